@@ -1,4 +1,8 @@
-/* cohort.c -- the composition root: the one file that names every op and strategy.
+/* cohort.c -- the table of all ops, and the ops that graph/ uses itself.
+ *
+ * Only this file lists every op of ops/ and collective/. graph/ does not include their headers:
+ * graph/ finds ops by name and version with ch__op_find, and the ops and functions that graph/
+ * uses itself in ch__roles (graph/op.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

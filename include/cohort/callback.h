@@ -1,13 +1,22 @@
-/* cohort/callback.h -- callbacks: what is told of a training as it goes on, and may stop it.
+/* cohort/callback.h -- callbacks: functions that ch_fit calls while it trains a model.
+ *
+ * A callback is called at chosen events of a training: after each step, at the end of an epoch
+ * and so on. It can read the numbers of the training, save the model, or stop the training.
  *
  *     ch_callback *stop = NULL;
- *     rc = ch_callback_early_stopping(&(ch_callback_early_stopping_options){.patience = 3, .restore_best = true}, &stop);
+ *     rc = ch_callback_early_stopping(
+ *         &(ch_callback_early_stopping_options){.patience = 3, .restore_best = true}, &stop);
  *     rc = ch_fit(m, data, &(ch_fit_options){.n_callbacks = 1, .callback = &stop}, NULL);
  *     ch_callback_unref(stop);
  *
- * A callback of one's own is a table of two functions and a state. Callbacks are called by the
- * thread that calls ch_fit, in their order, between steps. One that fails ends the training
- * with its error, which says its name.
+ *   - Callbacks are reference counted. ch_fit borrows them; the caller unrefs them afterwards.
+ *     The same callback can be given to several calls of ch_fit, one after the other.
+ *   - The thread that calls ch_fit calls the callbacks, in the order of the list, between
+ *     steps.
+ *   - If a callback returns an error, the training ends with that error. The message names the
+ *     callback.
+ *   - ch_callback_of makes a callback from a C function, ch_callback_new from a table of
+ *     functions and a state.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CALLBACK_H
@@ -17,164 +26,202 @@
 #include "cohort/model.h"
 #include "cohort/optimizer.h"
 
-/* ---- a training, as callbacks see it ---- */
+/* ---- the training in progress ----
+ *
+ * A ch_training describes the call of ch_fit, ch_evaluate or ch_predict that is in progress. It
+ * is valid only until the callback returns. The objects and texts that these functions return
+ * are borrowed. */
 
 typedef struct ch_training ch_training;
 
-CH_API ch_model     *ch_training_model(const ch_training *t); /* borrowed, as all of these */
-CH_API ch_optimizer *ch_training_optimizer(const ch_training *t); /* NULL: an evaluation */
-/* ch_evaluate or ch_predict, by itself. */
+/* Return the model, and the optimizer that it was compiled with. The optimizer is NULL if there
+ * is none, or in an evaluation. */
+CH_API ch_model     *ch_training_model(const ch_training *t);
+CH_API ch_optimizer *ch_training_optimizer(const ch_training *t);
+/* Returns true in a call of ch_evaluate or ch_predict, and false in ch_fit, also while ch_fit
+ * validates. */
 CH_API bool    ch_training_is_evaluation(const ch_training *t);
-CH_API int     ch_training_epoch(const ch_training *t);  /* from 0 */
-CH_API int     ch_training_epochs(const ch_training *t); /* there will be; 0: nobody knows */
+CH_API int     ch_training_epoch(const ch_training *t);  /* number of the epoch, from 0 */
+CH_API int     ch_training_epochs(const ch_training *t); /* planned epochs; 0: not known */
 CH_API int64_t ch_training_step(const ch_training *t);   /* steps done in this call of ch_fit */
-CH_API int64_t ch_training_epoch_step(const ch_training *t);  /* steps done in this epoch */
-CH_API int64_t ch_training_epoch_steps(const ch_training *t); /* it will have; CH_UNKNOWN */
-/* Rows trained on, in this call of ch_fit. */
+CH_API int64_t ch_training_epoch_step(const ch_training *t); /* steps done in this epoch */
+/* Returns the number of steps that this epoch will have, or CH_UNKNOWN. */
+CH_API int64_t ch_training_epoch_steps(const ch_training *t);
+/* Returns the number of examples processed in this call of ch_fit. */
 CH_API int64_t ch_training_examples(const ch_training *t);
-CH_API double  ch_training_seconds(const ch_training *t); /* since it began */
+CH_API double  ch_training_seconds(const ch_training *t); /* seconds since the call began */
 
-/* Numbers by name: of the steps of this epoch so far, and at its end of its validation too.
- * Reading them after a step waits for nobody, but costs a look at each metric's variables: who
- * needs them rarely asks rarely. All the more where workers run the steps ahead
- * (cohort/parameter_server.h): there it waits for those that were begun, and workers for it. */
+/* Return the logs: the loss and the metrics of the steps of this epoch so far. At the end of
+ * the epoch the logs also have the numbers of its validation ("val_loss"). ch_training_logs
+ * returns how many there are. ch_training_log_name and ch_training_log return the name and the
+ * value of number i; out of range they return NULL and NaN.
+ *
+ * After a step these functions read the variables of each metric, so call them only when the
+ * numbers are needed. With parameter servers (cohort/parameter_server.h) steps are in flight:
+ * these functions then also wait until all scheduled steps have finished, and the workers are
+ * idle meanwhile. */
 CH_API int         ch_training_logs(ch_training *t);
 CH_API const char *ch_training_log_name(ch_training *t, int i);
 CH_API double      ch_training_log(ch_training *t, int i);
-/* By name; NaN if there is none. */
+/* Returns the value of the log with this name; NaN if there is none. Waits as ch_training_log
+ * does. */
 CH_API double ch_training_get(ch_training *t, const char *name);
 
-/* Ends the training after this step, or the evaluation; `why` is copied, and given by
- * ch_history_stopped. In a validation it ends that too, which then has no numbers. */
+/* Ends the training or the evaluation after the current step. `why` is copied;
+ * ch_history_stopped returns it. NULL: "stopped". If ch_fit is validating, the validation ends
+ * too, and its numbers are dropped. If several callbacks stop the training, the first `why`
+ * counts. */
 CH_API void ch_training_stop(ch_training *t, const char *why);
 
 /* ---- callbacks ---- */
 
+/* Events, as bits. ch_evaluate and ch_predict use CH_ON_BEGIN, the validation events and
+ * CH_ON_END. */
 typedef enum ch_event {
-    CH_ON_BEGIN = 1 << 0, /* before the first step */
-    CH_ON_EPOCH_BEGIN = 1 << 1,
-    CH_ON_STEP = 1 << 2, /* after each step; where workers run them, after each was begun */
-    CH_ON_EPOCH_END = 1 << 3, /* with the numbers of the validation; not if it had no steps */
-    CH_ON_VALIDATION_BEGIN = 1 << 4,
-    CH_ON_VALIDATION_STEP = 1 << 5,
-    CH_ON_VALIDATION_END = 1 << 6,
-    CH_ON_END = 1 << 7 /* whatever happened, once CH_ON_BEGIN was told */
+    CH_ON_BEGIN = 1 << 0,       /* before the first step */
+    CH_ON_EPOCH_BEGIN = 1 << 1, /* before the first step of an epoch */
+    CH_ON_STEP = 1 << 2,        /* after a step; with parameter servers: after scheduling it */
+    /* After an epoch and its validation. Not if the epoch had no steps. */
+    CH_ON_EPOCH_END = 1 << 3,
+    CH_ON_VALIDATION_BEGIN = 1 << 4, /* before the first step of a validation */
+    CH_ON_VALIDATION_STEP = 1 << 5,  /* after a step of a validation */
+    CH_ON_VALIDATION_END = 1 << 6,   /* after a validation */
+    CH_ON_END = 1 << 7 /* at the end, also after an error, if CH_ON_BEGIN was sent */
 } ch_event;
 
 typedef struct ch_callback ch_callback;
 
 typedef struct ch_callback_ops {
-    const char *name;
-    unsigned    events; /* those that it is called for: the others cost nothing */
+    const char *name; /* for error messages */
+    unsigned events;  /* the events to be called for, combined by |; the others cost nothing */
+    /* Handles an event. Returns CH_OK, or an error that ends the training. */
     ch_status (*on)(void *self, ch_training *t, ch_event event);
-    void (*drop)(void *self); /* with the last reference; NULL: nothing is to be done */
+    /* Frees `self`; called with the last reference. NULL: there is nothing to free. */
+    void (*drop)(void *self);
 } ch_callback_ops;
 
-/* `ops` lives as long as the callback. */
+/* Creates a callback from a table of functions and a state. `ops` must live as long as the
+ * callback. On an error `drop` is not called. */
 CH_API CH_MUST_CHECK ch_status ch_callback_new(const ch_callback_ops *ops, void *self,
                                                ch_callback **out);
 CH_API ch_callback            *ch_callback_ref(ch_callback *c);
 CH_API void                    ch_callback_unref(ch_callback *c); /* NULL is fine */
 
-/* A C function for some events. */
+/* Creates a callback that calls `fn` for the given events, combined by |. `arg` is passed on to
+ * `fn`. */
 typedef ch_status (*ch_callback_fn)(ch_training *t, ch_event event, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_callback_of(unsigned events, ch_callback_fn fn, void *arg,
                                               ch_callback **out);
 
-/* ---- those that come with the library ---- */
-
-/* An epoch that has no number of the name which is monitored is passed over, and the log warns
- * once: validation need not come with every epoch. Each of these starts anew with each
- * training; those that look at epochs or steps look at those of ch_fit alone, not of
- * ch_evaluate. */
+/* ---- callbacks of the library ----
+ *
+ * A callback with a `monitor` follows the log of that name. If an epoch has no such log, the
+ * callback ignores the epoch and warns once (cohort/log.h), because a validation need not run
+ * in every epoch. Each of these callbacks resets its state when a training begins. None of them
+ * acts in ch_evaluate or ch_predict. `opt` may be NULL in all of them. */
 
 typedef struct ch_callback_early_stopping_options {
-    const char *monitor; /* NULL: "val_loss" */
-    ch_goal     goal;
-    double      min_delta;   /* what is better by less does not count */
-    int         patience;    /* epochs without a better one before it stops; 0: none */
-    int         start_epoch; /* those before it are not looked at */
+    const char *monitor;     /* name of the log to follow; NULL: "val_loss" */
+    ch_goal     goal;        /* whether less or more is better */
+    double      min_delta;   /* least improvement that counts */
+    int         patience;    /* epochs without improvement before the training stops; 0: 1 */
+    int         start_epoch; /* first epoch that counts; earlier epochs are ignored */
     bool        has_baseline;
-    double      baseline;     /* what is not better than that either does not count */
-    bool        restore_best; /* the model's variables are those of the best epoch in the end */
+    /* If has_baseline is set: an improvement resets the patience only if it also beats this
+     * number. */
+    double baseline;
+    bool   restore_best; /* at the end, set the model's variables to those of the best epoch */
 } ch_callback_early_stopping_options;
-/* The rules are Keras's: an epoch that is the best so far never stops, whatever the baseline.
- * What is restored, at the end of every training, are the model's variables, not the
- * optimizer's; as long as it goes on there is a copy of them. */
+/* Stops the training when a log has stopped improving, by the rules of Keras. An epoch that is
+ * the best so far never stops the training, whatever the baseline. restore_best keeps a copy of
+ * the model's variables during the training, and restores them at its end, however it ends. The
+ * optimizer's variables are not restored. */
 CH_API CH_MUST_CHECK ch_status
 ch_callback_early_stopping(const ch_callback_early_stopping_options *opt, ch_callback **out);
 
-/* The learning rate of each epoch, from what it is and the epoch's number. An optimizer that
- * has a schedule is refused before the first step, by both of these. */
+/* Sets the learning rate at the beginning of each epoch to fn(epoch, current rate, arg). If the
+ * optimizer has a schedule, or if there is no optimizer, the training fails with
+ * FAILED_PRECONDITION before its first step. The same holds for
+ * ch_callback_reduce_on_plateau. */
 typedef double (*ch_rate_fn)(int epoch, double rate, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_callback_rate_schedule(ch_rate_fn fn, void *arg,
                                                          ch_callback **out);
 
 typedef struct ch_callback_plateau_options {
-    const char *monitor; /* NULL: "val_loss" */
-    ch_goal     goal;
-    double      factor;    /* 0: 0.1 */
-    double      min_delta; /* 0: 1e-4; CH_OFF: 0 */
-    double      min_rate;
-    int         patience; /* epochs; 0: 10 */
-    int         cooldown; /* epochs after a change in which nothing is counted */
+    const char *monitor;   /* name of the log to follow; NULL: "val_loss" */
+    ch_goal     goal;      /* whether less or more is better */
+    double      factor;    /* factor for the learning rate, below 1; 0: 0.1 */
+    double      min_delta; /* least improvement that counts; 0: 1e-4; CH_OFF: 0 */
+    double      min_rate;  /* the learning rate is not reduced below this */
+    int         patience;  /* epochs without improvement before the rate is reduced; 0: 10 */
+    int         cooldown;  /* epochs after a reduction that do not count */
 } ch_callback_plateau_options;
-/* Multiplies the learning rate when a number has stopped getting better. */
+/* Multiplies the learning rate by `factor` when a log has stopped improving. */
 CH_API CH_MUST_CHECK ch_status
 ch_callback_reduce_on_plateau(const ch_callback_plateau_options *opt, ch_callback **out);
 
 typedef struct ch_callback_log_file_options {
-    bool    append;      /* to what is there */
-    int64_t every_steps; /* a line for each so many steps too; 0: for epochs alone */
+    bool    append;      /* append to an existing file; false: overwrite it */
+    int64_t every_steps; /* also write a line every this many steps; 0: only for epochs */
 } ch_callback_log_file_options;
-/* Each line is written as it is made. Numbers read back to the same f64. The file is opened
- * when training begins, in a folder that is there; a callback that is used again goes on in its
- * file. A line for each epoch, the names in the first: "epoch,loss,val_loss"; with lines for
- * steps "epoch,step,loss". A name that comes later gets a column, which is empty in the lines
- * before: the file is written anew (where it cannot be, a pipe or a link, there is no such
- * column, and the log warns once). Appending goes by the names that are there. */
+/* Writes the logs to a CSV file: a header and a line for each epoch, "epoch,loss,val_loss".
+ * With every_steps the columns are "epoch,step,loss". Numbers have all their digits: they read
+ * back to the same double.
+ *
+ * The file is opened when the training begins. Its directory must exist. Each line is written
+ * at once. A callback that is used in a second training appends to its file. When a new name
+ * appears among the logs, the file is rewritten with one more column, which is empty in the
+ * earlier lines. If the file cannot be rewritten, because it is a pipe or a link, the column is
+ * left out, and the callback warns once. With `append` the columns are those of the
+ * existing header. */
 CH_API CH_MUST_CHECK ch_status ch_callback_csv_log(const char                         *path,
                                                    const ch_callback_log_file_options *opt,
                                                    ch_callback                       **out);
-/* An object for each line: {"event": "epoch", "epoch": 0, "step": 469, "seconds": 3.2,
- * "loss": 0.31}; of a step, the event is "step". What is not finite is null. */
+/* Writes the logs as JSON, an object on each line: {"event": "epoch", "epoch": 0, "step": 469,
+ * "seconds": 3.2, "loss": 0.31}. For a step the event is "step". NaN and infinities are written
+ * as null. The file is opened, appended to and written as by ch_callback_csv_log. */
 CH_API CH_MUST_CHECK ch_status ch_callback_json_log(const char                         *path,
                                                     const ch_callback_log_file_options *opt,
                                                     ch_callback                       **out);
 
 typedef struct ch_callback_tensorboard_options {
-    int64_t every_steps; /* scalars after each so many steps too; 0: after epochs alone */
-    int     histograms;  /* of the variables, every so many epochs; 0: none */
-    int     graph;       /* the model and its step as text: 0: yes; CH_OFF: no */
+    int64_t every_steps; /* also write scalars every this many steps; 0: only for epochs */
+    int     histograms;  /* write histograms of the variables every this many epochs; 0: none */
+    int     graph;       /* write the model and its step as text: 0: yes; CH_OFF: no */
 } ch_callback_tensorboard_options;
-/* Event files for TensorBoard in directory/train and directory/validation, which are made; new
- * ones for each training. Tags are Keras's: epoch_loss and the like by epoch in both,
- * epoch_learning_rate, batch_loss and the like by step; histograms are
- * net/dense/kernel/histogram. The texts model and step come with the first epoch's end. */
+/* Writes event files for TensorBoard to directory/train and directory/validation. The
+ * directories are created if they do not exist. Each training writes new files.
+ *
+ * The tags are those of Keras: "epoch_loss" and the like by epoch in both directories;
+ * "epoch_learning_rate" by epoch and "batch_loss" and the like by step in train; histograms are
+ * "net/dense/kernel/histogram". The texts "model" and "step" are written at the end of the
+ * first epoch. */
 CH_API CH_MUST_CHECK ch_status ch_callback_tensorboard(
     const char *directory, const ch_callback_tensorboard_options *opt, ch_callback **out);
-/* A text of one's own, in Markdown, in train, at once; by the thread that calls ch_fit. The
- * callback is ch_callback_tensorboard's. */
+/* Writes a text in Markdown to directory/train, at once. `tensorboard` must be a callback of
+ * ch_callback_tensorboard, else INVALID_ARGUMENT. Must be called by the thread that calls
+ * ch_fit. */
 CH_API CH_MUST_CHECK ch_status ch_callback_tensorboard_text(ch_callback *tensorboard,
                                                             const char *tag, int64_t step,
                                                             const char *text);
 
-/* The loss is not finite: stops. Looks after each so many steps, 0: each, and at the end of an
- * epoch. */
+/* Stops the training if the loss is NaN or infinite. Checks it every `every_steps` steps (0:
+ * every step) and at the end of an epoch. */
 CH_API CH_MUST_CHECK ch_status ch_callback_stop_on_nan(int64_t every_steps, ch_callback **out);
-/* Stops after the step in which the time is up. */
+/* Stops the training after the step in which `seconds`, counted from the beginning of ch_fit,
+ * are over. `seconds` must be positive. */
 CH_API CH_MUST_CHECK ch_status ch_callback_time_limit(double seconds, ch_callback **out);
 
 typedef struct ch_callback_save_hook_options {
-    int64_t     every_steps;   /* 0: not by steps */
-    int         every_epochs;  /* 0: each, if none of the others is given */
-    double      every_seconds; /* 0: not by time */
-    const char *monitor; /* saves only what is better than all before; NULL: whatever comes */
-    ch_goal     goal;
+    int64_t     every_steps;   /* save every this many steps; 0: not by steps */
+    int         every_epochs;  /* save every this many epochs; 0: 1 if both others are 0 */
+    double      every_seconds; /* save every this many seconds; 0: not by time */
+    const char *monitor;       /* save only if this log is the best so far; NULL: always */
+    ch_goal     goal;          /* whether less or more is better */
 } ch_callback_save_hook_options;
-/* Calls a function when something is to be saved: what checkpoints hang on. At the end too,
- * whatever happened, if there were steps since: then `best` is false if the number is not the
- * best so far. Else it is true. */
+/* Calls `fn` when something should be saved: the place for checkpoints. `fn` is also called at
+ * the end of the training, however it ends, if there were steps since the last save. `best` is
+ * true, except in that last call if the monitored log is not the best so far. */
 typedef ch_status (*ch_save_fn)(ch_training *t, bool best, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_callback_save_hook(const ch_callback_save_hook_options *opt,
                                                      ch_save_fn fn, void *arg,

@@ -1,4 +1,10 @@
-/* cohort/cohort.h -- all of the library: includes every other header.
+/* cohort/cohort.h -- includes every public header of the library.
+ *
+ * A program needs this header only:
+ *
+ *     #include <cohort/cohort.h>
+ *
+ * cohort/tensor.h has the rules of ownership and threads that hold for all headers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_COHORT_H

@@ -1,10 +1,15 @@
-/* cohort/effect.h -- ops that check, tell and call out.
+/* cohort/effect.h -- ops with effects: checks, printing, calls of C functions in a step.
  *
- *     x = ch_check_numerics(x, "logits");      // a run with NaN or Inf fails, and says where
- *     ch_print(loss, "loss");                  // to the log, in every run
+ * An op with an effect can make a run fail, write to the log, or call the program. Effects
+ * happen in recording order, even if no other op uses the result.
+ *
+ *     x = ch_check_numerics(x, "logits"); // the run fails if x has NaN or Inf
+ *     ch_print(loss, "loss");             // writes the loss to the log in every run
  *     y = ch_mul(x, ch_stop_gradient(scale));
  *
- * What is seen from outside keeps its recorded order, and stays though nobody uses its result.
+ *   - The step owns the nodes. Messages, labels and names are copied.
+ *   - If a check or a host function fails, the run returns the error and no variable has
+ *     changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_EFFECT_H
@@ -12,27 +17,27 @@
 
 #include "cohort/step.h"
 
-/* x, as a node of its own; and x where gradients are taken as of a constant. They cost nothing.
- */
+/* Return x as a new node. ch_stop_gradient is a constant for gradients. Both cost nothing. */
 CH_API ch_node *ch_identity(ch_node *x);
 CH_API ch_node *ch_stop_gradient(ch_node *x);
 
-/* x, a float; a run in which it has NaN or Inf fails with INVALID_ARGUMENT, which names
- * `message`, what was found and the first index. Its gradient is checked likewise. */
+/* Returns x, which must be a float. If x has NaN or Inf, the run fails with INVALID_ARGUMENT.
+ * The error has `message`, the value found and the first index. The gradient of the node is
+ * checked too. */
 CH_API ch_node *ch_check_numerics(ch_node *x, const char *message);
 
-/* A run in which an element of `condition` (bool) is false fails with INVALID_ARGUMENT and this
- * message, and changes no variable. */
+/* Makes the run fail with INVALID_ARGUMENT and this message if an element of `condition`, of
+ * dtype bool, is false. */
 CH_API void ch_check(ch_node *condition, const char *message);
 
-/* x; each run writes "label: tensor(f32 (2,) [1 2])" to the log, at its own level, CH_LOG_PRINT,
- * which goes to stderr unless the program has a sink; with several replicas, "replica 0, label:
- * ...". */
+/* Returns x. Each run writes "label: tensor(f32 (2,) [1 2])" to the log; with several replicas,
+ * "replica 0, label: ...". The level is CH_LOG_PRINT, which goes to stderr unless the program
+ * has a sink (cohort/log.h). */
 CH_API ch_node *ch_print(ch_node *x, const char *label);
 
-/* A function of the program that a step calls. It may read `in` and must fill `out`, contiguous
- * tensors which are valid only during the call. On an error the run fails and no variable has
- * changed. Every replica calls it, from its own thread. */
+/* A C function that a step calls. It reads the tensors of `in` and must fill the tensors of
+ * `out`. They are contiguous, and valid only during the call. Every replica calls the function,
+ * and calls of different replicas may overlap in different threads. */
 typedef ch_status (*ch_host_fn)(void *arg, int n_in, ch_tensor *const *in, int n_out,
                                 ch_tensor *const *out);
 
@@ -42,19 +47,19 @@ typedef ch_status (*ch_host_fn)(void *arg, int n_in, ch_tensor *const *in, int n
 typedef struct ch_host_out {
     ch_dtype       dtype;
     ch_shape       shape;
-    const ch_node *like; /* if not NULL: this one's sizes, rows included, in place of shape */
+    const ch_node *like; /* a node with the sizes of the output, rows included; NULL: `shape` */
 } ch_host_out;
 
 typedef struct ch_host_spec {
-    const char *name; /* for messages; NULL: none */
+    const char *name; /* for error messages; may be NULL */
     ch_host_fn  fn;
-    void       *arg; /* borrowed as long as the step can run */
+    void       *arg; /* passed on to fn; must be valid as long as the step can run */
     int         n_out;
     ch_host_out out[CH_MAX_HOST_OUT];
 } ch_host_spec;
 
-/* Calls a host function in every run; `out` gets n_out nodes and may be NULL if there are none.
- * It has no gradient, and a step that calls one cannot be encoded. */
+/* Calls a C function in every run. Writes n_out nodes to `out`, which may be NULL if n_out is
+ * 0. A host call has no gradient, and a step with a host call cannot be encoded. */
 CH_API void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const *in,
                          ch_node **out);
 

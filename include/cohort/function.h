@@ -1,26 +1,37 @@
-/* cohort/function.h -- a named step with its graphs and programs: the thing that is run.
+/* cohort/function.h -- functions: a step with its recorded graphs and compiled programs.
+ *
+ * A function corresponds to a tf.function of TensorFlow. When the function runs with new kinds
+ * of inputs, it calls the step to record a graph, and plans a program from the graph. Later
+ * runs use the program.
  *
  *     ch_function *train = NULL;
  *     rc = ch_function_new("train", train_step, &job, &train);
- *     rc = ch_strategy_run(NULL, train, batch, &out);      // records, plans, runs
- *     rc = ch_strategy_run(NULL, train, batch, &out);      // runs
+ *     rc = ch_strategy_run(NULL, train, batch, &out); // records, plans, runs
+ *     rc = ch_strategy_run(NULL, train, batch, &out); // runs
+ *     ch_function_unref(train);
  *
- * The step is recorded when it first runs with inputs of these names, dtypes and sizes past
- * axis 0. Each number of rows gets a program of its own: every size a number, all memory
- * planned. At most 64 recordings and 64 programs are kept, the least recently used goes first,
- * a recording with its programs; when the tenth program is made, the log says which size keeps
- * changing and which call makes it constant.
+ *   - Functions are reference counted. Several threads may run the same function. The functions
+ *     below that describe the last run must not be called while another thread runs the
+ *     function.
+ *   - Recordings: a step is recorded for each combination of names, dtypes and sizes of the
+ *     inputs, except the size of axis 0.
+ *   - Programs: each number of rows has its own program, in which all sizes are numbers and all
+ *     memory is planned.
+ *   - At most 64 recordings and 64 programs are kept. The least recently used is dropped first,
+ *     a recording with its programs. When the tenth program is made, the log says which size
+ *     changes, and which call makes it constant.
+ *   - Variables: a function finds its variables by name in each run, in the strategy that runs
+ *     it, and holds no reference to them. If a variable is freed and another is created with
+ *     the same name, dtype and shape, the function uses the new variable. If there is none, the
+ *     run returns NOT_FOUND.
  *
- * Ragged inputs are two leaves of a batch, "x/values" and "x/row_splits" (the option `ragged` of
- * ch_dataset_batch makes them). In a step, the values are a node with as many rows as there are
- * values. If every use of that node is elementwise, or by ch_embedding_bag, a program serves many
- * numbers of values: those up to the next 1, 1.25, 1.5 or 1.75 times a power of two. Any other use
- * is exact too, but has each number of values planned anew. Results always have the rows that the
- * values have. The values of a batch from a dataset are not copied for this; others may be.
- *
- * A function finds its variables by name each time, in the strategy that runs it, and holds none of them: if one is
- * freed and another is made with its name, dtype and shape, it is that one from then on; if none is, a run is
- * NOT_FOUND.
+ * Ragged inputs are two leaves of a batch, "x/values" and "x/row_splits", as the option
+ * `ragged` of ch_dataset_batch makes them. In the step, the values are a node with a row for
+ * each value. If all ops that use the node are elementwise or ch_embedding_bag, a program
+ * serves many numbers of values: all up to the next 1, 1.25, 1.5 or 1.75 times a power of two.
+ * Other ops are exact too, but need a program for each number of values. Results have as many
+ * rows as there are values. The values of a batch from a dataset are not copied for this; other
+ * values may be copied.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H
@@ -31,37 +42,42 @@
 
 typedef struct ch_function ch_function;
 
-/* `arg` is borrowed until the function is freed. The name is copied. */
+/* Creates a function from a step. `arg` is passed on to the step, and must be valid until the
+ * function is freed. The name is copied. */
 CH_API CH_MUST_CHECK ch_status ch_function_new(const char *name, ch_step_fn step, void *arg,
                                                ch_function **out);
-/* A function over a graph that was recorded before, here or elsewhere; references it. Its
- * variables are looked up by name in the strategy that runs it. Inputs come in the order of the
- * graph's; those with a name must have the graph's. */
+/* Creates a function from a graph that was recorded before, in this process or another.
+ * References the graph. Inputs must be in the order of the graph's inputs; an input with a name
+ * must have the name of the graph's input. */
 CH_API CH_MUST_CHECK ch_status ch_function_of_graph(const char *name, ch_graph *graph,
                                                     ch_function **out);
 CH_API ch_function            *ch_function_ref(ch_function *f);
 CH_API void                    ch_function_unref(ch_function *f);
 
-/* Records axis 0 of the inputs as numbers too: one recording for each number of rows. For
- * steps that need to know it; without this call, they find out and do the same. */
+/* Records axis 0 of the inputs as a number too: a recording for each number of rows. For a step
+ * that needs the number of rows. Without this call the library detects such a step, and does
+ * the same. */
 CH_API void ch_function_static_rows(ch_function *f);
 
 CH_API const char *ch_function_name(const ch_function *f);
-/* How often the step was recorded, ever, and how many programs are kept. */
+/* Return how often the step has been recorded in total, and how many programs are kept. */
 CH_API int ch_function_recordings(const ch_function *f);
 CH_API int ch_function_programs(const ch_function *f);
 
-/* The graph that was used last; NULL if the function has not run. Borrowed. */
+/* Returns the graph of the last run, borrowed until the next run. NULL: the function has not
+ * run. */
 CH_API ch_graph *ch_function_graph(ch_function *f);
-/* Writes the program that was used last, as snprintf does: each kernel call with its memory,
- * then the arena. */
+/* Prints the program of the last run, as snprintf does: each kernel call with its memory, then
+ * the arena. */
 CH_API int ch_function_print_plan(ch_function *f, char *text, size_t size);
 
-/* Calls `see` after each node of every later run, with its outputs: for debugging. While one is
- * set, runs are node by node: nothing is fused or folded, and no memory is used twice. The
- * kernels are the same, so the results are the same bits, but for products and convolutions that
- * otherwise do their bias or activation themselves: these may differ in the last place. NULL ends
- * it. */
+/* Calls `see` in every later run after each node, with the outputs of the node: for debugging.
+ * `see` NULL ends it.
+ *
+ * While it is set, each node runs on its own: no ops are fused or folded, and no memory is
+ * reused. The kernels are the same, so the results have the same bits, with an exception:
+ * matrix products and convolutions that otherwise include a bias or activation may differ in
+ * the last place. */
 typedef void (*ch_node_see)(const char *node, int replica, int n, ch_tensor *const *out,
                             void *arg);
 CH_API void ch_function_watch(ch_function *f, ch_node_see see, void *arg);

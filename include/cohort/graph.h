@@ -1,4 +1,6 @@
-/* cohort/graph.h -- a recorded step: it can be read, stored and sent.
+/* cohort/graph.h -- graphs: recorded steps, which can be printed, stored and sent.
+ *
+ * A graph is a step after recording and differentiation, and before planning.
  *
  *     ch_graph_print(g, text, sizeof text);
  *
@@ -9,8 +11,9 @@
  *           write w = %19
  *           return loss = %10
  *
- * Encoding is protobuf (proto/graph.proto), by op name and version, after differentiation and
- * before planning: it runs elsewhere, for any number of rows, and gives the same bits.
+ *   - Graphs are reference counted and never change, so several threads may read them.
+ *   - A graph is encoded as protobuf (proto/graph.proto), by op names and versions. On another
+ *     machine it runs for any number of rows, with results of the same bits.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_GRAPH_H
@@ -25,20 +28,22 @@ typedef struct ch_graph ch_graph;
 CH_API ch_graph *ch_graph_ref(ch_graph *g);
 CH_API void      ch_graph_unref(ch_graph *g);
 
-/* Encodes into memory that ch_bytes_free returns. UNIMPLEMENTED names a node that cannot be
- * sent (a call of a host function); what a reader would refuse for its size is refused here. */
+/* Encodes the graph. The caller frees `*bytes` with ch_bytes_free. UNIMPLEMENTED: a node cannot
+ * be sent, such as a call of a host function; the error names it. A graph that is too large to
+ * be decoded is an error too. */
 CH_API CH_MUST_CHECK ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n);
-/* Decodes what came from anywhere; nothing in the bytes is trusted. INVALID_ARGUMENT says what
- * is wrong and where, UNIMPLEMENTED which op or version this library does not know,
- * RESOURCE_EXHAUSTED that it would take more memory than 16 MiB and twice the bytes. */
+/* Decodes untrusted bytes. INVALID_ARGUMENT: the bytes are not a valid graph; the error says
+ * where, and why. UNIMPLEMENTED: this library does not have the op or version.
+ * RESOURCE_EXHAUSTED: the graph needs more memory than 16 MiB plus twice the bytes. */
 CH_API CH_MUST_CHECK ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out);
 
-/* Frees memory that the library gave. Precondition: no other memory; NULL is fine. */
+/* Frees memory that an encode or save function of the library returned. NULL is fine. Must not
+ * be used for other memory. */
 CH_API void ch_bytes_free(void *bytes);
 
-/* Writes the graph for people, as snprintf does and returns the length that was needed. */
+/* Prints the graph as snprintf does, and returns the length of the whole text. */
 CH_API int ch_graph_print(const ch_graph *g, char *text, size_t size);
 
-CH_API int ch_graph_nodes(const ch_graph *g);
+CH_API int ch_graph_nodes(const ch_graph *g); /* number of nodes */
 
 #endif

@@ -1,12 +1,15 @@
-/* cohort/init.h -- first values of variables.
+/* cohort/init.h -- initializers: the initial values of variables.
+ *
+ * A ch_init describes initial values. It is a plain struct; all zeros means zeros.
  *
  *     rc = ch_var_new(st, &(ch_var_spec){.name = "w", .shape = ch_shape_of(784, 64),
  *                                        .init = ch_init_glorot_uniform()}, &w);
  *
- * A ch_init is a plain value; all zeros is "zeros". Random ones are drawn by Philox from its
- * seed and the variable's name, so two variables differ, and the same program starts from the
- * same numbers on every machine. Fans are Keras's: of (..., in, out), what comes before `in` is
- * the window of a convolution and multiplies both.
+ *   - There is nothing to free, and any thread may use a ch_init.
+ *   - Random values are drawn by Philox from the seed and the name of the variable. So two
+ *     variables differ, and a program has the same initial values on every machine.
+ *   - Fans are those of Keras: of a shape (..., in, out), the sizes before `in` are the window
+ *     of a convolution, and are multiplied into both fans.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_INIT_H
@@ -14,15 +17,16 @@
 
 #include "cohort/tensor.h"
 
+/* The fields `a`, `b` and `fan` of ch_init have the meanings given here. */
 typedef enum ch_init_kind {
     CH_INIT_ZEROS,
-    CH_INIT_CONSTANT,
-    CH_INIT_UNIFORM,          /* in [a, b) */
-    CH_INIT_NORMAL,           /* mean a, deviation b */
-    CH_INIT_TRUNCATED_NORMAL, /* the same, within two deviations of the mean */
-    CH_INIT_FAN_UNIFORM,      /* in [-limit, limit), limit = sqrt(3 a / fan) */
-    CH_INIT_FAN_NORMAL,       /* truncated, deviation sqrt(a / fan) once truncated */
-    CH_INIT_ORTHOGONAL,       /* rows or columns orthonormal, times a */
+    CH_INIT_CONSTANT,         /* a everywhere */
+    CH_INIT_UNIFORM,          /* uniform in [a, b) */
+    CH_INIT_NORMAL,           /* normal, mean a, standard deviation b */
+    CH_INIT_TRUNCATED_NORMAL, /* the same, within two standard deviations of the mean */
+    CH_INIT_FAN_UNIFORM,      /* uniform in [-limit, limit), limit = sqrt(3 a / fan) */
+    CH_INIT_FAN_NORMAL,       /* truncated normal, then of standard deviation sqrt(a / fan) */
+    CH_INIT_ORTHOGONAL,       /* orthonormal rows or columns, times a */
     CH_INIT_IDENTITY          /* a matrix with a on its diagonal */
 } ch_init_kind;
 
@@ -32,7 +36,7 @@ typedef struct ch_init {
     ch_init_kind kind;
     double       a, b;
     ch_fan       fan;
-    uint64_t     seed;
+    uint64_t     seed; /* of random values */
 } ch_init;
 
 CH_API ch_init ch_init_zeros(void);
@@ -47,8 +51,8 @@ CH_API ch_init ch_init_he_normal(void);
 CH_API ch_init ch_init_orthogonal(double gain);
 CH_API ch_init ch_init_identity(double gain);
 
-/* A tensor of such values; `name` is part of the random stream's key, "" will do. Random ones
- * are floats; bf16 and f16 ones are f32 ones, rounded. */
+/* Creates a tensor with these values. `name` is part of the key of the random stream, and may
+ * be "". Random values need a float dtype; values of bf16 and f16 are rounded values of f32. */
 CH_API CH_MUST_CHECK ch_status ch_init_tensor(const ch_init *init, const char *name,
                                               ch_dtype dtype, ch_shape shape, ch_tensor **out);
 

@@ -1,25 +1,32 @@
-/* cohort/layer.h -- layers: functions of nodes that own variables.
+/* cohort/layer.h -- layers: parts of a model that own variables and record a forward pass.
+ *
+ * A layer is a function of nodes that owns variables, like a layer in Keras. A layer may
+ * contain other layers.
  *
  *     ch_layer *net = ch_layer_sequential("net", 3, (ch_layer *[]){
  *         ch_layer_dense(64, &(ch_layer_dense_options){.activation = CH_RELU}),
  *         ch_layer_dropout(0.5),
  *         ch_layer_dense(10, NULL)});
- *     ...
+ *
  *     ch_node *logits = ch_layer_call(net, s, x, true);       // in a step
  *
- * A layer is made before it knows its input. Its variables are made when it is first called, in
- * the strategy that runs the step, from the sizes of what it is given. From then on the sizes
- * that they depend on (the last axis, mostly) are fixed; rows and all else may change.
+ * The first call of a layer creates its variables, in the strategy that records the step. Their
+ * sizes follow from the inputs of that call. Later calls must have the same sizes on the axes
+ * that the variables depend on (usually the last axis). Other sizes, such as the number of
+ * rows, may change. A layer that is called twice uses the same variables in both calls.
  *
- *   - Constructors return NULL on an error, and so does whatever is given NULL; ch_model_new
- *     then fails with that error, the last of this thread's since a layer was used. A layer that takes others owns
- *     them, on an error too: one unref of the outermost ends all. To be in two places, a layer
- *     is given with ch_layer_ref.
- *   - Names are unique among the children of one layer: "dense", "dense_1". One that is part of
- *     another layer already keeps its name; two such of one name are refused. A variable's name
- *     is the path to it, through the first layer that took it: "net/dense_1/kernel".
- *   - A layer that is called twice shares its variables.
- *   - Steps that use one layer are recorded by one thread at a time; they run as they like.
+ *   - Ownership: a layer that contains others takes over the caller's references to them, also
+ *     on an error. A single unref of the outermost layer frees all of them. To use a layer in
+ *     two places, pass ch_layer_ref(layer) for the second.
+ *   - Errors: a constructor returns NULL on an error, and also if a layer that it is given is
+ *     NULL. The thread keeps the last such error until a layer is called or a model is made. If
+ *     ch_model_new or ch_layer_call gets the NULL layer, it fails with this error.
+ *   - Names: the children of a layer have different names; a second "dense" becomes "dense_1".
+ *     A child that already belongs to another layer keeps its name; two such children with the
+ *     same name are an error. The name of a variable is its path, "net/dense_1/kernel", through
+ *     the first layer that took each child.
+ *   - Threads: steps that use the same layer must be recorded by one thread at a time. Running
+ *     them has no such rule.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_LAYER_H
@@ -32,49 +39,61 @@
 
 typedef struct ch_layer ch_layer;
 
-#define CH_LAYER_INPUTS 8 /* of one call, at most */
+#define CH_LAYER_INPUTS 8 /* maximum number of input nodes of a call */
 
 /* ---- using layers ---- */
 
-/* Records the layer. `training`: dropout drops, batch norm uses the batch's statistics and
- * moves its own. At most CH_LAYER_INPUTS nodes. A first call that fails leaves no variables
- * behind: the next one builds anew. */
+/* Record a call of the layer in a step: ch_layer_call with a single node, ch_layer_call_n with
+ * `n` nodes (1 to CH_LAYER_INPUTS). Both return the output node, or NULL after an error, which
+ * the step keeps.
+ *
+ * If `training` is true, dropout is active, and batch norm uses the statistics of the batch and
+ * updates its moving statistics. If the first call of a layer fails, the variables that it
+ * created are dropped, and the next call builds the layer again. */
 CH_API ch_node *ch_layer_call(ch_layer *l, ch_step *s, ch_node *x, bool training);
 CH_API ch_node *ch_layer_call_n(ch_layer *l, ch_step *s, int n, ch_node *const *x,
                                 bool training);
 
 CH_API ch_layer   *ch_layer_ref(ch_layer *l);
-CH_API void        ch_layer_unref(ch_layer *l); /* NULL is fine */
+CH_API void        ch_layer_unref(ch_layer *l); /* may be NULL */
 CH_API const char *ch_layer_name(const ch_layer *l);
-CH_API const char *ch_layer_type(const ch_layer *l); /* "dense" */
-/* Gives a layer that is not yet part of another a name; returns it. On an error the layer is
- * let go of, and NULL returned. */
+CH_API const char *ch_layer_type(const ch_layer *l); /* such as "dense" */
+/* Renames a layer and returns it. The layer must not have been called, and must not belong to
+ * another layer yet. The name must not contain "/". On an error, drops the caller's reference
+ * to the layer and returns NULL. */
 CH_API ch_layer *ch_layer_named(const char *name, ch_layer *l);
-/* The variables of the layer, then those of the layers in it, in order; a shared one once. The
- * array belongs to the layer and is good until a layer is called that was not called before.
- * `out` NULL: just how many. -1: out of memory. */
+/* ch_layer_vars lists the variables of the layer, then those of the layers in it, in order.
+ * ch_layer_trainable lists the trainable variables only. A shared variable is listed once. Both
+ * return the number of variables, or -1 if memory is exhausted. `out` may be NULL. The layer
+ * owns the array, which is valid until a layer is called for the first time. */
 CH_API int ch_layer_vars(ch_layer *l, ch_var *const **out);
 CH_API int ch_layer_trainable(ch_layer *l, ch_var *const **out);
-/* "dense_1/kernel", from this layer on; NULL: none of this name (yet). Borrowed. */
+/* Returns the variable at a path that starts below this layer, such as "dense_1/kernel".
+ * Returns NULL if there is no such variable, or if the layer has not been called yet.
+ * Borrowed. */
 CH_API ch_var *ch_layer_var(ch_layer *l, const char *path);
-/* The layers in it; borrowed. Returns how many. */
+/* Returns the number of layers directly in this layer, and lists them in *out. Borrowed. `out`
+ * may be NULL. */
 CH_API int ch_layer_children(const ch_layer *l, ch_layer *const **out);
-/* Variables of layers that are not yet called will have this dtype, and inputs that are floats
- * are cast to it: with CH_BF16 or CH_F16, a step's memory is a little more than half (0.55 in a
- * transformer). The variables themselves are half, but an optimizer keeps them in f32 beside,
- * and its slots: cohort/optimizer.h. */
+/* Sets the dtype, a float type, of the variables of this layer and of the layers in it. Float
+ * inputs are cast to this dtype. Layers that have been called already keep their dtype.
+ *
+ * With CH_BF16 or CH_F16 the values of a step take a little more than half of the memory (0.55
+ * in a transformer). The variables take half, but an optimizer also keeps an f32 copy of each
+ * and its slots (cohort/optimizer.h). */
 CH_API void ch_layer_set_dtype(ch_layer *l, ch_dtype dtype);
-/* Part of the key of every random first value, of layers not yet called. */
+/* Sets the seed of this layer and of the layers in it. The seed is part of the key of random
+ * initial values and of dropout. Layers that have been called already keep their seed. */
 CH_API void ch_layer_set_seed(ch_layer *l, uint64_t seed);
 
 /* ---- the layers ---- */
 
 typedef enum ch_activation {
-    CH_LINEAR,
+    CH_LINEAR, /* none: the value itself */
     CH_RELU,
-    CH_LEAKY_RELU, /* slope 0.2 */
-    CH_ELU,
-    CH_GELU, /* the exact one */
+    CH_LEAKY_RELU, /* slope 0.2 below 0 */
+    CH_ELU,        /* alpha 1 */
+    CH_GELU,       /* exact, not the tanh approximation */
     CH_SILU,
     CH_TANH,
     CH_SIGMOID,
@@ -82,154 +101,188 @@ typedef enum ch_activation {
     CH_SOFTMAX /* over the last axis */
 } ch_activation;
 
-/* In sequence, each called with what the one before it gave. A name of NULL is "sequential". */
+/* Returns a layer that calls `n` layers in order, each with the output of the layer before it.
+ * The first layer gets all inputs. With n = 0 the output is the input. NULL name:
+ * "sequential". */
 CH_API ch_layer *ch_layer_sequential(const char *name, int n, ch_layer *const *layer);
-/* Any C function that records a forward pass with the layers it is given. `arg` is borrowed. */
+/* Records the forward pass of a layer made by ch_layer_function. `layer` lists the layers that
+ * were given there, in the same order. */
 typedef ch_node *(*ch_layer_forward_fn)(ch_step *s, int n_in, ch_node *const *in, bool training,
                                         ch_layer *const *layer, void *arg);
+/* Returns a layer whose forward pass is a C function that calls the given layers. `arg` is
+ * borrowed as long as the layer exists. NULL name: "function". */
 CH_API ch_layer *ch_layer_function(const char *name, ch_layer_forward_fn forward, void *arg,
                                    int n, ch_layer *const *layer);
 
 typedef struct ch_layer_dense_options {
-    ch_activation  activation;
-    int            bias;                    /* 0: yes; CH_OFF: none */
-    const ch_init *kernel_init, *bias_init; /* NULL: Glorot's uniform, zeros */
+    ch_activation activation;
+    int           bias; /* 0: with a bias; CH_OFF: without */
+    /* Initial values; copied. NULL: Glorot uniform for the kernel, zeros for the bias. */
+    const ch_init *kernel_init, *bias_init;
 } ch_layer_dense_options;
-/* (..., units) = activation(x (..., in) . kernel (in, units) + bias). */
+/* Returns a fully connected layer: (..., units) = activation(x . kernel + bias), with x
+ * (..., in) and kernel (in, units). */
 CH_API ch_layer *ch_layer_dense(int64_t units, const ch_layer_dense_options *opt);
 
 typedef struct ch_layer_conv_options {
-    int64_t        stride[2], dilation[2]; /* 0: 1 */
-    ch_padding     padding;                /* of cohort/nn.h */
-    int64_t        groups;                 /* 0: 1; others with ch_layer_conv2d only */
-    int64_t        multiplier;             /* 0: 1; others with depthwise and separable only */
-    ch_activation  activation;
-    int            bias; /* 0: yes; CH_OFF: none */
+    int64_t       stride[2], dilation[2]; /* height, width; 0: 1 */
+    ch_padding    padding;                /* see cohort/nn.h */
+    int64_t       groups;                 /* 0: 1; other values for ch_layer_conv2d only */
+    int64_t       multiplier; /* 0: 1; other values for depthwise and separable layers only */
+    ch_activation activation;
+    int           bias; /* 0: with a bias; CH_OFF: without */
+    /* Initial values; copied. NULL: Glorot uniform for the kernel, zeros for the bias. */
     const ch_init *kernel_init, *bias_init;
-    int64_t        pad[4]; /* of CH_PAD_EXPLICIT: top, bottom, left, right */
+    int64_t        pad[4]; /* top, bottom, left, right; for CH_PAD_EXPLICIT only */
 } ch_layer_conv_options;
-/* Images are NHWC. Window sizes are (height, width). */
+/* ch_layer_conv2d returns a layer that convolves images (N, H, W, C) with a window of
+ * (height, width). ch_layer_depthwise_conv2d convolves each channel by itself, with
+ * `multiplier` filters. */
 CH_API ch_layer *ch_layer_conv2d(int64_t filters, int64_t height, int64_t width,
                                  const ch_layer_conv_options *opt);
 CH_API ch_layer *ch_layer_depthwise_conv2d(int64_t height, int64_t width,
                                            const ch_layer_conv_options *opt);
-/* Depthwise, then 1x1 to `filters`. */
+/* Returns a depthwise convolution followed by a 1x1 convolution to `filters` channels. The bias
+ * and the activation belong to the second. */
 CH_API ch_layer *ch_layer_separable_conv2d(int64_t filters, int64_t height, int64_t width,
                                            const ch_layer_conv_options *opt);
-/* The gradient of a convolution with respect to its input, as a layer. With window k (dilated:
- * its reach) and stride s, an image of `in` becomes in s (CH_PAD_SAME), (in - 1) s + the larger
- * of k and s (CH_PAD_VALID, as Keras has it), or (in - 1) s + k less what is padded on both
- * sides (CH_PAD_EXPLICIT, as PyTorch has it). */
+/* Returns a transposed convolution (deconvolution): the gradient of a convolution with respect
+ * to its input. Let s be the stride and k the window size, or (window - 1) * dilation + 1 if
+ * dilated. The output size for an input of size n is:
+ *   - CH_PAD_SAME: n * s.
+ *   - CH_PAD_VALID: (n - 1) * s + max(k, s), as in Keras.
+ *   - CH_PAD_EXPLICIT: (n - 1) * s + k minus the padding on both sides, as in PyTorch. */
 CH_API ch_layer *ch_layer_conv2d_transpose(int64_t filters, int64_t height, int64_t width,
                                            const ch_layer_conv_options *opt);
 
-/* Windows of (height, width); strides 0: as the window. */
+/* ch_layer_max_pool and ch_layer_average_pool return layers that pool images with a window of
+ * (height, width). A stride of 0 means the size of the window. `padding` must be CH_PAD_VALID
+ * or CH_PAD_SAME. */
 CH_API ch_layer *ch_layer_max_pool(int64_t height, int64_t width, int64_t stride_h,
                                    int64_t stride_w, ch_padding padding);
 CH_API ch_layer *ch_layer_average_pool(int64_t height, int64_t width, int64_t stride_h,
                                        int64_t stride_w, ch_padding padding);
 CH_API ch_layer *ch_layer_global_average_pool(void); /* (N, H, W, C) to (N, C) */
-CH_API ch_layer *ch_layer_global_max_pool(void);
+CH_API ch_layer *ch_layer_global_max_pool(void);     /* (N, H, W, C) to (N, C) */
 
-CH_API ch_layer *ch_layer_flatten(void);                  /* (N, ...) to (N, all of it) */
-CH_API ch_layer *ch_layer_reshape(ch_shape without_rows); /* one size may be -1 */
+CH_API ch_layer *ch_layer_flatten(void); /* (N, ...) to (N, product of the other sizes) */
+/* Returns a layer that gives each row another shape. A single size may be -1: it is
+ * computed. */
+CH_API ch_layer *ch_layer_reshape(ch_shape without_rows);
 CH_API ch_layer *ch_layer_activation(ch_activation a);
-CH_API ch_layer *ch_layer_dropout(double rate);
+CH_API ch_layer *ch_layer_dropout(double rate); /* 0 <= rate < 1; active in training only */
 
 typedef struct ch_layer_batch_norm_options {
-    double momentum, epsilon; /* 0: 0.99, 1e-3 */
-    int    center, scale;     /* 0: yes; CH_OFF: no */
-    bool   synchronized;      /* statistics over the rows of all replicas */
+    double momentum, epsilon; /* 0: 0.99 and 1e-3 */
+    int    center, scale;     /* 0: with beta, with gamma; CH_OFF: without */
+    bool   synchronized;      /* true: statistics over the rows of all replicas */
 } ch_layer_batch_norm_options;
-/* Over all axes but the last, with moving statistics for when it is not training. Those are the
- * same on all replicas: the means over them, each weighed by its rows. */
+/* Returns a batch normalisation over all axes except the last. Calls without `training` use
+ * moving statistics. These are the same on all replicas: the mean over the replicas, weighted
+ * by their rows. */
 CH_API ch_layer *ch_layer_batch_norm(const ch_layer_batch_norm_options *opt);
-/* All batch norms in a layer: statistics over all replicas, or each over its own rows. */
+/* Sets the option `synchronized` of all batch norms in a layer, for steps that are recorded
+ * later. true: statistics over the rows of all replicas; false: each replica over its own
+ * rows. */
 CH_API void ch_layer_synchronize(ch_layer *l, bool on);
 
 CH_API ch_layer *ch_layer_layer_norm(double epsilon); /* over the last axis; 0: 1e-5 */
-CH_API ch_layer *ch_layer_rms_norm(double epsilon);   /* 0: 1e-6 */
+CH_API ch_layer *ch_layer_rms_norm(double epsilon);   /* over the last axis; 0: 1e-6 */
 
 typedef struct ch_layer_embedding_options {
-    const ch_init *init;     /* NULL: uniform in [-0.05, 0.05) */
-    bool           weighted; /* of a bag: each id has a weight */
+    const ch_init *init;     /* of the table; copied. NULL: uniform in [-0.05, 0.05) */
+    bool           weighted; /* embedding bags only: each id has a weight */
 } ch_layer_embedding_options;
-/* (..., width) rows of a table (ids, width), for ids (...). Its gradient is sparse. */
+/* Returns a table (ids, width) whose rows are looked up: ids (...) give (..., width). The
+ * gradient is sparse. */
 CH_API ch_layer *ch_layer_embedding(int64_t ids, int64_t width,
                                     const ch_layer_embedding_options *opt);
-/* Called with ids and row_splits as ch_embedding_bag takes them, and the weights of the ids if
- * it is weighted: (rows, width), the sum or mean of each row's. One node more, the labels
- * perhaps, may say how many rows that are: as many as it has. Without it, the result cannot
- * meet what has the rows of another input. */
+/* Returns a table (ids, width) that gives (rows, width): the sum or the mean of the table rows
+ * of each ragged row. The gradient is sparse.
+ *
+ * The inputs of a call are ids and row_splits as for ch_embedding_bag, then the weights of the
+ * ids if the layer is weighted. A further input may be any node with as many rows as the
+ * result, such as the labels: the result then has the same symbol for its rows. Without that
+ * node the result may not be combined with nodes that have the rows of another input (see
+ * `like` of ch_bag_options). */
 CH_API ch_layer *ch_layer_embedding_bag(int64_t ids, int64_t width, ch_combiner combiner,
                                         const ch_layer_embedding_options *opt);
 
 typedef struct ch_layer_multi_head_options {
     int64_t key_width; /* of a head; 0: width / heads */
     bool    causal;
-    double  dropout; /* of what comes out; the weights of attention are never all in memory,
-                        and none of them is dropped */
-    int     bias;    /* 0: yes; CH_OFF: none */
+    /* Rate of dropout on the output. Attention weights are not dropped, because they are never
+     * all in memory. */
+    double dropout;
+    int    bias; /* 0: with biases; CH_OFF: without */
 } ch_layer_multi_head_options;
-/* Multi-head attention. With one node it attends to itself; with two, the first asks and the
- * second is asked; a third is the mask that ch_attention takes: it broadcasts to (N, heads, T,
- * S), and true is seen. (N, T, width) to (N, T, width). */
+/* Returns multi-head attention, (N, T, width) to (N, T, width). A call with a single node is
+ * self-attention. With two nodes, the first gives the queries, and the second the keys and
+ * values. A third node is the mask of ch_attention: it broadcasts to (N, heads, T, S), and true
+ * means visible. */
 CH_API ch_layer *ch_layer_multi_head_attention(int                                heads,
                                                const ch_layer_multi_head_options *opt);
 
 typedef struct ch_layer_transformer_options {
-    int64_t       hidden;     /* of the two dense layers; 0: 4 times the width */
-    ch_activation activation; /* CH_LINEAR, zero, stands for CH_GELU */
-    bool          causal, rms_norm;
-    int           bias; /* of its dense layers; 0: yes; CH_OFF: none */
-    double        dropout;
+    int64_t       hidden;     /* width of the hidden dense layer; 0: 4 times the input width */
+    ch_activation activation; /* of the hidden layer; CH_LINEAR, which is 0: CH_GELU */
+    bool          causal, rms_norm; /* rms_norm: RMS norms instead of layer norms */
+    int           bias;             /* of the dense layers; 0: with biases; CH_OFF: without */
+    double        dropout;          /* rate, after the attention and after the dense layers */
 } ch_layer_transformer_options;
-/* x + attention(norm(x)), then + dense(dense(norm(.))). (N, T, width) to the same. */
+/* Returns a pre-norm transformer block: y = x + attention(norm(x)), then y +
+ * dense(dense(norm(y))). (N, T, width) to the same shape. */
 CH_API ch_layer *ch_layer_transformer_block(int heads, const ch_layer_transformer_options *opt);
 
 typedef struct ch_layer_recurrent_options {
-    bool return_sequence; /* (N, T, units); else the last, (N, units) */
+    bool return_sequence; /* true: all outputs, (N, T, units); false: the last, (N, units) */
 } ch_layer_recurrent_options;
-/* Over axis 1 of (N, T, in), gates in Keras's order (LSTM: i f c o, forget bias 1; GRU: z r h,
- * reset after, a bias (2, 3 units) for the input and for the state). */
+/* ch_layer_lstm and ch_layer_gru return recurrent layers over axis 1 of (N, T, in). Gates have
+ * the order of Keras:
+ *   - LSTM: i f c o; the forget bias starts at 1.
+ *   - GRU: z r h, with the reset gate after the product; the bias is (2, 3 * units), a row for
+ *     the input and a row for the state. */
 CH_API ch_layer *ch_layer_lstm(int64_t units, const ch_layer_recurrent_options *opt);
 CH_API ch_layer *ch_layer_gru(int64_t units, const ch_layer_recurrent_options *opt);
 
-/* ---- layers of one's own ----
+/* ---- custom layers ----
  *
- * `self` is the layer's own memory, a copy of what ch_layer_new was given. `build` runs before
- * the first call, and makes variables; if that call fails they are dropped, and build runs
- * again before the next. `drop` frees what self holds. Either may be NULL. The layers in it are
- * what ch_layer_children gives. */
+ * A custom layer is a table of functions and a block of memory, `self`, which ch_layer_new
+ * copies. `build` runs before the first call and creates the variables with ch_layer_weight. If
+ * that call fails, the variables are dropped, and `build` runs again before the next call.
+ * `drop` frees the resources that `self` holds. `build` and `drop` may be NULL.
+ * ch_layer_children lists the children. */
 
-/* At least and at most; a `most` of 0 is no bound. */
+/* A range, ends included. */
 typedef struct ch_layer_bounds {
-    int least, most;
+    int least, most; /* most 0: no upper bound */
 } ch_layer_bounds;
 
 typedef struct ch_layer_ops {
-    const char *type;
+    const char *type; /* such as "dense"; without "/" */
     ch_status (*build)(ch_layer *l, void *self, int n_in, ch_node *const *in);
     ch_node *(*call)(ch_layer *l, void *self, ch_step *s, int n_in, ch_node *const *in,
                      bool training);
     void (*drop)(void *self);
-    /* What a call is given, seen to before build: how many nodes, and how many axes each
-     * has. */
+    /* Number of input nodes, and number of axes of each. Checked before `build`. */
     ch_layer_bounds n_in, rank[CH_LAYER_INPUTS];
 } ch_layer_ops;
 
-/* Takes `n` children over, on an error too; what self holds stays the caller's on an error. */
+/* Returns a layer with a copy of `self_bytes` bytes at `self`. `ops` is borrowed as long as the
+ * layer exists. Takes over the references to the `n` children, also on an error. On an error,
+ * `drop` is not called: the caller still owns the resources that `self` holds. */
 CH_API ch_layer *ch_layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes,
                               int n, ch_layer *const *child);
 
 typedef struct ch_layer_weight_spec {
-    const char    *name;
+    const char    *name; /* unique in the layer; without "/" */
     ch_shape       shape;
     const ch_init *init;      /* NULL: zeros */
     int            trainable; /* 0: yes; CH_OFF: no */
-    bool           f32;       /* not less than f32, whatever the layer's dtype: statistics */
+    bool           f32;       /* true: f32 if the layer's dtype is 16-bit; for statistics */
 } ch_layer_weight_spec;
-/* In build: makes a variable of the layer. The layer owns it. */
+/* Creates a variable of the layer. Must be called from `build`, else it is FAILED_PRECONDITION.
+ * The layer owns the variable. `out` may be NULL. */
 CH_API CH_MUST_CHECK ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec,
                                                ch_var **out);
 

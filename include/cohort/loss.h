@@ -1,16 +1,23 @@
-/* cohort/loss.h -- losses, one number for each example.
+/* cohort/loss.h -- losses: a number for each example, and their mean over the global batch.
+ *
+ * A loss function returns a node with a number for each example. ch_loss_average reduces these
+ * numbers to a scalar that an optimizer can minimise.
  *
  *     ch_node *each = ch_loss_sparse_categorical(logits, labels);      // (rows)
- *     ch_node *loss = ch_loss_average(each, NULL);                     // for the optimizer
+ *     ch_node *loss = ch_loss_average(each, NULL);                     // a scalar
  *
- * A loss that is minimised is the sum over the examples of this replica, divided by how many
- * examples all replicas have together: summed over replicas it is the mean over the global
- * batch, however the rows were dealt, and a replica without rows weighs nothing.
+ * The loss of a replica is the sum over its own examples, divided by the number of examples of
+ * all replicas. Summed over the replicas, the loss is therefore the mean over the global batch,
+ * however the rows are divided among replicas. A replica without rows contributes 0.
  *
- * All give one number for each of the leading axes: the last axis is averaged away (categorical
- * ones: it is the classes). A prediction with one axis, (rows), has one number for each example
- * already, and nothing is averaged. Targets have the predictions' shape, but for sparse labels,
- * and any dtype. Losses of 16-bit floats are f32.
+ * Loss functions average over the last axis and return a number for each index of the other
+ * axes. The last axis of categorical losses is the classes. A prediction with a single axis,
+ * (rows), already has a number for each example, so nothing is averaged.
+ *
+ * Targets have the shape of the predictions, except sparse labels, and may have any dtype.
+ * Losses of 16-bit floats are f32.
+ *
+ * These functions record nodes: cohort/step.h has the rules of ownership, errors and threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_LOSS_H
@@ -18,33 +25,39 @@
 
 #include "cohort/step.h"
 
-/* `logits` (..., classes), `labels` (...) of i32 or i64. A label that is no class makes the run
- * fail; the error names it. */
+/* Returns the cross entropy of `logits` (..., classes) and `labels` (...), which are i32 or
+ * i64. If a label is not in [0, classes), the run fails; the error names the label. */
 CH_API ch_node *ch_loss_sparse_categorical(ch_node *logits, ch_node *labels);
-/* `smoothing` in [0, 1) moves that much of each target to all classes alike. */
+/* Returns the cross entropy of `logits` and `targets`, both (..., classes). `smoothing`, in [0,
+ * 1), is the share of each target that is spread evenly over all classes. */
 CH_API ch_node *ch_loss_categorical(ch_node *logits, ch_node *targets, double smoothing);
 
-CH_API ch_node *ch_loss_binary(ch_node *logits, ch_node *targets);
-CH_API ch_node *ch_loss_mse(ch_node *prediction, ch_node *target);
-CH_API ch_node *ch_loss_mae(ch_node *prediction, ch_node *target);
-/* Half of the square up to `delta` from the target, lines beyond. */
+CH_API ch_node *ch_loss_binary(ch_node *logits, ch_node *targets); /* sigmoid cross entropy */
+CH_API ch_node *ch_loss_mse(ch_node *prediction, ch_node *target); /* mean squared error */
+CH_API ch_node *ch_loss_mae(ch_node *prediction, ch_node *target); /* mean absolute error */
+/* Returns the Huber loss: half of the squared error up to an error of `delta`, linear
+ * beyond. */
 CH_API ch_node *ch_loss_huber(ch_node *prediction, ch_node *target, double delta);
-/* Minus the cosine of the angle between the two, -1 where they agree; 0 if either is zeros. */
+/* Returns minus the cosine of the angle between prediction and target: -1 if they have the same
+ * direction, 0 if either of them is all zeros. Both must have at least two axes. */
 CH_API ch_node *ch_loss_cosine(ch_node *prediction, ch_node *target);
-/* max(0, 1 - target * prediction), targets -1 or 1; 0 and 1 will not do. */
+/* Returns max(0, 1 - target * prediction). Targets must be -1 or 1, not 0 or 1. */
 CH_API ch_node *ch_loss_hinge(ch_node *prediction, ch_node *target);
-/* sum(target * log(target / prediction)) of two distributions; a prediction below 1e-7 counts
- * as 1e-7. */
+/* Returns the Kullback-Leibler divergence of two distributions: sum(target * log(target /
+ * prediction)). Predictions below 1e-7 count as 1e-7. Both must have at least two axes. */
 CH_API ch_node *ch_loss_kl(ch_node *prediction, ch_node *target);
 
-/* The sum of `each` over the global number of examples: see above. Where `each` has more axes
- * than the rows (one loss for each token), it divides by rows * the rest. `weights`, if not
- * NULL, multiply: of the shape of `each`, or of its first axes. A global batch without examples
- * gives 0. */
+/* Returns the sum of `each` divided by the number of examples of all replicas. Summed over the
+ * replicas, the result is the mean over the global batch. If `each` has more axes than the rows
+ * (such as a loss for each token), the divisor is the global number of rows times the other
+ * sizes. A global batch without examples gives 0.
+ *
+ * `weights`, unless NULL, multiply `each`; they have its shape, or the shape of its first axes.
+ * They do not change the divisor. */
 CH_API ch_node *ch_loss_average(ch_node *each, ch_node *weights);
-/* The weighted sum of this replica over the sum of all replicas' weights, so that the sum over
- * replicas is the weighted mean: for weights that mask. 0 where the weights add up to 0. It
- * holds an all-reduce. */
+/* Returns the weighted sum of this replica, divided by the sum of the weights of all replicas.
+ * Summed over the replicas, the result is the weighted mean. Use this function for weights that
+ * mask. If all weights add up to 0 the result is 0. Records an all-reduce. */
 CH_API ch_node *ch_loss_weighted_mean(ch_node *each, ch_node *weights);
 
 #endif

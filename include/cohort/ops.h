@@ -1,12 +1,21 @@
-/* cohort/ops.h -- the ops a step is written with.
+/* cohort/ops.h -- all ops of a step: includes the headers of ops.
  *
- * Conventions of all of them:
- *   - Ops take nodes and return nodes. One that is given NULL returns NULL: the step keeps the
- *     first error.
- *   - Sizes broadcast as in numpy, except that rows (a symbol) equal only themselves.
- *   - Inputs of an op have one dtype; weak numbers (ch_number, ch_rows) take the others'.
- *   - An axis counts from 0; -1 is the last. Lists are (n, array).
- *   - bf16 and f16 are stored so and computed in f32.
+ * An op is a function that takes nodes and returns a node, while a step is recorded
+ * (cohort/step.h).
+ *
+ *     ch_node *scores = ch_relu(ch_linear(x, w, b));
+ *     ch_node *label = ch_argmax(scores, -1);
+ *
+ * Conventions of all ops:
+ *   - The step owns every node: there is nothing to free. The thread that records the step
+ *     calls the ops.
+ *   - An op that is given NULL returns NULL. The step keeps the first error, so code need not
+ *     check each op.
+ *   - Sizes broadcast as in numpy, except that rows (a symbol) are equal only to themselves.
+ *   - The inputs of an op have the same dtype. A weak number (ch_number, ch_rows) takes the
+ *     dtype of the other inputs.
+ *   - Axes count from 0. -1 is the last axis. A list is a number n and an array.
+ *   - bf16 and f16 are stored in 16 bits and computed in f32.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_OPS_H

@@ -1,37 +1,46 @@
-/* cohort/optimizer.h -- optimizers: how variables follow their gradients.
+/* cohort/optimizer.h -- optimizers: update rules that train variables with their gradients.
  *
- *     ch_optimizer *opt = NULL;
+ * An optimizer is an update rule, such as Adam, with its options and its state: slot variables,
+ * a learning rate and a counter of iterations.
+ *
  *     rc = ch_optimizer_adam(1e-3, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &opt);
- *     ...
+ *
  *     ch_optimizer_minimize(opt, s, loss, n, vars);          // in a step
  *
- * Gradients are summed over the replicas, clipped, and applied by one kernel for each variable,
- * in place. Gradients that are sparse stay so: of SGD, Adagrad, row-wise Adagrad, Adam, AdamW
- * and FTRL only the rows that they name are touched, their slots too (Adam's as TensorFlow's
- * lazy form: rows not named do not decay); rows of one id count as their sum. Other rules make
- * them dense, and the log says so once for each variable.
+ * The optimizer sums the gradients over the replicas, clips them, and applies them in place,
+ * with a single kernel for each variable.
  *
- *   - The aggregation of a variable (ch_var_spec) does not apply to its training: gradients are
- *     summed over the replicas, and every copy gets the same new value, as in ch_update. It
- *     applies to the assigns of the step itself.
- *   - Slots are variables, named after their own: "net/dense/kernel/adam/m". They are made when
- *     a step that applies is first recorded, or by ch_optimizer_build. So is "adam/iterations",
- *     an i64: one more for every call of minimize or apply that was applied.
- *   - The learning rate is a variable: set it between steps, no step is recorded again. With a
- *     schedule it is computed from the iterations, and setting it is an error. It is f64, and
- *     takes the type of what it updates.
- *   - Where a strategy has cut a variable (cohort/parameter_server.h), its shards may be given in its place, all of them: they are
- *     updated as the one that they are of, and the gradients of ch_optimizer_apply are those of the shards. Norms (of LAMB, and for
- *     clipping) and means of rows (of row-wise Adagrad) are those of the whole variable, however it is cut.
- *   - 16-bit variables are updated in f32: a slot "master" holds the exact value, one for all
- *     optimizers ("net/dense/kernel/master"). With Adam such a parameter takes 14 bytes (2, and
- *     4 each for master, m and v), one of f32 takes 12: less memory is what 16 bits bring to
- *     what flows through a step, see ch_layer_set_dtype, not to what is kept. ch_var_set on
- *     such a variable sets its master too. An assign in a step does not: assign to the master
- *     there, or the next update brings the old value back.
- *   - Steps that use one optimizer, or the same variables with two, are recorded by one thread
- *     at a time, and so are the calls that make variables. Steps that update the same variables
- *     are run one after the other; the questions below are asked between them.
+ *   - Ownership: optimizers are reference counted. An optimizer holds references to the
+ *     variables that it trains and to its own variables.
+ *   - Threads: steps that use the same optimizer, or train the same variables with two
+ *     optimizers, must be recorded by one thread at a time. The same holds for calls that
+ *     create variables, such as ch_optimizer_build. Steps that update the same variables must
+ *     not run at the same time, unless parameter servers hold the variables. Functions that
+ *     read the optimizer must be called between such runs.
+ *   - Replicas: the aggregation of a variable (ch_var_spec) does not apply to its training.
+ *     Gradients are summed over the replicas, and every copy gets the same new value, as in
+ *     ch_update. The aggregation applies to assigns in the step.
+ *   - Sparse gradients: SGD, Adagrad, row-wise Adagrad, Adam, AdamW and FTRL update only the
+ *     rows that the gradient names, and their slots. Rows that are not named do not decay, as
+ *     in the lazy Adam of TensorFlow. Rows with the same id are added up. Other rules make the
+ *     gradient dense; the log says so once for each variable.
+ *   - Slots: slots are variables with the name of the variable that they belong to:
+ *     "net/dense/kernel/adam/m". They are created when a step that trains is first recorded, or
+ *     by ch_optimizer_build. So is "adam/iterations", an i64 that counts the calls of minimize
+ *     and apply that were applied.
+ *   - Learning rate: the rate is a variable, so the program may set it between runs and no step
+ *     is recorded again. With a schedule it is computed from the iterations, and setting it is
+ *     an error. The rate is f64, and is converted to the dtype of the variable that is updated.
+ *   - Shards: if a strategy has divided a variable (cohort/parameter_server.h), a call may be
+ *     given all of its shards instead of the variable. The shards are updated as a single
+ *     variable, and ch_optimizer_apply takes the gradients of the shards. Norms (of LAMB, and
+ *     for clipping) and means of rows (of row-wise Adagrad) are those of the whole variable.
+ *   - 16-bit variables are updated in f32. A slot "master" holds the exact value; all
+ *     optimizers share it ("net/dense/kernel/master"). With Adam, a 16-bit parameter takes 14
+ *     bytes (2, and 4 each for master, m and v), and an f32 parameter takes 12. So 16 bits save
+ *     memory for the values of a step (see ch_layer_set_dtype), not for variables. ch_var_set
+ *     on such a variable also sets its master. An assign in a step does not: the step must
+ *     assign to the master too, or the next update restores the old value.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_OPTIMIZER_H
@@ -43,64 +52,76 @@
 
 typedef struct ch_optimizer ch_optimizer;
 
-/* What to do about a gradient that holds an infinity or a NaN, on any replica. */
+/* The policy for a gradient that contains an infinity or a NaN, on any replica. */
 typedef enum ch_nonfinite {
-    CH_NONFINITE_PASS, /* apply it all the same */
-    CH_NONFINITE_SKIP, /* the step changes nothing of the optimizer's, and is counted */
-    CH_NONFINITE_STOP  /* the step fails, names the variable, and changes nothing */
+    CH_NONFINITE_PASS, /* the gradient is applied */
+    CH_NONFINITE_SKIP, /* the gradients are not applied; the step counts as skipped */
+    CH_NONFINITE_STOP  /* the step fails and changes nothing; the error names the variable */
 } ch_nonfinite;
 
-/* What all optimizers share. */
+/* Options of all optimizers. */
 typedef struct ch_optimizer_options {
-    const char        *name;     /* NULL: the rule's, "adam" */
-    const ch_schedule *schedule; /* NULL: the learning rate is constant until set; copied */
-    double weight_decay; /* decoupled: var -= rate * decay * var; of a sparse gradient, its rows
-                            alone. AdamW, LAMB: 0 means 0.01, CH_OFF none */
-    double clip_value, clip_norm, clip_global_norm; /* 0: none; one of the norms, then values */
-    int    accumulate; /* calls whose gradients are averaged and applied once; 0: 1. Every call
-                          weighs the same: of batches of unequal size, it is the mean of their
-                          means. Each list of variables is counted by itself, slot "pending" of
-                          the first. Costs a slot "sum" of the size of each variable, and a pass
-                          over all of it in every step: also where gradients are sparse */
-    double average; /* decay of a moving average of each variable, from its value when the slot
-                          "average" is made; 0: none. Costs a pass over all of the variable in
-                          every step: also where gradients are sparse */
+    const char        *name;     /* NULL: the name of the rule, such as "adam" */
+    const ch_schedule *schedule; /* copied; NULL: the learning rate is constant until set */
+    /* Decoupled weight decay: var -= rate * decay * var. With a sparse gradient, only for its
+     * rows. 0: none, except 0.01 for AdamW and LAMB; CH_OFF: none. */
+    double weight_decay;
+    /* Limits of the gradients; 0: none. At most one of the two norms may be set. Norms are
+     * clipped first, then values. */
+    double clip_value, clip_norm, clip_global_norm;
+    /* Number of calls whose gradients are averaged and then applied once; 0: 1. Every call has
+     * the same weight: with batches of unequal size, the result is the mean of their means.
+     * Each list of variables is counted separately, in the slot "pending" of its first
+     * variable. Costs a slot "sum" for each variable, and a pass over the whole slot in every
+     * step, also with sparse gradients. */
+    int accumulate;
+    /* Decay of a moving average of each variable; 0: none. The average starts with the value of
+     * the variable when the slot "average" is created. Costs a pass over the whole variable in
+     * every step, also with sparse gradients. */
+    double       average;
     ch_nonfinite nonfinite;
-    double       loss_scale;         /* for f16; 0: none */
-    bool         dynamic_loss_scale; /* doubled after 2000 good steps as long as it is finite,
-                                        halved after a bad one, which is skipped; starts at
-                                        loss_scale or 2^15 */
+    double       loss_scale; /* for f16; 0: none */
+    /* true: the loss scale starts at loss_scale, or at 2^15 if that is 0. It is doubled after
+     * 2000 finite steps, as long as it stays finite, and halved after a step that is not
+     * finite, which is skipped. */
+    bool dynamic_loss_scale;
 } ch_optimizer_options;
 
 typedef struct ch_optimizer_sgd_options {
-    double momentum;
-    bool   nesterov;
+    double momentum; /* 0: none */
+    bool   nesterov; /* needs a momentum */
 } ch_optimizer_sgd_options;
 typedef struct ch_optimizer_adagrad_options {
-    double initial;  /* of the accumulator; 0: 0.1 */
-    double epsilon;  /* 0: 1e-7 */
-    bool   row_wise; /* one accumulator for each row of axis 0: the mean of its squares */
+    double initial; /* initial value of the accumulators; 0: 0.1 */
+    double epsilon; /* 0: 1e-7 */
+    /* true: an accumulator for each row of axis 0, to which the mean of the squares of the row
+     * is added; false: an accumulator for each element. */
+    bool row_wise;
 } ch_optimizer_adagrad_options;
 typedef struct ch_optimizer_rmsprop_options {
-    double rho, momentum, epsilon; /* 0: 0.9, none, 1e-7 */
+    double rho, momentum, epsilon; /* 0: 0.9, no momentum, 1e-7 */
     bool   centered;
 } ch_optimizer_rmsprop_options;
 typedef struct ch_optimizer_adam_options {
     double beta1, beta2, epsilon; /* 0: 0.9, 0.999, 1e-7 (LAMB: 1e-6) */
-    bool   amsgrad;               /* Adam and AdamW */
+    bool   amsgrad;               /* Adam and AdamW only */
 } ch_optimizer_adam_options;
 typedef struct ch_optimizer_ftrl_options {
     double power;   /* 0: -0.5 */
-    double initial; /* of the accumulator; 0: 0.1 */
+    double initial; /* initial value of the accumulators; 0: 0.1 */
     double l1, l2, l2_shrinkage, beta;
 } ch_optimizer_ftrl_options;
 
-/* Both options may be NULL. Rates are finite in f32, and not negative. The rules and their
- * defaults are Keras's, but for: AdamW's decay of 0.01, which is PyTorch's (Keras: 0.004);
- * LAMB, which is the paper's (https://arxiv.org/abs/1904.00962, with the decay in the update
- * and a trust ratio that is not bounded), its epsilon of 1e-6 and decay of 0.01 with it;
- * row-wise Adagrad, which Keras does not have. FTRL divides by the rate: a step at rate 0
- * changes nothing. */
+/* Each of these functions creates an optimizer. `rule` and `opt` may be NULL. `rate` is the
+ * learning rate: not negative, and finite in f32. The rate is not used if `opt` has a schedule.
+ *
+ * The rules and their defaults are those of Keras, except:
+ *   - AdamW: the weight decay is 0.01, as in PyTorch (Keras: 0.004).
+ *   - LAMB: the rule of the paper (https://arxiv.org/abs/1904.00962), with the decay in the
+ *     update and no bounds on the trust ratio. Epsilon is 1e-6 and the weight decay 0.01.
+ *   - Row-wise Adagrad, which Keras does not have.
+ *
+ * FTRL divides by the rate: a step at rate 0 changes nothing. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_sgd(double                          rate,
                                                 const ch_optimizer_sgd_options *rule,
                                                 const ch_optimizer_options     *opt,
@@ -136,40 +157,50 @@ CH_API CH_MUST_CHECK ch_status ch_optimizer_lamb(double                         
 CH_API ch_optimizer           *ch_optimizer_ref(ch_optimizer *o);
 CH_API void                    ch_optimizer_unref(ch_optimizer *o);
 
-/* Makes the slots of these variables, and what the optimizer keeps of its own, without a step:
- * to load them from somewhere before the first. The list is that of the calls to come. */
+/* Creates the slots of these variables, and the optimizer's own variables, without a step. Use
+ * this function to load their values before the first step. `var` must be the list that later
+ * calls use. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var);
 
-/* In a step, not in a loop or branch of one: the gradients of `loss`, a scalar, summed over the
- * replicas, applied. Variables that the loss does not depend on get zeros; those that were made
- * with trainable CH_OFF are refused. */
+/* Records a training step: computes the gradients of `loss`, a scalar, sums them over the
+ * replicas and applies them. Must not be called inside a branch or loop body. A variable that
+ * the loss does not depend on gets a gradient of zeros. A variable that is not trainable is an
+ * error. */
 CH_API void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                                   ch_var *const *var);
-/* The same with gradients of one's own, which are summed over the replicas here too. With a
- * loss scale they are those of the loss times ch_optimizer_loss_scale_node, which is taken
- * out. */
+/* Records the same with given gradients, which this call sums over the replicas too. With a
+ * loss scale, the gradients must be those of the loss times ch_optimizer_loss_scale_node; this
+ * call divides by the scale. */
 CH_API void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
                                ch_node *const *gradient);
 
-/* Outside a step. What is not made yet is 0, the rate and the loss scale as given; the loss
- * scale is 1 where there is none. */
+/* These functions, up to ch_optimizer_swap_averages, read or change the state of the optimizer.
+ * They must be called outside steps. ch_optimizer_iterations counts applied steps. Before the
+ * optimizer's variables are created, iterations are 0, and the rate and the loss scale are as
+ * given at creation. The loss scale is 1 if there is none. ch_optimizer_set_rate returns
+ * FAILED_PRECONDITION if there is a schedule. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_rate(ch_optimizer *o, double *out);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_set_rate(ch_optimizer *o, double rate);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_loss_scale(ch_optimizer *o, double *out);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_iterations(ch_optimizer *o, int64_t *out);
-/* Steps that were skipped: gradients that were not finite. */
+/* Counts the steps that were skipped because a gradient was not finite. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_skipped(ch_optimizer *o, int64_t *out);
-/* Everything it keeps, in the order in which it was made; and one variable's slot by its name.
+/* ch_optimizer_vars lists all variables of the optimizer, in the order of their creation, and
+ * returns their number. The list is valid until the optimizer creates another variable.
+ * ch_optimizer_slot returns a slot of a variable by its name, such as "m", or NULL.
  * Borrowed. */
 CH_API int     ch_optimizer_vars(ch_optimizer *o, ch_var *const **out);
 CH_API ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot);
-/* With the option average: a variable's moving average, in its dtype. And all variables trade
- * places with their averages: once to evaluate or to save, and once more to train on. */
+/* For optimizers with the option `average`. ch_optimizer_average returns the moving average of
+ * a variable, in the variable's dtype. ch_optimizer_swap_averages exchanges all variables with
+ * their averages: call it before an evaluation or a save, and again before training
+ * continues. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_average(ch_optimizer *o, ch_var *v,
                                                     ch_tensor **out);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_swap_averages(ch_optimizer *o);
-/* In a step, as scalars that are weak as ch_number's are: the rate it will apply (f64), and the
- * loss scale (f32). */
+/* ch_optimizer_rate_node returns the learning rate that will be applied (f64), and
+ * ch_optimizer_loss_scale_node the loss scale (f32), as scalar nodes in a step. The nodes are
+ * weak, like ch_number. */
 CH_API ch_node *ch_optimizer_rate_node(ch_optimizer *o, ch_step *s);
 CH_API ch_node *ch_optimizer_loss_scale_node(ch_optimizer *o, ch_step *s);
 

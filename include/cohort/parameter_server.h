@@ -1,18 +1,30 @@
-/* cohort/parameter_server.h -- variables on parameter servers, steps on workers.
+/* cohort/parameter_server.h -- the parameter-server strategy: variables on servers, steps on
+ * workers.
  *
- *     ch_local_cluster *cluster = NULL;
+ * A parameter server is a task that stores variables. A worker is a task that runs steps: it
+ * reads the variables that a step needs from the servers, and sends updates back. The program
+ * is the coordinator: it records steps and schedules them.
+ *
  *     rc = ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster);
  *     rc = ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st);
  *
- * Variables live on the servers; a step is recorded here, and run by a worker, which reads what it needs of them and sends what changes.
- * ch_strategy_run gives a step to the worker that has least to do and waits for it; ch_fit and a coordinator (cohort/coordinator.h)
- * keep all workers busy. Replicas are the devices of one worker.
+ * ch_strategy_run sends a step to the least busy worker and waits for it. ch_fit and a
+ * coordinator (cohort/coordinator.h) keep all workers busy. The replicas of a step are the
+ * devices of its worker.
  *
- * An update is computed where its variable is: updates of several workers never lose anything of each other, and each is made once, also
- * when a message was lost or a worker had to be replaced in mid-step. Reads of different variables may see different moments.
- *
- * A variable may be cut in shards, on several servers: cohort/partitioner.h. It stays one variable for steps, gradients, optimizers and
- * ch_var_get; rows that are looked up are asked of the shards that have them, each once.
+ *   - Updates that keep the sizes of a variable (ch_var_assign_add, scatters, optimizers) run
+ *     on its server, so updates of several workers do not overwrite each other. A value that a
+ *     worker computes and assigns may overwrite the update of another worker. Each update is
+ *     applied exactly once, also if a message is lost or a worker is replaced in the middle of
+ *     a step.
+ *   - Reads of different variables are not a snapshot: they may see different points in time.
+ *   - A variable may be divided into shards on several servers (cohort/partitioner.h). For
+ *     steps, gradients, optimizers and ch_var_get it is still a single variable. A lookup of
+ *     rows sends requests only to the shards that hold the rows, a single request to each.
+ *   - Ownership: the strategy holds a reference to the resolver. A local cluster ends when the
+ *     last reference to it, or to its resolver, is dropped.
+ *   - Threads: several threads may use the strategy, as with every strategy. The functions that
+ *     kill, restart and add tasks must be called by one thread at a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_PARAMETER_SERVER_H
@@ -21,37 +33,53 @@
 #include "cohort/partitioner.h"
 #include "cohort/strategy.h"
 
+/* The server on which a variable or shard is placed. */
 typedef enum ch_placement {
-    CH_PLACE_ROUND_ROBIN, /* each variable or shard on the next server */
-    CH_PLACE_BY_BYTES /* on the server that has least; shards of a variable on different ones, while there are enough */
+    CH_PLACE_ROUND_ROBIN, /* the next server, for each variable or shard */
+    /* The server with the fewest bytes. Shards of a variable go to different servers as long as
+     * there are enough. */
+    CH_PLACE_BY_BYTES
 } ch_placement;
 
 typedef struct ch_parameter_server_options {
-    ch_partitioner partitioner; /* all zeros: variables are in one piece */
+    ch_partitioner partitioner; /* all zeros: variables are not divided */
     ch_placement   placement;
 } ch_parameter_server_options;
 
-/* Keeps the resolver. Refused, INVALID_ARGUMENT, in this order: an empty cluster; what ch_cluster_check refuses; no ps; no worker.
- * Returns when every server and a worker have answered. Now only tasks of this process can be reached (ch_cluster_local): a cluster of
- * others is UNIMPLEMENTED. */
+/* Creates the strategy. Holds a reference to the resolver. Blocks until all servers and a first
+ * worker have answered.
+ *
+ * INVALID_ARGUMENT, checked in this order: the cluster is empty; ch_cluster_check fails; there
+ * is no ps; there is no worker. UNIMPLEMENTED: the tasks are not in this process. For now only
+ * the clusters of ch_cluster_local can be used. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_parameter_server(
     ch_resolver *cluster, const ch_parameter_server_options *opt, ch_strategy **out);
 
-/* Where every variable and shard is, with its bytes, and what each server has, as a table; as snprintf does. */
+/* Writes a table with the server and the bytes of every variable and shard, and the bytes of
+ * each server. Returns the length needed, as snprintf does. */
 CH_API int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size);
 
-/* ---- what each worker has its own of ----
+/* ---- per-worker variables ----
  *
- * A variable that is per_worker (ch_var_spec) is on no server, and counts for no placement. Each worker has a copy of it, which begins as the
- * variable's first value when the worker first runs a step that uses it, and the program has one, which ch_var_get, ch_var_set and the like are of. In a
- * step it is that of the worker that runs it: the devices of a worker share it, and what they assign is aggregated as of any variable.
+ * A per-worker variable (per_worker of ch_var_spec) is not on a server. Each worker has its own
+ * copy, and the program has another. ch_var_get, ch_var_set and similar functions use the
+ * program's copy. A step uses the copy of the worker that runs it. The devices of a worker
+ * share this copy; their assigns are aggregated as for any variable.
  *
- * A copy changes when a step has ended well on its worker, once for a step. It is the worker's memory, and no more: it is lost with the
- * worker, whose next life begins with the first value again; a step that is given to a second worker, as a backup or since the first one's answer was
- * lost, may count in both; and no mode or version of a coordinator holds it still. */
+ * The copy of a worker starts with the initial value of the variable, when the worker first
+ * runs a step that uses it. It changes when a step has succeeded on the worker, once for each
+ * step.
+ *
+ * The copies have no guarantees beyond the memory of the worker:
+ *   - If a worker is lost, its copy is lost. When the worker returns, the copy starts with the
+ *     initial value again.
+ *   - If a step is sent to a second worker, as a backup or because the reply of the first was
+ *     lost, the step may change both copies.
+ *   - Modes and snapshots of a coordinator do not include these copies. */
 
-/* What each worker has now, a value for each, in their order; of a worker that has used it in no step yet, or that is lost, the first
- * value. Under a strategy without workers one value. INVALID_ARGUMENT for a variable that is not per_worker. */
+/* Returns the values of all workers, in the order of the workers. A worker that is lost, or
+ * that has not used the variable in a step, has the initial value. Under a strategy without
+ * workers there is a single value. INVALID_ARGUMENT: the variable is not per_worker. */
 CH_API CH_MUST_CHECK ch_status ch_var_get_all(ch_var *v, ch_tuple **out);
 
 /* ---- a cluster in this process ---- */
@@ -59,28 +87,32 @@ CH_API CH_MUST_CHECK ch_status ch_var_get_all(ch_var *v, ch_tuple **out);
 typedef struct ch_local_cluster ch_local_cluster;
 
 typedef struct ch_local_cluster_options {
-    int ps;      /* 0: 1 */
-    int workers; /* 0: 1 */
-    int devices; /* of each worker, which are its replicas; 0: 1 */
+    int ps;      /* number of parameter servers; 0: 1 */
+    int workers; /* number of workers; 0: 1 */
+    int devices; /* number of devices of each worker, which are its replicas; 0: 1 */
 } ch_local_cluster_options;
 
-/* Starts parameter servers and workers as threads of this process, which share no memory except through messages. They live
- * until the last reference to the cluster or to its resolver is gone. One strategy can use the cluster. */
+/* Starts parameter servers and workers as threads of this process. They communicate only by
+ * messages, as separate processes would. They run until the last reference to the cluster or to
+ * its resolver is dropped. At most one strategy can use a cluster. */
 CH_API CH_MUST_CHECK ch_status ch_cluster_local(const ch_local_cluster_options *opt,
                                                 ch_local_cluster              **out);
 CH_API ch_local_cluster       *ch_local_cluster_ref(ch_local_cluster *c);
-CH_API void                    ch_local_cluster_unref(ch_local_cluster *c); /* NULL is fine */
-/* Returns the resolver that strategies are made with; this process is its chief. Borrowed. */
+CH_API void                    ch_local_cluster_unref(ch_local_cluster *c); /* may be NULL */
+/* Returns the resolver for ch_strategy_parameter_server. In it, this process is the chief.
+ * Borrowed. */
 CH_API ch_resolver *ch_local_cluster_resolver(const ch_local_cluster *c);
 
-/* Ends a task ("worker", 1) as a crash would: no other task hears of it. Blocks until its computation has ended, because a thread
- * cannot be killed. */
+/* Ends a task, such as ("worker", 1), as a crash would: the other tasks get no message about
+ * it. Blocks until the current computation of the task has ended, because a thread cannot be
+ * killed. */
 CH_API CH_MUST_CHECK ch_status ch_local_cluster_kill(ch_local_cluster *c, const char *job,
                                                      int task);
-/* Starts a task again that was killed. */
+/* Restarts a task that was killed. FAILED_PRECONDITION: the task is alive. */
 CH_API CH_MUST_CHECK ch_status ch_local_cluster_restart(ch_local_cluster *c, const char *job,
                                                         int task);
-/* Adds a worker. A strategy that uses the cluster schedules steps on it from now on. `task` may be NULL. */
+/* Adds a worker, and writes its number to *task. A strategy that uses the cluster schedules
+ * steps on it from now on. `task` may be NULL. */
 CH_API CH_MUST_CHECK ch_status ch_local_cluster_add_worker(ch_local_cluster *c, int *task);
 
 #endif

@@ -1,12 +1,19 @@
-/* cohort/partitioner.h -- which variables are cut into shards, and into how many.
+/* cohort/partitioner.h -- partitioners: rules that divide variables into shards.
+ *
+ * A partitioner decides for each variable into how many shards it is divided, and along which
+ * axis. The parameter-server strategy uses it (cohort/parameter_server.h).
  *
  *     ch_partitioner p = ch_partitioner_min_size(256 << 10, n_servers);
- *     p.axis = -1;                            // along the last axis, not the first
- *     p = (ch_partitioner){.fn = by_my_rules, .arg = rules}; // one of one's own
+ *         p.axis = -1;                                          // the last axis, not the first
+ *     ch_partitioner own = {.fn = my_rule, .arg = &limits}; // a function of the program
  *
- * A partitioner is a plain value; all zeros is "whole". It is asked once for each variable, when that is made. Shards are
- * as equal as can be: 13 rows in 5 shards are 3, 3, 3, 2 and 2. They are cut along one axis, any one. Scalars are whole, and
- * nobody is asked about them; so are variables of which one shard would have all, or whose axis has size 0.
+ *   - A partitioner is a plain value; all zeros divides nothing. It borrows `arg`.
+ *   - The strategy calls it once for each variable, when the variable is created, on the thread
+ *     that creates the variable.
+ *   - Shards are as equal as possible: 13 rows in 5 shards are 3, 3, 3, 2 and 2. A variable is
+ *     divided along a single axis, which may be any.
+ *   - A scalar is never divided, and the partitioner is not called for it. A variable is also
+ *     not divided if the result would be a single shard, or if the axis has size 0.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_PARTITIONER_H
@@ -15,42 +22,48 @@
 #include "cohort/layout.h"
 #include "cohort/tensor.h"
 
-enum { CH_PARTITIONER_SHARDS = 4096 }; /* of one variable, at most */
+enum { CH_PARTITIONER_SHARDS = 4096 }; /* maximum number of shards of a variable */
 
-/* A partitioner of one's own: of how many parts each axis of a variable is. `parts` has a number for each axis, all of them 1;
- * it may make one of them larger. More than the axis has is as many as it has. */
+/* Decides how a variable is divided. `parts` has a number for each axis, all of them 1; the
+ * function may increase one of them. A number above the size of the axis means that size. */
 typedef ch_status (*ch_partitioner_fn)(void *arg, const ch_tensor_spec *of, int64_t *parts);
 
 typedef enum ch_partitioner_kind {
-    CH_PARTITIONER_CALL, /* as `fn` says */
+    CH_PARTITIONER_CALL, /* divides as `fn` decides */
     CH_PARTITIONER_FIXED,
     CH_PARTITIONER_MIN_SIZE,
     CH_PARTITIONER_MAX_SIZE
 } ch_partitioner_kind;
 
-/* What stands behind `kind` is for those that are made here; a function gets `arg`. */
+/* A partitioner. `fn` and `arg` are for CH_PARTITIONER_CALL, the fields after `kind` for the
+ * others. */
 typedef struct ch_partitioner {
-    ch_partitioner_fn   fn; /* one's own; NULL: variables are whole */
+    ch_partitioner_fn   fn; /* NULL: variables are not divided */
     void               *arg;
     ch_partitioner_kind kind;
-    int                 shards;           /* fixed: so many; else: so many at most */
-    int64_t             shard_bytes;      /* the least or the most of a shard */
-    int                 axis;             /* along which; from the last one if negative */
-    int64_t             bytes_per_string; /* what one counts for; 0: 16 */
+    int                 shards;           /* FIXED: number of shards; else: maximum number */
+    int64_t             shard_bytes;      /* minimum or maximum bytes of a shard */
+    int                 axis;             /* axis to divide; negative: from the last */
+    int64_t             bytes_per_string; /* assumed size of a string; 0: 16 */
 } ch_partitioner;
 
-/* So many shards, of one row or more. */
+/* Returns a partitioner that makes `shards` shards, or as many as the axis has rows. */
 CH_API ch_partitioner ch_partitioner_fixed(int shards);
-/* As many shards as have at least so many bytes each (0: 256 KiB), and no more than `max_shards`. */
+/* Returns a partitioner that makes as many shards as possible, each of at least min_shard_bytes
+ * (0: 256 KiB), up to `max_shards`. */
 CH_API ch_partitioner ch_partitioner_min_size(int64_t min_shard_bytes, int max_shards);
-/* As few shards as have at most so many bytes each, and no more than `max_shards` (0: as many as are needed). A row that is larger is a
- * shard of its own. */
+/* Returns a partitioner that makes as few shards as possible, each of at most max_shard_bytes,
+ * up to `max_shards` (0: as many as needed). A row that is larger than the limit is a shard by
+ * itself. */
 CH_API ch_partitioner ch_partitioner_max_size(int64_t max_shard_bytes, int max_shards);
 
-/* Asks a partitioner how a variable is divided, and writes out->parts; all zeros if it is whole. NULL is the partitioner
- * that divides nothing. INVALID_ARGUMENT, which names the variable: a size that is not known; limits below 1; an axis that
- * the variable does not have; from a function, numbers below 1 or two axes that are divided; more than
- * CH_PARTITIONER_SHARDS. What a function fails with is passed on. */
+/* Applies a partitioner to a variable and writes out->parts: all zeros if the variable is not
+ * divided. A NULL partitioner divides nothing.
+ *
+ * INVALID_ARGUMENT, with the name of the variable: a size is unknown; a limit is too small; the
+ * variable does not have the axis; a function returns a number below 1 or divides two axes;
+ * there would be more than CH_PARTITIONER_SHARDS shards. An error of the function is
+ * returned. */
 CH_API CH_MUST_CHECK ch_status ch_partitioner_divide(const ch_partitioner *p,
                                                      const ch_tensor_spec *of, ch_layout *out);
 

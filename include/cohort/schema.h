@@ -1,11 +1,17 @@
-/* cohort/schema.h -- what the fields of a record are: features of examples, columns of CSV.
+/* cohort/schema.h -- schemas: the features of tf.train.Example records, and the columns of CSV
+ * files.
  *
- *     const ch_feature feature[] = {{.name = "image", .dtype = CH_F32, .shape = ch_shape_of(28, 28)},
- *                                   {.name = "label", .dtype = CH_I64}};
- *     const ch_csv_column column[] = {{.name = "age", .dtype = CH_I32, .missing = "0"},
- *                                     {.name = "city", .dtype = CH_STR}};
+ * A schema is a list of fields. Each field of a record becomes a component of a dataset
+ * element.
  *
- * Both are plain values; what takes them copies them, names and texts too.
+ *     const ch_feature feature[] = {
+ *         {.name = "image", .dtype = CH_F32, .shape = ch_shape_of(28, 28)},
+ *         {.name = "label", .dtype = CH_I64}};
+ *     const ch_csv_column column[] = {
+ *         {.name = "age", .dtype = CH_I32, .missing = "0"},
+ *         {.name = "city", .dtype = CH_STR}};
+ *
+ * Both types are plain values. Functions that take a schema copy it, names and texts included.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_SCHEMA_H
@@ -13,24 +19,27 @@
 
 #include "cohort/shape.h"
 
-/* A feature of a tf.train.Example, and the component that is made of it. */
+/* A feature of a tf.train.Example. */
 typedef struct ch_feature {
     const char *name;
-    ch_dtype    dtype; /* of the component: from int64, float, bytes; u8: bytes as they are */
-    ch_shape    shape; /* rank 0 is a scalar; a first size of -1: as many as there are */
-    bool        optional; /* one that is missing is `missing`, or empty where the size is -1 */
+    /* Dtype of the component, converted from int64, float or bytes. CH_U8: the raw bytes. */
+    ch_dtype dtype;
+    ch_shape shape; /* rank 0: a scalar; a first size of -1: as many values as the record has */
+    /* true: if the feature is missing, the component is filled with `missing`, or is empty if
+     * the first size is -1. false: a missing feature is an error. */
+    bool        optional;
     double      missing;
-    const char *missing_text; /* of CH_STR */
+    const char *missing_text; /* `missing` for CH_STR; NULL: "" */
 } ch_feature;
 
-/* A column of a CSV file, and the scalar that is made of its field; or several columns that follow one
- * another, and the vector that is made of them: the 784 pixels of a line are one component. */
+/* A column of a CSV file, which becomes a scalar; or several adjacent columns, which become a
+ * vector, such as the 784 pixels of an image. */
 typedef struct ch_csv_column {
-    const char *name; /* in the header, if there is one; the component's name */
+    const char *name; /* name in the header, if there is a header, and of the component */
     ch_dtype    dtype;
-    const char *missing; /* what an empty field means; NULL: it is an error */
-    int         field;   /* 1 is the first; 0: found by name in the header, or else in order */
-    int         fields;  /* so many from there on, as a vector; 0: one, as a scalar */
+    const char *missing; /* text of an empty field; NULL: it is an error */
+    int         field;   /* number of the first field, from 1; 0: by name, or else in order */
+    int         fields;  /* number of fields of a vector; 0: a scalar from a single field */
 } ch_csv_column;
 
 #endif

@@ -1,14 +1,15 @@
-/* cohort/status.h -- how every call of this library says whether it worked.
+/* cohort/status.h -- status codes and error messages.
  *
- * A function that can fail returns a ch_status. When that is not CH_OK, the calling
- * thread also holds a message: what was tried, on what, why it failed, what to do.
+ * A function that can fail returns a ch_status. If it is not CH_OK, the calling thread also
+ * holds a message that says which call failed, on which object, why, and how to fix it.
  *
  *     ch_status rc = ch_tensor_new(CH_F32, ch_shape_of(2, 3), &x);
  *     if (rc != CH_OK)
  *         fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
  *
- * The codes are gRPC's canonical ones and keep their numbers. The library never prints,
- * exits or aborts because of what a caller, a file or a peer did.
+ * The codes and their numbers are the canonical codes of gRPC. Messages belong to the thread:
+ * another thread does not see them. The library never prints, exits or aborts because of an
+ * argument, a file or a peer.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_STATUS_H
@@ -20,14 +21,14 @@
 #define CH_EXTERN_C
 #endif
 
-/* Marks what the shared library exports; the build hides everything else. */
+/* Marks the functions that the shared library exports. The build hides all others. */
 #if defined(__GNUC__)
 #define CH_API CH_EXTERN_C __attribute__((visibility("default")))
 #else
 #define CH_API CH_EXTERN_C
 #endif
 
-/* A status that nobody looks at is a bug that nobody finds. */
+/* Makes the compiler warn if the caller ignores the status. */
 #if (defined(__cplusplus) && __cplusplus >= 201703L) ||                                        \
     (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
 #define CH_MUST_CHECK [[nodiscard]]
@@ -43,8 +44,9 @@
 #define CH_LIKE_PRINTF(text, first)
 #endif
 
-/* Name, number, what it means, and the largest thing it breaks: nothing, this CALL, the
- * PEER it was made to, or the whole JOB. Retry policy reads the last column. */
+/* The codes: name, number, meaning, and the largest scope that an error of this kind breaks:
+ * nothing, this CALL, the PEER that was called, or the whole JOB. Retry policies use the
+ * scope. */
 /* clang-format off */
 #define CH_STATUS_MAP(X)                                                              \
     X(OK,                  0, "ok",                                          NOTHING) \
@@ -70,51 +72,55 @@
 typedef enum ch_status { CH_STATUS_MAP(CH_STATUS_CODE) CH_STATUS_COUNT } ch_status;
 #undef CH_STATUS_CODE
 
+/* The largest scope that an error breaks. */
 typedef enum ch_breaks {
     CH_BREAKS_NOTHING,
-    CH_BREAKS_CALL,
-    CH_BREAKS_PEER,
-    CH_BREAKS_JOB
+    CH_BREAKS_CALL, /* this call; other calls may succeed */
+    CH_BREAKS_PEER, /* the task that was called */
+    CH_BREAKS_JOB   /* the whole job */
 } ch_breaks;
 
-/* "INVALID_ARGUMENT"; "UNKNOWN" for a number that is no code. Never NULL. */
+/* Returns the name of a code, such as "INVALID_ARGUMENT"; "UNKNOWN" if the number is no code.
+ * Never NULL. */
 CH_API const char *ch_status_name(ch_status rc);
 
-/* One line for people, such as "an argument is wrong". */
+/* Returns the meaning of a code as a line of text, such as "an argument is wrong". Never
+ * NULL. */
 CH_API const char *ch_status_text(ch_status rc);
 
-/* The largest thing that an error of this kind breaks. */
+/* Returns the largest scope that an error of this kind breaks. */
 CH_API ch_breaks ch_status_breaks(ch_status rc);
 
-/* Why the last call that failed on this thread failed; "" if none did. Valid until the
- * next failure on this thread. */
+/* Returns the message of the last failed call on this thread; "" if no call has failed. Valid
+ * until the next failure on this thread. */
 CH_API const char *ch_error_message(void);
 
-/* Where the last call that failed on this thread failed, for programs that decide by it. Texts are valid until the next
- * failure on this thread. */
+/* The location of the last failed call on this thread, for programs that react to it. Texts are
+ * valid until the next failure on this thread. */
 typedef struct ch_error_info {
-    ch_status   code; /* CH_OK: no call has failed */
-    long long   step; /* number of the scheduled step (ch_remote_step); 0: not a step's error */
-    const char *function; /* name of the step's function; "": not a step's error */
-    const char *task;     /* "worker/1" or "ps/0": the task that failed; "": this process */
-    int         replica;  /* of that task; -1: not said */
+    ch_status   code;     /* CH_OK: no call has failed */
+    long long   step;     /* number of the scheduled step (ch_remote_step); 0: no step failed */
+    const char *function; /* name of the step's function; "": no step failed */
+    const char *task;     /* the task that failed, such as "worker/1"; "": this process */
+    int         replica;  /* replica of that task; -1: not known */
 } ch_error_info;
 
-/* Writes these fields. */
+/* Writes the location of the last failed call on this thread. */
 CH_API void ch_error_get_info(ch_error_info *out);
 
-/* For C functions that the library calls -- of map_call, filter_call, take_while_call, generators,
- * input functions (dataset.h): sets this thread's message, as printf would, and returns `rc`.
+/* Sets this thread's message, with a printf format, and returns `rc`. For C functions that the
+ * library calls: generators, input functions and the functions of map_call, filter_call and
+ * take_while_call (cohort/dataset.h).
  *
  *     if (image == NULL)
  *         return ch_fail(CH_DATA_LOSS, "%s is no JPEG file", path);
  *
- * The error that the program gets has it behind where it was: "map, element 4: a.jpg is no JPEG
- * file". A function that returns a status and says nothing gets the status's own words. A message
- * that does not fit 1023 bytes is cut. CH_OK sets nothing. */
+ * The library puts the location before the message: "map, element 4: a.jpg is no JPEG file". If
+ * a function returns an error without a message, the message is the text of the status. A
+ * message of more than 1023 bytes is cut. If `rc` is CH_OK, the call does nothing. */
 CH_API ch_status ch_fail(ch_status rc, const char *format, ...) CH_LIKE_PRINTF(2, 3);
 
-/* In an options struct: not at all, where zero is "as usual". */
+/* In a field of options where 0 means the default: none, or off. */
 #define CH_OFF (-1)
 
 #endif

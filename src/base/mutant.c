@@ -1,4 +1,4 @@
-/* base/mutant.c -- which check is left out.   SPDX-License-Identifier: Apache-2.0 */
+/* base/mutant.c -- the check that is left out.   SPDX-License-Identifier: Apache-2.0 */
 #include "base/mutant.h"
 
 #ifdef CH_MUTANTS

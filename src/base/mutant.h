@@ -1,26 +1,29 @@
-/* base/mutant.h -- builds that can leave out one check, to see that a test notices.
+/* base/mutant.h -- builds that can leave out a single check, to prove that a test notices.
  *
  *     if (CH_KEEPS(DEDUPE) && was_applied(...))
  *
- * Which one, `./dev sim --mutants` says in T_MUTANT, one after the other. In every other build CH_KEEPS is true and costs nothing.
+ * `./dev sim --mutants` builds with CH_MUTANTS and runs the simulated jobs once for each check
+ * in the list below, which it names in the environment variable T_MUTANT. Every run must fail.
+ * In all other builds CH_KEEPS is 1 and costs nothing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_MUTANT_H
 #define BASE_MUTANT_H
 
+/* The checks. Each comment is the behaviour without the check. ./dev reads the names. */
 #define CH_MUTANTS_ALL(X)                                                                      \
-    X(DEDUPE)      /* a server applies an update each time that it comes */                    \
-    X(FENCE)       /* servers hear workers that were given up */                               \
-    X(RETIRE)      /* servers hear steps that have ended */                                    \
-    X(SNAPSHOT)    /* steps of a round read variables as they are */                           \
-    X(ORPHANS)     /* steps of a worker that was given up are not run again */                 \
-    X(COMPARE)     /* nobody looks whether a worker has the steps that it was given */         \
-    X(LEASE)       /* a step that is run again reads another element */                        \
-    X(STALENESS)   /* steps begin whatever runs */                                             \
-    X(QUIET)       /* an error is reported while cancelled steps run */                        \
-    X(DOUBT)       /* steps are cancelled though servers may have applied them */              \
+    X(DEDUPE)      /* a server applies a repeated update again */                              \
+    X(FENCE)       /* servers accept updates of lost workers */                                \
+    X(RETIRE)      /* servers accept updates of steps that have ended */                       \
+    X(SNAPSHOT)    /* steps of a round read the current values of variables */                 \
+    X(ORPHANS)     /* the steps of a lost worker are not repeated */                           \
+    X(COMPARE)     /* steps that are missing in replies to pings are not repeated */           \
+    X(LEASE)       /* a repeated step reads another element */                                 \
+    X(STALENESS)   /* steps begin regardless of the coordinator's mode */                      \
+    X(QUIET)       /* an error is reported while cancelled steps still run */                  \
+    X(DOUBT)       /* steps are cancelled although servers may have applied them */            \
     X(HOLD)        /* servers apply updates of steps that are being cancelled */               \
-    X(INCARNATION) /* a worker that was started again is taken for the one before */
+    X(INCARNATION) /* a restarted worker is mistaken for its previous incarnation */
 
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,
 typedef enum ch_mutant {
@@ -30,7 +33,7 @@ typedef enum ch_mutant {
 #undef CH_MUTANT_NAME
 
 #ifdef CH_MUTANTS
-extern ch_mutant ch__mutant; /* the check that is left out; a test sets it */
+extern ch_mutant ch__mutant; /* the check that is left out; test_sim.c sets it */
 #define CH_KEEPS(check) (ch__mutant != CH_MUTANT_##check)
 #else
 #define CH_KEEPS(check) 1

@@ -1,11 +1,17 @@
-/* cluster/auto.c -- which cluster am I in?
+/* cluster/auto.c -- ch_resolver_auto: finds the cluster of this process in its environment.
  *
- * A source is a row: what it is called, which variable says that it is there, how a resolver of it is made, and how much it
- * knows. The first that is there wins. All others that are there are compared with it:
+ * A source is a set of environment variables that describe the cluster: COHORT_CLUSTER,
+ * TF_CONFIG, or the variables of a launcher. The table `sources` lists them in order of
+ * precedence. The first source that is present and has jobs is used. Every other source that is
+ * present is compared with it, by these rules:
  *
- *   1. Two that know the whole cluster (COHORT, TF_CONFIG) say the same cluster and the same task.
- *   2. Else what is compared is how many tasks there are, and, where ranks follow from it, which one this is.
- *   3. A launcher with fewer tasks than the winner started those who started these, and is not compared.
+ *   1. Two sources that list the whole cluster (COHORT, TF_CONFIG) must have the same cluster
+ *      and the same task.
+ *   2. Otherwise the numbers of tasks are compared and, if both define a rank, the ranks.
+ *   3. A launcher with fewer tasks than the winner is not compared: it started the launcher
+ *      that started this process (srun, then mpirun).
+ *
+ * Each source is a ch_resolver_ops. A view is the cluster and the task that a source describes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -15,7 +21,7 @@
 #include "base/log.h"
 #include "cluster/resolver.h"
 
-/* ---- what the program says ---- */
+/* ---- a cluster from the options ---- */
 
 static ch_status given_cluster(void *self, ch_cluster **out)
 {
@@ -23,7 +29,8 @@ static ch_status given_cluster(void *self, ch_cluster **out)
     return CH_OK;
 }
 
-static ch_status says_nothing(void *self, ch_resolver_self *out)
+/* Leaves *out empty: only the program can set the task. */
+static ch_status no_own_task(void *self, ch_resolver_self *out)
 {
     (void)self, (void)out;
     return CH_OK;
@@ -34,12 +41,12 @@ static void drop_cluster(void *self)
     ch_cluster_unref(self);
 }
 
-static const ch_resolver_ops given_ops = {"options", given_cluster, says_nothing,
+static const ch_resolver_ops given_ops = {"options", given_cluster, no_own_task,
                                           NULL,      NULL,          drop_cluster};
-static const ch_resolver_ops none_ops = {"none", given_cluster, says_nothing,
+static const ch_resolver_ops none_ops = {"none", given_cluster, no_own_task,
                                          NULL,   NULL,          drop_cluster};
 
-/* Keeps the cluster. */
+/* Makes a resolver with its own reference to the cluster. */
 static ch_status make_of_cluster(const ch_resolver_ops *ops, ch_cluster *c,
                                  const ch_resolver_options *mine, ch_resolver **out)
 {
@@ -52,7 +59,7 @@ static ch_status make_of_cluster(const ch_resolver_ops *ops, ch_cluster *c,
 
 /* ---- COHORT_CLUSTER and COHORT_TASK ---- */
 
-/* "worker/1", or "chief" for task 0. */
+/* Parses a task: "worker/1", or "chief" for task 0. */
 static ch_status read_task(const char *text, ch_resolver_self *out)
 {
     const char *slash = strchr(text, '/');
@@ -62,19 +69,21 @@ static ch_status read_task(const char *text, ch_resolver_self *out)
     if (n == 0 || n >= sizeof(out->task_type) ||
         (slash != NULL &&
          !ch__parse_number(slash + 1, strlen(slash + 1), CH_CLUSTER_INDEX, &id)))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "COHORT_TASK=\"%.80s\" does not say a task, as worker/1 does", text);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "COHORT_TASK=\"%.80s\" is not a task (want job/number, such as worker/1)", text);
     memcpy(out->task_type, text, n);
     out->task_type[n] = '\0';
     out->task_id = id;
     return ch__job_name_check(out->task_type);
 }
 
-/* Jobs by themselves, or TF_CONFIG's text with a task and an RPC layer. */
+/* Reads COHORT_CLUSTER and COHORT_TASK. COHORT_CLUSTER is a list of jobs, or JSON in the form
+ * of TF_CONFIG, which may also have a task and an RPC layer. */
 static ch_status read_cohort(ch_tf_config *out)
 {
-    const char  *text = ch__variable_said("COHORT_CLUSTER");
-    const char  *task = ch__variable_said("COHORT_TASK");
+    const char  *text = ch__env_nonempty("COHORT_CLUSTER");
+    const char  *task = ch__env_nonempty("COHORT_TASK");
     ch_tf_config t = {.self.task_id = -1};
     ch_status    rc;
 
@@ -117,25 +126,27 @@ static ch_status cohort_self(void *self, ch_resolver_self *out)
     return rc;
 }
 
-static void nothing(void *self)
+static void close_nothing(void *self)
 {
     (void)self;
 }
 
 static const ch_resolver_ops cohort_ops = {"COHORT", cohort_cluster, cohort_self,
-                                           NULL,     NULL,           nothing};
+                                           NULL,     NULL,           close_nothing};
 
-/* ---- launchers that say a rank and how many there are ---- */
+/* ---- launchers that set a rank and a size ---- */
 
 typedef struct launcher {
     ch_resolver_ops ops;
-    const char     *rank, *size; /* variables */
-    const char     *host, *port; /* of task 0; NULL: nobody says */
+    const char     *rank, *size; /* names of environment variables */
+    const char     *host, *port; /* variables with the address of task 0; NULL: none */
 } launcher;
 
+/* Reads an environment variable as a number of at least `least`. `by` is the launcher, for
+ * messages. */
 static ch_status read_number(const char *by, const char *name, int least, int *out)
 {
-    const char *text = ch__variable_said(name);
+    const char *text = ch__env_nonempty(name);
 
     if (text == NULL)
         return ch__fail(CH_NOT_FOUND, "%s: %s not found in environment", by, name);
@@ -145,10 +156,11 @@ static ch_status read_number(const char *by, const char *name, int least, int *o
     return CH_OK;
 }
 
+/* Returns the address of task 0, or "" if the launcher does not set it. */
 static const char *first_address(const launcher *l, char text[CH_ADDRESS_BYTES])
 {
-    const char *host = l->host != NULL ? ch__variable_said(l->host) : NULL;
-    const char *port = l->port != NULL ? ch__variable_said(l->port) : NULL;
+    const char *host = l->host != NULL ? ch__env_nonempty(l->host) : NULL;
+    const char *port = l->port != NULL ? ch__env_nonempty(l->port) : NULL;
 
     if (host == NULL || port == NULL)
         return "";
@@ -158,6 +170,7 @@ static const char *first_address(const launcher *l, char text[CH_ADDRESS_BYTES])
                : "";
 }
 
+/* Makes a cluster of workers. Only worker 0 has an address. */
 static ch_status launcher_cluster(void *self, ch_cluster **out)
 {
     const launcher *l = self;
@@ -187,15 +200,15 @@ static ch_status launcher_self(void *self, ch_resolver_self *out)
     if (rc == CH_OK)
         rc = read_number(l->ops.name, l->size, 1, &n);
     if (rc == CH_OK && out->task_id >= n)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %d, and there are %d", l->ops.name,
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %d, and there are %d tasks", l->ops.name,
                       l->rank, out->task_id, n);
-    return rc == CH_OK ? ch__take_text("job", "worker", out->task_type, sizeof(out->task_type))
+    return rc == CH_OK ? ch__copy_text("job", "worker", out->task_type, sizeof(out->task_type))
                        : rc;
 }
 
 #define LAUNCHER(name)                                                                         \
     {                                                                                          \
-        name, launcher_cluster, launcher_self, NULL, NULL, nothing                             \
+        name, launcher_cluster, launcher_self, NULL, NULL, close_nothing                       \
     }
 static launcher torchrun = {LAUNCHER("torchrun"), "RANK", "WORLD_SIZE", "MASTER_ADDR",
                             "MASTER_PORT"};
@@ -207,9 +220,11 @@ static launcher pmi = {LAUNCHER("PMI"), "PMI_RANK", "PMI_SIZE", NULL, NULL};
 
 typedef struct source {
     const char *name;
-    const char *variable[2]; /* it is there if all of these are; of a launcher: rank, size */
-    launcher   *launcher;    /* NULL: it has a call of its own, below */
-    bool        is_whole;    /* it knows every task and its address */
+    /* The source is present if all of these variables are set. For a launcher: rank and
+     * size. */
+    const char *variable[2];
+    launcher   *launcher; /* NULL: the source has its own resolver function */
+    bool        is_whole; /* true: it lists every task with its address */
 } source;
 
 static const source sources[] = {
@@ -222,24 +237,25 @@ static const source sources[] = {
 };
 enum { N_SOURCES = sizeof(sources) / sizeof(sources[0]) };
 
-static bool is_there(const source *s)
+static bool is_present(const source *s)
 {
-    return ch__variable_said(s->variable[0]) != NULL &&
-           (s->variable[1] == NULL || ch__variable_said(s->variable[1]) != NULL);
+    return ch__env_nonempty(s->variable[0]) != NULL &&
+           (s->variable[1] == NULL || ch__env_nonempty(s->variable[1]) != NULL);
 }
 
 const char *ch__launcher(int *rank, int *copies)
 {
     for (int i = 0; i < N_SOURCES; i++) {
         const source *s = &sources[i];
-        const char   *own, *all;
+        const char   *rank_text, *size_text;
 
-        if (s->is_whole || !is_there(s))
+        if (s->is_whole || !is_present(s))
             continue;
-        own = ch__variable_said(s->variable[0]);
-        all = ch__variable_said(s->variable[1]);
-        if (ch__parse_number(own, strlen(own), CH_CLUSTER_TASKS, rank) &&
-            ch__parse_number(all, strlen(all), CH_CLUSTER_TASKS + 1, copies) && *copies > 1)
+        rank_text = ch__env_nonempty(s->variable[0]);
+        size_text = ch__env_nonempty(s->variable[1]);
+        if (ch__parse_number(rank_text, strlen(rank_text), CH_CLUSTER_TASKS, rank) &&
+            ch__parse_number(size_text, strlen(size_text), CH_CLUSTER_TASKS + 1, copies) &&
+            *copies > 1)
             return s->name;
     }
     return NULL;
@@ -259,7 +275,7 @@ static ch_status make_slurm(const ch_auto_options *opt, const ch_resolver_option
         slurm.mine = *mine;
     rc = ch_resolver_slurm(&slurm, &r);
     if (rc == CH_OK)
-        rc = ch_resolver_cluster(r, &c); /* from now on it knows which task this is */
+        rc = ch_resolver_cluster(r, &c); /* after this call the resolver has its own task */
     ch_cluster_unref(c);
     if (rc == CH_OK)
         *out = r;
@@ -268,6 +284,7 @@ static ch_status make_slurm(const ch_auto_options *opt, const ch_resolver_option
     return rc;
 }
 
+/* Makes the resolver of a source. `mine` may be NULL. */
 static ch_status make_source(const source *s, const ch_auto_options *opt,
                              const ch_resolver_options *mine, ch_resolver **out)
 {
@@ -280,9 +297,9 @@ static ch_status make_source(const source *s, const ch_auto_options *opt,
     return make_slurm(opt, mine, out);
 }
 
-/* ---- comparing two ---- */
+/* ---- comparison of sources ---- */
 
-/* What a source says by itself, without the program's options. */
+/* The contents of a source, without the program's options. */
 typedef struct view {
     const source    *source;
     ch_cluster      *cluster;
@@ -295,7 +312,8 @@ static void drop_view(view *v)
     v->cluster = NULL;
 }
 
-static ch_status look(const source *s, const ch_auto_options *opt, view *out)
+/* Reads a source into *out. The caller must call drop_view. */
+static ch_status read_source(const source *s, const ch_auto_options *opt, view *out)
 {
     ch_resolver *r = NULL;
     view         v = {.source = s};
@@ -304,7 +322,7 @@ static ch_status look(const source *s, const ch_auto_options *opt, view *out)
     if (rc == CH_OK)
         rc = ch_resolver_cluster(r, &v.cluster);
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &v.self);
+        rc = ch__resolver_own_task(r, &v.self);
     ch_resolver_unref(r);
     if (rc == CH_OK)
         *out = v;
@@ -318,6 +336,7 @@ static bool has_task(const view *v)
     return v->self.task_type[0] != '\0' && v->self.task_id >= 0;
 }
 
+/* Returns true if both views have the same task, or if either has none. */
 static bool is_same_task(const view *a, const view *b)
 {
     return !has_task(a) || !has_task(b) ||
@@ -325,7 +344,8 @@ static bool is_same_task(const view *a, const view *b)
             a->self.task_id == b->self.task_id);
 }
 
-/* How many processes the job has; -1: it does not say. */
+/* Returns the number of processes of the job, or -1 if a job lists only some of its tasks.
+ * Counts an evaluator that is this task and is not in the cluster. */
 static int size_of(const view *v)
 {
     bool unlisted = strcmp(v->self.task_type, "evaluator") == 0 &&
@@ -337,7 +357,8 @@ static int size_of(const view *v)
     return ch__cluster_size(v->cluster) + unlisted;
 }
 
-/* Which of them this is, where that is the same for all who would number them; else -1. */
+/* Returns the rank of this task: chief first, then workers. Returns -1 if there are other jobs,
+ * because then launchers may number the tasks differently. */
 static int rank_of(const view *v)
 {
     int chiefs = ch__cluster_count(v->cluster, "chief");
@@ -347,14 +368,15 @@ static int rank_of(const view *v)
     return strcmp(v->self.task_type, "chief") == 0 ? v->self.task_id : v->self.task_id + chiefs;
 }
 
-static ch_status disagree(const view *a, const view *b, const char *text)
+static ch_status fail_disagree(const view *a, const view *b, const char *text)
 {
     return ch__fail(CH_FAILED_PRECONDITION,
                     "which cluster is this? %s and %s disagree: %s; unset the variables of one "
-                    "of them, or say in the options which counts",
+                    "of them, or choose a source in the options (ch_auto_options.from)",
                     a->source->name, b->source->name, text);
 }
 
+/* Returns FAILED_PRECONDITION unless both views have the same cluster and the same task. */
 static ch_status compare_whole(const view *a, const view *b)
 {
     char text[512], x[200], y[200];
@@ -363,16 +385,17 @@ static ch_status compare_whole(const view *a, const view *b)
         ch_cluster_print(a->cluster, x, sizeof(x));
         ch_cluster_print(b->cluster, y, sizeof(y));
         snprintf(text, sizeof(text), "%s and %s", x, y);
-        return disagree(a, b, text);
+        return fail_disagree(a, b, text);
     }
     if (!is_same_task(a, b)) {
         snprintf(text, sizeof(text), "this is %s/%d, and %s/%d", a->self.task_type,
                  a->self.task_id, b->self.task_type, b->self.task_id);
-        return disagree(a, b, text);
+        return fail_disagree(a, b, text);
     }
     return CH_OK;
 }
 
+/* Compares the winner `a` with another source `b` by the rules at the top of the file. */
 static ch_status compare(const view *a, const view *b)
 {
     char text[200];
@@ -382,52 +405,55 @@ static ch_status compare(const view *a, const view *b)
         return compare_whole(a, b);
     if (n < 0 || m < 0 || m < n)
         return CH_OK;
-    snprintf(text, sizeof(text), "there are %d tasks, and %d", n, m);
+    snprintf(text, sizeof(text), "%d tasks, and %d tasks", n, m);
     if (n != m)
-        return disagree(a, b, text);
+        return fail_disagree(a, b, text);
     snprintf(text, sizeof(text), "this is task %d of %d, and task %d", i, n, k);
-    return i >= 0 && k >= 0 && i != k ? disagree(a, b, text) : CH_OK;
+    return i >= 0 && k >= 0 && i != k ? fail_disagree(a, b, text) : CH_OK;
 }
 
-/* An empty TF_CONFIG, {}, says nothing of a cluster. */
-static bool says_something(const view *v)
+/* Returns true if the source has a cluster. An empty TF_CONFIG, {}, has none. */
+static bool has_jobs(const view *v)
 {
     return v->cluster->n_jobs > 0;
 }
 
-/* The first source that is there; NULL: none. */
+/* Stores the first source that is present in *out, or NULL if there is none. Returns an error
+ * if another source disagrees. If opt->from is set, only that source is considered. */
 static ch_status choose(const ch_auto_options *opt, const source **out)
 {
-    view      won = {0};
+    view      winner = {0};
     ch_status rc = CH_OK;
 
     for (int i = 0; i < N_SOURCES && rc == CH_OK; i++) {
         view v = {0};
 
-        if (!is_there(&sources[i]) ||
+        if (!is_present(&sources[i]) ||
             (opt->from != NULL && strcmp(opt->from, sources[i].name) != 0))
             continue;
-        rc = look(&sources[i], opt, &v);
-        if (rc == CH_OK && won.cluster == NULL && says_something(&v)) {
-            won = v;
+        rc = read_source(&sources[i], opt, &v);
+        if (rc == CH_OK && winner.cluster == NULL && has_jobs(&v)) {
+            winner = v;
             continue;
         }
-        if (rc == CH_OK && won.cluster != NULL && says_something(&v))
-            rc = compare(&won, &v);
+        if (rc == CH_OK && winner.cluster != NULL && has_jobs(&v))
+            rc = compare(&winner, &v);
         drop_view(&v);
     }
-    *out = won.source;
-    drop_view(&won);
+    *out = winner.source;
+    drop_view(&winner);
     return rc;
 }
 
-/* ---- making it ---- */
+/* ---- creation ---- */
 
-static ch_status check_from(const char *from, const source *won)
+/* Returns an error if opt->from is not the name of a source, or if its variables are not
+ * set. */
+static ch_status check_from(const char *from, const source *winner)
 {
     for (int i = 0; i < N_SOURCES; i++)
         if (from == NULL || strcmp(from, sources[i].name) == 0)
-            return from == NULL || won != NULL
+            return from == NULL || winner != NULL
                        ? CH_OK
                        : ch__fail(CH_NOT_FOUND,
                                   "%s: its variables (%s) not found in environment", from,
@@ -438,7 +464,8 @@ static ch_status check_from(const char *from, const source *won)
                     from);
 }
 
-static void tell(ch_resolver *r)
+/* Logs the cluster and this task. */
+static void log_cluster(ch_resolver *r)
 {
     char             jobs[256], task[CH_JOB_BYTES + 32] = "";
     ch_cluster      *c = NULL;
@@ -447,7 +474,7 @@ static void tell(ch_resolver *r)
     if (!ch__log_wants(CH_LOG_INFO) || ch_resolver_cluster(r, &c) != CH_OK)
         return;
     ch__cluster_describe(c, jobs, sizeof(jobs));
-    if (ch__resolver_mine(r, &mine) == CH_OK && mine.task_type[0] != '\0')
+    if (ch__resolver_own_task(r, &mine) == CH_OK && mine.task_type[0] != '\0')
         snprintf(task, sizeof(task), "; this is %s/%d", mine.task_type, mine.task_id);
     if (c->n_jobs == 0)
         ch__log(CH_LOG_INFO, "cluster", "no cluster: this process is alone");
@@ -457,28 +484,29 @@ static void tell(ch_resolver *r)
     ch_cluster_unref(c);
 }
 
-/* COHORT_TASK by itself says which task of a cluster that somebody else knows this is. */
-static ch_status add_task(const source *won, const ch_auto_options *opt,
+/* Sets the task in *mine from COHORT_TASK if the cluster comes from elsewhere. Returns an error
+ * if the source has another task. `task` is the storage of the name. */
+static ch_status add_task(const source *winner, const ch_auto_options *opt,
                           ch_resolver_options *mine, ch_resolver_self *task)
 {
-    const char *text = ch__variable_said("COHORT_TASK");
+    const char *text = ch__env_nonempty("COHORT_TASK");
     view        v = {0};
     ch_status   rc;
 
     if (text == NULL || mine->task_type != NULL || mine->has_task_id || opt->from != NULL ||
-        (won != NULL && strcmp(won->name, "COHORT") == 0))
+        (winner != NULL && strcmp(winner->name, "COHORT") == 0))
         return CH_OK;
-    if (won == NULL && opt->cluster == NULL)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "COHORT_TASK=\"%.80s\" is a task of no cluster: set COHORT_CLUSTER too",
-                        text);
+    if (winner == NULL && opt->cluster == NULL)
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "COHORT_TASK=\"%.80s\" is set without a cluster: set COHORT_CLUSTER too", text);
     rc = read_task(text, task);
-    if (rc == CH_OK && won != NULL)
-        rc = look(won, opt, &v);
-    if (rc == CH_OK && won != NULL && !is_same_task(&v, &(view){.self = *task}))
+    if (rc == CH_OK && winner != NULL)
+        rc = read_source(winner, opt, &v);
+    if (rc == CH_OK && winner != NULL && !is_same_task(&v, &(view){.self = *task}))
         rc = ch__fail(CH_FAILED_PRECONDITION,
                       "which task is this? COHORT_TASK and %s disagree: %s/%d, and %s/%d",
-                      won->name, task->task_type, task->task_id, v.self.task_type,
+                      winner->name, task->task_type, task->task_id, v.self.task_type,
                       v.self.task_id);
     drop_view(&v);
     if (rc == CH_OK) {
@@ -502,8 +530,8 @@ static ch_status make_none(const ch_resolver_options *mine, ch_resolver **out)
 
 ch_status ch_resolver_auto(const ch_auto_options *opt, ch_resolver **out)
 {
-    static const ch_auto_options usual;
-    const source                *won = NULL;
+    static const ch_auto_options default_options;
+    const source                *winner = NULL;
     ch_resolver_options          mine;
     ch_resolver_self             task;
     ch_resolver                 *r = NULL;
@@ -511,21 +539,21 @@ ch_status ch_resolver_auto(const ch_auto_options *opt, ch_resolver **out)
 
     if (rc != CH_OK)
         return rc;
-    opt = opt != NULL ? opt : &usual;
+    opt = opt != NULL ? opt : &default_options;
     mine = opt->mine;
     if (opt->cluster == NULL)
-        rc = choose(opt, &won);
+        rc = choose(opt, &winner);
     if (rc == CH_OK && opt->cluster == NULL)
-        rc = check_from(opt->from, won);
+        rc = check_from(opt->from, winner);
     if (rc == CH_OK)
-        rc = add_task(won, opt, &mine, &task);
+        rc = add_task(winner, opt, &mine, &task);
     if (rc == CH_OK)
         rc = opt->cluster != NULL ? make_of_cluster(&given_ops, opt->cluster, &mine, &r)
-             : won != NULL        ? make_source(won, opt, &mine, &r)
+             : winner != NULL     ? make_source(winner, opt, &mine, &r)
                                   : make_none(&mine, &r);
     if (rc != CH_OK)
         return rc;
-    tell(r);
+    log_cluster(r);
     *out = r;
     return CH_OK;
 }

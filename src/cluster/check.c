@@ -1,4 +1,4 @@
-/* cluster/check.c -- jobs that train: which tasks they have, and who leads.
+/* cluster/check.c -- rules for the clusters of training jobs: task types, chief, leaders.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -6,14 +6,17 @@
 #include "base/fault.h"
 #include "cluster/cluster.h"
 
-static bool is(const char *type, const char *name)
+/* Returns true if both names are equal. `type` may be NULL. */
+static bool is_type(const char *type, const char *name)
 {
     return type != NULL && strcmp(type, name) == 0;
 }
 
+/* Returns true if `type` is a task type of a training job. */
 static bool is_role(const char *type)
 {
-    return is(type, "chief") || is(type, "worker") || is(type, "ps") || is(type, "evaluator");
+    return is_type(type, "chief") || is_type(type, "worker") || is_type(type, "ps") ||
+           is_type(type, "evaluator");
 }
 
 static ch_status check_jobs(const ch_cluster *c)
@@ -27,6 +30,8 @@ static ch_status check_jobs(const ch_cluster *c)
     return CH_OK;
 }
 
+/* Returns INVALID_ARGUMENT unless `type` is NULL or a job of the cluster. An evaluator need not
+ * be listed. */
 static ch_status check_type(const ch_cluster *c, const char *type)
 {
     char known[256];
@@ -38,7 +43,7 @@ static ch_status check_type(const ch_cluster *c, const char *type)
                         "Unrecognized task_type \"%.63s\"; there are chief, worker, ps and "
                         "evaluator",
                         type);
-    if (ch_cluster_has_job(c, type) || is(type, "evaluator"))
+    if (ch_cluster_has_job(c, type) || is_type(type, "evaluator"))
         return CH_OK;
     ch__cluster_describe(c, known, sizeof(known));
     return ch__fail(CH_INVALID_ARGUMENT, "task_type \"%s\" not found in cluster_spec: %s", type,
@@ -54,7 +59,8 @@ static ch_status check_at_most_one(const ch_cluster *c, const char *job)
                              "a cluster has at most one %s; this one has %d", job, n);
 }
 
-/* Of a job that knows only some of its tasks the number must be one of these. */
+/* Returns INVALID_ARGUMENT if the job has no task with this number. If the job lists only some
+ * numbers, `id` must be among them. A negative id is not checked. */
 static ch_status check_id(const ch_cluster *c, const char *type, int id)
 {
     const ch_job *j = ch__cluster_find(c, type);
@@ -73,10 +79,11 @@ static ch_status check_id(const ch_cluster *c, const char *type, int id)
 
 ch_status ch_cluster_check(const ch_cluster *c, const char *task_type, int task_id)
 {
-    ch_status rc = ch__want_given("checking a cluster", "the cluster", c, NULL, NULL);
+    ch_status rc = ch__want_given("cluster check", "the cluster", c, NULL, NULL);
 
     if (rc == CH_OK && task_id < -1)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "checking a cluster: task_id is %d", task_id);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "cluster check: task_id is %d, want -1 or more",
+                      task_id);
     if (rc == CH_OK)
         rc = check_jobs(c);
     if (rc == CH_OK)
@@ -90,7 +97,7 @@ ch_status ch_cluster_check(const ch_cluster *c, const char *task_type, int task_
 
 static ch_status check_for(const ch_cluster *c, const char *type, int id, const void *out)
 {
-    ch_status rc = ch__want_given("asking a cluster", "out", out, "task_type", type);
+    ch_status rc = ch__want_given("cluster query", "out", out, "task_type", type);
 
     return rc == CH_OK ? ch_cluster_check(c, type, id) : rc;
 }
@@ -101,8 +108,9 @@ ch_status ch_cluster_is_chief(const ch_cluster *c, const char *task_type, int ta
     ch_status rc = check_for(c, task_type, task_id, out);
 
     if (rc == CH_OK)
-        *out = is(task_type, "chief") || is(task_type, "evaluator") ||
-               (is(task_type, "worker") && task_id == 0 && !ch_cluster_has_job(c, "chief"));
+        *out =
+            is_type(task_type, "chief") || is_type(task_type, "evaluator") ||
+            (is_type(task_type, "worker") && task_id == 0 && !ch_cluster_has_job(c, "chief"));
     return rc;
 }
 
@@ -112,11 +120,11 @@ ch_status ch_cluster_worker_count(const ch_cluster *c, const char *task_type, in
 
     if (rc != CH_OK)
         return rc;
-    if (is(task_type, "ps"))
+    if (is_type(task_type, "ps"))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "worker count: Unexpected task_type \"ps\"; parameter servers are no "
                         "workers");
-    if (is(task_type, "evaluator")) /* one that is not listed is alone */
+    if (is_type(task_type, "evaluator")) /* an evaluator that is not listed is alone */
         *out = ch_cluster_has_job(c, "evaluator") ? ch__cluster_count(c, "evaluator") : 1;
     else
         *out = ch__cluster_count(c, "chief") + ch__cluster_count(c, "worker");
@@ -130,19 +138,20 @@ ch_status ch_cluster_id_in_cluster(const ch_cluster *c, const char *task_type, i
 
     if (rc != CH_OK)
         return rc;
-    if (is(task_type, "ps"))
+    if (is_type(task_type, "ps"))
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "There is no id for task_type \"ps\": parameter servers are no workers");
-    if (task_id < 0 && !is(task_type, "chief"))
+    if (task_id < 0 && !is_type(task_type, "chief"))
         return ch__fail(CH_INVALID_ARGUMENT, "id in the cluster: task_id of %s is not given",
                         task_type);
-    *out = is(task_type, "chief")    ? 0
-           : is(task_type, "worker") ? task_id + ch__cluster_count(c, "chief")
-                                     : task_id;
+    *out = is_type(task_type, "chief")    ? 0
+           : is_type(task_type, "worker") ? task_id + ch__cluster_count(c, "chief")
+                                          : task_id;
     return CH_OK;
 }
 
+/* Returns the device prefix of the chief, else of worker 0, else "". */
 static const char *chief_or_worker(const ch_cluster *c)
 {
     return ch_cluster_has_job(c, "chief")    ? "/job:chief/replica:0/task:0"
@@ -152,7 +161,7 @@ static const char *chief_or_worker(const ch_cluster *c)
 
 const char *ch_cluster_collective_leader(const ch_cluster *c, const char *task_type)
 {
-    return is(task_type, "evaluator") ? "" : chief_or_worker(c);
+    return is_type(task_type, "evaluator") ? "" : chief_or_worker(c);
 }
 
 const char *ch_cluster_coordination_leader(const ch_cluster *c)

@@ -1,4 +1,10 @@
-/* cluster/cluster.c -- jobs, tasks, addresses.   SPDX-License-Identifier: Apache-2.0 */
+/* cluster/cluster.c -- ch_cluster: jobs, tasks and addresses.
+ *
+ * ch_cluster_new checks and copies the jobs; a cluster is immutable after that (invariants:
+ * cluster/cluster.h). parse.c, codec.c and the resolvers create clusters with ch_cluster_new.
+ * All memory of a cluster is in its arena.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/cluster.h"
 
 #include <stdlib.h>
@@ -7,9 +13,10 @@
 #include "base/fault.h"
 #include "tensor/print.h"
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
-/* Printable, so that it can stand in messages, names of devices, JSON and logs as it is. */
+/* Returns true if the text is printable ASCII without blanks and without the characters of
+ * `without`. So it needs no escapes in messages, device names and logs. */
 static bool is_plain(const char *text, const char *without)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
@@ -51,6 +58,7 @@ static ch_status check_address(const char *job, int index, const char *address)
     return CH_OK;
 }
 
+/* A task while the tasks of a job are sorted. */
 typedef struct task {
     int         index;
     const char *address;
@@ -63,7 +71,7 @@ static int by_index(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The tasks of a job, sorted; each number once. */
+/* Checks the tasks of a job and sorts them by number into `t`. Each number must occur once. */
 static ch_status sort_tasks(const ch_cluster_job *from, task *t)
 {
     for (int i = 0; i < from->n; i++) {
@@ -82,13 +90,14 @@ static ch_status sort_tasks(const ch_cluster_job *from, task *t)
     for (int i = 1; i < from->n; i++)
         if (t[i].index == t[i - 1].index)
             return ch__fail(CH_ALREADY_EXISTS,
-                            "cluster: task %d of job \"%s\" is there twice, \"%.80s\" and "
+                            "cluster: task %d of job \"%s\" is listed twice, \"%.80s\" and "
                             "\"%.80s\"",
                             t[i].index, from->name, t[i - 1].address, t[i].address);
     return CH_OK;
 }
 
-static ch_status keep_tasks(ch_cluster *c, ch_job *j, int n, const task *t)
+/* Copies n sorted tasks into the arena. */
+static ch_status copy_tasks(ch_cluster *c, ch_job *j, int n, const task *t)
 {
     j->index = ch__arena_alloc(&c->arena, (size_t)n * sizeof(*j->index));
     j->address = ch__arena_alloc(&c->arena, (size_t)n * sizeof(*j->address));
@@ -105,6 +114,7 @@ static ch_status keep_tasks(ch_cluster *c, ch_job *j, int n, const task *t)
     return CH_OK;
 }
 
+/* Checks a job and appends it to the cluster. c->job must have room. */
 static ch_status add_job(ch_cluster *c, const ch_cluster_job *from)
 {
     ch_job   *j = &c->job[c->n_jobs];
@@ -114,10 +124,11 @@ static ch_status add_job(ch_cluster *c, const ch_cluster_job *from)
     if (rc != CH_OK)
         return rc;
     if (ch__cluster_find(c, from->name) != NULL)
-        return ch__fail(CH_ALREADY_EXISTS, "cluster: job \"%s\" is there twice", from->name);
+        return ch__fail(CH_ALREADY_EXISTS, "cluster: job \"%s\" is listed twice", from->name);
     if (from->n < 0 || (from->n > 0 && from->address == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "cluster: job \"%s\": %d tasks at %s", from->name,
-                        from->n, from->address != NULL ? "an array" : "NULL");
+        return ch__fail(
+            CH_INVALID_ARGUMENT, "cluster: job \"%s\": %d tasks; %s", from->name, from->n,
+            from->address != NULL ? "want 0 or more" : "the list of addresses is NULL");
     if (from->n > CH_CLUSTER_TASKS - ch__cluster_size(c))
         return ch__fail(CH_RESOURCE_EXHAUSTED, "cluster: more than %d tasks with job \"%s\"",
                         CH_CLUSTER_TASKS, from->name);
@@ -125,7 +136,7 @@ static ch_status add_job(ch_cluster *c, const ch_cluster_job *from)
     t = ch__calloc((size_t)from->n + 1, sizeof(*t));
     rc = j->name == NULL || t == NULL ? ch__fail_memory("a cluster") : sort_tasks(from, t);
     if (rc == CH_OK)
-        rc = keep_tasks(c, j, from->n, t);
+        rc = copy_tasks(c, j, from->n, t);
     if (rc == CH_OK)
         c->n_jobs++;
     ch__free(t);
@@ -141,7 +152,7 @@ ch_status ch_cluster_new(int n, const ch_cluster_job *job, ch_cluster **out)
         return rc;
     if (n < 0 || n > CH_CLUSTER_JOBS)
         return ch__fail(n < 0 ? CH_INVALID_ARGUMENT : CH_RESOURCE_EXHAUSTED,
-                        "cluster: %d jobs; there may be %d", n, CH_CLUSTER_JOBS);
+                        "cluster: %d jobs, want 0 to %d", n, CH_CLUSTER_JOBS);
     c = ch__calloc(1, sizeof(*c));
     if (c == NULL)
         return ch__fail_memory("a cluster");
@@ -172,7 +183,7 @@ void ch_cluster_unref(ch_cluster *c)
     ch__free(c);
 }
 
-/* ---- asking it ---- */
+/* ---- queries ---- */
 
 int ch_cluster_jobs(const ch_cluster *c)
 {
@@ -243,15 +254,15 @@ void ch__cluster_describe(const ch_cluster *c, char *text, size_t size)
         ch__text_add(&t, "no jobs");
 }
 
-/* Finds a job, or fails with those that there are. */
+/* Finds a job. If there is none, the message lists the jobs of the cluster. */
 static ch_status want_job(const ch_cluster *c, const char *job, const void *out,
                           const ch_job **found)
 {
     char      known[256];
-    ch_status rc = ch__want_given("asking a cluster", "the cluster", c, "the job", job);
+    ch_status rc = ch__want_given("cluster query", "the cluster", c, "the job", job);
 
     if (rc == CH_OK)
-        rc = ch__want_given("asking a cluster", "out", out, NULL, NULL);
+        rc = ch__want_given("cluster query", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     *found = ch__cluster_find(c, job);
@@ -298,8 +309,8 @@ ch_status ch__job_address(const ch_job *j, int index, const char **out)
 
     if (at == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "No task with index %d in job \"%s\", which has %d%s", index, j->name,
-                        j->n, j->is_dense ? ", from 0" : " with numbers of their own");
+                        "No task with index %d in job \"%s\", which has %d tasks%s", index,
+                        j->name, j->n, j->is_dense ? " from 0" : " with other indices");
     *out = j->address[at - j->index];
     return CH_OK;
 }
@@ -333,7 +344,8 @@ ch_status ch_cluster_job_tasks(const ch_cluster *c, const char *job, int room,
 
 /* ---- printing ---- */
 
-/* Printable ASCII: there is nothing to escape but these two. */
+/* Prints a JSON string. Only two characters need an escape, because the text is printable
+ * ASCII. */
 static void print_string(ch_text *t, const char *text)
 {
     ch__text_add(t, "\"");

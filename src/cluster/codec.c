@@ -1,7 +1,7 @@
-/* cluster/codec.c -- a cluster as bytes (proto/cluster.proto), and back.
+/* cluster/codec.c -- encodes and decodes clusters as protobuf messages (proto/cluster.proto).
  *
- * Memory of a message is bounded by 16 MiB and twice its bytes (PROMISES S7); what it says is checked where
- * every cluster is, in ch_cluster_new.
+ * Encoded bytes are untrusted. Decoding uses at most 16 MiB plus twice the size of the message
+ * (PROMISES S7). The contents are checked by ch_cluster_new, as for every cluster.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -12,9 +12,10 @@
 #include "cluster/cluster.h"
 #include "cluster/cluster.pb-c.h"
 
-/* ---- writing ---- */
+/* ---- encoding ---- */
 
-/* Strings of messages are not const: they are copies. */
+/* Copies a string into the arena, because protobuf-c messages have no const strings. Returns
+ * false if memory is exhausted. */
 static bool copy(ch_arena *a, const char *text, char **out)
 {
     *out = ch__arena_strdup(a, text);
@@ -27,6 +28,7 @@ static int by_name(const void *a, const void *b)
                   (*(const Cohort__JobDef *const *)b)->name);
 }
 
+/* Makes the message of a job in the arena; NULL if memory is exhausted. */
 static Cohort__JobDef *job_message(ch_arena *a, const ch_job *j)
 {
     Cohort__JobDef   *m = ch__arena_alloc(a, sizeof(*m));
@@ -77,8 +79,9 @@ ch_status ch_cluster_encode(const ch_cluster *c, void **bytes, size_t *n)
     return rc;
 }
 
-/* ---- reading ---- */
+/* ---- decoding ---- */
 
+/* Makes a job that points into the message and the arena. */
 static ch_status read_job(ch_arena *a, const Cohort__JobDef *m, ch_cluster_job *out)
 {
     const char **address = ch__arena_alloc(a, (m->n_tasks + 1) * sizeof(*address));
@@ -87,7 +90,7 @@ static ch_status read_job(ch_arena *a, const Cohort__JobDef *m, ch_cluster_job *
     if (address == NULL || index == NULL)
         return ch__fail_memory("decoding a cluster");
     if (m->n_tasks > CH_CLUSTER_TASKS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "job \"%.63s\" has %zu tasks", m->name,
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "job \"%.63s\": too many tasks (%zu)", m->name,
                         m->n_tasks);
     for (size_t i = 0; i < m->n_tasks; i++) {
         address[i] = m->tasks[i]->value;
@@ -104,7 +107,7 @@ static ch_status read_cluster(const Cohort__ClusterDef *m, ch_cluster **out)
     ch_status       rc = CH_OK;
 
     if (m->n_job > CH_CLUSTER_JOBS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs; there may be %d", m->n_job,
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs, want at most %d", m->n_job,
                         CH_CLUSTER_JOBS);
     job = ch__arena_alloc(&a, (m->n_job + 1) * sizeof(*job));
     if (job == NULL)
@@ -128,10 +131,11 @@ ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
         return rc;
     m = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
     if (m == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "decoding a cluster: %zu bytes that are no such message, or would take "
-                        "more than %zu bytes",
-                        n, budget);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "decoding a cluster: the %zu bytes are not a ClusterDef message, or need "
+            "more than %zu bytes of memory",
+            n, budget);
     rc = read_cluster((const Cohort__ClusterDef *)m, out);
     ch__protobuf_free(m);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "decoding a cluster");

@@ -1,7 +1,10 @@
-/* cluster/gpus.c -- counting GPUs, by the environment or by nvidia-smi.
+/* cluster/gpus.c -- counts the GPUs of the machine.
+ *
+ * CUDA_VISIBLE_DEVICES comes first. If it is not set, nvidia-smi --list-gpus is run and its
+ * lines are counted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* environ, pipe2 */
+#define _GNU_SOURCE /* for environ and pipe2 */
 #include "cluster/gpus.h"
 
 #include <errno.h>
@@ -15,6 +18,7 @@
 #include "base/log.h"
 #include "cluster/resolver.h"
 
+/* Returns the number of items of a comma-separated list. */
 static int count_items(const char *text)
 {
     int n = text[0] != '\0';
@@ -24,11 +28,11 @@ static int count_items(const char *text)
     return n;
 }
 
-/* Lines that begin with "GPU ", as they come in. */
+/* State of the count of lines that begin with "GPU ". The text arrives in pieces. */
 typedef struct lines {
-    int    n;
-    size_t at; /* in the line */
-    bool   fits;
+    int    n;         /* lines found */
+    size_t at;        /* position in the current line */
+    bool   is_prefix; /* the line has matched "GPU " up to this position */
 } lines;
 
 static void count_lines(lines *l, const char *bytes, size_t n)
@@ -40,12 +44,13 @@ static void count_lines(lines *l, const char *bytes, size_t n)
             l->at = 0;
             continue;
         }
-        l->fits = (l->at == 0 || l->fits) && l->at < 4 && bytes[i] == begins[l->at];
-        l->n += l->fits && l->at == 3;
+        l->is_prefix = (l->at == 0 || l->is_prefix) && l->at < 4 && bytes[i] == begins[l->at];
+        l->n += l->is_prefix && l->at == 3;
         l->at++;
     }
 }
 
+/* Reads from a pipe until its end. Returns the number of lines that begin with "GPU ". */
 static int read_lines(int from)
 {
     lines   l = {0};
@@ -58,7 +63,7 @@ static int read_lines(int from)
     return l.n;
 }
 
-/* 0, or why it could not be started. */
+/* Starts nvidia-smi with its output to the descriptor `out`. Returns 0 or an errno value. */
 static int start(int out, pid_t *pid)
 {
     static char                arg0[] = "nvidia-smi", arg1[] = "--list-gpus";
@@ -79,27 +84,30 @@ static int start(int out, pid_t *pid)
     return error;
 }
 
+/* Waits for the process. Returns FAILED_PRECONDITION if it failed. */
 static ch_status wait_for(pid_t pid)
 {
     int status = 0;
 
+    /* ECHILD: the program's SIGCHLD handler has already waited for the process. Its output was
+     * read before, so the count is valid. */
     while (waitpid(pid, &status, 0) < 0)
         if (errno == ECHILD)
-            return CH_OK; /* the program's handler of SIGCHLD took it: what it printed counts */
+            return CH_OK;
         else if (errno != EINTR)
             return ch__fail(CH_FAILED_PRECONDITION, "nvidia-smi --list-gpus: %s",
                             strerror(errno));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return CH_OK;
-    return ch__fail(
-        CH_FAILED_PRECONDITION,
-        "counting GPUs: nvidia-smi --list-gpus failed, %s %d; say gpus_per_node, or "
-        "set CUDA_VISIBLE_DEVICES",
-        WIFEXITED(status) ? "status" : "signal",
-        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "counting GPUs: nvidia-smi --list-gpus failed, %s %d; set gpus_per_node or "
+                    "CUDA_VISIBLE_DEVICES",
+                    WIFEXITED(status) ? "status" : "signal",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-static ch_status ask_nvidia(int *out)
+/* Counts the GPUs that nvidia-smi lists; 0 if there is no such program. */
+static ch_status run_nvidia_smi(int *out)
 {
     int       pipes[2], error, n;
     pid_t     pid = -1;
@@ -112,7 +120,8 @@ static ch_status ask_nvidia(int *out)
     n = error == 0 ? read_lines(pipes[0]) : 0;
     close(pipes[0]);
     if (error == ENOENT) {
-        ch__log(CH_LOG_INFO, "cluster", "no nvidia-smi: this machine counts as without GPUs");
+        ch__log(CH_LOG_INFO, "cluster",
+                "no nvidia-smi: assuming that this machine has no GPUs");
         *out = 0;
         return CH_OK;
     }
@@ -127,10 +136,10 @@ static ch_status ask_nvidia(int *out)
 
 ch_status ch__count_gpus(int *out)
 {
-    const char *visible = ch__variable("CUDA_VISIBLE_DEVICES");
+    const char *visible = ch__env("CUDA_VISIBLE_DEVICES");
 
     if (visible == NULL)
-        return ask_nvidia(out);
+        return run_nvidia_smi(out);
     *out = count_items(visible);
     return CH_OK;
 }

@@ -1,11 +1,12 @@
-/* cluster/gpus.h -- how many GPUs a machine has.   SPDX-License-Identifier: Apache-2.0 */
+/* cluster/gpus.h -- counts the GPUs of the machine.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLUSTER_GPUS_H
 #define CLUSTER_GPUS_H
 
 #include "cohort/status.h"
 
-/* Items of CUDA_VISIBLE_DEVICES, none if that is empty; where it is not set, what nvidia-smi lists. No
- * such program: 0. FAILED_PRECONDITION if it fails. */
+/* Stores the number of items of CUDA_VISIBLE_DEVICES (0 if it is empty). If the variable is not
+ * set, stores the number of GPUs that nvidia-smi lists, or 0 if that program does not exist.
+ * Returns FAILED_PRECONDITION if nvidia-smi fails. Blocks until it has ended. */
 CH_MUST_CHECK ch_status ch__count_gpus(int *out);
 
 #endif

@@ -1,4 +1,12 @@
-/* cluster/hostlist.c -- Slurm's short forms.   SPDX-License-Identifier: Apache-2.0 */
+/* cluster/hostlist.c -- parses Slurm's host lists and lists of tasks per node.
+ *
+ * A host list is a comma-separated list of patterns. A pattern (struct pattern) is a sequence
+ * of pieces, each a text or a bracket with ranges of numbers. Each bracket contributes a number
+ * to the name of a host. The hosts of a pattern are enumerated like an odometer: the last
+ * bracket changes fastest. The text is untrusted; check_room limits the number of hosts before
+ * any name is made. slurm.c is the caller.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/hostlist.h"
 
 #include <stdio.h>
@@ -7,7 +15,7 @@
 #include "base/fault.h"
 #include "cluster/cluster.h"
 
-enum { MOST_BRACKETS = 8, MOST_DIGITS = 9, MOST_NUMBER = 1000000000 };
+enum { MAX_BRACKETS = 8, MAX_DIGITS = 9, NUMBER_LIMIT = 1000000000 };
 
 static ch_status fail_format(const char *text, size_t n, const char *why)
 {
@@ -15,39 +23,40 @@ static ch_status fail_format(const char *text, size_t n, const char *why)
                     (int)(n < 80 ? n : 80), text, why);
 }
 
-/* ---- a bracket ---- */
+/* ---- brackets ---- */
 
 typedef struct range {
-    int first, last, width;
+    int first, last, width; /* width: minimum number of digits, with leading zeros */
 } range;
 
-/* A host is made of pieces: text, or the ranges of a bracket, of which each host has one number. */
+/* A piece of a pattern: text, or a bracket with ranges. */
 typedef struct piece {
-    const char *text; /* NULL: ranges */
+    const char *text; /* NULL: a bracket */
     size_t      n;
     int         n_ranges, cap;
     range      *range;
-    int         at, number; /* where this host is */
+    int         at, number; /* range and number of the current host */
 } piece;
 
+/* Parses "5" or "01-04". */
 static ch_status read_range(const char *text, size_t n, range *out)
 {
     const char *dash = memchr(text, '-', n);
     size_t      width = dash != NULL ? (size_t)(dash - text) : n;
 
-    if (width > MOST_DIGITS || !ch__parse_number(text, width, MOST_NUMBER, &out->first))
+    if (width > MAX_DIGITS || !ch__parse_number(text, width, NUMBER_LIMIT, &out->first))
         return fail_format(text, n, "not a number, or a range of two, of up to 9 digits");
     out->last = out->first;
     out->width = (int)width;
-    if (dash != NULL && (n - width - 1 > MOST_DIGITS ||
-                         !ch__parse_number(dash + 1, n - width - 1, MOST_NUMBER, &out->last)))
+    if (dash != NULL && (n - width - 1 > MAX_DIGITS ||
+                         !ch__parse_number(dash + 1, n - width - 1, NUMBER_LIMIT, &out->last)))
         return fail_format(text, n, "not a number, or a range of two, of up to 9 digits");
     if (out->last < out->first)
-        return fail_format(text, n, "a range that falls");
+        return fail_format(text, n, "the range is descending");
     return CH_OK;
 }
 
-/* What is between brackets. */
+/* Parses the text between two brackets. */
 static ch_status read_ranges(const char *text, size_t n, piece *p)
 {
     const char *end = text + n;
@@ -70,11 +79,11 @@ static ch_status read_ranges(const char *text, size_t n, piece *p)
     return CH_OK;
 }
 
-/* ---- one part of the list ---- */
+/* ---- patterns ---- */
 
 typedef struct pattern {
     int   n;
-    piece piece[2 * MOST_BRACKETS + 1];
+    piece piece[2 * MAX_BRACKETS + 1];
 } pattern;
 
 static void drop_pattern(pattern *p)
@@ -83,6 +92,7 @@ static void drop_pattern(pattern *p)
         ch__free(p->piece[i].range);
 }
 
+/* Parses a pattern. The caller must call drop_pattern, also on an error. */
 static ch_status read_pattern(const char *text, size_t n, pattern *p)
 {
     const char *end = text + n, *at = text;
@@ -93,7 +103,7 @@ static ch_status read_pattern(const char *text, size_t n, pattern *p)
     while (at < end && rc == CH_OK) {
         piece *x = &p->piece[p->n];
 
-        if (p->n == 2 * MOST_BRACKETS + 1)
+        if (p->n == 2 * MAX_BRACKETS + 1)
             return fail_format(text, n, "more than 8 brackets");
         *x = (piece){0};
         p->n++;
@@ -101,22 +111,23 @@ static ch_status read_pattern(const char *text, size_t n, pattern *p)
             const char *close = memchr(at, ']', (size_t)(end - at));
 
             if (close == NULL)
-                return fail_format(text, n, "a bracket that does not close");
+                return fail_format(text, n, "a bracket is not closed");
             rc = read_ranges(at + 1, (size_t)(close - at - 1), x);
             at = close + 1;
         } else {
             x->text = at;
             while (at < end && *at != '[')
                 if (*at++ == ']')
-                    return fail_format(text, n, "a bracket that was not opened");
+                    return fail_format(text, n, "a bracket is closed but not opened");
             x->n = (size_t)(at - x->text);
         }
     }
     return rc;
 }
 
-/* The next number of a bracket; false: it begins anew. */
-static bool turn(piece *x)
+/* Advances a bracket to its next number. Returns false after the last number, and begins with
+ * the first again. */
+static bool next_number(piece *x)
 {
     if (x->number < x->range[x->at].last) {
         x->number++;
@@ -127,15 +138,16 @@ static bool turn(piece *x)
     return x->at != 0;
 }
 
-/* The next host of a pattern; false: all were there. */
-static bool advance(pattern *p)
+/* Advances a pattern to its next host. Returns false after the last host. */
+static bool next_host(pattern *p)
 {
     for (int i = p->n - 1; i >= 0; i--)
-        if (p->piece[i].text == NULL && turn(&p->piece[i]))
+        if (p->piece[i].text == NULL && next_number(&p->piece[i]))
             return true;
     return false;
 }
 
+/* Appends the name of the current host to the list. */
 static ch_status add_host(const pattern *p, ch_arena *arena, ch_hosts *out)
 {
     char   name[CH_ADDRESS_BYTES];
@@ -162,7 +174,8 @@ static ch_status add_host(const pattern *p, ch_arena *arena, ch_hosts *out)
     return CH_OK;
 }
 
-/* Whether all hosts of a pattern are at most `room`, before any of them is made. */
+/* Returns RESOURCE_EXHAUSTED if the pattern has more than `room` hosts. Called before any name
+ * is made. */
 static ch_status check_room(const pattern *p, int room)
 {
     int64_t all = 1;
@@ -173,13 +186,14 @@ static ch_status check_room(const pattern *p, int room)
 
         for (int k = 0; k < x->n_ranges && n <= room; k++)
             n += (int64_t)x->range[k].last - x->range[k].first + 1;
-        all *= n; /* of two that are below 2^31 */
+        all *= n; /* no overflow: both are below 2^31 */
     }
     return all <= room ? CH_OK
                        : ch__fail(CH_RESOURCE_EXHAUSTED, "a list of more than %d hosts",
                                   CH_CLUSTER_TASKS);
 }
 
+/* Appends all hosts of a pattern. */
 static ch_status expand(const char *text, size_t n, ch_arena *arena, ch_hosts *out)
 {
     pattern   p = {0};
@@ -189,14 +203,15 @@ static ch_status expand(const char *text, size_t n, ch_arena *arena, ch_hosts *o
         rc = check_room(&p, CH_CLUSTER_TASKS - out->n);
     while (rc == CH_OK) {
         rc = add_host(&p, arena, out);
-        if (rc == CH_OK && !advance(&p))
+        if (rc == CH_OK && !next_host(&p))
             break;
     }
     drop_pattern(&p);
     return rc;
 }
 
-/* The comma that ends this part, or the end: one outside of brackets. */
+/* Returns the comma that ends this pattern, or the end of the text. Commas in brackets do not
+ * count. */
 static const char *end_of_part(const char *text)
 {
     bool inside = false;
@@ -226,9 +241,9 @@ ch_status ch__hostlist_expand(const char *text, ch_arena *arena, ch_hosts *out)
     return rc;
 }
 
-/* ---- tasks of each ---- */
+/* ---- tasks per node ---- */
 
-/* "N" or "N(xR)". */
+/* Parses "N" or "N(xR)". */
 static bool read_count(const char *text, size_t n, int *tasks, int *times)
 {
     const char *open = memchr(text, '(', n);
@@ -251,10 +266,10 @@ ch_status ch__tasks_per_node(const char *text, int room, int *tasks, int *n)
         int         each, times;
 
         if (!read_count(at, (size_t)(stop - at), &each, &times))
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "\"%.80s\" does not say how many tasks nodes have, as 3(x2),2,1 "
-                            "does",
-                            text);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "\"%.80s\" is not a list of tasks per node (want a list such as 3(x2),2,1)",
+                text);
         if (times > CH_CLUSTER_TASKS - count)
             return ch__fail(CH_RESOURCE_EXHAUSTED, "tasks on more than %d nodes",
                             CH_CLUSTER_TASKS);

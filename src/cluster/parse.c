@@ -1,4 +1,8 @@
-/* cluster/parse.c -- clusters from text: JSON, or job|host:port;host:port,job|...
+/* cluster/parse.c -- parses clusters: JSON, or job|host:port;host:port,job|...
+ *
+ * The two forms collect jobs in a builder and create the cluster with ch_cluster_new. The text
+ * may come from the environment and is limited to CH_CLUSTER_TEXT bytes. ch__json_object and
+ * ch__cluster_of_json are also used for TF_CONFIG (tf_config.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <jansson.h>
@@ -23,13 +27,14 @@ bool ch__parse_number(const char *text, size_t n, int limit, int *out)
     return n > 0;
 }
 
-/* Jobs in the making. What they point at is the text's, or in the arena. */
+/* The jobs that were parsed. Names and addresses point into the text or into the arena. */
 typedef struct builder {
     ch_arena        arena;
     int             n, cap;
     ch_cluster_job *job;
 } builder;
 
+/* Appends a job with room for n tasks, which the caller must fill in. */
 static ch_status add_job(builder *b, const char *name, size_t n, const char ***address,
                          int **index)
 {
@@ -45,6 +50,7 @@ static ch_status add_job(builder *b, const char *name, size_t n, const char ***a
     return CH_OK;
 }
 
+/* Creates the cluster if rc is CH_OK. Frees the builder in either case. */
 static ch_status finish(builder *b, ch_status rc, ch_cluster **out)
 {
     if (rc == CH_OK)
@@ -56,25 +62,26 @@ static ch_status finish(builder *b, ch_status rc, ch_cluster **out)
 
 /* ---- JSON ---- */
 
-ch_status ch__json_object(const char *what, const char *text, json_t **out)
+ch_status ch__json_object(const char *label, const char *text, json_t **out)
 {
     json_error_t error;
     json_t      *all;
 
     if (strnlen(text, CH_CLUSTER_TEXT + 1) > CH_CLUSTER_TEXT)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: more than %d bytes", what, CH_CLUSTER_TEXT);
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: more than %d bytes", label,
+                        CH_CLUSTER_TEXT);
     all = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (all == NULL && json_error_code(&error) == json_error_out_of_memory)
-        return ch__fail_memory(what);
+        return ch__fail_memory(label);
     if (all == NULL)
         return ch__fail(json_error_code(&error) == json_error_duplicate_key
                             ? CH_ALREADY_EXISTS
                             : CH_INVALID_ARGUMENT,
-                        "%s is not JSON: line %d, column %d: %s", what, error.line,
+                        "%s is not JSON: line %d, column %d: %s", label, error.line,
                         error.column, error.text);
     if (!json_is_object(all)) {
         json_decref(all);
-        return ch__fail(CH_INVALID_ARGUMENT, "%s is JSON, but not an object {...}", what);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s is JSON, but not an object {...}", label);
     }
     *out = all;
     return CH_OK;
@@ -87,6 +94,7 @@ static ch_status fail_address(const char *job, const char *task)
                     job);
 }
 
+/* Reads a job of the form ["host:port", ...]. */
 static ch_status read_list(builder *b, const char *name, const json_t *list)
 {
     const char **address;
@@ -106,6 +114,7 @@ static ch_status read_list(builder *b, const char *name, const json_t *list)
     return rc;
 }
 
+/* Reads a job of the form {"1": "host:port", ...}. */
 static ch_status read_map(builder *b, const char *name, json_t *map)
 {
     const char **address;
@@ -155,8 +164,9 @@ ch_status ch__cluster_of_json(json_t *jobs, ch_cluster **out)
 
 /* ---- job|host:port;host:port,job|... ---- */
 
-/* Ends the text before `end`, and gives what stands behind it; *more: it was there. */
-static char *cut(char *text, char end, bool *more)
+/* Ends `text` at the first `end`, and returns the rest of the text after it. *more is false,
+ * and the rest is empty, if there is no such character. */
+static char *split_at(char *text, char end, bool *more)
 {
     char *at = strchr(text, end);
 
@@ -176,12 +186,13 @@ static size_t count(const char *text, char of)
     return n;
 }
 
+/* Reads job|host:port;host:port. Changes the text. */
 static ch_status read_short_job(builder *b, char *text)
 {
     const char **address;
     int         *index;
     bool         more;
-    char        *next = cut(text, '|', &more);
+    char        *next = split_at(text, '|', &more);
     size_t       n = count(next, ';') + 1;
     ch_status    rc;
 
@@ -192,7 +203,7 @@ static ch_status read_short_job(builder *b, char *text)
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         address[i] = next;
         index[i] = (int)i;
-        next = cut(next, ';', &more);
+        next = split_at(next, ';', &more);
         if (address[i][0] == '\0')
             rc = ch__fail(CH_INVALID_ARGUMENT, "cluster: job \"%.63s\": an address is empty",
                           text);
@@ -215,7 +226,7 @@ static ch_status read_short(const char *text, ch_cluster **out)
     while (rc == CH_OK && more) {
         char *job = next;
 
-        next = cut(job, ',', &more);
+        next = split_at(job, ',', &more);
         rc = read_short_job(&b, job);
     }
     return finish(&b, rc, out);

@@ -1,4 +1,9 @@
-/* cluster/resolver.c -- what all resolvers do, and the environment that they read.
+/* cluster/resolver.c -- the functions common to all resolvers, and access to the environment.
+ *
+ * A ch_resolver combines a source (ch_resolver_ops) with settings of the program (`set`), which
+ * take precedence. Every query calls the source again; nothing is cached here. Several threads
+ * may query a resolver, but setters must not run at the same time. A source may be written by
+ * the program, so its errors get a message and its texts are terminated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/resolver.h"
@@ -14,35 +19,35 @@ struct ch_resolver {
     atomic_int             refs;
     const ch_resolver_ops *ops;
     void                  *self;
-    ch_resolver_self       set; /* by the program: "" and -1 where it has not said */
-    bool                   has_rpc_layer;
-    char                  *environment;
+    ch_resolver_self       set;           /* values set by the program; "" and -1: not set */
+    bool                   has_rpc_layer; /* true: set.rpc_layer was set, perhaps to "" */
+    char                  *environment;   /* note for the program; may be NULL */
 };
 
-const char *ch__variable(const char *name)
+const char *ch__env(const char *name)
 {
     return getenv(name);
 }
 
-const char *ch__variable_said(const char *name)
+const char *ch__env_nonempty(const char *name)
 {
     const char *value = getenv(name);
 
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-ch_status ch__take_text(const char *what, const char *from, char *to, size_t size)
+ch_status ch__copy_text(const char *label, const char *from, char *to, size_t size)
 {
     size_t n = strlen(from);
 
     if (n >= size)
         return ch__fail(CH_INVALID_ARGUMENT, "%s \"%.40s...\" has more than %zu characters",
-                        what, from, size - 1);
+                        label, from, size - 1);
     memcpy(to, from, n + 1);
     return CH_OK;
 }
 
-/* ---- making one ---- */
+/* ---- creation and setters ---- */
 
 ch_status ch_resolver_set_task_type(ch_resolver *r, const char *task_type)
 {
@@ -51,7 +56,7 @@ ch_status ch_resolver_set_task_type(ch_resolver *r, const char *task_type)
     if (rc == CH_OK && task_type != NULL)
         rc = ch__job_name_check(task_type);
     if (rc == CH_OK)
-        rc = ch__take_text("task type", task_type != NULL ? task_type : "", r->set.task_type,
+        rc = ch__copy_text("task type", task_type != NULL ? task_type : "", r->set.task_type,
                            sizeof(r->set.task_type));
     return rc;
 }
@@ -73,19 +78,20 @@ ch_status ch_resolver_set_rpc_layer(ch_resolver *r, const char *rpc_layer)
     ch_status rc = ch__want_given("setting the RPC layer", "the resolver", r, NULL, NULL);
 
     if (rc == CH_OK)
-        rc = ch__take_text("RPC layer", rpc_layer != NULL ? rpc_layer : "", r->set.rpc_layer,
+        rc = ch__copy_text("RPC layer", rpc_layer != NULL ? rpc_layer : "", r->set.rpc_layer,
                            sizeof(r->set.rpc_layer));
     if (rc == CH_OK)
         r->has_rpc_layer = rpc_layer != NULL;
     return rc;
 }
 
+/* Applies the options to a new resolver. */
 static ch_status set_all(ch_resolver *r, const ch_resolver_options *opt)
 {
     ch_status rc = ch_resolver_set_task_type(r, opt->task_type);
 
     if (rc == CH_OK && opt->has_task_id && opt->task_id < 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "task id %d", opt->task_id);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "task id %d, want 0 or more", opt->task_id);
     if (rc == CH_OK)
         rc = ch_resolver_set_task_id(r, opt->has_task_id ? opt->task_id : -1);
     if (rc == CH_OK)
@@ -115,7 +121,7 @@ ch_status ch__resolver_make(const ch_resolver_ops *ops, void *self,
         return rc;
     if (ops->name == NULL || ops->cluster == NULL || ops->self == NULL || ops->close == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "making a resolver: its ops want a name, cluster, self and close");
+                        "making a resolver: its ops must have a name, cluster, self and close");
     r = ch__calloc(1, sizeof(*r));
     if (r == NULL)
         return ch__fail_memory("a resolver");
@@ -159,7 +165,7 @@ void *ch__resolver_is(const ch_resolver *r, const ch_resolver_ops *ops)
     return r != NULL && r->ops == ops ? r->self : NULL;
 }
 
-/* ---- asking it ---- */
+/* ---- queries ---- */
 
 const char *ch_resolver_name(const ch_resolver *r)
 {
@@ -171,8 +177,9 @@ const char *ch_resolver_environment(const ch_resolver *r)
     return r != NULL ? r->environment : NULL;
 }
 
-/* A program's own may say nothing of why it failed. */
-static ch_status said(const ch_resolver *r, uint64_t mark, ch_status rc)
+/* Adds the resolver's name to the error of a source. If the source set no message since `mark`,
+ * the message is that of the status. */
+static ch_status check_callback(const ch_resolver *r, uint64_t mark, ch_status rc)
 {
     return rc == CH_OK ? CH_OK : ch__fail_at(ch__fail_since(mark, rc), "%s", r->ops->name);
 }
@@ -181,34 +188,34 @@ ch_status ch_resolver_cluster(ch_resolver *r, ch_cluster **out)
 {
     uint64_t    mark = ch__fail_mark();
     ch_cluster *c = NULL;
-    ch_status   rc = ch__want_given("asking for the cluster", "the resolver", r, "out", out);
+    ch_status   rc = ch__want_given("resolver cluster", "the resolver", r, "out", out);
 
     if (rc != CH_OK)
         return rc;
-    rc = said(r, mark, r->ops->cluster(r->self, &c));
+    rc = check_callback(r, mark, r->ops->cluster(r->self, &c));
     if (rc == CH_OK && c == NULL)
-        rc = ch__fail(CH_INTERNAL, "%s: it gave no cluster", r->ops->name);
+        rc = ch__fail(CH_INTERNAL, "%s: it returned CH_OK and no cluster", r->ops->name);
     if (rc == CH_OK)
         *out = c;
     return rc;
 }
 
-/* Texts of a program's own may have no end. */
-static void end_texts(ch_resolver_self *s)
+/* Terminates the texts of a source, because the program's own source may not have done so. */
+static void terminate_texts(ch_resolver_self *s)
 {
     s->task_type[sizeof(s->task_type) - 1] = '\0';
     s->rpc_layer[sizeof(s->rpc_layer) - 1] = '\0';
 }
 
-ch_status ch__resolver_mine(ch_resolver *r, ch_resolver_self *out)
+ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *out)
 {
     uint64_t         mark = ch__fail_mark();
     ch_resolver_self mine = {.task_id = -1};
-    ch_status        rc = said(r, mark, r->ops->self(r->self, &mine));
+    ch_status        rc = check_callback(r, mark, r->ops->self(r->self, &mine));
 
     if (rc != CH_OK)
         return rc;
-    end_texts(&mine);
+    terminate_texts(&mine);
     if (r->set.task_type[0] != '\0')
         memcpy(mine.task_type, r->set.task_type, sizeof(mine.task_type));
     if (r->set.task_id >= 0)
@@ -219,13 +226,14 @@ ch_status ch__resolver_mine(ch_resolver *r, ch_resolver_self *out)
     return CH_OK;
 }
 
-static ch_status give_text(const char *what, const char *from, char *text, size_t size)
+/* Copies a text to the caller's buffer. Returns OUT_OF_RANGE if it does not fit. */
+static ch_status store_text(const char *label, const char *from, char *text, size_t size)
 {
     size_t n = strlen(from);
 
     if (n >= size)
-        return ch__fail(CH_OUT_OF_RANGE, "%s \"%s\" wants %zu bytes, %zu are there", what, from,
-                        n + 1, size);
+        return ch__fail(CH_OUT_OF_RANGE, "%s \"%s\" needs %zu bytes, and the buffer has %zu",
+                        label, from, n + 1, size);
     memcpy(text, from, n + 1);
     return CH_OK;
 }
@@ -233,20 +241,20 @@ static ch_status give_text(const char *what, const char *from, char *text, size_
 ch_status ch_resolver_task_type(ch_resolver *r, char *text, size_t size)
 {
     ch_resolver_self mine;
-    ch_status rc = ch__want_given("asking for the task type", "the resolver", r, "text", text);
+    ch_status        rc = ch__want_given("resolver task type", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &mine);
-    return rc == CH_OK ? give_text("task type", mine.task_type, text, size) : rc;
+        rc = ch__resolver_own_task(r, &mine);
+    return rc == CH_OK ? store_text("task type", mine.task_type, text, size) : rc;
 }
 
 ch_status ch_resolver_task_id(ch_resolver *r, int *out)
 {
     ch_resolver_self mine;
-    ch_status rc = ch__want_given("asking for the task id", "the resolver", r, "out", out);
+    ch_status        rc = ch__want_given("resolver task id", "the resolver", r, "out", out);
 
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &mine);
+        rc = ch__resolver_own_task(r, &mine);
     if (rc == CH_OK)
         *out = mine.task_id;
     return rc;
@@ -255,25 +263,26 @@ ch_status ch_resolver_task_id(ch_resolver *r, int *out)
 ch_status ch_resolver_rpc_layer(ch_resolver *r, char *text, size_t size)
 {
     ch_resolver_self mine;
-    ch_status rc = ch__want_given("asking for the RPC layer", "the resolver", r, "text", text);
+    ch_status        rc = ch__want_given("resolver RPC layer", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &mine);
-    return rc == CH_OK ? give_text("RPC layer", mine.rpc_layer, text, size) : rc;
+        rc = ch__resolver_own_task(r, &mine);
+    return rc == CH_OK ? store_text("RPC layer", mine.rpc_layer, text, size) : rc;
 }
 
-/* The arguments of a question, with nothing in the place of what was not given. */
-static ch_status take_asked(const char *task_type, int task_id, ch_resolver_self *asked)
+/* Stores the task arguments of a query; "" and -1 if they were not given. */
+static ch_status set_requested(const char *task_type, int task_id, ch_resolver_self *requested)
 {
-    *asked = (ch_resolver_self){.task_id = task_id >= 0 ? task_id : -1};
+    *requested = (ch_resolver_self){.task_id = task_id >= 0 ? task_id : -1};
     return task_type == NULL ? CH_OK
-                             : ch__take_text("task type", task_type, asked->task_type,
-                                             sizeof(asked->task_type));
+                             : ch__copy_text("task type", task_type, requested->task_type,
+                                             sizeof(requested->task_type));
 }
 
-ch_resolver_self ch__asked_or_mine(const ch_resolver_self *asked, const ch_resolver_self *mine)
+ch_resolver_self ch__requested_or_own(const ch_resolver_self *requested,
+                                      const ch_resolver_self *mine)
 {
-    ch_resolver_self task = *asked;
+    ch_resolver_self task = *requested;
 
     if (task.task_type[0] == '\0')
         memcpy(task.task_type, mine->task_type, sizeof(task.task_type));
@@ -294,11 +303,12 @@ ch_status ch__task_master(const ch_cluster *c, const ch_resolver_self *task,
     return rc;
 }
 
-/* As usual: the task that was asked for, or this one; where nobody says which, nobody. */
-static ch_status usual_master(ch_resolver *r, const ch_resolver_self *asked,
-                              const ch_resolver_self *mine, char text[CH_MASTER_BYTES])
+/* Stores the address of the requested task, else of this task; "" if neither is complete. Used
+ * if the source has no `master`. */
+static ch_status default_master(ch_resolver *r, const ch_resolver_self *requested,
+                                const ch_resolver_self *mine, char text[CH_MASTER_BYTES])
 {
-    ch_resolver_self task = ch__asked_or_mine(asked, mine);
+    ch_resolver_self task = ch__requested_or_own(requested, mine);
     ch_cluster      *c = NULL;
     ch_status        rc;
 
@@ -317,27 +327,28 @@ ch_status ch_resolver_master(ch_resolver *r, const char *task_type, int task_id,
 {
     uint64_t         mark = ch__fail_mark();
     char             master[CH_MASTER_BYTES] = "";
-    ch_resolver_self asked, mine;
-    ch_status rc = ch__want_given("asking for the master", "the resolver", r, "text", text);
+    ch_resolver_self requested, mine;
+    ch_status        rc = ch__want_given("resolver master", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
-        rc = take_asked(task_type, task_id, &asked);
+        rc = set_requested(task_type, task_id, &requested);
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &mine);
+        rc = ch__resolver_own_task(r, &mine);
     if (rc != CH_OK)
         return rc;
-    rc = ch__take_text("RPC layer", rpc_layer != NULL ? rpc_layer : mine.rpc_layer,
-                       asked.rpc_layer, sizeof(asked.rpc_layer));
+    rc = ch__copy_text("RPC layer", rpc_layer != NULL ? rpc_layer : mine.rpc_layer,
+                       requested.rpc_layer, sizeof(requested.rpc_layer));
     if (rc == CH_OK)
         rc = r->ops->master != NULL
-                 ? said(r, mark, r->ops->master(r->self, &asked, &mine, master))
-                 : usual_master(r, &asked, &mine, master);
+                 ? check_callback(r, mark, r->ops->master(r->self, &requested, &mine, master))
+                 : default_master(r, &requested, &mine, master);
     master[sizeof(master) - 1] = '\0';
-    return rc == CH_OK ? give_text("master", master, text, size) : rc;
+    return rc == CH_OK ? store_text("master", master, text, size) : rc;
 }
 
 /* ---- accelerators ---- */
 
+/* Adds a device of this type to the counts. */
 static ch_status count_device(const char *type, ch_accelerators *out)
 {
     int i = 0;
@@ -379,19 +390,19 @@ ch_status ch_resolver_num_accelerators(ch_resolver *r, const char *task_type, in
                                        ch_accelerators *out)
 {
     uint64_t         mark = ch__fail_mark();
-    ch_resolver_self asked, mine;
+    ch_resolver_self requested, mine;
     ch_accelerators  found = {0};
     ch_status rc = ch__want_given("counting accelerators", "the resolver", r, "out", out);
 
     if (rc == CH_OK)
-        rc = take_asked(task_type, task_id, &asked);
+        rc = set_requested(task_type, task_id, &requested);
     if (rc == CH_OK)
-        rc = ch__resolver_mine(r, &mine);
+        rc = ch__resolver_own_task(r, &mine);
     if (rc != CH_OK)
         return rc;
     rc = r->ops->accelerators != NULL
-             ? said(r, mark, r->ops->accelerators(r->self, &asked, &mine, &found))
-             : ch__count_accelerators(&asked, &found);
+             ? check_callback(r, mark, r->ops->accelerators(r->self, &requested, &mine, &found))
+             : ch__count_accelerators(&requested, &found);
     if (rc == CH_OK)
         *out = found;
     return rc;

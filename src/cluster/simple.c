@@ -1,4 +1,6 @@
-/* cluster/simple.c -- a cluster that the program has.   SPDX-License-Identifier: Apache-2.0 */
+/* cluster/simple.c -- ch_resolver_simple: a cluster that the program gives.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "cluster/resolver.h"
 
@@ -16,26 +18,27 @@ static ch_status simple_cluster(void *self, ch_cluster **out)
 
 static ch_status simple_self(void *self, ch_resolver_self *out)
 {
-    (void)self, (void)out; /* only the program says */
+    (void)self, (void)out; /* only the program sets the task */
     return CH_OK;
 }
 
-/* A task only if all of it is asked for: this process's own is not looked at. */
-static ch_status simple_master(void *self, const ch_resolver_self *asked,
+/* Writes the address of the requested task if both type and id are given, else the `master` of
+ * the options. The task of this process does not count. */
+static ch_status simple_master(void *self, const ch_resolver_self *requested,
                                const ch_resolver_self *mine, char text[CH_MASTER_BYTES])
 {
     simple *s = self;
 
     (void)mine;
-    if (asked->task_type[0] != '\0' && asked->task_id >= 0)
-        return ch__task_master(s->cluster, asked, text);
-    return ch__take_text("master", s->master, text, CH_MASTER_BYTES);
+    if (requested->task_type[0] != '\0' && requested->task_id >= 0)
+        return ch__task_master(s->cluster, requested, text);
+    return ch__copy_text("master", s->master, text, CH_MASTER_BYTES);
 }
 
-static ch_status simple_accelerators(void *self, const ch_resolver_self *asked,
+static ch_status simple_accelerators(void *self, const ch_resolver_self *requested,
                                      const ch_resolver_self *mine, ch_accelerators *out)
 {
-    (void)asked, (void)mine;
+    (void)requested, (void)mine;
     *out = ((simple *)self)->accelerators;
     return CH_OK;
 }
@@ -60,7 +63,7 @@ ch_status ch_resolver_simple(ch_cluster *c, const ch_simple_options *opt, ch_res
         return rc;
     if (opt != NULL && (opt->accelerators.n < 0 || opt->accelerators.n > CH_ACCELERATOR_TYPES))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "a resolver of a cluster: accelerators of %d types",
+                        "a resolver of a cluster: accelerators.n is %d, which is out of range",
                         opt->accelerators.n);
     s = ch__calloc(1, sizeof(*s));
     if (s == NULL)
@@ -68,7 +71,7 @@ ch_status ch_resolver_simple(ch_cluster *c, const ch_simple_options *opt, ch_res
     if (opt != NULL) {
         s->accelerators = opt->accelerators;
         if (opt->master != NULL)
-            rc = ch__take_text("master", opt->master, s->master, sizeof(s->master));
+            rc = ch__copy_text("master", opt->master, s->master, sizeof(s->master));
     }
     if (rc == CH_OK)
         rc = ch_resolver_new(&simple_ops, s, opt != NULL ? &opt->mine : NULL, out);

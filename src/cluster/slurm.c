@@ -1,7 +1,13 @@
-/* cluster/slurm.c -- a step that Slurm started.
+/* cluster/slurm.c -- ch_resolver_slurm: the cluster of a Slurm job step.
  *
- * Ranks are dealt to hosts in the order of the list: all of the first host, then all of the second (block), or one
- * of each in turn (cyclic), as SLURM_DISTRIBUTION says. Task k of a host listens at the k-th port.
+ * struct slurm holds the options of the resolver, struct step the state of the environment,
+ * which is read again for every query. Ranks are assigned to the hosts in the order of the host
+ * list. SLURM_DISTRIBUTION decides the order: block (all ranks of the first host, then all of
+ * the second) or cyclic (a rank for each host in turn). Task k of a host listens on port
+ * port_base + k. The jobs of the options, sorted by name, get consecutive ranks.
+ *
+ * The resolver reports the task of this process only after the cluster was queried
+ * (was_resolved).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -16,29 +22,30 @@
 #include "tensor/print.h"
 
 typedef struct slurm {
-    ch_arena        arena; /* of names */
+    ch_arena        arena; /* memory of the names */
     int             n_jobs;
-    ch_slurm_count *job;     /* by name; 0: all are workers */
-    int             n_hosts; /* 0: the environment says it */
+    ch_slurm_count *job;     /* sorted by name; n_jobs is 0: all tasks are workers */
+    int             n_hosts; /* 0: the hosts of SLURM_STEP_NODELIST */
     ch_slurm_count *host;
     int             port_base, tasks_per_node, gpus_per_node, gpus_per_task;
-    atomic_bool was_asked; /* for the cluster: from then on it is known which task this is */
+    /* True after the cluster was queried. Only then does the resolver report its own task. */
+    atomic_bool was_resolved;
 } slurm;
 
-/* A rank of the step. */
+/* The location of a rank. */
 typedef struct rank {
     const char *host;
-    int         k; /* of the tasks of its host */
+    int         k; /* index among the tasks of its host */
 } rank;
 
-/* What the environment says now. */
+/* The step that the environment describes. */
 typedef struct step {
     ch_arena        arena;
     int             n_hosts;
     ch_slurm_count *host;
-    int             n_ranks, most; /* in all, and on one host */
+    int             n_ranks, max_per_host; /* number of ranks, and their maximum on a host */
     rank           *rank;
-    int             own;
+    int             own; /* rank of this process */
 } step;
 
 static void drop_step(step *s)
@@ -50,13 +57,14 @@ static void drop_step(step *s)
 
 /* ---- the environment ---- */
 
+/* Reads an environment variable. Returns NOT_FOUND if it is not set. */
 static ch_status want_variable(const char *name, const char **out)
 {
-    *out = ch__variable(name);
+    *out = ch__env(name);
     return *out != NULL ? CH_OK
                         : ch__fail(CH_NOT_FOUND,
                                    "Slurm: %s not found in environment; start the program with "
-                                   "srun, or say what it would",
+                                   "srun, or set the variable",
                                    name);
 }
 
@@ -71,7 +79,8 @@ static ch_status want_number(const char *name, int *out)
     return rc;
 }
 
-/* The tasks of each host of the list. */
+/* Fills in s->host with the tasks of each host: tasks_per_node, or the list of the
+ * environment. */
 static ch_status count_tasks(const slurm *o, step *s, const ch_hosts *hosts)
 {
     const char *text;
@@ -87,7 +96,7 @@ static ch_status count_tasks(const slurm *o, step *s, const ch_hosts *hosts)
     if (rc == CH_OK && n != hosts->n)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "Slurm: SLURM_STEP_NODELIST has %d hosts, SLURM_STEP_TASKS_PER_NODE "
-                      "tasks for %d",
+                      "tasks for %d hosts",
                       hosts->n, n);
     for (int i = 0; i < hosts->n && rc == CH_OK; i++)
         s->host[i] = (ch_slurm_count){hosts->name[i], tasks[i]};
@@ -95,6 +104,7 @@ static ch_status count_tasks(const slurm *o, step *s, const ch_hosts *hosts)
     return rc;
 }
 
+/* Reads the hosts from the options or from the environment. */
 static ch_status read_hosts(const slurm *o, step *s)
 {
     const char *list;
@@ -122,46 +132,50 @@ static ch_status read_hosts(const slurm *o, step *s)
 
 /* ---- ranks ---- */
 
-/* Whether hosts take ranks in turn. Only these two ways to deal them are known without asking Slurm. */
-static ch_status read_distribution(bool *in_turn)
+/* Stores true if ranks are distributed cyclically, false for block. Other distributions are
+ * errors, because their order cannot be computed from the environment. */
+static ch_status read_distribution(bool *is_cyclic)
 {
-    const char *text = ch__variable_said("SLURM_DISTRIBUTION");
+    const char *text = ch__env_nonempty("SLURM_DISTRIBUTION");
     size_t      n = text != NULL ? strcspn(text, ":,") : 0;
 
-    *in_turn = n == 6 && strncmp(text, "cyclic", n) == 0;
-    if (n == 0 || *in_turn || (n == 5 && strncmp(text, "block", n) == 0) ||
+    *is_cyclic = n == 6 && strncmp(text, "cyclic", n) == 0;
+    if (n == 0 || *is_cyclic || (n == 5 && strncmp(text, "block", n) == 0) ||
         (n == 1 && text[0] == '*'))
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "Slurm: SLURM_DISTRIBUTION=\"%.40s\": ranks are dealt in a way that is not "
-                    "known here; use srun --distribution=block or cyclic",
+                    "Slurm: SLURM_DISTRIBUTION=\"%.40s\" is not supported; use srun "
+                    "--distribution=block or cyclic",
                     text);
 }
 
-static void deal(step *s, bool in_turn)
+/* Fills in s->rank. */
+static void assign_ranks(step *s, bool is_cyclic)
 {
     int n = 0;
 
-    if (in_turn)
-        for (int k = 0; k < s->most; k++)
+    if (is_cyclic)
+        for (int k = 0; k < s->max_per_host; k++)
             for (int i = 0; i < s->n_hosts; i++)
                 if (k < s->host[i].tasks)
                     s->rank[n++] = (rank){s->host[i].name, k};
-    if (!in_turn)
+    if (!is_cyclic)
         for (int i = 0; i < s->n_hosts; i++)
             for (int k = 0; k < s->host[i].tasks; k++)
                 s->rank[n++] = (rank){s->host[i].name, k};
 }
 
-static ch_status deal_ranks(step *s)
+/* Counts and assigns the ranks, and checks the rank of this process. */
+static ch_status make_ranks(step *s)
 {
     int64_t   total = 0;
-    bool      in_turn = false;
-    ch_status rc = read_distribution(&in_turn);
+    bool      is_cyclic = false;
+    ch_status rc = read_distribution(&is_cyclic);
 
     for (int i = 0; i < s->n_hosts; i++) {
         total += s->host[i].tasks;
-        s->most = s->host[i].tasks > s->most ? s->host[i].tasks : s->most;
+        s->max_per_host =
+            s->host[i].tasks > s->max_per_host ? s->host[i].tasks : s->max_per_host;
     }
     if (rc == CH_OK && total > CH_CLUSTER_TASKS)
         rc = ch__fail(CH_RESOURCE_EXHAUSTED, "Slurm: more than %d tasks", CH_CLUSTER_TASKS);
@@ -171,7 +185,7 @@ static ch_status deal_ranks(step *s)
     s->rank = ch__calloc((size_t)total + 1, sizeof(*s->rank));
     if (s->rank == NULL)
         return ch__fail_memory("a step of Slurm");
-    deal(s, in_turn);
+    assign_ranks(s, is_cyclic);
     if (s->own >= s->n_ranks)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "Slurm: SLURM_PROCID is %d, and there are %d tasks", s->own,
@@ -179,6 +193,7 @@ static ch_status deal_ranks(step *s)
     return CH_OK;
 }
 
+/* Reads the step. On success the caller must call drop_step. */
 static ch_status read_step(const slurm *o, step *out)
 {
     step      s = {0};
@@ -187,7 +202,7 @@ static ch_status read_step(const slurm *o, step *out)
     if (rc == CH_OK)
         rc = read_hosts(o, &s);
     if (rc == CH_OK)
-        rc = deal_ranks(&s);
+        rc = make_ranks(&s);
     if (rc == CH_OK)
         *out = s;
     else
@@ -197,7 +212,8 @@ static ch_status read_step(const slurm *o, step *out)
 
 /* ---- jobs ---- */
 
-/* The jobs of the step, by name. */
+/* Stores the jobs, sorted by name, in *out, borrowed. Without jobs in the options, all tasks
+ * are workers; `workers` is then the storage of that job. */
 static ch_status read_jobs(const slurm *o, ch_slurm_count *workers, int *n,
                            const ch_slurm_count **out)
 {
@@ -211,6 +227,7 @@ static ch_status read_jobs(const slurm *o, ch_slurm_count *workers, int *n,
     return want_number("SLURM_STEP_NUM_TASKS", &workers->tasks);
 }
 
+/* Returns FAILED_PRECONDITION unless the jobs have as many tasks as the step has ranks. */
 static ch_status check_jobs(int n, const ch_slurm_count *job, const step *s)
 {
     int64_t wanted = 0;
@@ -221,11 +238,12 @@ static ch_status check_jobs(int n, const ch_slurm_count *job, const step *s)
                ? CH_OK
                : ch__fail(CH_FAILED_PRECONDITION,
                           "Slurm: Requested %lld tasks but %s%d were assigned: srun's --ntasks "
-                          "is to "
-                          "be the sum of the jobs' tasks",
+                          "must be the "
+                          "sum of the jobs' tasks",
                           (long long)wanted, wanted > s->n_ranks ? "only " : "", s->n_ranks);
 }
 
+/* Creates the cluster. Each job gets the next ranks. */
 static ch_status make_cluster(const slurm *o, step *s, int n, const ch_slurm_count *job,
                               ch_cluster **out)
 {
@@ -269,7 +287,7 @@ static ch_status slurm_cluster(void *self, ch_cluster **out)
     if (rc == CH_OK)
         rc = make_cluster(o, &s, n, job, out);
     if (rc == CH_OK)
-        atomic_store_explicit(&o->was_asked, true, memory_order_relaxed);
+        atomic_store_explicit(&o->was_resolved, true, memory_order_relaxed);
     drop_step(&s);
     return rc;
 }
@@ -280,9 +298,9 @@ static ch_status slurm_self(void *self, ch_resolver_self *out)
     ch_slurm_count        workers;
     const ch_slurm_count *job;
     int                   n = 0, own = 0;
-    ch_status rc = ch__take_text("RPC layer", "grpc", out->rpc_layer, sizeof(out->rpc_layer));
+    ch_status rc = ch__copy_text("RPC layer", "grpc", out->rpc_layer, sizeof(out->rpc_layer));
 
-    if (rc != CH_OK || !atomic_load_explicit(&o->was_asked, memory_order_relaxed))
+    if (rc != CH_OK || !atomic_load_explicit(&o->was_resolved, memory_order_relaxed))
         return rc;
     rc = want_number("SLURM_PROCID", &own);
     if (rc == CH_OK)
@@ -290,15 +308,15 @@ static ch_status slurm_self(void *self, ch_resolver_self *out)
     for (int i = 0; i < n && rc == CH_OK; own -= job[i++].tasks)
         if (own < job[i].tasks) {
             out->task_id = own;
-            return ch__take_text("job", job[i].name, out->task_type, sizeof(out->task_type));
+            return ch__copy_text("job", job[i].name, out->task_type, sizeof(out->task_type));
         }
     return rc;
 }
 
-static ch_status slurm_accelerators(void *self, const ch_resolver_self *asked,
+static ch_status slurm_accelerators(void *self, const ch_resolver_self *requested,
                                     const ch_resolver_self *mine, ch_accelerators *out)
 {
-    (void)asked, (void)mine;
+    (void)requested, (void)mine;
     *out = (ch_accelerators){1, {{"GPU", ((slurm *)self)->gpus_per_task}}};
     return CH_OK;
 }
@@ -313,7 +331,7 @@ static void slurm_close(void *self)
     ch__free(o);
 }
 
-/* NULL: the address of the task that was asked for, or of this one. */
+/* `master` is NULL: the address of the requested task, or of this task. */
 static const ch_resolver_ops slurm_ops = {"Slurm", slurm_cluster,      slurm_self,
                                           NULL,    slurm_accelerators, slurm_close};
 
@@ -335,30 +353,34 @@ ch_status ch_resolver_slurm_gpus(ch_resolver *r, char *text, size_t size)
     for (int i = 0; i < o->gpus_per_task; i++)
         ch__text_add(&t, "%s%d", i > 0 ? "," : "", s.rank[s.own].k * o->gpus_per_task + i);
     if (t.used >= size)
-        rc = ch__fail(CH_OUT_OF_RANGE, "GPUs of a task: %zu bytes are needed, %zu are there",
+        rc = ch__fail(CH_OUT_OF_RANGE,
+                      "GPUs of a task: %zu bytes are needed, and the buffer has %zu",
                       t.used + 1, size);
     drop_step(&s);
     return rc;
 }
 
-/* ---- making it ---- */
+/* ---- creation ---- */
 
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const ch_slurm_count *)a)->name, ((const ch_slurm_count *)b)->name);
 }
 
-static ch_status copy_counts(slurm *o, const char *what, int n, const ch_slurm_count *from,
+/* Copies a list of jobs or hosts. `label` is "job" or "host", for messages. */
+static ch_status copy_counts(slurm *o, const char *label, int n, const ch_slurm_count *from,
                              ch_slurm_count **out)
 {
     if (n < 0 || n > CH_CLUSTER_TASKS || (n > 0 && from == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: %d %ss", n, what);
+        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: %d %ss: wrong number, or the list is NULL",
+                        n, label);
     *out = ch__calloc((size_t)n + 1, sizeof(**out));
     if (*out == NULL)
         return ch__fail_memory("a resolver");
     for (int i = 0; i < n; i++) {
         if (from[i].name == NULL || from[i].tasks < 0 || from[i].tasks > CH_CLUSTER_TASKS)
-            return ch__fail(CH_INVALID_ARGUMENT, "Slurm: %s %d has no name, or %d tasks", what,
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "Slurm: %s %d has no name, or a wrong number of tasks (%d)", label,
                             i, from[i].tasks);
         (*out)[i] = (ch_slurm_count){ch__arena_strdup(&o->arena, from[i].name), from[i].tasks};
         if ((*out)[i].name == NULL)
@@ -367,7 +389,7 @@ static ch_status copy_counts(slurm *o, const char *what, int n, const ch_slurm_c
     return CH_OK;
 }
 
-static ch_status take_options(slurm *o, const ch_slurm_options *opt)
+static ch_status copy_options(slurm *o, const ch_slurm_options *opt)
 {
     ch_status rc = copy_counts(o, "job", opt->n_jobs, opt->job, &o->job);
 
@@ -381,18 +403,24 @@ static ch_status take_options(slurm *o, const ch_slurm_options *opt)
     o->port_base = opt->port_base != 0 ? opt->port_base : 8888;
     o->tasks_per_node = opt->tasks_per_node;
     if (o->port_base < 1 || o->port_base > 65535)
-        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: port_base is %d", opt->port_base);
+        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: port_base is %d, want 1 to 65535",
+                        opt->port_base);
     if (opt->tasks_per_node < 0 || opt->tasks_per_node > CH_CLUSTER_TASKS)
-        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: tasks_per_node is %d",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "Slurm: tasks_per_node is %d, which is out of range",
                         opt->tasks_per_node);
     if (opt->gpus_per_node < CH_OFF || opt->gpus_per_task < CH_OFF ||
         opt->gpus_per_node > CH_CLUSTER_TASKS || opt->gpus_per_task > CH_CLUSTER_TASKS)
-        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: %d GPUs a node, %d a task",
-                        opt->gpus_per_node, opt->gpus_per_task);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "Slurm: gpus_per_node is %d and gpus_per_task is %d; want CH_OFF, or 0 or more",
+            opt->gpus_per_node, opt->gpus_per_task);
     return CH_OK;
 }
 
-static ch_status divide_gpus(slurm *o, const ch_slurm_options *opt, int most)
+/* Sets the numbers of GPUs per node and per task. max_per_host is the maximum number of tasks
+ * on a host. */
+static ch_status divide_gpus(slurm *o, const ch_slurm_options *opt, int max_per_host)
 {
     ch_status rc = CH_OK;
 
@@ -404,20 +432,22 @@ static ch_status divide_gpus(slurm *o, const ch_slurm_options *opt, int most)
         return rc;
     if (opt->gpus_per_task > 0)
         o->gpus_per_task = opt->gpus_per_task;
-    else if (opt->gpus_per_task == 0 && most > 0)
-        o->gpus_per_task = o->gpus_per_node / most;
-    if ((int64_t)most * o->gpus_per_task > o->gpus_per_node)
+    else if (opt->gpus_per_task == 0 && max_per_host > 0)
+        o->gpus_per_task = o->gpus_per_node / max_per_host;
+    if ((int64_t)max_per_host * o->gpus_per_task > o->gpus_per_node)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "Slurm: Requested more GPUs per node than available: %d tasks of %d, "
                         "and there are %d",
-                        most, o->gpus_per_task, o->gpus_per_node);
-    if (o->port_base + most - 1 > 65535)
-        return ch__fail(CH_INVALID_ARGUMENT, "Slurm: %d tasks on a host from port %d", most,
-                        o->port_base);
+                        max_per_host, o->gpus_per_task, o->gpus_per_node);
+    if (o->port_base + max_per_host - 1 > 65535)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "Slurm: ports above 65535 (%d tasks on a host, port_base %d)",
+                        max_per_host, o->port_base);
     return CH_OK;
 }
 
-/* Reads the step once, so that what is wrong is known now. */
+/* Reads the step when the resolver is created, so that errors of the environment appear at
+ * once. */
 static ch_status check_step(slurm *o, const ch_slurm_options *opt)
 {
     step                  s;
@@ -430,7 +460,7 @@ static ch_status check_step(slurm *o, const ch_slurm_options *opt)
         return rc;
     rc = read_jobs(o, &workers, &n, &job);
     if (rc == CH_OK)
-        rc = divide_gpus(o, opt, s.most);
+        rc = divide_gpus(o, opt, s.max_per_host);
     if (rc == CH_OK)
         rc = check_jobs(n, job, &s);
     drop_step(&s);
@@ -439,18 +469,18 @@ static ch_status check_step(slurm *o, const ch_slurm_options *opt)
 
 ch_status ch_resolver_slurm(const ch_slurm_options *opt, ch_resolver **out)
 {
-    static const ch_slurm_options usual;
+    static const ch_slurm_options default_options;
     slurm                        *o;
     ch_status rc = ch__want_given("a resolver of Slurm", "out", out, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
     if (opt == NULL)
-        opt = &usual;
+        opt = &default_options;
     o = ch__calloc(1, sizeof(*o));
     if (o == NULL)
         return ch__fail_memory("a resolver");
-    rc = take_options(o, opt);
+    rc = copy_options(o, opt);
     if (rc == CH_OK)
         rc = check_step(o, opt);
     if (rc == CH_OK)

@@ -1,4 +1,7 @@
-/* cluster/union.c -- several resolvers, each of which knows a part of the job.
+/* cluster/union.c -- ch_resolver_union: merges the clusters of several resolvers.
+ *
+ * All other queries are passed to the first resolver: the task of this process, the
+ * accelerators, and the default master.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -7,12 +10,13 @@
 #include "cluster/resolver.h"
 
 typedef struct merged {
-    int           n;
-    ch_resolver **part;
+    int           n;    /* number of resolvers */
+    ch_resolver **part; /* referenced */
 } merged;
 
 /* ---- merging clusters ---- */
 
+/* State of a merge. The job lists are in the arena. */
 typedef struct merger {
     ch_arena        arena;
     int             n;
@@ -21,8 +25,9 @@ typedef struct merger {
     ch_cluster_job *job;
 } merger;
 
-/* Tasks of all clusters in one job: their numbers, if a part has numbers of its own; else one after the
- * other. A part without tasks says nothing of either. */
+/* Appends a job with the tasks of all clusters. The tasks are numbered consecutively if the
+ * numbers of every part are 0 to n - 1; otherwise all tasks keep their numbers. A part without
+ * tasks does not count. */
 static ch_status merge_job(merger *m, const char *name)
 {
     ch_cluster_job job = {.name = name};
@@ -99,10 +104,10 @@ static ch_status union_cluster(void *self, ch_cluster **out)
 
 static ch_status union_self(void *self, ch_resolver_self *out)
 {
-    return ch__resolver_mine(((merged *)self)->part[0], out);
+    return ch__resolver_own_task(((merged *)self)->part[0], out);
 }
 
-static ch_status union_master(void *self, const ch_resolver_self *asked,
+static ch_status union_master(void *self, const ch_resolver_self *requested,
                               const ch_resolver_self *mine, char text[CH_MASTER_BYTES])
 {
     merged     *u = self;
@@ -110,24 +115,24 @@ static ch_status union_master(void *self, const ch_resolver_self *asked,
     ch_status   rc;
 
     (void)mine;
-    if (asked->task_type[0] == '\0' || asked->task_id < 0)
-        return ch_resolver_master(u->part[0],
-                                  asked->task_type[0] != '\0' ? asked->task_type : NULL,
-                                  asked->task_id, asked->rpc_layer, text, CH_MASTER_BYTES);
+    if (requested->task_type[0] == '\0' || requested->task_id < 0)
+        return ch_resolver_master(
+            u->part[0], requested->task_type[0] != '\0' ? requested->task_type : NULL,
+            requested->task_id, requested->rpc_layer, text, CH_MASTER_BYTES);
     rc = union_cluster(self, &c);
     if (rc == CH_OK)
-        rc = ch__task_master(c, asked, text);
+        rc = ch__task_master(c, requested, text);
     ch_cluster_unref(c);
     return rc;
 }
 
-static ch_status union_accelerators(void *self, const ch_resolver_self *asked,
+static ch_status union_accelerators(void *self, const ch_resolver_self *requested,
                                     const ch_resolver_self *mine, ch_accelerators *out)
 {
     (void)mine;
-    return ch_resolver_num_accelerators(((merged *)self)->part[0],
-                                        asked->task_type[0] != '\0' ? asked->task_type : NULL,
-                                        asked->task_id, out);
+    return ch_resolver_num_accelerators(
+        ((merged *)self)->part[0],
+        requested->task_type[0] != '\0' ? requested->task_type : NULL, requested->task_id, out);
 }
 
 static void union_close(void *self)

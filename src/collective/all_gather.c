@@ -1,8 +1,12 @@
-/* collective/all_gather.c -- the op: what all replicas have, one after another along an axis, on each;
- * and reduce_scatter, its gradient.
+/* collective/all_gather.c -- the op all_gather, and reduce_scatter, which is its gradient.
  *
- * Several arrays go together: they have as many elements along the axis as each other, here and after it.
- * How many that will be is known once all replicas' sizes are: until then it is a new symbol.
+ * all_gather concatenates the values of all replicas along an axis, on every replica.
+ * reduce_scatter adds the values of all replicas, and returns this replica's part of the sum.
+ * The kernels call group.h.
+ *
+ * A call gathers several arrays. They must have equal sizes along the axis, before and after.
+ * The gathered size is known when the sizes of all replicas are; while the step is recorded it
+ * is a new symbol.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -17,8 +21,8 @@
 
 typedef struct all_gather_attrs {
     int64_t axis;
-    ch_dims total; /* one size, where it is known what the sizes add up to; else none */
-    double  timeout_seconds; /* 0: as the group says */
+    ch_dims total;           /* rank 1: the gathered size, if known; rank 0: unknown */
+    double  timeout_seconds; /* 0: the group's option */
 } all_gather_attrs;
 
 static const ch_attr all_gather_rows[] = {
@@ -28,7 +32,8 @@ static const ch_attr all_gather_rows[] = {
     CH_ATTR_END,
 };
 
-/* Elements along the axis on all replicas; while recording a symbol, unless the call has a name for it. */
+/* Returns the gathered size of the axis. While the step is recorded, that is attrs.total or
+ * else a new symbol. Later it is the sum over the replicas, which must equal attrs.total. */
 static ch_status size_of_all(ch_infer *c, int axis, ch_dim *out)
 {
     const ch_dims *total = &((const all_gather_attrs *)c->attrs)->total;
@@ -42,15 +47,16 @@ static ch_status size_of_all(ch_infer *c, int axis, ch_dim *out)
     }
     for (int r = 0; r < c->n_peers; r++)
         if (__builtin_add_overflow(sum, c->peer[r][0].dim[axis].n, &sum))
-            return ch__infer_fail(c, "axis %d would have more elements than 63 bits can count",
+            return ch__infer_fail(c, "the gathered size of axis %d does not fit in 63 bits",
                                   axis);
     *out = ch__dim(sum);
     if (total->rank == 1 && !ch__dim_same(*out, total->dim[0]))
-        return ch__infer_fail(c, "the sizes of axis %d add up to %lld, not to %s", axis,
+        return ch__infer_fail(c, "the sizes of axis %d add up to %lld (want %s)", axis,
                               (long long)sum, ch__dim_text(c, total->dim[0]));
     return CH_OK;
 }
 
+/* Checks that the replicas' shapes of input i are equal except in the axis. */
 static ch_status check_peers(const ch_infer *c, int i, int axis)
 {
     for (int r = 1; r < c->n_peers; r++)
@@ -90,9 +96,9 @@ static ch_status all_gather_infer(ch_infer *c)
     if (rc == CH_OK && (c->n_in < 1 || c->n_in > CH_MAX_OUT))
         rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
     if (rc == CH_OK && a->total.rank > 1)
-        rc = ch__infer_fail(c, "%d sizes of one axis", a->total.rank);
+        rc = ch__infer_fail(c, "total has %d sizes (want 0 or 1)", a->total.rank);
     if (rc == CH_OK && !(a->timeout_seconds >= 0))
-        rc = ch__infer_fail(c, "a timeout of %g s", a->timeout_seconds);
+        rc = ch__infer_fail(c, "timeout of %g s (want 0 or more)", a->timeout_seconds);
     for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = check_array(c, i, axis);
     if (rc == CH_OK)
@@ -110,11 +116,11 @@ static ch_status all_gather_infer(ch_infer *c)
 
 typedef struct join_state {
     ch_join join;
-    int64_t total; /* reduce_scatter: bytes of a run of the input */
-    int64_t run[];
+    int64_t total; /* reduce_scatter: bytes of a segment of the input */
+    int64_t run[]; /* ch_join.run: bytes of a segment of each array */
 } join_state;
 
-/* What comes before the axis is runs; what is in one is the rest. */
+/* Returns the number of segments: the product of the axes before the gathered axis. */
 static int64_t runs_of(const ch_dims *d, int axis)
 {
     int64_t runs = 1;
@@ -124,6 +130,7 @@ static int64_t runs_of(const ch_dims *d, int axis)
     return runs;
 }
 
+/* Returns the bytes of a segment: the product of the gathered axis and the axes after it. */
 static int64_t run_bytes(const ch_node *x, int axis)
 {
     int64_t bytes = (int64_t)ch_dtype_bytes(x->dtype);
@@ -142,7 +149,8 @@ static join_state *new_state(ch_prep *p, int n)
     return s;
 }
 
-/* Where all of it is this replica's, it is where it is. */
+/* Lets output i use the memory of input i. The planner does so only if both have the same size,
+ * which means that the other replicas have no elements. */
 static ch_status all_gather_prepare(const ch_node *n, ch_prep *p)
 {
     const all_gather_attrs *a = n->attrs;
@@ -192,11 +200,11 @@ const ch_op ch__op_all_gather = {
     .kernels = (const ch_kernel *const[]){&all_gather_shared, NULL},
 };
 
-/* ---- reduce_scatter: the sum over the replicas, and of that what is this replica's ---- */
+/* ---- reduce_scatter: this replica's part of the sum over the replicas ---- */
 
 typedef struct scatter_attrs {
     int64_t axis;
-    ch_dims size; /* one: of this replica's share along the axis */
+    ch_dims size; /* rank 1: size of this replica's share along the axis */
 } scatter_attrs;
 
 static const ch_attr scatter_rows[] = {
@@ -205,7 +213,8 @@ static const ch_attr scatter_rows[] = {
     CH_ATTR_END,
 };
 
-/* That the shares add up is seen when replicas meet: a rule sees the others' inputs alone. */
+/* ch__group_reduce_scatter checks that the shares add up to the input, because shape inference
+ * has the inputs of the other replicas, but not their shares. */
 static ch_status reduce_scatter_infer(ch_infer *c)
 {
     const scatter_attrs *a = c->attrs;
@@ -217,8 +226,9 @@ static ch_status reduce_scatter_infer(ch_infer *c)
     if (!ch__can_accumulate(c->dtype[0]))
         return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[0]));
     if (a->axis < 0 || a->axis >= d.rank || a->size.rank != 1)
-        return ch__infer_fail(c, "axis %lld of an array of rank %d", (long long)a->axis,
-                              d.rank);
+        return ch__infer_fail(
+            c, "axis %lld of an array of rank %d is invalid, or `size` is not a single size",
+            (long long)a->axis, d.rank);
     for (int r = 1; r < c->n_peers; r++)
         if (!ch__dims_same(&c->peer[0][0], &c->peer[r][0]))
             return ch__infer_fail(c,
@@ -281,7 +291,8 @@ const ch_op ch__op_reduce_scatter = {
     .kernels = (const ch_kernel *const[]){&reduce_scatter_shared, NULL},
 };
 
-/* What each replica had is in every replica's result: its share of the sum of what they ask for. */
+/* Every replica's output contains the input of each replica. So the gradient of an input is its
+ * share of the sum of the output gradients. */
 static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     int64_t axis = ((const all_gather_attrs *)n->attrs)->axis;
@@ -297,8 +308,8 @@ static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
 
 /* ---- recording ---- */
 
-/* The error sticks. */
-static void refuse_sparse(const void *caller, const ch_node *x)
+/* Records the error in the step. */
+static void fail_sparse(const void *caller, const ch_node *x)
 {
     ch__step_record_error(
         ch_node_step(x),
@@ -311,34 +322,34 @@ static void refuse_sparse(const void *caller, const ch_node *x)
 ch_node *ch_all_gather(ch_node *x, int axis)
 {
     if (ch__is_sparse(x)) {
-        refuse_sparse(__builtin_return_address(0), x);
+        fail_sparse(__builtin_return_address(0), x);
         return NULL;
     }
     return ch__node(&ch__op_all_gather, &(all_gather_attrs){.axis = axis}, 1, &x);
 }
 
-/* True if it is known that they have, and so will have, as many elements along the axis. */
+/* Returns true if the sizes along the axis are known to be equal on every replica. */
 static bool go_together(const ch_node *a, const ch_node *b, int axis)
 {
     return a != NULL && b != NULL && !ch__is_sparse(b) && axis >= 0 && axis < a->dims.rank &&
            axis < b->dims.rank && ch__dim_same(a->dims.dim[axis], b->dims.dim[axis]);
 }
 
-/* Array `first` and those after it that go with it. */
+/* Gathers array `first` together with the later arrays of equal size along the axis. */
 static void gather_from(const void *caller, int first, int n, ch_node *const *x, int axis,
                         ch_node **out)
 {
     ch_node *in[CH_MAX_OUT] = {x[first]}, *y;
-    int      place[CH_MAX_OUT] = {first}, m = 1;
+    int      index[CH_MAX_OUT] = {first}, m = 1;
 
     for (int i = first + 1; i < n && m < CH_MAX_OUT; i++)
         if (out[i] == NULL && go_together(x[first], x[i], axis)) {
             in[m] = x[i];
-            place[m++] = i;
+            index[m++] = i;
         }
     y = ch__node_at(caller, &ch__op_all_gather, &(all_gather_attrs){.axis = axis}, m, in);
     for (int k = 0; k < m && y != NULL; k++)
-        out[place[k]] = ch__out(y, k);
+        out[index[k]] = ch__out(y, k);
 }
 
 void ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out)
@@ -351,7 +362,7 @@ void ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out)
         out[i] = NULL;
     for (int i = 0; i < n; i++)
         if (ch__is_sparse(x[i]))
-            refuse_sparse(caller, x[i]);
+            fail_sparse(caller, x[i]);
         else if (out[i] == NULL)
             gather_from(caller, i, n, x, axis, out);
 }

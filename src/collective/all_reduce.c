@@ -1,8 +1,12 @@
-/* collective/all_reduce.c -- the op: the sum or mean of values over the replicas, on each.
+/* collective/all_reduce.c -- the op all_reduce: the sum or mean of values over the replicas.
  *
- * Several arrays go together: replicas meet once for all of them. The op is there in two halves too, so that a
- * replica can compute while it would wait for others: all_reduce_begin gives arrays that nobody may look at, and
- * all_reduce_end gives what has become of them.
+ * A call reduces several arrays with the same barriers. The op also exists as two ops, so that
+ * a replica can compute while it would wait for others: all_reduce_begin returns arrays that
+ * must not be read, and all_reduce_end returns the sums. The kernels call group.h. Without a
+ * group (a single replica) the sum is the input.
+ *
+ * packs.c and the strategies record these ops through collective.h; ch_all_reduce is the
+ * public function.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -15,8 +19,8 @@
 #include "ops/ops.h"
 
 typedef struct all_reduce_attrs {
-    int64_t op; /* ch_reduce_op: 0 sum, 1 mean, on the wire too */
-    /* Of ch_communication_options, likewise. 0: as the group says. */
+    int64_t op; /* ch_reduce_op: 0 sum, 1 mean; these numbers are encoded in graphs */
+    /* Fields of ch_communication_options. 0: the group's option. */
     int64_t implementation;
     double  timeout_seconds;
 } all_reduce_attrs;
@@ -42,8 +46,9 @@ static ch_status check_array(const ch_infer *c, int i)
     if (!ch__can_accumulate(c->dtype[i]))
         return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[i]));
     if (a->op == CH_MEAN && !ch_dtype_is_float(c->dtype[i]))
-        return ch__infer_fail(c, "the mean of %s is not one; cast to a float type first",
-                              ch_dtype_name(c->dtype[i]));
+        return ch__infer_fail(
+            c, "the mean of %s values is not of that type; cast to a float type first",
+            ch_dtype_name(c->dtype[i]));
     for (int r = 1; r < c->n_peers; r++)
         if (!ch__dims_same(&c->peer[0][i], &c->peer[r][i]))
             return ch__infer_fail(c,
@@ -53,7 +58,7 @@ static ch_status check_array(const ch_infer *c, int i)
     return CH_OK;
 }
 
-/* It gives as many as it is given, of the same shapes. */
+/* Sets the outputs to the types and shapes of the inputs. */
 static ch_status like_inputs(ch_infer *c)
 {
     ch_status rc = CH_OK;
@@ -75,8 +80,9 @@ static ch_status all_reduce_infer(ch_infer *c)
                               (long long)a->op);
     if (a->implementation < CH_CROSS_AUTO || a->implementation > CH_CROSS_RING ||
         !(a->timeout_seconds >= 0))
-        return ch__infer_fail(c, "implementation %lld with a timeout of %g s is none",
-                              (long long)a->implementation, a->timeout_seconds);
+        return ch__infer_fail(
+            c, "implementation %lld and timeout %g s (want a ch_cross_device, and 0 or more)",
+            (long long)a->implementation, a->timeout_seconds);
     for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = check_array(c, i);
     return rc == CH_OK ? like_inputs(c) : rc;
@@ -87,7 +93,7 @@ typedef struct all_reduce_state {
     ch_addend  array[];
 } all_reduce_state;
 
-/* The second half has no attributes, and does not need any. */
+/* all_reduce_end has no attributes: its kernel uses the arrays only. */
 static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
 {
     const all_reduce_attrs *a = n->attrs;
@@ -103,11 +109,12 @@ static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
     }
     for (int i = 0; i < n->n_in; i++) {
         s->array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
-        p->over[i] = i < CH_TOGETHER ? 1u << i : 0;
+        p->over[i] = i < CH_PACK_MAX ? 1u << i : 0;
     }
     return CH_OK;
 }
 
+/* Copies the inputs to the outputs. */
 static void copy_in(const ch_call *c, const ch_addends *s)
 {
     for (int i = 0; i < s->n; i++)
@@ -127,7 +134,8 @@ static ch_status all_reduce_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* The sum's derivative with respect to any one replica's value is what all of them ask for. */
+/* The gradient of an input is the sum (or mean) of the gradients of the output over all
+ * replicas, because every replica's output depends on it. */
 static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const all_reduce_attrs  *a = n->attrs;
@@ -146,7 +154,7 @@ static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
             din[i] = sum[--wanted];
 }
 
-/* Of one array: several have nothing to do with each other. */
+/* Elementwise if there is a single array. Several arrays have no axis in common. */
 static ch_status all_reduce_factors(const ch_node *n, ch_factors *f)
 {
     return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
@@ -169,9 +177,10 @@ const ch_op ch__op_all_reduce = {
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 
-/* ---- in two halves ---- */
+/* ---- the op in two halves ---- */
 
-/* What it was given may be gone before the sum is: only what it gives is kept for it. */
+/* Copies the inputs to the outputs and reduces those in place, because the planner keeps only
+ * the outputs in memory until all_reduce_end. */
 static ch_status begin_run(const ch_call *c, ch_piece t)
 {
     const all_reduce_state *s = c->state;
@@ -211,7 +220,7 @@ static ch_status end_run(const ch_call *c, ch_piece t)
     return rc;
 }
 
-/* What is asked for is asked of the first half, as it is. */
+/* Passes the gradients on to all_reduce_begin. */
 static void end_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
@@ -232,9 +241,10 @@ const ch_op ch__op_all_reduce_end = {
     .kernels = (const ch_kernel *const[]){&end_shared, NULL},
 };
 
-/* ---- for recording ---- */
+/* ---- recording ---- */
 
-/* The sum over the replicas as a mean. An integer sum is exact, and rounded once. */
+/* Divides a sum by the number of replicas. A sum of integers is exact, and is rounded once,
+ * by the division. */
 static ch_node *divide_sum(ch_node *sum, ch_dtype to)
 {
     ch_node *n = ch_step_replica_count(ch_node_step(sum));
@@ -244,7 +254,7 @@ static ch_node *divide_sum(ch_node *sum, ch_dtype to)
     return ch_cast(ch_div(ch_cast(sum, CH_F64), n), to);
 }
 
-/* A sparse one stays so: the sum has the rows of all. */
+/* Reduces a sparse gradient, which stays sparse: gathers the ids and rows of all replicas. */
 static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x, double timeout_seconds)
 {
     ch_node *in[2] = {x->head->in[0], x->head->in[1]}, *out[2];
@@ -287,7 +297,7 @@ void ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *c
 {
     all_reduce_attrs a = attrs_of(op, how);
     ch_node         *y = ch__node_at(caller, &ch__op_all_reduce_begin, &a, n, x);
-    ch_node         *begun[CH_TOGETHER];
+    ch_node         *begun[CH_PACK_MAX];
 
     for (int i = 0; y != NULL && i < n; i++)
         begun[i] = ch__out(y, i);

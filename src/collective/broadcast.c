@@ -1,7 +1,9 @@
-/* collective/broadcast.c -- the op: what replica 0 has, on each; and reduce_to_first, its gradient.
+/* collective/broadcast.c -- the op broadcast, and reduce_to_first, which is its gradient.
  *
- * Only replica 0's is looked at, so the others need not have its shape. Several arrays go together: those that have
- * as many rows as each other have so after it too.
+ * broadcast returns replica 0's values on every replica. The other replicas' inputs are not
+ * read, so they may have other shapes. A call broadcasts several arrays: inputs with equal
+ * numbers of rows have outputs with equal numbers of rows. reduce_to_first returns the sum over
+ * the replicas on replica 0, and zeros on the others. The kernels call group.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -15,7 +17,7 @@
 #include "ops/ops.h"
 
 typedef struct broadcast_attrs {
-    bool    is_known; /* what replica 0's shape is: that of the one array */
+    bool    is_known; /* `size` is replica 0's shape of the single input */
     ch_dims size;
 } broadcast_attrs;
 
@@ -25,21 +27,23 @@ static const ch_attr broadcast_rows[] = {
     CH_ATTR_END,
 };
 
-/* While recording: the same number of rows is the same symbol before and after, and another one after than before,
- * since it is replica 0's. */
-static ch_dim size_at_first(ch_infer *c, const ch_dim *was, const ch_dim *is, int n, ch_dim d)
+/* Returns the size of an output axis while the step is recorded. A symbol of the input
+ * becomes a new symbol, because replica 0's size may differ from this replica's. Equal
+ * symbols become equal symbols. */
+static ch_dim size_at_first(ch_infer *c, const ch_dim *in_dim, const ch_dim *out_dim, int n,
+                            ch_dim d)
 {
     if (d.sym == 0)
         return d;
     for (int i = 0; i < n; i++)
-        if (was[i].sym == d.sym)
-            return (ch_dim){d.n, is[i].sym};
+        if (in_dim[i].sym == d.sym)
+            return (ch_dim){d.n, out_dim[i].sym};
     return (ch_dim){d.n, ch__infer_symbol(c).sym};
 }
 
 static ch_status infer_recorded(ch_infer *c)
 {
-    ch_dim    was[CH_TOGETHER * CH_MAX_RANK], is[CH_TOGETHER * CH_MAX_RANK];
+    ch_dim    in_dim[CH_PACK_MAX * CH_MAX_RANK], out_dim[CH_PACK_MAX * CH_MAX_RANK];
     int       n = 0;
     ch_status rc = CH_OK;
 
@@ -47,8 +51,8 @@ static ch_status infer_recorded(ch_infer *c)
         ch_dims d = c->in[i];
 
         for (int k = 0; k < d.rank; k++, n++) {
-            was[n] = d.dim[k];
-            is[n] = d.dim[k] = size_at_first(c, was, is, n, d.dim[k]);
+            in_dim[n] = d.dim[k];
+            out_dim[n] = d.dim[k] = size_at_first(c, in_dim, out_dim, n, d.dim[k]);
         }
         rc = ch__infer_dims(c, i, c->dtype[i], &d);
     }
@@ -61,15 +65,16 @@ static ch_status broadcast_infer(ch_infer *c)
     const ch_dims         *first = c->n_peers > 0 ? c->peer[0] : c->in;
     ch_status              rc = ch__infer_check_dims(c, &a->size);
 
-    if (rc == CH_OK && (c->n_in < 1 || c->n_in > (a->is_known ? 1 : CH_TOGETHER)))
+    if (rc == CH_OK && (c->n_in < 1 || c->n_in > (a->is_known ? 1 : CH_PACK_MAX)))
         rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in,
-                            a->is_known ? 1 : CH_TOGETHER);
+                            a->is_known ? 1 : CH_PACK_MAX);
     if (rc != CH_OK)
         return rc;
     if (!c->graph->is_concrete)
         return a->is_known ? ch__infer_dims(c, 0, c->dtype[0], &a->size) : infer_recorded(c);
     if (a->is_known && !ch__dims_same(first, &a->size))
-        return ch__infer_fail(c, "replica 0 has %s, not %s", ch__type_text(c->dtype[0], first),
+        return ch__infer_fail(c, "replica 0 has %s (want %s)",
+                              ch__type_text(c->dtype[0], first),
                               ch__type_text(c->dtype[0], &a->size));
     for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = ch__infer_dims(c, i, c->dtype[i], &first[i]);
@@ -77,7 +82,7 @@ static ch_status broadcast_infer(ch_infer *c)
 }
 
 typedef struct broadcast_state {
-    int64_t bytes[CH_TOGETHER]; /* of each array */
+    int64_t bytes[CH_PACK_MAX]; /* of each array */
 } broadcast_state;
 
 static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
@@ -112,7 +117,7 @@ static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
 static const ch_kernel broadcast_shared = {"shared", ch__always, broadcast_prepare,
                                            broadcast_run, NULL};
 
-/* Of one array: several have nothing to do with each other. */
+/* Elementwise if there is a single array. Several arrays have no axis in common. */
 static ch_status broadcast_factors(const ch_node *n, ch_factors *f)
 {
     return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
@@ -132,10 +137,10 @@ const ch_op ch__op_broadcast = {
     .kernels = (const ch_kernel *const[]){&broadcast_shared, NULL},
 };
 
-/* ---- reduce_to_first: the sum over the replicas at replica 0, and zeros at the others ---- */
+/* ---- reduce_to_first: the sum over the replicas on replica 0, and zeros on the others ---- */
 
 typedef struct to_first_attrs {
-    ch_dims size; /* of what this replica gets: replica 0's is that of the input */
+    ch_dims size; /* shape of this replica's output; on replica 0 that of the input */
 } to_first_attrs;
 
 static const ch_attr to_first_rows[] = {
@@ -161,7 +166,7 @@ static ch_status to_first_infer(ch_infer *c)
     return ch__infer_dims(c, 0, c->dtype[0], &a->size);
 }
 
-/* Bytes of what replica 0 gets of the sum, and of what another does. */
+/* Bytes of the sum that replica 0 gets, and that each other replica gets (0). */
 typedef struct to_first_state {
     int64_t run[2];
 } to_first_state;
@@ -185,8 +190,10 @@ static ch_status to_first_run(const ch_call *c, ch_piece t)
 
     (void)t;
     if (is_first && bytes != s->run[0])
-        return ch__call_fail(c, CH_INVALID_ARGUMENT, "replica 0 has another size, %lld bytes",
-                             (long long)bytes);
+        return ch__call_fail(
+            c, CH_INVALID_ARGUMENT,
+            "replica 0: the output has %lld bytes, which is not the size of the input",
+            (long long)bytes);
     if (c->env->group != NULL)
         rc = ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype,
                                       &(ch_join){1, 1, &s->run[!is_first], 0}, s->run[0], c->in,
@@ -220,8 +227,8 @@ const ch_op ch__op_reduce_to_first = {
     .kernels = (const ch_kernel *const[]){&to_first_shared, NULL},
 };
 
-/* All replicas have replica 0's: it gets what all of them ask for, and the others' own count for
- * nothing. */
+/* Every replica's output is replica 0's input. So the gradient of that input is the sum of all
+ * output gradients, and the gradients of the other inputs are 0. */
 static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;

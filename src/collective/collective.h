@@ -16,14 +16,16 @@
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
 
-/* The rows of all replicas of n arrays that have as many rows as each other; false: an error
- * sticks. A timeout of 0 is the group's. (collective/all_gather.c) */
+/* Records an all_gather of n arrays along axis 0. The arrays must have equal numbers of rows.
+ * Returns false if the step has an error. A timeout of 0 is the group's.
+ * (collective/all_gather.c) */
 bool ch__all_gather(int n, ch_node *const *in, double timeout_seconds, ch_node **out);
 
-/* What replica 0 has of n arrays; false: an error sticks. (collective/broadcast.c) */
+/* Records a broadcast of replica 0's values of n arrays. Returns false if the step has an
+ * error. (collective/broadcast.c) */
 bool ch__broadcast(int n, ch_node *const *in, ch_node **out);
 
-/* The type of a mean of values of type t: of integers it is floating point. */
+/* Returns the dtype of a mean of values of dtype t, which is floating point for integers. */
 static inline ch_dtype ch__mean_dtype(ch_dtype t)
 {
     return ch_dtype_is_float(t) ? t : ch_dtype_bytes(t) <= 2 ? CH_F32 : CH_F64;
@@ -34,16 +36,19 @@ static inline bool ch__is_mean_of_integers(ch_reduce_op op, const ch_node *x)
     return op == CH_MEAN && x != NULL && ch_dtype_is_int(ch_node_dtype(x));
 }
 
-/* Arrays that are reduced together at most: as many as a kernel can say of that they may be written over. */
-enum { CH_TOGETHER = 32 };
+/* The largest number of arrays in a collective. ch_prep.over has 32 bits, one for each input
+ * that an output may overwrite. */
+enum { CH_PACK_MAX = 32 };
 
-/* ch_all_reduce; and of n dense ones together, begun where the last of them is. `how` is over what the group has;
- * NULL: nothing is said. (collective/all_reduce.c) */
+/* Record an all-reduce: the first of a node, as ch_all_reduce does; the second of n dense nodes
+ * together, which begins where the last of them is computed. The fields of `how` that are not 0
+ * override the group's options; NULL overrides nothing. `caller` is the return address of the
+ * public function, for error messages. (collective/all_reduce.c) */
 ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x,
                             const ch_communication_options *how);
 void     ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
                               const ch_communication_options *how, ch_node **out);
-/* ch_all_reduce of n nodes: the dense ones in packs. (collective/packs.c) */
+/* Records an all-reduce of n nodes. Dense nodes are reduced in packs. (collective/packs.c) */
 void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
                           const ch_communication_options *how, ch_node **out);
 

@@ -1,9 +1,16 @@
-/* collective/cross.c -- the ways in which members add up: see ch_cross_device.
+/* collective/cross.c -- the implementations of ch_cross_device, which add the members' arrays.
  *
- * All of them hold to this: between two meetings an element of an array is written by one member, and
- * read by nobody else if it is; in and out may be the same memory. What comes out is the same on
- * every member, since one of them made it. The order of additions depends on the place of an element
- * in its array at most, never on what other arrays go along, nor on time.
+ * group.c calls the function that ch__cross_of returns. ch_addends describes the arrays, a
+ * `share` is a member's part of them, and a `piece` is the part of a share in an array. Arrays
+ * are divided at cache lines.
+ *
+ * Invariants of all implementations:
+ *   1. Between two barriers an element of an array is written by at most one member, and no
+ *      other member then reads it. in and out may be the same memory.
+ *   2. The result has the same bits on every member, because each element is computed by one
+ *      member and copied, or by all members in the same order.
+ *   3. The order of additions depends on the position of an element in its array at most, never
+ *      on the other arrays of the reduction, nor on time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -11,24 +18,26 @@
 #include "collective/member.h"
 #include "kernel/accumulate.h"
 
-static const char *const what = "all_reduce";
+static const char *const label = "all_reduce";
 
 /* ---- shares ---- */
 
-/* Elements of one of the arrays. */
+/* Elements [from, to) of an array. */
 typedef struct piece {
-    int      bring; /* which of the two that a member brought */
+    int      set; /* index of ch_member.arrays */
     int      array;
     ch_dtype dtype;
     int64_t  from, to;
 } piece;
 
-/* In lines of the cache, so that no two members write to one. */
+/* Returns the size in cache lines. Shares are whole lines, so that no two members write
+ * to the same line. */
 static int64_t lines_of(const ch_addend *a)
 {
     return ch__units(a->count * (int64_t)ch_dtype_bytes(a->dtype), CH_ALIGN);
 }
 
+/* Returns the elements of an array that are in these cache lines. */
 static piece piece_of(const ch_addends *s, int array, int64_t from_line, int64_t to_line)
 {
     const ch_addend *a = &s->array[array];
@@ -38,13 +47,15 @@ static piece piece_of(const ch_addends *s, int array, int64_t from_line, int64_t
                    ch__least(to_line * each, a->count)};
 }
 
-/* A member's share of all arrays, as if they stood in a row: equal shares, whatever the arrays. */
+/* A member's share of the concatenation of all arrays. The shares of the members are equal,
+ * whatever the sizes of the arrays. */
 typedef struct share {
-    int64_t from, to;    /* lines of the row */
-    int     array;       /* to look at next */
+    int64_t from, to;    /* cache lines of the concatenation */
+    int     array;       /* the next array to visit */
     int64_t array_begin; /* its first line */
 } share;
 
+/* Returns share `part` of `parts`. */
 static share share_of(const ch_addends *s, int part, int parts)
 {
     int64_t lines = 0;
@@ -54,6 +65,7 @@ static share share_of(const ch_addends *s, int part, int parts)
     return (share){.from = lines * part / parts, .to = lines * (part + 1) / parts};
 }
 
+/* Sets *out to the next piece of a share. Returns false after the last piece. */
 static bool next_piece(const ch_addends *s, share *h, piece *out)
 {
     while (h->array < s->n && h->array_begin < h->to) {
@@ -69,15 +81,16 @@ static bool next_piece(const ch_addends *s, share *h, piece *out)
     return false;
 }
 
+/* Return the address of a piece in the input, or the output, of a member. */
 static const void *in_at(const ch_group *g, int member, const piece *p)
 {
-    return (const char *)g->member[member].brought[p->bring].in[p->array] +
+    return (const char *)g->member[member].arrays[p->set].in[p->array] +
            p->from * (int64_t)ch_dtype_bytes(p->dtype);
 }
 
 static void *out_at(const ch_group *g, int member, const piece *p)
 {
-    return (char *)g->member[member].brought[p->bring].out[p->array] +
+    return (char *)g->member[member].arrays[p->set].out[p->array] +
            p->from * (int64_t)ch_dtype_bytes(p->dtype);
 }
 
@@ -86,11 +99,11 @@ static int divisor_of(const ch_group *g, const ch_addends *s)
     return s->op == CH_MEAN ? g->n : 1;
 }
 
-/* Members [begin, end)'s inputs, added in this order, to n outputs. */
+/* Adds the inputs of members [begin, end), in this order, and writes the sum to n outputs. */
 static void add_up(const ch_group *g, const piece *p, int begin, int end, int n,
                    void *const *to, int divisor)
 {
-    const void *src[CH_GROUP_MOST];
+    const void *src[CH_GROUP_MAX];
 
     for (int i = begin; i < end; i++)
         src[i - begin] = in_at(g, i, p);
@@ -109,9 +122,9 @@ static void copy_piece(const piece *p, const void *from, void *to)
         memcpy(to, from, (size_t)(p->to - p->from) * ch_dtype_bytes(p->dtype));
 }
 
-/* ---- shared: each adds up its share of the values of all, where they are ---- */
+/* ---- shared: each member adds its share of all members' arrays, in place ---- */
 
-/* Where array i begins in a slot; past the last, how much of it is taken. */
+/* Returns the offset of array i in a slot. For i = n, returns the bytes of all arrays. */
 static int64_t slot_begin(const ch_addends *s, int i)
 {
     int64_t at = 0;
@@ -130,14 +143,14 @@ static void put_in_slot(ch_group *g, int me, const ch_addends *s, const void *co
 {
     for (int i = 0; i < s->n; i++)
         if (s->array[i].count > 0)
-            memcpy(ch__slot(g, me, g->member[me].slot) + slot_begin(s, i), in[i],
+            memcpy(ch__slot(g, me, g->member[me].next_slot) + slot_begin(s, i), in[i],
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
-/* Each adds up everything, which is little. */
+/* Adds all slots. Every member computes the whole sum, because it is small. */
 static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *const *out)
 {
-    const void *src[CH_GROUP_MOST];
+    const void *src[CH_GROUP_MAX];
 
     for (int i = 0; i < s->n; i++) {
         for (int r = 0; r < g->n; r++)
@@ -147,24 +160,26 @@ static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *co
     }
 }
 
-static void add_share(const ch_group *g, int me, const ch_addends *s, int bring)
+/* Adds this member's share, and writes it to the outputs of all members. */
+static void add_share(const ch_group *g, int me, const ch_addends *s, int set)
 {
     share h = share_of(s, me, g->n);
-    void *to[CH_GROUP_MOST];
+    void *to[CH_GROUP_MAX];
     piece p;
 
     while (next_piece(s, &h, &p)) {
-        p.bring = bring;
+        p.set = set;
         outs_of(g, &p, to);
         add_up(g, &p, 0, g->n, g->n, to, divisor_of(g, s));
     }
 }
 
-static void bring(ch_group *g, int me, const void *const *in, void *const *out)
+/* Publishes the arrays for the other members to read. */
+static void publish(ch_group *g, int me, const void *const *in, void *const *out)
 {
     ch_member *m = &g->member[me];
 
-    m->brought[m->bring] = (ch_brought){in, out};
+    m->arrays[m->next_set] = (ch_reduce_arrays){in, out};
 }
 
 ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void *const *in,
@@ -172,56 +187,57 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
 {
     ch_member *m = &g->member[me];
     bool       small = is_small(s);
-    ch_status  rc = ch__shared_settle(g, me); /* of two that were brought, one may be open */
+    ch_status  rc = ch__shared_complete(g, me); /* a second reduction must not be open */
 
     if (rc != CH_OK)
         return rc;
-    bring(g, me, in, out);
+    publish(g, me, in, out);
     if (small)
         put_in_slot(g, me, s, in);
-    ch__group_arrive(g, me, what);
-    m->open = s;
-    m->open_bring = m->bring;
-    m->open_slot = m->slot;
-    m->bring ^= 1;
-    m->slot ^= small;
+    ch__group_arrive(g, me, label);
+    m->open_sum = s;
+    m->open_set = m->next_set;
+    m->open_slot = m->next_slot;
+    m->next_set ^= 1;
+    m->next_slot ^= small;
     return CH_OK;
 }
 
-/* A small sum is the member's own: there is nothing more to wait for. */
-ch_status ch__shared_settle(ch_group *g, int me)
+/* A small sum is complete on return. A large sum needs a further barrier (is_closing), because
+ * every member writes a part of it. */
+ch_status ch__shared_complete(ch_group *g, int me)
 {
     ch_member        *m = &g->member[me];
-    const ch_addends *s = m->open;
-    int64_t           limit_ms = m->limit_ms; /* of the one that comes after */
+    const ch_addends *s = m->open_sum;
+    int64_t           limit_ms = m->limit_ms; /* of the next collective */
     ch_status         rc;
 
     if (s == NULL)
         return CH_OK;
     m->limit_ms = s->limit_ms;
-    rc = ch__group_wait(g, me, what);
+    rc = ch__group_wait(g, me, label);
     m->limit_ms = limit_ms;
     if (rc != CH_OK)
         return rc;
     bool small = is_small(s);
-    m->open = NULL;
+    m->open_sum = NULL;
     m->is_closing = !small;
-    m->closing_ms = s->limit_ms;
+    m->closing_limit_ms = s->limit_ms;
     if (small)
-        add_slots(g, s, m->open_slot, m->brought[m->open_bring].out);
+        add_slots(g, s, m->open_slot, m->arrays[m->open_set].out);
     else
-        add_share(g, me, s, m->open_bring);
+        add_share(g, me, s, m->open_set);
     return CH_OK;
 }
 
-/* The arguments of the other ways, whose actions follow. Action 0 of each brings the arrays. */
+/* The arguments of the other implementations. Action 0 of each publishes the arrays. */
 typedef struct sum_args {
     const ch_addends  *s;
     const void *const *in;
     void *const       *out;
 } sum_args;
 
-/* ---- one device: the first adds up all, and the others copy ---- */
+/* ---- one device: member 0 adds everything, and the others copy the result ---- */
 
 static ch_status one_device_act(ch_group *g, int me, int k, const void *args)
 {
@@ -230,7 +246,7 @@ static ch_status one_device_act(ch_group *g, int me, int k, const void *args)
     piece           p;
 
     if (k == 0)
-        bring(g, me, x->in, x->out);
+        publish(g, me, x->in, x->out);
     while (k == 1 && me == 0 && next_piece(x->s, &h, &p)) {
         void *to = out_at(g, 0, &p);
 
@@ -244,19 +260,19 @@ static ch_status one_device_act(ch_group *g, int me, int k, const void *args)
 static ch_status one_device(ch_group *g, int me, const ch_addends *s, const void *const *in,
                             void *const *out)
 {
-    return ch__group_perform(g, me, &(ch_routine){what, 3, one_device_act},
+    return ch__group_perform(g, me, &(ch_routine){label, 3, one_device_act},
                              &(sum_args){s, in, out});
 }
 
-/* ---- hierarchical: two halves add up within, then across ---- */
+/* ---- hierarchical: sums within two halves of the group, then across ---- */
 
-/* The first half has one more if they are not even. */
+/* Returns the size of the first half, which is larger by one if n is odd. */
 static int first_half(const ch_group *g)
 {
     return (g->n + 1) / 2;
 }
 
-/* The sum of a half is made by all its members, at the first of them. */
+/* Adds this member's share of the sum of its half, in the output of the half's first member. */
 static void add_within(const ch_group *g, int me, const ch_addends *s)
 {
     int   middle = first_half(g);
@@ -271,11 +287,11 @@ static void add_within(const ch_group *g, int me, const ch_addends *s)
     }
 }
 
-/* All members add the two. */
+/* Adds this member's share of the two sums. */
 static void add_across(const ch_group *g, int me, const ch_addends *s)
 {
     share across = share_of(s, me, g->n);
-    void *to[CH_GROUP_MOST];
+    void *to[CH_GROUP_MAX];
     piece p;
 
     while (next_piece(s, &across, &p)) {
@@ -291,7 +307,7 @@ static ch_status hierarchical_act(ch_group *g, int me, int k, const void *args)
     const sum_args *x = args;
 
     if (k == 0)
-        bring(g, me, x->in, x->out);
+        publish(g, me, x->in, x->out);
     else if (k == 1)
         add_within(g, me, x->s);
     else if (k == 2)
@@ -302,14 +318,14 @@ static ch_status hierarchical_act(ch_group *g, int me, int k, const void *args)
 static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const void *const *in,
                               void *const *out)
 {
-    return ch__group_perform(g, me, &(ch_routine){what, 3, hierarchical_act},
+    return ch__group_perform(g, me, &(ch_routine){label, 3, hierarchical_act},
                              &(sum_args){s, in, out});
 }
 
-/* ---- ring: shares go round, from each to the next ---- */
+/* ---- ring: each member passes chunks to the next ---- */
 
-/* Chunk c of each array, by itself: the order in which an element is added does not depend on what other
- * arrays go along. */
+/* Returns chunk c (modulo n) of an array. Each array is divided by itself, so that the order of
+ * additions does not depend on the other arrays. */
 static piece chunk(const ch_group *g, const ch_addends *s, int array, int c)
 {
     int64_t lines = lines_of(&s->array[array]);
@@ -318,13 +334,13 @@ static piece chunk(const ch_group *g, const ch_addends *s, int array, int c)
     return piece_of(s, array, lines * c / g->n, lines * (c + 1) / g->n);
 }
 
-/* In step k a member adds its own chunk me - 1 - k to what the one before it has of that, which began
- * at the member of that number. */
+/* Adds chunk me - 1 - k of this member to the partial sum of that chunk that the previous
+ * member has. The partial sum of a chunk began at the member with the chunk's number. */
 static void add_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
 {
-    int         before = (me + g->n - 1) % g->n;
+    int         previous = (me + g->n - 1) % g->n;
     piece       p = chunk(g, s, array, me - 1 - k);
-    const void *src[] = {k == 0 ? in_at(g, before, &p) : out_at(g, before, &p),
+    const void *src[] = {k == 0 ? in_at(g, previous, &p) : out_at(g, previous, &p),
                          in_at(g, me, &p)};
     void *to = out_at(g, me, &p);
 
@@ -332,7 +348,7 @@ static void add_chunk(const ch_group *g, int me, const ch_addends *s, int array,
                        k == g->n - 2 ? divisor_of(g, s) : 1);
 }
 
-/* Then the one before has all of chunk me - k. */
+/* Copies chunk me - k, which is complete on the previous member. */
 static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
 {
     piece p = chunk(g, s, array, me - k);
@@ -340,13 +356,13 @@ static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array
     copy_piece(&p, out_at(g, (me + g->n - 1) % g->n, &p), out_at(g, me, &p));
 }
 
-/* Actions 1 to n - 1 add, the n - 1 after them copy. */
+/* Actions 1 to n - 1 add; the next n - 1 actions copy. */
 static ch_status ring_act(ch_group *g, int me, int k, const void *args)
 {
     const sum_args *x = args;
 
     if (k == 0)
-        bring(g, me, x->in, x->out);
+        publish(g, me, x->in, x->out);
     for (int i = 0; k >= 1 && i < x->s->n; i++)
         if (k < g->n)
             add_chunk(g, me, x->s, i, k - 1);
@@ -358,12 +374,13 @@ static ch_status ring_act(ch_group *g, int me, int k, const void *args)
 static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *const *in,
                       void *const *out)
 {
-    return ch__group_perform(g, me, &(ch_routine){what, 2 * g->n - 1, ring_act},
+    return ch__group_perform(g, me, &(ch_routine){label, 2 * g->n - 1, ring_act},
                              &(sum_args){s, in, out});
 }
 
-/* ---- by one thread ---- */
+/* ---- the same sums on the calling thread ---- */
 
+/* Adds in the order of `hierarchical`. `other` is memory for the second half's sum. */
 static void add_halves(ch_dtype t, int64_t count, int n, const void *const *src, void *dst,
                        void *other, int divisor)
 {
@@ -375,6 +392,7 @@ static void add_halves(ch_dtype t, int64_t count, int n, const void *const *src,
     ch__accumulate(t, count, 2, half, dst, divisor);
 }
 
+/* Adds in the order of `ring`. */
 static void add_round(ch_dtype t, int64_t count, int n, const void *const *src, void *dst,
                       int divisor)
 {
@@ -396,7 +414,7 @@ static void add_round(ch_dtype t, int64_t count, int n, const void *const *src, 
     }
 }
 
-/* Without memory for a half, one after another will do: it is as right. */
+/* If memory for a half is exhausted, adds in the order of the arrays; the bits may differ. */
 void ch__add_up_as(ch_cross_device cross, ch_dtype t, int64_t count, int n,
                    const void *const *src, void *dst, int divisor)
 {

@@ -1,19 +1,28 @@
-/* collective/group.c -- the replicas of one process, meeting in shared memory.
+/* collective/group.c -- barriers of the replicas of a process, and collectives on top of them.
  *
- * 1. A member comes to a meeting by writing its number to its own line; it has begun once all
- *    members' numbers are as high. Those who spin read the lines, and nothing else is written.
- * 2. Who parks says so before it looks at the numbers for the last time, and who comes last
- *    looks for parked ones after it has come: one of the two sees the other.
- * 3. A sum may be left open: who has come for it goes on, and does its share before it comes to the next
- *    meeting. So once all have come to one, everybody is through with all before it.
- * 4. A meeting that has begun cannot be called off: who sees all numbers goes on, even if it hears
- *    that somebody gave up. Only a member that is not in it can have done so, or one that lost
- *    patience. Where it matters that none goes on then (variables change next), the first to
- *    know decides for all: see agree.
- * 5. If the replicas run in turns on one thread, a member never waits: a collective returns CH__BLOCKED
- *    instead, and is called again with the same arguments once the other members had their turns.
- *    So every collective is a row of actions with a barrier between each two (ch__group_perform),
- *    and the member remembers which barrier it has arrived at.
+ * The structs are ch_group and ch_member (member.h). The kernels of the collective ops call the
+ * ch__group_ functions. graph/run.c calls the functions of ch__group_as_meet around a run.
+ * cross.c has the implementations of all_reduce.
+ *
+ * Invariants:
+ *   1. A member arrives at a barrier by writing the barrier's number to its own cache line
+ *      (n_arrived). The barrier is complete when the numbers of all members are at least as
+ *      high. Members that spin read these lines, and write nothing.
+ *   2. A member that parks increments n_parked before it checks the numbers for the last time.
+ *      The member that arrives last checks n_parked after it has arrived. So at least one of
+ *      the two sees the other.
+ *   3. A reduction may be left open: a member that has arrived for it continues, and computes
+ *      its share before it arrives at the next barrier. So when a barrier is complete, all
+ *      members have finished with all barriers before it.
+ *   4. A complete barrier cannot be aborted: a member that sees all numbers continues, even if
+ *      the run was aborted meanwhile. Only a member that is not in this barrier can have
+ *      aborted, or a member whose wait has timed out. Where no member may continue in that case
+ *      (variables change next), the first member that can decide does so for all: see commit.
+ *   5. If the replicas run in turns on one thread, a member never blocks. A collective returns
+ *      CH__BLOCKED instead, and is called again with the same arguments after the other
+ *      members had their turns. So every collective is a list of actions with a barrier
+ *      between consecutive actions (ch__group_perform), and the member stores which barrier it
+ *      has arrived at.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "collective/group.h"
@@ -27,8 +36,9 @@
 #include "collective/member.h"
 #include "kernel/accumulate.h"
 
-enum { SPIN_ROUNDS = 4000 };
+enum { SPIN_ROUNDS = 4000 }; /* before a member parks */
 
+/* Allocates the members and their slots. */
 static ch_status make_room(ch_group *g)
 {
     g->member = ch__alloc_aligned((size_t)g->n * sizeof(*g->member));
@@ -47,9 +57,10 @@ ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
     ch_group *g;
     ch_status rc;
 
-    if (opt->n < 1 || opt->n > CH_GROUP_MOST)
-        return ch__fail(CH_INVALID_ARGUMENT, "%d replicas in one process, want 1 to %d", opt->n,
-                        CH_GROUP_MOST);
+    if (opt->n < 1 || opt->n > CH_GROUP_MAX)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "group of replicas: %d replicas in one process (want 1 to %d)", opt->n,
+                        CH_GROUP_MAX);
     g = ch__alloc_aligned(sizeof(*g));
     if (g == NULL)
         return ch__fail_memory("a group of replicas");
@@ -77,169 +88,175 @@ void ch__group_free(ch_group *g)
 
 int64_t ch__group_barriers(const ch_group *g)
 {
-    return g->member[0].meetings;
+    return g->member[0].total_barriers;
 }
 
-/* ---- meeting ---- */
+/* ---- barriers ---- */
 
-static bool all_came(const ch_group *g, int64_t k)
+/* Returns true if barrier k is complete. */
+static bool all_arrived(const ch_group *g, int64_t k)
 {
     for (int i = 0; i < g->n; i++)
-        if (atomic_load(&g->member[i].came) < k)
+        if (atomic_load(&g->member[i].n_arrived) < k)
             return false;
     return true;
 }
 
-static ch_status aborted(const char *what)
+static ch_status fail_aborted(const char *label)
 {
-    return ch__fail(CH_ABORTED, "%s: given up because another replica failed", what);
+    return ch__fail(CH_ABORTED, "%s: aborted because another replica failed", label);
 }
 
-/* ", in host_call save, at train.c:41": what a member is doing, which takes a while to find out. */
-static size_t add_doing(const ch_group *g, int i, char *text, size_t size)
+/* Prints the call that a member executes, as ", in host_call save, at train.c:41". Slow.
+ * Returns the number of characters. */
+static size_t print_current_call(const ch_group *g, int i, char *text, size_t size)
 {
     const ch_node *call = atomic_load_explicit(&g->member[i].doing, memory_order_relaxed);
-    char           what[256];
+    char           label[256];
 
-    if (call == NULL || size < sizeof(what) + 8)
+    if (call == NULL || size < sizeof(label) + 8)
         return 0;
-    ch__call_print(call, what, sizeof(what));
-    return (size_t)snprintf(text, size, ", in %s", what);
+    ch__call_print(call, label, sizeof(label));
+    return (size_t)snprintf(text, size, ", in %s", label);
 }
 
-/* "replica 1 (last at all_reduce, meeting 3 of this run), replica 2 (come to no meeting of this run)". */
-static void list_missing(const ch_group *g, int64_t k, bool with_doing, char *text, size_t size)
+/* Prints the members that have not arrived at barrier k, as "replica 1 (last at all_reduce,
+ * barrier 3 of this run), replica 2 (at no barrier of this run)". */
+static void list_missing(const ch_group *g, int64_t k, bool with_call, char *text, size_t size)
 {
     size_t used = 0;
 
     *text = '\0';
     for (int i = 0; i < g->n && used + 96 < size; i++) {
-        int64_t came = atomic_load(&g->member[i].came);
+        int64_t n_arrived = atomic_load(&g->member[i].n_arrived);
 
-        if (came >= k)
+        if (n_arrived >= k)
             continue;
         used += (size_t)snprintf(text + used, size - used, "%sreplica %d (",
                                  used > 0 ? ", " : "", i);
-        if (came == 0)
-            used +=
-                (size_t)snprintf(text + used, size - used, "come to no meeting of this run)");
+        if (n_arrived == 0)
+            used += (size_t)snprintf(text + used, size - used, "at no barrier of this run)");
         else
             used += (size_t)snprintf(text + used, size - used,
-                                     "last at %s, meeting %lld of this run)",
-                                     atomic_load(&g->member[i].what), (long long)came);
-        if (with_doing)
-            used += add_doing(g, i, text + used, size - used);
+                                     "last at %s, barrier %lld of this run)",
+                                     atomic_load(&g->member[i].label), (long long)n_arrived);
+        if (with_call)
+            used += print_current_call(g, i, text + used, size - used);
     }
 }
 
-static ch_status overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
+/* Returns DEADLINE_EXCEEDED, with the missing members and the setting of the limit. */
+static ch_status fail_overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
 {
     char missing[640];
 
     list_missing(g, k, true, missing, sizeof(missing));
     return ch__fail(
         CH_DEADLINE_EXCEEDED,
-        "%s, meeting %lld of this run: replica %d waited %lld ms for %s; "
+        "%s, barrier %lld of this run: replica %d waited %lld ms for %s; "
         "%s sets the limit",
-        atomic_load(&g->member[me].what), (long long)k, me, (long long)limit_ms, missing,
+        atomic_load(&g->member[me].label), (long long)k, me, (long long)limit_ms, missing,
         g->member[me].limit_ms > 0 ? "timeout_seconds of the call's communication options"
         : g->limit_ms > 0          ? "timeout_seconds of the strategy's communication options"
                                    : "COHORT_WAIT_LIMIT_MS");
 }
 
-static ch_status park(ch_group *g, int me, int64_t k, const char *what)
+/* Parks until barrier k is complete, the run is aborted, or the time limit has passed. */
+static ch_status park(ch_group *g, int me, int64_t k, const char *label)
 {
     int64_t   limit_ms = g->member[me].limit_ms > 0 ? g->member[me].limit_ms
                          : g->limit_ms > 0          ? g->limit_ms
                                                     : ch__config()->wait_limit_ms;
     int64_t   begin = ch__now_ns();
-    char      whom[512];
+    char      missing[512];
     ch_status rc = CH_OK;
 
-    list_missing(g, k, false, whom, sizeof(whom));
+    list_missing(g, k, false, missing, sizeof(missing));
     for (;;) {
         unsigned seen = atomic_load(&g->gate);
 
-        if (all_came(g, k))
+        if (all_arrived(g, k))
             return CH_OK;
-        if (atomic_load(&g->broken))
-            return aborted(what);
+        if (atomic_load(&g->is_aborted))
+            return fail_aborted(label);
         if (rc != CH_OK)
-            return overdue(g, me, k, limit_ms);
+            return fail_overdue(g, me, k, limit_ms);
         rc = ch__gate_wait_for(&g->gate, seen, limit_ms - (ch__now_ns() - begin) / 1000000,
-                               whom);
+                               missing);
     }
 }
 
-void ch__group_arrive(ch_group *g, int me, const char *what)
+void ch__group_arrive(ch_group *g, int me, const char *label)
 {
     ch_member *m = &g->member[me];
-    int64_t    k = atomic_load_explicit(&m->came, memory_order_relaxed) + 1;
+    int64_t    k = atomic_load_explicit(&m->n_arrived, memory_order_relaxed) + 1;
 
-    atomic_store_explicit(&m->what, what, memory_order_relaxed);
-    m->meetings++;
+    atomic_store_explicit(&m->label, label, memory_order_relaxed);
+    m->total_barriers++;
     if (g->in_turns) {
-        atomic_store_explicit(&m->came, k, memory_order_relaxed);
+        atomic_store_explicit(&m->n_arrived, k, memory_order_relaxed);
         g->n_arrivals++;
         return;
     }
-    atomic_store(&m->came, k);
-    if (all_came(g, k) && atomic_load(&g->n_parked) > 0)
+    atomic_store(&m->n_arrived, k);
+    if (all_arrived(g, k) && atomic_load(&g->n_parked) > 0)
         ch__gate_open(&g->gate);
 }
 
-/* Until all have come as far as this member, who is not the last. */
-static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *what)
+/* Blocks until barrier k is complete: spins first, then parks. */
+static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *label)
 {
     ch_status rc;
 
     for (int i = 0; i < g->spin; i++) {
-        if (all_came(g, k))
+        if (all_arrived(g, k))
             return CH_OK;
-        if (atomic_load_explicit(&g->broken, memory_order_relaxed))
+        if (atomic_load_explicit(&g->is_aborted, memory_order_relaxed))
             break;
         ch__relax();
     }
     atomic_fetch_add(&g->n_parked, 1);
-    rc = park(g, me, k, what);
+    rc = park(g, me, k, label);
     atomic_fetch_sub(&g->n_parked, 1);
     return rc;
 }
 
-/* For replicas that run in turns. The other members had a turn each since this one was last here:
- * if none of them has arrived anywhere in that time, none ever will. */
-static ch_status wait_for_turn(ch_group *g, int me, int64_t k, const char *what)
+/* Returns CH__BLOCKED, for replicas that run in turns. Every other member had a turn
+ * since the last call. If none of them has arrived at a barrier since then, none ever
+ * will: that is an error. */
+static ch_status wait_in_turns(ch_group *g, int me, int64_t k, const char *label)
 {
     ch_member *m = &g->member[me];
     char       missing[512];
 
-    if (atomic_load(&g->broken))
-        return aborted(what);
+    if (atomic_load(&g->is_aborted))
+        return fail_aborted(label);
     if (m->blocked_at != g->n_arrivals) {
         m->blocked_at = g->n_arrivals;
         return CH__BLOCKED;
     }
     list_missing(g, k, false, missing, sizeof(missing));
-    return ch__fail(CH_INTERNAL,
-                    "%s, meeting %lld of this run: replica %d waits for %s, which cannot come",
-                    what, (long long)k, me, missing);
+    return ch__fail(
+        CH_INTERNAL,
+        "%s, barrier %lld of this run: replica %d waits for %s, which cannot arrive", label,
+        (long long)k, me, missing);
 }
 
-ch_status ch__group_wait(ch_group *g, int me, const char *what)
+ch_status ch__group_wait(ch_group *g, int me, const char *label)
 {
-    int64_t   k = atomic_load_explicit(&g->member[me].came, memory_order_relaxed);
+    int64_t   k = atomic_load_explicit(&g->member[me].n_arrived, memory_order_relaxed);
     ch_pause  before;
     ch_status rc;
 
-    if (all_came(g, k))
+    if (all_arrived(g, k))
         return CH_OK;
     if (g->in_turns)
-        return wait_for_turn(g, me, k, what);
+        return wait_in_turns(g, me, k, label);
     if (g->clock == NULL)
-        return wait_for_all(g, me, k, what);
+        return wait_for_all(g, me, k, label);
     before = ch__clock_pause(&g->clock[me]);
-    rc = wait_for_all(g, me, k, what);
-    ch__clock_resume(&g->clock[me], before, what);
+    rc = wait_for_all(g, me, k, label);
+    ch__clock_resume(&g->clock[me], before, label);
     return rc;
 }
 
@@ -249,16 +266,16 @@ ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void
     ch_status  rc = CH_OK;
 
     if (m->barrier == 0) {
-        rc = ch__shared_settle(g, me);
+        rc = ch__shared_complete(g, me);
         if (rc == CH_OK && r->act != NULL)
             rc = r->act(g, me, 0, args);
         if (rc != CH_OK)
             return rc;
         m->barrier = 1;
-        ch__group_arrive(g, me, r->what);
+        ch__group_arrive(g, me, r->label);
     }
     for (;;) {
-        rc = ch__group_wait(g, me, r->what);
+        rc = ch__group_wait(g, me, r->label);
         if (rc != CH_OK)
             break;
         m->is_closing = false;
@@ -267,19 +284,19 @@ ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void
         if (rc != CH_OK || m->barrier == r->n_barriers)
             break;
         m->barrier++;
-        ch__group_arrive(g, me, r->what);
+        ch__group_arrive(g, me, r->label);
     }
     if (rc != CH__BLOCKED)
         m->barrier = 0;
     return rc;
 }
 
-ch_status ch__group_barrier(ch_group *g, int me, const char *what)
+ch_status ch__group_barrier(ch_group *g, int me, const char *label)
 {
-    return ch__group_perform(g, me, &(ch_routine){what, 1, NULL}, NULL);
+    return ch__group_perform(g, me, &(ch_routine){label, 1, NULL}, NULL);
 }
 
-/* ---- what members do together ---- */
+/* ---- collectives ---- */
 
 /* Copies all inputs to their outputs. */
 static void copy_all(const ch_addends *s, const void *const *in, void *const *out)
@@ -290,21 +307,23 @@ static void copy_all(const ch_addends *s, const void *const *in, void *const *ou
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
+/* Returns true if the reduction uses CH_CROSS_SHARED. */
 static bool is_shared(const ch_group *g, const ch_addends *s)
 {
     return (s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross) == ch__shared_begin;
 }
 
-/* For every way except the shared one, which is complete when it returns CH_OK. */
+/* Reduces with an implementation other than CH_CROSS_SHARED: the result is
+ * complete on return. */
 static ch_status reduce_at_once(ch_group *g, int me, const ch_addends *s, const void *const *in,
                                 void *const *out)
 {
     ch_cross_fn cross = s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross;
-    ch_status   rc = ch__group_all_reduce_end(g, me); /* of the sums begun before */
+    ch_status rc = ch__group_all_reduce_end(g, me); /* completes the reductions begun before */
 
     if (rc != CH_OK)
         return rc;
-    g->member[me].bring = 0;
+    g->member[me].next_set = 0;
     g->member[me].limit_ms = s->limit_ms;
     rc = cross(g, me, s, in, out);
     g->member[me].limit_ms = 0;
@@ -341,7 +360,7 @@ ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
 
     if (g->n > 1 && !is_shared(g, s))
         return reduce_at_once(g, me, s, in, out);
-    rc = ch__shared_settle(g, me);
+    rc = ch__shared_complete(g, me);
     if (rc != CH_OK)
         return rc;
     copy_all(s, in, out);
@@ -351,29 +370,31 @@ ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
 ch_status ch__group_all_reduce_end(ch_group *g, int me)
 {
     ch_member *m = &g->member[me];
-    ch_status  rc = ch__shared_settle(g, me);
+    ch_status  rc = ch__shared_complete(g, me);
 
     if (rc != CH_OK || !m->is_closing)
         return rc;
-    m->limit_ms = m->closing_ms;
+    m->limit_ms = m->closing_limit_ms;
     rc = ch__group_barrier(g, me, "all_reduce");
     m->limit_ms = 0;
     return rc;
 }
 
-/* What a member brings to a collective, and where its result goes. */
+/* The arguments of a member in a collective that is no all_reduce. */
 typedef struct ch_exchange {
     const void *const *in;
     void *const       *out;
-    const ch_join     *join;  /* of gathers */
-    int64_t            total; /* reduce_scatter: bytes of a run of the input */
+    const ch_join     *join;  /* all_gather and reduce_scatter */
+    int64_t            total; /* reduce_scatter: bytes of a segment of the input */
     ch_dtype           dtype;
-    int                n; /* broadcast: arrays, */
-    const int64_t     *bytes;
-    bool               is_small; /* and whether they fit into a slot together */
+    /* Broadcast: number of arrays, their bytes, and whether they fit into a slot together. */
+    int            n;
+    const int64_t *bytes;
+    bool           is_small;
 } ch_exchange;
 
-/* Where the i-th array's run of a member begins in the joined one, or, past the last, its length. */
+/* Returns the offset of a member's segment in a segment of gathered array i, in bytes. For
+ * `member` = n, returns the size of the gathered segment. */
 static int64_t run_begin(const ch_group *g, int member, int i)
 {
     int64_t at = 0;
@@ -383,6 +404,7 @@ static int64_t run_begin(const ch_group *g, int member, int i)
     return at;
 }
 
+/* Copies the segments of all members into gathered array i. */
 static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
 {
     int64_t at = 0, total = run_begin(g, g->n, i);
@@ -397,8 +419,9 @@ static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
     }
 }
 
-/* What others may still read of earlier meetings is not touched until all have come to the last. */
-static void bring(ch_group *g, int me, const ch_exchange *x)
+/* Publishes the arrays for the other members to read. No member still reads the previous ones,
+ * because a collective in which `in` is read ends with a barrier. */
+static void publish(ch_group *g, int me, const ch_exchange *x)
 {
     g->member[me].in = x->in;
     g->member[me].run = x->join != NULL ? x->join->run : NULL;
@@ -409,7 +432,7 @@ static ch_status gather_act(ch_group *g, int me, int k, const void *args)
     const ch_exchange *x = args;
 
     if (k == 0)
-        bring(g, me, x);
+        publish(g, me, x);
     for (int i = 0; k == 1 && i < x->join->n; i++)
         gather_one(g, i, x->join->outer, x->out[i]);
     return CH_OK;
@@ -429,13 +452,15 @@ ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void
 
 static const char *const gradient_of_gather = "the gradient of all_gather";
 
+/* Adds this member's segments of all members' arrays. */
 static ch_status scatter_share(const ch_group *g, int me, const ch_exchange *x)
 {
-    const void *src[CH_GROUP_MOST];
+    const void *src[CH_GROUP_MAX];
     int64_t     run = x->join->run[0], at = run_begin(g, me, 0);
 
     if (run_begin(g, g->n, 0) != x->total)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: its shares have %lld bytes, not %lld",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the shares of the replicas have %lld bytes in all (want %lld)",
                         gradient_of_gather, (long long)run_begin(g, g->n, 0),
                         (long long)x->total);
     for (int64_t k = 0; k < x->join->outer && run > 0; k++) {
@@ -450,7 +475,7 @@ static ch_status scatter_share(const ch_group *g, int me, const ch_exchange *x)
 static ch_status scatter_act(ch_group *g, int me, int k, const void *args)
 {
     if (k == 0)
-        bring(g, me, args);
+        publish(g, me, args);
     return k == 1 ? scatter_share(g, me, args) : CH_OK;
 }
 
@@ -462,7 +487,7 @@ ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch
         &(ch_exchange){.in = in, .out = &out, .join = j, .total = total, .dtype = dtype});
 }
 
-/* Bytes of the first n arrays in a slot, each on lines of its own. */
+/* Returns the bytes of the first n arrays in a slot. Each array begins on a new cache line. */
 static int64_t bytes_in_slot(const int64_t *bytes, int n)
 {
     int64_t at = 0;
@@ -472,21 +497,23 @@ static int64_t bytes_in_slot(const int64_t *bytes, int n)
     return at;
 }
 
+/* Publishes the arrays. Member 0 copies small arrays to its slot. */
 static void broadcast_put(ch_group *g, int me, const ch_exchange *x)
 {
     ch_member *m = &g->member[me];
-    char      *slot = ch__slot(g, 0, m->slot);
+    char      *slot = ch__slot(g, 0, m->next_slot);
 
-    bring(g, me, x);
+    publish(g, me, x);
     for (int i = 0; me == 0 && x->is_small && i < x->n; i++)
         if (x->bytes[i] > 0)
             memcpy(slot + bytes_in_slot(x->bytes, i), x->in[i], (size_t)x->bytes[i]);
-    m->slot ^= x->is_small;
+    m->next_slot ^= x->is_small;
 }
 
 static void broadcast_take(ch_group *g, int me, const ch_exchange *x)
 {
-    const char *slot = ch__slot(g, 0, g->member[me].slot ^ x->is_small); /* that of the put */
+    /* The slot that broadcast_put has used. */
+    const char *slot = ch__slot(g, 0, g->member[me].next_slot ^ x->is_small);
 
     for (int i = 0; i < x->n; i++) {
         const void *from = x->is_small ? slot + bytes_in_slot(x->bytes, i) : g->member[0].in[i];
@@ -515,31 +542,33 @@ ch_status ch__group_broadcast(ch_group *g, int me, int n, const int64_t *bytes,
                              &(ch_routine){"broadcast", x.is_small ? 1 : 2, broadcast_act}, &x);
 }
 
-/* ---- as the runs see it ---- */
+/* ---- the functions for graph/run.h ---- */
 
-/* True if all go on after meeting k: the first who can tell says so for all. */
-static bool decide(ch_group *g, int64_t k, bool go)
+/* Returns true if all members continue after barrier k. The first member that calls this
+ * decides for all. */
+static bool decide(ch_group *g, int64_t k, bool proceed)
 {
-    int64_t said = atomic_load(&g->verdict);
+    int64_t decided = atomic_load(&g->decision);
 
-    while (said >> 1 < k)
-        if (atomic_compare_exchange_weak(&g->verdict, &said, 2 * k + go))
-            return go;
-    return (said & 1) != 0;
+    while (decided >> 1 < k)
+        if (atomic_compare_exchange_weak(&g->decision, &decided, 2 * k + proceed))
+            return proceed;
+    return (decided & 1) != 0;
 }
 
-static ch_status agree(void *group, int local)
+/* Returns CH_OK on all members, or on none. */
+static ch_status commit(void *group, int local)
 {
     ch_group   *g = group;
-    const char *what = "the end of the step";
-    ch_status   rc = ch__group_barrier(g, local, what);
-    int64_t     k = atomic_load_explicit(&g->member[local].came, memory_order_relaxed);
+    const char *label = "the end of the step";
+    ch_status   rc = ch__group_barrier(g, local, label);
+    int64_t     k = atomic_load_explicit(&g->member[local].n_arrived, memory_order_relaxed);
 
     if (rc != CH_OK && rc != CH_DEADLINE_EXCEEDED)
-        return rc; /* there is one who will never come */
+        return rc; /* a member has failed, and will never arrive */
     if (decide(g, k, rc == CH_OK))
         return CH_OK;
-    return rc != CH_OK ? rc : aborted(what);
+    return rc != CH_OK ? rc : fail_aborted(label);
 }
 
 static ch_doing *doing(void *group, int local)
@@ -547,14 +576,16 @@ static ch_doing *doing(void *group, int local)
     return &((ch_group *)group)->member[local].doing;
 }
 
-static void give_up(void *group)
+/* Ends all waits of this run with CH_ABORTED, now and later. */
+static void abort_run(void *group)
 {
     ch_group *g = group;
 
-    atomic_store(&g->broken, true);
+    atomic_store(&g->is_aborted, true);
     ch__gate_open(&g->gate);
 }
 
+/* Prepares the group for a run. */
 static void reset(void *group, ch_clock *clock, bool in_turns)
 {
     ch_group *g = group;
@@ -562,16 +593,16 @@ static void reset(void *group, ch_clock *clock, bool in_turns)
     g->in_turns = in_turns;
     g->n_arrivals = 0;
 
-    atomic_store(&g->broken, false);
-    atomic_store(&g->verdict, 0);
+    atomic_store(&g->is_aborted, false);
+    atomic_store(&g->decision, 0);
     g->clock = clock;
     for (int i = 0; i < g->n; i++) {
         ch_member *m = &g->member[i];
 
-        atomic_store(&m->came, 0);
+        atomic_store(&m->n_arrived, 0);
         atomic_store(&m->doing, NULL);
-        m->slot = m->bring = 0;
-        m->open = m->begun = NULL;
+        m->next_slot = m->next_set = 0;
+        m->open_sum = m->begun = NULL;
         m->is_closing = false;
         m->limit_ms = 0;
         m->barrier = 0;
@@ -579,4 +610,4 @@ static void reset(void *group, ch_clock *clock, bool in_turns)
     }
 }
 
-const ch_meet ch__group_as_meet = {doing, agree, give_up, reset};
+const ch_meet ch__group_as_meet = {doing, commit, abort_run, reset};

@@ -1,4 +1,4 @@
-/* collective/member.h -- the inside of a group, for the ways in which its members add up.
+/* collective/member.h -- the private state of a group, shared by group.c and cross.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COLLECTIVE_MEMBER_H
@@ -8,86 +8,96 @@
 #include "base/thread.h"
 #include "collective/group.h"
 
-/* What a member brings to be added up. */
-typedef struct ch_brought {
+/* The arrays of a member in a reduction. */
+typedef struct ch_reduce_arrays {
     const void *const *in;
     void *const       *out;
-} ch_brought;
+} ch_reduce_arrays;
 
-/* Each on lines of its own: members write theirs and read the others'. */
+/* A member of a group. The other members read the fields up to `doing`. Each member has its own
+ * cache lines, because it writes its fields while others read theirs. */
 typedef struct ch_member {
-    _Alignas(CH_ALIGN) _Atomic int64_t came; /* to how many meetings of this run */
-    ch_brought         brought[2]; /* to the last two where all add up, in turn as slots are */
-    const void *const *in;         /* what it brought to the last meeting of another kind */
-    const int64_t     *run;
-    _Atomic(const char *) what;        /* the last one */
-    ch_doing              doing;       /* the call that it is in */
-    int                   slot, bring; /* which of its two is next */
-    int64_t               meetings;
+    /* Number of barriers of this run that the member has arrived at. */
+    _Alignas(CH_ALIGN) _Atomic int64_t n_arrived;
+    ch_reduce_arrays      arrays[2]; /* of the last two reductions, alternating as slots do */
+    const void *const    *in;        /* arrays of the last collective that is no reduction */
+    const int64_t        *run;       /* ch_join.run of that collective */
+    _Atomic(const char *) label;     /* name of the op of its last barrier */
+    ch_doing              doing;     /* the call that the member executes, for messages */
+    int     next_slot, next_set;     /* 0 or 1: index of the next slot, of the next `arrays` */
+    int64_t total_barriers;          /* since the group was created */
 
-    /* Nobody else's business: a sum that it has begun and not ended. */
-    const ch_addends *open; /* it came for this one, and has not done its share; NULL: it has */
-    int               open_slot, open_bring;
-    bool    is_closing; /* it has done its share, and may not use the sum until all have */
-    int64_t closing_ms; /* that sum's limit */
-    int64_t limit_ms;   /* of what it waits for now; 0: the group's */
-    /* Where it is in a collective that it is to be called for again. */
-    const ch_addends *begun;      /* the sum that ch__group_all_reduce has begun; NULL: none */
-    int               barrier;    /* of its routine that it has arrived at; 0: it is in none */
-    int64_t           blocked_at; /* the group's n_arrivals when it last returned CH__BLOCKED */
+    /* Private to the member: a reduction that was begun and has not ended. */
+    const ch_addends *open_sum; /* arrived, but its share is not computed yet; NULL: none */
+    int               open_slot, open_set;
+    bool              is_closing; /* share computed; the sum is usable after the next barrier */
+    int64_t           closing_limit_ms; /* limit_ms of that reduction */
+    int64_t           limit_ms;         /* of the current collective; 0: the group's */
+    /* The position in a collective that has returned CH__BLOCKED. */
+    const ch_addends *begun; /* by ch__group_all_reduce; NULL: none */
+    int     barrier;    /* of the routine, at which the member has arrived; 0: no routine */
+    int64_t blocked_at; /* n_arrivals of the group at its last CH__BLOCKED */
 } ch_member;
 
-/* A collective: actions 0 to n_barriers, with a barrier between each two. */
+/* A collective: the actions 0 to n_barriers, with a barrier between consecutive actions. */
 typedef struct ch_routine {
-    const char *what;
+    const char *label;
     int         n_barriers;                                         /* 1 or more */
     ch_status (*act)(ch_group *g, int me, int k, const void *args); /* NULL: nothing to do */
 } ch_routine;
 
-/* Performs a routine, after this member's share of an open sum. If it returns CH__BLOCKED, it must be
- * called again with an equal routine and arguments. (group.c) */
+/* Performs a routine, after the member's share of an open reduction. If it returns CH__BLOCKED,
+ * the caller must call it again with an equal routine and arguments. (group.c) */
 ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void *args);
 
-/* How members add up: one of the implementations of ch_cross_device. There are two members or more. */
+/* An implementation of ch_cross_device: reduces the arrays of s. The group has two
+ * members or more. */
 typedef ch_status (*ch_cross_fn)(ch_group *g, int me, const ch_addends *s,
                                  const void *const *in, void *const *out);
 
 struct ch_group {
-    int         n, spin;
-    int64_t     limit_ms; /* 0: the setting */
+    int         n, spin;  /* members; rounds to spin before a member parks */
+    int64_t     limit_ms; /* 0: COHORT_WAIT_LIMIT_MS */
     ch_cross_fn cross;
-    ch_clock   *clock;      /* of each member, in this run; NULL: it is not timed */
-    bool        in_turns;   /* in this run all members are on one thread */
-    int64_t     n_arrivals; /* of all members in this run, if in_turns */
+    ch_clock   *clock;      /* of each member (an array); NULL: this run is not timed */
+    bool        in_turns;   /* all members run on one thread in this run */
+    int64_t     n_arrivals; /* of all members at barriers in this run, if in_turns */
     ch_member  *member;
-    char       *slots;
-    _Alignas(CH_ALIGN) atomic_bool broken; /* these two change hardly ever */
+    char       *slots; /* two for each member: ch__slot */
+    /* is_aborted and n_parked rarely change. */
+    _Alignas(CH_ALIGN) atomic_bool is_aborted;
     atomic_int n_parked;
     _Alignas(CH_ALIGN) ch_gate gate;
-    _Atomic int64_t
-        verdict; /* twice the last meeting that was to decide, and 1 if it did: go on */
+    /* 2 * k + 1 if the members commit after barrier k, 2 * k if they do not, where k is the
+     * last barrier with a decision. */
+    _Atomic int64_t decision;
 };
 
-/* What is small goes through a slot: its owner copies it there and need not wait until the others have
- * read it. It has two and takes them in turn: nobody comes to the second meeting after this one while
- * another still reads from this one. */
+/* Small arrays go through a slot: their owner copies them there, and need not wait until the
+ * other members have read them. A member has two slots and alternates between them. That is
+ * safe because no member arrives at the second barrier after this one while another still
+ * reads this slot. */
 enum { CH_SLOT_BYTES = 8192 };
 
+/* Returns slot 0 or 1 of a member. */
 static inline char *ch__slot(const ch_group *g, int member, int turn)
 {
     return g->slots + (size_t)(2 * member + turn) * CH_SLOT_BYTES;
 }
 
+/* Returns the implementation; CH_CROSS_AUTO stands for CH_CROSS_SHARED. */
 ch_cross_fn ch__cross_of(ch_cross_device how);
 
-/* The way that leaves a sum open, and what does the member's share of it once all have come; if none is open,
- * nothing. (cross.c) */
+/* CH_CROSS_SHARED in two functions. ch__shared_begin arrives at the barrier and leaves the
+ * reduction open. ch__shared_complete waits for all members and computes this member's share;
+ * it does nothing if no reduction is open. (cross.c) */
 ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void *const *in,
                            void *const *out);
-ch_status ch__shared_settle(ch_group *g, int me);
+ch_status ch__shared_complete(ch_group *g, int me);
 
-/* Half a meeting each: comes to the next one; waits until all have come as far. (group.c) */
-void      ch__group_arrive(ch_group *g, int me, const char *what);
-ch_status ch__group_wait(ch_group *g, int me, const char *what);
+/* The two halves of a barrier. ch__group_arrive arrives at the next barrier and does not block.
+ * ch__group_wait blocks until all members have arrived at it. (group.c) */
+void      ch__group_arrive(ch_group *g, int me, const char *label);
+ch_status ch__group_wait(ch_group *g, int me, const char *label);
 
 #endif

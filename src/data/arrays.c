@@ -1,4 +1,9 @@
-/* data/arrays.c -- files of arrays, row by row: npy, IDX, npz.
+/* data/arrays.c -- the stages `npy`, `idx` and `npz`: rows of array files.
+ *
+ * An array_cursor reads a file after the other; each element holds the next row of every array
+ * of the file. Rows point into the blocks of the readers, so no data is copied. data/reading.h
+ * opens the files. If the program does not pass the type of a row, the public functions read it
+ * from the first file when the dataset is made.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -14,18 +19,19 @@
 
 static const char suffix[] = ".npy"; /* of the members of npz files */
 
-/* An array of a file, and where its rows are read from. */
+/* An array of a file, and the reader of its rows. */
 typedef struct source {
     ch_reader *reader;
     ch_array   array;
 } source;
 
-/* npy and IDX files have one array, npz files several, which are read side by side. */
+/* A file of npy or IDX has a single array. A file of npz may have several; each element has the
+ * next row of all of them. */
 typedef struct array_cursor {
     ch_reading base;
-    int        n;
-    source    *source; /* of the open file; of npy and IDX the reader is base.reader */
-    ch_zip    *zip;
+    int        n;      /* arrays */
+    source    *source; /* n; for npy and IDX the reader is base.reader */
+    ch_zip    *zip;    /* NULL for npy and IDX */
 } array_cursor;
 
 static bool is_npz(const ch_stage *stage)
@@ -40,6 +46,7 @@ static ch_array_head head_of(const ch_stage *stage)
 
 /* ---- opening ---- */
 
+/* Closes the readers of npz members. data/reading.c closes base.reader. */
 static void drop_sources(ch_reading *r)
 {
     array_cursor *x = (array_cursor *)r;
@@ -60,23 +67,25 @@ static ch_status read_head(const ch_dataset *d, source *s)
     return rc == CH_OK ? ch__array_check_rows(s->reader, &s->array) : rc;
 }
 
-/* The rows are what the dataset says. */
+/* Returns an error unless the rows of the array match component i of the dataset, and their
+ * number matches that of the first array. */
 static ch_status check_head(const ch_dataset *d, int i, const source *s, const source *first)
 {
     ch_shape row = ch_shape_make(s->array.shape.rank - 1, s->array.shape.dim + 1);
 
     if (s->array.dtype != d->spec[i].dtype || !ch_shape_equal(row, d->spec[i].shape))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: its rows are %s, want %s",
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: rows are %s, want %s",
                         ch__reader_path(s->reader), ch__label(s->array.dtype, row).text,
                         ch__label(d->spec[i].dtype, d->spec[i].shape).text);
     if (s->array.n_rows != first->array.n_rows)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %lld rows, and the first array has %lld",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the array has %lld rows, but the first array has %lld",
                         ch__reader_path(s->reader), (long long)s->array.n_rows,
                         (long long)first->array.n_rows);
     return CH_OK;
 }
 
-/* Of the members of archives too. */
+/* Returns the limits that also apply to the members of a zip archive. */
 static ch_load_options limits_of(const Cohort__Read *read)
 {
     return (ch_load_options){.max_expansion = read != NULL ? read->max_expansion : 0};
@@ -96,10 +105,11 @@ static ch_status open_member(array_cursor *x, int i)
     at = ch__zip_find(x->zip, name);
     ch__free(name);
     if (at < 0)
-        return ch__fail(CH_NOT_FOUND, "%s: it has no array \"%s\"", x->zip->path, array);
+        return ch__fail(CH_NOT_FOUND, "%s: no array \"%s\" in this file", x->zip->path, array);
     return ch__zip_reader(x->zip, at, &opt, x->base.pool, &x->source[i].reader);
 }
 
+/* Opens the arrays of a file and checks their headers. */
 static ch_status array_begin(ch_reading *r)
 {
     array_cursor     *x = (array_cursor *)r;
@@ -127,7 +137,8 @@ static ch_status array_begin(ch_reading *r)
 
 /* ---- rows ---- */
 
-/* A row of each array, where it was read to. */
+/* Creates an element of the next row of each array. The parts point into the blocks of the
+ * readers. */
 static ch_status next_row(array_cursor *x, ch_element **out)
 {
     const ch_dataset *d = x->base.base.dataset;
@@ -152,6 +163,7 @@ static ch_status next_row(array_cursor *x, ch_element **out)
     return CH_OK;
 }
 
+/* Checks that the file ends behind the last row of each array. */
 static ch_status finish(const array_cursor *x)
 {
     ch_status rc = CH_OK;
@@ -161,14 +173,14 @@ static ch_status finish(const array_cursor *x)
     return rc;
 }
 
-static void array_pull(ch_cursor *c, ch_data_job *i)
+static void array_pull(ch_cursor *c, ch_data_job *job)
 {
     array_cursor *x = (array_cursor *)c;
     ch_reading   *r = &x->base;
     ch_status     rc = ch__reading_file(r, CH_ATTRS(c, Cohort__Arrays)->read);
 
-    i->has_end = rc == CH_OK && r->reader == NULL;
-    while (rc == CH_OK && r->reader != NULL && i->n < i->want) {
+    job->has_end = rc == CH_OK && r->reader == NULL;
+    while (rc == CH_OK && r->reader != NULL && job->n < job->want) {
         ch_element *e = NULL;
 
         if (r->n == x->source[0].array.n_rows) {
@@ -178,14 +190,14 @@ static void array_pull(ch_cursor *c, ch_data_job *i)
         }
         rc = next_row(x, &e);
         if (rc == CH_OK) {
-            ch__data_job_add(i, e);
+            ch__data_job_add(job, e);
             r->n++;
-        } else { /* nothing behind it can be read */
+        } else { /* the rows behind it cannot be read either */
             ch__reading_close_file(r);
         }
     }
     if (rc != CH_OK)
-        ch__reading_damage(r, CH_ATTRS(c, Cohort__Arrays)->read, i, rc);
+        ch__reading_damage(r, CH_ATTRS(c, Cohort__Arrays)->read, job, rc);
 }
 
 /* ---- the stages ---- */
@@ -193,21 +205,22 @@ static void array_pull(ch_cursor *c, ch_data_job *i)
 static ch_status array_infer(ch_dataset *d)
 {
     const Cohort__Arrays *a = CH_ATTRS_OF(d, Cohort__Arrays);
-    Cohort__ElementSpec   told = COHORT__ELEMENT_SPEC__INIT;
+    Cohort__ElementSpec   spec = COHORT__ELEMENT_SPEC__INIT;
     ch_status             rc = ch__reading_infer(d, a->read);
 
-    told.n_parts = a->n_rows;
-    told.parts = a->rows;
+    spec.n_parts = a->n_rows;
+    spec.parts = a->rows;
     if (rc == CH_OK && (a->n_rows < 1 || (!is_npz(d->stage) && a->n_rows != 1)))
-        rc = ch__dataset_fail(d, "%zu arrays", a->n_rows);
+        rc = ch__dataset_fail(d, "number of arrays (got %zu, want 1, or for npz 1 or more)",
+                              a->n_rows);
     if (rc == CH_OK)
-        rc = ch__dataset_warn_once(d, &told);
+        rc = ch__dataset_warn_once(d, &spec);
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
             (is_npz(d->stage) && d->spec[i].name == NULL))
             rc = ch__dataset_fail(d,
-                                  "array %d \"%s\": rows of %s; want numbers, sizes that are "
-                                  "known, and of npz a name",
+                                  "array %d \"%s\": rows of %s; want numbers of known sizes, "
+                                  "and for npz a name",
                                   i, d->spec[i].name != NULL ? d->spec[i].name : "",
                                   ch__label(d->spec[i].dtype, d->spec[i].shape).text);
     return rc;
@@ -224,7 +237,7 @@ static ch_status array_open(ch_cursor *c)
     return ch__reading_open(&x->base, &ops);
 }
 
-/* Behind the rows that were given already. */
+/* Moves the readers behind the rows that were already returned (base.n). */
 static ch_status go_to_row(array_cursor *x)
 {
     ch_status rc = CH_OK;
@@ -233,7 +246,8 @@ static ch_status go_to_row(array_cursor *x)
         const ch_array *a = &x->source[i].array;
 
         if (x->base.n > a->n_rows)
-            return ch__fail(CH_INVALID_ARGUMENT, "restore: %s has only %lld rows",
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "restore: %s: the saved position is behind its %lld rows",
                             ch__reader_path(x->source[i].reader), (long long)a->n_rows);
         rc = ch__reader_seek(x->source[i].reader, a->offset + x->base.n * a->row_bytes);
     }
@@ -264,9 +278,9 @@ const ch_stage ch__stage_npy = ARRAY_STAGE("npy");
 const ch_stage ch__stage_idx = ARRAY_STAGE("idx");
 const ch_stage ch__stage_npz = ARRAY_STAGE("npz");
 
-/* ---- what the first file says ---- */
+/* ---- the type of a row, from the first file ---- */
 
-/* The names' first one, as a string of the arena. */
+/* Returns the first name that `files` gives. The arena owns the string. */
 static ch_status first_name(ch_arena *arena, ch_dataset *files, char **out)
 {
     ch_iterator *it = NULL;
@@ -281,7 +295,7 @@ static ch_status first_name(ch_arena *arena, ch_dataset *files, char **out)
         t = NULL;
         rc = ch_iterator_next(it, &t);
         if (rc == CH_OK && t == NULL)
-            rc = ch__fail(CH_NOT_FOUND, "there is no file to look at; say what its rows are");
+            rc = ch__fail(CH_NOT_FOUND, "no file to read the type of a row from; pass `row`");
         if (rc != CH_OK)
             break;
         names = ch_value_at(ch_tuple_at(t, 0), 0);
@@ -300,6 +314,7 @@ static ch_status first_name(ch_arena *arena, ch_dataset *files, char **out)
     return rc;
 }
 
+/* Sets *out to the spec of a row of the array. Fails if the array cannot be read by rows. */
 static ch_status row_spec(const ch_reader *r, const ch_array *a, const char *name,
                           ch_tensor_spec *out)
 {
@@ -307,9 +322,10 @@ static ch_status row_spec(const ch_reader *r, const ch_array *a, const char *nam
     return ch__array_check_rows(r, a);
 }
 
-/* Member i as one more spec, if it is an array and has rows: scalars have none. */
-static ch_status look_at_member(ch_arena *arena, const ch_zip *zip, int i,
-                                const ch_load_options *opt, int *n, ch_tensor_spec *out)
+/* Appends the spec of member i to `out`, if the member is an array with rows. Skips scalars and
+ * members that are not .npy. */
+static ch_status read_member_spec(ch_arena *arena, const ch_zip *zip, int i,
+                                  const ch_load_options *opt, int *n, ch_tensor_spec *out)
 {
     size_t     length = strlen(zip->member[i].name), m = strlen(suffix);
     char      *name = ch__arena_strdup(arena, zip->member[i].name);
@@ -331,9 +347,9 @@ static ch_status look_at_member(ch_arena *arena, const ch_zip *zip, int i,
     return rc;
 }
 
-/* All arrays of an npz file; names and specs are of the arena. */
-static ch_status look_into_npz(ch_arena *arena, const char *path, const ch_load_options *opt,
-                               int *n, ch_tensor_spec **out)
+/* Returns the specs of all arrays of an npz file. The arena owns the specs and names. */
+static ch_status read_npz_specs(ch_arena *arena, const char *path, const ch_load_options *opt,
+                                int *n, ch_tensor_spec **out)
 {
     ch_zip   *zip = NULL;
     ch_status rc = ch__zip_open(path, &zip);
@@ -345,15 +361,16 @@ static ch_status look_into_npz(ch_arena *arena, const char *path, const ch_load_
     if (*out == NULL)
         rc = ch__fail_memory("npz");
     for (int i = 0; i < zip->n && rc == CH_OK; i++)
-        rc = look_at_member(arena, zip, i, opt, n, *out);
+        rc = read_member_spec(arena, zip, i, opt, n, *out);
     if (rc == CH_OK && *n == 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: it has no array with rows", path);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: no array with rows in this file", path);
     ch__zip_close(zip);
     return rc;
 }
 
-static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
-                      const ch_read_options *opt, int *n, ch_tensor_spec **out)
+/* Reads the specs of the rows from the first file. */
+static ch_status read_row_specs(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
+                                const ch_read_options *opt, int *n, ch_tensor_spec **out)
 {
     ch_load_options load = {0};
     ch_reader      *r = NULL;
@@ -367,7 +384,7 @@ static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
         load = (ch_load_options){.compression = opt->compression,
                                  .max_expansion = opt->max_expansion};
     if (is_npz(stage))
-        return look_into_npz(arena, path, &load, n, out);
+        return read_npz_specs(arena, path, &load, n, out);
     *n = 1;
     *out = ch__arena_alloc(arena, sizeof(**out));
     rc = *out == NULL ? ch__fail_memory(stage->name) : ch__reader_open(path, &load, NULL, &r);
@@ -379,12 +396,13 @@ static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
     return rc;
 }
 
-static ch_dataset *of_arrays(const ch_stage *stage, ch_dataset *files, int n,
-                             const ch_tensor_spec *row, const ch_read_options *opt)
+/* Creates a dataset of one of the three stages. Takes ownership of `files`. */
+static ch_dataset *array_dataset(const ch_stage *stage, ch_dataset *files, int n,
+                                 const ch_tensor_spec *row, const ch_read_options *opt)
 {
     Cohort__Arrays       a = COHORT__ARRAYS__INIT;
     Cohort__Read         read;
-    Cohort__ElementSpec *told = NULL;
+    Cohort__ElementSpec *spec = NULL;
     ch_tensor_spec      *seen = NULL;
     ch_arena             arena = {0};
     ch_dataset          *d = NULL;
@@ -393,13 +411,13 @@ static ch_dataset *of_arrays(const ch_stage *stage, ch_dataset *files, int n,
     if (files == NULL)
         return NULL;
     if ((row == NULL || n == 0) && ch__gives_names(files)) {
-        rc = look(stage, &arena, files, opt, &n, &seen);
+        rc = read_row_specs(stage, &arena, files, opt, &n, &seen);
         row = seen;
     }
     if (rc == CH_OK && ch__gives_names(files)) {
-        rc = ch__spec_encode(&arena, n, row, &told);
-        a.n_rows = rc == CH_OK ? told->n_parts : 0;
-        a.rows = rc == CH_OK ? told->parts : NULL;
+        rc = ch__spec_encode(&arena, n, row, &spec);
+        a.n_rows = rc == CH_OK ? spec->n_parts : 0;
+        a.rows = rc == CH_OK ? spec->parts : NULL;
     }
     ch__read_message(&read, opt);
     a.read = &read;
@@ -417,17 +435,17 @@ static ch_dataset *of_arrays(const ch_stage *stage, ch_dataset *files, int n,
 ch_dataset *ch_dataset_npy(ch_dataset *files, const ch_tensor_spec *row,
                            const ch_read_options *opt)
 {
-    return of_arrays(&ch__stage_npy, files, 1, row, opt);
+    return array_dataset(&ch__stage_npy, files, 1, row, opt);
 }
 
 ch_dataset *ch_dataset_idx(ch_dataset *files, const ch_tensor_spec *row,
                            const ch_read_options *opt)
 {
-    return of_arrays(&ch__stage_idx, files, 1, row, opt);
+    return array_dataset(&ch__stage_idx, files, 1, row, opt);
 }
 
 ch_dataset *ch_dataset_npz(ch_dataset *files, int n, const ch_tensor_spec *row,
                            const ch_read_options *opt)
 {
-    return of_arrays(&ch__stage_npz, files, n, row, opt);
+    return array_dataset(&ch__stage_npz, files, n, row, opt);
 }

@@ -1,8 +1,8 @@
-/* data/batch.c -- batches: elements as the rows of one, and rows as elements.
+/* data/batch.c -- the stage `batch`: joins elements as the rows of a larger element.
  *
- * Rows are copied once, from where they are, a block of a file perhaps, into the batch. That is
- * most of what a pipeline does, so it is done on belts: one thread collects the elements of the
- * next batch while others copy.
+ * Each row is copied once, from its present location (for example a block of a file) into the
+ * batch. Copying is most of the work of many pipelines, so it runs on a workqueue: a thread
+ * collects the elements of the next batch while other threads copy. data/rows.c does the work.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/rows.h"
@@ -27,18 +27,18 @@ static ch_status batch_infer(ch_dataset *d)
     return rc;
 }
 
-static void batch_pull(ch_cursor *c, ch_data_job *i)
+static void batch_pull(ch_cursor *c, ch_data_job *job)
 {
     const Cohort__Batch *a = CH_ATTRS(c, Cohort__Batch);
 
-    ch__rows_pull((ch_batching *)c, i, (int)a->size, a->drop_remainder);
+    ch__rows_pull((ch_batching *)c, job, (int)a->size, a->drop_remainder);
 }
 
-static void batch_make(ch_cursor *c, ch_data_job *i)
+static void batch_make(ch_cursor *c, ch_data_job *job)
 {
     const ch_rows_how how = {.kind = kind_of(CH_ATTRS(c, Cohort__Batch))};
 
-    ch__rows_make((ch_batching *)c, &how, i);
+    ch__rows_make((ch_batching *)c, &how, job);
 }
 
 static ch_status batch_open(ch_cursor *c)

@@ -1,4 +1,4 @@
-/* data/budget.c -- how many bytes the buffers of a pipeline may hold.
+/* data/budget.c -- limit of the bytes that the buffers of a pipeline hold.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/budget.h"
@@ -7,13 +7,14 @@
 #include "data/iterator.h"
 #include "data/stages.h"
 
-/* ---- belts ---- */
+/* ---- workqueues ---- */
 
 int64_t ch__charge_least(const ch_charge *c)
 {
     return c->element_bytes * c->least_want;
 }
 
+/* Recomputes c->charged after a change of `held` or `element_bytes`. */
 static void recharge(ch_budget *b, ch_charge *c)
 {
     int64_t least = ch__charge_least(c), charged = c->held > least ? c->held : least;
@@ -41,7 +42,7 @@ void ch__charge_add(ch_budget *b, ch_charge *c, int64_t held)
     recharge(b, c);
 }
 
-void ch__charge_learn(ch_budget *b, ch_charge *c, int want, int64_t bytes)
+void ch__charge_measured(ch_budget *b, ch_charge *c, int want, int64_t bytes)
 {
     int64_t each = (bytes + want - 1) / want;
 
@@ -66,12 +67,14 @@ bool ch__charge_fits(const ch_budget *b, const ch_charge *c, int want)
 
 /* ---- shuffles and caches ---- */
 
-static bool keeps(const ch_cursor *c)
+/* Returns true if the stage of `c` holds elements besides those in its workqueue. */
+static bool holds_elements(const ch_cursor *c)
 {
     return c != NULL && (c->stage->traits & CH_HOLDS_ELEMENTS) != 0;
 }
 
-static int64_t keep(ch_cursor *c, int64_t bytes)
+/* Adds bytes, which may be negative, to the charge of `c`. Returns the total of all cursors. */
+static int64_t add_kept(ch_cursor *c, int64_t bytes)
 {
     c->kept += bytes;
     return atomic_fetch_add_explicit(&c->it->budget.kept, bytes, memory_order_relaxed) + bytes;
@@ -82,30 +85,30 @@ ch_status ch__budget_charge(ch_cursor *c, const ch_element *e)
     ch_budget *b = &c->it->budget;
     int64_t    all;
 
-    if (!keeps(c))
+    if (!holds_elements(c))
         return CH_OK;
-    all = keep(c, ch__element_bytes(e));
+    all = add_kept(c, ch__element_bytes(e));
     if (c->kept > all / 2)
         b->keeper = c->stage->name;
     if (all + b->least <= ch__budget_limit(b))
         return CH_OK;
-    keep(c, -ch__element_bytes(e));
+    add_kept(c, -ch__element_bytes(e));
     return ch__fail(
         CH_RESOURCE_EXHAUSTED,
-        "%s: it keeps elements of %lld bytes, and all buffers together may take the "
-        "%lld of memory_bytes; %s, or make memory_bytes larger",
+        "%s: it holds %lld bytes of elements, and one more element would exceed memory_bytes "
+        "(%lld for all buffers together); %s, or raise memory_bytes",
         c->stage->name, (long long)c->kept, (long long)b->most,
-        c->stage == &ch__stage_cache ? "give the cache a file" : "let it keep fewer elements");
+        c->stage == &ch__stage_cache ? "give the cache a file" : "let it hold fewer elements");
 }
 
 void ch__budget_refund(ch_cursor *c, const ch_element *e)
 {
-    if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) !=
-        0) /* a cache gives what it has again and again */
-        keep(c, -ch__element_bytes(e));
+    /* A cache still holds the elements that it has returned. */
+    if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) != 0)
+        add_kept(c, -ch__element_bytes(e));
 }
 
-void ch__budget_forget(ch_cursor *c)
+void ch__budget_refund_all(ch_cursor *c)
 {
-    keep(c, -c->kept);
+    add_kept(c, -c->kept);
 }

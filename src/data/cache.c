@@ -1,11 +1,15 @@
-/* data/cache.c -- keeping elements in memory: cache, and prefetch.
+/* data/cache.c -- the stages `cache` (in memory) and `prefetch`.
  *
- * A cache keeps what it got from below and never asks twice. It is filled as it is used: a pass that
- * ends early leaves the rest to the next one. What failed cannot be kept, and may be whole the next
- * time: behind a pass with an error in it the cache is empty, and what is below opened anew, since
- * the elements of every pass are those of the first one below. A place in it is a number: who goes there asks below
- * for the elements before it once more, which are the same (data/data.h, 3), unless stages below are
- * unordered: then the elements themselves are saved.
+ * A cache reads each element of its input once and keeps it. It fills up while elements are
+ * read: if a pass ends early, the next pass continues to fill it.
+ *
+ * An element that failed cannot be kept, and may succeed the next time. Every pass must return
+ * the elements of the first pass of the input. So after a pass with an error the cache is
+ * emptied and its input is opened again.
+ *
+ * A saved position holds the number of elements, not the elements. A restore reads them from
+ * the input again; they are the same (data/data.h, invariant 3). If stages below the cache are
+ * unordered, the elements themselves are saved.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -14,14 +18,15 @@
 
 typedef struct caching {
     ch_cursor   base;
-    bool        is_whole;
-    int         at;
-    int64_t     n_failed; /* errors from below, between those that are kept */
+    bool        is_whole; /* the input has ended: all elements are in `kept` */
+    int         at;       /* index in `kept` of the next element */
+    int64_t     n_failed; /* errors of the input since the cache was last empty */
     ch_elements kept;
 } caching;
 
-/* One more from below; x->is_whole at the end. */
-static ch_status cache_more(caching *x)
+/* Reads the next element of the input into the cache. At the end of the input, sets
+ * is_whole. */
+static ch_status cache_read(caching *x)
 {
     ch_element *e = NULL;
     ch_status   rc = ch__cursor_next(x->base.in[0], &e);
@@ -42,7 +47,7 @@ static ch_status cache_next(ch_cursor *c, ch_element **out)
     ch_status rc = CH_OK;
 
     if (x->at == x->kept.n && !x->is_whole)
-        rc = cache_more(x);
+        rc = cache_read(x);
     if (rc != CH_OK || x->at == x->kept.n)
         return rc;
     return ch__element_share(x->kept.at[x->at++], out);
@@ -56,7 +61,7 @@ static ch_status cache_rewind(ch_cursor *c)
     if (x->n_failed == 0)
         return CH_OK;
     ch__elements_empty(&x->kept);
-    ch__budget_forget(c);
+    ch__budget_refund_all(c);
     x->n_failed = 0;
     x->is_whole = false;
     return ch__cursor_reopen(c);
@@ -78,7 +83,9 @@ static void cache_save(ch_cursor *c, ch_saver *s)
     ch__save_inputs(c, s);
 }
 
-/* Errors that were told before are passed over; more than those are not. */
+/* Fills the cache with n elements after a restore. The first n_failed errors of the input were
+ * returned before the position was saved, so they are ignored. Any further error is
+ * returned. */
 static ch_status cache_refill(caching *x, int n, int64_t n_failed)
 {
     ch_status rc = CH_OK;
@@ -86,14 +93,14 @@ static ch_status cache_refill(caching *x, int n, int64_t n_failed)
     while (rc == CH_OK && !x->is_whole && (x->kept.n < n || x->n_failed < n_failed)) {
         int64_t before = x->n_failed;
 
-        rc = cache_more(x);
+        rc = cache_read(x);
         if (rc != CH_CANCELLED && x->n_failed > before && x->n_failed <= n_failed)
             rc = CH_OK;
     }
     if (rc == CH_OK && x->kept.n != n)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "restore: the data has %d elements and %lld errors before a cache, the "
-                      "place was behind %d and %lld",
+                      "restore: cache: its input has %d elements and %lld errors, but had %d "
+                      "and %lld when the position was saved; the data has changed",
                       x->kept.n, (long long)x->n_failed, n, (long long)n_failed);
     return rc;
 }

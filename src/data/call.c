@@ -1,4 +1,15 @@
-/* data/call.c -- recorded steps on elements.   SPDX-License-Identifier: Apache-2.0 */
+/* data/call.c -- runs recorded steps on elements.
+ *
+ * The first half records a step as a graph and checks graphs that were decoded. The second half
+ * runs a graph: a ch_caller has a list of idle runners, each a program specialised for the
+ * shapes of the inputs. The stages of data/map.c use both.
+ *
+ * Invariants:
+ *   1. A thread removes a runner from the list, uses it alone, and returns it. The lock guards
+ *      only the list.
+ *   2. Steps do not compute strings: an output of strings is an unchanged input.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "data/call.h"
 
 #include <pthread.h>
@@ -12,13 +23,15 @@
 
 /* ---- recording ---- */
 
-/* Half of a ragged component: its first size is not the number of rows. */
+/* Returns true if the part is the values or the splits of a ragged component. The first size of
+ * such a part is not the number of rows. */
 static bool is_ragged(const ch_dataset *d, int part)
 {
     return ch__rows_splits_of(d, part) >= 0 || ch__rows_values_of(d, part) >= 0;
 }
 
-/* The symbol of the rows of a batch, which all its parts have. */
+/* Returns the symbol for the rows of a batch, which all parts share. *rows is its number; 0:
+ * the symbol is not allocated yet. */
 static ch_dim rows_symbol(int *n_symbols, int *rows)
 {
     if (*rows == 0)
@@ -26,7 +39,8 @@ static ch_dim rows_symbol(int *n_symbols, int *rows)
     return (ch_dim){1, *rows};
 }
 
-/* Sizes that are not known are symbols: one for all rows of a batch, one of its own for each other. */
+/* Returns the sizes of a part. Unknown sizes are symbols: the same symbol for the rows of all
+ * parts of a batch, and a new symbol for every other size. */
 static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
 {
     ch_shape s = d->spec[part].shape;
@@ -69,7 +83,7 @@ ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch
     ch_status rc;
 
     if (step == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: no step", name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the step is NULL", name);
     rc = ch__step_new(name, NULL, &s);
     if (rc != CH_OK)
         return rc;
@@ -78,8 +92,8 @@ ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "recording %s", name);
 }
 
-/* Which input output i is, as it came in; -1: none. */
-static int input_given(const ch_graph *g, int i)
+/* Returns the index of the input that output i passes on unchanged; -1: none. */
+static int find_passed_input(const ch_graph *g, int i)
 {
     for (int k = 0; k < g->n_inputs; k++)
         if (g->output[i].node == g->input[k])
@@ -90,24 +104,26 @@ static int input_given(const ch_graph *g, int i)
 ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_dataset *in)
 {
     if (g == NULL)
-        return ch__dataset_fail(d, "it has no step");
+        return ch__dataset_fail(d, "the stage has no step");
     if (g->n_resources > 0)
-        return ch__dataset_fail(d, "its step uses variable \"%s\"; a pipeline has none",
-                                g->resource[0].name);
+        return ch__dataset_fail(
+            d,
+            "its step uses variable \"%s\"; steps of a dataset pipeline must not use variables",
+            g->resource[0].name);
     if (g->n_inputs != in->n_parts || g->n_outputs == 0)
         return ch__dataset_fail(d,
-                                "its step has %d inputs and %d outputs, elements have %d "
-                                "components",
+                                "its step has %d inputs and %d outputs; want an input for each "
+                                "of the %d components, and at least one output",
                                 g->n_inputs, g->n_outputs, in->n_parts);
     for (int i = 0; i < g->n_inputs; i++)
         if (g->input[i]->dtype != in->spec[i].dtype ||
             g->input[i]->dims.rank != in->spec[i].shape.rank)
-            return ch__dataset_fail(d, "input %d of its step is not what component %d is", i,
-                                    i);
-    for (int i = 0; i < g->n_outputs; i++)
-        if (g->output[i].node->dtype == CH_STR && input_given(g, i) < 0)
             return ch__dataset_fail(
-                d, "output %d of its step holds strings that did not come in", i);
+                d, "input %d of its step has another dtype or rank than component %d", i, i);
+    for (int i = 0; i < g->n_outputs; i++)
+        if (g->output[i].node->dtype == CH_STR && find_passed_input(g, i) < 0)
+            return ch__dataset_fail(
+                d, "output %d of its step computes strings; want an unchanged input", i);
     return CH_OK;
 }
 
@@ -135,7 +151,8 @@ bool ch__call_same_rows(const ch_dataset *d, const ch_graph *g)
     return true;
 }
 
-/* Part i of `a` has rows as part k of `b` has: each of both has one, or its values or splits are such. */
+/* Returns true if part i of `a` and part k of `b` are of the same kind: values of a ragged
+ * component, splits, or neither. */
 static bool are_alike(const ch_dataset *a, int i, const ch_dataset *b, int k)
 {
     return (ch__rows_splits_of(a, i) >= 0) == (ch__rows_splits_of(b, k) >= 0) &&
@@ -164,7 +181,7 @@ bool ch__call_keeps_rows(const ch_dataset *d)
 
 /* ---- running ---- */
 
-/* A program with memory of its own. */
+/* A program for inputs of certain shapes, with its own memory. */
 typedef struct runner {
     struct runner *next;
     ch_program    *program;
@@ -172,16 +189,16 @@ typedef struct runner {
     char          *arena;
     const void   **input;
     void         **output;
-    char         **staged;  /* of inputs that are not aligned; NULL: not needed so far */
-    ch_shape       shape[]; /* of the inputs */
+    char         **staged;  /* for each input an aligned copy; NULL: not needed so far */
+    ch_shape       shape[]; /* of each input */
 } runner;
 
 struct ch_caller {
     ch_graph       *graph;
     pthread_mutex_t lock;
-    runner         *idle; /* used last comes first */
+    runner         *idle; /* list, the last used first */
     int             n_idle;
-    int             given[]; /* which input each output is, as it came in; -1: none */
+    int passed_input[]; /* for each output the input that it passes on unchanged; -1: none */
 };
 
 enum { MOST_IDLE = 64 };
@@ -246,7 +263,8 @@ static ch_status runner_new(const ch_graph *g, const ch_element *e, runner **out
     return rc;
 }
 
-static bool suits(const runner *r, const ch_element *e)
+/* Returns true if the shapes of the element are those of the runner. */
+static bool shapes_match(const runner *r, const ch_element *e)
 {
     for (int i = 0; i < e->n; i++)
         if (!ch_shape_equal(r->shape[i], e->part[i].shape))
@@ -254,13 +272,14 @@ static bool suits(const runner *r, const ch_element *e)
     return true;
 }
 
-static ch_status take_runner(ch_caller *c, const ch_element *e, runner **out)
+/* Removes a runner for the shapes of `e` from the list, or creates a runner. */
+static ch_status get_runner(ch_caller *c, const ch_element *e, runner **out)
 {
     runner *r = NULL;
 
     pthread_mutex_lock(&c->lock);
     for (runner **at = &c->idle; *at != NULL; at = &(*at)->next)
-        if (suits(*at, e)) {
+        if (shapes_match(*at, e)) {
             r = *at;
             *at = r->next;
             c->n_idle--;
@@ -273,7 +292,8 @@ static ch_status take_runner(ch_caller *c, const ch_element *e, runner **out)
     return CH_OK;
 }
 
-/* The one that was not used for longest goes if there are too many. */
+/* Adds the runner to the list. If the list is too long, frees the least recently used
+ * runner. */
 static void return_runner(ch_caller *c, runner *r)
 {
     runner *last = NULL;
@@ -294,7 +314,8 @@ static void return_runner(ch_caller *c, runner *r)
     runner_free(last);
 }
 
-/* Kernels want data that is aligned for its type. */
+/* Sets the inputs of the program. Kernels need data that is aligned for its dtype, so unaligned
+ * data is copied. */
 static ch_status bind_inputs(runner *r, const ch_element *e)
 {
     for (int i = 0; i < e->n; i++) {
@@ -318,15 +339,15 @@ static size_t aligned(size_t bytes)
     return (bytes + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
 }
 
-/* The component of strings that output i is, as it is; NULL: it is no such. */
-static const ch_part *strings_given(const ch_caller *c, int i, const ch_element *in)
+/* Returns the component of strings that output i passes on; NULL: output i is not strings. */
+static const ch_part *passed_strings(const ch_caller *c, int i, const ch_element *in)
 {
-    int k = c->given[i];
+    int k = c->passed_input[i];
 
     return k >= 0 && in->part[k].dtype == CH_STR ? &in->part[k] : NULL;
 }
 
-/* With their texts. */
+/* Returns the bytes of the array and of the contents of its strings. */
 static size_t string_bytes(const ch_part *p)
 {
     int64_t n = ch_shape_count(p->shape);
@@ -337,8 +358,8 @@ static size_t string_bytes(const ch_part *p)
     return bytes;
 }
 
-/* A copy of strings where `to` is, their texts behind them. */
-static void give_strings(const ch_part *p, ch_str *to)
+/* Copies strings to `to`, their contents behind the array. */
+static void copy_strings(const ch_part *p, ch_str *to)
 {
     int64_t       n = ch_shape_count(p->shape);
     const ch_str *from = p->data;
@@ -354,13 +375,13 @@ static void give_strings(const ch_part *p, ch_str *to)
 
 static size_t output_bytes(const ch_caller *c, const ch_graph *g, int i, const ch_element *in)
 {
-    const ch_part *strings = strings_given(c, i, in);
+    const ch_part *strings = passed_strings(c, i, in);
 
     return aligned(strings != NULL ? string_bytes(strings)
                                    : (size_t)ch__bytes(g->output[i].node));
 }
 
-/* An element for the results, whose memory the program writes to. */
+/* Creates the element of the results. The program writes into its memory. */
 static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *in,
                               ch_element **out)
 {
@@ -385,11 +406,11 @@ static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *i
     return CH_OK;
 }
 
-static ch_status run(const ch_caller *c, runner *r, const ch_cursor *at, int64_t place,
+static ch_status run(const ch_caller *c, runner *r, const ch_cursor *at, int64_t index,
                      const ch_element *in, ch_element **out)
 {
     uint64_t  seed = (uint64_t)at->epoch ^ at->pass_key;
-    ch_env    env = {.n_replicas = 1, .step = place, .seed = seed};
+    ch_env    env = {.n_replicas = 1, .step = index, .seed = seed};
     ch_bind   bind = {.input = r->input,
                       .output = r->output,
                       .arena = r->arena,
@@ -402,21 +423,21 @@ static ch_status run(const ch_caller *c, runner *r, const ch_cursor *at, int64_t
     if (rc == CH_OK)
         rc = ch__instance_run(r->instance, &bind);
     for (int i = 0; i < c->graph->n_outputs && rc == CH_OK; i++)
-        if (strings_given(c, i, in) != NULL)
-            give_strings(strings_given(c, i, in), r->output[i]);
+        if (passed_strings(c, i, in) != NULL)
+            copy_strings(passed_strings(c, i, in), r->output[i]);
     return rc;
 }
 
-ch_status ch__caller_run(ch_caller *c, const ch_cursor *at, int64_t place, const ch_element *in,
+ch_status ch__caller_run(ch_caller *c, const ch_cursor *at, int64_t index, const ch_element *in,
                          ch_element **out)
 {
     runner     *r = NULL;
     ch_element *e = NULL;
-    ch_status   rc = take_runner(c, in, &r);
+    ch_status   rc = get_runner(c, in, &r);
 
     if (rc != CH_OK)
         return rc;
-    rc = run(c, r, at, place, in, &e);
+    rc = run(c, r, at, index, in, &e);
     return_runner(c, r);
     if (rc == CH_OK)
         *out = e;
@@ -427,12 +448,13 @@ ch_status ch__caller_run(ch_caller *c, const ch_cursor *at, int64_t place, const
 
 ch_status ch__caller_new(ch_graph *g, ch_caller **out)
 {
-    ch_caller *c = ch__calloc(1, sizeof(*c) + (size_t)g->n_outputs * sizeof(c->given[0]));
+    ch_caller *c =
+        ch__calloc(1, sizeof(*c) + (size_t)g->n_outputs * sizeof(c->passed_input[0]));
 
     if (c == NULL)
         return ch__fail_memory("program of a pipeline");
     for (int i = 0; i < g->n_outputs; i++)
-        c->given[i] = input_given(g, i);
+        c->passed_input[i] = find_passed_input(g, i);
     c->graph = ch_graph_ref(g);
     pthread_mutex_init(&c->lock, NULL);
     *out = c;

@@ -1,9 +1,14 @@
-/* data/codec.c -- a dataset as bytes (proto/dataset.proto), and back.
+/* data/codec.c -- encodes and decodes datasets (proto/dataset.proto).
  *
- * Stages are written in the order in which they can be made again: what a stage takes from comes
- * before it. Reading makes them one by one, with the functions that made them first (infer checks
- * what it is told), so bytes from anywhere give a dataset or an error. Memory of messages is bounded
- * by 16 MiB and twice the bytes (PROMISES S7).
+ * `writer` collects the packed stages of a dataset; `reader` holds the stages decoded so far.
+ * The coordinator encodes datasets for its workers, which decode them (job/worker/stream.c).
+ *
+ * Invariants:
+ *   1. A stage follows all stages that it refers to, so it can be created when it is read. A
+ *      stage that several stages refer to is written once.
+ *   2. Decoding creates each stage with ch__dataset_new, and `infer` checks the attributes. So
+ *      untrusted bytes result in a valid dataset or in an error.
+ *   3. Messages use at most 16 MiB plus twice the size of the input (PROMISES S7).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -21,45 +26,49 @@ enum { FORMAT = 1, MOST_STAGES = 1 << 16 };
 typedef struct writer {
     ch_arena             arena;
     int                  n, cap;
-    const ch_dataset   **seen; /* stage i of the message */
+    const ch_dataset   **seen; /* n stages in the order of the message */
     int                  cap_bytes;
-    ProtobufCBinaryData *stage; /* packed */
-    size_t               n_places;
-    int                 *place; /* by a hash of the stage's address: 1 + its index, or 0 */
+    ProtobufCBinaryData *stage; /* n packed stages */
+    /* Hash table from the address of a stage to 1 + its index in `seen`; 0: the bucket is free.
+     * The size is a power of two. */
+    size_t n_buckets;
+    int   *bucket;
 } writer;
 
-/* Where the stage is in the table, or the free place for it. */
-static size_t place_of(const writer *w, const ch_dataset *d)
+/* Returns the bucket of the stage, or the free bucket for it. */
+static size_t bucket_of(const writer *w, const ch_dataset *d)
 {
     uint64_t hash = (uint64_t)(uintptr_t)d * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio */
-    size_t   at = (size_t)(hash >> 32) & (w->n_places - 1);
+    size_t   at = (size_t)(hash >> 32) & (w->n_buckets - 1);
 
-    while (w->place[at] != 0 && w->seen[w->place[at] - 1] != d)
-        at = (at + 1) & (w->n_places - 1);
+    while (w->bucket[at] != 0 && w->seen[w->bucket[at] - 1] != d)
+        at = (at + 1) & (w->n_buckets - 1);
     return at;
 }
 
+/* Returns the index of a stage that is written already; -1: it is not. */
 static int index_of(const writer *w, const ch_dataset *d)
 {
-    return w->n_places > 0 ? w->place[place_of(w, d)] - 1 : -1;
+    return w->n_buckets > 0 ? w->bucket[bucket_of(w, d)] - 1 : -1;
 }
 
-/* Room for one more stage; the table stays half empty. */
-static bool has_place(writer *w)
+/* Makes room for another stage, so that the table stays half empty. Returns false if memory is
+ * exhausted. */
+static bool reserve_bucket(writer *w)
 {
-    size_t n = w->n_places > 0 ? 2 * w->n_places : 64;
-    int   *place;
+    size_t n = w->n_buckets > 0 ? 2 * w->n_buckets : 64;
+    int   *bucket;
 
-    if (2 * ((size_t)w->n + 1) <= w->n_places)
+    if (2 * ((size_t)w->n + 1) <= w->n_buckets)
         return true;
-    place = ch__calloc(n, sizeof(*place));
-    if (place == NULL)
+    bucket = ch__calloc(n, sizeof(*bucket));
+    if (bucket == NULL)
         return false;
-    ch__free(w->place);
-    w->place = place;
-    w->n_places = n;
+    ch__free(w->bucket);
+    w->bucket = bucket;
+    w->n_buckets = n;
     for (int i = 0; i < w->n; i++)
-        w->place[place_of(w, w->seen[i])] = i + 1;
+        w->bucket[bucket_of(w, w->seen[i])] = i + 1;
     return true;
 }
 
@@ -88,7 +97,8 @@ static ch_status write_data(ch_arena *a, const ch_dataset *d, Cohort__Stage *m)
     return CH_OK;
 }
 
-/* The message of a stage, in the arena; what it refers to is written already. */
+/* Fills in the message of a stage. The stages that it refers to must be written already. The
+ * arena owns the memory of the message. */
 static ch_status fill_stage(writer *w, ch_arena *a, const ch_dataset *d, Cohort__Stage *m)
 {
     m->name = ch__arena_strdup(a, d->stage->name);
@@ -132,12 +142,13 @@ static ch_status write_stage(writer *w, const ch_dataset *d)
         return ch__fail(
             CH_UNIMPLEMENTED,
             "encoding a dataset: stage %s calls a C function of this program, which "
-            "cannot be sent; %s",
+            "cannot be encoded; %s",
             d->stage->name,
             d->call.generator.next != NULL
-                ? "write what it gives to files, and send what reads them"
+                ? "write its elements to files, and encode a dataset that reads the files"
                 : "record it as a step");
-    if (!has_place(w) || !ch__grow((void **)&w->seen, &w->cap, w->n + 1, sizeof(*w->seen)) ||
+    if (!reserve_bucket(w) ||
+        !ch__grow((void **)&w->seen, &w->cap, w->n + 1, sizeof(*w->seen)) ||
         !ch__grow((void **)&w->stage, &w->cap_bytes, w->n + 1, sizeof(*w->stage)))
         return ch__fail_memory("encoding a dataset");
     cohort__stage__init(&m);
@@ -145,14 +156,15 @@ static ch_status write_stage(writer *w, const ch_dataset *d)
     if (rc == CH_OK)
         rc = pack_stage(d, &m, &w->stage[w->n]);
     if (rc == CH_OK) {
-        w->place[place_of(w, d)] = w->n + 1;
+        w->bucket[bucket_of(w, d)] = w->n + 1;
         w->seen[w->n++] = d;
     }
     ch__arena_drop(&a);
     return rc;
 }
 
-/* What a stage takes from, then the stage; each once. Depth is bounded (data/data.h). */
+/* Writes the stages that `d` refers to, then `d`; each stage once. The depth is limited
+ * (data/data.h). */
 static ch_status write_tree(writer *w, const ch_dataset *d)
 {
     ch_status rc = CH_OK;
@@ -189,7 +201,7 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
         ch__free(w.stage[i].data);
     ch__free(w.stage);
     ch__free(w.seen);
-    ch__free(w.place);
+    ch__free(w.bucket);
     return rc;
 }
 
@@ -197,12 +209,12 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
 
 typedef struct reader {
     int          n, cap;
-    ch_dataset **made;          /* stages so far */
-    size_t       left_for_them; /* bytes */
+    ch_dataset **made;       /* n stages; referenced */
+    size_t       bytes_left; /* bytes that further stages may use */
 } reader;
 
-/* Bytes that a stage takes for what infer says: a few bytes that name a stage as input bring its
- * components, with their names, into being once more. */
+/* Returns the bytes of a stage and its components. They are limited, because a few bytes of
+ * input that name a stage as an input copy all its components and their names. */
 static size_t bytes_of(const ch_dataset *d)
 {
     size_t bytes = sizeof(*d) + (size_t)d->n_parts * (sizeof(*d->spec) + sizeof(*d->name));
@@ -217,11 +229,11 @@ static ch_status add_made(reader *r, ch_dataset *d)
     size_t bytes = bytes_of(d);
 
     r->made[r->n++] = d;
-    if (bytes > r->left_for_them)
+    if (bytes > r->bytes_left)
         return ch__fail(CH_RESOURCE_EXHAUSTED,
                         "stage %d, %s: the components of all stages take too much memory",
                         r->n - 1, d->stage->name);
-    r->left_for_them -= bytes;
+    r->bytes_left -= bytes;
     return CH_OK;
 }
 
@@ -233,7 +245,8 @@ static const ch_stage *stage_named(const char *name)
     return NULL;
 }
 
-static ch_dataset *made(const reader *r, uint32_t i)
+/* Returns a reference to stage i; NULL if the stage is not decoded yet. */
+static ch_dataset *stage_at(const reader *r, uint32_t i)
 {
     return i < (uint32_t)r->n ? ch_dataset_ref(r->made[i]) : NULL;
 }
@@ -242,8 +255,8 @@ static ch_status read_inputs(const reader *r, const ch_stage *stage, const Cohor
                              ch_dataset **in)
 {
     if (stage->n_in >= 0 ? m->n_inputs != (size_t)stage->n_in : m->n_inputs < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "stage %d, %s: %zu inputs", r->n, stage->name,
-                        m->n_inputs);
+        return ch__fail(CH_INVALID_ARGUMENT, "stage %d, %s: wrong number of inputs (got %zu)",
+                        r->n, stage->name, m->n_inputs);
     for (size_t i = 0; i < m->n_inputs; i++)
         if (m->inputs[i] >= (uint32_t)r->n)
             return ch__fail(CH_INVALID_ARGUMENT,
@@ -253,7 +266,7 @@ static ch_status read_inputs(const reader *r, const ch_stage *stage, const Cohor
         return ch__fail(CH_INVALID_ARGUMENT, "stage %d, %s: its body does not come before it",
                         r->n, stage->name);
     for (size_t i = 0; i < m->n_inputs; i++)
-        in[i] = made(r, m->inputs[i]);
+        in[i] = stage_at(r, m->inputs[i]);
     return CH_OK;
 }
 
@@ -280,14 +293,15 @@ static ch_status read_data(const Cohort__Stage *m, ch_tuple **out)
     return rc;
 }
 
-/* Everything a stage is made of; on an error `make` holds what is to be let go. */
+/* Sets the fields of `make` except the inputs. On error, the caller must still release
+ * `make`. */
 static ch_status read_parts(const reader *r, const ch_stage *stage, const Cohort__Stage *m,
                             ProtobufCMessage **attrs, ch_dataset_make *make)
 {
     ch_status rc = CH_OK;
 
-    make->body = m->body > 0 ? made(r, m->body - 1) : NULL;
-    make->element = m->element > 0 ? made(r, m->element - 1) : NULL;
+    make->body = m->body > 0 ? stage_at(r, m->body - 1) : NULL;
+    make->element = m->element > 0 ? stage_at(r, m->element - 1) : NULL;
     if (stage->attrs != NULL) {
         *attrs = ch__protobuf_unpack(stage->attrs, m->attrs.data, m->attrs.len);
         if (*attrs == NULL)
@@ -301,7 +315,7 @@ static ch_status read_parts(const reader *r, const ch_stage *stage, const Cohort
     return rc;
 }
 
-static void let_go(ch_dataset_make *make)
+static void release_make(ch_dataset_make *make)
 {
     for (int i = 0; i < make->n_in; i++)
         ch_dataset_unref(make->in[i]);
@@ -324,8 +338,8 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
         return ch__fail_memory("decoding a dataset");
     if (stage == NULL || m->version != (uint32_t)stage->version)
         rc = ch__fail(CH_UNIMPLEMENTED,
-                      "stage %d: this library does not know \"%.60s\" version %u", r->n,
-                      m->name, m->version);
+                      "stage %d: this library has no stage \"%.60s\" version %u", r->n, m->name,
+                      m->version);
     else
         rc = read_inputs(r, stage, m, in);
     if (rc == CH_OK)
@@ -334,21 +348,23 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
         d = ch__dataset_new(stage, &make);
         rc = d == NULL ? ch__fail_still("stage %d", r->n) : CH_OK;
     } else {
-        let_go(&make);
+        release_make(&make);
     }
     ch__protobuf_free(attrs);
     ch__free(in);
     return rc == CH_OK ? add_made(r, d) : rc;
 }
 
-static ch_status read_bytes(reader *r, ch_wire_span s, size_t budget)
+/* Decodes the message of a stage, which may use at most `budget` bytes. */
+static ch_status read_message(reader *r, ch_wire_span s, size_t budget)
 {
     Cohort__Stage *m;
     ch_status      rc;
 
     if (r->n == MOST_STAGES ||
         !ch__grow((void **)&r->made, &r->cap, r->n + 1, sizeof(ch_dataset *)))
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%d stages, or no memory", r->n);
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "more than %d stages, or memory is exhausted",
+                        r->n);
     m = (Cohort__Stage *)ch__protobuf_unpack_within(&cohort__stage__descriptor, s.at,
                                                     ch__wire_bytes(s), budget);
     if (m == NULL)
@@ -373,7 +389,7 @@ static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
         if (f.number == 1 && f.type == CH_WIRE_VARINT)
             (void)ch__wire_varint(&w, &f.data, &format);
         else if (f.number == 2 && f.type == CH_WIRE_BYTES)
-            rc = read_bytes(r, f.data, ((size_t)16 << 20) + 2 * n);
+            rc = read_message(r, f.data, ((size_t)16 << 20) + 2 * n);
     }
     if (rc == CH_OK && w.fault != NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "byte %zu: %s", (size_t)(w.fault_at - w.all.at),
@@ -382,13 +398,13 @@ static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
         rc = ch__fail(CH_UNIMPLEMENTED, "format %llu, this library reads %d",
                       (unsigned long long)format, FORMAT);
     if (rc == CH_OK && r->n == 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "there are no stages");
+        rc = ch__fail(CH_INVALID_ARGUMENT, "no stages");
     return rc;
 }
 
 ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out)
 {
-    reader    r = {.left_for_them = ((size_t)16 << 20) + 2 * n};
+    reader    r = {.bytes_left = ((size_t)16 << 20) + 2 * n};
     ch_status rc = ch__want_given("decoding a dataset", "bytes", bytes, "out", out);
 
     if (rc != CH_OK)

@@ -1,7 +1,12 @@
-/* data/csv.c -- a line of CSV as an element of scalars and vectors.
+/* data/csv.c -- parses a record of CSV to an element of scalars and vectors.
  *
- * A record is cut into the fields that are asked for, which says how much room their text takes;
- * then the element is made, and each field becomes its number or text.
+ * ch__csv_parse first finds the fields of the columns in the record. Their sizes determine the
+ * memory for text. Then it creates the element and converts each field to a number or a text. A
+ * ch_csv_layout maps the columns of a schema to the fields of a file; it is read-only once
+ * created. The stage `csv` (data/text.c) calls this file.
+ *
+ * Fields of a file are numbered from 1. The fields of all columns together, column by column,
+ * are numbered from 0 (`which`).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/csv.h"
@@ -15,16 +20,17 @@
 #include "data/number.h"
 #include "data/show.h"
 
+/* A field that a column reads. */
 typedef struct wanted {
-    int64_t field; /* 1 is the first */
-    int     which; /* of the fields that are asked for, column by column */
+    int64_t field; /* number in the file, from 1 */
+    int     which; /* index among the fields of all columns */
 } wanted;
 
 struct ch_csv_layout {
     const ch_csv_schema *schema;
     int64_t              n_fields; /* of every record; 0: any number */
-    int64_t             *from;     /* the first field of each column */
-    wanted               wanted[]; /* each field that is asked for, in the file's order */
+    int64_t             *from;     /* number of the first field of each column */
+    wanted               wanted[]; /* schema->n_fields entries in the order of the file */
 };
 
 /* ---- layouts ---- */
@@ -33,12 +39,12 @@ static ch_status fail_quotes(int64_t field, const char *at, const char *end)
 {
     return ch__fail(
         CH_DATA_LOSS,
-        "field %lld: %s: a quoted field ends with its closing quote, and one within "
-        "it is doubled",
+        "field %lld: %s: text follows a closing quote, or the quote is not closed; double a "
+        "quote inside a quoted field",
         (long long)field, ch__show((ch_str){at, (size_t)(end - at)}).text);
 }
 
-/* The names of a header, as many as fit a message. */
+/* Prints the names of a header, as many as fit. */
 static void list_names(char separator, ch_str header, char *text, size_t size)
 {
     const char  *at = header.data, *end = at + header.size;
@@ -64,10 +70,11 @@ static ch_status fail_header(const ch_csv_schema *s, ch_str header, int column,
 
     list_names(s->separator, header, names, sizeof(names));
     return ch__fail(CH_INVALID_ARGUMENT, "csv: column \"%s\" %s; the header has %s",
-                    s->column[column].as_asked.name, what, names);
+                    s->column[column].declared.name, what, names);
 }
 
-/* Finds the columns that have no number; `room` is for a name without its quotes. */
+/* Finds the columns that have a name and no field number. `room` must have header.size
+ * bytes. */
 static ch_status read_header(ch_csv_layout *l, ch_str header, char *room)
 {
     const ch_csv_schema *s = l->schema;
@@ -80,7 +87,7 @@ static ch_status read_header(ch_csv_layout *l, ch_str header, char *room)
         if (next == NULL)
             return ch__fail_at(fail_quotes(l->n_fields, at, end), "csv: header");
         int i = ch__names_find(&s->names, room, ch__csv_unquote(&f, room));
-        if (i >= 0 && s->column[i].as_asked.field == 0) {
+        if (i >= 0 && s->column[i].declared.field == 0) {
             if (l->from[i] != 0)
                 return fail_header(s, header, i, "is twice in the header");
             l->from[i] = l->n_fields;
@@ -104,13 +111,13 @@ static ch_status find_by_name(ch_csv_layout *l, ch_str header)
             rc = fail_header(l->schema, header, i, "is not in the header");
         else if (last > l->n_fields)
             rc = ch__fail(CH_INVALID_ARGUMENT,
-                          "csv: column %d is asked for as field %lld, and the header has %lld",
-                          i, (long long)last, (long long)l->n_fields);
+                          "csv: column %d reads field %lld, but the header has %lld fields", i,
+                          (long long)last, (long long)l->n_fields);
     }
     return rc;
 }
 
-/* Those without a number are behind the one before them. */
+/* Without a header, a column without a field number follows the column before it. */
 static void find_in_order(ch_csv_layout *l)
 {
     int64_t next = 1;
@@ -129,7 +136,7 @@ static int by_field(const void *a, const void *b)
     return (x->field > y->field) - (x->field < y->field);
 }
 
-/* All fields of all columns. */
+/* Fills in and sorts the fields of all columns. */
 static void list_wanted(ch_csv_layout *l)
 {
     const ch_csv_schema *s = l->schema;
@@ -157,7 +164,7 @@ ch_status ch__csv_layout_new(const ch_csv_schema *s, const ch_str *header, ch_cs
         return ch__fail_memory("columns of csv");
     }
     for (int i = 0; i < s->n; i++)
-        l->from[i] = s->column[i].as_asked.field;
+        l->from[i] = s->column[i].declared.field;
     if (header != NULL)
         rc = find_by_name(l, header->size > 0 ? *header : (ch_str){"", 0});
     else
@@ -183,14 +190,14 @@ void ch__csv_layout_free(ch_csv_layout *l)
 static ch_status fail_fields(const ch_csv_layout *l, int64_t n)
 {
     if (l->n_fields > 0)
-        return ch__fail(CH_DATA_LOSS, "%lld field%s, and the header has %lld", (long long)n,
+        return ch__fail(CH_DATA_LOSS, "%lld field%s, but the header has %lld", (long long)n,
                         n == 1 ? "" : "s", (long long)l->n_fields);
-    return ch__fail(CH_DATA_LOSS, "%lld field%s, and field %lld is asked for", (long long)n,
+    return ch__fail(CH_DATA_LOSS, "%lld field%s, but a column reads field %lld", (long long)n,
                     n == 1 ? "" : "s", (long long)l->wanted[l->schema->n_fields - 1].field);
 }
 
-/* Cuts the record into the fields that are asked for, column by column. */
-static ch_status cut(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
+/* Finds the fields of all columns in the record. `field` must have schema->n_fields entries. */
+static ch_status split_record(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
 {
     const char  *at = record.data, *end = at + record.size, *next;
     const int    n = l->schema->n_fields;
@@ -212,34 +219,35 @@ static ch_status cut(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
     return CH_OK;
 }
 
-/* Field k of column i is not what it should be. */
+/* Records the error that field k of column i is empty or cannot be converted. */
 static ch_status fail_field(const ch_csv_layout *l, int i, int k, const ch_csv_field *f,
                             ch_parsed why)
 {
-    const ch_csv_column *c = &l->schema->column[i].as_asked;
+    const ch_csv_column *c = &l->schema->column[i].declared;
     const char          *name = c->name != NULL ? c->name : "";
     long long            number = (long long)l->from[i] + k;
 
     if (f->size == 0)
         return ch__fail(CH_DATA_LOSS,
-                        "field %lld, column \"%s\": it is empty, and nothing was said of what "
-                        "that means; give the column a `missing`",
+                        "field %lld, column \"%s\": the field is empty, and the column has no "
+                        "default; set its `missing`",
                         number, name);
     return ch__fail(CH_DATA_LOSS, "field %lld, column \"%s\": %s is %s %s", number, name,
                     ch__show((ch_str){f->data, f->size}).text,
-                    why == CH_NOT_HELD ? "not held by" : "no", ch_dtype_name(c->dtype));
+                    why == CH_NOT_HELD ? "out of range for" : "not a valid",
+                    ch_dtype_name(c->dtype));
 }
 
 static ch_status fill_texts(const ch_csv_layout *l, int i, const ch_csv_field *f, ch_str *to,
                             char **room)
 {
-    const ch_csv_known *c = &l->schema->column[i];
+    const ch_csv_column_info *c = &l->schema->column[i];
 
     for (int k = 0; k < c->n; k++) {
         ch_csv_field text = f[k];
 
         if (text.size == 0) {
-            if (c->as_asked.missing == NULL)
+            if (c->declared.missing == NULL)
                 return fail_field(l, i, k, &f[k], CH_NO_NUMBER);
             text = (ch_csv_field){c->missing.text.data, c->missing.text.size, false};
         }
@@ -251,30 +259,31 @@ static ch_status fill_texts(const ch_csv_layout *l, int i, const ch_csv_field *f
 
 static ch_status fill_numbers(const ch_csv_layout *l, int i, const ch_csv_field *f, char *to)
 {
-    const ch_csv_known *c = &l->schema->column[i];
-    size_t              bytes = ch_dtype_bytes(c->as_asked.dtype);
+    const ch_csv_column_info *c = &l->schema->column[i];
+    size_t                    bytes = ch_dtype_bytes(c->declared.dtype);
 
     for (int k = 0; k < c->n; k++, to += bytes) {
-        if (f[k].size == 0 && c->as_asked.missing != NULL) {
+        if (f[k].size == 0 && c->declared.missing != NULL) {
             memcpy(to, &c->missing, bytes);
             continue;
         }
-        ch_parsed rc = ch__number_parse(c->as_asked.dtype, (ch_str){f[k].data, f[k].size}, to);
+        ch_parsed rc = ch__number_parse(c->declared.dtype, (ch_str){f[k].data, f[k].size}, to);
         if (rc != CH_PARSED)
             return fail_field(l, i, k, &f[k], rc);
     }
     return CH_OK;
 }
 
-/* Bytes of all texts, as they are in the file: without quotes they are not more. */
+/* Returns an upper bound of the bytes of all texts: their size in the file. Removing quotes
+ * makes them shorter. */
 static size_t text_bytes(const ch_csv_schema *s, const ch_csv_field *field)
 {
     size_t n = 0;
 
     for (int i = 0; i < s->n; i++) {
-        const ch_csv_known *c = &s->column[i];
+        const ch_csv_column_info *c = &s->column[i];
 
-        for (int k = c->first; k < c->first + c->n && c->as_asked.dtype == CH_STR; k++)
+        for (int k = c->first; k < c->first + c->n && c->declared.dtype == CH_STR; k++)
             n += field[k].size > 0 ? field[k].size : c->missing.text.size;
     }
     return n;
@@ -291,12 +300,12 @@ static ch_status make_element(const ch_csv_layout *l, const ch_csv_field *field,
         return ch__fail_memory("record of csv");
     char *room = (char *)e->room + s->room_bytes;
     for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        const ch_csv_known *c = &s->column[i];
-        void               *to = (char *)e->room + c->offset;
+        const ch_csv_column_info *c = &s->column[i];
+        void                     *to = (char *)e->room + c->offset;
 
         e->part[i] =
-            (ch_part){.dtype = c->as_asked.dtype, .shape = s->spec[i].shape, .data = to};
-        rc = c->as_asked.dtype == CH_STR ? fill_texts(l, i, field + c->first, to, &room)
+            (ch_part){.dtype = c->declared.dtype, .shape = s->spec[i].shape, .data = to};
+        rc = c->declared.dtype == CH_STR ? fill_texts(l, i, field + c->first, to, &room)
                                          : fill_numbers(l, i, field + c->first, to);
     }
     if (rc != CH_OK) {
@@ -315,8 +324,7 @@ ch_status ch__csv_parse(const ch_csv_layout *l, ch_str record, ch_element **out)
 
     if (zero != NULL)
         return ch__fail(CH_DATA_LOSS,
-                        "a zero byte, %zu bytes behind the record's first: this "
-                        "is no text",
+                        "a zero byte at offset %zu of the record; this is not a text file",
                         (size_t)(zero - record.data));
     if (record.size == 0)
         record.data = "";
@@ -324,7 +332,7 @@ ch_status ch__csv_parse(const ch_csv_layout *l, ch_str record, ch_element **out)
         field = ch__malloc((size_t)l->schema->n_fields * sizeof(*field));
     if (field == NULL)
         return ch__fail_memory("record of csv");
-    ch_status rc = cut(l, record, field);
+    ch_status rc = split_record(l, record, field);
     if (rc == CH_OK)
         rc = make_element(l, field, out);
     if (field != few)

@@ -1,4 +1,5 @@
-/* data/csv_schema.h -- what data/csv.c knows of the columns that it looks for.
+/* data/csv_schema.h -- the columns of a CSV schema; private to data/csv.c and
+ * data/csv_schema.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_CSV_SCHEMA_H
@@ -7,32 +8,32 @@
 #include "data/csv.h"
 #include "data/names.h"
 
-enum { CH_CSV_FIELDS = 1 << 20 /* of all columns, at most */ };
+enum { CH_CSV_FIELDS = 1 << 20 /* limit of the fields of all columns together */ };
 
-/* A scalar of any type. */
-typedef union ch_csv_slot {
+/* A scalar of any dtype. */
+typedef union ch_csv_value {
     char   number[8];
     ch_str text;
-} ch_csv_slot;
+} ch_csv_value;
 
-typedef struct ch_csv_known {
-    ch_csv_column as_asked; /* its texts are the schema's */
-    ch_csv_slot   missing;  /* if as_asked.missing is not NULL */
-    int           n;        /* fields that it has */
-    int           first;    /* which of all fields that are asked for is its first */
-    size_t        offset;   /* of its component in an element's room */
-} ch_csv_known;
+typedef struct ch_csv_column_info {
+    ch_csv_column declared; /* as the caller gave it; the schema owns the texts */
+    ch_csv_value  missing;  /* value of an empty field; valid if declared.missing is not NULL */
+    int           n;        /* fields of the column */
+    int           first;    /* index of its first field among the fields of all columns */
+    size_t        offset;   /* of its component in the room of an element */
+} ch_csv_column_info;
 
 struct ch_csv_schema {
-    ch_arena        arena;
-    int             n;
-    ch_csv_known   *column;
-    ch_tensor_spec *spec;
-    int             n_fields;   /* of all columns together */
-    size_t          room_bytes; /* of an element, its texts apart */
-    ch_names        names;      /* of all columns, by their indices */
-    char            separator;
-    bool            has_header;
+    ch_arena            arena;
+    int                 n;
+    ch_csv_column_info *column;     /* n */
+    ch_tensor_spec     *spec;       /* n */
+    int                 n_fields;   /* of all columns together */
+    size_t              room_bytes; /* of the room of an element, without texts */
+    ch_names            names;      /* names of the columns, by index */
+    char                separator;
+    bool                has_header;
 };
 
 #endif

@@ -1,4 +1,9 @@
-/* data/csv_text.c -- where records and fields of CSV text begin and end.
+/* data/csv_text.c -- finds the ends of records and fields in CSV text.
+ *
+ * A ch_csv_scan is a small state machine over the bytes of a record. As long as a record has no
+ * quote, memchr finds its end; from the first quote on, every byte is examined. ch__csv_next
+ * reads the next record through a ch_reader, and ch__csv_field splits a record. The stage `csv`
+ * (data/text.c) and data/csv.c call them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/csv_text.h"
@@ -10,14 +15,15 @@
 /* ---- records ---- */
 
 enum state {
-    NO_QUOTE_YET, /* in the record: the next \n is its end */
+    NO_QUOTE_YET, /* no quote so far in the record; the next \n ends it */
     FIELD_START,
     IN_FIELD,
     IN_QUOTES,
-    BEHIND_QUOTE /* one that closes, unless another follows */
+    BEHIND_QUOTE /* behind a quote that closes the field, unless another quote follows */
 };
 
-/* Where a record has quotes, each byte counts. */
+/* Scans byte by byte, for records with quotes. Returns true if the end of the record was
+ * found. */
 static bool scan_bytes(ch_csv_scan *s, const char *at, size_t n)
 {
     for (; s->seen < n; s->seen++) {
@@ -63,8 +69,7 @@ bool ch__csv_is_open(const ch_csv_scan *s)
 
 static ch_status fail_long(const ch_reader *r, int64_t max_bytes)
 {
-    return ch__fail_limit("%s: the record at byte %lld has more than the %lld bytes of "
-                          "max_record_bytes",
+    return ch__fail_limit("%s: the record at byte %lld is larger than max_record_bytes (%lld)",
                           ch__reader_path(r), (long long)ch__reader_offset(r),
                           (long long)max_bytes);
 }
@@ -72,11 +77,11 @@ static ch_status fail_long(const ch_reader *r, int64_t max_bytes)
 static ch_status fail_open(const ch_reader *r, const ch_csv_scan *s)
 {
     return ch__fail(CH_DATA_LOSS,
-                    "%s: the quote at byte %lld, where a field begins, is never closed",
+                    "%s: the quoted field that begins at byte %lld is never closed",
                     ch__reader_path(r), (long long)(ch__reader_offset(r) + (int64_t)s->quote));
 }
 
-/* Reads until the record in front of the reader is all there. */
+/* Fills the reader until it holds the next record completely. */
 static ch_status read_record(ch_reader *r, int64_t max_bytes, ch_csv_scan *s, bool *has_end)
 {
     *has_end = false;
@@ -84,7 +89,7 @@ static ch_status read_record(ch_reader *r, int64_t max_bytes, ch_csv_scan *s, bo
         size_t    before = r->left;
         ch_status rc;
 
-        if (before > (size_t)max_bytes + 1) /* it may end in \r\n */
+        if (before > (size_t)max_bytes + 1) /* plus 1, because the record may end in \r\n */
             return fail_long(r, max_bytes);
         rc = ch__reader_fill(r, before + 1);
         if (rc != CH_OK)
@@ -95,6 +100,7 @@ static ch_status read_record(ch_reader *r, int64_t max_bytes, ch_csv_scan *s, bo
     return CH_OK;
 }
 
+/* Skips a byte order mark at the beginning of the file. */
 static ch_status skip_mark(ch_reader *r)
 {
     if (ch__reader_offset(r) != 0)
@@ -151,13 +157,14 @@ ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end
         ch__reader_borrow(r, s->seen + (*has_end && !at_end));
     }
     if (at_end && ch__csv_is_open(s))
-        return ch__fail(CH_DATA_LOSS, "%s: it ends within quotes that are never closed",
+        return ch__fail(CH_DATA_LOSS, "%s: the file ends within a quoted field",
                         ch__reader_path(r));
     return CH_OK;
 }
 
 /* ---- fields ---- */
 
+/* Parses a field that begins with a quote. */
 static const char *quoted_field(char separator, const char *at, const char *end,
                                 ch_csv_field *out)
 {
@@ -203,7 +210,7 @@ size_t ch__csv_unquote(const ch_csv_field *f, char *to)
     }
     for (size_t i = 0; i < f->size; i++) {
         to[n++] = f->data[i];
-        i += f->data[i] == '"'; /* the second of two */
+        i += f->data[i] == '"'; /* skips the second of two quotes */
     }
     return n;
 }

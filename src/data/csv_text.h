@@ -1,8 +1,8 @@
-/* data/csv_text.h -- where records and fields of CSV text begin and end.
+/* data/csv_text.h -- finds the ends of records and fields in CSV text.
  *
  *     record:  field (separator field)*, up to \n, \r\n or the end of the file
- *     field:   "anything, with "" for a quote, ends of lines too", or else anything at all; quotes
- *              that do not begin a field are as other characters
+ *     field:   "any text, with "" for a quote; it may contain line ends", or any text without
+ *              separator and line end; a quote that does not begin a field has no meaning
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_CSV_TEXT_H
@@ -12,53 +12,58 @@
 
 /* ---- records ---- */
 
-/* A search for a record's end that goes on when more of the text is there. Zero but for the
- * separator to begin. */
+/* State of a search for the end of a record, which can continue when more text is available. To
+ * begin, all fields except the separator must be 0. */
 typedef struct ch_csv_scan {
     char   separator;
     int    state;
-    size_t seen;    /* bytes that were looked at */
-    size_t quote;   /* where the last quoted field began */
-    size_t n_lines; /* that ended within quotes */
+    size_t seen;    /* bytes scanned so far */
+    size_t quote;   /* offset of the quote that began the last quoted field */
+    size_t n_lines; /* line ends within quotes */
 } ch_csv_scan;
 
-/* Looks for the end of the record at `at`, of which n bytes are there, those of the last call
- * among them. True: it was found, and `seen` is where its \n is. */
+/* Searches for the end of the record at `at`. n bytes are available, including those of the
+ * last call. Returns true if the end was found; s->seen is then the offset of its \n. */
 bool ch__csv_scan(ch_csv_scan *s, const char *at, size_t n);
-/* Whether the text, which has ended, did so within quotes. */
+/* Returns true if the scanned text ends within quotes. */
 bool ch__csv_is_open(const ch_csv_scan *s);
 
 typedef struct ch_csv_record {
-    const char *data; /* without its end, in the reader's block; NULL: the file has ended */
-    size_t      size;
-    int64_t     offset;  /* of its first byte in the file */
-    int64_t     n_blank; /* empty lines before it, which are passed over */
-    int64_t     n_lines; /* that it has; 1 but for line ends in quotes */
+    const char
+           *data; /* without the line end, in the reader's block; NULL: the file has ended */
+    size_t  size;
+    int64_t offset;  /* of its first byte in the file */
+    int64_t n_blank; /* empty lines before it, which are skipped */
+    int64_t n_lines; /* lines of the record; more than 1 if quotes contain line ends */
 } ch_csv_record;
 
-/* The next record. DATA_LOSS if the file ends within quotes, RESOURCE_EXHAUSTED if it has more than
- * `max_bytes`; both leave the reader in front of it, and say n_blank. A byte order mark at the file's beginning is
- * passed over. */
+/* Reads the next record. Returns CH_DATA_LOSS if the file ends within quotes, and
+ * CH_RESOURCE_EXHAUSTED if the record has more than `max_bytes`. Both errors leave the reader
+ * in front of the record and set n_blank. Skips a byte order mark at the beginning of the
+ * file. */
 CH_MUST_CHECK ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes,
                                      ch_csv_record *out);
 
-/* Passes over what is left of a record, of any size, without holding it, as ch__line_pass does. `s` is zero
- * but for the separator at its beginning, and goes on with its state, which is not 0 then. DATA_LOSS if
- * the file ends within quotes. */
+/* Skips the rest of a record of any size without holding it in memory, as ch__line_pass does.
+ * Stops after `most` bytes or more; *has_end is true if the end was found. At the first call
+ * for a record, all fields of `s` except the separator must be 0. After an incomplete call
+ * s->state is not 0, and the next call continues with it. Returns CH_DATA_LOSS if the file ends
+ * within quotes. */
 CH_MUST_CHECK ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end);
 
 /* ---- fields ---- */
 
 typedef struct ch_csv_field {
-    const char *data; /* within its quotes, if it has some */
+    const char *data; /* without its enclosing quotes */
     size_t      size;
-    bool        has_quotes; /* doubled ones, in it */
+    bool        has_quotes; /* contains doubled quotes */
 } ch_csv_field;
 
-/* Takes the field at `at`; returns where it ended, which is `end` or a separator. NULL: something
- * is behind a closing quote, or none closes. */
+/* Parses the field at `at`. Returns its end, which is `end` or the position of a separator.
+ * Returns NULL if a quoted field is not closed, or if text follows its closing quote. */
 const char *ch__csv_field(char separator, const char *at, const char *end, ch_csv_field *out);
-/* Writes what the field means, which is never longer than it is; returns how long it is. */
+/* Writes the field with doubled quotes replaced by single quotes, and returns the number of
+ * bytes written. `to` must have room for f->size bytes. */
 size_t ch__csv_unquote(const ch_csv_field *f, char *to);
 
 #endif

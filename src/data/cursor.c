@@ -1,6 +1,11 @@
-/* data/cursor.c -- running stages: the tree of cursors, and bodies in it.
+/* data/cursor.c -- cursors: the tree of running stages, and the bodies in it.
  *
- * Depth is bounded by CH_MAX_DATASET_DEPTH, so walking the tree may recurse.
+ * A ch_cursor is a running stage. This file opens, times and closes cursors, passes elements
+ * from a cursor to its parent, and has the default operations of simple stages. Stages like
+ * flat_map open a body for each element: a `frame` is the root cursor of a body, and the stage
+ * `element` is its source. The iterator opens the root cursor; stages call their inputs.
+ *
+ * The depth of the tree is at most CH_MAX_DATASET_DEPTH, so functions may recurse over it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -13,15 +18,16 @@
 #include "data/stages.h"
 
 enum {
-    FIRST_CALLS = 64, /* all are timed, because they may fill a buffer */
-    SPARSEST = 256,   /* of the calls after them, at least one in so many is timed */
-    WORTH_NS = 200000 /* length of a call that is worth the microsecond which timing it takes */
+    FIRST_CALLS = 64,     /* these calls are all timed, because they may fill a buffer */
+    MAX_SPARSITY = 256,   /* largest sparsity: of the later calls, at least 1 in 256 is timed */
+    LONG_CALL_NS = 200000 /* calls this long are all timed; timing takes about a microsecond */
 };
 
-/* Returns for how many calls the time of the next one stands; 0: it is not timed. Chance decides
- * which calls are timed, because the work of other stages comes in powers of two as well. It
- * decides differently for each cursor: a timed call within a timed call would make it longer. */
-static int stands_for(const ch_cursor *c, int64_t n)
+/* Returns the weight of the next call, that is the number of calls that its time stands for; 0:
+ * the call is not timed. A hash of the call number chooses the timed calls, because other
+ * stages also do their work every 2^k calls. The hash differs for each cursor, because a timed
+ * call inside a timed call would make the outer time longer. */
+static int sample_weight(const ch_cursor *c, int64_t n)
 {
     uint32_t chance = ((uint32_t)n * 2654435761u + (uint32_t)(c->path >> 32)) >> 24;
 
@@ -30,24 +36,28 @@ static int stands_for(const ch_cursor *c, int64_t n)
     return (chance & (uint32_t)(c->counts.sparsity - 1)) == 0 ? c->counts.sparsity : 0;
 }
 
-/* Takes note of a timed call. The shorter the calls of a cursor, the fewer are timed. */
+/* Updates the average and the sparsity after a timed call. The shorter the calls of a cursor
+ * are, the fewer are timed. */
 static void choose_sparsity(ch_counts *k, int64_t ns)
 {
     k->mean_ns += (ns - k->mean_ns) / 8;
-    for (k->sparsity = 1; k->sparsity < SPARSEST && k->sparsity * k->mean_ns < WORTH_NS;)
+    for (k->sparsity = 1;
+         k->sparsity < MAX_SPARSITY && k->sparsity * k->mean_ns < LONG_CALL_NS;)
         k->sparsity *= 2;
 }
 
-/* By the one thread that has the cursor; others may look. */
-static void add(_Atomic int64_t *to, int64_t n)
+/* Adds to a counter that only the thread of the cursor writes, and that other threads may
+ * read. */
+static void add_relaxed(_Atomic int64_t *to, int64_t n)
 {
     atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + n,
                           memory_order_relaxed);
 }
 
-/* The clock's own cost, which a cheap stage does not come up to, is measured along and taken off: by the
- * second and third call, since the first one is slower. By chance that may be too much, which other
- * times make up for. */
+/* Calls `next` and adds its time, multiplied by `weight`. The cost of reading the clock exceeds
+ * that of a cheap stage, so it is measured and subtracted: it is the time between the second
+ * and the third reading, because the first is slower. A single correction may be too large; on
+ * average it is right. */
 static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
 {
     int64_t   helped = ch__workqueue_helped_ns(), first, from, to;
@@ -59,7 +69,7 @@ static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
     rc = c->stage->next(c, out);
     to = ch__cpu_ns();
     helped = ch__workqueue_helped_ns() - helped;
-    add(&c->counts.ns, weight * (to - from - (from - first) - helped));
+    add_relaxed(&c->counts.ns, weight * (to - from - (from - first) - helped));
     choose_sparsity(&c->counts, to - from);
     return rc;
 }
@@ -79,7 +89,9 @@ static ch_status open_inputs(ch_cursor *c)
     return CH_OK;
 }
 
-/* All inputs are opened in turn, but for one alone, which may be opened again. */
+/* Returns the path of the next input of `parent`. Several inputs are opened in order, so n_in
+ * is the index of the next. A single input always has index 0, because it may be opened again
+ * (ch__cursor_reopen). */
 static uint64_t path_of(const ch_cursor *parent)
 {
     int at;
@@ -90,7 +102,8 @@ static uint64_t path_of(const ch_cursor *parent)
     return ch__hash(parent->path, &at, sizeof(at));
 }
 
-/* A shard keeps every n-th element. Other workers keep the rest, so all must draw alike below it. */
+/* Returns the reader of a new cursor. Below a shard it is 0: each worker takes another part of
+ * the same elements there, so all workers must draw the same random numbers. */
 static int64_t reader_of(const ch_iterator *it, const ch_cursor *parent)
 {
     if (parent == NULL)
@@ -98,6 +111,7 @@ static int64_t reader_of(const ch_iterator *it, const ch_cursor *parent)
     return ch__dataset_is_shard(parent->dataset) ? 0 : parent->reader;
 }
 
+/* Returns a cursor without inputs; NULL: out of memory. */
 static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset *d,
                              ch_cursor *parent)
 {
@@ -143,14 +157,14 @@ ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_
     return CH_OK;
 }
 
-/* The belt goes first: it may still be working with what the stage and the inputs have. */
+/* Closes the workqueue first, because its jobs use the state of the stage and of the inputs. */
 void ch__cursor_close(ch_cursor *c)
 {
     if (c == NULL)
         return;
     ch__workqueue_close(c->workqueue);
     c->workqueue = NULL;
-    ch__budget_forget(c);
+    ch__budget_refund_all(c);
     c->stage->close(c);
     atomic_fetch_add_explicit(&c->skips->gone, c->n_skipped, memory_order_relaxed);
     for (int i = 0; i < c->n_in; i++)
@@ -159,7 +173,8 @@ void ch__cursor_close(ch_cursor *c)
     ch__free(c);
 }
 
-/* Those who look at the tree hold the lock. */
+/* Changes the tree with the lock held, because other threads walk the tree with the lock
+ * held. */
 ch_status ch__cursor_reopen(ch_cursor *c)
 {
     ch_cursor *fresh = NULL, *old = c->in[0];
@@ -175,7 +190,7 @@ ch_status ch__cursor_reopen(ch_cursor *c)
     return CH_OK;
 }
 
-/* An element moves on from `c` to its parent. */
+/* Moves the charge of an element from `c` to its parent. On error, frees the element. */
 static ch_status count_bytes(ch_cursor *c, ch_element **out)
 {
     ch_status rc = CH_OK;
@@ -193,18 +208,19 @@ static ch_status count_bytes(ch_cursor *c, ch_element **out)
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 {
     int64_t   n = atomic_load_explicit(&c->counts.n_elements, memory_order_relaxed);
-    int       weight = stands_for(c, n);
+    int       weight = sample_weight(c, n);
     ch_status rc;
 
     if (atomic_load_explicit(&c->it->stops, memory_order_relaxed))
-        return ch__fail(CH_CANCELLED, "%s: the iterator was let go", c->stage->name);
+        return ch__fail(CH_CANCELLED, "%s: the iterator was closed", c->stage->name);
     *out = NULL;
     rc = weight == 0 ? c->stage->next(c, out) : timed_next(c, weight, out);
-    add(&c->counts.n_elements, rc == CH_OK && *out != NULL);
+    add_relaxed(&c->counts.n_elements, rc == CH_OK && *out != NULL);
     return rc == CH_OK && *out != NULL && c->it->budget.most > 0 ? count_bytes(c, out) : rc;
 }
 
-/* The error is known by its number, so that the mark ends with the next error. 0: none. */
+/* Number of the error that ch__error_between marked; 0: none. The next error of the thread has
+ * another number, so it is not marked. */
 static _Thread_local uint64_t fault_between;
 
 ch_status ch__error_between(ch_status rc)
@@ -222,11 +238,11 @@ ch_status ch__cursor_rewind(ch_cursor *c)
 {
     c->epoch++;
     if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) != 0)
-        ch__budget_forget(c);
+        ch__budget_refund_all(c);
     return c->stage->rewind(c);
 }
 
-/* ---- what stages that keep nothing do ---- */
+/* ---- operations of stages without state ---- */
 
 ch_status ch__rewind_inputs(ch_cursor *c)
 {
@@ -265,20 +281,21 @@ void ch__close_nothing(ch_cursor *c)
 
 /* ---- bodies ----
  *
- * A body is opened anew for each element it is given. Between it and the stage it belongs to
- * stands a frame, which holds what is given; the stage `element` in the body, wherever it is
- * there, finds its frame by going up. */
+ * A stage like flat_map opens its body for each element. A frame is a cursor between that stage
+ * and the body. It holds the elements that the body reads. A cursor of the stage `element`,
+ * anywhere in the body, finds its frame by walking up the tree. */
 
 typedef struct frame {
     ch_cursor    base;
-    ch_dataset  *element; /* the stage `element` that this is the frame of */
-    int64_t      number;  /* of the bodies of this pass */
+    ch_dataset  *element; /* the stage `element` that reads from this frame */
+    int64_t      number;  /* index of this body in the pass */
     int          n;
-    ch_element **given;
+    ch_element **given; /* n elements; owned */
 } frame;
 
-/* Elements are counted in each body anew: an error says in which. */
-static ch_status in_body(ch_status rc, const ch_cursor *of, int64_t number)
+/* Adds the index of the body to an error, because each body numbers its elements from 0. Keeps
+ * the mark of ch__error_between. */
+static ch_status fail_in_body(ch_status rc, const ch_cursor *of, int64_t number)
 {
     bool is_between = ch__error_is_between();
 
@@ -291,7 +308,7 @@ static ch_status frame_next(ch_cursor *c, ch_element **out)
     ch_status rc =
         c->workqueue != NULL ? ch__queued_next(c, out) : ch__cursor_next(c->in[0], out);
 
-    return rc == CH_OK ? CH_OK : in_body(rc, c->parent, ((frame *)c)->number);
+    return rc == CH_OK ? CH_OK : fail_in_body(rc, c->parent, ((frame *)c)->number);
 }
 
 static void frame_save(ch_cursor *c, ch_saver *s)
@@ -308,7 +325,7 @@ static void frame_save(ch_cursor *c, ch_saver *s)
         ch__save_inputs(c, s);
 }
 
-/* What was given is given to ch__body_open anew: body_load. */
+/* Loads the cursors below the frame. body_load reads the elements of the frame before. */
 static ch_status frame_load(ch_cursor *c, ch_loader *l)
 {
     return c->workqueue != NULL ? ch__queued_load(c, l) : ch__load_inputs(c, l);
@@ -341,18 +358,20 @@ static const ch_stage frame_stage = {
     .close = frame_close,
 };
 
-/* So many that two bodies of a pipeline hardly have one in common. */
+/* Returns a random 61-bit epoch, so that two bodies of a pipeline hardly ever share an
+ * epoch. */
 static int64_t first_epoch_of(const ch_cursor *of, int64_t number)
 {
     return (int64_t)(ch__draw((ch_draws){0, of->epoch}, number) >> 3);
 }
 
-typedef struct which_body {
+typedef struct body_options {
     int64_t number, first_epoch;
-    bool    ahead;
-} which_body;
+    bool    prefetch; /* the body has a workqueue */
+} body_options;
 
-static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *const *given,
+/* Opens a frame and the body below it. Takes ownership of the elements, even on error. */
+static ch_status body_open(ch_cursor *of, body_options options, int n, ch_element *const *given,
                            ch_cursor **out)
 {
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
@@ -372,11 +391,11 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
             memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
         f->n = n;
         f->element = of->dataset->element;
-        f->number = which.number;
-        f->base.epoch = f->base.first_epoch = which.first_epoch;
+        f->number = options.number;
+        f->base.epoch = f->base.first_epoch = options.first_epoch;
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
-        if (rc == CH_OK && which.ahead)
+        if (rc == CH_OK && options.prefetch)
             rc = ch__workqueue_open(&f->base, &ops, &(ch_workqueue_options){.ahead = 2});
     }
     if (rc == CH_OK) {
@@ -384,20 +403,21 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
         return CH_OK;
     }
     ch__cursor_close(f != NULL ? &f->base : NULL);
-    return in_body(rc, of, which.number);
+    return fail_in_body(rc, of, options.number);
 }
 
-/* Room for what is given grows as it comes: how much that is, a stranger says. */
-static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **out)
+/* Opens a body at a saved position. The number of elements is untrusted, so the list grows with
+ * each element that is really there. */
+static ch_status body_load(ch_cursor *of, bool prefetch, ch_loader *l, ch_cursor **out)
 {
-    which_body  which = {.ahead = ahead};
-    ch_elements given = {0};
-    ch_status   rc = CH_OK;
-    int64_t     n;
+    body_options options = {.prefetch = prefetch};
+    ch_elements  given = {0};
+    ch_status    rc = CH_OK;
+    int64_t      n;
 
     ch__load_begin(l, frame_stage.name);
-    which.first_epoch = ch__load_count(l); /* a body has one epoch */
-    which.number = ch__load_count(l);
+    options.first_epoch = ch__load_count(l); /* the saved epoch: a frame is never rewound */
+    options.number = ch__load_count(l);
     n = ch__load_int(l, 0, INT32_MAX / 16);
     for (int64_t i = 0; i < n && rc == CH_OK && !ch__load_fails(l); i++) {
         ch_element *e = ch__load_element(l, of->dataset->element);
@@ -411,7 +431,7 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
         ch__elements_drop(&given);
         return rc;
     }
-    rc = body_open(of, which, given.n, given.at, out);
+    rc = body_open(of, options, given.n, given.at, out);
     ch__free(given.at);
     if (rc != CH_OK)
         return rc;
@@ -436,17 +456,17 @@ ch_cursor *ch__cursor_runner(ch_cursor *c)
 ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                         ch_cursor **out)
 {
-    which_body which = {number, first_epoch_of(of, number), false};
+    body_options options = {number, first_epoch_of(of, number), false};
 
-    return body_open(of, which, n, given, out);
+    return body_open(of, options, n, given, out);
 }
 
 ch_status ch__body_open_prefetch(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                                  ch_cursor **out)
 {
-    which_body which = {number, first_epoch_of(of, number), true};
+    body_options options = {number, first_epoch_of(of, number), true};
 
-    return body_open(of, which, n, given, out);
+    return body_open(of, options, n, given, out);
 }
 
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out)
@@ -462,7 +482,7 @@ ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out)
 typedef struct element_cursor {
     ch_cursor base;
     frame    *frame;
-    int       at;
+    int       at; /* index of the next element of the frame */
 } element_cursor;
 
 static ch_status element_infer(ch_dataset *d)
@@ -481,9 +501,10 @@ static ch_status element_open(ch_cursor *c)
     while (up != NULL && (up->stage != &frame_stage || ((frame *)up)->element != c->dataset))
         up = up->parent;
     if (up == NULL)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "element: it stands for what a stage's function is given, and is of no "
-                        "use outside of what that function returns");
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "element: the dataset that a function of flat_map, interleave or window "
+            "receives can only be used in the dataset that the function returns");
     ((element_cursor *)c)->frame = (frame *)up;
     return CH_OK;
 }

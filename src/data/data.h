@@ -1,19 +1,24 @@
-/* data/data.h -- the inside of datasets and iterators: stages.
+/* data/data.h -- internal interface of datasets and iterators: stages and cursors.
  *
- * A dataset is a tree of stages. What a stage is stands in one place, a ch_stage: its
- * attributes (a protobuf message: what is held in memory is what is sent), what its elements
- * look like, and how it runs. A running stage is a cursor; cursors form the same tree, and each
- * pulls elements from those below it.
+ * A dataset describes an input pipeline as a tree of stages. A ch_stage defines a kind of
+ * stage: its attributes, the types of its elements, and how it runs. The attributes are a
+ * protobuf message, so the form in memory is also the form on the wire. A running stage is a
+ * cursor (ch_cursor). Cursors form the same tree as the stages; each pulls elements from its
+ * inputs.
+ *
+ * The files of data/ that implement stages include this header, and so do callers outside data/
+ * that build or distribute datasets (fit/, strategy/, job/).
  *
  * Invariants:
- *   1. A cursor is used by one thread at a time. Stages that work with several threads do it
- *      with a belt (data/workqueue.h), which keeps this promise for what is below.
- *   2. `next` gives an element, NULL at the end, or an error. After an error the next call goes on
- *      behind it; after the end it gives the end again.
- *   3. The elements of a cursor are a function of its dataset, of the stream that the iterator reads
- *      (ch_stream_name) and of how often the cursor was rewound: never of time, of threads or of
- *      addresses (but for stages that are asked to be unordered).
- *   4. What `save` writes is all that a fresh cursor needs to go on with the very next element.
+ *   1. At most one thread uses a cursor at a time. A stage that works with several threads uses
+ *      a workqueue (data/workqueue.h), which keeps this promise for the inputs of the stage.
+ *   2. `next` returns an element, NULL at the end, or an error. After an error, the next call
+ *      continues behind the failed element. After the end, every call returns the end again.
+ *   3. The elements of a cursor depend only on its dataset, on the stream that the iterator
+ *      reads (ch_stream_name) and on the number of rewinds. They never depend on time, threads
+ *      or addresses. Stages with the option `unordered` are the exception: their order may
+ *      vary.
+ *   4. `save` writes everything that a new cursor needs to continue with the next element.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_DATA_H
@@ -32,61 +37,74 @@ typedef struct ch_cursor ch_cursor;
 typedef struct ch_saver  ch_saver;
 typedef struct ch_loader ch_loader;
 
-/* What others want to know of a stage: a distribution over workers (data/distribute.c), and who counts
- * bytes (data/budget.h). */
+/* Traits of a stage, a bit mask. The distribution over workers (data/distribute.c) and the byte
+ * budget (data/budget.h) use them. */
 enum {
-    CH_READS_FILES = 1,   /* its input gives their names */
-    CH_KEEPS_BATCHES = 2, /* of the inputs' batches each stays whole */
-    CH_KEEPS_NAMES = 4,   /* gives all that it is given, in whatever order and however often */
-    /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
+    CH_READS_FILES = 1,   /* opens files; its input gives their names */
+    CH_KEEPS_BATCHES = 2, /* passes each batch of its inputs on without changing its rows */
+    /* Passes on every element of its input, possibly in another order or several times. */
+    CH_KEEPS_NAMES = 4,
+    /* If each worker runs the stage on its own part of the data, the union of the results
+     * equals the result on all data: the stage treats elements independently, or without
+     * regard to their order and grouping. */
     CH_DIVIDES = 8,
-    CH_DIVIDES_IF_ASKED = 16,  /* each worker does it to its own part, which is not the same */
-    CH_HOLDS_ELEMENTS = 32,    /* beyond those that work ahead */
-    CH_GIVES_UP_ELEMENTS = 64, /* what it gives it holds no more, and after a rewind nothing */
-    CH_ONE_BY_ONE = 128 /* its k-th element is made of the k-th that it is given, alone */
+    /* Each worker may run the stage on its own part, but the union differs from the result on
+     * all data. The program must ask for the division. */
+    CH_DIVIDES_IF_ASKED = 16,
+    CH_HOLDS_ELEMENTS = 32, /* holds elements besides those in its workqueue */
+    /* Holds an element only until `next` returns it, and none after a rewind. */
+    CH_GIVES_UP_ELEMENTS = 64,
+    CH_ONE_BY_ONE = 128 /* element k depends only on element k of its input */
 };
 
 typedef struct ch_stage {
-    const char                       *name; /* on the wire too */
+    const char                       *name; /* also the name on the wire */
     int                               version;
     unsigned                          traits; /* CH_READS_FILES | ... */
-    int                               n_in;   /* -1: any number, at least one */
-    const ProtobufCMessageDescriptor *attrs;  /* NULL: it has none */
-    size_t                            cursor_bytes;
-    /* Checks the attributes, which may come from a stranger, and says what elements look like:
-     * d->spec (ch__dataset_set_parts and the like), d->same_rows, d->cardinality. */
+    int                               n_in;   /* number of inputs; -1: any number, at least 1 */
+    const ProtobufCMessageDescriptor *attrs;  /* NULL: no attributes */
+    size_t                            cursor_bytes; /* size of the stage's cursor struct */
+    /* Checks the attributes, which may be untrusted. Sets d->spec (with ch__dataset_set_parts
+     * and similar calls), d->same_rows and d->cardinality. */
     ch_status (*infer)(ch_dataset *d);
-    /* Its elements may come in any order, as it is told. NULL: never. */
+    /* Returns true if the attributes allow elements in any order. NULL: always ordered. */
     bool (*is_unordered)(const ch_dataset *d);
-    bool
-        opens_inputs; /* itself, when it needs them: nothing works ahead for what is not asked */
-    /* At the first element. The inputs are open. */
+    /* The stage opens its inputs itself, when it needs them. Until then no thread prefetches
+     * for inputs that may never be read. */
+    bool opens_inputs;
+    /* Prepares the cursor to return its first element. The inputs are already open, unless
+     * opens_inputs is set. */
     ch_status (*open)(ch_cursor *c);
+    /* Invariant 2. *out is NULL before the call. */
     ch_status (*next)(ch_cursor *c, ch_element **out);
-    /* Back to the first element, c->epoch being one more; inputs are the stage's to rewind. */
+    /* Returns to the first element. The caller has incremented c->epoch. The stage must rewind
+     * its own inputs. */
     ch_status (*rewind)(ch_cursor *c);
-    /* Errors stay with the saver. */
+    /* Writes the position of the cursor. The saver records errors. */
     void (*save)(ch_cursor *c, ch_saver *s);
-    /* Into a cursor just opened. Nothing that comes from the loader is trusted. */
+    /* Restores a position into a newly opened cursor. The contents of the loader are
+     * untrusted. */
     ch_status (*load)(ch_cursor *c, ch_loader *l);
-    /* Also after an open that failed. The belt is closed already. */
+    /* Frees the state of the stage. Also called after `open` failed. The workqueue is closed
+     * before this call. */
     void (*close)(ch_cursor *c);
 } ch_stage;
 
 /* ---- descriptions ---- */
 
-/* Held while a function runs that is called by one thread at a time: by all iterators over a stage, and
- * over copies of it, and by all bodies that have it. */
+/* Serialises the calls of a C function that must not run in two threads at a time. Stages that
+ * were copied from each other share the lock, in all iterators and bodies. */
 typedef struct ch_call_lock {
     atomic_int      refs;
     pthread_mutex_t lock;
-    /* Who has the one state of a generator without `make`: cursors of one place in one iterator. */
+    /* The user of the single state of a generator without `make`: an iterator and the path of
+     * the cursor in it. */
     struct ch_iterator *user;
     uint64_t            path;
-    int                 n_users; /* two while one takes the other's place */
+    int n_users; /* open cursors of that user; 2 while a restore replaces the old cursor */
 } ch_call_lock;
 
-/* A C function of the program's: cannot be encoded. */
+/* C functions of the program. A dataset that has any cannot be encoded. */
 typedef struct ch_data_call {
     ch_map_fn    map;
     ch_filter_fn filter;
@@ -94,11 +112,11 @@ typedef struct ch_data_call {
     ch_status (*make)(void *arg, void **out);
     void (*drop)(void *state);
     void         *arg;
-    ch_call_lock *turn; /* NULL: of the stage that is made with it */
+    ch_call_lock *turn; /* referenced by the stage; NULL in ch_dataset_make: a new lock */
 } ch_data_call;
 
-/* Stages may be shared, so that few of them describe very many: what runs is a tree, and its size is
- * bounded, so that who walks over one, from anywhere, comes to an end. */
+/* Stages may be shared, so a small description may stand for a very large tree. The size of the
+ * tree is limited, so that every walk over an untrusted tree ends. */
 enum { CH_MAX_PARTS = 256, CH_MAX_DATASET_DEPTH = 256, CH_MAX_DATASET_STAGES = 1 << 14 };
 
 struct ch_dataset {
@@ -107,123 +125,137 @@ struct ch_dataset {
     ProtobufCMessage *attrs; /* owned */
     int               n_in;
     ch_dataset      **in;   /* referenced */
-    ch_dataset       *body; /* what is done with each element: flat_map, interleave, window */
-    ch_dataset       *element; /* the stage `element` that the body takes it from; referenced */
-    ch_graph         *graph;
-    ch_tuple         *data; /* tensors of sources in memory */
-    ch_data_call      call;
-    int               depth, n_stages; /* of the tree */
-    bool              shares_state;    /* it has a generator whose state all its cursors use */
-    bool              skips_bad;    /* a reader of records in it leaves out what is damaged */
-    uint64_t          hash;         /* of what it describes, data in memory aside */
-    _Atomic uint64_t  fingerprint;  /* 0: not asked for yet */
-    atomic_bool       has_warned;   /* that every worker reads all of it (data/distribute.c) */
-    bool              is_unordered; /* a stage in it may give its elements in any order */
-    ch_dataset       *next_free;    /* while it is let go of */
+    ch_dataset       *body; /* run for each element by flat_map, interleave, window; or NULL */
+    ch_dataset  *element;   /* the stage `element` that is the input of the body; referenced */
+    ch_graph    *graph;
+    ch_tuple    *data; /* tensors of a source in memory */
+    ch_data_call call;
+    int          depth, n_stages; /* of the tree */
+    bool         shares_state;    /* contains a generator with a single state for all cursors */
+    bool         skips_bad;       /* contains a record reader that skips damaged records */
+    uint64_t     hash;            /* of the description, without data in memory */
+    _Atomic uint64_t fingerprint; /* see ch__dataset_fingerprint; 0: not computed yet */
+    /* The warning that every worker reads all data was logged (data/distribute.c). */
+    atomic_bool has_warned;
+    bool        is_unordered; /* contains a stage that may return elements in any order */
+    ch_dataset *next_free;    /* link of the list of stages that ch_dataset_unref frees */
 
-    /* What infer says. */
+    /* Set by infer. */
     int             n_parts;
-    ch_tensor_spec *spec;
-    char          **name;      /* that spec points at */
-    bool            same_rows; /* parts whose first size is -1, ragged ones aside, have equally
-                                * many rows */
-    int64_t         cardinality;
+    ch_tensor_spec *spec; /* n_parts components */
+    char          **name; /* n_parts names that `spec` points at; owned */
+    /* All parts with a first size of -1, except ragged ones, have the same number of rows. */
+    bool    same_rows;
+    int64_t cardinality; /* number of elements, CH_INFINITE or CH_UNKNOWN */
 
-    ch_dataset_options options; /* what options in it say, the outermost first */
+    ch_dataset_options options; /* of all `options` stages of the tree; the outermost wins */
 };
 
-/* The attributes as what they are. */
+/* Returns the attributes of `d` as a pointer to their message type. */
 #define CH_ATTRS_OF(d, type) ((const type *)(const void *)(d)->attrs)
 
-/* What a stage is made of; all but the stage may be left out. */
+/* Arguments of ch__dataset_new. All may be zero. */
 typedef struct ch_dataset_make {
-    ch_status               rc;    /* of making the attributes: if not OK nothing is made */
+    /* Status of building the attributes. If not CH_OK, ch__dataset_new returns NULL. */
+    ch_status               rc;
     const ProtobufCMessage *attrs; /* copied */
     int                     n_in;
-    ch_dataset *const  *in; /* taken over, on an error too; NULL entries: an error was said */
-    ch_dataset         *body, *element; /* taken over */
-    ch_graph           *graph;          /* taken over */
-    ch_tuple           *data;           /* taken over */
-    const ch_data_call *call;
+    /* Ownership passes to ch__dataset_new, even on error. A NULL entry is an input that could
+     * not be made: its error was recorded then, and ch__dataset_new fails with it. */
+    ch_dataset *const  *in;
+    ch_dataset         *body, *element; /* ownership passes, even on error */
+    ch_graph           *graph;          /* ownership passes, even on error */
+    ch_tuple           *data;           /* ownership passes, even on error */
+    const ch_data_call *call;           /* copied */
 } ch_dataset_make;
 
-/* NULL on an error, which ch_error_message tells. */
+/* Returns a new dataset, which the caller owns. On error, records the error of this thread and
+ * returns NULL. */
 ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m);
-/* Whether this thread's last fault was that one could not be made. */
+/* Returns true if the last error of this thread was that ch__dataset_new failed. */
 bool ch__dataset_was_not_made(void);
 
-/* The infer of stages that give what their first input gives. */
+/* The `infer` of stages whose elements have the type of their first input. */
 ch_status ch__infer_like_input(ch_dataset *d);
-/* For infer: n parts, all zero. */
+/* For infer: allocates n parts, all zero, in place of the present ones. */
 ch_status ch__dataset_parts(ch_dataset *d, int n);
-/* Part i is a copy of `spec`; the name too. */
+/* Sets part i to a copy of `spec`, including its name. */
 ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec);
-/* Just these parts. */
+/* Sets exactly these n parts. */
 ch_status ch__dataset_set_parts(ch_dataset *d, int n, const ch_tensor_spec *spec);
-/* The parts of `from`, its rows and its number. */
+/* Copies parts, same_rows and cardinality from `from`. */
 ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from);
-/* Tells datasets apart by what they describe, data in memory too; not by what C functions do. */
+/* Returns a hash of the description and of its data in memory. It does not cover C
+ * functions. */
 uint64_t ch__dataset_fingerprint(ch_dataset *d);
-/* Elements may also be as those of `other`: sizes that differ are not known. */
+/* Widens the spec of `d` so that elements of `other` also match: a size that differs becomes
+ * -1. Fails if the numbers of parts, their dtypes or ranks differ. */
 ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
-/* A spec as a message whose memory is of the arena; and parts as one says. */
+/* Encodes n parts as a message. The arena owns the message. */
 ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
                           Cohort__ElementSpec **out);
+/* For infer: sets the parts and same_rows of `d` from an untrusted message. */
 ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *spec);
-/* INVALID_ARGUMENT, "batch: ..." */
+/* Records and returns CH_INVALID_ARGUMENT. The message begins with the stage: "batch: ...". */
 ch_status ch__dataset_fail(const ch_dataset *d, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* INVALID_ARGUMENT where an element is not what the dataset's are. */
+/* Returns CH_INVALID_ARGUMENT if the element does not match the spec of `d`. */
 ch_status ch__dataset_check(const ch_dataset *d, const ch_element *e);
 
-/* The stages there are, ended by NULL: the only list (data/stages.c). */
+/* Returns the list of all stages, terminated by NULL. It is the only list (data/stages.c). */
 const ch_stage *const *ch__stages(void);
 
-/* Stages that others ask for. */
+/* Stages that other files refer to. */
 extern const ch_stage ch__stage_element, ch__stage_options;
-/* What the stage itself says; zero if it is another. */
+/* Returns the attributes of an `options` stage; all zero if `d` is another stage. */
 ch_dataset_options ch__stage_options_of(const ch_dataset *d);
-/* ch_dataset_cache in a file. */
+/* Implements ch_dataset_cache with a file. */
 ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
-/* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
+/* Like ch_dataset_shard. If `why` is not "", reading fails when there are elements, but fewer
+ * than shards; `why` names the elements in that error, for example "files". */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
-/* Whether it is a shard that leaves elements to others. */
+/* Returns true if `d` is a shard stage with two or more shards. */
 bool ch__dataset_is_shard(const ch_dataset *d);
-/* ch_dataset_shard of blocks: so many elements in a row are in the same. */
+/* Like ch_dataset_shard, but `block` consecutive elements belong to the same shard. */
 ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, int64_t block);
 
-/* Part `index` of n, which together are the dataset: each example once, in elements as large as the dataset's. As little as can be of what
- * is behind the sources is computed for more than one part. Whoever reads one part must read all in the same pass.
- * (data/distribute.c) */
+/* Creates part `index` of n disjoint parts of `d`. Each example is in exactly one part, in
+ * elements as large as those of `d`. The division is made as close to the sources as possible,
+ * so that few stages run for more than one part. A reader of one part must read all parts in
+ * the same pass. (data/distribute.c) */
 ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out);
 
-/* An element of each in turn; of one that has ended, as long as another has not, elements of no rows.
- * Takes the inputs over. (data/turns.c) */
+/* Returns a dataset that takes an element of each of n inputs in turn. An input that has ended
+ * gives elements without rows until all inputs have ended. Takes ownership of the inputs.
+ * (data/turns.c) */
 ch_dataset *ch__dataset_in_turn(int n, ch_dataset *const *d);
 
 /* ---- running ---- */
 
-/* Times are the processor's, so that waiting, and the machine's other work, are not in them. */
+/* Counters of a cursor. Times are CPU times of the calling thread in nanoseconds, so they do
+ * not include waiting or other work of the machine. */
 typedef struct ch_counts {
     _Atomic int64_t n_elements;
-    /* Of calls of next, with what they called, without work for belts: about, since few are timed. */
+    /* Time of all calls of `next`, including the calls of inputs and excluding work for
+     * workqueues. An estimate, because only a sample of the calls is timed. */
     _Atomic int64_t ns;
-    int64_t         mean_ns;  /* of the calls that were timed, the last ones above all */
-    int             sparsity; /* one call in so many is timed; a power of two */
-    /* Of the belts in bodies that this stage runs, and how long it waited for them; guarded by the
-     * iterator's lock. */
+    int64_t         mean_ns;  /* moving average of the timed calls */
+    int             sparsity; /* one call in `sparsity` is timed; a power of two */
+    /* Work and waiting time of the workqueues in the bodies that this stage runs. Guarded by
+     * the iterator's lock. */
     int64_t body_ns, body_wait_ns;
 } ch_counts;
 
-/* Records that were left out in a tree of cursors: in all, and by cursors that are closed. */
+/* Numbers of records that a tree of cursors skipped: all, and those of cursors now closed. */
 typedef struct ch_skips {
     _Atomic int64_t n, gone;
 } ch_skips;
 
-/* Names the random numbers that an iterator draws (data/random.h). An iterator of the program has
- * (0, 0). Iterators of a per-worker dataset have (index of the worker's stream, number of the pass), so
- * that no two of them draw alike, and a stream that another worker takes over draws the same again. */
+/* Names the stream of random numbers that an iterator draws (data/random.h). An iterator of the
+ * program has (0, 0). An iterator of a per-worker dataset has (index of the worker's stream,
+ * number of the pass). So different streams draw different numbers, and another worker that
+ * continues a stream draws the same numbers again. */
 typedef struct ch_stream_name {
     int64_t reader; /* 0 or more */
     int64_t pass;   /* 0 or more */
@@ -231,93 +263,109 @@ typedef struct ch_stream_name {
 
 struct ch_cursor {
     const ch_stage *stage;
-    ch_dataset     *dataset; /* of the iterator's tree; not referenced */
+    ch_dataset     *dataset; /* a stage of the iterator's dataset; not referenced */
     ch_iterator    *it;
-    ch_cursor      *parent;
-    int             n_in;
+    ch_cursor      *parent; /* NULL: the root */
+    int             n_in;   /* open inputs */
     ch_cursor     **in;
-    uint64_t path;  /* from the root: equal for one that takes another's place, and else not */
-    int64_t  epoch; /* first_epoch, and how often it was rewound */
-    int64_t  first_epoch; /* 0; in a body a number of its own, so that each draws others */
-    int64_t  reader;      /* 0 below a shard: all workers must see the same elements there */
-    uint64_t pass_key;    /* of (reader, pass), for random numbers (data/random.h) */
-    uint64_t reader_key;  /* of (reader, 0): for stages that draw the same in every pass */
-    struct ch_workqueue
-                   *workqueue; /* works ahead for it (data/workqueue.h); NULL: nothing does */
-    int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
-    ch_counts       counts;
-    ch_skips       *skips;     /* of its tree */
-    _Atomic int64_t n_skipped; /* of which by itself: part of its place */
+    /* Hash of the path from the root. A cursor that replaces another has the same path; all
+     * other cursors differ. */
+    uint64_t path;
+    int64_t  epoch; /* first_epoch plus the number of rewinds */
+    /* 0 outside of bodies. Each body has a random first epoch, so that bodies draw different
+     * random numbers. */
+    int64_t  first_epoch;
+    int64_t  reader;     /* 0 below a shard, where all workers must see the same elements */
+    uint64_t pass_key;   /* key of (reader, pass) for random numbers (data/random.h) */
+    uint64_t reader_key; /* key of (reader, 0), for stages that draw alike in every pass */
+    struct ch_workqueue *workqueue; /* prefetches for this cursor (data/workqueue.h); or NULL */
+    int64_t              kept; /* bytes of elements charged to this cursor (data/budget.h) */
+    ch_counts            counts;
+    ch_skips            *skips;     /* counters of the whole tree */
+    _Atomic int64_t      n_skipped; /* records that this cursor skipped; part of its position */
 };
 
 #define CH_ATTRS(c, type) CH_ATTRS_OF((c)->dataset, type)
 
-/* Opens the cursor and, before it, its inputs. */
+/* Opens the inputs of `d` and then its own cursor. */
 ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out);
-void      ch__cursor_close(ch_cursor *c); /* its inputs too; NULL is fine */
-/* `n` records were left out. */
+/* Closes the cursor and its inputs. NULL is allowed. */
+void ch__cursor_close(ch_cursor *c);
+/* Counts `n` records that the cursor skipped. */
 void ch__cursor_skipped(ch_cursor *c, int64_t n);
-/* What is below `c` anew, at its first element. */
+/* Replaces the only input of `c` by a newly opened cursor, which begins at its first
+ * element. */
 ch_status ch__cursor_reopen(ch_cursor *c);
+/* Returns the next element in *out, or NULL at the end. The caller owns the element. */
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out);
-/* An error of ch__cursor_next takes the place of one element, so that the elements behind it keep
- * their numbers. A stage that collects rows calls ch__error_between before it passes on an error
- * of its input: none of its own elements is missing then, because later rows fill the batch, or
- * the error stands for a whole group of pieces. Returns rc. */
+/* Marks the last error of this thread as an error between elements, and returns rc.
+ *
+ * An ordinary error of ch__cursor_next stands for one element, so that the elements behind it
+ * keep their numbers. A stage that collects rows calls ch__error_between before it returns an
+ * error of its input: no element of its own is missing then, because later rows fill the batch,
+ * or the error stands for a whole group of pieces. */
 ch_status ch__error_between(ch_status rc);
-/* Returns true if that was said of the last error of this thread. */
+/* Returns true if the last error of this thread was marked by ch__error_between. */
 bool      ch__error_is_between(void);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);
 
-/* For stages that have nothing to say of their own. */
+/* Default operations of stages without state of their own. */
 ch_status ch__rewind_inputs(ch_cursor *c);
 void      ch__save_inputs(ch_cursor *c, ch_saver *s);
 ch_status ch__load_inputs(ch_cursor *c, ch_loader *l);
 ch_status ch__open_nothing(ch_cursor *c);
 void      ch__close_nothing(ch_cursor *c);
 
-/* A body at work: the body of `of`, with `n` elements as what it is given. `number` says which of the
- * bodies of this pass it is: what is random in it depends on that. Takes the elements over, on an
- * error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
+/* Opens a cursor over the body of the stage `of`, with `n` elements as the input of the body.
+ * `number` is the index of this body in the pass; the random numbers of the body depend on it.
+ * Takes ownership of the elements, even on error. With _prefetch, the body has a workqueue, so
+ * threads run it in advance. */
 ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                         ch_cursor **out);
 ch_status ch__body_open_prefetch(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                                  ch_cursor **out);
-/* The stage that runs the body which a cursor is part of, the outermost; NULL: it is in none. */
+/* Returns the stage that runs the outermost body around `c`; NULL: `c` is in no body. */
 ch_cursor *ch__cursor_runner(ch_cursor *c);
-/* One that was saved with ch__cursor_save. */
+/* Opens a body at a position that ch__cursor_save wrote. */
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out);
 ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out);
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* Numbers, elements and texts go in and come out in the same order, each kind by itself. */
+/* A position consists of integers, elements and texts for each stage. Within each of the three
+ * kinds, a stage must load the values in the order in which it saved them. */
 void ch__save_int(ch_saver *s, int64_t value);
 void ch__save_element(ch_saver *s, const ch_element *e);
-void ch__save_elements(ch_saver *s, const ch_elements *list); /* how many, then each */
-/* Saves an error; `is_between` as in ch_job_result. */
+/* Saves the number of elements, then each element. */
+void ch__save_elements(ch_saver *s, const ch_elements *list);
+/* Saves an error in place of an element. `is_between` as in ch_job_result. */
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between);
 void ch__save_text(ch_saver *s, const void *data, size_t size);
+/* Records an error in the saver. The first error is kept. */
 void ch__save_fail(ch_saver *s, ch_status rc);
 
-/* What follows is of this stage. */
+/* Begins the values of a stage. All calls after it belong to this stage. */
 void ch__save_begin(ch_saver *s, const char *stage);
 void ch__load_begin(ch_loader *l, const char *stage);
 
-/* What is not there, or not as it should be, makes the loader fail: these give 0 and NULL then. */
+/* If a value is missing or invalid, the loader fails, and these calls return 0 or NULL from
+ * then on. */
 int64_t     ch__load_int(ch_loader *l, int64_t least, int64_t most);
-int64_t     ch__load_count(ch_loader *l); /* from 0 to where there is room to count on */
+int64_t     ch__load_count(ch_loader *l); /* 0 to INT64_MAX / 2, so that counting on is safe */
 ch_element *ch__load_element(ch_loader *l, const ch_dataset *like);
-/* What ch__save_elements saved, at most `most`, added to a list. */
+/* Appends the elements that ch__save_elements saved to a list. More than `most` are an
+ * error. */
 ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
                             ch_elements *list);
-/* Returns an element. If an error was saved instead, returns NULL, and fails as ch__cursor_next
- * failed then: the code in *rc, the message and its place as the errors of this thread. */
+/* Returns the saved element. If an error was saved instead, returns NULL with the code in *rc,
+ * and restores the message and the mark of ch__error_between as the last error of this
+ * thread. */
 ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc);
 ch_str      ch__load_text(ch_loader *l);
 bool        ch__load_fails(const ch_loader *l);
-ch_status   ch__load_status(ch_loader *l); /* INVALID_ARGUMENT, the stage named */
+/* Returns CH_OK, or CH_INVALID_ARGUMENT with a message that names the stage. */
+ch_status ch__load_status(ch_loader *l);
 
 #endif

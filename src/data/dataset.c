@@ -1,4 +1,14 @@
-/* data/dataset.c -- descriptions: making, letting go, printing.
+/* data/dataset.c -- datasets as descriptions: creation, release, printing.
+ *
+ * A ch_dataset is a stage of a description: a counted node with attributes, inputs and, for
+ * some stages, a body. The public functions that create datasets are in the files of their
+ * stages; all of them call ch__dataset_new. This file also sets and checks the specs of
+ * elements for `infer`.
+ *
+ * Invariants:
+ *   1. After ch__dataset_new a dataset does not change, except for `fingerprint` and
+ *      `has_warned`.
+ *   2. Depth and number of stages are limited, so functions may recurse over a tree.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
@@ -31,10 +41,12 @@ static void drop_spec(ch_dataset *d)
     d->n_parts = 0;
 }
 
-/* Frees one stage, and gives back its references; `chain` collects those that were the last. */
-static void drop_one(ch_dataset *d, ch_dataset **chain);
+/* Frees a stage and releases its references. Stages without references are added to `chain`. */
+static void free_stage(ch_dataset *d, ch_dataset **chain);
 
-static void let_go(ch_dataset *d, ch_dataset **chain)
+/* Releases a reference. If it was the last, adds the stage to `chain`, so that freeing a deep
+ * tree does not recurse. */
+static void release(ch_dataset *d, ch_dataset **chain)
 {
     if (d == NULL || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -42,7 +54,7 @@ static void let_go(ch_dataset *d, ch_dataset **chain)
     *chain = d;
 }
 
-static void turn_unref(ch_call_lock *t)
+static void call_lock_unref(ch_call_lock *t)
 {
     if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -50,8 +62,9 @@ static void turn_unref(ch_call_lock *t)
     ch__free(t);
 }
 
-/* Another reference, or a new one. NULL: no memory. */
-static ch_call_lock *turn_ref(ch_call_lock *t)
+/* Adds a reference to `t`, or creates a lock if `t` is NULL. Returns NULL if memory is
+ * exhausted. */
+static ch_call_lock *call_lock_ref(ch_call_lock *t)
 {
     if (t != NULL) {
         atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
@@ -65,16 +78,16 @@ static ch_call_lock *turn_ref(ch_call_lock *t)
     return t;
 }
 
-static void drop_one(ch_dataset *d, ch_dataset **chain)
+static void free_stage(ch_dataset *d, ch_dataset **chain)
 {
     for (int i = 0; i < d->n_in; i++)
-        let_go(d->in[i], chain);
-    let_go(d->body, chain);
-    let_go(d->element, chain);
+        release(d->in[i], chain);
+    release(d->body, chain);
+    release(d->element, chain);
     ch_graph_unref(d->graph);
     ch_tuple_unref(d->data);
     ch__protobuf_free(d->attrs);
-    turn_unref(d->call.turn);
+    call_lock_unref(d->call.turn);
     drop_spec(d);
     ch__free(d->in);
     ch__free(d);
@@ -84,12 +97,12 @@ void ch_dataset_unref(ch_dataset *d)
 {
     ch_dataset *chain = NULL;
 
-    let_go(d, &chain);
+    release(d, &chain);
     while (chain != NULL) {
         ch_dataset *first = chain;
 
         chain = first->next_free;
-        drop_one(first, &chain);
+        free_stage(first, &chain);
     }
 }
 
@@ -109,7 +122,8 @@ ch_status ch__dataset_parts(ch_dataset *d, int n)
 {
     drop_spec(d);
     if (n < 0 || n > CH_MAX_PARTS)
-        return ch__dataset_fail(d, "%d components, at most %d can be", n, CH_MAX_PARTS);
+        return ch__dataset_fail(d, "number of components (got %d, want at most %d)", n,
+                                CH_MAX_PARTS);
     d->spec = ch__calloc((size_t)n + 1, sizeof(*d->spec));
     d->name = ch__calloc((size_t)n + 1, sizeof(*d->name));
     if (d->spec == NULL || d->name == NULL)
@@ -123,10 +137,11 @@ ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec)
     ch_shape s = spec->shape;
 
     if ((unsigned)spec->dtype >= CH_DTYPE_COUNT || s.rank < 0 || s.rank > CH_MAX_RANK)
-        return ch__dataset_fail(d, "component %d has a type or rank that is none", i);
+        return ch__dataset_fail(d, "component %d has an invalid dtype or rank", i);
     for (int k = 0; k < s.rank; k++)
         if (s.dim[k] < -1)
-            return ch__dataset_fail(d, "component %d has size %lld", i, (long long)s.dim[k]);
+            return ch__dataset_fail(d, "component %d has size %lld, want -1 or more", i,
+                                    (long long)s.dim[k]);
     d->spec[i] = (ch_tensor_spec){NULL, spec->dtype, ch_shape_make(s.rank, s.dim)};
     if (spec->name == NULL || spec->name[0] == '\0')
         return CH_OK;
@@ -158,13 +173,13 @@ ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from)
 ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other)
 {
     if (other->n_parts != d->n_parts)
-        return ch__dataset_fail(d, "elements of %d and of %d components", d->n_parts,
-                                other->n_parts);
+        return ch__dataset_fail(d, "inputs with %d and with %d components; want equal numbers",
+                                d->n_parts, other->n_parts);
     for (int i = 0; i < d->n_parts; i++) {
         ch_shape *a = &d->spec[i].shape, b = other->spec[i].shape;
 
         if (d->spec[i].dtype != other->spec[i].dtype || a->rank != b.rank)
-            return ch__dataset_fail(d, "component %d is %s in one and %s in another", i,
+            return ch__dataset_fail(d, "component %d is %s in one input and %s in another", i,
                                     ch__label(d->spec[i].dtype, *a).text,
                                     ch__label(other->spec[i].dtype, b).text);
         for (int k = 0; k < a->rank; k++)
@@ -174,8 +189,9 @@ ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other)
     return CH_OK;
 }
 
-/* Takes over what it is made of; what is missing was an error when it should have been made. */
-static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
+/* Moves the inputs into `d`, copies the attributes, and computes the properties of the tree. If
+ * an input is NULL, fails with the error that was recorded when that input was not made. */
+static ch_status set_inputs(ch_dataset *d, const ch_dataset_make *m)
 {
     bool complete = true;
 
@@ -198,13 +214,14 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
     if (d->body != NULL && d->body->depth >= d->depth)
         d->depth = d->body->depth + 1;
     if (d->depth > CH_MAX_DATASET_DEPTH)
-        return ch__dataset_fail(d, "more than %d stages in a row", CH_MAX_DATASET_DEPTH);
+        return ch__dataset_fail(d, "more than %d stages on top of each other",
+                                CH_MAX_DATASET_DEPTH);
     d->n_stages = 1 + (d->body != NULL ? d->body->n_stages : 0);
     for (int i = 0; i < d->n_in && d->n_stages <= CH_MAX_DATASET_STAGES; i++)
         d->n_stages += d->in[i]->n_stages;
     if (d->n_stages > CH_MAX_DATASET_STAGES)
         return ch__dataset_fail(
-            d, "more than %d stages, each counted as often as elements are taken from it",
+            d, "more than %d stages; a stage that several stages read counts once for each",
             CH_MAX_DATASET_STAGES);
     if (d->stage->attrs != NULL)
         return ch__protobuf_copy(d->stage->attrs, m->attrs, &d->attrs);
@@ -216,8 +233,8 @@ ch_status ch__infer_like_input(ch_dataset *d)
     return ch__dataset_like(d, d->in[0]);
 }
 
-/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. Options do
- * not count: a place that many threads left is taken up by few. */
+/* Sets d->hash, an FNV-1a hash of the encoded description without data and C functions. Options
+ * do not count, so a position can be restored with another number of threads. */
 static ch_status set_hash(ch_dataset *d)
 {
     void  *bytes = NULL;
@@ -254,7 +271,8 @@ static ch_status set_hash(ch_dataset *d)
     return CH_OK;
 }
 
-static uint64_t mix_tensor(uint64_t h, const ch_tensor *t)
+/* Adds the contents of a tensor to a hash. */
+static uint64_t hash_tensor(uint64_t h, const ch_tensor *t)
 {
     const ch_str *s = ch_tensor_data(t);
     int64_t       n = ch_tensor_count(t);
@@ -269,7 +287,8 @@ static uint64_t mix_tensor(uint64_t h, const ch_tensor *t)
     return ch__hash(h, &crc, sizeof(crc));
 }
 
-/* Kept, since it looks at all the data: whoever is first, it is the same. */
+/* The result is stored, because computing it reads all data. Threads that compute it at the
+ * same time store the same value. */
 uint64_t ch__dataset_fingerprint(ch_dataset *d)
 {
     uint64_t h = atomic_load_explicit(&d->fingerprint, memory_order_relaxed);
@@ -280,7 +299,7 @@ uint64_t ch__dataset_fingerprint(ch_dataset *d)
         return ch__dataset_fingerprint(d->in[0]);
     h = d->hash;
     for (int i = 0; d->data != NULL && i < ch_tuple_count(d->data); i++)
-        h = mix_tensor(h, ch_value_at(ch_tuple_at(d->data, i), 0));
+        h = hash_tensor(h, ch_value_at(ch_tuple_at(d->data, i), 0));
     for (int i = 0; i < d->n_in + (d->body != NULL); i++) {
         uint64_t in = ch__dataset_fingerprint(i < d->n_in ? d->in[i] : d->body);
 
@@ -290,6 +309,7 @@ uint64_t ch__dataset_fingerprint(ch_dataset *d)
     return h;
 }
 
+/* Releases everything that ch__dataset_new would own. */
 static void drop_make(const ch_dataset_make *m)
 {
     for (int i = 0; i < m->n_in; i++)
@@ -300,16 +320,17 @@ static void drop_make(const ch_dataset_make *m)
     ch_tuple_unref(m->data);
 }
 
-static bool says_unordered(const ch_dataset *d)
+static bool stage_is_unordered(const ch_dataset *d)
 {
     return d->stage->is_unordered != NULL && d->stage->is_unordered(d);
 }
 
-/* What holds for all of it, so that nobody has to walk over it. */
-static void sum_up(ch_dataset *d)
+/* Sets the options and is_unordered of the whole tree, so that no caller has to walk over
+ * it. */
+static void summarise(ch_dataset *d)
 {
     d->options = ch__stage_options_of(d);
-    d->is_unordered = says_unordered(d) || (d->body != NULL && d->body->is_unordered);
+    d->is_unordered = stage_is_unordered(d) || (d->body != NULL && d->body->is_unordered);
     for (int i = 0; i < d->n_in; i++) {
         const ch_dataset_options *in = &d->in[i]->options;
 
@@ -322,10 +343,11 @@ static void sum_up(ch_dataset *d)
     }
 }
 
-static _Thread_local uint64_t
-    not_made; /* the mark of the last fault that left a dataset unmade; 0: none */
+/* Mark of the last error because of which a dataset was not made; 0: none. */
+static _Thread_local uint64_t not_made;
 
-static ch_dataset *refuse(void)
+/* Records that the last error prevented a dataset, and returns NULL. */
+static ch_dataset *mark_not_made(void)
 {
     not_made = ch__fail_mark();
     return NULL;
@@ -345,7 +367,7 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
         if (m->rc == CH_OK)
             (void)ch__fail_memory(stage->name);
         drop_make(m);
-        return refuse();
+        return mark_not_made();
     }
     atomic_init(&d->refs, 1);
     d->stage = stage;
@@ -355,10 +377,10 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
     d->data = m->data;
     if (m->call != NULL) {
         d->call = *m->call;
-        d->call.turn = turn_ref(m->call->turn);
+        d->call.turn = call_lock_ref(m->call->turn);
     }
     d->cardinality = CH_UNKNOWN;
-    rc = take_parts(d, m);
+    rc = set_inputs(d, m);
     if (rc == CH_OK && m->call != NULL && d->call.turn == NULL)
         rc = ch__fail_memory(stage->name);
     if (rc == CH_OK)
@@ -366,17 +388,17 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
     if (rc == CH_OK)
         rc = set_hash(d);
     if (rc == CH_OK) {
-        sum_up(d);
+        summarise(d);
         return d;
     }
     if (d->in == NULL)
         for (int i = 0; i < m->n_in; i++)
             ch_dataset_unref(m->in[i]);
     ch_dataset_unref(d);
-    return refuse();
+    return mark_not_made();
 }
 
-/* ---- looking at one ---- */
+/* ---- properties and printing ---- */
 
 int64_t ch_dataset_cardinality(const ch_dataset *d)
 {
@@ -406,7 +428,7 @@ static void print_spec(const ch_dataset *d, ch_text *t)
         ch__text_add(t, d->cardinality == CH_INFINITE ? " without end" : " x ?");
 }
 
-/* Depth is bounded by CH_MAX_DATASET_DEPTH. */
+/* Recurses at most CH_MAX_DATASET_DEPTH levels. */
 static void print_tree(const ch_dataset *d, int indent, const char *mark, ch_text *t)
 {
     ch__text_add(t, "%*s%s%s", indent, "", mark, d->stage->name);
@@ -416,7 +438,7 @@ static void print_tree(const ch_dataset *d, int indent, const char *mark, ch_tex
     ch__text_add(t, "\n");
     if (d->body != NULL)
         print_tree(d->body, indent + 4, "each: ", t);
-    if (mark[0] == '-') /* what it takes from is its own, not its neighbour */
+    if (mark[0] == '-') /* sets its inputs apart from the next item of the list */
         indent += 2;
     for (int i = 0; i < d->n_in; i++)
         print_tree(d->in[i], d->n_in > 1 ? indent + 2 : indent, d->n_in > 1 ? "- " : "", t);
@@ -433,7 +455,7 @@ int ch_dataset_print(const ch_dataset *d, char *text, size_t size)
     return ch__text_length(&t);
 }
 
-/* ---- what elements should be ---- */
+/* ---- specs of elements ---- */
 
 static ch_status encode_part(ch_arena *a, const ch_tensor_spec *spec, Cohort__Spec **out)
 {
@@ -443,7 +465,7 @@ static ch_status encode_part(ch_arena *a, const ch_tensor_spec *spec, Cohort__Sp
     if (m == NULL)
         return ch__fail_memory("element spec");
     if (rank < 0 || rank > CH_MAX_RANK)
-        return ch__fail(CH_INVALID_ARGUMENT, "element spec: rank %d, at most %d can be", rank,
+        return ch__fail(CH_INVALID_ARGUMENT, "element spec: rank %d, want 0 to %d", rank,
                         CH_MAX_RANK);
     cohort__spec__init(m);
     m->dtype = ch__arena_strdup(a, ch_dtype_name(spec->dtype));
@@ -482,25 +504,26 @@ ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
     return CH_OK;
 }
 
-ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *told)
+ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *spec)
 {
-    ch_status rc = ch__dataset_parts(d, told->n_parts > CH_MAX_PARTS ? -1 : (int)told->n_parts);
+    ch_status rc = ch__dataset_parts(d, spec->n_parts > CH_MAX_PARTS ? -1 : (int)spec->n_parts);
 
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++) {
-        const Cohort__Spec *m = told->parts[i];
-        ch_tensor_spec      spec = {.name = m->name};
+        const Cohort__Spec *m = spec->parts[i];
+        ch_tensor_spec      part_spec = {.name = m->name};
 
-        if (ch_dtype_parse(m->dtype, &spec.dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
-            return ch__dataset_fail(d, "component %d: type \"%.20s\", rank %zu", i, m->dtype,
-                                    m->n_shape);
-        spec.shape = ch_shape_make((int)m->n_shape, m->shape);
-        rc = ch__dataset_set_part(d, i, &spec);
+        if (ch_dtype_parse(m->dtype, &part_spec.dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
+            return ch__dataset_fail(d, "component %d: invalid type \"%.20s\" or rank %zu", i,
+                                    m->dtype, m->n_shape);
+        part_spec.shape = ch_shape_make((int)m->n_shape, m->shape);
+        rc = ch__dataset_set_part(d, i, &part_spec);
     }
-    d->same_rows = told->same_rows;
+    d->same_rows = spec->same_rows;
     return rc;
 }
 
-static bool fits(ch_shape is, ch_shape spec)
+/* Returns true if the shape matches the spec, in which -1 stands for any size. */
+static bool shape_fits(ch_shape is, ch_shape spec)
 {
     bool same = is.rank == spec.rank;
 
@@ -514,11 +537,11 @@ ch_status ch__dataset_check(const ch_dataset *d, const ch_element *e)
     char want[200];
 
     if (e->n != d->n_parts)
-        return ch__dataset_fail(d, "an element of %d components, want %d", e->n, d->n_parts);
+        return ch__dataset_fail(d, "an element has %d components, want %d", e->n, d->n_parts);
     for (int i = 0; i < e->n; i++) {
         const ch_part *p = &e->part[i];
 
-        if (p->dtype == d->spec[i].dtype && fits(p->shape, d->spec[i].shape))
+        if (p->dtype == d->spec[i].dtype && shape_fits(p->shape, d->spec[i].shape))
             continue;
         ch_tensor_spec_print(&d->spec[i], want, sizeof(want));
         return ch__dataset_fail(d, "component %d of an element is %s, want %s", i,

@@ -1,13 +1,18 @@
-/* data/decimal.c -- decimal text to the nearest float.
+/* data/decimal.c -- converts decimal text to the nearest float.
  *
- * 1. Up to 2^53 an integer is a double, and so is 10^k up to k = 22: the product or quotient of two
- *    such is rounded once, by the machine, and hence right (Clinger 1990). Most numbers in
- *    files are of this kind.
- * 2. Up to 19 digits and 10^64 either way, 128 bits of 5^k say what the nearest double is, but for
- *    cases that it can see are too close (Lemire 2021). Programs write such numbers.
- * 3. The rest goes to strtod in the C locale, digits alone, no more than matter.
- * 4. A double is rounded to the float that the text would be rounded to, unless it is just between
- *    two floats: then it was perhaps rounded to there, and strtof decides.
+ * ch__decimal_read parses the text to a ch_decimal. ch__decimal_f64 and ch__decimal_f32 convert
+ * it with the first of these methods that applies. data/number.c calls them.
+ *
+ * 1. An integer up to 2^53 is an exact double, and so is 10^k up to k = 22. The product or
+ *    quotient of two exact doubles is rounded only once, by the CPU, so it is the nearest
+ *    (Clinger 1990). Most numbers in files are of this kind.
+ * 2. For up to 19 digits and exponents from -64 to 64, 128 bits of 5^k determine the nearest
+ *    double, except in cases that are too close; these are detected (Lemire 2021). Programs
+ *    write such numbers.
+ * 3. All other numbers go to strtod in the C locale, as plain digits, and no more digits than
+ *    matter.
+ * 4. A float is the rounded double, unless the double is exactly between two floats. Then the
+ *    double may itself be the result of rounding, so strtof converts the text.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -20,11 +25,12 @@
 #include <string.h>
 
 enum {
-    FAST_DIGITS = 19, /* always fit 64 bits */
-    MOST_DIGITS = 800 /* a double and the point between two have fewer than 770 */
+    FAST_DIGITS = 19, /* that many digits always fit 64 bits */
+    MOST_DIGITS = 800 /* a double, or the midpoint of two doubles, has fewer than 770 digits */
 };
 
-static const int64_t huge_power = 1000000000; /* behind an e; larger ones are as good as this */
+/* Limit of the number behind an e. Any larger number has the same result. */
+static const int64_t huge_power = 1000000000;
 
 /* ---- reading ---- */
 
@@ -33,7 +39,7 @@ static bool is_digit(const char *at, const char *end)
     return at < end && (unsigned char)(*at - '0') < 10;
 }
 
-/* Takes digits into the mantissa while there is room; returns where they end. */
+/* Adds digits to the mantissa while there is room. Returns the end of the digits. */
 static const char *read_digits(const char *at, const char *end, bool behind_point, int *n,
                                ch_decimal *d)
 {
@@ -52,7 +58,7 @@ static const char *read_digits(const char *at, const char *end, bool behind_poin
     return at;
 }
 
-/* The e and what is behind it. */
+/* Parses the number behind an e, up to `end`. */
 static bool read_power(const char *at, const char *end, int64_t *out)
 {
     bool    is_negative = false;
@@ -99,8 +105,9 @@ bool ch__decimal_read(const char *at, const char *end, ch_decimal *d)
 
 /* ---- converting ---- */
 
-/* Writes the number as digits and an exponent, at most MOST_DIGITS + 1 of them. If what is left
- * out is not 0 a last digit says so: no more than that can matter. */
+/* Writes the number as at most MOST_DIGITS + 1 digits and an exponent. If the omitted digits
+ * are not all 0, appends the digit 1. That is enough, because only the fact that the number is
+ * larger can change the rounding. */
 static void write_plain(const ch_decimal *d, char *text, size_t size)
 {
     size_t  n = 0;
@@ -127,7 +134,7 @@ static void write_plain(const ch_decimal *d, char *text, size_t size)
     snprintf(text + n, size - n, "e%lld", (long long)power);
 }
 
-/* The locale "C" is always there: making it takes no memory. */
+/* Returns the locale "C". It always exists and needs no memory, so newlocale cannot fail. */
 static locale_t plain_locale(void)
 {
     return newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -157,11 +164,11 @@ static float slow_f32(const ch_decimal *d)
     return x;
 }
 
-/* ---- quickly ---- */
+/* ---- fast methods ---- */
 
 typedef unsigned __int128 wide;
 
-/* The 128 highest bits of 5^k. */
+/* The 128 highest bits of 5^k, for k from -MOST_POWER to MOST_POWER. */
 static const struct {
     uint64_t high, low;
 } five[] = {
@@ -170,8 +177,9 @@ static const struct {
 
 enum { MOST_POWER = (sizeof(five) / sizeof(five[0]) - 1) / 2 };
 
-/* m * 10^k, rounded; m is not 0. The product of m and 5^k is computed to 128 bits at least; the
- * lower ones matter only if those that decide are all ones, which the first product shows. In this
+/* Sets *out to m * 10^k, rounded; m must not be 0. Returns false if the case is too close to
+ * decide. The product of m and 5^k is computed to at least 128 bits. Its lower bits matter only
+ * if the bits that decide the rounding are all ones, which the first product shows. In this
  * range no double is subnormal and none overflows. */
 static bool nearest_f64(uint64_t m, int k, double *out)
 {
@@ -186,20 +194,22 @@ static bool nearest_f64(uint64_t m, int k, double *out)
     if (low == UINT64_MAX && (k < -27 || k > 55))
         return false;
     int top = (int)(high >> 63), shift = top + 9;
-    bits = high >> shift; /* 54 of them, the last for rounding */
-    /* Just between two doubles, to the last bit, if the product is exact: the even one. */
+    bits = high >> shift; /* 54 bits, the last for rounding */
+    /* The product is exact and exactly between two doubles: rounds to the even double. */
     if (low <= 1 && k >= -4 && k <= 23 && (bits & 3) == 1 && bits << shift == high)
         bits--;
     bits = (bits + (bits & 1)) >> 1;
-    /* The exponent: k * log2(10), by a fraction that is near enough. The first of the 53 bits is
-     * not stored, so it counts into the exponent; a carry out of them does too, as it should. */
+    /* The exponent is k * log2(10), with log2(10) as a fraction of sufficient precision. The
+     * first of the 53 bits is not stored, so adding it increments the exponent; that is why 1
+     * is subtracted. A carry out of the 53 bits increments the exponent too, as it must. */
     int64_t exponent = ((217706 * (int64_t)k) >> 16) + 63 + top - zeros + 1023;
     bits += (uint64_t)(exponent - 1) << 52;
     memcpy(out, &bits, sizeof(*out));
     return true;
 }
 
-/* The same, where m may be a little more than what is there. */
+/* Like nearest_f64 for a mantissa that may be cut. The true value lies between mantissa and
+ * mantissa + 1. Returns false unless both round to the same double. */
 static bool nearest_of_cut(const ch_decimal *d, double *out)
 {
     int    k = (int)d->exponent;
@@ -239,7 +249,8 @@ double ch__decimal_f64(const ch_decimal *d)
     return d->is_negative ? -x : x;
 }
 
-/* A double has 29 bits that a float has not. Below 2^-126 it has more. */
+/* Returns true if x is exactly between two floats: a double has 29 more bits than a float. Also
+ * returns true below 2^-126, where floats are subnormal and have fewer bits. */
 static bool is_between_floats(double x)
 {
     uint64_t bits;

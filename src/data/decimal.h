@@ -1,4 +1,4 @@
-/* data/decimal.h -- decimal text to the nearest float.
+/* data/decimal.h -- converts decimal text to the nearest float.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_DECIMAL_H
@@ -6,19 +6,21 @@
 
 #include "cohort/shape.h"
 
-/* A number as it was written: mantissa * 10^exponent, but for what did not fit the mantissa. */
+/* A parsed number: mantissa * 10^exponent, plus the digits that did not fit the mantissa. */
 typedef struct ch_decimal {
     bool        is_negative;
-    bool        is_cut;   /* there are digits beyond those of the mantissa that are not 0 */
+    bool        is_cut;   /* some digit behind those of the mantissa is not 0 */
     uint64_t    mantissa; /* the first 19 digits, from the first that is not 0 */
     int64_t     exponent;
-    int64_t     power;    /* what was written behind the e */
-    const char *at, *end; /* the digits and the point */
+    int64_t     power;    /* the number behind the e; 0: there is none */
+    const char *at, *end; /* the digits and the point in the text */
 } ch_decimal;
 
-/* Reads what is all of [at, end): a number, without blanks, that is no name. */
+/* Parses all of [at, end) as a number: digits, without blanks and without names such as "nan".
+ * Returns false if the text is not a number. *out points into the text. */
 bool ch__decimal_read(const char *at, const char *end, ch_decimal *out);
 
+/* Return the nearest double and the nearest float. Text that is too large becomes infinite. */
 double ch__decimal_f64(const ch_decimal *d);
 float  ch__decimal_f32(const ch_decimal *d);
 

@@ -1,15 +1,22 @@
-/* data/distribute.c -- a dataset for one of several workers.
+/* data/distribute.c -- divides a dataset among workers.
  *
- * Batches are cut for the replicas of the whole job by the stage `split` (data/rebatch.c). What
- * a worker reads is one of three things:
- *   data   everything, of which it takes its own pieces of every batch
- *   file   its own files, of which it takes all
- *   off    everything, of which it takes all
- * AUTO takes files where that cannot change what is read in all: where the stages behind the reader
- * treat elements one by one or as a heap, and there are enough files; else data.
+ * ch_dataset_distribute returns the dataset of a worker; strategies and programs call it. The
+ * stage `split` (data/rebatch.c) cuts its batches for the replicas of the whole job. The shard
+ * policy decides the division:
+ *   DATA   each worker reads all data and keeps its own pieces of every batch
+ *   FILE   each worker reads its own files and keeps all their elements
+ *   HINT   each worker reads its own shard of every `shard` stage with n = CH_BY_HINT
+ *   OFF    each worker reads all data and keeps all of it
+ * AUTO chooses FILE if there are enough files and the division cannot change the elements that
+ * all workers read together. That holds if the stages behind the reader treat elements
+ * independently or without regard to their order. Otherwise AUTO chooses DATA.
  *
- * Parts of one dataset (ch__dataset_part) are for workers that take elements as they can: there each element stays whole, and is in one
- * part. It is files as above, or else blocks of elements, which are taken below batches and maps.
+ * ch__dataset_part divides a dataset into parts for workers that fetch elements at their own
+ * pace (strategy/coordinator.c). Each element stays whole and is in exactly one part. A part
+ * consists of files, as above, or of blocks of elements, which are taken below batches and
+ * maps.
+ *
+ * Both build a new tree of stages from the old. `division` holds the state of such a rewrite.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -23,21 +30,22 @@
 #include "data/stages.h"
 #include "graph/op.h"
 
-static bool has(const ch_dataset *d, unsigned trait)
+static bool has_trait(const ch_dataset *d, unsigned trait)
 {
     return (d->stage->traits & trait) != 0;
 }
 
 /* ---- the size of batches ---- */
 
-/* As many rows come out as go in. */
+/* Returns true if `d` is a map with as many output rows as input rows. */
 static bool maps_row_by_row(const ch_dataset *d)
 {
     return d->stage == &ch__stage_map && d->graph != NULL && ch__call_keeps_rows(d);
 }
 
-/* 5.2.1, but for maps: where one keeps the rows, the size of a full batch is known still (DESIGN
- * section 9, against 5.2.2), so that a short batch is cut as it would be before the map. */
+/* Follows 5.2.1, except for maps: if a map keeps the number of rows, the size of a full batch
+ * is still known behind it (DESIGN section 9, different from 5.2.2). So a short batch is cut in
+ * the same way before and behind the map. */
 int64_t ch_dataset_batch_size(const ch_dataset *d)
 {
     int64_t size = d != NULL ? ch__rows_known(d) : -2;
@@ -50,7 +58,7 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
         return CH_ATTRS_OF(d, Cohort__Batch)->size;
     if (d->stage == &ch__stage_padded_batch)
         return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
-    if (!has(d, CH_KEEPS_BATCHES) && !maps_row_by_row(d))
+    if (!has_trait(d, CH_KEEPS_BATCHES) && !maps_row_by_row(d))
         return CH_UNKNOWN;
     size = ch_dataset_batch_size(d->in[0]);
     for (int i = 1; i < d->n_in; i++)
@@ -59,29 +67,32 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
     return size;
 }
 
-/* ---- other trees ---- */
+/* ---- rewriting trees ---- */
 
 typedef struct division division;
+/* Returns the rewritten stage as a new reference; NULL on error. */
 typedef ch_dataset *(*rewrite)(division *v, ch_dataset *d);
 
-/* What was made of a stage: one that several take from is rewritten once. */
+/* The result of rewriting a stage. It is stored, so that a stage with several consumers is
+ * rewritten only once. */
 typedef struct rewritten {
     rewrite     how;
     ch_dataset *from, *to; /* `to` is referenced */
 } rewritten;
 
 struct division {
-    int        n, index;  /* workers, and which of them */
-    bool       is_strict; /* only where it cannot change what is read in all */
-    char       why_not[160];
+    int n, index; /* number of workers, and the index of this worker */
+    /* Divide by file only if this cannot change the elements that all workers read together. */
+    bool       is_strict;
+    char       why_not[160]; /* why the data cannot be divided by file; "": it can */
     int        n_done, cap_done;
     rewritten *done;
 
     int                n_counted, cap_counted;
-    const ch_dataset **counted; /* names of files whose number was looked at */
+    const ch_dataset **counted; /* datasets of file names that were counted already */
 };
 
-static void forget(division *v)
+static void division_free(division *v)
 {
     for (int i = 0; i < v->n_done; i++)
         ch_dataset_unref(v->done[i].to);
@@ -89,7 +100,8 @@ static void forget(division *v)
     ch__free(v->counted);
 }
 
-/* Without memory, again. */
+/* Returns true if the names were counted before, and records them. If memory is exhausted, the
+ * names are not recorded and will be counted again. */
 static bool was_counted(division *v, const ch_dataset *names)
 {
     for (int i = 0; i < v->n_counted; i++)
@@ -100,8 +112,9 @@ static bool was_counted(division *v, const ch_dataset *names)
     return false;
 }
 
-/* NULL on an error. */
-static ch_dataset *once(division *v, ch_dataset *d, rewrite how)
+/* Returns the stored result of rewriting `d`, or calls `how` and stores its result. Returns
+ * NULL on error. */
+static ch_dataset *rewrite_once(division *v, ch_dataset *d, rewrite how)
 {
     ch_dataset *to;
 
@@ -120,8 +133,9 @@ static ch_dataset *once(division *v, ch_dataset *d, rewrite how)
     return to;
 }
 
-/* A file of its own for each worker: "train-1-of-4.zst". */
-static ch_dataset *own_cache(const division *v, const ch_dataset *d, ch_dataset *in)
+/* Creates a cache with a separate file for this worker: "train.zst" becomes "train-1-of-4.zst".
+ * Takes ownership of `in`. */
+static ch_dataset *worker_cache(const division *v, const ch_dataset *d, ch_dataset *in)
 {
     const char *path = CH_ATTRS_OF(d, Cohort__CacheFile)->path, *slash = strrchr(path, '/');
     const char *dot = strrchr(slash != NULL ? slash : path, '.');
@@ -139,12 +153,12 @@ static ch_dataset *own_cache(const division *v, const ch_dataset *d, ch_dataset 
     return in;
 }
 
-/* The same stage over other inputs and with another body, which are taken over. */
+/* Creates a copy of the stage with other inputs and another body. Takes ownership of them. */
 static ch_dataset *with_parts(const division *v, const ch_dataset *d, ch_dataset *const *in,
                               ch_dataset *body)
 {
     if (d->stage == &ch__stage_cache_file && in[0]->hash != d->in[0]->hash)
-        return own_cache(v, d, in[0]);
+        return worker_cache(v, d, in[0]);
     return ch__dataset_new(d->stage, &(ch_dataset_make){.attrs = d->attrs,
                                                         .n_in = d->n_in,
                                                         .in = in,
@@ -155,8 +169,8 @@ static ch_dataset *with_parts(const division *v, const ch_dataset *d, ch_dataset
                                                         .call = &d->call});
 }
 
-/* A copy of the tree with every input rewritten, and the body by `inside`, if that is not NULL. NULL
- * on an error. */
+/* Creates a copy of the tree with every input rewritten by `each`, and the body by `inside`. If
+ * `inside` is NULL, the body is not changed. Returns NULL on error. */
 static ch_dataset *rewrite_parts(division *v, ch_dataset *d, rewrite each, rewrite inside)
 {
     ch_dataset **in = ch__calloc((size_t)d->n_in + 1, sizeof(ch_dataset *));
@@ -164,11 +178,11 @@ static ch_dataset *rewrite_parts(division *v, ch_dataset *d, rewrite each, rewri
     bool         is_whole = in != NULL;
 
     if (is_whole && d->body != NULL) {
-        body = inside != NULL ? once(v, d->body, inside) : ch_dataset_ref(d->body);
+        body = inside != NULL ? rewrite_once(v, d->body, inside) : ch_dataset_ref(d->body);
         is_whole = body != NULL;
     }
     for (int i = 0; i < d->n_in && is_whole; i++)
-        is_whole = (in[i] = once(v, d->in[i], each)) != NULL;
+        is_whole = (in[i] = rewrite_once(v, d->in[i], each)) != NULL;
     if (is_whole) {
         out = with_parts(v, d, in, body);
     } else {
@@ -187,14 +201,14 @@ static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
 
 /* ---- by hint ---- */
 
-/* 5.5.8: every shard whose number was left open, in bodies too. What stands for the element of a body
- * stays what it is: the stage that runs the body knows it by that. */
+/* Rewrites every shard with n = CH_BY_HINT, also in bodies (5.5.8). The stage `element` of a
+ * body is not copied, because the stage that runs the body finds it by its address. */
 static ch_dataset *by_hint(division *v, ch_dataset *d)
 {
     if (d->stage == &ch__stage_element)
         return ch_dataset_ref(d);
     if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT) {
-        ch_dataset *in = once(v, d->in[0], by_hint);
+        ch_dataset *in = rewrite_once(v, d->in[0], by_hint);
 
         return in != NULL ? ch_dataset_shard(in, v->n, v->index) : NULL;
     }
@@ -205,7 +219,7 @@ static ch_dataset *by_hint(division *v, ch_dataset *d)
 
 static bool reads_files(const ch_dataset *d)
 {
-    if (has(d, CH_READS_FILES))
+    if (has_trait(d, CH_READS_FILES))
         return true;
     for (int i = 0; i < d->n_in; i++)
         if (reads_files(d->in[i]))
@@ -213,7 +227,8 @@ static bool reads_files(const ch_dataset *d)
     return d->body != NULL && reads_files(d->body);
 }
 
-static ch_dataset *cannot(division *v, const char *why, const ch_dataset *d)
+/* Records why the data cannot be divided by file, and returns NULL. */
+static ch_dataset *fail_by_file(division *v, const char *why, const ch_dataset *d)
 {
     snprintf(v->why_not, sizeof(v->why_not), "%s %s", why, d->stage->name);
     (void)ch__fail(CH_NOT_FOUND,
@@ -222,7 +237,8 @@ static ch_dataset *cannot(division *v, const char *why, const ch_dataset *d)
     return NULL;
 }
 
-/* A stage behind which the union over workers would not be what one would read. */
+/* Returns true if the stage drops a short last batch. Each worker would then drop its own
+ * remainder, so that together they read fewer elements than a single worker. */
 static bool drops_rows(const ch_dataset *d)
 {
     return (d->stage == &ch__stage_batch && CH_ATTRS_OF(d, Cohort__Batch)->drop_remainder) ||
@@ -232,36 +248,38 @@ static bool drops_rows(const ch_dataset *d)
            (d->stage == &ch__stage_rebatch && CH_ATTRS_OF(d, Cohort__Rebatch)->drop_remainder);
 }
 
-/* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
+/* Divides the names of files. The shard goes below shuffles of names, so that the workers read
+ * disjoint files whatever order they draw (5.5.4). */
 static ch_dataset *divide_names(division *v, ch_dataset *d)
 {
-    if (has(d, CH_KEEPS_NAMES))
+    if (has_trait(d, CH_KEEPS_NAMES))
         return rewrite_inputs(v, d, divide_names);
     return ch__dataset_shard(ch_dataset_ref(d), v->n, v->index, "files");
 }
 
+/* Divides the tree by file; NULL if that is not possible (v->why_not) or on error. */
 static ch_dataset *divide_files(division *v, ch_dataset *d)
 {
-    if (has(d, CH_READS_FILES))
+    if (has_trait(d, CH_READS_FILES))
         return rewrite_inputs(v, d, divide_names);
     if (d->body != NULL && reads_files(d->body) && !reads_files(d->in[0]))
         return rewrite_inputs(v, d, divide_names);
     if (d->n_in == 0)
-        return cannot(v, "it comes from", d);
+        return fail_by_file(v, "its source is not a file but", d);
     if (v->is_strict && drops_rows(d))
-        return cannot(v, "each worker would drop a remainder of its own in", d);
-    if (has(d, CH_DIVIDES) || (!v->is_strict && has(d, CH_DIVIDES_IF_ASKED)))
+        return fail_by_file(v, "each worker would drop a remainder of its own in", d);
+    if (has_trait(d, CH_DIVIDES) || (!v->is_strict && has_trait(d, CH_DIVIDES_IF_ASKED)))
         return rewrite_inputs(v, d, divide_files);
-    return cannot(v, "before the files comes", d);
+    return fail_by_file(v, "files cannot be divided below", d);
 }
 
-/* How many names there are to divide, at least; -1: cannot be told. */
+/* Returns the number of names, counted up to 2^20; -1: not known. */
 static int64_t count_names(ch_dataset *names)
 {
     ch_iterator *it = NULL;
     int64_t      n = 0;
 
-    while (has(names, CH_KEEPS_NAMES))
+    while (has_trait(names, CH_KEEPS_NAMES))
         names = names->in[0];
     if (names->cardinality >= 0)
         return names->cardinality;
@@ -279,10 +297,12 @@ static int64_t count_names(ch_dataset *names)
     return n;
 }
 
+/* Returns the smallest number of files of any reader below `d`; -1: some number is not
+ * known. */
 static int64_t fewest_below(division *v, const ch_dataset *d)
 {
     int64_t least = INT64_MAX;
-    bool    is_reader = has(d, CH_READS_FILES) || (d->body != NULL && reads_files(d->body));
+    bool is_reader = has_trait(d, CH_READS_FILES) || (d->body != NULL && reads_files(d->body));
 
     for (int i = 0; i < d->n_in; i++) {
         ch_dataset *in = d->in[i];
@@ -305,8 +325,8 @@ static int64_t fewest_files(division *v, const ch_dataset *d)
 
 /* ---- the distribution ---- */
 
-/* With the numbers for which 0 stands. */
-static ch_input_context settled(const ch_input_context *context)
+/* Returns the context with zero fields replaced by their defaults. */
+static ch_input_context with_defaults(const ch_input_context *context)
 {
     ch_input_context c = context != NULL ? *context : (ch_input_context){0};
 
@@ -318,23 +338,25 @@ static ch_input_context settled(const ch_input_context *context)
 static ch_status check_context(const ch_input_context *c)
 {
     if (c->n_pipelines < 1 || c->pipeline < 0 || c->pipeline >= c->n_pipelines)
-        return ch__fail(CH_INVALID_ARGUMENT, "distributing a dataset: worker %d of %d",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "distributing a dataset: worker %d of %d: want an index from 0 to the "
+                        "number of workers less 1",
                         c->pipeline, c->n_pipelines);
     if (c->n_replicas < 1 || c->n_replicas % c->n_pipelines != 0)
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "distributing a dataset: %d replicas on %d workers; every worker should "
-            "have the same number of replicas",
-            c->n_replicas, c->n_pipelines);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "distributing a dataset: %d replicas on %d workers; every worker must "
+                        "have the same number of replicas",
+                        c->n_replicas, c->n_pipelines);
     if (c->split != CH_SPLIT_NOMINAL && c->split != CH_SPLIT_EVEN)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "distributing a dataset: %d is no ch_batch_split; want "
+                        "distributing a dataset: split is %d, want "
                         "CH_SPLIT_NOMINAL or CH_SPLIT_EVEN",
                         (int)c->split);
     return CH_OK;
 }
 
-/* A component that has no rows: an element with one stays whole. -1: all have rows. */
+/* Returns the index of a scalar component; -1: all components have rows. An element with a
+ * scalar component cannot be cut. */
 static int scalar_of(const ch_dataset *d)
 {
     for (int i = 0; i < d->n_parts; i++)
@@ -343,7 +365,9 @@ static int scalar_of(const ch_dataset *d)
     return -1;
 }
 
-/* Whole elements go to workers of one replica, not to replicas of one worker (8.6). */
+/* Returns an error if elements must be cut for several replicas of a worker but have a scalar
+ * component. Elements that cannot be cut may only be divided among workers with a single
+ * replica (8.6). */
 static ch_status check_can_be_cut(const ch_dataset *d, const ch_input_context *c)
 {
     int scalar = scalar_of(d);
@@ -356,42 +380,45 @@ static ch_status check_can_be_cut(const ch_dataset *d, const ch_input_context *c
                     scalar, c->n_replicas);
 }
 
-/* Workers that all read everything know each other's pieces by their order. */
+/* Returns an error if the order of elements may differ between workers. With policy DATA each
+ * worker identifies its own pieces by their order. */
 static ch_status check_order(const ch_dataset *d)
 {
     if (!d->is_unordered)
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "distributing a dataset: workers that each take a part of the same data "
-                    "(CH_SHARD_DATA) need it in the same order, and stages of it are "
-                    "unordered; take that away, or divide it by file (CH_SHARD_FILE)");
+                    "distributing a dataset: with CH_SHARD_DATA all workers must read the data "
+                    "in the same order, but the dataset has unordered stages; make them "
+                    "ordered, or divide the data by file (CH_SHARD_FILE)");
 }
 
-/* Which policy it will be, and why. */
-static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
+/* Returns the policy for a requested policy, and the reason in *why. If AUTO becomes FILE, also
+ * returns the divided dataset in *divided. */
+static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy requested,
                               ch_dataset **divided, const char **why)
 {
     int64_t n;
 
     *why = "the options say so";
-    if (v->n == 1 && asked != CH_SHARD_OFF) {
+    if (v->n == 1 && requested != CH_SHARD_OFF) {
         *why = "there is one worker";
-        return asked == CH_SHARD_HINT ? CH_SHARD_HINT : CH_SHARD_DATA;
+        return requested == CH_SHARD_HINT ? CH_SHARD_HINT : CH_SHARD_DATA;
     }
-    if (asked != CH_SHARD_AUTO)
-        return asked;
+    if (requested != CH_SHARD_AUTO)
+        return requested;
     v->is_strict = true;
     n = fewest_files(v, d);
     *why = !reads_files(d) ? "it does not read files"
-           : n < 0         ? "the number of its files cannot be told"
+           : n < 0         ? "the number of its files is not known"
                            : "there are fewer files than workers";
     if (n >= v->n) {
         *divided = divide_files(v, d);
-        *why = *divided != NULL ? "there are files enough" : v->why_not;
+        *why = *divided != NULL ? "there are enough files" : v->why_not;
     }
     return *divided != NULL ? CH_SHARD_FILE : CH_SHARD_DATA;
 }
 
+/* Divides the dataset by a policy other than AUTO, unless `choose` has done so. */
 static ch_status divide(division *v, ch_dataset *d, ch_shard_policy policy,
                         ch_dataset **divided)
 {
@@ -414,9 +441,12 @@ static ch_status divide(division *v, ch_dataset *d, ch_shard_policy policy,
     }
     if (*divided != NULL)
         return CH_OK;
-    return v->why_not[0] != '\0' ? CH_NOT_FOUND : CH_INVALID_ARGUMENT; /* it was said why */
+    /* The message is recorded already. */
+    return v->why_not[0] != '\0' ? CH_NOT_FOUND : CH_INVALID_ARGUMENT;
 }
 
+/* Cuts the batches of `d` for the replicas. `batch` is the size of a full batch; 0 or less: not
+ * known. With `all`, the worker keeps all pieces, else only those of its own replicas. */
 static ch_dataset *split(ch_dataset *d, const ch_input_context *c, int64_t batch, bool all)
 {
     Cohort__Split a = COHORT__SPLIT__INIT;
@@ -431,10 +461,11 @@ static ch_dataset *split(ch_dataset *d, const ch_input_context *c, int64_t batch
                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
 }
 
-/* What the worker takes of what it reads: its pieces of each batch, or, of elements that are not batches,
- * every n-th (5.5.9). */
-static ch_dataset *take_own(const ch_dataset *d, ch_dataset *divided, const ch_input_context *c,
-                            ch_shard_policy policy)
+/* Selects the share of the worker in the data that it reads: its pieces of each batch, or every
+ * n-th element if elements are not batches (5.5.9). `d` is the original dataset. Takes
+ * ownership of `divided`. */
+static ch_dataset *select_share(const ch_dataset *d, ch_dataset *divided,
+                                const ch_input_context *c, ch_shard_policy policy)
 {
     if (c->n_replicas == 1)
         return divided;
@@ -445,8 +476,8 @@ static ch_dataset *take_own(const ch_dataset *d, ch_dataset *divided, const ch_i
     return ch_dataset_prefetch(divided, c->n_replicas);
 }
 
-/* Logs the policy and its reason. It is a warning, once for a dataset, if AUTO has come down to DATA: the program
- * did not ask for the work that every worker then does for nothing. */
+/* Logs the policy and its reason. If AUTO became DATA, logs a warning, once for each dataset,
+ * because every worker then does unnecessary work that the program did not ask for. */
 static void log_policy(ch_dataset *d, const ch_input_context *c, ch_shard_policy policy,
                        const char *why)
 {
@@ -458,7 +489,7 @@ static void log_policy(ch_dataset *d, const ch_input_context *c, ch_shard_policy
     ch__log(is_wasteful ? CH_LOG_WARNING : CH_LOG_INFO, "autoshard",
             "input of worker %d of %d: policy %s, because %s%s", c->pipeline, c->n_pipelines,
             name[policy + 1], why,
-            is_wasteful ? "; every worker reads and maps all data and keeps its own share: "
+            is_wasteful ? "; every worker reads and maps all data and keeps only its share; "
                           "read at least one file for each worker, or make a dataset for each "
                           "(ch_strategy_distribute_datasets_from_function)"
                         : "");
@@ -467,7 +498,7 @@ static void log_policy(ch_dataset *d, const ch_input_context *c, ch_shard_policy
 ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
                                 ch_dataset **out)
 {
-    ch_input_context c = settled(context);
+    ch_input_context c = with_defaults(context);
     division         v;
     ch_dataset      *divided = NULL;
     ch_shard_policy  policy;
@@ -488,31 +519,33 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     rc = policy == CH_SHARD_DATA && v.n > 1 ? check_order(d) : CH_OK;
     if (rc == CH_OK)
         rc = divide(&v, d, policy, &divided);
-    forget(&v);
+    division_free(&v);
     if (rc != CH_OK)
         return rc;
     log_policy(d, &c, policy, why);
-    divided = take_own(d, divided, &c, policy);
+    divided = select_share(d, divided, &c, policy);
     if (divided == NULL)
         return ch__fail_still("distributing a dataset");
     *out = divided;
     return CH_OK;
 }
 
-/* ---- parts of one dataset ---- */
+/* ---- parts of a dataset ---- */
 
-static bool is_any_open(const ch_dataset *d)
+/* Returns true if the tree has a shard with n = CH_BY_HINT. */
+static bool has_open_shard(const ch_dataset *d)
 {
     if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT)
         return true;
     for (int i = 0; i < d->n_in; i++)
-        if (is_any_open(d->in[i]))
+        if (has_open_shard(d->in[i]))
             return true;
-    return d->body != NULL && is_any_open(d->body);
+    return d->body != NULL && has_open_shard(d->body);
 }
 
-/* What it computes depends on more than its inputs: random numbers are drawn by an element's number. */
-static bool depends_on_place(const ch_graph *g)
+/* Returns true if the results of the graph depend on more than its inputs. Random numbers, for
+ * example, depend on the index of the element. */
+static bool depends_on_position(const ch_graph *g)
 {
     const unsigned own = CH_OP_RANDOM | CH_OP_READS_ENV | CH_OP_HOST | CH_OP_EFFECT;
 
@@ -521,35 +554,38 @@ static bool depends_on_place(const ch_graph *g)
             return true;
         for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++)
             if (row->kind == CH_ATTR_KIND_GRAPH &&
-                depends_on_place(*(ch_graph *const *)((const char *)n->attrs + row->offset)))
+                depends_on_position(*(ch_graph *const *)((const char *)n->attrs + row->offset)))
                 return true;
     }
     return false;
 }
 
-/* How many elements one of its own is made of, in order; 0: that cannot be said. */
-static int64_t takes(const ch_dataset *d)
+/* Returns the number of consecutive input elements that an element of `d` is made of; 0: not
+ * fixed. */
+static int64_t elements_per_output(const ch_dataset *d)
 {
     if (d->stage == &ch__stage_batch)
         return CH_ATTRS_OF(d, Cohort__Batch)->size;
     if (d->stage == &ch__stage_padded_batch)
         return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
-    if (d->stage == &ch__stage_map && (d->graph == NULL || depends_on_place(d->graph)))
+    if (d->stage == &ch__stage_map && (d->graph == NULL || depends_on_position(d->graph)))
         return 0;
-    return has(d, CH_ONE_BY_ONE) ? 1 : 0;
+    return has_trait(d, CH_ONE_BY_ONE) ? 1 : 0;
 }
 
-/* Something is computed below that need not be by all. */
-static bool is_worth(const ch_dataset *d)
+/* Returns true if a stage at or below `d` computes something that need not be computed for
+ * every part. */
+static bool saves_work(const ch_dataset *d)
 {
-    bool passes = d->stage == &ch__stage_shuffle || takes(d) > 0;
+    bool passes = d->stage == &ch__stage_shuffle || elements_per_output(d) > 0;
 
     if (!passes)
         return false;
-    return d->stage == &ch__stage_map || d->stage == &ch__stage_examples || takes(d) > 1 ||
-           is_worth(d->in[0]);
+    return d->stage == &ch__stage_map || d->stage == &ch__stage_examples ||
+           elements_per_output(d) > 1 || saves_work(d->in[0]);
 }
 
+/* Copies the rows of this part: every n-th block of `block` rows. */
 static ch_status copy_rows(const division *v, const ch_tensor *from, int64_t block,
                            ch_tensor **out)
 {
@@ -571,7 +607,8 @@ static ch_status copy_rows(const division *v, const ch_tensor *from, int64_t blo
     return rc;
 }
 
-/* Rows in memory are a part of the description: each part has its own alone. NULL on an error. */
+/* Creates the part of a `slices` dataset with only its own rows, because rows in memory are a
+ * part of the description, which is sent to workers. Returns NULL on error. */
 static ch_dataset *own_rows(const division *v, const ch_dataset *d, int64_t block)
 {
     int          n = ch_tuple_count(d->data);
@@ -593,8 +630,8 @@ static ch_dataset *own_rows(const division *v, const ch_dataset *d, int64_t bloc
     return own;
 }
 
-/* Rows that can be copied as bytes. */
-static bool has_rows(const ch_dataset *d)
+/* Returns true if `d` is a source of rows in memory that can be copied as bytes. */
+static bool has_plain_rows(const ch_dataset *d)
 {
     if (d->stage != &ch__stage_slices)
         return false;
@@ -604,54 +641,59 @@ static bool has_rows(const ch_dataset *d)
     return true;
 }
 
-/* Every n-th block of elements, taken as near to the sources as leaves their number and size what they are; a shuffle mixes
- * less then, so that it is passed only where it pays. `above` is the stage
- * that reads all; it stays as it was where none does. */
-static ch_dataset *take_blocks(division *v, ch_dataset *d, int64_t block, const char **above)
+/* Keeps every n-th block of elements. The division is made as close to the sources as the
+ * number and size of elements allow. Below a shuffle, each part is shuffled by itself, which
+ * mixes less. So the division goes below a shuffle only if this saves work. Sets *above to the
+ * name of the stage up to which every worker reads all data; leaves it unchanged if there is
+ * none. Returns NULL on error. */
+static ch_dataset *divide_blocks(division *v, ch_dataset *d, int64_t block, const char **above)
 {
-    int64_t     size = d->stage == &ch__stage_shuffle && is_worth(d->in[0]) ? 1 : takes(d);
+    int64_t size =
+        d->stage == &ch__stage_shuffle && saves_work(d->in[0]) ? 1 : elements_per_output(d);
     ch_dataset *in;
 
     if (size <= 0 || block > INT64_MAX / 4 / size / v->n) {
-        if (has_rows(d))
+        if (has_plain_rows(d))
             return own_rows(v, d, block);
         *above = d->stage->name;
         return ch__dataset_shard_blocks(ch_dataset_ref(d), v->n, v->index, block);
     }
-    in = take_blocks(v, d->in[0], block * size, above);
+    in = divide_blocks(v, d->in[0], block * size, above);
     return in != NULL ? with_parts(v, d, &in, NULL) : NULL;
 }
 
-/* As `choose`, but so that each example is read once whatever was asked for: else it is blocks of elements. */
-static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size,
-                             bool *is_wasteful)
+/* Creates a part like `choose`, but so that each example is in exactly one part, whatever
+ * policy the options have. If neither HINT nor FILE is possible, divides by blocks of elements.
+ * Prints the policy and its reason to `how`. */
+static ch_dataset *divide_part(division *v, ch_dataset *d, char *how, size_t size,
+                               bool *is_wasteful)
 {
-    const ch_shard_policy asked = d->options.shard;
+    const ch_shard_policy requested = d->options.shard;
     ch_dataset           *part = NULL;
     const char           *why, *above = NULL;
 
     v->is_strict = true;
-    if (asked == CH_SHARD_HINT && is_any_open(d)) {
+    if (requested == CH_SHARD_HINT && has_open_shard(d)) {
         snprintf(how, size, "policy HINT, because the options say so");
         return by_hint(v, d);
     }
-    if (asked == CH_SHARD_FILE || asked == CH_SHARD_AUTO) {
+    if (requested == CH_SHARD_FILE || requested == CH_SHARD_AUTO) {
         (void)choose(v, d, CH_SHARD_AUTO, &part, &why);
         if (part != NULL) {
             snprintf(how, size, "policy FILE, because %s", why);
             return part;
         }
     } else {
-        why = asked == CH_SHARD_OFF    ? "OFF would give each example to every worker"
-              : asked == CH_SHARD_HINT ? "no shard is left open for HINT"
-                                       : "the options say so";
+        why = requested == CH_SHARD_OFF    ? "OFF would give each example to every worker"
+              : requested == CH_SHARD_HINT ? "no shard is left open for HINT"
+                                           : "the options say so";
     }
-    part = take_blocks(v, d, 1, &above);
+    part = divide_blocks(v, d, 1, &above);
     snprintf(how, size, "policy DATA, because %s; %s%s%s", why,
              above != NULL ? "up to " : "each has rows of its own", above != NULL ? above : "",
              above != NULL ? " every worker reads all" : "");
-    /* That every worker counts to n costs nothing. */
-    *is_wasteful = asked == CH_SHARD_AUTO && above != NULL && above != ch__stage_range.name;
+    /* A range costs almost nothing, so it does not matter that every worker runs all of it. */
+    *is_wasteful = requested == CH_SHARD_AUTO && above != NULL && above != ch__stage_range.name;
     return part;
 }
 
@@ -661,12 +703,12 @@ ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out)
     char     how[320] = "";
     bool     is_wasteful = false;
 
-    if (n == 1 && !is_any_open(d)) {
+    if (n == 1 && !has_open_shard(d)) {
         *out = ch_dataset_ref(d);
         return CH_OK;
     }
-    *out = take_part(&v, d, how, sizeof(how), &is_wasteful);
-    forget(&v);
+    *out = divide_part(&v, d, how, sizeof(how), &is_wasteful);
+    division_free(&v);
     if (*out == NULL)
         return ch__fail_still("dividing a dataset");
     if (index != 0)
@@ -678,12 +720,12 @@ ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out)
     return CH_OK;
 }
 
-/* ---- what a function that makes datasets is told ---- */
+/* ---- functions that create a dataset for each worker ---- */
 
 ch_status ch_input_context_batch_size(const ch_input_context *context, int64_t global,
                                       int64_t *out)
 {
-    ch_input_context c = settled(context);
+    ch_input_context c = with_defaults(context);
     ch_status        rc = check_context(&c);
 
     if (rc == CH_OK)
@@ -700,7 +742,7 @@ ch_status ch_input_context_batch_size(const ch_input_context *context, int64_t g
 
 int ch_input_context_print(const ch_input_context *context, char *text, size_t size)
 {
-    ch_input_context c = settled(context);
+    ch_input_context c = with_defaults(context);
 
     return snprintf(text, text != NULL ? size : 0,
                     "InputContext(input pipeline id %d, total: %d)", c.pipeline, c.n_pipelines);
@@ -709,7 +751,7 @@ int ch_input_context_print(const ch_input_context *context, char *text, size_t s
 ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_context *context,
                                    ch_dataset **out)
 {
-    ch_input_context c = settled(context);
+    ch_input_context c = with_defaults(context);
     int              n = c.n_workers > 0 ? c.n_workers : c.n_pipelines;
     int              worker = c.n_workers > 0 ? c.worker : c.pipeline;
     ch_status        rc = ch__want_given("dataset of a function", "out", out, NULL, NULL);
@@ -720,13 +762,14 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
     if (rc != CH_OK)
         return rc;
     if (fn == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: no function", worker,
-                        n);
+        return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: the function is NULL",
+                        worker, n);
     mark = ch__fail_mark();
     *out = fn(&c, arg);
     if (*out != NULL)
         return CH_OK;
     if (mark == ch__fail_mark())
-        (void)ch__fail(CH_INVALID_ARGUMENT, "it gave none, and said nothing (ch_fail)");
+        (void)ch__fail(CH_INVALID_ARGUMENT,
+                       "it returned NULL without an error; call ch_fail to give the reason");
     return ch__fail_still("the function's dataset for worker %d of %d", worker, n);
 }

@@ -1,4 +1,13 @@
-/* data/element.c -- elements: making, copying, and what a program sees of them.
+/* data/element.c -- elements: allocation, copies, and conversion to tuples.
+ *
+ * A ch_element lies in the element pool if it is small, in memory of malloc if it is large, or
+ * in the notes of a file block. Its layout is: the struct with its parts, the
+ * owner pointers, then the room for small values, aligned to 16. All stages use these calls;
+ * the iterator converts elements to the tuples that the program receives.
+ *
+ * Invariants:
+ *   1. An element whose memory is a note of a block has that block as owner[0].
+ *   2. A part points into the element's own room, or into memory that an owner keeps alive.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/element.h"
@@ -11,16 +20,17 @@
 #include "file/block.h"
 #include "tensor/tensor.h"
 
-enum { NOTE_BYTES = 256 }; /* a record, and the two features that it may become */
+/* Enough for a record, and for an element of two features in its place. */
+enum { NOTE_BYTES = 256 };
 
 static size_t round_up(size_t bytes)
 {
     return (bytes + 15) & ~(size_t)15;
 }
 
-/* Where things are in an element. */
+/* Sizes of the sections of an element. */
 typedef struct layout {
-    size_t parts, owners, head; /* bytes; the room is behind the head */
+    size_t parts, owners, head; /* bytes; the room begins at offset `head` */
 } layout;
 
 static layout layout_of(int n, int n_owners)
@@ -31,13 +41,14 @@ static layout layout_of(int n, int n_owners)
     return (layout){parts, owners, round_up(parts + owners)};
 }
 
-/* The memory an element is in, which its parts do not change. */
-typedef struct home {
+/* The kind of memory that an element lies in. Fields as in ch_element. */
+typedef struct storage {
     int  capacity;
     bool is_note;
-} home;
+} storage;
 
-static ch_element *lay_out(void *memory, home h, int n, int n_owners, size_t room_bytes)
+/* Initialises an element in `memory`, which must be large enough. */
+static ch_element *lay_out(void *memory, storage h, int n, int n_owners, size_t room_bytes)
 {
     layout      at = layout_of(n, n_owners);
     ch_element *e = memory;
@@ -55,10 +66,10 @@ static ch_element *lay_out(void *memory, home h, int n, int n_owners, size_t roo
 
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
 {
-    size_t bytes = layout_of(n, n_owners).head + room_bytes;
-    bool   is_small = bytes <= CH_ELEMENT_POOL_BYTES;
-    void  *memory = is_small ? ch__element_pool_get() : ch__malloc(bytes);
-    home   h = {.capacity = is_small ? CH_ELEMENT_POOL_BYTES : 0};
+    size_t  bytes = layout_of(n, n_owners).head + room_bytes;
+    bool    is_small = bytes <= CH_ELEMENT_POOL_BYTES;
+    void   *memory = is_small ? ch__element_pool_get() : ch__malloc(bytes);
+    storage h = {.capacity = is_small ? CH_ELEMENT_POOL_BYTES : 0};
 
     return memory != NULL ? lay_out(memory, h, n, n_owners, room_bytes) : NULL;
 }
@@ -68,7 +79,7 @@ ch_element *ch__element_note(int n, int n_owners, size_t room_bytes, ch_buffer *
     size_t      bytes = layout_of(n, n_owners).head + room_bytes;
     void       *memory = bytes <= NOTE_BYTES ? ch__block_note(block, NOTE_BYTES) : NULL;
     ch_element *e = memory != NULL
-                        ? lay_out(memory, (home){NOTE_BYTES, true}, n, n_owners, room_bytes)
+                        ? lay_out(memory, (storage){NOTE_BYTES, true}, n, n_owners, room_bytes)
                         : ch__element_new(n, n_owners, room_bytes);
 
     if (e != NULL)
@@ -78,14 +89,14 @@ ch_element *ch__element_note(int n, int n_owners, size_t room_bytes, ch_buffer *
 
 ch_element *ch__element_remake(ch_element *e, int n, int n_owners, size_t room_bytes)
 {
-    home h = {e->capacity, e->is_note};
+    storage h = {e->capacity, e->is_note};
 
     if (layout_of(n, n_owners).head + room_bytes > (size_t)h.capacity)
         return NULL;
     return lay_out(e, h, n, n_owners, room_bytes);
 }
 
-/* The first owner goes last, since a note goes with it. */
+/* Releases owner[0] last, because the memory of a note ends with it. */
 void ch__element_free(ch_element *e)
 {
     if (e == NULL)
@@ -102,7 +113,7 @@ void ch__element_free(ch_element *e)
         ch__buffer_unref(first);
 }
 
-/* Bytes of the array itself, and of what its strings hold. */
+/* Returns the bytes of the array in *array, and of the contents of its strings in *held. */
 static void part_size(const ch_part *p, size_t *array, size_t *held)
 {
     int64_t count = ch_shape_count(p->shape);
@@ -114,11 +125,11 @@ static void part_size(const ch_part *p, size_t *array, size_t *held)
             *held += ((const ch_str *)p->data)[i].size;
 }
 
-ch_status ch__elements_add(ch_elements *l, ch_element *e, const char *whose)
+ch_status ch__elements_add(ch_elements *l, ch_element *e, const char *user)
 {
     if (!ch__grow((void **)&l->at, &l->capacity, l->n + 1, sizeof(e))) {
         ch__element_free(e);
-        return ch__fail_memory(whose);
+        return ch__fail_memory(user);
     }
     l->at[l->n++] = e;
     return CH_OK;
@@ -158,7 +169,7 @@ static void copy_strings(const ch_part *from, ch_str *to, char *bytes)
     }
 }
 
-/* The part anew, with its data at `room`; returns what is behind that. */
+/* Copies a part and its data to `room`. Returns the end of the copy, rounded up. */
 static char *copy_part(const ch_part *from, ch_part *to, char *room)
 {
     size_t array, held;
@@ -190,12 +201,13 @@ ch_status ch__element_copy(const ch_element *e, ch_element **out)
     return CH_OK;
 }
 
+/* Returns true if `p` points into the element itself. */
 static bool is_own(const ch_element *e, const void *p)
 {
     return (uintptr_t)p - (uintptr_t)e < (uintptr_t)e->bytes;
 }
 
-/* Bytes of a part, and of its strings, that lie in the element itself. */
+/* Returns the bytes of a part, and of its strings, that lie in the element itself. */
 static size_t own_size(const ch_element *e, const ch_part *p)
 {
     size_t bytes, held;
@@ -212,6 +224,7 @@ static size_t own_size(const ch_element *e, const ch_part *p)
     return bytes;
 }
 
+/* Returns own_size rounded up. */
 static size_t own_bytes(const ch_element *e, const ch_part *p)
 {
     return round_up(own_size(e, p));
@@ -226,7 +239,7 @@ int64_t ch__element_bytes(const ch_element *e)
     return bytes;
 }
 
-/* The part with what is the element's own at `room`. */
+/* Copies a part. Data in the element itself is copied to `room`; other data is shared. */
 static void share_part(const ch_element *e, const ch_part *from, ch_part *to, char *room)
 {
     int64_t count = ch_shape_count(from->shape);
@@ -296,9 +309,7 @@ ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out)
 
         if (ch_value_kind_of(v) != CH_PLAIN)
             rc = ch__fail(CH_INVALID_ARGUMENT,
-                          "element: component %d has a tensor for each replica, and an element "
-                          "of a dataset has one for all",
-                          i);
+                          "element: component %d is a per-replica value; want one tensor", i);
         else
             rc = ch_tensor_contiguous(ch_value_at(v, 0), &x);
         if (rc != CH_OK) {
@@ -313,30 +324,32 @@ ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out)
     return CH_OK;
 }
 
-/* ---- as a tuple ---- */
+/* ---- conversion to tuples ---- */
 
-/* A buffer that keeps an element for the tensors that look into it. */
-typedef struct kept {
-    ch_buffer   base; /* first */
+/* A buffer that owns an element, for the tensors that point into the element. */
+typedef struct element_owner {
+    ch_buffer   base; /* must be the first field */
     ch_element *element;
-} kept;
+} element_owner;
 
-static void release_kept(ch_buffer *b)
+static void release_element(ch_buffer *b)
 {
-    kept *k = (kept *)b;
+    element_owner *k = (element_owner *)b;
 
     ch__element_free(k->element);
     ch__free(k);
 }
 
-static ch_buffer *keep(ch_element *e, ch_device *device)
+/* Returns a buffer that owns `e`. device NULL: the current device. If memory is exhausted,
+ * returns NULL, and the caller still owns `e`. */
+static ch_buffer *own_element(ch_element *e, ch_device *device)
 {
-    kept *k = ch__calloc(1, sizeof(*k));
+    element_owner *k = ch__calloc(1, sizeof(*k));
 
     if (k == NULL)
         return NULL;
     atomic_init(&k->base.refs, 1);
-    k->base.release = release_kept;
+    k->base.release = release_element;
     k->base.device = device != NULL ? device : ch_device_current();
     k->element = e;
     return &k->base;
@@ -344,7 +357,7 @@ static ch_buffer *keep(ch_element *e, ch_device *device)
 
 ch_buffer *ch__element_buffer(ch_element *e)
 {
-    ch_buffer *b = keep(e, NULL);
+    ch_buffer *b = own_element(e, NULL);
 
     if (b == NULL)
         ch__element_free(e);
@@ -356,8 +369,9 @@ static size_t alignment_of(ch_dtype dtype)
     return dtype == CH_STR ? sizeof(void *) : ch_dtype_bytes(dtype);
 }
 
-/* A tensor's data is not const, and nobody writes to an element's. */
-static char *of_tensor(const void *data)
+/* Returns the pointer without const, because the data pointer of a tensor is not const. No code
+ * writes to the data of an element. */
+static char *without_const(const void *data)
 {
     char *p;
 
@@ -365,7 +379,7 @@ static char *of_tensor(const void *data)
     return p;
 }
 
-/* Where the data is, or a copy where it is not aligned. */
+/* Creates a view of the part's data, or a copy if the data is not aligned. */
 static ch_status tensor_of_part(const ch_part *p, ch_buffer *keeper, ch_tensor **out)
 {
     int64_t stride[CH_MAX_RANK];
@@ -380,13 +394,14 @@ static ch_status tensor_of_part(const ch_part *p, ch_buffer *keeper, ch_tensor *
         return rc;
     }
     ch__strides(p->shape, stride);
-    ch_status rc = ch__tensor_view(keeper, p->dtype, p->shape, stride, of_tensor(p->data), out);
+    ch_status rc =
+        ch__tensor_view(keeper, p->dtype, p->shape, stride, without_const(p->data), out);
     if (rc == CH_OK)
         (*out)->room = p->room;
     return rc;
 }
 
-/* Part `at` of all of them as one value. */
+/* Creates a value of part `at` of all n elements. */
 static ch_status value_of_parts(int n, ch_buffer *const *keeper, int at, ch_value **out)
 {
     ch_tensor *few[8] = {NULL}, **t = few;
@@ -395,7 +410,7 @@ static ch_status value_of_parts(int n, ch_buffer *const *keeper, int at, ch_valu
     if (n > 8 && (t = ch__calloc((size_t)n, sizeof(ch_tensor *))) == NULL)
         return ch__fail_memory("element");
     for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = tensor_of_part(&((kept *)keeper[i])->element->part[at], keeper[i], &t[i]);
+        rc = tensor_of_part(&((element_owner *)keeper[i])->element->part[at], keeper[i], &t[i]);
     if (rc == CH_OK)
         rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, out);
     for (int i = 0; i < n; i++)
@@ -433,7 +448,8 @@ ch_status ch__elements_to_tuple(int n, ch_element *const *e, const ch_tensor_spe
     ch_status   rc = keeper == NULL ? ch__fail_memory("element") : CH_OK;
 
     for (int i = 0; i < n; i++) {
-        if (rc == CH_OK && (keeper[i] = keep(e[i], device != NULL ? device[i] : NULL)) == NULL)
+        if (rc == CH_OK &&
+            (keeper[i] = own_element(e[i], device != NULL ? device[i] : NULL)) == NULL)
             rc = ch__fail_memory("element");
         if (keeper == NULL || keeper[i] == NULL)
             ch__element_free(e[i]);

@@ -1,8 +1,10 @@
-/* data/element_pool.c -- memory of small elements, kept for the next ones.
+/* data/element_pool.c -- pool of memory for small elements.
  *
- * A thread has two bundles: one that it takes from and gives to, and a full one. So it goes to the
- * store once in BUNDLE times at most. A bundle is a list by itself, not one through its members:
- * those have been away for long, and are asked for before they are needed.
+ * A bundle is an array of pointers to free elements. A thread has two bundles: an open one,
+ * which it gets elements from and puts them into, and a full one. So it takes the lock of the
+ * store at most once in BUNDLE calls. A bundle is an array and not a list through the free
+ * elements, because these are no longer in the cache: with an array they can be prefetched
+ * before they are needed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/element_pool.h"
@@ -16,34 +18,34 @@
 #include "base/prefetch.h"
 
 enum {
-    BUNDLE = CH_ELEMENT_POOL_BYTES / sizeof(void *) - 2,
-    MOST_BUNDLES = 1024,
-    SOON = 2,                           /* takes between asking for one and giving it */
-    TOUCHED = CH_ELEMENT_POOL_BYTES / 2 /* bytes of one that most elements use */
+    BUNDLE = CH_ELEMENT_POOL_BYTES / sizeof(void *) - 2, /* elements of a bundle */
+    MOST_BUNDLES = 1024,                                 /* limit of the store */
+    PREFETCH_CALLS = 2, /* an element is prefetched this many calls ahead */
+    PREFETCH_BYTES = CH_ELEMENT_POOL_BYTES / 2 /* the part that most elements use */
 };
 
-/* In the memory of a spare, which is given last. */
+/* A bundle lies in the memory of a free element, which is returned last. */
 typedef struct bundle {
-    struct bundle *next; /* in the store */
-    int64_t        n;
+    struct bundle *next; /* link of the store's list */
+    int64_t        n;    /* elements in `at` */
     void          *at[BUNDLE];
 } bundle;
 
-_Static_assert(sizeof(bundle) <= CH_ELEMENT_POOL_BYTES, "a bundle is a spare");
+_Static_assert(sizeof(bundle) <= CH_ELEMENT_POOL_BYTES, "a bundle fits a free element");
 
 static _Thread_local struct {
-    bundle *open, *full; /* either may be NULL */
-    bool    is_known;    /* the end of the thread will be told */
-} mine;
+    bundle *open, *full;   /* either may be NULL */
+    bool    has_exit_hook; /* flush_at_exit will run when the thread ends */
+} local;
 
 static struct {
     pthread_mutex_t lock;
     bundle         *first;
     int             n_bundles;
-    atomic_int      n_users;
+    atomic_int      n_users; /* iterators */
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static pthread_key_t  at_exit;
+static pthread_key_t  exit_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void free_bundle(bundle *b)
@@ -55,7 +57,8 @@ static void free_bundle(bundle *b)
 
 /* ---- the store ---- */
 
-static void store_give(bundle *b)
+/* Takes ownership of the bundle. Frees it if the store is full or there is no iterator. */
+static void store_put(bundle *b)
 {
     pthread_mutex_lock(&store.lock);
     bool fits = atomic_load(&store.n_users) > 0 && store.n_bundles < MOST_BUNDLES;
@@ -69,7 +72,8 @@ static void store_give(bundle *b)
         free_bundle(b);
 }
 
-static bundle *store_take(void)
+/* Returns a bundle of the store; NULL: the store is empty. */
+static bundle *store_get(void)
 {
     pthread_mutex_lock(&store.lock);
     bundle *b = store.first;
@@ -91,19 +95,20 @@ void ch__element_pool_close(void)
     ch__element_pool_flush();
     if (atomic_fetch_sub(&store.n_users, 1) > 1)
         return;
-    for (bundle *b; (b = store_take()) != NULL;)
+    for (bundle *b; (b = store_get()) != NULL;)
         free_bundle(b);
 }
 
-/* ---- a thread's own ---- */
+/* ---- the bundles of a thread ---- */
 
-/* What is not a whole bundle is not worth keeping. */
+/* Moves the full bundle to the store. Frees the open bundle, because it is not worth
+ * keeping. */
 void ch__element_pool_flush(void)
 {
-    if (mine.full != NULL)
-        store_give(mine.full);
-    free_bundle(mine.open);
-    mine.full = mine.open = NULL;
+    if (local.full != NULL)
+        store_put(local.full);
+    free_bundle(local.open);
+    local.full = local.open = NULL;
 }
 
 static void flush_at_exit(void *arg)
@@ -114,36 +119,38 @@ static void flush_at_exit(void *arg)
 
 static void make_key(void)
 {
-    (void)pthread_key_create(&at_exit, flush_at_exit);
+    (void)pthread_key_create(&exit_key, flush_at_exit);
 }
 
-/* Whether this thread may keep any: somebody wants them, and its end will be told. */
+/* Returns true if this thread may keep free elements: an iterator exists, and flush_at_exit is
+ * registered to free them when the thread ends. */
 static bool may_keep(void)
 {
-    if (!mine.is_known) {
+    if (!local.has_exit_hook) {
         pthread_once(&once, make_key);
-        mine.is_known = pthread_setspecific(at_exit, &mine) == 0;
+        local.has_exit_hook = pthread_setspecific(exit_key, &local) == 0;
     }
-    return mine.is_known && atomic_load_explicit(&store.n_users, memory_order_relaxed) > 0;
+    return local.has_exit_hook &&
+           atomic_load_explicit(&store.n_users, memory_order_relaxed) > 0;
 }
 
 void *ch__element_pool_get(void)
 {
-    bundle *b = mine.open;
+    bundle *b = local.open;
 
     if (b == NULL && may_keep()) {
-        b = mine.full != NULL ? mine.full : store_take();
-        mine.full = NULL;
-        mine.open = b;
+        b = local.full != NULL ? local.full : store_get();
+        local.full = NULL;
+        local.open = b;
     }
     if (b == NULL)
         return ch__alloc_aligned(CH_ELEMENT_POOL_BYTES);
     if (b->n == 0) {
-        mine.open = NULL;
+        local.open = NULL;
         return b;
     }
-    if (b->n > SOON)
-        ch__prefetch_write(b->at[b->n - 1 - SOON], TOUCHED);
+    if (b->n > PREFETCH_CALLS)
+        ch__prefetch_write(b->at[b->n - 1 - PREFETCH_CALLS], PREFETCH_BYTES);
     return b->at[--b->n];
 }
 
@@ -153,16 +160,16 @@ void ch__element_pool_put(void *p)
         ch__free(p);
         return;
     }
-    if (mine.open != NULL && mine.open->n == BUNDLE) {
-        if (mine.full != NULL)
-            store_give(mine.full);
-        mine.full = mine.open;
-        mine.open = NULL;
+    if (local.open != NULL && local.open->n == BUNDLE) {
+        if (local.full != NULL)
+            store_put(local.full);
+        local.full = local.open;
+        local.open = NULL;
     }
-    if (mine.open == NULL) {
-        mine.open = p;
-        mine.open->n = 0;
+    if (local.open == NULL) {
+        local.open = p;
+        local.open->n = 0;
     } else {
-        mine.open->at[mine.open->n++] = p;
+        local.open->at[local.open->n++] = p;
     }
 }

@@ -1,13 +1,18 @@
-/* data/example.c -- tf.train.Example: a record's features as the parts of an element.
+/* data/example.c -- parses tf.train.Example records: features become the parts of an element.
  *
- * Three steps. Find: one pass over the message notes where each feature that is asked for has its
- * value (EX-3: in any order, the last of equal names). Measure: what kind of list each one is, how
- * many values it has and where they are. Fill: the element is made, with the room that was
- * measured, and each part looks into the record or is decoded.
+ * A `parse` holds the state of a call; it has a `list` for each feature of the schema. There
+ * are three steps:
+ *   1. Find: a single pass over the message records the value of each feature of the schema
+ *      (EX-3: features come in any order; of equal names the last counts).
+ *   2. Measure: determines the kind of each list, its number of values and their location.
+ *   3. Fill: creates the element with the measured room. Each part points into the record or is
+ *      decoded into the room.
  *
- * A list's values come in runs: a packed field is a run of any number of values, an
- * unpacked one or a string is a run of one. All writers pack, so that a list is one run; a
- * list of more is decoded run by run.
+ * The values of a list come in runs: a packed field is a run of any number of values; an
+ * unpacked field or a string is a run of a single value. All known writers pack, so a list is
+ * usually a single run. Lists of several runs are decoded run by run.
+ *
+ * The stage `parse_examples` (data/examples.c) calls this file. Records are untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/example.h"
@@ -22,43 +27,45 @@
 #include "data/number.h"
 #include "data/show.h"
 
-/* The fields of Feature, of which it has one. */
+/* The kind of a feature's list: the field number in the message Feature, which has one of
+ * them. */
 typedef enum list_kind { NO_LIST, BYTES_LIST, FLOAT_LIST, INT64_LIST } list_kind;
 
 static const char *const kind_name[] = {"no", "bytes", "float", "int64"};
 
-/* What a record has of a feature. */
+/* The values of a feature in a record. */
 typedef struct list {
-    ch_wire_span
-              value; /* the fields of its Feature, from the first that counts; at NULL: none */
-    list_kind kind;
-    int64_t   count;
-    int64_t   n_runs;
-    ch_wire_span first; /* run */
-    bool         stays; /* the values stay where they are: the part looks into the record */
-    size_t       room;  /* bytes for them, if they do not */
+    /* The fields of the message Feature, from the first that counts; value.at NULL: the record
+     * does not have the feature. */
+    ch_wire_span value;
+    list_kind    kind;
+    int64_t      count; /* values */
+    int64_t      n_runs;
+    ch_wire_span first;       /* the first run */
+    bool         is_in_place; /* the part points at the values in the record */
+    size_t       room;        /* bytes for decoded values; 0 if `is_in_place` */
 } list;
 
-enum { FEW = 32 }; /* features whose lists fit the stack */
+enum { FEW = 32 }; /* up to this number of features, the lists are on the stack */
 
 typedef struct parse {
     const ch_example_schema *schema;
     ch_wire                  wire;
-    list                    *list; /* one for each feature */
+    list                    *list; /* schema->n */
     list                     few[FEW];
 } parse;
 
 static ch_status fail_damaged(const parse *p)
 {
     return ch__fail(CH_DATA_LOSS,
-                    "parse_examples: byte %zu of %zu: %s: this is no tf.train.Example",
+                    "parse_examples: byte %zu of %zu: %s: not a valid tf.train.Example",
                     (size_t)(p->wire.fault_at - p->wire.all.at), ch__wire_bytes(p->wire.all),
                     p->wire.fault);
 }
 
 /* ---- find ---- */
 
-/* An entry of the map: key = 1, value = 2. */
+/* Reads an entry of the map of features: key = 1, value = 2. */
 static void read_entry(ch_wire *w, ch_wire_span entry, ch_wire_span *key, ch_wire_span *value)
 {
     ch_wire_span  rest = entry;
@@ -74,7 +81,8 @@ static void read_entry(ch_wire *w, ch_wire_span entry, ch_wire_span *key, ch_wir
             *value = f.data;
 }
 
-/* Gives the entries of the map one after the other: Example.features = 1, Features.feature = 1. */
+/* Returns the next entry of the map in *entry; false at the end or on a fault. Example.features
+ * = 1, Features.feature = 1. */
 static bool next_entry(ch_wire *w, ch_wire_span *example, ch_wire_span *features,
                        ch_wire_span *entry)
 {
@@ -109,7 +117,8 @@ static void find_features(parse *p)
 
 /* ---- measure ---- */
 
-/* The kind is that of the last field; those of the same kind before it are merged with it. */
+/* Sets the kind of a list to that of the last field. Moves l->value to the first of the fields
+ * of this kind that directly precede it, because protobuf merges them. */
 static void read_kind(ch_wire *w, list *l)
 {
     ch_wire_span  rest = l->value, start = l->value;
@@ -123,18 +132,19 @@ static void read_kind(ch_wire *w, list *l)
         }
 }
 
-/* A walk over the runs of a list. */
-typedef struct walk {
+/* An iteration over the runs of a list. */
+typedef struct run_walk {
     list_kind    kind;
-    ch_wire_span value, values; /* what is left of the Feature, and of its list */
-} walk;
+    ch_wire_span value, values; /* the rest of the Feature, and of its present list */
+} run_walk;
 
-static walk walk_of(const list *l)
+static run_walk walk_of(const list *l)
 {
-    return (walk){l->kind, l->value, {0}};
+    return (run_walk){l->kind, l->value, {0}};
 }
 
-/* A field of BytesList, FloatList, Int64List: value = 1, packed or not. */
+/* Returns true if the field holds values. In BytesList, FloatList and Int64List the field is
+ * value = 1, packed or not. */
 static bool is_run(const ch_wire_field *f, list_kind kind)
 {
     return f->number == 1 &&
@@ -142,7 +152,7 @@ static bool is_run(const ch_wire_field *f, list_kind kind)
             (f->type == CH_WIRE_VARINT && kind == INT64_LIST));
 }
 
-static bool next_run(ch_wire *w, walk *at, ch_wire_span *run)
+static bool next_run(ch_wire *w, run_walk *at, ch_wire_span *run)
 {
     ch_wire_field f;
 
@@ -159,7 +169,7 @@ static bool next_run(ch_wire *w, walk *at, ch_wire_span *run)
     }
 }
 
-/* A varint ends with a byte below 128. */
+/* Counts the varints of a run: each ends with a byte below 128. */
 static int64_t count_varints(ch_wire *w, ch_wire_span run)
 {
     int64_t n = 0;
@@ -178,11 +188,12 @@ static int64_t count_values(ch_wire *w, list_kind kind, ch_wire_span run)
     if (kind == INT64_LIST)
         return count_varints(w, run);
     if (ch__wire_bytes(run) % sizeof(float) != 0)
-        ch__wire_fault(w, run.at, "a list of floats whose bytes do not divide by 4");
+        ch__wire_fault(w, run.at, "a list of floats with a size that is not a multiple of 4");
     return (int64_t)(ch__wire_bytes(run) / sizeof(float));
 }
 
-/* The common case: a Feature of one list, which is one run. */
+/* Reads a Feature with a single list of a single run, the common case. Returns false if the
+ * Feature is different. */
 static bool read_one_run(list *l)
 {
     ch_wire_span rest = l->value, values;
@@ -198,7 +209,7 @@ static bool read_one_run(list *l)
 
 static void measure_list(ch_wire *w, list *l)
 {
-    walk         at;
+    run_walk     at;
     ch_wire_span run;
 
     if (read_one_run(l)) {
@@ -215,7 +226,8 @@ static void measure_list(ch_wire *w, list *l)
     }
 }
 
-static bool takes_kind(ch_dtype dtype, list_kind kind)
+/* Returns true if values of the list kind can be converted to the dtype. */
+static bool accepts_kind(ch_dtype dtype, list_kind kind)
 {
     switch (kind) {
     case BYTES_LIST:
@@ -227,12 +239,13 @@ static bool takes_kind(ch_dtype dtype, list_kind kind)
     }
 }
 
-static bool takes_bytes_as_they_are(const ch_example_feature *f, const list *l)
+/* Returns true if the part is the bytes of a string as u8. */
+static bool is_raw_bytes(const ch_example_feature *f, const list *l)
 {
     return l->kind == BYTES_LIST && f->part.dtype == CH_U8;
 }
 
-/* Names of features are a stranger's bytes; as many as fit. */
+/* Lists up to 16 names of the record in the message. The names are untrusted bytes. */
 static ch_status fail_missing(parse *p, const ch_example_feature *f)
 {
     char         names[400];
@@ -246,8 +259,8 @@ static ch_status fail_missing(parse *p, const ch_example_feature *f)
         ch__text_bytes(&o, (ch_str){(const char *)key.at, ch__wire_bytes(key)}, 40);
     }
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "parse_examples: feature \"%s\" is not in the example, or empty, and not "
-                    "optional; the example has %s",
+                    "parse_examples: feature \"%s\" is missing or empty, and not optional; the "
+                    "example has %s",
                     f->name, n > 0 ? names : "no features");
 }
 
@@ -255,24 +268,24 @@ static ch_status fail_unfit(const ch_example_feature *f, const list *l)
 {
     ch_label wanted = ch__label(f->part.dtype, f->part.shape);
 
-    if (!takes_kind(f->part.dtype, l->kind))
+    if (!accepts_kind(f->part.dtype, l->kind))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: feature \"%s\" is a list of %s, of which no %s is "
-                        "made",
+                        "parse_examples: feature \"%s\" is a list of %s, which cannot be "
+                        "converted to %s",
                         f->name, kind_name[l->kind], wanted.text);
-    if (takes_bytes_as_they_are(f, l) && l->n_runs != 1)
+    if (is_raw_bytes(f, l) && l->n_runs != 1)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: feature \"%s\" has %" PRId64 " strings of bytes; for "
-                        "%s there must be one",
+                        "parse_examples: feature \"%s\" has %" PRId64 " byte strings; %s needs "
+                        "exactly 1",
                         f->name, l->n_runs, wanted.text);
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "parse_examples: feature \"%s\" has %" PRId64 " %s value%s; for %s there "
-                    "must be %s%" PRId64,
+                    "parse_examples: feature \"%s\" has %" PRId64 " %s value%s; %s needs "
+                    "%s%" PRId64,
                     f->name, l->count, kind_name[l->kind], l->count == 1 ? "" : "s",
                     wanted.text, f->varies ? "a multiple of " : "", f->count);
 }
 
-/* Finds out what the record has of a feature, and whether that will do. */
+/* Measures the list of feature i, and checks it against the schema. */
 static ch_status measure_feature(parse *p, int i)
 {
     const ch_example_feature *f = &p->schema->feature[i];
@@ -284,9 +297,9 @@ static ch_status measure_feature(parse *p, int i)
         return fail_damaged(p);
     if (l->kind == NO_LIST)
         return f->optional ? CH_OK : fail_missing(p, f);
-    if (!takes_kind(f->part.dtype, l->kind))
+    if (!accepts_kind(f->part.dtype, l->kind))
         return fail_unfit(f, l);
-    if (takes_bytes_as_they_are(f, l)) {
+    if (is_raw_bytes(f, l)) {
         if (l->n_runs != 1)
             return fail_unfit(f, l);
         l->count = (int64_t)ch__wire_bytes(l->first);
@@ -296,17 +309,18 @@ static ch_status measure_feature(parse *p, int i)
     return CH_OK;
 }
 
-static bool can_stay(const ch_example_feature *f, const list *l)
+/* Returns true if the part can point at the values in the record. */
+static bool can_be_in_place(const ch_example_feature *f, const list *l)
 {
-    return l->n_runs == 1 && ((l->kind == FLOAT_LIST && f->part.dtype == CH_F32) ||
-                              takes_bytes_as_they_are(f, l));
+    return l->n_runs == 1 &&
+           ((l->kind == FLOAT_LIST && f->part.dtype == CH_F32) || is_raw_bytes(f, l));
 }
 
-/* What the element will need beside its parts. */
+/* Requirements of the element besides its parts. */
 typedef struct needs {
-    size_t room;
-    bool   record;   /* some part looks into it */
-    bool   defaults; /* some part is missing */
+    size_t room;     /* bytes */
+    bool   record;   /* some part points into the record */
+    bool   defaults; /* some part points at its default */
 } needs;
 
 static ch_status measure(parse *p, needs *out)
@@ -318,11 +332,11 @@ static ch_status measure(parse *p, needs *out)
 
         if (rc != CH_OK)
             return rc;
-        l->stays = can_stay(f, l);
-        if (l->kind != NO_LIST && !l->stays)
+        l->is_in_place = can_be_in_place(f, l);
+        if (l->kind != NO_LIST && !l->is_in_place)
             l->room = ((size_t)l->count * f->bytes + 15) & ~(size_t)15;
-        out->room += l->room; /* at most 8 bytes for each of the record's */
-        out->record |= l->stays || (l->kind == BYTES_LIST && l->count > 0);
+        out->room += l->room; /* in total at most 8 times the bytes of the record */
+        out->record |= l->is_in_place || (l->kind == BYTES_LIST && l->count > 0);
         out->defaults |= l->kind == NO_LIST && f->part.data != NULL;
     }
     return CH_OK;
@@ -333,12 +347,13 @@ static ch_status measure(parse *p, needs *out)
 static ch_status fail_range(const ch_example_feature *f, int64_t value)
 {
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "parse_examples: feature \"%s\" has a value of %" PRId64
-                    ", which %s does not hold",
+                    "parse_examples: feature \"%s\" has the value %" PRId64
+                    ", which is out of range for %s",
                     f->name, value, ch_dtype_name(f->part.dtype));
 }
 
-/* Most types are not what a varint is decoded to: those are decoded a few at a time. */
+/* Decodes a run of varints. Only i64 values are decoded in place; for other dtypes they are
+ * decoded 64 at a time and converted. */
 static ch_status fill_integers(ch_wire *w, const ch_example_feature *f, ch_wire_span run,
                                char **to)
 {
@@ -385,10 +400,10 @@ static ch_status fill_run(ch_wire *w, const ch_example_feature *f, list_kind kin
     return CH_OK;
 }
 
-/* The values of a list, run by run. */
+/* Decodes the values of a list, run by run. */
 static ch_status fill_list(ch_wire *w, const ch_example_feature *f, const list *l, char *to)
 {
-    walk         at = walk_of(l);
+    run_walk     at = walk_of(l);
     ch_wire_span run;
     ch_status    rc = CH_OK;
 
@@ -399,7 +414,7 @@ static ch_status fill_list(ch_wire *w, const ch_example_feature *f, const list *
     return rc;
 }
 
-/* Makes one part, whose values, if they are decoded, go to `room`. */
+/* Fills in a part. Decoded values go to `room`. */
 static ch_status fill_part(parse *p, int i, char *room, ch_part *part)
 {
     const ch_example_feature *f = &p->schema->feature[i];
@@ -410,8 +425,8 @@ static ch_status fill_part(parse *p, int i, char *room, ch_part *part)
         part->shape.dim[0] = l->kind == NO_LIST ? 0 : l->count / f->count;
     if (l->kind == NO_LIST)
         return CH_OK;
-    part->data = l->stays ? (const void *)l->first.at : room;
-    if (l->stays)
+    part->data = l->is_in_place ? (const void *)l->first.at : room;
+    if (l->is_in_place)
         return CH_OK;
     ch_status rc = fill_list(&p->wire, f, l, room);
     return rc == CH_OK && p->wire.fault != NULL ? fail_damaged(p) : rc;
@@ -431,14 +446,15 @@ static ch_status fill(parse *p, ch_element *e)
 
 /* ---- the element ---- */
 
+/* Returns true if `data` lies in the record element itself. */
 static bool is_inside(const ch_element *record, const char *data)
 {
     return (uintptr_t)data - (uintptr_t)record < (uintptr_t)record->bytes;
 }
 
-/* Hands what holds the record's bytes over to `e`: its owners, or the record as a whole. What is
- * left of the record is for the caller to free. */
-static ch_status give_owners(ch_element **record, const char *data, ch_element *e)
+/* Moves the ownership of the record's bytes to `e`: the owners of the record, or the record
+ * itself, which is then NULL. Otherwise the caller must still free the record. */
+static ch_status move_owners(ch_element **record, const char *data, ch_element *e)
 {
     if (!is_inside(*record, data)) {
         for (int i = 0; i < (*record)->n_owners; i++) {
@@ -452,10 +468,11 @@ static ch_status give_owners(ch_element **record, const char *data, ch_element *
     return e->owner[0] != NULL ? CH_OK : ch__fail_memory("parsed example");
 }
 
-/* One that looks into a block is made anew in its own memory, which is at hand, where other
- * memory would have to come from afar. False: that is not so, or it does not fit. */
-static bool remake(ch_element **record, const char *data, int n, const needs *need,
-                   ch_element **out)
+/* Creates the new element in the memory of the record if the record points into a block. That
+ * memory is already in the CPU cache, other memory would not be. Returns false if the record
+ * does not point into a block, or if the new element does not fit. */
+static bool reuse_record(ch_element **record, const char *data, int n, const needs *need,
+                         ch_element **out)
 {
     ch_buffer *block = (*record)->n_owners == 1 ? (*record)->owner[0] : NULL;
 
@@ -469,8 +486,8 @@ static bool remake(ch_element **record, const char *data, int n, const needs *ne
     return true;
 }
 
-/* The element, once all is known that it needs. Its last owner is that of defaults. On an error what
- * is in `out` and `record` is for the caller to free. */
+/* Creates and fills the element. Its last owner is the buffer of defaults. On error, the caller
+ * must free *out and *record if they are not NULL. */
 static ch_status make_element(parse *p, const needs *need, ch_element **record,
                               ch_element **out)
 {
@@ -478,28 +495,29 @@ static ch_status make_element(parse *p, const needs *need, ch_element **record,
     int       n_owners = !need->record ? 0 : is_inside(*record, data) ? 1 : (*record)->n_owners;
     ch_status rc = CH_OK;
 
-    if (!remake(record, data, p->schema->n, need, out)) {
+    if (!reuse_record(record, data, p->schema->n, need, out)) {
         *out = ch__element_new(p->schema->n, n_owners + need->defaults, need->room);
         if (*out == NULL)
             return ch__fail_memory("parsed example");
         if (need->record)
-            rc = give_owners(record, data, *out);
+            rc = move_owners(record, data, *out);
     }
     if (rc == CH_OK && need->defaults)
         (*out)->owner[n_owners] = ch__buffer_ref(p->schema->defaults);
     return rc == CH_OK ? fill(p, *out) : rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the parse ---- */
 
+/* Returns the bytes of the record, which must be a string scalar. */
 static ch_status open_record(const ch_element *record, ch_str *out)
 {
     const ch_part *part = record->part;
 
     if (record->n != 1 || part->dtype != CH_STR || ch_shape_count(part->shape) != 1)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: the element has %d component%s, of which the first is "
-                        "%s, and an example is one string",
+                        "parse_examples: the element has %d component%s, the first is %s; want "
+                        "a single string",
                         record->n, record->n == 1 ? "" : "s",
                         record->n > 0 ? ch__label(part->dtype, part->shape).text : "none");
     memcpy(out, part->data, sizeof(*out));
@@ -543,7 +561,9 @@ ch_status ch__example_parse(const ch_example_schema *s, ch_element *record, ch_e
     }
     if (rc != CH_OK && origin.path != NULL)
         (void)ch__fail_at(rc, "%s, byte %lld", origin.path, (long long)origin.offset);
-    ch__element_free(record); /* first: it may be a note of a block that *out has now */
+    /* Frees the record before *out, because the record may be a note of a block that *out owns
+     * now. */
+    ch__element_free(record);
     if (rc != CH_OK) {
         ch__element_free(*out);
         *out = NULL;

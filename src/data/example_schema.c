@@ -1,4 +1,8 @@
-/* data/example_schema.c -- the features that are looked for: checked, and made quick to find.
+/* data/example_schema.c -- creates example schemas: checks the features and builds tables.
+ *
+ * A ch_example_schema has the features, a hash table of their names, and a buffer with the
+ * default values of optional features. The stage `parse_examples` (data/examples.c) creates it;
+ * data/example.c uses it. The features may come from a decoded dataset, so they are untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/example_schema.h"
@@ -10,7 +14,7 @@
 
 enum { NAME_BYTES = 4096 }; /* PROMISES S7 */
 
-/* ---- what is asked for makes sense ---- */
+/* ---- checks ---- */
 
 static ch_status check_name(const ch_feature *f, int i)
 {
@@ -18,15 +22,16 @@ static ch_status check_name(const ch_feature *f, int i)
         return ch__fail(CH_INVALID_ARGUMENT, "parse_examples: feature %d has no name", i);
     if (strlen(f->name) > NAME_BYTES)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: the name of feature %d has %zu bytes; %d is the most",
+                        "parse_examples: the name of feature %d has %zu bytes, want at most %d",
                         i, strlen(f->name), NAME_BYTES);
     if (f->dtype < 0 || f->dtype >= CH_DTYPE_COUNT)
-        return ch__fail(CH_INVALID_ARGUMENT, "parse_examples: feature \"%s\": dtype %d is none",
+        return ch__fail(CH_INVALID_ARGUMENT, "parse_examples: feature \"%s\": invalid dtype %d",
                         f->name, (int)f->dtype);
     return CH_OK;
 }
 
-/* Counts the values of the shape, or of a row of it. */
+/* Returns the number of values of the shape in *count. If the first size is -1, returns that of
+ * a row. */
 static ch_status check_shape(const ch_feature *f, int64_t *count)
 {
     ch_shape s = f->shape;
@@ -37,8 +42,8 @@ static ch_status check_shape(const ch_feature *f, int64_t *count)
         s.dim[0] = 1;
     if (ch__tensor_size(f->dtype, s, count, &bytes) != CH_OK || (varies && *count == 0))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: feature \"%s\": %s is no shape of a feature: sizes "
-                        "are 0 or more, the first may be -1, and then none may be 0",
+                        "parse_examples: feature \"%s\": invalid shape %s; want sizes of 0 or "
+                        "more, or a first size of -1 and others of 1 or more",
                         f->name, ch__label(f->dtype, f->shape).text);
     return CH_OK;
 }
@@ -48,8 +53,8 @@ static ch_status check_missing(const ch_feature *f)
     if (!f->optional || f->dtype == CH_STR || ch__dtype_holds(f->dtype, f->missing))
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "parse_examples: feature \"%s\": %s does not hold %.17g, which it is where "
-                    "it is missing",
+                    "parse_examples: feature \"%s\": %s cannot represent its default %.17g "
+                    "(`missing`)",
                     f->name, ch_dtype_name(f->dtype), f->missing);
 }
 
@@ -65,12 +70,15 @@ static void release_defaults(ch_buffer *b)
     ch__free(b);
 }
 
+/* Returns true if the schema stores values for a missing feature. A feature with a first size
+ * of -1 has no rows then. */
 static bool has_default(const ch_feature *f)
 {
     return f->optional && !(f->shape.rank > 0 && f->shape.dim[0] == -1);
 }
 
-/* Bytes of all defaults: values, and what strings hold. */
+/* Returns the bytes of all default values, including the contents of strings, in *out. Returns
+ * false if they are too many. */
 static bool measure_defaults(const ch_example_schema *s, const ch_feature *feature, size_t *out)
 {
     size_t total = 0, bytes;
@@ -80,7 +88,8 @@ static bool measure_defaults(const ch_example_schema *s, const ch_feature *featu
 
         if (!has_default(f))
             continue;
-        /* Each is below 2^63 (checked above), so their sum shows if it wraps. */
+        /* Each number is below 2^63 (see check_shape), so an overflow of the sum is
+         * detected. */
         bytes = round_up((size_t)s->feature[i].count * s->feature[i].bytes);
         if (f->dtype == CH_STR && f->missing_text != NULL)
             bytes += round_up(strlen(f->missing_text));
@@ -91,7 +100,7 @@ static bool measure_defaults(const ch_example_schema *s, const ch_feature *featu
     return true;
 }
 
-/* Writes the default's values at `to`; returns what is behind them. */
+/* Writes the default values of a feature at `at`. Returns their end, rounded up. */
 static char *fill_default(ch_example_feature *to, const ch_feature *f, char *at)
 {
     char  *end = at + round_up((size_t)to->count * to->bytes);
@@ -108,7 +117,8 @@ static char *fill_default(ch_example_feature *to, const ch_feature *f, char *at)
     return end + (f->dtype == CH_STR ? round_up(text.size) : 0);
 }
 
-/* A description of a few bytes, which may be a stranger's, must not fill a machine (PROMISES S6). */
+/* Limit of the default values. An untrusted description of a few bytes must not exhaust the
+ * memory (PROMISES S6). */
 static const size_t most_defaults = (size_t)16 << 20;
 
 static ch_status make_defaults(ch_example_schema *s, const ch_feature *feature)
@@ -117,8 +127,8 @@ static ch_status make_defaults(ch_example_schema *s, const ch_feature *feature)
 
     if (!measure_defaults(s, feature, &bytes) || bytes > most_defaults)
         return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "parse_examples: the values that stand for missing features take more "
-                        "than %zu MiB; a first size of -1 needs none",
+                        "parse_examples: the defaults of optional features take more than %zu "
+                        "MiB; a first size of -1 needs no default",
                         most_defaults >> 20);
     if (bytes == 0)
         return CH_OK;
@@ -151,8 +161,8 @@ static ch_status add_feature(ch_example_schema *s, int i, const ch_feature *f)
     if (rc != CH_OK)
         return rc;
     if (ch__names_find(&s->names, f->name, strlen(f->name)) >= 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: feature \"%s\" is asked for twice", f->name);
+        return ch__fail(CH_INVALID_ARGUMENT, "parse_examples: feature \"%s\" is given twice",
+                        f->name);
     if (!ch__names_put(&s->names, &s->arena, i, f->name))
         return ch__fail_memory("schema of examples");
     to->name = s->names.name[i].text;
@@ -178,9 +188,7 @@ ch_status ch__example_schema_new(int n, const ch_feature *feature, ch_example_sc
 {
     if (n < 1 || feature == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parse_examples: %d features are asked for, and "
-                        "at least one must be",
-                        n);
+                        "parse_examples: number of features (got %d, want 1 or more)", n);
     ch_example_schema *s = ch__calloc(1, sizeof(*s));
     if (s == NULL)
         return ch__fail_memory("schema of examples");

@@ -1,4 +1,5 @@
-/* data/example_schema.h -- what data/example.c knows of the features that it looks for.
+/* data/example_schema.h -- the features of an example schema; private to data/example.c and
+ * data/example_schema.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_EXAMPLE_SCHEMA_H
@@ -9,8 +10,8 @@
 
 typedef struct ch_example_feature {
     const char *name;
-    ch_part     part;   /* as it will be; its data is what a missing feature has */
-    int64_t     count;  /* values that it must have; where the first size is -1, of a row */
+    ch_part     part; /* the part of an element; its data is the default of a missing feature */
+    int64_t     count;  /* required number of values; if `varies`, of a row */
     size_t      bytes;  /* of a value */
     bool        varies; /* the first size is -1 */
     bool        optional;
@@ -19,10 +20,10 @@ typedef struct ch_example_feature {
 struct ch_example_schema {
     ch_arena            arena;
     int                 n;
-    ch_example_feature *feature;
-    ch_names            names; /* of features, by their indices */
-    ch_tensor_spec     *spec;
-    ch_buffer          *defaults; /* the data of missing features; NULL: there are none */
+    ch_example_feature *feature;  /* n */
+    ch_names            names;    /* names of the features, by index */
+    ch_tensor_spec     *spec;     /* n */
+    ch_buffer          *defaults; /* data of missing features; NULL: no feature has a default */
 };
 
 #endif

@@ -1,7 +1,7 @@
-/* data/examples.c -- parse_examples: records as the features of tf.train.Examples.
+/* data/examples.c -- the stage `parse_examples`: parses records of tf.train.Example.
  *
- * A record whose reader leaves out what is damaged is left out, and counted, if it is no example. One that
- * is an example, and not what was asked for, is an error.
+ * If the reader of the records has skip_bad, a record that is not a valid Example is skipped
+ * and counted. An Example that does not match the schema is always an error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -19,14 +19,15 @@ static ch_status feature_of(const ch_dataset *d, const Cohort__Feature *m, ch_fe
 {
     *out = (ch_feature){.name = m->name, .optional = m->optional != 0, .missing = m->missing};
     if (ch_dtype_parse(m->dtype, &out->dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
-        return ch__dataset_fail(d, "feature \"%.100s\": type \"%.20s\", rank %zu", m->name,
-                                m->dtype, m->n_shape);
+        return ch__dataset_fail(d, "feature \"%.100s\": invalid type \"%.20s\" or rank %zu",
+                                m->name, m->dtype, m->n_shape);
     out->shape = ch_shape_make((int)m->n_shape, m->shape);
     if (m->has_missing_text)
         out->missing_text = m->missing_text;
     return CH_OK;
 }
 
+/* Creates the schema of the dataset's attributes. */
 static ch_status schema_of(const ch_dataset *d, ch_example_schema **out)
 {
     const Cohort__Examples *a = CH_ATTRS_OF(d, Cohort__Examples);
@@ -55,7 +56,7 @@ static ch_status examples_infer(ch_dataset *d)
     int                   n;
 
     if (in->n_parts != 1 || in->spec[0].dtype != CH_STR || in->spec[0].shape.rank != 0)
-        return ch__dataset_fail(d, "its input should give one string, a record");
+        return ch__dataset_fail(d, "its input must give records, that is single strings");
     rc = schema_of(d, &schema);
     if (rc != CH_OK)
         return rc;
@@ -66,11 +67,12 @@ static ch_status examples_infer(ch_dataset *d)
     return rc;
 }
 
-/* The record is replaced by what it says, or by what is wrong with it. */
-static void parse_slot(ch_cursor *c, ch_job_result *s, int64_t number)
+/* Replaces the record in a result by the parsed element or by an error. A record that is
+ * skipped leaves an empty result. */
+static void parse_result(ch_cursor *c, ch_job_result *s, int64_t number)
 {
     ch_element *record = s->element;
-    bool        is_named = record->origin != NULL; /* the message has the file then */
+    bool        is_named = record->origin != NULL; /* then the message names the file */
     ch_status   rc;
 
     s->element = NULL;
@@ -82,19 +84,19 @@ static void parse_slot(ch_cursor *c, ch_job_result *s, int64_t number)
                             is_named ? rc : ch__fail_at(rc, "record %lld", (long long)number));
 }
 
-/* Another thread has read and checked the records, so that they are in its cache: those that come soon are
- * asked for, the slot first, then the element, then where the record begins and ends. What is between, nobody
- * looks at. */
-static void look_ahead(const ch_data_job *i, int k)
+/* Prefetches data of later records into the CPU cache, because another thread has read them and
+ * has them in its cache. Prefetches first the result, later the element, then the beginning and
+ * the end of the record. Parsing does not read the bytes between. */
+static void prefetch_records(const ch_data_job *job, int k)
 {
     enum { LATER = 24, SOON = 8, NEXT = 4, ELEMENT = 192, ENDS = 128 };
     const ch_element *e;
 
-    if (k + LATER < i->n)
-        ch__prefetch_read((const char *)&i->slot[k + LATER], sizeof(i->slot[0]));
-    if (k + SOON < i->n)
-        ch__prefetch_read((const char *)i->slot[k + SOON].element, ELEMENT);
-    if (k + NEXT < i->n && (e = i->slot[k + NEXT].element) != NULL) {
+    if (k + LATER < job->n)
+        ch__prefetch_read((const char *)&job->slot[k + LATER], sizeof(job->slot[0]));
+    if (k + SOON < job->n)
+        ch__prefetch_read((const char *)job->slot[k + SOON].element, ELEMENT);
+    if (k + NEXT < job->n && (e = job->slot[k + NEXT].element) != NULL) {
         const ch_str *record = e->part[0].data;
 
         ch__prefetch_read(record->data, ENDS);
@@ -103,15 +105,15 @@ static void look_ahead(const ch_data_job *i, int k)
     }
 }
 
-static void examples_make(ch_cursor *c, ch_data_job *i)
+static void examples_make(ch_cursor *c, ch_data_job *job)
 {
-    for (int k = 0; k < i->n; k++) {
-        look_ahead(i, k);
-        if (i->slot[k].element != NULL)
-            parse_slot(c, &i->slot[k], i->first + k);
+    for (int k = 0; k < job->n; k++) {
+        prefetch_records(job, k);
+        if (job->slot[k].element != NULL)
+            parse_result(c, &job->slot[k], job->first + k);
     }
     if (c->dataset->skips_bad)
-        ch__data_job_close_gaps(i);
+        ch__data_job_close_gaps(job);
 }
 
 static ch_status examples_open(ch_cursor *c)
@@ -143,7 +145,9 @@ const ch_stage ch__stage_examples = {
     .close = examples_close,
 };
 
-/* ---- as a message ---- */
+/* ---- creation ---- */
+
+/* Creates the message of a feature. The arena owns it. */
 
 static ch_status message_of(ch_arena *a, const ch_feature *f, Cohort__Feature **out)
 {

@@ -1,4 +1,9 @@
-/* data/files.c -- names of files: given, or found by a pattern.
+/* data/files.c -- the stages `file_list` (given names) and `files` (names found by a pattern).
+ *
+ * A `naming` is the cursor of both stages. At the first element of a pass it lists all names in
+ * the order of this pass; `files` searches, sorts and shuffles them then. Stages that read
+ * files take the names as their input. A saved position holds the list of names and an index,
+ * so a restored pass reads the same files even if the directory has changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -12,12 +17,11 @@
 #include "data/random.h"
 #include "file/sys.h"
 
-/* The names are put in the order of this pass when it begins; a place is the names and a number. */
 typedef struct naming {
     ch_cursor base;
-    bool      is_listed;
-    int       n, at;
-    char    **name;
+    bool      is_listed; /* `name` holds the names of this pass */
+    int       n, at;     /* names, and the index of the next */
+    char    **name;      /* n; owned */
 } naming;
 
 static ch_status infer_names(ch_dataset *d)
@@ -25,7 +29,7 @@ static ch_status infer_names(ch_dataset *d)
     return ch__dataset_set_parts(d, 1, &(ch_tensor_spec){.dtype = CH_STR});
 }
 
-static void forget(naming *x)
+static void reset(naming *x)
 {
     for (int i = 0; i < x->n; i++)
         ch__free(x->name[i]);
@@ -35,9 +39,10 @@ static void forget(naming *x)
     x->is_listed = false;
 }
 
+/* Replaces the list by copies of n names. */
 static ch_status copy_names(naming *x, size_t n, char *const *path)
 {
-    forget(x);
+    reset(x);
     x->name = ch__calloc(n + 1, sizeof(char *));
     for (size_t i = 0; x->name != NULL && i < n; i++) {
         if ((x->name[i] = ch__strdup(path[i])) == NULL)
@@ -48,6 +53,7 @@ static ch_status copy_names(naming *x, size_t n, char *const *path)
     return x->name == NULL ? ch__fail_memory("names of files") : CH_OK;
 }
 
+/* Returns the next name as a string scalar; NULL at the end. */
 static ch_status names_next(naming *x, ch_element **out)
 {
     size_t      size;
@@ -85,7 +91,7 @@ static ch_status names_load(ch_cursor *c, ch_loader *l)
     bool    is_listed = ch__load_int(l, 0, 1) != 0;
     int     n = (int)ch__load_int(l, 0, INT32_MAX / 16), at = (int)ch__load_int(l, 0, n);
 
-    forget(x);
+    reset(x);
     for (int i = 0; i < n && !ch__load_fails(l); i++) {
         ch_str s = ch__load_text(l);
         char **more = ch__realloc(x->name, ((size_t)x->n + 1) * sizeof(char *));
@@ -104,10 +110,10 @@ static ch_status names_load(ch_cursor *c, ch_loader *l)
 
 static void names_close(ch_cursor *c)
 {
-    forget((naming *)c);
+    reset((naming *)c);
 }
 
-/* ---- given ---- */
+/* ---- file_list ---- */
 
 static ch_status list_infer(ch_dataset *d)
 {
@@ -162,46 +168,51 @@ ch_dataset *ch_dataset_file_list(int n, const char *const *path)
     if (fits && a.path != NULL)
         d = ch__dataset_new(&ch__stage_file_list, &(ch_dataset_make){.attrs = &a.base});
     else
-        (void)ch__fail(CH_INVALID_ARGUMENT, "file_list: %d names, one of them NULL", n);
+        (void)ch__fail(
+            CH_INVALID_ARGUMENT,
+            "file_list: %d names: the number is negative, or the list or a name is NULL", n);
     ch__arena_drop(&arena);
     return d;
 }
 
-/* ---- found ---- */
+/* ---- files ---- */
 
 static ch_status files_infer(ch_dataset *d)
 {
     if (CH_ATTRS_OF(d, Cohort__Files)->pattern[0] == '\0')
-        return ch__dataset_fail(d, "its pattern is empty, or NULL");
+        return ch__dataset_fail(d, "the pattern is empty or NULL");
     return infer_names(d);
 }
 
-/* glob tells of a directory that it cannot read, and has no argument to tell whom. */
+/* Error of the directory that glob could not read. It is a thread variable, because the error
+ * function of glob has no argument for its caller. */
 static _Thread_local ch_status unreadable;
 
-static int note_unreadable(const char *path, int error)
+/* The error function of glob. Returns 1 to stop the search. */
+static int on_glob_error(const char *path, int error)
 {
-    if (error == ENOENT || error == ENOTDIR) /* nothing in it fits, that is all */
+    if (error == ENOENT || error == ENOTDIR) /* no match in it; not an error */
         return 0;
     unreadable = ch__fail_errno(error, "files: directory %s cannot be read", path);
     return 1;
 }
 
-/* By their bytes: what the locale has to say is not the same for all workers, and it is by their order
- * that files are divided. */
+/* Compares names byte by byte. The locale must not matter, because it may differ between
+ * workers, and workers divide the files by their order. */
 static int by_bytes(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static ch_status find(naming *x, const Cohort__Files *a)
+/* Lists the files that match the pattern, sorted. */
+static ch_status find_files(naming *x, const Cohort__Files *a)
 {
     glob_t    found = {0};
     int       code;
     ch_status rc;
 
     unreadable = CH_OK;
-    code = glob(a->pattern, GLOB_NOSORT, note_unreadable, &found);
+    code = glob(a->pattern, GLOB_NOSORT, on_glob_error, &found);
     if (code == GLOB_NOSPACE)
         rc = ch__fail_memory("names of files");
     else if (code != 0 && code != GLOB_NOMATCH)
@@ -210,7 +221,7 @@ static ch_status find(naming *x, const Cohort__Files *a)
                  : ch__fail(CH_UNAVAILABLE, "files: a directory of \"%s\" cannot be read",
                             a->pattern);
     else if (found.gl_pathc == 0 && !a->may_be_empty)
-        rc = ch__fail(CH_NOT_FOUND, "files: nothing fits the pattern \"%s\"", a->pattern);
+        rc = ch__fail(CH_NOT_FOUND, "files: no file matches the pattern \"%s\"", a->pattern);
     else
         rc = copy_names(x, found.gl_pathc, found.gl_pathv);
     if (rc == CH_OK && x->n > 1)
@@ -219,6 +230,7 @@ static ch_status find(naming *x, const Cohort__Files *a)
     return rc;
 }
 
+/* Shuffles the names in place (Fisher-Yates). */
 static void shuffle_names(naming *x, ch_draws draws)
 {
     for (int i = x->n - 1; i > 0; i--) {
@@ -233,28 +245,28 @@ static void shuffle_names(naming *x, ch_draws draws)
 static ch_status files_list(naming *x)
 {
     const Cohort__Files *a = CH_ATTRS(&x->base, Cohort__Files);
-    ch_status            rc = find(x, a);
+    ch_status            rc = find_files(x, a);
 
     if (rc == CH_OK && a->shuffle)
         shuffle_names(x, ch__draws(&x->base, a->seed, !a->reshuffle));
     return rc;
 }
 
-/* Names that cannot be found are one error, and then the end. */
+/* If the search fails, returns its error once and then the end. */
 static ch_status files_next(ch_cursor *c, ch_element **out)
 {
     naming   *x = (naming *)c;
     ch_status rc = x->is_listed ? CH_OK : files_list(x);
 
     if (rc != CH_OK)
-        forget(x);
+        reset(x);
     x->is_listed = true;
     return rc == CH_OK ? names_next(x, out) : rc;
 }
 
 static ch_status files_rewind(ch_cursor *c)
 {
-    forget((naming *)c);
+    reset((naming *)c);
     return CH_OK;
 }
 

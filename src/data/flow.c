@@ -1,4 +1,9 @@
-/* data/flow.c -- stages that let elements through as they are: how many, which, in what turn.
+/* data/flow.c -- stages that select, repeat or join elements without computing.
+ *
+ * The stages are take, skip, repeat, shard, concatenate, zip, enumerate and options. Each
+ * section has the cursor, the operations and the public function of a stage. Most cursors are a
+ * `counting`, which has a single number as its state. The stages work in the thread of their
+ * consumer and have no workqueue, so they are simple examples of stages.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -7,10 +12,12 @@
 #include "base/mem.h"
 #include "data/iterator.h"
 
-/* A stage that counts what went through. */
+/* A cursor with a single number as its state. */
 typedef struct counting {
     ch_cursor base;
-    int64_t   n;
+    /* take, shard, enumerate: elements read; skip: elements skipped; concatenate: index of the
+     * present input. */
+    int64_t n;
 } counting;
 
 static ch_status counting_rewind(ch_cursor *c)
@@ -31,7 +38,7 @@ static ch_status counting_load(ch_cursor *c, ch_loader *l)
     return ch__load_inputs(c, l);
 }
 
-static ch_dataset *of_count(const ch_stage *stage, ch_dataset *d, int64_t count)
+static ch_dataset *count_dataset(const ch_stage *stage, ch_dataset *d, int64_t count)
 {
     Cohort__Count a = COHORT__COUNT__INIT;
 
@@ -44,7 +51,7 @@ static int64_t count_of(const ch_dataset *d)
     return CH_ATTRS_OF(d, Cohort__Count)->count;
 }
 
-/* The parts are the input's, the count is a number or CH_INFINITE. */
+/* Checks the count, which is 0 or more, or CH_INFINITE. Copies the spec of the input. */
 static ch_status infer_counted(ch_dataset *d)
 {
     if (count_of(d) < CH_INFINITE)
@@ -96,7 +103,7 @@ const ch_stage ch__stage_take = {
 
 ch_dataset *ch_dataset_take(ch_dataset *d, int64_t count)
 {
-    return of_count(&ch__stage_take, d, count);
+    return count_dataset(&ch__stage_take, d, count);
 }
 
 /* ---- skip ---- */
@@ -149,15 +156,15 @@ const ch_stage ch__stage_skip = {
 
 ch_dataset *ch_dataset_skip(ch_dataset *d, int64_t count)
 {
-    return of_count(&ch__stage_skip, d, count);
+    return count_dataset(&ch__stage_skip, d, count);
 }
 
 /* ---- repeat ---- */
 
 typedef struct repeating {
     ch_cursor base;
-    int64_t   n;        /* passes that are over */
-    bool      is_empty; /* this pass, so far */
+    int64_t   n;        /* complete passes */
+    bool      is_empty; /* this pass has had no element so far */
 } repeating;
 
 static ch_status repeat_infer(ch_dataset *d)
@@ -182,7 +189,8 @@ static ch_status repeat_open(ch_cursor *c)
 
 enum { MANY_PASSES = 1024 };
 
-/* Of many passes one that is empty is the end: else there might be none that anyone lives to see. */
+/* With more than MANY_PASSES passes, an empty pass is the end. Otherwise a repeat of an empty
+ * dataset would run for a very long time or forever. */
 static ch_status repeat_next(ch_cursor *c, ch_element **out)
 {
     repeating *x = (repeating *)c;
@@ -207,8 +215,10 @@ static ch_status repeat_next(ch_cursor *c, ch_element **out)
     return CH_OK;
 }
 
-/* The next pass begins behind all passes of this one, however many of them were read, or read ahead: so which orders a pass
- * draws follows from its number. Where they have no number (an endless repeat, or one of very many) it goes on from where it is. */
+/* Rewinds the input until its epoch is that behind all passes of this repeat, whatever number
+ * of passes was read or prefetched. So the random orders that a pass draws depend only on its
+ * number. An infinite repeat, or a repeat of more than MANY_PASSES, rewinds its input only once
+ * and continues with the present epoch. */
 static ch_status repeat_rewind(ch_cursor *c)
 {
     repeating *x = (repeating *)c;
@@ -256,21 +266,22 @@ const ch_stage ch__stage_repeat = {
 
 ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count)
 {
-    return of_count(&ch__stage_repeat, d, count);
+    return count_dataset(&ch__stage_repeat, d, count);
 }
 
 /* ---- shard ---- */
 
+/* Returns the number of consecutive elements that belong to the same shard. */
 static int64_t shard_block(const Cohort__Shard *a)
 {
     return a->block > 1 ? a->block : 1;
 }
 
-/* How many of n elements are in it. */
+/* Returns the number of elements of this shard, of n in all. */
 static int64_t shard_count(const Cohort__Shard *a, int64_t n)
 {
     int64_t block = shard_block(a), round = block * a->n;
-    int64_t last = n % round - a->index * block; /* of the last round, which may be short */
+    int64_t last = n % round - a->index * block; /* elements of the last, incomplete round */
 
     return n / round * block + (last < 0 ? 0 : last < block ? last : block);
 }
@@ -283,13 +294,16 @@ static ch_status shard_infer(ch_dataset *d)
     if (rc != CH_OK || a->n == CH_BY_HINT)
         return rc;
     if (a->n < 1 || a->index < 0 || a->index >= a->n)
-        return ch__dataset_fail(d,
-                                "shard %lld of %lld: want an index from 0 to one less than "
-                                "their number",
-                                (long long)a->index, (long long)a->n);
+        return ch__dataset_fail(
+            d,
+            "shard %lld of %lld: want 1 or more shards, and an index from 0 "
+            "to their number less 1",
+            (long long)a->index, (long long)a->n);
     if (a->block < 0 || a->block > INT64_MAX / a->n)
-        return ch__dataset_fail(d, "%lld shards in blocks of %lld elements", (long long)a->n,
-                                (long long)a->block);
+        return ch__dataset_fail(d,
+                                "%lld shards in blocks of %lld elements: the block is negative "
+                                "or too large",
+                                (long long)a->n, (long long)a->block);
     if (d->cardinality >= 0)
         d->cardinality = shard_count(a, d->cardinality);
     return CH_OK;
@@ -300,18 +314,20 @@ static ch_status shard_open(ch_cursor *c)
     if (CH_ATTRS(c, Cohort__Shard)->n != CH_BY_HINT)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "shard: how many shards there are is left to the distribution, and none "
-                    "with policy CH_SHARD_HINT said it; set that policy, and distribute it");
+                    "shard: the number of shards is CH_BY_HINT, but the dataset was not "
+                    "distributed with policy CH_SHARD_HINT; set that policy and distribute the "
+                    "dataset");
 }
 
 typedef struct sharding {
     counting counting;
-    ch_element
-        *kept; /* this shard's element of the first round, until all of the round was read */
+    /* The element of this shard in the first round, until the whole round was read; or NULL. */
+    ch_element *kept;
 } sharding;
 
-/* A distribution wants at least an element for each shard, and says so, once, to every worker (5.5.10). */
-static bool wants_a_round(const Cohort__Shard *a)
+/* Returns true if the shard was made by a distribution. A distribution needs at least an
+ * element for each shard; if there are fewer, every worker gets the error, once (5.5.10). */
+static bool needs_full_round(const Cohort__Shard *a)
 {
     return a->why[0] != '\0';
 }
@@ -325,24 +341,26 @@ static void drop_kept(ch_cursor *c)
     x->kept = NULL;
 }
 
-static ch_status too_few(ch_cursor *c)
+static ch_status fail_too_few(ch_cursor *c)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
     int64_t              n = ((counting *)c)->n;
 
     drop_kept(c);
-    ((counting *)c)->n = a->n; /* told: the end comes next */
+    ((counting *)c)->n = a->n; /* the error is returned once; the next call returns the end */
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "could not divide the data by %s: it has %lld of them, which is not enough "
-                    "for %lld workers; use fewer workers, or another policy",
+                    "could not divide the data by %s: there are %lld of them, which is not "
+                    "enough for %lld workers; use fewer workers, or another policy",
                     a->why, (long long)n, (long long)a->n);
 }
 
-/* The first round is read to its end before its element is given: if the data is too short, no worker has
- * had an element when all of them fail. Errors come out before the kept element is given.
+/* Reads the whole first round before it returns the first element (`kept`). So if the data is
+ * too short, every worker fails before any worker has had an element. Errors of the input are
+ * returned before the kept element.
  *
- * An element that failed is counted like any other, and its error is for the shard that would have
- * had the element. An error between elements is for every shard. */
+ * A failed element is counted like any other. Only the shard that would have had the element
+ * returns its error. An error between elements (ch__error_between) is returned by every
+ * shard. */
 static ch_status shard_next(ch_cursor *c, ch_element **out)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
@@ -356,12 +374,12 @@ static ch_status shard_next(ch_cursor *c, ch_element **out)
         if (rc != CH_OK && (ch__error_is_between() || atomic_load(&c->it->stops)))
             return rc;
         if (rc == CH_OK && e == NULL)
-            return wants_a_round(a) && *n > 0 && *n < a->n ? too_few(c) : CH_OK;
+            return needs_full_round(a) && *n > 0 && *n < a->n ? fail_too_few(c) : CH_OK;
         if ((*n)++ / shard_block(a) % a->n != a->index) {
             ch__element_free(e);
         } else if (rc != CH_OK) {
             return rc;
-        } else if (wants_a_round(a) && *n <= a->n) {
+        } else if (needs_full_round(a) && *n <= a->n) {
             x->kept = e;
         } else {
             *out = e;
@@ -506,7 +524,7 @@ const ch_stage ch__stage_concatenate = {
     .close = ch__close_nothing,
 };
 
-static ch_dataset *of_several(const ch_stage *stage, int n, ch_dataset *const *d)
+static ch_dataset *dataset_of_inputs(const ch_stage *stage, int n, ch_dataset *const *d)
 {
     if (n < 1 || d == NULL) {
         (void)ch__fail(CH_INVALID_ARGUMENT, "%s: %d datasets%s, want at least one", stage->name,
@@ -518,12 +536,12 @@ static ch_dataset *of_several(const ch_stage *stage, int n, ch_dataset *const *d
 
 ch_dataset *ch_dataset_concatenate(int n, ch_dataset *const *d)
 {
-    return of_several(&ch__stage_concatenate, n, d);
+    return dataset_of_inputs(&ch__stage_concatenate, n, d);
 }
 
 /* ---- zip ---- */
 
-/* An element with the parts of several, which it keeps, on an error too. */
+/* Creates an element with the parts of n elements. Takes ownership of them, even on error. */
 static ch_status join(int n, ch_element *const *from, ch_element **out)
 {
     int         n_parts = 0, at = 0;
@@ -553,7 +571,7 @@ static ch_status join(int n, ch_element *const *from, ch_element **out)
 
 typedef struct zipping {
     ch_cursor    base;
-    ch_element **element; /* room for one of each input, empty between calls */
+    ch_element **element; /* an entry for each input, used only during a call */
 } zipping;
 
 static ch_status zip_infer(ch_dataset *d)
@@ -586,9 +604,10 @@ static ch_status zip_open(ch_cursor *c)
     return z->element == NULL ? ch__fail_memory("zip") : CH_OK;
 }
 
-/* Input `failed` has no element here: its place is used up in the others too, so that what is behind it
- * comes with what it belongs to. Whatever they give, one error stands for one place. */
-static ch_status zip_pass_over(ch_cursor *c, int failed, ch_status rc)
+/* Skips an element of each input behind `failed`, so that later elements of all inputs still
+ * belong together. Returns the error of input `failed`; errors of the other inputs are ignored,
+ * because a single error must stand for a single element. */
+static ch_status zip_skip(ch_cursor *c, int failed, ch_status rc)
 {
     ch_fault why;
 
@@ -615,7 +634,7 @@ static ch_status zip_next(ch_cursor *c, ch_element **out)
     if (n == c->n_in)
         return join(n, element, out);
     if (rc != CH_OK)
-        rc = zip_pass_over(c, n, rc);
+        rc = zip_skip(c, n, rc);
     while (n > 0)
         ch__element_free(element[--n]);
     return rc;
@@ -643,7 +662,7 @@ const ch_stage ch__stage_zip = {
 
 ch_dataset *ch_dataset_zip(int n, ch_dataset *const *d)
 {
-    return of_several(&ch__stage_zip, n, d);
+    return dataset_of_inputs(&ch__stage_zip, n, d);
 }
 
 /* ---- enumerate ---- */
@@ -671,7 +690,7 @@ static ch_status enumerate_next(ch_cursor *c, ch_element **out)
     if (rc != CH_OK || pair[1] == NULL)
         return rc;
     if (__builtin_add_overflow(count_of(c->dataset), x->n, &number))
-        rc = ch__fail(CH_OUT_OF_RANGE, "enumerate: element %lld has no number of 63 bits",
+        rc = ch__fail(CH_OUT_OF_RANGE, "enumerate: the number of element %lld exceeds 63 bits",
                       (long long)x->n);
     else
         rc = ch__element_of_int(number, &pair[0]);
@@ -701,7 +720,7 @@ const ch_stage ch__stage_enumerate = {
 
 ch_dataset *ch_dataset_enumerate(ch_dataset *d, int64_t start)
 {
-    return of_count(&ch__stage_enumerate, d, start);
+    return count_dataset(&ch__stage_enumerate, d, start);
 }
 
 /* ---- options ---- */
@@ -716,7 +735,7 @@ static ch_status options_infer(ch_dataset *d)
     const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
 
     if (a->shard < CH_SHARD_OFF || a->shard > CH_SHARD_HINT)
-        return ch__dataset_fail(d, "shard is %d, which is no policy", a->shard);
+        return ch__dataset_fail(d, "shard is %d, want a ch_shard_policy", a->shard);
     if (a->threads < CH_OFF || a->threads > 1024)
         return ch__dataset_fail(d, "threads is %d, want 0 to 1024, or CH_OFF", a->threads);
     if (a->memory_bytes < 0)

@@ -1,4 +1,19 @@
-/* data/iterator.c -- iterators: the public side of a tree of cursors, and its threads.
+/* data/iterator.c -- iterators: the public functions, worker threads, positions and profiles.
+ *
+ * A ch_iterator (data/iterator.h) owns a tree of cursors and the threads that run the jobs of
+ * their workqueues. The root of the tree is a cursor of the private stage `iterator`. Its
+ * workqueue prefetches for the program. ch_iterator_next collects a group of its elements, one
+ * for each replica, and returns the group as a tuple.
+ *
+ * Callers: the program; src/fit/ and src/strategy/, which read batches; src/job/worker/, which
+ * reads a stream of elements by number.
+ *
+ * Invariants:
+ *   1. One thread at a time calls the functions of an iterator, so `group`, `root` and the
+ *      flags need no lock. it->lock guards the workqueues, which the worker threads use too.
+ *   2. Worker threads start with the first element and end when the iterator is freed.
+ *   3. A position is saved and restored while the worker threads are paused: no job is running.
+ *   4. A restore loads into new cursors. If it fails, the old cursors are still valid.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/iterator.h"
@@ -26,7 +41,7 @@ void ch__iterator_wake_all(ch_iterator *it)
         ch__waiters_wake_all(ch__workqueue_waiters(it->workqueue[i]));
 }
 
-static struct timespec in_ms(int64_t ms)
+static struct timespec deadline_in_ms(int64_t ms)
 {
     struct timespec t;
 
@@ -40,37 +55,37 @@ static struct timespec in_ms(int64_t ms)
     return t;
 }
 
-/* Of the belts that are worked on, the one nearest to the sources, and what it takes from: one of these is
- * slow. `whom`: if there is none. */
-static void print_busy(const ch_iterator *it, const char *whom, char *text, size_t size)
+/* Prints the stages that may be slow: the stage of the busy workqueue nearest to the sources,
+ * and the stages below it that its jobs call. If no workqueue is busy, prints `stage`. */
+static void print_busy(const ch_iterator *it, const char *stage, char *text, size_t size)
 {
     const ch_cursor *c = NULL;
     ch_text          t = ch__text(text, size);
 
     for (int i = 0; i < it->n_workqueues && c == NULL; i++)
         c = ch__workqueue_busy(it->workqueue[i]);
-    ch__text_add(&t, "%s", c != NULL ? c->stage->name : whom);
+    ch__text_add(&t, "%s", c != NULL ? c->stage->name : stage);
     while (c != NULL && c->n_in > 0 && c->in[0]->workqueue == NULL) {
         c = c->in[0];
         ch__text_add(&t, " < %s", c->stage->name);
     }
     if (it->file[0] != '\0')
-        ch__text_add(&t, "; the file that was opened last is %s", it->file);
+        ch__text_add(&t, "; the last file opened is %s", it->file);
 }
 
-void ch__iterator_opens(ch_iterator *it, const char *path)
+void ch__iterator_set_file(ch_iterator *it, const char *path)
 {
     pthread_mutex_lock(&it->lock);
     (void)snprintf(it->file, sizeof(it->file), "%s", path);
     pthread_mutex_unlock(&it->lock);
 }
 
-/* Data may take its time: a source may be a user's function that waits for the world. So there is
- * a notice that says whom we wait for, and no limit; the next one comes after twice the time. */
-void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom)
+/* The wait has no limit, because a source may be a user's function that waits for external
+ * events. Each warning doubles the time before the next warning. */
+void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *stage)
 {
     int64_t         ms = it->notice_ms > 0 ? it->notice_ms : ch__config()->wait_notice_ms;
-    struct timespec until = in_ms(ms);
+    struct timespec until = deadline_in_ms(ms);
     char            busy[512];
     int             rc;
 
@@ -78,7 +93,7 @@ void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom)
     rc = pthread_cond_timedwait(&waiters->changed, &it->lock, &until);
     waiters->n--;
     if (rc != 0) {
-        print_busy(it, whom, busy, sizeof(busy));
+        print_busy(it, stage, busy, sizeof(busy));
         ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
         it->notice_ms = ch__least(ms, INT32_MAX) * 2;
     }
@@ -86,8 +101,10 @@ void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom)
 
 /* ---- threads ---- */
 
-/* Sources first: who works further on then finds what it needs, and does not wait for another who reads. */
-static bool find_work(ch_iterator *it)
+/* Runs a job of the first workqueue that has work; returns false if there is none. Sources come
+ * first, so that jobs of later stages find their input ready and do not wait for a reader. The
+ * caller must hold the lock; it is released while the job runs. */
+static bool run_job(ch_iterator *it)
 {
     for (int i = 0; i < it->n_workqueues; i++)
         if (ch__workqueue_work(it->workqueue[i]))
@@ -95,13 +112,13 @@ static bool find_work(ch_iterator *it)
     return false;
 }
 
-static void work_ahead(void *arg)
+static void worker_main(void *arg)
 {
     ch_iterator *it = arg;
 
     pthread_mutex_lock(&it->lock);
     while (!it->stops)
-        if (it->is_paused || !find_work(it)) {
+        if (it->is_paused || !run_job(it)) {
             it->idle.n++;
             pthread_cond_wait(&it->idle.changed, &it->lock);
             it->idle.n--;
@@ -109,13 +126,14 @@ static void work_ahead(void *arg)
     pthread_mutex_unlock(&it->lock);
 }
 
-/* With the first element. Fewer threads than wanted are enough, if need be none. */
+/* Starts the worker threads. If a thread cannot be started, the iterator runs with fewer
+ * threads; without any, the caller's thread does all work. */
 static void start_workers(ch_iterator *it)
 {
     for (int i = 0; i < it->n_threads && it->worker != NULL; i++) {
         ch_thread *t = NULL;
 
-        if (ch__thread_start("input", work_ahead, it, &t) != CH_OK)
+        if (ch__thread_start("input", worker_main, it, &t) != CH_OK)
             break;
         it->worker[i] = t;
         pthread_mutex_lock(&it->lock);
@@ -136,7 +154,7 @@ static void stop_workers(ch_iterator *it)
     it->n_workers = 0;
 }
 
-/* ---- the last stage: works ahead of the program ---- */
+/* ---- the root stage: prefetches for the program ---- */
 
 static ch_status out_open(ch_cursor *c)
 {
@@ -168,7 +186,7 @@ static void drop_group(ch_iterator *it)
     it->n_group = 0;
 }
 
-/* Returns true if the group has no element. */
+/* Returns true if the group is empty, or if all its elements failed. */
 static bool is_lost(const ch_iterator *it)
 {
     for (int i = 0; i < it->n_group; i++)
@@ -177,8 +195,8 @@ static bool is_lost(const ch_iterator *it)
     return true;
 }
 
-/* Leaves out a full group without elements: there is nothing for a step to do. */
-static void pass_lost_group(ch_iterator *it)
+/* Empties a full group if all its elements failed, because a step would have no data. */
+static void drop_lost_group(ch_iterator *it)
 {
     if (it->n_group == it->n_replicas && is_lost(it))
         it->n_group = 0;
@@ -197,7 +215,7 @@ static ch_status out_load(ch_cursor *c, ch_loader *l)
         it->group[i] = ch__load_result(l, c->dataset, &rc);
         it->n_group += it->group[i] != NULL || rc != CH_OK;
     }
-    pass_lost_group(it);
+    drop_lost_group(it);
     if (ch__load_fails(l))
         return ch__load_status(l);
     return ch__queued_load(c, l);
@@ -216,7 +234,7 @@ static const ch_stage out_stage = {
     .close = ch__close_nothing,
 };
 
-/* ---- making and letting go ---- */
+/* ---- creating and freeing ---- */
 
 static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
 {
@@ -336,16 +354,16 @@ void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner)
     it->owner = *owner;
 }
 
-/* ---- taking ---- */
+/* ---- reading elements ---- */
 
-/* The shape of a part of no rows. */
+/* Returns the shape of a part in an element without rows. */
 static ch_shape empty_shape(const ch_dataset *d, int part)
 {
     ch_shape shape = d->spec[part].shape;
     bool     fixed = true;
 
     if (ch__rows_values_of(d, part) >= 0)
-        return ch_shape_of(1); /* where the first row would begin */
+        return ch_shape_of(1); /* row splits of 0 rows: the single value 0 */
     for (int k = 0; k < shape.rank; k++) {
         fixed &= shape.dim[k] >= 0;
         shape.dim[k] = shape.dim[k] < 0 ? 0 : shape.dim[k];
@@ -357,11 +375,11 @@ static ch_shape empty_shape(const ch_dataset *d, int part)
 
 ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out)
 {
-    enum { VALUE_BYTES = 16 }; /* of any type */
+    enum { VALUE_BYTES = 16 }; /* room for a scalar of any dtype */
     ch_element *e = ch__element_new(d->n_parts, 0, (size_t)d->n_parts * VALUE_BYTES);
 
     if (e == NULL)
-        return ch__fail_memory("element of no rows");
+        return ch__fail_memory("element without rows");
     memset(e->room, 0, (size_t)d->n_parts * VALUE_BYTES);
     for (int i = 0; i < d->n_parts; i++) {
         ch_shape shape = empty_shape(d, i);
@@ -375,7 +393,8 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out)
     return CH_OK;
 }
 
-/* Gives elements of no rows to the replicas whose element failed, and to those behind the end. */
+/* Fills the group with elements without rows: for the replicas whose element failed, and for
+ * the replicas left over when the data has ended. */
 static ch_status fill_gaps(ch_iterator *it)
 {
     ch_status rc = CH_OK;
@@ -388,10 +407,11 @@ static ch_status fill_gaps(ch_iterator *it)
     return rc;
 }
 
-/* Fills the group; *is_end if there was nothing for it. A group that an error interrupts is
- * kept, and filled by the next call. The place of an element that failed stays empty, so that
- * those behind it go to the same replicas as without the error; a group without any element is
- * left out. */
+/* Fills the group. Sets *is_end if the data has ended and there is no element for the group.
+ *
+ * If an error interrupts it, the group is kept and the next call continues to fill it. An
+ * element that failed leaves its entry NULL, so that the elements after it go to the same
+ * replicas as without the error. A group whose elements all failed is skipped. */
 static ch_status fill_group(ch_iterator *it, bool *is_end)
 {
     while (it->n_group < it->n_replicas && !it->has_ended) {
@@ -401,7 +421,7 @@ static ch_status fill_group(ch_iterator *it, bool *is_end)
         it->has_ended = rc == CH_OK && e == NULL;
         if (e != NULL || (rc != CH_OK && !ch__error_is_between()))
             it->group[it->n_group++] = e;
-        pass_lost_group(it);
+        drop_lost_group(it);
         if (rc != CH_OK)
             return rc;
     }
@@ -422,10 +442,9 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
     if (rc != CH_OK)
         return rc;
     if (it->has_failed && !it->go_on)
-        return ch__fail(
-            CH_FAILED_PRECONDITION,
-            "iterator: it ended with an error; restart it, or ask it to go on after "
-            "errors (ch_iterator_options.go_on)");
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "iterator: it ended with an error; call ch_iterator_restart, or set "
+                        "ch_iterator_options.go_on to continue after errors");
     if (!it->has_started)
         start_workers(it);
     rc = fill_group(it, &is_end);
@@ -443,7 +462,7 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
 ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out)
 {
     ch_element **e = ch__calloc((size_t)it->n_replicas, sizeof(*e));
-    ch_status    rc = e == NULL ? ch__fail_memory("a batch of no rows") : CH_OK;
+    ch_status    rc = e == NULL ? ch__fail_memory("batch without rows") : CH_OK;
     int          n = 0;
 
     for (; n < it->n_replicas && rc == CH_OK; n += rc == CH_OK)
@@ -492,9 +511,10 @@ int64_t ch_iterator_skipped(const ch_iterator *it)
     return it != NULL ? atomic_load(&it->root->skips->n) : 0;
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* Threads begin nothing new, and what they do is done. */
+/* Stops the worker threads from starting jobs, and blocks until all running jobs have
+ * finished. */
 static void pause_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
@@ -504,13 +524,14 @@ static void pause_workers(ch_iterator *it)
 
         if (busy != NULL) {
             ch__iterator_wait(it, &it->others, busy->stage->name);
-            i = -1; /* who works on may have needed others */
+            i = -1; /* scan again: the running job may have run jobs of other workqueues */
         }
     }
     pthread_mutex_unlock(&it->lock);
 }
 
-static void wake_workers(ch_iterator *it)
+/* Ends pause_workers. */
+static void resume_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
     it->is_paused = false;
@@ -520,35 +541,35 @@ static void wake_workers(ch_iterator *it)
 
 ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
 {
-    ch_status rc = ch__want_given("saving a place", "the iterator", it, NULL, NULL);
+    ch_status rc = ch__want_given("save", "the iterator", it, NULL, NULL);
 
     if (rc == CH_OK)
-        rc = ch__want_given("saving a place", "bytes", bytes, "n", n);
+        rc = ch__want_given("save", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
     rc = ch__position_save(it->root, it->dataset->hash, bytes, n);
-    wake_workers(it);
+    resume_workers(it);
     return rc;
 }
 
-/* What an iterator is but its threads. */
-typedef struct standing {
+/* The fields of an iterator that a restore replaces. `root` and `group` are owned. */
+typedef struct iterator_state {
     ch_cursor   *root;
     ch_element **group;
     int          n_group;
     bool         has_failed, has_ended;
 
     ch_stream_name name;
-} standing;
+} iterator_state;
 
-static standing stand_of(const ch_iterator *it)
+static iterator_state get_state(const ch_iterator *it)
 {
-    return (standing){it->root,       it->group,     it->n_group,
-                      it->has_failed, it->has_ended, it->name};
+    return (iterator_state){it->root,       it->group,     it->n_group,
+                            it->has_failed, it->has_ended, it->name};
 }
 
-static void stand(ch_iterator *it, const standing *s)
+static void set_state(ch_iterator *it, const iterator_state *s)
 {
     it->root = s->root;
     it->group = s->group;
@@ -558,7 +579,8 @@ static void stand(ch_iterator *it, const standing *s)
     it->name = s->name;
 }
 
-static void drop_standing(ch_iterator *it)
+/* Frees the cursors and the group of the current state. */
+static void free_state(ch_iterator *it)
 {
     ch__cursor_close(it->root);
     if (it->group != NULL)
@@ -566,83 +588,94 @@ static void drop_standing(ch_iterator *it)
     ch__free(it->group);
 }
 
-/* Into new cursors: those there are stay as they are if the place turns out to be bad. */
-static ch_status go_to(ch_iterator *it, const Cohort__Position *place)
+/* Moves the iterator to a position. Loads into new cursors, so that the old cursors are
+ * unchanged if the position is invalid. While both trees exist, the budget counts two trees. */
+static ch_status load_position(ch_iterator *it, const Cohort__Position *position)
 {
-    standing  old = stand_of(it), new;
-    ch_status rc;
+    iterator_state old = get_state(it), new;
+    ch_status      rc;
 
     it->skips_made = &it->skips[it->root->skips == it->skips];
     *it->skips_made = (ch_skips){0};
-    stand(it, &(standing){.group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *)),
-                          .name = {place->reader, place->pass}});
+    set_state(
+        it, &(iterator_state){.group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *)),
+                              .name = {position->reader, position->pass}});
     it->budget.n_more++;
     rc = it->group == NULL ? ch__fail_memory("iterator")
                            : ch__cursor_open(it, it->dataset, NULL, &it->root);
     if (rc == CH_OK)
-        rc = ch__position_load(it->root, place);
-    new = stand_of(it);
-    stand(it, rc == CH_OK ? &old : &new);
-    drop_standing(it);
-    stand(it, rc == CH_OK ? &new : &old);
+        rc = ch__position_load(it->root, position);
+    new = get_state(it);
+    set_state(it, rc == CH_OK ? &old : &new);
+    free_state(it);
+    set_state(it, rc == CH_OK ? &new : &old);
     it->budget.n_more--;
     return rc;
 }
 
-/* A generator of one state was moved by an attempt: back to where the iterator is. */
-static ch_status go_back(ch_iterator *it, const void *bytes, size_t n, ch_status rc)
+/* Returns to the position saved in `bytes` after a restore failed with `rc`. Needed if a
+ * generator has a single state for all cursors, because the failed restore has changed that
+ * state. Returns `rc`; its message also says so if the generator could not be reset. */
+static ch_status undo_restore(ch_iterator *it, const void *bytes, size_t n, ch_status rc)
 {
-    Cohort__Position *place = NULL;
+    Cohort__Position *position = NULL;
     bool              had_failed = it->has_failed;
-    char              why[CH_FAULT_TEXT];
+    char              message[CH_FAULT_TEXT];
 
-    snprintf(why, sizeof(why), "%s", ch_error_message());
-    if (ch__position_read(it->dataset->hash, bytes, n, &place) == CH_OK &&
-        go_to(it, place) == CH_OK) {
+    snprintf(message, sizeof(message), "%s", ch_error_message());
+    if (ch__position_read(it->dataset->hash, bytes, n, &position) == CH_OK &&
+        load_position(it, position) == CH_OK) {
         it->has_failed = had_failed;
-        (void)ch__fail(rc, "%s", why);
+        (void)ch__fail(rc, "%s", message);
     } else {
         it->has_failed = true;
-        (void)ch__fail_at(rc, "restore: %s; and a generator could not be put back", why);
+        (void)ch__fail_at(
+            rc, "restore: %s; the generator could not be reset to its old position", message);
     }
-    ch__protobuf_free(place != NULL ? &place->base : NULL);
+    ch__protobuf_free(position != NULL ? &position->base : NULL);
     return rc;
 }
 
 ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
 {
-    Cohort__Position *place = NULL;
-    void             *here = NULL;
-    size_t            n_here = 0;
+    Cohort__Position *position = NULL;
+    void             *saved = NULL;
+    size_t            n_saved = 0;
     ch_status         rc = ch__want_given("restore", "the iterator", it, "bytes", bytes);
 
     if (rc == CH_OK)
-        rc = ch__position_read(it->dataset->hash, bytes, n, &place);
+        rc = ch__position_read(it->dataset->hash, bytes, n, &position);
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
     if (it->dataset->shares_state)
-        rc = ch__position_save(it->root, it->dataset->hash, &here, &n_here);
+        rc = ch__position_save(it->root, it->dataset->hash, &saved, &n_saved);
     if (rc == CH_OK) {
-        rc = go_to(it, place);
-        if (rc != CH_OK && here != NULL)
-            rc = go_back(it, here, n_here, rc);
+        rc = load_position(it, position);
+        if (rc != CH_OK && saved != NULL)
+            rc = undo_restore(it, saved, n_saved, rc);
     }
-    wake_workers(it);
-    ch_bytes_free(here);
-    ch__protobuf_free(&place->base);
+    resume_workers(it);
+    ch_bytes_free(saved);
+    ch__protobuf_free(&position->base);
     return rc;
 }
 
-/* ---- where the time went ---- */
+/* ---- profile ----
+ *
+ * A workqueue measures the time of whole jobs. The calls of a cursor's `next` are timed by
+ * samples (data/cursor.c). A job calls the cursors below its own, down to the next workqueues,
+ * so their sampled times are subtracted from the time of the jobs. */
 
-/* If the cursor has no timed belt, its time is that of its calls. */
+/* Returns true if the jobs of the cursor's workqueue are timed. Otherwise the cursor's time is
+ * the time of its calls. */
 static bool has_timed_workqueue(const ch_cursor *c)
 {
     return c->workqueue != NULL && ch__workqueue_is_timed(c->workqueue);
 }
 
-/* Of a stage without a timed belt: what its calls took, without those below. */
+/* Returns the time of the calls of a cursor without a timed workqueue, in ns, without the calls
+ * of its inputs. */
 static int64_t own_ns(const ch_cursor *c)
 {
     int64_t ns = c->counts.ns;
@@ -652,7 +685,8 @@ static int64_t own_ns(const ch_cursor *c)
     return ns > 0 ? ns : 0;
 }
 
-/* Of those below that work for the belt of `c`: all up to the next timed belts. */
+/* Returns the time of the cursors that the jobs of c's workqueue call, in ns: all cursors below
+ * `c` down to the next timed workqueues. */
 static int64_t inside_ns(const ch_cursor *c)
 {
     int64_t ns = 0;
@@ -663,7 +697,8 @@ static int64_t inside_ns(const ch_cursor *c)
     return ns;
 }
 
-/* The work of a belt is timed whole, that of the stages in it by samples: how much of these fits. */
+/* Returns the factor that scales the sampled times of the cursors below `c`, so that their sum
+ * does not exceed the measured time of c's jobs. At most 1. */
 static double share_of(const ch_cursor *c)
 {
     ch_stage_profile whole = {0};
@@ -673,7 +708,9 @@ static double share_of(const ch_cursor *c)
     return inside > whole.busy_ns ? (double)whole.busy_ns / (double)inside : 1;
 }
 
-/* The stages in order; bodies are part of the stage that runs them. `share`: of the timed belt above. */
+/* Adds the profile of `c` and of the cursors below it, a parent before its inputs. The time of
+ * a body belongs to the stage that runs it. `share` is share_of the nearest timed workqueue
+ * above. *at is the index of the next entry; entries from `n` on are counted, not written. */
 static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_profile *out,
                        int n, int *at)
 {
@@ -711,7 +748,7 @@ int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
     return at;
 }
 
-/* By the program, for the last stage of all. */
+/* Returns the time that the program has waited for the root cursor, in ns. */
 static int64_t waited_ns(ch_iterator *it)
 {
     ch_stage_profile p = {0};
@@ -733,7 +770,8 @@ int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
         ch__text_add(&t, "NULL");
     if (p == NULL)
         return ch__text_length(&t);
-    n = (int)ch__least(n, ch_iterator_profile(it, p, n)); /* stages come and go */
+    /* The number of stages may have changed since the first call. */
+    n = (int)ch__least(n, ch_iterator_profile(it, p, n));
     for (int i = 0; i < n; i++)
         sum += (double)p[i].busy_ns;
     ch__text_add(&t, "%-28s %12s %10s %7s %10s %s\n", "stage", "elements", "busy ms", "share",

@@ -1,4 +1,6 @@
-/* data/iterator.h -- the inside of an iterator.   SPDX-License-Identifier: Apache-2.0 */
+/* data/iterator.h -- the private struct of an iterator, and functions for the stages it runs.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_ITERATOR_H
 #define DATA_ITERATOR_H
 
@@ -8,60 +10,78 @@
 #include "data/budget.h"
 #include "data/workqueue.h"
 
-/* For whom an iterator works, if it is not the program alone. */
+/* The object that owns an iterator, for example a strategy. The iterator calls its
+ * functions. */
 typedef struct ch_iterator_owner {
     void *self;
-    ch_status (*may_take)(void *self); /* asked before an element is taken */
-    void (*drop)(void *self);          /* the iterator has ended */
+    /* Returns an error if ch_iterator_next must not be called now; that call then fails. */
+    ch_status (*may_take)(void *self);
+    void (*drop)(void *self); /* releases `self`; called when the iterator is freed */
 } ch_iterator_owner;
 
 struct ch_iterator {
-    atomic_int   refs;
-    ch_dataset  *dataset;
-    ch_cursor   *root; /* the stage `out`, which makes tuples of the dataset's elements */
-    bool         go_on, has_started, has_failed, has_ended;
-    int          n_replicas, n_group;
-    ch_element **group;  /* of the replicas, n_group so far. NULL: an element that failed */
-    ch_device  **device; /* NULL: where they are */
-    int          ahead;
-    ch_stream_name
-        name; /* of the random numbers that its stages draw; of the place, once restored */
-    ch_iterator_owner owner; /* NULL functions: none */
+    atomic_int  refs;
+    ch_dataset *dataset; /* the stage `iterator` over the user's dataset; referenced */
+    ch_cursor  *root;    /* the cursor of that stage, at the top of the tree */
+    /* go_on: ch_iterator_options.go_on. has_started: the worker threads were started.
+     * has_failed: ch_iterator_next failed since the last restart. has_ended: the root cursor
+     * has ended. */
+    bool go_on, has_started, has_failed, has_ended;
+    int  n_replicas, n_group; /* elements of a full group (at least 1), and of this group */
+    /* The elements of the next step, one for each replica; owned. NULL: that element failed. */
+    ch_element **group;
+    ch_device  **device; /* n_replicas; NULL: the current device */
+    int          ahead;  /* groups to prefetch; 0: chosen at run time; CH_OFF: none */
+    /* The name of the stream of random numbers that the stages draw from. ch_iterator_restore
+     * replaces it by the saved name. */
+    ch_stream_name    name;
+    ch_iterator_owner owner; /* all NULL: the program owns the iterator */
 
-    int         n_threads; /* wanted */
+    int         n_threads; /* worker threads requested; 0: the caller's thread does all work */
     ch_budget   budget;
-    bool        unordered;
-    atomic_bool stops;      /* everybody: give up what you do */
-    ch_skips    skips[2];   /* of the tree that runs, and while a place is loaded of the next */
-    ch_skips   *skips_made; /* those of a tree that is made now */
+    bool        unordered; /* workqueues may return results as they become ready */
+    atomic_bool stops;     /* cancels all work: the iterator is being freed */
+    /* Counts of skipped records: of the running tree and, during a restore, of the new tree. */
+    ch_skips  skips[2];
+    ch_skips *skips_made; /* the entry of `skips` that new cursors count in */
 
-    pthread_mutex_t lock;   /* of the belts and of what follows */
-    ch_waiters      idle;   /* threads that found nothing to do */
-    ch_waiters      others; /* who waits for more than one belt */
-    bool            is_paused;
-    int64_t         notice_ms; /* that a wait takes till it is told of; 0: as configured */
-    char            file[256]; /* that was opened last; "": none */
+    /* Guards the workqueues and all fields below. */
+    pthread_mutex_t lock;
+    ch_waiters      idle;      /* worker threads that found no work */
+    ch_waiters      others;    /* threads that wait for more than one workqueue */
+    bool            is_paused; /* worker threads must not start a job */
+    int64_t         notice_ms; /* wait before the next slow-input warning; 0: as configured */
+    char            file[256]; /* path of the last file that was opened; "": none */
     int             n_workqueues, cap_workqueues;
-    ch_workqueue  **workqueue; /* those nearer to the sources first */
-    int             n_workers;
-    ch_thread     **worker;
+    ch_workqueue  **workqueue; /* in opening order: a stage comes after its inputs */
+    int             n_workers; /* threads that run */
+    ch_thread     **worker;    /* n_workers; room for n_threads */
 };
 
-/* Makes an iterator as ch_iterator_new does, which draws the random numbers of the stream `name`. */
+/* Creates an iterator like ch_iterator_new. Its stages draw the random numbers of the stream
+ * `name`. */
 CH_MUST_CHECK ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
                                                ch_stream_name name, ch_iterator **out);
-/* Takes `self` over. Before the first element, and once. */
+/* Sets the owner; the iterator takes over `owner->self`. Must be called at most once, before
+ * the first element is read. */
 void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner);
-/* An element of no rows, for a replica that the data did not reach. What has a value has zero. */
+/* Creates an element without rows, for a replica that has no data in this step. Components that
+ * have a value nevertheless (scalars) are zero. */
 ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
-/* As ch_iterator_next gives them, but of no rows, for all replicas. */
+/* Creates a tuple like those of ch_iterator_next, with an element without rows for each
+ * replica. */
 ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out);
 
-/* With the lock held: tells everybody that something changed. */
+/* Wakes all threads that wait for the iterator or for any of its workqueues. The caller must
+ * hold the lock. */
 void ch__iterator_wake_all(ch_iterator *it);
-/* With the lock held: joins a crowd until it is told; says whom it waits for when that takes long. */
-void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom);
-/* Without the lock: a file is opened now, and may be what is waited for. */
-void ch__iterator_opens(ch_iterator *it, const char *path);
+/* Blocks until `waiters` is woken, or until the time for a warning has passed. Wakeups may be
+ * spurious, so the caller must check its condition again. If the wait is long, logs the warning
+ * `slow-input`, which names the busy stage; if no workqueue is busy, it names `stage`. The
+ * caller must hold the lock; the lock is released while the thread waits. */
+void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *stage);
+/* Records that the file `path` is being opened, for the warning `slow-input`. The caller must
+ * not hold the lock. */
+void ch__iterator_set_file(ch_iterator *it, const char *path);
 
 #endif

@@ -1,4 +1,13 @@
-/* data/libsvm.c -- a line of LibSVM text as an element.   SPDX-License-Identifier: Apache-2.0 */
+/* data/libsvm.c -- parses a line of LibSVM text into an element.
+ *
+ * ch__libsvm_parse allocates the element first, for the largest number of values that the line
+ * can have, and then parses each index:value pair into place. data/text.c calls it in worker
+ * threads. Nothing in the line is trusted.
+ *
+ * Indices that rise strictly cannot occur twice. Only for a line in which they do not rise are
+ * the indices parsed a second time, sorted and compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "data/libsvm.h"
 
 #include <inttypes.h>
@@ -16,9 +25,9 @@ ch_status ch__libsvm_check(const ch_libsvm *o)
     if (o->n_features >= !o->sparse &&
         ch__tensor_size(CH_F32, ch_shape_of(o->n_features), &count, &bytes) == CH_OK)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "libsvm: there cannot be %" PRId64 " features%s",
-                    o->n_features,
-                    o->n_features == 0 ? "; 0, for any number, goes with sparse alone" : "");
+    return ch__fail(
+        CH_INVALID_ARGUMENT, "libsvm: n_features is out of range (got %" PRId64 " features)%s",
+        o->n_features, o->n_features == 0 ? "; 0 (no limit) needs the option sparse" : "");
 }
 
 int ch__libsvm_spec(const ch_libsvm *o, ch_tensor_spec out[3])
@@ -43,7 +52,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-/* Takes a word off the beginning of `rest`; false if there is none. */
+/* Removes the first word from `rest` and stores it in *out. Returns false if there is no
+ * word. */
 static bool next_word(ch_str *rest, ch_str *out)
 {
     const char *at = rest->data, *end = at + rest->size;
@@ -59,23 +69,23 @@ static bool next_word(ch_str *rest, ch_str *out)
 }
 
 typedef struct pair {
-    int64_t index; /* from 0 on */
+    int64_t index; /* counted from 0 */
     float   value;
 } pair;
 
 static ch_status fail_pair(ch_str word)
 {
-    return ch__fail(CH_DATA_LOSS, "%s is no index:value", ch__show(word).text);
+    return ch__fail(CH_DATA_LOSS, "%s is not index:value", ch__show(word).text);
 }
 
 static ch_status fail_index(const ch_libsvm *o, int64_t index)
 {
     if (o->n_features == 0)
-        return ch__fail(CH_DATA_LOSS, "index %" PRId64 " is before the first, which is %d",
-                        index, !o->from_zero);
+        return ch__fail(CH_DATA_LOSS, "index %" PRId64 " is below the first index, %d", index,
+                        !o->from_zero);
     return ch__fail(CH_DATA_LOSS,
-                    "index %" PRId64 " is none of the %" PRId64
-                    " features, which begin with %d",
+                    "index %" PRId64 " is out of range: there are %" PRId64
+                    " features, and the first index is %d",
                     index, o->n_features, !o->from_zero);
 }
 
@@ -96,20 +106,21 @@ static ch_status read_pair(const ch_libsvm *o, ch_str word, pair *out)
     return CH_OK;
 }
 
-/* The next pair; *there is false behind the last. The number of a query is passed over. */
-static ch_status next_pair(const ch_libsvm *o, ch_str *rest, pair *out, bool *there)
+/* Parses the next pair of `rest`. *found is false if there are no more. Skips query numbers. */
+static ch_status next_pair(const ch_libsvm *o, ch_str *rest, pair *out, bool *found)
 {
     ch_str word;
 
     do
-        *there = next_word(rest, &word);
-    while (*there && word.size >= 4 && memcmp(word.data, "qid:", 4) == 0);
-    return *there ? read_pair(o, word, out) : CH_OK;
+        *found = next_word(rest, &word);
+    while (*found && word.size >= 4 && memcmp(word.data, "qid:", 4) == 0);
+    return *found ? read_pair(o, word, out) : CH_OK;
 }
 
 /* ---- indices that do not rise ---- */
 
-/* Sorts in place, in n log n steps whatever the order was: a heap whose largest goes last. */
+/* Sorts in place (heapsort). It takes O(n log n) steps for every order, so that a hostile line
+ * cannot make it slow. */
 static void sort(int64_t *x, size_t n)
 {
     for (size_t built = n / 2, end = n; end > 1;) {
@@ -133,17 +144,17 @@ static void sort(int64_t *x, size_t n)
     }
 }
 
-/* Fails if an index is there twice: `pairs` has n of them. Called for lines whose indices do not
- * rise, which few files have. */
+/* Returns DATA_LOSS if an index occurs twice. `pairs` has `n` valid pairs. Called only for
+ * lines whose indices do not rise, which are rare. */
 static ch_status check_twice(const ch_libsvm *o, ch_str pairs, size_t n)
 {
     int64_t  *index = ch__malloc(n * sizeof(*index));
-    ch_status rc = index == NULL ? ch__fail_memory("line of libsvm") : CH_OK;
-    bool      there;
+    ch_status rc = index == NULL ? ch__fail_memory("libsvm: line") : CH_OK;
+    bool      found;
     pair      p = {0};
 
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
-        rc = next_pair(o, &pairs, &p, &there);
+        rc = next_pair(o, &pairs, &p, &found);
         if (rc == CH_OK)
             index[i] = p.index;
     }
@@ -151,7 +162,7 @@ static ch_status check_twice(const ch_libsvm *o, ch_str pairs, size_t n)
         sort(index, n);
     for (size_t i = 1; i < n && rc == CH_OK; i++)
         if (index[i] == index[i - 1])
-            rc = ch__fail(CH_DATA_LOSS, "index %" PRId64 " is there twice",
+            rc = ch__fail(CH_DATA_LOSS, "index %" PRId64 " occurs twice",
                           index[i] + !o->from_zero);
     ch__free(index);
     return rc;
@@ -159,27 +170,27 @@ static ch_status check_twice(const ch_libsvm *o, ch_str pairs, size_t n)
 
 /* ---- elements ---- */
 
-/* Where the parts of the element in the making are. */
+/* Pointers to the parts' data in the element that is being filled. */
 typedef struct parts {
-    float   *x; /* dense */
-    int64_t *ids;
-    float   *values;
+    float   *x;      /* dense elements */
+    int64_t *ids;    /* sparse elements */
+    float   *values; /* sparse elements */
 } parts;
 
-/* Reads all pairs; *n is how many there were. */
+/* Parses all pairs into `to`. *n becomes their number. */
 static ch_status fill(const ch_libsvm *o, ch_str pairs, const parts *to, size_t *n)
 {
     ch_str    rest = pairs;
     int64_t   last = -1;
-    bool      rises = true, there = true;
+    bool      rises = true, found = true;
     ch_status rc;
     pair      p;
 
     for (*n = 0;; ++*n) {
-        rc = next_pair(o, &rest, &p, &there);
+        rc = next_pair(o, &rest, &p, &found);
         if (rc != CH_OK)
             return rc;
-        if (!there)
+        if (!found)
             return rises ? CH_OK : check_twice(o, pairs, *n);
         rises &= p.index > last;
         last = p.index;
@@ -201,7 +212,9 @@ static size_t count_colons(ch_str s)
     return n;
 }
 
-/* The room is for the label, and then for x, or for as many ids and values as there are colons. */
+/* Creates the element. Its room holds the label (padded to 16 bytes) and then x, or the ids
+ * followed by the values. Each pair has a colon, so the number of colons bounds the number of
+ * ids. */
 static ch_status make_element(const ch_libsvm *o, float label, ch_str pairs, ch_element **out)
 {
     size_t      most = o->sparse ? count_colons(pairs) : (size_t)o->n_features;
@@ -210,7 +223,7 @@ static ch_status make_element(const ch_libsvm *o, float label, ch_str pairs, ch_
     size_t      n = 0;
 
     if (e == NULL)
-        return ch__fail_memory("line of libsvm");
+        return ch__fail_memory("libsvm: line");
     float *y = e->room;
     parts  to = {.x = y + 4, .ids = (int64_t *)e->room + 2, .values = y + 4 + 2 * most};
     *y = label;
@@ -250,6 +263,6 @@ ch_status ch__libsvm_parse(const ch_libsvm *o, ch_str line, ch_element **out)
         return CH_OK;
     }
     if (ch__number_parse(CH_F32, label, &y) != CH_PARSED)
-        return ch__fail(CH_DATA_LOSS, "the label %s is no number", ch__show(label).text);
+        return ch__fail(CH_DATA_LOSS, "the label %s is not a number", ch__show(label).text);
     return make_element(o, y, line, out);
 }

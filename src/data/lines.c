@@ -1,4 +1,4 @@
-/* data/lines.c -- the lines of a file.   SPDX-License-Identifier: Apache-2.0 */
+/* data/lines.c -- reads the lines of a file.   SPDX-License-Identifier: Apache-2.0 */
 #include "data/lines.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
         if (r->left > seen)
             end = memchr(r->at + seen, '\n', r->left - seen);
         seen = r->left;
-        if (end != NULL || seen > (size_t)max_bytes + 1) /* it may end in \r\n */
+        if (end != NULL || seen > (size_t)max_bytes + 1) /* the line may end in \r\n */
             break;
         ch_status rc = ch__reader_fill(r, seen + 1);
         if (rc != CH_OK)
@@ -29,8 +29,8 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
     }
     size -= end != NULL && size > 0 && end[-1] == '\r';
     if (size > (size_t)max_bytes)
-        return ch__fail_limit("%s: the line at byte %lld has more than the %lld bytes of "
-                              "max_record_bytes",
+        return ch__fail_limit("%s: the line at byte %lld is longer than max_record_bytes, "
+                              "%lld bytes",
                               ch__reader_path(r), (long long)ch__reader_offset(r),
                               (long long)max_bytes);
     *out = (ch_str){r->at, size};

@@ -1,4 +1,4 @@
-/* data/lines.h -- the lines of a file, where they were read to.
+/* data/lines.h -- reads the lines of a file without copying them.
  *
  *     while ((rc = ch__line_next(r, max_bytes, &line)) == CH_OK && line.data != NULL)
  *         ...
@@ -9,12 +9,14 @@
 
 #include "file/reader.h"
 
-/* The next line without its end, which is \n or \r\n, or the file's; in the reader's block. NULL:
- * the file has ended. RESOURCE_EXHAUSTED if it has more than `max_bytes`, with the reader in front
- * of it. */
+/* Reads the next line. *out is the line without its end (\n, \r\n or the end of the file). Its
+ * bytes are in the reader's block and stay valid until the reader needs another block.
+ * out->data is NULL if the file has ended. Returns RESOURCE_EXHAUSTED if the line has more than
+ * `max_bytes` bytes; the reader then stays at the beginning of the line. */
 CH_MUST_CHECK ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out);
-/* Passes over what is left of a line, whatever its size, without holding it. Where it has not ended after
- * `most` bytes, or a block more, *has_end is false, and the next call goes on. */
+/* Skips the rest of a line of any size, in constant memory. Stops after the block in which the
+ * count of skipped bytes reaches `most`. *has_end is false if the line has not ended there; the
+ * next call then continues to skip it. */
 CH_MUST_CHECK ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end);
 
 #endif

@@ -1,7 +1,16 @@
-/* data/map.c -- stages that do something with each element: map, filter, take_while, select.
+/* data/map.c -- the stages that call a function for each element: map, filter, take_while.
  *
- * What is done is a recorded step or a C function of the program's; each element is by itself, so
- * threads share them (data/workqueue.h).
+ * The function is a recorded step (data/call.h) or a C function of the program. Elements do not
+ * depend on each other, so each stage has a workqueue (data/workqueue.h) and calls the function
+ * in worker threads. The cursors of all three stages are a `mapping`.
+ *
+ * Invariants:
+ *   1. A step may run in any number of threads. A C function is called by one thread at a time
+ *      (ch_call_lock), unless it is for map and ch_map_options.parallel is above 1.
+ *   2. An element for which the function fails is replaced by the error. The elements after it
+ *      keep their numbers.
+ *   3. When the iterator is being freed, jobs stop between two elements and do not call the
+ *      function again.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -13,7 +22,7 @@
 
 typedef struct mapping {
     ch_cursor  base;
-    ch_caller *caller; /* of a step; NULL: a C function */
+    ch_caller *caller; /* runs the recorded step; NULL: the stage calls a C function */
 } mapping;
 
 static ch_status open_workqueue(ch_cursor *c, const ch_workqueue_ops *ops,
@@ -32,42 +41,46 @@ static void map_close(ch_cursor *c)
     ch__caller_free(((mapping *)c)->caller);
 }
 
-/* Which element it was, for those who look for it. */
-static ch_status at_element(ch_status rc, const ch_cursor *c, int64_t place)
+/* Adds the stage and the number of the element to the error message. Returns `rc`. */
+static ch_status at_element(ch_status rc, const ch_cursor *c, int64_t number)
 {
-    return ch__fail_at(rc, "%s, element %lld", c->stage->name, (long long)place);
+    return ch__fail_at(rc, "%s, element %lld", c->stage->name, (long long)number);
 }
 
-/* Nobody takes what is made now, and somebody waits: a call may take long. */
-static bool is_let_go(const ch_cursor *c)
+/* Returns true if the iterator is being freed. Results are not needed then, and the freeing
+ * thread waits for the jobs to end. */
+static bool is_cancelled(const ch_cursor *c)
 {
     return atomic_load_explicit(&c->it->stops, memory_order_relaxed);
 }
 
 /* ---- map ---- */
 
-/* A C function that did not ask for more is called by one thread at a time. */
-static bool takes_turns(const ch_dataset *d)
+/* Returns true if the stage's function must be called by one thread at a time: a C function of
+ * filter or take_while always, a C function of map unless ch_map_options.parallel is above
+ * 1. */
+static bool is_serial(const ch_dataset *d)
 {
     return d->call.filter != NULL ||
            (d->call.map != NULL && CH_ATTRS_OF(d, Cohort__Map)->parallel <= 1);
 }
 
-/* CANCELLED: nobody wants the result any more; there is no turn to end. */
-static ch_status begin_turn(const ch_cursor *c)
+/* Locks the C function if it is serial. Returns CANCELLED, without the lock, if the iterator is
+ * being freed. After CH_OK the caller must call unlock_call. */
+static ch_status lock_call(const ch_cursor *c)
 {
-    if (!takes_turns(c->dataset))
+    if (!is_serial(c->dataset))
         return CH_OK;
     pthread_mutex_lock(&c->dataset->call.turn->lock);
-    if (!is_let_go(c))
+    if (!is_cancelled(c))
         return CH_OK;
     pthread_mutex_unlock(&c->dataset->call.turn->lock);
-    return ch__fail(CH_CANCELLED, "the iterator was let go");
+    return ch__fail(CH_CANCELLED, "the iterator was freed");
 }
 
-static void end_turn(const ch_cursor *c)
+static void unlock_call(const ch_cursor *c)
 {
-    if (takes_turns(c->dataset))
+    if (is_serial(c->dataset))
         pthread_mutex_unlock(&c->dataset->call.turn->lock);
 }
 
@@ -77,7 +90,8 @@ static ch_status map_infer(ch_dataset *d)
     ch_status          rc = CH_OK;
 
     if (a->parallel < 0 || a->parallel > 1024)
-        return ch__dataset_fail(d, "%d calls at the same time, want 0 to 1024", a->parallel);
+        return ch__dataset_fail(d, "parallel is out of range (got %d, want 0 to 1024)",
+                                a->parallel);
     if (d->call.map != NULL) {
         rc = ch__dataset_warn_once(d, a->gives);
     } else {
@@ -94,22 +108,24 @@ static ch_status map_infer(ch_dataset *d)
     return rc;
 }
 
-/* By a C function: as a tuple and back. */
+/* Calls the C function: converts the element to a tuple, and the result back to an element.
+ * Takes over `e`. */
 static ch_status map_call(ch_cursor *c, ch_element *e, ch_element **out)
 {
     const ch_data_call *call = &c->dataset->call;
     ch_tuple           *in = NULL, *given = NULL;
     ch_status           rc = ch__element_to_tuple(e, c->dataset->in[0]->spec, &in);
 
-    if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
+    if (rc == CH_OK && (rc = lock_call(c)) == CH_OK) {
         uint64_t mark = ch__fail_mark();
 
         rc = ch__fail_since(mark, call->map(call->arg, in, &given));
-        end_turn(c);
+        unlock_call(c);
     }
     ch_tuple_unref(in);
     if (rc == CH_OK && given == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
+        rc =
+            ch__fail(CH_INVALID_ARGUMENT, "the function returned CH_OK and no tuple; set *out");
     if (rc == CH_OK)
         rc = ch__element_of_tuple(given, out);
     ch_tuple_unref(given);
@@ -118,32 +134,33 @@ static ch_status map_call(ch_cursor *c, ch_element *e, ch_element **out)
     return rc;
 }
 
-static ch_status map_one(ch_cursor *c, int64_t place, ch_element *e, ch_element **out)
+/* Maps an element; takes over `e`. `number` is its index in this pass. */
+static ch_status map_one(ch_cursor *c, int64_t number, ch_element *e, ch_element **out)
 {
     mapping  *m = (mapping *)c;
     ch_status rc;
 
     if (m->caller == NULL)
         return map_call(c, e, out);
-    rc = ch__caller_run(m->caller, c, place, e, out);
+    rc = ch__caller_run(m->caller, c, number, e, out);
     ch__element_free(e);
     return rc;
 }
 
-static void map_make(ch_cursor *c, ch_data_job *i)
+static void map_make(ch_cursor *c, ch_data_job *job)
 {
-    for (int k = 0; k < i->n && !is_let_go(c); k++) {
-        ch_element *e = i->slot[k].element, *out = NULL;
+    for (int k = 0; k < job->n && !is_cancelled(c); k++) {
+        ch_element *e = job->slot[k].element, *out = NULL;
         ch_status   rc;
 
         if (e == NULL)
             continue;
-        i->slot[k].element = NULL;
-        rc = map_one(c, i->first + k, e, &out);
+        job->slot[k].element = NULL;
+        rc = map_one(c, job->first + k, e, &out);
         if (rc == CH_OK)
-            i->slot[k].element = out;
+            job->slot[k].element = out;
         else
-            ch__job_result_fail(&i->slot[k], at_element(rc, c, i->first + k));
+            ch__job_result_fail(&job->slot[k], at_element(rc, c, job->first + k));
     }
 }
 
@@ -151,7 +168,7 @@ static ch_status map_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, map_make};
     const Cohort__Map            *a = CH_ATTRS(c, Cohort__Map);
-    ch_workqueue_options          opt = {.at_once = takes_turns(c->dataset) ? 1 : a->parallel,
+    ch_workqueue_options          opt = {.at_once = is_serial(c->dataset) ? 1 : a->parallel,
                                          .unordered = a->unordered != 0 || c->it->unordered};
 
     return open_workqueue(c, &ops, &opt);
@@ -187,7 +204,8 @@ static Cohort__Map map_attrs(const ch_map_options *opt)
     return a;
 }
 
-/* A stage of one input with a recorded step. */
+/* Creates a stage with one input and a recorded step. Takes over `d`. Returns NULL on an
+ * error. */
 static ch_dataset *of_step(const ch_stage *stage, const ProtobufCMessage *attrs, ch_dataset *d,
                            ch_step_fn step, void *arg)
 {
@@ -201,9 +219,10 @@ static ch_dataset *of_step(const ch_stage *stage, const ProtobufCMessage *attrs,
                            &(ch_dataset_make){.attrs = attrs, .n_in = 1, .in = &d, .graph = g});
 }
 
+/* Fails because the function is NULL. Takes over `d`. */
 static ch_dataset *no_function(const ch_stage *stage, ch_dataset *d)
 {
-    (void)ch__fail(CH_INVALID_ARGUMENT, "%s: no function", stage->name);
+    (void)ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", stage->name);
     ch_dataset_unref(d);
     return NULL;
 }
@@ -247,11 +266,12 @@ static ch_status filter_infer(ch_dataset *d)
     if (rc == CH_OK &&
         (d->graph->n_outputs != 1 || d->graph->output[0].node->dtype != CH_BOOL ||
          d->graph->output[0].node->dims.rank != 0))
-        rc = ch__dataset_fail(d, "its step should have one output, a bool scalar");
+        rc = ch__dataset_fail(d, "the step must have exactly one output, a bool scalar");
     return rc;
 }
 
-static ch_status ask_call(ch_cursor *c, const ch_element *e, bool *keep)
+/* Calls the C function on a shared copy of the element. */
+static ch_status call_filter(ch_cursor *c, const ch_element *e, bool *keep)
 {
     const ch_data_call *call = &c->dataset->call;
     ch_element         *shared = NULL;
@@ -260,50 +280,52 @@ static ch_status ask_call(ch_cursor *c, const ch_element *e, bool *keep)
 
     if (rc == CH_OK)
         rc = ch__element_to_tuple(shared, c->dataset->in[0]->spec, &in);
-    if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
+    if (rc == CH_OK && (rc = lock_call(c)) == CH_OK) {
         uint64_t mark = ch__fail_mark();
 
         rc = ch__fail_since(mark, call->filter(call->arg, in, keep));
-        end_turn(c);
+        unlock_call(c);
     }
     ch_tuple_unref(in);
     return rc;
 }
 
-static ch_status ask(ch_cursor *c, int64_t place, const ch_element *e, bool *keep)
+/* Calls the step or the C function. Sets *keep to its result. Borrows `e`. */
+static ch_status run_filter(ch_cursor *c, int64_t number, const ch_element *e, bool *keep)
 {
     mapping    *m = (mapping *)c;
-    ch_element *answer = NULL;
+    ch_element *result = NULL;
     ch_status   rc;
 
     if (m->caller == NULL)
-        return ask_call(c, e, keep);
-    rc = ch__caller_run(m->caller, c, place, e, &answer);
+        return call_filter(c, e, keep);
+    rc = ch__caller_run(m->caller, c, number, e, &result);
     if (rc == CH_OK)
-        *keep = *(const bool *)answer->part[0].data;
-    ch__element_free(answer);
+        *keep = *(const bool *)result->part[0].data;
+    ch__element_free(result);
     return rc;
 }
 
-/* What is in the slot stays there, be it an error. */
-static bool keeps(ch_cursor *c, ch_data_job *i, int k)
+/* Returns true if result k of the job stays: the function returned true, the function failed
+ * and the result is now the error, or the result was an error already. */
+static bool keeps(ch_cursor *c, ch_data_job *job, int k)
 {
     bool      keep = true;
     ch_status rc = CH_OK;
 
-    if (i->slot[k].element != NULL)
-        rc = ask(c, i->first + k, i->slot[k].element, &keep);
+    if (job->slot[k].element != NULL)
+        rc = run_filter(c, job->first + k, job->slot[k].element, &keep);
     if (rc != CH_OK)
-        ch__job_result_fail(&i->slot[k], at_element(rc, c, i->first + k));
+        ch__job_result_fail(&job->slot[k], at_element(rc, c, job->first + k));
     return rc != CH_OK || keep;
 }
 
-static void filter_make(ch_cursor *c, ch_data_job *i)
+static void filter_make(ch_cursor *c, ch_data_job *job)
 {
-    for (int k = 0; k < i->n && !is_let_go(c); k++)
-        if (!keeps(c, i, k))
-            ch__job_result_drop(&i->slot[k]);
-    ch__data_job_close_gaps(i);
+    for (int k = 0; k < job->n && !is_cancelled(c); k++)
+        if (!keeps(c, job, k))
+            ch__job_result_drop(&job->slot[k]);
+    ch__data_job_close_gaps(job);
 }
 
 static ch_status filter_open(ch_cursor *c)
@@ -327,16 +349,17 @@ const ch_stage ch__stage_filter = {
     .close = map_close,
 };
 
-/* What was pulled behind the end is passed over with it. */
-static void take_while_make(ch_cursor *c, ch_data_job *i)
+/* Ends the job at the first element for which the function is false. is_last ends the stage
+ * there; results of later jobs do not count. */
+static void take_while_make(ch_cursor *c, ch_data_job *job)
 {
-    for (int k = 0; k < i->n && !is_let_go(c); k++) {
-        if (keeps(c, i, k))
+    for (int k = 0; k < job->n && !is_cancelled(c); k++) {
+        if (keeps(c, job, k))
             continue;
-        for (int rest = k; rest < i->n; rest++)
-            ch__job_result_drop(&i->slot[rest]);
-        i->n = k;
-        i->is_last = true;
+        for (int rest = k; rest < job->n; rest++)
+            ch__job_result_drop(&job->slot[rest]);
+        job->n = k;
+        job->is_last = true;
     }
 }
 

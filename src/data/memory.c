@@ -1,5 +1,17 @@
 /* data/memory.c -- sources in memory: tensors, their rows, ranges of numbers, generators.
  *
+ * The stages `tensors`, `slices` and `range` have a `counting` cursor: its position is a
+ * number, and element i can be computed from i alone. The elements of `tensors` and `slices`
+ * reference the tensors' memory, so nothing is copied. The stage `generator` has a `generating`
+ * cursor, which calls C functions of the program.
+ *
+ * Invariants of generators:
+ *   1. With `make`, each cursor has its own state. Without it, `arg` is the only state. A
+ *      ch_call_lock then admits a single user: one cursor of one iterator, and the new cursor
+ *      at the same path that replaces it during a restore.
+ *   2. `make` and `drop` are called by one thread at a time. The other functions are called by
+ *      the thread that uses the cursor.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -7,10 +19,9 @@
 #include "base/mem.h"
 #include "data/iterator.h"
 
-/* A source that is somewhere between 0 and its number of elements. */
 typedef struct counting {
     ch_cursor base;
-    int64_t   at;
+    int64_t   at; /* number of the next element; the cardinality at the end */
 } counting;
 
 static ch_status counting_rewind(ch_cursor *c)
@@ -32,14 +43,16 @@ static ch_status counting_load(ch_cursor *c, ch_loader *l)
 
 /* ---- tensors ---- */
 
-/* Contiguous, so that a row is a range of bytes. */
+/* Creates a tuple of the tensors. Tensors that are not contiguous are copied, so that a row is
+ * a range of bytes. */
 static ch_status tuple_of(int n, ch_tensor *const *t, const char *const *name, ch_tuple **out)
 {
     ch_value **value = ch__calloc((size_t)(n > 0 ? n : 0) + 1, sizeof(ch_value *));
     ch_status  rc = value == NULL ? ch__fail_memory("dataset") : CH_OK;
 
     if (rc == CH_OK && n <= 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "dataset: %d tensors, want at least one", n);
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "dataset: tensors: wrong number (got %d, want at least 1)", n);
     for (int i = 0; i < n && rc == CH_OK; i++) {
         ch_tensor *whole = NULL;
 
@@ -64,10 +77,12 @@ static ch_tensor *tensor_at(const ch_dataset *d, int i)
     return ch_value_at(ch_tuple_at(d->data, i), 0);
 }
 
+/* Sets the specs of the tensors or, with `rows`, of their rows. */
 static ch_status infer_tensors(ch_dataset *d, bool rows)
 {
     int       n = d->data != NULL ? ch_tuple_count(d->data) : 0;
-    ch_status rc = n == 0 ? ch__dataset_fail(d, "it has no data") : ch__dataset_parts(d, n);
+    ch_status rc = n == 0 ? ch__dataset_fail(d, "the description has no tensors")
+                          : ch__dataset_parts(d, n);
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
         const ch_tensor *t = tensor_at(d, i);
@@ -75,7 +90,7 @@ static ch_status infer_tensors(ch_dataset *d, bool rows)
 
         if (rows && (t->shape.rank == 0 || t->shape.dim[0] != tensor_at(d, 0)->shape.dim[0]))
             return ch__dataset_fail(
-                d, "tensor %d is %s: want axes, and as many rows as the first has, %s", i,
+                d, "tensor %d: wrong shape (got %s, want as many rows as tensor 0, %s)", i,
                 ch__label(t->dtype, t->shape).text,
                 ch__label(tensor_at(d, 0)->dtype, tensor_at(d, 0)->shape).text);
         if (rows)
@@ -97,7 +112,7 @@ static ch_status slices_infer(ch_dataset *d)
     return infer_tensors(d, true);
 }
 
-/* Row `at` of all tensors, or all of them. */
+/* Returns row `at` of the tensors (stage `slices`), or the whole tensors (stage `tensors`). */
 static ch_status tensors_next(ch_cursor *c, ch_element **out)
 {
     counting         *x = (counting *)c;
@@ -176,7 +191,7 @@ ch_dataset *ch_dataset_slices(int n, ch_tensor *const *t, const char *const *nam
 
 /* ---- ranges ---- */
 
-/* How many numbers from, from + step ... there are before `to`. */
+/* Computes how many of the numbers from, from + step, ... come before `to`. */
 static ch_status range_count(const ch_dataset *d, const Cohort__Range *a, int64_t *out)
 {
     int64_t span, step = a->step;
@@ -188,8 +203,8 @@ static ch_status range_count(const ch_dataset *d, const Cohort__Range *a, int64_
         return CH_OK;
     }
     if (__builtin_sub_overflow(a->to, a->from, &span) || step == INT64_MIN || span == INT64_MIN)
-        return ch__dataset_fail(d, "from %lld to %lld is too far", (long long)a->from,
-                                (long long)a->to);
+        return ch__dataset_fail(d, "the range from %lld to %lld is too large",
+                                (long long)a->from, (long long)a->to);
     span = span < 0 ? -span : span;
     step = step < 0 ? -step : step;
     *out = span / step + (span % step != 0);
@@ -244,28 +259,34 @@ ch_dataset *ch_dataset_range(int64_t from, int64_t to, int64_t step)
 
 typedef struct generating {
     ch_cursor base;
-    void     *state;
-    bool      is_made, is_user, has_ended;
+    void     *state; /* argument of the program's functions: the result of `make`, or `arg` */
+    /* is_made: `state` is valid, and `drop` must be called. is_user: the cursor is counted in
+     * n_users of the ch_call_lock. has_ended: `next` returned the end. */
+    bool is_made, is_user, has_ended;
 } generating;
 
 static ch_status generator_infer(ch_dataset *d)
 {
     if (d->call.generator.next == NULL)
-        return ch__dataset_fail(d, "it calls a C function, which this process does not have");
+        return ch__dataset_fail(d, "it calls a C function, which an encoded dataset does not "
+                                   "include; create the dataset "
+                                   "in this process");
     d->shares_state = d->call.make == NULL;
     return ch__dataset_warn_once(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
 }
 
-/* One state serves one cursor, and the one that takes its place in the same iterator. */
-static ch_status use_state(generating *g)
+/* Registers the cursor as a user of the only state. Returns FAILED_PRECONDITION if the state
+ * has another user. During a restore the old and the new cursor are both users: they have the
+ * same iterator and the same path. */
+static ch_status acquire_state(generating *g)
 {
     ch_cursor    *c = &g->base;
     ch_call_lock *t = c->dataset->call.turn;
-    bool          is_mine;
+    bool          same_iterator;
 
     pthread_mutex_lock(&t->lock);
-    is_mine = t->user == c->it;
-    g->is_user = t->n_users == 0 || (is_mine && t->path == c->path);
+    same_iterator = t->user == c->it;
+    g->is_user = t->n_users == 0 || (same_iterator && t->path == c->path);
     if (g->is_user) {
         t->user = c->it;
         t->path = c->path;
@@ -276,12 +297,12 @@ static ch_status use_state(generating *g)
         return CH_OK;
     return ch__fail(
         CH_FAILED_PRECONDITION,
-        "generator: it has no `make`, and so one state, which %s uses already; give "
-        "ch_dataset_generator a function `make` that makes a state for each",
-        is_mine ? "another stage of this dataset" : "another iterator");
+        "generator: it has no `make`, so there is a single state, and %s uses it already; give "
+        "ch_dataset_generator a function `make` that creates a state for each iterator",
+        same_iterator ? "another stage of this dataset" : "another iterator");
 }
 
-static void leave_state(generating *g)
+static void release_state(generating *g)
 {
     ch_call_lock *t = g->base.dataset->call.turn;
 
@@ -292,8 +313,9 @@ static void leave_state(generating *g)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* What a function of the program's returned: an error in its own words, or in those of the status. */
-static ch_status returned(const char *function, uint64_t mark, ch_status rc)
+/* Checks the status that a C function of the program returned. If the function set no message
+ * since `mark`, the message is that of the status. Adds the name of the function to it. */
+static ch_status check_returned(const char *function, uint64_t mark, ch_status rc)
 {
     rc = ch__fail_since(mark, rc);
     return rc == CH_OK ? rc : ch__fail_at(rc, "generator: `%s`", function);
@@ -307,16 +329,16 @@ static ch_status generator_open(ch_cursor *c)
     ch_status           rc = CH_OK;
 
     g->state = call->arg;
-    if (call->make != NULL) { /* bodies are opened by several threads */
+    if (call->make != NULL) { /* locked, because several threads open bodies */
         pthread_mutex_lock(&call->turn->lock);
-        rc = returned("make", mark, call->make(call->arg, &g->state));
+        rc = check_returned("make", mark, call->make(call->arg, &g->state));
         pthread_mutex_unlock(&call->turn->lock);
     } else {
-        rc = use_state(g);
+        rc = acquire_state(g);
     }
     g->is_made = rc == CH_OK;
     if (rc == CH_OK && call->make == NULL && call->generator.restart != NULL)
-        rc = returned("restart", mark, call->generator.restart(g->state));
+        rc = check_returned("restart", mark, call->generator.restart(g->state));
     return rc;
 }
 
@@ -354,68 +376,71 @@ static ch_status generator_rewind(ch_cursor *c)
 
     g->has_ended = false;
     if (call->generator.restart != NULL)
-        return returned("restart", mark, call->generator.restart(g->state));
-    return ch__fail(CH_UNIMPLEMENTED, "generator: it has no function `restart`, and so gives "
-                                      "its elements once");
+        return check_returned("restart", mark, call->generator.restart(g->state));
+    return ch__fail(CH_UNIMPLEMENTED, "generator: it has no function `restart`, so it can be "
+                                      "read only once");
 }
 
-static ch_status place_of(const generating *g, const ch_generator *call, ch_element **out)
+/* Calls the program's `save`. *out is the tensor that it returned, as an element. */
+static ch_status save_state(const generating *g, const ch_generator *call, ch_element **out)
 {
-    ch_tensor *place = NULL;
+    ch_tensor *position = NULL;
     ch_tuple  *t = NULL;
     uint64_t   mark = ch__fail_mark();
     ch_status  rc;
 
     if (call->save == NULL || call->restore == NULL)
-        return ch__fail(CH_UNIMPLEMENTED, "generator: its place cannot be saved: give it the "
-                                          "functions `save` and `restore`");
-    rc = returned("save", mark, call->save(g->state, &place));
-    if (rc == CH_OK && place == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "generator: its `save` gave no tensor");
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "generator: its position cannot be saved; give it the "
+                        "functions `save` and `restore`");
+    rc = check_returned("save", mark, call->save(g->state, &position));
+    if (rc == CH_OK && position == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "generator: `save` returned CH_OK and no tensor; set *out");
     if (rc == CH_OK)
-        rc = ch_tuple_of(1, &place, &t);
+        rc = ch_tuple_of(1, &position, &t);
     if (rc == CH_OK)
         rc = ch__element_of_tuple(t, out);
     ch_tuple_unref(t);
-    ch_tensor_unref(place);
+    ch_tensor_unref(position);
     return rc;
 }
 
 static void generator_save(ch_cursor *c, ch_saver *s)
 {
     generating *g = (generating *)c;
-    ch_element *place = NULL;
-    ch_status   rc = place_of(g, &c->dataset->call.generator, &place);
+    ch_element *position = NULL;
+    ch_status   rc = save_state(g, &c->dataset->call.generator, &position);
 
     ch__save_int(s, g->has_ended);
     if (rc != CH_OK)
         ch__save_fail(s, rc);
     else
-        ch__save_element(s, place);
-    ch__element_free(place);
+        ch__save_element(s, position);
+    ch__element_free(position);
 }
 
 static ch_status generator_load(ch_cursor *c, ch_loader *l)
 {
     generating         *g = (generating *)c;
     const ch_generator *call = &c->dataset->call.generator;
-    ch_element         *place;
+    ch_element         *position;
     ch_tuple           *t = NULL;
     uint64_t            mark = ch__fail_mark();
     ch_status           rc;
 
     g->has_ended = ch__load_int(l, 0, 1) != 0;
-    place = ch__load_element(l, NULL);
+    position = ch__load_element(l, NULL);
     if (ch__load_fails(l))
         return ch__load_status(l);
-    if (call->restore == NULL || place->n != 1) {
-        ch__element_free(place);
+    if (call->restore == NULL || position->n != 1) {
+        ch__element_free(position);
         return ch__fail(CH_UNIMPLEMENTED, "generator: it has no function `restore`");
     }
-    rc = ch__element_to_tuple(place, NULL, &t);
+    rc = ch__element_to_tuple(position, NULL, &t);
     if (rc == CH_OK)
-        rc = returned("restore", mark,
-                      call->restore(g->state, ch_value_at(ch_tuple_at(t, 0), 0)));
+        rc = check_returned("restore", mark,
+                            call->restore(g->state, ch_value_at(ch_tuple_at(t, 0), 0)));
     ch_tuple_unref(t);
     return rc;
 }
@@ -430,7 +455,7 @@ static void generator_close(ch_cursor *c)
         call->drop(g->state);
         pthread_mutex_unlock(&call->turn->lock);
     }
-    leave_state(g);
+    release_state(g);
 }
 
 const ch_stage ch__stage_generator = {
@@ -452,19 +477,19 @@ ch_dataset *ch_dataset_generator(const ch_generator *g,
                                  void (*drop)(void *state), void *arg)
 {
     ch_data_call         call = {.make = make, .drop = drop, .arg = arg};
-    Cohort__ElementSpec *told = NULL;
+    Cohort__ElementSpec *spec = NULL;
     ch_arena             a = {0};
     ch_dataset          *d = NULL;
 
     if (g == NULL || g->next == NULL) {
-        (void)ch__fail(CH_INVALID_ARGUMENT, "generator: it has no function `next`");
+        (void)ch__fail(CH_INVALID_ARGUMENT, "generator: the function `next` is NULL");
         return NULL;
     }
     call.generator = *g;
-    call.generator.spec = NULL; /* it is copied into the description */
-    if (ch__spec_encode(&a, g->n_spec, g->spec, &told) == CH_OK)
+    call.generator.spec = NULL; /* the description has a copy */
+    if (ch__spec_encode(&a, g->n_spec, g->spec, &spec) == CH_OK)
         d = ch__dataset_new(&ch__stage_generator,
-                            &(ch_dataset_make){.attrs = &told->base, .call = &call});
+                            &(ch_dataset_make){.attrs = &spec->base, .call = &call});
     ch__arena_drop(&a);
     return d;
 }

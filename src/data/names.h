@@ -1,6 +1,6 @@
-/* data/names.h -- names that are looked for among the names of a file: which of them is it?
+/* data/names.h -- a hash table from names to indices, for the columns and features of a file.
  *
- * Made once, then only read: any number of threads may look.
+ * The table is built once and then only read, so any number of threads may search it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_NAMES_H
@@ -9,27 +9,29 @@
 #include "base/mem.h"
 
 typedef struct ch_name {
-    const char *text; /* NULL: this index has none */
-    size_t      bytes;
-    uint64_t    hash;
+    const char *text;  /* NULL: this index has no name */
+    size_t      bytes; /* length of the text */
+    uint64_t    hash;  /* ch__name_hash of the text */
 } ch_name;
 
-/* Where names are by their hashes: 1 + index at hash & mask, or in the places behind it; 0 is
- * nowhere. More than half of the places are 0. */
+/* An open-addressing hash table with linear probing. More than half of the buckets are empty,
+ * so a search ends soon. */
 typedef struct ch_names {
-    int      n;
-    ch_name *name;
-    int     *place;
-    uint64_t mask;
-    size_t   longest; /* bytes */
+    int      n;       /* indices */
+    ch_name *name;    /* n, by index */
+    int     *bucket;  /* mask + 1: 1 + index of the name; 0: empty */
+    uint64_t mask;    /* number of buckets - 1; the number is a power of two */
+    size_t   longest; /* length of the longest name, in bytes */
 } ch_names;
 
-/* Room for n names, none of them there yet, in the arena. False: no memory. */
+/* Initialises a table for `n` indices without names. Its memory belongs to the arena. Returns
+ * false if memory is exhausted. */
 bool ch__names_new(int n, ch_arena *arena, ch_names *out);
-/* Gives the index a name, which is copied, and which none has yet. False: no memory. */
+/* Sets the name of an index. The text is copied; no other index may have the same name. Must be
+ * called at most once for each index. Returns false if memory is exhausted. */
 bool ch__names_put(ch_names *s, ch_arena *arena, int index, const char *text);
 
-/* A name is a few words of eight bytes: each takes one multiplication. */
+/* Hashes eight bytes at a time, with a multiplication each, because names are short. */
 static inline uint64_t ch__name_hash(const void *name, size_t bytes)
 {
     const uint8_t *at = name;
@@ -46,14 +48,14 @@ static inline uint64_t ch__name_hash(const void *name, size_t bytes)
     return h ^ h >> 32;
 }
 
-/* The index of this name; -1: none has it. */
+/* Returns the index of this name, or -1 if no index has it. */
 static inline int ch__names_find(const ch_names *s, const void *text, size_t bytes)
 {
     if (bytes > s->longest)
         return -1;
     uint64_t hash = ch__name_hash(text, bytes), i = hash;
-    for (; s->place[i & s->mask] != 0; i++) {
-        int            index = s->place[i & s->mask] - 1;
+    for (; s->bucket[i & s->mask] != 0; i++) {
+        int            index = s->bucket[i & s->mask] - 1;
         const ch_name *x = &s->name[index];
 
         if (x->hash == hash && x->bytes == bytes && __builtin_memcmp(x->text, text, bytes) == 0)

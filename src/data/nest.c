@@ -1,7 +1,19 @@
-/* data/nest.c -- a dataset for each element: flat_map, interleave, window.
+/* data/nest.c -- the stages that run a dataset for each element: flat_map, interleave, window.
  *
- * The body is a description, recorded once by calling the program's function with a stand-in for
- * the element. Running it opens a cursor for each element (ch__body_open).
+ * The dataset that is run for each element is called the body. It is described once: the
+ * program's function is called with a placeholder, a dataset of the stage `element`, and
+ * returns the body. At run time the stage opens a cursor of the body for each element or window
+ * (ch__body_open). The placeholder then returns that element, or the elements of that window.
+ *
+ * Cursors: `flattening` has at most one open body, `interleaving` has up to `cycle` of them,
+ * and `windowing` has at most one and keeps the elements that later windows share.
+ *
+ * Invariants:
+ *   1. Bodies are numbered in the order in which they are opened in a pass (n_opened). Random
+ *      numbers in a body depend on its number, so the numbers are part of the position.
+ *   2. A position holds the open bodies with the elements they were opened with.
+ *   3. A body must not contain a generator without `make`, because all bodies would share its
+ *      state.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -11,10 +23,11 @@
 #include "data/iterator.h"
 #include "data/stages.h"
 
-/* ---- recording ---- */
+/* ---- describing the body ---- */
 
-/* A stand-in for elements of `d`. */
-static ch_dataset *stand_in(const ch_dataset *d, bool many)
+/* Creates the placeholder for elements of `d`. `many`: it stands for any number of elements;
+ * else for a single element. */
+static ch_dataset *placeholder(const ch_dataset *d, bool many)
 {
     Cohort__ElementSpec *a = NULL;
     ch_arena             arena = {0};
@@ -29,7 +42,8 @@ static ch_dataset *stand_in(const ch_dataset *d, bool many)
     return e;
 }
 
-/* A stage of one input and a body. Takes `d` over. */
+/* Creates a stage with one input and the body that `fn` returns. Takes over `d`. `many` as in
+ * placeholder. Returns NULL on an error. */
 static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attrs,
                              ch_dataset *d, ch_dataset_fn fn, void *arg, bool many)
 {
@@ -38,17 +52,18 @@ static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attr
 
     if (d == NULL || fn == NULL) {
         if (d != NULL)
-            (void)ch__fail(CH_INVALID_ARGUMENT, "%s: no function", stage->name);
+            (void)ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", stage->name);
         ch_dataset_unref(d);
         return NULL;
     }
-    m.element = stand_in(d, many);
+    m.element = placeholder(d, many);
     mark = ch__fail_mark();
     if (m.element != NULL)
         m.body = fn(ch_dataset_ref(m.element), arg);
     if (m.body == NULL) {
         if (m.element != NULL && mark == ch__fail_mark())
-            (void)ch__fail(CH_INVALID_ARGUMENT, "it gave none, and said nothing (ch_fail)");
+            (void)ch__fail(CH_INVALID_ARGUMENT,
+                           "it returned NULL and set no error; report the error with ch_fail");
         (void)ch__fail_still("%s: the function's dataset", stage->name);
         ch_dataset_unref(m.element);
         ch_dataset_unref(d);
@@ -57,6 +72,7 @@ static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attr
     return ch__dataset_new(stage, &m);
 }
 
+/* Checks that the body accepts the elements of the input, and sets the specs of the body. */
 static ch_status infer_body(ch_dataset *d)
 {
     ch_status rc;
@@ -65,15 +81,16 @@ static ch_status infer_body(ch_dataset *d)
         return ch__dataset_fail(d, "it has no body");
     if (d->body->shares_state)
         return ch__dataset_fail(d,
-                                "its body has a generator without `make`, whose one state all "
-                                "bodies would use; give it `make`");
+                                "its body has a generator without `make`, so all bodies would "
+                                "share its state; give ch_dataset_generator a function `make`");
     if (d->element->n_parts != d->in[0]->n_parts)
-        return ch__dataset_fail(d, "its body takes elements of %d components, and gets %d",
+        return ch__dataset_fail(d, "its body takes elements of %d components, the input has %d",
                                 d->element->n_parts, d->in[0]->n_parts);
     for (int i = 0; i < d->element->n_parts; i++)
         if (d->element->spec[i].dtype != d->in[0]->spec[i].dtype ||
             !ch_shape_equal(d->element->spec[i].shape, d->in[0]->spec[i].shape))
-            return ch__dataset_fail(d, "component %d is not what its body takes", i);
+            return ch__dataset_fail(
+                d, "component %d: its dtype or shape is not the one that the body takes", i);
     rc = ch__dataset_like(d, d->body);
     d->cardinality = d->in[0]->cardinality == 0 ? 0 : CH_UNKNOWN;
     return rc;
@@ -83,8 +100,8 @@ static ch_status infer_body(ch_dataset *d)
 
 typedef struct flattening {
     ch_cursor  base;
-    ch_cursor *body;     /* of the element at hand; NULL: none */
-    int64_t    n_opened; /* bodies of this pass */
+    ch_cursor *body;     /* of the current element; owned; NULL: none is open */
+    int64_t    n_opened; /* bodies opened in this pass */
 } flattening;
 
 static void flat_drop(ch_cursor *c)
@@ -95,7 +112,7 @@ static void flat_drop(ch_cursor *c)
     x->body = NULL;
 }
 
-/* The body of the next element; x->body stays NULL at the end. */
+/* Opens the body of the next element. x->body stays NULL if the input has ended. */
 static ch_status flat_advance(flattening *x)
 {
     ch_element *e = NULL;
@@ -173,22 +190,22 @@ ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *arg)
 
 /* ---- interleave ----
  *
- * `cycle` bodies are open; `block` elements are taken from each in turn, and one that has ended
- * makes room for the next element's. The bodies work ahead by themselves (their frames have
- * belts), so that several files are read at the same time, and what comes out does not depend on
- * who was first.
+ * Up to `cycle` bodies are open, each in an entry of `body`. The stage returns `block` elements
+ * of each body in turn. When a body ends, the body of the next input element replaces it. Each
+ * body has a workqueue that prefetches, so several files are read at the same time; the order
+ * of the elements does not depend on which body is ready first.
  *
- * Unordered, the turn goes to whoever has something, and all places are filled before anything is
- * taken. */
+ * If the stage is unordered, all free entries are filled first, and the turn goes to a body
+ * that has a result ready. */
 
 typedef struct interleaving {
     ch_cursor   base;
-    int         cycle;
-    ch_cursor **body;      /* cycle; NULL: that place is free */
-    int         at;        /* whose turn it is */
-    int64_t     taken;     /* by whose turn it is */
-    int64_t     n_opened;  /* bodies of this pass */
-    bool        has_ended; /* the input */
+    int         cycle;     /* entries of `body` */
+    ch_cursor **body;      /* owned; NULL: the entry is free */
+    int         at;        /* index of the body that has the turn */
+    int64_t     n_block;   /* elements returned in this turn */
+    int64_t     n_opened;  /* bodies opened in this pass */
+    bool        has_ended; /* the input has ended */
     bool        is_unordered;
 } interleaving;
 
@@ -197,8 +214,7 @@ static ch_status interleave_infer(ch_dataset *d)
     const Cohort__Interleave *a = CH_ATTRS_OF(d, Cohort__Interleave);
 
     if (a->cycle < 0 || a->cycle > 1024 || a->block < 0)
-        return ch__dataset_fail(d,
-                                "a cycle of %d, want 0 to 1024; blocks of %d, want 0 or more",
+        return ch__dataset_fail(d, "cycle is %d, want 0 to 1024; block is %d, want 0 or more",
                                 a->cycle, a->block);
     return infer_body(d);
 }
@@ -208,19 +224,21 @@ static ch_status interleave_open(ch_cursor *c)
     const Cohort__Interleave *a = CH_ATTRS(c, Cohort__Interleave);
     interleaving             *x = (interleaving *)c;
 
-    /* The same on every machine: the order depends on it. */
+    /* The default must be the same on every machine, because the order depends on it. */
     x->cycle = a->cycle > 0 ? a->cycle : 8;
     x->is_unordered = a->unordered || c->it->unordered;
     x->body = ch__calloc((size_t)x->cycle, sizeof(ch_cursor *));
     return x->body == NULL ? ch__fail_memory("interleave") : CH_OK;
 }
 
-static void turn(interleaving *x)
+/* Gives the turn to the next entry. */
+static void next_turn(interleaving *x)
 {
     x->at = (x->at + 1) % x->cycle;
-    x->taken = 0;
+    x->n_block = 0;
 }
 
+/* Returns true if no body is open. */
 static bool is_idle(const interleaving *x)
 {
     for (int i = 0; i < x->cycle; i++)
@@ -229,7 +247,8 @@ static bool is_idle(const interleaving *x)
     return true;
 }
 
-static ch_status fill_place(interleaving *x, int at)
+/* Opens the body of the next input element in entry `at`. Sets has_ended if there is none. */
+static ch_status fill_entry(interleaving *x, int at)
 {
     ch_element *e = NULL;
     ch_status   rc = ch__cursor_next(x->base.in[0], &e);
@@ -238,33 +257,35 @@ static ch_status fill_place(interleaving *x, int at)
         return rc;
     x->has_ended = e == NULL;
     if (at == x->at)
-        x->taken = 0;
+        x->n_block = 0;
     if (e == NULL)
         return CH_OK;
     return ch__body_open_prefetch(&x->base, x->n_opened++, 1, &e, &x->body[at]);
 }
 
-/* Every place that is free, beginning with the one whose turn it is. */
-static ch_status fill_places(interleaving *x)
+/* Fills all free entries, beginning with the entry that has the turn. */
+static ch_status fill_entries(interleaving *x)
 {
     ch_status rc = CH_OK;
 
     for (int i = 0; i < x->cycle && rc == CH_OK && !x->has_ended; i++)
         if (x->body[(x->at + i) % x->cycle] == NULL)
-            rc = fill_place(x, (x->at + i) % x->cycle);
+            rc = fill_entry(x, (x->at + i) % x->cycle);
     return rc;
 }
 
-/* Gives the turn to a body that has something; there is one, or the input has ended. */
+/* Fills all free entries and blocks until a body has a result or its end ready. Gives the turn
+ * to that body. The turn does not move if no body is open, which means that the input has
+ * ended. */
 static ch_status turn_to_ready(interleaving *x)
 {
     int       at = x->at;
-    ch_status rc = fill_places(x);
+    ch_status rc = fill_entries(x);
 
     if (rc == CH_OK && !is_idle(x))
         rc = ch__workqueue_any(&x->base, x->body, x->cycle, x->at, &at);
     if (at != x->at)
-        x->taken = 0;
+        x->n_block = 0;
     x->at = at;
     return rc;
 }
@@ -277,28 +298,28 @@ static ch_status interleave_next(ch_cursor *c, ch_element **out)
     for (;;) {
         ch_status rc = CH_OK;
 
-        if (x->taken == (block > 0 ? block : 1))
-            turn(x);
+        if (x->n_block == (block > 0 ? block : 1))
+            next_turn(x);
         if (x->is_unordered)
             rc = turn_to_ready(x);
         else if (x->body[x->at] == NULL && !x->has_ended)
-            rc = fill_place(x, x->at);
+            rc = fill_entry(x, x->at);
         if (rc != CH_OK)
             return rc;
         if (x->body[x->at] == NULL) {
             if (x->has_ended && is_idle(x))
                 return CH_OK;
-            turn(x);
+            next_turn(x);
             continue;
         }
         rc = ch__cursor_next(x->body[x->at], out);
         if (rc != CH_OK || *out != NULL) {
-            x->taken += rc == CH_OK;
+            x->n_block += rc == CH_OK;
             return rc;
         }
         ch__cursor_close(x->body[x->at]);
         x->body[x->at] = NULL;
-        turn(x);
+        next_turn(x);
     }
 }
 
@@ -309,7 +330,7 @@ static void interleave_drop(interleaving *x)
         x->body[i] = NULL;
     }
     x->at = 0;
-    x->taken = x->n_opened = 0;
+    x->n_block = x->n_opened = 0;
     x->has_ended = false;
 }
 
@@ -324,7 +345,7 @@ static void interleave_save(ch_cursor *c, ch_saver *s)
     interleaving *x = (interleaving *)c;
 
     ch__save_int(s, x->at);
-    ch__save_int(s, x->taken);
+    ch__save_int(s, x->n_block);
     ch__save_int(s, x->n_opened);
     ch__save_int(s, x->has_ended);
     for (int i = 0; i < x->cycle; i++)
@@ -342,7 +363,7 @@ static ch_status interleave_load(ch_cursor *c, ch_loader *l)
     ch_status      rc = is_open == NULL ? ch__fail_memory("interleave") : CH_OK;
 
     x->at = (int)ch__load_int(l, 0, x->cycle - 1);
-    x->taken = ch__load_count(l);
+    x->n_block = ch__load_count(l);
     x->n_opened = ch__load_count(l);
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     for (int i = 0; i < x->cycle && rc == CH_OK; i++)
@@ -399,16 +420,16 @@ ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
 
 /* ---- window ----
  *
- * Element i of the input is in window w if it is w * shift + k * stride with k below size. The
- * elements that a later window may need are kept. */
+ * Window w has the input elements w * shift + k * stride, for k from 0 to size - 1. The
+ * elements that later windows may need are kept. */
 
 typedef struct windowing {
     ch_cursor   base;
-    ch_cursor  *body;
-    bool        has_ended; /* the input */
-    int64_t     n_skip;    /* elements before the next window's first */
-    int64_t     n_opened;  /* windows of this pass */
-    ch_elements kept;      /* from the next window's first on */
+    ch_cursor  *body;      /* of the current window; owned; NULL: none is open */
+    bool        has_ended; /* the input has ended */
+    int64_t     n_skip;    /* input elements to discard before the next window */
+    int64_t     n_opened;  /* windows opened in this pass */
+    ch_elements kept;      /* input elements from the first of the next window on */
 } windowing;
 
 static int64_t shift_of(const Cohort__Window *a)
@@ -416,12 +437,13 @@ static int64_t shift_of(const Cohort__Window *a)
     return a->shift > 0 ? a->shift : a->size;
 }
 
+/* Returns the number of input elements from the first to the last of a window. */
 static int64_t span_of(const Cohort__Window *a)
 {
     return (a->size - 1) * (a->stride > 0 ? a->stride : 1) + 1;
 }
 
-/* Its body makes one element of each window. */
+/* Returns true if the body batches the whole window, so that each window gives one element. */
 static bool is_whole_batch(const ch_dataset *d, const Cohort__Window *a)
 {
     return d->body->stage == &ch__stage_batch && d->body->in[0] == d->element &&
@@ -429,6 +451,8 @@ static bool is_whole_batch(const ch_dataset *d, const Cohort__Window *a)
            CH_ATTRS_OF(d->body, Cohort__Batch)->drop_remainder == a->drop_remainder;
 }
 
+/* Returns the number of windows over `n` input elements; `n` may be CH_UNKNOWN or
+ * CH_INFINITE. */
 static int64_t n_windows(const Cohort__Window *a, int64_t n)
 {
     if (n < 0)
@@ -445,15 +469,18 @@ static ch_status window_infer(ch_dataset *d)
 
     if (a->size < 1 || a->shift < 0 || a->stride < 0 || a->size > INT32_MAX ||
         a->shift > INT32_MAX || a->stride > INT32_MAX || span_of(a) > INT32_MAX)
-        return ch__dataset_fail(d, "size %lld, shift %lld, stride %lld", (long long)a->size,
-                                (long long)a->shift, (long long)a->stride);
+        return ch__dataset_fail(d,
+                                "size, shift or stride is out of range (got %lld, %lld, %lld; "
+                                "want a size of 1 or more, the others 0 or more)",
+                                (long long)a->size, (long long)a->shift, (long long)a->stride);
     rc = infer_body(d);
     if (rc == CH_OK && is_whole_batch(d, a))
         d->cardinality = n_windows(a, d->in[0]->cardinality);
     return rc;
 }
 
-/* Keeps the elements of the next window, as far as there are. */
+/* Reads input elements until `kept` has the `span` elements of the next window, or the input
+ * has ended. */
 static ch_status window_fill(windowing *x, int64_t span)
 {
     ch_status rc = CH_OK;
@@ -473,6 +500,8 @@ static ch_status window_fill(windowing *x, int64_t span)
     return rc == CH_OK ? CH_OK : ch__error_between(rc);
 }
 
+/* Removes `shift` elements from `kept`. The elements that are not read yet are counted in
+ * n_skip. */
 static void window_shift(windowing *x, int64_t shift)
 {
     ch_elements *k = &x->kept;
@@ -485,11 +514,12 @@ static void window_shift(windowing *x, int64_t shift)
     x->n_skip = shift - gone;
 }
 
-/* The body over copies of what the window holds. */
+/* Opens the body over the elements of the window. It gets new elements that share their data
+ * with the kept elements. */
 static ch_status window_begin(windowing *x, const Cohort__Window *a)
 {
     int          stride = a->stride > 0 ? (int)a->stride : 1, n = 0;
-    int64_t      most = (x->kept.n - 1) / stride + 1; /* that there are */
+    int64_t      most = (x->kept.n - 1) / stride + 1; /* elements of the window that exist */
     ch_element **given = ch__calloc((size_t)ch__least(a->size, most), sizeof(ch_element *));
     ch_status    rc = given == NULL ? ch__fail_memory("window") : CH_OK;
 

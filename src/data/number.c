@@ -1,5 +1,10 @@
-/* data/number.c -- numbers into elements, and out of text.   SPDX-License-Identifier: Apache-2.0
- */
+/* data/number.c -- stores integers as elements of a dtype, and parses numbers from text.
+ *
+ * Used by the parsers of CSV, LibSVM (text) and tf.train.Example (integers). Decimal text
+ * becomes a float in data/decimal.c. The functions are pure: no locale, no state, no
+ * allocation.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "data/number.h"
 
 #include <math.h>
@@ -13,6 +18,7 @@ typedef struct range {
     int64_t low, high;
 } range;
 
+/* Returns the integers that the dtype holds, as far as an int64_t does. */
 static range range_of(ch_dtype dtype)
 {
     switch (dtype) {
@@ -37,7 +43,7 @@ static range range_of(ch_dtype dtype)
     }
 }
 
-/* How many of them are in range, up to the first that is not. */
+/* Returns how many integers come before the first that is out of range. */
 static int count_held(range r, int n, const int64_t *from)
 {
     int i = 0;
@@ -47,7 +53,8 @@ static int count_held(range r, int n, const int64_t *from)
     return i;
 }
 
-/* Of a number in range the low bytes are the number, signed or not. */
+/* Stores the low bytes of each integer. They are the number in two's complement if the integer
+ * is in the range of the dtype, signed or not. */
 static void store_low(size_t bytes, int n, const int64_t *from, void *to)
 {
     switch (bytes) {
@@ -78,14 +85,14 @@ int ch__integers_store(ch_dtype dtype, int n, const int64_t *from, void *to)
         return n;
     }
     for (int i = 0; i < n; i++)
-        if (dtype == CH_F32) /* by way of double it would be rounded twice */
+        if (dtype == CH_F32) /* not through double, which would round twice */
             ((float *)to)[i] = (float)from[i];
         else
             ch__store(dtype, (char *)to + (size_t)i * bytes, (double)from[i]);
     return n;
 }
 
-/* ---- out of text ---- */
+/* ---- numbers from text ---- */
 
 static bool is_blank(char c)
 {
@@ -101,7 +108,7 @@ static ch_str without_blanks(ch_str s)
     return s;
 }
 
-/* True if it is this word, which is in small letters. */
+/* Returns true if `s` is the word in any case. `word` must be in lower case. */
 static bool is_word(ch_str s, const char *word)
 {
     for (size_t i = 0; i < s.size; i++)
@@ -110,7 +117,8 @@ static bool is_word(ch_str s, const char *word)
     return word[s.size] == '\0';
 }
 
-/* inf and nan, with a sign or without. */
+/* Parses inf, infinity and nan, with or without a sign. Returns false if `s` is none of
+ * them. */
 static bool read_name(ch_str s, double *out)
 {
     bool is_negative = s.data[0] == '-';
@@ -144,7 +152,8 @@ static ch_parsed parse_float(ch_dtype dtype, ch_str s, void *to)
     return CH_PARSED;
 }
 
-/* The digits of an integer; *fits is false beyond 2^64. */
+/* Parses decimal digits. Returns false if there are none, or if a byte is not a digit. *fits is
+ * false if the number is above 2^64 - 1. */
 static bool read_integer(const char *at, const char *end, uint64_t *out, bool *fits)
 {
     uint64_t x = 0;

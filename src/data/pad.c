@@ -1,5 +1,15 @@
 /* data/pad.c -- batches of elements of unequal sizes: padded_batch, bucket_by_length.
  *
+ * Both stages join elements with ch__rows_join (data/rows.h), which pads. `padding` is the
+ * cursor of padded_batch; it has a workqueue, which joins batches in worker threads.
+ * `bucketing` is the cursor of bucket_by_length; it collects elements in buckets by length and
+ * joins a bucket when it is full.
+ *
+ * Invariants:
+ *   1. infer checks the attributes, because a description may be untrusted. The cursors rely on
+ *      these checks.
+ *   2. A bucket has fewer elements than its batch size, except while it is joined.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -8,7 +18,9 @@
 #include "data/iterator.h"
 #include "data/rows.h"
 
-/* How to pad, as the attributes say; the arrays are of the arena. */
+/* Sets *out to the padding that the attributes describe. Its shapes are allocated in the arena;
+ * `values` is borrowed. `n_shapes` 0: no shapes are given; a size that is not fixed is padded
+ * to the largest of the batch. */
 static ch_status pad_how(ch_arena *a, const ch_dataset *in, size_t n_shapes,
                          Cohort__Sizes *const *shapes, const double *values, ch_rows_how *out)
 {
@@ -28,13 +40,14 @@ static ch_status check_values(const ch_dataset *d, size_t n_values, const double
     const ch_dataset *in = d->in[0];
 
     if (n_values > 0 && n_values != (size_t)in->n_parts)
-        return ch__dataset_fail(d, "%zu values to pad with, and %d components", n_values,
-                                in->n_parts);
+        return ch__dataset_fail(
+            d, "padding values: wrong number (got %zu, want %d, one for each component)",
+            n_values, in->n_parts);
     for (size_t i = 0; i < n_values; i++)
         if (in->spec[i].dtype != CH_STR && !ch__dtype_holds(in->spec[i].dtype, values[i]))
-            return ch__dataset_fail(d,
-                                    "component %zu is padded with %g, which %s does not hold",
-                                    i, values[i], ch_dtype_name(in->spec[i].dtype));
+            return ch__dataset_fail(
+                d, "component %zu: the padding value %g is out of range of its dtype %s", i,
+                values[i], ch_dtype_name(in->spec[i].dtype));
     return CH_OK;
 }
 
@@ -42,7 +55,7 @@ static ch_status check_values(const ch_dataset *d, size_t n_values, const double
 
 typedef struct padding {
     ch_batching base;
-    ch_arena    arena; /* of `how` */
+    ch_arena    arena; /* memory of how.shape */
     ch_rows_how how;
 } padding;
 
@@ -51,18 +64,23 @@ static ch_status check_shapes(const ch_dataset *d, const Cohort__PaddedBatch *a)
     const ch_dataset *in = d->in[0];
 
     if (a->n_shapes > 0 && a->n_shapes != (size_t)in->n_parts)
-        return ch__dataset_fail(d, "%zu shapes, and %d components", a->n_shapes, in->n_parts);
+        return ch__dataset_fail(
+            d, "padded shapes: wrong number (got %zu, want %d, one for each component)",
+            a->n_shapes, in->n_parts);
     for (size_t i = 0; i < a->n_shapes; i++) {
         const Cohort__Sizes *s = a->shapes[i];
 
         if (s->n_at != (size_t)in->spec[i].shape.rank)
-            return ch__dataset_fail(d, "component %zu has %d axes, its shape %zu", i,
+            return ch__dataset_fail(d, "component %zu has %d axes, its padded shape has %zu", i,
                                     in->spec[i].shape.rank, s->n_at);
         for (size_t k = 0; k < s->n_at; k++)
             if (s->at[k] < -1 || s->at[k] > INT32_MAX ||
                 (s->at[k] >= 0 && s->at[k] < in->spec[i].shape.dim[k]))
-                return ch__dataset_fail(d, "component %zu is padded to %lld on axis %zu", i,
-                                        (long long)s->at[k], k);
+                return ch__dataset_fail(
+                    d,
+                    "component %zu: cannot pad to %lld on axis %zu; want -1, or at least the "
+                    "size of the component",
+                    i, (long long)s->at[k], k);
     }
     return check_values(d, a->n_values, a->values);
 }
@@ -74,7 +92,7 @@ static ch_status padded_infer(ch_dataset *d)
     ch_status                  rc = check_shapes(d, a);
 
     if (rc == CH_OK && (a->size < 1 || a->size > INT32_MAX))
-        rc = ch__dataset_fail(d, "a size of %lld, want 1 to %d", (long long)a->size, INT32_MAX);
+        rc = ch__dataset_fail(d, "size is %lld, want 1 to %d", (long long)a->size, INT32_MAX);
     if (rc == CH_OK)
         rc = ch__rows_spec(d, in, a->drop_remainder ? a->size : -1, CH_ROWS_PADDED);
     for (size_t i = 0; rc == CH_OK && i < a->n_shapes; i++)
@@ -89,18 +107,18 @@ static ch_status padded_infer(ch_dataset *d)
     return rc;
 }
 
-static void padded_pull(ch_cursor *c, ch_data_job *i)
+static void padded_pull(ch_cursor *c, ch_data_job *job)
 {
     const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
 
-    ch__rows_pull((ch_batching *)c, i, (int)a->size, a->drop_remainder);
+    ch__rows_pull((ch_batching *)c, job, (int)a->size, a->drop_remainder);
 }
 
-static void padded_make(ch_cursor *c, ch_data_job *i)
+static void padded_make(ch_cursor *c, ch_data_job *job)
 {
     padding *p = (padding *)c;
 
-    ch__rows_make(&p->base, &p->how, i);
+    ch__rows_make(&p->base, &p->how, job);
 }
 
 static ch_status padded_open(ch_cursor *c)
@@ -133,6 +151,7 @@ const ch_stage ch__stage_padded_batch = {
     .close = padded_close,
 };
 
+/* Sets the shapes of the message. Their memory belongs to the arena. */
 static ch_status shapes_message(ch_arena *a, int n, const ch_shape *shape,
                                 Cohort__PaddedBatch *m)
 {
@@ -145,7 +164,8 @@ static ch_status shapes_message(ch_arena *a, int n, const ch_shape *shape,
         if (s == NULL)
             return ch__fail_memory("padded_batch");
         if (shape[i].rank < 0 || shape[i].rank > CH_MAX_RANK)
-            return ch__fail(CH_INVALID_ARGUMENT, "padded_batch: a shape of rank %d",
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "padded_batch: a padded shape has the invalid rank %d",
                             shape[i].rank);
         cohort__sizes__init(s);
         s->n_at = (size_t)shape[i].rank;
@@ -185,13 +205,13 @@ ch_dataset *ch_dataset_padded_batch(ch_dataset *d, int64_t size, const ch_pad_op
 
 typedef struct bucketing {
     ch_cursor      base;
-    ch_block_pool *pool;
-    ch_arena       arena;
-    ch_rows_how    how;
-    ch_shape      *shape;     /* of `how`, when buckets are padded to their boundary */
-    bool           has_ended; /* the input */
+    ch_block_pool *pool;      /* memory of the batches */
+    ch_arena       arena;     /* memory of `shape` */
+    ch_rows_how    how;       /* how to join a bucket */
+    ch_shape      *shape;     /* how.shape; changed for each batch if pad_to_boundary is set */
+    bool           has_ended; /* the input has ended */
     int            n_buckets;
-    ch_elements   *bucket;
+    ch_elements   *bucket; /* n_buckets; the elements collected so far */
 } bucketing;
 
 static ch_status bucket_infer(ch_dataset *d)
@@ -203,17 +223,22 @@ static ch_status bucket_infer(ch_dataset *d)
     if (rc != CH_OK)
         return rc;
     if (a->component >= (uint32_t)in->n_parts || in->spec[a->component].shape.rank == 0)
-        return ch__dataset_fail(d, "component %u has no length", a->component);
+        return ch__dataset_fail(
+            d, "component %u does not exist or is a scalar, so it has no length", a->component);
     if (a->n_batch_sizes != a->n_boundaries + 1)
-        return ch__dataset_fail(d, "%zu boundaries and %zu batch sizes, want one more of these",
-                                a->n_boundaries, a->n_batch_sizes);
+        return ch__dataset_fail(
+            d,
+            "%zu boundaries and %zu batch sizes; want one batch size more than "
+            "boundaries",
+            a->n_boundaries, a->n_batch_sizes);
     for (size_t i = 0; i < a->n_boundaries; i++)
         if (a->boundaries[i] < 0 || (i > 0 && a->boundaries[i] <= a->boundaries[i - 1]))
-            return ch__dataset_fail(d, "boundary %lld: they should rise",
+            return ch__dataset_fail(d, "boundary %lld: want boundaries of 0 or more that rise",
                                     (long long)a->boundaries[i]);
     for (size_t i = 0; i < a->n_batch_sizes; i++)
         if (a->batch_sizes[i] < 1 || a->batch_sizes[i] > INT32_MAX)
-            return ch__dataset_fail(d, "a batch size of %lld", (long long)a->batch_sizes[i]);
+            return ch__dataset_fail(d, "batch size %lld is out of range, want 1 or more",
+                                    (long long)a->batch_sizes[i]);
     rc = ch__rows_spec(d, in, -1, CH_ROWS_PADDED);
     d->same_rows = true;
     d->cardinality = in->cardinality == 0 ? 0 : CH_UNKNOWN;
@@ -239,7 +264,8 @@ static ch_status bucket_open(ch_cursor *c)
     return CH_OK;
 }
 
-/* An element is in the first bucket whose boundary is above its length. */
+/* Returns the bucket of an element: the first bucket with a boundary above the element's
+ * length. */
 static int bucket_of(const Cohort__Bucket *a, const ch_element *e)
 {
     int64_t length = e->part[a->component].shape.dim[0];
@@ -250,7 +276,8 @@ static int bucket_of(const Cohort__Bucket *a, const ch_element *e)
     return (int)i;
 }
 
-static ch_status give(bucketing *x, int at, ch_element **out)
+/* Joins the elements of bucket `at` into a batch, and empties the bucket. */
+static ch_status join_bucket(bucketing *x, int at, ch_element **out)
 {
     const Cohort__Bucket *a = CH_ATTRS(&x->base, Cohort__Bucket);
     ch_elements          *b = &x->bucket[at];
@@ -263,14 +290,15 @@ static ch_status give(bucketing *x, int at, ch_element **out)
     return rc;
 }
 
-/* What is left when the input has ended, bucket by bucket. */
-static ch_status give_rest(bucketing *x, ch_element **out)
+/* Returns the next bucket that is not empty, after the input has ended. *out stays NULL if
+ * there is none, or if the remainder is dropped. */
+static ch_status join_rest(bucketing *x, ch_element **out)
 {
     bool drop = CH_ATTRS(&x->base, Cohort__Bucket)->drop_remainder;
 
     for (int i = 0; i < x->n_buckets; i++) {
         if (x->bucket[i].n > 0 && !drop)
-            return give(x, i, out);
+            return join_bucket(x, i, out);
         ch__elements_empty(&x->bucket[i]);
     }
     return CH_OK;
@@ -296,9 +324,9 @@ static ch_status bucket_next(ch_cursor *c, ch_element **out)
         if ((rc = ch__elements_add(b, e, "bucket")) != CH_OK)
             return ch__error_between(rc);
         if (b->n == a->batch_sizes[b - x->bucket])
-            return give(x, (int)(b - x->bucket), out);
+            return join_bucket(x, (int)(b - x->bucket), out);
     }
-    return give_rest(x, out);
+    return join_rest(x, out);
 }
 
 static ch_status bucket_rewind(ch_cursor *c)
@@ -372,12 +400,10 @@ ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
     if (d == NULL)
         return NULL;
     if (n < 0 || (n > 0 && boundary == NULL) || batch_size == NULL) {
-        rc = ch__fail(
-            CH_INVALID_ARGUMENT,
-            "bucket: %d boundaries%s%s; want an array of them, and one of a batch size "
-            "more",
-            n, n > 0 && boundary == NULL ? ", which are NULL" : "",
-            batch_size == NULL ? ", and no batch sizes" : "");
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "bucket: %d boundaries%s%s; want n boundaries and n + 1 batch sizes", n,
+                      n > 0 && boundary == NULL ? ", but their array is NULL" : "",
+                      batch_size == NULL ? ", but the batch sizes are NULL" : "");
         return ch__dataset_new(&ch__stage_bucket,
                                &(ch_dataset_make){.rc = rc, .n_in = 1, .in = &d});
     }

@@ -1,7 +1,17 @@
-/* data/position.c -- saving where a pipeline is, and going there.
+/* data/position.c -- saves and restores the position of an iterator.
  *
- * A place is a list of states, one a cursor, in the order in which the tree is walked. What a
- * cursor says is numbers, elements and texts, which it reads back in the same order.
+ * A position (Cohort__Position) is a list of states, one for each cursor, in the order in which
+ * the tree is walked. The state of a cursor has three lists: numbers, elements (or errors) and
+ * texts. ch_stage.save appends to them through a ch_saver. ch_stage.load reads them through a
+ * ch_loader, in the same order. data/iterator.c saves and restores whole trees;
+ * data/cache_file.c and data/codec.c use the encoding of elements.
+ *
+ * Invariants:
+ *   1. Errors are sticky. After the first error a saver ignores all calls. A loader that failed
+ *      returns 0, "" or NULL. Each stage must check the loader before it uses a loaded value.
+ *   2. A position is untrusted. Each number is checked against the range that the stage gives,
+ *      and each element against the stage's specs.
+ *   3. The format is little-endian; elements are stored as they are in memory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/position.h"
@@ -17,10 +27,11 @@
 #error "elements are written as they lie in memory, and the format is little-endian"
 #endif
 
-enum { FORMAT = 2 };
+enum { FORMAT = 2 }; /* version of the encoding; a position of another version is rejected */
 
 /* ---- parts as messages ---- */
 
+/* Writes a varint of at most 10 bytes; returns its length. */
 static size_t put_varint(uint64_t x, uint8_t *to)
 {
     size_t n = 0;
@@ -31,7 +42,7 @@ static size_t put_varint(uint64_t x, uint8_t *to)
     return n;
 }
 
-/* Their lengths, then their bytes in one piece. */
+/* Encodes strings: their lengths as varints, and their bytes concatenated. */
 static ch_status encode_strings(ch_arena *a, const ch_part *p, Cohort__Part *m)
 {
     size_t        n = (size_t)ch_shape_count(p->shape), bytes = 0;
@@ -91,7 +102,7 @@ ch_status ch__element_encode(ch_arena *a, const ch_element *e, Cohort__Element *
     return CH_OK;
 }
 
-/* As many lengths as there are strings, which add up to the bytes. */
+/* Checks that the message has `count` lengths, and that their sum is the number of bytes. */
 static ch_status check_strings(const Cohort__Part *m, int64_t count)
 {
     ch_wire      w = ch__wire(m->lengths.data, m->lengths.len);
@@ -103,34 +114,41 @@ static ch_status check_strings(const Cohort__Part *m, int64_t count)
         if (size > m->data.len || (sum += size) > m->data.len)
             break;
     if (w.fault != NULL || n != count || sum != m->data.len)
-        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has others",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a part of %lld strings: the lengths do not fit the data",
                         (long long)count);
     return CH_OK;
 }
 
-/* What a part says of itself: type, shape, and that its bytes are as many as that takes. */
+/* Checks a part and sets the dtype and the shape of *out. The number of bytes must be the
+ * number that they need. *room becomes the size of the decoded data in bytes, a multiple of
+ * 16. */
 static ch_status check_part(const Cohort__Part *m, ch_part *out, size_t *room)
 {
     int64_t count, bytes;
 
     if (ch_dtype_parse(m->dtype, &out->dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
-        return ch__fail(CH_INVALID_ARGUMENT, "a part of type \"%.20s\" and rank %zu", m->dtype,
-                        m->n_shape);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "a part has an unknown dtype or too many axes (got \"%.20s\", %zu axes)", m->dtype,
+            m->n_shape);
     out->shape = ch_shape_make((int)m->n_shape, m->shape);
     if (ch__tensor_size(out->dtype, out->shape, &count, &bytes) != CH_OK)
         return CH_INVALID_ARGUMENT;
     if (out->dtype != CH_STR && m->data.len != (size_t)bytes)
-        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld bytes has %zu", (long long)bytes,
-                        m->data.len);
+        return ch__fail(CH_INVALID_ARGUMENT, "a part needs %lld bytes and has %zu",
+                        (long long)bytes, m->data.len);
     if (out->dtype == CH_STR &&
         (count > (int64_t)m->lengths.len || check_strings(m, count) != CH_OK))
-        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has others",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a part of %lld strings: the lengths do not fit the data",
                         (long long)count);
     *room = (size_t)bytes + (out->dtype == CH_STR ? m->data.len : 0);
     *room = (*room + 15) & ~(size_t)15;
     return CH_OK;
 }
 
+/* Writes the array of ch_str and, behind it, the bytes of the strings. */
 static void fill_strings(const Cohort__Part *m, int64_t count, char *room)
 {
     ch_str      *s = (ch_str *)(void *)room;
@@ -160,7 +178,7 @@ ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out
     ch_part p;
 
     if (n > CH_MAX_PARTS)
-        return ch__fail(CH_INVALID_ARGUMENT, "an element of %zu parts", n);
+        return ch__fail(CH_INVALID_ARGUMENT, "an element has too many parts (got %zu)", n);
     for (size_t i = 0; i < n; i++) {
         ch_status rc = check_part(part[i], &p, &own);
 
@@ -184,12 +202,12 @@ ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out
 /* ---- saving ---- */
 
 struct ch_saver {
-    ch_arena       arena; /* of all messages */
-    ch_status      rc;
-    Cohort__State *state; /* that is being written */
-    int            cap_numbers, cap_elements, cap_texts;
+    ch_arena       arena;                     /* memory of all messages */
+    ch_status      rc;                        /* the first error */
+    Cohort__State *state;                     /* of the current cursor */
+    int cap_numbers, cap_elements, cap_texts; /* capacities of the lists in `state` */
 
-    Cohort__State **states;
+    Cohort__State **states; /* of all cursors so far */
     int             n_states, cap_states;
 };
 
@@ -201,11 +219,13 @@ void ch__save_fail(ch_saver *s, ch_status rc)
 
 static void no_memory(ch_saver *s)
 {
-    ch__save_fail(s, ch__fail_memory("place of an iterator"));
+    ch__save_fail(s, ch__fail_memory("position of an iterator"));
 }
 
-/* Lists grow by doubling in the arena: what is left behind is at most as much again. */
-static bool room_for(ch_saver *s, void **list, size_t n, int *cap, size_t size)
+/* Ensures that the list has room for an entry after its `n` entries. Returns false after an
+ * error. A list that grows is copied in the arena, which doubles its capacity; the old copies
+ * take at most as much memory again. */
+static bool reserve(ch_saver *s, void **list, size_t n, int *cap, size_t size)
 {
     if (s->rc != CH_OK)
         return false;
@@ -246,8 +266,8 @@ void ch__save_begin(ch_saver *s, const char *stage)
 
 void ch__save_int(ch_saver *s, int64_t value)
 {
-    if (s->rc == CH_OK && room_for(s, (void **)&s->state->numbers, s->state->n_numbers,
-                                   &s->cap_numbers, sizeof(int64_t)))
+    if (s->rc == CH_OK && reserve(s, (void **)&s->state->numbers, s->state->n_numbers,
+                                  &s->cap_numbers, sizeof(int64_t)))
         s->state->numbers[s->state->n_numbers++] = value;
 }
 
@@ -256,7 +276,7 @@ void ch__save_text(ch_saver *s, const void *data, size_t size)
     ProtobufCBinaryData text = {size, NULL};
 
     if (s->rc != CH_OK ||
-        !room_for(s, (void **)&s->state->texts, s->state->n_texts, &s->cap_texts, sizeof(text)))
+        !reserve(s, (void **)&s->state->texts, s->state->n_texts, &s->cap_texts, sizeof(text)))
         return;
     if (size > 0 && (text.data = ch__arena_copy(&s->arena, data, size)) == NULL)
         no_memory(s);
@@ -264,12 +284,13 @@ void ch__save_text(ch_saver *s, const void *data, size_t size)
         s->state->texts[s->state->n_texts++] = text;
 }
 
-static Cohort__Element *save_place(ch_saver *s)
+/* Appends an empty element to the state. Returns NULL after an error. */
+static Cohort__Element *add_element(ch_saver *s)
 {
     Cohort__Element *m = NULL;
 
-    if (s->rc != CH_OK || !room_for(s, (void **)&s->state->elements, s->state->n_elements,
-                                    &s->cap_elements, sizeof(m)))
+    if (s->rc != CH_OK || !reserve(s, (void **)&s->state->elements, s->state->n_elements,
+                                   &s->cap_elements, sizeof(m)))
         return NULL;
     m = ch__arena_alloc(&s->arena, sizeof(*m));
     if (m == NULL) {
@@ -283,7 +304,7 @@ static Cohort__Element *save_place(ch_saver *s)
 
 void ch__save_element(ch_saver *s, const ch_element *e)
 {
-    Cohort__Element *m = save_place(s);
+    Cohort__Element *m = add_element(s);
     ch_status        rc = m != NULL ? ch__element_encode(&s->arena, e, m) : CH_OK;
 
     if (rc != CH_OK)
@@ -299,7 +320,7 @@ void ch__save_elements(ch_saver *s, const ch_elements *list)
 
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between)
 {
-    Cohort__Element *m = save_place(s);
+    Cohort__Element *m = add_element(s);
 
     if (m == NULL)
         return;
@@ -312,7 +333,9 @@ void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between
 
 void ch__cursor_save(ch_cursor *c, ch_saver *s)
 {
-    if (c->stage == &ch__stage_options) { /* has none, and may be there or not */
+    /* The stage `options` has no state. It is left out, so that a position fits datasets with
+     * and without options. */
+    if (c->stage == &ch__stage_options) {
         ch__save_inputs(c, s);
         return;
     }
@@ -321,7 +344,7 @@ void ch__cursor_save(ch_cursor *c, ch_saver *s)
     c->stage->save(c, s);
 }
 
-ch_status ch__position_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n)
+ch_status ch__position_save(ch_cursor *root, uint64_t hash, void **bytes, size_t *n)
 {
     ch_saver         s = {0};
     Cohort__Position m;
@@ -329,10 +352,10 @@ ch_status ch__position_save(ch_cursor *root, uint64_t dataset, void **bytes, siz
     ch__cursor_save(root, &s);
     cohort__position__init(&m);
     m.format = FORMAT;
-    m.dataset = dataset;
+    m.dataset = hash;
     m.n_states = (size_t)s.n_states;
     m.states = s.states;
-    m.skipped = (uint64_t)root->skips->gone; /* the others are of stages that are saved */
+    m.skipped = (uint64_t)root->skips->gone; /* cursors that are open save their own counts */
     m.reader = root->it->name.reader;
     m.pass = root->it->name.pass;
     if (s.rc == CH_OK)
@@ -342,20 +365,21 @@ ch_status ch__position_save(ch_cursor *root, uint64_t dataset, void **bytes, siz
     return s.rc;
 }
 
-/* ---- going there ---- */
+/* ---- loading ---- */
 
 struct ch_loader {
-    const Cohort__Position *place;
-    size_t                  next; /* state */
-    ch_cursor              *cursor;
-    const Cohort__State    *state;
-    size_t                  number, element, text; /* next of each */
+    const Cohort__Position *position;
+    size_t                  next;   /* index of the next state */
+    ch_cursor              *cursor; /* the cursor that is being loaded */
+    const Cohort__State    *state;  /* its state; NULL: the position has no more */
+    size_t                  number, element, text; /* index of the next entry of each list */
     bool                    fails;
-    ch_status               rc; /* of what an element held */
-    char                    why[128];
+    ch_status               rc;
+    char                    why[128]; /* the first error */
 };
 
-static void refuse(ch_loader *l, const char *why)
+/* Makes the loader fail. Keeps the first reason. */
+static void set_error(ch_loader *l, const char *why)
 {
     if (!l->fails)
         snprintf(l->why, sizeof(l->why), "%s", why);
@@ -371,36 +395,36 @@ ch_status ch__load_status(ch_loader *l)
 {
     if (!l->fails)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "the saved place does not fit stage %s: %s",
+    return ch__fail(CH_INVALID_ARGUMENT, "the saved position does not fit stage %s: %s",
                     l->state != NULL ? l->state->stage : "(none)", l->why);
 }
 
 void ch__load_begin(ch_loader *l, const char *stage)
 {
-    if (l->next == l->place->n_states) {
+    if (l->next == l->position->n_states) {
         l->state = NULL;
-        refuse(l, "it has fewer stages");
+        set_error(l, "the position has fewer stages than the dataset");
         return;
     }
-    l->state = l->place->states[l->next++];
+    l->state = l->position->states[l->next++];
     l->number = l->element = l->text = 0;
     if (strcmp(l->state->stage, stage) != 0) {
         char why[96];
 
-        snprintf(why, sizeof(why), "the pipeline has %.60s there", stage);
-        refuse(l, why);
+        snprintf(why, sizeof(why), "the dataset has stage %.60s there", stage);
+        set_error(l, why);
     }
 }
 
 int64_t ch__load_int(ch_loader *l, int64_t least, int64_t most)
 {
     if (l->fails || l->number == l->state->n_numbers) {
-        refuse(l, "a number is missing");
+        set_error(l, "a number is missing");
         return 0;
     }
     int64_t x = l->state->numbers[l->number++];
     if (x < least || x > most) {
-        refuse(l, "a number is out of its range");
+        set_error(l, "a number is out of range");
         return 0;
     }
     return x;
@@ -414,7 +438,7 @@ int64_t ch__load_count(ch_loader *l)
 ch_str ch__load_text(ch_loader *l)
 {
     if (l->fails || l->text == l->state->n_texts) {
-        refuse(l, "a text is missing");
+        set_error(l, "a text is missing");
         return (ch_str){"", 0};
     }
     ProtobufCBinaryData *b = &l->state->texts[l->text++];
@@ -428,7 +452,7 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
 
     *rc = CH_OK;
     if (l->fails || l->element == l->state->n_elements) {
-        refuse(l, "an element is missing");
+        set_error(l, "an element is missing");
         return NULL;
     }
     m = l->state->elements[l->element++];
@@ -441,7 +465,7 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
     if (ch__parts_decode(m->n_parts, m->parts, &e) == CH_OK &&
         (like == NULL || ch__dataset_check(like, e) == CH_OK))
         return e;
-    refuse(l, ch_error_message());
+    set_error(l, ch_error_message());
     ch__element_free(e);
     return NULL;
 }
@@ -452,7 +476,7 @@ ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
     ch_element *e = ch__load_result(l, like, &rc);
 
     if (rc != CH_OK)
-        refuse(l, "an error stands where an element should");
+        set_error(l, "it has an error where an element is needed");
     return e;
 }
 
@@ -484,6 +508,7 @@ ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }
 
+/* Adds `n`, which is untrusted, to the number of records that closed cursors skipped. */
 static void add_gone(ch_skips *s, uint64_t n)
 {
     int64_t gone = (int64_t)(n < INT64_MAX / 2 ? n : INT64_MAX / 2);
@@ -492,26 +517,26 @@ static void add_gone(ch_skips *s, uint64_t n)
     atomic_fetch_add(&s->n, gone);
 }
 
-ch_status ch__position_read(uint64_t dataset, const void *bytes, size_t n,
-                            Cohort__Position **out)
+ch_status ch__position_read(uint64_t hash, const void *bytes, size_t n, Cohort__Position **out)
 {
     Cohort__Position *m =
         (Cohort__Position *)ch__protobuf_unpack(&cohort__position__descriptor, bytes, n);
     ch_status rc = CH_OK;
 
     if (m == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "restore: %zu bytes that are no saved place, or no memory for it", n);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "restore: the %zu bytes are not a saved position, or memory is exhausted", n);
     if (m->format != FORMAT)
         rc = ch__fail(CH_UNIMPLEMENTED,
-                      "restore: the place is of format %u, this library reads %d", m->format,
+                      "restore: unknown format of the position (got %u, want %d)", m->format,
                       FORMAT);
-    else if (m->dataset != dataset)
+    else if (m->dataset != hash)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "restore: the place was saved by an iterator over another dataset");
+                      "restore: the position was saved by an iterator over another dataset");
     else if (m->reader < 0 || m->pass < 0)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "restore: the place is of reader %lld in pass %lld; want 0 or more",
+                      "restore: the position has reader %lld and pass %lld, want 0 or more",
                       (long long)m->reader, (long long)m->pass);
     if (rc == CH_OK)
         *out = m;
@@ -520,15 +545,15 @@ ch_status ch__position_read(uint64_t dataset, const void *bytes, size_t n,
     return rc;
 }
 
-ch_status ch__position_load(ch_cursor *root, const Cohort__Position *place)
+ch_status ch__position_load(ch_cursor *root, const Cohort__Position *position)
 {
-    ch_loader l = {.place = place};
+    ch_loader l = {.position = position};
     ch_status rc = ch__cursor_load(root, &l);
 
-    if (rc == CH_OK && l.next != place->n_states)
+    if (rc == CH_OK && l.next != position->n_states)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "restore: the place has more stages than the dataset");
+                      "restore: the position has more stages than the dataset");
     if (rc == CH_OK)
-        add_gone(root->skips, place->skipped);
+        add_gone(root->skips, position->skipped);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* data/print.c -- prints the attributes of dataset stages, which are protobuf messages.
  *
- * protobuf-c describes each message by a table of its fields. Printing reads that table, so a stage needs no code of its own for it.
+ * protobuf-c describes each message by a table of its fields. Printing reads that table, so a
+ * stage needs no code of its own for it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/print.h"
@@ -50,7 +51,7 @@ static size_t bytes_of(ProtobufCType type)
     }
 }
 
-/* Up to eight of them. */
+/* Prints at most eight entries of a list of numbers or strings. */
 static void print_list(const ProtobufCFieldDescriptor *f, const char *list, size_t n,
                        ch_text *t)
 {
@@ -64,6 +65,7 @@ static void print_list(const ProtobufCFieldDescriptor *f, const char *list, size
     ch__text_add(t, "]");
 }
 
+/* Returns true if the field is 0, NULL or "", which proto3 does not encode. */
 static bool is_default(const ProtobufCFieldDescriptor *f, const char *at)
 {
     static const char zero[16];
@@ -73,6 +75,7 @@ static bool is_default(const ProtobufCFieldDescriptor *f, const char *at)
     return memcmp(at, zero, bytes_of(f->type)) == 0;
 }
 
+/* Returns the field `name` of a message, or "" if there is none. */
 static const char *name_of(const ProtobufCMessage *m)
 {
     const ProtobufCFieldDescriptor *f =
@@ -83,7 +86,7 @@ static const char *name_of(const ProtobufCMessage *m)
                : "";
 }
 
-/* Messages of a list: how many, and what up to eight of them are called. */
+/* Prints the length of a list of messages, and the names of at most eight of them. */
 static void print_messages(const ProtobufCFieldDescriptor *f, ProtobufCMessage *const *list,
                            size_t n, ch_text *t)
 {
@@ -109,7 +112,7 @@ static void print_scalar(const ProtobufCFieldDescriptor *f, const char *at, ch_t
     }
 }
 
-/* There are two levels, never more. */
+/* Recursion is bounded: attributes nest at most two levels deep. */
 void ch__protobuf_print(const ProtobufCMessage *m, ch_text *t)
 {
     const ProtobufCMessageDescriptor *type = m->descriptor;

@@ -1,4 +1,6 @@
-/* data/print.h -- prints the attributes of dataset stages.   SPDX-License-Identifier: Apache-2.0 */
+/* data/print.h -- prints the attributes of dataset stages.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_PRINT_H
 #define DATA_PRINT_H
 

@@ -1,4 +1,20 @@
-/* data/reading.c -- reading one file after the other.   SPDX-License-Identifier: Apache-2.0 */
+/* data/reading.c -- common code of the stages that read files, one file after the other.
+ *
+ * A ch_reading (data/reading.h) is the base of the cursors of data/records.c, data/text.c and
+ * data/arrays.c. It opens the files that the input names, and handles damaged and oversized
+ * records, the position in a file, and the workqueue.
+ *
+ * Invariants:
+ *   1. The open file and `n`, `name`, `skipping` change only in `pull`, which one thread at a
+ *      time runs, or while the workqueue is paused.
+ *   2. No record is lost without an error, unless skip_bad is set. Then it is counted
+ *      (ch__cursor_skipped).
+ *   3. skip_bad skips only damaged data (DATA_LOSS) and records above a size limit. All other
+ *      errors are returned, for example if memory is exhausted or a file is missing.
+ *   4. The position is the open file, its size and a byte offset. A file that has another size
+ *      when it is restored is an error.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "data/reading.h"
 
 #include <string.h>
@@ -8,7 +24,7 @@
 #include "base/mem.h"
 #include "data/iterator.h"
 
-enum { RECORD_BYTES = 64 << 20 /* at most, if nothing is said */ };
+enum { RECORD_BYTES = 64 << 20 /* default of max_record_bytes */ };
 
 void ch__read_message(Cohort__Read *m, const ch_read_options *opt)
 {
@@ -34,12 +50,12 @@ bool ch__gives_names(const ch_dataset *d)
 ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read)
 {
     if (!ch__gives_names(d->in[0]))
-        return ch__dataset_fail(d, "its input should give names of files: one string, or a "
-                                   "vector of them");
+        return ch__dataset_fail(d, "its input must give file names: string scalars or string "
+                                   "vectors");
     if (read == NULL)
         return CH_OK;
     if (read->compression > CH_ZSTD)
-        return ch__dataset_fail(d, "compression %u is none", read->compression);
+        return ch__dataset_fail(d, "compression %u is unknown", read->compression);
     if (read->max_record_bytes < 0)
         return ch__dataset_fail(d, "max_record_bytes is %lld, want 0 or more",
                                 (long long)read->max_record_bytes);
@@ -58,11 +74,13 @@ ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read)
 
 /* ---- files ---- */
 
+/* Returns true if `names` has a name that was not opened yet. */
 static bool has_name(const ch_reading *r)
 {
     return r->names != NULL && r->name < ch_shape_count(r->names->part[0].shape);
 }
 
+/* Reads input elements until there is a name. r->names stays NULL if the input has ended. */
 static ch_status next_names(ch_reading *r)
 {
     while (!has_name(r)) {
@@ -78,6 +96,7 @@ static ch_status next_names(ch_reading *r)
     return CH_OK;
 }
 
+/* Opens the file r->name of r->names. */
 static ch_status open_named(ch_reading *r, const Cohort__Read *read)
 {
     ch_str          s = ((const ch_str *)r->names->part[0].data)[r->name];
@@ -94,10 +113,11 @@ static ch_status open_named(ch_reading *r, const Cohort__Read *read)
         opt.max_expansion = read->max_expansion;
     }
     if (strlen(path) != s.size)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the name of a file, \"%.100s\", has a NUL byte",
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "%s: a file name that begins with \"%.100s\" contains a NUL byte",
                       r->base.stage->name, path);
     else {
-        ch__iterator_opens(r->base.it, path);
+        ch__iterator_set_file(r->base.it, path);
         rc = ch__reader_open(path, &opt, r->pool, &r->reader);
     }
     if (rc == CH_OK)
@@ -124,14 +144,14 @@ ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read)
     return rc;
 }
 
-/* The reader, and what the stage has of the file. */
+/* Frees the reader and the stage's data of the file. */
 static void drop_file(ch_reading *r)
 {
     if (r->leave != NULL)
         r->leave(r);
     ch__reader_close(r->reader);
     r->reader = NULL;
-    r->passing = 0;
+    r->skipping = 0;
 }
 
 void ch__reading_close_file(ch_reading *r)
@@ -145,79 +165,81 @@ bool ch__reading_is_large(ch_status rc)
     return rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit();
 }
 
-bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_data_job *i,
+bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_data_job *job,
                            ch_status rc)
 {
     if (read == NULL || !read->skip_bad || r->names == NULL ||
         (rc != CH_DATA_LOSS && !ch__reading_is_large(rc))) {
-        ch__data_job_add_error(i, rc);
+        ch__data_job_add_error(job, rc);
         return false;
     }
     ch__cursor_skipped(&r->base, 1);
     return true;
 }
 
-void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_data_job *i, ch_status rc)
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_data_job *job, ch_status rc)
 {
-    if (ch__reading_leave_out(r, read, i, rc))
-        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+    if (ch__reading_leave_out(r, read, job, rc))
+        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is skipped",
                 ch_error_message());
 }
 
-/* What is wrong with the file where the record ends is of the same record: one error, which says
- * both. What has nothing to do with its bytes (no memory, a read that fails) is what it is. */
-bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
+/* If the record's end cannot be found, because the file is damaged there, both problems are
+ * reported as one error. An error that is not DATA_LOSS, for example exhausted memory, is
+ * reported alone. */
+bool ch__reading_skip_large(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
     ch_fault  why;
     ch_status rc;
 
     ch__fault_clear(&why);
     ch__fault_record(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
-    rc = r->pass(r);
+    rc = r->skip(r);
     if (rc == CH_OK) {
-        (void)ch__reading_leave_out(r, read, i, ch__fault_raise(&why));
+        (void)ch__reading_leave_out(r, read, job, ch__fault_raise(&why));
         return true;
     }
     if (rc == CH_DATA_LOSS)
-        rc = ch__fail_limit("%s; what is behind it cannot be found: %s", why.text,
+        rc = ch__fail_limit("%s; the end of the record cannot be found: %s", why.text,
                             ch_error_message());
-    ch__reading_damage(r, read, i, rc);
+    ch__reading_damage(r, read, job, rc);
     return false;
 }
 
-/* More of a record that was told of, and counted, before. */
-static bool pass_on(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
+/* Continues to skip a record that was reported or counted by an earlier pull. Returns false if
+ * the rest of the file cannot be read. */
+static bool skip_rest(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
-    ch_status rc = r->pass(r);
+    ch_status rc = r->skip(r);
 
     if (rc == CH_DATA_LOSS && read != NULL && read->skip_bad)
-        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is skipped",
                 ch_error_message());
     else if (rc != CH_OK)
-        ch__data_job_add_error(i, ch__fail_at(rc, "passing over a record that is too large"));
+        ch__data_job_add_error(job, ch__fail_at(rc, "skipping a record that is too large"));
     return rc == CH_OK;
 }
 
-void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
+void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_data_job *job,
                       ch_pull_record pull)
 {
     ch_reading *r = (ch_reading *)c;
     ch_status   rc = ch__reading_file(r, read);
-    bool        goes_on = true;
+    bool        has_more = true;
 
     if (rc != CH_OK)
-        ch__reading_damage(r, read, i, rc);
+        ch__reading_damage(r, read, job, rc);
     else if (r->reader == NULL)
-        i->has_end = true;
+        job->has_end = true;
     if (rc != CH_OK || r->reader == NULL)
         return;
-    ch__data_job_note(i, ch__reader_path(r->reader));
-    if (r->passing != 0)
-        goes_on = pass_on(r, read, i);
-    /* Those that are left out count: a pull ends soon. */
-    for (int k = 0; k < i->want && goes_on && r->passing == 0; k++)
-        goes_on = pull(r, read, i);
-    if (!goes_on)
+    ch__data_job_note(job, ch__reader_path(r->reader));
+    if (r->skipping != 0)
+        has_more = skip_rest(r, read, job);
+    /* Skipped records count too, so that a pull over a damaged file does not take long. */
+    for (int k = 0; k < job->want && has_more && r->skipping == 0; k++)
+        has_more = pull(r, read, job);
+    if (!has_more)
         ch__reading_close_file(r);
 }
 
@@ -233,6 +255,7 @@ ch_status ch__reading_open(ch_reading *r, const ch_workqueue_ops *ops)
     return ch__workqueue_open(&r->base, ops, &(ch_workqueue_options){.want = 0});
 }
 
+/* Closes the file and drops the names. */
 static void forget(ch_reading *r)
 {
     drop_file(r);
@@ -266,27 +289,31 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, r->n);
     ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
     ch__save_int(s, r->reader != NULL ? ch__reader_file_bytes(r->reader) : -1);
-    ch__save_int(s, r->passing);
+    ch__save_int(s, r->skipping);
     ch__save_int(s, c->n_skipped);
     ch__workqueue_save(c->workqueue, s);
     ch__save_inputs(c, s);
     ch__workqueue_resume(c->workqueue);
 }
 
-/* A byte of a file that was changed since is no place: it may be in the middle of a record. */
+/* Returns FAILED_PRECONDITION if the size of the file is not `had`. The saved offset may then
+ * be in the middle of a record. */
 static ch_status check_size(const ch_reader *r, int64_t had)
 {
     int64_t has = ch__reader_file_bytes(r);
 
     if (has == had)
         return CH_OK;
-    return ch__fail(CH_FAILED_PRECONDITION,
-                    "restore: %s has %lld bytes and had %lld when the place was saved: it was "
-                    "changed since; put the file back as it was, or begin without the place",
-                    ch__reader_path(r), (long long)has, (long long)had);
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "restore: %s has %lld bytes and had %lld when the position was saved; restore "
+        "the old file, or start from the beginning of the data",
+        ch__reader_path(r), (long long)has, (long long)had);
 }
 
-/* Every reader's message begins with `read`. */
+/* Opens the current file and seeks to the saved position. `offset` -1: no file was open. The
+ * attributes are read as Cohort__Records: the messages of all reading stages begin with
+ * `read`. */
 static ch_status load_file(ch_reading *r, int64_t offset, int64_t had)
 {
     const Cohort__Records *a = CH_ATTRS(&r->base, Cohort__Records);
@@ -300,15 +327,16 @@ static ch_status load_file(ch_reading *r, int64_t offset, int64_t had)
         rc = check_size(r->reader, had);
     if (rc == CH_OK && r->begin != NULL)
         rc = r->begin(r);
-    r->n = n; /* begin counts anew */
+    r->n = n; /* `begin` has set it */
     return rc == CH_OK && !r->seeks_rows ? ch__reader_seek(r->reader, offset) : rc;
 }
 
+/* Loads the state while the workqueue is paused. */
 static ch_status load_held(ch_reading *r, ch_loader *l)
 {
     bool      has_names = ch__load_int(l, 0, 1) != 0;
     int64_t   offset, had, most = 0;
-    int       passing;
+    int       skipping;
     ch_status rc;
 
     if (has_names && (r->names = ch__load_element(l, r->base.dataset->in[0])) != NULL)
@@ -317,12 +345,12 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     r->n = ch__load_count(l);
     offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
     had = ch__load_int(l, -1, INT64_MAX);
-    passing = (int)ch__load_int(l, 0, offset >= 0 && r->pass != NULL ? CH_MOST_PASSING : 0);
+    skipping = (int)ch__load_int(l, 0, offset >= 0 && r->skip != NULL ? CH_MAX_SKIPPING : 0);
     ch__cursor_skipped(&r->base, ch__load_count(l));
     if (ch__load_fails(l))
         return ch__load_status(l);
     rc = load_file(r, offset, had);
-    r->passing = passing;
+    r->skipping = skipping;
     if (rc == CH_OK)
         rc = ch__workqueue_load(r->base.workqueue, l);
     return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;

@@ -1,7 +1,17 @@
-/* data/rebatch.c -- rows in other batches: unbatch, rebatch, and the split over replicas.
+/* data/rebatch.c -- the stages that regroup rows: unbatch, rebatch, and split over replicas.
  *
- * Rows are looked at where they are: a piece of a batch is a view of it. Only rebatch copies, where a
- * new batch has rows of several.
+ * All three cut input elements (batches) into pieces of rows. `rowing` is the common base of
+ * their cursors: the current input element and the number of its rows that were returned. A
+ * piece is a view of the input element and references its memory. Only rebatch copies, when a
+ * new batch has rows of several input elements. data/distribute.c creates the stage `split`.
+ *
+ * Invariants:
+ *   1. All components of an element have the same number of rows (spec 5.3.6). A ragged
+ *      component is two parts, values and row splits, which are cut together.
+ *   2. Rows are returned in order, each once. Rows are left out only by drop_remainder, and by
+ *      a split that leaves pieces to other workers.
+ *   3. An error of the input is marked with ch__error_between, because it does not stand for a
+ *      single element of these stages.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -11,24 +21,24 @@
 #include "data/iterator.h"
 #include "data/rows.h"
 
-/* An element whose rows are given out in pieces. */
+/* An input element that is returned in pieces. */
 typedef struct rowing {
     ch_cursor   base;
-    ch_element *whole;  /* NULL: none at hand */
-    ch_buffer  *keeper; /* of `whole`, for pieces */
-    int64_t     at, n;  /* rows given, and in all */
+    ch_element *whole;  /* current input element, owned by `keeper`; NULL: none */
+    ch_buffer  *keeper; /* buffer that owns `whole`; pieces reference it */
+    int64_t     at, n;  /* rows returned, and rows in all */
 } rowing;
 
 static void rows_drop(rowing *r)
 {
     if (r->keeper != NULL)
-        ch__buffer_unref(r->keeper); /* and with it, some day, `whole` */
+        ch__buffer_unref(r->keeper); /* the last reference frees `whole` */
     r->keeper = NULL;
     r->whole = NULL;
     r->at = r->n = 0;
 }
 
-/* Takes the element over, on an error too. */
+/* Makes `e` the current element. Takes over `e`, also on an error. */
 static ch_status rows_of(rowing *r, ch_element *e)
 {
     ch_status rc = ch__rows_count(r->base.dataset->in[0], e, r->base.stage->name, &r->n);
@@ -44,8 +54,9 @@ static ch_status rows_of(rowing *r, ch_element *e)
     return CH_OK;
 }
 
-/* Takes the next element of the input; r->whole stays NULL at the end. An error is between the
- * elements of the stage: rebatch fills its batch with later rows, and split loses a whole group. */
+/* Reads the next input element. r->whole stays NULL if the input has ended. An error is marked
+ * with ch__error_between: rebatch fills its batch with later rows, and split loses a whole
+ * group of pieces. */
 static ch_status rows_next(rowing *r)
 {
     ch_element *e = NULL;
@@ -58,7 +69,7 @@ static ch_status rows_next(rowing *r)
     return rc == CH_OK ? CH_OK : ch__error_between(rc);
 }
 
-/* Values `from` up to `to` of a part, without a copy. */
+/* Returns a view of the rows from `from` up to, without, `to` of a part. */
 static ch_part cut(const ch_part *p, int64_t from, int64_t to)
 {
     ch_shape row = ch_shape_make(p->shape.rank - 1, p->shape.dim + 1);
@@ -67,13 +78,14 @@ static ch_part cut(const ch_part *p, int64_t from, int64_t to)
 
     if (some.data != NULL)
         some.data = (const char *)some.data + (size_t)from * bytes;
-    if (some.dtype != CH_STR) /* the rows behind it may be read */
+    if (some.dtype != CH_STR) /* the rows behind the view are readable memory (ch_part.room) */
         some.room += (size_t)(p->shape.dim[0] - to) * bytes;
     some.shape.dim[0] = to - from;
     return some;
 }
 
-/* Row splits count from the first of the rows that they are of. */
+/* Writes the row splits of rows `from` up to `to` into `room`, counted from 0 again. Returns
+ * them as a part. */
 static ch_part cut_splits(const ch_part *p, int64_t from, int64_t to, int64_t *room)
 {
     ch_part some = {.dtype = CH_I64, .data = room};
@@ -84,7 +96,7 @@ static ch_part cut_splits(const ch_part *p, int64_t from, int64_t to, int64_t *r
     return some;
 }
 
-/* `count` rows from r->at on as an element. */
+/* Creates an element of the next `count` rows, and advances r->at. */
 static ch_status rows_piece(rowing *r, int64_t count, ch_element **out)
 {
     const ch_dataset *d = r->base.dataset->in[0];
@@ -164,7 +176,7 @@ static void rows_close(ch_cursor *c)
     rows_drop((rowing *)c);
 }
 
-/* 5.3.6: every component has rows. */
+/* Checks that the input has components and that each has an axis of rows (spec 5.3.6). */
 static ch_status infer_rows(ch_dataset *d)
 {
     if (d->in[0]->n_parts == 0)
@@ -180,8 +192,9 @@ static ch_status infer_rows(ch_dataset *d)
 
 /* ---- unbatch ---- */
 
-/* What part i is as a row: without its axis or, of ragged values, as many as there are. Its name may
- * be of the arena. */
+/* Computes the spec of part i in an element of a single row. The part loses its first axis,
+ * unless it is ragged values: then the axis stays with an unknown size, and the name loses
+ * "/values". The new name is allocated in the arena. */
 static ch_status row_spec(const ch_dataset *in, int i, ch_arena *a, ch_tensor_spec *out)
 {
     ch_tensor_spec spec = in->spec[i];
@@ -199,7 +212,8 @@ static ch_status row_spec(const ch_dataset *in, int i, ch_arena *a, ch_tensor_sp
         return ch__fail_memory("unbatch");
     memcpy(name, spec.name, stem);
     name[stem] = '\0';
-    spec.name = strspn(name, "0123456789") < stem ? name : NULL; /* a number stood for none */
+    /* A name of digits alone means that the component has no name. */
+    spec.name = strspn(name, "0123456789") < stem ? name : NULL;
     spec.shape.dim[0] = -1;
     *out = spec;
     return CH_OK;
@@ -231,7 +245,7 @@ static ch_status unbatch_infer(ch_dataset *d)
     return rc;
 }
 
-/* The row at r->at as an element, without its axis. */
+/* Creates an element of row r->at without the axis of rows, and advances r->at. */
 static ch_status one_row(rowing *r, ch_element **out)
 {
     const ch_dataset *d = r->base.dataset->in[0];
@@ -300,13 +314,14 @@ ch_dataset *ch_dataset_unbatch(ch_dataset *d)
 
 typedef struct rebatching {
     rowing         rows;
-    int            size;   /* which comes next */
-    int64_t        filled; /* rows of the batch in the making */
-    ch_elements    pieces; /* of which it is made */
-    ch_block_pool *pool;
+    int            size;   /* index in `sizes` of the current batch */
+    int64_t        filled; /* rows collected for the current batch */
+    ch_elements    pieces; /* the collected rows */
+    ch_block_pool *pool;   /* memory of the batches */
 } rebatching;
 
-/* Where it can be told: of one size, over batches that are all of another. */
+/* Returns the cardinality. It is known if there is a single size and all input batches have the
+ * same number of rows. */
 static int64_t rebatch_count(const ch_dataset *in, const Cohort__Rebatch *a)
 {
     int64_t rows = ch__rows_known(in), all;
@@ -329,12 +344,13 @@ static ch_status rebatch_infer(ch_dataset *d)
         return rc;
     for (size_t i = 0; i < a->n_sizes; i++) {
         if (a->sizes[i] < 0 || a->sizes[i] > INT32_MAX)
-            return ch__dataset_fail(d, "a batch of %lld", (long long)a->sizes[i]);
+            return ch__dataset_fail(d, "a size is out of range (got %lld, want 0 or more)",
+                                    (long long)a->sizes[i]);
         rows = a->sizes[i] == rows ? rows : -1;
         sum += a->sizes[i];
     }
     if (sum == 0)
-        return ch__dataset_fail(d, "no size, or none above 0");
+        return ch__dataset_fail(d, "sizes: at least one must be above 0");
     rc = ch__dataset_like(d, d->in[0]);
     if (rc == CH_OK)
         ch__rows_set(d, a->drop_remainder ? rows : -1);
@@ -354,6 +370,7 @@ static void drop_pieces(rebatching *x)
     x->filled = 0;
 }
 
+/* Adds up to `want` rows of the current element to the pieces. */
 static ch_status add_piece(rebatching *x, int64_t want)
 {
     int64_t     left = x->rows.n - x->rows.at, count = want < left ? want : left;
@@ -361,12 +378,12 @@ static ch_status add_piece(rebatching *x, int64_t want)
     ch_status   rc = rows_piece(&x->rows, count, &piece);
 
     if (rc == CH_OK && (rc = ch__elements_add(&x->pieces, piece, "rebatch")) != CH_OK)
-        x->rows.at -= count; /* they are still to be given */
+        x->rows.at -= count; /* these rows are returned later */
     x->filled += rc == CH_OK ? count : 0;
     return rc;
 }
 
-/* The pieces as one batch; one piece is one already. */
+/* Joins the pieces into a batch. A single piece is returned as it is, without a copy. */
 static ch_status join_pieces(rebatching *x, ch_element **out)
 {
     ch_status rc = CH_OK;
@@ -489,16 +506,22 @@ ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
 
 /* ---- split ----
  *
- * A batch becomes n pieces, one for each replica of the job. With a nominal size B the pieces of a
- * full batch have fixed sizes, the first B mod n one more than the others, and a short batch fills
- * them in order; without, each batch is cut evenly. Never across a batch. A worker that reads all the
- * data takes its own pieces, first .. first + count - 1. One that has data of its own takes all, the
- * sizes beginning with its own (5.3.3), so that a step of all workers together has B rows; what
- * it gives for a short batch ends with the last group that has rows. */
+ * Cuts each batch into n pieces, one for each replica of the job. A piece never has rows of two
+ * batches.
+ *
+ * Sizes: if the nominal batch size B is known, the pieces of a full batch have fixed sizes; the
+ * first B mod n pieces have one row more. A short batch fills these pieces in order. If B is 0,
+ * each batch is cut evenly.
+ *
+ * A worker that reads all the data (`all` is false) returns only the pieces of its replicas:
+ * first to first + count - 1. A worker that reads its own part of the data (`all` is true)
+ * returns all pieces. Its sizes begin with the size of piece `first` (spec 5.3.3), so that a
+ * step of all workers together has B rows. For a short batch it returns pieces up to the last
+ * group of `count` pieces that has rows. */
 
 typedef struct splitting {
     rowing rows;
-    int    piece; /* of this batch, given so far */
+    int    piece; /* pieces of the current batch returned so far */
 } splitting;
 
 static ch_status split_infer(ch_dataset *d)
@@ -511,8 +534,8 @@ static ch_status split_infer(ch_dataset *d)
         return rc;
     if (a->n < 1 || a->n > (1 << 20) || a->count < 1 || a->first + (uint64_t)a->count > a->n ||
         a->n % a->count != 0 || a->batch < 0)
-        return ch__dataset_fail(d, "pieces %u to %u of %u, batches of %lld", a->first,
-                                a->first + a->count, a->n, (long long)a->batch);
+        return ch__dataset_fail(d, "invalid split: pieces %u to %u of %u, batches of %lld rows",
+                                a->first, a->first + a->count, a->n, (long long)a->batch);
     rc = ch__dataset_like(d, d->in[0]);
     if (rc == CH_OK && a->batch > 0 && ch__rows_known(d) == a->batch && a->batch % a->n == 0)
         rows = a->batch / a->n;
@@ -525,8 +548,8 @@ static ch_status split_infer(ch_dataset *d)
     return rc;
 }
 
-/* Rows of piece i of a batch of `rows`. One that is larger than was said is divided as it is: nothing
- * is lost. */
+/* Returns the rows of piece i of a batch of `rows` rows. A batch above the nominal size is cut
+ * evenly, so that no row is lost. */
 static int64_t piece_size(const Cohort__Split *a, int64_t rows, int64_t i)
 {
     int64_t of = a->batch > rows ? a->batch : rows;
@@ -534,7 +557,7 @@ static int64_t piece_size(const Cohort__Split *a, int64_t rows, int64_t i)
     return of / a->n + (i % a->n < of % a->n);
 }
 
-/* True if the batch at hand has no more pieces for this worker. */
+/* Returns true if the current batch has no more pieces for this worker. */
 static bool is_done(const splitting *x, const Cohort__Split *a)
 {
     if (!a->all)
@@ -543,8 +566,9 @@ static bool is_done(const splitting *x, const Cohort__Split *a)
                                      (x->piece > 0 || x->rows.n == 0));
 }
 
-/* A worker that reads all the data passes over the pieces of those before it. */
-static void go_to_first(splitting *x, const Cohort__Split *a)
+/* Starts a batch. A worker that reads all the data skips the pieces of the workers before
+ * it. */
+static void skip_to_first(splitting *x, const Cohort__Split *a)
 {
     int64_t before = 0;
 
@@ -565,7 +589,7 @@ static ch_status split_next(ch_cursor *c, ch_element **out)
 
         if (rc != CH_OK || x->rows.whole == NULL)
             return rc;
-        go_to_first(x, a);
+        skip_to_first(x, a);
     }
     size = piece_size(a, x->rows.n, (int64_t)a->first + x->piece++);
     left = x->rows.n - x->rows.at;

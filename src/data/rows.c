@@ -1,7 +1,16 @@
-/* data/rows.c -- elements as the rows of one element.
+/* data/rows.c -- joins elements into a batch, and finds the rows of a batch.
  *
- * Two passes: how large each part becomes, then the copies, row by row, since the parts of a row
- * lie close together.
+ * ch__rows_join works in two passes. `measure` computes the shape of each part of the batch and
+ * reserves bytes for it; `copy_rows` copies the data. The struct `joining` holds the state of a
+ * join. Parts of fixed size are copied row by row, not part by part, because the parts of an
+ * element are close together in memory. Callers: batch.c, pad.c and rebatch.c.
+ *
+ * Invariants:
+ *   1. All parts of a batch are in a single piece of memory, each aligned to CH_ALIGN: in the
+ *      room of the element if the batch is small, else in a block of the pool.
+ *   2. Values of a ragged component have readable memory behind them (ch_part.room), so that a
+ *      step can use them without a copy.
+ *   3. Row splits may be untrusted; ch__rows_count checks them before they are used.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/rows.h"
@@ -14,18 +23,20 @@
 #include "tensor/ragged.h"
 
 enum {
-    AHEAD = 2,       /* rows between asking for the first bytes of one and copying it */
-    ASKED = 512,     /* so many bytes: the rest the CPU sees coming */
-    SMALL = 64 << 10 /* bytes of a batch that is not worth a block */
+    PREFETCH_ROWS = 2,    /* rows between the prefetch of a row and its copy */
+    PREFETCH_BYTES = 512, /* bytes prefetched; the CPU's own prefetcher handles the rest */
+    SMALL = 64 << 10      /* largest batch, in bytes, that is stored in the element's room */
 };
 
-/* ---- what they look like ---- */
+/* ---- specs ---- */
 
 static bool is_ragged(const ch_tensor_spec *spec)
 {
     return spec->shape.rank > 0 && spec->shape.dim[0] == -1;
 }
 
+/* Sets part `at`. Its name is the name of `like` with `end` appended; NULL if `like` has
+ * none. */
 static ch_status named_part(ch_dataset *d, int at, const ch_tensor_spec *like, const char *end,
                             ch_dtype dtype, ch_shape shape)
 {
@@ -42,6 +53,7 @@ static ch_status named_part(ch_dataset *d, int at, const ch_tensor_spec *like, c
     return rc;
 }
 
+/* Returns the shape with a new axis 0 of size `rows`. */
 static ch_shape with_rows(int64_t rows, ch_shape s)
 {
     ch_shape out = {.rank = s.rank + 1};
@@ -52,7 +64,8 @@ static ch_shape with_rows(int64_t rows, ch_shape s)
     return out;
 }
 
-/* One without a name is called by its number: who cuts a batch must know what belongs together. */
+/* Sets parts `at` and `at` + 1 to the values and row splits of part `part` of `in`. A part
+ * without a name gets its number as name, because the two parts are found by their names. */
 static ch_status ragged_parts(ch_dataset *d, int at, const ch_dataset *in, int part,
                               int64_t rows)
 {
@@ -64,8 +77,8 @@ static ch_status ragged_parts(ch_dataset *d, int at, const ch_dataset *in, int p
     for (int i = 1; i < spec.shape.rank; i++)
         if (spec.shape.dim[i] == -1)
             return ch__dataset_fail(d,
-                                    "a ragged batch: size %d of a component differs, and only "
-                                    "the first may",
+                                    "a ragged batch: the size of axis %d of a component is not "
+                                    "fixed; only axis 0 may vary",
                                     i);
     snprintf(number, sizeof(number), "%d", part);
     spec.name = spec.name != NULL ? spec.name : number;
@@ -88,7 +101,9 @@ ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_ro
             rc = ragged_parts(d, at, in, i, rows);
             at += 2;
         } else if (spec->shape.rank == CH_MAX_RANK) {
-            return ch__dataset_fail(d, "component %d has %d axes already", i, CH_MAX_RANK);
+            return ch__dataset_fail(
+                d, "component %d has %d axes, the maximum; a batch needs one axis more", i,
+                CH_MAX_RANK);
         } else {
             rc = named_part(d, at++, spec, "", spec->dtype, with_rows(rows, spec->shape));
         }
@@ -148,7 +163,8 @@ void ch__rows_set(ch_dataset *d, int64_t rows)
             d->spec[i].shape.dim[0] = rows + (rows >= 0 && ch__rows_values_of(d, i) >= 0);
 }
 
-/* They may be a stranger's: from 0 to the number of values, and never back. */
+/* Returns true if row splits, which may be untrusted, begin with 0, never fall and end with
+ * n_values. */
 static bool are_splits(const ch_part *splits, int64_t n_values)
 {
     int64_t n = splits->shape.dim[0], at = 0;
@@ -169,7 +185,7 @@ ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *s
                          int64_t *out)
 {
     int64_t rows = -1;
-    int     first = 0; /* of those that have rows */
+    int     first = 0; /* the first part that has rows */
 
     for (int i = 0; i < e->n; i++) {
         int     values = ch__rows_values_of(d, i);
@@ -178,10 +194,11 @@ ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *s
         if (ch__rows_splits_of(d, i) >= 0)
             continue;
         if (values >= 0 && !are_splits(&e->part[i], e->part[values].shape.dim[0]))
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: component %d, \"%s\", does not say where rows of the %lld "
-                            "values begin, from 0 on and never back",
-                            stage, i, d->spec[i].name, (long long)e->part[values].shape.dim[0]);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "%s: component %d, \"%s\", is not a valid list of row splits for %lld "
+                "values; it must begin with 0, never fall, and end with their number",
+                stage, i, d->spec[i].name, (long long)e->part[values].shape.dim[0]);
         if (rows >= 0 && own != rows)
             return ch__fail(CH_INVALID_ARGUMENT,
                             "%s: components %d and %d of an element have %lld and %lld rows",
@@ -195,14 +212,15 @@ ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *s
 
 /* ---- sizes ---- */
 
+/* The state of a join. */
 typedef struct joining {
-    const ch_dataset  *d;
+    const ch_dataset  *d; /* the dataset of the batch */
     const ch_rows_how *how;
-    int                n;
-    ch_element *const *row;
-    ch_element        *out;
-    size_t             used;                     /* bytes of the block */
-    size_t             offset[2 * CH_MAX_PARTS]; /* of the parts, in it */
+    int                n;                        /* elements to join */
+    ch_element *const *row;                      /* n; borrowed */
+    ch_element        *out;                      /* the batch */
+    size_t             used;                     /* bytes reserved so far */
+    size_t             offset[2 * CH_MAX_PARTS]; /* of each part of the batch, in bytes */
 } joining;
 
 static ch_status unequal(const joining *j, int part, int row)
@@ -212,7 +230,7 @@ static ch_status unequal(const joining *j, int part, int row)
     return ch__dataset_fail(
         j->d,
         "component %d is %s in the first element of a batch and %s in "
-        "element %d; pad them (ch_dataset_padded_batch), or batch them ragged",
+        "element %d; use ch_dataset_padded_batch, or ch_batch_options.ragged",
         part, ch__label(a->dtype, a->shape).text, ch__label(b->dtype, b->shape).text, row);
 }
 
@@ -225,7 +243,8 @@ static ch_status equal_shape(const joining *j, int part, ch_shape *out)
     return CH_OK;
 }
 
-/* The first sizes add up; the others are equal. */
+/* Computes the shape of concatenated values: the first sizes are added; the others must be
+ * equal. */
 static ch_status ragged_shape(const joining *j, int part, ch_shape *out)
 {
     ch_shape s = j->row[0]->part[part].shape;
@@ -258,8 +277,8 @@ static ch_status padded_shape(const joining *j, int part, ch_shape *out)
         if (want >= 0 && most.dim[i] > want)
             return ch__dataset_fail(
                 j->d,
-                "component %d of an element has size %lld on axis %d, and is to be padded "
-                "to %lld",
+                "component %d of an element has size %lld on axis %d, above the padded "
+                "size %lld",
                 part, (long long)most.dim[i], i, (long long)want);
         most.dim[i] = want >= 0 ? want : most.dim[i];
     }
@@ -267,7 +286,8 @@ static ch_status padded_shape(const joining *j, int part, ch_shape *out)
     return CH_OK;
 }
 
-/* Bytes behind the flat values of a batch, so that a step can take them as they are, with room. */
+/* Returns the bytes to reserve behind the values of a ragged component, so that a step can use
+ * them without a copy (tensor/ragged.h). */
 static size_t room_behind(ch_dtype dtype, ch_shape shape)
 {
     int64_t row = ch_shape_count(ch_shape_make(shape.rank - 1, shape.dim + 1)), bytes = 0;
@@ -279,8 +299,9 @@ static size_t room_behind(ch_dtype dtype, ch_shape shape)
     return (size_t)bytes;
 }
 
-/* Reserves bytes of the block for a part, as an offset until there is a block. `held` are the bytes
- * of its strings, `room` those that may be read behind it. */
+/* Reserves bytes for part `at` of the batch. The memory is not allocated yet, so only the
+ * offset is set. `held` is the size of its strings, `room` the size of the readable memory
+ * behind it. */
 static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, size_t held,
                          size_t room)
 {
@@ -295,6 +316,7 @@ static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, siz
     return CH_OK;
 }
 
+/* Returns the sum of the lengths of all strings of a part; 0 if the part has no strings. */
 static size_t held_by_strings(const joining *j, int part)
 {
     size_t held = 0;
@@ -309,21 +331,25 @@ static size_t held_by_strings(const joining *j, int part)
     return held;
 }
 
+/* Returns true if a part of the input becomes values and row splits. */
 static bool splits(const joining *j, int part)
 {
     return j->how->kind == CH_ROWS_RAGGED && is_ragged(&j->d->in[0]->spec[part]);
 }
 
+/* Returns true if the part is row splits that are concatenated. */
 static bool appends_splits(const joining *j, int part)
 {
     return j->how->kind == CH_ROWS_APPEND && ch__rows_values_of(j->d, part) >= 0;
 }
 
+/* Returns true if the part is values of a ragged component that are concatenated. */
 static bool appends_values(const joining *j, int part)
 {
     return j->how->kind == CH_ROWS_APPEND && ch__rows_splits_of(j->d, part) >= 0;
 }
 
+/* Computes the shapes and offsets of all parts of the batch. */
 static ch_status measure(joining *j)
 {
     int       at = 0;
@@ -341,9 +367,8 @@ static ch_status measure(joining *j)
             rc = ragged_shape(j, i, &shape);
         else
             rc = equal_shape(j, i, &shape);
-        if (appends_splits(j, i))
-            shape.dim[0] -=
-                j->n - 1; /* an end that is the next one's beginning is there once */
+        if (appends_splits(j, i)) /* the last split of a piece is the first split of the next */
+            shape.dim[0] -= j->n - 1;
         if (rc == CH_OK)
             rc = reserve(j, at++, dtype, shape, held_by_strings(j, i),
                          is_flat ? room_behind(dtype, shape) : 0);
@@ -355,7 +380,7 @@ static ch_status measure(joining *j)
 
 /* ---- copies ---- */
 
-/* Strings and their bytes, which follow the array. */
+/* Copies the strings of all rows. Their bytes are stored behind the array of `count` ch_str. */
 static void copy_strings(const joining *j, int part, char *to, size_t count)
 {
     ch_str *s = (ch_str *)(void *)to;
@@ -374,6 +399,7 @@ static void copy_strings(const joining *j, int part, char *to, size_t count)
     }
 }
 
+/* Writes row splits: the sums of the rows' first sizes. */
 static void copy_splits(const joining *j, int part, char *to)
 {
     int64_t sum = 0;
@@ -393,6 +419,8 @@ static void fill_with(const ch_part *p, char *to, double value)
         ch__store(p->dtype, to + i * size, value);
 }
 
+/* Fills the part with the padding value, and copies each row to the beginning of its axes.
+ * Strings are padded with ""; their bytes are stored behind the array. */
 static void copy_padded(const joining *j, int part, const ch_part *whole, char *to)
 {
     int64_t stride[CH_MAX_RANK], own[CH_MAX_RANK];
@@ -422,15 +450,15 @@ static void copy_padded(const joining *j, int part, const ch_part *whole, char *
     }
 }
 
-/* Parts that are the rows' bytes, one after the other: all rows of all of these parts in one go. */
+/* Copies all parts of fixed size, row by row. */
 static void copy_plain(const joining *j, char *base)
 {
     for (int r = 0; r < j->n; r++) {
         const ch_element *e = j->row[r];
         int               at = 0;
 
-        if (r + AHEAD < j->n)
-            ch__prefetch_read(j->row[r + AHEAD]->part[0].data, ASKED);
+        if (r + PREFETCH_ROWS < j->n)
+            ch__prefetch_read(j->row[r + PREFETCH_ROWS]->part[0].data, PREFETCH_BYTES);
         for (int i = 0; i < e->n; i++, at++) {
             const ch_part *p = &e->part[i];
             bool           is_split = splits(j, i);
@@ -446,6 +474,7 @@ static void copy_plain(const joining *j, char *base)
     }
 }
 
+/* Copies the values of all rows, which may have different numbers of values. */
 static void copy_values(const joining *j, int part, char *to)
 {
     for (int r = 0; r < j->n; r++) {
@@ -458,7 +487,8 @@ static void copy_values(const joining *j, int part, char *to)
     }
 }
 
-/* Splits of one piece after the other: each counts on from where the one before it ends. */
+/* Concatenates row splits. The splits of each piece continue from the end of the piece
+ * before. */
 static void append_splits(const joining *j, int part, char *to)
 {
     int64_t sum = 0;
@@ -475,6 +505,7 @@ static void append_splits(const joining *j, int part, char *to)
     }
 }
 
+/* Copies all parts to `base`, and sets the data pointers of the batch. */
 static void copy_rows(joining *j, char *base)
 {
     int at = 0;
@@ -500,8 +531,9 @@ static void copy_rows(joining *j, char *base)
         j->out->part[i].data = base + j->offset[i];
 }
 
-/* Memory for the parts: a small batch has it in itself, a large one a block that is used again. */
-static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
+/* Allocates the memory of the parts: in the element's room for a small batch, else a block of
+ * the pool, which is reused. */
+static ch_status allocate(joining *j, ch_block_pool *pool, char **base)
 {
     if (j->used <= SMALL) {
         ch_element *e = ch__element_new(j->out->n, 0, j->used + CH_ALIGN);
@@ -517,7 +549,7 @@ static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
     ch_buffer *block = ch__block_get(pool, j->used);
     j->out->owner[0] = block;
     if (block == NULL)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: out of memory for a batch of %zu bytes",
                         j->d->stage->name, j->used);
     *base = block->data;
     return CH_OK;
@@ -535,7 +567,7 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
         return ch__fail_memory(d->stage->name);
     rc = measure(&j);
     if (rc == CH_OK)
-        rc = take_memory(&j, pool, &base);
+        rc = allocate(&j, pool, &base);
     if (rc != CH_OK) {
         ch__element_free(j.out);
         return rc;
@@ -545,9 +577,10 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
     return CH_OK;
 }
 
-/* ---- for belts ---- */
+/* ---- stages that batch with a workqueue ---- */
 
-/* The next of the rows; out of a shuffle it may have been away for long. */
+/* Reads an input element into b->rows. Prefetches it, because an element that was in the buffer
+ * of a shuffle is no longer in the CPU's cache. */
 static ch_status next_row(ch_batching *b, bool *has_end)
 {
     ch_element *e = NULL;
@@ -562,48 +595,48 @@ static ch_status next_row(ch_batching *b, bool *has_end)
     return ch__elements_add(&b->rows, e, b->base.stage->name);
 }
 
-void ch__rows_pull(ch_batching *b, ch_data_job *i, int n, bool drop_remainder)
+void ch__rows_pull(ch_batching *b, ch_data_job *job, int n, bool drop_remainder)
 {
-    while (b->rows.n < n && !i->has_end) {
-        ch_status rc = next_row(b, &i->has_end);
+    while (b->rows.n < n && !job->has_end) {
+        ch_status rc = next_row(b, &job->has_end);
 
         if (rc != CH_OK) {
-            ch__data_job_add_error(i, ch__error_between(rc));
+            ch__data_job_add_error(job, ch__error_between(rc));
             return;
         }
     }
     if (drop_remainder && b->rows.n < n)
         ch__elements_empty(&b->rows);
     for (int k = 0; k < b->rows.n; k++)
-        ch__data_job_add(i, b->rows.at[k]);
+        ch__data_job_add(job, b->rows.at[k]);
     b->rows.n = 0;
 }
 
-/* What an item has is elements, or one error. Where a row was lost the others are no batch: the error
- * stands for them all. */
-void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *i)
+/* A job has only elements, or a single error. If a result was lost because memory was exhausted
+ * (has_lost), the other rows are not a full batch: an error replaces all of them. */
+void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *job)
 {
     const ch_dataset *d = b->base.dataset;
-    int               n = i->n;
+    int               n = job->n;
     ch_element      **row, *whole = NULL;
     ch_status         rc;
 
-    if (n == 0 || i->slot[0].rc != CH_OK)
+    if (n == 0 || job->slot[0].rc != CH_OK)
         return;
-    row = i->has_lost ? NULL : ch__malloc((size_t)n * sizeof(ch_element *));
+    row = job->has_lost ? NULL : ch__malloc((size_t)n * sizeof(ch_element *));
     for (int k = 0; row != NULL && k < n; k++)
-        row[k] = i->slot[k].element;
+        row[k] = job->slot[k].element;
     rc = row == NULL ? ch__fail_memory(d->stage->name)
                      : ch__rows_join(d, how, n, row, b->pool, &whole);
     ch__free(row);
     for (int k = 0; k < n; k++)
-        ch__job_result_drop(&i->slot[k]);
-    i->n = 0;
-    i->has_lost = false;
+        ch__job_result_drop(&job->slot[k]);
+    job->n = 0;
+    job->has_lost = false;
     if (rc == CH_OK)
-        ch__data_job_add(i, whole);
+        ch__data_job_add(job, whole);
     else
-        ch__data_job_add_error(i, rc);
+        ch__data_job_add_error(job, rc);
 }
 
 ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops)

@@ -1,4 +1,9 @@
-/* data/sample.c -- each element from one of several datasets, drawn by weight.
+/* data/sample.c -- the stage sample: each element comes from an input that is drawn by weight.
+ *
+ * The cursor `sampling` draws an input for each element and returns the input's next element.
+ * If the input has ended, it draws again among the others; with stop_on_empty the stage ends
+ * instead. Draw k is number k of the random sequence (data/random.h), so the position is the
+ * number of draws and the set of inputs that have ended.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -11,12 +16,13 @@
 
 typedef struct sampling {
     ch_cursor      base;
-    int64_t        n_drawn;
-    int            n_ended;
-    unsigned char *has_ended; /* each input */
+    int64_t        n_drawn;   /* draws in this epoch: the index of the next random number */
+    int            n_ended;   /* inputs that have ended */
+    unsigned char *has_ended; /* for each input: 1 if it has ended */
 } sampling;
 
-/* All elements of those that are drawn from, or up to the end of the first of these. */
+/* Returns the cardinality. Without stop_on_empty it is the sum over the inputs with a weight
+ * above 0; with it, the end depends on the draws. */
 static int64_t sample_count(const ch_dataset *d, const Cohort__Sample *a)
 {
     bool    all_endless = true, any_endless = false, all_known = true;
@@ -44,10 +50,13 @@ static ch_status sample_infer(ch_dataset *d)
     double                sum = 0;
 
     if (a->n_weights > 0 && a->n_weights != (size_t)d->n_in)
-        return ch__dataset_fail(d, "%zu weights for %d datasets", a->n_weights, d->n_in);
+        return ch__dataset_fail(
+            d, "weights: wrong number (got %zu, want %d, one for each dataset)", a->n_weights,
+            d->n_in);
     for (size_t i = 0; i < a->n_weights; i++) {
         if (!(a->weights[i] >= 0) || isinf(a->weights[i]))
-            return ch__dataset_fail(d, "weight %zu is %g", i, a->weights[i]);
+            return ch__dataset_fail(d, "weight %zu is %g, want a finite number of 0 or more", i,
+                                    a->weights[i]);
         sum += a->weights[i];
     }
     if (a->n_weights > 0 && !(sum > 0))
@@ -66,6 +75,7 @@ static ch_status sample_open(ch_cursor *c)
     return x->has_ended == NULL ? ch__fail_memory("sample") : CH_OK;
 }
 
+/* Returns the weight of input i; 0 if it has ended. */
 static double weight_of(const sampling *x, int i)
 {
     const Cohort__Sample *a = CH_ATTRS(&x->base, Cohort__Sample);
@@ -75,7 +85,7 @@ static double weight_of(const sampling *x, int i)
     return a->n_weights > 0 ? a->weights[i] : 1;
 }
 
-/* Draws among those that have not ended; -1: all that are left have no weight. */
+/* Draws an input. Returns -1 if no input with a weight above 0 is left. */
 static int draw(sampling *x)
 {
     const Cohort__Sample *a = CH_ATTRS(&x->base, Cohort__Sample);
@@ -182,7 +192,8 @@ ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *we
     ch_status      rc = CH_OK;
 
     if (n < 1 || d == NULL) {
-        (void)ch__fail(CH_INVALID_ARGUMENT, "sample: %d datasets%s, want at least one", n,
+        (void)ch__fail(CH_INVALID_ARGUMENT,
+                       "sample: datasets: wrong number (got %d%s, want at least 1)", n,
                        d == NULL ? " at NULL" : "");
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* data/select.c -- some components of an element, in another order, by other names.
+/* data/select.c -- the stage select: chooses, reorders and renames components of elements.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -10,10 +10,12 @@
 
 typedef struct selecting {
     ch_cursor base;
-    int      *from; /* which of the input's parts each is */
+    int      *from; /* for each part: the index of the input's part; owned */
 } selecting;
 
-/* "new=old", "old", or a number: which part it is, and its new name. */
+/* Finds the part that `text` selects: "new=old", "old", or a number in place of `old`. Returns
+ * its index, or -1 if there is none. *name and *name_length are its new name, without a
+ * terminating NUL; *name is NULL if the part has no name. */
 static int find(const ch_dataset *in, const char *text, const char **name, int *name_length)
 {
     const char *old = strchr(text, '=');
@@ -30,14 +32,14 @@ static int find(const ch_dataset *in, const char *text, const char **name, int *
     long  i = strtol(old, &end, 10);
     if (*end != '\0' || i >= in->n_parts)
         return -1;
-    if (old == text) { /* a number alone keeps the name it had */
+    if (old == text) { /* a number alone keeps the old name */
         *name = in->spec[i].name;
         *name_length = *name != NULL ? (int)strlen(*name) : 0;
     }
     return (int)i;
 }
 
-/* Component i as the text says. */
+/* Sets the spec of part i to the part that `text` selects. */
 static ch_status set_selected(ch_dataset *d, int i, const char *text)
 {
     const char    *name;
@@ -47,7 +49,7 @@ static ch_status set_selected(ch_dataset *d, int i, const char *text)
     ch_status      rc;
 
     if (at < 0)
-        return ch__dataset_fail(d, "there is no component \"%.100s\"", text);
+        return ch__dataset_fail(d, "the input has no component \"%.100s\"", text);
     own = ch__calloc((size_t)length + 1, 1);
     if (own == NULL)
         return ch__fail_memory("select");
@@ -67,7 +69,8 @@ static ch_status select_infer(ch_dataset *d)
     ch_status             rc;
 
     if (a->n_names < 1 || a->n_names > CH_MAX_PARTS)
-        return ch__dataset_fail(d, "%zu components, want 1 to %d", a->n_names, CH_MAX_PARTS);
+        return ch__dataset_fail(d, "components: wrong number (got %zu, want 1 to %d)",
+                                a->n_names, CH_MAX_PARTS);
     rc = ch__dataset_parts(d, (int)a->n_names);
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         rc = set_selected(d, i, a->names[i]);

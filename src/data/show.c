@@ -1,4 +1,4 @@
-/* data/show.c -- bytes of a file in a message.   SPDX-License-Identifier: Apache-2.0 */
+/* data/show.c -- prints bytes of a file in a message.   SPDX-License-Identifier: Apache-2.0 */
 #include "data/show.h"
 
 void ch__text_bytes(ch_text *o, ch_str s, size_t most)

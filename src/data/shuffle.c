@@ -1,7 +1,7 @@
-/* data/shuffle.c -- elements in random order, out of a buffer.
+/* data/shuffle.c -- the stage shuffle: returns elements in random order, drawn from a buffer.
  *
- * Which element is drawn depends on the seed, the stream, the epoch (data/random.h) and how many were
- * drawn before, so a place is a number and the elements in the buffer.
+ * A draw depends on the seed, the stream, the epoch (data/random.h) and the number of draws
+ * before. So the position is this number and the elements in the buffer, in their order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -10,9 +10,9 @@
 
 typedef struct shuffling {
     ch_cursor   base;
-    int64_t     n_drawn;
-    bool        has_ended; /* the input */
-    ch_elements buffer;
+    int64_t     n_drawn;   /* draws in this epoch: the index of the next random number */
+    bool        has_ended; /* the input has ended */
+    ch_elements buffer;    /* elements to draw from */
 } shuffling;
 
 static ch_status shuffle_infer(ch_dataset *d)
@@ -20,11 +20,12 @@ static ch_status shuffle_infer(ch_dataset *d)
     const Cohort__Shuffle *a = CH_ATTRS_OF(d, Cohort__Shuffle);
 
     if (a->buffer < 1 || a->buffer > INT32_MAX)
-        return ch__dataset_fail(d, "a buffer of %lld elements, want 1 to %d",
+        return ch__dataset_fail(d, "buffer is %lld elements, want 1 to %d",
                                 (long long)a->buffer, INT32_MAX);
     return ch__dataset_like(d, d->in[0]);
 }
 
+/* Reads input elements until the buffer has `size` elements or the input has ended. */
 static ch_status fill(shuffling *x, int64_t size)
 {
     ch_status rc = CH_OK;

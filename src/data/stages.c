@@ -1,4 +1,4 @@
-/* data/stages.c -- the table of all stages: what a description may be made of.
+/* data/stages.c -- the table of all stages that a dataset may consist of.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/stages.h"

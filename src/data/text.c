@@ -1,6 +1,15 @@
-/* data/text.c -- text files: lines, CSV, LibSVM.
+/* data/text.c -- the stages that read text files: lines, csv, libsvm.
  *
- * One thread finds where records end; others make elements of them.
+ * All are ch_reading stages (data/reading.h). `pull` runs in one thread at a time and finds the
+ * end of each record. It adds a raw element: the text of the record in the reader's block,
+ * without a copy, with its line number and offset. `make` runs in several threads and parses
+ * raw elements with data/csv.c or data/libsvm.c. The elements of `lines` stay raw.
+ *
+ * Invariants:
+ *   1. r->n is the number of lines read from the open file, so that messages name the line.
+ *   2. A raw element references the block of its text and, for csv, the layout of its file.
+ *   3. A record above max_record_bytes is skipped in constant memory, in parts of
+ *      CH_SKIP_BYTES.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -15,13 +24,14 @@
 #include "data/lines.h"
 #include "data/reading.h"
 
-/* In the room of a raw element: the text, and where in the file it is. */
+/* The content of a raw element's room. */
 typedef struct text_room {
-    ch_str  text; /* the part's data */
-    int64_t line, offset;
+    ch_str  text;         /* data of the part: the record, in the block */
+    int64_t line, offset; /* line number from 1 and byte offset of the record in the file */
 } text_room;
 
-/* A line where it was read to; `layout` is of CSV, or NULL. */
+/* Creates a raw element. `layout` is the layout of a CSV file, or NULL. Returns NULL if memory
+ * is exhausted. */
 static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
 {
     ch_element *e = ch__element_note(1, 2, sizeof(text_room), r->reader->block);
@@ -36,21 +46,22 @@ static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
     return e;
 }
 
-static void add_raw(ch_reading *r, ch_data_job *i, ch_str text, ch_buffer *layout)
+static void add_raw(ch_reading *r, ch_data_job *job, ch_str text, ch_buffer *layout)
 {
     ch_element *e = raw_element(r, text, layout);
 
     if (e != NULL)
-        ch__data_job_add(i, e);
+        ch__data_job_add(job, e);
     else
-        ch__data_job_add_error(i, ch__fail_memory(r->base.stage->name));
+        ch__data_job_add_error(job, ch__fail_memory(r->base.stage->name));
 }
 
-/* A damaged record: an error in its place, or nothing, where that was asked for. */
-static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
+/* Handles the error `rc` of a record: replaces the result `s` by the error. If skip_bad is set
+ * and the record is damaged, drops the result and counts it as skipped. */
+static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_data_job *job,
                          ch_job_result *s, ch_status rc, const text_room *at)
 {
-    rc = ch__fail_at(rc, "%s, line %lld, byte %lld", i->note != NULL ? i->note : "a file",
+    rc = ch__fail_at(rc, "%s, line %lld, byte %lld", job->note != NULL ? job->note : "a file",
                      (long long)at->line, (long long)at->offset);
     if (read == NULL || !read->skip_bad || rc != CH_DATA_LOSS) {
         ch__job_result_fail(s, rc);
@@ -60,13 +71,14 @@ static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
     ch__cursor_skipped(c, 1);
 }
 
-/* The element of a raw one; NULL: there is none. */
+/* Parses a raw element. *out may be NULL: the record has no element. */
 typedef ch_status (*parse_fn)(const ch_cursor *c, const ch_element *raw, ch_element **out);
 
-static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *i, parse_fn parse)
+/* Implements ch_workqueue_ops.make: parses all raw elements of the job. */
+static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *job, parse_fn parse)
 {
-    for (int k = 0; k < i->n; k++) {
-        ch_job_result *s = &i->slot[k];
+    for (int k = 0; k < job->n; k++) {
+        ch_job_result *s = &job->slot[k];
         ch_element    *raw = s->element, *e = NULL;
         text_room      room;
         ch_status      rc;
@@ -78,42 +90,45 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *i, pa
         s->element = e;
         ch__element_free(raw);
         if (rc != CH_OK)
-            fail_at_line(c, read, i, s, rc, &room);
+            fail_at_line(c, read, job, s, rc, &room);
     }
-    ch__data_job_close_gaps(i);
+    ch__data_job_close_gaps(job);
 }
 
 /* ---- lines ---- */
 
-static ch_status pass_line(ch_reading *r)
+/* Implements ch_reading.skip: skips a line. `skipping` is 1 inside a line that was skipped in
+ * part. */
+static ch_status skip_line(ch_reading *r)
 {
     bool      has_end = true;
-    ch_status rc = ch__line_pass(r->reader, CH_PASS_BYTES, &has_end);
+    ch_status rc = ch__line_pass(r->reader, CH_SKIP_BYTES, &has_end);
 
-    r->n += r->passing == 0;
-    r->passing = !has_end;
+    r->n += r->skipping == 0;
+    r->skipping = !has_end;
     return rc;
 }
 
-static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
+/* Implements ch_pull_record. */
+static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
     ch_str    line;
     ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
 
     if (ch__reading_is_large(rc))
-        return ch__reading_pass(r, read, i);
+        return ch__reading_skip_large(r, read, job);
     if (rc != CH_OK)
-        ch__reading_damage(r, read, i, rc);
+        ch__reading_damage(r, read, job, rc);
     if (rc != CH_OK || line.data == NULL)
         return false;
     r->n++;
-    add_raw(r, i, line, NULL);
+    add_raw(r, job, line, NULL);
     return true;
 }
 
-static void lines_pull(ch_cursor *c, ch_data_job *i)
+static void lines_pull(ch_cursor *c, ch_data_job *job)
 {
-    ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, i, pull_line);
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, job, pull_line);
 }
 
 static ch_status lines_infer(ch_dataset *d)
@@ -125,7 +140,7 @@ static ch_status lines_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {lines_pull, NULL};
 
-    ((ch_reading *)c)->pass = pass_line;
+    ((ch_reading *)c)->skip = skip_line;
     return ch__reading_open((ch_reading *)c, &ops);
 }
 
@@ -160,13 +175,14 @@ ch_dataset *ch_dataset_lines(ch_dataset *files, const ch_read_options *opt)
 
 typedef struct csv_cursor {
     ch_reading     reading;
-    ch_csv_schema *schema;
-    ch_buffer     *layout; /* of the open file; NULL: none */
+    ch_csv_schema *schema; /* the columns; owned */
+    ch_buffer     *layout; /* a layout_buffer, of the open file; referenced; NULL: none */
 } csv_cursor;
 
-/* A layout lives as long as elements that are to be read with it. */
+/* A counted layout: which field each column of a file is. It lives as long as raw elements that
+ * are parsed with it, which may outlive the open file. */
 typedef struct layout_buffer {
-    ch_buffer      base; /* first */
+    ch_buffer      base; /* must be first */
     ch_csv_layout *layout;
 } layout_buffer;
 
@@ -185,7 +201,7 @@ static void csv_leave(ch_reading *r)
     x->layout = NULL;
 }
 
-/* The header of a file that was just opened: where its columns are. */
+/* Implements ch_reading.begin: reads the header of a file and creates the file's layout. */
 static ch_status csv_begin(ch_reading *r)
 {
     const Cohort__Csv *a = CH_ATTRS(&r->base, Cohort__Csv);
@@ -206,8 +222,7 @@ static ch_status csv_begin(ch_reading *r)
         text = (ch_str){head.data, head.size};
     r->n = head.n_blank + head.n_lines;
     if (rc == CH_OK && !a->no_header && head.data == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "%s: byte %lld: it ends there, where the header should be",
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: byte %lld: the file ends before the header",
                       ch__reader_path(r->reader), (long long)ch__reader_offset(r->reader));
     if (rc == CH_OK &&
         (rc = ch__csv_layout_new(x->schema, a->no_header ? NULL : &text, &b->layout)) != CH_OK)
@@ -220,21 +235,24 @@ static ch_status csv_begin(ch_reading *r)
     return CH_OK;
 }
 
-/* To where its quotes say that it ends: were reading to go on at its next line, each line of a hostile
- * file could begin a record that is too large, and be looked at once for each before it. */
-static ch_status pass_csv(ch_reading *r)
+/* Implements ch_reading.skip: skips a record up to the end that its quotes define. Continuing
+ * at the next line instead would take quadratic time on a hostile file, in which each line
+ * begins a record that is too large. `skipping` is the state of the scan
+ * (ch_csv_scan). */
+static ch_status skip_csv(ch_reading *r)
 {
     ch_csv_scan s = {.separator = ch__csv_schema_separator(((csv_cursor *)r)->schema),
-                     .state = r->passing};
+                     .state = r->skipping};
     bool        has_end = true;
-    ch_status   rc = ch__csv_pass(r->reader, CH_PASS_BYTES, &s, &has_end);
+    ch_status   rc = ch__csv_pass(r->reader, CH_SKIP_BYTES, &s, &has_end);
 
-    r->n += (int64_t)s.n_lines + (r->passing == 0);
-    r->passing = has_end ? 0 : s.state;
+    r->n += (int64_t)s.n_lines + (r->skipping == 0);
+    r->skipping = has_end ? 0 : s.state;
     return rc;
 }
 
-static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
+/* Implements ch_pull_record. The line number of a record is that of its first line. */
+static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
     csv_cursor   *x = (csv_cursor *)r;
     ch_csv_record record = {0};
@@ -243,21 +261,21 @@ static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 
     if (ch__reading_is_large(rc)) {
         r->n += record.n_blank;
-        return ch__reading_pass(r, read, i);
+        return ch__reading_skip_large(r, read, job);
     }
     if (rc != CH_OK)
-        ch__reading_damage(r, read, i, rc);
+        ch__reading_damage(r, read, job, rc);
     if (rc != CH_OK || record.data == NULL)
         return false;
     r->n += record.n_blank + 1;
-    add_raw(r, i, (ch_str){record.data, record.size}, x->layout);
+    add_raw(r, job, (ch_str){record.data, record.size}, x->layout);
     r->n += record.n_lines - 1;
     return true;
 }
 
-static void csv_pull(ch_cursor *c, ch_data_job *i)
+static void csv_pull(ch_cursor *c, ch_data_job *job)
 {
-    ch__reading_pull(c, CH_ATTRS(c, Cohort__Csv)->read, i, pull_csv);
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__Csv)->read, job, pull_csv);
 }
 
 static ch_status csv_parse(const ch_cursor *c, const ch_element *raw, ch_element **out)
@@ -268,11 +286,12 @@ static ch_status csv_parse(const ch_cursor *c, const ch_element *raw, ch_element
     return ch__csv_parse(((const layout_buffer *)raw->owner[1])->layout, room->text, out);
 }
 
-static void csv_make(ch_cursor *c, ch_data_job *i)
+static void csv_make(ch_cursor *c, ch_data_job *job)
 {
-    make_text(c, CH_ATTRS(c, Cohort__Csv)->read, i, csv_parse);
+    make_text(c, CH_ATTRS(c, Cohort__Csv)->read, job, csv_parse);
 }
 
+/* Creates the schema of the attributes, and checks them. */
 static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
 {
     const Cohort__Csv *a = CH_ATTRS_OF(d, Cohort__Csv);
@@ -280,10 +299,11 @@ static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
     ch_status          rc = CH_OK;
 
     if (a->n_columns < 1 || a->n_columns > CH_MAX_PARTS || a->separator > 127)
-        return ch__dataset_fail(d,
-                                "%zu columns, want 1 to %d (one can have several `fields`); "
-                                "separator %u, want a byte below 128",
-                                a->n_columns, CH_MAX_PARTS, a->separator);
+        return ch__dataset_fail(
+            d,
+            "%zu columns, want 1 to %d (a column can have several `fields`); "
+            "separator %u, want a byte below 128",
+            a->n_columns, CH_MAX_PARTS, a->separator);
     column = ch__calloc(a->n_columns, sizeof(*column));
     if (column == NULL)
         return ch__fail_memory("csv");
@@ -295,7 +315,7 @@ static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
                                     .field = (int)m->field,
                                     .fields = (int)m->fields};
         if (ch_dtype_parse(m->dtype, &column[i].dtype) != CH_OK)
-            rc = ch__dataset_fail(d, "column %zu is of type \"%.20s\"", i, m->dtype);
+            rc = ch__dataset_fail(d, "column %zu has the unknown dtype \"%.20s\"", i, m->dtype);
     }
     if (rc == CH_OK)
         rc = ch__csv_schema_new((int)a->n_columns, column, (char)a->separator, !a->no_header,
@@ -329,7 +349,7 @@ static ch_status csv_open(ch_cursor *c)
 
     x->reading.begin = csv_begin;
     x->reading.leave = csv_leave;
-    x->reading.pass = pass_csv;
+    x->reading.skip = skip_csv;
     return rc == CH_OK ? ch__reading_open(&x->reading, &ops) : rc;
 }
 
@@ -426,12 +446,12 @@ static ch_status libsvm_infer(ch_dataset *d)
     return rc == CH_OK ? ch__dataset_set_parts(d, ch__libsvm_spec(&o, spec), spec) : rc;
 }
 
-static void libsvm_pull(ch_cursor *c, ch_data_job *i)
+static void libsvm_pull(ch_cursor *c, ch_data_job *job)
 {
-    ch__reading_pull(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, pull_line);
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__LibSvm)->read, job, pull_line);
 }
 
-/* Gives nothing for an empty line. */
+/* Implements parse_fn. A line that is empty or a comment has no element. */
 static ch_status libsvm_parse(const ch_cursor *c, const ch_element *raw, ch_element **out)
 {
     const text_room *room = raw->room;
@@ -440,16 +460,16 @@ static ch_status libsvm_parse(const ch_cursor *c, const ch_element *raw, ch_elem
     return ch__libsvm_parse(&o, room->text, out);
 }
 
-static void libsvm_make(ch_cursor *c, ch_data_job *i)
+static void libsvm_make(ch_cursor *c, ch_data_job *job)
 {
-    make_text(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, libsvm_parse);
+    make_text(c, CH_ATTRS(c, Cohort__LibSvm)->read, job, libsvm_parse);
 }
 
 static ch_status libsvm_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {libsvm_pull, libsvm_make};
 
-    ((ch_reading *)c)->pass = pass_line;
+    ((ch_reading *)c)->skip = skip_line;
     return ch__reading_open((ch_reading *)c, &ops);
 }
 

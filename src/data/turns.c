@@ -1,8 +1,9 @@
-/* data/turns.c -- datasets in turn, an element of each: every replica has a pipeline of its own.
+/* data/turns.c -- the stage in_turn: an element of each input in turn, in rounds.
  *
- * Elements come in rounds, one of each input. Inputs may be of unequal lengths: one that has ended gives
- * elements of no rows as long as another goes on, so that the k-th of a round always is the k-th input's.
- * A round that an error interrupts is kept, and filled by the next call.
+ * It is used if every replica has a pipeline of its own. Element k of a round always comes from
+ * input k. An input that has ended is replaced by elements without rows while another input has
+ * data. If an error interrupts a round, the elements read so far are kept, and the next call
+ * continues the round.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -12,13 +13,14 @@
 
 typedef struct turning {
     ch_cursor    base;
-    ch_element **round;     /* NULL where the input has ended */
-    bool        *has_ended; /* each of the inputs */
-    int          n_filled, at;
+    ch_element **round;     /* the elements of this round; owned. NULL: the input has ended */
+    bool        *has_ended; /* for each input: it has ended */
+    int          n_filled, at; /* entries of `round` that were read, and that were returned */
 } turning;
 
-/* ---- what it gives ---- */
+/* ---- specs and cardinality ---- */
 
+/* Returns the larger of two cardinalities. */
 static int64_t rounds_of(int64_t a, int64_t b)
 {
     if (a == CH_INFINITE || b == CH_INFINITE)
@@ -63,6 +65,8 @@ static ch_status turns_open(ch_cursor *c)
     return x->round == NULL || x->has_ended == NULL ? ch__fail_memory("in_turn") : CH_OK;
 }
 
+/* Starts a round if the last is complete, and reads an element of each input that is
+ * missing. */
 static ch_status fill_round(turning *x)
 {
     const ch_cursor *c = &x->base;
@@ -82,6 +86,7 @@ static ch_status fill_round(turning *x)
     return CH_OK;
 }
 
+/* Returns true if the round has no element: all inputs have ended. */
 static bool is_empty(const turning *x)
 {
     for (int i = 0; i < x->n_filled; i++)
@@ -118,7 +123,7 @@ static ch_status turns_rewind(ch_cursor *c)
     return ch__rewind_inputs(c);
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 static void turns_save(ch_cursor *c, ch_saver *s)
 {
@@ -148,7 +153,7 @@ static ch_status turns_load(ch_cursor *c, ch_loader *l)
     for (; x->n_filled < n && !ch__load_fails(l); x->n_filled++)
         x->round[x->n_filled] =
             ch__load_int(l, 0, 1) != 0 ? ch__load_element(l, c->dataset) : NULL;
-    if (n < at) /* only of a place that nobody saved */
+    if (n < at) /* no valid position has this; begin a new round */
         x->at = c->n_in;
     if (ch__load_fails(l))
         return ch__load_status(l);

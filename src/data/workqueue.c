@@ -1,8 +1,18 @@
-/* data/workqueue.c -- belts of work.
+/* data/workqueue.c -- ordered work queues.
  *
- * Everything in a belt but `current` is guarded by the iterator's lock, which is held for
- * moments: items are passed on by pointer. `current` is the item that is being taken from; it
- * belongs to whoever takes, who is one thread at a time, so that an element costs no lock.
+ * A ch_workqueue belongs to a cursor and holds a list of ch_data_job in the order of pulling.
+ * Stages open it and read its results; the iterator's threads call ch__workqueue_work.
+ * "Consumer" below is the thread that calls ch__workqueue_next, usually on behalf of the parent
+ * cursor.
+ *
+ * Invariants:
+ *   1. The iterator's lock guards all fields. It is held only for short times, because jobs are
+ *      passed by pointer and run without the lock.
+ *   2. `current` is the job that the consumer reads results from. Only the consumer uses the
+ *      contents of this job, and there is one consumer at a time, so delivering an element
+ *      takes no lock.
+ *   3. At most one job is being pulled at a time (is_pulling). While `is_paused` is set, no new
+ *      job starts. When n_busy is 0 as well, no thread uses the cursor.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/workqueue.h"
@@ -15,9 +25,9 @@
 #include "data/iterator.h"
 
 enum {
-    MOST = 256,        /* elements of an item, and items of a belt */
-    WORTH_NS = 200000, /* an item that takes less time could be larger */
-    TOO_LONG_NS = 2000000
+    MAX_COUNT = 256,       /* limit of elements per job and of jobs per queue */
+    SHORT_JOB_NS = 200000, /* a job that takes less time may be larger */
+    LONG_JOB_NS = 2000000  /* a job that takes more time should be smaller */
 };
 
 struct ch_workqueue {
@@ -25,71 +35,74 @@ struct ch_workqueue {
     ch_iterator            *it;
     const ch_workqueue_ops *ops;
     ch_workqueue_options    opt;
-    int                     want;     /* elements of the next item */
-    int                     capacity; /* items ahead, at present */
-    bool                    is_pulling, is_held, has_ended;
-    bool                    is_short; /* there was no memory for an item: who takes is to try */
-    int                     n_busy;   /* items being pulled or made */
-    int                     n;        /* items pulled, busy or ready, and not taken */
-    ch_data_job            *item[MOST]; /* in order */
-    ch_data_job            *spare;      /* one that was taken */
-    int64_t                 n_pulled;   /* elements */
-    int64_t                 wait_ns;    /* of those who take */
-    int64_t    own_ns; /* of work, without what was done for other belts meanwhile */
-    ch_cursor *runner; /* of the body that it is in; NULL: in none */
-    ch_charge  charge;
+    int                     want;     /* elements of the next job */
+    int                     capacity; /* jobs to prefetch, at present */
+    /* has_ended: the input has ended, or a job had is_last. */
+    bool is_pulling, is_paused, has_ended;
+    /* A worker thread had no memory for a job. The consumer runs the next job itself, so that
+     * it gets the error. */
+    bool         is_out_of_memory;
+    int          n_busy;           /* jobs being pulled or made */
+    int          n;                /* jobs in queue[]: busy or ready */
+    ch_data_job *queue[MAX_COUNT]; /* in the order of pulling */
+    ch_data_job *free_job;         /* an empty job for reuse; or NULL */
+    int64_t      n_pulled;         /* elements */
+    int64_t      wait_ns;          /* time that consumers waited */
+    int64_t      own_ns; /* CPU time of its jobs, without jobs of other queues run meanwhile */
+    ch_cursor   *runner; /* stage that runs the body around this queue; NULL: in no body */
+    ch_charge    charge;
 
-    ch_waiters waiters; /* who waits for something of this belt */
+    ch_waiters waiters; /* threads that wait for an event of this queue */
 
-    ch_data_job *current; /* of who takes */
+    ch_data_job *current; /* the job being delivered; only the consumer uses it */
 };
 
-/* ---- crowds ---- */
+/* ---- waiters ---- */
 
-void ch__waiters_init(ch_waiters *c)
+void ch__waiters_init(ch_waiters *w)
 {
     pthread_condattr_t attr;
 
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &attr);
+    pthread_cond_init(&w->changed, &attr);
     pthread_condattr_destroy(&attr);
 }
 
-void ch__waiters_wake_all(ch_waiters *c)
+void ch__waiters_wake_all(ch_waiters *w)
 {
-    if (c->n > 0)
-        pthread_cond_broadcast(&c->changed);
+    if (w->n > 0)
+        pthread_cond_broadcast(&w->changed);
 }
 
-void ch__waiters_wake_one(ch_waiters *c)
+void ch__waiters_wake_one(ch_waiters *w)
 {
-    if (c->n > 0)
-        pthread_cond_signal(&c->changed);
+    if (w->n > 0)
+        pthread_cond_signal(&w->changed);
 }
 
-ch_waiters *ch__workqueue_waiters(ch_workqueue *l)
+ch_waiters *ch__workqueue_waiters(ch_workqueue *q)
 {
-    return &l->waiters;
+    return &q->waiters;
 }
 
-/* ---- items ---- */
+/* ---- jobs ---- */
 
-static void drop_slots(ch_data_job *i)
+static void drop_results(ch_data_job *job)
 {
-    for (int k = i->taken; k < i->n; k++)
-        ch__job_result_drop(&i->slot[k]);
-    i->n = i->taken = 0;
+    for (int k = job->n_delivered; k < job->n; k++)
+        ch__job_result_drop(&job->slot[k]);
+    job->n = job->n_delivered = 0;
 }
 
-static void item_free(ch_data_job *i)
+static void job_free(ch_data_job *job)
 {
-    if (i == NULL)
+    if (job == NULL)
         return;
-    drop_slots(i);
-    ch__free(i->slot);
-    ch__free(i->note);
-    ch__free(i);
+    drop_results(job);
+    ch__free(job->slot);
+    ch__free(job->note);
+    ch__free(job);
 }
 
 void ch__job_result_drop(ch_job_result *s)
@@ -107,20 +120,23 @@ void ch__job_result_fail(ch_job_result *s, ch_status rc)
     s->text = ch__strdup(ch_error_message());
 }
 
-static ch_job_result *item_place(ch_data_job *i)
+/* Appends an empty result to the job. If memory is exhausted, sets has_lost and returns NULL.
+ * From then on the job accepts no results, so that the error follows directly on the results
+ * before it. */
+static ch_job_result *job_add_result(ch_data_job *job)
 {
-    /* Nothing goes missing in silence, and nothing comes between what is lost and its error. */
-    if (i->has_lost || !ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot))) {
-        i->has_lost = true;
+    if (job->has_lost ||
+        !ch__grow((void **)&job->slot, &job->capacity, job->n + 1, sizeof(*job->slot))) {
+        job->has_lost = true;
         return NULL;
     }
-    i->slot[i->n] = (ch_job_result){0};
-    return &i->slot[i->n++];
+    job->slot[job->n] = (ch_job_result){0};
+    return &job->slot[job->n++];
 }
 
-void ch__data_job_add(ch_data_job *i, ch_element *e)
+void ch__data_job_add(ch_data_job *job, ch_element *e)
 {
-    ch_job_result *s = item_place(i);
+    ch_job_result *s = job_add_result(job);
 
     if (s != NULL)
         s->element = e;
@@ -128,85 +144,87 @@ void ch__data_job_add(ch_data_job *i, ch_element *e)
         ch__element_free(e);
 }
 
-void ch__data_job_add_error(ch_data_job *i, ch_status rc)
+void ch__data_job_add_error(ch_data_job *job, ch_status rc)
 {
-    ch_job_result *s = item_place(i);
+    ch_job_result *s = job_add_result(job);
 
     if (s != NULL)
         ch__job_result_fail(s, rc);
 }
 
-void ch__data_job_fill(ch_data_job *i, ch_cursor *from)
+void ch__data_job_fill(ch_data_job *job, ch_cursor *from)
 {
-    while (i->n < i->want && !i->has_lost) {
+    while (job->n < job->want && !job->has_lost) {
         ch_element *e = NULL;
         ch_status   rc = ch__cursor_next(from, &e);
 
         if (rc != CH_OK) {
-            ch__data_job_add_error(i, rc);
+            ch__data_job_add_error(job, rc);
             if (rc == CH_CANCELLED)
                 return;
         } else if (e == NULL) {
-            i->has_end = true;
+            job->has_end = true;
             return;
         } else {
-            ch__data_job_add(i, e);
+            ch__data_job_add(job, e);
         }
     }
 }
 
-void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *i)
+void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job)
 {
-    ch__data_job_fill(i, c->in[0]);
+    ch__data_job_fill(job, c->in[0]);
 }
 
-void ch__data_job_note(ch_data_job *i, const char *text)
+void ch__data_job_note(ch_data_job *job, const char *text)
 {
-    if (i->note != NULL && strcmp(i->note, text) == 0)
+    if (job->note != NULL && strcmp(job->note, text) == 0)
         return;
-    ch__free(i->note);
-    i->note = ch__strdup(text);
+    ch__free(job->note);
+    job->note = ch__strdup(text);
 }
 
-void ch__data_job_close_gaps(ch_data_job *i)
+void ch__data_job_close_gaps(ch_data_job *job)
 {
     int n = 0;
 
-    for (int k = 0; k < i->n; k++)
-        if (i->slot[k].element != NULL || i->slot[k].rc != CH_OK)
-            i->slot[n++] = i->slot[k];
-    i->n = n;
+    for (int k = 0; k < job->n; k++)
+        if (job->slot[k].element != NULL || job->slot[k].rc != CH_OK)
+            job->slot[n++] = job->slot[k];
+    job->n = n;
 }
 
 /* ---- opening and closing ---- */
 
-static ch_status enlist(ch_workqueue *l)
+/* Adds the queue to the iterator's list. Cursors open their inputs first, so queues closer to
+ * the sources come first. */
+static ch_status register_queue(ch_workqueue *q)
 {
-    ch_iterator *it = l->it;
+    ch_iterator *it = q->it;
     bool         fits;
 
     pthread_mutex_lock(&it->lock);
     fits = ch__grow((void **)&it->workqueue, &it->cap_workqueues, it->n_workqueues + 1,
                     sizeof(*it->workqueue));
     if (fits) {
-        it->workqueue[it->n_workqueues++] = l;
-        ch__charge_open(&it->budget, &l->charge, l->want);
+        it->workqueue[it->n_workqueues++] = q;
+        ch__charge_open(&it->budget, &q->charge, q->want);
         ch__waiters_wake_one(&it->idle);
     }
     pthread_mutex_unlock(&it->lock);
-    return fits ? CH_OK : ch__fail_memory(l->cursor->stage->name);
+    return fits ? CH_OK : ch__fail_memory(q->cursor->stage->name);
 }
 
-static void strike_off(ch_workqueue *l)
+static void unregister_queue(ch_workqueue *q)
 {
-    ch_iterator *it = l->it;
+    ch_iterator *it = q->it;
 
     for (int i = 0; i < it->n_workqueues; i++)
-        if (it->workqueue[i] == l) {
+        if (it->workqueue[i] == q) {
             memmove(&it->workqueue[i], &it->workqueue[i + 1],
                     (size_t)(it->n_workqueues - i - 1) * sizeof(*it->workqueue));
             it->n_workqueues--;
-            ch__charge_close(&it->budget, &l->charge);
+            ch__charge_close(&it->budget, &q->charge);
             return;
         }
 }
@@ -214,84 +232,86 @@ static void strike_off(ch_workqueue *l)
 ch_status ch__workqueue_open(ch_cursor *c, const ch_workqueue_ops *ops,
                              const ch_workqueue_options *opt)
 {
-    ch_workqueue *l = ch__calloc(1, sizeof(*l));
+    ch_workqueue *q = ch__calloc(1, sizeof(*q));
     int           threads = c->it->n_threads;
     ch_status     rc;
 
-    if (l == NULL)
+    if (q == NULL)
         return ch__fail_memory(c->stage->name);
-    ch__waiters_init(&l->waiters);
-    l->cursor = c;
-    l->runner = ch__cursor_runner(c);
-    l->it = c->it;
-    l->ops = ops;
-    l->opt = *opt;
-    l->want = opt->want > 0 ? opt->want : 1;
-    l->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
+    ch__waiters_init(&q->waiters);
+    q->cursor = c;
+    q->runner = ch__cursor_runner(c);
+    q->it = c->it;
+    q->ops = ops;
+    q->opt = *opt;
+    q->want = opt->want > 0 ? opt->want : 1;
+    q->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
     if (threads == 0 || opt->ahead == CH_OFF)
-        l->capacity = 1;
-    if (l->capacity > MOST)
-        l->capacity = MOST;
-    rc = enlist(l);
+        q->capacity = 1;
+    if (q->capacity > MAX_COUNT)
+        q->capacity = MAX_COUNT;
+    rc = register_queue(q);
     if (rc != CH_OK) {
-        pthread_cond_destroy(&l->waiters.changed);
-        ch__free(l);
+        pthread_cond_destroy(&q->waiters.changed);
+        ch__free(q);
         return rc;
     }
-    c->workqueue = l;
+    c->workqueue = q;
     return CH_OK;
 }
 
-void ch__workqueue_close(ch_workqueue *l)
+void ch__workqueue_close(ch_workqueue *q)
 {
-    if (l == NULL)
+    if (q == NULL)
         return;
-    ch__workqueue_pause(l);
-    ch__workqueue_clear(l);
-    pthread_mutex_lock(&l->it->lock);
-    strike_off(l);
-    pthread_mutex_unlock(&l->it->lock);
-    item_free(l->spare);
-    pthread_cond_destroy(&l->waiters.changed);
-    ch__free(l);
+    ch__workqueue_pause(q);
+    ch__workqueue_clear(q);
+    pthread_mutex_lock(&q->it->lock);
+    unregister_queue(q);
+    pthread_mutex_unlock(&q->it->lock);
+    job_free(q->free_job);
+    pthread_cond_destroy(&q->waiters.changed);
+    ch__free(q);
 }
 
 /* ---- bytes ---- */
 
-/* For the one item that a belt has to hold, or for more of them within the budget. */
-static bool has_room(const ch_workqueue *l)
+/* Returns true if the budget has room for another job. A queue without jobs may always have
+ * one, because otherwise the pipeline would stop. */
+static bool has_room(const ch_workqueue *q)
 {
-    return l->it->budget.most == 0 || (l->n == 0 && l->current == NULL) ||
-           ch__charge_fits(&l->it->budget, &l->charge, l->want);
+    return q->it->budget.most == 0 || (q->n == 0 && q->current == NULL) ||
+           ch__charge_fits(&q->it->budget, &q->charge, q->want);
 }
 
-/* Smaller items where there is no room for such. */
-static void make_fit(ch_workqueue *l)
+/* Halves the size of the next job until it fits the budget or reaches its minimum. */
+static void shrink_to_fit(ch_workqueue *q)
 {
-    while (l->it->budget.most > 0 && l->want > l->charge.least_want &&
-           !ch__charge_fits(&l->it->budget, &l->charge, l->want))
-        l->want /= 2;
+    while (q->it->budget.most > 0 && q->want > q->charge.least_want &&
+           !ch__charge_fits(&q->it->budget, &q->charge, q->want))
+        q->want /= 2;
 }
 
-/* With the lock held: an item is charged for `bytes` now. */
-static void charge(ch_workqueue *l, ch_data_job *i, int64_t bytes)
+/* Sets the bytes that the job is charged for. The caller must hold the lock. */
+static void charge(ch_workqueue *q, ch_data_job *job, int64_t bytes)
 {
-    ch__charge_add(&l->it->budget, &l->charge, bytes - i->bytes);
-    i->bytes = bytes;
+    ch__charge_add(&q->it->budget, &q->charge, bytes - job->bytes);
+    job->bytes = bytes;
 }
 
-static int64_t bytes_of(const ch_workqueue *l, const ch_data_job *i)
+/* Returns the bytes of the job's results that are not delivered; 0 if bytes are not limited. */
+static int64_t bytes_of(const ch_workqueue *q, const ch_data_job *job)
 {
     int64_t bytes = 0;
 
-    for (int k = i->taken; k < i->n && l->it->budget.most > 0; k++)
-        if (i->slot[k].element != NULL)
-            bytes += ch__element_bytes(i->slot[k].element);
+    for (int k = job->n_delivered; k < job->n && q->it->budget.most > 0; k++)
+        if (job->slot[k].element != NULL)
+            bytes += ch__element_bytes(job->slot[k].element);
     return bytes;
 }
 
-/* The stage whose items are largest. */
-static const ch_workqueue *neediest(const ch_iterator *it)
+/* Returns the queue with the largest minimum job. */
+static const ch_workqueue *largest_queue(const ch_iterator *it)
 {
     const ch_workqueue *most = it->workqueue[0];
 
@@ -301,126 +321,133 @@ static const ch_workqueue *neediest(const ch_iterator *it)
     return most;
 }
 
-/* With the lock held: what an item took is known. Where that cannot be, an error takes its place. */
-static void settle(ch_workqueue *l, ch_data_job *i, int64_t at_most, int64_t now)
+/* Charges a finished job: `at_most` is the peak of its bytes, `now` its bytes now. If the
+ * minimum of all buffers exceeds the limit, replaces the results of the job by an error. The
+ * caller must hold the lock. */
+static void settle_charge(ch_workqueue *q, ch_data_job *job, int64_t at_most, int64_t now)
 {
-    ch_budget *b = &l->it->budget;
+    ch_budget *b = &q->it->budget;
     int64_t    kept = atomic_load_explicit(&b->kept, memory_order_relaxed);
 
     if (b->most == 0)
         return;
-    ch__charge_learn(b, &l->charge, i->want, at_most);
-    charge(l, i, now);
-    if (b->least + kept <= ch__budget_limit(b) || i->n == 0)
+    ch__charge_measured(b, &q->charge, job->want, at_most);
+    charge(q, job, now);
+    if (b->least + kept <= ch__budget_limit(b) || job->n == 0)
         return;
-    const ch_workqueue *who = neediest(l->it);
-    int64_t             needs = ch__charge_least(&who->charge);
+    const ch_workqueue *largest = largest_queue(q->it);
+    int64_t             needs = ch__charge_least(&largest->charge);
     ch_status           rc =
         ch__fail(CH_RESOURCE_EXHAUSTED,
-                 "%s: it has to hold %lld bytes; the least that all buffers of the pipeline "
-                 "need is %lld, "
-                 "and memory_bytes is %lld: make batches and buffers smaller, or that larger",
-                 kept > needs ? b->keeper : who->cursor->stage->name,
+                 "%s: it must hold %lld bytes; all buffers of the pipeline need at least %lld, "
+                 "but memory_bytes is %lld; use smaller batches and buffers, or raise "
+                 "memory_bytes",
+                 kept > needs ? b->keeper : largest->cursor->stage->name,
                  (long long)(kept > needs ? kept : needs), (long long)(b->least + kept),
                  (long long)b->most);
-    for (int k = 1; k < i->n; k++)
-        ch__job_result_drop(&i->slot[k]);
-    ch__job_result_fail(&i->slot[0], rc);
-    i->n = 1;
-    charge(l, i, 0);
+    for (int k = 1; k < job->n; k++)
+        ch__job_result_drop(&job->slot[k]);
+    ch__job_result_fail(&job->slot[0], rc);
+    job->n = 1;
+    charge(q, job, 0);
 }
 
 /* ---- working ---- */
 
-static bool has_work(const ch_workqueue *l)
+static bool has_work(const ch_workqueue *q)
 {
-    return !l->is_pulling && !l->is_held && !l->has_ended && l->n < l->capacity &&
-           (l->opt.at_once == 0 || l->n_busy < l->opt.at_once) && has_room(l);
+    return !q->is_pulling && !q->is_paused && !q->has_ended && q->n < q->capacity &&
+           (q->opt.at_once == 0 || q->n_busy < q->opt.at_once) && has_room(q);
 }
 
-/* Whoever takes can do work meanwhile, unless that is the program and there are others for it. */
-static bool taker_works(const ch_workqueue *l)
+/* Returns true if the consumer runs jobs while it waits. The program's thread, the consumer of
+ * the last stage, does not if there are worker threads, unless prefetching is off. */
+static bool consumer_works(const ch_workqueue *q)
 {
-    return l->it->n_workers == 0 || l->opt.ahead == CH_OFF || l->cursor->parent != NULL;
+    return q->it->n_workers == 0 || q->opt.ahead == CH_OFF || q->cursor->parent != NULL;
 }
 
-/* For threads that work ahead. */
-static bool has_work_ahead(const ch_workqueue *l)
+/* Returns true if there is work for threads that prefetch. */
+static bool has_prefetch_work(const ch_workqueue *q)
 {
-    return l->opt.ahead != CH_OFF && has_work(l);
+    return q->opt.ahead != CH_OFF && has_work(q);
 }
 
-/* An item can be taken, or there will be none. */
-static bool has_result(const ch_workqueue *l)
+/* Returns true if a job can be popped, or if the queue is at its end. */
+static bool has_result(const ch_workqueue *q)
 {
-    for (int i = 0; i < l->n; i++)
-        if (l->item[i]->is_ready && (i == 0 || l->opt.unordered))
+    for (int i = 0; i < q->n; i++)
+        if (q->queue[i]->is_ready && (i == 0 || q->opt.unordered))
             return true;
-    return l->n == 0 && l->has_ended;
+    return q->n == 0 && q->has_ended;
 }
 
-/* With the lock held: the belt has changed. Tells those who can go on now; where bytes are counted, that may
- * be anybody. */
-static void tell(ch_workqueue *l)
+/* Wakes the threads that can continue after a change of the queue. If bytes are limited, wakes
+ * all threads, because freed bytes may let any queue continue. The caller must hold the
+ * lock. */
+static void wake(ch_workqueue *q)
 {
-    if (l->it->budget.most > 0) {
-        ch__iterator_wake_all(l->it);
+    if (q->it->budget.most > 0) {
+        ch__iterator_wake_all(q->it);
         return;
     }
-    if (l->waiters.n + l->it->others.n + l->it->idle.n == 0)
-        return; /* nobody waits */
-    if (has_result(l) || ((l->is_held || l->it->is_paused) && l->n_busy == 0) ||
-        (taker_works(l) && has_work(l))) {
-        ch__waiters_wake_all(&l->waiters);
-        ch__waiters_wake_all(&l->it->others);
+    if (q->waiters.n + q->it->others.n + q->it->idle.n == 0)
+        return;
+    if (has_result(q) || ((q->is_paused || q->it->is_paused) && q->n_busy == 0) ||
+        (consumer_works(q) && has_work(q))) {
+        ch__waiters_wake_all(&q->waiters);
+        ch__waiters_wake_all(&q->it->others);
     }
-    if (has_work_ahead(l))
-        ch__waiters_wake_one(&l->it->idle);
+    if (has_prefetch_work(q))
+        ch__waiters_wake_one(&q->it->idle);
 }
 
-static ch_data_job *new_item(ch_workqueue *l)
+/* Returns an empty job of q->want elements, reusing the free job; NULL: out of memory. */
+static ch_data_job *job_new(ch_workqueue *q)
 {
-    ch_data_job *i = l->spare;
+    ch_data_job *job = q->free_job;
 
-    l->spare = NULL;
-    if (i == NULL)
-        i = ch__calloc(1, sizeof(*i));
-    if (i == NULL)
+    q->free_job = NULL;
+    if (job == NULL)
+        job = ch__calloc(1, sizeof(*job));
+    if (job == NULL)
         return NULL;
-    drop_slots(i);
-    i->bytes = 0;
-    i->is_ready = i->has_end = i->is_last = i->has_lost = false;
-    i->want = l->want;
-    i->first = l->n_pulled;
-    return i;
+    drop_results(job);
+    job->bytes = 0;
+    job->is_ready = job->has_end = job->is_last = job->has_lost = false;
+    job->want = q->want;
+    job->first = q->n_pulled;
+    return job;
 }
 
-/* Returns true if measured times decide how large items are. */
-static bool workqueue_is_tuned(const ch_workqueue *l)
+/* Returns true if measured times decide the size of jobs. */
+static bool workqueue_is_tuned(const ch_workqueue *q)
 {
-    return l->opt.want == 0 && l->it->n_threads > 0;
+    return q->opt.want == 0 && q->it->n_threads > 0;
 }
 
-/* Items as large as makes passing them on cheap, and no larger. */
-static void tune(ch_workqueue *l, int64_t ns, int n)
+/* Doubles or halves the job size after a job of `n` results took `ns`. A job should be just
+ * large enough that the cost of passing it between threads is small. */
+static void tune(ch_workqueue *q, int64_t ns, int n)
 {
-    if (ns < WORTH_NS && n == l->want && l->want < MOST)
-        l->want *= 2;
-    else if (ns > TOO_LONG_NS && l->want > 1)
-        l->want /= 2;
+    if (ns < SHORT_JOB_NS && n == q->want && q->want < MAX_COUNT)
+        q->want *= 2;
+    else if (ns > LONG_JOB_NS && q->want > 1)
+        q->want /= 2;
 }
 
 /* ---- time ---- */
 
-static _Thread_local int64_t helped_ns;
+static _Thread_local int64_t helped_ns; /* CPU time of this thread's timed jobs */
 
 int64_t ch__workqueue_helped_ns(void)
 {
     return helped_ns;
 }
 
-/* Work that began when this thread had helped for `before` and the processor's time was `from` is done.
- * Returns what was for this belt alone: who has to wait while working does work for others. */
+/* Ends the timing of a job: helped_ns was `before` and the CPU time `from` when it began.
+ * Returns the CPU time of this job alone, because a job that waits for its inputs runs jobs of
+ * other queues meanwhile. */
 static int64_t stop_clock(int64_t before, int64_t from)
 {
     int64_t all = ch__cpu_ns() - from, others = helped_ns - before;
@@ -429,146 +456,151 @@ static int64_t stop_clock(int64_t before, int64_t from)
     return all - others;
 }
 
-/* With the lock held. What is done in bodies is the doing of the stage that runs them. */
-static void add_time(ch_workqueue *l, int64_t own_ns, int64_t wait_ns)
+/* Adds work and waiting time. Time in a body also counts for the stage that runs the body. The
+ * caller must hold the lock. */
+static void add_time(ch_workqueue *q, int64_t own_ns, int64_t wait_ns)
 {
-    if (l->runner != NULL) {
-        l->runner->counts.body_ns += own_ns;
-        l->runner->counts.body_wait_ns += wait_ns;
+    if (q->runner != NULL) {
+        q->runner->counts.body_ns += own_ns;
+        q->runner->counts.body_wait_ns += wait_ns;
     }
-    l->own_ns += own_ns;
-    l->wait_ns += wait_ns;
+    q->own_ns += own_ns;
+    q->wait_ns += wait_ns;
 }
 
-/* With the lock held: `n` elements were pulled, and the next item may be. */
-static void end_pull(ch_workqueue *l, const ch_data_job *i, int n)
+/* Ends the pull of `n` elements, so that the next job can be pulled. The caller must hold the
+ * lock. */
+static void end_pull(ch_workqueue *q, const ch_data_job *job, int n)
 {
-    l->n_pulled += n;
-    l->is_pulling = false;
-    l->has_ended |= i->has_end;
-    tell(l);
+    q->n_pulled += n;
+    q->is_pulling = false;
+    q->has_ended |= job->has_end;
+    wake(q);
 }
 
-/* Pulls and makes one item. The lock is held before and after, and not meanwhile. */
-static ch_status work(ch_workqueue *l)
+/* Pulls and makes one job. The caller must hold the lock; the call releases it meanwhile. */
+static ch_status work(ch_workqueue *q)
 {
-    bool         is_timed = ch__workqueue_is_timed(l), is_tuned = workqueue_is_tuned(l);
-    bool         others_pull = l->it->n_threads > 0; /* while this thread makes */
-    ch_data_job *i;
+    bool is_timed = ch__workqueue_is_timed(q), is_tuned = workqueue_is_tuned(q);
+    bool pulls_overlap = q->it->n_threads > 0; /* others may pull while this thread makes */
+    ch_data_job *job;
     int64_t      began, from, before, own, pulled, made;
     int          n;
 
-    make_fit(l);
-    i = new_item(l);
-    if (i == NULL)
-        return ch__fail_memory(l->cursor->stage->name);
-    charge(l, i, l->charge.element_bytes * l->want);
-    l->item[l->n++] = i;
-    l->is_pulling = true;
-    l->n_busy++;
-    pthread_mutex_unlock(&l->it->lock);
+    shrink_to_fit(q);
+    job = job_new(q);
+    if (job == NULL)
+        return ch__fail_memory(q->cursor->stage->name);
+    charge(q, job, q->charge.element_bytes * q->want);
+    q->queue[q->n++] = job;
+    q->is_pulling = true;
+    q->n_busy++;
+    pthread_mutex_unlock(&q->it->lock);
     began = is_tuned ? ch__now_ns() : 0;
     before = helped_ns;
     from = is_timed ? ch__cpu_ns() : 0;
-    l->ops->pull(l->cursor, i);
-    n = i->n;
-    pulled = bytes_of(l, i);
-    if (others_pull) {
-        pthread_mutex_lock(&l->it->lock);
-        end_pull(l, i, n);
-        pthread_mutex_unlock(&l->it->lock);
+    q->ops->pull(q->cursor, job);
+    n = job->n;
+    pulled = bytes_of(q, job);
+    if (pulls_overlap) {
+        pthread_mutex_lock(&q->it->lock);
+        end_pull(q, job, n);
+        pthread_mutex_unlock(&q->it->lock);
     }
-    if (l->ops->make != NULL)
-        l->ops->make(l->cursor, i);
-    made = bytes_of(l, i);
+    if (q->ops->make != NULL)
+        q->ops->make(q->cursor, job);
+    made = bytes_of(q, job);
     own = is_timed ? stop_clock(before, from) : 0;
-    pthread_mutex_lock(&l->it->lock);
-    if (!others_pull)
-        end_pull(l, i, n);
-    settle(l, i, l->ops->make != NULL ? pulled + made : made, made);
-    i->is_ready = true;
-    l->has_ended |= i->is_last;
-    l->n_busy--;
-    add_time(l, own, 0);
+    pthread_mutex_lock(&q->it->lock);
+    if (!pulls_overlap)
+        end_pull(q, job, n);
+    settle_charge(q, job, q->ops->make != NULL ? pulled + made : made, made);
+    job->is_ready = true;
+    q->has_ended |= job->is_last;
+    q->n_busy--;
+    add_time(q, own, 0);
     if (is_tuned)
-        tune(l, ch__now_ns() - began, i->n);
-    tell(l);
+        tune(q, ch__now_ns() - began, job->n);
+    wake(q);
     return CH_OK;
 }
 
-bool ch__workqueue_work(ch_workqueue *l)
+bool ch__workqueue_work(ch_workqueue *q)
 {
-    if (!has_work_ahead(l))
+    if (!has_prefetch_work(q))
         return false;
-    if (work(l) == CH_OK)
+    if (work(q) == CH_OK)
         return true;
-    l->is_short = true;
-    ch__waiters_wake_all(&l->waiters);
-    ch__waiters_wake_all(&l->it->others);
+    q->is_out_of_memory = true;
+    ch__waiters_wake_all(&q->waiters);
+    ch__waiters_wake_all(&q->it->others);
     return false;
 }
 
-const ch_cursor *ch__workqueue_busy(const ch_workqueue *l)
+const ch_cursor *ch__workqueue_busy(const ch_workqueue *q)
 {
-    return l->n_busy > 0 ? l->cursor : NULL;
+    return q->n_busy > 0 ? q->cursor : NULL;
 }
 
-/* ---- taking ---- */
+/* ---- delivery ---- */
 
-/* Takes the next item off the belt; NULL: it is not ready. */
-static ch_data_job *take_item(ch_workqueue *l)
+/* Removes the next job from the queue; NULL: it is not ready. */
+static ch_data_job *pop_job(ch_workqueue *q)
 {
     int at = 0;
 
-    while (l->opt.unordered && at + 1 < l->n && !l->item[at]->is_ready)
+    while (q->opt.unordered && at + 1 < q->n && !q->queue[at]->is_ready)
         at++;
-    if (at >= l->n || !l->item[at]->is_ready)
+    if (at >= q->n || !q->queue[at]->is_ready)
         return NULL;
-    ch_data_job *i = l->item[at];
-    memmove(&l->item[at], &l->item[at + 1], (size_t)(l->n - at - 1) * sizeof(ch_data_job *));
-    l->n--;
-    /* Only where there is room for some: who takes one does not wake somebody each time. */
-    if (l->n <= l->capacity / 2 || l->it->budget.most > 0)
-        tell(l);
-    return i;
+    ch_data_job *job = q->queue[at];
+    memmove(&q->queue[at], &q->queue[at + 1], (size_t)(q->n - at - 1) * sizeof(ch_data_job *));
+    q->n--;
+    /* Wakes threads only when there is room for several jobs, not after every job. */
+    if (q->n <= q->capacity / 2 || q->it->budget.most > 0)
+        wake(q);
+    return job;
 }
 
-/* Twice as much beforehand, where that was not enough although threads have been idle. */
-static void wish_for_more(ch_workqueue *l)
+/* Doubles the number of jobs to prefetch if the consumer must wait although threads are idle.
+ * Leaves a fixed number (opt.ahead) unchanged. */
+static void grow_capacity(ch_workqueue *q)
 {
-    if (l->opt.ahead > 0 || l->n_pulled <= 8 || l->it->idle.n == 0 ||
-        l->capacity * 2 > 8 * l->it->n_threads + 8)
+    if (q->opt.ahead > 0 || q->n_pulled <= 8 || q->it->idle.n == 0 ||
+        q->capacity * 2 > 8 * q->it->n_threads + 8)
         return;
-    l->capacity *= 2;
-    tell(l);
+    q->capacity *= 2;
+    wake(q);
 }
 
-/* With the lock held: `current` is the next item; NULL at the end. */
-static ch_status advance(ch_workqueue *l)
+/* Sets `current` to the next job; NULL at the end. Blocks until the job is ready. The caller
+ * must hold the lock. */
+static ch_status advance(ch_workqueue *q)
 {
     ch_status rc = CH_OK;
 
-    while (rc == CH_OK && (l->current = take_item(l)) == NULL) {
-        if (atomic_load_explicit(&l->it->stops, memory_order_relaxed))
-            return ch__fail(CH_CANCELLED, "%s: the iterator was let go",
-                            l->cursor->stage->name);
-        if (l->n == 0 && l->has_ended)
+    while (rc == CH_OK && (q->current = pop_job(q)) == NULL) {
+        if (atomic_load_explicit(&q->it->stops, memory_order_relaxed))
+            return ch__fail(CH_CANCELLED, "%s: the iterator was closed",
+                            q->cursor->stage->name);
+        if (q->n == 0 && q->has_ended)
             return CH_OK;
-        if (has_work(l) && (taker_works(l) || l->is_short)) {
-            l->is_short = false;
-            rc = work(l);
+        if (has_work(q) && (consumer_works(q) || q->is_out_of_memory)) {
+            q->is_out_of_memory = false;
+            rc = work(q);
             continue;
         }
         int64_t t0 = ch__now_ns();
 
-        wish_for_more(l);
-        ch__iterator_wait(l->it, &l->waiters, l->cursor->stage->name);
-        add_time(l, 0, ch__now_ns() - t0);
+        grow_capacity(q);
+        ch__iterator_wait(q->it, &q->waiters, q->cursor->stage->name);
+        add_time(q, 0, ch__now_ns() - t0);
     }
     return rc;
 }
 
-static ch_status give(ch_job_result *s, ch_element **out)
+/* Moves the element of a result to *out, or raises its error in this thread. */
+static ch_status deliver(ch_job_result *s, ch_element **out)
 {
     ch_status rc = s->rc;
 
@@ -584,58 +616,59 @@ static ch_status give(ch_job_result *s, ch_element **out)
     return rc;
 }
 
-ch_status ch__workqueue_next(ch_workqueue *l, ch_element **out)
+ch_status ch__workqueue_next(ch_workqueue *q, ch_element **out)
 {
-    ch_data_job *i;
+    ch_data_job *job;
 
-    while ((i = l->current) == NULL || i->taken == i->n) {
+    while ((job = q->current) == NULL || job->n_delivered == job->n) {
         ch_status rc;
 
-        if (i != NULL && i->has_lost) {
-            i->has_lost = false;
-            return ch__fail_memory(l->cursor->stage->name);
+        if (job != NULL && job->has_lost) {
+            job->has_lost = false;
+            return ch__fail_memory(q->cursor->stage->name);
         }
-        if (i != NULL && i->is_last) {
+        if (job != NULL && job->is_last) {
             *out = NULL;
             return CH_OK;
         }
-        pthread_mutex_lock(&l->it->lock);
-        if (i != NULL) {
-            charge(l, i, 0);
-            item_free(l->spare);
-            l->spare = i;
-            l->current = NULL;
-            if (l->it->budget.most > 0)
-                ch__iterator_wake_all(l->it); /* there is room */
+        pthread_mutex_lock(&q->it->lock);
+        if (job != NULL) {
+            charge(q, job, 0);
+            job_free(q->free_job);
+            q->free_job = job;
+            q->current = NULL;
+            if (q->it->budget.most > 0)
+                ch__iterator_wake_all(q->it); /* the budget has room now */
         }
-        rc = advance(l);
-        pthread_mutex_unlock(&l->it->lock);
+        rc = advance(q);
+        pthread_mutex_unlock(&q->it->lock);
         if (rc != CH_OK)
             return rc;
-        if (l->current == NULL) {
+        if (q->current == NULL) {
             *out = NULL;
             return CH_OK;
         }
     }
-    return give(&i->slot[i->taken++], out);
+    return deliver(&job->slot[job->n_delivered++], out);
 }
 
-/* ---- several belts ---- */
+/* ---- several queues ---- */
 
-/* With the lock held, by who takes. */
-static bool has_something(const ch_workqueue *l)
+/* Returns true if the next ch__workqueue_next does not block. Only the consumer may call it,
+ * and it must hold the lock. */
+static bool can_deliver(const ch_workqueue *q)
 {
-    const ch_data_job *i = l->current;
+    const ch_data_job *job = q->current;
 
-    if (i != NULL && (i->taken < i->n || i->has_lost || i->is_last))
+    if (job != NULL && (job->n_delivered < job->n || job->has_lost || job->is_last))
         return true;
-    return has_result(l);
+    return has_result(q);
 }
 
 static int find_any(ch_cursor *const *c, int n, int first)
 {
     for (int i = 0; i < n; i++)
-        if (c[(first + i) % n] != NULL && has_something(c[(first + i) % n]->workqueue))
+        if (c[(first + i) % n] != NULL && can_deliver(c[(first + i) % n]->workqueue))
             return (first + i) % n;
     return -1;
 }
@@ -653,12 +686,13 @@ static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
     return false;
 }
 
-/* The time goes to one of them: it is theirs together that is short. */
-static void wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
+/* Waits for a change of any queue. Adds the time to the first queue only, so that the sum over
+ * all queues is right. */
+static void wait_for_any(const ch_cursor *consumer, ch_cursor *const *c, int n)
 {
     int64_t from = ch__now_ns();
 
-    ch__iterator_wait(taker->it, &taker->it->others, taker->stage->name);
+    ch__iterator_wait(consumer->it, &consumer->it->others, consumer->stage->name);
     for (int i = 0; i < n; i++)
         if (c[i] != NULL) {
             add_time(c[i]->workqueue, 0, ch__now_ns() - from);
@@ -666,122 +700,124 @@ static void wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
         }
 }
 
-/* One that has neither a result nor work is being worked on by another thread, who will tell. */
-ch_status ch__workqueue_any(const ch_cursor *taker, ch_cursor *const *c, int n, int first,
+/* If a queue has neither a result nor work, another thread runs a job of it and wakes this
+ * thread afterwards. */
+ch_status ch__workqueue_any(const ch_cursor *consumer, ch_cursor *const *c, int n, int first,
                             int *out)
 {
-    ch_iterator *it = taker->it;
+    ch_iterator *it = consumer->it;
     ch_status    rc = CH_OK;
 
     pthread_mutex_lock(&it->lock);
     while (rc == CH_OK && (*out = find_any(c, n, first)) < 0) {
         if (atomic_load_explicit(&it->stops, memory_order_relaxed))
-            rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", taker->stage->name);
+            rc = ch__fail(CH_CANCELLED, "%s: the iterator was closed", consumer->stage->name);
         else if (!work_for_any(c, n, first, &rc))
-            wait_for_any(taker, c, n);
+            wait_for_any(consumer, c, n);
     }
     pthread_mutex_unlock(&it->lock);
     return rc;
 }
 
-/* ---- holding, saving ---- */
+/* ---- pausing, saving ---- */
 
-void ch__workqueue_pause(ch_workqueue *l)
+void ch__workqueue_pause(ch_workqueue *q)
 {
-    pthread_mutex_lock(&l->it->lock);
-    l->is_held = true;
-    while (l->n_busy > 0)
-        ch__iterator_wait(l->it, &l->waiters, l->cursor->stage->name);
-    pthread_mutex_unlock(&l->it->lock);
+    pthread_mutex_lock(&q->it->lock);
+    q->is_paused = true;
+    while (q->n_busy > 0)
+        ch__iterator_wait(q->it, &q->waiters, q->cursor->stage->name);
+    pthread_mutex_unlock(&q->it->lock);
 }
 
-void ch__workqueue_resume(ch_workqueue *l)
+void ch__workqueue_resume(ch_workqueue *q)
 {
-    pthread_mutex_lock(&l->it->lock);
-    l->is_held = false;
-    ch__iterator_wake_all(l->it);
-    pthread_mutex_unlock(&l->it->lock);
+    pthread_mutex_lock(&q->it->lock);
+    q->is_paused = false;
+    ch__iterator_wake_all(q->it);
+    pthread_mutex_unlock(&q->it->lock);
 }
 
-void ch__workqueue_clear(ch_workqueue *l)
+void ch__workqueue_clear(ch_workqueue *q)
 {
-    pthread_mutex_lock(&l->it->lock);
-    ch__charge_add(&l->it->budget, &l->charge, -l->charge.held);
-    pthread_mutex_unlock(&l->it->lock);
-    for (int i = 0; i < l->n; i++)
-        item_free(l->item[i]);
-    item_free(l->current);
-    l->current = NULL;
-    l->n = 0;
-    l->has_ended = false;
-    l->n_pulled = 0;
+    pthread_mutex_lock(&q->it->lock);
+    ch__charge_add(&q->it->budget, &q->charge, -q->charge.held);
+    pthread_mutex_unlock(&q->it->lock);
+    for (int i = 0; i < q->n; i++)
+        job_free(q->queue[i]);
+    job_free(q->current);
+    q->current = NULL;
+    q->n = 0;
+    q->has_ended = false;
+    q->n_pulled = 0;
 }
 
-static void save_item(const ch_data_job *i, ch_saver *s)
+static void save_job(const ch_data_job *job, ch_saver *s)
 {
-    for (int k = i->taken; k < i->n; k++)
-        if (i->slot[k].rc == CH_OK)
-            ch__save_element(s, i->slot[k].element);
+    for (int k = job->n_delivered; k < job->n; k++)
+        if (job->slot[k].rc == CH_OK)
+            ch__save_element(s, job->slot[k].element);
         else
-            ch__save_fault(s, i->slot[k].rc, i->slot[k].text, i->slot[k].is_between);
-    if (i->has_lost)
+            ch__save_fault(s, job->slot[k].rc, job->slot[k].text, job->slot[k].is_between);
+    if (job->has_lost)
         ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory", false);
 }
 
-/* Adds up to what counts of an item; false: nothing behind it does. */
-static bool counts(const ch_data_job *i, int64_t *n)
+/* Adds the number of results of a job that must be saved. Returns false if the stage ends with
+ * this job, so that later jobs are discarded. */
+static bool count_results(const ch_data_job *job, int64_t *n)
 {
-    if (i != NULL)
-        *n += i->n - i->taken + i->has_lost;
-    return i == NULL || !i->is_last;
+    if (job != NULL)
+        *n += job->n - job->n_delivered + job->has_lost;
+    return job == NULL || !job->is_last;
 }
 
-void ch__workqueue_save(ch_workqueue *l, ch_saver *s)
+void ch__workqueue_save(ch_workqueue *q, ch_saver *s)
 {
     int64_t n = 0;
-    int     items = 0;
-    bool    goes_on = counts(l->current, &n);
+    int     n_jobs = 0;
+    bool    goes_on = count_results(q->current, &n);
 
-    while (goes_on && items < l->n)
-        goes_on = counts(l->item[items++], &n);
-    ch__save_int(s, l->n_pulled);
-    ch__save_int(s, l->has_ended);
+    while (goes_on && n_jobs < q->n)
+        goes_on = count_results(q->queue[n_jobs++], &n);
+    ch__save_int(s, q->n_pulled);
+    ch__save_int(s, q->has_ended);
     ch__save_int(s, n);
-    if (l->current != NULL)
-        save_item(l->current, s);
-    for (int i = 0; i < items; i++)
-        save_item(l->item[i], s);
+    if (q->current != NULL)
+        save_job(q->current, s);
+    for (int i = 0; i < n_jobs; i++)
+        save_job(q->queue[i], s);
 }
 
-/* All of it becomes the current item, however much it is. */
-ch_status ch__workqueue_load(ch_workqueue *l, ch_loader *from)
+/* Loads all results into a single job, `current`, whatever their number. */
+ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from)
 {
-    ch__workqueue_clear(l);
-    l->n_pulled = ch__load_count(from);
-    l->has_ended = ch__load_int(from, 0, 1) != 0;
+    ch__workqueue_clear(q);
+    q->n_pulled = ch__load_count(from);
+    q->has_ended = ch__load_int(from, 0, 1) != 0;
     int64_t n = ch__load_int(from, 0, INT32_MAX);
 
-    l->current = ch__calloc(1, sizeof(*l->current));
-    if (l->current == NULL)
-        return ch__fail_memory(l->cursor->stage->name);
+    q->current = ch__calloc(1, sizeof(*q->current));
+    if (q->current == NULL)
+        return ch__fail_memory(q->cursor->stage->name);
     for (int64_t i = 0; i < n && !ch__load_fails(from); i++) {
         ch_status   rc = CH_OK;
-        ch_element *e = ch__load_result(from, l->cursor->dataset, &rc);
+        ch_element *e = ch__load_result(from, q->cursor->dataset, &rc);
 
         if (rc == CH_OK)
-            ch__data_job_add(l->current, e);
+            ch__data_job_add(q->current, e);
         else
-            ch__data_job_add_error(l->current, rc);
+            ch__data_job_add_error(q->current, rc);
     }
-    pthread_mutex_lock(&l->it->lock);
-    charge(l, l->current, bytes_of(l, l->current));
-    if (l->has_ended) /* it will not learn more */
-        ch__charge_learn(&l->it->budget, &l->charge, l->want, 0);
-    pthread_mutex_unlock(&l->it->lock);
+    pthread_mutex_lock(&q->it->lock);
+    charge(q, q->current, bytes_of(q, q->current));
+    if (q->has_ended) /* no job will follow that could be measured */
+        ch__charge_measured(&q->it->budget, &q->charge, q->want, 0);
+    pthread_mutex_unlock(&q->it->lock);
     return ch__load_status(from);
 }
 
-/* ---- stages that give what comes off their belt ---- */
+/* ---- stages that return the results of their queue ---- */
 
 ch_status ch__queued_next(ch_cursor *c, ch_element **out)
 {
@@ -819,17 +855,17 @@ ch_status ch__queued_load(ch_cursor *c, ch_loader *l)
     return rc;
 }
 
-bool ch__workqueue_is_timed(const ch_workqueue *l)
+bool ch__workqueue_is_timed(const ch_workqueue *q)
 {
-    return l->it->n_threads > 0 || l->cursor->parent == NULL;
+    return q->it->n_threads > 0 || q->cursor->parent == NULL;
 }
 
-void ch__workqueue_profile(const ch_workqueue *l, ch_stage_profile *out)
+void ch__workqueue_profile(const ch_workqueue *q, ch_stage_profile *out)
 {
-    out->ready = 0; /* what is being taken is another thread's */
-    for (int i = 0; i < l->n; i++)
-        out->ready += l->item[i]->is_ready ? l->item[i]->n : 0;
-    out->capacity = l->capacity * l->want;
-    out->busy_ns = l->own_ns;
-    out->wait_ns = l->wait_ns;
+    out->ready = 0; /* without `current`, because only the consumer may read it */
+    for (int i = 0; i < q->n; i++)
+        out->ready += q->queue[i]->is_ready ? q->queue[i]->n : 0;
+    out->capacity = q->capacity * q->want;
+    out->busy_ns = q->own_ns;
+    out->wait_ns = q->wait_ns;
 }

@@ -1,4 +1,4 @@
-/* fit/bytes_builder.c -- bytes that pile up until they are written.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/bytes_builder.c -- a growable buffer of bytes.   SPDX-License-Identifier: Apache-2.0 */
 #include "fit/bytes_builder.h"
 
 #include <errno.h>

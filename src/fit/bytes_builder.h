@@ -1,7 +1,8 @@
-/* fit/bytes_builder.h -- bytes that pile up until they are written to a file.
+/* fit/bytes_builder.h -- a growable buffer of bytes that are later written to a file.
  *
- * That there was no memory sticks, and shows when they are written. Zero-initialise one to
- * begin.
+ * A builder that is all zeros is empty. If memory is exhausted, the builder remembers it
+ * (has_failed): later calls add nothing, and ch__bytes_builder_write returns
+ * RESOURCE_EXHAUSTED.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_BYTES_BUILDER_H
@@ -13,20 +14,24 @@
 #include "cohort/status.h"
 
 typedef struct ch_bytes_builder {
-    char *at;
-    int   n, capacity;
-    bool  has_failed;
+    char *at;          /* owned; NULL: nothing was allocated yet */
+    int   n, capacity; /* bytes used and allocated */
+    bool  has_failed;  /* memory was exhausted */
 } ch_bytes_builder;
 
-/* Room for n bytes more, which now belong to it; NULL: no memory. */
+/* Appends n bytes for the caller to fill, and returns their address. Returns NULL if memory is
+ * exhausted. The address is valid until the next call that appends. */
 char *ch__bytes_builder_reserve(ch_bytes_builder *p, size_t n);
-void  ch__bytes_builder_add(ch_bytes_builder *p, const void *data, size_t n);
-void  ch__bytes_builder_text(ch_bytes_builder *p, const char *text);
-void  ch__bytes_builder_drop(ch_bytes_builder *p);
+/* Append a copy of n bytes, or of a text without its final zero. */
+void ch__bytes_builder_add(ch_bytes_builder *p, const void *data, size_t n);
+void ch__bytes_builder_text(ch_bytes_builder *p, const char *text);
+/* Frees the buffer. The builder is empty afterwards, and may be used again. */
+void ch__bytes_builder_drop(ch_bytes_builder *p);
 
-/* Writes all of it to an open file, of which `path` is the name, and empties it. */
+/* Writes all bytes to the open file `fd`, and then empties the builder. `path` is used in
+ * messages only. On an error the bytes stay in the builder; some may have been written. */
 CH_MUST_CHECK ch_status ch__bytes_builder_write(ch_bytes_builder *p, int fd, const char *path);
-/* Adds all of a file. */
+/* Appends the bytes of the open file `fd` from its position to its end. */
 CH_MUST_CHECK ch_status ch__bytes_builder_read(ch_bytes_builder *p, int fd, const char *path);
 
 #endif

@@ -1,4 +1,10 @@
-/* fit/callback.c -- callbacks: made, told, and what they follow.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/callback.c -- the callback object, sending events to callbacks, and monitors.
+ *
+ * A ch_callback is a reference-counted pair of a table of functions and a state. The loops of
+ * fit/ send events with ch__callbacks_notify. A ch_monitor is the part that callbacks which
+ * follow a log have in common: early stopping, plateau, save hook.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/callback.h"
 
 #include <math.h>
@@ -18,18 +24,20 @@ struct ch_callback {
 
 enum { ALL_EVENTS = (CH_ON_END << 1) - 1 };
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static ch_status check_ops(const ch_callback_ops *ops)
 {
     if (ops->name == NULL || ops->name[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "callback: it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "callback: ops->name is NULL or empty; give the callback a name");
     if (ops->on == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "callback %s: it has no function `on`", ops->name);
+        return ch__fail(CH_INVALID_ARGUMENT, "callback %s: ops->on is NULL; give it a function",
+                        ops->name);
     if (ops->events == 0 || (ops->events & ~(unsigned)ALL_EVENTS) != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "callback %s: events are 0x%x, want at least one of CH_ON_BEGIN to "
-                        "CH_ON_END, and no others",
+                        "callback %s: events are 0x%x, want one or more of CH_ON_BEGIN to "
+                        "CH_ON_END, combined by |",
                         ops->name, ops->events);
     return CH_OK;
 }
@@ -60,7 +68,8 @@ ch_callback *ch_callback_ref(ch_callback *c)
     return c;
 }
 
-/* The table may be part of the state: it is not looked at once that is dropped. */
+/* The table may be part of the state (struct function is an example), so `ops` must not be read
+ * after `drop`. */
 void ch_callback_unref(ch_callback *c)
 {
     if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1)
@@ -85,7 +94,7 @@ void *ch__callback_self(const ch_callback *c,
     return c != NULL && c->ops->on == on ? c->self : NULL;
 }
 
-/* ---- a function ---- */
+/* ---- callbacks made from a function ---- */
 
 typedef struct function {
     ch_callback_ops ops;
@@ -113,9 +122,10 @@ ch_status ch_callback_of(unsigned events, ch_callback_fn fn, void *arg, ch_callb
     return ch__callback_make(&f->ops, f, out);
 }
 
-/* ---- telling ---- */
+/* ---- events ---- */
 
-static ch_status tell(int i, const ch_callback *c, ch_training *t, ch_event event)
+/* Sends the event to callback number i of the list, if its mask has the event. */
+static ch_status notify(int i, const ch_callback *c, ch_training *t, ch_event event)
 {
     uint64_t  mark;
     ch_status rc;
@@ -136,7 +146,7 @@ ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_
     ch_fault first = {0};
 
     for (int i = 0; i < n; i++) {
-        ch_status rc = tell(i, c[i], t, event);
+        ch_status rc = notify(i, c[i], t, event);
 
         if (rc != CH_OK && event != CH_ON_END)
             return rc;
@@ -146,22 +156,25 @@ ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_
     return ch__fault_raise(&first);
 }
 
-/* ---- what callbacks follow ---- */
+/* ---- monitors ---- */
 
-ch_status ch__monitor_init(ch_monitor *m, const char *who, const char *name, ch_goal goal,
+ch_status ch__monitor_init(ch_monitor *m, const char *callback, const char *name, ch_goal goal,
                            double delta)
 {
-    *m = (ch_monitor){.who = who, .goal = goal, .delta = delta};
+    *m = (ch_monitor){.callback = callback, .goal = goal, .delta = delta};
     if ((int)goal < CH_GOAL_AUTO || goal > CH_GOAL_MAX)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no goal %d", who, (int)goal);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: goal is %d, want a value of ch_goal",
+                        callback, (int)goal);
     if (!(delta >= 0) || isinf(delta))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: min_delta is %g, want a number that is not negative", who, delta);
+                        "%s: min_delta is %g, want a finite number that is not negative",
+                        callback, delta);
     if (name[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: monitor is \"\"; want a name, or NULL", who);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: monitor is \"\"; want a name, or NULL",
+                        callback);
     m->name = ch__strdup(name);
     if (m->name == NULL)
-        return ch__fail_memory(who);
+        return ch__fail_memory(callback);
     ch__monitor_reset(m);
     return CH_OK;
 }
@@ -188,9 +201,9 @@ void ch__training_names(ch_training *t, char *text, size_t size)
         ch__text_add(&o, "none");
 }
 
-/* A name that is never there is likely a mistake; one that is there at times is not: validation
- * need not come with every epoch. */
-static void warn(ch_monitor *m, ch_training *t)
+/* Warns once that the monitored log is missing. It is a warning and not an error because a
+ * validation need not run in every epoch. A log that never appears is probably a wrong name. */
+static void warn_once(ch_monitor *m, ch_training *t)
 {
     char names[256];
 
@@ -199,8 +212,8 @@ static void warn(ch_monitor *m, ch_training *t)
     m->has_warned = true;
     ch__training_names(t, names, sizeof(names));
     ch__log(CH_LOG_WARNING, "monitor",
-            "%s: epoch %d has no number named \"%s\", and is passed over; it has: %s", m->who,
-            ch_training_epoch(t) + 1, m->name, names);
+            "%s: epoch %d has no log named \"%s\" and is ignored; its logs are: %s",
+            m->callback, ch_training_epoch(t) + 1, m->name, names);
 }
 
 bool ch__monitor_find(const ch_monitor *m, ch_training *t, double *out)
@@ -217,7 +230,7 @@ bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)
 {
     if (ch__monitor_find(m, t, out))
         return true;
-    warn(m, t);
+    warn_once(m, t);
     return false;
 }
 

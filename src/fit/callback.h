@@ -1,36 +1,42 @@
-/* fit/callback.h -- what the library's own callbacks share.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/callback.h -- helpers for the callbacks of the library.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_CALLBACK_H
 #define FIT_CALLBACK_H
 
 #include "fit/training.h"
 
-/* As ch_callback_new, but takes `self` over, on an error too. NULL: there was no memory for it. */
+/* Creates a callback as ch_callback_new does, but always takes ownership of `self`: on an error
+ * it calls ops->drop. If `self` is NULL, returns RESOURCE_EXHAUSTED, so that the caller need
+ * not check its own allocation. */
 ch_status ch__callback_make(const ch_callback_ops *ops, void *self, ch_callback **out);
-/* The state of a callback that has this function; NULL: it is another's. */
+/* Returns the state of the callback if its event function is `on`, that is, if the callback is
+ * of the expected kind. Returns NULL otherwise, or if `c` is NULL. The state is borrowed. */
 void *ch__callback_self(const ch_callback *c,
                         ch_status (*on)(void *self, ch_training *t, ch_event event));
 
-/* A number by its name that a callback follows. */
+/* A log that a callback follows, and its best value so far. */
 typedef struct ch_monitor {
-    const char *who; /* the callback's name, for messages; borrowed */
-    char       *name;
+    const char *callback; /* name of the callback, for messages; borrowed */
+    char       *name;     /* of the log; owned */
     ch_goal     goal;
-    double      delta;
-    double      best;
+    double      delta; /* least improvement that counts */
+    double      best;  /* the callback updates it; the worst possible value after a reset */
     bool        has_warned;
 } ch_monitor;
 
-/* `name` is copied; `delta` is finite, and not negative. */
-ch_status ch__monitor_init(ch_monitor *m, const char *who, const char *name, ch_goal goal,
+/* Initialises a monitor. `name` is copied. INVALID_ARGUMENT: `delta` is negative or not finite,
+ * `goal` is not in the enum, or `name` is "". ch__monitor_drop is allowed after an error. */
+ch_status ch__monitor_init(ch_monitor *m, const char *callback, const char *name, ch_goal goal,
                            double delta);
 void      ch__monitor_drop(ch_monitor *m);
-void      ch__monitor_reset(ch_monitor *m); /* nothing was seen yet */
-/* The number as it is now. False: the training has none of that name, of which the log warns
- * once. */
+/* Forgets the best value and the warning: for a new training. */
+void ch__monitor_reset(ch_monitor *m);
+/* Reads the value of the log. Returns false if the training has no log of that name. Then
+ * ch__monitor_read logs a warning, once until the next reset; ch__monitor_find does not. */
 bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out);
-bool ch__monitor_find(const ch_monitor *m, ch_training *t,
-                      double *out); /* without the warning */
-/* "loss, val_loss"; "none". */
+bool ch__monitor_find(const ch_monitor *m, ch_training *t, double *out);
+/* Writes the names of all logs to `text`: "loss, val_loss". Writes "none" if there are none. */
 void ch__training_names(ch_training *t, char *text, size_t size);
 bool ch__monitor_is_better(const ch_monitor *m, double value, double than);
 

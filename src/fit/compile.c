@@ -1,4 +1,5 @@
-/* fit/compile.c -- ch_compile: what a model is trained with.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/compile.c -- ch_compile: what a model is trained with.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ static void drop_compiled(void *compiled)
     ch_metric_unref(c->loss_mean);
     ch_optimizer_unref(c->optimizer);
     ch_tensor_unref(c->class_weight);
-    ch__logs_drop(&c->given);
+    ch__logs_drop(&c->output_sums);
     ch__free(c);
 }
 
@@ -69,11 +70,12 @@ static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool
         ch_metric_unref(m);
         return rc;
     }
-    c->metric[c->n_metrics++] = (ch_gathered){m, is_weighted, is_own};
+    c->metric[c->n_metrics++] = (ch_compiled_metric){m, is_weighted, is_own};
     return CH_OK;
 }
 
-/* The function may be the program's: it may fail and say nothing, and say that all is well and make nothing. */
+/* The function may be the program's: it may fail and say nothing, and say that all is well and
+ * make nothing. */
 static ch_status make_metric(ch_compiled *c, ch_metric_spec spec, ch_metric **out)
 {
     uint64_t  mark = ch__fail_mark();
@@ -105,7 +107,7 @@ static ch_status make_metrics(ch_compiled *c, const ch_metric_spec *spec, bool i
     return rc;
 }
 
-static ch_status take_own(ch_compiled *c, const ch_compile_options *opt)
+static ch_status add_own(ch_compiled *c, const ch_compile_options *opt)
 {
     ch_status rc = CH_OK;
 
@@ -138,7 +140,7 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
 
     if (opt->loss != NULL && opt->loss_with != NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "compile: both loss and loss_with are given; give one of them");
+                        "compile: both loss and loss_with are given; give only one of them");
     c->optimizer = ch_optimizer_ref(opt->optimizer);
     c->loss = opt->loss;
     c->loss_with = opt->loss_with;
@@ -154,7 +156,7 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
     if (rc == CH_OK)
         rc = make_metrics(c, opt->weighted_metrics, true);
     if (rc == CH_OK)
-        rc = take_own(c, opt);
+        rc = add_own(c, opt);
     return rc == CH_OK ? ch__compiled_functions(c) : rc;
 }
 
@@ -213,11 +215,11 @@ ch_status ch__compiled_read(ch_compiled *c, bool is_own_step, const char *prefix
     ch_status rc =
         c->loss_mean != NULL && !is_own_step ? read_metric(c->loss_mean, prefix, logs) : CH_OK;
 
-    for (int i = 0; i < c->given.n && c->n_given > 0 && rc == CH_OK; i++) {
+    for (int i = 0; i < c->output_sums.n && c->n_output_steps > 0 && rc == CH_OK; i++) {
         char name[160];
 
-        snprintf(name, sizeof(name), "%s%s", prefix, c->given.at[i].name);
-        rc = ch__logs_set(logs, name, c->given.at[i].value / (double)c->n_given);
+        snprintf(name, sizeof(name), "%s%s", prefix, c->output_sums.at[i].name);
+        rc = ch__logs_set(logs, name, c->output_sums.at[i].value / (double)c->n_output_steps);
     }
     for (int i = 0; i < c->n_metrics && rc == CH_OK; i++)
         if (!is_own_step || c->metric[i].is_own)
@@ -231,48 +233,48 @@ ch_status ch__compiled_reset(ch_compiled *c)
 
     for (int i = 0; i < c->n_metrics && rc == CH_OK; i++)
         rc = ch_metric_reset(c->metric[i].metric);
-    ch__logs_drop(&c->given);
-    c->n_given = 0;
+    ch__logs_drop(&c->output_sums);
+    c->n_output_steps = 0;
     return rc;
 }
 
 /* ---- aside ---- */
 
-static ch_metric *gathered_at(const ch_compiled *c, int i)
+static ch_metric *metric_at(const ch_compiled *c, int i)
 {
     return i < c->n_metrics ? c->metric[i].metric : c->loss_mean;
 }
 
-static int count_states(const ch_compiled *c)
+static int count_vars(const ch_compiled *c)
 {
     ch_var *const *var;
     int            n = 0;
 
     for (int i = 0; i <= c->n_metrics; i++)
-        n += gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+        n += metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
     return n;
 }
 
-static void drop_aside(ch_aside *a)
+static void drop_saved(ch_saved_metrics *a)
 {
     for (int i = 0; a->value != NULL && i < a->n; i++)
         ch_tensor_unref(a->value[i]);
     ch__free(a->value);
-    ch__logs_drop(&a->given);
-    *a = (ch_aside){0};
+    ch__logs_drop(&a->output_sums);
+    *a = (ch_saved_metrics){0};
 }
 
-ch_status ch__compiled_put_aside(ch_compiled *c, ch_aside *out)
+ch_status ch__compiled_save_metrics(ch_compiled *c, ch_saved_metrics *out)
 {
     ch_status rc = CH_OK;
 
-    *out = (ch_aside){.n_given = c->n_given};
-    out->value = ch__calloc((size_t)count_states(c) + 1, sizeof(ch_tensor *));
+    *out = (ch_saved_metrics){.n_output_steps = c->n_output_steps};
+    out->value = ch__calloc((size_t)count_vars(c) + 1, sizeof(ch_tensor *));
     if (out->value == NULL)
         return ch__fail_memory("numbers put aside");
     for (int i = 0; i <= c->n_metrics && rc == CH_OK; i++) {
         ch_var *const *var;
-        int n = gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+        int n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
 
         for (int k = 0; k < n && rc == CH_OK; k++) {
             rc = ch_var_get(var[k], &out->value[out->n]);
@@ -280,41 +282,41 @@ ch_status ch__compiled_put_aside(ch_compiled *c, ch_aside *out)
         }
     }
     if (rc != CH_OK) {
-        drop_aside(out);
+        drop_saved(out);
         return rc;
     }
-    out->given = c->given;
-    c->given = (ch_logs){0};
-    c->n_given = 0;
+    out->output_sums = c->output_sums;
+    c->output_sums = (ch_logs){0};
+    c->n_output_steps = 0;
     return CH_OK;
 }
 
-ch_status ch__compiled_put_back(ch_compiled *c, ch_aside *a)
+ch_status ch__compiled_restore_metrics(ch_compiled *c, ch_saved_metrics *a)
 {
     ch_status rc = CH_OK;
     int       at = 0;
 
     for (int i = 0; i <= c->n_metrics && rc == CH_OK && a->value != NULL; i++) {
         ch_var *const *var;
-        int n = gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+        int n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
 
         for (int k = 0; k < n && rc == CH_OK; k++)
             rc = ch_var_set(var[k], a->value[at++]);
     }
     if (a->value != NULL) {
-        ch__logs_drop(&c->given);
-        c->given = a->given;
-        c->n_given = a->n_given;
-        a->given = (ch_logs){0};
+        ch__logs_drop(&c->output_sums);
+        c->output_sums = a->output_sums;
+        c->n_output_steps = a->n_output_steps;
+        a->output_sums = (ch_logs){0};
     }
-    drop_aside(a);
+    drop_saved(a);
     return rc;
 }
 
 /* ---- what steps of one's own give ---- */
 
 /* The mean over the replicas: of what is the same on all, that. */
-static ch_status take_leaf(ch_compiled *c, const char *name, const ch_value *v)
+static ch_status add_output(ch_compiled *c, const char *name, const ch_value *v)
 {
     double sum = 0;
 
@@ -334,18 +336,18 @@ static ch_status take_leaf(ch_compiled *c, const char *name, const ch_value *v)
         sum += x;
     }
     sum /= ch_value_count(v);
-    return ch__logs_set(&c->given, name,
-                        sum + (c->n_given > 0 ? ch__logs_get(&c->given, name) : 0));
+    return ch__logs_set(&c->output_sums, name,
+                        sum + (c->n_output_steps > 0 ? ch__logs_get(&c->output_sums, name) : 0));
 }
 
-ch_status ch__compiled_result(ch_compiled *c, const ch_tuple *out)
+ch_status ch__compiled_add_outputs(ch_compiled *c, const ch_tuple *out)
 {
     ch_status rc = CH_OK;
     int       n = out != NULL ? ch_tuple_count(out) : 0;
 
     for (int i = 0; i < n && rc == CH_OK; i++)
         if (ch_tuple_name(out, i) != NULL)
-            rc = take_leaf(c, ch_tuple_name(out, i), ch_tuple_at(out, i));
-    c->n_given += n > 0;
+            rc = add_output(c, ch_tuple_name(out, i), ch_tuple_at(out, i));
+    c->n_output_steps += n > 0;
     return rc;
 }

@@ -14,29 +14,29 @@
 
 typedef ch_status (*batch_fn)(ch_loop *l, ch_tuple *batch, void *arg);
 
-typedef struct passed {
+typedef struct pass_result {
     int64_t rows;
     bool    is_cut; /* somebody wanted to stop before the end */
-} passed;
+} pass_result;
 
 static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void *arg,
-                      passed *out)
+                      pass_result *out)
 {
     ch_training *t = &l->t;
-    int          asked = t->n_asked;
+    int          stop_requests = t->n_stop_requests;
     ch_status    rc = ch__source_restart(s);
 
-    *out = (passed){.rows = 0};
+    *out = (pass_result){.rows = 0};
     t->is_validating = true;
     t->validation_step = 0;
     t->validation_steps = steps > 0 ? steps : s->steps;
     if (rc == CH_OK)
         rc = ch__loop_notify(l, CH_ON_VALIDATION_BEGIN);
-    while (rc == CH_OK && t->n_asked == asked && (steps == 0 || t->validation_step < steps)) {
+    while (rc == CH_OK && t->n_stop_requests == stop_requests && (steps == 0 || t->validation_step < steps)) {
         ch_tuple *batch = NULL;
 
         rc = ch__source_next(s, &batch);
-        ch__loop_count(l, CH_TIME_INPUT);
+        ch__loop_charge(l, CH_TIME_INPUT);
         if (rc != CH_OK || batch == NULL)
             break;
         rc = fn(l, batch, arg);
@@ -48,23 +48,24 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         ch_tuple_unref(batch);
     }
     t->is_validating = false;
-    out->is_cut = t->n_asked != asked &&
+    out->is_cut = t->n_stop_requests != stop_requests &&
                   !(t->validation_steps > 0 && t->validation_step >= t->validation_steps);
     return rc;
 }
 
 /* The mean of nothing would be 0, and 0 is the best loss there is. */
-static ch_status check_passed(const ch_loop *l, const char *call, const passed *p)
+static ch_status check_passed(const ch_loop *l, const char *call, const pass_result *p)
 {
     if (!p->is_cut && l->t.validation_step == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no elements", call);
-    if (!p->is_cut && p->rows == 0 && ch__loop_is_alone(l))
+    if (!p->is_cut && p->rows == 0 && ch__loop_has_all_replicas(l))
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no rows", call);
     return CH_OK;
 }
 
-/* What runs ahead has ended, and nobody reads the version of the variables any more which that was pinned to. */
-static ch_status end_pinned(ch_loop *l, const char *what, ch_status rc)
+/* What runs ahead has ended, and nobody reads the version of the variables any more which that
+ * was pinned to. */
+static ch_status end_snapshot(ch_loop *l, const char *what, ch_status rc)
 {
     ch_fault  first;
     ch_status last;
@@ -72,12 +73,12 @@ static ch_status end_pinned(ch_loop *l, const char *what, ch_status rc)
     ch__fault_clear(&first);
     if (rc != CH_OK)
         ch__fault_record(&first, rc, -1, NULL);
-    last = ch__loop_settle(l);
+    last = ch__loop_drain(l);
     if (last != CH_OK)
         last = ch__fail_at(last, "%s, step %lld", what, (long long)l->inflight.failed);
     if (last != CH_OK)
         ch__fault_record(&first, last, -1, NULL);
-    ch__loop_unpin(l);
+    ch__loop_release_snapshot(l);
     return ch__fault_raise(&first);
 }
 
@@ -97,13 +98,13 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
                             const char *prefix)
 {
-    passed    p = {.rows = 0};
+    pass_result    p = {.rows = 0};
     ch_status rc = ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
         rc = ch__loop_snapshot(l);
     if (rc == CH_OK)
-        rc = end_pinned(l, "evaluation", pass(l, s, steps, test_batch, NULL, &p));
+        rc = end_snapshot(l, "evaluation", pass(l, s, steps, test_batch, NULL, &p));
     if (rc == CH_OK)
         rc = check_passed(l, call, &p);
     l->t.is_stale = l->t.is_peeked = false;
@@ -137,7 +138,7 @@ static ch_status open_loop(const char *call, ch_compiled *c, const ch_data *d,
     if (rc == CH_OK)
         rc = ch__loop_callbacks(l, o->n_callbacks, o->callback, o->progress);
     if (rc == CH_OK)
-        rc = ch__source_open(call, c, d, &(ch_arrays_how){batch, false, 0, 0, 1, true}, s);
+        rc = ch__source_open(call, c, d, &(ch_array_options){batch, false, 0, 0, 1, true}, s);
     if (rc == CH_OK)
         rc = ch__source_check_end(call, s, o->steps);
     l->t.validation_steps = o->steps > 0 ? o->steps : s->steps;
@@ -173,7 +174,7 @@ ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
 {
     ch_loop      l = {.c = NULL};
     ch_source    s = {.it = NULL};
-    ch_aside     outer = {0};
+    ch_saved_metrics     saved = {0};
     ch_history  *h = NULL;
     ch_compiled *c = NULL;
     ch_status    rc = ch__compiled_of("evaluate", m, &c), back;
@@ -188,14 +189,14 @@ ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
-    rc = ch__loop_settle_outer(&l);
-    if (ch__loop_counts(&l) > 0 && rc == CH_OK)
-        rc = ch__compiled_put_aside(c, &outer);
+    rc = ch__loop_drain_outer(&l);
+    if (ch__loop_use_metrics(&l) > 0 && rc == CH_OK)
+        rc = ch__compiled_save_metrics(c, &saved);
     if (rc == CH_OK)
         rc = open_loop("evaluate", c, &data, opt, &l, &s);
     if (rc == CH_OK)
         rc = evaluate(&l, &s, opt, h);
-    back = ch__compiled_put_back(c, &outer);
+    back = ch__compiled_restore_metrics(c, &saved);
     rc = rc != CH_OK ? rc : back;
     ch__source_close(&s);
     ch__loop_table(&l, &h->time);
@@ -210,13 +211,13 @@ ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
 /* ---- predict ---- */
 
 /* What came, batch by batch, replica by replica. */
-typedef struct guesses {
+typedef struct predictions {
     int         n, capacity;
     ch_tensor **at;
     int64_t     rows;
-} guesses;
+} predictions;
 
-static ch_status keep(guesses *g, ch_tensor *t)
+static ch_status add_result(predictions *g, ch_tensor *t)
 {
     const ch_tensor *first = g->n > 0 ? g->at[0] : t;
     ch_shape         a = ch_tensor_shape(first), b = ch_tensor_shape(t);
@@ -235,26 +236,26 @@ static ch_status keep(guesses *g, ch_tensor *t)
     return CH_OK;
 }
 
-static ch_status take(void *arg, const ch_tuple *out)
+static ch_status add_results(void *arg, const ch_tuple *out)
 {
     ch_status rc = CH_OK;
 
     for (int r = 0; rc == CH_OK && r < ch_value_count(ch_tuple_at(out, 0)); r++)
-        rc = keep(arg, ch_value_at(ch_tuple_at(out, 0), r));
+        rc = add_result(arg, ch_value_at(ch_tuple_at(out, 0), r));
     return rc;
 }
 
 static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
     int64_t   step = l->t.validation_step + 1;
-    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_result_handler){take, arg}, &step);
+    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_result_handler){add_results, arg}, &step);
 
     l->t.examples += ch__tuple_rows(batch);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "predict, step %lld", (long long)step);
 }
 
 /* All rows in one tensor. */
-static ch_status join(const guesses *g, ch_tensor **out)
+static ch_status concatenate(const predictions *g, ch_tensor **out)
 {
     ch_shape  shape = g->n > 0 ? ch_tensor_shape(g->at[0]) : ch_shape_of(0);
     ch_status rc;
@@ -276,7 +277,7 @@ static ch_status join(const guesses *g, ch_tensor **out)
 }
 
 /* Of data without rows: what the model gives for none has the shape and the type. */
-static ch_status predict_nothing(ch_loop *l, ch_source *s, guesses *g)
+static ch_status predict_nothing(ch_loop *l, ch_source *s, predictions *g)
 {
     ch_tuple *batch = NULL;
     ch_status rc = ch__source_no_rows(s, &batch);
@@ -287,9 +288,9 @@ static ch_status predict_nothing(ch_loop *l, ch_source *s, guesses *g)
     return rc;
 }
 
-static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, guesses *g)
+static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, predictions *g)
 {
-    passed    p;
+    pass_result    p;
     ch_status rc = pass(l, s, steps, predict_batch, g, &p);
 
     if (rc == CH_OK && l->t.validation_step == 0)
@@ -297,14 +298,14 @@ static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, guesses *g
     return rc;
 }
 
-static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, guesses *g)
+static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, predictions *g)
 {
     ch_status rc = ch__loop_notify(l, CH_ON_BEGIN);
 
     if (rc == CH_OK)
         rc = ch__loop_snapshot(l);
     if (rc == CH_OK)
-        rc = end_pinned(l, "predict", predict_all(l, s, opt->steps, g));
+        rc = end_snapshot(l, "predict", predict_all(l, s, opt->steps, g));
     if (rc == CH_OK)
         rc = ch__loop_notify(l, CH_ON_VALIDATION_END);
     return ch__loop_end(l, rc);
@@ -314,7 +315,7 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
 {
     ch_loop      l = {.c = NULL};
     ch_source    s = {.it = NULL};
-    guesses      g = {0};
+    predictions      g = {0};
     ch_compiled *c = NULL;
     ch_status    rc = ch__want_given("predict", "out", out, NULL, NULL);
 
@@ -324,14 +325,14 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
-    l.is_apart = !ch__trace_is_on(); /* nobody else sees the times of a prediction */
-    rc = ch__loop_settle_outer(&l);
+    l.is_untimed = !ch__trace_is_on(); /* nobody else sees the times of a prediction */
+    rc = ch__loop_drain_outer(&l);
     if (rc == CH_OK)
         rc = open_loop("predict", c, &data, opt, &l, &s);
     if (rc == CH_OK)
         rc = predict(&l, &s, opt, &g);
     if (rc == CH_OK)
-        rc = join(&g, out);
+        rc = concatenate(&g, out);
     for (int i = 0; i < g.n; i++)
         ch_tensor_unref(g.at[i]);
     ch__free(g.at);

@@ -1,6 +1,7 @@
 /* fit/fit.c -- the loop.
  *
- * Between two looks at the clock all time belongs to one row of the table: so the rows add up to the whole.
+ * Between two looks at the clock all time belongs to one row of the table: so the rows add up
+ * to the whole.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -65,7 +66,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
     const ch_compiled    *c = f->loop.c;
     double                split = 1 - o->validation_split;
     int64_t               batch = o->batch > 0 ? o->batch : CH_FIT_BATCH;
-    ch_arrays_how         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split, false};
+    ch_array_options         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split, false};
     ch_status             rc = ch__source_open("fit", c, d, &how, &f->train);
 
     if (rc == CH_OK)
@@ -73,7 +74,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
     f->validates = o->validation_split > 0 || ch__data_is_given(&o->validation);
     if (rc != CH_OK || !f->validates)
         return rc;
-    how = (ch_arrays_how){batch, false, 0, o->validation_split > 0 ? split : 0, 1, false};
+    how = (ch_array_options){batch, false, 0, o->validation_split > 0 ? split : 0, 1, false};
     rc = ch__source_open("fit: validation", c, o->validation_split > 0 ? d : &o->validation,
                          &how, &f->validation);
     if (rc == CH_OK)
@@ -121,7 +122,7 @@ static ch_status next_batch(fitting *f, ch_tuple **batch)
         if (rc == CH_OK)
             rc = ch__source_next(&f->train, batch);
     }
-    ch__loop_count(&f->loop, CH_TIME_INPUT);
+    ch__loop_charge(&f->loop, CH_TIME_INPUT);
     return rc;
 }
 
@@ -191,12 +192,12 @@ static ch_status validate(fitting *f)
     if (!f->validates || is_interrupted(f) ||
         (t->epoch + 1 - f->opt->initial_epoch) % every != 0)
         return CH_OK;
-    ch__loop_count(&f->loop, CH_TIME_OTHER);
-    f->loop.is_apart = true;
+    ch__loop_charge(&f->loop, CH_TIME_OTHER);
+    f->loop.is_untimed = true;
     rc = ch__evaluate_pass(&f->loop, "fit: validation", &f->validation,
                            f->opt->validation_steps, "val_");
-    f->loop.is_apart = false;
-    ch__loop_count(&f->loop, CH_TIME_VALIDATE);
+    f->loop.is_untimed = false;
+    ch__loop_charge(&f->loop, CH_TIME_VALIDATE);
     return rc;
 }
 
@@ -216,13 +217,13 @@ static ch_status begin_epoch(fitting *f)
 }
 
 /* Steps that ran ahead have ended; the curve had no point for the last of them yet. */
-static ch_status settle(fitting *f)
+static ch_status drain(fitting *f)
 {
-    ch_status rc = ch__loop_settle(&f->loop);
+    ch_status rc = ch__loop_drain(&f->loop);
 
     if (rc != CH_OK)
         return fail_at_step(f, rc, f->loop.inflight.failed);
-    return f->loop.t.settle != NULL ? add_point(f) : CH_OK;
+    return f->loop.t.drain != NULL ? add_point(f) : CH_OK;
 }
 
 /* What the steps gave, and the validation. */
@@ -230,7 +231,7 @@ static ch_status end_epoch(fitting *f)
 {
     ch_training *t = &f->loop.t;
     ch_compiled *c = f->loop.c;
-    ch_status    rc = settle(f);
+    ch_status    rc = drain(f);
 
     if (rc == CH_OK)
         rc = ch__compiled_read(c, c->train_step != NULL, "", &t->logs);
@@ -248,7 +249,7 @@ static ch_status check_found(const fitting *f, bool ended)
 
     if (t->step == 0 && ended)
         return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no elements");
-    if (t->step > 0 && t->examples == 0 && ch__loop_is_alone(&f->loop))
+    if (t->step > 0 && t->examples == 0 && ch__loop_has_all_replicas(&f->loop))
         return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no rows");
     return CH_OK;
 }
@@ -353,7 +354,8 @@ static ch_status close_trace(const fitting *f, ch_status rc)
     return ch__fault_raise(&first);
 }
 
-/* Threads that read ahead are joined when the data is closed: that takes time, which the table is to have. */
+/* Threads that read ahead are joined when the data is closed: that takes time, which the table
+ * is to have. */
 static ch_status finish(fitting *f, ch_status rc)
 {
     ch_training *t = &f->loop.t;
@@ -362,7 +364,7 @@ static ch_status finish(fitting *f, ch_status rc)
     snprintf(f->history->why, sizeof(f->history->why), "%s", t->stops ? t->why : "");
     ch__source_close(&f->train);
     ch__source_close(&f->validation);
-    ch__loop_count(&f->loop, CH_TIME_OTHER);
+    ch__loop_charge(&f->loop, CH_TIME_OTHER);
     rc = close_trace(f, rc);
     ch__loop_table(&f->loop, &f->history->time);
     f->history->time.one_replica_step = f->opt->one_replica_step;
@@ -374,7 +376,7 @@ static ch_status finish(fitting *f, ch_status rc)
 /* Two at once would share the metrics, and what one has recorded is not the other's. */
 static ch_status check_alone(ch_loop *l)
 {
-    if (ch__loop_counts(l) == 0)
+    if (ch__loop_use_metrics(l) == 0)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
                     "fit: ch_fit or ch_evaluate of this model goes on; call it when that has "

@@ -1,4 +1,5 @@
-/* fit/history.h -- the inside of a history, for who writes it.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/history.h -- the inside of a history, for who writes it.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef FIT_HISTORY_H
 #define FIT_HISTORY_H
 

@@ -16,8 +16,8 @@ static bool             is_ours; /* the handler is installed */
 static struct sigaction before;
 static atomic_int       n_signals;
 
-/* A second one is not for us: the process ends as if we had never been there. It is blocked while this
- * handler runs, so it comes when this returns. */
+/* A second one is not for us: the process ends as if we had never been there. It is blocked
+ * while this handler runs, so it comes when this returns. */
 static void on_interrupt(int sig)
 {
     int saved = errno;

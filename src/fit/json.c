@@ -1,4 +1,5 @@
-/* fit/json.c -- the numbers of a training as members of an object.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/json.c -- the numbers of a training as members of an object.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "fit/json.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* fit/json.h -- the numbers of a training as members of an object.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/json.h -- the numbers of a training as members of an object.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef FIT_JSON_H
 #define FIT_JSON_H
 

@@ -120,8 +120,8 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
 
 /* ---- the file ---- */
 
-/* All of a file that can be read again: *is_whole. Nothing of one that is not there, or that is a
- * device; or, with O_NOFOLLOW in `how`, that is a link. */
+/* All of a file that can be read again: *is_whole. Nothing of one that is not there, or that is
+ * a device; or, with O_NOFOLLOW in `how`, that is a link. */
 static ch_status read_file(const log_file *l, int how, ch_bytes_builder *all, bool *is_whole)
 {
     struct stat about;

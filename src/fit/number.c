@@ -1,4 +1,5 @@
-/* fit/number.c -- numbers as text that reads back to the same number.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/number.c -- numbers as text that reads back to the same number.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/number.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* fit/number.h -- numbers as text that reads back to the same number.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/number.h -- numbers as text that reads back to the same number.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_NUMBER_H
 #define FIT_NUMBER_H
 

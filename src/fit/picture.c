@@ -1,4 +1,5 @@
-/* fit/picture.c -- small pictures of tensors and histories.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/picture.c -- small pictures of tensors and histories.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "cohort/picture.h"
 
 #include <string.h>

@@ -14,7 +14,8 @@
 
 enum { LEAST_COLUMNS = 24, LEAST_ROWS = 4, LABEL = 16 };
 
-/* A character is a cell of dots: 2 x 4 in braille, one in ASCII. Its bits are those of the dots. */
+/* A character is a cell of dots: 2 x 4 in braille, one in ASCII. Its bits are those of the
+ * dots. */
 typedef struct {
     bool          is_utf8;
     int           columns, rows; /* of cells, without the axes */
@@ -58,7 +59,8 @@ static int dot_x(const plot *p, int i, int n)
     return n > 1 ? (int)lrint((double)i / (n - 1) * (p->columns * p->across - 1)) : 0;
 }
 
-/* Numbers that are all the same are in the middle. Halves, or the span of two huge ones would be infinite. */
+/* Numbers that are all the same are in the middle. Halves, or the span of two huge ones would
+ * be infinite. */
 static int dot_y(const plot *p, double y)
 {
     double span = p->high / 2 - p->low / 2;
@@ -81,7 +83,8 @@ static void draw(plot *p, int n, const double *y)
 
 /* ---- text ---- */
 
-/* Of text that does not fit the whole lines stay: half a sequence would color all that comes behind it. */
+/* Of text that does not fit the whole lines stay: half a sequence would color all that comes
+ * behind it. */
 static void end_whole(ch_text *o)
 {
     size_t n;
@@ -230,8 +233,8 @@ static double shade(const image *m, int row, int column)
     return isnan(x) || !(span > 0) ? 0 : fmin(fmax((x - m->low) / span, 0), 1);
 }
 
-/* The upper half of a cell in one color, the lower in another: of the 24 greys of 256 colors. Cells of the same two
- * need not say so again. */
+/* The upper half of a cell in one color, the lower in another: of the 24 greys of 256 colors.
+ * Cells of the same two need not say so again. */
 static void add_colors(ch_text *o, const image *m, int row)
 {
     int now[2] = {-1, -1};

@@ -65,7 +65,8 @@ static int64_t rows_seen(const ch_training *t)
     return t->is_evaluation ? t->examples : t->epoch_examples;
 }
 
-/* Times are those since the first step, which is slower than the others, and of training alone. */
+/* Times are those since the first step, which is slower than the others, and of training
+ * alone. */
 static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, bool is_done)
 {
     int64_t until = p->trained_ns != 0 ? p->trained_ns : now;
@@ -89,8 +90,8 @@ static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, boo
     return pace;
 }
 
-/* Reads the training's numbers. Those of validation are old until the epoch has ended. One that cannot be kept for
- * want of memory is not shown. */
+/* Reads the training's numbers. Those of validation are old until the epoch has ended. One that
+ * cannot be kept for want of memory is not shown. */
 static void look_at_logs(progress *p, ch_training *t, bool is_done)
 {
     ch__logs_drop(&p->seen);
@@ -264,7 +265,8 @@ static void on_validation(progress *p, ch_training *t, ch_event event, int64_t n
         show(p, t, now, false);
 }
 
-/* A training that was stopped has numbers worth seeing; of one that failed what was drawn last stays. */
+/* A training that was stopped has numbers worth seeing; of one that failed what was drawn last
+ * stays. */
 static void on_end(progress *p, ch_training *t, int64_t now)
 {
     char    text[256];

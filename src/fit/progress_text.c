@@ -1,4 +1,5 @@
-/* fit/progress_text.c -- how far a training is, as text.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/progress_text.c -- how far a training is, as text.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "fit/progress_text.h"
 
 #include <inttypes.h>
@@ -89,8 +90,9 @@ static int character_bytes(const char *s)
     return c < 0xf5 ? n : 0;
 }
 
-/* A name that cannot harm a terminal: control characters and what is not UTF-8 are "?". Returns its columns; those
- * of three bytes and more may take two, and are counted so: a line that is too short does no harm. */
+/* A name that cannot harm a terminal: control characters and what is not UTF-8 are "?". Returns
+ * its columns; those of three bytes and more may take two, and are counted so: a line that is
+ * too short does no harm. */
 static int clean_name(const char *name, bool is_utf8, char out[NAME_BYTES])
 {
     int n = 0, columns = 0;
@@ -209,8 +211,8 @@ static void add_pulse(line *l, int width, int beat)
         add(l, NULL, 1, "]");
 }
 
-/* How examples a second are shown, and how wide the bar is: both follow from the names alone, not from the numbers,
- * so that nothing jumps. */
+/* How examples a second are shown, and how wide the bar is: both follow from the names alone,
+ * not from the numbers, so that nothing jumps. */
 typedef struct {
     int  bar;      /* 0: none */
     int  rate;     /* 2: "20.1k ex/s", 1: "20.1k/s", 0: not at all */
@@ -219,8 +221,8 @@ typedef struct {
 
 enum { DASHES = 2 }; /* columns that a number needs less where it is tight */
 
-/* The fullest that fits beside so many numbers, which take so many columns; false: none does. The bar is the first to
- * go: it says nothing that the steps do not say. */
+/* The fullest that fits beside so many numbers, which take so many columns; false: none does.
+ * The bar is the first to go: it says nothing that the steps do not say. */
 static bool lay_out(const line *l, int n, int numbers, bool may_be_tight, layout *how)
 {
     static const layout all[] = {{12, 2, false}, {6, 1, false}, {4, 1, true}, {0, 1, true}};
@@ -249,8 +251,9 @@ static int count_trained(const ch_logs *logs)
     return n;
 }
 
-/* Numbers of a validation that are not beside the others are below them, and need no place. Of a window that is narrower
- * still the first number, which is the loss, has a place, and the others have what is left. */
+/* Numbers of a validation that are not beside the others are below them, and need no place. Of
+ * a window that is narrower still the first number, which is the loss, has a place, and the
+ * others have what is left. */
 static layout choose_layout(const line *l, const ch_logs *logs)
 {
     static char                loss[] = "loss", accuracy[] = "accuracy";

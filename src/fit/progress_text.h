@@ -1,4 +1,5 @@
-/* fit/progress_text.h -- how far a training is, as text: a line for terminals, a line for files, an object.
+/* fit/progress_text.h -- how far a training is, as text: a line for terminals, a line for
+ * files, an object.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_PROGRESS_TEXT_H
@@ -32,8 +33,8 @@ typedef struct ch_progress_style {
 bool ch__is_of_validation(const char *name);
 /* The columns that these numbers take, where they are of the usual size. */
 int ch__progress_reserve(const ch_logs *l, bool is_utf8, bool with_validation);
-/* Returns how many columns the last line has. Numbers that do not fit are left out; of a line that is done they are
- * on lines of their own below. */
+/* Returns how many columns the last line has. Numbers that do not fit are left out; of a line
+ * that is done they are on lines of their own below. */
 int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *l,
                       const ch_progress_style *look);
 /* No control characters but the newline at its end. */
@@ -46,11 +47,13 @@ typedef struct ch_moment {
     double      seconds;       /* since the training began */
     const char *why;           /* it was stopped; NULL: it was not */
 } ch_moment;
-/* {"event": "epoch", "epoch": 0, "epochs": 5, "step": 469, "steps": 469, "seconds": 3.2, "examples_per_second": 2e4,
- * "logs": {"loss": 0.31}} and a newline; what is not known, or not finite, is null. */
+/* {"event": "epoch", "epoch": 0, "epochs": 5, "step": 469, "steps": 469, "seconds": 3.2,
+ * "examples_per_second": 2e4, "logs": {"loss": 0.31}} and a newline; what is not known, or not
+ * finite, is null. */
 void ch__progress_object(ch_text *o, const ch_moment *at, const ch_pace *p, const ch_logs *l);
 
-/* "0.3125", "1.2000e-05"; "12s", "2:05", "1:02:03", and "1.2s" of what has passed; "2.1ms/step"; "20.1k". */
+/* "0.3125", "1.2000e-05"; "12s", "2:05", "1:02:03", and "1.2s" of what has passed;
+ * "2.1ms/step"; "20.1k". */
 typedef struct ch_short {
     char text[32];
 } ch_short;

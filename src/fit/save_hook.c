@@ -78,7 +78,7 @@ static ch_status hook_on(void *self, ch_training *t, ch_event event)
     if (!is_time(h, t, event) || (!h->has_monitor && h->saved_step == ch_training_step(t)) ||
         !is_best(h, t))
         return CH_OK;
-    rc = ch__training_settle(t); /* what is saved is what all steps so far have made */
+    rc = ch__training_drain(t); /* what is saved is what all steps so far have made */
     return rc == CH_OK ? save(h, t, true) : rc;
 }
 

@@ -1,4 +1,5 @@
-/* fit/source.c -- data of whatever kind as batches for the replicas.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/source.c -- data of whatever kind as batches for the replicas.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "fit/source.h"
 
 #include "base/fault.h"
@@ -65,13 +66,14 @@ static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **
     return rc;
 }
 
-/* Rows of a share, rounded down; but 1 - 0.8 is a little less than 0.2, and of 10 rows that is 2. */
+/* Rows of a share, rounded down; but 1 - 0.8 is a little less than 0.2, and of 10 rows that is
+ * 2. */
 static int64_t rows_of(double share, int64_t rows)
 {
     return (int64_t)(share * (double)rows + 1e-6);
 }
 
-static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_how *how,
+static ch_status make_batches(const char *call, const ch_data *d, const ch_array_options *how,
                             ch_dataset **out)
 {
     int64_t     rows = ch_tensor_shape(d->array[0]).dim[0];
@@ -95,9 +97,10 @@ static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_
 
 /* ---- arrays of one batch ---- */
 
-/* Rows of an array that each replica gets of a batch whose nominal size is `batch`: equal shares, the first
- * replicas one more; a short batch fills the replicas in order. As a pipeline deals them. */
-static ch_status deal(ch_tensor *t, int64_t batch, int n, ch_value **out)
+/* Rows of an array that each replica gets of a batch whose nominal size is `batch`: equal
+ * shares, the first replicas one more; a short batch fills the replicas in order. As a pipeline
+ * deals them. */
+static ch_status split_batch(ch_tensor *t, int64_t batch, int n, ch_value **out)
 {
     ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
     int64_t     rows = ch_tensor_shape(t).dim[0], at = 0;
@@ -125,7 +128,7 @@ static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batc
     ch_status  rc = v == NULL ? ch__fail_memory("arrays") : CH_OK;
 
     for (int i = 0; i < d->n && rc == CH_OK; i++)
-        rc = deal(d->array[i], batch, ch_strategy_local_replicas(c->strategy), &v[i]);
+        rc = split_batch(d->array[i], batch, ch_strategy_local_replicas(c->strategy), &v[i]);
     if (rc == CH_OK)
         rc = ch_tuple_new(d->n, v, NULL, &out->whole);
     for (int i = 0; v != NULL && i < d->n; i++)
@@ -136,7 +139,7 @@ static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batc
 }
 
 /* Returns true if all rows are one batch. */
-static bool is_whole(const ch_data *d, const ch_arrays_how *how)
+static bool is_whole(const ch_data *d, const ch_array_options *how)
 {
     int64_t rows = ch_tensor_shape(d->array[0]).dim[0];
 
@@ -170,9 +173,9 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
 }
 
 ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data *d,
-                          const ch_arrays_how *how, ch_source *out)
+                          const ch_array_options *how, ch_source *out)
 {
-    ch_dataset *made = NULL;
+    ch_dataset *batches = NULL;
     ch_status   rc = check_data(call, d);
 
     *out = (ch_source){.it = NULL};
@@ -183,10 +186,10 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
     if (rc == CH_OK && d->dataset == NULL && is_whole(d, how))
         return open_whole(c, d, how->batch, out);
     if (rc == CH_OK && d->dataset == NULL)
-        rc = batches_of(call, d, how, &made);
+        rc = make_batches(call, d, how, &batches);
     if (rc == CH_OK)
-        rc = open_dataset(c, made != NULL ? made : d->dataset, out);
-    ch_dataset_unref(made);
+        rc = open_dataset(c, batches != NULL ? batches : d->dataset, out);
+    ch_dataset_unref(batches);
     return rc;
 }
 

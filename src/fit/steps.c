@@ -1,4 +1,5 @@
-/* fit/steps.c -- the steps that ch_fit, ch_evaluate and ch_predict run, as one would write them.
+/* fit/steps.c -- the steps that ch_fit, ch_evaluate and ch_predict run, as one would write
+ * them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -18,8 +19,8 @@ typedef struct batch {
     ch_node *in[CH_MODEL_INPUTS], *truth, *weights; /* weights NULL: there are none */
 } batch;
 
-/* How many components are inputs of the model. If it was not told, it has one; a ragged one is two
- * components, its values and its splits. */
+/* How many components are inputs of the model. If it was not told, it has one; a ragged one is
+ * two components, its values and its splits. */
 static int count_inputs(const ch_step *s, const ch_compiled *c)
 {
     const ch_graph *g = s->graph;
@@ -52,7 +53,8 @@ static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch 
 
 /* ---- weights ---- */
 
-/* The class of each example: a label, or where a row of as many numbers as there are classes is largest. */
+/* The class of each example: a label, or where a row of as many numbers as there are classes is
+ * largest. */
 static ch_node *classes_of(const batch *b, ch_node *guess)
 {
     ch_shape of_truth = ch_node_shape(b->truth), of_guess = ch_node_shape(guess);
@@ -85,8 +87,8 @@ static ch_node *loss_of(const ch_compiled *c, ch_node *guess, ch_node *truth)
     return c->loss != NULL ? c->loss(guess, truth) : c->loss_with(guess, truth, c->loss_arg);
 }
 
-/* The loss of each example, and all that is gathered of the batch. In the logs it is the mean over the examples of what was
- * minimised: a loss times its weight. */
+/* The loss of each example, and all that is gathered of the batch. In the logs it is the mean
+ * over the examples of what was minimised: a loss times its weight. */
 static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *guess,
                        ch_node *weights)
 {
@@ -143,7 +145,8 @@ static void record_predict(ch_step *s, ch_compiled *c)
         ch_step_out(s, "guess", ch_model_call_n(c->model, s, b.n, b.in, false));
 }
 
-/* The steps are nobody's lines but ours: errors name the caller of ch_fit, ch_evaluate or ch_predict. */
+/* The steps are nobody's lines but ours: errors name the caller of ch_fit, ch_evaluate or
+ * ch_predict. */
 static void record_for_caller(ch_step *s, ch_compiled *c,
                               void (*record)(ch_step *s, ch_compiled *c))
 {
@@ -201,7 +204,8 @@ static bool is_same(const ch_tensor *t, int n, const double *weight)
     return true;
 }
 
-/* They are constants of the step, which is recorded anew when others come. What is evaluated does not know them. */
+/* They are constants of the step, which is recorded anew when others come. What is evaluated
+ * does not know them. */
 ch_status ch__compiled_class_weights(ch_compiled *c, int n, const double *weight)
 {
     ch_tensor *t = NULL;

@@ -1,11 +1,12 @@
 /* fit/tensorboard.c -- a training for TensorBoard, with the tags that Keras gives.
  *
- *     train:       epoch_loss, epoch_accuracy, epoch_learning_rate, net/dense/kernel/histogram by
+ *     train:       epoch_loss, epoch_accuracy, epoch_learning_rate, net/dense/kernel/histogram
+ *     by
  *                  epoch; batch_loss, batch_accuracy by step; model and step as text
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
- * Each training has files of its own. They are flushed when an epoch ends or a validation begins, and after
- * a step's scalars once a second, so that TensorBoard sees them.
+ * Each training has files of its own. They are flushed when an epoch ends or a validation
+ * begins, and after a step's scalars once a second, so that TensorBoard sees them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>

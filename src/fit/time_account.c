@@ -1,6 +1,7 @@
 /* fit/time_account.c -- the rows of the time table.   SPDX-License-Identifier: Apache-2.0 */
 #include "fit/time_account.h"
 
+/* The row of each kind of work in a step. */
 static const ch_time row_of[CH_WORKS] = {
     [CH_WORK_FORWARD] = CH_TIME_FORWARD, [CH_WORK_BACKWARD] = CH_TIME_BACKWARD,
     [CH_WORK_REDUCE] = CH_TIME_REDUCE,   [CH_WORK_UPDATE] = CH_TIME_UPDATE,
@@ -24,7 +25,7 @@ void ch__time_account_step(ch_time_account *l, const ch_timing *t, int64_t plann
         l->usual_ns[i] += is_usual ? ns : 0;
         passed -= t->ns[i];
     }
-    l->ns[CH_TIME_OTHER] += passed; /* around the run */
+    l->ns[CH_TIME_OTHER] += passed; /* time of the step outside the run */
 }
 
 void ch__time_account_table(const ch_time_account *l, ch_time_table *out)

@@ -1,4 +1,5 @@
-/* fit/train_evaluate.c -- training without epochs: evaluates every so many steps, and keeps the best.
+/* fit/train_evaluate.c -- training without epochs: evaluates every so many steps, and keeps the
+ * best.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -103,8 +104,8 @@ static ch_status export_best(ch_training *t, const char *directory)
     return rc;
 }
 
-/* A name that no evaluation has would export nothing, and that would be seen only in the end. One that was stopped has
- * no numbers. */
+/* A name that no evaluation has would export nothing, and that would be seen only in the end.
+ * One that was stopped has no numbers. */
 static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
 {
     exporting *x = arg;

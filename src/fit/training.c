@@ -1,4 +1,5 @@
-/* fit/training.c -- a training as callbacks see it, and its numbers.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/training.c -- a training as callbacks see it, and its numbers.   SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "fit/training.h"
 
 #include <math.h>
@@ -140,13 +141,13 @@ double ch_training_seconds(const ch_training *t)
 /* A number that cannot be read is NaN for who asks, and the training fails by itself. */
 static void refresh(ch_training *t)
 {
-    bool      peeks = t->peeks && t->settle != NULL;
+    bool      peeks = t->peeks && t->drain != NULL;
     ch_status rc = CH_OK;
 
     if (!t->is_stale && (peeks || !t->is_peeked))
         return;
     if (!peeks)
-        (void)ch__training_settle(
+        (void)ch__training_drain(
             t); /* what has ended can be read, and what failed fails later */
     if (t->refresh != NULL)
         rc = t->refresh(t);
@@ -156,9 +157,9 @@ static void refresh(ch_training *t)
     t->is_peeked = peeks;
 }
 
-ch_status ch__training_settle(ch_training *t)
+ch_status ch__training_drain(ch_training *t)
 {
-    return t->settle != NULL ? t->settle(t) : CH_OK;
+    return t->drain != NULL ? t->drain(t) : CH_OK;
 }
 
 int ch_training_logs(ch_training *t)
@@ -197,7 +198,7 @@ void ch_training_stop(ch_training *t, const char *why)
 {
     if (t == NULL)
         return;
-    t->n_asked++;
+    t->n_stop_requests++;
     if (t->stops)
         return;
     t->stops = true;

@@ -1,4 +1,5 @@
-/* fit/training.h -- a training as it goes on: what ch_fit writes, and callbacks and the progress line read.
+/* fit/training.h -- a training as it goes on: what ch_fit writes, and callbacks and the
+ * progress line read.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_TRAINING_H
@@ -39,23 +40,25 @@ struct ch_training {
     ch_logs logs;
     bool    is_stale;                     /* the logs are to be read anew: */
     ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
-    ch_status (*settle)(ch_training *t);  /* waits for steps that run ahead; NULL: none do */
+    ch_status (*drain)(ch_training *t);  /* waits for steps that run ahead; NULL: none do */
     bool
         peeks; /* who asks now does not want that, but the numbers as they are (fit/inflight.h) */
     bool is_peeked; /* so the logs were read: they are stale for others */
 
     bool stops;
-    int  n_asked; /* how often somebody wanted to stop: a validation heeds those that come while it runs */
+    int  n_stop_requests; /* how often somebody wanted to stop: a validation heeds those that come while it runs */
     char why[160];
 };
 
 /* All steps so far have ended: for who looks at what they have changed. */
-ch_status ch__training_settle(ch_training *t);
+ch_status ch__training_drain(ch_training *t);
 
-/* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are told of. */
+/* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are
+ * told of. */
 ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_event event);
 
-/* Whether `value` is better than `best` by more than `delta`, for this name and goal. NaN is never better. */
+/* Whether `value` is better than `best` by more than `delta`, for this name and goal. NaN is
+ * never better. */
 bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta);
 /* The worst there is: what everything is better than. */
 double ch__worst(const char *name, ch_goal goal);

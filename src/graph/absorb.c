@@ -47,7 +47,7 @@ static ch_status rewrite(ch_graph *g, ch_node *call, ch_work_kind work, const ch
     return CH_OK;
 }
 
-static bool can_take_in(const ch_node *n, const uses *u, ch_rewrite *w)
+static bool can_absorb(const ch_node *n, const uses *u, ch_rewrite *w)
 {
     const ch_node *user = u->last[n->id];
 
@@ -68,7 +68,7 @@ ch_status ch__pass_absorb(ch_graph *g)
     for (ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next) {
         ch_rewrite w = {0};
 
-        if (can_take_in(n, &u, &w))
+        if (can_absorb(n, &u, &w))
             rc = rewrite(g, u.last[n->id], n->work, &w);
     }
     ch__free(u.n);

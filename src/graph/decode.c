@@ -240,8 +240,8 @@ static ch_status unpack_call(ch_decoder *d, ProtobufCBinaryData *bytes, Cohort__
 {
     *out = cohort__call__unpack(&d->allocator, bytes->len, bytes->data);
     if (*out == NULL)
-        return ch__decode_garbled(d, "a call", bytes->len);
-    ch__decode_let_go(d, bytes);
+        return ch__decode_fail_unpack(d, "a call", bytes->len);
+    ch__decode_release(d, bytes);
     return CH_OK;
 }
 
@@ -472,7 +472,7 @@ ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
     d->allocator = (ProtobufCAllocator){ch__decode_alloc, ch__decode_free, d};
     d->limit = n < SIZE_MAX / 4 ? CH_CODEC_MEMORY + 2 * n - CH_DECODE_SLACK : SIZE_MAX;
     m = cohort__outline__unpack(&d->allocator, n, bytes);
-    rc = m == NULL ? ch__decode_garbled(d, "an encoded graph", n)
+    rc = m == NULL ? ch__decode_fail_unpack(d, "an encoded graph", n)
                    : ch__decode_graph(d, m, NULL, out);
     cohort__outline__free_unpacked(m, &d->allocator);
     for (int i = 0; i < CH_DECODE_NUMBERS; i++)

@@ -22,8 +22,8 @@ typedef struct ch_renamed {
 typedef struct ch_decoder {
     ProtobufCAllocator allocator;
     size_t             live, limit; /* bytes: see 1 in decode.c */
-    bool               is_over;     /* the limit has been hit */
-    bool               is_out;      /* so has that of the machine */
+    bool               is_over_limit;     /* the limit has been hit */
+    bool               is_out_of_memory;      /* so has that of the machine */
     int                depth, n_calls;
     ch_graph          *root;
     unsigned char     *defined; /* by symbol: an input or a call has made it */
@@ -37,7 +37,7 @@ typedef struct ch_decoder {
     ch_tensor         *number[CH_DECODE_NUMBERS]; /* scalars, by a hash of their bytes */
 } ch_decoder;
 
-/* Counts bytes against the limit; false, and d->is_over, if they are too many. */
+/* Counts bytes against the limit; false, and d->is_over_limit, if they are too many. */
 bool ch__decode_charge(ch_decoder *d, size_t bytes);
 
 /* As protobuf-c wants them, `arg` the decoder: counted. */
@@ -45,12 +45,12 @@ void *ch__decode_alloc(void *arg, size_t bytes);
 void  ch__decode_free(void *arg, void *p);
 
 /* Lets go of bytes that have been read. */
-void ch__decode_let_go(ch_decoder *d, ProtobufCBinaryData *b);
+void ch__decode_release(ch_decoder *d, ProtobufCBinaryData *b);
 
 /* RESOURCE_EXHAUSTED: of the limit, or of the machine. And what a message that does not unpack
  * is: that, or INVALID_ARGUMENT. */
 ch_status ch__decode_no_memory(const ch_decoder *d);
-ch_status ch__decode_garbled(const ch_decoder *d, const char *what, size_t n);
+ch_status ch__decode_fail_unpack(const ch_decoder *d, const char *what, size_t n);
 
 /* Text of the message as it may stand in an error: short, and without control characters. */
 typedef struct ch_quote {

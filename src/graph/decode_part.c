@@ -20,7 +20,7 @@ enum {
 bool ch__decode_charge(ch_decoder *d, size_t bytes)
 {
     if (bytes > d->limit || d->live > d->limit - bytes) {
-        d->is_over = true;
+        d->is_over_limit = true;
         return false;
     }
     d->live += bytes;
@@ -40,7 +40,7 @@ void *ch__decode_alloc(void *arg, size_t bytes)
     p = ch__malloc(bytes - 8);
     if (p == NULL) {
         d->live -= bytes;
-        d->is_out = true;
+        d->is_out_of_memory = true;
         return NULL;
     }
     memcpy(p, &bytes, sizeof(bytes));
@@ -61,14 +61,14 @@ void ch__decode_free(void *arg, void *p)
 
 ch_status ch__decode_no_memory(const ch_decoder *d)
 {
-    if (!d->is_over)
+    if (!d->is_over_limit)
         return ch__fail_memory("decoding a graph");
     return ch__fail(CH_RESOURCE_EXHAUSTED, "it would take more than %zu bytes of memory",
                     d->limit);
 }
 
 /* Lets go of bytes that have been read. */
-void ch__decode_let_go(ch_decoder *d, ProtobufCBinaryData *b)
+void ch__decode_release(ch_decoder *d, ProtobufCBinaryData *b)
 {
     ch__decode_free(d, b->data);
     *b = (ProtobufCBinaryData){0};
@@ -239,7 +239,7 @@ static ch_status decode_tensor(ch_decoder *d, Cohort__Tensor *m, ch_tensor **out
     if (rc == CH_OK)
         rc = shape.rank == 0 ? make_number(d, dtype, &m->data, out)
                              : make_tensor(d, dtype, shape, &m->data, out);
-    ch__decode_let_go(d, &m->data);
+    ch__decode_release(d, &m->data);
     return rc;
 }
 
@@ -281,15 +281,15 @@ static ch_status decode_table(ch_decoder *d, Cohort__Table *m, ch_table **out)
         rc = ch__decode_no_memory(d);
     if (rc == CH_OK)
         rc = ch__table_of(&p, out);
-    ch__decode_let_go(d, &m->ids);
-    ch__decode_let_go(d, &m->text);
-    ch__decode_let_go(d, &m->values);
+    ch__decode_release(d, &m->ids);
+    ch__decode_release(d, &m->text);
+    ch__decode_release(d, &m->values);
     return rc;
 }
 
-ch_status ch__decode_garbled(const ch_decoder *d, const char *what, size_t n)
+ch_status ch__decode_fail_unpack(const ch_decoder *d, const char *what, size_t n)
 {
-    if (d->is_over || d->is_out)
+    if (d->is_over_limit || d->is_out_of_memory)
         return ch__decode_no_memory(d);
     return ch__fail(CH_INVALID_ARGUMENT, "its %zu bytes are not %s", n, what);
 }
@@ -305,8 +305,8 @@ static ch_status decode_body(ch_decoder *d, ch_graph *outer, ProtobufCBinaryData
         return ch__fail(CH_INVALID_ARGUMENT, "bodies nest deeper than %d", CH_CODEC_MAX_DEPTH);
     m = cohort__outline__unpack(&d->allocator, bytes->len, bytes->data);
     if (m == NULL)
-        return ch__decode_garbled(d, "a graph", bytes->len);
-    ch__decode_let_go(d, bytes);
+        return ch__decode_fail_unpack(d, "a graph", bytes->len);
+    ch__decode_release(d, bytes);
     d->depth++;
     rc = ch__decode_graph(d, m, outer, out);
     d->depth--;

@@ -35,7 +35,7 @@ static ch_status out_of_memory(void)
     return ch__fail_memory("encoding a graph");
 }
 
-static void *take(encoder *e, size_t n, size_t bytes)
+static void *alloc(encoder *e, size_t n, size_t bytes)
 {
     return ch__arena_alloc(&e->arena, n * bytes); /* counts of what is in memory: no overflow */
 }
@@ -66,8 +66,8 @@ static ch_status encode_sizes(encoder *e, const ch_dims *d, size_t *n_sizes, int
 
     for (int i = 0; i < d->rank; i++)
         is_symbolic |= d->dim[i].sym != 0;
-    *sizes = take(e, (size_t)d->rank, sizeof(**sizes));
-    *symbols = take(e, (size_t)d->rank, sizeof(**symbols));
+    *sizes = alloc(e, (size_t)d->rank, sizeof(**sizes));
+    *symbols = alloc(e, (size_t)d->rank, sizeof(**symbols));
     if (*sizes == NULL || *symbols == NULL)
         return out_of_memory();
     *n_sizes = (size_t)d->rank;
@@ -81,7 +81,7 @@ static ch_status encode_sizes(encoder *e, const ch_dims *d, size_t *n_sizes, int
 
 static ch_status encode_dims(encoder *e, const ch_dims *d, Cohort__Attr *m)
 {
-    m->dims = take(e, 1, sizeof(*m->dims));
+    m->dims = alloc(e, 1, sizeof(*m->dims));
     if (m->dims == NULL)
         return out_of_memory();
     cohort__dims__init(m->dims);
@@ -92,7 +92,7 @@ static ch_status encode_dims(encoder *e, const ch_dims *d, Cohort__Attr *m)
 
 static ch_status encode_ints(encoder *e, const ch_ints *v, Cohort__Attr *m)
 {
-    m->ints = take(e, 1, sizeof(*m->ints));
+    m->ints = alloc(e, 1, sizeof(*m->ints));
     if (m->ints == NULL)
         return out_of_memory();
     cohort__ints__init(m->ints);
@@ -104,7 +104,7 @@ static ch_status encode_ints(encoder *e, const ch_ints *v, Cohort__Attr *m)
 
 static ch_status encode_tensor(encoder *e, ch_tensor *t, Cohort__Attr *m)
 {
-    Cohort__Tensor *x = take(e, 1, sizeof(*x));
+    Cohort__Tensor *x = alloc(e, 1, sizeof(*x));
 
     if (x == NULL)
         return out_of_memory();
@@ -124,7 +124,7 @@ static ch_status encode_words(encoder *e, const ch_table *t, Cohort__Table *m)
 {
     m->text.data = (uint8_t *)t->text;
     m->text.len = t->at[t->n];
-    m->sizes = take(e, t->n, sizeof(m->sizes[0]));
+    m->sizes = alloc(e, t->n, sizeof(m->sizes[0]));
     if (m->sizes == NULL)
         return out_of_memory();
     m->n_sizes = t->n;
@@ -136,7 +136,7 @@ static ch_status encode_words(encoder *e, const ch_table *t, Cohort__Table *m)
 /* Packing only reads what it is pointed at. */
 static ch_status encode_table(encoder *e, const ch_table *t, Cohort__Attr *m)
 {
-    Cohort__Table *x = take(e, 1, sizeof(*x));
+    Cohort__Table *x = alloc(e, 1, sizeof(*x));
     ch_status      rc;
 
     if (x == NULL)
@@ -174,7 +174,7 @@ static ch_status encode_body(encoder *e, const ch_graph *body, Cohort__Attr *m)
         return rc;
     m->value_case = COHORT__ATTR__VALUE_BODY;
     m->body.len = cohort__graph__get_packed_size(&inner);
-    m->body.data = take(e, m->body.len, 1);
+    m->body.data = alloc(e, m->body.len, 1);
     if (m->body.data == NULL)
         return out_of_memory();
     cohort__graph__pack(&inner, m->body.data);
@@ -232,12 +232,12 @@ static ch_status encode_attrs(encoder *e, const ch_node *n, Cohort__Call *m)
         return CH_OK;
     while (n->op->attrs[n_rows].name != NULL)
         n_rows++;
-    m->attrs = take(e, n_rows, sizeof(m->attrs[0]));
+    m->attrs = alloc(e, n_rows, sizeof(m->attrs[0]));
     if (m->attrs == NULL)
         return out_of_memory();
     for (size_t i = 0; i < n_rows; i++) {
         const ch_attr *row = &n->op->attrs[i];
-        Cohort__Attr  *attr = take(e, 1, sizeof(*attr));
+        Cohort__Attr  *attr = alloc(e, 1, sizeof(*attr));
         ch_status      rc;
 
         if (attr == NULL)
@@ -261,7 +261,7 @@ static ch_status encode_inputs(encoder *e, const ch_node *n, Cohort__Call *m)
     if (n->n_in > CH_CODEC_MAX_INPUTS)
         return ch__fail(CH_INVALID_ARGUMENT, "%d inputs, more than %d", n->n_in,
                         CH_CODEC_MAX_INPUTS);
-    m->inputs = take(e, (size_t)n->n_in, sizeof(m->inputs[0]));
+    m->inputs = alloc(e, (size_t)n->n_in, sizeof(m->inputs[0]));
     if (m->inputs == NULL)
         return out_of_memory();
     m->n_inputs = (size_t)n->n_in;
@@ -272,9 +272,9 @@ static ch_status encode_inputs(encoder *e, const ch_node *n, Cohort__Call *m)
 
 static ch_status encode_outputs(encoder *e, const ch_node *n, Cohort__Call *m)
 {
-    Cohort__Value *v = take(e, (size_t)n->n_out, sizeof(*v));
+    Cohort__Value *v = alloc(e, (size_t)n->n_out, sizeof(*v));
 
-    m->outputs = take(e, (size_t)n->n_out, sizeof(m->outputs[0]));
+    m->outputs = alloc(e, (size_t)n->n_out, sizeof(m->outputs[0]));
     if (m->outputs == NULL || v == NULL)
         return out_of_memory();
     m->n_outputs = (size_t)n->n_out;
@@ -324,11 +324,11 @@ static ch_status fail_at_call(ch_status rc, const ch_node *n)
 
 static ch_status encode_calls(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
-    Cohort__Call *call = take(e, (size_t)g->n_calls, sizeof(*call));
+    Cohort__Call *call = alloc(e, (size_t)g->n_calls, sizeof(*call));
     uint32_t      next = 0;
 
-    m->calls = take(e, (size_t)g->n_calls, sizeof(m->calls[0]));
-    e->number = take(e, (size_t)g->n_values, sizeof(e->number[0]));
+    m->calls = alloc(e, (size_t)g->n_calls, sizeof(m->calls[0]));
+    e->number = alloc(e, (size_t)g->n_values, sizeof(e->number[0]));
     if (call == NULL || m->calls == NULL || e->number == NULL)
         return out_of_memory();
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
@@ -349,9 +349,9 @@ static ch_status encode_calls(encoder *e, const ch_graph *g, Cohort__Graph *m)
 
 static ch_status encode_input_names(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
-    Cohort__Input *in = take(e, (size_t)g->n_inputs, sizeof(*in));
+    Cohort__Input *in = alloc(e, (size_t)g->n_inputs, sizeof(*in));
 
-    m->inputs = take(e, (size_t)g->n_inputs, sizeof(m->inputs[0]));
+    m->inputs = alloc(e, (size_t)g->n_inputs, sizeof(m->inputs[0]));
     if (in == NULL || m->inputs == NULL)
         return out_of_memory();
     m->n_inputs = (size_t)g->n_inputs;
@@ -369,9 +369,9 @@ static ch_status encode_input_names(encoder *e, const ch_graph *g, Cohort__Graph
 
 static ch_status encode_resources(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
-    Cohort__Resource *r = take(e, (size_t)g->n_resources, sizeof(*r));
+    Cohort__Resource *r = alloc(e, (size_t)g->n_resources, sizeof(*r));
 
-    m->resources = take(e, (size_t)g->n_resources, sizeof(m->resources[0]));
+    m->resources = alloc(e, (size_t)g->n_resources, sizeof(m->resources[0]));
     if (r == NULL || m->resources == NULL)
         return out_of_memory();
     m->n_resources = (size_t)g->n_resources;
@@ -395,9 +395,9 @@ static ch_status encode_resources(encoder *e, const ch_graph *g, Cohort__Graph *
 
 static ch_status encode_writes(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
-    Cohort__Write *w = take(e, (size_t)g->n_resources, sizeof(*w));
+    Cohort__Write *w = alloc(e, (size_t)g->n_resources, sizeof(*w));
 
-    m->writes = take(e, (size_t)g->n_resources, sizeof(m->writes[0]));
+    m->writes = alloc(e, (size_t)g->n_resources, sizeof(m->writes[0]));
     if (w == NULL || m->writes == NULL)
         return out_of_memory();
     for (int i = 0; i < g->n_resources; i++) {
@@ -413,9 +413,9 @@ static ch_status encode_writes(encoder *e, const ch_graph *g, Cohort__Graph *m)
 
 static ch_status encode_results(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
-    Cohort__Output *o = take(e, (size_t)g->n_outputs, sizeof(*o));
+    Cohort__Output *o = alloc(e, (size_t)g->n_outputs, sizeof(*o));
 
-    m->outputs = take(e, (size_t)g->n_outputs, sizeof(m->outputs[0]));
+    m->outputs = alloc(e, (size_t)g->n_outputs, sizeof(m->outputs[0]));
     if (o == NULL || m->outputs == NULL)
         return out_of_memory();
     m->n_outputs = (size_t)g->n_outputs;

@@ -20,7 +20,7 @@ struct ch_instance {
     void       **to;
     unsigned     generation;
     bool         is_bound;
-    bool         has_agreed; /* in this run, that it may write */
+    bool         has_committed; /* in this run, that it may write */
     bool         is_blocked; /* the instruction was begun, */
     int64_t      began_ns;   /* then, as the clock says */
     int          at;         /* the instruction to go on with */
@@ -91,7 +91,7 @@ static void bind_arena(ch_instance *x, char *base)
     }
 }
 
-static void fill(ch_instance *x, const ch_patches *p, void *const *base)
+static void patch(ch_instance *x, const ch_patches *p, void *const *base)
 {
     for (int i = 0; i < p->n; i++) {
         const struct ch_patch *at = &p->at[i];
@@ -100,7 +100,7 @@ static void fill(ch_instance *x, const ch_patches *p, void *const *base)
     }
 }
 
-static void fill_inputs(ch_instance *x, const ch_patches *p, const void *const *base)
+static void patch_inputs(ch_instance *x, const ch_patches *p, const void *const *base)
 {
     for (int i = 0; i < p->n; i++)
         x->from[p->at[i].slot] = (const char *)base[p->at[i].index] + p->at[i].offset;
@@ -113,9 +113,9 @@ static void bind(ch_instance *x, const ch_bind *b)
         x->generation = b->arena_generation;
         x->is_bound = true;
     }
-    fill_inputs(x, &x->program->inputs, b->input);
-    fill(x, &x->program->outputs, b->output);
-    fill(x, &x->program->resources, b->resource);
+    patch_inputs(x, &x->program->inputs, b->input);
+    patch(x, &x->program->outputs, b->output);
+    patch(x, &x->program->resources, b->resource);
 }
 
 /* ---- tiles ---- */
@@ -172,7 +172,7 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
 
 /* ---- instructions ---- */
 
-static inline bool is_anothers(const ch_instr *in, const ch_bind *b)
+static inline bool is_left_to_first(const ch_instr *in, const ch_bind *b)
 {
     return in->first_only && b->env->local != 0;
 }
@@ -183,8 +183,8 @@ static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind 
 
     if (b->doing != NULL)
         atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
-    if (in->meets)
-        return b->agree != NULL ? b->agree(b->agree_arg) : CH_OK;
+    if (in->is_barrier)
+        return b->barrier != NULL ? b->barrier(b->barrier_arg) : CH_OK;
     if (in->kernel == NULL) {
         memcpy(c->out[0], c->in[0], in->copy_bytes);
     } else {
@@ -222,7 +222,7 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
     for (int i = x->at; i < to; i++, in++, c++) {
         if (is_stopped(stop))
             return fail_stopped();
-        if (is_anothers(in, b))
+        if (is_left_to_first(in, b))
             continue;
         rc = run_instr(in, c, b);
         if (rc != CH_OK) {
@@ -244,19 +244,19 @@ static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int to)
 
         if (is_stopped(b->env->stop))
             return fail_stopped();
-        if (is_anothers(in, b))
+        if (is_left_to_first(in, b))
             continue;
-        (void)ch__clock_turn(b->clock, in->work);
-        begin = x->is_blocked ? x->began_ns : ch__clock_begin(b->clock);
+        (void)ch__clock_switch(b->clock, in->work);
+        begin = x->is_blocked ? x->began_ns : ch__clock_begin_span(b->clock);
         rc = run_instr(in, &x->call[x->at], b);
         x->is_blocked = rc == CH__BLOCKED;
         x->began_ns = begin;
         if (x->is_blocked)
             return rc;
         if (in->node != NULL)
-            ch__clock_end(b->clock, begin, in->node->scope, in->node->op->name);
+            ch__clock_end_span(b->clock, begin, in->node->scope, in->node->op->name);
         else
-            ch__clock_end(b->clock, begin, NULL, in->meets ? "meet" : "copy");
+            ch__clock_end_span(b->clock, begin, NULL, in->is_barrier ? "meet" : "copy");
         if (rc != CH_OK)
             return rc;
     }
@@ -273,16 +273,16 @@ ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
     const ch_program *p = x->program;
     ch_status         rc = CH_OK;
 
-    if (!x->has_agreed) {
+    if (!x->has_committed) {
         rc = run_to(x, b, p->n_commit);
-        if (rc == CH_OK && p->writes && b->agree != NULL) {
+        if (rc == CH_OK && p->writes && b->barrier != NULL) {
             if (b->clock != NULL)
-                (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
-            rc = b->agree(b->agree_arg);
+                (void)ch__clock_switch(b->clock, CH_WORK_REDUCE);
+            rc = b->barrier(b->barrier_arg);
         }
         if (rc != CH_OK)
             return rc;
-        x->has_agreed = true;
+        x->has_committed = true;
     }
     return run_to(x, b, p->n_instrs);
 }
@@ -291,7 +291,7 @@ ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     bind(x, b);
     x->at = 0;
-    x->has_agreed = x->is_blocked = false;
+    x->has_committed = x->is_blocked = false;
     return ch__instance_continue(x, b);
 }
 
@@ -336,7 +336,7 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
 
 ch_status ch__fail_in_call(ch_status rc, const ch_node *call)
 {
-    return ch__fail_in(rc, call->called, call->scope, call->caller);
+    return ch__fail_in(rc, call->composite, call->scope, call->caller);
 }
 
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)

@@ -122,7 +122,7 @@ static ch_status copy_call(extraction *x, const ch_node *n)
         return rc != CH_OK ? rc : ch__fail_memory("a graph");
     to->scope = ch__arena_strdup(&x->to->arena, n->scope);
     to->caller = n->caller;
-    to->called = n->called;
+    to->composite = n->composite;
     to->ordinal = n->ordinal;
     to->work = n->work;
     for (int i = 0; i < n->n_out; i++) {
@@ -135,39 +135,39 @@ static ch_status copy_call(extraction *x, const ch_node *n)
 }
 
 /* Marks, by value id, what the part needs of others. */
-static void mark_wanted(const extraction *x, unsigned char *wanted)
+static void mark_needed(const extraction *x, unsigned char *needed)
 {
     const ch_extract *e = x->e;
 
     for (const ch_node *n = x->from->first; n != NULL; n = n->next)
         for (int i = 0; e->take[n->id] && i < n->n_in; i++)
-            wanted[n->in[i]->id] = 1;
+            needed[n->in[i]->id] = 1;
     for (int i = 0; i < e->n_out; i++)
-        wanted[e->out[i]->id] = 1;
+        needed[e->out[i]->id] = 1;
     for (int i = 0; i < e->n_resources && !e->only_reads; i++)
-        wanted[x->from->resource[e->resource[i]].value->id] = 1;
+        needed[x->from->resource[e->resource[i]].value->id] = 1;
 }
 
 static ch_status copy_calls(extraction *x)
 {
-    unsigned char *wanted = ch__calloc((size_t)x->from->n_values + 1, 1);
-    ch_status      rc = wanted == NULL ? ch__fail_memory("a graph") : CH_OK;
+    unsigned char *needed = ch__calloc((size_t)x->from->n_values + 1, 1);
+    ch_status      rc = needed == NULL ? ch__fail_memory("a graph") : CH_OK;
 
     if (rc == CH_OK)
-        mark_wanted(x, wanted);
+        mark_needed(x, needed);
     for (const ch_node *n = x->from->first; n != NULL && rc == CH_OK; n = n->next) {
-        bool take = x->e->take[n->id] || (wanted[n->id] && ch__call_is_free(n));
+        bool take = x->e->take[n->id] || (needed[n->id] && ch__call_is_free(n));
 
         if (take && x->map[n->id] == NULL)
             rc = copy_call(x, n);
     }
-    ch__free(wanted);
+    ch__free(needed);
     return rc;
 }
 
 /* ---- roots ---- */
 
-static ch_status mapped(const extraction *x, const ch_node *n, ch_node **out)
+static ch_status find_mapped(const extraction *x, const ch_node *n, ch_node **out)
 {
     *out = x->map[n->id];
     return *out != NULL ? CH_OK
@@ -182,13 +182,13 @@ static ch_status set_roots(extraction *x)
     for (int i = 0; i < x->e->n_out && rc == CH_OK; i++) {
         ch_output *o = ch__graph_add_output(x->to);
 
-        rc = o == NULL ? ch__fail_memory("a graph") : mapped(x, x->e->out[i], &o->node);
+        rc = o == NULL ? ch__fail_memory("a graph") : find_mapped(x, x->e->out[i], &o->node);
     }
     for (int i = 0; i < x->e->n_resources && rc == CH_OK; i++) {
         const ch_resource *r = &x->from->resource[x->e->resource[i]];
 
         if (r->value != r->read && !x->e->only_reads)
-            rc = mapped(x, r->value, &x->to->resource[i].value);
+            rc = find_mapped(x, r->value, &x->to->resource[i].value);
     }
     return rc;
 }

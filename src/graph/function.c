@@ -60,7 +60,7 @@ ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **
         rc = ch__want_given("function", "its graph", graph, NULL, NULL);
     if (rc == CH_OK)
         rc = new_function(name, &f);
-    if (rc == CH_OK && (rc = ch__function_give(f, graph)) != CH_OK)
+    if (rc == CH_OK && (rc = ch__function_set_graph(f, graph)) != CH_OK)
         ch_function_unref(f);
     if (rc != CH_OK)
         return rc;
@@ -80,7 +80,7 @@ static void free_recording(ch_recording *r)
     ch_graph_unref(r->graph);
     ch__free(r->dtype);
     ch__free(r->dims);
-    ch__free(r->may_room);
+    ch__free(r->may_have_room);
     ch__free(r);
 }
 
@@ -100,8 +100,8 @@ void ch_function_unref(ch_function *f)
         f->recordings = r->next;
         free_recording(r);
     }
-    ch_graph_unref(f->given);
-    ch__free(f->given_may_room);
+    ch_graph_unref(f->fixed_graph);
+    ch__free(f->fixed_may_have_room);
     ch_graph_unref(f->last_graph);
     ch__program_unref(f->last_program);
     pthread_mutex_destroy(&f->lock);
@@ -207,7 +207,7 @@ static ch_status check_alike(const ch_args *a, int i, bool numbers)
 }
 
 /* True for half of a ragged component: the size of its axis 0 is no number of rows. */
-static bool is_half(const ch_input_attrs *in)
+static bool is_ragged_half(const ch_input_attrs *in)
 {
     return in->rows.rank == 1 || in->splits != 0;
 }
@@ -218,7 +218,7 @@ static ch_dim symbol_of(const ch_args *a, const ch_input_attrs *in, int i, int k
                         int *n_symbols)
 {
     for (int j = 0; j < a->n_in; j++)
-        for (int l = is_half(&in[j]); l < in[j].dims.rank && (j != i || l < k); l++)
+        for (int l = is_ragged_half(&in[j]); l < in[j].dims.rank && (j != i || l < k); l++)
             if (in[j].dims.dim[l].sym != 0 && same_sizes(a, i, k, j, l))
                 return in[j].dims.dim[l];
     return (ch_dim){1, ++*n_symbols};
@@ -249,7 +249,7 @@ static ch_dim rows_symbol(const ch_args *a, const ch_input_attrs *in, int i, int
 }
 
 /* Row splits have a symbol of their own, which goes with that of the rows. */
-static void name_splits(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
+static void assign_splits_symbols(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
 {
     if (in[i].dims.dim[0].sym != 0)
         return; /* their values came first */
@@ -265,9 +265,9 @@ static void name_splits(const ch_args *a, ch_input_attrs *in, int i, int *n_symb
 }
 
 /* Flat values have as many elements as they happen to have: only others of their kind share that. */
-static void name_values(const ch_args *a, ch_input_attrs *in, int i, int splits, int *n_symbols)
+static void assign_values_symbols(const ch_args *a, ch_input_attrs *in, int i, int splits, int *n_symbols)
 {
-    name_splits(a, in, splits, n_symbols);
+    assign_splits_symbols(a, in, splits, n_symbols);
     in[i].splits = in[splits].dims.dim[0].sym;
     in[i].dims.dim[0] = (ch_dim){1, 0};
     for (int j = 0; j < i && in[i].dims.dim[0].sym == 0; j++)
@@ -278,7 +278,7 @@ static void name_values(const ch_args *a, ch_input_attrs *in, int i, int splits,
 }
 
 /* The rows of an input that is no half: those of row splits that cut as many, or an axis' symbol. */
-static void name_rows(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
+static void assign_rows_symbol(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
 {
     for (int j = 0; j < a->n_in; j++)
         if (in[j].rows.rank == 1 && in[j].rows.dim[0].sym != 0 && same_rows(a, in, i, j)) {
@@ -290,18 +290,18 @@ static void name_rows(const ch_args *a, ch_input_attrs *in, int i, int *n_symbol
 
 /* Makes axis 0 of the inputs symbols, and so every other axis whose size differs between replicas;
  * equal symbols stand for sizes that are equal on every replica. */
-static void name_sizes(const ch_run *run, const ch_args *a, ch_input_attrs *in, int *n_symbols)
+static void assign_symbols(const ch_run *run, const ch_args *a, ch_input_attrs *in, int *n_symbols)
 {
     for (int i = 0; i < a->n_in; i++) {
         bool is_values = false;
         int  half = in[i].dims.rank > 0 ? ch__tuple_ragged_half(run->in, i, &is_values) : -1;
 
         if (half >= 0 && is_values)
-            name_values(a, in, i, half, n_symbols);
+            assign_values_symbols(a, in, i, half, n_symbols);
         else if (half >= 0)
-            name_splits(a, in, i, n_symbols);
+            assign_splits_symbols(a, in, i, n_symbols);
         else if (in[i].dims.rank > 0)
-            name_rows(a, in, i, n_symbols);
+            assign_rows_symbol(a, in, i, n_symbols);
         for (int k = 1; k < in[i].dims.rank; k++)
             if (sizes_differ(a, i, k))
                 in[i].dims.dim[k] = symbol_of(a, in, i, k, n_symbols);
@@ -322,7 +322,7 @@ static ch_status recorded_inputs(const ch_run *run, const ch_args *a, bool numbe
                                  .dims = ch__dims_of(a->tensor[i]->shape)};
     }
     if (!numbers)
-        name_sizes(run, a, in, n_symbols);
+        assign_symbols(run, a, in, n_symbols);
     return CH_OK;
 }
 
@@ -413,10 +413,10 @@ static void evict_recording(ch_function *f)
     }
     free_recording(*last);
     *last = NULL;
-    f->n_kept--;
+    f->n_cached_recordings--;
 }
 
-static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args *a,
+static ch_status store_recording(ch_function *f, const ch_run *run, const ch_args *a,
                                 const ch_input_attrs *in, ch_graph *g, ch_recording **out)
 {
     ch_recording *r = ch__calloc(1, sizeof(*r));
@@ -426,10 +426,10 @@ static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args
         return ch__fail_memory(f->name);
     r->dtype = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dtype));
     r->dims = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dims));
-    r->may_room = ch__calloc((size_t)a->n_in + 1, sizeof(*r->may_room));
-    rc = r->dtype == NULL || r->dims == NULL || r->may_room == NULL
+    r->may_have_room = ch__calloc((size_t)a->n_in + 1, sizeof(*r->may_have_room));
+    rc = r->dtype == NULL || r->dims == NULL || r->may_have_room == NULL
              ? ch__fail_memory(f->name)
-             : ch__graph_room(g, r->may_room);
+             : ch__graph_room(g, r->may_have_room);
     if (rc != CH_OK) {
         free_recording(r);
         return rc;
@@ -443,11 +443,11 @@ static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args
     r->n_in = a->n_in;
     r->n_replicas = a->n_replicas;
     r->graph = g;
-    if (f->n_kept == CH_MAX_RECORDINGS)
+    if (f->n_cached_recordings == CH_MAX_RECORDINGS)
         evict_recording(f);
     r->next = f->recordings;
     f->recordings = r;
-    f->n_kept++;
+    f->n_cached_recordings++;
     f->n_recordings++;
     *out = r;
     return CH_OK;
@@ -471,7 +471,7 @@ static ch_recording *find_recording(ch_function *f, const ch_run *run, const ch_
 static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_input_attrs *in,
                         ch_recording **out)
 {
-    bool      wants = false;
+    bool      needs_numbers = false;
     int       n_symbols;
     int64_t   began;
     ch_graph *g = NULL;
@@ -482,19 +482,19 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
     if ((*out = find_recording(f, run, a, in)) != NULL)
         return CH_OK;
     began = ch__now_ns();
-    rc = call_step(f, run, a, in, n_symbols, &wants, &g);
-    if (rc != CH_OK && wants && !f->static_rows && !run->rows_unknown) {
+    rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
+    if (rc != CH_OK && needs_numbers && !f->static_rows && !run->rows_unknown) {
         /* once more, for these sizes alone */
         rc = recorded_inputs(run, a, true, in, &n_symbols);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", f->name);
         if ((*out = find_recording(f, run, a, in)) != NULL)
             return CH_OK;
-        rc = call_step(f, run, a, in, n_symbols, &wants, &g);
+        rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
         f->static_rows |= rc == CH_OK; /* it will want them again */
     }
     if (rc == CH_OK)
-        rc = keep_recording(f, run, a, in, g, out);
+        rc = store_recording(f, run, a, in, g, out);
     if (rc != CH_OK)
         ch_graph_unref(g);
     f->planning_ns += ch__now_ns() - began;
@@ -504,7 +504,7 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
 /* Inputs are in the order of the graph's; one with a name must be the one of that name. */
 static ch_status check_given(const ch_function *f, const ch_run *run, const ch_args *a)
 {
-    const ch_graph *g = f->given;
+    const ch_graph *g = f->fixed_graph;
 
     if (a->n_in != g->n_inputs)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name,
@@ -522,15 +522,15 @@ static ch_status check_given(const ch_function *f, const ch_run *run, const ch_a
 }
 
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
-                              ch_graph **out, const bool **may_room)
+                              ch_graph **out, const bool **may_have_room)
 {
     ch_input_attrs few[16], *in = few; /* a run that needs no recording allocates nothing */
     ch_recording  *r = NULL;
     ch_status      rc;
 
-    if (f->given != NULL) {
-        *out = f->given;
-        *may_room = f->given_may_room;
+    if (f->fixed_graph != NULL) {
+        *out = f->fixed_graph;
+        *may_have_room = f->fixed_may_have_room;
         return check_given(f, run, a);
     }
     if (a->n_in > 16 && (in = ch__calloc((size_t)a->n_in, sizeof(*in))) == NULL)
@@ -540,12 +540,12 @@ ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *
         ch__free(in);
     if (rc == CH_OK && r != NULL) {
         *out = r->graph;
-        *may_room = r->may_room;
+        *may_have_room = r->may_have_room;
     }
     return rc;
 }
 
-ch_status ch__function_give(ch_function *f, ch_graph *g)
+ch_status ch__function_set_graph(ch_function *f, ch_graph *g)
 {
     bool     *may = ch__calloc((size_t)g->n_inputs + 1, sizeof(*may));
     ch_status rc = may == NULL ? ch__fail_memory(f->name) : ch__graph_room(g, may);
@@ -554,8 +554,8 @@ ch_status ch__function_give(ch_function *f, ch_graph *g)
         ch__free(may);
         return rc;
     }
-    f->given = ch_graph_ref(g);
-    f->given_may_room = may;
+    f->fixed_graph = ch_graph_ref(g);
+    f->fixed_may_have_room = may;
     return CH_OK;
 }
 
@@ -604,14 +604,14 @@ static int64_t capacity_of(const ch_args *a, int i)
     return ch__ragged_capacity(most);
 }
 
-void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_room,
+void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                          ch_args *a)
 {
     bool is_watched =
         f->see != NULL || ch__config()->interpret; /* which shows live rows alone */
 
     for (int i = 0; i < a->n_in; i++) {
-        bool has_room = may_room[i] && !is_watched && splits_end_within(g, a, i);
+        bool has_room = may_have_room[i] && !is_watched && splits_end_within(g, a, i);
 
         for (int r = 0; r < a->n_local; r++) {
             ch_shape *s = &a->shape[r * a->n_in + i];
@@ -626,7 +626,7 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
 /* ---- programs ---- */
 
 /* The remedy for a size that keeps changing. */
-static const char *advice_on(const ch_node *input, int axis)
+static const char *remedy_for(const ch_node *input, int axis)
 {
     if (((const ch_input_attrs *)ch__attrs(input))->splits != 0)
         return "use these values in elementwise ops and ch_embedding_bag alone, whose programs "
@@ -637,7 +637,7 @@ static const char *advice_on(const ch_node *input, int axis)
 }
 
 /* Says which size it is that keeps changing: p and `other` are two of many. */
-static void warn_of_many(const ch_function *f, const ch_prepared *p, const ch_prepared *other)
+static void warn_many_programs(const ch_function *f, const ch_prepared *p, const ch_prepared *other)
 {
     if (other == NULL || other->n_in != p->n_in || other->n_local != p->n_local)
         return;
@@ -652,7 +652,7 @@ static void warn_of_many(const ch_function *f, const ch_prepared *p, const ch_pr
                         f->name, k, i % p->n_in, name != NULL ? " (" : "",
                         name != NULL ? name : "", name != NULL ? ")" : "",
                         (long long)other->shape[i].dim[k], (long long)p->shape[i].dim[k],
-                        advice_on(p->graph->input[i % p->n_in], k));
+                        remedy_for(p->graph->input[i % p->n_in], k));
                 return;
             }
 }
@@ -673,7 +673,7 @@ static bool prepared_fits(const ch_prepared *p, const ch_graph *g, const ch_run 
     return true;
 }
 
-static void evict(ch_function *f)
+static void evict_program(ch_function *f)
 {
     ch_prepared **last = &f->programs;
 
@@ -710,8 +710,8 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, c
     f->programs = *out;
     f->n_programs++;
     if (f->n_programs == 10)
-        warn_of_many(f, *out, (*out)->next);
+        warn_many_programs(f, *out, (*out)->next);
     if (f->n_programs > CH_MAX_PROGRAMS)
-        evict(f);
+        evict_program(f);
     return CH_OK;
 }

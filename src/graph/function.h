@@ -28,7 +28,7 @@ typedef struct ch_recording {
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
     ch_dims             *dims;
-    bool                *may_room; /* of each input: it may have room (graph/room.h) */
+    bool                *may_have_room; /* of each input: it may have room (graph/room.h) */
     ch_graph            *graph;
 } ch_recording;
 
@@ -44,7 +44,7 @@ typedef struct ch_prepared {
     ch_device         **device;
     ch_shape           *shape; /* of the inputs, as ch_args orders them; with room */
     void          **staged; /* likewise: copies of inputs that have no room; NULL: none yet */
-    int            *live;   /* of each output: the input whose live rows it has; -1: all rows */
+    int            *live_input;   /* of each output: the input whose live rows it has; -1: all rows */
     int             n_variants;
     int            *variant;    /* of each replica */
     ch_program    **program;    /* of each variant */
@@ -54,7 +54,7 @@ typedef struct ch_prepared {
     bool            has_resources;
     pthread_mutex_t lock; /* of the free results */
     struct ch_result_set *free_result_sets;
-    void                 *room; /* run.c's, while it holds the devices */
+    void                 *run_memory; /* run.c's, while it holds the devices */
     bool     needs_threads;     /* its replicas cannot run in turns: see ch__graph_calls_host */
     ch_turns turns;             /* else: whether they do, guarded as `room` is */
 } ch_prepared;
@@ -76,14 +76,14 @@ struct ch_function {
     char           *name;
     ch_step_fn      step;
     void           *arg;
-    ch_graph       *given; /* instead of a step */
-    bool           *given_may_room;
+    ch_graph       *fixed_graph; /* instead of a step */
+    bool           *fixed_may_have_room;
     pthread_mutex_t lock; /* of all that follows */
     bool            static_rows;
     atomic_bool     is_recording;
     pthread_t       recorder;
     ch_recording   *recordings;
-    int             n_kept;       /* of those */
+    int             n_cached_recordings;       /* of those */
     int             n_recordings; /* ever made */
     ch_prepared    *programs;
     int             n_programs;
@@ -96,16 +96,16 @@ struct ch_function {
 };
 
 /* Has the function run this graph, which it references, instead of a step. */
-ch_status ch__function_give(ch_function *f, ch_graph *g);
+ch_status ch__function_set_graph(ch_function *f, ch_graph *g);
 /* Nanoseconds that were spent on recording, specialising and planning, ever. */
 int64_t ch__function_planning_ns(ch_function *f);
 
-/* With the function's lock held. *may_room: for each input, whether it may have room; the
+/* With the function's lock held. *may_have_room: for each input, whether it may have room; the
  * recording's. */
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
-                              ch_graph **out, const bool **may_room);
+                              ch_graph **out, const bool **may_have_room);
 /* Sets a->shape: the sizes of the inputs, rounded up where they may have room. */
-void      ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_room,
+void      ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                               ch_args *a);
 ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
                                ch_prepared **out);

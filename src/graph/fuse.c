@@ -54,7 +54,7 @@ static int group_of(fuser *f, int position)
     return i;
 }
 
-static int maker(fuser *f, int value)
+static int producer(fuser *f, int value)
 {
     return group_of(f, f->position[value]);
 }
@@ -75,7 +75,7 @@ static bool can_fuse(const ch_node *n)
 static bool add_inputs(fuser *f, const group *from, int a, int b, int *list, int *n)
 {
     for (int i = 0; i < from->n_in; i++) {
-        int by = maker(f, from->in[i]), k = 0;
+        int by = producer(f, from->in[i]), k = 0;
 
         if (by == a || by == b)
             continue;
@@ -121,7 +121,7 @@ static void group_calls(fuser *f)
             own->n_in += m == own->n_in;
         }
         for (int k = 0; k < n->n_in; k++) {
-            int by = maker(f, n->in[k]->id);
+            int by = producer(f, n->in[k]->id);
 
             if (by != i && !(own->open && merge(f, by, i)))
                 f->group[by].open = false;
@@ -147,7 +147,7 @@ static void find_late(fuser *f)
 /* True if the groups of a use and of its value differ. */
 static bool is_outside(fuser *f, int position, int value)
 {
-    return group_of(f, position) != maker(f, value);
+    return group_of(f, position) != producer(f, value);
 }
 
 /* Which groups have late members, and which make a value, not late, that others wait for. */
@@ -159,7 +159,7 @@ static void find_waits(fuser *f)
             int value = f->call[i]->in[k]->id;
 
             if (is_outside(f, i, value) && !f->late[f->position[value]])
-                f->group[maker(f, value)].is_waited_for = true;
+                f->group[producer(f, value)].is_waited_for = true;
         }
     }
 }
@@ -293,7 +293,7 @@ static ch_status fuse_group(fuser *f, int of)
         return ch__fail_memory("a program");
     c->scope = last->scope;
     c->caller = last->caller;
-    c->called = last->called;
+    c->composite = last->composite;
     c->work = f->call[g->first]->work;
     for (int m = g->first, k = 0; m != NONE; m = f->next[m])
         if (f->used[f->call[m]->id]) {
@@ -304,7 +304,7 @@ static ch_status fuse_group(fuser *f, int of)
     return CH_OK;
 }
 
-static ch_node *moved(fuser *f, ch_node *n)
+static ch_node *replacement(fuser *f, ch_node *n)
 {
     return n != NULL && n->id < f->n_values && f->to[n->id] != NULL ? f->to[n->id] : n;
 }
@@ -317,14 +317,14 @@ static ch_status fuse_groups(fuser *f)
         int of = group_of(f, i);
 
         for (int k = 0; k < f->call[i]->n_in; k++)
-            f->call[i]->in[k] = moved(f, f->call[i]->in[k]);
+            f->call[i]->in[k] = replacement(f, f->call[i]->in[k]);
         if (f->step[i] != NONE && f->group[of].last == i)
             rc = fuse_group(f, of);
     }
     for (int i = 0; i < f->g->n_outputs; i++)
-        f->g->output[i].node = moved(f, f->g->output[i].node);
+        f->g->output[i].node = replacement(f, f->g->output[i].node);
     for (int i = 0; i < f->g->n_resources; i++)
-        f->g->resource[i].value = moved(f, f->g->resource[i].value);
+        f->g->resource[i].value = replacement(f, f->g->resource[i].value);
     return rc;
 }
 

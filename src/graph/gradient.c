@@ -41,7 +41,7 @@ static void mark_needed(backward *b, const backward *out, int n, ch_node *const 
     }
 }
 
-static void gather(backward *b, const ch_node *to, ch_node *d)
+static void accumulate(backward *b, const ch_node *to, ch_node *d)
 {
     ch_node **sum = &b->d[to->id];
 
@@ -49,7 +49,7 @@ static void gather(backward *b, const ch_node *to, ch_node *d)
         *sum = *sum == NULL ? d : ch__roles.add(*sum, d);
 }
 
-static bool wants(const backward *b, const ch_node *call)
+static bool depends_on_x(const backward *b, const ch_node *call)
 {
     for (int i = 0; i < call->n_in; i++)
         if (b->need[call->in[i]->id])
@@ -58,22 +58,22 @@ static bool wants(const backward *b, const ch_node *call)
 }
 
 /* Hands the derivatives of a call's outputs on to its inputs. */
-static void pass_back(backward *b, const ch_node *call)
+static void propagate(backward *b, const ch_node *call)
 {
     ch_node *few[16] = {0}, **din = few, *dout[CH_MAX_OUT] = {0};
     bool     any = false;
 
     for (int i = 0; i < call->n_out; i++)
         any |= (dout[i] = b->d[call[i].id]) != NULL;
-    if (!any || !wants(b, call) || (call->op->flags & CH_OP_NO_GRAD) != 0)
+    if (!any || !depends_on_x(b, call) || (call->op->flags & CH_OP_NO_GRAD) != 0)
         return;
     if (call->op->grad == NULL) {
         ch__step_record_error(b->s,
                               ch__fail(CH_UNIMPLEMENTED,
                                        "gradient: %s%s%s has none; ch_stop_gradient before "
                                        "it if it is to be treated as a constant",
-                                       call->op->name, call->called != NULL ? " of " : "",
-                                       call->called != NULL ? call->called : ""),
+                                       call->op->name, call->composite != NULL ? " of " : "",
+                                       call->composite != NULL ? call->composite : ""),
                               call->caller);
         return;
     }
@@ -84,7 +84,7 @@ static void pass_back(backward *b, const ch_node *call)
     call->op->grad(b->s, call, dout, din);
     for (int i = 0; i < call->n_in; i++)
         if (b->need[call->in[i]->id])
-            gather(b, call->in[i], din[i]);
+            accumulate(b, call->in[i], din[i]);
     if (din != few)
         ch__free(din);
 }
@@ -97,17 +97,17 @@ static void walk(backward *b, int last)
     for (int i = b->n_calls - 1; i >= 0 && b->s->rc == CH_OK; i--)
         if (b->call[i]->id <= last) {
             b->s->caller = b->call[i]->caller; /* an error here is about that line */
-            pass_back(b, b->call[i]);
+            propagate(b, b->call[i]);
         }
     b->s->caller = before;
 }
 
 /* Hands what reached the captures of a body's graph on to the graph around it. */
-static void leave_body(const backward *b, backward *out)
+static void propagate_captures(const backward *b, backward *out)
 {
     for (int i = 0; i < b->n_captures; i++)
         if (out->need[b->of->captured[i]->id])
-            gather(out, b->of->captured[i], b->d[b->of->capture[i]->id]);
+            accumulate(out, b->of->captured[i], b->d[b->of->capture[i]->id]);
 }
 
 static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
@@ -120,7 +120,7 @@ static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
         return ch__fail(CH_INVALID_ARGUMENT, "gradient: dy is %s, want %s as y",
                         ch__type_text(dy->dtype, &dy->dims), ch__type_text(y->dtype, &y->dims));
     for (int i = 0; i < n; i++)
-        if (x[i] == NULL || !ch__step_sees(s, x[i]))
+        if (x[i] == NULL || !ch__step_can_use(s, x[i]))
             return ch__fail(CH_INVALID_ARGUMENT, "gradient: x %d is %s", i,
                             x[i] == NULL ? "NULL" : "a node of another step, branch or body");
     return CH_OK;
@@ -143,7 +143,7 @@ static ch_status set_up(backward *b, ch_step *s, ch_step *of)
 }
 
 /* The derivative that reached x; NULL: none. */
-static ch_node *reached(const backward *level, int n_levels, const ch_node *x)
+static ch_node *derivative_of(const backward *level, int n_levels, const ch_node *x)
 {
     for (int i = 0; i < n_levels; i++)
         if (level[i].of->graph == x->graph)
@@ -167,11 +167,11 @@ static ch_status differentiate(ch_step *s, backward *level, int n_levels, ch_nod
     level[0].d[y->id] = dy;
     walk(&level[0], y->head->id);
     for (int i = 1; i < n_levels; i++) {
-        leave_body(&level[i - 1], &level[i]);
+        propagate_captures(&level[i - 1], &level[i]);
         walk(&level[i], level[i].n_values);
     }
     for (int i = 0; i < n && s->rc == CH_OK; i++) {
-        dx[i] = reached(level, n_levels, x[i]);
+        dx[i] = derivative_of(level, n_levels, x[i]);
         if (dx[i] == NULL)
             dx[i] = ch__roles.zeros_like(x[i]);
     }

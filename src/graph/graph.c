@@ -86,7 +86,7 @@ static ch_node *new_call(ch_graph *g, int n_in, int n_out)
     return n->in == NULL ? NULL : n;
 }
 
-static bool note_input(ch_graph *g, ch_node *n)
+static bool append_input(ch_graph *g, ch_node *n)
 {
     int cap = g->cap_inputs;
 
@@ -107,7 +107,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
     ch_node *n = new_call(g, n_in, n_out > 0 ? n_out : 1);
     void    *own = NULL;
 
-    if (n == NULL || (op == ch__roles.input && !note_input(g, n)))
+    if (n == NULL || (op == ch__roles.input && !append_input(g, n)))
         return NULL;
     if (op->attrs != NULL) {
         own = ch__attrs_copy(&g->arena, op, attrs);
@@ -138,7 +138,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
     return n;
 }
 
-static bool takes_from(const ch_node *call, const ch_node *other)
+static bool uses_result_of(const ch_node *call, const ch_node *other)
 {
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i]->head == other)
@@ -152,7 +152,7 @@ void ch__graph_hoist(ch_node *call)
     ch_node  *behind = NULL, *before = NULL; /* where it belongs, and the one before it now */
 
     for (ch_node *n = g->first; n != call; n = n->next) {
-        behind = takes_from(call, n) ? n : behind;
+        behind = uses_result_of(call, n) ? n : behind;
         before = n;
     }
     if (behind == before || behind == NULL || call != g->last)

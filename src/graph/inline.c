@@ -21,7 +21,7 @@ static bool copy_call(ch_step *s, const ch_node *n, ch_node **map)
         return false;
     to->ordinal = n->ordinal;
     to->caller = n->caller;
-    to->called = n->called;
+    to->composite = n->composite;
     to->scope = n->scope; /* of the body, which the call it belongs to keeps */
     for (int i = 0; i < n->n_out; i++) {
         to[i].weak = n[i].weak;

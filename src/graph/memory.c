@@ -40,7 +40,7 @@ static int compare(uint64_t a, uint64_t b)
     return a < b ? 1 : a > b ? -1 : 0; /* larger first */
 }
 
-static int by_place(const ch_memory_span *a, const ch_memory_span *b)
+static int by_time(const ch_memory_span *a, const ch_memory_span *b)
 {
     return a->from != b->from ? a->from - b->from : a->to - b->to;
 }
@@ -50,10 +50,10 @@ static int by_size(const void *x, const void *y)
     const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
     int                   c = compare(a->bytes, b->bytes);
 
-    return c != 0 ? c : by_place(a, b);
+    return c != 0 ? c : by_time(a, b);
 }
 
-static int by_life(const void *x, const void *y)
+static int by_duration(const void *x, const void *y)
 {
     const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
     int                   c = (b->to - b->from) - (a->to - a->from);
@@ -67,10 +67,10 @@ static int by_area(const void *x, const void *y)
     int                   c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
                                       (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
 
-    return c != 0 ? c : by_place(a, b);
+    return c != 0 ? c : by_time(a, b);
 }
 
-static int by_birth(const void *x, const void *y)
+static int by_start(const void *x, const void *y)
 {
     const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
     int                   c = a->from - b->from;
@@ -79,7 +79,7 @@ static int by_birth(const void *x, const void *y)
 }
 
 /* The bound: at no time can the arena be smaller than what is alive then. */
-static ch_status most_alive(const ch_buffers *b, size_t *out)
+static ch_status peak_live_bytes(const ch_buffers *b, size_t *out)
 {
     int     end = 0;
     int64_t now = 0, *change;
@@ -122,7 +122,7 @@ static size_t lowest_gap(ch_memory_span *const *placed, int n, const ch_memory_s
     return at;
 }
 
-static size_t place_in_order(ch_memory_span *const *order, ch_memory_span **placed, int n)
+static size_t assign_in_order(ch_memory_span *const *order, ch_memory_span **placed, int n)
 {
     size_t end = 0;
 
@@ -142,8 +142,8 @@ static size_t place_in_order(ch_memory_span *const *order, ch_memory_span **plac
 
 ch_status ch__buffers_assign(ch_buffers *b, size_t *arena, size_t *live)
 {
-    static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_life,
-                                                                by_birth};
+    static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_duration,
+                                                                by_start};
     ch_memory_span **order = ch__calloc((size_t)b->n + 1, sizeof(*order));
     ch_memory_span **placed = ch__calloc((size_t)b->n + 1, sizeof(*placed));
     size_t          *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
@@ -153,14 +153,14 @@ ch_status ch__buffers_assign(ch_buffers *b, size_t *arena, size_t *live)
     if (order == NULL || placed == NULL || best == NULL)
         rc = ch__fail_memory("a program");
     else
-        rc = most_alive(b, live);
+        rc = peak_live_bytes(b, live);
     for (size_t k = 0; rc == CH_OK && k < 4 && *arena > *live; k++) {
         size_t end;
 
         for (int i = 0; i < b->n; i++)
             order[i] = &b->at[i];
         qsort(order, (size_t)b->n, sizeof(*order), orders[k]);
-        end = place_in_order(order, placed, b->n);
+        end = assign_in_order(order, placed, b->n);
         for (int i = 0; end < *arena && i < b->n; i++)
             best[i] = b->at[i].offset;
         *arena = end < *arena ? end : *arena;

@@ -12,7 +12,7 @@
 typedef struct ch_memory_span {
     size_t bytes;
     int    from, to; /* alive in calls [from, to], both included */
-    bool   taken;    /* handed on in its last call already */
+    bool   is_reused;    /* handed on in its last call already */
     size_t offset;   /* set by ch__buffers_assign */
 } ch_memory_span;
 

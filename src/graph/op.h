@@ -82,7 +82,7 @@ struct ch_node {
     ch_node     *next;    /* call */
     const char  *scope;   /* "block/dense"; NULL at the top */
     const void  *caller;  /* the user's calling address, for errors */
-    const char  *called;  /* the composite op that recorded it, "ch_stack"; NULL: none */
+    const char  *composite;  /* the composite op that recorded it, "ch_stack"; NULL: none */
     int          ordinal; /* of the call at recording: the key of its random numbers */
     ch_work_kind work;    /* what it is for */
 };

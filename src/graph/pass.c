@@ -10,7 +10,7 @@
 #include "graph/program.h"
 
 /* Sends everybody who uses value `from` to `to`, as far as roots are concerned. */
-static void move_roots(ch_graph *g, const ch_node *from, ch_node *to)
+static void redirect_roots(ch_graph *g, const ch_node *from, ch_node *to)
 {
     for (int i = 0; i < g->n_outputs; i++)
         if (g->output[i].node == from)
@@ -115,7 +115,7 @@ ch_status ch__pass_cse(ch_graph *g)
         same = first_equal(table, size, n);
         for (int i = 0; i < n->n_out && same != n; i++) {
             to[n[i].id] = &same[i];
-            move_roots(g, &n[i], &same[i]);
+            redirect_roots(g, &n[i], &same[i]);
         }
     }
     ch__free(table);
@@ -195,7 +195,7 @@ static ch_status fold_call(ch_graph *g, ch_node *n, ch_node **to)
             break;
         after = c;
         to[n[i].id] = c;
-        move_roots(g, &n[i], c);
+        redirect_roots(g, &n[i], c);
     }
     for (int i = 0; i < n->n_out; i++)
         ch_tensor_unref(value[i]);

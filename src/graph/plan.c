@@ -94,37 +94,37 @@ static ch_status prepare_call(ch_planner *pl, int i)
 
 /* ---- step 2: roots and homes that are not the ch_planner's choice ---- */
 
-static void settle_sources(ch_planner *pl, const ch_node *n)
+static void locate_sources(ch_planner *pl, const ch_node *n)
 {
-    ch_planned *v = &pl->value[n->id];
+    ch_planned_value *v = &pl->value[n->id];
 
     if (n->op == ch__roles.input) {
         const ch_input_attrs *a = n->attrs;
-        v->home = (ch_location){.kind = CH_AT_INPUT, .index = (int)a->index};
+        v->location = (ch_location){.kind = CH_AT_INPUT, .index = (int)a->index};
     } else if (n->op == ch__roles.constant) {
         const ch_constant_attrs *a = n->attrs;
-        v->home = (ch_location){.kind = CH_AT_CONSTANT, .data = ch_tensor_data(a->value)};
+        v->location = (ch_location){.kind = CH_AT_CONSTANT, .data = ch_tensor_data(a->value)};
     } else if (n->op == ch__roles.read) {
         const ch_read_attrs *a = n->attrs;
-        v->home = (ch_location){.kind = CH_AT_RESOURCE, .index = (int)a->resource};
+        v->location = (ch_location){.kind = CH_AT_RESOURCE, .index = (int)a->resource};
     }
 }
 
-static void settle_roots(ch_planner *pl)
+static void find_roots(ch_planner *pl)
 {
     for (int i = 0; i < pl->n_calls; i++) {
         ch_node *n = pl->call[i];
 
         for (int k = 0; k < n->n_out; k++) {
-            ch_planned *v = &pl->value[n[k].id];
+            ch_planned_value *v = &pl->value[n[k].id];
 
             v->node = &n[k];
             v->root = n[k].id;
             v->buffer = -1;
         }
-        settle_sources(pl, n);
+        locate_sources(pl, n);
         if (pl->prep[i].is_view && !pl->opt->keep_all) {
-            ch_planned *in = &pl->value[n->in[0]->id];
+            ch_planned_value *in = &pl->value[n->in[0]->id];
 
             pl->value[n->id].root = in->root;
             pl->value[n->id].offset = in->offset + pl->prep[i].view_offset;
@@ -134,14 +134,14 @@ static void settle_roots(ch_planner *pl)
 
 /* ---- step 4: outputs that can be computed where they are wanted ---- */
 
-static void settle_outputs(ch_planner *pl)
+static void locate_outputs(ch_planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
         ch_node    *n = pl->g->output[i].node;
-        ch_planned *v = &pl->value[n->id];
+        ch_planned_value *v = &pl->value[n->id];
 
-        if (v->root == n->id && v->home.kind == CH_AT_NOWHERE)
-            v->home = (ch_location){.kind = CH_AT_OUTPUT, .index = i};
+        if (v->root == n->id && v->location.kind == CH_AT_NOWHERE)
+            v->location = (ch_location){.kind = CH_AT_OUTPUT, .index = i};
     }
 }
 
@@ -160,31 +160,31 @@ static int buffer_to_reuse(ch_planner *pl, int i, int k)
     ch_node *c = pl->call[i];
 
     for (int j = 0; j < c->n_in && !pl->opt->keep_all; j++) {
-        ch_planned *in = ch__plan_root(pl, c->in[j]);
+        ch_planned_value *in = ch__plan_root(pl, c->in[j]);
 
         if (in->buffer >= 0 && ch__plan_may_overwrite(pl, c, k, j) &&
-            pl->buffers.at[in->buffer].to == i && !pl->buffers.at[in->buffer].taken)
+            pl->buffers.at[in->buffer].to == i && !pl->buffers.at[in->buffer].is_reused)
             return in->buffer;
     }
     return -1;
 }
 
-static ch_status give_buffers(ch_planner *pl, int i)
+static ch_status allocate_buffers(ch_planner *pl, int i)
 {
     ch_node *c = pl->call[i];
 
     pl->scratch[i] = -1;
     for (int k = 0; k < c->n_out; k++) {
-        ch_planned *v = &pl->value[c[k].id];
+        ch_planned_value *v = &pl->value[c[k].id];
         int         end = pl->opt->keep_all ? CH_AT_END : v->last_use;
 
-        if (v->root != c[k].id || v->home.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL ||
+        if (v->root != c[k].id || v->location.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL ||
             (pl->prep[i].skips_unused && pl->prep[i].unused[k]))
             continue;
         v->buffer = buffer_to_reuse(pl, i, k);
         if (v->buffer >= 0) {
             pl->buffers.at[v->buffer].to = end > pl->n_calls ? pl->n_calls : end;
-            pl->buffers.at[v->buffer].taken = end == i;
+            pl->buffers.at[v->buffer].is_reused = end == i;
             continue;
         }
         v->buffer = ch__plan_buffer(pl, ch__bytes(&c[k]), i, end);
@@ -254,13 +254,13 @@ static ch_status plan(ch_planner *pl)
         rc = prepare_call(pl, i);
     if (rc != CH_OK)
         return rc;
-    settle_roots(pl);
+    find_roots(pl);
     rc = ch__plan_updates(pl);
     if (rc != CH_OK)
         return rc;
-    settle_outputs(pl);
+    locate_outputs(pl);
     for (int i = 0; i < pl->n_calls && rc == CH_OK; i++)
-        rc = give_buffers(pl, i);
+        rc = allocate_buffers(pl, i);
     return rc == CH_OK ? ch__plan_emit(pl) : rc;
 }
 

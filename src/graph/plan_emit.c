@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/plan.h"
 
-static void move_on(ch_location *at, size_t bytes)
+static void advance(ch_location *at, size_t bytes)
 {
     if (at->kind == CH_AT_CONSTANT)
         at->data = (const char *)at->data + bytes;
@@ -11,19 +11,19 @@ static void move_on(ch_location *at, size_t bytes)
         at->offset += bytes;
 }
 
-static ch_location place_of(ch_planner *pl, const ch_node *n)
+static ch_location location_of(ch_planner *pl, const ch_node *n)
 {
-    const ch_planned *v = &pl->value[n->id];
-    const ch_planned *root = &pl->value[v->root];
-    ch_location       at = root->home;
+    const ch_planned_value *v = &pl->value[n->id];
+    const ch_planned_value *root = &pl->value[v->root];
+    ch_location       at = root->location;
 
     if (root->buffer >= 0)
         at = (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
-    move_on(&at, v->offset);
+    advance(&at, v->offset);
     return at;
 }
 
-static bool is_nothing(const ch_node *n)
+static bool has_empty_outputs(const ch_node *n)
 {
     if (ch__call_is_root(n) || n->n_out == 0)
         return false;
@@ -42,7 +42,7 @@ static void emit_call(ch_planner *pl, int i)
 
     if (pl->kernel[i] == NULL)
         return;
-    if ((pl->prep[i].is_view && !pl->opt->keep_all) || is_nothing(n)) {
+    if ((pl->prep[i].is_view && !pl->opt->keep_all) || has_empty_outputs(n)) {
         if (pl->kernel[i]->drop != NULL && pl->prep[i].state != NULL)
             pl->kernel[i]->drop(pl->prep[i].state);
         pl->prep[i].state = NULL;
@@ -65,11 +65,11 @@ static void emit_call(ch_planner *pl, int i)
         x->copy_bytes = (size_t)ch__bytes(n);
     }
     for (int k = 0; k < n->n_in; k++)
-        *slot++ = place_of(pl, n->in[k]);
+        *slot++ = location_of(pl, n->in[k]);
     if (pl->prep[i].is_view)
-        move_on(&slot[-n->n_in], pl->prep[i].view_offset);
+        advance(&slot[-n->n_in], pl->prep[i].view_offset);
     for (int k = 0; k < n->n_out; k++)
-        *slot++ = place_of(pl, &n[k]);
+        *slot++ = location_of(pl, &n[k]);
     *slot = (ch_location){0};
     if (pl->scratch[i] >= 0)
         *slot =
@@ -79,13 +79,13 @@ static void emit_call(ch_planner *pl, int i)
     p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
 }
 
-static void emit_meeting(ch_planner *pl)
+static void emit_barrier(ch_planner *pl)
 {
     ch_program *p = pl->p;
 
     if (pl->opt->shared != NULL && p->writes)
         p->instr[p->n_instrs++] =
-            (ch_instr){.meets = true, .first_slot = p->n_slots, .work = CH_WORK_REDUCE};
+            (ch_instr){.is_barrier = true, .first_slot = p->n_slots, .work = CH_WORK_REDUCE};
 }
 
 static void emit_copy(ch_planner *pl, ch_work_kind work, ch_location from, ch_location to,
@@ -112,7 +112,7 @@ static void emit_outputs(ch_planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
         ch_node    *n = pl->g->output[i].node;
-        ch_location from = place_of(pl, n);
+        ch_location from = location_of(pl, n);
 
         pl->p->output_bytes[i] = (size_t)ch__bytes(n);
         if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0)
@@ -123,11 +123,11 @@ static void emit_outputs(ch_planner *pl)
 
 /* New values that were not computed in place. A value that is another resource's old value goes
  * first through the arena: that resource may be written too. */
-static void emit_writes(ch_planner *pl, const int *aside)
+static void emit_writes(ch_planner *pl, const int *temp)
 {
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1)
-            emit_meeting(pl); /* nobody needs old values of what is shared any more */
+            emit_barrier(pl); /* nobody needs old values of what is shared any more */
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
             ch_location        to = {.kind = CH_AT_RESOURCE, .index = r}, from;
@@ -135,10 +135,10 @@ static void emit_writes(ch_planner *pl, const int *aside)
 
             if (res->value == res->read || pl->in_place[r])
                 continue;
-            from = place_of(pl, res->value);
-            if (aside[r] >= 0) {
+            from = location_of(pl, res->value);
+            if (temp[r] >= 0) {
                 ch_location at = {.kind = CH_AT_ARENA,
-                                  .offset = pl->buffers.at[aside[r]].offset};
+                                  .offset = pl->buffers.at[temp[r]].offset};
 
                 emit_copy(pl, CH_WORK_UPDATE, pass == 0 ? from : at, pass == 0 ? at : to,
                           (size_t)ch__bytes(res->value));
@@ -152,17 +152,17 @@ static void emit_writes(ch_planner *pl, const int *aside)
 }
 
 /* Buffers for values that must be put aside before resources are written. */
-static ch_status give_asides(ch_planner *pl, int *aside)
+static ch_status allocate_temps(ch_planner *pl, int *temp)
 {
     for (int r = 0; r < pl->g->n_resources; r++) {
         const ch_resource *res = &pl->g->resource[r];
 
-        aside[r] = -1;
+        temp[r] = -1;
         if (res->value == res->read || pl->in_place[r] ||
-            ch__plan_root(pl, res->value)->home.kind != CH_AT_RESOURCE)
+            ch__plan_root(pl, res->value)->location.kind != CH_AT_RESOURCE)
             continue;
-        aside[r] = ch__plan_buffer(pl, ch__bytes(res->value), pl->n_calls, pl->n_calls);
-        if (aside[r] < 0)
+        temp[r] = ch__plan_buffer(pl, ch__bytes(res->value), pl->n_calls, pl->n_calls);
+        if (temp[r] < 0)
             return ch__fail_memory("a program");
     }
     return CH_OK;
@@ -185,8 +185,8 @@ ch_status ch__plan_emit(ch_planner *pl)
 {
     ch_program *p = pl->p;
     int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources + 2;
-    int        *aside = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*aside));
-    ch_status   rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
+    int        *temp = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*temp));
+    ch_status   rc = temp == NULL ? ch__fail_memory("a program") : allocate_temps(pl, temp);
 
     if (rc == CH_OK)
         rc = ch__buffers_assign(&pl->buffers, &p->arena_bytes, &p->live_bytes);
@@ -205,22 +205,22 @@ ch_status ch__plan_emit(ch_planner *pl)
         for (int i = 0; i < pl->n_calls; i++) {
             if (i == commit)
                 p->n_commit = p->n_instrs;
-            if (i == pl->n_settled)
-                emit_meeting(pl);
+            if (i == pl->shared_end)
+                emit_barrier(pl);
             emit_call(pl, i);
         }
         if (commit >= pl->n_calls)
             p->n_commit = p->n_instrs;
-        if (pl->n_settled >= pl->n_calls)
-            emit_meeting(pl);
+        if (pl->shared_end >= pl->n_calls)
+            emit_barrier(pl);
         emit_outputs(pl);
-        emit_writes(pl, aside);
+        emit_writes(pl, temp);
         rc = find_patches(p, CH_AT_INPUT, &p->inputs);
     }
     if (rc == CH_OK)
         rc = find_patches(p, CH_AT_OUTPUT, &p->outputs);
     if (rc == CH_OK)
         rc = find_patches(p, CH_AT_RESOURCE, &p->resources);
-    ch__free(aside);
+    ch__free(temp);
     return rc;
 }

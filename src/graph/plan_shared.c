@@ -32,41 +32,41 @@ static bool updates_shared(const ch_planner *pl, const ch_node *c)
 }
 
 /* `wanted`: by value id, whether all replicas want it. Those of results are. */
-static void want_results(const ch_planner *pl, bool *wanted)
+static void mark_results(const ch_planner *pl, bool *needed)
 {
-    memset(wanted, 0, (size_t)pl->n_values);
+    memset(needed, 0, (size_t)pl->n_values);
     for (int i = 0; i < pl->g->n_outputs; i++)
-        wanted[pl->g->output[i].node->id] = true;
+        needed[pl->g->output[i].node->id] = true;
     for (int r = 0; r < pl->g->n_resources; r++)
         if (pl->g->resource[r].value != NULL &&
             (!pl->in_place[r] || !ch__plan_is_shared(pl, r)))
-            wanted[pl->g->resource[r].value->id] = true;
+            needed[pl->g->resource[r].value->id] = true;
 }
 
 /* Whether all replicas want what only the first would have. */
-static bool is_missed(const ch_planner *pl, const ch_node *c, const bool *wanted)
+static bool is_needed_elsewhere(const ch_planner *pl, const ch_node *c, const bool *needed)
 {
     for (int k = 0; k < c->n_out; k++)
-        if (wanted[c[k].id] && !is_in_shared(pl, c, k))
+        if (needed[c[k].id] && !is_in_shared(pl, c, k))
             return true;
     return false;
 }
 
 /* Finds the calls that are for shared resources alone. False: one of them gives all replicas something too, or
  * needs what all of them compute only later. */
-static bool find_first_only(ch_planner *pl, bool *wanted)
+static bool find_first_only(ch_planner *pl, bool *needed)
 {
-    want_results(pl, wanted);
+    mark_results(pl, needed);
     memset(pl->first_only, 0, (size_t)pl->n_values);
     for (int i = pl->n_calls - 1; i >= 0; i--) {
         ch_node *c = pl->call[i];
-        bool     updates = updates_shared(pl, c), missed = is_missed(pl, c, wanted);
+        bool     updates = updates_shared(pl, c), needed_elsewhere = is_needed_elsewhere(pl, c, needed);
 
-        if (updates && missed)
+        if (updates && needed_elsewhere)
             return false;
-        pl->first_only[c->id] = updates || (pl->late[c->id] && !missed);
+        pl->first_only[c->id] = updates || (pl->late[c->id] && !needed_elsewhere);
         for (int k = 0; k < c->n_in && !pl->first_only[c->id]; k++)
-            wanted[c->in[k]->id] = true;
+            needed[c->in[k]->id] = true;
     }
     for (int i = 0; i < pl->n_calls; i++)
         for (int k = 0; k < pl->call[i]->n_in && pl->first_only[pl->call[i]->id]; k++) {
@@ -78,17 +78,17 @@ static bool find_first_only(ch_planner *pl, bool *wanted)
     return true;
 }
 
-ch_status ch__plan_share(ch_planner *pl, bool *works)
+ch_status ch__plan_share(ch_planner *pl, bool *is_possible)
 {
-    bool *wanted;
+    bool *needed;
 
-    *works = true;
+    *is_possible = true;
     if (pl->opt->shared == NULL)
         return CH_OK;
-    wanted = ch__calloc((size_t)pl->n_values + 1, sizeof(*wanted));
-    if (wanted == NULL)
+    needed = ch__calloc((size_t)pl->n_values + 1, sizeof(*needed));
+    if (needed == NULL)
         return ch__fail_memory("a program");
-    *works = find_first_only(pl, wanted);
-    ch__free(wanted);
+    *is_possible = find_first_only(pl, needed);
+    ch__free(needed);
     return CH_OK;
 }

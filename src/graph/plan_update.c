@@ -40,7 +40,7 @@ static void find_lifetimes(ch_planner *pl)
 
 /* True if another input of call c is the same memory, and what the kernel said of overwriting
  * input j with output k does not hold for that one too, or it sees the memory in another way. */
-static bool is_seen_twice(ch_planner *pl, const ch_node *c, int k, int j)
+static bool has_conflicting_alias(ch_planner *pl, const ch_node *c, int k, int j)
 {
     unsigned over = pl->prep[pl->position[c->id]].over[k];
 
@@ -56,9 +56,9 @@ static bool is_seen_twice(ch_planner *pl, const ch_node *c, int k, int j)
 /* True if call c may write output k over the whole of input j and is the last to use it. */
 bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j)
 {
-    const ch_planned *in = &pl->value[c->in[j]->id];
+    const ch_planned_value *in = &pl->value[c->in[j]->id];
 
-    return !is_seen_twice(pl, c, k, j) &&
+    return !has_conflicting_alias(pl, c, k, j) &&
            (pl->prep[pl->position[c->id]].over[k] >> j & 1) != 0 && in->offset == 0 &&
            ch__plan_root(pl, c->in[j])->last_use == pl->position[c->id] &&
            ch__bytes(c->in[j]) == ch__bytes(&c[k]) &&
@@ -70,13 +70,13 @@ static bool may_claim(ch_planner *pl, int r, const ch_node *v)
 {
     int claim = pl->value[v->id].claim;
 
-    return pl->value[v->id].root == v->id && pl->value[v->id].home.kind == CH_AT_NOWHERE &&
+    return pl->value[v->id].root == v->id && pl->value[v->id].location.kind == CH_AT_NOWHERE &&
            (claim == 0 || claim == r + 1);
 }
 
 /* The input that v may be written over on the way back from resource r's new value: its read if
  * that can be, else one that nobody else claims; -1: none. */
-static int input_before(ch_planner *pl, int r, const ch_node *v)
+static int overwritten_input(ch_planner *pl, int r, const ch_node *v)
 {
     const ch_node *c = v->head, *read = pl->g->resource[r].read;
 
@@ -91,7 +91,7 @@ static int input_before(ch_planner *pl, int r, const ch_node *v)
 
 /* Follows the new value of resource r back, over calls that can write in place, to its read. If
  * that works, `each` is called for every call on the way. */
-static bool chain_to_read(ch_planner *pl, int r, void (*each)(ch_planner *, int r, ch_node *v))
+static bool chain_to_read(ch_planner *pl, int r, void (*visit)(ch_planner *, int r, ch_node *v))
 {
     ch_node *v = pl->g->resource[r].value;
 
@@ -101,11 +101,11 @@ static bool chain_to_read(ch_planner *pl, int r, void (*each)(ch_planner *, int 
 
         if (pl->kernel[pl->position[c->id]] == NULL || !may_claim(pl, r, v))
             return false;
-        j = input_before(pl, r, v);
+        j = overwritten_input(pl, r, v);
         if (j < 0)
             return false;
-        if (each != NULL)
-            each(pl, r, v);
+        if (visit != NULL)
+            visit(pl, r, v);
         v = c->in[j];
         if (v == pl->g->resource[r].read)
             return true;
@@ -173,27 +173,27 @@ static void mark_all_late(ch_planner *pl)
  * stay in their order. */
 
 enum {
-    NOBODY = -1,
+    NO_OWNER = -1,
     SEVERAL = -2,
     STAYS = -3,
     CHECKS = -4
 }; /* instead of a late call's position */
 
-typedef struct turn {
+typedef struct order_entry {
     int after, index; /* goes behind call `after`; both are positions in the old order */
     int owner; /* the late call that it is or is for, or SEVERAL of them, or STAYS, or CHECKS */
     bool is_leaf; /* needs no input of the step */
-} turn;
+} order_entry;
 
 /* Behind the same call: first that call itself, then checks, then the others. */
-static int rank_of(const turn *x)
+static int rank_of(const order_entry *x)
 {
     return x->owner == STAYS ? 0 : x->owner == CHECKS ? 1 : 2;
 }
 
-static int by_turn(const void *a, const void *b)
+static int by_order(const void *a, const void *b)
 {
-    const turn *x = a, *y = b;
+    const order_entry *x = a, *y = b;
 
     if (x->after != y->after)
         return x->after < y->after ? -1 : 1;
@@ -202,21 +202,21 @@ static int by_turn(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static void find_leaves(ch_planner *pl, turn *turns)
+static void find_leaves(ch_planner *pl, order_entry *order)
 {
     for (int i = 0; i < pl->n_calls; i++) {
         const ch_node *c = pl->call[i];
 
-        turns[i] = (turn){.after = i, .index = i};
-        turns[i].is_leaf = !is_fallible(c) && c->op != ch__roles.input;
+        order[i] = (order_entry){.after = i, .index = i};
+        order[i].is_leaf = !is_fallible(c) && c->op != ch__roles.input;
         for (int k = 0; k < c->n_in; k++)
-            turns[i].is_leaf &= turns[pl->position[c->in[k]->head->id]].is_leaf;
+            order[i].is_leaf &= order[pl->position[c->in[k]->head->id]].is_leaf;
     }
 }
 
 static int join_owners(int a, int b)
 {
-    if (a == NOBODY || a == b)
+    if (a == NO_OWNER || a == b)
         return b;
     return a == STAYS || b == STAYS ? STAYS : SEVERAL;
 }
@@ -237,26 +237,26 @@ static bool is_check(const ch_node *c)
 }
 
 /* Whom each call is for. `owner`: by value id, of those that use it. */
-static void find_owners(ch_planner *pl, turn *turns, int *owner)
+static void find_owners(ch_planner *pl, order_entry *order, int *owner)
 {
     for (int i = 0; i < pl->n_values; i++)
-        owner[i] = NOBODY;
+        owner[i] = NO_OWNER;
     for (int i = 0; i < pl->g->n_outputs; i++)
         owner[pl->g->output[i].node->id] = STAYS;
     for (int i = pl->n_calls - 1; i >= 0; i--) {
         ch_node *c = pl->call[i];
-        int      mine = is_fallible(c) ? STAYS : NOBODY;
+        int      mine = is_fallible(c) ? STAYS : NO_OWNER;
 
         for (int k = 0; k < c->n_out; k++)
-            if (owner[c[k].id] != NOBODY)
+            if (owner[c[k].id] != NO_OWNER)
                 mine = join_owners(mine, owner[c[k].id]);
-        if (mine == NOBODY || (mine == SEVERAL && !turns[i].is_leaf))
+        if (mine == NO_OWNER || (mine == SEVERAL && !order[i].is_leaf))
             mine = STAYS;
-        turns[i].owner = pl->late[c->id] ? i : mine;
+        order[i].owner = pl->late[c->id] ? i : mine;
         for (int k = 0; k < c->n_in; k++)
-            owner[c->in[k]->id] = join_owners(owner[c->in[k]->id], turns[i].owner);
+            owner[c->in[k]->id] = join_owners(owner[c->in[k]->id], order[i].owner);
         if (is_check(c))
-            turns[i].owner = CHECKS;
+            order[i].owner = CHECKS;
     }
 }
 
@@ -266,99 +266,99 @@ static int later(int a, int b)
 }
 
 /* The last of those that make a call's inputs. */
-static int behind_inputs(ch_planner *pl, const ch_node *c, const turn *turns)
+static int after_inputs(ch_planner *pl, const ch_node *c, const order_entry *order)
 {
     int after = -1;
 
     for (int k = 0; k < c->n_in; k++)
-        after = later(after, turns[pl->position[c->in[k]->head->id]].after);
+        after = later(after, order[pl->position[c->in[k]->head->id]].after);
     return after;
 }
 
 /* Behind which call c may come, besides those that make its inputs: if it is late, all that can fail and
  * all that read what it overwrites; if not, it would come too early where late ones cannot be yet.
  * `seen`: by root, the last that has used it so far. */
-static int behind(ch_planner *pl, ch_node *c, int last_fallible, const turn *turns,
-                  const int *seen)
+static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible, const order_entry *order,
+                  const int *last_user)
 {
-    int at = pl->position[c->id], after = behind_inputs(pl, c, turns);
+    int at = pl->position[c->id], after = after_inputs(pl, c, order);
 
     if (!pl->late[c->id])
         return later(after, (int)ch__least(at, last_fallible));
     after = later(after, last_fallible);
     for (int k = 0; k < c->n_out; k++) {
         int claim = pl->value[c[k].id].claim;
-        int j = claim > 0 ? input_before(pl, claim - 1, &c[k]) : -1;
+        int j = claim > 0 ? overwritten_input(pl, claim - 1, &c[k]) : -1;
 
         if (j >= 0)
-            after = later(after, seen[pl->value[c->in[j]->id].root]);
+            after = later(after, last_user[pl->value[c->in[j]->id].root]);
     }
     return after;
 }
 
 /* Checks go right behind what they check, and what can fail keeps its order: who made a check before
  * another wants to hear of that one. Returns the last call of all that can fail. */
-static int place_checks(ch_planner *pl, turn *turns)
+static int schedule_checks(ch_planner *pl, order_entry *order)
 {
     int last = -1;
 
     for (int i = 0; i < pl->n_calls; i++) {
-        if (turns[i].owner == CHECKS)
-            turns[i].after = later(last, behind_inputs(pl, pl->call[i], turns));
+        if (order[i].owner == CHECKS)
+            order[i].after = later(last, after_inputs(pl, pl->call[i], order));
         if (is_fallible(pl->call[i]))
-            last = later(last, turns[i].after);
+            last = later(last, order[i].after);
     }
     return last;
 }
 
 /* What a call waits for was recorded before it: one walk is enough. */
-static void place_late(ch_planner *pl, turn *turns, int last_fallible, int *seen)
+static void schedule_late(ch_planner *pl, order_entry *order, int last_fallible, int *last_user)
 {
     for (int i = 0; i < pl->n_values; i++)
-        seen[i] = -1;
+        last_user[i] = -1;
     for (int i = 0; i < pl->n_calls; i++) {
         ch_node *c = pl->call[i];
 
-        if (turns[i].owner != STAYS && turns[i].owner != CHECKS)
-            turns[i].after = behind(pl, c, last_fallible, turns, seen);
+        if (order[i].owner != STAYS && order[i].owner != CHECKS)
+            order[i].after = earliest_position(pl, c, last_fallible, order, last_user);
         for (int k = 0; k < c->n_in; k++) {
             int root = pl->value[c->in[k]->id].root;
 
-            seen[root] = later(seen[root], turns[i].after);
+            last_user[root] = later(last_user[root], order[i].after);
         }
     }
 }
 
 /* The leaves of a late call are better made when they are used first than at once. `first`: by value, when
  * that is. */
-static void place_leaves(ch_planner *pl, turn *turns, int *first)
+static void schedule_leaves(ch_planner *pl, order_entry *order, int *first)
 {
     for (int i = 0; i < pl->n_values; i++)
         first[i] = CH_AT_END;
     for (int i = pl->n_calls - 1; i >= 0; i--) {
         const ch_node *c = pl->call[i];
 
-        if (turns[i].is_leaf && turns[i].owner >= 0 && turns[i].owner != i) {
-            turns[i].after = first[c->id];
+        if (order[i].is_leaf && order[i].owner >= 0 && order[i].owner != i) {
+            order[i].after = first[c->id];
             for (int k = 1; k < c->n_out; k++)
-                turns[i].after = (int)ch__least(turns[i].after, first[c[k].id]);
+                order[i].after = (int)ch__least(order[i].after, first[c[k].id]);
         }
         for (int k = 0; k < c->n_in; k++)
-            first[c->in[k]->id] = (int)ch__least(first[c->in[k]->id], turns[i].after);
+            first[c->in[k]->id] = (int)ch__least(first[c->in[k]->id], order[i].after);
     }
 }
 
 /* Where resources are shared, late calls come behind all others: when replicas meet, nobody is reading the old
  * values any more. Those of the first replica come first. */
-static void place_shared(ch_planner *pl, turn *turns)
+static void schedule_shared(ch_planner *pl, order_entry *order)
 {
     for (int i = 0; i < pl->n_calls && pl->opt->shared != NULL; i++)
         if (pl->late[pl->call[i]->id])
-            turns[i].after = pl->n_calls + !pl->first_only[pl->call[i]->id];
+            order[i].after = pl->n_calls + !pl->first_only[pl->call[i]->id];
 }
 
 /* The calls in the order of their turns; late ones begin where nothing can fail any more. */
-static ch_status take_turns(ch_planner *pl, const turn *turns)
+static ch_status apply_order(ch_planner *pl, const order_entry *order)
 {
     int               n = pl->n_calls;
     ch_node         **call = ch__calloc((size_t)n + 1, sizeof(*call));
@@ -372,12 +372,12 @@ static ch_status take_turns(ch_planner *pl, const turn *turns)
         return ch__fail_memory("a program");
     }
     pl->p->n_commit = n;
-    pl->n_settled = 0;
+    pl->shared_end = 0;
     for (int k = n - 1; k >= 0; k--) {
-        int i = turns[k].index;
+        int i = order[k].index;
 
-        if (pl->n_settled == 0 && pl->first_only[pl->call[i]->id])
-            pl->n_settled = k + 1;
+        if (pl->shared_end == 0 && pl->first_only[pl->call[i]->id])
+            pl->shared_end = k + 1;
 
         call[k] = pl->call[i];
         prep[k] = pl->prep[i];
@@ -385,8 +385,8 @@ static ch_status take_turns(ch_planner *pl, const turn *turns)
         if (pl->late[call[k]->id])
             pl->p->n_commit = k;
     }
-    if (pl->n_settled == 0)
-        pl->n_settled = pl->p->n_commit;
+    if (pl->shared_end == 0)
+        pl->shared_end = pl->p->n_commit;
     ch__free(pl->call);
     ch__free(pl->prep);
     ch__free(pl->kernel);
@@ -398,22 +398,22 @@ static ch_status take_turns(ch_planner *pl, const turn *turns)
 
 static ch_status reorder(ch_planner *pl)
 {
-    turn     *turns = ch__calloc((size_t)pl->n_calls + 1, sizeof(*turns));
+    order_entry     *order = ch__calloc((size_t)pl->n_calls + 1, sizeof(*order));
     int      *by_value = ch__calloc((size_t)pl->n_values + 1, sizeof(*by_value));
     ch_status rc = CH_OK;
 
-    if (turns == NULL || by_value == NULL)
+    if (order == NULL || by_value == NULL)
         rc = ch__fail_memory("a program");
     if (rc == CH_OK) {
-        find_leaves(pl, turns);
-        find_owners(pl, turns, by_value);
-        place_late(pl, turns, place_checks(pl, turns), by_value);
-        place_leaves(pl, turns, by_value);
-        place_shared(pl, turns);
-        qsort(turns, (size_t)pl->n_calls, sizeof(*turns), by_turn);
-        rc = take_turns(pl, turns);
+        find_leaves(pl, order);
+        find_owners(pl, order, by_value);
+        schedule_late(pl, order, schedule_checks(pl, order), by_value);
+        schedule_leaves(pl, order, by_value);
+        schedule_shared(pl, order);
+        qsort(order, (size_t)pl->n_calls, sizeof(*order), by_order);
+        rc = apply_order(pl, order);
     }
-    ch__free(turns);
+    ch__free(order);
     ch__free(by_value);
     return rc;
 }
@@ -454,7 +454,7 @@ static void find_in_place(ch_planner *pl)
  * that cannot until the rest holds. */
 static ch_status choose_in_place(ch_planner *pl)
 {
-    bool      works = true;
+    bool      is_possible = true;
     ch_status rc;
 
     for (int r = 0; r < pl->g->n_resources; r++) {
@@ -464,12 +464,12 @@ static ch_status choose_in_place(ch_planner *pl)
         pl->p->writes |= res->value != res->read;
     }
     find_in_place(pl);
-    rc = ch__plan_share(pl, &works);
-    if (!works) {
+    rc = ch__plan_share(pl, &is_possible);
+    if (!is_possible) {
         for (int r = 0; r < pl->g->n_resources; r++)
             pl->in_place[r] &= !ch__plan_is_shared(pl, r);
         find_in_place(pl);
-        rc = ch__plan_share(pl, &works);
+        rc = ch__plan_share(pl, &is_possible);
     }
     if (rc == CH_OK)
         rc = reorder(pl);
@@ -483,9 +483,9 @@ static ch_status choose_in_place(ch_planner *pl)
     return CH_OK;
 }
 
-static void live_in_resource(ch_planner *pl, int r, ch_node *v)
+static void locate_in_resource(ch_planner *pl, int r, ch_node *v)
 {
-    pl->value[v->id].home = (ch_location){.kind = CH_AT_RESOURCE, .index = r};
+    pl->value[v->id].location = (ch_location){.kind = CH_AT_RESOURCE, .index = r};
 }
 
 ch_status ch__plan_updates(ch_planner *pl)
@@ -494,6 +494,6 @@ ch_status ch__plan_updates(ch_planner *pl)
 
     for (int r = 0; r < pl->g->n_resources && rc == CH_OK; r++)
         if (pl->in_place[r])
-            chain_to_read(pl, r, live_in_resource);
+            chain_to_read(pl, r, locate_in_resource);
     return rc;
 }

@@ -10,8 +10,8 @@
  * packet goes back to its prepared graph, which it keeps alive until then. */
 typedef struct ch_result_set {
     struct ch_result_set *next;
-    ch_prepared          *home;
-    atomic_int            live;
+    ch_prepared          *prepared;
+    atomic_int            n_held;
     ch_tuple             *tuple;
     ch_value            **value;  /* [output] */
     ch_tensor            *tensor; /* [replica * n_out + output] */
@@ -20,9 +20,9 @@ typedef struct ch_result_set {
 
 /* ---- packets ---- */
 
-static void packet_free(ch_result_set *k)
+static void result_set_free(ch_result_set *k)
 {
-    ch_prepared *p = k->home;
+    ch_prepared *p = k->prepared;
 
     for (int i = 0; k->buffer != NULL && i < p->n_local * p->n_out; i++)
         if (k->buffer[i].data != NULL)
@@ -38,11 +38,11 @@ static void packet_free(ch_result_set *k)
     ch__free_aligned(k);
 }
 
-static void packet_let_go(ch_result_set *k)
+static void result_set_release(ch_result_set *k)
 {
-    ch_prepared *p = k->home;
+    ch_prepared *p = k->prepared;
 
-    if (atomic_fetch_sub_explicit(&k->live, 1, memory_order_acq_rel) != 1)
+    if (atomic_fetch_sub_explicit(&k->n_held, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_lock(&p->lock);
     k->next = p->free_result_sets;
@@ -53,7 +53,7 @@ static void packet_let_go(ch_result_set *k)
 
 static void recycle_buffer(ch_buffer *b)
 {
-    packet_let_go(b->arg);
+    result_set_release(b->arg);
 }
 
 static void recycle_tensor(ch_tensor *t)
@@ -61,7 +61,7 @@ static void recycle_tensor(ch_tensor *t)
     ch_result_set *k = t->home;
 
     ch__buffer_unref(t->buffer);
-    packet_let_go(k);
+    result_set_release(k);
 }
 
 static void recycle_value(ch_value *v)
@@ -70,7 +70,7 @@ static void recycle_value(ch_value *v)
 
     for (int i = 0; i < v->n; i++)
         ch_tensor_unref(v->tensor[i]);
-    packet_let_go(k);
+    result_set_release(k);
 }
 
 static void recycle_tuple(ch_tuple *t)
@@ -79,12 +79,12 @@ static void recycle_tuple(ch_tuple *t)
 
     for (int i = 0; i < t->n; i++)
         ch_value_unref(t->leaf[i].value);
-    packet_let_go(k);
+    result_set_release(k);
 }
 
 static ch_status fill_tensor(ch_result_set *k, int r, int o)
 {
-    ch_prepared   *p = k->home;
+    ch_prepared   *p = k->prepared;
     const ch_node *n = p->program[p->variant[r]]->graph->output[o].node;
     ch_buffer     *b = &k->buffer[r * p->n_out + o];
     ch_tensor     *t = &k->tensor[r * p->n_out + o];
@@ -110,7 +110,7 @@ static ch_status fill_tensor(ch_result_set *k, int r, int o)
 
 static ch_status fill_value(ch_result_set *k, int o)
 {
-    ch_prepared *p = k->home;
+    ch_prepared *p = k->prepared;
     const char  *name = p->graph->output[o].name;
     ch_value    *v = ch__alloc_aligned(sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
 
@@ -128,7 +128,7 @@ static ch_status fill_value(ch_result_set *k, int o)
 }
 
 /* What a run writes is in cache lines of its own: runs on other devices must not wait for them. */
-static ch_status packet_new(ch_prepared *p, ch_result_set **out)
+static ch_status result_set_new(ch_prepared *p, ch_result_set **out)
 {
     size_t         n = (size_t)(p->n_local * p->n_out) + 1;
     ch_result_set *k = ch__alloc_aligned(sizeof(*k));
@@ -136,7 +136,7 @@ static ch_status packet_new(ch_prepared *p, ch_result_set **out)
 
     if (k == NULL)
         return ch__fail_memory("results");
-    k->home = p;
+    k->prepared = p;
     k->tuple =
         ch__alloc_aligned(sizeof(*k->tuple) + (size_t)p->n_out * sizeof(k->tuple->leaf[0]));
     k->value = ch__calloc((size_t)p->n_out + 1, sizeof(*k->value));
@@ -150,7 +150,7 @@ static ch_status packet_new(ch_prepared *p, ch_result_set **out)
             rc = fill_tensor(k, r, o);
     }
     if (rc != CH_OK) {
-        packet_free(k);
+        result_set_free(k);
         return rc;
     }
     k->tuple->n = p->n_out;
@@ -171,9 +171,9 @@ ch_status ch__result_set_get(ch_prepared *p, ch_result_set **out)
     if (k != NULL)
         p->free_result_sets = k->next;
     pthread_mutex_unlock(&p->lock);
-    if (k == NULL && (rc = packet_new(p, &k)) != CH_OK)
+    if (k == NULL && (rc = result_set_new(p, &k)) != CH_OK)
         return rc;
-    atomic_store(&k->live, 1 + p->n_out + 2 * n);
+    atomic_store(&k->n_held, 1 + p->n_out + 2 * n);
     atomic_store(&k->tuple->refs, 1);
     for (int o = 0; o < p->n_out; o++)
         atomic_store(&k->value[o]->refs, 1);
@@ -193,7 +193,7 @@ ch_tuple *ch__result_set_tuple(ch_result_set *k)
 
 ch_tensor *ch__result_set_tensor(ch_result_set *k, int replica, int output)
 {
-    return &k->tensor[replica * k->home->n_out + output];
+    return &k->tensor[replica * k->prepared->n_out + output];
 }
 
 void *ch__result_set_data(ch_result_set *k, int replica, int output)
@@ -248,17 +248,17 @@ static int most_threads(const ch_prepared *p)
 static ch_status find_shared(const ch_prepared *p, const ch_run *run, bool *shared, bool *any)
 {
     for (int i = 0; i < p->graph->n_resources && p->n_local > 1; i++) {
-        void *place[2];
+        void *storage[2];
 
         if (ch__is_borrowed(&p->graph->resource[i]))
             continue; /* read only, so that replicas need not meet before a write */
         for (int r = 0; r < 2; r++) {
-            ch_status rc = run->ops->resource(run->owner, &p->graph->resource[i], r, &place[r]);
+            ch_status rc = run->ops->resource(run->owner, &p->graph->resource[i], r, &storage[r]);
 
             if (rc != CH_OK)
                 return ch__fail_at(rc, "%s", run->function->name);
         }
-        shared[i] = place[0] == place[1];
+        shared[i] = storage[0] == storage[1];
         *any |= shared[i];
     }
     return CH_OK;
@@ -295,17 +295,17 @@ static void copy_shapes(ch_prepared *p, const ch_args *a)
 }
 
 /* Finds the outputs that are as long as an input with room. */
-static void find_live(ch_prepared *p)
+static void find_live_inputs(ch_prepared *p)
 {
     for (int o = 0; o < p->n_out; o++) {
         const ch_dims *out = &p->graph->output[o].node->dims;
 
-        p->live[o] = -1;
+        p->live_input[o] = -1;
         for (int i = 0; i < p->n_in && out->rank > 0 && out->dim[0].sym != 0; i++) {
             const ch_input_attrs *in = ch__attrs(p->graph->input[i]);
 
             if (in->splits != 0 && in->dims.dim[0].sym == out->dim[0].sym)
-                p->live[o] = i;
+                p->live_input[o] = i;
         }
     }
 }
@@ -321,9 +321,9 @@ static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
 }
 
 /* Programs that need no more memory than this in a replica are first run in turns: a guess. */
-static const size_t little = (size_t)1 << 20;
+static const size_t small_arena = (size_t)1 << 20;
 
-static ch_status guess_turns(ch_prepared *p)
+static ch_status init_turns(ch_prepared *p)
 {
     size_t most = 0;
 
@@ -331,7 +331,7 @@ static ch_status guess_turns(ch_prepared *p)
         if (p->program[i]->arena_bytes > most)
             most = p->program[i]->arena_bytes;
     p->needs_threads = p->watched || ch__graph_calls_host(p->graph);
-    ch__turns_init(&p->turns, most <= little);
+    ch__turns_init(&p->turns, most <= small_arena);
     /* Now, so that nothing is allocated in the run that first needs the threads. */
     return ch__config()->replicas != CH_REPLICAS_TURNS || p->needs_threads
                ? ch__devices_start(p->n_local, p->device)
@@ -360,24 +360,24 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
     p->device = ch__calloc(n, sizeof(*p->device));
     p->shape = ch__calloc(n * n_in + 1, sizeof(*p->shape));
     p->staged = ch__calloc(n * n_in + 1, sizeof(*p->staged));
-    p->live = ch__calloc((size_t)p->n_out + 1, sizeof(*p->live));
+    p->live_input = ch__calloc((size_t)p->n_out + 1, sizeof(*p->live_input));
     p->variant = ch__calloc(n, sizeof(*p->variant));
     p->program = ch__calloc(n, sizeof(*p->program));
     p->instance = ch__calloc(n, sizeof(*p->instance));
     p->resource = ch__calloc(n * (size_t)g->n_resources + 1, sizeof(*p->resource));
     if (rc == CH_OK && (p->device == NULL || p->shape == NULL || p->staged == NULL ||
-                        p->live == NULL || p->variant == NULL || p->program == NULL ||
+                        p->live_input == NULL || p->variant == NULL || p->program == NULL ||
                         p->instance == NULL || p->resource == NULL))
         rc = ch__fail_memory("a program");
     if (rc == CH_OK) {
         memcpy(p->device, run->device, n * sizeof(*p->device));
         copy_shapes(p, a);
-        find_live(p);
+        find_live_inputs(p);
         find_variants(p);
         rc = make_programs(p, run);
     }
     if (rc == CH_OK)
-        rc = guess_turns(p);
+        rc = init_turns(p);
     if (rc != CH_OK) {
         ch__prepared_unref(p);
         return rc;
@@ -400,7 +400,7 @@ void ch__prepared_unref(ch_prepared *p)
         ch_result_set *k = p->free_result_sets;
 
         p->free_result_sets = k->next;
-        packet_free(k);
+        result_set_free(k);
     }
     for (int r = 0; p->instance != NULL && r < p->n_local; r++)
         ch__instance_free(p->instance[r]);
@@ -412,14 +412,14 @@ void ch__prepared_unref(ch_prepared *p)
                             (size_t)ch_shape_count(p->shape[i]) *
                                 ch_dtype_bytes(p->graph->input[i % p->n_in]->dtype));
     ch__free(p->staged);
-    ch__free(p->live);
+    ch__free(p->live_input);
     ch__free(p->device);
     ch__free(p->shape);
     ch__free(p->variant);
     ch__free(p->program);
     ch__free(p->instance);
     ch__free(p->resource);
-    ch__free_aligned(p->room);
+    ch__free_aligned(p->run_memory);
     ch_graph_unref(p->graph);
     pthread_mutex_destroy(&p->lock);
     ch__free(p);

@@ -166,7 +166,7 @@ int ch_graph_print(const ch_graph *g, char *text, size_t size)
     return ch__text_length(&t);
 }
 
-static void print_place(ch_text *t, const ch_location *p)
+static void print_location(ch_text *t, const ch_location *p)
 {
     static const char *const name[] = {"-", "arena", "constant", "input", "output", "variable"};
 
@@ -183,21 +183,21 @@ static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int 
 {
     const ch_location *slot = &p->slot[x->first_slot];
 
-    if (x->meets) {
+    if (x->is_barrier) {
         ch__text_add(t, "%4d  meet\n", i);
         return;
     }
     ch__text_add(t, "%4d  %-14s %-8s", i, x->node != NULL ? x->node->op->name : "copy",
                  x->kernel != NULL ? x->kernel->name : "memcpy");
     for (int k = 0; k < x->n_out; k++) {
-        print_place(t, &slot[x->n_in + k]);
+        print_location(t, &slot[x->n_in + k]);
         ch__text_add(t, "[%lld]",
                      x->node != NULL ? (long long)ch__bytes(&x->node[k])
                                      : (long long)x->copy_bytes);
     }
     ch__text_add(t, " <-");
     for (int k = 0; k < x->n_in; k++) {
-        print_place(t, &slot[k]);
+        print_location(t, &slot[k]);
         ch__text_add(t, "[%lld]",
                      x->node != NULL ? (long long)ch__bytes(x->node->in[k])
                                      : (long long)x->copy_bytes);

@@ -39,7 +39,7 @@ typedef struct ch_instr {
     int              n_phases, tiles[CH_MAX_PHASES];
     ch_work_kind     work;
     bool             first_only; /* the first replica does it for all */
-    bool             meets;      /* does nothing, but all replicas have come so far */
+    bool             is_barrier;      /* does nothing, but all replicas have come so far */
 } ch_instr;
 
 /* Slots whose address is another one on every run. */
@@ -101,8 +101,8 @@ typedef struct ch_bind {
     const ch_env      *env;
     ch_team           *team;
     /* Called before the first write; an error ends the run there. NULL: nobody to ask. */
-    ch_status (*agree)(void *arg);
-    void     *agree_arg;
+    ch_status (*barrier)(void *arg);
+    void     *barrier_arg;
     ch_clock *clock; /* NULL: it is not timed */
     /* Called after each instruction; NULL: not. */
     void (*see)(void *arg, const ch_instr *instr, const ch_call *call);

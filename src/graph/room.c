@@ -9,34 +9,34 @@
 #include "graph/attr.h"
 
 /* Drops every symbol of these sizes from axis `from` on: its values get no room. */
-static void refuse(bool *has_room, const ch_dims *d, int from)
+static void disallow(bool *has_room, const ch_dims *d, int from)
 {
     for (int k = from; k < d->rank; k++)
         if (d->dim[k].n > 0)
             has_room[d->dim[k].sym] = false;
 }
 
-static void refuse_graph(bool *has_room, const ch_graph *g);
+static void disallow_graph(bool *has_room, const ch_graph *g);
 
-static void refuse_attrs(bool *has_room, const ch_node *n, int from)
+static void disallow_attrs(bool *has_room, const ch_node *n, int from)
 {
     for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
         const void *at = (const char *)n->attrs + row->offset;
 
         if (row->kind == CH_ATTR_KIND_DIMS)
-            refuse(has_room, at, from);
+            disallow(has_room, at, from);
         if (row->kind == CH_ATTR_KIND_GRAPH && *(ch_graph *const *)at != NULL)
-            refuse_graph(has_room, *(ch_graph *const *)at);
+            disallow_graph(has_room, *(ch_graph *const *)at);
     }
 }
 
 /* The sizes of a body are those of the graph it stands in. */
-static void refuse_graph(bool *has_room, const ch_graph *g)
+static void disallow_graph(bool *has_room, const ch_graph *g)
 {
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         for (int i = 0; i < n->n_out; i++)
-            refuse(has_room, &n[i].dims, 0);
-        refuse_attrs(has_room, n, 0);
+            disallow(has_room, &n[i].dims, 0);
+        disallow_attrs(has_room, n, 0);
     }
 }
 
@@ -44,13 +44,13 @@ static void refuse_graph(bool *has_room, const ch_graph *g)
 static void check_call(bool *has_room, const ch_node *n)
 {
     bool     by_element = n->op->block != NULL && (n->op->flags & CH_OP_CAN_FAIL) == 0;
-    unsigned takes = by_element ? CH_ROOM_ANY : n->op->room;
+    unsigned accepts = by_element ? CH_ROOM_ANY : n->op->room;
 
     for (int i = 0; i < n->n_in; i++)
-        refuse(has_room, &n->in[i]->dims, i < 32 && (takes >> i & 1) != 0 ? 1 : 0);
+        disallow(has_room, &n->in[i]->dims, i < 32 && (accepts >> i & 1) != 0 ? 1 : 0);
     for (int i = 0; i < n->n_out; i++)
-        refuse(has_room, &n[i].dims, takes != 0 ? 1 : 0);
-    refuse_attrs(has_room, n, n->op->room != 0 ? 1 : 0);
+        disallow(has_room, &n[i].dims, accepts != 0 ? 1 : 0);
+    disallow_attrs(has_room, n, n->op->room != 0 ? 1 : 0);
 }
 
 ch_status ch__graph_room(const ch_graph *g, bool *may)
@@ -73,7 +73,7 @@ ch_status ch__graph_room(const ch_graph *g, bool *may)
     if (any)
         rc = ch__graph_mark(g, live);
     for (int i = 0; i < g->n_inputs && any; i++) /* all values of that length, or none */
-        refuse(has_room, &g->input[i]->dims, may[i] ? 1 : 0);
+        disallow(has_room, &g->input[i]->dims, may[i] ? 1 : 0);
     for (const ch_node *n = g->first; n != NULL && any && rc == CH_OK; n = n->next)
         if (live[n->id] && n->op != ch__roles.input)
             check_call(has_room, n);

@@ -31,7 +31,7 @@ typedef struct launch {
     const ch_run         *run;
     ch_prepared          *p;
     ch_args               args;
-    struct ch_result_set *packet;
+    struct ch_result_set *result_set;
     ch_fault              fault;
     ch_node_see           see;
     void                 *see_arg;
@@ -46,7 +46,7 @@ typedef struct launch {
 /* ---- inputs ---- */
 
 /* Input i as replica r gives it; where it is not only looked at, contiguous and on the replica's device. */
-static ch_status take_input(const launch *l, int r, int i, bool only_looks, ch_tensor **out)
+static ch_status collect_input(const launch *l, int r, int i, bool as_is, ch_tensor **out)
 {
     const ch_value *v = ch_tuple_at(l->run->in, i);
     ch_tensor      *t = ch_value_at(v, r), *there;
@@ -56,7 +56,7 @@ static ch_status take_input(const launch *l, int r, int i, bool only_looks, ch_t
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: input %d has %d components, and there are %d replicas",
                         l->run->function->name, i, ch_value_count(v), l->run->n_local);
-    if (only_looks) {
+    if (as_is) {
         *out = ch_tensor_ref(t);
         return CH_OK;
     }
@@ -68,7 +68,7 @@ static ch_status take_input(const launch *l, int r, int i, bool only_looks, ch_t
     return rc;
 }
 
-static ch_status take_inputs(launch *l, bool only_looks)
+static ch_status collect_inputs(launch *l, bool as_is)
 {
     ch_args *a = &l->args;
     int      n;
@@ -88,7 +88,7 @@ static ch_status take_inputs(launch *l, bool only_looks)
     memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
     for (int r = 0; r < a->n_local; r++)
         for (int i = 0; i < a->n_in; i++) {
-            ch_status rc = take_input(l, r, i, only_looks, &a->tensor[r * a->n_in + i]);
+            ch_status rc = collect_input(l, r, i, as_is, &a->tensor[r * a->n_in + i]);
 
             if (rc != CH_OK)
                 return rc;
@@ -131,15 +131,15 @@ static ch_status find_program(launch *l, int64_t *number)
 {
     ch_function *f = l->run->function;
     ch_graph    *g = NULL;
-    const bool  *may_room = NULL;
+    const bool  *may_have_room = NULL;
     ch_status    rc = check_not_recording(f);
 
     if (rc != CH_OK)
         return rc;
     pthread_mutex_lock(&f->lock);
-    rc = ch__function_record(f, l->run, &l->args, &g, &may_room);
+    rc = ch__function_record(f, l->run, &l->args, &g, &may_have_room);
     if (rc == CH_OK) {
-        ch__function_shapes(f, g, may_room, &l->args);
+        ch__function_shapes(f, g, may_have_room, &l->args);
         rc = ch__function_prepare(f, g, l->run, &l->args, &l->p);
     }
     if (rc == CH_OK) {
@@ -161,10 +161,10 @@ static ch_status find_program(launch *l, int64_t *number)
 static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
 {
     ch_graph   *g = NULL;
-    const bool *may_room = NULL;
+    const bool *may_have_room = NULL;
     ch_status   rc;
 
-    if (f->given != NULL)
+    if (f->fixed_graph != NULL)
         return ch__fail(CH_FAILED_PRECONDITION, "declare %s: it has a graph already", f->name);
     if (f->static_rows && run->rows_unknown)
         return ch__fail(
@@ -172,9 +172,9 @@ static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
             "declare %s: it wants its number of rows (ch_function_static_rows), and "
             "-1 is none",
             f->name);
-    rc = ch__function_record(f, run, a, &g, &may_room);
+    rc = ch__function_record(f, run, a, &g, &may_have_room);
     if (rc == CH_OK)
-        rc = ch__function_give(f, g);
+        rc = ch__function_set_graph(f, g);
     if (rc != CH_OK)
         return rc;
     ch_graph_unref(f->last_graph);
@@ -185,7 +185,7 @@ static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
 ch_status ch__run_declare(const ch_run *run)
 {
     launch    l = {.run = run};
-    ch_status rc = take_inputs(&l, false);
+    ch_status rc = collect_inputs(&l, false);
 
     if (rc == CH_OK) {
         pthread_mutex_lock(&run->function->lock);
@@ -201,14 +201,14 @@ ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
     launch       l = {.run = run};
     ch_function *f = run->function;
     ch_graph    *g = NULL;
-    const bool  *may_room = NULL;
-    ch_status    rc = take_inputs(&l, true);
+    const bool  *may_have_room = NULL;
+    ch_status    rc = collect_inputs(&l, true);
 
     if (rc == CH_OK)
         rc = check_not_recording(f);
     if (rc == CH_OK) {
         pthread_mutex_lock(&f->lock);
-        rc = ch__function_record(f, run, &l.args, &g, &may_room);
+        rc = ch__function_record(f, run, &l.args, &g, &may_have_room);
         if (rc == CH_OK) {
             *out = ch_graph_ref(g);
             *number = count_run(f, run, g);
@@ -242,7 +242,7 @@ static ch_status find_resources(launch *l)
 }
 
 /* Takes the values that other owners' variables have now, for this run alone. */
-static ch_status take_borrowed(launch *l)
+static ch_status fetch_borrowed(launch *l)
 {
     const ch_graph *g = l->p->graph;
     ch_status       rc = CH_OK;
@@ -281,11 +281,11 @@ static void drop_borrowed(launch *l)
 
 /* ---- the launch ---- */
 
-static ch_status agree(void *arg)
+static ch_status barrier(void *arg)
 {
     replica_job *j = arg;
 
-    return j->launch->run->meet->agree(j->launch->run->group, j->local);
+    return j->launch->run->meet->barrier(j->launch->run->group, j->local);
 }
 
 /* Shows the outputs of an instruction as tensors over the arena. */
@@ -387,7 +387,7 @@ static ch_status run_in_turns(launch *l)
 
 /* The data of input i for replica r. If there is no room behind it, and the program needs some, it
  * is copied to where there is. */
-static ch_status give_room(launch *l, int r, int i, const void **out)
+static ch_status stage_input(launch *l, int r, int i, const void **out)
 {
     ch_prepared     *p = l->p;
     int              at = r * p->n_in + i;
@@ -415,10 +415,10 @@ static ch_status give_room(launch *l, int r, int i, const void **out)
 static void cut_output(launch *l, int r, int o)
 {
     const ch_prepared *p = l->p;
-    ch_tensor         *t = ch__result_set_tensor(l->packet, r, o);
+    ch_tensor         *t = ch__result_set_tensor(l->result_set, r, o);
 
     t->shape.dim[0] = p->graph->output[o].node->dims.dim[0].n *
-                      l->args.tensor[r * p->n_in + p->live[o]]->shape.dim[0];
+                      l->args.tensor[r * p->n_in + p->live_input[o]]->shape.dim[0];
 }
 
 static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global_rows,
@@ -437,12 +437,12 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < p->n_in && rc == CH_OK; i++)
-        rc = give_room(l, r, i, &input[i]);
+        rc = stage_input(l, r, i, &input[i]);
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < p->n_out; i++) {
-        output[i] = ch__result_set_data(l->packet, r, i);
-        if (p->live[i] >= 0)
+        output[i] = ch__result_set_data(l->result_set, r, i);
+        if (p->live_input[i] >= 0)
             cut_output(l, r, i);
     }
     j->launch = l;
@@ -463,8 +463,8 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                         .arena_generation = j->workspace.generation,
                         .env = &j->env,
                         .team = team,
-                        .agree = run->group != NULL ? agree : NULL,
-                        .agree_arg = j,
+                        .barrier = run->group != NULL ? barrier : NULL,
+                        .barrier_arg = j,
                         .clock = l->clock != NULL ? &l->clock[r] : NULL,
                         .see = l->see != NULL && p->watched ? see : NULL,
                         .see_arg = j,
@@ -482,7 +482,7 @@ static int64_t count_rows(const ch_run *run, const ch_args *a)
 }
 
 /* In turns or not, as said. */
-static ch_status run_as(launch *l, bool in_turns, void **arg)
+static ch_status run_replicas(launch *l, bool in_turns, void **arg)
 {
     ch_prepared *p = l->p;
     ch_status    rc;
@@ -497,7 +497,7 @@ static ch_status run_as(launch *l, bool in_turns, void **arg)
     return rc;
 }
 
-static ch_status run_all(launch *l, void **arg)
+static ch_status run_measured(launch *l, void **arg)
 {
     ch_prepared    *p = l->p;
     ch_replicas_way way = ch__config()->replicas;
@@ -505,9 +505,9 @@ static ch_status run_all(launch *l, void **arg)
     ch_status       rc;
 
     if (p->n_local == 1 || p->needs_threads || way != CH_REPLICAS_AUTO)
-        return run_as(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS, arg);
+        return run_replicas(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS, arg);
     begin = ch__now_ns();
-    rc = run_as(l, ch__turns_next(&p->turns), arg);
+    rc = run_replicas(l, ch__turns_next(&p->turns), arg);
     ch__turns_note(&p->turns, ch__now_ns() - begin);
     return rc;
 }
@@ -525,7 +525,7 @@ static ch_status launch_jobs(launch *l, int64_t number, const void **input, void
         return rc;
     for (int r = 0; r < p->n_local; r++)
         arg[r] = &l->job[r];
-    rc = run_all(l, arg);
+    rc = run_measured(l, arg);
     return rc != CH_OK ? rc : ch__fault_raise(&l->fault);
 }
 
@@ -563,14 +563,14 @@ static ch_status run_held(launch *l, int64_t number)
     bind_borrowed(l);
     if (rc == CH_OK && l->run->ops->begin != NULL)
         rc = l->run->ops->begin(l->run, p->graph);
-    if (rc == CH_OK && p->room == NULL)
-        p->room = ch__alloc_aligned(n * (sizeof(replica_job) + sizeof(ch_clock)) +
+    if (rc == CH_OK && p->run_memory == NULL)
+        p->run_memory = ch__alloc_aligned(n * (sizeof(replica_job) + sizeof(ch_clock)) +
                                     (n + n_in + n_out) * sizeof(void *));
-    if (rc == CH_OK && p->room == NULL)
+    if (rc == CH_OK && p->run_memory == NULL)
         rc = ch__fail_memory("a run");
     if (rc != CH_OK)
         return rc;
-    l->job = p->room;
+    l->job = p->run_memory;
     pointer = (void **)(void *)(l->job + n);
     if (l->run->timing != NULL || ch__trace_is_on())
         l->clock = (ch_clock *)(void *)(pointer + n + n_in + n_out);
@@ -611,7 +611,7 @@ static ch_status copy_value(const ch_value *v, ch_value **out)
 }
 
 /* Strings that come out are those that came in, and go with them: results get copies. */
-static ch_status own_strings(const ch_graph *g, ch_tuple **results)
+static ch_status copy_strings(const ch_graph *g, ch_tuple **results)
 {
     size_t       n = (size_t)g->n_outputs;
     ch_value   **v = ch__calloc(n, sizeof(*v));
@@ -639,10 +639,10 @@ static ch_status own_strings(const ch_graph *g, ch_tuple **results)
     return rc;
 }
 
-static ch_status give_results(launch *l, ch_tuple **out)
+static ch_status return_results(launch *l, ch_tuple **out)
 {
-    ch_tuple *results = ch__result_set_tuple(l->packet);
-    ch_status rc = gives_strings(l->p->graph) ? own_strings(l->p->graph, &results) : CH_OK;
+    ch_tuple *results = ch__result_set_tuple(l->result_set);
+    ch_status rc = gives_strings(l->p->graph) ? copy_strings(l->p->graph, &results) : CH_OK;
 
     if (rc == CH_OK)
         *out = results;
@@ -662,27 +662,27 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
                         run->function->name);
     l.run = run;
     l.p = NULL;
-    l.packet = NULL;
+    l.result_set = NULL;
     l.clock = NULL;
     l.borrowed = NULL;
     l.args = (ch_args){0};
     ch__fault_clear(&l.fault);
-    rc = take_inputs(&l, false);
+    rc = collect_inputs(&l, false);
     if (rc == CH_OK)
         rc = find_program(&l, &number);
     if (rc == CH_OK)
-        rc = take_borrowed(&l);
+        rc = fetch_borrowed(&l);
     if (rc == CH_OK)
-        rc = ch__result_set_get(l.p, &l.packet);
+        rc = ch__result_set_get(l.p, &l.result_set);
     if (rc == CH_OK) {
         hold_all(l.p, true);
         rc = run_held(&l, number);
         hold_all(l.p, false);
     }
-    if (l.packet != NULL && (rc != CH_OK || out == NULL))
-        ch_tuple_unref(ch__result_set_tuple(l.packet));
+    if (l.result_set != NULL && (rc != CH_OK || out == NULL))
+        ch_tuple_unref(ch__result_set_tuple(l.result_set));
     else if (rc == CH_OK)
-        rc = give_results(&l, out);
+        rc = return_results(&l, out);
     drop_inputs(&l);
     drop_borrowed(&l);
     ch__prepared_unref(l.p);

@@ -22,7 +22,7 @@ typedef struct ch_meet {
     /* Where a replica says what it is doing, for the others' messages. */
     ch_doing *(*doing)(void *group, int local);
     /* Returns when every replica has come here; an error if one has given up, or CH__BLOCKED. */
-    ch_status (*agree)(void *group, int local);
+    ch_status (*barrier)(void *group, int local);
     /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */
     void (*give_up)(void *group);
     /* Before each run: nobody has given up. Replicas tell their clocks when they wait; NULL: there are none.

@@ -37,26 +37,26 @@ static ch_status substitute(const variant *v, ch_dims *d)
 }
 
 /* Binds the symbols of a recorded dims to the numbers they turned out to be. */
-static ch_status unify(variant *v, const char *what, const ch_dims *recorded, const ch_dims *is)
+static ch_status unify(variant *v, const char *what, const ch_dims *recorded, const ch_dims *actual)
 {
-    bool same = recorded->rank == is->rank;
+    bool same = recorded->rank == actual->rank;
 
     for (int i = 0; i < recorded->rank && same; i++) {
         ch_dim r = recorded->dim[i];
 
         if (r.sym > 0 && r.sym <= v->n_symbols && v->symbol[r.sym] < 0 && r.n > 0 &&
-            is->dim[i].n % r.n == 0)
-            v->symbol[r.sym] = is->dim[i].n / r.n;
+            actual->dim[i].n % r.n == 0)
+            v->symbol[r.sym] = actual->dim[i].n / r.n;
         if (r.sym > 0 && r.sym <= v->n_symbols)
-            same = r.n * v->symbol[r.sym] == is->dim[i].n;
+            same = r.n * v->symbol[r.sym] == actual->dim[i].n;
         else
-            same = r.n == is->dim[i].n;
+            same = r.n == actual->dim[i].n;
     }
     if (!same) {
         char want[160], have[160];
 
         ch__dims_print(recorded, want, sizeof(want));
-        ch__dims_print(is, have, sizeof(have));
+        ch__dims_print(actual, have, sizeof(have));
         return ch__fail(CH_INVALID_ARGUMENT, "%s: it was recorded as %s and now is %s", what,
                         want, have);
     }
@@ -78,7 +78,7 @@ static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph 
 }
 
 /* Replaces symbols and bodies in a copy of attributes. */
-static ch_status settle_attrs(const ch_op *op, void *attrs, const variant *v)
+static ch_status specialise_attrs(const ch_op *op, void *attrs, const variant *v)
 {
     for (const ch_attr *row = op->attrs; row->name != NULL; row++) {
         void     *at = (char *)attrs + row->offset;
@@ -116,13 +116,13 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
         return ch__fail_memory("a program");
     to->scope = n->scope;
     to->caller = n->caller;
-    to->called = n->called;
+    to->composite = n->composite;
     to->ordinal = n->ordinal;
     to->work = n->work;
     for (int i = 0; i < n->n_out; i++)
         v->map[n[i].id] = &to[i];
     *out = to;
-    return n->op->attrs != NULL ? settle_attrs(n->op, to->attrs, v) : CH_OK;
+    return n->op->attrs != NULL ? specialise_attrs(n->op, to->attrs, v) : CH_OK;
 }
 
 static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer *c)
@@ -149,7 +149,7 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
 
 /* The inputs' dims of one call in every replica, for a collective's shape rule; *room is the
  * memory they are in. */
-static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer *c, void **room)
+static ch_status collect_peers(const ch_signature *sig, ch_node *const *to, ch_infer *c, void **memory)
 {
     int             n_in = to[0]->n_in, n = sig->n_replicas;
     const ch_dims **peer =
@@ -165,7 +165,7 @@ static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer 
     }
     c->n_peers = n;
     c->peer = peer;
-    *room = peer;
+    *memory = peer;
     return CH_OK;
 }
 
@@ -185,7 +185,7 @@ static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
                                const ch_signature *sig, ch_node **to)
 {
     ch_infer  c = {0};
-    void     *room = NULL;
+    void     *memory = NULL;
     ch_status rc = CH_OK;
 
     if ((n->op->flags & CH_OP_ALONE_IS_INPUT) != 0 && sig != NULL && sig->n_replicas == 1)
@@ -193,13 +193,13 @@ static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
     for (int i = 0; i < n_variants && rc == CH_OK; i++)
         rc = copy_call(n, &v[i], &to[i]);
     if (rc == CH_OK && sig != NULL && (n->op->flags & CH_OP_COLLECTIVE) != 0)
-        rc = peers_of(sig, to, &c, &room);
+        rc = collect_peers(sig, to, &c, &memory);
     for (int i = 0; i < n_variants && rc == CH_OK; i++) {
         ch_infer each = c;
 
         rc = infer_call(n, to[i], &v[i], &each);
     }
-    ch__free(room);
+    ch__free(memory);
     return rc;
 }
 
@@ -330,15 +330,15 @@ static int64_t rows_of(const ch_graph *g, int i, const ch_shape *shape)
 
 /* True if input i differs from what was recorded in nothing but its rows, which were as many as
  * input *other's then. */
-static bool has_other_rows(const ch_graph *g, int i, const ch_dims *is, int *other)
+static bool has_other_rows(const ch_graph *g, int i, const ch_dims *actual, int *other)
 {
     const ch_dims *recorded = recorded_rows(g, i);
     int            sym = recorded->rank > 0 ? recorded->dim[0].sym : 0;
 
-    if (sym == 0 || recorded->rank != is->rank)
+    if (sym == 0 || recorded->rank != actual->rank)
         return false;
-    for (int k = 1; k < is->rank; k++)
-        if (!ch__dim_same(recorded->dim[k], is->dim[k]))
+    for (int k = 1; k < actual->rank; k++)
+        if (!ch__dim_same(recorded->dim[k], actual->dim[k]))
             return false;
     for (*other = 0; *other < i; ++*other)
         if (has_symbol(recorded_rows(g, *other), sym))
@@ -350,7 +350,7 @@ static bool has_other_rows(const ch_graph *g, int i, const ch_dims *is, int *oth
 static ch_status bind_rows(const ch_graph *g, int i, variant *v, const ch_shape *shape)
 {
     const ch_input_attrs *a = ch__attrs(g->input[i]);
-    ch_dims               is = {.rank = 1, .dim = {ch__dim(shape[i].dim[0] - 1)}};
+    ch_dims               actual = {.rank = 1, .dim = {ch__dim(shape[i].dim[0] - 1)}};
 
     if (a->rows.rank != 1)
         return CH_OK;
@@ -358,19 +358,19 @@ static ch_status bind_rows(const ch_graph *g, int i, variant *v, const ch_shape 
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: row splits without an element; want one more than there are rows",
                         input_text(g, i));
-    return unify(v, input_text(g, i), &a->rows, &is);
+    return unify(v, input_text(g, i), &a->rows, &actual);
 }
 
 static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shape)
 {
     for (int i = 0; i < g->n_inputs; i++) {
-        ch_dims   is = ch__dims_of(shape[i]);
-        ch_status rc = unify(v, input_text(g, i), &g->input[i]->dims, &is);
+        ch_dims   actual = ch__dims_of(shape[i]);
+        ch_status rc = unify(v, input_text(g, i), &g->input[i]->dims, &actual);
         int       other;
 
         if (rc == CH_OK)
             rc = bind_rows(g, i, v, shape);
-        if (rc != CH_OK && has_other_rows(g, i, &is, &other))
+        if (rc != CH_OK && has_other_rows(g, i, &actual, &other))
             return ch__fail(
                 CH_INVALID_ARGUMENT,
                 "%s has %lld rows and %s %lld: when the step was recorded they had "

@@ -45,7 +45,7 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->work = outer->work;
         memcpy(s->scope, outer->scope, sizeof(s->scope));
     } else {
-        s->before = recording;
+        s->previous = recording;
         recording = s;
     }
     *out = s;
@@ -57,7 +57,7 @@ void ch__step_free(ch_step *s)
     if (s == NULL)
         return;
     if (recording == s)
-        recording = s->before;
+        recording = s->previous;
     ch_graph_unref(s->graph);
     ch__free(s->captured);
     ch__free(s->capture);
@@ -161,19 +161,19 @@ void ch__step_end(ch_step *s, const void *before)
 
 ch_site ch__step_hand_over(ch_step *s)
 {
-    ch_site mine = {s->caller, s->composite};
+    ch_site site = {s->caller, s->composite};
 
     s->caller = NULL;
     s->composite = NULL;
-    return mine;
+    return site;
 }
 
-void ch__step_clear_error(ch_step *s, ch_site mine)
+void ch__step_clear_error(ch_step *s, ch_site site)
 {
     if (s->rc != CH_OK)
         return;
-    s->caller = mine.caller;
-    s->composite = mine.composite;
+    s->caller = site.caller;
+    s->composite = site.composite;
 }
 
 /* ---- scopes ---- */
@@ -187,7 +187,7 @@ void ch_step_enter(ch_step *s, const char *scope)
     scope = scope != NULL ? scope : "NULL"; /* so that the leave finds what to leave */
 
     snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "", scope);
-    s->scope_kept = NULL;
+    s->scope_copy = NULL;
 }
 
 void ch_step_leave(ch_step *s)
@@ -198,16 +198,16 @@ void ch_step_leave(ch_step *s)
         return;
 
     *(slash != NULL ? slash : s->scope) = '\0';
-    s->scope_kept = NULL;
+    s->scope_copy = NULL;
 }
 
 static const char *scope_of(ch_step *s)
 {
     if (s->scope[0] == '\0')
         return NULL;
-    if (s->scope_kept == NULL)
-        s->scope_kept = ch__arena_strdup(&s->graph->arena, s->scope);
-    return s->scope_kept;
+    if (s->scope_copy == NULL)
+        s->scope_copy = ch__arena_strdup(&s->graph->arena, s->scope);
+    return s->scope_copy;
 }
 
 /* ---- calls ---- */
@@ -332,7 +332,7 @@ static bool is_within(const ch_step *s, const ch_step *outer)
     return false;
 }
 
-bool ch__step_sees(const ch_step *s, const ch_node *n)
+bool ch__step_can_use(const ch_step *s, const ch_node *n)
 {
     return is_within(s, n->graph->step);
 }
@@ -348,7 +348,7 @@ static ch_step *step_of(int n_in, ch_node *const *in)
 }
 
 /* Input i as a node of s's graph; NULL, and an error that sticks, if it cannot be. */
-static ch_node *take_node(ch_step *s, const ch_op *op, int i, ch_node *in, const void *caller)
+static ch_node *resolve_input(ch_step *s, const ch_op *op, int i, ch_node *in, const void *caller)
 {
     ch_status rc;
 
@@ -455,7 +455,7 @@ static bool is_literal(const ch_op *op, int n_in, ch_node *const *in)
     return true;
 }
 
-static void note_whose(const ch_step *s, ch_node *n)
+static void set_replica_flags(const ch_step *s, ch_node *n)
 {
     bool may_differ = varies(n->op, n->n_in, n->in);
     bool literal = is_literal(n->op, n->n_in, n->in);
@@ -471,7 +471,7 @@ static void note_whose(const ch_step *s, ch_node *n)
 }
 
 /* In a merge call, which speaks of all replicas, what each has for itself is opaque. */
-static ch_status check_speech(const ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
+static ch_status check_context(const ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
 {
     while (s->outer != NULL)
         s = s->outer;
@@ -507,7 +507,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     ch_dims   out[CH_MAX_OUT];
     ch_dtype  dtype[CH_MAX_OUT];
     ch_infer  c = {.out = out, .out_dtype = dtype};
-    ch_status rc = check_speech(s, op, n_in, in);
+    ch_status rc = check_context(s, op, n_in, in);
     ch_node  *n;
 
     if (rc == CH_OK)
@@ -531,7 +531,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
         return NULL;
     }
     n->caller = s->caller != NULL ? s->caller : caller;
-    n->called = s->composite;
+    n->composite = s->composite;
     n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
     if ((op->flags & CH_OP_COLLECTIVE) == 0)
         n->work = s->work;
@@ -543,7 +543,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
         n[i].dims = out[i];
         n[i].weak = n->weak;
     }
-    note_whose(s, n);
+    set_replica_flags(s, n);
     return n;
 }
 
@@ -561,7 +561,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
         return NULL;
     }
     for (int i = 0; i < n_in && ok; i++) {
-        own[i] = take_node(s, op, i, in[i], caller);
+        own[i] = resolve_input(s, op, i, in[i], caller);
         ok = own[i] != NULL;
     }
     if (ok && settle_dtypes(op, n_in, own))
@@ -653,7 +653,7 @@ ch_node *ch_step_in_named(ch_step *s, const char *name)
     return NULL;
 }
 
-static ch_status refuse_output(const ch_step *s, const char *name, const ch_node *n)
+static ch_status fail_output(const ch_step *s, const char *name, const ch_node *n)
 {
     const char *why = "a node of another recording";
     char        what[64];
@@ -672,14 +672,14 @@ static ch_status refuse_output(const ch_step *s, const char *name, const ch_node
 static void add_output(ch_step *s, const char *name, ch_node *n, const void *caller)
 {
     ch_output *out;
-    char      *kept = NULL;
+    char      *name_copy = NULL;
 
     if (s->rc != CH_OK)
         return;
     if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
         n = ch__step_capture(s, n);
     if (n == NULL || n->graph != s->graph) {
-        ch__step_record_error(s, refuse_output(s, name, n), caller);
+        ch__step_record_error(s, fail_output(s, name, n), caller);
         return;
     }
     for (int i = 0; name != NULL && i < s->graph->n_outputs; i++)
@@ -691,12 +691,12 @@ static void add_output(ch_step *s, const char *name, ch_node *n, const void *cal
                                   caller);
             return;
         }
-    if ((name != NULL && (kept = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
+    if ((name != NULL && (name_copy = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
         (out = ch__graph_add_output(s->graph)) == NULL) {
         ch__step_record_error(s, ch__fail_memory("an output"), NULL);
         return;
     }
-    out->name = kept;
+    out->name = name_copy;
     out->node = n;
 }
 

@@ -13,7 +13,7 @@ struct ch_step {
     ch_status   rc; /* the first error */
     char        error[CH_FAULT_TEXT];
     char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
-    const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
+    const char *scope_copy;          /* its copy in the graph's arena; NULL: not made yet */
     const void *caller;              /* while a composite op records: the user's address */
     const char *composite;           /* ... and the function that was called: "ch_stack" */
     const char *verb, *object; /* the change of a variable that is being recorded, for messages:
@@ -22,7 +22,7 @@ struct ch_step {
     ch_speaks_of speaks_of;    /* of the outermost */
     ch_work_kind work;         /* what that which is recorded now is for */
     ch_step     *outer;        /* of a body */
-    ch_step     *before;       /* what this thread recorded when this one began */
+    ch_step     *previous;       /* what this thread recorded when this one began */
     ch_step     *active; /* of the outermost: the innermost body being recorded, or itself */
     int          n_captures, cap_captures;
     ch_node    **captured; /* nodes of outer graphs that the body uses ... */
@@ -66,7 +66,7 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
                         ch_node *value);
 
 /* True for a node that can be used in what s records: its own, or one of an outer graph. */
-bool ch__step_sees(const ch_step *s, const ch_node *n);
+bool ch__step_can_use(const ch_step *s, const ch_node *n);
 /* What a node of an outer graph is in the body being recorded in s; itself if it is s's. */
 ch_node *ch__step_capture(ch_step *s, ch_node *n);
 
@@ -82,7 +82,7 @@ typedef struct ch_site {
     const char *composite;
 } ch_site;
 ch_site ch__step_hand_over(ch_step *s);
-void    ch__step_clear_error(ch_step *s, ch_site mine);
+void    ch__step_clear_error(ch_step *s, ch_site site);
 
 /* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it
  * uses of the outer graphs, as captures after them. `record` gets the body's inputs and sets

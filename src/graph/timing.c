@@ -30,7 +30,7 @@ void ch__clock_start(ch_clock *c, const char *track)
     c->began_ns = c->since_ns = ch__now_ns();
 }
 
-ch_work_kind ch__clock_turn(ch_clock *c, ch_work_kind work)
+ch_work_kind ch__clock_switch(ch_clock *c, ch_work_kind work)
 {
     ch_work_kind before = c->work;
     int64_t      now;
@@ -56,12 +56,12 @@ void ch__clock_stop(ch_clock *c, const char *function, int failed)
     ch__trace_span(c->track, name, c->began_ns, c->ended_ns);
 }
 
-int64_t ch__clock_begin(const ch_clock *c)
+int64_t ch__clock_begin_span(const ch_clock *c)
 {
     return c->track != NULL ? ch__now_ns() : 0;
 }
 
-void ch__clock_end(const ch_clock *c, int64_t began_ns, const char *scope, const char *name)
+void ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope, const char *name)
 {
     char    text[256];
     int64_t now;
@@ -95,7 +95,7 @@ void ch__clock_continue(ch_clock *c)
 
 ch_pause ch__clock_pause(ch_clock *c)
 {
-    ch_work_kind before = ch__clock_turn(c, CH_WORK_WAIT);
+    ch_work_kind before = ch__clock_switch(c, CH_WORK_WAIT);
 
     return (ch_pause){before, c->since_ns};
 }
@@ -104,7 +104,7 @@ void ch__clock_resume(ch_clock *c, ch_pause p, const char *what)
 {
     char name[96];
 
-    (void)ch__clock_turn(c, p.before);
+    (void)ch__clock_switch(c, p.before);
     if (c->track == NULL)
         return;
     snprintf(name, sizeof(name), "wait (%s)", what);

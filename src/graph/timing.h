@@ -44,12 +44,12 @@ void ch__clock_start(ch_clock *c, const char *track);
 void ch__clock_stop(ch_clock *c, const char *function, int failed);
 
 /* From now on it does this. Returns what it did until now. */
-ch_work_kind ch__clock_turn(ch_clock *c, ch_work_kind work);
+ch_work_kind ch__clock_switch(ch_clock *c, ch_work_kind work);
 
 /* Around what is a span of its own in the trace, if there is one: the time when it began, and its end. What
  * has no scope has its work's name for one: "backward/matmul". */
-int64_t ch__clock_begin(const ch_clock *c);
-void    ch__clock_end(const ch_clock *c, int64_t began_ns, const char *scope, const char *name);
+int64_t ch__clock_begin_span(const ch_clock *c);
+void    ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope, const char *name);
 
 /* Around the turns of other replicas, which are no time of this one. */
 void ch__clock_suspend(ch_clock *c);

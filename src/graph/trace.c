@@ -28,7 +28,7 @@
 #include "file/sys.h"
 
 enum {
-    MOST_TRACKS = 320, /* replicas of a process, and some */
+    MAX_TRACKS = 320, /* replicas of a process, and some */
     TRACK_NAME = 96,
     SPAN_NAME = 200,                  /* bytes that are kept of a name, */
     EVENT_TEXT = 6 * SPAN_NAME + 128, /* each of which may become six */
@@ -43,14 +43,14 @@ typedef struct track {
     size_t          used;
 } track;
 
-static track      tracks[MOST_TRACKS];
+static track      tracks[MAX_TRACKS];
 static atomic_int n_tracks; /* grows under the life lock */
 
-typedef enum trace_state { UNASKED, OFF, ON } trace_state;
-static atomic_int state = UNASKED;
+typedef enum trace_state { UNKNOWN, OFF, ON } trace_state;
+static atomic_int state = UNKNOWN;
 static atomic_int owner; /* the process that opened the file; 0: none did */
 
-static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER; /* opening, closing, new tracks */
+static pthread_mutex_t lifecycle_lock = PTHREAD_MUTEX_INITIALIZER; /* opening, closing, new tracks */
 static struct {
     pthread_mutex_t lock;
     bool            is_open; /* changes under the life lock too */
@@ -66,7 +66,7 @@ static _Atomic int64_t limit; /* of events in this file */
 /* ---- text ---- */
 
 /* Bytes of the character that begins here; 0: it is none of UTF-8. */
-static int character(const unsigned char *s)
+static int utf8_length(const unsigned char *s)
 {
     int n = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
 
@@ -82,13 +82,13 @@ static int character(const unsigned char *s)
 }
 
 /* A name as the inside of a JSON string, into room for 6 * SPAN_NAME + 1. */
-static const char *quoted(const char *name, char *to)
+static const char *json_escape(const char *name, char *to)
 {
     const unsigned char *s = (const unsigned char *)name;
     char                *at = to;
 
     while (*s != '\0') {
-        int n = character(s);
+        int n = utf8_length(s);
 
         if (s - (const unsigned char *)name + (n > 0 ? n : 1) > SPAN_NAME)
             break;
@@ -136,7 +136,7 @@ static void write_metadata(const char *before, int tid, const char *name, const 
     int  n = snprintf(
          text, sizeof(text),
          "%s{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"%s\":\"%s\"}}",
-         before, (int)getpid(), tid, name, key, quoted(value, escaped));
+         before, (int)getpid(), tid, name, key, json_escape(value, escaped));
 
     write_text(text, (size_t)n);
 }
@@ -209,9 +209,9 @@ ch_status ch__trace_open(const char *path)
 
     if (rc != CH_OK)
         return rc;
-    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&lifecycle_lock);
     rc = open_file(path);
-    pthread_mutex_unlock(&life);
+    pthread_mutex_unlock(&lifecycle_lock);
     return rc;
 }
 
@@ -230,7 +230,7 @@ static void close_tracks(void)
 }
 
 /* What is missing is said where people look: beside the name of the process. */
-static void end_text(void)
+static void write_end(void)
 {
     char    labels[96];
     int64_t dropped = atomic_load(&n_dropped);
@@ -250,7 +250,7 @@ static ch_status close_file(void)
         return CH_OK;
     atomic_store(&state, OFF);
     close_tracks();
-    end_text();
+    write_end();
     return end_file();
 }
 
@@ -260,11 +260,11 @@ ch_status ch__trace_close(void)
     bool      was_open;
     ch_status rc;
 
-    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&lifecycle_lock);
     was_open = file.is_open;
     rc = close_file();
     dropped = was_open ? atomic_load(&n_dropped) : 0;
-    pthread_mutex_unlock(&life);
+    pthread_mutex_unlock(&lifecycle_lock);
     if (dropped > 0)
         ch__log(CH_LOG_WARNING, "trace",
                 "the trace is full after %lld events; %lld later ones were left out; "
@@ -280,17 +280,17 @@ __attribute__((destructor)) static void close_at_exit(void)
         ch__log(CH_LOG_WARNING, "trace", "%s", ch_error_message());
 }
 
-static bool ask_setting(void)
+static bool open_from_setting(void)
 {
     const char *path = ch__config()->trace;
     ch_status   rc = CH_OK;
 
-    pthread_mutex_lock(&life);
-    if (atomic_load(&state) == UNASKED) {
+    pthread_mutex_lock(&lifecycle_lock);
+    if (atomic_load(&state) == UNKNOWN) {
         atomic_store(&state, OFF);
         rc = path[0] != '\0' ? open_file(path) : CH_OK;
     }
-    pthread_mutex_unlock(&life);
+    pthread_mutex_unlock(&lifecycle_lock);
     if (rc != CH_OK)
         ch__log(CH_LOG_WARNING, "trace", "%s; COHORT_TRACE asks for it, and nothing is traced",
                 ch_error_message());
@@ -301,7 +301,7 @@ bool ch__trace_is_on(void)
 {
     int is = atomic_load_explicit(&state, memory_order_acquire);
 
-    return is == ON || (is == UNASKED && ask_setting());
+    return is == ON || (is == UNKNOWN && open_from_setting());
 }
 
 /* ---- events ---- */
@@ -324,21 +324,21 @@ static track *track_of(const char *name)
 
     if (t != NULL)
         return t;
-    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&lifecycle_lock);
     t = find_track(name);
     n = atomic_load(&n_tracks);
-    if (t == NULL && n < MOST_TRACKS) {
+    if (t == NULL && n < MAX_TRACKS) {
         t = &tracks[n];
         pthread_mutex_init(&t->lock, NULL);
         snprintf(t->name, sizeof(t->name), "%s", name);
         atomic_store_explicit(&n_tracks, n + 1, memory_order_release);
     }
-    pthread_mutex_unlock(&life);
+    pthread_mutex_unlock(&lifecycle_lock);
     return t;
 }
 
 /* Room for one more event; false: no memory. */
-static bool make_room(track *t)
+static bool reserve_event(track *t)
 {
     if (t->text == NULL) {
         t->text = ch__malloc(BLOCK);
@@ -363,7 +363,7 @@ static void put_span(track *t, const char *name, int64_t begin_ns, int64_t end_n
                          ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,"
                              "\"dur\":%lld.%03d,\"name\":\"%s\"}",
                          atomic_load(&owner), tid_of(t), (long long)(at / 1000), (int)(at % 1000),
-                         (long long)(ns / 1000), (int)(ns % 1000), quoted(name, escaped));
+                         (long long)(ns / 1000), (int)(ns % 1000), json_escape(name, escaped));
 
     t->used += (size_t)n;
 }
@@ -373,7 +373,7 @@ static bool add_span(track *t, const char *name, int64_t begin_ns, int64_t end_n
 {
     if (atomic_load(&state) != ON || begin_ns < file.origin_ns || end_ns < begin_ns)
         return true; /* it has no place in this file */
-    if (!make_room(t))
+    if (!reserve_event(t))
         return false;
     if (!t->is_named)
         write_metadata(",\n", tid_of(t), "thread_name", "name", t->name);

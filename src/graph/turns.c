@@ -10,16 +10,16 @@
 /* A block is whole after so many runs that took so long together, or after LONG_NS. */
 enum { BLOCK_RUNS = 8, BLOCK_NS = 500000, LONG_NS = 4000000 };
 /* Trials take at most 1 / OFTEN of the time; a way that keeps losing is tried less, to 1 / SELDOM. */
-enum { OFTEN = 64, SELDOM = 1024 };
+enum { MIN_TRIAL_RATIO = 64, MAX_TRIAL_RATIO = 1024 };
 
 /* What a block counts when the next one is whole. */
-static const double fading = 0.9375;
+static const double decay = 0.9375;
 /* The other way must be faster by this to be taken up: noise is no reason for a change. */
-static const double faster = 0.95;
+static const double switch_ratio = 0.95;
 /* A way that takes this much longer has lost clearly. */
-static const double lost = 1.25;
+static const double lost_ratio = 1.25;
 /* If the mean changes by this factor, the machine is not as it was when the ways were compared. */
-static const double changed = 2;
+static const double changed_ratio = 2;
 
 static bool block_is_whole(const ch_turns_way *w)
 {
@@ -28,8 +28,8 @@ static bool block_is_whole(const ch_turns_way *w)
 
 static void end_block(ch_turns_way *w)
 {
-    w->n = w->n * fading + w->block_n;
-    w->sum_ns = w->sum_ns * fading + (double)w->block_ns;
+    w->n = w->n * decay + w->block_n;
+    w->sum_ns = w->sum_ns * decay + (double)w->block_ns;
     w->block_n = 0;
     w->block_ns = 0;
 }
@@ -41,12 +41,12 @@ static double mean_of(const ch_turns_way *w)
 
 static bool is_changed(const ch_turns *t, double mean_ns)
 {
-    return mean_ns > changed * t->reference_ns || changed * mean_ns < t->reference_ns;
+    return mean_ns > changed_ratio * t->reference_ns || changed_ratio * mean_ns < t->reference_ns;
 }
 
 void ch__turns_init(ch_turns *t, bool in_turns)
 {
-    *t = (ch_turns){.in_turns = in_turns, .rarity = OFTEN};
+    *t = (ch_turns){.in_turns = in_turns, .trial_ratio = MIN_TRIAL_RATIO};
 }
 
 bool ch__turns_next(const ch_turns *t)
@@ -62,7 +62,7 @@ static void begin_trial(ch_turns *t)
     if (is_changed(t, mean_of(&t->way[t->in_turns]))) {
         other->n /= 16;
         other->sum_ns /= 16;
-        t->rarity = OFTEN;
+        t->trial_ratio = MIN_TRIAL_RATIO;
     }
     t->on_trial = true;
     t->is_warm = false;
@@ -73,13 +73,13 @@ static void end_trial(ch_turns *t)
 {
     double now = mean_of(&t->way[t->in_turns]), other = mean_of(&t->way[!t->in_turns]);
 
-    if (other < faster * now) {
+    if (other < switch_ratio * now) {
         t->in_turns = !t->in_turns;
-        t->rarity = OFTEN;
-    } else if (other > lost * now) {
-        t->rarity = t->rarity < SELDOM ? 2 * t->rarity : SELDOM;
+        t->trial_ratio = MIN_TRIAL_RATIO;
+    } else if (other > lost_ratio * now) {
+        t->trial_ratio = t->trial_ratio < MAX_TRIAL_RATIO ? 2 * t->trial_ratio : MAX_TRIAL_RATIO;
     } else {
-        t->rarity = OFTEN;
+        t->trial_ratio = MIN_TRIAL_RATIO;
     }
     t->reference_ns = mean_of(&t->way[t->in_turns]);
     t->on_trial = t->is_warm = false;
@@ -88,13 +88,13 @@ static void end_trial(ch_turns *t)
 
 static bool is_time_for_trial(const ch_turns *t)
 {
-    int rarity = is_changed(t, mean_of(&t->way[t->in_turns])) ? OFTEN : t->rarity;
+    int trial_ratio = is_changed(t, mean_of(&t->way[t->in_turns])) ? MIN_TRIAL_RATIO : t->trial_ratio;
 
-    return t->reference_ns == 0 || t->since_ns >= rarity * t->trial_ns;
+    return t->reference_ns == 0 || t->since_ns >= trial_ratio * t->trial_ns;
 }
 
 /* The first run after a change finds cold caches and sleeping threads. It counts only if it is long. */
-static bool counts(ch_turns *t, int64_t ns)
+static bool is_counted(ch_turns *t, int64_t ns)
 {
     bool was_warm = t->is_warm;
 
@@ -107,7 +107,7 @@ void ch__turns_note(ch_turns *t, int64_t ns)
     ch_turns_way *w = &t->way[ch__turns_next(t)];
 
     *(t->on_trial ? &t->trial_ns : &t->since_ns) += ns;
-    if (!counts(t, ns))
+    if (!is_counted(t, ns))
         return;
     w->block_n++;
     w->block_ns += ns;

@@ -31,7 +31,7 @@ typedef struct ch_turns {
         reference_ns; /* the better way's mean when the last trial ended; 0: there was none */
     int64_t trial_ns; /* that the last trial took */
     int64_t since_ns; /* that the runs since then took */
-    int     rarity;   /* since_ns must be so many times trial_ns before the next trial */
+    int     trial_ratio;   /* since_ns must be so many times trial_ns before the next trial */
 } ch_turns;
 
 /* `in_turns` is a guess: the way that is measured first. */

@@ -1,17 +1,61 @@
-/* job/coordinator.h -- the coordinator: which steps wait, who runs them, who is alive.
+/* job/coordinator.h -- the coordinator task: schedules steps on workers, survives lost workers.
  *
- * The chief is a task (net/net.h) and a state machine as the others are. The program's threads speak to it in its turn, and
- * wait there: all functions below that may wait deliver its events meanwhile.
+ * The coordinator is the task "chief/0" (net/net.h). It keeps the queue of scheduled steps, a
+ * table of workers and a table of parameter servers. The strategy (src/strategy/) calls the
+ * functions below from the program's threads. Each function locks the task (ch__task_enter)
+ * while it runs. A function that blocks delivers the task's events while it waits.
  *
- * What it sees to:
- *   1. A step has a number, larger than all before it, which it keeps in every attempt. It ends once: with results, with an
- *      error, or cancelled. A cancelled step has changed nothing (job/coordinator/cancel.c). Steps below `retired` have all ended, and no attempt of them is heard by a server any more.
- *   2. A worker has a life, counted here. One that does not answer, or that was started again, is given up: servers are told
- *      not to hear that life any more (a fence), and when all have said that they do not, its steps are run elsewhere.
- *   3. A step that reads data is given its elements (a lease) when it is first sent to a worker, and has the same ones in every
- *      attempt.
- *   4. A server that lost its memory, or does not answer, is the end of the job: every call says which it was.
- *   5. Nothing waits without bound: the queue is full at some length, and every call has a deadline.
+ * Two numbers must not be confused. net/ gives a task a larger incarnation each time the task
+ * is started. The coordinator gives a worker a larger registration each time it declares the
+ * worker lost, even if the worker is still alive. Registrations begin at 1.
+ *
+ * How a step runs (RUN, READ and so on are methods of job/message.h):
+ *   1. Schedule. ch__coord_schedule gives the step a number and adds it to the queue.
+ *   2. Send. The coordinator takes the first step of the queue and the worker with the fewest
+ *      steps. If the worker does not have the step's function (an encoded step plan,
+ *      job/step_plan.h) or its data streams, the coordinator sends these first (FUNCTION,
+ *      STREAM). Then it leases the elements that the step reads. Then it calls RUN with the
+ *      step's number, inputs and elements, and with the worker's registration. This call is an
+ *      attempt of the step.
+ *   3. Run. The worker runs its attempts one after the other (job/worker.h). It reads variables
+ *      from servers (READ, ROWS), computes the local parts of the plan, and sends updates
+ *      (UPDATE). It repeats a call until the server replies. If a server does not reply for too
+ *      long, the worker hands the step back, and the coordinator sends it to a worker again.
+ *   4. Apply. A server applies each update once. It records (step, sequence) with the results,
+ *      and answers a repeated update from this record. A server rejects the updates of a fenced
+ *      registration, of a step that has ended, and of a step that is held because it is being
+ *      cancelled.
+ *   5. Acknowledge. The worker replies to RUN with the results, or with an error. The step has
+ *      then ended, and ch__coord_wait returns the results or the error. If a step fails, the
+ *      next schedule, join or done cancels the other steps and returns the error.
+ *   6. Retire. All steps below the number `retired` have ended. Messages to workers and servers
+ *      carry this number. Servers then reject these steps and free their records of them.
+ *
+ * If the worker dies in the middle:
+ *   7. Notice. The coordinator pings every worker at each tick. It declares a worker lost if
+ *      the worker does not reply for `misses` ticks, if the connection breaks, or if the
+ *      worker was restarted and replies with another incarnation.
+ *   8. Fence. It increments the worker's registration and calls FENCE on every server. Once a
+ *      server has replied, it rejects all updates of the old registration.
+ *   9. Repeat. When all servers have replied, the coordinator puts the worker's steps back into
+ *      the queue. Each keeps its number, elements and seed. The new attempt sends all updates
+ *      of the step; servers apply those that the first attempt did not. If the first attempt's
+ *      reply to RUN arrives before the last FENCE reply, the step ends and is not repeated.
+ *  10. Return. A lost worker that replies to a ping again receives steps under its new
+ *      registration. It drops all runs of older registrations, and its per-worker variables
+ *      have their initial values again.
+ * If only a message of RUN was lost, the worker's replies to pings do not list the step. After
+ * two such replies the coordinator makes a new attempt.
+ *
+ * Invariants:
+ *   1. A step has a number, larger than the numbers of all steps before it. It keeps the number
+ *      in every attempt. It ends once: done, failed or cancelled. A cancelled step has changed
+ *      no variable on a server (job/coordinator/cancel.c).
+ *   2. The steps of a lost worker are repeated only after every server has fenced the worker.
+ *   3. A step reads the same elements in every attempt, and no other step reads them.
+ *   4. If a server is lost or has lost its variables, the job has failed. From then on, calls
+ *      that need a server return CH_UNAVAILABLE and name the lost server.
+ *   5. Every queue is bounded, and every call has a deadline.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_COORDINATOR_H
@@ -21,160 +65,218 @@
 #include "net/net.h"
 #include "tensor/layout.h"
 
-typedef struct ch_scheduled
-    ch_scheduled; /* a step, from schedule until nobody wants its results */
-typedef struct ch_worker_input
-    ch_worker_input; /* what each worker has its own of: data, or values */
+/* A scheduled step. Reference-counted: the coordinator holds a reference until the step has
+ * ended, and the caller of ch__coord_schedule holds another if it asked for the results. */
+typedef struct ch_scheduled ch_scheduled;
+/* An input of steps that depends on the worker: a data stream, or tensors for each worker. */
+typedef struct ch_worker_input ch_worker_input;
 
 typedef struct ch_coord_options {
     int                    n_servers, n_workers;
     ch_coordinator_options how;
-    /* In ns; 0: as usual. */
-    int64_t tick;   /* between two questions to a task whether it is there; 100 ms */
-    int     misses; /* that a worker may have of these in a row; 5 */
-    int64_t
-        silence; /* after which a server is taken for lost, which may take half of it to answer; 60 s */
-    int64_t call;  /* that a call may take before it is made again, with twice as long; 2 s */
-    int64_t retry; /* after which one that was lost is made again; 20 ms */
-    int64_t step;  /* that an attempt of a step may take; as how.step_seconds says */
+    /* Times are in ns. For each field 0 means the default. */
+    int64_t tick; /* between two pings to a task; default 100 ms */
+    /* A worker is declared lost after more than this number of ticks in a row without a reply;
+     * default 5. While functions or streams are being sent to the worker, the number is
+     * larger. */
+    int misses;
+    /* A server is declared lost after this time without a reply; default 60 s. The deadline of
+     * a ping to a server is half of this time. */
+    int64_t silence;
+    /* Timeout of the first attempt of a retried call; default 2 s. It doubles with each attempt
+     * of a call that may be large (ch_method.may_be_large). */
+    int64_t call;
+    int64_t retry; /* pause before a lost call is repeated; default 20 ms */
+    /* Time limit of a step on its worker. The coordinator sets this field from
+     * how.step_seconds, or from COHORT_WAIT_LIMIT_MS if that is 0, and ignores the caller's
+     * value. */
+    int64_t step;
 } ch_coord_options;
 
-/* Starts it as task "chief/0". `opt` is copied. */
+/* Starts the coordinator as task "chief/0". Copies `opt`. */
 CH_MUST_CHECK ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt,
                                         ch_task **out);
-/* Waits until every server and at least one worker have answered. */
+/* Blocks until every server and at least one worker have replied to a ping. After
+ * COHORT_WAIT_LIMIT_MS returns CH_DEADLINE_EXCEEDED and names the tasks that have not
+ * replied. */
 CH_MUST_CHECK ch_status ch__coord_connect(ch_task *coord);
-/* From now on another worker, "worker/<n>", is asked too; returns its number, or -1 for want of memory. */
+/* Adds task "worker/<n>" to the worker table. Returns its index n, -1 if memory is exhausted,
+ * or 0 if the coordinator has ended. */
 int ch__coord_add_worker(ch_task *coord);
 
-/* How steps are run from now on. */
+/* Sets the options of all steps that have not been sent yet. Copies `how`. */
 void ch__coord_set_options(ch_task *coord, const ch_coordinator_options *how);
 
 /* ---- servers ---- */
 
-/* A call to each of n servers, made again until it is answered: what is asked may be asked twice. References to the parcels are
- * taken over, the answers are the caller's; on an error there are none. */
+/* Calls n servers and blocks until all have replied. Repeats a call until the server replies,
+ * so a message may arrive twice and must then change nothing more. Takes over the references to
+ * the messages, on an error too. The caller must unref the replies; on an error there are none.
+ * `reply` may be NULL if the replies are not needed. */
 CH_MUST_CHECK ch_status ch__coord_request(ch_task *coord, int n, const int *server,
-                                          ch_message *const *message, ch_message **answer);
-/* The same to one, for which nobody waits. */
+                                          ch_message *const *message, ch_message **reply);
+/* Calls a server like ch__coord_request, but does not wait for the reply. Takes over the
+ * reference to the message. Errors are ignored. */
 void ch__coord_send(ch_task *coord, int server, ch_message *message);
-/* Values for n variables, or for regions of them. */
+/* Values for n variables, or for a region of each. */
 typedef struct ch_assignment {
     int               n;
-    const int        *server;   /* of each variable */
-    const uint64_t   *variable; /* its number there */
+    const int        *server;   /* index of each variable's server */
+    const uint64_t   *variable; /* number of each variable on its server */
     int               rank;     /* of the regions */
-    const ch_region  *region;   /* NULL: whole variables */
+    const ch_region  *region;   /* of each variable; NULL: whole variables */
     ch_tensor *const *value;    /* borrowed */
 } ch_assignment;
 
-/* Assigns the values, each once. */
+/* Assigns the values and blocks until every server has replied. The assignment has a step
+ * number of its own, so a server applies it once, even if the message arrives several times. */
 CH_MUST_CHECK ch_status ch__coord_assign(ch_task *coord, const ch_assignment *a);
-/* Numbers that were never given before, the first of n. */
+/* Reserves n consecutive numbers that were never used before. Returns the first. */
 uint64_t ch__coord_new_numbers(ch_task *coord, int n);
 
 /* ---- steps ---- */
 
-/* The numbers that a function's updates have on servers. */
+/* The numbers that a function's updates have on servers: n numbers from `first` on. */
 typedef struct ch_updates {
     uint64_t first, n;
 } ch_updates;
 
-/* A variable of which each worker keeps its own, as a function uses it: it is the next of the route's last inputs if it is read, and of its
- * last results if it is written. */
+/* How a function uses a per-worker variable. The variables that are read are the last inputs of
+ * the step plan, those that are written are its last results, both in the order of the list. */
 typedef struct ch_per_worker_spec {
     uint64_t   number; /* of ch__coord_new_numbers */
     bool       is_read, is_written;
-    ch_tensor *initial; /* borrowed; nobody changes it */
+    ch_tensor *initial; /* borrowed; must not be changed afterwards */
 } ch_per_worker_spec;
 
-/* An op that a function calls in one line of the program, where that is. */
+/* An op of a function and the program line that records it, for error messages. */
 typedef struct ch_recorded_op {
     const char *name;
-    const void *caller;
+    const void *caller; /* return address into the program; NULL: several lines record the op */
 } ch_recorded_op;
 
 /* Describes a function to ch__coord_add_function, which copies it into a ch_coord_function. */
 typedef struct ch_function_spec {
-    const char               *name; /* for errors of its steps; copied */
-    int                       n_ops, n_per_worker;
-    ch_recorded_op           *op; /* lines of ops, for errors; taken over, on an error too */
+    const char *name; /* for error messages; copied */
+    int         n_ops, n_per_worker;
+    /* From ch__calloc, or NULL. ch__coord_add_function takes it over, on an error too. */
+    ch_recorded_op           *op;
     const ch_per_worker_spec *per_worker; /* borrowed */
     ch_updates                updates;
 } ch_function_spec;
 
-/* Adds a function. It is sent to a worker before the first step that runs there. The route is
- * bytes in a tensor, which is taken over. */
+/* Adds a function and sets *number. A worker receives the function before the first step that
+ * uses it there. `plan` is an encoded step plan as a tensor of bytes; takes the reference over,
+ * on an error too. */
 CH_MUST_CHECK ch_status ch__coord_add_function(ch_task *coord, const ch_function_spec *f,
                                                ch_tensor *plan, uint64_t *number);
-/* Frees a function when the steps that use it have ended. */
+/* Frees a function on all tasks when the steps that use it have ended. Does not block. */
 void ch__coord_forget_function(ch_task *coord, uint64_t function);
 
-/* What the workers have of a variable that each keeps, one for each of them, now; NULL of one that has none, since it has used it in no
- * step that ended, or was lost. The tensors and their list, which ch__free returns, are the caller's; they are not to be changed. */
+/* Reads the current copies of a per-worker variable. Blocks until the workers that are ready
+ * have replied. Sets *n to the number of workers, and *out to a list with a tensor for each.
+ * The tensor is NULL if the worker is not ready, or has received no function that uses the
+ * variable. The caller must unref the tensors and free the list with ch__free. It must not
+ * change the tensors. */
 CH_MUST_CHECK ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t variable, int *n,
                                                   ch_tensor ***out);
-/* No step uses it any more. */
+/* Frees the copies of a per-worker variable on all workers. No step may use it afterwards. */
 void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable);
 
 typedef struct ch_step_request {
     uint64_t function;
     int64_t  number; /* for ch_step_number and random numbers */
+    /* Seed of random numbers; snapshot of the variables that the step reads, 0 for their
+     * current values. */
     uint64_t seed, snapshot;
-    /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. Behind
-     * these n_shared tensors that all replicas share: the function's inputs behind those of feeds. */
+    /* The tensors of `in`, in this order:
+     *   - n_inputs tensors that all replicas share; or, if n_in - n_shared > n_inputs, n_inputs
+     *     tensors for each replica, replica by replica;
+     *   - n_shared tensors that all replicas share. They are the last inputs of the function,
+     *     after the worker inputs. */
     int                     n_in, n_inputs, n_shared;
-    ch_tensor *const       *in; /* borrowed; each is referenced */
+    ch_tensor *const       *in; /* borrowed; each tensor is referenced */
     int                     n_worker_inputs;
-    ch_worker_input *const *input;
-    bool is_own; /* who ordered it waits for it: its error is nobody else's affair */
+    ch_worker_input *const *input; /* borrowed; each is referenced */
+    /* The caller waits for this step. The step is queued before all others and is never
+     * cancelled. Only ch__coord_wait of this step returns its error. */
+    bool is_own;
 } ch_step_request;
 
-/* *out may be NULL: then nobody wants its results. Else an error that was there before is cleared and returned, after all that
- * was scheduled has been cancelled, this one too. */
+/* Adds a step to the queue. If `out` is NULL, the worker does not send the results. Otherwise
+ * the caller must unref *out.
+ *
+ * Unless the step is own, blocks while the queue is full or another thread joins. If an earlier
+ * step has failed, the call cancels all scheduled steps, waits until they have ended, clears
+ * the error and returns it. This step then counts as cancelled and is not scheduled. An own
+ * step does none of this. */
 CH_MUST_CHECK ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o,
                                            ch_scheduled **out);
-/* Waits while more steps wait than keep the workers busy, so that no more are in memory; of own steps if `is_own`, else of
- * the others. */
+/* Blocks while more steps are queued than keep the workers busy, so that a program that
+ * produces steps faster than workers run them uses little memory. Counts own steps if `is_own`
+ * is true, else the other steps. If a step has failed, returns CH_OK; a later call returns the
+ * error. */
 CH_MUST_CHECK ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own);
 
-/* Limits of waits, in ms: 0 is as usual, any positive number is that, and this does not wait at all. */
+/* A limit in ms is positive, 0 for the default, or CH_AT_ONCE for a call that must not wait.
+ * With the default a wait fails only if no step has ended for COHORT_WAIT_LIMIT_MS; while steps
+ * run, the time limit of a step is added to that. */
 enum { CH_AT_ONCE = -1 };
 
+/* Blocks until all scheduled steps have ended. Returns the first error of a step that is not
+ * own, once, after all other steps have been cancelled. Returns CH_DEADLINE_EXCEEDED at the
+ * limit. */
 CH_MUST_CHECK ch_status ch__coord_join(ch_task *coord, int64_t limit_ms);
-/* Cancels a step, or all that were scheduled if `s` is NULL, unless they have begun to change variables. Does not wait. */
-void                    ch__coord_cancel(ch_task *coord, ch_scheduled *s);
+/* Cancels a step, or all scheduled steps if `s` is NULL, except own steps and steps of which a
+ * server has applied an update. Does not block. */
+void ch__coord_cancel(ch_task *coord, ch_scheduled *s);
+/* Sets *out to true if no step is queued or running. Returns an error of a step like join. */
 CH_MUST_CHECK ch_status ch__coord_done(ch_task *coord, bool *out);
-/* Its results, once it has ended; they are the step's. `function` is its function's name, for errors. */
+/* Blocks until the step has ended. Returns its error, CH_CANCELLED, or CH_OK and its results.
+ * The step owns the results. `function` is the name of its function, for error messages. */
 CH_MUST_CHECK ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
                                        int64_t limit_ms, const ch_message **out);
-uint64_t                ch__scheduled_number(const ch_scheduled *s);
-bool                    ch__coord_has_ended(ch_task *coord, const ch_scheduled *s);
-void                    ch__scheduled_unref(ch_scheduled *s);
+/* Returns the number of a step, from 1 on. */
+uint64_t ch__scheduled_number(const ch_scheduled *s);
+/* Returns true if the step is done, failed or cancelled. */
+bool ch__coord_has_ended(ch_task *coord, const ch_scheduled *s);
+/* Releases a reference. NULL is allowed. Any thread may call it, without the task's lock. */
+void ch__scheduled_unref(ch_scheduled *s);
 
-/* ---- what each worker has ---- */
+/* ---- worker inputs ---- */
 
-/* `width` tensors for each of n workers, which its replicas share, or so many for each of `copies` replicas: one worker's after the
- * other's, and of these one replica's after the other's. They are referenced. */
+/* Creates a worker input of fixed tensors: `width` tensors for each of `copies` replicas of
+ * each of n workers, worker by worker and then replica by replica. If `copies` is 1, the
+ * replicas of a worker share them. Worker i reads the tensors of worker i % n. References the
+ * tensors. */
 CH_MUST_CHECK ch_status ch__coord_input_values(ch_task *coord, int n, int copies, int width,
                                                ch_tensor *const *value, ch_worker_input **out);
 
-/* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is
- * shared, parts of one dataset, which are read by whoever has nothing else. An element has `width` components. */
+/* Creates a worker input of n data streams. Each `dataset` is an encoded dataset as a tensor of
+ * bytes, and is referenced. An element has `width` components. `pass` is the number of the pass
+ * over the data, for random numbers.
+ *
+ * If `is_shared` is false, worker i reads stream i % n. If it is true, the streams are parts of
+ * a single dataset. A worker whose own stream has ended then reads from the others. */
 CH_MUST_CHECK ch_status ch__coord_input_datasets(ch_task *coord, int n,
                                                  ch_tensor *const *dataset, int width,
                                                  int64_t pass, bool is_shared,
                                                  ch_worker_input **out);
-/* Steps that were scheduled keep it until they end. NULL is fine. */
+/* Releases the caller's reference. Scheduled steps keep references until they end. NULL is
+ * allowed. */
 void ch__coord_input_unref(ch_task *coord, ch_worker_input *f);
 
-/* ---- what is going on ---- */
+/* ---- statistics and snapshots ---- */
 
-void                    ch__coord_stats(ch_task *coord, ch_coordinator_stats *out);
+void ch__coord_stats(ch_task *coord, ch_coordinator_stats *out);
+/* Returns CH_INVALID_ARGUMENT if there is no worker of this index. */
 CH_MUST_CHECK ch_status ch__coord_worker_stats(ch_task *coord, int worker,
                                                ch_worker_stats *out);
-/* Keeps the values that variables have now, for steps that are ordered with this pin. */
+/* Takes a snapshot of all variables on servers, for steps that name it
+ * (ch_step_request.snapshot). Blocks until every server has replied. CH_RESOURCE_EXHAUSTED: 64
+ * snapshots are in use. */
 CH_MUST_CHECK ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot);
-void                    ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
+/* Releases a snapshot. Does not block. */
+void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
 
 #endif

@@ -1,4 +1,4 @@
-/* job/dispatch.c -- how servers and workers receive calls.
+/* job/dispatch.c -- parses calls and passes them to the handler of a role.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/dispatch.h"

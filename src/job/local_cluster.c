@@ -1,4 +1,12 @@
-/* job/local_cluster.c -- a cluster in this process: its tasks, and the resolver that is made of them.
+/* job/local_cluster.c -- a cluster in this process: its tasks, and the resolver for them.
+ *
+ * ch_local_cluster owns the network engine, and through it all tasks: servers "ps/<i>", workers
+ * "worker/<i>" and the coordinator "chief/0". It is the state of a resolver (local_ops).
+ * References to the cluster are references to that resolver, and closing the resolver frees the
+ * cluster. The parameter-server strategy finds the cluster through its resolver
+ * (ch__local_cluster_of) and starts the coordinator.
+ *
+ * Invariant: a cluster serves a single strategy. `coord` is set once and never cleared.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/local_cluster.h"
@@ -14,17 +22,19 @@
 #include "tensor/device.h"
 
 struct ch_local_cluster {
-    ch_resolver *resolver; /* its references are those of the cluster; it owns this struct */
+    ch_resolver *resolver; /* holds the references to the cluster and owns this struct */
     ch_net      *net;
     int          n_ps, n_workers, n_devices;
     ch_task     *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *coord;
-    ch_server_options   *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
+    /* Owned; the tasks borrow them. */
+    ch_server_options   *server_options[CH_LOCAL_TASKS];
     ch_worker_options   *worker_options[CH_LOCAL_TASKS];
     ch_local_cluster_how how;
 };
 
 /* ---- tasks ---- */
 
+/* Starts a task under the name "<job>/<i>". */
 static ch_status start(ch_local_cluster *l, const char *job, int i, const ch_task_options *opt,
                        ch_task **out)
 {
@@ -36,6 +46,7 @@ static ch_status start(ch_local_cluster *l, const char *job, int i, const ch_tas
     return ch__task_start(l->net, &own, out);
 }
 
+/* Starts the next server. */
 static ch_status start_server(ch_local_cluster *l)
 {
     int                i = l->n_ps;
@@ -56,6 +67,7 @@ static ch_status start_server(ch_local_cluster *l)
     return rc;
 }
 
+/* Starts the next worker. */
 static ch_status start_worker(ch_local_cluster *l)
 {
     int                i = l->n_workers;
@@ -63,7 +75,8 @@ static ch_status start_worker(ch_local_cluster *l)
     ch_status          rc = CH_OK;
 
     if (i == CH_LOCAL_TASKS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "a local cluster has at most %d workers", i);
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "local cluster: it has %d workers already, which is the maximum", i);
     if (l->worker_options[i] == NULL)
         l->worker_options[i] = ch__calloc(1, sizeof(*o));
     o = l->worker_options[i];
@@ -95,8 +108,10 @@ ch_status ch__local_cluster_start_coordinator(ch_local_cluster *l, ch_task **out
     ch_status rc;
 
     if (l->coord != NULL)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "a strategy uses this cluster already, or did; make another cluster");
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "a strategy uses this local cluster already, or did; create another cluster "
+            "with ch_cluster_local");
     l->how.coord.n_servers = l->n_ps;
     l->how.coord.n_workers = l->n_workers;
     rc = ch__coord_start(l->net, &l->how.coord, &l->coord);
@@ -127,7 +142,7 @@ typedef struct addresses {
     const char *at[CH_LOCAL_TASKS];
 } addresses;
 
-/* There is no port: the task's name is enough. */
+/* Writes an address for each task: its name, because there is no port. */
 static const char *const *address_tasks(const char *job, int n, addresses *a)
 {
     for (int i = 0; i < n; i++) {
@@ -179,7 +194,7 @@ ch_local_cluster *ch__local_cluster_of(const ch_resolver *r)
     return ch__resolver_is(r, &local_ops);
 }
 
-static int or_one(int n)
+static int at_least_one(int n)
 {
     return n > 0 ? n : 1;
 }
@@ -188,11 +203,10 @@ static ch_status check_options(const ch_local_cluster_options *o)
 {
     if (o->ps < 0 || o->workers < 0 || o->devices < 0 || o->ps > CH_LOCAL_TASKS ||
         o->workers > CH_LOCAL_TASKS || o->devices > CH_WORKER_DEVICES)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "a local cluster of %d ps and %d workers with %d devices: want at most "
-                        "%d, %d and %d",
-                        o->ps, o->workers, o->devices, CH_LOCAL_TASKS, CH_LOCAL_TASKS,
-                        CH_WORKER_DEVICES);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "local cluster: got %d ps, %d workers and %d devices, want 0 to %d, %d and %d",
+            o->ps, o->workers, o->devices, CH_LOCAL_TASKS, CH_LOCAL_TASKS, CH_WORKER_DEVICES);
     return CH_OK;
 }
 
@@ -207,11 +221,11 @@ ch_status ch__local_cluster_on(ch_net *net, const ch_local_cluster_options *opt,
         return rc;
     }
     l->net = net;
-    l->n_devices = or_one(opt->devices);
+    l->n_devices = at_least_one(opt->devices);
     l->how = *how;
-    for (int i = 0; i < or_one(opt->ps) && rc == CH_OK; i++)
+    for (int i = 0; i < at_least_one(opt->ps) && rc == CH_OK; i++)
         rc = start_server(l);
-    for (int i = 0; i < or_one(opt->workers) && rc == CH_OK; i++)
+    for (int i = 0; i < at_least_one(opt->workers) && rc == CH_OK; i++)
         rc = start_worker(l);
     if (rc == CH_OK)
         rc = ch_resolver_new(&local_ops, l, NULL, &l->resolver);
@@ -232,7 +246,8 @@ ch_status ch_cluster_local(const ch_local_cluster_options *opt, ch_local_cluster
         rc = ch__net_inproc(NULL, &net);
     if (rc != CH_OK)
         return rc;
-    /* In one process a task that dies is noticed at once: silence is only a busy machine. */
+    /* In a single process the death of a task is noticed at once. So a silent task is only
+     * slow, on a busy machine, and may be silent for a minute. */
     return ch__local_cluster_on(net, opt != NULL ? opt : &usual,
                                 &(ch_local_cluster_how){.coord.misses = 600}, out);
 }
@@ -255,8 +270,9 @@ ch_resolver *ch_local_cluster_resolver(const ch_local_cluster *c)
     return c != NULL ? c->resolver : NULL;
 }
 
-/* ---- what can be done to its tasks ---- */
+/* ---- killing, restarting and adding tasks ---- */
 
+/* Finds a task of the cluster. `call` names the public function in error messages. */
 static ch_status find(const char *call, const ch_local_cluster *c, const char *job, int task,
                       ch_task **out)
 {

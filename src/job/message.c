@@ -1,4 +1,4 @@
-/* job/message.c -- the methods of a job, and their messages as parcels.
+/* job/message.c -- the methods of a job, and packing and parsing of their messages.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/message.h"
@@ -50,10 +50,12 @@ ch_status ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
 ch_status ch__message_parse(const ch_message *p, const ProtobufCMessageDescriptor *type,
                             ProtobufCMessage **out)
 {
-    /* Bytes of memory for any message, and for each byte of one with many small fields. */
-    enum { LEAST = 1 << 16, TIMES = 8 };
+    /* The limit of memory for a parsed message: bytes for any message, and bytes for each
+     * packed byte, because small fields take more memory than packed bytes. Protects against
+     * hostile input. */
+    enum { BASE = 1 << 16, PER_BYTE = 8 };
 
-    *out = ch__protobuf_unpack_within(type, p->bytes, p->n_bytes, LEAST + TIMES * p->n_bytes);
+    *out = ch__protobuf_unpack_within(type, p->bytes, p->n_bytes, BASE + PER_BYTE * p->n_bytes);
     return *out != NULL ? CH_OK
                         : ch__fail(CH_INVALID_ARGUMENT, "%zu bytes are not a valid %s message",
                                    p->n_bytes, type->short_name);

@@ -1,4 +1,13 @@
-/* job/remote_var.c -- variables on parameter servers, as the program creates, reads and writes them.
+/* job/remote_var.c -- variables on parameter servers: create, read, write and free.
+ *
+ * A variable is described by a ch_plan_variable: its shape, and the server of each shard. Every
+ * function divides a request among the shards, calls their servers through the coordinator
+ * (`calls`, ch__coord_request) and joins the replies. A write is an assignment
+ * (ch__coord_assign), so that servers apply it once. The parameter-server strategy calls these
+ * functions (src/strategy/parameter_server_vars.c).
+ *
+ * Regions: `wanted` or `region` counts from the variable's first element; calls.region counts
+ * from the shard's first element.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/remote_var.h"
@@ -11,12 +20,12 @@
 #include "job/message.h"
 #include "job/server/init.h"
 
-/* The calls that a function makes: at most one for each shard. */
+/* A list of calls to servers, at most one for each shard. Owns the messages. */
 typedef struct calls {
     int          n;
     int         *server;
-    int         *shard;  /* that the call is about */
-    ch_region   *region; /* of the shard: counted from its first element */
+    int         *shard;  /* index of the shard of each call */
+    ch_region   *region; /* of the shard, counted from the shard's first element */
     ch_message **request, **reply;
 } calls;
 
@@ -54,7 +63,7 @@ static ch_status new_calls(int most, calls *c)
     return ch__fail_memory("calls to servers");
 }
 
-/* Adds a call to the server of a shard. Takes the request over. */
+/* Adds a call to the server of a shard. Takes the request, which may be NULL, over. */
 static void add_call(calls *c, const ch_plan_variable *v, int shard, ch_message *request)
 {
     c->server[c->n] = v->shard[shard].server;
@@ -62,7 +71,7 @@ static void add_call(calls *c, const ch_plan_variable *v, int shard, ch_message 
     c->request[c->n++] = request;
 }
 
-/* Makes the calls and waits for all replies. */
+/* Sends the calls and blocks until all servers have replied. */
 static ch_status make_calls(ch_task *coord, calls *c)
 {
     ch_status rc =
@@ -73,7 +82,8 @@ static ch_status make_calls(ch_task *coord, calls *c)
     return rc;
 }
 
-/* The regions of shards that a region of the variable consists of, as calls without requests. NULL: of all of it. */
+/* Adds a call without a request for each shard that the region `wanted` of the variable
+ * overlaps. NULL stands for the whole variable. */
 static void list_regions(const ch_plan_variable *v, const ch_region *wanted, calls *c)
 {
     for (int i = 0; i < v->n_shards; i++) {
@@ -90,7 +100,8 @@ static void list_regions(const ch_plan_variable *v, const ch_region *wanted, cal
     }
 }
 
-/* Where the region of call i lies in a tensor that holds the region `wanted` of the variable. */
+/* Returns the location of the region of call i inside a tensor that holds the region `wanted`
+ * of the variable. */
 static ch_region region_in(const ch_plan_variable *v, const ch_region *wanted, const calls *c,
                            int i)
 {
@@ -102,6 +113,7 @@ static ch_region region_in(const ch_plan_variable *v, const ch_region *wanted, c
     return r;
 }
 
+/* Returns true if call i is about its whole shard. */
 static bool is_whole(const ch_plan_variable *v, const calls *c, int i)
 {
     ch_shape shard = ch__layout_shape(layout_of(v), v->shape, c->shard[i]);
@@ -116,18 +128,21 @@ static ch_status fail_reply(const ch_plan_variable *v)
                     v->name);
 }
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
+/* Makes the CREATE message of shard i: with its part of `initial`, or with `init` if that is
+ * NULL. */
 static ch_status new_create(const ch_plan_variable *v, int i, ch_tensor *initial,
                             const ch_init *init, ch_message **out)
 {
     Cohort__PsCreate m;
-    Cohort__PsInit   words;
+    Cohort__PsInit   spec;
     ch_tensor       *part = NULL;
     size_t           size = strlen(v->name) + 32;
     char            *whole = ch__strdup(v->name), *name = ch__malloc(size);
-    ch_init_spec first = {.init = init, .name = whole, .dtype = v->dtype, .whole = v->shape};
-    ch_status    rc = name == NULL || whole == NULL ? ch__fail_memory("a variable") : CH_OK;
+    ch_init_spec     initial_spec = {
+            .init = init, .name = whole, .dtype = v->dtype, .whole = v->shape};
+    ch_status rc = name == NULL || whole == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     cohort__ps_create__init(&m);
     m.variable = v->shard[i].variable;
@@ -135,8 +150,8 @@ static ch_status new_create(const ch_plan_variable *v, int i, ch_tensor *initial
     if (rc == CH_OK)
         (void)snprintf(name, size, v->n_shards > 1 ? "%s/part_%d" : "%s", v->name, i);
     if (rc == CH_OK && initial == NULL) {
-        ch__init_spec_pack(&first, layout_of(v), i, &words);
-        m.first = &words;
+        ch__init_spec_pack(&initial_spec, layout_of(v), i, &spec);
+        m.first = &spec;
     }
     if (rc == CH_OK && initial != NULL)
         rc = ch__layout_cut(layout_of(v), v->shape, initial, i, &part);
@@ -182,6 +197,7 @@ void ch__remote_free(ch_task *coord, struct ch_plan_shard shard)
 
 /* ---- reading ---- */
 
+/* Makes the READ message of call i. */
 static ch_status new_read(const ch_plan_variable *v, const calls *c, int i, ch_message **out)
 {
     Cohort__PsRead   m;
@@ -202,9 +218,9 @@ static ch_status new_read(const ch_plan_variable *v, const calls *c, int i, ch_m
     return ch__message_pack(CH_PS_READ, &m.base, 0, NULL, out);
 }
 
-/* Copies the tensor of each reply to its place in `to`. */
-static ch_status put_replies(const ch_plan_variable *v, const ch_region *wanted, const calls *c,
-                             ch_tensor *to)
+/* Copies the tensor of each reply to its region of `to`. Replies are untrusted. */
+static ch_status copy_replies(const ch_plan_variable *v, const ch_region *wanted,
+                              const calls *c, ch_tensor *to)
 {
     ch_status rc = CH_OK;
 
@@ -244,7 +260,7 @@ ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v, const ch_re
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, shape, &t);
     if (rc == CH_OK)
-        rc = put_replies(v, region, &c, t);
+        rc = copy_replies(v, region, &c, t);
     free_calls(&c);
     if (rc == CH_OK)
         *out = t;
@@ -253,6 +269,7 @@ ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v, const ch_re
     return rc;
 }
 
+/* Makes the ROWS message for a shard. */
 static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_message **out)
 {
     Cohort__PsRows m;
@@ -264,6 +281,7 @@ static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_message **out)
     return ch__message_pack(CH_PS_ROWS, &m.base, 1, &ids, out);
 }
 
+/* Checks the reply of a shard to ROWS, which is untrusted. */
 static ch_status check_rows(const ch_plan_variable *v, int shard, const ch_tensor *ids,
                             const ch_message *reply)
 {

@@ -1,4 +1,4 @@
-/* job/shard.c -- the graph of an update, for each shard of the variables that it changes.
+/* job/shard.c -- the graph of an update for a shard of its variables (shard.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/shard.h"
@@ -6,18 +6,18 @@
 #include "graph/extract.h"
 #include "tensor/tensor.h"
 
-/* ---- graphs ---- */
-
-/* The axis of a value of this rank that lies along the variable's, counted from the last; -1: it has none. */
-static int axis_in(ch_layout l, int rank, int of_rank)
+/* Returns the axis of a value of rank `rank` that is aligned with the sharded axis of a
+ * variable of rank `of_rank`. Axes are aligned from the last. -1: there is none. */
+static int aligned_axis(ch_layout l, int rank, int of_rank)
 {
     int axis = ch__layout_axis(l) - (of_rank - rank);
 
     return axis >= 0 ? axis : -1;
 }
 
-/* The sizes that inputs lie along: those of the variable, of which a slot may have a number for each row. */
-static ch_shape widest(const ch_graph *g)
+/* Returns the shape of the resource with the highest rank, the variable itself. Inputs are
+ * aligned with it. A slot of an optimizer may have a lower rank: a number for each row. */
+static ch_shape variable_shape(const ch_graph *g)
 {
     ch_shape shape = g->resource[0].shape;
 
@@ -36,13 +36,14 @@ ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l)
     return axis > 0 && role == CH_SHARD_ROWS ? CH_SHARD_CUT : role;
 }
 
-/* What an input looks like that a shard gets; ids of each list are as many as they are. */
+/* Returns the sizes of input k for shard i. The number of ids is a new symbol for each list of
+ * ids, because it differs from shard to shard. Rows have the symbol of their ids. */
 static ch_dims shard_dims(const ch_graph *g, const ch_plan_input *in, ch_layout l, int k, int i)
 {
     ch_dims       d = g->input[k]->dims;
-    ch_shape      whole = widest(g);
+    ch_shape      whole = variable_shape(g);
     ch_shard_role role = ch__shard_role(in[k].role, l);
-    int           axis = axis_in(l, d.rank, whole.rank);
+    int           axis = aligned_axis(l, d.rank, whole.rank);
 
     if (role == CH_SHARD_CUT && axis >= 0 &&
         ch__dim_is(d.dim[axis], whole.dim[ch__layout_axis(l)]))

@@ -1,7 +1,11 @@
-/* job/shard.h -- variables in shards: which shard has what, and what of a value belongs to which.
+/* job/shard.h -- sharded variables: the graph of an update for a shard, and ids by shard.
  *
- * A variable is cut along one axis in shards that are as equal as can be: the first ones have one more ("div"). Workers send each
- * shard its part of what an update takes, and put together what shards give.
+ * A variable may be divided along one axis into n shards. Their sizes differ by at most one;
+ * the larger shards come first (TensorFlow's "div" strategy). A worker sends each shard its
+ * part of the inputs of an update, and assembles the results of the shards.
+ *
+ * ch__shard_graph is in shard.c, ch_id_split in id_split.c. Callers are step_exec.c and, for
+ * lookups outside steps, strategy/var_rows.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_SHARD_H
@@ -10,40 +14,55 @@
 #include "job/step_plan.h"
 #include "tensor/layout.h"
 
-/* What an input is to shards that are cut like this: along another axis than the first, every shard has a piece of each row, and gets all
- * ids. */
+/* Returns the role that an input has for shards of this layout. If the variable is not divided,
+ * every input is whole. If it is divided along an axis other than 0, every shard has a piece of
+ * each row: then every shard receives all ids, and its slice of the rows. */
 ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l);
 
-/* An update's graph for shard i of the variables that it changes. */
+/* Creates the graph of an update for shard i: the same calls with the sizes of the shard. `in`
+ * describes the inputs of the graph. The caller must unref *out. */
 ch_status ch__shard_graph(const ch_graph *g, const ch_plan_input *in, ch_layout l, int i,
                           ch_graph **out);
 
-/* Ids of rows, by the shard that has them; -1, and what else is out of range, belongs to nobody. Of equal ids the rows are asked
- * for once. Made once and used again: its memory grows with the most ids it has seen, and what it gave comes back to it (tensor/buffer_pool.h). */
+/* ---- ids by shard ---- */
+
+/* Divides a list of row ids by the shard that holds each row. An id out of range, such as -1,
+ * belongs to no shard. A lookup requests each distinct id once; an update sends every id.
+ *
+ * An object can be used again for other ids. Its tables grow with the largest list, and the
+ * tensors that it creates come from a pool of its own (tensor/buffer_pool.h). */
 typedef struct ch_id_split ch_id_split;
 
+/* Creates an object without ids. The caller must free it with ch__id_split_free. */
 ch_status ch__id_split_new(ch_id_split **out);
-void      ch__id_split_free(ch_id_split *s);
-/* `ids` is i32 or i64 of any shape; the rows are those of a variable of `size` rows in n shards. */
+/* Frees the object. NULL is allowed. Tensors that it created stay valid. */
+void ch__id_split_free(ch_id_split *s);
+/* Divides `ids`, contiguous i32 or i64 of any shape, for a variable of `size` rows in n shards.
+ * Replaces the ids from before. */
 ch_status ch__id_split(ch_id_split *s, const ch_tensor *ids, int64_t size, int n);
-/* Of all: the first position whose id is out of range; -1: none is. */
+/* Returns the first position with an id out of range; -1: there is none. */
 int64_t ch__id_split_stray(const ch_id_split *s);
 
-/* Tensors that it gives from now on are of this device; NULL: of the current one. */
-void ch__id_split_place(ch_id_split *s, ch_device *device);
+/* Sets the device of the tensors that are created from now on; NULL: the current device. */
+void ch__id_split_set_device(ch_id_split *s, ch_device *device);
 
-/* How many ids shard i is asked for. */
-int64_t ch__id_split_count(const ch_id_split *s, int i);
-/* For a lookup: the ids that shard i is asked for, counted from its first row, each once; NULL in *out: none. */
+/* Returns the number of distinct ids in shard i. */
+int64_t ch__id_split_lookup_count(const ch_id_split *s, int i);
+/* For a lookup: creates a vector (i64) of the distinct ids in shard i, counted from the shard's
+ * first row. *out is NULL if there are none. */
 ch_status ch__id_split_asked(ch_id_split *s, int i, ch_tensor **out);
-/* The rows that were looked up, from those that each shard gave (NULL where none were asked for), in the order of the ids. Zeros for
- * ids out of range. `row` are the sizes of a row. */
+/* For a lookup: assembles the rows in the order of the ids. part[i] has the rows of the ids
+ * from ch__id_split_asked for shard i, or is NULL if there are none. An id out of range gives a
+ * row of zeros. `row` is the shape of a row. */
 ch_status ch__id_split_spread(ch_id_split *s, ch_dtype dtype, ch_shape row,
                               ch_tensor *const *part, ch_tensor **out);
 
-/* For an update: the ids that shard i gets, with those that come again, in their order, and a few of -1 behind them, so that not every
- * number of ids is a graph to be planned; and the rows that belong to them. */
+/* For an update: creates a vector of all ids in shard i, in the order of the list, repeated ids
+ * included. Entries of -1 are appended so that few different lengths occur, because servers
+ * plan a graph for each length. The dtype is that of the list. */
 ch_status ch__id_split_sent(ch_id_split *s, int i, ch_tensor **out);
+/* For an update: creates the rows that belong to these ids, with rows of zeros for the appended
+ * entries. `rows` has a row for each id of the list. */
 ch_status ch__id_split_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out);
 
 #endif

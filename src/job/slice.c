@@ -1,4 +1,4 @@
-/* job/slice.c -- rows of a variable in shards: of an index, of a slice.
+/* job/slice.c -- rows of a sharded variable by index and by slice (slice.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/slice.h"
@@ -6,8 +6,9 @@
 #include "base/fault.h"
 #include "job/shard.h"
 
-/* A bound as a place in [low, size + low]: going backwards, -1 is the place before the first row. */
-static int64_t place(int64_t bound, int64_t size, int64_t low)
+/* Resolves a bound to a row number in [low, size + low]. `low` is 0 for a positive step and -1
+ * for a negative step, where -1 stands for the row before the first. */
+static int64_t resolve_bound(int64_t bound, int64_t size, int64_t low)
 {
     if (bound < 0)
         bound += size;
@@ -22,21 +23,21 @@ ch_status ch__slice_rows(int64_t size, const ch_bounds *b, ch_picked *out)
     if (b->step == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "slice of %lld rows: the step is 0",
                         (long long)size);
-    from = b->has_start ? place(b->start, size, low) : b->step > 0 ? low : high;
-    to = b->has_stop ? place(b->stop, size, low) : b->step > 0 ? high : low;
+    from = b->has_start ? resolve_bound(b->start, size, low) : b->step > 0 ? low : high;
+    to = b->has_stop ? resolve_bound(b->stop, size, low) : b->step > 0 ? high : low;
     span = b->step > 0 ? to - from : from - to;
     *out = (ch_picked){.step = b->step > 0 ? 1 : -1};
     if (span <= 0)
         return CH_OK;
     out->begin = from;
     out->count = (int64_t)((uint64_t)(span - 1) / stride) + 1;
-    if (out->count > 1) /* else the step, which may be huge, is never taken */
+    if (out->count > 1) /* otherwise the step, which may be huge, is not used */
         out->step = b->step;
     return CH_OK;
 }
 
-/* How many of 0, step, 2 step, ... are below a number. */
-static int64_t how_many_below(int64_t limit, int64_t step)
+/* Returns how many of the numbers 0, step, 2 * step, ... are below `limit`. */
+static int64_t count_below(int64_t limit, int64_t step)
 {
     return limit <= 0 ? 0 : (limit - 1) / step + 1;
 }
@@ -44,15 +45,15 @@ static int64_t how_many_below(int64_t limit, int64_t step)
 ch_picked ch__slice_shard(ch_picked all, int64_t size, int n, int i)
 {
     int64_t   begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
-    int64_t   before, until; /* of `all`, those that come before the shard's, and with them */
+    int64_t   before, until; /* rows of `all` before the shard's rows, and up to their end */
     ch_picked of = {.step = all.step};
 
     if (all.step > 0) {
-        before = how_many_below(begin - all.begin, all.step);
-        until = how_many_below(end - all.begin, all.step);
+        before = count_below(begin - all.begin, all.step);
+        until = count_below(end - all.begin, all.step);
     } else {
-        before = how_many_below(all.begin - end + 1, -all.step);
-        until = how_many_below(all.begin - begin + 1, -all.step);
+        before = count_below(all.begin - end + 1, -all.step);
+        until = count_below(all.begin - begin + 1, -all.step);
     }
     of.at = before < all.count ? before : all.count;
     of.count = (until < all.count ? until : all.count) - of.at;

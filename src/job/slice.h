@@ -1,10 +1,13 @@
-/* job/slice.h -- rows of a variable in shards, x[i] and x[start:stop:step], as Python and numpy mean them.
+/* job/slice.h -- rows x[i] and x[start:stop:step] of a sharded variable, as in Python.
  *
- *     rc = ch__slice_rows(size, &(ch_bounds){.start = -3, .has_start = true, .step = 1}, &all); // x[-3:]
+ *     rc = ch__slice_rows(size, &(ch_bounds){.start = -3, .has_start = true, .step = 1}, &all);
  *     for (int i = 0; i < n; i++) {
- *         ch_picked of = ch__slice_shard(all, size, n, i); // read once, put to rows of.at to of.at + of.count of the result
+ *         ch_picked of = ch__slice_shard(all, size, n, i); // x[-3:]
+ *         ... read rows `of` of shard i into rows of.at to of.at + of.count - 1 of the result
+ *     }
  *
- * The variable is cut along axis 0. Along another one every shard has a piece of each row, and is asked for `all`.
+ * The functions are for a variable that is divided along axis 0. If it is divided along another
+ * axis, every shard has a piece of each row, and the caller reads `all` from each shard.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_SLICE_H
@@ -15,25 +18,28 @@
 
 #include "cohort/status.h"
 
+/* The bounds of a slice, as the program gave them. */
 typedef struct ch_bounds {
-    int64_t start, stop; /* from the end if negative; beyond the ends is at them */
+    /* Row numbers; negative: counted from the end. Numbers out of range are clamped. */
+    int64_t start, stop;
     bool    has_start, has_stop;
-    int64_t step; /* 1 where none is said */
+    int64_t step; /* 1 if the program gave none; must not be 0 */
 } ch_bounds;
 
-/* Rows begin, begin + step, ..., in this order. */
+/* The rows begin, begin + step, ... in this order. */
 typedef struct ch_picked {
-    int64_t begin, step, count; /* without any: begin is 0 */
-    int64_t at;                 /* in the result, of the first of them */
+    int64_t begin, step, count; /* begin is 0 if count is 0 */
+    int64_t at;                 /* row of the result that receives the first of them */
 } ch_picked;
 
-/* The rows of a slice, of `size` rows. INVALID_ARGUMENT if the step is 0. */
+/* Writes the rows of a slice of a variable of `size` rows. INVALID_ARGUMENT: the step is 0. */
 ch_status ch__slice_rows(int64_t size, const ch_bounds *b, ch_picked *out);
-/* Those of them that shard i of n has, counted from its first row. They lie side by side in the result; with a
- * negative step the last shard's come first. */
+/* Returns the rows of `all` in shard i of n, counted from the shard's first row. They are
+ * adjacent in the result. If the step is negative, the rows of the last shard come first. */
 ch_picked ch__slice_shard(ch_picked all, int64_t size, int n, int i);
 
-/* The shard that has x[index], and the row in it. INVALID_ARGUMENT if there is no such row. */
+/* Writes the shard that holds row `index`, and the row's number in the shard. A negative index
+ * counts from the end. INVALID_ARGUMENT if there is no such row. */
 ch_status ch__slice_row(int64_t size, int n, int64_t index, int *shard, int64_t *row);
 
 #endif

@@ -1,4 +1,20 @@
-/* job/step_exec.c -- one run of a route.   SPDX-License-Identifier: Apache-2.0 */
+/* job/step_exec.c -- the execution of a step plan (step_exec.h).
+ *
+ * A ch_step_exec has a table of values by number and replica, and for each remote part a
+ * pending remote op (struct pending) with the results that have arrived.
+ * ch__step_exec_next_calls builds a request for each server and kind from all remote parts
+ * that are ready. A request has a part for each shard on that server. ch__step_exec_on_reply
+ * stores the results of the parts. When the last reply of a remote part has arrived,
+ * set_outputs assembles its values from the shards.
+ *
+ * Invariants:
+ *   1. A value is NULL until it is available, and then does not change.
+ *   2. A remote part is sent once. It is done when it was sent and no reply is missing.
+ *   3. Local parts run in order; `n_local_parts` is the index of the next.
+ *   4. Reads and updates are sent once for all replicas, and updates take the inputs of replica
+ *      0. Lookups are sent for each replica.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/step_exec.h"
 
 #include <string.h>
@@ -10,16 +26,17 @@
 #include "tensor/buffer_pool.h"
 #include "tensor/tensor.h"
 
-/* What is known of a remote. */
+/* A pending remote op: the progress of a remote part. */
 typedef struct pending {
-    bool          is_asked;
-    int           n_left; /* answers to come */
-    ch_tensor   **given;  /* [(replica * shards + shard) * outputs + output] */
-    ch_id_split **split;  /* of lookups: the ids of each replica; of the trip */
-    int           n_given;
+    bool        is_sent;   /* its calls were built */
+    int         n_missing; /* parts of calls that have no reply yet */
+    ch_tensor **result; /* results of shards: [(replica * outputs + output) * shards + shard] */
+    ch_id_split **split;     /* of lookups: the ids of each replica; owned by the execution */
+    int           n_results; /* entries of the table of results */
 } pending;
 
-/* Ids by their shards: of a value of a replica, for a variable of so many rows in so many shards. */
+/* Identifies a division of ids: the value and replica that has the ids, and the number of
+ * shards and rows of the variable. */
 typedef struct split_key {
     int     value, replica, n_shards;
     int64_t size;
@@ -30,35 +47,36 @@ typedef struct exec_split {
     ch_id_split *split;
 } exec_split;
 
-enum { STORED = 16 };
+enum { MAX_CACHED = 16 }; /* divisions in a cache at most */
 
+/* Unused ch_id_split objects, for the next execution of the plan. */
 struct ch_step_exec_cache {
     int          n;
-    ch_id_split *split[STORED];
+    ch_id_split *split[MAX_CACHED];
 };
 
 struct ch_step_exec {
-    const ch_placed_plan *r;
+    const ch_placed_plan *placed;
     ch_step_identity      attempt;
     int                   n_replicas;
     ch_tensor           **value; /* [value * replicas + replica] */
     pending              *pending;
-    int                   n_local_parts; /* that have run */
+    int                   n_local_parts; /* number of local parts that have run */
     int                   n_splits, cap_splits;
     exec_split           *split;
     int                   n_calls, cap_calls;
-    ch_step_exec_call   **call; /* all that were ever made */
+    ch_step_exec_call   **call; /* all calls so far */
 };
 
-/* ---- life ---- */
+/* ---- create and free ---- */
 
 static ch_tensor **value_at(const ch_step_exec *t, int value, int replica)
 {
     return &t->value[value * t->n_replicas + replica];
 }
 
-/* A value where a replica wants it. */
-static ch_status put(const ch_step_exec *t, ch_tensor *x, int replica, ch_tensor **out)
+/* Gives a tensor for the device of a replica, without a copy. The caller must unref it. */
+static ch_status to_device(const ch_step_exec *t, ch_tensor *x, int replica, ch_tensor **out)
 {
     if (t->attempt.device != NULL)
         return ch__lend(x, t->attempt.device[replica], out);
@@ -66,10 +84,10 @@ static ch_status put(const ch_step_exec *t, ch_tensor *x, int replica, ch_tensor
     return CH_OK;
 }
 
-/* What all replicas share is one tensor. */
-static ch_status put_inputs(const ch_step_exec *t, ch_tensor *const *in)
+/* Sets the input values. If replicas share an input tensor, they share the value too. */
+static ch_status set_inputs(const ch_step_exec *t, ch_tensor *const *in)
 {
-    int       n = t->r->plan->n_inputs;
+    int       n = t->placed->plan->n_inputs;
     ch_status rc = CH_OK;
 
     for (int k = 0; k < t->n_replicas; k++)
@@ -77,7 +95,7 @@ static ch_status put_inputs(const ch_step_exec *t, ch_tensor *const *in)
             if (k > 0 && in[k * n + i] == in[i])
                 *value_at(t, i, k) = ch_tensor_ref(*value_at(t, i, 0));
             else
-                rc = put(t, in[k * n + i], k, value_at(t, i, k));
+                rc = to_device(t, in[k * n + i], k, value_at(t, i, k));
     return rc;
 }
 
@@ -90,7 +108,7 @@ ch_status ch__step_exec_new(const ch_placed_plan *r, const ch_step_identity *att
 
     if (t == NULL)
         return ch__fail_memory("a step");
-    t->r = r;
+    t->placed = r;
     t->attempt = *attempt;
     t->n_replicas = n_replicas;
     t->value = ch__calloc(n_values + 1, sizeof(*t->value));
@@ -99,7 +117,7 @@ ch_status ch__step_exec_new(const ch_placed_plan *r, const ch_step_identity *att
         ch__step_exec_free(t);
         return ch__fail_memory("a step");
     }
-    rc = put_inputs(t, in);
+    rc = set_inputs(t, in);
     if (rc == CH_OK)
         *out = t;
     else
@@ -116,22 +134,23 @@ static void drop_call(ch_step_exec_call *c)
 
 static void drop_pending(pending *e)
 {
-    for (int i = 0; i < e->n_given; i++)
-        ch_tensor_unref(e->given[i]);
-    ch__free(e->given);
+    for (int i = 0; i < e->n_results; i++)
+        ch_tensor_unref(e->result[i]);
+    ch__free(e->result);
     ch__free(e->split);
 }
 
-/* Those of the next trip are as large. */
-static void store_splits(ch_step_exec *t)
+/* Puts the divisions of ids into the cache of the plan, because the next execution needs as
+ * many of about the same size. Frees divisions that do not fit. */
+static void cache_splits(ch_step_exec *t)
 {
-    ch_step_plan *r = t->r->plan;
+    ch_step_plan *r = t->placed->plan;
 
-    if (r->store == NULL && t->n_splits > 0)
-        r->store = ch__calloc(1, sizeof(*r->store));
+    if (r->cache == NULL && t->n_splits > 0)
+        r->cache = ch__calloc(1, sizeof(*r->cache));
     for (int i = 0; i < t->n_splits; i++)
-        if (r->store != NULL && r->store->n < STORED)
-            r->store->split[r->store->n++] = t->split[i].split;
+        if (r->cache != NULL && r->cache->n < MAX_CACHED)
+            r->cache->split[r->cache->n++] = t->split[i].split;
         else
             ch__id_split_free(t->split[i].split);
 }
@@ -147,13 +166,13 @@ void ch__step_exec_free(ch_step_exec *t)
 {
     if (t == NULL)
         return;
-    for (int i = 0; t->value != NULL && i < t->r->plan->n_values * t->n_replicas; i++)
+    for (int i = 0; t->value != NULL && i < t->placed->plan->n_values * t->n_replicas; i++)
         ch_tensor_unref(t->value[i]);
-    for (int i = 0; t->pending != NULL && i < t->r->plan->n_remote_parts; i++)
+    for (int i = 0; t->pending != NULL && i < t->placed->plan->n_remote_parts; i++)
         drop_pending(&t->pending[i]);
     for (int i = 0; i < t->n_calls; i++)
         drop_call(t->call[i]);
-    store_splits(t);
+    cache_splits(t);
     ch__free(t->split);
     ch__free(t->value);
     ch__free(t->pending);
@@ -161,9 +180,9 @@ void ch__step_exec_free(ch_step_exec *t)
     ch__free(t);
 }
 
-/* ---- what a remote is over ---- */
+/* ---- remote parts ---- */
 
-/* The widest of its variables: what its inputs lie along. */
+/* Returns the variable with the highest rank, with which the inputs are aligned. */
 static const ch_plan_variable *main_variable(const ch_placed_plan *r,
                                              const ch_remote_part *remote)
 {
@@ -182,30 +201,33 @@ static ch_layout layout_of(const ch_plan_variable *v)
     return ch__layout_along(v->axis, v->n_shards);
 }
 
-/* Rows of all replicas are looked up; values and updates are one for all. */
+/* Returns the number of replicas for which a remote part is sent: all for a lookup, else 1. */
 static int replicas_of(const ch_step_exec *t, const ch_remote_part *r)
 {
     return r->kind == CH_REMOTE_ROWS ? t->n_replicas : 1;
 }
 
-/* True if all reads of what an update writes are answered. */
+/* Returns true if all reads of the variables that update `r` writes have been answered. */
 static bool may_write(const ch_step_exec *t, const ch_remote_part *r)
 {
-    const ch_step_plan *plan = t->r->plan;
+    const ch_step_plan *plan = t->placed->plan;
 
     for (int i = 0; i < plan->n_remote_parts; i++)
-        if ((!t->pending[i].is_asked || t->pending[i].n_left > 0) &&
+        if ((!t->pending[i].is_sent || t->pending[i].n_missing > 0) &&
             ch__remote_follows(r, &plan->remote[i]))
             return false;
     return true;
 }
 
+/* Returns true if a remote part can be sent now: it was not sent yet, its inputs are available,
+ * and the order of updates (step_plan.h) allows it. */
 static bool is_ready(const ch_step_exec *t, int remote)
 {
-    const ch_remote_part *r = &t->r->plan->remote[remote];
+    const ch_remote_part *r = &t->placed->plan->remote[remote];
     bool                  waits = r->kind == CH_REMOTE_UPDATE && r->n_out == 0;
 
-    if (t->pending[remote].is_asked || (waits && t->n_local_parts < t->r->plan->n_local_parts))
+    if (t->pending[remote].is_sent ||
+        (waits && t->n_local_parts < t->placed->plan->n_local_parts))
         return false;
     for (int i = 0; i < r->n_in; i++)
         for (int k = 0; k < t->n_replicas; k++)
@@ -224,13 +246,13 @@ static bool is_same_key(split_key a, split_key b)
 
 static ch_status new_split(ch_step_exec *t, ch_id_split **out)
 {
-    struct ch_step_exec_cache *store = t->r->plan->store;
+    struct ch_step_exec_cache *cache = t->placed->plan->cache;
 
     if (!ch__grow((void **)&t->split, &t->cap_splits, t->n_splits + 1, sizeof(*t->split)))
         return ch__fail_memory("a lookup");
-    if (store == NULL || store->n == 0)
+    if (cache == NULL || cache->n == 0)
         return ch__id_split_new(out);
-    *out = store->split[--store->n];
+    *out = cache->split[--cache->n];
     return CH_OK;
 }
 
@@ -242,16 +264,18 @@ static ch_status add_split(ch_step_exec *t, split_key key, const ch_tensor *ids,
     if (rc != CH_OK)
         return rc;
     t->split[t->n_splits++] = (exec_split){key, *out};
-    ch__id_split_place(*out, t->attempt.device != NULL ? t->attempt.device[key.replica] : NULL);
+    ch__id_split_set_device(*out,
+                            t->attempt.device != NULL ? t->attempt.device[key.replica] : NULL);
     return ch__id_split(*out, ids, key.size, key.n_shards);
 }
 
-/* A lookup and the update of the same rows share one. */
+/* Finds or makes the division of the ids of an input. A lookup and the update of the same rows
+ * share it. If the variable is sharded along an axis other than 0, the ids are not divided. */
 static ch_status split_ids(ch_step_exec *t, int remote, int input, int replica,
                            ch_id_split **out)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     const ch_tensor        *ids = *value_at(t, r->in[input].value, replica);
     split_key               key = {.value = r->in[input].value,
                                    .replica = replica,
@@ -264,15 +288,16 @@ static ch_status split_ids(ch_step_exec *t, int remote, int input, int replica,
             return CH_OK;
         }
     if ((ids->dtype != CH_I64 && ids->dtype != CH_I32) || !ids->contiguous)
-        return ch__fail(CH_INTERNAL, "ids of %s are neither i32 nor i64 in one piece", v->name);
+        return ch__fail(CH_INTERNAL, "ids of %s are not contiguous i32 or i64", v->name);
     return add_split(t, key, ids, out);
 }
 
+/* Creates the part of an update's input that a shard receives, according to its role. */
 static ch_status input_of_shard(ch_step_exec *t, int remote, int input, int shard,
                                 ch_tensor **out)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     const ch_plan_input    *in = &r->in[input];
     ch_shard_role           role = ch__shard_role(in->role, layout_of(v));
     ch_tensor              *whole = *value_at(t, in->value, 0);
@@ -292,7 +317,7 @@ static ch_status input_of_shard(ch_step_exec *t, int remote, int input, int shar
                                 : ch__id_split_rows(s, whole, shard, out);
 }
 
-static ch_status fail_stray(const ch_plan_variable *v, const ch_tensor *ids, int64_t at)
+static ch_status fail_invalid_id(const ch_plan_variable *v, const ch_tensor *ids, int64_t at)
 {
     int64_t id = ids->dtype == CH_I64 ? ((const int64_t *)(const void *)ids->data)[at]
                                       : ((const int32_t *)(const void *)ids->data)[at];
@@ -303,140 +328,146 @@ static ch_status fail_stray(const ch_plan_variable *v, const ch_tensor *ids, int
         (long long)id, (long long)at, (long long)v->shape.dim[0], v->name);
 }
 
-/* The ids that a shard is asked for; NULL: none. Along another axis every shard has a piece of each row. */
-static ch_status asked_of_shard(ch_step_exec *t, int remote, int shard, int replica,
-                                ch_tensor **out)
+/* Creates the ids that a lookup requests from a shard; NULL: none. If the variable is sharded
+ * along an axis other than 0, every shard has a piece of each row and gets all ids. Returns
+ * INVALID_ARGUMENT for an id out of range, unless the lookup gives zeros for it. */
+static ch_status lookup_ids_of_shard(ch_step_exec *t, int remote, int shard, int replica,
+                                     ch_tensor **out)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     ch_id_split            *s = NULL;
     ch_status               rc = split_ids(t, remote, 0, replica, &s);
-    int64_t                 stray = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
+    int64_t                 invalid = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
 
-    if (rc == CH_OK && stray >= 0)
-        rc = fail_stray(v, *value_at(t, r->in[0].value, replica), stray);
+    if (rc == CH_OK && invalid >= 0)
+        rc = fail_invalid_id(v, *value_at(t, r->in[0].value, replica), invalid);
     if (rc != CH_OK)
         return rc;
     t->pending[remote].split[replica] = s;
     return ch__id_split_asked(s, v->axis > 0 ? 0 : shard, out);
 }
 
-/* ---- calls ---- */
+/* ---- requests ---- */
 
-/* A call that is being put together. */
+/* A call under construction. It becomes a ch_step_exec_call in finish_request. */
 typedef struct request {
     struct request    *next;
     ch_remote_kind     kind;
     ch_step_exec_call *call;
     int                cap_parts, n_tensors, cap_tensors;
-    ch_tensor        **tensor; /* referenced */
+    ch_tensor        **tensor; /* tensors of the message; owned */
 } request;
 
+/* Finds the request for a server and kind in the list, or adds it. */
 static ch_status request_for(request **list, int server, ch_remote_kind kind, request **out)
 {
-    request *d = *list;
+    request *q = *list;
 
-    while (d != NULL && (d->call->server != server || d->kind != kind))
-        d = d->next;
-    if (d == NULL) {
-        d = ch__calloc(1, sizeof(*d));
-        if (d == NULL)
+    while (q != NULL && (q->call->server != server || q->kind != kind))
+        q = q->next;
+    if (q == NULL) {
+        q = ch__calloc(1, sizeof(*q));
+        if (q == NULL)
             return ch__fail_memory("a call");
-        d->call = ch__calloc(1, sizeof(*d->call));
-        if (d->call == NULL) {
-            ch__free(d);
+        q->call = ch__calloc(1, sizeof(*q->call));
+        if (q->call == NULL) {
+            ch__free(q);
             return ch__fail_memory("a call");
         }
-        d->call->server = server;
-        d->kind = kind;
-        d->next = *list;
-        *list = d;
+        q->call->server = server;
+        q->kind = kind;
+        q->next = *list;
+        *list = q;
     }
-    *out = d;
+    *out = q;
     return CH_OK;
 }
 
-static ch_status add_part(request *d, int remote, int shard, int replica)
+static ch_status add_part(request *q, int remote, int shard, int replica)
 {
-    if (!ch__grow((void **)&d->call->part, &d->cap_parts, d->call->n + 1,
-                  sizeof(*d->call->part)))
+    if (!ch__grow((void **)&q->call->part, &q->cap_parts, q->call->n + 1,
+                  sizeof(*q->call->part)))
         return ch__fail_memory("a call");
-    d->call->part[d->call->n++] = (struct ch_step_exec_part){remote, shard, replica};
+    q->call->part[q->call->n++] = (struct ch_step_exec_part){remote, shard, replica};
     return CH_OK;
 }
 
-/* Takes the tensor over, on an error too. */
-static ch_status add_tensor(request *d, ch_tensor *t)
+/* Takes over the tensor, on an error too. */
+static ch_status add_tensor(request *q, ch_tensor *t)
 {
-    if (!ch__grow((void **)&d->tensor, &d->cap_tensors, d->n_tensors + 1, sizeof(*d->tensor))) {
+    if (!ch__grow((void **)&q->tensor, &q->cap_tensors, q->n_tensors + 1, sizeof(*q->tensor))) {
         ch_tensor_unref(t);
         return ch__fail_memory("a call");
     }
-    d->tensor[d->n_tensors++] = t;
-    d->call->bytes += (double)ch_tensor_bytes(t);
+    q->tensor[q->n_tensors++] = t;
+    q->call->bytes += (double)ch_tensor_bytes(t);
     return CH_OK;
 }
 
-static void drop_requests(request *d)
+static void drop_requests(request *q)
 {
-    while (d != NULL) {
-        request *next = d->next;
+    while (q != NULL) {
+        request *next = q->next;
 
-        for (int i = 0; i < d->n_tensors; i++)
-            ch_tensor_unref(d->tensor[i]);
-        if (d->call != NULL)
-            drop_call(d->call);
-        ch__free(d->tensor);
-        ch__free(d);
-        d = next;
+        for (int i = 0; i < q->n_tensors; i++)
+            ch_tensor_unref(q->tensor[i]);
+        if (q->call != NULL)
+            drop_call(q->call);
+        ch__free(q->tensor);
+        ch__free(q);
+        q = next;
     }
 }
 
+/* Returns the mean number of bytes of a shard of a variable. */
 static double shard_bytes(const ch_plan_variable *v)
 {
     return (double)ch_shape_count(v->shape) * (double)ch_dtype_bytes(v->dtype) / v->n_shards;
 }
 
-/* What a part moves that is not among its tensors: values that are read, or written all over; or rows. */
+/* Estimates the bytes that a part moves in addition to its tensors: the rows of a lookup, or
+ * the variables that are read or written as a whole. */
 static double bytes_of_part(const ch_step_exec *t, int remote, const ch_tensor *ids)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = &t->r->variable[r->variable[0]];
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = &t->placed->variable[r->variable[0]];
     double                  bytes = 0;
 
     if (ids != NULL)
         return (double)ch_tensor_count(ids) * shard_bytes(v) * v->n_shards /
                ((double)v->shape.dim[0] + 1);
     for (int i = 0; i < r->n_in; i++)
-        if (r->in[i].role == CH_SHARD_IDS) /* an update of rows: they come along */
+        if (r->in[i].role == CH_SHARD_IDS) /* an update of rows: they are among the tensors */
             return 0;
     for (int i = 0; i < r->n_variables; i++)
-        bytes += shard_bytes(&t->r->variable[r->variable[i]]);
+        bytes += shard_bytes(&t->placed->variable[r->variable[i]]);
     return bytes;
 }
 
-/* What one shard is asked for. Of rows, if it has none of them, nothing. */
+/* Adds the part for a shard to the request for its server. Adds nothing if a lookup needs no
+ * row of this shard. */
 static ch_status request_part(ch_step_exec *t, request **list, int remote, int shard,
                               int replica)
 {
-    const ch_remote_part *r = &t->r->plan->remote[remote];
-    int                   server = t->r->variable[r->variable[0]].shard[shard].server;
+    const ch_remote_part *r = &t->placed->plan->remote[remote];
+    int                   server = t->placed->variable[r->variable[0]].shard[shard].server;
     ch_tensor            *ids = NULL;
-    request              *d = NULL;
+    request              *q = NULL;
     ch_status             rc = CH_OK;
 
     if (r->kind == CH_REMOTE_ROWS) {
-        rc = asked_of_shard(t, remote, shard, replica, &ids);
+        rc = lookup_ids_of_shard(t, remote, shard, replica, &ids);
         if (rc != CH_OK || ids == NULL)
             return rc;
     }
-    rc = request_for(list, server, r->kind, &d);
+    rc = request_for(list, server, r->kind, &q);
     if (rc == CH_OK)
-        rc = add_part(d, remote, shard, replica);
+        rc = add_part(q, remote, shard, replica);
     if (rc == CH_OK)
-        d->call->bytes += bytes_of_part(t, remote, ids);
+        q->call->bytes += bytes_of_part(t, remote, ids);
     if (rc == CH_OK && ids != NULL)
-        rc = add_tensor(d, ids);
+        rc = add_tensor(q, ids);
     else
         ch_tensor_unref(ids);
     for (int i = 0; r->kind == CH_REMOTE_UPDATE && i < r->n_in && rc == CH_OK; i++) {
@@ -444,29 +475,30 @@ static ch_status request_part(ch_step_exec *t, request **list, int remote, int s
 
         rc = input_of_shard(t, remote, i, shard, &in);
         if (rc == CH_OK)
-            rc = add_tensor(d, in);
+            rc = add_tensor(q, in);
     }
-    t->pending[remote].n_left += rc == CH_OK;
+    t->pending[remote].n_missing += rc == CH_OK;
     return rc;
 }
 
+/* Adds the parts for all shards of a remote part to the requests. */
 static ch_status request_remote(ch_step_exec *t, request **list, int remote)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     pending                *e = &t->pending[remote];
-    int                     n = replicas_of(t, r), n_given = n * v->n_shards * r->n_out;
+    int                     n = replicas_of(t, r), n_results = n * v->n_shards * r->n_out;
     ch_status               rc = CH_OK;
 
-    e->given = ch__calloc((size_t)n_given + 1, sizeof(*e->given));
+    e->result = ch__calloc((size_t)n_results + 1, sizeof(*e->result));
     e->split = ch__calloc((size_t)n, sizeof(*e->split));
-    if (e->given == NULL || e->split == NULL)
+    if (e->result == NULL || e->split == NULL)
         return ch__fail_memory("a call");
-    e->n_given = n_given;
+    e->n_results = n_results;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < v->n_shards && rc == CH_OK; i++)
             rc = request_part(t, list, remote, i, k);
-    e->is_asked = true;
+    e->is_sent = true;
     return rc;
 }
 
@@ -474,41 +506,43 @@ static ch_status request_remote(ch_step_exec *t, request **list, int remote)
 
 static uint64_t variable_of(const ch_step_exec *t, const struct ch_step_exec_part *p)
 {
-    const ch_remote_part *r = &t->r->plan->remote[p->remote];
+    const ch_remote_part *r = &t->placed->plan->remote[p->remote];
 
-    return t->r->variable[r->variable[0]].shard[p->shard].variable;
+    return t->placed->variable[r->variable[0]].shard[p->shard].variable;
 }
 
-static ch_status speak_reads(const ch_step_exec *t, request *d)
+/* Packs the message of a request for values or rows. */
+static ch_status pack_reads(const ch_step_exec *t, request *q)
 {
     Cohort__PsRead m;
     Cohort__PsRows rows;
-    size_t         n = (size_t)d->call->n;
+    size_t         n = (size_t)q->call->n;
     uint64_t      *variable = ch__calloc(n, sizeof(*variable));
     ch_status      rc;
 
     if (variable == NULL)
         return ch__fail_memory("a call");
     for (size_t i = 0; i < n; i++)
-        variable[i] = variable_of(t, &d->call->part[i]);
+        variable[i] = variable_of(t, &q->call->part[i]);
     cohort__ps_read__init(&m);
     cohort__ps_rows__init(&rows);
     m.n_variables = rows.n_variables = n;
     m.variables = rows.variables = variable;
     m.snapshot = rows.snapshot = t->attempt.snapshot;
-    rc = d->kind == CH_REMOTE_READ
-             ? ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &d->call->message)
-             : ch__message_pack(CH_PS_ROWS, &rows.base, d->n_tensors, d->tensor,
-                                &d->call->message);
-    d->n_tensors = 0;
+    rc = q->kind == CH_REMOTE_READ
+             ? ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &q->call->message)
+             : ch__message_pack(CH_PS_ROWS, &rows.base, q->n_tensors, q->tensor,
+                                &q->call->message);
+    q->n_tensors = 0;
     ch__free(variable);
     return rc;
 }
 
-/* Two shards of one variable on a server are two updates of the step. */
+/* Returns the sequence number of an update in its step. It is the same in every attempt. Two
+ * shards on the same server are two updates. */
 static uint32_t sequence_of(const struct ch_step_exec_part *p)
 {
-    enum { SHARDS = 1 << 12 }; /* at most */
+    enum { SHARDS = 1 << 12 }; /* shards of a variable at most (step_plan_codec.c) */
 
     return (uint32_t)p->remote * SHARDS + (uint32_t)p->shard;
 }
@@ -518,14 +552,15 @@ static void fill_one(const ch_step_exec *t, const struct ch_step_exec_part *p,
 {
     cohort__ps_update_one__init(one);
     one->sequence = sequence_of(p);
-    one->function = t->r->function[p->remote] + (uint64_t)p->shard;
-    one->inputs = (uint32_t)t->r->plan->remote[p->remote].n_in;
+    one->function = t->placed->function[p->remote] + (uint64_t)p->shard;
+    one->inputs = (uint32_t)t->placed->plan->remote[p->remote].n_in;
 }
 
-static ch_status speak_update(const ch_step_exec *t, request *d)
+/* Packs the message of a request for updates. */
+static ch_status pack_update(const ch_step_exec *t, request *q)
 {
     Cohort__PsUpdate      m;
-    size_t                n = (size_t)d->call->n;
+    size_t                n = (size_t)q->call->n;
     Cohort__PsUpdateOne  *one = ch__calloc(n, sizeof(*one));
     Cohort__PsUpdateOne **list = ch__calloc(n, sizeof(*list));
     char                 *worker = ch__strdup(t->attempt.worker);
@@ -536,7 +571,7 @@ static ch_status speak_update(const ch_step_exec *t, request *d)
     cohort__ps_update__init(&m);
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         list[i] = &one[i];
-        fill_one(t, &d->call->part[i], &one[i]);
+        fill_one(t, &q->call->part[i], &one[i]);
     }
     m.step = t->attempt.step;
     m.worker = worker;
@@ -546,8 +581,8 @@ static ch_status speak_update(const ch_step_exec *t, request *d)
     m.updates = list;
     if (rc == CH_OK) {
         rc =
-            ch__message_pack(CH_PS_UPDATE, &m.base, d->n_tensors, d->tensor, &d->call->message);
-        d->n_tensors = 0;
+            ch__message_pack(CH_PS_UPDATE, &m.base, q->n_tensors, q->tensor, &q->call->message);
+        q->n_tensors = 0;
     }
     ch__free(one);
     ch__free(list);
@@ -555,21 +590,22 @@ static ch_status speak_update(const ch_step_exec *t, request *d)
     return rc;
 }
 
-static ch_status finish_request(ch_step_exec *t, request *d)
+/* Packs a request and adds its call to the execution. */
+static ch_status finish_request(ch_step_exec *t, request *q)
 {
     ch_status rc;
 
     if (!ch__grow((void **)&t->call, &t->cap_calls, t->n_calls + 1, sizeof(*t->call)))
         return ch__fail_memory("a call");
-    rc = d->kind == CH_REMOTE_UPDATE ? speak_update(t, d) : speak_reads(t, d);
+    rc = q->kind == CH_REMOTE_UPDATE ? pack_update(t, q) : pack_reads(t, q);
     if (rc != CH_OK)
         return rc;
-    t->call[t->n_calls++] = d->call;
-    d->call = NULL;
+    t->call[t->n_calls++] = q->call;
+    q->call = NULL;
     return CH_OK;
 }
 
-static ch_status settle(ch_step_exec *t, int remote);
+static ch_status set_outputs(ch_step_exec *t, int remote);
 
 ch_status ch__step_exec_next_calls(ch_step_exec *t, int *n, ch_step_exec_call *const **out)
 {
@@ -577,45 +613,47 @@ ch_status ch__step_exec_next_calls(ch_step_exec *t, int *n, ch_step_exec_call *c
     int       first = t->n_calls;
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < t->r->plan->n_remote_parts && rc == CH_OK; i++)
+    for (int i = 0; i < t->placed->plan->n_remote_parts && rc == CH_OK; i++)
         if (is_ready(t, i)) {
             rc = request_remote(t, &list, i);
-            if (rc == CH_OK && t->pending[i].n_left == 0) /* no rows: nobody is asked */
-                rc = settle(t, i);
+            if (rc == CH_OK && t->pending[i].n_missing == 0) /* a lookup of no rows: no call */
+                rc = set_outputs(t, i);
         }
-    for (request *d = list; d != NULL && rc == CH_OK; d = d->next)
-        rc = finish_request(t, d);
+    for (request *q = list; q != NULL && rc == CH_OK; q = q->next)
+        rc = finish_request(t, q);
     drop_requests(list);
     *n = t->n_calls - first;
-    *out = t->call != NULL ? t->call + first : NULL; /* nobody was ever asked */
+    *out = t->call != NULL ? t->call + first : NULL; /* NULL: no call so far */
     return rc;
 }
 
-/* ---- answers ---- */
+/* ---- replies ---- */
 
-/* Whether it looks as what a shard gives should. */
-static bool fits(const ch_step_exec *t, const struct ch_step_exec_part *p, const ch_tensor *x)
+/* Returns true if a result of a shard has the expected dtype and shape. */
+static bool is_expected(const ch_step_exec *t, const struct ch_step_exec_part *p,
+                        const ch_tensor *x)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[p->remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[p->remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     ch_shape                want = ch__layout_shape(layout_of(v), v->shape, p->shard);
 
     if (!x->contiguous)
         return false;
     if (r->kind == CH_REMOTE_UPDATE)
-        return true; /* the graph says what it gives; those who take it look */
+        return true; /* checked by the code that uses the result */
     if (r->kind == CH_REMOTE_ROWS)
-        want.dim[0] = ch__id_split_count(t->pending[p->remote].split[p->replica],
-                                         v->axis > 0 ? 0 : p->shard);
+        want.dim[0] = ch__id_split_lookup_count(t->pending[p->remote].split[p->replica],
+                                                v->axis > 0 ? 0 : p->shard);
     return x->dtype == v->dtype && ch_shape_equal(x->shape, want);
 }
 
-static ch_status spread_rows(const ch_step_exec *t, int remote, int replica, ch_tensor **out)
+/* Assembles the result of a lookup for a replica, in the order of its ids. */
+static ch_status assemble_rows(const ch_step_exec *t, int remote, int replica, ch_tensor **out)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     const pending          *e = &t->pending[remote];
-    ch_tensor *const       *part = e->given + replica * v->n_shards;
+    ch_tensor *const       *part = e->result + replica * v->n_shards;
     ch_shape                row = {.rank = v->shape.rank - 1};
     ch_tensor              *joined = NULL;
     ch_status               rc = CH_OK;
@@ -632,28 +670,30 @@ static ch_status spread_rows(const ch_step_exec *t, int remote, int replica, ch_
     return rc;
 }
 
-static ch_status join(const ch_step_exec *t, const ch_plan_variable *v, ch_tensor *const *part,
-                      ch_tensor **out)
+/* Joins the results of all shards. */
+static ch_status join_shards(const ch_step_exec *t, const ch_plan_variable *v,
+                             ch_tensor *const *part, ch_tensor **out)
 {
     ch_tensor *whole = NULL;
     ch_status  rc = ch__layout_join(layout_of(v), part, &whole);
 
     if (rc == CH_OK)
-        rc = put(t, whole, 0, out);
+        rc = to_device(t, whole, 0, out);
     ch_tensor_unref(whole);
     return rc;
 }
 
-/* Numbers that are sums over the shards, in their order, so that the bits are the same each time. */
-static ch_status add_up(const ch_step_exec *t, const ch_plan_variable *v,
-                        ch_tensor *const *part, ch_tensor **out)
+/* Adds the results of all shards, in shard order, so that every run gives the same bits. */
+static ch_status sum_shards(const ch_step_exec *t, const ch_plan_variable *v,
+                            ch_tensor *const *part, ch_tensor **out)
 {
     ch_tensor *sum = NULL;
     ch_status  rc = CH_OK;
 
     for (int i = 0; i < v->n_shards; i++)
         if (part[i]->dtype != CH_F64 || !ch_shape_equal(part[i]->shape, part[0]->shape))
-            return ch__fail(CH_INTERNAL, "a server gave something else for a sum over %s",
+            return ch__fail(CH_INTERNAL,
+                            "a server returned another dtype or shape for a sum over %s",
                             v->name);
     rc = ch_tensor_new(CH_F64, part[0]->shape, &sum);
     for (int64_t k = 0; rc == CH_OK && k < ch_tensor_count(sum); k++) {
@@ -664,16 +704,16 @@ static ch_status add_up(const ch_step_exec *t, const ch_plan_variable *v,
         ((double *)ch_tensor_data_mut(sum))[k] = x;
     }
     if (rc == CH_OK)
-        rc = put(t, sum, 0, out);
+        rc = to_device(t, sum, 0, out);
     ch_tensor_unref(sum);
     return rc;
 }
 
-/* All answers of a remote are there: its values. */
-static ch_status settle(ch_step_exec *t, int remote)
+/* Sets the output values of a remote part, of which all replies have arrived. */
+static ch_status set_outputs(ch_step_exec *t, int remote)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     const pending          *e = &t->pending[remote];
     ch_status               rc = CH_OK;
 
@@ -682,61 +722,64 @@ static ch_status settle(ch_step_exec *t, int remote)
             ch_tensor **to = value_at(t, r->out[i], k);
 
             if (r->kind == CH_REMOTE_ROWS)
-                rc = spread_rows(t, remote, k, to);
+                rc = assemble_rows(t, remote, k, to);
             else if (k > 0)
                 *to = ch_tensor_ref(*value_at(t, r->out[i], 0));
             else if (r->is_sum)
-                rc = add_up(t, v, e->given + i * v->n_shards, to);
+                rc = sum_shards(t, v, e->result + i * v->n_shards, to);
             else
-                rc = join(t, v, e->given + i * v->n_shards, to);
+                rc = join_shards(t, v, e->result + i * v->n_shards, to);
         }
     return rc;
 }
 
-static ch_status take_part(ch_step_exec *t, const struct ch_step_exec_part *p,
-                           const ch_message *answer, int at)
+/* Stores the results of a part of a call. They begin at tensor `at` of the reply. */
+static ch_status on_part_reply(ch_step_exec *t, const struct ch_step_exec_part *p,
+                               const ch_message *reply, int at)
 {
-    const ch_remote_part   *r = &t->r->plan->remote[p->remote];
-    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_remote_part   *r = &t->placed->plan->remote[p->remote];
+    const ch_plan_variable *v = main_variable(t->placed, r);
     pending                *e = &t->pending[p->remote];
 
-    if (at + r->n_out > answer->n_tensors)
-        return ch__fail(CH_INTERNAL, "a server gave %d tensors, too few", answer->n_tensors);
+    if (at + r->n_out > reply->n_tensors)
+        return ch__fail(CH_INTERNAL, "a server returned too few tensors (%d)",
+                        reply->n_tensors);
     for (int i = 0; i < r->n_out; i++) {
-        ch_tensor **to = &e->given[(p->replica * r->n_out + i) * v->n_shards + p->shard];
+        ch_tensor **to = &e->result[(p->replica * r->n_out + i) * v->n_shards + p->shard];
 
-        if (!fits(t, p, answer->tensor[at + i]))
-            return ch__fail(CH_INTERNAL, "a server gave something else for %s", v->name);
-        *to = ch_tensor_ref(answer->tensor[at + i]);
+        if (!is_expected(t, p, reply->tensor[at + i]))
+            return ch__fail(CH_INTERNAL, "a server returned another dtype or shape for %s",
+                            v->name);
+        *to = ch_tensor_ref(reply->tensor[at + i]);
     }
-    return --e->n_left == 0 ? settle(t, p->remote) : CH_OK;
+    return --e->n_missing == 0 ? set_outputs(t, p->remote) : CH_OK;
 }
 
 ch_status ch__step_exec_on_reply(ch_step_exec *t, ch_step_exec_call *call,
-                                 const ch_message *answer)
+                                 const ch_message *reply)
 {
     ch_status rc = CH_OK;
     int       at = 0;
 
-    if (call->is_answered)
+    if (call->has_reply)
         return CH_OK;
-    call->is_answered = true;
+    call->has_reply = true;
     for (int i = 0; i < call->n && rc == CH_OK; i++) {
-        rc = take_part(t, &call->part[i], answer, at);
-        at += t->r->plan->remote[call->part[i].remote].n_out;
+        rc = on_part_reply(t, &call->part[i], reply, at);
+        at += t->placed->plan->remote[call->part[i].remote].n_out;
     }
     return rc;
 }
 
-/* ---- segments ---- */
+/* ---- local parts ---- */
 
 const ch_local_part *ch__step_exec_local_part(const ch_step_exec *t)
 {
     const ch_local_part *s;
 
-    if (t->n_local_parts == t->r->plan->n_local_parts)
+    if (t->n_local_parts == t->placed->plan->n_local_parts)
         return NULL;
-    s = &t->r->plan->local_part[t->n_local_parts];
+    s = &t->placed->plan->local_part[t->n_local_parts];
     for (int i = 0; i < s->n_in; i++)
         for (int k = 0; k < t->n_replicas; k++)
             if (*value_at(t, s->in[i], k) == NULL)
@@ -744,7 +787,7 @@ const ch_local_part *ch__step_exec_local_part(const ch_step_exec *t)
     return s;
 }
 
-/* Plain where all replicas have the same. */
+/* Makes a plain value if all replicas have the same tensor, otherwise a per-replica value. */
 static ch_status value_of(const ch_step_exec *t, int value, ch_value **out)
 {
     bool is_same = true;
@@ -757,7 +800,7 @@ static ch_status value_of(const ch_step_exec *t, int value, ch_value **out)
 
 ch_status ch__step_exec_inputs(const ch_step_exec *t, ch_tuple **out)
 {
-    const ch_local_part *s = &t->r->plan->local_part[t->n_local_parts];
+    const ch_local_part *s = &t->placed->plan->local_part[t->n_local_parts];
     ch_value           **v = ch__calloc((size_t)s->n_in + 1, sizeof(*v));
     ch_status            rc = v == NULL ? ch__fail_memory("a step") : CH_OK;
 
@@ -773,10 +816,10 @@ ch_status ch__step_exec_inputs(const ch_step_exec *t, ch_tuple **out)
 
 ch_status ch__step_exec_computed(ch_step_exec *t, const ch_tuple *results)
 {
-    const ch_local_part *s = &t->r->plan->local_part[t->n_local_parts];
+    const ch_local_part *s = &t->placed->plan->local_part[t->n_local_parts];
 
     if (ch_tuple_count(results) != s->n_out)
-        return ch__fail(CH_INTERNAL, "a segment gave %d values, not %d",
+        return ch__fail(CH_INTERNAL, "a local part returned %d values, want %d",
                         ch_tuple_count(results), s->n_out);
     for (int i = 0; i < s->n_out; i++)
         for (int k = 0; k < t->n_replicas; k++)
@@ -787,18 +830,18 @@ ch_status ch__step_exec_computed(ch_step_exec *t, const ch_tuple *results)
 
 bool ch__step_exec_is_done(const ch_step_exec *t)
 {
-    for (int i = 0; i < t->r->plan->n_remote_parts; i++)
-        if (!t->pending[i].is_asked || t->pending[i].n_left > 0)
+    for (int i = 0; i < t->placed->plan->n_remote_parts; i++)
+        if (!t->pending[i].is_sent || t->pending[i].n_missing > 0)
             return false;
-    return t->n_local_parts == t->r->plan->n_local_parts;
+    return t->n_local_parts == t->placed->plan->n_local_parts;
 }
 
 ch_tensor *ch__step_exec_result(const ch_step_exec *t, int i, int replica)
 {
-    return *value_at(t, t->r->plan->output[i], replica);
+    return *value_at(t, t->placed->plan->output[i], replica);
 }
 
-/* ---- what servers are told of updates ---- */
+/* ---- definitions of updates ---- */
 
 ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard,
                                uint64_t *function, ch_graph **graph)

@@ -1,4 +1,16 @@
-/* job/step_plan_codec.c -- routes as bytes, and back from anywhere.   SPDX-License-Identifier: Apache-2.0 */
+/* job/step_plan_codec.c -- encodes step plans, and decodes untrusted ones (step_plan.h).
+ *
+ * The format is the message StepPlan of proto/job.proto. ch__step_plan_encode builds the
+ * message in an arena and packs it. ch__step_plan_decode unpacks a message and checks it, so
+ * that the code that executes a plan need not check again:
+ *   1. Numbers of values, variables, kinds and roles are in range.
+ *   2. Each value is produced once: it is an input, or an output of one part. Each value that
+ *      is used is produced.
+ *   3. The graphs have the inputs, outputs and resources that their parts describe.
+ *   4. The variables of an update are sharded alike, on the same servers.
+ * The decoder does not check whether parts depend on each other in a cycle.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/fault.h"
@@ -8,28 +20,29 @@
 #include "job/step_plan.h"
 #include "tensor/tensor.h"
 
-/* A route beyond these is refused on both sides (PROMISES S7). */
-enum { MOST_VALUES = 1 << 16, MOST_PARTS = 1 << 14, MOST_SHARDS = 1 << 12 };
+/* Limits, checked by encoder and decoder (PROMISES S7). */
+enum { MAX_VALUES = 1 << 16, MAX_PARTS = 1 << 14, MAX_SHARDS = 1 << 12 };
 
-/* ---- encoding: messages in an arena, then packed ---- */
+/* ---- encoding ---- */
 
 typedef struct encoder {
-    ch_arena  a;
-    ch_status rc; /* the first that failed */
+    ch_arena  a;  /* memory of the message */
+    ch_status rc; /* the first error */
 } encoder;
 
-static void *room(encoder *e, size_t n, size_t size)
+/* Allocates n objects, at least one, in the arena. NULL: out of memory; sets e->rc. */
+static void *alloc(encoder *e, size_t n, size_t size)
 {
     void *p = ch__arena_alloc(&e->a, (n > 0 ? n : 1) * size);
 
     if (p == NULL && e->rc == CH_OK)
-        e->rc = ch__fail_memory("a route");
+        e->rc = ch__fail_memory("a step plan");
     return p;
 }
 
 static uint32_t *encode_ints(encoder *e, int n, const int *from)
 {
-    uint32_t *to = room(e, (size_t)n, sizeof(*to));
+    uint32_t *to = alloc(e, (size_t)n, sizeof(*to));
 
     for (int i = 0; to != NULL && i < n; i++)
         to[i] = (uint32_t)from[i];
@@ -48,15 +61,15 @@ static ProtobufCBinaryData encode_graph(encoder *e, const ch_graph *g)
     to.data = e->rc == CH_OK ? ch__arena_copy(&e->a, bytes, n) : NULL;
     to.len = to.data != NULL ? n : 0;
     if (e->rc == CH_OK && to.data == NULL)
-        e->rc = ch__fail_memory("a route");
+        e->rc = ch__fail_memory("a step plan");
     ch_bytes_free(bytes);
     return to;
 }
 
 static Cohort__PlanVariable *encode_variable(encoder *e, const ch_plan_variable *v)
 {
-    Cohort__PlanVariable *m = room(e, 1, sizeof(*m));
-    Cohort__PlanShard    *shard = room(e, (size_t)v->n_shards, sizeof(*shard));
+    Cohort__PlanVariable *m = alloc(e, 1, sizeof(*m));
+    Cohort__PlanShard    *shard = alloc(e, (size_t)v->n_shards, sizeof(*shard));
     const char           *dtype = ch_dtype_name(v->dtype);
 
     if (e->rc != CH_OK)
@@ -65,9 +78,9 @@ static Cohort__PlanVariable *encode_variable(encoder *e, const ch_plan_variable 
     m->name = ch__arena_strdup(&e->a, v->name);
     m->dtype = ch__arena_strdup(&e->a, dtype);
     m->shape = ch__arena_copy(&e->a, v->shape.dim, (size_t)v->shape.rank * sizeof(int64_t) + 1);
-    m->shards = room(e, (size_t)v->n_shards, sizeof(*m->shards));
+    m->shards = alloc(e, (size_t)v->n_shards, sizeof(*m->shards));
     if (m->name == NULL || m->dtype == NULL || m->shape == NULL || m->shards == NULL) {
-        e->rc = ch__fail_memory("a route");
+        e->rc = ch__fail_memory("a step plan");
         return NULL;
     }
     m->n_shape = (size_t)v->shape.rank;
@@ -84,7 +97,7 @@ static Cohort__PlanVariable *encode_variable(encoder *e, const ch_plan_variable 
 
 static Cohort__PlanLocalPart *encode_local_part(encoder *e, const ch_local_part *s)
 {
-    Cohort__PlanLocalPart *m = room(e, 1, sizeof(*m));
+    Cohort__PlanLocalPart *m = alloc(e, 1, sizeof(*m));
 
     if (e->rc != CH_OK)
         return NULL;
@@ -100,8 +113,8 @@ static Cohort__PlanLocalPart *encode_local_part(encoder *e, const ch_local_part 
 static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r,
                                              uint64_t function)
 {
-    Cohort__PlanRemotePart *m = room(e, 1, sizeof(*m));
-    Cohort__PlanInput      *in = room(e, (size_t)r->n_in, sizeof(*in));
+    Cohort__PlanRemotePart *m = alloc(e, 1, sizeof(*m));
+    Cohort__PlanInput      *in = alloc(e, (size_t)r->n_in, sizeof(*in));
 
     if (e->rc != CH_OK)
         return NULL;
@@ -113,7 +126,7 @@ static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r
     m->is_sum = r->is_sum;
     m->graph = encode_graph(e, r->graph);
     m->function = function;
-    m->in = room(e, (size_t)r->n_in, sizeof(*m->in));
+    m->in = alloc(e, (size_t)r->n_in, sizeof(*m->in));
     m->n_in = (size_t)r->n_in;
     for (int i = 0; i < r->n_in && e->rc == CH_OK; i++) {
         cohort__plan_input__init(&in[i]);
@@ -127,7 +140,8 @@ static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r
     return m;
 }
 
-static ch_status fill(encoder *e, const ch_placed_plan *r, Cohort__StepPlan *m)
+/* Builds the message of a plan in the arena. */
+static ch_status build_message(encoder *e, const ch_placed_plan *r, Cohort__StepPlan *m)
 {
     const ch_step_plan *plan = r->plan;
 
@@ -136,9 +150,9 @@ static ch_status fill(encoder *e, const ch_placed_plan *r, Cohort__StepPlan *m)
     m->inputs = (uint32_t)plan->n_inputs;
     m->rows = (uint32_t)plan->rows;
     m->rows_are_split = plan->rows_are_split;
-    m->variables = room(e, (size_t)r->n_variables, sizeof(*m->variables));
-    m->local_parts = room(e, (size_t)plan->n_local_parts, sizeof(*m->local_parts));
-    m->remote_parts = room(e, (size_t)plan->n_remote_parts, sizeof(*m->remote_parts));
+    m->variables = alloc(e, (size_t)r->n_variables, sizeof(*m->variables));
+    m->local_parts = alloc(e, (size_t)plan->n_local_parts, sizeof(*m->local_parts));
+    m->remote_parts = alloc(e, (size_t)plan->n_remote_parts, sizeof(*m->remote_parts));
     m->outputs = encode_ints(e, plan->n_outputs, plan->output);
     m->n_variables = (size_t)r->n_variables;
     m->n_local_parts = (size_t)plan->n_local_parts;
@@ -159,12 +173,13 @@ ch_status ch__step_plan_encode(const ch_placed_plan *r, void **bytes, size_t *n)
     Cohort__StepPlan m;
     ch_status        rc;
 
-    if (r->plan->n_values > MOST_VALUES || r->plan->n_remote_parts > MOST_PARTS ||
-        r->n_variables > MOST_PARTS)
+    if (r->plan->n_values > MAX_VALUES || r->plan->n_remote_parts > MAX_PARTS ||
+        r->n_variables > MAX_PARTS)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "a step of %d values that pass between %d parts, at most %d and %d",
-                        r->plan->n_values, r->plan->n_remote_parts, MOST_VALUES, MOST_PARTS);
-    rc = fill(&e, r, &m);
+                        "step plan: %d values between %d remote parts; at most %d and %d are "
+                        "supported",
+                        r->plan->n_values, r->plan->n_remote_parts, MAX_VALUES, MAX_PARTS);
+    rc = build_message(&e, r, &m);
     if (rc == CH_OK)
         rc = ch__protobuf_pack(&m.base, bytes, n);
     ch__arena_drop(&e.a);
@@ -178,44 +193,45 @@ typedef struct decoder {
     ch_plan_variable *variable;
     int               n_variables;
     uint64_t         *function;
-    unsigned char    *is_made; /* values that something gives */
+    unsigned char    *is_produced; /* by value: it is an input or an output of a part */
 } decoder;
 
-static ch_status fail(const char *what)
+static ch_status fail(const char *problem)
 {
-    return ch__fail(CH_INVALID_ARGUMENT, "a route: %s", what);
+    return ch__fail(CH_INVALID_ARGUMENT, "step plan: %s", problem);
 }
 
-static void *keep(decoder *d, size_t n, size_t size)
+/* Allocates n objects, at least one, in the arena of the plan. NULL: out of memory. */
+static void *plan_alloc(decoder *d, size_t n, size_t size)
 {
     return ch__arena_alloc(&d->plan->arena, (n > 0 ? n : 1) * size);
 }
 
-/* Numbers below a limit. */
-static ch_status decode_ints(decoder *d, const char *what, size_t n, const uint32_t *from,
+/* Copies a list of numbers, which must be below `limit`. `problem` is the error text. */
+static ch_status decode_ints(decoder *d, const char *problem, size_t n, const uint32_t *from,
                              int limit, int **out)
 {
-    *out = keep(d, n, sizeof(int));
+    *out = plan_alloc(d, n, sizeof(int));
     if (*out == NULL)
-        return ch__fail_memory("a route");
+        return ch__fail_memory("a step plan");
     for (size_t i = 0; i < n; i++) {
         if (from[i] >= (uint32_t)limit)
-            return fail(what);
+            return fail(problem);
         (*out)[i] = (int)from[i];
     }
     return CH_OK;
 }
 
-/* What a part gives nobody else gives. */
-static ch_status decode_gives(decoder *d, size_t n, const uint32_t *from, int **out)
+/* Decodes the outputs of a part. No other part may produce the same value. */
+static ch_status decode_outputs(decoder *d, size_t n, const uint32_t *from, int **out)
 {
-    ch_status rc = decode_ints(d, "a part gives a value that there is not", n, from,
+    ch_status rc = decode_ints(d, "a part produces a value that does not exist", n, from,
                                d->plan->n_values, out);
 
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
-        if (d->is_made[from[i]])
-            return fail("two parts give one value");
-        d->is_made[from[i]] = 1;
+        if (d->is_produced[from[i]])
+            return fail("two parts produce the same value");
+        d->is_produced[from[i]] = 1;
     }
     return rc;
 }
@@ -230,30 +246,30 @@ static ch_status decode_shape(const Cohort__PlanVariable *m, ch_plan_variable *v
     for (size_t i = 0; i < m->n_shape; i++)
         v->shape.dim[i] = m->shape[i];
     if (ch_dtype_parse(m->dtype, &v->dtype) != CH_OK)
-        return fail("a variable has no dtype");
+        return fail("a variable has an unknown dtype");
     return ch__tensor_size(v->dtype, v->shape, &count, &bytes);
 }
 
 static ch_status decode_variable(decoder *d, const Cohort__PlanVariable *m, ch_plan_variable *v)
 {
-    struct ch_plan_shard *shard = keep(d, m->n_shards, sizeof(*shard));
+    struct ch_plan_shard *shard = plan_alloc(d, m->n_shards, sizeof(*shard));
     ch_status             rc = decode_shape(m, v);
 
     if (rc != CH_OK)
         return rc;
     v->name = ch__arena_strdup(&d->plan->arena, m->name);
     if (shard == NULL || v->name == NULL)
-        return ch__fail_memory("a route");
-    if (m->n_shards < 1 || m->n_shards > MOST_SHARDS ||
+        return ch__fail_memory("a step plan");
+    if (m->n_shards < 1 || m->n_shards > MAX_SHARDS ||
         (m->n_shards > 1 && m->axis >= m->n_shape))
-        return fail("a variable is cut in no shards, in too many, or along no axis of its own");
+        return fail("a variable has no shards, too many shards, or no such axis");
     v->axis = (int)m->axis;
     v->n_shards = (int)m->n_shards;
     if (v->n_shards > 1 && v->shape.dim[v->axis] < v->n_shards)
-        return fail("a variable is cut in more shards than it has rows");
+        return fail("a variable has more shards than elements along the sharded axis");
     for (int i = 0; i < v->n_shards; i++) {
-        if (m->shards[i]->server >= MOST_PARTS)
-            return fail("a server has too large a number");
+        if (m->shards[i]->server >= MAX_PARTS)
+            return fail("the index of a server is too large");
         shard[i].server = (int)m->shards[i]->server;
         shard[i].variable = m->shards[i]->variable;
     }
@@ -266,37 +282,39 @@ static ch_status decode_local_part(decoder *d, const Cohort__PlanLocalPart *m, c
     ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &s->graph);
 
     if (rc == CH_OK)
-        rc = decode_ints(d, "a segment takes a value that there is not", m->n_in, m->in,
+        rc = decode_ints(d, "a local part uses a value that does not exist", m->n_in, m->in,
                          d->plan->n_values, &s->in);
     if (rc == CH_OK)
-        rc = decode_gives(d, m->n_out, m->out, &s->out);
+        rc = decode_outputs(d, m->n_out, m->out, &s->out);
     if (rc != CH_OK)
         return rc;
     s->n_in = (int)m->n_in;
     s->n_out = (int)m->n_out;
     if (s->graph->n_inputs != s->n_in || s->graph->n_outputs != s->n_out ||
         s->graph->n_resources != 0)
-        return fail("a segment's graph does not take and give what it should");
+        return fail(
+            "the graph of a local part has other inputs, outputs or variables than the part");
     return CH_OK;
 }
 
-/* The variables of an update are cut alike, and its graph is of them. */
+/* Checks that the graph of an update fits its variables, and that these are sharded alike. */
 static ch_status check_update(const decoder *d, const ch_remote_part *r)
 {
     if (r->n_variables < 1 || r->graph->n_resources != r->n_variables ||
         r->graph->n_inputs != r->n_in || r->graph->n_outputs != r->n_out)
-        return fail("an update's graph does not take and give what it should");
+        return fail(
+            "the graph of an update has other inputs, outputs or variables than the part");
     for (int i = 0; i < r->n_variables; i++) {
         const ch_plan_variable *v = &d->variable[r->variable[i]],
                                *first = &d->variable[r->variable[0]];
         const ch_resource *of = &r->graph->resource[i];
 
         if (of->dtype != v->dtype || !ch_shape_equal(of->shape, v->shape))
-            return fail("an update's graph is of another variable");
+            return fail("the graph of an update has another dtype or shape for a variable");
         if (v->n_shards != first->n_shards ||
             (v->n_shards > 1 && (v->axis != first->axis ||
                                  v->shape.dim[v->axis] != first->shape.dim[first->axis])))
-            return fail("the variables of an update are not cut alike");
+            return fail("the variables of an update are not sharded alike");
         for (int k = 0; k < v->n_shards; k++)
             if (v->shard[k].server != first->shard[k].server)
                 return fail("the variables of an update are not on the same servers");
@@ -310,27 +328,27 @@ static ch_status check_remote(const decoder *d, const ch_remote_part *r)
         return check_update(d, r);
     if (r->n_variables != 1 || r->n_out != 1 || r->n_in != (r->kind == CH_REMOTE_ROWS) ||
         r->graph != NULL)
-        return fail("a read does not take and give what it should");
+        return fail("a read or a lookup must have one variable and one output");
     if (r->kind == CH_REMOTE_ROWS && d->variable[r->variable[0]].shape.rank < 1)
-        return fail("rows of a scalar");
+        return fail("a lookup in a scalar");
     return CH_OK;
 }
 
 static ch_status decode_inputs(decoder *d, const Cohort__PlanRemotePart *m, ch_remote_part *r)
 {
-    r->in = keep(d, m->n_in, sizeof(*r->in));
+    r->in = plan_alloc(d, m->n_in, sizeof(*r->in));
     if (r->in == NULL)
-        return ch__fail_memory("a route");
+        return ch__fail_memory("a step plan");
     r->n_in = (int)m->n_in;
     for (int i = 0; i < r->n_in; i++) {
         const Cohort__PlanInput *in = m->in[i];
         bool                     rows = in->role == CH_SHARD_ROWS;
 
         if (in->value >= (uint32_t)d->plan->n_values || in->role > CH_SHARD_ROWS)
-            return fail("a remote takes a value that there is not");
+            return fail("a remote part uses a value or a role that does not exist");
         if (rows ? in->ids < 0 || in->ids >= r->n_in || m->in[in->ids]->role != CH_SHARD_IDS
                  : in->ids != -1)
-            return fail("rows go with ids");
+            return fail("rows must refer to an input with ids, and other inputs must not");
         r->in[i] = (ch_plan_input){(int)in->value, (ch_shard_role)in->role, in->ids};
     }
     return CH_OK;
@@ -338,8 +356,8 @@ static ch_status decode_inputs(decoder *d, const Cohort__PlanRemotePart *m, ch_r
 
 static ch_status decode_remote(decoder *d, const Cohort__PlanRemotePart *m, ch_remote_part *r)
 {
-    ch_status rc =
-        m->kind <= CH_REMOTE_UPDATE ? decode_inputs(d, m, r) : fail("a remote of no kind");
+    ch_status rc = m->kind <= CH_REMOTE_UPDATE ? decode_inputs(d, m, r)
+                                               : fail("a remote part of unknown kind");
 
     r->kind = (ch_remote_kind)m->kind;
     r->or_zero = m->or_zero;
@@ -347,10 +365,10 @@ static ch_status decode_remote(decoder *d, const Cohort__PlanRemotePart *m, ch_r
     r->n_variables = (int)m->n_variables;
     r->n_out = (int)m->n_out;
     if (rc == CH_OK)
-        rc = decode_ints(d, "a remote is of a variable that there is not", m->n_variables,
+        rc = decode_ints(d, "a remote part uses a variable that does not exist", m->n_variables,
                          m->variables, d->n_variables, &r->variable);
     if (rc == CH_OK)
-        rc = decode_gives(d, m->n_out, m->out, &r->out);
+        rc = decode_outputs(d, m->n_out, m->out, &r->out);
     if (rc == CH_OK && m->graph.len > 0)
         rc = ch_graph_decode(m->graph.data, m->graph.len, &r->graph);
     if (rc == CH_OK && r->kind == CH_REMOTE_UPDATE && r->graph == NULL)
@@ -360,28 +378,28 @@ static ch_status decode_remote(decoder *d, const Cohort__PlanRemotePart *m, ch_r
 
 static ch_status check_sizes(const Cohort__StepPlan *m)
 {
-    if (m->values > MOST_VALUES || m->inputs > m->values || m->rows > m->inputs ||
-        m->n_remote_parts > MOST_PARTS || m->n_local_parts > MOST_PARTS ||
-        m->n_variables > MOST_PARTS || m->n_outputs > MOST_VALUES)
+    if (m->values > MAX_VALUES || m->inputs > m->values || m->rows > m->inputs ||
+        m->n_remote_parts > MAX_PARTS || m->n_local_parts > MAX_PARTS ||
+        m->n_variables > MAX_PARTS || m->n_outputs > MAX_VALUES)
         return fail("it is too large");
     return CH_OK;
 }
 
-static ch_status make_room(decoder *d, const Cohort__StepPlan *m)
+static ch_status alloc_tables(decoder *d, const Cohort__StepPlan *m)
 {
     d->plan->n_values = (int)m->values;
     d->plan->n_inputs = (int)m->inputs;
     d->plan->rows = (int)m->rows;
     d->plan->rows_are_split = m->rows_are_split != 0;
-    d->plan->remote = keep(d, m->n_remote_parts, sizeof(ch_remote_part));
-    d->plan->local_part = keep(d, m->n_local_parts, sizeof(ch_local_part));
-    d->variable = keep(d, m->n_variables, sizeof(*d->variable));
-    d->function = keep(d, m->n_remote_parts, sizeof(*d->function));
-    d->is_made = keep(d, m->values, 1);
+    d->plan->remote = plan_alloc(d, m->n_remote_parts, sizeof(ch_remote_part));
+    d->plan->local_part = plan_alloc(d, m->n_local_parts, sizeof(ch_local_part));
+    d->variable = plan_alloc(d, m->n_variables, sizeof(*d->variable));
+    d->function = plan_alloc(d, m->n_remote_parts, sizeof(*d->function));
+    d->is_produced = plan_alloc(d, m->values, 1);
     if (d->plan->remote == NULL || d->plan->local_part == NULL || d->variable == NULL ||
-        d->function == NULL || d->is_made == NULL)
-        return ch__fail_memory("a route");
-    memset(d->is_made, 1, m->inputs);
+        d->function == NULL || d->is_produced == NULL)
+        return ch__fail_memory("a step plan");
+    memset(d->is_produced, 1, m->inputs);
     return CH_OK;
 }
 
@@ -400,11 +418,11 @@ static ch_status decode_parts(decoder *d, const Cohort__StepPlan *m)
     }
     d->plan->n_outputs = (int)m->n_outputs;
     return rc != CH_OK ? rc
-                       : decode_ints(d, "it gives a value that there is not", m->n_outputs,
+                       : decode_ints(d, "a result is a value that does not exist", m->n_outputs,
                                      m->outputs, d->plan->n_values, &d->plan->output);
 }
 
-/* Every value that is taken is given by somebody: else a step would wait for ever. */
+/* Checks that every value that is used is produced. Otherwise a step would wait for ever. */
 static ch_status check_values(const decoder *d)
 {
     const ch_step_plan *r = d->plan;
@@ -412,27 +430,28 @@ static ch_status check_values(const decoder *d)
 
     for (int i = 0; i < r->n_local_parts; i++)
         for (int k = 0; k < r->local_part[i].n_in; k++)
-            ok &= d->is_made[r->local_part[i].in[k]];
+            ok &= d->is_produced[r->local_part[i].in[k]];
     for (int i = 0; i < r->n_remote_parts; i++)
         for (int k = 0; k < r->remote[i].n_in; k++)
-            ok &= d->is_made[r->remote[i].in[k].value];
+            ok &= d->is_produced[r->remote[i].in[k].value];
     for (int i = 0; i < r->n_outputs; i++)
-        ok &= d->is_made[r->output[i]];
-    return ok ? CH_OK : fail("nobody gives a value that somebody takes");
+        ok &= d->is_produced[r->output[i]];
+    return ok ? CH_OK : fail("a part uses a value that no part produces");
 }
 
 ch_status ch__step_plan_decode(const void *bytes, size_t n, ch_placed_plan *r)
 {
-    enum { LEAST = 1 << 16, TIMES = 16 };
+    /* Limit of the memory of the unpacked message: BASE bytes, and PER_BYTE for each byte. */
+    enum { BASE = 1 << 16, PER_BYTE = 16 };
     decoder           d = {.plan = ch__calloc(1, sizeof(*d.plan))};
     Cohort__StepPlan *m = (Cohort__StepPlan *)(void *)ch__protobuf_unpack_within(
-        &cohort__step_plan__descriptor, bytes, n, LEAST + TIMES * n);
-    ch_status rc = d.plan == NULL ? ch__fail_memory("a route") : CH_OK;
+        &cohort__step_plan__descriptor, bytes, n, BASE + PER_BYTE * n);
+    ch_status rc = d.plan == NULL ? ch__fail_memory("a step plan") : CH_OK;
 
     if (rc == CH_OK)
-        rc = m == NULL ? fail("these bytes are none") : check_sizes(m);
+        rc = m == NULL ? fail("the bytes are not a step plan") : check_sizes(m);
     if (rc == CH_OK)
-        rc = make_room(&d, m);
+        rc = alloc_tables(&d, m);
     if (rc == CH_OK)
         rc = decode_parts(&d, m);
     if (rc == CH_OK)

@@ -1,8 +1,47 @@
-/* job/worker.h -- a worker: runs steps that it is told of, with variables on parameter servers.
+/* job/worker.h -- the worker task: runs steps whose variables are on parameter servers.
  *
- * A worker is a task. It is given functions, which are routes (job/step_plan.h), and calls to run them, which it does one after the other.
- * It knows nothing of the program. Calls to servers are made again until they are answered or the call that asked
- * for the step has no time left; servers see to it that an update is applied once.
+ * A worker receives functions, streams and steps to run from the coordinator (methods
+ * CH_WORKER_* of job/message.h). A function is a step plan (job/step_plan.h). A stream is a
+ * dataset that is read by element number (job/worker/stream.h).
+ *
+ * How a scheduled step runs:
+ *   1. The coordinator takes the step from its queue and chooses a worker. It first sends the
+ *      function and the streams that this worker does not have yet (CH_WORKER_FUNCTION,
+ *      CH_WORKER_STREAM).
+ *   2. It calls CH_WORKER_RUN. The request has the step number, the worker's registration, the
+ *      input tensors and the numbers of the elements to read. This call is an attempt of the
+ *      step. It stays open until the attempt has ended.
+ *   3. The worker appends the attempt to a list of runs (job/worker/run.h). It executes a
+ *      single run at a time, in the order of the calls.
+ *   4. The run reads its elements and executes the step plan (job/step_exec.h): it calls
+ *      servers for the remote parts and computes the local parts on the worker's devices.
+ *      Before the first update of a function it sends the graph of the update to the server.
+ *   5. The servers apply each update of the step once, and reply (job/server.h).
+ *   6. When all parts are done, the worker changes its per-worker variables and replies to
+ *      CH_WORKER_RUN with the results. The reply is the acknowledgement: the coordinator ends
+ *      the step. When all older steps have ended too, the step is retired: servers and workers
+ *      receive the number of the oldest step that has not ended, and forget older steps.
+ *
+ * If a call to a server is lost or late, the worker sends the same message again. This is safe
+ * because servers apply an update once. If the server does not reply within `patience_ns`, the
+ * worker replies that it cannot reach the server, and the coordinator queues the step again.
+ *
+ * If the worker dies during 2 to 6, the coordinator finds out by a missing heartbeat, a lost
+ * connection or a new incarnation under the worker's name. It increments the registration of
+ * the worker and sends a fence to every server. When all servers have replied, it queues the
+ * steps of the worker again. The next attempt has the same step number and reads the same
+ * elements. Servers apply the updates that are missing, and no update twice.
+ *
+ * To cancel a step, the coordinator sends CH_WORKER_DROP. If the run has sent no update, the
+ * worker ends it without a reply. A run that has sent an update continues to its end.
+ *
+ * A worker that was declared lost may still be alive. When it receives a call with a newer
+ * registration, it drops the runs of older registrations and resets its per-worker variables to
+ * their initial values.
+ *
+ * Two numbers must not be confused. The incarnation identifies a process: it grows when a task
+ * is started again. The registration is counted by the coordinator: it grows when the
+ * coordinator declares the worker lost.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_WORKER_H
@@ -11,19 +50,23 @@
 #include "cohort/device.h"
 #include "net/net.h"
 
-enum { CH_WORKER_DEVICES = 64 };
+enum { CH_WORKER_DEVICES = 64 }; /* devices of a worker at most */
 
 typedef struct ch_worker_options {
-    int        n_devices; /* replicas */
+    int        n_devices; /* each runs a replica of a step */
     ch_device *device[CH_WORKER_DEVICES];
-    int64_t    call_ns;  /* that one call to a server may take; 0: 2 s */
-    int64_t    retry_ns; /* after which it is made again if it was lost; 0: 20 ms */
-    int64_t
-        patience_ns; /* after which a step is given back whose server does not answer; 0: 5 s */
+    /* Timeout of an attempt of a call to a server, in ns; 0: 2 s. A large call has more. */
+    int64_t call_ns;
+    int64_t retry_ns; /* pause before a lost call is sent again, in ns; 0: 20 ms */
+    /* Time from the first attempt of a call until the worker gives the step back to the
+     * coordinator, because the server does not reply, in ns; 0: 5 s. */
+    int64_t patience_ns;
 } ch_worker_options;
 
-/* The parts of ch_task_options; `arg` is a ch_worker_options, which is kept. */
+/* The operations of the task, for ch_task_options.ops. */
 extern const ch_task_ops ch__worker_ops;
+/* Creates the state of an incarnation of the task, for ch_task_options.make. `arg` is a
+ * ch_worker_options. It must stay valid as long as the task may be started again. */
 ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                           void **self);
 

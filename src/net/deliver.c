@@ -1,4 +1,10 @@
-/* net/deliver.c -- what a task is told: frames that come, times that pass, work that is done.
+/* net/deliver.c -- delivers events to a task: received frames, expired timers, finished work.
+ *
+ * The drivers (threads.c, sim.c) call these functions with the task's lock held; wire.h
+ * documents them. Each event is a ch_net_event, which the task's on_event handles. A
+ * pending call is removed from the task's table before its CH_EVENT_REPLY is delivered, so
+ * it ends exactly once.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 #include <stdio.h>
@@ -6,8 +12,8 @@
 
 #include "net/wire.h"
 
-/* Room comes first, so that what the task posts finds some. */
-static void tell(ch_task *t, const ch_net_event *e)
+/* Calls on_event. Reserves memory for the outbox first. */
+static void deliver_event(ch_task *t, const ch_net_event *e)
 {
     ch__outbox_reserve(t);
     t->now = t->net->drive->now(t);
@@ -16,23 +22,28 @@ static void tell(ch_task *t, const ch_net_event *e)
 
 /* ---- endings ---- */
 
+/* The status and the message of each ending. */
 static const struct {
     ch_status   status;
-    const char *text; /* behind "a call to <peer>" */
-} in_words[] = {
+    const char *text; /* follows "call to <peer>: " */
+} endings[] = {
     [CH_ENDED_OK] = {CH_OK, ""},
-    [CH_ENDED_ERROR] = {CH_UNKNOWN, "was refused; there was no memory for why"},
-    [CH_ENDED_TIMEOUT] = {CH_DEADLINE_EXCEEDED, "was not answered until its deadline"},
-    [CH_ENDED_CANCELLED] = {CH_CANCELLED, "was cancelled by who made it"},
-    [CH_ENDED_LOST] = {CH_UNAVAILABLE, "was lost: the connection broke, or nobody listens"},
-    [CH_ENDED_REPLACED] = {CH_ABORTED, "was for an earlier life of it: it was started again"},
-    [CH_ENDED_NO_ROOM] = {CH_RESOURCE_EXHAUSTED, "found no room on the link to it"},
+    [CH_ENDED_ERROR] = {CH_UNKNOWN,
+                        "error reply without its message, because memory was exhausted"},
+    [CH_ENDED_TIMEOUT] = {CH_DEADLINE_EXCEEDED, "no reply before the deadline"},
+    [CH_ENDED_CANCELLED] = {CH_CANCELLED, "cancelled by the caller"},
+    [CH_ENDED_LOST] = {CH_UNAVAILABLE, "lost: the connection broke, or no task listens there"},
+    [CH_ENDED_REPLACED] = {CH_ABORTED,
+                           "made to an earlier incarnation; the task has restarted"},
+    [CH_ENDED_NO_ROOM] = {CH_RESOURCE_EXHAUSTED,
+                          "no room on the link; call again after a pending call has ended"},
 };
 
+/* Sets t->fault to the message of an ending. */
 static void set_fault(ch_task *t, ch_ending ending, ch_status status, const char *peer)
 {
     ch__fault_clear(&t->fault);
-    ch__fail(status, "a call to %s %s", peer, in_words[ending].text);
+    ch__fail(status, "call to %s: %s", peer, endings[ending].text);
     ch__fault_record(&t->fault, status, -1, NULL);
     memcpy(t->fault.task, t->name, strlen(t->name) + 1);
 }
@@ -43,14 +54,14 @@ static void set_peer(ch_peer *p, const char *name, uint64_t incarnation)
     p->incarnation = incarnation;
 }
 
-static void tell_ending(ch_task *t, uint64_t id, ch_ending ending, const char *peer)
+static void deliver_ending(ch_task *t, uint64_t id, ch_ending ending, const char *peer)
 {
     ch_net_event e = {.kind = CH_EVENT_REPLY, .ending = ending, .id = id};
 
     set_peer(&e.peer, peer, 0);
-    set_fault(t, ending, in_words[ending].status, peer);
+    set_fault(t, ending, endings[ending].status, peer);
     e.fault = &t->fault;
-    tell(t, &e);
+    deliver_event(t, &e);
 }
 
 int ch__task_deliver_endings(ch_task *t)
@@ -60,7 +71,7 @@ int ch__task_deliver_endings(ch_task *t)
     for (int i = 0; i < n; i++) {
         ch_ended e = t->ended[i];
 
-        tell_ending(t, e.id, e.ending, e.link->name);
+        deliver_ending(t, e.id, e.ending, e.link->name);
     }
     t->n_ended -= n;
     if (n > 0)
@@ -71,7 +82,7 @@ int ch__task_deliver_endings(ch_task *t)
 void ch__task_link_lost(ch_task *t, const ch_link *l, uint64_t before)
 {
     for (int i = 0; i < t->table.cap; i++) {
-        ch_pending *e = &t->table.place[i];
+        ch_pending *e = &t->table.entry[i];
 
         if (e->kind != CH_PENDING_CALL || e->link != l || e->sequence >= before)
             continue;
@@ -82,24 +93,25 @@ void ch__task_link_lost(ch_task *t, const ch_link *l, uint64_t before)
 
 /* ---- frames ---- */
 
-static void send_back(ch_task *t, const ch_frame *f, ch_ending ending)
+/* Replies to a call with an ending, without delivering an event. */
+static void reply_ending(ch_task *t, const ch_frame *f, ch_ending ending)
 {
-    ch_frame answer = {.kind = CH_FRAME_REPLY,
-                       .ending = ending,
-                       .call = f->call,
-                       .from = t->incarnation,
-                       .to = f->from};
+    ch_frame reply = {.kind = CH_FRAME_REPLY,
+                      .ending = ending,
+                      .call = f->call,
+                      .from = t->incarnation,
+                      .to = f->from};
 
-    t->net->wire->answer(t, f->back, &answer);
+    t->net->wire->answer(t, f->back, &reply);
 }
 
-static void take_call(ch_task *t, const ch_frame *f)
+static void receive_call(ch_task *t, const ch_frame *f)
 {
     ch_net_event e = {.kind = CH_EVENT_CALL, .message = f->message};
     ch_pending  *o = NULL;
 
     if (f->to != 0 && f->to != t->incarnation) {
-        send_back(t, f, CH_ENDED_REPLACED);
+        reply_ending(t, f, CH_ENDED_REPLACED);
         return;
     }
     if (ch__pending_reserve(&t->table, 1))
@@ -108,7 +120,7 @@ static void take_call(ch_task *t, const ch_frame *f)
                                 ? t->now + f->timeout
                                 : INT64_MAX);
     if (o == NULL) {
-        send_back(t, f, CH_ENDED_LOST);
+        reply_ending(t, f, CH_ENDED_LOST);
         return;
     }
     o->incarnation = f->from;
@@ -116,31 +128,34 @@ static void take_call(ch_task *t, const ch_frame *f)
     o->name = f->name;
     e.call = ch__pending_number(&t->table, o);
     set_peer(&e.peer, f->name, f->from);
-    tell(t, &e);
+    deliver_event(t, &e);
 }
 
-static void tell_cancel(ch_task *t, ch_pending *o)
+static void deliver_cancel(ch_task *t, ch_pending *o)
 {
     ch_net_event e = {.kind = CH_EVENT_CANCEL, .call = ch__pending_number(&t->table, o)};
 
     set_peer(&e.peer, o->name, o->incarnation);
     ch__pending_drop(&t->table, o);
-    tell(t, &e);
+    deliver_event(t, &e);
 }
 
-/* A call that came twice is cancelled once for each time. */
-static void take_cancel(ch_task *t, const ch_frame *f)
+/* Delivers a CH_EVENT_CANCEL for each time that the call was received: a wire may
+ * deliver it twice. */
+static void receive_cancel(ch_task *t, const ch_frame *f)
 {
     for (int i = 0; i < t->table.cap; i++) {
-        ch_pending *o = &t->table.place[i];
+        ch_pending *o = &t->table.entry[i];
 
         if (o->kind == CH_PENDING_RECEIVED && o->id == f->call && o->incarnation == f->from &&
             o->link == f->back)
-            tell_cancel(t, o);
+            deliver_cancel(t, o);
     }
 }
 
-static void set_refusal(ch_task *t, const ch_frame *f, const char *peer)
+/* Completes the fault of an error reply: sets t->fault if the frame has none, and the name of
+ * the peer if the fault names no task. */
+static void set_error_reply(ch_task *t, const ch_frame *f, const char *peer)
 {
     if (f->fault == NULL) {
         set_fault(t, CH_ENDED_ERROR, f->status != CH_OK ? f->status : CH_UNKNOWN, peer);
@@ -149,8 +164,8 @@ static void set_refusal(ch_task *t, const ch_frame *f, const char *peer)
     }
 }
 
-/* One that is not waited for any more, or comes a second time, is nobody's. */
-static void take_answer(ch_task *t, const ch_frame *f)
+/* Drops a reply if its call has ended already, or was made by an earlier incarnation. */
+static void receive_reply(ch_task *t, const ch_frame *f)
 {
     ch_net_event e = {.kind = CH_EVENT_REPLY, .ending = f->ending};
     ch_pending  *o = ch__pending_at(&t->table, CH_PENDING_CALL, f->call);
@@ -165,27 +180,27 @@ static void take_answer(ch_task *t, const ch_frame *f)
     if (f->ending == CH_ENDED_OK) {
         e.message = f->message;
     } else if (f->ending == CH_ENDED_ERROR) {
-        set_refusal(t, f, peer);
+        set_error_reply(t, f, peer);
         e.fault = f->fault != NULL ? f->fault : &t->fault;
     } else {
-        set_fault(t, f->ending, in_words[f->ending].status, peer);
+        set_fault(t, f->ending, endings[f->ending].status, peer);
         e.fault = &t->fault;
     }
-    tell(t, &e);
+    deliver_event(t, &e);
 }
 
 void ch__task_receive(ch_task *t, ch_frame *f)
 {
     if (f->kind == CH_FRAME_CALL)
-        take_call(t, f);
+        receive_call(t, f);
     else if (f->kind == CH_FRAME_REPLY)
-        take_answer(t, f);
+        receive_reply(t, f);
     else
-        take_cancel(t, f);
+        receive_cancel(t, f);
     ch__frame_drop(f);
 }
 
-/* ---- times ---- */
+/* ---- timers and deadlines ---- */
 
 int64_t ch__task_next_timer(const ch_task *t)
 {
@@ -194,27 +209,28 @@ int64_t ch__task_next_timer(const ch_task *t)
     return first != NULL ? first->at : INT64_MAX;
 }
 
-static void tell_late(ch_task *t, ch_pending *o)
+static void deliver_timeout(ch_task *t, ch_pending *o)
 {
     uint64_t id = o->id, number = ch__pending_number(&t->table, o);
     ch_link *l = o->link;
     int64_t  bytes = o->bytes;
 
     ch__call_drop(t, o);
-    ch__outbox_flush(&t->outbox); /* so that a call goes before its cancel */
+    ch__outbox_flush(&t->outbox); /* the call must be sent before its cancel */
     t->net->wire->cancel(l, number, bytes);
-    tell_ending(t, id, CH_ENDED_TIMEOUT, l->name);
+    deliver_ending(t, id, CH_ENDED_TIMEOUT, l->name);
 }
 
-static void tell_timer(ch_task *t, ch_pending *o)
+static void deliver_timer(ch_task *t, ch_pending *o)
 {
     ch_net_event e = {.kind = CH_EVENT_TIMER, .id = o->id};
 
     ch__pending_drop(&t->table, o);
-    tell(t, &e);
+    deliver_event(t, &e);
 }
 
-/* Not those that are posted meanwhile: a task that sets a timer to now would be told of nothing else. */
+/* Skips timers that are set meanwhile. Otherwise a task that always sets a timer to `now` would
+ * handle no other events. */
 int ch__task_run_timers(ch_task *t)
 {
     int64_t     now = t->now;
@@ -225,11 +241,11 @@ int ch__task_run_timers(ch_task *t)
     for (; (o = ch__pending_first(&t->table)) != NULL && o->at <= now && o->sequence < before;
          n++)
         if (o->kind == CH_PENDING_TIMER)
-            tell_timer(t, o);
+            deliver_timer(t, o);
         else if (o->kind == CH_PENDING_CALL)
-            tell_late(t, o);
+            deliver_timeout(t, o);
         else
-            tell_cancel(t, o);
+            deliver_cancel(t, o);
     return n;
 }
 
@@ -247,7 +263,7 @@ bool ch__work_next(ch_task *t, ch_task_work *w)
 void ch__work_end(ch_task *t, ch_task_work *w)
 {
     if (t->is_alive && t->incarnation == w->incarnation)
-        tell(t, &(ch_net_event){.kind = CH_EVENT_WORK, .id = w->id});
+        deliver_event(t, &(ch_net_event){.kind = CH_EVENT_WORK, .id = w->id});
     else if (w->drop != NULL)
         w->drop(w->arg);
 }

@@ -1,4 +1,9 @@
-/* net/frame.c -- writing frames as bytes. read.c reads them.
+/* net/frame.c -- encodes frames as bytes. frame_read.c decodes them.
+ *
+ * The wires that need bytes call ch__frame_encode; doc/transport.md describes the format. Each
+ * put_ function writes to a `writer`. A frame is written twice: first without memory, to
+ * measure it, then into a block of that size.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/frame.h"
 
@@ -8,20 +13,20 @@
 #include "base/pbwire.h"
 #include "tensor/tensor.h"
 
-/* Writes if there is room, and counts in any case: called once to measure, once to write. */
-typedef struct pen {
-    uint8_t *at; /* NULL: only count */
-    size_t   n;
-} pen;
+/* Counts the bytes, and writes them unless `at` is NULL. */
+typedef struct writer {
+    uint8_t *at; /* NULL: count only */
+    size_t   n;  /* bytes so far */
+} writer;
 
-static void put_bytes(pen *p, const void *bytes, size_t n)
+static void put_bytes(writer *p, const void *bytes, size_t n)
 {
     if (p->at != NULL && n > 0)
         memcpy(p->at + p->n, bytes, n);
     p->n += n;
 }
 
-static void put_varint(pen *p, uint64_t v)
+static void put_varint(writer *p, uint64_t v)
 {
     uint8_t  text[10];
     unsigned n = 0;
@@ -32,8 +37,8 @@ static void put_varint(pen *p, uint64_t v)
     put_bytes(p, text, n);
 }
 
-/* A field that is 0 is left out, as proto3 has it. */
-static void put_number(pen *p, int field, uint64_t v)
+/* Omits a field that is 0, as proto3 does. */
+static void put_number(writer *p, int field, uint64_t v)
 {
     if (v == 0)
         return;
@@ -41,16 +46,16 @@ static void put_number(pen *p, int field, uint64_t v)
     put_varint(p, v);
 }
 
-static void put_field(pen *p, int field, const void *bytes, size_t n)
+static void put_field(writer *p, int field, const void *bytes, size_t n)
 {
     put_varint(p, (uint64_t)field << 3 | CH_WIRE_BYTES);
     put_varint(p, n);
     put_bytes(p, bytes, n);
 }
 
-static void put_text(pen *p, int field, const char *text, size_t most)
+static void put_text(writer *p, int field, const char *text, size_t max_bytes)
 {
-    size_t n = strnlen(text, most);
+    size_t n = strnlen(text, max_bytes);
 
     if (n > 0)
         put_field(p, field, text, n);
@@ -58,7 +63,8 @@ static void put_text(pen *p, int field, const char *text, size_t most)
 
 /* ---- tensors ---- */
 
-/* Bytes of its elements in a frame: strings as a table of lengths and their texts. */
+/* Returns the bytes of the elements in a frame. Strings `s` are a table of lengths, then the
+ * texts; NULL: the tensor has no strings. */
 static int64_t tensor_bytes(ch_tensor *t, const ch_str *s)
 {
     int64_t bytes = (int64_t)ch_tensor_bytes(t);
@@ -73,7 +79,8 @@ static const ch_str *strings_of(const ch_tensor *t)
     return t->dtype == CH_STR ? (const ch_str *)(const void *)t->data : NULL;
 }
 
-static void put_strings(pen *p, const ch_str *s, int64_t n)
+/* Writes 16 bytes for each string, its length and 8 bytes of 0, and then all texts. */
+static void put_strings(writer *p, const ch_str *s, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         const uint64_t row[2] = {s[i].size, 0};
@@ -84,28 +91,29 @@ static void put_strings(pen *p, const ch_str *s, int64_t n)
         put_bytes(p, s[i].data, s[i].size);
 }
 
-static void put_look(pen *p, ch_tensor *t)
+static void put_tensor_header(writer *p, ch_tensor *t)
 {
     uint8_t text[16 * (CH_MAX_RANK + 2)];
     uint8_t sizes[10 * CH_MAX_RANK];
-    pen     look = {.at = text}, shape = {.at = sizes};
+    writer  header = {.at = text}, shape = {.at = sizes};
 
-    put_number(&look, 1, (uint64_t)t->dtype);
+    put_number(&header, 1, (uint64_t)t->dtype);
     for (int i = 0; i < t->shape.rank; i++)
         put_varint(&shape, (uint64_t)t->shape.dim[i]);
     if (shape.n > 0)
-        put_field(&look, 2, sizes, shape.n);
-    put_number(&look, 3, (uint64_t)tensor_bytes(t, strings_of(t)));
-    put_field(p, 1, text, look.n);
+        put_field(&header, 2, sizes, shape.n);
+    put_number(&header, 3, (uint64_t)tensor_bytes(t, strings_of(t)));
+    put_field(p, 1, text, header.n);
 }
 
 /* ---- frames ---- */
 
+/* Sizes of the parts behind the header, in bytes. */
 typedef struct sizes {
-    size_t looks, message, tensors;
+    size_t headers, message, tensors;
 } sizes;
 
-static void put_header(pen *p, const ch_frame *f, const sizes *s)
+static void put_header(writer *p, const ch_frame *f, const sizes *s)
 {
     put_number(p, 1, CH_FRAME_VERSION);
     put_number(p, 2, (uint64_t)f->kind);
@@ -116,13 +124,13 @@ static void put_header(pen *p, const ch_frame *f, const sizes *s)
     put_number(p, 7, (uint64_t)f->ending);
     put_number(p, 8, (uint64_t)f->status);
     put_number(p, 9, f->message != NULL ? f->message->method : 0);
-    put_number(p, 10, s->looks);
+    put_number(p, 10, s->headers);
     put_number(p, 11, s->message);
     put_number(p, 12, s->tensors);
     put_number(p, 13, f->message != NULL ? (uint64_t)f->message->n_tensors : 0);
 }
 
-static void put_message(pen *p, const ch_frame *f)
+static void put_message(writer *p, const ch_frame *f)
 {
     const ch_fault *fault = f->fault;
 
@@ -137,13 +145,13 @@ static void put_message(pen *p, const ch_frame *f)
     put_number(p, 5, fault->is_limit);
 }
 
-static void put_looks(pen *p, int n, ch_tensor *const *tensor)
+static void put_tensor_headers(writer *p, int n, ch_tensor *const *tensor)
 {
     for (int i = 0; i < n; i++)
-        put_look(p, tensor[i]);
+        put_tensor_header(p, tensor[i]);
 }
 
-static void put_tensors(pen *p, int n, ch_tensor *const *tensor)
+static void put_tensors(writer *p, int n, ch_tensor *const *tensor)
 {
     for (int i = 0; i < n; i++)
         if (tensor[i]->dtype == CH_STR)
@@ -152,18 +160,18 @@ static void put_tensors(pen *p, int n, ch_tensor *const *tensor)
             put_bytes(p, tensor[i]->data, ch_tensor_bytes(tensor[i]));
 }
 
-static void put_frame(pen *p, const ch_frame *f, ch_tensor *const *tensor, const sizes *s)
+static void put_frame(writer *p, const ch_frame *f, ch_tensor *const *tensor, const sizes *s)
 {
     int     n = f->message != NULL ? f->message->n_tensors : 0;
     uint8_t prefix[CH_FRAME_PREFIX] = {'C', 'H'};
-    pen     header = {0};
+    writer  header = {0};
 
     put_header(&header, f, s);
     prefix[2] = (uint8_t)header.n;
     prefix[3] = (uint8_t)(header.n >> 8);
     put_bytes(p, prefix, sizeof(prefix));
     put_header(p, f, s);
-    put_looks(p, n, tensor);
+    put_tensor_headers(p, n, tensor);
     put_message(p, f);
     put_tensors(p, n, tensor);
 }
@@ -171,16 +179,16 @@ static void put_frame(pen *p, const ch_frame *f, ch_tensor *const *tensor, const
 static ch_status encode_dense(const ch_frame *f, ch_tensor *const *tensor, void **bytes,
                               size_t *size)
 {
-    int   n = f->message != NULL ? f->message->n_tensors : 0;
-    pen   looks = {0}, message = {0}, tensors = {0}, all = {0};
-    sizes s;
+    int    n = f->message != NULL ? f->message->n_tensors : 0;
+    writer headers = {0}, message = {0}, tensors = {0}, all = {0};
+    sizes  s;
 
-    put_looks(&looks, n, tensor);
+    put_tensor_headers(&headers, n, tensor);
     put_message(&message, f);
     put_tensors(&tensors, n, tensor);
-    s = (sizes){looks.n, message.n, tensors.n};
+    s = (sizes){headers.n, message.n, tensors.n};
     put_frame(&all, f, tensor, &s);
-    pen out = {.at = ch__malloc(all.n)};
+    writer out = {.at = ch__malloc(all.n)};
     if (out.at == NULL)
         return ch__fail_memory("frame");
     put_frame(&out, f, tensor, &s);
@@ -203,7 +211,7 @@ ch_status ch__frame_encode(const ch_frame *f, void **bytes, size_t *size)
     ch_status   st = dense != NULL ? CH_OK : ch__fail_memory("frame");
 
     if (n > CH_FRAME_TENSORS)
-        st = ch__fail(CH_INVALID_ARGUMENT, "a frame of %d tensors; at most %d", n,
+        st = ch__fail(CH_INVALID_ARGUMENT, "frame: %d tensors (want at most %d)", n,
                       CH_FRAME_TENSORS);
     for (int i = 0; i < n && st == CH_OK; i++)
         st = ch_tensor_contiguous(f->message->tensor[i], &dense[i]);

@@ -1,4 +1,4 @@
-/* net/frame.h -- frames as bytes, and back.
+/* net/frame.h -- encodes frames as bytes, and decodes them.
  *
  *     ch_frame_reader r = {.most = 64 << 20};
  *     while ((n = read(fd, chunk, sizeof(chunk))) > 0)
@@ -6,16 +6,17 @@
  *             if (ch__frame_read(&r, chunk + at, n - at, &used, &is_whole) != CH_OK)
  *                 ... close the connection ...
  *             if (is_whole)
- *                 ... r.frame is the caller's now ...
+ *                 ... the caller owns r.frame now ...
  *         }
  *     ch__frame_reader_drop(&r);
  *
- * A frame is four bytes ("CH", the length of the header as two), a header of at most 1 KiB (cohort.FrameHeader of
- * proto/net.proto), what the tensors look like (cohort.FrameTensors), the message (of a refusal a
- * cohort.FrameFault), and the tensors' elements, one after the other. doc/transport.md says more.
+ * A frame consists of five parts: a prefix of four bytes ("CH" and the length of the header), a
+ * header of at most 1 KiB (cohort.FrameHeader of proto/net.proto), the tensor headers
+ * (cohort.FrameTensors), the message (in an error reply a cohort.FrameFault), and the elements
+ * of the tensors. doc/transport.md describes them.
  *
- * A reader trusts nobody: sizes are checked before they are added or multiplied, and it never holds more than what has come
- * and 16 MiB.
+ * The reader decodes untrusted bytes. It checks every size before it adds or multiplies the
+ * size, and never allocates more than the bytes received so far and 16 MiB.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef NET_FRAME_H
@@ -25,42 +26,50 @@
 
 enum {
     CH_FRAME_VERSION = 1,
-    CH_FRAME_PREFIX = 4,
-    CH_FRAME_HEADER = 1024,
-    CH_FRAME_TENSORS = 8192
+    CH_FRAME_PREFIX = 4,    /* bytes of the prefix */
+    CH_FRAME_HEADER = 1024, /* the largest header, in bytes */
+    CH_FRAME_TENSORS = 8192 /* the largest number of tensors */
 };
 
-/* The frame as one block, freed with ch__free. INVALID_ARGUMENT for what no frame can hold. */
+/* Encodes a frame as one block, which the caller must free with ch__free. Returns
+ * INVALID_ARGUMENT if the frame has too many tensors. */
 CH_MUST_CHECK ch_status ch__frame_encode(const ch_frame *f, void **bytes, size_t *size);
 
+/* The part that the reader expects next. */
 typedef enum ch_frame_part {
     CH_READ_PREFIX,
     CH_READ_HEADER,
-    CH_READ_BODY, /* looks of tensors, and the message */
-    CH_READ_TENSOR
+    CH_READ_BODY,  /* tensor headers and message */
+    CH_READ_TENSOR /* the elements of a tensor */
 } ch_frame_part;
 
-/* Zero but for `most`, to begin; what is below is its own. */
+/* To begin, set `most` and zero-initialise the rest. All fields after `frame` are private. */
 typedef struct ch_frame_reader {
-    int64_t                  most; /* bytes of a frame behind its header */
-    ch_frame                 frame;
-    ch_frame_part            part;
-    uint8_t                  head[CH_FRAME_HEADER];
-    size_t                   n_head; /* of what `head` will hold: the prefix first */
+    int64_t       most;  /* largest size of a frame without prefix and header, in bytes */
+    ch_frame      frame; /* valid when ch__frame_read has set *is_whole */
+    ch_frame_part part;
+    uint8_t       head[CH_FRAME_HEADER];
+    size_t        n_head; /* bytes in `head`, which holds the prefix first, then the header */
+    /* Sizes in bytes, from the header: tensor headers, message, elements of all tensors. */
     uint64_t                 looks_bytes, message_bytes, tensors_bytes;
     uint32_t                 method;
-    int                      n_tensors, n_done;
+    int                      n_tensors, n_done; /* in the frame; completely read */
     size_t                   header_bytes;
-    uint8_t                 *body, *data;
+    uint8_t                 *body, *data; /* bytes of CH_READ_BODY; elements of a tensor */
     size_t                   n_body, cap_body, n_data, cap_data;
-    struct ch_tensor_header *look;
+    struct ch_tensor_header *tensor_header;
     ch_tensor              **tensor;
 } ch_frame_reader;
 
-/* Takes up to n bytes, no further than the end of a frame. DATA_LOSS: this is no frame, and what follows cannot be one;
- * RESOURCE_EXHAUSTED: no memory, or more than `most`. Neither can be gone on with. */
+/* Decodes up to n bytes, and stops at the end of a frame. Sets *used to the number of bytes
+ * decoded, and *is_whole if r->frame is complete.
+ *
+ * Returns DATA_LOSS if the bytes are no valid frame, and RESOURCE_EXHAUSTED if memory is
+ * exhausted or the frame is larger than `most`. After an error the caller must close the
+ * connection, because the reader cannot find the beginning of the next frame. */
 CH_MUST_CHECK ch_status ch__frame_read(ch_frame_reader *r, const void *bytes, size_t n,
                                        size_t *used, bool *is_whole);
-void                    ch__frame_reader_drop(ch_frame_reader *r);
+/* Frees everything that the reader holds, r->frame included. */
+void ch__frame_reader_drop(ch_frame_reader *r);
 
 #endif

@@ -1,8 +1,16 @@
-/* net/frame_read.c -- reading frames, from whoever may have sent them.
+/* net/frame_read.c -- decodes frames from untrusted bytes.
  *
- * Nothing is believed before it is checked against what was already checked: the header's sizes against `most`, the looks
- * against the header, the elements against the looks. Memory follows the bytes that come, at most 16 MiB ahead of them:
- * what is read into grows by 8 MiB, and a message is at most 8 MiB, because it is there twice for a moment.
+ * A ch_frame_reader (frame.h) receives bytes in pieces of any size. It reads a frame part by
+ * part: prefix, header, body (tensor headers and message), then the elements of each tensor.
+ * Wires call ch__frame_read; fuzz/frame.c tests it.
+ *
+ * Invariants:
+ *   1. Every number is checked against numbers that were checked before: the sizes of the
+ *      header against `most`, the tensor headers against the header, the elements against the
+ *      tensor headers.
+ *   2. The memory follows the bytes received, at most 16 MiB ahead of them. Blocks grow by at
+ *      most 8 MiB beyond the bytes received. A message has at most 8 MiB, because it is in
+ *      memory twice for a moment.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -12,25 +20,25 @@
 #include "net/frame.h"
 #include "tensor/tensor.h"
 
-static const uint64_t most_message = CH_MESSAGE_MAX_BYTES, most_looks = 1 << 20;
-static const size_t   ahead = 8 << 20;
+static const uint64_t max_message_bytes = CH_MESSAGE_MAX_BYTES, max_headers_bytes = 1 << 20;
+static const size_t   growth_bytes = 8 << 20; /* of a block, beyond the bytes received */
 
-/* What a tensor will be. */
+/* The type and size of a tensor. */
 typedef struct ch_tensor_header {
     ch_dtype dtype;
     ch_shape shape;
-    int64_t  count;
-    size_t   bytes;
+    int64_t  count; /* elements */
+    size_t   bytes; /* of the elements in the frame */
 } ch_tensor_header;
 
-static ch_status refuse(const char *why)
+static ch_status fail_damaged(const char *why)
 {
-    return ch__fail(CH_DATA_LOSS, "a frame from a peer is damaged: %s", why);
+    return ch__fail(CH_DATA_LOSS, "frame from a peer: damaged: %s", why);
 }
 
-static ch_status refuse_wire(const ch_wire *w)
+static ch_status fail_wire(const ch_wire *w)
 {
-    return refuse(w->fault);
+    return fail_damaged(w->fault);
 }
 
 static uint64_t number_of(const ch_wire_field *f)
@@ -39,15 +47,16 @@ static uint64_t number_of(const ch_wire_field *f)
     ch_wire_span s = f->data;
     uint64_t     v = 0;
 
-    ch__wire_varint(&w, &s, &v); /* it was read once already */
+    ch__wire_varint(&w, &s, &v); /* cannot fail: ch__wire_next has read it */
     return v;
 }
 
 /* ---- the header ---- */
 
-/* Numbers of the fields, by field. */
+/* One more than the largest field number of cohort.FrameHeader. */
 enum { N_FIELDS = 14 };
 
+/* Reads the header into field[], by field number. Skips unknown fields. */
 static ch_status read_numbers(const uint8_t *bytes, size_t n, uint64_t field[N_FIELDS])
 {
     ch_wire       w = ch__wire(bytes, n);
@@ -57,29 +66,29 @@ static ch_status read_numbers(const uint8_t *bytes, size_t n, uint64_t field[N_F
     while (ch__wire_next(&w, &s, &f))
         if (f.number < N_FIELDS) {
             if (f.type != CH_WIRE_VARINT)
-                return refuse("a field of its header is no number");
+                return fail_damaged("a header field is not a number");
             field[f.number] = number_of(&f);
         }
-    return w.fault != NULL ? refuse_wire(&w) : CH_OK;
+    return w.fault != NULL ? fail_wire(&w) : CH_OK;
 }
 
-/* What kinds of frames have, and what they do not have. */
+/* Checks that a frame has the fields of its kind, and no others. */
 static ch_status check_kind(const uint64_t *v)
 {
-    bool has_parcel = v[2] == CH_FRAME_CALL || (v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_OK);
+    bool has_message = v[2] == CH_FRAME_CALL || (v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_OK);
 
     if (v[2] < CH_FRAME_CALL || v[2] > CH_FRAME_CANCEL)
-        return refuse("it is neither call nor answer nor cancel");
+        return fail_damaged("its kind is neither call nor reply nor cancel");
     if (v[2] == CH_FRAME_REPLY ? v[7] > CH_ENDED_NO_ROOM : v[7] != 0)
-        return refuse("it ends in a way that nothing ends in");
+        return fail_damaged("its ending is unknown, or it is not a reply");
     if (v[8] >= CH_STATUS_COUNT)
-        return refuse("its status is none");
+        return fail_damaged("its status is unknown");
     if (v[6] > INT64_MAX || v[9] > UINT32_MAX)
-        return refuse("a number of its header is too large");
-    if (!has_parcel && (v[9] | v[10] | v[12] | v[13]) != 0)
-        return refuse("it holds what only calls and answers hold");
-    if (!has_parcel && !(v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_ERROR) && v[11] != 0)
-        return refuse("it holds a message that nobody reads");
+        return fail_damaged("a number in the header is too large");
+    if (!has_message && (v[9] | v[10] | v[12] | v[13]) != 0)
+        return fail_damaged("it has a method or tensors, which only calls and replies have");
+    if (!has_message && !(v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_ERROR) && v[11] != 0)
+        return fail_damaged("it has a message, which this kind of frame must not have");
     return CH_OK;
 }
 
@@ -87,14 +96,14 @@ static ch_status check_sizes(const ch_frame_reader *r, const uint64_t *v)
 {
     uint64_t all;
 
-    if (v[13] > CH_FRAME_TENSORS || v[10] > most_looks || v[11] > most_message)
-        return ch__fail_limit("a frame from a peer has %llu tensors and a message of %llu "
-                              "bytes; at most %d and %llu are read",
+    if (v[13] > CH_FRAME_TENSORS || v[10] > max_headers_bytes || v[11] > max_message_bytes)
+        return ch__fail_limit("frame from a peer: %llu tensors and a message of %llu "
+                              "bytes (want at most %d and %llu)",
                               (unsigned long long)v[13], (unsigned long long)v[11],
-                              CH_FRAME_TENSORS, (unsigned long long)most_message);
+                              CH_FRAME_TENSORS, (unsigned long long)max_message_bytes);
     if (__builtin_add_overflow(v[10] + v[11], v[12], &all) || all > (uint64_t)r->most)
         return ch__fail_limit(
-            "a frame from a peer says that it has %llu bytes; at most %lld are read",
+            "frame from a peer: too large (tensors of %llu bytes; want at most %lld in all)",
             (unsigned long long)v[12], (long long)r->most);
     return CH_OK;
 }
@@ -107,8 +116,8 @@ static ch_status read_header(ch_frame_reader *r)
     if (st == CH_OK && v[1] != CH_FRAME_VERSION)
         return ch__fail(
             CH_DATA_LOSS,
-            "a frame from a peer has version %llu, this program reads %d: both must "
-            "be of one release",
+            "frame from a peer: version %llu (want %d); both programs must be of the "
+            "same release",
             (unsigned long long)v[1], CH_FRAME_VERSION);
     if (st == CH_OK)
         st = check_kind(v);
@@ -131,7 +140,7 @@ static ch_status read_header(ch_frame_reader *r)
     return CH_OK;
 }
 
-/* ---- what tensors look like ---- */
+/* ---- tensor headers ---- */
 
 static ch_status read_shape(const ch_wire_field *f, ch_shape *shape)
 {
@@ -139,29 +148,29 @@ static ch_status read_shape(const ch_wire_field *f, ch_shape *shape)
     ch_wire_span s = f->data;
     uint64_t     v;
 
-    /* Packed, as writers write it, or one by one. */
+    /* Packed, as frame.c writes it, or an axis per field. */
     do {
         if (!ch__wire_varint(&w, &s, &v))
-            return s.at == s.end ? CH_OK : refuse_wire(&w);
+            return s.at == s.end ? CH_OK : fail_wire(&w);
         if (shape->rank == CH_MAX_RANK || v > INT64_MAX)
-            return refuse("a tensor has too many axes, or too large ones");
+            return fail_damaged("a tensor has too many axes, or an axis is too large");
         shape->dim[shape->rank++] = (int64_t)v;
     } while (s.at < s.end);
     return CH_OK;
 }
 
-static ch_status check_look(ch_tensor_header *l)
+static ch_status check_tensor_header(ch_tensor_header *h)
 {
     int64_t bytes;
 
-    if (ch__tensor_size(l->dtype, l->shape, &l->count, &bytes) != CH_OK)
-        return refuse("a tensor is larger than memory");
-    if (l->dtype == CH_STR ? l->bytes < (uint64_t)bytes : l->bytes != (uint64_t)bytes)
-        return refuse("a tensor has not as many bytes as its shape needs");
+    if (ch__tensor_size(h->dtype, h->shape, &h->count, &bytes) != CH_OK)
+        return fail_damaged("a tensor is larger than the address space");
+    if (h->dtype == CH_STR ? h->bytes < (uint64_t)bytes : h->bytes != (uint64_t)bytes)
+        return fail_damaged("the bytes of a tensor do not match its shape");
     return CH_OK;
 }
 
-static ch_status read_look(ch_wire_span s, ch_tensor_header *l)
+static ch_status read_tensor_header(ch_wire_span s, ch_tensor_header *h)
 {
     ch_wire       w = ch__wire(s.at, ch__wire_bytes(s));
     ch_wire_field f;
@@ -169,22 +178,22 @@ static ch_status read_look(ch_wire_span s, ch_tensor_header *l)
 
     while (st == CH_OK && ch__wire_next(&w, &s, &f)) {
         if (f.number == 2 && (f.type == CH_WIRE_BYTES || f.type == CH_WIRE_VARINT))
-            st = read_shape(&f, &l->shape);
+            st = read_shape(&f, &h->shape);
         else if (f.number <= 3 && f.type != CH_WIRE_VARINT)
-            st = refuse("what a tensor looks like is no number");
+            st = fail_damaged("a field of a tensor header is not a number");
         else if (f.number == 1 && number_of(&f) >= CH_DTYPE_COUNT)
-            st = refuse("a tensor's elements are of a type that none is");
+            st = fail_damaged("the dtype of a tensor is unknown");
         else if (f.number == 1)
-            l->dtype = (ch_dtype)number_of(&f);
+            h->dtype = (ch_dtype)number_of(&f);
         else if (f.number == 3)
-            l->bytes = (size_t)number_of(&f);
+            h->bytes = (size_t)number_of(&f);
     }
     if (st == CH_OK && w.fault != NULL)
-        st = refuse_wire(&w);
-    return st == CH_OK ? check_look(l) : st;
+        st = fail_wire(&w);
+    return st == CH_OK ? check_tensor_header(h) : st;
 }
 
-static ch_status read_each_look(ch_frame_reader *r)
+static ch_status parse_tensor_headers(ch_frame_reader *r)
 {
     ch_wire       w = ch__wire(r->body, r->looks_bytes);
     ch_wire_span  s = w.all;
@@ -197,26 +206,29 @@ static ch_status read_each_look(ch_frame_reader *r)
         if (f.number != 1 || f.type != CH_WIRE_BYTES)
             continue;
         if (n == r->n_tensors)
-            return refuse("it has more tensors than it says");
-        st = read_look(f.data, &r->look[n]);
-        if (st == CH_OK && r->look[n].bytes > left)
-            return refuse("its tensors have more bytes than it says");
-        left -= r->look[n++].bytes;
+            return fail_damaged("it has more tensors than its header says");
+        st = read_tensor_header(f.data, &r->tensor_header[n]);
+        if (st == CH_OK && r->tensor_header[n].bytes > left)
+            return fail_damaged("its tensors have more bytes than its header says");
+        left -= r->tensor_header[n++].bytes;
     }
     if (st != CH_OK || w.fault != NULL)
-        return st != CH_OK ? st : refuse_wire(&w);
-    return n == r->n_tensors && left == 0 ? CH_OK : refuse("it has fewer tensors than it says");
+        return st != CH_OK ? st : fail_wire(&w);
+    return n == r->n_tensors && left == 0
+               ? CH_OK
+               : fail_damaged("its tensors are fewer or smaller than its header says");
 }
 
-static ch_status read_looks(ch_frame_reader *r)
+static ch_status read_tensor_headers(ch_frame_reader *r)
 {
     if (r->n_tensors == 0)
-        return r->tensors_bytes == 0 ? CH_OK : refuse("it has bytes of no tensor");
-    r->look = ch__calloc((size_t)r->n_tensors, sizeof(*r->look));
+        return r->tensors_bytes == 0 ? CH_OK
+                                     : fail_damaged("it has bytes of tensors, but no tensor");
+    r->tensor_header = ch__calloc((size_t)r->n_tensors, sizeof(*r->tensor_header));
     r->tensor = ch__calloc((size_t)r->n_tensors, sizeof(*r->tensor));
-    if (r->look == NULL || r->tensor == NULL)
-        return ch__fail_memory("a frame's tensors");
-    return read_each_look(r);
+    if (r->tensor_header == NULL || r->tensor == NULL)
+        return ch__fail_memory("tensors of a frame");
+    return parse_tensor_headers(r);
 }
 
 /* ---- faults ---- */
@@ -237,7 +249,7 @@ static ch_status read_fault(ch_frame_reader *r)
     ch_fault     *fault = ch__malloc(sizeof(*fault));
 
     if (fault == NULL)
-        return ch__fail_memory("a frame's fault");
+        return ch__fail_memory("fault of a frame");
     r->frame.fault = fault;
     ch__fault_clear(fault);
     fault->code = r->frame.status != CH_OK ? r->frame.status : CH_UNKNOWN;
@@ -258,7 +270,7 @@ static ch_status read_fault(ch_frame_reader *r)
             fault->is_limit = v != 0;
     }
     ch__fault_set(fault);
-    return w.fault != NULL ? refuse_wire(&w) : CH_OK;
+    return w.fault != NULL ? fail_wire(&w) : CH_OK;
 }
 
 /* ---- elements ---- */
@@ -268,37 +280,39 @@ static void release_data(void *data)
     ch__free(data);
 }
 
-/* Rows of the lengths become strings in place: the texts lie behind them. */
-static ch_status set_strings(uint8_t *data, const ch_tensor_header *l)
+/* Replaces the table of lengths by ch_str, in place. The texts stay behind the table. */
+static ch_status set_strings(uint8_t *data, const ch_tensor_header *h)
 {
     ch_str  *s = (ch_str *)(void *)data;
-    uint8_t *text = data + (size_t)l->count * sizeof(ch_str);
-    size_t   left = l->bytes - (size_t)l->count * sizeof(ch_str);
+    uint8_t *text = data + (size_t)h->count * sizeof(ch_str);
+    size_t   left = h->bytes - (size_t)h->count * sizeof(ch_str);
     uint64_t row[2];
 
-    _Static_assert(sizeof(row) == sizeof(ch_str), "a row of the wire is as long as a string");
-    for (int64_t i = 0; i < l->count; i++) {
+    _Static_assert(sizeof(row) == sizeof(ch_str),
+                   "an entry of the table is as large as a ch_str");
+    for (int64_t i = 0; i < h->count; i++) {
         memcpy(row, &s[i], sizeof(row));
         if (row[0] > left)
-            return refuse("a string is longer than what is left");
+            return fail_damaged("a string is longer than the rest of its tensor");
         s[i] = (ch_str){(const char *)text, (size_t)row[0]};
         text += row[0];
         left -= (size_t)row[0];
     }
-    return left == 0 ? CH_OK : refuse("there is text that no string has");
+    return left == 0 ? CH_OK : fail_damaged("a tensor has text that belongs to no string");
 }
 
+/* Creates the tensor of which all elements were read. It takes over r->data. */
 static ch_status end_tensor(ch_frame_reader *r)
 {
-    const ch_tensor_header *l = &r->look[r->n_done];
+    const ch_tensor_header *h = &r->tensor_header[r->n_done];
     ch_status               st = CH_OK;
 
     if (r->data == NULL)
-        st = ch_tensor_new(l->dtype, l->shape, &r->tensor[r->n_done]);
-    else if (l->dtype == CH_STR)
-        st = set_strings(r->data, l);
+        st = ch_tensor_new(h->dtype, h->shape, &r->tensor[r->n_done]);
+    else if (h->dtype == CH_STR)
+        st = set_strings(r->data, h);
     if (st == CH_OK && r->data != NULL)
-        st = ch_tensor_wrap(l->dtype, l->shape, r->data, release_data, r->data,
+        st = ch_tensor_wrap(h->dtype, h->shape, r->data, release_data, r->data,
                             &r->tensor[r->n_done]);
     if (st != CH_OK)
         return st;
@@ -310,12 +324,13 @@ static ch_status end_tensor(ch_frame_reader *r)
 
 /* ---- whole frames ---- */
 
-static void forget(ch_frame_reader *r)
+/* Frees everything except r->frame, and prepares for the next frame. */
+static void reader_clear(ch_frame_reader *r)
 {
     for (int i = 0; r->tensor != NULL && i < r->n_tensors; i++)
         ch_tensor_unref(r->tensor[i]);
     ch__free(r->tensor);
-    ch__free(r->look);
+    ch__free(r->tensor_header);
     ch__free(r->body);
     ch__free(r->data);
     *r = (ch_frame_reader){.most = r->most, .frame = r->frame};
@@ -324,20 +339,20 @@ static void forget(ch_frame_reader *r)
 void ch__frame_reader_drop(ch_frame_reader *r)
 {
     ch__frame_drop(&r->frame);
-    forget(r);
+    reader_clear(r);
 }
 
 static ch_status end_frame(ch_frame_reader *r)
 {
-    bool has_parcel = r->frame.kind == CH_FRAME_CALL ||
-                      (r->frame.kind == CH_FRAME_REPLY && r->frame.ending == CH_ENDED_OK);
+    bool has_message = r->frame.kind == CH_FRAME_CALL ||
+                       (r->frame.kind == CH_FRAME_REPLY && r->frame.ending == CH_ENDED_OK);
     void     *bytes;
     ch_status st = CH_OK;
 
-    if (has_parcel) {
+    if (has_message) {
         st = ch__message_new(r->method, r->message_bytes, &bytes, r->n_tensors, r->tensor,
                              &r->frame.message);
-        ch__free(r->tensor); /* the tensors are the parcel's, or gone */
+        ch__free(r->tensor); /* ch__message_new has taken the tensors over */
         r->tensor = NULL;
         if (st == CH_OK && r->message_bytes > 0)
             memcpy(bytes, r->body + r->looks_bytes, r->message_bytes);
@@ -345,29 +360,30 @@ static ch_status end_frame(ch_frame_reader *r)
         st = read_fault(r);
     }
     if (st == CH_OK)
-        forget(r);
+        reader_clear(r);
     return st;
 }
 
-/* Takes bytes into a block of `want`, which grows with what comes. */
-static ch_status fill(uint8_t **block, size_t *n, size_t *cap, size_t want,
-                      const uint8_t *bytes, size_t some)
+/* Appends n_new bytes to a block that will have `want` bytes in the end, and grows as
+ * they are received. */
+static ch_status append(uint8_t **block, size_t *n, size_t *cap, size_t want,
+                        const uint8_t *bytes, size_t n_new)
 {
-    if (*n + some > *cap) {
-        size_t   size = *n + some + ahead < want ? *n + some + ahead : want;
+    if (*n + n_new > *cap) {
+        size_t   size = *n + n_new + growth_bytes < want ? *n + n_new + growth_bytes : want;
         uint8_t *larger = ch__realloc(*block, size);
 
         if (larger == NULL)
-            return ch__fail_memory("a frame's bytes");
+            return ch__fail_memory("bytes of a frame");
         *block = larger;
         *cap = size;
     }
-    memcpy(*block + *n, bytes, some);
-    *n += some;
+    memcpy(*block + *n, bytes, n_new);
+    *n += n_new;
     return CH_OK;
 }
 
-/* How many bytes this part still needs. */
+/* Returns how many more bytes this part needs. */
 static size_t part_left(const ch_frame_reader *r)
 {
     switch (r->part) {
@@ -378,18 +394,19 @@ static size_t part_left(const ch_frame_reader *r)
     case CH_READ_BODY:
         return (size_t)(r->looks_bytes + r->message_bytes) - r->n_body;
     case CH_READ_TENSOR:
-        return r->n_done < r->n_tensors ? r->look[r->n_done].bytes - r->n_data : 0;
+        return r->n_done < r->n_tensors ? r->tensor_header[r->n_done].bytes - r->n_data : 0;
     }
     return 0;
 }
 
-static ch_status part_take(ch_frame_reader *r, const uint8_t *bytes, size_t n)
+static ch_status part_append(ch_frame_reader *r, const uint8_t *bytes, size_t n)
 {
     if (r->part == CH_READ_BODY)
-        return fill(&r->body, &r->n_body, &r->cap_body,
-                    (size_t)(r->looks_bytes + r->message_bytes), bytes, n);
+        return append(&r->body, &r->n_body, &r->cap_body,
+                      (size_t)(r->looks_bytes + r->message_bytes), bytes, n);
     if (r->part == CH_READ_TENSOR)
-        return fill(&r->data, &r->n_data, &r->cap_data, r->look[r->n_done].bytes, bytes, n);
+        return append(&r->data, &r->n_data, &r->cap_data, r->tensor_header[r->n_done].bytes,
+                      bytes, n);
     memcpy(r->head + r->n_head, bytes, n);
     r->n_head += n;
     return CH_OK;
@@ -400,14 +417,14 @@ static ch_status end_prefix(ch_frame_reader *r)
     unsigned length = r->head[2] | (unsigned)r->head[3] << 8;
 
     if (r->head[0] != 'C' || r->head[1] != 'H' || length == 0 || length > CH_FRAME_HEADER)
-        return refuse("it does not begin as one");
+        return fail_damaged("it does not begin with the prefix of a frame");
     r->header_bytes = length;
     r->n_head = 0;
     r->part = CH_READ_HEADER;
     return CH_OK;
 }
 
-/* The part is there: on to the next. */
+/* Handles a complete part, and goes on to the next. Sets *is_whole after the last part. */
 static ch_status part_end(ch_frame_reader *r, bool *is_whole)
 {
     ch_status st = CH_OK;
@@ -420,7 +437,7 @@ static ch_status part_end(ch_frame_reader *r, bool *is_whole)
         return read_header(r);
     case CH_READ_BODY:
         r->part = CH_READ_TENSOR;
-        return read_looks(r);
+        return read_tensor_headers(r);
     case CH_READ_TENSOR:
         if (r->n_done < r->n_tensors)
             st = end_tensor(r);
@@ -442,15 +459,15 @@ ch_status ch__frame_read(ch_frame_reader *r, const void *bytes, size_t n, size_t
     *is_whole = false;
     *used = 0;
     while (st == CH_OK && !*is_whole) {
-        size_t left = part_left(r), some = left < n - *used ? left : n - *used;
+        size_t left = part_left(r), n_new = left < n - *used ? left : n - *used;
 
-        if (some > 0)
-            st = part_take(r, at + *used, some);
-        *used += some;
-        if (st == CH_OK && some == left)
+        if (n_new > 0)
+            st = part_append(r, at + *used, n_new);
+        *used += n_new;
+        if (st == CH_OK && n_new == left)
             st = part_end(r, is_whole);
         else if (st == CH_OK)
-            break; /* more must come */
+            break; /* the part is incomplete */
     }
     return st;
 }

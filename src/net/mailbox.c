@@ -1,12 +1,19 @@
-/* net/mailbox.c -- a task's box: frames that came, and who looks for them, sleeps or must be woken.
+/* net/mailbox.c -- a task's mailbox: received frames, and the threads to be woken for them.
  *
- * Invariants, under a box's lock:
- *   1. n_looking counts threads that will look into the box before they sleep. While it is not 0, nobody need be woken.
- *   2. The task's own thread looks, sleeps (is_own_asleep) or works (is_working), one of these.
- *   3. Who wakes a sleeper counts it as looking, so that it is woken once for all that comes until it runs.
- *   4. Who goes to sleep finds has_news false (its own thread: has_work_news too) under the lock, and sleeps until
- *      next_alarm at most.
- *   5. Who leaves a turn and does not look (a program's thread, the helper) sees whether somebody else must: ch__mailbox_attend().
+ * A wire puts frames into the mailbox of a ch_threads_task (threads.h). The threads of
+ * threads.c take them out. This file decides which thread must be woken, and lets threads
+ * sleep. A reader is a thread that will read the mailbox before it sleeps.
+ *
+ * Invariants, under box_lock:
+ *   1. n_readers is the number of readers. While it is not 0, no thread needs to be woken.
+ *   2. The task's own thread is in exactly one of three states: it is a reader, it sleeps
+ *      (is_thread_asleep), or it runs work (is_thread_working).
+ *   3. The thread that wakes a sleeper adds the sleeper to n_readers. So a sleeper is woken
+ *      once for all frames that arrive until it runs.
+ *   4. A thread goes to sleep only if has_events is false under the lock, and for the task's
+ *      own thread has_new_work too. It sleeps until next_timer at most.
+ *   5. A thread that releases the task's lock and is no reader (a thread of the program, the
+ *      helper) must call ch__mailbox_ensure_reader.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sched.h>
@@ -18,7 +25,7 @@ static ch_threads *net_of(const ch_threads_task *t)
     return (ch_threads *)(void *)t->task.net;
 }
 
-/* ---- whom to wake ---- */
+/* ---- lists of gates ---- */
 
 void ch__wakes_open(ch_wakes *w)
 {
@@ -27,6 +34,7 @@ void ch__wakes_open(ch_wakes *w)
     w->n = 0;
 }
 
+/* Adds a gate. Opens all gates first if the list is full. */
 static void wakes_add(ch_wakes *w, ch_gate *g)
 {
     for (int i = 0; i < w->n; i++)
@@ -37,61 +45,63 @@ static void wakes_add(ch_wakes *w, ch_gate *g)
     w->gate[w->n++] = g;
 }
 
-/* ---- the box ---- */
+/* ---- frames ---- */
 
-/* Held for some instructions: parking would cost more. But its holder may have been put aside by the system. */
-static void lock(ch_threads_task *t)
+/* Spins, because the lock is held for a few instructions only. Yields after 100 rounds, because
+ * the system may have preempted the holder. */
+static void box_lock(ch_threads_task *t)
 {
-    for (int i = 0; atomic_flag_test_and_set_explicit(&t->lock, memory_order_acquire); i++)
+    for (int i = 0; atomic_flag_test_and_set_explicit(&t->box_lock, memory_order_acquire); i++)
         if (i < 100)
             ch__relax();
         else
             sched_yield();
 }
 
-static void unlock(ch_threads_task *t)
+static void box_unlock(ch_threads_task *t)
 {
-    atomic_flag_clear_explicit(&t->lock, memory_order_release);
+    atomic_flag_clear_explicit(&t->box_lock, memory_order_release);
 }
 
-/* Under the lock: the gate of whoever shall look now; NULL: somebody does. */
-static ch_gate *someone(ch_threads_task *t)
+/* Returns the gate of the threads that must be woken to read the mailbox, and counts them as
+ * readers, except the helper. Returns NULL if no thread needs to be woken. Needs box_lock. */
+static ch_gate *pick_reader(ch_threads_task *t)
 {
-    if (t->n_looking > 0)
+    if (t->n_readers > 0)
         return NULL;
-    if (t->n_asleep > 0) {
-        t->n_looking += t->n_asleep;
-        t->n_asleep = 0;
-        t->round++;
-        return &t->wait_gate;
+    if (t->n_waiters_asleep > 0) {
+        t->n_readers += t->n_waiters_asleep;
+        t->n_waiters_asleep = 0;
+        t->wait_seq++;
+        return &t->waiter_gate;
     }
-    if (atomic_load_explicit(&t->is_working, memory_order_relaxed))
-        return &net_of(t)->help;
-    if (!t->is_own_asleep)
-        return NULL; /* it has not started, or has ended */
-    t->is_own_asleep = false;
-    t->n_looking++;
-    return &t->own_gate;
+    if (atomic_load_explicit(&t->is_thread_working, memory_order_relaxed))
+        return &net_of(t)->helper_gate;
+    if (!t->is_thread_asleep)
+        return NULL; /* the thread has not started, or has ended */
+    t->is_thread_asleep = false;
+    t->n_readers++;
+    return &t->thread_gate;
 }
 
 void ch__mailbox_open(ch_threads_task *t)
 {
-    lock(t);
+    box_lock(t);
     t->is_open = true;
-    unlock(t);
+    box_unlock(t);
 }
 
 ch_frame *ch__mailbox_close(ch_threads_task *t, int *n)
 {
     ch_frame *frames;
 
-    lock(t);
+    box_lock(t);
     t->is_open = false;
     frames = t->in;
     *n = t->n_in;
     t->in = NULL;
     t->n_in = t->cap_in = 0;
-    unlock(t);
+    box_unlock(t);
     return frames;
 }
 
@@ -100,15 +110,15 @@ bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *fro
     ch_gate *g = NULL;
     bool     fits;
 
-    lock(t);
+    box_lock(t);
     fits = t->is_open && !atomic_load_explicit(&net_of(t)->is_closing, memory_order_relaxed) &&
            ch__grow((void **)&t->in, &t->cap_in, t->n_in + 1, sizeof(ch_frame));
     if (fits) {
         t->in[t->n_in++] = *f;
-        atomic_store_explicit(&t->has_news, true, memory_order_release);
-        g = someone(t);
+        atomic_store_explicit(&t->has_events, true, memory_order_release);
+        g = pick_reader(t);
     }
-    unlock(t);
+    box_unlock(t);
     if (g != NULL && from != NULL)
         wakes_add(&from->wakes, g);
     else if (g != NULL)
@@ -116,93 +126,90 @@ bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *fro
     return fits;
 }
 
-/* All that is in it, into `taken`. */
+/* The emptied array of the last call becomes the new mailbox, so nothing is allocated. */
 int ch__mailbox_get_all(ch_threads_task *t)
 {
-    ch_frame *empty = t->taken;
-    int       cap = t->cap_taken, n;
+    ch_frame *empty = t->received;
+    int       cap = t->cap_received, n;
 
-    if (!atomic_load_explicit(&t->has_news, memory_order_relaxed))
+    if (!atomic_load_explicit(&t->has_events, memory_order_relaxed))
         return 0;
-    lock(t);
+    box_lock(t);
     n = t->n_in;
-    t->taken = t->in;
-    t->cap_taken = t->cap_in;
+    t->received = t->in;
+    t->cap_received = t->cap_in;
     t->in = empty;
     t->cap_in = cap;
     t->n_in = 0;
-    atomic_store_explicit(&t->has_news, false, memory_order_relaxed);
-    unlock(t);
+    atomic_store_explicit(&t->has_events, false, memory_order_relaxed);
+    box_unlock(t);
     return n;
 }
 
 /* ---- waking ---- */
 
-/* Those who wait ask again whether what they wait for is there. */
 void ch__mailbox_wake_waiters(ch_threads_task *t)
 {
     bool any;
 
     if (atomic_load(&t->n_waiters) == 0)
         return;
-    lock(t);
-    any = t->n_asleep > 0;
-    t->n_looking += t->n_asleep;
-    t->n_asleep = 0;
-    t->round++; /* also for one that is about to sleep */
-    unlock(t);
+    box_lock(t);
+    any = t->n_waiters_asleep > 0;
+    t->n_readers += t->n_waiters_asleep;
+    t->n_waiters_asleep = 0;
+    t->wait_seq++; /* also for a waiter that is about to sleep */
+    box_unlock(t);
     if (any)
-        ch__gate_open(&t->wait_gate);
+        ch__gate_open(&t->waiter_gate);
 }
 
-/* After a turn: its thread shall see that there is work. */
 void ch__mailbox_wake_worker(ch_threads_task *t)
 {
     bool is_asleep;
 
-    lock(t);
-    is_asleep = t->is_own_asleep;
-    atomic_store_explicit(&t->has_work_news, true, memory_order_relaxed);
-    t->n_looking += is_asleep;
-    t->is_own_asleep = false;
-    unlock(t);
+    box_lock(t);
+    is_asleep = t->is_thread_asleep;
+    atomic_store_explicit(&t->has_new_work, true, memory_order_relaxed);
+    t->n_readers += is_asleep;
+    t->is_thread_asleep = false;
+    box_unlock(t);
     if (is_asleep)
-        ch__gate_open(&t->own_gate);
+        ch__gate_open(&t->thread_gate);
 }
 
-/* After a turn of one who will not look again. */
-void ch__mailbox_attend(ch_threads_task *t, bool has_more)
+void ch__mailbox_ensure_reader(ch_threads_task *t, bool has_more)
 {
     int64_t  until;
     ch_gate *g = NULL;
 
-    lock(t);
-    until = atomic_load_explicit(&t->is_working, memory_order_relaxed)
-                ? atomic_load(&net_of(t)->help_until)
-                : t->own_until;
+    box_lock(t);
+    until = atomic_load_explicit(&t->is_thread_working, memory_order_relaxed)
+                ? atomic_load(&net_of(t)->helper_sleeps_until)
+                : t->thread_sleeps_until;
     if (has_more)
-        atomic_store_explicit(&t->has_news, true, memory_order_relaxed);
-    if (atomic_load_explicit(&t->has_news, memory_order_relaxed) ||
-        atomic_load(&t->next_alarm) < until)
-        g = someone(t);
-    unlock(t);
+        atomic_store_explicit(&t->has_events, true, memory_order_relaxed);
+    if (atomic_load_explicit(&t->has_events, memory_order_relaxed) ||
+        atomic_load(&t->next_timer) < until)
+        g = pick_reader(t);
+    box_unlock(t);
     if (g != NULL)
         ch__gate_open(g);
 }
 
 void ch__mailbox_add_reader(ch_threads_task *t, int more)
 {
-    lock(t);
-    t->n_looking += more;
-    unlock(t);
+    box_lock(t);
+    t->n_readers += more;
+    box_unlock(t);
 }
 
-void ch__mailbox_set_working(ch_threads_task *t, bool is_working)
+void ch__mailbox_set_working(ch_threads_task *t, bool is_thread_working)
 {
-    lock(t);
-    t->n_looking += is_working ? -1 : 1;
-    atomic_store(&t->is_working, is_working);
-    unlock(t);
+    box_lock(t);
+    t->n_readers += is_thread_working ? -1 : 1;
+    atomic_store(&t->is_thread_working, is_thread_working);
+    box_unlock(t);
 }
 
 /* ---- sleeping ---- */
@@ -212,37 +219,41 @@ static bool may_spin(const ch_threads *net)
     return atomic_load_explicit(&net->n_awake, memory_order_relaxed) <= net->n_cpus;
 }
 
-bool ch__mailbox_has_news(const ch_threads_task *t)
+bool ch__mailbox_has_events(const ch_threads_task *t)
 {
-    return atomic_load_explicit(&t->has_news, memory_order_acquire);
+    return atomic_load_explicit(&t->has_events, memory_order_acquire);
 }
 
-static bool has_work_news(const ch_threads_task *t)
+static bool has_new_work(const ch_threads_task *t)
 {
-    return atomic_load_explicit(&t->has_work_news, memory_order_acquire);
+    return atomic_load_explicit(&t->has_new_work, memory_order_acquire);
 }
 
-/* `round` is NULL for the task's own thread, which looks for work in place of rounds. */
-static bool is_wanted(const ch_threads_task *t, const unsigned *round)
+/* Returns true if a thread must not sleep. `wait_seq` is NULL for the task's own thread, which
+ * waits for work instead of a change of wait_seq. */
+static bool must_run(const ch_threads_task *t, const unsigned *wait_seq)
 {
-    return ch__mailbox_has_news(t) ||
-           (round != NULL ? atomic_load(&t->round) != *round : has_work_news(t));
+    return ch__mailbox_has_events(t) ||
+           (wait_seq != NULL ? atomic_load(&t->wait_seq) != *wait_seq : has_new_work(t));
 }
 
-/* Systems like to wake a thread on the core of who woke it: then the one it waits for cannot run as long as it spins. So
- * it steps aside once, which costs nothing where nobody waits for the core. */
-static bool wanted_while_spinning(const ch_threads_task *t, const unsigned *round)
+/* Polls for up to spin_ns. Returns true if the thread must not sleep.
+ *
+ * Yields once, because the system tends to wake a thread on the core of the thread that woke
+ * it, and that thread cannot run while this thread spins. The yield costs nothing if no thread
+ * waits for the core. */
+static bool spin(const ch_threads_task *t, const unsigned *wait_seq)
 {
     ch_threads *net = net_of(t);
     int64_t     until;
     bool        has_yielded = false;
 
     if (net->spin_ns == 0)
-        return is_wanted(t, round);
+        return must_run(t, wait_seq);
     until = ch__now_ns() + net->spin_ns;
     do {
         for (int i = 0; i < 16; i++) {
-            if (is_wanted(t, round))
+            if (must_run(t, wait_seq))
                 return true;
             ch__relax();
         }
@@ -260,53 +271,52 @@ static void park(ch_threads *net, ch_gate *g, unsigned seen, int64_t until)
     atomic_fetch_add(&net->n_awake, 1);
 }
 
-void ch__mailbox_own_sleep(ch_threads_task *t)
+void ch__mailbox_thread_sleep(ch_threads_task *t)
 {
     unsigned seen;
     int64_t  until;
 
-    if (wanted_while_spinning(t, NULL))
+    if (spin(t, NULL))
         return;
-    lock(t);
-    if (is_wanted(t, NULL)) {
-        unlock(t);
+    box_lock(t);
+    if (must_run(t, NULL)) {
+        box_unlock(t);
         return;
     }
-    t->n_looking--;
-    t->is_own_asleep = true;
-    t->own_until = until = atomic_load(&t->next_alarm);
-    seen = atomic_load(&t->own_gate);
-    unlock(t);
-    park(net_of(t), &t->own_gate, seen, until);
-    lock(t);
-    t->n_looking += t->is_own_asleep; /* nobody woke it */
-    t->is_own_asleep = false;
-    t->own_until = INT64_MIN;
-    unlock(t);
+    t->n_readers--;
+    t->is_thread_asleep = true;
+    t->thread_sleeps_until = until = atomic_load(&t->next_timer);
+    seen = atomic_load(&t->thread_gate);
+    box_unlock(t);
+    park(net_of(t), &t->thread_gate, seen, until);
+    box_lock(t);
+    t->n_readers += t->is_thread_asleep; /* a timeout: no thread woke this thread */
+    t->is_thread_asleep = false;
+    t->thread_sleeps_until = INT64_MIN;
+    box_unlock(t);
 }
 
-/* `round` is that of its last turn: whatever was told since then may be what it waits for. */
-void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until)
+void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned wait_seq, int64_t until)
 {
     unsigned seen;
 
-    if (wanted_while_spinning(t, &round))
+    if (spin(t, &wait_seq))
         return;
-    lock(t);
-    if (is_wanted(t, &round)) {
-        unlock(t);
+    box_lock(t);
+    if (must_run(t, &wait_seq)) {
+        box_unlock(t);
         return;
     }
-    t->n_looking--;
-    t->n_asleep++;
-    until = ch__least(until, atomic_load(&t->next_alarm));
-    seen = atomic_load(&t->wait_gate);
-    unlock(t);
-    park(net_of(t), &t->wait_gate, seen, until);
-    lock(t);
-    if (t->round == round) { /* nobody woke it */
-        t->n_asleep--;
-        t->n_looking++;
+    t->n_readers--;
+    t->n_waiters_asleep++;
+    until = ch__least(until, atomic_load(&t->next_timer));
+    seen = atomic_load(&t->waiter_gate);
+    box_unlock(t);
+    park(net_of(t), &t->waiter_gate, seen, until);
+    box_lock(t);
+    if (t->wait_seq == wait_seq) { /* a timeout: no thread woke this waiter */
+        t->n_waiters_asleep--;
+        t->n_readers++;
     }
-    unlock(t);
+    box_unlock(t);
 }

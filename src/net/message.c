@@ -1,4 +1,5 @@
-/* net/message.c -- parcels: a header, the tensors' list and the bytes, in one block.
+/* net/message.c -- messages: a header, the list of tensors and the bytes, in one allocation.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -8,15 +9,15 @@
 #include "tensor/tensor.h"
 
 typedef struct block {
-    ch_message message; /* first: a parcel is its block */
+    ch_message message; /* must be first: a pointer to it is a pointer to the block */
     atomic_int refs;
-    int64_t    size;
+    int64_t    size; /* see ch__message_size */
     ch_tensor *tensor[];
 } block;
 
-static block *block_of(ch_message *p)
+static block *block_of(ch_message *m)
 {
-    return (block *)(void *)p;
+    return (block *)(void *)m;
 }
 
 static void drop_tensors(int n, ch_tensor *const *tensor)
@@ -25,7 +26,7 @@ static void drop_tensors(int n, ch_tensor *const *tensor)
         ch_tensor_unref(tensor[i]);
 }
 
-/* Strings of any strides: a tensor may be a view. */
+/* Returns the bytes of all strings. The tensor may be a view with any strides. */
 static int64_t text_bytes(const ch_tensor *t)
 {
     int64_t index[CH_MAX_RANK] = {0}, bytes = 0;
@@ -54,14 +55,14 @@ ch_status ch__message_new(uint32_t method, size_t n_bytes, void **bytes, int n_t
     if (n_bytes > CH_MESSAGE_MAX_BYTES) {
         drop_tensors(n_tensors, tensor);
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "parcel: a message of %zu bytes, at most %zu: put what is large into a "
+                        "message: %zu bytes (want at most %zu); put large data into a "
                         "tensor",
                         n_bytes, CH_MESSAGE_MAX_BYTES);
     }
     b = ch__malloc(head + n_bytes);
     if (b == NULL) {
         drop_tensors(n_tensors, tensor);
-        return ch__fail_memory("parcel");
+        return ch__fail_memory("message");
     }
     b->size = (int64_t)n_bytes;
     for (int i = 0; i < n_tensors; i++) {
@@ -82,22 +83,22 @@ ch_status ch__message_new(uint32_t method, size_t n_bytes, void **bytes, int n_t
     return CH_OK;
 }
 
-ch_message *ch__message_ref(ch_message *p)
+ch_message *ch__message_ref(ch_message *m)
 {
-    atomic_fetch_add_explicit(&block_of(p)->refs, 1, memory_order_relaxed);
-    return p;
+    atomic_fetch_add_explicit(&block_of(m)->refs, 1, memory_order_relaxed);
+    return m;
 }
 
-void ch__message_unref(ch_message *p)
+void ch__message_unref(ch_message *m)
 {
-    if (p == NULL ||
-        atomic_fetch_sub_explicit(&block_of(p)->refs, 1, memory_order_acq_rel) != 1)
+    if (m == NULL ||
+        atomic_fetch_sub_explicit(&block_of(m)->refs, 1, memory_order_acq_rel) != 1)
         return;
-    drop_tensors(p->n_tensors, p->tensor);
-    ch__free(p);
+    drop_tensors(m->n_tensors, m->tensor);
+    ch__free(m);
 }
 
-int64_t ch__message_size(const ch_message *p)
+int64_t ch__message_size(const ch_message *m)
 {
-    return ((const block *)(const void *)p)->size;
+    return ((const block *)(const void *)m)->size;
 }

@@ -1,4 +1,10 @@
-/* net/outbox.c -- what a task posts: calls take their room at once, and go out after the event.
+/* net/outbox.c -- the outbox: calls, replies, timers and work that a task adds in an event.
+ *
+ * The code of tasks calls the ch__outbox_ functions of net.h with the task's lock held. A call
+ * takes its entry in the table of pending calls and its room on the link at once. Its frame is
+ * sent after the event, when the driver calls ch__outbox_flush. Timers and work need no frame:
+ * they go into the task's table and its work queue at once.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 #include <string.h>
@@ -6,9 +12,8 @@
 #include "base/mem.h"
 #include "net/wire.h"
 
-enum {
-    AT_ONCE = 64
-}; /* things that a task can post in an event without memory being asked for */
+/* Entries of each kind that a task can add in an event without an allocation. */
+enum { N_RESERVED = 64 };
 
 ch_fault *ch__fault_copy(const ch_fault *f)
 {
@@ -37,13 +42,13 @@ void ch__frame_drop(ch_frame *f)
 
 bool ch__outbox_reserve(ch_task *t)
 {
-    return ch__grow((void **)&t->ended, &t->cap_ended, t->n_ended + AT_ONCE,
+    return ch__grow((void **)&t->ended, &t->cap_ended, t->n_ended + N_RESERVED,
                     sizeof(ch_ended)) &&
-           ch__grow((void **)&t->outbox.item, &t->outbox.cap, t->outbox.n + AT_ONCE,
+           ch__grow((void **)&t->outbox.item, &t->outbox.cap, t->outbox.n + N_RESERVED,
                     sizeof(ch_outgoing)) &&
-           ch__grow((void **)&t->work, &t->cap_work, t->n_work + AT_ONCE,
+           ch__grow((void **)&t->work, &t->cap_work, t->n_work + N_RESERVED,
                     sizeof(ch_task_work)) &&
-           ch__pending_reserve(&t->table, AT_ONCE);
+           ch__pending_reserve(&t->table, N_RESERVED);
 }
 
 void ch__outbox_ending(ch_task *t, uint64_t id, ch_ending ending, ch_link *l)
@@ -63,33 +68,34 @@ void ch__call_drop(ch_task *t, ch_pending *call)
     ch__pending_drop(&t->table, call);
 }
 
-static ch_outgoing *post_room(ch_outbox *outbox)
+/* Returns a new last entry, or NULL if memory is exhausted. */
+static ch_outgoing *add_outgoing(ch_outbox *outbox)
 {
     if (!ch__grow((void **)&outbox->item, &outbox->cap, outbox->n + 1, sizeof(ch_outgoing)))
         return NULL;
     return &outbox->item[outbox->n++];
 }
 
-/* A parcel that is larger than all of the link's room goes when nothing else does. */
+/* A message that is larger than the room of the link is sent if no other call is pending. */
 static bool has_room(const ch_link *l, int64_t bytes)
 {
     int     calls;
-    int64_t most;
+    int64_t max_bytes;
 
-    l->task->net->wire->room(l, &calls, &most);
-    return l->n_calls < calls && (l->n_calls == 0 || l->n_bytes <= most - bytes);
+    l->task->net->wire->room(l, &calls, &max_bytes);
+    return l->n_calls < calls && (l->n_calls == 0 || l->n_bytes <= max_bytes - bytes);
 }
 
-void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *p, const ch_call_options *opt)
+void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_call_options *opt)
 {
     ch_task     *t = outbox->task;
-    int64_t      bytes = ch__message_size(p);
+    int64_t      bytes = ch__message_size(m);
     ch_outgoing *item = NULL;
     ch_pending  *e = NULL;
 
     assert(ch__pending_find(&t->table, CH_PENDING_CALL, opt->id) == NULL);
     if (t->is_alive && has_room(to, bytes)) {
-        if (ch__pending_reserve(&t->table, 1) && (item = post_room(outbox)) != NULL)
+        if (ch__pending_reserve(&t->table, 1) && (item = add_outgoing(outbox)) != NULL)
             e = ch__pending_add(&t->table, CH_PENDING_CALL, opt->id, opt->deadline);
         else
             ch__outbox_ending(t, opt->id, CH_ENDED_LOST, to);
@@ -97,7 +103,7 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *p, const ch_cal
         ch__outbox_ending(t, opt->id, CH_ENDED_NO_ROOM, to);
     }
     if (e == NULL) {
-        ch__message_unref(p);
+        ch__message_unref(m);
         return;
     }
     e->link = to;
@@ -110,7 +116,7 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *p, const ch_cal
                                 .from = t->incarnation,
                                 .to = opt->incarnation,
                                 .timeout = opt->deadline > t->now ? opt->deadline - t->now : 1,
-                                .message = p},
+                                .message = m},
                       .link = to};
 }
 
@@ -122,7 +128,7 @@ void ch__outbox_cancel(ch_outbox *outbox, uint64_t id)
 
     if (e == NULL)
         return;
-    item = post_room(outbox); /* without it the callee finds out later */
+    item = add_outgoing(outbox); /* NULL, out of memory: the cancel is not sent */
     if (item != NULL)
         *item = (ch_outgoing){
             .frame = {.kind = CH_FRAME_CANCEL, .call = ch__pending_number(&t->table, e)},
@@ -132,12 +138,12 @@ void ch__outbox_cancel(ch_outbox *outbox, uint64_t id)
     ch__call_drop(t, e);
 }
 
-/* An answer that finds no memory is lost: the caller's deadline tells it. */
-static void post_answer(ch_outbox *outbox, ch_call_id call, ch_frame f)
+/* Drops the reply if memory is exhausted: the call then ends at its deadline. */
+static void add_reply(ch_outbox *outbox, ch_call_id call, ch_frame f)
 {
     ch_task     *t = outbox->task;
     ch_pending  *e = ch__pending_at(&t->table, CH_PENDING_RECEIVED, call);
-    ch_outgoing *item = e != NULL ? post_room(outbox) : NULL;
+    ch_outgoing *item = e != NULL ? add_outgoing(outbox) : NULL;
 
     if (item == NULL) {
         ch__frame_drop(&f);
@@ -152,17 +158,16 @@ static void post_answer(ch_outbox *outbox, ch_call_id call, ch_frame f)
     ch__pending_drop(&t->table, e);
 }
 
-void ch__outbox_reply(ch_outbox *outbox, ch_call_id call, ch_message *p)
+void ch__outbox_reply(ch_outbox *outbox, ch_call_id call, ch_message *m)
 {
-    post_answer(outbox, call, (ch_frame){.ending = CH_ENDED_OK, .message = p});
+    add_reply(outbox, call, (ch_frame){.ending = CH_ENDED_OK, .message = m});
 }
 
 void ch__outbox_reply_error(ch_outbox *outbox, ch_call_id call, const ch_fault *why)
 {
-    post_answer(outbox, call,
-                (ch_frame){.ending = CH_ENDED_ERROR,
-                           .status = why->code,
-                           .fault = ch__fault_copy(why)});
+    add_reply(outbox, call,
+              (ch_frame){
+                  .ending = CH_ENDED_ERROR, .status = why->code, .fault = ch__fault_copy(why)});
 }
 
 void ch__outbox_timer(ch_outbox *outbox, uint64_t id, int64_t at)
@@ -195,6 +200,7 @@ void ch__outbox_work(ch_outbox *outbox, uint64_t    id, void (*run)(void *arg),
         drop(arg);
 }
 
+/* Sends a call. If the wire does not take the frame, ends the call with the wire's ending. */
 static void send_call(ch_task *t, ch_outgoing *item)
 {
     ch_frame    f = item->frame;
@@ -206,7 +212,7 @@ static void send_call(ch_task *t, ch_outgoing *item)
         return;
     ch__frame_drop(&f);
     e = ch__pending_at(&t->table, CH_PENDING_CALL, number);
-    if (e == NULL) /* cancelled already */
+    if (e == NULL) /* it was cancelled */
         return;
     ch__outbox_ending(t, e->id, ending, item->link);
     ch__call_drop(t, e);

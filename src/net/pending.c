@@ -1,9 +1,15 @@
-/* net/pending.c -- places in an array, a heap over their times, a hash over their ids.
+/* net/pending.c -- the table of pending calls and timers: an array, a heap and a hash table.
+ *
+ * ch_pending_table stores its entries in an array of slots. A binary heap orders the slots by
+ * time of expiry. A hash table with linear probing finds calls and timers by (kind, id). The
+ * callers are outbox.c (adds), deliver.c (finds, expires, drops), task.c and the engines.
  *
  * Invariants:
- *   1. `spare` holds exactly the places that are free; all arrays have room for every place.
- *   2. A place with a time has heap >= 0 and heap[place.heap] is it; heap[0] is due first.
- *   3. A call or timer is in its bucket or, without a gap between, in one behind it.
+ *   1. free_slot holds exactly the slots without an entry. All arrays have room for every slot.
+ *   2. An entry that expires has heap >= 0, and t->heap[entry.heap] is its slot. The slot in
+ *      t->heap[0] expires first.
+ *   3. A call or timer is in the bucket of its hash, or in a later bucket of the same run:
+ *      there is no empty bucket between the two.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/pending.h"
@@ -30,24 +36,25 @@ static int next_bucket(const ch_pending_table *t, int b)
     return (b + 1) & (2 * t->cap - 1);
 }
 
-static void bucket_put(ch_pending_table *t, int place)
+static void bucket_put(ch_pending_table *t, int slot)
 {
-    int b = bucket_of(t, t->place[place].kind, t->place[place].id);
+    int b = bucket_of(t, t->entry[slot].kind, t->entry[slot].id);
 
     while (t->bucket[b] >= 0)
         b = next_bucket(t, b);
-    t->bucket[b] = place;
+    t->bucket[b] = slot;
 }
 
-/* Those behind it move up where their own bucket allows it, so that no search ends early. */
-static void bucket_take(ch_pending_table *t, int place)
+/* Removes a slot from its bucket. Later slots of the run move up, unless that would put them
+ * before the bucket of their hash, so that no search ends at the hole. */
+static void bucket_remove(ch_pending_table *t, int slot)
 {
-    int mask = 2 * t->cap - 1, hole = bucket_of(t, t->place[place].kind, t->place[place].id);
+    int mask = 2 * t->cap - 1, hole = bucket_of(t, t->entry[slot].kind, t->entry[slot].id);
 
-    while (t->bucket[hole] != place)
+    while (t->bucket[hole] != slot)
         hole = next_bucket(t, hole);
     for (int b = next_bucket(t, hole); t->bucket[b] >= 0; b = next_bucket(t, b)) {
-        const ch_pending *e = &t->place[t->bucket[b]];
+        const ch_pending *e = &t->entry[t->bucket[b]];
         int               home = bucket_of(t, e->kind, e->id);
 
         if (((b - home) & mask) >= ((b - hole) & mask)) {
@@ -58,85 +65,87 @@ static void bucket_take(ch_pending_table *t, int place)
     t->bucket[hole] = -1;
 }
 
-/* ---- times ---- */
+/* ---- the heap ---- */
 
 static bool is_before(const ch_pending_table *t, int a, int b)
 {
-    const ch_pending *x = &t->place[a], *y = &t->place[b];
+    const ch_pending *x = &t->entry[a], *y = &t->entry[b];
 
     return x->at < y->at || (x->at == y->at && x->sequence < y->sequence);
 }
 
-static void heap_set(ch_pending_table *t, int at, int place)
+static void heap_set(ch_pending_table *t, int at, int slot)
 {
-    t->heap[at] = place;
-    t->place[place].heap = at;
+    t->heap[at] = slot;
+    t->entry[slot].heap = at;
 }
 
-static void heap_up(ch_pending_table *t, int at, int place)
+static void heap_up(ch_pending_table *t, int at, int slot)
 {
-    while (at > 0 && is_before(t, place, t->heap[(at - 1) / 2])) {
+    while (at > 0 && is_before(t, slot, t->heap[(at - 1) / 2])) {
         heap_set(t, at, t->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
-    heap_set(t, at, place);
+    heap_set(t, at, slot);
 }
 
-static void heap_down(ch_pending_table *t, int at, int place)
+static void heap_down(ch_pending_table *t, int at, int slot)
 {
     for (int child; (child = 2 * at + 1) < t->n_heap; at = child) {
         if (child + 1 < t->n_heap && is_before(t, t->heap[child + 1], t->heap[child]))
             child++;
-        if (!is_before(t, t->heap[child], place))
+        if (!is_before(t, t->heap[child], slot))
             break;
         heap_set(t, at, t->heap[child]);
     }
-    heap_set(t, at, place);
+    heap_set(t, at, slot);
 }
 
-static void heap_add(ch_pending_table *t, int place)
+static void heap_add(ch_pending_table *t, int slot)
 {
-    if (t->place[place].at != INT64_MAX)
-        heap_up(t, t->n_heap++, place);
+    if (t->entry[slot].at != INT64_MAX)
+        heap_up(t, t->n_heap++, slot);
 }
 
-static void heap_remove(ch_pending_table *t, int place)
+static void heap_remove(ch_pending_table *t, int slot)
 {
-    int at = t->place[place].heap, last;
+    int at = t->entry[slot].heap, last;
 
     if (at < 0)
         return;
-    t->place[place].heap = -1;
+    t->entry[slot].heap = -1;
     last = t->heap[--t->n_heap];
-    if (last == place)
+    if (last == slot)
         return;
     heap_down(t, at, last);
-    heap_up(t, t->place[last].heap, last);
+    heap_up(t, t->entry[last].heap, last);
 }
 
-/* ---- places ---- */
+/* ---- slots ---- */
 
+/* Returns false and leaves the table unchanged if memory is exhausted. The heap, the free slots
+ * and the buckets share a block; the caller must fill the last two. */
 static bool grow_to(ch_pending_table *t, int cap)
 {
-    ch_pending *place = ch__malloc((size_t)cap * sizeof(*place));
+    ch_pending *entry = ch__malloc((size_t)cap * sizeof(*entry));
     int        *more = ch__malloc((size_t)cap * 4 * sizeof(*more));
 
-    if (place == NULL || more == NULL) {
-        ch__free(place);
+    if (entry == NULL || more == NULL) {
+        ch__free(entry);
         ch__free(more);
         return false;
     }
     for (int i = 0; i < t->cap; i++)
-        place[i] = t->place[i];
+        entry[i] = t->entry[i];
     for (int i = t->cap; i < cap; i++)
-        place[i] = (ch_pending){.heap = -1};
+        entry[i] = (ch_pending){.heap = -1};
     for (int i = 0; i < t->n_heap; i++)
         more[i] = t->heap[i];
-    ch__free(t->place);
+    ch__free(t->entry);
     ch__free(t->heap);
-    t->place = place;
+    t->entry = entry;
     t->heap = more;
-    t->spare = more + cap;
+    t->free_slot = more + cap;
     t->bucket = more + 2 * cap;
     t->cap = cap;
     return true;
@@ -150,22 +159,22 @@ bool ch__pending_reserve(ch_pending_table *t, int more)
         cap *= 2;
     if (cap - t->n < more || (cap > t->cap && !grow_to(t, cap)))
         return false;
-    if (t->n_spare == cap - t->n)
+    if (t->n_free == cap - t->n)
         return true;
-    t->n_spare = 0;
+    t->n_free = 0;
     for (int i = 0; i < 2 * cap; i++)
         t->bucket[i] = -1;
-    for (int i = cap - 1; i >= 0; i--) /* so that low places are given first */
-        if (t->place[i].kind == CH_PENDING_FREE)
-            t->spare[t->n_spare++] = i;
-        else if (is_hashed(t->place[i].kind))
+    for (int i = cap - 1; i >= 0; i--) /* downwards, so that low slots are used first */
+        if (t->entry[i].kind == CH_PENDING_FREE)
+            t->free_slot[t->n_free++] = i;
+        else if (is_hashed(t->entry[i].kind))
             bucket_put(t, i);
     return true;
 }
 
 void ch__pending_free(ch_pending_table *t)
 {
-    ch__free(t->place);
+    ch__free(t->entry);
     ch__free(t->heap);
     *t = (ch_pending_table){0};
 }
@@ -175,12 +184,12 @@ ch_pending *ch__pending_add(ch_pending_table *t, ch_pending_kind kind, uint64_t 
     int         i;
     ch_pending *e;
 
-    if (t->n_spare == 0)
+    if (t->n_free == 0)
         return NULL;
-    i = t->spare[--t->n_spare];
-    e = &t->place[i];
+    i = t->free_slot[--t->n_free];
+    e = &t->entry[i];
     *e = (ch_pending){.kind = kind,
-                      .round = e->round + 1,
+                      .generation = e->generation + 1,
                       .heap = -1,
                       .id = id,
                       .at = at,
@@ -194,22 +203,22 @@ ch_pending *ch__pending_add(ch_pending_table *t, ch_pending_kind kind, uint64_t 
 
 void ch__pending_move(ch_pending_table *t, ch_pending *e, int64_t at)
 {
-    heap_remove(t, (int)(e - t->place));
+    heap_remove(t, (int)(e - t->entry));
     e->at = at;
     e->sequence = t->sequence++;
-    heap_add(t, (int)(e - t->place));
+    heap_add(t, (int)(e - t->entry));
 }
 
 void ch__pending_drop(ch_pending_table *t, ch_pending *e)
 {
-    int i = (int)(e - t->place);
+    int i = (int)(e - t->entry);
 
     assert(e->kind != CH_PENDING_FREE);
     if (is_hashed(e->kind))
-        bucket_take(t, i);
+        bucket_remove(t, i);
     heap_remove(t, i);
     e->kind = CH_PENDING_FREE;
-    t->spare[t->n_spare++] = i;
+    t->free_slot[t->n_free++] = i;
     t->n--;
 }
 
@@ -218,7 +227,7 @@ ch_pending *ch__pending_find(const ch_pending_table *t, ch_pending_kind kind, ui
     if (t->cap == 0)
         return NULL;
     for (int b = bucket_of(t, kind, id); t->bucket[b] >= 0; b = next_bucket(t, b)) {
-        ch_pending *e = &t->place[t->bucket[b]];
+        ch_pending *e = &t->entry[t->bucket[b]];
 
         if (e->kind == kind && e->id == id)
             return e;
@@ -228,18 +237,18 @@ ch_pending *ch__pending_find(const ch_pending_table *t, ch_pending_kind kind, ui
 
 uint64_t ch__pending_number(const ch_pending_table *t, const ch_pending *e)
 {
-    return (uint64_t)e->round << 32 | (uint32_t)(e - t->place);
+    return (uint64_t)e->generation << 32 | (uint32_t)(e - t->entry);
 }
 
 ch_pending *ch__pending_at(const ch_pending_table *t, ch_pending_kind kind, uint64_t number)
 {
     uint32_t    i = (uint32_t)number;
-    ch_pending *e = i < (uint32_t)t->cap ? &t->place[i] : NULL;
+    ch_pending *e = i < (uint32_t)t->cap ? &t->entry[i] : NULL;
 
-    return e != NULL && e->kind == kind && e->round == number >> 32 ? e : NULL;
+    return e != NULL && e->kind == kind && e->generation == number >> 32 ? e : NULL;
 }
 
 ch_pending *ch__pending_first(const ch_pending_table *t)
 {
-    return t->n_heap > 0 ? &t->place[t->heap[0]] : NULL;
+    return t->n_heap > 0 ? &t->entry[t->heap[0]] : NULL;
 }

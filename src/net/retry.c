@@ -1,4 +1,4 @@
-/* net/retry.c -- calls that are made again until the peer replies.
+/* net/retry.c -- calls that are repeated until the peer replies.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/retry.h"
@@ -24,6 +24,7 @@ void ch__retry_call(ch_retry *r, int64_t now, ch_outbox *outbox)
                                        .incarnation = r->incarnation});
 }
 
+/* Returns true if an attempt with this ending is not repeated. */
 static bool is_last(const ch_retry *r, ch_ending ending, int64_t now)
 {
     if (ending == CH_ENDED_OK || ending == CH_ENDED_ERROR ||

@@ -1,9 +1,18 @@
-/* net/sim.c -- a whole job on one thread, by a clock that jumps, with faults by a seed.
+/* net/sim.c -- the simulator: all tasks on one thread, with a virtual clock and random faults.
  *
- * What will happen is in two places: a heap of frames, breaks and functions by (time, sequence), and each task's own next time
- * (an alarm, the end of its work, an ending to be told). The earliest of all happens next; of the same time the heap's
- * come first, then the tasks' in the order in which they were started. Every chance is drawn from the seed and a counter,
- * and nothing depends on an address or a real clock: so a seed replays exactly.
+ * A `sim` is a net, a `sim_task` a task. sim.c is both the wire and the driver. Tests create it
+ * with ch__net_sim, and move the clock with ch__sim_step, ch__sim_run_until or ch__task_wait.
+ *
+ * Future events are in two places. A heap, ordered by (time, sequence), holds frames, broken
+ * links and functions of ch__sim_at. Each task has its own next time: a timer, the end of its
+ * work, or an ending to be delivered. The earliest event is executed next. At equal times the
+ * heap comes first, then the tasks in the order in which they were started.
+ *
+ * Invariants:
+ *   1. Every random number is a function of the seed and a counter, and nothing depends on an
+ *      address or a real clock. So a seed replays exactly, and gives the same ch__sim_hash.
+ *   2. There is no lock, because there is one thread. is_locked marks the task whose lock a
+ *      driver would hold, for assertions.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
@@ -18,40 +27,42 @@
 static const int64_t ns_per_us = 1000, ns_per_ms = 1000000;
 
 typedef struct sim_task {
-    ch_task      task; /* first */
-    bool         is_in_turn;
-    bool         is_working;
+    ch_task      task; /* must be first */
+    bool         is_locked;
+    bool         is_working; /* `work` runs until work_until */
     ch_task_work work;
     int64_t      work_until;
-    int64_t      ended_at;            /* when the next of its endings is told */
-    uint32_t     slow_method;         /* calls of it take so long: */
-    int64_t      slow_ns, busy_until; /* when it has taken all that came */
+    int64_t      endings_at;  /* time at which the endings are delivered; INT64_MAX: unset */
+    uint32_t     slow_method; /* ch__sim_slow: calls of this method take slow_ns */
+    int64_t      slow_ns, busy_until; /* 0: not slow; end of the received calls */
 } sim_task;
 
-typedef enum coming_kind { COMING_FRAME, COMING_BREAK, COMING_CALL } coming_kind;
+typedef enum sim_event_kind { SIM_FRAME, SIM_BREAK, SIM_FUNCTION } sim_event_kind;
 
-typedef struct coming {
-    int64_t     at;
-    uint64_t    sequence;
-    coming_kind kind;
-    sim_task   *from, *to; /* `from` may be NULL: nobody */
-    ch_frame    frame;
-    uint64_t    before;   /* of a break: calls made before it */
-    bool        is_taken; /* of a call: its callee is at it, or at one before it */
+/* An event of the heap. */
+typedef struct sim_event {
+    int64_t        at;
+    uint64_t       sequence;
+    sim_event_kind kind;
+    sim_task      *from, *to; /* NULL in a SIM_FUNCTION */
+    ch_frame       frame;
+    uint64_t       before;    /* SIM_BREAK: ends calls made before this sequence of the table */
+    bool           is_queued; /* a slow task handles the call, or calls before it */
     void (*fn)(void *arg);
     void *arg;
-} coming;
+} sim_event;
 
+/* The two ends of a network partition. */
 typedef struct cut {
     char a[64], b[64];
 } cut;
 
 typedef struct sim {
-    ch_net         net; /* first */
+    ch_net         net; /* must be first */
     ch_sim_options opt;
     int64_t        now;
     uint64_t       n_drawn, sequence, hash;
-    coming        *heap;
+    sim_event     *heap;
     int            n_heap, cap_heap;
     cut           *cuts;
     int            n_cuts, cap_cuts;
@@ -62,14 +73,14 @@ static sim *sim_of(const ch_task *t)
     return (sim *)(void *)t->net;
 }
 
-static sim_task *own(ch_task *t)
+static sim_task *sim_task_of(ch_task *t)
 {
     return (sim_task *)(void *)t;
 }
 
-/* ---- chance ---- */
+/* ---- random numbers ---- */
 
-/* The n-th number of a seed: splitmix64 at a place, so that there is no state but a counter. */
+/* Returns the next random number: splitmix64 of the seed and a counter. */
 static uint64_t draw(sim *s)
 {
     uint64_t z = s->opt.seed * 0xd1342543de82ef95u + ++s->n_drawn * 0x9e3779b97f4a7c15u;
@@ -84,55 +95,57 @@ static int64_t draw_below(sim *s, int64_t n)
     return n > 0 ? (int64_t)(((unsigned __int128)draw(s) * (uint64_t)n) >> 64) : 0;
 }
 
-static bool chance(sim *s, int in_a_thousand)
+static bool draw_chance(sim *s, int in_a_thousand)
 {
     return in_a_thousand > 0 && draw_below(s, 1000) < in_a_thousand;
 }
 
 static int64_t draw_delay(sim *s)
 {
-    int64_t least = s->opt.least_delay_us * ns_per_us, most = s->opt.most_delay_us * ns_per_us;
-    int64_t delay = least + draw_below(s, most - least + 1);
+    int64_t lowest = s->opt.least_delay_us * ns_per_us,
+            highest = s->opt.most_delay_us * ns_per_us;
+    int64_t delay = lowest + draw_below(s, highest - lowest + 1);
 
-    return chance(s, s->opt.late) ? delay * (1 + draw_below(s, 100)) : delay;
+    return draw_chance(s, s->opt.late) ? delay * (1 + draw_below(s, 100)) : delay;
 }
 
-/* ---- what happened ---- */
+/* ---- the hash of all events ---- */
 
-static void note(sim *s, const char *what, const ch_task *t, uint64_t number)
+/* Adds an event to the hash. */
+static void record(sim *s, const char *label, const ch_task *t, uint64_t number)
 {
     s->hash = ch__hash(s->hash, &s->now, sizeof(s->now));
-    s->hash = ch__hash(s->hash, what, strlen(what));
+    s->hash = ch__hash(s->hash, label, strlen(label));
     if (t != NULL)
         s->hash = ch__hash(s->hash, t->name, strlen(t->name));
     s->hash = ch__hash(s->hash, &number, sizeof(number));
 }
 
-static void note_frame(sim *s, const ch_task *to, const ch_frame *f)
+static void record_frame(sim *s, const ch_task *to, const ch_frame *f)
 {
     const ch_message *p = f->message;
 
-    note(s, "frame", to, f->call);
-    note(s, f->name, NULL, (uint64_t)f->kind << 8 | (uint64_t)f->ending);
+    record(s, "frame", to, f->call);
+    record(s, f->name, NULL, (uint64_t)f->kind << 8 | (uint64_t)f->ending);
     if (p == NULL)
         return;
-    note(s, "parcel", NULL, (uint64_t)p->method << 32 | (uint64_t)p->n_tensors);
+    record(s, "parcel", NULL, (uint64_t)p->method << 32 | (uint64_t)p->n_tensors);
     s->hash = ch__hash(s->hash, p->bytes, p->n_bytes);
 }
 
 /* ---- the heap ---- */
 
-static bool is_before(const coming *a, const coming *b)
+static bool is_before(const sim_event *a, const sim_event *b)
 {
     return a->at < b->at || (a->at == b->at && a->sequence < b->sequence);
 }
 
-/* False: no memory; nothing is taken over. */
-static bool heap_add(sim *s, coming c)
+/* Returns false if memory is exhausted; the caller then keeps the frame. */
+static bool heap_add(sim *s, sim_event c)
 {
     int i = s->n_heap;
 
-    if (!ch__grow((void **)&s->heap, &s->cap_heap, s->n_heap + 1, sizeof(coming)))
+    if (!ch__grow((void **)&s->heap, &s->cap_heap, s->n_heap + 1, sizeof(sim_event)))
         return false;
     c.sequence = s->sequence++;
     for (s->n_heap++; i > 0 && is_before(&c, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
@@ -141,10 +154,10 @@ static bool heap_add(sim *s, coming c)
     return true;
 }
 
-static coming heap_take(sim *s)
+static sim_event heap_pop(sim *s)
 {
-    coming first = s->heap[0], last = s->heap[--s->n_heap];
-    int    i = 0;
+    sim_event first = s->heap[0], last = s->heap[--s->n_heap];
+    int       i = 0;
 
     for (int child; (child = 2 * i + 1) < s->n_heap; i = child) {
         if (child + 1 < s->n_heap && is_before(&s->heap[child + 1], &s->heap[child]))
@@ -168,7 +181,7 @@ static int find_cut(const sim *s, const char *a, const char *b)
     return -1;
 }
 
-/* The frame as a wire would give it back. */
+/* Encodes the frame as bytes and decodes it again, as a network would. */
 static ch_status recode(ch_frame *f)
 {
     ch_frame_reader r = {.most = INT64_MAX};
@@ -182,7 +195,8 @@ static ch_status recode(ch_frame *f)
     st = ch__frame_read(&r, bytes, size, &used, &is_whole);
     ch__free(bytes);
     if (st == CH_OK && (!is_whole || used != size))
-        st = ch__fail(CH_INTERNAL, "a frame was not read as it was written");
+        st =
+            ch__fail(CH_INTERNAL, "sim: the decoder did not read the encoded frame to its end");
     if (st != CH_OK) {
         ch__frame_reader_drop(&r);
         return st;
@@ -194,39 +208,40 @@ static ch_status recode(ch_frame *f)
     return CH_OK;
 }
 
-/* One of the copies of a frame sets out. Takes it over. */
-static void set_out(sim *s, ch_task *from, ch_task *to, ch_frame f)
+/* Puts a frame on the heap with a random delay, or drops it. Takes the frame over. */
+static void send_copy(sim *s, ch_task *from, ch_task *to, ch_frame f)
 {
-    if (find_cut(s, from->name, to->name) >= 0 || chance(s, s->opt.drop)) {
-        note(s, "dropped", to, f.call);
+    if (find_cut(s, from->name, to->name) >= 0 || draw_chance(s, s->opt.drop)) {
+        record(s, "dropped", to, f.call);
         ch__frame_drop(&f);
         return;
     }
     if (s->opt.encode && recode(&f) != CH_OK) {
-        ch__log(CH_LOG_ERROR, "net", "%s to %s: %s", from->name, to->name, ch_error_message());
+        ch__log(CH_LOG_ERROR, "net", "frame from %s to %s dropped: %s", from->name, to->name,
+                ch_error_message());
         ch__frame_drop(&f);
         return;
     }
-    if (!heap_add(s, (coming){.at = s->now + draw_delay(s),
-                              .kind = COMING_FRAME,
-                              .from = own(from),
-                              .to = own(to),
-                              .frame = f}))
+    if (!heap_add(s, (sim_event){.at = s->now + draw_delay(s),
+                                 .kind = SIM_FRAME,
+                                 .from = sim_task_of(from),
+                                 .to = sim_task_of(to),
+                                 .frame = f}))
         ch__frame_drop(&f);
 }
 
 static void send(sim *s, ch_task *from, ch_task *to, ch_frame *f)
 {
     f->name = from->name;
-    if (chance(s, s->opt.twice)) {
+    if (draw_chance(s, s->opt.twice)) {
         ch_frame other = *f;
 
         if (f->message != NULL)
             ch__message_ref(f->message);
         other.fault = f->fault != NULL ? ch__fault_copy(f->fault) : NULL;
-        set_out(s, from, to, other);
+        send_copy(s, from, to, other);
     }
-    set_out(s, from, to, *f);
+    send_copy(s, from, to, *f);
 }
 
 static ch_status sim_listen(ch_task *t)
@@ -263,7 +278,7 @@ static void sim_cancel(ch_link *l, uint64_t call, int64_t bytes)
         send(sim_of(l->task), l->task, peer, &f);
 }
 
-static void sim_answer(ch_task *t, void *back, ch_frame *f)
+static void sim_reply(ch_task *t, void *back, ch_frame *f)
 {
     f->back = NULL;
     send(sim_of(t), t, back, f);
@@ -282,8 +297,9 @@ static void sim_close_link(ch_link *l)
     (void)l;
 }
 
-/* A peer that has a connection to one that died learns of it after a while, as the system closes it; or not at all, as
- * when a machine loses its power. What was sent before may come yet. */
+/* Notifies each peer with a probability of 70 % after a delay, as if the system closed the
+ * connection. The other peers are not notified, as if the machine lost its power. Frames sent
+ * before may still arrive. */
 static void sim_close(ch_task *t)
 {
     sim *s = sim_of(t);
@@ -291,151 +307,156 @@ static void sim_close(ch_task *t)
     for (int i = 0; i < s->net.n_tasks; i++) {
         ch_task *peer = s->net.task[i];
 
-        if (peer == t || !peer->is_alive || !chance(s, 700))
+        if (peer == t || !peer->is_alive || !draw_chance(s, 700))
             continue;
-        heap_add(s, (coming){.at = s->now + draw_delay(s),
-                             .kind = COMING_BREAK,
-                             .from = own(t),
-                             .to = own(peer),
-                             .frame = {.from = t->incarnation},
-                             .before = peer->table.sequence});
+        heap_add(s, (sim_event){.at = s->now + draw_delay(s),
+                                .kind = SIM_BREAK,
+                                .from = sim_task_of(t),
+                                .to = sim_task_of(peer),
+                                .frame = {.from = t->incarnation},
+                                .before = peer->table.sequence});
     }
 }
 
-/* ---- turns ---- */
+/* ---- the task's lock ---- */
 
-static void turn_begin(sim_task *t)
+static void task_lock(sim_task *t)
 {
-    assert(!t->is_in_turn);
-    t->is_in_turn = true;
+    assert(!t->is_locked);
+    t->is_locked = true;
     t->task.now = sim_of(&t->task)->now;
     ch__outbox_reserve(&t->task);
 }
 
-static void life_end(sim_task *t)
+static void incarnation_end(sim_task *t)
 {
     void *self;
 
-    note(sim_of(&t->task), "ended", &t->task, t->task.incarnation);
+    record(sim_of(&t->task), "ended", &t->task, t->task.incarnation);
     self = ch__incarnation_end(&t->task);
     if (t->is_working && t->work.drop != NULL)
         t->work.drop(t->work.arg);
     t->is_working = false;
-    t->ended_at = INT64_MAX;
+    t->endings_at = INT64_MAX;
     t->busy_until = 0;
     t->task.opt.ops->close(self);
 }
 
-/* Endings take a moment: a task that calls again at once, where there is no room, does not stop the clock. */
-static void turn_end(sim_task *t)
+/* Flushes the outbox, begins the next work, and releases the task. Endings are
+ * delivered 1 us later, so that the clock advances even if a task repeats a call for
+ * which there is no room. */
+static void task_unlock(sim_task *t)
 {
     sim *s = sim_of(&t->task);
 
     ch__outbox_flush(&t->task.outbox);
     if (t->task.is_broken) {
-        ch__log(CH_LOG_ERROR, "net", "task %s ends: no memory for what it waits for",
+        ch__log(CH_LOG_ERROR, "net",
+                "task %s ends: out of memory for a timer, for work or for the end of a call",
                 t->task.name);
-        life_end(t);
+        incarnation_end(t);
     }
-    if (t->task.n_ended > 0 && t->ended_at == INT64_MAX)
-        t->ended_at = s->now + ns_per_us;
+    if (t->task.n_ended > 0 && t->endings_at == INT64_MAX)
+        t->endings_at = s->now + ns_per_us;
     if (!t->is_working && ch__work_next(&t->task, &t->work)) {
         t->is_working = true;
         t->work_until = s->now + 1 + draw_below(s, s->opt.work_us * ns_per_us);
     }
-    t->is_in_turn = false;
+    t->is_locked = false;
 }
 
-/* ---- what happens ---- */
+/* ---- events ---- */
 
-/* Nobody listens where this came: mostly its system says so. */
-static void arrive_nowhere(sim *s, coming *c)
+/* Drops a frame that arrives at a task that is not alive. With a probability of 70 % a call is
+ * replied to as lost, as a system does if no process listens. */
+static void arrive_at_dead_task(sim *s, sim_event *c)
 {
     ch_frame lost = {.kind = CH_FRAME_REPLY,
                      .ending = CH_ENDED_LOST,
                      .call = c->frame.call,
                      .to = c->frame.from};
 
-    if (c->frame.kind == CH_FRAME_CALL && chance(s, 700))
+    if (c->frame.kind == CH_FRAME_CALL && draw_chance(s, 700))
         send(s, &c->to->task, &c->from->task, &lost);
     ch__frame_drop(&c->frame);
 }
 
-/* One who takes long has one call after the other, and has answered when he has taken so long. */
-static bool must_wait(sim *s, coming *c)
+/* Queues a call of a slow task (ch__sim_slow), which handles its calls sequentially. Returns
+ * true if the call is on the heap again, at the time when the task has finished it. */
+static bool queue_if_busy(sim *s, sim_event *c)
 {
     sim_task *to = c->to;
 
-    if (to->slow_ns == 0 || c->frame.kind != CH_FRAME_CALL || c->is_taken)
+    if (to->slow_ns == 0 || c->frame.kind != CH_FRAME_CALL || c->is_queued)
         return false;
     to->busy_until = to->busy_until > s->now ? to->busy_until : s->now;
     if (c->frame.message->method == to->slow_method)
         to->busy_until += to->slow_ns;
-    c->is_taken = true;
+    c->is_queued = true;
     c->at = to->busy_until;
     return heap_add(s, *c);
 }
 
-static void arrive(sim *s, coming *c)
+static void arrive_frame(sim *s, sim_event *c)
 {
     ch_task *to = &c->to->task;
 
     if (find_cut(s, c->from->task.name, to->name) >= 0) {
-        note(s, "cut", to, c->frame.call);
+        record(s, "cut", to, c->frame.call);
         ch__frame_drop(&c->frame);
     } else if (!to->is_alive) {
-        arrive_nowhere(s, c);
-    } else if (must_wait(s, c)) {
-        note(s, "waits", to, c->frame.call);
+        arrive_at_dead_task(s, c);
+    } else if (queue_if_busy(s, c)) {
+        record(s, "waits", to, c->frame.call);
     } else {
-        note_frame(s, to, &c->frame);
-        turn_begin(c->to);
+        record_frame(s, to, &c->frame);
+        task_lock(c->to);
         ch__task_receive(to, &c->frame);
-        turn_end(c->to);
+        task_unlock(c->to);
     }
 }
 
-/* Calls that it had made end as well: who was called hears that nobody waits. */
-static void drop_asked(ch_task *t, const ch_task *by, uint64_t incarnation)
+/* Cancels the received calls of a caller that has ended: their deadline is now. */
+static void cancel_received(ch_task *t, const ch_task *by, uint64_t incarnation)
 {
     for (int i = 0; i < t->table.cap; i++) {
-        const ch_pending *o = &t->table.place[i];
+        const ch_pending *o = &t->table.entry[i];
 
         if (o->kind == CH_PENDING_RECEIVED && o->link == by && o->incarnation <= incarnation)
-            ch__pending_move(&t->table, &t->table.place[i], t->now);
+            ch__pending_move(&t->table, &t->table.entry[i], t->now);
     }
 }
 
-static void break_link(sim *s, const coming *c)
+static void break_link(sim *s, const sim_event *c)
 {
     ch_task *t = &c->to->task;
 
     if (!t->is_alive)
         return;
-    note(s, "broke", t, c->before);
-    turn_begin(c->to);
+    record(s, "broke", t, c->before);
+    task_lock(c->to);
     for (int i = 0; i < t->n_links; i++)
         if (strcmp(t->link[i]->name, c->from->task.name) == 0)
             ch__task_link_lost(t, t->link[i], c->before);
-    drop_asked(t, &c->from->task, c->frame.from);
-    turn_end(c->to);
+    cancel_received(t, &c->from->task, c->frame.from);
+    task_unlock(c->to);
 }
 
-static void happen(sim *s)
+static void run_heap_event(sim *s)
 {
-    coming c = heap_take(s);
+    sim_event c = heap_pop(s);
 
     s->now = c.at > s->now ? c.at : s->now;
-    if (c.kind == COMING_FRAME)
-        arrive(s, &c);
-    else if (c.kind == COMING_BREAK)
+    if (c.kind == SIM_FRAME)
+        arrive_frame(s, &c);
+    else if (c.kind == SIM_BREAK)
         break_link(s, &c);
     else
         c.fn(c.arg);
 }
 
-/* When a task's own next thing happens. */
-static int64_t task_next(const sim_task *t)
+/* Returns the time of the task's next event that is not on the heap, or INT64_MAX. */
+static int64_t task_next_time(const sim_task *t)
 {
     int64_t at = INT64_MAX;
 
@@ -443,13 +464,13 @@ static int64_t task_next(const sim_task *t)
         return at;
     at = ch__least(at, ch__task_next_timer(&t->task));
     if (t->task.n_ended > 0)
-        at = ch__least(at, t->ended_at);
+        at = ch__least(at, t->endings_at);
     if (t->is_working)
         at = ch__least(at, t->work_until);
     return at;
 }
 
-static void work_done(sim_task *t)
+static void run_work(sim_task *t)
 {
     ch_task_work w = t->work;
 
@@ -458,30 +479,31 @@ static void work_done(sim_task *t)
     ch__work_end(&t->task, &w);
 }
 
-static void task_happen(sim *s, sim_task *t)
+static void run_task_event(sim *s, sim_task *t)
 {
-    note(s, "own", &t->task, (uint64_t)t->task.n_ended << 1 | t->is_working);
-    turn_begin(t);
+    record(s, "own", &t->task, (uint64_t)t->task.n_ended << 1 | t->is_working);
+    task_lock(t);
     if (t->is_working && t->work_until <= s->now) {
-        work_done(t);
-    } else if (t->task.n_ended > 0 && t->ended_at <= s->now) {
-        t->ended_at = INT64_MAX;
+        run_work(t);
+    } else if (t->task.n_ended > 0 && t->endings_at <= s->now) {
+        t->endings_at = INT64_MAX;
         ch__task_deliver_endings(&t->task);
     } else {
         ch__task_run_timers(&t->task);
     }
-    turn_end(t);
+    task_unlock(t);
 }
 
-/* The task that comes next, and when. */
-static sim_task *first_task(const sim *s, int64_t *at)
+/* Returns the task with the earliest event of its own, and that time. Returns NULL
+ * if there is none. */
+static sim_task *next_task(const sim *s, int64_t *at)
 {
     sim_task *first = NULL;
 
     *at = INT64_MAX;
     for (int i = 0; i < s->net.n_tasks; i++) {
-        sim_task *t = own(s->net.task[i]);
-        int64_t   next = task_next(t);
+        sim_task *t = sim_task_of(s->net.task[i]);
+        int64_t   next = task_next_time(t);
 
         if (next < *at) {
             first = t;
@@ -495,23 +517,23 @@ static int64_t next_time(const sim *s)
 {
     int64_t at;
 
-    first_task(s, &at);
+    next_task(s, &at);
     return s->n_heap > 0 ? ch__least(at, s->heap[0].at) : at;
 }
 
 static bool step(sim *s)
 {
     int64_t   at;
-    sim_task *t = first_task(s, &at);
+    sim_task *t = next_task(s, &at);
 
     if (s->n_heap > 0 && s->heap[0].at <= at) {
-        happen(s);
+        run_heap_event(s);
         return true;
     }
     if (t == NULL)
         return false;
     s->now = at > s->now ? at : s->now;
-    task_happen(s, t);
+    run_task_event(s, t);
     return true;
 }
 
@@ -519,24 +541,24 @@ static bool step(sim *s)
 
 static ch_status sim_start(ch_task *task)
 {
-    sim_task *t = own(task);
+    sim_task *t = sim_task_of(task);
     ch_status st;
 
-    t->ended_at = INT64_MAX;
-    t->is_in_turn = true;
+    t->endings_at = INT64_MAX;
+    t->is_locked = true;
     st = ch__incarnation_begin(task);
-    turn_end(t);
+    task_unlock(t);
     return st;
 }
 
 static void sim_enter(ch_task *t)
 {
-    turn_begin(own(t));
+    task_lock(sim_task_of(t));
 }
 
 static void sim_leave(ch_task *t)
 {
-    turn_end(own(t));
+    task_unlock(sim_task_of(t));
 }
 
 static ch_status sim_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
@@ -551,14 +573,15 @@ static ch_status sim_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int
     while (st == CH_OK && !is_done(arg)) {
         int64_t next;
 
-        turn_end(own(t));
+        task_unlock(sim_task_of(t));
         next = next_time(s);
         if (!t->is_alive || t->incarnation != incarnation)
             st =
                 ch__fail(CH_UNAVAILABLE, "task %s ended while it waited for %s", t->name, whom);
         else if (next == INT64_MAX)
             st = ch__fail(CH_FAILED_PRECONDITION,
-                          "task %s waits for %s, but nothing will ever happen", t->name, whom);
+                          "task %s: waits for %s, but the simulation has no more events",
+                          t->name, whom);
         else if (next > limit)
             st = ch__fail(CH_DEADLINE_EXCEEDED, "task %s: waited %lld ms for %s", t->name,
                           (long long)ms, whom);
@@ -566,7 +589,7 @@ static ch_status sim_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int
             s->now = limit;
         else if (st == CH_OK)
             step(s);
-        turn_begin(own(t));
+        task_lock(sim_task_of(t));
     }
     return st;
 }
@@ -578,24 +601,25 @@ static int64_t sim_now(const ch_task *t)
 
 static void sim_kill(ch_task *t)
 {
-    assert(!own(t)->is_in_turn);
+    assert(!sim_task_of(t)->is_locked);
     if (t->is_alive)
-        life_end(own(t));
+        incarnation_end(sim_task_of(t));
 }
 
 static ch_status sim_restart(ch_task *task)
 {
-    sim_task *t = own(task);
+    sim_task *t = sim_task_of(task);
     ch_status st;
 
-    assert(!t->is_in_turn);
+    assert(!t->is_locked);
     if (task->is_alive)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "task %s lives; only one that was killed is restarted", task->name);
-    note(sim_of(task), "restart", task, task->incarnation);
-    t->is_in_turn = true;
+                        "task %s: cannot restart, because it is alive; kill it first",
+                        task->name);
+    record(sim_of(task), "restart", task, task->incarnation);
+    t->is_locked = true;
     st = ch__incarnation_begin(task);
-    turn_end(t);
+    task_unlock(t);
     return st;
 }
 
@@ -605,7 +629,7 @@ static void sim_free(ch_net *net)
 
     for (int i = 0; i < net->n_tasks; i++)
         if (net->task[i]->is_alive)
-            life_end(own(net->task[i]));
+            incarnation_end(sim_task_of(net->task[i]));
     for (int i = 0; i < s->n_heap; i++)
         ch__frame_drop(&s->heap[i].frame);
     ch__free(s->heap);
@@ -618,7 +642,7 @@ static const ch_wire_ops wire = {.listen = sim_listen,
                                  .connect = sim_connect,
                                  .call = sim_call,
                                  .cancel = sim_cancel,
-                                 .answer = sim_answer,
+                                 .answer = sim_reply,
                                  .room = sim_room,
                                  .close_link = sim_close_link,
                                  .close = sim_close};
@@ -632,7 +656,7 @@ static const ch_drive_ops drive = {.start = sim_start,
                                    .restart = sim_restart,
                                    .free = sim_free};
 
-/* ---- what tests use ---- */
+/* ---- functions for tests ---- */
 
 static void set_options(sim *s, const ch_sim_options *opt)
 {
@@ -716,8 +740,8 @@ void ch__sim_slow(ch_net *net, const char *task, uint32_t method, int64_t ns)
 
     if (t == NULL)
         return;
-    own(t)->slow_method = method;
-    own(t)->slow_ns = ns;
+    sim_task_of(t)->slow_method = method;
+    sim_task_of(t)->slow_ns = ns;
 }
 
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt)
@@ -732,9 +756,9 @@ void ch__sim_faults(ch_net *net, const ch_sim_options *opt)
 ch_status ch__sim_at(ch_net *net, int64_t when, void (*fn)(void *arg), void *arg)
 {
     return heap_add(as_sim(net),
-                    (coming){.at = when, .kind = COMING_CALL, .fn = fn, .arg = arg})
+                    (sim_event){.at = when, .kind = SIM_FUNCTION, .fn = fn, .arg = arg})
                ? CH_OK
-               : ch__fail_memory("a simulation's event");
+               : ch__fail_memory("event of a simulation");
 }
 
 uint64_t ch__sim_hash(const ch_net *net)

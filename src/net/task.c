@@ -1,4 +1,10 @@
-/* net/task.c -- tasks, their lives and their links, whatever drives them.
+/* net/task.c -- tasks, their incarnations and their links, for all engines.
+ *
+ * A ch_net holds the list of its tasks (wire.h). A ch_task is created once under its name, and
+ * stays in the list until the net is freed. The drivers begin and end its incarnations. They
+ * call the functions of wire.h; the code of tasks and of the program calls those of net.h, most
+ * of which pass the call on to the driver.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 #include <string.h>
@@ -10,7 +16,7 @@ ch_status ch__net_init(ch_net *net)
 {
     return pthread_mutex_init(&net->lock, NULL) == 0
                ? CH_OK
-               : ch__fail(CH_RESOURCE_EXHAUSTED, "a net: no mutex");
+               : ch__fail(CH_RESOURCE_EXHAUSTED, "net: cannot create a mutex");
 }
 
 static void task_free(ch_task *t)
@@ -35,7 +41,7 @@ void ch__net_close(ch_net *net)
     pthread_mutex_destroy(&net->lock);
 }
 
-static ch_task *find(const ch_net *net, const char *name)
+static ch_task *find_task(const ch_net *net, const char *name)
 {
     for (int i = 0; i < net->n_tasks; i++)
         if (strcmp(net->task[i]->name, name) == 0)
@@ -48,7 +54,7 @@ ch_task *ch__net_find(ch_net *net, const char *name)
     ch_task *t;
 
     pthread_mutex_lock(&net->lock);
-    t = find(net, name);
+    t = find_task(net, name);
     if (t != NULL && !t->is_started)
         t = NULL;
     pthread_mutex_unlock(&net->lock);
@@ -69,12 +75,12 @@ static ch_status check_options(const ch_task_options *opt)
 
     if (length == 0 || length >= sizeof(((ch_task *)0)->name))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "task start: a name of %zu characters, want 1 to %zu", length,
+                        "task start: the name has %zu characters (want 1 to %zu)", length,
                         sizeof(((ch_task *)0)->name) - 1);
     if (opt->calls < 0 || opt->bytes < 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "task %s: room for %d calls and %lld bytes, want 0 or more", opt->name,
-                        opt->calls, (long long)opt->bytes);
+                        "task start: %s: room for %d calls and %lld bytes (want 0 or more)",
+                        opt->name, opt->calls, (long long)opt->bytes);
     assert(opt->ops != NULL && opt->make != NULL);
     return CH_OK;
 }
@@ -92,16 +98,15 @@ static void task_init(ch_task *t, ch_net *net, const ch_task_options *opt)
     t->outbox.task = t;
 }
 
-/* Last in the list, or not at all. */
+/* Appends the task to the list. Returns ALREADY_EXISTS if its name is taken. */
 static ch_status list_add(ch_net *net, ch_task *t)
 {
     ch_status st = CH_OK;
 
     pthread_mutex_lock(&net->lock);
-    if (find(net, t->name) != NULL)
+    if (find_task(net, t->name) != NULL)
         st = ch__fail(CH_ALREADY_EXISTS,
-                      "task %s was started on this net before; one that was killed is "
-                      "restarted",
+                      "task start: %s: name in use; if that task was killed, restart it",
                       t->name);
     else if (!ch__grow((void **)&net->task, &net->cap_tasks, net->n_tasks + 1,
                        sizeof(ch_task *)))
@@ -148,17 +153,17 @@ ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out)
     return st;
 }
 
-/* ---- lives ---- */
+/* ---- incarnations ---- */
 
-/* What was posted and not sent. */
-static void forget_posts(ch_task *t)
+/* Drops the frames and endings that were not sent or delivered. */
+static void clear_outbox(ch_task *t)
 {
     for (int i = 0; i < t->outbox.n; i++)
         ch__frame_drop(&t->outbox.item[i].frame);
     t->outbox.n = t->n_ended = 0;
 }
 
-static void forget_work(ch_task *t)
+static void drop_work(ch_task *t)
 {
     ch_task_work w;
 
@@ -167,11 +172,11 @@ static void forget_work(ch_task *t)
             w.drop(w.arg);
 }
 
-static void forget_open(ch_task *t)
+static void drop_pending(ch_task *t)
 {
     for (int i = 0; i < t->table.cap; i++)
-        if (t->table.place[i].kind != CH_PENDING_FREE)
-            ch__pending_drop(&t->table, &t->table.place[i]);
+        if (t->table.entry[i].kind != CH_PENDING_FREE)
+            ch__pending_drop(&t->table, &t->table.entry[i]);
     for (int i = 0; i < t->n_links; i++) {
         t->link[i]->n_calls = 0;
         t->link[i]->n_bytes = 0;
@@ -182,17 +187,18 @@ void *ch__incarnation_end(ch_task *t)
 {
     void *self = t->self;
 
-    forget_posts(t);
+    clear_outbox(t);
     t->net->wire->close(t);
-    forget_open(t);
-    forget_work(t);
+    drop_pending(t);
+    drop_work(t);
     t->is_alive = t->is_broken = false;
     t->self = NULL;
     return self;
 }
 
-/* Before anything of it is sent: who is called may call back at once. */
-static void show(ch_task *t)
+/* Lets ch__net_find return the task. Must be called before the task sends a frame, because the
+ * callee may call back at once. */
+static void publish(ch_task *t)
 {
     pthread_mutex_lock(&t->net->lock);
     t->is_started = true;
@@ -214,14 +220,14 @@ ch_status ch__incarnation_begin(ch_task *t)
     st = t->opt.make(t->opt.arg, t, t->incarnation, &t->outbox, &t->self);
     if (st == CH_OK && t->is_broken) {
         t->opt.ops->close(t->self);
-        st = ch__fail_memory("what a task begins with");
+        st = ch__fail_memory("initial timers and work of a task");
     }
     if (st != CH_OK) {
         t->self = NULL;
         ch__incarnation_end(t);
         return ch__fail_at(st, "task %s", t->name);
     }
-    show(t);
+    publish(t);
     ch__outbox_flush(&t->outbox);
     return CH_OK;
 }
@@ -275,7 +281,7 @@ const char *ch__link_name(const ch_link *l)
     return l->name;
 }
 
-/* ---- what the driver does ---- */
+/* ---- functions that the driver implements ---- */
 
 const char *ch__task_name(const ch_task *t)
 {

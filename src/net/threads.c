@@ -1,9 +1,16 @@
-/* net/threads.c -- turns by threads: each task has one, and a box that others put frames into.
+/* net/threads.c -- the driver that gives each task a thread.
  *
- * Whoever holds a task's turn (a mutex) may take all frames out of its box and tell them: the task's own thread; a
- * thread of the program that is in ch__task_wait, so that an answer need not wake two threads; and, while the task's thread
- * works, the helper. Putting a frame into a box takes its lock only, for a few instructions, so no two tasks can
- * wait for each other's turn. box.c says who looks into a box and who must be woken.
+ * The main structs are ch_threads (a net) and ch_threads_task (threads.h). task.c calls the
+ * functions of ch__threads_driver; inproc.c is the wire.
+ *
+ * Any thread that holds the task's lock (task_lock, a mutex) may take the frames out of the
+ * mailbox and deliver them. Three kinds of threads do so: the task's own thread; a thread of
+ * the program that is in ch__task_wait, so that a reply need not wake two threads; and the
+ * helper, while the task's own thread runs work. mailbox.c decides which of them reads a
+ * mailbox, and which must be woken.
+ *
+ * To put a frame into a mailbox takes the mailbox's lock only, for a few instructions. So no
+ * two tasks can wait for each other's task lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/threads.h"
@@ -16,10 +23,12 @@
 #include "base/log.h"
 
 static const int64_t ns_per_ms = 1000000, ns_per_us = 1000;
-static const int64_t flush_ns = 5000; /* that posts may wait for the next event's */
-enum { FLUSH_AT = 32 };
+/* While a batch of frames is delivered, the outbox is flushed when its frames are this old, or
+ * when it has this many of them. */
+static const int64_t flush_delay_ns = 5000;
+enum { FLUSH_FRAMES = 32 };
 
-static ch_threads_task *own(ch_task *t)
+static ch_threads_task *threads_task_of(ch_task *t)
 {
     return (ch_threads_task *)(void *)t;
 }
@@ -29,87 +38,97 @@ static ch_threads *net_of(const ch_threads_task *t)
     return (ch_threads *)(void *)t->task.net;
 }
 
-/* ---- turns ---- */
+/* ---- the task's lock ---- */
 
-static void turn_take(ch_threads_task *t)
+static void task_lock(ch_threads_task *t)
 {
-    pthread_mutex_lock(&t->turn);
+    pthread_mutex_lock(&t->task_lock);
 }
 
-static void turn_leave(ch_threads_task *t)
+/* Releases the lock, and then wakes the threads for which frames were put into mailboxes. */
+static void task_unlock(ch_threads_task *t)
 {
     ch_wakes wakes = t->wakes;
 
     t->wakes.n = 0;
-    atomic_store_explicit(&t->next_alarm, ch__task_next_timer(&t->task), memory_order_relaxed);
-    pthread_mutex_unlock(&t->turn);
+    atomic_store_explicit(&t->next_timer, ch__task_next_timer(&t->task), memory_order_relaxed);
+    pthread_mutex_unlock(&t->task_lock);
     ch__wakes_open(&wakes);
 }
 
-/* The end of a turn of one who does not look. */
-static void turn_end(ch_threads_task *t)
+/* Releases the lock, for a thread that is no reader of the mailbox: wakes the threads
+ * that must continue. */
+static void task_unlock_and_wake(ch_threads_task *t)
 {
-    bool has_more = t->task.n_ended > 0, has_work = t->task.n_work > 0 && !t->is_running;
+    bool has_more = t->task.n_ended > 0, has_work = t->task.n_work > 0 && !t->is_work_running;
 
-    turn_leave(t);
+    task_unlock(t);
     if (has_work)
         ch__mailbox_wake_worker(t);
     ch__mailbox_wake_waiters(t);
-    ch__mailbox_attend(t, has_more);
+    ch__mailbox_ensure_reader(t, has_more);
 }
 
-/* ---- lives ---- */
+/* ---- incarnations ---- */
 
-static void life_end(ch_threads_task *t)
+/* Ends the incarnation. Its `self` stays as a zombie if its work runs, because the work may use
+ * data of `self`. */
+static void incarnation_end(ch_threads_task *t)
 {
     void *self = ch__incarnation_end(&t->task);
 
-    if (t->is_running)
+    if (t->is_work_running)
         t->zombie = self;
     else
         t->task.opt.ops->close(self);
 }
 
-static void bury(ch_threads_task *t)
+/* Closes the zombie, if there is one, because its work has ended. */
+static void close_zombie(ch_threads_task *t)
 {
     if (t->zombie == NULL)
         return;
     t->task.opt.ops->close(t->zombie);
     t->zombie = NULL;
-    ch__gate_open(&t->buried);
+    ch__gate_open(&t->zombie_closed);
 }
 
-/* In the turn, which is given up: until the work of an earlier life has ended. It uses what that life owns, so there is
- * no limit after which one could go on. */
-static void wait_buried(ch_threads_task *t)
+/* Blocks until the work of an earlier incarnation has ended. Releases the lock meanwhile.
+ * There is no time limit, because the work uses data that the incarnation owns; a warning is
+ * logged instead. */
+static void wait_for_zombie(ch_threads_task *t)
 {
     char whom[128];
 
-    snprintf(whom, sizeof(whom), "the work of task %s, which was killed", t->task.name);
+    snprintf(whom, sizeof(whom), "the running work of task %s, which was killed", t->task.name);
     while (t->zombie != NULL) {
-        unsigned seen = atomic_load(&t->buried);
+        unsigned seen = atomic_load(&t->zombie_closed);
 
-        turn_end(t);
-        if (ch__gate_wait_for(&t->buried, seen, ch__config()->wait_limit_ms, whom) != CH_OK)
+        task_unlock_and_wake(t);
+        if (ch__gate_wait_for(&t->zombie_closed, seen, ch__config()->wait_limit_ms, whom) !=
+            CH_OK)
             ch__log(CH_LOG_WARNING, "wait", "%s", ch_error_message());
-        turn_take(t);
+        task_lock(t);
     }
 }
 
 /* ---- delivering ---- */
 
-static void flush_some(ch_threads_task *t)
+/* Flushes the outbox if it is large or old enough, so that its frames do not wait for the
+ * end of a batch. */
+static void flush_if_due(ch_threads_task *t)
 {
     if (t->task.outbox.n == 0)
         return;
-    if (t->task.outbox.n < FLUSH_AT && t->task.now - t->flushed_at < flush_ns)
+    if (t->task.outbox.n < FLUSH_FRAMES && t->task.now - t->flushed_at < flush_delay_ns)
         return;
     ch__outbox_flush(&t->task.outbox);
     ch__wakes_open(&t->wakes);
     t->flushed_at = t->task.now;
 }
 
-static int tell_frames(ch_threads_task *t)
+/* Delivers the frames of the mailbox, and returns their number. */
+static int deliver_frames(ch_threads_task *t)
 {
     ch_threads *net = net_of(t);
     int         n = ch__mailbox_get_all(t);
@@ -117,20 +136,21 @@ static int tell_frames(ch_threads_task *t)
     if (n > 0)
         t->flushed_at = t->task.now = ch__now_ns();
     for (int i = 0; i < n; i++) {
-        net->took(&t->taken[i]);
+        net->frame_removed(&t->received[i]);
         if (t->task.is_alive)
-            ch__task_receive(&t->task, &t->taken[i]);
+            ch__task_receive(&t->task, &t->received[i]);
         else
-            ch__frame_drop(&t->taken[i]);
-        flush_some(t);
+            ch__frame_drop(&t->received[i]);
+        flush_if_due(t);
     }
     return n;
 }
 
-/* In the turn: what came, what is due, what ended. Returns how many events it told; *has_more: more is due at once. */
+/* Delivers frames, expired timers and endings. Returns the number of frames and events. Sets
+ * *has_more if further endings can be delivered at once. Needs the task's lock. */
 static int deliver(ch_threads_task *t, bool *has_more)
 {
-    int n = tell_frames(t);
+    int n = deliver_frames(t);
 
     if (t->task.is_alive && ch__task_next_timer(&t->task) != INT64_MAX) {
         t->task.now = ch__now_ns();
@@ -140,9 +160,10 @@ static int deliver(ch_threads_task *t, bool *has_more)
         n += ch__task_deliver_endings(&t->task);
     ch__outbox_flush(&t->task.outbox);
     if (t->task.is_broken) {
-        ch__log(CH_LOG_ERROR, "net", "task %s ends: no memory for what it waits for",
+        ch__log(CH_LOG_ERROR, "net",
+                "task %s ends: out of memory for a timer, for work or for the end of a call",
                 t->task.name);
-        life_end(t);
+        incarnation_end(t);
     }
     *has_more = t->task.n_ended > 0;
     return n;
@@ -150,73 +171,75 @@ static int deliver(ch_threads_task *t, bool *has_more)
 
 /* ---- the task's own thread ---- */
 
-static void do_work(ch_threads_task *t, ch_task_work *w)
+static void run_work(ch_threads_task *t, ch_task_work *w)
 {
     bool has_more;
 
     ch__mailbox_set_working(t, true);
-    ch__mailbox_attend(t, false);
+    ch__mailbox_ensure_reader(t, false);
     w->run(w->arg);
     ch__mailbox_set_working(t, false);
-    turn_take(t);
-    t->is_running = false;
+    task_lock(t);
+    t->is_work_running = false;
     ch__work_end(&t->task, w);
-    bury(t);
+    close_zombie(t);
     deliver(t, &has_more);
-    turn_leave(t);
+    task_unlock(t);
     ch__mailbox_wake_waiters(t);
 }
 
-/* One pass; false: the end. */
-static bool own_pass(ch_threads_task *t)
+/* Delivers events, and runs a piece of work or sleeps. Returns false if the thread must end. */
+static bool thread_pass(ch_threads_task *t)
 {
     bool         has_more, has_work, is_stopping;
     int          n;
     ch_task_work w;
 
-    turn_take(t);
+    task_lock(t);
     n = deliver(t, &has_more);
-    atomic_store_explicit(&t->has_work_news, false, memory_order_relaxed);
+    atomic_store_explicit(&t->has_new_work, false, memory_order_relaxed);
     is_stopping = t->is_stopping;
     has_work = ch__work_next(&t->task, &w);
-    t->is_running = has_work;
-    turn_leave(t);
+    t->is_work_running = has_work;
+    task_unlock(t);
     if (n > 0)
         ch__mailbox_wake_waiters(t);
     if (has_work)
-        do_work(t, &w);
+        run_work(t, &w);
     else if (!has_more && !is_stopping)
-        ch__mailbox_own_sleep(t);
+        ch__mailbox_thread_sleep(t);
     if (atomic_load_explicit(&t->n_entering, memory_order_relaxed) > 0)
-        sched_yield(); /* a mutex is not fair, and this thread comes back at once */
+        sched_yield(); /* because a mutex is not fair, and this thread locks it again at once */
     return !is_stopping;
 }
 
-static void own_main(void *arg)
+static void thread_main(void *arg)
 {
     ch_threads_task *t = arg;
 
-    while (own_pass(t))
+    while (thread_pass(t))
         ;
     atomic_fetch_sub(&net_of(t)->n_awake, 1);
 }
 
 /* ---- the helper ---- */
 
-/* Returns when the task has something again. One whose turn is taken is looked after by whoever has it. */
-static int64_t help(ch_threads_task *t)
+/* Delivers the events of a task whose own thread runs work. Returns the time at which the task
+ * needs the helper again, or INT64_MAX. If another thread holds the task's lock, does nothing,
+ * because that thread delivers the events. */
+static int64_t help_task(ch_threads_task *t)
 {
     bool has_more;
 
-    if (!atomic_load(&t->is_working))
+    if (!atomic_load(&t->is_thread_working))
         return INT64_MAX;
-    if (!ch__mailbox_has_news(t) && atomic_load(&t->next_alarm) > ch__now_ns())
-        return atomic_load(&t->next_alarm);
-    if (pthread_mutex_trylock(&t->turn) != 0)
+    if (!ch__mailbox_has_events(t) && atomic_load(&t->next_timer) > ch__now_ns())
+        return atomic_load(&t->next_timer);
+    if (pthread_mutex_trylock(&t->task_lock) != 0)
         return INT64_MAX;
     deliver(t, &has_more);
-    turn_end(t);
-    return atomic_load(&t->next_alarm);
+    task_unlock_and_wake(t);
+    return atomic_load(&t->next_timer);
 }
 
 static void helper_main(void *arg)
@@ -224,58 +247,61 @@ static void helper_main(void *arg)
     ch_threads *n = arg;
 
     while (!atomic_load(&n->is_stopping)) {
-        unsigned seen = atomic_load(&n->help);
+        unsigned seen = atomic_load(&n->helper_gate);
         int64_t  until = INT64_MAX;
         ch_task *t = NULL;
         bool     is_there;
 
-        /* An alarm that is set while it looks around opens its gate. */
-        atomic_store(&n->help_until, INT64_MAX);
+        /* INT64_MAX: a task that sets any timer while the helper scans opens
+         * the helper's gate. */
+        atomic_store(&n->helper_sleeps_until, INT64_MAX);
         for (int i = 0; i == 0 || t != NULL; i++) {
             pthread_mutex_lock(&n->net.lock);
             t = i < n->net.n_tasks ? n->net.task[i] : NULL;
             is_there = t != NULL && t->is_started;
             pthread_mutex_unlock(&n->net.lock);
             if (is_there)
-                until = ch__least(until, help(own(t)));
+                until = ch__least(until, help_task(threads_task_of(t)));
         }
-        atomic_store(&n->help_until, until);
-        ch__gate_idle_until(&n->help, seen, until);
+        atomic_store(&n->helper_sleeps_until, until);
+        ch__gate_idle_until(&n->helper_gate, seen, until);
     }
 }
 
-/* ---- what ch__task_... does ---- */
+/* ---- the functions of the driver ---- */
 
+/* Ends the task's thread, and frees the mailbox. The task must have ended. */
 static void stop(ch_threads_task *t)
 {
-    turn_take(t);
+    task_lock(t);
     t->is_stopping = true;
-    turn_leave(t);
+    task_unlock(t);
     ch__mailbox_wake_worker(t);
     ch__thread_join(t->thread);
-    pthread_mutex_destroy(&t->turn);
+    pthread_mutex_destroy(&t->task_lock);
     ch__free(t->in);
-    ch__free(t->taken);
+    ch__free(t->received);
 }
 
-/* The thread comes first, and waits for the turn: nothing was sent, and nobody has seen the task, until it is sure to live. */
+/* Creates the thread first, with the lock held. If that fails, the task has sent nothing, and
+ * no peer has found it. */
 static ch_status start(ch_task *task)
 {
-    ch_threads_task *t = own(task);
+    ch_threads_task *t = threads_task_of(task);
     ch_threads      *n = net_of(t);
     ch_status        st;
 
-    if (pthread_mutex_init(&t->turn, NULL) != 0)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "task %s: no mutex", task->name);
-    turn_take(t);
-    t->n_looking = 1; /* its thread */
+    if (pthread_mutex_init(&t->task_lock, NULL) != 0)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "task %s: cannot create a mutex", task->name);
+    task_lock(t);
+    t->n_readers = 1; /* the task's own thread */
     atomic_fetch_add(&n->n_awake, 1);
-    st = ch__thread_start(task->name, own_main, t, &t->thread);
+    st = ch__thread_start(task->name, thread_main, t, &t->thread);
     if (st == CH_OK)
         st = ch__incarnation_begin(task);
     else
         atomic_fetch_sub(&n->n_awake, 1);
-    turn_leave(t);
+    task_unlock(t);
     if (st != CH_OK)
         stop(t);
     return st;
@@ -283,10 +309,10 @@ static ch_status start(ch_task *task)
 
 static void enter(ch_task *task)
 {
-    ch_threads_task *t = own(task);
+    ch_threads_task *t = threads_task_of(task);
 
     atomic_fetch_add_explicit(&t->n_entering, 1, memory_order_relaxed);
-    turn_take(t);
+    task_lock(t);
     atomic_fetch_sub_explicit(&t->n_entering, 1, memory_order_relaxed);
     task->now = ch__now_ns();
     ch__outbox_reserve(task);
@@ -295,20 +321,21 @@ static void enter(ch_task *task)
 static void leave(ch_task *task)
 {
     ch__outbox_flush(&task->outbox);
-    turn_end(own(task));
+    task_unlock_and_wake(threads_task_of(task));
 }
 
-typedef struct patience {
+/* When a wait logs a warning, and when it fails. Times are in ns. */
+typedef struct wait_limit {
     int64_t     begin, notice, limit, limit_ms;
-    bool        is_own_limit;
+    bool        is_own_limit; /* the caller of ch__task_wait set the limit */
     const char *whom;
-} patience;
+} wait_limit;
 
-static patience patience_of(int64_t limit_ms, const char *whom)
+static wait_limit wait_limit_of(int64_t limit_ms, const char *whom)
 {
     const ch_config *c = ch__config();
     int64_t          now = ch__now_ns();
-    patience         p = {.begin = now, .whom = whom, .is_own_limit = limit_ms > 0};
+    wait_limit       p = {.begin = now, .whom = whom, .is_own_limit = limit_ms > 0};
 
     p.limit_ms = limit_ms > 0 ? limit_ms : c->wait_limit_ms;
     p.limit = now + p.limit_ms * ns_per_ms;
@@ -316,15 +343,15 @@ static patience patience_of(int64_t limit_ms, const char *whom)
     return p;
 }
 
-/* As gates do it: the notice before the error. */
-static ch_status patience_check(patience *p, const char *task)
+/* Logs the warning when it is due. Returns DEADLINE_EXCEEDED when the limit has passed. */
+static ch_status wait_limit_check(wait_limit *p, const char *task)
 {
     int64_t now = ch__now_ns();
 
     if (now >= p->notice) {
         ch__log(CH_LOG_WARNING, "wait",
-                "task %s: waiting for %s since %lld ms; an error after %lld ms", task, p->whom,
-                (long long)((now - p->begin) / ns_per_ms), (long long)p->limit_ms);
+                "task %s: still waiting for %s after %lld ms; fails after %lld ms", task,
+                p->whom, (long long)((now - p->begin) / ns_per_ms), (long long)p->limit_ms);
         p->notice = INT64_MAX;
     }
     if (now < p->limit)
@@ -334,22 +361,23 @@ static ch_status patience_check(patience *p, const char *task)
                     p->is_own_limit ? "" : "; COHORT_WAIT_LIMIT_MS sets the limit");
 }
 
-/* Between two looks, outside the turn. */
-static void wait_aside(ch_threads_task *t, const patience *p, bool has_more)
+/* Sleeps without the lock, unless there is more to deliver. */
+static void wait_unlocked(ch_threads_task *t, const wait_limit *p, bool has_more)
 {
-    bool     has_work = t->task.n_work > 0 && !t->is_running;
-    unsigned round = atomic_load(&t->round);
+    bool     has_work = t->task.n_work > 0 && !t->is_work_running;
+    unsigned wait_seq = atomic_load(&t->wait_seq);
 
-    turn_leave(t);
+    task_unlock(t);
     if (has_work)
         ch__mailbox_wake_worker(t);
     if (!has_more)
-        ch__mailbox_waiter_sleep(t, round, ch__least(p->notice, p->limit));
-    turn_take(t);
+        ch__mailbox_waiter_sleep(t, wait_seq, ch__least(p->notice, p->limit));
+    task_lock(t);
 }
 
-static ch_status wait_looking(ch_threads_task *t, bool (*is_done)(void *arg), void *arg,
-                              patience *p)
+/* Delivers events until is_done(arg) is true. The calling thread must count as a reader. */
+static ch_status wait_as_reader(ch_threads_task *t, bool (*is_done)(void *arg), void *arg,
+                                wait_limit *p)
 {
     uint64_t  incarnation = t->task.incarnation;
     ch_status st = CH_OK;
@@ -364,28 +392,28 @@ static ch_status wait_looking(ch_threads_task *t, bool (*is_done)(void *arg), vo
         if (!t->task.is_alive || t->task.incarnation != incarnation)
             return ch__fail(CH_UNAVAILABLE, "task %s ended while it waited for %s",
                             t->task.name, p->whom);
-        st = patience_check(p, t->task.name);
+        st = wait_limit_check(p, t->task.name);
         if (st != CH_OK)
             return st;
-        wait_aside(t, p, has_more);
+        wait_unlocked(t, p, has_more);
     }
 }
 
 static ch_status wait(ch_task *task, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
                       const char *whom)
 {
-    ch_threads_task *t = own(task);
-    patience         p;
+    ch_threads_task *t = threads_task_of(task);
+    wait_limit       p;
     ch_status        st;
 
     if (is_done(arg))
         return CH_OK;
-    p = patience_of(limit_ms, whom);
+    p = wait_limit_of(limit_ms, whom);
     atomic_fetch_add(&t->n_waiters, 1);
     atomic_fetch_add(&net_of(t)->n_awake, 1);
     ch__mailbox_add_reader(t, 1);
-    st = wait_looking(t, is_done, arg, &p);
-    ch__mailbox_add_reader(t, -1); /* leave() sees whether another must */
+    st = wait_as_reader(t, is_done, arg, &p);
+    ch__mailbox_add_reader(t, -1); /* leave() ensures that another thread reads */
     atomic_fetch_sub(&net_of(t)->n_awake, 1);
     atomic_fetch_sub(&t->n_waiters, 1);
     return st;
@@ -399,27 +427,28 @@ static int64_t now(const ch_task *t)
 
 static void kill(ch_task *task)
 {
-    ch_threads_task *t = own(task);
+    ch_threads_task *t = threads_task_of(task);
 
-    turn_take(t);
+    task_lock(t);
     if (task->is_alive)
-        life_end(t);
-    wait_buried(t);
-    turn_end(t);
+        incarnation_end(t);
+    wait_for_zombie(t);
+    task_unlock_and_wake(t);
 }
 
 static ch_status restart(ch_task *task)
 {
-    ch_threads_task *t = own(task);
+    ch_threads_task *t = threads_task_of(task);
     ch_status        st;
 
-    turn_take(t);
-    wait_buried(t);
+    task_lock(t);
+    wait_for_zombie(t);
     st = task->is_alive
              ? ch__fail(CH_FAILED_PRECONDITION,
-                        "task %s lives; only one that was killed is restarted", task->name)
+                        "task %s: cannot restart, because it is alive; kill it first",
+                        task->name)
              : ch__incarnation_begin(task);
-    turn_end(t);
+    task_unlock_and_wake(t);
     return st;
 }
 
@@ -433,9 +462,9 @@ static void threads_free(ch_net *net)
     for (int i = 0; i < net->n_tasks; i++)
         kill(net->task[i]);
     for (int i = 0; i < net->n_tasks; i++)
-        stop(own(net->task[i]));
+        stop(threads_task_of(net->task[i]));
     atomic_store(&n->is_stopping, true);
-    ch__gate_open(&n->help);
+    ch__gate_open(&n->helper_gate);
     ch__thread_join(n->helper);
     ch__net_close(net);
     ch__free(n);
@@ -447,7 +476,7 @@ ch_status ch__threads_init(ch_threads *n, int spin_us)
 
     if (st != CH_OK)
         return st;
-    n->net.drive = &ch__threads_drive;
+    n->net.drive = &ch__threads_driver;
     n->net.task_bytes = sizeof(ch_threads_task);
     n->n_cpus = ch__cpu_count();
     n->spin_ns = spin_us == CH_OFF ? 0 : (spin_us > 0 ? spin_us : 50) * ns_per_us;
@@ -457,11 +486,11 @@ ch_status ch__threads_init(ch_threads *n, int spin_us)
     return st;
 }
 
-const ch_drive_ops ch__threads_drive = {.start = start,
-                                        .enter = enter,
-                                        .leave = leave,
-                                        .wait = wait,
-                                        .now = now,
-                                        .kill = kill,
-                                        .restart = restart,
-                                        .free = threads_free};
+const ch_drive_ops ch__threads_driver = {.start = start,
+                                         .enter = enter,
+                                         .leave = leave,
+                                         .wait = wait,
+                                         .now = now,
+                                         .kill = kill,
+                                         .restart = restart,
+                                         .free = threads_free};

@@ -1,4 +1,14 @@
-/* net/threads.h -- a task's box, into which a wire puts frames, and the thread that takes them out.
+/* net/threads.h -- the driver with a thread per task: the task's lock, its mailbox, its thread.
+ *
+ * A ch_threads_task has two locks. `task_lock` is the task's lock of net.h. `box_lock` is a
+ * spin lock of the mailbox, into which a wire puts frames, and is held for a few instructions
+ * only. threads.c delivers events; mailbox.c stores frames and decides which thread must be
+ * woken for them.
+ *
+ * Three kinds of threads deliver the events of a task:
+ *   - the task's own thread, which also runs the task's work;
+ *   - waiters: threads of the program that are in ch__task_wait;
+ *   - the helper thread of the net, while the own thread runs work and there is no waiter.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef NET_THREADS_H
@@ -12,87 +22,101 @@
 
 enum { CH_WAKES = 16 };
 
-/* Gates to be opened when a turn is over: waking takes a system call. */
+/* Gates to be opened when the task's lock is released. They are not opened under the lock,
+ * because waking a thread takes a system call. */
 typedef struct ch_wakes {
     ch_gate *gate[CH_WAKES];
     int      n;
 } ch_wakes;
 
 typedef struct ch_threads_task {
-    ch_task         task; /* first */
-    pthread_mutex_t turn;
-    atomic_int      n_entering; /* program's threads that wait for the turn */
-    atomic_int      n_waiters;  /* of them in ch__task_wait */
-    /* In the turn. */
-    ch_frame *taken;
-    int       cap_taken;
+    ch_task         task; /* must be first */
+    pthread_mutex_t task_lock;
+    atomic_int      n_entering; /* threads of the program that wait for task_lock */
+    atomic_int      n_waiters;  /* threads of the program that are in ch__task_wait */
+    /* Guarded by task_lock. */
+    ch_frame *received; /* frames taken out of the mailbox, being delivered */
+    int       cap_received;
     ch_wakes  wakes;
-    int64_t   flushed_at;
-    bool      is_running; /* work, on the task's thread */
-    bool      is_stopping;
-    void     *zombie; /* a `self` that is closed when the work has ended */
-    ch_gate   buried; /* moves when it was */
-    /* The box. */
-    alignas(CH_ALIGN) atomic_flag lock;
-    atomic_bool has_news;      /* something for whoever delivers events */
-    atomic_bool has_work_news; /* something for the task's own thread */
-    bool        is_open;
+    int64_t   flushed_at;      /* time of the last flush of the outbox in ns */
+    bool      is_work_running; /* on the task's thread */
+    bool      is_stopping;     /* the task's thread must end */
+    void     *zombie;          /* `self` of an ended incarnation, to be closed after its work */
+    ch_gate   zombie_closed;   /* opened when `zombie` was closed */
+    /* The mailbox, guarded by box_lock. */
+    alignas(CH_ALIGN) atomic_flag box_lock;
+    atomic_bool has_events;   /* frames or endings to be delivered */
+    atomic_bool has_new_work; /* for the task's own thread */
+    bool        is_open;      /* frames are accepted */
     ch_frame   *in;
     int         n_in, cap_in;
-    /* Who looks: under the lock. See the invariants of box.c. */
-    int         n_looking;
-    int         n_asleep; /* of those that wait */
-    bool        is_own_asleep;
-    atomic_bool is_working;
-    atomic_uint round; /* moves when those that wait shall ask again; written under the lock */
-    int64_t     own_until;
-    atomic_int_least64_t next_alarm;
-    ch_gate              own_gate, wait_gate;
+    /* The state of the threads that deliver events. See the invariants of mailbox.c. */
+    int         n_readers;         /* threads that will read the mailbox before they sleep */
+    int         n_waiters_asleep;  /* waiters that sleep */
+    bool        is_thread_asleep;  /* the task's own thread sleeps */
+    atomic_bool is_thread_working; /* the task's own thread runs work */
+    /* Incremented when waiters must evaluate their conditions again; written under box_lock. */
+    atomic_uint          wait_seq;
+    int64_t              thread_sleeps_until; /* ns; INT64_MIN: the thread is awake */
+    atomic_int_least64_t next_timer; /* of the task in ns; set when task_lock is released */
+    ch_gate              thread_gate, waiter_gate;
     ch_thread           *thread;
 } ch_threads_task;
 
 typedef struct ch_threads {
-    ch_net      net; /* first */
+    ch_net      net; /* must be first */
     int64_t     spin_ns;
     int         n_cpus;
-    atomic_int  n_awake; /* threads that deliver events and do not sleep */
-    atomic_bool is_closing;
-    /* A frame is taken out of a box, or thrown away with it. */
-    void (*took)(const ch_frame *f);
-    ch_gate              help; /* the helper: delivers the events of tasks that work */
-    atomic_int_least64_t help_until;
-    atomic_bool          is_stopping;
-    ch_thread           *helper;
+    atomic_int  n_awake;    /* threads that deliver events and do not sleep */
+    atomic_bool is_closing; /* mailboxes accept no more frames */
+    /* Called when a frame is taken out of a mailbox, to be delivered or dropped. */
+    void (*frame_removed)(const ch_frame *f);
+    ch_gate              helper_gate;
+    atomic_int_least64_t helper_sleeps_until; /* ns; INT64_MAX: no timer, or it is awake */
+    atomic_bool          is_stopping;         /* the helper must end */
+    ch_thread           *helper; /* delivers the events of tasks whose own thread runs work */
 } ch_threads;
 
-extern const ch_drive_ops ch__threads_drive;
+extern const ch_drive_ops ch__threads_driver;
 
-/* Fills all but the wire and `took`. */
+/* Initialises all fields except the wire and `frame_removed`, and starts the helper. `spin_us`
+ * is that of ch_inproc_options. */
 CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, int spin_us);
 
 void ch__mailbox_open(ch_threads_task *t);
-/* Nothing comes any more; returns what is in it, *n frames, to be freed by the caller. */
+/* Closes the mailbox, which then accepts no frames. Returns the *n frames that are in it. The
+ * caller owns them and must free the array. */
 ch_frame *ch__mailbox_close(ch_threads_task *t, int *n);
-/* False: it is closed, or there is no memory, and the frame is not taken over. `from` is in its turn, and wakes whom it must
- * after that; NULL: at once. */
+/* Puts a frame into the mailbox. Returns false if the mailbox is closed or memory is exhausted;
+ * the caller then keeps the frame.
+ *
+ * `from` is the task whose lock the caller holds: readers are woken when that lock is released.
+ * NULL: they are woken at once. */
 bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from);
-/* All that is in it, into t->taken; in the turn. */
+/* Moves all frames into t->received, and returns their number. Needs the task's lock. */
 int  ch__mailbox_get_all(ch_threads_task *t);
-bool ch__mailbox_has_news(const ch_threads_task *t);
+bool ch__mailbox_has_events(const ch_threads_task *t);
 
+/* Opens all gates of a list, and empties it. */
 void ch__wakes_open(ch_wakes *w);
-/* One more looks into the box, or one less. Its own thread works, and does not look; or has worked. */
+/* Adds `more` (1 or -1) to the number of readers. */
 void ch__mailbox_add_reader(ch_threads_task *t, int more);
-void ch__mailbox_set_working(ch_threads_task *t, bool is_working);
-/* After a turn, in which something was told: those who wait ask again whether what they wait for is there. */
+/* Records that the task's own thread begins or ends work, during which it is no reader. */
+void ch__mailbox_set_working(ch_threads_task *t, bool is_thread_working);
+/* Wakes all waiters after events were delivered, so that they evaluate their
+ * conditions again. */
 void ch__mailbox_wake_waiters(ch_threads_task *t);
-/* After a turn: its thread shall see that there is work. */
+/* Wakes the task's own thread, because there is work. */
 void ch__mailbox_wake_worker(ch_threads_task *t);
-/* After a turn of one who will not look again: somebody else does, if that must be. */
-void ch__mailbox_attend(ch_threads_task *t, bool has_more);
-/* Until there is something to look for. */
-void ch__mailbox_own_sleep(ch_threads_task *t);
-/* `round` is that of its last turn: whatever was told since then may be what it waits for. */
-void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until);
+/* Wakes a thread to read the mailbox, if events or a timer need one and no thread reads it. A
+ * thread that has released the task's lock and will not read the mailbox again must call this.
+ * `has_more`: endings are to be delivered. */
+void ch__mailbox_ensure_reader(ch_threads_task *t, bool has_more);
+/* Blocks the task's own thread until there is work, or events or a timer to deliver. */
+void ch__mailbox_thread_sleep(ch_threads_task *t);
+/* Blocks a waiter until there are events or a timer to deliver, or the time is `until`.
+ * `wait_seq` is the value of t->wait_seq when the waiter last evaluated its condition. If
+ * t->wait_seq has changed since, returns at once. */
+void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned wait_seq, int64_t until);
 
 #endif

@@ -1,11 +1,11 @@
-/* ops/activation.c -- what stands between the layers of a network.
+/* ops/activation.c -- activation functions: relu, leaky_relu, elu, gelu, silu, softplus.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/blockwise.h"
 
 /* ---- activations ---- */
 
-/* d where y is above 0, else 0: the gradient of relu, in one go. */
+/* relu_mask(y, d) is d where y > 0, and 0 elsewhere: the gradient of relu as a single op. */
 static void relu_mask_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
@@ -18,7 +18,7 @@ ch_node *ch__relu_mask(ch_node *y, ch_node *d)
     return ch__node(&ch__op_relu_mask, NULL, 2, ((ch_node *[]){y, d}));
 }
 
-/* By the result, so that the input need not be kept. */
+/* Uses the result instead of the input, so that the input's memory can be reused. */
 static void relu_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
@@ -26,7 +26,7 @@ static void relu_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
 }
 UNARY(relu, ch__infer_arith, relu_grad)
 
-/* s (1 + x (1 - s)), s = sigmoid(x) */
+/* s * (1 + x * (1 - s)), where s = sigmoid(x) */
 static void silu_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     ch_node *x = n->in[0], *y = ch_sigmoid(x), *one = ch_number(s, 1);
@@ -42,7 +42,7 @@ static void softplus_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
 }
 UNARY(softplus, ch__infer_floats, softplus_grad)
 
-/* ---- with attributes ---- */
+/* ---- activations with attributes ---- */
 
 typedef struct slope_attrs {
     double alpha;
@@ -95,7 +95,7 @@ static bool elu_block(const ch_node *n, ch_block *b)
     return slope_block(CH_BLOCK_elu, n, b);
 }
 
-/* Below 0: alpha exp(x) = y + alpha. */
+/* For x < 0 the derivative is alpha * exp(x) = y + alpha. */
 static void elu_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const slope_attrs *a = n->attrs;
@@ -136,7 +136,8 @@ static bool gelu_block(const ch_node *n, ch_block *b)
     return ch__find_block(a->by_tanh ? CH_BLOCK_gelu_tanh : CH_BLOCK_gelu, n->in[0], b);
 }
 
-/* P(x) + x p(x): the normal distribution and its density. */
+/* Returns the derivative of gelu: P(x) + x * p(x), where P is the distribution function of the
+ * standard normal distribution and p its density. */
 static ch_node *gelu_slope(ch_step *s, ch_node *x)
 {
     ch_node *half = ch_number(s, 0.5);
@@ -148,7 +149,8 @@ static ch_node *gelu_slope(ch_step *s, ch_node *x)
     return ch_add(p, ch_mul(x, density));
 }
 
-/* x sigmoid(u), u = k (x + 0.044715 x^3): q + x q (1 - q) u'. */
+/* Returns the derivative of gelu_tanh, which is x * q with q = sigmoid(u) and
+ * u = k * (x + 0.044715 * x^3). The derivative is q + x * q * (1 - q) * u'. */
 static ch_node *gelu_tanh_slope(ch_step *s, ch_node *x)
 {
     const double k = 1.59576912160573071176; /* 2 sqrt(2 / pi) */

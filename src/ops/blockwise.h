@@ -1,8 +1,8 @@
-/* ops/blockwise.h -- what elementwise ops are written with.
+/* ops/blockwise.h -- macros and helpers for the definition of elementwise ops.
  *
- * Most are a line: name, shape rule, gradient. Its arithmetic is the block function of its name
- * (kernel/block.h), its kernel is everybody's (ops/fused.c), and the line defines the public
- * function too.
+ * Most elementwise ops are defined by one macro line: name, shape rule, gradient. The macro
+ * defines the op and the public function ch_<name>. The arithmetic of the op is the block
+ * function of the same name (kernel/block.h). All these ops share the kernel of ops/fused.c.
  *
  *     UNARY(exp, ch__infer_floats, exp_grad)
  *
@@ -14,23 +14,25 @@
 #include "kernel/block.h"
 #include "ops/ops.h"
 
-/* The block function for the dtype of `like`; 16-bit floats compute in f32. */
+/* Sets *b to the block function `code` for the dtype of `like`; 16-bit floats compute in f32.
+ * Returns false if there is none for that dtype. */
 bool ch__find_block(ch_block_code code, const ch_node *like, ch_block *b);
 extern const ch_kernel *const ch__elementwise_kernels[];
 
-/* Shape rules: all inputs of one dtype, broadcast together. What they may be, and the result: */
-ch_status ch__infer_arith(ch_infer *c);    /* types to compute in: the same */
-ch_status ch__infer_floats(ch_infer *c);   /* floats: the same */
-ch_status ch__infer_compared(ch_infer *c); /* anything: bool */
-ch_status ch__infer_truths(ch_infer *c);   /* bool: bool */
-/* Parts of such rules. */
+/* Shape rules. All inputs must have the same dtype; they are broadcast together. */
+ch_status ch__infer_arith(ch_infer *c);    /* float, i8, i32, i64 or u8 -> the same dtype */
+ch_status ch__infer_floats(ch_infer *c);   /* float -> the same dtype */
+ch_status ch__infer_compared(ch_infer *c); /* any dtype -> bool */
+ch_status ch__infer_truths(ch_infer *c);   /* bool -> bool */
+/* Fails unless input i is bool. */
 ch_status ch__infer_want_bool(const ch_infer *c, int i);
 
-/* For gradients: d where y is above 0, and where `condition` holds; else 0. */
+/* Returns d where y > 0, and 0 elsewhere: the gradient of relu. */
 ch_node *ch__relu_mask(ch_node *y, ch_node *d);
+/* Returns d where `condition` is true, and 0 elsewhere. */
 ch_node *ch__masked(ch_step *s, ch_node *condition, ch_node *d);
-/* For linear ops of a gradient of a few rows: the op of the rows, and of `scale` if that is not
- * NULL, at the same ids. */
+/* Applies a linear op to the rows of a sparse gradient, and returns a sparse gradient with the
+ * same ids. `scale` is the second input of the op; NULL if the op has one input. */
 ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
                      ch_node *scale);
 
@@ -64,7 +66,7 @@ ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_
 #define UNARY(name, infer, grad) ELEMENTWISE(name, 1, infer, grad, 0) RECORD_UNARY(name)
 #define BINARY(name, infer, grad)                                                              \
     ELEMENTWISE(name, 2, infer, grad, CH_OP_SAME_DTYPE) RECORD_BINARY(name)
-/* Those without a gradient: it is zero wherever it exists. */
+/* Ops without a gradient function, because the derivative is zero wherever it exists. */
 #define UNARY_FLAT(name, infer)                                                                \
     ELEMENTWISE(name, 1, infer, NULL, CH_OP_NO_GRAD) RECORD_UNARY(name)
 #define BINARY_FLAT(name, infer)                                                               \

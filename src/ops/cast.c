@@ -1,4 +1,4 @@
-/* ops/cast.c -- select and cast, which mix types.
+/* ops/cast.c -- select and cast, the elementwise ops with inputs and outputs of mixed dtypes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/blockwise.h"
@@ -43,7 +43,9 @@ const ch_op ch__op_select = {
     .factors = ch__factors_elementwise,
 };
 
-/* a as b's dtype if only a is weak. The condition keeps out of it: it is bool. */
+/* Returns a cast to b's dtype if a is weak and the dtypes differ; otherwise returns a. A float
+ * is not cast to an integer. ch_select does this itself, because its condition is always bool
+ * and CH_OP_SAME_DTYPE would include the condition. */
 static ch_node *like(ch_node *a, const ch_node *b)
 {
     bool narrows =
@@ -74,7 +76,8 @@ static ch_status cast_infer(ch_infer *c)
     const cast_attrs *a = c->attrs;
 
     if ((unsigned)a->dtype >= CH_DTYPE_COUNT || a->dtype == CH_STR)
-        return ch__infer_fail(c, "to %s, want a type of numbers", ch_dtype_name(a->dtype));
+        return ch__infer_fail(c, "the target dtype is %s, want bool or a numeric dtype",
+                              ch_dtype_name(a->dtype));
     return ch__infer_dims(c, 0, a->dtype, &c->in[0]);
 }
 
@@ -113,8 +116,9 @@ ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype)
     return ch__node(&ch__op_cast, &(cast_attrs){dtype}, 1, &x);
 }
 
-/* Who asks for a type means it: the result is not weak. A few rows stay so between floats, where
- * the sum of casts is the cast of the sum but for rounding. */
+/* The result is not weak, because the caller asked for the dtype explicitly. A sparse gradient
+ * stays sparse if both dtypes are floats: except for rounding, the sum of the cast rows is the
+ * cast of their sum. */
 ch_node *ch_cast(ch_node *x, ch_dtype dtype)
 {
     const void *caller = __builtin_return_address(0);

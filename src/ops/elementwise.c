@@ -1,10 +1,16 @@
-/* ops/elementwise.c -- arithmetic, functions and comparisons, element by element.
+/* ops/elementwise.c -- elementwise ops: arithmetic, functions, comparisons, logic.
+ *
+ * Most ops are a gradient and a macro line (ops/blockwise.h). The arithmetic is in the block
+ * functions of kernel/block.h, and all ops use the kernel of ops/fused.c.
+ *
+ * Invariant: ch_mul, ch_div and ch_neg of a sparse gradient with a scalar stay sparse. They are
+ * applied to the rows, and the ids stay the same.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/blockwise.h"
 #include "ops/lookup.h"
 
-/* ---- what all have in common ---- */
+/* ---- common functions ---- */
 
 bool ch__find_block(ch_block_code code, const ch_node *like, ch_block *b)
 {
@@ -28,8 +34,9 @@ static ch_status want_arith(const ch_infer *c, int i)
 
     if (ch_dtype_is_float(t) || t == CH_I8 || t == CH_I32 || t == CH_I64 || t == CH_U8)
         return CH_OK;
-    return ch__infer_fail(c, "input %d is %s, want a type to compute in; cast it first", i,
-                          ch_dtype_name(t));
+    return ch__infer_fail(
+        c, "input %d is %s, want a float type, i8, i32, i64 or u8; cast it first", i,
+        ch_dtype_name(t));
 }
 
 ch_status ch__infer_want_bool(const ch_infer *c, int i)
@@ -40,7 +47,7 @@ ch_status ch__infer_want_bool(const ch_infer *c, int i)
                           ch_dtype_name(c->dtype[i]));
 }
 
-/* All inputs broadcast together; the result has dtype t. */
+/* Broadcasts all inputs, which must have the same dtype, and sets output 0 to dtype t. */
 static ch_status broadcast_to(ch_infer *c, ch_dtype t)
 {
     ch_dims   d;
@@ -77,7 +84,7 @@ ch_status ch__infer_truths(ch_infer *c)
     return rc == CH_OK ? broadcast_to(c, CH_BOOL) : rc;
 }
 
-/* ---- a gradient of a few rows ---- */
+/* ---- sparse gradients ---- */
 
 static bool is_scalar(const ch_node *x)
 {
@@ -89,7 +96,7 @@ static bool is_scalar(const ch_node *x)
     return true;
 }
 
-/* True if b scales a sparse one: c (ids, rows) is (ids, c rows). */
+/* Returns true if a is a sparse gradient and b a scalar: then a * b is (ids, rows * b). */
 static bool scales(const ch_node *a, const ch_node *b)
 {
     return ch__is_sparse(a) && is_scalar(b) && b->dims.rank <= a->dims.rank;
@@ -110,7 +117,7 @@ ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_
     return y;
 }
 
-/* ---- arithmetic of two ---- */
+/* ---- binary arithmetic ---- */
 
 static void add_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -179,12 +186,13 @@ static void mod_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
 }
 BINARY(mod, ch__infer_arith, mod_grad)
 
-/* The exponent's gradient has log a, which below 0 is nothing: there it is 0. */
+/* The gradient of the exponent contains log a, which is not defined for a <= 0. There this
+ * gradient is 0. */
 static void pow_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     ch_node *a = n->in[0], *b = n->in[1], *is_positive = ch_greater(a, ch_number(s, 0));
     ch_node *log_a = ch_log(ch_select(is_positive, a, ch_number(s, 1)));
-    /* a^0 is 1 for every a, 0 included: b a^(b - 1) must not become 0 times infinity. */
+    /* a^0 is 1 for every a, including 0. So b * a^(b - 1) must not become 0 * infinity. */
     ch_node *is_flat = ch_equal(b, ch_number(s, 0));
     ch_node *power = ch_pow(a, ch_sub(ch_select(is_flat, ch_number(s, 1), b), ch_number(s, 1)));
 
@@ -211,7 +219,7 @@ static void maximum_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
 }
 BINARY(maximum, ch__infer_arith, maximum_grad)
 
-/* ---- arithmetic of one ---- */
+/* ---- unary arithmetic ---- */
 
 static void neg_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -261,7 +269,8 @@ static ch_status clip_infer(ch_infer *c)
     const clip_attrs *a = c->attrs;
 
     if (!(a->least <= a->most))
-        return ch__infer_fail(c, "least %g is not below most %g", a->least, a->most);
+        return ch__infer_fail(c, "least is %g and most %g, want least <= most", a->least,
+                              a->most);
     return ch__infer_arith(c);
 }
 
@@ -304,7 +313,7 @@ ch_node *ch_clip(ch_node *x, double least, double most)
     return ch__node(&ch__op_clip, (&(clip_attrs){least, most}), 1, &x);
 }
 
-/* ---- functions: y is the result, d its derivative ---- */
+/* ---- functions; y in the formulas is the result ---- */
 
 static void sqrt_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -389,7 +398,7 @@ UNARY_FLAT(floor, ch__infer_floats)
 UNARY_FLAT(ceil, ch__infer_floats)
 UNARY_FLAT(round, ch__infer_floats)
 
-/* ---- truth ---- */
+/* ---- comparisons and logic ---- */
 
 BINARY_FLAT(equal, ch__infer_compared)
 BINARY_FLAT(not_equal, ch__infer_compared)

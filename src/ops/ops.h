@@ -1,4 +1,4 @@
-/* ops/ops.h -- the op table, for src/cohort.c; and what ops lend each other.
+/* ops/ops.h -- the op table for src/cohort.c, and the functions that op families share.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_OPS_H
@@ -7,7 +7,7 @@
 #include "cohort/ops.h"
 #include "graph/op.h"
 
-/* Each family lists its ops as X(name): its op is ch__op_name. */
+/* Each family lists its ops as X(name). The op of that name is the constant ch__op_<name>. */
 #include "ops/apply.h"
 #include "ops/array.h"
 #include "ops/control.h"
@@ -34,42 +34,52 @@
 CH_OPS(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
 
-/* ---- what families lend each other ---- */
+/* ---- functions shared by several families ----
+ *
+ * Functions that return a node record calls in the step of their inputs. They return NULL if an
+ * input is NULL or a call fails; the step keeps the error. */
 
-/* Sums d over what broadcasting `like` to d's dims repeated: the gradient of a broadcast.
- * d itself where nothing was repeated. (ops/reduce.c) */
+/* Returns the gradient of broadcasting `like` to d's dims: d summed over the axes along which
+ * `like` was repeated. Returns d itself if no axis was repeated. (ops/reduce.c) */
 ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);
-/* The sum over the last axis, which stays as 1 if it is to be kept. (ops/reduce.c) */
+/* Returns the sum of x over its last axis. If `keep`, that axis stays, with size 1.
+ * (ops/reduce.c) */
 ch_node *ch__sum_last(ch_node *x, bool keep);
-/* x as an array of these dims, symbols included; the product must be the same. (ops/array.c) */
+/* Returns x with the given dims, which may contain symbols. The number of elements must be the
+ * same. (ops/array.c) */
 ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims);
-/* x repeated to these dims by numpy's rule. (ops/array.c) */
+/* Returns x broadcast to the given dims by numpy's rule. (ops/array.c) */
 ch_node *ch__broadcast_dims(ch_node *x, const ch_dims *dims);
-/* `value` everywhere, of x's dtype and dims. (ops/array_make.c) */
+/* Returns an array of x's dtype and dims, filled with `value`. (ops/array_make.c) */
 ch_node *ch__full_like(ch_node *x, double value);
-/* True for a gradient held as ids and rows; then in[0] are the ids and in[1] the rows of
- * ch__op_sparse_rows. (ops/index_sparse.c) */
+/* Returns true if n is a sparse gradient: a call of ch__op_sparse_rows, with the ids as in[0]
+ * and the rows as in[1]. (ops/index_sparse.c) */
 bool ch__is_sparse(const ch_node *n);
-/* A sparse gradient made dense by who knows what that costs: the log is not told.
- * (ops/index_sparse.c) */
+/* Returns a sparse gradient as a dense array. Unlike an implicit conversion, this writes no log
+ * line, because the caller has decided that the cost is acceptable. (ops/index_sparse.c) */
 ch_node *ch__dense(const ch_node *sparse);
-/* The sum of two gradients: sparse if both are. (ops/index_sparse.c) */
+/* Returns the sum of two gradients. The sum is sparse if both are sparse and have the same
+ * dtypes and dims. (ops/index_sparse.c) */
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
-/* x plus a sparse gradient, or minus it: only its rows are written. An id that is not in range
- * stands for no row; -1 fills up lists. (ops/index_scatter.c) */
+/* Returns x plus a sparse gradient, or x minus the gradient if `negative`. Writes only the rows
+ * that the ids name. An id out of range names no row; unused positions of an id list hold -1.
+ * (ops/index_scatter.c) */
 ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative);
 
-/* The kernel of every op that has a block function, and the op of a chain of them. It is in no
- * list: a recorded graph never has one. (ops/fused.c) */
+/* The kernel of every op that has a block function, and the op of a fused chain of such ops.
+ * ch__op_fused is in no op list, because only the planner creates calls of it. (ops/fused.c) */
 extern const ch_kernel ch__kernel_elementwise;
 extern const ch_op     ch__op_fused;
-/* A cast that stays weak if x is: for dtypes that settle themselves. (ops/cast.c) */
+/* Casts x to `dtype`. If x is weak, so is the result: its dtype may still change when it is
+ * combined with another node. (ops/cast.c) */
 ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype);
 
-/* A kernel for ops that fit always or have nothing to prepare. (ops/source.c) */
+/* Default ch_kernel functions: `fits` for a kernel that accepts every node, and `prepare` for a
+ * kernel without state. (ops/source.c) */
 bool      ch__always(const ch_node *n);
 ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p);
-/* Output 0 is input 0's memory: reshape, identity, stop_gradient. (ops/source.c) */
+/* The kernel of ops whose output 0 is the memory of input 0: reshape, identity, stop_gradient.
+ * (ops/source.c) */
 extern const ch_kernel ch__kernel_view;
 
 #endif

@@ -1,4 +1,12 @@
-/* ops/source.c -- values that come from outside: inputs, variables, constants, the run itself.
+/* ops/source.c -- ops without computed inputs: step inputs, variables, constants, run values.
+ *
+ * Every graph begins with calls of these ops. The program binds `input`, `read` and `constant`
+ * to memory, so they have no kernel. The kernels of replica_id, replica_count, global_rows and
+ * step_number read ch_env at run time; CH_OP_READS_ENV keeps the planner from folding them.
+ * `rows` is the size of axis 0 as a value.
+ *
+ * Also here: the trivial kernel functions that other families use (ch__always,
+ * ch__prepare_nothing, ch__kernel_view).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -20,7 +28,8 @@ static ch_status input_infer(ch_infer *c)
     const ch_input_attrs *a = c->attrs;
 
     if (a->rows.rank > 1 || (a->rows.rank == 1 && a->dims.rank != 1))
-        return ch__infer_fail(c, "%d numbers of rows for splits of rank %d", a->rows.rank,
+        return ch__infer_fail(c, "rows has %d sizes and the input rank %d, want 0 sizes, or 1 "
+                                 "for splits of rank 1", a->rows.rank,
                               a->dims.rank);
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
@@ -75,7 +84,7 @@ static ch_status constant_infer(ch_infer *c)
     ch_dims                  d;
 
     if (a->value == NULL)
-        return ch__infer_fail(c, "it has no value");
+        return ch__infer_fail(c, "the constant has no value");
     d = ch__dims_of(ch_tensor_shape(a->value));
     return ch__infer_dims(c, 0, ch_tensor_dtype(a->value), &d);
 }
@@ -134,7 +143,7 @@ ch_node *ch_number(ch_step *s, double value)
     return n;
 }
 
-/* ---- numbers that only a run knows ---- */
+/* ---- numbers that are known only at run time ---- */
 
 bool ch__always(const ch_node *n)
 {
@@ -155,7 +164,7 @@ static ch_status view_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* Never called: the planner makes no call of a view. */
+/* Never called, because the planner emits no instruction for a view. */
 static ch_status view_run(const ch_call *c, ch_piece t)
 {
     (void)c, (void)t;
@@ -258,6 +267,7 @@ ch_node *ch_step_number(ch_step *s)
     return ch__source(s, &ch__op_step_number, NULL);
 }
 
+/* Marks n as weak: its dtype follows the node that it is combined with. n may be NULL. */
 static ch_node *weak(ch_node *n)
 {
     if (n != NULL)

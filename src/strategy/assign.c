@@ -1,8 +1,20 @@
-/* strategy/assign.c -- what a step does to variables.
+/* strategy/assign.c -- records reads and changes of variables in a step.
  *
- * A graph has one value of a variable on each replica. What the step's code means by an assign depends on whom
- * it speaks of: in a replica, its value is aggregated with those of the others before it is used; in a merge
- * call it is one for all already; in an update it is for this copy alone.
+ * Implements ch_var_read, ch_var_assign, ch_var_assign_add, ch_var_assign_sub and
+ * ch_var_scatter_*. The graph of a step has one value of a variable on each replica. The
+ * meaning of an assign depends on the context of the code (ch__step_context, merge.c):
+ *
+ *   - Replica context: the operand is aggregated over the replicas before it is used.
+ *   - Cross-replica context (a merge call): the operand is already the same on all replicas.
+ *   - Update: the operand changes only the copy of this replica.
+ *
+ * struct change describes a change. apply() checks it, record() aggregates the operand and
+ * combines it with the current value. Errors are recorded in the step, and the function returns
+ * NULL.
+ *
+ * Invariant: if replicas may assign different values to a mirrored variable, the log warns once
+ * (copies-differ) and the copies are not compared any more. A shared variable never gets
+ * different values: its operand is aggregated, or the operand of replica 0 is broadcast.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -14,20 +26,23 @@
 
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of)
 {
-    const ch_strategy *none = ch__strategy_default();
+    const ch_strategy *default_strategy = ch__strategy_default();
 
-    return st == of || st == none || of == none;
+    return st == of || st == default_strategy || of == default_strategy;
 }
 
-/* Whether v is given, and s is a step that may have variables: a pipeline's have none. */
+/* Returns INVALID_ARGUMENT if v is NULL, or if s has no owner: steps of a dataset pipeline must
+ * not use variables. */
 static ch_status check_var(const ch_step *s, const ch_var *v, const char *call)
 {
     if (v == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the variable is NULL, in %s", call,
                         s->graph->name);
     if (s->owner == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "its step uses variable \"%s\"; a pipeline has none", v->name);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "the step uses variable \"%s\"; steps of a dataset pipeline must not use variables",
+            v->name);
     return CH_OK;
 }
 
@@ -40,6 +55,8 @@ static ch_status fail_mixed(const ch_step *s, const ch_var *v, const char *call)
         call, v->name, v->strategy->label, s->graph->name, ((ch_strategy *)s->owner)->label);
 }
 
+/* Returns an error unless s runs under v's strategy. Other strategies may read v but not write
+ * it. */
 static ch_status check_write(const ch_step *s, const ch_var *v, const char *call)
 {
     const ch_strategy *st = s->owner;
@@ -74,7 +91,8 @@ static void release_var(void *v)
     ch_var_unref(v);
 }
 
-/* Records the read of a variable of another strategy, which has one value here. */
+/* Records the read of a variable of another strategy. Records an error unless the step may read
+ * it and it has a single value in cross-replica context. */
 static ch_node *borrow(ch_step *s, ch_var *v, const void *caller)
 {
     ch_status rc = ch__strategy_may_read(s->owner, v->strategy) ? ch__var_check_read(v)
@@ -87,44 +105,50 @@ static ch_node *borrow(ch_step *s, ch_var *v, const void *caller)
     return ch__step_borrow(s, ch_var_ref(v), release_var, v->name, v->dtype, v->shape);
 }
 
+/* Records the read of this replica's copy. Marks the node as varying if the copies differ by
+ * design, and the variable as remote if it is not in this process. */
 static ch_node *read_copy(ch_step *s, ch_var *v)
 {
     ch_node *n = ch__step_read(s, v, v->name, v->dtype, v->shape);
 
-    if (n != NULL && ch__var_is_own(v))
+    if (n != NULL && ch__var_is_per_replica(v))
         n->varies = true;
-    if (n != NULL && !ch__var_is_here(v))
+    if (n != NULL && !ch__var_is_local(v))
         ch__step_mark_remote(s, v);
     return n;
 }
 
 /* ---- aggregation ---- */
 
-/* A change of a variable, before it is recorded. */
+/* A change of a variable that is being recorded. */
 typedef struct change {
     ch_step    *s;
     ch_var     *v;
-    const char *name;       /* "assign_add" */
-    bool        sets;       /* what was there before does not matter */
-    bool        can_gather; /* rows of all replicas can be used one after another */
-    ch_node    *ids;        /* NULL: x is for all of it */
-    ch_node    *x;
+    const char *name;       /* name of the call, for messages: "assign_add" */
+    bool        overwrites; /* true: the result does not depend on the current value */
+    /* True: the rows of all replicas may be concatenated and applied by a single call. */
+    bool     can_gather;
+    ch_node *ids; /* row numbers; NULL: x changes the whole variable */
+    ch_node *x;   /* the operand: the new value, the delta, or the rows */
+    /* Records the new value of the variable from its current value, the ids and the operand. */
     ch_node *(*combine)(ch_node *now, ch_node *ids, ch_node *x);
 } change;
 
+/* Records the error in the step. Returns false. */
 static bool fail(const change *c, ch_status rc)
 {
     ch__step_record_error(c->s, rc, NULL);
     return false;
 }
 
-/* A number, or an input that all replicas share: one value for all, and none of each. What code of a replica
- * computes of such an input is its own. */
+/* Returns true if x is a literal or an input that all replicas share. Such a value exists once,
+ * not once per replica. A value that replica code computes from it counts as per-replica. */
 static bool is_shared(const ch_node *x)
 {
     return x->is_literal || (x->head->op == ch__roles.input && !x->varies);
 }
 
+/* Returns true if x is a constant with only zeros. */
 static bool is_zero(const ch_node *x)
 {
     const ch_tensor *t;
@@ -139,55 +163,63 @@ static bool is_zero(const ch_node *x)
     return true;
 }
 
+/* Returns true if replicas may have different operands. */
 static bool may_differ(const change *c)
 {
     return c->x->varies || (c->ids != NULL && c->ids->varies);
 }
 
-/* Once for a variable, whose copies are not compared any more (COHORT_CHECK_COPIES). */
+/* Warns that the copies will differ, once for each variable. The copies are then not compared
+ * any more (COHORT_CHECK_COPIES). */
 static void warn_of_copies(const change *c, const char *why)
 {
     if (!atomic_exchange(&c->v->has_warned, true))
-        ch__log(CH_LOG_WARNING, "copies-differ",
-                "%s of variable %s: replicas may have different values for it, and %s: its "
-                "copies will differ",
-                c->name, c->v->name, why);
+        ch__log(
+            CH_LOG_WARNING, "copies-differ",
+            "%s of variable %s: replicas may assign different values, and %s: its copies will "
+            "differ",
+            c->name, c->v->name, why);
 }
 
+/* Accepts the operand unless replicas share the variable and their operands may differ. */
 static bool aggregate_none(const change *c)
 {
     if (!may_differ(c))
         return true;
     if (c->v->n_copies == 1)
         return fail(c, ch__fail(CH_INVALID_ARGUMENT,
-                                "%s of %s: replicas share the variable and may have different "
-                                "values for it: it needs an aggregation (ch_var_spec)",
+                                "%s of %s: replicas share the variable and may assign "
+                                "different values: it needs an aggregation (ch_var_spec)",
                                 c->name, c->v->name));
-    warn_of_copies(c, "it has no aggregation");
+    warn_of_copies(c, "the variable has no aggregation");
     return true;
 }
 
+/* Accepts an operand that exists once. Fails for CH_AGGREGATE_SUM unless the operand is zero,
+ * because a sum over the replicas would count it several times. */
 static bool aggregate_shared(const change *c)
 {
     if (c->v->aggregation != CH_AGGREGATE_SUM || is_zero(c->x))
         return true;
-    return fail(c,
-                ch__fail(CH_INVALID_ARGUMENT,
-                         "%s of %s: %s is one value for all replicas, and cannot be "
-                         "added up over %d of them; give each its own (ch_identity)",
-                         c->name, c->v->name, c->x->is_literal ? "a constant" : "a plain input",
-                         c->v->strategy->n_replicas));
+    return fail(
+        c, ch__fail(CH_INVALID_ARGUMENT,
+                    "%s of %s: %s is the same value for all replicas and cannot be summed over "
+                    "%d replicas; ch_identity makes it per-replica",
+                    c->name, c->v->name, c->x->is_literal ? "a constant" : "a plain input",
+                    c->v->strategy->n_replicas));
 }
 
-/* Rows of all replicas, one after another; for a mean each weighs its share. */
+/* Replaces ids and rows by the concatenated ids and rows of all replicas. For a mean the rows
+ * are divided by the number of replicas. */
 static bool gather_rows(change *c)
 {
     ch_node *in[2] = {c->ids, c->x}, *out[2];
 
     if (!c->can_gather)
         return fail(c, ch__fail(CH_UNIMPLEMENTED,
-                                "%s of %s: rows of several replicas cannot be added up or "
-                                "averaged for it; want CH_AGGREGATE_NONE or _FIRST",
+                                "%s of %s: rows of several replicas cannot be summed or "
+                                "averaged for this call; use CH_AGGREGATE_NONE or "
+                                "CH_AGGREGATE_FIRST",
                                 c->name, c->v->name));
     if (!ch__all_gather(2, in, 0, out))
         return false;
@@ -198,22 +230,22 @@ static bool gather_rows(change *c)
     return c->x != NULL;
 }
 
-/* The first replica's, rows with their ids. */
-static bool take_first(change *c)
+/* Replaces the operand, and the ids if there are any, by the values of replica 0. */
+static bool broadcast_first(change *c)
 {
-    ch_node **what[2], *in[2], *out[2];
+    ch_node **operand[2], *in[2], *out[2];
     int       n = 0;
 
     if (!is_shared(c->x))
-        what[n++] = &c->x;
+        operand[n++] = &c->x;
     if (c->ids != NULL)
-        what[n++] = &c->ids;
+        operand[n++] = &c->ids;
     for (int i = 0; i < n; i++)
-        in[i] = *what[i];
+        in[i] = *operand[i];
     if (n > 0 && !ch__broadcast(n, in, out))
         return false;
     for (int i = 0; i < n; i++)
-        *what[i] = out[i];
+        *operand[i] = out[i];
     return true;
 }
 
@@ -222,32 +254,33 @@ static ch_reduce_op reduction_of(const ch_var *v)
     return v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN;
 }
 
-/* In an update, and where a merge call gives a variable what replicas have, each copy gets its own, and the only one
- * what belongs to the first. */
-static bool settle_copy(change *c)
+/* Prepares the operand of a change that is not aggregated: an assign in an update, or in a
+ * merge call. Each copy uses the operand of its own replica, after a warning if they may
+ * differ. If the replicas share a single copy, the operand of replica 0 is broadcast. */
+static bool prepare_for_copy(change *c)
 {
     ch_speaks_of before = c->s->speaks_of;
     bool         ok;
 
-    if (!may_differ(c) || ch__var_is_own(c->v))
+    if (!may_differ(c) || ch__var_is_per_replica(c->v))
         return true;
     if (c->v->n_copies > 1) {
-        warn_of_copies(c, "each copy is assigned its own");
+        warn_of_copies(c, "each copy is assigned its own value");
         return true;
     }
-    c->s->speaks_of = CH_SPEAKS_OF_COPY; /* where replicas may meet */
-    ok = take_first(c);
+    c->s->speaks_of = CH_SPEAKS_OF_COPY; /* a context that allows collectives */
+    ok = broadcast_first(c);
     c->s->speaks_of = before;
     return ok;
 }
 
-/* What this replica has becomes what all of them have together. */
+/* Replaces the operand by its aggregate over the replicas. */
 static bool aggregate(change *c)
 {
     if (c->v->aggregation == CH_AGGREGATE_NONE)
         return aggregate_none(c);
     if (c->v->aggregation == CH_AGGREGATE_FIRST)
-        return take_first(c);
+        return broadcast_first(c);
     if (c->ids != NULL)
         return gather_rows(c);
     if (is_shared(c->x))
@@ -260,30 +293,35 @@ static bool aggregate(change *c)
 
 static ch_status fail_no_aggregation(const ch_var *v)
 {
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "variable %s: each replica has its own value, and it has no aggregation to "
-                    "make one of them",
-                    v->name);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "variable %s: each replica has its own value, and the variable has no aggregation "
+        "to combine them; set ch_var_spec.aggregation",
+        v->name);
 }
 
 ch_status ch__var_check_read(const ch_var *v)
 {
-    return ch__var_is_own(v) && v->aggregation == CH_AGGREGATE_NONE ? fail_no_aggregation(v)
-                                                                    : CH_OK;
+    return ch__var_is_per_replica(v) && v->aggregation == CH_AGGREGATE_NONE
+               ? fail_no_aggregation(v)
+               : CH_OK;
 }
 
 ch_status ch__var_check_change(const ch_var *v, const char *name)
 {
-    if (!ch__var_is_own(v) || v->aggregation != CH_AGGREGATE_SUM)
+    if (!ch__var_is_per_replica(v) || v->aggregation != CH_AGGREGATE_SUM)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "%s of %s: outside a replica it is not for a variable that is "
-                    "CH_SYNC_ON_READ and CH_AGGREGATE_SUM: each copy would get it",
-                    name, v->name);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s of %s: not allowed outside replica context for a variable that is "
+        "CH_SYNC_ON_READ and CH_AGGREGATE_SUM, because each copy would be changed; assign "
+        "a value instead",
+        name, v->name);
 }
 
-/* This replica's share of floats: as in var_value.c, all have the same and the last what is missing; of what is not
- * finite nothing is. */
+/* Records this replica's share of a float x. All shares are equal, except that the last replica
+ * gets the rest, so that the sum is exact (as in var_local.c). If x is not finite, there is no
+ * rest and all shares are equal. */
 static ch_node *float_share(ch_step *s, ch_node *x, int n)
 {
     ch_dtype work = ch__dtype_is_half(x->dtype) ? CH_F32 : x->dtype;
@@ -297,7 +335,8 @@ static ch_node *float_share(ch_step *s, ch_node *x, int n)
     return ch_select(is_last, missing, each);
 }
 
-/* This replica's share of x, so that the shares add up to it; of integers the first ones get what does not divide. */
+/* Records this replica's share of x; the shares add up to x. If an integer is not divisible by
+ * the number of replicas, the first replicas get 1 more. */
 static ch_node *share_of(ch_step *s, ch_node *x)
 {
     ch_node *n = ch_step_replica_count(s), *id;
@@ -309,6 +348,8 @@ static ch_node *share_of(ch_step *s, ch_node *x)
     return ch_add(ch_floordiv(x, n), ch_cast(ch_less(id, ch_mod(x, n)), x->dtype));
 }
 
+/* Records the read of a per-replica variable in cross-replica context: the aggregate of the
+ * copies. */
 static ch_node *read_all(ch_step *s, ch_var *v)
 {
     ch_node  *own = read_copy(s, v), *all;
@@ -342,7 +383,7 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
     }
     if (s->owner != v->strategy)
         return borrow(s, v, caller);
-    if (ch__speaks_of(s) != CH_SPEAKS_OF_ALL || !ch__var_is_own(v))
+    if (ch__step_context(s) != CH_SPEAKS_OF_ALL || !ch__var_is_per_replica(v))
         return read_copy(s, v);
     before = ch__step_begin_at(s, caller, "ch_var_read");
     n = read_all(s, v);
@@ -350,35 +391,37 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
     return n;
 }
 
-/* Makes c->x what is to be combined with this replica's copy. */
-static bool settle(change *c)
+/* Prepares c->x for the combination with this replica's copy, according to the context and the
+ * aggregation of the variable. */
+static bool prepare_operand(change *c)
 {
-    ch_speaks_of speaks_of = ch__speaks_of(c->s);
+    ch_speaks_of speaks_of = ch__step_context(c->s);
 
     if (c->v->strategy->n_replicas == 1)
         return true;
     if (speaks_of == CH_SPEAKS_OF_COPY)
-        return settle_copy(c);
+        return prepare_for_copy(c);
     if (speaks_of == CH_SPEAKS_OF_REPLICA)
-        return ch__var_is_own(c->v) || aggregate(c);
-    if (!ch__var_is_own(c->v) || c->v->aggregation != CH_AGGREGATE_SUM)
-        return settle_copy(c);
-    return c->sets || fail(c, ch__var_check_change(c->v, c->name));
+        return ch__var_is_per_replica(c->v) || aggregate(c);
+    if (!ch__var_is_per_replica(c->v) || c->v->aggregation != CH_AGGREGATE_SUM)
+        return prepare_for_copy(c);
+    return c->overwrites || fail(c, ch__var_check_change(c->v, c->name));
 }
 
-/* A mean of integers would be of another type: so the value is looked at before replicas aggregate it. */
+/* Checks the dtype of the operand. This must happen before the aggregation, because the mean of
+ * integers has another dtype. */
 static bool has_dtype(const change *c)
 {
-    char is[160];
+    char dims_text[160];
 
     if (c->x->weak || c->x->dtype == c->v->dtype)
         return true;
-    ch__dims_print(&c->x->dims, is, sizeof(is));
+    ch__dims_print(&c->x->dims, dims_text, sizeof(dims_text));
     return fail(c, ch__fail(CH_INVALID_ARGUMENT, "the value is %s%s, want %s; use ch_cast",
-                            ch_dtype_name(c->x->dtype), is, ch_dtype_name(c->v->dtype)));
+                            ch_dtype_name(c->x->dtype), dims_text, ch_dtype_name(c->v->dtype)));
 }
 
-/* Checks ids, and a row for each of them, before replicas aggregate them. */
+/* Checks the ids, and that there is a row for each id, before they are aggregated. */
 static bool has_rows(const change *c)
 {
     ch_dims want = ch__dims_of(c->v->shape);
@@ -395,28 +438,34 @@ static bool has_rows(const change *c)
     want.dim[0] = c->ids->dims.dim[0];
     if (ch__dims_same(&c->x->dims, &want))
         return true;
-    return fail(c, ch__fail(CH_INVALID_ARGUMENT, "the rows are %s, want %s: one for each id",
-                            ch__type_text(c->x->dtype, &c->x->dims),
-                            ch__type_text(c->v->dtype, &want)));
+    return fail(c,
+                ch__fail(CH_INVALID_ARGUMENT, "the rows are %s, want %s: one row for each id",
+                         ch__type_text(c->x->dtype, &c->x->dims),
+                         ch__type_text(c->v->dtype, &want)));
 }
 
-/* Every copy of a variable whose copies differ is changed, each from what it is. */
+/* Records the new value of the variable. In a merge call every copy of a per-replica variable
+ * is changed from its own current value. If such a variable is CH_AGGREGATE_SUM and is
+ * overwritten, each copy gets its share. */
 static ch_node *record(change *c)
 {
     ch_node *now = read_copy(c->s, c->v), *n;
 
-    if (!has_dtype(c) || !has_rows(c) || !settle(c))
+    if (!has_dtype(c) || !has_rows(c) || !prepare_operand(c))
         return NULL;
-    if (!ch__var_is_own(c->v) || ch__speaks_of(c->s) != CH_SPEAKS_OF_ALL || c->s->outer != NULL)
+    if (!ch__var_is_per_replica(c->v) || ch__step_context(c->s) != CH_SPEAKS_OF_ALL ||
+        c->s->outer != NULL)
         return c->combine(now, c->ids, c->x);
     c->s->speaks_of = CH_SPEAKS_OF_COPY;
-    if (c->sets && c->v->aggregation == CH_AGGREGATE_SUM)
+    if (c->overwrites && c->v->aggregation == CH_AGGREGATE_SUM)
         c->x = share_of(c->s, c->combine(now, NULL, c->x));
     n = c->combine(now, c->ids, c->x);
     c->s->speaks_of = CH_SPEAKS_OF_ALL;
     return n;
 }
 
+/* Checks and records a change, and makes the result the variable's value in the step. `caller`
+ * is the address in the program that an error names. */
 static ch_node *apply(change *c, const void *caller)
 {
     const void *before;
@@ -448,7 +497,7 @@ static ch_node *subtract(ch_node *now, ch_node *ids, ch_node *x)
     return ch__is_sparse(x) ? ch__add_sparse(now, x, true) : ch_sub(now, x);
 }
 
-/* A value that is a number takes the variable's type. */
+/* Casts a weak number to the variable's dtype. */
 static ch_node *replace(ch_node *now, ch_node *ids, ch_node *x)
 {
     (void)ids;
@@ -457,7 +506,7 @@ static ch_node *replace(ch_node *now, ch_node *ids, ch_node *x)
 
 ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value)
 {
-    return apply(&(change){s, v, "assign", .sets = true, .x = value, .combine = replace},
+    return apply(&(change){s, v, "assign", .overwrites = true, .x = value, .combine = replace},
                  __builtin_return_address(0));
 }
 
@@ -475,6 +524,8 @@ ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta)
 
 /* ---- rows ---- */
 
+/* Records a change of rows. Fails if the ids are NULL or the variable is CH_SYNC_ON_READ with
+ * several copies. */
 static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather, ch_node *ids,
                         ch_node    *rows, ch_node *(*combine)(ch_node *, ch_node *, ch_node *),
                         const void *caller)
@@ -483,14 +534,14 @@ static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather
         (void)ch__step_want(s, false, name, "its ids", caller);
         return NULL;
     }
-    if (ch__var_may_write(s, v, name, caller) && ch__var_is_own(v)) {
-        ch__step_record_error(
-            s,
-            ch__fail(CH_UNIMPLEMENTED,
-                     "%s of %s: rows are not for a variable that is CH_SYNC_ON_READ; "
-                     "assign all of it",
-                     name, v->name),
-            caller);
+    if (ch__var_may_write(s, v, name, caller) && ch__var_is_per_replica(v)) {
+        ch__step_record_error(s,
+                              ch__fail(CH_UNIMPLEMENTED,
+                                       "%s of %s: rows of a variable that is CH_SYNC_ON_READ "
+                                       "cannot be changed; assign "
+                                       "the whole variable",
+                                       name, v->name),
+                              caller);
         return NULL;
     }
     return apply(&(change){s, v, name, .can_gather = can_gather, .ids = ids, .x = rows,

@@ -1,4 +1,7 @@
-/* strategy/central_storage.c -- every variable once, on one device; a replica on each of several.
+/* strategy/central_storage.c -- CentralStorage: all variables on one device.
+ *
+ * Each compute device runs a replica. Every variable has a single copy, on the parameter
+ * device, and all replicas share it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -9,7 +12,7 @@
 #include "strategy/devices.h"
 
 typedef struct central {
-    int         n;
+    int         n; /* number of replicas */
     ch_device **compute;
     ch_device  *parameter;
 } central;
@@ -40,7 +43,8 @@ static const ch_strategy_traits central_traits = {.between_graph = true,
                                                   .should_checkpoint = true,
                                                   .should_save_summary = true};
 
-/* The error for the first device of the type says which devices there are, and how to get others. */
+/* Returns the error of ch_device_find for the first device of the type. Its message lists the
+ * devices that exist, and the way to configure others. */
 static ch_status fail_no_type(const char *type)
 {
     char       name[64];
@@ -53,8 +57,9 @@ static ch_status fail_no_type(const char *type)
                        "central storage strategy: there is no device of type \"%s\"", type);
 }
 
-/* All of the type that was said; else all GPUs, or the first CPU. */
-static ch_status usual_devices(central *c, const char *type)
+/* Chooses the compute devices if the program names none: all devices of `type`. If `type` is
+ * NULL, all GPUs, or the first CPU if there is no GPU. */
+static ch_status default_devices(central *c, const char *type)
 {
     bool        has_gpu = ch_device_count("GPU") > 0;
     const char *all = type != NULL ? type : has_gpu ? "GPU" : "CPU";
@@ -67,20 +72,21 @@ static ch_status usual_devices(central *c, const char *type)
     return rc;
 }
 
+/* Finds the compute devices and the parameter device. The default parameter device is the only
+ * compute device, or CPU 0 if there are several. */
 static ch_status find_devices(central *c, const ch_central_storage_options *opt)
 {
-    const char *what = "central storage strategy";
+    const char *label = "central storage strategy";
     ch_status   rc;
 
     if (opt->n_compute != 0 && opt->type != NULL)
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "%s: %d compute devices are named, and all of type \"%s\" are asked for; "
-            "give one of the two",
-            what, opt->n_compute, opt->type);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: %d compute devices are named and a type (\"%s\") is given; give "
+                        "one of the two",
+                        label, opt->n_compute, opt->type);
     c->n = opt->n_compute;
-    rc = c->n != 0 ? ch__devices_named(what, c->n, opt->compute, true, &c->compute)
-                   : usual_devices(c, opt->type);
+    rc = c->n != 0 ? ch__devices_named(label, c->n, opt->compute, true, &c->compute)
+                   : default_devices(c, opt->type);
     if (rc != CH_OK)
         return rc;
     if (opt->parameter == NULL && c->n == 1) {
@@ -88,7 +94,7 @@ static ch_status find_devices(central *c, const ch_central_storage_options *opt)
         return CH_OK;
     }
     rc = ch_device_find(opt->parameter != NULL ? opt->parameter : "/cpu:0", &c->parameter);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s, parameter device", what);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s, parameter device", label);
 }
 
 ch_status ch_strategy_central_storage(const ch_central_storage_options *opt, ch_strategy **out)

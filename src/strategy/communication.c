@@ -1,4 +1,8 @@
-/* strategy/communication.c -- how replicas meet: what is said for a strategy, and over that for a call.
+/* strategy/communication.c -- communication options of a strategy, and of single calls.
+ *
+ * The options of a call override those of its strategy. ch_all_reduce_with and
+ * ch_all_reduce_all_with are the calls with options in a step; move.c uses the options for
+ * reductions on the host.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -14,7 +18,7 @@ ch_status ch__communication_check(const char *name, const ch_communication_optio
         return ch__fail(CH_INVALID_ARGUMENT, "%s: timeout_seconds is %g, want 0 or more", name,
                         c->timeout_seconds);
     if ((unsigned)c->implementation > CH_CROSS_RING)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: implementation %d of ch_cross_device is none",
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: implementation is %d, want a ch_cross_device",
                         name, (int)c->implementation);
     return CH_OK;
 }
@@ -48,9 +52,11 @@ ch_status ch__communication_of(const ch_strategy *st, const char *call,
 
 /* ---- in a step ---- */
 
-/* What is left to say to the group, which has the strategy's already: packs are nobody's but the call's. */
-static bool settle(ch_step *s, const ch_communication_options *over, const void *caller,
-                   ch_communication_options *how)
+/* Stores the options of a collective in *how: those of the call, and bytes_per_pack of the call
+ * or the strategy. The other options of the strategy are omitted because the group already has
+ * them. Records an error in s and returns false if the options are invalid. */
+static bool merge_options(ch_step *s, const ch_communication_options *over, const void *caller,
+                          ch_communication_options *how)
 {
     ch_communication_options all;
     ch_status                rc;
@@ -72,11 +78,12 @@ ch_node *ch_all_reduce_with(ch_reduce_op op, ch_node *x, const ch_communication_
     const void              *caller = __builtin_return_address(0);
     ch_communication_options how = {0};
 
-    if (x != NULL && !settle(ch_node_step(x), opt, caller, &how))
+    if (x != NULL && !merge_options(ch_node_step(x), opt, caller, &how))
         return NULL;
     return ch__all_reduce_one(caller, op, x, &how);
 }
 
+/* Returns the step of the first node that is not NULL; NULL if all are. */
 static ch_step *step_of(int n, ch_node *const *x)
 {
     for (int i = 0; i < n; i++)
@@ -95,6 +102,6 @@ void ch_all_reduce_all_with(ch_reduce_op op, int n, ch_node *const *x,
         return;
     for (int i = 0; i < n; i++)
         out[i] = NULL;
-    if (step_of(n, x) == NULL || settle(step_of(n, x), opt, caller, &how))
+    if (step_of(n, x) == NULL || merge_options(step_of(n, x), opt, caller, &how))
         ch__all_reduce_packs(caller, op, n, x, &how, out);
 }

@@ -1,4 +1,18 @@
-/* strategy/coordinator.c -- the coordinator as programs see it: steps, results, what each worker has.
+/* strategy/coordinator.c -- the public coordinator: steps, results, per-worker data.
+ *
+ * ch_coordinator is a handle on a parameter-server strategy; a strategy has at most one. All
+ * work is done by the coordinator task of the strategy (job/coordinator.h). This file checks
+ * arguments, records steps, encodes datasets, and passes the requests on.
+ *
+ * ch_remote is the result of a scheduled step. ch_per_worker is a dataset for each worker, an
+ * iteration over such a dataset, or values for each worker.
+ *
+ * Invariants:
+ *   1. ch_ps.coordinator is not a reference. It is read and written only between ch__task_enter
+ *      and ch__task_leave, and find_coordinator never revives a coordinator without references.
+ *   2. A step is recorded once for all workers, with sample values. So the elements or values
+ *      of all workers must have the same dtypes, names and shapes. Only axis 0 may have an
+ *      unknown size.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/coordinator.h"
@@ -25,29 +39,32 @@ struct ch_remote {
     atomic_int      refs;
     ch_coordinator *coordinator; /* referenced */
     ch_scheduled   *step;
-    ch_graph       *graph; /* whose results they are */
+    ch_graph       *graph; /* graph of the step; names its results */
 };
 
-/* A dataset, a pass over one, or values. */
+/* A per-worker dataset, an iteration over it, or per-worker values. */
 struct ch_per_worker {
-    atomic_int       refs;
-    ch_coordinator  *coordinator; /* referenced */
-    int              n_streams;   /* of a dataset */
-    ch_tensor      **dataset;     /* as bytes, of each stream */
+    atomic_int      refs;
+    ch_coordinator *coordinator; /* referenced */
+    int             n_streams;   /* number of entries of dataset; 0: not a dataset */
+    ch_tensor     **dataset;     /* encoded dataset of each worker, as u8 tensors */
+    /* is_shared: the streams are parts of one dataset. rows_unknown: axis 0 of a component is
+     * unknown. */
     bool             is_shared, rows_unknown;
-    atomic_llong     n_passes;
-    ch_worker_input *input; /* of a pass, or values; NULL: it is a dataset */
-    int              width; /* components of an element */
-    ch_value       **like;  /* values that look like them: steps are recorded with these */
-    char           **name;
+    atomic_llong     n_passes; /* number of iterations that were created */
+    ch_worker_input *input;    /* of an iteration or of values; NULL: a dataset */
+    int              width;    /* number of components of an element */
+    /* A value with the dtype and shape of each component. Steps are recorded with these. */
+    ch_value **sample;
+    char     **name;
 };
 
-/* ---- life ---- */
+/* ---- creating a coordinator ---- */
 
 static const char *const mode_name[] = {"CH_ASYNCHRONOUS", "CH_BOUNDED_STALENESS",
                                         "CH_SYNCHRONOUS"};
 
-/* Options that are numbers, none of them below 0. */
+/* Numeric options; none may be negative. */
 enum { N_NUMBERS = 5 };
 static const char *const number_name[N_NUMBERS] = {"staleness", "round", "capacity",
                                                    "capacity_bytes", "step_seconds"};
@@ -72,29 +89,31 @@ static ch_status check_options(const ch_coordinator_options *o)
     return CH_OK;
 }
 
-/* A coordinator `is` there already. */
-static ch_status check_same(const ch_coordinator_options *is,
-                            const ch_coordinator_options *asked)
+/* Returns FAILED_PRECONDITION if the requested options differ from those of the existing
+ * coordinator. */
+static ch_status check_same(const ch_coordinator_options *current,
+                            const ch_coordinator_options *requested)
 {
     char    text[256];
     ch_text t = ch__text(text, sizeof(text));
 
-    if (is->mode != asked->mode)
-        ch__text_add(&t, ", mode is %s and not %s", mode_name[is->mode],
-                     mode_name[asked->mode]);
+    if (current->mode != requested->mode)
+        ch__text_add(&t, ", mode is %s and not %s", mode_name[current->mode],
+                     mode_name[requested->mode]);
     for (int i = 0; i < N_NUMBERS; i++)
-        if (number_of(is, i) != number_of(asked, i))
-            ch__text_add(&t, ", %s is %.15g and not %.15g", number_name[i], number_of(is, i),
-                         number_of(asked, i));
-    if (is->backups != asked->backups)
-        ch__text_add(&t, ", backups is %s and not %s", is->backups ? "true" : "false",
-                     asked->backups ? "true" : "false");
+        if (number_of(current, i) != number_of(requested, i))
+            ch__text_add(&t, ", %s is %.15g and not %.15g", number_name[i],
+                         number_of(current, i), number_of(requested, i));
+    if (current->backups != requested->backups)
+        ch__text_add(&t, ", backups is %s and not %s", current->backups ? "true" : "false",
+                     requested->backups ? "true" : "false");
     if (ch__text_length(&t) == 0)
         return CH_OK;
-    return ch__fail(CH_FAILED_PRECONDITION,
-                    "coordinator: this strategy has one already, with other options: %s; give "
-                    "them when it is first asked for, or NULL for the one that there is",
-                    text + strlen(", "));
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "coordinator: the strategy already has a coordinator with other options: %s; pass "
+        "these options to the first ch_coordinator_new, or NULL to get the existing one",
+        text + strlen(", "));
 }
 
 static ch_status new_coordinator(ch_strategy *st, ch_ps *ps, ch_coordinator **out)
@@ -110,8 +129,9 @@ static ch_status new_coordinator(ch_strategy *st, ch_ps *ps, ch_coordinator **ou
     return CH_OK;
 }
 
-/* In the chief's turn: the one that there is, if its last reference is not gone. */
-static ch_coordinator *find(const ch_ps *ps)
+/* Returns a new reference to the strategy's coordinator, or NULL if it has none or its last
+ * reference is being released. Must be called after ch__task_enter(ps->coord). */
+static ch_coordinator *find_coordinator(const ch_ps *ps)
 {
     ch_coordinator *c = ps->coordinator;
     int             refs = c != NULL ? atomic_load(&c->refs) : 0;
@@ -125,18 +145,19 @@ static ch_coordinator *find(const ch_ps *ps)
 ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
                              ch_coordinator **out)
 {
-    static const ch_coordinator_options usual;
+    static const ch_coordinator_options default_options;
     ch_coordinator                     *c = NULL, *made = NULL;
     ch_ps                              *ps;
     ch_status rc = ch__want_given("coordinator", "out", out, NULL, NULL);
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     ps = ch__ps_of(st);
     if (rc == CH_OK && ps == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "coordinator: only a strategy with parameter servers has one "
-                      "(ch_strategy_parameter_server), and this is %s",
-                      st->label);
+        rc = ch__fail(
+            CH_INVALID_ARGUMENT,
+            "coordinator: only a strategy with parameter servers has a coordinator (got %s); "
+            "use ch_strategy_parameter_server",
+            st->label);
     if (rc == CH_OK && opt != NULL)
         rc = check_options(opt);
     if (rc == CH_OK)
@@ -144,11 +165,11 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
     if (rc != CH_OK)
         return rc;
     (void)ch__task_enter(ps->coord);
-    c = find(ps);
+    c = find_coordinator(ps);
     if (opt != NULL && ps->has_options)
         rc = check_same(&ps->options, opt);
     if (rc == CH_OK && !ps->has_options) {
-        ps->options = opt != NULL ? *opt : usual;
+        ps->options = opt != NULL ? *opt : default_options;
         ps->has_options = true;
     }
     if (rc == CH_OK && c == NULL)
@@ -189,7 +210,7 @@ ch_strategy *ch_coordinator_strategy(const ch_coordinator *c)
     return c != NULL ? c->strategy : NULL;
 }
 
-/* ---- what each worker has ---- */
+/* ---- per-worker data ---- */
 
 ch_per_worker *ch_per_worker_ref(ch_per_worker *p)
 {
@@ -206,16 +227,17 @@ void ch_per_worker_unref(ch_per_worker *p)
     for (int i = 0; i < p->n_streams; i++)
         ch_tensor_unref(p->dataset[i]);
     for (int i = 0; i < p->width; i++) {
-        ch_value_unref(p->like[i]);
+        ch_value_unref(p->sample[i]);
         ch__free(p->name[i]);
     }
     ch__free(p->dataset);
-    ch__free(p->like);
+    ch__free(p->sample);
     ch__free(p->name);
     ch_coordinator_unref(p->coordinator);
     ch__free(p);
 }
 
+/* Creates a ch_per_worker with room for `width` components. */
 static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **out)
 {
     ch_per_worker *p = ch__calloc(1, sizeof(*p));
@@ -224,9 +246,9 @@ static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **ou
         return ch__fail_memory("what workers have");
     atomic_init(&p->refs, 1);
     p->coordinator = ch_coordinator_ref(c);
-    p->like = ch__calloc((size_t)width + 1, sizeof(ch_value *));
+    p->sample = ch__calloc((size_t)width + 1, sizeof(ch_value *));
     p->name = ch__calloc((size_t)width + 1, sizeof(char *));
-    if (p->like == NULL || p->name == NULL) {
+    if (p->sample == NULL || p->name == NULL) {
         ch_per_worker_unref(p);
         return ch__fail_memory("what workers have");
     }
@@ -235,7 +257,7 @@ static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **ou
     return CH_OK;
 }
 
-static ch_status take_name(ch_per_worker *p, int i, const char *name)
+static ch_status copy_name(ch_per_worker *p, int i, const char *name)
 {
     if (name == NULL)
         return CH_OK;
@@ -243,14 +265,15 @@ static ch_status take_name(ch_per_worker *p, int i, const char *name)
     return p->name[i] != NULL ? CH_OK : ch__fail_memory("what workers have");
 }
 
-/* A value of each replica that looks like an element's component; rows that are not known are none.
- * Row splits have one element more than there are rows. */
-static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
+/* Makes the sample value of component i, with a tensor for each replica. An unknown number of
+ * rows becomes 0. Row splits of a ragged component have an element more than rows, so their
+ * size becomes 1. */
+static ch_status make_sample(ch_per_worker *p, int i, const ch_tensor_spec *spec)
 {
     int        n = p->coordinator->ps->n_devices;
     ch_tensor *t[64] = {NULL};
     ch_shape   shape = spec->shape;
-    ch_status  rc = take_name(p, i, spec->name);
+    ch_status  rc = copy_name(p, i, spec->name);
 
     for (int k = 0; k < shape.rank; k++) {
         if (shape.dim[k] >= 0)
@@ -258,8 +281,8 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
         if (k > 0)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "component %d of the data has a size that is not known, of axis %d: "
-                "workers need to know all but the first",
+                "component %d of the data: the size of axis %d is unknown; only axis 0 may "
+                "have an unknown size",
                 i, k);
         shape.dim[0] = shape.rank == 1 && ch__ragged_stem(spec->name, CH_RAGGED_SPLITS) >= 0;
         p->rows_unknown = true;
@@ -267,7 +290,7 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
     for (int k = 0; k < n && rc == CH_OK; k++)
         rc = ch_tensor_new(spec->dtype, shape, &t[k]);
     if (rc == CH_OK)
-        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, &p->like[i]);
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, &p->sample[i]);
     for (int k = 0; k < n; k++)
         ch_tensor_unref(t[k]);
     return rc;
@@ -275,20 +298,21 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
 
 /* ---- datasets ---- */
 
-/* What all workers' elements look like. */
-typedef struct looks_alike {
+/* The common component specs of the elements of all workers. */
+typedef struct element_specs {
     int             n;
-    ch_tensor_spec *spec; /* with names of the first dataset */
-    ch_dataset     *first;
-} looks_alike;
+    ch_tensor_spec *spec;  /* names belong to `first` */
+    ch_dataset     *first; /* dataset of worker 0, referenced */
+} element_specs;
 
-static void drop_looks(looks_alike *l)
+static void drop_specs(element_specs *l)
 {
     ch__free(l->spec);
     ch_dataset_unref(l->first);
 }
 
-/* One size fits another that is not known, and is not known then. */
+/* Merges the shape of another worker. A known size matches an unknown size, and the result is
+ * then unknown. Returns false if the shapes do not match. */
 static bool merge_shapes(ch_shape *shape, const ch_shape *with)
 {
     bool same = shape->rank == with->rank;
@@ -306,21 +330,24 @@ static bool is_same_name(const char *a, const char *b)
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* A step is recorded once, for what worker 0 has. */
-static ch_status fail_other(const char *what, int i, int worker, const ch_tensor_spec *is,
-                            const ch_tensor_spec *first)
+/* Reports that a worker's component or value differs from that of worker 0. All must be the
+ * same because a step is recorded once. */
+static ch_status fail_unlike(const char *what, int i, int worker, const ch_tensor_spec *current,
+                             const ch_tensor_spec *first)
 {
     char a[160], b[160];
 
-    ch_tensor_spec_print(is, a, sizeof(a));
+    ch_tensor_spec_print(current, a, sizeof(a));
     ch_tensor_spec_print(first, b, sizeof(b));
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "%s %d of worker %d is %s, and that of worker 0 is %s; a step is recorded "
-                    "once for all, so they have to be alike",
-                    what, i, worker, a, b);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s %d of worker %d is %s, and that of worker 0 is %s; they must be the same, "
+        "because a step is recorded once for all workers",
+        what, i, worker, a, b);
 }
 
-static ch_status add_looks(looks_alike *l, int worker, ch_dataset *d)
+/* Merges the element specs of a worker's dataset. Worker 0 must be the first. */
+static ch_status merge_specs(element_specs *l, int worker, ch_dataset *d)
 {
     const ch_tensor_spec *spec = NULL;
     int                   n = ch_dataset_element_spec(d, &spec);
@@ -334,20 +361,22 @@ static ch_status add_looks(looks_alike *l, int worker, ch_dataset *d)
         l->first = ch_dataset_ref(d);
     }
     if (n != l->n)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "the elements of worker %d have %d components, and those of worker 0 "
-                        "%d; a step is recorded once for all, so they have to be alike",
-                        worker, n, l->n);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "the elements of worker %d have %d components, and those of worker 0 "
+            "%d; they must be the same, because a step is recorded once for all workers",
+            worker, n, l->n);
     for (int i = 0; i < n; i++) {
         ch_tensor_spec first = l->spec[i];
 
         if (spec[i].dtype != first.dtype || !is_same_name(spec[i].name, first.name) ||
             !merge_shapes(&l->spec[i].shape, &spec[i].shape))
-            return fail_other("component", i, worker, &spec[i], &first);
+            return fail_unlike("component", i, worker, &spec[i], &first);
     }
     return CH_OK;
 }
 
+/* Encodes a dataset into a new u8 tensor. */
 static ch_status encode(const ch_dataset *d, ch_tensor **out)
 {
     void     *bytes = NULL;
@@ -361,8 +390,9 @@ static ch_status encode(const ch_dataset *d, ch_tensor **out)
     return rc;
 }
 
-/* What workers have the same is in memory once. */
-static void share(ch_tensor *const *before, int n, ch_tensor **t)
+/* Replaces *t by an equal tensor of before[0..n), so that equal descriptions are stored
+ * once. */
+static void share_equal(ch_tensor *const *before, int n, ch_tensor **t)
 {
     for (int i = 0; i < n; i++)
         if (ch_tensor_bytes(before[i]) == ch_tensor_bytes(*t) &&
@@ -373,6 +403,7 @@ static void share(ch_tensor *const *before, int n, ch_tensor **t)
         }
 }
 
+/* Returns the current number of workers. */
 static int count_workers(ch_coordinator *c)
 {
     ch_coordinator_stats s = {0};
@@ -381,13 +412,14 @@ static int count_workers(ch_coordinator *c)
     return s.workers;
 }
 
-/* The dataset of worker i, as its replicas take elements of it in turn. */
+/* Stores a new reference to the dataset of worker i of n in *out. The replicas of the worker
+ * read its elements in turn. */
 typedef ch_status (*dataset_of)(void *arg, int i, int n, ch_dataset **out);
 
-/* Descriptions of what each of n workers reads, and what their elements look like. */
-static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, looks_alike *l)
+/* Encodes the dataset of each of n workers, and merges their element specs into *l. */
+static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, element_specs *l)
 {
-    ch_dataset *last = NULL; /* that was described */
+    ch_dataset *last = NULL; /* the last dataset that was encoded, referenced */
     ch_status   rc = CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
@@ -400,11 +432,11 @@ static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, lo
             continue;
         }
         if (rc == CH_OK)
-            rc = add_looks(l, i, d);
+            rc = merge_specs(l, i, d);
         if (rc == CH_OK)
             rc = encode(d, &bytes[i]);
         if (rc == CH_OK)
-            share(bytes, i, &bytes[i]);
+            share_equal(bytes, i, &bytes[i]);
         ch_dataset_unref(last);
         last = d;
     }
@@ -412,12 +444,13 @@ static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, lo
     return rc;
 }
 
+/* Creates a per-worker dataset. is_shared: the workers' datasets are parts of one dataset. */
 static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of, void *arg,
                               bool is_shared, ch_per_worker **out)
 {
     int            n = count_workers(c);
     ch_tensor    **bytes = ch__calloc((size_t)n + 1, sizeof(ch_tensor *));
-    looks_alike    l = {0};
+    element_specs  l = {0};
     ch_per_worker *p = NULL;
     ch_status      rc =
         bytes == NULL ? ch__fail_memory("datasets") : describe(of, arg, n, bytes, &l);
@@ -425,8 +458,8 @@ static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of
     if (rc == CH_OK)
         rc = new_per_worker(c, l.n, &p);
     for (int i = 0; i < l.n && rc == CH_OK; i++)
-        rc = make_like(p, i, &l.spec[i]);
-    drop_looks(&l);
+        rc = make_sample(p, i, &l.spec[i]);
+    drop_specs(&l);
     if (rc == CH_OK) {
         p->dataset = bytes;
         p->n_streams = n;
@@ -441,7 +474,9 @@ static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of
     return ch__fail_at(rc, "%s", call);
 }
 
-/* Functions that make datasets give NULL for an error; whether the last one was theirs is not known here. */
+/* Returns INVALID_ARGUMENT if the dataset is NULL. Functions that create datasets return NULL
+ * on an error, so the message includes the last error of this thread. That error may have
+ * another cause. */
 static ch_status check_given(const char *call, const ch_dataset *d)
 {
     char last[CH_FAULT_TEXT];
@@ -450,11 +485,13 @@ static ch_status check_given(const char *call, const ch_dataset *d)
         return CH_OK;
     (void)snprintf(last, sizeof(last), "%s", ch_error_message());
     return ch__fail(CH_INVALID_ARGUMENT, "%s: the dataset is NULL%s%s", call,
-                    last[0] != '\0' ? ", so it was not made; the last error before this: " : "",
+                    last[0] != '\0' ? ", so it was not created; the last error of this thread: "
+                                    : "",
                     last);
 }
 
-static ch_status whole(void *arg, int i, int n, ch_dataset **out)
+/* Gives every worker the same dataset (dataset_of). */
+static ch_status whole_dataset(void *arg, int i, int n, ch_dataset **out)
 {
     (void)i;
     (void)n;
@@ -462,8 +499,8 @@ static ch_status whole(void *arg, int i, int n, ch_dataset **out)
     return CH_OK;
 }
 
-/* Its batches are cut for the replicas of a worker. */
-static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
+/* Splits the batches of a dataset for the replicas of a worker. *out is a new reference. */
+static ch_status split_batches(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
 {
     if (c->ps->n_devices > 1)
         return ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices},
@@ -472,32 +509,34 @@ static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
     return CH_OK;
 }
 
-typedef struct divided {
+typedef struct part_args {
     const ch_coordinator *c;
     ch_dataset           *d;
-} divided;
+} part_args;
 
+/* Makes part i of n of a dataset that all workers share (dataset_of). */
 static ch_status part(void *arg, int i, int n, ch_dataset **out)
 {
-    const divided *of = arg;
-    ch_dataset    *mine = NULL;
-    ch_status      rc = ch__dataset_part(of->d, n, i, &mine);
+    const part_args *of = arg;
+    ch_dataset      *mine = NULL;
+    ch_status        rc = ch__dataset_part(of->d, n, i, &mine);
 
     if (rc == CH_OK)
-        rc = cut(of->c, mine, out);
+        rc = split_batches(of->c, mine, out);
     ch_dataset_unref(mine);
     return rc;
 }
 
-typedef struct called {
+typedef struct function_args {
     ch_input_fn fn;
     void       *arg;
     int         n_devices;
-} called;
+} function_args;
 
+/* Calls the program's function for worker i (dataset_of). */
 static ch_status from_function(void *arg, int i, int n, ch_dataset **out)
 {
-    const called *f = arg;
+    const function_args *f = arg;
 
     return ch_dataset_from_function(
         f->fn, f->arg,
@@ -514,8 +553,8 @@ ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset
     if (rc == CH_OK)
         rc = check_given(call, d);
     if (rc == CH_OK) {
-        rc = cut(c, d, &mine);
-        rc = rc == CH_OK ? make_dataset(call, c, whole, mine, false, out)
+        rc = split_batches(c, d, &mine);
+        rc = rc == CH_OK ? make_dataset(call, c, whole_dataset, mine, false, out)
                          : ch__fail_at(rc, "%s", call);
     }
     ch_dataset_unref(mine);
@@ -526,9 +565,9 @@ ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator 
                                                                  ch_input_fn fn, void *arg,
                                                                  ch_per_worker **out)
 {
-    const char *call = "create_per_worker_dataset";
-    called      f = {fn, arg, 0};
-    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+    const char   *call = "create_per_worker_dataset";
+    function_args f = {fn, arg, 0};
+    ch_status     rc = ch__want_given(call, "the coordinator", c, "out", out);
 
     if (rc == CH_OK && fn == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", call);
@@ -546,16 +585,17 @@ ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
 
     if (rc == CH_OK)
         rc = check_given(call, d);
-    return rc == CH_OK ? make_dataset(call, c, part, &(divided){c, d}, true, out) : rc;
+    return rc == CH_OK ? make_dataset(call, c, part, &(part_args){c, d}, true, out) : rc;
 }
 
-static ch_status copy_looks(const ch_per_worker *from, ch_per_worker *to)
+/* Copies the sample values and names of a dataset to an iteration over it. */
+static ch_status copy_samples(const ch_per_worker *from, ch_per_worker *to)
 {
     ch_status rc = CH_OK;
 
     for (int i = 0; i < from->width && rc == CH_OK; i++) {
-        to->like[i] = ch_value_ref(from->like[i]);
-        rc = take_name(to, i, from->name[i]);
+        to->sample[i] = ch_value_ref(from->sample[i]);
+        rc = copy_name(to, i, from->name[i]);
     }
     to->rows_unknown = from->rows_unknown;
     return rc;
@@ -567,11 +607,14 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
     ch_status      rc = ch__want_given("iterate", "the dataset", dataset, "out", out);
 
     if (rc == CH_OK && dataset->n_streams == 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "iterate: it is not a dataset of workers");
+        rc = ch__fail(
+            CH_INVALID_ARGUMENT,
+            "iterate: not a per-worker dataset; pass the result of "
+            "ch_coordinator_create_per_worker_dataset or ch_coordinator_distribute_dataset");
     if (rc == CH_OK)
         rc = new_per_worker(dataset->coordinator, dataset->width, &p);
     if (rc == CH_OK)
-        rc = copy_looks(dataset, p);
+        rc = copy_samples(dataset, p);
     if (rc == CH_OK)
         rc = ch__coord_input_datasets(dataset->coordinator->ps->coord, dataset->n_streams,
                                       dataset->dataset, dataset->width,
@@ -587,7 +630,8 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
 
 /* ---- values ---- */
 
-/* One for all replicas of a worker, or one for each of them. */
+/* Returns INVALID_ARGUMENT unless each value is plain, or has a component for each replica of a
+ * worker. */
 static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
 {
     for (int i = 0; i < ch_tuple_count(t); i++) {
@@ -596,7 +640,7 @@ static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
         if (ch_value_kind_of(v) != CH_PLAIN && ch_value_count(v) != c->ps->n_devices)
             return ch__fail(CH_INVALID_ARGUMENT,
                             "value %d has %d components, and a worker has %d replicas; want a "
-                            "plain value, or one of as many",
+                            "plain value, or a component for each replica",
                             i, ch_value_count(v), c->ps->n_devices);
     }
     return CH_OK;
@@ -604,37 +648,41 @@ static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
 
 static ch_tensor_spec spec_of(const ch_tuple *t, int i, int replica)
 {
-    const ch_tensor *is = ch_value_at(ch_tuple_at(t, i), replica);
+    const ch_tensor *current = ch_value_at(ch_tuple_at(t, i), replica);
 
-    return (ch_tensor_spec){ch_tuple_name(t, i), ch_tensor_dtype(is), ch_tensor_shape(is)};
+    return (ch_tensor_spec){ch_tuple_name(t, i), ch_tensor_dtype(current),
+                            ch_tensor_shape(current)};
 }
 
-static ch_status check_alike(int worker, const ch_tuple *is, const ch_tuple *first,
+/* Returns INVALID_ARGUMENT unless the values of a worker have the names, dtypes and shapes of
+ * those of worker 0. */
+static ch_status check_alike(int worker, const ch_tuple *current, const ch_tuple *first,
                              int n_replicas)
 {
-    if (ch_tuple_count(is) != ch_tuple_count(first))
-        return ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
-                        ch_tuple_count(is), ch_tuple_count(first));
-    for (int i = 0; i < ch_tuple_count(is); i++)
+    if (ch_tuple_count(current) != ch_tuple_count(first))
+        return ch__fail(CH_INVALID_ARGUMENT, "the worker has %d values, and worker 0 has %d",
+                        ch_tuple_count(current), ch_tuple_count(first));
+    for (int i = 0; i < ch_tuple_count(current); i++)
         for (int k = 0; k < n_replicas; k++) {
-            const ch_tensor_spec a = spec_of(is, i, k), b = spec_of(first, i, k);
+            const ch_tensor_spec a = spec_of(current, i, k), b = spec_of(first, i, k);
 
             if (a.dtype != b.dtype || !ch_shape_equal(a.shape, b.shape) ||
                 !is_same_name(a.name, b.name))
-                return fail_other("value", i, worker, &a, &b);
+                return fail_unlike("value", i, worker, &a, &b);
         }
     return CH_OK;
 }
 
-static ch_status take_values(const ch_coordinator *c, ch_value_fn fn, void *arg, int n,
-                             ch_tuple **all)
+/* Calls the program's function for each of n workers, and checks the results. */
+static ch_status collect_values(const ch_coordinator *c, ch_value_fn fn, void *arg, int n,
+                                ch_tuple **all)
 {
     for (int i = 0; i < n; i++) {
         uint64_t  mark = ch__fail_mark();
         ch_status rc = ch__fail_since(mark, fn(&(ch_value_context){i, n}, arg, &all[i]));
 
         if (rc == CH_OK && all[i] == NULL)
-            rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
+            rc = ch__fail(CH_INVALID_ARGUMENT, "the function returned CH_OK and no tuple");
         if (rc == CH_OK)
             rc = check_components(c, all[i]);
         if (rc == CH_OK)
@@ -645,7 +693,7 @@ static ch_status take_values(const ch_coordinator *c, ch_value_fn fn, void *arg,
     return CH_OK;
 }
 
-/* Whether replicas have their own of any. */
+/* Returns true if any value has a component for each replica. */
 static bool has_components(int n, ch_tuple *const *all)
 {
     for (int i = 0; i < n; i++)
@@ -655,6 +703,8 @@ static bool has_components(int n, ch_tuple *const *all)
     return false;
 }
 
+/* Creates per-worker values. If any value has components, every value is stored once for each
+ * replica. */
 static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
                              ch_per_worker **out)
 {
@@ -668,9 +718,9 @@ static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
         for (int k = 0; k < width; k++)
             t[i * width + k] = ch_value_at(ch_tuple_at(all[i / copies], k), i % copies);
     for (int i = 0; i < width && rc == CH_OK; i++) {
-        rc = take_name(p, i, ch_tuple_name(all[0], i));
+        rc = copy_name(p, i, ch_tuple_name(all[0], i));
         if (rc == CH_OK)
-            p->like[i] = ch_value_ref(ch_tuple_at(all[0], i));
+            p->sample[i] = ch_value_ref(ch_tuple_at(all[0], i));
     }
     if (rc == CH_OK)
         rc = ch__coord_input_values(c->ps->coord, n, copies, width, t, &p->input);
@@ -694,7 +744,7 @@ ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn
     if (rc == CH_OK && all == NULL)
         rc = ch__fail_memory("per-worker values");
     if (rc == CH_OK)
-        rc = take_values(c, fn, arg, n, all);
+        rc = collect_values(c, fn, arg, n, all);
     if (rc == CH_OK)
         rc = make_values(c, n, all, out);
     for (int i = 0; all != NULL && i < n; i++)
@@ -705,18 +755,20 @@ ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn
 
 /* ---- steps ---- */
 
-/* A list that is an argument of a call: its length, and whether it is there. */
+/* Checks a list argument: its length must not be negative, and it must not be NULL unless it is
+ * empty. */
 static ch_status check_list(const char *call, const char *count, int n, const char *list,
-                            const void *is_list)
+                            const void *list_address)
 {
     if (n < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %d, want 0 or more", call, count, n);
-    if (n > 0 && is_list == NULL)
+    if (n > 0 && list_address == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL, and %s is %d", call, list, count,
                         n);
     return CH_OK;
 }
 
+/* Checks the per-worker arguments of a step. */
 static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
 {
     ch_status rc = check_list("schedule", "n_each", a->n_each, "each", a->each);
@@ -727,12 +779,12 @@ static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
         const ch_per_worker *p = a->each[i];
 
         if (p == NULL || p->input == NULL)
-            return ch__fail(
-                CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
-                p == NULL ? "NULL" : "a dataset; give what ch_per_worker_iterate makes of it");
+            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
+                            p == NULL ? "NULL"
+                                      : "a dataset; pass the result of ch_per_worker_iterate");
         if (p->coordinator->ps != c->ps)
-            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is another coordinator's",
-                            i);
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "schedule: each[%d] belongs to another coordinator", i);
     }
     return CH_OK;
 }
@@ -746,8 +798,9 @@ static int count_inputs(const ch_arguments *a)
     return n;
 }
 
-/* All inputs of the step, or values that look like them. */
-static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown)
+/* Makes a tuple of all inputs of a step: the leaves of a->in, then sample values for the
+ * per-worker inputs. */
+static ch_status sample_inputs(const ch_arguments *a, ch_tuple **out, bool *rows_unknown)
 {
     size_t       n = (size_t)count_inputs(a);
     ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
@@ -761,7 +814,7 @@ static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown
     }
     for (int i = 0; i < a->n_each && rc == CH_OK; i++)
         for (int j = 0; j < a->each[i]->width; j++, k++) {
-            v[k] = ch_value_ref(a->each[i]->like[j]);
+            v[k] = ch_value_ref(a->each[i]->sample[j]);
             name[k] = a->each[i]->name[j];
             *rows_unknown |= a->each[i]->rows_unknown;
         }
@@ -774,12 +827,14 @@ static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown
     return rc;
 }
 
+/* Records the step, or finds its graph. Stores a reference to the graph, and the number of the
+ * run. */
 static ch_status record(ch_coordinator *c, ch_function *f, const ch_arguments *a, ch_graph **g,
                         int64_t *number)
 {
     ch_tuple *in = NULL;
     bool      rows_unknown = false;
-    ch_status rc = a->n_each > 0 ? looks(a, &in, &rows_unknown) : CH_OK;
+    ch_status rc = a->n_each > 0 ? sample_inputs(a, &in, &rows_unknown) : CH_OK;
 
     if (rc == CH_OK)
         rc = ch__strategy_record(c->strategy, f, a->n_each > 0 ? in : a->in, rows_unknown, g,
@@ -801,11 +856,13 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
     return CH_OK;
 }
 
-static ch_status order(ch_coordinator *c, const ch_arguments *a, const ch_graph *g,
-                       uint64_t function, int64_t number, ch_scheduled **out)
+/* Sends the step to the queue of the coordinator task. *out may be NULL if the results are not
+ * wanted. */
+static ch_status schedule_step(ch_coordinator *c, const ch_arguments *a, const ch_graph *g,
+                               uint64_t function, int64_t number, ch_scheduled **out)
 {
     enum { FEW = 16 };
-    ch_worker_input *few[FEW], **input = few;
+    ch_worker_input *inline_input[FEW], **input = inline_input;
     ch_ps_inputs     in;
     ch_status        rc = ch__ps_inputs_read(c->ps, g, a->in, &in);
 
@@ -828,7 +885,7 @@ static ch_status order(ch_coordinator *c, const ch_arguments *a, const ch_graph 
                                                    .input = input},
                                 out);
     }
-    if (input != few)
+    if (input != inline_input)
         ch__free(input);
     ch__ps_inputs_drop(&in);
     return rc;
@@ -854,7 +911,7 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
     if (rc == CH_OK && out != NULL)
         rc = new_remote(c, g, &r);
     if (rc == CH_OK)
-        rc = order(c, a, g, function, number, out != NULL ? &r->step : NULL);
+        rc = schedule_step(c, a, g, function, number, out != NULL ? &r->step : NULL);
     ch_graph_unref(g);
     if (rc == CH_OK && out != NULL)
         *out = r;
@@ -870,16 +927,18 @@ ch_status ch_coordinator_join(ch_coordinator *c)
     return rc == CH_OK ? ch__coord_join(c->ps->coord, 0) : rc;
 }
 
-/* A limit as ch__coord_join takes it. */
-static ch_status take_seconds(const char *call, double seconds, int64_t *limit_ms)
+/* Converts seconds to a limit for ch__coord_join: milliseconds, rounded up; CH_AT_ONCE for
+ * 0. */
+static ch_status seconds_to_limit(const char *call, double seconds, int64_t *limit_ms)
 {
-    static const double most = 1e8; /* three years */
+    static const double max_seconds = 1e8; /* three years */
 
     if (!(seconds >= 0))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: seconds: not a duration (got %g, want 0 or more)", call, seconds);
-    *limit_ms =
-        seconds > 0 ? (int64_t)ceil(1e3 * (seconds < most ? seconds : most)) : CH_AT_ONCE;
+    *limit_ms = seconds > 0
+                    ? (int64_t)ceil(1e3 * (seconds < max_seconds ? seconds : max_seconds))
+                    : CH_AT_ONCE;
     return CH_OK;
 }
 
@@ -889,7 +948,7 @@ ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
     ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
 
     if (rc == CH_OK)
-        rc = take_seconds("join", seconds, &limit_ms);
+        rc = seconds_to_limit("join", seconds, &limit_ms);
     return rc == CH_OK ? ch__coord_join(c->ps->coord, limit_ms) : rc;
 }
 
@@ -946,6 +1005,8 @@ void ch_remote_unref(ch_remote *r)
     ch__free(r);
 }
 
+/* Waits for a step, and makes a tuple of its results. If the wait times out, the message begins
+ * with "fetch". */
 static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
 {
     const ch_message *p = NULL;
@@ -972,7 +1033,7 @@ ch_status ch_remote_fetch_for(ch_remote *r, double seconds, ch_tuple **out)
     ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
 
     if (rc == CH_OK)
-        rc = take_seconds("fetch", seconds, &limit_ms);
+        rc = seconds_to_limit("fetch", seconds, &limit_ms);
     return rc == CH_OK ? fetch(r, limit_ms, out) : rc;
 }
 

@@ -1,10 +1,14 @@
-/* strategy/default.c -- no strategy: everything on the current device.
+/* strategy/default.c -- Default, the strategy outside all scopes.
+ *
+ * It has one replica, on the current device of the thread.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "strategy/strategy.h"
 
+/* Returns the current device of this thread. The array is thread-local, because threads may
+ * have different current devices. */
 static ch_device *const *devices(void *self)
 {
     static _Thread_local ch_device *current;
@@ -21,7 +25,7 @@ static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
     return CH_OK;
 }
 
-/* It is never let go of for the last time. */
+/* Never called: the static strategy always has a reference. */
 static void close(void *self)
 {
     (void)self;
@@ -39,7 +43,8 @@ static void make_default(void)
     snprintf(the_default.label, sizeof(the_default.label), "%s", default_ops.name);
 }
 
-/* It has no state but its variables' names: any program may share it with any other. */
+/* All users in a process share Default, because its only state is the table of its
+ * variables. */
 ch_strategy *ch__strategy_default(void)
 {
     pthread_once(&once, make_default);

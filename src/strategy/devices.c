@@ -1,4 +1,4 @@
-/* strategy/devices.c -- lists of devices, for strategies.
+/* strategy/devices.c -- finds and checks lists of devices for strategies.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/devices.h"
@@ -10,23 +10,23 @@
 #include "cohort/layout.h"
 #include "tensor/device.h"
 
-ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
+ch_status ch__devices_check(const char *label, int n, ch_device *const *device)
 {
     if (n > 0 && device == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: its list of devices is NULL, want %d", what,
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its list of devices is NULL, want %d", label,
                         n);
-    if (n > CH_LAYOUT_DEVICES) /* else the check below reads past the end of the list */
+    if (n > CH_LAYOUT_DEVICES) /* otherwise the loop would read past the end of the list */
         return ch__fail(CH_INVALID_ARGUMENT, "%s: too many devices (got %d, want at most %d)",
-                        what, n, CH_LAYOUT_DEVICES);
+                        label, n, CH_LAYOUT_DEVICES);
     for (int i = 0; i < n; i++) {
         if (device[i] == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: device %d of %d is NULL", what, i, n);
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: device %d of %d is NULL", label, i, n);
         for (int k = 0; k < i; k++)
             if (device[k] == device[i])
                 return ch__fail(CH_INVALID_ARGUMENT,
                                 "%s: devices %d and %d are both %s; want a different one for "
                                 "each",
-                                what, k, i, ch_device_name(device[i]));
+                                label, k, i, ch_device_name(device[i]));
     }
     return CH_OK;
 }
@@ -46,26 +46,26 @@ ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out)
     return CH_OK;
 }
 
-ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
+ch_status ch__devices_named(const char *label, int n, const char *const *name, bool distinct,
                             ch_device ***out)
 {
     ch_device **device;
     ch_status   rc;
 
     if (n < 0 || (n > 0 && name == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", what, n,
-                        n < 0 ? "" : " without their names");
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", label, n,
+                        n < 0 ? "; want 0 or more" : ", and the list of names is NULL");
     device = ch__calloc((size_t)n + 1, sizeof(*device));
     if (device == NULL)
         return ch__fail_memory("a list of devices");
     rc = ch__devices_find(n, name, device);
     if (rc != CH_OK)
-        rc = ch__fail_at(rc, "%s", what);
+        rc = ch__fail_at(rc, "%s", label);
     for (int i = 0; i < n && rc == CH_OK && distinct; i++)
         for (int k = 0; k < i && rc == CH_OK; k++)
             if (device[k] == device[i])
                 rc = ch__fail(CH_INVALID_ARGUMENT, "%s: device %s is named twice (%d and %d)",
-                              what, ch_device_name(device[i]), k, i);
+                              label, ch_device_name(device[i]), k, i);
     if (rc != CH_OK) {
         ch__free(device);
         return rc;

@@ -1,4 +1,7 @@
-/* strategy/exec_local.c -- steps that run in this process, on the calling thread and the threads of its devices.
+/* strategy/exec_local.c -- runs steps in this process.
+ *
+ * Implements ch_exec_ops on the calling thread and the threads of the devices. A run has ended
+ * when `start` returns, so `wait` only passes the results on, and there is nothing to drain.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/exec.h"

@@ -1,4 +1,4 @@
-/* strategy/gather.c -- what replicas have, one after another, on the host.
+/* strategy/gather.c -- ch_strategy_gather: concatenates the components of a value on the host.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -19,6 +19,7 @@ static ch_status check_axis(const ch_value *v, int axis)
     return CH_OK;
 }
 
+/* Returns INVALID_ARGUMENT unless the components agree in all sizes except that of `axis`. */
 static ch_status check_shapes(const ch_value *v, int axis)
 {
     ch_shape first = v->tensor[0]->shape;
@@ -35,13 +36,13 @@ static ch_status check_shapes(const ch_value *v, int axis)
                 return ch__fail(
                     CH_INVALID_ARGUMENT,
                     "gather along axis %d: dimension %d of components 0 and %d has sizes %lld "
-                    "and %lld; only that along which is gathered may differ",
+                    "and %lld; only the size of the gathered axis may differ",
                     axis, k, i, (long long)first.dim[k], (long long)other.dim[k]);
     }
     return CH_OK;
 }
 
-/* Copies the components into their places of `all`. */
+/* Copies each component into its region of `all`. */
 static ch_status fill(const ch_value *v, int axis, ch_tensor *all)
 {
     ch_status rc = CH_OK;
@@ -49,22 +50,23 @@ static ch_status fill(const ch_value *v, int axis, ch_tensor *all)
     for (int64_t i = 0, at = 0; i < v->n && rc == CH_OK; i++) {
         const ch_tensor *part = v->tensor[i];
         int64_t          end = at + part->shape.dim[axis];
-        ch_tensor       *place = NULL;
+        ch_tensor       *region = NULL;
 
-        rc = ch_tensor_slice(all, axis, at, end, 1, &place);
+        rc = ch_tensor_slice(all, axis, at, end, 1, &region);
         if (rc == CH_OK)
-            rc = ch_tensor_copy(part, place);
-        ch_tensor_unref(place);
+            rc = ch_tensor_copy(part, region);
+        ch_tensor_unref(region);
         at = end;
     }
     return rc;
 }
 
+/* Concatenates the components of `v` along `axis` on the current device. */
 static ch_status gather(ch_strategy *st, const ch_value *v, int axis, ch_tensor **out)
 {
     ch_tensor *all = NULL;
     ch_shape   shape;
-    ch_status  rc = ch__want_components(st, "gather", "gathered", v);
+    ch_status  rc = ch__check_components(st, "gather", "gathered", v);
 
     if (rc == CH_OK)
         rc = check_axis(v, axis);
@@ -89,13 +91,14 @@ static ch_status gather(ch_strategy *st, const ch_value *v, int axis, ch_tensor 
 
 ch_status ch_strategy_gather(ch_strategy *st, const ch_value *v, int axis, ch_tensor **out)
 {
-    ch_status rc = ch__strategy_cross(&st, "gather", "ch_all_gather");
+    ch_status rc = ch__strategy_check_cross(&st, "gather", "ch_all_gather");
 
     if (rc == CH_OK)
         rc = ch__want_given("gather", "the value", v, "out", out);
     return rc == CH_OK ? gather(st, v, axis, out) : rc;
 }
 
+/* Arguments of gather_leaf. */
 typedef struct leaf_gathering {
     ch_strategy *st;
     int          axis;
@@ -110,7 +113,7 @@ static ch_status gather_leaf(void *arg, const ch_value *v, ch_tensor **out)
 
 ch_status ch_strategy_gather_tuple(ch_strategy *st, const ch_tuple *t, int axis, ch_tuple **out)
 {
-    ch_status      rc = ch__strategy_cross(&st, "gather", "ch_all_gather");
+    ch_status      rc = ch__strategy_check_cross(&st, "gather", "ch_all_gather");
     leaf_gathering l = {st, axis};
 
     if (rc == CH_OK)

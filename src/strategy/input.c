@@ -1,7 +1,11 @@
-/* strategy/input.c -- data for the replicas of a strategy.
+/* strategy/input.c -- distributed input: datasets and iterators for the replicas of a strategy.
  *
- * What is cut and divided, and how, is data/distribute.c's; here is who gets it: which devices, which
- * pipelines, and who may not ask.
+ * data/distribute.c splits batches and divides datasets. This file decides which devices and
+ * pipelines get the parts, and which code may advance the iterator. It also has the older calls
+ * of tf.distribute (make_dataset_iterator, experimental_run, run_steps) and datasets of arrays.
+ *
+ * An iterator that a strategy has created holds a reference to the strategy as its owner. Only
+ * code outside steps, and not in the scope of another strategy, may advance the iterator.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/input.h"
@@ -13,15 +17,15 @@
 
 /* ---- options ---- */
 
-static const ch_input_options usual;
+static const ch_input_options default_options;
 
-/* 5.7.3, 5.7.4 */
+/* Checks the options of a distributed dataset (5.7.3, 5.7.4). */
 static ch_status check_options(const ch_strategy *st, const char *call, bool from_function,
                                const ch_input_options *opt)
 {
     if (opt->replication != CH_PER_WORKER && opt->replication != CH_EACH_REPLICA)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d is no ch_replication", call,
-                        (int)opt->replication);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: replication is %d, want a ch_replication",
+                        call, (int)opt->replication);
     if (opt->fetch_to_device != 0 && opt->fetch_to_device != 1 &&
         opt->fetch_to_device != CH_OFF)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: fetch_to_device is %d, want 0, 1 or CH_OFF",
@@ -29,8 +33,8 @@ static ch_status check_options(const ch_strategy *st, const char *call, bool fro
     if (opt->replication == CH_EACH_REPLICA && !(from_function && st->parts.own_pipelines))
         return ch__fail(CH_UNIMPLEMENTED,
                         "%s of %s: a pipeline for each replica "
-                        "(CH_EACH_REPLICA) is for distribute_datasets_from_function of "
-                        "strategies that have own_pipelines, as Mirrored",
+                        "(CH_EACH_REPLICA) needs distribute_datasets_from_function and a "
+                        "strategy with own_pipelines, such as Mirrored",
                         call, st->label);
     if (opt->place_on_device && opt->replication != CH_EACH_REPLICA)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -47,15 +51,16 @@ static ch_status check_options(const ch_strategy *st, const char *call, bool fro
 
 /* ---- iterators that belong to a strategy ---- */
 
-/* 1.3.9; what Default gives is the dataset's own, and anybody's outside steps. */
+/* Returns FAILED_PRECONDITION unless this thread may advance an iterator of a strategy (1.3.9).
+ * Iterators of Default may be advanced in the scope of any strategy, but not in a step. */
 static ch_status may_take(void *self)
 {
     ch_strategy *st = self;
 
     if (st == ch__strategy_default() && ch__step_recording() == NULL)
         return CH_OK;
-    return ch__strategy_cross(&st, "next element of a distributed dataset",
-                              "ch_step_in, and give the element to ch_strategy_run");
+    return ch__strategy_check_cross(&st, "next element of a distributed dataset",
+                                    "ch_step_in, and give the element to ch_strategy_run");
 }
 
 static void drop_strategy(void *self)
@@ -68,16 +73,17 @@ ch_strategy *ch__iterator_strategy(const ch_iterator *it)
     return it->owner.may_take == may_take ? it->owner.self : NULL;
 }
 
-/* An iterator over what this process reads, which it lets go of. */
+/* Creates an iterator over the local part of the data. Takes over the caller's reference to
+ * `d`, also on an error. */
 static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_options *opt,
                             ch_iterator **out)
 {
-    bool                is_there = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
+    bool                stays_on_host = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
     ch_iterator_options o = {.n_replicas = st->n_local, .ahead = opt->per_replica_buffer};
     ch_iterator        *it = NULL;
     ch_status           rc = CH_OK;
 
-    if (!is_there && st != ch__strategy_default())
+    if (!stays_on_host && st != ch__strategy_default())
         rc = ch__strategy_devices(st, &o.device);
     if (rc == CH_OK)
         rc = ch_iterator_new(d, &o, &it);
@@ -96,8 +102,8 @@ ch_status ch_strategy_distribute_dataset(ch_strategy *st, ch_dataset *d,
     ch_dataset *mine = NULL;
     ch_status   rc = ch__want_given(call, "out", out, NULL, NULL);
 
-    st = ch__strategy_of(st);
-    opt = opt != NULL ? opt : &usual;
+    st = ch__strategy_or_current(st);
+    opt = opt != NULL ? opt : &default_options;
     if (rc == CH_OK)
         rc = check_options(st, call, false, opt);
     if (rc == CH_OK)
@@ -106,9 +112,10 @@ ch_status ch_strategy_distribute_dataset(ch_strategy *st, ch_dataset *d,
     return rc == CH_OK ? open_input(st, mine, opt, out) : rc;
 }
 
-/* 5.7.5: each replica reads what the function makes for it. */
-static ch_status pipelines(const ch_strategy *st, ch_input_fn fn, void *arg,
-                           ch_batch_split split, ch_dataset **out)
+/* Makes a dataset in which each replica reads its own pipeline, made by a call of the function
+ * (5.7.5). */
+static ch_status make_pipelines(const ch_strategy *st, ch_input_fn fn, void *arg,
+                                ch_batch_split split, ch_dataset **out)
 {
     int          n = st->n_local, made = 0;
     ch_dataset **each = ch__calloc((size_t)n, sizeof(ch_dataset *));
@@ -122,7 +129,7 @@ static ch_status pipelines(const ch_strategy *st, ch_input_fn fn, void *arg,
                                                           .split = split},
                                       &each[made]);
     if (rc == CH_OK) {
-        *out = ch__dataset_in_turn(n, each); /* takes them over */
+        *out = ch__dataset_in_turn(n, each); /* owns the datasets from here on */
         made = 0;
         if (*out == NULL)
             rc = ch__fail_still("pipelines of %d replicas", n);
@@ -141,12 +148,12 @@ ch_status ch_strategy_distribute_datasets_from_function(ch_strategy *st, ch_inpu
     ch_dataset *mine = NULL;
     ch_status   rc = ch__want_given(call, "the function", fn != NULL ? call : NULL, "out", out);
 
-    st = ch__strategy_of(st);
-    opt = opt != NULL ? opt : &usual;
+    st = ch__strategy_or_current(st);
+    opt = opt != NULL ? opt : &default_options;
     if (rc == CH_OK)
         rc = check_options(st, call, true, opt);
     if (rc == CH_OK && opt->replication == CH_EACH_REPLICA)
-        rc = pipelines(st, fn, arg, opt->split, &mine);
+        rc = make_pipelines(st, fn, arg, opt->split, &mine);
     else if (rc == CH_OK)
         rc = ch_dataset_from_function(
             fn, arg, &(ch_input_context){.n_replicas = st->n_replicas, .split = opt->split},
@@ -154,7 +161,7 @@ ch_status ch_strategy_distribute_datasets_from_function(ch_strategy *st, ch_inpu
     return rc == CH_OK ? open_input(st, mine, opt, out) : rc;
 }
 
-/* ---- as they were called at first ---- */
+/* ---- older names of tf.distribute ---- */
 
 ch_status ch_strategy_make_dataset_iterator(ch_strategy *st, ch_dataset *d, ch_iterator **out)
 {
@@ -164,7 +171,7 @@ ch_status ch_strategy_make_dataset_iterator(ch_strategy *st, ch_dataset *d, ch_i
 ch_status ch_strategy_make_input_fn_iterator(ch_strategy *st, ch_input_fn fn, void *arg,
                                              ch_replication mode, ch_iterator **out)
 {
-    ch_status rc = ch__strategy_cross(&st, "make_input_fn_iterator", "ch_step_in");
+    ch_status rc = ch__strategy_check_cross(&st, "make_input_fn_iterator", "ch_step_in");
 
     if (rc != CH_OK)
         return rc;
@@ -176,25 +183,27 @@ ch_status ch_strategy_make_input_fn_iterator(ch_strategy *st, ch_input_fn fn, vo
     return ch_strategy_distribute_datasets_from_function(st, fn, arg, NULL, out);
 }
 
-/* Whether its elements are for this strategy; asked before one is taken, which would be lost. */
+/* Returns an error if the elements of the iterator are not for this strategy. Called before the
+ * iterator is advanced, because an element that cannot be used would be lost. */
 static ch_status check_iterator(const ch_strategy *st, const ch_iterator *it)
 {
-    const ch_strategy *of = it->owner.drop == drop_strategy ? it->owner.self : NULL;
+    const ch_strategy *distributor = it->owner.drop == drop_strategy ? it->owner.self : NULL;
 
-    if (of != NULL && of != st && of != ch__strategy_default())
+    if (distributor != NULL && distributor != st && distributor != ch__strategy_default())
         return ch__fail(
             CH_FAILED_PRECONDITION,
             "next element: mixing different strategies: %s distributed the iterator, "
-            "and %s is to run",
-            of->label, st->label);
+            "and the step runs under %s",
+            distributor->label, st->label);
     if (it->n_replicas > 1 && it->n_replicas != st->n_local)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "next element: the iterator's are for %d replicas, and %s has %d",
-                        it->n_replicas, st->label, st->n_local);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "next element: the iterator's elements are for %d replicas, and %s has %d",
+            it->n_replicas, st->label, st->n_local);
     return CH_OK;
 }
 
-/* A run with the next element. */
+/* Runs `f` with the next element of the iterator. */
 static ch_status run_next(ch_strategy *st, ch_function *f, ch_iterator *it, ch_tuple **out)
 {
     ch_tuple *in = NULL;
@@ -211,7 +220,7 @@ static ch_status run_next(ch_strategy *st, ch_function *f, ch_iterator *it, ch_t
 ch_status ch_strategy_experimental_run(ch_strategy *st, ch_function *f, ch_iterator *it,
                                        ch_tuple **out)
 {
-    ch_status rc = ch__strategy_cross(&st, "experimental_run", "ch_replica_call");
+    ch_status rc = ch__strategy_check_cross(&st, "experimental_run", "ch_replica_call");
 
     if (rc == CH_OK)
         rc = ch__want_given("experimental_run", "the function", f, NULL, NULL);
@@ -224,7 +233,7 @@ ch_status ch_strategy_run_steps(ch_strategy *st, ch_function *f, ch_iterator *it
                                 ch_tuple **out)
 {
     ch_tuple *last = NULL;
-    ch_status rc = ch__strategy_cross(&st, "run_steps", "ch_replica_call");
+    ch_status rc = ch__strategy_check_cross(&st, "run_steps", "ch_replica_call");
 
     if (rc == CH_OK)
         rc = ch__want_given("run_steps", "the function", f, "the iterator", it);
@@ -246,7 +255,7 @@ ch_status ch_strategy_run_steps(ch_strategy *st, ch_function *f, ch_iterator *it
 
 /* ---- arrays ---- */
 
-/* On the host, in memory of its own: the program may change its array. */
+/* Copies an array to the host, because the program may change its own array later. */
 static ch_status host_copy(ch_tensor *t, ch_tensor **out)
 {
     ch_tensor *copy = NULL;
@@ -269,7 +278,7 @@ ch_dataset *ch_strategy_make_numpy_dataset(ch_strategy *st, int n, ch_tensor *co
 {
     ch_tensor **copy;
     ch_dataset *d = NULL;
-    ch_status   rc = ch__strategy_cross(&st, "make_numpy_dataset", "ch_constant");
+    ch_status   rc = ch__strategy_check_cross(&st, "make_numpy_dataset", "ch_constant");
 
     if (rc == CH_OK && (n < 1 || n > CH_MAX_PARTS || array == NULL))
         rc = ch__fail(CH_INVALID_ARGUMENT, "numpy dataset: arrays%s (got %d, want 1 to %d)",

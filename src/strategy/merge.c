@@ -1,7 +1,9 @@
-/* strategy/merge.c -- code that speaks of one replica, of all of them, or of the copies of a variable.
+/* strategy/merge.c -- switches of context in a step: merge calls, replica calls and updates.
  *
- * All of it records the same calls, on every replica. What differs is what may be said, which graph/step.c
- * checks, and what an assign means, which strategy/assign.c says.
+ * A step is recorded in replica context. ch_merge_call switches to cross-replica context,
+ * ch_replica_call back, and ch_update to the update of the copies of a variable. The context
+ * decides which ops are allowed (graph/step.c) and the meaning of an assign (assign.c). In
+ * every context all replicas execute the recorded ops.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -14,6 +16,8 @@ ch_strategy *ch_step_strategy(ch_step *s)
     return s != NULL ? s->owner : NULL;
 }
 
+/* Returns the step that encloses all bodies of cond, while and scan. Only its context
+ * counts. */
 static ch_step *outermost(ch_step *s)
 {
     while (s->outer != NULL)
@@ -21,32 +25,37 @@ static ch_step *outermost(ch_step *s)
     return s;
 }
 
-ch_speaks_of ch__speaks_of(const ch_step *s)
+ch_speaks_of ch__step_context(const ch_step *s)
 {
     while (s->outer != NULL)
         s = s->outer;
     return s->speaks_of;
 }
 
-/* Whether `call` may be recorded in s now, with n nodes at `in`: it speaks of `from`, or of `other`. */
+/* Returns true if `call` may be recorded in s now: the context must be `from` or `other`, and s
+ * must not be the body of a cond, while or scan. Otherwise records an error and returns false.
+ * `problem` is the text for a wrong context. */
 static bool may_switch(ch_step *s, const char *call, ch_speaks_of from, ch_speaks_of other,
-                       const char *where, const void *caller)
+                       const char *problem, const void *caller)
 {
     ch_speaks_of now;
 
     if (s == NULL || s->rc != CH_OK)
         return false;
-    now = ch__speaks_of(s);
+    now = ch__step_context(s);
     if (s->outer == NULL && (now == from || now == other))
         return true;
-    ch__step_record_error(
-        s,
-        ch__fail(CH_FAILED_PRECONDITION, "%s: %s", call,
-                 s->outer != NULL ? "not inside a cond, while or scan" : where),
-        caller);
+    ch__step_record_error(s,
+                          ch__fail(CH_FAILED_PRECONDITION, "%s: %s", call,
+                                   s->outer != NULL
+                                       ? "it must not be called inside a cond, while or scan"
+                                       : problem),
+                          caller);
     return false;
 }
 
+/* Records an error and returns false if a list or an input node is NULL or a count is
+ * negative. */
 static bool has_nodes(ch_step *s, const char *call, int n, ch_node *const *in, int n_out,
                       ch_node **out, const void *caller)
 {
@@ -54,24 +63,27 @@ static bool has_nodes(ch_step *s, const char *call, int n, ch_node *const *in, i
 
     for (int i = 0; ok && i < n; i++)
         ok = in[i] != NULL;
-    return ch__step_want(s, ok, call, "a node, or where results go", caller);
+    return ch__step_want(s, ok, call, "an input node, or a list of nodes,", caller);
 }
 
+/* Sets all results to NULL, so that they are defined after an error. */
 static void clear(int n_out, ch_node **out)
 {
     for (int i = 0; out != NULL && i < n_out; i++)
         out[i] = NULL;
 }
 
-/* What the function gave. One that it did not set is missed where it is used. */
-static void take_back(ch_step *s, const char *call, int n_out, ch_node *const *out,
-                      const void *caller)
+/* Records an error for a result that the function did not set. Without this check the error
+ * would appear where the program uses the result. */
+static void check_results(ch_step *s, const char *call, int n_out, ch_node *const *out,
+                          const void *caller)
 {
     for (int i = 0; i < n_out && s->rc == CH_OK; i++)
         if (out[i] == NULL)
-            ch__step_record_error(
-                s, ch__fail(CH_INVALID_ARGUMENT, "%s: its result %d is not set", call, i),
-                caller);
+            ch__step_record_error(s,
+                                  ch__fail(CH_INVALID_ARGUMENT,
+                                           "%s: the function did not set result %d", call, i),
+                                  caller);
 }
 
 void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const *in, int n_out,
@@ -81,7 +93,7 @@ void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const 
 
     clear(n_out, out);
     if (!may_switch(s, "merge_call", CH_SPEAKS_OF_REPLICA, CH_SPEAKS_OF_REPLICA,
-                    "it is for code of a replica, and this speaks of all of them already",
+                    "it must be called in replica context, not in a merge call or an update",
                     caller) ||
         !ch__step_want(s, fn != NULL, "merge_call", "its function", caller) ||
         !has_nodes(s, "merge_call", n, in, n_out, out, caller))
@@ -89,7 +101,7 @@ void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const 
     s->speaks_of = CH_SPEAKS_OF_ALL;
     fn(s, n, in, out, arg);
     s->speaks_of = CH_SPEAKS_OF_REPLICA;
-    take_back(s, "merge_call", n_out, out, caller);
+    check_results(s, "merge_call", n_out, out, caller);
 }
 
 void ch_replica_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const *in,
@@ -99,14 +111,14 @@ void ch_replica_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *cons
 
     clear(n_out, out);
     if (!may_switch(s, "replica_call", CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
-                    "it is for merge calls: this is code of a replica already", caller) ||
+                    "it must be called in a merge call", caller) ||
         !ch__step_want(s, fn != NULL, "replica_call", "its function", caller) ||
         !has_nodes(s, "replica_call", n, in, n_out, out, caller))
         return;
     s->speaks_of = CH_SPEAKS_OF_REPLICA;
     fn(s, n, in, out, arg);
     s->speaks_of = CH_SPEAKS_OF_ALL;
-    take_back(s, "replica_call", n_out, out, caller);
+    check_results(s, "replica_call", n_out, out, caller);
 }
 
 void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n, ch_node *const *in,
@@ -117,7 +129,7 @@ void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n, ch_node
 
     clear(n_out, out);
     if (!may_switch(s, "update", CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_REPLICA,
-                    "an update is going on already", caller) ||
+                    "it must not be called inside another update", caller) ||
         !ch__var_may_write(s, v, "update", caller) ||
         !ch__step_want(s, fn != NULL, "update", "its function", caller) ||
         !has_nodes(s, "update", n, in, n_out, out, caller))
@@ -126,28 +138,31 @@ void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n, ch_node
     s->speaks_of = CH_SPEAKS_OF_COPY;
     fn(s, v, n, in, out, arg);
     s->speaks_of = before;
-    take_back(s, "update", n_out, out, caller);
+    check_results(s, "update", n_out, out, caller);
 }
 
 /* ---- in a merge call ---- */
 
-/* From now on until end_reduction the code is each replica's. */
+/* Switches to replica context until end_reduction, because collectives are allowed only there.
+ * Returns false after an error: not in a merge call, or x is the same value for all
+ * replicas. */
 static bool begin_reduction(ch_node *x, const char *call, const void *caller)
 {
     ch_step *s = ch_node_step(x);
 
     if (x == NULL || s == NULL ||
-        !may_switch(s, call, CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
-                    "it is for merge calls; in a replica use ch_all_reduce or "
-                    "ch_all_gather",
-                    caller))
+        !may_switch(
+            s, call, CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
+            "it must be called in a merge call; in replica context use ch_all_reduce or "
+            "ch_all_gather",
+            caller))
         return false;
     if (!x->varies && !x->is_each && ch_strategy_replicas(s->owner) > 1) {
         ch__step_record_error(
             s,
             ch__fail(CH_INVALID_ARGUMENT,
-                     "%s: the value is one for all replicas, not per-replica; in a "
-                     "replica, ch_identity gives each its own",
+                     "%s: the value is the same for all replicas, not per-replica; in "
+                     "replica context ch_identity makes it per-replica",
                      call),
             caller);
         return false;
@@ -156,13 +171,15 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
     return true;
 }
 
+/* Switches back to cross-replica context. Returns y. */
 static ch_node *end_reduction(const ch_node *x, ch_node *y)
 {
     outermost(ch_node_step(x))->speaks_of = CH_SPEAKS_OF_ALL;
     return y;
 }
 
-/* The mean of equal values is any of them. */
+/* A mean of equal values needs no collective: the result is x itself, in the dtype of a
+ * mean. */
 ch_node *ch_merge_reduce(ch_reduce_op op, ch_node *x)
 {
     const void *caller = __builtin_return_address(0), *before;

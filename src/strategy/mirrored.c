@@ -1,4 +1,4 @@
-/* strategy/mirrored.c -- a replica, and a copy of every variable, on each of several devices.
+/* strategy/mirrored.c -- Mirrored: a replica and a copy of every variable on each device.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "strategy/devices.h"
 
 typedef struct mirrored {
-    int         n;
+    int         n; /* number of replicas */
     ch_device **device;
 } mirrored;
 
@@ -38,7 +38,8 @@ static void close(void *self)
 
 static const ch_strategy_ops mirrored_ops = {"Mirrored", devices, place, close};
 
-/* The type whose devices are all taken when none are named: accelerators before cores. */
+/* Returns the device type that is used if the program names no devices. All devices of that
+ * type are used. Accelerators are preferred to CPUs. */
 static const char *best_type(void)
 {
     return ch_device_count("TPU") > 0 ? "TPU" : ch_device_count("GPU") > 0 ? "GPU" : "CPU";

@@ -1,4 +1,6 @@
-/* strategy/move.c -- reductions and copies that go where they are wanted.
+/* strategy/move.c -- reductions and broadcasts to given devices, on the host.
+ *
+ * Implements ch_strategy_reduce_to, ch_strategy_batch_reduce_to and ch_strategy_broadcast_to.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -7,11 +9,13 @@
 
 /* ---- destinations ---- */
 
-typedef struct places {
+/* The devices of a ch_destination. The caller must free the list. */
+typedef struct destinations {
     int         n;
     ch_device **device;
-} places;
+} destinations;
 
+/* Returns INVALID_ARGUMENT unless exactly one field of the destination is set. */
 static ch_status check_destination(const char *call, const ch_destination *to)
 {
     int n;
@@ -33,7 +37,9 @@ static ch_status device_named(const char *call, const char *name, ch_device **ou
     return rc == CH_OK ? rc : ch__fail_at(rc, "%s, destination", call);
 }
 
-static ch_status find_places(const char *call, const ch_destination *to, places *p)
+/* Lists the devices of a destination: the named device, or those of the components of the value
+ * or of the copies of the variable. */
+static ch_status find_destinations(const char *call, const ch_destination *to, destinations *p)
 {
     ch_value *copies = NULL;
     ch_status rc = check_destination(call, to);
@@ -57,8 +63,9 @@ static ch_status find_places(const char *call, const ch_destination *to, places 
     return rc;
 }
 
-/* Copies of `t` there: plain for one place, mirrored for several. */
-static ch_status spread(const char *call, ch_tensor *t, const places *p, ch_value **out)
+/* Copies `t` to each device. The result is plain for one device, mirrored for several. */
+static ch_status copy_to_devices(const char *call, ch_tensor *t, const destinations *p,
+                                 ch_value **out)
 {
     ch_tensor **copy = ch__calloc((size_t)p->n, sizeof(ch_tensor *));
     ch_status   rc = copy == NULL ? ch__fail_memory(call) : CH_OK;
@@ -75,35 +82,38 @@ static ch_status spread(const char *call, ch_tensor *t, const places *p, ch_valu
 
 /* ---- reductions ---- */
 
-/* 4.2.7: a mirrored value is its own mean, and where it should be already. */
-static bool is_its_mean(ch_reduce_op op, const ch_value *v)
+/* Returns true if the reduction returns v itself: a mirrored float value equals its mean, and
+ * it stays on its devices (4.2.7). */
+static bool is_own_mean(ch_reduce_op op, const ch_value *v)
 {
     return op == CH_MEAN && v->kind == CH_MIRRORED && ch_dtype_is_float(v->tensor[0]->dtype);
 }
 
+/* Reduces `v` on the first destination device, and copies the result to the other
+ * destinations. */
 static ch_status reduce_to(ch_strategy *st, const char *call, ch_cross_device cross,
                            ch_reduce_op op, const ch_value *v, const ch_destination *to,
                            ch_value **out)
 {
-    places     p;
-    ch_tensor *sum = NULL;
-    ch_status  rc;
+    destinations p;
+    ch_tensor   *sum = NULL;
+    ch_status    rc;
 
     if (v == NULL)
         return ch__want_given(call, "the value", v, NULL, NULL);
-    rc = find_places(call, to, &p);
+    rc = find_destinations(call, to, &p);
     if (rc != CH_OK)
         return rc;
     rc = ch__reduce_value_as(
         cross, st, call, op, v,
-        st->parts.is_bare || is_its_mean(op, v) ? ch_tensor_device(v->tensor[0]) : p.device[0],
+        st->parts.is_bare || is_own_mean(op, v) ? ch_tensor_device(v->tensor[0]) : p.device[0],
         &sum);
-    if (rc == CH_OK && is_its_mean(op, v))
+    if (rc == CH_OK && is_own_mean(op, v))
         rc = ch_value_new(CH_MIRRORED, v->n, v->tensor, out);
-    else if (rc == CH_OK && st->parts.is_bare) /* 4.2.11: it is where it is used */
+    else if (rc == CH_OK && st->parts.is_bare) /* 4.2.11: the value stays where it is */
         rc = ch_value_new(CH_PLAIN, 1, &sum, out);
     else if (rc == CH_OK)
-        rc = spread(call, sum, &p, out);
+        rc = copy_to_devices(call, sum, &p, out);
     ch_tensor_unref(sum);
     ch__free(p.device);
     return rc;
@@ -121,7 +131,7 @@ ch_status ch_strategy_reduce_to_with(ch_strategy *st, ch_reduce_op op, const ch_
 {
     const char              *call = "reduce to";
     ch_communication_options how;
-    ch_status                rc = ch__strategy_cross(&st, call, "ch_merge_reduce");
+    ch_status                rc = ch__strategy_check_cross(&st, call, "ch_merge_reduce");
 
     if (rc == CH_OK)
         rc = ch__want_given(call, "out", out, NULL, NULL);
@@ -144,7 +154,7 @@ ch_status ch_strategy_batch_reduce_to_with(ch_strategy *st, ch_reduce_op op, int
     const char              *call = "batch reduce to";
     ch_communication_options how;
     ch_value               **all;
-    ch_status                rc = ch__strategy_cross(&st, call, "ch_merge_reduce");
+    ch_status                rc = ch__strategy_check_cross(&st, call, "ch_merge_reduce");
 
     if (rc == CH_OK && (n < 0 || (n > 0 && (v == NULL || to == NULL || out == NULL))))
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d values%s", call, n,
@@ -172,13 +182,13 @@ ch_status ch_strategy_batch_reduce_to_with(ch_strategy *st, ch_reduce_op op, int
     return rc;
 }
 
-/* ---- copies ---- */
+/* ---- broadcasts ---- */
 
 ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t, const ch_destination *to,
                                    ch_value **out)
 {
-    places    p;
-    ch_status rc = ch__strategy_cross(&st, "broadcast to", "ch_broadcast");
+    destinations p;
+    ch_status    rc = ch__strategy_check_cross(&st, "broadcast to", "ch_broadcast");
 
     if (rc == CH_OK)
         rc = ch__want_given("broadcast to", "the tensor", t, "out", out);
@@ -188,11 +198,11 @@ ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t, const ch_desti
                      "broadcast to: the Default strategy has no devices of its own to copy to; "
                      "use ch_tensor_to");
     if (rc == CH_OK)
-        rc = find_places("broadcast to", to, &p);
+        rc = find_destinations("broadcast to", to, &p);
     if (rc != CH_OK)
         return rc;
     rc = st->parts.is_bare ? ch_value_new(CH_PLAIN, 1, &t, out)
-                           : spread("broadcast to", t, &p, out);
+                           : copy_to_devices("broadcast to", t, &p, out);
     ch__free(p.device);
     return rc;
 }

@@ -1,4 +1,6 @@
-/* strategy/one_device.c -- everything on one device.   SPDX-License-Identifier: Apache-2.0 */
+/* strategy/one_device.c -- OneDevice: one replica on one device.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/strategy_ops.h"

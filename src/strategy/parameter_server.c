@@ -1,4 +1,8 @@
-/* strategy/parameter_server.c -- the strategy: who is in the cluster, and whether it can be used.
+/* strategy/parameter_server.c -- the parameter-server strategy: creation and connection.
+ *
+ * Creates a ch_ps and its ch_strategy, and replaces the storage of variables and the execution
+ * of steps by those for parameter servers. The strategy starts the coordinator task, and kills
+ * it when the strategy is freed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/parameter_server.h"
@@ -7,13 +11,14 @@
 #include "base/mem.h"
 #include "tensor/device.h"
 
-/* ---- what strategies are asked ---- */
+/* ---- ch_strategy_ops ---- */
 
 static ch_device *const *devices(void *self)
 {
     return ((ch_ps *)self)->device;
 }
 
+/* Kills the coordinator task and frees the ch_ps, which may be incomplete. */
 static void free_ps(ch_ps *ps)
 {
     if (ps->coord != NULL)
@@ -38,15 +43,16 @@ ch_ps *ch__ps_of(const ch_strategy *st)
     return st->ops == &ops ? st->self : NULL;
 }
 
-/* ---- making one ---- */
+/* ---- creating the strategy ---- */
 
+/* Stores the number of tasks of a job; 0 if the cluster does not have the job. */
 static ch_status count(const ch_cluster *c, const char *job, int *out)
 {
     *out = 0;
     return ch_cluster_has_job(c, job) ? ch_cluster_num_tasks(c, job, out) : CH_OK;
 }
 
-/* PS-1, PS-2: in this order. */
+/* Checks the cluster, and this task in it, in the order of PS-1 and PS-2. */
 static ch_status check_cluster(ch_resolver *r, int *n_servers)
 {
     ch_cluster *c = NULL;
@@ -76,6 +82,8 @@ static ch_status check_cluster(ch_resolver *r, int *n_servers)
     return rc;
 }
 
+/* Creates the devices that stand for the servers, for the devices of worker 0, and for the
+ * coordinator. */
 static ch_status find_devices(ch_ps *ps)
 {
     ch_status rc = CH_OK;
@@ -94,6 +102,8 @@ static ch_status find_devices(ch_ps *ps)
     return rc;
 }
 
+/* Starts the coordinator task. Blocks until every server and at least one worker have
+ * replied. */
 static ch_status connect(ch_ps *ps)
 {
     ch_status rc;
@@ -160,7 +170,9 @@ ch_status ch_strategy_parameter_server(ch_resolver                       *cluste
     if (rc != CH_OK)
         return rc;
     if (opt != NULL && (unsigned)opt->placement > CH_PLACE_BY_BYTES)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%d is no ch_placement", (int)opt->placement);
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "placement is %d, want CH_PLACE_ROUND_ROBIN or CH_PLACE_BY_BYTES",
+                      (int)opt->placement);
     if (rc == CH_OK)
         rc = make(cluster, opt != NULL ? opt : &usual, out);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "parameter-server strategy");

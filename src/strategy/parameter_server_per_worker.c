@@ -1,9 +1,13 @@
-/* strategy/parameter_server_per_worker.c -- variables of which each worker has its own.
+/* strategy/parameter_server_per_worker.c -- variables with a copy on each worker.
  *
- * Here such a variable is a copy like a local one's, for the program, and what the workers' begin as. To a step that runs on a worker it is
- * an input, what the worker has when the step begins, and a result, what it has when the step has gone well: so a step is
- * cut (job/step_plan.h) as if it had none, and whatever happens to a step that does not come to its end, no copy has changed.
- * A variable of Default becomes an input likewise; its value is sent with the step (parameter_server_run.c).
+ * The program has a copy of a per-worker variable in this process, and an initial value that
+ * the workers' copies begin with. A step that runs on a worker has the variable as an input
+ * (the worker's value when the step begins) and as a result (the value after the step). So the
+ * step plan (job/step_plan.h) contains no such variables, and a step that fails or is cancelled
+ * changes no copy.
+ *
+ * A variable of Default becomes an input in the same way. Its value is sent with the step
+ * (parameter_server_run.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -15,8 +19,9 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-/* ---- life ---- */
+/* ---- storage ---- */
 
+/* Copies a tensor to a device. NULL is the current device. */
 static ch_status copy_on(ch_device *device, const ch_tensor *t, ch_tensor **out)
 {
     ch_tensor *copy = NULL;
@@ -61,19 +66,22 @@ void ch__ps_per_worker_free(ch_ps_var *s)
 
 /* ---- in steps ---- */
 
+/* Returns true if the graph assigns to the variable. */
 static bool is_written(const ch_resource *r)
 {
     return r->value != r->read;
 }
 
-/* What becomes an input, and what a result, behind those of the graph. */
-typedef struct ends {
+/* The nodes that become inputs and results of the worker's graph. */
+typedef struct boundary {
     const ch_node **in, **out;
-    int            *resource; /* those that stay one */
-    unsigned char  *all;
-} ends;
+    int            *resource; /* indices of the resources that stay resources */
+    unsigned char  *all;      /* 1 for every value of the graph: all calls are copied */
+} boundary;
 
-static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_extract *e)
+/* Fills the lists in the order that ch__ps_worker_graph documents. */
+static void find_boundary(const ch_graph *g, ch_var *const *var, const boundary *o,
+                          ch_extract *e)
 {
     for (int i = 0; i < g->n_inputs; i++)
         o->in[e->n_in++] = g->input[i];
@@ -100,7 +108,7 @@ static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_e
 ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var, ch_graph **out)
 {
     size_t     n = (size_t)g->n_resources;
-    ends       o = {.in = ch__calloc((size_t)g->n_inputs + n, sizeof(ch_node *)),
+    boundary   o = {.in = ch__calloc((size_t)g->n_inputs + n, sizeof(ch_node *)),
                     .out = ch__calloc((size_t)g->n_outputs + n, sizeof(ch_node *)),
                     .resource = ch__calloc(n, sizeof(int)),
                     .all = ch__calloc((size_t)g->n_values + 1, 1)};
@@ -111,7 +119,7 @@ ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var, ch_graph **
                        : CH_OK;
 
     if (rc == CH_OK) {
-        find_ends(g, var, &o, &e);
+        find_boundary(g, var, &o, &e);
         rc = ch__graph_extract(g, &e, out);
     }
     ch__free(o.in);
@@ -137,9 +145,10 @@ int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_per_worker_
     return n;
 }
 
-/* ---- all at once ---- */
+/* ---- reading all copies ---- */
 
-/* A worker's own, or what it would begin as; a copy, since the worker has it too. */
+/* Makes a value from a worker's copy, or from the initial value if `given` is NULL. The tensor
+ * is copied because the worker still uses its own. */
 static ch_status value_of(const ch_var *v, const ch_tensor *given, ch_value **out)
 {
     const ch_ps_var *s = v->storage;
@@ -147,7 +156,7 @@ static ch_status value_of(const ch_var *v, const ch_tensor *given, ch_value **ou
     ch_status        rc;
 
     if (given != NULL && (given->dtype != v->dtype || !ch_shape_equal(given->shape, v->shape)))
-        return ch__fail(CH_INTERNAL, "a worker gave something else for %s", v->name);
+        return ch__fail(CH_INTERNAL, "a worker sent another dtype or shape for %s", v->name);
     rc = copy_on(NULL, given != NULL ? given : s->initial, &t);
     if (rc == CH_OK)
         rc = ch_value_new(CH_PLAIN, 1, &t, out);
@@ -155,6 +164,7 @@ static ch_status value_of(const ch_var *v, const ch_tensor *given, ch_value **ou
     return rc;
 }
 
+/* Makes a tuple with the copy of each of n workers. */
 static ch_status tuple_of(const ch_var *v, int n, ch_tensor *const *given, ch_tuple **out)
 {
     ch_value **value = ch__calloc((size_t)n + 1, sizeof(ch_value *));

@@ -1,4 +1,12 @@
-/* strategy/parameter_server_vars.c -- variables on parameter servers: placing, reading, setting them.
+/* strategy/parameter_server_vars.c -- variables on servers: placement, storage, values.
+ *
+ * Implements ch_strategy_ops.place and ch_var_ops for the parameter-server strategy, and prints
+ * the table of ch_strategy_print_placement. Per-worker variables are passed on to
+ * parameter_server_per_worker.c and, for the program's copy, to var_local.c.
+ *
+ * A ch_ps_shard is a shard on a server, counted; the last reference frees the shard on the
+ * server. A divided variable and the variables of its shards share them. ps->next and ps->bytes
+ * are used only between ch__task_enter and ch__task_leave.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -12,10 +20,10 @@
 #include "tensor/device.h"
 #include "tensor/print.h"
 
-/* ---- layout ---- */
+/* ---- placement ---- */
 
-/* Returns the server with the fewest bytes, among those that hold the fewest shards of the variable that is being placed:
- * has[i] is the number that server i holds. */
+/* Returns the server with the fewest bytes among the servers with the fewest shards of the
+ * variable that is being placed. has[i] is the number of its shards on server i. */
 static int least_loaded(const ch_ps *ps, const int *has, const int64_t *bytes)
 {
     int best = 0;
@@ -26,6 +34,7 @@ static int least_loaded(const ch_ps *ps, const int *has, const int64_t *bytes)
     return best;
 }
 
+/* Returns the size of part i in bytes. */
 static int64_t shard_bytes(ch_layout l, ch_dtype dtype, ch_shape shape, int i)
 {
     return ch_shape_count(ch__layout_shape(l, shape, i)) * (int64_t)ch_dtype_bytes(dtype);
@@ -36,8 +45,8 @@ ch_status ch__ps_placement(void *self, const ch_var_spec *spec, ch_layout *out)
     ch_ps         *ps = self;
     ch_tensor_spec of = {.name = spec->name, .dtype = spec->dtype, .shape = spec->shape};
     int           *has;
-    int64_t       *bytes; /* with those of the shards that were placed by this call */
-    ch_status      rc;
+    int64_t  *bytes; /* bytes of each server, including the shards that this call has placed */
+    ch_status rc;
 
     if (spec->per_worker) {
         out->device[0] = ps->own_device;
@@ -66,7 +75,8 @@ ch_status ch__ps_placement(void *self, const ch_var_spec *spec, ch_layout *out)
     return rc;
 }
 
-/* Returns the number of the server that a device belongs to; -1: it is no server's. */
+/* Returns the number of the server that a device belongs to; -1 if it is not the device of a
+ * server. */
 static int server_of(const ch_ps *ps, const ch_device *d)
 {
     for (int i = 0; i < ps->n_servers; i++)
@@ -75,8 +85,9 @@ static int server_of(const ch_ps *ps, const ch_device *d)
     return -1;
 }
 
-/* ---- life ---- */
+/* ---- storage ---- */
 
+/* Releases a reference. The last release frees the shard on its server. */
 static void shard_unref(ch_ps_shard *s)
 {
     if (s == NULL || atomic_fetch_sub(&s->refs, 1) != 1)
@@ -90,7 +101,7 @@ static void shard_unref(ch_ps_shard *s)
 
 static void free_storage(ch_ps_var *s)
 {
-    for (int i = 0; i < s->where.n_shards; i++)
+    for (int i = 0; i < s->on_servers.n_shards; i++)
         shard_unref(s->shard[i]);
     for (int i = 0; i < 2; i++)
         ch_function_unref(s->change[i]);
@@ -108,7 +119,7 @@ static void free_var(ch_var *v)
     v->storage = NULL;
 }
 
-/* Makes the storage of a variable with these shards, which it references. */
+/* Creates the storage of a variable, with a reference to each shard. */
 static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_shape shape,
                              ch_layout l, ch_ps_shard *const *shard, ch_ps_var **out)
 {
@@ -123,12 +134,12 @@ static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_sha
     }
     s->ps = ps;
     s->at = at;
-    s->where = (ch_plan_variable){.name = name,
-                                  .dtype = dtype,
-                                  .shape = shape,
-                                  .axis = ch__layout_axis(l),
-                                  .n_shards = n,
-                                  .shard = at};
+    s->on_servers = (ch_plan_variable){.name = name,
+                                       .dtype = dtype,
+                                       .shape = shape,
+                                       .axis = ch__layout_axis(l),
+                                       .n_shards = n,
+                                       .shard = at};
     for (int i = 0; i < n; i++) {
         atomic_fetch_add(&shard[i]->refs, 1);
         s->shard[i] = shard[i];
@@ -138,7 +149,7 @@ static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_sha
     return CH_OK;
 }
 
-/* Makes the records of the shards, with numbers by which servers will know them. */
+/* Creates n shards with new numbers and without references. Does not call the servers. */
 static ch_status new_shards(ch_ps *ps, const ch_var *v, int n, ch_ps_shard **out)
 {
     uint64_t number = ch__coord_new_numbers(ps->coord, n);
@@ -156,6 +167,7 @@ static ch_status new_shards(ch_ps *ps, const ch_var *v, int n, ch_ps_shard **out
     return CH_OK;
 }
 
+/* Creates the shards and the storage of `v`, and adds their bytes to the servers' totals. */
 static ch_status make_storage(ch_ps *ps, ch_var *v)
 {
     int           n = ch__layout_parts(v->layout);
@@ -178,11 +190,11 @@ static ch_status make_storage(ch_ps *ps, ch_var *v)
     return rc;
 }
 
-/* Makes a variable of each shard. */
+/* Creates a variable for each shard. */
 static ch_status make_parts(ch_strategy *st, ch_var *v)
 {
     const ch_ps_var *s = v->storage;
-    int              n = s->where.n_shards;
+    int              n = s->on_servers.n_shards;
     ch_status        rc = CH_OK;
 
     v->shard = ch__calloc((size_t)n, sizeof(ch_var *));
@@ -195,16 +207,17 @@ static ch_status make_parts(ch_strategy *st, ch_var *v)
         rc = new_storage(s->ps, NULL, v->dtype, ch__layout_shape(v->layout, v->shape, i),
                          (ch_layout){.n_copies = 1}, &s->shard[i], &part);
         if (rc == CH_OK)
-            rc = ch__var_part(st, v, i, part, &v->shard[i]);
+            rc = ch__var_new_shard(st, v, i, part, &v->shard[i]);
         if (rc == CH_OK)
-            part->where.name = v->shard[i]->name;
+            part->on_servers.name = v->shard[i]->name;
         else if (part != NULL)
             free_storage(part);
     }
     return rc;
 }
 
-/* Servers compute an initial value themselves if every shard of it can be computed alone. */
+/* Computes the initial value, unless the servers can compute it. They can if the initialiser
+ * allows each shard to be computed alone; then *out is unchanged. */
 static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
 {
     if (spec->initial == NULL && !spec->per_worker && ch__init_has_parts(&spec->init))
@@ -212,6 +225,8 @@ static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
     return ch__var_initial(spec, out);
 }
 
+/* Creates the shards of `v` on their servers. `initial` may be NULL: the servers compute
+ * `init`. */
 static ch_status create_on_servers(ch_strategy *st, ch_var *v, ch_tensor *initial,
                                    const ch_init *init)
 {
@@ -223,15 +238,16 @@ static ch_status create_on_servers(ch_strategy *st, ch_var *v, ch_tensor *initia
         if (server_of(ps, v->layout.device[i]) < 0)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "%s is no parameter server's, because a variable that is per_worker is "
-                "on no server; leave that colocation first, or make this variable "
+                "%s is not the device of a parameter server: the variable is colocated with a "
+                "variable that is per_worker; leave that colocation first, or make this "
+                "variable "
                 "per_worker too",
                 ch_device_name(v->layout.device[i]));
     rc = make_storage(ps, v);
     s = v->storage;
     if (rc == CH_OK)
-        rc = ch__remote_create(ps->coord, &s->where, initial, init);
-    return rc == CH_OK && s->where.n_shards > 1 ? make_parts(st, v) : rc;
+        rc = ch__remote_create(ps->coord, &s->on_servers, initial, init);
+    return rc == CH_OK && s->on_servers.n_shards > 1 ? make_parts(st, v) : rc;
 }
 
 static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
@@ -255,7 +271,7 @@ static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
 
     if (ch__ps_is_per_worker(v))
         return ch__var_local.read(v, region, out);
-    rc = ch__remote_read(s->ps->coord, &s->where, region, out);
+    rc = ch__remote_read(s->ps->coord, &s->on_servers, region, out);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
@@ -266,7 +282,7 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
 
     if (ch__ps_is_per_worker(v))
         return ch__var_local.write(v, region, value);
-    rc = ch__remote_write(s->ps->coord, &s->where, region, value);
+    rc = ch__remote_write(s->ps->coord, &s->on_servers, region, value);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
@@ -275,9 +291,10 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
     const ch_ps_var *s = v->storage;
 
     return ch__ps_is_per_worker(v) ? ch__var_local.gather(v, ids, rows)
-                                   : ch__remote_gather(s->ps->coord, &s->where, ids, rows);
+                                   : ch__remote_gather(s->ps->coord, &s->on_servers, ids, rows);
 }
 
+/* The step that adds to a variable or subtracts from it. */
 static void record_change(ch_step *s, void *arg)
 {
     const struct ch_ps_change *c = arg;
@@ -288,7 +305,8 @@ static void record_change(ch_step *s, void *arg)
         ch_var_assign_add(s, c->var, ch_step_in(s, 0));
 }
 
-/* The function that changes a variable from outside steps, made when it is first wanted, by whoever comes first. */
+/* Finds the step that adds to the variable or subtracts from it, and creates it at the first
+ * use. If two threads create it at the same time, the first is used. */
 static ch_status find_change(ch_ps_var *s, ch_var *v, bool subtract, ch_function **out)
 {
     ch_task     *coord = s->ps->coord;
@@ -316,7 +334,8 @@ static ch_status find_change(ch_ps_var *s, ch_var *v, bool subtract, ch_function
     return CH_OK;
 }
 
-/* A step like any other, so that it loses nothing of what steps change meanwhile. */
+/* Changes a variable on servers by running a step. So concurrent updates of other steps are not
+ * lost. */
 static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
 {
     ch_function *f = NULL;
@@ -357,9 +376,9 @@ const ch_var_ops ch__ps_var_ops = {.create = create,
                                    .gather = gather,
                                    .read_workers = ch__ps_per_worker_read};
 
-/* ---- the table ---- */
+/* ---- the table of placements ---- */
 
-/* Widths of the columns, in characters: as the longest entry needs, but at least those of a usual table. */
+/* Widths of the columns in characters: those of the longest entries, with a minimum. */
 typedef struct columns {
     int name, spec;
 } columns;
@@ -393,7 +412,7 @@ static void print_var(const ch_var *v, columns w, ch_text *o, int64_t *bytes)
     const ch_ps_var *s = v->storage;
 
     if (v->n_shards > 0)
-        return; /* its parts are in the list */
+        return; /* the list contains its shards */
     print_spec(v, spec, sizeof(spec));
     if (ch__ps_is_per_worker(v)) {
         ch__text_add(o, "%-*s %-*s %12lld  each worker, and %s\n", w.name, v->name, w.spec,
@@ -414,7 +433,7 @@ int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
     columns      w;
     int          n = 0;
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     ps = ch__ps_of(st);
     bytes = ps != NULL ? ch__calloc((size_t)ps->n_servers, sizeof(*bytes)) : NULL;
     if (bytes == NULL || ch__strategy_vars(st, &n, &var) != CH_OK) {

@@ -1,4 +1,7 @@
-/* strategy/partition.c -- partitioners: into how many shards a variable is cut, and along which axis.
+/* strategy/partition.c -- partitioners: the number of shards of a variable, and their axis.
+ *
+ * A partitioner of the kinds fixed, min_size and max_size is computed here; CH_PARTITIONER_CALL
+ * calls a function of the program. parameter_server_vars.c is the user inside the library.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/partitioner.h"
@@ -26,7 +29,7 @@ ch_partitioner ch_partitioner_max_size(int64_t max_shard_bytes, int max_shards)
         .kind = CH_PARTITIONER_MAX_SIZE, .shards = max_shards, .shard_bytes = max_shard_bytes};
 }
 
-/* ---- the ones that are there ---- */
+/* ---- built-in partitioners ---- */
 
 static ch_status check_limits(const ch_partitioner *p)
 {
@@ -35,7 +38,8 @@ static ch_status check_limits(const ch_partitioner *p)
     int64_t least = is_max ? 1 : 0;
 
     if ((unsigned)p->kind > CH_PARTITIONER_MAX_SIZE)
-        return ch__fail(CH_INVALID_ARGUMENT, "%d is none of ch_partitioner_kind", (int)p->kind);
+        return ch__fail(CH_INVALID_ARGUMENT, "kind is %d, want a ch_partitioner_kind",
+                        (int)p->kind);
     if (p->shards < fewest)
         return ch__fail(CH_INVALID_ARGUMENT, "%s is %d, want %d or more",
                         p->kind == CH_PARTITIONER_FIXED ? "shards" : "max_shards", p->shards,
@@ -49,7 +53,8 @@ static ch_status check_limits(const ch_partitioner *p)
     return CH_OK;
 }
 
-/* The most shards of which even the smallest, which has size / n rows, has enough of them. */
+/* Returns the largest number of shards such that the smallest shard, which has size / n rows,
+ * has at least shard_bytes. 0 means 256 KiB. */
 static int64_t parts_of_min(const ch_partitioner *p, int64_t size, int64_t row_bytes)
 {
     int64_t min = p->shard_bytes != 0 ? p->shard_bytes : 256 << 10;
@@ -59,6 +64,8 @@ static int64_t parts_of_min(const ch_partitioner *p, int64_t size, int64_t row_b
     return n < 1 ? 1 : n < most ? n : most;
 }
 
+/* Returns the number of shards of at most shard_bytes each, limited by max_shards (0: no
+ * limit). */
 static int64_t parts_of_max(const ch_partitioner *p, int64_t size, int64_t row_bytes)
 {
     int64_t rows = p->shard_bytes < row_bytes ? 1 : p->shard_bytes / row_bytes;
@@ -67,7 +74,8 @@ static int64_t parts_of_max(const ch_partitioner *p, int64_t size, int64_t row_b
     return p->shards == 0 || n < p->shards ? n : p->shards;
 }
 
-/* Of a variable of `count` elements; a "row" is what one step along the axis has. */
+/* Stores the number of parts along p->axis for a variable of `count` elements. Here a row is
+ * all elements with the same index of that axis. */
 static ch_status find_parts(const ch_partitioner *p, const ch_tensor_spec *of, int64_t count,
                             int64_t *parts)
 {
@@ -83,7 +91,7 @@ static ch_status find_parts(const ch_partitioner *p, const ch_tensor_spec *of, i
         parts[axis] = p->shards;
         return CH_OK;
     }
-    if (count == 0) /* nothing is neither too little nor too much */
+    if (count == 0) /* an empty variable is not divided */
         return CH_OK;
     size = of->shape.dim[axis];
     if (of->dtype == CH_STR && p->bytes_per_string != 0)
@@ -95,17 +103,19 @@ static ch_status find_parts(const ch_partitioner *p, const ch_tensor_spec *of, i
     return CH_OK;
 }
 
-/* ---- asking one ---- */
+/* ---- dividing a variable ---- */
 
-static ch_status call(const ch_partitioner *p, const ch_tensor_spec *of, int64_t *parts)
+/* Calls the program's function. */
+static ch_status call_fn(const ch_partitioner *p, const ch_tensor_spec *of, int64_t *parts)
 {
     uint64_t mark = ch__fail_mark();
 
     return ch__fail_since(mark, p->fn(p->arg, of, parts));
 }
 
-/* Leaves the layout as it is if the variable is whole. */
-static ch_status take_parts(ch_shape shape, const int64_t *parts, ch_layout *out)
+/* Checks the numbers of parts and stores them in the layout. Leaves the layout unchanged if the
+ * variable is not divided. */
+static ch_status set_parts(ch_shape shape, const int64_t *parts, ch_layout *out)
 {
     int     cut = -1;
     int64_t n;
@@ -114,18 +124,20 @@ static ch_status take_parts(ch_shape shape, const int64_t *parts, ch_layout *out
         if (parts[i] == 1)
             continue;
         if (i >= shape.rank)
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "it gave %lld parts for axis %d, which the variable has not",
-                            (long long)parts[i], i);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "it returned %lld parts for axis %d, which the variable does not have",
+                (long long)parts[i], i);
         if (parts[i] < 1)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "it gave %lld parts for axis %d, want 1 or more",
+                            "it returned %lld parts for axis %d, want 1 or more",
                             (long long)parts[i], i);
         if (cut >= 0)
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "it gave %lld parts for axis %d and %lld for axis %d; a variable "
-                            "is cut along one",
-                            (long long)parts[cut], cut, (long long)parts[i], i);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "it returned %lld parts for axis %d and %lld for axis %d; a variable "
+                "is divided along one axis",
+                (long long)parts[cut], cut, (long long)parts[i], i);
         cut = i;
     }
     if (cut < 0)
@@ -133,13 +145,14 @@ static ch_status take_parts(ch_shape shape, const int64_t *parts, ch_layout *out
     n = parts[cut] < shape.dim[cut] ? parts[cut] : shape.dim[cut];
     if (n > CH_PARTITIONER_SHARDS)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%lld shards along axis %d, want at most %d: cut it into larger ones",
+                        "%lld shards along axis %d, want at most %d; use larger shards",
                         (long long)n, cut, CH_PARTITIONER_SHARDS);
     if (n > 1)
         out->parts[cut] = (int)n;
     return CH_OK;
 }
 
+/* Computes the parts of a variable with the partitioner. Scalars are never divided. */
 static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, ch_layout *out)
 {
     int64_t   parts[CH_MAX_RANK], count, bytes;
@@ -150,8 +163,9 @@ static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, ch_la
         return rc;
     for (int i = 0; i < CH_MAX_RANK; i++)
         parts[i] = 1;
-    rc = p->kind == CH_PARTITIONER_CALL ? call(p, of, parts) : find_parts(p, of, count, parts);
-    return rc == CH_OK ? take_parts(of->shape, parts, out) : rc;
+    rc = p->kind == CH_PARTITIONER_CALL ? call_fn(p, of, parts)
+                                        : find_parts(p, of, count, parts);
+    return rc == CH_OK ? set_parts(of->shape, parts, out) : rc;
 }
 
 ch_status ch_partitioner_divide(const ch_partitioner *p, const ch_tensor_spec *of,

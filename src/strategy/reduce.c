@@ -1,9 +1,14 @@
-/* strategy/reduce.c -- what replicas have, as one value on the host.
+/* strategy/reduce.c -- reductions of per-replica values on the host.
  *
- * Components are added in replica order. Where there are axes, each component is first folded along them
- * by itself; so what is folded may differ in size from replica to replica, and one without rows adds
- * nothing. Means are sums divided at the end: integers are added in i64 and 16-bit floats in f32, so that
- * no sum is rounded, or too large, where the mean is not.
+ * Implements ch_strategy_reduce, _reduce_axes and _reduce_tuple, and ch__reduce_value for
+ * move.c. struct reduction describes a reduction, add_up() computes it. The order of operations
+ * is fixed, so that the result does not depend on timing:
+ *
+ *   1. If there are axes, each component is folded along them by itself. So components may
+ *      differ in the size of a folded axis, and a component without rows adds nothing.
+ *   2. The components are added in the order of `cross`. CH_CROSS_AUTO is replica order.
+ *   3. A mean is divided at the end. Its integers are added in i64, and 16-bit floats in f32,
+ *      so that no sum is rounded or overflows if the mean fits.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -16,10 +21,10 @@
 #include "kernel/reduce.h"
 #include "strategy/values.h"
 
-/* ---- what can be reduced ---- */
+/* ---- checks ---- */
 
-ch_status ch__want_components(ch_strategy *st, const char *call, const char *verb,
-                              const ch_value *v)
+ch_status ch__check_components(ch_strategy *st, const char *call, const char *verb,
+                               const ch_value *v)
 {
     const ch_tensor *first = ch_value_at(v, 0);
 
@@ -48,6 +53,8 @@ int ch__component_on(const ch_value *v, const ch_device *device)
     return 0;
 }
 
+/* Returns INVALID_ARGUMENT if the values cannot be added, or if a mirrored value would be
+ * summed. */
 static ch_status check_op(const ch_strategy *st, const char *call, ch_reduce_op op,
                           const ch_value *v)
 {
@@ -60,23 +67,24 @@ static ch_status check_op(const ch_strategy *st, const char *call, ch_reduce_op 
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %s cannot be added%s", call, ch_dtype_name(t),
                         t == CH_BOOL ? "; cast it first" : "");
     if (op == CH_SUM && v->kind == CH_MIRRORED && st->n_replicas > 1)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: the value is mirrored, so what replicas have is one value and not "
-                        "%d to be summed; take its mean, or a component (ch_value_at)",
-                        call, v->n);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: the value is mirrored: its %d components are the same value and cannot be "
+            "summed; use CH_MEAN, or a component (ch_value_at)",
+            call, v->n);
     return CH_OK;
 }
 
-/* ---- how ---- */
+/* ---- description of a reduction ---- */
 
 typedef struct reduction {
     const char     *call; /* for messages */
     ch_reduce_op    op;
     ch_device      *device;
-    ch_dtype        work, to; /* added in, and of the result */
-    int             n;
-    ch_cross_device cross;    /* whose order of adding it is */
-    bool            is_along; /* any of: */
+    ch_dtype        work, to; /* dtype of the additions, dtype of the result */
+    int             n;        /* number of components that are added */
+    ch_cross_device cross;    /* algorithm that defines the order of the additions */
+    bool            has_axes; /* true if any entry of is_folded is */
     bool            is_folded[CH_MAX_RANK];
 } reduction;
 
@@ -85,15 +93,17 @@ static ch_dtype result_dtype(ch_reduce_op op, ch_dtype t)
     return op == CH_SUM ? t : ch__mean_dtype(t);
 }
 
+/* Returns the dtype of the additions for components of dtype t. */
 static ch_dtype work_dtype(const reduction *r, ch_dtype t)
 {
     if (ch_dtype_is_float(t))
-        return ch__dtype_is_half(t) && r->is_along ? CH_F32 : t;
-    if (r->op == CH_SUM && !r->is_along && ch__can_accumulate(t))
+        return ch__dtype_is_half(t) && r->has_axes ? CH_F32 : t;
+    if (r->op == CH_SUM && !r->has_axes && ch__can_accumulate(t))
         return t;
     return r->op == CH_MEAN && t == CH_U64 ? CH_F64 : CH_I64;
 }
 
+/* Marks the folded axes. Negative axes count from the end. */
 static ch_status read_axes(reduction *r, int n, const int *axis, int rank)
 {
     for (int i = 0; i < n; i++) {
@@ -107,21 +117,23 @@ static ch_status read_axes(reduction *r, int n, const int *axis, int rank)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d is listed twice", r->call, k);
         r->is_folded[k] = true;
     }
-    r->is_along = n > 0;
+    r->has_axes = n > 0;
     return CH_OK;
 }
 
-/* Without the axes that are folded. */
-static ch_shape kept_shape(const reduction *r, ch_shape shape)
+/* Returns the shape without the folded axes. */
+static ch_shape result_shape(const reduction *r, ch_shape shape)
 {
-    ch_shape kept = {0};
+    ch_shape result = {0};
 
     for (int k = 0; k < shape.rank; k++)
         if (!r->is_folded[k])
-            kept.dim[kept.rank++] = shape.dim[k];
-    return kept;
+            result.dim[result.rank++] = shape.dim[k];
+    return result;
 }
 
+/* Returns INVALID_ARGUMENT unless the components have the same shape, except for the folded
+ * axes. */
 static ch_status check_shapes(const reduction *r, const ch_value *v)
 {
     ch_shape first = v->tensor[0]->shape;
@@ -131,21 +143,22 @@ static ch_status check_shapes(const reduction *r, const ch_value *v)
         char     a[96], b[96];
 
         if (first.rank == other.rank &&
-            ch_shape_equal(kept_shape(r, first), kept_shape(r, other)))
+            ch_shape_equal(result_shape(r, first), result_shape(r, other)))
             continue;
         ch_shape_print(first, a, sizeof(a));
         ch_shape_print(other, b, sizeof(b));
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "%s: components 0 and %d have shapes %s and %s, which cannot be added%s", r->call,
-            i, a, b, r->is_along ? "" : "; along an axis they may differ in its size");
+            i, a, b, r->has_axes ? "" : "; only the sizes of reduced axes may differ");
     }
     return CH_OK;
 }
 
-/* ---- steps ---- */
+/* ---- computation ---- */
 
-/* A contiguous tensor's elements in another type; integers wrap. Takes `t` over. */
+/* Converts a contiguous tensor to another dtype; integers wrap. Takes over the reference to
+ * `t`, also on an error. */
 static ch_status as_dtype(ch_device *device, ch_tensor *t, ch_dtype to, ch_tensor **out)
 {
     const ch_block_table *b = ch__blocks();
@@ -166,13 +179,14 @@ static ch_status as_dtype(ch_device *device, ch_tensor *t, ch_dtype to, ch_tenso
     return rc;
 }
 
+/* Sums `t` over the folded axes into `out`, which must be zero. */
 static ch_status fold(const reduction *r, const ch_tensor *t, ch_tensor *out)
 {
     ch_fold f;
     void   *scratch = NULL;
 
     if (ch_tensor_count(t) == 0)
-        return CH_OK; /* it is zero, as it was made */
+        return CH_OK; /* out is already zero */
     ch__fold_init(&f, CH_FOLD_SUM, r->work, t->shape, r->is_folded, 1);
     if (ch__fold_scratch(&f) > 0) {
         scratch = ch__malloc(ch__fold_scratch(&f));
@@ -187,7 +201,7 @@ static ch_status fold(const reduction *r, const ch_tensor *t, ch_tensor *out)
     return CH_OK;
 }
 
-/* What a component adds: contiguous, in the type that is added in, folded. */
+/* Makes the addend of a component: contiguous, in the dtype of the additions, folded. */
 static ch_status part_of(const reduction *r, ch_tensor *component, ch_tensor **out)
 {
     ch_tensor *t = NULL, *folded = NULL;
@@ -197,11 +211,11 @@ static ch_status part_of(const reduction *r, ch_tensor *component, ch_tensor **o
         rc = as_dtype(r->device, t, r->work, &t);
     if (rc != CH_OK)
         return rc;
-    if (!r->is_along) {
+    if (!r->has_axes) {
         *out = t;
         return CH_OK;
     }
-    rc = ch_tensor_new_on(r->device, r->work, kept_shape(r, t->shape), &folded);
+    rc = ch_tensor_new_on(r->device, r->work, result_shape(r, t->shape), &folded);
     if (rc == CH_OK)
         rc = fold(r, t, folded);
     ch_tensor_unref(t);
@@ -212,35 +226,37 @@ static ch_status part_of(const reduction *r, ch_tensor *component, ch_tensor **o
     return rc;
 }
 
-enum { FEW = 16 };
+enum { INLINE_PARTS = 16 };
 
-/* The parts, without memory of their own where they are few: a loss is reduced after every step. */
+/* The addends. Up to INLINE_PARTS need no allocation of a list, because a loss is reduced after
+ * every step. */
 typedef struct parts {
     int          n;
     ch_tensor  **tensor;
     const void **data;
-    ch_tensor   *few[FEW];
-    const void  *few_data[FEW];
+    ch_tensor   *inline_tensor[INLINE_PARTS];
+    const void  *inline_data[INLINE_PARTS];
 } parts;
 
 static void drop_parts(parts *p)
 {
     for (int i = 0; p->tensor != NULL && i < p->n; i++)
         ch_tensor_unref(p->tensor[i]);
-    if (p->tensor != p->few)
+    if (p->tensor != p->inline_tensor)
         ch__free(p->tensor);
-    if (p->data != p->few_data)
+    if (p->data != p->inline_data)
         ch__free(p->data);
 }
 
-static ch_status take_parts(const reduction *r, ch_tensor *const *component, parts *p)
+static ch_status make_parts(const reduction *r, ch_tensor *const *component, parts *p)
 {
     ch_status rc = CH_OK;
-    bool      few = r->n <= FEW;
+    bool      inline_tensor = r->n <= INLINE_PARTS;
 
     p->n = 0;
-    p->tensor = few ? p->few : ch__calloc((size_t)r->n, sizeof(ch_tensor *));
-    p->data = few ? p->few_data : ch__calloc((size_t)r->n, sizeof(void *));
+    p->tensor =
+        inline_tensor ? p->inline_tensor : ch__calloc((size_t)r->n, sizeof(ch_tensor *));
+    p->data = inline_tensor ? p->inline_data : ch__calloc((size_t)r->n, sizeof(void *));
     if (p->tensor == NULL || p->data == NULL)
         rc = ch__fail_memory(r->call);
     for (int i = 0; i < r->n && rc == CH_OK; i++) {
@@ -251,7 +267,8 @@ static ch_status take_parts(const reduction *r, ch_tensor *const *component, par
     return rc;
 }
 
-/* sum[i] / count, in a type that holds it. Takes `sum` over. */
+/* Divides a sum by `count`. An i64 sum is converted to f64 first. Takes over the reference to
+ * `sum`, also on an error. */
 static ch_status divide(ch_device *device, ch_tensor *sum, int64_t count, ch_tensor **out)
 {
     ch_status rc = sum->dtype == CH_I64 ? as_dtype(device, sum, CH_F64, &sum) : CH_OK;
@@ -271,7 +288,7 @@ static ch_status divide(ch_device *device, ch_tensor *sum, int64_t count, ch_ten
     return CH_OK;
 }
 
-/* Elements that are folded into each of the result. */
+/* Returns the number of elements that are added up in each element of the result. */
 static int64_t count_of(const reduction *r, ch_tensor *const *component)
 {
     int64_t n = 0;
@@ -287,15 +304,17 @@ static int64_t count_of(const reduction *r, ch_tensor *const *component)
     return n;
 }
 
+/* Adds the components and divides the sum for a mean. A mean of floats without axes is divided
+ * by ch__add_up_as itself, as in a collective. */
 static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tensor **out)
 {
-    bool       at_once = r->op == CH_MEAN && !r->is_along && ch_dtype_is_float(r->work);
+    bool       at_once = r->op == CH_MEAN && !r->has_axes && ch_dtype_is_float(r->work);
     ch_tensor *sum = NULL;
     parts      p;
-    ch_status  rc = take_parts(r, component, &p);
+    ch_status  rc = make_parts(r, component, &p);
 
     if (rc == CH_OK)
-        rc = ch_tensor_new_on(r->device, r->work, kept_shape(r, component[0]->shape), &sum);
+        rc = ch_tensor_new_on(r->device, r->work, result_shape(r, component[0]->shape), &sum);
     if (rc == CH_OK)
         ch__add_up_as(r->cross, r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
                       at_once ? p.n : 1);
@@ -305,6 +324,8 @@ static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tens
     return rc == CH_OK ? as_dtype(r->device, sum, r->to, out) : rc;
 }
 
+/* Checks and computes a reduction. If a single component is needed and its dtype is right, the
+ * result is that component on `device`. */
 static ch_status reduce_in(ch_cross_device cross, ch_strategy *st, const char *call,
                            ch_reduce_op op, const ch_value *v, int n, const int *axis,
                            ch_device *device, ch_tensor **out)
@@ -312,7 +333,7 @@ static ch_status reduce_in(ch_cross_device cross, ch_strategy *st, const char *c
     reduction r = {
         .call = call, .op = op, .device = device, .n = ch_value_count(v), .cross = cross};
     ch_tensor *const *component = v->tensor;
-    ch_status         rc = ch__want_components(st, call, "reduced", v);
+    ch_status         rc = ch__check_components(st, call, "reduced", v);
 
     if (rc == CH_OK)
         rc = check_op(st, call, op, v);
@@ -324,11 +345,11 @@ static ch_status reduce_in(ch_cross_device cross, ch_strategy *st, const char *c
         return rc;
     r.work = work_dtype(&r, component[0]->dtype);
     r.to = result_dtype(op, component[0]->dtype);
-    if (v->kind == CH_MIRRORED) { /* equal, so one of them will do */
+    if (v->kind == CH_MIRRORED) { /* all components are equal */
         component += ch__component_on(v, device);
         r.n = 1;
     }
-    if (r.n == 1 && !r.is_along && r.to == component[0]->dtype)
+    if (r.n == 1 && !r.has_axes && r.to == component[0]->dtype)
         return ch_tensor_to(component[0], device, out);
     return add_up(&r, component, out);
 }
@@ -347,11 +368,13 @@ ch_status ch__reduce_value_as(ch_cross_device cross, ch_strategy *st, const char
     return reduce_in(cross, st, call, op, v, 0, NULL, device, out);
 }
 
-/* ---- for programs ---- */
+/* ---- public functions ---- */
 
-static ch_status begin(ch_strategy **st, const void *v, const char *what, const void *out)
+/* Checks the context and the arguments of a public function. Replaces a NULL *st by the current
+ * strategy. */
+static ch_status check_call(ch_strategy **st, const void *v, const char *what, const void *out)
 {
-    ch_status rc = ch__strategy_cross(st, "reduce", "ch_all_reduce");
+    ch_status rc = ch__strategy_check_cross(st, "reduce", "ch_all_reduce");
 
     return rc == CH_OK ? ch__want_given("reduce", what, v, "out", out) : rc;
 }
@@ -359,7 +382,7 @@ static ch_status begin(ch_strategy **st, const void *v, const char *what, const 
 ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v, int axis,
                              ch_tensor **out)
 {
-    ch_status rc = begin(&st, v, "the value", out);
+    ch_status rc = check_call(&st, v, "the value", out);
 
     if (rc != CH_OK)
         return rc;
@@ -370,7 +393,7 @@ ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v
 ch_status ch_strategy_reduce_axes(ch_strategy *st, ch_reduce_op op, const ch_value *v, int n,
                                   const int *axis, ch_tensor **out)
 {
-    ch_status rc = begin(&st, v, "the value", out);
+    ch_status rc = check_call(&st, v, "the value", out);
 
     if (rc == CH_OK && (n < 0 || (n > 0 && axis == NULL)))
         rc = ch__fail(CH_INVALID_ARGUMENT, "reduce: %d axes%s", n,
@@ -380,6 +403,7 @@ ch_status ch_strategy_reduce_axes(ch_strategy *st, ch_reduce_op op, const ch_val
     return ch__reduce_value(st, "reduce", op, v, n, axis, ch_device_current(), out);
 }
 
+/* Arguments of reduce_leaf. */
 typedef struct leaf_reduction {
     ch_strategy *st;
     ch_reduce_op op;
@@ -397,7 +421,7 @@ static ch_status reduce_leaf(void *arg, const ch_value *v, ch_tensor **out)
 ch_status ch_strategy_reduce_tuple(ch_strategy *st, ch_reduce_op op, const ch_tuple *t,
                                    int axis, ch_tuple **out)
 {
-    ch_status      rc = begin(&st, t, "the tuple", out);
+    ch_status      rc = check_call(&st, t, "the tuple", out);
     leaf_reduction l = {st, op, axis};
 
     return rc == CH_OK ? ch__tuple_map("reduce", t, reduce_leaf, &l, out) : rc;

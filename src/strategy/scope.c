@@ -1,4 +1,7 @@
-/* strategy/scope.c -- which strategy this thread is in, and whom its code speaks of.
+/* strategy/scope.c -- the scopes of strategies, and the current context of a thread.
+ *
+ * All state is thread-local. A step that is being recorded comes before the scopes: its
+ * strategy is the current strategy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -9,16 +12,20 @@
 
 enum { MAX_SCOPES = 64 };
 
-/* Those of Default come first: inside them another may be entered, and not the other way round. */
+/* The open scopes. Scopes of Default can only be the outermost ones: another strategy may be
+ * entered inside Default, but not Default inside another strategy. */
 static _Thread_local ch_strategy *scope[MAX_SCOPES];
 static _Thread_local int          n_scopes;
-/* What was entered when a scope was: its leave ends what came after. */
+/* Numbers of open device, colocation and creator scopes when a strategy's scope was entered.
+ * Leaving the scope also leaves the scopes above these numbers. */
 typedef struct depths {
-    int devices, beside, creators;
+    int devices, colocations, creators;
 } depths;
-static _Thread_local depths       before[MAX_SCOPES];
-static _Thread_local ch_strategy *chosen; /* by ch_strategy_set; NULL: none */
+static _Thread_local depths       depths_at_enter[MAX_SCOPES];
+static _Thread_local ch_strategy *chosen; /* set by ch_strategy_set; NULL: none */
 
+/* Returns the strategy of the innermost scope, else that of ch_strategy_set; NULL if there is
+ * neither. */
 static ch_strategy *innermost(void)
 {
     return n_scopes > 0 ? scope[n_scopes - 1] : chosen;
@@ -49,7 +56,7 @@ ch_context ch_context_now(void)
                                                                         : CH_CONTEXT_DEFAULT;
 }
 
-ch_strategy *ch__strategy_of(ch_strategy *st)
+ch_strategy *ch__strategy_or_current(ch_strategy *st)
 {
     return st != NULL ? st : ch_strategy_current();
 }
@@ -62,19 +69,20 @@ static ch_status fail_mixed(const char *call, const ch_strategy *in, const ch_st
                     call, in->label, st->label);
 }
 
-ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *instead)
+ch_status ch__strategy_check_cross(ch_strategy **st, const char *call, const char *instead)
 {
     const ch_step *s = ch__step_recording();
     ch_strategy   *in = innermost();
 
-    *st = ch__strategy_of(*st);
+    *st = ch__strategy_or_current(*st);
     if (s != NULL && s->owner != NULL) {
         if (s->owner != *st)
             return fail_mixed(call, s->owner, *st);
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: it is for code outside steps, and %s is being recorded; in a step "
-                        "use %s",
-                        call, s->graph->name, instead != NULL ? instead : "ch_merge_call");
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "%s: it must be called outside steps, and %s is being recorded; in a step "
+            "use %s",
+            call, s->graph->name, instead != NULL ? instead : "ch_merge_call");
     }
     if (in != NULL && in != *st && in != ch__strategy_default())
         return fail_mixed(call, in, *st);
@@ -92,26 +100,28 @@ ch_status ch_strategy_enter(ch_strategy *st)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "strategy enter: Default's scope cannot be entered inside that of %s",
                         in->label);
-    rc = ch__strategy_cross(&st, "strategy enter", NULL);
+    rc = ch__strategy_check_cross(&st, "strategy enter", NULL);
     if (rc != CH_OK)
         return rc;
     if (n_scopes == MAX_SCOPES)
         return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
                         MAX_SCOPES);
-    before[n_scopes] = (depths){ch__device_depth(), ch__colocate_depth(), ch__creator_depth()};
+    depths_at_enter[n_scopes] =
+        (depths){ch__device_depth(), ch__colocate_depth(), ch__creator_depth()};
     scope[n_scopes++] = ch_strategy_ref(st);
     return CH_OK;
 }
 
-/* Ends what was entered in the scope and not left there. */
-static void close_open(const char *what, int (*depth)(void), void (*leave)(void), int to)
+/* Leaves the scopes of a kind that were entered in the strategy's scope and not left, with a
+ * warning. */
+static void leave_open(const char *scope_kind, int (*depth)(void), void (*leave)(void), int to)
 {
     if (depth() <= to)
         return;
     ch__log(CH_LOG_WARNING, "scope-nesting",
             "strategy leave: %s that was entered in the scope of %s is still open, and ends "
             "with it; leave it first",
-            what, scope[n_scopes - 1]->label);
+            scope_kind, scope[n_scopes - 1]->label);
     while (depth() > to)
         leave();
 }
@@ -122,10 +132,10 @@ void ch_strategy_leave(void)
 
     if (n_scopes == 0)
         return;
-    d = &before[n_scopes - 1];
-    close_open("a creator", ch__creator_depth, ch_var_creator_leave, d->creators);
-    close_open("a colocation", ch__colocate_depth, ch_colocate_leave, d->beside);
-    close_open("a device", ch__device_depth, ch_device_leave, d->devices);
+    d = &depths_at_enter[n_scopes - 1];
+    leave_open("a creator", ch__creator_depth, ch_var_creator_leave, d->creators);
+    leave_open("a colocation", ch__colocate_depth, ch_colocate_leave, d->colocations);
+    leave_open("a device", ch__device_depth, ch_device_leave, d->devices);
     ch_strategy_unref(scope[--n_scopes]);
 }
 

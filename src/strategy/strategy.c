@@ -1,4 +1,9 @@
-/* strategy/strategy.c -- what all strategies have: a life, a name, devices, traits, runs.
+/* strategy/strategy.c -- functions common to all strategies: creation, properties, runs.
+ *
+ * ch_strategy_new checks the ops and parts of a strategy and creates it. New strategies store
+ * variables with ch__var_local and run steps with ch__exec_local; the parameter-server strategy
+ * replaces both. The run functions fill in a ch_run (graph/run.h) and pass it to st->exec. They
+ * may be called only in cross-replica context, outside steps.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/strategy.h"
@@ -13,11 +18,12 @@
 #include "tensor/device.h"
 #include "tensor/print.h"
 
-/* ---- life ---- */
+/* ---- creation ---- */
 
-static const ch_strategy_traits usual_traits = {
+static const ch_strategy_traits default_traits = {
     .should_init = true, .should_checkpoint = true, .should_save_summary = true};
 
+/* Returns INVALID_ARGUMENT if the parts are inconsistent. */
 static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
 {
     if (parts->n_replicas < 1)
@@ -25,7 +31,7 @@ static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
                         parts->n_replicas);
     if (parts->is_bare && parts->n_replicas > 1)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "strategy %s: it is_bare, which is for one replica, and has %d", name,
+                        "strategy %s: is_bare is allowed with 1 replica only (got %d)", name,
                         parts->n_replicas);
     if (parts->n_parameter < 0 || (parts->n_parameter > 0 && parts->parameter == NULL))
         return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d parameter devices%s", name,
@@ -40,7 +46,7 @@ static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
     return ch__communication_check(name, &parts->communication);
 }
 
-/* The devices of its replicas, as they are now. */
+/* Stores the current devices of n replicas in *out, and checks them. */
 static ch_status devices_of(const ch_strategy_ops *ops, void *self, int n,
                             ch_device *const **out)
 {
@@ -56,7 +62,8 @@ ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out)
     return devices_of(st->ops, st->self, st->n_local, out);
 }
 
-/* Not for Default, which asks for no device before it is used: they may be configured yet. */
+/* Checks the arguments of ch_strategy_new. Default is not checked, because its devices may
+ * still be configured when it is created. */
 static ch_status check_new(const ch_strategy_ops *ops, void *self, const ch_strategy_parts *p)
 {
     ch_device *const *device;
@@ -71,7 +78,8 @@ static ch_status check_new(const ch_strategy_ops *ops, void *self, const ch_stra
     return rc;
 }
 
-/* The last part of a device's name: "GPU:0" of "/job:localhost/replica:0/task:0/device:GPU:0". */
+/* Returns the last part of a device's name: "GPU:0" of
+ * "/job:localhost/replica:0/task:0/device:GPU:0". */
 static const char *short_name(const ch_device *d)
 {
     const char *name = ch_device_name(d), *last = strstr(name, "device:");
@@ -79,24 +87,24 @@ static const char *short_name(const ch_device *d)
     return last != NULL ? last + strlen("device:") : name;
 }
 
-/* Strategies are numbered in the order in which the process makes them. */
+/* Writes the label of a strategy. The number in it counts the strategies of the process. */
 static void make_label(ch_strategy *st, int n, ch_device *const *device)
 {
     static atomic_int made;
     ch_text           o = ch__text(st->label, sizeof(st->label));
-    const int         most = 4; /* devices that are listed */
+    const int         max_listed = 4; /* maximum number of devices in the label */
 
     ch__text_add(&o, "%s#%d (", st->ops->name, atomic_fetch_add(&made, 1) + 1);
-    for (int i = 0; i < n && i < most; i++)
+    for (int i = 0; i < n && i < max_listed; i++)
         ch__text_add(&o, "%s%s", i > 0 ? ", " : "", short_name(device[i]));
-    if (n > most)
-        ch__text_add(&o, " and %d more", n - most);
+    if (n > max_listed)
+        ch__text_add(&o, " and %d more", n - max_listed);
     ch__text_add(&o, ")");
 }
 
 const char *ch_strategy_label(ch_strategy *st)
 {
-    return ch__strategy_of(st)->label;
+    return ch__strategy_or_current(st)->label;
 }
 
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
@@ -111,7 +119,7 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
     atomic_init(&st->refs, 1);
     st->n_replicas = st->n_local = parts->n_replicas;
     st->parts = *parts;
-    st->traits = parts->traits != NULL ? *parts->traits : usual_traits;
+    st->traits = parts->traits != NULL ? *parts->traits : default_traits;
     st->parts.traits = &st->traits;
     pthread_mutex_init(&st->lock, NULL);
     if (st->n_local == 1)
@@ -124,9 +132,9 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
         &st->group);
 }
 
-/* Warns, once in a process, if a launcher has started several copies of the program: every strategy here is
- * of one process, so that each copy would train on all data in silence. Default does not warn, because every
- * program has it. */
+/* Warns, once in a process, if a launcher has started several copies of the program. Every
+ * strategy spans a single process, so each copy would train on all data. Default does not warn,
+ * because every program has it. */
 static void warn_of_copies(const char *strategy)
 {
     static atomic_flag has_warned = ATOMIC_FLAG_INIT;
@@ -179,7 +187,7 @@ ch_strategy *ch_strategy_ref(ch_strategy *st)
     return st;
 }
 
-/* Default is never let go of for the last time. */
+/* The last reference to Default is never released. */
 void ch_strategy_unref(ch_strategy *st)
 {
     if (st == NULL || atomic_fetch_sub_explicit(&st->refs, 1, memory_order_acq_rel) != 1)
@@ -192,17 +200,17 @@ void ch_strategy_unref(ch_strategy *st)
 
 const char *ch_strategy_name(ch_strategy *st)
 {
-    return ch__strategy_of(st)->ops->name;
+    return ch__strategy_or_current(st)->ops->name;
 }
 
 int ch_strategy_replicas(ch_strategy *st)
 {
-    return ch__strategy_of(st)->n_replicas;
+    return ch__strategy_or_current(st)->n_replicas;
 }
 
 int ch_strategy_local_replicas(ch_strategy *st)
 {
-    return ch__strategy_of(st)->n_local;
+    return ch__strategy_or_current(st)->n_local;
 }
 
 ch_resolver *ch_strategy_resolver(const ch_strategy *st)
@@ -210,7 +218,7 @@ ch_resolver *ch_strategy_resolver(const ch_strategy *st)
     return (st != NULL ? st : ch_strategy_current())->parts.resolver;
 }
 
-/* ---- what it is told and tells ---- */
+/* ---- properties ---- */
 
 ch_status ch_reduce_op_parse(const char *text, ch_reduce_op *out)
 {
@@ -227,14 +235,14 @@ ch_status ch_reduce_op_parse(const char *text, ch_reduce_op *out)
 
 ch_strategy_traits ch_strategy_traits_of(ch_strategy *st)
 {
-    return ch__strategy_of(st)->traits;
+    return ch__strategy_or_current(st)->traits;
 }
 
 void ch_strategy_configure(ch_strategy *st, const ch_session_config *in, ch_session_config *out)
 {
     ch_session_config c = in != NULL ? *in : (ch_session_config){0};
 
-    if (ch__strategy_of(st)->parts.isolates_state)
+    if (ch__strategy_or_current(st)->parts.isolates_state)
         c.isolate_session_state = true;
     if (out != NULL)
         *out = c;
@@ -250,7 +258,7 @@ static ch_status fail_no_devices(const ch_strategy *st, const char *which)
 
 ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const **out)
 {
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
         return ch__want_given("worker devices", "n", n, "out", out);
     if (st == ch__strategy_default())
@@ -262,7 +270,7 @@ ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const *
 
 ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *const **out)
 {
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
         return ch__want_given("parameter devices", "n", n, "out", out);
     if (st == ch__strategy_default())
@@ -272,11 +280,12 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
     return CH_OK;
 }
 
-/* ---- run ---- */
+/* ---- runs ---- */
 
 static const ch_run_ops run_ops = {
     .resource = ch__var_memory, .borrow = ch__var_borrow, .end = ch__vars_check_copies};
 
+/* Fills in a run of `f` on the replicas of the strategy. */
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)
 {
     *run = (ch_run){.function = f,
@@ -292,14 +301,15 @@ static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run
     return ch__strategy_devices(st, &run->device);
 }
 
-static const char in_a_step[] =
+static const char instead_in_step[] =
     "a plain call of the other step's C function, which records its ops into this one";
 
+/* Runs `f` and waits for its end. `opt`, `timing` and `out` may be NULL. */
 static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
                               const ch_run_options *opt, ch_timing *timing, ch_tuple **out)
 {
     ch_run    run;
-    ch_status rc = ch__strategy_cross(&st, "run", in_a_step);
+    ch_status rc = ch__strategy_check_cross(&st, "run", instead_in_step);
 
     if (rc != CH_OK)
         return rc;
@@ -323,7 +333,7 @@ ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, boo
                               ch_graph **out, int64_t *number)
 {
     ch_run    run;
-    ch_status rc = ch__strategy_cross(&st, "schedule", in_a_step);
+    ch_status rc = ch__strategy_check_cross(&st, "schedule", instead_in_step);
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);
@@ -337,7 +347,7 @@ ch_status ch__strategy_start(ch_strategy *st, ch_function *f, ch_tuple *in, uint
                              ch_started *out)
 {
     ch_run    run;
-    ch_status rc = ch__strategy_cross(&st, "run", in_a_step);
+    ch_status rc = ch__strategy_check_cross(&st, "run", instead_in_step);
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);
@@ -370,10 +380,12 @@ ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tupl
     return run_function(st, f, in, NULL, NULL, out);
 }
 
-/* ---- without running ---- */
+/* ---- recording without a run ---- */
 
-/* A value of this spec for each replica, without rows where their number is not known. */
-static ch_status stand_in(const ch_strategy *st, const ch_tensor_spec *spec, ch_value **out)
+/* Makes a value of this spec with a tensor for each replica. An unknown number of rows becomes
+ * 0. */
+static ch_status make_placeholder(const ch_strategy *st, const ch_tensor_spec *spec,
+                                  ch_value **out)
 {
     ch_tensor **t = ch__calloc((size_t)st->n_local, sizeof(ch_tensor *));
     ch_shape    shape = spec->shape;
@@ -391,8 +403,9 @@ static ch_status stand_in(const ch_strategy *st, const ch_tensor_spec *spec, ch_
     return rc;
 }
 
-static ch_status stand_ins(const ch_strategy *st, int n, const ch_tensor_spec *spec,
-                           ch_tuple **out)
+/* Makes a tuple of n placeholders. */
+static ch_status make_placeholders(const ch_strategy *st, int n, const ch_tensor_spec *spec,
+                                   ch_tuple **out)
 {
     ch_value   **v = ch__calloc((size_t)n + 1, sizeof(ch_value *));
     const char **name = ch__calloc((size_t)n + 1, sizeof(char *));
@@ -400,7 +413,7 @@ static ch_status stand_ins(const ch_strategy *st, int n, const ch_tensor_spec *s
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
         name[i] = spec[i].name;
-        rc = stand_in(st, &spec[i], &v[i]);
+        rc = make_placeholder(st, &spec[i], &v[i]);
         if (rc != CH_OK)
             rc = ch__fail_at(rc, "input %d", i);
     }
@@ -418,15 +431,15 @@ ch_status ch_function_declare(ch_function *f, ch_strategy *st, int n,
 {
     ch_tuple *in = NULL;
     ch_run    run;
-    ch_status rc =
-        ch__strategy_cross(&st, "declare", "a call: a step records neither itself nor another");
+    ch_status rc = ch__strategy_check_cross(
+        &st, "declare", "a plain call of its C function, which records its ops into this step");
 
     if (rc == CH_OK)
         rc = ch__want_given("declare", "the function", f, n > 0 ? "its specs" : NULL, spec);
     if (rc == CH_OK && n < 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "declare: %d inputs, want none or more", n);
     if (rc == CH_OK)
-        rc = stand_ins(st, n, spec, &in);
+        rc = make_placeholders(st, n, spec, &in);
     if (rc != CH_OK)
         return ch__fail_at(rc, "declare");
     rc = begin_run(st, f, in, &run);

@@ -1,7 +1,9 @@
-/* strategy/strategy.h -- the inside of a strategy: its devices, its variables, how they meet.
+/* strategy/strategy.h -- private definition of ch_strategy, shared by the files of strategy/.
  *
- * A strategy of this process is its list of devices: one replica on each, a copy of every
- * variable on each. One device is no special case anywhere.
+ * A strategy has n_local replicas in this process, each on its own device. Its ch_strategy_ops
+ * choose the devices and the layout of each variable. Its var_ops store the variables
+ * (strategy/var.h) and its exec runs the steps (strategy/exec.h). A strategy with one device
+ * uses the same code as a strategy with several.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef STRATEGY_STRATEGY_H
@@ -20,57 +22,74 @@
 
 struct ch_strategy {
     const ch_strategy_ops *ops;
-    void                  *self;    /* for ops */
+    void                  *self;    /* argument of the functions of `ops` */
     const ch_var_ops      *var_ops; /* storage of its variables */
     const ch_exec_ops     *exec;    /* execution of its steps */
     atomic_int             refs;
-    int                    n_replicas; /* in the job */
-    int                    n_local;    /* of those, in this process */
-    ch_group              *group;      /* NULL for one replica */
-    char                   label[96];  /* for messages: "Mirrored#2 (GPU:0, GPU:1)" */
-    ch_strategy_parts      parts;      /* as it was made; its traits point to these: */
-    ch_strategy_traits     traits;
-    pthread_mutex_t        lock;       /* of what follows */
-    ch_by_name             vars;       /* all of them, not referenced */
-    atomic_uint            generation; /* changes when vars does */
+    int                    n_replicas; /* replicas of the job */
+    int                    n_local;    /* replicas of this process */
+    ch_group *group;     /* barrier and collectives of the replicas; NULL if n_local is 1 */
+    char      label[96]; /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
+    /* Copy of the argument of ch_strategy_new. parts.traits points to the next field. */
+    ch_strategy_parts  parts;
+    ch_strategy_traits traits;
+    pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
+    ch_by_name         vars; /* all variables by name, not referenced */
+    atomic_uint        generation; /* incremented when vars changes */
 };
 
+/* Returns the Default strategy, creating it at the first call. The program must not free it.
+ * (default.c) */
 ch_strategy *ch__strategy_default(void);
-/* Who distributed what the iterator gives; NULL: nobody. Borrowed. (input.c) */
+/* Returns the strategy that created the iterator with ch_strategy_distribute_dataset or a
+ * similar call, or NULL if the program created it with ch_iterator_new. The result is borrowed.
+ * (input.c) */
 ch_strategy *ch__iterator_strategy(const ch_iterator *it);
-/* The one meant by an argument: itself, or the current one. */
-ch_strategy *ch__strategy_of(ch_strategy *st);
-/* The same in *st, for a call that is for code outside replicas: FAILED_PRECONDITION in a step (which names
- * `instead`, if it is not NULL) and in another strategy's scope. */
-ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *instead);
-/* As ch_strategy_new, in memory that is the caller's. */
+/* Returns `st`, or the current strategy of this thread if `st` is NULL. (scope.c) */
+ch_strategy *ch__strategy_or_current(ch_strategy *st);
+/* Replaces a NULL *st by the current strategy, and checks that `call` may be used here: only in
+ * cross-replica context, outside steps. Returns FAILED_PRECONDITION if this thread records a
+ * step or is in the scope of another strategy. The message for a step recommends `instead`, or
+ * ch_merge_call if that is NULL. (scope.c) */
+ch_status ch__strategy_check_cross(ch_strategy **st, const char *call, const char *instead);
+/* Does the work of ch_strategy_new in memory that the caller owns and has set to zero. Does not
+ * check its arguments and does not set the label. */
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts);
-/* The devices of its replicas, as they are now; INVALID_ARGUMENT if they cannot be that. */
+/* Stores the current devices of the local replicas in *out, borrowed. Returns INVALID_ARGUMENT
+ * if a device is NULL or is listed twice. */
 ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out);
 
-/* INVALID_ARGUMENT for options that make no sense. (communication.c) */
+/* Returns INVALID_ARGUMENT if an option is out of range. `name` begins the message.
+ * (communication.c) */
 ch_status ch__communication_check(const char *name, const ch_communication_options *c);
-/* The strategy's options, and over them a call's (NULL: none), which are checked. */
+/* Stores the strategy's options in *out, overridden by the nonzero fields of `over`. Checks
+ * `over`, which may be NULL. */
 ch_status ch__communication_of(const ch_strategy *st, const char *call,
                                const ch_communication_options *over,
                                ch_communication_options       *out);
 
-/* Returns whether steps of `st` may read variables of `of`: their own, Default's, and under Default those
- * of every strategy. (assign.c) */
+/* Returns true if steps of `st` may read variables of `of`. That holds if the two are the same
+ * strategy or if either is Default. (assign.c) */
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of);
-/* Whom the code that is being recorded speaks of. (merge.c) */
-ch_speaks_of ch__speaks_of(const ch_step *s);
+/* Returns the context of the code that is being recorded: replica context, cross-replica
+ * context (a merge call) or an update. (merge.c) */
+ch_speaks_of ch__step_context(const ch_step *s);
 
-/* The graph of a step for such inputs, referenced, and the number of this run. `rows_unknown`: those of `in` mean nothing. */
+/* Records the graph of a step for inputs of the dtypes and shapes of `in`, or finds it if it
+ * was recorded before. Stores a reference to the graph, and the number of this run. If
+ * rows_unknown is true, the row counts of `in` are ignored. Does not run the step. */
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
                               ch_graph **out, int64_t *number);
 
-/* Starts a run for a caller that goes on meanwhile. If `snapshot` is 0, the run is not own (ch_start_options). */
+/* Starts a run and returns before it ends if the strategy is asynchronous. The run reads
+ * `snapshot`, or the current values if that is 0. If `snapshot` is 0, the run is started with
+ * is_own false (ch_start_options). */
 ch_status ch__strategy_start(ch_strategy *st, ch_function *f, ch_tuple *in, uint64_t snapshot,
                              ch_started *out);
 
-/* As ch_strategy_run, and measures where the time went: also that of a run that failed. */
+/* Does the same as ch_strategy_run, and measures the time of each kind of work. *timing is also
+ * complete if the run fails. */
 ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out,
                                  ch_timing *timing);
 

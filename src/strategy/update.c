@@ -1,4 +1,8 @@
-/* strategy/update.c -- what is done to each copy of a variable, from outside a step.
+/* strategy/update.c -- updates of the copies of a variable, outside steps.
+ *
+ * Implements ch_strategy_update, ch_strategy_update_non_slot and ch_strategy_non_slot_devices.
+ * An update is a run with a replica for each copy, in the context of an update: assigns change
+ * the copy of their own replica and are not aggregated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -10,6 +14,7 @@
 static const ch_run_ops update_ops = {
     .resource = ch__var_memory, .borrow = ch__var_borrow, .begin = ch__vars_check_update};
 
+/* Returns a run of `f` with a replica on each of n devices. */
 static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
                      ch_tuple *in)
 {
@@ -27,7 +32,8 @@ static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_functi
                     .meet = &ch__group_as_meet};
 }
 
-/* Runs `f` on each of these devices, as what is done to the copy there. A single copy gets the first components of `in`. */
+/* Runs `f` on each device as the update of the copy there. If n is 1, the run gets the first
+ * components of `in`. */
 static ch_status run_on(ch_strategy *st, const ch_exec_ops *exec, int n,
                         ch_device *const *device, ch_function *f, ch_tuple *in, ch_tuple **out)
 {
@@ -48,19 +54,21 @@ static ch_status run_on(ch_strategy *st, const ch_exec_ops *exec, int n,
     return rc;
 }
 
-/* Runs `f` on the copies of a variable. If they are not in this process, a worker computes the update of the one copy. */
+/* Runs `f` on the copies of a variable. If the variable is remote, a worker computes the update
+ * of its single copy. */
 static ch_status run_on_var(ch_strategy *st, const ch_var *v, ch_function *f, ch_tuple *in,
                             ch_tuple **out)
 {
     ch_device *const *device = v->layout.device;
-    ch_status         rc = ch__var_is_here(v) ? CH_OK : ch__strategy_devices(st, &device);
+    ch_status         rc = ch__var_is_local(v) ? CH_OK : ch__strategy_devices(st, &device);
 
-    return rc == CH_OK ? run_on(st, ch__var_is_here(v) ? &ch__exec_local : st->exec,
+    return rc == CH_OK ? run_on(st, ch__var_is_local(v) ? &ch__exec_local : st->exec,
                                 v->n_copies, device, f, in, out)
                        : rc;
 }
 
-static ch_status check_own(const ch_strategy *st, const ch_var *v, const char *call)
+/* Returns INVALID_ARGUMENT unless v is a variable of `st`. */
+static ch_status check_strategy(const ch_strategy *st, const ch_var *v, const char *call)
 {
     if (v == NULL)
         return ch__want_given(call, "the variable", v, NULL, NULL);
@@ -73,26 +81,26 @@ static ch_status check_own(const ch_strategy *st, const ch_var *v, const char *c
 ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f, ch_tuple *in,
                              ch_tuple **out)
 {
-    ch_status rc = ch__strategy_cross(&st, "update", "ch_update");
+    ch_status rc = ch__strategy_check_cross(&st, "update", "ch_update");
 
     if (rc == CH_OK)
-        rc = check_own(st, v, "update");
+        rc = check_strategy(st, v, "update");
     return rc == CH_OK ? run_on_var(st, v, f, in, out) : rc;
 }
 
-/* ---- what belongs to several variables ---- */
+/* ---- state that belongs to several variables ---- */
 
 ch_status ch_strategy_non_slot_devices(ch_strategy *st, int n, ch_var *const *v,
                                        ch_destination *out)
 {
     ch_var *first = NULL;
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (out == NULL || n < 1 || v == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "non-slot devices: %d variables%s", n,
                         out == NULL ? ", and out is NULL" : "");
     for (int i = 0; i < n; i++) {
-        ch_status rc = check_own(st, v[i], "non-slot devices");
+        ch_status rc = check_strategy(st, v[i], "non-slot devices");
 
         if (rc != CH_OK)
             return rc;
@@ -103,7 +111,7 @@ ch_status ch_strategy_non_slot_devices(ch_strategy *st, int n, ch_var *const *v,
     return CH_OK;
 }
 
-/* Runs `f` where the components of the value are. */
+/* Runs `f` on the devices of the components of a value. */
 static ch_status run_on_value(ch_strategy *st, const ch_value *v, ch_function *f, ch_tuple *in,
                               ch_tuple **out)
 {
@@ -126,28 +134,27 @@ static ch_status run_on_value(ch_strategy *st, const ch_value *v, ch_function *f
     return rc;
 }
 
-ch_status ch_strategy_update_non_slot(ch_strategy *st, const ch_destination *where,
+ch_status ch_strategy_update_non_slot(ch_strategy *st, const ch_destination *dest,
                                       ch_function *f, ch_tuple *in, ch_tuple **out)
 {
     ch_device *device = NULL;
-    ch_status  rc = ch__strategy_cross(&st, "update_non_slot", NULL);
-    int        n = where == NULL
-                       ? 0
-                       : (where->var != NULL) + (where->device != NULL) + (where->value != NULL);
+    ch_status  rc = ch__strategy_check_cross(&st, "update_non_slot", NULL);
+    int        n =
+        dest == NULL ? 0 : (dest->var != NULL) + (dest->device != NULL) + (dest->value != NULL);
 
     if (rc != CH_OK)
         return rc;
     if (n != 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "update_non_slot: where is %s",
+        return ch__fail(CH_INVALID_ARGUMENT, "update_non_slot: the destination is %s",
                         n == 0 ? "neither a variable nor a device nor a value"
                                : "more than one of a variable, a device and a value");
-    if (where->value != NULL)
-        return run_on_value(st, where->value, f, in, out);
-    if (where->var != NULL) {
-        rc = check_own(st, where->var, "update_non_slot");
-        return rc == CH_OK ? run_on_var(st, where->var, f, in, out) : rc;
+    if (dest->value != NULL)
+        return run_on_value(st, dest->value, f, in, out);
+    if (dest->var != NULL) {
+        rc = check_strategy(st, dest->var, "update_non_slot");
+        return rc == CH_OK ? run_on_var(st, dest->var, f, in, out) : rc;
     }
-    rc = ch_device_find(where->device, &device);
+    rc = ch_device_find(dest->device, &device);
     return rc == CH_OK ? run_on(st, &ch__exec_local, 1, &device, f, in, out)
                        : ch__fail_at(rc, "update_non_slot");
 }

@@ -1,4 +1,7 @@
-/* strategy/values.c -- values of several replicas: made from a function, and taken apart.
+/* strategy/values.c -- per-replica values: split by replica, or made by a function.
+ *
+ * Implements ch_strategy_local_results and ch_strategy_distribute_values_from_function, and the
+ * helpers of strategy/values.h that map the leaves of a tuple.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/values.h"
@@ -8,13 +11,13 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* ---- tuples with the names of another ---- */
+/* ---- building tuples ---- */
 
-/* Leaves in the making. */
+/* The leaves of a tuple that is being built. */
 typedef struct leaves {
     int          n;
     ch_value   **value;
-    const char **name; /* borrowed */
+    const char **name; /* borrowed from another tuple */
 } leaves;
 
 static void drop_leaves(leaves *l)
@@ -25,6 +28,8 @@ static void drop_leaves(leaves *l)
     ch__free(l->name);
 }
 
+/* Allocates leaves with the names of `like`. The caller must call drop_leaves, also on an
+ * error. */
 static ch_status new_leaves(const char *call, const ch_tuple *like, leaves *l)
 {
     l->n = like->n;
@@ -37,6 +42,7 @@ static ch_status new_leaves(const char *call, const ch_tuple *like, leaves *l)
     return CH_OK;
 }
 
+/* Adds the name or number of a leaf to the message. */
 static ch_status fail_at_leaf(ch_status rc, const ch_tuple *t, int i)
 {
     return t->leaf[i].name != NULL ? ch__fail_at(rc, "leaf \"%s\"", t->leaf[i].name)
@@ -65,8 +71,9 @@ ch_status ch__tuple_map(const char *call, const ch_tuple *t, ch_leaf_fn fn, void
     return rc;
 }
 
-/* ---- taking apart ---- */
+/* ---- splitting ---- */
 
+/* Stores the component of replica *arg (ch_leaf_fn). */
 static ch_status component(void *arg, const ch_value *v, ch_tensor **out)
 {
     *out = ch_tensor_ref(ch_value_at(v, *(const int *)arg));
@@ -86,15 +93,15 @@ static ch_status check_counts(const ch_strategy *st, const ch_tuple *t)
         if (v->kind != CH_PLAIN && v->n != st->n_local)
             return fail_at_leaf(
                 ch__fail(CH_INVALID_ARGUMENT,
-                         "local results: it has %d components, and %s has %d replicas", v->n,
-                         st->label, st->n_local),
+                         "local results: the value has %d components, and %s has %d replicas",
+                         v->n, st->label, st->n_local),
                 t, i);
     }
     return CH_OK;
 }
 
-/* 2.3.4: what one replica alone has is what it is. */
-static ch_status whole(const ch_tuple *t, ch_tuple **out)
+/* Makes a tuple of the same values. A strategy that is_bare does not split values (2.3.4). */
+static ch_status copy_tuple(const ch_tuple *t, ch_tuple **out)
 {
     leaves    l;
     ch_status rc = new_leaves("local results", t, &l);
@@ -112,14 +119,14 @@ ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, int n, c
     ch_tuple **each;
     ch_status  rc = ch__want_given("local results", "the tuple", t, "out", out);
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (rc == CH_OK && n != st->n_local)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "local results: wrong number of tuples (got n = %d, want %d, the local "
                       "replicas of %s); give room for ch_strategy_local_replicas",
                       n, st->n_local, st->label);
     if (rc == CH_OK && st->parts.is_bare)
-        return whole(t, out);
+        return copy_tuple(t, out);
     if (rc == CH_OK)
         rc = check_counts(st, t);
     if (rc != CH_OK)
@@ -138,8 +145,9 @@ ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, int n, c
     return rc;
 }
 
-/* ---- from a function ---- */
+/* ---- values of a function ---- */
 
+/* Calls the program's function for a replica, and checks that the leaves are plain. */
 static ch_status call_value_fn(ch_value_fn fn, void *arg, const ch_value_context *c,
                                ch_tuple **out)
 {
@@ -147,19 +155,21 @@ static ch_status call_value_fn(ch_value_fn fn, void *arg, const ch_value_context
     ch_status rc = ch__fail_since(mark, fn(c, arg, out));
 
     if (rc == CH_OK && *out == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave no tuple");
+        rc = ch__fail(CH_INVALID_ARGUMENT, "the function returned CH_OK and no tuple");
     for (int i = 0; rc == CH_OK && i < (*out)->n; i++)
         if ((*out)->leaf[i].value->kind != CH_PLAIN)
-            rc = fail_at_leaf(ch__fail(CH_INVALID_ARGUMENT,
-                                       "the function's value for one replica is of several; "
-                                       "want plain ones"),
-                              *out, i);
+            rc = fail_at_leaf(
+                ch__fail(CH_INVALID_ARGUMENT,
+                         "the function's value for one replica has several components; "
+                         "want plain values"),
+                *out, i);
     return rc == CH_OK ? rc
                        : ch__fail_at(rc, "values of a function, replica %d of %d", c->replica,
                                      c->n_replicas);
 }
 
-/* INVALID_ARGUMENT where a replica's tuple is not built as the first one's. */
+/* Returns INVALID_ARGUMENT unless the tuple of a replica has the same leaves as that of replica
+ * 0. */
 static ch_status check_alike(const ch_tuple *first, const ch_tuple *t, int replica)
 {
     if (t->n != first->n)
@@ -179,31 +189,33 @@ static ch_status check_alike(const ch_tuple *first, const ch_tuple *t, int repli
     return CH_OK;
 }
 
-/* Leaf i of each replica's tuple as one value. */
-static ch_status join_leaf(int n, ch_tuple *const *each, int i, ch_tensor **room,
+/* Joins leaf i of the tuples of n replicas to a per-replica value. `tensors` is scratch
+ * memory. */
+static ch_status join_leaf(int n, ch_tuple *const *each, int i, ch_tensor **tensors,
                            ch_value **out)
 {
     for (int r = 0; r < n; r++)
-        room[r] = each[r]->leaf[i].value->tensor[0];
-    return ch_value_new(CH_PER_REPLICA, n, room, out);
+        tensors[r] = each[r]->leaf[i].value->tensor[0];
+    return ch_value_new(CH_PER_REPLICA, n, tensors, out);
 }
 
+/* Joins the tuples of n replicas to a tuple of per-replica values. */
 static ch_status join(int n, ch_tuple *const *each, ch_tuple **out)
 {
-    ch_tensor **room = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    ch_tensor **tensors = ch__calloc((size_t)n, sizeof(ch_tensor *));
     leaves      l;
     ch_status   rc = new_leaves("values of a function", each[0], &l);
 
-    if (rc == CH_OK && room == NULL)
+    if (rc == CH_OK && tensors == NULL)
         rc = ch__fail_memory("values of a function");
     for (int r = 1; r < n && rc == CH_OK; r++)
         rc = check_alike(each[0], each[r], r);
     for (int i = 0; i < l.n && rc == CH_OK; i++)
-        rc = join_leaf(n, each, i, room, &l.value[i]);
+        rc = join_leaf(n, each, i, tensors, &l.value[i]);
     if (rc == CH_OK)
         rc = ch_tuple_new(l.n, l.value, l.name, out);
     drop_leaves(&l);
-    ch__free(room);
+    ch__free(tensors);
     return rc;
 }
 
@@ -216,7 +228,7 @@ ch_status ch_strategy_distribute_values_from_function(ch_strategy *st, ch_value_
     if (fn == NULL || out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "values of a function: %s is NULL",
                         fn == NULL ? "the function" : "out");
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     each = ch__calloc((size_t)st->n_local, sizeof(ch_tuple *));
     if (each == NULL)
         return ch__fail_memory("values of a function");

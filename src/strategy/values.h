@@ -1,4 +1,6 @@
-/* strategy/values.h -- what the files about values of several replicas share.
+/* strategy/values.h -- helpers for values with a component for each replica.
+ *
+ * Users are reduce.c, gather.c, move.c, update.c and values.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef STRATEGY_VALUES_H
@@ -6,29 +8,35 @@
 
 #include "strategy/strategy.h"
 
-/* INVALID_ARGUMENT unless `v` has a component for each replica of this process, all of one dtype; what is
- * plain has one for one replica only. `call` is for messages, and so is `verb` ("reduced"). */
-ch_status ch__want_components(ch_strategy *st, const char *call, const char *verb,
-                              const ch_value *v);
-/* Which component is on a device, else 0: for mirrored values, of which one is as good as another. */
+/* Returns INVALID_ARGUMENT unless `v` has a component for each local replica and all have the
+ * same dtype. A plain value is accepted only if there is a single replica. `call` and `verb`
+ * ("reduced") are for messages. (reduce.c) */
+ch_status ch__check_components(ch_strategy *st, const char *call, const char *verb,
+                               const ch_value *v);
+/* Returns the index of the component on `device`, or 0 if there is none. For mirrored values,
+ * where every component is equal. (reduce.c) */
 int ch__component_on(const ch_value *v, const ch_device *device);
 
-/* The reduction of `v` over replicas and n axes, on a device. */
+/* Reduces `v` over the replicas and over n axes, and stores the result, on `device`, in *out.
+ * (reduce.c) */
 ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
                            const ch_value *v, int n, const int *axis, ch_device *device,
                            ch_tensor **out);
-/* Without axes, in the order of a way of adding. */
+/* Reduces `v` over the replicas without axes, adding in the order of the algorithm `cross`.
+ * (reduce.c) */
 ch_status ch__reduce_value_as(ch_cross_device cross, ch_strategy *st, const char *call,
                               ch_reduce_op op, const ch_value *v, ch_device *device,
                               ch_tensor **out);
 
-/* Makes a tensor of each leaf. */
+/* Computes a tensor from a leaf of a tuple. The caller must release *out. */
 typedef ch_status (*ch_leaf_fn)(void *arg, const ch_value *v, ch_tensor **out);
-/* A tuple of what `fn` makes of the leaves, with their names; errors say which leaf it was. */
+/* Calls `fn` for each leaf and stores a tuple of the results, with the names of the leaves, in
+ * *out. An error names the leaf. (values.c) */
 ch_status ch__tuple_map(const char *call, const ch_tuple *t, ch_leaf_fn fn, void *arg,
                         ch_tuple **out);
 
-/* What a replica has of a tuple, as plain leaves. */
+/* Stores a tuple of the components of replica `replica`, as plain leaves, in *out.
+ * (values.c) */
 ch_status ch__tuple_of_replica(const char *call, const ch_tuple *t, int replica,
                                ch_tuple **out);
 

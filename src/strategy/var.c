@@ -1,4 +1,16 @@
-/* strategy/var.c -- variables: a copy on each replica's device, named, counted.
+/* strategy/var.c -- variables: creation, names, layout, lookup and checks of their copies.
+ *
+ * ch_var (strategy/var.h) is independent of its storage, which st->var_ops creates. make_var
+ * creates a variable in this order: register the name, choose the layout, create the storage,
+ * publish. Runs find variables by name through the callbacks at the end of the file.
+ *
+ * Invariants:
+ *   1. st->vars contains every variable of the strategy, without a reference. Names are unique.
+ *   2. A variable is visible to other threads only when v->strategy is set (publish). A lookup
+ *      must ignore entries where it is NULL, and entries where try_ref fails.
+ *   3. st->generation changes whenever st->vars does, so that runs find their variables again.
+ *   4. The links between a leader and its followers are changed under the strategy's lock. They
+ *      are removed before either variable is freed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -15,7 +27,8 @@
 
 /* ---- names ---- */
 
-/* "w", or "w_1" if there is a "w", and so on. */
+/* Returns "w", or "w_1" if "w" is used, and so on; NULL if memory is exhausted. The caller must
+ * hold the lock. */
 static char *unique_name(const ch_strategy *st, const char *wanted)
 {
     size_t size = strlen(wanted) + 16;
@@ -39,10 +52,13 @@ void ch__var_follow(ch_var *v, ch_var *leader)
     leader->follower = v;
     pthread_mutex_unlock(&leader->strategy->lock);
     for (int i = 0; i < v->n_shards && v->n_shards == leader->n_shards; i++)
-        ch__var_follow(v->shard[i], leader->shard[i]); /* who sets a shard sets that of both */
+        ch__var_follow(
+            v->shard[i],
+            leader->shard[i]); /* setting a shard of the leader sets the shard of v */
 }
 
-/* A reference to v, unless its last one is gone: then it is about to leave. */
+/* Adds a reference to v and returns true, unless its last reference was released. Then another
+ * thread is about to free v. The caller must hold the lock. */
 static bool try_ref(ch_var *v)
 {
     int refs = atomic_load(&v->refs);
@@ -65,8 +81,9 @@ ch_var *ch__var_follower(const ch_var *leader)
     return f;
 }
 
-/* Nobody follows it, and it follows nobody, any more. */
-static void part(ch_var *v)
+/* Removes v from the list of its leader, and ends the links of its followers. The caller must
+ * hold the lock. */
+static void unlink_followers(ch_var *v)
 {
     for (ch_var *f = v->follower; f != NULL; f = f->next_follower)
         f->leader = NULL;
@@ -79,7 +96,7 @@ static void part(ch_var *v)
     }
 }
 
-/* ---- life ---- */
+/* ---- memory ---- */
 
 static void free_var(ch_var *v)
 {
@@ -100,20 +117,22 @@ ch_status ch__var_initial(const ch_var_spec *spec, ch_tensor **out)
 
 /* ---- layout ---- */
 
-/* Returns the layout of a variable of this shape beside another one. It is divided like that one if the sizes of the divided
- * axes are the same; if not, it is whole, where the first part is. */
-static ch_layout layout_beside(ch_shape shape, const ch_var *beside)
+/* Returns the layout of a variable of this shape that is colocated with another variable. The
+ * new variable is divided in the same way if the sizes of the divided axes are equal. Otherwise
+ * it is not divided and is on the device of the first part. */
+static ch_layout colocated_layout(ch_shape shape, const ch_var *colocated)
 {
-    ch_layout l = beside->layout;
+    ch_layout l = colocated->layout;
 
     for (int k = 0; k < CH_MAX_RANK; k++)
         if (ch__layout_parts_of(l, k) > 1 &&
-            (k >= shape.rank || shape.dim[k] != beside->shape.dim[k]))
+            (k >= shape.rank || shape.dim[k] != colocated->shape.dim[k]))
             return (ch_layout){.n_copies = l.n_copies, .device = l.device};
     return l;
 }
 
-/* A strategy may be the user's: the layout that it returns is checked. */
+/* Checks a layout that ch_strategy_ops.place has returned, because a strategy may be written by
+ * the user. */
 static ch_status check_layout(const ch_strategy *st, const ch_var *v, ch_layout l)
 {
     int64_t parts = 1;
@@ -144,9 +163,10 @@ static ch_status check_layout(const ch_strategy *st, const ch_var *v, ch_layout 
     return CH_OK;
 }
 
-/* Chooses the layout of `v`. A per-worker variable is not colocated, because every worker has its own. */
-static ch_status place(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
-                       const ch_var *beside)
+/* Chooses the layout of `v`. A per-worker variable is not colocated, because every worker has
+ * its own copy. */
+static ch_status choose_layout(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                               const ch_var *colocated)
 {
     ch_device **device = ch__calloc(CH_LAYOUT_DEVICES, sizeof(ch_device *)), **own;
     ch_layout   l = {.device = device};
@@ -155,8 +175,8 @@ static ch_status place(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
 
     if (device == NULL)
         return ch__fail_memory("a variable");
-    if (beside != NULL && !v->per_worker) {
-        l = layout_beside(v->shape, beside);
+    if (colocated != NULL && !v->per_worker) {
+        l = colocated_layout(v->shape, colocated);
     } else {
         rc = st->ops->place(st->self, spec, &l);
         if (rc == CH_OK)
@@ -178,28 +198,31 @@ static ch_status place(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
     return rc;
 }
 
-/* Gives the variable the name that it is wanted to have, or the next one that is free. */
-static ch_status take_name(ch_strategy *st, ch_var *v, const char *wanted)
+/* Gives the variable the wanted name, or the next free name of that form, and adds it to
+ * st->vars. */
+static ch_status register_name(ch_strategy *st, ch_var *v, const char *wanted)
 {
-    bool has_one;
+    bool is_registered;
 
     pthread_mutex_lock(&st->lock);
     v->name = unique_name(st, wanted);
-    has_one = v->name != NULL && ch__by_name_put(&st->vars, v->name, v);
+    is_registered = v->name != NULL && ch__by_name_put(&st->vars, v->name, v);
     atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
-    return has_one ? CH_OK : ch__fail_memory("a variable");
+    return is_registered ? CH_OK : ch__fail_memory("a variable");
 }
 
-static void leave(ch_strategy *st, ch_var *v)
+/* Removes the variable from st->vars and from its leader or followers. */
+static void unregister(ch_strategy *st, ch_var *v)
 {
     pthread_mutex_lock(&st->lock);
-    part(v);
+    unlink_followers(v);
     ch__by_name_remove(&st->vars, v->name);
     atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
 }
 
+/* Checks the synchronisation and aggregation of a spec. */
 static ch_status check_policy(const ch_var_spec *spec, ch_dtype dtype)
 {
     const char *name = spec->name != NULL ? spec->name : "Variable";
@@ -219,7 +242,8 @@ static ch_status check_policy(const ch_var_spec *spec, ch_dtype dtype)
     return CH_OK;
 }
 
-/* What each worker has its own of is the same wherever one is: what runs under one strategy runs under all. */
+/* Checks a per-worker spec. The rules are the same under all strategies, so that a program that
+ * runs under one strategy runs under all. */
 static ch_status check_per_worker(const ch_var_spec *spec)
 {
     const char    *name = spec->name != NULL ? spec->name : "Variable";
@@ -235,25 +259,27 @@ static ch_status check_per_worker(const ch_var_spec *spec)
     for (int i = 0; spec->initial == NULL && i < spec->shape.rank; i++)
         if (spec->shape.dim[i] < 0)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "variable %s: it is per_worker, and the size of axis %d is not "
-                            "said: its shape must be fully defined",
+                            "variable %s: it is per_worker, and the size of axis %d is "
+                            "unknown: its shape must be fully defined",
                             name, i);
     if (s != NULL)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "variable %s: it is per_worker, and cannot be made in a step, which %s "
-                        "is: make it before, and use it there",
-                        name, s->graph->name);
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "variable %s: it is per_worker, and cannot be created in a step (%s is being "
+            "recorded); create it before the step",
+            name, s->graph->name);
     return CH_OK;
 }
 
-/* From now on others find it. */
-static void show(ch_strategy *st, ch_var *v)
+/* Makes the variable visible to lookups. Its creation must be complete. */
+static void publish(ch_strategy *st, ch_var *v)
 {
     pthread_mutex_lock(&st->lock);
     v->strategy = ch_strategy_ref(st);
     pthread_mutex_unlock(&st->lock);
 }
 
+/* Releases the variables of the shards, and frees the storage. */
 static void free_storage(ch_strategy *st, ch_var *v)
 {
     for (int i = 0; i < v->n_shards; i++) {
@@ -264,7 +290,8 @@ static void free_storage(ch_strategy *st, ch_var *v)
     st->var_ops->free(v);
 }
 
-static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_var *beside,
+/* Creates a variable, with the layout of `colocated` if that is not NULL. */
+static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_var *colocated,
                           ch_var **out)
 {
     ch_var     *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
@@ -289,31 +316,32 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_v
     if (rc == CH_OK)
         rc = check_per_worker(&spec);
     if (rc == CH_OK)
-        rc = take_name(st, v, spec.name != NULL ? spec.name : "Variable");
+        rc = register_name(st, v, spec.name != NULL ? spec.name : "Variable");
     if (rc != CH_OK) {
         free_var(v);
         return rc;
     }
     spec.name = v->name;
-    rc = place(st, v, &spec, beside);
+    rc = choose_layout(st, v, &spec, colocated);
     if (rc == CH_OK) {
         rc = st->var_ops->create(st, v, &spec);
         if (rc != CH_OK)
-            rc = ch__fail_at(rc, beside != NULL ? "variable %s, beside %s" : "variable %s",
-                             v->name, beside != NULL ? beside->name : "");
+            rc = ch__fail_at(
+                rc, colocated != NULL ? "variable %s, colocated with %s" : "variable %s",
+                v->name, colocated != NULL ? colocated->name : "");
     }
     if (rc != CH_OK) {
-        leave(st, v);
+        unregister(st, v);
         free_storage(st, v);
         free_var(v);
         return rc;
     }
-    show(st, v);
+    publish(st, v);
     *out = v;
     return CH_OK;
 }
 
-ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out)
+ch_status ch__var_new_shard(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out)
 {
     size_t      size = strlen(whole->name) + 32;
     char       *name = ch__malloc(size);
@@ -333,7 +361,7 @@ ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, void *storage, ch_
         v->n_copies = 1;
         v->whole = whole;
         *device = whole->layout.device[i];
-        rc = take_name(st, v, name);
+        rc = register_name(st, v, name);
     }
     ch__free(name);
     if (rc != CH_OK) {
@@ -343,43 +371,43 @@ ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, void *storage, ch_
     }
     v->layout.device = device;
     v->storage = storage;
-    show(st, v);
+    publish(st, v);
     *out = v;
     return CH_OK;
 }
 
 ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
 {
-    const ch_var *beside = NULL;
+    const ch_var *colocated = NULL;
     ch_var_spec   own;
     ch_status     rc;
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (spec == NULL || out == NULL)
         return ch__want_given("variable", "its spec", spec, "out", out);
     own = *spec;
-    rc = ch__var_specify(st, &own, &beside);
-    return rc == CH_OK ? make_var(st, &own, beside, out) : rc;
+    rc = ch__var_apply_scopes(st, &own, &colocated);
+    return rc == CH_OK ? make_var(st, &own, colocated, out) : rc;
 }
 
-ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out)
+ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *colocated, ch_var **out)
 {
     const ch_var *entered = NULL;
     ch_var_spec   own = *spec;
-    ch_status     rc = ch__var_specify(beside->strategy, &own, &entered);
+    ch_status     rc = ch__var_apply_scopes(colocated->strategy, &own, &entered);
 
-    return rc == CH_OK ? make_var(beside->strategy, &own, beside, out) : rc;
+    return rc == CH_OK ? make_var(colocated->strategy, &own, colocated, out) : rc;
 }
 
-/* A follower is its leader's: a clone has none, and is nobody's. */
+/* The clone has neither the followers nor the leader of v. */
 ch_status ch_var_clone(ch_var *v, ch_var **out)
 {
     ch_strategy *st = v != NULL ? v->strategy : NULL;
-    ch_var      *twin = NULL;
+    ch_var      *clone = NULL;
     ch_status    rc = ch__want_given("variable clone", "the variable", v, "out", out);
 
     if (rc == CH_OK)
-        rc = ch__strategy_cross(&st, v->name, "ch_var_new");
+        rc = ch__strategy_check_cross(&st, v->name, "ch_var_new");
     if (rc == CH_OK)
         rc = make_var(st,
                       &(ch_var_spec){.name = v->name,
@@ -390,14 +418,14 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
                                      .dtype = v->dtype,
                                      .shape = v->shape,
                                      .per_worker = v->per_worker},
-                      v, &twin);
+                      v, &clone);
     if (rc == CH_OK)
-        rc = st->var_ops->copy(v, twin);
+        rc = st->var_ops->copy(v, clone);
     if (rc != CH_OK) {
-        ch_var_unref(twin);
+        ch_var_unref(clone);
         return rc;
     }
-    *out = twin;
+    *out = clone;
     return CH_OK;
 }
 
@@ -430,6 +458,7 @@ ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
     return rc;
 }
 
+/* Returns true if the tensor is a copy of v. */
 static bool has_copy(const ch_var *v, const ch_tensor *t)
 {
     for (int i = 0; i < v->n_copies; i++)
@@ -440,9 +469,9 @@ static bool has_copy(const ch_var *v, const ch_tensor *t)
 
 ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
 {
-    ch_var *found = copy != NULL ? ch__var_fetched_as(copy) : NULL;
+    ch_var *found = copy != NULL ? ch__var_of_fetched(copy) : NULL;
 
-    st = ch__strategy_of(st);
+    st = ch__strategy_or_current(st);
     if (found != NULL)
         return found->strategy == st ? ch_var_ref(found) : NULL;
     pthread_mutex_lock(&st->lock);
@@ -470,7 +499,7 @@ void ch_var_unref(ch_var *v)
     if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1)
         return;
     st = v->strategy;
-    leave(st, v);
+    unregister(st, v);
     free_storage(st, v);
     free_var(v);
     ch_strategy_unref(st);
@@ -535,18 +564,20 @@ ch_aggregation ch_var_aggregation(const ch_var *v)
     return v != NULL ? v->aggregation : CH_AGGREGATE_NONE;
 }
 
-/* Looked up by name, so that a graph from elsewhere finds its variables too. */
-/* With the lock held. */
+/* Finds the variable of a resource by its name, so that a graph from a file or another process
+ * finds its variables too. Checks the dtype and shape. The caller must hold the lock. */
 static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
 {
     ch_var *v = ch__by_name_get(&st->vars, r->name);
 
-    if (v == NULL || v->strategy == NULL) /* or it is being made */
-        return ch__fail(CH_NOT_FOUND, "variable %s: %s has none of this name (any more)",
+    if (v == NULL || v->strategy == NULL) /* NULL strategy: the variable is being created */
+        return ch__fail(CH_NOT_FOUND,
+                        "variable %s: %s has no variable of this name; it may have been freed",
                         r->name, st->label);
     if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "variable %s: its dtype or shape is not what was recorded", r->name);
+                        "variable %s: its dtype or shape differs from the recorded variable",
+                        r->name);
     *out = v;
     return CH_OK;
 }
@@ -559,11 +590,12 @@ ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **ou
 
     pthread_mutex_lock(&st->lock);
     rc = find_var(st, r, &v);
-    if (rc == CH_OK && !ch__var_is_here(v))
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "variable %s is on %s, and this runs here; ch_strategy_run has workers "
-                      "run it",
-                      v->name, ch_var_device(v));
+    if (rc == CH_OK && !ch__var_is_local(v))
+        rc = ch__fail(
+            CH_FAILED_PRECONDITION,
+            "variable %s is on %s, and this run is local; use ch_strategy_run, which runs the "
+            "step on a worker",
+            v->name, ch_var_device(v));
     if (rc == CH_OK)
         *out = ch__var_copy(v, local)->data;
     pthread_mutex_unlock(&st->lock);
@@ -578,17 +610,17 @@ ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **ou
     pthread_mutex_lock(&st->lock);
     rc = find_var(st, r, &v);
     if (rc == CH_OK && !try_ref(v))
-        rc = ch__fail(CH_NOT_FOUND, "variable %s: it is not there any more", r->name);
+        rc = ch__fail(CH_NOT_FOUND, "variable %s: it was freed", r->name);
     pthread_mutex_unlock(&st->lock);
     if (rc == CH_OK)
         *out = v;
     return rc;
 }
 
-/* ---- looking after them ---- */
+/* ---- checks of copies ---- */
 
-/* The first copy that differs from copy 0; 0: none does. */
-static int odd_copy(const ch_var *v)
+/* Returns the index of the first copy that differs from copy 0; 0 if none does. */
+static int find_differing_copy(const ch_var *v)
 {
     size_t bytes = (size_t)ch_tensor_count(v->copy[0]) * ch_dtype_bytes(v->dtype);
 
@@ -598,15 +630,19 @@ static int odd_copy(const ch_var *v)
     return 0;
 }
 
+/* Returns INTERNAL if the copies of a mirrored variable differ, unless the log has warned of
+ * that. */
 static ch_status check_copies(const ch_var *v)
 {
-    int odd = v->n_copies > 1 && v->sync != CH_SYNC_ON_READ && !v->has_warned ? odd_copy(v) : 0;
+    int differing = v->n_copies > 1 && v->sync != CH_SYNC_ON_READ && !v->has_warned
+                        ? find_differing_copy(v)
+                        : 0;
 
-    if (odd == 0)
+    if (differing == 0)
         return CH_OK;
     return ch__fail(CH_INTERNAL, "variable %s: its copies on %s and %s differ after a step",
                     v->name, ch_device_name(ch_tensor_device(v->copy[0])),
-                    ch_device_name(ch_tensor_device(v->copy[odd])));
+                    ch_device_name(ch_tensor_device(v->copy[differing])));
 }
 
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
@@ -621,15 +657,15 @@ ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
     for (size_t i = 0; i < st->vars.cap && rc == CH_OK; i++) {
         const ch_var *v = ch__by_name_at(&st->vars, i);
 
-        if (v != NULL && v->strategy != NULL) /* else it is being made */
+        if (v != NULL && v->strategy != NULL) /* skips variables that are being created */
             rc = check_copies(v);
     }
     pthread_mutex_unlock(&st->lock);
     return rc;
 }
 
-/* Whether the copies of v are on the devices of a run, in their order. */
-static bool is_beside(const ch_var *v, const ch_run *run)
+/* Returns true if the copies of v are on the devices of the run, in the same order. */
+static bool is_on_devices(const ch_var *v, const ch_run *run)
 {
     if (v->n_copies != run->n_local)
         return false;
@@ -649,15 +685,15 @@ ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g)
         const ch_var *v = ch__by_name_get(&st->vars, g->resource[i].name);
 
         if (g->resource[i].value == g->resource[i].read || v == NULL || v->n_copies == 1 ||
-            is_beside(v, run))
+            is_on_devices(v, run))
             continue;
-        rc =
-            ch__fail(CH_FAILED_PRECONDITION,
-                     "%s: it assigns to variable %s, whose %d copies are on %s and others, and "
-                     "runs on %s%s: its copies would differ; use ch_strategy_update of it",
-                     ch_function_name(run->function), v->name, v->n_copies,
-                     ch_device_name(ch_tensor_device(v->copy[0])),
-                     ch_device_name(run->device[0]), run->n_local > 1 ? " and others" : "");
+        rc = ch__fail(
+            CH_FAILED_PRECONDITION,
+            "%s: it assigns to variable %s, whose %d copies are on %s and others, and "
+            "runs on %s%s: its copies would differ; use ch_strategy_update with this variable",
+            ch_function_name(run->function), v->name, v->n_copies,
+            ch_device_name(ch_tensor_device(v->copy[0])), ch_device_name(run->device[0]),
+            run->n_local > 1 ? " and others" : "");
     }
     pthread_mutex_unlock(&st->lock);
     return rc;

@@ -1,9 +1,11 @@
-/* strategy/var.h -- the inside of a variable: its layout, its storage, and the calls of other files on it.
+/* strategy/var.h -- private definition of ch_var, its storage and its internal calls.
  *
- * A variable has a layout (cohort/layout.h), which the strategy chose, and a storage, which ch_var_ops creates,
- * reads and writes. There are two implementations: var_local.c keeps tensors in this process, one for each copy;
- * parameter_server_vars.c keeps shards on parameter servers. No other file asks which of them it is. If a value
- * must be in this process, as for a run here, ch__var_is_here tells.
+ * A variable has a layout (cohort/layout.h) and a storage. The strategy chooses the layout
+ * (ch_strategy_ops.place). The storage is created, read and written by a ch_var_ops. There are
+ * two implementations. var_local.c stores one tensor for each copy in this process.
+ * parameter_server_vars.c stores shards on parameter servers. Other files do not depend on the
+ * implementation. Code that needs the value in the memory of this process, such as a local run,
+ * checks ch__var_is_local.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef STRATEGY_VAR_H
@@ -19,24 +21,28 @@
 
 /* Storage of variables. All functions block until they are done. */
 typedef struct ch_var_ops {
-    /* Allocates the storage of `v` as v->layout says, and writes its initial value. `spec` has v's name, dtype and shape.
-     * After an error `free` is called. */
+    /* Allocates the storage of `v` with the layout v->layout, and writes the initial value.
+     * `spec` has v's name, dtype and shape. After an error the caller calls `free`. */
     ch_status (*create)(ch_strategy *st, ch_var *v, const ch_var_spec *spec);
-    /* Frees what there is of the storage; if `create` failed, perhaps nothing. */
+    /* Frees the storage. If `create` failed, the storage may be incomplete or missing. */
     void (*free)(ch_var *v);
-    /* Reads a region, or all of it if `region` is NULL, into a new tensor. The value of a variable that is CH_SYNC_ON_READ
-     * is the aggregate of its copies. */
+    /* Reads a region into a new tensor, or the whole value if `region` is NULL. For a variable
+     * that is CH_SYNC_ON_READ the value is the aggregate of its copies. */
     ch_status (*read)(ch_var *v, const ch_region *region, ch_tensor **out);
-    /* Writes a region, or all of it if `region` is NULL. `value` is contiguous and has v's dtype and the region's shape. */
+    /* Writes a region, or the whole value if `region` is NULL. `value` must be contiguous and
+     * must have v's dtype and the region's shape. */
     ch_status (*write)(ch_var *v, const ch_region *region, ch_tensor *value);
-    /* Adds `delta`, or subtracts it, without losing what steps write at the same time. */
+    /* Adds `delta`, or subtracts it. A concurrent update by a step is not lost if the variable
+     * is on servers. */
     ch_status (*add)(ch_var *v, ch_tensor *delta, bool subtract);
-    /* Copies the storage of a variable to that of another one with the same layout. */
+    /* Copies the value of each copy or shard to another variable of the same layout. */
     ch_status (*copy)(ch_var *from, ch_var *to);
-    /* Reads rows. ids[i] (i64, in range) counts from the first row of part i of axis 0; if axis 0 is not divided,
-     * there is one list. A list may be NULL if no rows are wanted. Writes a tensor of rows for each list. */
+    /* Reads rows. ids[i] holds i64 row numbers, in range, that count from the first row of part
+     * i of axis 0. If axis 0 is not divided, there is a single list. A list may be NULL if no
+     * rows of its part are wanted. Stores a tensor of rows in rows[i] for each list. */
     ch_status (*gather)(ch_var *v, ch_tensor *const *ids, ch_tensor **rows);
-    /* Reads the copy of each worker, of a per-worker variable. */
+    /* Reads the copies that the workers have of a per-worker variable, one tuple element for
+     * each worker. */
     ch_status (*read_workers)(ch_var *v, ch_tuple **out);
 } ch_var_ops;
 
@@ -44,107 +50,135 @@ extern const ch_var_ops ch__var_local;
 
 struct ch_var {
     atomic_int   refs;
-    ch_strategy *strategy; /* referenced; NULL while the variable is being made */
+    ch_strategy *strategy; /* referenced; NULL while the variable is created */
     char        *name;
     ch_dtype     dtype;
     ch_shape     shape;
     bool         trainable;
-    bool         per_worker;
-    ch_var
-        *leader; /* the 16-bit variable whose value this one holds more exactly; NULL: none */
-    ch_var *follower; /* the first variable that has this one as its leader, not referenced */
-    ch_var *next_follower;
-    ch_sync sync; /* never CH_SYNC_AUTO */
+    bool         per_worker; /* true: each worker has its own copy (ch_var_spec) */
+    /* The 16-bit variable that this variable is the master copy of, in higher precision; NULL:
+     * none. The strategy's lock protects the three links. */
+    ch_var *leader;
+    /* First variable that has this variable as its leader; not referenced. */
+    ch_var        *follower;
+    ch_var        *next_follower;
+    ch_sync        sync; /* never CH_SYNC_AUTO */
     ch_aggregation aggregation;
-    atomic_bool    has_warned; /* that its copies will differ */
-    ch_layout      layout; /* where it is stored; the list of devices belongs to the variable */
-    void          *storage;  /* belongs to the ch_var_ops; NULL: the copies are all */
-    int            n_shards; /* 0: the variable is not divided */
-    ch_var       **shard;    /* referenced */
-    ch_var    *whole; /* of a shard, not referenced; NULL: this is no shard, or that is gone */
-    ch_tensor *snapshot; /* of ch__var_snapshot, under the strategy's lock; or NULL */
-    int        n_copies; /* of each part */
-    ch_tensor *copy
-        []; /* one for each local replica, or one that they share; NULL: not in this process */
+    /* True after the warning that the copies will differ. They are then not compared any
+     * more. */
+    atomic_bool has_warned;
+    ch_layout   layout; /* the variable owns layout.device */
+    /* Data of the ch_var_ops implementation; NULL if the copies are the whole storage. */
+    void    *storage;
+    int      n_shards; /* 0: the variable is not divided */
+    ch_var **shard;    /* one variable for each shard, referenced */
+    /* The variable that this variable is a shard of, not referenced. NULL: this is not a shard,
+     * or the whole variable was freed. */
+    ch_var *whole;
+    /* Last tensor of ch__var_snapshot, or NULL; the strategy's lock protects it. */
+    ch_tensor *snapshot;
+    int        n_copies; /* copies of each part */
+    /* One copy for each local replica, or a single copy that all replicas share. copy[0] is
+     * NULL if the value is not in this process. */
+    ch_tensor *copy[];
 };
 
 /* Returns true if this process holds the value, in v->copy. */
-static inline bool ch__var_is_here(const ch_var *v)
+static inline bool ch__var_is_local(const ch_var *v)
 {
     return v->copy[0] != NULL;
 }
 
-/* Returns the copy of a local replica. */
+/* Returns the copy that a local replica uses. */
 static inline ch_tensor *ch__var_copy(const ch_var *v, int local)
 {
     return v->copy[v->n_copies > 1 ? local : 0];
 }
 
-/* Returns true if each replica has a value of its own, on purpose. */
-static inline bool ch__var_is_own(const ch_var *v)
+/* Returns true if each replica has its own value of v, so that the copies differ by design. */
+static inline bool ch__var_is_per_replica(const ch_var *v)
 {
     return v->sync == CH_SYNC_ON_READ && v->n_copies > 1;
 }
 
-/* ---- making variables (var.c, create.c) ---- */
+/* ---- creating variables (var.c, create.c) ---- */
 
-/* As ch_var_new, for a variable that belongs to another one: its layout is that of `beside`, as far as the shape allows. */
-ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out);
-/* Makes shard i of `whole`, "<name>/part_<i>", with a storage that exists already. For implementations of ch_var_ops. */
-ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out);
-/* Computes the initial value: spec->initial, or the values that spec->init describes. */
+/* Creates a variable as ch_var_new does, with the layout of `colocated`. If the shape does not
+ * allow that, the new variable is not divided and is on the device of the first part. */
+ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *colocated, ch_var **out);
+/* Creates the variable of shard i of `whole`, named "<name>/part_<i>". `storage` must exist;
+ * after success the new variable owns it. For implementations of ch_var_ops. */
+ch_status ch__var_new_shard(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out);
+/* Stores a new reference to the initial value in *out: spec->initial, or a tensor with the
+ * values that spec->init describes. */
 ch_status ch__var_initial(const ch_var_spec *spec, ch_tensor **out);
-/* Applies hooks and colocation to the specification; *beside is the variable to share a layout with, or NULL. */
-ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **beside);
-/* Return how many scopes of each kind this thread has entered and not left. */
+/* Applies the creator hooks of this thread to `spec`. Stores the variable of the innermost
+ * colocation scope in *colocated if it belongs to `st`; otherwise leaves *colocated unchanged.
+ * Returns FAILED_PRECONDITION in the scope of another strategy. */
+ch_status ch__var_apply_scopes(ch_strategy *st, ch_var_spec *spec, const ch_var **colocated);
+/* Return the number of open colocation scopes and creator scopes of this thread. */
 int ch__colocate_depth(void);
 int ch__creator_depth(void);
 
-/* From now on, setting `leader` from outside a step also sets `v`, in v's dtype: a master copy follows its 16-bit variable.
- * Both belong to one strategy. This ends with either of them. */
+/* Makes `v` a follower of `leader`: setting `leader` outside steps also sets `v`, converted to
+ * v's dtype. This keeps the master copy of a 16-bit variable up to date. Both must belong to
+ * the same strategy. The link ends when either variable is freed. */
 void ch__var_follow(ch_var *v, ch_var *leader);
-/* Returns a variable that follows `leader`, referenced; NULL: there is none. */
+/* Returns a new reference to a follower of `leader`, or NULL if it has none. */
 ch_var *ch__var_follower(const ch_var *leader);
 
 /* ---- finding variables (var.c) ---- */
 
-/* Lists all variables by name, each referenced, in memory that the caller frees with ch__free. */
+/* Lists all variables, sorted by name. Each is referenced. The caller must free the list with
+ * ch__free. */
 ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out);
-/* Finds the variable that a graph names, referenced. NOT_FOUND: there is none; FAILED_PRECONDITION: its dtype or shape is another. */
+/* Finds the variable that a resource of a graph names, and stores a new reference. Returns
+ * NOT_FOUND if there is none, and FAILED_PRECONDITION if its dtype or shape differs from the
+ * resource. */
 ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out);
-/* Returns the variable that this tensor was fetched from by ch_var_copies; NULL: none. */
-ch_var *ch__var_fetched_as(const ch_tensor *t);
+/* Returns the variable that ch_var_copies has fetched this tensor from, borrowed; NULL if the
+ * tensor was not fetched. */
+ch_var *ch__var_of_fetched(const ch_tensor *t);
 
 /* ---- values outside steps (var_value.c) ---- */
 
-/* As ch_var_get and ch_var_set, wherever the code is: also while variables are being made. */
+/* Do the work of ch_var_get and ch_var_set without the check of the context. They may also be
+ * used while variables are created. */
 ch_status ch__var_get(ch_var *v, ch_tensor **out);
 ch_status ch__var_set(ch_var *v, ch_tensor *value);
-/* Fails unless the code of this thread may read or change v: it must be outside steps, and in no other strategy's scope. */
+/* Returns FAILED_PRECONDITION unless this thread may read or change v: it must be outside steps
+ * and host functions, and not in the scope of another strategy. The message recommends
+ * `instead`. */
 ch_status ch__var_check_outside(const ch_var *v, const char *instead);
-/* Returns the value of a variable of Default in a tensor that is never changed, for steps that run later. While the value
- * stays the same, byte by byte, the tensor does too: steps that wait for workers share it. The variable keeps the last
- * one as long as it lives. */
+/* Stores a new reference to a tensor with the current value of a variable of Default. The
+ * tensor is never changed, so steps that are queued for workers can read it. Calls return the
+ * same tensor as long as the bytes of the value do not change. The variable keeps a reference
+ * to the last tensor until the variable is freed. */
 ch_status ch__var_snapshot(ch_var *v, ch_tensor **out);
 
 /* ---- rules (assign.c) ---- */
 
-/* Returns true if `call` may write v in s; if not, the error sticks to s. */
+/* Returns true if `call` may write v in step s. Otherwise records the error in s and returns
+ * false. */
 bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void *caller);
-/* Fail unless v has one value outside replicas, and unless `name` may change that value. */
+/* The first fails if v has no single value in cross-replica context. The second fails if `name`
+ * (assign_add, ...) must not change v there. */
 ch_status ch__var_check_read(const ch_var *v);
 ch_status ch__var_check_change(const ch_var *v, const char *name);
 
-/* ---- runs (graph/run.h) ---- */
+/* ---- callbacks of runs (graph/run.h) ---- */
 
-/* Gives the memory of a variable's copy. (var.c) */
+/* Stores the address of the copy of local replica `local` in *out. (var.c) */
 ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out);
-/* Gives the value of another strategy's variable: the first copy of a mirrored variable, the aggregate of one that is
- * CH_SYNC_ON_READ; a remote variable is fetched. (var_value.c) */
+/* Stores a new reference to the value of a variable of another strategy: the first copy of a
+ * mirrored variable, the aggregate of a variable that is CH_SYNC_ON_READ. The value of a remote
+ * variable is fetched. (var_value.c) */
 ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out);
-/* After a run: INTERNAL if the copies of a variable that should be equal are not. (var.c) */
+/* Called after a run. Returns INTERNAL if COHORT_CHECK_COPIES is set and the copies of a
+ * mirrored variable differ. (var.c) */
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);
-/* Before an update: FAILED_PRECONDITION if it would change some copies of a variable and not the others. (var.c) */
+/* Called before an update. Returns FAILED_PRECONDITION if the update would change some copies
+ * of a variable and not the others. (var.c) */
 ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g);
 
 #endif

@@ -1,7 +1,12 @@
-/* strategy/var_local.c -- storage of variables in this process: one tensor, or one for each local replica.
+/* strategy/var_local.c -- storage of variables in this process.
  *
- * The copies of a variable are equal, except if it is CH_SYNC_ON_READ: then each replica has a value of its own, and the value
- * outside steps is the aggregate of the copies. Writing such a variable writes values whose aggregate is the value written.
+ * Implements ch_var_ops with a single tensor, or with a tensor for each local replica. The
+ * copies of a variable are equal unless the variable is CH_SYNC_ON_READ. Then each replica has
+ * its own value, and the value outside steps is the aggregate of the copies. Writing such a
+ * variable gives the copies values with the written value as their aggregate. For a sum these
+ * are shares of the value; otherwise every copy gets the value itself.
+ *
+ * Nothing here is locked: if several threads use a variable, the caller must lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -13,9 +18,10 @@
 #include "kernel/rows.h"
 #include "strategy/strategy.h"
 
-/* ---- life ---- */
+/* ---- allocation ---- */
 
-/* The copies of a variable with one copy have nothing to agree with, so every mode is accepted for it. */
+/* Rejects CH_SYNC_NONE for several copies. A single copy is always consistent, so every mode is
+ * accepted for it. */
 static ch_status check_sync(const ch_strategy *st, const ch_var *v, ch_sync sync)
 {
     if (sync != CH_SYNC_NONE || v->n_copies == 1)
@@ -53,8 +59,8 @@ static void free_copies(ch_var *v)
 
 /* ---- reading ---- */
 
-/* Returns the copy on the current device, or else the first. */
-static ch_tensor *copy_here(const ch_var *v)
+/* Returns the copy on the current device, or the first copy if there is none. */
+static ch_tensor *nearest_copy(const ch_var *v)
 {
     for (int i = 0; i < v->n_copies; i++)
         if (ch_tensor_device(v->copy[i]) == ch_device_current())
@@ -62,7 +68,7 @@ static ch_tensor *copy_here(const ch_var *v)
     return v->copy[0];
 }
 
-/* Sums or averages copies that differ on purpose. */
+/* Sums or averages the copies of a per-replica variable. */
 static ch_status combine_copies(const ch_var *v, ch_tensor *out)
 {
     const void **data = ch__calloc((size_t)v->n_copies, sizeof(*data));
@@ -78,15 +84,16 @@ static ch_status combine_copies(const ch_var *v, ch_tensor *out)
     return CH_OK;
 }
 
+/* Copies the value of a variable into a new tensor on the current device. */
 static ch_status read_whole(const ch_var *v, ch_tensor **out)
 {
     ch_tensor *t = NULL;
     ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
 
-    if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
+    if (rc == CH_OK && ch__var_is_per_replica(v) && v->aggregation != CH_AGGREGATE_FIRST)
         rc = combine_copies(v, t);
     else if (rc == CH_OK)
-        rc = ch_tensor_copy(ch__var_is_own(v) ? v->copy[0] : copy_here(v), t);
+        rc = ch_tensor_copy(ch__var_is_per_replica(v) ? v->copy[0] : nearest_copy(v), t);
     if (rc == CH_OK)
         *out = t;
     else
@@ -118,9 +125,9 @@ static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
 
     if (region == NULL)
         return read_whole(v, out);
-    if (!ch__var_is_own(v))
-        return read_region(copy_here(v), region, out);
-    rc = read_whole(v, &whole); /* such variables are small: they count and sum */
+    if (!ch__var_is_per_replica(v))
+        return read_region(nearest_copy(v), region, out);
+    rc = read_whole(v, &whole); /* per-replica variables are small: counters and sums */
     if (rc == CH_OK)
         rc = read_region(whole, region, out);
     ch_tensor_unref(whole);
@@ -135,10 +142,10 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
 
     if (ids[0] == NULL)
         return CH_OK;
-    if (ch__var_is_own(v))
+    if (ch__var_is_per_replica(v))
         rc = read_whole(v, &from);
     else
-        from = ch_tensor_ref(copy_here(v));
+        from = ch_tensor_ref(nearest_copy(v));
     shape.dim[0] = ids[0]->shape.dim[0];
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, shape, &rows[0]);
@@ -150,7 +157,7 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
     return rc;
 }
 
-/* Without workers this process is the only one. */
+/* There are no workers: this process is the only one, so the tuple has one element. */
 static ch_status read_workers(ch_var *v, ch_tuple **out)
 {
     ch_tensor *t = NULL;
@@ -164,7 +171,8 @@ static ch_status read_workers(ch_var *v, ch_tuple **out)
 
 /* ---- writing ---- */
 
-/* Integers of 8 bytes do not pass through double, which would round the large ones. */
+/* Loads an integer. 8-byte integers are not converted to double, which would round large
+ * values. */
 static int64_t load_integer(ch_dtype dtype, const void *at)
 {
     int64_t x = 0;
@@ -183,17 +191,18 @@ static void store_integer(ch_dtype dtype, void *at, int64_t x)
         memcpy(at, &x, sizeof(x));
 }
 
-/* Returns x rounded to a float type. */
+/* Returns x rounded to a float dtype. */
 static double rounded(ch_dtype dtype, double x)
 {
-    double room;
+    double bytes;
 
-    ch__store(dtype, &room, x);
-    return ch__load(dtype, &room);
+    ch__store(dtype, &bytes, x);
+    return ch__load(dtype, &bytes);
 }
 
-/* Returns the share of x that copy i gets. All shares are equal, except that the last is the rest when the others have been
- * added in the order in which they are read. The rest is at least half of x, so it is exact, unless x is not finite. */
+/* Returns the share of x for copy i of n. All shares are equal, except that the last is the
+ * rest after the others were added in the order of a read. The rest is at least half of x, so
+ * it is exact. If x is not finite, all shares are equal. */
 static double share_of(ch_dtype dtype, double x, int n, int i)
 {
     ch_dtype work = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
@@ -206,7 +215,8 @@ static double share_of(ch_dtype dtype, double x, int n, int i)
     return x - sum;
 }
 
-/* Writes the share of copy i: the shares add up to the value. If an integer does not divide evenly, the first copies get more. */
+/* Writes the shares of copy i; the shares of all copies add up to the value. If an integer is
+ * not divisible by the number of copies, the first copies get 1 more. */
 static void write_share(const ch_var *v, const ch_tensor *value, int i)
 {
     size_t bytes = ch_dtype_bytes(v->dtype);
@@ -226,9 +236,10 @@ static void write_share(const ch_var *v, const ch_tensor *value, int i)
     }
 }
 
+/* Writes the value to all copies, or its shares if the copies are summed when they are read. */
 static ch_status write_whole(ch_var *v, ch_tensor *value)
 {
-    bool      shares = ch__var_is_own(v) && v->aggregation == CH_AGGREGATE_SUM;
+    bool      shares = ch__var_is_per_replica(v) && v->aggregation == CH_AGGREGATE_SUM;
     ch_status rc = CH_OK;
 
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
@@ -257,7 +268,7 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
 
     if (region == NULL)
         return write_whole(v, value);
-    if (!ch__var_is_own(v)) {
+    if (!ch__var_is_per_replica(v)) {
         for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
             rc = write_region(v->copy[i], region, value);
         return rc;
@@ -271,7 +282,8 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
     return rc;
 }
 
-/* copy += sign * delta. A sum of two f32 in double is rounded once. */
+/* Computes copy += sign * delta. Float sums are computed in double, so an f32 sum is rounded
+ * once. */
 static void add_to(ch_tensor *copy, const ch_tensor *delta, int sign)
 {
     size_t bytes = ch_dtype_bytes(copy->dtype);

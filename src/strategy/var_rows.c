@@ -1,7 +1,8 @@
-/* strategy/var_rows.c -- rows of variables, outside steps: by ids, by a slice, by an index.
+/* strategy/var_rows.c -- reads rows of variables outside steps.
  *
- * Rows are read by ch_var_ops.gather, with a list of ids for each part of axis 0, counted from the first row of the part. So
- * each part is asked once, and for no other rows.
+ * Implements ch_var_lookup, ch_var_slice and ch_var_row. Rows are read by ch_var_ops.gather
+ * with a list of ids for each part of axis 0. The ids count from the first row of the part. So
+ * each part is read once, and only its wanted rows are sent.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -13,12 +14,12 @@
 #include "kernel/rows.h"
 #include "strategy/strategy.h"
 
-/* A read of rows: the ids that each part of axis 0 is asked for, and the rows that it gives. */
+/* A read of rows: the ids for each part of axis 0, and the rows that are read. */
 typedef struct lookup {
     ch_var     *v;
-    int         n;   /* parts of axis 0 */
-    ch_tensor **ids; /* NULL: none of this part */
-    ch_tensor **rows;
+    int         n;    /* number of parts of axis 0 */
+    ch_tensor **ids;  /* ids for each part; NULL: no row of this part */
+    ch_tensor **rows; /* rows of each part, in the order of its ids */
 } lookup;
 
 static int64_t rows_of(const ch_var *v)
@@ -35,7 +36,8 @@ static ch_shape row_shape(const ch_var *v)
     return row;
 }
 
-static ch_status begin(ch_var *v, lookup *a)
+/* Allocates the lists. The caller must call end_lookup, also on an error. */
+static ch_status begin_lookup(ch_var *v, lookup *a)
 {
     *a = (lookup){.v = v, .n = ch__layout_parts_of(v->layout, 0)};
     a->ids = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
@@ -43,7 +45,7 @@ static ch_status begin(ch_var *v, lookup *a)
     return a->ids == NULL || a->rows == NULL ? ch__fail_memory("rows") : CH_OK;
 }
 
-static void end(lookup *a)
+static void end_lookup(lookup *a)
 {
     for (int i = 0; a->ids != NULL && a->rows != NULL && i < a->n; i++) {
         ch_tensor_unref(a->ids[i]);
@@ -58,8 +60,9 @@ static ch_status read_rows(lookup *a)
     return a->v->strategy->var_ops->gather(a->v, a->ids, a->rows);
 }
 
-/* ---- rows by their numbers ---- */
+/* ---- rows by ids ---- */
 
+/* Returns an error unless rows of v can be read here. */
 static ch_status check(ch_var *v, const char *call)
 {
     ch_status rc = ch__var_check_outside(v, "ch_gather");
@@ -67,11 +70,12 @@ static ch_status check(ch_var *v, const char *call)
     if (rc == CH_OK && v->shape.rank == 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s of %s: a scalar has no rows", call, v->name);
     if (rc == CH_OK && v->dtype == CH_STR)
-        rc = ch__fail(CH_UNIMPLEMENTED,
-                      "%s of %s: it has strings; ch_var_get gives all of them", call, v->name);
+        rc = ch__fail(CH_UNIMPLEMENTED, "%s of %s: not implemented for strings; use ch_var_get",
+                      call, v->name);
     return rc;
 }
 
+/* Returns INVALID_ARGUMENT with the first id that is out of range. */
 static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tensor *ids)
 {
     int64_t at = ch__id_split_stray(s);
@@ -84,11 +88,12 @@ static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tenso
                     (long long)at, (long long)rows_of(v), v->name);
 }
 
+/* Reads the rows of contiguous ids. Equal ids are read once. */
 static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)
 {
     ch_id_split *s = NULL;
     lookup       a;
-    ch_status    rc = begin(v, &a);
+    ch_status    rc = begin_lookup(v, &a);
 
     if (rc == CH_OK)
         rc = ch__id_split_new(&s);
@@ -103,7 +108,7 @@ static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)
     if (rc == CH_OK)
         rc = ch__id_split_spread(s, v->dtype, row_shape(v), a.rows, out);
     ch__id_split_free(s);
-    end(&a);
+    end_lookup(&a);
     return rc;
 }
 
@@ -129,7 +134,8 @@ ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out)
 
 /* ---- rows by a slice ---- */
 
-static ch_status number(ch_picked of, ch_tensor **out)
+/* Makes a tensor of the row numbers; *out is unchanged if there are none. */
+static ch_status list_ids(ch_picked of, ch_tensor **out)
 {
     int64_t  *to;
     ch_status rc;
@@ -145,8 +151,8 @@ static ch_status number(ch_picked of, ch_tensor **out)
     return CH_OK;
 }
 
-/* They lie side by side in the result. */
-static ch_status put_together(const lookup *a, ch_picked all, ch_tensor **out)
+/* Copies the rows of each part into the result. The rows of a part are contiguous there. */
+static ch_status join_rows(const lookup *a, ch_picked all, ch_tensor **out)
 {
     ch_shape  shape = a->v->shape;
     ch_status rc;
@@ -164,18 +170,19 @@ static ch_status put_together(const lookup *a, ch_picked all, ch_tensor **out)
     return rc;
 }
 
+/* Reads the rows of a slice. */
 static ch_status pick(ch_var *v, ch_picked all, ch_tensor **out)
 {
     lookup    a;
-    ch_status rc = begin(v, &a);
+    ch_status rc = begin_lookup(v, &a);
 
     for (int i = 0; i < a.n && rc == CH_OK; i++)
-        rc = number(ch__slice_shard(all, rows_of(v), a.n, i), &a.ids[i]);
+        rc = list_ids(ch__slice_shard(all, rows_of(v), a.n, i), &a.ids[i]);
     if (rc == CH_OK)
         rc = read_rows(&a);
     if (rc == CH_OK)
-        rc = put_together(&a, all, out);
-    end(&a);
+        rc = join_rows(&a, all, out);
+    end_lookup(&a);
     return rc;
 }
 

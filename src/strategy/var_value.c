@@ -1,4 +1,8 @@
-/* strategy/var_value.c -- variables outside steps: reading, setting, printing them.
+/* strategy/var_value.c -- variables outside steps: reads, writes, copies and text.
+ *
+ * Implements ch_var_get, ch_var_set, ch_var_add, ch_var_sub, ch_var_copies and ch_var_print on
+ * top of ch_var_ops. Followers (master copies of 16-bit variables) are updated after every
+ * change of their leader. The values are not synchronised with steps that run in other threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -19,10 +23,10 @@ ch_status ch__var_check_outside(const ch_var *v, const char *instead)
     if (ch__run_is_here())
         return ch__fail(
             CH_FAILED_PRECONDITION,
-            "variable %s: a step is running on this thread; a host function is given "
-            "what it needs, and gives what is to be assigned",
+            "variable %s: a step is running on this thread; a host function must get values as "
+            "inputs, and return the values to assign",
             v->name);
-    return ch__strategy_cross(&st, v->name, instead);
+    return ch__strategy_check_cross(&st, v->name, instead);
 }
 
 ch_status ch__var_get(ch_var *v, ch_tensor **out)
@@ -37,13 +41,14 @@ ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
     ch_var *v = r->key;
 
     (void)owner;
-    if (!ch__var_is_here(v) || ch__var_is_own(v))
+    if (!ch__var_is_local(v) || ch__var_is_per_replica(v))
         return ch__var_get(v, out);
     *out = ch_tensor_ref(v->copy[0]);
     return CH_OK;
 }
 
-/* Bytes are compared, because the program may write to a copy (ch_var_copies) without a call that could be noticed. */
+/* Returns true if the snapshot has the current value. The bytes are compared, because the
+ * program may write to a copy (ch_var_copies) without a call of the library. */
 static bool is_current(const ch_var *v, const ch_tensor *snapshot)
 {
     return snapshot != NULL &&
@@ -93,10 +98,11 @@ ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
     if (rc == CH_OK)
         rc = ch__var_check_outside(v, "ch_var_read");
     if (rc == CH_OK && !v->per_worker)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "variable %s: workers have it together, since it is not per_worker "
-                      "(ch_var_spec); use ch_var_get",
-                      v->name);
+        rc = ch__fail(
+            CH_INVALID_ARGUMENT,
+            "variable %s: it is not per_worker (ch_var_spec), so workers share one value; use "
+            "ch_var_get",
+            v->name);
     if (rc != CH_OK)
         return rc;
     rc = v->strategy->var_ops->read_workers(v, out);
@@ -105,6 +111,7 @@ ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
 
 /* ---- changing ---- */
 
+/* Returns INVALID_ARGUMENT unless the value has v's dtype and shape. */
 static ch_status check_value(const ch_var *v, const ch_tensor *value)
 {
     char have[160] = "NULL", want[160];
@@ -131,9 +138,10 @@ static ch_status write_var(ch_var *v, ch_tensor *value)
     return rc;
 }
 
-/* What a follower is when its leader is set to `value`: that, but where its own, rounded, is
- * the same, it keeps its digits. So it does not matter in which order the two are restored. */
-static ch_status follow(ch_var *f, ch_tensor *value)
+/* Sets a follower after its leader was set to `value`. An element is not changed if the
+ * follower's element, rounded to the leader's dtype, already equals the new value. So it keeps
+ * its extra digits, and the order in which a checkpoint restores the two does not matter. */
+static ch_status update_follower(ch_var *f, ch_tensor *value)
 {
     size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
     ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
@@ -165,34 +173,37 @@ ch_status ch__var_set(ch_var *v, ch_tensor *value)
     if (rc == CH_OK)
         rc = write_var(v, value);
     for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
-        rc = follow(f, value);
+        rc = update_follower(f, value);
     return rc;
 }
 
 ch_status ch_var_set(ch_var *v, ch_tensor *value)
 {
-    ch_status rc = v != NULL ? ch__var_check_outside(v, "ch_var_assign")
-                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
+    ch_status rc = v != NULL
+                       ? ch__var_check_outside(v, "ch_var_assign")
+                       : ch__fail(CH_INVALID_ARGUMENT, "variable set: the variable is NULL");
 
     return rc == CH_OK ? ch__var_set(v, value) : rc;
 }
 
-/* Followers take over the new value of their leader. */
-static ch_status follow_all(ch_var *v)
+/* Updates the followers of v from its current value. */
+static ch_status update_followers(ch_var *v)
 {
     ch_tensor *now = NULL;
     ch_status  rc = v->follower != NULL ? v->strategy->var_ops->read(v, NULL, &now) : CH_OK;
 
     for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
-        rc = follow(f, now);
+        rc = update_follower(f, now);
     ch_tensor_unref(now);
     return rc;
 }
 
+/* Adds to a variable, or subtracts from it. `name` is for messages. */
 static ch_status change(ch_var *v, ch_tensor *delta, bool subtract, const char *name)
 {
-    ch_status rc = v != NULL ? ch__var_check_outside(v, "ch_var_assign_add")
-                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to change is NULL");
+    ch_status rc = v != NULL
+                       ? ch__var_check_outside(v, "ch_var_assign_add")
+                       : ch__fail(CH_INVALID_ARGUMENT, "variable change: the variable is NULL");
 
     if (rc == CH_OK)
         rc = check_value(v, delta);
@@ -203,7 +214,7 @@ static ch_status change(ch_var *v, ch_tensor *delta, bool subtract, const char *
         rc = ch__var_check_change(v, name);
     if (rc == CH_OK)
         rc = v->strategy->var_ops->add(v, delta, subtract);
-    return rc == CH_OK ? follow_all(v) : rc;
+    return rc == CH_OK ? update_followers(v) : rc;
 }
 
 ch_status ch_var_add(ch_var *v, ch_tensor *delta)
@@ -216,7 +227,7 @@ ch_status ch_var_sub(ch_var *v, ch_tensor *delta)
     return change(v, delta, true, "variable sub");
 }
 
-/* The last reference to a fetched copy is gone, and so is its hold on the variable. */
+/* Frees a fetched tensor and releases its reference to the variable (ch_tensor.recycle). */
 static void drop_fetched(ch_tensor *t)
 {
     ch_var_unref(t->home);
@@ -224,12 +235,13 @@ static void drop_fetched(ch_tensor *t)
     ch__free(t);
 }
 
-ch_var *ch__var_fetched_as(const ch_tensor *t)
+ch_var *ch__var_of_fetched(const ch_tensor *t)
 {
     return t->recycle == drop_fetched ? t->home : NULL;
 }
 
-/* A variable of another task is fetched. The tensor keeps the variable, of which it is a copy. */
+/* Reads a remote variable into a tensor that holds a reference to the variable, so that
+ * ch__var_of_fetched finds it. */
 static ch_status fetch_copy(ch_var *v, ch_value **out)
 {
     ch_tensor *t = NULL, *copy = NULL;
@@ -251,19 +263,19 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
     ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
 
-    if (rc == CH_OK && !ch__var_is_here(v))
+    if (rc == CH_OK && !ch__var_is_local(v))
         return fetch_copy(v, out);
     if (rc != CH_OK)
         return rc;
-    return ch_value_new(v->n_copies == 1    ? CH_PLAIN
-                        : ch__var_is_own(v) ? CH_PER_REPLICA
-                                            : CH_MIRRORED,
+    return ch_value_new(v->n_copies == 1            ? CH_PLAIN
+                        : ch__var_is_per_replica(v) ? CH_PER_REPLICA
+                                                    : CH_MIRRORED,
                         v->n_copies, v->copy, out);
 }
 
-/* ---- as text ---- */
+/* ---- text ---- */
 
-/* The name of copy i: "w", "w/replica_1". */
+/* Prints copy i with its name: "w", "w/replica_1". */
 static void print_copy(ch_var *v, int i, ch_text *o)
 {
     ch_tensor *fetched = NULL;
@@ -272,12 +284,12 @@ static void print_copy(ch_var *v, int i, ch_text *o)
     if (i > 0)
         ch__text_add(o, "/replica_%d", i);
     ch__text_add(o, " ");
-    if (ch__var_is_here(v))
+    if (ch__var_is_local(v))
         ch__text_tensor(o, v->copy[i]);
     else if (v->strategy->var_ops->read(v, NULL, &fetched) == CH_OK)
         ch__text_tensor(o, fetched);
     else
-        ch__text_add(o, "on %s, which does not answer", ch_var_device(v));
+        ch__text_add(o, "on %s, which does not reply", ch_var_device(v));
     ch_tensor_unref(fetched);
 }
 
@@ -290,7 +302,8 @@ int ch_var_print(ch_var *v, char *text, size_t size)
     } else if (v->n_copies == 1) {
         print_copy(v, 0, &o);
     } else {
-        ch__text_add(&o, "%s:{", ch__var_is_own(v) ? "SyncOnReadVariable" : "MirroredVariable");
+        ch__text_add(&o, "%s:{",
+                     ch__var_is_per_replica(v) ? "SyncOnReadVariable" : "MirroredVariable");
         for (int i = 0; i < v->n_copies; i++) {
             ch__text_add(&o, "%s\n  %d: ", i > 0 ? "," : "", i);
             print_copy(v, i, &o);

@@ -206,7 +206,7 @@ static void two_that_disagree_are_named(void **state)
     ENVIRONMENT("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=2");
     disagree("Open MPI", "PMI");
     ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=3");
-    disagree("torchrun", "there are 2 tasks, and 3");
+    disagree("torchrun", "2 tasks, and 3 tasks");
     t_no_environment(NULL);
     setenv("TF_CONFIG", json, 1);
     setenv("RANK", "0", 1);
@@ -222,7 +222,7 @@ static void who_has_which_rank_is_not_guessed(void **state)
                 "WORLD_SIZE=3");
     found("COHORT", "{\"ps\": [\"p:1\"], \"worker\": [\"a:1\", \"b:1\"]}", "worker", 0);
     setenv("WORLD_SIZE", "4", 1);
-    disagree("COHORT", "there are 3 tasks, and 4");
+    disagree("COHORT", "3 tasks, and 4 tasks");
     setenv("COHORT_TASK", "evaluator", 1); /* is one of them, and not listed */
     found("COHORT", "{\"ps\": [\"p:1\"], \"worker\": [\"a:1\", \"b:1\"]}", "evaluator", 0);
     ENVIRONMENT("COHORT_CLUSTER={\"worker\": {\"4\": \"a:1\"}}", "COHORT_TASK=worker/4",

@@ -49,7 +49,7 @@ static void what_is_no_cluster_is_refused(void **state) /* CS-1, CS-2 */
          CH_INVALID_ARGUMENT},
         {"{\"ps\": {\"-1\": \"a:1\"}}", "not the number", CH_INVALID_ARGUMENT},
         {"{\"ps\": {\"1048576\": \"a:1\"}}", "not the number", CH_INVALID_ARGUMENT},
-        {"{\"ps\": {\"1\": \"a:1\", \"01\": \"b:1\"}}", "task 1 of job \"ps\" is there twice",
+        {"{\"ps\": {\"1\": \"a:1\", \"01\": \"b:1\"}}", "task 1 of job \"ps\" is listed twice",
          CH_ALREADY_EXISTS},
         {"{\"ps\": [], \"ps\": []}", "duplicate", CH_ALREADY_EXISTS},
         {"{\"\": []}", "no name", CH_INVALID_ARGUMENT},
@@ -92,7 +92,7 @@ static void lists_from_c_are_looked_at_too(void **state) /* CS-2 */
     t_refused(ch_cluster_new(1, &(ch_cluster_job){"a", 2, hole, NULL}, &c), CH_INVALID_ARGUMENT,
               "task 1 of job \"a\" has no address");
     t_refused(ch_cluster_new(1, &(ch_cluster_job){"a", 2, NULL, NULL}, &c), CH_INVALID_ARGUMENT,
-              "2 tasks at NULL");
+              "2 tasks; the list of addresses is NULL");
     t_refused(ch_cluster_new(1, &(ch_cluster_job){"a", -1, three, NULL}, &c),
               CH_INVALID_ARGUMENT, "-1 tasks");
     t_refused(ch_cluster_new(1, &(ch_cluster_job){"a", 1, three, below}, &c),
@@ -100,7 +100,7 @@ static void lists_from_c_are_looked_at_too(void **state) /* CS-2 */
     t_refused(ch_cluster_new(1, &(ch_cluster_job){"a", 2, three, same}, &c), CH_ALREADY_EXISTS,
               "task 4");
     t_refused(ch_cluster_new(2, (ch_cluster_job[]){{.name = "a"}, {.name = "a"}}, &c),
-              CH_ALREADY_EXISTS, "job \"a\" is there twice");
+              CH_ALREADY_EXISTS, "job \"a\" is listed twice");
     t_refused(ch_cluster_new(-1, NULL, &c), CH_INVALID_ARGUMENT, "-1 jobs");
     t_refused(ch_cluster_new(1, NULL, &c), CH_INVALID_ARGUMENT, "job is NULL");
     t_refused(ch_cluster_new(0, NULL, NULL), CH_INVALID_ARGUMENT, "out is NULL");

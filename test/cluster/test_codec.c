@@ -62,14 +62,14 @@ static void what_is_wrong_in_bytes_is_refused(void **state)
         ch_status   rc;
         const char *words;
     } bad[] = {
-        {"\x0a", 1, CH_INVALID_ARGUMENT, "no such message"},
-        {"\x0a\x03\x0a\x01", 4, CH_INVALID_ARGUMENT, "no such message"},
+        {"\x0a", 1, CH_INVALID_ARGUMENT, "not a ClusterDef message"},
+        {"\x0a\x03\x0a\x01", 4, CH_INVALID_ARGUMENT, "not a ClusterDef message"},
         {"\x0a\x00", 2, CH_INVALID_ARGUMENT, "no name"},
         {"\x0a\x03\x0a\x01 ", 5, CH_INVALID_ARGUMENT, "blank"},
         {"\x0a\x03\x0a\x01"
          "a\x0a\x03\x0a\x01"
          "a",
-         10, CH_ALREADY_EXISTS, "job \"a\" is there twice"},
+         10, CH_ALREADY_EXISTS, "job \"a\" is listed twice"},
         {"\x0a\x07\x0a\x01"
          "a\x12\x00\x12\x00",
          9, CH_ALREADY_EXISTS, "task 0 of job \"a\""},

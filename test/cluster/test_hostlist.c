@@ -96,7 +96,7 @@ static void counts_are_expanded(void **state) /* SL-5 */
     assert_int_equal(n, 60000);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         t_refused(ch__tasks_per_node(bad[i], 12, tasks, &n), CH_INVALID_ARGUMENT,
-                  "how many tasks");
+                  "tasks per node");
     t_refused(ch__tasks_per_node("1(x60000),1(x60000)", 12, tasks, &n), CH_RESOURCE_EXHAUSTED,
               "65536");
     (void)state;

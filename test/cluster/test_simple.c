@@ -38,7 +38,7 @@ static void without_a_cluster_there_is_none(void **state) /* SR-1 */
     t_refused(ch_resolver_simple(c, &(ch_simple_options){.master = longer}, &r),
               CH_INVALID_ARGUMENT, "master");
     t_refused(ch_resolver_simple(c, &(ch_simple_options){.accelerators.n = 9}, &r),
-              CH_INVALID_ARGUMENT, "9 types");
+              CH_INVALID_ARGUMENT, "accelerators.n is 9");
     assert_null(r);
     ch_cluster_unref(c);
     (void)state;

@@ -204,10 +204,10 @@ static void more_than_there_is_is_refused(void **state) /* SL-9 */
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .n_jobs = 2, .job = job},
             CH_FAILED_PRECONDITION, "Requested 3 tasks but 4 were assigned");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .port_base = 65534},
-            CH_INVALID_ARGUMENT, "3 tasks on a host from port 65534");
+            CH_INVALID_ARGUMENT, "3 tasks on a host, port_base 65534");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .port_base = -1}, CH_INVALID_ARGUMENT,
             "port_base is -1");
-    refused(&(ch_slurm_options){.gpus_per_node = -2}, CH_INVALID_ARGUMENT, "-2 GPUs");
+    refused(&(ch_slurm_options){.gpus_per_node = -2}, CH_INVALID_ARGUMENT, "gpus_per_node is -2");
     refused(&(ch_slurm_options){.tasks_per_node = -2}, CH_INVALID_ARGUMENT, "tasks_per_node");
     refused(&(ch_slurm_options){.n_jobs = 1}, CH_INVALID_ARGUMENT, "1 jobs");
     refused(&(ch_slurm_options){.n_jobs = 1, .job = &(ch_slurm_count){NULL, 1}},

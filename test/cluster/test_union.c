@@ -55,7 +55,7 @@ static void lists_follow_each_other_and_numbers_stay(void **state) /* UN-2 */
                  t_simple("{\"w\": {\"1\": \"c:1\", \"2\": \"d:1\", \"3\": \"e:1\"}}", NULL),
                  NULL);
     t_refused(ch_resolver_cluster(r, &c), CH_ALREADY_EXISTS,
-              "task 1 of job \"w\" is there twice");
+              "task 1 of job \"w\" is listed twice");
     assert_null(c);
     ch_resolver_unref(r);
     r = union_of(t_simple("{\"w\": []}", NULL), t_simple("w|a:1", NULL), NULL);

@@ -149,10 +149,10 @@ static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state
     const struct {
         int         at;
         const char *words;
-    } late[] = {{0, "replica 1 (come to no meeting of this run)"},
-                {1, "replica 1 (last at all_reduce, meeting "},
-                {2, "replica 1 (last at broadcast, meeting "},
-                {3, "replica 1 (last at all_gather, meeting "}};
+    } late[] = {{0, "replica 1 (at no barrier of this run)"},
+                {1, "replica 1 (last at all_reduce, barrier "},
+                {2, "replica 1 (last at broadcast, barrier "},
+                {3, "replica 1 (last at all_gather, barrier "}};
     fixture x = new_fixture((ch_communication_options){.timeout_seconds = 0.02});
 
     plan.replica = 1;
@@ -201,7 +201,7 @@ static void a_sparse_sum_waits_no_longer(void **state)
     plan.replica = 0; /* the caller's own thread */
     plan.late_ms = 120;
     t_refused(ch_strategy_run(st, f, in, NULL), CH_DEADLINE_EXCEEDED, "all_gather",
-              "replica 0 (come to no meeting of this run)");
+              "replica 0 (at no barrier of this run)");
     plan.at = -1;
     t_ok(ch_strategy_run(st, f, in, NULL));
     ch_tuple_unref(in);

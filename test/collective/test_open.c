@@ -340,7 +340,7 @@ static void a_member_that_never_comes_is_an_error_in_turns(void **state)
     assert_int_equal(m[2]->rc, CH_OK);
     for (int r = 0; r < 2; r++)
         assert_int_equal(m[r]->rc, CH_INTERNAL);
-    t_refused(m[1]->rc, CH_INTERNAL, "replica 2 (last at ", "cannot come");
+    t_refused(m[1]->rc, CH_INTERNAL, "replica 2 (last at ", "cannot arrive");
     drop_list(&l, m);
     (void)state;
 }

@@ -28,10 +28,10 @@ static void buckets_need_their_numbers(void **state)
     (void)state;
     assert_refused(
         ch_dataset_bucket_by_length(ch_dataset_batch(range(), 2, NULL), 0, 1, NULL, two, NULL),
-        "bucket: 1 boundaries, which are NULL");
+        "bucket: 1 boundaries, but their array is NULL");
     assert_refused(
         ch_dataset_bucket_by_length(ch_dataset_batch(range(), 2, NULL), 0, 1, one, NULL, NULL),
-        "no batch sizes");
+        "the batch sizes are NULL");
     assert_refused(
         ch_dataset_bucket_by_length(ch_dataset_batch(range(), 2, NULL), 0, -1, one, two, NULL),
         "-1 boundaries");
@@ -43,7 +43,7 @@ static void fields_of_lines_count_from_one(void **state)
     assert_refused(ch_dataset_csv(name(), 1,
                                   &(ch_csv_column){.name = "q", .dtype = CH_I32, .field = -3},
                                   NULL),
-                   "there is no field -3");
+                   "field -3, want 1 or more");
 }
 
 /* What is wrong is said, and nothing of what is not. */

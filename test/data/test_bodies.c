@@ -321,7 +321,7 @@ static void a_function_that_gives_no_body_is_told_of(void **state)
                   i % 3 == 0   ? "flat_map"
                   : i % 3 == 1 ? "interleave"
                                : "window",
-                  i < 3 ? "said nothing" : "-3");
+                  i < 3 ? "set no error" : "-3");
     }
 }
 

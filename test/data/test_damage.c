@@ -1030,7 +1030,7 @@ static void a_place_in_a_file_that_was_changed_is_refused(void **state)
         snprintf(sizes, sizeof(sizes), "much has %lld bytes and had %lld",
                  (long long)about.st_size + 7, (long long)about.st_size);
         t_refused(ch_iterator_restore(it, bytes, n), CH_FAILED_PRECONDITION, sizes,
-                  "put the file back");
+                  "restore the old file");
         assert_int_equal(truncate(t_path("much"), about.st_size), 0);
         t_ok(ch_iterator_restore(it, bytes, n));
         ch_bytes_free(bytes);

@@ -819,7 +819,7 @@ static void whole_elements_are_divided(void **state)
             &out));
         ch_dataset_unref(of);
         t_ok(ch_iterator_new(out, NULL, &it));
-        t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, "by elements: it has 5",
+        t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, "by elements: there are 5",
                   "10 workers");
         ch_iterator_unref(it);
         t_gives(out, "!INVALID_ARGUMENT");
@@ -967,7 +967,7 @@ static void functions_make_what_a_worker_reads(void **state)
                   &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4}, &d),
               CH_INVALID_ARGUMENT, "range", "worker 1 of 2");
     t_refused(ch_dataset_from_function(NULL, NULL, NULL, &d), CH_INVALID_ARGUMENT,
-              "no function", "worker 0 of 1");
+              "the function is NULL", "worker 0 of 1");
     t_refused(ch_dataset_from_function(
                   nothing, NULL,
                   &(ch_input_context){.n_pipelines = 2, .pipeline = 2, .n_replicas = 4}, &d),

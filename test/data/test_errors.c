@@ -706,8 +706,8 @@ static void functions_that_make_things_say_why_or_do_not(void **state)
         ch_dataset_unref(d);
         (void)ch__fail(CH_INTERNAL, "stale");
         assert_int_not_equal(ch_dataset_from_function(no_dataset, arg, &two, &none), CH_OK);
-        assert_non_null(
-            strstr(ch_error_message(), k == 0 ? "it gave none" : "worker 1 of 2: no camera"));
+        assert_non_null(strstr(ch_error_message(),
+                               k == 0 ? "it returned NULL" : "worker 1 of 2: no camera"));
         assert_null(strstr(ch_error_message(), "stale"));
     }
 }

@@ -352,7 +352,7 @@ static void workers_read_their_own_files(void **state)
     }
     /* 5.5.4, 5.5.7, 5.5.9: files w, w + W, ... */
     worker_reads(numbers("n-*"), CH_SHARD_FILE, 5, 3, "30 31 80 81", "policy FILE");
-    worker_reads(numbers("n-*"), CH_SHARD_AUTO, 5, 3, "30 31 80 81", "files enough");
+    worker_reads(numbers("n-*"), CH_SHARD_AUTO, 5, 3, "30 31 80 81", "enough files");
     d = ch_dataset_interleave(ch_dataset_files(t_path("n-*"), NULL), lines_of, NULL,
                               &(ch_interleave_options){.cycle = 3});
     worker_reads(d, CH_SHARD_FILE, 5, 0, "0 50 1 51", "policy FILE");
@@ -365,16 +365,16 @@ static void workers_read_their_own_files(void **state)
                  "policy FILE");
     /* 5.5.13: stages that are about all of the data, and too few files (8.13) */
     worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 0, "0 1 10 11",
-                 "because before the files comes take");
+                 "because files cannot be divided below take");
     worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 1, "", "policy DATA");
     worker_reads(numbers("n-1"), CH_SHARD_AUTO, 2, 0, "10 11", "fewer files than workers");
     /* names that repeat are counted once, and divided before they repeat */
     d = ch_dataset_interleave(ch_dataset_repeat(ch_dataset_files(t_path("n-*"), NULL), 2),
                               lines_of, NULL, &(ch_interleave_options){.cycle = 1});
-    worker_reads(d, CH_SHARD_AUTO, 5, 3, "30 31 80 81 30 31 80 81", "files enough");
+    worker_reads(d, CH_SHARD_AUTO, 5, 3, "30 31 80 81 30 31 80 81", "enough files");
     d = ch_dataset_lines(ch_dataset_files(t_path("none-*"), NULL), NULL);
     worker_reads(d, CH_SHARD_AUTO, 2, 0, "!NOT_FOUND !FAILED_PRECONDITION",
-                 "the number of its files cannot be told");
+                 "the number of its files is not known");
     worker_reads(numbers("n-*"), CH_SHARD_OFF, 2, 0,
                  "0 1 10 11 20 21 30 31 40 41 50 51 60 61 70 71 80 81 90 91",
                  "because the options say so");

@@ -284,7 +284,7 @@ static void parts_have_files_of_their_own(void **state)
                 n_maps += part.n_maps;
                 if (i == 0)
                     assert_non_null(
-                        strstr(line, "policy FILE, because there are files enough"));
+                        strstr(line, "policy FILE, because there are enough files"));
             }
             assert_int_equal(rows, FILES * ROWS);
             assert_int_equal(n_maps, FILES * ROWS);

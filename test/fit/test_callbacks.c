@@ -307,7 +307,7 @@ static void an_epoch_without_the_number_is_passed_over_and_told_of_once(void **s
         assert_false(t_epoch(c, &t, i, "loss", i));
     assert_int_equal(logged.n, 1);
     assert_non_null(strstr(logged.text, "\"val_loss\""));
-    assert_non_null(strstr(logged.text, "it has: loss"));
+    assert_non_null(strstr(logged.text, "its logs are: loss"));
     t_end(c, &t);
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     ch_callback_unref(c);

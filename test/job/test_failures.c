@@ -509,7 +509,7 @@ static void cancellation_races_with_recovery(void **state)
 
 static void says_which_is_lost(ch_status rc)
 {
-    t_refused(rc, CH_UNAVAILABLE, "ps/1 (life", "lost");
+    t_refused(rc, CH_UNAVAILABLE, "ps/1 (incarnation", "lost");
     assert_null(strstr(ch_error_message(), "ps/1: "));
 }
 

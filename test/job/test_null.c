@@ -109,7 +109,7 @@ static void data_of_workers_is_made_of_something(void **state)
     refuses(ch_coordinator_create_per_worker_dataset(NULL, d, &p), "the coordinator", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset(s.co, d, NULL), "out", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset(s.co, NULL, &p), "the dataset is NULL",
-            "the last error before this");
+            "the last error of this thread");
     assert_null(ch_dataset_range(0, 4, 0));
     refuses(ch_coordinator_distribute_dataset(s.co, NULL, &p), "the dataset is NULL", "range");
     refuses(ch_coordinator_distribute_dataset(NULL, d, &p), "the coordinator", "NULL");
@@ -122,7 +122,7 @@ static void data_of_workers_is_made_of_something(void **state)
         ch_coordinator_create_per_worker_dataset_from_function(s.co, no_dataset, NULL, NULL),
         "out", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset_from_function(s.co, no_dataset, NULL, &p),
-            "worker 0 of", "gave none");
+            "worker 0 of", "returned NULL");
     refuses(ch_coordinator_create_per_worker_values(NULL, no_values, NULL, &p),
             "the coordinator", "NULL");
     refuses(ch_coordinator_create_per_worker_values(s.co, NULL, NULL, &p), "the function",
@@ -130,7 +130,7 @@ static void data_of_workers_is_made_of_something(void **state)
     refuses(ch_coordinator_create_per_worker_values(s.co, no_values, NULL, NULL), "out",
             "NULL");
     refuses(ch_coordinator_create_per_worker_values(s.co, no_values, NULL, &p), "worker 0",
-            "gave nothing");
+            "no tuple");
     refuses(ch_per_worker_iterate(NULL, &p), "the dataset", "NULL");
     assert_null(p);
     t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &p));

@@ -174,7 +174,7 @@ static void make_in_step(ch_step *s, void *arg)
     ch_status rc = ch_var_new(NULL, &(ch_var_spec){.name = "late", .per_worker = true}, v);
 
     (void)s;
-    t_refused(rc, CH_FAILED_PRECONDITION, "late", "make it before");
+    t_refused(rc, CH_FAILED_PRECONDITION, "late", "create it before");
 }
 
 static void check_refusals(ch_strategy *st)
@@ -206,7 +206,7 @@ static void what_it_may_not_be(void **state)
     t_ok(ch_strategy_enter(st));
     t_ok(ch_colocate_enter(st, own));
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "v"}, &v), CH_INVALID_ARGUMENT,
-              "beside own", "per_worker");
+              "colocated with own", "per_worker");
     ch_colocate_leave();
     ch_strategy_leave();
     ch_var_unref(own);

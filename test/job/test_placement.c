@@ -437,7 +437,7 @@ static void what_a_partitioner_does_wrong_is_the_variable_s_error(void **state)
 
     (void)state;
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "w", .initial = t}, &v),
-              CH_INVALID_ARGUMENT, "variable w", "cut along one");
+              CH_INVALID_ARGUMENT, "variable w", "divided along one");
     assert_null(v);
     ch_tensor_unref(t);
     ch_strategy_unref(st);

@@ -97,13 +97,13 @@ static const struct {
     {add_doubles, CH_AGGREGATE_MEAN,
      "scatter_add of w: the value is f64(2, 3), want f32; use ch_cast"},
     {add_list, CH_AGGREGATE_SUM,
-     "scatter_add of w: the rows are f32(2), want f32(2, 3): one for each id"},
+     "scatter_add of w: the rows are f32(2), want f32(2, 3): one row for each id"},
     {div_wide_rows, CH_AGGREGATE_SUM,
-     "scatter_div of w: the rows are f32(2, 4), want f32(2, 3): one for each id"},
+     "scatter_div of w: the rows are f32(2, 4), want f32(2, 3): one row for each id"},
     {add_more_rows, CH_AGGREGATE_SUM,
-     "scatter_add of w: the rows are f32(3, 3), want f32(2, 3): one for each id"},
+     "scatter_add of w: the rows are f32(3, 3), want f32(2, 3): one row for each id"},
     {max_with_number, CH_AGGREGATE_NONE,
-     "scatter_max of w: the rows are f64(), want f32(2, 3): one for each id"},
+     "scatter_max of w: the rows are f64(), want f32(2, 3): one row for each id"},
 };
 
 enum { N_MISTAKES = sizeof(mistakes) / sizeof(mistakes[0]) };

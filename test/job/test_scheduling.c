@@ -36,7 +36,7 @@ static void a_strategy_has_one_coordinator(void **state)
     t_refused(ch_coordinator_new(
                   st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .capacity = 7}, &b),
               CH_FAILED_PRECONDITION, "mode is CH_ASYNCHRONOUS and not CH_SYNCHRONOUS",
-              "first asked for");
+              "the first ch_coordinator_new");
     t_refused(
         ch_coordinator_new(st, &(ch_coordinator_options){.backups = true, .capacity = 7}, &b),
         CH_FAILED_PRECONDITION, "options: backups is false and not true", "NULL");
@@ -76,7 +76,7 @@ static void schedule_step(ch_step *s, void *arg)
     scene *c = arg;
 
     t_refused(ch_coordinator_schedule(c->co, c->count, NULL, NULL), CH_FAILED_PRECONDITION,
-              "schedule: it is for code outside steps",
+              "schedule: it must be called outside steps",
               "a plain call of the other step's C function");
     t_count_step(s, c);
 }
@@ -879,10 +879,10 @@ static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **
               "fetch: step 1 of step: ", "would have to wait for the step to end");
     assert_true(ch__sim_now(s.net) == began);
     t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED,
-              "join: waited 50 ms for steps", "; 1 of 1 workers are there");
+              "join: waited 50 ms for steps", "; 1 of 1 workers are ready");
     t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED,
               "fetch: step 1 of step: waited 50 ms for the step to end",
-              "; 1 of 1 workers are there");
+              "; 1 of 1 workers are ready");
     ch_error_get_info(&at);
     assert_int_equal(at.step, 1);
     assert_string_equal(at.function, "step");

@@ -324,7 +324,7 @@ static void a_worker_that_was_given_up_is_not_heard(void **state)
     m.registration = 3; /* an old one, late: the fence stays */
     t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
     t_refused(update(&s.a, (attempt){.step = 1, .registration = 4}, 1, &s.one), CH_ABORTED,
-              "worker/0", "life 4");
+              "worker/0", "registration 4");
     t_ok(update(&s.a, (attempt){.step = 1, .registration = 5}, 1, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 1);
     tear_down(&s);
@@ -347,7 +347,7 @@ static void what_was_read_does_not_change(void **state)
     assert_true(first_of(&s.a, 1, 9) == 1);
     assert_true(first_of(&s.a, 1, 0) == 2);
     t_ok(snapshot(&s.a, 9, true));
-    t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "pin 9", "here");
+    t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "snapshot 9", "here");
     ch__message_unref(kept);
     tear_down(&s);
 }
@@ -368,7 +368,7 @@ static void a_pin_that_was_released_does_not_come_back(void **state)
     assert_true(first_of(&s.a, 1, 20) == 2);
     t_ok(snapshot(&s.a, 30, true));
     for (uint64_t i = 1; i <= 3; i++)
-        t_refused(read_pinned(&s.a, 1, 10 * i), CH_NOT_FOUND, "pin", "here");
+        t_refused(read_pinned(&s.a, 1, 10 * i), CH_NOT_FOUND, "snapshot", "here");
     assert_true(first_of(&s.a, 1, 40) == 4);
 
     t_ok(ping(&s.a, 0));
@@ -377,14 +377,14 @@ static void a_pin_that_was_released_does_not_come_back(void **state)
     t_ok(snapshot(&s.a, 25, false));
     t_ok(snapshot(&s.a, 10, true));
     assert_int_equal(ch__mem_live(), live);
-    t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "pin 30", "here");
+    t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "snapshot 30", "here");
     assert_true(first_of(&s.a, 1, 40) == 4);
 
     t_ok(snapshot(&s.a, 60, true)); /* before it was ever set */
     t_ok(snapshot(&s.a, 60, false));
-    t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "pin 60", "here");
-    t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "pin 40", "here");
-    t_refused(snapshot(&s.a, 0, false), CH_INVALID_ARGUMENT, "pin", "number");
+    t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "snapshot 60", "here");
+    t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "snapshot 40", "here");
+    t_refused(snapshot(&s.a, 0, false), CH_INVALID_ARGUMENT, "snapshot", "number");
     tear_down(&s);
 }
 

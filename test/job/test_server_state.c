@@ -785,7 +785,7 @@ static void store_refuses_regions_that_do_not_fit(void **state)
     ch_tensor_unref(out);
     out = NULL;
     t_refused(read_region(s, 1, (int64_t[]){1}, 2, (int64_t[]){2, 1}, &out),
-              CH_INVALID_ARGUMENT, "region of 1 and 2 axes", "2");
+              CH_INVALID_ARGUMENT, "begin has 1 axes and size 2", "2");
     t_refused(read_region(s, 2, (int64_t[]){3, 0}, 2, (int64_t[]){2, 1}, &out),
               CH_INVALID_ARGUMENT, "outside", "region");
     t_refused(read_region(s, 2, (int64_t[]){-1, 0}, 2, (int64_t[]){2, 1}, &out),

@@ -28,6 +28,7 @@
 #include "base/mutant.h"
 #include "job/coordinator/private.h"
 #include "job/local_cluster.h"
+#include "strategy/strategy.h"
 
 enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = 3 * STEPS, FAULTS = 24 };
 
@@ -45,7 +46,9 @@ typedef struct world {
     bool                   has_poison, is_healed;
     ch_var                *ledger, *seen, *count[SERVERS], *kept;
     ch_var                *row; /* of Default: the cell of the step that is scheduled next */
-    ch_function           *step;
+    ch_function           *step, *peek;
+    ch_started             own; /* a run of `peek` that was started and not waited for */
+    uint64_t               own_snapshot; /* that it reads; 0: no run was started */
     ch_per_worker         *data;
     int                    n_scheduled;     /* steps: the first so many of `remote` */
     ch_remote             *remote[STEPS];   /* NULL: schedule returned an error */
@@ -88,6 +91,34 @@ static void step_of(ch_step *s, void *arg)
     ch_step_out(s, "before", before);
     ch_step_out(s, "count", count);
     ch_step_out(s, "poison", poison);
+}
+
+/* An evaluation: reads a snapshot and changes nothing. */
+static void peek_of(ch_step *s, void *arg)
+{
+    world *w = arg;
+
+    ch_step_out(s, "count", ch_var_read(s, w->count[0]));
+}
+
+/* Waits for the evaluation that start_own started, if there is one. It ends well, whatever steps were cancelled meanwhile. */
+static void finish_own(world *w)
+{
+    if (w->own_snapshot == 0)
+        return;
+    if (w->st->exec->wait(&w->own, NULL) != CH_OK)
+        is_wrong(w, ch_error_message());
+    w->st->exec->release(w->st, w->own_snapshot);
+    w->own_snapshot = 0;
+}
+
+/* Starts an evaluation, as ch_evaluate does during a training: a step whose caller waits for it, with a larger number than
+ * the training steps that are running. */
+static void start_own(world *w)
+{
+    finish_own(w);
+    t_ok(w->st->exec->snapshot(w->st, &w->own_snapshot));
+    t_ok(ch__strategy_start(w->st, w->peek, NULL, w->own_snapshot, &w->own));
 }
 
 /* ---- faults ---- */
@@ -242,13 +273,16 @@ static void open_world(world *w, uint64_t seed)
                     &(ch_var_spec){.name = "row", .dtype = CH_I64, .shape = ch_shape_of(1)},
                     &w->row));
     w->step = t_function(step_of, w);
+    w->peek = t_function(peek_of, w);
 }
 
 static void close_world(world *w)
 {
     for (int i = 0; i < STEPS; i++)
         ch_remote_unref(w->remote[i]);
+    finish_own(w);
     ch_function_unref(w->step);
+    ch_function_unref(w->peek);
     ch_var_unref(w->ledger);
     ch_var_unref(w->seen);
     for (int i = 0; i < SERVERS; i++)
@@ -421,7 +455,7 @@ static void took_error(world *w)
     if (!w->has_poison)
         is_wrong(w, ch_error_message());
     w->must_repeat = true;
-    if (c->running.n > 0 || c->queue.n > 0)
+    if (c->running.n > c->running.n_own || c->queue.n > c->queue.n_own)
         is_wrong(w, "an error was reported while steps ran or waited");
     w->cancelled = c->n_steps;
     w->first = w->n_scheduled;
@@ -475,16 +509,19 @@ static void join_now(world *w)
         else if (rc != CH_OK)
             took_error(w);
     } while (rc != CH_OK && w->wrong[0] == '\0');
-    if (c->running.n > 0 || c->queue.n > 0)
+    if (c->running.n > c->running.n_own || c->queue.n > c->queue.n_own)
         is_wrong(w, "join returned while steps ran or waited");
     w->first = w->n_scheduled;
     check_counts(w);
 }
 
-/* The program cancels a step of its own now and then, or all of them. */
+/* The program cancels one of its steps now and then, or all of them, and evaluates now and then. */
 static void cancel_some(world *w, int i)
 {
     int64_t which = ch__sim_draw(w->net, 40);
+
+    if (which >= 32)
+        start_own(w);
 
     if (which < 2 && w->remote[i] != NULL) {
         t_ok(which == 0 ? ch_remote_cancel(w->remote[i]) : ch_coordinator_cancel(w->co));

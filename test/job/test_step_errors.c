@@ -306,7 +306,7 @@ static void a_variable_is_freed_that_a_step_uses(void **state)
     f = t_function(add_step, v);
     t_ok(ch_coordinator_schedule(a.s.co, f, NULL, NULL));
     ch_var_unref(v);
-    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "there is no freed here",
+    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "variable freed does not exist",
               "step 2 of step");
     is_calm(&a);
     ch_function_unref(f);

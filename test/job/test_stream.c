@@ -932,7 +932,7 @@ static void arguments_are_checked(void **state)
     t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "reader -3");
     opt = good;
     opt.first = 3;
-    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "element 3", "place");
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "element 3", "position");
     opt = good;
     opt.n_replicas = -2;
     t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "-2 replicas");

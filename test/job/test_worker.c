@@ -311,7 +311,7 @@ static void elements_that_stand_at_one_place_are_refused(void **state)
     assert_int_equal(*(const int64_t *)ch_tensor_data(s.c.a.answer->tensor[0]), 13);
     assert_int_equal(run_with_elements(&s, 0, 0), CH_ENDED_ERROR);
     assert_int_equal(s.c.a.fault.code, CH_INVALID_ARGUMENT);
-    assert_non_null(strstr(s.c.a.fault.text, "input 1 of a step is not there"));
+    assert_non_null(strstr(s.c.a.fault.text, "input 1 of the step is missing"));
     tear_down(&s);
     ch_tuple_unref(in);
 }

@@ -136,7 +136,7 @@ static void a_call_ends_at_its_deadline_and_the_callee_hears_of_it(void **state)
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_TIMEOUT], 1);
     assert_int_equal(client.status, CH_DEADLINE_EXCEEDED);
-    assert_string_equal(client.text, "a call to server was not answered until its deadline");
+    assert_string_equal(client.text, "call to server: no reply before the deadline");
     actor_wait(&server, &server.n_cancels, 1);
     outbox = ch__task_enter(server.task);
     ch__outbox_reply(outbox, server.kept[0], parcel_of(1, 8)); /* nobody waits for it */

@@ -257,16 +257,16 @@ static void headers_that_make_no_sense_are_refused(void **state)
 {
     REFUSED(h.version = 2, CH_DATA_LOSS, "version 2");
     REFUSED(h.version = 0, CH_DATA_LOSS, "version 0");
-    REFUSED(h.kind = 4, CH_DATA_LOSS, "neither call nor answer");
-    REFUSED(h.kind = 0, CH_DATA_LOSS, "neither call nor answer");
-    REFUSED(h.ending = 1, CH_DATA_LOSS, "ends in a way");
-    REFUSED((h.kind = 2, h.ending = 7), CH_DATA_LOSS, "ends in a way");
+    REFUSED(h.kind = 4, CH_DATA_LOSS, "neither call nor reply");
+    REFUSED(h.kind = 0, CH_DATA_LOSS, "neither call nor reply");
+    REFUSED(h.ending = 1, CH_DATA_LOSS, "ending is unknown");
+    REFUSED((h.kind = 2, h.ending = 7), CH_DATA_LOSS, "ending is unknown");
     REFUSED(h.status = 17, CH_DATA_LOSS, "status");
     REFUSED(h.timeout_ns = UINT64_MAX, CH_DATA_LOSS, "too large");
     REFUSED((h.kind = 3, h.method = 1), CH_DATA_LOSS, "only calls");
-    REFUSED((h.kind = 3, h.message_bytes = 1), CH_DATA_LOSS, "nobody reads");
-    REFUSED(h.tensors_bytes = 1, CH_DATA_LOSS, "bytes of no tensor");
-    REFUSED(h.n_tensors = 1, CH_DATA_LOSS, "fewer tensors");
+    REFUSED((h.kind = 3, h.message_bytes = 1), CH_DATA_LOSS, "must not have");
+    REFUSED(h.tensors_bytes = 1, CH_DATA_LOSS, "but no tensor");
+    REFUSED(h.n_tensors = 1, CH_DATA_LOSS, "fewer or smaller");
     /* S6: sizes that nobody has. */
     REFUSED(h.n_tensors = 8193, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED(h.looks_bytes = 2 << 20, CH_RESOURCE_EXHAUSTED, "at most");
@@ -304,14 +304,14 @@ static void tensors_that_make_no_sense_are_refused(void **state)
     const uint64_t two[] = {2}, huge[] = {1ull << 40, 1ull << 40}, wide[] = {UINT64_MAX};
     const uint64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-    check_look(0, 1, two, 9, 9, "not as many bytes");
-    check_look(0, 1, two, 8, 9, "fewer tensors");
-    check_look(0, 1, two, 8, 7, "more bytes than it says");
-    check_look(0, 2, huge, 8, 8, "larger than memory");
-    check_look(0, 1, wide, 8, 8, "too many axes, or too large");
+    check_look(0, 1, two, 9, 9, "do not match its shape");
+    check_look(0, 1, two, 8, 9, "fewer or smaller");
+    check_look(0, 1, two, 8, 7, "more bytes than its header says");
+    check_look(0, 2, huge, 8, 8, "larger than the address space");
+    check_look(0, 1, wide, 8, 8, "too many axes, or an axis is too large");
     check_look(0, 9, nine, 4, 4, "too many axes");
-    check_look(14, 1, two, 8, 8, "of a type that none is");
-    check_look(CH_STR, 1, two, 31, 31, "not as many bytes");
+    check_look(14, 1, two, 8, 8, "dtype of a tensor is unknown");
+    check_look(CH_STR, 1, two, 31, 31, "do not match its shape");
     (void)state;
 }
 
@@ -339,9 +339,9 @@ static void check_strings(uint64_t first, uint64_t second, size_t n_text, const 
 
 static void strings_stay_within_their_tensor(void **state)
 {
-    check_strings(3, 3, 5, "longer than what is left");
-    check_strings(UINT64_MAX, 3, 5, "longer than what is left");
-    check_strings(2, 2, 5, "text that no string has");
+    check_strings(3, 3, 5, "longer than the rest");
+    check_strings(UINT64_MAX, 3, 5, "longer than the rest");
+    check_strings(2, 2, 5, "text that belongs to no string");
     (void)state;
 }
 

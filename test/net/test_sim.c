@@ -70,8 +70,9 @@ static void a_wait_for_what_cannot_come_is_an_error(void **state)
     ch__task_enter(server.task);
     assert_int_equal(ch__task_wait(server.task, never, NULL, 10, "nothing"),
                      CH_FAILED_PRECONDITION);
-    assert_string_equal(ch_error_message(),
-                        "task server waits for nothing, but nothing will ever happen");
+    assert_string_equal(
+        ch_error_message(),
+        "task server: waits for nothing, but the simulation has no more events");
     assert_int_equal(ch__sim_at(net, 50, kill_server, NULL), CH_OK);
     assert_int_equal(ch__task_wait(server.task, never, NULL, 10, "nothing"), CH_UNAVAILABLE);
     ch__task_leave(server.task);

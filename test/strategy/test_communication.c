@@ -233,10 +233,11 @@ static void options_of_a_call_that_are_none_are_refused(void **state) /* 4.7.1, 
     static ch_communication_options bad[] = {{.implementation = (ch_cross_device)9},
                                              {.bytes_per_pack = -1},
                                              {.timeout_seconds = -1}};
-    static const char *const word[] = {"implementation 9", "bytes_per_pack", "timeout_seconds"};
-    ch_strategy             *st = t_mirrored(2);
-    ch_tensor               *t[] = {t_noise(ch_shape_of(2), 1), t_noise(ch_shape_of(2), 2)};
-    ch_value                *v = NULL, *sum = NULL;
+    static const char *const        word[] = {"implementation is 9", "bytes_per_pack",
+                                              "timeout_seconds"};
+    ch_strategy                    *st = t_mirrored(2);
+    ch_tensor *t[] = {t_noise(ch_shape_of(2), 1), t_noise(ch_shape_of(2), 2)};
+    ch_value  *v = NULL, *sum = NULL;
 
     t_ok(ch_value_new(CH_PER_REPLICA, 2, t, &v));
     for (int i = 0; i < 3; i++) {

@@ -1006,7 +1006,7 @@ static void options_that_do_not_fit_are_refused(void **state)
         refuses(st[i], batches(4, 2), &(ch_input_options){.fetch_to_device = 5},
                 CH_INVALID_ARGUMENT, "fetch_to_device is 5", "CH_OFF");
         refuses(st[i], batches(4, 2), &(ch_input_options){.split = (ch_batch_split)7},
-                CH_INVALID_ARGUMENT, "7", "ch_batch_split");
+                CH_INVALID_ARGUMENT, "split is 7", "CH_SPLIT_NOMINAL");
     }
     t_refused(ch_strategy_distribute_datasets_from_function(
                   st[3], four, NULL, &(ch_input_options){.per_replica_buffer = -2}, &it),

@@ -365,10 +365,10 @@ in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14, 1.4.7, 2.1
     } row[] = {
         {use_opaque, CH_INVALID_ARGUMENT, "not inside a replica context"},
         {reduce_as_replica, CH_FAILED_PRECONDITION, "ch_merge_reduce"},
-        {sum_of_one_value, CH_INVALID_ARGUMENT, "one for all replicas"},
+        {sum_of_one_value, CH_INVALID_ARGUMENT, "same for all replicas"},
         {ask_which_replica, CH_FAILED_PRECONDITION, "differs between replicas"},
-        {merge_again, CH_FAILED_PRECONDITION, "speaks of all of them already"},
-        {forget_result, CH_INVALID_ARGUMENT, "result 0 is not set"},
+        {merge_again, CH_FAILED_PRECONDITION, "must be called in replica context"},
+        {forget_result, CH_INVALID_ARGUMENT, "did not set result 0"},
     };
     ch_strategy *st = t_mirrored(2);
 

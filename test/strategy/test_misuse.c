@@ -433,7 +433,7 @@ static void lists_that_are_not_there_are_refused(void **state)
     t_refused(ch_tuple_new(1, NULL, NULL, &tuple), CH_INVALID_ARGUMENT, "no list", "1");
     t_refused(ch_graph_decode(NULL, 10, &g), CH_INVALID_ARGUMENT, "10 bytes", "NULL");
     t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 1}, &st),
-              CH_INVALID_ARGUMENT, "without their names", "");
+              CH_INVALID_ARGUMENT, "the list of names is NULL", "");
     t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = -1}, &st),
               CH_INVALID_ARGUMENT, "-1 devices", "");
     t_refused(ch_tensor_copy(t, NULL), CH_INVALID_ARGUMENT, "the destination is NULL", "");

@@ -123,7 +123,7 @@ static void what_is_one_for_all_is_not_summed(void **state) /* 3.3, 3.3.1, 3.3.6
             ch_status rc = run(st[k], &j, row[i].is_plain, NULL);
 
             if (row[i].sum == 0) {
-                t_refused(rc, CH_INVALID_ARGUMENT, "one value for all replicas", "identity");
+                t_refused(rc, CH_INVALID_ARGUMENT, "same value for all replicas", "identity");
                 continue;
             }
             t_ok(rc);
@@ -165,7 +165,7 @@ static void in_a_merge_call_it_is_not_summed_either(void **state) /* 4.1.14, 1.4
         ch_status rc = run(st, &sum, row[i].is_plain, &out);
 
         if (row[i].sum == 0) {
-            t_refused(rc, CH_INVALID_ARGUMENT, "one for all replicas", "identity");
+            t_refused(rc, CH_INVALID_ARGUMENT, "same for all replicas", "identity");
         } else {
             t_ok(rc);
             assert_true(t_floats(out, 0, 1)[0] == row[i].sum);

@@ -115,7 +115,7 @@ static void a_device_has_one_replica(void **state) /* 6.5.2, 6.4.4 */
     t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = -1}, &st),
               CH_INVALID_ARGUMENT, "-1", "mirrored");
     t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 2}, &st),
-              CH_INVALID_ARGUMENT, "without", "mirrored");
+              CH_INVALID_ARGUMENT, "NULL", "mirrored");
     assert_null(st);
     (void)state;
 }
@@ -954,7 +954,7 @@ static void what_a_strategy_says_of_itself(void **state)
     runs_on(st, it, 2 * (0 + 1 + 10 + 11));
     parts.is_bare = true;
     t_refused(ch_strategy_new(&own_ops, &a, &parts, &st), CH_INVALID_ARGUMENT, "is_bare",
-              "has 2");
+              "got 2");
     parts = (ch_strategy_parts){.n_replicas = 2, .n_parameter = 1};
     t_refused(ch_strategy_new(&own_ops, &a, &parts, &st), CH_INVALID_ARGUMENT,
               "1 parameter devices", "NULL");

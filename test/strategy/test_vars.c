@@ -282,7 +282,7 @@ static void a_sum_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.4, 3.3.6, 
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
 
     t_refused(try_write((writing){v, ch_var_assign, 5, 0, true}), CH_INVALID_ARGUMENT,
-              "one value for all replicas", "cannot be added up");
+              "same value for all replicas", "cannot be summed");
     copies_are(v, 1, 1);
     write_literal(v, ch_var_assign_add, 0); /* zero is zero */
     copies_are(v, 1, 1);
@@ -863,7 +863,7 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3
         replicas_write(z, ch_var_assign_add, 1, 5);
         assert_true(value_of(x) == 10 + n && value_of(y) == 20 + n && value_of(z) == 31);
         t_refused(try_write((writing){x, ch_var_assign, 5, 0, true}), CH_INVALID_ARGUMENT,
-                  "cannot be added up", "");
+                  "cannot be summed", "");
         t_refused(try_write((writing){none, ch_var_assign, 0, 1, false}), CH_INVALID_ARGUMENT,
                   "needs an aggregation", "v");
         write_literal(none, ch_var_assign, 8);

@@ -125,7 +125,8 @@ static void variables_are_not_for_steps_of_a_pipeline(void **state)
             assert_null(stage[i](&way));
             t_refused(ch_iterator_new(NULL, NULL, &it), CH_INVALID_ARGUMENT, name[i],
                       ways[way].word);
-            assert_non_null(strstr(ch_error_message(), "pipeline has none"));
+            if (strstr(ch_error_message(), "must not use variables") == NULL)
+                fail_msg("%s", ch_error_message());
         }
 }
 

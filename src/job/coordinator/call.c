@@ -1,8 +1,8 @@
-/* job/coordinator/call.c -- calls of the coordinator to servers and workers, each made again
- * until there is a reply (net/retry.h).
+/* job/coordinator/call.c -- calls of the coordinator to servers and workers.
  *
- * A call ends once: with the reply, with an error, or with neither if its worker was declared
- * lost. A call to a server that is lost ends with the error of the job (ch_coord.broken).
+ * Each call is repeated until the callee replies (net/retry.h). A call ends once: with a reply,
+ * with an error, or with neither if its worker was declared lost. A call to a lost server ends
+ * with the error of the job (ch_coord.broken). RUN calls are not made here: see queue.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -19,7 +19,7 @@ static void free_call(ch_coord_call *call)
     ch__free(call);
 }
 
-/* The call is not in the list any more. */
+/* Calls `then` and frees the call, which must have been removed from the list. */
 static void end_call(const ch_coord_context *t, ch_coord_call *call, ch_message *reply,
                      const ch_fault *fault)
 {
@@ -30,8 +30,9 @@ static void end_call(const ch_coord_context *t, ch_coord_call *call, ch_message 
     free_call(call);
 }
 
-/* The timeout of a call that may be large doubles, because the callee repeats all of the work.
- * Other calls keep their timeout, so that they end soon when a broken wire works again. */
+/* The timeout of a call that may be large doubles with each attempt, because the callee repeats
+ * all of the work. Other calls keep their timeout, so that they end soon after a broken
+ * connection works again. */
 ch_status ch__coord_call_new(const ch_coord_context *t, ch_callee to, ch_message *message,
                              ch_coord_call **out)
 {
@@ -141,7 +142,7 @@ bool ch__coord_call_on_reply(const ch_coord_context *t, const ch_net_event *e)
         ch__workers_declare_lost(t, t->c->worker[call->to.index]);
         end_call(t, call, NULL, NULL);
     } else {
-        ch__coord_fail_job(t, call->to.index, "was started again, without its variables");
+        ch__coord_fail_job(t, call->to.index, "was restarted without its variables");
         end_call(t, call, NULL, &t->c->broken);
     }
     return true;

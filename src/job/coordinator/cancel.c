@@ -1,23 +1,31 @@
 /* job/coordinator/cancel.c -- cancelling steps, so that a cancelled step has changed nothing.
  *
- * A step that was never sent to a worker is cancelled at once. Of any other step an update may be on its way to a server, or
- * applied there. Such steps are cancelled in rounds, one after the other:
+ * A step that was never sent to a worker is cancelled at once. A step that was sent may have
+ * updates on their way to a server, or applied there. Such steps are cancelled in rounds, one
+ * round after the other. A round (ch_cancel) has these phases:
  *
- *   DROPPING   every worker is told to drop the steps of the round. A worker ends a step that has sent no update, and runs
- *              a step that has sent one to its end, which is near
- *   HOLDING    every server is asked to hold the steps that are left: from then on it refuses their updates, and it
- *              answers which of them it had applied, in whole or in part, until then
- *   RELEASING  a step that no server has applied is cancelled; servers are told so, and release the hold. Any other step
- *              has begun: it is run again, to its end. Servers apply the missing updates and no others
+ *   DROPPING   The coordinator calls DROP on every worker with the steps of the round. A worker
+ *              ends a step that has sent no update. A step that has sent an update runs to its
+ *              end, which is near. The worker replies when none of the steps is running.
+ *   HOLDING    The coordinator calls HOLD on every server with the steps that are left. From
+ *              then on the server rejects their updates. It replies which of the steps have
+ *              begun: it has applied at least one of their updates.
+ *   RELEASING  A step that has begun on no server is cancelled. The coordinator pings all
+ *              servers with the list of live steps, and they release the hold. The steps that
+ *              have begun are then queued again and run to their end. Servers apply only the
+ *              updates that they have not applied yet.
  *
  * Invariants:
- *   1. A step of a round (`is_held`) is not sent to a worker. It stays in the list of running steps, perhaps without an
- *      attempt, until the round is over.
- *   2. A step ends as CANCELLED only if all servers have answered that they have not applied it. Each of them refuses its
- *      updates from that answer on: first because of the hold, later because the step has ended.
- *   3. A step that has begun is not cancelled any more (`has_begun`).
- * Correctness depends on servers alone. Workers are told first because a step that runs to its end costs less than a step
- * that is run again, and because nothing may run when an error is reported.
+ *   1. A step of a round (`is_held`) is not sent to a worker. It stays in the list of running
+ *      steps, perhaps without an attempt, until the round has ended.
+ *   2. A step ends as CANCELLED only if all servers have replied that it has not begun there.
+ *      From that reply on each server rejects its updates: first because of the hold, later
+ *      because the step has ended.
+ *   3. A step that has begun (`has_begun`) is not cancelled any more.
+ *   4. Own steps and assignments are never cancelled.
+ * Correctness depends on servers alone. Workers are called first for two reasons. A step that
+ * runs to its end costs less than a step that is repeated. And no step may be running when an
+ * error is reported to the program.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -25,8 +33,9 @@
 #include "base/protobuf.h"
 #include "job/coordinator/private.h"
 
-static void look_at_phase(const ch_coord_context *t);
+static void advance(const ch_coord_context *t);
 
+/* Returns the number of steps of the round that have not ended. */
 static size_t count_held(const ch_coord *c)
 {
     size_t n = 0;
@@ -36,13 +45,14 @@ static size_t count_held(const ch_coord *c)
     return n;
 }
 
-/* The steps of the round that have not ended, rising. The caller frees the list. NULL: no memory. */
+/* Returns the numbers of the round's steps that have not ended, ascending, or NULL if memory is
+ * exhausted. The caller must free the list with ch__free. */
 static uint64_t *list_held(const ch_coord *c, size_t *n)
 {
     uint64_t *step = ch__calloc(count_held(c) + 1, sizeof(*step));
 
     *n = 0;
-    for (const ch_scheduled *s = c->running.first; s != NULL && step != NULL; s = s->after)
+    for (const ch_scheduled *s = c->oldest; s != NULL && step != NULL; s = s->next)
         if (s->is_held)
             step[(*n)++] = s->step;
     return step;
@@ -50,15 +60,17 @@ static uint64_t *list_held(const ch_coord *c, size_t *n)
 
 /* ---- workers ---- */
 
-static void dropped(const ch_coord_context *t, const ch_coord_call *call)
+/* Handles the end of a DROP call. If the worker was lost meanwhile, its fence stops the
+ * steps. */
+static void on_dropped(const ch_coord_context *t, const ch_coord_call *call)
 {
     if (t->c->cancel.phase != CH_DROPPING || call->arg != t->c->cancel.round)
         return;
-    t->c->cancel.n_waits--;
-    look_at_phase(t);
+    t->c->cancel.n_pending--;
+    advance(t);
 }
 
-static ch_status speak_drop(const ch_coord *c, ch_message **out)
+static ch_status pack_drop(const ch_coord *c, ch_message **out)
 {
     Cohort__WorkerDrop m;
     ch_status          rc;
@@ -71,32 +83,33 @@ static ch_status speak_drop(const ch_coord *c, ch_message **out)
     return rc;
 }
 
-static void tell_worker(const ch_coord_context *t, int worker)
+static void send_drop(const ch_coord_context *t, int worker)
 {
     ch_message *p = NULL;
 
-    if (speak_drop(t->c, &p) == CH_OK &&
-        ch__coord_call(t, ch__to_worker(worker), p, dropped, t->c->cancel.round) == CH_OK)
-        t->c->cancel.n_waits++;
-    else /* the fence then keeps the steps of this worker from changing variables */
+    if (pack_drop(t->c, &p) == CH_OK &&
+        ch__coord_call(t, ch__to_worker(worker), p, on_dropped, t->c->cancel.round) == CH_OK)
+        t->c->cancel.n_pending++;
+    else /* memory is exhausted: let the fence stop the steps of this worker instead */
         ch__workers_declare_lost(t, t->c->worker[worker]);
 }
 
-static void drop_in_workers(const ch_coord_context *t)
+/* Begins the phase DROPPING. */
+static void call_workers(const ch_coord_context *t)
 {
     ch_coord *c = t->c;
 
     c->cancel.phase = CH_DROPPING;
-    c->cancel.n_waits = 1; /* this loop, so that no call ends the phase */
+    c->cancel.n_pending = 1; /* this loop counts too, so that no call ends the phase */
     for (int i = 0; i < c->n_workers; i++)
         if (c->worker[i]->state == CH_WORKER_READY)
-            tell_worker(t, i);
-    c->cancel.n_waits--;
+            send_drop(t, i);
+    c->cancel.n_pending--;
 }
 
 /* ---- servers ---- */
 
-static ch_status speak_hold(const ch_coord *c, ch_message **out)
+static ch_status pack_hold(const ch_coord *c, ch_message **out)
 {
     Cohort__PsHold m;
     ch_status      rc;
@@ -110,12 +123,13 @@ static ch_status speak_hold(const ch_coord *c, ch_message **out)
     return rc;
 }
 
-/* Both lists rise. */
-static void take_begun(const ch_coord *c, size_t n, const uint64_t *begun)
+/* Marks the steps that have begun. `begun` is ascending, and so is the list of all steps that have
+ * not ended. (c->running is not: own steps are first there.) */
+static void mark_begun(const ch_coord *c, size_t n, const uint64_t *begun)
 {
     size_t i = 0;
 
-    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after) {
+    for (ch_scheduled *s = c->oldest; s != NULL; s = s->next) {
         while (i < n && begun[i] < s->step)
             i++;
         if (i < n && begun[i] == s->step && s->is_held)
@@ -123,38 +137,40 @@ static void take_begun(const ch_coord *c, size_t n, const uint64_t *begun)
     }
 }
 
-static ch_status take_held(const ch_coord *c, const ch_message *answer)
+/* Reads from a reply to HOLD which steps have begun. */
+static ch_status read_hold_reply(const ch_coord *c, const ch_message *reply)
 {
     ProtobufCMessage      *m = NULL;
     const Cohort__PsReply *done;
-    ch_status              rc = ch__message_parse(answer, &cohort__ps_reply__descriptor, &m);
+    ch_status              rc = ch__message_parse(reply, &cohort__ps_reply__descriptor, &m);
 
     if (rc != CH_OK)
         return rc;
     done = (const void *)m;
-    take_begun(c, done->n_begun, done->begun);
+    mark_begun(c, done->n_begun, done->begun);
     ch__protobuf_free(m);
     return CH_OK;
 }
 
-/* If the server or this task had no memory, the server is called again at the next tick. */
-static void server_replied(const ch_coord_context *t, const ch_coord_call *call)
+/* Handles a server's reply to HOLD or PING. If the server or this task was out of memory, the
+ * server is called again at the next tick. */
+static void on_server_reply(const ch_coord_context *t, const ch_coord_call *call)
 {
     ch_coord *c = t->c;
 
-    if (call->arg != c->cancel.n_tells)
-        return; /* of an earlier phase */
+    if (call->arg != c->cancel.n_server_phases)
+        return; /* a reply of an earlier phase */
     if (call->reply == NULL ||
-        (c->cancel.phase == CH_HOLDING && take_held(c, call->reply) != CH_OK)) {
-        c->server[call->to.index].is_told = false;
+        (c->cancel.phase == CH_HOLDING && read_hold_reply(c, call->reply) != CH_OK)) {
+        c->server[call->to.index].is_called = false;
         return;
     }
-    c->cancel.n_waits--;
-    look_at_phase(t);
+    c->cancel.n_pending--;
+    advance(t);
 }
 
 /* Calls the servers that have not been called in this phase. */
-static void tell_servers(const ch_coord_context *t)
+static void call_servers(const ch_coord_context *t)
 {
     ch_coord *c = t->c;
 
@@ -162,40 +178,43 @@ static void tell_servers(const ch_coord_context *t)
         ch_message *p = NULL;
         ch_status   rc;
 
-        if (c->server[i].is_told)
+        if (c->server[i].is_called)
             continue;
-        rc = c->cancel.phase == CH_HOLDING ? speak_hold(c, &p) : ch__queue_pack_retired(c, &p);
-        c->server[i].is_told = true; /* before the call, which may end at once */
+        rc = c->cancel.phase == CH_HOLDING ? pack_hold(c, &p) : ch__queue_pack_retired(c, &p);
+        c->server[i].is_called = true; /* before the call, because the call may end at once */
         if (rc == CH_OK)
-            rc = ch__coord_call(t, ch__to_server(i), p, server_replied, c->cancel.n_tells);
+            rc = ch__coord_call(t, ch__to_server(i), p, on_server_reply,
+                                c->cancel.n_server_phases);
         if (rc != CH_OK) {
-            c->server[i].is_told = false; /* it is called at the next tick */
+            c->server[i].is_called = false; /* the next tick calls it */
             return;
         }
     }
 }
 
-static void begin_telling(const ch_coord_context *t, ch_cancel_phase phase)
+/* Begins the phase HOLDING or RELEASING. */
+static void begin_server_phase(const ch_coord_context *t, ch_cancel_phase phase)
 {
     ch_coord *c = t->c;
 
     c->cancel.phase = phase;
-    c->cancel.n_tells++;
-    c->cancel.n_waits = c->opt.n_servers;
+    c->cancel.n_server_phases++;
+    c->cancel.n_pending = c->opt.n_servers;
     for (int i = 0; i < c->opt.n_servers; i++)
-        c->server[i].is_told = false;
-    tell_servers(t);
+        c->server[i].is_called = false;
+    call_servers(t);
 }
 
 void ch__cancel_tick(const ch_coord_context *t)
 {
     if (t->c->cancel.phase == CH_HOLDING || t->c->cancel.phase == CH_RELEASING)
-        tell_servers(t);
+        call_servers(t);
 }
 
-/* ---- the verdict ---- */
+/* ---- the decision ---- */
 
-static void end_not_begun(const ch_coord_context *t)
+/* Cancels the steps of the round that have begun on no server. */
+static void cancel_not_begun(const ch_coord_context *t)
 {
     ch_scheduled *next;
 
@@ -206,12 +225,12 @@ static void end_not_begun(const ch_coord_context *t)
     }
 }
 
-/* The round is over: the steps of it that are left have begun, and are run again. */
+/* Ends the round. The steps that are left have begun, so they are queued again. */
 static void resume(const ch_coord_context *t)
 {
     ch_scheduled *next;
 
-    t->c->cancel.phase = CH_CALM;
+    t->c->cancel.phase = CH_CANCEL_IDLE;
     for (ch_scheduled *s = t->c->running.first; s != NULL; s = next) {
         next = s->after;
         if (!s->is_held)
@@ -223,6 +242,8 @@ static void resume(const ch_coord_context *t)
 
 /* ---- rounds ---- */
 
+/* Begins a round with all running steps that are to be cancelled. Does nothing if there are
+ * none. */
 static void begin_round(const ch_coord_context *t)
 {
     ch_coord *c = t->c;
@@ -237,31 +258,32 @@ static void begin_round(const ch_coord_context *t)
         return;
     c->cancel.round++;
     if (!CH_KEEPS(DOUBT))
-        end_not_begun(t);
-    drop_in_workers(t);
+        cancel_not_begun(t);
+    call_workers(t);
 }
 
-/* Goes on to the next phase when all have answered. */
-static void look_at_phase(const ch_coord_context *t)
+/* Begins the next phase if all workers or servers have replied. */
+static void advance(const ch_coord_context *t)
 {
     ch_coord *c = t->c;
 
-    if (c->cancel.phase == CH_CALM || c->cancel.n_waits > 0)
+    if (c->cancel.phase == CH_CANCEL_IDLE || c->cancel.n_pending > 0)
         return;
     if (c->cancel.phase == CH_DROPPING && count_held(c) > 0) {
-        begin_telling(t, CH_HOLDING);
+        begin_server_phase(t, CH_HOLDING);
     } else if (c->cancel.phase == CH_HOLDING) {
-        end_not_begun(t);
+        cancel_not_begun(t);
         c->cancel.released = c->cancel.round;
-        begin_telling(t, CH_RELEASING);
-    } else { /* released, or all have ended while workers were told */
+        begin_server_phase(t, CH_RELEASING);
+    } else { /* the hold is released, or all steps ended in DROPPING */
         resume(t);
-        begin_round(t); /* of those that were asked for meanwhile */
-        ch__queue_move(t);
+        begin_round(t); /* with the steps for which a cancel was requested meanwhile */
+        ch__queue_send(t);
     }
 }
 
-static void mark(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why)
+/* Marks a step as to be cancelled. Cancels it at once if it was never sent. */
+static void request(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why)
 {
     if (s->is_assign || s->is_own || s->wants_cancel || s->state >= CH_STEP_DONE)
         return;
@@ -274,18 +296,18 @@ static void mark(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason wh
         ch__queue_end(t, s, CH_STEP_CANCELLED);
 }
 
-static void begin_if_calm(const ch_coord_context *t)
+static void begin_if_idle(const ch_coord_context *t)
 {
-    if (t->c->cancel.phase != CH_CALM)
+    if (t->c->cancel.phase != CH_CANCEL_IDLE)
         return;
     begin_round(t);
-    look_at_phase(t); /* if no worker was asked, no answer comes */
+    advance(t); /* if no worker was called, there is no reply that would do it */
 }
 
 void ch__cancel_step(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why)
 {
-    mark(t, s, why);
-    begin_if_calm(t);
+    request(t, s, why);
+    begin_if_idle(t);
 }
 
 void ch__cancel_all(const ch_coord_context *t, ch_cancel_reason why)
@@ -294,21 +316,21 @@ void ch__cancel_all(const ch_coord_context *t, ch_cancel_reason why)
 
     for (ch_scheduled *s = t->c->oldest; s != NULL; s = next) {
         next = s->next;
-        mark(t, s, why);
+        request(t, s, why);
     }
-    begin_if_calm(t);
+    begin_if_idle(t);
 }
 
-void ch__cancel_give_up(ch_coord *c)
+void ch__cancel_abort(ch_coord *c)
 {
-    c->cancel.phase = CH_CALM;
+    c->cancel.phase = CH_CANCEL_IDLE;
 }
 
 bool ch__cancel_is_quiet(const ch_coord *c)
 {
     if (!CH_KEEPS(QUIET))
         return true;
-    if (c->cancel.phase != CH_CALM || c->cancel.n_wanted > 0)
+    if (c->cancel.phase != CH_CANCEL_IDLE || c->cancel.n_wanted > 0)
         return false;
     for (int i = 0; i < c->n_workers && !ch__fault_is_set(&c->broken); i++)
         if (c->worker[i]->state == CH_WORKER_FENCING)

@@ -1,4 +1,14 @@
-/* job/coordinator/client.c -- what threads of the program do with the coordinator: in its turn, and waiting there.
+/* job/coordinator/client.c -- the functions of job/coordinator.h, for threads of the program.
+ *
+ * The strategy (src/strategy/) calls them. Each function locks the task with ch__coord_enter,
+ * works on ch_coord, and unlocks the task with ch__task_leave. ch__task_wait unlocks the task
+ * while it waits, and delivers the task's events. So after a wait the time must be read again
+ * (update_now), and other threads may have changed the state.
+ *
+ * Errors of steps: ch_coord.error is the first error of a step that is not own. The next call
+ * of schedule, join or done cancels all steps, waits until they have ended, and returns the
+ * error once (raise_step_error). ch_coord.broken, the loss of a server, is never cleared; every
+ * later call that needs a server returns it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -16,14 +26,15 @@ ch_coord_context ch__coord_enter(ch_task *coord)
     return (ch_coord_context){ch__task_self(coord), outbox, ch__task_now(coord)};
 }
 
+/* Unlocks the task and returns `rc`. */
 static ch_status leave(ch_task *coord, ch_status rc)
 {
     ch__task_leave(coord);
     return rc;
 }
 
-/* After a wait it is later. */
-static void look_at_clock(ch_task *coord, ch_coord_context *t)
+/* Reads the time again. Must be called after every wait. */
+static void update_now(ch_task *coord, ch_coord_context *t)
 {
     t->now = ch__task_now(coord);
 }
@@ -43,7 +54,7 @@ static bool is_connected(void *arg)
     return has_worker;
 }
 
-/* Adds a name to a list of them; "..." for those that find no room. */
+/* Adds a name to a list. Adds "..." once if there is no room for the name. */
 static void add_name(char *text, size_t size, const char *name)
 {
     size_t n = strlen(text), dots = sizeof(", ...");
@@ -54,8 +65,9 @@ static void add_name(char *text, size_t size, const char *name)
         (void)snprintf(text + n, size - n, ", ...");
 }
 
-/* Who is waited for in vain: workers, if there is none. */
-static ch_status say_missing(const ch_coord *c, ch_status rc)
+/* Adds the names of the servers that have not replied to the error, and of all workers if none
+ * has replied. */
+static ch_status fail_missing(const ch_coord *c, ch_status rc)
 {
     char missing[256] = "";
     bool has_worker = false;
@@ -77,7 +89,7 @@ ch_status ch__coord_connect(ch_task *coord)
         ch__task_wait(coord, is_connected, t.c, 0,
                       "every parameter server and a worker of the cluster to answer");
 
-    return leave(coord, rc == CH_DEADLINE_EXCEEDED ? say_missing(t.c, rc) : rc);
+    return leave(coord, rc == CH_DEADLINE_EXCEEDED ? fail_missing(t.c, rc) : rc);
 }
 
 void ch__coord_set_options(ch_task *coord, const ch_coordinator_options *how)
@@ -92,7 +104,7 @@ int ch__coord_add_worker(ch_task *coord)
 {
     ch_coord_context t = ch__coord_enter(coord);
     ch_worker_entry *m = NULL;
-    int              n = 0; /* where the strategy has ended, nobody asks it */
+    int              n = 0; /* if the coordinator has ended, no caller uses the index */
 
     if (t.c != NULL)
         n = ch__workers_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
@@ -105,8 +117,8 @@ int ch__coord_add_worker(ch_task *coord)
 /* A call that a thread of the program waits for. Owned by that thread. */
 typedef struct awaited {
     ch_coord_call *call;  /* NULL: the call has ended */
-    ch_message    *reply; /* NULL: there is none, because of: */
-    ch_status      code;  /* CH_OK: the worker was declared lost */
+    ch_message    *reply; /* NULL: there was an error, or the worker was declared lost */
+    ch_status      code;  /* of the error; CH_OK: there was none */
     ch_fault      *fault; /* NULL: no error, or no memory for it */
 } awaited;
 
@@ -115,7 +127,8 @@ typedef struct awaited_calls {
     awaited *of;
 } awaited_calls;
 
-static void note_end(const ch_coord_context *t, const ch_coord_call *call)
+/* Records the outcome of a call for the thread that waits for it. */
+static void on_call_end(const ch_coord_context *t, const ch_coord_call *call)
 {
     awaited *a = call->waiter;
 
@@ -141,18 +154,20 @@ static bool have_ended(void *arg)
     return true;
 }
 
-/* Prepares a call, which is not sent yet. Takes the message over, on an error too. */
-static ch_status await(const ch_coord_context *t, ch_callee to, ch_message *message, awaited *a)
+/* Creates a call and does not send it yet. Takes the message over, on an error too. */
+static ch_status prepare_call(const ch_coord_context *t, ch_callee to, ch_message *message,
+                              awaited *a)
 {
     ch_status rc = ch__coord_call_new(t, to, message, &a->call);
 
     if (rc != CH_OK)
         return rc;
-    a->call->then = note_end;
+    a->call->then = on_call_end;
     a->call->waiter = a;
     return CH_OK;
 }
 
+/* Returns the error of a call, or CH_OK. */
 static ch_status raise_call(const awaited *a)
 {
     if (a->code == CH_OK)
@@ -161,8 +176,9 @@ static ch_status raise_call(const awaited *a)
                             : ch__fail(a->code, "a call failed: %s", ch_status_text(a->code));
 }
 
-/* Cancels calls that have not ended. If the task has ended, it has freed them. */
-static void drop_awaited(ch_task *coord, const ch_coord_context *t, awaited_calls *a)
+/* Cancels the calls that have not ended, and frees the list. If the task has ended, it has
+ * already freed the calls. */
+static void free_awaited(ch_task *coord, const ch_coord_context *t, awaited_calls *a)
 {
     for (int i = 0; a->of != NULL && i < a->n; i++) {
         if (a->of[i].call != NULL && ch__task_self(coord) == t->c)
@@ -173,38 +189,38 @@ static void drop_awaited(ch_task *coord, const ch_coord_context *t, awaited_call
     ch__free(a->of);
 }
 
-/* Calls n servers and waits for their replies. In the turn. Sends nothing unless there is
- * memory for all calls. */
-static ch_status ask(ch_task *coord, ch_coord_context *t, int n, const int *server,
-                     ch_message *const *message, ch_message **answer)
+/* Calls n servers and blocks until they have replied. The task must be locked. Sends nothing
+ * unless there is memory for all calls. `reply` may be NULL. */
+static ch_status call_and_wait(ch_task *coord, ch_coord_context *t, int n, const int *server,
+                               ch_message *const *message, ch_message **reply)
 {
     awaited_calls a = {n, ch__calloc((size_t)n, sizeof(*a.of))};
     ch_status     rc = a.of == NULL ? ch__fail_memory("a call") : CH_OK;
 
     for (int i = 0; i < n; i++)
         if (rc == CH_OK)
-            rc = await(t, ch__to_server(server[i]), message[i], &a.of[i]);
+            rc = prepare_call(t, ch__to_server(server[i]), message[i], &a.of[i]);
         else
             ch__message_unref(message[i]);
     for (int i = 0; i < n && rc == CH_OK; i++)
         ch__coord_call_send(t, a.of[i].call);
     if (rc == CH_OK)
-        rc = ch__task_wait(coord, have_ended, &a, 0, "parameter servers");
-    look_at_clock(coord, t);
+        rc = ch__task_wait(coord, have_ended, &a, 0, "parameter servers to reply");
+    update_now(coord, t);
     for (int i = 0; i < n && rc == CH_OK; i++)
         rc = raise_call(&a.of[i]);
-    for (int i = 0; i < n && rc == CH_OK && answer != NULL; i++)
-        answer[i] = ch__message_ref(a.of[i].reply);
-    drop_awaited(coord, t, &a);
+    for (int i = 0; i < n && rc == CH_OK && reply != NULL; i++)
+        reply[i] = ch__message_ref(a.of[i].reply);
+    free_awaited(coord, t, &a);
     return rc;
 }
 
 ch_status ch__coord_request(ch_task *coord, int n, const int *server,
-                            ch_message *const *message, ch_message **answer)
+                            ch_message *const *message, ch_message **reply)
 {
     ch_coord_context t = ch__coord_enter(coord);
 
-    return leave(coord, ask(coord, &t, n, server, message, answer));
+    return leave(coord, call_and_wait(coord, &t, n, server, message, reply));
 }
 
 void ch__coord_send(ch_task *coord, int server, ch_message *message)
@@ -218,7 +234,8 @@ void ch__coord_send(ch_task *coord, int server, ch_message *message)
     ch__task_leave(coord);
 }
 
-/* A step of its own, so that it is older than what is scheduled behind it and no twin of it comes later. */
+/* Begins an assignment as a step of its own. So its number is below those of all steps that are
+ * scheduled later, and a copy of its message that arrives late is rejected. */
 static ch_status begin_assign(const ch_coord_context *t, ch_scheduled **out)
 {
     ch_scheduled *s = ch__calloc(1, sizeof(*s));
@@ -232,9 +249,10 @@ static ch_status begin_assign(const ch_coord_context *t, ch_scheduled **out)
     return CH_OK;
 }
 
-/* Makes the message with all values for one server: a server accepts the assignments of a step once. */
-static ch_status speak_assign(const ch_coord *c, uint64_t step, const ch_assignment *a,
-                              int server, ch_message **out)
+/* Makes a single message with all values for a server, because a server accepts the assignment
+ * of a step once. */
+static ch_status pack_assign(const ch_coord *c, uint64_t step, const ch_assignment *a,
+                             int server, ch_message **out)
 {
     Cohort__PsAssign   m;
     size_t             n = (size_t)a->n;
@@ -280,7 +298,8 @@ static ch_status speak_assign(const ch_coord *c, uint64_t step, const ch_assignm
     return rc;
 }
 
-static bool is_first_there(const ch_assignment *a, int i)
+/* Returns true if no variable before i is on the same server. */
+static bool is_first_of_server(const ch_assignment *a, int i)
 {
     for (int k = 0; k < i; k++)
         if (a->server[k] == a->server[i])
@@ -288,7 +307,7 @@ static bool is_first_there(const ch_assignment *a, int i)
     return true;
 }
 
-/* A call for each server that has any of them. */
+/* Calls each server that has any of the variables. */
 static ch_status assign(ch_task *coord, ch_coord_context *t, uint64_t step,
                         const ch_assignment *a)
 {
@@ -297,13 +316,13 @@ static ch_status assign(ch_task *coord, ch_coord_context *t, uint64_t step,
     ch_status rc = message == NULL || server == NULL ? ch__fail_memory("an assignment") : CH_OK;
 
     for (int i = 0; i < a->n && rc == CH_OK; i++)
-        if (is_first_there(a, i)) {
+        if (is_first_of_server(a, i)) {
             server[n] = a->server[i];
-            rc = speak_assign(t->c, step, a, server[n], &message[n]);
+            rc = pack_assign(t->c, step, a, server[n], &message[n]);
             n += rc == CH_OK;
         }
     if (rc == CH_OK)
-        rc = ask(coord, t, n, server, message, NULL);
+        rc = call_and_wait(coord, t, n, server, message, NULL);
     else
         while (n > 0)
             ch__message_unref(message[--n]);
@@ -337,9 +356,9 @@ uint64_t ch__coord_new_numbers(ch_task *coord, int n)
 
 /* ---- functions ---- */
 
-/* Takes the parcel over. */
-static ch_status keep_function(ch_coord *c, uint64_t number, const ch_function_spec *spec,
-                               ch_message *p)
+/* Creates the record of a function. Takes the message over, on an error too. */
+static ch_status record_function(ch_coord *c, uint64_t number, const ch_function_spec *spec,
+                                 ch_message *p)
 {
     ch_coord_function *f = ch__calloc(1, sizeof(*f));
     ch_status          rc = f == NULL ? ch__fail_memory("a function")
@@ -360,13 +379,14 @@ static ch_status keep_function(ch_coord *c, uint64_t number, const ch_function_s
     return CH_OK;
 }
 
-/* Takes the route over. */
-static ch_status speak_function(const ch_coord *c, uint64_t number, ch_tensor *plan, int n,
-                                const ch_per_worker_spec *per_worker, ch_message **out)
+/* Makes the FUNCTION message: the plan and the initial values of per-worker variables. Takes
+ * the plan over, on an error too. */
+static ch_status pack_function(const ch_coord *c, uint64_t number, ch_tensor *plan, int n,
+                               const ch_per_worker_spec *per_worker, ch_message **out)
 {
     Cohort__WorkerFunction   m;
     uint64_t                *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
-    Cohort__WorkerVariable  *one = ch__calloc((size_t)n + 1, sizeof(*one));
+    Cohort__WorkerVariable  *entry = ch__calloc((size_t)n + 1, sizeof(*entry));
     Cohort__WorkerVariable **list = ch__calloc((size_t)n + 1, sizeof(*list));
     ch_tensor              **tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
     ch_status                rc = CH_OK;
@@ -375,7 +395,7 @@ static ch_status speak_function(const ch_coord *c, uint64_t number, ch_tensor *p
     m.function = number;
     m.servers = server;
     m.per_worker = list;
-    if (server == NULL || one == NULL || list == NULL || tensor == NULL) {
+    if (server == NULL || entry == NULL || list == NULL || tensor == NULL) {
         rc = ch__fail_memory("a function");
         ch_tensor_unref(plan);
     } else {
@@ -383,17 +403,17 @@ static ch_status speak_function(const ch_coord *c, uint64_t number, ch_tensor *p
             server[m.n_servers++] = c->server[i].incarnation;
         tensor[0] = plan;
         for (int i = 0; i < n; i++) {
-            cohort__worker_variable__init(&one[i]);
-            one[i].variable = per_worker[i].number;
-            one[i].read = per_worker[i].is_read;
-            one[i].written = per_worker[i].is_written;
-            list[m.n_per_worker++] = &one[i];
+            cohort__worker_variable__init(&entry[i]);
+            entry[i].variable = per_worker[i].number;
+            entry[i].read = per_worker[i].is_read;
+            entry[i].written = per_worker[i].is_written;
+            list[m.n_per_worker++] = &entry[i];
             tensor[1 + i] = ch_tensor_ref(per_worker[i].initial);
         }
         rc = ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1 + n, tensor, out);
     }
     ch__free(server);
-    ch__free(one);
+    ch__free(entry);
     ch__free(list);
     ch__free(tensor);
     return rc;
@@ -405,10 +425,10 @@ ch_status ch__coord_add_function(ch_task *coord, const ch_function_spec *f, ch_t
     ch_coord_context t = ch__coord_enter(coord);
     ch_message      *p = NULL;
     ch_status        rc =
-        speak_function(t.c, t.c->n_numbers + 1, plan, f->n_per_worker, f->per_worker, &p);
+        pack_function(t.c, t.c->n_numbers + 1, plan, f->n_per_worker, f->per_worker, &p);
 
     if (rc == CH_OK)
-        rc = keep_function(t.c, t.c->n_numbers + 1, f, p);
+        rc = record_function(t.c, t.c->n_numbers + 1, f, p);
     if (rc == CH_OK)
         *number = ++t.c->n_numbers;
     else
@@ -424,12 +444,12 @@ void ch__coord_forget_function(ch_task *coord, uint64_t function)
 
     if (f != NULL) {
         f->is_forgotten = true;
-        ch__queue_look_forgotten(&t, f);
+        ch__coord_function_free_unused(&t, f);
     }
     ch__task_leave(coord);
 }
 
-/* ---- what workers keep ---- */
+/* ---- per-worker variables ---- */
 
 static ch_status pack_per_worker(uint64_t variable, uint64_t registration, ch_message **out)
 {
@@ -441,8 +461,8 @@ static ch_status pack_per_worker(uint64_t variable, uint64_t registration, ch_me
     return ch__message_pack(CH_WORKER_READ, &m.base, 0, NULL, out);
 }
 
-/* Calls the workers that are ready. */
-static ch_status ask_workers(const ch_coord_context *t, uint64_t variable, awaited_calls *a)
+/* Sends READ to the workers that are ready. */
+static ch_status call_workers(const ch_coord_context *t, uint64_t variable, awaited_calls *a)
 {
     ch_status rc = CH_OK;
 
@@ -453,38 +473,39 @@ static ch_status ask_workers(const ch_coord_context *t, uint64_t variable, await
             continue;
         rc = pack_per_worker(variable, t->c->worker[i]->registration, &p);
         if (rc == CH_OK)
-            rc = await(t, ch__to_worker(i), p, &a->of[i]);
+            rc = prepare_call(t, ch__to_worker(i), p, &a->of[i]);
         if (rc == CH_OK)
             ch__coord_call_send(t, a->of[i].call);
     }
     return rc;
 }
 
-/* A worker that is not ready, or was declared lost meanwhile, has no value. */
+/* The value is NULL if the worker is not ready or was declared lost meanwhile. */
 ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t variable, int *n, ch_tensor ***out)
 {
     ch_coord_context t = ch__coord_enter(coord);
     size_t           most = (size_t)t.c->n_workers + 1;
     awaited_calls    a = {t.c->n_workers, ch__calloc(most, sizeof(*a.of))};
-    ch_tensor      **given = ch__calloc(most, sizeof(ch_tensor *));
-    ch_status        rc = a.of == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
+    ch_tensor      **value = ch__calloc(most, sizeof(ch_tensor *));
+    ch_status        rc = a.of == NULL || value == NULL ? ch__fail_memory("values") : CH_OK;
 
     if (rc == CH_OK)
-        rc = ask_workers(&t, variable, &a);
+        rc = call_workers(&t, variable, &a);
     if (rc == CH_OK)
-        rc = ch__task_wait(coord, have_ended, &a, 0, "workers to say what they have");
-    look_at_clock(coord, &t);
+        rc = ch__task_wait(coord, have_ended, &a, 0,
+                           "workers to send their per-worker variables");
+    update_now(coord, &t);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         rc = raise_call(&a.of[i]);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         if (a.of[i].reply != NULL && a.of[i].reply->n_tensors > 0)
-            given[i] = ch_tensor_ref(a.of[i].reply->tensor[0]);
-    drop_awaited(coord, &t, &a);
+            value[i] = ch_tensor_ref(a.of[i].reply->tensor[0]);
+    free_awaited(coord, &t, &a);
     if (rc == CH_OK) {
         *n = a.n;
-        *out = given;
+        *out = value;
     } else {
-        ch__free(given);
+        ch__free(value);
     }
     return leave(coord, rc);
 }
@@ -494,12 +515,13 @@ void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable)
     ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c != NULL)
-        ch__workers_forget(&t, variable, CH_KNOWN_PER_WORKER);
+        ch__workers_drop(&t, variable, CH_SENT_PER_WORKER);
     ch__task_leave(coord);
 }
 
 /* ---- steps ---- */
 
+/* Creates a step. References its inputs. */
 static ch_status new_scheduled(const ch_step_request *o, ch_scheduled **out)
 {
     size_t        list = (size_t)o->n_in * sizeof(ch_tensor *);
@@ -533,7 +555,8 @@ static int64_t count_ended(const ch_coordinator_stats *s)
     return s->finished + s->failed + s->cancelled;
 }
 
-static bool takes_steps(const ch_worker_entry *m)
+/* Returns true if the worker may receive steps. */
+static bool accepts_steps(const ch_worker_entry *m)
 {
     return m->state == CH_WORKER_READY && !m->is_overdue;
 }
@@ -543,11 +566,12 @@ static int count_ready(const ch_coord *c)
     int n = 0;
 
     for (int i = 0; i < c->n_workers; i++)
-        n += takes_steps(c->worker[i]);
+        n += accepts_steps(c->worker[i]);
     return n;
 }
 
-/* How long, in ns, a wait may last in which no step ends: as any other, and while steps run as long as a step may take besides. */
+/* Returns the time in ns for which a wait may last while no step ends: the usual limit, and
+ * while steps run the time limit of a step in addition. */
 static int64_t patience(const ch_coord *c)
 {
     int64_t usual = (int64_t)ch__config()->wait_limit_ms * 1000000;
@@ -555,9 +579,11 @@ static int64_t patience(const ch_coord *c)
     return c->running.n > 0 ? usual + c->opt.step : usual;
 }
 
-/* Without a limit of its own, a wait is too long when no step has ended for that time: however many steps there are. */
+/* Blocks until is_over(arg) is true. If limit_ms is 0, fails only when no step has ended for
+ * the time of patience(), so that the number of scheduled steps does not matter. `condition`
+ * describes the awaited event for the error message. */
 static ch_status wait_for_steps(ch_task *coord, const ch_coord *c, bool (*is_over)(void *arg),
-                                void *arg, int64_t limit_ms, const char *whom)
+                                void *arg, int64_t limit_ms, const char *condition)
 {
     int64_t   ended = count_ended(&c->stats), began = ch__task_now(coord), since = began;
     ch_status rc;
@@ -566,17 +592,17 @@ static ch_status wait_for_steps(ch_task *coord, const ch_coord *c, bool (*is_ove
         return is_over(arg)
                    ? CH_OK
                    : ch__fail(CH_DEADLINE_EXCEEDED,
-                              "would have to wait for %s, and was given no time", whom);
+                              "would have to wait for %s, but no time is left", condition);
     do {
-        rc = ch__task_wait(coord, is_over, arg, limit_ms, whom);
+        rc = ch__task_wait(coord, is_over, arg, limit_ms, condition);
         if (count_ended(&c->stats) != ended)
             since = ch__task_now(coord);
         ended = count_ended(&c->stats);
     } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 &&
              ch__task_now(coord) - since < patience(c));
     return rc == CH_DEADLINE_EXCEEDED
-               ? ch__fail(rc, "waited %lld ms for %s%s; %d of %d workers are there",
-                          (long long)(ch__task_now(coord) - began) / 1000000, whom,
+               ? ch__fail(rc, "waited %lld ms for %s%s; %d of %d workers are ready",
+                          (long long)(ch__task_now(coord) - began) / 1000000, condition,
                           limit_ms == 0 ? " (COHORT_WAIT_LIMIT_MS sets the limit)" : "",
                           count_ready(c), c->n_workers)
                : rc;
@@ -587,8 +613,9 @@ static bool is_quiet(void *arg)
     return ch__cancel_is_quiet(arg);
 }
 
-/* The next round is counted from here, and no version need be kept for the last one. If another thread has scheduled steps
- * since, the rounds of these go on. */
+/* Ends the current round of CH_SYNCHRONOUS and releases its snapshot. The next round begins
+ * with the next step. Does nothing if another thread has scheduled steps meanwhile, because
+ * their rounds continue. */
 static void end_round(const ch_coord_context *t)
 {
     ch_sync_round *r = &t->c->round;
@@ -601,8 +628,10 @@ static void end_round(const ch_coord_context *t)
     r->snapshot = 0;
 }
 
-/* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
-static ch_status raise(ch_task *coord, ch_coord_context *t, int64_t limit_ms)
+/* Returns the first error of a step, or CH_OK if there is none. Before that, cancels all
+ * scheduled steps and waits until they have ended and no worker runs them. Clears the error. If
+ * a server is lost, returns that error. */
+static ch_status raise_step_error(ch_task *coord, ch_coord_context *t, int64_t limit_ms)
 {
     ch_fault  why = t->c->error;
     uint64_t  which = t->c->n_errors;
@@ -612,16 +641,19 @@ static ch_status raise(ch_task *coord, ch_coord_context *t, int64_t limit_ms)
         return ch__fault_raise(&t->c->broken);
     ch__cancel_all(t, CH_CANCEL_ERROR);
     rc = wait_for_steps(coord, t->c, is_quiet, t->c, limit_ms,
-                        "workers to stop what was cancelled");
-    look_at_clock(coord, t);
+                        "workers to stop cancelled steps");
+    update_now(coord, t);
     if (rc != CH_OK)
         return rc;
     end_round(t);
-    if (t->c->n_errors == which) /* else another thread was told too, and there is a new one */
+    if (t->c->n_errors ==
+        which) /* if not, another thread has cleared it, and this is a new error */
         ch__fault_clear(&t->c->error);
     return ch__fault_raise(&why);
 }
 
+/* Returns true if a step may be added to the queue, or if there is an error to return
+ * instead. */
 static bool may_add(void *arg)
 {
     const ch_coord *c = arg;
@@ -641,10 +673,10 @@ ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_schedu
         rc = wait_for_steps(coord, t.c, may_add, t.c, 0,
                             t.c->n_joining > 0 ? "a join to return"
                                                : "a step to end: the queue is full");
-    look_at_clock(coord, &t);
+    update_now(coord, &t);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
-        rc = raise(coord, &t, 0);
-        t.c->stats.cancelled++; /* this step, with the others */
+        rc = raise_step_error(coord, &t, 0);
+        t.c->stats.cancelled++; /* this step counts too */
     }
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
@@ -660,13 +692,13 @@ ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_schedu
     if (s->function != NULL)
         s->function->n_steps++;
     ch__queue_add(t.c, s);
-    ch__queue_move(&t);
+    ch__queue_send(&t);
     if (out != NULL)
         *out = s;
     return leave(coord, CH_OK);
 }
 
-enum { EACH = 8 }; /* steps that a worker may have before it */
+enum { EACH = 8 }; /* queued steps per worker that keep it busy */
 
 static bool has_room_for_own(void *arg)
 {
@@ -675,7 +707,7 @@ static bool has_room_for_own(void *arg)
     return c->queue.n_own < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->broken);
 }
 
-/* What is wrong is for the next call to say. */
+/* Returns true after an error too, because the next call returns the error. */
 static bool has_room(void *arg)
 {
     const ch_coord *c = arg;
@@ -689,9 +721,11 @@ ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own)
     ch_coord_context t = ch__coord_enter(coord);
 
     return leave(coord, wait_for_steps(coord, t.c, is_own ? has_room_for_own : has_room, t.c, 0,
-                                       "workers to run steps"));
+                                       "workers to run queued steps"));
 }
 
+/* Returns true if no step is queued, running or being cancelled, or if there is an error to
+ * return. */
 static bool is_done(void *arg)
 {
     const ch_coord *c = arg;
@@ -700,7 +734,7 @@ static bool is_done(void *arg)
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
-/* The rest of a limit that began then. */
+/* Returns the rest of a time limit in ms that began at time `began` (ns). */
 static int64_t limit_left(ch_task *coord, int64_t limit_ms, int64_t began)
 {
     int64_t left = limit_ms - (ch__task_now(coord) - began) / 1000000;
@@ -726,13 +760,13 @@ ch_status ch__coord_join(ch_task *coord, int64_t limit_ms)
     ch_status        rc;
 
     t.c->n_joining++;
-    rc = wait_for_steps(coord, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
+    rc = wait_for_steps(coord, t.c, is_done, t.c, limit_ms, "scheduled steps to end");
     t.c->n_joining--;
-    look_at_clock(coord, &t);
+    update_now(coord, &t);
     if (rc == CH_DEADLINE_EXCEEDED)
         rc = ch__fail_at(rc, "join");
     if (rc == CH_OK)
-        rc = raise(coord, &t, limit_left(coord, limit_ms, began));
+        rc = raise_step_error(coord, &t, limit_left(coord, limit_ms, began));
     if (rc == CH_OK)
         end_round(&t);
     return leave(coord, rc);
@@ -741,14 +775,14 @@ ch_status ch__coord_join(ch_task *coord, int64_t limit_ms)
 ch_status ch__coord_done(ch_task *coord, bool *out)
 {
     ch_coord_context t = ch__coord_enter(coord);
-    ch_status        rc = raise(coord, &t, 0);
+    ch_status        rc = raise_step_error(coord, &t, 0);
 
     if (rc == CH_OK)
         *out = is_done(t.c);
     return leave(coord, rc);
 }
 
-static bool has_ended(void *arg)
+static bool is_ended(void *arg)
 {
     return ((const ch_scheduled *)arg)->state >= CH_STEP_DONE;
 }
@@ -768,7 +802,7 @@ uint64_t ch__scheduled_number(const ch_scheduled *s)
     return s->step;
 }
 
-/* Raises an error of a step that there is no fault of. */
+/* Makes an error of a step that has no fault. Adds the step's number and function. */
 static ch_status fail_step(const ch_scheduled *s, const char *function, ch_status rc,
                            const char *text)
 {
@@ -785,7 +819,7 @@ ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
                          int64_t limit_ms, const ch_message **out)
 {
     ch_coord_context t = ch__coord_enter(coord);
-    ch_status        rc = wait_for_steps(coord, t.c, has_ended, s, limit_ms, "the step to end");
+    ch_status        rc = wait_for_steps(coord, t.c, is_ended, s, limit_ms, "the step to end");
 
     if (rc == CH_DEADLINE_EXCEEDED)
         rc = fail_step(s, function, rc, ch_error_message());
@@ -796,26 +830,41 @@ ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
                            : "cancelled because another step failed; it has changed nothing: "
                              "schedule it again");
     else if (rc == CH_OK && s->state == CH_STEP_FAILED)
-        rc = s->fault != NULL ? ch__fault_raise(s->fault)
-                              : fail_step(s, function, s->code, "it failed");
+        rc = s->fault != NULL
+                 ? ch__fault_raise(s->fault)
+                 : fail_step(s, function, s->code,
+                             "it failed; its error message was lost: out of memory");
     if (rc == CH_OK)
         *out = s->result;
     return leave(coord, rc);
 }
 
-/* ---- versions ---- */
+/* ---- snapshots and statistics ---- */
 
-static bool is_pinned(void *arg)
+static bool is_zero(void *arg)
 {
     const int *left = arg;
 
     return *left == 0;
 }
 
-static void one_pinned(const ch_coord_context *t, const ch_coord_call *call)
+/* Handles a server's reply to a snapshot, or an error in its place. */
+static void on_snapshot(const ch_coord_context *t, const ch_coord_call *call)
 {
-    t->c->n_snapshotting--;
-    (void)call;
+    ch_coord *c = t->c;
+
+    c->n_snapshotting--;
+    for (int i = 0; i < c->n_in_use; i++)
+        if (c->in_use[i].number == call->arg && call->reply == NULL)
+            c->in_use[i].has_failed = true;
+}
+
+static bool snapshot_has_failed(const ch_coord *c, uint64_t snapshot)
+{
+    for (int i = 0; i < c->n_in_use; i++)
+        if (c->in_use[i].number == snapshot)
+            return c->in_use[i].has_failed;
+    return false;
 }
 
 ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot)
@@ -824,12 +873,19 @@ ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot)
     ch_status        rc;
 
     t.c->n_snapshotting += t.c->opt.n_servers;
-    rc = ch__snapshot_create(&t, one_pinned, snapshot);
+    rc = ch__snapshot_create(&t, on_snapshot, snapshot);
     if (rc == CH_OK)
-        rc = ch__task_wait(coord, is_pinned, &t.c->n_snapshotting, 0, "parameter servers");
-    look_at_clock(coord, &t);
+        rc = ch__task_wait(coord, is_zero, &t.c->n_snapshotting, 0,
+                           "parameter servers to reply");
+    update_now(coord, &t);
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
+    if (rc == CH_OK && snapshot_has_failed(t.c, *snapshot)) {
+        ch__snapshot_release(&t, *snapshot);
+        rc = ch__fail(CH_RESOURCE_EXHAUSTED,
+                      "snapshot of the variables: a parameter server is out of memory; release "
+                      "other snapshots, or use more servers");
+    }
     return leave(coord, rc);
 }
 
@@ -864,7 +920,7 @@ ch_status ch__coord_worker_stats(ch_task *coord, int worker, ch_worker_stats *ou
                                      "there is no worker %d (got %d, want 0 to %d)", worker,
                                      worker, t.c->n_workers - 1));
     m = t.c->worker[worker];
-    *out = (ch_worker_stats){.is_ready = takes_steps(m),
+    *out = (ch_worker_stats){.is_ready = accepts_steps(m),
                              .running = m->n_runs,
                              .finished = m->n_finished,
                              .lost = m->n_losses};

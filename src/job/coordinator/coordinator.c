@@ -1,8 +1,12 @@
 /* job/coordinator/coordinator.c -- the coordinator task: its events, tick, snapshots, servers.
  *
- * An event is the end of an attempt of a step (queue.c), of a retried call (call.c) or of a
- * ping; or it is a timer. At every tick the coordinator pings servers and workers, notices
- * those that are lost, and sends steps that wait.
+ * The task handles these events (on_event): the end of an attempt of a step (queue.c), of a
+ * retried call (call.c) or of a ping, and timers. At every tick it pings servers and workers,
+ * declares silent tasks lost, continues a round of cancelling and sends queued steps.
+ * The state is ch_coord (private.h). ch__coord_start is the only entry point; the functions for
+ * the program's threads are in client.c.
+ *
+ * A lost server ends the job (ch__coord_fail_job): ch_coord.broken is set and never cleared.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -15,10 +19,10 @@
 #include "job/coordinator/private.h"
 #include "job/dispatch.h"
 
-enum { TICK = 0 };        /* the timer */
-enum { LOST_TICKS = 20 }; /* in which nobody listens at a server: then it is lost */
+enum { TICK = 0 };        /* id of the tick timer */
+enum { LOST_TICKS = 20 }; /* unreachable ticks in a row after which a server is lost */
 
-/* ---- pins ---- */
+/* ---- snapshots ---- */
 
 static ch_status pack_snapshot(uint64_t snapshot, bool release, ch_message **out)
 {
@@ -37,9 +41,9 @@ ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uin
     ch_status   rc = CH_OK;
 
     *snapshot = ++c->n_snapshots;
-    if (c->n_pinned == CH_SNAPSHOTS)
+    if (c->n_in_use == CH_SNAPSHOTS)
         rc = ch__fail(CH_RESOURCE_EXHAUSTED,
-                      "%d versions of the variables are kept already; let one go first",
+                      "all %d snapshots of the variables are in use; release a snapshot first",
                       CH_SNAPSHOTS);
     if (rc == CH_OK)
         rc = pack_snapshot(*snapshot, false, &p);
@@ -48,11 +52,15 @@ ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uin
             then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *snapshot});
         return rc;
     }
-    c->pinned[c->n_pinned++] = *snapshot;
-    return ch__coord_call_servers(t, p, then, *snapshot);
+    c->in_use[c->n_in_use].number = *snapshot;
+    c->in_use[c->n_in_use++].has_failed = false;
+    rc = ch__coord_call_servers(t, p, then, *snapshot);
+    if (rc != CH_OK)
+        ch__snapshot_release(t, *snapshot);
+    return rc;
 }
 
-void ch__servers_forget(const ch_coord_context *t, uint64_t first, uint64_t n)
+void ch__servers_free_functions(const ch_coord_context *t, uint64_t first, uint64_t n)
 {
     Cohort__PsFree m;
     ch_message    *p = NULL;
@@ -65,7 +73,8 @@ void ch__servers_forget(const ch_coord_context *t, uint64_t first, uint64_t n)
         (void)ch__coord_call_servers(t, p, NULL, 0);
 }
 
-/* Servers let go of all up to a number: that below the first one which is used still. */
+/* Servers release all snapshots up to a number: the number before the oldest snapshot that is
+ * still in use. */
 void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot)
 {
     ch_coord   *c = t->c;
@@ -73,15 +82,15 @@ void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot)
     uint64_t    upto;
     int         n = 0;
 
-    for (int i = 0; i < c->n_pinned; i++)
-        if (c->pinned[i] != snapshot)
-            c->pinned[n++] = c->pinned[i];
-    c->n_pinned = n;
-    upto = n > 0 ? c->pinned[0] - 1 : c->n_snapshots;
-    if (upto <= c->released || pack_snapshot(upto, true, &p) != CH_OK)
+    for (int i = 0; i < c->n_in_use; i++)
+        if (c->in_use[i].number != snapshot)
+            c->in_use[n++] = c->in_use[i];
+    c->n_in_use = n;
+    upto = n > 0 ? c->in_use[0].number - 1 : c->n_snapshots;
+    if (upto <= c->released_upto || pack_snapshot(upto, true, &p) != CH_OK)
         return;
     if (ch__coord_call_servers(t, p, NULL, 0) == CH_OK)
-        c->released = upto;
+        c->released_upto = upto;
 }
 
 /* ---- servers ---- */
@@ -94,9 +103,8 @@ void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why)
         return;
     c->server[server].is_lost = true;
     (void)ch__fail(CH_UNAVAILABLE,
-                   "parameter server %s (life %llu) is lost: it %s; what it had is gone: start "
-                   "the job again "
-                   "from what was saved",
+                   "parameter server %s (incarnation %llu) is lost: it %s; its variables are "
+                   "gone: start the job again from saved values",
                    c->server[server].name, (unsigned long long)c->server[server].incarnation,
                    why);
     (void)ch__fault_record(&c->broken, CH_UNAVAILABLE, -1, NULL);
@@ -104,6 +112,7 @@ void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why)
     ch__queue_fail_all(t, &c->broken);
 }
 
+/* Sends a ping to a server, unless memory is exhausted. */
 static void ping_server(const ch_coord_context *t, ch_peer_server *s)
 {
     ch_coord   *c = t->c;
@@ -119,37 +128,42 @@ static void ping_server(const ch_coord_context *t, ch_peer_server *s)
 static void tick_server(const ch_coord_context *t, int i)
 {
     ch_peer_server *s = &t->c->server[i];
-    bool            has_come = s->incarnation != 0; /* else it is waited for, by who connects */
+    bool            has_replied = s->incarnation != 0; /* if not, ch__coord_connect waits */
     int64_t         most = t->c->opt.silence / t->c->opt.tick;
 
     if (s->is_lost)
         return;
-    if (ch__heartbeat_tick(&s->heartbeat, most, !has_come || s->n_lost > 0))
+    if (ch__heartbeat_tick(&s->heartbeat, most, !has_replied || s->n_lost > 0))
         ping_server(t, s);
-    if (has_come && s->heartbeat.n_silent > most)
-        ch__coord_fail_job(t, i, "has not answered for too long");
+    if (has_replied && s->heartbeat.n_silent > most)
+        ch__coord_fail_job(t, i, "has not replied for too long");
 }
 
-/* What steps were given is kept by servers until they are told that these have ended. Beside a step that does not end that is not
- * said by every update: they are told when there are many. */
-static void tell_ended(const ch_coord_context *t)
+/* Pings servers if they keep records of many ended steps.
+ *
+ * A server keeps the results of a step's updates until it learns that the step has ended.
+ * Usually the retired number in updates is enough. But while an old step does not end, that
+ * number does not grow. A ping lists the steps that have not ended, so the records of all
+ * others are freed. MANY is the number of ended steps per check; OPEN limits the open pings of
+ * a server. */
+static void report_ended(const ch_coord_context *t)
 {
     enum { MANY = 64, OPEN = 4 };
     ch_coord *c = t->c;
 
-    if (c->n_untold < MANY)
+    if (c->n_unreported < MANY)
         return;
-    c->n_untold = 0;
-    if (ch__queue_retired(c) != c->oldest_told) {
-        c->oldest_told = ch__queue_retired(c);
-        return; /* it has ended since, or will soon */
+    c->n_unreported = 0;
+    if (ch__queue_retired(c) != c->oldest_reported) {
+        c->oldest_reported = ch__queue_retired(c);
+        return; /* the retired number grows, so updates carry it */
     }
     for (int i = 0; i < c->opt.n_servers && c->oldest != NULL; i++)
         if (!c->server[i].is_lost && c->server[i].heartbeat.n < OPEN)
             ping_server(t, &c->server[i]);
 }
 
-static void server_pinged(const ch_coord_context *t, int i, const ch_net_event *e)
+static void on_server_ping(const ch_coord_context *t, int i, const ch_net_event *e)
 {
     ch_peer_server *s = &t->c->server[i];
 
@@ -158,16 +172,17 @@ static void server_pinged(const ch_coord_context *t, int i, const ch_net_event *
         if (s->incarnation == 0)
             s->incarnation = e->peer.incarnation;
         if (s->incarnation != e->peer.incarnation)
-            ch__coord_fail_job(t, i, "was started again, without its variables");
+            ch__coord_fail_job(t, i, "was restarted without its variables");
         return;
     }
-    if (e->ending == CH_ENDED_ERROR) /* it had no memory, and is there */
+    if (e->ending == CH_ENDED_ERROR) /* the server is alive, but out of memory */
         s->heartbeat.n_silent = 0;
     if (e->ending != CH_ENDED_LOST)
         return;
-    ch__heartbeat_cancel(&s->heartbeat, t->outbox); /* a connection that broke is one loss */
+    /* All open pings are lost with the connection: count them once. */
+    ch__heartbeat_cancel(&s->heartbeat, t->outbox);
     if (++s->n_lost >= LOST_TICKS && s->incarnation != 0)
-        ch__coord_fail_job(t, i, "has ended: nobody listens there");
+        ch__coord_fail_job(t, i, "has ended: no task listens under its name");
 }
 
 /* ---- events ---- */
@@ -178,19 +193,21 @@ static void tick(const ch_coord_context *t)
         tick_server(t, i);
     ch__workers_tick(t);
     ch__cancel_tick(t);
-    ch__queue_move(t); /* what waits comes before copies of what runs */
+    ch__queue_send(t); /* before backups: queued steps have precedence */
     if (t->c->opt.how.backups)
         ch__queue_backups(t);
     ch__outbox_timer(t->outbox, TICK, t->now + t->c->opt.tick);
 }
 
-static void on_pinged(const ch_coord_context *t, const ch_net_event *e)
+/* Handles the end of a call that is neither an attempt nor a retried call: a ping, or a call
+ * that was cancelled. */
+static void on_ping(const ch_coord_context *t, const ch_net_event *e)
 {
     int64_t at;
 
     for (int i = 0; i < t->c->opt.n_servers; i++)
         if (ch__heartbeat_on_reply(&t->c->server[i].heartbeat, e->id, &at)) {
-            server_pinged(t, i, e);
+            on_server_ping(t, i, e);
             return;
         }
     for (int i = 0; i < t->c->n_workers; i++)
@@ -200,6 +217,7 @@ static void on_pinged(const ch_coord_context *t, const ch_net_event *e)
         }
 }
 
+/* Returns the index of the attempt with this call, which must exist. */
 static int attempt_of(const ch_scheduled *s, uint64_t call)
 {
     int i = 0;
@@ -209,15 +227,15 @@ static int attempt_of(const ch_scheduled *s, uint64_t call)
     return i;
 }
 
-static void on_answer(const ch_coord_context *t, const ch_net_event *e)
+static void on_reply(const ch_coord_context *t, const ch_net_event *e)
 {
     ch_scheduled *s = ch__map_remove(&t->c->calls, (ch_key){e->id, 0});
 
     if (s != NULL) {
         ch__queue_on_reply(t, s, attempt_of(s, e->id), e);
-        tell_ended(t);
+        report_ended(t);
     } else if (!ch__coord_call_on_reply(t, e)) {
-        on_pinged(t, e);
+        on_ping(t, e);
     }
 }
 
@@ -228,13 +246,13 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *
 
     switch (e->kind) {
     case CH_EVENT_REPLY:
-        on_answer(&t, e);
+        on_reply(&t, e);
         break;
     case CH_EVENT_TIMER:
         if (e->id == TICK)
             tick(&t);
         else if (!ch__retries_on_timer(&t.c->retries, e->id, now, outbox))
-            ch__queue_alarm(&t, e->id);
+            ch__queue_on_timer(&t, e->id);
         break;
     case CH_EVENT_CALL:
         ch__dispatch(&role, self, e, now, outbox);
@@ -244,18 +262,19 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *
     }
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
-static void drop_members(ch_coord *c)
+static void free_peers(ch_coord *c)
 {
     for (int i = 0; i < c->n_workers; i++) {
-        ch__map_drop(&c->worker[i]->knows);
+        ch__map_drop(&c->worker[i]->sent);
         ch__free(c->worker[i]);
     }
     ch__free(c->worker);
     ch__free(c->server);
 }
 
+/* Ends all steps as cancelled, so that their references are released, and frees the state. */
 static void close_coord(void *self)
 {
     ch_coord *c = self;
@@ -269,7 +288,7 @@ static void close_coord(void *self)
         ch__coord_function_free(c->functions.entry[i].value);
     ch__map_drop(&c->functions);
     ch__map_drop(&c->calls);
-    drop_members(c);
+    free_peers(c);
     ch__free(c);
 }
 
@@ -278,7 +297,8 @@ static int64_t or_else(int64_t value, int64_t usual)
     return value > 0 ? value : usual;
 }
 
-/* At most three years, so that steps behind each other, and now, can be added to it. */
+/* Returns a time in ns, at most about three years, so that sums of several such times and the
+ * current time do not overflow. */
 static int64_t ns_of(double seconds)
 {
     static const double most = 1e8;
@@ -344,7 +364,8 @@ static ch_status make_coord(void *arg, ch_task *task, uint64_t incarnation, ch_o
 ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt, ch_task **out)
 {
     static const ch_task_ops ops = {on_event, close_coord};
-    ch_coord_options         own = *opt; /* read while it is made: it is not started again */
+    /* make_coord reads it during ch__task_start only, because the task is never restarted. */
+    ch_coord_options own = *opt;
 
     return ch__task_start(
         net,

@@ -1,12 +1,14 @@
-/* job/coordinator/heartbeat.c -- whether a task is there, in beats.   SPDX-License-Identifier: Apache-2.0 */
+/* job/coordinator/heartbeat.c -- pings to a task.   SPDX-License-Identifier: Apache-2.0 */
 #include "job/coordinator/heartbeat.h"
 
-bool ch__heartbeat_tick(ch_heartbeat *p, int64_t most, bool is_urgent)
+bool ch__heartbeat_tick(ch_heartbeat *p, int64_t limit, bool is_urgent)
 {
-    enum { EACH = 8, TIMES = 64 }; /* at so many beats it is asked at each; then so often */
+    /* Pings at each of the first ticks; then about this number of pings up to the limit. */
+    enum { FIRST = 8, PINGS = 64 };
     int n = ++p->n_silent;
 
-    return p->n < CH_HEARTBEAT_PINGS && (is_urgent || n < EACH || n % (most / TIMES + 1) == 0);
+    return p->n < CH_HEARTBEAT_PINGS &&
+           (is_urgent || n < FIRST || n % (limit / PINGS + 1) == 0);
 }
 
 void ch__heartbeat_ping(ch_heartbeat *p, ch_outbox *outbox, ch_link *link, ch_message *message,

@@ -1,8 +1,9 @@
-/* job/coordinator/heartbeat.h -- whether a task is there: it is asked at each beat, and beats are counted in which it says nothing.
+/* job/coordinator/heartbeat.h -- pings to a task, and the count of ticks without a reply.
  *
- * Counted, not timed: who stood still himself must not blame others for it. A ping outlives the beat, so that one who is busy and
- * answers late has answered; he is asked again meanwhile, at first at each beat and then less often: one ping that is lost
- * does not matter, and who is busy has not more to do.
+ * Missed heartbeats are counted in ticks, not measured in seconds, so that a pause of this
+ * process is not mistaken for the death of its peers. A ping stays open after the next tick, so
+ * that a busy task that replies late still counts as alive. Meanwhile more pings are sent, so
+ * that a lost ping does no harm: at first at each tick, then less often, to spare a busy task.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_COORDINATOR_HEARTBEAT_H
@@ -10,26 +11,29 @@
 
 #include "net/net.h"
 
-enum { CH_HEARTBEAT_PINGS = 48 };
+enum { CH_HEARTBEAT_PINGS = 48 }; /* open pings to a task, at most */
 
 typedef struct ch_heartbeat {
-    int n_silent; /* beats since it was last heard */
-    int n;        /* pings that are open */
+    int n_silent; /* ticks since the last reply of any kind; the coordinator resets it */
+    int n;        /* open pings */
     struct ch_heartbeat_ping {
-        uint64_t id;
-        int64_t  at; /* when it was made */
+        uint64_t id; /* of the call */
+        int64_t  at; /* time in ns when it was sent */
     } ping[CH_HEARTBEAT_PINGS];
 } ch_heartbeat;
 
-/* Another beat; after so many that are silent it will be given up. True: it is to be asked. Urgent: at each, as one that has not come
- * yet. */
-bool ch__heartbeat_tick(ch_heartbeat *p, int64_t most, bool is_urgent);
-/* Asks it, which takes the parcel over. */
+/* Counts a tick without a reply. Returns true if a ping must be sent in this tick. The task
+ * will be declared lost after more than `limit` such ticks. If `is_urgent` is true, a ping is
+ * due at each tick: for a task that is not connected. */
+bool ch__heartbeat_tick(ch_heartbeat *p, int64_t limit, bool is_urgent);
+/* Sends a ping. Takes the message over. The caller must have checked ch__heartbeat_tick or that
+ * p->n < CH_HEARTBEAT_PINGS. `deadline` is in ns, in the task's time. */
 void ch__heartbeat_ping(ch_heartbeat *p, ch_outbox *outbox, ch_link *link, ch_message *message,
                         struct ch_heartbeat_ping ping, int64_t deadline);
-/* Whether it is one of its pings that has ended; *at is when it was made. */
+/* Handles the end of a call. Returns false if it is not an open ping of this task. Otherwise
+ * removes the ping and sets *at to the time when it was sent. */
 bool ch__heartbeat_on_reply(ch_heartbeat *p, uint64_t id, int64_t *at);
-/* No answer to what was asked is wanted any more. */
+/* Cancels all open pings. */
 void ch__heartbeat_cancel(ch_heartbeat *p, ch_outbox *outbox);
 
 #endif

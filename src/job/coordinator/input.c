@@ -1,15 +1,28 @@
-/* job/coordinator/input.c -- which elements steps get: leases of streams.
+/* job/coordinator/input.c -- worker inputs: which elements of which streams a step reads.
  *
- * A stream is read by one worker at a time, in order, as far as that goes: its holder. Whoever is told to read an element of it can,
- * from wherever the stream was last said to be (a place, which workers send along now and then). A step has its element from when it
- * is first sent, and keeps it: so no element is read for two steps, and none that was read is lost with its reader.
+ * ch_worker_input is a set of data streams, or fixed tensors for each worker (private.h). A
+ * stream is read by number: a step leases the next element when it is first sent, and the
+ * worker reads the element with that number (job/worker/stream.h). Any worker can read any
+ * element of a stream that it has received. It begins at the position that the stream was sent
+ * with. Workers send newer positions with the results of some steps, so that another worker
+ * need not read from the beginning.
+ *
+ * Invariants:
+ *   1. An element is leased to one step only. The step keeps the lease in every attempt, so no
+ *      element is read for two steps, and no element is lost with a worker. A lease ends early
+ *      only if the stream turns out to have no such element.
+ *   2. No step that has not ended reads an element before `position`. A newer position waits in
+ *      `pending` until the steps that read before it have ended (`n_before`).
+ *
+ * queue.c chooses, sends and leases in this order: ch__worker_input_choose,
+ * ch__worker_input_is_sent, ch__worker_input_lease. The strategy creates worker inputs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
 #include "base/mutant.h"
 #include "job/coordinator/private.h"
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
 static ch_status new_worker_input(ch_coord *c, ch_worker_input **out)
 {
@@ -35,10 +48,10 @@ void ch__worker_input_unref(const ch_coord_context *t, ch_worker_input *f)
     if (*at == f)
         *at = f->next_input;
     for (int i = 0; i < f->n_streams; i++) {
-        ch__workers_forget(t, f->stream[i].number, CH_KNOWN_STREAM);
+        ch__workers_drop(t, f->stream[i].number, CH_SENT_STREAM);
         ch_tensor_unref(f->stream[i].dataset);
-        ch_tensor_unref(f->stream[i].place);
-        ch_tensor_unref(f->stream[i].coming);
+        ch_tensor_unref(f->stream[i].position);
+        ch_tensor_unref(f->stream[i].pending);
     }
     for (int i = 0; i < f->n_values * f->copies * f->width; i++)
         ch_tensor_unref(f->value[i]);
@@ -47,6 +60,7 @@ void ch__worker_input_unref(const ch_coord_context *t, ch_worker_input *f)
     ch__free(f);
 }
 
+/* Creates n streams, each with a new number. References the datasets. */
 static ch_status make_streams(ch_coord *c, int n, ch_tensor *const *dataset, ch_worker_input *f)
 {
     f->stream = ch__calloc((size_t)n, sizeof(*f->stream));
@@ -125,13 +139,14 @@ static bool has_more(const ch_worker_input_stream *s)
     return s->next < s->end;
 }
 
-/* Of a shared one: the worker's own, or one that nobody reads, or any. */
+/* Chooses a stream of a shared input that has elements left: the worker's own stream; else one
+ * that this worker or no worker holds; else any. Returns its index, or -1 if all have ended. */
 static int choose_shared(const ch_worker_input *f, int worker)
 {
-    int own = worker % f->n_streams, best = -1;
+    int preferred = worker % f->n_streams, best = -1;
 
-    if (has_more(&f->stream[own]))
-        return own;
+    if (has_more(&f->stream[preferred]))
+        return preferred;
     for (int i = 0; i < f->n_streams; i++)
         if (has_more(&f->stream[i]) &&
             (best < 0 || f->stream[i].holder == worker || f->stream[i].holder < 0))
@@ -150,8 +165,8 @@ ch_status ch__worker_input_choose(ch_scheduled *s, int worker)
                                         : worker % l->input->n_streams;
         if (l->stream < 0)
             return ch__fail(CH_OUT_OF_RANGE,
-                            "the data that it reads has ended; ch_per_worker_iterate "
-                            "begins a new pass");
+                            "no elements are left in the data that it reads; begin a new pass "
+                            "with ch_per_worker_iterate");
     }
     return CH_OK;
 }
@@ -171,51 +186,53 @@ void ch__worker_input_lease(ch_scheduled *s, int worker)
     }
 }
 
-static ch_status speak_stream(const ch_worker_input *f, const ch_worker_input_stream *s,
-                              ch_message **out)
+static ch_status pack_stream(const ch_worker_input *f, const ch_worker_input_stream *s,
+                             ch_message **out)
 {
     Cohort__WorkerStream m;
-    ch_tensor           *tensor[2] = {ch_tensor_ref(s->dataset), ch_tensor_ref(s->place)};
+    ch_tensor           *tensor[2] = {ch_tensor_ref(s->dataset), ch_tensor_ref(s->position)};
 
     cohort__worker_stream__init(&m);
     m.stream = s->number;
     m.reader = s - f->stream;
     m.pass = f->pass;
-    m.first = s->place != NULL ? s->place_at : 0;
-    return ch__message_pack(CH_WORKER_STREAM, &m.base, s->place != NULL ? 2 : 1, tensor, out);
+    m.first = s->position != NULL ? s->position_at : 0;
+    return ch__message_pack(CH_WORKER_STREAM, &m.base, s->position != NULL ? 2 : 1, tensor,
+                            out);
 }
 
-/* Who takes a stream over is told where it is, also if he had it before. */
-static bool is_told(const ch_coord_context *t, const ch_worker_input *f,
-                    const ch_worker_input_stream *s, int worker)
+/* Returns true if the worker has received the stream. Otherwise sends the stream with its
+ * current position. */
+static bool is_stream_sent(const ch_coord_context *t, const ch_worker_input *f,
+                           const ch_worker_input_stream *s, int worker)
 {
     ch_worker_entry *m = t->c->worker[worker];
     ch_message      *p = NULL;
-    bool             knows;
+    bool             has_stream;
 
-    if (ch__map_find(&m->knows, (ch_key){s->number, 0}) != NULL)
-        return m->n_told == 0;
-    if (speak_stream(f, s, &p) != CH_OK)
+    if (ch__map_find(&m->sent, (ch_key){s->number, 0}) != NULL)
+        return m->n_sending == 0;
+    if (pack_stream(f, s, &p) != CH_OK)
         return false;
-    knows = ch__workers_send_once(t, m, s->number, p);
+    has_stream = ch__workers_send_once(t, m, s->number, p);
     ch__message_unref(p);
-    return knows;
+    return has_stream;
 }
 
 bool ch__worker_input_is_sent(const ch_coord_context *t, const ch_scheduled *s, int worker)
 {
-    bool told = true;
+    bool sent = true;
 
     for (int i = 0; i < s->n_leases; i++) {
         const ch_lease *l = &s->lease[i];
 
         if (l->input->n_values == 0)
-            told &= is_told(t, l->input, &l->input->stream[l->stream], worker);
+            sent &= is_stream_sent(t, l->input, &l->input->stream[l->stream], worker);
     }
-    return told;
+    return sent;
 }
 
-/* ---- what workers say of them ---- */
+/* ---- ends and positions ---- */
 
 bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t stream)
 {
@@ -237,16 +254,18 @@ bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t
     return again;
 }
 
-static void take_place(ch_worker_input_stream *s)
+/* Makes the pending position the current position if no step reads an element before it. */
+static void use_pending(ch_worker_input_stream *s)
 {
-    if (s->coming == NULL || s->n_before > 0)
+    if (s->pending == NULL || s->n_before > 0)
         return;
-    ch_tensor_unref(s->place);
-    s->place = s->coming;
-    s->place_at = s->coming_at;
-    s->coming = NULL;
+    ch_tensor_unref(s->position);
+    s->position = s->pending;
+    s->position_at = s->pending_at;
+    s->pending = NULL;
 }
 
+/* Returns the number of leases of a step on elements of a stream before `number`. */
 static int reads_before(const ch_scheduled *s, uint64_t stream, int64_t number)
 {
     int n = 0;
@@ -260,35 +279,38 @@ static int reads_before(const ch_scheduled *s, uint64_t stream, int64_t number)
     return n;
 }
 
-/* Steps that were sent come before all others in the queue. */
+/* Returns the number of steps that have not ended and read an element before `number`. Only
+ * steps that were sent have leases. The queue has own steps first, then the others. In each of
+ * the two, the steps that were sent come before the steps that were not. */
 static int count_before(const ch_coord *c, uint64_t stream, int64_t number)
 {
     int n = 0;
 
     for (const ch_scheduled *s = c->running.first; s != NULL; s = s->after)
         n += reads_before(s, stream, number);
-    for (const ch_scheduled *s = c->queue.first; s != NULL && s->was_sent; s = s->after)
-        n += reads_before(s, stream, number);
+    for (const ch_scheduled *s = c->queue.first; s != NULL && (s->was_sent || s->is_own);
+         s = s->after)
+        n += s->was_sent ? reads_before(s, stream, number) : 0;
     return n;
 }
 
 void ch__worker_input_position(const ch_coord_context *t, uint64_t stream, int64_t number,
-                               ch_tensor *place)
+                               ch_tensor *position)
 {
     for (ch_worker_input *f = t->c->inputs; f != NULL; f = f->next_input)
         for (int i = 0; i < f->n_streams; i++) {
             ch_worker_input_stream *s = &f->stream[i];
 
-            if (s->number != stream || s->coming != NULL || number <= s->place_at)
+            if (s->number != stream || s->pending != NULL || number <= s->position_at)
                 continue;
-            s->coming = ch_tensor_ref(place);
-            s->coming_at = number;
+            s->pending = ch_tensor_ref(position);
+            s->pending_at = number;
             s->n_before = count_before(t->c, stream, number);
-            take_place(s);
+            use_pending(s);
         }
 }
 
-/* One less that reads what is before a place to come. */
+/* Ends a lease. If the step was the last that read before the pending position, uses that. */
 static void end_lease(const ch_lease *l)
 {
     ch_worker_input_stream *from;
@@ -296,9 +318,9 @@ static void end_lease(const ch_lease *l)
     if (l->input->n_values > 0)
         return;
     from = &l->input->stream[l->stream];
-    if (from->coming != NULL && l->number >= 0 && l->number < from->coming_at) {
+    if (from->pending != NULL && l->number >= 0 && l->number < from->pending_at) {
         from->n_before--;
-        take_place(from);
+        use_pending(from);
     }
 }
 

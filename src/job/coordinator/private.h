@@ -1,15 +1,26 @@
-/* job/coordinator/private.h -- what the files of the coordinator task share.
+/* job/coordinator/private.h -- the parts of the coordinator task that its files share.
  *
- *   coordinator.c  the task: its events, its tick, snapshots, servers that are lost
+ *   coordinator.c  the task: its events, its tick, snapshots, lost servers
  *   call.c         retried calls to servers and workers
- *   heartbeat.c    whether a task replies, counted in ticks
+ *   heartbeat.c    pings, and the count of ticks without a reply
  *   workers.c      the worker table: pings, functions and streams that were sent, lost workers
- *   queue.c        steps: their order, the worker that runs each, their end
+ *   queue.c        steps: their order, the worker that runs each step, how they end
  *   cancel.c       cancelling steps
  *   input.c        the elements that steps read
- *   client.c       functions for the program's threads
+ *   client.c       the functions of job/coordinator.h, which the program's threads call
  *
- * All of them run in the turn of the task.
+ * ch_coord is the state of the task. The main structs in it:
+ *   ch_worker_entry    a worker: its state, registration, and the list of its attempts
+ *   ch_peer_server     a parameter server
+ *   ch_scheduled       a step that has not ended, or that the program still refers to
+ *   ch_attempt         a RUN call of a step to a worker; a step has at most two at a time
+ *   ch_coord_call      any other call, repeated until the callee replies
+ *   ch_coord_function  a function of the program: a step plan that workers receive
+ *   ch_worker_input    the data streams or tensors that steps read on each worker
+ *   ch_cancel          the round of cancelling
+ *
+ * All functions run inside the task: in an event handler, or in a program's thread that has
+ * locked the task (ch__coord_enter). Nothing here needs another lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_COORDINATOR_PRIVATE_H
@@ -24,18 +35,20 @@
 
 typedef struct ch_coord ch_coord;
 
-/* The turn: what every function of an event has. */
+/* The arguments of every function that runs inside the task. */
 typedef struct ch_coord_context {
     ch_coord  *c;
-    ch_outbox *outbox;
-    int64_t    now;
+    ch_outbox *outbox; /* NULL: the task is ending, and nothing is sent */
+    int64_t    now;    /* time in ns */
 } ch_coord_context;
 
-/* For code that is not the task's: ch__task_enter. `c` is NULL once the task has ended. */
+/* Locks the task for a thread of the program (ch__task_enter). The caller must call
+ * ch__task_leave. `c` is NULL if the task has ended. */
 ch_coord_context ch__coord_enter(ch_task *coord);
 
 /* ---- calls to servers and workers ---- */
 
+/* A server or a worker, by its index. */
 typedef struct ch_callee {
     bool is_worker;
     int  index;
@@ -54,332 +67,396 @@ static inline ch_callee ch__to_worker(int i)
 typedef struct ch_coord_call ch_coord_call;
 typedef void (*ch_coord_then)(const ch_coord_context *t, const ch_coord_call *call);
 
-/* A call that is made again until the callee replies, so it may reach the callee several times.
- * Owned by the coordinator task, and freed when the call has ended or is cancelled. */
+/* A call that is repeated until the callee replies. The callee may receive it several times.
+ * The coordinator task owns the call and frees it when the call has ended or is cancelled. */
 struct ch_coord_call {
-    ch_retry      retry; /* first */
+    ch_retry      retry; /* must be first */
     ch_callee     to;
-    uint64_t      registration; /* of the worker when the call began; of a server 0 */
-    ch_coord_then then;         /* called when the call has ended; NULL: nothing is called */
+    uint64_t      registration; /* of the worker when the call began; 0 for a server */
+    ch_coord_then then;         /* called when the call has ended; may be NULL */
     uint64_t      arg;          /* for `then` */
-    void         *waiter;       /* for `then` of a call that a client thread waits for */
-    /* The outcome, borrowed for `then`. Both are NULL if the worker was declared lost, or if
-     * there was no memory for the call (ch__coord_call_servers). */
+    void         *waiter; /* for `then` of a call that a thread of the program waits for */
+    /* The outcome, borrowed during `then`: a reply or a fault. Both are NULL if the worker was
+     * declared lost, or if there was no memory for the call (ch__coord_call_servers). */
     ch_message     *reply;
     const ch_fault *fault;
 };
 
-/* Calls a server or a worker. Takes the message over, on an error too. A call to a server that
- * is lost ends before this returns. */
+/* Calls a server or a worker. Takes the message over, on an error too. If the server is lost,
+ * the call ends, with the job's error, before this function returns. */
 CH_MUST_CHECK ch_status ch__coord_call(const ch_coord_context *t, ch_callee to,
                                        ch_message *message, ch_coord_then then, uint64_t arg);
-/* The same in two steps, for several calls of which all are sent or none. The caller sets
- * `then` and `arg` between the steps. */
+/* ch__coord_call in two steps, for several calls of which all must be sent or none. The caller
+ * sets `then` and `arg` between the steps. ch__coord_call_new takes the message over, on an
+ * error too. */
 CH_MUST_CHECK ch_status ch__coord_call_new(const ch_coord_context *t, ch_callee to,
                                            ch_message *message, ch_coord_call **out);
 void                    ch__coord_call_send(const ch_coord_context *t, ch_coord_call *call);
-/* Calls all servers with the same message, which is taken over. `then` is called once for each
- * of them, also if there is no memory for a call; in that case an error is returned. */
+/* Calls all servers with the same message, which is taken over. Calls `then`, which may be
+ * NULL, once for each server. If there is no memory for a call, `then` is called with neither
+ * reply nor fault, and an error is returned. */
 ch_status ch__coord_call_servers(const ch_coord_context *t, ch_message *message,
                                  ch_coord_then then, uint64_t arg);
-/* Cancels a call that has not ended, and frees it. `then` is not called. */
+/* Cancels a call that has not ended, and frees it. Does not call `then`. */
 void ch__coord_call_cancel(const ch_coord_context *t, ch_coord_call *call);
 /* Ends all calls to a server or a worker that was declared lost. */
 void ch__coord_calls_end(const ch_coord_context *t, ch_callee to);
-/* Handles the end of an attempt. Returns false if it is of no call here. */
+/* Handles the end of an attempt (CH_EVENT_REPLY). Returns false if the event belongs to no call
+ * of this list. */
 bool ch__coord_call_on_reply(const ch_coord_context *t, const ch_net_event *e);
+/* Frees all calls without sending anything. Does not call `then`. */
 void ch__coord_calls_free(ch_coord *c);
 
 /* ---- workers ---- */
 
 typedef enum ch_worker_state {
-    CH_WORKER_ABSENT,  /* has not answered yet, or was given up */
-    CH_WORKER_FENCING, /* is being given up: servers are told */
-    CH_WORKER_READY
+    CH_WORKER_ABSENT,  /* has never replied, or was lost and is fenced */
+    CH_WORKER_FENCING, /* was declared lost; not all servers have replied to FENCE yet */
+    CH_WORKER_READY    /* replies to pings; may receive steps */
 } ch_worker_state;
 
+/* An entry of the worker table. It is never removed. Times are in ns. */
 typedef struct ch_worker_entry {
-    char            name[32];
+    char            name[32]; /* "worker/0" */
     ch_link        *link;
     ch_worker_state state;
-    uint64_t        incarnation;  /* of the task that answered */
-    uint64_t        registration; /* counted here; what servers hear */
-    ch_heartbeat    heartbeat;
-    int             n_fences; /* servers that have not said yet that they do not hear it */
-    int             n_fenced; /* servers that have been asked to */
-    int             n_told;   /* calls that have not ended and send it functions or streams */
-    int64_t         told;     /* bytes of those */
-    int             n_runs;   /* steps that it has */
-    int64_t n_finished, n_losses; /* steps that it ended well; how often it was given up */
-    ch_map  knows;                /* numbers of functions and streams, told or being told */
-    int64_t last_end, mean;       /* ns: when its last step ended, what one takes */
-    /* Attempts: the one that it is at, as far as is known, then the others in the order in which it was sent them. */
+    uint64_t        incarnation; /* of the task that replied last as a new worker */
+    /* Begins at 1, incremented when the worker is declared lost. RUN carries it to the worker,
+     * UPDATE from there to servers, which reject a fenced registration. */
+    uint64_t     registration;
+    ch_heartbeat heartbeat;
+    int          n_unfenced;           /* servers that have not replied to FENCE yet */
+    int          n_fence_calls;        /* servers to which FENCE was sent */
+    uint32_t     fence_round;          /* number of times that FENCE was sent to all servers */
+    int          n_sending;            /* open calls that send a function or a stream */
+    int64_t      sending_bytes;        /* of these calls */
+    int          n_runs;               /* attempts in the list below */
+    int64_t      n_finished, n_losses; /* steps done by it; times it was declared lost */
+    ch_map  sent; /* numbers of the functions and streams that were sent or are being sent */
+    int64_t last_end, mean; /* time when its last step ended; mean time of a step */
+    /* The attempts of this worker. `first` is the attempt that the worker presumably runs; the
+     * others follow in the order in which they were sent. */
     struct ch_attempt *first, *last;
-    int64_t            began;    /* when it got to `first`, as far as is known */
-    bool               has_said; /* it has said since that it is at `first` */
-    uint64_t           alarm;    /* id of the timer that ends a step that takes too long */
-    int64_t            alarm_at; /* when that timer fires; INT64_MAX: it is not set */
-    int64_t            rests;    /* until then it gets no steps: it did not reach a server */
-    bool
-        is_overdue; /* still computes a step past its time limit: gets no steps until it is free */
-    int64_t overdue_at; /* when that was noticed */
+    int64_t            began;        /* time since when `first` presumably runs */
+    bool               is_confirmed; /* a reply to a ping has named `first` as running */
+    uint64_t           alarm;        /* id of the timer that checks the step time limit */
+    int64_t            alarm_at;     /* time when the timer fires; INT64_MAX: it is not set */
+    /* No steps are sent before this time, because the worker could not reach a server or its
+     * link had no room. */
+    int64_t paused_until;
+    /* The worker still computes a step that has failed because of its time limit, or a step
+     * from before it was declared lost. It receives no steps until a reply to a ping says that
+     * it is idle. The ping must have been sent at `overdue_at` or later. */
+    bool    is_overdue;
+    int64_t overdue_at;
 } ch_worker_entry;
 
 typedef struct ch_peer_server {
-    char         name[32];
+    char         name[32]; /* "ps/0" */
     ch_link     *link;
-    uint64_t     incarnation; /* 0: has not answered yet */
+    uint64_t     incarnation; /* 0: has not replied yet */
     ch_heartbeat heartbeat;
-    int          n_lost;  /* pings in a row that found no listener */
-    bool         is_told; /* of the phase of a cancellation, or is being told */
-    bool         is_lost;
+    int          n_lost;    /* pings in a row that ended as CH_ENDED_LOST */
+    bool         is_called; /* in the current phase of cancelling (cancel.c) */
+    bool         is_lost;   /* the job has failed */
 } ch_peer_server;
 
+/* Pings all workers, declares the silent ones lost, and sends FENCE calls that are missing. */
 void ch__workers_tick(const ch_coord_context *t);
-/* A ping that was made at this time has ended. */
+/* Handles the end of a ping that was sent at time `at`. */
 void ch__workers_on_ping(const ch_coord_context *t, ch_worker_entry *m, const ch_net_event *e,
                          int64_t at);
-/* It does not answer, or is another: its steps go elsewhere once servers do not hear it any more. */
+/* Declares a worker lost, unless it is lost already: increments its registration and fences the
+ * old one on all servers. When all have replied, the worker's steps are queued again. */
 void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m);
-/* Whether a worker knows a number; if not it is told, and later it does. */
+/* Returns true if the worker has received the function or stream of this number, and no other
+ * is being sent to it. Otherwise returns false, and sends `message` if it was not sent before.
+ * When the worker has replied, queued steps are sent (ch__queue_send). */
 bool ch__workers_send_once(const ch_coord_context *t, ch_worker_entry *m, uint64_t number,
-                           ch_message *what);
-typedef enum ch_known { CH_KNOWN_FUNCTION, CH_KNOWN_STREAM, CH_KNOWN_PER_WORKER } ch_known;
-/* Nobody uses this function any more, or this stream, or this variable: workers that may know it are told. */
-void ch__workers_forget(const ch_coord_context *t, uint64_t number, ch_known what);
+                           ch_message *message);
+typedef enum ch_sent_kind { CH_SENT_FUNCTION, CH_SENT_STREAM, CH_SENT_PER_WORKER } ch_sent_kind;
+/* Sends DROP for a function, stream or per-worker variable that is no longer used, to all
+ * workers that may have it. Does nothing if the task is ending. */
+void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind kind);
+/* Adds an entry for the next worker. */
 CH_MUST_CHECK ch_status ch__workers_add(ch_coord *c, ch_worker_entry **out);
 
 /* ---- steps ---- */
 
 typedef enum ch_scheduled_state {
-    CH_STEP_QUEUED,
-    CH_STEP_RUNNING,
-    CH_STEP_DONE,
+    CH_STEP_QUEUED,  /* in ch_coord.queue */
+    CH_STEP_RUNNING, /* in ch_coord.running: has an attempt, or is parked (cancel.c) */
+    CH_STEP_DONE,    /* from here on: has ended */
     CH_STEP_FAILED,
     CH_STEP_CANCELLED
 } ch_scheduled_state;
 
-/* Which element of a stream a step reads. */
+/* The element that a step reads from a worker input. */
 typedef struct ch_lease {
-    ch_worker_input *input; /* referenced */
-    int              stream;
-    int64_t          number; /* -1: none yet */
+    ch_worker_input *input;  /* referenced */
+    int              stream; /* index in input->stream */
+    int64_t          number; /* of the element; -1: none leased yet */
 } ch_lease;
 
+/* Attempts of a step at the same time: the second is a backup. */
 enum { CH_ATTEMPTS = 2 };
 
 typedef enum ch_cancel_reason { CH_CANCEL_ERROR, CH_CANCEL_CALL } ch_cancel_reason;
 
-/* Which worker has a step; call 0: none. A worker runs its attempts one after the other. */
+/* A RUN call of a step to a worker. A worker runs its attempts one after the other. */
 typedef struct ch_attempt {
-    struct ch_attempt *ahead, *behind; /* the neighbours in the worker's list */
-    uint64_t           call;
-    int                worker;
-    int                n_absent; /* how often in a row the worker said that it has it not */
-    int64_t            since;
+    struct ch_attempt *prev, *next; /* in the worker's list */
+    uint64_t           call;        /* id of the call; 0: no attempt */
+    int                worker;      /* index */
+    int                n_absent;    /* replies to pings in a row that do not list the step */
+    int64_t            sent_at;     /* time in ns */
 } ch_attempt;
 
-/* The coordinator's record of a function of the program. Created by ch__coord_add_function, owned
- * by the coordinator task (ch_coord.functions). Freed when the program has forgotten it
+/* The coordinator's record of a function of the program. Created by ch__coord_add_function,
+ * owned by the coordinator task (ch_coord.functions). Freed when the program has forgotten it
  * (ch__coord_forget_function) and the last step that uses it has ended, or with the task. */
 typedef struct ch_coord_function {
     uint64_t        number;
-    char            name[48]; /* for errors; cut if it is longer */
+    char            name[48]; /* for error messages; cut if it is longer */
     int             n_ops;
     ch_recorded_op *op;                      /* owned */
-    ch_message     *message;                 /* the call that sends it to a worker */
-    uint64_t        first_update, n_updates; /* numbers of its functions on servers */
+    ch_message     *message;                 /* the FUNCTION call that sends it to a worker */
+    uint64_t        first_update, n_updates; /* numbers of its updates on servers */
     int64_t         n_steps;                 /* steps that use it and have not ended */
     bool            is_forgotten;            /* by the program */
 } ch_coord_function;
 
+/* A step, or an assignment (is_assign). An assignment has a step number and is in the list of
+ * steps that have not ended, but it is neither queued nor running. */
 struct ch_scheduled {
-    atomic_int    refs;        /* the chief's while it has not ended, and the program's */
-    ch_scheduled *next, *prev; /* all that have not ended, by step */
-    ch_scheduled *after,
-        *before; /* those that wait; or those that run; own steps first, then by step */
-    uint64_t           step, snapshot, seed;
-    ch_coord_function *function; /* NULL: of an assignment, or it was not there any more */
-    uint64_t order; /* among those that were scheduled: rounds and staleness count these */
-    int64_t  number;
+    atomic_int    refs; /* the coordinator's until the step has ended, and the program's */
+    ch_scheduled *next, *prev; /* in the list of all steps that have not ended, by number */
+    /* In ch_coord.queue or ch_coord.running: own steps first, then by number. */
+    ch_scheduled      *after, *before;
+    uint64_t           step, snapshot, seed; /* `step` is the step's number */
+    ch_coord_function *function; /* NULL: an assignment, or the function was freed before */
+    uint64_t order;  /* index among the steps that are not own: for rounds, staleness */
+    int64_t  number; /* for ch_step_number */
     ch_scheduled_state state;
-    bool               is_own, is_silent, is_assign, was_sent;
-    /* How it is cancelled: job/coordinator/cancel.c. */
-    bool             wants_cancel; /* is to be cancelled, unless it has begun */
-    bool             is_held;      /* is in the round of cancelling that goes on */
-    bool             has_begun; /* a server has applied an update of it: it runs to its end */
+    /* is_own: see ch_step_request. is_silent: the results are not needed. was_sent: the step
+     * has or had an attempt. */
+    bool is_own, is_silent, is_assign, was_sent;
+    /* For cancel.c. */
+    bool             wants_cancel; /* to be cancelled unless it has begun */
+    bool             is_held;      /* belongs to the current round of cancelling */
+    bool             has_begun; /* a server has applied an update of it: must run to its end */
     ch_cancel_reason cancel_reason;
     ch_attempt       attempt[CH_ATTEMPTS];
-    ch_message      *result;
-    ch_fault        *fault; /* NULL of one that failed: there was no memory for it */
-    ch_status        code;
-    int64_t          bytes;                              /* of `in` */
-    int              n_in, n_inputs, n_shared, n_leases; /* as of ch_step_request */
-    ch_lease        *lease;                              /* behind `in` */
+    ch_message      *result; /* of a step that is done; NULL if is_silent */
+    ch_fault        *fault;  /* of a step that failed; NULL if there was no memory for it */
+    ch_status        code;   /* of a step that failed */
+    int64_t          bytes;  /* of the tensors in `in` */
+    int              n_in, n_inputs, n_shared, n_leases; /* as in ch_step_request */
+    ch_lease        *lease; /* one for each worker input; in the same allocation, after `in` */
     ch_tensor       *in[];
 };
 
 typedef struct ch_step_list {
     ch_scheduled *first, *last;
-    int64_t       n, bytes; /* of inputs */
-    int64_t       n_own;    /* of those, steps whose caller waits for them */
+    int64_t       n, bytes; /* number of steps; bytes of their inputs */
+    int64_t       n_own;    /* own steps among them */
 } ch_step_list;
 
-/* Steps go to workers as far as they can. */
-void ch__queue_move(const ch_coord_context *t);
-/* The answer to an attempt. */
+/* Sends queued steps to workers, as many as the mode of the coordinator and the workers
+ * allow. */
+void ch__queue_send(const ch_coord_context *t);
+/* Handles the end of an attempt's call. */
 void ch__queue_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
                         const ch_net_event *e);
-/* A timer has fired; if it is a worker's alarm, the step that the worker is at fails if it has taken too long. */
-void ch__queue_alarm(const ch_coord_context *t, uint64_t id);
-/* The worker is gone: the steps that only it had wait again. */
-void ch__queue_orphans(const ch_coord_context *t, int worker);
-/* The worker computes a step that took too long: it gets no steps until it is free, and those that it was given are given to
- * others. */
-void ch__queue_overdue(const ch_coord_context *t, ch_worker_entry *m);
-/* A worker has answered the ping of time `asked`. Steps that it was given before and has not are given again; the one that it is
- * at fails if it has taken too long. */
-void ch__queue_pinged(const ch_coord_context *t, ch_worker_entry *m,
-                      const Cohort__WorkerReply *has, int64_t asked);
-/* Steps that take long are given to idle workers too. */
+/* Handles a timer. If the timer is a worker's alarm, and the step that the worker runs has
+ * exceeded its time limit, fails the step. */
+void ch__queue_on_timer(const ch_coord_context *t, uint64_t id);
+/* Ends the attempts of a worker that is lost and fenced. Queues its steps again, except those
+ * that have another attempt. */
+void ch__queue_worker_lost(const ch_coord_context *t, int worker);
+/* Marks a worker as overdue (ch_worker_entry.is_overdue), and queues its steps again. */
+void ch__queue_worker_overdue(const ch_coord_context *t, ch_worker_entry *m);
+/* Handles a worker's reply to a ping that was sent at time `pinged_at`. Repeats the steps that
+ * were sent before that time and that two replies in a row have not listed. Fails the step that
+ * the worker runs if it has exceeded its time limit. */
+void ch__queue_on_ping(const ch_coord_context *t, ch_worker_entry *m,
+                       const Cohort__WorkerReply *reply, int64_t pinged_at);
+/* Sends slow steps to idle workers as a second attempt (ch_coordinator_options.backups). */
 void ch__queue_backups(const ch_coord_context *t);
-/* Workers cannot take a function or a stream: the steps that need it fail. */
-void ch__queue_unfit(const ch_coord_context *t, uint64_t number, const ch_fault *why);
-/* All that has not ended ends with this. */
+/* Fails the queued steps that need a function or stream which a worker has rejected. */
+void ch__queue_fail_users(const ch_coord_context *t, uint64_t number, const ch_fault *why);
+/* Fails all steps that have not ended, because the job has failed. */
 void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why);
-/* Takes a step that waits out of the queue, so that it is not sent until ch__queue_resume. */
+/* Moves a queued step to the running list without an attempt, so that it is not sent until
+ * ch__queue_resume. A running step stays there. */
 void ch__queue_park(ch_coord *c, ch_scheduled *s);
-/* Lets a parked step wait for a worker again. Its attempts end, except those of workers that are being fenced: these end with
- * the fence. */
-void     ch__queue_resume(const ch_coord_context *t, ch_scheduled *s);
+/* Queues a parked step again. Ends its attempts, except those on workers that are being fenced:
+ * these end when the fence is complete. */
+void ch__queue_resume(const ch_coord_context *t, ch_scheduled *s);
+/* Returns the number below which all steps have ended. */
 uint64_t ch__queue_retired(const ch_coord *c);
-/* Returns the oldest step of the program's that has not ended and for which no caller waits by itself; NULL: none. */
+/* Returns the oldest step that has not ended and is neither own nor an assignment, or NULL. */
 const ch_scheduled *ch__queue_oldest(const ch_coord *c);
-/* A server's ping, which says that, and which of those above it have not ended. */
+/* Makes a PING for servers. It carries the retired number, the steps above it that have not
+ * ended, and the round of cancelling up to which holds may be released. */
 CH_MUST_CHECK ch_status ch__queue_pack_retired(const ch_coord *c, ch_message **out);
-/* Adds it behind all others, with the next number. */
+/* Gives a step the next number and adds it to the queue. Takes the coordinator's reference
+ * over. */
 void ch__queue_add(ch_coord *c, ch_scheduled *s);
+/* Ends a step in state `how`: ends its attempts, removes it from all lists and releases its
+ * inputs. Releases the coordinator's reference, so the step may be freed. */
 void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_state how);
-void ch__coord_function_free(ch_coord_function *f); /* NULL is fine */
-/* Frees a function if the program has forgotten it and no step uses it. Workers and servers
- * free their records of it. */
-void ch__queue_look_forgotten(const ch_coord_context *t, ch_coord_function *f);
+void ch__coord_function_free(ch_coord_function *f); /* NULL is allowed */
+/* Frees a function here, on workers and on servers, if the program has forgotten it and no step
+ * uses it. */
+void ch__coord_function_free_unused(const ch_coord_context *t, ch_coord_function *f);
 
 /* ---- cancelling ---- */
 
-typedef enum ch_cancel_phase { CH_CALM, CH_DROPPING, CH_HOLDING, CH_RELEASING } ch_cancel_phase;
+/* The phases of a round: see cancel.c. */
+typedef enum ch_cancel_phase {
+    CH_CANCEL_IDLE,
+    CH_DROPPING,
+    CH_HOLDING,
+    CH_RELEASING
+} ch_cancel_phase;
 
 typedef struct ch_cancel {
     ch_cancel_phase phase;
-    uint64_t        round;    /* number of the round that goes on, or was the last */
-    uint64_t        released; /* the last round whose hold servers may release */
-    uint64_t        upto;     /* the newest step of any round */
-    uint64_t        n_tells;  /* phases ever in which servers were told something */
-    int             n_waits;  /* workers or servers that have not answered in this phase */
-    int64_t         n_wanted; /* steps with wants_cancel that have not ended */
+    uint64_t        round;           /* number of the current round, or of the last */
+    uint64_t        released;        /* the last round whose hold servers may release */
+    uint64_t        upto;            /* the newest step of any round so far */
+    uint64_t        n_server_phases; /* phases so far in which servers were called */
+    int             n_pending; /* workers or servers that have not replied in this phase */
+    int64_t         n_wanted;  /* steps with wants_cancel that have not ended */
 } ch_cancel;
 
-/* Cancels a step, or all that were scheduled, unless they have begun to change variables; cancel.c says how. Steps that were
- * not sent to a worker have ended when this returns. */
+/* Cancels a step, or all scheduled steps, except own steps and steps that have begun to change
+ * variables. A step that was never sent to a worker has ended when this returns. */
 void ch__cancel_step(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why);
 void ch__cancel_all(const ch_coord_context *t, ch_cancel_reason why);
-/* Asks those servers again that could not answer. */
+/* Calls the servers again that could not reply, or for which there was no memory. */
 void ch__cancel_tick(const ch_coord_context *t);
-/* A server is lost: the round does not go on. */
-void ch__cancel_give_up(ch_coord *c);
-/* Returns whether all steps that were to be cancelled have ended, and no worker is being fenced. */
+/* Ends the current round without a decision, because the job has failed. */
+void ch__cancel_abort(ch_coord *c);
+/* Returns true if all steps to be cancelled have ended and no worker is being fenced, so that
+ * no update of an ended step can still be applied. */
 bool ch__cancel_is_quiet(const ch_coord *c);
 
-/* ---- data ---- */
+/* ---- worker inputs ---- */
 
+/* A data stream. Elements are numbered from 0. A position is a saved state of the dataset's
+ * iterator, as bytes, which a worker sends with a step's results. Another worker can continue
+ * there. */
 typedef struct ch_worker_input_stream {
-    uint64_t   number; /* for workers */
-    ch_tensor *dataset;
-    ch_tensor
-        *place; /* NULL: the beginning; no step that has not ended reads what is before it */
-    ch_tensor
-        *coming; /* the next one, when n_before steps have ended that read what is before it */
-    int  n_before;
-    int64_t place_at, coming_at, next, end; /* end: INT64_MAX until it is known */
-    int     holder;                         /* the worker that read it last; -1: nobody */
+    uint64_t   number;  /* for workers */
+    ch_tensor *dataset; /* encoded */
+    /* Where a worker that receives the stream begins; NULL: at the beginning. No step that has
+     * not ended reads an element before it. */
+    ch_tensor *position;
+    /* A later position, or NULL. It becomes `position` when the n_before steps have ended that
+     * read an element before it. */
+    ch_tensor *pending;
+    int        n_before;
+    /* Number of the first element after `position` and after `pending`; of the next element to
+     * be leased; of elements in the stream (INT64_MAX until a worker has found the end). */
+    int64_t position_at, pending_at, next, end;
+    int     holder; /* index of the worker that was last sent a step with it; -1: none */
 } ch_worker_input_stream;
 
+/* Data streams (n_values is 0) or fixed tensors. */
 struct ch_worker_input {
-    ch_worker_input        *next_input; /* in the chief's list */
-    int                     refs;
-    bool                    is_shared;
-    int                     n_streams, width;
+    ch_worker_input        *next_input; /* in ch_coord.inputs */
+    int                     refs;       /* the program's, and one for each step that reads it */
+    bool                    is_shared;  /* any worker may read any stream */
+    int                     n_streams, width; /* width: components of an element */
     int64_t                 pass;
     ch_worker_input_stream *stream;
-    int         n_values; /* workers for which there are values; 0: it has streams */
-    int         copies;   /* of those: how many replicas of a worker have their own */
-    ch_tensor **value;
+    int                     n_values; /* workers that have tensors of their own; 0: streams */
+    int                     copies;   /* replicas of a worker that have tensors of their own */
+    ch_tensor             **value;    /* n_values * copies * width tensors */
 };
 
-/* Which streams the step would read on this worker, if it has no elements yet. OUT_OF_RANGE: there is nothing left. */
+/* Chooses the streams that the step would read on this worker, if no elements are leased yet.
+ * Returns CH_OUT_OF_RANGE if all streams have ended. */
 CH_MUST_CHECK ch_status ch__worker_input_choose(ch_scheduled *s, int worker);
-/* Whether the worker can read them; if not it is told. */
+/* Returns true if the worker has received the chosen streams. Otherwise sends them. */
 bool ch__worker_input_is_sent(const ch_coord_context *t, const ch_scheduled *s, int worker);
-/* The step gets its elements, if it has none yet: from now on, in every attempt. */
+/* Leases the next elements of the chosen streams to the step, unless it has leases. The step
+ * reads the same elements in every attempt. */
 void ch__worker_input_lease(ch_scheduled *s, int worker);
-/* A worker found that a stream has no such element. True: the step can have another. */
+/* Handles a worker's report that a stream does not have the leased element. Ends the lease.
+ * Returns true if another stream has elements for the step. */
 bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t stream);
-/* The step has ended, and reads nothing any more. */
+/* Ends the leases of a step that has ended, and releases its worker inputs. */
 void ch__worker_input_release(const ch_coord_context *t, ch_scheduled *s);
+/* Records a position that a worker sent: element `number` is the next element there. */
 void ch__worker_input_position(const ch_coord_context *t, uint64_t stream, int64_t number,
-                               ch_tensor *place);
+                               ch_tensor *position);
+/* Releases a reference. The last one frees the input and drops its streams on workers. NULL is
+ * allowed. */
 void ch__worker_input_unref(const ch_coord_context *t, ch_worker_input *f);
-void ch__worker_input_worker_lost(const ch_coord *c,
-                                  int             worker); /* who is gone holds nothing */
+/* Clears the `holder` of the streams of a lost worker. */
+void ch__worker_input_worker_lost(const ch_coord *c, int worker);
 
-/* ---- the chief ---- */
+/* ---- the coordinator ---- */
 
-/* Of CH_SYNCHRONOUS. */
+/* The current round of CH_SYNCHRONOUS. Its steps read the same snapshot. */
 typedef struct ch_sync_round {
-    uint64_t base;     /* the order of the first step since the last join */
-    uint64_t end;      /* that of the first step behind this round */
-    uint64_t snapshot; /* 0: there is no round */
-    int      n_asked;  /* servers that have not set the pin yet */
+    uint64_t base;       /* ch_scheduled.order of the first step since the last join */
+    uint64_t end;        /* order of the first step after this round */
+    uint64_t snapshot;   /* 0: there is no round */
+    int      n_pending;  /* servers that have not taken the snapshot yet */
+    bool     has_failed; /* a server could not take it: the round begins again */
 } ch_sync_round;
 
-enum { CH_SNAPSHOTS = 64 };
+enum { CH_SNAPSHOTS = 64 }; /* snapshots in use at the same time, at most */
 
 struct ch_coord {
-    ch_coord_options     opt;
-    ch_task             *task;
-    int                  n_workers, cap_workers;
-    ch_worker_entry    **worker;
-    ch_peer_server      *server;
-    uint64_t             n_ids, n_numbers, n_steps, n_orders, n_snapshots;
-    int                  n_pinned;
-    uint64_t             pinned[CH_SNAPSHOTS]; /* those that are used, rising */
-    uint64_t             released;             /* servers were told of those up to this */
-    ch_map               calls;                /* attempts, by the id of their call */
-    ch_map               functions;            /* ch_coord_function */
-    ch_retries           retries;              /* ch_coord_call */
-    ch_worker_input     *inputs;
-    ch_scheduled        *oldest, *newest; /* that have not ended */
-    ch_step_list         queue, running;
-    ch_fault             error;    /* the first of steps, until it is reported */
-    uint64_t             n_errors; /* of those, ever: which one it is */
-    ch_fault             broken;   /* a server is lost: for good */
-    ch_cancel            cancel;
+    ch_coord_options  opt;
+    ch_task          *task;
+    int               n_workers, cap_workers;
+    ch_worker_entry **worker;
+    ch_peer_server   *server;
+    /* Counters: ids of calls and timers; numbers of functions, streams and variables; steps;
+     * steps that are not own; snapshots. */
+    uint64_t n_ids, n_numbers, n_steps, n_orders, n_snapshots;
+    int      n_in_use;
+    struct {
+        uint64_t number;
+        bool     has_failed;          /* a server could not take it */
+    } in_use[CH_SNAPSHOTS];           /* snapshots that are in use, by ascending number */
+    uint64_t         released_upto;   /* servers were called to release snapshots up to this */
+    ch_map           calls;           /* ch_scheduled of each open attempt, by id of its call */
+    ch_map           functions;       /* ch_coord_function, by number */
+    ch_retries       retries;         /* ch_coord_call */
+    ch_worker_input *inputs;          /* list of all */
+    ch_scheduled    *oldest, *newest; /* list of all steps that have not ended, by number */
+    ch_step_list     queue, running;
+    ch_fault         error;    /* first error of a step, until a call returns it */
+    uint64_t         n_errors; /* number of such errors so far: identifies `error` */
+    ch_fault         broken;   /* a server is lost: the error of all later calls */
+    ch_cancel        cancel;
+    /* Threads in join; replies that threads in ch__coord_snapshot wait for. */
     int                  n_joining, n_snapshotting;
     ch_sync_round        round;
-    int                  n_untold;    /* steps that have ended since servers were told which */
-    uint64_t             oldest_told; /* the oldest one, then */
+    int                  n_unreported;    /* steps ended since report_ended last checked */
+    uint64_t             oldest_reported; /* the retired number at that time */
     ch_coordinator_stats stats;
 };
 
+/* Sets the options of ch_coordinator_new; replaces 0 by the default. */
 void ch__coord_apply_options(ch_coord *c, const ch_coordinator_options *how);
-/* Takes a snapshot on all servers; `then` is called once for each of them, on an error too.
- * Numbers of snapshots rise, and are released in that order. */
+/* Takes a snapshot on all servers. Calls `then` once for each of them, on an error too. Numbers
+ * of snapshots are ascending. CH_RESOURCE_EXHAUSTED: CH_SNAPSHOTS are in use. */
 CH_MUST_CHECK ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then,
                                             uint64_t *snapshot);
-void                    ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot);
-/* Servers forget so many functions, from this number on. */
-void ch__servers_forget(const ch_coord_context *t, uint64_t first, uint64_t n);
-/* A server is lost: the end of the job. */
+/* Ends the use of a snapshot. Servers release it when all older snapshots are released too. */
+void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot);
+/* Frees n functions (updates) on all servers, from number `first` on. */
+void ch__servers_free_functions(const ch_coord_context *t, uint64_t first, uint64_t n);
+/* Declares a server lost. The job has failed: all steps and all calls to the server end with
+ * this error. */
 void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why);
 
 #endif

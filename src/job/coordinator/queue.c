@@ -1,7 +1,22 @@
-/* job/coordinator/queue.c -- the steps of a coordinator: in which order, to whom, how they end.
+/* job/coordinator/queue.c -- steps: their order, the worker that runs each step, how they end.
  *
- * A step that has not ended is in the list of those (oldest ... newest, by number); one that waits is in `queue` too, one that runs in
- * `running`. A step that runs has one attempt or two; each is a call to a worker, found by the call's id.
+ * ch_scheduled is a step, ch_attempt a RUN call of it to a worker (private.h). Steps are added
+ * by client.c. They are sent to workers by ch__queue_send, which is called whenever a step or a
+ * worker may have become available. They end in ch__queue_end.
+ *
+ * Invariants:
+ *   1. Every step that has not ended is in the list ch_coord.oldest ... newest, by number. A
+ *      queued step is also in `queue`, a running step in `running`; an assignment is in
+ *      neither.
+ *   2. Both lists have own steps first, then the others, each part by number.
+ *   3. A running step has one or two attempts, or none while it is parked (cancel.c).
+ *   4. An attempt is in ch_coord.calls, by the id of its call, until that call ends. It is in
+ *      the list of its worker until the attempt ends. For a lost worker that is after the
+ *      fence.
+ *   5. Every step ends once, whatever its attempts reply. When it ends, its attempts are
+ *      cancelled.
+ *   6. A step that is queued again keeps its number, leases and seed. So servers recognise the
+ *      updates that an earlier attempt sent.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -14,24 +29,26 @@
 #include "job/coordinator/private.h"
 #include "tensor/tensor.h"
 
-enum { DEPTH = 32 };      /* steps that a worker has at most */
-enum { ABSENT = 2 };      /* pings in a row that do not know a step: it was lost */
-enum { REST_TICKS = 20 }; /* for which a worker gets no steps that did not reach a server */
-static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
-static const int64_t slow_ns =
-    10000000; /* below this no step is slow, for a backup or for those behind it */
-static const int slow_times = 3; /* as slow as this, for a backup */
+enum { DEPTH = 32 };       /* attempts that a worker has at the same time, at most */
+enum { LOST_PINGS = 2 };   /* replies to pings in a row without a step: the step was lost */
+enum { PAUSE_TICKS = 20 }; /* pause of a worker that could not reach a server */
+static const int64_t backlog_ns = 1000000; /* computing time of the steps that a worker has */
+/* A step that takes less time is not slow: it gets no backup, and steps that wait for the same
+ * worker are not moved. */
+static const int64_t slow_ns = 10000000;
+static const int     slow_times = 3; /* a step is slow at this multiple of the mean time */
 
 /* ---- lists ---- */
 
-/* Where a step stands in a list: its caller waits for it, or not; then by number. */
+/* Returns true if a comes before b: own steps first, then by number. */
 static bool comes_before(const ch_scheduled *a, const ch_scheduled *b)
 {
     return a->is_own != b->is_own ? a->is_own : a->step < b->step;
 }
 
-/* Finds the step behind which another one goes; NULL: it is the first. Steps whose caller waits are few, and go ahead of
- * all others, however many of these there are. A step that was put back comes before those behind it. */
+/* Returns the step after which `s` must be inserted, or NULL if it must be the first. Own steps
+ * are few, so they are searched from the front. Other steps are searched from the back, because
+ * a new step has the largest number. */
 static ch_scheduled *find_before(const ch_step_list *l, const ch_scheduled *s)
 {
     ch_scheduled *at = s->is_own ? l->first : l->last;
@@ -82,7 +99,8 @@ void ch__queue_add(ch_coord *c, ch_scheduled *s)
     list_add(&c->queue, s);
 }
 
-static void forget(ch_coord *c, ch_scheduled *s)
+/* Removes a step from the list of steps that have not ended. */
+static void unlink_step(ch_coord *c, ch_scheduled *s)
 {
     *(s->prev != NULL ? &s->prev->next : &c->oldest) = s->next;
     *(s->next != NULL ? &s->next->prev : &c->newest) = s->prev;
@@ -96,48 +114,51 @@ uint64_t ch__queue_retired(const ch_coord *c)
 
 /* ---- the end of a step ---- */
 
-/* The worker is at another attempt, or at none. */
-static void begin_first(const ch_coord_context *t, ch_worker_entry *m)
+/* Restarts the time of `first`, because the worker now runs another attempt or none. */
+static void restart_clock(const ch_coord_context *t, ch_worker_entry *m)
 {
     m->began = t->now;
-    m->has_said = false;
+    m->is_confirmed = false;
 }
 
 static void unlink_attempt(ch_worker_entry *m, ch_attempt *a)
 {
-    *(a->ahead != NULL ? &a->ahead->behind : &m->first) = a->behind;
-    *(a->behind != NULL ? &a->behind->ahead : &m->last) = a->ahead;
+    *(a->prev != NULL ? &a->prev->next : &m->first) = a->next;
+    *(a->next != NULL ? &a->next->prev : &m->last) = a->prev;
 }
 
-/* Puts it behind another one; NULL: before all. */
-static void link_attempt(ch_worker_entry *m, ch_attempt *a, ch_attempt *ahead)
+/* Inserts an attempt after `prev`, or at the front if `prev` is NULL. */
+static void link_attempt(ch_worker_entry *m, ch_attempt *a, ch_attempt *prev)
 {
-    a->ahead = ahead;
-    a->behind = ahead != NULL ? ahead->behind : m->first;
-    *(a->ahead != NULL ? &a->ahead->behind : &m->first) = a;
-    *(a->behind != NULL ? &a->behind->ahead : &m->last) = a;
+    a->prev = prev;
+    a->next = prev != NULL ? prev->next : m->first;
+    *(a->prev != NULL ? &a->prev->next : &m->first) = a;
+    *(a->next != NULL ? &a->next->prev : &m->last) = a;
 }
 
+/* Adds an attempt to the end of its worker's list. */
 static void enter_worker(const ch_coord_context *t, ch_attempt *a)
 {
     ch_worker_entry *m = t->c->worker[a->worker];
 
     link_attempt(m, a, m->last);
     if (m->n_runs++ == 0)
-        begin_first(t, m);
+        restart_clock(t, m);
 }
 
+/* Removes an attempt from its worker's list. Afterwards the step does not have it. */
 static void leave_worker(const ch_coord_context *t, ch_attempt *a)
 {
     ch_worker_entry *m = t->c->worker[a->worker];
 
     if (m->first == a)
-        begin_first(t, m);
+        restart_clock(t, m);
     unlink_attempt(m, a);
     m->n_runs--;
     a->call = 0;
 }
 
+/* Ends an attempt, if there is one, and cancels its call. */
 static void end_attempt(const ch_coord_context *t, ch_scheduled *s, int i)
 {
     ch_attempt *a = &s->attempt[i];
@@ -181,13 +202,13 @@ void ch__coord_function_free(ch_coord_function *f)
     ch__free(f);
 }
 
-void ch__queue_look_forgotten(const ch_coord_context *t, ch_coord_function *f)
+void ch__coord_function_free_unused(const ch_coord_context *t, ch_coord_function *f)
 {
     if (!f->is_forgotten || f->n_steps > 0)
         return;
     (void)ch__map_remove(&t->c->functions, (ch_key){f->number, 0});
-    ch__workers_forget(t, f->number, CH_KNOWN_FUNCTION);
-    ch__servers_forget(t, f->first_update, f->n_updates);
+    ch__workers_drop(t, f->number, CH_SENT_FUNCTION);
+    ch__servers_free_functions(t, f->first_update, f->n_updates);
     ch__coord_function_free(f);
 }
 
@@ -199,7 +220,7 @@ static void release_function(const ch_coord_context *t, ch_scheduled *s)
     if (f == NULL)
         return;
     f->n_steps--;
-    ch__queue_look_forgotten(t, f);
+    ch__coord_function_free_unused(t, f);
 }
 
 void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_state how)
@@ -210,7 +231,7 @@ void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_stat
         end_attempt(t, s, i);
     if (!s->is_assign)
         list_remove(s->state == CH_STEP_QUEUED ? &c->queue : &c->running, s);
-    forget(c, s);
+    unlink_step(c, s);
     s->state = how;
     if (!s->is_assign)
         count_end(&c->stats, how);
@@ -218,9 +239,10 @@ void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_stat
     ch__worker_input_release(t, s);
     release_function(t, s);
     ch__scheduled_unref(s);
-    c->n_untold++;
+    c->n_unreported++;
 }
 
+/* Fails a step. The first error of a step that is not own is kept for join. */
 static void fail(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why)
 {
     s->code = why->code;
@@ -234,8 +256,8 @@ static void fail(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 
-/* Returns the text behind "replica 1: ", with which it begins if a worker has several devices. */
-static const char *behind_replica(const char *text)
+/* Skips "replica 1: ", with which an error begins if the worker has several devices. */
+static const char *skip_replica(const char *text)
 {
     static const char word[] = "replica ";
     const char       *c = text + strlen(word);
@@ -246,10 +268,11 @@ static const char *behind_replica(const char *text)
     return strncmp(c, ": ", 2) == 0 ? c + 2 : text;
 }
 
-/* Finds the call of the op that a fault begins with. */
+/* Returns the program line of the op with whose name an error begins. Returns NULL if it is
+ * unknown, or if several lines record the op. */
 static const void *caller_of(const ch_coord_function *f, const char *text)
 {
-    text = behind_replica(text);
+    text = skip_replica(text);
     for (int i = 0; i < f->n_ops; i++) {
         size_t n = strlen(f->op[i].name);
 
@@ -259,7 +282,8 @@ static const void *caller_of(const ch_coord_function *f, const char *text)
     return NULL;
 }
 
-/* Workers know no lines. If all calls of the op are in one line, it is that. */
+/* Appends the program line to an error, because workers do not have lines. Does nothing if
+ * several lines of the program record the op. */
 static void add_line(const ch_coord_function *f, ch_fault *why)
 {
     const void *caller = caller_of(f, why->text);
@@ -271,7 +295,7 @@ static void add_line(const ch_coord_function *f, ch_fault *why)
         (void)snprintf(why->text + n, sizeof(why->text) - n, ", at %s", line);
 }
 
-/* What its worker said of it, or was said of its worker: with which step it was. */
+/* Fails a step. Adds the step's number, function and program line to the error. */
 static void fail_named(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why)
 {
     ch_fault named = *why;
@@ -284,8 +308,8 @@ static void fail_named(const ch_coord_context *t, ch_scheduled *s, const ch_faul
     fail(t, s, &named);
 }
 
-/* With this thread's error. */
-static void fail_with(const ch_coord_context *t, ch_scheduled *s, ch_status rc)
+/* Fails a step with this thread's error. */
+static void fail_with_status(const ch_coord_context *t, ch_scheduled *s, ch_status rc)
 {
     ch_fault why;
 
@@ -300,14 +324,14 @@ void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why)
 
     for (ch_scheduled *s = t->c->oldest; s != NULL; s = next) {
         next = s->next;
-        if (!s->is_assign) /* its calls end it */
+        if (!s->is_assign) /* an assignment ends when its calls end */
             fail(t, s, why);
     }
-    ch__fault_clear(&t->c->error); /* from now on every call says it */
-    ch__cancel_give_up(t->c);
+    ch__fault_clear(&t->c->error); /* every later call returns `broken` instead */
+    ch__cancel_abort(t->c);
 }
 
-void ch__queue_unfit(const ch_coord_context *t, uint64_t number, const ch_fault *why)
+void ch__queue_fail_users(const ch_coord_context *t, uint64_t number, const ch_fault *why)
 {
     ch_scheduled *next;
 
@@ -323,7 +347,7 @@ void ch__queue_unfit(const ch_coord_context *t, uint64_t number, const ch_fault 
     }
 }
 
-/* ---- which may begin ---- */
+/* ---- which steps may begin ---- */
 
 const ch_scheduled *ch__queue_oldest(const ch_coord *c)
 {
@@ -334,21 +358,34 @@ const ch_scheduled *ch__queue_oldest(const ch_coord *c)
     return s;
 }
 
+/* Returns the number of steps in a round of CH_SYNCHRONOUS. */
 static uint64_t round_size(const ch_coord *c)
 {
     return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
 }
 
-static void round_set(const ch_coord_context *t, const ch_coord_call *call)
+/* Handles a server's reply to the snapshot of a round. If the server replied with an error, because
+ * its memory was exhausted, no step of the round may begin. After the last reply the round is
+ * forgotten, and the next tick begins it again with a new snapshot. */
+static void on_round_snapshot(const ch_coord_context *t, const ch_coord_call *call)
 {
-    if (call->arg != t->c->round.snapshot)
+    ch_sync_round *r = &t->c->round;
+
+    if (call->arg != r->snapshot)
         return;
-    t->c->round.n_asked--;
-    if (call->reply != NULL)
-        ch__queue_move(t);
+    r->has_failed |= call->reply == NULL;
+    if (--r->n_pending > 0)
+        return;
+    if (!r->has_failed) {
+        ch__queue_send(t);
+    } else {
+        ch__snapshot_release(t, r->snapshot);
+        r->snapshot = 0;
+    }
 }
 
-/* The round of the oldest step begins, when it is not the one that there is. */
+/* Returns true if the step belongs to the current round and all servers have its snapshot. If
+ * the oldest step is not in the current round, begins the next round and returns false. */
 static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
 {
     ch_coord      *c = t->c;
@@ -356,9 +393,10 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
     uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->snapshot;
 
     if (r->snapshot != 0 && first < r->end)
-        return s->order < r->end && r->n_asked == 0;
-    r->n_asked = c->opt.n_servers;
-    if (ch__snapshot_create(t, round_set, &r->snapshot) != CH_OK) {
+        return s->order < r->end && r->n_pending == 0;
+    r->n_pending = c->opt.n_servers;
+    r->has_failed = false;
+    if (ch__snapshot_create(t, on_round_snapshot, &r->snapshot) != CH_OK) {
         r->snapshot = before;
         return false;
     }
@@ -368,6 +406,7 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
     return false;
 }
 
+/* Returns true if the mode of the coordinator allows the step to begin now. */
 static bool may_begin(const ch_coord_context *t, const ch_scheduled *s)
 {
     const ch_coord *c = t->c;
@@ -384,31 +423,35 @@ static bool may_begin(const ch_coord_context *t, const ch_scheduled *s)
     }
 }
 
-/* ---- to whom ---- */
+/* ---- choosing a worker ---- */
 
-/* So many that the worker does not wait for the next one, and no more: what it has, others cannot do. */
+/* Returns the number of attempts that a worker may have: enough that it never waits for the
+ * next step, and no more, because other workers cannot run the steps that it has. */
 static int depth_of(const ch_worker_entry *m)
 {
-    int64_t n = m->mean > 0 ? ahead_ns / m->mean : 2;
+    int64_t n = m->mean > 0 ? backlog_ns / m->mean : 2;
 
     return n < 2 ? 2 : n > DEPTH ? DEPTH : (int)n;
 }
 
+/* Returns true if the worker may receive a step now. */
 static bool has_room(const ch_coord_context *t, const ch_worker_entry *m)
 {
-    enum { OTHERS = 8 }; /* calls of other kinds */
+    enum { OTHERS = 8 }; /* room on the link that is left for other calls */
 
-    return m->rests <= t->now && !m->is_overdue && m->state == CH_WORKER_READY &&
-           m->n_told == 0 && m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
+    return m->paused_until <= t->now && !m->is_overdue && m->state == CH_WORKER_READY &&
+           m->n_sending == 0 && m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
 }
 
-static int free_worker(const ch_coord_context *t, uint64_t not_these)
+/* Returns the worker with room that has the fewest attempts, or -1. `excluded` is a bit set of
+ * the first 64 workers. */
+static int find_free_worker(const ch_coord_context *t, uint64_t excluded)
 {
     const ch_coord *c = t->c;
     int             best = -1;
 
     for (int i = 0; i < c->n_workers; i++)
-        if (has_room(t, c->worker[i]) && (i >= 64 || (not_these >> i & 1) == 0) &&
+        if (has_room(t, c->worker[i]) && (i >= 64 || (excluded >> i & 1) == 0) &&
             (best < 0 || c->worker[i]->n_runs < c->worker[best]->n_runs))
             best = i;
     return best;
@@ -416,7 +459,7 @@ static int free_worker(const ch_coord_context *t, uint64_t not_these)
 
 /* ---- sending ---- */
 
-/* Returns how many replicas have their own of the inputs that came with the order. */
+/* Returns the number of copies of the request's inputs: one, or one for each replica. */
 static int ordered_copies(const ch_scheduled *s)
 {
     int n = s->n_in - s->n_shared;
@@ -424,7 +467,8 @@ static int ordered_copies(const ch_scheduled *s)
     return n > s->n_inputs ? n / s->n_inputs : 1;
 }
 
-/* How many tensors an input is: one that replicas share, or, where any input is so, one for each of them. */
+/* Returns the number of copies of all inputs in a RUN message. If any input has a tensor for
+ * each replica, all inputs are sent once for each replica. */
 static int count_copies(const ch_scheduled *s)
 {
     int copies = ordered_copies(s);
@@ -435,7 +479,7 @@ static int count_copies(const ch_scheduled *s)
     return copies;
 }
 
-/* That are sent along. */
+/* Returns the number of inputs in a RUN message, for one copy. Elements are not sent. */
 static int count_inputs(const ch_scheduled *s)
 {
     int n = s->n_inputs + s->n_shared;
@@ -445,7 +489,7 @@ static int count_inputs(const ch_scheduled *s)
     return n;
 }
 
-/* Those of a replica. */
+/* Collects the inputs of a replica. Returns their number. The caller owns the references. */
 static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_tensor **tensor)
 {
     int n = 0, from = ordered_copies(s) > 1 ? replica * s->n_inputs : 0;
@@ -466,7 +510,7 @@ static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_ten
     return n;
 }
 
-/* Where elements stand among the inputs of a step. */
+/* Collects the elements that the worker must read, with their index among the inputs. */
 static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *element)
 {
     int at = s->n_inputs, n = 0;
@@ -487,8 +531,9 @@ static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *elemen
     return n;
 }
 
-static ch_status speak_run(const ch_coord *c, const ch_scheduled *s, int worker,
-                           ch_message **out)
+/* Makes the RUN message of a step for a worker. */
+static ch_status pack_run(const ch_coord *c, const ch_scheduled *s, int worker,
+                          ch_message **out)
 {
     enum { FEW = 16 };
     Cohort__WorkerRun     m;
@@ -530,8 +575,9 @@ static ch_status speak_run(const ch_coord *c, const ch_scheduled *s, int worker,
     return rc;
 }
 
-/* Sets the worker's alarm, unless it fires before the step that the worker is at has taken too long: then it is set again. So
- * steps that end in time cost no timer. */
+/* Sets the alarm of a worker to the time limit of the step that it runs. An alarm that fires
+ * earlier is left alone; it is set again when it fires. So steps that end in time need no
+ * timer. */
 static void set_alarm(const ch_coord_context *t, ch_worker_entry *m)
 {
     int64_t at = m->began + t->c->opt.step;
@@ -542,19 +588,20 @@ static void set_alarm(const ch_coord_context *t, ch_worker_entry *m)
     ch__outbox_timer(t->outbox, m->alarm, at);
 }
 
-/* An attempt of a step, which the worker can run. False: no memory now. */
+/* Sends RUN to a worker that has the function and the streams. Returns false if memory is
+ * exhausted. */
 static bool send(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
     ch_coord   *c = t->c;
     ch_attempt *a = &s->attempt[s->attempt[0].call != 0];
     ch_message *p = NULL;
-    /* Longer than all that a worker has may take: the alarm ends a step that takes too long. A call that is not answered until
-     * then is made again. */
+    /* Longer than all attempts of a worker may take, because the alarm enforces the time limit
+     * of a step. If there is no reply until then, the step is sent again. */
     int64_t limit = c->opt.silence + c->opt.step * (DEPTH + 1);
 
-    if (speak_run(c, s, worker, &p) != CH_OK)
+    if (pack_run(c, s, worker, &p) != CH_OK)
         return false;
-    *a = (ch_attempt){.call = ++c->n_ids, .worker = worker, .since = t->now};
+    *a = (ch_attempt){.call = ++c->n_ids, .worker = worker, .sent_at = t->now};
     if (ch__map_set(&c->calls, (ch_key){a->call, 0}, s) != CH_OK) {
         ch__message_unref(p);
         a->call = 0;
@@ -577,7 +624,7 @@ static bool send(const ch_coord_context *t, ch_scheduled *s, int worker)
     return true;
 }
 
-/* Whether it is not sent before a round of cancelling is over. */
+/* Returns true if the step must not be sent before a round of cancelling has ended. */
 static bool is_parked(const ch_scheduled *s)
 {
     return s->is_held || (s->wants_cancel && !s->has_begun);
@@ -592,8 +639,8 @@ void ch__queue_park(ch_coord *c, ch_scheduled *s)
     list_add(&c->running, s);
 }
 
-/* It waits again, unless another has it. */
-static void put_back(const ch_coord_context *t, ch_scheduled *s)
+/* Queues a running step again, unless it has another attempt or is parked. */
+static void requeue(const ch_coord_context *t, ch_scheduled *s)
 {
     if (has_attempt(s) || is_parked(s))
         return;
@@ -610,26 +657,34 @@ void ch__queue_resume(const ch_coord_context *t, ch_scheduled *s)
     for (int i = 0; i < CH_ATTEMPTS; i++)
         if (t->c->worker[s->attempt[i].worker]->state == CH_WORKER_READY)
             end_attempt(t, s, i);
-    put_back(t, s);
+    requeue(t, s);
 }
 
-typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
+typedef enum send_outcome {
+    SENT,
+    NOT_YET, /* the worker must receive a function or stream first, or memory is exhausted */
+    ENDED    /* the step has failed */
+} send_outcome;
 
-static given give(const ch_coord_context *t, ch_scheduled *s, int worker)
+/* Sends a step to a worker that has room, after the function and the streams that it needs.
+ * Leases its elements when all of them have arrived. */
+static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
     ch_coord        *c = t->c;
     ch_worker_entry *m = c->worker[worker];
     ch_status        rc;
 
     if (s->function == NULL) {
-        fail_with(t, s, ch__fail(CH_NOT_FOUND, "its function is not there any more"));
+        fail_with_status(
+            t, s,
+            ch__fail(CH_NOT_FOUND, "its function was freed before the step was scheduled"));
         return ENDED;
     }
     if (!ch__workers_send_once(t, m, s->function->number, s->function->message))
         return NOT_YET;
     rc = ch__worker_input_choose(s, worker);
     if (rc != CH_OK) {
-        fail_with(t, s, rc);
+        fail_with_status(t, s, rc);
         return ENDED;
     }
     if (!ch__worker_input_is_sent(t, s, worker))
@@ -637,12 +692,13 @@ static given give(const ch_coord_context *t, ch_scheduled *s, int worker)
     ch__worker_input_lease(s, worker);
     if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->snapshot == 0)
         s->snapshot = c->round.snapshot;
-    return send(t, s, worker) ? GIVEN : NOT_YET;
+    return send(t, s, worker) ? SENT : NOT_YET;
 }
 
-/* ---- to another one ---- */
+/* ---- moving steps between workers ---- */
 
-/* Not one of a stream that its worker alone reads: others would have to read all that is before it. */
+/* Returns true if another worker may take the step over. A step that reads a stream which is
+ * not shared must stay, because another worker would have to read all elements before. */
 static bool may_move(const ch_scheduled *s)
 {
     for (int i = 0; i < s->n_leases; i++)
@@ -651,8 +707,8 @@ static bool may_move(const ch_scheduled *s)
     return s->attempt[0].call != 0 && s->attempt[1].call == 0 && !is_parked(s);
 }
 
-/* Who has most steps behind one that takes long; -1: nobody has. */
-static int stuck_worker(const ch_coord_context *t)
+/* Returns the worker with the most attempts among those that run a slow step, or -1. */
+static int find_stuck_worker(const ch_coord_context *t)
 {
     const ch_coord *c = t->c;
     int             worst = -1;
@@ -667,10 +723,10 @@ static int stuck_worker(const ch_coord_context *t)
     return worst;
 }
 
-/* The next one that it will begin, of those that may move; NULL: none. */
-static ch_scheduled *next_of(const ch_coord *c, int worker)
+/* Returns the step that the worker would run next and that may be moved, or NULL. */
+static ch_scheduled *find_movable(const ch_coord *c, int worker)
 {
-    for (const ch_attempt *a = c->worker[worker]->first->behind; a != NULL; a = a->behind) {
+    for (const ch_attempt *a = c->worker[worker]->first->next; a != NULL; a = a->next) {
         ch_scheduled *s = ch__map_find(&c->calls, (ch_key){a->call, 0});
 
         if (may_move(s) && a == &s->attempt[0])
@@ -679,25 +735,26 @@ static ch_scheduled *next_of(const ch_coord *c, int worker)
     return NULL;
 }
 
-/* Its call is cancelled, and the worker forgets it. Should it have begun, or not hear that, two run it, as with a backup: all that a step
- * does is done once. */
-static void take_over(const ch_coord_context *t, ch_scheduled *s, int worker)
+/* Moves a waiting step to an idle worker. Cancels the call to the first worker, which then
+ * drops the step. If that worker has already begun it, or the cancellation is lost, both run
+ * the step. That is safe, because servers apply each update once. */
+static void steal(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
     ch_coord *c = t->c;
 
     if (!ch__workers_send_once(t, c->worker[worker], s->function->number,
                                s->function->message) ||
         !ch__worker_input_is_sent(t, s, worker))
-        return; /* it is, when it has been told */
+        return; /* it is moved later, when the worker has received them */
     ch__worker_input_lease(s, worker);
     end_attempt(t, s, 0);
     c->stats.moved++;
     if (!send(t, s, worker))
-        put_back(t, s);
+        requeue(t, s);
 }
 
-/* Nothing waits that could begin: who has nothing to do takes what waits behind a step that takes long, one at a time. */
-static void level(const ch_coord_context *t)
+/* Lets idle workers steal steps that wait for a slow step of another worker, one step each. */
+static void balance(const ch_coord_context *t)
 {
     for (int i = 0; i < t->c->n_workers; i++) {
         ch_scheduled *s = NULL;
@@ -705,62 +762,67 @@ static void level(const ch_coord_context *t)
 
         if (t->c->worker[i]->n_runs > 0 || !has_room(t, t->c->worker[i]))
             continue;
-        from = stuck_worker(t);
+        from = find_stuck_worker(t);
         if (from >= 0)
-            s = next_of(t->c, from);
+            s = find_movable(t->c, from);
         if (s == NULL)
             return;
-        take_over(t, s, i);
+        steal(t, s, i);
     }
 }
 
-void ch__queue_move(const ch_coord_context *t)
+void ch__queue_send(const ch_coord_context *t)
 {
     ch_coord *c = t->c;
-    uint64_t  not_these = 0; /* workers that have to be told something first */
+    uint64_t  excluded = 0; /* bit set of workers that must receive something first */
 
     while (c->queue.first != NULL && may_begin(t, c->queue.first)) {
         ch_scheduled *s = c->queue.first;
-        int           worker = free_worker(t, not_these);
+        int           worker = find_free_worker(t, excluded);
 
         if (worker < 0)
             return;
-        if (give(t, s, worker) == NOT_YET) {
+        if (try_send(t, s, worker) == NOT_YET) {
             if (worker >= 64)
                 return;
-            not_these |= (uint64_t)1 << worker;
+            excluded |= (uint64_t)1 << worker;
         }
     }
-    level(t);
+    balance(t);
 }
 
-/* ---- answers ---- */
+/* ---- replies ---- */
 
-static void take_time(const ch_coord_context *t, ch_worker_entry *m, int64_t since)
+/* Updates the mean time of a worker's steps. A step begins when the step before it has
+ * ended. */
+static void record_time(const ch_coord_context *t, ch_worker_entry *m, int64_t sent_at)
 {
-    int64_t took = t->now - (since > m->last_end ? since : m->last_end);
+    int64_t took = t->now - (sent_at > m->last_end ? sent_at : m->last_end);
 
     m->mean = m->mean == 0 ? took : m->mean + (took - m->mean) / 8;
     m->last_end = t->now;
 }
 
-/* There is no such element, for other attempts neither. True: it can have another. */
-static bool is_without(const ch_coord_context *t, ch_scheduled *s, uint64_t stream)
+/* Ends all attempts of a step, because the stream has no such element for any of them. Returns
+ * true if the step can read another stream. */
+static bool has_other_element(const ch_coord_context *t, ch_scheduled *s, uint64_t stream)
 {
     for (int i = 0; i < CH_ATTEMPTS; i++)
         end_attempt(t, s, i);
     return ch__worker_input_ended(t, s, stream);
 }
 
-static void ran(const ch_coord_context *t, ch_scheduled *s, ch_worker_entry *by,
-                const ch_net_event *e)
+/* Handles a successful reply to RUN: the step is done, or the worker could not reach a server,
+ * or a stream has ended. */
+static void on_ran(const ch_coord_context *t, ch_scheduled *s, ch_worker_entry *by,
+                   const ch_net_event *e)
 {
     ProtobufCMessage          *m = NULL;
     const Cohort__WorkerReply *done;
     ch_status rc = ch__message_parse(e->message, &cohort__worker_reply__descriptor, &m);
 
     if (rc != CH_OK) {
-        fail_with(t, s, rc);
+        fail_with_status(t, s, rc);
         return;
     }
     done = (const void *)m;
@@ -768,26 +830,27 @@ static void ran(const ch_coord_context *t, ch_scheduled *s, ch_worker_entry *by,
         ch__worker_input_position(t, done->position_stream, done->position_number,
                                   e->message->tensor[e->message->n_tensors - 1]);
     if (done->unreachable != 0) {
-        by->rests = t->now + REST_TICKS * t->c->opt.tick;
+        by->paused_until = t->now + PAUSE_TICKS * t->c->opt.tick;
         t->c->stats.repeated++;
-        put_back(t, s);
+        requeue(t, s);
     } else if (done->ended_stream == 0) {
         if (!s->is_silent)
             s->result = ch__message_ref(e->message);
         by->n_finished++;
         ch__queue_end(t, s, CH_STEP_DONE);
-    } else if (is_without(t, s, done->ended_stream)) {
-        put_back(t, s);
+    } else if (has_other_element(t, s, done->ended_stream)) {
+        requeue(t, s);
     } else {
-        fail_with(t, s,
-                  ch__fail(CH_OUT_OF_RANGE,
-                           "the data that it reads has ended; ch_per_worker_iterate begins a "
-                           "new pass"));
+        fail_with_status(t, s,
+                         ch__fail(CH_OUT_OF_RANGE,
+                                  "no elements are left in the data that it reads; begin a new "
+                                  "pass with ch_per_worker_iterate"));
     }
     ch__protobuf_free(m);
 }
 
-static void late(const ch_coord_context *t, ch_scheduled *s, const ch_worker_entry *m)
+/* Fails a step that has exceeded its time limit. */
+static void fail_late(const ch_coord_context *t, ch_scheduled *s, const ch_worker_entry *m)
 {
     ch_fault why;
 
@@ -795,15 +858,17 @@ static void late(const ch_coord_context *t, ch_scheduled *s, const ch_worker_ent
     (void)ch__fault_record(
         &why,
         ch__fail(CH_DEADLINE_EXCEEDED,
-                 "it has not ended in %g s (step_seconds of the coordinator)",
+                 "it has not ended within %g s; step_seconds of the coordinator sets "
+                 "the limit",
                  (double)t->c->opt.step * 1e-9),
         -1, NULL);
     (void)snprintf(why.task, sizeof(why.task), "%s", m->name);
     fail_named(t, s, &why);
 }
 
-/* Ends the step that the worker is at if it has taken too long. Steps may have reached the worker in another order than they were
- * sent: if it has several, and has not said yet which it is at, its next answer to a ping does. */
+/* Fails the step that the worker runs if it has exceeded its time limit. Steps may arrive at a
+ * worker in another order than they were sent. So if the worker has several, waits until a
+ * reply to a ping has named the running step. */
 static void check_time(const ch_coord_context *t, ch_worker_entry *m)
 {
     ch_scheduled *s;
@@ -814,16 +879,16 @@ static void check_time(const ch_coord_context *t, ch_worker_entry *m)
         set_alarm(t, m);
         return;
     }
-    if (m->n_runs > 1 && !m->has_said)
+    if (m->n_runs > 1 && !m->is_confirmed)
         return;
     s = ch__map_find(&t->c->calls, (ch_key){m->first->call, 0});
     end_attempt(t, s, m->first == &s->attempt[1]);
-    late(t, s, m);
-    ch__queue_overdue(t, m);
-    ch__queue_move(t);
+    fail_late(t, s, m);
+    ch__queue_worker_overdue(t, m);
+    ch__queue_send(t);
 }
 
-void ch__queue_alarm(const ch_coord_context *t, uint64_t id)
+void ch__queue_on_timer(const ch_coord_context *t, uint64_t id)
 {
     for (int i = 0; i < t->c->n_workers; i++)
         if (t->c->worker[i]->alarm == id) {
@@ -837,13 +902,14 @@ void ch__queue_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
 {
     ch_attempt      *a = &s->attempt[attempt];
     ch_worker_entry *m = t->c->worker[a->worker];
-    int64_t          since = a->since;
+    int64_t          sent_at = a->sent_at;
 
-    /* Of one that is being given up only success counts: servers may have refused what it did since, and its steps are run again. */
+    /* Of a worker that is being fenced only success counts. An error may come from the fence,
+     * and the step is repeated anyway. */
     if (m->state == CH_WORKER_FENCING && e->ending != CH_ENDED_OK)
         return;
     if (e->ending == CH_ENDED_LOST || e->ending == CH_ENDED_REPLACED) {
-        ch__workers_declare_lost(t, m); /* this attempt is one of its */
+        ch__workers_declare_lost(t, m); /* ends this attempt too, after the fence */
         return;
     }
     leave_worker(t, a);
@@ -851,21 +917,22 @@ void ch__queue_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
         m->heartbeat.n_silent = 0;
     switch (e->ending) {
     case CH_ENDED_OK:
-        take_time(t, m, since);
-        ran(t, s, m, e);
+        record_time(t, m, sent_at);
+        on_ran(t, s, m, e);
         break;
     case CH_ENDED_ERROR:
-        if (!s->is_held || t->c->cancel.phase == CH_DROPPING) /* else the hold may be why */
+        /* In the other phases the error may come from the hold. */
+        if (!s->is_held || t->c->cancel.phase == CH_DROPPING)
             fail_named(t, s, e->fault);
         break;
-    default: /* if it were sent at once, there would be no room again */
-        m->rests = t->now + t->c->opt.retry;
-        put_back(t, s);
+    default: /* no room or timeout: pause, or the next attempt would end like this too */
+        m->paused_until = t->now + t->c->opt.retry;
+        requeue(t, s);
     }
-    ch__queue_move(t);
+    ch__queue_send(t);
 }
 
-void ch__queue_orphans(const ch_coord_context *t, int worker)
+void ch__queue_worker_lost(const ch_coord_context *t, int worker)
 {
     ch_scheduled *next;
 
@@ -877,12 +944,12 @@ void ch__queue_orphans(const ch_coord_context *t, int worker)
                 t->c->stats.repeated++;
             }
         if (CH_KEEPS(ORPHANS))
-            put_back(t, s);
+            requeue(t, s);
     }
     ch__worker_input_worker_lost(t->c, worker);
 }
 
-void ch__queue_overdue(const ch_coord_context *t, ch_worker_entry *m)
+void ch__queue_worker_overdue(const ch_coord_context *t, ch_worker_entry *m)
 {
     ch_scheduled *next;
 
@@ -894,7 +961,7 @@ void ch__queue_overdue(const ch_coord_context *t, ch_worker_entry *m)
             if (s->attempt[i].call != 0 && t->c->worker[s->attempt[i].worker] == m) {
                 end_attempt(t, s, i);
                 t->c->stats.moved++;
-                put_back(t, s);
+                requeue(t, s);
             }
     }
 }
@@ -907,9 +974,10 @@ static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)
     return false;
 }
 
-/* Steps that were lost, on the way there or back, are given again. */
-static void compare(const ch_coord_context *t, const ch_worker_entry *m,
-                    const Cohort__WorkerReply *has, int64_t asked)
+/* Repeats steps whose RUN message, or the reply to it, was lost: replies to pings do not list
+ * them. */
+static void requeue_missing(const ch_coord_context *t, const ch_worker_entry *m,
+                            const Cohort__WorkerReply *reply, int64_t pinged_at)
 {
     ch_scheduled *next;
 
@@ -918,48 +986,50 @@ static void compare(const ch_coord_context *t, const ch_worker_entry *m,
         for (int i = 0; i < CH_ATTEMPTS && s->state == CH_STEP_RUNNING; i++) {
             ch_attempt *a = &s->attempt[i];
 
-            if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= asked)
+            if (a->call == 0 || t->c->worker[a->worker] != m || a->sent_at >= pinged_at)
                 continue;
-            a->n_absent = is_listed(has->n_steps, has->steps, s->step) ? 0 : a->n_absent + 1;
-            if (a->n_absent < ABSENT)
+            a->n_absent =
+                is_listed(reply->n_steps, reply->steps, s->step) ? 0 : a->n_absent + 1;
+            if (a->n_absent < LOST_PINGS)
                 continue;
             end_attempt(t, s, i);
             t->c->stats.repeated++;
-            put_back(t, s);
+            requeue(t, s);
         }
     }
 }
 
-/* The worker has said which step it is at, unless it has ended one since. */
-static void take_position(const ch_coord_context *t, ch_worker_entry *m,
-                          const Cohort__WorkerReply *has, int64_t asked)
+/* Records which step the worker runs, unless it has begun another since the ping was sent. */
+static void record_current(const ch_coord_context *t, ch_worker_entry *m,
+                           const Cohort__WorkerReply *reply, int64_t pinged_at)
 {
-    if (asked < m->began)
+    if (pinged_at < m->began)
         return;
-    if (has->at == 0 && has->busy) /* it computes a step that was dropped, and begins none */
-        begin_first(t, m);
-    for (ch_attempt *a = m->first; a != NULL && !m->has_said; a = a->behind) {
+    if (reply->at == 0 && reply->busy) /* it still computes a dropped step */
+        restart_clock(t, m);
+    for (ch_attempt *a = m->first; a != NULL && !m->is_confirmed; a = a->next) {
         const ch_scheduled *s = ch__map_find(&t->c->calls, (ch_key){a->call, 0});
 
-        if (s->step != has->at)
+        if (s->step != reply->at)
             continue;
         unlink_attempt(m, a);
         link_attempt(m, a, NULL);
-        m->has_said = true;
+        m->is_confirmed = true;
     }
 }
 
-void ch__queue_pinged(const ch_coord_context *t, ch_worker_entry *m,
-                      const Cohort__WorkerReply *has, int64_t asked)
+void ch__queue_on_ping(const ch_coord_context *t, ch_worker_entry *m,
+                       const Cohort__WorkerReply *reply, int64_t pinged_at)
 {
-    take_position(t, m, has, asked);
-    compare(t, m, has, asked);
+    record_current(t, m, reply, pinged_at);
+    requeue_missing(t, m, reply, pinged_at);
     check_time(t, m);
-    ch__queue_move(t);
+    ch__queue_send(t);
 }
 
 /* ---- backups ---- */
 
+/* Returns true if the step has a single attempt, which takes much longer than the mean time. */
 static bool is_slow(const ch_coord_context *t, const ch_scheduled *s)
 {
     const ch_attempt *a = &s->attempt[0];
@@ -974,7 +1044,7 @@ static bool is_slow(const ch_coord_context *t, const ch_scheduled *s)
             n++;
         }
     mean = n > 0 ? mean / n : 0;
-    return t->now - a->since > (slow_times * mean > slow_ns ? slow_times * mean : slow_ns);
+    return t->now - a->sent_at > (slow_times * mean > slow_ns ? slow_times * mean : slow_ns);
 }
 
 void ch__queue_backups(const ch_coord_context *t)
@@ -994,12 +1064,16 @@ void ch__queue_backups(const ch_coord_context *t)
         }
 }
 
-/* ---- what servers are told of steps that have ended ---- */
+/* ---- the list of live steps for servers ---- */
 
-/* Steps of the program are sent in their order: from the first on that was not, no server can have heard of a later one. A
- * later one that runs all the same, because its caller waits for it, is remembered by servers until those before it have ended.
- * Up to the last step that was cancelled, all steps are listed: servers must refuse the cancelled ones. */
-static bool is_listed_live(const ch_coord *c, const ch_scheduled *s)
+/* Returns true if the list of live steps in a PING must go on with this step.
+ *
+ * Steps are sent in the order of their numbers. So the list may end at the first step that was
+ * not sent: no server can have records of a later step. An own step may overtake; servers then
+ * keep its records until the steps before it have ended. Up to the newest step that was
+ * cancelled, all live steps are listed, because servers must reject the cancelled steps between
+ * them. */
+static bool must_be_listed(const ch_coord *c, const ch_scheduled *s)
 {
     return s->was_sent || s->is_assign || s->step <= c->cancel.upto;
 }
@@ -1013,7 +1087,7 @@ ch_status ch__queue_pack_retired(const ch_coord *c, ch_message **out)
     cohort__ps_ping__init(&m);
     m.retired = m.below = ch__queue_retired(c);
     m.released = c->cancel.released;
-    for (const ch_scheduled *s = c->oldest; s != NULL && is_listed_live(c, s); s = s->next)
+    for (const ch_scheduled *s = c->oldest; s != NULL && must_be_listed(c, s); s = s->next)
         n++;
     m.live = ch__calloc(n + 1, sizeof(*m.live));
     if (m.live == NULL)

@@ -1,4 +1,23 @@
-/* job/coordinator/workers.c -- the workers of a coordinator: who is there, who was told what, who is given up.
+/* job/coordinator/workers.c -- the worker table: pings, lost workers, functions and streams.
+ *
+ * ch_worker_entry (private.h) is an entry. Its state changes like this:
+ *
+ *   ABSENT  -> READY    the worker replies to a ping
+ *   READY   -> FENCING  the worker is silent, unreachable or restarted: it is declared lost
+ *   FENCING -> ABSENT   all servers have replied to FENCE; the worker's steps are queued again
+ *
+ * Invariants:
+ *   1. The registration is incremented when the worker is declared lost, before FENCE is sent.
+ *      So a worker that comes back receives steps under a registration that is not fenced.
+ *   2. The attempts of a lost worker end only when all servers have replied to FENCE. Until
+ *      then a step of the worker is not repeated, and a successful reply of the worker still
+ *      counts.
+ *   3. A function or stream is sent to a worker once in each registration, before the first
+ *      step that needs it (`sent`). No step is sent to a worker that has not yet received them
+ *      all (`n_sending`).
+ *
+ * coordinator.c calls this file at each tick and at the end of a ping; queue.c and input.c call
+ * it to send and drop functions and streams.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -32,7 +51,8 @@ ch_status ch__workers_add(ch_coord *c, ch_worker_entry **out)
     return CH_OK;
 }
 
-static int number_of(const ch_coord *c, const ch_worker_entry *m)
+/* Returns the index of a worker. */
+static int index_of(const ch_coord *c, const ch_worker_entry *m)
 {
     int i = 0;
 
@@ -41,17 +61,20 @@ static int number_of(const ch_coord *c, const ch_worker_entry *m)
     return i;
 }
 
-/* ---- the beat ---- */
+/* ---- pings ---- */
 
-/* Who is told something large has that to do first. */
+/* Returns the number of ticks for which a worker may be silent. A worker that is receiving
+ * large functions or streams may be silent for longer, because it handles them before the
+ * ping. */
 static int64_t patience(const ch_coord *c, const ch_worker_entry *m)
 {
-    enum { TICK_BYTES = 1 << 20 }; /* that it takes in, in a beat, at least */
+    enum { TICK_BYTES = 1 << 20 }; /* bytes that a worker receives per tick, at least */
 
-    return c->opt.misses + m->told / TICK_BYTES;
+    return c->opt.misses + m->sending_bytes / TICK_BYTES;
 }
 
-static void ping(const ch_coord_context *t, ch_worker_entry *m)
+/* Sends a ping if it is due. Declares a worker lost that was silent for too long. */
+static void send_ping(const ch_coord_context *t, ch_worker_entry *m)
 {
     Cohort__WorkerPing message;
     ch_message        *p = NULL;
@@ -68,9 +91,11 @@ static void ping(const ch_coord_context *t, ch_worker_entry *m)
         ch__workers_declare_lost(t, m);
 }
 
-/* It is there: it was not before, or it says which steps it has. */
-static void is_there(const ch_coord_context *t, ch_worker_entry *m, const ch_net_event *e,
-                     int64_t asked)
+/* Handles a successful reply to a ping that was sent at `pinged_at`. A worker that was absent
+ * becomes ready. A worker that was restarted is declared lost. For any other, the reply lists
+ * its steps. */
+static void on_alive(const ch_coord_context *t, ch_worker_entry *m, const ch_net_event *e,
+                     int64_t pinged_at)
 {
     ProtobufCMessage          *m_done = NULL;
     const Cohort__WorkerReply *done;
@@ -82,17 +107,17 @@ static void is_there(const ch_coord_context *t, ch_worker_entry *m, const ch_net
     if (m->state == CH_WORKER_ABSENT) {
         m->state = CH_WORKER_READY;
         m->incarnation = e->peer.incarnation;
-        ch__map_drop(&m->knows);
-        m->knows = (ch_map){0};
-        m->is_overdue = done->busy; /* with a step from before it was given up */
-        m->overdue_at = asked;
-        ch__queue_move(t);
+        ch__map_drop(&m->sent);
+        m->sent = (ch_map){0};
+        m->is_overdue = done->busy; /* with a step from before it was declared lost */
+        m->overdue_at = pinged_at;
+        ch__queue_send(t);
     } else if (m->state == CH_WORKER_READY && m->incarnation != e->peer.incarnation &&
                CH_KEEPS(INCARNATION)) {
         ch__workers_declare_lost(t, m);
     } else if (m->state == CH_WORKER_READY) {
-        m->is_overdue &= done->busy || asked < m->overdue_at;
-        ch__queue_pinged(t, m, done, asked);
+        m->is_overdue &= done->busy || pinged_at < m->overdue_at;
+        ch__queue_on_ping(t, m, done, pinged_at);
     }
     ch__protobuf_free(m_done);
 }
@@ -101,42 +126,63 @@ void ch__workers_on_ping(const ch_coord_context *t, ch_worker_entry *m, const ch
                          int64_t at)
 {
     if (e->ending == CH_ENDED_OK)
-        is_there(t, m, e, at);
+        on_alive(t, m, e, at);
     else if (e->ending == CH_ENDED_LOST)
         ch__workers_declare_lost(t, m);
 }
 
-/* ---- giving up ---- */
+/* ---- lost workers ---- */
 
-static void fenced(const ch_coord_context *t, const ch_coord_call *call)
+/* Begins a round of FENCE calls to all servers. Servers may receive FENCE several times. */
+static void begin_fencing(const ch_coord *c, ch_worker_entry *m)
 {
-    ch_worker_entry *m = t->c->worker[call->arg];
-
-    if (call->reply == NULL || m->state != CH_WORKER_FENCING)
-        return; /* the server is lost, and so is the job */
-    if (--m->n_fences > 0)
-        return;
-    m->state = CH_WORKER_ABSENT;
-    ch__queue_orphans(t, (int)call->arg);
-    ch__queue_move(t);
+    m->fence_round++;
+    m->n_fence_calls = 0;
+    m->n_unfenced = c->opt.n_servers;
 }
 
-/* Calls the servers that were not called yet. Without memory the next tick does the rest. */
-static void raise_fences(const ch_coord_context *t, ch_worker_entry *m)
+/* Handles a server's reply to FENCE. After the last reply, the steps of the worker are
+ * repeated. If a server replied with an error, because its memory was exhausted, the next tick
+ * sends FENCE to all servers again. `arg` is the round and the index of the worker. */
+static void on_fenced(const ch_coord_context *t, const ch_coord_call *call)
+{
+    int              worker = (int)(call->arg & UINT32_MAX);
+    ch_worker_entry *m = t->c->worker[worker];
+
+    if (m->state != CH_WORKER_FENCING || m->fence_round != (uint32_t)(call->arg >> 32))
+        return;
+    if (call->reply == NULL) {
+        begin_fencing(t->c, m);
+        return;
+    }
+    if (--m->n_unfenced > 0)
+        return;
+    m->state = CH_WORKER_ABSENT;
+    ch__queue_worker_lost(t, worker);
+    ch__queue_send(t);
+}
+
+/* Sends FENCE to the servers to which it was not sent in this round. If memory is exhausted, the
+ * next tick begins a new round. */
+static void send_fences(const ch_coord_context *t, ch_worker_entry *m)
 {
     Cohort__PsFence message;
+    uint32_t        round = m->fence_round;
+    uint64_t        arg = (uint64_t)round << 32 | (uint32_t)index_of(t->c, m);
 
     cohort__ps_fence__init(&message);
     message.worker = m->name;
     message.registration = m->registration;
-    while (m->n_fenced < t->c->opt.n_servers) {
+    while (m->n_fence_calls < t->c->opt.n_servers) {
         ch_message *p = NULL;
 
         if (ch__message_pack(CH_PS_FENCE, &message.base, 0, NULL, &p) != CH_OK ||
-            ch__coord_call(t, ch__to_server(m->n_fenced), p, fenced,
-                           (uint64_t)number_of(t->c, m)) != CH_OK)
+            ch__coord_call(t, ch__to_server(m->n_fence_calls++), p, on_fenced, arg) != CH_OK) {
+            begin_fencing(t->c, m);
             return;
-        m->n_fenced++;
+        }
+        if (m->fence_round != round) /* the call ended at once, with an error */
+            return;
     }
 }
 
@@ -144,98 +190,101 @@ void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m)
 {
     if (m->state != CH_WORKER_READY)
         return;
-    ch__log(CH_LOG_WARNING, "worker-lost",
-            "%s (life %llu), which had %d steps, does not answer or was started again: others "
-            "run its steps",
-            m->name, (unsigned long long)m->incarnation, m->n_runs);
+    ch__log(
+        CH_LOG_WARNING, "worker-lost",
+        "%s (incarnation %llu) does not reply or was restarted; its %d steps are repeated by "
+        "other workers",
+        m->name, (unsigned long long)m->incarnation, m->n_runs);
     m->state = CH_WORKER_FENCING;
     m->registration++;
     ch__heartbeat_cancel(&m->heartbeat, t->outbox);
-    m->n_fenced = 0;
-    m->n_fences = t->c->opt.n_servers;
+    begin_fencing(t->c, m);
     m->n_losses++;
     t->c->stats.workers_lost++;
-    t->c->stats.last_lost = number_of(t->c, m);
-    ch__coord_calls_end(t, ch__to_worker(number_of(t->c, m)));
-    m->n_told = 0;
-    m->told = 0;
+    t->c->stats.last_lost = index_of(t->c, m);
+    ch__coord_calls_end(t, ch__to_worker(index_of(t->c, m)));
+    m->n_sending = 0;
+    m->sending_bytes = 0;
     if (CH_KEEPS(FENCE)) {
-        raise_fences(t, m);
+        send_fences(t, m);
     } else {
         m->state = CH_WORKER_ABSENT;
-        ch__queue_orphans(t, number_of(t->c, m));
+        ch__queue_worker_lost(t, index_of(t->c, m));
     }
 }
 
 void ch__workers_tick(const ch_coord_context *t)
 {
     for (int i = 0; i < t->c->n_workers; i++) {
-        ping(t, t->c->worker[i]);
+        send_ping(t, t->c->worker[i]);
         if (t->c->worker[i]->state == CH_WORKER_FENCING)
-            raise_fences(t, t->c->worker[i]);
+            send_fences(t, t->c->worker[i]);
     }
 }
 
-/* ---- telling ---- */
+/* ---- functions and streams ---- */
 
-static void forget(const ch_coord_context *t, int worker, uint64_t number, ch_known what)
+/* Sends DROP for one object to a worker. */
+static void send_drop(const ch_coord_context *t, int worker, uint64_t number, ch_sent_kind kind)
 {
     Cohort__WorkerDrop m;
     ch_message        *p = NULL;
 
     cohort__worker_drop__init(&m);
-    m.n_functions = what == CH_KNOWN_FUNCTION;
-    m.n_streams = what == CH_KNOWN_STREAM;
-    m.n_per_worker = what == CH_KNOWN_PER_WORKER;
+    m.n_functions = kind == CH_SENT_FUNCTION;
+    m.n_streams = kind == CH_SENT_STREAM;
+    m.n_per_worker = kind == CH_SENT_PER_WORKER;
     m.functions = m.streams = m.per_worker = &number;
-    /* Without memory the worker keeps it until it ends. */
+    /* If memory is exhausted, the worker keeps the object until it ends. */
     if (ch__message_pack(CH_WORKER_DROP, &m.base, 0, NULL, &p) == CH_OK)
         (void)!ch__coord_call(t, ch__to_worker(worker), p, NULL, 0);
 }
 
-/* A variable that a worker keeps it knows with the functions that use it. */
-void ch__workers_forget(const ch_coord_context *t, uint64_t number, ch_known what)
+/* A per-worker variable arrives at a worker with the functions that use it, so `sent` does not
+ * list it, and DROP is sent to all workers. */
+void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind kind)
 {
     for (int i = 0; i < t->c->n_workers && t->outbox != NULL; i++) {
         ch_worker_entry *m = t->c->worker[i];
-        bool             knows = ch__map_remove(&m->knows, (ch_key){number, 0}) != NULL ||
-                     what == CH_KNOWN_PER_WORKER;
+        bool             has_object =
+            ch__map_remove(&m->sent, (ch_key){number, 0}) != NULL || kind == CH_SENT_PER_WORKER;
 
-        if (knows && m->state == CH_WORKER_READY)
-            forget(t, i, number, what);
+        if (has_object && m->state == CH_WORKER_READY)
+            send_drop(t, i, number, kind);
     }
 }
 
-/* A worker has received a function or a stream, or could not take it. */
-static void told(const ch_coord_context *t, const ch_coord_call *call)
+/* Handles the reply to a function or a stream. If the worker has rejected it, fails the steps
+ * that need it. */
+static void on_sent(const ch_coord_context *t, const ch_coord_call *call)
 {
     ch_worker_entry *m = t->c->worker[call->to.index];
 
     if (m->registration != call->registration)
         return; /* the worker was declared lost meanwhile */
-    m->n_told--;
-    m->told -= ch__message_size(call->retry.message);
+    m->n_sending--;
+    m->sending_bytes -= ch__message_size(call->retry.message);
     if (call->reply == NULL) {
-        (void)ch__map_remove(&m->knows, (ch_key){call->arg, 0});
+        (void)ch__map_remove(&m->sent, (ch_key){call->arg, 0});
         if (call->fault != NULL)
-            ch__queue_unfit(t, call->arg, call->fault);
+            ch__queue_fail_users(t, call->arg, call->fault);
     }
-    ch__queue_move(t);
+    ch__queue_send(t);
 }
 
 bool ch__workers_send_once(const ch_coord_context *t, ch_worker_entry *m, uint64_t number,
-                           ch_message *what)
+                           ch_message *message)
 {
-    if (ch__map_find(&m->knows, (ch_key){number, 0}) != NULL)
-        return m->n_told == 0;
-    if (ch__map_set(&m->knows, (ch_key){number, 0}, m) != CH_OK)
+    if (ch__map_find(&m->sent, (ch_key){number, 0}) != NULL)
+        return m->n_sending == 0;
+    if (ch__map_set(&m->sent, (ch_key){number, 0}, m) != CH_OK)
         return false;
-    if (ch__coord_call(t, ch__to_worker(number_of(t->c, m)), ch__message_ref(what), told,
+    if (ch__coord_call(t, ch__to_worker(index_of(t->c, m)), ch__message_ref(message), on_sent,
                        number) != CH_OK) {
-        (void)ch__map_remove(&m->knows, (ch_key){number, 0});
+        (void)ch__map_remove(&m->sent, (ch_key){number, 0});
         return false;
     }
-    m->n_told++;
-    m->told += ch__message_size(what);
+    m->n_sending++;
+    m->sending_bytes += ch__message_size(message);
     return false;
 }

@@ -1,4 +1,6 @@
-/* job/server/init.c -- first values as words.   SPDX-License-Identifier: Apache-2.0 */
+/* job/server/init.c -- packs and computes initial values (init.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server/init.h"
 
 #include <stdio.h>
@@ -8,6 +10,7 @@
 #include "kernel/init.h"
 #include "tensor/tensor.h"
 
+/* Names in messages. They must not change. */
 static const char *const kinds[] = {
     [CH_INIT_ZEROS] = "zeros",
     [CH_INIT_CONSTANT] = "constant",
@@ -48,9 +51,9 @@ void ch__init_spec_pack(ch_init_spec *f, ch_layout l, int shard, Cohort__PsInit 
     }
 }
 
-/* ---- from anybody ---- */
+/* ---- computing from an untrusted message ---- */
 
-/* Where a word is in a list; -1: it is not. */
+/* Returns the index of a word in a list; -1: not found. */
 static int find(const char *word, const char *const *list, int n)
 {
     for (int i = 0; i < n; i++)
@@ -65,17 +68,18 @@ static ch_status read_init(const Cohort__PsInit *m, ch_init *out)
     int fan = find(m->fan, fans, sizeof(fans) / sizeof(fans[0]));
 
     if (kind < 0 || fan < 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "no first value is called \"%.40s\" with fan \"%.40s\"", m->kind,
-                        m->fan);
+        return ch__fail(CH_INVALID_ARGUMENT, "unknown initializer \"%.40s\" with fan \"%.40s\"",
+                        m->kind, m->fan);
     *out = (ch_init){
         .kind = (ch_init_kind)kind, .fan = (ch_fan)fan, .a = m->a, .b = m->b, .seed = m->seed};
     return ch__init_has_parts(out)
                ? CH_OK
-               : ch__fail(CH_INVALID_ARGUMENT, "first values that are %s come as numbers",
+               : ch__fail(CH_INVALID_ARGUMENT,
+                          "initializer %s cannot be computed in parts; send the values",
                           m->kind);
 }
 
+/* Decodes the shape of the whole variable and that of the part to compute. */
 static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape *part)
 {
     int64_t size;
@@ -86,23 +90,24 @@ static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape 
     *part = *whole = ch_shape_make((int)m->n_shape, m->shape);
     for (size_t i = 0; i < m->n_shape; i++)
         if (m->shape[i] < 0)
-            return ch__fail(CH_INVALID_ARGUMENT, "size %lld of axis %zu",
+            return ch__fail(CH_INVALID_ARGUMENT, "size %lld of axis %zu is negative",
                             (long long)m->shape[i], i);
     if (m->n_shape == 0)
         return m->axis == 0 && m->begin == 0 && m->size == 0
                    ? CH_OK
                    : ch__fail(CH_INVALID_ARGUMENT,
-                              "a scalar has no axis, and no places along one");
+                              "a scalar has no axis, so begin and size must be 0");
     size = m->axis < m->n_shape ? m->shape[m->axis] : -1;
     if (m->begin < 0 || m->size < 0 || m->begin > size || m->size > size - m->begin)
-        return ch__fail(CH_INVALID_ARGUMENT, "%lld from %lld on of the %lld along axis %u",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "part of %lld from %lld on is not inside the %lld along axis %u",
                         (long long)m->size, (long long)m->begin, (long long)size, m->axis);
     part->dim[m->axis] = m->size;
     return CH_OK;
 }
 
-ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device, int64_t most_bytes,
-                                ch_tensor **out)
+ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device,
+                                int64_t max_init_bytes, ch_tensor **out)
 {
     ch_init   init;
     ch_dtype  dtype = CH_F32;
@@ -114,17 +119,17 @@ ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device, int6
         rc = ch_dtype_parse(m->dtype, &dtype);
     if (rc == CH_OK)
         rc = read_shapes(m, &whole, &part);
-    if (rc == CH_OK) /* so that positions in the whole are numbers too */
+    if (rc == CH_OK) /* so that indices in the whole variable do not overflow */
         rc = ch__tensor_size(dtype, whole, &count, &bytes);
     if (rc == CH_OK)
         rc = ch__tensor_size(dtype, part, &count, &bytes);
     if (rc == CH_OK)
         rc = ch__init_check(&init, dtype, whole);
-    if (rc == CH_OK && most_bytes > 0 && bytes > most_bytes)
+    if (rc == CH_OK && max_init_bytes > 0 && bytes > max_init_bytes)
         rc = ch__fail(CH_RESOURCE_EXHAUSTED,
-                      "%lld bytes, and the server may take %lld: cut it in more shards, or let "
-                      "there be more servers",
-                      (long long)bytes, (long long)most_bytes);
+                      "%lld bytes, the limit of this server is %lld; use more shards or more "
+                      "servers",
+                      (long long)bytes, (long long)max_init_bytes);
     if (rc == CH_OK)
         rc = ch_tensor_new_on(device, dtype, part, out);
     if (rc == CH_OK)

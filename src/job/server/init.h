@@ -1,7 +1,10 @@
-/* job/server/init.h -- first values of variables, as words, which the servers that have them make numbers of.
+/* job/server/init.h -- descriptions of initial values, which the servers compute.
  *
- * A table of many gigabytes is a few bytes on the wire, no other task ever has all of it, and shards have the numbers that they would
- * have in one piece (kernel/init.h).
+ * A variable with an initializer is created by a description of a few bytes. Each server
+ * computes the values of its shard, so no task needs memory for the whole variable. The values
+ * do not depend on the number of shards (kernel/init.h).
+ *
+ * The coordinator's side (remote_var.c) packs a description, a server computes its values.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_SERVER_INIT_H
@@ -11,20 +14,23 @@
 #include "job/job.pb-c.h"
 #include "job/shard.h"
 
-/* What a variable begins with, which ch__init_check found good and which has parts. */
+/* The initial value of a variable. `init` must have passed ch__init_check and must be
+ * computable in parts (ch__init_has_parts). */
 typedef struct ch_init_spec {
     const ch_init *init;
     char          *name; /* of the whole variable: random numbers depend on it */
     ch_dtype       dtype;
-    ch_shape       whole;
-    char           kind[24], fan[8], type[8]; /* the message's */
+    ch_shape       whole;                     /* shape of the whole variable */
+    char           kind[24], fan[8], type[8]; /* text that the packed message points to */
 } ch_init_spec;
 
-/* Says it of a shard. The message points into `f`, and into what it points to. */
+/* Writes the description of a shard. The message points into `f` and to the data of `f`; both
+ * must outlive it. */
 void ch__init_spec_pack(ch_init_spec *f, ch_layout l, int shard, Cohort__PsInit *out);
 
-/* The numbers, from a message of anybody's; RESOURCE_EXHAUSTED for more bytes than `most`, unless that is 0. */
+/* Computes the values of an untrusted description in a new tensor, which the caller must unref.
+ * RESOURCE_EXHAUSTED if they take more than `max_init_bytes` bytes, unless that is 0. */
 CH_MUST_CHECK ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device,
-                                              int64_t most_bytes, ch_tensor **out);
+                                              int64_t max_init_bytes, ch_tensor **out);
 
 #endif

@@ -1,6 +1,8 @@
 /* job/server/server.c -- the task of a parameter server: a handler for each method.
  *
- * The state (state.h) does the work. The server replies to a call before it receives the next.
+ * Each handler passes its decoded request to the server state (state.h) and replies before it
+ * returns. If a handler returns an error, ch__dispatch replies with that error. `self` of the
+ * task is the ch_server_state. The task makes no calls and sets no timers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server.h"
@@ -9,7 +11,7 @@
 #include "base/mem.h"
 #include "job/dispatch.h"
 
-/* Replies with the server's version and these tensors. Takes references to them over. */
+/* Sets the version in the reply and sends it with n tensors, which are taken over. */
 static ch_status reply(const ch_received *r, Cohort__PsReply *m, size_t n,
                        ch_tensor *const *tensor)
 {
@@ -17,7 +19,7 @@ static ch_status reply(const ch_received *r, Cohort__PsReply *m, size_t n,
     return ch__reply(r, &m->base, (int)n, tensor);
 }
 
-/* Replies if `rc` is CH_OK; there are no tensors otherwise. */
+/* Replies with n tensors if `rc` is CH_OK; otherwise returns `rc` and there are no tensors. */
 static ch_status reply_if(ch_status rc, const ch_received *r, size_t n,
                           ch_tensor *const *tensor)
 {
@@ -71,7 +73,7 @@ static ch_status on_rows(const ch_received *r, const void *request)
     return rc;
 }
 
-/* Replies with the results of updates that were applied, now or by an earlier attempt. */
+/* Replies with the results of the updates, whether they were applied now or earlier. */
 static ch_status reply_results(const ch_received *r, const Cohort__PsUpdate *m)
 {
     Cohort__PsReply done;
@@ -132,7 +134,7 @@ static ch_status on_hold(const ch_received *r, const void *request)
 
     cohort__ps_reply__init(&done);
     done.begun = ch__calloc(m->n_steps + 1, sizeof(*done.begun));
-    rc = done.begun == NULL ? ch__fail_memory("steps that have begun")
+    rc = done.begun == NULL ? ch__fail_memory("the list of steps that have begun")
                             : ch__server_state_hold(r->self, m, done.begun, &done.n_begun);
     if (rc == CH_OK)
         rc = reply(r, &done, 0, NULL);
@@ -140,8 +142,8 @@ static ch_status on_hold(const ch_received *r, const void *request)
     return rc;
 }
 
-/* Holds are released after `live`, so that an update of a cancelled step is refused because the
- * step has ended when the hold refuses it no more. */
+/* Processes `live` before it releases holds. A cancelled step must have ended before its hold
+ * is released, because otherwise a late update of it would be applied. */
 static ch_status on_ping(const ch_received *r, const void *request)
 {
     const Cohort__PsPing *m = request;

@@ -1,24 +1,36 @@
-/* job/server/state.h -- what a parameter server has: variables, graphs that change them, and which updates were applied.
+/* job/server/state.h -- the state of a parameter server: variables and applied updates.
  *
- * A store is told messages (proto/job.proto), decoded, with the tensors that came beside them. It knows no task, wire or clock,
- * and answers nobody.
+ * The state is changed by decoded messages (proto/job.proto) and the tensors that came with
+ * them. It uses no task, connection or clock. It sends nothing: server.c calls it and replies.
  *
- *     rc = ch__server_state_update(s, m, n, in);              // applies what was not applied yet
+ *     rc = ch__server_state_update(s, m, n, in); // applies what was not applied before
  *     if (rc == CH_OK)
- *         n = ch__server_state_results(s, m, counts, tensors);  // for the answer
- *     ch__server_state_retire(s, m->retired);                 // last: what a step was given goes with it
+ *         n = ch__server_state_results(s, m, counts, tensors); // for the reply
+ *     ch__server_state_retire(s, m->retired); // last, because it may drop the results
  *
- *   1. Its messages are a log: nothing else changes it, and two stores that are told the same ones in the same order hold the
- *      same bits, whoever reads from them meanwhile. (One that failed for want of memory has yet to be told.)
- *   2. An update is applied once. (step, sequence) is remembered, with what it gave, until the step has ended; another attempt
- *      changes nothing, and is given what the first was. What a step assigns is remembered likewise.
- *   3. Steps that have ended are refused: what comes late changes nothing. Those are the steps below the retired one, and those
- *      above it that are said to have ended, as steps beside a slow one. What is remembered is that of steps that have not.
- *   4. A hold settles whether a step was applied here: its updates are refused from then on, until the hold is released.
- *   5. A worker that was given up is fenced: updates of its earlier lives are refused from then on.
- *   6. What fails has changed nothing, whether it was refused or there was no memory. Of several updates in a message this is
- *      true of each: those before one that fails stay applied, and another attempt does the rest.
- *   7. What is given is never changed, and a pin keeps the values of its moment: job/server/values.h.
+ * Invariants:
+ *   1. The messages are a log. Nothing else changes the state: two states that process the same
+ *      messages in the same order hold the same bits, regardless of reads in between. (A
+ *      message that failed because memory was exhausted does not count; it must be processed
+ *      again.)
+ *   2. An update is applied once. The state remembers (step, sequence) and the results until
+ *      the step has ended. If the update arrives again, from the same or another attempt, it
+ *      changes nothing and returns the remembered results. The same holds for an assign.
+ *   3. Updates of steps that have ended are rejected, so a late message changes nothing. A step
+ *      has ended if its number is below `retired`, or if it is below `below` and not in the
+ *      list of live steps (PsPing). The list covers steps that end earlier than a slow older
+ *      step. The state remembers applied updates of live steps only.
+ *   4. A hold fixes whether a step has been applied here: from the hold on, updates of the step
+ *      are rejected until the hold is released.
+ *   5. A fence rejects updates of a lost worker: from the fence on, updates with a registration
+ *      older than the oldest accepted registration are rejected.
+ *   6. An update that fails, for whatever reason, has changed nothing. If a message has several
+ *      updates, the updates before the failed one stay applied, and the next attempt does the
+ *      rest.
+ *   7. A tensor that was returned to a caller is never changed, and a snapshot keeps the values
+ *      of its moment (job/server/values.h).
+ *
+ * Messages and tensors are untrusted. One thread at a time may use a state.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_SERVER_STATE_H
@@ -30,64 +42,85 @@
 
 typedef struct ch_server_state ch_server_state;
 
-/* The device is kept, and nobody else's: graphs run there, on the thread that calls. A variable that is made here (PsFirst) has at most so many
- * bytes; 0: any number. */
-CH_MUST_CHECK ch_status ch__server_state_new(ch_device *device, int64_t most_bytes,
+/* Creates an empty state. Graphs run on `device`, on the thread that calls. The device is
+ * borrowed, must outlive the state, and must not be used by others. A variable whose initial
+ * value is computed here (PsInit) has at most `max_init_bytes` bytes; 0: no limit. */
+CH_MUST_CHECK ch_status ch__server_state_new(ch_device *device, int64_t max_init_bytes,
                                              ch_server_state **out);
-void                    ch__server_state_free(
-                       ch_server_state *s); /* NULL is fine; what others have stays theirs */
+/* Frees the state. NULL is allowed. Tensors that were returned stay valid. */
+void ch__server_state_free(ch_server_state *s);
 
-/* For tests: told of each update when it is applied. */
+/* For tests: called after each update that was applied. */
 typedef void (*ch_update_watch)(void *arg, const char *worker, uint64_t registration,
                                 uint64_t step, uint32_t sequence);
-void ch__server_state_watch(ch_server_state *s, ch_update_watch saw,
-                            void *arg); /* NULL: nobody looks */
+/* Sets the function that is called after each applied update; NULL: none. */
+void ch__server_state_watch(ch_server_state *s, ch_update_watch watch, void *arg);
 
-/* ---- what changes it ---- */
+/* ---- messages that change the state ---- */
 
-/* Tensors beside a message are borrowed, and not trusted, as the message is not. Variables, graphs and pins that come twice are
- * there once. */
+/* The n tensors of a message are borrowed. A variable, graph or snapshot that exists already is
+ * left unchanged, because a call may arrive twice. */
+
+/* Creates a variable with value[0], or, if the message has an init, with a value that is
+ * computed here; then n must be 0. */
 CH_MUST_CHECK ch_status ch__server_state_create(ch_server_state *s, const Cohort__PsCreate *m,
                                                 int n, ch_tensor *const *value);
+/* Defines a function: a graph over variables, for updates. */
 CH_MUST_CHECK ch_status ch__server_state_define(ch_server_state *s, const Cohort__PsDefine *m);
-/* Graphs over a variable end with it. */
+/* Removes variables, the functions that use them, and the listed functions. Ignores numbers
+ * that do not exist. */
 void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m);
 
+/* Applies the updates of a message that were not applied before, in order. Checks the whole
+ * message first, and applies nothing if a check fails: ABORTED if the registration is fenced,
+ * the step has ended or the step is held; NOT_FOUND if a function does not exist;
+ * INVALID_ARGUMENT if the number of inputs is wrong. If a graph fails, the updates before it
+ * stay applied. */
 CH_MUST_CHECK ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m,
                                                 int n, ch_tensor *const *in);
-/* Of all its variables, or of none; once for a step, as an update is. */
+/* Sets the variables of a message: all of them, or on an error none. A second assign of the
+ * same step changes nothing. Returns ABORTED if the step has ended. */
 CH_MUST_CHECK ch_status ch__server_state_assign(ch_server_state *s, const Cohort__PsAssign *m,
                                                 int n, ch_tensor *const *value);
-/* No step below this one comes again. Whoever tells a message that says so tells this, when it has been answered. */
+/* Retires all steps below `below`: they have ended, and their updates are rejected from now on.
+ * Must be called for every message with a `retired` field, after its results were read. */
 void ch__server_state_retire(ch_server_state *s, uint64_t below);
-/* Of steps below this one, only those n come again, which rise. What was said before stays true. */
+/* Declares that of the steps below `below` only the n steps of `live` have not ended. The list
+ * must rise. A step that has ended does not become live again. A `below` of 0 has no effect. */
 CH_MUST_CHECK ch_status ch__server_state_live(ch_server_state *s, uint64_t below, size_t n,
                                               const uint64_t *live);
 
-/* Refuses updates of these steps until the hold is released or replaced by one of a later round. Writes the steps of which an
- * update was applied before to `begun`, which has room for all of them, and their number to `n_begun`. A hold of a round
- * that was released or replaced changes nothing. */
+/* Rejects updates of the listed steps until the hold is released or replaced by a hold of a
+ * later round. Writes the steps of which an update was applied before to `begun`, which must
+ * have room for all listed steps, and their number to *n_begun. A hold of a round that was
+ * released or replaced holds nothing, but still writes `begun`. */
 CH_MUST_CHECK ch_status ch__server_state_hold(ch_server_state *s, const Cohort__PsHold *m,
                                               uint64_t *begun, size_t *n_begun);
-/* Ends the holds of this round and of those before it. */
+/* Releases the holds of this round and of earlier rounds. */
 void ch__server_state_release(ch_server_state *s, uint64_t round);
 
+/* Rejects updates of a worker with a registration older than that of the message, from now on.
+ * An older fence of the same worker does not replace a newer fence. */
 CH_MUST_CHECK ch_status ch__server_state_fence(ch_server_state *s, const Cohort__PsFence *m);
-CH_MUST_CHECK ch_status
-ch__server_state_snapshot(ch_server_state *s, const Cohort__PsSnapshot *m); /* or releases it */
+/* Takes a snapshot of all variables, or releases it and all older ones, as the message says. */
+CH_MUST_CHECK ch_status ch__server_state_snapshot(ch_server_state          *s,
+                                                  const Cohort__PsSnapshot *m);
 
-/* ---- what it gives ---- */
+/* ---- reading ---- */
 
-/* Values, and rows by ids, of as many variables as the message has; the caller's. On an error there are none. */
+/* Reads the variables of a message, or regions of them. Writes one tensor per variable to
+ * `out`; the caller must unref them. On an error it writes no tensors. */
 CH_MUST_CHECK ch_status ch__server_state_read(const ch_server_state *s, const Cohort__PsRead *m,
                                               ch_tensor **out);
+/* Reads rows by ids, ids[i] for variable i of the message, as ch__server_state_read does. */
 CH_MUST_CHECK ch_status ch__server_state_rows(ch_server_state *s, const Cohort__PsRows *m,
                                               int n, ch_tensor *const *ids, ch_tensor **out);
-/* Of a message that ch__server_state_update has just taken: returns how many tensors its updates gave, now or when they came first. `count`
- * is how many each of them gave, `out` the tensors, which are the caller's; NULL: not asked. */
+/* Returns the number of result tensors of a message that ch__server_state_update has just
+ * accepted, from this or an earlier application. Writes the number of results of each update to
+ * `count`, and the tensors, which the caller must unref, to `out`. Both may be NULL. */
 int ch__server_state_results(const ch_server_state *s, const Cohort__PsUpdate *m,
                              uint32_t *count, ch_tensor **out);
-/* Updates and assigns that were ever applied. */
+/* Returns the number of updates and assigns that were ever applied. */
 uint64_t ch__server_state_version(const ch_server_state *s);
 
 #endif

@@ -1,4 +1,12 @@
-/* job/server/values.c -- variables, and values of them that others have.   SPDX-License-Identifier: Apache-2.0 */
+/* job/server/values.c -- variables with copy on write, and snapshots (values.h).
+ *
+ * A value may be written in place only if the ch_server_var has the only reference to its
+ * tensor and the tensor has the only reference to its buffer (is_private). Readers, snapshots
+ * and replies on their way hold references. A write to a shared value copies it to the spare of
+ * the variable, which is the value from before the last copy. If readers release
+ * their references in time, the two buffers alternate and a write allocates nothing.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server/values.h"
 
 #include <string.h>
@@ -7,12 +15,13 @@
 #include "base/mem.h"
 #include "kernel/rows.h"
 
+/* References to the values of all variables at a moment. */
 typedef struct snapshot {
     int n;
     struct {
         uint64_t   variable;
         ch_tensor *value;
-    } per_worker[];
+    } entry[];
 } snapshot;
 
 /* ---- variables ---- */
@@ -22,13 +31,13 @@ ch_status ch__values_find(const ch_values *s, uint64_t number, ch_server_var **o
     *out = ch__map_find(&s->variables, ch__key(number));
     return *out != NULL ? CH_OK
                         : ch__fail(CH_NOT_FOUND,
-                                   "there is no variable %llu here (any more): was one freed "
-                                   "that a step uses?",
+                                   "variable %llu does not exist here; do not free a "
+                                   "variable that a scheduled step uses",
                                    (unsigned long long)number);
 }
 
-/* A value of the stock's own, in one piece, and on its device. */
-static ch_status own_copy(const ch_values *s, ch_tensor *t, ch_tensor **out)
+/* Copies a tensor to a new contiguous tensor on the server's device. */
+static ch_status copy_to_device(const ch_values *s, ch_tensor *t, ch_tensor **out)
 {
     ch_status rc = ch_tensor_new_on(s->device, t->dtype, t->shape, out);
 
@@ -45,25 +54,25 @@ static void drop_variable(ch_server_var *v)
 }
 
 ch_status ch__values_add(ch_values *s, uint64_t number, const char *name, ch_tensor *value,
-                         const Cohort__PsInit *first)
+                         const Cohort__PsInit *init)
 {
     ch_server_var *v = ch__map_find(&s->variables, ch__key(number));
     ch_status      rc;
 
     if (number == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "variable %s has no number", name);
-    if (v != NULL) /* the call came twice */
+    if (v != NULL) /* a repeated call */
         return strcmp(v->name, name) == 0
                    ? CH_OK
-                   : ch__fail(CH_ALREADY_EXISTS, "variable %s: its number is that of %s", name,
-                              v->name);
+                   : ch__fail(CH_ALREADY_EXISTS,
+                              "variable %s: its number is that of variable %s", name, v->name);
     v = ch__calloc(1, sizeof(*v) + strlen(name) + 1);
     if (v == NULL)
         return ch__fail_memory("a variable");
     v->number = number;
     memcpy(v->name, name, strlen(name) + 1);
-    rc = value != NULL ? own_copy(s, value, &v->value)
-                       : ch__init_spec_compute(first, s->device, s->most_bytes, &v->value);
+    rc = value != NULL ? copy_to_device(s, value, &v->value)
+                       : ch__init_spec_compute(init, s->device, s->max_init_bytes, &v->value);
     if (rc == CH_OK)
         rc = ch__map_set(&s->variables, ch__key(number), v);
     if (rc == CH_OK)
@@ -80,46 +89,47 @@ void ch__values_remove(ch_values *s, ch_server_var *v)
 
 /* ---- writing ---- */
 
-static bool is_ours(const ch_tensor *t)
+/* Returns true if no other reference to the tensor or to its buffer exists. */
+static bool is_private(const ch_tensor *t)
 {
     return atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
            atomic_load_explicit(&t->buffer->refs, memory_order_acquire) == 1;
 }
 
-/* The spare is kept as long as there is use for it. */
-static void keep_spare(ch_server_var *v, bool is_used)
+/* Counts writes that did not need the spare, and frees it after 64 of them in a row. */
+static void count_spare_use(ch_server_var *v, bool is_used)
 {
-    enum { LONG = 64 };
+    enum { MAX_IDLE = 64 };
 
     v->n_idle = is_used ? 0 : v->n_idle + 1;
-    if (v->spare == NULL || v->n_idle < LONG)
+    if (v->spare == NULL || v->n_idle < MAX_IDLE)
         return;
     ch_tensor_unref(v->spare);
     v->spare = NULL;
 }
 
-/* What is to be written and is in others' hands becomes theirs; we go on with a copy, and have what was theirs for the next one
- * when they are done with it. */
+/* If the value is shared, the variable continues with a copy in the spare, and the shared
+ * tensor becomes the next spare. That can be used when its readers have released it. */
 ch_status ch__values_make_private(ch_values *s, ch_server_var *v)
 {
-    ch_tensor *was = v->value;
+    ch_tensor *old = v->value;
     ch_status  rc = CH_OK;
 
-    keep_spare(v, !is_ours(was));
-    if (is_ours(was))
+    count_spare_use(v, !is_private(old));
+    if (is_private(old))
         return CH_OK;
-    if (v->spare != NULL && !is_ours(v->spare)) {
+    if (v->spare != NULL && !is_private(v->spare)) {
         ch_tensor_unref(v->spare);
         v->spare = NULL;
     }
     if (v->spare == NULL)
-        rc = ch_tensor_new_on(s->device, was->dtype, was->shape, &v->spare);
+        rc = ch_tensor_new_on(s->device, old->dtype, old->shape, &v->spare);
     if (rc == CH_OK)
-        rc = ch_tensor_copy(was, v->spare);
+        rc = ch_tensor_copy(old, v->spare);
     if (rc != CH_OK)
         return ch__fail_at(rc, "variable %s", v->name);
     v->value = v->spare;
-    v->spare = was;
+    v->spare = old;
     s->generation++;
     return CH_OK;
 }
@@ -136,22 +146,23 @@ static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tenso
     return rc;
 }
 
-/* Makes the value that replaces that of `v`; NULL: the region will be written in the memory that `v` has. Strings need memory
- * when they are copied, so that a copy may fail: they are always replaced. */
+/* Prepares an assign, so that nothing can fail afterwards. *out is the new value of `v`, or
+ * stays NULL if the region will be written in place. Strings always get a new value, because
+ * copying a string may fail: it allocates memory. */
 static ch_status prepare_value(ch_values *s, ch_server_var *v, const ch_region *region,
                                ch_tensor *value, ch_tensor **out)
 {
     ch_status rc;
 
     if (region == NULL)
-        return own_copy(s, value, out);
+        return copy_to_device(s, value, out);
     if (v->value->dtype != CH_STR)
         return ch__values_make_private(s, v);
-    rc = own_copy(s, v->value, out);
+    rc = copy_to_device(s, v->value, out);
     return rc == CH_OK ? copy_region(value, region, *out) : rc;
 }
 
-/* No variable changes before there is memory for all of them. */
+/* Allocates memory for all variables before the first changes. */
 ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
                          const ch_region *region, ch_tensor *const *value)
 {
@@ -163,13 +174,13 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
                            region != NULL ? &region[i] : NULL, value[i], &next[i]);
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
-        ch_tensor     *was = v->value;
+        ch_tensor     *old = v->value;
 
         if (next[i] == NULL) {
             ch__region_write(v->value, &region[i], value[i]);
         } else {
             v->value = next[i];
-            next[i] = was;
+            next[i] = old;
         }
     }
     for (size_t i = 0; next != NULL && i < n; i++)
@@ -181,30 +192,33 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
 
 /* ---- reading ---- */
 
-ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t pinned, ch_tensor **out)
+ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot_number,
+                         ch_tensor **out)
 {
-    const snapshot *p = pinned != 0 ? ch__map_find(&s->snapshots, ch__key(pinned)) : NULL;
-    ch_server_var  *v = NULL;
-    ch_status       rc;
+    const snapshot *p =
+        snapshot_number != 0 ? ch__map_find(&s->snapshots, ch__key(snapshot_number)) : NULL;
+    ch_server_var *v = NULL;
+    ch_status      rc;
 
-    if (pinned != 0 && p == NULL)
-        return ch__fail(CH_NOT_FOUND, "there is no pin %llu here", (unsigned long long)pinned);
+    if (snapshot_number != 0 && p == NULL)
+        return ch__fail(CH_NOT_FOUND, "snapshot %llu does not exist here",
+                        (unsigned long long)snapshot_number);
     for (int i = 0; p != NULL && i < p->n; i++)
-        if (p->per_worker[i].variable == number) {
-            *out = p->per_worker[i].value;
+        if (p->entry[i].variable == number) {
+            *out = p->entry[i].value;
             return CH_OK;
         }
-    rc = ch__values_find(s, number, &v); /* what was made after the pin is as it is */
+    rc = ch__values_find(s, number, &v); /* the snapshot is older than the variable */
     if (rc == CH_OK)
         *out = v->value;
     return rc;
 }
 
-ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t pinned, const ch_tensor *ids,
-                          ch_tensor **out)
+ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot_number,
+                          const ch_tensor *ids, ch_tensor **out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = ch__values_get(s, number, pinned, &t);
+    ch_status  rc = ch__values_get(s, number, snapshot_number, &t);
     ch_shape   shape;
     int64_t    n, bad;
 
@@ -212,8 +226,9 @@ ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t pinned, const 
         return rc;
     if (ids->dtype != CH_I64 || ids->shape.rank != 1 || !ids->contiguous || t->shape.rank < 1 ||
         t->dtype == CH_STR)
-        return ch__fail(CH_INVALID_ARGUMENT, "ids of rows are a vector of i64, and neither a "
-                                             "scalar nor strings have rows");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "rows: ids must be a vector of i64, and the variable "
+                        "must be neither a scalar nor strings");
     shape = t->shape;
     n = shape.dim[0];
     shape.dim[0] = ids->shape.dim[0];
@@ -229,12 +244,12 @@ ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t pinned, const 
     return rc;
 }
 
-/* ---- pins ---- */
+/* ---- snapshots ---- */
 
 static void drop_snapshot(snapshot *p)
 {
     for (int i = 0; p != NULL && i < p->n; i++)
-        ch_tensor_unref(p->per_worker[i].value);
+        ch_tensor_unref(p->entry[i].value);
     ch__free(p);
 }
 
@@ -244,19 +259,19 @@ ch_status ch__values_snapshot(ch_values *s, uint64_t number)
     ch_status rc;
 
     if (number == 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "a pin without a number");
+        return ch__fail(CH_INVALID_ARGUMENT, "the snapshot has no number");
     if (number <= s->released || ch__map_find(&s->snapshots, ch__key(number)) != NULL)
         return CH_OK;
-    p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->per_worker[0]));
+    p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->entry[0]));
     if (p == NULL)
-        return ch__fail_memory("a pin");
+        return ch__fail_memory("a snapshot");
     for (int i = 0; i < s->variables.cap; i++) {
         const ch_server_var *v = s->variables.entry[i].value;
 
         if (v == NULL)
             continue;
-        p->per_worker[p->n].variable = v->number;
-        p->per_worker[p->n++].value = ch_tensor_ref(v->value);
+        p->entry[p->n].variable = v->number;
+        p->entry[p->n++].value = ch_tensor_ref(v->value);
     }
     rc = ch__map_set(&s->snapshots, ch__key(number), p);
     if (rc != CH_OK)
@@ -264,6 +279,7 @@ ch_status ch__values_snapshot(ch_values *s, uint64_t number)
     return rc;
 }
 
+/* Frees a snapshot if it was released; for ch__map_sift. */
 static bool drop_if_released(void *arg, ch_key k, void *value)
 {
     const ch_values *s = arg;

@@ -1,15 +1,20 @@
-/* job/server/values.h -- the variables of a parameter server, and values of them that others have.
+/* job/server/values.h -- the variables of a parameter server and their snapshots.
  *
- *     rc = ch__values_get(s, number, 0, &t);    // of now; ch_tensor_ref to keep it
+ *     rc = ch__values_get(s, number, 0, &t);  // the current value; ch_tensor_ref to keep it
  *     ...
- *     rc = ch__values_make_private(s, v);                  // before v->value is written
+ *     rc = ch__values_make_private(s, v);     // must precede a write to v->value
  *
- *   1. What is given is never changed: who writes to a variable owns its value first, and one in others' hands is left to them
- *      for a copy. So giving a value costs nothing where others release it in time.
- *   2. A pin is a reference to each value of its moment.
- *   3. Pins have rising numbers: releasing one ends all up to it for good, so that the second copy of a call, late, keeps no
- *      memory.
- *   4. Values of a generation stay where they are in memory.
+ * Invariants:
+ *   1. Copy on write. A tensor that was returned is never changed. Before a write, if another
+ *      reference to the value exists, the variable switches to a private copy. So a read copies
+ *      nothing, and a write copies only while a reader still holds the value.
+ *   2. A snapshot is a reference to the value of each variable at its moment.
+ *   3. Snapshot numbers rise. Releasing a snapshot releases all up to its number for good, so a
+ *      late duplicate of the call that took it keeps no memory.
+ *   4. While `generation` stays the same, the memory of all values stays at the same addresses.
+ *      Programs that were planned for a generation may keep the pointers.
+ *
+ * Only state.c uses this module. One thread at a time may use a ch_values.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_SERVER_VALUES_H
@@ -20,56 +25,64 @@
 #include "tensor/buffer_pool.h"
 #include "tensor/layout.h"
 
+/* A variable, or a shard of one. */
 typedef struct ch_server_var {
     uint64_t   number;
-    ch_tensor *value;  /* contiguous, on the stock's device */
-    ch_tensor *spare;  /* the value before, for the next copy; NULL: none */
-    int        n_idle; /* writes that did not need it */
+    ch_tensor *value;  /* contiguous, on the server's device */
+    ch_tensor *spare;  /* the previous value, memory for the next copy; NULL: none */
+    int        n_idle; /* writes in a row that did not need the spare */
     char       name[];
 } ch_server_var;
 
-/* Zero-initialise one to begin, but for its device. */
+/* To begin, set `device` and `max_init_bytes`, and zero the rest. */
 typedef struct ch_values {
-    ch_device     *device;
-    int64_t        most_bytes; /* of a variable that is made here; 0: any number */
-    ch_map         variables, snapshots;
-    uint64_t       released; /* the largest pin that ever was */
-    unsigned       generation;
-    ch_buffer_pool pool; /* for rows that are given */
+    ch_device     *device;         /* borrowed */
+    int64_t        max_init_bytes; /* limit of a variable that is computed here; 0: none */
+    ch_map         variables, snapshots; /* ch_server_var; references to values. By number */
+    uint64_t       released;             /* number of the last snapshot that was released */
+    unsigned       generation;           /* see invariant 4 */
+    ch_buffer_pool pool;                 /* memory of the rows that are returned */
 } ch_values;
 
-void ch__values_drop(ch_values *s); /* what others have stays theirs */
+/* Frees all variables and snapshots. Tensors that were returned stay valid. */
+void ch__values_drop(ch_values *s);
 
 /* ---- variables ---- */
 
-/* With a copy of the value, or, where that is NULL, with what `first` says. One that is there under this number and name stays
- * as it is. */
+/* Adds a variable with a copy of `value`, or, if that is NULL, with the value that `init`
+ * describes. A variable that exists under this number and name stays as it is. ALREADY_EXISTS
+ * if it has another name. */
 CH_MUST_CHECK ch_status ch__values_add(ch_values *s, uint64_t number, const char *name,
-                                       ch_tensor *value, const Cohort__PsInit *first);
+                                       ch_tensor *value, const Cohort__PsInit *init);
+/* Finds a variable, which stays owned by `s`. NOT_FOUND if it does not exist. */
 CH_MUST_CHECK ch_status ch__values_find(const ch_values *s, uint64_t number,
                                         ch_server_var **out);
-/* Pins keep what they have of it. */
+/* Removes a variable. Snapshots keep their references to its values. */
 void ch__values_remove(ch_values *s, ch_server_var *v);
 
-/* From now until somebody is given its value, that may be written. */
+/* Makes v->value writable (copy on write), until the value is next returned to a reader. */
 CH_MUST_CHECK ch_status ch__values_make_private(ch_values *s, ch_server_var *v);
-/* Copies values to n variables, which exist: to all of them, or to none. If `region` is NULL, values replace whole variables;
- * else value i is copied to region i. Dtypes and shapes are those of the variables or regions. */
+/* Copies values to n variables, which must exist: to all of them, or on an error to none. If
+ * `region` is NULL, values replace whole variables. Otherwise value i is copied to region i.
+ * The caller must have checked dtypes and shapes. */
 CH_MUST_CHECK ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
                                        const ch_region *region, ch_tensor *const *value);
 
 /* ---- reading ---- */
 
-/* The value that a variable has now, or, unless `snapshot` is 0, had when that was set; borrowed. What was made after the pin is as
- * it is. */
+/* Gives the value of a variable in a snapshot, or if `snapshot` is 0, its current value;
+ * borrowed. A variable that was created after the snapshot has its current value. NOT_FOUND if
+ * the variable or the snapshot does not exist. */
 CH_MUST_CHECK ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot,
                                        ch_tensor **out);
-/* Rows of it, by a vector of ids in i64, from anywhere; the caller's. */
+/* Copies rows of such a value to a new tensor, which the caller must unref. `ids` is untrusted:
+ * INVALID_ARGUMENT unless it is a vector of i64 in range. */
 CH_MUST_CHECK ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot,
                                         const ch_tensor *ids, ch_tensor **out);
 
-/* One that comes after its release, or twice, keeps nothing. */
+/* Takes a snapshot. Does nothing if the snapshot exists or was released. */
 CH_MUST_CHECK ch_status ch__values_snapshot(ch_values *s, uint64_t snapshot);
-void                    ch__values_release(ch_values *s, uint64_t last);
+/* Releases all snapshots up to number `last`. */
+void ch__values_release(ch_values *s, uint64_t last);
 
 #endif

@@ -1,4 +1,6 @@
-/* job/worker/per_worker.c -- a variable of which a worker keeps its own.   SPDX-License-Identifier: Apache-2.0 */
+/* job/worker/per_worker.c -- the worker's copy of a per-worker variable (per_worker.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker/per_worker.h"
 
 #include "base/fault.h"
@@ -6,8 +8,8 @@
 
 struct ch_per_worker_var {
     ch_device *device;
-    ch_tensor *initial, *value; /* the same in the beginning */
-    ch_tensor *spare;           /* room for the next value, once it was needed */
+    ch_tensor *initial, *value; /* the same tensor until the first commit */
+    ch_tensor *spare;           /* memory for the next value; NULL: not allocated yet */
 };
 
 ch_status ch__per_worker_new(ch_device *device, ch_tensor *initial, ch_per_worker_var **out)
@@ -38,8 +40,8 @@ ch_tensor *ch__per_worker_value(const ch_per_worker_var *k)
     return k->value;
 }
 
-/* Nobody else has it, nor lends it. */
-static bool is_free(const ch_tensor *t)
+/* Returns true if no other reference to the tensor or to its buffer exists. */
+static bool is_private(const ch_tensor *t)
 {
     return atomic_load(&t->refs) == 1 && atomic_load(&t->buffer->refs) == 1;
 }
@@ -48,8 +50,8 @@ ch_status ch__per_worker_prepare(ch_per_worker_var *k, const ch_tensor *next)
 {
     if (next->dtype != k->initial->dtype || !ch_shape_equal(next->shape, k->initial->shape))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "a step gives a variable of this worker's another dtype or shape");
-    if (k->spare == NULL || !is_free(k->spare)) {
+                        "the new value of a per-worker variable has another dtype or shape");
+    if (k->spare == NULL || !is_private(k->spare)) {
         ch_tensor *t = NULL;
         ch_status  rc = ch_tensor_new_on(k->device, next->dtype, next->shape, &t);
 
@@ -61,7 +63,7 @@ ch_status ch__per_worker_prepare(ch_per_worker_var *k, const ch_tensor *next)
     return ch_tensor_copy(next, k->spare);
 }
 
-/* The old value is the next one's room, when nobody has it any more. */
+/* The old value becomes the spare. Its memory is used again when no reader holds it. */
 void ch__per_worker_commit(ch_per_worker_var *k)
 {
     ch_tensor *old = k->value;

@@ -1,9 +1,19 @@
-/* job/worker/run.c -- one run of a step on a worker (run.h).
+/* job/worker/run.c -- a run of a step on a worker (run.h).
  *
- * ch__worker_run_advance does everything that can be done now: it begins to read elements,
- * sends calls to servers, begins to compute a segment, or replies. The events of the worker
- * call it again: elements were read or a segment was computed (ch__worker_run_computed), a call
- * to a server has ended (ch__worker_run_replied). A run that is over has no calls left.
+ * ch__worker_run_advance does all that can be done now: it begins to read elements, sends calls
+ * to servers, begins to compute a local part, or replies. It is called again after each event
+ * of the run: a work item has ended (ch__worker_run_computed), or a call to a server has ended
+ * (ch__worker_run_replied). Only worker.c calls these functions.
+ *
+ * Invariants:
+ *   1. At most one work item of a run is under way (`is_computing`). Calls to servers may be
+ *      open at the same time.
+ *   2. A run replies to its CH_WORKER_RUN call once, unless it is dropped before (is_over is
+ *      then set without a reply).
+ *   3. A run that is over has no calls to servers left.
+ *   4. An update is not sent before its server has the graph (`is_defined`).
+ *   5. Per-worker variables change only directly before a successful reply, and once for a
+ *      step.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker/run.h"
@@ -15,20 +25,21 @@
 #include "job/worker/per_worker.h"
 #include "tensor/tensor.h"
 
-/* A call to a server. Created by add_call, owned by the list of retried calls, and freed when
+/* A call to a server: a call of the step execution, or the definition of an update's graph.
+ * Created by add_call, owned by the list of retried calls (ch_run_env.retries), and freed when
  * the call or the run has ended. */
 typedef struct server_call {
-    ch_retry            retry; /* first */
+    ch_retry            retry; /* must be first, because a ch_retry is cast to server_call */
     int                 server;
-    ch_step_exec_call  *call; /* NULL: it defines a graph, of: */
-    int                 remote, shard;
-    struct server_call *update; /* that needs the graph, and is not sent before it is defined */
-    int n_missing;              /* graphs that this update needs and the server has not yet */
+    ch_step_exec_call  *call;          /* borrowed; NULL: this call defines a graph */
+    int                 remote, shard; /* of a definition: the update that it defines */
+    struct server_call *update;        /* of a definition: the call that waits for it */
+    int                 n_missing;     /* definitions that this call waits for */
 } server_call;
 
-/* ---- its life ---- */
+/* ---- create and free ---- */
 
-static ch_status take_elements(ch_worker_run *r, const Cohort__WorkerRun *m)
+static ch_status copy_elements(ch_worker_run *r, const Cohort__WorkerRun *m)
 {
     r->element = ch__calloc(m->n_elements + 1, sizeof(*r->element));
     if (r->element == NULL)
@@ -37,11 +48,11 @@ static ch_status take_elements(ch_worker_run *r, const Cohort__WorkerRun *m)
         r->element[r->n_elements++] =
             (ch_worker_element){.stream = m->elements[i]->stream,
                                 .number = m->elements[i]->number,
-                                .at = (int)(m->elements[i]->at & INT32_MAX)};
+                                .first_input = (int)(m->elements[i]->at & INT32_MAX)};
     return CH_OK;
 }
 
-ch_status ch__worker_run_new(ch_run_env *place, ch_call_id call, ch_message *p,
+ch_status ch__worker_run_new(ch_run_env *env, ch_call_id call, ch_message *p,
                              const Cohort__WorkerRun *m, ch_worker_run **out)
 {
     ch_worker_run *r = ch__calloc(1, sizeof(*r));
@@ -49,17 +60,17 @@ ch_status ch__worker_run_new(ch_run_env *place, ch_call_id call, ch_message *p,
 
     if (r == NULL)
         return ch__fail_memory("a step");
-    r->place = place;
+    r->env = env;
     r->call = call;
     r->step = m->step;
-    r->number_of_function = m->function;
+    r->function_number = m->function;
     r->retired = m->retired;
     r->snapshot = m->snapshot;
     r->seed = m->seed;
     r->registration = m->registration;
     r->number = m->number;
     r->is_silent = m->silent;
-    rc = m->n_elements > 0 ? take_elements(r, m) : CH_OK;
+    rc = m->n_elements > 0 ? copy_elements(r, m) : CH_OK;
     if (rc != CH_OK) {
         ch__worker_run_free(r);
         return rc;
@@ -72,7 +83,7 @@ ch_status ch__worker_run_new(ch_run_env *place, ch_call_id call, ch_message *p,
 void ch__worker_run_free(ch_worker_run *r)
 {
     for (int i = 0; i < r->n_elements; i++)
-        ch_tuple_unref(r->element[i].got);
+        ch_tuple_unref(r->element[i].element);
     ch__free(r->element);
     ch__step_exec_free(r->exec);
     ch_tuple_unref(r->in);
@@ -81,7 +92,7 @@ void ch__worker_run_free(ch_worker_run *r)
     ch__free(r);
 }
 
-/* ---- how it ends ---- */
+/* ---- end ---- */
 
 static void free_call(ch_retry *retry)
 {
@@ -95,24 +106,27 @@ void ch__worker_run_end(ch_worker_run *r, ch_outbox *outbox)
 
     r->is_over = true;
     atomic_store_explicit(&r->stop, true, memory_order_relaxed);
-    while ((call = ch__retries_cancel_to(&r->place->retries, NULL, outbox)) != NULL)
+    while ((call = ch__retries_cancel_to(&r->env->retries, NULL, outbox)) != NULL)
         free_call(call);
 }
 
+/* Replies with this thread's error and ends the run. */
 static void fail(ch_worker_run *r, ch_outbox *outbox, ch_status rc, const char *op)
 {
     ch__reply_error(outbox, r->call, rc, op);
     ch__worker_run_end(r, outbox);
 }
 
-static void refuse(ch_worker_run *r, ch_outbox *outbox, const ch_fault *why)
+/* Replies with an error of a server or of a work item, and ends the run. */
+static void fail_with(ch_worker_run *r, ch_outbox *outbox, const ch_fault *why)
 {
     ch__outbox_reply_error(outbox, r->call, why);
     ch__worker_run_end(r, outbox);
 }
 
-/* A place of a stream that it read, if there is a new one: behind the results. */
-static ch_status add_place(const ch_worker_run *r, Cohort__WorkerReply *m, ch_tensor **out)
+/* Adds a saved position of a stream to the reply, as a tensor after the results. Does
+ * so only if a new position may have been saved: every CH_STREAM_POSITIONS elements. */
+static ch_status add_position(const ch_worker_run *r, Cohort__WorkerReply *m, ch_tensor **out)
 {
     for (int i = 0; i < r->n_elements; i++) {
         const void *bytes = NULL;
@@ -127,27 +141,29 @@ static ch_status add_place(const ch_worker_run *r, Cohort__WorkerReply *m, ch_te
     return CH_OK;
 }
 
-/* Those of the step, and not what it assigns to variables of the worker's own. */
+/* Returns the number of the step's results, without the new values of per-worker variables. */
 static int count_results(const ch_worker_run *r)
 {
-    return r->f->sent.plan->n_outputs - r->f->n_written;
+    return r->f->placed.plan->n_outputs - r->f->n_written;
 }
 
-static ch_status speak_results(const ch_worker_run *r, ch_message **out)
+/* Packs the reply. It has no results if the coordinator does not want them, if a stream has
+ * ended or if a server cannot be reached. */
+static ch_status pack_results(const ch_worker_run *r, ch_message **out)
 {
-    int         n = r->is_silent || r->ended != 0 || r->unreachable != 0 ? 0 : count_results(r);
-    int         n_replicas = r->place->opt.n_devices;
-    ch_tensor **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
+    int n = r->is_silent || r->ended_stream != 0 || r->unreachable != 0 ? 0 : count_results(r);
+    int n_replicas = r->env->opt.n_devices;
+    ch_tensor         **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
     Cohort__WorkerReply m;
     ch_status           rc;
 
     if (t == NULL)
-        return ch__fail_memory("an answer");
+        return ch__fail_memory("a reply");
     cohort__worker_reply__init(&m);
     m.replicas = (uint32_t)n_replicas;
-    m.ended_stream = r->ended;
+    m.ended_stream = r->ended_stream;
     m.unreachable = (uint32_t)r->unreachable;
-    rc = add_place(r, &m, &t[n * n_replicas]);
+    rc = add_position(r, &m, &t[n * n_replicas]);
     for (int k = 0; k < n_replicas && rc == CH_OK; k++)
         for (int i = 0; i < n; i++)
             t[k * n + i] = ch_tensor_ref(ch__step_exec_result(r->exec, i, k));
@@ -160,10 +176,11 @@ static ch_status speak_results(const ch_worker_run *r, ch_message **out)
 
 static ch_per_worker_var *find_per_worker(const ch_worker_run *r, int i)
 {
-    return ch__map_find(&r->place->per_worker, ch__key(r->f->per_worker[i].number));
+    return ch__map_find(&r->env->per_worker, ch__key(r->f->per_worker[i].number));
 }
 
-/* What it assigned to variables of the worker's own. Replicas have one value for it, as they have for a server's. */
+/* Prepares the new values of per-worker variables. They are the same for all replicas, like
+ * those of variables on servers, so the value of replica 0 counts. */
 static ch_status prepare_per_worker(const ch_worker_run *r)
 {
     int       at = count_results(r);
@@ -188,22 +205,24 @@ static bool is_retired(void *arg, ch_key step, void *value)
     return step.a < r->retired;
 }
 
-/* A step that comes again, since its answer was lost, has changed it already. */
-static ch_status prepare_once(ch_worker_run *r, bool *is_first)
+/* Prepares the new values of per-worker variables unless an earlier run of the step has changed
+ * them already (its reply was lost). Sets *is_first if they must be committed. */
+static ch_status prepare_if_first(ch_worker_run *r, bool *is_first)
 {
     enum { MANY = 64 };
-    ch_map   *counted = &r->place->counted;
+    ch_map   *committed = &r->env->committed;
     ch_status rc;
 
-    *is_first = r->f->n_written > 0 && ch__map_find(counted, ch__key(r->step)) == NULL;
+    *is_first = r->f->n_written > 0 && ch__map_find(committed, ch__key(r->step)) == NULL;
     if (!*is_first)
         return CH_OK;
     rc = prepare_per_worker(r);
-    if (counted->n >= MANY)
-        ch__map_sift(counted, is_retired, r);
-    return rc == CH_OK ? ch__map_set(counted, ch__key(r->step), r->place) : rc;
+    if (committed->n >= MANY)
+        ch__map_sift(committed, is_retired, r);
+    return rc == CH_OK ? ch__map_set(committed, ch__key(r->step), r->env) : rc;
 }
 
+/* Makes the prepared values current. Cannot fail. */
 static void commit_per_worker(const ch_worker_run *r)
 {
     for (int i = 0; i < r->f->n_per_worker; i++)
@@ -211,18 +230,19 @@ static void commit_per_worker(const ch_worker_run *r)
             ch__per_worker_commit(find_per_worker(r, i));
 }
 
-/* It has ended, well or with a reason why not, that is no error. */
+/* Replies and ends the run: the step is done, or a stream has ended, or a server cannot be
+ * reached. The last two are not errors, because the coordinator can queue it again. */
 static void finish(ch_worker_run *r, ch_outbox *outbox)
 {
     ch_message *p = NULL;
     bool        is_done = r->exec != NULL && ch__step_exec_is_done(r->exec), changes = false;
-    ch_status   rc = speak_results(r, &p);
+    ch_status   rc = pack_results(r, &p);
 
     if (rc == CH_OK && is_done)
-        rc = prepare_once(r, &changes);
+        rc = prepare_if_first(r, &changes);
     if (rc != CH_OK) {
         ch__message_unref(p);
-        fail(r, outbox, rc, "answer");
+        fail(r, outbox, rc, "reply");
         return;
     }
     if (changes)
@@ -231,22 +251,22 @@ static void finish(ch_worker_run *r, ch_outbox *outbox)
     ch__worker_run_end(r, outbox);
 }
 
-/* ---- its elements ---- */
+/* ---- elements ---- */
 
-/* Outside the turn: reading takes long. */
+/* Work item: reads the elements of the run. */
 static void read_elements(void *arg)
 {
     ch_worker_run *r = arg;
 
     r->rc = CH_OK;
-    for (int i = 0; i < r->n_elements && r->rc == CH_OK && r->ended == 0 &&
+    for (int i = 0; i < r->n_elements && r->rc == CH_OK && r->ended_stream == 0 &&
                     !atomic_load_explicit(&r->stop, memory_order_relaxed);
          i++) {
         ch_worker_element *e = &r->element[i];
 
-        r->rc = ch__stream_element(e->from, e->number, &e->got);
-        if (r->rc == CH_OK && e->got == NULL)
-            r->ended = e->stream;
+        r->rc = ch__stream_element(e->from, e->number, &e->element);
+        if (r->rc == CH_OK && e->element == NULL)
+            r->ended_stream = e->stream;
     }
     if (r->rc != CH_OK)
         (void)ch__fault_record(&r->fault, r->rc, -1, NULL);
@@ -257,9 +277,9 @@ static ch_status begin_reading(ch_worker_run *r, ch_outbox *outbox)
     for (int i = 0; i < r->n_elements; i++) {
         ch_worker_element *e = &r->element[i];
 
-        e->from = ch__map_find(&r->place->streams, ch__key(e->stream));
+        e->from = ch__map_find(&r->env->streams, ch__key(e->stream));
         if (e->from == NULL)
-            return ch__fail(CH_NOT_FOUND, "this worker knows no stream %llu",
+            return ch__fail(CH_NOT_FOUND, "stream %llu does not exist on this worker",
                             (unsigned long long)e->stream);
     }
     r->is_computing = true;
@@ -268,46 +288,50 @@ static ch_status begin_reading(ch_worker_run *r, ch_outbox *outbox)
     return CH_OK;
 }
 
-/* ---- its inputs ---- */
+/* ---- inputs ---- */
 
-/* Those of the step, without variables of the worker's own. */
-static int plain_inputs(const ch_worker_run *r)
+/* Returns the number of the step's inputs, without per-worker variables. */
+static int count_plain_inputs(const ch_worker_run *r)
 {
-    return r->f->sent.plan->n_inputs - r->f->n_read;
+    return r->f->placed.plan->n_inputs - r->f->n_read;
 }
 
-/* Input i of a replica: of an element, or of those that came along, which all share or each has its own of. NULL: there is none. */
+/* Returns input i of a replica, borrowed: a component of an element, or a tensor of the
+ * request. The request has a tensor per input for all replicas, or per input and replica.
+ * NULL: there is no such tensor. */
 static ch_tensor *input_of(const ch_worker_run *r, int i, int replica)
 {
-    int before = 0, n = plain_inputs(r), own;
+    int before = 0, n = count_plain_inputs(r), own;
 
     for (int k = 0; k < r->n_elements; k++) {
         const ch_worker_element *e = &r->element[k];
-        int                      width = ch_tuple_count(e->got);
+        int                      width = ch_tuple_count(e->element);
 
-        if (i >= e->at && i < e->at + width)
-            return ch_value_at(ch_tuple_at(e->got, i - e->at), replica);
-        before += i >= e->at ? width : 0;
+        if (i >= e->first_input && i < e->first_input + width)
+            return ch_value_at(ch_tuple_at(e->element, i - e->first_input), replica);
+        before += i >= e->first_input ? width : 0;
         n -= width;
     }
-    own = r->message->n_tensors == n * r->place->opt.n_devices ? replica * n : 0;
-    i += own - before; /* less than 0 if elements stand at one place */
+    own = r->message->n_tensors == n * r->env->opt.n_devices ? replica * n : 0;
+    i += own - before; /* below 0 if elements of the request overlap */
     return i >= 0 && i < r->message->n_tensors ? r->message->tensor[i] : NULL;
 }
 
-/* How many inputs there are, with those of elements; -1: not so many for each replica. */
+/* Returns the number of the step's inputs without per-worker variables; -1 if the tensors of
+ * the request and the components of the elements do not make up that number. */
 static int count_inputs(const ch_worker_run *r)
 {
-    int width = 0, n = r->message->n_tensors, n_replicas = r->place->opt.n_devices;
-    int want = plain_inputs(r);
+    int width = 0, n = r->message->n_tensors, n_replicas = r->env->opt.n_devices;
+    int want = count_plain_inputs(r);
 
     for (int i = 0; i < r->n_elements; i++)
-        width += ch_tuple_count(r->element[i].got);
+        width += ch_tuple_count(r->element[i].element);
     if (n + width == want)
         return want;
     return n % n_replicas == 0 && n / n_replicas + width == want ? want : -1;
 }
 
+/* Returns the number of rows of the input that has the step's rows. */
 static int64_t rows_of(const ch_step_plan *plan, const ch_tensor *t)
 {
     if (t->shape.rank == 0)
@@ -315,56 +339,60 @@ static int64_t rows_of(const ch_step_plan *plan, const ch_tensor *t)
     return plan->rows_are_split && t->shape.dim[0] > 0 ? t->shape.dim[0] - 1 : t->shape.dim[0];
 }
 
+/* Collects the inputs of all replicas in in[replica * n_inputs + input], and counts rows. */
 static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
 {
-    int n = r->f->sent.plan->n_inputs;
+    int n = r->f->placed.plan->n_inputs;
 
-    for (int k = 0; k < r->place->opt.n_devices; k++)
-        for (int i = 0; i < plain_inputs(r); i++) {
+    for (int k = 0; k < r->env->opt.n_devices; k++)
+        for (int i = 0; i < count_plain_inputs(r); i++) {
             ch_tensor *t = input_of(r, i, k);
 
             if (t == NULL)
-                return ch__fail(CH_INVALID_ARGUMENT, "input %d of a step is not there", i);
+                return ch__fail(CH_INVALID_ARGUMENT, "input %d of the step is missing", i);
             in[k * n + i] = t;
-            if (i == r->f->sent.plan->rows)
-                r->rows += rows_of(r->f->sent.plan, t);
+            if (i == r->f->placed.plan->rows)
+                r->rows += rows_of(r->f->placed.plan, t);
         }
     return CH_OK;
 }
 
-/* Behind them the variables of the worker's own, which replicas share. */
+/* Appends the per-worker variables that the function reads. All replicas share them. */
 static ch_status gather_per_worker(const ch_worker_run *r, ch_tensor **in)
 {
-    int n = r->f->sent.plan->n_inputs, at = plain_inputs(r);
+    int n = r->f->placed.plan->n_inputs, at = count_plain_inputs(r);
 
     for (int i = 0; i < r->f->n_per_worker; i++) {
         const ch_per_worker_var *per_worker = find_per_worker(r, i);
 
         if (per_worker == NULL)
-            return ch__fail(CH_NOT_FOUND, "this worker has no variable %llu of its own",
+            return ch__fail(CH_NOT_FOUND,
+                            "per-worker variable %llu does not exist on this worker",
                             (unsigned long long)r->f->per_worker[i].number);
-        for (int k = 0; r->f->per_worker[i].is_read && k < r->place->opt.n_devices; k++)
+        for (int k = 0; r->f->per_worker[i].is_read && k < r->env->opt.n_devices; k++)
             in[k * n + at] = ch__per_worker_value(per_worker);
         at += r->f->per_worker[i].is_read;
     }
     return CH_OK;
 }
 
+/* Creates the step execution. The elements must have been read. */
 static ch_status begin_exec(ch_worker_run *r)
 {
-    int              n = r->f->sent.plan->n_inputs, n_replicas = r->place->opt.n_devices;
+    int              n = r->f->placed.plan->n_inputs, n_replicas = r->env->opt.n_devices;
     ch_tensor      **in;
     ch_step_identity a = {.step = r->step,
                           .retired = r->retired,
                           .snapshot = r->snapshot,
-                          .worker = ch__task_name(r->place->task),
+                          .worker = ch__task_name(r->env->task),
                           .registration = r->registration,
-                          .device = r->place->opt.device};
+                          .device = r->env->opt.device};
     ch_status        rc;
 
     if (count_inputs(r) < 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%d inputs for a step that takes %d",
-                        r->message->n_tensors, plain_inputs(r));
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%d input tensors for a step that takes %d inputs, elements included",
+                        r->message->n_tensors, count_plain_inputs(r));
     in = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*in));
     if (in == NULL)
         return ch__fail_memory("a step");
@@ -372,31 +400,31 @@ static ch_status begin_exec(ch_worker_run *r)
     if (rc == CH_OK)
         rc = gather_per_worker(r, in);
     if (rc == CH_OK)
-        rc = ch__step_exec_new(&r->f->sent, &a, n_replicas, in, &r->exec);
+        rc = ch__step_exec_new(&r->f->placed, &a, n_replicas, in, &r->exec);
     ch__free(in);
     return rc;
 }
 
-/* ---- its calls to servers ---- */
+/* ---- calls to servers ---- */
 
-/* Additional ns for a call that moves and changes so many bytes: it must not be made again only
- * because it is large, on a machine that is busy too. */
-static int64_t ns_for(double bytes)
+/* Returns the additional time in ns for a call that moves and changes this number of bytes. A
+ * call must not be repeated only because it is large, even on a busy machine. */
+static int64_t extra_ns(double bytes)
 {
     static const double ns_per_byte = 20, most = 3600e9;
 
     return (int64_t)(bytes * ns_per_byte < most ? bytes * ns_per_byte : most);
 }
 
-/* Adds a call to a server and does not send it yet. Takes the message over, on an error too.
+/* Adds a call to a server and does not send it yet. Takes over the message, on an error too.
  *
- * The server may have carried out a call that was lost: repeated, it has the same reply. When
- * the patience is used up, the step is given back to the coordinator, because another worker
- * may reach the server. */
+ * The call is repeated until the server replies. The server may have executed an attempt whose
+ * reply was lost; a repeated call has the same reply. When the patience is used up, the worker
+ * gives the step back to the coordinator, because another worker may reach the server. */
 static ch_status add_call(ch_worker_run *r, int server, ch_message *message, double bytes,
                           server_call **out)
 {
-    const ch_worker_options *opt = &r->place->opt;
+    const ch_worker_options *opt = &r->env->opt;
     server_call             *c = ch__calloc(1, sizeof(*c));
     char                     name[32];
     ch_status                rc = CH_OK;
@@ -407,15 +435,15 @@ static ch_status add_call(ch_worker_run *r, int server, ch_message *message, dou
     }
     (void)snprintf(name, sizeof(name), "ps/%d", server);
     c->server = server;
-    c->retry = (ch_retry){.id = ++r->place->n_ids,
-                          .link = ch__task_link(r->place->task, name),
-                          .incarnation = r->f->server[server],
+    c->retry = (ch_retry){.id = ++r->env->n_ids,
+                          .link = ch__task_link(r->env->task, name),
+                          .incarnation = r->f->incarnation[server],
                           .message = message,
-                          .policy = {.timeout = opt->call_ns + ns_for(bytes),
+                          .policy = {.timeout = opt->call_ns + extra_ns(bytes),
                                      .pause = opt->retry_ns,
-                                     .patience = opt->patience_ns + 2 * ns_for(bytes)}};
+                                     .patience = opt->patience_ns + 2 * extra_ns(bytes)}};
     rc = c->retry.link == NULL ? ch__fail_memory("a link")
-                               : ch__retries_add(&r->place->retries, &c->retry);
+                               : ch__retries_add(&r->env->retries, &c->retry);
     if (rc != CH_OK) {
         free_call(&c->retry);
         return rc;
@@ -430,11 +458,11 @@ static void send(ch_worker_run *r, server_call *c, ch_outbox *outbox, int64_t no
     ch__retry_call(&c->retry, now, outbox);
 }
 
-/* A graph that a server needs before it can apply an update. */
-static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
-                             ch_message **out)
+/* Packs the message that defines the graph of an update for a shard. */
+static ch_status pack_graph(const ch_worker_function *f, int remote, int shard,
+                            ch_message **out)
 {
-    const ch_remote_part *u = &f->sent.plan->remote[remote];
+    const ch_remote_part *u = &f->placed.plan->remote[remote];
     Cohort__PsDefine      m;
     ch_graph             *g = NULL;
     void                 *bytes = NULL;
@@ -443,14 +471,14 @@ static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
 
     cohort__ps_define__init(&m);
     if (rc == CH_OK)
-        rc = ch__step_exec_update(&f->sent, remote, shard, &m.function, &g);
+        rc = ch__step_exec_update(&f->placed, remote, shard, &m.function, &g);
     if (rc == CH_OK)
         rc = ch_graph_encode(g, &bytes, &m.graph.len);
     m.graph.data = bytes;
     m.n_variables = (size_t)u->n_variables;
     m.variables = number;
     for (int i = 0; i < u->n_variables && rc == CH_OK; i++)
-        number[i] = f->sent.variable[u->variable[i]].shard[shard].variable;
+        number[i] = f->placed.variable[u->variable[i]].shard[shard].variable;
     if (rc == CH_OK)
         rc = ch__message_pack(CH_PS_DEFINE, &m.base, 0, NULL, out);
     ch_graph_unref(g);
@@ -459,13 +487,13 @@ static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
     return rc;
 }
 
-/* Makes a server define the graph of a part of an update, which is sent after that. */
+/* Sends the definition of an update's graph. The call `update` waits for it. */
 static ch_status define_graph(ch_worker_run *r, server_call *update, struct ch_step_exec_part p,
                               ch_outbox *outbox, int64_t now)
 {
     ch_message  *message = NULL;
     server_call *c = NULL;
-    ch_status    rc = speak_graph(r->f, p.remote, p.shard, &message);
+    ch_status    rc = pack_graph(r->f, p.remote, p.shard, &message);
 
     if (rc == CH_OK)
         rc = add_call(r, update->server, message, 0, &c);
@@ -479,13 +507,15 @@ static ch_status define_graph(ch_worker_run *r, server_call *update, struct ch_s
     return CH_OK;
 }
 
+/* Returns true if the part is an update and its server does not have the graph yet. */
 static bool is_missing(const ch_worker_run *r, struct ch_step_exec_part p)
 {
-    return r->f->sent.plan->remote[p.remote].kind == CH_REMOTE_UPDATE &&
+    return r->f->placed.plan->remote[p.remote].kind == CH_REMOTE_UPDATE &&
            !r->f->is_defined[p.remote][p.shard];
 }
 
-static ch_status ask_servers(ch_worker_run *r, ch_outbox *outbox, int64_t now)
+/* Sends the calls that the step execution can make now. */
+static ch_status call_servers(ch_worker_run *r, ch_outbox *outbox, int64_t now)
 {
     ch_step_exec_call *const *call = NULL;
     int                       n = 0;
@@ -507,25 +537,26 @@ static ch_status ask_servers(ch_worker_run *r, ch_outbox *outbox, int64_t now)
     return rc;
 }
 
-/* ---- its segments ---- */
+/* ---- local parts ---- */
 
+/* ch_run_ops.resource: local parts have no variables. */
 static ch_status no_resource(void *owner, const ch_resource *r, int local, void **out)
 {
     (void)owner;
     (void)local;
     (void)out;
-    return ch__fail(CH_INTERNAL, "a segment has variable %s", r->name);
+    return ch__fail(CH_INTERNAL, "a local part has variable %s", r->name);
 }
 
-/* Outside the turn: uses nothing of the worker that changes. */
+/* Work item: runs a local part. Uses nothing of the worker that may change meanwhile. */
 static void compute(void *arg)
 {
     static const ch_run_ops  ops = {.resource = no_resource};
     ch_worker_run           *r = arg;
-    const ch_worker_options *opt = &r->place->opt;
+    const ch_worker_options *opt = &r->env->opt;
     const ch_local_part     *s = ch__step_exec_local_part(r->exec);
 
-    r->rc = ch__run(&(ch_run){.function = r->f->local_part[s - r->f->sent.plan->local_part],
+    r->rc = ch__run(&(ch_run){.function = r->f->local_part[s - r->f->placed.plan->local_part],
                               .owner = r->f,
                               .ops = &ops,
                               .n_local = opt->n_devices,
@@ -537,7 +568,7 @@ static void compute(void *arg)
                               .step = r->number,
                               .seed = r->seed,
                               .stop = &r->stop,
-                              .group = r->place->group,
+                              .group = r->env->group,
                               .meet = &ch__group_as_meet},
                     &r->out);
     if (r->rc != CH_OK)
@@ -556,25 +587,25 @@ static ch_status begin_computing(ch_worker_run *r, ch_outbox *outbox)
     return CH_OK;
 }
 
-/* ---- one thing after the other ---- */
+/* ---- progress ---- */
 
 static ch_status find_function(ch_worker_run *r)
 {
-    r->f = ch__map_find(&r->place->functions, ch__key(r->number_of_function));
+    r->f = ch__map_find(&r->env->functions, ch__key(r->function_number));
     if (r->f == NULL)
-        return ch__fail(CH_NOT_FOUND, "this worker knows no function %llu",
-                        (unsigned long long)r->number_of_function);
+        return ch__fail(CH_NOT_FOUND, "function %llu does not exist on this worker",
+                        (unsigned long long)r->function_number);
     return CH_OK;
 }
 
-/* Up to where calls can be made: elements are read, and the trip begins. */
+/* Begins to read elements, or if they have been read, creates the step execution. */
 static ch_status prepare(ch_worker_run *r, ch_outbox *outbox)
 {
     ch_status rc = r->f == NULL ? find_function(r) : CH_OK;
 
     if (rc == CH_OK && r->n_elements > 0 && !r->has_read)
         return begin_reading(r, outbox);
-    if (rc == CH_OK && r->ended == 0)
+    if (rc == CH_OK && r->ended_stream == 0)
         rc = begin_exec(r);
     return rc;
 }
@@ -588,13 +619,13 @@ void ch__worker_run_advance(ch_worker_run *r, ch_outbox *outbox, int64_t now)
     if (r->exec == NULL)
         rc = prepare(r, outbox);
     if (rc == CH_OK && r->exec != NULL)
-        rc = ask_servers(r, outbox, now);
+        rc = call_servers(r, outbox, now);
     if (rc == CH_OK && !r->is_computing && r->exec != NULL &&
         ch__step_exec_local_part(r->exec) != NULL)
         rc = begin_computing(r, outbox);
     if (rc != CH_OK)
         fail(r, outbox, rc, "run");
-    else if (r->ended != 0 || (r->exec != NULL && ch__step_exec_is_done(r->exec)))
+    else if (r->ended_stream != 0 || (r->exec != NULL && ch__step_exec_is_done(r->exec)))
         finish(r, outbox);
 }
 
@@ -606,7 +637,7 @@ void ch__worker_run_computed(ch_worker_run *r, ch_outbox *outbox, int64_t now)
     if (r->is_over)
         return;
     if (r->rc != CH_OK) {
-        refuse(r, outbox, &r->fault);
+        fail_with(r, outbox, &r->fault);
         return;
     }
     if (r->has_read || r->n_elements == 0)
@@ -621,8 +652,9 @@ void ch__worker_run_computed(ch_worker_run *r, ch_outbox *outbox, int64_t now)
         ch__worker_run_advance(r, outbox, now);
 }
 
-/* ---- the end of a call ---- */
+/* ---- replies of servers ---- */
 
+/* Records that a server has a graph, and sends the update if it waited for this graph only. */
 static void graph_defined(ch_worker_run *r, const server_call *c, ch_outbox *outbox,
                           int64_t now)
 {
@@ -638,7 +670,7 @@ void ch__worker_run_replied(ch_worker_run *r, ch_retry *ended, const ch_net_even
     ch_status          rc = CH_OK;
 
     if (e->ending == CH_ENDED_ERROR) {
-        refuse(r, outbox, e->fault);
+        fail_with(r, outbox, e->fault);
     } else if (e->ending != CH_ENDED_OK) {
         r->unreachable = c->server + 1;
         finish(r, outbox);
@@ -648,7 +680,7 @@ void ch__worker_run_replied(ch_worker_run *r, ch_retry *ended, const ch_net_even
         else
             graph_defined(r, c, outbox, now);
         if (rc != CH_OK)
-            fail(r, outbox, rc, "answer");
+            fail(r, outbox, rc, "reply");
         else
             ch__worker_run_advance(r, outbox, now);
     }

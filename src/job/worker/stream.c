@@ -1,11 +1,19 @@
-/* job/worker/stream.c -- a dataset by numbers.
+/* job/worker/stream.c -- a stream: reading a dataset by element number (stream.h).
  *
- * An iterator gives one element after the other. It is put where it is needed by restoring it to a place, and from there reads on.
+ * A ch_stream has an iterator, which returns elements in order. To read an element, the stream
+ * restores the iterator to a saved position at or before the element, unless the iterator is
+ * there already, and reads forward. The stream keeps the last N_RECENT results and the last
+ * N_POSITIONS positions. Callers are worker.c and run.c.
  *
- *   1. `next` is the number of what the iterator gives next, or LOST: after an error that is not the data's own an element may be
- *      missing from a buffer, and what comes then has no number that is known. It is restored before it is asked again.
- *   2. In a place that is kept no such error waits: from there on every element has its number, here and anywhere.
- *   3. The base is the place before all others; it is never given up, so every number that was given can be given again.
+ * Invariants:
+ *   1. `next` is the number of the iterator's next element, or LOST. It is LOST after an error
+ *      that is not of the data: an element may then be missing from a buffer of the iterator,
+ *      so the number of its next element is not known. The iterator is restored before the next
+ *      read.
+ *   2. A saved position contains no such error. From there, every element has the same number
+ *      on every worker.
+ *   3. `base` is the oldest position. It is never dropped, so every element that was read can
+ *      be read again.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker/stream.h"
@@ -21,25 +29,28 @@
 #include "tensor/tensor.h"
 
 enum {
-    N_PLACES = 4,
-    N_RECENT = 8,
-    PLACES_BYTES = 64 << 20, /* of all but the base; the newest is kept whatever it takes */
-    RECENT_BYTES = 32 << 20, /* of elements, likewise */
-    LEAST_BYTES = 1 << 10,   /* for which an element counts: to read one takes its time */
+    N_POSITIONS = 4, /* positions that are kept, besides the base */
+    N_RECENT = 8,    /* results that are kept */
+    /* Limit of the bytes of all positions except the base. The newest is kept regardless. */
+    POSITIONS_BYTES = 64 << 20,
+    RECENT_BYTES = 32 << 20, /* limit of the bytes of recent elements, likewise */
+    /* Least number of bytes that an element counts, because reading it takes time too. */
+    MIN_ELEMENT_BYTES = 1 << 10,
     LOST = -1
 };
 
-typedef struct place {
-    int64_t number; /* of the element that comes next there */
+/* A position of the iterator, saved by ch_iterator_save. */
+typedef struct saved_position {
+    int64_t number; /* of the next element at this position */
     void   *bytes;
     size_t  n;
-} place;
+} saved_position;
 
-/* What was read for a number. */
+/* The result of reading a number: an element, or an error of the data. */
 typedef struct result {
-    int64_t   number;
-    ch_tuple *element; /* NULL: an error, or that nothing is here */
-    int64_t   bytes;
+    int64_t   number;  /* LOST: the entry is empty */
+    ch_tuple *element; /* NULL: an error, or the entry is empty */
+    int64_t   bytes;   /* of the element */
     ch_status rc;
     char      text[CH_FAULT_TEXT];
 } result;
@@ -48,29 +59,33 @@ struct ch_stream {
     char                name[64];
     ch_dataset         *dataset;
     ch_iterator_options opt;
-    ch_device         **device; /* what opt.device points at */
-    ch_stream_name      draws;  /* names its random numbers */
-    ch_iterator        *it;     /* NULL: not opened yet */
-    int64_t             next;
-    int64_t             end;  /* the number behind the last; INT64_MAX: not known yet */
-    place               base; /* no bytes: the beginning, which is saved when it is opened */
-    int                 n_places;
-    place               place[N_PLACES]; /* the newest last */
-    int64_t             place_bytes;     /* of the one that was saved or gone to last */
-    int64_t             bytes_read;      /* since then */
-    int64_t             n_results;       /* of all, of which i is recent[i % N_RECENT] */
-    result              recent[N_RECENT];
+    ch_device         **device;      /* opt.device points here */
+    ch_stream_name      random_name; /* selects the random numbers */
+    ch_iterator        *it;          /* NULL: not opened yet */
+    int64_t             next;        /* see invariant 1 */
+    int64_t             end;         /* number of elements; INT64_MAX: not known yet */
+    /* The oldest position. Without bytes it is the beginning; they are saved when the iterator
+     * is opened. */
+    saved_position base;
+    int            n_positions;
+    saved_position position[N_POSITIONS]; /* saved positions, the newest last */
+    int64_t        position_bytes;        /* of the position that was saved or restored last */
+    int64_t        bytes_read;            /* since then */
+    int64_t        n_results; /* number of results so far; result i is recent[i % N_RECENT] */
+    result         recent[N_RECENT];
 };
 
-/* Of the data, and so the same wherever and whenever it is read. A limit on records (RESOURCE_EXHAUSTED) would be too, but looks
- * like a lack of memory from here. */
+/* Returns true for an error of the data itself, which every worker gets when it reads the
+ * element. A limit on the size of records (RESOURCE_EXHAUSTED) is such an error too, but cannot
+ * be told from exhausted memory here. */
 static bool is_of_data(ch_status rc)
 {
     return rc == CH_DATA_LOSS || rc == CH_INVALID_ARGUMENT || rc == CH_OUT_OF_RANGE;
 }
 
-/* ---- what was read ---- */
+/* ---- recent results ---- */
 
+/* Returns the bytes of a tensor, with the text of its strings. */
 static int64_t tensor_bytes(const ch_tensor *t)
 {
     int64_t       bytes = (int64_t)ch_tensor_bytes(t);
@@ -103,7 +118,7 @@ static void drop_result(result *r)
     r->number = LOST;
 }
 
-/* All but the newest, from the oldest on, until they are few enough bytes. */
+/* Drops the oldest results until the rest takes at most RECENT_BYTES. Keeps the newest. */
 static void drop_old_results(ch_stream *s)
 {
     int64_t bytes = 0;
@@ -118,8 +133,8 @@ static void drop_old_results(ch_stream *s)
     }
 }
 
-/* What stands for number s->next: an element, which is taken over, or this thread's error. */
-static void keep_result(ch_stream *s, ch_tuple *element, ch_status rc)
+/* Stores the result for number s->next: an element (taken over) or this thread's error. */
+static void store_result(ch_stream *s, ch_tuple *element, ch_status rc)
 {
     result *r = &s->recent[s->n_results++ % N_RECENT];
 
@@ -130,7 +145,7 @@ static void keep_result(ch_stream *s, ch_tuple *element, ch_status rc)
     r->rc = rc;
     if (rc != CH_OK)
         (void)snprintf(r->text, sizeof(r->text), "%s", ch_error_message());
-    s->bytes_read += r->bytes > LEAST_BYTES ? r->bytes : LEAST_BYTES;
+    s->bytes_read += r->bytes > MIN_ELEMENT_BYTES ? r->bytes : MIN_ELEMENT_BYTES;
     drop_old_results(s);
 }
 
@@ -142,7 +157,8 @@ static const result *find_result(const ch_stream *s, int64_t number)
     return NULL;
 }
 
-static ch_status give(const result *r, ch_tuple **out)
+/* Returns a stored result: a reference to the element, or the error. */
+static ch_status return_result(const result *r, ch_tuple **out)
 {
     if (r->rc != CH_OK)
         return ch__fail(r->rc, "%s", r->text);
@@ -150,48 +166,50 @@ static ch_status give(const result *r, ch_tuple **out)
     return CH_OK;
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-static void drop_place(place *p)
+static void drop_position(saved_position *p)
 {
     ch__free(p->bytes);
-    *p = (place){0};
+    *p = (saved_position){0};
 }
 
-static void drop_oldest_place(ch_stream *s)
+static void drop_oldest_position(ch_stream *s)
 {
-    drop_place(&s->place[0]);
-    s->n_places--;
-    memmove(&s->place[0], &s->place[1], (size_t)s->n_places * sizeof(place));
+    drop_position(&s->position[0]);
+    s->n_positions--;
+    memmove(&s->position[0], &s->position[1], (size_t)s->n_positions * sizeof(saved_position));
 }
 
-/* Takes it over. */
-static void add_place(ch_stream *s, place p)
+/* Adds a position and takes over its bytes. Drops the oldest positions if there are too
+ * many, or too many bytes. */
+static void add_position(ch_stream *s, saved_position p)
 {
     size_t bytes = p.n;
 
-    for (int i = 0; i < s->n_places; i++)
-        bytes += s->place[i].n;
-    while (s->n_places > 0 && (s->n_places == N_PLACES || bytes > PLACES_BYTES)) {
-        bytes -= s->place[0].n;
-        drop_oldest_place(s);
+    for (int i = 0; i < s->n_positions; i++)
+        bytes += s->position[i].n;
+    while (s->n_positions > 0 && (s->n_positions == N_POSITIONS || bytes > POSITIONS_BYTES)) {
+        bytes -= s->position[0].n;
+        drop_oldest_position(s);
     }
-    s->place[s->n_places++] = p;
+    s->position[s->n_positions++] = p;
 }
 
-/* The last one from which `number` can be reached, which is not before the base. */
-static const place *place_for(const ch_stream *s, int64_t number)
+/* Returns the last position at or before `number`, which must not be before the base. */
+static const saved_position *position_before(const ch_stream *s, int64_t number)
 {
-    const place *best = &s->base;
+    const saved_position *best = &s->base;
 
-    for (int i = 0; i < s->n_places; i++)
-        if (s->place[i].number <= number && s->place[i].number >= best->number)
-            best = &s->place[i];
+    for (int i = 0; i < s->n_positions; i++)
+        if (s->position[i].number <= number && s->position[i].number >= best->number)
+            best = &s->position[i];
     return best;
 }
 
-/* Whether an error that is not of the data stands where an element should, in a message of proto/dataset.proto: at depth 0 a
- * Place, which has states, at 1 a State, which has elements, at 2 an Element. */
+/* Returns true if an encoded position contains an error that is not of the data, in the buffer
+ * of a stage. `message` is a message of proto/dataset.proto: at depth 0 a Position, which has
+ * states; at depth 1 a State, which has elements; at depth 2 an Element. */
 static bool has_passing_error(ch_wire *w, ch_wire_span message, int depth)
 {
     enum { STATES = 3, ELEMENTS = 3, CODE = 2 };
@@ -210,42 +228,45 @@ static bool has_passing_error(ch_wire *w, ch_wire_span message, int depth)
     return w->fault != NULL;
 }
 
-/* Every so many elements, and only when as many bytes were read as the last place took: then it costs less than reading did.
- * Where it cannot be kept now, it will be later. */
-static void keep_place(ch_stream *s)
+/* Saves a position if CH_STREAM_POSITIONS elements have been read since the last, and as many
+ * bytes as the last position has; so saving costs less than reading. If it fails, a later call
+ * tries again. */
+static void save_position(ch_stream *s)
 {
-    place   p = {.number = s->next};
-    ch_wire w;
+    saved_position p = {.number = s->next};
+    ch_wire        w;
 
-    if (s->next - place_for(s, s->next)->number < CH_STREAM_POSITIONS ||
-        s->bytes_read < s->place_bytes)
+    if (s->next - position_before(s, s->next)->number < CH_STREAM_POSITIONS ||
+        s->bytes_read < s->position_bytes)
         return;
     s->bytes_read = 0;
     if (ch_iterator_save(s->it, &p.bytes, &p.n) != CH_OK)
         return;
-    s->place_bytes = (int64_t)p.n;
+    s->position_bytes = (int64_t)p.n;
     w = ch__wire(p.bytes, p.n);
     if (has_passing_error(&w, w.all, 0))
-        drop_place(&p);
+        drop_position(&p);
     else
-        add_place(s, p);
+        add_position(s, p);
 }
 
-static ch_status go_to(ch_stream *s, const place *p)
+/* Restores the iterator to a position. */
+static ch_status restore_to(ch_stream *s, const saved_position *p)
 {
     ch_status rc = ch_iterator_restore(s->it, p->bytes, p->n);
 
     if (rc != CH_OK)
-        return ch__fail_at(rc, "%s: going to the place of element %lld", s->name,
+        return ch__fail_at(rc, "%s: going to the position of element %lld", s->name,
                            (long long)p->number);
     s->next = p->number;
     s->bytes_read = 0;
-    s->place_bytes = (int64_t)p->n;
+    s->position_bytes = (int64_t)p->n;
     return CH_OK;
 }
 
 /* ---- reading ---- */
 
+/* Opens the iterator if it is not open. Saves the beginning as the base if there is none. */
 static ch_status open_iterator(ch_stream *s)
 {
     ch_iterator *it = NULL;
@@ -253,7 +274,7 @@ static ch_status open_iterator(ch_stream *s)
 
     if (s->it != NULL)
         return CH_OK;
-    rc = ch__iterator_new_named(s->dataset, &s->opt, s->draws, &it);
+    rc = ch__iterator_new_named(s->dataset, &s->opt, s->random_name, &it);
     if (rc == CH_OK && s->base.bytes == NULL) {
         rc = ch_iterator_save(it, &s->base.bytes, &s->base.n);
         s->next = rc == CH_OK ? s->base.number : LOST;
@@ -266,7 +287,8 @@ static ch_status open_iterator(ch_stream *s)
     return ch__fail_at(rc, "%s: opening its dataset", s->name);
 }
 
-/* The next one, or that there is none. */
+/* Reads the next element, stores the result, and sets `end` if there is none. Returns only
+ * errors that are not of the data. */
 static ch_status read_next(ch_stream *s)
 {
     ch_tuple *t = NULL;
@@ -282,24 +304,25 @@ static ch_status read_next(ch_stream *s)
         s->end = s->next;
         return CH_OK;
     }
-    keep_result(s, t, rc);
+    store_result(s, t, rc);
     s->next++;
-    keep_place(s);
+    save_position(s);
     return CH_OK;
 }
 
-/* Where `number` is yet to come, the last such place there is. */
-static ch_status go_before(ch_stream *s, int64_t number)
+/* Moves the iterator to the last position from which `number` can be read, unless it is between
+ * that position and `number` already. */
+static ch_status seek_before(ch_stream *s, int64_t number)
 {
-    const place *from = place_for(s, number);
+    const saved_position *from = position_before(s, number);
 
     if (s->next != LOST && s->next >= from->number && s->next <= number)
         return CH_OK;
-    return go_to(s, from);
+    return restore_to(s, from);
 }
 
-/* Up to `number`, and that too, or to the end. */
-static ch_status read_on(ch_stream *s, int64_t number)
+/* Reads up to and including `number`, or to the end. */
+static ch_status read_until(ch_stream *s, int64_t number)
 {
     ch_status rc = CH_OK;
 
@@ -308,17 +331,18 @@ static ch_status read_on(ch_stream *s, int64_t number)
     return rc;
 }
 
-/* An error may be of a while ago, when threads worked ahead: it counts if it is there when all is read once more. */
+/* Reads `number`. If there is an error that is not of the data, tries once more, because a
+ * prefetching thread may have met the error some time ago. */
 static ch_status read_to(ch_stream *s, int64_t number)
 {
     ch_status rc = open_iterator(s);
 
     if (rc == CH_OK)
-        rc = go_before(s, number);
-    if (rc == CH_OK && read_on(s, number) != CH_OK) {
-        rc = go_before(s, number);
+        rc = seek_before(s, number);
+    if (rc == CH_OK && read_until(s, number) != CH_OK) {
+        rc = seek_before(s, number);
         if (rc == CH_OK)
-            rc = read_on(s, number);
+            rc = read_until(s, number);
     }
     return rc;
 }
@@ -330,8 +354,8 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out)
 
     if (number < s->base.number)
         return ch__fail(CH_OUT_OF_RANGE,
-                        "%s: element %lld: it was taken up at element %lld; move it to an "
-                        "earlier place",
+                        "%s: element %lld is before the position at which the stream began, "
+                        "element %lld; move the stream to an earlier position",
                         s->name, (long long)number, (long long)s->base.number);
     r = find_result(s, number);
     if (r == NULL && number < s->end) {
@@ -341,94 +365,96 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out)
     if (rc != CH_OK)
         return rc;
     if (r != NULL)
-        return give(r, out);
+        return return_result(r, out);
     *out = NULL;
     return CH_OK;
 }
 
 bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n)
 {
-    const place *p;
+    const saved_position *p;
 
-    if (s->n_places == 0)
+    if (s->n_positions == 0)
         return false;
-    p = &s->place[s->n_places - 1];
+    p = &s->position[s->n_positions - 1];
     *number = p->number;
     *bytes = p->bytes;
     *n = p->n;
     return true;
 }
 
-static ch_status copy_place(int64_t number, const void *bytes, size_t n, place *out)
+static ch_status copy_position(int64_t number, const void *bytes, size_t n, saved_position *out)
 {
     void *copy = ch__malloc(n > 0 ? n : 1);
 
     if (copy == NULL)
-        return ch__fail_memory("a place in a stream");
+        return ch__fail_memory("a position of a stream");
     if (n > 0)
         memcpy(copy, bytes, n);
-    *out = (place){number, copy, n};
+    *out = (saved_position){number, copy, n};
     return CH_OK;
 }
 
-/* Whether `number` was reached before, and can be again. */
-static bool has_been_at(const ch_stream *s, int64_t number)
+/* Returns true if the stream has been at `number` before, and so can read it again. */
+static bool can_reach(const ch_stream *s, int64_t number)
 {
     return number >= s->base.number &&
-           (number <= s->next || place_for(s, number)->number == number);
+           (number <= s->next || position_before(s, number)->number == number);
 }
 
 ch_status ch__stream_move(ch_stream *s, int64_t number, const void *bytes, size_t n)
 {
-    place     p = {0};
-    ch_status rc = ch__want_given(s->name, "place", bytes, NULL, NULL);
+    saved_position p = {0};
+    ch_status      rc = ch__want_given(s->name, "position", bytes, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
     if (number < 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: a place before element %lld; the first is number 0", s->name,
+                        "%s: position of element %lld; want a number of 0 or more", s->name,
                         (long long)number);
-    if (has_been_at(s, number))
+    if (can_reach(s, number))
         return CH_OK;
     rc = open_iterator(s);
     if (rc == CH_OK)
-        rc = copy_place(number, bytes, n, &p);
+        rc = copy_position(number, bytes, n, &p);
     if (rc == CH_OK)
-        rc = go_to(s, &p);
+        rc = restore_to(s, &p);
     if (rc != CH_OK) {
-        drop_place(&p);
+        drop_position(&p);
         return rc;
     }
     if (number < s->base.number) {
-        add_place(s, s->base);
+        add_position(s, s->base);
         s->base = p;
     } else {
-        add_place(s, p);
+        add_position(s, p);
     }
     return CH_OK;
 }
 
-/* ---- making and letting go ---- */
+/* ---- create and free ---- */
 
-static ch_status check(const ch_stream_options *opt, const char *name)
+static ch_status check_options(const ch_stream_options *opt, const char *name)
 {
     if (opt->dataset == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: it has no dataset", name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the options have no dataset", name);
     if (opt->reader < 0 || opt->pass < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: reader %lld in pass %lld; want 0 or more",
                         name, (long long)opt->reader, (long long)opt->pass);
     if (opt->first < 0 || (opt->place == NULL && opt->first != 0))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: it begins with element %lld; want a number of 0 or more, and a "
-                        "place if it is not 0",
+                        "%s: first is element %lld; want a number of 0 or more, and a position "
+                        "if it is not 0",
                         name, (long long)opt->first);
     if (opt->n_replicas < 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d replicas", name, opt->n_replicas);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d replicas; want 0 or more", name,
+                        opt->n_replicas);
     return CH_OK;
 }
 
-/* Threads take elements as they come from stages that are unordered; one alone gives them the same order each time. */
+/* Decodes the dataset. If it has unordered stages, switches its threads off, because the order
+ * of their elements depends on the threads. */
 static ch_status set_dataset(ch_stream *s, const void *bytes, size_t n)
 {
     ch_dataset *d = NULL;
@@ -438,8 +464,8 @@ static ch_status set_dataset(ch_stream *s, const void *bytes, size_t n)
         return rc;
     if ((d->is_unordered || d->options.unordered) && d->options.threads != CH_OFF) {
         ch__log(CH_LOG_INFO, "serial-stream",
-                "%s: its dataset has stages that give their elements in any order; it is read "
-                "without threads, so that elements have numbers",
+                "%s: the dataset has unordered stages; it is read without threads, so that "
+                "repeated steps read the same elements",
                 s->name);
         d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
     }
@@ -466,7 +492,7 @@ ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out)
 {
     const char *name = opt->name != NULL ? opt->name : "stream";
     ch_stream  *s;
-    ch_status   rc = check(opt, name);
+    ch_status   rc = check_options(opt, name);
 
     if (rc != CH_OK)
         return rc;
@@ -474,7 +500,7 @@ ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out)
     if (s == NULL)
         return ch__fail_memory(name);
     (void)snprintf(s->name, sizeof(s->name), "%s", name);
-    s->draws = (ch_stream_name){opt->reader, opt->pass};
+    s->random_name = (ch_stream_name){opt->reader, opt->pass};
     s->next = LOST;
     s->end = INT64_MAX;
     s->base.number = opt->first;
@@ -484,7 +510,7 @@ ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out)
     if (rc == CH_OK)
         rc = set_devices(s, opt);
     if (rc == CH_OK && opt->place != NULL)
-        rc = copy_place(opt->first, opt->place, opt->n_place, &s->base);
+        rc = copy_position(opt->first, opt->place, opt->n_place, &s->base);
     if (rc != CH_OK) {
         ch__stream_free(s);
         return ch__fail_at(rc, "%s", name);
@@ -500,9 +526,9 @@ void ch__stream_free(ch_stream *s)
     ch_iterator_unref(s->it);
     for (int i = 0; i < N_RECENT; i++)
         drop_result(&s->recent[i]);
-    while (s->n_places > 0)
-        drop_oldest_place(s);
-    drop_place(&s->base);
+    while (s->n_positions > 0)
+        drop_oldest_position(s);
+    drop_position(&s->base);
     ch_dataset_unref(s->dataset);
     ch__free(s->device);
     ch__free(s);

@@ -1,20 +1,24 @@
-/* job/worker/stream.h -- a dataset that a worker reads for its steps, by the number of the element.
+/* job/worker/stream.h -- a stream: a dataset that a worker reads by element number.
  *
  *     rc = ch__stream_new(&(ch_stream_options){.dataset = bytes, .n_dataset = n}, &s);
- *     rc = ch__stream_element(s, 41, &element);    // for the step that was given number 41
+ *     rc = ch__stream_element(s, 41, &element); // for the step with the lease on element 41
  *     ...
  *     ch__stream_free(s);
  *
- * A step is told which element of which stream it gets, so that it gets the same one when it is run again, here or by another
- * worker. So an element is a function of the description, the reader, the pass and the number: whatever was asked for before, wherever the
- * stream was taken up.
+ * The coordinator assigns element numbers to steps. A repeated step must read the same element,
+ * on this or another worker. So an element depends only on the dataset, the reader, the pass
+ * and its number. It does not depend on earlier reads or on the first position.
  *
- *   - Numbers are those of the elements that an iterator gives that goes on after errors. What is wrong with the data (DATA_LOSS,
- *     INVALID_ARGUMENT, OUT_OF_RANGE) has a number as an element has, and is given as often as that is asked for.
- *   - Any other error (no memory, a file that cannot be opened) has none, since another worker would have an element there: it is
- *     given for every number that cannot be reached because of it, and the next call tries again.
- *   - Stages that may give their elements in any order do it in one: such a dataset is read without threads that work ahead.
- *   - One thread at a time calls its functions. Who waits for it are its callers: all but new, place and free may take long.
+ *   1. Numbers count the elements of an iterator that continues after errors. An error of the
+ *      data itself (DATA_LOSS, INVALID_ARGUMENT, OUT_OF_RANGE) has a number like an element,
+ *      and is returned each time that number is read.
+ *   2. Any other error, such as exhausted memory or a file that cannot be opened, has no
+ *      number, because another worker could read an element there. It is returned for every
+ *      element that cannot be reached because of it, and the next call tries again.
+ *   3. Stages that may return elements in any order use a fixed order here: such a dataset is
+ *      read without prefetching threads.
+ *   4. One thread at a time may use a stream. All functions except new, position and free may
+ *      block for a long time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_WORKER_STREAM_H
@@ -22,41 +26,50 @@
 
 #include "cohort/iterator.h"
 
-enum { CH_STREAM_POSITIONS = 64 };
+enum { CH_STREAM_POSITIONS = 64 }; /* elements between saved positions */
 
 typedef struct ch_stream ch_stream;
 
 typedef struct ch_stream_options {
-    const char *name;    /* what errors call it: "stream 3"; NULL: "stream" */
-    const void *dataset; /* a description: ch_dataset_encode; from anywhere, not trusted */
+    const char *name;    /* for errors, such as "stream 3"; NULL: "stream" */
+    const void *dataset; /* a dataset encoded by ch_dataset_encode; untrusted */
     size_t      n_dataset;
-    /* Name the random numbers that are drawn (ch_stream_name): the index of the worker or part whose stream this is, and the
-     * number of the pass. Each pair has sequences of its own. Beside a place they are ignored, because a place includes them. */
+    /* Select the random numbers of the stream (ch_stream_name): the index of the worker or part
+     * that the stream belongs to, and the number of the pass. Each pair has its own random
+     * numbers. Ignored if there is a position, because a position includes them. */
     int64_t     reader, pass;
-    int64_t     first; /* number of the element that comes next at: */
-    const void *place; /* of ch__stream_position; NULL: the beginning, and first is 0 */
-    size_t      n_place;
-    int         n_replicas;   /* 0 or 1: elements one by one; else groups, as of iterators */
-    ch_device *const *device; /* n_replicas; NULL: where they were made */
+    int64_t     first;   /* number of the next element at the position */
+    const void *place;   /* position to begin at; NULL: the beginning, and first must be 0 */
+    size_t      n_place; /* bytes of the position */
+    /* 0 or 1: one element at a time. More: one element per replica, as per-replica values. */
+    int               n_replicas;
+    ch_device *const *device; /* n_replicas devices; NULL: elements stay where they are made */
 } ch_stream_options;
 
-/* Copies what it is given but the devices themselves. A description that is none is the error of this; files are opened, and
- * the place looked at, when the first element is asked for. */
+/* Creates a stream. Copies the options; the devices are borrowed. Returns an error if the
+ * dataset cannot be decoded. Files are opened, and the position is checked, when the first
+ * element is read. */
 ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out);
-void      ch__stream_free(ch_stream *s); /* NULL is fine; ends the iterator's threads */
+/* Frees the stream and ends the threads of its iterator. NULL is allowed. */
+void ch__stream_free(ch_stream *s);
 
-/* Element `number`, a reference that is the caller's; NULL: the data ended before it. One that lies before where the stream
- * is comes from the few that it keeps, or is read again from the last place before it that is kept. OUT_OF_RANGE if it comes
- * before the first place of all, that the stream was made with or moved to. */
+/* Reads an element, which the caller must unref; NULL: the data ends before it. If the stream
+ * is past the element, it comes from a small cache of recent elements, or is read again from
+ * the last saved position before it. OUT_OF_RANGE if it is before the oldest position of the
+ * stream, at which the stream began or to which it was moved. */
 ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out);
 
-/* The place that was kept last: the number of the element that comes next there, and its bytes, which are the stream's and
- * last until the next call. False: none but the one it was made with. A place is kept every CH_STREAM_POSITIONS elements; one
- * that takes more bytes than these (a large shuffle's) when as many bytes have been read again. */
+/* Gives the position that was saved last: the number of its next element, and its bytes, which
+ * belong to the stream and are valid until the next call. Returns false if none was saved since
+ * the stream was created.
+ *
+ * A position is saved every CH_STREAM_POSITIONS elements. If a position has many
+ * bytes (a large shuffle), the next is saved only when as many bytes have been read. */
 bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n);
 
-/* Takes it up elsewhere: at a place that somebody else kept, where `number` comes next. Nothing is done where the stream is
- * there, or has been there and can go back. On an error it stays as it was. */
+/* Moves the stream to a position that another stream of the same dataset saved, with `number`
+ * as the next element. Does nothing if the stream can reach `number` already. On an error the
+ * stream is unchanged. */
 ch_status ch__stream_move(ch_stream *s, int64_t number, const void *place, size_t n);
 
 #endif

@@ -1,9 +1,17 @@
-/* job/worker/worker.c -- the task of a worker: functions, streams and the queue of runs.
+/* job/worker/worker.c -- the task of a worker: functions, streams and the list of runs.
  *
- * A worker has a handler for each method. Functions and streams are kept by number until the
- * coordinator drops them. Runs (run.h) are kept in a list in the order of their calls: the
- * first is executed, the others wait. A call to drop something that the first run uses waits
- * until that run has ended.
+ * A worker has a handler for each method. It keeps functions, streams and per-worker variables
+ * by number until the coordinator drops them (CH_WORKER_DROP). It keeps runs (run.h) in a list
+ * in the order of their calls. The first run is executed, the others wait. The main struct is
+ * `worker`; worker.h describes the protocol with the coordinator.
+ *
+ * Invariants:
+ *   1. Only the first run has begun: only it has calls to servers, a work item and borrowed
+ *      objects.
+ *   2. A function or a stream is not freed while the first run uses it. The CH_WORKER_DROP call
+ *      waits, and is answered when all its objects are freed.
+ *   3. No run in the list has a registration older than `registration`, except a first run that
+ *      is over while its work item still runs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker.h"
@@ -19,18 +27,19 @@
 #include "job/worker/run.h"
 #include "tensor/tensor.h"
 
-/* A call that asked to drop something. */
+/* A CH_WORKER_DROP call that has not been answered. */
 typedef struct drop {
     ch_call_id  call;
     ch_message *message;
 } drop;
 
 typedef struct worker {
-    ch_run_env place;
-    uint64_t   registration; /* the coordinator's number for this life, as far as it is known */
-    ch_worker_run *now, *last; /* first in the list is the one that runs */
+    ch_run_env env;
+    uint64_t   registration; /* the newest that the worker has received; 0: none */
+    /* The list of runs. The first run is executed; NULL: the list is empty. */
+    ch_worker_run *first, *last;
     int            n_drops, cap_drops;
-    drop          *drop; /* that wait until what runs can be ended */
+    drop          *drop; /* calls that wait until the first run has ended */
 } worker;
 
 static bool is_bytes(const ch_tensor *t)
@@ -47,7 +56,7 @@ static int shards_of(const ch_placed_plan *s, const ch_remote_part *r)
 
 static void drop_function(ch_worker_function *f)
 {
-    const ch_step_plan *r = f->sent.plan;
+    const ch_step_plan *r = f->placed.plan;
 
     for (int i = 0; f->local_part != NULL && i < r->n_local_parts; i++)
         ch_function_unref(f->local_part[i]);
@@ -55,39 +64,41 @@ static void drop_function(ch_worker_function *f)
         ch__free(f->is_defined[i]);
     ch__free(f->local_part);
     ch__free(f->is_defined);
-    ch__free(f->server);
+    ch__free(f->incarnation);
     ch__free(f->per_worker);
-    ch__step_plan_free(f->sent.plan);
+    ch__step_plan_free(f->placed.plan);
     ch__free(f);
 }
 
-/* Every server that it needs is one of those that were said. */
+/* Checks that the message lists every server on which the plan has a shard. */
 static ch_status check_servers(const ch_worker_function *f)
 {
-    for (int i = 0; i < f->sent.n_variables; i++)
-        for (int k = 0; k < f->sent.variable[i].n_shards; k++)
-            if (f->sent.variable[i].shard[k].server >= f->n_servers)
-                return ch__fail(CH_INVALID_ARGUMENT, "variable %s is on server %d of %d",
-                                f->sent.variable[i].name, f->sent.variable[i].shard[k].server,
-                                f->n_servers);
+    for (int i = 0; i < f->placed.n_variables; i++)
+        for (int k = 0; k < f->placed.variable[i].n_shards; k++)
+            if (f->placed.variable[i].shard[k].server >= f->n_servers)
+                return ch__fail(CH_INVALID_ARGUMENT,
+                                "variable %s: server %d does not exist (the message lists %d)",
+                                f->placed.variable[i].name,
+                                f->placed.variable[i].shard[k].server, f->n_servers);
     return CH_OK;
 }
 
-static ch_status take_servers(ch_worker_function *f, const Cohort__WorkerFunction *m)
+static ch_status set_servers(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
-    f->server = ch__calloc(m->n_servers + 1, sizeof(*f->server));
-    if (f->server == NULL)
+    f->incarnation = ch__calloc(m->n_servers + 1, sizeof(*f->incarnation));
+    if (f->incarnation == NULL)
         return ch__fail_memory("a function");
     f->n_servers = (int)m->n_servers;
     for (size_t i = 0; i < m->n_servers; i++)
-        f->server[i] = m->servers[i];
+        f->incarnation[i] = m->servers[i];
     return check_servers(f);
 }
 
+/* Allocates the tables of a function and prepares its local parts. */
 static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
-    const ch_step_plan *r = f->sent.plan;
-    ch_status           rc = take_servers(f, m);
+    const ch_step_plan *r = f->placed.plan;
+    ch_status           rc = set_servers(f, m);
 
     if (rc != CH_OK)
         return rc;
@@ -96,7 +107,8 @@ static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFun
     if (f->local_part == NULL || f->is_defined == NULL)
         return ch__fail_memory("a function");
     for (int i = 0; i < r->n_remote_parts && rc == CH_OK; i++) {
-        f->is_defined[i] = ch__calloc((size_t)shards_of(&f->sent, &r->remote[i]), sizeof(bool));
+        f->is_defined[i] =
+            ch__calloc((size_t)shards_of(&f->placed, &r->remote[i]), sizeof(bool));
         if (f->is_defined[i] == NULL)
             rc = ch__fail_memory("a function");
     }
@@ -106,7 +118,7 @@ static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFun
     return rc;
 }
 
-/* The variables of its own that a function uses, which begin to be there with it. */
+/* Decodes the list of per-worker variables that a function uses. */
 static ch_status set_per_worker(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
     f->per_worker = ch__calloc(m->n_per_worker + 1, sizeof(*f->per_worker));
@@ -119,15 +131,16 @@ static ch_status set_per_worker(ch_worker_function *f, const Cohort__WorkerFunct
         f->n_read += f->per_worker[i].is_read;
         f->n_written += f->per_worker[i].is_written;
     }
-    if (f->n_read > f->sent.plan->n_inputs || f->n_written > f->sent.plan->n_outputs)
+    if (f->n_read > f->placed.plan->n_inputs || f->n_written > f->placed.plan->n_outputs)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "a function of %d inputs and %d results reads %d variables of this "
-                        "worker's, and writes %d",
-                        f->sent.plan->n_inputs, f->sent.plan->n_outputs, f->n_read,
+                        "a function of %d inputs and %d results cannot read %d per-worker "
+                        "variables and write %d",
+                        f->placed.plan->n_inputs, f->placed.plan->n_outputs, f->n_read,
                         f->n_written);
     return CH_OK;
 }
 
+/* Creates the per-worker variables of a function that do not exist yet. */
 static ch_status begin_per_worker(worker *w, const ch_worker_function *f,
                                   ch_tensor *const *initial)
 {
@@ -137,11 +150,11 @@ static ch_status begin_per_worker(worker *w, const ch_worker_function *f,
         ch_key             key = ch__key(f->per_worker[i].number);
         ch_per_worker_var *k = NULL;
 
-        if (ch__map_find(&w->place.per_worker, key) != NULL)
-            continue; /* of another function */
-        rc = ch__per_worker_new(w->place.opt.device[0], initial[i], &k);
+        if (ch__map_find(&w->env.per_worker, key) != NULL)
+            continue; /* created with another function */
+        rc = ch__per_worker_new(w->env.opt.device[0], initial[i], &k);
         if (rc == CH_OK)
-            rc = ch__map_set(&w->place.per_worker, key, k);
+            rc = ch__map_set(&w->env.per_worker, key, k);
         if (rc != CH_OK)
             ch__per_worker_free(k);
     }
@@ -167,14 +180,14 @@ static ch_status on_function(const ch_received *r, const void *request)
     if (m->function == 0 || p->n_tensors < 1 || (size_t)p->n_tensors != 1 + m->n_per_worker ||
         !is_bytes(p->tensor[0]))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "a function comes with a number, a route, as bytes, and a value for "
-                        "each variable of the worker's own");
-    if (ch__map_find(&w->place.functions, ch__key(m->function)) != NULL)
-        return reply_done(r); /* the call came twice */
+                        "a function needs a number, an encoded step plan and an initial value "
+                        "for each per-worker variable");
+    if (ch__map_find(&w->env.functions, ch__key(m->function)) != NULL)
+        return reply_done(r); /* a repeated call */
     f = ch__calloc(1, sizeof(*f));
     if (f == NULL)
         return ch__fail_memory("a function");
-    rc = ch__step_plan_decode(p->tensor[0]->data, ch_tensor_bytes(p->tensor[0]), &f->sent);
+    rc = ch__step_plan_decode(p->tensor[0]->data, ch_tensor_bytes(p->tensor[0]), &f->placed);
     if (rc == CH_OK)
         rc = prepare_function(f, m);
     if (rc == CH_OK)
@@ -182,10 +195,10 @@ static ch_status on_function(const ch_received *r, const void *request)
     if (rc == CH_OK)
         rc = begin_per_worker(w, f, p->tensor + 1);
     if (rc == CH_OK)
-        rc = ch__map_set(&w->place.functions, ch__key(m->function), f);
+        rc = ch__map_set(&w->env.functions, ch__key(m->function), f);
     if (rc == CH_OK)
         return reply_done(r);
-    if (f->sent.plan != NULL)
+    if (f->placed.plan != NULL)
         drop_function(f);
     else
         ch__free(f);
@@ -205,16 +218,15 @@ static ch_status on_stream(const ch_received *r, const void *request)
                                      .reader = m->reader,
                                      .pass = m->pass,
                                      .first = m->first,
-                                     .n_replicas = w->place.opt.n_devices,
-                                     .device = w->place.opt.device};
+                                     .n_replicas = w->env.opt.n_devices,
+                                     .device = w->env.opt.device};
     ch_status                   rc;
 
     if (m->stream == 0 || p->n_tensors < 1 || p->n_tensors > 2 || !is_bytes(p->tensor[0]) ||
         !is_bytes(p->tensor[p->n_tensors - 1]))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "a stream comes with a number and a dataset, as bytes");
-    if (ch__map_find(&w->place.streams, ch__key(m->stream)) != NULL)
-        return reply_done(r); /* the call came twice */
+        return ch__fail(CH_INVALID_ARGUMENT, "a stream needs a number and an encoded dataset");
+    if (ch__map_find(&w->env.streams, ch__key(m->stream)) != NULL)
+        return reply_done(r); /* a repeated call */
     (void)snprintf(name, sizeof(name), "stream %llu", (unsigned long long)m->stream);
     o.dataset = p->tensor[0]->data;
     o.n_dataset = ch_tensor_bytes(p->tensor[0]);
@@ -224,7 +236,7 @@ static ch_status on_stream(const ch_received *r, const void *request)
     }
     rc = ch__stream_new(&o, &s);
     if (rc == CH_OK)
-        rc = ch__map_set(&w->place.streams, ch__key(m->stream), s);
+        rc = ch__map_set(&w->env.streams, ch__key(m->stream), s);
     if (rc == CH_OK)
         return reply_done(r);
     ch__stream_free(s);
@@ -233,18 +245,19 @@ static ch_status on_stream(const ch_received *r, const void *request)
 
 /* ---- dropping ---- */
 
-static void drop_things(worker *w, const Cohort__WorkerDrop *m)
+/* Frees the functions, streams and per-worker variables of a request. */
+static void drop_objects(worker *w, const Cohort__WorkerDrop *m)
 {
     for (size_t i = 0; i < m->n_functions; i++) {
-        ch_worker_function *f = ch__map_remove(&w->place.functions, ch__key(m->functions[i]));
+        ch_worker_function *f = ch__map_remove(&w->env.functions, ch__key(m->functions[i]));
 
         if (f != NULL)
             drop_function(f);
     }
     for (size_t i = 0; i < m->n_streams; i++)
-        ch__stream_free(ch__map_remove(&w->place.streams, ch__key(m->streams[i])));
+        ch__stream_free(ch__map_remove(&w->env.streams, ch__key(m->streams[i])));
     for (size_t i = 0; i < m->n_per_worker; i++)
-        ch__per_worker_free(ch__map_remove(&w->place.per_worker, ch__key(m->per_worker[i])));
+        ch__per_worker_free(ch__map_remove(&w->env.per_worker, ch__key(m->per_worker[i])));
 }
 
 static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
@@ -255,20 +268,21 @@ static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
     return false;
 }
 
-/* Whether the run needs what is to be dropped, or is to be dropped itself and has not ended yet. */
+/* Returns true if the first run is over but has not ended, is a step of the request, or uses a
+ * function or a stream of the request. */
 static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
 {
-    const ch_worker_run *r = w->now;
+    const ch_worker_run *r = w->first;
     bool used = r != NULL && (r->is_over || is_listed(m->n_steps, m->steps, r->step));
 
     if (r != NULL && r->f != NULL)
-        used |= is_listed(m->n_functions, m->functions, r->number_of_function);
+        used |= is_listed(m->n_functions, m->functions, r->function_number);
     for (int i = 0; r != NULL && i < r->n_elements; i++)
         used |= is_listed(m->n_streams, m->streams, r->element[i].stream);
     return used;
 }
 
-/* Does the drops that wait for nothing any more, and replies to their calls. */
+/* Executes the drops that need not wait any more, and replies to their calls. */
 static void do_drops(worker *w, ch_outbox *outbox)
 {
     int n = 0;
@@ -281,10 +295,10 @@ static void do_drops(worker *w, ch_outbox *outbox)
 
         if (ch__message_parse(d.message, &cohort__worker_drop__descriptor, &request) == CH_OK)
             m = (const void *)request;
-        if (m == NULL || is_in_use(w, m)) { /* NULL: no memory; the next drop tries again */
+        if (m == NULL || is_in_use(w, m)) { /* NULL: out of memory; tried again later */
             w->drop[n++] = d;
         } else {
-            drop_things(w, m);
+            drop_objects(w, m);
             rc = reply_done(
                 &(ch_received){.message = d.message, .call = d.call, .outbox = outbox});
             if (rc != CH_OK)
@@ -298,11 +312,12 @@ static void do_drops(worker *w, ch_outbox *outbox)
 
 /* ---- runs ---- */
 
-/* Those behind the first that `when` is true of are forgotten; the first, if it is, is ended. */
+/* Drops the runs for which `when` returns true. Waiting runs are freed. The first run is ended
+ * and stays in the list until its work item has ended. Does not reply to their calls. */
 static void drop_runs(worker *w, ch_outbox                                              *outbox,
                       bool (*when)(const ch_worker_run *r, const void *arg), const void *arg)
 {
-    ch_worker_run *before = w->now;
+    ch_worker_run *before = w->first;
 
     while (before != NULL && before->next != NULL) {
         ch_worker_run *r = before->next;
@@ -315,29 +330,35 @@ static void drop_runs(worker *w, ch_outbox                                      
         w->last = w->last == r ? before : w->last;
         ch__worker_run_free(r);
     }
-    if (w->now != NULL && !w->now->is_over && when(w->now, arg))
-        ch__worker_run_end(w->now, outbox);
+    if (w->first != NULL && !w->first->is_over && when(w->first, arg))
+        ch__worker_run_end(w->first, outbox);
 }
 
+/* For drop_runs: the run has an older registration. */
 static bool is_older(const ch_worker_run *r, const void *registration)
 {
     return r->registration < *(const uint64_t *)registration;
 }
 
+/* Sets all per-worker variables back to their initial values. */
 static void reset_per_worker(worker *w)
 {
-    for (int i = 0; i < w->place.per_worker.cap; i++)
-        if (w->place.per_worker.entry[i].value != NULL)
-            ch__per_worker_reset(w->place.per_worker.entry[i].value);
-    ch__map_drop(&w->place.counted);
-    w->place.counted = (ch_map){0};
+    for (int i = 0; i < w->env.per_worker.cap; i++)
+        if (w->env.per_worker.entry[i].value != NULL)
+            ch__per_worker_reset(w->env.per_worker.entry[i].value);
+    ch__map_drop(&w->env.committed);
+    w->env.committed = (ch_map){0};
 }
 
-/* What it was given before it was given up is nobody's any more, and what it kept is as it began. */
+/* Checks the registration of a call. If it is newer, the coordinator has declared this worker
+ * lost since: drops the runs of older registrations and resets the per-worker variables.
+ * Returns ABORTED if it is older. */
 static ch_status set_registration(worker *w, uint64_t registration, ch_outbox *outbox)
 {
     if (registration < w->registration)
-        return ch__fail(CH_ABORTED, "it is for life %llu of this worker, which was given up",
+        return ch__fail(CH_ABORTED,
+                        "the call is for registration %llu of this worker, which was "
+                        "declared lost",
                         (unsigned long long)registration);
     if (registration > w->registration) {
         drop_runs(w, outbox, is_older, &registration);
@@ -347,7 +368,7 @@ static ch_status set_registration(worker *w, uint64_t registration, ch_outbox *o
     return CH_OK;
 }
 
-/* Replies when the run has ended. */
+/* Appends a run to the list. The run replies when it has ended. */
 static ch_status on_run(const ch_received *r, const void *request)
 {
     worker                  *w = r->self;
@@ -356,17 +377,18 @@ static ch_status on_run(const ch_received *r, const void *request)
     ch_status                rc = set_registration(w, m->registration, r->outbox);
 
     if (rc == CH_OK)
-        rc = ch__worker_run_new(&w->place, r->call, r->message, m, &run);
+        rc = ch__worker_run_new(&w->env, r->call, r->message, m, &run);
     if (rc != CH_OK)
         return rc;
-    *(w->last != NULL ? &w->last->next : &w->now) = run;
+    *(w->last != NULL ? &w->last->next : &w->first) = run;
     w->last = run;
-    if (w->now == run)
+    if (w->first == run)
         ch__worker_run_advance(run, r->outbox, r->now);
     return CH_OK;
 }
 
-/* A step that has sent an update is run to its end: it can not be cancelled any more. */
+/* For drop_runs: the request lists the step, and the step has sent no update. A step that has
+ * sent an update is run to its end, because it cannot be cancelled any more. */
 static bool is_dropped(const ch_worker_run *r, const void *arg)
 {
     const Cohort__WorkerDrop *m = arg;
@@ -374,7 +396,7 @@ static bool is_dropped(const ch_worker_run *r, const void *arg)
     return !r->has_updated && is_listed(m->n_steps, m->steps, r->step);
 }
 
-/* Replies when nothing of the request is in use any more. */
+/* Drops steps at once. Replies when the first run uses nothing of the request any more. */
 static ch_status on_drop(const ch_received *r, const void *request)
 {
     worker *w = r->self;
@@ -387,13 +409,15 @@ static ch_status on_drop(const ch_received *r, const void *request)
     return CH_OK;
 }
 
-static bool is_asked_by(const ch_worker_run *r, const void *call)
+/* For drop_runs: the run belongs to this call. */
+static bool is_of_call(const ch_worker_run *r, const void *call)
 {
     return r->call == *(const ch_call_id *)call;
 }
 
 /* ---- events ---- */
 
+/* Replies with the steps that the worker has, and the step that it executes. */
 static ch_status on_ping(const ch_received *r, const void *request)
 {
     const worker       *w = r->self;
@@ -402,15 +426,15 @@ static ch_status on_ping(const ch_received *r, const void *request)
     ch_status           rc;
 
     (void)request;
-    for (const ch_worker_run *run = w->now; run != NULL; run = run->next)
+    for (const ch_worker_run *run = w->first; run != NULL; run = run->next)
         n++;
     cohort__worker_reply__init(&m);
-    m.busy = w->now != NULL;
-    m.at = w->now != NULL && !w->now->is_over ? w->now->step : 0;
+    m.busy = w->first != NULL;
+    m.at = w->first != NULL && !w->first->is_over ? w->first->step : 0;
     m.steps = ch__calloc(n + 1, sizeof(*m.steps));
     if (m.steps == NULL)
         return ch__fail_memory("the list of steps");
-    for (const ch_worker_run *run = w->now; run != NULL; run = run->next)
+    for (const ch_worker_run *run = w->first; run != NULL; run = run->next)
         if (!run->is_over)
             m.steps[m.n_steps++] = run->step;
     rc = ch__reply(r, &m.base, 0, NULL);
@@ -418,13 +442,14 @@ static ch_status on_ping(const ch_received *r, const void *request)
     return rc;
 }
 
+/* Replies with the value of a per-worker variable, or with no tensor if it does not exist. */
 static ch_status on_read(const ch_received *r, const void *request)
 {
     worker                   *w = r->self;
     const Cohort__WorkerRead *m = request;
     Cohort__WorkerReply       done;
     ch_status                 rc = set_registration(w, m->registration, r->outbox);
-    const ch_per_worker_var  *k = ch__map_find(&w->place.per_worker, ch__key(m->variable));
+    const ch_per_worker_var  *k = ch__map_find(&w->env.per_worker, ch__key(m->variable));
     ch_tensor                *value = k != NULL ? ch__per_worker_value(k) : NULL;
 
     if (rc != CH_OK)
@@ -446,19 +471,20 @@ static const ch_role role = {
     }};
 /* clang-format on */
 
-/* Behind every event: when the first one has ended, what it used can be dropped, and the next one begins. */
-static void settle(worker *w, ch_outbox *outbox, int64_t now)
+/* Called after every event. If the first run has ended, frees it, executes the drops that
+ * waited for it, and begins the next run. */
+static void begin_next_run(worker *w, ch_outbox *outbox, int64_t now)
 {
-    while (w->now != NULL && ch__worker_run_has_ended(w->now)) {
-        ch_worker_run *ended = w->now;
+    while (w->first != NULL && ch__worker_run_has_ended(w->first)) {
+        ch_worker_run *ended = w->first;
 
-        w->now = ended->next;
-        if (w->now == NULL)
+        w->first = ended->next;
+        if (w->first == NULL)
             w->last = NULL;
         ch__worker_run_free(ended);
         do_drops(w, outbox);
-        if (w->now != NULL)
-            ch__worker_run_advance(w->now, outbox, now);
+        if (w->first != NULL)
+            ch__worker_run_advance(w->first, outbox, now);
     }
 }
 
@@ -471,59 +497,59 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *
     case CH_EVENT_CALL:
         ch__dispatch(&role, w, e, now, outbox);
         break;
-    case CH_EVENT_CANCEL: /* nobody waits for it any more */
-        drop_runs(w, outbox, is_asked_by, &e->call);
+    case CH_EVENT_CANCEL: /* the coordinator does not wait for the reply any more */
+        drop_runs(w, outbox, is_of_call, &e->call);
         break;
     case CH_EVENT_REPLY:
-        if (ch__retries_on_reply(&w->place.retries, e, now, outbox, &ended) && ended != NULL)
-            ch__worker_run_replied(w->now, ended, e, outbox, now);
+        if (ch__retries_on_reply(&w->env.retries, e, now, outbox, &ended) && ended != NULL)
+            ch__worker_run_replied(w->first, ended, e, outbox, now);
         break;
     case CH_EVENT_TIMER:
-        (void)ch__retries_on_timer(&w->place.retries, e->id, now, outbox);
+        (void)ch__retries_on_timer(&w->env.retries, e->id, now, outbox);
         break;
     case CH_EVENT_WORK:
-        ch__worker_run_computed(w->now, outbox, now);
+        ch__worker_run_computed(w->first, outbox, now);
         break;
     }
-    settle(w, outbox, now);
+    begin_next_run(w, outbox, now);
 }
 
 static void close_worker(void *self)
 {
     worker *w = self;
 
-    if (w->now != NULL)
-        ch__worker_run_end(w->now, NULL);
-    ch__retries_free(&w->place.retries);
-    while (w->now != NULL) {
-        ch_worker_run *r = w->now;
+    if (w->first != NULL)
+        ch__worker_run_end(w->first, NULL);
+    ch__retries_free(&w->env.retries);
+    while (w->first != NULL) {
+        ch_worker_run *r = w->first;
 
-        w->now = r->next;
+        w->first = r->next;
         ch__worker_run_free(r);
     }
-    for (int i = 0; i < w->place.functions.cap; i++)
-        if (w->place.functions.entry[i].value != NULL)
-            drop_function(w->place.functions.entry[i].value);
-    for (int i = 0; i < w->place.streams.cap; i++)
-        ch__stream_free(w->place.streams.entry[i].value);
+    for (int i = 0; i < w->env.functions.cap; i++)
+        if (w->env.functions.entry[i].value != NULL)
+            drop_function(w->env.functions.entry[i].value);
+    for (int i = 0; i < w->env.streams.cap; i++)
+        ch__stream_free(w->env.streams.entry[i].value);
     for (int i = 0; i < w->n_drops; i++)
         ch__message_unref(w->drop[i].message);
     ch__free(w->drop);
-    for (int i = 0; i < w->place.per_worker.cap; i++)
-        ch__per_worker_free(w->place.per_worker.entry[i].value);
-    ch__map_drop(&w->place.per_worker);
-    ch__map_drop(&w->place.counted);
-    ch__map_drop(&w->place.functions);
-    ch__map_drop(&w->place.streams);
-    ch__group_free(w->place.group);
+    for (int i = 0; i < w->env.per_worker.cap; i++)
+        ch__per_worker_free(w->env.per_worker.entry[i].value);
+    ch__map_drop(&w->env.per_worker);
+    ch__map_drop(&w->env.committed);
+    ch__map_drop(&w->env.functions);
+    ch__map_drop(&w->env.streams);
+    ch__group_free(w->env.group);
     ch__free(w);
 }
 
 const ch_task_ops ch__worker_ops = {on_event, close_worker};
 
-static int64_t or_else(int64_t value, int64_t usual)
+static int64_t or_default(int64_t value, int64_t by_default)
 {
-    return value > 0 ? value : usual;
+    return value > 0 ? value : by_default;
 }
 
 ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
@@ -537,13 +563,13 @@ ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox
     (void)incarnation;
     if (rc != CH_OK)
         return rc;
-    w->place.opt = *opt;
-    w->place.opt.call_ns = or_else(opt->call_ns, 2000000000);
-    w->place.opt.retry_ns = or_else(opt->retry_ns, 20000000);
-    w->place.opt.patience_ns = or_else(opt->patience_ns, 5000000000);
-    w->place.task = t;
+    w->env.opt = *opt;
+    w->env.opt.call_ns = or_default(opt->call_ns, 2000000000);
+    w->env.opt.retry_ns = or_default(opt->retry_ns, 20000000);
+    w->env.opt.patience_ns = or_default(opt->patience_ns, 5000000000);
+    w->env.task = t;
     if (opt->n_devices > 1)
-        rc = ch__group_new(&(ch_group_options){.n = opt->n_devices}, &w->place.group);
+        rc = ch__group_new(&(ch_group_options){.n = opt->n_devices}, &w->env.group);
     if (rc != CH_OK) {
         ch__free(w);
         return rc;
