@@ -172,7 +172,8 @@ static ch_status check_call(const ch_model *m, const ch_step *s)
         return ch__fail(CH_INVALID_ARGUMENT, "a model that is NULL");
     if (s->owner == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "its step calls model \"%s\", which has variables; steps of a dataset pipeline must not use variables",
+                        "its step calls model \"%s\", which has variables; steps of a dataset "
+                        "pipeline must not use variables",
                         m->layer->name);
     if (s->owner == m->strategy)
         return CH_OK;

@@ -417,8 +417,10 @@ static ch_status check_call(const ch_optimizer *o, const ch_step *s)
                         "%s: it trains in the step itself, not inside a cond, while or scan",
                         o->name);
     if (o != NULL && s->owner == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: it trains variables, and a step of a pipeline has none", o->name);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: it trains variables; steps of a dataset pipeline must not use variables",
+            o->name);
     return CH_OK;
 }
 
