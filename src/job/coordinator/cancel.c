@@ -278,6 +278,7 @@ static void advance(const ch_coord_context *t)
     } else { /* the hold is released, or all steps ended in DROPPING */
         resume(t);
         begin_round(t); /* with the steps for which a cancel was requested meanwhile */
+        advance(t);     /* if no worker was called, there is no reply that would do it */
         ch__queue_send(t);
     }
 }
