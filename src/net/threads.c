@@ -461,11 +461,12 @@ static void threads_free(ch_net *net)
     atomic_store(&n->is_closing, true);
     for (int i = 0; i < net->n_tasks; i++)
         kill(net->task[i]);
-    for (int i = 0; i < net->n_tasks; i++)
-        stop(threads_task_of(net->task[i]));
+    /* Before `stop` destroys the locks of the tasks, because the helper tries to lock them. */
     atomic_store(&n->is_stopping, true);
     ch__gate_open(&n->helper_gate);
     ch__thread_join(n->helper);
+    for (int i = 0; i < net->n_tasks; i++)
+        stop(threads_task_of(net->task[i]));
     ch__net_close(net);
     ch__free(n);
 }

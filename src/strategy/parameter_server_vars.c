@@ -437,7 +437,8 @@ int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
     ps = ch__ps_of(st);
     bytes = ps != NULL ? ch__calloc((size_t)ps->n_servers, sizeof(*bytes)) : NULL;
     if (bytes == NULL || ch__strategy_vars(st, &n, &var) != CH_OK) {
-        ch__text_add(&o, "%s: it has no parameter servers\n", st->ops->name);
+        ch__text_add(&o, "%s: %s\n", st->ops->name,
+                     ps != NULL ? "out of memory" : "it has no parameter servers");
         ch__free(bytes);
         return ch__text_length(&o);
     }
