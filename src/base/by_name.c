@@ -1,7 +1,8 @@
-/* base/by_name.c -- a hash table: a name stands at its hash, or in the places behind it.
+/* base/by_name.c -- a hash table with open addressing and linear probing.
  *
- * At most half of the places are taken. Whoever takes a name out moves those up that stand
- * behind it, so that no place between a name and its hash is ever free.
+ * At most half of the buckets are used. Invariant: there is no free bucket between the home
+ * bucket of a name (which its hash selects) and the bucket that holds the name. A removal
+ * therefore moves later entries into the hole.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/by_name.h"
@@ -11,13 +12,13 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-typedef struct ch_by_name_place {
+typedef struct ch_by_name_bucket {
     const char *name; /* NULL: free */
     uint64_t    hash;
-    void       *what;
-} place;
+    void       *value;
+} bucket;
 
-enum { LEAST = 16 };
+enum { MIN_BUCKETS = 16 };
 
 uint64_t ch__name_fnv(const char *name)
 {
@@ -29,49 +30,49 @@ static size_t next(const ch_by_name *t, size_t i)
     return (i + 1) & (t->cap - 1);
 }
 
-/* Where the name is, or the free place where it would be. */
+/* Returns the index of the bucket that holds the name, or of the free bucket to put it in. */
 static size_t find(const ch_by_name *t, const char *name, uint64_t hash)
 {
     size_t i = hash & (t->cap - 1);
 
-    while (t->place[i].name != NULL &&
-           (t->place[i].hash != hash || strcmp(t->place[i].name, name) != 0))
+    while (t->bucket[i].name != NULL &&
+           (t->bucket[i].hash != hash || strcmp(t->bucket[i].name, name) != 0))
         i = next(t, i);
     return i;
 }
 
 void *ch__by_name_get(const ch_by_name *t, const char *name)
 {
-    return t->n > 0 ? t->place[find(t, name, ch__name_fnv(name))].what : NULL;
+    return t->n > 0 ? t->bucket[find(t, name, ch__name_fnv(name))].value : NULL;
 }
 
 void *ch__by_name_at(const ch_by_name *t, size_t i)
 {
-    return t->place[i].what;
+    return t->bucket[i].value;
 }
 
 static bool grow(ch_by_name *t)
 {
-    ch_by_name wider = {.n = t->n, .cap = t->cap > 0 ? 2 * t->cap : LEAST};
+    ch_by_name grown = {.n = t->n, .cap = t->cap > 0 ? 2 * t->cap : MIN_BUCKETS};
 
-    wider.place = ch__calloc(wider.cap, sizeof(place));
-    if (wider.place == NULL)
+    grown.bucket = ch__calloc(grown.cap, sizeof(bucket));
+    if (grown.bucket == NULL)
         return false;
     for (size_t i = 0; i < t->cap; i++)
-        if (t->place[i].name != NULL)
-            wider.place[find(&wider, t->place[i].name, t->place[i].hash)] = t->place[i];
-    ch__free(t->place);
-    *t = wider;
+        if (t->bucket[i].name != NULL)
+            grown.bucket[find(&grown, t->bucket[i].name, t->bucket[i].hash)] = t->bucket[i];
+    ch__free(t->bucket);
+    *t = grown;
     return true;
 }
 
-bool ch__by_name_put(ch_by_name *t, const char *name, void *what)
+bool ch__by_name_put(ch_by_name *t, const char *name, void *value)
 {
     uint64_t hash = ch__name_fnv(name);
 
     if (2 * (t->n + 1) > t->cap && !grow(t))
         return false;
-    t->place[find(t, name, hash)] = (place){name, hash, what};
+    t->bucket[find(t, name, hash)] = (bucket){name, hash, value};
     t->n++;
     return true;
 }
@@ -80,21 +81,21 @@ void ch__by_name_remove(ch_by_name *t, const char *name)
 {
     size_t mask = t->cap - 1, hole = find(t, name, ch__name_fnv(name));
 
-    for (size_t i = next(t, hole); t->place[i].name != NULL; i = next(t, i)) {
-        size_t home = t->place[i].hash & mask;
+    for (size_t i = next(t, hole); t->bucket[i].name != NULL; i = next(t, i)) {
+        size_t home = t->bucket[i].hash & mask;
 
         if (((i - home) & mask) < ((i - hole) & mask))
-            continue; /* the hole is before its home */
-        t->place[hole] = t->place[i];
+            continue; /* entry i must not move before its home bucket */
+        t->bucket[hole] = t->bucket[i];
         hole = i;
     }
-    t->place[hole] = (place){0};
+    t->bucket[hole] = (bucket){0};
     if (--t->n == 0)
         ch__by_name_drop(t);
 }
 
 void ch__by_name_drop(ch_by_name *t)
 {
-    ch__free(t->place);
+    ch__free(t->bucket);
     *t = (ch_by_name){0};
 }

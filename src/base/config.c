@@ -1,4 +1,10 @@
-/* base/config.c -- the table of settings, and the environment read into it.
+/* base/config.c -- the table of settings, and the environment variables that set them.
+ *
+ * `settings` has a row for each field of ch_config: its name, its default, its help text and
+ * its value_kind, which parses text. ch__config() reads the environment once, on its first
+ * call. Invalid and unknown variables are recorded then and logged after pthread_once has
+ * returned. All parts of the library call ch__config(); tests and tools call ch__config_set().
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* environ */
 #include "base/config.h"
@@ -19,33 +25,33 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-/* A kind of value. parse writes *place only when it returns true. */
+/* A type of setting. parse() writes *out, a field of `bytes` bytes, only if it returns true. */
 typedef struct {
-    const char *expects;
-    bool (*parse)(const char *text, void *place, size_t bytes);
+    const char *expects; /* description of valid text, for messages */
+    bool (*parse)(const char *text, void *out, size_t bytes);
 } value_kind;
 
-static bool parse_text(const char *text, void *place, size_t bytes)
+static bool parse_text(const char *text, void *out, size_t bytes)
 {
     size_t length = strlen(text);
 
     if (length >= bytes)
         return false;
-    memcpy(place, text, length + 1);
+    memcpy(out, text, length + 1);
     return true;
 }
 
-static bool parse_simd(const char *text, void *place, size_t bytes)
+static bool parse_simd(const char *text, void *out, size_t bytes)
 {
     static const char *const levels[] = {"auto", "base", "avx2", "avx512"};
 
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++)
         if (strcmp(text, levels[i]) == 0)
-            return parse_text(text, place, bytes);
+            return parse_text(text, out, bytes);
     return false;
 }
 
-static bool parse_replicas(const char *text, void *place, size_t bytes)
+static bool parse_replicas(const char *text, void *out, size_t bytes)
 {
     static const char *const ways[] = {
         [CH_REPLICAS_AUTO] = "auto",
@@ -56,13 +62,13 @@ static bool parse_replicas(const char *text, void *place, size_t bytes)
     (void)bytes;
     for (int i = 0; i < (int)(sizeof(ways) / sizeof(ways[0])); i++)
         if (strcmp(text, ways[i]) == 0) {
-            *(ch_replicas_way *)place = (ch_replicas_way)i;
+            *(ch_replicas_way *)out = (ch_replicas_way)i;
             return true;
         }
     return false;
 }
 
-static bool parse_bool(const char *text, void *place, size_t bytes)
+static bool parse_bool(const char *text, void *out, size_t bytes)
 {
     static const char *const words[][2] = {
         {"false", "true"}, {"0", "1"}, {"off", "on"}, {"no", "yes"}};
@@ -71,13 +77,13 @@ static bool parse_bool(const char *text, void *place, size_t bytes)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         for (int value = 0; value < 2; value++)
             if (strcasecmp(text, words[i][value]) == 0) {
-                *(bool *)place = value;
+                *(bool *)out = value;
                 return true;
             }
     return false;
 }
 
-static bool parse_int(const char *text, int least, int *place)
+static bool parse_int(const char *text, int least, int *out)
 {
     char *end;
     long  value;
@@ -86,31 +92,31 @@ static bool parse_int(const char *text, int least, int *place)
     value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < least || value > INT_MAX)
         return false;
-    *place = (int)value;
+    *out = (int)value;
     return true;
 }
 
-static bool parse_threads(const char *text, void *place, size_t bytes)
+static bool parse_threads(const char *text, void *out, size_t bytes)
 {
     int value;
 
     (void)bytes;
     if (!parse_int(text, 0, &value) || value > CH_MAX_THREADS)
         return false;
-    *(int *)place = value;
+    *(int *)out = value;
     return true;
 }
 
-static bool parse_count(const char *text, void *place, size_t bytes)
+static bool parse_count(const char *text, void *out, size_t bytes)
 {
     (void)bytes;
-    return parse_int(text, 1, place);
+    return parse_int(text, 1, out);
 }
 
-static bool parse_ms(const char *text, void *place, size_t bytes)
+static bool parse_ms(const char *text, void *out, size_t bytes)
 {
     (void)bytes;
-    return parse_int(text, 1, place);
+    return parse_int(text, 1, out);
 }
 
 static const value_kind kind_text = {"a text of at most 255 characters", parse_text};
@@ -122,8 +128,8 @@ static const value_kind kind_count = {"a whole number, 1 or more", parse_count};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
 
 typedef struct {
-    const char       *name, *fallback, *help;
-    size_t            offset, bytes;
+    const char       *name, *fallback, *help; /* fallback: the default, as text */
+    size_t            offset, bytes;          /* of the field in ch_config */
     const value_kind *kind;
 } setting;
 
@@ -132,19 +138,19 @@ typedef struct {
     {#field, fallback, help, offsetof(ch_config, field), sizeof(((ch_config *)0)->field), \
      &kind_##kind}
 static const setting settings[] = {
-    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU for each core, at most 8"),
+    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU device for each core, at most 8"),
     SETTING(threads,        threads, "0",    "threads in each device; 0: cores / devices"),
-    SETTING(replicas,       replicas, "auto", "run the replicas of this process on threads of their own, or in turns on the caller's thread; auto: as is faster, measured now and then"),
+    SETTING(replicas,       replicas, "auto", "run the replicas of this process in parallel, each on its own thread, or in turns on the caller's thread; auto: the faster way, which is measured from time to time"),
     SETTING(simd,           simd,  "auto",   "vector instructions: auto, base, avx2, avx512"),
     SETTING(fuse,           bool,  "true",   "fuse elementwise chains"),
     SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
-    SETTING(wait_notice_ms, ms,    "10000",  "a wait, for input or another replica, says whom it waits for after this"),
-    SETTING(wait_limit_ms,  ms,    "600000", "a wait for another replica is an error after this"),
-    SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, but of those that the log warned of (copies-differ)"),
+    SETTING(wait_notice_ms, ms,    "10000",  "a wait for input or for another replica that lasts longer logs a warning that names its peer"),
+    SETTING(wait_limit_ms,  ms,    "600000", "a wait for another replica that lasts longer fails with DEADLINE_EXCEEDED"),
+    SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, except variables with a copies-differ warning in the log"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
-    SETTING(trace,          text,  "",       "a file that shows who did what when, for chrome://tracing or Perfetto; empty: none"),
-    SETTING(trace_limit,    count, "250000", "events in a trace, of about 100 bytes each; those after them are left out and counted"),
+    SETTING(trace,          text,  "",       "write a trace of all calls to this file, for chrome://tracing or Perfetto; empty: no trace"),
+    SETTING(trace_limit,    count, "250000", "maximum number of events in a trace, of about 100 bytes each; later events are counted and dropped"),
 };
 /* clang-format on */
 #undef SETTING
@@ -153,16 +159,17 @@ enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]), VARIABLE_NAME = 64 }
 
 static ch_config      config;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static atomic_bool    has_strangers; /* COHORT_ variables that set nothing; not yet told */
-static atomic_uint    refused; /* bit i: the variable of row i did not parse; not yet told */
-_Static_assert(N_SETTINGS <= sizeof(unsigned) * CHAR_BIT, "a bit of `refused` a row");
+static atomic_bool    has_unknown; /* a COHORT_ variable names no setting; not logged yet */
+static atomic_uint    rejected; /* bit i: the variable of row i did not parse; not logged yet */
+_Static_assert(N_SETTINGS <= sizeof(unsigned) * CHAR_BIT, "a bit of `rejected` a row");
 
 static bool setting_parse(const setting *s, const char *text)
 {
     return s->kind->parse(text, (char *)&config + s->offset, s->bytes);
 }
 
-/* The variable that sets it, and its value: NULL if unset. Empty is unset, as usual. */
+/* Writes the name of the setting's environment variable to `name`. Returns the variable's
+ * value, or NULL if the variable is unset or empty. */
 static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
 {
     const char *value;
@@ -174,8 +181,9 @@ static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Whether "COHORT_X=..." names a setting, or what cluster/resolver.c reads. */
-static bool is_known(const char *entry)
+/* Returns true if "COHORT_X=..." sets a setting, or is a variable that cluster/resolver.c
+ * reads. */
+static bool is_setting(const char *entry)
 {
     static const char *const elsewhere[] = {"COHORT_CLUSTER", "COHORT_TASK"};
     size_t                   length = strcspn(entry, "=");
@@ -193,32 +201,33 @@ static bool is_known(const char *entry)
     return false;
 }
 
-static bool is_stranger(const char *entry)
+static bool is_unknown(const char *entry)
 {
-    return strncmp(entry, "COHORT_", 7) == 0 && !is_known(entry);
+    return strncmp(entry, "COHORT_", 7) == 0 && !is_setting(entry);
 }
 
 static void read_environment(void)
 {
     for (char **e = environ; e != NULL && *e != NULL; e++)
-        if (is_stranger(*e))
-            atomic_store(&has_strangers, true);
+        if (is_unknown(*e))
+            atomic_store(&has_unknown, true);
     for (unsigned i = 0; i < N_SETTINGS; i++) {
         char        name[VARIABLE_NAME];
         const char *value = setting_variable(&settings[i], name);
-        bool        is_sound = setting_parse(&settings[i], settings[i].fallback);
+        bool        is_parsed = setting_parse(&settings[i], settings[i].fallback);
 
-        assert(is_sound);
-        (void)is_sound;
+        assert(is_parsed);
+        (void)is_parsed;
         if (value != NULL && !setting_parse(&settings[i], value))
-            atomic_fetch_or(&refused, 1u << i);
+            atomic_fetch_or(&rejected, 1u << i);
     }
 }
 
-/* Told outside of pthread_once: the sink may call the library, and that lands here again. */
-static void tell_refused(void)
+/* Must be called outside pthread_once, because the log sink may call the library, and so
+ * ch__config() again. The same holds for log_unknown. */
+static void log_rejected(void)
 {
-    unsigned rows = atomic_exchange(&refused, 0);
+    unsigned rows = atomic_exchange(&rejected, 0);
 
     for (unsigned i = 0; i < N_SETTINGS; i++) {
         const setting *s = &settings[i];
@@ -228,27 +237,27 @@ static void tell_refused(void)
         if ((rows >> i & 1) == 0)
             continue;
         value = setting_variable(s, name);
-        ch__log(CH_LOG_WARNING, "config", "%s=\"%s\" is not %s; taking \"%s\"", name,
+        ch__log(CH_LOG_WARNING, "config", "%s=\"%s\" is not %s; using the default \"%s\"", name,
                 value != NULL ? value : "", s->kind->expects, s->fallback);
     }
 }
 
-static void tell_strangers(void)
+static void log_unknown(void)
 {
-    atomic_store(&has_strangers, false);
+    atomic_store(&has_unknown, false);
     for (char **e = environ; e != NULL && *e != NULL; e++)
-        if (is_stranger(*e))
-            ch__log(CH_LOG_WARNING, "config", "%.*s sets nothing: there is no such setting",
+        if (is_unknown(*e))
+            ch__log(CH_LOG_WARNING, "config", "%.*s: unknown setting, ignored",
                     (int)strcspn(*e, "="), *e);
 }
 
 const ch_config *ch__config(void)
 {
     pthread_once(&once, read_environment);
-    if (atomic_load_explicit(&has_strangers, memory_order_relaxed))
-        tell_strangers();
-    if (atomic_load_explicit(&refused, memory_order_relaxed) != 0)
-        tell_refused();
+    if (atomic_load_explicit(&has_unknown, memory_order_relaxed))
+        log_unknown();
+    if (atomic_load_explicit(&rejected, memory_order_relaxed) != 0)
+        log_rejected();
     return &config;
 }
 
@@ -267,14 +276,16 @@ static ch_status fail_unknown(const char *name)
     for (size_t i = 0, at = 0; i < N_SETTINGS && at < sizeof(known); i++)
         at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
                                settings[i].name);
-    return ch__fail(CH_INVALID_ARGUMENT, "no setting \"%s\"; there are %s", name, known);
+    return ch__fail(CH_INVALID_ARGUMENT, "unknown setting \"%s\"; the settings are %s", name,
+                    known);
 }
 
 ch_status ch__config_set(const char *name, const char *value)
 {
     const setting *s = setting_find(name);
 
-    (void)ch__config(); /* or the environment would be read over it later */
+    (void)
+        ch__config(); /* reads the environment first, so that it does not overwrite the value */
     if (s == NULL)
         return fail_unknown(name);
     if (!setting_parse(s, value))

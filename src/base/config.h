@@ -1,7 +1,8 @@
-/* base/config.h -- the settings of the library that come from the environment.
+/* base/config.h -- the settings of the library, which environment variables set.
  *
- * Every setting is a row: name, default as text, help, place, parser. The environment is read
- * here and nowhere else (clusters: cluster/resolver.c; terminals: base/terminal.c), once, into a struct.
+ * Every setting is a row of a table: its name, default, help text, field and parser. The
+ * environment is read once, into a struct. Only two other files read environment variables:
+ * cluster/resolver.c (the cluster) and base/terminal.c (terminals).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_CONFIG_H
@@ -11,40 +12,44 @@
 
 #include "cohort/status.h"
 
-#define CH_MAX_THREADS 1024 /* of a device */
+#define CH_MAX_THREADS 1024 /* maximum number of threads of a device */
 
-/* How the replicas of a process run. The bits are the same. */
+/* How the replicas of a process run. Results are the same to the bit. */
 typedef enum ch_replicas_way {
-    CH_REPLICAS_AUTO,    /* in the way that is faster, as measured */
-    CH_REPLICAS_THREADS, /* each on a thread of its own */
+    CH_REPLICAS_AUTO,    /* the faster way, by measurement */
+    CH_REPLICAS_THREADS, /* each replica on its own thread */
     CH_REPLICAS_TURNS    /* all on the caller's thread, unless the step has host calls */
 } ch_replicas_way;
 
+/* Each field is set by the variable COHORT_ and the field's name in capitals. */
 typedef struct ch_config {
-    char devices[256]; /* COHORT_DEVICES: "CPU=2,GPU=4"; "" is one CPU device a core */
-    int  threads;      /* COHORT_THREADS: in each device, to 1024; 0 is cores / devices */
-    ch_replicas_way replicas; /* COHORT_REPLICAS: "auto", "threads", "turns" */
-    char            simd[16]; /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
-    bool            fuse;     /* COHORT_FUSE: fuse elementwise chains */
-    bool            epilogue; /* COHORT_EPILOGUE: fuse biases and activations into products */
-    bool            engines;  /* COHORT_ENGINES: use oneDNN where it fits */
-    int             wait_notice_ms; /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
-    int             wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */
-    bool check_copies; /* COHORT_CHECK_COPIES: of mirrored variables, after each run */
-    bool interpret;    /* COHORT_INTERPRET: run node by node, unfused, checked */
-    char trace[256];   /* COHORT_TRACE: a file to be written; "" is none */
-    int  trace_limit;  /* COHORT_TRACE_LIMIT: events in it, at most */
+    char devices[256];        /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
+    int  threads;             /* threads of each device, up to 1024; 0: cores / devices */
+    ch_replicas_way replicas; /* "auto", "threads" or "turns" */
+    char            simd[16]; /* "auto", "base", "avx2" or "avx512" */
+    bool            fuse;     /* fuse chains of elementwise calls */
+    bool            epilogue; /* fuse biases and activations into products */
+    bool            engines;  /* use oneDNN where it supports the call */
+    int             wait_notice_ms; /* a longer wait logs a warning that names its peer */
+    int             wait_limit_ms;  /* a longer wait fails with DEADLINE_EXCEEDED */
+    bool            check_copies;   /* compare copies of mirrored variables after each run */
+    bool            interpret;      /* run node by node, unfused, checked */
+    char            trace[256];     /* path of the trace to write; "": no trace */
+    int             trace_limit;    /* maximum number of events in the trace */
 } ch_config;
 
-/* The process's settings, read on first use. A value that does not parse is logged as a
- * warning that names variable, value and what is expected, and its default is taken. */
+/* Returns the settings of the process and reads them on the first call. If a variable does not
+ * parse, the log warns with its name, its value and the expected form, and the default is
+ * used. */
 const ch_config *ch__config(void);
 
-/* Sets one by name ("threads", "2") for tests and the command line: before first use of what
- * it governs. INVALID_ARGUMENT names the setting and what it takes. */
+/* Sets a setting by name, such as ("threads", "2"), for tests and command lines. Must be called
+ * before the code that the setting controls runs first. Returns INVALID_ARGUMENT if the setting
+ * is unknown or the value does not parse; the message gives the valid names or values. */
 CH_MUST_CHECK ch_status ch__config_set(const char *name, const char *value);
 
-/* The rows, for --help: false past the last. */
+/* Gives the name, the default and the help text of setting i, for --help. Returns false if i is
+ * out of range. */
 bool ch__config_row(int i, const char **name, const char **fallback, const char **help);
 
 #endif

@@ -1,8 +1,8 @@
 /* base/counter.c -- striped counters.   SPDX-License-Identifier: Apache-2.0 */
 #include "base/counter.h"
 
-static atomic_uint       n_threads;   /* that have added to a counter */
-static _Thread_local int stripe = -1; /* -1: this thread has none yet */
+static atomic_uint       n_threads;   /* number of threads that have added to a counter */
+static _Thread_local int stripe = -1; /* -1: not assigned yet */
 
 int ch__counter_stripe(void)
 {

@@ -1,8 +1,9 @@
 /* base/counter.h -- striped counters, for statistics that many threads add to.
  *
- * If threads on different cores add to one number, its cache line moves between the cores, and each
- * addition waits for it. A striped counter is several numbers in different cache lines. Each thread adds to
- * one of them; the value is the sum of all. Zero-initialise a counter to begin.
+ * If threads on different cores add to the same number, its cache line moves between the cores,
+ * and each addition waits for the line. A striped counter is several numbers in different cache
+ * lines. Each thread adds to its own stripe, and the value is the sum of all stripes.
+ * Zero-initialise a counter before its first use.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_COUNTER_H
@@ -23,11 +24,13 @@ typedef struct ch_counter {
     } stripe[CH_STRIPES];
 } ch_counter;
 
-/* Adds n, which may be negative. Orders nothing else. */
+/* Adds n, which may be negative. The addition is relaxed: it orders no other memory access. */
 void ch__counter_add(ch_counter *c, int64_t n);
-/* Returns the sum of all additions. If other threads add meanwhile, any part of these may be in it. */
+/* Returns the sum of all additions. If other threads add at the same time, the sum may include
+ * any of their additions. */
 int64_t ch__counter_sum(const ch_counter *c);
-/* Returns the index of this thread's stripe. Threads are dealt to stripes in turns as they come. */
+/* Returns the index of this thread's stripe. Threads get stripes in turn, in the order of their
+ * first additions. */
 int ch__counter_stripe(void);
 
 #endif

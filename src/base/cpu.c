@@ -1,12 +1,14 @@
-/* base/cpu.c -- how many cores this process may use.
+/* base/cpu.c -- the number of cores that this process may use.
  *
- * Three things limit it: the machine, the affinity of the process, and the CPU quota of its control group
- * (cgroup), which containers and batch systems set. A quota is a time per period: 150000 of 100000
- * microseconds are one and a half cores. Every ancestor of a group limits it too.
+ * Three things limit the number: the machine, the affinity of the process, and the CPU quota of
+ * its control group (cgroup), which containers and batch systems set. A quota is a time per
+ * period: 150000 of 100000 microseconds are one and a half cores. The quotas of all ancestors
+ * of a group apply too.
  *
- * Linux has two interfaces. In version 2 a group's folder has a file cpu.max; in version 1 the hierarchy
- * of the cpu controller has cpu.cfs_quota_us and cpu.cfs_period_us. /proc/self/cgroup has the group's path
- * in each hierarchy, and /proc/self/mountinfo says where a hierarchy is mounted.
+ * Linux has two interfaces. In version 2 a group's folder has a file cpu.max. In version 1 the
+ * hierarchy of the cpu controller has cpu.cfs_quota_us and cpu.cfs_period_us.
+ * /proc/self/cgroup lists the group's path in each hierarchy. /proc/self/mountinfo lists where
+ * hierarchies are mounted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -21,14 +23,14 @@
 
 enum { LINE = 4096, PATH = 2048 };
 
-/* One hierarchy of groups, as it is mounted. */
+/* A mounted hierarchy of control groups. */
 typedef struct hierarchy {
-    int  version;
-    char root[PATH];  /* the group that is mounted, */
-    char point[PATH]; /* there */
+    int  version;     /* 1 or 2 */
+    char root[PATH];  /* path of the mounted group within the hierarchy */
+    char point[PATH]; /* mount point */
 } hierarchy;
 
-/* True if `word` is one of the comma-separated words of `list`. */
+/* Returns true if the comma-separated list contains `word`. */
 static bool has_word(const char *list, const char *word)
 {
     size_t n = strlen(word);
@@ -39,8 +41,9 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* A line of mountinfo: "ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS".
- * False: it mounts nothing that could have a CPU quota. */
+/* Parses a line of mountinfo, which has the form "ID PARENT MAJOR:MINOR ROOT POINT OPTIONS
+ * [FIELDS...] - TYPE SOURCE OPTIONS". Returns false if the line mounts no hierarchy that can
+ * have a CPU quota. */
 static bool parse_mount(const char *line, hierarchy *out)
 {
     const char *end = strstr(line, " - ");
@@ -62,8 +65,9 @@ static FILE *open_in(const char *root, const char *folder, const char *name)
     return fopen(full, "re");
 }
 
-/* The path of this process's group in a hierarchy. A line is "ID:CONTROLLERS:PATH"; in version 2 there
- * are no controllers. */
+/* Writes the path of this process's group in a hierarchy to `path`. A line of the file is
+ * "ID:CONTROLLERS:PATH"; in version 2 the list of controllers is empty. Returns false if there
+ * is no such group. */
 static bool find_group(const char *root, int version, char *path)
 {
     FILE *f = open_in(root, "/proc/self", "cgroup");
@@ -83,7 +87,8 @@ static bool find_group(const char *root, int version, char *path)
     return found;
 }
 
-/* Reads two numbers from a file "A B", or one each from two. False: there is no quota. */
+/* Reads the quota and the period of a group, both in microseconds. Version 2 has both in a
+ * file, version 1 has a file for each. Returns false if the group has no quota. */
 static bool read_quota(const char *root, int version, const char *folder, double *quota,
                        double *period)
 {
@@ -103,19 +108,19 @@ static bool read_quota(const char *root, int version, const char *folder, double
     }
     *quota = value[0];
     *period = value[1];
-    return n == 2 && *quota > 0 && *period > 0; /* "max" is no number; -1 is no quota */
+    return n == 2 && *quota > 0 && *period > 0; /* "max" and -1 mean no quota */
 }
 
-/* The least number of cores that the group or an ancestor of it allows; 0: none limits it. */
+/* Returns the smallest quota of the group and its ancestors, in cores; 0: there is no quota. */
 static double least_quota(const char *root, const hierarchy *h, const char *group)
 {
     char   folder[2 * PATH];
     size_t begin = strlen(h->point), skip = strcmp(h->root, "/") != 0 ? strlen(h->root) : 0;
     double least = 0, quota, period;
 
+    /* A group outside the mounted subtree has no folder here: read the mounted group only. */
     if (strncmp(group, h->root, skip) != 0)
-        skip = strlen(
-            group); /* it is outside of what is mounted: look at the mounted group alone */
+        skip = strlen(group);
     snprintf(folder, sizeof(folder), "%s%s", h->point, group + skip);
     for (;;) {
         char *slash;
@@ -151,11 +156,11 @@ double ch__cpu_quota(const char *root)
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static double         quota_here;
+static double         process_quota;
 
-static void read_quota_here(void)
+static void read_process_quota(void)
 {
-    quota_here = ch__cpu_quota("");
+    process_quota = ch__cpu_quota("");
 }
 
 static int count_allowed(void)
@@ -165,18 +170,19 @@ static int count_allowed(void)
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
         return CPU_COUNT(&allowed);
-    online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+    /* The machine has more cores than a cpu_set_t holds. */
+    online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }
 
-/* A part of a core is left out: threads that wait for each other would all wait for the one that is out of
- * quota. */
+/* Rounds a quota down to whole cores. With a thread more than whole cores, all threads of a
+ * team would wait for the thread that has used up its quota. */
 int ch__cpu_count(void)
 {
     int n = count_allowed();
 
-    pthread_once(&once, read_quota_here);
-    if (quota_here > 0 && quota_here < n)
-        n = quota_here >= 1 ? (int)quota_here : 1;
+    pthread_once(&once, read_process_quota);
+    if (process_quota > 0 && process_quota < n)
+        n = process_quota >= 1 ? (int)process_quota : 1;
     return n;
 }

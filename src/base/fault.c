@@ -1,4 +1,17 @@
-/* base/fault.c -- the thread's message, and the carrier of an error between threads.
+/* base/fault.c -- this thread's error message, and faults, which carry an error across threads.
+ *
+ * The thread-local variables below are the last error of a thread: its message, its code and
+ * its location. ch__failv sets all of them; every other function that fails calls ch__failv.
+ * A ch_fault is a copy of them. ch__fault_record copies the error of this thread into a
+ * fault, ch__fault_raise makes a fault the error of this thread. All parts of the library
+ * call these functions.
+ *
+ * Invariants:
+ *   1. No function here allocates or locks, so an error can be reported when memory
+ *      is exhausted.
+ *   2. ch__fault_record changes the state of a fault from FAULT_NONE to FAULT_WRITING and then
+ *      to FAULT_SET. Only the thread that made the first change writes the other fields.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define BASE_FAULT_C
 #include "base/fault.h"
@@ -9,19 +22,19 @@
 #include <string.h>
 
 static _Thread_local char      message[CH_FAULT_TEXT];
-static _Thread_local bool      is_limit; /* what it is about */
-static _Thread_local ch_status code;     /* what was returned with it */
-static _Thread_local uint64_t  n_faults;
-/* Where it was, as far as the message says it. */
-static _Thread_local ch_fault_location place = {.replica = -1};
+static _Thread_local bool      is_limit; /* the error is from ch__fail_limit */
+static _Thread_local ch_status code;     /* of the last error; CH_OK: no call has failed */
+static _Thread_local uint64_t  n_faults; /* errors of this thread so far */
+/* The location of the error, as far as it is known. */
+static _Thread_local ch_fault_location location = {.replica = -1};
 
-/* Declared in cohort/status.h; here, where the message is. */
+/* Declared in cohort/status.h. Defined here, because this file has the message. */
 const char *ch_error_message(void)
 {
     return message;
 }
 
-static void clear_place(ch_fault_location *p)
+static void clear_location(ch_fault_location *p)
 {
     p->step = 0;
     p->replica = -1;
@@ -34,13 +47,13 @@ void ch_error_get_info(ch_error_info *out)
     if (out == NULL)
         return;
     *out = (ch_error_info){.code = code,
-                           .step = place.step,
-                           .function = place.function,
-                           .task = place.task,
-                           .replica = place.replica};
+                           .step = location.step,
+                           .function = location.function,
+                           .task = location.task,
+                           .replica = location.replica};
 }
 
-/* Ends a full buffer with "...", not in the middle of a UTF-8 character. */
+/* Replaces the end of a full buffer by "...", without cutting a UTF-8 character. */
 static void mark_cut(char text[CH_FAULT_TEXT])
 {
     static const char dots[] = "...";
@@ -51,21 +64,22 @@ static void mark_cut(char text[CH_FAULT_TEXT])
     memcpy(text + end, dots, sizeof(dots));
 }
 
-/* Formats aside first: the arguments may point into the current message. */
+/* Formats into a local buffer first, because the arguments may point into the current
+ * message. */
 ch_status ch__failv(ch_status rc, const char *format, va_list args)
 {
     char text[CH_FAULT_TEXT];
     int  length = vsnprintf(text, sizeof(text), format, args);
 
     assert(rc != CH_OK);
-    if (length < 0) /* the C library could not; the format still says something */
+    if (length < 0) /* vsnprintf failed: the message is the format itself */
         length = snprintf(text, sizeof(text), "%s", format);
     if (length >= CH_FAULT_TEXT)
         mark_cut(text);
     memcpy(message, text, strlen(text) + 1);
     is_limit = false;
     code = rc;
-    clear_place(&place);
+    clear_location(&location);
     n_faults++;
     return rc;
 }
@@ -96,7 +110,8 @@ ch_status ch__fail(ch_status rc, const char *format, ...)
     return rc;
 }
 
-/* Declared in cohort/status.h; what callers give is not trusted as the library's own is. */
+/* Declared in cohort/status.h. Unlike ch__fail, accepts CH_OK and a NULL format, because
+ * programs call it. */
 ch_status ch_fail(ch_status rc, const char *format, ...)
 {
     va_list args;
@@ -138,7 +153,7 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
     char              where[CH_FAULT_TEXT];
     bool              was_limit = is_limit;
-    ch_fault_location was_at = place;
+    ch_fault_location was_location = location;
     va_list           args;
 
     va_start(args, format);
@@ -146,12 +161,12 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
     va_end(args);
     if (message[0] == '\0')
         return ch__fail(rc, "%s: %s", where, ch_status_text(rc));
-    /* Why it failed matters more than one more place where: the reason is never cut for that. */
+    /* The reason of an error is more important than its location: do not cut the reason. */
     if (strlen(where) + strlen(": ") + strlen(message) >= sizeof(message))
         return rc;
     ch__fail(rc, "%s: %s", where, message);
     is_limit = was_limit;
-    place = was_at;
+    location = was_location;
     return rc;
 }
 
@@ -166,7 +181,7 @@ ch_status ch__fail_still(const char *format, ...)
     return ch__fail_at(message[0] != '\0' ? code : CH_INVALID_ARGUMENT, "%s", where);
 }
 
-enum { FAULT_NONE, FAULT_WRITING, FAULT_THERE };
+enum { FAULT_NONE, FAULT_WRITING, FAULT_SET };
 
 void ch__fault_clear(ch_fault *f)
 {
@@ -174,7 +189,7 @@ void ch__fault_clear(ch_fault *f)
     f->replica = -1;
     f->op[0] = f->task[0] = f->text[0] = f->function[0] = '\0';
     f->step = 0;
-    clear_place(&f->said);
+    clear_location(&f->in_text);
     atomic_store_explicit(&f->state, FAULT_NONE, memory_order_release);
 }
 
@@ -190,14 +205,14 @@ bool ch__fault_record(ch_fault *f, ch_status rc, int replica, const char *op)
     f->is_limit = is_limit;
     snprintf(f->op, sizeof(f->op), "%s", op != NULL ? op : "");
     memcpy(f->text, message, strlen(message) + 1);
-    f->said = place;
-    atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
+    f->in_text = location;
+    atomic_store_explicit(&f->state, FAULT_SET, memory_order_release);
     return true;
 }
 
 void ch__fault_set(ch_fault *f)
 {
-    atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
+    atomic_store_explicit(&f->state, FAULT_SET, memory_order_release);
 }
 
 bool ch__fault_is_set(const ch_fault *f)
@@ -205,10 +220,11 @@ bool ch__fault_is_set(const ch_fault *f)
     return atomic_load_explicit(&f->state, memory_order_acquire) != FAULT_NONE;
 }
 
-/* What the fault says itself, and else what its text says. */
-static ch_fault_location place_of(const ch_fault *f)
+/* Returns the fault's own location. Its unset fields are filled from the location in its
+ * text. */
+static ch_fault_location location_of(const ch_fault *f)
 {
-    ch_fault_location p = f->said;
+    ch_fault_location p = f->in_text;
 
     if (f->step > 0) {
         p.step = f->step;
@@ -227,12 +243,12 @@ ch_status ch__fault_raise(const ch_fault *f)
     ch_fault_location at;
     int               state;
 
-    /* Writing takes no locks and no memory, so this is over in a moment. */
+    /* This loop is short, because the writing thread neither locks nor allocates. */
     while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == FAULT_WRITING)
         sched_yield();
     if (state == FAULT_NONE)
         return CH_OK;
-    at = place_of(f);
+    at = location_of(f);
     if (f->step > 0)
         snprintf(step, sizeof(step), "step %lld of %s: ", (long long)f->step, f->function);
     if (f->replica >= 0)
@@ -240,6 +256,6 @@ ch_status ch__fault_raise(const ch_fault *f)
     ch__fail(f->code, "%s%s%s%s%s%s%s", step, f->task, f->task[0] != '\0' ? ": " : "", replica,
              f->op, f->op[0] != '\0' ? ": " : "", f->text);
     is_limit = f->is_limit;
-    place = at;
+    location = at;
     return f->code;
 }

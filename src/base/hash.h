@@ -1,13 +1,14 @@
-/* base/hash.h -- FNV-1a: small, and the same on every machine.   SPDX-License-Identifier: Apache-2.0 */
+/* base/hash.h -- FNV-1a, a small hash that is the same on every machine.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define CH_HASH_START 0xcbf29ce484222325u
+#define CH_HASH_START 0xcbf29ce484222325u /* hash of no bytes */
 
-/* `h` with n more bytes. */
+/* Returns hash `h`, continued over n more bytes. */
 static inline uint64_t ch__hash(uint64_t h, const void *data, size_t n)
 {
     const unsigned char *p = data;

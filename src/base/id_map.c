@@ -1,4 +1,4 @@
-/* base/id_map.c -- a table of pointers by two numbers: open addressing, at most half full.
+/* base/id_map.c -- a hash table of pointers with open addressing, at most half full.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/id_map.h"
@@ -8,24 +8,24 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-static uint64_t place_of(ch_key k)
+static uint64_t hash_of(ch_key k)
 {
     uint64_t h = (k.a ^ (k.b * 0xD6E8FEB86659FD93u)) * 0x9E3779B97F4A7C15u;
 
     return h ^ (h >> 29);
 }
 
-static bool is_key(const ch_map_entry *e, ch_key k)
+static bool has_key(const ch_map_entry *e, ch_key k)
 {
     return e->key.a == k.a && e->key.b == k.b;
 }
 
-/* The entry of a key, or the free one where it would be. */
+/* Returns the entry of the key, or the free entry to put the key in. */
 static ch_map_entry *entry_of(const ch_map *m, ch_key key)
 {
-    uint64_t at = place_of(key), mask = (uint64_t)m->cap - 1;
+    uint64_t at = hash_of(key), mask = (uint64_t)m->cap - 1;
 
-    while (m->entry[at & mask].value != NULL && !is_key(&m->entry[at & mask], key))
+    while (m->entry[at & mask].value != NULL && !has_key(&m->entry[at & mask], key))
         at++;
     return &m->entry[at & mask];
 }
@@ -37,18 +37,18 @@ void *ch__map_find(const ch_map *m, ch_key key)
 
 static ch_status grow(ch_map *m)
 {
-    ch_map to = {.cap = m->cap > 0 ? 2 * m->cap : 16};
+    ch_map grown = {.cap = m->cap > 0 ? 2 * m->cap : 16};
 
-    to.entry = ch__calloc((size_t)to.cap, sizeof(*to.entry));
-    if (to.entry == NULL)
-        return ch__fail_memory("a table");
+    grown.entry = ch__calloc((size_t)grown.cap, sizeof(*grown.entry));
+    if (grown.entry == NULL)
+        return ch__fail_memory("id map");
     for (int i = 0; i < m->cap; i++)
         if (m->entry[i].value != NULL) {
-            *entry_of(&to, m->entry[i].key) = m->entry[i];
-            to.n++;
+            *entry_of(&grown, m->entry[i].key) = m->entry[i];
+            grown.n++;
         }
     ch__free(m->entry);
-    *m = to;
+    *m = grown;
     return CH_OK;
 }
 
@@ -65,13 +65,14 @@ ch_status ch__map_set(ch_map *m, ch_key key, void *value)
     return CH_OK;
 }
 
-/* Those behind it move up, so that nobody stops looking too early. */
+/* Frees the entry `gap`. Moves later entries forward, because a search ends at the first free
+ * entry. */
 static void close_gap(ch_map *m, int gap)
 {
     int mask = m->cap - 1;
 
     for (int i = (gap + 1) & mask; m->entry[i].value != NULL; i = (i + 1) & mask) {
-        int home = (int)(place_of(m->entry[i].key) & (uint64_t)mask);
+        int home = (int)(hash_of(m->entry[i].key) & (uint64_t)mask);
 
         if (((i - home) & mask) >= ((i - gap) & mask)) {
             m->entry[gap] = m->entry[i];
@@ -93,12 +94,15 @@ void *ch__map_remove(ch_map *m, ch_key key)
     return value;
 }
 
-/* Who moves into a gap comes from behind it, or, round the end, from where all have been asked: so places are asked until they
- * hold what stays, and nobody is passed over. */
-void ch__map_sift(ch_map *m, bool (*when)(void *arg, ch_key key, void *value), void *arg)
+/* After a removal, close_gap may move a later entry into entry i, so entry i is tested again.
+ * An entry that moves around the end of the array was tested before, in the first entries: it
+ * is tested twice at most. */
+void ch__map_sift(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
+                  void   *arg)
 {
     for (int i = 0; i < m->cap; i++)
-        while (m->entry[i].value != NULL && when(arg, m->entry[i].key, m->entry[i].value)) {
+        while (m->entry[i].value != NULL &&
+               should_remove(arg, m->entry[i].key, m->entry[i].value)) {
             m->n--;
             close_gap(m, i);
         }

@@ -1,4 +1,8 @@
-/* base/id_map.h -- what has a number: a table of pointers by two numbers.   SPDX-License-Identifier: Apache-2.0 */
+/* base/id_map.h -- a hash table of pointers, keyed by one or two numbers.
+ *
+ * A table is not synchronised.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_ID_MAP_H
 #define BASE_ID_MAP_H
 
@@ -11,7 +15,7 @@ typedef struct ch_key {
     uint64_t a, b;
 } ch_key;
 
-/* Of a thing with one number the second is 0. */
+/* Returns the key of an object that has a single number. */
 static inline ch_key ch__key(uint64_t number)
 {
     return (ch_key){number, 0};
@@ -19,22 +23,28 @@ static inline ch_key ch__key(uint64_t number)
 
 typedef struct ch_map_entry {
     ch_key key;
-    void  *value; /* NULL: free */
+    void  *value; /* NULL: the entry is free */
 } ch_map_entry;
 
-/* Zero-initialise one to begin. The order of entries depends on the keys alone. */
+/* Zero-initialise a map before its first use. The map does not own its values. The order of its
+ * entries depends on the keys and the order of calls, not on addresses. */
 typedef struct ch_map {
-    int           n, cap; /* cap is 0 or a power of two */
+    int           n, cap; /* used entries; all entries (0 or a power of two) */
     ch_map_entry *entry;
 } ch_map;
 
-void *ch__map_find(const ch_map *m, ch_key key); /* NULL: not there */
-/* `value` is not NULL; one that is there is replaced. */
+/* Returns the value of a key, or NULL if the key is not in the map. */
+void *ch__map_find(const ch_map *m, ch_key key);
+/* Adds or replaces the value of a key. `value` must not be NULL. Returns RESOURCE_EXHAUSTED if
+ * memory is exhausted. */
 ch_status ch__map_set(ch_map *m, ch_key key, void *value);
-/* Takes it out and returns it; NULL: not there. */
+/* Removes a key. Returns its value, or NULL if the key is not in the map. */
 void *ch__map_remove(ch_map *m, ch_key key);
-/* Takes all out that `when` is true of, which may free it; of what stays it may be asked twice. */
-void ch__map_sift(ch_map *m, bool (*when)(void *arg, ch_key key, void *value), void *arg);
-void ch__map_drop(ch_map *m); /* not what it points to */
+/* Removes every entry for which should_remove() returns true. should_remove() may free the
+ * value. It may be called twice for an entry that stays. */
+void ch__map_sift(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
+                  void   *arg);
+/* Frees the memory of the map, but not the values. The map is empty afterwards. */
+void ch__map_drop(ch_map *m);
 
 #endif

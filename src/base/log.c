@@ -1,4 +1,4 @@
-/* base/log.c -- records to the sink, one at a time.
+/* base/log.c -- passes log records to the sink, which is called by a single thread at a time.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 
@@ -10,23 +10,27 @@
 #include "base/fault.h"
 #include "base/terminal.h"
 
-enum { LOG_TEXT = CH_FAULT_TEXT + 256 }; /* holds an error message and what it was about */
+enum { LOG_TEXT = CH_FAULT_TEXT + 256 }; /* bytes: an error message and its context */
 
-/* One call of fprintf, so that lines of several processes do not mix; above the line of a progress bar. */
+/* The default sink. Prints a record with a single call of fprintf, so that lines of several
+ * processes do not mix, and above the live line. */
 static void sink_stderr(const ch_log_record *r, void *arg)
 {
     (void)arg;
-    ch__live_lift();
+    ch__live_hide();
     fprintf(stderr, "cohort: %s [%s]: %s\n", ch_log_level_name(r->level), r->code, r->text);
-    ch__live_lower();
+    ch__live_show();
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* sink, sink_arg, and calls */
+/* Protects sink and sink_arg. Held during calls of the sink. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ch_log_sink     sink = sink_stderr;
 static void           *sink_arg;
-static atomic_int least_level = CH_LOG_PRINT; /* outside the lock: asked far more than set */
+/* Read without the lock, because every log call reads it. */
+static atomic_int least_level = CH_LOG_PRINT;
 
-/* A sink may call the library, which may log: such records are dropped, not deadlocked on. */
+/* True while this thread runs the sink. If the sink calls the library and the library logs, the
+ * record is dropped; otherwise it would deadlock. */
 static _Thread_local bool is_in_sink;
 
 void ch_log_set_sink(ch_log_sink to, void *arg, ch_log_level least)
@@ -53,7 +57,8 @@ bool ch__log_wants(ch_log_level level)
     return (int)level >= atomic_load_explicit(&least_level, memory_order_relaxed);
 }
 
-/* Names and values of the user's can hold newlines; a record is one line. */
+/* Replaces newlines, which names and values of users may contain, because a record is one
+ * line. */
 static void make_one_line(char *text)
 {
     for (; *text != '\0'; text++)
@@ -61,7 +66,8 @@ static void make_one_line(char *text)
             *text = ' ';
 }
 
-/* The level is asked again under the lock: the sink may have changed in between. */
+/* Tests the level again under the lock, because ch_log_set_sink may have been called
+ * meanwhile. */
 static void deliver(const ch_log_record *record)
 {
     pthread_mutex_lock(&lock);

@@ -1,4 +1,14 @@
-/* base/mem.c -- the one door to memory: counted, and refused on request.
+/* base/mem.c -- all allocations of the library: counts them, and fails them for tests.
+ *
+ * Three groups of functions: allocation (ch__malloc and others, callers everywhere),
+ * statistics and fault injection (ch__mem_*, callers are tests), and arenas, whose blocks are
+ * freed together.
+ *
+ * Invariants:
+ *   1. Every block is counted in n_requested when it is requested, and in n_ended when it is
+ *      refused or freed. Their difference is the number of blocks in use.
+ *   2. A size of 0 gives a block, so NULL always means that memory is exhausted.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "base/mem.h"
@@ -19,22 +29,22 @@
 
 static const size_t huge_page_bytes = (size_t)2 << 20;
 
-/* Statistics only: nothing is ordered by them, so all accesses are relaxed. */
-static ch_counter           n_asked;   /* allocations asked for, refused ones too */
-static ch_counter           n_ended;   /* of these, were refused or freed */
-static atomic_int_least64_t n_tried;   /* allocations asked for while some were to fail */
-static atomic_int_least64_t fail_from; /* in terms of n_tried; 0: off */
-static atomic_int_least64_t fail_at;
-static atomic_bool          is_watched;
-static atomic_int_least64_t n_bytes; /* held since the watch began */
-static atomic_int_least64_t n_bytes_most;
+/* Statistics. No other memory access is ordered by them, so all accesses are relaxed. */
+static ch_counter           n_requested;  /* requested allocations, including refused ones */
+static ch_counter           n_ended;      /* refused or freed allocations */
+static atomic_int_least64_t n_tried;      /* allocations requested while a failure was set */
+static atomic_int_least64_t fail_from;    /* value of n_tried; 0: off */
+static atomic_int_least64_t fail_at;      /* value of n_tried; 0: off */
+static atomic_bool          is_watched;   /* bytes are counted */
+static atomic_int_least64_t n_bytes;      /* bytes in use, less those when the watch began */
+static atomic_int_least64_t n_bytes_peak; /* maximum of n_bytes */
 
 static int64_t get(const atomic_int_least64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* Returns true if a test wants this allocation to fail. */
+/* Returns true if a test has requested that this allocation fails. */
 static bool is_to_fail(void)
 {
     int64_t from = get(&fail_from), at = get(&fail_at), nth;
@@ -45,49 +55,51 @@ static bool is_to_fail(void)
     return nth == at || (from != 0 && nth >= from);
 }
 
-/* Counts one allocation; false if it must fail. The bound on size is the C library's own,
- * repeated because sanitizers abort where malloc would return NULL. */
+/* Counts an allocation. Returns false if it must fail. The C library has the same limit on
+ * sizes. It is repeated here because sanitizers abort where malloc would return NULL. */
 static bool may_allocate(size_t bytes)
 {
-    ch__counter_add(&n_asked, 1);
+    ch__counter_add(&n_requested, 1);
     return !is_to_fail() && bytes <= PTRDIFF_MAX;
 }
 
-static bool watches(void)
+static bool is_watching(void)
 {
     return atomic_load_explicit(&is_watched, memory_order_relaxed);
 }
 
-static void count_bytes(int64_t more)
+static void count_bytes(int64_t change)
 {
-    int64_t now = atomic_fetch_add_explicit(&n_bytes, more, memory_order_relaxed) + more;
-    int64_t most = get(&n_bytes_most);
+    int64_t now = atomic_fetch_add_explicit(&n_bytes, change, memory_order_relaxed) + change;
+    int64_t peak = get(&n_bytes_peak);
 
-    while (now > most &&
-           !atomic_compare_exchange_weak_explicit(&n_bytes_most, &most, now,
+    while (now > peak &&
+           !atomic_compare_exchange_weak_explicit(&n_bytes_peak, &peak, now,
                                                   memory_order_relaxed, memory_order_relaxed))
         ;
 }
 
-/* Of an allocation that was counted: NULL if it was refused. Returns the block. */
+/* Counts the result of an allocation that may_allocate has counted: NULL if it failed. Returns
+ * p. */
 static void *count_block(void *p)
 {
     if (p == NULL)
         ch__counter_add(&n_ended, 1);
-    else if (watches())
+    else if (is_watching())
         count_bytes((int64_t)malloc_usable_size(p));
     return p;
 }
 
-/* Of nothing, C may return NULL; here NULL always means out of memory. */
-static size_t at_least_one(size_t bytes)
+/* Returns a size of at least 1, because malloc(0) may return NULL, which means out of memory
+ * here. */
+static size_t nonzero(size_t bytes)
 {
     return bytes > 0 ? bytes : 1;
 }
 
 void *ch__malloc(size_t bytes)
 {
-    return count_block(may_allocate(bytes) ? malloc(at_least_one(bytes)) : NULL);
+    return count_block(may_allocate(bytes) ? malloc(nonzero(bytes)) : NULL);
 }
 
 void *ch__calloc(size_t n, size_t bytes)
@@ -96,19 +108,19 @@ void *ch__calloc(size_t n, size_t bytes)
 
     if (__builtin_mul_overflow(n, bytes, &total))
         total = SIZE_MAX;
-    return count_block(may_allocate(total) ? calloc(1, at_least_one(total)) : NULL);
+    return count_block(may_allocate(total) ? calloc(1, nonzero(total)) : NULL);
 }
 
 void *ch__realloc(void *p, size_t bytes)
 {
-    size_t before = watches() ? malloc_usable_size(p) : 0;
+    size_t before = is_watching() ? malloc_usable_size(p) : 0;
     void  *q;
 
     if (p == NULL)
         return ch__malloc(bytes);
-    q = may_allocate(bytes) ? realloc(p, at_least_one(bytes)) : NULL;
-    ch__counter_add(&n_ended, 1); /* the old block, or what was refused */
-    if (q != NULL && watches())
+    q = may_allocate(bytes) ? realloc(p, nonzero(bytes)) : NULL;
+    ch__counter_add(&n_ended, 1); /* the old block is freed, or the new block was refused */
+    if (q != NULL && is_watching())
         count_bytes((int64_t)malloc_usable_size(q) - (int64_t)before);
     return q;
 }
@@ -118,7 +130,7 @@ void ch__free(void *p)
     if (p == NULL)
         return;
     ch__counter_add(&n_ended, 1);
-    if (watches())
+    if (is_watching())
         count_bytes(-(int64_t)malloc_usable_size(p));
     free(p);
 }
@@ -131,7 +143,8 @@ char *ch__strdup(const char *s)
     return copy != NULL ? memcpy(copy, s, bytes) : NULL;
 }
 
-/* The size is rounded up to whole lines, so vector code may read to the end of the last one. */
+/* Rounds the size up to whole cache lines, so that vector code may read to the end of the last
+ * line. */
 void *ch__alloc_untouched(size_t bytes)
 {
     void *p = NULL;
@@ -139,10 +152,10 @@ void *ch__alloc_untouched(size_t bytes)
 
     if (!may_allocate(bytes))
         return count_block(NULL);
-    bytes = ch__aligned(at_least_one(bytes));
+    bytes = ch__aligned(nonzero(bytes));
     if (posix_memalign(&p, is_huge ? huge_page_bytes : CH_ALIGN, bytes) != 0)
         return count_block(NULL);
-    if (is_huge) /* advice: where the kernel declines, small pages do */
+    if (is_huge) /* only advice: the kernel may use small pages */
         (void)madvise(p, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
     return count_block(p);
 }
@@ -151,8 +164,8 @@ void *ch__alloc_aligned(size_t bytes)
 {
     void *p = ch__alloc_untouched(bytes);
 
-    if (p != NULL) /* touches every page now, so that no step has to */
-        memset(p, 0, ch__aligned(at_least_one(bytes)));
+    if (p != NULL) /* touches every page now, so that steps have no page faults */
+        memset(p, 0, ch__aligned(nonzero(bytes)));
     return p;
 }
 
@@ -161,7 +174,8 @@ void ch__free_aligned(void *p)
     ch__free(p);
 }
 
-/* *p is some T * of the caller's, not a void *: it is copied as bytes, which may alias it. */
+/* *p is a T * of the caller, not a void *. It is copied with memcpy, because of strict
+ * aliasing. */
 bool ch__grow(void **p, int *cap, int need, size_t size)
 {
     int64_t want = *cap > 0 ? (int64_t)*cap * 2 : 8, bytes;
@@ -186,24 +200,24 @@ bool ch__grow(void **p, int *cap, int need, size_t size)
 
 int64_t ch__mem_allocs(void)
 {
-    return ch__counter_sum(&n_asked);
+    return ch__counter_sum(&n_requested);
 }
 
 int64_t ch__mem_live(void)
 {
-    return ch__counter_sum(&n_asked) - ch__counter_sum(&n_ended);
+    return ch__counter_sum(&n_requested) - ch__counter_sum(&n_ended);
 }
 
 void ch__mem_watch(bool on)
 {
     atomic_store_explicit(&n_bytes, 0, memory_order_relaxed);
-    atomic_store_explicit(&n_bytes_most, 0, memory_order_relaxed);
+    atomic_store_explicit(&n_bytes_peak, 0, memory_order_relaxed);
     atomic_store_explicit(&is_watched, on, memory_order_relaxed);
 }
 
 int64_t ch__mem_most(void)
 {
-    return get(&n_bytes_most);
+    return get(&n_bytes_peak);
 }
 
 void ch__mem_fail_from(int64_t n)
@@ -216,7 +230,8 @@ void ch__mem_fail_at(int64_t n)
     atomic_store_explicit(&fail_at, n > 0 ? get(&n_tried) + n : 0, memory_order_relaxed);
 }
 
-/* Blocks double up to a bound: a small arena stays small, a large one makes few calls. */
+/* The size of blocks doubles up to ARENA_MOST_BYTES: small arenas use little memory, large
+ * arenas make few allocations. */
 enum { ARENA_GRAIN = 16, ARENA_FIRST_BYTES = 1 << 10, ARENA_MOST_BYTES = 1 << 20 };
 
 typedef struct ch_arena_block {
@@ -249,7 +264,7 @@ void *ch__arena_alloc(ch_arena *a, size_t bytes)
 
     if (bytes > PTRDIFF_MAX - sizeof(*b) - ARENA_GRAIN)
         return NULL;
-    bytes = (at_least_one(bytes) + ARENA_GRAIN - 1) / ARENA_GRAIN * ARENA_GRAIN;
+    bytes = (nonzero(bytes) + ARENA_GRAIN - 1) / ARENA_GRAIN * ARENA_GRAIN;
     if (b == NULL || bytes > b->cap - b->used) {
         b = arena_block_new(b, bytes);
         if (b == NULL)
@@ -289,7 +304,7 @@ void ch__arena_drop(ch_arena *a)
 
 /* ---- the process ---- */
 
-/* The system's text about this process, as much as there is room for. */
+/* Reads the kernel's description of this process into `text`, cut to `size` bytes. */
 static void read_status(char *text, size_t size)
 {
     int     fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
@@ -300,7 +315,8 @@ static void read_status(char *text, size_t size)
         close(fd);
 }
 
-/* getrusage counts what the process was before it became this program, too. */
+/* Prefers /proc, because the peak of getrusage includes the program that this process ran
+ * before exec. */
 int64_t ch__peak_bytes(void)
 {
     char          text[4096];

@@ -1,11 +1,11 @@
-/* base/pbwire.c -- what fields of messages seldom are: long, or wrong.
+/* base/pbwire.c -- decoding of protobuf fields: long varints, arrays of varints, and faults.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/pbwire.h"
 
 #include <string.h>
 
-void ch__wire_keep(ch_wire *w, const uint8_t *at, const char *why)
+void ch__wire_set_fault(ch_wire *w, const uint8_t *at, const char *why)
 {
     if (w->fault != NULL)
         return;
@@ -13,7 +13,8 @@ void ch__wire_keep(ch_wire *w, const uint8_t *at, const char *why)
     w->fault_at = at;
 }
 
-/* Ten bytes of seven bits are 70: those past 64 are dropped, as all decoders do. */
+/* A varint has at most ten bytes of seven bits. As in all decoders, bits above 64 are
+ * ignored. */
 bool ch__wire_long_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
 {
     const uint8_t *at = s->at;
@@ -28,19 +29,20 @@ bool ch__wire_long_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
         }
     }
     return ch__wire_fault(w, s->at,
-                          at - s->at == 10 ? "a number of more than ten bytes"
-                                           : "a number that does not end");
+                          at - s->at == 10 ? "varint of more than ten bytes"
+                                           : "varint that does not end");
 }
 
-/* Eight groups of seven bits, a group in each byte, as one number. */
-static uint64_t squeeze(uint64_t x)
+/* Returns the number that eight groups of seven bits make. Each byte of x has a group. */
+static uint64_t pack_groups(uint64_t x)
 {
     x = (x & 0x007f007f007f007fu) | (x & 0x7f007f007f007f00u) >> 1;
     x = (x & 0x00003fff00003fffu) | (x & 0x3fff00003fff0000u) >> 2;
     return (x & 0x000000000fffffffu) | (x & 0x0fffffff00000000u) >> 4;
 }
 
-/* Numbers of up to eight bytes without a branch on their lengths, which nobody can foretell. */
+/* Decodes varints of up to eight bytes without a branch on their length, because such a branch
+ * is unpredictable. */
 int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out)
 {
     uint64_t x, ends;
@@ -50,7 +52,7 @@ int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out)
         memcpy(&x, s->at, sizeof(x));
         ends = ~x & 0x8080808080808080u;
         if (ends != 0) {
-            out[n] = (int64_t)squeeze(x & (ends ^ (ends - 1)));
+            out[n] = (int64_t)pack_groups(x & (ends ^ (ends - 1)));
             s->at += __builtin_ctzll(ends) / 8 + 1;
         } else if (ch__wire_long_varint(w, s, &x)) {
             out[n] = (int64_t)x;

@@ -8,8 +8,9 @@
  *     if (w.fault != NULL)
  *         ... damaged ...
  *
- * A message within a message is the data of a field: another span. Nothing is copied and nothing
- * recurses. The first fault sticks to the ch_wire and ends every loop over it.
+ * A submessage is the data of a field, and so another span. Nothing is copied and nothing
+ * recurses. The ch_wire keeps the first fault; after a fault, all loops over its spans end.
+ * The bytes may be untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_PBWIRE_H
@@ -19,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Bytes of a message that are not decoded yet. */
 typedef struct ch_wire_span {
     const uint8_t *at, *end;
 } ch_wire_span;
@@ -29,9 +31,9 @@ static inline size_t ch__wire_bytes(ch_wire_span s)
 }
 
 typedef struct ch_wire {
-    ch_wire_span   all;
-    const char    *fault; /* NULL: none yet */
-    const uint8_t *fault_at;
+    ch_wire_span   all;      /* the whole message */
+    const char    *fault;    /* description of the first fault; NULL: none yet */
+    const uint8_t *fault_at; /* where the fault is */
 } ch_wire;
 
 static inline ch_wire ch__wire(const void *bytes, size_t size)
@@ -41,7 +43,7 @@ static inline ch_wire ch__wire(const void *bytes, size_t size)
     return (ch_wire){.all = {at, at + size}};
 }
 
-/* Groups (3 and 4) are no part of proto3, and a fault. */
+/* Wire types. Groups (3 and 4) are not part of proto3; they are a fault. */
 typedef enum ch_wire_type {
     CH_WIRE_VARINT = 0,
     CH_WIRE_64 = 1,
@@ -52,21 +54,24 @@ typedef enum ch_wire_type {
 typedef struct ch_wire_field {
     uint32_t     number;
     ch_wire_type type;
-    ch_wire_span data; /* of a varint its bytes; of bytes what they hold */
+    ch_wire_span data; /* of a varint: its encoded bytes; of CH_WIRE_BYTES: the contents */
 } ch_wire_field;
 
-void ch__wire_keep(ch_wire *w, const uint8_t *at, const char *why) __attribute__((cold));
+/* Sets the fault unless one is set already. */
+void ch__wire_set_fault(ch_wire *w, const uint8_t *at, const char *why) __attribute__((cold));
 
-/* Keeps the first fault. Always false, which the compiler sees. */
+/* The same. Always returns false; inline, so that the compiler sees that. */
 static inline bool ch__wire_fault(ch_wire *w, const uint8_t *at, const char *why)
 {
-    ch__wire_keep(w, at, why);
+    ch__wire_set_fault(w, at, why);
     return false;
 }
 
+/* Like ch__wire_varint, for varints of any length. */
 bool ch__wire_long_varint(ch_wire *w, ch_wire_span *s, uint64_t *out);
 
-/* Takes a varint off the beginning of `s`. */
+/* Decodes a varint at the beginning of `s` and advances `s`. Returns false and sets the fault
+ * if there is no valid varint. */
 static inline bool ch__wire_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
 {
     if (s->at < s->end && *s->at < 0x80) {
@@ -76,11 +81,12 @@ static inline bool ch__wire_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
     return ch__wire_long_varint(w, s, out);
 }
 
-/* Takes up to `most` varints off the beginning of `s`, of which the last byte ends one; returns how
- * many. */
+/* Decodes up to `most` varints at the beginning of `s` and advances `s`. Returns their number,
+ * which is less than `most` at the end of `s` or after a fault. */
 int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out);
 
-/* Takes the next field off the beginning of `s`; false at its end, and at a fault. */
+/* Decodes the next field at the beginning of `s` and advances `s`. Returns false at the end of
+ * `s` and after a fault. */
 static inline bool ch__wire_next(ch_wire *w, ch_wire_span *s, ch_wire_field *f)
 {
     const uint8_t *start = s->at;
@@ -89,7 +95,7 @@ static inline bool ch__wire_next(ch_wire *w, ch_wire_span *s, ch_wire_field *f)
     if (start == s->end || !ch__wire_varint(w, s, &tag))
         return false;
     if (tag > UINT32_MAX || tag >> 3 == 0)
-        return ch__wire_fault(w, start, "a field with a number that none has");
+        return ch__wire_fault(w, start, "invalid field number");
     f->number = (uint32_t)tag >> 3;
     f->type = (ch_wire_type)(tag & 7);
     f->data.at = s->at;
@@ -110,18 +116,18 @@ static inline bool ch__wire_next(ch_wire *w, ch_wire_span *s, ch_wire_field *f)
         bytes = 4;
         break;
     default:
-        return ch__wire_fault(w, start, "a field of a type that no proto3 message has");
+        return ch__wire_fault(w, start, "wire type that proto3 does not have");
     }
     if (bytes > ch__wire_bytes(*s))
-        return ch__wire_fault(w, start, "a field that is longer than what is left");
+        return ch__wire_fault(w, start, "field is longer than the rest of its message");
     s->at += bytes;
     f->data.end = s->at;
     return true;
 }
 
-/* Takes a field of bytes with a given tag of one byte off the beginning of `s`, if that is what
- * is there: what every writer writes, without the questions. False leaves `s` as it was, for
- * ch__wire_next. */
+/* Decodes a field of type CH_WIRE_BYTES if it is the next field of `s` and its tag is a single
+ * byte. This is a fast path for the fields that writers usually write. Otherwise returns false
+ * and leaves `s` unchanged, so that the caller can use ch__wire_next. */
 static inline bool ch__wire_field(ch_wire_span *s, int number, ch_wire_span *data)
 {
     const uint8_t *at = s->at;

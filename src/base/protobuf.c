@@ -1,4 +1,5 @@
-/* base/protobuf.c -- protobuf messages in memory of base/mem.h.   SPDX-License-Identifier: Apache-2.0 */
+/* base/protobuf.c -- protobuf messages in memory of base/mem.h.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/protobuf.h"
 
 #include "base/fault.h"
@@ -18,6 +19,7 @@ static void release(void *arg, void *p)
 
 static ProtobufCAllocator memory = {allocate, release, NULL};
 
+/* Allocates at most *arg bytes in total. */
 static void *allocate_within(void *arg, size_t bytes)
 {
     size_t *left = arg;

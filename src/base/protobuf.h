@@ -1,7 +1,8 @@
 /* base/protobuf.h -- packs, unpacks and copies protobuf messages.
  *
- * Messages take their memory from base/mem.h, so that it is counted and tests can make it fail. The functions work for every
- * message type, because protobuf-c describes each type by a table of its fields.
+ * Messages are allocated with base/mem.h, so that their memory is counted and tests can make an
+ * allocation fail. The functions work for every message type, because protobuf-c describes each
+ * type by a table of its fields.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_PROTOBUF_H
@@ -11,18 +12,20 @@
 
 #include "cohort/status.h"
 
-/* Copies a message. If `from` is NULL, the copy has the default in every field. */
+/* Copies a message. If `from` is NULL, every field of the copy has its default. The caller must
+ * free the copy with ch__protobuf_free. */
 ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
                             const ProtobufCMessage *from, ProtobufCMessage **out);
-/* Unpacks bytes of any origin. Returns NULL if they are not a message of this type, or if there is no memory. */
+/* Unpacks untrusted bytes. Returns NULL if they are not a message of this type or if memory is
+ * exhausted. The caller must free the message with ch__protobuf_free. */
 ProtobufCMessage *ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
                                       size_t n);
-/* The same. Also returns NULL if the message would take more than `budget` bytes of memory. */
+/* The same. Also returns NULL if the message needs more than `budget` bytes of memory. */
 ProtobufCMessage *ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
                                              const void *bytes, size_t n, size_t budget);
-/* Frees a message that was copied or unpacked here. NULL is fine. */
+/* Frees a message that was copied or unpacked here. `m` may be NULL. */
 void ch__protobuf_free(ProtobufCMessage *m);
-/* Packs a message into new memory, which the caller frees with ch__free. */
+/* Packs a message into new memory, which the caller must free with ch__free. */
 ch_status ch__protobuf_pack(const ProtobufCMessage *m, void **bytes, size_t *n);
 
 #endif

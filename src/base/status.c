@@ -1,4 +1,4 @@
-/* base/status.c -- the table of codes; messages are in base/fault.c.
+/* base/status.c -- the table of status codes. Messages are in base/fault.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/status.h"
 
@@ -11,7 +11,7 @@ typedef struct {
 static const status_row rows[CH_STATUS_COUNT] = {CH_STATUS_MAP(STATUS_ROW)};
 #undef STATUS_ROW
 
-/* A peer may send any number, so a number that is no code is no error of ours. */
+/* Maps a number that is no code to CH_UNKNOWN, because a peer may send any number. */
 static const status_row *row_of(ch_status rc)
 {
     unsigned i = (unsigned)rc;

@@ -1,4 +1,10 @@
-/* base/terminal.c -- terminals, and the live line.   SPDX-License-Identifier: Apache-2.0 */
+/* base/terminal.c -- properties of terminals, and the live line.
+ *
+ * `live` is the state of the live line, of which a process has at most one. The progress bar of
+ * ch_fit draws it; the log and other output are printed above it. `lock` protects `live` and
+ * serialises output. ch__live_hide locks it and ch__live_show unlocks it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/terminal.h"
 
 #include <errno.h>
@@ -12,10 +18,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* ---- what a terminal can ---- */
+/* ---- properties of a terminal ---- */
 
-/* NULL if it is not set; empty is not set, as usual. */
-static const char *variable(const char *name)
+/* Returns the value of an environment variable, or NULL if it is unset or empty. */
+static const char *env(const char *name)
 {
     const char *value = getenv(name);
 
@@ -24,10 +30,11 @@ static const char *variable(const char *name)
 
 ch_terminal ch__terminal(int fd)
 {
-    const char *term = variable("TERM");
-    bool        can = isatty(fd) == 1 && term != NULL && strcmp(term, "dumb") != 0;
+    const char *term = env("TERM");
+    bool        is_capable = isatty(fd) == 1 && term != NULL && strcmp(term, "dumb") != 0;
 
-    return (ch_terminal){.can_erase = can, .has_color = can && variable("NO_COLOR") == NULL};
+    return (ch_terminal){.can_erase = is_capable,
+                         .has_color = is_capable && env("NO_COLOR") == NULL};
 }
 
 bool ch__speaks_utf8(void)
@@ -35,7 +42,7 @@ bool ch__speaks_utf8(void)
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *value = variable(names[i]);
+        const char *value = env(names[i]);
         const char *set = value != NULL ? strchr(value, '.') : NULL;
 
         if (value != NULL)
@@ -45,10 +52,10 @@ bool ch__speaks_utf8(void)
     return false;
 }
 
-/* 0: it is not set, or no number of columns. */
-static int columns_wanted(void)
+/* Returns the value of COLUMNS, or 0 if it is unset or not a valid number. */
+static int columns_variable(void)
 {
-    const char *value = variable("COLUMNS");
+    const char *value = env("COLUMNS");
     char       *end;
     long        columns = value != NULL ? strtol(value, &end, 10) : 0;
 
@@ -58,11 +65,11 @@ static int columns_wanted(void)
 int ch__terminal_columns(int fd)
 {
     struct winsize size = {0};
-    int            wanted = columns_wanted();
+    int            limit = columns_variable();
 
     if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-        return wanted > 0 ? wanted : 80;
-    return wanted > 0 && wanted < size.ws_col ? wanted : size.ws_col;
+        return limit > 0 ? limit : 80;
+    return limit > 0 && limit < size.ws_col ? limit : size.ws_col;
 }
 
 bool ch__write_all(int fd, const char *text, size_t n)
@@ -84,16 +91,17 @@ bool ch__write_all(int fd, const char *text, size_t n)
 
 enum { LIVE_TEXT = 4096, LIVE_WIDTH = 512 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* all of this, and the writing */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects live and the output */
 static struct {
     int  fd;
     bool can_erase;
-    int  width, columns; /* of what stands there */
+    int  width, columns; /* of the drawn text; of the window when it was drawn */
     char text[LIVE_TEXT];
 } live;
-static atomic_bool is_taken, is_drawn; /* without the lock for ch__live_leave */
+static atomic_bool is_owned, is_drawn; /* atomic, because ch__live_leave has no lock */
 
-/* In one call, so that nothing gets in between. Nobody can be told that it failed. */
+/* Writes everything with a single call, so that output of other processes is not in between.
+ * Errors are ignored, because no caller can handle them. */
 static void put(const char *before, const char *text, const char *after)
 {
     char out[LIVE_TEXT + LIVE_WIDTH + 64];
@@ -104,6 +112,7 @@ static void put(const char *before, const char *text, const char *after)
                             (size_t)n < sizeof(out) ? (size_t)n : sizeof(out) - 1);
 }
 
+/* Erases the live line. If the terminal cannot erase, overwrites it with blanks. */
 static void erase(void)
 {
     char blanks[LIVE_WIDTH + 4];
@@ -117,8 +126,10 @@ static void erase(void)
 #define NO_WRAP "\033[?7l"
 #define WRAP    "\033[?7h"
 
-/* As wide a window as before: text goes over text, which does not flicker. A window may have become narrower since it was
- * asked for its width: what is beyond its edge is lost then, and not on a row below, which nobody would erase. */
+/* Draws the live line. If the window has not been resized, overwrites the old text, because
+ * erasing first would flicker. Turns line wrapping off meanwhile: if the window has become
+ * narrower since its width was read, the end of the text is cut. With wrapping it would
+ * continue on the next row, which is never erased. */
 static void draw(bool is_resized)
 {
     if (!live.can_erase) {
@@ -136,14 +147,14 @@ bool ch__live_set(int fd, bool can_erase)
     bool is_ours;
 
     pthread_mutex_lock(&lock);
-    is_ours = !atomic_load(&is_taken);
+    is_ours = !atomic_load(&is_owned);
     if (is_ours) {
         live.fd = fd;
         live.can_erase = can_erase;
         live.width = live.columns = 0;
         live.text[0] = '\0';
         atomic_store(&is_drawn, false);
-        atomic_store(&is_taken, true);
+        atomic_store(&is_owned, true);
     }
     pthread_mutex_unlock(&lock);
     return is_ours;
@@ -173,18 +184,18 @@ void ch__live_end(const char *text)
         put("\n", "", "");
     }
     atomic_store(&is_drawn, false);
-    atomic_store(&is_taken, false);
+    atomic_store(&is_owned, false);
     pthread_mutex_unlock(&lock);
 }
 
-void ch__live_lift(void)
+void ch__live_hide(void)
 {
     pthread_mutex_lock(&lock);
     if (atomic_load(&is_drawn))
         erase();
 }
 
-void ch__live_lower(void)
+void ch__live_show(void)
 {
     if (atomic_load(&is_drawn))
         draw(true);
@@ -193,9 +204,9 @@ void ch__live_lower(void)
 
 void ch__print_above(int fd, const char *text, size_t n)
 {
-    ch__live_lift();
+    ch__live_hide();
     (void)ch__write_all(fd, text, n);
-    ch__live_lower();
+    ch__live_show();
 }
 
 void ch__live_leave(void)

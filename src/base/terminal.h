@@ -1,8 +1,10 @@
-/* base/terminal.h -- what a terminal can, and the line of it that is drawn anew while work goes on.
+/* base/terminal.h -- properties of a terminal, and the live line, which is redrawn during work.
  *
- * One live line at a time in a process. The cursor waits in its first column: when the window is made
- * narrower and the terminal breaks the line, all of it is behind the cursor and can be erased, and nothing
- * above it is touched. While it is drawn the terminal does not break lines: the cursor stays on its row. What others print, the log first of all, goes above the line.
+ * A process has at most one live line. The cursor stays in its first column. If the window is
+ * made narrower and the terminal wraps the line, all of it is behind the cursor and can be
+ * erased without touching the rows above. Line wrapping is off while the live line is drawn, so
+ * that the cursor stays on its row. All other output, such as the log, is printed above the
+ * live line.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_TERMINAL_H
@@ -12,34 +14,42 @@
 #include <stddef.h>
 
 typedef struct ch_terminal {
-    bool can_erase; /* it is one, and TERM is set, and not "dumb" */
-    bool has_color; /* the same, and NO_COLOR is not set */
+    bool can_erase; /* fd is a terminal, TERM is set and is not "dumb" */
+    bool has_color; /* can_erase, and NO_COLOR is not set */
 } ch_terminal;
 
+/* Returns the properties of a file descriptor. Reads the environment. */
 ch_terminal ch__terminal(int fd);
-/* Whether LC_ALL, LC_CTYPE or LANG, the first that is set, says UTF-8. Programs need not have called setlocale. */
+/* Returns true if the locale is UTF-8, by the first of LC_ALL, LC_CTYPE and LANG that is set.
+ * The program need not have called setlocale. */
 bool ch__speaks_utf8(void);
-/* What COLUMNS says, but no more than there are now: a shell may have set it before the window was resized. What is not known
- * does not count; 80 if neither is. */
+/* Returns the number of columns to use: COLUMNS, but at most the current width of the window,
+ * because a shell may have set COLUMNS before the window was resized. Returns 80 if neither is
+ * known. */
 int ch__terminal_columns(int fd);
 
-/* All bytes, whatever signals come in between; false: not all. */
+/* Writes all bytes and continues after signals. Returns false if not all bytes were written. */
 bool ch__write_all(int fd, const char *text, size_t n);
 
-/* Takes the live line; false if somebody has it already. */
+/* Acquires the live line. Returns false if it is in use. */
 bool ch__live_set(int fd, bool can_erase);
-/* Draws it: `width` columns of text without newlines, on a terminal of `columns`. */
+/* Draws the live line: text of `width` columns without newlines, in a window of `columns`
+ * columns. */
 void ch__live_draw(const char *text, int width, int columns);
-/* Draws it for the last time, over several lines if it must be, and gives it back. NULL: it stays as it is. */
+/* Releases the live line. Replaces it by `text`, which may have several lines; if `text` is
+ * NULL, the line stays as it was drawn. */
 void ch__live_end(const char *text);
 
-/* Around what is printed above the live line: erases it, and draws it again. Nobody draws in between. */
-void ch__live_lift(void);
-void ch__live_lower(void);
-/* Writes text so. */
+/* Erases the live line and draws it again. Between the two calls the caller may print, and no
+ * other thread draws or prints above the line. Every ch__live_hide must be followed by a
+ * ch__live_show. */
+void ch__live_hide(void);
+void ch__live_show(void);
+/* Writes text above the live line. */
 void ch__print_above(int fd, const char *text, size_t n);
 
-/* For a signal handler that ends the process: what comes next does not stand in the live line. */
+/* Moves the cursor below the live line, if it is drawn. Async-signal-safe: for a signal handler
+ * that ends the process. */
 void ch__live_leave(void);
 
 #endif

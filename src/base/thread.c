@@ -1,11 +1,15 @@
-/* base/thread.c -- threads, gates over futexes, and teams.
+/* base/thread.c -- clocks, threads, gates over futexes, and teams.
  *
- * Invariants of a team:
- *   1. A helper reads the job only between joining and leaving, and it can join only while
+ * A gate is a counter on which threads wait with a futex. A team (struct ch_team) is a calling
+ * thread and helper threads, which run the indices of a loop together. Each device has a team
+ * (tensor/device.c); replicas, tasks and data threads wait at gates.
+ *
+ * The `door` of a team counts the helpers that take part in the current job. Invariants:
+ *   1. A helper reads the job only between team_join and team_leave, and can join only while
  *      the door is open.
- *   2. The caller writes the job only while the door is shut and nobody is inside.
- *   3. So a helper that wakes late finds a shut door, or joins whatever job is open then;
- *      it never sees half of one.
+ *   2. The caller writes the job only while the door is shut and no helper is inside.
+ *   3. So a helper that wakes late finds a shut door or joins the job that is open then. It
+ *      never reads a job that is half written.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -54,7 +58,7 @@ int64_t ch__cpu_ns(void)
     return t.tv_sec * ns_per_s + t.tv_nsec;
 }
 
-enum { THREAD_NAME = 16 }; /* with the end: Linux's limit */
+enum { THREAD_NAME = 16 }; /* bytes, including the terminating 0: the limit of Linux */
 
 struct ch_thread {
     pthread_t id;
@@ -72,8 +76,8 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* The new thread inherits the mask, so there is no moment at which it takes a signal: those
- * are the program's, and belong to its own threads. */
+/* Starts a thread that blocks all signals, because signals are for the program's own threads.
+ * The new thread inherits the mask, so it cannot receive a signal even at its beginning. */
 static int create_without_signals(ch_thread *t)
 {
     sigset_t all, before;
@@ -100,7 +104,7 @@ ch_status ch__thread_start(const char *name, void (*run)(void *), void *arg, ch_
     error = create_without_signals(t);
     if (error != 0) {
         ch__free(t);
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "thread %s does not start: %s", name,
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "thread %s: cannot start: %s", name,
                         strerror_r(error, why, sizeof(why)));
     }
     *out = t;
@@ -115,12 +119,13 @@ void ch__thread_join(ch_thread *t)
     ch__free(t);
 }
 
-/* How many are parked, by a hash of the gate: waking costs a system call even if nobody is
- * there, and between threads that spin nobody is. A collision costs only that call. */
-enum { N_LOTS = 64 };
+/* Numbers of parked threads, by a hash of the gate's address. Waking costs a system call even
+ * if no thread is parked, which is usual between threads that spin. If two gates have the same
+ * hash, the only cost is a needless call. */
+enum { N_PARKING = 64 };
 static struct {
     alignas(CH_ALIGN) atomic_int n_parked;
-} lots[N_LOTS];
+} parking[N_PARKING];
 
 static atomic_int_least64_t n_wakes;
 
@@ -128,9 +133,9 @@ static atomic_int *parked_at(const ch_gate *g)
 {
     uint32_t hash = (uint32_t)((uintptr_t)g >> 2) * 2654435769u; /* 2^32 / golden ratio */
 
-    return &lots[hash >> 26].n_parked;
+    return &parking[hash >> 26].n_parked;
 }
-_Static_assert(N_LOTS == 1 << (32 - 26), "the top bits of the hash choose the lot");
+_Static_assert(N_PARKING == 1 << (32 - 26), "the top bits of the hash choose the counter");
 
 static bool gate_moved(const ch_gate *g, unsigned seen)
 {
@@ -147,9 +152,10 @@ static bool gate_moves_within(const ch_gate *g, unsigned seen, int spin)
     return gate_moved(g, seen);
 }
 
-/* Sleeps until woken, until `until` (CLOCK_MONOTONIC), or for no reason at all. The count goes
- * up before the kernel looks at the gate, and ch__gate_open moves the gate before it looks at
- * the count: one of the two sees the other. */
+/* Sleeps until woken or until `until` (CLOCK_MONOTONIC; NULL: no limit). May return early
+ * without a reason. No wake is lost: this function increments the count before the kernel reads
+ * the gate, and ch__gate_open changes the gate before it reads the count. At least one of them
+ * sees the other's change. */
 static void gate_park(ch_gate *g, unsigned seen, const struct timespec *until)
 {
     atomic_int *n_parked = parked_at(g);
@@ -175,9 +181,10 @@ static void gate_park_until(ch_gate *g, unsigned seen, int64_t ns)
     gate_park(g, seen, &(struct timespec){.tv_sec = ns / ns_per_s, .tv_nsec = ns % ns_per_s});
 }
 
-/* The notice comes before the error, even if this thread slept through both times. */
+/* Waits with a notice and a limit, without a message. The notice is logged before the limit
+ * fails, even if this thread has slept past both times. */
 static ch_status gate_wait_limited(ch_gate *g, unsigned seen, int64_t limit_ms,
-                                   const char *whom)
+                                   const char *peer)
 {
     const ch_config *c = ch__config();
     int64_t          begin = ch__now_ns();
@@ -188,9 +195,8 @@ static ch_status gate_wait_limited(ch_gate *g, unsigned seen, int64_t limit_ms,
         int64_t now = ch__now_ns();
 
         if (now >= notice) {
-            ch__log(CH_LOG_WARNING, "wait",
-                    "waiting for %s since %d ms; an error after %lld ms", whom,
-                    c->wait_notice_ms, (long long)limit_ms);
+            ch__log(CH_LOG_WARNING, "wait", "waiting for %s for %d ms; fails after %lld ms",
+                    peer, c->wait_notice_ms, (long long)limit_ms);
             notice = INT64_MAX;
         }
         if (now >= limit)
@@ -200,25 +206,25 @@ static ch_status gate_wait_limited(ch_gate *g, unsigned seen, int64_t limit_ms,
     return CH_OK;
 }
 
-ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t limit_ms, const char *whom)
+ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t limit_ms, const char *peer)
 {
-    ch_status st = gate_wait_limited(g, seen, limit_ms, whom);
+    ch_status st = gate_wait_limited(g, seen, limit_ms, peer);
 
     return st == CH_OK ? CH_OK
-                       : ch__fail(st, "waited %lld ms for %s", (long long)limit_ms, whom);
+                       : ch__fail(st, "waited %lld ms for %s", (long long)limit_ms, peer);
 }
 
-ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom)
+ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *peer)
 {
     int       limit_ms = ch__config()->wait_limit_ms;
     ch_status st = CH_OK;
 
     if (!gate_moves_within(g, seen, spin))
-        st = gate_wait_limited(g, seen, limit_ms, whom);
+        st = gate_wait_limited(g, seen, limit_ms, peer);
     return st == CH_OK
                ? CH_OK
                : ch__fail(st, "waited %d ms for %s; COHORT_WAIT_LIMIT_MS sets the limit",
-                          limit_ms, whom);
+                          limit_ms, peer);
 }
 
 void ch__gate_idle(ch_gate *g, unsigned seen, int spin)
@@ -244,32 +250,35 @@ int64_t ch__wake_count(void)
     return atomic_load_explicit(&n_wakes, memory_order_relaxed);
 }
 
-/* Spinning pays for about as long as a wake would take. */
+/* Rounds that a team spins: about the time that a wake takes. */
 enum { TEAM_SPIN = 2000 };
 
-/* The door is one number: this bit while a job may be joined, plus how many are inside. */
+/* The door is a number: this bit, set while a job may be joined, plus the number of helpers
+ * inside. */
 static const unsigned door_open = 1u << 31;
 
 struct ch_team {
-    alignas(CH_ALIGN) ch_gate posted; /* moves with every job, and to stop */
+    alignas(CH_ALIGN) ch_gate posted; /* opened for every job, and to stop the helpers */
     atomic_bool is_stopping;
     alignas(CH_ALIGN) atomic_uint door;
-    ch_gate emptied; /* moves when the last one leaves a shut door */
-    alignas(CH_ALIGN) atomic_int_least64_t next;   /* index; runs past n, so wider than it */
-    alignas(CH_ALIGN) void (*work)(void *, int i); /* the job: see invariants 1 and 2 */
+    ch_gate emptied; /* opened when the last helper leaves a shut door */
+    alignas(CH_ALIGN) atomic_int_least64_t next; /* next index; exceeds n, so wider than int */
+    alignas(CH_ALIGN) void (*work)(void *, int i); /* the job, to n: see invariants 1 and 2 */
     void      *arg;
     int        n;
-    int        n_cpus, n_threads, n_helpers; /* threads: as asked for; helpers: as started */
+    int        n_cpus, n_threads, n_helpers; /* n_threads: requested; n_helpers: started */
     ch_thread *helpers[];
 };
 
-/* Members of all teams, callers too. With more of them than cores, one that spins keeps from
- * running the one it waits for. */
-static atomic_int n_members;
+/* Number of threads of all teams, including callers. If there are more of them than cores,
+ * teams do not spin, because a spinning thread may keep the thread that it waits for from
+ * running. */
+static atomic_int n_all_threads;
 
 static int team_spin(const ch_team *t)
 {
-    return atomic_load_explicit(&n_members, memory_order_relaxed) <= t->n_cpus ? TEAM_SPIN : 0;
+    return atomic_load_explicit(&n_all_threads, memory_order_relaxed) <= t->n_cpus ? TEAM_SPIN
+                                                                                   : 0;
 }
 
 static bool team_join(ch_team *t)
@@ -289,7 +298,7 @@ static void team_leave(ch_team *t)
         ch__gate_open(&t->emptied);
 }
 
-static void team_take_indices(ch_team *t)
+static void team_run_indices(ch_team *t)
 {
     int64_t i;
 
@@ -297,7 +306,7 @@ static void team_take_indices(ch_team *t)
         t->work(t->arg, (int)i);
 }
 
-/* `seen` is read before joining: a job posted after that is looked for again, never missed. */
+/* Reads `seen` before joining, so that a job posted after that is not missed. */
 static void helper_main(void *arg)
 {
     ch_team *t = arg;
@@ -308,7 +317,7 @@ static void helper_main(void *arg)
         if (atomic_load(&t->is_stopping))
             return;
         if (team_join(t)) {
-            team_take_indices(t);
+            team_run_indices(t);
             team_leave(t);
         }
     }
@@ -331,14 +340,14 @@ ch_status ch__team_new(const char *name, int n_threads, ch_team **out)
     ch_team *t;
 
     if (n_threads < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "team %s: %d threads, want 1 or more", name,
+        return ch__fail(CH_INVALID_ARGUMENT, "team %s: got %d threads, want 1 or more", name,
                         n_threads);
     t = ch__alloc_aligned(sizeof(*t) + (size_t)(n_threads - 1) * sizeof(t->helpers[0]));
     if (t == NULL)
         return ch__fail_memory(name);
     t->n_cpus = ch__cpu_count();
     t->n_threads = n_threads;
-    atomic_fetch_add(&n_members, n_threads);
+    atomic_fetch_add(&n_all_threads, n_threads);
     for (int i = 1; i < n_threads; i++) {
         ch_status st = team_start_helper(t, name);
 
@@ -359,7 +368,7 @@ void ch__team_free(ch_team *t)
     ch__gate_open(&t->posted);
     for (int i = 0; i < t->n_helpers; i++)
         ch__thread_join(t->helpers[i]);
-    atomic_fetch_sub(&n_members, t->n_threads);
+    atomic_fetch_sub(&n_all_threads, t->n_threads);
     ch__free_aligned(t);
 }
 
@@ -379,8 +388,8 @@ static void team_post(ch_team *t, int n, void (*work)(void *arg, int i), void *a
     ch__gate_open(&t->posted);
 }
 
-/* Shuts the door and waits for those inside: they use the caller's `arg`, so there is no
- * limit after which it would be safe to go on without them. */
+/* Shuts the door and waits until all helpers have left. There is no time limit, because the
+ * helpers use the caller's `arg`. */
 static void team_finish(ch_team *t)
 {
     unsigned seen = atomic_load(&t->emptied);
@@ -397,6 +406,6 @@ void ch__team_run(ch_team *t, int n, void (*work)(void *arg, int i), void *arg)
         return;
     }
     team_post(t, n, work, arg);
-    team_take_indices(t);
+    team_run_indices(t);
     team_finish(t);
 }

@@ -1,8 +1,8 @@
-/* base/thread.h -- threads, waiting with a deadline, and teams.
+/* base/thread.h -- clocks, threads, gates (waits with a deadline) and teams.
  *
- * A wait never lasts for ever and never in silence: it takes whom it waits for as text, logs
- * that text after the notice time and fails with DEADLINE_EXCEEDED after the limit
- * (base/config.h).
+ * Every wait for a peer has a limit and a name. ch__gate_wait takes a text that names the
+ * peer, logs it after the setting wait_notice_ms and fails with DEADLINE_EXCEEDED after
+ * wait_limit_ms (base/config.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_THREAD_H
@@ -15,23 +15,26 @@
 
 #include "cohort/status.h"
 
-int64_t ch__now_ns(void); /* monotonic */
-int64_t ch__cpu_ns(void); /* that the processor worked for this thread; a call costs 0.2 us */
-int64_t ch__clock_reads(void); /* how often this thread called these two: for tests */
-/* Cores that this process may use: by its affinity, and by the CPU quotas of its control groups when they
- * were first asked for. At least 1. */
+int64_t ch__now_ns(void);      /* monotonic time in nanoseconds */
+int64_t ch__cpu_ns(void);      /* CPU time of this thread in nanoseconds; a call takes 0.2 us */
+int64_t ch__clock_reads(void); /* number of calls of these two by this thread; for tests */
+/* Returns the number of cores that this process may use, at least 1, by its affinity and by the
+ * CPU quotas of its control groups. The quotas are read on the first call. */
 int ch__cpu_count(void);
-/* The least CPU quota of this process's control groups, in cores; 0: there is none. `root` is put before
- * every path that is read: "" but for tests. */
+/* Returns the smallest CPU quota of this process's control groups, in cores; 0: there is no
+ * quota. `root` is put before every path that is read; it is "" except in tests. */
 double ch__cpu_quota(const char *root);
 
 typedef struct ch_thread ch_thread;
 
+/* Starts a thread that runs run(arg), with all signals blocked. Names are cut to 15 bytes. The
+ * caller must call ch__thread_join. Returns RESOURCE_EXHAUSTED if the thread cannot start. */
 CH_MUST_CHECK ch_status ch__thread_start(const char *name, void (*run)(void *), void *arg,
                                          ch_thread **out);
-void ch__thread_join(ch_thread *t); /* waits for its end and frees it; NULL is fine */
+/* Blocks until the thread has ended, and frees it. `t` may be NULL. */
+void ch__thread_join(ch_thread *t);
 
-/* Tells the processor that this is a loop which waits. */
+/* Hint to the processor that this is a loop that waits. */
 static inline void ch__relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -41,31 +44,40 @@ static inline void ch__relax(void)
 #endif
 }
 
-/* A number that threads wait on: park until it is no longer `seen`. Spins `spin` rounds
- * first (0 where there are more threads than cores). */
+/* A gate: a counter that threads wait on. A thread reads it (`seen`), checks its condition, and
+ * waits until the counter is no longer `seen`. A wait first spins for `spin` rounds, then
+ * sleeps. `spin` must be 0 if there are more threads than cores. */
 typedef atomic_uint ch_gate;
-void                ch__gate_open(ch_gate *g); /* adds one and wakes all who wait */
-/* `whom` is for the notice and the error: "replica 1 in all_reduce". */
-CH_MUST_CHECK ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom);
-/* The same, parked at once, with a limit of its own. */
+/* Increments the counter and wakes all waiting threads. */
+void ch__gate_open(ch_gate *g);
+/* Blocks until the gate has moved on from `seen`. Returns DEADLINE_EXCEEDED after
+ * wait_limit_ms. `peer` names the peer in the warning and the error, such as "replica 1 in
+ * all_reduce". */
+CH_MUST_CHECK ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *peer);
+/* The same without spinning, with a limit in milliseconds of the caller. */
 CH_MUST_CHECK ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t limit_ms,
-                                          const char *whom);
-/* The same without a limit or a notice: for idle helper threads. */
+                                          const char *peer);
+/* The same without a limit and without a warning: for idle helper threads. */
 void ch__gate_idle(ch_gate *g, unsigned seen, int spin);
-/* The same, parked at once, and no longer than until `ns` of ch__now_ns; INT64_MAX: no matter how long. */
+/* The same without spinning, until the time `ns` of ch__now_ns at most; INT64_MAX: no limit. */
 void ch__gate_idle_until(ch_gate *g, unsigned seen, int64_t ns);
-/* How often a thread was woken out of a park, in this process: for tests. */
+/* Returns how often a sleeping thread of this process was woken; for tests. */
 int64_t ch__wake_count(void);
 
-/* A team: the calling thread and n - 1 helpers, which run the indices of a loop together. */
+/* A team: the calling thread and n_threads - 1 helper threads, which run the indices of a loop
+ * together. */
 typedef struct ch_team ch_team;
 
+/* Creates a team and starts its helpers. The caller must free it with ch__team_free. */
 CH_MUST_CHECK ch_status ch__team_new(const char *name, int n_threads, ch_team **out);
-void                    ch__team_free(ch_team *t);
-int                     ch__team_size(const ch_team *t); /* 1 for NULL */
-/* Calls work(arg, i) once for every i in [0, n), and returns when all are done. Who runs
- * which index is not said, so results must not depend on it. NULL teams run them in order.
- * Not reentrant: only the thread that owns the team may call it, one loop at a time. */
+/* Stops the helpers and frees the team. `t` may be NULL. */
+void ch__team_free(ch_team *t);
+/* Returns the number of threads, including the caller; 1 if `t` is NULL. */
+int ch__team_size(const ch_team *t);
+/* Calls work(arg, i) once for every i in [0, n), and returns when all calls have returned. Any
+ * thread may run any index, so results must not depend on the assignment. If `t` is NULL, the
+ * caller runs all indices in order. Not reentrant: only the thread that owns the team may call
+ * it, with one loop at a time. */
 void ch__team_run(ch_team *t, int n, void (*work)(void *arg, int i), void *arg);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { MOST_EMPTY_ROWS = 1 << 20 };
 
-ch_status ch__array_settle(ch_array *a)
+ch_status ch__array_derive(ch_array *a)
 {
     int64_t   count;
     int       n_long = 0;
@@ -32,7 +32,7 @@ ch_status ch__array_settle(ch_array *a)
 /* ---- bytes to numbers ---- */
 
 /* Turns the bytes of each number around, from one place to another or in place; n bytes in all. */
-static void swap(size_t size, size_t n, const char *from, char *to)
+static void swap_bytes(size_t size, size_t n, const char *from, char *to)
 {
     if (size == 2)
         for (size_t i = 0; i < n; i += 2) {
@@ -65,14 +65,14 @@ static void swap(size_t size, size_t n, const char *from, char *to)
 static void settle_bytes(const ch_array *a, char *at, size_t n)
 {
     if (a->is_swapped)
-        swap(ch_dtype_bytes(a->dtype), n, at, at);
+        swap_bytes(ch_dtype_bytes(a->dtype), n, at, at);
     if (a->dtype == CH_BOOL)
         for (size_t i = 0; i < n; i++)
             at[i] = at[i] != 0;
 }
 
 /* The next n bytes, settled; `at` is where the reader's block has them. */
-static ch_status take_bytes(ch_reader *r, const ch_array *a, size_t n, char **at)
+static ch_status borrow_bytes(ch_reader *r, const ch_array *a, size_t n, char **at)
 {
     ch_status rc = ch__reader_want(r, n);
 
@@ -113,7 +113,7 @@ ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a)
 ch_status ch__array_row(ch_reader *r, const ch_array *a, const char **row)
 {
     char     *at = NULL;
-    ch_status rc = take_bytes(r, a, (size_t)a->row_bytes, &at);
+    ch_status rc = borrow_bytes(r, a, (size_t)a->row_bytes, &at);
 
     *row = at;
     return rc;
@@ -170,7 +170,7 @@ ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tensor **out)
 {
     char      *at = NULL;
     ch_buffer *block = NULL;
-    ch_status  rc = take_bytes(r, a, (size_t)a->bytes, &at);
+    ch_status  rc = borrow_bytes(r, a, (size_t)a->bytes, &at);
 
     if (rc != CH_OK)
         return rc;
@@ -196,7 +196,7 @@ static ch_status put_swapped(ch_writer *w, const ch_tensor *t)
     while (left > 0 && rc == CH_OK) {
         size_t n = left < sizeof(piece) ? left : sizeof(piece);
 
-        swap(size, n, at, piece);
+        swap_bytes(size, n, at, piece);
         rc = ch__writer_put(w, piece, n);
         at += n;
         left -= n;

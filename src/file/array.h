@@ -26,7 +26,7 @@ typedef struct ch_array {
 } ch_array;
 
 /* Fills in what follows from dtype and shape; INVALID_ARGUMENT if that cannot be. */
-CH_MUST_CHECK ch_status ch__array_settle(ch_array *a);
+CH_MUST_CHECK ch_status ch__array_derive(ch_array *a);
 
 /* UNIMPLEMENTED, with the reason, if it cannot be read by rows: a scalar, is_fortran, or a million
  * rows that take no bytes, which a file of 128 can say it has any number of. */

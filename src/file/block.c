@@ -28,11 +28,11 @@ typedef struct block {
     ch_buffer      base; /* first */
     ch_block_pool *pool;
     struct block  *next;        /* while it is idle */
-    size_t         taken_bytes; /* that it had when it was taken */
-    void          *home;        /* its piece of a slab; NULL: it is by itself */
+    size_t         initial_bytes; /* that it had when it was taken */
+    void          *slab_piece;        /* its piece of a slab; NULL: it is by itself */
     ch_buffer     *name;        /* of the file that is in it; NULL: not said */
     char          *notes;       /* behind its piece; NULL: there is no room for them */
-    size_t         noted;       /* bytes of them, so far */
+    size_t         note_used;       /* bytes of them, so far */
 } block;
 
 /* Stays as long as the pool. */
@@ -48,7 +48,7 @@ struct ch_block_pool {
     pthread_mutex_t lock; /* of what follows */
     block          *idle;
     slab           *slabs;
-    size_t          idle_bytes, out_bytes;
+    size_t          idle_bytes, used_bytes;
 };
 
 ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
@@ -64,18 +64,18 @@ ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
     return CH_OK;
 }
 
-static atomic_size_t usual_bytes; /* 0: CH_BLOCK_BYTES */
+static atomic_size_t default_bytes; /* 0: CH_BLOCK_BYTES */
 
 ch_status ch__block_pool_new(ch_block_pool **out)
 {
-    size_t bytes = atomic_load_explicit(&usual_bytes, memory_order_relaxed);
+    size_t bytes = atomic_load_explicit(&default_bytes, memory_order_relaxed);
 
     return ch__block_pool_sized(bytes > 0 ? bytes : CH_BLOCK_BYTES, out);
 }
 
 void ch__block_pool_usual(size_t block_bytes)
 {
-    atomic_store_explicit(&usual_bytes, block_bytes, memory_order_relaxed);
+    atomic_store_explicit(&default_bytes, block_bytes, memory_order_relaxed);
 }
 
 void ch__block_pool_notes(ch_block_pool *p, size_t bytes)
@@ -92,9 +92,9 @@ ch_block_pool *ch__block_pool_ref(ch_block_pool *p)
 /* One of a slab stays there, without what it has grown by. */
 static void block_free(block *b)
 {
-    if (b->base.data != b->home)
+    if (b->base.data != b->slab_piece)
         ch__free_aligned(b->base.data);
-    if (b->home == NULL)
+    if (b->slab_piece == NULL)
         ch__free(b);
 }
 
@@ -116,7 +116,7 @@ void ch__block_pool_unref(ch_block_pool *p)
 }
 
 /* With the lock held. */
-static void put_idle(ch_block_pool *p, block *b)
+static void push_idle(ch_block_pool *p, block *b)
 {
     b->next = p->idle;
     p->idle = b;
@@ -128,24 +128,24 @@ static void block_release(ch_buffer *base)
 {
     block         *b = (block *)base;
     ch_block_pool *p = b->pool;
-    bool           keep = b->home != NULL;
+    bool           keep = b->slab_piece != NULL;
 
     if (b->name != NULL)
         ch__buffer_unref(b->name);
     b->name = NULL;
-    b->noted = 0;
-    if (keep && base->data != b->home) {
+    b->note_used = 0;
+    if (keep && base->data != b->slab_piece) {
         ch__free_aligned(base->data);
-        base->data = b->home;
-        base->bytes = b->taken_bytes;
+        base->data = b->slab_piece;
+        base->bytes = b->initial_bytes;
     }
     pthread_mutex_lock(&p->lock);
-    p->out_bytes -= b->taken_bytes;
+    p->used_bytes -= b->initial_bytes;
     if (!keep)
-        keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes &&
+        keep = p->idle_bytes + base->bytes <= idle_bytes + p->used_bytes &&
                (uintptr_t)base->data % CH_ALIGN == 0; /* one that has grown may not be */
     if (keep)
-        put_idle(p, b);
+        push_idle(p, b);
     pthread_mutex_unlock(&p->lock);
     if (!keep)
         block_free(b);
@@ -190,15 +190,15 @@ static bool add_slab(ch_block_pool *p, size_t bytes)
         s->block[i] = (block){
             .base = {.data = at, .bytes = piece, .device = device, .release = block_release},
             .pool = p,
-            .home = at,
+            .slab_piece = at,
             .notes = p->note_bytes > 0 ? at + piece : NULL};
-        put_idle(p, &s->block[i]);
+        push_idle(p, &s->block[i]);
     }
     return true;
 }
 
 /* With the lock held: the first that is large enough. */
-static block *take_idle(ch_block_pool *p, size_t bytes)
+static block *pop_idle(ch_block_pool *p, size_t bytes)
 {
     for (block **at = &p->idle; *at != NULL; at = &(*at)->next)
         if ((*at)->base.bytes >= bytes) {
@@ -217,16 +217,16 @@ ch_buffer *ch__block_get(ch_block_pool *p, size_t bytes)
 
     bytes = bytes > p->block_bytes ? bytes : p->block_bytes;
     pthread_mutex_lock(&p->lock);
-    b = take_idle(p, bytes);
-    if (b == NULL && p->out_bytes >= slab_bytes && bytes + p->note_bytes <= slab_bytes / 2 &&
+    b = pop_idle(p, bytes);
+    if (b == NULL && p->used_bytes >= slab_bytes && bytes + p->note_bytes <= slab_bytes / 2 &&
         add_slab(p, bytes))
-        b = take_idle(p, bytes);
+        b = pop_idle(p, bytes);
     pthread_mutex_unlock(&p->lock);
     if (b == NULL && (b = block_new(p, bytes)) == NULL)
         return NULL;
-    b->taken_bytes = b->base.bytes;
+    b->initial_bytes = b->base.bytes;
     pthread_mutex_lock(&p->lock);
-    p->out_bytes += b->taken_bytes;
+    p->used_bytes += b->initial_bytes;
     pthread_mutex_unlock(&p->lock);
     atomic_store_explicit(&b->base.refs, 1, memory_order_relaxed);
     ch__block_pool_ref(p);
@@ -247,13 +247,13 @@ const char *ch__block_name(const ch_buffer *b)
 
 bool ch__block_grow(ch_buffer *b, size_t bytes)
 {
-    bool  is_at_home = b->data == ((block *)b)->home;
+    bool  is_in_slab = b->data == ((block *)b)->slab_piece;
     void *larger =
-        bytes <= b->bytes ? b->data : ch__realloc(is_at_home ? NULL : b->data, bytes);
+        bytes <= b->bytes ? b->data : ch__realloc(is_in_slab ? NULL : b->data, bytes);
 
     if (larger == NULL)
         return false;
-    if (is_at_home && larger != b->data)
+    if (is_in_slab && larger != b->data)
         memcpy(larger, b->data, b->bytes);
     b->data = larger;
     b->bytes = bytes > b->bytes ? bytes : b->bytes;
@@ -266,9 +266,9 @@ void *ch__block_note(ch_buffer *base, size_t bytes)
     void  *note;
 
     bytes = (bytes + NOTE_GRAIN - 1) / NOTE_GRAIN * NOTE_GRAIN;
-    if (b->notes == NULL || bytes > b->pool->note_bytes - b->noted)
+    if (b->notes == NULL || bytes > b->pool->note_bytes - b->note_used)
         return NULL;
-    note = b->notes + b->noted;
-    b->noted += bytes;
+    note = b->notes + b->note_used;
+    b->note_used += bytes;
     return note;
 }

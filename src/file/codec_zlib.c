@@ -17,15 +17,15 @@ typedef struct zlib_codec {
 } zlib_codec;
 
 /* zlib counts in unsigned int. */
-static const size_t most_at_once = (size_t)1 << 30;
+static const size_t max_at_once = (size_t)1 << 30;
 
-static void *take(void *opaque, unsigned n, unsigned size)
+static void *zlib_alloc(void *opaque, unsigned n, unsigned size)
 {
     (void)opaque;
     return ch__calloc(n, size);
 }
 
-static void give_back(void *opaque, void *p)
+static void zlib_release(void *opaque, void *p)
 {
     (void)opaque;
     ch__free(p);
@@ -36,8 +36,8 @@ typedef int (*z_step)(z_stream *z, int flush);
 /* One call of inflate or deflate. */
 static int call(z_step step, z_stream *z, ch_codec_io *io, int flush)
 {
-    size_t n_in = io->n_in < most_at_once ? io->n_in : most_at_once;
-    size_t n_out = io->n_out < most_at_once ? io->n_out : most_at_once;
+    size_t n_in = io->n_in < max_at_once ? io->n_in : max_at_once;
+    size_t n_out = io->n_out < max_at_once ? io->n_out : max_at_once;
 
     z->next_in = (const unsigned char *)io->in; /* Z_CONST says that it is not written to */
     z->avail_in = (unsigned)n_in;
@@ -109,8 +109,8 @@ static zlib_codec *codec_new(void)
     zlib_codec *x = ch__calloc(1, sizeof(*x));
 
     if (x != NULL) {
-        x->z.zalloc = take;
-        x->z.zfree = give_back;
+        x->z.zalloc = zlib_alloc;
+        x->z.zfree = zlib_release;
     }
     return x;
 }

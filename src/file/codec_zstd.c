@@ -18,19 +18,19 @@ typedef struct zstd_codec {
     bool       is_between; /* decoding: a frame has ended, and the next has not begun */
 } zstd_codec;
 
-static void *take(void *opaque, size_t bytes)
+static void *zstd_alloc(void *opaque, size_t bytes)
 {
     (void)opaque;
     return ch__malloc(bytes);
 }
 
-static void give_back(void *opaque, void *p)
+static void zstd_release(void *opaque, void *p)
 {
     (void)opaque;
     ch__free(p);
 }
 
-static const ZSTD_customMem memory = {take, give_back, NULL};
+static const ZSTD_customMem memory = {zstd_alloc, zstd_release, NULL};
 
 static ch_status fail_zstd(size_t rc)
 {
@@ -47,12 +47,12 @@ static ch_status fail_zstd(size_t rc)
 }
 
 /* Moves `io` by what was taken and given. */
-static void advance(ch_codec_io *io, size_t taken, size_t given)
+static void advance(ch_codec_io *io, size_t taken, size_t produced)
 {
     io->in += taken;
     io->n_in -= taken;
-    io->out += given;
-    io->n_out -= given;
+    io->out += produced;
+    io->n_out -= produced;
 }
 
 static ch_status decoder_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *ended)

@@ -28,19 +28,19 @@
 
 enum {
     SLICES = 8,
-    THIRD_MOST = 256, /* words of 8 bytes in a third, at most */
+    MAX_THIRD_WORDS = 256, /* words of 8 bytes in a third, at most */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t       slice[SLICES][256]; /* [k][b]: byte b with k zero bytes behind */
-static uint32_t       over_words[2 * THIRD_MOST + 1]; /* [n]: x^(64n - 33) mod P */
+static uint32_t       shift_words[2 * MAX_THIRD_WORDS + 1]; /* [n]: x^(64n - 33) mod P */
 
 /* The way that is used: the first call looks for it. */
-static uint32_t              choose_first(uint32_t crc, const void *data, size_t n);
-static _Atomic(ch_crc32c_fn) best = choose_first;
+static uint32_t              choose_and_run(uint32_t crc, const void *data, size_t n);
+static _Atomic(ch_crc32c_fn) best = choose_and_run;
 
 /* crc * x^8. */
-static uint32_t one_byte_on(uint32_t crc)
+static uint32_t shift_byte(uint32_t crc)
 {
     return (crc >> 8) ^ slice[0][crc & 0xff];
 }
@@ -58,13 +58,13 @@ static void make_tables(void)
     }
     for (int k = 1; k < SLICES; k++)
         for (int b = 0; b < 256; b++)
-            slice[k][b] = one_byte_on(slice[k - 1][b]);
+            slice[k][b] = shift_byte(slice[k - 1][b]);
     for (int i = 0; i < 31; i++) /* 31 = 64 - 33 */
         power = (power >> 1) ^ (power & 1 ? POLY : 0);
-    for (int n = 1; n <= 2 * THIRD_MOST; n++) {
-        over_words[n] = power;
+    for (int n = 1; n <= 2 * MAX_THIRD_WORDS; n++) {
+        shift_words[n] = power;
         for (int i = 0; i < 8; i++)
-            power = one_byte_on(power);
+            power = shift_byte(power);
     }
 }
 
@@ -93,7 +93,7 @@ static uint32_t by_table(uint32_t crc, const void *data, size_t n)
             crc ^= slice[SLICES - 1 - k][x >> 8 * k & 0xff];
     }
     for (; n > 0; n--)
-        crc = one_byte_on(crc ^ *p++);
+        crc = shift_byte(crc ^ *p++);
     return ~crc;
 }
 
@@ -108,7 +108,7 @@ static uint32_t by_table(uint32_t crc, const void *data, size_t n)
 #define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
 
 /* Less than three words are not worth a product. No complement at either end. */
-AVX static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
+AVX static uint64_t by_instruction(uint64_t crc, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8)
         crc = _mm_crc32_u64(crc, load64(p));
@@ -118,10 +118,10 @@ AVX static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
 }
 
 /* crc * x^64n / x^33 of which the instruction makes the remainder. */
-AVX static uint64_t moved(uint64_t crc, size_t words)
+AVX static uint64_t shift(uint64_t crc, size_t words)
 {
     __m128i a = _mm_cvtsi64_si128((long long)crc);
-    __m128i k = _mm_cvtsi64_si128((long long)over_words[words]);
+    __m128i k = _mm_cvtsi64_si128((long long)shift_words[words]);
 
     return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(a, k, 0));
 }
@@ -140,7 +140,7 @@ AVX static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t wo
     }
     a = _mm_crc32_u64(a, load64(q - 8));
     b = _mm_crc32_u64(b, load64(r - 8));
-    return _mm_crc32_u64(c, load64(r + 8 * words - 8) ^ moved(a, 2 * words) ^ moved(b, words));
+    return _mm_crc32_u64(c, load64(r + 8 * words - 8) ^ shift(a, 2 * words) ^ shift(b, words));
 }
 
 AVX static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
@@ -149,13 +149,13 @@ AVX static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
     uint64_t             crc = ~given;
 
     while (n >= 72) {
-        size_t words = n / 24 < THIRD_MOST ? n / 24 : THIRD_MOST;
+        size_t words = n / 24 < MAX_THIRD_WORDS ? n / 24 : MAX_THIRD_WORDS;
 
         crc = three_thirds(crc, p, words);
         p += 24 * words;
         n -= 24 * words;
     }
-    return ~(uint32_t)in_order(crc, p, n);
+    return ~(uint32_t)by_instruction(crc, p, n);
 }
 
 /* a folded over d bits into b: k is x^(d+31) mod P, for the high half, and x^(d-33) mod P. */
@@ -197,7 +197,7 @@ AVX512 static uint32_t fold_all(uint32_t given, const unsigned char *p, size_t n
     /* 64 bytes are left that have the remainder of all: the plain way ends it. */
     unsigned char rest[64];
     _mm512_storeu_si512(rest, d);
-    return ~(uint32_t)in_order(in_order(0, rest, sizeof(rest)), p, n);
+    return ~(uint32_t)by_instruction(by_instruction(0, rest, sizeof(rest)), p, n);
 }
 
 static uint32_t by_folding(uint32_t crc, const void *data, size_t n)
@@ -260,11 +260,11 @@ static bool always(void)
 }
 
 /* The name is the least value of the setting `simd` that allows it. */
-static const struct way {
+static const struct variant {
     const char  *name, *simd;
     ch_crc32c_fn run;
     bool (*can)(void);
-} ways[] = {
+} variants[] = {
     {"table", "base", by_table, always},
 #if defined(__x86_64__)
     {"thirds", "avx2", by_thirds, can_avx},
@@ -280,16 +280,16 @@ static void choose(void)
     ch_crc32c_fn chosen = by_table;
 
     make_tables();
-    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
-        if (ways[i].can())
-            chosen = ways[i].run;
-        if (strcmp(simd, ways[i].simd) == 0)
+    for (size_t i = 0; i < sizeof(variants) / sizeof(*variants); i++) {
+        if (variants[i].can())
+            chosen = variants[i].run;
+        if (strcmp(simd, variants[i].simd) == 0)
             break;
     }
     atomic_store_explicit(&best, chosen, memory_order_release); /* after the tables */
 }
 
-static uint32_t choose_first(uint32_t crc, const void *data, size_t n)
+static uint32_t choose_and_run(uint32_t crc, const void *data, size_t n)
 {
     pthread_once(&once, choose);
     return atomic_load_explicit(&best, memory_order_acquire)(crc, data, n);
@@ -297,11 +297,11 @@ static uint32_t choose_first(uint32_t crc, const void *data, size_t n)
 
 bool ch__crc32c_way(int i, const char **name, ch_crc32c_fn *run)
 {
-    if (i >= (int)(sizeof(ways) / sizeof(*ways)))
+    if (i >= (int)(sizeof(variants) / sizeof(*variants)))
         return false;
     pthread_once(&once, choose);
-    *name = ways[i].name;
-    *run = ways[i].can() ? ways[i].run : NULL;
+    *name = variants[i].name;
+    *run = variants[i].can() ? variants[i].run : NULL;
     return true;
 }
 

@@ -230,15 +230,15 @@ static unsigned char *put_list(unsigned char *at, const ch_tensor *t)
 /* ---- features ---- */
 
 /* Where the name is, or where it belongs. */
-static int find(const ch_example *e, const char *name, bool *there)
+static int find(const ch_example *e, const char *name, bool *found)
 {
     int low = 0, high = e->n;
 
-    *there = false;
-    while (low < high && !*there) {
+    *found = false;
+    while (low < high && !*found) {
         int middle = (low + high) / 2, order = strcmp(name, e->feature[middle].name);
 
-        *there = order == 0;
+        *found = order == 0;
         if (order <= 0)
             high = middle;
         else
@@ -250,10 +250,10 @@ static int find(const ch_example *e, const char *name, bool *there)
 /* A feature of that name: the one that is there, or a new one. */
 static feature *feature_of(ch_example *e, const char *name)
 {
-    bool there;
-    int  at = find(e, name, &there);
+    bool found;
+    int  at = find(e, name, &found);
 
-    if (there)
+    if (found)
         return &e->feature[at];
     if (!ch__grow((void **)&e->feature, &e->cap, e->n + 1, sizeof(*e->feature)))
         return NULL;

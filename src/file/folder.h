@@ -1,10 +1,11 @@
-/* file/folder.h -- folders, made.   SPDX-License-Identifier: Apache-2.0 */
+/* file/folder.h -- creates folders. SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_FOLDER_H
 #define FILE_FOLDER_H
 
 #include "cohort/status.h"
 
-/* Makes a folder, and those that it is in; what is there already is fine, if it is a folder. */
+/* Creates a folder and its missing parents. Succeeds if the folder exists already. NOT_FOUND:
+ * `path` exists but is not a folder. */
 CH_MUST_CHECK ch_status ch__folder_make(const char *path);
 
 #endif

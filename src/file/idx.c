@@ -1,4 +1,4 @@
-/* file/idx.c -- IDX files.
+/* file/idx.c -- reads and writes IDX files.
  *
  *     0, 0, u8 type, u8 rank
  *     size          u32 for each axis, big endian as all numbers here
@@ -25,13 +25,14 @@ static const bool is_little_endian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
 /* ---- reading ---- */
 
-static ch_status fail_head(const ch_reader *r, const char *why)
+static ch_status fail_head(const ch_reader *r, const char *problem)
 {
     return ch__fail(CH_DATA_LOSS, "%s: not an IDX file: %s, at byte %lld", ch__reader_path(r),
-                    why, (long long)ch__reader_offset(r));
+                    problem, (long long)ch__reader_offset(r));
 }
 
-static ch_status want(ch_reader *r, size_t n)
+/* Buffers at least n bytes. DATA_LOSS: the file ends before. */
+static ch_status need_bytes(ch_reader *r, size_t n)
 {
     ch_status rc = ch__reader_want(r, n);
 
@@ -53,7 +54,7 @@ static bool find_dtype(unsigned char type, ch_dtype *out)
 ch_status ch__idx_head(ch_reader *r, ch_array *out)
 {
     ch_array  a = {.is_swapped = is_little_endian};
-    ch_status rc = want(r, FIXED_BYTES);
+    ch_status rc = need_bytes(r, FIXED_BYTES);
 
     if (rc != CH_OK)
         return rc;
@@ -64,13 +65,13 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
         return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
                         ch__reader_path(r), a.shape.rank, CH_MAX_RANK);
     size_t n = FIXED_BYTES + (size_t)a.shape.rank * SIZE_BYTES;
-    rc = want(r, n);
+    rc = need_bytes(r, n);
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < a.shape.rank; i++)
         a.shape.dim[i] = ch__be32(r->at + FIXED_BYTES + i * SIZE_BYTES);
     ch__reader_borrow(r, n);
-    if (ch__array_settle(&a) != CH_OK)
+    if (ch__array_derive(&a) != CH_OK)
         return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
                            ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);

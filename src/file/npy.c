@@ -1,10 +1,14 @@
-/* file/npy.c -- .npy files.
+/* file/npy.c -- .npy files of numpy.
  *
  *     "\x93NUMPY"   u8 major, u8 minor
  *     length        u16 in version 1, u32 in 2 and 3, little endian
  *     header        length bytes: a Python dict as text, blanks, a newline:
  *                   {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
  *     elements
+ *
+ * A recursive descent parser over a `cursor` fills a `dict` from the header; make_array()
+ * converts the dict to a ch_array (file/array.h), which reads the elements. Headers are
+ * untrusted: the parser never reads past the cursor's end, and the header's size is limited.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/npy.h"
@@ -16,15 +20,15 @@
 #include "file/bytes.h"
 
 enum {
-    FIXED_BYTES = 8,             /* magic and version */
-    MOST_HEADER_BYTES = 1 << 16, /* numpy itself reads no more than 10000 */
-    ALIGN_BYTES = 64,            /* of the first element */
+    FIXED_BYTES = 8,             /* bytes of magic and version */
+    MOST_HEADER_BYTES = 1 << 16, /* numpy itself reads at most 10000 */
+    ALIGN_BYTES = 64,            /* alignment of the first element in the file */
 };
 
 static const char magic[] = "\x93NUMPY";
 
 static const struct dtype_row {
-    const char *code; /* without the order of bytes */
+    const char *code; /* without the byte order */
     ch_dtype    dtype;
 } dtypes[] = {
     {"f4", CH_F32}, {"f8", CH_F64}, {"f2", CH_F16}, {"i1", CH_I8},
@@ -37,7 +41,7 @@ static const bool is_big_endian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 
 /* ---- the dict ---- */
 
-/* Text that is being read. */
+/* The unread part of a text. */
 typedef struct cursor {
     const char *at, *end;
 } cursor;
@@ -48,11 +52,12 @@ static void skip_blanks(cursor *c)
         c->at++;
 }
 
-/* The character, after blanks. */
-static bool take(cursor *c, char what)
+/* Skips blanks, then the character. Returns false and skips only the blanks if another
+ * character follows. The functions below do the same for larger units. */
+static bool take(cursor *c, char expected)
 {
     skip_blanks(c);
-    if (c->at == c->end || *c->at != what)
+    if (c->at == c->end || *c->at != expected)
         return false;
     c->at++;
     return true;
@@ -69,7 +74,7 @@ static bool take_word(cursor *c, const char *word)
     return true;
 }
 
-/* A quoted string without escapes; what is in it as a cursor. */
+/* Parses a quoted string without escapes. *out is the text between the quotes. */
 static bool take_string(cursor *c, cursor *out)
 {
     char quote = '\'';
@@ -106,7 +111,8 @@ static bool take_number(cursor *c, int64_t *out)
     return true;
 }
 
-/* "()", "(3,)", "(2, 3)", "(2, 3,)". Sizes past CH_MAX_RANK are counted, not kept. */
+/* Parses "()", "(3,)", "(2, 3)" or "(2, 3,)". Sizes after the first CH_MAX_RANK are counted in
+ * the rank, but not stored. */
 static bool take_shape(cursor *c, ch_shape *out)
 {
     int64_t size;
@@ -131,17 +137,17 @@ static bool is_text(const cursor *c, const char *text)
     return n == strlen(text) && memcmp(c->at, text, n) == 0;
 }
 
-/* What the three entries say. */
+/* The entries of the header. `descr` points into the reader's block. */
 typedef struct dict {
     cursor   descr;
-    bool     is_structure; /* descr is a list of fields */
+    bool     is_structure; /* descr is a list of fields; the parser stops there */
     bool     is_fortran;
     ch_shape shape;
 } dict;
 
 enum { HAS_DESCR = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
-/* One entry; which, or 0 if it is none. */
+/* Parses an entry. Returns its HAS_ bit, or 0 if there is no valid entry. */
 static int take_entry(cursor *c, dict *d)
 {
     cursor key;
@@ -160,7 +166,8 @@ static int take_entry(cursor *c, dict *d)
     return is_text(&key, "shape") && take_shape(c, &d->shape) ? HAS_SHAPE : 0;
 }
 
-/* The three entries in any order, each once, and blanks. */
+/* Parses a dict with the three entries in any order, each exactly once, and blanks at the
+ * end. */
 static bool take_dict(cursor *c, dict *d)
 {
     int  seen = 0;
@@ -182,25 +189,26 @@ static bool take_dict(cursor *c, dict *d)
     return seen == HAS_ALL && c->at == c->end;
 }
 
-/* ---- what it means ---- */
+/* ---- dict to array ---- */
 
 static ch_status fail_descr(const ch_reader *r, const dict *d)
 {
     int         n = (int)(d->descr.end - d->descr.at);
     char        kind = n > 1 ? d->descr.at[1] : '\0';
-    const char *what = kind == 'S' || kind == 'U' || kind == 'a' ? "strings"
-                       : kind == 'O'                             ? "Python objects"
-                       : kind == 'c'                             ? "complex numbers"
-                       : kind == 'M' || kind == 'm'              ? "times"
-                       : kind == 'V' ? "raw bytes (numpy says so of bfloat16 too)"
-                                     : "what is no dtype of ours";
+    const char *contents = kind == 'S' || kind == 'U' || kind == 'a' ? "strings"
+                           : kind == 'O'                             ? "Python objects"
+                           : kind == 'c'                             ? "complex numbers"
+                           : kind == 'M' || kind == 'm'              ? "times"
+                           : kind == 'V' ? "raw bytes (numpy says so of bfloat16 too)"
+                                         : "what is no dtype of ours";
 
     return ch__fail(CH_UNIMPLEMENTED,
                     "%s: an array of %s, dtype '%.*s'; arrays of numbers and bools are read",
-                    ch__reader_path(r), what, n < 40 ? n : 40, d->descr.at);
+                    ch__reader_path(r), contents, n < 40 ? n : 40, d->descr.at);
 }
 
-/* "<f4": order of bytes, kind, size. */
+/* Parses a dtype such as "<f4": byte order, kind, size. Returns false if no ch_dtype
+ * matches. */
 static bool parse_descr(const cursor *text, ch_array *a)
 {
     cursor code = {text->at + 1, text->end};
@@ -231,7 +239,8 @@ static bool parse_descr(const cursor *text, ch_array *a)
     return false;
 }
 
-static ch_status settle(const ch_reader *r, const dict *d, ch_array *out)
+/* Converts the dict to a ch_array. The reader must be at the first element. */
+static ch_status make_array(const ch_reader *r, const dict *d, ch_array *out)
 {
     ch_array a = {.shape = d->shape, .is_fortran = d->is_fortran};
 
@@ -245,7 +254,7 @@ static ch_status settle(const ch_reader *r, const dict *d, ch_array *out)
     if (d->shape.rank > CH_MAX_RANK)
         return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
                         ch__reader_path(r), d->shape.rank, CH_MAX_RANK);
-    if (ch__array_settle(&a) != CH_OK)
+    if (ch__array_derive(&a) != CH_OK)
         return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
                            ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);
@@ -255,14 +264,14 @@ static ch_status settle(const ch_reader *r, const dict *d, ch_array *out)
 
 /* ---- reading ---- */
 
-static ch_status fail_head(const ch_reader *r, const char *why)
+static ch_status fail_head(const ch_reader *r, const char *problem)
 {
     return ch__fail(CH_DATA_LOSS, "%s: not a .npy file: %s, at byte %lld", ch__reader_path(r),
-                    why, (long long)ch__reader_offset(r));
+                    problem, (long long)ch__reader_offset(r));
 }
 
-/* At least n bytes at the reader. */
-static ch_status want(ch_reader *r, size_t n)
+/* Buffers at least n bytes. DATA_LOSS: the file ends before. */
+static ch_status need_bytes(ch_reader *r, size_t n)
 {
     ch_status rc = ch__reader_want(r, n);
 
@@ -274,7 +283,7 @@ static ch_status want(ch_reader *r, size_t n)
 ch_status ch__npy_head(ch_reader *r, ch_array *out)
 {
     dict      d = {0};
-    ch_status rc = want(r, FIXED_BYTES + 2);
+    ch_status rc = need_bytes(r, FIXED_BYTES + 2);
 
     if (rc != CH_OK)
         return rc;
@@ -285,13 +294,13 @@ ch_status ch__npy_head(ch_reader *r, ch_array *out)
         return ch__fail(CH_UNIMPLEMENTED, "%s: .npy version %d.%d; 1.0, 2.0 and 3.0 are read",
                         ch__reader_path(r), version, (unsigned char)r->at[7]);
     size_t before = FIXED_BYTES + (version == 1 ? 2 : 4);
-    rc = want(r, before);
+    rc = need_bytes(r, before);
     if (rc != CH_OK)
         return rc;
     size_t n = version == 1 ? ch__le16(r->at + FIXED_BYTES) : ch__le32(r->at + FIXED_BYTES);
     if (n > MOST_HEADER_BYTES)
         return fail_head(r, "its header is longer than any has a reason to be");
-    rc = want(r, before + n);
+    rc = need_bytes(r, before + n);
     if (rc != CH_OK)
         return rc;
     cursor c = {r->at + before, r->at + before + n};
@@ -299,8 +308,9 @@ ch_status ch__npy_head(ch_reader *r, ch_array *out)
         return ch__fail(CH_DATA_LOSS,
                         "%s: not a .npy file: its header is damaged near byte %lld",
                         ch__reader_path(r), (long long)(ch__reader_offset(r) + (c.at - r->at)));
-    ch__reader_borrow(r, before + n); /* the text stays where it is until more is wanted */
-    return settle(r, &d, out);
+    /* d.descr points to borrowed bytes, which stay valid because nothing more is read here. */
+    ch__reader_borrow(r, before + n);
+    return make_array(r, &d, out);
 }
 
 ch_status ch_npy_load(const char *path, const ch_load_options *opt, ch_tensor **out)
@@ -311,7 +321,7 @@ ch_status ch_npy_load(const char *path, const ch_load_options *opt, ch_tensor **
 /* ---- writing ---- */
 
 typedef struct head {
-    char   text[512]; /* eight sizes of 19 digits fit */
+    char   text[512]; /* enough for CH_MAX_RANK sizes of 19 digits */
     size_t n;
 } head;
 
@@ -327,7 +337,8 @@ static ch_status make_head(const ch_tensor *t, head *h)
     if (code == NULL)
         return ch__fail(CH_UNIMPLEMENTED, "numpy has no dtype for %s%s",
                         ch_dtype_name(t->dtype), t->dtype == CH_BF16 ? "; save it as f32" : "");
-    ch_shape_print(t->shape, shape, sizeof(shape)); /* as Python has it, but for one size */
+    /* The form is Python's, except for tuples of one element. */
+    ch_shape_print(t->shape, shape, sizeof(shape));
     if (t->shape.rank == 1)
         snprintf(shape, sizeof(shape), "(%lld,)", (long long)t->shape.dim[0]);
     n = (size_t)snprintf(h->text + before, sizeof(h->text) - before,
@@ -336,10 +347,12 @@ static ch_status make_head(const ch_tensor *t, head *h)
                          : is_big_endian               ? '>'
                                                        : '<',
                          code, shape);
-    h->n = (before + n + ALIGN_BYTES) / ALIGN_BYTES * ALIGN_BYTES; /* a newline has to fit */
+    /* at least one byte for the newline */
+    h->n = (before + n + ALIGN_BYTES) / ALIGN_BYTES * ALIGN_BYTES;
     memset(h->text + before + n, ' ', h->n - before - n);
     h->text[h->n - 1] = '\n';
-    memcpy(h->text, "\x93NUMPY\x01", FIXED_BYTES); /* and a minor version of 0 */
+    /* the byte after \x01, a 0, is the minor version */
+    memcpy(h->text, "\x93NUMPY\x01", FIXED_BYTES);
     ch__put_le((unsigned char *)h->text + FIXED_BYTES, h->n - before, 2);
     return CH_OK;
 }

@@ -1,4 +1,6 @@
-/* file/npz.c -- numpy's .npz: a zip archive of .npy files.   SPDX-License-Identifier: Apache-2.0 */
+/* file/npz.c -- loads and saves .npz files of numpy: zip archives of .npy files.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +14,7 @@ static const char suffix[] = ".npy";
 
 /* ---- loading ---- */
 
-/* Leaves of a tuple that is being made. */
+/* The leaves of a tuple under construction. */
 typedef struct leaves {
     int          n;
     ch_value   **value;
@@ -40,7 +42,7 @@ static ch_status load_member(const ch_zip *z, int i, const ch_load_options *opt,
     return rc;
 }
 
-/* Members that are no .npy are none of numpy's arrays, and passed over. */
+/* Loads all members with the suffix .npy and skips the others, because they are not arrays. */
 static ch_status load_members(const ch_zip *z, const ch_load_options *opt, ch_block_pool *pool,
                               leaves *l)
 {

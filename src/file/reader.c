@@ -1,7 +1,13 @@
-/* file/reader.c -- blocks filled from a stream, and the tail of one moved to the next.
+/* file/reader.c -- readers: fill blocks from a file stream.
  *
- * Bytes of a block that were handed out are never written again while it is shared: reading goes
- * on behind them, and when the room there does not do, in another block.
+ * struct ch_reader (reader.h) points into its current block. If the block has too little room
+ * for the bytes that are needed, the unread bytes move to the beginning of the block or to
+ * another block. The readers of formats (record.c, npy.c, idx.c) and of data sets (src/data)
+ * are the callers.
+ *
+ *   1. While a block is shared, its consumed and buffered bytes are never overwritten. Reading
+ *      continues after them or, if there is no room, in another block.
+ *   2. Blocks grow as bytes arrive, so a large declared length reserves no memory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/reader.h"
@@ -11,9 +17,9 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* Blocks grow by doubling up to this, then by this: what is reserved is never more than what was
- * read and a little (PROMISES S6). */
-static const size_t most_growth = (size_t)8 << 20;
+/* A block doubles up to this size and then grows in steps of this size, so that the reserved
+ * memory exceeds the bytes read only by a bounded amount (PROMISES S6). */
+static const size_t max_growth = (size_t)8 << 20;
 
 static void free_name(ch_buffer *b)
 {
@@ -21,7 +27,9 @@ static void free_name(ch_buffer *b)
     ch__free(b);
 }
 
-static ch_buffer *name_of(const ch_file_stream *s)
+/* Copies the stream's path into a buffer with one reference. Returns NULL if memory is
+ * exhausted. */
+static ch_buffer *name_new(const ch_file_stream *s)
 {
     ch_buffer *b = ch__calloc(1, sizeof(*b));
     char      *path = ch__strdup(ch__stream_path(s));
@@ -36,8 +44,8 @@ static ch_buffer *name_of(const ch_file_stream *s)
     return b;
 }
 
-/* A block that says which file is in it. NULL: no memory. */
-static ch_buffer *take_block(ch_reader *r)
+/* Returns a block that carries the file's name, or NULL if memory is exhausted. */
+static ch_buffer *get_block(ch_reader *r)
 {
     ch_buffer *b = ch__block_get(r->pool, 0);
 
@@ -61,8 +69,8 @@ ch_status ch__reader_over(ch_file_stream *s, ch_block_pool *pool, ch_reader **ou
     else
         rc = ch__block_pool_new(&r->pool);
     if (rc == CH_OK) {
-        r->name = name_of(s);
-        r->block = r->name != NULL ? take_block(r) : NULL;
+        r->name = name_new(s);
+        r->block = r->name != NULL ? get_block(r) : NULL;
         if (r->block == NULL)
             rc = ch__fail_memory(ch__stream_path(s));
     }
@@ -119,7 +127,7 @@ static char *block_data(const ch_buffer *b)
     return b->data;
 }
 
-/* Bytes of the block behind those that are there. */
+/* Returns the free bytes in the block after the buffered bytes. */
 static size_t room_behind(const ch_reader *r)
 {
     return r->block->bytes - (size_t)(r->at - block_data(r->block)) - r->left;
@@ -137,37 +145,39 @@ static ch_status fail_room(const ch_reader *r, size_t n)
                     ch__reader_path(r), n, (long long)ch__reader_offset(r));
 }
 
-/* The block made larger; it may be elsewhere then. */
+/* Enlarges the block, which may move. Returns false if memory is exhausted. */
 static bool grow(ch_reader *r)
 {
     ch_buffer *b = r->block;
     size_t     at = (size_t)(r->at - block_data(b));
-    bool ok = ch__block_grow(b, b->bytes + (b->bytes < most_growth ? b->bytes : most_growth));
+    bool ok = ch__block_grow(b, b->bytes + (b->bytes < max_growth ? b->bytes : max_growth));
 
     r->at = block_data(b) + at;
     return ok;
 }
 
-/* What is there, at the beginning of a block of our own that has room behind it. */
-static bool move_to_fresh(ch_reader *r)
+/* Copies the unread bytes to the beginning of another block, which is not shared and has room
+ * after them. Returns false if memory is exhausted; the reader is unchanged then. */
+static bool move_to_new_block(ch_reader *r)
 {
-    ch_buffer *fresh = take_block(r);
+    ch_buffer *new_block = get_block(r);
 
-    if (fresh == NULL)
+    if (new_block == NULL)
         return false;
-    if (!ch__block_grow(fresh, r->left + 1)) {
-        ch__buffer_unref(fresh);
+    if (!ch__block_grow(new_block, r->left + 1)) {
+        ch__buffer_unref(new_block);
         return false;
     }
     if (r->left > 0)
-        memcpy(fresh->data, r->at, r->left);
+        memcpy(new_block->data, r->at, r->left);
     ch__buffer_unref(r->block);
-    r->block = fresh;
-    r->at = fresh->data;
+    r->block = new_block;
+    r->at = new_block->data;
     return true;
 }
 
-/* Some room behind what is there; as much as is wanted, where a block has that. */
+/* Makes at least one free byte after the buffered bytes; room for all of `n` if the block is
+ * large enough. */
 static ch_status make_room(ch_reader *r, size_t n)
 {
     bool ok = true;
@@ -175,7 +185,7 @@ static ch_status make_room(ch_reader *r, size_t n)
     if (n - r->left <= room_behind(r))
         return CH_OK;
     if (is_shared(r->block))
-        ok = move_to_fresh(r);
+        ok = move_to_new_block(r);
     else if (r->at != block_data(r->block)) {
         memmove(r->block->data, r->at, r->left);
         r->at = r->block->data;
@@ -221,10 +231,10 @@ ch_status ch__reader_skip(ch_reader *r, int64_t n, int64_t *skipped)
 
 ch_status ch__reader_seek(ch_reader *r, int64_t offset)
 {
-    int64_t skipped, ahead = offset - ch__reader_offset(r);
+    int64_t skipped, distance = offset - ch__reader_offset(r);
 
-    if (ahead >= 0 && (uint64_t)ahead <= r->left)
-        return ch__reader_skip(r, ahead, &skipped);
+    if (distance >= 0 && (uint64_t)distance <= r->left)
+        return ch__reader_skip(r, distance, &skipped);
     r->at += r->left;
     r->left = 0;
     r->has_ended = false;

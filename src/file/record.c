@@ -1,7 +1,7 @@
-/* file/record.c -- the framing of TFRecord files (TR-1 to TR-5).
+/* file/record.c -- reads the framing of TFRecord files (TR-1 to TR-5).
  *
  *     length   u64, little endian, as all numbers here
- *     u32      masked CRC-32C of those 8 bytes
+ *     u32      masked CRC-32C of the 8 bytes of the length
  *     data     length bytes
  *     u32      masked CRC-32C of the data
  *
@@ -16,23 +16,24 @@
 
 enum { HEAD_BYTES = 12, FOOT_BYTES = 4 };
 
-static ch_status fail_record(const ch_reader *r, const char *what)
+static ch_status fail_record(const ch_reader *r, const char *problem)
 {
     int64_t offset = ch__reader_offset(r);
 
-    return ch__fail(CH_DATA_LOSS, "%s: %s at byte %lld%s", ch__reader_path(r), what,
+    return ch__fail(CH_DATA_LOSS, "%s: %s at byte %lld%s", ch__reader_path(r), problem,
                     (long long)offset, offset == 0 ? "; is this a TFRecord file?" : "");
 }
 
-/* The length of the record in front of the reader; *there is false at the end of the file. */
-static ch_status read_head(ch_reader *r, uint64_t *size, bool *there)
+/* Reads the length of the next record without consuming it. *has_record is false at the end of
+ * the file. */
+static ch_status read_head(ch_reader *r, uint64_t *size, bool *has_record)
 {
     ch_status rc = ch__reader_want(r, HEAD_BYTES);
 
     if (rc != CH_OK)
         return rc;
-    *there = r->left > 0;
-    if (!*there)
+    *has_record = r->left > 0;
+    if (!*has_record)
         return CH_OK;
     if (r->left < HEAD_BYTES)
         return fail_record(r, "truncated record");
@@ -46,12 +47,12 @@ static ch_status read_head(ch_reader *r, uint64_t *size, bool *there)
 ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
 {
     uint64_t  size = 0;
-    bool      there;
-    ch_status rc = read_head(r, &size, &there);
+    bool      has_record;
+    ch_status rc = read_head(r, &size, &has_record);
 
     if (rc != CH_OK)
         return rc;
-    if (!there) {
+    if (!has_record) {
         *out = (ch_record){.offset = ch__reader_offset(r)};
         return CH_OK;
     }
@@ -73,14 +74,14 @@ ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
     return CH_OK;
 }
 
-/* One, of any size: the bytes are passed over and not held. */
-static ch_status skip_one(ch_reader *r, bool *there)
+/* Skips a record of any size, without holding its bytes in memory. */
+static ch_status skip_record(ch_reader *r, bool *has_record)
 {
     uint64_t  size = 0;
     int64_t   passed, offset = ch__reader_offset(r);
-    ch_status rc = read_head(r, &size, there);
+    ch_status rc = read_head(r, &size, has_record);
 
-    if (rc != CH_OK || !*there)
+    if (rc != CH_OK || !*has_record)
         return rc;
     if (size > INT64_MAX - HEAD_BYTES - FOOT_BYTES)
         return fail_record(r, "truncated record");
@@ -95,11 +96,11 @@ static ch_status skip_one(ch_reader *r, bool *there)
 ch_status ch__record_skip(ch_reader *r, int64_t n, int64_t *skipped)
 {
     ch_status rc = CH_OK;
-    bool      there = true;
+    bool      has_record = true;
 
-    for (*skipped = 0; *skipped < n && rc == CH_OK; *skipped += there) {
-        rc = skip_one(r, &there);
-        if (rc != CH_OK || !there)
+    for (*skipped = 0; *skipped < n && rc == CH_OK; *skipped += has_record) {
+        rc = skip_record(r, &has_record);
+        if (rc != CH_OK || !has_record)
             break;
     }
     return rc;

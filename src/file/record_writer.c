@@ -1,4 +1,6 @@
-/* file/record_writer.c -- TFRecord files, written (TR-1).   SPDX-License-Identifier: Apache-2.0 */
+/* file/record_writer.c -- writes TFRecord files (TR-1).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/mem.h"
 #include "file/bytes.h"

@@ -1,4 +1,12 @@
-/* file/stream.c -- files, read in order and decompressed on the way.
+/* file/stream.c -- file streams: read files in order and decompress them.
+ *
+ * A stream of an uncompressed file reads directly into the caller's memory. A compressed stream
+ * reads into `in`, from which the decoder (file/codec.h) writes into the caller's memory.
+ * file/reader.c is the main caller; file/zip.c opens parts of files. Files are untrusted:
+ *
+ *   1. Decompressed bytes are limited, absolutely and by ratio (PROMISES S6, S11).
+ *   2. Damaged data fails at the same decompressed byte for any sizes of reads; see decode().
+ *   3. A file that shrinks while it is read is DATA_LOSS, never a silent end.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/stream.h"
@@ -15,37 +23,40 @@
 #include "file/codec.h"
 #include "file/sys.h"
 
-/* Compressed bytes that are read at once. */
+/* IN_BYTES: compressed bytes per read. SKIP_BYTES: bytes per read while skipping. */
 enum { IN_BYTES = 128 << 10, SKIP_BYTES = 16 << 10 };
 
-static const int default_expansion = 100; /* PROMISES S11 */
-/* Of output, whatever the ratio: with the window of a decoder, and what a block is larger than what
- * is in it, all stays below 16 MiB (PROMISES S6). */
-static const int64_t free_bytes = (int64_t)3 << 20;
+/* decompressed bytes per compressed byte (PROMISES S11) */
+static const int default_expansion = 100;
+/* Decompressed bytes to which the ratio does not apply. Together with the window of a decoder
+ * and the unused end of a block, this stays below 16 MiB (PROMISES S6). */
+static const int64_t unlimited_bytes = (int64_t)3 << 20;
 static const int64_t default_max_bytes = (int64_t)1 << 40;
 
 struct ch_file_stream {
-    char          *path; /* or label */
+    char          *path; /* or the label of a part */
     int            fd;
     ch_compression kind;
-    int64_t from, bytes; /* the part of the file; bytes is INT64_MAX for all from there */
-    int64_t n_in;        /* read of that part */
-    int64_t had_bytes;   /* the file, when it was opened */
-    int64_t n_out;       /* given: the offset */
-    /* Compressed ones alone have: */
-    int64_t     window; /* that the decoder may keep */
+    /* offset and size of the part; bytes is INT64_MAX up to the end of the file */
+    int64_t from, bytes;
+    int64_t n_in;       /* bytes of the part that have been read */
+    int64_t file_bytes; /* size of the file when it was opened */
+    int64_t n_out;      /* decompressed bytes so far: the stream's offset */
+    /* Only in compressed streams: */
+    int64_t     window; /* most bytes of history that the decoder may keep */
     int64_t     max_bytes;
     int         max_expansion;
     ch_codec   *codec;
-    char       *in; /* IN_BYTES, of which those at next are still to be decoded */
+    char       *in; /* buffer of IN_BYTES; n_next bytes at `next` are not decoded yet */
     const char *next;
     size_t      n_next;
-    ch_fault    fault; /* of the decoder, which is not asked again then */
-    /* What is checked at the end of a part; see ch_part_of_file. */
-    int64_t            expect_bytes;
-    uint32_t           expect_crc, crc;
-    int64_t            n_summed; /* bytes that are in crc: all up to there, in order */
-    const atomic_bool *stop;     /* NULL: nobody can end it */
+    ch_fault    fault; /* a failure of the decoder; once set, reads return it */
+    /* For the check at the end of a part; see ch_part_of_file. */
+    int64_t  expect_bytes;
+    uint32_t expect_crc, crc;
+    /* Number of bytes in `crc`. `crc` covers the part from its beginning up to here. */
+    int64_t            n_summed;
+    const atomic_bool *stop; /* flag that cancels reads; NULL: none */
 };
 
 static ch_status fail_read(const ch_file_stream *s, int error)
@@ -61,7 +72,8 @@ static ch_status open_file(ch_file_stream *s, const char *path)
 {
     struct stat about;
 
-    s->fd = ch__sys_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* of no FIFO it waits */
+    /* O_NONBLOCK: opening a FIFO must not block. */
+    s->fd = ch__sys_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
     if (s->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", s->path);
     if (ch__sys_stat(s->fd, &about) != 0)
@@ -77,9 +89,10 @@ static ch_status open_file(ch_file_stream *s, const char *path)
             s->path);
     if (s->from > 0 && ch__sys_seek(s->fd, s->from, SEEK_SET) < 0)
         return fail_read(s, errno);
-    s->had_bytes = about.st_size;
-    (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* advice */
-    /* A window as large as the file is no more than what is read anyway. */
+    s->file_bytes = about.st_size;
+    (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* only a hint */
+    /* A window up to the size of the file is allowed: it needs no more memory than the file has
+     * bytes. */
     s->window = s->max_expansion == INT_MAX ? INT64_MAX : about.st_size;
     return CH_OK;
 }
@@ -156,7 +169,7 @@ int64_t ch__stream_offset(const ch_file_stream *s)
 
 int64_t ch__stream_file_bytes(const ch_file_stream *s)
 {
-    return s->had_bytes;
+    return s->file_bytes;
 }
 
 const char *ch__stream_path(const ch_file_stream *s)
@@ -164,32 +177,34 @@ const char *ch__stream_path(const ch_file_stream *s)
     return s->path;
 }
 
-void ch__stream_stop_at(ch_file_stream *s, const atomic_bool *stop)
+void ch__stream_set_stop(ch_file_stream *s, const atomic_bool *stop)
 {
     s->stop = stop;
 }
 
 /* ---- reading ---- */
 
-/* Where the file ends: a text that ends there could be whole. */
+/* Called when a read returns 0 bytes. Returns DATA_LOSS if the file has become shorter since it
+ * was opened. The check is needed because a truncated text file could pass for a complete
+ * file. */
 static ch_status check_end(const ch_file_stream *s)
 {
     int64_t     at = s->from + s->n_in;
     struct stat about;
 
-    if (at >= s->had_bytes)
+    if (at >= s->file_bytes)
         return CH_OK;
     if (ch__sys_stat(s->fd, &about) != 0)
         return fail_read(s, errno);
-    if (about.st_size >= s->had_bytes)
-        return CH_OK; /* the system counts otherwise: not a plain file */
+    if (about.st_size >= s->file_bytes)
+        return CH_OK; /* st_size is not the number of readable bytes on this file system */
     return ch__fail(CH_DATA_LOSS,
                     "%s: it ends at byte %lld and had %lld bytes when it was opened; it was "
                     "changed while it was read",
-                    s->path, (long long)at, (long long)s->had_bytes);
+                    s->path, (long long)at, (long long)s->file_bytes);
 }
 
-/* Bytes as they are in the file. */
+/* Reads bytes of the part as they are in the file, not decompressed. *got is 0 at the end. */
 static ch_status read_raw(ch_file_stream *s, void *to, size_t n, size_t *got)
 {
     int64_t left = s->bytes - s->n_in;
@@ -204,8 +219,8 @@ static ch_status read_raw(ch_file_stream *s, void *to, size_t n, size_t *got)
     return now == 0 && n > 0 ? check_end(s) : CH_OK;
 }
 
-/* Puts file and byte before what the decoder said. */
-static ch_status place_fault(const ch_file_stream *s, ch_status rc)
+/* Prepends the path and the current position to the message of the failure `rc`. */
+static ch_status add_position(const ch_file_stream *s, ch_status rc)
 {
     return ch__fail_at(rc, "%s: at byte %lld, %lld bytes decompressed", s->path,
                        (long long)(s->from + s->n_in - (int64_t)s->n_next),
@@ -214,13 +229,13 @@ static ch_status place_fault(const ch_file_stream *s, ch_status rc)
 
 static ch_status check_limits(const ch_file_stream *s)
 {
-    int64_t taken = s->n_in - (int64_t)s->n_next;
+    int64_t consumed_bytes = s->n_in - (int64_t)s->n_next;
 
     if (s->n_out > s->max_bytes)
-        return place_fault(s, ch__fail_limit("more than the %lld bytes of max_bytes",
-                                             (long long)s->max_bytes));
-    if (s->n_out > free_bytes && s->n_out / s->max_expansion > taken)
-        return place_fault(
+        return add_position(s, ch__fail_limit("more than the %lld bytes of max_bytes",
+                                              (long long)s->max_bytes));
+    if (s->n_out > unlimited_bytes && s->n_out / s->max_expansion > consumed_bytes)
+        return add_position(
             s, ch__fail_limit("more than %d bytes come from each byte of the file, as "
                               "an attack would have it; if you trust it, raise "
                               "max_expansion",
@@ -234,9 +249,10 @@ static ch_status refill(ch_file_stream *s)
     return read_raw(s, s->in, IN_BYTES, &s->n_next);
 }
 
-/* One step of the decoder. What it gave before it failed is given, and the failure kept for the next
- * time: so a file fails at the same byte, however much is asked for at once. (Of zstd, a frame that is
- * all there and fits is decoded in one go, and fails as a whole.) */
+/* Runs one step of the decoder. If the decoder fails after it has produced bytes, returns these
+ * bytes, and records the failure for the next call. So a file fails at the same byte,
+ * regardless of the sizes of the reads. (Exception: zstd decodes a frame at once if frame and
+ * output fit. Such a frame fails as a whole.) */
 static ch_status decode(ch_file_stream *s, void *to, size_t n, size_t *got, bool *ended)
 {
     ch_codec_io io = {s->next, s->n_next, to, n};
@@ -250,12 +266,13 @@ static ch_status decode(ch_file_stream *s, void *to, size_t n, size_t *got, bool
     s->n_next = io.n_in;
     if (rc == CH_OK)
         return check_limits(s);
-    rc = place_fault(s, rc);
+    rc = add_position(s, rc);
     ch__fault_record(&s->fault, rc, -1, NULL);
     return *got > 0 ? CH_OK : rc;
 }
 
-/* A decoder is asked first, with no input too: it may hold output that had no room before. */
+/* Reads decompressed bytes. Runs the decoder before it reads input, because the decoder may
+ * hold output that did not fit before. */
 static ch_status read_decoded(ch_file_stream *s, void *to, size_t n, size_t *got)
 {
     bool      ended = false;
@@ -272,15 +289,15 @@ static ch_status read_decoded(ch_file_stream *s, void *to, size_t n, size_t *got
             return rc;
         if (s->n_next == 0)
             return ended ? CH_OK
-                         : place_fault(
+                         : add_position(
                                s, ch__fail(CH_DATA_LOSS, "the compressed data ends too soon"));
     }
     return rc;
 }
 
-/* Of a part of which the sum is known: adds up what was read, in front of the offset. The last
- * read, which gives nothing, is where it must fit. Bytes that were passed over cannot be in a sum, and
- * then there is none. */
+/* Checks a part of which size and checksum are known. `data` is the n bytes just read, which
+ * end at the stream's offset. The final read (n is 0) compares the sums. If bytes were skipped,
+ * the checksum is not compared, because skipped bytes are not in the sum. */
 static ch_status check_sum(ch_file_stream *s, const void *data, size_t n)
 {
     if (s->n_summed == s->n_out - (int64_t)n) {
@@ -288,10 +305,10 @@ static ch_status check_sum(ch_file_stream *s, const void *data, size_t n)
         s->n_summed = s->n_out;
     }
     if (s->n_out > s->expect_bytes || (n == 0 && s->n_out < s->expect_bytes))
-        return place_fault(s, ch__fail(CH_DATA_LOSS, "%s bytes than the %lld it should have",
-                                       n > 0 ? "more" : "fewer", (long long)s->expect_bytes));
+        return add_position(s, ch__fail(CH_DATA_LOSS, "%s bytes than the %lld it should have",
+                                        n > 0 ? "more" : "fewer", (long long)s->expect_bytes));
     if (n == 0 && s->n_summed == s->n_out && s->crc != s->expect_crc)
-        return place_fault(s, ch__fail(CH_DATA_LOSS, "its checksum is wrong"));
+        return add_position(s, ch__fail(CH_DATA_LOSS, "its checksum is wrong"));
     return CH_OK;
 }
 
@@ -327,31 +344,32 @@ static ch_status skip_by_reading(ch_file_stream *s, int64_t n, int64_t *skipped)
     return CH_OK;
 }
 
-/* The system lets us seek past the end without a word: whether the bytes were there is
- * known when the last of them has been read. */
+/* Seeks over most of the bytes and reads the last SKIP_BYTES. lseek succeeds past the end of a
+ * file, so only a read shows whether the bytes exist. */
 ch_status ch__stream_skip(ch_file_stream *s, int64_t n, int64_t *skipped)
 {
-    int64_t far = n - SKIP_BYTES, now, size;
+    int64_t seek_bytes = n - SKIP_BYTES, now, size;
 
-    if (s->codec != NULL || far <= 0)
+    if (s->codec != NULL || seek_bytes <= 0)
         return skip_by_reading(s, n, skipped);
     size = ch__sys_seek(s->fd, 0, SEEK_END);
     if (size < 0)
         return fail_read(s, errno);
     size = size - s->from < s->bytes ? size - s->from : s->bytes;
-    far = s->n_in + far < size ? far : size - s->n_in;
-    if (far < 0)
-        far = 0; /* cut short since it was read */
-    now = ch__sys_seek(s->fd, s->from + s->n_in + far, SEEK_SET);
+    seek_bytes = s->n_in + seek_bytes < size ? seek_bytes : size - s->n_in;
+    if (seek_bytes < 0)
+        seek_bytes = 0; /* the file has been truncated since */
+    now = ch__sys_seek(s->fd, s->from + s->n_in + seek_bytes, SEEK_SET);
     if (now < 0)
         return fail_read(s, errno);
-    s->n_in += far;
-    s->n_out += far;
-    ch_status rc = skip_by_reading(s, n - far, skipped);
-    *skipped += far;
+    s->n_in += seek_bytes;
+    s->n_out += seek_bytes;
+    ch_status rc = skip_by_reading(s, n - seek_bytes, skipped);
+    *skipped += seek_bytes;
     return rc;
 }
 
+/* Moves to the beginning, with a new decoder and without a recorded failure. */
 static ch_status rewind_stream(ch_file_stream *s)
 {
     ch_codec *fresh = NULL;

@@ -1,8 +1,8 @@
-/* file/stream.h -- the bytes of a file in order, decompressed.
+/* file/stream.h -- file streams: the bytes of a file in order, decompressed.
  *
- * Files are read, never mapped: one that is cut short while it is read gives an error and not a
- * signal. Every error names the file, and the byte where there is one. A stream has one owner and
- * is used by one thread at a time.
+ * Files are read, never mapped: if a file is truncated during reading, the caller gets an error
+ * and not a signal. Every error names the file, and the byte if there is one. A file stream has
+ * a single owner and must be used by one thread at a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_STREAM_H
@@ -14,36 +14,47 @@
 
 typedef struct ch_file_stream ch_file_stream;
 
-/* `opt` may be NULL. NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT for what is no
- * regular file. */
+/* Opens a file. `opt` may be NULL. The caller must close the stream with ch__stream_close.
+ * NOT_FOUND, PERMISSION_DENIED: the file cannot be opened; INVALID_ARGUMENT: not a regular
+ * file. */
 CH_MUST_CHECK ch_status ch__stream_open(const char *path, const ch_load_options *opt,
                                         ch_file_stream **out);
-/* The same for a part of a file, which is called `label` in errors. */
+/* A part of a file, for ch__stream_open_part. */
 typedef struct ch_part_of_file {
-    const char    *label;
-    int64_t        from, bytes; /* as they are in the file */
-    ch_compression compression; /* not by name */
-    int64_t  expect_bytes; /* that it has when decompressed, and their CRC-32 (not C): what */
-    uint32_t expect_crc;   /* differs is DATA_LOSS. -1 bytes: not known */
+    const char *label; /* replaces the path in error messages */
+    /* offset in the file, and size in the file; INT64_MAX: up to the end of the file */
+    int64_t        from, bytes;
+    ch_compression compression; /* must not be CH_BY_NAME */
+    /* Size after decompression and its CRC-32 (not CRC-32C). If either differs at the end of
+     * the part, reading fails with DATA_LOSS. expect_bytes -1: unknown, no check. */
+    int64_t  expect_bytes;
+    uint32_t expect_crc;
 } ch_part_of_file;
+/* Opens a part of a file, as ch__stream_open does for a whole file. */
 CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
                                              const ch_load_options *opt, ch_file_stream **out);
-void                    ch__stream_close(ch_file_stream *s); /* NULL is fine */
+/* `s` may be NULL. */
+void ch__stream_close(ch_file_stream *s);
 
-/* Up to `n` bytes: at least one, or none at the end. RESOURCE_EXHAUSTED past the limits of the
- * options; DATA_LOSS if the compressed data is damaged or ends too soon. */
+/* Reads at least one byte and at most `n`. *got is 0 only at the end of the file. n must not be
+ * 0. RESOURCE_EXHAUSTED: a limit of the options is exceeded. DATA_LOSS: the compressed data is
+ * damaged or incomplete. */
 CH_MUST_CHECK ch_status ch__stream_read(ch_file_stream *s, void *to, size_t n, size_t *got);
-/* Passes over `n` bytes; *skipped is less only where the file ends. */
+/* Skips `n` bytes. *skipped is less than n only if the file ends. */
 CH_MUST_CHECK ch_status ch__stream_skip(ch_file_stream *s, int64_t n, int64_t *skipped);
-/* Goes to where ch__stream_offset was `offset`: OUT_OF_RANGE if that is past the end. */
+/* Moves to `offset`, in decompressed bytes. Uncompressed files seek; in a compressed file, a
+ * smaller offset decompresses again from the beginning. OUT_OF_RANGE: the file ends before
+ * `offset`. */
 CH_MUST_CHECK ch_status ch__stream_seek(ch_file_stream *s, int64_t offset);
 
-/* Once *stop is true all that reads is CANCELLED: who waits for a long read need not. NULL: never. */
-void ch__stream_stop_at(ch_file_stream *s, const atomic_bool *stop);
+/* Makes reads fail with CANCELLED once *stop is true, so that a thread can end a long read of
+ * another thread. `stop` must outlive the stream. NULL: no flag. */
+void ch__stream_set_stop(ch_file_stream *s, const atomic_bool *stop);
 
 int64_t ch__stream_offset(const ch_file_stream *s); /* of the next byte, decompressed */
-/* Of the file, as it is on the disk, when it was opened. */
-int64_t     ch__stream_file_bytes(const ch_file_stream *s);
-const char *ch__stream_path(const ch_file_stream *s); /* or label: for errors */
+/* Returns the size of the whole file on disk in bytes, when it was opened. */
+int64_t ch__stream_file_bytes(const ch_file_stream *s);
+/* Returns the path or label, for error messages. */
+const char *ch__stream_path(const ch_file_stream *s);
 
 #endif

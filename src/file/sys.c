@@ -1,4 +1,8 @@
-/* file/sys.c -- the one door to files: counted, and refused or cut short on request.
+/* file/sys.c -- system calls on files, counted; tests can make them fail or limit their bytes.
+ *
+ * Each wrapper counts its call, fails if a test asked for that, and repeats the system call
+ * after EINTR. The counters are atomic, because several threads read and write files.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "file/sys.h"
@@ -16,10 +20,11 @@
 #include "base/fault.h"
 
 static atomic_int_least64_t n_calls;
-static atomic_int_least64_t fail_at; /* in terms of n_calls; 0: off */
-static atomic_size_t        cut_to;  /* 0: off */
+/* number of the call that fails, counted as n_calls; 0: none */
+static atomic_int_least64_t fail_at;
+static atomic_size_t        max_io_bytes; /* most bytes of a read or write; 0: no limit */
 
-/* Counts a call; false if it must fail. */
+/* Counts a call. Returns false and sets errno to EIO if a test wants this call to fail. */
 static bool may_call(void)
 {
     int64_t nth = atomic_fetch_add_explicit(&n_calls, 1, memory_order_relaxed) + 1;
@@ -30,18 +35,19 @@ static bool may_call(void)
     return false;
 }
 
-/* How many of n bytes a call may move. */
-static size_t cut(size_t n)
+/* Returns n, or the limit that a test has set if that is smaller. */
+static size_t limit(size_t n)
 {
-    size_t most = atomic_load_explicit(&cut_to, memory_order_relaxed);
+    size_t most = atomic_load_explicit(&max_io_bytes, memory_order_relaxed);
 
     return most > 0 && n > most ? most : n;
 }
 
-/* The first round of a call that is being cut is lost to a signal that never was. */
+/* Simulates a signal: if a test has set a limit, the first round of each call is
+ * interrupted. */
 static bool is_interrupted(int round)
 {
-    if (round > 0 || atomic_load_explicit(&cut_to, memory_order_relaxed) == 0)
+    if (round > 0 || atomic_load_explicit(&max_io_bytes, memory_order_relaxed) == 0)
         return false;
     errno = EINTR;
     return true;
@@ -67,7 +73,7 @@ ssize_t ch__sys_read(int fd, void *to, size_t n)
     if (!may_call())
         return -1;
     do
-        got = is_interrupted(round) ? -1 : read(fd, to, cut(n));
+        got = is_interrupted(round) ? -1 : read(fd, to, limit(n));
     while (got < 0 && errno == EINTR && ++round > 0);
     return got;
 }
@@ -80,7 +86,7 @@ ssize_t ch__sys_write(int fd, const void *from, size_t n)
     if (!may_call())
         return -1;
     do
-        put = is_interrupted(round) ? -1 : write(fd, from, cut(n));
+        put = is_interrupted(round) ? -1 : write(fd, from, limit(n));
     while (put < 0 && errno == EINTR && ++round > 0);
     return put;
 }
@@ -93,7 +99,7 @@ ssize_t ch__sys_pread(int fd, void *to, size_t n, int64_t offset)
     if (!may_call())
         return -1;
     do
-        got = is_interrupted(round) ? -1 : pread(fd, to, cut(n), offset);
+        got = is_interrupted(round) ? -1 : pread(fd, to, limit(n), offset);
     while (got < 0 && errno == EINTR && ++round > 0);
     return got;
 }
@@ -106,7 +112,7 @@ ssize_t ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset)
     if (!may_call())
         return -1;
     do
-        put = is_interrupted(round) ? -1 : pwrite(fd, from, cut(n), offset);
+        put = is_interrupted(round) ? -1 : pwrite(fd, from, limit(n), offset);
     while (put < 0 && errno == EINTR && ++round > 0);
     return put;
 }
@@ -121,7 +127,7 @@ int ch__sys_stat(int fd, struct stat *out)
     return may_call() ? fstat(fd, out) : -1;
 }
 
-int ch__sys_look(const char *path, struct stat *out)
+int ch__sys_lstat(const char *path, struct stat *out)
 {
     return may_call() ? lstat(path, out) : -1;
 }
@@ -158,7 +164,8 @@ int ch__sys_mkdir(const char *path)
     return may_call() ? mkdir(path, 0777) : -1;
 }
 
-/* Not made again after EINTR: on Linux the descriptor is gone, and may be another's by now. */
+/* Does not repeat after EINTR: on Linux the descriptor is closed then, and another thread may
+ * already have got its number. */
 int ch__sys_close(int fd)
 {
     return close(fd);
@@ -176,7 +183,7 @@ bool ch__sys_lock(int fd)
     return false;
 }
 
-int ch__sys_copy(int fd)
+int ch__sys_dup(int fd)
 {
     return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
@@ -214,13 +221,13 @@ static ch_status status_of(int error)
 
 ch_status ch__fail_errno(int error, const char *format, ...)
 {
-    char    what[CH_FAULT_TEXT], reason[128];
+    char    text[CH_FAULT_TEXT], reason[128];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
+    vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return ch__fail(status_of(error), "%s: %s", what,
+    return ch__fail(status_of(error), "%s: %s", text,
                     strerror_r(error, reason, sizeof(reason)));
 }
 
@@ -236,5 +243,5 @@ void ch__file_fail_at(int64_t n)
 
 void ch__file_cut(size_t most)
 {
-    atomic_store_explicit(&cut_to, most, memory_order_relaxed);
+    atomic_store_explicit(&max_io_bytes, most, memory_order_relaxed);
 }

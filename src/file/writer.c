@@ -1,4 +1,15 @@
-/* file/writer.c -- writing aside, and renaming.   SPDX-License-Identifier: Apache-2.0 */
+/* file/writer.c -- writes to a temporary file, syncs, renames.
+ *
+ * struct ch_writer holds the temporary file, a buffer and an optional encoder. Bytes go through
+ * the encoder into the buffer, and from there to the file. Arrays, records, archives and exports
+ * are saved with this writer; log files that grow during training are not.
+ *
+ *   1. The temporary file is in the folder of the destination, so that rename is atomic.
+ *   2. The writer holds the temporary file's lock until the rename. ch__writer_tidy removes
+ *      only temporary files that it can lock.
+ *   3. After the first failure the writer never renames: `failed` makes all later calls fail.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "file/writer.h"
 
@@ -19,98 +30,102 @@
 enum { BUFFER_BYTES = 256 << 10 };
 
 struct ch_writer {
-    char     *path, *aside; /* what it will be called, and what it is called until then */
-    int       folder_bytes; /* of both, the folder with its slash */
-    int       fd;
-    int       lock;     /* a copy of it, which keeps the lock until the file has its name */
-    bool      is_there; /* `aside` exists */
-    bool      replaces; /* a file of this mode */
+    char *path, *temp; /* destination, and path of the temporary file */
+    /* length of the folder in `path` and `temp`, with its slash; 0: the current folder */
+    int folder_bytes;
+    int       fd; /* the temporary file; -1: closed */
+    int       lock;     /* duplicate of `fd`: keeps the lock after `fd` is closed; -1: none */
+    bool      has_temp; /* the temporary file exists */
+    bool      replaces; /* a regular file exists at `path`; `mode` is its mode */
     mode_t    mode;
     bool      no_sync;
-    ch_status failed; /* the first failure */
-    int64_t   n_file; /* bytes that are written, without those in the buffer */
-    ch_codec *codec;  /* NULL: as it is */
-    char     *buffer; /* BUFFER_BYTES */
+    ch_status failed;    /* status of the first failure, or CH_OK */
+    int64_t   n_written; /* bytes in the file, without the buffered bytes */
+    ch_codec *codec;     /* encoder; NULL: uncompressed */
+    char     *buffer;    /* BUFFER_BYTES, of which n_buffer are in use */
     size_t    n_buffer;
 
-    bool       in_section;
-    ch_section section; /* packed_bytes: the offset at which it began */
+    bool in_section;
+    /* packed_bytes: while the section is open, the offset at which it began */
+    ch_section section;
 };
 
-static ch_status fail_write(ch_writer *w, int error, const char *what)
+static ch_status fail_write(ch_writer *w, int error, const char *action)
 {
-    return w->failed = ch__fail_errno(error, "%s: %s failed at byte %lld", w->path, what,
-                                      (long long)w->n_file);
+    return w->failed = ch__fail_errno(error, "%s: %s failed at byte %lld", w->path, action,
+                                      (long long)w->n_written);
 }
 
 /* ---- opening ---- */
 
-/* ".name.tmp-123-1" beside it: patterns that match the name do not match that. Long names
- * are cut, since this one has to fit too. */
-#define ASIDE ".%.200s.tmp-"
+/* The temporary file is called ".name.tmp-PID-COUNTER". The leading dot keeps patterns that
+ * match the destination from matching the temporary file. The name is cut to 200 bytes, because
+ * the longer name must fit into a directory entry too. */
+#define TEMP_PREFIX ".%.200s.tmp-"
 
-static ch_status name_aside(ch_writer *w)
+static ch_status name_temp(ch_writer *w)
 {
     static atomic_uint counter;
     const char        *slash = strrchr(w->path, '/');
     size_t             room = strlen(w->path) + 64;
 
     w->folder_bytes = slash != NULL ? (int)(slash - w->path) + 1 : 0;
-    if (w->aside == NULL)
-        w->aside = ch__malloc(room);
-    if (w->aside == NULL)
+    if (w->temp == NULL)
+        w->temp = ch__malloc(room);
+    if (w->temp == NULL)
         return ch__fail_memory(w->path);
-    snprintf(w->aside, room, "%.*s" ASIDE "%ld-%u", w->folder_bytes, w->path,
+    snprintf(w->temp, room, "%.*s" TEMP_PREFIX "%ld-%u", w->folder_bytes, w->path,
              w->path + w->folder_bytes, (long)getpid(), atomic_fetch_add(&counter, 1));
     return CH_OK;
 }
 
-/* False: who tidies up was quicker than the lock, and removes it: another try. Where files have no
- * locks nobody does that. */
-static bool lock_aside(ch_writer *w, int tries)
+/* Locks the temporary file. Returns false if the caller must try another name, because
+ * ch__writer_tidy of another writer has locked or removed this file. If the file system has no
+ * locks, returns true without a lock; ch__writer_tidy removes nothing there. */
+static bool lock_temp(ch_writer *w, int tries)
 {
-    enum {
-        MOST_TRIES = 100
-    }; /* a file system that counts no names would have us try for ever */
+    enum { MAX_TRIES = 100 }; /* in case a file system always reports a link count of 0 */
 
     if (!ch__sys_lock(w->fd) && (errno == EWOULDBLOCK || errno == ENOENT) &&
-        tries < MOST_TRIES) {
+        tries < MAX_TRIES) {
         ch__sys_close(w->fd);
         w->fd = -1;
         return false;
     }
-    w->lock = ch__sys_copy(w->fd);
+    w->lock = ch__sys_dup(w->fd);
     return true;
 }
 
-/* A name that is taken is one that a process of our number left behind: the next will do. */
-static ch_status open_aside(ch_writer *w)
+/* Creates and locks the temporary file. If the name exists, a process with the same id has left
+ * it; the next counter gives another name. */
+static ch_status open_temp(ch_writer *w)
 {
     int       tries = 0;
     ch_status rc;
 
     do {
-        rc = name_aside(w);
+        rc = name_temp(w);
         if (rc != CH_OK)
             return rc;
-        w->fd = ch__sys_open(w->aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-    } while (w->fd < 0 ? errno == EEXIST : !lock_aside(w, tries++));
+        w->fd = ch__sys_open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    } while (w->fd < 0 ? errno == EEXIST : !lock_temp(w, tries++));
     if (w->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be written: %s cannot be made", w->path,
-                              w->aside);
-    w->is_there = true;
+                              w->temp);
+    w->has_temp = true;
     return CH_OK;
 }
 
-/* ---- what is there ---- */
+/* ---- the existing file ---- */
 
-/* What is replaced is a file, whose mode the new one has, or a link, which is not followed: who can put one
- * there must not choose what is written to (PROMISES S8). */
-static ch_status look_at_old(ch_writer *w)
+/* Checks the object at the destination. A regular file is replaced and its mode is kept. A link
+ * is replaced and not followed, because otherwise the creator of the link would choose which
+ * file is written (PROMISES S8). Anything else is INVALID_ARGUMENT. */
+static ch_status check_existing(ch_writer *w)
 {
     struct stat about;
 
-    if (ch__sys_look(w->path, &about) != 0)
+    if (ch__sys_lstat(w->path, &about) != 0)
         return errno == ENOENT ? CH_OK
                                : ch__fail_errno(errno, "%s: cannot be looked at", w->path);
     if (S_ISLNK(about.st_mode))
@@ -134,7 +149,7 @@ static ch_status open_all(ch_writer *w, const char *path, const ch_save_options 
     w->buffer = ch__malloc(BUFFER_BYTES);
     if (w->path == NULL || w->buffer == NULL)
         return ch__fail_memory(path);
-    rc = look_at_old(w);
+    rc = check_existing(w);
     if (rc != CH_OK)
         return rc;
     if (kind != CH_UNCOMPRESSED) {
@@ -142,10 +157,10 @@ static ch_status open_all(ch_writer *w, const char *path, const ch_save_options 
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", path);
     }
-    rc = open_aside(w);
+    rc = open_temp(w);
     if (rc == CH_OK && w->replaces && ch__sys_chmod(w->fd, w->mode) != 0)
         rc = ch__fail_errno(errno, "%s: cannot be written: %s cannot have its mode, %o",
-                            w->path, w->aside, (unsigned)w->mode);
+                            w->path, w->temp, (unsigned)w->mode);
     return rc;
 }
 
@@ -177,21 +192,21 @@ void ch__writer_drop(ch_writer *w)
         return;
     if (w->fd >= 0)
         ch__sys_close(w->fd);
-    if (w->is_there)
-        ch__sys_unlink(w->aside);
+    if (w->has_temp)
+        ch__sys_unlink(w->temp);
     if (w->lock >= 0)
         ch__sys_close(w->lock);
     ch__codec_free(w->codec);
     ch__free(w->buffer);
-    ch__free(w->aside);
+    ch__free(w->temp);
     ch__free(w->path);
     ch__free(w);
 }
 
-/* ---- tidying up ---- */
+/* ---- removing stale temporary files ---- */
 
-/* The file of a folder, if nobody has its lock. */
-static void remove_dead(const char *folder, size_t folder_bytes, const char *name)
+/* Removes a temporary file unless a writer holds its lock. */
+static void remove_stale(const char *folder, size_t folder_bytes, const char *name)
 {
     size_t room = folder_bytes + strlen(name) + 1;
     char  *path = ch__malloc(room);
@@ -208,18 +223,19 @@ static void remove_dead(const char *folder, size_t folder_bytes, const char *nam
     ch__free(path);
 }
 
-static bool is_aside(const char *name, const char *begin)
+/* Returns whether `name` is `prefix`, followed only by digits and dashes. */
+static bool is_temp_name(const char *name, const char *prefix)
 {
-    size_t n = strlen(begin);
+    size_t n = strlen(prefix);
 
-    return strncmp(name, begin, n) == 0 && name[n + strspn(name + n, "0123456789-")] == '\0';
+    return strncmp(name, prefix, n) == 0 && name[n + strspn(name + n, "0123456789-")] == '\0';
 }
 
 void ch__writer_tidy(const char *path)
 {
     const char    *slash = strrchr(path, '/');
     size_t         folder_bytes = slash != NULL ? (size_t)(slash - path) + 1 : 0;
-    char           begin[256], *folder = ch__strdup(folder_bytes > 0 ? path : ".");
+    char           prefix[256], *folder = ch__strdup(folder_bytes > 0 ? path : ".");
     DIR           *d;
     struct dirent *e;
 
@@ -227,11 +243,11 @@ void ch__writer_tidy(const char *path)
         return;
     if (folder_bytes > 0)
         folder[folder_bytes] = '\0';
-    snprintf(begin, sizeof(begin), ASIDE, path + folder_bytes);
+    snprintf(prefix, sizeof(prefix), TEMP_PREFIX, path + folder_bytes);
     d = opendir(folder);
     while (d != NULL && (e = readdir(d)) != NULL)
-        if (is_aside(e->d_name, begin))
-            remove_dead(path, folder_bytes, e->d_name);
+        if (is_temp_name(e->d_name, prefix))
+            remove_stale(path, folder_bytes, e->d_name);
     if (d != NULL)
         closedir(d);
     ch__free(folder);
@@ -239,7 +255,7 @@ void ch__writer_tidy(const char *path)
 
 int64_t ch__writer_offset(const ch_writer *w)
 {
-    return w->n_file + (int64_t)w->n_buffer;
+    return w->n_written + (int64_t)w->n_buffer;
 }
 
 const char *ch__writer_path(const ch_writer *w)
@@ -249,12 +265,13 @@ const char *ch__writer_path(const ch_writer *w)
 
 /* ---- writing ---- */
 
-static ch_status fail_again(const ch_writer *w)
+/* Fails because an earlier call failed. */
+static ch_status fail_after_failure(const ch_writer *w)
 {
     return ch__fail(w->failed, "%s: given up, since writing it failed before", w->path);
 }
 
-static ch_status write_out(ch_writer *w, const char *data, size_t n)
+static ch_status write_all(ch_writer *w, const char *data, size_t n)
 {
     while (n > 0) {
         ssize_t put = ch__sys_write(w->fd, data, n);
@@ -263,7 +280,7 @@ static ch_status write_out(ch_writer *w, const char *data, size_t n)
             return fail_write(w, errno, "writing");
         data += put;
         n -= (size_t)put;
-        w->n_file += put;
+        w->n_written += put;
     }
     return CH_OK;
 }
@@ -273,7 +290,7 @@ static ch_status flush(ch_writer *w)
     size_t n = w->n_buffer;
 
     w->n_buffer = 0;
-    return write_out(w, w->buffer, n);
+    return write_all(w, w->buffer, n);
 }
 
 static ch_status put_plain(ch_writer *w, const char *data, size_t n)
@@ -285,13 +302,14 @@ static ch_status put_plain(ch_writer *w, const char *data, size_t n)
             return rc;
     }
     if (n >= BUFFER_BYTES)
-        return write_out(w, data, n);
+        return write_all(w, data, n);
     memcpy(w->buffer + w->n_buffer, data, n);
     w->n_buffer += n;
     return CH_OK;
 }
 
-/* All of `data` through the encoder, and with `is_last` what that still holds. */
+/* Sends all of `data` through the encoder. If `is_last` is true, also ends the compressed
+ * data. */
 static ch_status put_encoded(ch_writer *w, const char *data, size_t n, bool is_last)
 {
     ch_codec_io io = {.in = data, .n_in = n};
@@ -314,7 +332,7 @@ static ch_status put_encoded(ch_writer *w, const char *data, size_t n, bool is_l
 ch_status ch__writer_put(ch_writer *w, const void *data, size_t n)
 {
     if (w->failed != CH_OK)
-        return fail_again(w);
+        return fail_after_failure(w);
     if (n == 0)
         return CH_OK;
     if (w->in_section) {
@@ -337,7 +355,7 @@ ch_status ch__writer_begin(ch_writer *w, ch_compression kind, int level)
 
 ch_status ch__writer_end(ch_writer *w, ch_section *out)
 {
-    ch_status rc = w->failed != CH_OK ? fail_again(w) : CH_OK;
+    ch_status rc = w->failed != CH_OK ? fail_after_failure(w) : CH_OK;
 
     if (rc == CH_OK && w->codec != NULL)
         rc = put_encoded(w, "", 0, true);
@@ -352,7 +370,7 @@ ch_status ch__writer_end(ch_writer *w, ch_section *out)
 ch_status ch__writer_patch(ch_writer *w, int64_t offset, const void *data, size_t n)
 {
     const char *from = data;
-    ch_status   rc = w->failed != CH_OK ? fail_again(w) : flush(w);
+    ch_status   rc = w->failed != CH_OK ? fail_after_failure(w) : flush(w);
 
     while (rc == CH_OK && n > 0) {
         ssize_t put = ch__sys_pwrite(w->fd, from, n, offset);
@@ -372,20 +390,21 @@ static ch_status sync_file(ch_writer *w)
 {
     int fd = w->fd;
 
+    /* After a failed fsync the contents on disk are unknown, so there is no second try (F12). */
     if (!w->no_sync && ch__sys_sync(fd) != 0)
-        return fail_write(w, errno,
-                          "syncing"); /* what is on disk is not known: no second try */
+        return fail_write(w, errno, "syncing");
     w->fd = -1;
     return ch__sys_close(fd) == 0 ? CH_OK : fail_write(w, errno, "closing");
 }
 
-/* Where it is not known how to sync a folder (EINVAL), renaming has to do. */
+/* Syncs the folder, so that the rename is durable. EINVAL is ignored: some file systems cannot
+ * sync a folder. */
 static ch_status sync_folder(ch_writer *w)
 {
     ch_status rc = CH_OK;
 
-    w->aside[w->folder_bytes] = '\0';
-    const char *folder = w->folder_bytes > 0 ? w->aside : ".";
+    w->temp[w->folder_bytes] = '\0';
+    const char *folder = w->folder_bytes > 0 ? w->temp : ".";
     int         fd = ch__sys_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return ch__fail_errno(
@@ -398,7 +417,7 @@ static ch_status sync_folder(ch_writer *w)
 
 static ch_status commit(ch_writer *w)
 {
-    ch_status rc = w->failed != CH_OK ? fail_again(w) : CH_OK;
+    ch_status rc = w->failed != CH_OK ? fail_after_failure(w) : CH_OK;
 
     if (rc == CH_OK && w->codec != NULL)
         rc = put_encoded(w, "", 0, true);
@@ -408,10 +427,10 @@ static ch_status commit(ch_writer *w)
         rc = sync_file(w);
     if (rc != CH_OK)
         return rc;
-    if (ch__sys_rename(w->aside, w->path) != 0)
+    if (ch__sys_rename(w->temp, w->path) != 0)
         return ch__fail_errno(errno, "%s: all is written, but %s cannot be renamed to it",
-                              w->path, w->aside);
-    w->is_there = false;
+                              w->path, w->temp);
+    w->has_temp = false;
     return w->no_sync ? CH_OK : sync_folder(w);
 }
 

@@ -1,10 +1,16 @@
-/* file/writer.h -- a file that appears whole or not at all.
+/* file/writer.h -- writes files atomically: a file appears complete or not at all.
  *
- * It is written under another name in the folder of its own, compressed on the way, synced,
- * renamed, and the folder synced too (PROMISES F12, F13, S8). Whatever fails, the file of
- * that name is the old one or the new one. Who writes holds a lock on the other name, so that
- * what a process left there when it was killed is known from what is being written. The
- * mode of an old file is kept; a link is replaced, not followed; what is neither is not touched.
+ * A writer creates a temporary file in the folder of the destination and compresses into it.
+ * The commit syncs the temporary file, renames it to the destination, and syncs the folder
+ * (PROMISES F12, F13, S8). If any step fails, the destination holds either the old file or the
+ * new file.
+ *
+ * A writer holds a lock on its temporary file. ch__writer_tidy uses the lock to tell the
+ * temporary file of a killed process from a file that is being written.
+ *
+ * The new file has the mode of the file that it replaces. A symbolic link is replaced, not
+ * followed. A directory, FIFO or device is not replaced. A writer must be used by one thread at
+ * a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_WRITER_H
@@ -14,30 +20,40 @@
 
 typedef struct ch_writer ch_writer;
 
-/* `opt` may be NULL. */
+/* Creates the temporary file for `path`. `opt` may be NULL. The caller must end the writer with
+ * ch__writer_commit or ch__writer_drop. */
 CH_MUST_CHECK ch_status ch__writer_open(const char *path, const ch_save_options *opt,
                                         ch_writer **out);
-/* Removes what writers of `path` that are no more left beside it. */
+/* Removes temporary files for `path` that writers in killed processes have left. Errors are
+ * ignored. */
 void ch__writer_tidy(const char *path);
-/* After one that failed all fail. */
+/* Appends n bytes. After a failure, all further calls on the writer fail with the same
+ * status. */
 CH_MUST_CHECK ch_status ch__writer_put(ch_writer *w, const void *data, size_t n);
-/* Writes over bytes that are in the file; not where it is compressed. */
+/* Overwrites bytes that have been written. The file must not be compressed, and no section may
+ * be open. */
 CH_MUST_CHECK ch_status ch__writer_patch(ch_writer *w, int64_t offset, const void *data,
                                          size_t n);
-int64_t                 ch__writer_offset(const ch_writer *w); /* in the file, so far */
-const char             *ch__writer_path(const ch_writer *w);
+/* Returns the size of the file so far in bytes, as on disk, including buffered bytes. */
+int64_t     ch__writer_offset(const ch_writer *w);
+const char *ch__writer_path(const ch_writer *w);
 
-/* What is put between the two is compressed for itself, in a file that is not compressed. */
+/* A section: the bytes that are put between ch__writer_begin and ch__writer_end. They are
+ * compressed on their own (`kind` may be CH_UNCOMPRESSED). The file itself must be
+ * uncompressed. */
 typedef struct ch_section {
-    int64_t  bytes, packed_bytes; /* as given, and in the file */
-    uint32_t crc;                 /* CRC-32 (not C) of the former */
+    int64_t bytes, packed_bytes; /* as put, and in the file */
+    /* CRC-32 (not CRC-32C) of the bytes as put; 0 if the build has no zlib */
+    uint32_t crc;
 } ch_section;
 CH_MUST_CHECK ch_status ch__writer_begin(ch_writer *w, ch_compression kind, int level);
 CH_MUST_CHECK ch_status ch__writer_end(ch_writer *w, ch_section *out);
 
-/* Either ends the writer. A commit that fails has left the old file or, if it was the folder that
- * could not be synced, the new one; no other trace. */
+/* Completes the file and frees the writer, also on an error. If this fails, the old file is
+ * unchanged, except when only the sync of the folder failed: the new file is in place then. In
+ * both cases the temporary file is gone. */
 CH_MUST_CHECK ch_status ch__writer_commit(ch_writer *w);
-void                    ch__writer_drop(ch_writer *w); /* NULL is fine */
+/* Removes the temporary file and frees the writer. `w` may be NULL. */
+void ch__writer_drop(ch_writer *w);
 
 #endif

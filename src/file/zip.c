@@ -1,13 +1,21 @@
-/* file/zip.c -- reading zip archives.
+/* file/zip.c -- reads zip archives.
  *
  *     local header, bytes     for each member
  *     directory               an entry for each member
- *     end of directory        where the directory is; before it, in large archives, the same
- *                             with 64-bit numbers and a locator of that
+ *     end of directory        offset and size of the directory; in large archives, the zip64
+ *                             end of directory (64-bit numbers) and its locator precede it
  *
- * Fields that are all ones stand for 64-bit numbers: in the end of directory for those of the
- * zip64 end, in headers and entries for those of an extra field, which has just the numbers that
- * are needed, in this order: bytes, packed bytes, offset.
+ * A field of which all bits are 1 refers to a 64-bit number elsewhere. In the end of directory,
+ * the number is in the zip64 end. In headers and entries, the number is in an extra field. That
+ * field has only the numbers that are needed, in this order: bytes, packed bytes, offset.
+ *
+ * `opening` is the state while an archive is opened; `zip` is the result. file/npz.c and
+ * data/arrays.c are the callers. Archives are untrusted:
+ *
+ *   1. Every offset and size is checked against the file size before it is used.
+ *   2. The members together, with their headers, must not be larger than the file, so that
+ *      overlapping members cannot cost more time and memory than the file has bytes.
+ *   3. No two members have the same name.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/zip.h"
@@ -26,56 +34,61 @@
 #include "file/sys.h"
 
 enum {
-    LOCAL_SIGN = 0x04034b50,
-    ENTRY_SIGN = 0x02014b50,
-    END_SIGN = 0x06054b50,
-    LOCATOR_SIGN = 0x07064b50,
-    END64_SIGN = 0x06064b50,
+    LOCAL_SIGNATURE = 0x04034b50,
+    ENTRY_SIGNATURE = 0x02014b50,
+    END_SIGNATURE = 0x06054b50,
+    LOCATOR_SIGNATURE = 0x07064b50,
+    END64_SIGNATURE = 0x06064b50,
     LOCAL_BYTES = 30,
     ENTRY_BYTES = 46,
     END_BYTES = 22,
     LOCATOR_BYTES = 20,
     END64_BYTES = 56,
-    COMMENT_MOST = 65535,
+    MAX_COMMENT_BYTES = 65535,
     FLAG_ENCRYPTED = 1,
-    FLAG_SIZES_BEHIND = 8, /* the local header was written before they were known */
+    /* the sizes and the checksum follow the member's bytes; the local header lacks them */
+    FLAG_DATA_DESCRIPTOR = 8,
     EXTRA_ZIP64 = 1,
     STORED = 0,
     DEFLATED = 8,
 };
 
-/* PROMISES S7. */
-static const int64_t most_directory_bytes = 16 << 20;
-static const size_t  most_name_bytes = 4096;
-static const int     most_members = 1000000;
+/* Limits of PROMISES S7. */
+static const int64_t max_directory_bytes = 16 << 20;
+static const size_t  max_name_bytes = 4096;
+static const int     max_members = 1000000;
 
-/* An archive that is being opened, and what is known of it. */
+/* An archive that is being opened. */
 typedef struct opening {
     const char *path;
     int         fd;
     int64_t     file_bytes;
-    int64_t     directory, directory_bytes, n;
-    int64_t     taken_bytes; /* by the members so far and their headers */
-    char       *entries;     /* the directory */
-    /* Last: room that is not cleared, since most of it is seldom needed. */
+    /* offset and size of the directory, and the number of members */
+    int64_t directory, directory_bytes, n;
+    /* size of all members so far, with their local headers */
+    int64_t used_bytes;
+    char   *entries; /* the directory, as in the file */
+    /* Buffer for the file's tail, later for a local header with name and extra field. Must be
+     * the last field: ch__zip_open does not clear it, because usually only a small part is
+     * used. */
     char local[LOCAL_BYTES + 65535 + 65535];
 } opening;
 
 struct zip {
-    ch_zip         base; /* first */
+    ch_zip         base; /* must be the first field */
     char          *path;
     ch_zip_member *member;
     ch_arena       names;
 };
 typedef struct zip zip;
 
-static ch_status fail_zip(const opening *o, int64_t at, const char *why)
+static ch_status fail_zip(const opening *o, int64_t at, const char *problem)
 {
-    return ch__fail(CH_DATA_LOSS, "%s: not a whole zip archive: %s at byte %lld", o->path, why,
-                    (long long)at);
+    return ch__fail(CH_DATA_LOSS, "%s: not a whole zip archive: %s at byte %lld", o->path,
+                    problem, (long long)at);
 }
 
-/* Bytes of the file; all of them must be there. */
+/* Reads exactly n bytes at `offset`. DATA_LOSS: the file has fewer bytes. */
 static ch_status read_at(const opening *o, int64_t offset, void *to, size_t n)
 {
     char *at = to;
@@ -99,16 +112,18 @@ static ch_status read_at(const opening *o, int64_t offset, void *to, size_t n)
 
 /* ---- the end of the directory ---- */
 
-/* The place of the end of directory in the last n bytes of the file, the only one whose comment
- * goes to the end; -1: none. */
+/* Returns the position of the end of directory in `tail`, the last n bytes of the file, or -1
+ * if there is none. The record's comment must reach exactly to the end of the file. */
 static int64_t find_end(const char *tail, int64_t n)
 {
     for (int64_t i = n - END_BYTES; i >= 0; i--)
-        if (ch__le32(tail + i) == END_SIGN && i + END_BYTES + ch__le16(tail + i + 20) == n)
+        if (ch__le32(tail + i) == END_SIGNATURE && i + END_BYTES + ch__le16(tail + i + 20) == n)
             return i;
     return -1;
 }
 
+/* Reads the zip64 end of directory. `end` is the offset of the end of directory, which its
+ * locator precedes. */
 static ch_status read_end64(opening *o, int64_t end)
 {
     char      locator[LOCATOR_BYTES], end64[END64_BYTES];
@@ -116,14 +131,14 @@ static ch_status read_end64(opening *o, int64_t end)
 
     if (rc != CH_OK)
         return rc;
-    if (ch__le32(locator) != LOCATOR_SIGN || ch__le64(locator + 8) > INT64_MAX)
+    if (ch__le32(locator) != LOCATOR_SIGNATURE || ch__le64(locator + 8) > INT64_MAX)
         return fail_zip(o, end - LOCATOR_BYTES,
                         "the locator of its 64-bit directory is missing");
     int64_t at = (int64_t)ch__le64(locator + 8);
     rc = read_at(o, at, end64, sizeof(end64));
     if (rc != CH_OK)
         return rc;
-    if (ch__le32(end64) != END64_SIGN || ch__le64(end64 + 24) != ch__le64(end64 + 32) ||
+    if (ch__le32(end64) != END64_SIGNATURE || ch__le64(end64 + 24) != ch__le64(end64 + 32) ||
         ch__le64(end64 + 32) > INT64_MAX || ch__le64(end64 + 40) > INT64_MAX ||
         ch__le64(end64 + 48) > INT64_MAX)
         return fail_zip(o, at, "the end of its 64-bit directory is damaged");
@@ -133,19 +148,20 @@ static ch_status read_end64(opening *o, int64_t end)
     return CH_OK;
 }
 
+/* Finds the end of directory and reads the location of the directory into `o`. */
 static ch_status read_end(opening *o)
 {
-    int64_t n =
-        o->file_bytes < END_BYTES + COMMENT_MOST ? o->file_bytes : END_BYTES + COMMENT_MOST;
-    char     *tail = o->local; /* nothing else is in it yet */
+    int64_t   n = o->file_bytes < END_BYTES + MAX_COMMENT_BYTES ? o->file_bytes
+                                                                : END_BYTES + MAX_COMMENT_BYTES;
+    char     *tail = o->local; /* the buffer is not in use yet */
     ch_status rc = read_at(o, o->file_bytes - n, tail, (size_t)n);
 
     if (rc != CH_OK)
         return rc;
-    int64_t place = find_end(tail, n), end = o->file_bytes - n + place;
-    if (place < 0)
+    int64_t position = find_end(tail, n), end = o->file_bytes - n + position;
+    if (position < 0)
         return fail_zip(o, o->file_bytes, "no end of a directory");
-    const char *e = tail + place;
+    const char *e = tail + position;
     if (ch__le32(e + 4) != 0 || ch__le16(e + 8) != ch__le16(e + 10))
         return ch__fail(CH_UNIMPLEMENTED, "%s: a zip archive in several files", o->path);
     o->n = ch__le16(e + 10);
@@ -157,11 +173,11 @@ static ch_status read_end(opening *o)
         return rc;
     if (o->directory > end || o->directory_bytes > end - o->directory)
         return fail_zip(o, end, "its directory is said to be where it cannot be");
-    if (o->directory_bytes > most_directory_bytes || o->n > most_members)
+    if (o->directory_bytes > max_directory_bytes || o->n > max_members)
         return ch__fail_limit(
             "%s: a directory of %lld members and %lld bytes; %d and %lld are taken", o->path,
-            (long long)o->n, (long long)o->directory_bytes, most_members,
-            (long long)most_directory_bytes);
+            (long long)o->n, (long long)o->directory_bytes, max_members,
+            (long long)max_directory_bytes);
     if (o->n > o->directory_bytes / ENTRY_BYTES)
         return fail_zip(o, o->directory, "more members than its directory has room for");
     return CH_OK;
@@ -169,15 +185,16 @@ static ch_status read_end(opening *o)
 
 /* ---- members ---- */
 
-/* Sizes and place as a header has them, 32 or 64 bits. */
+/* Sizes and offset of a member, from 32-bit or 64-bit fields. */
 typedef struct numbers {
     int64_t bytes, packed_bytes, offset;
 } numbers;
 
-/* Replaces those that are all ones by the extra field's. False if that has not got them. */
-static bool take_extra(const char *extra, size_t n, numbers *x)
+/* Replaces each number that is UINT32_MAX by the number in the extra field. Returns false if
+ * the field is damaged or a number is missing. */
+static bool read_extra(const char *extra, size_t n, numbers *x)
 {
-    int64_t *const want[] = {&x->bytes, &x->packed_bytes, &x->offset};
+    int64_t *const field[] = {&x->bytes, &x->packed_bytes, &x->offset};
 
     while (n >= 4) {
         size_t      size = ch__le16(extra + 2);
@@ -187,12 +204,12 @@ static bool take_extra(const char *extra, size_t n, numbers *x)
             return false;
         end = at + size;
         for (int i = 0; i < 3 && ch__le16(extra) == EXTRA_ZIP64; i++)
-            if (*want[i] == UINT32_MAX && end - at >= 8) {
+            if (*field[i] == UINT32_MAX && end - at >= 8) {
                 uint64_t number = ch__le64(at);
 
                 if (number > INT64_MAX)
                     return false;
-                *want[i] = (int64_t)number;
+                *field[i] = (int64_t)number;
                 at += 8;
             }
         extra = end;
@@ -202,42 +219,45 @@ static bool take_extra(const char *extra, size_t n, numbers *x)
            x->offset != UINT32_MAX;
 }
 
-/* Reads the header in front of a member's bytes; *n is how many bytes of name and extra field it
- * has. What members take of the file is added up, since those that lie over each other cost time and
- * memory that the file has no bytes for. */
+/* Reads the local header of a member into o->local. Sets *n to the size of name and extra field
+ * together. Adds the member to o->used_bytes and fails if the sum exceeds the file
+ * size, which happens only if members overlap. */
 static ch_status read_local(opening *o, const numbers *x, size_t *n)
 {
     ch_status rc = read_at(o, x->offset, o->local, LOCAL_BYTES);
 
     if (rc != CH_OK)
         return rc;
-    if (ch__le32(o->local) != LOCAL_SIGN)
+    if (ch__le32(o->local) != LOCAL_SIGNATURE)
         return fail_zip(o, x->offset, "the header of a member is missing");
     *n = (size_t)ch__le16(o->local + 26) + ch__le16(o->local + 28);
-    o->taken_bytes += LOCAL_BYTES + (int64_t)*n;
-    if (x->packed_bytes > o->file_bytes || o->taken_bytes > o->file_bytes - x->packed_bytes)
+    o->used_bytes += LOCAL_BYTES + (int64_t)*n;
+    if (x->packed_bytes > o->file_bytes || o->used_bytes > o->file_bytes - x->packed_bytes)
         return fail_zip(o, x->offset, "members that lie over each other");
-    o->taken_bytes += x->packed_bytes;
+    o->used_bytes += x->packed_bytes;
     return read_at(o, x->offset + LOCAL_BYTES, o->local + LOCAL_BYTES, *n);
 }
 
-/* Whether the header says what the directory says. */
-static bool is_same(const char *header, size_t n, const char *entry, const numbers *x)
+/* Returns whether the local header agrees with the directory entry. `n` is the size of the
+ * header's name and extra field. */
+static bool header_matches_entry(const char *header, size_t n, const char *entry,
+                                 const numbers *x)
 {
     numbers y = {ch__le32(header + 22), ch__le32(header + 18), 0};
     size_t  n_name = ch__le16(entry + 28);
 
     if (ch__le16(header + 26) != n_name ||
         memcmp(header + LOCAL_BYTES, entry + ENTRY_BYTES, n_name) != 0 ||
-        ch__le16(header + 6) != ch__le16(entry + 8) || /* flags, and method */
+        ch__le16(header + 6) != ch__le16(entry + 8) || /* flags and method */
         ch__le16(header + 8) != ch__le16(entry + 10))
         return false;
-    if ((ch__le16(header + 6) & FLAG_SIZES_BEHIND) != 0)
+    if ((ch__le16(header + 6) & FLAG_DATA_DESCRIPTOR) != 0)
         return true;
-    return take_extra(header + LOCAL_BYTES + n_name, n - n_name, &y) && y.bytes == x->bytes &&
+    return read_extra(header + LOCAL_BYTES + n_name, n - n_name, &y) && y.bytes == x->bytes &&
            y.packed_bytes == x->packed_bytes && ch__le32(header + 14) == ch__le32(entry + 16);
 }
 
+/* Checks the local header of a member and sets m->offset. */
 static ch_status check_local(opening *o, const char *entry, const numbers *x, ch_zip_member *m)
 {
     size_t    n = 0;
@@ -245,7 +265,7 @@ static ch_status check_local(opening *o, const char *entry, const numbers *x, ch
 
     if (rc != CH_OK)
         return rc;
-    if (!is_same(o->local, n, entry, x))
+    if (!header_matches_entry(o->local, n, entry, x))
         return fail_zip(o, x->offset, "a member's header and the directory differ");
     m->offset = x->offset + LOCAL_BYTES + (int64_t)n;
     if (m->offset > o->directory || x->packed_bytes > o->directory - m->offset)
@@ -269,24 +289,25 @@ static ch_status check_kind(const opening *o, const char *entry, const ch_zip_me
     return CH_OK;
 }
 
-/* The entry at `at` of the directory; *bytes is how many it has. */
+/* Reads the directory entry at position `at` of the directory into *m and checks it. Sets
+ * *bytes to the size of the entry. */
 static ch_status read_member(opening *o, zip *z, size_t at, ch_zip_member *m, size_t *bytes)
 {
     const char *e = o->entries + at;
     size_t      left = (size_t)o->directory_bytes - at;
-    int64_t     place = o->directory + (int64_t)at;
+    int64_t     position = o->directory + (int64_t)at;
 
-    if (left < ENTRY_BYTES || ch__le32(e) != ENTRY_SIGN)
-        return fail_zip(o, place, "its directory is damaged");
+    if (left < ENTRY_BYTES || ch__le32(e) != ENTRY_SIGNATURE)
+        return fail_zip(o, position, "its directory is damaged");
     size_t n_name = ch__le16(e + 28), n_extra = ch__le16(e + 30);
     *bytes = ENTRY_BYTES + n_name + n_extra + ch__le16(e + 32);
     const char *name = e + ENTRY_BYTES;
-    if (*bytes > left || n_name == 0 || n_name > most_name_bytes ||
+    if (*bytes > left || n_name == 0 || n_name > max_name_bytes ||
         memchr(name, '\0', n_name) != NULL)
-        return fail_zip(o, place, "its directory is damaged");
+        return fail_zip(o, position, "its directory is damaged");
     numbers x = {ch__le32(e + 24), ch__le32(e + 20), ch__le32(e + 42)};
-    if (!take_extra(name + n_name, n_extra, &x))
-        return fail_zip(o, place, "a 64-bit size is missing in its directory");
+    if (!read_extra(name + n_name, n_extra, &x))
+        return fail_zip(o, position, "a 64-bit size is missing in its directory");
     char *copy = ch__arena_alloc(&z->names, n_name + 1);
     if (copy == NULL)
         return ch__fail_memory(o->path);
@@ -306,6 +327,7 @@ static int compare_names(const void *a, const void *b)
                   (*(const ch_zip_member *const *)b)->name);
 }
 
+/* Returns DATA_LOSS if two members have the same name. */
 static ch_status check_names(const opening *o, const zip *z)
 {
     ch_status             rc = CH_OK;

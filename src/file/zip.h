@@ -1,8 +1,9 @@
-/* file/zip.h -- zip archives: what is in them, and each member as a reader.
+/* file/zip.h -- reads zip archives: lists the members and opens each as a reader.
  *
- * Members are stored or deflated. All that the archive says of itself is checked against the file
- * when it is opened: its directory against the headers in front of the members, sizes and places
- * against the file's. A member's size and checksum are checked as it is read to its end.
+ * Members may be stored or deflated. ch__zip_open checks the archive completely except for the
+ * contents of the members: the directory must agree with the local headers, and all sizes and
+ * offsets must lie inside the file. A member's size and checksum are checked when a reader
+ * reaches the member's end.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_ZIP_H
@@ -12,28 +13,33 @@
 
 typedef struct ch_zip_member {
     const char *name;
-    int64_t     offset;              /* of its bytes in the file */
-    int64_t     packed_bytes, bytes; /* in the file, and decompressed */
-    uint32_t    crc;
-    bool        is_deflated;
+    int64_t     offset;              /* of the member's first byte in the file */
+    int64_t     packed_bytes, bytes; /* size in the file, and size after decompression */
+    uint32_t crc; /* CRC-32 of the decompressed bytes */
+    bool     is_deflated;
 } ch_zip_member;
 
 typedef struct ch_zip {
     const char          *path;
     int                  n;
-    const ch_zip_member *member; /* in the order of the directory */
+    const ch_zip_member *member; /* in directory order */
 } ch_zip;
 
-/* UNIMPLEMENTED in builds without zlib. */
+/* Returns UNIMPLEMENTED if the build has no zlib, else CH_OK. `path` is for the message. */
 CH_MUST_CHECK ch_status ch__zip_check_build(const char *path);
 
-/* DATA_LOSS if it is no zip archive or a damaged one, UNIMPLEMENTED for encrypted members, other
- * compressions and archives in several files, and in builds without zlib. */
+/* Reads the directory of an archive and closes the file again. The caller must free the result
+ * with ch__zip_close. DATA_LOSS: the file is not a zip archive, or it is damaged.
+ * UNIMPLEMENTED: a member is encrypted or uses another compression, the archive is split into
+ * several files, or the build has no zlib. */
 CH_MUST_CHECK ch_status ch__zip_open(const char *path, ch_zip **out);
-void                    ch__zip_close(ch_zip *z); /* NULL is fine */
+/* `z` may be NULL. */
+void ch__zip_close(ch_zip *z);
 
-int ch__zip_find(const ch_zip *z, const char *name); /* -1: has none of that name */
-/* Of `opt`, the limits hold; both it and `pool` may be NULL. */
+/* Returns the index of the member, or -1 if no member has this name. */
+int ch__zip_find(const ch_zip *z, const char *name);
+/* Opens member i. The reader does not need `z` after this call. `opt` may be NULL; only its
+ * limits are used. If `pool` is NULL, the reader creates its own block pool. */
 CH_MUST_CHECK ch_status ch__zip_reader(const ch_zip *z, int i, const ch_load_options *opt,
                                        ch_block_pool *pool, ch_reader **out);
 

@@ -1,7 +1,12 @@
-/* file/zip_writer.c -- zip archives: members, their headers, the directory.
+/* file/zip_writer.c -- writes zip archives: members, their headers, the central directory.
  *
- * A member's header is written before its sizes are known, and patched. It has room for 64-bit sizes
- * always, as numpy's have; the directory has them where they are needed.
+ * file/npz.c uses this file to save arrays. file/zip.c describes the format.
+ *
+ *   1. A local header is written before the sizes and the checksum of its member are known.
+ *      ch__zip_writer_end writes the header again, at the same offset and with the same length.
+ *   2. For this reason a local header always has an extra field with 64-bit sizes, as numpy's
+ *      headers have. An entry of the directory has 64-bit numbers only if 32 bits are too few.
+ *   3. Equal members give equal files, because the date is constant.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/zip_writer.h"
@@ -16,21 +21,21 @@
 
 enum {
     HEADER_BYTES = 30,
-    EXTRA_BYTES = 20, /* id, size, two numbers of 8 bytes */
-    VERSION = 45,     /* that knows 64-bit sizes */
-    DATE_1980 = 0x21, /* the first of January: equal arrays make equal files */
-    NAME_MOST = 4096,
+    EXTRA_BYTES = 20, /* id, size, and two numbers of 8 bytes */
+    VERSION = 45,     /* 4.5, the first version of the format with 64-bit sizes */
+    DATE_1980 = 0x21, /* 1 January 1980, so that equal arrays give equal files */
+    MAX_NAME_BYTES = 4096,
 };
 
 typedef struct member {
     char      *name;
-    int64_t    offset; /* of its header */
+    int64_t    offset; /* of the local header in the file, in bytes */
     ch_section section;
 } member;
 
 struct ch_zip_writer {
     ch_writer     *w;
-    ch_compression kind; /* of members: CH_UNCOMPRESSED or CH_RAW_DEFLATE */
+    ch_compression kind; /* of all members: CH_UNCOMPRESSED or CH_RAW_DEFLATE */
     int            level;
     member        *member;
     int            n, cap;
@@ -77,14 +82,15 @@ void ch__zip_writer_drop(ch_zip_writer *z)
 
 /* ---- members ---- */
 
-/* What the local header and the entry of the directory have in common. */
+/* Writes to `at` the fields that the local header and the directory entry have in common.
+ * Returns the position after them. */
 static unsigned char *put_common(const ch_zip_writer *z, const member *m, uint32_t packed_bytes,
                                  uint32_t bytes, int extra_bytes, unsigned char *at)
 {
     at = ch__put_le(at, VERSION, 2);
     at = ch__put_le(at, 0, 2);                                 /* flags */
     at = ch__put_le(at, z->kind == CH_RAW_DEFLATE ? 8 : 0, 2); /* method */
-    at = ch__put_le(at, (uint64_t)DATE_1980 << 16, 4);         /* time and date */
+    at = ch__put_le(at, (uint64_t)DATE_1980 << 16, 4);         /* date and time */
     at = ch__put_le(at, m->section.crc, 4);
     at = ch__put_le(at, packed_bytes, 4);
     at = ch__put_le(at, bytes, 4);
@@ -92,7 +98,8 @@ static unsigned char *put_common(const ch_zip_writer *z, const member *m, uint32
     return ch__put_le(at, (uint64_t)extra_bytes, 2);
 }
 
-/* The whole header but for the name, which stands in front of the extra field. */
+/* Encodes the local header and its extra field. The member's name, which lies between them in
+ * the file, is not included. */
 static void make_header(const ch_zip_writer *z, const member *m,
                         unsigned char header[HEADER_BYTES], unsigned char extra[EXTRA_BYTES])
 {
@@ -105,9 +112,9 @@ static void make_header(const ch_zip_writer *z, const member *m,
 
 static ch_status add_member(ch_zip_writer *z, const char *name)
 {
-    if (name[0] == '\0' || strlen(name) > NAME_MOST)
+    if (name[0] == '\0' || strlen(name) > MAX_NAME_BYTES)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: a member needs a name of 1 to %d bytes",
-                        ch__writer_path(z->w), NAME_MOST);
+                        ch__writer_path(z->w), MAX_NAME_BYTES);
     for (int i = 0; i < z->n; i++)
         if (strcmp(z->member[i].name, name) == 0)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: two members of the name %s",
@@ -156,10 +163,11 @@ ch_status ch__zip_writer_end(ch_zip_writer *z)
     return rc;
 }
 
-/* ---- the directory ---- */
+/* ---- the central directory ---- */
 
-/* A number of 32 bits, or all ones where it goes into the extra field at *extra. */
-static uint32_t narrow(int64_t x, unsigned char **extra)
+/* Returns x if x fits in 32 bits. Otherwise appends x to the extra field at *extra and returns
+ * UINT32_MAX, which refers readers to the extra field. */
+static uint32_t put_32_or_extra(int64_t x, unsigned char **extra)
 {
     if (x < UINT32_MAX)
         return (uint32_t)x;
@@ -170,14 +178,14 @@ static uint32_t narrow(int64_t x, unsigned char **extra)
 static ch_status put_entry(ch_zip_writer *z, const member *m)
 {
     unsigned char entry[46] = {0}, extra[4 + 3 * 8], *end = extra + 4, *at;
-    uint32_t      bytes = narrow(m->section.bytes, &end);
-    uint32_t      packed_bytes = narrow(m->section.packed_bytes, &end);
-    uint32_t      offset = narrow(m->offset, &end);
+    uint32_t      bytes = put_32_or_extra(m->section.bytes, &end);
+    uint32_t      packed_bytes = put_32_or_extra(m->section.packed_bytes, &end);
+    uint32_t      offset = put_32_or_extra(m->offset, &end);
     int           extra_bytes = end > extra + 4 ? (int)(end - extra) : 0;
     ch_status     rc;
 
     ch__put_le(ch__put_le(extra, 1, 2), (uint64_t)(end - extra - 4), 2);
-    at = ch__put_le(ch__put_le(entry, 0x02014b50, 4), VERSION, 2); /* written by */
+    at = ch__put_le(ch__put_le(entry, 0x02014b50, 4), VERSION, 2); /* version of the writer */
     put_common(z, m, packed_bytes, bytes, extra_bytes, at);
     ch__put_le(entry + 42, offset, 4);
     rc = ch__writer_put(z->w, entry, sizeof(entry));
@@ -186,7 +194,8 @@ static ch_status put_entry(ch_zip_writer *z, const member *m)
     return rc == CH_OK ? ch__writer_put(z->w, extra, (size_t)extra_bytes) : rc;
 }
 
-/* The end of the directory with 64-bit numbers, and its locator. */
+/* Writes the zip64 end of directory and its locator. `directory` is the offset of the
+ * directory, `bytes` its size. */
 static ch_status put_end64(ch_zip_writer *z, int64_t directory, int64_t bytes)
 {
     unsigned char end[56 + 20], *at = end;
@@ -195,7 +204,7 @@ static ch_status put_end64(ch_zip_writer *z, int64_t directory, int64_t bytes)
     at = ch__put_le(at, 56 - 12, 8);
     at = ch__put_le(at, VERSION, 2);
     at = ch__put_le(at, VERSION, 2);
-    at = ch__put_le(at, 0, 8); /* numbers of disks */
+    at = ch__put_le(at, 0, 8); /* disk numbers */
     at = ch__put_le(at, (uint64_t)z->n, 8);
     at = ch__put_le(at, (uint64_t)z->n, 8);
     at = ch__put_le(at, (uint64_t)bytes, 8);
@@ -207,6 +216,7 @@ static ch_status put_end64(ch_zip_writer *z, int64_t directory, int64_t bytes)
     return ch__writer_put(z->w, end, sizeof(end));
 }
 
+/* Writes the entries of all members and the end of the directory. */
 static ch_status put_directory(ch_zip_writer *z)
 {
     unsigned char end[22] = {0}, *at = end;

@@ -1,5 +1,17 @@
-/* fit/compile.c -- ch_compile: what a model is trained with.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/compile.c -- ch_compile, and the metrics of a compiled model.
+ *
+ * ch_compile fills a new ch_compiled and attaches it to the model, which frees the previous
+ * state. The rest of the file reads, resets, saves and restores the metrics for the loops in
+ * fit.c and evaluate.c.
+ *
+ * Invariants:
+ *
+ *   1. The names of the metrics are unique, and none is "loss", because they become names of
+ *      logs.
+ *   2. ch_compile fails while a loop is open on the model (n_running > 0), so a loop may borrow
+ *      the ch_compiled.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -57,14 +69,14 @@ static bool has_name(const ch_compiled *c, const char *name)
     return false;
 }
 
-/* Takes the metric over. */
+/* Adds the metric. Takes ownership of the reference, also on an error. */
 static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool is_own)
 {
     if (has_name(c, ch_metric_name(m))) {
         ch_status rc =
             ch__fail(CH_INVALID_ARGUMENT,
-                     "compile: two numbers are called \"%s\"; give one of the metrics another "
-                     "name (ch_metric_named)",
+                     "compile: two logs are named \"%s\"; give one of the metrics another "
+                     "name with ch_metric_named",
                      ch_metric_name(m));
 
         ch_metric_unref(m);
@@ -74,15 +86,16 @@ static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool
     return CH_OK;
 }
 
-/* The function may be the program's: it may fail and say nothing, and say that all is well and
- * make nothing. */
+/* Creates a metric. spec.make may be a function of the program, so its result is not trusted:
+ * it may fail without a message, or return CH_OK without a metric. */
 static ch_status make_metric(ch_compiled *c, ch_metric_spec spec, ch_metric **out)
 {
     uint64_t  mark = ch__fail_mark();
     ch_status rc = ch_metric_new(c->strategy, spec, out);
 
     if (rc == CH_OK && *out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "its function returned CH_OK, and made no metric");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "its `make` function returned CH_OK but created no metric");
     return ch__fail_since(mark, rc);
 }
 
@@ -107,24 +120,25 @@ static ch_status make_metrics(ch_compiled *c, const ch_metric_spec *spec, bool i
     return rc;
 }
 
+/* Adds the metrics of opt->own. */
 static ch_status add_own(ch_compiled *c, const ch_compile_options *opt)
 {
     ch_status rc = CH_OK;
 
     if (opt->n_own < 0 || opt->n_own > CH_COMPILE_METRICS ||
         (opt->n_own > 0 && opt->own == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "compile: %d metrics of one's own%s, want 0 to %d",
-                        opt->n_own, opt->own == NULL ? " at NULL" : "", CH_COMPILE_METRICS);
+        return ch__fail(CH_INVALID_ARGUMENT, "compile: n_own is %d%s, want 0 to %d", opt->n_own,
+                        opt->own == NULL ? " and own is NULL" : "", CH_COMPILE_METRICS);
     for (int i = 0; i < opt->n_own && rc == CH_OK; i++) {
         ch_var *const *var;
 
         if (opt->own[i] == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "compile: metric %d of one's own is NULL", i);
+            return ch__fail(CH_INVALID_ARGUMENT, "compile: own[%d] is NULL", i);
         if (ch_metric_vars(opt->own[i], &var) > 0 && ch_var_strategy(var[0]) != c->strategy)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "compile: metric \"%s\" is of %s, and the model of %s; make the metric with "
-                "ch_model_strategy(model)",
+                "compile: metric \"%s\" belongs to %s, but the model belongs to %s; create the "
+                "metric with ch_model_strategy(model)",
                 ch_metric_name(opt->own[i]), ch_strategy_label(ch_var_strategy(var[0])),
                 ch_strategy_label(c->strategy));
         rc = add_metric(c, ch_metric_ref(opt->own[i]), opt->own_weighted, true);
@@ -132,7 +146,7 @@ static ch_status add_own(ch_compiled *c, const ch_compile_options *opt)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- compile ---- */
 
 static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
 {
@@ -160,17 +174,16 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
     return rc == CH_OK ? ch__compiled_functions(c) : rc;
 }
 
-/* What a call works with is not taken away from under it. */
+/* Fails if a loop is open on the model, because the loop uses the current state. */
 static ch_status check_idle(const ch_model *m)
 {
     const ch_compiled *now = ch__model_attached(m);
 
     if (now == NULL || atomic_load(&now->n_running) == 0)
         return CH_OK;
-    return ch__fail(
-        CH_FAILED_PRECONDITION,
-        "compile: ch_fit, ch_evaluate or ch_predict of this model goes on; compile it "
-        "when that has returned, not in a callback");
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "compile: ch_fit, ch_evaluate or ch_predict of this model is running; call "
+                    "ch_compile after it has returned, not in a callback");
 }
 
 ch_status ch_compile(ch_model *m, const ch_compile_options *opt)
@@ -198,7 +211,7 @@ ch_status ch_compile(ch_model *m, const ch_compile_options *opt)
     return CH_OK;
 }
 
-/* ---- the numbers ---- */
+/* ---- read and reset the metrics ---- */
 
 static ch_status read_metric(ch_metric *m, const char *prefix, ch_logs *logs)
 {
@@ -238,8 +251,9 @@ ch_status ch__compiled_reset(ch_compiled *c)
     return rc;
 }
 
-/* ---- aside ---- */
+/* ---- save and restore the metrics ---- */
 
+/* Returns metric i of c->n_metrics + 1; the last is the loss, or NULL if there is none. */
 static ch_metric *metric_at(const ch_compiled *c, int i)
 {
     return i < c->n_metrics ? c->metric[i].metric : c->loss_mean;
@@ -271,10 +285,10 @@ ch_status ch__compiled_save_metrics(ch_compiled *c, ch_saved_metrics *out)
     *out = (ch_saved_metrics){.n_output_steps = c->n_output_steps};
     out->value = ch__calloc((size_t)count_vars(c) + 1, sizeof(ch_tensor *));
     if (out->value == NULL)
-        return ch__fail_memory("numbers put aside");
+        return ch__fail_memory("saved metrics");
     for (int i = 0; i <= c->n_metrics && rc == CH_OK; i++) {
         ch_var *const *var;
-        int n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
+        int            n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
 
         for (int k = 0; k < n && rc == CH_OK; k++) {
             rc = ch_var_get(var[k], &out->value[out->n]);
@@ -298,7 +312,7 @@ ch_status ch__compiled_restore_metrics(ch_compiled *c, ch_saved_metrics *a)
 
     for (int i = 0; i <= c->n_metrics && rc == CH_OK && a->value != NULL; i++) {
         ch_var *const *var;
-        int n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
+        int            n = metric_at(c, i) != NULL ? ch_metric_vars(metric_at(c, i), &var) : 0;
 
         for (int k = 0; k < n && rc == CH_OK; k++)
             rc = ch_var_set(var[k], a->value[at++]);
@@ -313,9 +327,9 @@ ch_status ch__compiled_restore_metrics(ch_compiled *c, ch_saved_metrics *a)
     return rc;
 }
 
-/* ---- what steps of one's own give ---- */
+/* ---- outputs of custom steps ---- */
 
-/* The mean over the replicas: of what is the same on all, that. */
+/* Adds the mean of the output over the replicas to the sum of that name. */
 static ch_status add_output(ch_compiled *c, const char *name, const ch_value *v)
 {
     double sum = 0;
@@ -327,8 +341,8 @@ static ch_status add_output(ch_compiled *c, const char *name, const ch_value *v)
                 ? ch_tensor_item(ch_value_at(v, r), &x)
                 : ch__fail(
                       CH_INVALID_ARGUMENT,
-                      "output \"%s\" of a step of one's own has %lld elements, and the logs "
-                      "take one",
+                      "output \"%s\" of a custom step has %lld elements, want 1, because it "
+                      "becomes a log",
                       name, (long long)ch_tensor_count(ch_value_at(v, r)));
 
         if (rc != CH_OK)
@@ -337,7 +351,8 @@ static ch_status add_output(ch_compiled *c, const char *name, const ch_value *v)
     }
     sum /= ch_value_count(v);
     return ch__logs_set(&c->output_sums, name,
-                        sum + (c->n_output_steps > 0 ? ch__logs_get(&c->output_sums, name) : 0));
+                        sum +
+                            (c->n_output_steps > 0 ? ch__logs_get(&c->output_sums, name) : 0));
 }
 
 ch_status ch__compiled_add_outputs(ch_compiled *c, const ch_tuple *out)

@@ -1,4 +1,12 @@
-/* fit/evaluate.c -- ch_evaluate and ch_predict.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/evaluate.c -- ch_evaluate and ch_predict.
+ *
+ * Both run a pass over the data: `pass` reads the batches, calls a batch_fn for each and sends
+ * the validation events. ch_fit validates with ch__evaluate_pass. With parameter servers a pass
+ * reads a snapshot of the variables, and its steps are in flight (fit/inflight.h). ch_evaluate
+ * and ch_predict may be called in a callback of a training. Then they first drain the steps of
+ * the training, and ch_evaluate saves and restores its metrics.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/evaluate.h"
 
 #include <stdio.h>
@@ -16,9 +24,11 @@ typedef ch_status (*batch_fn)(ch_loop *l, ch_tuple *batch, void *arg);
 
 typedef struct pass_result {
     int64_t rows;
-    bool    is_cut; /* somebody wanted to stop before the end */
+    bool    is_cut; /* ch_training_stop was called before the end of the pass */
 } pass_result;
 
+/* Runs `fn` on at most `steps` batches (0: all) and sends the validation events. Ends early if
+ * ch_training_stop is called during the pass. */
 static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void *arg,
                       pass_result *out)
 {
@@ -32,7 +42,8 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
     t->validation_steps = steps > 0 ? steps : s->steps;
     if (rc == CH_OK)
         rc = ch__loop_notify(l, CH_ON_VALIDATION_BEGIN);
-    while (rc == CH_OK && t->n_stop_requests == stop_requests && (steps == 0 || t->validation_step < steps)) {
+    while (rc == CH_OK && t->n_stop_requests == stop_requests &&
+           (steps == 0 || t->validation_step < steps)) {
         ch_tuple *batch = NULL;
 
         rc = ch__source_next(s, &batch);
@@ -53,7 +64,8 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
     return rc;
 }
 
-/* The mean of nothing would be 0, and 0 is the best loss there is. */
+/* Fails if the pass found no data: the mean loss would be 0, which looks like the best possible
+ * loss. */
 static ch_status check_passed(const ch_loop *l, const char *call, const pass_result *p)
 {
     if (!p->is_cut && l->t.validation_step == 0)
@@ -63,9 +75,9 @@ static ch_status check_passed(const ch_loop *l, const char *call, const pass_res
     return CH_OK;
 }
 
-/* What runs ahead has ended, and nobody reads the version of the variables any more which that
- * was pinned to. */
-static ch_status end_snapshot(ch_loop *l, const char *what, ch_status rc)
+/* Ends a pass that reads a snapshot: drains the steps, then releases the snapshot. Returns the
+ * first error of: `rc`, the drain. */
+static ch_status end_snapshot(ch_loop *l, const char *name, ch_status rc)
 {
     ch_fault  first;
     ch_status last;
@@ -75,7 +87,7 @@ static ch_status end_snapshot(ch_loop *l, const char *what, ch_status rc)
         ch__fault_record(&first, rc, -1, NULL);
     last = ch__loop_drain(l);
     if (last != CH_OK)
-        last = ch__fail_at(last, "%s, step %lld", what, (long long)l->inflight.failed);
+        last = ch__fail_at(last, "%s, step %lld", name, (long long)l->inflight.failed);
     if (last != CH_OK)
         ch__fault_record(&first, last, -1, NULL);
     ch__loop_release_snapshot(l);
@@ -98,8 +110,8 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
                             const char *prefix)
 {
-    pass_result    p = {.rows = 0};
-    ch_status rc = ch__compiled_reset(l->c);
+    pass_result p = {.rows = 0};
+    ch_status   rc = ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
         rc = ch__loop_snapshot(l);
@@ -113,7 +125,7 @@ ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t 
     return rc == CH_OK ? ch__loop_notify(l, CH_ON_VALIDATION_END) : rc;
 }
 
-/* ---- by itself ---- */
+/* ---- evaluate ---- */
 
 static const ch_evaluate_options usual;
 
@@ -122,11 +134,12 @@ static ch_status check(const char *call, const ch_evaluate_options *o)
     if (o->batch >= 0 && o->steps >= 0 && o->n_callbacks >= 0 &&
         (o->n_callbacks == 0 || o->callback != NULL))
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "%s: want 0 or more for batch, steps and callbacks",
-                    call);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s: want 0 or more for batch, steps and n_callbacks, and callback not NULL", call);
 }
 
-/* All up to what callbacks are told of. */
+/* Prepares a loop up to its first event: options, callbacks, data. */
 static ch_status open_loop(const char *call, ch_compiled *c, const ch_data *d,
                            const ch_evaluate_options *o, ch_loop *l, ch_source *s)
 {
@@ -151,7 +164,8 @@ static ch_status check_numbers(const ch_compiled *c)
     if (ch__compiled_has_loss(c) || c->n_metrics > 0 || c->test_step != NULL)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "evaluate: the model was compiled without a loss and metrics");
+                    "evaluate: the model was compiled without a loss and metrics; pass one to "
+                    "ch_compile");
 }
 
 static ch_status evaluate(ch_loop *l, ch_source *s, const ch_evaluate_options *opt,
@@ -168,16 +182,17 @@ static ch_status evaluate(ch_loop *l, ch_source *s, const ch_evaluate_options *o
     return rc;
 }
 
-/* In a callback of another call the numbers of that one are put aside, and come back. */
+/* Saves the metrics if this is called in a callback of another loop that uses them, and
+ * restores them at the end. */
 ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
                       ch_history **out)
 {
-    ch_loop      l = {.c = NULL};
-    ch_source    s = {.it = NULL};
-    ch_saved_metrics     saved = {0};
-    ch_history  *h = NULL;
-    ch_compiled *c = NULL;
-    ch_status    rc = ch__compiled_of("evaluate", m, &c), back;
+    ch_loop          l = {.c = NULL};
+    ch_source        s = {.it = NULL};
+    ch_saved_metrics saved = {0};
+    ch_history      *h = NULL;
+    ch_compiled     *c = NULL;
+    ch_status        rc = ch__compiled_of("evaluate", m, &c), back;
 
     if (out != NULL)
         *out = NULL;
@@ -210,25 +225,29 @@ ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
 
 /* ---- predict ---- */
 
-/* What came, batch by batch, replica by replica. */
+/* The outputs of the model, in the order of the batches and, within a batch, of the
+ * replicas. */
 typedef struct predictions {
     int         n, capacity;
     ch_tensor **at;
     int64_t     rows;
 } predictions;
 
+/* Adds the output of a replica for a batch. */
 static ch_status add_result(predictions *g, ch_tensor *t)
 {
     const ch_tensor *first = g->n > 0 ? g->at[0] : t;
     ch_shape         a = ch_tensor_shape(first), b = ch_tensor_shape(t);
 
     if (b.rank < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "predict: the model gives a scalar, not rows");
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "predict: the output of the model is a scalar, want a row for each example");
     a.dim[0] = b.dim[0];
     if (!ch_shape_equal(a, b))
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "predict: the model gave rows of another shape for this batch than for the first");
+            "predict: the rows of this batch have another shape than those of the first batch");
     if (!ch__grow((void **)&g->at, &g->capacity, g->n + 1, sizeof(ch_tensor *)))
         return ch__fail_memory("predictions");
     g->rows += b.dim[0];
@@ -248,13 +267,14 @@ static ch_status add_results(void *arg, const ch_tuple *out)
 static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
     int64_t   step = l->t.validation_step + 1;
-    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_result_handler){add_results, arg}, &step);
+    ch_status rc =
+        ch__loop_run(l, l->c->predict, batch, (ch_result_handler){add_results, arg}, &step);
 
     l->t.examples += ch__tuple_rows(batch);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "predict, step %lld", (long long)step);
 }
 
-/* All rows in one tensor. */
+/* Concatenates all rows into one tensor. */
 static ch_status concatenate(const predictions *g, ch_tensor **out)
 {
     ch_shape  shape = g->n > 0 ? ch_tensor_shape(g->at[0]) : ch_shape_of(0);
@@ -276,7 +296,8 @@ static ch_status concatenate(const predictions *g, ch_tensor **out)
     return CH_OK;
 }
 
-/* Of data without rows: what the model gives for none has the shape and the type. */
+/* Runs the model on a batch without rows, so that the result for data without rows has the
+ * right shape and dtype. */
 static ch_status predict_nothing(ch_loop *l, ch_source *s, predictions *g)
 {
     ch_tuple *batch = NULL;
@@ -290,15 +311,16 @@ static ch_status predict_nothing(ch_loop *l, ch_source *s, predictions *g)
 
 static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, predictions *g)
 {
-    pass_result    p;
-    ch_status rc = pass(l, s, steps, predict_batch, g, &p);
+    pass_result p;
+    ch_status   rc = pass(l, s, steps, predict_batch, g, &p);
 
     if (rc == CH_OK && l->t.validation_step == 0)
         rc = predict_nothing(l, s, g);
     return rc;
 }
 
-static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, predictions *g)
+static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt,
+                         predictions *g)
 {
     ch_status rc = ch__loop_notify(l, CH_ON_BEGIN);
 
@@ -315,7 +337,7 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
 {
     ch_loop      l = {.c = NULL};
     ch_source    s = {.it = NULL};
-    predictions      g = {0};
+    predictions  g = {0};
     ch_compiled *c = NULL;
     ch_status    rc = ch__want_given("predict", "out", out, NULL, NULL);
 
@@ -325,7 +347,7 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
-    l.is_untimed = !ch__trace_is_on(); /* nobody else sees the times of a prediction */
+    l.is_untimed = !ch__trace_is_on(); /* the times of a prediction are only used in a trace */
     rc = ch__loop_drain_outer(&l);
     if (rc == CH_OK)
         rc = open_loop("predict", c, &data, opt, &l, &s);

@@ -1,4 +1,11 @@
-/* fit/events.c -- event files: messages by hand, in records, appended (EV-1 to EV-6).
+/* fit/events.c -- event files for TensorBoard (EV-1 to EV-6).
+ *
+ * The first half encodes Event messages of protobuf by hand. The second half makes histograms,
+ * and writes the messages as TFRecords to a file. A ch_events buffers records and appends them
+ * to its file. tensorboard.c is the caller.
+ *
+ * Invariant: the buffer (`pending`) contains only whole records, so a reader sees a partial
+ * record only if a write was interrupted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -47,7 +54,8 @@ static void put_tag(ch_bytes_builder *p, int field, int type)
     put_varint(p, (uint64_t)(field << 3 | type));
 }
 
-/* Zero is not written: it is what a field that is not there is. */
+/* Writes an integer field. Zero is not written, because it is the default of an absent
+ * field. */
 static void put_number(ch_bytes_builder *p, int field, int64_t x)
 {
     if (x == 0)
@@ -88,8 +96,8 @@ static void put_text(ch_bytes_builder *p, int field, const char *text)
     put_bytes(p, field, text, strlen(text));
 }
 
-/* A message in a message: what is put between the two. Its length, which is known in the end,
- * is put before it then. */
+/* begin and end enclose a nested message. The length of the message precedes it, but is known
+ * only at the end, so `end` moves the message to insert the length. */
 static int begin(ch_bytes_builder *p, int field)
 {
     put_tag(p, field, BYTES);
@@ -110,8 +118,8 @@ static void end(ch_bytes_builder *p, int start)
 
 /* ---- messages ---- */
 
-/* Field numbers, of tensorflow/core/framework/summary.proto, tensor.proto and
- * core/util/event.proto. */
+/* Field numbers of tensorflow/core/framework/summary.proto and tensor.proto, and of
+ * tensorflow/core/util/event.proto. */
 enum {
     EVENT_WALL_TIME = 1,
     EVENT_STEP = 2,
@@ -169,7 +177,7 @@ static void put_scalar(ch_bytes_builder *p, double x)
     end(p, tensor);
 }
 
-/* A size of 0 is written too, as an empty message. */
+/* Writes a dimension. A size of 0 is written too, as an empty message. */
 static void put_dim(ch_bytes_builder *p, int64_t size)
 {
     int dim = begin(p, SHAPE_DIM);
@@ -178,7 +186,7 @@ static void put_dim(ch_bytes_builder *p, int64_t size)
     end(p, dim);
 }
 
-/* (buckets, 3) */
+/* Writes a tensor of the shape (buckets, 3). */
 static void put_histogram(ch_bytes_builder *p, const ch_histogram *h)
 {
     int tensor = begin(p, VALUE_TENSOR);
@@ -252,7 +260,7 @@ void ch__event_summary(ch_bytes_builder *p, double wall_time, int64_t step, cons
 
 typedef struct range {
     double  least, most;
-    int64_t n; /* that are finite */
+    int64_t n; /* number of finite values */
 } range;
 
 static range range_of(ch_dtype dtype, int64_t n, const char *x)
@@ -272,7 +280,7 @@ static range range_of(ch_dtype dtype, int64_t n, const char *x)
     return r;
 }
 
-/* Halves, so that no difference is infinite. */
+/* Returns the bucket of v. Computes with halves, so that a difference cannot overflow. */
 static int bucket_of(const range *r, double width, double v)
 {
     double at = (v / 2 - r->least / 2) / (width / 2);
@@ -312,14 +320,14 @@ ch_histogram ch__histogram_of(ch_dtype dtype, int64_t n, const void *x)
 
 /* ---- files ---- */
 
-enum { FULL_BYTES = 64 << 10 };
+enum { FULL_BYTES = 64 << 10 }; /* size of the buffer that causes a write */
 
 struct ch_events {
     char            *path;
     int              fd;
-    ch_bytes_builder pending, message;
-    int64_t          flush_ns, flushed_ns; /* flushed_ns: when */
-    ch_status        failed;               /* CH_OK: not yet */
+    ch_bytes_builder pending, message; /* records to be written; message under construction */
+    int64_t          flush_ns, flushed_ns; /* flush interval; time of the last flush */
+    ch_status        failed;               /* error of a failed write; CH_OK: none */
 };
 
 static double wall_seconds(void)
@@ -335,14 +343,15 @@ ch_status ch__events_flush(ch_events *e)
     ch_status rc = e->failed;
 
     if (rc != CH_OK)
-        return ch__fail(rc, "%s: it could not be written before", e->path);
+        return ch__fail(rc, "%s: an earlier write has failed", e->path);
     rc = ch__bytes_builder_write(&e->pending, e->fd, e->path);
     e->failed = rc;
     e->flushed_ns = ch__now_ns();
     return rc;
 }
 
-/* What is in e->message, as a record. */
+/* Adds e->message to the buffer as a record, and empties e->message. Writes the buffer if it is
+ * full or old. */
 static ch_status add_message(ch_events *e)
 {
     ch_record_frame f;
@@ -369,7 +378,8 @@ ch_status ch__events_add(ch_events *e, int64_t step, const ch_summary *s)
     return add_message(e);
 }
 
-/* A name that is taken is that of another training in the same second: the next will do. */
+/* Creates the file. If the name exists, another training of this process was started in the
+ * same second; then it tries the next number. */
 static ch_status make_file(ch_events *e, const char *folder)
 {
     char   host[65] = "";
@@ -385,7 +395,7 @@ static ch_status make_file(ch_events *e, const char *folder)
                  (long long)wall_seconds(), host, (long)getpid(), i);
         e->fd = ch__sys_open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0666);
         if (e->fd < 0 && errno != EEXIST)
-            return ch__fail_errno(errno, "%s: cannot be made", e->path);
+            return ch__fail_errno(errno, "%s: cannot be created", e->path);
     }
     return CH_OK;
 }

@@ -1,13 +1,13 @@
-/* fit/events.h -- event files: what TensorBoard reads.
+/* fit/events.h -- event files for TensorBoard.
  *
  *     rc = ch__events_open("logs/train", 10000, &e);
  *     rc = ch__events_add(e, epoch,
  *                         &(ch_summary){CH_SUMMARY_SCALAR, .tag = "loss", .value = 0.5});
  *     rc = ch__events_close(e);
  *
- * A file of records (file/record.h), each a message Event, written by hand since they are few.
- * It is appended to while TensorBoard reads it: a record is written whole, or not at all, but
- * for a process that is killed.
+ * An event file is a TFRecord file (file/record.h) of Event messages. The messages are encoded
+ * by hand, because only a few fields are used. TensorBoard may read the file while it grows:
+ * records are appended whole, unless the process is killed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_EVENTS_H
@@ -18,18 +18,18 @@
 
 enum { CH_HISTOGRAM_BUCKETS = 30 };
 
-/* (from, to, how many), in order; those that are not finite are left out. */
+/* Buckets (from, to, count) in ascending order. Values that are not finite are not counted. */
 typedef struct ch_histogram {
     int    n;
     double bucket[CH_HISTOGRAM_BUCKETS][3];
 } ch_histogram;
 
-/* Of n numbers of a type: none if none is finite, one bucket around them if they are all the
- * same. */
+/* Makes the histogram of n numbers. It has no bucket if no number is finite, and a single
+ * bucket around the value if all are equal. */
 ch_histogram ch__histogram_of(ch_dtype dtype, int64_t n, const void *x);
 
 typedef enum ch_summary_kind {
-    CH_SUMMARY_SIMPLE, /* `value`, as TensorFlow 1 wrote it */
+    CH_SUMMARY_SIMPLE, /* `value` in the format of TensorFlow 1 */
     CH_SUMMARY_SCALAR, /* `value` */
     CH_SUMMARY_HISTOGRAM,
     CH_SUMMARY_TEXT /* Markdown */
@@ -37,28 +37,31 @@ typedef enum ch_summary_kind {
 
 typedef struct ch_summary {
     ch_summary_kind     kind;
-    const char         *tag;
-    double              value; /* becomes an f32 */
+    const char         *tag;   /* borrowed */
+    double              value; /* written as f32 */
     const ch_histogram *histogram;
     ch_str              text;
 } ch_summary;
 
-/* The messages: the first of a file, and one with a summary. `wall_time` is in seconds since
- * 1970. */
+/* Append an encoded Event: the first message of a file, or a message with a summary.
+ * `wall_time` is in seconds since 1970. */
 void ch__event_version(ch_bytes_builder *p, double wall_time);
 void ch__event_summary(ch_bytes_builder *p, double wall_time, int64_t step,
                        const ch_summary *s);
 
 typedef struct ch_events ch_events;
 
-/* A new file in a folder, which is made if it is not there. What is added is written when there
- * is much of it, when `flush_ms` have passed since the last time, and when asked for. */
+/* Creates a new file in a directory, which is created if it does not exist. Records are
+ * buffered. They are written when the buffer is full, at the first add after `flush_ms`
+ * milliseconds without a write, and by ch__events_flush. */
 CH_MUST_CHECK ch_status ch__events_open(const char *folder, int64_t flush_ms, ch_events **out);
-/* After one that failed to be written all fail. */
+/* Adds an event with a summary. After a failed write all later calls fail. */
 CH_MUST_CHECK ch_status ch__events_add(ch_events *e, int64_t step, const ch_summary *s);
 CH_MUST_CHECK ch_status ch__events_flush(ch_events *e);
-/* Ends it in any case; NULL is fine. */
+/* Writes the buffered records, and closes the file and frees `e` also on an error. Returns
+ * CH_OK if an earlier call has returned the write error. NULL is allowed. */
 CH_MUST_CHECK ch_status ch__events_close(ch_events *e);
-const char             *ch__events_path(const ch_events *e);
+/* Returns the path of the file; borrowed. */
+const char *ch__events_path(const ch_events *e);
 
 #endif

@@ -1,7 +1,10 @@
-/* fit/fit.c -- the loop.
+/* fit/fit.c -- ch_fit: the training loop.
  *
- * Between two looks at the clock all time belongs to one row of the table: so the rows add up
- * to the whole.
+ * A `fitting` is the state of a call of ch_fit. It extends ch_loop (fit/loop.h), which runs the
+ * steps, sends the events and charges the time. ch__fit is also called by train_evaluate.c.
+ *
+ * Each interval of time is charged to exactly one row of the time account, so the rows of the
+ * table add up to the total. A call of ch__loop_charge ends an interval.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -17,46 +20,48 @@
 #include "graph/trace.h"
 #include "tensor/ragged.h"
 
-enum { POINTS = 32 }; /* of the loss's curve, an epoch */
+enum { POINTS = 32 }; /* points of the curve of the loss in an epoch */
 
 typedef struct fitting {
-    ch_loop               loop; /* first */
+    ch_loop               loop; /* must be the first member */
     const ch_fit_options *opt;
     const ch_fit_limits  *limits;
     ch_source             train, validation;
     bool                  validates;
     ch_history           *history;
-    double                total, count; /* of the loss, when its curve got its last point */
+    /* Sum and count of the loss at the last point of its curve. */
+    double total, count;
 } fitting;
 
 /* ---- options ---- */
 
 static ch_status check_options(const ch_compiled *c, const ch_data *d, const ch_fit_options *o)
 {
-    const char *what = NULL;
+    const char *options = NULL;
 
     if (c->train_step == NULL && (c->optimizer == NULL || !ch__compiled_has_loss(c)))
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "fit: the model was compiled without %s; give ch_compile one",
+                        "fit: the model was compiled without %s; pass it to ch_compile",
                         c->optimizer == NULL ? "an optimizer" : "a loss");
     if (o->epochs < 0 || o->initial_epoch < 0)
-        what = "epochs and initial_epoch";
+        options = "epochs and initial_epoch";
     else if (o->steps_per_epoch < 0 || o->validation_steps < 0 || o->validation_every < 0)
-        what = "steps_per_epoch, validation_steps and validation_every";
+        options = "steps_per_epoch, validation_steps and validation_every";
     else if (o->batch < 0)
-        what = "batch";
+        options = "batch";
     else if (o->n_callbacks < 0 || (o->n_callbacks > 0 && o->callback == NULL))
-        what = "n_callbacks, with callbacks";
-    if (what != NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "fit: want 0 or more for %s", what);
+        options = "n_callbacks, and callback not NULL";
+    if (options != NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "fit: want 0 or more for %s", options);
     if (!(o->validation_split >= 0 && o->validation_split < 1))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "fit: validation_split is %g, want 0 up to, not including, 1",
+                        "fit: validation_split is %g, want at least 0 and less than 1",
                         o->validation_split);
     if (o->validation_split > 0 && (d->array == NULL || ch__data_is_given(&o->validation)))
-        return ch__fail(CH_INVALID_ARGUMENT, "fit: validation_split is for arrays, where no "
-                                             "validation is given: of a dataset, use "
-                                             "ch_dataset_take and ch_dataset_skip");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "fit: validation_split needs arrays and no validation "
+                        "data; split a dataset with ch_dataset_take and "
+                        "ch_dataset_skip");
     return CH_OK;
 }
 
@@ -66,7 +71,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
     const ch_compiled    *c = f->loop.c;
     double                split = 1 - o->validation_split;
     int64_t               batch = o->batch > 0 ? o->batch : CH_FIT_BATCH;
-    ch_array_options         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split, false};
+    ch_array_options      how = {batch, o->shuffle != CH_OFF, o->seed, 0, split, false};
     ch_status             rc = ch__source_open("fit", c, d, &how, &f->train);
 
     if (rc == CH_OK)
@@ -84,6 +89,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
 
 /* ---- an epoch ---- */
 
+/* Returns true if the curve of the loss gets a point after this step. */
 static bool is_point(const fitting *f)
 {
     const ch_training *t = &f->loop.t;
@@ -92,7 +98,8 @@ static bool is_point(const fitting *f)
     return t->epoch_step % (steps > POINTS ? steps / POINTS : 1) == 0;
 }
 
-/* The mean of the loss since the last point of its curve. */
+/* Adds a point to the curve of the loss: the mean since the last point. With steps in flight it
+ * reads the steps that have ended. */
 static ch_status add_point(fitting *f)
 {
     ch_tensor *state = NULL;
@@ -112,6 +119,8 @@ static ch_status add_point(fitting *f)
     return rc;
 }
 
+/* Reads the next batch. *batch is NULL at the end of the data. If an epoch has a number of
+ * steps, the data restarts at its end, unless it ends the training. */
 static ch_status next_batch(fitting *f, ch_tuple **batch)
 {
     ch_status rc = ch__source_next(&f->train, batch);
@@ -149,6 +158,7 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_STEP) : rc;
 }
 
+/* Returns true if the epoch has no further steps. */
 static bool is_done(const fitting *f)
 {
     const ch_training *t = &f->loop.t;
@@ -158,7 +168,7 @@ static bool is_done(const fitting *f)
            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
 }
 
-/* *ended: there was no more data. */
+/* Runs the steps of an epoch. Sets *ended if it reached the end of the data. */
 static ch_status run_steps(fitting *f, bool *ended)
 {
     ch_status rc = CH_OK;
@@ -177,7 +187,7 @@ static ch_status run_steps(fitting *f, bool *ended)
     return rc;
 }
 
-/* Who pressed Ctrl-C does not wait for an evaluation. */
+/* Returns true if Ctrl-C was pressed: then there is no validation, because the user waits. */
 static bool is_interrupted(const fitting *f)
 {
     return f->loop.catches && ch__interrupted();
@@ -216,7 +226,8 @@ static ch_status begin_epoch(fitting *f)
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
 }
 
-/* Steps that ran ahead have ended; the curve had no point for the last of them yet. */
+/* Blocks until no step is in flight. If the steps were in flight, adds a point to the curve for
+ * the last of them. */
 static ch_status drain(fitting *f)
 {
     ch_status rc = ch__loop_drain(&f->loop);
@@ -226,7 +237,7 @@ static ch_status drain(fitting *f)
     return f->loop.t.drain != NULL ? add_point(f) : CH_OK;
 }
 
-/* What the steps gave, and the validation. */
+/* Reads the logs of the epoch, validates, and adds both to the history. */
 static ch_status end_epoch(fitting *f)
 {
     ch_training *t = &f->loop.t;
@@ -243,7 +254,8 @@ static ch_status end_epoch(fitting *f)
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_END) : rc;
 }
 
-static ch_status check_found(const fitting *f, bool ended)
+/* Fails if the training found no data. */
+static ch_status check_not_empty(const fitting *f, bool ended)
 {
     const ch_training *t = &f->loop.t;
 
@@ -254,7 +266,8 @@ static ch_status check_found(const fitting *f, bool ended)
     return CH_OK;
 }
 
-/* One without steps, because the data or somebody's patience ended before, is none. */
+/* Runs an epoch. An epoch without steps, because the data ended or a callback stopped the
+ * training before, is not added to the history. */
 static ch_status run_epoch(fitting *f, bool *ended)
 {
     ch_training *t = &f->loop.t;
@@ -263,7 +276,7 @@ static ch_status run_epoch(fitting *f, bool *ended)
     if (rc == CH_OK)
         rc = run_steps(f, ended);
     if (rc == CH_OK)
-        rc = check_found(f, *ended);
+        rc = check_not_empty(f, *ended);
     if (rc != CH_OK || t->epoch_step == 0)
         return rc;
     if (*ended && f->opt->steps_per_epoch == 0)
@@ -271,7 +284,7 @@ static ch_status run_epoch(fitting *f, bool *ended)
     return end_epoch(f);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole training ---- */
 
 static int64_t epoch_steps(const fitting *f)
 {
@@ -280,6 +293,7 @@ static int64_t epoch_steps(const fitting *f)
     return n > 0 ? n : CH_UNKNOWN;
 }
 
+/* Returns true if the training has no further epochs. `ended`: the data has ended. */
 static bool is_over(const fitting *f, bool ended)
 {
     const ch_training *t = &f->loop.t;
@@ -288,7 +302,7 @@ static bool is_over(const fitting *f, bool ended)
            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
 }
 
-/* In the end, too, `epoch` is one that there was. */
+/* Runs all epochs. At the end `epoch` is the last epoch that had steps. */
 static ch_status run_epochs(fitting *f)
 {
     ch_training *t = &f->loop.t;
@@ -337,7 +351,8 @@ static void print_summary(const ch_history *h)
     ch__print_above(STANDARD_ERROR, text, strlen(text));
 }
 
-/* Ends the trace; the first error is the one that counts. */
+/* Closes the trace file of opt->trace, if any. Returns `rc` or, if that is CH_OK, the error of
+ * the trace. */
 static ch_status close_trace(const fitting *f, ch_status rc)
 {
     ch_fault  first;
@@ -354,8 +369,8 @@ static ch_status close_trace(const fitting *f, ch_status rc)
     return ch__fault_raise(&first);
 }
 
-/* Threads that read ahead are joined when the data is closed: that takes time, which the table
- * is to have. */
+/* Ends the training and fills the history. Closes the data before it fills the table of times,
+ * because closing joins the prefetch threads and that time must be in the table. */
 static ch_status finish(fitting *f, ch_status rc)
 {
     ch_training *t = &f->loop.t;
@@ -373,14 +388,15 @@ static ch_status finish(fitting *f, ch_status rc)
     return rc;
 }
 
-/* Two at once would share the metrics, and what one has recorded is not the other's. */
+/* Fails if another loop uses the metrics of the model, because two trainings would mix their
+ * numbers. */
 static ch_status check_alone(ch_loop *l)
 {
     if (ch__loop_use_metrics(l) == 0)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "fit: ch_fit or ch_evaluate of this model goes on; call it when that has "
-                    "returned, not in a callback");
+                    "fit: ch_fit or ch_evaluate of this model is running; call ch_fit after it "
+                    "has returned, not in a callback");
 }
 
 ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,

@@ -1,4 +1,6 @@
-/* fit/history.c -- numbers by name and epoch.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/history.c -- the history of a training: logs by name and epoch.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/history.h"
 
 #include <math.h>
@@ -67,7 +69,7 @@ ch_status ch__history_point(ch_history *h, double loss)
     return CH_OK;
 }
 
-/* ---- asked ---- */
+/* ---- reading ---- */
 
 int ch_history_epochs(const ch_history *h)
 {

@@ -1,5 +1,6 @@
-/* fit/history.h -- the inside of a history, for who writes it.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/history.h -- the struct behind ch_history, and functions that fill it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_HISTORY_H
 #define FIT_HISTORY_H
 
@@ -8,20 +9,23 @@
 #include "fit/training.h"
 
 struct ch_history {
-    atomic_int    refs;
-    int           n_epochs, epochs_capacity;
-    ch_logs      *epoch;
-    ch_logs       names; /* all that ever came, in that order */
+    atomic_int refs;
+    int        n_epochs, epochs_capacity;
+    ch_logs   *epoch; /* logs of each epoch */
+    /* All names of logs, in the order of their first appearance; values unused. */
+    ch_logs       names;
     int           n_curve, curve_capacity;
-    double       *curve; /* the loss, as it went */
+    double       *curve; /* points of the curve of the loss, in order */
     ch_time_table time;
-    bool          is_of_arrays; /* trained on arrays: the program has no pipeline to change */
-    char          why[160];
+    /* The data was arrays, so advice on a slow pipeline does not apply. */
+    bool is_of_arrays;
+    char why[160]; /* reason of an early stop; "": the training was not stopped */
 };
 
 ch_status ch__history_new(ch_history **out);
-/* An epoch more, a copy. */
+/* Adds an epoch with a copy of the logs. */
 ch_status ch__history_add(ch_history *h, const ch_logs *logs);
+/* Adds a point to the curve of the loss. */
 ch_status ch__history_point(ch_history *h, double loss);
 
 #endif

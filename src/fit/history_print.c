@@ -1,4 +1,4 @@
-/* fit/history_print.c -- a history for people.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/history_print.c -- a history as text.   SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ static int width_of(const char *name)
     return n > 9 ? n : 9;
 }
 
-/* A number that is NaN is not one that there is none of. */
+/* Prints the log of that name. Prints "nan" if its value is NaN, and "-" if the epoch has no
+ * such log. */
 static void print_number(ch_text *o, const ch_logs *logs, const char *name)
 {
     for (int i = 0; i < logs->n; i++)
@@ -30,7 +31,7 @@ static void print_number(ch_text *o, const ch_logs *logs, const char *name)
     ch__text_add(o, "  %*s", width_of(name), "-");
 }
 
-/* Epochs are counted from 1, as the progress line does. */
+/* Prints epochs counted from 1, as the progress line does. */
 int ch_history_print(const ch_history *h, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
@@ -50,7 +51,7 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
 
 /* ---- where the time went ---- */
 
-/* Seconds of the steps and of all that the loop does between them, waiting included. */
+/* Returns the seconds spent in steps and between them, including waits. */
 static double seconds_of_steps(const ch_time_table *t)
 {
     return t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
@@ -78,7 +79,7 @@ static void print_speed(ch_text *o, const ch_time_table *t)
                      t->replicas * t->one_replica_step * (double)t->steps / inside);
 }
 
-/* Says what to do about waiting that takes more than a fifth of the time. */
+/* Prints advice for each kind of waiting that takes more than a fifth of the total time. */
 static void print_advice(ch_text *o, const ch_history *h)
 {
     const struct {
@@ -103,7 +104,7 @@ static void print_advice(ch_text *o, const ch_history *h)
             ch__text_add(o, "%s\n", waits[i].advice);
 }
 
-/* Of less than a second, milliseconds. */
+/* Prints milliseconds if the total is less than a second, otherwise seconds. */
 int ch_history_print_time(const ch_history *h, char *text, size_t size)
 {
     ch_time_table t = ch_history_time(h);

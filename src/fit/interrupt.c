@@ -1,4 +1,4 @@
-/* fit/interrupt.c -- a handler of SIGINT that counts.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/interrupt.c -- the handler of SIGINT.   SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "fit/interrupt.h"
 
@@ -11,13 +11,14 @@
 #include "base/terminal.h"
 
 static pthread_mutex_t  lock = PTHREAD_MUTEX_INITIALIZER;
-static int              n_users;
-static bool             is_ours; /* the handler is installed */
-static struct sigaction before;
-static atomic_int       n_signals;
+static int              n_users;   /* catches without a release; guarded by `lock` */
+static bool             is_ours;   /* our handler is installed */
+static struct sigaction before;    /* action before ours */
+static atomic_int       n_signals; /* signals since `install` */
 
-/* A second one is not for us: the process ends as if we had never been there. It is blocked
- * while this handler runs, so it comes when this returns. */
+/* Counts the signal. At the second signal, restores the default action and raises the signal
+ * again, so that the process ends as if it had no handler. The signal is blocked while the
+ * handler runs, and is delivered when it returns. */
 static void on_interrupt(int sig)
 {
     int saved = errno;
@@ -35,7 +36,7 @@ static void on_interrupt(int sig)
 
 static void install(void)
 {
-    /* Calls of the system are made again: a first Ctrl-C is no fault of what reads data. */
+    /* SA_RESTART, because a first Ctrl-C must not make reads of data fail with EINTR. */
     struct sigaction ours = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
 
     sigemptyset(&ours.sa_mask);
@@ -45,7 +46,7 @@ static void install(void)
               sigaction(SIGINT, &ours, NULL) == 0;
 }
 
-/* Unless somebody has put another in our place meanwhile. */
+/* Restores the previous action, unless other code has replaced our handler meanwhile. */
 static void restore(void)
 {
     struct sigaction now;

@@ -1,5 +1,7 @@
-/* fit/interrupt.h -- Ctrl-C while a model is trained: once means finish the step, twice means
- * now.
+/* fit/interrupt.h -- Ctrl-C during a training.
+ *
+ * The first Ctrl-C asks the training to stop after its current step. The second ends the
+ * process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_INTERRUPT_H
@@ -7,13 +9,15 @@
 
 #include <stdbool.h>
 
-/* Between these SIGINT is ours; what was there before is there again after the last of them.
- * They nest, and several threads may be between them: one Ctrl-C is for all. A SIGINT that the
- * process ignores, as under nohup, stays ignored. */
+/* Install and remove the handler of SIGINT. Calls nest, and several threads may call them; a
+ * single Ctrl-C is seen by all of them. The handler is installed by the first catch, and the
+ * last release restores the previous action. If the process ignores SIGINT, as under nohup, it
+ * stays ignored. */
 void ch__interrupt_catch(void);
 void ch__interrupt_release(void);
 
-/* Whether Ctrl-C was pressed since the first of them began. */
+/* Returns true if Ctrl-C was pressed since the first ch__interrupt_catch that is not released
+ * yet. */
 bool ch__interrupted(void);
 
 #endif

@@ -1,11 +1,13 @@
-/* fit/json.c -- the numbers of a training as members of an object.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/json.c -- the logs of a training as JSON members.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/json.h"
 
 #include <stdio.h>
 
 #include "fit/number.h"
 
+/* Appends `"name": `, with the escapes of JSON. */
 static void put_name(ch_bytes_builder *p, const char *name)
 {
     char text[8];

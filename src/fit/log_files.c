@@ -1,9 +1,12 @@
-/* fit/log_files.c -- the numbers of a training as lines of a file: CSV, and an object a line.
+/* fit/log_files.c -- callbacks that write logs to a file: CSV, or JSON lines.
  *
- * A line is one write, so that who reads the file as it grows sees whole lines. The columns of
- * a CSV file are the names that came so far. When another comes (that of a validation, after
- * lines for steps) the file is written anew, aside, with the column in it, which is empty in
- * the lines before; so there is always one header, and every line has all columns.
+ * A log_file is the state of a callback of ch_callback_csv_log or ch_callback_json_log. Each
+ * line is a single write, so that a reader of the growing file sees whole lines.
+ *
+ * The columns of a CSV file are the names of logs so far. If a new name appears (that of a
+ * validation, after lines for steps), the file is rewritten through a temporary file with the
+ * additional column, which is empty in the earlier lines. So a file always has one header, and
+ * every line has all columns.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -25,17 +28,19 @@
 #include "fit/number.h"
 
 typedef struct log_file {
-    ch_callback_ops ops; /* steps are looked at if they have lines */
+    ch_callback_ops ops; /* own copy, because `events` has CH_ON_STEP only if every_steps > 0 */
     char           *path;
     int64_t         every_steps;
-    bool is_json, appends; /* appends: to what is there, or was in an earlier training */
-    bool has_warned;
-    int  fd; /* -1: between trainings */
+    /* `appends`: the file has lines that must be kept, of earlier runs or of an earlier
+     * training. */
+    bool             is_json, appends;
+    bool             has_warned;
+    int              fd; /* -1: not open, because no training is running */
     ch_bytes_builder line;
 
-    int    n, capacity; /* columns, of CSV */
+    int    n, capacity; /* columns of a CSV file */
     char **column;
-    bool   has_header; /* in the file */
+    bool   has_header; /* the file or `line` has a header */
 } log_file;
 
 /* ---- columns ---- */
@@ -48,7 +53,7 @@ static void forget_columns(log_file *l)
     l->has_header = false;
 }
 
-static ch_status want_column(log_file *l, const char *name, size_t bytes)
+static ch_status add_column(log_file *l, const char *name, size_t bytes)
 {
     char *own;
 
@@ -89,9 +94,9 @@ static void put_header(const log_file *l, ch_bytes_builder *p)
     ch__bytes_builder_add(p, "\n", 1);
 }
 
-/* Takes the header of a file, and its newline, off the beginning of [at, end); returns what is
- * behind. */
-static ch_status read_header(log_file *l, const char *at, const char *end, const char **behind)
+/* Parses the header of a CSV file at the beginning of [at, end) and adds its columns. Sets
+ * *rest to the address after its newline. */
+static ch_status read_header(log_file *l, const char *at, const char *end, const char **rest)
 {
     ch_bytes_builder name = {0};
     bool             is_quoted = false;
@@ -105,7 +110,7 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
                 is_quoted = !is_quoted;
         } else if (!is_quoted && (*at == ',' || *at == '\n')) {
             rc = name.has_failed ? ch__fail_memory(l->path)
-                                 : want_column(l, name.n > 0 ? name.at : "", (size_t)name.n);
+                                 : add_column(l, name.n > 0 ? name.at : "", (size_t)name.n);
             name.n = 0;
             if (*at == '\n')
                 break;
@@ -114,62 +119,66 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
         }
     }
     ch__bytes_builder_drop(&name);
-    *behind = at < end ? at + 1 : end;
+    *rest = at < end ? at + 1 : end;
     return rc;
 }
 
 /* ---- the file ---- */
 
-/* All of a file that can be read again: *is_whole. Nothing of one that is not there, or that is
- * a device; or, with O_NOFOLLOW in `how`, that is a link. */
-static ch_status read_file(const log_file *l, int how, ch_bytes_builder *all, bool *is_whole)
+/* Reads the whole file into `all`, and sets *is_regular. Reads nothing and sets *is_regular to
+ * false if the file does not exist, is not a regular file or, with O_NOFOLLOW in `flags`, is a
+ * symbolic link. */
+static ch_status read_file(const log_file *l, int flags, ch_bytes_builder *all,
+                           bool *is_regular)
 {
     struct stat about;
-    int         fd = ch__sys_open(l->path, O_RDONLY | O_NONBLOCK | how, 0);
+    int         fd = ch__sys_open(l->path, O_RDONLY | O_NONBLOCK | flags, 0);
     ch_status   rc = CH_OK;
 
-    *is_whole = false;
+    *is_regular = false;
     if (fd < 0 && (errno == ENOENT || errno == ELOOP || errno == ENXIO))
         return CH_OK;
     if (fd < 0 || ch__sys_stat(fd, &about) != 0)
-        rc = ch__fail_errno(errno, "%s: cannot be read, to go on in it", l->path);
+        rc = ch__fail_errno(errno, "%s: cannot be read, so it cannot be appended to", l->path);
     else
-        *is_whole = S_ISREG(about.st_mode);
-    if (*is_whole)
+        *is_regular = S_ISREG(about.st_mode);
+    if (*is_regular)
         rc = ch__bytes_builder_read(all, fd, l->path);
     if (fd >= 0)
         ch__sys_close(fd);
     return rc;
 }
 
-/* A line that a process left unfinished is ended. */
-static ch_status look_at_file(log_file *l)
+/* Reads the header of an existing file, for appending. If its last line has no newline, because
+ * a process was killed, adds the newline. */
+static ch_status read_existing(log_file *l)
 {
     ch_bytes_builder all = {0};
-    const char      *behind;
-    bool             is_whole;
-    ch_status        rc = read_file(l, 0, &all, &is_whole);
+    const char      *rest;
+    bool             is_regular;
+    ch_status        rc = read_file(l, 0, &all, &is_regular);
 
     if (rc == CH_OK && all.n > 0 && all.at[all.n - 1] != '\n') {
         ch__bytes_builder_add(&l->line, "\n", 1);
         ch__bytes_builder_add(&all, "\n", 1);
     }
     if (rc == CH_OK && all.n > 0 && !l->is_json) {
-        rc = read_header(l, all.at, all.at + all.n, &behind);
+        rc = read_header(l, all.at, all.at + all.n, &rest);
         l->has_header = true;
         if (rc == CH_OK && (l->n == 0 || strcmp(l->column[0], "epoch") != 0))
             rc = ch__fail(CH_INVALID_ARGUMENT,
-                          "%s: cannot be appended to: it is no log, its first line does not "
-                          "begin with \"epoch\"",
+                          "%s: cannot be appended to: its first line does not begin with "
+                          "\"epoch\"; use another file, or do not append",
                           l->path);
     }
     ch__bytes_builder_drop(&all);
     return rc;
 }
 
-static ch_status open_file(log_file *l, bool anew)
+static ch_status open_file(log_file *l, bool truncates)
 {
-    l->fd = ch__sys_open(l->path, O_WRONLY | O_CREAT | O_APPEND | (anew ? O_TRUNC : 0), 0666);
+    l->fd =
+        ch__sys_open(l->path, O_WRONLY | O_CREAT | O_APPEND | (truncates ? O_TRUNC : 0), 0666);
     if (l->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be written", l->path);
     return CH_OK;
@@ -185,7 +194,8 @@ static ch_status close_file(log_file *l)
     return CH_OK;
 }
 
-/* Used again, it goes on in its file. */
+/* Opens the file at the beginning of a training. If the callback was used before, it
+ * appends. */
 static ch_status begin(log_file *l)
 {
     ch_status rc = close_file(l);
@@ -193,14 +203,14 @@ static ch_status begin(log_file *l)
     forget_columns(l);
     ch__bytes_builder_drop(&l->line);
     if (rc == CH_OK && l->appends)
-        rc = look_at_file(l);
+        rc = read_existing(l);
     if (rc == CH_OK)
         rc = open_file(l, !l->appends);
     l->appends = l->appends || rc == CH_OK;
     return rc;
 }
 
-/* The lines behind the header, each with `more` columns that are empty. */
+/* Appends the lines in [at, end), which follow the header, each with `more` empty columns. */
 static void put_widened(ch_bytes_builder *to, const char *at, const char *end, int more)
 {
     while (at < end) {
@@ -217,50 +227,53 @@ static void put_widened(ch_bytes_builder *to, const char *at, const char *end, i
     }
 }
 
-static ch_status replace_file(log_file *l, const ch_bytes_builder *with)
+static ch_status replace_file(log_file *l, const ch_bytes_builder *text)
 {
     ch_writer *w = NULL;
     ch_status  rc;
 
-    if (with->has_failed)
+    if (text->has_failed)
         return ch__fail_memory(l->path);
     rc = ch__writer_open(
         l->path, &(ch_save_options){.compression = CH_UNCOMPRESSED, .no_sync = true}, &w);
     if (rc != CH_OK)
         return rc;
-    rc = ch__writer_put(w, with->at, (size_t)with->n);
+    rc = ch__writer_put(w, text->at, (size_t)text->n);
     if (rc != CH_OK) {
         ch__writer_drop(w);
         return rc;
     }
     rc = ch__writer_commit(w);
-    l->line.n = 0; /* what was to end an unfinished line, which is ended now */
+    l->line.n = 0; /* the newline for an unfinished last line is in the new file */
     if (rc == CH_OK)
         rc = close_file(l);
     return rc == CH_OK ? open_file(l, false) : rc;
 }
 
-/* Columns from `had` on are new, and the file has a header without them. */
-static ch_status widen(log_file *l, int had)
+/* Rewrites the file with additional columns: those from index `old` on are new, and the header
+ * in the file does not have them. If the file cannot be rewritten, drops the new columns and
+ * warns once. */
+static ch_status widen(log_file *l, int old)
 {
     ch_bytes_builder all = {0}, wide = {0};
-    const char      *behind = NULL;
-    bool             is_whole;
-    ch_status        rc = read_file(l, O_NOFOLLOW, &all, &is_whole);
+    const char      *rest = NULL;
+    bool             is_regular;
+    ch_status        rc = read_file(l, O_NOFOLLOW, &all, &is_regular);
 
-    if (rc == CH_OK && !is_whole) {
+    if (rc == CH_OK && !is_regular) {
         if (!l->has_warned)
-            ch__log(CH_LOG_WARNING, "csv-log",
-                    "%s: it cannot be written anew, so it has no column for \"%s\", which came "
-                    "after its header",
-                    l->path, l->column[had]);
+            ch__log(
+                CH_LOG_WARNING, "csv-log",
+                "%s: no column for \"%s\": the log appeared after the header was written, and "
+                "the file cannot be rewritten because it is not a regular file",
+                l->path, l->column[old]);
         l->has_warned = true;
-        while (l->n > had)
+        while (l->n > old)
             ch__free(l->column[--l->n]);
     } else if (rc == CH_OK) {
-        rc = read_header(l, all.at, all.at + all.n, &behind);
+        rc = read_header(l, all.at, all.at + all.n, &rest);
         put_header(l, &wide);
-        put_widened(&wide, behind, all.at + all.n, l->n - had);
+        put_widened(&wide, rest, all.at + all.n, l->n - old);
         if (rc == CH_OK)
             rc = replace_file(l, &wide);
     }
@@ -271,22 +284,22 @@ static ch_status widen(log_file *l, int had)
 
 /* ---- lines ---- */
 
-static ch_status want_columns(log_file *l, ch_training *t)
+static ch_status add_columns(log_file *l, ch_training *t)
 {
-    int       had = l->n;
-    ch_status rc = want_column(l, "epoch", 5);
+    int       old = l->n;
+    ch_status rc = add_column(l, "epoch", 5);
 
     if (rc == CH_OK && l->every_steps > 0)
-        rc = want_column(l, "step", 4);
+        rc = add_column(l, "step", 4);
     for (int i = 0; rc == CH_OK && i < ch_training_logs(t); i++) {
         const char *name = ch_training_log_name(t, i);
 
-        rc = want_column(l, name, strlen(name));
+        rc = add_column(l, name, strlen(name));
     }
-    if (rc != CH_OK || l->n == had)
+    if (rc != CH_OK || l->n == old)
         return rc;
     if (l->has_header)
-        return widen(l, had);
+        return widen(l, old);
     put_header(l, &l->line);
     l->has_header = true;
     return CH_OK;
@@ -314,7 +327,7 @@ static void put_cell(log_file *l, ch_training *t, const char *name)
 
 static ch_status csv_line(log_file *l, ch_training *t)
 {
-    ch_status rc = want_columns(l, t);
+    ch_status rc = add_columns(l, t);
 
     for (int i = 0; i < l->n; i++) {
         ch__bytes_builder_add(&l->line, ",", i > 0);
@@ -358,7 +371,7 @@ static ch_status log_on(void *self, ch_training *t, ch_event event)
     return rc == CH_OK ? ch__bytes_builder_write(&l->line, l->fd, l->path) : rc;
 }
 
-/* ---- making them ---- */
+/* ---- creation ---- */
 
 static void log_drop(void *self)
 {
@@ -381,7 +394,7 @@ static ch_status new_log(const char *name, const char *path,
 
     opt = opt != NULL ? opt : &none;
     if (path == NULL || path[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: the file has no name", name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: path is NULL or empty", name);
     if (opt->every_steps < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: every_steps is %lld, want 0 or more", name,
                         (long long)opt->every_steps);

@@ -1,4 +1,5 @@
-/* fit/number.c -- numbers as text that reads back to the same number.
+/* fit/number.c -- numbers as text that reads back to the same double.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/number.h"
 
@@ -7,28 +8,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIGITS = 17, LEAST_POWER = -5, MOST_POWER = 15 };
+/* Powers of ten outside [MIN_POWER, MAX_POWER] are written with an exponent. */
+enum { MAX_DIGITS = 17, MIN_POWER = -5, MAX_POWER = 15 };
 
-/* The digits and the power of ten of the first. The C library's text has the locale's point in
- * it, so only its digits are used. */
-static int shortest(double x, char digit[MOST_DIGITS + 1])
+/* Writes the shortest digits that read back to x, and returns the power of ten of the first
+ * digit. Only the digits of the text of printf are used, because its decimal point depends on
+ * the locale. */
+static int shortest(double x, char digit[MAX_DIGITS + 1])
 {
     char text[64], *e;
     int  n = 0;
 
-    for (int more = 0; more < MOST_DIGITS; more++) {
+    for (int more = 0; more < MAX_DIGITS; more++) {
         snprintf(text, sizeof(text), "%.*e", more, x);
         if (strtod(text, NULL) == x)
             break;
     }
     e = strchr(text, 'e');
     for (const char *c = text; c < e; c++)
-        if (*c >= '0' && *c <= '9' && n < MOST_DIGITS)
+        if (*c >= '0' && *c <= '9' && n < MAX_DIGITS)
             digit[n++] = *c;
     digit[n] = '\0';
     return (int)strtol(e + 1, NULL, 10);
 }
 
+/* Writes a number without an exponent. */
 static void put_plain(const char *sign, const char *digit, int power, char text[40])
 {
     int n = (int)strlen(digit);
@@ -44,7 +48,7 @@ static void put_plain(const char *sign, const char *digit, int power, char text[
 ch_number_text ch__number_text(double x, bool is_json)
 {
     ch_number_text o;
-    char           digit[MOST_DIGITS + 1] = "";
+    char           digit[MAX_DIGITS + 1] = "";
     const char    *sign = signbit(x) ? "-" : "";
     int            power;
 
@@ -57,7 +61,7 @@ ch_number_text ch__number_text(double x, bool is_json)
         return o;
     }
     power = shortest(fabs(x), digit);
-    if (power >= LEAST_POWER && power <= MOST_POWER)
+    if (power >= MIN_POWER && power <= MAX_POWER)
         put_plain(sign, digit, power, o.text);
     else
         snprintf(o.text, sizeof(o.text), "%s%c%s%se%+03d", sign, digit[0],

@@ -1,5 +1,6 @@
-/* fit/picture.c -- small pictures of tensors and histories.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/picture.c -- pictures of tensors and histories (cohort/picture.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/picture.h"
 
 #include <string.h>
@@ -14,7 +15,8 @@ int ch_plot(int n, const double *y, int columns, int rows, char *text, size_t si
     return ch__plot(y != NULL ? n : 0, y, columns, rows, text, size);
 }
 
-/* The sizes that are not 1; false: they are not two. */
+/* Sets height and width to the two sizes that are not 1. Returns false if there are not exactly
+ * two, or if they are 0 or above 1024. */
 static bool sides_of(const ch_tensor *t, int *height, int *width)
 {
     ch_shape s = ch_tensor_shape(t);
@@ -66,12 +68,13 @@ static bool has_name(const ch_history *h, const char *name)
     return false;
 }
 
-/* An empty frame would look as if there had been nothing to see. */
-static int say_names(const ch_history *h, const char *name, char *text, size_t size)
+/* Prints a message with the names of the logs, because an empty plot would look as if there
+ * were no numbers. */
+static int print_names(const ch_history *h, const char *name, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
 
-    ch__text_add(&o, "no epoch has a \"%.60s\"; there %s", name != NULL ? name : "",
+    ch__text_add(&o, "no epoch has a log named \"%.60s\"; there %s", name != NULL ? name : "",
                  ch_history_count(h) == 1 ? "is" : "are");
     for (int i = 0; i < ch_history_count(h); i++)
         ch__text_add(&o, "%s %.60s", i > 0 ? "," : "", ch_history_name(h, i));
@@ -79,17 +82,18 @@ static int say_names(const ch_history *h, const char *name, char *text, size_t s
     return ch__text_length(&o);
 }
 
-/* Points are as far from each other as they were when training began. */
+/* Plots the curve of the loss over the steps. While the training runs the number of steps is
+ * not known, so the axis counts the points. */
 static int plot_curve(const ch_history *h, int columns, int rows, char *text, size_t size)
 {
     ch_plot_axis axis = {"step", 1, h->time.steps};
 
-    if (axis.last < h->n_curve) /* training goes on */
+    if (axis.last < h->n_curve) /* the training is still running */
         axis = (ch_plot_axis){NULL, 1, h->n_curve};
     return ch__plot_over(&axis, h->n_curve, h->curve, columns, rows, text, size);
 }
 
-/* Epochs are counted from 1, as the progress line does. */
+/* Counts epochs from 1, as the progress line does. */
 int ch_history_plot(const ch_history *h, const char *name, int columns, int rows, char *text,
                     size_t size)
 {
@@ -100,7 +104,7 @@ int ch_history_plot(const ch_history *h, const char *name, int columns, int rows
     if (h != NULL && name != NULL && strcmp(name, "loss") == 0 && h->n_curve > 1)
         return plot_curve(h, columns, rows, text, size);
     if (ch_history_count(h) > 0 && !has_name(h, name))
-        return say_names(h, name, text, size);
+        return print_names(h, name, text, size);
     y = ch__malloc(((size_t)n + 1) * sizeof(double));
     for (int i = 0; y != NULL && i < n; i++)
         y[i] = ch_history_at(h, name, i);

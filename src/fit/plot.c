@@ -1,4 +1,11 @@
-/* fit/plot.c -- small pictures for terminals.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/plot.c -- small pictures for terminals.
+ *
+ * A `plot` is a grid of cells, one for each character. The line is drawn as dots in the cells;
+ * then the cells are printed with labels and axes. With UTF-8 a cell is a braille character of
+ * 2 x 4 dots, otherwise a single dot. ch__picture prints pixels directly. picture.c is the
+ * caller.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/plot.h"
 
 #include <inttypes.h>
@@ -12,29 +19,29 @@
 #include "base/terminal.h"
 #include "tensor/print.h"
 
-enum { LEAST_COLUMNS = 24, LEAST_ROWS = 4, LABEL = 16 };
+enum { MIN_COLUMNS = 24, MIN_ROWS = 4, LABEL_BYTES = 16 };
 
-/* A character is a cell of dots: 2 x 4 in braille, one in ASCII. Its bits are those of the
- * dots. */
+/* Bit k of a cell is set if its dot k is set. */
 typedef struct {
     bool          is_utf8;
-    int           columns, rows; /* of cells, without the axes */
-    int           across, down;  /* dots of a cell */
-    double        low, high;     /* of the numbers */
-    int           label;         /* columns of the numbers beside the axis */
+    int           columns, rows; /* size in cells, without the axes */
+    int           across, down;  /* dots of a cell, horizontally and vertically */
+    double        low, high;     /* least and greatest finite number; NaN: there is none */
+    int           label;         /* width of the labels beside the axis, in columns */
     unsigned char cell[CH_PLOT_ROWS][CH_PLOT_COLUMNS];
 } plot;
 
-static int between(int x, int least, int most)
+static int clamp(int x, int min, int max)
 {
-    return x < least ? least : x > most ? most : x;
+    return x < min ? min : x > max ? max : x;
 }
 
 /* ---- dots ---- */
 
 static void dot(plot *p, int x, int y)
 {
-    /* The bits of braille, U+2800 and up: the lowest row was added later. */
+    /* Bits of the dots in U+2800 and up. The lowest row has the last bits, because Unicode
+     * inherits them from a later extension of braille. */
     static const unsigned char bit[4][2] = {
         {0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     int row = y / p->down, column = x / p->across;
@@ -59,8 +66,8 @@ static int dot_x(const plot *p, int i, int n)
     return n > 1 ? (int)lrint((double)i / (n - 1) * (p->columns * p->across - 1)) : 0;
 }
 
-/* Numbers that are all the same are in the middle. Halves, or the span of two huge ones would
- * be infinite. */
+/* Returns the row of dots of y. If all numbers are equal, it is the middle. Computes with
+ * halves, so that the difference of two huge numbers cannot overflow. */
 static int dot_y(const plot *p, double y)
 {
     double span = p->high / 2 - p->low / 2;
@@ -83,9 +90,9 @@ static void draw(plot *p, int n, const double *y)
 
 /* ---- text ---- */
 
-/* Of text that does not fit the whole lines stay: half a sequence would color all that comes
- * behind it. */
-static void end_whole(ch_text *o)
+/* Cuts a text that did not fit after its last whole line, because half an escape sequence would
+ * color the text that follows. */
+static void cut_to_lines(ch_text *o)
 {
     size_t n;
 
@@ -97,7 +104,7 @@ static void end_whole(ch_text *o)
     o->text[n] = '\0';
 }
 
-/* U+2800 and up, as UTF-8. */
+/* Prints a cell: U+2800 plus its bits as UTF-8, or "*". */
 static void add_cell(ch_text *o, const plot *p, unsigned bits)
 {
     if (p->is_utf8 && bits != 0)
@@ -106,8 +113,9 @@ static void add_cell(ch_text *o, const plot *p, unsigned bits)
         ch__text_add(o, bits != 0 ? "*" : " ");
 }
 
-/* Beside the row that shows a number, that number. */
-static void label_of(const plot *p, int row, char label[LABEL])
+/* Writes the label of a row: the greatest number at the top, the least at the bottom. "": the
+ * row has none. */
+static void label_of(const plot *p, int row, char label[LABEL_BYTES])
 {
     double shown = NAN;
 
@@ -119,16 +127,16 @@ static void label_of(const plot *p, int row, char label[LABEL])
         shown = p->low;
     label[0] = '\0';
     if (!isnan(shown))
-        snprintf(label, LABEL, "%.4g", shown);
+        snprintf(label, LABEL_BYTES, "%.4g", shown);
 }
 
 static void add_row(ch_text *o, const plot *p, int row)
 {
-    char        label[LABEL];
+    char        label[LABEL_BYTES];
     const char *tick = p->is_utf8 ? "\u2524" : "+", *axis = p->is_utf8 ? "\u2502" : "|";
     int         last = p->columns;
 
-    while (last > 0 && p->cell[row][last - 1] == 0) /* no blanks at the end */
+    while (last > 0 && p->cell[row][last - 1] == 0) /* no spaces at the end of a line */
         last--;
     label_of(p, row, label);
     ch__text_add(o, "%*s %s", p->label, label, label[0] != '\0' ? tick : axis);
@@ -137,7 +145,7 @@ static void add_row(ch_text *o, const plot *p, int row)
     ch__text_add(o, "\n");
 }
 
-/* The axis below, and what the first and the last number are of. */
+/* Prints the horizontal axis and its label. */
 static void add_axis(ch_text *o, const plot *p, const ch_plot_axis *axis)
 {
     int first, last = snprintf(NULL, 0, "%" PRId64, axis->last);
@@ -156,7 +164,7 @@ static void add_axis(ch_text *o, const plot *p, const ch_plot_axis *axis)
     ch__text_add(o, "\n");
 }
 
-/* Between the least and the greatest; both NaN if no number is finite. */
+/* Sets low and high to the least and the greatest finite number; to NaN if there is none. */
 static void find_range(plot *p, int n, const double *y)
 {
     p->low = p->high = NAN;
@@ -168,7 +176,7 @@ static void find_range(plot *p, int n, const double *y)
     }
 }
 
-/* As wide as the widest of the two numbers. */
+/* Returns the width of the wider of the two labels. */
 static int label_width(const plot *p)
 {
     int low = snprintf(NULL, 0, "%.4g", p->low), high = snprintf(NULL, 0, "%.4g", p->high);
@@ -194,13 +202,13 @@ int ch__plot_over(const ch_plot_axis *axis, int n, const double *y, int columns,
     p.label = label_width(&p);
     p.across = p.is_utf8 ? 2 : 1;
     p.down = p.is_utf8 ? 4 : 1;
-    p.columns = between(columns, LEAST_COLUMNS, CH_PLOT_COLUMNS) - p.label - 2;
-    p.rows = between(rows, LEAST_ROWS, CH_PLOT_ROWS) - 2;
+    p.columns = clamp(columns, MIN_COLUMNS, CH_PLOT_COLUMNS) - p.label - 2;
+    p.rows = clamp(rows, MIN_ROWS, CH_PLOT_ROWS) - 2;
     draw(&p, n, y);
     for (int i = 0; i < p.rows; i++)
         add_row(&o, &p, i);
     add_axis(&o, &p, axis);
-    end_whole(&o);
+    cut_to_lines(&o);
     return ch__text_length(&o);
 }
 
@@ -212,7 +220,7 @@ typedef struct {
     float        low, high;
 } image;
 
-static void find_shades(image *m)
+static void find_pixel_range(image *m)
 {
     m->low = INFINITY;
     m->high = -INFINITY;
@@ -224,7 +232,8 @@ static void find_shades(image *m)
     }
 }
 
-/* 0 is dark, 1 is bright; what is outside of the image, or not a number, is dark. */
+/* Returns the brightness of a pixel, from 0 (dark) to 1 (bright). A pixel that is NaN or
+ * outside of the image is dark. */
 static double shade(const image *m, int row, int column)
 {
     double x = row < m->height ? (double)m->pixel[row * m->width + column] : NAN;
@@ -233,8 +242,8 @@ static double shade(const image *m, int row, int column)
     return isnan(x) || !(span > 0) ? 0 : fmin(fmax((x - m->low) / span, 0), 1);
 }
 
-/* The upper half of a cell in one color, the lower in another: of the 24 greys of 256 colors.
- * Cells of the same two need not say so again. */
+/* Prints two rows of pixels as half blocks, with one of 24 shades of grey for the upper and the
+ * lower half. Repeats the escape sequence only if a shade changes. */
 static void add_colors(ch_text *o, const image *m, int row)
 {
     int now[2] = {-1, -1};
@@ -252,8 +261,9 @@ static void add_colors(ch_text *o, const image *m, int row)
     ch__text_add(o, "\033[0m\n");
 }
 
-/* The mean of both, as more or less of the cell. */
-static void add_shades(ch_text *o, const image *m, int row, bool is_utf8)
+/* Prints two rows of pixels as characters: denser characters for brighter means of the two
+ * pixels. */
+static void add_chars(ch_text *o, const image *m, int row, bool is_utf8)
 {
     static const char *const unicode[] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
     static const char        ascii[] = " .:-=+*#%@";
@@ -280,13 +290,13 @@ int ch__picture(int height, int width, const float *pixel, char *text, size_t si
 
     if (pixel == NULL || height <= 0 || width <= 0)
         return 0;
-    find_shades(&m);
+    find_pixel_range(&m);
     for (int row = 0; row < height; row += 2) {
         if (has_color)
             add_colors(&o, &m, row);
         else
-            add_shades(&o, &m, row, is_utf8);
+            add_chars(&o, &m, row, is_utf8);
     }
-    end_whole(&o);
+    cut_to_lines(&o);
     return ch__text_length(&o);
 }

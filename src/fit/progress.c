@@ -1,4 +1,14 @@
-/* fit/progress.c -- the progress line: when it is drawn, and how fast it goes.
+/* fit/progress.c -- the progress callback: when the line is drawn, and the speed it shows.
+ *
+ * A `progress` is the state of the callback. It receives all events of a loop, decides whether
+ * something is due to be shown, measures the speed (ch_pace), and formats it with
+ * progress_text.c. Events of ch_evaluate and ch_predict are handled as if their pass were an
+ * epoch. Invariants:
+ *
+ *   1. Logs are read without a drain (peeks, see fit/inflight.h), so that the line does not
+ *      make workers idle.
+ *   2. Only one `progress` has the live line of the process (has_live). Others print whole
+ *      lines above it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/progress.h"
@@ -16,26 +26,29 @@
 
 #define MS ((int64_t)1000000)
 
-static const int64_t draw_every = 50 * MS;
+static const int64_t draw_every = 50 * MS; /* between drawings of the live line */
+/* Between lines: always, and at a tenth of an epoch. */
 static const int64_t lines_every = 30000 * MS, tenths_every = 5000 * MS;
-static const int64_t objects_every = 1000 * MS;
+static const int64_t objects_every = 1000 * MS; /* between JSON objects for steps */
 
-enum { TEXT = 4000 };
+enum { TEXT_BYTES = 4000 };
 
 typedef struct {
-    ch_progress how; /* not AUTO */
+    ch_progress how; /* BAR, LINES or JSON; AUTO is resolved */
     int         fd;
     ch_terminal terminal;
     bool        is_utf8;
-    bool        has_live; /* the live line is ours */
-    bool        is_open;  /* a line has begun that has not ended */
-    int64_t     began_ns, epoch_ns, shown_ns;
-    int64_t     trained_ns;                       /* when validation began; 0: it has not */
-    int64_t first_ns, first_step, first_examples; /* after the first step, which plans too */
-    int64_t tenth;                                /* of the epoch, that was shown last */
-    int     beat;                                 /* drawings of this epoch */
-    ch_logs seen;                                 /* the numbers that were shown last */
-    ch_logs likely; /* those of an epoch's steps, by their names */
+    bool        has_live; /* this callback has the live line */
+    bool        is_open;  /* an epoch has begun and not ended */
+    /* Times when the training began, when the epoch began, and of the last display. */
+    int64_t began_ns, epoch_ns, shown_ns;
+    int64_t trained_ns; /* time when the validation began; 0: it has not */
+    /* State after the first step, which is slow because it plans. */
+    int64_t first_ns, first_step, first_examples;
+    int64_t tenth;    /* tenth of the epoch that was shown last */
+    int     frame;    /* number of times the line was drawn in this epoch */
+    ch_logs seen;     /* logs that were shown last */
+    ch_logs expected; /* names of the logs of training steps so far; values unused */
 } progress;
 
 static int64_t (*clock_ns)(void) = ch__now_ns;
@@ -45,9 +58,10 @@ void ch__progress_clock(int64_t (*now_ns)(void))
     clock_ns = now_ns != NULL ? now_ns : ch__now_ns;
 }
 
-/* ---- what is shown ---- */
+/* ---- contents ---- */
 
-/* The steps of an evaluation by itself are those of a validation. */
+/* Return the steps done, the planned steps (-1: not known) and the examples so far of the
+ * epoch. In ch_evaluate and ch_predict they are those of the pass. */
 static int64_t steps_done(const ch_training *t)
 {
     return t->is_evaluation ? t->validation_step : t->epoch_step;
@@ -65,8 +79,8 @@ static int64_t rows_seen(const ch_training *t)
     return t->is_evaluation ? t->examples : t->epoch_examples;
 }
 
-/* Times are those since the first step, which is slower than the others, and of training
- * alone. */
+/* Returns the progress and the speed. The speed excludes the first step, because it is slower
+ * than the others, and validation. */
 static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, bool is_done)
 {
     int64_t until = p->trained_ns != 0 ? p->trained_ns : now;
@@ -77,7 +91,7 @@ static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, boo
                     .is_validating = p->trained_ns != 0 && !is_done,
                     .validation_step = t->validation_step,
                     .validation_steps = t->validation_steps,
-                    .beat = p->beat};
+                    .frame = p->frame};
     bool    has_more = p->first_step > 0 && pace.step > p->first_step;
     double  passed = (double)(until - (has_more ? p->first_ns : p->epoch_ns)) * 1e-9;
     int64_t steps = pace.step - (has_more ? p->first_step : 0);
@@ -90,9 +104,10 @@ static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, boo
     return pace;
 }
 
-/* Reads the training's numbers. Those of validation are old until the epoch has ended. One that
- * cannot be kept for want of memory is not shown. */
-static void look_at_logs(progress *p, ch_training *t, bool is_done)
+/* Copies the logs of the training to p->seen. Logs of a validation are those of an earlier
+ * epoch until the epoch has ended, so they are skipped before. If memory is exhausted, a log is
+ * not shown. */
+static void copy_logs(progress *p, ch_training *t, bool is_done)
 {
     ch__logs_drop(&p->seen);
     for (int i = 0; i < ch_training_logs(t); i++) {
@@ -101,11 +116,12 @@ static void look_at_logs(progress *p, ch_training *t, bool is_done)
         if (is_done || !ch__is_of_validation(name))
             (void)ch__logs_set(&p->seen, name, ch_training_log(t, i));
         if (!ch__is_of_validation(name))
-            (void)ch__logs_set(&p->likely, name, 0);
+            (void)ch__logs_set(&p->expected, name, 0);
     }
 }
 
-/* A prediction has no numbers; an evaluation has some after its first step. */
+/* Returns the title of the line. An evaluation is recognised by its logs: it has some after its
+ * first step, and a prediction has none. */
 static const char *title(const ch_training *t, char text[64])
 {
     if (t->is_evaluation)
@@ -115,24 +131,24 @@ static const char *title(const ch_training *t, char text[64])
     return text;
 }
 
-/* ---- a live line ---- */
+/* ---- live line ---- */
 
 static void draw(progress *p, const ch_training *t, int64_t now, bool is_done)
 {
-    char              text[TEXT];
+    char              text[TEXT_BYTES];
     ch_text           o = ch__text(text, sizeof(text));
     ch_pace           pace = pace_of(p, t, now, is_done);
-    ch_progress_style look = {.columns = ch__terminal_columns(p->fd),
-                              .has_color = p->terminal.has_color,
-                              .is_utf8 = p->is_utf8,
-                              .likely = &p->likely};
-    int               width = ch__progress_live(&o, &pace, &p->seen, &look);
+    ch_progress_style style = {.columns = ch__terminal_columns(p->fd),
+                               .has_color = p->terminal.has_color,
+                               .is_utf8 = p->is_utf8,
+                               .expected = &p->expected};
+    int               width = ch__progress_live(&o, &pace, &p->seen, &style);
 
-    p->beat++;
+    p->frame++;
     if (is_done)
         ch__live_end(text);
     else
-        ch__live_draw(text, width, look.columns);
+        ch__live_draw(text, width, style.columns);
     p->has_live = !is_done;
 }
 
@@ -145,15 +161,15 @@ static void draw_title(progress *p, const ch_training *t)
     ch__print_above(p->fd, line, (size_t)ch__text_length(&o));
 }
 
-/* ---- a line of a file, an object ---- */
+/* ---- lines and JSON objects ---- */
 
 static void print_line(const progress *p, const ch_training *t, int64_t now, bool is_done)
 {
-    char    text[TEXT], name[64];
+    char    text[TEXT_BYTES], name[64];
     ch_text o = ch__text(text, sizeof(text));
     ch_pace pace = pace_of(p, t, now, is_done);
 
-    pace.what = title(t, name);
+    pace.title = title(t, name);
     ch__progress_plain(&o, &pace, &p->seen);
     ch__print_above(p->fd, text, o.used < sizeof(text) ? o.used : sizeof(text) - 1);
 }
@@ -161,7 +177,7 @@ static void print_line(const progress *p, const ch_training *t, int64_t now, boo
 static void print_object(const progress *p, const ch_training *t, int64_t now,
                          const char *event)
 {
-    char      text[TEXT];
+    char      text[TEXT_BYTES];
     ch_text   o = ch__text(text, sizeof(text));
     ch_pace   pace = pace_of(p, t, now, false);
     ch_moment at = {.event = event,
@@ -171,14 +187,14 @@ static void print_object(const progress *p, const ch_training *t, int64_t now,
                     .why = t->stops ? t->why : NULL};
 
     ch__progress_object(&o, &at, &pace, &p->seen);
-    if (o.used < sizeof(text)) /* half an object is worse than none */
+    if (o.used < sizeof(text)) /* a partial object could not be parsed */
         ch__print_above(p->fd, text, o.used);
 }
 
 static void show(progress *p, ch_training *t, int64_t now, bool is_done)
 {
     if (p->trained_ns == 0 || is_done)
-        look_at_logs(p, t, is_done);
+        copy_logs(p, t, is_done);
     p->shown_ns = now;
     if (p->how == CH_PROGRESS_JSON)
         print_object(p, t, now, !is_done ? "step" : t->is_evaluation ? "evaluation" : "epoch");
@@ -190,7 +206,8 @@ static void show(progress *p, ch_training *t, int64_t now, bool is_done)
 
 /* ---- events ---- */
 
-/* Where somebody else has the live line, lines of this one go above it. */
+/* Begins an epoch. If another callback has the live line, this one prints whole lines above
+ * it. */
 static void open_epoch(progress *p, ch_training *t, int64_t now)
 {
     if (p->is_open)
@@ -198,16 +215,17 @@ static void open_epoch(progress *p, ch_training *t, int64_t now)
     p->is_open = true;
     p->epoch_ns = p->shown_ns = now;
     p->trained_ns = p->first_step = p->tenth = 0;
-    p->beat = 0;
+    p->frame = 0;
     ch__logs_drop(&p->seen);
     p->has_live = p->how == CH_PROGRESS_BAR && ch__live_set(p->fd, p->terminal.can_erase);
     if (!p->has_live)
         return;
-    if (!t->is_evaluation) /* of which a step tells what it is */
+    if (!t->is_evaluation) /* the title of an evaluation is known after its first step */
         draw_title(p, t);
     draw(p, t, now, false);
 }
 
+/* Returns true if the progress must be shown now. */
 static bool is_due(progress *p, const ch_training *t, int64_t now)
 {
     int64_t steps = steps_to_do(t), passed = now - p->shown_ns;
@@ -217,7 +235,7 @@ static bool is_due(progress *p, const ch_training *t, int64_t now)
         return passed >= draw_every;
     if (p->how == CH_PROGRESS_JSON)
         return passed >= objects_every;
-    if (steps_done(t) == steps) /* the line of the end comes next */
+    if (steps_done(t) == steps) /* the final line of the epoch comes next */
         return false;
     if (passed < lines_every && (tenth == p->tenth || passed < tenths_every))
         return false;
@@ -237,7 +255,7 @@ static void on_begin(progress *p, ch_training *t, int64_t now)
     p->began_ns = p->epoch_ns = now;
     p->is_open = false;
     p->first_step = p->trained_ns = 0;
-    ch__logs_drop(&p->likely);
+    ch__logs_drop(&p->expected);
     if (p->how == CH_PROGRESS_JSON)
         print_object(p, t, now, "begin");
 }
@@ -260,13 +278,14 @@ static void on_validation(progress *p, ch_training *t, ch_event event, int64_t n
 {
     if (event == CH_ON_VALIDATION_BEGIN)
         p->trained_ns = now;
-    /* In a file nothing moves while it lasts: a line would say again what the last one said. */
+    /* Without a live line nothing is printed, because training numbers do not change during a
+     * validation. */
     if (p->is_open && p->has_live && (event == CH_ON_VALIDATION_BEGIN || is_due(p, t, now)))
         show(p, t, now, false);
 }
 
-/* A training that was stopped has numbers worth seeing; of one that failed what was drawn last
- * stays. */
+/* Ends the line. If the training was stopped, shows the final numbers of the epoch. If it
+ * failed, the last drawn line stays. */
 static void on_end(progress *p, ch_training *t, int64_t now)
 {
     char    text[256];
@@ -285,7 +304,7 @@ static void on_end(progress *p, ch_training *t, int64_t now)
     }
 }
 
-/* To an evaluation by itself its pass is what an epoch is to a training. */
+/* Maps the validation events of ch_evaluate and ch_predict to the events of an epoch. */
 static ch_event as_training(const ch_training *t, ch_event event)
 {
     if (!t->is_evaluation)
@@ -303,7 +322,7 @@ static ch_status on(void *self, ch_training *t, ch_event event)
 
     t->peeks = true;
     event = as_training(t, event);
-    if (event == CH_ON_STEP) /* far more often than the others */
+    if (event == CH_ON_STEP) /* first, because it is by far the most frequent event */
         on_step(p, t, now);
     else if (event == CH_ON_BEGIN)
         on_begin(p, t, now);
@@ -326,7 +345,7 @@ static void drop(void *self)
     if (p->has_live)
         ch__live_end(NULL);
     ch__logs_drop(&p->seen);
-    ch__logs_drop(&p->likely);
+    ch__logs_drop(&p->expected);
     ch__free(p);
 }
 
@@ -343,10 +362,9 @@ ch_status ch__progress_new(ch_progress how, int fd, ch_callback **out)
     progress *p;
 
     if ((int)how < CH_PROGRESS_AUTO || how > CH_PROGRESS_JSON)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "progress: there is no kind %d; want CH_PROGRESS_AUTO, _BAR, _LINES or "
-                        "_JSON",
-                        (int)how);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "progress: the kind is %d, want CH_PROGRESS_AUTO, _BAR, _LINES or _JSON", (int)how);
     p = ch__calloc(1, sizeof(*p));
     if (p == NULL)
         return ch__fail_memory("progress");

@@ -1,16 +1,15 @@
 /* fit/progress.h -- the progress line of ch_fit and ch_evaluate, as a callback.
  *
- *   BAR    One live line, drawn at most 20 times a second, as wide as the window is then; at
- *   the end of an epoch what
- *          stays: step, bar, seconds, time a step, examples a second, loss and metrics.
- *   LINES  A line at the end of each epoch. In long ones also every 30 seconds, and at each
- *   tenth if the last line is
- *          5 seconds old.
- *   JSON   An object a line: "begin", "step" (once a second), "epoch" (at the end of one),
- *   "evaluation", "end".
+ *   - BAR: a live line, redrawn at most 20 times a second, as wide as the window is at that
+ *     time. It shows the step, a bar, seconds, time per step, examples per second, the loss and
+ *     the metrics. At the end of an epoch a final version stays.
+ *   - LINES: a line at the end of each epoch. In long epochs also a line every 30 seconds, and
+ *     at each tenth of the epoch if the last line is at least 5 seconds old.
+ *   - JSON: an object on each line, with the event "begin", "step" (once a second), "epoch" (at
+ *     the end of an epoch), "evaluation" or "end".
  *
- * Numbers are asked for when they are shown, and not after each step. What cannot be written is
- * lost: a training does not fail because nobody looks.
+ * Logs are read when they are shown, and not after each step, because reading them is slow.
+ * Write errors are ignored: a training must not fail because its progress cannot be shown.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_PROGRESS_H
@@ -18,11 +17,11 @@
 
 #include "cohort/fit.h"
 
-/* `fd` is borrowed: 2 for users. CH_PROGRESS_OFF is INVALID_ARGUMENT: there is nothing to be
- * made. */
+/* Creates the callback. `fd` is borrowed; ch_fit uses 2. INVALID_ARGUMENT: `how` is
+ * CH_PROGRESS_OFF or not in the enum. */
 CH_MUST_CHECK ch_status ch__progress_new(ch_progress how, int fd, ch_callback **out);
 
-/* For tests: the time in nanoseconds; NULL: ch__now_ns again. */
+/* For tests: sets the clock, in nanoseconds. NULL: ch__now_ns. */
 void ch__progress_clock(int64_t (*now_ns)(void));
 
 #endif

@@ -1,5 +1,15 @@
-/* fit/progress_text.c -- how far a training is, as text.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/progress_text.c -- progress as text.
+ *
+ * Formats a ch_pace and logs as a live line for a terminal, a line for a file, or a JSON
+ * object. progress.c is the caller. Nothing here allocates: all functions append to a ch_text.
+ * Invariants of the live line:
+ *
+ *   1. A piece of text is added only if it fits as a whole, and the last column stays free.
+ *   2. The layout depends on the names of the logs and not on their values, so that the parts
+ *      of the line do not move.
+ *   3. Names of logs are untrusted: bytes that could control the terminal are replaced.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/progress_text.h"
 
 #include <inttypes.h>
@@ -17,7 +27,7 @@ ch_short ch__short_number(double x)
     bool     is_plain = x == 0 || (fabs(x) >= 1e-3 && fabs(x) < 1e5) || !isfinite(x);
 
     if (isnan(x))
-        x = (double)NAN; /* without a sign */
+        x = (double)NAN; /* drops the sign of the NaN */
     snprintf(s.text, sizeof(s.text), is_plain ? "%.4f" : "%.4e", x);
     return s;
 }
@@ -46,7 +56,7 @@ ch_short ch__short_elapsed(double seconds)
     return s;
 }
 
-/* Two digits at least, and no decimals where there are three. */
+/* Prints two significant digits at least: a decimal below 10, none above. */
 ch_short ch__short_step(double seconds)
 {
     const char *unit = seconds >= 0.9995 ? "s" : seconds >= 0.9995e-3 ? "ms" : "us";
@@ -78,7 +88,8 @@ ch_short ch__short_rate(double x)
 
 enum { NAME_BYTES = 96, NAME_COLUMNS = 32 };
 
-/* The bytes of a character of UTF-8, and 0 if it is none: a name may be anything. */
+/* Returns the number of bytes of the multi-byte UTF-8 character at s; 0 if it is ASCII or
+ * invalid. */
 static int character_bytes(const char *s)
 {
     unsigned char c = (unsigned char)*s;
@@ -90,9 +101,10 @@ static int character_bytes(const char *s)
     return c < 0xf5 ? n : 0;
 }
 
-/* A name that cannot harm a terminal: control characters and what is not UTF-8 are "?". Returns
- * its columns; those of three bytes and more may take two, and are counted so: a line that is
- * too short does no harm. */
+/* Copies a name without bytes that could control the terminal: control characters and invalid
+ * UTF-8 become "?". Long names are cut. Returns the number of columns. Characters of three or
+ * more bytes are counted as two columns, because they may be wide; if they are not, the line is
+ * only shorter. */
 static int clean_name(const char *name, bool is_utf8, char out[NAME_BYTES])
 {
     int n = 0, columns = 0;
@@ -130,28 +142,30 @@ int ch__progress_reserve(const ch_logs *l, bool is_utf8, bool with_validation)
     return columns;
 }
 
-/* ---- a line of a terminal ---- */
+/* ---- live line ---- */
 
-enum { BAR_MOST = 30, TIME_COLUMNS = 8, STEP_COLUMNS = 10 };
+enum { BAR_MAX = 30, TIME_COLUMNS = 8, STEP_COLUMNS = 10 };
 
-/* A line in the making: text is added if all of it fits. */
+/* A line under construction. */
 typedef struct {
     ch_text                 *o;
-    const ch_progress_style *look;
-    int                      columns;  /* so far */
-    bool                     is_tight; /* no dashes before numbers */
+    const ch_progress_style *style;
+    int                      columns;  /* columns used so far */
+    bool                     is_tight; /* logs are separated by spaces only */
 } line;
 
 static bool has_room(const line *l, int columns)
 {
-    return l->columns + columns < l->look->columns;
+    return l->columns + columns < l->style->columns;
 }
 
+/* Adds a text of `columns` columns if it fits. `color` is the parameter of an SGR escape
+ * sequence; NULL: default. */
 static void add(line *l, const char *color, int columns, const char *text)
 {
     if (!has_room(l, columns))
         return;
-    if (l->look->has_color && color != NULL)
+    if (l->style->has_color && color != NULL)
         ch__text_add(l->o, "\033[%sm%s\033[0m", color, text);
     else
         ch__text_add(l->o, "%s", text);
@@ -160,9 +174,9 @@ static void add(line *l, const char *color, int columns, const char *text)
 
 static void add_many(line *l, const char *color, int n, const char *text)
 {
-    char many[BAR_MOST * 4 + 1] = "";
+    char many[BAR_MAX * 4 + 1] = "";
 
-    for (int i = 0; i < n && i < BAR_MOST; i++)
+    for (int i = 0; i < n && i < BAR_MAX; i++)
         memcpy(many + (size_t)i * strlen(text), text, strlen(text) + 1);
     if (n > 0)
         add(l, color, n, many);
@@ -172,12 +186,13 @@ static void add_many(line *l, const char *color, int n, const char *text)
 #define GREY  "90"
 #define BOLD  "1"
 
-/* Half characters make it move twice as smoothly. */
+/* Draws a bar of `width` columns that is filled to `part` (0 to 1). With UTF-8 it moves in half
+ * columns. */
 static void add_bar(line *l, int width, double part)
 {
     int halves = (int)(part * width * 2), full = halves / 2, half = halves % 2;
 
-    if (!l->look->is_utf8) {
+    if (!l->style->is_utf8) {
         full = (int)(part * (width - 2));
         half = full < width - 2;
         add(l, NULL, 1, "[");
@@ -189,17 +204,17 @@ static void add_bar(line *l, int width, double part)
     }
     add_many(l, GREEN, full, "\u2501");
     add_many(l, GREEN, half, "\u2578");
-    add_many(l, GREY, width - full - half, l->look->has_color ? "\u2501" : "\u2500");
+    add_many(l, GREY, width - full - half, l->style->has_color ? "\u2501" : "\u2500");
 }
 
-/* Nobody knows how long it takes: a piece goes to and fro. */
-static void add_pulse(line *l, int width, int beat)
+/* Draws a bar in which a piece moves to and fro, because the number of steps is not known. */
+static void add_moving_bar(line *l, int width, int frame)
 {
-    bool        is_utf8 = l->look->is_utf8;
+    bool        is_utf8 = l->style->is_utf8;
     int         inner = is_utf8 ? width : width - 2;
     int         piece = inner / 4 + 1, way = inner - piece;
-    int         at = way > 0 ? beat % (2 * way) : 0;
-    const char *rest = !is_utf8 ? "." : l->look->has_color ? "\u2501" : "\u2500";
+    int         at = way > 0 ? frame % (2 * way) : 0;
+    const char *rest = !is_utf8 ? "." : l->style->has_color ? "\u2501" : "\u2500";
 
     at = at > way ? 2 * way - at : at;
     if (!is_utf8)
@@ -211,38 +226,38 @@ static void add_pulse(line *l, int width, int beat)
         add(l, NULL, 1, "]");
 }
 
-/* How examples a second are shown, and how wide the bar is: both follow from the names alone,
- * not from the numbers, so that nothing jumps. */
+/* The parts of a line. They are chosen by the names of the logs (invariant 2). */
 typedef struct {
-    int  bar;      /* 0: none */
-    int  rate;     /* 2: "20.1k ex/s", 1: "20.1k/s", 0: not at all */
-    bool is_tight; /* blanks between the numbers, no dashes */
+    int  bar;      /* width of the bar; 0: no bar */
+    int  rate;     /* examples per second: 2: "20.1k ex/s", 1: "20.1k/s", 0: not shown */
+    bool is_tight; /* logs are separated by spaces only, without dashes */
 } layout;
 
-enum { DASHES = 2 }; /* columns that a number needs less where it is tight */
+enum { DASHES = 2 }; /* columns that a log needs less if the line is tight */
 
-/* The fullest that fits beside so many numbers, which take so many columns; false: none does.
- * The bar is the first to go: it says nothing that the steps do not say. */
-static bool lay_out(const line *l, int n, int numbers, bool may_be_tight, layout *how)
+/* Chooses the fullest layout that leaves room for n logs of `numbers` columns. Returns false if
+ * there is none. The bar is dropped first, because the steps show the same. */
+static bool fit_layout(const line *l, int n, int numbers, bool may_be_tight, layout *parts)
 {
     static const layout all[] = {{12, 2, false}, {6, 1, false}, {4, 1, true}, {0, 1, true}};
     static const int    rate_columns[] = {0, 8, 11};
-    int room = l->look->columns - 1 - l->columns - 2 - TIME_COLUMNS - STEP_COLUMNS - numbers;
+    int room = l->style->columns - 1 - l->columns - 2 - TIME_COLUMNS - STEP_COLUMNS - numbers;
 
     for (int i = 0; i < (may_be_tight ? 4 : 2); i++) {
         int bar = room - rate_columns[all[i].rate] + (all[i].is_tight ? DASHES * n : 0);
 
         if (bar < all[i].bar)
             continue;
-        *how = all[i];
-        if (how->bar > 0)
-            how->bar = bar < BAR_MOST ? bar : BAR_MOST;
+        *parts = all[i];
+        if (parts->bar > 0)
+            parts->bar = bar < BAR_MAX ? bar : BAR_MAX;
         return true;
     }
     return false;
 }
 
-static int count_trained(const ch_logs *logs)
+/* Returns the number of logs that are not of a validation. */
+static int count_training_logs(const ch_logs *logs)
 {
     int n = 0;
 
@@ -251,27 +266,27 @@ static int count_trained(const ch_logs *logs)
     return n;
 }
 
-/* Numbers of a validation that are not beside the others are below them, and need no place. Of
- * a window that is narrower still the first number, which is the loss, has a place, and the
- * others have what is left. */
+/* Chooses the layout of the line. Tries to fit all logs; then only the logs of training,
+ * because those of a validation can be on further lines; then only the first log, which is the
+ * loss. */
 static layout choose_layout(const line *l, const ch_logs *logs)
 {
     static char                loss[] = "loss", accuracy[] = "accuracy";
     static struct ch_log_entry usual_names[] = {{loss, 0}, {accuracy, 0}};
     static const ch_logs       usual = {2, 2, usual_names};
-    const ch_progress_style   *look = l->look;
-    const ch_logs             *likely = logs->n > 0 ? logs : look->likely;
+    const ch_progress_style   *style = l->style;
+    const ch_logs             *expected = logs->n > 0 ? logs : style->expected;
     ch_logs                    one;
-    layout                     how = {0};
+    layout                     parts = {0};
 
-    likely = likely != NULL && likely->n > 0 ? likely : &usual;
-    one = (ch_logs){1, 1, likely->at};
-    if (!lay_out(l, likely->n, ch__progress_reserve(likely, look->is_utf8, true), false,
-                 &how) &&
-        !lay_out(l, count_trained(likely), ch__progress_reserve(likely, look->is_utf8, false),
-                 true, &how))
-        (void)lay_out(l, 1, ch__progress_reserve(&one, look->is_utf8, true), true, &how);
-    return how;
+    expected = expected != NULL && expected->n > 0 ? expected : &usual;
+    one = (ch_logs){1, 1, expected->at};
+    if (!fit_layout(l, expected->n, ch__progress_reserve(expected, style->is_utf8, true), false,
+                    &parts) &&
+        !fit_layout(l, count_training_logs(expected),
+                    ch__progress_reserve(expected, style->is_utf8, false), true, &parts))
+        (void)fit_layout(l, 1, ch__progress_reserve(&one, style->is_utf8, true), true, &parts);
+    return parts;
 }
 
 static void add_head(line *l, const ch_pace *p)
@@ -291,12 +306,13 @@ static double seconds_left(const ch_pace *p)
     return p->per_step * (double)(p->steps > p->step ? p->steps - p->step : 0);
 }
 
+/* Returns true if the remaining time can be estimated. */
 static bool has_end(const ch_pace *p)
 {
     return !p->is_done && !p->is_validating && p->steps >= 0 && p->per_step > 0;
 }
 
-/* What is left, if that is known; else what has passed. */
+/* Writes the remaining time if it is known, otherwise the elapsed time. */
 static const char *time_of(const ch_pace *p, char when[40])
 {
     if (has_end(p))
@@ -339,12 +355,12 @@ static void add_validation(line *l, const ch_pace *p)
     add(l, NULL, n, text);
 }
 
-/* The columns of a number with its name, as text that follows another. */
+/* Writes a log with its separator, and returns its columns. */
 static int number_text(const line *l, const struct ch_log_entry *e, char text[NAME_BYTES + 40])
 {
     char     name[NAME_BYTES];
     ch_short value = ch__short_number(e->value);
-    int      n = clean_name(e->name, l->look->is_utf8, name);
+    int      n = clean_name(e->name, l->style->is_utf8, name);
 
     snprintf(text, NAME_BYTES + 40, "%s%s: %s", l->is_tight ? " " : " - ", name, value.text);
     return n + (l->is_tight ? 1 : 3) + 2 + (int)strlen(value.text);
@@ -360,7 +376,7 @@ static bool all_fit(const line *l, const ch_logs *logs)
     return has_room(l, columns);
 }
 
-/* Of a line that will be drawn again: what fits. */
+/* Adds the logs that fit, to a line that will be drawn again. */
 static void add_numbers(line *l, const ch_logs *logs)
 {
     char text[NAME_BYTES + 40];
@@ -374,7 +390,8 @@ static void add_numbers(line *l, const ch_logs *logs)
     }
 }
 
-/* Of one that stays: all, on as many lines as it takes. Those of the validation begin one. */
+/* Adds all logs to a line that stays, on as many lines as are needed. If they do not fit on one
+ * line, the logs of the validation begin a new line. */
 static void add_all_numbers(line *l, const ch_logs *logs)
 {
     char text[NAME_BYTES + 40];
@@ -389,7 +406,7 @@ static void add_all_numbers(line *l, const ch_logs *logs)
             l->columns = 0;
             l->is_tight = false;
             columns = number_text(l, &logs->at[i], text);
-            text[1] = ' '; /* no dash before the first */
+            text[1] = ' '; /* no dash before the first log of a line */
         }
         is_val = is_val || begins_val;
         add(l, NULL, columns, text);
@@ -397,24 +414,24 @@ static void add_all_numbers(line *l, const ch_logs *logs)
 }
 
 int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs,
-                      const ch_progress_style *look)
+                      const ch_progress_style *style)
 {
-    line   l = {.o = o, .look = look};
-    layout how;
+    line   l = {.o = o, .style = style};
+    layout parts;
 
     add_head(&l, p);
-    how = choose_layout(&l, logs);
-    l.is_tight = how.is_tight;
-    if (how.bar > 0 && has_room(&l, 1 + how.bar)) {
+    parts = choose_layout(&l, logs);
+    l.is_tight = parts.is_tight;
+    if (parts.bar > 0 && has_room(&l, 1 + parts.bar)) {
         add(&l, NULL, 1, " ");
         if (p->steps > 0)
-            add_bar(&l, how.bar, fmin((double)p->step / (double)p->steps, 1));
+            add_bar(&l, parts.bar, fmin((double)p->step / (double)p->steps, 1));
         else if (p->is_done)
-            add_bar(&l, how.bar, 1);
+            add_bar(&l, parts.bar, 1);
         else
-            add_pulse(&l, how.bar, p->beat);
+            add_moving_bar(&l, parts.bar, p->frame);
     }
-    add_times(&l, p, how.rate);
+    add_times(&l, p, parts.rate);
     if (p->is_validating)
         add_validation(&l, p);
     if (p->is_done)
@@ -424,13 +441,13 @@ int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs,
     return l.columns;
 }
 
-/* ---- a line of a file ---- */
+/* ---- line for a file ---- */
 
 void ch__progress_plain(ch_text *o, const ch_pace *p, const ch_logs *l)
 {
     char name[NAME_BYTES], when[40];
 
-    ch__text_add(o, "%s - %" PRId64, p->what, p->step);
+    ch__text_add(o, "%s - %" PRId64, p->title, p->step);
     if (p->steps >= 0)
         ch__text_add(o, "/%" PRId64, p->steps);
     ch__text_add(o, " - %s", time_of(p, when));
@@ -445,9 +462,9 @@ void ch__progress_plain(ch_text *o, const ch_pace *p, const ch_logs *l)
     ch__text_add(o, "\n");
 }
 
-/* ---- an object ---- */
+/* ---- JSON object ---- */
 
-/* What is no UTF-8 is no JSON either: "?". */
+/* Adds a JSON string. Bytes that are not UTF-8 become "?", because JSON must be UTF-8. */
 static void add_string(ch_text *o, const char *s)
 {
     ch__text_add(o, "\"");

@@ -1,4 +1,8 @@
-/* fit/rates.c -- callbacks that set the learning rate: by epoch, and where nothing gets better.
+/* fit/rates.c -- callbacks that set the learning rate.
+ *
+ * Two callbacks: rate_schedule (a function of the epoch) and reduce_on_plateau (a log has
+ * stopped improving). Both check at CH_ON_BEGIN that the rate can be set. Error messages here
+ * do not name the callback, because ch__callbacks_notify adds the name.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,13 +16,13 @@
 #define PLATEAU_DELTA    1e-4
 #define PLATEAU_PATIENCE 10
 
-/* Who tells a callback puts its name before what these say. */
 static ch_status get_rate(const ch_training *t, double *rate)
 {
     if (ch_training_optimizer(t) == NULL)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "there is no learning rate to set: the model was compiled without an "
-                        "optimizer");
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "there is no learning rate to set, because the model was compiled without "
+            "an optimizer");
     return ch_optimizer_rate(ch_training_optimizer(t), rate);
 }
 
@@ -27,14 +31,14 @@ static ch_status set_rate(const ch_training *t, double rate)
     ch_status rc = ch_optimizer_set_rate(ch_training_optimizer(t), rate);
 
     if (rc == CH_FAILED_PRECONDITION)
-        return ch__fail(rc,
-                        "the optimizer has a schedule, which says its learning rate: make it "
-                        "without one, or leave this callback out");
+        return ch__fail(
+            rc, "the learning rate cannot be set, because the optimizer has a schedule; "
+                "create it without a schedule, or do not use this callback");
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "epoch %d", ch_training_epoch(t) + 1);
 }
 
-/* Sets the rate to what it is: that it cannot be set is said before the first step, not after
- * hours. */
+/* Sets the rate to its current value, so that a rate that cannot be set is an error before the
+ * first step and not after hours. */
 static ch_status try_rate(const ch_training *t)
 {
     double    rate;
@@ -43,7 +47,7 @@ static ch_status try_rate(const ch_training *t)
     return rc == CH_OK ? set_rate(t, rate) : rc;
 }
 
-/* ---- by epoch ---- */
+/* ---- rate_schedule ---- */
 
 typedef struct schedule {
     ch_rate_fn fn;
@@ -81,14 +85,14 @@ ch_status ch_callback_rate_schedule(ch_rate_fn fn, void *arg, ch_callback **out)
     return ch__callback_make(&schedule_ops, s, out);
 }
 
-/* ---- where nothing gets better ---- */
+/* ---- reduce_on_plateau ---- */
 
 typedef struct plateau {
     ch_monitor monitor;
     double     factor, min_rate;
     int        patience, cooldown;
-    int        wait;    /* epochs since the last that was better */
-    int        resting; /* epochs of the cooldown that are left */
+    int        wait;    /* epochs since the last improvement */
+    int        cooling; /* remaining epochs of the cooldown */
 } plateau;
 
 static ch_status reduce(plateau *p, const ch_training *t)
@@ -102,22 +106,23 @@ static ch_status reduce(plateau *p, const ch_training *t)
     rc = set_rate(t, less);
     if (rc != CH_OK)
         return rc;
-    ch__log(CH_LOG_INFO, "plateau", "epoch %d: the learning rate is %g now, and was %g",
+    ch__log(CH_LOG_INFO, "plateau", "epoch %d: the learning rate is now %g; it was %g",
             ch_training_epoch(t) + 1, less, rate);
-    p->resting = p->cooldown;
+    p->cooling = p->cooldown;
     p->wait = 0;
     return CH_OK;
 }
 
-/* As Keras does it: the epoch in which the cooldown ends counts again. */
+/* Handles the end of an epoch by the rules of Keras: the epoch in which the cooldown ends
+ * counts again. */
 static ch_status plateau_epoch(plateau *p, ch_training *t)
 {
     double value;
 
     if (!ch__monitor_read(&p->monitor, t, &value))
         return CH_OK;
-    if (p->resting > 0) {
-        p->resting--;
+    if (p->cooling > 0) {
+        p->cooling--;
         p->wait = 0;
     }
     if (ch__monitor_is_better(&p->monitor, value, p->monitor.best)) {
@@ -125,7 +130,7 @@ static ch_status plateau_epoch(plateau *p, ch_training *t)
         p->wait = 0;
         return CH_OK;
     }
-    return p->resting == 0 && ++p->wait >= p->patience ? reduce(p, t) : CH_OK;
+    return p->cooling == 0 && ++p->wait >= p->patience ? reduce(p, t) : CH_OK;
 }
 
 static ch_status plateau_on(void *self, ch_training *t, ch_event event)
@@ -137,7 +142,7 @@ static ch_status plateau_on(void *self, ch_training *t, ch_event event)
     if (event == CH_ON_EPOCH_END)
         return plateau_epoch(p, t);
     ch__monitor_reset(&p->monitor);
-    p->wait = p->resting = 0;
+    p->wait = p->cooling = 0;
     return try_rate(t);
 }
 
@@ -160,7 +165,8 @@ static ch_status check_plateau(const ch_callback_plateau_options *opt)
                         opt->factor);
     if (!(opt->min_rate >= 0) || isinf(opt->min_rate))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "reduce_on_plateau: min_rate is %g, want a number that is not negative",
+                        "reduce_on_plateau: min_rate is %g, want a finite number that is not "
+                        "negative",
                         opt->min_rate);
     if (opt->patience < 0 || opt->cooldown < 0)
         return ch__fail(CH_INVALID_ARGUMENT,

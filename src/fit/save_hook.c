@@ -1,4 +1,6 @@
-/* fit/save_hook.c -- when something is to be saved.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/save_hook.c -- the callback that calls a function when something should be saved.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "base/fault.h"
@@ -6,7 +8,8 @@
 #include "fit/callback.h"
 
 typedef struct hook {
-    ch_callback_ops ops; /* steps are looked at if they matter */
+    /* Own copy, because `events` has CH_ON_STEP only if steps or seconds count. */
+    ch_callback_ops ops;
     int64_t         every_steps;
     int             every_epochs; /* 0: not by epochs */
     double          every_seconds;
@@ -15,8 +18,9 @@ typedef struct hook {
     ch_save_fn      fn;
     void           *arg;
 
-    int64_t saved_step;    /* after which it saved last; before the first, 0 */
-    double  saved_seconds; /* when it did */
+    int64_t saved_step; /* step of the last save; 0: none in this training */
+    /* Time when `every_seconds` were last over, in seconds of the training. */
+    double saved_seconds;
 } hook;
 
 static ch_status save(hook *h, ch_training *t, bool best)
@@ -25,7 +29,8 @@ static ch_status save(hook *h, ch_training *t, bool best)
     return h->fn(t, best, h->arg);
 }
 
-/* Whether the number is the best so far; without one everything is. */
+/* Returns true if the monitored log is the best so far, and records it. Returns true if there
+ * is no monitor. */
 static bool is_best(hook *h, ch_training *t)
 {
     double value;
@@ -39,7 +44,8 @@ static bool is_best(hook *h, ch_training *t)
     return true;
 }
 
-/* The time runs on from when it was up, whether anything was good enough to be saved or not. */
+/* Returns true if it is time to save. The interval of every_seconds restarts when it is over,
+ * even if nothing is saved because the log is not the best. */
 static bool is_time(hook *h, ch_training *t, ch_event event)
 {
     double now;
@@ -57,8 +63,8 @@ static bool is_time(hook *h, ch_training *t, ch_event event)
     return true;
 }
 
-/* What was saved after this very step is not saved again, unless it is the best only now, when
- * the numbers of the validation are there. */
+/* Does not save twice after the same step, except with a monitor: at the end of an epoch the
+ * log of the validation may make it the best. */
 static ch_status hook_on(void *self, ch_training *t, ch_event event)
 {
     hook     *h = self;
@@ -78,7 +84,7 @@ static ch_status hook_on(void *self, ch_training *t, ch_event event)
     if (!is_time(h, t, event) || (!h->has_monitor && h->saved_step == ch_training_step(t)) ||
         !is_best(h, t))
         return CH_OK;
-    rc = ch__training_drain(t); /* what is saved is what all steps so far have made */
+    rc = ch__training_drain(t); /* the saved state must include all steps so far */
     return rc == CH_OK ? save(h, t, true) : rc;
 }
 

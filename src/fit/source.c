@@ -1,5 +1,11 @@
-/* fit/source.c -- data of whatever kind as batches for the replicas.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/source.c -- input data of any kind, read as batches for the replicas.
+ *
+ * Opens a dataset, arrays or an iterator as a ch_source, for the loops in fit.c and evaluate.c.
+ * Arrays become a dataset of rows, which is shuffled and batched. If ch_array_options.is_direct
+ * is set and the rows fit in one batch, there is no pipeline: the source returns the rows as
+ * its only batch.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/source.h"
 
 #include "base/fault.h"
@@ -18,17 +24,19 @@ static ch_status check_data(const char *call, const ch_data *d)
     int kinds = (d->dataset != NULL) + (d->iterator != NULL) + (d->n > 0 || d->array != NULL);
 
     if (kinds == 0 && ch__dataset_was_not_made())
-        return ch__fail_still("%s: there is no data; a dataset could not be made", call);
+        return ch__fail_still("%s: there is no data, because a dataset could not be made",
+                              call);
     if (kinds == 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: there is no data; give a dataset, arrays or an iterator", call);
     if (kinds > 1)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: data of %d kinds; give a dataset, or arrays, or an iterator", call,
-                        kinds);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: data of %d kinds is given, want 1: a dataset, arrays or an iterator", call,
+            kinds);
     if (d->n < 0 || (d->n > 0) != (d->array != NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d arrays%s", call, d->n,
-                        d->array == NULL ? " at NULL" : "");
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the number of arrays is %d%s", call, d->n,
+                        d->array == NULL ? ", but array is NULL" : "");
     return CH_OK;
 }
 
@@ -39,16 +47,19 @@ static ch_status check_arrays(const char *call, const ch_data *d)
     for (int i = 0; i < d->n; i++) {
         if (d->array[i] == NULL || ch_tensor_shape(d->array[i]).rank < 1)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: array %d %s", call, i,
-                            d->array[i] == NULL ? "is NULL" : "is a scalar, and has no rows");
+                            d->array[i] == NULL
+                                ? "is NULL"
+                                : "is a scalar and has no rows; want a rank of 1 or more");
         if (ch_tensor_shape(d->array[i]).dim[0] != ch_tensor_shape(d->array[0]).dim[0])
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: arrays 0 and %d have %lld and %lld rows",
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: arrays 0 and %d have %lld and %lld rows, want the same number",
                             call, i, (long long)ch_tensor_shape(d->array[0]).dim[0],
                             (long long)ch_tensor_shape(d->array[i]).dim[0]);
     }
     return CH_OK;
 }
 
-/* Rows [from, to) of each, as a dataset of rows. */
+/* Makes a dataset of rows from the rows [from, to) of each array. */
 static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **out)
 {
     ch_tensor **part = ch__calloc((size_t)d->n, sizeof(ch_tensor *));
@@ -66,15 +77,16 @@ static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **
     return rc;
 }
 
-/* Rows of a share, rounded down; but 1 - 0.8 is a little less than 0.2, and of 10 rows that is
- * 2. */
+/* Returns the number of rows of a share, rounded down. The small addend corrects the rounding
+ * of the share: 1 - 0.8 is a little less than 0.2, but 0.2 of 10 rows must be 2. */
 static int64_t rows_of(double share, int64_t rows)
 {
     return (int64_t)(share * (double)rows + 1e-6);
 }
 
+/* Makes a dataset of batches from the chosen rows of the arrays. */
 static ch_status make_batches(const char *call, const ch_data *d, const ch_array_options *how,
-                            ch_dataset **out)
+                              ch_dataset **out)
 {
     int64_t     rows = ch_tensor_shape(d->array[0]).dim[0];
     int64_t     from = rows_of(how->from, rows), to = rows_of(how->to, rows);
@@ -95,11 +107,11 @@ static ch_status make_batches(const char *call, const ch_data *d, const ch_array
                         : ch__fail_still("%s: batches of %lld", call, (long long)how->batch);
 }
 
-/* ---- arrays of one batch ---- */
+/* ---- arrays that fit in one batch ---- */
 
-/* Rows of an array that each replica gets of a batch whose nominal size is `batch`: equal
- * shares, the first replicas one more; a short batch fills the replicas in order. As a pipeline
- * deals them. */
+/* Splits the rows of an array among n replicas, as the pipeline splits a batch of the nominal
+ * size `batch`. All replicas get equal shares; the first batch % n replicas get a row more. A
+ * batch with fewer rows fills the replicas in order. */
 static ch_status split_batch(ch_tensor *t, int64_t batch, int n, ch_value **out)
 {
     ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
@@ -121,6 +133,7 @@ static ch_status split_batch(ch_tensor *t, int64_t batch, int n, ch_value **out)
     return rc;
 }
 
+/* Opens arrays as a source with a single batch. */
 static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batch,
                             ch_source *out)
 {
@@ -138,7 +151,7 @@ static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batc
     return rc;
 }
 
-/* Returns true if all rows are one batch. */
+/* Returns true if all rows are used as one batch, without a pipeline. */
 static bool is_whole(const ch_data *d, const ch_array_options *how)
 {
     int64_t rows = ch_tensor_shape(d->array[0]).dim[0];
@@ -162,13 +175,13 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
     if (of != c->strategy)
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "%s: %s distributed the data, and the model is of %s; distribute the data with "
-            "ch_model_strategy(model)",
+            "%s: the data was distributed by %s, but the model belongs to %s; distribute the "
+            "data with ch_model_strategy(model)",
             call, of != NULL ? ch_strategy_label(of) : "no strategy",
             ch_strategy_label(c->strategy));
     out->it = ch_iterator_ref(it);
     out->steps = ch_dataset_cardinality(it->dataset) == CH_INFINITE ? CH_INFINITE : CH_UNKNOWN;
-    out->is_given = true;
+    out->is_callers = true;
     return CH_OK;
 }
 
@@ -197,10 +210,11 @@ ch_status ch__source_check_end(const char *call, const ch_source *s, int64_t ste
 {
     if (steps > 0 || s->steps != CH_INFINITE)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "%s: the data has no end; say in the options how many steps are taken of "
-                    "it, or cut it with ch_dataset_take",
-                    call);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s: the data is infinite; set the number of steps in the options, or limit "
+        "the data with ch_dataset_take",
+        call);
 }
 
 ch_status ch__source_restart(ch_source *s)
@@ -223,18 +237,54 @@ ch_status ch__source_next(ch_source *s, ch_tuple **out)
         return CH_OK;
     }
     rc = ch_iterator_next(s->it, out);
-    if (rc != CH_OK || *out != NULL || !is_first || !s->is_given)
+    if (rc != CH_OK || *out != NULL || !is_first || !s->is_callers)
         return rc;
     rc = ch_iterator_restart(s->it);
     return rc == CH_OK ? ch_iterator_next(s->it, out) : rc;
 }
 
+/* Makes a value of the same kind whose components have no rows. */
+static ch_status without_rows(const ch_value *v, ch_value **out)
+{
+    int         n = ch_value_count(v);
+    ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    ch_status   rc = part == NULL ? ch__fail_memory("arrays") : CH_OK;
+
+    for (int r = 0; r < n && rc == CH_OK; r++)
+        rc = ch_tensor_rows(ch_value_at(v, r), 0, 0, &part[r]);
+    if (rc == CH_OK)
+        rc = ch_value_new(ch_value_kind_of(v), n, part, out);
+    for (int r = 0; part != NULL && r < n; r++)
+        ch_tensor_unref(part[r]);
+    ch__free(part);
+    return rc;
+}
+
+static ch_status whole_without_rows(const ch_tuple *whole, ch_tuple **out)
+{
+    int        n = ch_tuple_count(whole);
+    ch_value **v = ch__calloc((size_t)n, sizeof(ch_value *));
+    ch_status  rc = v == NULL ? ch__fail_memory("arrays") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = without_rows(ch_tuple_at(whole, i), &v[i]);
+    if (rc == CH_OK)
+        rc = ch_tuple_new(n, v, NULL, out);
+    for (int i = 0; v != NULL && i < n; i++)
+        ch_value_unref(v[i]);
+    ch__free(v);
+    return rc;
+}
+
 ch_status ch__source_no_rows(ch_source *s, ch_tuple **out)
 {
     const ch_tensor_spec *spec = NULL;
-    int                   n = ch_iterator_element_spec(s->it, &spec);
+    int                   n;
 
     *out = NULL;
+    if (s->whole != NULL)
+        return whole_without_rows(s->whole, out);
+    n = ch_iterator_element_spec(s->it, &spec);
     for (int i = 0; i < n; i++)
         for (int k = 1; k < spec[i].shape.rank; k++)
             if (spec[i].shape.dim[k] < 0)

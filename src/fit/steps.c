@@ -1,5 +1,9 @@
-/* fit/steps.c -- the steps that ch_fit, ch_evaluate and ch_predict run, as one would write
- * them.
+/* fit/steps.c -- the default steps of ch_fit, ch_evaluate and ch_predict.
+ *
+ * Records the functions train, test and predict of a ch_compiled with the public functions for
+ * steps, as a program could write them itself. A function calls the custom step of ch_compile
+ * instead, if there is one. Class weights are constants of the training step, so the function
+ * is created again when they change.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -13,14 +17,16 @@
 #include "train/loss.h"
 #include "train/model.h"
 
-/* What is in a batch: the inputs are first. */
+/* Components of a batch, in the order of the data: the inputs of the model, the truth, the
+ * weights. */
 typedef struct batch {
-    int      n;                                     /* of `in` */
-    ch_node *in[CH_MODEL_INPUTS], *truth, *weights; /* weights NULL: there are none */
+    int      n;                                     /* number of inputs */
+    ch_node *in[CH_MODEL_INPUTS], *truth, *weights; /* weights NULL: the data has none */
 } batch;
 
-/* How many components are inputs of the model. If it was not told, it has one; a ragged one is
- * two components, its values and its splits. */
+/* Returns the number of components that are inputs of the model. If ch_model_options does not
+ * say it, the model has one input. A ragged input has two components: its values and its
+ * splits. */
 static int count_inputs(const ch_step *s, const ch_compiled *c)
 {
     const ch_graph *g = s->graph;
@@ -31,15 +37,17 @@ static int count_inputs(const ch_step *s, const ch_compiled *c)
     return g->n_inputs > 1 && ch__ragged_is_pair(g->input_name[0], g->input_name[1]) ? 2 : 1;
 }
 
+/* Splits the inputs of the step into the components of a batch. Fails the step and returns
+ * false if their number is wrong. */
 static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch *b)
 {
     int n = count_inputs(s, c), has = ch_step_in_count(s);
 
     *b = (batch){.n = n};
     if (has < n + with_truth || (with_truth && has > n + 2)) {
-        ch_step_fail(s, "an element of the data has %d component%s; want %d input%s%s", has,
+        ch_step_fail(s, "an element of the data has %d component%s, want %d input%s%s", has,
                      has == 1 ? "" : "s", n, n == 1 ? "" : "s",
-                     with_truth ? ", the truth, and perhaps a weight for each example" : "");
+                     with_truth ? ", the truth, and optionally a weight for each example" : "");
         return false;
     }
     for (int i = 0; i < n; i++)
@@ -53,8 +61,9 @@ static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch 
 
 /* ---- weights ---- */
 
-/* The class of each example: a label, or where a row of as many numbers as there are classes is
- * largest. */
+/* Returns the class of each example. If the truth has as many axes as the guess and a row of
+ * the guess has more than one number, the class is the index of the largest number in the row
+ * of the truth. Otherwise the truth is the label. */
 static ch_node *classes_of(const batch *b, ch_node *guess)
 {
     ch_shape of_truth = ch_node_shape(b->truth), of_guess = ch_node_shape(guess);
@@ -67,14 +76,16 @@ static ch_node *classes_of(const batch *b, ch_node *guess)
     return ch_cast(b->truth, CH_I64);
 }
 
-/* Weights of the examples times those of their classes; NULL: all weigh the same. */
+/* Returns the weights of the examples, multiplied by the weights of their classes. NULL: all
+ * examples have the same weight. */
 static ch_node *weights_of(ch_step *s, const ch_compiled *c, const batch *b, ch_node *guess)
 {
     ch_node *of_class;
 
     if (c->class_weight == NULL)
         return b->weights;
-    ch_step_enter(s, "class_weight"); /* a label that has none is told of so */
+    /* The scope names an error for a label without a weight. */
+    ch_step_enter(s, "class_weight");
     of_class = ch_gather(ch_constant(s, c->class_weight), classes_of(b, guess), 0);
     ch_step_leave(s);
     return b->weights != NULL ? ch_mul(ch_cast(b->weights, CH_F32), of_class) : of_class;
@@ -87,10 +98,11 @@ static ch_node *loss_of(const ch_compiled *c, ch_node *guess, ch_node *truth)
     return c->loss != NULL ? c->loss(guess, truth) : c->loss_with(guess, truth, c->loss_arg);
 }
 
-/* The loss of each example, and all that is gathered of the batch. In the logs it is the mean
- * over the examples of what was minimised: a loss times its weight. */
-static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *guess,
-                       ch_node *weights)
+/* Returns the loss of each example, and updates the metrics. NULL: no loss. The loss in the
+ * logs is the mean, over the examples, of the loss times the weight: the number that training
+ * minimises. */
+static ch_node *update_metrics(ch_step *s, ch_compiled *c, const batch *b, ch_node *guess,
+                               ch_node *weights)
 {
     ch_node *each = NULL;
 
@@ -121,7 +133,7 @@ static void record_train(ch_step *s, ch_compiled *c)
     if (guess == NULL)
         return;
     weights = weights_of(s, c, &b, guess);
-    each = gather(s, c, &b, guess, weights);
+    each = update_metrics(s, c, &b, guess, weights);
     n = ch_model_trainable(c->model, &var);
     ch_optimizer_minimize(c->optimizer, s, ch_loss_average(each, weights), n, var);
 }
@@ -134,7 +146,7 @@ static void record_test(ch_step *s, ch_compiled *c)
     if (!open_batch(s, c, true, &b))
         return;
     guess = ch_model_call_n(c->model, s, b.n, b.in, false);
-    (void)gather(s, c, &b, guess, b.weights);
+    (void)update_metrics(s, c, &b, guess, b.weights);
 }
 
 static void record_predict(ch_step *s, ch_compiled *c)
@@ -145,8 +157,8 @@ static void record_predict(ch_step *s, ch_compiled *c)
         ch_step_out(s, "guess", ch_model_call_n(c->model, s, b.n, b.in, false));
 }
 
-/* The steps are nobody's lines but ours: errors name the caller of ch_fit, ch_evaluate or
- * ch_predict. */
+/* Records a default step with c->caller as the location for errors: they name the line of
+ * ch_fit, ch_evaluate or ch_predict, because the program has no line in the step itself. */
 static void record_for_caller(ch_step *s, ch_compiled *c,
                               void (*record)(ch_step *s, ch_compiled *c))
 {
@@ -192,8 +204,10 @@ ch_status ch__compiled_functions(ch_compiled *c)
     return rc;
 }
 
-/* ---- weights of classes ---- */
+/* ---- class weights ---- */
 
+/* Returns true if the weights are equal to those in `t`, as f32. n 0 and a NULL tensor are
+ * equal. */
 static bool is_same(const ch_tensor *t, int n, const double *weight)
 {
     if (t == NULL || n == 0 || ch_tensor_count(t) != n)
@@ -204,16 +218,15 @@ static bool is_same(const ch_tensor *t, int n, const double *weight)
     return true;
 }
 
-/* They are constants of the step, which is recorded anew when others come. What is evaluated
- * does not know them. */
 ch_status ch__compiled_class_weights(ch_compiled *c, int n, const double *weight)
 {
     ch_tensor *t = NULL;
     ch_status  rc = CH_OK;
 
     if (n < 0 || (n > 0 && weight == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "fit: weights of %d classes%s", n,
-                        weight == NULL ? " at NULL" : "");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "fit: n_classes is %d%s, want 0 or more, and class_weight not NULL", n,
+                        weight == NULL ? " and class_weight is NULL" : "");
     if (is_same(c->class_weight, n, weight))
         return CH_OK;
     if (n > 0)

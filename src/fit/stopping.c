@@ -1,4 +1,8 @@
-/* fit/stopping.c -- callbacks that end a training: no better for long, not finite, out of time.
+/* fit/stopping.c -- callbacks that stop a training.
+ *
+ * Three callbacks: early_stopping (a log has stopped improving), stop_on_nan (the loss is not
+ * finite) and time_limit. Each resets its state at CH_ON_BEGIN or has none, so a callback may
+ * be used in several trainings, one after the other. All of them ignore evaluations.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -8,51 +12,52 @@
 #include "base/mem.h"
 #include "fit/callback.h"
 
-enum { WHY = 160 };
+enum { WHY_BYTES = 160 };
 
 /* ---- early stopping ---- */
 
-/* The model's variables as they were at the end of an epoch. */
-typedef struct copy {
+/* Values of the model's variables at the end of an epoch. */
+typedef struct saved_vars {
     int n;
-    struct copied {
+    struct saved_var {
         ch_var    *var;
         ch_tensor *value;
     } * at;
-} copy;
+} saved_vars;
 
 typedef struct early {
-    ch_callback_early_stopping_options opt; /* without its text */
+    /* The options, except that opt.monitor is NULL: the name is in `monitor`. */
+    ch_callback_early_stopping_options opt;
     ch_monitor                         monitor;
-    int                                wait; /* epochs since the last that was better */
+    int                                wait; /* epochs since the last improvement */
     int                                best_epoch;
-    copy                               best;
+    saved_vars                         best;
 } early;
 
-static void drop_copy(copy *c)
+static void drop_vars(saved_vars *c)
 {
     for (int i = 0; i < c->n; i++) {
         ch_var_unref(c->at[i].var);
         ch_tensor_unref(c->at[i].value);
     }
     ch__free(c->at);
-    *c = (copy){0};
+    *c = (saved_vars){0};
 }
 
-/* The old values go before the new ones come, so that there is one copy at a time; half a copy
- * is none. */
-static ch_status take_copy(copy *c, ch_model *m)
+/* Copies the variables of the model. Frees the old copy first, so that there is only one at a
+ * time. After an error the copy is empty. */
+static ch_status save_vars(saved_vars *c, ch_model *m)
 {
     ch_var *const *v = NULL;
     int            n = ch_model_vars(m, &v);
     ch_status      rc = CH_OK;
 
-    drop_copy(c);
+    drop_vars(c);
     c->at = ch__calloc((size_t)n + 1, sizeof(*c->at));
     if (c->at == NULL)
         return ch__fail_memory("a copy of the model's variables");
     while (rc == CH_OK && c->n < n) {
-        struct copied *x = &c->at[c->n];
+        struct saved_var *x = &c->at[c->n];
 
         rc = ch_var_get(v[c->n], &x->value);
         if (rc == CH_OK) {
@@ -61,17 +66,17 @@ static ch_status take_copy(copy *c, ch_model *m)
         }
     }
     if (rc != CH_OK)
-        drop_copy(c);
+        drop_vars(c);
     return rc;
 }
 
-static ch_status put_copy(const copy *c)
+static ch_status restore_vars(const saved_vars *c)
 {
     for (int i = 0; i < c->n; i++) {
         ch_status rc = ch_var_set(c->at[i].var, c->at[i].value);
 
         if (rc != CH_OK)
-            return ch__fail_at(rc, "the best epoch's variables could not be restored: %s",
+            return ch__fail_at(rc, "the variables of the best epoch could not be restored: %s",
                                ch_var_name(c->at[i].var));
     }
     return CH_OK;
@@ -79,7 +84,7 @@ static ch_status put_copy(const copy *c)
 
 static void stop_early(const early *e, ch_training *t)
 {
-    char why[WHY];
+    char why[WHY_BYTES];
 
     if (isinf(e->monitor.best))
         snprintf(why, sizeof(why), "early_stopping: %s was no number in %d epochs",
@@ -92,8 +97,9 @@ static void stop_early(const early *e, ch_training *t)
     ch_training_stop(t, why);
 }
 
-/* As Keras does it: an epoch that is better than all before it never stops, but starts the
- * count again only if it is better than the baseline too; the first epoch never stops. */
+/* Handles the end of an epoch by the rules of Keras. An epoch that is the best so far never
+ * stops the training, but it resets the count only if it also beats the baseline. The first
+ * epoch never stops the training. */
 static ch_status early_epoch(early *e, ch_training *t)
 {
     double    value;
@@ -104,7 +110,7 @@ static ch_status early_epoch(early *e, ch_training *t)
         return CH_OK;
     is_better = ch__monitor_is_better(&e->monitor, value, e->monitor.best);
     if (e->opt.restore_best && (is_better || e->best.at == NULL))
-        rc = take_copy(&e->best, ch_training_model(t));
+        rc = save_vars(&e->best, ch_training_model(t));
     e->wait++;
     if (is_better) {
         e->monitor.best = value;
@@ -127,8 +133,8 @@ static ch_status early_on(void *self, ch_training *t, ch_event event)
     if (event == CH_ON_EPOCH_END)
         return early_epoch(e, t);
     if (event == CH_ON_END)
-        rc = put_copy(&e->best);
-    drop_copy(&e->best);
+        rc = restore_vars(&e->best);
+    drop_vars(&e->best);
     ch__monitor_reset(&e->monitor);
     e->wait = e->best_epoch = 0;
     return rc;
@@ -138,7 +144,7 @@ static void early_drop(void *self)
 {
     early *e = self;
 
-    drop_copy(&e->best);
+    drop_vars(&e->best);
     ch__monitor_drop(&e->monitor);
     ch__free(e);
 }
@@ -159,8 +165,7 @@ ch_status ch_callback_early_stopping(const ch_callback_early_stopping_options *o
                         "early_stopping: patience is %d and start_epoch %d, want 0 or more",
                         opt->patience, opt->start_epoch);
     if (opt->has_baseline && isnan(opt->baseline))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "early_stopping: the baseline is no number; nothing is better than it");
+        return ch__fail(CH_INVALID_ARGUMENT, "early_stopping: baseline is NaN; want a number");
     e = ch__calloc(1, sizeof(*e));
     if (e == NULL)
         return ch__fail_memory("early_stopping");
@@ -176,14 +181,15 @@ ch_status ch_callback_early_stopping(const ch_callback_early_stopping_options *o
     return ch__callback_make(&early_ops, e, out);
 }
 
-/* ---- the loss is not finite ---- */
+/* ---- stop on NaN ---- */
 
 typedef struct nan_watch {
     ch_monitor loss;
     int64_t    every;
 } nan_watch;
 
-/* One that is not finite stays so: it need not wait for steps that go on. */
+/* Reads the loss without a drain: a loss that is not finite stays so, hence there is no need to
+ * wait for the steps in flight. */
 static bool read_loss(nan_watch *f, ch_training *t, double *loss)
 {
     bool found;
@@ -198,7 +204,7 @@ static ch_status nan_on(void *self, ch_training *t, ch_event event)
 {
     nan_watch *f = self;
     double     loss;
-    char       why[WHY];
+    char       why[WHY_BYTES];
 
     if (ch_training_is_evaluation(t) ||
         (event == CH_ON_STEP && ch_training_step(t) % f->every != 0) ||
@@ -241,12 +247,12 @@ ch_status ch_callback_stop_on_nan(int64_t every_steps, ch_callback **out)
     return ch__callback_make(&nan_ops, f, out);
 }
 
-/* ---- time is up ---- */
+/* ---- time limit ---- */
 
 static ch_status limit_on(void *self, ch_training *t, ch_event event)
 {
     const double *seconds = self;
-    char          why[WHY];
+    char          why[WHY_BYTES];
 
     (void)event;
     if (ch_training_is_evaluation(t) || ch_training_seconds(t) < *seconds)

@@ -1,12 +1,15 @@
-/* fit/tensorboard.c -- a training for TensorBoard, with the tags that Keras gives.
+/* fit/tensorboard.c -- the callback that writes event files for TensorBoard.
  *
- *     train:       epoch_loss, epoch_accuracy, epoch_learning_rate, net/dense/kernel/histogram
- *     by
- *                  epoch; batch_loss, batch_accuracy by step; model and step as text
+ * The tags are those of Keras:
+ *
+ *     train:       epoch_loss, epoch_accuracy, epoch_learning_rate by epoch;
+ *                  net/dense/kernel/histogram by epoch; batch_loss, batch_accuracy by step;
+ *                  the texts "model" and "step"
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
- * Each training has files of its own. They are flushed when an epoch ends or a validation
- * begins, and after a step's scalars once a second, so that TensorBoard sees them.
+ * A `board` is the state of the callback. Each training writes new files (fit/events.h). They
+ * are flushed at the end of an epoch, before a validation, and at most once a second after the
+ * scalars of a step, so that TensorBoard shows them soon.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -19,16 +22,18 @@
 #include "fit/events.h"
 #include "tensor/tensor.h"
 
+/* Least milliseconds between two writes of a file, and between two flushes after steps. */
 enum { FLUSH_MS = 5000, STEPS_MS = 1000 };
 
 typedef struct board {
-    ch_callback_ops ops; /* steps are looked at if they have scalars */
+    ch_callback_ops ops; /* own copy, because `events` has CH_ON_STEP only if every_steps > 0 */
     char           *directory;
     int64_t         every_steps;
-    int             histograms;
-    bool            has_graph; /* is to be written yet */
-    ch_events      *train, *validation;
-    int64_t         flushed_ns; /* after a step's scalars; 0: not yet */
+    int             histograms;         /* epochs between histograms; 0: none */
+    bool            has_graph;          /* the texts "model" and "step" must still be written */
+    ch_events      *train, *validation; /* NULL: not open */
+    /* Time of the last flush after the scalars of a step; 0: none yet. */
+    int64_t flushed_ns;
 } board;
 
 /* ---- files ---- */
@@ -57,7 +62,7 @@ static ch_status flush(board *b)
     return rc == CH_OK && b->validation != NULL ? ch__events_flush(b->validation) : rc;
 }
 
-/* Both are closed, whichever fails. */
+/* Closes both files, also if closing the first fails. */
 static ch_status close_all(board *b)
 {
     ch_status train = ch__events_close(b->train);
@@ -85,8 +90,8 @@ static ch_status add_scalar(ch_events *e, const char *kind, const char *name, in
     return rc;
 }
 
-/* The name of what was measured by a validation; NULL: by training. */
-static const char *validated(const char *name)
+/* Returns the name without the prefix "val_" if it is a log of a validation; otherwise NULL. */
+static const char *validation_name(const char *name)
 {
     return strncmp(name, "val_", 4) == 0 ? name + 4 : NULL;
 }
@@ -97,13 +102,13 @@ static ch_status add_epoch(board *b, ch_training *t)
     ch_status rc = CH_OK;
 
     for (int i = 0; rc == CH_OK && i < n; i++) {
-        const char *name = ch_training_log_name(t, i), *under = validated(name);
+        const char *name = ch_training_log_name(t, i), *stripped = validation_name(name);
 
-        if (under != NULL)
+        if (stripped != NULL)
             rc = open_events(b, "validation", &b->validation);
         if (rc == CH_OK)
-            rc = add_scalar(under != NULL ? b->validation : b->train, "epoch_",
-                            under != NULL ? under : name, epoch, ch_training_log(t, i));
+            rc = add_scalar(stripped != NULL ? b->validation : b->train, "epoch_",
+                            stripped != NULL ? stripped : name, epoch, ch_training_log(t, i));
     }
     return rc;
 }
@@ -121,14 +126,15 @@ static ch_status add_rate(board *b, ch_training *t)
     return add_scalar(b->train, "epoch_", "learning_rate", ch_training_epoch(t), rate);
 }
 
-/* All numbers of a step are there together, at once where such steps are rare. */
+/* Adds all scalars of a step, and then flushes them together. The first such step of a training
+ * is flushed at once. */
 static ch_status add_step(board *b, ch_training *t)
 {
     int64_t   now = ch__now_ns();
     ch_status rc = CH_OK;
 
     for (int i = 0; rc == CH_OK && i < ch_training_logs(t); i++)
-        if (validated(ch_training_log_name(t, i)) == NULL)
+        if (validation_name(ch_training_log_name(t, i)) == NULL)
             rc = add_scalar(b->train, "batch_", ch_training_log_name(t, i), ch_training_step(t),
                             ch_training_log(t, i));
     if (rc != CH_OK ||
@@ -183,7 +189,7 @@ static ch_status add_text(board *b, const char *tag, int64_t step, const char *t
         b->train, step, &(ch_summary){.kind = CH_SUMMARY_TEXT, .tag = tag, .text = {text, n}});
 }
 
-/* Markdown takes lines that are set in for what they are. */
+/* Adds a text with each line indented by four spaces, which Markdown shows verbatim. */
 static ch_status add_lines(board *b, const char *tag, int64_t step, const char *text)
 {
     ch_bytes_builder p = {0};
@@ -203,22 +209,22 @@ static ch_status add_lines(board *b, const char *tag, int64_t step, const char *
     return rc;
 }
 
-static int print_model(const void *what, char *text, size_t size)
+static int print_model(const void *training, char *text, size_t size)
 {
-    const ch_training *t = what;
+    const ch_training *t = training;
 
     return ch_model_print(ch_training_model(t), text, size);
 }
 
-static int print_step(const void *what, char *text, size_t size)
+static int print_step(const void *training, char *text, size_t size)
 {
-    const ch_training *t = what;
+    const ch_training *t = training;
 
     return ch_graph_print(ch_function_graph(t->function), text, size);
 }
 
 static ch_status add_printed(board *b, const char *tag, const ch_training *t,
-                             int (*print)(const void *what, char *text, size_t size))
+                             int (*print)(const void *training, char *text, size_t size))
 {
     size_t    room = (size_t)print(t, NULL, 0) + 1;
     char     *text = ch__malloc(room);
@@ -232,7 +238,8 @@ static ch_status add_printed(board *b, const char *tag, const ch_training *t,
     return rc;
 }
 
-/* When the first epoch ends: by then the model has been called, and the step recorded. */
+/* Adds the texts of the model and the step. Called at the end of the first epoch, because then
+ * the model has been called and the step has been recorded. */
 static ch_status add_graph(board *b, const ch_training *t)
 {
     ch_status rc = add_printed(b, "model", t, print_model);
@@ -268,7 +275,7 @@ static ch_status board_on(void *self, ch_training *t, ch_event event)
         b->flushed_ns = 0;
         return open_events(b, "train", &b->train);
     }
-    if (event == CH_ON_VALIDATION_BEGIN) /* it may take long */
+    if (event == CH_ON_VALIDATION_BEGIN) /* a validation may take long */
         return flush(b);
     if (event == CH_ON_EPOCH_END)
         return end_epoch(b, t);
@@ -294,7 +301,7 @@ ch_status ch_callback_tensorboard(const char                            *directo
 
     opt = opt != NULL ? opt : &none;
     if (directory == NULL || directory[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "tensorboard: the directory has no name");
+        return ch__fail(CH_INVALID_ARGUMENT, "tensorboard: directory is NULL or empty");
     if (opt->every_steps < 0 || opt->histograms < 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "tensorboard: every_steps is %lld and histograms %d, want 0 or more",
@@ -328,7 +335,7 @@ ch_status ch_callback_tensorboard_text(ch_callback *tensorboard, const char *tag
     if (b == NULL)
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "tensorboard_text: the callback is not one that ch_callback_tensorboard made");
+            "tensorboard_text: the callback was not created by ch_callback_tensorboard");
     rc = open_events(b, "train", &b->train);
     if (rc == CH_OK)
         rc = add_text(b, tag, step, text, strlen(text));

@@ -1,5 +1,8 @@
-/* fit/train_evaluate.c -- training without epochs: evaluates every so many steps, and keeps the
- * best.
+/* fit/train_evaluate.c -- ch_train_and_evaluate: training without epochs.
+ *
+ * Runs ch__fit with epochs of `evaluate_every` steps, so that each evaluation is the validation
+ * of an epoch. An `exporting` is the state of a callback, called after each evaluation, that
+ * saves the best variables.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -16,16 +19,18 @@
 #include "fit/json.h"
 #include "fit/loop.h"
 
-enum { EVERY = 1000 };
+enum { EVERY = 1000 }; /* default steps between evaluations */
 
 typedef struct exporting {
-    const char *directory; /* NULL: nothing is exported, but the name is looked for */
-    bool        is_wanted; /* something is to be exported, or a name was said */
-    ch_monitor  monitor;
+    const char *directory; /* NULL: no export; the monitored log must exist nevertheless */
+    /* The callback is needed: there is a directory, or the caller named a monitor. */
+    bool       is_needed;
+    ch_monitor monitor;
 } exporting;
 
-/* ---- the best ---- */
+/* ---- export of the best variables ---- */
 
+/* Returns the values of all variables of the model, by name. The caller unrefs them. */
 static ch_status values_of(ch_model *m, ch_tuple **out)
 {
     ch_var *const *var;
@@ -104,8 +109,9 @@ static ch_status export_best(ch_training *t, const char *directory)
     return rc;
 }
 
-/* A name that no evaluation has would export nothing, and that would be seen only in the end.
- * One that was stopped has no numbers. */
+/* Exports the variables if this evaluation is the best. Fails if the monitored log does not
+ * exist, because otherwise a wrong name would be noticed only at the end. A validation that was
+ * stopped has no logs, and is not an error. */
 static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
 {
     exporting *x = arg;
@@ -117,8 +123,8 @@ static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
         ch__training_names(t, names, sizeof(names));
         return t->stops ? CH_OK
                         : ch__fail(CH_INVALID_ARGUMENT,
-                                   "train and evaluate: there is no number named \"%s\" to "
-                                   "monitor; there are: %s",
+                                   "train and evaluate: there is no log named \"%s\" to "
+                                   "monitor; the logs are: %s",
                                    x->monitor.name, names);
     }
     if (isnan(now) || !ch__monitor_is_better(&x->monitor, now, x->monitor.best))
@@ -127,9 +133,9 @@ static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
     return x->directory != NULL ? export_best(t, x->directory) : CH_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- training ---- */
 
-/* The caller's callbacks, and the one that exports. */
+/* Trains with the callbacks of the caller and, if it is needed, the callback that exports. */
 static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
                      const ch_fit_limits *limits, exporting *x, const void *caller,
                      ch_history **out)
@@ -144,7 +150,7 @@ static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
             memcpy(all, fit->callback, (size_t)n * sizeof(ch_callback *));
         all[n] = own;
         fit->callback = all;
-        fit->n_callbacks = n + (x->is_wanted ? 1 : 0);
+        fit->n_callbacks = n + (x->is_needed ? 1 : 0);
         rc = ch__fit(m, train, fit, limits, caller, out);
     }
     ch_callback_unref(own);
@@ -152,7 +158,7 @@ static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
     return rc;
 }
 
-/* As many as there may be. */
+/* Returns the greatest possible number of epochs. */
 static int epochs_of(int64_t max_steps, int64_t every)
 {
     int64_t n = max_steps > 0 ? (max_steps - 1) / every + 1 : INT_MAX;
@@ -166,14 +172,14 @@ static ch_status check(const ch_train_evaluate_options *opt, const ch_data *test
         opt->fit.n_callbacks < 0 || (opt->fit.n_callbacks > 0 && opt->fit.callback == NULL))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "train and evaluate: want 0 or more for max_steps, evaluate_every, "
-                        "evaluate_steps and callbacks");
+                        "evaluate_steps and fit.n_callbacks, and fit.callback not NULL");
     if (!ch__data_is_given(test))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "train and evaluate: there is no data to evaluate on");
+                        "train and evaluate: there is no data to evaluate on; set `test`");
     return CH_OK;
 }
 
-/* What ch_fit is told: each evaluation ends an epoch. */
+/* Returns the options for ch__fit: each evaluation ends an epoch. */
 static ch_fit_options fit_options(const ch_train_evaluate_options *opt, const ch_data *test)
 {
     ch_fit_options fit = opt->fit;
@@ -206,7 +212,7 @@ ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
     limits.max_steps = opt->max_steps;
     fit = fit_options(opt, &test);
     x = (exporting){.directory = opt->export_best,
-                    .is_wanted = opt->export_best != NULL || opt->monitor != NULL};
+                    .is_needed = opt->export_best != NULL || opt->monitor != NULL};
     rc = ch__monitor_init(&x.monitor, "train and evaluate",
                           opt->monitor != NULL ? opt->monitor : "val_loss", opt->goal, 0);
     if (rc == CH_OK && opt->export_best != NULL)

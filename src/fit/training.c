@@ -1,5 +1,10 @@
-/* fit/training.c -- a training as callbacks see it, and its numbers.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* fit/training.c -- the state of a running training, as callbacks read it.
+ *
+ * Implements ch_logs, the comparison of monitored values, and the ch_training functions of
+ * cohort/callback.h. Logs are read lazily: a step only marks them as stale, and the next access
+ * reads the metrics. So callbacks that do not read the logs cost nothing.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/training.h"
 
 #include <math.h>
@@ -54,7 +59,7 @@ void ch__logs_drop(ch_logs *l)
     *l = (ch_logs){0};
 }
 
-/* ---- what is better ---- */
+/* ---- comparison of values ---- */
 
 static bool ends_in(const char *name, const char *end)
 {
@@ -63,7 +68,7 @@ static bool ends_in(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-static bool wants_more(const char *name, ch_goal goal)
+static bool more_is_better(const char *name, ch_goal goal)
 {
     static const char *const good[] = {"accuracy",  "precision", "recall",    "auc",
                                        "auc_exact", "f1",        "confusion", "top_k"};
@@ -78,15 +83,15 @@ static bool wants_more(const char *name, ch_goal goal)
 
 bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta)
 {
-    return wants_more(name, goal) ? value > best + delta : value < best - delta;
+    return more_is_better(name, goal) ? value > best + delta : value < best - delta;
 }
 
 double ch__worst(const char *name, ch_goal goal)
 {
-    return wants_more(name, goal) ? -(double)INFINITY : (double)INFINITY;
+    return more_is_better(name, goal) ? -(double)INFINITY : (double)INFINITY;
 }
 
-/* ---- for callbacks ---- */
+/* ---- functions for callbacks ---- */
 
 ch_model *ch_training_model(const ch_training *t)
 {
@@ -138,7 +143,8 @@ double ch_training_seconds(const ch_training *t)
     return t != NULL ? (double)(ch__now_ns() - t->began_ns) * 1e-9 : 0;
 }
 
-/* A number that cannot be read is NaN for who asks, and the training fails by itself. */
+/* Reads the logs again if they are stale. If a read fails, all logs are NaN; the training
+ * returns the error later by itself. */
 static void refresh(ch_training *t)
 {
     bool      peeks = t->peeks && t->drain != NULL;
@@ -147,8 +153,7 @@ static void refresh(ch_training *t)
     if (!t->is_stale && (peeks || !t->is_peeked))
         return;
     if (!peeks)
-        (void)ch__training_drain(
-            t); /* what has ended can be read, and what failed fails later */
+        (void)ch__training_drain(t); /* the error of a failed step is returned later */
     if (t->refresh != NULL)
         rc = t->refresh(t);
     for (int i = 0; i < t->logs.n && rc != CH_OK; i++)

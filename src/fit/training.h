@@ -1,5 +1,7 @@
-/* fit/training.h -- a training as it goes on: what ch_fit writes, and callbacks and the
- * progress line read.
+/* fit/training.h -- the state of a running training, as callbacks read it.
+ *
+ * The loops (fit/loop.h) write a ch_training; callbacks and the progress line read it with the
+ * functions of cohort/callback.h. All of them run on the thread of the loop.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_TRAINING_H
@@ -8,7 +10,7 @@
 #include "cohort/callback.h"
 #include "cohort/function.h"
 
-/* Numbers by name, in the order in which they came. One that is zero is empty. */
+/* Numbers by name, in the order in which they were added. All zeros is empty. */
 typedef struct ch_logs {
     int n, capacity;
     struct ch_log_entry {
@@ -17,50 +19,57 @@ typedef struct ch_logs {
     } * at;
 } ch_logs;
 
-/* Sets one that is there, or adds it. */
+/* Sets the number of that name, or adds it. `name` is copied. */
 ch_status ch__logs_set(ch_logs *l, const char *name, double value);
-/* NaN: there is none. */
+/* Returns the number of that name; NaN if there is none. */
 double ch__logs_get(const ch_logs *l, const char *name);
 void   ch__logs_drop(ch_logs *l);
 
 struct ch_training {
     ch_model     *model;
     ch_optimizer *optimizer;
-    ch_function  *function; /* the step of training; NULL: not known */
+    ch_function  *function; /* training step; NULL: not known */
     bool          is_evaluation;
-    int           epoch, epochs; /* epochs 0: nobody knows how many there will be */
-    const char   *epoch_name;    /* what people call one; NULL: "Epoch" */
-    int64_t       step, epoch_step,
-        epoch_steps; /* epoch_steps: CH_UNKNOWN until the first has ended */
+    int           epoch, epochs; /* current epoch, from 0; planned epochs, 0: not known */
+    const char   *epoch_name;    /* name of an epoch in the progress line; NULL: "Epoch" */
+    /* Steps done in the call and in this epoch; steps that an epoch has, CH_UNKNOWN until the
+     * end of the first epoch if the data does not say it. */
+    int64_t step, epoch_step, epoch_steps;
     int64_t examples, epoch_examples;
-    int64_t began_ns, epoch_began_ns; /* ch__now_ns */
-    bool    is_validating;
+    int64_t began_ns, epoch_began_ns; /* times of ch__now_ns */
+    bool    is_validating;            /* in a validation, or in ch_evaluate or ch_predict */
     int64_t validation_step, validation_steps;
 
     ch_logs logs;
-    bool    is_stale;                     /* the logs are to be read anew: */
-    ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
-    ch_status (*drain)(ch_training *t);  /* waits for steps that run ahead; NULL: none do */
-    bool
-        peeks; /* who asks now does not want that, but the numbers as they are (fit/inflight.h) */
-    bool is_peeked; /* so the logs were read: they are stale for others */
+    /* Steps have run since the logs were read; `refresh` must read them again. */
+    bool is_stale;
+    /* Reads the metrics into the logs. NULL: the logs do not change. */
+    ch_status (*refresh)(ch_training *t);
+    /* Blocks until no step is in flight. NULL: the steps are synchronous. */
+    ch_status (*drain)(ch_training *t);
+    /* The callback that runs now reads the logs without a drain (rule 3 of fit/inflight.h). */
+    bool peeks;
+    /* The logs were read without a drain, so they are stale for other callbacks. */
+    bool is_peeked;
 
-    bool stops;
-    int  n_stop_requests; /* how often somebody wanted to stop: a validation heeds those that come while it runs */
-    char why[160];
+    bool stops; /* ch_training_stop was called */
+    /* Calls of ch_training_stop; a validation stops if there is a call while it runs. */
+    int  n_stop_requests;
+    char why[160]; /* reason of the first call of ch_training_stop */
 };
 
-/* All steps so far have ended: for who looks at what they have changed. */
+/* Blocks until no step is in flight. Must be called before code reads the effects of steps.
+ * Returns the error of the first step that failed. */
 ch_status ch__training_drain(ch_training *t);
 
-/* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are
- * told of. */
+/* Sends an event to n callbacks, in the order of the list. The first error ends it, except for
+ * CH_ON_END: all callbacks get this event, and the first error is returned. */
 ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_event event);
 
-/* Whether `value` is better than `best` by more than `delta`, for this name and goal. NaN is
- * never better. */
+/* Returns true if `value` is better than `best` by more than `delta`. `goal` says whether less
+ * or more is better; CH_GOAL_AUTO decides by `name`. NaN is never better. */
 bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta);
-/* The worst there is: what everything is better than. */
+/* Returns the infinity that every finite value is better than. */
 double ch__worst(const char *name, ch_goal goal);
 
 #endif

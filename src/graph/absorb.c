@@ -1,16 +1,15 @@
-/* graph/absorb.c -- a call takes in the one that follows it: matmul, then + bias, then relu.
+/* graph/absorb.c -- pass that merges a call with its only user, such as matmul, + bias, relu.
  *
- * Which calls can do so is the ops' own knowledge (ch_op.absorb). A call may take in its only
- * user, if that comes after everything else the user needs; the new call stands where the user
- * stood.
+ * Ops decide which calls can be merged (ch_op.absorb). The merged call replaces the user at the
+ * user's position, where all inputs of both calls are available.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/attr.h"
 #include "graph/graph.h"
 
 typedef struct uses {
-    int      *n;    /* of each value */
-    ch_node **last; /* the last call that uses it */
+    int      *n;    /* by value: number of uses */
+    ch_node **last; /* by value: the last call that uses it; NULL: none */
 } uses;
 
 static void count_uses(const ch_graph *g, uses *u)
@@ -27,8 +26,8 @@ static void count_uses(const ch_graph *g, uses *u)
             u->n[g->resource[i].value->id]++;
 }
 
-/* Makes `call` another op of other inputs, in its place and with its value, but for what the one that takes
- * it in is for. */
+/* Changes the op, attributes and inputs of `call` to those of *w, and its kind of work to
+ * `work`, that of the absorbing call. Its position and outputs stay. */
 static ch_status rewrite(ch_graph *g, ch_node *call, ch_work_kind work, const ch_rewrite *w)
 {
     void     *attrs = w->op->attrs != NULL ? ch__attrs_copy(&g->arena, w->op, w->attrs) : NULL;

@@ -1,4 +1,8 @@
-/* graph/attr.c -- copying, comparing, hashing and printing attributes, all from their rows.
+/* graph/attr.c -- copies, compares, hashes and prints attributes.
+ *
+ * All functions read the attribute table of the op (ch_attr), so ops need no code for this.
+ * Callers: graph.c copies attributes of new calls, pass.c compares and hashes calls, print.c
+ * prints graphs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/attr.h"
@@ -60,7 +64,7 @@ void *ch__attrs_copy(ch_arena *a, const ch_op *op, const void *from)
 
     if (to == NULL)
         return NULL;
-    /* Rows that hold no reference first: when memory runs out, nothing is left behind. */
+    /* Texts first, because only they can fail: then no reference is left behind. */
     for (const ch_attr *row = op->attrs; row->name != NULL; row++)
         if (row->kind == CH_ATTR_KIND_TEXT && !copy_row(a, row, from, to))
             return NULL;
@@ -116,7 +120,7 @@ static bool row_equal(const ch_attr *row, const void *a, const void *b)
         return tensor_equal(*(ch_tensor *const *)a, *(ch_tensor *const *)b);
     case CH_ATTR_KIND_TABLE:
         return ch__table_equal(*(ch_table *const *)a, *(ch_table *const *)b);
-    default: /* plain numbers and pointers: compared as bytes, so that -0.0 is not 0.0 */
+    default: /* numbers and pointers: compared as bytes, so -0.0 differs from 0.0 */
         return memcmp(a, b, kind_bytes(row->kind)) == 0;
     }
 }
@@ -149,7 +153,7 @@ static uint64_t row_hash(uint64_t h, const ch_attr *row, const void *at)
         const char *text = *(const char *const *)at;
         return text == NULL ? h : ch__hash(h, text, strlen(text));
     }
-    case CH_ATTR_KIND_TENSOR: { /* of a large one, its beginning tells it from most */
+    case CH_ATTR_KIND_TENSOR: { /* the first bytes are enough to distinguish most tensors */
         const ch_tensor *t = *(ch_tensor *const *)at;
         size_t           bytes = ch_tensor_bytes(t);
 
@@ -177,7 +181,8 @@ uint64_t ch__attrs_hash(const ch_op *op, const void *attrs)
     return h;
 }
 
-/* False for dtypes and floats: of these, zero is a choice like any other. */
+/* Returns true if the attribute is zero and need not be printed. For dtypes and floats, zero is
+ * printed like any other value. */
 static bool is_zero(const ch_attr *row, const char *at)
 {
     if (row->kind == CH_ATTR_KIND_INTS || row->kind == CH_ATTR_KIND_DIMS)
@@ -188,7 +193,7 @@ static bool is_zero(const ch_attr *row, const char *at)
     return row->kind != CH_ATTR_KIND_DTYPE && row->kind != CH_ATTR_KIND_FLOAT;
 }
 
-/* True for a dtype or dims that are those of the result. */
+/* Returns true if the attribute is the dtype or the dims of output 0. */
 static bool is_type(const ch_node *call, const ch_attr *row, const void *at)
 {
     if (call->n_out == 0)
@@ -206,7 +211,7 @@ static void print_ints(ch_text *t, const ch_ints *v)
     ch__text_add(t, ")");
 }
 
-/* The elements in one line, cut where it gets long. */
+/* Prints the elements in a line of at most SHOWN characters. */
 static void print_tensor(ch_text *t, const ch_tensor *x)
 {
     enum { SHOWN = 40 };
@@ -282,8 +287,8 @@ void ch__attrs_print(const ch_node *call, ch_text *t)
 
         if (row->kind == CH_ATTR_KIND_GRAPH || is_zero(row, at) || is_type(call, row, at))
             continue;
-        if (row->kind == CH_ATTR_KIND_TENSOR ||
-            row->kind == CH_ATTR_KIND_TABLE) /* what else would it be */
+        /* the name is omitted, because the op makes it clear */
+        if (row->kind == CH_ATTR_KIND_TENSOR || row->kind == CH_ATTR_KIND_TABLE)
             ch__text_add(t, " ");
         else
             ch__text_add(t, " %s=", row->name);

@@ -1,16 +1,21 @@
-/* graph/decode.c -- a graph from a message that came from anywhere (proto/graph.proto).
+/* graph/decode.c -- decodes a graph from an untrusted message (proto/graph.proto).
  *
- * Nothing in the message is trusted. What keeps a hostile one harmless:
- *   1. Memory: what the message unpacks to, the graph and its tensors are counted together, and
- *      may take CH_CODEC_MEMORY and twice the message. Calls are unpacked one at a time, and
- *      what has been read is let go at once.
- *   2. Depth: a body is bytes inside its call. So protobuf-c never recurses on input, and
- *      this file does so CH_CODEC_MAX_DEPTH times at most.
- *   3. Order: a call's inputs are values that were made before it. So there are no cycles.
- *   4. Shapes: every op's own rule works out the outputs again; what the message says of them
- *      must be the same. Symbols are the exception: a rule makes a new one where the message
- *      says which one it was, and that must be one that nobody has used so far.
- *   5. Attributes: only those in the op's rows, of their kinds, within their bounds.
+ * ch_graph_decode unpacks an Outline, in which calls are bytes, and then unpacks and checks
+ * call by call. Main struct: ch_decoder (decode.h). decode_part.c decodes names, types, sizes
+ * and attributes.
+ *
+ * Nothing in the message is trusted. Protection against hostile messages:
+ *   1. Memory: the unpacked message, the graph and its tensors are counted together. The limit
+ *      is CH_CODEC_MEMORY plus twice the size of the message. Calls are unpacked one at a time,
+ *      and bytes that have been read are freed at once.
+ *   2. Depth: a body is a bytes field of its call. So protobuf-c does not recurse on the input,
+ *      and this file recurses at most CH_CODEC_MAX_DEPTH times.
+ *   3. Order: the inputs of a call must be values of earlier calls. So there are no cycles.
+ *   4. Shapes: the shape rule of every op infers the outputs again, and they must equal the
+ *      outputs in the message. New symbols are the exception: the rule creates a symbol, and
+ *      the message gives its number, which must not have been used before.
+ *   5. Attributes: only attributes in the op's table, of the right kind and within limits, are
+ *      accepted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -23,10 +28,10 @@
 
 #include "graph/decode.h"
 
-/* One graph of the nest. */
+/* A graph or body that is being decoded. */
 typedef struct level {
     ch_graph *g;
-    ch_node **value; /* by number */
+    ch_node **value; /* by value number */
     int       n_values, cap_values;
 } level;
 
@@ -44,35 +49,38 @@ static ch_status find_op(const Cohort__Call *m, const ch_op **out)
 {
     *out = m->version <= INT_MAX ? ch__op_find(m->op, (int)m->version) : NULL;
     if (*out != NULL && is_host(*out))
-        return ch__fail(CH_INVALID_ARGUMENT, "it means something in one process only");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the op refers to objects of a process, and cannot be decoded");
     if (*out != NULL)
         return CH_OK;
     for (const ch_op *const *op = ch__op_table(); *op != NULL; op++)
         if (strcmp((*op)->name, m->op) == 0)
-            return ch__fail(CH_UNIMPLEMENTED, "version %u of it is not known here, but %d is",
-                            m->version, (*op)->version);
-    return ch__fail(CH_UNIMPLEMENTED, "there is no such op here");
+            return ch__fail(
+                CH_UNIMPLEMENTED,
+                "version %u of the op is not supported; this library has version %d",
+                m->version, (*op)->version);
+    return ch__fail(CH_UNIMPLEMENTED, "this library has no such op");
 }
 
 static ch_status decode_inputs(ch_decoder *d, const level *l, const Cohort__Call *m)
 {
     if (m->n_inputs > CH_CODEC_MAX_INPUTS)
-        return ch__fail(CH_INVALID_ARGUMENT, "%zu inputs, more than %d", m->n_inputs,
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu inputs, want at most %d", m->n_inputs,
                         CH_CODEC_MAX_INPUTS);
     if (!ch__grow((void **)&d->in, &d->cap_in, (int)m->n_inputs + 1, sizeof(d->in[0])))
         return ch__decode_no_memory(d);
     for (size_t i = 0; i < m->n_inputs; i++) {
         if (m->inputs[i] >= (uint32_t)l->n_values)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "input %zu is value %u, but only %d were made before it", i,
+                            "input %zu is value %u, but only %d values come before it", i,
                             m->inputs[i], l->n_values);
         d->in[i] = l->value[m->inputs[i]];
     }
     return CH_OK;
 }
 
-/* What the roles demand beyond their shape rules: inputs come in order, and each resource is
- * read once, as what it is. */
+/* Checks rules of sources beyond their shape rules: inputs are in order, and each resource is
+ * read once, with its own type. */
 static ch_status check_source(const ch_graph *g, const ch_op *op, const void *attrs,
                               size_t n_inputs)
 {
@@ -80,7 +88,7 @@ static ch_status check_source(const ch_graph *g, const ch_op *op, const void *at
         const ch_input_attrs *a = attrs;
 
         if (a->index != g->n_inputs || (size_t)a->index >= n_inputs)
-            return ch__fail(CH_INVALID_ARGUMENT, "it has index %lld, want %d of %zu",
+            return ch__fail(CH_INVALID_ARGUMENT, "the input has index %lld, want %d of %zu",
                             (long long)a->index, g->n_inputs, n_inputs);
     } else if (op == ch__roles.read) {
         const ch_read_attrs *a = attrs;
@@ -88,7 +96,8 @@ static ch_status check_source(const ch_graph *g, const ch_op *op, const void *at
         ch_dims              dims;
 
         if (a->resource < 0 || a->resource >= g->n_resources)
-            return ch__fail(CH_INVALID_ARGUMENT, "there is no variable %lld of %d",
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "there is no variable %lld; the graph has %d variables",
                             (long long)a->resource, g->n_resources);
         r = &g->resource[a->resource];
         dims = ch__dims_of(r->shape);
@@ -96,14 +105,14 @@ static ch_status check_source(const ch_graph *g, const ch_op *op, const void *at
             return ch__fail(CH_INVALID_ARGUMENT, "variable %s is read twice",
                             ch__quoted(r->name).text);
         if (a->dtype != r->dtype || !ch__dims_same(&a->dims, &dims))
-            return ch__fail(CH_INVALID_ARGUMENT, "variable %s has another type",
+            return ch__fail(CH_INVALID_ARGUMENT, "the read of variable %s has another type",
                             ch__quoted(r->name).text);
     }
     return CH_OK;
 }
 
-/* Sees to it that the new symbol `made` is called `recorded` in all outputs of this call, and
- * that nobody has used that name before. */
+/* Maps the new symbol `made` to the number `recorded` in all outputs of this call. Returns
+ * false if the mapping is not unique, or if the number has been used before. */
 static bool rename_symbol(ch_decoder *d, int made, int recorded)
 {
     for (int i = 0; i < d->n_fresh; i++)
@@ -115,6 +124,7 @@ static bool rename_symbol(ch_decoder *d, int made, int recorded)
     return true;
 }
 
+/* Returns true if inferred and recorded dims are equal, after renaming new symbols. */
 static bool same_dims(ch_decoder *d, const ch_dims *inferred, const ch_dims *recorded)
 {
     bool same = inferred->rank == recorded->rank;
@@ -128,7 +138,8 @@ static bool same_dims(ch_decoder *d, const ch_dims *inferred, const ch_dims *rec
     return same;
 }
 
-/* Compares output i with what the message says of it, and takes that. */
+/* Checks that output i equals the output in the message, and uses the symbols of the
+ * message. */
 static ch_status check_output(ch_decoder *d, const ch_op *op, const Cohort__Value *m, int i)
 {
     ch_dtype  dtype = CH_F32;
@@ -140,21 +151,23 @@ static ch_status check_output(ch_decoder *d, const ch_op *op, const Cohort__Valu
     if (rc != CH_OK)
         return ch__fail_at(rc, "output %d", i);
     if (dtype == CH_STR && op != ch__roles.input)
-        return ch__fail(CH_INVALID_ARGUMENT, "output %d holds strings, which only inputs may",
-                        i);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "output %d holds strings; only inputs may hold strings", i);
     if (dtype != d->dtype[i] || !same_dims(d, &d->dims[i], &dims)) {
         char have[160], want[160];
 
         ch__dims_print(&dims, have, sizeof(have));
         ch__dims_print(&d->dims[i], want, sizeof(want));
-        return ch__fail(CH_INVALID_ARGUMENT, "output %d is %s%s in the message, but %s%s", i,
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "output %d is %s%s in the message, but the op computes %s%s", i,
                         ch_dtype_name(dtype), have, ch_dtype_name(d->dtype[i]), want);
     }
     d->dims[i] = dims;
     return CH_OK;
 }
 
-/* Asks the op's shape rule, which may make symbols: they get the numbers of the message. */
+/* Infers the outputs, and compares them with the message. New symbols get the numbers of the
+ * message. */
 static ch_status check_outputs(ch_decoder *d, ch_graph *g, const ch_op *op, const void *attrs,
                                const Cohort__Call *m)
 {
@@ -164,7 +177,7 @@ static ch_status check_outputs(ch_decoder *d, ch_graph *g, const ch_op *op, cons
     d->root->n_symbols = d->n_symbols;
     d->n_fresh = 0;
     if (rc == CH_OK && m->n_outputs != (size_t)c.n_out)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "it has %zu outputs in the message, but %d",
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%zu outputs in the message, but the op has %d",
                       m->n_outputs, c.n_out);
     for (int i = 0; i < c.n_out && rc == CH_OK; i++)
         rc = check_output(d, op, m->outputs[i], i);
@@ -235,7 +248,7 @@ static ch_status decode_call(ch_decoder *d, level *l, Cohort__Call *m, size_t n_
     return rc;
 }
 
-/* Unpacks one call and lets go of its bytes. */
+/* Unpacks a call and frees its bytes. */
 static ch_status unpack_call(ch_decoder *d, ProtobufCBinaryData *bytes, Cohort__Call **out)
 {
     *out = cohort__call__unpack(&d->allocator, bytes->len, bytes->data);
@@ -268,14 +281,15 @@ static ch_status decode_calls(ch_decoder *d, level *l, Cohort__Outline *m)
     return CH_OK;
 }
 
-/* ---- what a graph is for ---- */
+/* ---- inputs, outputs and resources ---- */
 
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Two resources of one name would be one piece of memory that is planned as two. */
+/* Checks that resource names are unique. The planner would treat two resources of the same name
+ * as different memory, although they share their storage. */
 static ch_status check_unique(ch_decoder *d, const ch_graph *g)
 {
     size_t       n = (size_t)g->n_resources;
@@ -289,7 +303,7 @@ static ch_status check_unique(ch_decoder *d, const ch_graph *g)
     qsort(name, n, sizeof(*name), compare_names);
     for (size_t i = 1; i < n && rc == CH_OK; i++)
         if (strcmp(name[i - 1], name[i]) == 0)
-            rc = ch__fail(CH_INVALID_ARGUMENT, "two variables are called %s",
+            rc = ch__fail(CH_INVALID_ARGUMENT, "two variables are named %s",
                           ch__quoted(name[i]).text);
     ch__decode_free(d, name);
     return rc;
@@ -308,14 +322,14 @@ static ch_status decode_resource(ch_decoder *d, ch_graph *g, const Cohort__Resou
         (rc = ch__decode_shape(m->n_shape, m->shape, &r->shape)) != CH_OK)
         return rc;
     if (r->name == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT, "the variable has no name");
     return ch__tensor_size(r->dtype, r->shape, &count, &bytes);
 }
 
 static ch_status decode_resources(ch_decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (d->depth > 0 && m->n_resources > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "a body has no variables of its own");
+        return ch__fail(CH_INVALID_ARGUMENT, "a body must not have variables");
     for (size_t i = 0; i < m->n_resources; i++) {
         ch_status rc = decode_resource(d, g, m->resources[i]);
 
@@ -329,7 +343,7 @@ static ch_status decode_resources(ch_decoder *d, ch_graph *g, const Cohort__Outl
 static ch_status decode_input_names(ch_decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (m->n_inputs != (size_t)g->n_inputs)
-        return ch__fail(CH_INVALID_ARGUMENT, "%zu names of %d inputs", m->n_inputs,
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu names for %d inputs", m->n_inputs,
                         g->n_inputs);
     for (int i = 0; i < g->n_inputs; i++) {
         ch_status rc = ch__decode_name(d, g, "input", m->inputs[i]->name, &g->input_name[i]);
@@ -344,8 +358,8 @@ static ch_status value_of(const level *l, const char *what, size_t i, uint32_t n
                           ch_node **out)
 {
     if (number >= (uint32_t)l->n_values)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s %zu is value %u of %d", what, i, number,
-                        l->n_values);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s %zu is value %u, but there are %d values",
+                        what, i, number, l->n_values);
     *out = l->value[number];
     return CH_OK;
 }
@@ -377,7 +391,8 @@ static ch_status decode_write(const level *l, const Cohort__Write *m, size_t i)
     if (rc != CH_OK)
         return rc;
     if (m->resource >= (uint32_t)l->g->n_resources)
-        return ch__fail(CH_INVALID_ARGUMENT, "write %zu is to variable %u of %d", i,
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "write %zu is to variable %u, but there are %d variables", i,
                         m->resource, l->g->n_resources);
     r = &l->g->resource[m->resource];
     dims = ch__dims_of(r->shape);
@@ -385,7 +400,8 @@ static ch_status decode_write(const level *l, const Cohort__Write *m, size_t i)
         return ch__fail(CH_INVALID_ARGUMENT, "variable %s is written twice",
                         ch__quoted(r->name).text);
     if (n->dtype != r->dtype || !ch__dims_same(&n->dims, &dims))
-        return ch__fail(CH_INVALID_ARGUMENT, "what is written to variable %s has another type",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the value written to variable %s has another type",
                         ch__quoted(r->name).text);
     r->value = n;
     return CH_OK;
@@ -404,29 +420,29 @@ static ch_status decode_parts(ch_decoder *d, level *l, Cohort__Outline *m)
     return rc;
 }
 
+/* Checks the format, the number of symbols and the name. */
 static ch_status check_head(const Cohort__Outline *m)
 {
     if (m->format == 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "it is not an encoded graph");
+        return ch__fail(CH_INVALID_ARGUMENT, "the message is not an encoded graph");
     if (m->format != CH_CODEC_FORMAT)
-        return ch__fail(CH_UNIMPLEMENTED, "it has format %u, and this library reads %d",
+        return ch__fail(CH_UNIMPLEMENTED, "format %u, but this library reads format %d",
                         m->format, CH_CODEC_FORMAT);
     if (m->symbols > CH_CODEC_MAX_SYMBOLS)
-        return ch__fail(CH_INVALID_ARGUMENT, "%u symbols, more than %d", m->symbols,
+        return ch__fail(CH_INVALID_ARGUMENT, "%u symbols, want at most %d", m->symbols,
                         CH_CODEC_MAX_SYMBOLS);
     if (strlen(m->name) > CH_CODEC_MAX_NAME)
-        return ch__fail(CH_INVALID_ARGUMENT, "its name is longer than %d bytes",
+        return ch__fail(CH_INVALID_ARGUMENT, "the name of the graph is longer than %d bytes",
                         CH_CODEC_MAX_NAME);
     return CH_OK;
 }
 
-/* The first graph is the root: it owns the symbols. */
+/* Sets the number of symbols. Only the outermost graph, the root, has symbols. */
 static ch_status decode_symbols(ch_decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (d->depth > 0)
-        return m->symbols == 0
-                   ? CH_OK
-                   : ch__fail(CH_INVALID_ARGUMENT, "a body has no symbols of its own");
+        return m->symbols == 0 ? CH_OK
+                               : ch__fail(CH_INVALID_ARGUMENT, "a body must not have symbols");
     d->root = g;
     d->n_symbols = g->n_symbols = (int)m->symbols;
     d->defined = ch__calloc((size_t)d->n_symbols + 1, 1);

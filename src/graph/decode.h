@@ -1,4 +1,5 @@
-/* graph/decode.h -- what decoding calls (decode.c) and their parts (decode_part.c) share.
+/* graph/decode.h -- the state and functions that decode.c (graphs and calls) and decode_part.c
+ * (parts of calls, memory) share.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_DECODE_H
@@ -9,56 +10,62 @@
 #include "graph/graph.pb-c.h"
 
 enum {
-    CH_DECODE_NUMBERS = 64,
-    CH_DECODE_SLACK = 2 << 20, /* for what is not counted: half-filled blocks, growing arrays */
-    CH_DECODE_VALUE = 16       /* of the table of values, for each: it doubles */
+    CH_DECODE_NUMBERS = 64, /* size of the cache of scalars */
+    /* bytes reserved for memory that is not counted: partly filled blocks, growing arrays */
+    CH_DECODE_SLACK = 2 << 20,
+    /* bytes counted for each entry of the table of values, which doubles when it grows */
+    CH_DECODE_VALUE = 16
 };
 
-/* A symbol that a shape rule has just made, and what it is called in the message. */
+/* A symbol that a shape rule has just created, and its number in the message. */
 typedef struct ch_renamed {
     int made, recorded;
 } ch_renamed;
 
+/* The state of decoding a message. */
 typedef struct ch_decoder {
     ProtobufCAllocator allocator;
-    size_t             live, limit; /* bytes: see 1 in decode.c */
-    bool               is_over_limit;     /* the limit has been hit */
-    bool               is_out_of_memory;      /* so has that of the machine */
-    int                depth, n_calls;
+    size_t             live, limit;      /* bytes counted so far, and their limit */
+    bool               is_over_limit;    /* an allocation exceeded the limit */
+    bool               is_out_of_memory; /* an allocation failed */
+    int                depth, n_calls; /* nesting of the current body; number of calls so far */
     ch_graph          *root;
-    unsigned char     *defined; /* by symbol: an input or a call has made it */
+    unsigned char     *defined; /* by symbol: an input or call has defined it */
     int                n_symbols;
-    ch_node          **in; /* of the call at hand */
+    ch_node          **in; /* inputs of the current call */
     int                cap_in;
-    ch_dims            dims[CH_MAX_OUT]; /* of its outputs, as worked out */
+    ch_dims            dims[CH_MAX_OUT]; /* dims and dtypes of its outputs, as inferred */
     ch_dtype           dtype[CH_MAX_OUT];
-    ch_renamed         fresh[CH_MAX_OUT * CH_MAX_RANK];
-    int                n_fresh;
-    ch_tensor         *number[CH_DECODE_NUMBERS]; /* scalars, by a hash of their bytes */
+    ch_renamed fresh[CH_MAX_OUT * CH_MAX_RANK]; /* symbols that the current call defines */
+    int        n_fresh;
+    ch_tensor *number[CH_DECODE_NUMBERS]; /* cache of scalars, by a hash of their bytes */
 } ch_decoder;
 
-/* Counts bytes against the limit; false, and d->is_over_limit, if they are too many. */
+/* Counts bytes against the limit. Returns false and sets d->is_over_limit if the limit is
+ * exceeded. */
 bool ch__decode_charge(ch_decoder *d, size_t bytes);
 
-/* As protobuf-c wants them, `arg` the decoder: counted. */
+/* Allocator functions for protobuf-c, which count memory; `arg` is the decoder. */
 void *ch__decode_alloc(void *arg, size_t bytes);
 void  ch__decode_free(void *arg, void *p);
 
-/* Lets go of bytes that have been read. */
+/* Frees bytes of the message that are no longer needed. */
 void ch__decode_release(ch_decoder *d, ProtobufCBinaryData *b);
 
-/* RESOURCE_EXHAUSTED: of the limit, or of the machine. And what a message that does not unpack
- * is: that, or INVALID_ARGUMENT. */
+/* Return an error. no_memory: RESOURCE_EXHAUSTED, for the limit or for the machine.
+ * fail_unpack: the same if memory was the reason, else INVALID_ARGUMENT: the n bytes are not a
+ * valid `what`. */
 ch_status ch__decode_no_memory(const ch_decoder *d);
 ch_status ch__decode_fail_unpack(const ch_decoder *d, const char *what, size_t n);
 
-/* Text of the message as it may stand in an error: short, and without control characters. */
+/* Text of the message for use in an error: truncated, without control characters. */
 typedef struct ch_quote {
     char text[48];
 } ch_quote;
 ch_quote ch__quoted(const char *s);
 
-/* Parts of calls, each checked: names, types, sizes, attributes. */
+/* Decode and check parts of a call. `what` is a label for errors. A name is copied to the arena
+ * of the graph; *out is NULL for "". */
 ch_status ch__decode_name(ch_decoder *d, ch_graph *g, const char *what, const char *name,
                           const char **out);
 ch_status ch__decode_dtype(const char *name, ch_dtype *out);
@@ -68,7 +75,7 @@ ch_status ch__decode_dims(const ch_decoder *d, size_t n_sizes, const int64_t *si
 ch_status ch__decode_attrs(ch_decoder *d, ch_graph *g, const ch_op *op, Cohort__Call *m,
                            void *attrs);
 
-/* A graph, or a body of `outer`, out of its message. (decode.c) */
+/* Decodes a graph, or a body of `outer`. The caller must unref *out. (decode.c) */
 ch_status ch__decode_graph(ch_decoder *d, Cohort__Outline *m, ch_graph *outer, ch_graph **out);
 
 #endif

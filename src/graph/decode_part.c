@@ -1,5 +1,10 @@
-/* graph/decode_part.c -- the parts of an encoded call: names, types, sizes, attributes; and the
- * memory that decoding takes. Nothing is trusted: see decode.c.
+/* graph/decode_part.c -- decodes the parts of a call: names, types, sizes, attributes. Also
+ * counts the memory of decoding.
+ *
+ * The message is untrusted; the opening comment of decode.c lists the protections. All
+ * functions return INVALID_ARGUMENT for an invalid part, UNIMPLEMENTED for an unknown
+ * attribute, and RESOURCE_EXHAUSTED if the memory limit is exceeded. The caller adds the
+ * position in the message to the error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/decode.h"
@@ -14,7 +19,7 @@
 
 enum {
     HEADER_BYTES = 16, /* before each block, for its size; keeps the alignment */
-    TENSOR_BYTES = 512 /* about what a tensor is without its data */
+    TENSOR_BYTES = 512 /* estimated size of a tensor without its data */
 };
 
 bool ch__decode_charge(ch_decoder *d, size_t bytes)
@@ -34,7 +39,7 @@ void *ch__decode_alloc(void *arg, size_t bytes)
 
     if (bytes > SIZE_MAX / 2)
         return NULL;
-    bytes = (bytes + HEADER_BYTES + 8 + 15) / 16 * 16; /* as malloc rounds it */
+    bytes = (bytes + HEADER_BYTES + 8 + 15) / 16 * 16; /* rounded as malloc does */
     if (!ch__decode_charge(d, bytes))
         return NULL;
     p = ch__malloc(bytes - 8);
@@ -63,11 +68,12 @@ ch_status ch__decode_no_memory(const ch_decoder *d)
 {
     if (!d->is_over_limit)
         return ch__fail_memory("decoding a graph");
-    return ch__fail(CH_RESOURCE_EXHAUSTED, "it would take more than %zu bytes of memory",
-                    d->limit);
+    return ch__fail(
+        CH_RESOURCE_EXHAUSTED,
+        "decoding would need more than %zu bytes of memory, the limit for this message",
+        d->limit);
 }
 
-/* Lets go of bytes that have been read. */
 void ch__decode_release(ch_decoder *d, ProtobufCBinaryData *b)
 {
     ch__decode_free(d, b->data);
@@ -87,7 +93,6 @@ ch_quote ch__quoted(const char *s)
     return q;
 }
 
-/* A copy in the graph's arena; NULL for "". */
 ch_status ch__decode_name(ch_decoder *d, ch_graph *g, const char *what, const char *name,
                           const char **out)
 {
@@ -108,7 +113,8 @@ ch_status ch__decode_dtype(const char *name, ch_dtype *out)
             *out = (ch_dtype)i;
             return CH_OK;
         }
-    return ch__fail(CH_INVALID_ARGUMENT, "\"%s\" is no element type", ch__quoted(name).text);
+    return ch__fail(CH_INVALID_ARGUMENT, "\"%s\" is not an element type",
+                    ch__quoted(name).text);
 }
 
 /* ---- sizes ---- */
@@ -116,7 +122,7 @@ ch_status ch__decode_dtype(const char *name, ch_dtype *out)
 ch_status ch__decode_shape(size_t rank, const int64_t *dim, ch_shape *out)
 {
     if (rank > CH_MAX_RANK)
-        return ch__fail(CH_INVALID_ARGUMENT, "rank %zu, more than %d", rank, CH_MAX_RANK);
+        return ch__fail(CH_INVALID_ARGUMENT, "rank %zu, want at most %d", rank, CH_MAX_RANK);
     for (size_t i = 0; i < rank; i++)
         if (dim[i] < 0)
             return ch__fail(CH_INVALID_ARGUMENT, "size %lld of axis %zu is negative",
@@ -138,14 +144,16 @@ ch_status ch__decode_dims(const ch_decoder *d, size_t n_sizes, const int64_t *si
     *out = ch__dims_of(shape);
     for (size_t i = 0; i < n_symbols; i++) {
         if (symbols[i] > (uint32_t)d->n_symbols)
-            return ch__fail(CH_INVALID_ARGUMENT, "axis %zu has symbol %u of %d", i, symbols[i],
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "axis %zu has symbol %u, but there are %d symbols", i, symbols[i],
                             d->n_symbols);
         out->dim[i].sym = (int)symbols[i];
     }
     return CH_OK;
 }
 
-/* An input of the whole graph may bring symbols; all else uses those that are there. */
+/* Defines the symbols of inputs of the outermost graph. All other calls may use defined symbols
+ * only. */
 static ch_status define_symbols(ch_decoder *d, const ch_op *op, const ch_dims *dims)
 {
     for (int i = 0; i < dims->rank; i++) {
@@ -155,7 +163,8 @@ static ch_status define_symbols(ch_decoder *d, const ch_op *op, const ch_dims *d
             d->defined[x.sym] = 1;
         if (x.sym != 0 && !d->defined[x.sym])
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "axis %d has symbol %d before anything made it", i, x.sym);
+                            "axis %d has symbol %d, which no earlier input or call defines", i,
+                            x.sym);
     }
     return CH_OK;
 }
@@ -165,7 +174,8 @@ static ch_status define_symbols(ch_decoder *d, const ch_op *op, const ch_dims *d
 static ch_status decode_ints(const Cohort__Ints *m, ch_ints *out)
 {
     if (m->n_at > CH_MAX_INTS)
-        return ch__fail(CH_INVALID_ARGUMENT, "%zu numbers, more than %d", m->n_at, CH_MAX_INTS);
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu numbers, want at most %d", m->n_at,
+                        CH_MAX_INTS);
     out->n = (int)m->n_at;
     for (int i = 0; i < out->n; i++)
         out->at[i] = m->at[i];
@@ -176,7 +186,7 @@ static ch_status check_bools(ch_dtype dtype, const ProtobufCBinaryData *data)
 {
     for (size_t i = 0; dtype == CH_BOOL && i < data->len; i++)
         if (data->data[i] > 1)
-            return ch__fail(CH_INVALID_ARGUMENT, "element %zu is %d, no bool", i,
+            return ch__fail(CH_INVALID_ARGUMENT, "element %zu is %d, want 0 or 1 for a bool", i,
                             data->data[i]);
     return CH_OK;
 }
@@ -189,7 +199,8 @@ static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinar
     if (rc != CH_OK)
         return rc;
     if (dtype == CH_STR)
-        return ch__fail(CH_INVALID_ARGUMENT, "it holds strings, which no graph may");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the tensor holds strings, which a graph must not contain");
     if ((uint64_t)bytes != data->len)
         return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of data, want %lld", data->len,
                         (long long)bytes);
@@ -204,7 +215,8 @@ static ch_status make_tensor(ch_decoder *d, ch_dtype dtype, ch_shape shape,
     return ch_tensor_copy_of(dtype, shape, data->data, out);
 }
 
-/* Steps have the same few numbers in many places: equal scalars are one tensor. */
+/* Sets *out to a scalar. Equal scalars share a tensor, because steps contain the same few
+ * numbers many times. */
 static ch_status make_number(ch_decoder *d, ch_dtype dtype, const ProtobufCBinaryData *data,
                              ch_tensor **out)
 {
@@ -243,7 +255,7 @@ static ch_status decode_tensor(ch_decoder *d, Cohort__Tensor *m, ch_tensor **out
     return rc;
 }
 
-/* The parts of a table, as far as they fit together; their keys and values are taken as they are. */
+/* Checks the sizes of the parts of a table. Keys and values may be arbitrary. */
 static ch_status check_table(const Cohort__Table *m, ch_table_parts *p)
 {
     const size_t bytes = ch_dtype_bytes(p->dtype);
@@ -252,14 +264,15 @@ static ch_status check_table(const Cohort__Table *m, ch_table_parts *p)
     for (size_t i = 0; i < m->n_sizes; i++)
         text += m->sizes[i];
     if (p->dtype == CH_STR)
-        return ch__fail(CH_INVALID_ARGUMENT, "its values are strings");
+        return ch__fail(CH_INVALID_ARGUMENT, "the values of the table are strings");
     if (m->has_words ? m->ids.len > 0 : m->text.len > 0 || m->n_sizes > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "it has both ids and words");
+        return ch__fail(CH_INVALID_ARGUMENT, "the table has both ids and words");
     if (m->has_words ? text != m->text.len || text > UINT32_MAX : m->ids.len % 8 != 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of keys are not those of %zu",
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of keys do not match %zu keys",
                         m->has_words ? m->text.len : m->ids.len, p->n);
     if (m->values.len / bytes != p->n + 1 || m->values.len % bytes != 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of values, want %zu and one more",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%zu bytes of values do not match %zu keys and a default value",
                         m->values.len, p->n);
     return check_bools(p->dtype, &m->values);
 }
@@ -291,10 +304,10 @@ ch_status ch__decode_fail_unpack(const ch_decoder *d, const char *what, size_t n
 {
     if (d->is_over_limit || d->is_out_of_memory)
         return ch__decode_no_memory(d);
-    return ch__fail(CH_INVALID_ARGUMENT, "its %zu bytes are not %s", n, what);
+    return ch__fail(CH_INVALID_ARGUMENT, "the %zu bytes are not %s", n, what);
 }
 
-/* The depth is bounded, so this may recurse. */
+/* Recursive. The depth is limited. */
 static ch_status decode_body(ch_decoder *d, ch_graph *outer, ProtobufCBinaryData *bytes,
                              ch_graph **out)
 {
@@ -328,17 +341,18 @@ static const struct {
     [CH_ATTR_KIND_TENSOR] = {"a tensor", COHORT__ATTR__VALUE_TENSOR},
     [CH_ATTR_KIND_TABLE] = {"a table", COHORT__ATTR__VALUE_TABLE},
     [CH_ATTR_KIND_GRAPH] = {"a body", COHORT__ATTR__VALUE_BODY},
-    [CH_ATTR_KIND_HOST] = {"something of one process", -1},
+    [CH_ATTR_KIND_HOST] = {"an object of a process", -1},
 };
 
-/* Into the op's own struct. Text stays in the message; tensors, tables and bodies are the struct's. */
+/* Decodes an attribute into the attribute struct. Text stays in the message; tensors, tables
+ * and bodies belong to the struct. */
 static ch_status decode_value(ch_decoder *d, ch_graph *g, const ch_op *op, const ch_attr *row,
                               Cohort__Attr *m, void *at)
 {
     ch_status rc;
 
     if ((int)m->value_case != kinds[row->kind].value_case)
-        return ch__fail(CH_INVALID_ARGUMENT, "it is not %s", kinds[row->kind].name);
+        return ch__fail(CH_INVALID_ARGUMENT, "the value is not %s", kinds[row->kind].name);
     switch (row->kind) {
     case CH_ATTR_KIND_BOOL:
         *(bool *)at = m->flag != 0;
@@ -361,7 +375,8 @@ static ch_status decode_value(ch_decoder *d, ch_graph *g, const ch_op *op, const
         *(const char **)at = m->text;
         if (strlen(m->text) <= CH_CODEC_MAX_NAME)
             return CH_OK;
-        return ch__fail(CH_INVALID_ARGUMENT, "its text is longer than %d", CH_CODEC_MAX_NAME);
+        return ch__fail(CH_INVALID_ARGUMENT, "the text is longer than %d bytes",
+                        CH_CODEC_MAX_NAME);
     case CH_ATTR_KIND_TENSOR:
         return decode_tensor(d, m->tensor, at);
     case CH_ATTR_KIND_TABLE:
@@ -369,7 +384,7 @@ static ch_status decode_value(ch_decoder *d, ch_graph *g, const ch_op *op, const
     case CH_ATTR_KIND_GRAPH:
         return decode_body(d, g, &m->body, at);
     case CH_ATTR_KIND_HOST:
-        break; /* refused by find_op */
+        break; /* find_op has rejected such ops */
     }
     return CH_OK;
 }
@@ -391,7 +406,7 @@ static bool has_attr(const Cohort__Call *m, size_t n, const char *name)
     return false;
 }
 
-/* What is not mentioned stays zero; only element types must be there. */
+/* Attributes that the message omits stay zero, except dtypes, which must be present. */
 ch_status ch__decode_attrs(ch_decoder *d, ch_graph *g, const ch_op *op, Cohort__Call *m,
                            void *attrs)
 {
@@ -401,10 +416,12 @@ ch_status ch__decode_attrs(ch_decoder *d, ch_graph *g, const ch_op *op, Cohort__
         ch_status      rc;
 
         if (row == NULL)
-            return ch__fail(CH_UNIMPLEMENTED, "version %d of it has no attribute \"%s\" here",
+            return ch__fail(CH_UNIMPLEMENTED,
+                            "version %d of the op has no attribute \"%s\" in this library",
                             op->version, ch__quoted(name).text);
-        if (has_attr(m, i, name)) /* i is less than the number of rows */
-            return ch__fail(CH_INVALID_ARGUMENT, "attribute %s is there twice", name);
+        /* a linear search is enough: i is less than the number of rows */
+        if (has_attr(m, i, name))
+            return ch__fail(CH_INVALID_ARGUMENT, "attribute %s occurs twice", name);
         rc = decode_value(d, g, op, row, m->attrs[i], (char *)attrs + row->offset);
         if (rc != CH_OK)
             return ch__fail_at(rc, "attribute %s", name);

@@ -1,4 +1,9 @@
-/* graph/dims.c -- sizes with symbols, and what shape rules are written with.
+/* graph/dims.c -- sizes with symbols, and the helper functions of shape rules and partition
+ * rules.
+ *
+ * Declared in graph/op.h, used by the `infer` and `factors` functions of ops, and by all of
+ * graph/ for arithmetic, comparison and printing of sizes. Symbol 1 is printed as "rows",
+ * symbol n as "sn".
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -18,7 +23,7 @@ bool ch__dims_same(const ch_dims *a, const ch_dims *b)
 
 ch_dims ch__dims_of(ch_shape s)
 {
-    ch_dims d = {.rank = s.rank}; /* shape rules refuse a rank that is none */
+    ch_dims d = {.rank = s.rank}; /* shape rules reject an invalid rank */
 
     for (int i = 0; i < s.rank && i < CH_MAX_RANK; i++)
         d.dim[i] = ch__dim(s.dim[i]);
@@ -123,7 +128,7 @@ const char *ch__type_text(ch_dtype dtype, const ch_dims *d)
 ch_status ch__infer_dims(ch_infer *c, int i, ch_dtype dtype, const ch_dims *dims)
 {
     if (i < 0 || i >= CH_MAX_OUT)
-        return ch__infer_fail(c, "%d outputs, more than %d", i + 1, CH_MAX_OUT);
+        return ch__infer_fail(c, "%d outputs, want at most %d", i + 1, CH_MAX_OUT);
     if (dims->rank < 0 || dims->rank > CH_MAX_RANK)
         return ch__infer_fail(c, "the result would have rank %d, want 0 to %d", dims->rank,
                               CH_MAX_RANK);
@@ -143,7 +148,7 @@ ch_status ch__infer_out(ch_infer *c, int i, ch_dtype dtype, int rank, const ch_d
     ch_dims d = {.rank = rank};
 
     if (rank < 0 || rank > CH_MAX_RANK)
-        return ch__infer_fail(c, "the result would have rank %d, more than %d", rank,
+        return ch__infer_fail(c, "the result would have rank %d, want at most %d", rank,
                               CH_MAX_RANK);
     for (int k = 0; k < rank; k++)
         d.dim[k] = dim[k];
@@ -211,11 +216,11 @@ ch_status ch__infer_want_number(const ch_infer *c, ch_dim d)
     if (d.sym == 0)
         return CH_OK;
     ch__graph_root(c->graph)->wants_numbers = true;
-    return ch__infer_fail(c, "it needs size %s as a number", ch__dim_text(c, d));
+    return ch__infer_fail(c, "the op needs size %s as a number", ch__dim_text(c, d));
 }
 
-/* Merges size b into *a by numpy's rule. A symbol equals only itself: whether a row count is
- * one must not decide what a graph means. */
+/* Merges size b into *a by the rules of numpy. A symbol equals only itself, because the meaning
+ * of a graph must not depend on whether a batch has a single row. */
 static bool broadcast_dim(ch_dim *a, ch_dim b)
 {
     if (ch__dim_same(*a, b) || ch__dim_is(b, 1))
@@ -295,7 +300,7 @@ ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f)
     for (int i = 0; i < n->n_in; i++) {
         const ch_dims *d = &n->in[i]->dims;
 
-        for (int k = 0; k < d->rank; k++) /* a size of one is spread over, not cut */
+        for (int k = 0; k < d->rank; k++) /* a size of 1 is broadcast */
             one[k] = ch__dim_is(d->dim[k], 1) ? -1 : all[n->dims.rank - d->rank + k];
         ch__factor_map(f, i, d->rank, one);
     }

@@ -1,7 +1,9 @@
-/* graph/encode.c -- a recorded graph as a message (proto/graph.proto).
+/* graph/encode.c -- encodes a recorded graph as a message (proto/graph.proto).
  *
- * The message is built in an arena and packed at the end; it points at tensors' data where
- * they are. The same graph gives the same bytes: everything is in recorded order.
+ * ch_graph_encode builds the protobuf-c structs of the message in an arena and packs them at
+ * the end. Data of tensors and tables is not copied before packing. Equal graphs give equal
+ * bytes, because everything is in recorded order. The encoder rejects every graph that the
+ * decoder would reject.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -22,12 +24,13 @@ void ch_bytes_free(void *bytes)
 #error "tensors are written as they lie in memory, and the format is little-endian"
 #endif
 
+/* The state of encoding a graph. */
 typedef struct encoder {
     ch_arena  arena;
-    int       depth;   /* of bodies */
-    int       n_calls; /* with those of bodies */
-    size_t    weight;  /* more than all of them take, in bytes, where they are decoded */
-    uint32_t *number;  /* of each value of the graph at hand, by id */
+    int       depth;   /* nesting of the current body */
+    int       n_calls; /* including calls in bodies */
+    size_t    weight;  /* upper bound of the memory of all calls when decoded, in bytes */
+    uint32_t *number;  /* by value id of the current graph: number in the message */
 } encoder;
 
 static ch_status out_of_memory(void)
@@ -37,10 +40,12 @@ static ch_status out_of_memory(void)
 
 static void *alloc(encoder *e, size_t n, size_t bytes)
 {
-    return ch__arena_alloc(&e->arena, n * bytes); /* counts of what is in memory: no overflow */
+    /* no overflow: n counts objects that exist in memory */
+    return ch__arena_alloc(&e->arena, n * bytes);
 }
 
-/* NULL stays what init made of it, the empty string. */
+/* Copies a text. NULL leaves *out unchanged: init has set it to "". `what` is a label for
+ * errors. */
 static ch_status encode_text(encoder *e, const char *what, const char *text, char **out)
 {
     if (text == NULL)
@@ -109,7 +114,7 @@ static ch_status encode_tensor(encoder *e, ch_tensor *t, Cohort__Attr *m)
     if (x == NULL)
         return out_of_memory();
     if (t->dtype == CH_STR)
-        return ch__fail(CH_UNIMPLEMENTED, "it holds strings, which cannot be encoded");
+        return ch__fail(CH_UNIMPLEMENTED, "a tensor of strings cannot be encoded");
     cohort__tensor__init(x);
     m->value_case = COHORT__ATTR__VALUE_TENSOR;
     m->tensor = x;
@@ -133,7 +138,7 @@ static ch_status encode_words(encoder *e, const ch_table *t, Cohort__Table *m)
     return CH_OK;
 }
 
-/* Packing only reads what it is pointed at. */
+/* Casts away const, because packing only reads the data. */
 static ch_status encode_table(encoder *e, const ch_table *t, Cohort__Attr *m)
 {
     Cohort__Table *x = alloc(e, 1, sizeof(*x));
@@ -157,7 +162,7 @@ static ch_status encode_table(encoder *e, const ch_table *t, Cohort__Attr *m)
 
 static ch_status encode_graph(encoder *e, const ch_graph *g, Cohort__Graph *m);
 
-/* A body is packed by itself. The depth is bounded, so this may recurse. */
+/* Packs a body to bytes. Recursive; the depth is limited. */
 static ch_status encode_body(encoder *e, const ch_graph *body, Cohort__Attr *m)
 {
     Cohort__Graph inner;
@@ -181,7 +186,7 @@ static ch_status encode_body(encoder *e, const ch_graph *body, Cohort__Attr *m)
     return CH_OK;
 }
 
-/* Leaves m without a value if the attribute is zero, which is what a reader makes of that. */
+/* Encodes an attribute. If it is zero, m gets no value: the decoder then sets it to zero. */
 static ch_status encode_value(encoder *e, const ch_attr *row, const void *at, Cohort__Attr *m)
 {
     switch (row->kind) {
@@ -193,7 +198,7 @@ static ch_status encode_value(encoder *e, const ch_attr *row, const void *at, Co
         m->integer = *(const int64_t *)at;
         m->value_case = m->integer != 0 ? COHORT__ATTR__VALUE_INTEGER : 0;
         return CH_OK;
-    case CH_ATTR_KIND_FLOAT: /* -0.0 is not 0.0 */
+    case CH_ATTR_KIND_FLOAT: /* -0.0 differs from 0.0 */
         m->number = *(const double *)at;
         m->value_case = m->number != 0 || signbit(m->number) ? COHORT__ATTR__VALUE_NUMBER : 0;
         return CH_OK;
@@ -220,7 +225,7 @@ static ch_status encode_value(encoder *e, const ch_attr *row, const void *at, Co
         break;
     }
     return ch__fail(CH_UNIMPLEMENTED,
-                    "it holds something of this process (%s), which cannot be encoded",
+                    "attribute %s refers to an object of this process, and cannot be encoded",
                     row->name);
 }
 
@@ -300,7 +305,7 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
 
     if ((n->op->flags & CH_OP_HOST) != 0)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "it calls a function of this process, which cannot be encoded");
+                        "a call of a function of this process cannot be encoded");
     if (++e->n_calls > CH_CODEC_MAX_CALLS)
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
     e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;
@@ -313,7 +318,7 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
     return encode_outputs(e, n, m);
 }
 
-/* Says which call it was, and where it was recorded. */
+/* Adds the call and its source line to the error. */
 static ch_status fail_at_call(ch_status rc, const ch_node *n)
 {
     char call[256];
@@ -345,7 +350,7 @@ static ch_status encode_calls(encoder *e, const ch_graph *g, Cohort__Graph *m)
     return CH_OK;
 }
 
-/* ---- what a graph is for ---- */
+/* ---- inputs, outputs and resources ---- */
 
 static ch_status encode_input_names(encoder *e, const ch_graph *g, Cohort__Graph *m)
 {
@@ -450,18 +455,17 @@ static ch_status encode_graph(encoder *e, const ch_graph *g, Cohort__Graph *m)
     return encode_writes(e, g, m);
 }
 
-/* What a reader would refuse for its memory is refused here. Only a graph of very many calls
- * can be that, and whether it is so is what a reader says. */
+/* Rejects a graph that the decoder would reject because of its memory. Only a graph with very
+ * many calls can exceed the limit, so only such a graph is decoded as a test. */
 static ch_status check_readable(const encoder *e, const void *bytes, size_t n)
 {
     ch_graph *again = NULL;
     ch_status rc = e->weight < CH_CODEC_MEMORY ? CH_OK : ch_graph_decode(bytes, n, &again);
 
     ch_graph_unref(again);
-    return rc == CH_OK
-               ? CH_OK
-               : ch__fail_at(rc, "its %d calls, %zu bytes, are more than a reader takes",
-                             e->n_calls, n);
+    return rc == CH_OK ? CH_OK
+                       : ch__fail_at(rc, "%d calls, %zu bytes: more than a decoder accepts",
+                                     e->n_calls, n);
 }
 
 ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
@@ -473,8 +477,9 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
     ch_status     rc;
 
     if (g == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "encode: the graph is NULL; a function has one "
-                                             "when it has run");
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "encode: the graph is NULL; a function has a graph after its first run");
     if (bytes == NULL || n == NULL)
         return ch__want_given("encode", "bytes", bytes, "n", n);
     rc = encode_graph(&e, g, &m);

@@ -1,7 +1,15 @@
-/* graph/exec.c -- running a program on a device.
+/* graph/exec.c -- runs a program on a device.
  *
- * The loop in run_instrs is all there is between two kernels. It takes no lock, allocates
- * nothing and looks nothing up.
+ * An instance (ch_instance) is a program with addresses. graph/run.c creates one for each
+ * replica and runs it; ops/body.c creates instances of loop and branch bodies in scratch
+ * memory.
+ *
+ * Invariants:
+ *   1. run_instrs is the only code between two kernels. It takes no lock, allocates nothing and
+ *      does no lookup.
+ *   2. Before instruction n_commit of a program that writes variables, all replicas pass a
+ *      barrier. If any replica fails before it, no replica writes.
+ *   3. After CH__BLOCKED, x->at is the instruction to repeat.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
@@ -12,19 +20,20 @@
 #include "graph/run.h"
 #include "graph/where.h"
 
-/* One block of memory: this, then the calls, then the addresses, twice: kernels read through one
- * list and write through the other, which has none of constants and inputs. */
+/* A single block of memory: this struct, then the calls, then the addresses of all slots,
+ * twice. Kernels read through `from` and write through `to`. Constants and inputs have no
+ * address in `to`. */
 struct ch_instance {
     ch_program  *program;
     const void **from;
     void       **to;
-    unsigned     generation;
+    unsigned     generation; /* arena_generation of the bound arena */
     bool         is_bound;
-    bool         has_committed; /* in this run, that it may write */
-    bool         is_blocked; /* the instruction was begun, */
-    int64_t      began_ns;   /* then, as the clock says */
-    int          at;         /* the instruction to go on with */
-    ch_call      call[];     /* one for each instruction, pointing into from and to */
+    bool         has_committed; /* the barrier before the writes of this run was passed */
+    bool         is_blocked;    /* instruction `at` was begun and returned CH__BLOCKED */
+    int64_t      began_ns;      /* its start time, if the run is timed */
+    int          at;            /* index of the next instruction */
+    ch_call      call[]; /* one for each instruction, with pointers into `from` and `to` */
 };
 
 size_t ch__instance_bytes(const ch_program *p)
@@ -70,9 +79,11 @@ void ch__instance_free(ch_instance *x)
     ch__free_aligned(x);
 }
 
-/* Where a kernel's scratch is that asked for none: it may still add 0 to its address. */
+/* The scratch of kernels that requested none. A valid pointer, because such a kernel may add 0
+ * to it. */
 static _Alignas(CH_ALIGN) char no_scratch[CH_ALIGN];
 
+/* Sets the addresses of arena and constant slots. */
 static void bind_arena(ch_instance *x, char *base)
 {
     const ch_program *p = x->program;
@@ -91,6 +102,7 @@ static void bind_arena(ch_instance *x, char *base)
     }
 }
 
+/* Sets the addresses of slots that differ in every run. */
 static void patch(ch_instance *x, const ch_patches *p, void *const *base)
 {
     for (int i = 0; i < p->n; i++) {
@@ -172,6 +184,8 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
 
 /* ---- instructions ---- */
 
+/* Returns true if only the first replica executes the instruction, and this is another
+ * replica. */
 static inline bool is_left_to_first(const ch_instr *in, const ch_bind *b)
 {
     return in->first_only && b->env->local != 0;
@@ -211,7 +225,8 @@ static ch_status fail_stopped(void)
     return ch__fail(CH_CANCELLED, "the run was stopped between two kernels");
 }
 
-/* Runs up to instruction `to`. After an error, x->at is the instruction that failed or is blocked. */
+/* Runs the instructions up to `to`. If an instruction fails or returns CH__BLOCKED, x->at is
+ * its index afterwards. */
 static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
 {
     const ch_instr    *in = x->program->instr + x->at;
@@ -234,7 +249,7 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
     return CH_OK;
 }
 
-/* The same with an eye on the clock. */
+/* The same for a timed run. */
 static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int to)
 {
     for (; x->at < to; x->at++) {
@@ -256,7 +271,7 @@ static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int to)
         if (in->node != NULL)
             ch__clock_end_span(b->clock, begin, in->node->scope, in->node->op->name);
         else
-            ch__clock_end_span(b->clock, begin, NULL, in->is_barrier ? "meet" : "copy");
+            ch__clock_end_span(b->clock, begin, NULL, in->is_barrier ? "barrier" : "copy");
         if (rc != CH_OK)
             return rc;
     }
@@ -295,9 +310,9 @@ ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
     return ch__instance_continue(x, b);
 }
 
-/* ---- one call ---- */
+/* ---- single calls ---- */
 
-/* As in a program, a kernel is not called where all it would make is empty. */
+/* Returns true if all outputs are empty. Then, as in a program, the kernel is not called. */
 static bool is_empty(const ch_node *n)
 {
     for (int i = 0; i < n->n_out; i++)

@@ -1,16 +1,23 @@
-/* graph/extract.c -- a part of a graph as a graph of its own.   SPDX-License-Identifier: Apache-2.0 */
+/* graph/extract.c -- copies a part of a graph to a graph of its own.
+ *
+ * The inputs and resources of the part are added first, then its calls in order, then its
+ * outputs and writes. If a size changes (a shard), every copied call runs its shape rule again;
+ * otherwise dtypes and dims are copied. job/step_plan.c and job/shard.c call ch__graph_extract.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/extract.h"
 
 #include <string.h>
 
+/* The state of a copy. */
 typedef struct extraction {
     const ch_graph   *from;
     const ch_extract *e;
     ch_graph         *to;
-    ch_node         **map; /* by value id of `from` */
+    ch_node         **map; /* by value id of `from`: the copy; NULL: not copied */
 } extraction;
 
-/* Larger ones cross as values: each place that needs one would hold a copy. */
+/* Larger sources are sent as values, because every part that needs one would hold a copy. */
 enum { FREE_ELEMENTS = 16 };
 
 bool ch__call_is_free(const ch_node *call)
@@ -27,7 +34,8 @@ bool ch__call_is_free(const ch_node *call)
 
 /* ---- inputs and resources ---- */
 
-/* A value that crosses may be half of a ragged component: it is as long as an input that is. */
+/* Sets a->rows or a->splits if n is as long as half of a ragged component that is an input of
+ * the graph. */
 static void find_half(const ch_graph *from, const ch_node *n, ch_input_attrs *a)
 {
     ch_dim rows;
@@ -87,6 +95,7 @@ static ch_status add_resource(extraction *x, int i)
 
 /* ---- calls ---- */
 
+/* Runs the shape rule of a copied call for its new inputs. */
 static ch_status infer_again(extraction *x, ch_node *to)
 {
     ch_dims   out[CH_MAX_OUT];
@@ -95,8 +104,8 @@ static ch_status infer_again(extraction *x, ch_node *to)
     ch_status rc = ch__call_infer(x->to, to->op, to->attrs, to->n_in, to->in, &c);
 
     if (rc == CH_OK && c.n_out != to->n_out)
-        rc = ch__fail(CH_INTERNAL, "%s: %d outputs, recorded were %d", to->op->name, c.n_out,
-                      to->n_out);
+        rc = ch__fail(CH_INTERNAL, "%s: %d outputs, but %d were recorded", to->op->name,
+                      c.n_out, to->n_out);
     for (int i = 0; i < to->n_out && rc == CH_OK; i++) {
         to[i].dims = out[i];
         to[i].dtype = dtype[i];
@@ -113,7 +122,7 @@ static ch_status copy_call(extraction *x, const ch_node *n)
         return ch__fail_memory("a graph");
     for (int i = 0; i < n->n_in && rc == CH_OK; i++)
         if ((in[i] = x->map[n->in[i]->id]) == NULL)
-            rc = ch__fail(CH_INTERNAL, "%s of %s takes %s, which is no part of it", x->e->name,
+            rc = ch__fail(CH_INTERNAL, "%s of %s uses %s, which is not in the part", x->e->name,
                           x->from->name, n->in[i]->head->op->name);
     to = rc == CH_OK ? ch__graph_add(x->to, n->op, n->attrs, n->n_in, in, n->n_out) : NULL;
     if (in != few)
@@ -134,7 +143,7 @@ static ch_status copy_call(extraction *x, const ch_node *n)
     return x->e->in_dims != NULL || x->e->shape != NULL ? infer_again(x, to) : CH_OK;
 }
 
-/* Marks, by value id, what the part needs of others. */
+/* Sets needed[id] for all values that the part uses. */
 static void mark_needed(const extraction *x, unsigned char *needed)
 {
     const ch_extract *e = x->e;
@@ -167,11 +176,12 @@ static ch_status copy_calls(extraction *x)
 
 /* ---- roots ---- */
 
+/* Sets *out to the copy of n. */
 static ch_status find_mapped(const extraction *x, const ch_node *n, ch_node **out)
 {
     *out = x->map[n->id];
     return *out != NULL ? CH_OK
-                        : ch__fail(CH_INTERNAL, "%s of %s gives %s, which is no part of it",
+                        : ch__fail(CH_INTERNAL, "%s of %s returns %s, which is not in the part",
                                    x->e->name, x->from->name, n->head->op->name);
 }
 

@@ -1,7 +1,7 @@
-/* graph/extract.h -- a part of a graph as a graph of its own.
+/* graph/extract.h -- copies a part of a graph to a graph of its own.
  *
- * For those who run the parts of a step in several places: what crosses from one part to another is an output of
- * the one and an input of the other.
+ * job/ runs the parts of a step in several tasks. A value that one part computes and another
+ * part uses is an output of the first graph and an input of the second.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_EXTRACT_H
@@ -9,27 +9,32 @@
 
 #include "graph/graph.h"
 
+/* The definition of a part. */
 typedef struct ch_extract {
-    const char *name;
-    /* By the id of a call's head: the calls that are copied. Of others, those that ch__call_is_free are copied where they are
-     * needed, and the rest must be among `in`. */
+    const char *name; /* name of the new graph */
+    /* By head id: the calls that are copied. A call that is not taken is copied too if the part
+     * needs it and ch__call_is_free returns true. The result of any other call must be in
+     * `in`. */
     const unsigned char  *take;
     int                   n_in, n_out;
-    const ch_node *const *in;  /* become its inputs */
-    const ch_node *const *out; /* become its outputs */
-    /* Resources of the graph that the part has: it reads them, and writes those that are written. Others' reads must be
-     * among `in`. */
+    const ch_node *const *in;  /* values that become inputs */
+    const ch_node *const *out; /* values that become outputs */
+    /* Indices of the graph's resources that belong to the part. The part reads them, and writes
+     * those that the graph writes. Reads of other resources must be in `in`. */
     int        n_resources;
     const int *resource;
-    bool       only_reads; /* it writes none of them, whatever the graph does */
-    /* Of a shard: other sizes for its inputs and resources, from which all else follows. NULL: as they are. */
+    bool       only_reads; /* the part writes no resource */
+    /* Other sizes of inputs and resources, for a shard; the shape rules compute all other
+     * sizes. NULL: the sizes do not change. */
     const ch_dims  *in_dims;
     const ch_shape *shape;
 } ch_extract;
 
-/* True for a source that gives the same wherever it runs: it takes nothing, and is cheaper to copy than to send. */
+/* Returns true for a small source that gives the same result in every task, such as a constant.
+ * Copying it is cheaper than sending its value. */
 bool ch__call_is_free(const ch_node *call);
 
+/* Creates the graph of a part, which the caller must unref. */
 ch_status ch__graph_extract(const ch_graph *g, const ch_extract *e, ch_graph **out);
 
 #endif

@@ -1,5 +1,16 @@
-/* graph/function.c -- a step with the graphs that were recorded from it and the programs that
- * were made of those.
+/* graph/function.c -- functions: a step with caches of recordings and prepared graphs.
+ *
+ * graph/run.c calls ch__function_record and ch__function_prepare in every run. A recording is
+ * found by the owner, the context, and the names, dtypes and symbolic sizes of the inputs. A
+ * prepared graph is found by the graph, the devices and the exact sizes.
+ *
+ * Before a step is recorded, axis 0 of every input becomes a symbol (assign_symbols). Sizes
+ * that are equal on all replicas share a symbol. If recording fails because an op needs a
+ * number, the step is recorded again with numbers for all sizes.
+ *
+ * Invariants:
+ *   1. The function's lock is held while its caches are used and while the step is recorded.
+ *   2. Both caches are ordered by last use. Removing a recording removes its prepared graphs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/function.h"
@@ -39,7 +50,7 @@ ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_funct
 
     rc = ch__want_given("function", "its name", name, "out", out);
     if (rc == CH_OK && step == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "function: its step is NULL");
+        rc = ch__fail(CH_INVALID_ARGUMENT, "function: the step is NULL");
     if (rc == CH_OK)
         rc = new_function(name, &f);
     if (rc != CH_OK)
@@ -166,7 +177,7 @@ void ch_function_watch(ch_function *f, ch_node_see see, void *arg)
 
 /* ---- recording ---- */
 
-/* Returns whether axis k of input i has the same size as axis l of input j, on every replica. */
+/* Returns true if axis k of input i and axis l of input j have equal sizes on every replica. */
 static bool same_sizes(const ch_args *a, int i, int k, int j, int l)
 {
     for (int r = 0; r < a->n_local; r++)
@@ -176,6 +187,7 @@ static bool same_sizes(const ch_args *a, int i, int k, int j, int l)
     return true;
 }
 
+/* Returns true if the size of axis k of input i differs between replicas. */
 static bool sizes_differ(const ch_args *a, int i, int k)
 {
     for (int r = 1; r < a->n_local; r++)
@@ -184,7 +196,8 @@ static bool sizes_differ(const ch_args *a, int i, int k)
     return false;
 }
 
-/* Replicas may differ in the sizes of an input, unless the step needs these as numbers. */
+/* Checks that input i has the same dtype and rank on all replicas, and with `numbers` the same
+ * sizes. */
 static ch_status check_alike(const ch_args *a, int i, bool numbers)
 {
     const ch_tensor *first = a->tensor[i];
@@ -198,22 +211,23 @@ static ch_status check_alike(const ch_args *a, int i, bool numbers)
             continue;
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "input %d is %s on replica 0 and %s on replica %d: replicas may "
-            "differ in %s",
+            "input %d is %s on replica 0 and %s on replica %d; inputs of replicas may differ "
+            "in %s",
             i, ch__type_text(first->dtype, &of_first), ch__type_text(t->dtype, &of_other), r,
-            numbers ? "nothing, since the step needs its sizes as numbers" : "sizes only");
+            numbers ? "nothing, because the step needs the sizes as numbers" : "sizes only");
     }
     return CH_OK;
 }
 
-/* True for half of a ragged component: the size of its axis 0 is no number of rows. */
+/* Returns true for half of a ragged component. The size of its axis 0 is not the number of
+ * rows. */
 static bool is_ragged_half(const ch_input_attrs *in)
 {
     return in->rows.rank == 1 || in->splits != 0;
 }
 
-/* The symbol of axis k of input i: that of an axis with the same sizes on every replica, or a new
- * one. */
+/* Returns the symbol for axis k of input i: the symbol of an earlier axis with equal sizes on
+ * every replica, or a new symbol. */
 static ch_dim symbol_of(const ch_args *a, const ch_input_attrs *in, int i, int k,
                         int *n_symbols)
 {
@@ -224,8 +238,8 @@ static ch_dim symbol_of(const ch_args *a, const ch_input_attrs *in, int i, int k
     return (ch_dim){1, ++*n_symbols};
 }
 
-/* True if inputs i and j have the same number of rows in every replica: the size of axis 0, or the
- * rows that row splits cut. */
+/* Returns true if inputs i and j have the same number of rows on every replica. The number of
+ * rows of row splits is their length minus 1. */
 static bool same_rows(const ch_args *a, const ch_input_attrs *in, int i, int j)
 {
     for (int r = 0; r < a->n_local; r++)
@@ -235,7 +249,8 @@ static bool same_rows(const ch_args *a, const ch_input_attrs *in, int i, int j)
     return true;
 }
 
-/* The symbol of the rows of row splits: that of an input with as many rows, or a new one. */
+/* Returns the symbol for the number of rows of row splits: that of an input with as many rows,
+ * or a new symbol. */
 static ch_dim rows_symbol(const ch_args *a, const ch_input_attrs *in, int i, int *n_symbols)
 {
     for (int j = 0; j < a->n_in; j++) {
@@ -248,11 +263,12 @@ static ch_dim rows_symbol(const ch_args *a, const ch_input_attrs *in, int i, int
     return (ch_dim){1, ++*n_symbols};
 }
 
-/* Row splits have a symbol of their own, which goes with that of the rows. */
+/* Sets the symbols of row splits (input i): one for the number of rows, and one for their
+ * length. Row splits with the same number of rows share both. */
 static void assign_splits_symbols(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
 {
     if (in[i].dims.dim[0].sym != 0)
-        return; /* their values came first */
+        return; /* set already, by assign_values_symbols */
     in[i].rows = (ch_dims){.rank = 1};
     in[i].rows.dim[0] = rows_symbol(a, in, i, n_symbols);
     for (int j = 0; j < a->n_in; j++)
@@ -264,8 +280,10 @@ static void assign_splits_symbols(const ch_args *a, ch_input_attrs *in, int i, i
     in[i].dims.dim[0] = (ch_dim){1, ++*n_symbols};
 }
 
-/* Flat values have as many elements as they happen to have: only others of their kind share that. */
-static void assign_values_symbols(const ch_args *a, ch_input_attrs *in, int i, int splits, int *n_symbols)
+/* Sets the symbol of the length of flat values (input i). Only flat values of equal length
+ * share it, because other inputs have that length by chance. */
+static void assign_values_symbols(const ch_args *a, ch_input_attrs *in, int i, int splits,
+                                  int *n_symbols)
 {
     assign_splits_symbols(a, in, splits, n_symbols);
     in[i].splits = in[splits].dims.dim[0].sym;
@@ -277,7 +295,8 @@ static void assign_values_symbols(const ch_args *a, ch_input_attrs *in, int i, i
         in[i].dims.dim[0].sym = ++*n_symbols;
 }
 
-/* The rows of an input that is no half: those of row splits that cut as many, or an axis' symbol. */
+/* Sets the symbol of axis 0 of an input that is not half of a ragged component: that of row
+ * splits with as many rows, or that of an axis with equal sizes. */
 static void assign_rows_symbol(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
 {
     for (int j = 0; j < a->n_in; j++)
@@ -288,9 +307,10 @@ static void assign_rows_symbol(const ch_args *a, ch_input_attrs *in, int i, int 
     in[i].dims.dim[0] = symbol_of(a, in, i, 0, n_symbols);
 }
 
-/* Makes axis 0 of the inputs symbols, and so every other axis whose size differs between replicas;
- * equal symbols stand for sizes that are equal on every replica. */
-static void assign_symbols(const ch_run *run, const ch_args *a, ch_input_attrs *in, int *n_symbols)
+/* Makes axis 0 of every input a symbol, and every other axis whose size differs between
+ * replicas. Equal symbols stand for sizes that are equal on every replica. */
+static void assign_symbols(const ch_run *run, const ch_args *a, ch_input_attrs *in,
+                           int *n_symbols)
 {
     for (int i = 0; i < a->n_in; i++) {
         bool is_values = false;
@@ -308,7 +328,8 @@ static void assign_symbols(const ch_run *run, const ch_args *a, ch_input_attrs *
     }
 }
 
-/* Sets the inputs as they are recorded. `numbers`: no axis is a symbol. */
+/* Sets in[i] to the dtype and dims with which input i is recorded. `numbers`: no size is a
+ * symbol. */
 static ch_status recorded_inputs(const ch_run *run, const ch_args *a, bool numbers,
                                  ch_input_attrs *in, int *n_symbols)
 {
@@ -331,9 +352,9 @@ static bool same_name(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* Returns whether replicas may have different values of input i. A plain value is the same on every
- * replica, however many there are, so a step is recorded alike under every strategy. An update also
- * treats a mirrored value as a single value. */
+/* Returns true if replicas may have different values of input i. A plain value is the same on
+ * all replicas, for any number of replicas, so a step is recorded alike under every strategy.
+ * In an update, a mirrored value counts as a single value too. */
 static bool input_varies(const ch_run *run, int i)
 {
     ch_value_kind kind = ch_value_kind_of(ch_tuple_at(run->in, i));
@@ -342,7 +363,7 @@ static bool input_varies(const ch_run *run, int i)
            (kind == CH_MIRRORED && run->speaks_of != CH_SPEAKS_OF_COPY);
 }
 
-/* Names count: a step may ask for its inputs by them. */
+/* Names are compared because a step may look up its inputs by name. */
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_input_attrs *in)
 {
@@ -357,7 +378,7 @@ static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_ar
     return true;
 }
 
-/* Calls the user's function. *wants_numbers: it failed only because a size is a symbol. */
+/* Records the step. *wants_numbers: recording failed only because a size is a symbol. */
 static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
                            const ch_input_attrs *inputs, int n_symbols, bool *wants_numbers,
                            ch_graph **out)
@@ -385,14 +406,12 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     *wants_numbers = s->graph->wants_numbers;
     rc = ch__step_finish(s, out);
     ch__step_free(s);
-    if (rc == CH_OK && run->ops->lower != NULL)
-        rc = run->ops->lower(run->owner, *out);
     if (rc != CH_OK)
         return ch__fail_at(rc, "recording %s", f->name);
     return CH_OK;
 }
 
-/* Makes room for another recording: the least recently used goes, with its programs. */
+/* Removes the least recently used recording and its prepared graphs. */
 static void evict_recording(ch_function *f)
 {
     ch_recording **last = &f->recordings;
@@ -416,8 +435,9 @@ static void evict_recording(ch_function *f)
     f->n_cached_recordings--;
 }
 
+/* Adds a recording of g to the cache, which takes over the caller's reference to g. */
 static ch_status store_recording(ch_function *f, const ch_run *run, const ch_args *a,
-                                const ch_input_attrs *in, ch_graph *g, ch_recording **out)
+                                 const ch_input_attrs *in, ch_graph *g, ch_recording **out)
 {
     ch_recording *r = ch__calloc(1, sizeof(*r));
     ch_status     rc;
@@ -460,7 +480,7 @@ static ch_recording *find_recording(ch_function *f, const ch_run *run, const ch_
         if (recording_fits(*link, run, a, in)) {
             ch_recording *r = *link;
 
-            *link = r->next; /* most recently used first */
+            *link = r->next; /* move to the front */
             r->next = f->recordings;
             f->recordings = r;
             return r;
@@ -468,6 +488,7 @@ static ch_recording *find_recording(ch_function *f, const ch_run *run, const ch_
     return NULL;
 }
 
+/* Sets *out to the recording for the inputs of `run`. `in` has space for a->n_in inputs. */
 static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_input_attrs *in,
                         ch_recording **out)
 {
@@ -484,14 +505,14 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
     began = ch__now_ns();
     rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
     if (rc != CH_OK && needs_numbers && !f->static_rows && !run->rows_unknown) {
-        /* once more, for these sizes alone */
+        /* record again, for these sizes only */
         rc = recorded_inputs(run, a, true, in, &n_symbols);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", f->name);
         if ((*out = find_recording(f, run, a, in)) != NULL)
             return CH_OK;
         rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
-        f->static_rows |= rc == CH_OK; /* it will want them again */
+        f->static_rows |= rc == CH_OK; /* it will need numbers again */
     }
     if (rc == CH_OK)
         rc = store_recording(f, run, a, in, g, out);
@@ -501,21 +522,22 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
     return rc;
 }
 
-/* Inputs are in the order of the graph's; one with a name must be the one of that name. */
+/* Checks that the inputs match the fixed graph in number and, where both have names, in
+ * name. */
 static ch_status check_given(const ch_function *f, const ch_run *run, const ch_args *a)
 {
     const ch_graph *g = f->fixed_graph;
 
     if (a->n_in != g->n_inputs)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name,
-                        a->n_in, g->n_inputs);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: got %d inputs, want %d as in its graph",
+                        f->name, a->n_in, g->n_inputs);
     for (int i = 0; i < a->n_in; i++) {
         const char *have = ch_tuple_name(run->in, i), *want = g->input_name[i];
 
         if (have != NULL && want != NULL && strcmp(have, want) != 0)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: input %d is named \"%s\", in its graph it is \"%s\"; give "
-                            "them in the graph's order",
+                            "%s: input %d is named \"%s\", but \"%s\" in the graph; pass the "
+                            "inputs in the graph's order",
                             f->name, i, have, want);
     }
     return CH_OK;
@@ -524,7 +546,8 @@ static ch_status check_given(const ch_function *f, const ch_run *run, const ch_a
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out, const bool **may_have_room)
 {
-    ch_input_attrs few[16], *in = few; /* a run that needs no recording allocates nothing */
+    /* inline, so that a run with a known recording allocates nothing */
+    ch_input_attrs few[16], *in = few;
     ch_recording  *r = NULL;
     ch_status      rc;
 
@@ -561,6 +584,7 @@ ch_status ch__function_set_graph(ch_function *f, ch_graph *g)
 
 /* ---- room ---- */
 
+/* Returns the last row split, that is, the number of flat values; -1: there are no splits. */
 static int64_t last_split(const ch_tensor *t)
 {
     int64_t n = t->shape.dim[0];
@@ -570,8 +594,8 @@ static int64_t last_split(const ch_tensor *t)
                                 : ((const int32_t *)(const void *)t->data)[n - 1];
 }
 
-/* True if the splits of input i end within its values on every replica. If not, sizes stay exact,
- * so that kernels see and name the fault. */
+/* Returns true if the splits of flat values (input i) end within the values on every replica.
+ * If not, the sizes stay exact, so that kernels detect and report the error. */
 static bool splits_end_within(const ch_graph *g, const ch_args *a, int i)
 {
     int64_t splits = ((const ch_input_attrs *)ch__attrs(g->input[i]))->splits;
@@ -590,8 +614,8 @@ static bool splits_end_within(const ch_graph *g, const ch_args *a, int i)
     return true;
 }
 
-/* The capacity of input i, the same on all replicas: then they share a program, and a step waits
- * for the longest of them anyway. */
+/* Returns the capacity of input i: the same for all replicas, so that they share a program. The
+ * step takes as long as its longest replica in any case. */
 static int64_t capacity_of(const ch_args *a, int i)
 {
     int64_t most = 0;
@@ -607,8 +631,8 @@ static int64_t capacity_of(const ch_args *a, int i)
 void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                          ch_args *a)
 {
-    bool is_watched =
-        f->see != NULL || ch__config()->interpret; /* which shows live rows alone */
+    /* Observers are shown live rows only. */
+    bool is_watched = f->see != NULL || ch__config()->interpret;
 
     for (int i = 0; i < a->n_in; i++) {
         bool has_room = may_have_room[i] && !is_watched && splits_end_within(g, a, i);
@@ -625,19 +649,21 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
 
 /* ---- programs ---- */
 
-/* The remedy for a size that keeps changing. */
+/* Returns the remedy for a size that changes often. */
 static const char *remedy_for(const ch_node *input, int axis)
 {
     if (((const ch_input_attrs *)ch__attrs(input))->splits != 0)
-        return "use these values in elementwise ops and ch_embedding_bag alone, whose programs "
-               "fit many sizes, or pad the rows (ch_dataset_padded_batch)";
+        return "use these values only in elementwise ops and ch_embedding_bag, where a program "
+               "fits many sizes, or pad the rows (ch_dataset_padded_batch)";
     return axis == 0 ? "make batches of one size (ch_dataset_batch with drop_remainder)"
                      : "pad to a few sizes (ch_dataset_padded_batch, or "
                        "ch_dataset_bucket_by_length with pad_to_boundary)";
 }
 
-/* Says which size it is that keeps changing: p and `other` are two of many. */
-static void warn_many_programs(const ch_function *f, const ch_prepared *p, const ch_prepared *other)
+/* Logs which size changes often: the first size in which the prepared graphs p and `other`
+ * differ. */
+static void warn_many_programs(const ch_function *f, const ch_prepared *p,
+                               const ch_prepared *other)
 {
     if (other == NULL || other->n_in != p->n_in || other->n_local != p->n_local)
         return;
@@ -648,7 +674,7 @@ static void warn_many_programs(const ch_function *f, const ch_prepared *p, const
 
                 ch__log(CH_LOG_WARNING, "program-cache",
                         "%s: ten programs already; axis %d of input %d%s%s%s keeps changing "
-                        "(%lld, then %lld), and each size is planned anew; %s",
+                        "(%lld, then %lld), and every size needs a program; %s",
                         f->name, k, i % p->n_in, name != NULL ? " (" : "",
                         name != NULL ? name : "", name != NULL ? ")" : "",
                         (long long)other->shape[i].dim[k], (long long)p->shape[i].dim[k],
@@ -695,7 +721,7 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, c
         if (prepared_fits(*link, g, run, a, watched)) {
             ch_prepared *p = *link;
 
-            *link = p->next; /* most recently used first */
+            *link = p->next; /* move to the front */
             p->next = f->programs;
             f->programs = p;
             *out = p;

@@ -1,4 +1,9 @@
-/* graph/function.h -- the inside of a function: what it has recorded and prepared.
+/* graph/function.h -- private structs of functions: recordings, prepared graphs and result
+ * sets.
+ *
+ * A ch_function has a step (or a fixed graph), a cache of recordings, and a cache of prepared
+ * graphs. graph/function.c has the caches, graph/prepared.c makes prepared graphs and result
+ * sets, and graph/run.c uses both for a run.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_FUNCTION_H
@@ -11,63 +16,73 @@
 #include "graph/run.h"
 #include "graph/turns.h"
 
+/* The largest number of prepared graphs and recordings that a function keeps. */
 #define CH_MAX_PROGRAMS   64
 #define CH_MAX_RECORDINGS 64
 
-/* The inputs of a run: contiguous, on their devices. */
+/* The inputs of a run: contiguous tensors on the devices of their replicas. */
 typedef struct ch_args {
     int         n_in, n_local, n_replicas;
     ch_tensor **tensor; /* [replica * n_in + input] */
-    ch_shape   *shape; /* likewise: the sizes to plan for, which may have room (graph/room.h) */
+    ch_shape   *shape;  /* same order: sizes to plan for, with room (graph/room.h) */
 } ch_args;
 
+/* A graph and the kinds of inputs that it was recorded for. */
 typedef struct ch_recording {
-    struct ch_recording *next; /* in the function, most recently used first */
+    struct ch_recording *next; /* in the function's list, most recently used first */
     void                *owner;
     ch_speaks_of         speaks_of;
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
     ch_dims             *dims;
-    bool                *may_have_room; /* of each input: it may have room (graph/room.h) */
+    bool                *may_have_room; /* by input: axis 0 may have room (graph/room.h) */
     ch_graph            *graph;
 } ch_recording;
 
-/* A graph made ready for one signature on given devices: a program for each variant, an
- * instance for each replica, and the results that come back to be used again. */
+/* A graph that is ready to run with given input shapes on given devices: a program for each
+ * variant, an instance for each replica, and a pool of result sets. */
 typedef struct ch_prepared {
     atomic_int          refs;
-    struct ch_prepared *next;  /* in the function, most recently used first */
-    ch_graph           *graph; /* referenced */
-    bool                watched;
+    struct ch_prepared *next;    /* in the function's list, most recently used first */
+    ch_graph           *graph;   /* the recorded graph, referenced */
+    bool                watched; /* a user observes all nodes (ch_function_watch) */
     int                 n_local, n_in, n_out;
-    ch_value_kind       kind; /* of results */
+    ch_value_kind       kind; /* kind of the results */
     ch_device         **device;
-    ch_shape           *shape; /* of the inputs, as ch_args orders them; with room */
-    void          **staged; /* likewise: copies of inputs that have no room; NULL: none yet */
-    int            *live_input;   /* of each output: the input whose live rows it has; -1: all rows */
-    int             n_variants;
-    int            *variant;    /* of each replica */
-    ch_program    **program;    /* of each variant */
-    ch_instance   **instance;   /* of each replica */
-    void          **resource;   /* [replica * n_resources + i] */
-    unsigned        generation; /* of the owner's variables when those were looked up */
-    bool            has_resources;
-    pthread_mutex_t lock; /* of the free results */
+    ch_shape *shape; /* shapes of the inputs with room, in the order of ch_args.tensor */
+    /* same order: copies of inputs whose memory has no room; NULL: not allocated yet */
+    void **staged;
+    /* by output: the input whose live rows the output has; -1: all rows are live */
+    int                  *live_input;
+    int                   n_variants;
+    int                  *variant;  /* by replica */
+    ch_program          **program;  /* by variant */
+    ch_instance         **instance; /* by replica */
+    void                **resource; /* [replica * n_resources + i]: storage of the variables */
+    unsigned              generation; /* ch_run.generation when `resource` was set */
+    bool                  has_resources;
+    pthread_mutex_t       lock; /* guards free_result_sets */
     struct ch_result_set *free_result_sets;
-    void                 *run_memory; /* run.c's, while it holds the devices */
-    bool     needs_threads;     /* its replicas cannot run in turns: see ch__graph_calls_host */
-    ch_turns turns;             /* else: whether they do, guarded as `room` is */
+    /* memory for pointers and jobs of a run; guarded by holding the devices */
+    void    *run_memory;
+    bool     needs_threads; /* replicas must not run in turns (ch__graph_calls_host) */
+    ch_turns turns;         /* choice between threads and turns; guarded as run_memory is */
 } ch_prepared;
 
+/* Specialises g and plans its programs. The caller must unref *out. */
 ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
                               ch_prepared **out);
 ch_prepared *ch__prepared_ref(ch_prepared *p);
 void         ch__prepared_unref(ch_prepared *p);
 
-/* A set of results: a tuple, its values, their tensors and buffers in one piece. It goes back
- * to where it came from when the last of them is let go. */
-ch_status  ch__result_set_get(ch_prepared *p, struct ch_result_set **out);
-ch_tuple  *ch__result_set_tuple(struct ch_result_set *k); /* the one reference to it */
+/* A result set is the tuple, values, tensors and buffers of the results of a run. When all
+ * references to them are given up, the set returns to the pool of its prepared graph.
+ *
+ * ch__result_set_get takes a set from the pool, or allocates it. */
+ch_status ch__result_set_get(ch_prepared *p, struct ch_result_set **out);
+/* Returns the tuple. The caller owns its only reference. */
+ch_tuple *ch__result_set_tuple(struct ch_result_set *k);
+/* Return the memory and the tensor of an output for a replica. */
 void      *ch__result_set_data(struct ch_result_set *k, int replica, int output);
 ch_tensor *ch__result_set_tensor(struct ch_result_set *k, int replica, int output);
 
@@ -76,37 +91,40 @@ struct ch_function {
     char           *name;
     ch_step_fn      step;
     void           *arg;
-    ch_graph       *fixed_graph; /* instead of a step */
-    bool           *fixed_may_have_room;
-    pthread_mutex_t lock; /* of all that follows */
-    bool            static_rows;
+    ch_graph       *fixed_graph;         /* graph that is used instead of a step; NULL: none */
+    bool           *fixed_may_have_room; /* by input of fixed_graph */
+    pthread_mutex_t lock;                /* guards the members below */
+    bool            static_rows;         /* record axis 0 of inputs as a number too */
     atomic_bool     is_recording;
-    pthread_t       recorder;
+    pthread_t       recorder; /* thread that records, if is_recording */
     ch_recording   *recordings;
-    int             n_cached_recordings;       /* of those */
-    int             n_recordings; /* ever made */
+    int             n_cached_recordings; /* length of `recordings` */
+    int             n_recordings;        /* number of recordings ever made */
     ch_prepared    *programs;
     int             n_programs;
-    ch_graph       *last_graph;
+    ch_graph       *last_graph; /* graph and program of the last run */
     ch_program     *last_program;
     int64_t         n_runs;
-    int64_t         planning_ns; /* spent on recording and planning, ever */
+    int64_t         planning_ns; /* total time of recording and planning in ns */
     ch_node_see     see;
     void           *see_arg;
 };
 
-/* Has the function run this graph, which it references, instead of a step. */
+/* Makes the function run graph g, which it references, instead of its step. */
 ch_status ch__function_set_graph(ch_function *f, ch_graph *g);
-/* Nanoseconds that were spent on recording, specialising and planning, ever. */
+/* Returns the total time of recording, specialising and planning in ns. */
 int64_t ch__function_planning_ns(ch_function *f);
 
-/* With the function's lock held. *may_have_room: for each input, whether it may have room; the
- * recording's. */
+/* Finds the recording for these inputs, or records the step. Sets *out to the graph, and
+ * *may_have_room to an array by input; both are borrowed. The caller must hold the function's
+ * lock. */
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out, const bool **may_have_room);
-/* Sets a->shape: the sizes of the inputs, rounded up where they may have room. */
-void      ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
-                              ch_args *a);
+/* Sets a->shape: the sizes of the inputs, rounded up to a capacity if they may have room. */
+void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
+                         ch_args *a);
+/* Finds the prepared graph for these inputs and devices, or makes it. *out is borrowed. The
+ * caller must hold the function's lock. */
 ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
                                ch_prepared **out);
 

@@ -1,19 +1,20 @@
-/* graph/fuse.c -- chains of elementwise calls become one call, which makes no intermediate
- * values.
+/* graph/fuse.c -- pass that merges chains of elementwise calls into fused calls, which store no
+ * intermediate values.
  *
- * One walk in order puts calls into groups. A call joins the groups that make its inputs if
- * they are open and of its shape; a call that uses a group's value without joining closes it.
- * The fused call then stands where the group's last member stood.
+ * A walk over the calls in order puts them into groups. A call joins the groups that compute
+ * its inputs, if these groups are open and have its shape. A call that uses a value of a group
+ * without joining closes the group. Then each group becomes a fused call at the position of its
+ * last member.
  *
- * Why that is right:
- *   1. Whoever uses a group's value from outside comes after its last member: at the first such
- *      use the group was closed. So the order stays valid and no cycle can arise.
- *   2. Elementwise calls have no effects: moving one to a later place changes nothing.
- *   3. Members keep their order, and the kernel calls the same block functions: the same bits.
+ * The order of calls stays valid and the results do not change, because:
+ *   1. A call outside a group that uses a value of the group comes after its last member, since
+ *      the first such use closes the group. So no call uses a value before it is computed.
+ *   2. Elementwise calls have no effects, so moving them to a later position changes nothing.
+ *   3. Members keep their order, and the fused kernel calls the same block functions.
  *
- * Calls that make a variable's new value, and what depends on them, run after everything that
- * can fail (graph/plan.c). They are late; a value that others wait for must not become late
- * because it was fused with one that is. Such a group is cut before its first late member.
+ * Calls that compute the new value of a variable, and calls that depend on them, are late: they
+ * run after all calls that can fail (graph/plan.c). A value that other calls wait for must not
+ * become late by fusion with a late call. Such a group is cut before its first late member.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -22,38 +23,41 @@
 
 enum { NONE = -1 };
 
+/* A group of calls. Merged groups form a union-find forest by `into`. */
 typedef struct group {
-    int  into; /* the group it was merged into; itself if it was not */
-    bool open;
+    int  into; /* group that this group was merged into; itself if not merged */
+    bool open; /* further calls may join */
     int  n_steps;
-    int  n_in; /* values that it takes from outside */
-    int  in[CH_FUSED_INPUTS];
-    int  first, last; /* members, by position; when all have been found */
+    int  n_in;                /* number of values from outside the group */
+    int  in[CH_FUSED_INPUTS]; /* their ids */
+    int  first, last;         /* positions of the first and last member; set by list_members */
+    /* has a late member; computes a value that is not late and that another group uses */
     bool has_late, is_waited_for;
 } group;
 
 typedef struct fuser {
     ch_graph *g;
-    int       n_calls, n_values; /* before */
+    int       n_calls, n_values; /* of the graph before the pass */
     ch_node **call;
-    int      *position; /* of a call, by the id of each of its values */
-    group    *group;    /* of each call, by position */
-    int      *next;     /* the next member after a position; NONE: none */
-    int      *step;     /* a member's number in its chain, by position */
+    int      *position; /* by value id: position of its call */
+    group    *group;    /* by position of the call */
+    int      *next;     /* by position: the next member of the same group; NONE: last */
+    int      *step;     /* by position: number of the call in its chain; NONE: not fused */
     bool     *late;     /* by position */
-    bool     *used;     /* by value: somebody outside its group uses it, or it is a result */
-    ch_node **to;       /* by value: what stands for it now; NULL: itself */
+    bool     *used;     /* by value id: used outside its group, or a root */
+    ch_node **to;       /* by value id: the value that replaces it; NULL: none */
 } fuser;
 
 static int group_of(fuser *f, int position)
 {
     int i = position;
 
-    while (f->group[i].into != i) /* halving the path keeps this short */
+    while (f->group[i].into != i) /* path halving */
         i = f->group[i].into = f->group[f->group[i].into].into;
     return i;
 }
 
+/* Returns the group of the call that computes the value. */
 static int producer(fuser *f, int value)
 {
     return group_of(f, f->position[value]);
@@ -71,7 +75,8 @@ static bool can_fuse(const ch_node *n)
            n->op->block(n, &b);
 }
 
-/* Adds to list the values of `from` that neither group makes; false if they are too many. */
+/* Adds the inputs of group `from` that neither group a nor b computes to the list. Returns
+ * false if there are too many. */
 static bool add_inputs(fuser *f, const group *from, int a, int b, int *list, int *n)
 {
     for (int i = 0; i < from->n_in; i++) {
@@ -89,6 +94,7 @@ static bool add_inputs(fuser *f, const group *from, int a, int b, int *list, int
     return true;
 }
 
+/* Merges group `from` into group `into`. Returns false if this is not allowed. */
 static bool merge(fuser *f, int from, int into)
 {
     group *a = &f->group[from], *b = &f->group[into];
@@ -105,6 +111,7 @@ static bool merge(fuser *f, int from, int into)
     return true;
 }
 
+/* Puts all calls into groups. */
 static void group_calls(fuser *f)
 {
     for (int i = 0; i < f->n_calls; i++) {
@@ -144,13 +151,13 @@ static void find_late(fuser *f)
             f->late[i] = f->late[f->position[f->call[i]->in[k]->id]];
 }
 
-/* True if the groups of a use and of its value differ. */
+/* Returns true if the call at this position is not in the group that computes the value. */
 static bool is_outside(fuser *f, int position, int value)
 {
     return group_of(f, position) != producer(f, value);
 }
 
-/* Which groups have late members, and which make a value, not late, that others wait for. */
+/* Sets has_late and is_waited_for of all groups. */
 static void find_waits(fuser *f)
 {
     for (int i = 0; i < f->n_calls; i++) {
@@ -166,6 +173,7 @@ static void find_waits(fuser *f)
 
 /* ---- members ---- */
 
+/* Lists the members of all groups, and cuts groups before a late member where necessary. */
 static void list_members(fuser *f)
 {
     for (int i = f->n_calls - 1; i >= 0; i--) {
@@ -184,13 +192,13 @@ static void list_members(fuser *f)
             continue;
         while (m != NONE && !f->late[m])
             before = m, m = f->next[m];
-        g->last = before; /* NONE: its first member is late, so all are left alone */
+        g->last = before; /* NONE: the first member is late, so the group is not fused */
         if (before != NONE)
             f->next[before] = NONE;
     }
 }
 
-/* The number of a call in its chain; NONE if it stays what it is. */
+/* Sets f->step for all calls. */
 static void number_members(fuser *f)
 {
     for (int i = 0; i < f->n_calls; i++)
@@ -229,7 +237,7 @@ static void find_used(fuser *f)
 
 /* ---- the fused calls ---- */
 
-/* The number of a value among a chain's inputs, which grow by it if it is new. */
+/* Returns the index of x in the inputs of a chain, and adds x if it is new. */
 static int input_number(ch_node **in, int *n_in, ch_node *x)
 {
     int k = 0;
@@ -241,7 +249,7 @@ static int input_number(ch_node **in, int *n_in, ch_node *x)
     return k;
 }
 
-/* True for a value that the chain of group `of` makes itself. */
+/* Returns true if the chain of group `of` computes x itself. */
 static bool is_inner(fuser *f, const ch_node *x, int of)
 {
     return x->id < f->n_values && is_member(f, f->position[x->id], of);
@@ -253,7 +261,7 @@ static ch_node *insert_after(ch_graph *g, ch_node *at, const ch_fused_attrs *a, 
     ch_node *tail = at->next, *last = g->last;
     ch_node *c = ch__graph_add(g, ch__roles.fused, a, n_in, in, n_out);
 
-    if (c != NULL && at != last) { /* it was appended: move it */
+    if (c != NULL && at != last) { /* move it from the end of the list */
         last->next = NULL;
         g->last = last;
         at->next = c;
@@ -262,6 +270,7 @@ static ch_node *insert_after(ch_graph *g, ch_node *at, const ch_fused_attrs *a, 
     return c;
 }
 
+/* Inserts the fused call of group `of` after its last member. */
 static ch_status fuse_group(fuser *f, int of)
 {
     const group   *g = &f->group[of];
@@ -304,6 +313,7 @@ static ch_status fuse_group(fuser *f, int of)
     return CH_OK;
 }
 
+/* Returns the node that replaces n; n itself if there is none. */
 static ch_node *replacement(fuser *f, ch_node *n)
 {
     return n != NULL && n->id < f->n_values && f->to[n->id] != NULL ? f->to[n->id] : n;
@@ -328,7 +338,7 @@ static ch_status fuse_groups(fuser *f)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the pass ---- */
 
 static ch_status new_fuser(fuser *f)
 {

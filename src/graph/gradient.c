@@ -1,11 +1,14 @@
-/* graph/gradient.c -- reverse-mode differentiation, from graph to graph.
+/* graph/gradient.c -- reverse-mode differentiation: ch_gradients and ch_gradient.
  *
- * The calls are walked once, backwards. Each holds what has been gathered so far of the
- * derivative of y with respect to its outputs; its op says what that means for its inputs.
- * All that is recorded are ordinary calls, so a gradient can be differentiated again.
+ * The calls of the graph are visited once, in reverse order. For each value the derivative of y
+ * is accumulated. A call passes the derivatives of its outputs to its op (ch_op.grad), which
+ * records the derivatives of its inputs. These are ordinary calls, so a gradient can be
+ * differentiated again.
  *
- * In a branch or loop body the walk goes on in the graphs around it: what reached a captured
- * value there has reached the value itself. All of it is recorded in the body.
+ * If y is in a branch or loop body, the walk continues in the graphs that contain the body. The
+ * derivative of a capture is added to that of the captured value. Everything is recorded in the
+ * body. A `backward` is the walk over one graph; level[0] is the graph of y, and each level is
+ * contained in the next.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -13,16 +16,16 @@
 #include "graph/step.h"
 
 typedef struct backward {
-    ch_step  *s;                 /* where all is recorded */
-    ch_step  *of;                /* whose graph is walked */
-    int       n_calls, n_values; /* of that graph before the walk: what it adds comes after */
-    int       n_captures;        /* likewise */
+    ch_step  *s;                 /* step in which everything is recorded */
+    ch_step  *of;                /* step of the graph that is visited */
+    int       n_calls, n_values; /* of that graph before the walk, which appends calls */
+    int       n_captures;        /* same */
     ch_node **call;
-    ch_node **d;    /* the derivative with respect to each value; NULL: none so far */
-    bool     *need; /* the value depends on one of the x */
+    ch_node **d;    /* by value id: derivative of y; NULL: none so far */
+    bool     *need; /* by value id: the value depends on an x */
 } backward;
 
-/* `out` is the walk of the graph around this one; NULL: there is none. */
+/* Sets b->need. `out` is the walk of the graph that contains this graph; NULL: none. */
 static void mark_needed(backward *b, const backward *out, int n, ch_node *const *x)
 {
     for (int i = 0; i < n; i++)
@@ -41,6 +44,7 @@ static void mark_needed(backward *b, const backward *out, int n, ch_node *const 
     }
 }
 
+/* Adds d to the derivative of value `to`. d may be NULL. */
 static void accumulate(backward *b, const ch_node *to, ch_node *d)
 {
     ch_node **sum = &b->d[to->id];
@@ -49,6 +53,7 @@ static void accumulate(backward *b, const ch_node *to, ch_node *d)
         *sum = *sum == NULL ? d : ch__roles.add(*sum, d);
 }
 
+/* Returns true if an input of the call depends on an x. */
 static bool depends_on_x(const backward *b, const ch_node *call)
 {
     for (int i = 0; i < call->n_in; i++)
@@ -57,7 +62,7 @@ static bool depends_on_x(const backward *b, const ch_node *call)
     return false;
 }
 
-/* Hands the derivatives of a call's outputs on to its inputs. */
+/* Passes the derivatives of the outputs of a call on to its inputs. */
 static void propagate(backward *b, const ch_node *call)
 {
     ch_node *few[16] = {0}, **din = few, *dout[CH_MAX_OUT] = {0};
@@ -70,8 +75,8 @@ static void propagate(backward *b, const ch_node *call)
     if (call->op->grad == NULL) {
         ch__step_record_error(b->s,
                               ch__fail(CH_UNIMPLEMENTED,
-                                       "gradient: %s%s%s has none; ch_stop_gradient before "
-                                       "it if it is to be treated as a constant",
+                                       "gradient: %s%s%s has no gradient; use ch_stop_gradient "
+                                       "if it is to be treated as a constant",
                                        call->op->name, call->composite != NULL ? " of " : "",
                                        call->composite != NULL ? call->composite : ""),
                               call->caller);
@@ -89,20 +94,21 @@ static void propagate(backward *b, const ch_node *call)
         ch__free(din);
 }
 
-/* Walks the calls up to value `last`, whose derivatives are all there. */
+/* Visits the calls up to value `last` in reverse order. The derivative of `last` must be
+ * complete. */
 static void walk(backward *b, int last)
 {
     const void *before = b->s->caller;
 
     for (int i = b->n_calls - 1; i >= 0 && b->s->rc == CH_OK; i--)
         if (b->call[i]->id <= last) {
-            b->s->caller = b->call[i]->caller; /* an error here is about that line */
+            b->s->caller = b->call[i]->caller; /* errors name the line of this call */
             propagate(b, b->call[i]);
         }
     b->s->caller = before;
 }
 
-/* Hands what reached the captures of a body's graph on to the graph around it. */
+/* Adds the derivatives of the captures of a body to the captured values of the outer graph. */
 static void propagate_captures(const backward *b, backward *out)
 {
     for (int i = 0; i < b->n_captures; i++)
@@ -117,7 +123,7 @@ static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
         return ch__fail(CH_INVALID_ARGUMENT, "gradient: y is %s, want a float type",
                         ch_dtype_name(y->dtype));
     if (dy != NULL && (dy->dtype != y->dtype || !ch__dims_same(&dy->dims, &y->dims)))
-        return ch__fail(CH_INVALID_ARGUMENT, "gradient: dy is %s, want %s as y",
+        return ch__fail(CH_INVALID_ARGUMENT, "gradient: dy is %s, want %s, the type of y",
                         ch__type_text(dy->dtype, &dy->dims), ch__type_text(y->dtype, &y->dims));
     for (int i = 0; i < n; i++)
         if (x[i] == NULL || !ch__step_can_use(s, x[i]))
@@ -142,7 +148,7 @@ static ch_status set_up(backward *b, ch_step *s, ch_step *of)
     return CH_OK;
 }
 
-/* The derivative that reached x; NULL: none. */
+/* Returns the derivative of y with respect to x; NULL: y does not depend on x. */
 static ch_node *derivative_of(const backward *level, int n_levels, const ch_node *x)
 {
     for (int i = 0; i < n_levels; i++)
@@ -151,7 +157,7 @@ static ch_node *derivative_of(const backward *level, int n_levels, const ch_node
     return NULL;
 }
 
-/* Differentiates y, whose graph is level[0]'s; each level stands in the next. */
+/* Differentiates y. Sets dx[i], to zeros if y does not depend on x[i]. */
 static ch_status differentiate(ch_step *s, backward *level, int n_levels, ch_node *y,
                                ch_node *dy, int n, ch_node *const *x, ch_node **dx)
 {

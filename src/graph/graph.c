@@ -1,4 +1,10 @@
-/* graph/graph.c -- the structure: calls, roots, ownership.
+/* graph/graph.c -- graphs: reference counting, lists of calls, outputs and resources, live
+ * values.
+ *
+ * graph/step.c, decode.c, specialise.c and extract.c build graphs with these functions, and the
+ * passes and the planner read them. Nodes, names and arrays of inputs are in the arena of the
+ * graph. The arrays `input`, `output` and `resource` grow and are allocated separately. A graph
+ * holds references to the tensors, tables and bodies in attributes and to borrowed variables.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/graph.h"
@@ -75,7 +81,7 @@ int ch_graph_nodes(const ch_graph *g)
     return g != NULL ? g->n_calls : 0;
 }
 
-/* Memory of a call: its nodes, then its input pointers. */
+/* Allocates the nodes of a call and its array of inputs. */
 static ch_node *new_call(ch_graph *g, int n_in, int n_out)
 {
     ch_node *n = ch__arena_alloc(&g->arena, (size_t)n_out * sizeof(*n));
@@ -86,6 +92,7 @@ static ch_node *new_call(ch_graph *g, int n_in, int n_out)
     return n->in == NULL ? NULL : n;
 }
 
+/* Appends n to the inputs of the graph. Returns false if memory is exhausted. */
 static bool append_input(ch_graph *g, ch_node *n)
 {
     int cap = g->cap_inputs;
@@ -149,7 +156,8 @@ static bool uses_result_of(const ch_node *call, const ch_node *other)
 void ch__graph_hoist(ch_node *call)
 {
     ch_graph *g = call->graph;
-    ch_node  *behind = NULL, *before = NULL; /* where it belongs, and the one before it now */
+    /* `behind`: the last call whose results are used; `before`: the call before `call`. */
+    ch_node *behind = NULL, *before = NULL;
 
     for (ch_node *n = g->first; n != call; n = n->next) {
         behind = uses_result_of(call, n) ? n : behind;
@@ -223,7 +231,7 @@ static void mark_call(const ch_node *call, unsigned char *live)
         needed = live[call[i].id] != 0;
     if (!needed)
         return;
-    live[call->id] |= 1; /* the head stands for the call */
+    live[call->id] |= 1; /* the head represents the call */
     for (int i = 0; i < call->n_in; i++)
         live[call->in[i]->id] |= 1;
 }
@@ -240,7 +248,7 @@ ch_status ch__graph_mark(const ch_graph *g, unsigned char *live)
     for (int i = 0; i < g->n_resources; i++)
         if (g->resource[i].value != g->resource[i].read)
             live[g->resource[i].value->id] = 1;
-    for (int i = 0; i < g->n_inputs; i++) /* inputs stay: they are the signature */
+    for (int i = 0; i < g->n_inputs; i++) /* inputs are kept: they are the signature */
         live[g->input[i]->id] = 1;
     for (int i = g->n_calls - 1; i >= 0; i--)
         mark_call(call[i], live);

@@ -1,21 +1,25 @@
-/* graph/graph.h -- the one representation: what a recorded step is made of.
+/* graph/graph.h -- graphs: the representation of a recorded step.
  *
- * Words used throughout:
- *   call    one use of an op: its attributes, its inputs, its outputs
- *   node    one output of a call, that is, a value. A call with n outputs is an array of n
- *           nodes; the first, its head, holds what belongs to the call
- *   symbol  a size that is not known while recording: the rows of a batch
- *   root    what a graph is for: its outputs, its writes, its calls with effects
+ * graph/step.c records graphs, gradient.c and the passes extend and rewrite them, specialise.c
+ * copies them with numbers for symbols, and plan.c turns them into programs.
+ *
+ * Terms:
+ *   call      a use of an op, with attributes, inputs and outputs
+ *   node      an output of a call, that is, a value. A call with n outputs is an array of n
+ *             nodes; the first node, the head, also describes the call
+ *   symbol    a size that is not known while recording, such as the number of rows of a batch
+ *   resource  a variable, identified by its name
+ *   root      a reason to compute a value: an output, a write, or a call with an effect
  *
  * Invariants:
- *   1. Calls are in order: every input of a call comes before it.
- *   2. A size is n, or n times one symbol. Equal symbols are equal sizes. In a specialised
- *      graph (g->is_concrete) there are no symbols.
- *   3. A resource (a variable, by name) has at most one read, the value it has when the step
- *      begins, and at most one write, the value it has when the step has gone well. What is
- *      read after an assign is the assigned node itself. So a graph is a function from
- *      (inputs, resources) to (outputs, resources), and nothing in it changes anything.
- *   4. Effects (host calls, prints, collectives) keep their recorded order.
+ *   1. Every input of a call is an output of an earlier call.
+ *   2. A size is n, or n times a symbol. Equal symbols are equal sizes. A specialised graph
+ *      (is_concrete) has no symbols.
+ *   3. A resource has at most one read and at most one write. The read is its value when the
+ *      step begins. The write is its value after the step has succeeded. A read that follows an
+ *      assignment gives the assigned node. So a graph is a pure function from (inputs,
+ *      resources) to (outputs, resources).
+ *   4. Calls with effects (host calls, prints, collectives) keep their recorded order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_GRAPH_H
@@ -31,38 +35,42 @@
 #include "graph/op.h"
 #include "tensor/tensor.h"
 
-/* Whom the code that is being recorded speaks of. */
+/* The context in which code is recorded. */
 typedef enum ch_speaks_of {
-    CH_SPEAKS_OF_REPLICA,
-    CH_SPEAKS_OF_ALL, /* in a merge call */
-    CH_SPEAKS_OF_COPY /* of a variable: in an update */
+    CH_SPEAKS_OF_REPLICA, /* replica context: the code of each replica */
+    CH_SPEAKS_OF_ALL,     /* cross-replica context: a merge call */
+    CH_SPEAKS_OF_COPY     /* update context: the code for each copy of a variable */
 } ch_speaks_of;
 
-/* The call that somebody is in; NULL: none that was recorded. */
+/* The call that a replica is executing, for messages of other threads. NULL: no recorded
+ * call. */
 typedef _Atomic(const ch_node *) ch_doing;
 
+/* A variable that the graph reads or writes. */
 typedef struct ch_resource {
     const char *name;
     ch_dtype    dtype;
     ch_shape    shape;
-    void       *key; /* the ch_var while recording; NULL in a decoded graph */
-    /* Set if the variable belongs to another owner than the run's: the graph only reads it, references
-     * `key` and releases it with this. Only a recorded graph has such resources, not its copies. */
+    void       *key; /* the ch_var in a graph recorded here; NULL in a decoded graph */
+    /* Set if the variable is borrowed: it belongs to another owner than the run's. The graph
+     * only reads it, holds a reference to `key`, and gives the reference up with this function.
+     * Specialised copies of the graph do not have it. */
     void (*release)(void *key);
-    bool
-        is_remote; /* of the owner's, but in another task: reading a few rows is cheaper than all */
-    ch_node *read;  /* its value at the beginning; NULL: not read */
-    ch_node *value; /* its value now; equals read unless it was assigned */
+    /* The variable belongs to the owner, but is stored in another task. Reading a few rows is
+     * cheaper than reading all of them. */
+    bool     is_remote;
+    ch_node *read;  /* value at the beginning of the step; NULL: not read */
+    ch_node *value; /* current value; equals `read` unless the variable was assigned */
 } ch_resource;
 
-/* Returns whether the variable belongs to another owner than the run's. */
+/* Returns true if the variable belongs to another owner than the run's. */
 static inline bool ch__is_borrowed(const ch_resource *r)
 {
     return r->release != NULL;
 }
 
 typedef struct ch_output {
-    const char *name; /* NULL: none */
+    const char *name; /* NULL: no name */
     ch_node    *node;
 } ch_output;
 
@@ -71,12 +79,14 @@ struct ch_graph {
     ch_arena    arena;
     const char *name;
     bool        is_concrete;
-    ch_step    *step; /* while it is being recorded */
+    /* The recording. After its end, a step that rejects further calls. NULL in a specialised or
+     * decoded graph. */
+    ch_step *step;
 
-    ch_node *first, *last; /* calls */
+    ch_node *first, *last; /* list of calls, linked by ch_node.next */
     int      n_calls, n_values, n_ordinals;
 
-    ch_node    **input; /* nodes of the op `input`, by index */
+    ch_node    **input; /* by index: the node of the op `input` */
     const char **input_name;
     int          n_inputs, cap_inputs;
     ch_output   *output;
@@ -84,19 +94,23 @@ struct ch_graph {
     ch_resource *resource;
     int          n_resources, cap_resources;
 
-    int  n_symbols;     /* symbols are 1 .. n_symbols */
-    bool wants_numbers; /* recording failed only because a size is a symbol */
-    ch_graph
-        *outer; /* of a body: the graph it stands in, while recording; symbols are its root's */
+    int n_symbols; /* symbols are numbered 1 to n_symbols */
+    /* recording failed only because a size is a symbol: record again with numbers */
+    bool wants_numbers;
+    /* Of a body, while recording: the graph that contains it. The outermost graph, the root,
+     * owns the symbols. NULL: not a body. */
+    ch_graph *outer;
 };
 
-/* Attributes of the ops that graph/ makes itself (ch_roles). */
+/* ---- attributes of the ops that graph/ creates itself (ch_roles) ---- */
+
 typedef struct ch_input_attrs {
     int64_t  index;
     ch_dtype dtype;
     ch_dims  dims;
-    /* Of the halves of a ragged component (tensor/ragged.h). Row splits: one size, the rows, of
-     * which they have one more. Flat values: the symbol of their splits; 0: no such values. */
+    /* Set for the halves of a ragged component (tensor/ragged.h). Row splits: `rows` has rank 1
+     * and is the number of rows; there is one more split than rows. Flat values: `splits` is
+     * the symbol of the length of their row splits; 0: not flat values. */
     ch_dims rows;
     int64_t splits;
 } ch_input_attrs;
@@ -112,81 +126,93 @@ typedef struct ch_constant_attrs {
     bool       weak;
 } ch_constant_attrs;
 
-/* A fused chain: instruction i computes value n_in + i from earlier values with `block`. */
-enum { CH_FUSED_STEPS = 64, CH_FUSED_INPUTS = 16 }; /* at most */
+/* The largest number of steps and inputs of a fused chain. */
+enum { CH_FUSED_STEPS = 64, CH_FUSED_INPUTS = 16 };
+
+/* A step of a fused chain. Step i computes value n_in + i from earlier values with `block`;
+ * values 0 to n_in - 1 are the inputs of the call. */
 
 typedef struct ch_fused_step {
     ch_block block;
-    ch_dtype out; /* what the op would have given: 16-bit floats are rounded to it */
+    ch_dtype out; /* dtype of the original call; 16-bit floats are rounded to it */
     int      n_in;
-    int      in[4];  /* inputs of the call first, then results of earlier instructions */
-    int      result; /* which output of the call it is; -1: none */
+    int      in[4];  /* numbers of values */
+    int      result; /* index of the output that holds the value; -1: intermediate value */
 } ch_fused_step;
 
 typedef struct ch_fused_attrs {
     int64_t        n_steps;
-    ch_fused_step *step; /* in the graph's arena */
+    ch_fused_step *step; /* array in the arena of the graph */
 } ch_fused_attrs;
 
+/* Creates an empty graph, which the caller must unref. The name is copied. */
 ch_status ch__graph_new(const char *name, ch_graph **out);
 
+/* Returns the call after `call`; NULL: last. */
 static inline ch_node *ch__next(const ch_node *call)
 {
     return call->next;
 }
 
-/* Runs an op's shape rule on nodes; c->out and c->out_dtype have room for CH_MAX_OUT. */
+/* Runs the shape rule of an op on nodes of g. The caller sets c->out and c->out_dtype to arrays
+ * of CH_MAX_OUT. */
 ch_status ch__call_infer(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
                          ch_node *const *in, ch_infer *c);
 
-/* Adds a call without looking at it: for copying and decoding. Outputs have no dims yet.
- * `attrs` is copied by its rows. NULL when out of memory. */
+/* Appends a call without running its shape rule: for copying and decoding. The caller must set
+ * dtype and dims of the outputs. `attrs` is copied row by row. NULL: out of memory. */
 ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
                        ch_node *const *in, int n_out);
 
-/* Moves the last call up, to behind the last of those whose results it takes. */
+/* Moves the last call of its graph to the earliest position: directly after the last call whose
+ * results it uses. */
 void ch__graph_hoist(ch_node *call);
 
-/* Room for one more, zeroed; NULL when out of memory. */
+/* Append a zeroed entry. NULL: out of memory. */
 ch_output   *ch__graph_add_output(ch_graph *g);
 ch_resource *ch__graph_add_resource(ch_graph *g);
 
-/* Finds the rows of row splits: those of the graph's input that has as many splits. False if
- * `splits` is a list of another length, or the graph has no such input. */
+/* Sets *rows to the number of rows of row splits: that of the graph's input of row splits with
+ * the same length. Returns false if there is no such input, or if the rank of `splits` is not
+ * 1. */
 bool ch__splits_rows(const ch_node *splits, ch_dim *rows);
 
-/* The root of nested bodies: who owns the symbols. */
+/* Returns the outermost graph of nested bodies, which owns the symbols. */
 ch_graph *ch__graph_root(ch_graph *g);
 
-/* All calls in order, into room for n_calls. */
+/* Writes all calls in order to an array of n_calls. */
 void ch__graph_calls(const ch_graph *g, ch_node **call);
-/* True for a call that stays even if nobody uses its results. */
+/* Returns true if the call must be kept even if its results are not used. */
 bool ch__call_is_root(const ch_node *call);
-/* True if it calls functions of the program, in bodies too. Such a function may wait for its call on
- * another replica, so replicas of the graph must not run in turns. */
+/* Returns true if the graph, or a body in it, calls functions of the program. Such a function
+ * may wait for its call on another replica. So replicas of the graph must not run in turns. */
 bool ch__graph_calls_host(const ch_graph *g);
-/* Marks, by value id, every value that a root needs, and the head of every call that is
- * needed for any of its outputs. `live` holds n_values zeros. */
+/* Sets live[id] for every value that a root needs, and for the head of every call that is
+ * needed for any of its outputs. `live` has n_values elements. The caller must set them to 0,
+ * except for values that it needs itself. */
 ch_status ch__graph_mark(const ch_graph *g, unsigned char *live);
 
-/* A copy with every symbol a number, for each different signature of a run's replicas.
- * Replica r has variant[r] and the input shapes in[r]; out[v] gets variant v's graph. */
+/* The input shapes of a run. Replicas with equal shapes share a variant: replica r has
+ * variant[r], and variant v has the input shapes shape[v]. */
 typedef struct ch_signature {
     int              n_replicas, n_variants;
-    const int       *variant; /* of each replica */
-    const ch_shape **shape;   /* of each variant: n_inputs shapes */
+    const int       *variant; /* by replica */
+    const ch_shape **shape;   /* by variant: array of n_inputs shapes */
 } ch_signature;
+/* Copies g for every variant, with a number for every symbol. Sets out[v], which the caller
+ * must unref. */
 ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out);
 
-/* Passes over a specialised graph, each of which leaves the same results, to the bit. */
-ch_status ch__pass_fold(ch_graph *g);   /* calls of constants only become constants */
-ch_status ch__pass_cse(ch_graph *g);    /* equal calls become one */
-ch_status ch__pass_dead(ch_graph *g);   /* calls that no root needs go */
-ch_status ch__pass_absorb(ch_graph *g); /* what follows a call becomes part of it */
-ch_status ch__pass_fuse(ch_graph *g);   /* chains of elementwise calls become one */
+/* Passes over a specialised graph. They do not change results, except ch__pass_absorb, which
+ * may change the last place (ch_op.absorb). */
+ch_status ch__pass_fold(ch_graph *g);   /* computes calls whose inputs are all constants */
+ch_status ch__pass_cse(ch_graph *g);    /* merges equal calls */
+ch_status ch__pass_dead(ch_graph *g);   /* removes calls that no root needs */
+ch_status ch__pass_absorb(ch_graph *g); /* merges calls with their next call (ch_op.absorb) */
+ch_status ch__pass_fuse(ch_graph *g);   /* merges chains of elementwise calls */
 
-/* Text for people: "%12 = matmul %3 %4  f32(rows, 64)"; and the dims alone. */
-/* "host_call save, in block/dense, at train.c:41": a call, for messages of others. (print.c) */
+/* Print a call, as "host_call save, in block/dense, at train.c:41" (print.c), and sizes, as
+ * "(rows, 64)" (dims.c). Both truncate and return the whole length, as snprintf does. */
 int ch__call_print(const ch_node *n, char *text, size_t size);
 int ch__dims_print(const ch_dims *d, char *text, size_t size);
 

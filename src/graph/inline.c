@@ -1,8 +1,10 @@
-/* graph/inline.c -- recording the calls of a body once more.
+/* graph/inline.c -- records copies of the calls of a body.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/step.h"
 
+/* Records a copy of call n in s. `map` has the new node of each value of the body. Returns
+ * false if an error is recorded in s. */
 static bool copy_call(ch_step *s, const ch_node *n, ch_node **map)
 {
     ch_node *few[16], **in = few, *to;
@@ -22,7 +24,7 @@ static bool copy_call(ch_step *s, const ch_node *n, ch_node **map)
     to->ordinal = n->ordinal;
     to->caller = n->caller;
     to->composite = n->composite;
-    to->scope = n->scope; /* of the body, which the call it belongs to keeps */
+    to->scope = n->scope; /* memory of the body, which outlives the copy */
     for (int i = 0; i < n->n_out; i++) {
         to[i].weak = n[i].weak;
         map[n[i].id] = &to[i];

@@ -1,9 +1,10 @@
-/* graph/memory.c -- where in an arena buffers go.
+/* graph/memory.c -- assigns offsets in an arena to buffers with limited lifetimes.
  *
- * Buffers are placed one by one, each at the lowest gap that fits between those already placed
- * that live at the same time. How good the result is depends on the order; several orders
- * are tried and the smallest arena is kept. Finding the best order is NP-hard; in practice
- * one of these is within a few percent of the bound, and most often at it.
+ * Buffers are placed in some order. Each buffer gets the lowest gap that is large enough, among
+ * the placed buffers whose lifetimes overlap. The size of the arena depends on the order.
+ * Several orders are tried, and the smallest arena is used. Finding the best order is NP-hard.
+ * In practice the best of these orders is within a few percent of the lower bound, and mostly
+ * equal to it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/memory.h"
@@ -17,7 +18,7 @@
 
 int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to)
 {
-    /* While the sum of all fits in 63 bits, no place can overflow. */
+    /* While the sum of all sizes fits in 63 bits, no offset can overflow. */
     if (bytes > PTRDIFF_MAX - CH_ALIGN)
         return -1;
     bytes = ch__aligned(bytes);
@@ -78,7 +79,8 @@ static int by_start(const void *x, const void *y)
     return c != 0 ? c : by_size(x, y);
 }
 
-/* The bound: at no time can the arena be smaller than what is alive then. */
+/* Computes the lower bound of the arena: the largest number of bytes that are in use at the
+ * same time. */
 static ch_status peak_live_bytes(const ch_buffers *b, size_t *out)
 {
     int     end = 0;
@@ -104,7 +106,7 @@ static ch_status peak_live_bytes(const ch_buffers *b, size_t *out)
     return CH_OK;
 }
 
-/* The lowest offset for `s` among the n placed ones, which are sorted by offset. */
+/* Returns the lowest offset for `s` among n placed buffers, which are sorted by offset. */
 static size_t lowest_gap(ch_memory_span *const *placed, int n, const ch_memory_span *s)
 {
     size_t at = 0;
@@ -122,6 +124,8 @@ static size_t lowest_gap(ch_memory_span *const *placed, int n, const ch_memory_s
     return at;
 }
 
+/* Sets the offsets of n buffers in the given order, and returns the size of the arena. `placed`
+ * is working memory. */
 static size_t assign_in_order(ch_memory_span *const *order, ch_memory_span **placed, int n)
 {
     size_t end = 0;

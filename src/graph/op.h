@@ -1,8 +1,28 @@
-/* graph/op.h -- what an op is: everything about it in one struct.
+/* graph/op.h -- the description of an op: its attributes, shape rule, kernels and gradient.
  *
- * An op lives in one file of ops/ (or collective/): its attributes as rows, its shape rule,
- * its kernels, its gradient, its partition rule, and the public function that records it.
- * Ops are found by name and version, never by number; src/cohort.c lists them.
+ * An op is a constant of type ch_op. It is defined in a file of src/ops/ or src/collective/,
+ * together with the public function that records it; src/ops/matmul.c is an example.
+ * src/cohort.c lists all ops. Ops are found by name and version, so that stored graphs stay
+ * valid.
+ *
+ * The members of ch_op are called in this order:
+ *   1. Recording. The public function calls ch__node, which calls `infer` (the shape rule) and
+ *      appends a call to the graph. Sizes may be symbols.
+ *   2. Differentiation. `grad` records the calls that compute the gradient.
+ *   3. Specialisation. The graph is copied with a number for every symbol, and `infer` is
+ *      called again for each call.
+ *   4. Passes. `absorb` merges a call with the next one; `block` allows fusion of elementwise
+ *      calls.
+ *   5. Planning. For each call the planner takes the first kernel of `kernels` that `fits`, and
+ *      calls its `prepare`.
+ *   6. Running. The executor calls `run` of the kernel once for each tile.
+ *
+ * Invariants:
+ *   1. `infer` is the only source of output shapes and dtypes. It also runs on untrusted graphs
+ *      (graph/decode.c), so it must check its inputs and attributes.
+ *   2. Results do not depend on the number of threads.
+ *   3. A kernel must not allocate memory while it runs: `prepare` requests the memory that the
+ *      kernel needs. The exception are small allocations inside oneDNN.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_OP_H
@@ -23,9 +43,11 @@ typedef struct ch_op ch_op;
 
 /* ---- sizes ---- */
 
+/* The size of an axis: a number, or a multiple of a symbol. A symbol stands for a size that is
+ * not known until the graph is specialised, such as the number of rows of a batch. */
 typedef struct ch_dim {
     int64_t n;
-    int     sym; /* 0: the size is n; else n times that symbol */
+    int     sym; /* 0: the size is n; else the size is n times the symbol with this number */
 } ch_dim;
 
 typedef struct ch_dims {
@@ -37,66 +59,89 @@ static inline ch_dim ch__dim(int64_t n)
 {
     return (ch_dim){n, 0};
 }
+/* Returns true if the sizes are equal for every value of the symbols. */
 static inline bool ch__dim_same(ch_dim a, ch_dim b)
 {
     return a.n == b.n && (a.sym == b.sym || a.n == 0);
 }
-/* True for a size that is known to be n. A symbol never is, though it may turn out so. */
+/* Returns true if the size is certainly n. Returns false for a symbol, even if it is n in a
+ * later run. */
 static inline bool ch__dim_is(ch_dim a, int64_t n)
 {
     return a.sym == 0 && a.n == n;
 }
-bool     ch__dims_same(const ch_dims *a, const ch_dims *b);
-ch_dims  ch__dims_of(ch_shape s);          /* a size of -1 is not allowed */
-ch_shape ch__dims_shape(const ch_dims *d); /* symbols become -1 */
-/* The product of all sizes; false if two symbols would meet or it overflows. */
+bool ch__dims_same(const ch_dims *a, const ch_dims *b);
+/* Returns the shape as dims without symbols. The shape must not contain -1. */
+ch_dims ch__dims_of(ch_shape s);
+/* Returns the dims as a shape, with -1 for every symbol. */
+ch_shape ch__dims_shape(const ch_dims *d);
+/* Sets *out to the product of the sizes of axes [from, to). Returns false if more than one of
+ * them has a symbol, or if the product overflows. */
 bool ch__dims_product(const ch_dims *d, int from, int to, ch_dim *out);
-/* Of a specialised node: its sizes, elements and bytes. */
+/* Return the shape, the number of elements and the number of bytes of a specialised node. */
 ch_shape ch__shape(const ch_node *n);
 int64_t  ch__count(const ch_node *n);
 int64_t  ch__bytes(const ch_node *n);
-/* An axis as users write it: -1 is the last. False if out of range. */
+/* Converts an axis as users write it, where -1 is the last axis, to an index in [0, rank).
+ * Returns false if the axis is out of range. */
 bool ch__axis(int64_t axis, int rank, int *out);
 
 /* ---- nodes ---- */
 
-/* One output of a call, that is, a value. A call with n outputs is an array of n nodes; the
- * first, its head, holds what belongs to the call. */
+/* A value in a graph: an output of a call. A call with n outputs is an array of n nodes. The
+ * first node of the array, the head, also describes the call. A call without outputs has a head
+ * too. The arena of the graph owns nodes. */
 struct ch_node {
-    ch_node  *head;  /* the call: itself for output 0 */
-    int       index; /* which output of the call */
-    int       id;    /* of this value in its graph: dense, in order */
-    ch_dtype  dtype;
-    bool      weak;       /* takes the dtype of what it meets */
-    bool      varies;     /* while recording: replicas may have different values */
-    bool      is_literal; /* ... it is made of constants alone, and nobody's own */
-    bool      is_each; /* ... code of a replica computed it: each has its own, equal or not */
+    ch_node *head;  /* the first node of the call; the node itself if index is 0 */
+    int      index; /* index of this output in its call */
+    int      id;    /* number of the value in its graph, in order of creation */
+    ch_dtype dtype;
+    /* The dtype is a default: with CH_OP_SAME_DTYPE, the node is cast to the dtype of the
+     * inputs that are not weak. Number literals are weak. */
+    bool weak;
+    /* Set while recording: replicas may have different values. */
+    bool varies;
+    /* Set while recording: computed from constants only, by ops that give every replica the
+     * same result. */
+    bool is_literal;
+    /* Set while recording: computed in replica context, so a sum over replicas counts the value
+     * once per replica, even if all values are equal. */
+    bool      is_each;
     ch_dims   dims;
     ch_graph *graph;
 
-    /* Of heads only. */
+    /* The members below are set in heads only. */
     const ch_op *op;
-    void        *attrs; /* op->attrs_bytes in the arena; NULL if the op has none */
-    int          n_in, n_out;
-    ch_node    **in;
-    ch_node     *next;    /* call */
-    const char  *scope;   /* "block/dense"; NULL at the top */
-    const void  *caller;  /* the user's calling address, for errors */
-    const char  *composite;  /* the composite op that recorded it, "ch_stack"; NULL: none */
-    int          ordinal; /* of the call at recording: the key of its random numbers */
-    ch_work_kind work;    /* what it is for */
+    /* op->attrs_bytes bytes in the arena of the graph; NULL if the op has no attributes */
+    void       *attrs;
+    int         n_in, n_out;
+    ch_node   **in;
+    ch_node    *next;  /* next call of the graph in execution order; NULL: last */
+    const char *scope; /* scope path, such as "block/dense"; NULL: no scope */
+    /* return address in the user's code, for error messages; NULL: unknown */
+    const void *caller;
+    /* name of the composite function that recorded the call, such as "ch_stack"; NULL: none */
+    const char  *composite;
+    int          ordinal; /* number of the call in the recording: a key of its random numbers */
+    ch_work_kind work;    /* kind of work, for time measurement */
 };
 
+/* Returns the attributes of the call of n; NULL if the op has none. */
 static inline const void *ch__attrs(const ch_node *n)
 {
     return n->head->attrs;
 }
+/* Returns output i of the call of n. */
 static inline ch_node *ch__out(const ch_node *n, int i)
 {
     return n->head + i;
 }
 
-/* ---- attributes: rows that copying, encoding, printing, comparing and hashing read ---- */
+/* ---- attributes ----
+ *
+ * The attributes of an op are the fields of a C struct. A table of rows (ch_attr) lists the
+ * fields. graph/attr.c, encode.c and decode.c use the table to copy, compare, hash, print,
+ * encode and decode attributes of every op. */
 
 typedef enum ch_attr_kind {
     CH_ATTR_KIND_BOOL,   /* bool */
@@ -104,12 +149,13 @@ typedef enum ch_attr_kind {
     CH_ATTR_KIND_FLOAT,  /* double */
     CH_ATTR_KIND_DTYPE,  /* ch_dtype */
     CH_ATTR_KIND_INTS,   /* ch_ints */
-    CH_ATTR_KIND_DIMS,   /* ch_dims: symbols become numbers when specialised */
-    CH_ATTR_KIND_TEXT,   /* const char *, NULL allowed */
-    CH_ATTR_KIND_TENSOR, /* ch_tensor *, counted, contiguous */
-    CH_ATTR_KIND_TABLE,  /* ch_table *, counted */
-    CH_ATTR_KIND_GRAPH,  /* ch_graph *, counted: a body; specialised with its call */
-    CH_ATTR_KIND_HOST    /* void *: means something in this process only; cannot be encoded */
+    CH_ATTR_KIND_DIMS,   /* ch_dims; specialisation replaces symbols by numbers */
+    CH_ATTR_KIND_TEXT,   /* const char *, may be NULL */
+    CH_ATTR_KIND_TENSOR, /* ch_tensor *, referenced, contiguous */
+    CH_ATTR_KIND_TABLE,  /* ch_table *, referenced */
+    /* ch_graph *, referenced: the body of a branch or loop; specialised with its call */
+    CH_ATTR_KIND_GRAPH,
+    CH_ATTR_KIND_HOST /* void *: valid in this process only; cannot be encoded */
 } ch_attr_kind;
 
 #define CH_MAX_INTS 16
@@ -118,12 +164,14 @@ typedef struct ch_ints {
     int64_t at[CH_MAX_INTS];
 } ch_ints;
 
+/* A row of an attribute table: the field at `offset` of the attribute struct. */
 typedef struct ch_attr {
-    const char  *name; /* NULL ends the rows */
+    const char  *name; /* NULL ends the table */
     ch_attr_kind kind;
     size_t       offset;
 } ch_attr;
 
+/* A row for `field` of struct `type`. */
 #define CH_ATTR_BOOL(type, field)                                                              \
     {                                                                                          \
 #field, CH_ATTR_KIND_BOOL, offsetof(type, field)                                       \
@@ -175,133 +223,171 @@ typedef struct ch_attr {
 
 /* ---- shape rules ---- */
 
-/* What infer sees: the inputs as they are known now. It runs while recording, where a size may
- * be a symbol, and again for every specialised graph, where none is. It must not assume that an
- * input which comes from a decoder makes any sense. */
+/* The arguments and results of a shape rule (ch_op.infer).
+ *
+ * A shape rule checks the inputs and attributes, and sets the dtype and dims of every output.
+ * The rule is called while recording, where sizes may be symbols, and again for every
+ * specialised graph, where all sizes are numbers. Inputs may come from an untrusted graph, so
+ * the rule must not assume that they make sense. */
 typedef struct ch_infer {
     const ch_op    *op;
     const void     *attrs;
     int             n_in;
     const ch_dims  *in;
     const ch_dtype *dtype;
-    ch_graph       *graph; /* whose symbols they are */
-    int             n_out; /* outputs set so far; an op of a fixed number must set all */
-    ch_dims        *out;   /* room for CH_MAX_OUT */
-    ch_dtype       *out_dtype;
-    /* Collectives only, when specialised: the inputs' dims of replica r are peer[r]. */
+    ch_graph *graph; /* the graph that the call belongs to; its root graph owns the symbols */
+    /* number of outputs set so far; must equal ch_op.n_out in the end unless that is -1 */
+    int n_out;
+    /* array of CH_MAX_OUT, set by the rule with ch__infer_out or ch__infer_dims */
+    ch_dims  *out;
+    ch_dtype *out_dtype;
+    /* Set for collectives in specialised graphs only: peer[r] are the dims of the inputs on
+     * replica r. */
     int                   n_peers;
     const ch_dims *const *peer;
 } ch_infer;
 
 #define CH_MAX_OUT 64
 
-/* Sets output i; returns CH_OK. */
+/* Set the dtype and dims of output i. INVALID_ARGUMENT: more than CH_MAX_OUT outputs, a rank
+ * out of range, or a negative size. */
 ch_status ch__infer_out(ch_infer *c, int i, ch_dtype dtype, int rank, const ch_dim *dim);
 ch_status ch__infer_dims(ch_infer *c, int i, ch_dtype dtype, const ch_dims *dims);
-/* Output i is like input j. */
+/* Gives output i the dtype and dims of input j. */
 ch_status ch__infer_like(ch_infer *c, int i, int j);
-/* INVALID_ARGUMENT with the op's name, the inputs' types and this reason. */
+/* Returns INVALID_ARGUMENT with a message that names the op and the types of its inputs, then
+ * the given reason. */
 ch_status ch__infer_fail(const ch_infer *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Checks that come first in many rules; each fails with a reason that says what is wanted. */
+/* Checks that many shape rules begin with. Each returns CH_OK, or an error that states the
+ * accepted values. want_ids: i32 or i64. want_same: all inputs have the same dtype. */
 ch_status ch__infer_want_float(const ch_infer *c, int i);
-ch_status ch__infer_want_ids(const ch_infer *c, int i); /* i32 or i64 */
+ch_status ch__infer_want_ids(const ch_infer *c, int i);
 ch_status ch__infer_want_rank(const ch_infer *c, int i, int rank);
-ch_status ch__infer_want_same(const ch_infer *c); /* all inputs of one dtype */
-/* For an op that needs a size as a number now: then the step is recorded again, for the sizes
- * of this run alone. */
+ch_status ch__infer_want_same(const ch_infer *c);
+/* Returns an error if d has a symbol. For an op that needs the number while recording. The step
+ * is then recorded again, for the sizes of this run only. */
 ch_status ch__infer_want_number(const ch_infer *c, ch_dim d);
-/* numpy's rule over all inputs [from, to); a symbol equals only itself. */
+/* Broadcasts inputs [from, to) by the rules of numpy. A symbol fits itself and 1, but no other
+ * number. */
 ch_status ch__infer_broadcast(const ch_infer *c, int from, int to, ch_dims *out);
-/* The sum of two sizes: the same symbol adds up, different ones make a new symbol. */
+/* Returns a + b. If the sizes have different symbols, the sum is a new symbol. */
 ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
-/* False for 2^48 bytes or more. No machine has so many: such results are refused, so that sums
- * and products of a few sizes cannot overflow. The other sizes of an empty result count too; a
- * symbol counts as 1. */
+/* Returns false for a value of 2^48 bytes or more. Such values are rejected, so that sums and
+ * products of a few sizes cannot overflow. An axis of size 0 is ignored, and a symbol counts as
+ * 1. */
 bool ch__is_countable(ch_dtype dtype, const ch_dims *d);
-/* A size that nobody knows before the run's signatures do. Only while recording. */
+/* Returns a new symbol, for a size that only the shapes of a run determine. While recording
+ * only. */
 ch_dim ch__infer_symbol(ch_infer *c);
-/* "64", "rows", "3*rows": in one of a few buffers of this thread, for messages. */
+/* Returns the size as text for messages: "64", "rows", "3*rows". The text is in a ring of four
+ * buffers of this thread, so the fourth call after this one overwrites it. */
 const char *ch__dim_text(const ch_infer *c, ch_dim d);
-/* "f32(rows, 3)", likewise. */
+/* Returns "f32(rows, 3)" in such a ring of buffers. */
 const char *ch__type_text(ch_dtype dtype, const ch_dims *d);
 
 /* ---- kernels ---- */
 
-/* One call of a kernel does one tile of one phase. A kernel is a short row of phases, each a
- * grid of tiles that may run in any order and on any thread; a phase begins when the one before
- * it is done. Grids that could change results depend on shapes only, so results do not depend on
- * the threads. */
+/* A unit of work of a kernel: tile `index` of phase `phase`.
+ *
+ * A kernel runs in up to CH_MAX_PHASES phases, one after the other. A phase is a number of
+ * tiles. The tiles of a phase may run in any order and on any threads. A division into tiles
+ * that could change results must depend on shapes only. Then results do not depend on the
+ * number of threads. */
 typedef struct ch_piece {
     int phase, index;
 } ch_piece;
 
 #define CH_MAX_PHASES 3
 
-/* What a run is, for kernels that ask. */
+/* The properties of a run that kernels may read. */
 typedef struct ch_env {
-    int      replica;    /* in the job */
-    int      n_replicas; /* in the job */
-    int64_t  step;
-    int64_t  iteration; /* of the loops around the call: 0 outside of any; for random keys */
+    int     replica;    /* index in the job */
+    int     n_replicas; /* number in the job */
+    int64_t step;       /* number of the run */
+    /* iteration number of the loops around the call, a key of random numbers; 0: no loop */
+    int64_t  iteration;
     uint64_t seed;
-    int64_t  global_rows;
-    void    *group;        /* a collective kernel's way to the other replicas; NULL: alone */
-    struct ch_team *team;  /* the device's threads, for kernels of bodies; NULL: one */
-    int             local; /* this replica among those of this process */
-    /* Set by another thread: the run ends before its next instruction. NULL: the run cannot be stopped. */
+    int64_t  global_rows; /* number of rows over all replicas of the job */
+    void    *group;       /* the ch_group of collectives; NULL: a single replica */
+    /* threads of the device, for kernels that run bodies; NULL: one thread */
+    struct ch_team *team;
+    int             local; /* index of the replica in this process */
+    /* Becomes true when another thread stops the run: the run then ends before the next
+     * instruction. NULL: the run cannot be stopped. */
     const atomic_bool *stop;
 } ch_env;
 
+/* The arguments of ch_kernel.run. */
 typedef struct ch_call {
     const void *const *in;
     void *const       *out;
-    void         *scratch; /* CH_ALIGN-aligned; the kernel's for the call, contents undefined */
-    const void   *state;   /* what prepare made; read-only while running */
-    const ch_env *env;
-    const ch_node *node; /* for messages */
+    /* CH_ALIGN-aligned memory for the duration of the call; contents undefined */
+    void          *scratch;
+    const void    *state; /* ch_prep.state; read-only, because tiles run in parallel */
+    const ch_env  *env;
+    const ch_node *node; /* the call, for error messages */
 } ch_call;
 
-/* What a kernel asks of the planner. Zeroed before prepare, but for what it is told. */
+/* The interface between the planner and ch_kernel.prepare. The planner sets node, threads,
+ * unused, watched and arena. The other members are zero and may be set by the kernel. */
 typedef struct ch_prep {
-    const ch_node *node; /* specialised */
-    int       threads; /* of the device, 1 or more; may only decide what results do not tell */
-    void     *state;   /* from ch__prep_state, or the kernel's own with drop */
-    size_t    scratch_bytes;
-    int       n_phases; /* 0 means one phase of one tile */
-    int       tiles[CH_MAX_PHASES];
-    unsigned  over[CH_MAX_OUT];   /* bit j: output i may be written over input j, if it is
-                                        the last to read it; both have as many bytes */
-    bool      unused[CH_MAX_OUT]; /* nobody reads output i; set before prepare */
-    bool      skips_unused;       /* the kernel does not write those: they need no memory */
-    bool      watched; /* a user looks at all outputs, so all must be written; set before */
-    bool      touches_part; /* the kernel may write only the beginning of a large output or
-                                  scratch; the memory of the rest should stay untouched */
-    bool      is_view;      /* output 0 is input 0's memory, from this byte on: no call */
+    const ch_node *node; /* head of the specialised call */
+    int threads; /* number of threads of the device, at least 1; must not influence results */
+    /* state of the kernel: memory of ch__prep_state, or any memory that ch_kernel.drop frees */
+    void  *state;
+    size_t scratch_bytes;
+    int    n_phases;             /* 0: one phase of one tile */
+    int    tiles[CH_MAX_PHASES]; /* number of tiles of each phase */
+    /* Bit j of over[i]: output i may be computed in place, in the memory of input j. The
+     * planner does so only if no later call reads input j, and if both have the same number of
+     * bytes. */
+    unsigned over[CH_MAX_OUT];
+    bool     unused[CH_MAX_OUT]; /* true for an output that no call or root reads */
+    bool     skips_unused; /* the kernel does not write unused outputs, so they get no memory */
+    /* A user observes all outputs (ch_function_watch), so the kernel must write all of them. */
+    bool watched;
+    /* The kernel may write only the beginning of a large output or scratch. Then the pages of
+     * the arena are not touched in advance. */
+    bool touches_part;
+    /* Output 0 is the memory of input 0 from byte view_offset on. The program contains no
+     * instruction for the call. */
+    bool      is_view;
     size_t    view_offset;
-    ch_arena *arena; /* lives as long as the program */
+    ch_arena *arena; /* memory that lives as long as the program */
 } ch_prep;
 
-/* Zeroed memory for the kernel's state, freed with the program; NULL when out of memory. */
+/* Allocates zeroed memory for p->state, which is freed with the program. NULL: out of
+ * memory. */
 void *ch__prep_state(ch_prep *p, size_t bytes);
 
+/* An implementation of an op. Kernels are stateless constants; the state of a call is
+ * ch_prep.state. */
 typedef struct ch_kernel {
-    const char *name;
-    bool (*fits)(const ch_node *n); /* dtype, shape, CPU */
+    const char *name; /* name in printed plans */
+    /* Returns true if the kernel supports the dtypes and shapes of the call, and this CPU. */
+    bool (*fits)(const ch_node *n);
+    /* Plans a call. Called once for each program. */
     ch_status (*prepare)(const ch_node *n, ch_prep *p);
+    /* Computes a tile. Called by several threads at the same time if there are several
+     * tiles. */
     ch_status (*run)(const ch_call *c, ch_piece t);
-    void (*drop)(void *state); /* NULL: nothing but arena memory */
+    /* Frees the state. NULL: the state is only arena memory. */
+    void (*drop)(void *state);
 } ch_kernel;
 
-/* Adds to this thread's message where a call was recorded: ", in block/dense, at train.c:41". */
+/* Appends the origin of a call to this thread's error message, as ", in block/dense, at
+ * train.c:41". Returns rc. */
 ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
-/* Fails a run: the message gets the op's name, shapes, scope and the user's line. */
+/* Returns rc with a message for an error in a kernel: the op's name, the types of its inputs,
+ * the given reason, the scope and the user's source line. */
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
-/* How many tiles to cut n pieces of `cost` elementary operations each into: depends on nothing
- * else; 1 for what is too small to share. And tile i's part of n. */
-int                ch__tile_count(int64_t n, int64_t cost);
+/* Returns the number of tiles for n items of `cost` elementary operations each: 1 to 64. The
+ * number depends on n and cost only. 1: the work is too small to share. */
+int ch__tile_count(int64_t n, int64_t cost);
+/* Sets [*from, *to) to the items of tile i. */
 static inline void ch__tile_range(int64_t n, int tiles, int i, int64_t *from, int64_t *to)
 {
     *from = n * i / tiles;
@@ -310,26 +396,33 @@ static inline void ch__tile_range(int64_t n, int tiles, int i, int64_t *from, in
 
 /* ---- elementwise ops ---- */
 
-/* An op is elementwise if it has `block`: output element i depends on element i of the inputs,
- * after broadcasting. A block function does `n` contiguous elements; it is what the op's kernel
- * and a fused chain both call, so both give the same bits. 16-bit floats are widened before
- * and rounded after each call by whoever calls it: then `compute` is CH_F32. */
+/* Computes n contiguous elements of an elementwise op.
+ *
+ * An op is elementwise if ch_op.block is set: output element i depends only on element i of
+ * each input, after broadcasting. The kernel of a single op and a fused chain call the same
+ * block functions, so fusion does not change the results. For 16-bit floats the caller converts
+ * the inputs to f32 before the call and rounds the result after it; then ch_block.compute is
+ * CH_F32. */
 typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const double *param);
 
 typedef struct ch_block {
     ch_block_fn fn;
-    ch_dtype    compute;  /* of the inputs as fn takes them */
-    double      param[4]; /* attributes as numbers */
+    ch_dtype    compute;  /* dtype of the inputs of fn */
+    double      param[4]; /* attributes as numbers, passed to fn */
 } ch_block;
 
-/* ---- partition rules (how an op may be cut over logical devices) ---- */
+/* ---- partition rules ----
+ *
+ * How a call may be divided. Each axis of an input or output belongs to a factor. Dividing a
+ * factor divides all axes that belong to it. job/step_plan.c uses the rules to run updates on
+ * the shards of a variable. */
 
 typedef enum ch_factor_kind {
-    CH_PAR, /* independent: cutting it costs nothing */
-    CH_RED, /* summed (or maxed) over: cutting it leaves partial results */
-    CH_WIN, /* a window slides over it: cutting it exchanges edges */
-    CH_IDX, /* looked up by id */
-    CH_FIX  /* must be whole */
+    CH_PAR, /* independent: parts need no communication */
+    CH_RED, /* reduced (sum or maximum): parts give partial results that must be combined */
+    CH_WIN, /* a window moves along the axis: parts must exchange their borders */
+    CH_IDX, /* indexed by ids */
+    CH_FIX  /* must not be divided */
 } ch_factor_kind;
 
 #define CH_MAX_FACTORS 16
@@ -337,93 +430,117 @@ typedef struct ch_factors {
     int            n;
     ch_factor_kind kind[CH_MAX_FACTORS];
     int            n_in, n_out;
-    signed char    in[8][CH_MAX_RANK]; /* the factor of each input dim; -1: none (broadcast) */
-    signed char    out[8][CH_MAX_RANK];
+    /* factor of each axis of an input; -1: none, the axis is broadcast */
+    signed char in[8][CH_MAX_RANK];
+    signed char out[8][CH_MAX_RANK];
 } ch_factors;
 
-int       ch__factor(ch_factors *f, ch_factor_kind kind); /* a new factor's number */
-void      ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
-ch_status ch__factor_out(ch_factors *f, int rank, const int *factor); /* the next output */
-/* Rules that many ops share. */
+/* Adds a factor and returns its number. */
+int ch__factor(ch_factors *f, ch_factor_kind kind);
+/* Sets the factors of the axes of an input. */
+void ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
+/* Sets the factors of the axes of the next output. Returns CH_OK. */
+ch_status ch__factor_out(ch_factors *f, int rank, const int *factor);
+/* The rule of elementwise ops: every axis of the output is an independent factor. */
 ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
 
-/* ---- taking in what follows ---- */
+/* ---- absorbing the next call ---- */
 
-/* What one call could be in the place of two. */
+/* The call that replaces a call and its only user (ch_op.absorb). */
 typedef struct ch_rewrite {
     const ch_op *op;
     int          n_in;
     ch_node     *in[8];
-    _Alignas(16) unsigned char attrs[1024]; /* op->attrs_bytes of it */
+    /* the first op->attrs_bytes bytes are the attributes */
+    _Alignas(16) unsigned char attrs[1024];
 } ch_rewrite;
 
 /* ---- the op ---- */
 
 enum {
-    CH_OP_RANDOM = 1 << 0,     /* draws numbers keyed by (seed, ordinal, step, replica) */
-    CH_OP_EFFECT = 1 << 1,     /* is seen from outside: never dropped, merged or moved */
-    CH_OP_COLLECTIVE = 1 << 2, /* meets the same call on the other replicas */
-    CH_OP_CAN_FAIL = 1 << 3,   /* its kernels may return an error for some inputs */
-    CH_OP_SAME_DTYPE = 1 << 4, /* all inputs have one dtype: weak ones are cast to it */
-    CH_OP_NO_GRAD = 1 << 5,   /* its outputs do not depend smoothly on its inputs: gradient 0 */
-    CH_OP_HOST = 1 << 6,      /* means something in this process only: cannot be encoded */
-    CH_OP_READS_ENV = 1 << 7, /* differs between runs or replicas: never folded */
-    CH_OP_ALONE_IS_INPUT = 1 << 8, /* with one replica its outputs are its inputs */
-    CH_OP_VARIES = 1 << 9,         /* is each replica's own, whatever it is made of */
-    CH_OP_STRINGS = 1 << 10        /* its inputs may be strings; its outputs never are */
+    /* draws random numbers with the key (seed, ordinal, step, replica, iteration) */
+    CH_OP_RANDOM = 1 << 0,
+    /* has an effect outside the graph: calls are never removed, merged or reordered */
+    CH_OP_EFFECT = 1 << 1,
+    CH_OP_COLLECTIVE = 1 << 2, /* communicates with the same call on all other replicas */
+    CH_OP_CAN_FAIL = 1 << 3,   /* kernels may return an error that depends on values */
+    /* all inputs must have the same dtype; weak inputs are cast to it */
+    CH_OP_SAME_DTYPE = 1 << 4,
+    CH_OP_NO_GRAD = 1 << 5, /* the gradient with respect to all inputs is zero */
+    CH_OP_HOST = 1 << 6,    /* refers to objects of this process: cannot be encoded */
+    /* differs between runs or replicas: never folded into a constant */
+    CH_OP_READS_ENV = 1 << 7,
+    /* with a single replica, output i equals input i: the call is removed */
+    CH_OP_ALONE_IS_INPUT = 1 << 8,
+    CH_OP_VARIES = 1 << 9,  /* outputs may differ between replicas even if inputs do not */
+    CH_OP_STRINGS = 1 << 10 /* accepts string inputs; outputs are never strings */
 };
 
 struct ch_op {
-    const char    *name;                 /* also its name on the wire and on disk */
-    int            version, n_in, n_out; /* -1: any number */
-    unsigned       flags;
-    const ch_attr *attrs; /* NULL: none */
-    size_t         attrs_bytes;
+    const char    *name; /* unique with the version; also identifies the op in encoded graphs */
+    int            version, n_in, n_out; /* n_in, n_out: -1: any number */
+    unsigned       flags;                /* CH_OP_ */
+    const ch_attr *attrs;                /* table that CH_ATTR_END ends; NULL: no attributes */
+    size_t         attrs_bytes;          /* size of the attribute struct */
+    /* The shape rule; see ch_infer. */
     ch_status (*infer)(ch_infer *c);
-    const ch_kernel *const *kernels; /* ordered candidates, the plain reference last */
-    bool (*block)(const ch_node *n, ch_block *b); /* elementwise ops; else NULL */
-    /* Sets din[j] for every float input it can; leaves NULL what does not depend. dout[i] is
-     * NULL where nothing depends on output i. NULL with CH_OP_NO_GRAD, or an error to ask for.
-     */
+    /* Kernels in order of preference, ended by NULL. The last kernel is the reference
+     * implementation. NULL: the call has no instruction, because the program binds existing
+     * memory (input, constant, read). */
+    const ch_kernel *const *kernels;
+    /* Sets *b for the dtype of the call; returns false if the dtype has no block function.
+     * NULL: the op is not elementwise. */
+    bool (*block)(const ch_node *n, ch_block *b);
+    /* Records the gradient of call n. dout[i] is the gradient with respect to output i, or NULL
+     * if the result does not depend on output i. Sets din[j] for the float inputs; din[j] stays
+     * NULL if no output depends on input j. If `grad` is NULL, the gradient is zero with
+     * CH_OP_NO_GRAD, and an error without. */
     void (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
-    ch_status (*factors)(const ch_node *n, ch_factors *f); /* NULL: replicated */
-    /* True if `user`, the only one who reads n, can be done by the same kernel: a bias, an
-     * activation; what is returned has the outputs of `user`. The result may differ in the last place (COHORT_EPILOGUE=0 turns it off), so
-     * it stands in specialised graphs only. NULL: never. */
+    /* The partition rule. NULL: the call must not be divided. */
+    ch_status (*factors)(const ch_node *n, ch_factors *f);
+    /* Returns true if the kernel of call n can also do the work of `user`, the only call that
+     * reads n: add a bias, apply an activation. Sets *out to a call with the outputs of `user`.
+     * The results may differ in the last place, so this happens in specialised graphs only, and
+     * COHORT_EPILOGUE=0 disables it. NULL: never. */
     bool (*absorb)(const ch_node *n, const ch_node *user, ch_rewrite *out);
-    /* Bit i: axis 0 of input i may end with room (graph/room.h). The live rows of the outputs must
-     * not depend on it, whatever it holds, and the call must not fail because of it. An op with
-     * `block` that cannot fail takes room in every input, and says nothing here. */
+    /* Bit i: axis 0 of input i may have room (graph/room.h). Then the live rows of the outputs
+     * must not depend on the contents of the room, and the call must not fail because of them.
+     * An elementwise op without CH_OP_CAN_FAIL accepts room in every input and need not set
+     * this. */
     unsigned room;
 };
 
-#define CH_ROOM_ANY                                                                            \
-    (~0u) /* in every input; of a source: it may be as long as a value with room */
+/* Value of ch_op.room: every input may have room. For an op without inputs: the output may have
+ * the length of a value with room. */
+#define CH_ROOM_ANY (~0u)
 
-/* Ops that graph/ must make itself, handed over by role: src/cohort.c fills this in. */
+/* Ops and functions of ops/ that graph/ uses itself. src/cohort.c defines ch__roles. */
 typedef struct ch_roles {
     const ch_op *input, *constant, *read, *cast, *identity, *fused;
-    ch_node *(*add)(ch_node *a, ch_node *b); /* of gradients: sparse ones stay so */
+    /* sum of two gradients; the sum of two sparse gradients is sparse */
+    ch_node *(*add)(ch_node *a, ch_node *b);
     ch_node *(*zeros_like)(ch_node *x);
     ch_node *(*ones_like)(ch_node *x);
     ch_node *(*cast_to)(ch_node *x, ch_dtype t);
 } ch_roles;
 extern const ch_roles ch__roles;
 
-/* The op of a name and version; NULL if there is none. And all of them, NULL at the end. */
-const ch_op        *ch__op_find(const char *name, int version);
+/* Returns the op with this name and version; NULL: there is none. */
+const ch_op *ch__op_find(const char *name, int version);
+/* Returns all ops; NULL ends the list. */
 const ch_op *const *ch__op_table(void);
 
 /* ---- recording ---- */
 
-/* Records a call in the graph of its inputs and returns its output 0; output i is ch__out(n,
- * i). NULL, and the step keeps the error, if an input is NULL, of another step, or refused by
- * infer. Public functions call the macro, which notes their caller's address for error
- * messages. */
+/* Records a call and returns its output 0; output i is ch__out(n, i). The call is added to the
+ * graph of its inputs, or to the body that is being recorded in it. `attrs` is copied. Returns
+ * NULL if an input is NULL or belongs to another recording, or if infer fails; the step then
+ * keeps the error. Public functions use the macro ch__node, which passes the address of their
+ * caller for error messages. */
 ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int n_in,
                      ch_node *const *in);
 #define ch__node(...) ch__node_at(__builtin_return_address(0), __VA_ARGS__)
-/* The same for sources, which have no inputs to tell the step. */
+/* Records a call without inputs, in step s. Otherwise as ch__node_at. */
 ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const void *attrs);
 #define ch__source(...) ch__source_at(__builtin_return_address(0), __VA_ARGS__)
 

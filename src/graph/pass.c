@@ -1,7 +1,9 @@
-/* graph/pass.c -- passes over a specialised graph that leave its results as they are.
+/* graph/pass.c -- passes over a specialised graph: dead calls, common subexpressions,
+ * constants.
  *
- * Each rewrites the inputs of later calls and then lets ch__pass_dead drop what is no longer
- * needed. None touches a call with an effect, a collective or a random op.
+ * graph/plan.c runs the passes before planning. The results of the graph do not change. A pass
+ * replaces inputs of later calls, and ch__pass_dead then removes the calls that are no longer
+ * needed. Calls with effects, collectives and random calls are not changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -9,7 +11,7 @@
 #include "graph/attr.h"
 #include "graph/program.h"
 
-/* Sends everybody who uses value `from` to `to`, as far as roots are concerned. */
+/* Replaces value `from` by `to` in outputs and writes. */
 static void redirect_roots(ch_graph *g, const ch_node *from, ch_node *to)
 {
     for (int i = 0; i < g->n_outputs; i++)
@@ -20,6 +22,7 @@ static void redirect_roots(ch_graph *g, const ch_node *from, ch_node *to)
             g->resource[i].value = to;
 }
 
+/* Replaces the inputs of the call by to[id], where that is not NULL. */
 static void redirect(ch_node *call, ch_node *const *to)
 {
     for (int i = 0; i < call->n_in; i++)
@@ -44,8 +47,9 @@ ch_status ch__pass_dead(ch_graph *g)
             *link = n->next;
             ch__attrs_drop(n->op, n->attrs);
             g->n_calls--;
+            /* if it was a read, the resource is now only written, or not used */
             for (int i = 0; i < g->n_resources; i++)
-                if (g->resource[i].read == n) { /* written without being read, or not at all */
+                if (g->resource[i].read == n) {
                     if (g->resource[i].value == n)
                         g->resource[i].value = NULL;
                     g->resource[i].read = NULL;
@@ -85,7 +89,7 @@ static bool same_call(const ch_node *a, const ch_node *b)
     return ch__attrs_equal(a->op, a->attrs, b->attrs);
 }
 
-/* The call equal to n that came first, which may be n itself. */
+/* Returns the first call that is equal to n, which may be n itself. */
 static ch_node *first_equal(ch_node **table, size_t size, ch_node *n)
 {
     size_t at = (size_t)call_hash(n) % size;
@@ -125,7 +129,7 @@ ch_status ch__pass_cse(ch_graph *g)
 
 /* ---- constants ---- */
 
-#define FOLD_BYTES (64 << 10) /* a larger result is cheaper to compute than to keep */
+#define FOLD_BYTES (64 << 10) /* a larger result is cheaper to compute than to store */
 
 static bool can_fold(const ch_node *n)
 {
@@ -148,7 +152,7 @@ static const void *constant_data(const ch_node *n)
     return ch_tensor_data(a->value);
 }
 
-/* Puts a constant in the place of call n, as one call for each output before n's successor. */
+/* Inserts a constant with the type of `like` after call `after`. References `value`. */
 static ch_status insert_constant(ch_graph *g, ch_node *after, const ch_node *like,
                                  ch_tensor *value, ch_node **out)
 {
@@ -160,7 +164,7 @@ static ch_status insert_constant(ch_graph *g, ch_node *after, const ch_node *lik
         return ch__fail_memory("a program");
     c->dtype = like->dtype;
     c->dims = like->dims;
-    if (after != last) { /* it was appended: move it */
+    if (after != last) { /* move it from the end of the list */
         last->next = NULL;
         g->last = last;
         after->next = c;
@@ -170,6 +174,8 @@ static ch_status insert_constant(ch_graph *g, ch_node *after, const ch_node *lik
     return CH_OK;
 }
 
+/* Computes call n, and inserts a constant for each of its outputs. Sets to[id] to the
+ * constants. */
 static ch_status fold_call(ch_graph *g, ch_node *n, ch_node **to)
 {
     const void *few[16], **in = few;
@@ -180,7 +186,7 @@ static ch_status fold_call(ch_graph *g, ch_node *n, ch_node **to)
     ch_status   rc = CH_OK;
 
     if (n->n_in > 16)
-        return CH_OK; /* a concat of many constants: not worth it */
+        return CH_OK; /* a concat of many constants is not worth folding */
     for (int i = 0; i < n->n_in; i++)
         in[i] = constant_data(n->in[i]);
     for (int i = 0; i < n->n_out && rc == CH_OK; i++) {
@@ -210,7 +216,7 @@ ch_status ch__pass_fold(ch_graph *g)
 
     for (ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next) {
         if (n->id >= n_before)
-            continue; /* a constant that folding put there */
+            continue; /* a constant that this pass has inserted */
         for (int i = 0; i < n->n_in; i++)
             if (n->in[i]->id < n_before && to[n->in[i]->id] != NULL)
                 n->in[i] = to[n->in[i]->id];

@@ -1,22 +1,27 @@
-/* graph/plan.c -- from a specialised graph to a program: order, places, memory.
+/* graph/plan.c -- plans a program for a specialised graph: kernels, order of calls, memory.
  *
- * Words:
- *   root value  the value whose memory a value is: a view's root is its input's root
- *   home        where a root value lives: the arena, or an input, output, constant, resource
- *   buffer      a piece of the arena, shared by values that overwrite each other in turn
+ * ch__program_new runs the passes over the graph, then these steps: 1 kernels, 2 root values
+ * and fixed locations, 3 updates in place and the order of calls (plan_update.c,
+ * plan_shared.c), 4 outputs, 5 the arena, 6 instructions (plan_emit.c). Main struct: ch_planner
+ * (plan.h).
+ *
+ * Terms:
+ *   root value  the value that owns the memory: the root of a view is the root of its input
+ *   location    where a root value is stored: arena, input, output, constant or resource
+ *   buffer      a part of the arena, used by values that overwrite each other in turn
+ *   late call   a call that overwrites a resource, or depends on such a call
+ *   position    index of a call in the schedule, the order of execution
  *
  * Invariants:
  *   1. Inputs and constants are never written.
- *   2. No resource is written before n_commit, and no call from n_commit on can fail: so a
- *      step that fails changes no variable.
- *   3. A resource is overwritten only when nobody will read its old value any more.
- *   4. Two values share arena memory only if one is dead before the other is born, or the
- *      kernel that makes the one said it may write over the other and is the last to read it.
+ *   2. No resource is written before n_commit, and no call from n_commit on can fail. So a step
+ *      that fails changes no variable.
+ *   3. A resource is overwritten only after the last read of its old value.
+ *   4. Two values share arena memory only if their lifetimes do not overlap, or if a kernel
+ *      computes its output in place of an input that no later call reads.
  *
- * Order is the recorded order, except that calls which overwrite a resource, and what
- * depends on them, come after everything that can fail; but then as soon as may be.
- *
- * Steps 3 and 6 have files of their own: plan_update.c and plan_emit.c.
+ * The schedule is the recorded order with an exception: late calls run after all calls that can
+ * fail, but then as early as possible.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -41,7 +46,7 @@ void *ch__prep_state(ch_prep *p, size_t bytes)
 
 int ch__tile_count(int64_t n, int64_t cost)
 {
-    const int64_t enough = 64 << 10; /* operations that are worth a thread's attention */
+    const int64_t enough = 64 << 10; /* smallest number of operations for a tile */
     int64_t       work, tiles;
 
     if (!ch__mul_size(n, cost, &work))
@@ -69,6 +74,7 @@ static void find_used(ch_planner *pl)
             pl->used[pl->g->resource[i].value->id] = true;
 }
 
+/* Chooses the kernel of the call at position i, and calls its `prepare`. */
 static ch_status prepare_call(ch_planner *pl, int i)
 {
     ch_node  *n = pl->call[i];
@@ -76,7 +82,7 @@ static ch_status prepare_call(ch_planner *pl, int i)
     ch_status rc;
 
     if (n->op->kernels == NULL)
-        return CH_OK; /* a source that the program binds: input, constant, read */
+        return CH_OK; /* input, constant or read: the program binds its memory */
     pl->kernel[i] = ch__kernel_for(n);
     if (pl->kernel[i] == NULL)
         return ch__fail(CH_UNIMPLEMENTED, "%s: no kernel for %s", n->op->name,
@@ -92,7 +98,7 @@ static ch_status prepare_call(ch_planner *pl, int i)
     return rc;
 }
 
-/* ---- step 2: roots and homes that are not the ch_planner's choice ---- */
+/* ---- step 2: root values and fixed locations ---- */
 
 static void locate_sources(ch_planner *pl, const ch_node *n)
 {
@@ -132,12 +138,12 @@ static void find_roots(ch_planner *pl)
     }
 }
 
-/* ---- step 4: outputs that can be computed where they are wanted ---- */
+/* ---- step 4: outputs that can be computed in the result's memory ---- */
 
 static void locate_outputs(ch_planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
-        ch_node    *n = pl->g->output[i].node;
+        ch_node          *n = pl->g->output[i].node;
         ch_planned_value *v = &pl->value[n->id];
 
         if (v->root == n->id && v->location.kind == CH_AT_NOWHERE)
@@ -154,7 +160,8 @@ int ch__plan_buffer(ch_planner *pl, int64_t bytes, int from, int to)
     return ch__buffers_add(&pl->buffers, (size_t)bytes, from, end);
 }
 
-/* The buffer of an input that output k of call i may take over; -1: none. */
+/* Returns the buffer of an input that output k of the call at position i may overwrite; -1:
+ * none. */
 static int buffer_to_reuse(ch_planner *pl, int i, int k)
 {
     ch_node *c = pl->call[i];
@@ -169,6 +176,7 @@ static int buffer_to_reuse(ch_planner *pl, int i, int k)
     return -1;
 }
 
+/* Gives the outputs and the scratch of the call at position i their buffers. */
 static ch_status allocate_buffers(ch_planner *pl, int i)
 {
     ch_node *c = pl->call[i];
@@ -176,7 +184,7 @@ static ch_status allocate_buffers(ch_planner *pl, int i)
     pl->scratch[i] = -1;
     for (int k = 0; k < c->n_out; k++) {
         ch_planned_value *v = &pl->value[c[k].id];
-        int         end = pl->opt->keep_all ? CH_AT_END : v->last_use;
+        int               end = pl->opt->keep_all ? CH_AT_END : v->last_use;
 
         if (v->root != c[k].id || v->location.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL ||
             (pl->prep[i].skips_unused && pl->prep[i].unused[k]))
@@ -199,7 +207,7 @@ static ch_status allocate_buffers(ch_planner *pl, int i)
     return CH_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- all steps ---- */
 
 static ch_status new_planner(ch_planner *pl)
 {

@@ -1,4 +1,5 @@
-/* graph/plan.h -- what the steps of planning share: graph/plan.c goes through them in order.
+/* graph/plan.h -- the state that the steps of planning share. graph/plan.c runs the steps in
+ * order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_PLAN_H
@@ -7,57 +8,67 @@
 #include "graph/memory.h"
 #include "graph/program.h"
 
+/* Values of ch_planned_value.last_use besides schedule positions. */
 enum { CH_NEVER = -1, CH_AT_END = 1 << 30 };
 
+/* The plan for a value. The terms are explained in graph/plan.c. */
 typedef struct ch_planned_value {
-    ch_node    *node;
-    int         root;           /* value id */
-    size_t      offset;         /* in the root */
-    int         born, last_use; /* positions in the schedule; of roots */
-    int         buffer;         /* -1: not in the arena */
-    int         claim;          /* 1 + the resource in whose storage it is to be; 0: none */
+    ch_node *node;
+    int      root;           /* id of the root value; its own id unless the value is a view */
+    size_t   offset;         /* byte offset in the root value */
+    int      born, last_use; /* positions in the schedule; last_use of root values only */
+    int      buffer;         /* buffer of the arena; -1: none */
+    int      claim;          /* 1 + resource that is updated in place through it; 0: none */
+    /* location of a root value outside the arena; CH_AT_NOWHERE: not decided, or in the
+     * arena */
     ch_location location;
 } ch_planned_value;
 
+/* The state of planning a program. */
 typedef struct ch_planner {
     ch_graph              *g;
     const ch_plan_options *opt;
     ch_program            *p;
     int                    n_calls, n_values;
-    ch_node              **call;     /* in order of the schedule */
-    int                   *position; /* of a call, by its head's value id */
-    ch_prep               *prep;     /* by schedule position at first; moves with call */
+    ch_node              **call;     /* the schedule: calls in execution order */
+    int                   *position; /* by head id: position of the call in the schedule */
+    ch_prep               *prep;     /* by position; reordered with `call` */
     const ch_kernel      **kernel;
-    ch_planned_value            *value;
-    bool                  *in_place; /* by resource: its new value is computed in its storage */
-    bool                  *late;     /* by head id: comes after the point of no return */
-    bool                  *first_only; /* by head id: the first replica does it for all */
-    int                    shared_end;  /* calls before this one may write what is shared */
-    bool                  *used;       /* by value id: somebody reads it */
-    ch_buffers             buffers;
-    int                   *scratch; /* buffer of each call's scratch; -1: none */
+    ch_planned_value      *value;    /* by value id */
+    bool                  *in_place; /* by resource: the new value is computed in its storage */
+    bool                  *late;     /* by head id: late call (graph/plan.c) */
+    bool                  *first_only; /* by head id: for the first replica only */
+    /* With shared resources: position of the call before which replicas pass a barrier, because
+     * the calls up to here write shared resources. */
+    int        shared_end;
+    bool      *used; /* by value id: a call or root reads the value */
+    ch_buffers buffers;
+    int       *scratch; /* by position: buffer of the call's scratch; -1: none */
 } ch_planner;
 
-/* The value whose memory n is. */
+/* Returns the root value of n. */
 static inline ch_planned_value *ch__plan_root(ch_planner *pl, const ch_node *n)
 {
     return &pl->value[pl->value[n->id].root];
 }
 
-/* A piece of the arena, alive in calls [from, to] of the schedule; -1: no memory. (plan.c) */
+/* Adds a buffer of the arena that is in use in calls [from, to]. -1: out of memory. (plan.c) */
 int ch__plan_buffer(ch_planner *pl, int64_t bytes, int from, int to);
 
-/* True if output k of call c may be written over its input j. (plan_update.c) */
+/* Returns true if output k of call c may be computed in the memory of input j.
+ * (plan_update.c) */
 bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j);
-/* Which resources are updated in place, and the order of calls that follows. (plan_update.c) */
+/* Decides which resources are updated in place, and reorders the calls accordingly.
+ * (plan_update.c) */
 ch_status ch__plan_updates(ch_planner *pl);
 
+/* Returns true if all replicas share the storage of resource r. (plan_shared.c) */
 bool ch__plan_is_shared(const ch_planner *pl, int r);
-/* What is done by the first replica alone, if resources are shared. False in *works: no shared one may be
- * updated in place. (plan_shared.c) */
+/* Decides which calls only the first replica executes. Sets *is_possible to false if the shared
+ * resources cannot be updated in place. (plan_shared.c) */
 ch_status ch__plan_share(ch_planner *pl, bool *is_possible);
 
-/* The instructions, once every value has its place. (plan_emit.c) */
+/* Writes the instructions of the program. All locations must be decided. (plan_emit.c) */
 ch_status ch__plan_emit(ch_planner *pl);
 
 #endif

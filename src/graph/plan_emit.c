@@ -1,8 +1,15 @@
-/* graph/plan_emit.c -- step 6 of planning: instructions, their addresses, and what a run patches.
+/* graph/plan_emit.c -- step 6 of planning: writes the instructions of a program, with the
+ * locations of their slots.
+ *
+ * ch__plan_emit is called when every value has a root value, a buffer or a location, and the
+ * calls are in their final order. It assigns the offsets of the arena, emits an instruction for
+ * each call, barriers for shared resources, and copies of outputs and resources. At the end it
+ * lists the slots whose addresses a run must set.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/plan.h"
 
+/* Moves a location by a number of bytes. */
 static void advance(ch_location *at, size_t bytes)
 {
     if (at->kind == CH_AT_CONSTANT)
@@ -15,7 +22,7 @@ static ch_location location_of(ch_planner *pl, const ch_node *n)
 {
     const ch_planned_value *v = &pl->value[n->id];
     const ch_planned_value *root = &pl->value[v->root];
-    ch_location       at = root->location;
+    ch_location             at = root->location;
 
     if (root->buffer >= 0)
         at = (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
@@ -23,6 +30,7 @@ static ch_location location_of(ch_planner *pl, const ch_node *n)
     return at;
 }
 
+/* Returns true if the call has no effect and all its outputs are empty. */
 static bool has_empty_outputs(const ch_node *n)
 {
     if (ch__call_is_root(n) || n->n_out == 0)
@@ -60,7 +68,7 @@ static void emit_call(ch_planner *pl, int i)
                     .first_only = pl->first_only[n->id]};
     for (int k = 0; k < CH_MAX_PHASES; k++)
         x->tiles[k] = pl->prep[i].n_phases > 0 ? pl->prep[i].tiles[k] : 1;
-    if (pl->prep[i].is_view) { /* watched: a view is a copy */
+    if (pl->prep[i].is_view) { /* observed run: a view is copied */
         x->kernel = NULL;
         x->copy_bytes = (size_t)ch__bytes(n);
     }
@@ -79,6 +87,7 @@ static void emit_call(ch_planner *pl, int i)
     p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
 }
 
+/* Emits a barrier if there are shared resources and the program writes resources. */
 static void emit_barrier(ch_planner *pl)
 {
     ch_program *p = pl->p;
@@ -107,7 +116,7 @@ static void emit_copy(ch_planner *pl, ch_work_kind work, ch_location from, ch_lo
     p->slot[p->n_slots++] = (ch_location){0};
 }
 
-/* Outputs that are something else as well are copied once everything is computed. */
+/* Copies outputs that could not be computed in the result's memory, after all calls. */
 static void emit_outputs(ch_planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
@@ -121,13 +130,14 @@ static void emit_outputs(ch_planner *pl)
     }
 }
 
-/* New values that were not computed in place. A value that is another resource's old value goes
- * first through the arena: that resource may be written too. */
+/* Copies new values that were not computed in place into their resources. A value that is
+ * stored in another resource is first copied to the arena, because that resource may be
+ * overwritten too. */
 static void emit_writes(ch_planner *pl, const int *temp)
 {
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1)
-            emit_barrier(pl); /* nobody needs old values of what is shared any more */
+            emit_barrier(pl); /* after this, no replica reads old values of shared resources */
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
             ch_location        to = {.kind = CH_AT_RESOURCE, .index = r}, from;
@@ -151,7 +161,8 @@ static void emit_writes(ch_planner *pl, const int *temp)
     }
 }
 
-/* Buffers for values that must be put aside before resources are written. */
+/* Allocates buffers for new values that are stored in another resource. temp[r] is -1 if none
+ * is needed. */
 static ch_status allocate_temps(ch_planner *pl, int *temp)
 {
     for (int r = 0; r < pl->g->n_resources; r++) {
@@ -168,6 +179,7 @@ static ch_status allocate_temps(ch_planner *pl, int *temp)
     return CH_OK;
 }
 
+/* Lists the slots with this kind of location. */
 static ch_status find_patches(ch_program *p, ch_location_kind kind, ch_patches *out)
 {
     for (int i = 0; i < p->n_slots; i++)

@@ -1,9 +1,13 @@
-/* graph/plan_shared.c -- resources that all replicas share: only the first replica writes them.
+/* graph/plan_shared.c -- planning of resources that all replicas share: only the first replica
+ * writes them.
  *
- * Replicas meet before the first write, as always; then the first one updates what is shared, with what is
- * computed for that alone, while the others wait; then they meet again, and all go on with what is there now.
- * New values that could not be computed in place are copied by the first one at the very end, after one
- * more meeting: nobody reads the old ones any more.
+ * The order of execution with shared resources:
+ *   1. Barrier before the first write, as in every program that writes.
+ *   2. The first replica updates the shared resources in place, and computes the values that
+ *      only these updates need. The other replicas wait.
+ *   3. Barrier. Then all replicas continue with the new values.
+ *   4. Barrier at the end, after which no replica reads old values any more. The first replica
+ *      copies the new values that were not computed in place.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -15,7 +19,8 @@ bool ch__plan_is_shared(const ch_planner *pl, int r)
     return pl->opt->shared != NULL && pl->opt->shared[r];
 }
 
-/* True if output k of call c is the new value, or on its way, of a resource that is shared. */
+/* Returns true if output k of call c is stored in a shared resource: it is the new value, or an
+ * intermediate result of computing it in place. */
 static bool is_in_shared(const ch_planner *pl, const ch_node *c, int k)
 {
     int claim = pl->value[c[k].id].claim;
@@ -31,7 +36,8 @@ static bool updates_shared(const ch_planner *pl, const ch_node *c)
     return false;
 }
 
-/* `wanted`: by value id, whether all replicas want it. Those of results are. */
+/* Sets needed[id] for values that all replicas need: outputs, and new values of resources that
+ * are not shared or not updated in place. */
 static void mark_results(const ch_planner *pl, bool *needed)
 {
     memset(needed, 0, (size_t)pl->n_values);
@@ -43,7 +49,7 @@ static void mark_results(const ch_planner *pl, bool *needed)
             needed[pl->g->resource[r].value->id] = true;
 }
 
-/* Whether all replicas want what only the first would have. */
+/* Returns true if all replicas need an output of c that is not stored in a shared resource. */
 static bool is_needed_elsewhere(const ch_planner *pl, const ch_node *c, const bool *needed)
 {
     for (int k = 0; k < c->n_out; k++)
@@ -52,15 +58,16 @@ static bool is_needed_elsewhere(const ch_planner *pl, const ch_node *c, const bo
     return false;
 }
 
-/* Finds the calls that are for shared resources alone. False: one of them gives all replicas something too, or
- * needs what all of them compute only later. */
+/* Sets first_only for the calls that only shared resources need. Returns false if such a call
+ * also has an output that all replicas need, or needs a late call that all replicas execute. */
 static bool find_first_only(ch_planner *pl, bool *needed)
 {
     mark_results(pl, needed);
     memset(pl->first_only, 0, (size_t)pl->n_values);
     for (int i = pl->n_calls - 1; i >= 0; i--) {
         ch_node *c = pl->call[i];
-        bool     updates = updates_shared(pl, c), needed_elsewhere = is_needed_elsewhere(pl, c, needed);
+        bool     updates = updates_shared(pl, c),
+             needed_elsewhere = is_needed_elsewhere(pl, c, needed);
 
         if (updates && needed_elsewhere)
             return false;

@@ -1,5 +1,14 @@
-/* graph/plan_update.c -- step 3 of planning: which resources are updated in place, and the order
- * that follows.
+/* graph/plan_update.c -- step 3 of planning: decides which resources are updated in place, and
+ * reorders the calls.
+ *
+ * A resource can be updated in place if there is a chain of calls from its new value back to
+ * its read in which every call may overwrite its input. All values of the chain are then stored
+ * in the resource (they are claimed for it). The calls of all chains, and all calls that depend
+ * on them, are late: they must run after every call that can fail.
+ *
+ * ch__plan_updates assumes at first that all written resources can be updated in place, and
+ * drops resources until the rest is consistent (find_in_place). Then it reorders the calls
+ * (reorder), and checks the chains again, because the new order may break some.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -7,11 +16,13 @@
 
 #include "graph/plan.h"
 
+/* Returns true if the call can fail. Collectives and calls with effects count as such. */
 static bool is_fallible(const ch_node *n)
 {
     return (n->op->flags & (CH_OP_CAN_FAIL | CH_OP_COLLECTIVE | CH_OP_EFFECT)) != 0;
 }
 
+/* Sets position, born and last_use for the current schedule. */
 static void find_lifetimes(ch_planner *pl)
 {
     for (int i = 0; i < pl->n_values; i++)
@@ -38,8 +49,8 @@ static void find_lifetimes(ch_planner *pl)
     }
 }
 
-/* True if another input of call c is the same memory, and what the kernel said of overwriting
- * input j with output k does not hold for that one too, or it sees the memory in another way. */
+/* Returns true if another input of call c has the same root value as input j, and overwriting
+ * is not allowed for that input too, or that input has another offset or other dims. */
 static bool has_conflicting_alias(ch_planner *pl, const ch_node *c, int k, int j)
 {
     unsigned over = pl->prep[pl->position[c->id]].over[k];
@@ -53,7 +64,8 @@ static bool has_conflicting_alias(ch_planner *pl, const ch_node *c, int k, int j
     return false;
 }
 
-/* True if call c may write output k over the whole of input j and is the last to use it. */
+/* Returns true if the kernel of call c may write output k over input j, c is the last call that
+ * reads input j, and both fill the whole root value. */
 bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j)
 {
     const ch_planned_value *in = &pl->value[c->in[j]->id];
@@ -65,7 +77,8 @@ bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j)
            ch__bytes(ch__plan_root(pl, c->in[j])->node) == ch__bytes(&c[k]);
 }
 
-/* True if resource r's storage may be the value's. */
+/* Returns true if value v may be stored in resource r: v owns its memory, has no location yet,
+ * and is not claimed by another resource. */
 static bool may_claim(ch_planner *pl, int r, const ch_node *v)
 {
     int claim = pl->value[v->id].claim;
@@ -74,8 +87,8 @@ static bool may_claim(ch_planner *pl, int r, const ch_node *v)
            (claim == 0 || claim == r + 1);
 }
 
-/* The input that v may be written over on the way back from resource r's new value: its read if
- * that can be, else one that nobody else claims; -1: none. */
+/* Returns the input that v overwrites in the chain of resource r: the read of r if possible,
+ * else an input that r may claim; -1: none. */
 static int overwritten_input(ch_planner *pl, int r, const ch_node *v)
 {
     const ch_node *c = v->head, *read = pl->g->resource[r].read;
@@ -89,8 +102,8 @@ static int overwritten_input(ch_planner *pl, int r, const ch_node *v)
     return -1;
 }
 
-/* Follows the new value of resource r back, over calls that can write in place, to its read. If
- * that works, `each` is called for every call on the way. */
+/* Follows the chain of resource r from its new value back to its read. Returns false if there
+ * is no chain. Calls `visit` for every value of the chain; `visit` may be NULL. */
 static bool chain_to_read(ch_planner *pl, int r, void (*visit)(ch_planner *, int r, ch_node *v))
 {
     ch_node *v = pl->g->resource[r].value;
@@ -117,8 +130,8 @@ static void claim(ch_planner *pl, int r, ch_node *v)
     pl->value[v->id].claim = r + 1;
 }
 
-/* Gives up on resources that have no way back, or only one that meets another's. True if there
- * was one. */
+/* Drops resources from in_place that have no chain, or a chain that conflicts with another
+ * resource. Returns true if a resource was dropped. */
 static bool drop_broken_chains(ch_planner *pl)
 {
     bool any = false;
@@ -143,7 +156,7 @@ static void mark_late(ch_planner *pl, int r, ch_node *v)
     pl->late[v->head->id] = true;
 }
 
-/* Marks what depends on a late call; false if something that can fail does. */
+/* Marks all calls that depend on a late call. Returns false if one of them can fail. */
 static bool spread_late(ch_planner *pl)
 {
     for (int i = 0; i < pl->n_calls; i++) {
@@ -167,25 +180,26 @@ static void mark_all_late(ch_planner *pl)
 
 /* ---- the order of calls ----
  *
- * Late calls, and what is computed for one of them alone, move to where all they wait for has been done:
- * what a late call is the last to need, a gradient most often, is then in the cache still, and its memory
- * is free for the next one. So that they need not wait long, checks move up to what they check. All others
- * stay in their order. */
+ * A late call, and the calls that are computed only for it, move to the earliest position at
+ * which everything that they depend on is complete. Then the values that only a late call still
+ * needs, mostly gradients, are still in the cache, and their memory becomes free for the next
+ * values. Checks move up to the values that they check, so that late calls can start early. All
+ * other calls keep their order. */
 
-enum {
-    NO_OWNER = -1,
-    SEVERAL = -2,
-    STAYS = -3,
-    CHECKS = -4
-}; /* instead of a late call's position */
+/* Values of order_entry.owner that are not positions of late calls. */
+enum { NO_OWNER = -1, SEVERAL = -2, STAYS = -3, CHECKS = -4 };
 
 typedef struct order_entry {
-    int after, index; /* goes behind call `after`; both are positions in the old order */
-    int owner; /* the late call that it is or is for, or SEVERAL of them, or STAYS, or CHECKS */
-    bool is_leaf; /* needs no input of the step */
+    /* The call is moved directly after call `after`. Both are positions in the old order. */
+    int after, index;
+    /* Position of the late call that needs this call, or of the call itself if it is late.
+     * SEVERAL: several late calls need it. STAYS: it does not move. CHECKS: it is a check. */
+    int  owner;
+    bool is_leaf; /* depends on no input of the step */
 } order_entry;
 
-/* Behind the same call: first that call itself, then checks, then the others. */
+/* Order of calls with equal `after`: first the call that stays there, then checks, then the
+ * others. */
 static int rank_of(const order_entry *x)
 {
     return x->owner == STAYS ? 0 : x->owner == CHECKS ? 1 : 2;
@@ -221,7 +235,8 @@ static int join_owners(int a, int b)
     return a == STAYS || b == STAYS ? STAYS : SEVERAL;
 }
 
-/* True if all that a call does is to fail, or not: it gives no more than it takes. */
+/* Returns true if the only purpose of the call is to fail for some inputs. Its outputs are not
+ * larger than its inputs, so moving it does not increase the memory. */
 static bool is_check(const ch_node *c)
 {
     int64_t in = 0, out = 0;
@@ -236,7 +251,8 @@ static bool is_check(const ch_node *c)
     return out <= in;
 }
 
-/* Whom each call is for. `owner`: by value id, of those that use it. */
+/* Sets order[i].owner. `owner` is working memory by value id: the owner of the calls that use
+ * the value. */
 static void find_owners(ch_planner *pl, order_entry *order, int *owner)
 {
     for (int i = 0; i < pl->n_values; i++)
@@ -265,7 +281,7 @@ static int later(int a, int b)
     return a > b ? a : b;
 }
 
-/* The last of those that make a call's inputs. */
+/* Returns the position after which all inputs of c are computed. */
 static int after_inputs(ch_planner *pl, const ch_node *c, const order_entry *order)
 {
     int after = -1;
@@ -275,11 +291,12 @@ static int after_inputs(ch_planner *pl, const ch_node *c, const order_entry *ord
     return after;
 }
 
-/* Behind which call c may come, besides those that make its inputs: if it is late, all that can fail and
- * all that read what it overwrites; if not, it would come too early where late ones cannot be yet.
- * `seen`: by root, the last that has used it so far. */
-static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible, const order_entry *order,
-                  const int *last_user)
+/* Returns the position after which call c may run. A late call must run after its inputs, after
+ * all calls that can fail, and after all calls that read the memory that it overwrites. Another
+ * call must run after its inputs; moving it before the first possible late call has no benefit.
+ * last_user: by root value, position of the last call so far that uses it. */
+static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible,
+                             const order_entry *order, const int *last_user)
 {
     int at = pl->position[c->id], after = after_inputs(pl, c, order);
 
@@ -296,8 +313,9 @@ static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible, cons
     return after;
 }
 
-/* Checks go right behind what they check, and what can fail keeps its order: who made a check before
- * another wants to hear of that one. Returns the last call of all that can fail. */
+/* Moves each check directly after its inputs. Calls that can fail keep their order, so that the
+ * first failing check in recorded order is reported. Returns the position of the last call that
+ * can fail. */
 static int schedule_checks(ch_planner *pl, order_entry *order)
 {
     int last = -1;
@@ -311,7 +329,8 @@ static int schedule_checks(ch_planner *pl, order_entry *order)
     return last;
 }
 
-/* What a call waits for was recorded before it: one walk is enough. */
+/* Sets `after` of late calls and of the calls that are computed for them. A single pass is
+ * sufficient, because calls depend on earlier calls only. */
 static void schedule_late(ch_planner *pl, order_entry *order, int last_fallible, int *last_user)
 {
     for (int i = 0; i < pl->n_values; i++)
@@ -329,8 +348,8 @@ static void schedule_late(ch_planner *pl, order_entry *order, int last_fallible,
     }
 }
 
-/* The leaves of a late call are better made when they are used first than at once. `first`: by value, when
- * that is. */
+/* Moves leaves that only a single late call needs to their first use, which shortens their
+ * lifetime. `first` is working memory by value id: the position of the first use. */
 static void schedule_leaves(ch_planner *pl, order_entry *order, int *first)
 {
     for (int i = 0; i < pl->n_values; i++)
@@ -348,8 +367,8 @@ static void schedule_leaves(ch_planner *pl, order_entry *order, int *first)
     }
 }
 
-/* Where resources are shared, late calls come behind all others: when replicas meet, nobody is reading the old
- * values any more. Those of the first replica come first. */
+/* If there are shared resources, moves late calls behind all other calls, because replicas must
+ * not read old values after the barrier. The calls of the first replica come first. */
 static void schedule_shared(ch_planner *pl, order_entry *order)
 {
     for (int i = 0; i < pl->n_calls && pl->opt->shared != NULL; i++)
@@ -357,7 +376,8 @@ static void schedule_shared(ch_planner *pl, order_entry *order)
             order[i].after = pl->n_calls + !pl->first_only[pl->call[i]->id];
 }
 
-/* The calls in the order of their turns; late ones begin where nothing can fail any more. */
+/* Sorts call, prep and kernel by `order`. Sets n_commit to the position of the first late call,
+ * and shared_end to the position after the last call of the first replica. */
 static ch_status apply_order(ch_planner *pl, const order_entry *order)
 {
     int               n = pl->n_calls;
@@ -398,9 +418,9 @@ static ch_status apply_order(ch_planner *pl, const order_entry *order)
 
 static ch_status reorder(ch_planner *pl)
 {
-    order_entry     *order = ch__calloc((size_t)pl->n_calls + 1, sizeof(*order));
-    int      *by_value = ch__calloc((size_t)pl->n_values + 1, sizeof(*by_value));
-    ch_status rc = CH_OK;
+    order_entry *order = ch__calloc((size_t)pl->n_calls + 1, sizeof(*order));
+    int         *by_value = ch__calloc((size_t)pl->n_values + 1, sizeof(*by_value));
+    ch_status    rc = CH_OK;
 
     if (order == NULL || by_value == NULL)
         rc = ch__fail_memory("a program");
@@ -418,7 +438,8 @@ static ch_status reorder(ch_planner *pl)
     return rc;
 }
 
-/* A slip in the above would be wrong numbers, and nobody would know. */
+/* Checks the new order. An error in the code above would otherwise cause wrong results without
+ * notice. */
 static ch_status check_order(ch_planner *pl)
 {
     for (int i = 0; i < pl->n_calls; i++)
@@ -437,6 +458,8 @@ static ch_status check_order(ch_planner *pl)
     return CH_OK;
 }
 
+/* Drops resources from in_place until every remaining chain is valid and no late call can
+ * fail. */
 static void find_in_place(ch_planner *pl)
 {
     for (bool changed = true; changed;) {
@@ -450,8 +473,7 @@ static void find_in_place(ch_planner *pl)
     }
 }
 
-/* Starts from hoping that every written resource can be updated in place, and gives up on those
- * that cannot until the rest holds. */
+/* Decides in_place for all resources, and reorders the calls. */
 static ch_status choose_in_place(ch_planner *pl)
 {
     bool      is_possible = true;
@@ -477,7 +499,7 @@ static ch_status choose_in_place(ch_planner *pl)
         rc = check_order(pl);
     if (rc != CH_OK)
         return rc;
-    /* The new order may have put a reader of the old value behind its writer. */
+    /* The new order may have moved a reader of an old value behind its writer. */
     while (drop_broken_chains(pl))
         ;
     return CH_OK;

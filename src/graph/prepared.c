@@ -1,4 +1,16 @@
-/* graph/prepared.c -- a graph made ready for one signature on given devices, and its results.
+/* graph/prepared.c -- prepared graphs: programs for given input shapes and devices, and their
+ * result sets.
+ *
+ * graph/function.c creates a ch_prepared and caches it. graph/run.c uses it and gets a result
+ * set from it for each run.
+ *
+ * Invariants:
+ *   1. A result set in use holds a reference to its ch_prepared. A result set in the pool does
+ *      not.
+ *   2. Every object of a result set (tuple, values, tensors, buffers) is reference counted by
+ *      itself. When the count of an object reaches 0, the object decrements n_held. When n_held
+ *      reaches 0, the set returns to the pool. So a run with known shapes allocates no results.
+ *   3. Programs, shapes, devices and variants do not change after ch__prepared_new.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -6,19 +18,18 @@
 #include "base/config.h"
 #include "graph/function.h"
 
-/* Everything a run returns. `live` counts the objects that somebody still holds; at zero the
- * packet goes back to its prepared graph, which it keeps alive until then. */
+/* The results of a run. */
 typedef struct ch_result_set {
     struct ch_result_set *next;
-    ch_prepared          *prepared;
-    atomic_int            n_held;
+    ch_prepared          *prepared; /* owner of the pool */
+    atomic_int            n_held;   /* number of objects of the set that are still referenced */
     ch_tuple             *tuple;
     ch_value            **value;  /* [output] */
     ch_tensor            *tensor; /* [replica * n_out + output] */
-    ch_buffer            *buffer; /* likewise */
+    ch_buffer            *buffer; /* same order */
 } ch_result_set;
 
-/* ---- packets ---- */
+/* ---- result sets ---- */
 
 static void result_set_free(ch_result_set *k)
 {
@@ -38,6 +49,7 @@ static void result_set_free(ch_result_set *k)
     ch__free_aligned(k);
 }
 
+/* Called when an object of the set has no more references. */
 static void result_set_release(ch_result_set *k)
 {
     ch_prepared *p = k->prepared;
@@ -127,7 +139,8 @@ static ch_status fill_value(ch_result_set *k, int o)
     return CH_OK;
 }
 
-/* What a run writes is in cache lines of its own: runs on other devices must not wait for them. */
+/* Allocates a result set. The objects are CH_ALIGN-aligned, so that counters of different sets
+ * are not in the same cache line: runs on other devices would slow each other down. */
 static ch_status result_set_new(ch_prepared *p, ch_result_set **out)
 {
     size_t         n = (size_t)(p->n_local * p->n_out) + 1;
@@ -203,7 +216,7 @@ void *ch__result_set_data(ch_result_set *k, int replica, int output)
 
 /* ---- prepared graphs ---- */
 
-/* Replicas with equal shapes share a variant. */
+/* Sets variant[r]. Replicas with equal shapes share a variant. */
 static void find_variants(ch_prepared *p)
 {
     for (int r = 0; r < p->n_local; r++) {
@@ -216,6 +229,7 @@ static void find_variants(ch_prepared *p)
     }
 }
 
+/* Sets variant[v] to the specialised graph of each variant. */
 static ch_status specialise(ch_prepared *p, ch_graph **variant)
 {
     const ch_shape **shape = ch__calloc((size_t)p->n_variants, sizeof(*shape));
@@ -244,16 +258,19 @@ static int most_threads(const ch_prepared *p)
     return most;
 }
 
-/* Resources that are in one place for two replicas are so for all. *any: there are such. */
+/* Sets shared[i] for resources that have the same storage on all replicas, and *any if there is
+ * such a resource. Comparing two replicas is enough: storage is shared by all replicas or by
+ * none. */
 static ch_status find_shared(const ch_prepared *p, const ch_run *run, bool *shared, bool *any)
 {
     for (int i = 0; i < p->graph->n_resources && p->n_local > 1; i++) {
         void *storage[2];
 
         if (ch__is_borrowed(&p->graph->resource[i]))
-            continue; /* read only, so that replicas need not meet before a write */
+            continue; /* read only, so no barrier is needed before a write */
         for (int r = 0; r < 2; r++) {
-            ch_status rc = run->ops->resource(run->owner, &p->graph->resource[i], r, &storage[r]);
+            ch_status rc =
+                run->ops->resource(run->owner, &p->graph->resource[i], r, &storage[r]);
 
             if (rc != CH_OK)
                 return ch__fail_at(rc, "%s", run->function->name);
@@ -287,14 +304,16 @@ static ch_status make_programs(ch_prepared *p, const ch_run *run)
     return rc;
 }
 
-/* The shapes of the inputs with zeros past their rank, so that equal ones have equal bytes. */
+/* Copies the shapes of the inputs, with zeros after their rank, so that equal shapes have equal
+ * bytes. */
 static void copy_shapes(ch_prepared *p, const ch_args *a)
 {
     for (int i = 0; i < a->n_local * a->n_in; i++)
         p->shape[i] = ch_shape_make(a->shape[i].rank, a->shape[i].dim);
 }
 
-/* Finds the outputs that are as long as an input with room. */
+/* Sets live_input: for each output that is as long as flat values, the input with these
+ * values. */
 static void find_live_inputs(ch_prepared *p)
 {
     for (int o = 0; o < p->n_out; o++) {
@@ -314,15 +333,18 @@ static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
 {
     for (int i = 0; i < a->n_local * a->n_in; i++)
         if (a->tensor[i]->dtype != g->input[i % a->n_in]->dtype)
-            return ch__fail(CH_INVALID_ARGUMENT, "input %d is %s, it was recorded as %s",
+            return ch__fail(CH_INVALID_ARGUMENT, "input %d is %s, but was recorded as %s",
                             i % a->n_in, ch_dtype_name(a->tensor[i]->dtype),
                             ch_dtype_name(g->input[i % a->n_in]->dtype));
     return CH_OK;
 }
 
-/* Programs that need no more memory than this in a replica are first run in turns: a guess. */
+/* Guess for the first run: programs with an arena of at most this size, in bytes, run in
+ * turns. */
 static const size_t small_arena = (size_t)1 << 20;
 
+/* Decides whether replicas may run in turns, and starts the threads of the devices if
+ * needed. */
 static ch_status init_turns(ch_prepared *p)
 {
     size_t most = 0;
@@ -332,7 +354,7 @@ static ch_status init_turns(ch_prepared *p)
             most = p->program[i]->arena_bytes;
     p->needs_threads = p->watched || ch__graph_calls_host(p->graph);
     ch__turns_init(&p->turns, most <= small_arena);
-    /* Now, so that nothing is allocated in the run that first needs the threads. */
+    /* Start now, so that no later run allocates. */
     return ch__config()->replicas != CH_REPLICAS_TURNS || p->needs_threads
                ? ch__devices_start(p->n_local, p->device)
                : CH_OK;

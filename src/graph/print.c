@@ -1,4 +1,7 @@
-/* graph/print.c -- graphs and programs for people.
+/* graph/print.c -- prints graphs and programs as text.
+ *
+ * ch_graph_print prints a graph with its bodies, ch__program_print a planned program,
+ * ch__call_print a call for messages. tools/arena-bound reads printed programs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -17,7 +20,7 @@ static void print_type(ch_text *t, const ch_node *n)
     ch__text_add(t, "%s%s", ch_dtype_name(n->dtype), dims);
 }
 
-/* "(%0 x: f32(rows, 4), %1: f32())" */
+/* Prints "(%0 x: f32(rows, 4), %1: f32())". */
 static void print_inputs(ch_text *t, const ch_graph *g)
 {
     ch__text_add(t, "(");
@@ -31,7 +34,7 @@ static void print_inputs(ch_text *t, const ch_graph *g)
     ch__text_add(t, ")\n");
 }
 
-/* "%3, %4 = top_k %2 k=5" */
+/* Prints "%3, %4 = top_k %2 k=5". */
 static void print_call(ch_text *t, const ch_graph *g, const ch_node *n)
 {
     for (int i = 0; i < n->n_out; i++)
@@ -76,7 +79,7 @@ int ch__call_print(const ch_node *n, char *text, size_t size)
     return ch__text_length(&t);
 }
 
-/* Where the types begin: after the longest call, but not too far out. */
+/* Returns the column of the types: after the longest call, at most 56. */
 static int type_column(const ch_graph *g)
 {
     int widest = 24;
@@ -111,8 +114,8 @@ static void print_roots(ch_text *t, const ch_graph *g, int indent)
 
 static void print_calls(ch_text *t, const ch_graph *g, int indent);
 
-/* The bodies of a call stand under it, each under its attribute's name, with numbers of its
- * own. They nest as deep as the program that recorded them. */
+/* Prints the bodies of a call below it, each under the name of its attribute. Values are
+ * numbered anew in each body. Recursive: the depth is that of the recorded program. */
 static void print_bodies(ch_text *t, const ch_node *n, int indent)
 {
     for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
@@ -177,14 +180,14 @@ static void print_location(ch_text *t, const ch_location *p)
         ch__text_add(t, " %d%s%zu", p->index, "+", p->offset);
 }
 
-/* One line a call: what, by which kernel, from where to where, and in how many tiles. The
- * numbers after "arena+" with the bytes in brackets are what tools/arena-bound reads. */
+/* Prints an instruction on a line: op, kernel, locations of outputs and inputs, number of
+ * tiles. tools/arena-bound reads the numbers after "arena+" and the bytes in brackets. */
 static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int i)
 {
     const ch_location *slot = &p->slot[x->first_slot];
 
     if (x->is_barrier) {
-        ch__text_add(t, "%4d  meet\n", i);
+        ch__text_add(t, "%4d  barrier\n", i);
         return;
     }
     ch__text_add(t, "%4d  %-14s %-8s", i, x->node != NULL ? x->node->op->name : "copy",

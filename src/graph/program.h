@@ -1,10 +1,12 @@
-/* graph/program.h -- a specialised graph as a flat list of kernel calls over planned memory.
+/* graph/program.h -- programs: a specialised graph as a flat list of kernel calls over planned
+ * memory.
  *
- * A program is made once for a signature and shared by the replicas that have it; it holds
- * nothing that changes. An instance is a program on one device: the same calls with
- * addresses filled in. What an address is relative to (a place) decides when it is filled in:
- * constants once; the arena when the device's workspace moves; inputs, outputs and resources
- * on every run.
+ * A program is made for given input shapes. It does not change, and the replicas with these
+ * shapes share it. An instance is a program on a device: its calls with addresses.
+ *
+ * Every input, output and scratch of an instruction has a slot. The location of a slot
+ * (ch_location) determines when its address is set: constants once, the arena when the
+ * workspace of the device moves, and inputs, outputs and resources in every run.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_PROGRAM_H
@@ -14,35 +16,38 @@
 #include "tensor/device.h"
 
 typedef enum ch_location_kind {
-    CH_AT_NOWHERE,
+    CH_AT_NOWHERE, /* no location yet, or no memory */
     CH_AT_ARENA,
-    CH_AT_CONSTANT, /* index: unused; data is the constant's own */
+    CH_AT_CONSTANT, /* `data` points to the elements */
     CH_AT_INPUT,
     CH_AT_OUTPUT,
     CH_AT_RESOURCE
 } ch_location_kind;
 
+/* The location of a value. */
 typedef struct ch_location {
     ch_location_kind kind;
-    int              index;  /* which input, output or resource */
-    size_t           offset; /* bytes from its beginning */
-    const void      *data;   /* of a constant */
+    int              index;  /* index of the input, output or resource */
+    size_t           offset; /* byte offset from its beginning */
+    const void      *data;   /* CH_AT_CONSTANT only */
 } ch_location;
 
+/* An instruction of a program: a kernel call, a copy or a barrier. */
 typedef struct ch_instr {
-    const ch_node   *node;   /* NULL: a copy that the planner added */
-    const ch_kernel *kernel; /* NULL: memcpy of copy_bytes from in[0] to out[0] */
+    const ch_node   *node;   /* NULL: a copy or barrier that the planner added */
+    const ch_kernel *kernel; /* NULL: copy copy_bytes bytes from in[0] to out[0] */
     void            *state;
     size_t           copy_bytes, scratch_bytes;
     int              n_in, n_out;
-    int              first_slot; /* its addresses: inputs, outputs, scratch */
+    int              first_slot; /* first of n_in + n_out + 1 slots: inputs, outputs, scratch */
     int              n_phases, tiles[CH_MAX_PHASES];
     ch_work_kind     work;
-    bool             first_only; /* the first replica does it for all */
-    bool             is_barrier;      /* does nothing, but all replicas have come so far */
+    /* only the first replica of the process executes the instruction, for all replicas */
+    bool first_only;
+    bool is_barrier; /* waits until all replicas have arrived, and does nothing else */
 } ch_instr;
 
-/* Slots whose address is another one on every run. */
+/* The slots of a location kind, which need a new address in every run. */
 typedef struct ch_patches {
     int n;
     struct ch_patch {
@@ -52,74 +57,88 @@ typedef struct ch_patches {
 } ch_patches;
 
 typedef struct ch_program {
-    atomic_int   refs;
-    ch_arena     arena;
-    ch_graph    *graph;
-    int          n_instrs;
-    ch_instr    *instr;
-    int          n_commit; /* instructions before this one change nothing outside the arena */
-    bool         writes;   /* a resource: replicas must agree at n_commit */
+    atomic_int refs;
+    ch_arena   arena;
+    ch_graph  *graph; /* the specialised graph, referenced */
+    int        n_instrs;
+    ch_instr  *instr;
+    /* Index of the first instruction that may write a resource. From here on no kernel can
+     * fail. */
+    int n_commit;
+    /* The program writes a resource, so replicas must pass a barrier before instruction
+     * n_commit. */
+    bool         writes;
     int          n_slots;
     ch_location *slot;
-    size_t       arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
-    bool         touches_part; /* of the arena: its pages must not be touched beforehand */
-    size_t      *output_bytes;
-    bool         has_collective;
-    ch_patches   inputs, outputs, resources;
+    /* size of the arena, and the largest number of bytes in use at the same time */
+    size_t arena_bytes, live_bytes;
+    /* pages of the arena must not be touched in advance (ch_prep.touches_part) */
+    bool       touches_part;
+    size_t    *output_bytes;
+    bool       has_collective;
+    ch_patches inputs, outputs, resources;
 } ch_program;
 
 typedef struct ch_plan_options {
-    bool        keep_all; /* for watching: no fusion, no folding, no memory used twice */
-    int         threads;  /* of the devices it will run on */
-    const bool *shared;   /* by resource: it is one for all replicas; NULL: none is */
+    bool        keep_all; /* for observed runs: no fusion, no folding, and no reuse of memory */
+    int         threads;  /* number of threads of the devices */
+    const bool *shared;   /* by resource: storage is shared by all replicas; NULL: none */
 } ch_plan_options;
 
-/* Plans a specialised graph, after its passes; keeps a reference to it. */
+/* Runs the passes on a specialised graph, which changes g, and plans a program. The program
+ * references g. */
 ch_status   ch__program_new(ch_graph *g, const ch_plan_options *opt, ch_program **out);
 ch_program *ch__program_ref(ch_program *p);
 void        ch__program_unref(ch_program *p);
-/* Each call with its places, then the arena; as snprintf does. */
+/* Prints the instructions with their locations, and the size of the arena. Truncates and
+ * returns the whole length, as snprintf does. */
 int ch__program_print(const ch_program *p, char *text, size_t size);
 
-/* ---- on a device ---- */
+/* ---- instances ---- */
 
 typedef struct ch_instance ch_instance;
 
+/* Creates an instance, which references the program. The caller must free it. */
 ch_status ch__instance_new(ch_program *p, ch_instance **out);
 void      ch__instance_free(ch_instance *x);
-/* The same in memory of the caller's, which keeps the program alive: for bodies. */
+/* The same in memory of the caller, for bodies: at least ch__instance_bytes, aligned. The
+ * instance needs no free. The caller must keep the program alive. */
 size_t       ch__instance_bytes(const ch_program *p);
 ch_instance *ch__instance_at(ch_program *p, void *memory);
 
-/* What a run hands to an instance. The arrays are indexed as the graph's. */
+/* The memory and settings of a run. The arrays have the order of the graph's inputs, outputs
+ * and resources. */
 typedef struct ch_bind {
     const void *const *input;
     void *const       *output;
     void *const       *resource;
-    char              *arena;            /* program->arena_bytes */
-    unsigned           arena_generation; /* differs when arena does */
+    char              *arena;            /* program->arena_bytes bytes */
+    unsigned           arena_generation; /* must change when `arena` changes */
     const ch_env      *env;
     ch_team           *team;
-    /* Called before the first write; an error ends the run there. NULL: nobody to ask. */
+    /* Blocks until all replicas have arrived. Called before the first write and by barrier
+     * instructions; an error ends the run. NULL: there is no other replica. */
     ch_status (*barrier)(void *arg);
     void     *barrier_arg;
-    ch_clock *clock; /* NULL: it is not timed */
-    /* Called after each instruction; NULL: not. */
+    ch_clock *clock; /* NULL: the run is not timed */
+    /* Called after each instruction. NULL: no observer. */
     void (*see)(void *arg, const ch_instr *instr, const ch_call *call);
     void *see_arg;
-    /* Where it says before each instruction whose it is, for those who wait for it; NULL: nowhere. */
+    /* Set to the node of each instruction before it runs, for error messages of other replicas.
+     * NULL: not needed. */
     ch_doing *doing;
 } ch_bind;
 
-/* Runs the program from its beginning. If a call returns an error or CH__BLOCKED (graph/run.h), that is
- * returned at once. */
+/* Runs the program from the beginning. Returns the first error of a call, or CH__BLOCKED
+ * (graph/run.h). */
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b);
-/* Continues after CH__BLOCKED, with the call that returned it. `b` must be that of the run. */
+/* Continues after CH__BLOCKED, with the call that returned it. `b` must be the same as in the
+ * run. */
 ch_status ch__instance_continue(ch_instance *x, const ch_bind *b);
 
-/* The kernel that would run a specialised call: the first candidate that fits. */
+/* Returns the first kernel of the op that fits a specialised call; NULL: none. */
 const ch_kernel *ch__kernel_for(const ch_node *n);
-/* Runs one specialised call by itself, with memory of the caller's: for folding and tests. */
+/* Runs a single specialised call with memory of the caller: for constant folding and tests. */
 ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *in,
                        void *const *out, const ch_env *env, ch_team *team);
 

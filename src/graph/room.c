@@ -1,4 +1,4 @@
-/* graph/room.c -- which inputs of a graph may be longer than they are filled.
+/* graph/room.c -- decides which inputs of a graph may have room.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/room.h"
@@ -8,7 +8,8 @@
 
 #include "graph/attr.h"
 
-/* Drops every symbol of these sizes from axis `from` on: its values get no room. */
+/* Disallows room for every symbol in axes `from` and up of the dims. has_room is an array by
+ * symbol. */
 static void disallow(bool *has_room, const ch_dims *d, int from)
 {
     for (int k = from; k < d->rank; k++)
@@ -30,7 +31,7 @@ static void disallow_attrs(bool *has_room, const ch_node *n, int from)
     }
 }
 
-/* The sizes of a body are those of the graph it stands in. */
+/* Disallows room for every symbol in a body. */
 static void disallow_graph(bool *has_room, const ch_graph *g)
 {
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
@@ -40,7 +41,7 @@ static void disallow_graph(bool *has_room, const ch_graph *g)
     }
 }
 
-/* What a call makes impossible. */
+/* Disallows room for the symbols that the call cannot handle. */
 static void check_call(bool *has_room, const ch_node *n)
 {
     bool     by_element = n->op->block != NULL && (n->op->flags & CH_OP_CAN_FAIL) == 0;
@@ -72,7 +73,7 @@ ch_status ch__graph_room(const ch_graph *g, bool *may)
     }
     if (any)
         rc = ch__graph_mark(g, live);
-    for (int i = 0; i < g->n_inputs && any; i++) /* all values of that length, or none */
+    for (int i = 0; i < g->n_inputs && any; i++) /* all values of a length have room, or none */
         disallow(has_room, &g->input[i]->dims, may[i] ? 1 : 0);
     for (const ch_node *n = g->first; n != NULL && any && rc == CH_OK; n = n->next)
         if (live[n->id] && n->op != ch__roles.input)

@@ -1,7 +1,18 @@
-/* graph/run.c -- one run of a function: inputs in, a program on every replica, results out.
+/* graph/run.c -- a run of a function: collects inputs, finds the program, runs it on every
+ * replica, and returns the results.
  *
- * In the steady state (a signature that was seen before) nothing is allocated here unless an
- * input has to be made contiguous or moved to its replica's device.
+ * Strategies call ch__run; a `launch` holds the state of one call. graph/function.c provides
+ * the recording and the prepared graph, graph/exec.c runs a program on a device.
+ *
+ * Invariants:
+ *   1. All devices of a run are held, in the order of ch_device_at, from run_held to its end.
+ *      Members of ch_prepared that belong to a run (run_memory, resource, staged, turns) are
+ *      used only then.
+ *   2. If the input shapes were seen before, a run allocates nothing, unless an input must be
+ *      made contiguous or moved to the device of its replica.
+ *   3. Borrowed variables are fetched before any device is held, because the fetch may wait for
+ *      another task.
+ *   4. A replica that fails aborts the group, so that no other replica waits for it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/run.h"
@@ -16,36 +27,41 @@
 #include "graph/where.h"
 #include "tensor/ragged.h"
 
-#define FEW 32 /* inputs over all replicas that need no allocation */
+/* inline capacity: inputs of all replicas, or resources, that need no allocation */
+#define FEW 32
 
+/* The part of a run that belongs to a replica. */
 typedef struct replica_job {
     struct launch *launch;
     int            local;
     ch_env         env;
     ch_bind        bind;
     ch_workspace   workspace;
-    bool           has_ended; /* in turns: it has none left */
+    bool           has_ended; /* in turns: the replica has finished or failed */
 } replica_job;
 
+/* The state of a run. few_tensors, few_shapes and few_borrowed are inline memory for small
+ * runs. */
 typedef struct launch {
     const ch_run         *run;
     ch_prepared          *p;
     ch_args               args;
     struct ch_result_set *result_set;
-    ch_fault              fault;
+    ch_fault              fault; /* first error of a replica */
     ch_node_see           see;
     void                 *see_arg;
     replica_job          *job;
-    ch_clock             *clock; /* of each replica; NULL: it is not timed */
+    ch_clock             *clock; /* by replica; NULL: the run is not timed */
     ch_tensor            *few_tensors[FEW];
-    ch_tensor           **borrowed; /* by resource; NULL: all of them are the owner's */
+    ch_tensor           **borrowed; /* by resource: values of borrowed variables; NULL: none */
     ch_tensor            *few_borrowed[FEW];
     ch_shape              few_shapes[FEW];
 } launch;
 
 /* ---- inputs ---- */
 
-/* Input i as replica r gives it; where it is not only looked at, contiguous and on the replica's device. */
+/* Sets *out to input i of replica r, referenced: contiguous and on the replica's device, or
+ * unchanged if `as_is`. */
 static ch_status collect_input(const launch *l, int r, int i, bool as_is, ch_tensor **out)
 {
     const ch_value *v = ch_tuple_at(l->run->in, i);
@@ -54,7 +70,8 @@ static ch_status collect_input(const launch *l, int r, int i, bool as_is, ch_ten
 
     if (t == NULL || (ch_value_count(v) > l->run->n_local && ch_value_count(v) > 1))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: input %d has %d components, and there are %d replicas",
+                        "%s: input %d has %d components for %d replicas; want 1, or a "
+                        "component for each replica",
                         l->run->function->name, i, ch_value_count(v), l->run->n_local);
     if (as_is) {
         *out = ch_tensor_ref(t);
@@ -111,12 +128,14 @@ static void drop_inputs(launch *l)
 static ch_status check_not_recording(ch_function *f)
 {
     if (atomic_load(&f->is_recording) && pthread_equal(f->recorder, pthread_self()))
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: it is being recorded; a step cannot run itself", f->name);
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "%s: the function is being recorded; a step must not run its own function",
+            f->name);
     return CH_OK;
 }
 
-/* With the function's lock held: a run with this graph, whose number it returns. */
+/* Counts a run with graph g and returns its number. The function's lock must be held. */
 static int64_t count_run(ch_function *f, const ch_run *run, ch_graph *g)
 {
     if (f->last_graph != g) {
@@ -127,6 +146,8 @@ static int64_t count_run(ch_function *f, const ch_run *run, ch_graph *g)
     return run->step >= 0 ? run->step : f->n_runs - 1;
 }
 
+/* Sets l->p to the prepared graph for the inputs, referenced, and *number to the number of the
+ * run. */
 static ch_status find_program(launch *l, int64_t *number)
 {
     ch_function *f = l->run->function;
@@ -165,13 +186,13 @@ static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
     ch_status   rc;
 
     if (f->fixed_graph != NULL)
-        return ch__fail(CH_FAILED_PRECONDITION, "declare %s: it has a graph already", f->name);
+        return ch__fail(CH_FAILED_PRECONDITION, "declare %s: the function has a graph already",
+                        f->name);
     if (f->static_rows && run->rows_unknown)
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "declare %s: it wants its number of rows (ch_function_static_rows), and "
-            "-1 is none",
-            f->name);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "declare %s: the step needs the number of rows "
+                        "(ch_function_static_rows), but got -1; give the number",
+                        f->name);
     rc = ch__function_record(f, run, a, &g, &may_have_room);
     if (rc == CH_OK)
         rc = ch__function_set_graph(f, g);
@@ -219,6 +240,7 @@ ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
     return rc;
 }
 
+/* Looks up the storage of the owner's variables, if their generation has changed. */
 static ch_status find_resources(launch *l)
 {
     ch_prepared *p = l->p;
@@ -241,7 +263,7 @@ static ch_status find_resources(launch *l)
     return CH_OK;
 }
 
-/* Takes the values that other owners' variables have now, for this run alone. */
+/* Fetches the values of borrowed variables for this run. */
 static ch_status fetch_borrowed(launch *l)
 {
     const ch_graph *g = l->p->graph;
@@ -261,6 +283,7 @@ static ch_status fetch_borrowed(launch *l)
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s", l->run->function->name);
 }
 
+/* Makes all replicas read the fetched values. */
 static void bind_borrowed(const launch *l)
 {
     ch_prepared *p = l->p;
@@ -288,7 +311,7 @@ static ch_status barrier(void *arg)
     return j->launch->run->meet->barrier(j->launch->run->group, j->local);
 }
 
-/* Shows the outputs of an instruction as tensors over the arena. */
+/* Passes the outputs of an instruction to the observer, as tensors that refer to the arena. */
 static void see(void *arg, const ch_instr *in, const ch_call *c)
 {
     replica_job *j = arg;
@@ -309,8 +332,8 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
         ch_tensor_unref(out[--n]);
 }
 
-/* True on a thread that is inside a run: a host function may not start another, since the
- * devices it would wait for are its own. */
+/* True if this thread is inside a run. A host function must not start another run, because that
+ * run would wait for the devices that this run holds. */
 static _Thread_local bool is_running;
 
 bool ch__run_is_here(void)
@@ -336,7 +359,8 @@ static void stop_clock(replica_job *j, ch_status rc)
         ch__clock_stop(j->bind.clock, j->launch->run->function->name, rc != CH_OK);
 }
 
-/* Runs a replica until its end, or until CH__BLOCKED; after that again, with is_first false. */
+/* Runs a replica until it ends or returns CH__BLOCKED. After CH__BLOCKED the caller must call
+ * advance again, with is_first false. */
 static ch_status advance(replica_job *j, bool is_first)
 {
     launch      *l = j->launch;
@@ -363,7 +387,8 @@ static void run_replica(void *arg)
     (void)advance(arg, true);
 }
 
-/* Runs all replicas on this thread: each as far as it comes without the others, round after round. */
+/* Runs all replicas on this thread in rounds. In each round a replica runs until it ends or
+ * must wait for the others. */
 static ch_status run_in_turns(launch *l)
 {
     int n_left = l->p->n_local;
@@ -376,7 +401,8 @@ static ch_status run_in_turns(launch *l)
             if (!is_first && j->has_ended)
                 continue;
             rc = ch_device_enter(l->p->device[r]);
-            if (rc != CH_OK) /* the first of all: they are equally deep */
+            /* can happen for the first replica only: the depth of all is equal */
+            if (rc != CH_OK)
                 return rc;
             j->has_ended = advance(j, is_first) != CH__BLOCKED;
             n_left -= j->has_ended;
@@ -385,8 +411,8 @@ static ch_status run_in_turns(launch *l)
     return CH_OK;
 }
 
-/* The data of input i for replica r. If there is no room behind it, and the program needs some, it
- * is copied to where there is. */
+/* Sets *out to the data of input i for replica r. If the program needs room that the tensor
+ * does not have, the data is copied to a larger buffer. */
 static ch_status stage_input(launch *l, int r, int i, const void **out)
 {
     ch_prepared     *p = l->p;
@@ -411,7 +437,7 @@ static ch_status stage_input(launch *l, int r, int i, const void **out)
     return CH_OK;
 }
 
-/* Results have the rows that their input has, without the room. */
+/* Sets the number of rows of a result to that of its input, without the room. */
 static void cut_output(launch *l, int r, int o)
 {
     const ch_prepared *p = l->p;
@@ -421,6 +447,7 @@ static void cut_output(launch *l, int r, int o)
                       l->args.tensor[r * p->n_in + p->live_input[o]]->shape.dim[0];
 }
 
+/* Prepares the job of replica r. `input` and `output` are arrays for its pointers. */
 static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global_rows,
                                 const void **input, void **output)
 {
@@ -472,7 +499,8 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
     return CH_OK;
 }
 
-/* The rows of the first input, over the replicas here; a plain value is given to each of them. */
+/* Returns the rows of the first input over all local replicas. A plain value counts once for
+ * each replica. */
 static int64_t count_rows(const ch_run *run, const ch_args *a)
 {
     int64_t rows = ch__tuple_rows(run->in);
@@ -481,7 +509,7 @@ static int64_t count_rows(const ch_run *run, const ch_args *a)
                                                                        : rows;
 }
 
-/* In turns or not, as said. */
+/* Runs all replicas in turns or on threads, and sums up their clocks. */
 static ch_status run_replicas(launch *l, bool in_turns, void **arg)
 {
     ch_prepared *p = l->p;
@@ -497,6 +525,8 @@ static ch_status run_replicas(launch *l, bool in_turns, void **arg)
     return rc;
 }
 
+/* Runs all replicas in the configured mode or, if that is auto, in the mode that has been
+ * faster. */
 static ch_status run_measured(launch *l, void **arg)
 {
     ch_prepared    *p = l->p;
@@ -505,7 +535,8 @@ static ch_status run_measured(launch *l, void **arg)
     ch_status       rc;
 
     if (p->n_local == 1 || p->needs_threads || way != CH_REPLICAS_AUTO)
-        return run_replicas(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS, arg);
+        return run_replicas(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS,
+                            arg);
     begin = ch__now_ns();
     rc = run_replicas(l, ch__turns_next(&p->turns), arg);
     ch__turns_note(&p->turns, ch__now_ns() - begin);
@@ -529,7 +560,8 @@ static ch_status launch_jobs(launch *l, int64_t number, const void **input, void
     return rc != CH_OK ? rc : ch__fault_raise(&l->fault);
 }
 
-/* Devices are held in their order, whatever order the replicas have. */
+/* Holds or releases all devices, in the order of their ordinals. A fixed order prevents
+ * deadlocks between runs. */
 static void hold_all(ch_prepared *p, bool hold)
 {
     int before = -1;
@@ -551,7 +583,7 @@ static void hold_all(ch_prepared *p, bool hold)
     }
 }
 
-/* With the devices held, the prepared graph's room for pointers is this run's alone. */
+/* Runs the program while all devices are held. p->run_memory is used by this run only. */
 static ch_status run_held(launch *l, int64_t number)
 {
     ch_prepared *p = l->p;
@@ -565,7 +597,7 @@ static ch_status run_held(launch *l, int64_t number)
         rc = l->run->ops->begin(l->run, p->graph);
     if (rc == CH_OK && p->run_memory == NULL)
         p->run_memory = ch__alloc_aligned(n * (sizeof(replica_job) + sizeof(ch_clock)) +
-                                    (n + n_in + n_out) * sizeof(void *));
+                                          (n + n_in + n_out) * sizeof(void *));
     if (rc == CH_OK && p->run_memory == NULL)
         rc = ch__fail_memory("a run");
     if (rc != CH_OK)
@@ -610,7 +642,8 @@ static ch_status copy_value(const ch_value *v, ch_value **out)
     return rc;
 }
 
-/* Strings that come out are those that came in, and go with them: results get copies. */
+/* Replaces string results by copies. A string result is an unchanged input, and its characters
+ * belong to that input. */
 static ch_status copy_strings(const ch_graph *g, ch_tuple **results)
 {
     size_t       n = (size_t)g->n_outputs;
@@ -657,8 +690,8 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
 
     if (is_running)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "run %s: a step is running on this thread; a host function cannot run "
-                        "another",
+                        "run %s: a step is running on this thread; a host function must not "
+                        "run another step",
                         run->function->name);
     l.run = run;
     l.p = NULL;

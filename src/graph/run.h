@@ -1,7 +1,8 @@
-/* graph/run.h -- running a function on the replicas of this process.
+/* graph/run.h -- runs a function on the replicas of this process.
  *
- * Strategies fill in a ch_run: which devices, which inputs, where variables are, how replicas
- * meet. Recording, specialising, planning and launching are the same for all of them.
+ * A strategy fills in a ch_run: the devices, the inputs, the storage of variables, and the
+ * group of the replicas. ch__run records, specialises and plans the step if necessary, and runs
+ * it. This code is the same for all strategies.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_RUN_H
@@ -13,75 +14,89 @@
 #include "cohort/value.h"
 #include "graph/graph.h"
 
-/* Not an error: a call that waits for other replicas returns it if replicas run in turns. It has no
- * message. The call must be made again, with the same arguments, when the others had a turn. */
+/* A status that is not an error. If replicas run in turns, a call that must wait for other
+ * replicas returns it, without a message. The caller must repeat the call with the same
+ * arguments after the other replicas had a turn. */
 #define CH__BLOCKED CH_STATUS_COUNT
 
-/* How the replicas of a run meet, for whoever runs them. */
+/* The functions of a group of replicas that a run needs. collective/group.c implements them. */
 typedef struct ch_meet {
-    /* Where a replica says what it is doing, for the others' messages. */
+    /* Returns where a replica stores its current call, for error messages of other replicas. */
     ch_doing *(*doing)(void *group, int local);
-    /* Returns when every replica has come here; an error if one has given up, or CH__BLOCKED. */
+    /* Blocks until all replicas have arrived. Returns CH_ABORTED if a replica has failed, or
+     * CH__BLOCKED. */
     ch_status (*barrier)(void *group, int local);
-    /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */
+    /* Aborts the run: ends every wait of a replica, now and later in this run, with
+     * CH_ABORTED. */
     void (*give_up)(void *group);
-    /* Before each run: nobody has given up. Replicas tell their clocks when they wait; NULL: there are none.
-     * in_turns: all replicas are on one thread, and what would wait returns CH__BLOCKED. */
+    /* Prepares the group for a run; must be called before each run. `clock`: array by replica,
+     * which measures waits; NULL: none. in_turns: all replicas run on the same thread, so calls
+     * return CH__BLOCKED instead of waiting. */
     void (*reset)(void *group, ch_clock *clock, bool in_turns);
 } ch_meet;
 
 typedef struct ch_run ch_run;
 
-/* What a strategy does for a run. */
+/* The functions of a strategy that a run needs. */
 typedef struct ch_run_ops {
-    /* Rewrites a graph that was just recorded: cross-replica nodes become collectives. */
-    ch_status (*lower)(void *owner, ch_graph *g);
-    /* The storage of a variable for a local replica; an error if there is none of this name,
-     * dtype and shape. Asked again whenever `generation` changes. */
+    /* Sets *out to the storage of a variable for a local replica. Returns an error if there is
+     * no variable with this name, dtype and shape. Called again when `generation` has
+     * changed. */
     ch_status (*resource)(void *owner, const ch_resource *r, int local, void **out);
-    /* The value for one run of a variable that belongs to another owner (ch__is_borrowed): all replicas
-     * read this tensor, which is contiguous, and the run unrefs it. Called before every run, while no
-     * device is held, so that it may wait for another task. NULL if no graph has such variables. */
+    /* Sets *out to the value of a borrowed variable (ch__is_borrowed) for this run: a
+     * contiguous tensor that all replicas read. The run unrefs it. Called before every run,
+     * while no device is held, so it may wait for another task. NULL if no graph has borrowed
+     * variables. */
     ch_status (*borrow)(void *owner, const ch_resource *r, ch_tensor **out);
-    /* Before the replicas run, and after all went well, while their devices are held. An error is that of
-     * the run. Either may be NULL. */
+    /* Called before the replicas run, and after all of them have succeeded, while the devices
+     * are held. An error becomes the error of the run. Both may be NULL. */
     ch_status (*begin)(const ch_run *run, const ch_graph *g);
     ch_status (*end)(const ch_run *run, const ch_graph *g);
 } ch_run_ops;
 
 struct ch_run {
     ch_function      *function;
-    void             *owner; /* a graph is recorded for one owner */
+    void             *owner; /* the strategy; a recording is used for a single owner */
     const ch_run_ops *ops;
-    unsigned          generation;                /* of the owner's variables */
-    int               n_local;                   /* replicas here */
-    ch_device *const *device;                    /* of each */
-    int               first_replica, n_replicas; /* in the job */
-    ch_tuple         *in;                        /* may be NULL */
-    bool              rows_unknown; /* those of `in` mean nothing: for ch__run_declare */
-    bool              has_rows;     /* false: the global rows are those of the first input */
-    int64_t           global_rows;
-    int64_t           step; /* -1: the function's own count */
-    uint64_t          seed;
-    ch_speaks_of      speaks_of; /* of a replica, or of a copy */
-    void             *group;     /* NULL where n_replicas is 1 */
-    const ch_meet    *meet;
-    /* When another thread sets it, the run ends before its next instruction, also inside loops, with CANCELLED. A kernel
-     * that runs is waited for. The variables must be elsewhere: a run that writes them could end amid its writes. NULL: the
-     * run can not be stopped. */
+    /* generation of the owner's variables: changes when their storage changes */
+    unsigned          generation;
+    int               n_local; /* number of replicas in this process */
+    ch_device *const *device;  /* by local replica */
+    /* index of the first local replica, and number of replicas, in the job */
+    int       first_replica, n_replicas;
+    ch_tuple *in;      /* inputs; NULL: none */
+    bool rows_unknown; /* the numbers of rows in `in` are placeholders; for ch__run_declare */
+    /* global_rows is set; false: use the rows of the first input, over all replicas */
+    bool           has_rows;
+    int64_t        global_rows;
+    int64_t        step; /* number of the run; -1: the function counts its runs */
+    uint64_t       seed;
+    ch_speaks_of   speaks_of; /* CH_SPEAKS_OF_REPLICA or CH_SPEAKS_OF_COPY */
+    void          *group; /* the argument of the functions of `meet`; NULL if n_replicas is 1 */
+    const ch_meet *meet;
+    /* If another thread sets *stop, the run returns CANCELLED before its next instruction, also
+     * inside loops. A kernel that is running is completed. The run must not write variables,
+     * because it could end after some of its writes. NULL: the run cannot be stopped. */
     const atomic_bool *stop;
-    ch_timing *timing; /* for what its replicas did, but for CH_WORK_OTHER; NULL: not asked */
+    /* Receives the time of all work kinds except CH_WORK_OTHER; ch__timing_close completes it.
+     * NULL: the run is not timed. */
+    ch_timing *timing;
 };
 
-/* True on a thread that is inside a run: in a host function. */
+/* Returns true if this thread is inside a run, that is, in a host function. */
 bool ch__run_is_here(void);
 
-/* The graph of the step for such inputs, referenced, and the number of this run; it is not run. */
+/* Records the step for the inputs of `run`, or finds the recording. Does not run it. Sets *out
+ * to the graph, which the caller must unref, and *number to the number of this run. */
 ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number);
-/* Records the step for such inputs, and has the function run nothing but that graph from now on. */
+/* Records the step for the inputs of `run`. From now on the function uses only this graph.
+ * FAILED_PRECONDITION: the function has a fixed graph already. */
 ch_status ch__run_declare(const ch_run *run);
 
-/* Runs and returns the results, per-replica where there is more than one replica. */
+/* Runs the function on all local replicas. Sets *out to the results, which the caller must
+ * unref: per-replica values if there are several replicas. If `out` is NULL, the results are
+ * discarded. Several threads may run the same function. Must not be called from a host
+ * function. */
 ch_status ch__run(const ch_run *run, ch_tuple **out);
 
 #endif

@@ -1,9 +1,17 @@
-/* graph/specialise.c -- from a graph with symbols to graphs with numbers.
+/* graph/specialise.c -- copies a graph with symbols to graphs with numbers.
  *
- * The graph is copied call by call, for all variants in step: symbols in attributes are
- * replaced by what they are bound to, and the op's own shape rule is asked again. Where the
- * recorded output had a symbol that is not bound yet (a gathered axis), the answer binds it. So
- * there is one rule for each op, and it runs on symbols once and on numbers ever after.
+ * graph/prepared.c calls ch__specialise for the input shapes of a run. Replicas with different
+ * shapes get different variants, which are copied together, call by call. Symbols in attributes
+ * are replaced by their numbers, and the shape rule of the op infers the outputs again. If an
+ * output was recorded with a symbol that has no number yet (a gathered axis), the inferred size
+ * is the number.
+ *
+ * Invariants:
+ *   1. The inputs of the graph bind all symbols that do not come from a shape rule.
+ *   2. The inferred outputs must match the recorded ones; a difference is an error of the
+ *      inputs.
+ *   3. All variants of a collective are copied before its shape rule runs, because the rule
+ *      needs the dims of all replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -12,13 +20,15 @@
 #include "graph/graph.h"
 #include "tensor/print.h"
 
+/* The copy for a variant, and the numbers of its symbols. */
 typedef struct variant {
     ch_graph *to;
     ch_node **map;    /* by value id of the source */
-    int64_t  *symbol; /* -1: not bound yet */
+    int64_t  *symbol; /* number of each symbol; -1: not bound yet */
     int       n_symbols;
 } variant;
 
+/* Replaces the symbols of dims by their numbers. */
 static ch_status substitute(const variant *v, ch_dims *d)
 {
     for (int i = 0; i < d->rank; i++) {
@@ -28,7 +38,7 @@ static ch_status substitute(const variant *v, ch_dims *d)
             continue;
         if (sym < 0 || sym > v->n_symbols || v->symbol[sym] < 0)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "a size depends on symbol %d, which no input has", sym);
+                            "a size depends on symbol %d, which no input defines", sym);
         if (!ch__mul_size(d->dim[i].n, v->symbol[sym], &d->dim[i].n))
             return ch__fail(CH_INVALID_ARGUMENT, "a size overflows");
         d->dim[i].sym = 0;
@@ -36,8 +46,10 @@ static ch_status substitute(const variant *v, ch_dims *d)
     return CH_OK;
 }
 
-/* Binds the symbols of a recorded dims to the numbers they turned out to be. */
-static ch_status unify(variant *v, const char *what, const ch_dims *recorded, const ch_dims *actual)
+/* Binds unbound symbols of the recorded dims to the actual sizes, and checks that all sizes
+ * match. */
+static ch_status unify(variant *v, const char *what, const ch_dims *recorded,
+                       const ch_dims *actual)
 {
     bool same = recorded->rank == actual->rank;
 
@@ -57,8 +69,8 @@ static ch_status unify(variant *v, const char *what, const ch_dims *recorded, co
 
         ch__dims_print(recorded, want, sizeof(want));
         ch__dims_print(actual, have, sizeof(have));
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: it was recorded as %s and now is %s", what,
-                        want, have);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: recorded as %s, but now %s", what, want,
+                        have);
     }
     return CH_OK;
 }
@@ -66,7 +78,7 @@ static ch_status unify(variant *v, const char *what, const ch_dims *recorded, co
 static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
                             const ch_signature *sig);
 
-/* A body gets the symbols of the call it belongs to. */
+/* Copies a body. It uses the symbols of the graph that contains it. */
 static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph **out)
 {
     variant   v = {.symbol = outer->symbol, .n_symbols = outer->n_symbols};
@@ -77,7 +89,7 @@ static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph 
     return rc;
 }
 
-/* Replaces symbols and bodies in a copy of attributes. */
+/* Replaces symbols and bodies in copied attributes. */
 static ch_status specialise_attrs(const ch_op *op, void *attrs, const variant *v)
 {
     for (const ch_attr *row = op->attrs; row->name != NULL; row++) {
@@ -125,6 +137,7 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
     return n->op->attrs != NULL ? specialise_attrs(n->op, to->attrs, v) : CH_OK;
 }
 
+/* Infers the outputs of the copied call `to`. */
 static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer *c)
 {
     ch_dims   out[CH_MAX_OUT];
@@ -137,7 +150,7 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
     if (rc != CH_OK)
         return ch__fail_in_call(rc, n);
     if (c->n_out != n->n_out)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, recorded were %d", n->op->name,
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, but %d were recorded", n->op->name,
                       c->n_out, n->n_out);
     for (int i = 0; i < n->n_out && rc == CH_OK; i++) {
         rc = unify(v, n->op->name, &n[i].dims, &out[i]);
@@ -147,9 +160,10 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
     return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, n);
 }
 
-/* The inputs' dims of one call in every replica, for a collective's shape rule; *room is the
- * memory they are in. */
-static ch_status collect_peers(const ch_signature *sig, ch_node *const *to, ch_infer *c, void **memory)
+/* Sets c->peer to the dims of the inputs of a call on all replicas, for the shape rule of a
+ * collective. The caller must free *memory. */
+static ch_status collect_peers(const ch_signature *sig, ch_node *const *to, ch_infer *c,
+                               void **memory)
 {
     int             n_in = to[0]->n_in, n = sig->n_replicas;
     const ch_dims **peer =
@@ -169,7 +183,7 @@ static ch_status collect_peers(const ch_signature *sig, ch_node *const *to, ch_i
     return CH_OK;
 }
 
-/* A collective of one replica, whose outputs are its inputs. */
+/* Replaces the outputs of a collective by its inputs, for a single replica. */
 static ch_status pass_through(const ch_node *n, variant *v)
 {
     ch_status rc = CH_OK;
@@ -181,6 +195,7 @@ static ch_status pass_through(const ch_node *n, variant *v)
     return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, n);
 }
 
+/* Copies a call for all variants, and infers its outputs. sig is NULL in a body. */
 static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
                                const ch_signature *sig, ch_node **to)
 {
@@ -230,7 +245,7 @@ static ch_status copy_roots(const ch_graph *g, variant *v)
         r->shape = from->shape;
         r->key = from->key;
         r->read = from->read != NULL ? v->map[from->read->id] : NULL;
-        /* A read that nobody needs was not copied: then the resource is only written. */
+        /* A read that no root needs was not copied. Then the resource is only written. */
         r->value = from->value == from->read ? r->read : v->map[from->value->id];
     }
     return CH_OK;
@@ -244,8 +259,8 @@ static bool has_symbol(const ch_dims *d, int sym)
     return false;
 }
 
-/* True for a call that makes a symbol: only its shape rule says what that is, so it is copied
- * even if nobody needs its results. The passes drop it. */
+/* Returns true if the call defines a symbol. Only its shape rule can give the number of the
+ * symbol, so the call is copied even if no root needs it. A later pass removes it. */
 static bool makes_symbol(const ch_node *n)
 {
     for (int k = 0; k < n->n_out; k++)
@@ -261,7 +276,7 @@ static bool makes_symbol(const ch_node *n)
     return false;
 }
 
-/* Copies the live calls of g for every variant whose symbols are given. */
+/* Copies the live calls of g for all variants. The symbols of v must be bound to the inputs. */
 static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
                             const ch_signature *sig)
 {
@@ -300,7 +315,7 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
     return rc;
 }
 
-/* "input 1 (labels)": in one of two buffers of this thread, for messages. */
+/* Returns "input 1 (labels)" for messages, in a ring of two buffers of this thread. */
 static const char *input_text(const ch_graph *g, int i)
 {
     static _Thread_local char ring[2][96];
@@ -313,7 +328,7 @@ static const char *input_text(const ch_graph *g, int i)
     return text;
 }
 
-/* The rows that an input was recorded with: those that its splits cut, or the size of axis 0. */
+/* Returns the rows that an input was recorded with: those of row splits, or axis 0. */
 static const ch_dims *recorded_rows(const ch_graph *g, int i)
 {
     const ch_input_attrs *a = ch__attrs(g->input[i]);
@@ -328,8 +343,8 @@ static int64_t rows_of(const ch_graph *g, int i, const ch_shape *shape)
     return shape[i].dim[0] - (a->rows.rank == 1);
 }
 
-/* True if input i differs from what was recorded in nothing but its rows, which were as many as
- * input *other's then. */
+/* Returns true if only the number of rows of input i differs from the recording, where it was
+ * equal to that of the earlier input *other. */
 static bool has_other_rows(const ch_graph *g, int i, const ch_dims *actual, int *other)
 {
     const ch_dims *recorded = recorded_rows(g, i);
@@ -346,7 +361,7 @@ static bool has_other_rows(const ch_graph *g, int i, const ch_dims *actual, int 
     return false;
 }
 
-/* Row splits bind the symbol of their rows, of which there is one less. */
+/* Binds the symbol of the number of rows of row splits: their length minus 1. */
 static ch_status bind_rows(const ch_graph *g, int i, variant *v, const ch_shape *shape)
 {
     const ch_input_attrs *a = ch__attrs(g->input[i]);
@@ -356,7 +371,7 @@ static ch_status bind_rows(const ch_graph *g, int i, variant *v, const ch_shape 
         return CH_OK;
     if (shape[i].dim[0] < 1)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: row splits without an element; want one more than there are rows",
+                        "%s: there are no row splits; want one more than the number of rows",
                         input_text(g, i));
     return unify(v, input_text(g, i), &a->rows, &actual);
 }
@@ -371,13 +386,12 @@ static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shap
         if (rc == CH_OK)
             rc = bind_rows(g, i, v, shape);
         if (rc != CH_OK && has_other_rows(g, i, &actual, &other))
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "%s has %lld rows and %s %lld: when the step was recorded they had "
-                "equally many, and its graph holds them to that. Give equally many, "
-                "or record it with inputs that differ",
-                input_text(g, i), (long long)rows_of(g, i, shape), input_text(g, other),
-                (long long)rows_of(g, other, shape));
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s has %lld rows and %s %lld; when the step was recorded, both "
+                            "had the same number of rows. Give the same number, or record the "
+                            "step with inputs that differ",
+                            input_text(g, i), (long long)rows_of(g, i, shape),
+                            input_text(g, other), (long long)rows_of(g, other, shape));
         if (rc != CH_OK)
             return rc;
     }

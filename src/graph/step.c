@@ -1,4 +1,15 @@
-/* graph/step.c -- a recording: nodes come in, errors stick.
+/* graph/step.c -- records steps: adds calls to a graph, and keeps the first error.
+ *
+ * User code and ops call the public functions (cohort/step.h) and ch__node (graph/op.h).
+ * graph/function.c begins and ends recordings. A call is recorded in these steps: check the
+ * inputs, capture nodes of outer graphs, cast weak inputs, check the context, run the shape
+ * rule, append the call.
+ *
+ * Invariants:
+ *   1. The first error of a step is kept. After an error every recording function returns NULL
+ *      and does nothing, so user code need not check each call.
+ *   2. An error in a body becomes the error of the step that contains the body.
+ *   3. Resources belong to the outermost step; bodies capture their values.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define GRAPH_STEP_C
@@ -10,11 +21,13 @@
 
 #include "graph/where.h"
 
-/* The step of nodes whose recording has ended: nothing can be recorded with them any more. */
+/* The step of nodes whose recording has ended. No call can be recorded with such nodes. */
 static ch_step ended = {.rc = CH_FAILED_PRECONDITION,
-                        .error = "a node of a step, branch or loop body that has ended"};
+                        .error =
+                            "the node belongs to a step, branch or loop body that has ended"};
 
-/* The step that this thread records, bodies aside: whom an op tells that is given no node. */
+/* The step that this thread is recording, not a body in it. It receives the error of a call
+ * without any valid input. */
 static _Thread_local ch_step *recording;
 
 ch_step *ch__step_recording(void)
@@ -75,8 +88,9 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out)
     return CH_OK;
 }
 
-/* Whether a message begins with the change of a variable that is being recorded. The name of an
- * op alone is not enough: "scatter_add(f32(4), ..." names no variable. */
+/* Returns true if the message begins with the change of a variable that is being recorded, such
+ * as "scatter_add of w". The op's name alone is not sufficient: "scatter_add(f32(4), ..." does
+ * not name the variable. */
 static bool names_change(const ch_step *s, const char *message)
 {
     const size_t n = strlen(s->verb);
@@ -105,7 +119,7 @@ bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const 
 ch_status ch_step_status(ch_step *s)
 {
     if (s == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "step: it is NULL");
+        return ch__fail(CH_INVALID_ARGUMENT, "step_status: the step is NULL");
     return s->rc == CH_OK ? CH_OK : ch__fail(s->rc, "%s", s->error);
 }
 
@@ -184,7 +198,7 @@ void ch_step_enter(ch_step *s, const char *scope)
 
     if (s == NULL)
         return;
-    scope = scope != NULL ? scope : "NULL"; /* so that the leave finds what to leave */
+    scope = scope != NULL ? scope : "NULL"; /* so that ch_step_leave leaves this scope */
 
     snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "", scope);
     s->scope_copy = NULL;
@@ -225,18 +239,19 @@ bool ch__is_countable(ch_dtype dtype, const ch_dims *d)
     return product < (int64_t)1 << 48;
 }
 
-/* Strings come in, and that is all: no op makes any. */
+/* Rejects string inputs of ops that do not accept them. No op produces strings. */
 static ch_status check_strings(const ch_infer *c)
 {
     for (int i = 0; i < c->n_in && (c->op->flags & CH_OP_STRINGS) == 0; i++)
         if (c->dtype[i] == CH_STR)
             return ch__infer_fail(c,
-                                  "input %d holds strings, which steps do not compute with; "
-                                  "ch_table_lookup makes numbers of words",
+                                  "input %d holds strings, which this op does not accept; "
+                                  "ch_table_lookup converts words to numbers",
                                   i);
     return CH_OK;
 }
 
+/* Runs the shape rule, and checks the number and size of the outputs. */
 static ch_status infer(ch_infer *c, const ch_op *op)
 {
     ch_status rc = check_strings(c);
@@ -337,8 +352,9 @@ bool ch__step_can_use(const ch_step *s, const ch_node *n)
     return is_within(s, n->graph->step);
 }
 
-/* Where a call of these inputs is recorded. If none is of a recording that goes on, the one of
- * this thread gets the error. */
+/* Returns the step in which a call with these inputs is recorded. If no input belongs to a
+ * recording in progress, returns the current recording of this thread, which receives the
+ * error. */
 static ch_step *step_of(int n_in, ch_node *const *in)
 {
     for (int i = 0; i < n_in; i++)
@@ -347,8 +363,10 @@ static ch_step *step_of(int n_in, ch_node *const *in)
     return recording != NULL ? recording->active : NULL;
 }
 
-/* Input i as a node of s's graph; NULL, and an error that sticks, if it cannot be. */
-static ch_node *resolve_input(ch_step *s, const ch_op *op, int i, ch_node *in, const void *caller)
+/* Returns input i as a node of the graph of s. If this is not possible, records an error and
+ * returns NULL. */
+static ch_node *resolve_input(ch_step *s, const ch_op *op, int i, ch_node *in,
+                              const void *caller)
 {
     ch_status rc;
 
@@ -356,19 +374,19 @@ static ch_node *resolve_input(ch_step *s, const ch_op *op, int i, ch_node *in, c
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i);
     else if (in->graph->step == &ended)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "%s: input %d is a node of a branch, loop body or step that has ended; "
-                      "what is used outside must be one of its outputs",
+                      "%s: input %d belongs to a branch, loop body or step that has ended; to "
+                      "use the value outside, make it an output",
                       op->name, i);
     else if (!is_within(s, in->graph->step))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d belongs to another recording",
-                      op->name, i);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d belongs to another step", op->name, i);
     else
         return ch__step_capture(s, in);
     ch__step_record_error(s, rc, caller);
     return NULL;
 }
 
-/* The node of an outer graph that an input of a body stands for, as far out as it goes. */
+/* Returns the node of the outermost graph that an input of a body represents; n itself if it is
+ * not a capture. */
 static const ch_node *origin(const ch_node *n)
 {
     for (const ch_step *s = n->graph->step; s != NULL && s->outer != NULL; s = s->outer) {
@@ -383,7 +401,8 @@ static const ch_node *origin(const ch_node *n)
     return n;
 }
 
-/* True for a number that an integer type can hold without loss: ch_number(s, 2). */
+/* Returns true if n is a constant scalar that dtype t represents exactly, such as ch_number(s,
+ * 2) for i32. */
 static bool fits(const ch_node *n, ch_dtype t)
 {
     const ch_node           *from = origin(n)->head;
@@ -394,8 +413,8 @@ static bool fits(const ch_node *n, ch_dtype t)
            ch__dtype_holds(t, x);
 }
 
-/* Weak inputs take the type of those that are not; among weak ones, a float beats an integer.
- */
+/* Casts weak inputs to the dtype of the inputs that are not weak. If all are weak and some are
+ * floats, the integers are cast to float. Returns false if a cast fails. */
 static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
 {
     ch_node *strong = NULL;
@@ -420,8 +439,9 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
     return true;
 }
 
-/* Whether replicas may have different values of what is made of these. Of bodies their inputs are asked. Where
- * replicas meet, all get the same, unless the op says otherwise. */
+/* Returns true if replicas may have different results. The result of a collective is the same
+ * for all replicas unless the op has CH_OP_VARIES. A call with bodies is judged by its
+ * inputs. */
 static bool varies(const ch_op *op, int n_in, ch_node *const *in)
 {
     bool any = false;
@@ -441,8 +461,9 @@ static bool has_body(const ch_op *op)
     return false;
 }
 
-/* A number, or what is computed of numbers and would be one if it were written down. A copy (identity) is each
- * replica's own. */
+/* Returns true for a constant, and for results that are computed from literals only and are the
+ * same on every replica. The result of ch_identity is never a literal: it belongs to each
+ * replica. */
 static bool is_literal(const ch_op *op, int n_in, ch_node *const *in)
 {
     const unsigned own = CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES | CH_OP_COLLECTIVE;
@@ -455,6 +476,7 @@ static bool is_literal(const ch_op *op, int n_in, ch_node *const *in)
     return true;
 }
 
+/* Sets varies, is_literal and is_each of the outputs. */
 static void set_replica_flags(const ch_step *s, ch_node *n)
 {
     bool may_differ = varies(n->op, n->n_in, n->in);
@@ -470,7 +492,7 @@ static void set_replica_flags(const ch_step *s, ch_node *n)
     }
 }
 
-/* In a merge call, which speaks of all replicas, what each has for itself is opaque. */
+/* In a merge call, rejects ops of replica context and per-replica inputs. */
 static ch_status check_context(const ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
 {
     while (s->outer != NULL)
@@ -479,25 +501,26 @@ static ch_status check_context(const ch_step *s, const ch_op *op, int n_in, ch_n
         return CH_OK;
     if ((op->flags & CH_OP_COLLECTIVE) != 0)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: it is for code of a replica; in a merge call use ch_merge_reduce "
-                        "or ch_merge_gather",
+                        "%s: it must be called in replica context; in a merge call use "
+                        "ch_merge_reduce or ch_merge_gather",
                         op->name);
     if ((op->flags & CH_OP_HOST) != 0)
-        return ch__fail(
-            CH_FAILED_PRECONDITION,
-            "%s: not in a merge call: each replica makes the call, and a merge call "
-            "is code for all replicas at once; use ch_replica_call",
-            op->name);
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it must not be called in a merge call, because each replica makes "
+                        "the call; use ch_replica_call",
+                        op->name);
     if ((op->flags & (CH_OP_RANDOM | CH_OP_VARIES)) != 0)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: not in a merge call: it differs between replicas", op->name);
+                        "%s: it must not be called in a merge call, because the result differs "
+                        "between replicas",
+                        op->name);
     for (int i = 0; i < n_in; i++)
         if (in[i]->varies)
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: input %d is per-replica, and this is not inside a replica "
-                            "context: in a merge call it can be reduced, gathered or given to "
-                            "an update",
-                            op->name, i);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "%s: input %d is per-replica, and this is not inside a replica context; in a "
+                "merge call reduce it, gather it or pass it to an update",
+                op->name, i);
     return CH_OK;
 }
 
@@ -513,9 +536,10 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     if (rc == CH_OK)
         rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
     if (rc == CH_OK && s->outer != NULL && (op->flags & CH_OP_COLLECTIVE) != 0)
-        rc =
-            ch__fail(CH_FAILED_PRECONDITION,
-                     "%s: not inside a cond, while or scan: replicas might not meet", op->name);
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "%s: a collective must not be recorded inside a cond, while or scan, "
+                      "because not all replicas might execute it",
+                      op->name);
     if (rc != CH_OK) {
         ch__step_record_error(s, rc, caller);
         return NULL;
@@ -604,7 +628,8 @@ ch_node *ch__step_add_input_of(ch_step *s, const char *name, const ch_input_attr
     return NULL;
 }
 
-/* In a body too, the inputs are the step's: what the body is handed comes as arguments. */
+/* Returns the graph of the outermost step. ch_step_in in a body refers to the inputs of the
+ * step; the inputs of the body are passed to its function. */
 static const ch_graph *graph_of_step(const ch_step *s)
 {
     while (s->outer != NULL)
@@ -628,8 +653,8 @@ ch_node *ch_step_in(ch_step *s, int i)
         return g->input[i];
     ch__step_record_error(s,
                           ch__fail(CH_INVALID_ARGUMENT,
-                                   "%s: there is no input %d; it was given %d", g->name, i,
-                                   g->n_inputs),
+                                   "%s: there is no input %d; the number of inputs is %d",
+                                   g->name, i, g->n_inputs),
                           __builtin_return_address(0));
     return NULL;
 }
@@ -655,11 +680,11 @@ ch_node *ch_step_in_named(ch_step *s, const char *name)
 
 static ch_status fail_output(const ch_step *s, const char *name, const ch_node *n)
 {
-    const char *why = "a node of another recording";
+    const char *why = "a node of another step";
     char        what[64];
 
     if (n == NULL)
-        why = "NULL, as what an op gives that is given NULL";
+        why = "NULL; an op returns NULL if an input is NULL";
     else if (n->graph->step == &ended)
         why = "a node of a branch, loop body or step that has ended";
     snprintf(what, sizeof(what), "%s %d", s->outer != NULL ? "value" : "output",
@@ -710,8 +735,8 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
         ch__step_record_error(
             s,
             ch__fail(CH_FAILED_PRECONDITION,
-                     "ch_step_out: not inside a cond, while or scan; return the value "
-                     "from it and make that an output"),
+                     "ch_step_out: must not be called inside a cond, while or scan; return the "
+                     "value from the body, and make the result an output"),
             caller);
     else
         add_output(s, name, n, caller);
@@ -722,6 +747,8 @@ void ch__body_out(ch_step *s, ch_node *n)
     add_output(s, NULL, n, NULL);
 }
 
+/* Returns the index of the resource with this key, and adds the resource if necessary. -1: an
+ * error is recorded in s. */
 static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
 {
     ch_graph    *g = s->graph;
@@ -755,7 +782,7 @@ ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, 
 {
     ch_read_attrs a = {.dtype = dtype, .dims = ch__dims_of(shape)};
 
-    s = outermost(s); /* bodies capture what the step reads */
+    s = outermost(s); /* resources belong to the outermost step */
     if (s->rc != CH_OK)
         return NULL;
     a.resource = resource_of(s, key, name, dtype, shape);
@@ -779,7 +806,7 @@ ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), cons
     if (s->rc == CH_OK)
         i = resource_of(s, key, name, dtype, shape);
     if (i < 0 || ch__is_borrowed(&s->graph->resource[i]))
-        release(key); /* the graph has no use for it, or holds a reference already */
+        release(key); /* resource_of failed, or the graph holds a reference already */
     else
         s->graph->resource[i].release = release;
     return i >= 0 ? ch__step_read(s, key, name, dtype, shape) : NULL;
@@ -794,8 +821,8 @@ static bool is_number(const ch_dims *d)
 }
 
 static const char wants_static_rows[] =
-    "; the rows of an input are not a number while the step is recorded, unless "
-    "ch_function_static_rows is called on the function first";
+    "; the number of rows of an input is not known while the step is recorded, unless "
+    "ch_function_static_rows was called on the function";
 
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value)
@@ -806,12 +833,11 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
     if (s->rc != CH_OK || value == NULL)
         return NULL;
     if (s->outer != NULL || value->graph != s->graph) {
-        ch__step_record_error(
-            s,
-            ch__fail(CH_FAILED_PRECONDITION,
-                     "not inside a cond, while or scan; return the value from it and "
-                     "assign that"),
-            NULL);
+        ch__step_record_error(s,
+                              ch__fail(CH_FAILED_PRECONDITION,
+                                       "must not be called inside a cond, while or scan; "
+                                       "return the value from the body, and assign the result"),
+                              NULL);
         return NULL;
     }
     if (value->dtype != dtype || !ch__dims_same(&value->dims, &dims)) {
@@ -862,7 +888,8 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
             (*captures)[i] = s->captured[i];
         rc = ch__step_finish(s, &g);
     }
-    if (s != NULL && s->rc != CH_OK && outer->rc == CH_OK) { /* it says already where */
+    /* the message contains the source line already */
+    if (s != NULL && s->rc != CH_OK && outer->rc == CH_OK) {
         outer->rc = s->rc;
         memcpy(outer->error, s->error, sizeof(outer->error));
     } else if (rc != CH_OK) {
@@ -872,7 +899,7 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
     return g;
 }
 
-/* ---- what is known of a node ---- */
+/* ---- properties of nodes ---- */
 
 ch_dtype ch_node_dtype(const ch_node *n)
 {

@@ -1,4 +1,4 @@
-/* graph/timing.c -- where the time of a run goes.
+/* graph/timing.c -- measures how a run spends its time: clocks of replicas, and their summary.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/timing.h"
@@ -20,7 +20,7 @@ const char *ch__work_name(ch_work_kind work)
     return (unsigned)work < CH_WORKS ? name[work] : "unknown";
 }
 
-/* ---- a replica's clock ---- */
+/* ---- clocks ---- */
 
 void ch__clock_start(ch_clock *c, const char *track)
 {
@@ -61,14 +61,15 @@ int64_t ch__clock_begin_span(const ch_clock *c)
     return c->track != NULL ? ch__now_ns() : 0;
 }
 
-void ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope, const char *name)
+void ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope,
+                        const char *name)
 {
     char    text[256];
     int64_t now;
 
     if (c->track == NULL)
         return;
-    now = ch__now_ns(); /* before the text is made, which is nobody's work */
+    now = ch__now_ns(); /* read first, so that the span does not include formatting its name */
     if (scope == NULL && c->work != CH_WORK_FORWARD)
         scope = ch__work_name(c->work);
     snprintf(text, sizeof(text), "%s%s%s", scope != NULL ? scope : "", scope != NULL ? "/" : "",
@@ -111,7 +112,7 @@ void ch__clock_resume(ch_clock *c, ch_pause p, const char *what)
     ch__trace_span(c->track, name, p.began_ns, c->since_ns);
 }
 
-/* ---- of a run ---- */
+/* ---- the time of a run ---- */
 
 void ch__timing_mean(ch_timing *t, int n, const ch_clock *clock)
 {

@@ -1,8 +1,8 @@
-/* graph/timing.h -- where the time of a run goes.
+/* graph/timing.h -- measures how a run spends its time.
  *
- * Every call knows what it is for. A run that is timed has a clock for each replica, which is
- * told what the replica turns to and looks at the time when that is something else; a run that
- * is not has none, and pays a branch.
+ * Every call has a kind of work. In a timed run every replica has a clock. The executor and the
+ * group switch the clock when the kind of work changes, and the clock adds the elapsed time to
+ * the previous kind. A run that is not timed has no clocks, and pays only a branch.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_TIMING_H
@@ -11,51 +11,60 @@
 #include <stdint.h>
 
 typedef enum ch_work_kind {
-    CH_WORK_FORWARD,  /* what is none of the others */
-    CH_WORK_BACKWARD, /* recorded while gradients are */
-    CH_WORK_REDUCE,   /* collectives, and agreeing that nothing failed */
-    CH_WORK_UPDATE,   /* recorded by an optimizer, and copies to variables */
+    CH_WORK_FORWARD,  /* all calls that are not of another kind */
+    CH_WORK_BACKWARD, /* recorded by ch_gradients */
+    CH_WORK_REDUCE,   /* collectives, and the barrier before variables are written */
+    CH_WORK_UPDATE,   /* recorded by an optimizer, and copies into variables */
     CH_WORKS_OF_NODES,
-    CH_WORK_WAIT = CH_WORKS_OF_NODES, /* for other replicas: in meetings, and for their end */
-    CH_WORK_OTHER,                    /* recording, planning, launching */
+    /* waiting for other replicas: at barriers, and for their end */
+    CH_WORK_WAIT = CH_WORKS_OF_NODES,
+    CH_WORK_OTHER, /* recording, planning, launching */
     CH_WORKS
 } ch_work_kind;
 
-/* "forward"; for tables and messages. */
+/* Returns the name for tables and messages, such as "forward". */
 const char *ch__work_name(ch_work_kind work);
 
-/* Of one run: the mean over its replicas, or the sum if they ran in turns. It adds up to the caller's time. */
+/* The time of a run in ns. The kinds are the mean over the replicas, or the sum if the replicas
+ * ran in turns. They add up to total_ns, the time of the caller (ch__timing_close). */
 typedef struct ch_timing {
     int64_t ns[CH_WORKS];
     int64_t total_ns;
 } ch_timing;
 
-/* One replica's, during a run. */
+/* The clock of a replica during a run. Only the thread that runs the replica may use it. */
 typedef struct ch_clock {
-    ch_work_kind work; /* what it does now, */
-    int64_t      since_ns;
+    ch_work_kind work;     /* current kind of work */
+    int64_t      since_ns; /* start of the current kind of work */
     int64_t      began_ns, ended_ns;
-    int64_t      ns[CH_WORKS]; /* and what it did before that */
-    const char  *track;        /* of the trace; NULL: it is not on */
+    int64_t      ns[CH_WORKS]; /* time of each kind before since_ns */
+    const char  *track;        /* track of the trace file; NULL: no trace is written */
 } ch_clock;
 
+/* Starts the clock, with CH_WORK_OTHER. */
 void ch__clock_start(ch_clock *c, const char *track);
-/* The run was this function's; `failed` is for the trace. */
+/* Stops the clock, and writes a span with the name of the function to the trace. A non-zero
+ * `failed` is shown in the span's name. */
 void ch__clock_stop(ch_clock *c, const char *function, int failed);
 
-/* From now on it does this. Returns what it did until now. */
+/* Switches to another kind of work. Returns the previous kind. */
 ch_work_kind ch__clock_switch(ch_clock *c, ch_work_kind work);
 
-/* Around what is a span of its own in the trace, if there is one: the time when it began, and its end. What
- * has no scope has its work's name for one: "backward/matmul". */
+/* Mark the begin and the end of a span in the trace; no effect if no trace is written.
+ * begin_span returns the start time, which end_span receives. The name of the span is
+ * "scope/name". If scope is NULL, the kind of work is used, as "backward/matmul"; forward calls
+ * have no prefix. */
 int64_t ch__clock_begin_span(const ch_clock *c);
-void    ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope, const char *name);
+void    ch__clock_end_span(const ch_clock *c, int64_t began_ns, const char *scope,
+                           const char *name);
 
-/* Around the turns of other replicas, which are no time of this one. */
+/* Suspend and continue the clock around the turns of other replicas, whose time is not counted
+ * here. */
 void ch__clock_suspend(ch_clock *c);
 void ch__clock_continue(ch_clock *c);
 
-/* Around waiting for others in a meeting. */
+/* A wait for other replicas at a barrier. pause switches to CH_WORK_WAIT, and resume switches
+ * back. `what` is the label of the wait in the trace. */
 typedef struct ch_pause {
     ch_work_kind before;
     int64_t      began_ns;
@@ -63,11 +72,14 @@ typedef struct ch_pause {
 ch_pause ch__clock_pause(ch_clock *c);
 void     ch__clock_resume(ch_clock *c, ch_pause p, const char *what);
 
-/* The mean of n clocks that were stopped. Who ended before the others waited for them. */
+/* Sets *t to the mean of n stopped clocks. A replica that ended earlier than the last counts
+ * the difference as CH_WORK_WAIT. */
 void ch__timing_mean(ch_timing *t, int n, const ch_clock *clock);
-/* The sum of n clocks that were stopped, of replicas that ran in turns: none of them waited. */
+/* Sets *t to the sum of n stopped clocks, for replicas that ran in turns and so did not
+ * wait. */
 void ch__timing_sum(ch_timing *t, int n, const ch_clock *clock);
-/* Makes the entries add up to the total: what is not known is CH_WORK_OTHER. */
+/* Sets the total, and CH_WORK_OTHER to the part of the total that no other kind accounts
+ * for. */
 void ch__timing_close(ch_timing *t, int64_t total_ns);
 
 #endif

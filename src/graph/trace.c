@@ -1,15 +1,19 @@
-/* graph/trace.c -- the trace file.
+/* graph/trace.c -- writes the trace file.
  *
- * 1. A track has a block of text that its events are put in, and a lock, for which nobody competes as
- *    long as each thread has a track of its own. Full blocks go to the file. So memory is bounded by the
- *    number of tracks.
- * 2. Tracks stay for the life of the process: who found one may use it without asking again.
- * 3. Locks are taken in this order: life, a track's, the file's. Nothing is logged while one is held,
- *    since a sink may run a function.
- * 4. A child that was forked from the process has the file open, and leaves it alone.
+ * graph/timing.c writes spans with ch__trace_span. Main structs: `track`, a buffer of events
+ * for each track, and `file`, the open file.
+ *
+ * Invariants:
+ *   1. A track has a block of text for its events, and a lock. There is no contention if each
+ *      thread has its own track. A full block is written to the file. So the number of tracks
+ *      bounds the memory.
+ *   2. Tracks are never removed. A pointer to a track stays valid.
+ *   3. Lock order: lifecycle_lock, the lock of a track, the lock of the file. Nothing is logged
+ *      while a lock is held, because a log sink may run a function.
+ *   4. A forked child inherits the open file and does not write to it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* program_invocation_short_name */
+#define _GNU_SOURCE /* for program_invocation_short_name */
 #include "graph/trace.h"
 
 #include <errno.h>
@@ -28,44 +32,46 @@
 #include "file/sys.h"
 
 enum {
-    MAX_TRACKS = 320, /* replicas of a process, and some */
+    MAX_TRACKS = 320, /* more than the replicas of a process */
     TRACK_NAME = 96,
-    SPAN_NAME = 200,                  /* bytes that are kept of a name, */
-    EVENT_TEXT = 6 * SPAN_NAME + 128, /* each of which may become six */
-    BLOCK = 64 << 10
+    SPAN_NAME = 200,                  /* bytes of a name that are written */
+    EVENT_TEXT = 6 * SPAN_NAME + 128, /* escaping may turn a byte into six */
+    BLOCK = 64 << 10                  /* bytes of the buffer of a track */
 };
 
 typedef struct track {
-    pthread_mutex_t lock; /* of what follows the name */
+    pthread_mutex_t lock; /* guards the members after `name` */
     char            name[TRACK_NAME];
-    bool            is_named; /* in this file */
-    char           *text;     /* BLOCK bytes; NULL: none yet */
+    bool            is_named; /* the name has been written to the current file */
+    char           *text;     /* buffer of BLOCK bytes; NULL: not allocated */
     size_t          used;
 } track;
 
 static track      tracks[MAX_TRACKS];
-static atomic_int n_tracks; /* grows under the life lock */
+static atomic_int n_tracks; /* changed with lifecycle_lock held */
 
+/* UNKNOWN: the setting COHORT_TRACE has not been read yet. */
 typedef enum trace_state { UNKNOWN, OFF, ON } trace_state;
 static atomic_int state = UNKNOWN;
-static atomic_int owner; /* the process that opened the file; 0: none did */
+static atomic_int owner; /* process that opened the file; 0: none */
 
-static pthread_mutex_t lifecycle_lock = PTHREAD_MUTEX_INITIALIZER; /* opening, closing, new tracks */
+/* Guards opening, closing and new tracks. */
+static pthread_mutex_t lifecycle_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     pthread_mutex_t lock;
-    bool            is_open; /* changes under the life lock too */
+    bool            is_open; /* changed with lifecycle_lock held too */
     int             fd;
     char           *path;
     int64_t         origin_ns;
-    ch_fault        fault; /* the first error of writing */
+    ch_fault        fault; /* first error of writing */
 } file = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Atomic int64_t n_events, n_dropped;
-static _Atomic int64_t limit; /* of events in this file */
+static _Atomic int64_t limit; /* largest number of events in this file */
 
 /* ---- text ---- */
 
-/* Bytes of the character that begins here; 0: it is none of UTF-8. */
+/* Returns the number of bytes of the UTF-8 character at s; 0: invalid. */
 static int utf8_length(const unsigned char *s)
 {
     int n = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
@@ -74,14 +80,15 @@ static int utf8_length(const unsigned char *s)
         if ((s[i] & 0xC0) != 0x80)
             return 0;
     if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] >= 0xA0)))
-        return 0; /* longer than need be, or half a pair of UTF-16 */
+        return 0; /* overlong, or half of a UTF-16 surrogate pair */
     if (n == 4 &&
         (s[0] > 0xF4 || (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] >= 0x90)))
         return 0;
     return n;
 }
 
-/* A name as the inside of a JSON string, into room for 6 * SPAN_NAME + 1. */
+/* Escapes a name for a JSON string, and truncates it. `to` has space for 6 * SPAN_NAME + 1
+ * bytes. Returns `to`. */
 static const char *json_escape(const char *name, char *to)
 {
     const unsigned char *s = (const unsigned char *)name;
@@ -106,7 +113,8 @@ static const char *json_escape(const char *name, char *to)
 
 /* ---- the file ---- */
 
-/* After an error nothing more is written: what is there may end anywhere. */
+/* Appends to the file. After an error nothing more is written, because the file may end in the
+ * middle of an event. */
 static void write_text(const char *text, size_t n)
 {
     pthread_mutex_lock(&file.lock);
@@ -118,17 +126,18 @@ static void write_text(const char *text, size_t n)
             text += done;
             n -= (size_t)done;
         } else {
-            ch__fault_record(&file.fault,
-                             ch__fail_errno(done == 0 ? ENOSPC : errno,
-                                            "trace %s: not all of it could be written",
-                                            file.path),
-                             -1, NULL);
+            ch__fault_record(
+                &file.fault,
+                ch__fail_errno(done == 0 ? ENOSPC : errno,
+                               "trace %s: the file could not be written completely", file.path),
+                -1, NULL);
             atomic_store(&state, OFF);
         }
     }
     pthread_mutex_unlock(&file.lock);
 }
 
+/* Writes a metadata event: the name of the process or of a track. `before` is the separator. */
 static void write_metadata(const char *before, int tid, const char *name, const char *key,
                            const char *value)
 {
@@ -162,7 +171,7 @@ static void begin_file(int fd, char *path)
     atomic_store(&limit, ch__config()->trace_limit);
 }
 
-/* The first error of writing it, or that of closing it. */
+/* Closes the file. Returns the first error of writing or closing it. */
 static ch_status end_file(void)
 {
     ch_status rc;
@@ -170,7 +179,7 @@ static ch_status end_file(void)
     pthread_mutex_lock(&file.lock);
     rc = ch__fault_raise(&file.fault);
     if (ch__sys_close(file.fd) != 0 && rc == CH_OK)
-        rc = ch__fail_errno(errno, "trace %s: closing it", file.path);
+        rc = ch__fail_errno(errno, "trace %s: the file could not be closed", file.path);
     file.is_open = false;
     ch__free(file.path);
     file.path = NULL;
@@ -184,9 +193,10 @@ static ch_status open_file(const char *path)
     char *own;
 
     if (file.is_open)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "trace %s: another one, %s, is open; a process writes one at a time",
-                        path, file.path);
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "trace %s: trace %s is open already; a process can write one trace at a time", path,
+            file.path);
     own = ch__strdup(path);
     if (own == NULL)
         return ch__fail_memory("a trace");
@@ -229,7 +239,7 @@ static void close_tracks(void)
     }
 }
 
-/* What is missing is said where people look: beside the name of the process. */
+/* Ends the JSON array. The number of dropped events is shown beside the name of the process. */
 static void write_end(void)
 {
     char    labels[96];
@@ -267,19 +277,21 @@ ch_status ch__trace_close(void)
     pthread_mutex_unlock(&lifecycle_lock);
     if (dropped > 0)
         ch__log(CH_LOG_WARNING, "trace",
-                "the trace is full after %lld events; %lld later ones were left out; "
+                "the trace is full after %lld events; %lld later events were dropped; "
                 "COHORT_TRACE_LIMIT sets the limit",
                 (long long)atomic_load(&limit), (long long)dropped);
     return rc;
 }
 
-/* Who traces by a setting has nobody to tell of the error. */
+/* Closes the file. An error is logged, because COHORT_TRACE has no caller that could receive
+ * it. */
 __attribute__((destructor)) static void close_at_exit(void)
 {
     if (atomic_load(&owner) == getpid() && ch__trace_close() != CH_OK)
         ch__log(CH_LOG_WARNING, "trace", "%s", ch_error_message());
 }
 
+/* Opens the file of COHORT_TRACE, once. Returns true if a file is open. */
 static bool open_from_setting(void)
 {
     const char *path = ch__config()->trace;
@@ -292,8 +304,8 @@ static bool open_from_setting(void)
     }
     pthread_mutex_unlock(&lifecycle_lock);
     if (rc != CH_OK)
-        ch__log(CH_LOG_WARNING, "trace", "%s; COHORT_TRACE asks for it, and nothing is traced",
-                ch_error_message());
+        ch__log(CH_LOG_WARNING, "trace",
+                "%s; no trace is written, although COHORT_TRACE is set", ch_error_message());
     return atomic_load(&state) == ON;
 }
 
@@ -316,7 +328,7 @@ static track *find_track(const char *name)
     return NULL;
 }
 
-/* NULL: there are too many. */
+/* Finds or adds a track; NULL: too many tracks. */
 static track *track_of(const char *name)
 {
     track *t = find_track(name);
@@ -337,7 +349,7 @@ static track *track_of(const char *name)
     return t;
 }
 
-/* Room for one more event; false: no memory. */
+/* Makes space for an event in the buffer. Returns false if memory is exhausted. */
 static bool reserve_event(track *t)
 {
     if (t->text == NULL) {
@@ -354,7 +366,7 @@ static int tid_of(const track *t)
     return (int)(t - tracks) + 1;
 }
 
-/* Times are microseconds in this format, here with three places. */
+/* Appends a span. The format has times in microseconds, here with three decimals. */
 static void put_span(track *t, const char *name, int64_t begin_ns, int64_t end_ns)
 {
     char    escaped[6 * SPAN_NAME + 1];
@@ -368,11 +380,11 @@ static void put_span(track *t, const char *name, int64_t begin_ns, int64_t end_n
     t->used += (size_t)n;
 }
 
-/* With the track's lock held. False: it is lost. */
+/* Adds a span, with the track's lock held. Returns false if the event is dropped. */
 static bool add_span(track *t, const char *name, int64_t begin_ns, int64_t end_ns)
 {
     if (atomic_load(&state) != ON || begin_ns < file.origin_ns || end_ns < begin_ns)
-        return true; /* it has no place in this file */
+        return true; /* the span does not belong to this file */
     if (!reserve_event(t))
         return false;
     if (!t->is_named)

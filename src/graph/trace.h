@@ -1,9 +1,9 @@
-/* graph/trace.h -- a file that shows who did what when, for chrome://tracing and Perfetto.
+/* graph/trace.h -- writes a trace file for chrome://tracing and Perfetto.
  *
- * It is an array of events in JSON, Chrome's trace event format. Spans are on tracks, one for
- * each device, known by their names; within a track they lie beside each other or one in another.
- * One file at a time is open in a process. COHORT_TRACE opens one when a function is first run; it
- * is closed when the process ends, if nobody did before.
+ * The file is a JSON array in Chrome's trace event format. Each span belongs to a track, which
+ * is identified by its name; there is a track for each device. Spans of a track may be nested.
+ * A process has at most one open trace file. The setting COHORT_TRACE opens a file at the first
+ * run of a function. The file is closed when the process exits, unless it was closed before.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_TRACE_H
@@ -14,16 +14,19 @@
 
 #include "cohort/status.h"
 
-/* Begins a file; what was in it is gone. FAILED_PRECONDITION: one is open. */
+/* Creates the file, or truncates it. FAILED_PRECONDITION: a trace file is open already. */
 CH_MUST_CHECK ch_status ch__trace_open(const char *path);
-/* Ends it, so that it is whole; CH_OK if none is open. The first error of writing it comes out here. */
+/* Completes and closes the file. Returns the first error of writing it; CH_OK if no file is
+ * open. */
 CH_MUST_CHECK ch_status ch__trace_close(void);
-/* Asks COHORT_TRACE, if nobody did anything about a trace before. */
+/* Returns true if a file is open. The first call opens the file of COHORT_TRACE, unless
+ * ch__trace_open or ch__trace_close was called before. */
 bool ch__trace_is_on(void);
 
-/* Does nothing if none is open. Times are ch__now_ns's. Names are copied, and cut at 200 bytes. May be called
- * by several threads, best each on a track of its own. Past COHORT_TRACE_LIMIT events in a file the rest are
- * counted; the file and a warning in the log say how many there were. */
+/* Writes a span. Does nothing if no file is open. Times are those of ch__now_ns. Names are
+ * copied and truncated to 200 bytes. Several threads may call it; it is faster if each thread
+ * has its own track. After COHORT_TRACE_LIMIT events, further events are only counted. Their
+ * number is written to the file and to the log. */
 void ch__trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns);
 
 #endif

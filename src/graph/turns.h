@@ -1,11 +1,12 @@
-/* graph/turns.h -- whether the replicas of a program run on a thread each, or in turns.
+/* graph/turns.h -- chooses whether the replicas of a program run on threads or in turns.
  *
- * Waking a thread costs tens of microseconds, and much more if the cores are busy. The replicas of a
- * short program are done sooner if the caller's thread runs all of them, in turns from collective to
- * collective. Both ways give the same bits, so the choice may follow measured times.
+ * Waking a thread costs tens of microseconds, and much more if the cores are busy. So the
+ * replicas of a short program finish earlier if the calling thread runs all of them in turns,
+ * from collective to collective. Both modes give the same bits, so measured times may decide.
  *
- * A program runs in the way whose runs were shorter in the mean. From time to time a few runs (a trial)
- * use the other way. Trials take at most 1/64 of the time, and less if they keep losing.
+ * A program uses the mode with the shorter mean time. From time to time a few runs (a trial)
+ * use the other mode. Trials take at most 1/64 of the time, and less if the other mode keeps
+ * losing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_TURNS_H
@@ -14,31 +15,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How long runs in one way take. Old runs count less and less. */
-typedef struct ch_turns_way {
-    double  n, sum_ns; /* of earlier blocks, each block counted less than the next */
-    int     block_n;   /* runs of the block at hand, */
-    int64_t block_ns;  /* and their time */
-} ch_turns_way;
+/* The measured time of runs in a mode. The weight of old runs decays. */
+typedef struct ch_turns_mode {
+    double  n, sum_ns; /* weighted number and time (ns) of the runs of completed blocks */
+    int     block_n;   /* number of runs of the current block */
+    int64_t block_ns;  /* their time in ns */
+} ch_turns_mode;
 
-/* Of one program. The caller serialises the calls. */
+/* The state of a program's choice. The caller must serialise the calls. */
 typedef struct ch_turns {
-    bool         in_turns; /* the better way, as far as is known */
-    bool         on_trial; /* runs use the other way for now */
-    bool         is_warm;  /* the way in use has made a run since it was taken up */
-    ch_turns_way way[2];   /* [1]: in turns */
-    double
-        reference_ns; /* the better way's mean when the last trial ended; 0: there was none */
-    int64_t trial_ns; /* that the last trial took */
-    int64_t since_ns; /* that the runs since then took */
-    int     trial_ratio;   /* since_ns must be so many times trial_ns before the next trial */
+    bool in_turns; /* the mode that is better as far as measured */
+    bool on_trial; /* runs currently use the other mode */
+    /* at least one run has been made in the current mode since the last change of mode */
+    bool          is_warm;
+    ch_turns_mode mode[2]; /* by mode; [1]: in turns */
+    /* mean time of the better mode at the end of the last trial; 0: no trial yet */
+    double  reference_ns;
+    int64_t trial_ns; /* duration of the last trial in ns */
+    int64_t since_ns; /* time in ns of the runs since that trial */
+    int trial_ratio;  /* the next trial begins when since_ns reaches trial_ratio * trial_ns */
 } ch_turns;
 
-/* `in_turns` is a guess: the way that is measured first. */
+/* Initialises the state. `in_turns` is a guess: the mode that is measured first. */
 void ch__turns_init(ch_turns *t, bool in_turns);
-/* Returns true if the next run is to be in turns. */
+/* Returns true if the next run must be in turns. */
 bool ch__turns_next(const ch_turns *t);
-/* Takes note of how long the run took that ch__turns_next decided on. */
+/* Records the time in ns of the run whose mode ch__turns_next returned. */
 void ch__turns_note(ch_turns *t, int64_t ns);
 
 #endif

@@ -1,6 +1,6 @@
-/* graph/where.c -- the source line of an address, from the program's own debug information.
+/* graph/where.c -- finds the source line of an address, from the program's debug information.
  *
- * Looked up only when an error is printed, so it may be slow.
+ * The lookup happens only when an error message is made, so it may be slow.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -46,7 +46,7 @@ static int line_of(uintptr_t address, char *text, size_t size)
     return found;
 }
 #else
-static const char advice[] = "addr2line tells the line";
+static const char advice[] = "addr2line shows the line";
 
 static int line_of(uintptr_t address, char *text, size_t size)
 {
@@ -58,7 +58,7 @@ static int line_of(uintptr_t address, char *text, size_t size)
 static void look_up(const void *address, char *text, size_t size)
 {
     Dl_info     info;
-    uintptr_t   call = (uintptr_t)address - 1, from; /* a return address is after the call */
+    uintptr_t   call = (uintptr_t)address - 1, from; /* the return address is after the call */
     const char *in;
 
     text[0] = '\0';
@@ -69,7 +69,7 @@ static void look_up(const void *address, char *text, size_t size)
     snprintf(text, size, "%s+0x%zx (%s)", in, (size_t)(call - from), advice);
 }
 
-/* A line that fails once fails again: the last one of a thread is not looked up twice. */
+/* The last result of each thread is cached, because a call that fails often fails again. */
 void ch__where(const void *address, char *text, size_t size)
 {
     static _Thread_local const void *last;

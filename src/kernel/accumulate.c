@@ -1,4 +1,4 @@
-/* kernel/accumulate.c -- adding up arrays, in blocks that stay in the cache.
+/* kernel/accumulate.c -- sums of several arrays, computed in blocks that fit the cache.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/accumulate.h"
@@ -50,21 +50,22 @@ static void divide(ch_dtype t, int64_t n, void *x, int by)
         loops()->divide_f64(n, x, by);
 }
 
-/* A block that stands at dst[from - 1], or in `made`, to the rest of them. */
-static void spread(const void *made, int from, int n_dst, void *const *dst, size_t at,
-                   size_t bytes)
+/* Copies a block of `bytes` bytes from `result` to offset `at` of dst[from], dst[from + 1], ...
+ * Skips a target if the block is already stored there. */
+static void copy_to_all(const void *result, int from, int n_dst, void *const *dst, size_t at,
+                        size_t bytes)
 {
     for (int k = from; k < n_dst; k++)
-        if ((char *)dst[k] + at != made)
-            memcpy((char *)dst[k] + at, made, bytes);
+        if ((char *)dst[k] + at != result)
+            memcpy((char *)dst[k] + at, result, bytes);
 }
 
-/* In f32, and rounded once. */
-static void half_block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
-                       int n_dst, void *const *dst, int divisor)
+/* Sums a block of 16-bit floats in f32 and rounds the sum once. */
+static void sum_half_block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
+                           int n_dst, void *const *dst, int divisor)
 {
     _Alignas(64) float    sum[BLOCK], x[BLOCK];
-    _Alignas(64) uint16_t made[BLOCK];
+    _Alignas(64) uint16_t result[BLOCK];
 
     ch__widen(t, n, (const uint16_t *)src[0] + at, sum);
     for (int k = 1; k < n_src; k++) {
@@ -72,33 +73,35 @@ static void half_block(ch_dtype t, int64_t at, int64_t n, int n_src, const void 
         loops()->f32(n, sum, x, sum, sum);
     }
     divide(CH_F32, n, sum, divisor);
-    ch__narrow(t, n, sum, made);
-    spread(made, 0, n_dst, dst, (size_t)at * sizeof(*made), (size_t)n * sizeof(*made));
+    ch__narrow(t, n, sum, result);
+    copy_to_all(result, 0, n_dst, dst, (size_t)at * sizeof(*result),
+                (size_t)n * sizeof(*result));
 }
 
-/* The last addition writes to two of the places itself, unless there is a division to come. */
-static void block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
-                  int n_dst, void *const *dst, int divisor)
+/* Sums a block of n elements of any other dtype. If there is no division, the last addition
+ * writes directly to the first two targets. */
+static void sum_block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
+                      int n_dst, void *const *dst, int divisor)
 {
-    _Alignas(64) char room[BLOCK * sizeof(double)];
+    _Alignas(64) char buffer[BLOCK * sizeof(double)];
     size_t            size = ch_dtype_bytes(t), begin = (size_t)at * size;
     const void       *sum = (const char *)src[0] + begin;
     ch_add_fn         add = add_of(t);
 
     for (int k = 1; k < n_src - 1 || (k < n_src && divisor != 1); k++) {
-        add(n, sum, (const char *)src[k] + begin, room, room);
-        sum = room;
+        add(n, sum, (const char *)src[k] + begin, buffer, buffer);
+        sum = buffer;
     }
     if (divisor == 1 && n_src > 1) {
         add(n, sum, (const char *)src[n_src - 1] + begin, (char *)dst[0] + begin,
             (char *)dst[n_dst > 1 ? 1 : 0] + begin);
-        spread((char *)dst[0] + begin, 2, n_dst, dst, begin, (size_t)n * size);
+        copy_to_all((char *)dst[0] + begin, 2, n_dst, dst, begin, (size_t)n * size);
         return;
     }
-    if (sum != room)
-        memcpy(room, sum, (size_t)n * size);
-    divide(t, n, room, divisor);
-    spread(room, 0, n_dst, dst, begin, (size_t)n * size);
+    if (sum != buffer)
+        memcpy(buffer, sum, (size_t)n * size);
+    divide(t, n, buffer, divisor);
+    copy_to_all(buffer, 0, n_dst, dst, begin, (size_t)n * size);
 }
 
 void ch__accumulate_all(ch_dtype t, int64_t n, int n_src, const void *const *src, int n_dst,
@@ -112,9 +115,9 @@ void ch__accumulate_all(ch_dtype t, int64_t n, int n_src, const void *const *src
         int64_t m = n - at < BLOCK ? n - at : BLOCK;
 
         if (ch__dtype_is_half(t))
-            half_block(t, at, m, n_src, src, n_dst, dst, divisor);
+            sum_half_block(t, at, m, n_src, src, n_dst, dst, divisor);
         else
-            block(t, at, m, n_src, src, n_dst, dst, divisor);
+            sum_block(t, at, m, n_src, src, n_dst, dst, divisor);
     }
 }
 

@@ -1,7 +1,8 @@
-/* kernel/accumulate_loops.c -- compiled for each SIMD level.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/accumulate_loops.c -- additions and divisions; compiled for each SIMD level.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/accumulate.h"
 
-/* Integers wrap, so they are added without a sign. */
+/* Signed integers are added as unsigned integers because their sums must wrap. */
 #define TYPES(X)                                                                               \
     X(f32, float)                                                                              \
     X(f64, double) X(i8, uint8_t) X(i32, uint32_t) X(i64, uint64_t) X(u8, uint8_t)

@@ -1,10 +1,19 @@
 /* kernel/attention.c -- scaled dot-product attention in blocks of queries.
  *
  * Forward, for a block of rows:             The gradient, for all blocks of a head, in order:
- *     scores = q . k'                           scores, weights as before
+ *     scores = q . k'                           scores and weights as in the forward pass
  *     weights = softmax(scores)                 dw = do . v';  dv += weights' . do
  *     o = weights . v                           ds = scale * softmax_grad(weights, dw)
  *                                               dq = ds . k;   dk += ds' . q
+ *
+ * ch_attending is the plan: block sizes, opened matrix products and the layout of the scratch
+ * memory. It is read-only while tiles run. `struct block` holds the pointers of a block while
+ * it is computed. The caller is ops/attention.c.
+ *
+ * Invariants:
+ *   1. A tile writes only its own part of the scratch memory and the results of its own units.
+ *   2. The sums over blocks of a head run in a fixed order, so that results do not depend on
+ *      the number of threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/attention.h"
@@ -16,18 +25,20 @@
 #include "kernel/widen.h"
 
 enum {
-    SCORES = 256 << 10, /* of a block: what a second-level cache holds */
+    /* Elements of a block of scores, chosen so that the block fits the second-level cache. */
+    SCORES = 256 << 10,
     MIN_ROWS = 16,
     MAX_ROWS = 128,
     CAUSAL_KEYS = 128,
     MAX_TILES = 16,
+    /* Multiplications of the forward pass that are worth a tile. */
     TILE_WORK = 2 << 20
 };
 
-/* The products of the opening comment. */
+/* The products of the opening comment, in its order: scores, o, dw, dv, dq, dk. */
 enum { QK, WV, DOV, WDO, DSK, DSQ };
 
-static bool is_short(const ch_attending *a)
+static bool is_half(const ch_attending *a)
 {
     return a->compute != a->dims.dtype;
 }
@@ -65,9 +76,10 @@ static ch_gemm_dims product_dims(const ch_attending *a, int which, int64_t rows,
     return g;
 }
 
-/* Which of add and not a product is ever asked for: sums over blocks of keys begin with the first; those
- * over blocks of rows with zeros. */
-static bool is_asked(const ch_attending *a, int which, bool last_keys, bool add)
+/* Returns true if the computation uses this variant of a product. A sum over blocks of keys
+ * (WV, DSK) starts without adding at the first block. A sum over blocks of rows (WDO, DSQ)
+ * always adds, because its result is zeroed before. */
+static bool is_used(const ch_attending *a, int which, bool last_keys, bool add)
 {
     if (!a->is_gradient && which != QK && which != WV)
         return false;
@@ -90,7 +102,7 @@ static ch_status open_product(ch_attending *a, int which, int last_rows, int las
     ch_status             rc;
 
     if ((!last_rows && a->n_rows == 1) || (!last_keys && a->n_keys == 1) ||
-        !is_asked(a, which, last_keys != 0, add != 0))
+        !is_used(a, which, last_keys != 0, add != 0))
         return CH_OK;
     p->dims = product_dims(a, which, rows, keys, add != 0);
     p->engine = ch__gemm_for(&p->dims);
@@ -101,7 +113,7 @@ static ch_status open_product(ch_attending *a, int which, int last_rows, int las
     return rc;
 }
 
-/* 8 ways to ask for each product: the bits of i. */
+/* Opens the 8 variants of each product. The bits of i are last_rows, last_keys and add. */
 static ch_status open_products(ch_attending *a, size_t *most)
 {
     ch_status rc = CH_OK;
@@ -131,8 +143,9 @@ static void plan_blocks(ch_attending *a)
     a->n_tiles = work < 1 ? 1 : (int)work;
 }
 
-/* What 16-bit operands and results take when widened, of a head or of a block of its queries; and a
- * row of a mask. Each begins on a line of its own. */
+/* Returns the bytes for the operands and results of 16-bit floats when they are widened to f32:
+ * of a head for the gradient, of a block of queries otherwise. Includes a row of the mask. Each
+ * array is aligned, hence the slack of 8 * CH_ALIGN. */
 static size_t wide_bytes(const ch_attending *a)
 {
     const ch_attention_dims *d = &a->dims;
@@ -163,8 +176,8 @@ ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool i
     }
     a->scores_bytes = ch__aligned((size_t)(a->rows * a->step) * ch_dtype_bytes(a->compute));
     a->wide_at = a->scores_bytes * (is_gradient ? 2 : 1);
-    a->product_at = a->wide_at + (is_short(a) ? wide_bytes(a) : 0);
-    a->tile_bytes = a->product_at + ch__aligned(most) + CH_ALIGN; /* so that there is some */
+    a->product_at = a->wide_at + (is_half(a) ? wide_bytes(a) : 0);
+    a->tile_bytes = a->product_at + ch__aligned(most) + CH_ALIGN; /* never 0 bytes */
     return CH_OK;
 }
 
@@ -182,15 +195,16 @@ size_t ch__attention_scratch_bytes(const ch_attending *a)
     return a->tile_bytes * (size_t)a->n_tiles;
 }
 
-/* ---- one block of queries ---- */
+/* ---- a block of queries ---- */
 
-/* What a block works on, in the type that is computed in, and where it is. */
+/* The operands of a block, in the compute type, and its scratch memory. */
 typedef struct block {
-    const char *q, *k, *v, *d;    /* of this block's queries; of all keys; do */
-    const char *mask;             /* of this head */
-    char       *o, *dq, *dk, *dv; /* results, as q, k and v */
-    char       *scores, *more;    /* scratch: two arrays of scores, and the products' */
-    char       *mask_room;        /* for a row of the mask, widened */
+    /* q and d (do) of the queries of this block; k and v of all keys. */
+    const char *q, *k, *v, *d;
+    const char *mask;                  /* mask of this head; NULL: none */
+    char       *o, *dq, *dk, *dv;      /* results, laid out like q, k and v */
+    char       *scores, *gemm_scratch; /* scratch: arrays of scores; of the products */
+    char       *mask_buffer;           /* a widened row of the mask */
     int64_t     row, rows;
 } block;
 
@@ -199,7 +213,7 @@ static int64_t size_of(const ch_attending *a)
     return (int64_t)ch_dtype_bytes(a->compute);
 }
 
-/* Keys that query i sees. */
+/* Returns the number of keys that query i may see. */
 static int64_t seen_by(const ch_attending *a, int64_t i)
 {
     int64_t n = i + a->dims.s - a->dims.t + 1;
@@ -209,7 +223,7 @@ static int64_t seen_by(const ch_attending *a, int64_t i)
     return n < 0 ? 0 : ch__least(n, a->dims.s);
 }
 
-/* Blocks of keys that some query of the block sees. */
+/* Returns the number of blocks of keys that at least one query of the block may see. */
 static int64_t key_blocks(const ch_attending *a, const block *b)
 {
     return a->n_keys > 0 ? ch__units(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
@@ -221,10 +235,10 @@ static ch_status multiply(const ch_attending *a, const block *b, int which, int6
     bool last_rows = b->row + b->rows == a->dims.t, last_keys = j == a->n_keys - 1;
     const ch_attention_product *p = &a->product[which][last_rows][last_keys][add];
 
-    return p->engine->run(&p->dims, p->state, x, y, z, b->more);
+    return p->engine->run(&p->dims, p->state, x, y, z, b->gemm_scratch);
 }
 
-/* (rows, inner) . (keys, inner)', into scores. */
+/* Computes (rows, inner) . (keys, inner)' into scores. */
 static ch_status into_scores(const ch_attending *a, const block *b, int which, int64_t inner,
                              const char *x, const char *y, char *scores)
 {
@@ -237,7 +251,7 @@ static ch_status into_scores(const ch_attending *a, const block *b, int which, i
     return rc;
 }
 
-/* (rows, keys) . (keys, inner), summed over blocks of keys. */
+/* Computes (rows, keys) . (keys, inner), summed over the blocks of keys. */
 static ch_status out_of_scores(const ch_attending *a, const block *b, int which, int64_t inner,
                                const char *scores, const char *y, char *z)
 {
@@ -252,7 +266,7 @@ static ch_status out_of_scores(const ch_attending *a, const block *b, int which,
     return rc;
 }
 
-/* (rows, keys)' . (rows, inner), added. */
+/* Adds (rows, keys)' . (rows, inner) to z. */
 static ch_status add_by_key(const ch_attending *a, const block *b, int which, int64_t inner,
                             const char *scores, const char *y, char *z)
 {
@@ -273,8 +287,8 @@ static const ch_score_loops *score_loops(const ch_attending *a)
     return a->compute == CH_F64 ? &t->f64 : &t->f32;
 }
 
-/* Whether a row of scores has anything but -infinity. */
-static bool sees_something(const ch_attending *a, int64_t n, const void *row)
+/* Returns true if at least one of n scores is not -infinity. */
+static bool has_visible_key(const ch_attending *a, int64_t n, const void *row)
 {
     const float  *x = row;
     const double *y = row;
@@ -285,7 +299,8 @@ static bool sees_something(const ch_attending *a, int64_t n, const void *row)
     return false;
 }
 
-/* The mask of query i, in the type that is computed in if it is to be added; NULL: none. */
+/* Returns the mask of query i, NULL if there is none. A mask that will be added is in the
+ * compute type. */
 static const void *mask_row(const ch_attending *a, const block *b, int64_t i, int64_t n)
 {
     const ch_attention_dims *d = &a->dims;
@@ -294,12 +309,13 @@ static const void *mask_row(const ch_attending *a, const block *b, int64_t i, in
     if (b->mask == NULL)
         return NULL;
     row = b->mask + i * d->mask_step[2] * (int64_t)ch_dtype_bytes(d->mask_dtype);
-    if (d->mask_dtype == CH_BOOL || !is_short(a))
+    if (d->mask_dtype == CH_BOOL || !is_half(a))
         return row;
-    return ch__as_f32(d->mask_dtype, d->mask_step[3] != 0 ? n : 1, row, (void *)b->mask_room);
+    return ch__as_f32(d->mask_dtype, d->mask_step[3] != 0 ? n : 1, row, (void *)b->mask_buffer);
 }
 
-/* Scores of block row i become weights: those that it does not see are 0. */
+/* Turns the scores of row i of the block into weights. The weights of keys that the query may
+ * not see are 0. */
 static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *row)
 {
     const ch_attention_dims *d = &a->dims;
@@ -314,14 +330,14 @@ static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *ro
         l->hide(n, row, d->scale, mask, d->mask_step[3]);
     else
         l->add(n, row, d->scale, mask, d->mask_step[3]);
-    if (mask != NULL && !sees_something(a, n, row))
+    if (mask != NULL && !has_visible_key(a, n, row))
         n = 0;
     if (n > 0)
         a->loops->softmax(n, row, row);
     memset(row + n * size, 0, (size_t)((all - n) * size));
 }
 
-/* The weights of a block of queries, where its scores are. */
+/* Computes the weights of a block of queries into b->scores. */
 static ch_status weigh(const ch_attending *a, const block *b)
 {
     int64_t   stride = a->step * size_of(a);
@@ -364,53 +380,59 @@ static ch_status backward_block(const ch_attending *a, const block *b)
 
 /* ---- tiles ---- */
 
-/* Room for n elements, from *at on. */
-static char *take(const ch_attending *a, int64_t n, char **at)
+/* Allocates n elements of scratch memory at *at and advances *at. */
+static char *alloc(const ch_attending *a, int64_t n, char **at)
 {
-    char *room = *at;
+    char *buffer = *at;
 
     *at += ch__aligned((size_t)(n * size_of(a)));
-    return room;
+    return buffer;
 }
 
-/* Elements [from, from + n) of an operand, as they are computed with. */
+/* Returns elements [from, from + n) of operand x in the compute type: x itself, or a widened
+ * copy. */
 static const char *operand(const ch_attending *a, const void *x, int64_t from, int64_t n,
                            char **at)
 {
-    const char *is = (const char *)x + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
+    const char *src = (const char *)x + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
 
-    if (!is_short(a))
-        return is;
-    return (const char *)ch__as_f32(a->dims.dtype, n, is, (void *)take(a, n, at));
+    if (!is_half(a))
+        return src;
+    return (const char *)ch__as_f32(a->dims.dtype, n, src, (void *)alloc(a, n, at));
 }
 
-/* Where to make elements [from, from + n) of a result. */
+/* Returns where to compute elements [from, from + n) of result y: in y, or in scratch memory if
+ * they must be rounded to 16 bits. finish() must be called afterwards. */
 static char *result(const ch_attending *a, void *y, int64_t from, int64_t n, char **at)
 {
-    if (is_short(a))
-        return take(a, n, at);
+    if (is_half(a))
+        return alloc(a, n, at);
     return (char *)y + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
 }
 
-static void finish(const ch_attending *a, const char *made, void *y, int64_t from, int64_t n)
+/* Rounds a result that was computed in scratch memory into y. Does nothing if it was computed
+ * in y. */
+static void finish(const ch_attending *a, const char *computed, void *y, int64_t from,
+                   int64_t n)
 {
-    if (is_short(a))
-        ch__from_f32(a->dims.dtype, n, (const void *)made,
+    if (is_half(a))
+        ch__from_f32(a->dims.dtype, n, (const void *)computed,
                      (char *)y + from * (int64_t)ch_dtype_bytes(a->dims.dtype));
 }
 
-/* Scratch memory of a tile, and the mask of a head. */
+/* Returns a block with the scratch memory of a tile and the mask of a head. Sets *at to the
+ * free part of the scratch memory. */
 static block block_of(const ch_attending *a, int tile, int64_t head, const void *mask,
                       char *scratch, char **at)
 {
     const ch_attention_dims *d = &a->dims;
     char                    *own = scratch + (size_t)tile * a->tile_bytes;
-    block                    b = {.scores = own, .more = own + a->product_at};
+    block                    b = {.scores = own, .gemm_scratch = own + a->product_at};
     int64_t to = head / d->heads * d->mask_step[0] + head % d->heads * d->mask_step[1];
 
     *at = own + a->wide_at;
-    if (is_short(a))
-        b.mask_room = take(a, d->s, at);
+    if (is_half(a))
+        b.mask_buffer = alloc(a, d->s, at);
     if (d->has_mask)
         b.mask = (const char *)mask + to * (int64_t)ch_dtype_bytes(d->mask_dtype);
     return b;

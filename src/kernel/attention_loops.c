@@ -1,4 +1,4 @@
-/* kernel/attention_loops.c -- loops over scores; built once for each SIMD level.
+/* kernel/attention_loops.c -- loops over rows of scores; compiled for each SIMD level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* kernel/bag.c -- rows of a table added up in bags.
+/* kernel/bag.c -- sums of table rows in bags.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/bag.h"
@@ -9,18 +9,18 @@
 #include "kernel/block.h"
 #include "tensor/tensor.h"
 
-#define LINE 64
-#define ROOM 512 /* elements of 16 bits that are widened at a time */
+#define LINE        64
+#define WIDEN_CHUNK 512 /* 16-bit elements that are widened at a time */
 
 static const ch_bag_loops *const levels[] = CH_SIMD_LIST(ch__bag_loops);
 
-/* ---- one bag; f64 in f64, the others in f32 ---- */
+/* ---- a bag of f32 or f64 sums in its own type, of 16-bit floats in f32 ---- */
 
 static void add_half(const ch_bag *b, const uint16_t *row, float w, float *sum)
 {
-    for (int64_t i = 0; i < b->width; i += ROOM) {
-        int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
-        float   wide[ROOM];
+    for (int64_t i = 0; i < b->width; i += WIDEN_CHUNK) {
+        int64_t n = b->width - i < WIDEN_CHUNK ? b->width - i : WIDEN_CHUNK;
+        float   wide[WIDEN_CHUNK];
 
         ch__blocks()->widen[b->dtype](n, (const void *[]){row + i}, wide, NULL);
         levels[ch__simd_level()]->add_f32(n, wide, w, sum + i);
@@ -52,6 +52,7 @@ static void divide(ch_dtype t, int64_t n, void *sum, int64_t by)
 
 /* ---- bags ---- */
 
+/* Returns split i, clamped to [0, n_ids]. */
 static inline int64_t split_at(const ch_bag *b, ch_ids splits, int64_t i)
 {
     int64_t at = ch__id(splits, i);
@@ -103,12 +104,12 @@ int64_t ch__bag_live(const ch_bag *b, ch_ids splits)
     return b->n_bags > 0 ? split_at(b, splits, b->n_bags) : 0;
 }
 
-/* ---- which bag ---- */
+/* ---- the bag of a position ---- */
 
-/* The last bag that begins at or before a position; -1: none does. */
+/* Returns the last bag that begins at or before a position; -1 if no bag does. */
 static int64_t bag_of(const ch_bag *b, ch_ids splits, int64_t position)
 {
-    int64_t low = 0, high = b->n_bags; /* the answer is low - 1 when they meet */
+    int64_t low = 0, high = b->n_bags; /* invariant: the result is in [low - 1, high - 1] */
 
     while (low < high) {
         int64_t middle = low + (high - low) / 2;

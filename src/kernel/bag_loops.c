@@ -1,4 +1,5 @@
-/* kernel/bag_loops.c -- the rows of one bag added up; compiled for each level of kernel/simd.h.
+/* kernel/bag_loops.c -- sums of the rows of a bag; compiled for each SIMD level.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/bag_loops.h"
 

@@ -1,4 +1,5 @@
-/* kernel/bag_loops.h -- the rows of one bag added up, for each SIMD level.
+/* kernel/bag_loops.h -- sums of the rows of a bag, for each SIMD level.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_BAG_LOOPS_H
 #define KERNEL_BAG_LOOPS_H
@@ -9,11 +10,12 @@
 
 typedef struct ch_bag_rows {
     const char *table;
-    int64_t     n_rows, width, bytes; /* of a row */
+    int64_t     n_rows, width, bytes; /* bytes: of a row */
     ch_ids      ids;
-    int64_t     first, last; /* positions of the bag */
-    int64_t     end;         /* of positions after it: their rows are asked for */
-    const void *weight;      /* of the table's dtype, or NULL */
+    int64_t     first, last; /* positions [first, last) of the bag */
+    /* End of the positions of this call. Rows of positions before it are prefetched. */
+    int64_t     end;
+    const void *weight; /* of the table's dtype; NULL: all weights are 1 */
 } ch_bag_rows;
 
 typedef struct ch_bag_loops {
@@ -24,7 +26,8 @@ typedef struct ch_bag_loops {
 
 CH_SIMD_DECLARE(ch_bag_loops, ch__bag_loops)
 
-/* The row at a position; NULL if its id is out of range. Asks for one that will be needed. */
+/* Returns the row of position `at`; NULL if its id is out of range. Prefetches the row of a
+ * later position. */
 static inline const void *ch__bag_row(const ch_bag_rows *r, int64_t at)
 {
     int64_t id = ch__id(r->ids, at);

@@ -1,5 +1,16 @@
 /* kernel/block.c -- block functions; compiled once for each SIMD level.
  *
+ * The functions of an element (`x_of`) come from kernel/math32.h for f32 and from libm for f64.
+ * The includes of block_cast.h and block_type.h turn them into functions of blocks, for each
+ * element type. The rest is written out here: rounding to odd, 16-bit floats, repeat, sin and
+ * cos, bool. The file ends with the table of all functions, ch_block_table. Callers reach it
+ * through ch__blocks() (block_pick.c).
+ *
+ * Invariants:
+ *   1. All SIMD levels give the same bits.
+ *   2. No function reads an element of an input after it has written the same element of the
+ *      output, so that the output may be an input.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/block.h"
 
@@ -12,9 +23,9 @@
 #include <immintrin.h>
 #endif
 
-/* ---- functions of one element that the templates below take ---- */
+/* ---- functions of an element, for the templates below ---- */
 
-/* f32: kernel/math32.h has them. */
+/* f32: from kernel/math32.h. */
 #define OF_MATH32(name)                                                                        \
     CH_SIMD_INLINE float name##_of_f32(float x)                                                \
     {                                                                                          \
@@ -38,7 +49,7 @@ CH_SIMD_INLINE float pow_of_f32(float x, float y)
     return ch__pow32(x, y);
 }
 
-/* f64: libm has most of them. */
+/* f64: most come from libm. */
 #define OF_LIBM(name)                                                                          \
     CH_SIMD_INLINE double name##_of_f64(double x)                                              \
     {                                                                                          \
@@ -58,7 +69,7 @@ CH_SIMD_INLINE double pow_of_f64(double x, double y)
 }
 CH_SIMD_INLINE double sigmoid_of_f64(double x)
 {
-    double e = exp(-fabs(x)); /* of what is small, so that neither end loses digits */
+    double e = exp(-fabs(x)); /* the exponent is never positive, so neither end loses digits */
 
     return x < 0 ? e / (1 + e) : 1 / (1 + e);
 }
@@ -132,8 +143,10 @@ CH_SIMD_INLINE double softplus_of_f64(double x)
 #define IS_FLOAT 0
 #include "kernel/block_cast.h"
 
-/* ---- to f32, inexact results to the odd neighbour ---- */
+/* ---- casts to f32 that round inexact results to odd ---- */
 
+/* Returns x if f32 holds it exactly, or NaN. Otherwise truncates x to f32 and sets the last
+ * bit. */
 CH_SIMD_INLINE float odd_of_f64(double x)
 {
     float    f = (float)x;
@@ -176,7 +189,8 @@ static void u32_to_odd(int64_t n, const void *const *in, void *out, const double
         y[i] = odd_of_f64((double)x[i]);
 }
 
-/* More digits than f64 has: the last twelve bits become one that says whether any was set. */
+/* Makes a number of more than 52 bits exact in f64: clears the low 12 bits and sets bit 12 if
+ * any of them was set. */
 CH_SIMD_INLINE uint64_t sticky(uint64_t x)
 {
     uint64_t folded = (x & ~(uint64_t)0xfff) | (uint64_t)((x & 0xfff) != 0) << 12;
@@ -253,18 +267,20 @@ static void round_bf16(int64_t n, const void *const *in, void *out, const double
         y[i] = ch__float32((uint32_t)bf16_of(x[i]) << 16);
 }
 
-/* The exponent moves by a multiplication, which makes subnormal numbers right too. */
+/* Converts f16 to f32. The exponent is shifted by a multiplication, which is correct for
+ * subnormal numbers too. */
 CH_SIMD_INLINE float f16_to(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = (uint32_t)(x & 0x7fff) << 13;
     uint32_t special =
-        rest | 0x7f800000 | (rest > 0x0f800000 ? 0x400000 : 0); /* inf, quiet NaN */
+        rest | 0x7f800000 | (rest > 0x0f800000 ? 0x400000 : 0); /* infinity, quiet NaN */
     uint32_t finite = ch__bits32(ch__float32(rest) * 0x1p112f);
 
     return ch__float32(sign | (rest >= 0x0f800000 ? special : finite));
 }
 
-/* As ch__f16_of_f32 (tensor/half.c), with both roundings computed and one taken. */
+/* Converts f32 to f16 like ch__f16_of_f32 (tensor/half.c), but without branches: both
+ * roundings, normal and subnormal, are computed and one of them is selected. */
 CH_SIMD_INLINE uint16_t f16_of(float x)
 {
     uint32_t u = ch__bits32(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
@@ -273,7 +289,8 @@ CH_SIMD_INLINE uint16_t f16_of(float x)
     uint32_t small = ch__bits32(ch__float32(magnitude) + 0.5f) - ch__bits32(0.5f);
     uint32_t y = magnitude >= 0x38800000 ? normal : small; /* 2^-14 */
 
-    y = magnitude >= 0x477ff000 ? 0x7c00 : y; /* 65520: half way from the largest to the next */
+    /* 65520: half way from the largest number, 65504, to the next, which gives infinity. */
+    y = magnitude >= 0x477ff000 ? 0x7c00 : y;
     y = magnitude > 0x7f800000 ? 0x7e00 | (magnitude >> 13 & 0x1ff) : y;
     return (uint16_t)(sign | y);
 }
@@ -326,7 +343,7 @@ static void round_f16(int64_t n, const void *const *in, void *out, const double 
         y[i] = f16_to(f16_of(x[i]));
 }
 
-/* ---- everything else, type by type ---- */
+/* ---- all other functions, type by type ---- */
 
 #define T           float
 #define U           float
@@ -414,7 +431,7 @@ static void round_f16(int64_t n, const void *const *in, void *out, const double 
 
 /* ---- elements repeated ---- */
 
-/* Elements of this many bits, whatever they are. */
+/* Elements of this size in bits, of any type. */
 typedef uint8_t __attribute__((may_alias)) any8;
 typedef uint16_t __attribute__((may_alias)) any16;
 typedef uint32_t __attribute__((may_alias)) any32;
@@ -474,7 +491,8 @@ static void repeat8(int64_t n, int64_t times, const void *from, int64_t stride, 
 
 /* ---- sin and cos ---- */
 
-/* Arguments so large that more digits of pi are needed, infinities, NaN: rare, and libm's. */
+/* Returns true if ch__sin32 and ch__cos32 are accurate for all n arguments. Larger arguments
+ * need more digits of pi. They, infinities and NaN are rare, and libm computes them. */
 static bool are_near(int64_t n, const float *x)
 {
     int any = 0;

@@ -1,5 +1,5 @@
-/* kernel/block_cast.h -- casts from one element type; kernel/block.c includes this once for
- * each, after defining T, NAME(x), and IS_FLOAT as for kernel/block_type.h.
+/* kernel/block_cast.h -- casts from an element type. kernel/block.c includes this file once for
+ * each type, after defining T, NAME(x) and IS_FLOAT as for kernel/block_type.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 
@@ -10,9 +10,10 @@
 /* clang-format on */
 
 #if IS_FLOAT
-/* What is in [least, least of the next wider type) drops its fraction. The cast itself sees
- * only numbers in range: C leaves the others undefined, and vectors differ from scalars there.
- */
+/* Casts a float to an integer type with the range [least, most]; `end` is most + 1. The
+ * fraction is dropped, values out of range give the nearer end, and NaN gives 0. The C cast is
+ * applied only to values in range, because other values are undefined behaviour, and vectors
+ * and scalars differ there. */
 #define TO_INT(name, type, least, most, end)                                                   \
     CH_SIMD_INLINE type NAME(to_##name##_of)(T x)                                              \
     {                                                                                          \

@@ -1,4 +1,4 @@
-/* kernel/block_pick.c -- the block functions of the level in use.
+/* kernel/block_pick.c -- choice of the block functions by SIMD level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/block.h"
@@ -15,7 +15,7 @@ const ch_block_table *ch__blocks(void)
     return levels[ch__simd_level()];
 }
 
-/* Of f32, measured; those that are not here cost 1. */
+/* Costs of f32 functions, measured. A function that is not listed costs 1. */
 static const unsigned char costs[CH_BLOCK_COUNT] = {
     [CH_BLOCK_div] = 3,    [CH_BLOCK_sqrt] = 4,      [CH_BLOCK_rsqrt] = 7,
     [CH_BLOCK_exp] = 7,    [CH_BLOCK_expm1] = 8,     [CH_BLOCK_log] = 11,
@@ -34,7 +34,7 @@ int ch__block_cost(ch_block_fn fn)
         if (costs[code] > 0 && fn == t->fn[code][CH_F32])
             return costs[code];
         if (costs[code] > 0 && fn == t->fn[code][CH_F64])
-            return 8 * costs[code]; /* libm's, one at a time */
+            return 8 * costs[code]; /* libm computes one element at a time */
     }
     return 1;
 }

@@ -1,16 +1,24 @@
-/* kernel/block_type.h -- block functions of one element type; kernel/block.c includes this once
- * for each, after defining
- *     T          the type                    NAME(x)    x_f32 and the like
- *     U          an unsigned type as wide, to wrap around in; T itself for floats
- *     IS_FLOAT   1 for f32 and f64           IS_ARITH   0: compared and selected only
- *     LIBM(f)    f of libm, of floats        SATURATE(x)  the nearest T to a double, of others
- *     IS_SIGNED  of arithmetic types
+/* kernel/block_type.h -- block functions of an element type. kernel/block.c includes this file
+ * once for each type, after defining
+ *     T            the type
+ *     NAME(x)      x_f32, x_f64, ...
+ *     IS_FLOAT     1 for f32 and f64
+ *     IS_ARITH     0: the type can only be compared, selected and filled
+ *     SATURATE(x)  the T nearest to the double x
+ * and, if IS_ARITH is 1,
+ *     U            an unsigned type of the same size, in which integers wrap; T for floats
+ *     IS_SIGNED    1 for signed types
+ *     LIBM(f)      the libm function f for T (floats only)
  *
- * An op is a function of elements, `x_of`; map1 and the like make a function of blocks of it.
+ * An op is a function of elements, `x_of`. map1, map2 and the other map functions turn it into
+ * a function of blocks. `f` is a constant there, so the compiler inlines and vectorises it.
+ *
+ * Invariant: element i of the output is written after element i of all inputs has been read,
+ * and no other input element is needed for it. So the output may be an input.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 
-/* ---- compared and selected ---- */
+/* ---- comparison, select, fill ---- */
 
 CH_SIMD_INLINE void NAME(map_compare)(int64_t n, const void *const *in, void *out,
                                       bool (*f)(T, T))
@@ -66,7 +74,7 @@ static void NAME(select)(int64_t n, const void *const *in, void *out, const doub
     (void)param;
     CH_SIMD_LOOP
     for (int64_t i = 0; i < n; i++) {
-        T yes = a[i], no = b[i]; /* both are read, so that it needs no branch */
+        T yes = a[i], no = b[i]; /* both are loaded, so that no branch is needed */
 
         y[i] = c[i] ? yes : no;
     }
@@ -103,7 +111,7 @@ CH_SIMD_INLINE void NAME(map2)(int64_t n, const void *const *in, void *out, T (*
         y[i] = f(a[i], b[i]);
 }
 
-/* One that takes attributes. */
+/* Applies a function with two parameters, which are attributes of the op. */
 CH_SIMD_INLINE void NAME(map_param)(int64_t n, const void *const *in, void *out, T p, T q,
                                     T (*f)(T, T, T))
 {
@@ -145,7 +153,7 @@ CH_SIMD_INLINE T NAME(square_of)(T x)
 }
 CH_SIMD_INLINE T NAME(relu_of)(T x)
 {
-    return NAME(is_negative)(x) ? 0 : x; /* NaN stays */
+    return NAME(is_negative)(x) ? 0 : x; /* NaN stays NaN */
 }
 CH_SIMD_INLINE T NAME(relu_mask_of)(T y, T d)
 {
@@ -187,7 +195,7 @@ CH_SIMD_INLINE T NAME(div_of)(T a, T b)
     return a / b;
 }
 
-/* The remainder has the divisor's sign. */
+/* Returns the remainder with the sign of the divisor. */
 CH_SIMD_INLINE T NAME(mod_of)(T a, T b)
 {
     T r = LIBM(fmod)(a, b);
@@ -197,7 +205,7 @@ CH_SIMD_INLINE T NAME(mod_of)(T a, T b)
     return (r < 0) != (b < 0) ? r + b : r;
 }
 
-/* By the exact remainder: a/b may round up to the next integer. */
+/* Uses the exact remainder, because a / b may round up to the next integer. */
 CH_SIMD_INLINE T NAME(floordiv_of)(T a, T b)
 {
     T r, q, whole;
@@ -240,7 +248,7 @@ CH_SIMD_INLINE T NAME(div_of)(T a, T b)
 {
     if (b == 0)
         return 0;
-    if (IS_SIGNED && b == (T)-1) /* the smallest number over -1 does not fit, and traps */
+    if (IS_SIGNED && b == (T)-1) /* the smallest number / -1 overflows and traps */
         return (T)(0 - (U)a);
     return (T)(a / b);
 }
@@ -279,7 +287,7 @@ CH_BLOCKS_UNARY(BLOCK)
 CH_BLOCKS_BINARY(BLOCK)
 #undef BLOCK
 
-/* Of integers the ends go inward: nothing outside them may come out. */
+/* For integers the bounds are rounded inward, so that no result is outside of [least, most]. */
 static void NAME(clip)(int64_t n, const void *const *in, void *out, const double *param)
 {
     T least = IS_FLOAT ? (T)param[0] : SATURATE(ceil(param[0]));
@@ -312,7 +320,7 @@ CH_SIMD_INLINE T NAME(ceil_of)(T x)
 }
 CH_SIMD_INLINE T NAME(round_of)(T x)
 {
-    return LIBM(rint)(x); /* half to even */
+    return LIBM(rint)(x); /* halves round to even */
 }
 CH_SIMD_INLINE T NAME(leaky_relu_of)(T x, T alpha, T unused)
 {

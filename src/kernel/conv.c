@@ -1,11 +1,20 @@
-/* kernel/conv.c -- a whole convolution: cut into tiles, partial sums added, 16-bit floats widened
- * image by image, so that little of them is ever in memory twice.
+/* kernel/conv.c -- a whole convolution: tiles, partial sums, 16-bit floats.
  *
  * Phases:     output, input gradient          filter gradient
  *   before    the filter is widened, packed
  *   tiles     widen, run, round               widen, run into a partial sum
  *   after                                     partial sums added in order, rounded
- * What is not needed is left out: a phase, a copy.
+ *
+ * A phase or a copy that is not needed is left out. 16-bit floats are widened image by image,
+ * so that each tile has a single image in memory as f32.
+ *
+ * ch_conv is the plan, made by ch__conv_open and read-only while tiles run. The caller is
+ * ops/conv.c.
+ *
+ * Invariants:
+ *   1. The number of tiles depends on the shape alone, so results do not depend on the number
+ *      of threads.
+ *   2. A tile writes only its own part of the scratch memory and of the result.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/conv.h"
@@ -18,15 +27,18 @@
 #include "tensor/tensor.h"
 
 enum {
-    TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
+    TILE_WORK = 8 << 20, /* multiplications that are worth a tile */
     MAX_TILES = 8,
-    MAX_SUMS = 4,   /* tiles of the filter's gradient: each has a partial sum, */
-    SUM_COST = 512, /* of which an element costs as much as so many multiplications */
-    SUM_TILES = 8,  /* in the phase that adds them up */
+    /* Most tiles of the filter gradient. Few, because each has a partial sum. */
+    MAX_SUMS = 4,
+    /* Cost of an element of a partial sum, in multiplications. */
+    SUM_COST = 512,
+    SUM_TILES = 8, /* most tiles of the phase that adds the partial sums */
+    /* Elements of the filter for each tile of that phase. */
     SUM_WORK = 64 << 10
 };
 
-/* Elements of x, y and the filter, for the images of d. */
+/* Return the elements of x, y and the filter, for the images of d. */
 static int64_t x_count(const ch_conv_dims *d)
 {
     return d->n * d->h * d->w * d->c;
@@ -42,7 +54,7 @@ static int64_t filter_count(const ch_conv_dims *d)
     return d->kh * d->kw * (d->c / d->groups) * d->o;
 }
 
-/* Elements of a, b and the result, as each kind has them. */
+/* Return the elements of the operands a and b and of the result, for each kind. */
 static int64_t a_count(ch_conv_kind kind, const ch_conv_dims *d)
 {
     return kind == CH_CONV_INPUT ? y_count(d) : x_count(d);
@@ -71,17 +83,17 @@ static double work_of(const ch_conv_dims *d)
 
 static int tiles_of(ch_conv_kind kind, const ch_conv_dims *d)
 {
-    double most = MAX_TILES, want = work_of(d) / TILE_WORK;
+    double most = MAX_TILES, tiles = work_of(d) / TILE_WORK;
 
     if (kind == CH_CONV_FILTER && d->kh > 0) {
         double sum = (double)filter_count(d) * SUM_COST;
 
         most = MAX_SUMS;
-        want = sum > TILE_WORK ? work_of(d) / sum : want;
+        tiles = sum > TILE_WORK ? work_of(d) / sum : tiles;
     }
-    want = want > most ? most : want;
-    want = want > (double)d->n ? (double)d->n : want;
-    return want < 1 ? 1 : (int)want;
+    tiles = tiles > most ? most : tiles;
+    tiles = tiles > (double)d->n ? (double)d->n : tiles;
+    return tiles < 1 ? 1 : (int)tiles;
 }
 
 static ch_dtype compute_type(ch_dtype t)
@@ -98,10 +110,10 @@ bool ch__conv_fits(const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
     return e->fits(kind, compute_type(dtype), &tile);
 }
 
-/* Puts the parts of the scratch memory one behind the other. */
+/* Assigns the offsets in the scratch memory. */
 static void lay_out(ch_conv *v)
 {
-    const ch_conv_dims *image = &v->part[1].dims; /* if they are widened */
+    const ch_conv_dims *image = &v->part[1].dims; /* used for 16-bit floats only */
     size_t              size = ch_dtype_bytes(v->compute), end = 0, engine = 0;
     bool is_wide = ch__dtype_is_half(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
 
@@ -126,7 +138,7 @@ static void lay_out(ch_conv *v)
         v->sum_bytes = ch__aligned((size_t)filter_count(&v->dims) * size);
         end += v->sum_bytes * (size_t)v->n_tiles;
     }
-    v->scratch_bytes = end > 0 ? end : CH_ALIGN; /* so that there is some */
+    v->scratch_bytes = end > 0 ? end : CH_ALIGN; /* never 0 bytes */
 }
 
 static void plan_phases(ch_conv *v)
@@ -210,7 +222,7 @@ static ch_status run_before(const ch_conv *v, const void *filter, char *scratch)
     return rc;
 }
 
-/* The filter as the engine wants it. */
+/* Returns the filter as the engine reads it: packed, widened or unchanged. */
 static const void *ready_filter(const ch_conv *v, const ch_conv_part *t, const void *filter,
                                 const char *scratch)
 {
@@ -224,7 +236,7 @@ static int64_t images_of(const ch_conv *v, int tile)
     return tile == v->n_tiles - 1 ? v->dims.n - tile * v->images : v->images;
 }
 
-/* The images of a tile of 16-bit floats, one after the other. */
+/* Runs a tile of 16-bit floats, image by image. */
 static ch_status run_wide_tile(const ch_conv *v, int tile, const char *a, const char *b,
                                char *out, char *scratch)
 {
@@ -259,7 +271,8 @@ static ch_status run_tile(const ch_conv *v, int tile, const char *a, const char 
                           char *scratch)
 {
     const ch_conv_part *t = &v->part[tile == v->n_tiles - 1];
-    const ch_conv_dims *d = &v->part[v->n_tiles == 1].dims; /* of a full tile: how far apart */
+    /* Dimensions of a full tile, which give the distance of two tiles in memory. */
+    const ch_conv_dims *d = &v->part[v->n_tiles == 1].dims;
     int64_t             size = (int64_t)ch_dtype_bytes(v->dtype);
     bool                makes_filter = v->kind == CH_CONV_FILTER;
     char               *own = scratch + v->tiles_at + (size_t)tile * v->tile_bytes;
@@ -275,7 +288,7 @@ static ch_status run_tile(const ch_conv *v, int tile, const char *a, const char 
     return v->engine->run(t->state, a, b, result, own + v->engine_at);
 }
 
-/* Adds the tiles' partial sums, the first tile's first, for a part of the filter. */
+/* Adds the partial sums of the tiles, in the order of the tiles, for a part of the filter. */
 static void run_after(const ch_conv *v, int part, int n_parts, char *out, char *scratch)
 {
     int64_t n = filter_count(&v->dims), from = n * part / n_parts;
@@ -298,7 +311,7 @@ static void run_after(const ch_conv *v, int part, int n_parts, char *out, char *
 ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a, const void *b,
                        void *out, void *scratch)
 {
-    int before = v->n_phases - 1 - (v->sum_bytes > 0); /* phases before the tiles' */
+    int before = v->n_phases - 1 - (v->sum_bytes > 0); /* phases before that of the tiles */
 
     if (phase < before)
         return run_before(v, b, scratch);

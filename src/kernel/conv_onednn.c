@@ -1,5 +1,5 @@
-/* kernel/conv_onednn.c -- convolution by oneDNN: images as they are (NHWC), filters in whatever
- * layout it likes best.
+/* kernel/conv_onednn.c -- convolution by oneDNN. Images stay in our layout (NHWC). The filter
+ * is reordered to the layout that oneDNN chooses.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -10,13 +10,13 @@
 
 typedef struct conv {
     ch_dnn      *run;
-    ch_dnn      *reorder; /* the filter to or from our layout; NULL: it is the same */
+    ch_dnn      *reorder; /* reorders the filter to or from our layout; NULL: same layout */
     ch_conv_kind kind;
-    size_t filter_at; /* in the scratch memory: where the gradient of the filter is made */
+    size_t       filter_at; /* offset of the filter gradient in the scratch memory */
 } conv;
 
 typedef struct layouts {
-    dnnl_memory_desc_t x, y, ours, any; /* the filter's: ours, and oneDNN's choice */
+    dnnl_memory_desc_t x, y, ours, any; /* layouts of the filter: ours, and chosen by oneDNN */
 } layouts;
 
 static ch_status describe_arrays(const ch_conv_dims *d, layouts *m)
@@ -25,18 +25,18 @@ static ch_status describe_arrays(const ch_conv_dims *d, layouts *m)
     dnnl_dims_t x = {d->n, d->c, d->h, d->w}, y = {d->n, d->o, d->oh, d->ow};
     dnnl_dims_t f = {g, d->o / g, i, d->kh, d->kw};
     dnnl_dims_t step = {d->o / g, 1, d->o, d->kw * i * d->o, i * d->o};
-    int         skip = g == 1; /* without groups oneDNN wants the axis left out */
+    int         skip = g == 1; /* without groups oneDNN expects no group axis */
 
-    if (!ch__dnn_takes(4, x) || !ch__dnn_takes(4, y) || !ch__dnn_takes(5, f) ||
-        !ch__dnn_takes(2, d->stride) || !ch__dnn_takes(2, d->spread))
-        return ch__fail(CH_UNIMPLEMENTED, "convolution: not of sizes for oneDNN");
+    if (!ch__dnn_supports(4, x) || !ch__dnn_supports(4, y) || !ch__dnn_supports(5, f) ||
+        !ch__dnn_supports(2, d->stride) || !ch__dnn_supports(2, d->spread))
+        return ch__fail(CH_UNIMPLEMENTED, "convolution: oneDNN does not support these sizes");
     if (dnnl_memory_desc_init_by_tag(&m->x, 4, x, dnnl_f32, dnnl_nhwc) != dnnl_success ||
         dnnl_memory_desc_init_by_tag(&m->y, 4, y, dnnl_f32, dnnl_nhwc) != dnnl_success ||
         dnnl_memory_desc_init_by_strides(&m->ours, 5 - skip, f + skip, dnnl_f32, step + skip) !=
             dnnl_success ||
         dnnl_memory_desc_init_by_tag(&m->any, 5 - skip, f + skip, dnnl_f32,
                                      dnnl_format_tag_any) != dnnl_success)
-        return ch__fail(CH_UNIMPLEMENTED, "convolution: oneDNN does not take these sizes");
+        return ch__fail(CH_UNIMPLEMENTED, "convolution: oneDNN rejects these sizes or strides");
     return CH_OK;
 }
 
@@ -62,21 +62,21 @@ static dnnl_status_t describe_sum(ch_conv_kind kind, const ch_conv_dims *d, cons
                                                                stride, between, before, after);
 }
 
-/* oneDNN describes a gradient with the help of the description of what it is the gradient of.
- */
+/* Describes the convolution to oneDNN. The description of a gradient requires that of the
+ * forward convolution. */
 static ch_status describe(ch_conv_kind kind, const ch_conv_dims *d, layouts *m,
                           dnnl_primitive_desc_t *out)
 {
-    dnnl_convolution_desc_t what;
+    dnnl_convolution_desc_t desc;
     dnnl_primitive_desc_t   forward = NULL;
     ch_status               rc = describe_arrays(d, m);
 
     if (rc == CH_OK && kind != CH_CONV_OUTPUT)
         rc = describe(CH_CONV_OUTPUT, d, m, &forward);
-    if (rc == CH_OK && describe_sum(kind, d, m, &what) != dnnl_success)
-        rc = ch__fail(CH_UNIMPLEMENTED, "convolution: oneDNN does not take these sizes");
+    if (rc == CH_OK && describe_sum(kind, d, m, &desc) != dnnl_success)
+        rc = ch__fail(CH_UNIMPLEMENTED, "convolution: oneDNN rejects these sizes or strides");
     if (rc == CH_OK)
-        rc = ch__dnn_describe(&what, false, forward, out);
+        rc = ch__dnn_describe(&desc, false, forward, out);
     if (forward != NULL)
         dnnl_primitive_desc_destroy(forward);
     return rc;
@@ -95,7 +95,7 @@ static bool onednn_fits(ch_conv_kind kind, ch_dtype dtype, const ch_conv_dims *d
     return true;
 }
 
-/* What each kind takes, in our order. */
+/* The oneDNN arguments of each kind, in our order (a, b, out). */
 static const int arguments[3][3] = {
     [CH_CONV_OUTPUT] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
     [CH_CONV_INPUT] = {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
@@ -175,11 +175,11 @@ static ch_status onednn_run(const void *state, const void *a, const void *b, voi
                             void *scratch)
 {
     const conv *v = state;
-    bool        turns = v->kind == CH_CONV_FILTER && v->reorder != NULL;
-    void       *to = turns ? (char *)scratch + v->filter_at : out;
+    bool        reorders = v->kind == CH_CONV_FILTER && v->reorder != NULL;
+    void       *to = reorders ? (char *)scratch + v->filter_at : out;
     ch_status   rc = ch__dnn_run(v->run, (const void *const[]){a, b, to}, scratch);
 
-    if (rc == CH_OK && turns)
+    if (rc == CH_OK && reorders)
         rc = ch__dnn_run(v->reorder, (const void *const[]){to, out}, NULL);
     return rc;
 }

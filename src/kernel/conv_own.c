@@ -1,9 +1,9 @@
-/* kernel/conv_own.c -- convolution as products of matrices.
+/* kernel/conv_own.c -- convolution as matrix products (im2col).
  *
- * The inputs under the filter, for a block of outputs, are gathered into a matrix of one row
- * for each output (taps); its product with the filter, as a matrix, is a block of y. The
- * gradients are the other two products of the same three matrices. Where each channel is a
- * group of its own the matrices would have one column, and it is plain sums instead.
+ * For a block of outputs, the inputs under the filter are gathered into a matrix with a row for
+ * each output (the taps). Its product with the filter, seen as a matrix, is a block of y. The
+ * gradients are the other two products of the same three matrices. If each channel is a group
+ * of its own, the matrices would have a single column, so plain sums are used instead.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -12,21 +12,23 @@
 #include "kernel/conv.h"
 #include "kernel/gemm.h"
 
+/* A block has BLOCK_TAPS elements of taps, if that gives MIN_BLOCK to MAX_BLOCK outputs. */
 enum { BLOCK_TAPS = 64 << 10, MIN_BLOCK = 16, MAX_BLOCK = 256 };
 
 typedef struct conv {
     ch_conv_kind          kind;
     ch_dtype              dtype;
     ch_conv_dims          dims;
-    bool                  is_by_channel, is_nothing;
+    bool                  is_by_channel, is_empty;
     int64_t               n_outputs, block, n_taps;
-    const ch_gemm_engine *engine[2]; /* [last block] */
+    const ch_gemm_engine *engine[2]; /* [1]: the last block, if it is smaller */
     ch_gemm_dims          product[2];
     void                 *state[2];
-    size_t                product_at; /* in the scratch memory, behind the taps */
+    size_t                product_at; /* offset in the scratch memory, behind the taps */
 } conv;
 
-/* Which pixel of all images tap (i, j) of output p sees; -1: one outside. */
+/* Returns the pixel, counted over all images, that tap (i, j) of output p reads; -1 if the tap
+ * is in the padding. */
 static int64_t tap_of(const ch_conv_dims *d, int64_t p, int64_t i, int64_t j)
 {
     int64_t x = p % d->ow * d->stride[1] + j * d->spread[1] - d->pad[1];
@@ -63,7 +65,7 @@ static void own_close(void *state)
     ch__free(v);
 }
 
-/* The product of `rows` outputs of one group. */
+/* Returns the product for `rows` outputs of a group. */
 static ch_gemm_dims product_of(const conv *v, int64_t rows)
 {
     const ch_conv_dims *d = &v->dims;
@@ -78,7 +80,7 @@ static ch_gemm_dims product_of(const conv *v, int64_t rows)
         g.m = v->n_taps, g.n = out, g.k = rows, g.lda = v->n_taps, g.ldb = d->o, g.ldc = d->o;
     g.ta = v->kind == CH_CONV_FILTER;
     g.tb = v->kind == CH_CONV_INPUT;
-    g.add = v->kind == CH_CONV_FILTER; /* block after block */
+    g.add = v->kind == CH_CONV_FILTER; /* blocks add up */
     return g;
 }
 
@@ -121,12 +123,12 @@ static ch_status own_open(ch_conv_kind kind, ch_dtype dtype, const ch_conv_dims 
     v->is_by_channel = d->groups == d->c && d->c > 1;
     v->n_outputs = d->n * d->oh * d->ow;
     v->n_taps = d->kh * d->kw * (d->c / d->groups);
-    v->is_nothing = v->n_outputs == 0 || v->n_taps == 0 || d->o == 0;
+    v->is_empty = v->n_outputs == 0 || v->n_taps == 0 || d->o == 0;
     v->block = v->n_taps > 0 ? BLOCK_TAPS / v->n_taps : MAX_BLOCK;
     v->block = v->block < MIN_BLOCK ? MIN_BLOCK : v->block > MAX_BLOCK ? MAX_BLOCK : v->block;
     if (v->block > v->n_outputs)
         v->block = v->n_outputs;
-    if (!v->is_by_channel && !v->is_nothing)
+    if (!v->is_by_channel && !v->is_empty)
         rc = open_products(v, needs);
     if (rc != CH_OK) {
         own_close(v);
@@ -147,7 +149,7 @@ static const char *at(const void *base, ch_dtype t, int64_t index)
     return (const char *)base + index * (int64_t)ch_dtype_bytes(t);
 }
 
-/* Outputs [from, from + block) of group g. */
+/* Computes outputs [from, from + block) of group g, or their share of a gradient. */
 static ch_status run_block(const conv *v, int64_t g, int64_t from, const void *a, const void *b,
                            void *out, void *scratch)
 {
@@ -157,21 +159,21 @@ static ch_status run_block(const conv *v, int64_t g, int64_t from, const void *a
     bool                  is_f32 = v->dtype == CH_F32;
     int                   last = to - from < v->block;
     const ch_gemm_engine *e = v->engine[last];
-    void                 *more = (char *)scratch + v->product_at;
+    void                 *gemm_scratch = (char *)scratch + v->product_at;
     ch_status             rc;
 
     if (v->kind == CH_CONV_INPUT) {
         rc = e->run(&v->product[last], v->state[last], at(a, v->dtype, y),
-                    at(b, v->dtype, column), scratch, more);
+                    at(b, v->dtype, column), scratch, gemm_scratch);
         (is_f32 ? f32_scatter : f64_scatter)(d, scratch, g, from, to, out);
         return rc;
     }
     (is_f32 ? f32_gather : f64_gather)(d, a, g, from, to, scratch);
     if (v->kind == CH_CONV_OUTPUT)
         return e->run(&v->product[last], v->state[last], scratch, at(b, v->dtype, column),
-                      (char *)out + y * (int64_t)ch_dtype_bytes(v->dtype), more);
+                      (char *)out + y * (int64_t)ch_dtype_bytes(v->dtype), gemm_scratch);
     return e->run(&v->product[last], v->state[last], scratch, at(b, v->dtype, y),
-                  (char *)out + column * (int64_t)ch_dtype_bytes(v->dtype), more);
+                  (char *)out + column * (int64_t)ch_dtype_bytes(v->dtype), gemm_scratch);
 }
 
 static ch_status own_run(const void *state, const void *a, const void *b, void *out,
@@ -185,7 +187,7 @@ static ch_status own_run(const void *state, const void *a, const void *b, void *
     ch_status           rc = CH_OK;
 
     memset(out, 0, (size_t)size[v->kind] * ch_dtype_bytes(v->dtype));
-    if (v->is_nothing)
+    if (v->is_empty)
         return CH_OK;
     if (v->is_by_channel) {
         (v->dtype == CH_F32 ? f32_by_channel : f64_by_channel)(v->kind, d, a, b, out);

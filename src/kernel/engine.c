@@ -1,4 +1,13 @@
-/* kernel/engine.c -- oneDNN as a guest.
+/* kernel/engine.c -- oneDNN on a single thread.
+ *
+ * ch_dnn is a primitive with a fixed number of execution contexts. A context has the oneDNN
+ * objects that carry the addresses of a run, so a thread must have a context for itself while
+ * it runs the primitive. conv_onednn.c and gemm_onednn.c are the callers.
+ *
+ * Invariants:
+ *   1. Every call of oneDNN that creates or runs a primitive is between guard_enter and
+ *      guard_leave.
+ *   2. A context is used only by the thread that has set its is_busy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* RTLD_DEFAULT, syscall */
@@ -21,33 +30,35 @@
 
 #if CH_HAVE_ONEDNN
 
-enum { MAX_LANES = 8 };
+enum { MAX_CONTEXTS = 8 };
 
-/* What one thread needs while it runs a primitive: objects that carry addresses. */
-typedef struct lane {
-    atomic_bool   is_taken;
+/* The objects of a thread while it runs a primitive: they carry the addresses of the arrays. */
+typedef struct context {
+    atomic_bool   is_busy;
     dnnl_stream_t stream;
-    dnnl_memory_t memory[CH_DNN_MAX_ARGS + 1]; /* the last is the scratch */
-} lane;
+    dnnl_memory_t memory[CH_DNN_MAX_ARGS + 1]; /* the last is the scratch memory */
+} context;
 
 struct ch_dnn {
     dnnl_primitive_t   primitive;
-    int                n_args, n_lanes;
+    int                n_args, n_contexts;
     int                arg[CH_DNN_MAX_ARGS + 1];
     dnnl_memory_desc_t md[CH_DNN_MAX_ARGS + 1];
     size_t             scratch_bytes;
-    lane              *lane;
+    context           *context;
 };
 
-static dnnl_engine_t  engine; /* NULL: oneDNN could not make one */
+static dnnl_engine_t  engine; /* NULL: oneDNN could not create an engine */
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
+/* AMX tiles: not usable; usable, but CPUID hides their shapes; usable. */
 static enum { TILES_NONE, TILES_HIDDEN, TILES_SHOWN } tiles;
 static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
 static int (*omp_threads)(void); /* NULL: oneDNN was built without OpenMP */
 static void (*omp_set_threads)(int);
 
-/* The OpenMP that oneDNN runs on is whichever the process has loaded; asking for its symbols
- * at run time finds that one, where linking one of our own choice might not. */
+/* Creates the engine and finds the OpenMP that oneDNN runs on. The symbols are looked up at run
+ * time, because linking an OpenMP of our choice might give a different library than the loaded
+ * one. */
 static void start(void)
 {
     void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
@@ -69,7 +80,8 @@ bool ch__onednn_is_on(void)
     return engine != NULL;
 }
 
-/* This thread's OpenMP runs alone from here to guard_leave(what this returned). */
+/* Sets the OpenMP threads of the calling thread to 1. Returns the number before, which the
+ * caller must pass to guard_leave. */
 static int guard_enter(void)
 {
     int before = omp_threads != NULL ? omp_threads() : 1;
@@ -85,19 +97,20 @@ static void guard_leave(int before)
         omp_set_threads(before);
 }
 
-static ch_status fail(dnnl_status_t rc, const char *what)
+/* Converts a oneDNN status to an error about `object`. */
+static ch_status fail(dnnl_status_t rc, const char *object)
 {
     switch (rc) {
     case dnnl_out_of_memory:
-        return ch__fail_memory(what);
+        return ch__fail_memory(object);
     case dnnl_unimplemented:
-        return ch__fail(CH_UNIMPLEMENTED, "%s: oneDNN has none for this type or CPU", what);
+        return ch__fail(CH_UNIMPLEMENTED, "%s: not supported for this dtype or CPU", object);
     default:
-        return ch__fail(CH_INTERNAL, "%s: oneDNN failed with status %d", what, (int)rc);
+        return ch__fail(CH_INTERNAL, "%s: failed with oneDNN status %d", object, (int)rc);
     }
 }
 
-bool ch__dnn_takes(int n, const int64_t *size)
+bool ch__dnn_supports(int n, const int64_t *size)
 {
     const int64_t most_size = 1 << 24, most = (int64_t)1 << 31;
     int64_t       all = 1;
@@ -118,7 +131,7 @@ static ch_status new_attr(bool add, dnnl_primitive_attr_t *out)
     dnnl_status_t   rc = dnnl_primitive_attr_create(out);
 
     if (rc != dnnl_success)
-        return fail(rc, "a primitive's attributes");
+        return fail(rc, "oneDNN: primitive attributes");
     rc = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
     if (rc == dnnl_success && add)
         rc = dnnl_post_ops_create(&ops);
@@ -131,24 +144,25 @@ static ch_status new_attr(bool add, dnnl_primitive_attr_t *out)
     if (rc == dnnl_success)
         return CH_OK;
     dnnl_primitive_attr_destroy(*out);
-    return fail(rc, "a primitive's attributes");
+    return fail(rc, "oneDNN: primitive attributes");
 }
 
-/* Whether oneDNN may use the matrix tiles of newer CPUs. It believes the CPU's flag and dies where that
- * is not all: Linux gives a process the tiles only when asked, and some virtual machines
- * show the flag but not the shapes of tiles that most of oneDNN reads from CPUID. Its
- * gemm brings shapes of its own and is safe. */
-static void ask_for_tiles(void)
+/* Sets `tiles`: whether oneDNN may use the matrix tiles (AMX) of newer CPUs.
+ *
+ * oneDNN trusts the CPU flag, which is not sufficient, and then crashes. Linux gives a process
+ * the tiles only on request. Some virtual machines show the flag but hide the tile shapes,
+ * which most of oneDNN reads from CPUID. The gemm of oneDNN has its own shapes and is safe. */
+static void detect_tiles(void)
 {
 #if defined(__linux__) && defined(__x86_64__)
-    enum { GET_PERMISSION = 0x1022, ASK_PERMISSION = 0x1023, TILES = 18 };
+    enum { GET_PERMISSION = 0x1022, REQUEST_PERMISSION = 0x1023, TILES = 18 };
     enum { FEATURES = 7, HAS_BF16_TILES = 1 << 22, SHAPES = 0x1d };
     unsigned      palettes = 0, flags = 0, a, b, c, d;
     unsigned long may = 0;
 
     if (!__get_cpuid_count(FEATURES, 0, &a, &b, &c, &flags) || (flags & HAS_BF16_TILES) == 0)
         return;
-    (void)syscall(SYS_arch_prctl, ASK_PERMISSION, TILES);
+    (void)syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILES);
     if (syscall(SYS_arch_prctl, GET_PERMISSION, &may) != 0 || (may >> TILES & 1) == 0)
         return;
     if (__get_cpuid_count(SHAPES, 0, &palettes, &b, &c, &d) && palettes > 0)
@@ -158,8 +172,10 @@ static void ask_for_tiles(void)
 #endif
 }
 
-/* Whether to take an implementation: not the reference, nothing that would kill us, and not what does
- * bf16 without tiles if there is one that uses them. */
+/* Returns true if an implementation may be used. Rejects the reference implementation. Accepts
+ * an AMX implementation only if `tiles` is TILES_SHOWN, because it would crash otherwise. If
+ * `tiles` is TILES_HIDDEN, rejects brg:avx512_core_bf16, which uses no tiles, in favour of the
+ * gemm, which does. */
 static bool is_good(const_dnnl_primitive_desc_t pd)
 {
     const char *name = NULL;
@@ -169,15 +185,17 @@ static bool is_good(const_dnnl_primitive_desc_t pd)
         return false;
     if (strstr(name, "amx") == NULL && strcmp(name, "brg:avx512_core_bf16") != 0)
         return true;
-    pthread_once(&tiles_once, ask_for_tiles);
+    pthread_once(&tiles_once, detect_tiles);
     return strstr(name, "amx") != NULL ? tiles == TILES_SHOWN : tiles != TILES_HIDDEN;
 }
 
-static dnnl_status_t first_good(const_dnnl_op_desc_t what, const_dnnl_primitive_attr_t attr,
+/* Finds the first implementation that is_good accepts. Returns dnnl_unimplemented if there is
+ * none. */
+static dnnl_status_t first_good(const_dnnl_op_desc_t desc, const_dnnl_primitive_attr_t attr,
                                 const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
 {
     dnnl_primitive_desc_iterator_t i = NULL;
-    dnnl_status_t rc = dnnl_primitive_desc_iterator_create(&i, what, attr, engine, forward);
+    dnnl_status_t rc = dnnl_primitive_desc_iterator_create(&i, desc, attr, engine, forward);
 
     while (rc == dnnl_success) {
         dnnl_primitive_desc_t pd = dnnl_primitive_desc_iterator_fetch(i);
@@ -197,26 +215,26 @@ static dnnl_status_t first_good(const_dnnl_op_desc_t what, const_dnnl_primitive_
     return rc == dnnl_iterator_ends ? dnnl_unimplemented : rc;
 }
 
-ch_status ch__dnn_describe(const_dnnl_op_desc_t what, bool add,
+ch_status ch__dnn_describe(const_dnnl_op_desc_t desc, bool add,
                            const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
 {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_status_t         made;
+    dnnl_status_t         status;
     int                   before;
     ch_status             rc = new_attr(add, &attr);
 
     if (rc != CH_OK)
         return rc;
     before = guard_enter();
-    made = first_good(what, attr, forward, out);
+    status = first_good(desc, attr, forward, out);
     guard_leave(before);
     dnnl_primitive_attr_destroy(attr);
-    return made == dnnl_success ? CH_OK : fail(made, "a primitive's description");
+    return status == dnnl_success ? CH_OK : fail(status, "oneDNN: primitive description");
 }
 
 /* ---- primitives ---- */
 
-static void lane_drop(lane *l, int n)
+static void context_free(context *l, int n)
 {
     if (l->stream != NULL)
         dnnl_stream_destroy(l->stream);
@@ -225,7 +243,7 @@ static void lane_drop(lane *l, int n)
             dnnl_memory_destroy(l->memory[i]);
 }
 
-static ch_status lane_make(const ch_dnn *d, lane *l)
+static ch_status context_init(const ch_dnn *d, context *l)
 {
     dnnl_status_t rc = dnnl_stream_create(&l->stream, engine, dnnl_stream_default_flags);
 
@@ -233,19 +251,19 @@ static ch_status lane_make(const ch_dnn *d, lane *l)
         rc = dnnl_memory_create(&l->memory[i], &d->md[i], engine, DNNL_MEMORY_NONE);
     if (rc == dnnl_success)
         return CH_OK;
-    lane_drop(l, d->n_args);
-    return fail(rc, "a primitive");
+    context_free(l, d->n_args);
+    return fail(rc, "oneDNN: primitive");
 }
 
-static ch_status lanes_make(ch_dnn *d)
+static ch_status contexts_new(ch_dnn *d)
 {
-    int n = ch__cpu_count() < MAX_LANES ? ch__cpu_count() : MAX_LANES;
+    int n = ch__cpu_count() < MAX_CONTEXTS ? ch__cpu_count() : MAX_CONTEXTS;
 
-    d->lane = ch__calloc((size_t)n, sizeof(*d->lane));
-    if (d->lane == NULL)
-        return ch__fail_memory("a primitive");
-    for (; d->n_lanes < n; d->n_lanes++) {
-        ch_status rc = lane_make(d, &d->lane[d->n_lanes]);
+    d->context = ch__calloc((size_t)n, sizeof(*d->context));
+    if (d->context == NULL)
+        return ch__fail_memory("oneDNN: primitive");
+    for (; d->n_contexts < n; d->n_contexts++) {
+        ch_status rc = context_init(d, &d->context[d->n_contexts]);
 
         if (rc != CH_OK)
             return rc;
@@ -276,16 +294,16 @@ ch_status ch__dnn_new(const_dnnl_primitive_desc_t pd, int n_args, const ch_dnn_a
 {
     ch_dnn       *d = ch__calloc(1, sizeof(*d));
     int           before;
-    dnnl_status_t made;
+    dnnl_status_t status;
     ch_status     rc;
 
     if (d == NULL)
-        return ch__fail_memory("a primitive");
+        return ch__fail_memory("oneDNN: primitive");
     set_args(d, pd, n_args, arg);
     before = guard_enter();
-    made = dnnl_primitive_create(&d->primitive, pd);
+    status = dnnl_primitive_create(&d->primitive, pd);
     guard_leave(before);
-    rc = made == dnnl_success ? lanes_make(d) : fail(made, "a primitive");
+    rc = status == dnnl_success ? contexts_new(d) : fail(status, "oneDNN: primitive");
     if (rc != CH_OK) {
         ch__dnn_free(d);
         return rc;
@@ -299,13 +317,13 @@ ch_status ch__dnn_reorder(const dnnl_memory_desc_t *from, const dnnl_memory_desc
 {
     dnnl_primitive_desc_t pd = NULL;
     int                   before = guard_enter();
-    dnnl_status_t         made =
+    dnnl_status_t         status =
         dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, NULL);
     ch_status rc;
 
     guard_leave(before);
-    if (made != dnnl_success)
-        return fail(made, "a change of layout");
+    if (status != dnnl_success)
+        return fail(status, "oneDNN: layout reorder");
     rc = ch__dnn_new(pd, 2, (ch_dnn_arg[]){{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, out);
     dnnl_primitive_desc_destroy(pd);
     return rc;
@@ -315,9 +333,9 @@ void ch__dnn_free(ch_dnn *d)
 {
     if (d == NULL)
         return;
-    for (int i = 0; i < d->n_lanes; i++)
-        lane_drop(&d->lane[i], d->n_args);
-    ch__free(d->lane);
+    for (int i = 0; i < d->n_contexts; i++)
+        context_free(&d->context[i], d->n_args);
+    ch__free(d->context);
     if (d->primitive != NULL)
         dnnl_primitive_destroy(d->primitive);
     ch__free(d);
@@ -328,7 +346,7 @@ size_t ch__dnn_scratch_bytes(const ch_dnn *d)
     return d->scratch_bytes;
 }
 
-/* oneDNN carries the address of an array that it only reads without saying so. */
+/* oneDNN takes the address of an array that it only reads as a pointer to non-const. */
 static void *as_handle(const void *p)
 {
     void *q;
@@ -337,7 +355,7 @@ static void *as_handle(const void *p)
     return q;
 }
 
-static ch_status run_in(const ch_dnn *d, lane *l, const void *const *data, void *scratch)
+static ch_status run_in(const ch_dnn *d, context *l, const void *const *data, void *scratch)
 {
     dnnl_exec_arg_t arg[CH_DNN_MAX_ARGS + 1] = {{0}};
     dnnl_status_t   rc = dnnl_success;
@@ -353,27 +371,28 @@ static ch_status run_in(const ch_dnn *d, lane *l, const void *const *data, void 
     if (rc == dnnl_success)
         rc = dnnl_primitive_execute(d->primitive, l->stream, d->n_args, arg);
     guard_leave(before);
-    return rc == dnnl_success ? CH_OK : fail(rc, "running a primitive");
+    return rc == dnnl_success ? CH_OK : fail(rc, "oneDNN: primitive execution");
 }
 
 ch_status ch__dnn_run(const ch_dnn *d, const void *const *data, void *scratch)
 {
-    lane      own = {0};
+    context   own = {0};
     ch_status rc;
 
-    for (int i = 0; i < d->n_lanes; i++) {
-        lane *l = &d->lane[i];
+    for (int i = 0; i < d->n_contexts; i++) {
+        context *l = &d->context[i];
 
-        if (atomic_exchange_explicit(&l->is_taken, true, memory_order_acquire))
+        if (atomic_exchange_explicit(&l->is_busy, true, memory_order_acquire))
             continue;
         rc = run_in(d, l, data, scratch);
-        atomic_store_explicit(&l->is_taken, false, memory_order_release);
+        atomic_store_explicit(&l->is_busy, false, memory_order_release);
         return rc;
     }
-    rc = lane_make(d, &own); /* more threads than lanes: rare, and then it may cost a little */
+    /* More threads than contexts: rare, so the cost of a temporary context is acceptable. */
+    rc = context_init(d, &own);
     if (rc == CH_OK) {
         rc = run_in(d, &own, data, scratch);
-        lane_drop(&own, d->n_args);
+        context_free(&own, d->n_args);
     }
     return rc;
 }

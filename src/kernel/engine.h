@@ -1,10 +1,10 @@
-/* kernel/engine.h -- oneDNN as a guest: one thread, and nothing of the host changed.
+/* kernel/engine.h -- oneDNN on a single thread, without side effects on the host program.
  *
- * oneDNN (Debian's, on OpenMP) asks OpenMP how many threads to use when it makes a primitive
- * and when it runs one. That number belongs to the calling thread, so every call of ours sets
- * it to one and puts it back.
+ * oneDNN (Debian's build, on OpenMP) reads the number of OpenMP threads when it creates a
+ * primitive and when it runs one. This number belongs to the calling thread, so each of our
+ * calls sets it to 1 and restores it afterwards.
  *
- * Only kernel/ includes this file, and nothing above it sees a type of oneDNN's.
+ * Only kernel/ may include this file. No type of oneDNN is visible above kernel/.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_ENGINE_H
@@ -17,7 +17,7 @@
 #include "base/fault.h"
 #include "cohort/shape.h"
 
-/* Whether oneDNN is built in and wanted, and has a CPU engine. */
+/* Returns true if oneDNN is built in and enabled by the configuration, and has a CPU engine. */
 bool ch__onednn_is_on(void);
 
 #if CH_HAVE_ONEDNN
@@ -25,33 +25,37 @@ bool ch__onednn_is_on(void);
 
 #define CH_DNN_MAX_ARGS 4
 
-/* A primitive that several threads may run at once, each in a lane of its own. */
+/* A primitive. Several threads may run it at the same time. */
 typedef struct ch_dnn ch_dnn;
 
-/* What a primitive takes: DNNL_ARG_SRC and the like, and its layout. */
+/* An argument of a primitive: its kind (DNNL_ARG_SRC, ...) and its layout. */
 typedef struct ch_dnn_arg {
     int                       arg;
     const dnnl_memory_desc_t *md;
 } ch_dnn_arg;
 
-/* Whether sizes are what oneDNN is made for: with huge ones its plans overflow, and it may die. */
-bool ch__dnn_takes(int n, const int64_t *size);
+/* Returns true if n sizes, and their product, are in the range that oneDNN handles: each in [1,
+ * 2^24], the product at most 2^31. With larger sizes oneDNN may overflow and crash. */
+bool ch__dnn_supports(int n, const int64_t *size);
 
-/* A description of what to run, for one thread, with scratch memory that the caller brings.
- * UNIMPLEMENTED if oneDNN has nothing better than its reference. `add`: the result is added to
- * what is there. */
-CH_MUST_CHECK ch_status ch__dnn_describe(const_dnnl_op_desc_t what, bool add,
+/* Creates the description of a primitive that runs on a single thread, with scratch memory of
+ * the caller. With `add`, the result is added to the output array. `forward` is the description
+ * of the forward primitive if this is a gradient, else NULL. The caller owns *out.
+ *
+ * Returns CH_UNIMPLEMENTED if oneDNN has only its reference implementation. */
+CH_MUST_CHECK ch_status ch__dnn_describe(const_dnnl_op_desc_t desc, bool add,
                                          const_dnnl_primitive_desc_t forward,
                                          dnnl_primitive_desc_t      *out);
-/* The primitive of a description, which stays the caller's. */
+/* Creates the primitive of a description. The caller keeps ownership of pd. */
 CH_MUST_CHECK ch_status ch__dnn_new(const_dnnl_primitive_desc_t pd, int n_args,
                                     const ch_dnn_arg *arg, ch_dnn **out);
-/* Moves an array from one layout to another; needs no scratch. */
+/* Creates a primitive that copies an array from a layout to another. It needs no scratch
+ * memory. */
 CH_MUST_CHECK ch_status ch__dnn_reorder(const dnnl_memory_desc_t *from,
                                         const dnnl_memory_desc_t *to, ch_dnn **out);
-void                    ch__dnn_free(ch_dnn *d); /* NULL is fine */
+void                    ch__dnn_free(ch_dnn *d); /* accepts NULL */
 size_t                  ch__dnn_scratch_bytes(const ch_dnn *d);
-/* Runs it; data[i] is for arg[i]. */
+/* Runs the primitive. data[i] is the array of arg[i]. */
 CH_MUST_CHECK ch_status ch__dnn_run(const ch_dnn *d, const void *const *data, void *scratch);
 #endif
 

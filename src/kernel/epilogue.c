@@ -1,9 +1,9 @@
-/* kernel/epilogue.c -- a bias and an activation, done to a tile of a product.
+/* kernel/epilogue.c -- a bias and an activation, applied to a tile of a product.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/epilogue.h"
 
-enum { CHUNK = 256 }; /* elements that are widened at once */
+enum { CHUNK = 256 }; /* elements that are widened at a time */
 
 bool ch__epilogue_make(ch_dtype dtype, bool has_bias, int64_t activation, ch_epilogue *out)
 {

@@ -1,8 +1,8 @@
-/* kernel/epilogue.h -- a bias and an activation, done to a tile of a product while it is in
- * cache.
+/* kernel/epilogue.h -- a bias and an activation, applied to a tile of a product while it is in
+ * the cache.
  *
- * The same block functions in the same order as the ops by themselves, 16-bit floats rounded
- * after each: so the same bits.
+ * The epilogue calls the same block functions in the same order as the separate ops, and rounds
+ * 16-bit floats after each. So the bits are the same.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_EPILOGUE_H
@@ -10,7 +10,8 @@
 
 #include "kernel/block.h"
 
-/* As an attribute has it; 0 is none. The rest are blocks of one input without parameters. */
+/* Values of the activation attribute; 0 is none. The others are block functions of one input
+ * without parameters. */
 #define CH_ACTIVATIONS(X)        X(relu) X(gelu) X(gelu_tanh) X(silu) X(tanh) X(sigmoid)
 
 #define CH_ACTIVATION_CODE(name) CH_ACTIVATION_##name,
@@ -24,12 +25,13 @@ typedef struct ch_epilogue {
     ch_dtype    dtype;
     bool        has_bias;
     ch_block_fn add, activate;        /* NULL: none */
-    ch_block_fn widen, round, narrow; /* of 16-bit floats; else NULL */
+    ch_block_fn widen, round, narrow; /* for 16-bit floats; otherwise NULL */
 } ch_epilogue;
 
-/* False if there is no such activation of this type. */
+/* Returns false if the activation does not exist, or not for this dtype. */
 bool ch__epilogue_make(ch_dtype dtype, bool has_bias, int64_t activation, ch_epilogue *out);
-/* On `rows` rows of `cols` elements, `step` apart, and as many of the bias. */
+/* Applies the epilogue to `rows` rows of `cols` elements of c, which are `step` elements apart.
+ * `bias` has `cols` elements. */
 void ch__epilogue_run(const ch_epilogue *e, int64_t rows, int64_t cols, int64_t step, void *c,
                       const void *bias);
 

@@ -1,7 +1,9 @@
-/* kernel/finite.c -- compiled for each SIMD level.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/finite.c -- checks that floats are finite; compiled for each SIMD level.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/finite.h"
 
-static bool odd_2(int64_t n, const uint16_t *x, uint16_t exponent)
+static bool has_nonfinite_2(int64_t n, const uint16_t *x, uint16_t exponent)
 {
     uint16_t any = 0;
 
@@ -10,7 +12,7 @@ static bool odd_2(int64_t n, const uint16_t *x, uint16_t exponent)
     return any != 0;
 }
 
-static bool odd_4(int64_t n, const uint32_t *x)
+static bool has_nonfinite_4(int64_t n, const uint32_t *x)
 {
     uint32_t any = 0;
 
@@ -19,7 +21,7 @@ static bool odd_4(int64_t n, const uint32_t *x)
     return any != 0;
 }
 
-static bool odd_8(int64_t n, const uint64_t *x)
+static bool has_nonfinite_8(int64_t n, const uint64_t *x)
 {
     uint64_t any = 0;
 
@@ -28,4 +30,5 @@ static bool odd_8(int64_t n, const uint64_t *x)
     return any != 0;
 }
 
-const ch_finite_table CH_SIMD_NAME(ch__finite_table) = {odd_2, odd_4, odd_8};
+const ch_finite_table CH_SIMD_NAME(ch__finite_table) = {has_nonfinite_2, has_nonfinite_4,
+                                                        has_nonfinite_8};

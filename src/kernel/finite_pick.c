@@ -1,4 +1,6 @@
-/* kernel/finite_pick.c -- whether floats are finite.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/finite_pick.c -- checks that floats are finite.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/finite.h"
 
 bool ch__all_finite(ch_dtype dtype, int64_t n, const void *x)
@@ -8,13 +10,13 @@ bool ch__all_finite(ch_dtype dtype, int64_t n, const void *x)
 
     switch (dtype) {
     case CH_F32:
-        return !t->odd_4(n, x);
+        return !t->has_nonfinite_4(n, x);
     case CH_F64:
-        return !t->odd_8(n, x);
+        return !t->has_nonfinite_8(n, x);
     case CH_BF16:
-        return !t->odd_2(n, x, 0x7f80);
+        return !t->has_nonfinite_2(n, x, 0x7f80);
     case CH_F16:
-        return !t->odd_2(n, x, 0x7c00);
+        return !t->has_nonfinite_2(n, x, 0x7c00);
     default:
         return true;
     }
@@ -22,12 +24,12 @@ bool ch__all_finite(ch_dtype dtype, int64_t n, const void *x)
 
 int64_t ch__first_not_finite(ch_dtype dtype, int64_t n, const void *x)
 {
-    const int64_t few = 256;
+    const int64_t block = 256;
     int64_t       at = 0, size = (int64_t)ch_dtype_bytes(dtype);
 
     while (at < n &&
-           ch__all_finite(dtype, n - at < few ? n - at : few, (const char *)x + at * size))
-        at += few;
+           ch__all_finite(dtype, n - at < block ? n - at : block, (const char *)x + at * size))
+        at += block;
     while (at < n && ch__all_finite(dtype, 1, (const char *)x + at * size))
         at++;
     return at < n ? at : n;

@@ -1,4 +1,4 @@
-/* kernel/gemm.c -- 16-bit floats by way of f32, and the choice among engines.
+/* kernel/gemm.c -- the engine for 16-bit floats by way of f32, and the choice among engines.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/gemm.h"
@@ -18,10 +18,11 @@ static char *at_mut(void *base, ch_dtype t, int64_t index)
 
 /* ---- 16-bit floats: widened, multiplied in f32, rounded ----
  *
- * Some rows of a and c at a time, so that what is held in f32 is little: memory is what 16 bits
- * are for. */
+ * A band of rows of a and c is widened at a time. So only little memory is in f32, because
+ * callers use 16-bit floats to save memory. */
 
-/* How many: b is packed anew for each band, which only a small one may be. */
+/* Returns the rows of a band. Each band packs b again, so bands of few rows are used only for a
+ * small b. */
 static int64_t band_of(const ch_gemm_dims *d)
 {
     int64_t rows = d->k * d->n <= 1 << 14 ? 32 : 128;
@@ -32,8 +33,10 @@ static int64_t band_of(const ch_gemm_dims *d)
 typedef struct wide {
     const ch_gemm_engine *engine;
     void                 *state;
-    ch_gemm_dims          dims; /* of one band in f32, dense */
-    size_t                b_at, c_at, more_at;
+    ch_gemm_dims          dims; /* of a band in f32, dense */
+    /* Offsets in the scratch memory: b and c as f32, the scratch memory of `engine`. a is at
+     * 0. */
+    size_t b_at, c_at, more_at;
 } wide;
 
 static bool wide_fits(const ch_gemm_dims *d)
@@ -72,7 +75,7 @@ static ch_status wide_open(const ch_gemm_dims *d, void **state, size_t *scratch_
     ch_status             rc;
 
     if (w == NULL)
-        return ch__fail_memory("a matrix product");
+        return ch__fail_memory("matrix product");
     w->dims = wide_dims(d);
     engine = ch__gemm_for(&w->dims);
     rc = engine->open(&w->dims, &w->state, &more);
@@ -98,7 +101,8 @@ static void widen(ch_dtype t, int64_t rows, int64_t cols, const void *from, int6
         fn(cols, (const void *const[]){at(from, t, r * step)}, (float *)to + r * cols, NULL);
 }
 
-/* Rows [row, row + rows) of one product; b is wide already. */
+/* Computes rows [row, row + rows) of a product. The widened b must already be in the scratch
+ * memory. */
 static ch_status wide_band(const ch_gemm_dims *d, const wide *w, int64_t row, int64_t rows,
                            const char *a, char *c, char *scratch)
 {
@@ -143,7 +147,7 @@ static ch_status wide_run(const ch_gemm_dims *d, const void *state, const void *
 const ch_gemm_engine ch__gemm_wide = {"widened", wide_fits,  wide_open,
                                       wide_run,  wide_close, NULL};
 
-/* ---- the choice ---- */
+/* ---- the choice of the engine ---- */
 
 bool ch__gemm_never(const ch_gemm_dims *d)
 {

@@ -1,24 +1,24 @@
-/* kernel/gemm_micro.c -- blocks of a product in registers; built once for each SIMD level.
+/* kernel/gemm_micro.c -- blocks of a product in registers; compiled for each SIMD level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/gemm_micro.h"
 
-/* A product and its sum are one operation where the CPU has it. */
+/* Lets the compiler fuse a product and a sum into a single operation if the CPU has it. */
 #if defined(__clang__)
 #pragma clang fp contract(fast)
 #else
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-/* Before loops over what is in registers: `rows` and `vectors` are constants in them. */
+/* For loops over values in registers. `rows` and `vectors` are constants in these loops. */
 #define UNROLL _Pragma("GCC unroll 12")
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
-#define FULL_ROWS    12 /* 24 of 32 registers are sums */
+#define FULL_ROWS    12 /* 24 of 32 registers hold sums */
 #elif defined(__AVX2__)
 #define VECTOR_BYTES 32
-#define FULL_ROWS    6 /* 12 of 16 */
+#define FULL_ROWS    6 /* 12 of 16 registers */
 #elif defined(__x86_64__)
 #define VECTOR_BYTES 16
 #define FULL_ROWS    6
@@ -43,7 +43,7 @@
 #define NAME(x) u64_##x
 #include "kernel/gemm_micro.inc"
 
-/* ---- to and from the type that is computed in ---- */
+/* ---- conversion to and from the compute type ---- */
 
 #define STORED   float
 #define COMPUTED float

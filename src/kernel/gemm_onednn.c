@@ -6,7 +6,7 @@
 
 #if CH_HAVE_ONEDNN
 
-/* Below this many multiplications a call of oneDNN costs more than the work. */
+/* With fewer multiplications, the call of oneDNN costs more than the work. */
 static const int64_t least_onednn = 8 << 10;
 
 static bool is_worth_a_call(const ch_gemm_dims *d)
@@ -14,13 +14,13 @@ static bool is_worth_a_call(const ch_gemm_dims *d)
     double work = (double)d->batch * (double)d->m * (double)d->n * (double)d->k;
 
     return work >= (double)least_onednn &&
-           ch__dnn_takes(3, (int64_t[]){d->batch, d->m, d->k}) &&
-           ch__dnn_takes(3, (int64_t[]){d->batch, d->k, d->n}) &&
-           ch__dnn_takes(3, (int64_t[]){d->batch, d->m, d->n});
+           ch__dnn_supports(3, (int64_t[]){d->batch, d->m, d->k}) &&
+           ch__dnn_supports(3, (int64_t[]){d->batch, d->k, d->n}) &&
+           ch__dnn_supports(3, (int64_t[]){d->batch, d->m, d->n});
 }
 
-/* How oneDNN sees the three matrices: (batch, rows, columns) with any strides; a batch of one
- * repeats. */
+/* Describes the three matrices to oneDNN as (batch, rows, columns) with any strides. A batch of
+ * size 1 is repeated. */
 static ch_status describe(const ch_gemm_dims *d, dnnl_memory_desc_t md[3],
                           dnnl_primitive_desc_t *pd)
 {
@@ -31,7 +31,7 @@ static ch_status describe(const ch_gemm_dims *d, dnnl_memory_desc_t md[3],
     dnnl_dims_t        a_to = {d->a_step, d->ta ? 1 : d->lda, d->ta ? d->lda : 1};
     dnnl_dims_t        b_to = {d->b_step, d->tb ? 1 : d->ldb, d->tb ? d->ldb : 1};
     dnnl_dims_t        c_to = {d->c_step, d->ldc, 1};
-    dnnl_matmul_desc_t what;
+    dnnl_matmul_desc_t desc;
     int                skip = d->batch == 1, rank = 3 - skip;
 
     if (dnnl_memory_desc_init_by_strides(&md[0], rank, a + skip, dnnl_bf16, a_to + skip) !=
@@ -40,9 +40,10 @@ static ch_status describe(const ch_gemm_dims *d, dnnl_memory_desc_t md[3],
             dnnl_success ||
         dnnl_memory_desc_init_by_strides(&md[2], rank, c + skip, dnnl_bf16, c_to + skip) !=
             dnnl_success ||
-        dnnl_matmul_desc_init(&what, &md[0], &md[1], NULL, &md[2]) != dnnl_success)
-        return ch__fail(CH_UNIMPLEMENTED, "matrix multiply: oneDNN does not take this layout");
-    return ch__dnn_describe(&what, d->add, NULL, pd);
+        dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]) != dnnl_success)
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "matrix multiply: oneDNN does not support this layout");
+    return ch__dnn_describe(&desc, d->add, NULL, pd);
 }
 
 static bool onednn_fits(const ch_gemm_dims *d)

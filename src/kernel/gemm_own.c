@@ -1,9 +1,17 @@
 /* kernel/gemm_own.c -- our own matrix multiply.
  *
- * C is made in blocks that stay in cache, for each stretch of k. The micro-kernels see panels of a
- * few rows of A and of one or two vectors of B: where they are if they are read so seldom that
- * packing does not pay, else packed, and small integers widened. An element of C is a sum over k
- * in order, in stretches of K_BLOCK: it does not depend on how C was cut.
+ * C is computed in blocks that stay in the cache, for each stretch of k. The micro-kernels
+ * (gemm_micro.c) read panels: a few rows of A, and one or two vectors of columns of B. A panel
+ * is read in place if it is used so seldom that packing does not pay. Otherwise it is packed,
+ * and small integers are widened.
+ *
+ * `struct work` is a product of two matrices; `struct block` is the current block of C. The
+ * callers reach this engine, ch__gemm_own, through ch__gemm_for (kernel/gemm.h).
+ *
+ * Invariants:
+ *   1. An element of C is a sum over k in order, in stretches of K_BLOCK. So its bits do not
+ *      depend on how C is cut.
+ *   2. No memory is allocated. Packed panels are in the scratch memory of the caller.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdalign.h>
@@ -14,7 +22,7 @@
 #include "kernel/gemm_micro.h"
 
 enum {
-    M_BLOCK = 192, /* a multiple of any level's rows */
+    M_BLOCK = 192, /* a multiple of the rows of a full block at any SIMD level */
     N_BLOCK = 1024,
     K_BLOCK = 384,
     L1_BYTES = 32 << 10,
@@ -39,7 +47,7 @@ static char *at_mut(void *base, ch_dtype t, int64_t index)
     return (char *)base + index * (int64_t)ch_dtype_bytes(t);
 }
 
-/* One product of two matrices. */
+/* A product of two matrices. */
 typedef struct work {
     const ch_gemm_dims  *d;
     const ch_micro      *micro;
@@ -47,16 +55,18 @@ typedef struct work {
     const void          *a, *b;
     void                *c;
     char                *packed_a, *packed_b;
-    int64_t              lanes, width; /* of a vector; of a panel of B */
-    bool                 direct_a, direct_b;
+    int64_t              lanes, width; /* elements of a vector; of a row of a panel of B */
+    /* The operand is read in place, not packed. */
+    bool direct_a, direct_b;
 } work;
 
-/* A block of C, and the stretch of k that is being added to it. */
+/* A block of C, rows [i, i + m) and columns [j, j + n), and the stretch [p, p + k) that is
+ * added. */
 typedef struct block {
     int64_t i, m, j, n, p, k;
 } block;
 
-/* Bytes of the packed part of A, where that of B begins; and of both. */
+/* Returns the bytes of both packed operands. Sets *b_at to the bytes of A, where B begins. */
 static size_t lay_out(const ch_gemm_dims *d, size_t *b_at)
 {
     const ch_micro      *mk = micro();
@@ -69,8 +79,8 @@ static size_t lay_out(const ch_gemm_dims *d, size_t *b_at)
     return *b_at + (size_t)(n * k * v->bytes);
 }
 
-/* Rows of A are read where they are if few panels of B need them, or if they do not all
- * clash in the cache, as rows of whole pages do. */
+/* Returns true if the rows of A are read in place: if at most 4 panels of B use them, or if
+ * their addresses do not collide in the cache. Rows of a multiple of 4096 bytes collide. */
 static bool reads_a(const ch_gemm_dims *d)
 {
     const ch_micro      *mk = micro();
@@ -97,7 +107,7 @@ static work work_of(const ch_gemm_dims *d, const void *a, const void *b, void *c
     return w;
 }
 
-/* A's part of a block, as panels a[p][row]. */
+/* Packs the part of A of a block, as panels a[p][row]. */
 static void pack_a(const work *w, const block *x)
 {
     const ch_gemm_dims *d = w->d;
@@ -112,7 +122,7 @@ static void pack_a(const work *w, const block *x)
     }
 }
 
-/* Where B's column j of a block begins. */
+/* Returns the address of column j of the part of B of a block. */
 static const char *column_of_b(const work *w, const block *x, int64_t j)
 {
     const ch_gemm_dims *d = w->d;
@@ -121,8 +131,8 @@ static const char *column_of_b(const work *w, const block *x, int64_t j)
     return at(w->b, d->dtype, x->p * row + (x->j + j) * col);
 }
 
-/* Panel j of B's part of a block, as b[p][column] of `width`; the last may have one vector less, and
- * zeros at its end. */
+/* Packs panel j of the part of B of a block, as b[p][column] of `width` columns. The last panel
+ * may have one vector less, and is padded with zeros. */
 static void pack_panel(const work *w, const block *x, int64_t j)
 {
     const ch_gemm_dims *d = w->d;
@@ -135,9 +145,11 @@ static void pack_panel(const work *w, const block *x, int64_t j)
     w->move->pack(n, x->k, column_of_b(w, x, j), col, row, to, to_row);
 }
 
-/* Lets the product with rows [i, ..) ask for its share of panel j of B. A line holds some steps of k if B
- * is to be turned, and part of a row of the panel if not. */
-static void look_ahead(const work *w, const block *x, int64_t j, int64_t i, ch_micro_call *c)
+/* Sets the prefetch addresses of call c, which multiplies rows [i, ..), to its share of panel j
+ * of B. If B must be transposed, a cache line holds several steps of k; otherwise it holds a
+ * part of a row of the panel. */
+static void prefetch_panel(const work *w, const block *x, int64_t j, int64_t i,
+                           ch_micro_call *c)
 {
     const ch_gemm_dims *d = w->d;
     int64_t             row = d->ldb * (int64_t)ch_dtype_bytes(d->dtype);
@@ -145,12 +157,12 @@ static void look_ahead(const work *w, const block *x, int64_t j, int64_t i, ch_m
 
     if (j >= x->n)
         return;
-    c->ahead = column_of_b(w, x, j) + (d->tb ? call : ch__units(x->k, calls) * call) * row;
-    c->ahead_gap = d->tb ? calls * row : LINE;
-    c->ahead_step = d->tb ? LINE : row;
+    c->prefetch = column_of_b(w, x, j) + (d->tb ? call : ch__units(x->k, calls) * call) * row;
+    c->prefetch_gap = d->tb ? calls * row : LINE;
+    c->prefetch_step = d->tb ? LINE : row;
 }
 
-/* Panel j of B by all panels of A. */
+/* Multiplies panel j of B by all panels of A. */
 static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
 {
     const ch_gemm_dims *d = w->d;
@@ -166,7 +178,7 @@ static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
         c.b = at(w->b, d->dtype, x->p * d->ldb + x->j + j);
         c.b_row = d->ldb;
     }
-    c.ahead = c.b;
+    c.prefetch = c.b;
     c.c_row = is_direct ? d->ldc : w->width;
     for (int64_t i = 0; i < x->m; i += w->micro->rows) {
         int   rows = (int)ch__least(w->micro->rows, x->m - i);
@@ -182,14 +194,14 @@ static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
         }
         c.c = is_direct ? to : tile;
         if (packs)
-            look_ahead(w, x, j + w->width, i, &c);
+            prefetch_panel(w, x, j + w->width, i, &c);
         w->micro->fn[w->move->type][rows - 1][vectors - 1](&c);
         if (!is_direct)
             w->move->unpack(rows, n, tile, w->width, to, d->ldc, add);
     }
 }
 
-/* All rows of some columns of C, for one stretch of k: what is packed of B serves them all. */
+/* Computes all rows of some columns of C for a stretch of k. All rows use the same packed B. */
 static void multiply_columns(const work *w, block x)
 {
     for (x.i = 0; x.i < w->d->m; x.i += M_BLOCK) {
@@ -206,7 +218,7 @@ static void multiply_columns(const work *w, block x)
     }
 }
 
-/* A sum over nothing. */
+/* Sets c to 0, the sum over an empty k, unless d->add is set. */
 static void set_zero(const ch_gemm_dims *d, char *c)
 {
     for (int64_t i = 0; i < d->m && !d->add; i++)

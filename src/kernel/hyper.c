@@ -1,26 +1,28 @@
-/* kernel/hyper.c -- the numbers that an update rule needs in a run.
+/* kernel/hyper.c -- the hyperparameters that an update rule needs in a step.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/hyper.h"
 
 #include <math.h>
 
-/* What brings a norm down to `most`. */
-static double shorten(double scale, double squares, double most)
+/* Returns the scale, reduced if necessary so that the norm of the scaled gradient is at most
+ * `most`. A `most` of 0 means no limit. */
+static double clip_scale(double scale, double squares, double most)
 {
     double norm = sqrt(squares) * fabs(scale);
 
     return most > 0 && norm > most ? scale * (most / norm) : scale;
 }
 
-/* 1 - beta^t, exact also where beta is close to 1. */
-static double rest_of(double beta, double t)
+/* Returns 1 - beta^t, exact even if beta is close to 1. */
+static double one_minus_power(double beta, double t)
 {
     return beta > 0 ? -expm1(t * log(beta)) : 1;
 }
 
-/* Whether FTRL, which divides by the rate, can do so. At a rate of 0 nothing moves. */
-static bool divides(ch_dtype dtype, double rate)
+/* Returns true if 1 / rate is finite in `dtype`. FTRL divides by the rate, so at a rate of 0 it
+ * changes nothing. */
+static bool can_divide_by(ch_dtype dtype, double rate)
 {
     return isfinite(dtype == CH_F64 ? 1 / rate : (double)(1 / (float)rate));
 }
@@ -30,18 +32,19 @@ static void fill(ch_rule_kind kind, ch_dtype dtype, const ch_rule_numbers *set,
 {
     double t = (double)run->iterations + 1, rate = run->rate;
     double scale = set->scale / run->divisor;
-    double right1 = rest_of(set->beta1, t), right2 = rest_of(set->beta2, t);
+    double correction1 = one_minus_power(set->beta1, t),
+           correction2 = one_minus_power(set->beta2, t);
 
-    scale = shorten(scale, run->squares, set->clip_norm);
-    scale = shorten(scale, run->squares_of_global, set->clip_global_norm);
-    h[CH_HYPER_APPLY] = run->apply && (kind != CH_RULE_FTRL || divides(dtype, rate));
+    scale = clip_scale(scale, run->squares, set->clip_norm);
+    scale = clip_scale(scale, run->squares_of_global, set->clip_global_norm);
+    h[CH_HYPER_APPLY] = run->apply && (kind != CH_RULE_FTRL || can_divide_by(dtype, rate));
     h[CH_HYPER_SCALE] = scale;
     h[CH_HYPER_CLIP] = set->clip_value > 0 ? set->clip_value : INFINITY;
     h[CH_HYPER_RATE] = rate;
     if (kind == CH_RULE_ADAM || kind == CH_RULE_AMSGRAD)
-        h[CH_HYPER_RATE] = rate * sqrt(right2) / right1;
+        h[CH_HYPER_RATE] = rate * sqrt(correction2) / correction1;
     else if (kind == CH_RULE_ADAMAX)
-        h[CH_HYPER_RATE] = rate / right1;
+        h[CH_HYPER_RATE] = rate / correction1;
     h[CH_HYPER_DECAY] = kind == CH_RULE_LAMB ? set->decay : rate * set->decay;
     h[CH_HYPER_BETA1] = set->beta1;
     h[CH_HYPER_REST1] = 1 - set->beta1;
@@ -53,8 +56,8 @@ static void fill(ch_rule_kind kind, ch_dtype dtype, const ch_rule_numbers *set,
     h[CH_HYPER_L1] = set->l1;
     h[CH_HYPER_L2] = set->l2 + (set->beta != 0 ? set->beta / (2 * rate) : 0);
     h[CH_HYPER_SHRINK] = set->shrink;
-    h[CH_HYPER_RIGHT1] = 1 / right1;
-    h[CH_HYPER_RIGHT2] = 1 / right2;
+    h[CH_HYPER_RIGHT1] = 1 / correction1;
+    h[CH_HYPER_RIGHT2] = 1 / correction2;
 }
 
 void ch__hyper_fill(const ch_rule *rule, ch_dtype dtype, const ch_rule_numbers *set,

@@ -1,7 +1,12 @@
-/* kernel/init.c -- first values of variables.
+/* kernel/init.c -- initial values of variables.
  *
- * A random number belongs to a position of the whole, so a part draws the chunks of the stream that it touches, and keeps what is its
- * own: along axis 0 that is hardly more than it needs, along another all of the whole.
+ * The public constructors of ch_init are first. ch_init_tensor fills a whole variable,
+ * ch__init_part a part; the caller of the latter is job/server/init.c. `struct distribution`
+ * says how to turn random words into numbers, `struct runs` where a part lies in the whole.
+ *
+ * Invariant: a random number belongs to a position of the whole variable. So a part computes
+ * the chunks of the stream that it touches and keeps its own numbers. Along axis 0 that is
+ * hardly more than needed; along another axis it is the whole stream.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/init.h"
@@ -71,27 +76,28 @@ ch_init ch_init_identity(double gain)
     return (ch_init){.kind = CH_INIT_IDENTITY, .a = gain};
 }
 
-/* ---- drawing ---- */
+/* ---- random numbers ---- */
 
-/* Within two deviations lies this part of a normal distribution; what is left of it deviates
- * by so much less. */
+/* A normal distribution truncated at two deviations: the probability of each tail that is cut
+ * off, and the standard deviation of the rest. */
 static const double truncated_from = 0.022750131948179207;
 static const double truncated_deviation = 0.87962566103423978;
 
-typedef struct draw {
+typedef struct distribution {
     bool      is_uniform;
     double    lo, hi;
     ch_normal normal;
-} draw;
+} distribution;
 
-/* A variable's stream is told from another's by its name. */
+/* Returns the random stream of a variable. Streams differ by the name of the variable. */
 static ch_philox stream_of(const ch_init *init, const char *name)
 {
     return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = ch__name_fnv(name)});
 }
 
-/* Numbers of a stream's words; f64 ones take two words each. */
-static void draw_f32(const draw *d, const uint32_t *w, int64_t n, float *out)
+/* Turn n draws of a stream into numbers. An f64 number needs two words, an f32 number a single
+ * word. */
+static void draw_f32(const distribution *d, const uint32_t *w, int64_t n, float *out)
 {
     const ch_philox_table *t = ch__philox();
 
@@ -102,7 +108,7 @@ static void draw_f32(const draw *d, const uint32_t *w, int64_t n, float *out)
         t->normal_f32(n, w, &d->normal, out);
 }
 
-static void draw_f64(const draw *d, const uint32_t *w, int64_t n, double *out)
+static void draw_f64(const distribution *d, const uint32_t *w, int64_t n, double *out)
 {
     const ch_philox_table *t = ch__philox();
 
@@ -113,15 +119,15 @@ static void draw_f64(const draw *d, const uint32_t *w, int64_t n, double *out)
         t->normal_f64(n, w, &d->normal, out);
 }
 
-enum { CHUNK_BYTES = CH_PHILOX_CHUNK * sizeof(float) }; /* numbers of 16 bits take half of it */
+enum { CHUNK_BYTES = CH_PHILOX_CHUNK * sizeof(float) }; /* 16-bit numbers need half of it */
 
 static int64_t chunk_numbers(ch_dtype dtype)
 {
     return dtype == CH_F64 ? CH_PHILOX_CHUNK / 2 : CH_PHILOX_CHUNK;
 }
 
-static void draw_chunk(const draw *d, const ch_philox *stream, ch_dtype dtype, int64_t k,
-                       char *out)
+static void draw_chunk(const distribution *d, const ch_philox *stream, ch_dtype dtype,
+                       int64_t k, char *out)
 {
     enum { WORDS = CH_PHILOX_CHUNK, GROUPS = WORDS / CH_PHILOX_GROUP };
     uint32_t w[WORDS];
@@ -137,7 +143,8 @@ static void draw_chunk(const draw *d, const ch_philox *stream, ch_dtype dtype, i
         ch__store(dtype, out + (size_t)i * ch_dtype_bytes(dtype), wide[i]);
 }
 
-/* Where a part lies among the numbers of the whole: runs of one length, equally far apart. */
+/* The position of a part in the whole: n runs of `length` elements, `apart` elements from each
+ * other. */
 typedef struct runs {
     int64_t n, first, length, apart;
 } runs;
@@ -158,8 +165,8 @@ static runs runs_of(ch_shape whole, int axis, int64_t begin, ch_shape part)
     return r;
 }
 
-static void fill_drawn(const draw *d, const ch_philox *stream, ch_dtype dtype, const runs *r,
-                       char *out)
+static void fill_drawn(const distribution *d, const ch_philox *stream, ch_dtype dtype,
+                       const runs *r, char *out)
 {
     int64_t                 each = chunk_numbers(dtype), drawn = -1;
     size_t                  size = ch_dtype_bytes(dtype);
@@ -178,7 +185,7 @@ static void fill_drawn(const draw *d, const ch_philox *stream, ch_dtype dtype, c
         }
 }
 
-/* ---- fans ---- */
+/* ---- fan in, fan out ---- */
 
 static double product(ch_shape s, int from, int to)
 {
@@ -200,9 +207,10 @@ static double fan_of(ch_fan kind, ch_shape s)
     return fmax(fan, 1);
 }
 
-static draw draw_of(const ch_init *init, ch_shape shape)
+static distribution distribution_of(const ch_init *init, ch_shape shape)
 {
-    draw   d = {.is_uniform = init->kind == CH_INIT_UNIFORM, .lo = init->a, .hi = init->b};
+    distribution d = {
+        .is_uniform = init->kind == CH_INIT_UNIFORM, .lo = init->a, .hi = init->b};
     double part = init->a / fan_of(init->fan, shape);
 
     d.normal = (ch_normal){init->a, init->b, 0, 1};
@@ -222,17 +230,17 @@ static draw draw_of(const ch_init *init, ch_shape shape)
 
 /* ---- orthogonal ---- */
 
-/* The matrix is (rows, columns) with all axes but the last as rows. Its shorter side gets the
- * orthonormal vectors, which are rows here: Q of a matrix of normal numbers, as if by QR with
- * positive diagonal. */
+/* Fills t, seen as a matrix (rows, columns) in which all axes except the last are rows. The
+ * shorter side gets the orthonormal vectors, which are the rows of q. They are the Q of a
+ * matrix of normal numbers, as if by QR with a positive diagonal in R. */
 static ch_status fill_orthogonal(const ch_init *init, const char *name, ch_tensor *t)
 {
-    draw      d = {.normal = {0, 1, 0, 1}};
-    ch_philox stream = stream_of(init, name);
-    int64_t   columns = t->shape.dim[t->shape.rank - 1];
-    int64_t   rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
-    int64_t   few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
-    double   *q, *scratch;
+    distribution d = {.normal = {0, 1, 0, 1}};
+    ch_philox    stream = stream_of(init, name);
+    int64_t      columns = t->shape.dim[t->shape.rank - 1];
+    int64_t      rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
+    int64_t      few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
+    double      *q, *scratch;
 
     if (few == 0)
         return CH_OK;
@@ -241,7 +249,7 @@ static ch_status fill_orthogonal(const ch_init *init, const char *name, ch_tenso
     if (q == NULL || scratch == NULL) {
         ch__free(q);
         ch__free(scratch);
-        return ch__fail_memory("an orthogonal matrix");
+        return ch__fail_memory("initialiser: orthogonal matrix");
     }
     fill_drawn(&d, &stream, CH_F64, &(runs){.n = 1, .length = few * many}, (char *)q);
     ch__orthonormalise(few, many, q, scratch);
@@ -254,7 +262,7 @@ static ch_status fill_orthogonal(const ch_init *init, const char *name, ch_tenso
     return CH_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all initialisers ---- */
 
 static bool is_random(ch_init_kind kind)
 {
@@ -266,19 +274,22 @@ ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_shape shape)
     bool has_fan = init->kind == CH_INIT_FAN_UNIFORM || init->kind == CH_INIT_FAN_NORMAL;
 
     if ((unsigned)init->kind > CH_INIT_IDENTITY || (unsigned)init->fan > CH_FAN_AVERAGE)
-        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: kind %d with fan %d is none",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: unknown kind %d or fan %d; use the ch_init_ functions",
                         (int)init->kind, (int)init->fan);
     if (dtype == CH_STR || (is_random(init->kind) && !ch_dtype_is_float(dtype)))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "initialiser: %s cannot have %s values; want a float type",
-                        ch_dtype_name(dtype), is_random(init->kind) ? "random" : "such");
+                        ch_dtype_name(dtype), is_random(init->kind) ? "random" : "numeric");
     if (!isfinite(init->a) || !isfinite(init->b))
-        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: %g and %g are not both numbers",
-                        init->a, init->b);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: the parameters %g and %g must both be finite", init->a,
+                        init->b);
     if (init->kind == CH_INIT_UNIFORM && !(init->a < init->b))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "initialiser: uniform in [%g, %g); want the first to be less", init->a,
-                        init->b);
+                        "initialiser: uniform in [%g, %g): the lower bound must be less than "
+                        "the upper bound",
+                        init->a, init->b);
     if ((init->kind == CH_INIT_NORMAL || init->kind == CH_INIT_TRUNCATED_NORMAL) && init->b < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "initialiser: the deviation is %g, want 0 or more",
                         init->b);
@@ -287,10 +298,9 @@ ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_shape shape)
                         init->a);
     if (init->kind == CH_INIT_ORTHOGONAL && shape.rank < 2)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "initialiser: orthogonal wants at least 2 axes, not %d", shape.rank);
+                        "initialiser: orthogonal needs at least 2 axes (got %d)", shape.rank);
     if (init->kind == CH_INIT_IDENTITY && shape.rank != 2)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "initialiser: the identity is a matrix; want 2 axes, not %d",
+        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: the identity needs 2 axes (got %d)",
                         shape.rank);
     return CH_OK;
 }
@@ -324,9 +334,9 @@ void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int ax
     } else if (init->kind == CH_INIT_IDENTITY) {
         fill_diagonal(t, axis, begin, init->a);
     } else if (is_random(init->kind)) {
-        draw      d = draw_of(init, whole);
-        ch_philox stream = stream_of(init, name);
-        runs      r = runs_of(whole, axis, begin, t->shape);
+        distribution d = distribution_of(init, whole);
+        ch_philox    stream = stream_of(init, name);
+        runs         r = runs_of(whole, axis, begin, t->shape);
 
         fill_drawn(&d, &stream, t->dtype, &r, t->data);
     }

@@ -1,6 +1,7 @@
-/* kernel/init.h -- first values of variables, all of one or a part, wherever they are wanted.
+/* kernel/init.h -- initial values of variables, of a whole variable or of a part.
  *
- * A part has the numbers that it has in the whole, to the bit, so that who makes a variable in shards need never have all of it.
+ * A part has the same bits as in the whole variable. So a task that creates a shard never needs
+ * memory for the whole variable.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_INIT_H
@@ -8,11 +9,15 @@
 
 #include "cohort/init.h"
 
-/* INVALID_ARGUMENT where a variable cannot begin so. */
+/* Returns CH_INVALID_ARGUMENT if a variable of this dtype and shape cannot have these initial
+ * values. */
 CH_MUST_CHECK ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_shape whole);
-/* Whether parts can be made one by one: rows of an orthogonal matrix depend on each other. */
+/* Returns false if parts cannot be computed separately: the rows of an orthogonal matrix depend
+ * on each other. */
 bool ch__init_has_parts(const ch_init *init);
-/* Fills a part, which is zeros and contiguous: along `axis` it has whole's places from `begin` on, along the others all. */
+/* Fills a part of a variable of shape `whole`. The part must be contiguous and zero. Along
+ * `axis` it begins at index `begin` of the variable; along the other axes it has the whole
+ * size. */
 void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
                    int64_t begin, ch_tensor *part);
 

@@ -1,14 +1,15 @@
-/* kernel/math32.h -- functions of f32 without branches, for loops that are to be vectorised.
+/* kernel/math32.h -- f32 functions without branches, for loops that the compiler vectorises.
  *
- * Each is a handful of additions and multiplications in a fixed order, so it gives the same
- * bits in a vector of any width and in a scalar. NaN gives NaN; infinities, zeros of both signs
- * and subnormal numbers give what they should. The largest errors over all arguments, in units
- * in the last place (test/kernel/test_block.c holds them):
+ * Each function is a few additions and multiplications in a fixed order, so it gives the same
+ * bits in a vector of any width and in a scalar. NaN gives NaN. Infinities, zeros of both signs
+ * and subnormal numbers give the correct results. The largest errors over all arguments, in
+ * units in the last place (test/kernel/test_block.c checks them):
  *
  *     exp 1     expm1 2   log 1    log1p 2.5   sin, cos, pow 0.51   tanh 1.5   sigmoid 2.75
  *     erf 1.6   silu 4    softplus 2.75   gelu 4   gelu_tanh 4
  *
- * Only for sources that are compiled once for each SIMD level (kernel/simd.h).
+ * Only sources that are compiled once for each SIMD level (kernel/simd.h) may include this
+ * file. Its callers are block.c, norm_loops.c, reduce_loops.c and philox.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_MATH32_H
@@ -44,20 +45,22 @@ CH_SIMD_INLINE double ch__float64(uint64_t u)
     return x;
 }
 
-/* 2^n for n in [-126, 127]. */
+/* Returns 2^n for n in [-126, 127]. */
 CH_SIMD_INLINE float ch__power32(int32_t n)
 {
     return ch__float32((uint32_t)(n + 127) << 23);
 }
 
-/* Adding this makes the adder round to an integer, which is then in the low bits. */
+/* Adding this constant rounds a number to an integer, which is then in the low bits of the
+ * sum. */
 #define CH_MAGIC32 0x1.8p23f
 
-/* ln 2 as a number with few digits, so that small multiples are exact, and the rest. */
+/* ln 2 in two parts: a number with few digits, so that small multiples are exact, and the
+ * rest. */
 #define CH_LN2_HIGH 0x1.63p-1f
 #define CH_LN2_LOW  (-2.12194440e-4f)
 
-/* exp(r) = 1 + r + r^2 P(r) for |r| <= ln 2 / 2. */
+/* Returns r^2 P(r), where exp(r) = 1 + r + r^2 P(r) for |r| <= ln 2 / 2. */
 CH_SIMD_INLINE float ch__exp32_tail(float r)
 {
     float p = 1.9875691500e-4f;
@@ -70,7 +73,7 @@ CH_SIMD_INLINE float ch__exp32_tail(float r)
     return p * r * r;
 }
 
-/* Sets a and b to powers of two, both normal, whose product is 2^n; |n| is at most 252. */
+/* Sets a and b to normal powers of two with the product 2^n. |n| must be at most 252. */
 CH_SIMD_INLINE void ch__powers32(int32_t n, float *a, float *b)
 {
     int32_t half = n >> 1;
@@ -79,9 +82,9 @@ CH_SIMD_INLINE void ch__powers32(int32_t n, float *a, float *b)
     *b = ch__power32(n - half);
 }
 
-/* exp(x - low) is 1 + the returned value, times a times b. The parts are normal where the product is
- * not, so a factor that comes first keeps the digits of a tail. x is in [-170, 170], and low is
- * less than a unit of it. */
+/* Returns y such that exp(x - low) = (1 + y) * a * b. a and b are normal even if the result is
+ * subnormal, so a caller that multiplies by another factor first keeps the digits of a tail. x
+ * must be in [-170, 170], and low must be less than a unit in the last place of x. */
 CH_SIMD_INLINE float ch__exp32_parts(float x, float low, float *a, float *b)
 {
     float t = x * 1.44269504089f + CH_MAGIC32, k = t - CH_MAGIC32, r;
@@ -96,19 +99,19 @@ CH_SIMD_INLINE float ch__exp32(float x)
 {
     float a, b, y;
 
-    x = x < -104 ? -104 : x; /* 0 from here down, */
-    x = x > 89 ? 89 : x;     /* and infinity from here up; NaN stays */
+    x = x < -104 ? -104 : x; /* the result is 0 from here down */
+    x = x > 89 ? 89 : x;     /* and infinity from here up; NaN stays NaN */
     y = ch__exp32_parts(x, 0, &a, &b) + 1;
     return y * a * b;
 }
 
-/* 2^n (exp(r) - 1) + (2^n - 1), with what rounding took from r put back. */
+/* Computes 2^n (exp(r) - 1) + (2^n - 1). The rounding error of r is added back. */
 CH_SIMD_INLINE float ch__expm132(float x)
 {
     float   t, k, high, low, r, y, scale, at = x;
     int32_t n;
 
-    x = x < -20 ? -20 : x; /* -1 from here down */
+    x = x < -20 ? -20 : x; /* the result is -1 from here down */
     x = x > 89 ? 89 : x;
     t = x * 1.44269504089f + CH_MAGIC32;
     k = t - CH_MAGIC32;
@@ -118,12 +121,13 @@ CH_SIMD_INLINE float ch__expm132(float x)
     r = high - low;
     low = (high - r) - low;
     y = ch__exp32_tail(r) + (low + low * r) + r;
-    scale = ch__power32(n - 1); /* half of it: 2^128 is not a number */
+    scale = ch__power32(n - 1); /* 2^(n - 1), because 2^128 is not finite in f32 */
     y = 2 * (scale * y + (scale - 0.5f));
     return at == 0 ? at : y;
 }
 
-/* log(1 + f) = f + T(f) for 1 + f between sqrt(1/2) and sqrt(2). */
+/* Returns T(f) with log(1 + f) = f - f^2 / 2 + T(f), for 1 + f between sqrt(1/2) and
+ * sqrt(2). */
 CH_SIMD_INLINE float ch__log32_tail(float f)
 {
     float z = f * f, p = 7.0376836292e-2f;
@@ -139,7 +143,8 @@ CH_SIMD_INLINE float ch__log32_tail(float f)
     return p * f * z;
 }
 
-/* x = 2^n m with m between sqrt(1/2) and sqrt(2); x is normal and positive. */
+/* Splits x = 2^n m with m between sqrt(1/2) and sqrt(2). Returns n. x must be normal and
+ * positive. */
 CH_SIMD_INLINE float ch__split32(float x, float *m)
 {
     uint32_t u = ch__bits32(x) + (0x3f800000 - 0x3f3504f3);
@@ -161,10 +166,10 @@ CH_SIMD_INLINE float ch__log32(float x)
     y = (f + y) + n * CH_LN2_HIGH;
     y = x == 0 ? -INFINITY : y;
     y = x >= 0 ? y : NAN;
-    return x < INFINITY ? y : x + x; /* infinity and NaN; x < 0 is in y */
+    return x < INFINITY ? y : x + x; /* infinity and NaN; y covers x < 0 */
 }
 
-/* As log of u = 1 + x, with what rounding took from u put back. */
+/* Computes the log of u = 1 + x. The rounding error of u is added back. */
 CH_SIMD_INLINE float ch__log1p32(float x)
 {
     float u = 1 + x, m, n, f, lost, y;
@@ -182,7 +187,7 @@ CH_SIMD_INLINE float ch__log1p32(float x)
     return x < INFINITY ? y : x + x;
 }
 
-/* The exponential is taken of what is not positive: no end loses its digits. */
+/* The argument of the exponential is never positive, so neither end loses digits. */
 CH_SIMD_INLINE float ch__sigmoid32(float x)
 {
     float e = ch__exp32(-fabsf(x)), y = 1 / (1 + e), low = e * y;
@@ -203,7 +208,7 @@ CH_SIMD_INLINE float ch__tanh32(float x)
     return copysignf(a < 0.625f ? small : large, x);
 }
 
-/* log(1 - erf(t)) for t in [0.92, 4]. */
+/* Returns log(1 - erf(t)) for t in [0.92, 4]. */
 CH_SIMD_INLINE float ch__log_erfc32(float t)
 {
     float s = t * t, r, u;
@@ -217,7 +222,7 @@ CH_SIMD_INLINE float ch__log_erfc32(float t)
     return r * t - t;
 }
 
-/* erf(t) = t + t P(t^2) for t in [0, 0.93]. */
+/* Returns erf(t) = t + t P(t^2) for t in [0, 0.93]. */
 CH_SIMD_INLINE float ch__erf32_near(float t)
 {
     float s = t * t, r = -5.96761703e-4f;
@@ -237,13 +242,13 @@ CH_SIMD_INLINE float ch__erf32(float x)
     float t = fabsf(x), near, far;
 
     near = ch__erf32_near(t);
-    t = t > 4 ? 4 : t; /* 1 from here up */
+    t = t > 4 ? 4 : t; /* the result is 1 from here up */
     far = 1 - ch__exp32(ch__log_erfc32(t));
     return copysignf(t > CH_ERF_CUT ? far : near, x);
 }
 
-/* x e / (1 + e) below 0 and x / (1 + e) above, where e = m a b is exp(-|u|). `least` is where
- * the result becomes -0: infinity times 0 must not be. */
+/* Returns x e / (1 + e) for x < 0 and x / (1 + e) otherwise, where e = m a b is exp(-|u|). From
+ * `least` down the result is -0; the clamp avoids infinity times 0. */
 CH_SIMD_INLINE float ch__times_sigmoid32(float x, float least, float m, float a, float b)
 {
     float y = 1 / (1 + m * a * b);
@@ -251,10 +256,12 @@ CH_SIMD_INLINE float ch__times_sigmoid32(float x, float least, float m, float a,
     return x < 0 ? (x < least ? least : x) * (m * y) * a * b : x * y;
 }
 
-/* P(X > t), X normal, for t in [0, 14.7], given e = exp(-t^2 / 2) - 1, or e of that without its
- * powers of two. P exp(t^2 / 2) is w = 1.5 / (1.5 + t) times a polynomial of w, fitted for the
- * least relative error (0.13 units). The sum 1.5 + t is rounded: w gets back the loss. The last
- * term and e are added together, which saves a rounding. */
+/* Returns P(X > t) for a standard normal X and t in [0, 14.7]. e must be exp(-t^2 / 2) - 1. If
+ * e is the result of ch__exp32_parts, the caller must multiply the result by its powers of two.
+ *
+ * P exp(t^2 / 2) is w = 1.5 / (1.5 + t) times a polynomial of w, fitted for the least relative
+ * error (0.13 units). The rounding error of the sum 1.5 + t is added back to w. The last term
+ * and e are added together, which saves a rounding. */
 CH_SIMD_INLINE double ch__normal_tail32(float t, float e)
 {
     float sum = 1.5f + t, lost = t - (sum - 1.5f), w = 1.5f / sum, z, p = -1.957158893e-1f;
@@ -275,14 +282,15 @@ CH_SIMD_INLINE double ch__normal_tail32(float t, float e)
     return (double)w * (4.272001982e-1f + (p + e * (p + 4.272001982e-1f)));
 }
 
-/* x P(X < x), X normal. The square of t = |x| is taken of the upper half of t's digits, which is
- * exact; the rest of it goes into the exponential apart. */
+/* Returns x P(X < x) for a standard normal X. The square of t = |x| is computed from the upper
+ * half of the digits of t, which is exact. The rest of the square enters the exponential
+ * separately. */
 CH_SIMD_INLINE float ch__gelu32(float x)
 {
     float  t = fabsf(x), high, e, a, b;
     double c;
 
-    t = t > 14.6f ? 14.6f : t; /* -0 or x from here on */
+    t = t > 14.6f ? 14.6f : t; /* the result is -0 or x from here on */
     high = ch__float32(ch__bits32(t) & 0xfffff000);
     e = ch__exp32_parts(-0.5f * (high * high), 0.5f * ((t - high) * (t + high)), &a, &b);
     c = ch__normal_tail32(t, e);
@@ -292,13 +300,14 @@ CH_SIMD_INLINE float ch__gelu32(float x)
 
 #define CH_MAGIC64 0x1.8p52
 
-/* x (1 + tanh(u)) / 2 is x sigmoid(2 u). An error of 2 u is one of the result, so it is f64. */
+/* x (1 + tanh(u)) / 2 is x sigmoid(2 u). An absolute error of 2 u becomes a relative error of
+ * the result, so 2 u is computed in f64. */
 CH_SIMD_INLINE float ch__gelu_tanh32(float x)
 {
     float  t = fabsf(x), a, b, m, r;
     double u, k;
 
-    t = t > 11 ? 11 : t; /* -0 or x from here on */
+    t = t > 11 ? 11 : t; /* the result is -0 or x from here on */
     u = (double)t * -(1.5957691216057308 + 0.07135481627260025 * ((double)t * (double)t));
     k = (u * 1.44269504088896340736 + CH_MAGIC64) - CH_MAGIC64;
     r = (float)(u - k * 0.69314718055994530942);
@@ -311,7 +320,7 @@ CH_SIMD_INLINE float ch__silu32(float x)
 {
     float t = fabsf(x), a, b, m;
 
-    t = t > 110 ? 110 : t; /* -0 or x from here on */
+    t = t > 110 ? 110 : t; /* the result is -0 or x from here on */
     m = ch__exp32_parts(-t, 0, &a, &b) + 1;
     return ch__times_sigmoid32(x, -110, m, a, b);
 }
@@ -321,12 +330,13 @@ CH_SIMD_INLINE float ch__softplus32(float x)
     return (x < 0 ? 0 : x) + ch__log1p32(ch__exp32(-fabsf(x)));
 }
 
-/* ---- in f64 inside: one rounding at the end ---- */
+/* ---- computed in f64, with a single rounding at the end ---- */
 
-/* What sin32 and cos32 are good for; beyond it, and for NaN, ask libm. */
+/* sin32 and cos32 require |x| below this limit. For larger arguments and NaN the caller must
+ * use libm. */
 #define CH_WAVE_LIMIT 0x1p28f
 
-/* x = n pi / 2 + r, |r| <= pi / 4: sin(r) and cos(r); returns n mod 4. */
+/* Computes sin(r) and cos(r), where x = n pi / 2 + r and |r| <= pi / 4. Returns n mod 4. */
 CH_SIMD_INLINE int32_t ch__wave32(float x, double *sine, double *cosine)
 {
     double n = ((double)x * 0.636619772367581343076 + CH_MAGIC64) - CH_MAGIC64;
@@ -359,7 +369,8 @@ CH_SIMD_INLINE float ch__cos32(float x)
     return (float)(((q + 1) & 2) != 0 ? -y : y);
 }
 
-/* log2 of a positive number, to about 40 bits: 2 / ln 2 atanh(s), s = (m - 1) / (m + 1). */
+/* Returns log2 of a positive number to about 40 bits: 2 / ln 2 atanh(s) with s = (m - 1) / (m +
+ * 1). */
 CH_SIMD_INLINE double ch__log2_64(float x)
 {
     int    is_small = x < 0x1p-126f;
@@ -378,13 +389,13 @@ CH_SIMD_INLINE double ch__log2_64(float x)
     return (is_small ? n - 23 : n) + p * 2.88539008177792681472;
 }
 
-/* 2^w for any w, as f32: beyond its exponents it is 0 or infinity. */
+/* Returns 2^w as f32, for any w. Beyond the exponents of f32 the result is 0 or infinity. */
 CH_SIMD_INLINE float ch__exp2_64(double w)
 {
     double  t, f, p = 1.32154867901443094884e-6;
     int32_t n;
 
-    w = w > -160 ? w : -160; /* and so NaN is a number too: the caller knows */
+    w = w > -160 ? w : -160; /* NaN becomes -160; the caller handles NaN */
     w = w > 130 ? 130 : w;
     t = (w + CH_MAGIC64) - CH_MAGIC64;
     f = w - t;
@@ -400,7 +411,8 @@ CH_SIMD_INLINE float ch__exp2_64(double w)
     return (float)(p * ch__float64((uint64_t)(n + 1023) << 52));
 }
 
-/* |x|^y by way of log2, then the sign, then what C says of zeros, ones and negative x. */
+/* Computes |x|^y by way of log2, then the sign, then the cases that C defines for zeros, ones
+ * and negative x. */
 CH_SIMD_INLINE float ch__pow32(float x, float y)
 {
     float  a = fabsf(x), whole = rintf(y), half = rintf(0.5f * y), r;

@@ -1,4 +1,13 @@
-/* kernel/move.c -- copying boxes of elements between arrays of any strides.
+/* kernel/move.c -- copies of boxes of elements between arrays of any strides.
+ *
+ * ch__move_make sorts and joins the axes (`struct axes`) and chooses the inner part: a line,
+ * which is copied unit by unit, or a plane, which is transposed in squares (turn.inc).
+ * ch__move_pieces walks over the outer axes. ch__border_make and ch__border_rows do the same
+ * for padding. The callers are ops/box.h and the ops of arrays.
+ *
+ * Invariants:
+ *   1. Every byte of the target belongs to exactly one piece, so pieces may run in any order.
+ *   2. After ch__move_make the plan is read-only.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/move.h"
@@ -6,10 +15,10 @@
 #include <string.h>
 
 #define LINE  64         /* bytes of a cache line */
-#define WIDE  256        /* bytes of the source that a plane takes at a time: see turn.inc */
+#define WIDE  256        /* source bytes of a plane at a time: see turn.inc */
 #define PIECE (64 << 10) /* bytes that are worth a call */
 
-/* ---- making ---- */
+/* ---- planning ---- */
 
 typedef struct axes {
     int     rank;
@@ -25,7 +34,8 @@ static void axes_remove(axes *a, int i)
     }
 }
 
-/* Keeps the order of the target, largest stride first, so that it is written front to back. */
+/* Inserts an axis. Keeps the largest target stride first, so that the target is written front
+ * to back. */
 static void axes_insert(axes *a, int64_t dim, int64_t from, int64_t to)
 {
     int i = a->rank++;
@@ -40,7 +50,7 @@ static void axes_insert(axes *a, int64_t dim, int64_t from, int64_t to)
     a->to[i] = to;
 }
 
-/* Two neighbours that are one axis to both sides become one. */
+/* Joins two neighbour axes if both sides can walk them with a single stride. */
 static void axes_join(axes *a)
 {
     for (int i = a->rank - 2; i >= 0; i--) {
@@ -55,8 +65,8 @@ static void axes_join(axes *a)
     }
 }
 
-/* The axis whose elements are adjacent in the source, if that is not the last, and turning a
- * plane over would pay; -1: none. */
+/* Returns the axis with elements that are adjacent in the source, if it is not the last and
+ * transposing a plane pays; otherwise -1. */
 static int axes_plane(const axes *a, int64_t unit)
 {
     int last = a->rank - 1;
@@ -74,7 +84,7 @@ static int64_t at_least_1(int64_t n)
     return n > 1 ? n : 1;
 }
 
-/* Chooses the inner part and takes it out of the axes. */
+/* Chooses the inner part and removes its axes from a. */
 static void choose_inner(ch_move *m, axes *a)
 {
     int last = a->rank - 1, lines = axes_plane(a, m->unit);
@@ -113,7 +123,7 @@ void ch__move_make(ch_move *m, int rank, const int64_t *dim, const int64_t *from
     axes_join(&a);
     last = a.rank - 1;
     if (last >= 1 && a.from[last] == unit && a.to[last] == unit &&
-        a.dim[last] * unit <= PIECE) { /* short runs: they are the units of a line of runs */
+        a.dim[last] * unit <= PIECE) { /* a short run becomes the unit of a line */
         m->unit = a.dim[last] * unit;
         axes_remove(&a, last);
     }
@@ -145,7 +155,7 @@ int64_t ch__move_bytes(const ch_move *m)
 
 /* ---- lines ---- */
 
-/* Inlined with a constant `unit`, each memcpy is a load and a store. */
+/* If `unit` is a compile-time constant, each memcpy becomes a load and a store. */
 static inline void copy_units(int64_t unit, int64_t n, const char *from, int64_t from_step,
                               char *to, int64_t to_step)
 {
@@ -206,8 +216,8 @@ typedef struct plane {
 #define TURN_HIGH  1, 3
 #include "kernel/turn.inc"
 
-/* A few long columns: written a column at a time, for each is read and written in one stride.
- */
+/* Copies a plane with few units in a line, unit by unit: for each unit, the source of all lines
+ * is contiguous. */
 static void copy_columns(const plane *p, int64_t unit, const char *from, char *to)
 {
     for (int64_t i = 0; i < p->n; i++) {
@@ -225,7 +235,7 @@ static void copy_columns(const plane *p, int64_t unit, const char *from, char *t
     }
 }
 
-static void turn_plane(const ch_move *m, const char *from, char *to, int64_t n_lines)
+static void transpose_plane(const ch_move *m, const char *from, char *to, int64_t n_lines)
 {
     plane p = {m->n, m->from_step, n_lines, m->to_line};
 
@@ -243,14 +253,14 @@ static void turn_plane(const ch_move *m, const char *from, char *to, int64_t n_l
 
 /* ---- pieces ---- */
 
-/* Does cut number `cut` of the inner part that begins at from and to. */
+/* Copies cut number `cut` of the inner part that begins at `from` and `to`. */
 static inline void move_cut(const ch_move *m, const char *from, char *to, int64_t cut)
 {
     int64_t all = m->n_lines > 1 ? m->n_lines : m->n;
     int64_t first = cut * m->cut, n = all - first < m->cut ? all - first : m->cut;
 
     if (m->n_lines > 1)
-        turn_plane(m, from + first * m->from_line, to + first * m->to_line, n);
+        transpose_plane(m, from + first * m->from_line, to + first * m->to_line, n);
     else
         copy_line(m, from + first * m->from_step, to + first * m->to_step, n);
 }
@@ -320,7 +330,7 @@ void ch__fill(void *to, int64_t n, size_t bytes, const void *value)
 
     while (i < bytes && v[i] == v[0])
         i++;
-    if (i == bytes) { /* zeros above all */
+    if (i == bytes) { /* mostly zeros */
         memset(to, v[0], (size_t)n * bytes);
     } else if (bytes == 2) {
         memcpy(&v2, value, 2);
@@ -336,6 +346,7 @@ void ch__fill(void *to, int64_t n, size_t bytes, const void *value)
 
 /* ---- padding ---- */
 
+/* Returns true if the axis has no border. */
 static int is_whole(const ch_border_axis *a)
 {
     return a->before == 0 && a->n == a->total && a->step == 1;
@@ -350,7 +361,7 @@ void ch__border_make(ch_border *p, int rank, const ch_border_axis *axis, size_t 
     memcpy(p->value, value, bytes);
     for (; rank > 0 && is_whole(&axis[rank - 1]); rank--)
         p->unit *= axis[rank - 1].n;
-    for (int i = 0; i < rank; i++) { /* a whole axis joins a whole one before it */
+    for (int i = 0; i < rank; i++) { /* joins axes without a border */
         if (p->rank > 0 && is_whole(&axis[i]) && is_whole(&p->axis[p->rank - 1])) {
             p->axis[p->rank - 1].n *= axis[i].n;
             p->axis[p->rank - 1].total *= axis[i].n;
@@ -365,7 +376,7 @@ void ch__border_make(ch_border *p, int rank, const ch_border_axis *axis, size_t 
         p->n_rows *= p->axis[i].total;
 }
 
-/* The row of the source that row `row` of the target holds; -1: it is all border. */
+/* Returns the source row of row `row` of the target; -1 if the row is border only. */
 static int64_t source_row(const ch_border *p, int64_t row)
 {
     int64_t source = 0, scale = 1;

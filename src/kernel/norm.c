@@ -1,4 +1,4 @@
-/* kernel/norm.c -- rows of any float type.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/norm.c -- rows of any float dtype.   SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/norm.h"
 
 #include "base/mem.h"
@@ -25,20 +25,20 @@ size_t ch__row_room(const ch_rows_of *r)
     return ch__aligned(bytes);
 }
 
-const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *room)
+const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *buffer)
 {
     const char *at = (const char *)x + (size_t)i * r->row_bytes;
 
-    return r->is_direct ? at : (const void *)ch__as_f32(r->dtype, r->n, at, room);
+    return r->is_direct ? at : (const void *)ch__as_f32(r->dtype, r->n, at, buffer);
 }
 
-void *ch__row_to(const ch_rows_of *r, void *y, int64_t i, void *room)
+void *ch__row_to(const ch_rows_of *r, void *y, int64_t i, void *buffer)
 {
-    return r->is_direct ? (char *)y + (size_t)i * r->row_bytes : room;
+    return r->is_direct ? (char *)y + (size_t)i * r->row_bytes : buffer;
 }
 
-void ch__row_done(const ch_rows_of *r, void *y, int64_t i, const void *room)
+void ch__row_done(const ch_rows_of *r, void *y, int64_t i, const void *buffer)
 {
     if (!r->is_direct)
-        ch__from_f32(r->dtype, r->n, room, (char *)y + (size_t)i * r->row_bytes);
+        ch__from_f32(r->dtype, r->n, buffer, (char *)y + (size_t)i * r->row_bytes);
 }

@@ -1,13 +1,13 @@
-/* kernel/norm.h -- row by row: softmax, cross entropy, and the normalisations.
+/* kernel/norm.h -- row by row: softmax, cross entropy and the normalisations.
  *
- * The loops work in f32 or f64. They take one row at a time, (rows, n), except those of
- * batch_norm, which go over many rows and keep sums for each column. 16-bit rows are widened
- * before and narrowed after.
+ * The loops compute in f32 or f64, a row of (rows, n) at a time. The loops of batch_norm go
+ * over many rows and keep sums for each column. 16-bit rows are widened before and narrowed
+ * after.
  *
  * Invariants:
- *   1. Sums have LANES lanes and f64 totals: the same bits on every CPU.
- *   2. An output row may be one of the input rows: element j is written when nothing but
- * element j is still to be read.
+ *   1. Sums have LANES lanes and f64 totals, so they have the same bits on every CPU.
+ *   2. An output row may be an input row: when element j is written, only element j is still to
+ *      be read.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_NORM_H
@@ -20,7 +20,8 @@
 #include "cohort/shape.h"
 #include "kernel/simd.h"
 
-/* Sums of a block of rows are kept in the row's type, those of blocks in f64. */
+/* Rows of a block. Sums over a block are kept in the type of the row, sums over blocks in
+ * f64. */
 enum { CH_NORM_ROWS = 64 };
 
 typedef struct ch_norm_loops {
@@ -28,32 +29,35 @@ typedef struct ch_norm_loops {
     void (*log_softmax)(int64_t n, const void *x, void *y);
     void (*softmax_grad)(int64_t n, const void *y, const void *d, void *dx);
     void (*log_softmax_grad)(int64_t n, const void *y, const void *d, void *dx);
-    /* log(sum(exp(x))). And, of that, (exp(x - lse) * a - p) * d; a p of NULL is zeros. */
+    /* Returns log(sum(exp(x))). */
     double (*logsumexp)(int64_t n, const void *x);
+    /* Computes dx = (exp(x - lse) * a - p) * d, where lse is the result of logsumexp. A p of
+     * NULL means zeros. */
     void (*exp_grad)(int64_t n, const void *x, double lse, double a, const void *p, double d,
                      void *dx);
-    /* sum(p * (lse - x)), and sum(p). */
+    /* Return sum(p * (lse - x)), and sum(x). */
     double (*cross)(int64_t n, const void *x, const void *p, double lse);
     double (*sum)(int64_t n, const void *x);
-    /* stat: mean and 1 / standard deviation; without `center` the mean is taken as 0. */
+    /* Computes y = (x - mean) * r * gamma + beta, and sets stat to mean and r = 1 / standard
+     * deviation. Without `center` the mean is 0. `beta` may be NULL. */
     void (*layer)(int64_t n, const void *x, const void *gamma, const void *beta, double eps,
                   bool center, void *y, double stat[2]);
-    /* dx; and dgamma and dbeta add up. */
+    /* Computes dx, and adds to dgamma and dbeta. `dbeta` may be NULL. */
     void (*layer_grad)(int64_t n, const void *x, const void *gamma, const double stat[2],
                        const void *dy, bool center, void *dx, void *dgamma, void *dbeta);
-    /* Of `rows` rows, column by column: sum += x - k, square += (x - k)^2. */
+    /* For each column of `rows` rows: sum += x - k, square += (x - k)^2. */
     void (*moments)(int64_t rows, int64_t n, const void *x, const void *k, void *sum,
                     void *square);
-    /* sum += dy, product += dy * (x - k). */
+    /* For each column: sum += dy, product += dy * (x - k). */
     void (*dy_moments)(int64_t rows, int64_t n, const void *x, const void *dy, const void *k,
                        void *sum, void *product);
-    /* y = (x - k) * scale + shift. */
+    /* For each column: y = (x - k) * scale + shift. */
     void (*scale)(int64_t rows, int64_t n, const void *x, const void *k, const void *scale,
                   const void *shift, void *y);
-    /* dx = a * dy + b * (x - k) + c. */
+    /* For each column: dx = a * dy + b * (x - k) + c. */
     void (*mix)(int64_t rows, int64_t n, const void *x, const void *dy, const void *k,
                 const void *a, const void *b, const void *c, void *dx);
-    /* total += block, block = 0. */
+    /* Adds the sums of a block to the totals and zeroes the block. */
     void (*flush)(int64_t n, void *block, double *total);
     void (*from_f64)(int64_t n, const double *x, void *y);
 } ch_norm_loops;
@@ -66,22 +70,24 @@ CH_SIMD_DECLARE(ch_norm_table, ch__norm_table)
 
 /* ---- rows of any float type ---- */
 
-/* Of an array (rows, n): how to get at a row in the type that is computed in. */
+/* Access to the rows of an array (rows, n) in the compute type. */
 typedef struct ch_rows_of {
     ch_dtype             dtype;
     int64_t              rows, n;
     size_t               row_bytes;
-    bool                 is_direct; /* f32 and f64 */
+    bool                 is_direct; /* f32 or f64: rows are used in place */
     const ch_norm_loops *loops;
 } ch_rows_of;
 
+/* Returns the access to an array (rows, n) of a float dtype. */
 ch_rows_of ch__rows_of(ch_dtype dtype, int64_t rows, int64_t n);
-/* Bytes of a row as it is computed in, rounded up so that rows stay aligned. */
+/* Returns the bytes of a row in the compute type, rounded up so that rows stay aligned. */
 size_t ch__row_room(const ch_rows_of *r);
-/* Row i: where it is, or widened into `room`. */
-const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *room);
-/* Where to write row i; ch__row_done then puts it where it belongs. */
-void *ch__row_to(const ch_rows_of *r, void *y, int64_t i, void *room);
-void  ch__row_done(const ch_rows_of *r, void *y, int64_t i, const void *room);
+/* Returns row i: in place, or widened into `buffer`, which has ch__row_room bytes. */
+const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *buffer);
+/* Returns where to write row i: in y, or in `buffer`. ch__row_done must be called afterwards;
+ * it rounds the row from `buffer` into y. */
+void *ch__row_to(const ch_rows_of *r, void *y, int64_t i, void *buffer);
+void  ch__row_done(const ch_rows_of *r, void *y, int64_t i, const void *buffer);
 
 #endif

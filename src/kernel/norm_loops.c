@@ -1,4 +1,5 @@
-/* kernel/norm_loops.c -- the loops of kernel/norm.h, in f32 and f64.
+/* kernel/norm_loops.c -- the loops of kernel/norm.h in f32 and f64; compiled for each SIMD
+ * level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -6,10 +7,11 @@
 #include "kernel/math32.h"
 #include "kernel/norm.h"
 
-/* Elements that are summed in their own type before f64 takes over, and of buffers. */
+/* RUN: elements that are summed in their own type before the sum is added to an f64 total.
+ * PART: elements of a buffer. */
 enum { RUN = 4096, PART = 512 };
 
-/* NaN wins. */
+/* Return the larger number, or NaN if a or b is NaN. */
 CH_SIMD_INLINE float f32_max(float a, float b)
 {
     return ((b > a) | (b != b)) ? b : a;

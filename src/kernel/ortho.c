@@ -1,8 +1,8 @@
-/* kernel/ortho.c -- Gram and Schmidt in blocks.
+/* kernel/ortho.c -- the Gram-Schmidt process in blocks.
  *
- * What is left of a row after its shares of the rows before are taken has lost digits if it is
- * short; doing it twice is enough (Kahan and Parlett). Whole blocks are looked at, and done
- * again if that is so of one of their rows; within a block it is always done twice.
+ * After the projections on the earlier rows are subtracted from a row, the rest has lost digits
+ * if it is short. Subtracting twice is enough (Kahan and Parlett). A whole block is repeated if
+ * the rest of any of its rows is short. Within a block the subtraction is always done twice.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/ortho.h"
@@ -15,7 +15,7 @@
 
 enum {
     BLOCK = 32,  /* rows */
-    SPAN = 1024, /* columns of a block that stay in cache, while other rows pass by */
+    SPAN = 1024, /* columns of a block that stay in the cache while other rows are read */
 };
 
 static const ch_ortho_table *loops(void)
@@ -30,9 +30,9 @@ size_t ch__orthonormalise_scratch(int64_t k)
     return (size_t)k * BLOCK * sizeof(double);
 }
 
-/* Makes r rows orthogonal to q others, which are orthonormal. */
-static void part_from(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
-                      double *share)
+/* Makes r rows orthogonal to q rows, which must be orthonormal. */
+static void project_out(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
+                        double *share)
 {
     memset(share, 0, (size_t)(r * q) * sizeof(*share));
     for (int64_t j = 0; j < n; j += SPAN)
@@ -41,7 +41,7 @@ static void part_from(int64_t r, int64_t q, int64_t n, double *rows, const doubl
         loops()->take(r, q, ch__least(SPAN, n - j), rows + j, of + j, n, share, q);
 }
 
-static double length(int64_t n, const double *row)
+static double norm(int64_t n, const double *row)
 {
     double square = 0;
 
@@ -49,20 +49,20 @@ static double length(int64_t n, const double *row)
     return sqrt(square);
 }
 
-/* Against all rows before the block. */
-static void part_block(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
-                       double *share)
+/* Makes the r rows of a block orthogonal to all q rows before it. */
+static void project_block_out(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
+                              double *share)
 {
     double before[BLOCK];
-    bool   again = false;
+    bool   repeat = false;
 
     for (int64_t i = 0; i < r; i++)
-        before[i] = length(n, rows + i * n);
-    part_from(r, q, n, rows, of, share);
+        before[i] = norm(n, rows + i * n);
+    project_out(r, q, n, rows, of, share);
     for (int64_t i = 0; i < r; i++)
-        again |= !(length(n, rows + i * n) > 0.5 * before[i]);
-    if (again)
-        part_from(r, q, n, rows, of, share);
+        repeat |= !(norm(n, rows + i * n) > 0.5 * before[i]);
+    if (repeat)
+        project_out(r, q, n, rows, of, share);
 }
 
 void ch__orthonormalise(int64_t k, int64_t n, double *x, void *scratch)
@@ -72,13 +72,13 @@ void ch__orthonormalise(int64_t k, int64_t n, double *x, void *scratch)
         int64_t r = ch__least(BLOCK, k - at);
 
         if (at > 0)
-            part_block(r, at, n, rows, x, scratch);
+            project_block_out(r, at, n, rows, x, scratch);
         for (int64_t i = 0; i < r; i++) {
             double *row = rows + i * n, by;
 
             for (int pass = 0; pass < 2 && i > 0; pass++)
-                part_from(1, i, n, row, rows, scratch);
-            by = length(n, row);
+                project_out(1, i, n, row, rows, scratch);
+            by = norm(n, row);
             for (int64_t j = 0; j < n; j++)
                 row[j] /= by;
         }

@@ -1,15 +1,17 @@
-/* kernel/ortho_loops.c -- dots of rows, and rows less others; built once for each SIMD level.
+/* kernel/ortho_loops.c -- dot products and linear combinations of rows; compiled for each SIMD
+ * level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/ortho.h"
 
 enum { LANES = 8 };
 
-/* As many registers as it takes: lanes add up by themselves, however wide these are. */
+/* The compiler uses as many registers as the level needs. The lanes are independent sums, so
+ * the bits do not depend on the width of a register. */
 typedef double lanes
     __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 
-/* The dots of n elements, in lanes, and of what is left behind whole lanes. */
+/* Returns the dot product: adds the elements behind the last whole vector, then the lanes. */
 static double finish(const lanes *sum, int64_t n, const double *a, const double *b)
 {
     lanes v = *sum;
@@ -19,7 +21,7 @@ static double finish(const lanes *sum, int64_t n, const double *a, const double 
     return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
 }
 
-/* Two rows with two others. */
+/* Computes the dot products of two rows with two others. */
 static void dots_of_four(int64_t n, const double *a, const double *b, const double *c,
                          const double *d, double out[2][2])
 {
@@ -40,7 +42,7 @@ static void dots_of_four(int64_t n, const double *a, const double *b, const doub
     out[1][1] = finish(&bd, n, b, d);
 }
 
-/* An odd one at the end stands for two. */
+/* If the number of rows is odd, the last row is used twice and its second result is ignored. */
 static void dots(int64_t r, int64_t q, int64_t n, const double *rows, const double *of,
                  int64_t step, double *share, int64_t wide)
 {
@@ -58,8 +60,8 @@ static void dots(int64_t r, int64_t q, int64_t n, const double *rows, const doub
         }
 }
 
-static void take_four(int64_t n, double *restrict row, const double *restrict of, int64_t step,
-                      const double *share)
+static void subtract_four(int64_t n, double *restrict row, const double *restrict of,
+                          int64_t step, const double *share)
 {
     const double *b = of + step, *c = b + step, *d = c + step;
     double        s = share[0], t = share[1], u = share[2], v = share[3];
@@ -68,23 +70,23 @@ static void take_four(int64_t n, double *restrict row, const double *restrict of
         row[j] = (((row[j] - s * of[j]) - t * b[j]) - u * c[j]) - v * d[j];
 }
 
-static void take(int64_t r, int64_t q, int64_t n, double *rows, const double *of, int64_t step,
-                 const double *share, int64_t wide)
+static void subtract(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
+                     int64_t step, const double *share, int64_t wide)
 {
     int64_t k = 0;
 
     for (; k + 4 <= q; k += 4)
         for (int64_t i = 0; i < r; i++)
-            take_four(n, rows + i * step, of + k * step, step, share + i * wide + k);
+            subtract_four(n, rows + i * step, of + k * step, step, share + i * wide + k);
     for (; k < q; k++)
         for (int64_t i = 0; i < r; i++) {
             double *restrict row = rows + i * step;
-            const double *restrict one = of + k * step;
+            const double *restrict other = of + k * step;
             double s = share[i * wide + k];
 
             for (int64_t j = 0; j < n; j++)
-                row[j] -= s * one[j];
+                row[j] -= s * other[j];
         }
 }
 
-const ch_ortho_table CH_SIMD_NAME(ch__ortho_table) = {dots, take};
+const ch_ortho_table CH_SIMD_NAME(ch__ortho_table) = {dots, subtract};

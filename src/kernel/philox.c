@@ -1,4 +1,12 @@
-/* kernel/philox.c -- Philox in lanes, and what words become. Compiled for each SIMD level.
+/* kernel/philox.c -- Philox in lanes, and the distributions of its words; compiled for each
+ * SIMD level.
+ *
+ * words() computes the random words. The other functions of ch_philox_table turn words into
+ * uniform numbers, normal numbers, and decisions (dropout, Bernoulli). Callers reach the table
+ * through ch__philox() (philox_pick.c): ops/ and kernel/init.c.
+ *
+ * Invariant: all SIMD levels give the same bits. So the logarithm of f64 and the quantiles are
+ * written here, without branches and without the logarithm of libm.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/philox.h"
@@ -15,8 +23,8 @@
 
 /* ---- words ----
  *
- * Each 32-bit word is in a 64-bit lane, since its products are wide. What is above it in the
- * lane is never looked at. Two vectors at a time hide the multiplier's latency. */
+ * Each 32-bit word is in a 64-bit lane, because its products have 64 bits. The upper half of a
+ * lane is ignored. Two vectors are computed at a time to hide the latency of the multiplier. */
 
 enum {
     LANES = CH_PHILOX_LANES,
@@ -50,7 +58,7 @@ typedef struct counter {
     wide at[4];
 } counter;
 
-CH_SIMD_INLINE counter turn(counter c, uint32_t k0, uint32_t k1)
+CH_SIMD_INLINE counter philox_round(counter c, uint32_t k0, uint32_t k1)
 {
     wide a = times((wide){0} + 0xD2511F53u, c.at[0]),
          b = times((wide){0} + 0xCD9E8D57u, c.at[2]);
@@ -67,8 +75,8 @@ CH_SIMD_INLINE void store(counter c, uint32_t *w)
     }
 }
 
-/* Blocks `first` and on, 2 * WIDTH of them; the first is a multiple of that, so nothing
- * carries. */
+/* Computes 2 * WIDTH blocks from block `first` on. `first` must be a multiple of 2 * WIDTH, so
+ * that no lane carries. */
 CH_SIMD_INLINE void two_vectors(const ch_philox *p, uint64_t first, uint32_t *w)
 {
     static const uint64_t number[] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -84,8 +92,8 @@ CH_SIMD_INLINE void two_vectors(const ch_philox *p, uint64_t first, uint32_t *w)
     for (uint32_t r = 0; r < 10; r++) {
         uint32_t k0 = p->key[0] + r * 0x9E3779B9u, k1 = p->key[1] + r * 0xBB67AE85u;
 
-        c = turn(c, k0, k1);
-        d = turn(d, k0, k1);
+        c = philox_round(c, k0, k1);
+        d = philox_round(d, k0, k1);
     }
     store(c, w);
     store(d, w + WIDTH);
@@ -110,7 +118,7 @@ static void uniform_f32(int64_t n, const uint32_t *w, float lo, float size, floa
     }
 }
 
-/* The 52 upper bits of a draw of two words: a number in [0, 1). */
+/* Returns the 52 upper bits of a draw of two words as a number in [0, 1). */
 CH_SIMD_INLINE double unit(uint32_t high, uint32_t low)
 {
     uint64_t bits = (((uint64_t)high << 32 | low) >> 12) | 0x3ff0000000000000u;
@@ -120,7 +128,8 @@ CH_SIMD_INLINE double unit(uint32_t high, uint32_t low)
     return x - 1;
 }
 
-/* Draws of two words: draw i is in lane i % 16, in the first or second half of its group. */
+/* Returns the words of draw i of two words. The draw is in lane i % 16, in the first or second
+ * half of its group. */
 CH_SIMD_INLINE const uint32_t *pair(const uint32_t *w, int64_t i)
 {
     return w + i / LANES * 2 * LANES;
@@ -143,15 +152,15 @@ static void uniform_f64(int64_t n, const uint32_t *w, double lo, double size, do
 
 /* ---- normal ---- */
 
-/* The natural logarithm of a normal number, to an ulp or so, without a branch: with
- * x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), as in FreeBSD's e_log.c. */
+/* Returns the natural logarithm of a normal number, to about an ulp, without a branch. As in
+ * FreeBSD's e_log.c, x = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
 CH_SIMD_INLINE double log_of(double x)
 {
     uint64_t bits, shifted;
     double   f, e, s, z, r, half;
 
     memcpy(&bits, &x, sizeof(bits));
-    bits += 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu; /* so that the exponent is e's */
+    bits += 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu; /* exponent of 2^e */
     shifted = (bits >> 52) | 0x4330000000000000u;
     memcpy(&e, &shifted, sizeof(e));
     e -= 4503599627370496.0 + 1023;
@@ -172,9 +181,10 @@ CH_SIMD_INLINE double log_of(double x)
            ((half - (s * (half + r) + e * 1.90821492927058770002e-10)) - f);
 }
 
-/* Wichura, algorithm AS 241 (PPND16): within 0.425 of the middle one rational function of the
- * distance from it, beyond that another one of sqrt(-log(p)). Both are computed and one is
- * divided, so that lanes stay together. */
+/* A quotient. The quantile follows Wichura, algorithm AS 241 (PPND16): within 0.425 of the
+ * middle it is a rational function of the distance from the middle; beyond, another rational
+ * function of sqrt(-log(p)). Both are computed and only one is divided, so that the lanes stay
+ * together. */
 typedef struct ratio {
     double over, under;
 } ratio;
@@ -229,14 +239,14 @@ CH_SIMD_INLINE double quantile(double u)
     bool   is_near = q >= -0.425 && q <= 0.425;
     ratio  middle = near_middle(q), out;
 
-    p = p > 1.4e-11 ? p : 1.4e-11; /* as far as these coefficients go: 6.65 deviations */
+    p = p > 1.4e-11 ? p : 1.4e-11; /* limit of these coefficients: 6.65 deviations */
     out = far_out(p);
     out.over = q < 0 ? -out.over : out.over;
     return (is_near ? middle.over : out.over) / (is_near ? middle.under : out.under);
 }
 
-/* The same for f32 (PPND7). `q` is the distance from the middle, p that from the nearer end: each
- * comes from the word itself, so that neither loses digits. */
+/* Returns the quantile for f32 (PPND7). q is the distance from the middle, p the distance from
+ * the nearer end. Both come from the word itself, so neither loses digits. */
 CH_SIMD_INLINE float quantile32(float q, float p)
 {
     float r = 0.180625f - q * q, t = sqrtf(-ch__log32(p)) - 1.6f;
@@ -287,7 +297,7 @@ static void normal_f64(int64_t n, const uint32_t *w, const ch_normal *p, double 
     }
 }
 
-/* ---- yes or no ---- */
+/* ---- decisions ---- */
 
 static void keep_f32(int64_t n, const uint32_t *w, uint32_t least, float scale, const float *x,
                      float *out)

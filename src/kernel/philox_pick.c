@@ -1,4 +1,4 @@
-/* kernel/philox_pick.c -- streams, and what needs no lanes.
+/* kernel/philox_pick.c -- streams, integers and permutations, which need no lanes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/philox.h"
@@ -34,12 +34,13 @@ void ch__philox_block(const uint32_t counter[4], const uint32_t key[2], uint32_t
     out[3] = c3;
 }
 
-/* The seeds are a block, which is a bijection of them; what else names the stream is added to
- * it bit by bit and is a block again. So two names of the same seeds never meet, and streams
- * have either different keys or different counters. */
+/* Computes the stream of a name. The first block is a bijection of the seeds. The other parts
+ * of the name are combined with it by XOR, and the result goes through a block again. So two
+ * names with the same seeds never collide: their streams have different keys or different
+ * counters. */
 ch_philox ch__philox_stream(const ch_philox_name *name)
 {
-    static const uint32_t seeds[2] = {0x243f6a88u, 0x85a308d3u}; /* of pi */
+    static const uint32_t seeds[2] = {0x243f6a88u, 0x85a308d3u}; /* digits of pi */
     static const uint32_t names[2] = {0x13198a2eu, 0x03707344u};
     static const uint32_t loops[2] = {0xa4093822u, 0x299f31d0u};
     uint32_t c[4] = {(uint32_t)name->seed, (uint32_t)(name->seed >> 32), (uint32_t)name->own,
@@ -60,7 +61,7 @@ ch_philox ch__philox_stream(const ch_philox_name *name)
     return (ch_philox){.key = {c[0], c[1]}, .high = {c[2], c[3]}};
 }
 
-/* ---- whole numbers: the upper half of word times range ---- */
+/* ---- integers: the upper half of word * range ---- */
 
 static uint64_t times(uint64_t a, uint64_t b, uint64_t *low)
 {
@@ -97,8 +98,8 @@ void ch__philox_below_4(int64_t n, const uint32_t *w, uint64_t range, uint64_t *
 
 enum { DRAWS = CH_PHILOX_CHUNK / 2 };
 
-/* Fisher and Yates, inside out: number i goes to a place up to its own, and what was there to
- * the end. */
+/* The inside-out Fisher-Yates shuffle: number i goes to a random position up to i, and the
+ * number that was there goes to position i. */
 void ch__philox_permutation(const ch_philox *p, int64_t n, int64_t *out)
 {
     const ch_philox_table *t = ch__philox();

@@ -1,15 +1,16 @@
-/* kernel/pool.c -- the largest and the mean under a window; built once for each SIMD level.
+/* kernel/pool.c -- max and mean pooling; compiled for each SIMD level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/pool.h"
 
-enum { CHANNELS = 64 }; /* that are searched at once */
+enum { CHANNELS = 64 }; /* channels that are searched at a time */
 
-/* What a window sees of the image: its first pixel, and how many rows and columns. */
+/* The part of the image under a window: its first pixel, and its rows and columns. */
 typedef struct view {
     int64_t first, rows, cols;
 } view;
 
+/* Clips the window [at, at + window) to [0, size). Sets its first index and its size. */
 CH_SIMD_INLINE void clip(int64_t at, int64_t window, int64_t size, int64_t *from, int64_t *n)
 {
     int64_t to = at + window < size ? at + window : size;
@@ -18,6 +19,7 @@ CH_SIMD_INLINE void clip(int64_t at, int64_t window, int64_t size, int64_t *from
     *n = to - *from;
 }
 
+/* Returns the part of the image under the window of output o. */
 CH_SIMD_INLINE view view_of(const ch_pool_dims *d, int64_t o)
 {
     int64_t row, col;

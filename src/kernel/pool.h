@@ -1,9 +1,9 @@
-/* kernel/pool.h -- the largest and the mean under a window, for images (h, w, c).
+/* kernel/pool.h -- max and mean pooling of images (h, w, c).
  *
- * Each function does one image, in f32 or f64, all channels side by side. Windows are cut off
- * at the edges of the image: what is outside is not seen and does not count. The largest is the
- * first of those that are equal, and NaN if there is one. Results that are sums are zeroed by
- * the caller.
+ * Each function computes an image, in f32 or f64, with all channels side by side. Windows are
+ * cut off at the edges of the image: pixels outside do not count. Among equal elements the
+ * first is the largest; NaN is larger than all numbers. The caller must zero the results that
+ * are sums (the gradients).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_POOL_H
@@ -20,11 +20,11 @@ typedef struct ch_pool_dims {
 } ch_pool_dims;
 
 typedef enum ch_pool_kind {
-    CH_POOL_MAX,       /* y of x */
-    CH_POOL_MAX_PICK,  /* v at where x is largest, of x and v */
-    CH_POOL_MAX_GRAD,  /* dx of x and dy */
-    CH_POOL_MEAN,      /* y of x */
-    CH_POOL_MEAN_GRAD, /* dx of dy */
+    CH_POOL_MAX,       /* y from x */
+    CH_POOL_MAX_PICK,  /* v at the position of the largest x; from x and v */
+    CH_POOL_MAX_GRAD,  /* dx from x and dy */
+    CH_POOL_MEAN,      /* y from x */
+    CH_POOL_MEAN_GRAD, /* dx from dy */
     CH_POOL_KINDS
 } ch_pool_kind;
 
@@ -35,7 +35,7 @@ typedef struct ch_pool_table {
 } ch_pool_table;
 
 CH_SIMD_DECLARE(ch_pool_table, ch__pool_table)
-/* Of f32 or f64, for the level in use. */
+/* Returns the function for f32 or f64 at the SIMD level in use. */
 ch_pool_fn ch__pool(ch_pool_kind kind, ch_dtype dtype);
 
 #endif

@@ -1,5 +1,6 @@
-/* kernel/pool_pick.c -- pooling at the SIMD level in use.   SPDX-License-Identifier: Apache-2.0
- */
+/* kernel/pool_pick.c -- choice of the pooling functions by SIMD level.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/pool.h"
 
 ch_pool_fn ch__pool(ch_pool_kind kind, ch_dtype dtype)

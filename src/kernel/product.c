@@ -1,5 +1,15 @@
 /* kernel/product.c -- matmul of whole arrays.
  *
+ * ch_product is the plan. ch__product_plan merges the batch axes and chooses the pieces,
+ * ch__product_open opens an engine for each size of piece, ch__product_run computes the pieces
+ * of a tile. The caller is ops/matmul.c.
+ *
+ * Invariants:
+ *   1. Every element of c belongs to exactly one piece, and every piece to exactly one tile.
+ *   2. The plan is read-only while tiles run.
+ *   3. For bf16 the cut depends on the shapes alone; for other types it may depend on the
+ *      number of threads.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/product.h"
 
@@ -8,10 +18,12 @@
 #include "base/mem.h"
 
 enum {
-    TILE_WORK = 8 << 20,  /* multiplications that are worth a thread's attention */
-    LARGE_WORK = 1 << 30, /* of a thread: so many that its part is cut again */
-    LEAST = 128, /* rows and columns of a tile: below, packing costs more than a thread gains */
-    ROW_GRAIN = 12, /* tiles are multiples of these */
+    TILE_WORK = 8 << 20,  /* multiplications that are worth a tile */
+    LARGE_WORK = 1 << 30, /* multiplications of a thread from which its part is cut again */
+    /* Minimum rows and columns of a tile. In smaller tiles packing costs more than a thread
+     * gains. */
+    MIN_SIDE = 128,
+    ROW_GRAIN = 12, /* tiles are multiples of these sizes */
     COL_GRAIN = 32
 };
 
@@ -21,7 +33,7 @@ typedef struct axis {
     int64_t size, a_step, b_step;
 } axis;
 
-/* The batch axes from the outermost on, without those of size one. */
+/* Finds the batch axes, outermost first, without axes of size 1. Returns their number. */
 static int batch_axes(ch_shape a, ch_shape b, axis *out)
 {
     int     rank = a.rank > b.rank ? a.rank : b.rank, n = 0;
@@ -43,7 +55,8 @@ static int batch_axes(ch_shape a, ch_shape b, axis *out)
     return n;
 }
 
-/* Joins neighbours that are one walk through memory, in both operands. */
+/* Joins neighbour axes that are a single walk through memory in both operands. Returns the
+ * number of axes that are left. */
 static int merge_axes(int n, axis *x)
 {
     int last = 0;
@@ -65,7 +78,7 @@ static void plan_axes(ch_product *p, ch_shape a, ch_shape b)
     int           n = merge_axes(batch_axes(a, b, x), x);
 
     if (n > 0 && x[n - 1].b_step == 0 && x[n - 1].a_step == d->m * d->k && !d->ta)
-        d->m *= x[--n].size; /* the same b for all: they are more rows of a */
+        d->m *= x[--n].size; /* the same b for all: the batch becomes more rows of a */
     d->c_step = d->m * d->n;
     d->batch = 1;
     if (n > 0) {
@@ -85,10 +98,11 @@ static void plan_axes(ch_product *p, ch_shape a, ch_shape b)
 
 /* ---- tiles ---- */
 
-/* Halves a side until there are tiles enough: the one that costs less. Tiles side by side pack the
- * same rows of A, each for itself, and tiles one below the other the same columns of B; an operand that
- * is turned on the way costs twice, and one that is read where it is nothing. */
-static void cut_block(ch_product *p, int64_t want)
+/* Halves the rows or the columns until there are enough tiles, and prefers the cheaper cut.
+ * Tiles side by side each pack the same rows of A; tiles below each other each pack the same
+ * columns of B. An operand that is transposed when it is packed costs twice. An operand that is
+ * read in place costs nothing. */
+static void cut_block(ch_product *p, int64_t n_wanted)
 {
     const ch_gemm_dims   *d = &p->dims;
     const ch_gemm_engine *engine = ch__gemm_for(d);
@@ -98,12 +112,12 @@ static void cut_block(ch_product *p, int64_t want)
     if (engine != NULL && engine->reads_a != NULL && engine->reads_a(d))
         a = 0;
 
-    while (rows * cols < want) {
+    while (rows * cols < n_wanted) {
         int64_t m = d->m / rows, n = d->n / cols;
 
-        if (m >= 2 * LEAST && (m * a >= n * b || n < 2 * LEAST))
+        if (m >= 2 * MIN_SIDE && (m * a >= n * b || n < 2 * MIN_SIDE))
             rows *= 2;
-        else if (n >= 2 * LEAST)
+        else if (n >= 2 * MIN_SIDE)
             cols *= 2;
         else
             break;
@@ -114,7 +128,7 @@ static void cut_block(ch_product *p, int64_t want)
         p->cols = ch__units(ch__units(d->n, cols), COL_GRAIN) * COL_GRAIN;
 }
 
-/* The number of times that the inner product is done. */
+/* Returns how many times the inner product is computed. */
 static int64_t outer_steps(const ch_product *p)
 {
     int64_t n = 1;
@@ -124,7 +138,8 @@ static int64_t outer_steps(const ch_product *p)
     return n;
 }
 
-/* One for each thread; two for each if they are large, in case one of them is held up. */
+/* Returns the maximum number of tiles: one for each thread, or two if they are large, in case a
+ * thread is delayed. For bf16 a constant. */
 static int64_t most_tiles(ch_dtype t, int threads, double work)
 {
     if (t == CH_BF16)
@@ -135,27 +150,27 @@ static int64_t most_tiles(ch_dtype t, int threads, double work)
 static void plan_tiles(ch_product *p, int threads)
 {
     const ch_gemm_dims *d = &p->dims;
-    int64_t             steps = outer_steps(p), want, most;
+    int64_t             steps = outer_steps(p), n_wanted, most;
     double              work = (double)d->m * (double)d->n * (double)d->k;
 
     work *= (double)d->batch * (double)steps;
     most = most_tiles(d->dtype, threads, work);
-    want = work < (double)TILE_WORK * (double)most ? (int64_t)work / TILE_WORK : most;
-    want = want < 1 ? 1 : want;
+    n_wanted = work < (double)TILE_WORK * (double)most ? (int64_t)work / TILE_WORK : most;
+    n_wanted = n_wanted < 1 ? 1 : n_wanted;
     p->batches = d->batch;
     p->rows = d->m;
     p->cols = d->n;
-    if (want > steps && d->batch * steps >= want) {
-        p->batches = ch__units(d->batch, ch__units(want, steps));
-    } else if (want > steps) {
+    if (n_wanted > steps && d->batch * steps >= n_wanted) {
+        p->batches = ch__units(d->batch, ch__units(n_wanted, steps));
+    } else if (n_wanted > steps) {
         p->batches = 1;
-        cut_block(p, ch__units(want, steps * d->batch));
+        cut_block(p, ch__units(n_wanted, steps * d->batch));
     }
     p->n_batch = ch__units(d->batch, p->batches);
     p->n_row = ch__units(d->m, p->rows);
     p->n_col = ch__units(d->n, p->cols);
     p->n_pieces = steps * p->n_batch * p->n_row * p->n_col;
-    p->n_tiles = (int)(p->n_pieces < 2 * want ? p->n_pieces : want);
+    p->n_tiles = (int)(p->n_pieces < 2 * n_wanted ? p->n_pieces : n_wanted);
 }
 
 void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_shape b, bool tb,
@@ -181,7 +196,7 @@ void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_sha
 
 /* ---- parts ---- */
 
-/* The sizes of the pieces at [last batches][last rows][last columns]. */
+/* Returns the sizes of the piece at [last batches][last rows][last columns]. */
 static ch_gemm_dims part_dims(const ch_product *p, int batch, int row, int col)
 {
     ch_gemm_dims d = p->dims;
@@ -200,7 +215,7 @@ bool ch__product_fits(const ch_product *p, const ch_gemm_engine *e)
     return e->fits(&d);
 }
 
-/* A last piece may be too small for the engine of the others. */
+/* Opens an engine for a size of piece. Uses our own engine if the piece is too small for e. */
 static ch_status part_open(ch_product_part *t, const ch_gemm_engine *e, size_t *scratch_bytes)
 {
     size_t    bytes = 0;
@@ -223,7 +238,7 @@ ch_status ch__product_open(ch_product *p, const ch_gemm_engine *e)
         ch_status        rc;
 
         if ((!batch && p->n_batch == 1) || (!row && p->n_row == 1) || (!col && p->n_col == 1))
-            continue; /* the only piece along an axis is its last */
+            continue; /* the only piece along an axis is also its last */
         t->dims = part_dims(p, batch, row, col);
         rc = part_open(t, e, &p->tile_scratch_bytes);
         if (rc != CH_OK) {
@@ -252,7 +267,7 @@ size_t ch__product_scratch_bytes(const ch_product *p)
 
 /* ---- running ---- */
 
-/* Steps along the outer axes, in elements, for the i-th of them. */
+/* Computes the offsets of a and b, in elements, of step i of the outer axes. */
 static void outer_offsets(const ch_product *p, int64_t i, int64_t *a, int64_t *b)
 {
     *a = *b = 0;

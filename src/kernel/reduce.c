@@ -1,4 +1,12 @@
-/* kernel/reduce.c -- folding axes: layout, tiles, and the walk over memory.
+/* kernel/reduce.c -- reduction (fold) of axes: plan, tiles, and the walk over memory.
+ *
+ * ch_fold is the plan. A unit is an output (if the innermost axis is folded) or a strip of
+ * outputs (if it is kept). Tiles are ranges of units. If there are fewer units than tiles, the
+ * depth of each unit is cut into parts, and ch__fold_join adds them up. The callers are
+ * ops/reduce.c and strategy/reduce.c.
+ *
+ * Invariants: see kernel/reduce.h. The cut into parts depends on the shape, because callers
+ * choose `tiles` by the shape (ch__tile_count).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/reduce.h"
@@ -15,10 +23,9 @@ static const ch_fold_loops *loops_of(ch_fold_kind kind, ch_fold_type type)
     return &levels[ch__simd_level()]->loops[kind][type];
 }
 
-/* ---- layout ---- */
+/* ---- plan ---- */
 
-/* Puts axis `size` with this stride before those there are; one that continues the axis after
- * it is merged with it. */
+/* Inserts an axis before the others, or merges it with the first if it continues that axis. */
 static void add_axis(int *n, int64_t *sizes, int64_t *strides, int64_t size, int64_t stride)
 {
     if (*n > 0 && strides[0] * sizes[0] == stride) {
@@ -37,7 +44,7 @@ static void lay_out(ch_fold *f, ch_shape shape, const bool *is_folded)
     int     k = shape.rank - 1;
     int64_t stride = 1;
 
-    while (k >= 0 && shape.dim[k] == 1) /* an axis of one element may count as either */
+    while (k >= 0 && shape.dim[k] == 1) /* an axis of size 1 may count as either */
         k--;
     f->inner_kept = k >= 0 && !is_folded[k];
     f->inner = 1;
@@ -101,7 +108,7 @@ void ch__fold_init(ch_fold *f, ch_fold_kind kind, ch_dtype dtype, ch_shape shape
     choose_tiles(f, tiles);
 }
 
-/* Where element i of those axes begins. */
+/* Returns the offset of element i of n axes. */
 static int64_t offset_of(int64_t i, int n, const int64_t *size, const int64_t *stride)
 {
     int64_t at = 0;
@@ -132,7 +139,8 @@ static void store_floats(const ch_fold *f, int64_t n, const ch_fold_acc *acc, vo
     ch__from_f64(f->dtype, n, x, at);
 }
 
-/* Sums and products wrap, as in numpy; the extremes of nothing are those of the type. */
+/* Stores integer results. Sums and products wrap, as in numpy. The extremes of no elements are
+ * the ends of the range of the dtype. */
 static void store_ints(const ch_fold *f, int64_t n, const ch_fold_acc *acc, void *at)
 {
     int64_t x[CH_FOLD_STRIP], low = INT64_MIN, high = INT64_MAX;
@@ -144,7 +152,7 @@ static void store_ints(const ch_fold *f, int64_t n, const ch_fold_acc *acc, void
     ch__from_i64(f->dtype, n, x, at);
 }
 
-/* Outputs first .. first + n; n is at most a strip. */
+/* Stores n results at outputs first .. first + n - 1. n must be at most CH_FOLD_STRIP. */
 static void store(const ch_fold *f, int64_t n, const ch_fold_acc *acc, int64_t first, void *out)
 {
     char *at = (char *)out + (size_t)first * f->size;
@@ -155,23 +163,24 @@ static void store(const ch_fold *f, int64_t n, const ch_fold_acc *acc, int64_t f
         store_floats(f, n, acc, at);
 }
 
-/* ---- the walk ---- */
+/* ---- the walk over memory ---- */
 
-/* Room for elements as they are folded. */
-typedef union room {
+/* A buffer of elements in the fold type. */
+typedef union buffer {
     float   f32[CH_FOLD_STRIP];
     double  f64[CH_FOLD_STRIP];
     int64_t i64[CH_FOLD_STRIP];
-} room;
+} buffer;
 
 static const char *at(const ch_fold *f, const void *in, int64_t i)
 {
     return (const char *)in + (size_t)i * f->size;
 }
 
-/* n elements as they are to be folded: x itself where that will do, or the room filled. */
+/* Returns n elements in the fold type: x itself if that is possible, otherwise r. With `shift`,
+ * returns exp(x - shift). */
 static const void *load(const ch_fold *f, int64_t n, const void *x, const ch_fold_acc *shift,
-                        room *r)
+                        buffer *r)
 {
     if (f->type == CH_FOLD_F32)
         x = ch__as_f32(f->dtype, n, x, r->f32);
@@ -185,7 +194,8 @@ static const void *load(const ch_fold *f, int64_t n, const void *x, const ch_fol
     return r;
 }
 
-/* Folded elements [from, to) of the unit that begins at x, where they lie in a row as they are. */
+/* Folds elements [from, to) of the unit that begins at x. They must be contiguous and of the
+ * fold type. */
 static void fold_run(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t from,
                      int64_t to, ch_fold_acc *acc)
 {
@@ -195,11 +205,11 @@ static void fold_run(const ch_fold *f, const ch_fold_loops *loops, const char *x
     }
 }
 
-/* The same run by run, of any type. */
+/* Folds elements [from, to) of a unit, run by run, for any dtype and layout. */
 static void fold_runs(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t from,
                       int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
 {
-    _Alignas(64) room r;
+    _Alignas(64) buffer r;
 
     while (from < to) {
         int64_t skip = from % f->inner;
@@ -213,13 +223,14 @@ static void fold_runs(const ch_fold *f, const ch_fold_loops *loops, const char *
     }
 }
 
-/* Rows of n elements, at most a strip, that begin at x and are `step` apart: a block of rows is
- * folded in its own type, blocks in the wide one. A step of 0: where the folded axes say. */
+/* Folds rows [from, to) of n elements, at most a strip. Rows begin at x and are `step` elements
+ * apart; with a step of 0 the folded axes give their positions. A block of rows is folded in
+ * the fold type, blocks are folded in the wide type. */
 static void fold_rows(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
                       int64_t step, int64_t from, int64_t to, const ch_fold_acc *shift,
                       ch_fold_acc *acc)
 {
-    _Alignas(64) room r, block;
+    _Alignas(64) buffer r, block;
 
     loops->first(n, &block, NULL);
     for (int64_t q = from, end; q < to; q = end) {
@@ -239,7 +250,8 @@ static void fold_rows(const ch_fold *f, const ch_fold_loops *loops, const char *
     }
 }
 
-/* Narrow rows: as many as make a wide one are taken together, and their folds folded. */
+/* Folds narrow rows: as many as make a wide row are folded together, then the wide row is
+ * folded. Returns the first row that is not done. */
 static int64_t fold_groups(const ch_fold *f, const ch_fold_loops *loops, const char *x,
                            int64_t from, int64_t to, ch_fold_acc *acc)
 {
@@ -253,7 +265,7 @@ static int64_t fold_groups(const ch_fold *f, const ch_fold_loops *loops, const c
     return from + rows * f->group;
 }
 
-/* [from, to) of the folded elements, or rows, of the unit of n outputs that begins at x. */
+/* Folds elements or rows [from, to) of the unit of n outputs that begins at x. */
 static void fold_unit(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
                       int64_t from, int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
 {
@@ -270,7 +282,8 @@ static void fold_unit(const ch_fold *f, const ch_fold_loops *loops, const char *
     }
 }
 
-/* m + log(sum(exp(x - m))) with m the largest; where that is infinite, 0 is as good. */
+/* Computes m + log(sum(exp(x - m))), where m is the largest element, or 0 if that is
+ * infinite. */
 static void logsumexp_unit(const ch_fold *f, const char *x, int64_t n, ch_fold_acc *acc)
 {
     ch_fold_acc m[CH_FOLD_STRIP];
@@ -284,7 +297,8 @@ static void logsumexp_unit(const ch_fold *f, const char *x, int64_t n, ch_fold_a
         acc[j].f = m[j].f + log(acc[j].f);
 }
 
-/* A unit: its first output, how many they are, and where their elements begin. */
+/* Returns the first output of a unit. Sets *n to its outputs and *start to the offset of its
+ * elements. */
 static int64_t unit_of(const ch_fold *f, int64_t unit, int64_t *n, int64_t *start)
 {
     int64_t strips, outer, first;
@@ -304,7 +318,8 @@ static int64_t unit_of(const ch_fold *f, int64_t unit, int64_t *n, int64_t *star
 
 /* ---- tiles ---- */
 
-/* Outputs are stored a strip at a time: a strip is one unit, or many of one output each. */
+/* Computes units [from, to). Outputs are stored a strip at a time: a strip is a single unit, or
+ * many units of a single output. */
 static void fold_units(const ch_fold *f, int64_t from, int64_t to, const void *in, void *out)
 {
     ch_fold_acc acc[CH_FOLD_STRIP];

@@ -1,4 +1,7 @@
-/* kernel/reduce_loops.c -- every fold of every type, from one text.
+/* kernel/reduce_loops.c -- the loops of all folds and types; compiled for each SIMD level.
+ *
+ * The file defines the functions of two elements and includes reduce_loops.inc once for each
+ * pair of fold and type. It ends with the table ch_fold_table, which kernel/reduce.c reads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -34,7 +37,7 @@ CH_SIMD_INLINE double min_f64(double a, double b)
 {
     return ((b < a) | (b != b)) ? b : a;
 }
-/* Sums and products of integers are unsigned from load to store (see "Integers" in simd.h). */
+/* Integer sums and products are unsigned from load to store (see "Integers" in simd.h). */
 CH_SIMD_INLINE uint64_t add_u64(uint64_t a, uint64_t b)
 {
     return a + b;
@@ -167,19 +170,19 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
         x##_first, x##_run, x##_rows, x##_flush, x##_join                                      \
     }
 
-/* exp(x - shift): one shift for a run, one for each column of a row. */
+/* Computes exp(x - shift). A run has a single shift; a row has a shift for each column. */
 static void exp_f32(int64_t n, const void *from, const ch_fold_acc *shift, bool is_row,
                     void *to)
 {
     const float *x = from;
-    float       *y = to, one = (float)shift[0].f;
+    float       *y = to, first = (float)shift[0].f;
 
     if (is_row)
         for (int64_t j = 0; j < n; j++)
             y[j] = ch__exp32(x[j] - (float)shift[j].f);
     else
         for (int64_t j = 0; j < n; j++)
-            y[j] = ch__exp32(x[j] - one);
+            y[j] = ch__exp32(x[j] - first);
 }
 
 static void exp_f64(int64_t n, const void *from, const ch_fold_acc *shift, bool is_row,

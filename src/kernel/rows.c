@@ -1,5 +1,13 @@
 /* kernel/rows.c -- rows of a table, by their ids.
  *
+ * Reading: ch__ids_check, ch__rows_gather. Writing: ch_scatter describes a write;
+ * ch__scatter_sort assigns positions to tiles, ch__scatter_fold and ch__scatter_set write. The
+ * callers are the index ops, strategy/ and job/.
+ *
+ * Invariants:
+ *   1. An id out of range never causes a read or a write of the table.
+ *   2. A row of the table is written by a single tile, in order of position.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/rows.h"
 #include "tensor/tensor.h"
@@ -24,7 +32,8 @@ static uint64_t mix(int64_t id)
     return (uint64_t)id * 0x9e3779b97f4a7c15u >> 32;
 }
 
-/* Slots of a table of positions: a power of two that stays half empty. */
+/* Returns the slots of a hash table of n positions: a power of two, so that at least half is
+ * empty. */
 static uint64_t slots_for(int64_t n)
 {
     uint64_t slots = 2;
@@ -39,7 +48,7 @@ size_t ch__ids_last_scratch(int64_t n)
     return (size_t)slots_for(n) * sizeof(int64_t);
 }
 
-/* The slot of an id holds its last position, plus one; 0 is an empty slot. */
+/* Returns the slot of an id. A slot holds the last position of an id plus 1; 0 means empty. */
 static int64_t *slot_of(ch_ids ids, int64_t id, int64_t *slot, uint64_t mask)
 {
     uint64_t at = mix(id) & mask;
@@ -73,7 +82,7 @@ static inline bool in_range(int64_t id, int64_t n_rows)
     return (uint64_t)id < (uint64_t)n_rows;
 }
 
-/* Inlined with a constant `bytes`, each memcpy is a few moves. */
+/* If `bytes` is a compile-time constant, each memcpy becomes a few moves. */
 static inline void gather_rows(ch_ids ids, int64_t from, int64_t to, const char *table,
                                int64_t n_rows, int64_t bytes, char *out)
 {
@@ -110,19 +119,21 @@ void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, in
         gather_rows(ids, from, to, table, n_rows, bytes, out);
 }
 
-/* ---- who owns what ---- */
+/* ---- owners of rows ---- */
 
 #define CHUNK     8192 /* ids that are sorted at a time */
 #define MOST_TILE 64
 
-/* Positions are 32 bits wide; more than fit are not shared. */
+/* With more positions than 32 bits can hold there is a single tile, because scratch positions
+ * have 32 bits. */
 void ch__scatter_cut(ch_scatter *s, int tiles)
 {
     s->tiles = tiles > MOST_TILE ? MOST_TILE : tiles < 1 || s->n_ids > UINT32_MAX ? 1 : tiles;
     s->chunks = s->tiles == 1 ? 0 : (int)((s->n_ids + CHUNK - 1) / CHUNK);
 }
 
-/* Scratch: for each chunk, where each tile's positions begin and the last ends; then positions. */
+/* The scratch memory has, for each chunk, the begin of the positions of each tile and the end
+ * of the last; then the positions. */
 size_t ch__scatter_scratch(const ch_scatter *s)
 {
     if (s->tiles == 1)
@@ -135,7 +146,8 @@ static uint32_t *chunk_begins(const ch_scatter *s, void *scratch, int chunk)
     return (uint32_t *)scratch + (size_t)chunk * (size_t)(s->tiles + 1);
 }
 
-/* Mixed, so that busy rows side by side are not all one tile's. */
+/* Returns the tile that owns a row. Ids are hashed, so that neighbouring busy rows go to
+ * different tiles. */
 static inline int owner_of(int64_t id, int tiles)
 {
     return (int)(mix(id) * (uint64_t)tiles >> 32);
@@ -172,25 +184,26 @@ const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int 
     return order + begin[tile];
 }
 
-/* ---- folding rows ---- */
+/* ---- folds of rows ---- */
 
-#define ROOM 512 /* elements of 16 bits that are widened at a time */
+#define WIDEN_CHUNK 512 /* 16-bit elements that are widened at a time */
 
-/* to = fold(to, from): to + from, for one. Both are of a dtype that blocks compute in. */
+/* Computes to = fold(to, from), for example to + from. Both must have a dtype of the block
+ * functions. */
 static void fold_row(const ch_scatter *s, const void *from, void *to)
 {
     ch__blocks()->fn[s->fold][s->dtype](s->width, (const void *[]){to, from}, to, NULL);
 }
 
-/* The same of 16-bit floats, into f32 or rounded again. */
+/* Folds a row of 16-bit floats into f32, or into 16 bits with rounding. */
 static void fold_half_row(const ch_scatter *s, const uint16_t *from, void *to)
 {
     const ch_block_table *b = ch__blocks();
     ch_block_fn           fold = b->fn[s->fold][CH_F32];
 
-    for (int64_t i = 0; i < s->width; i += ROOM) {
-        int64_t   n = s->width - i < ROOM ? s->width - i : ROOM;
-        float     x[ROOM], y[ROOM];
+    for (int64_t i = 0; i < s->width; i += WIDEN_CHUNK) {
+        int64_t   n = s->width - i < WIDEN_CHUNK ? s->width - i : WIDEN_CHUNK;
+        float     x[WIDEN_CHUNK], y[WIDEN_CHUNK];
         uint16_t *half = (uint16_t *)to + i;
         float    *into = s->wide ? (float *)to + i : y;
 

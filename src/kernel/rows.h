@@ -1,11 +1,12 @@
 /* kernel/rows.h -- rows of a table, by their ids.
  *
- * Ids are i32 or i64. Those who only read rows check ids before (ch__ids_check); those who
- * write pass over ids that are not in range, so that no id can make them write elsewhere, and
- * so that -1 can stand for no row at all.
+ * Ids are i32 or i64. A caller that only reads rows checks ids before (ch__ids_check). The
+ * functions that write skip ids out of range, so that no id can cause a write elsewhere, and -1
+ * can mean no row.
  *
- * Threads own rows, not positions: a row is written by one tile alone, in order of position. So
- * duplicates are folded in the same order, and the last one wins, for any number of threads.
+ * Threads own rows, not positions: a row is written by a single tile, in order of position. So
+ * rows with equal ids are folded in the same order, and the last one wins, for any number of
+ * threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_ROWS_H
@@ -18,7 +19,7 @@
 
 typedef struct ch_ids {
     const void *at;
-    bool        wide; /* i64; else i32 */
+    bool        wide; /* i64; otherwise i32 */
 } ch_ids;
 
 static inline int64_t ch__id(ch_ids ids, int64_t i)
@@ -26,39 +27,42 @@ static inline int64_t ch__id(ch_ids ids, int64_t i)
     return ids.wide ? ((const int64_t *)ids.at)[i] : ((const int32_t *)ids.at)[i];
 }
 
-/* The first position in [from, to) whose id is not in [0, limit); -1: none. */
+/* Returns the first position in [from, to) with an id that is not in [0, limit); -1 if there is
+ * none. */
 int64_t ch__ids_check(ch_ids ids, int64_t from, int64_t to, int64_t limit);
 
-/* Ids of which all but the last of each are -1; `out` is of the same type. */
+/* Copies n ids to `out`, which has the same type. Of equal ids, all except the last become -1.
+ * `scratch` has ch__ids_last_scratch(n) bytes. */
 size_t ch__ids_last_scratch(int64_t n);
 void   ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch);
 
-/* to[i] = table[ids[i]] for positions [from, to); rows of `bytes`. Ids out of range give zeros.
- */
+/* Copies out[i] = table[ids[i]] for positions i in [from, to). Rows have `bytes` bytes. An id
+ * out of range gives a row of zeros. */
 void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, int64_t n_rows,
                      int64_t bytes, void *out);
 
-/* Writing into a table. A few tiles divide its rows; before they write, positions are sorted by
- * who owns their row, in chunks, each of which any thread may do. */
+/* A write of rows into a table. The tiles divide the rows of the table. Before they write, the
+ * positions are sorted by the owner of their row, in chunks. Any thread may sort a chunk. */
 typedef struct ch_scatter {
     ch_dtype      dtype; /* of the table */
-    bool          wide;  /* the table is f32 while the rows are of a 16-bit dtype */
+    bool          wide;  /* the table is f32, the rows have a 16-bit dtype */
     ch_block_code fold;  /* for ch__scatter_fold: add, sub, mul, div, minimum or maximum */
-    int64_t       n_ids, n_rows, width; /* elements of a row */
-    int           tiles, chunks;        /* ch__scatter_cut sets them */
+    int64_t       n_ids, n_rows, width; /* width: elements of a row */
+    int           tiles, chunks;        /* set by ch__scatter_cut */
 } ch_scatter;
 
-/* Cuts into at most so many tiles. */
+/* Sets the tiles, at most `tiles`, and the chunks. */
 void   ch__scatter_cut(ch_scatter *s, int tiles);
 size_t ch__scatter_scratch(const ch_scatter *s);
-/* Sorts chunk [0, s->chunks) into scratch. */
+/* Sorts the positions of a chunk of [0, s->chunks) into scratch. */
 void ch__scatter_sort(const ch_scatter *s, ch_ids ids, int chunk, void *scratch);
-/* What tile `tile` owns of chunk `chunk`: positions in order, whose ids are all in range. For
- * those who have another thing to do with rows. With one tile nothing is sorted: NULL. */
+/* Returns the positions of chunk `chunk` that tile `tile` owns, in order, and sets *n to their
+ * number. Their ids are all in range. For callers with an operation of their own. Must not be
+ * called if s->tiles is 1, because then nothing is sorted (s->chunks is 0). */
 const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int chunk, int tile,
                                   int64_t *n);
-/* What tile `tile` owns of table[ids[i]] = fold(table[ids[i]], rows[i]), and of table[ids[i]] =
- * rows[i]. */
+/* Computes the part of tile `tile` of table[ids[i]] = fold(table[ids[i]], rows[i]), or of
+ * table[ids[i]] = rows[i]. All chunks must be sorted before. */
 void ch__scatter_fold(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
                       const void *scratch);
 void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,

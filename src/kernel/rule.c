@@ -1,5 +1,15 @@
 /* kernel/rule.c -- update rules: on whole arrays, and on rows by their ids.
  *
+ * The first part is the table of rules and the updates of whole arrays. The second part applies
+ * a rule to rows of a sparse gradient: `struct group` is a group of equal ids, `struct
+ * group_index` finds the group of an id, `struct rows` is the gradient with its rule. The
+ * arithmetic is in rule_loops.inc. The callers are ops/apply.c and ops/apply_rows.c.
+ *
+ * Invariants:
+ *   1. The rows of a group are added in order of position, so results do not depend on the
+ *      number of threads.
+ *   2. A tile updates only rows of ids that it owns (kernel/rows.h).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/rule.h"
 
@@ -9,22 +19,39 @@
 #include "base/prefetch.h"
 
 /* clang-format off */
-/* name, slots; sparse, by row, norms, initial */
+/* kind, name, number of slots, names of slots; is_sparse, by_row, has_norms, has_initial */
 static const ch_rule rules[CH_RULES] = {
-    [CH_RULE_SGD] = {CH_RULE_SGD, "sgd", 0, {NULL}, true, false, false, false},
-    [CH_RULE_MOMENTUM] = {CH_RULE_MOMENTUM, "momentum", 1, {"momentum"}, true, false, false, false},
-    [CH_RULE_NESTEROV] = {CH_RULE_NESTEROV, "nesterov", 1, {"momentum"}, true, false, false, false},
-    [CH_RULE_ADAGRAD] = {CH_RULE_ADAGRAD, "adagrad", 1, {"accumulator"}, true, false, false, true},
-    [CH_RULE_ADAGRAD_ROWS] = {CH_RULE_ADAGRAD_ROWS, "adagrad_rows", 1, {"accumulator"}, true, true, false, true},
-    [CH_RULE_RMSPROP] = {CH_RULE_RMSPROP, "rmsprop", 1, {"velocity"}, false, false, false, false},
-    [CH_RULE_RMSPROP_MOMENTUM] = {CH_RULE_RMSPROP_MOMENTUM, "rmsprop_momentum", 2, {"velocity", "momentum"}, false, false, false, false},
-    [CH_RULE_RMSPROP_CENTERED] = {CH_RULE_RMSPROP_CENTERED, "rmsprop_centered", 2, {"velocity", "mean"}, false, false, false, false},
-    [CH_RULE_RMSPROP_CENTERED_MOMENTUM] = {CH_RULE_RMSPROP_CENTERED_MOMENTUM, "rmsprop_centered_momentum", 3, {"velocity", "mean", "momentum"}, false, false, false, false},
-    [CH_RULE_ADAM] = {CH_RULE_ADAM, "adam", 2, {"m", "v"}, true, false, false, false},
-    [CH_RULE_AMSGRAD] = {CH_RULE_AMSGRAD, "amsgrad", 3, {"m", "v", "v_hat"}, true, false, false, false},
-    [CH_RULE_ADAMAX] = {CH_RULE_ADAMAX, "adamax", 2, {"m", "u"}, false, false, false, false},
-    [CH_RULE_FTRL] = {CH_RULE_FTRL, "ftrl", 2, {"accumulator", "linear"}, true, false, false, true},
-    [CH_RULE_LAMB] = {CH_RULE_LAMB, "lamb", 2, {"m", "v"}, false, false, true, false},
+    [CH_RULE_SGD] =
+        {CH_RULE_SGD, "sgd", 0, {NULL}, true, false, false, false},
+    [CH_RULE_MOMENTUM] =
+        {CH_RULE_MOMENTUM, "momentum", 1, {"momentum"}, true, false, false, false},
+    [CH_RULE_NESTEROV] =
+        {CH_RULE_NESTEROV, "nesterov", 1, {"momentum"}, true, false, false, false},
+    [CH_RULE_ADAGRAD] =
+        {CH_RULE_ADAGRAD, "adagrad", 1, {"accumulator"}, true, false, false, true},
+    [CH_RULE_ADAGRAD_ROWS] =
+        {CH_RULE_ADAGRAD_ROWS, "adagrad_rows", 1, {"accumulator"}, true, true, false, true},
+    [CH_RULE_RMSPROP] =
+        {CH_RULE_RMSPROP, "rmsprop", 1, {"velocity"}, false, false, false, false},
+    [CH_RULE_RMSPROP_MOMENTUM] =
+        {CH_RULE_RMSPROP_MOMENTUM, "rmsprop_momentum", 2,
+         {"velocity", "momentum"}, false, false, false, false},
+    [CH_RULE_RMSPROP_CENTERED] =
+        {CH_RULE_RMSPROP_CENTERED, "rmsprop_centered", 2,
+         {"velocity", "mean"}, false, false, false, false},
+    [CH_RULE_RMSPROP_CENTERED_MOMENTUM] =
+        {CH_RULE_RMSPROP_CENTERED_MOMENTUM, "rmsprop_centered_momentum", 3,
+         {"velocity", "mean", "momentum"}, false, false, false, false},
+    [CH_RULE_ADAM] =
+        {CH_RULE_ADAM, "adam", 2, {"m", "v"}, true, false, false, false},
+    [CH_RULE_AMSGRAD] =
+        {CH_RULE_AMSGRAD, "amsgrad", 3, {"m", "v", "v_hat"}, true, false, false, false},
+    [CH_RULE_ADAMAX] =
+        {CH_RULE_ADAMAX, "adamax", 2, {"m", "u"}, false, false, false, false},
+    [CH_RULE_FTRL] =
+        {CH_RULE_FTRL, "ftrl", 2, {"accumulator", "linear"}, true, false, false, true},
+    [CH_RULE_LAMB] =
+        {CH_RULE_LAMB, "lamb", 2, {"m", "v"}, false, false, true, false},
 };
 /* clang-format on */
 
@@ -51,9 +78,9 @@ static const ch_rule_loops *loops_of(ch_dtype dtype)
 
 /* ---- whole arrays ---- */
 
-enum { RUN = 512 }; /* elements that are added up in their own type, and of buffers */
+enum { RUN = 512 }; /* elements that are added in their own type; elements of a buffer */
 
-/* Adds x to a row's accumulator; returns what it is now. */
+/* Adds x to the accumulator of a row and returns the new value. */
 static double accumulate(ch_dtype dtype, void *at, double x)
 {
     if (dtype == CH_F64)
@@ -99,7 +126,7 @@ void ch__rule_norms(ch_dtype dtype, int64_t n, const void *var, const void *grad
     loops_of(dtype)->norms(n, var, grad, slot, hyper, norm);
 }
 
-/* The trust ratio: how far a step goes that is as long as the variable. */
+/* Multiplies the update by the trust ratio |var| / |update|; 1 if either norm is 0. */
 void ch__rule_finish(ch_dtype dtype, int64_t n, void *var, void *const *slot, const void *hyper,
                      const double *norm)
 {
@@ -115,21 +142,23 @@ double ch__sum_of_squares(ch_dtype dtype, int64_t n, const void *x)
 
 /* ---- groups of equal ids ----
  *
- * Positions are sorted by who owns their row (kernel/rows.h). An owner then goes through its
- * positions in order and puts each into the group of its id, which it finds in a hash
- * table; a group is a chain of positions. Scratch: what the sorting needs; the groups; the
- * tables, of which an owner of k positions has 2 k places; the chains, by position. */
+ * Positions are sorted by the owner of their row (kernel/rows.h). A tile goes through its
+ * positions in order and adds each to the group of its id, which it finds in a hash table. A
+ * group is a linked list of positions.
+ *
+ * The scratch memory has the sorted positions; the groups; the hash tables, with 2 k buckets
+ * for a tile of k positions; the links, by position. */
 
 typedef struct group {
     int64_t  id;
     uint32_t first, last; /* positions */
 } group;
 
-typedef struct places {
+typedef struct group_index {
     group    *groups;
-    uint32_t *table; /* 1 + the number of a group; 0: empty */
-    uint32_t *next;  /* of a position that is not the last of its group */
-} places;
+    uint32_t *table; /* number of a group plus 1; 0: empty */
+    uint32_t *next;  /* next position of the same group */
+} group_index;
 
 static size_t sorted_bytes(const ch_groups *g)
 {
@@ -151,18 +180,18 @@ void ch__groups_sort(const ch_groups *g, ch_ids ids, int chunk, void *scratch)
     ch__scatter_sort(&g->scatter, ids, chunk, scratch);
 }
 
-static places places_of(const ch_groups *g, void *scratch)
+static group_index group_index_of(const ch_groups *g, void *scratch)
 {
     char *at = (char *)scratch + sorted_bytes(g);
     char *table = at + (size_t)g->scatter.n_ids * sizeof(group);
     char *next = table + (size_t)g->scatter.n_ids * 2 * sizeof(uint32_t);
 
-    return (places){(void *)at, (void *)table, (void *)next};
+    return (group_index){(void *)at, (void *)table, (void *)next};
 }
 
-/* How many positions a tile owns, and all tiles before it. */
-static void owned(const ch_groups *g, const void *scratch, int tile, int64_t *before,
-                  int64_t *mine)
+/* Counts the positions that a tile owns, and those of all tiles before it. */
+static void count_owned(const ch_groups *g, const void *scratch, int tile, int64_t *before,
+                        int64_t *mine)
 {
     *before = *mine = 0;
     for (int chunk = 0; chunk < g->scatter.chunks; chunk++)
@@ -174,9 +203,9 @@ static void owned(const ch_groups *g, const void *scratch, int tile, int64_t *be
         }
 }
 
-/* The place of an id in a table of `size` places: its group's, or an empty one. The factor is
- * not the one that decides who owns it. */
-static inline uint32_t *place_of(const places *p, uint64_t size, int64_t id)
+/* Returns the bucket of an id in a table of `size` buckets: that of its group, or an empty
+ * bucket. The hash factor differs from the factor that chooses the owner. */
+static inline uint32_t *bucket_of(const group_index *p, uint64_t size, int64_t id)
 {
     uint64_t at = (((uint64_t)id * 0xd6e8feb86659fd93u) >> 32) * size >> 32;
 
@@ -185,10 +214,10 @@ static inline uint32_t *place_of(const places *p, uint64_t size, int64_t id)
     return &p->table[at];
 }
 
-static inline void join(const places *p, uint64_t size, int64_t id, uint32_t position,
-                        uint32_t *n)
+static inline void add_position(const group_index *p, uint64_t size, int64_t id,
+                                uint32_t position, uint32_t *n)
 {
-    uint32_t *at = place_of(p, size, id);
+    uint32_t *at = bucket_of(p, size, id);
 
     if (*at == 0) {
         p->groups[*n] = (group){id, position, position};
@@ -201,15 +230,17 @@ static inline void join(const places *p, uint64_t size, int64_t id, uint32_t pos
     }
 }
 
-/* Groups what `tile` owns; returns how many there are, in order of their first position. */
-static uint32_t group_ids(const ch_groups *g, ch_ids ids, int tile, void *scratch, places *p)
+/* Groups the positions that `tile` owns. Returns the number of groups. Groups are in order of
+ * their first position. */
+static uint32_t group_ids(const ch_groups *g, ch_ids ids, int tile, void *scratch,
+                          group_index *p)
 {
     int64_t  before = 0, mine = g->scatter.n_ids;
     uint32_t n = 0;
 
-    *p = places_of(g, scratch);
+    *p = group_index_of(g, scratch);
     if (g->scatter.tiles > 1)
-        owned(g, scratch, tile, &before, &mine);
+        count_owned(g, scratch, tile, &before, &mine);
     p->groups += before;
     p->table += 2 * before;
     memset(p->table, 0, (size_t)mine * 2 * sizeof(uint32_t));
@@ -217,14 +248,14 @@ static uint32_t group_ids(const ch_groups *g, ch_ids ids, int tile, void *scratc
         int64_t id = ch__id(ids, i);
 
         if ((uint64_t)id < (uint64_t)g->scatter.n_rows)
-            join(p, 2 * (uint64_t)mine, id, (uint32_t)i, &n);
+            add_position(p, 2 * (uint64_t)mine, id, (uint32_t)i, &n);
     }
     for (int chunk = 0; chunk < g->scatter.chunks; chunk++) {
         int64_t         k;
         const uint32_t *at = ch__scatter_owned(&g->scatter, scratch, chunk, tile, &k);
 
         for (int64_t i = 0; i < k; i++)
-            join(p, 2 * (uint64_t)mine, ch__id(ids, at[i]), at[i], &n);
+            add_position(p, 2 * (uint64_t)mine, ch__id(ids, at[i]), at[i], &n);
     }
     return n;
 }
@@ -241,7 +272,7 @@ typedef struct rows {
     const uint32_t      *next;
 } rows;
 
-/* Where the gradient of a position is; NULL: it is zeros. */
+/* Returns the gradient row of a position; NULL if the row is zeros. */
 static inline const char *row_at(const rows *r, uint32_t position)
 {
     int64_t at = r->grad.which.at != NULL ? ch__id(r->grad.which, position) : position;
@@ -251,7 +282,8 @@ static inline const char *row_at(const rows *r, uint32_t position)
                : NULL;
 }
 
-/* The same from a place of the row on; zeros are no more than RUN. */
+/* Returns the gradient row of a position from byte `skip` on. If the row is zeros, only RUN
+ * elements may be read. */
 static inline const char *part_at(const rows *r, uint32_t position, size_t skip)
 {
     static const double zeros[RUN];
@@ -260,35 +292,37 @@ static inline const char *part_at(const rows *r, uint32_t position, size_t skip)
     return row != NULL ? row + skip : (const char *)zeros;
 }
 
-/* Elements [at, at + n) of the sum of a group's rows: where they are, or in `room`. */
+/* Returns elements [at, at + n) of the sum of the rows of a group: in place, or in `buffer`. */
 static inline const char *sum_of(const rows *r, const group *u, int64_t at, int64_t n,
-                                 char *room)
+                                 char *buffer)
 {
     size_t   skip = (size_t)at * r->size;
     uint32_t p = u->first;
 
     if (u->first == u->last)
         return part_at(r, p, skip);
-    memcpy(room, part_at(r, p, skip), (size_t)n * r->size);
+    memcpy(buffer, part_at(r, p, skip), (size_t)n * r->size);
     while (p != u->last) {
         p = r->next[p];
-        r->k->add(n, part_at(r, p, skip), room);
+        r->k->add(n, part_at(r, p, skip), buffer);
     }
-    return room;
+    return buffer;
 }
 
-static inline int64_t piece(const rows *r, const group *u, int64_t at)
+/* Returns the elements of the next piece: at most RUN, or all if the group has a single row in
+ * memory. */
+static inline int64_t piece_size(const rows *r, const group *u, int64_t at)
 {
     int64_t left = r->width - at;
 
     return left <= RUN || (u->first == u->last && row_at(r, u->first) != NULL) ? left : RUN;
 }
 
-/* One row, piece by piece where rows must be added up. */
+/* Updates a row of the variable, in pieces if gradient rows must be added. */
 static void update_row(const rows *r, const group *u, char *var, char *const *slot,
                        const void *hyper)
 {
-    char    room[RUN * sizeof(double)];
+    char    buffer[RUN * sizeof(double)];
     void   *at[CH_RULE_SLOTS] = {0};
     int64_t n;
 
@@ -296,41 +330,41 @@ static void update_row(const rows *r, const group *u, char *var, char *const *sl
         size_t      skip = (size_t)i * r->size;
         const char *grad;
 
-        n = piece(r, u, i);
-        grad = sum_of(r, u, i, n, room);
+        n = piece_size(r, u, i);
+        grad = sum_of(r, u, i, n, buffer);
         for (int k = 0; k < r->rule->n_slots; k++)
             at[k] = slot[k] + (size_t)u->id * r->bytes + skip;
         r->k->update[r->rule->kind](n, var + skip, grad, at, hyper);
     }
 }
 
-/* The same for rules by row: once through it for its squares, then for the row. */
+/* Updates a row for rules by row: a first pass for the sum of squares, a second for the row. */
 static void update_by_row(const rows *r, const group *u, char *var, char *slot,
                           const void *hyper)
 {
-    char        room[RUN * sizeof(double)];
+    char        buffer[RUN * sizeof(double)];
     const char *grad = NULL;
     double      sum = 0;
     int64_t     n;
 
     for (int64_t i = 0; i < r->width; i += n) {
         n = r->width - i < RUN ? r->width - i : RUN;
-        grad = sum_of(r, u, i, n, room);
+        grad = sum_of(r, u, i, n, buffer);
         sum += r->k->squares(n, grad, hyper);
     }
     sum = accumulate(r->dtype, slot + (size_t)u->id * r->size, sum / (double)r->width);
     for (int64_t i = 0; i < r->width; i += n) {
         n = r->width - i < RUN ? r->width - i : RUN;
         if (r->width > RUN)
-            grad = sum_of(r, u, i, n, room);
+            grad = sum_of(r, u, i, n, buffer);
         r->k->row(n, var + (size_t)i * r->size, grad, sum, hyper);
     }
 }
 
-static inline void ask_for_group(const rows *r, const group *u, const char *var,
-                                 char *const *slot)
+static inline void prefetch_group(const rows *r, const group *u, const char *var,
+                                  char *const *slot)
 {
-    size_t bytes = r->rule->by_row ? r->size : r->bytes; /* of a slot's row */
+    size_t bytes = r->rule->by_row ? r->size : r->bytes; /* of a row of the slot */
 
     ch__prefetch_read(part_at(r, u->first, 0), (int64_t)r->bytes);
     ch__prefetch_write(var + (size_t)u->id * r->bytes, (int64_t)r->bytes);
@@ -355,10 +389,10 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
                    ch_grad_rows grad, void *var, void *const *slot, const void *hyper, int tile,
                    void *scratch)
 {
-    rows     r = rows_of(rule, dtype, g, grad);
-    char    *at[CH_RULE_SLOTS] = {0};
-    places   p;
-    uint32_t n = r.width > 0 ? group_ids(g, ids, tile, scratch, &p) : 0;
+    rows        r = rows_of(rule, dtype, g, grad);
+    char       *at[CH_RULE_SLOTS] = {0};
+    group_index p;
+    uint32_t    n = r.width > 0 ? group_ids(g, ids, tile, scratch, &p) : 0;
 
     if (n == 0)
         return;
@@ -366,13 +400,13 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
     for (int k = 0; k < rule->n_slots; k++)
         at[k] = slot[k];
     for (uint32_t i = 0; i < CH_PREFETCH_ROWS && i < n; i++)
-        ask_for_group(&r, &p.groups[i], var, at);
+        prefetch_group(&r, &p.groups[i], var, at);
     for (uint32_t i = 0; i < n; i++) {
         const group *u = &p.groups[i];
         char        *row = (char *)var + (size_t)u->id * r.bytes;
 
         if (i + CH_PREFETCH_ROWS < n)
-            ask_for_group(&r, u + CH_PREFETCH_ROWS, var, at);
+            prefetch_group(&r, u + CH_PREFETCH_ROWS, var, at);
         if (rule->by_row)
             update_by_row(&r, u, row, slot[0], hyper);
         else
@@ -383,11 +417,11 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
 void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, ch_grad_rows grad,
                     void *to_ids, void *to, int tile, void *scratch)
 {
-    rows     r = rows_of(NULL, dtype, g, grad);
-    char     room[RUN * sizeof(double)];
-    places   p;
-    uint32_t n = group_ids(g, ids, tile, scratch, &p);
-    int64_t  k;
+    rows        r = rows_of(NULL, dtype, g, grad);
+    char        buffer[RUN * sizeof(double)];
+    group_index p;
+    uint32_t    n = group_ids(g, ids, tile, scratch, &p);
+    int64_t     k;
 
     r.next = p.next;
     for (uint32_t i = 0; i < n; i++) {
@@ -399,8 +433,8 @@ void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, ch_grad_rows
         else
             ((int32_t *)to_ids)[u->first] = (int32_t)u->id;
         for (int64_t j = 0; j < r.width; j += k) {
-            k = piece(&r, u, j);
-            memcpy(row + (size_t)j * r.size, sum_of(&r, u, j, k, room), (size_t)k * r.size);
+            k = piece_size(&r, u, j);
+            memcpy(row + (size_t)j * r.size, sum_of(&r, u, j, k, buffer), (size_t)k * r.size);
         }
     }
 }

@@ -1,4 +1,5 @@
-/* kernel/rule_loops.c -- the loops of kernel/rule.h, in f32 and f64; compiled for each SIMD level.
+/* kernel/rule_loops.c -- the loops of kernel/rule.h in f32 and f64; compiled for each SIMD
+ * level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* kernel/simd.c -- the level of this machine.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/simd.c -- the SIMD level of this machine.   SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/simd.h"
 
 #include <stdatomic.h>
@@ -19,8 +19,8 @@ const char *ch__simd_name(ch_simd level)
 }
 
 #if defined(__x86_64__)
-/* Conversions of f16 and fused multiply-add; every CPU with AVX2 that we know of has them, but
- * they are asked for apart. */
+/* Returns true if the CPU has f16 conversions and fused multiply-add. All CPUs with AVX2 that
+ * we know have them, but they have separate flags. */
 static bool has_f16c_and_fma(void)
 {
     unsigned a, b, c, d;
@@ -45,16 +45,16 @@ ch_simd ch__simd_best(void)
 
 static ch_simd choose(void)
 {
-    const char *want = ch__config()->simd;
+    const char *setting = ch__config()->simd;
     ch_simd     best = ch__simd_best();
 
     for (ch_simd level = CH_SIMD_BASE; level < best; level++)
-        if (strcmp(want, names[level]) == 0)
+        if (strcmp(setting, names[level]) == 0)
             return level;
     return best;
 }
 
-static atomic_int chosen = -1; /* two threads that decide at once decide the same */
+static atomic_int chosen = -1; /* threads that decide at the same time decide the same */
 
 ch_simd ch__simd_level(void)
 {

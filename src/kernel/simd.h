@@ -1,47 +1,49 @@
-/* kernel/simd.h -- which vector instructions kernels use, chosen when the program runs.
+/* kernel/simd.h -- SIMD levels: which vector instructions kernels use, chosen at run time.
  *
- * A kernel is plain C that the compiler vectorises. Its source is compiled once for each level
- * and the best one that the machine has is taken, once. No level contracts or reassociates, so
- * all of them give the same bits; only products of matrices do (kernel/gemm_micro.h).
+ * A kernel is plain C that the compiler vectorises. Its source is compiled once for each level,
+ * and the best level of the machine is chosen once. No level contracts or reassociates
+ * floating-point operations, so all levels give the same bits. The only exception is the matrix
+ * multiply (kernel/gemm_micro.h).
  *
- * How a family uses it, with kernel/block.c as the example:
+ * How a kernel uses it, with kernel/block.c as the example:
  *
- *   1. kernel/x.h declares a table of functions and who picks it:
+ *   1. kernel/x.h declares a table of functions and the function that chooses it:
  *          typedef struct ch_x_table { void (*f)(...); } ch_x_table;
  *          CH_SIMD_DECLARE(ch_x_table, ch__x_table)
  *          const ch_x_table *ch__x(void);
  *   2. kernel/x.c, in `simd_sources` of kernel/meson.build, has static functions and ends with
  *          const ch_x_table CH_SIMD_NAME(ch__x_table) = {...};
- *   3. a file in `cohort_sources` (kernel/x_pick.c, or wherever it is used) has
+ *   3. a file in `cohort_sources` (kernel/x_pick.c, or the file that uses the table) has
  *          static const ch_x_table *const levels[] = CH_SIMD_LIST(ch__x_table);
  *          const ch_x_table *ch__x(void) { return levels[ch__simd_level()]; }
  *
- * Sums must have a fixed number of lanes (an array of 16 partial sums, added in a fixed order)
- * so that their result does not depend on the level. A loop that may write over what it reads,
- * element by element, says CH_SIMD_LOOP before `for`.
+ * Sums must have a fixed number of lanes (an array of 16 partial sums, added in a fixed order),
+ * so that their result does not depend on the level. A loop that may write over its inputs,
+ * element by element, must have CH_SIMD_LOOP before `for`.
  *
- * Integers: sums and products that wrap are computed in an unsigned type, from load to store.
- * GCC 12.2 at -O3 loses lanes of a signed array that is added to as unsigned, if the array is
- * shorter than a vector: lane[j] = (int64_t)((uint64_t)lane[j] + x[i + j]) (its PR 107212).
+ * Integers: sums and products that wrap must be computed in an unsigned type, from load to
+ * store. GCC 12.2 at -O3 loses lanes of a signed array that is added to as unsigned, if the
+ * array is shorter than a vector: lane[j] = (int64_t)((uint64_t)lane[j] + x[i + j]) (GCC PR
+ * 107212).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_SIMD_H
 #define KERNEL_SIMD_H
 
-/* On machines other than x86-64 there is one level, what the compiler's default is: base. */
+/* On machines other than x86-64 there is only CH_SIMD_BASE, the default of the compiler. */
 typedef enum ch_simd { CH_SIMD_BASE, CH_SIMD_AVX2, CH_SIMD_AVX512 } ch_simd;
 
-/* The level to use: the best of the machine, or the lower one that the setting `simd` names.
- * Decided on first use; then it costs a load. */
+/* Returns the level to use: the best of the machine, or the lower level that the setting `simd`
+ * names. The first call decides; later calls cost a load. */
 ch_simd ch__simd_level(void);
-/* For tests: sets the level of all that is planned or run from now on. The machine must have
- * it. */
+/* Sets the level of everything that is planned or run from now on. The machine must support it.
+ * For tests. */
 void ch__simd_set(ch_simd level);
-/* The best level that this machine and this build have. */
+/* Returns the best level that this machine and this build support. */
 ch_simd     ch__simd_best(void);
 const char *ch__simd_name(ch_simd level);
 
-/* In a source that is compiled for each level: the name with the level's at its end. */
+/* In a source that is compiled for each level: the name with the level as suffix. */
 #define CH_SIMD_PASTE(name, level)  name##_##level
 #define CH_SIMD_EXPAND(name, level) CH_SIMD_PASTE(name, level)
 #define CH_SIMD_NAME(name)          CH_SIMD_EXPAND(name, CH_SIMD_SUFFIX)
@@ -62,8 +64,9 @@ const char *ch__simd_name(ch_simd level);
     }
 #endif
 
-/* The iterations of the loop that follows do not depend on each other: an output is either
- * apart from the inputs or exactly over one. So no check at run time is needed. */
+/* Declares that the iterations of the next loop are independent: an output is either separate
+ * from the inputs or exactly the same array as an input. So the compiler needs no check at run
+ * time. */
 #if defined(__clang__)
 #define CH_SIMD_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -72,7 +75,7 @@ const char *ch__simd_name(ch_simd level);
 #define CH_SIMD_LOOP
 #endif
 
-/* A small function that must become part of the loop that calls it. */
+/* A small function that must be inlined into the loop that calls it. */
 #define CH_SIMD_INLINE static inline __attribute__((always_inline, unused))
 
 #endif

@@ -1,4 +1,14 @@
-/* kernel/sort.c -- order along one axis.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/sort.c -- order along an axis.
+ *
+ * Elements become keys (sort_loops.c) in parts of PART elements. Sort uses insertion sort for a
+ * few elements and radix sort otherwise; top k uses a heap; argmax compares keys. ch_along
+ * (kernel/scan.h) is the view of the array. The callers are ops/sort.c and ops/along.c.
+ *
+ * Invariants:
+ *   1. The order of keys is the order of elements.
+ *   2. Among equal keys the earlier position comes first.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/sort.h"
 
 #include <string.h>
@@ -19,17 +29,18 @@ static const ch_sort_table *loops(void)
 
 static const ch_sort_order rising = {0, UINT64_MAX}, falling = {UINT64_MAX, 0};
 
-/* n elements, `step` apart, in a row. */
-static const void *gathered(size_t size, int64_t n, const char *x, int64_t step, char *room)
+/* Returns n elements that are `step` apart as a contiguous array: x itself, or a copy in
+ * `buffer`. */
+static const void *gathered(size_t size, int64_t n, const char *x, int64_t step, char *buffer)
 {
     if (step == 1)
         return x;
     for (int64_t j = 0; j < n; j++)
-        memcpy(room + (size_t)j * size, x + (size_t)(j * step) * size, size);
-    return room;
+        memcpy(buffer + (size_t)j * size, x + (size_t)(j * step) * size, size);
+    return buffer;
 }
 
-/* The keys of n elements, at most PART, that are `step` apart. */
+/* Computes the keys of n elements, at most PART, that are `step` apart. */
 static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_sort_order order,
                     uint64_t *key)
 {
@@ -37,18 +48,18 @@ static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_sort_
     union {
         float   f[PART];
         int64_t i[PART];
-    } room;
+    } buffer;
     const void *in = gathered(ch_dtype_bytes(t), n, x, step, row);
 
     if (t == CH_F64)
         loops()->keys_f64(n, in, order, key);
     else if (ch_dtype_is_float(t))
-        loops()->keys_f32(n, ch__as_f32(t, n, in, room.f), order, key);
+        loops()->keys_f32(n, ch__as_f32(t, n, in, buffer.f), order, key);
     else
-        loops()->keys_i64(n, ch__as_i64(t, n, in, room.i), order, key);
+        loops()->keys_i64(n, ch__as_i64(t, n, in, buffer.i), order, key);
 }
 
-/* Element `index` of a line becomes element `to` of another; and that becomes zero. */
+/* Copies element `index` of a line to element `to` of another line. clear() sets it to zero. */
 static void move(const ch_along *a, const char *x, int64_t index, char *out, int64_t to)
 {
     size_t size = ch_dtype_bytes(a->dtype);
@@ -63,7 +74,7 @@ static void clear(const ch_along *a, char *out, int64_t to)
     memset(out + (size_t)(to * a->inner) * size, 0, size);
 }
 
-/* Where a line begins, in an array of `rows` along the axis. */
+/* Returns the offset of a line in an array with `rows` rows along the axis. */
 static int64_t line_at(const ch_along *a, int64_t line, int64_t rows)
 {
     return line / a->inner * rows * a->inner + line % a->inner;
@@ -83,7 +94,7 @@ static void sort_few(int64_t n, ch_ranked *x)
     }
 }
 
-/* How many keys have each value of each of their bytes. */
+/* For each byte of the keys: the number of keys with each value. */
 typedef struct histogram {
     int64_t of[8][256];
 } histogram;
@@ -96,7 +107,8 @@ static void count_bytes(int64_t n, const ch_ranked *x, histogram *h)
             h->of[b][x[i].key >> 8 * b & 255]++;
 }
 
-/* By byte b of the key, in order; `count` becomes where each value's part ends. */
+/* Sorts by byte b of the key. The sort is stable. Overwrites `count`, the histogram of the
+ * byte. */
 static void sort_by_byte(int64_t n, const ch_ranked *x, ch_ranked *out, int b, int64_t *count)
 {
     int64_t sum = 0;
@@ -111,8 +123,9 @@ static void sort_by_byte(int64_t n, const ch_ranked *x, ch_ranked *out, int b, i
         out[count[x[i].key >> 8 * b & 255]++] = x[i];
 }
 
-/* From the lowest byte to the highest, but those that all have in common; both ways are stable.
- * Returns where the result is. */
+/* Sorts n elements. The radix sort goes from the lowest byte to the highest and skips a byte
+ * that is the same in all keys. Both algorithms are stable. Returns the array with the result,
+ * x or other. */
 static const ch_ranked *sort_ranked(int64_t n, ch_ranked *x, ch_ranked *other)
 {
     histogram h;
@@ -124,11 +137,11 @@ static const ch_ranked *sort_ranked(int64_t n, ch_ranked *x, ch_ranked *other)
     count_bytes(n, x, &h);
     for (int b = 0; b < 8; b++)
         if (h.of[b][x[0].key >> 8 * b & 255] < n) {
-            ch_ranked *was = x;
+            ch_ranked *previous = x;
 
             sort_by_byte(n, x, other, b, h.of[b]);
             x = other;
-            other = was;
+            other = previous;
         }
     return x;
 }
@@ -147,7 +160,7 @@ static void rank_all(const ch_along *a, const char *x, ch_sort_order order, ch_r
 }
 
 void ch__sort(const ch_along *a, bool descending, int64_t from, int64_t to, const void *in,
-              void *values, int64_t *index, ch_ranked *room)
+              void *values, int64_t *index, ch_ranked *buffer)
 {
     size_t size = ch_dtype_bytes(a->dtype);
 
@@ -156,8 +169,8 @@ void ch__sort(const ch_along *a, bool descending, int64_t from, int64_t to, cons
         const char      *x = (const char *)in + (size_t)first * size;
         const ch_ranked *r;
 
-        rank_all(a, x, descending ? falling : rising, room);
-        r = sort_ranked(a->n, room, room + a->n);
+        rank_all(a, x, descending ? falling : rising, buffer);
+        r = sort_ranked(a->n, buffer, buffer + a->n);
         for (int64_t i = 0; i < a->n; i++) {
             move(a, x, r[i].index, (char *)values + (size_t)first * size, i);
             index[first + i * a->inner] = r[i].index;
@@ -165,16 +178,16 @@ void ch__sort(const ch_along *a, bool descending, int64_t from, int64_t to, cons
     }
 }
 
-/* ---- the k largest ---- */
+/* ---- top k ---- */
 
-/* A larger key is better; of equal ones, the earlier. */
+/* A larger key is better; of equal keys, the earlier position. */
 static bool is_better(ch_ranked a, ch_ranked b)
 {
     return a.key > b.key || (a.key == b.key && a.index < b.index);
 }
 
-/* Lets heap[i] sink: the worst of a heap is on top. */
-static void sink(int64_t k, ch_ranked *heap, int64_t i)
+/* Restores the heap below heap[i]. The worst element is at the top. */
+static void sift_down(int64_t k, ch_ranked *heap, int64_t i)
 {
     ch_ranked v = heap[i];
 
@@ -195,26 +208,27 @@ static void sort_heap(int64_t k, ch_ranked *heap)
 
         heap[0] = heap[end];
         heap[end] = worst;
-        sink(end, heap, 0);
+        sift_down(end, heap, 0);
     }
 }
 
-/* Puts n more elements, the first of which is number i of the line, before the heap's door: later
- * ones must be better than the worst to get in, so of equals the earlier stay. */
-static void offer(int64_t k, ch_ranked *heap, int64_t i, int64_t n, const uint64_t *key)
+/* Adds n elements, of which the first is number i of the line. If the heap is full, an element
+ * must be better than the worst to enter, so of equal elements the earlier stay. */
+static void heap_push_keys(int64_t k, ch_ranked *heap, int64_t i, int64_t n,
+                           const uint64_t *key)
 {
     for (int64_t j = 0; j < n; j++)
         if (i + j < k) {
             heap[i + j] = (ch_ranked){key[j], i + j};
             for (int64_t p = k / 2 - 1; i + j == k - 1 && p >= 0; p--)
-                sink(k, heap, p);
+                sift_down(k, heap, p);
         } else if (key[j] > heap[0].key) {
             heap[0] = (ch_ranked){key[j], i + j};
-            sink(k, heap, 0);
+            sift_down(k, heap, 0);
         }
 }
 
-/* The k best of a line, in order. */
+/* Finds the k best elements of a line, in order. */
 static void best_of(const ch_along *a, int64_t k, const char *x, ch_ranked *heap)
 {
     uint64_t key[PART];
@@ -223,28 +237,28 @@ static void best_of(const ch_along *a, int64_t k, const char *x, ch_ranked *heap
         n = a->n - i < PART ? a->n - i : PART;
         keys_of(a->dtype, n, x + (size_t)i * ch_dtype_bytes(a->dtype), 1, rising, key);
         if (i < k || loops()->largest(n, key) > heap[0].key)
-            offer(k, heap, i, n, key);
+            heap_push_keys(k, heap, i, n, key);
     }
     sort_heap(k, heap);
 }
 
 void ch__top_k(const ch_along *a, int64_t k, int64_t from, int64_t to, const void *in,
-               void *values, int64_t *index, ch_ranked *room)
+               void *values, int64_t *index, ch_ranked *buffer)
 {
     size_t size = ch_dtype_bytes(a->dtype);
 
     for (int64_t line = from; line < to; line++) {
         const char *x = (const char *)in + (size_t)(line * a->n) * size;
 
-        best_of(a, k, x, room);
+        best_of(a, k, x, buffer);
         for (int64_t i = 0; i < k; i++) {
-            move(a, x, room[i].index, (char *)values + (size_t)(line * k) * size, i);
-            index[line * k + i] = room[i].index;
+            move(a, x, buffer[i].index, (char *)values + (size_t)(line * k) * size, i);
+            index[line * k + i] = buffer[i].index;
         }
     }
 }
 
-/* ---- where the largest is ---- */
+/* ---- argmax ---- */
 
 static int64_t arg_line(const ch_along *a, ch_sort_order order, const char *x)
 {
@@ -282,7 +296,8 @@ static void arg_strip(const ch_along *a, ch_sort_order order, int64_t width, con
 void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, const void *in,
                 int64_t *out)
 {
-    ch_sort_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX}; /* NaN comes first in both */
+    /* NaN has the largest key in both orders. */
+    ch_sort_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX};
 
     for (int64_t u = from; u < to; u++) {
         int64_t     width, result = ch__along_unit(a, u, 1, &width);
@@ -296,7 +311,7 @@ void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, cons
     }
 }
 
-/* ---- by position ---- */
+/* ---- take and put by position ---- */
 
 void ch__take_along(const ch_along *a, int64_t k, int64_t from, int64_t to, const void *x,
                     const int64_t *index, void *out)

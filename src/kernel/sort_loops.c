@@ -1,4 +1,5 @@
-/* kernel/sort_loops.c -- elements as keys: numbers whose order is the elements'.
+/* kernel/sort_loops.c -- keys of elements: integers with the same order; compiled for each SIMD
+ * level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -7,7 +8,8 @@
 
 enum { LANES = 16 };
 
-/* A negative float counts down from the middle, a positive one up. -0 becomes 0. */
+/* Positive floats count up from the middle of the keys, negative floats count down. -0 becomes
+ * 0. */
 static void keys_f32(int64_t n, const void *from, ch_sort_order order, uint64_t *key)
 {
     const float *x = from;

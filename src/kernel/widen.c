@@ -1,4 +1,4 @@
-/* kernel/widen.c -- elements as the types that kernels compute in, and back.
+/* kernel/widen.c -- conversion of elements to the types in which kernels compute, and back.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/widen.h"
@@ -20,15 +20,15 @@ void ch__narrow(ch_dtype t, int64_t n, const void *from, void *to)
     ch__blocks()->narrow[t](n, &from, to, NULL);
 }
 
-const float *ch__as_f32(ch_dtype t, int64_t n, const void *x, float *room)
+const float *ch__as_f32(ch_dtype t, int64_t n, const void *x, float *buffer)
 {
     if (t == CH_F32)
         return x;
-    ch__blocks()->widen[t](n, &x, room, NULL);
-    return room;
+    ch__blocks()->widen[t](n, &x, buffer, NULL);
+    return buffer;
 }
 
-const double *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *room)
+const double *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *buffer)
 {
     float part[PART];
 
@@ -39,17 +39,17 @@ const double *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *room)
 
         k = n - i < PART ? n - i : PART;
         from = ch__dtype_is_half(t) ? ch__as_f32(t, k, from, part) : from;
-        ch__blocks()->cast[CH_F32][CH_F64](k, &from, room + i, NULL);
+        ch__blocks()->cast[CH_F32][CH_F64](k, &from, buffer + i, NULL);
     }
-    return room;
+    return buffer;
 }
 
-const int64_t *ch__as_i64(ch_dtype t, int64_t n, const void *x, int64_t *room)
+const int64_t *ch__as_i64(ch_dtype t, int64_t n, const void *x, int64_t *buffer)
 {
     if (t == CH_I64)
         return x;
-    ch__blocks()->cast[t == CH_BOOL ? CH_U8 : t][CH_I64](n, &x, room, NULL);
-    return room;
+    ch__blocks()->cast[t == CH_BOOL ? CH_U8 : t][CH_I64](n, &x, buffer, NULL);
+    return buffer;
 }
 
 void ch__from_f32(ch_dtype t, int64_t n, const float *x, void *out)

@@ -1,4 +1,8 @@
-/* ops/along.c -- along one axis: argmax, argmin, cumsum, and products of all but one.
+/* ops/along.c -- ops along one axis: argmax, argmin, cumsum, and the derivatives of prod.
+ *
+ * All kernels see an array as (outer, n, inner), where n is the axis (kernel/scan.h). Lines
+ * along the axis are independent, so tiles are groups of lines. Also here: functions that the
+ * other files of this family share (ops/reduce.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/scan.h"
@@ -45,13 +49,13 @@ ch_status ch__factors_along(const ch_node *n, ch_factors *f, int axis)
     return CH_OK;
 }
 
-int ch__line_tiles(int64_t lines, int64_t cost, int64_t room_bytes)
+int ch__line_tiles(int64_t lines, int64_t cost, int64_t tile_bytes)
 {
-    const int64_t most = 32 << 20;
+    const int64_t limit = 32 << 20;
     int           tiles = ch__tile_count(lines, cost);
 
-    if (room_bytes > 0 && tiles > most / room_bytes)
-        tiles = (int)(most / room_bytes);
+    if (tile_bytes > 0 && tiles > limit / tile_bytes)
+        tiles = (int)(limit / tile_bytes);
     return tiles < 1 ? 1 : tiles;
 }
 
@@ -95,8 +99,8 @@ static ch_status arg_factors(const ch_node *n, ch_factors *f)
 
 typedef struct scan_state {
     ch_along along;
-    bool     exclusive, reverse; /* of cumsum */
-    int64_t  units;
+    bool     exclusive, reverse; /* cumsum only */
+    int64_t  units;              /* lines or strips of lines, see kernel/scan.h */
     int      tiles;
 } scan_state;
 
@@ -215,7 +219,7 @@ static ch_status cumsum_prepare(const ch_node *n, ch_prep *p)
         return ch__fail_memory("cumsum");
     s->exclusive = a->exclusive;
     s->reverse = a->reverse;
-    p->over[0] = 1; /* an element is read before it is written, and not again */
+    p->over[0] = 1; /* each element is read once, before it is written */
     return CH_OK;
 }
 
@@ -229,7 +233,8 @@ static ch_status cumsum_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* What an element went into is what comes after it. */
+/* Element i contributes to the sums from i on, so its gradient is the cumsum in the opposite
+ * direction. */
 static void cumsum_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const cumsum_attrs *a = ch__attrs(n);
@@ -264,7 +269,7 @@ ch_node *ch_cumsum(ch_node *x, int axis, bool exclusive, bool reverse)
                     1, &x);
 }
 
-/* ---- prod_others, prod_pairs: the derivatives of prod ---- */
+/* ---- prod_others, prod_pairs: the first and second derivative of prod ---- */
 
 static ch_status others_infer(ch_infer *c)
 {
@@ -276,7 +281,7 @@ static ch_status others_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__infer_want_axis(c, a->axis);
     if (rc == CH_OK && c->n_in == 2 && !ch__dims_same(&c->in[0], &c->in[1]))
-        rc = ch__infer_fail(c, "inputs 0 and 1 differ in size");
+        rc = ch__infer_fail(c, "inputs 0 and 1 must have the same shape");
     return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
 }
 
@@ -300,11 +305,11 @@ static ch_status others_run(const ch_call *c, ch_piece t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;
-    char             *room = (char *)c->scratch + t.index * s->along.n * CH_OTHERS_ROOM;
+    char             *buffer = (char *)c->scratch + t.index * s->along.n * CH_OTHERS_ROOM;
 
     ch__tile_range(s->units, s->tiles, t.index, &from, &to);
     ch__others(&s->along, from, to, c->in[0], c->node->n_in == 2 ? c->in[1] : NULL, c->out[0],
-               room);
+               buffer);
     return CH_OK;
 }
 
@@ -315,7 +320,8 @@ static ch_status others_factors(const ch_node *n, ch_factors *f)
 
 static const ch_kernel others_scan = {"scan", ch__always, others_prepare, others_run, NULL};
 
-/* The matrix of second derivatives of a product is symmetric, with zeros on its diagonal. */
+/* The matrix of second derivatives of a product is symmetric and has zeros on its diagonal. So
+ * prod_pairs computes the product of that matrix with dout. */
 static void prod_others_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                              ch_node *din[])
 {

@@ -1,7 +1,12 @@
-/* ops/apply.c -- an update rule on a whole variable; and clearing what has been applied.
+/* ops/apply.c -- updates of whole variables: apply, apply_norms, clear_if, round_over.
  *
- * Both are functions of their inputs: the planner lets them write over a variable and its slots
- * when nobody reads the old values any more. So they never fail.
+ * apply takes the variable, a dense gradient, the hyperparameters and the slots. The arithmetic
+ * is in kernel/rule.h. A rule with norms (LAMB) needs sums over the whole variable before it
+ * can update an element: apply computes them in an earlier phase, or gets them as an input if
+ * the variable is in shards (apply_norms computes the share of a shard).
+ *
+ * Invariant: these ops must not fail at run time, because the planner lets them write over a
+ * variable and its slots when no later call reads the old values.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/apply.h"
@@ -13,9 +18,10 @@
 #include "ops/apply_rule.h"
 #include "ops/ops.h"
 
-/* ---- what apply and apply_rows share ---- */
+/* ---- functions of apply and apply_rows ---- */
 
-/* One for each row, if the rule is by row; else like the variable. */
+/* Returns true if the slot has the shape of the variable or, for a rule by row, one element for
+ * each row. */
 static bool slot_fits(const ch_rule *r, const ch_dims *var, const ch_dims *slot)
 {
     if (!r->by_row)
@@ -30,22 +36,23 @@ ch_status ch__infer_apply(ch_infer *c, const char *name, const ch_rule **rule, i
     ch_status      rc = CH_OK;
 
     if (r == NULL)
-        return ch__infer_fail(c, "there is no rule \"%s\"", name != NULL ? name : "");
+        return ch__infer_fail(c, "rule \"%s\" does not exist", name != NULL ? name : "");
     if (c->n_in != hyper + 1 + r->n_slots)
-        return ch__infer_fail(c, "%d inputs, want %d for rule %s", c->n_in,
+        return ch__infer_fail(c, "there are %d inputs, want %d for rule %s", c->n_in,
                               hyper + 1 + r->n_slots, r->name);
     if (c->dtype[0] != CH_F32 && c->dtype[0] != CH_F64)
         return ch__infer_fail(c, "the variable is %s, want f32 or f64",
                               ch_dtype_name(c->dtype[0]));
     for (int i = hyper - 1; i < c->n_in; i++)
         if (c->dtype[i] != c->dtype[0])
-            return ch__infer_fail(c, "input %d is %s, want %s as the variable is", i,
+            return ch__infer_fail(c, "input %d is %s, want %s, the dtype of the variable", i,
                                   ch_dtype_name(c->dtype[i]), ch_dtype_name(c->dtype[0]));
     if (c->in[hyper].rank != 1 || !ch__dim_is(c->in[hyper].dim[0], CH_HYPERS))
-        return ch__infer_fail(c, "input %d is not a vector of %d numbers", hyper, CH_HYPERS);
+        return ch__infer_fail(c, "input %d must be a vector of %d hyperparameters", hyper,
+                              CH_HYPERS);
     for (int k = 0; k < r->n_slots; k++)
         if (!slot_fits(r, &c->in[0], &c->in[hyper + 1 + k]))
-            return ch__infer_fail(c, "the sizes of slot %s are not those of the variable",
+            return ch__infer_fail(c, "the shape of slot %s does not match the variable",
                                   r->slot[k]);
     for (int k = 0; k <= r->n_slots && rc == CH_OK; k++)
         rc = ch__infer_like(c, k, k == 0 ? 0 : hyper + k);
@@ -91,7 +98,6 @@ bool ch__hyper_applies(ch_dtype dtype, const void *hyper)
     return ((const float *)hyper)[CH_HYPER_APPLY] != 0;
 }
 
-/* Inputs in front, then the slots, which become what they are after it. */
 ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
                         const ch_rule *r, int n, ch_node *const *in, ch_node **slot)
 {
@@ -109,13 +115,15 @@ ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
 
 /* ---- apply ---- */
 
-/* Inputs. With `has_norms` these stand between VAR and GRAD, and the others one later. */
+/* Indices of inputs. With `has_norms` the norms are input 1, and the indices of all inputs
+ * after VAR are larger by 1. */
 enum { VAR, GRAD, HYPER, SLOTS, NORMS = GRAD };
-enum { BLOCK = 64 }; /* elements that stay together: tiles begin at lines */
+/* Elements that a cut leaves together, so that tiles begin at cache lines. */
+enum { BLOCK = 64 };
 
 typedef struct apply_attrs {
     const char *rule;
-    bool        has_norms; /* given: they are not of these elements alone */
+    bool        has_norms; /* the norms are an input, because this is a shard of a variable */
 } apply_attrs;
 
 static const ch_attr apply_attr_rows[] = {
@@ -130,7 +138,7 @@ static ch_status infer_norms(ch_infer *c, const ch_rule *r)
         return ch__infer_fail(c, "rule %s has no norms", r->name);
     if (c->dtype[NORMS] != CH_F64 || c->in[NORMS].rank != 1 ||
         !ch__dim_is(c->in[NORMS].dim[0], 2))
-        return ch__infer_fail(c, "input %d is not a vector of 2 norms in f64", NORMS);
+        return ch__infer_fail(c, "input %d must be a vector of 2 norms in f64", NORMS);
     return CH_OK;
 }
 
@@ -138,30 +146,33 @@ static ch_status apply_infer(ch_infer *c)
 {
     const apply_attrs *a = c->attrs;
     const ch_rule     *r = NULL;
-    int                later = a->has_norms;
+    int                shift = a->has_norms;
     ch_status          rc;
 
-    if (c->n_in < SLOTS + later)
-        return ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + later);
-    rc = ch__infer_apply(c, a->rule, &r, HYPER + later);
+    if (c->n_in < SLOTS + shift)
+        return ch__infer_fail(c, "there are %d inputs, want %d or more", c->n_in,
+                              SLOTS + shift);
+    rc = ch__infer_apply(c, a->rule, &r, HYPER + shift);
     if (rc == CH_OK && a->has_norms && r != NULL)
         rc = infer_norms(c, r);
-    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD + later]))
-        rc = ch__infer_fail(c, "the sizes of the gradient are not those of the variable");
+    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD + shift]))
+        rc = ch__infer_fail(c, "the gradient must have the shape of the variable");
     return rc;
 }
 
 typedef struct apply_state {
     const ch_rule *rule;
     ch_dtype       dtype;
-    int            later;          /* 1 if norms are given, or 0 */
-    bool           adds_norms;     /* they are to be computed first */
+    int            shift;          /* added to the indices of inputs: 1 with norms, else 0 */
+    bool           adds_norms;     /* the kernel computes the norms, in phase 0 */
     int64_t        n, rows, width; /* elements, rows, elements of a row */
     int64_t        block;          /* elements that a cut leaves together */
     int            tiles;
-    size_t         size;
+    size_t         size; /* bytes of an element */
 } apply_state;
 
+/* Phases: without norms, a single phase updates all. With norms that the kernel computes, phase
+ * 0 updates the slots and computes the norms of each tile; phase 1 updates the variable. */
 static ch_status apply_prepare(const ch_node *n, ch_prep *p)
 {
     const apply_attrs *a = ch__attrs(n);
@@ -170,7 +181,7 @@ static ch_status apply_prepare(const ch_node *n, ch_prep *p)
     if (s == NULL)
         return ch__fail_memory("apply");
     s->rule = ch__rule_find(a->rule);
-    s->later = a->has_norms;
+    s->shift = a->has_norms;
     s->adds_norms = s->rule->has_norms && !a->has_norms;
     s->dtype = n->dtype;
     s->size = ch_dtype_bytes(n->dtype);
@@ -183,10 +194,11 @@ static ch_status apply_prepare(const ch_node *n, ch_prep *p)
     p->n_phases = s->adds_norms ? 2 : 1;
     p->tiles[0] = p->tiles[1] = s->tiles;
     p->scratch_bytes = s->adds_norms ? (size_t)s->tiles * 2 * sizeof(double) : 0;
-    ch__apply_over(s->rule, HYPER + s->later, p);
+    ch__apply_over(s->rule, HYPER + s->shift, p);
     return CH_OK;
 }
 
+/* The elements of a tile. */
 typedef struct part {
     int64_t     n;
     void       *var;
@@ -194,7 +206,8 @@ typedef struct part {
     const void *grad;
 } part;
 
-/* A tile's part of everything; copied first where it is not written over. */
+/* Returns the elements of a tile. If `first`, copies old values to outputs that are not the
+ * memory of their inputs. */
 static part part_of(const ch_call *c, const apply_state *s, int tile, bool first)
 {
     int64_t from, to, rows, blocks = (s->n + s->block - 1) / s->block;
@@ -203,14 +216,14 @@ static part part_of(const ch_call *c, const apply_state *s, int tile, bool first
     ch__tile_range(blocks, s->tiles, tile, &from, &to);
     from *= s->block;
     to = to * s->block < s->n ? to * s->block : s->n;
-    rows = s->n > 0 ? (to - from) / s->block : s->rows; /* by row, where block is a row */
+    rows = s->n > 0 ? (to - from) / s->block : s->rows; /* for a rule by row: block is a row */
     p = (part){.n = to - from,
-               .grad = (const char *)c->in[GRAD + s->later] + (size_t)from * s->size};
+               .grad = (const char *)c->in[GRAD + s->shift] + (size_t)from * s->size};
     for (int k = 0; k <= s->rule->n_slots; k++) {
         bool        row = k > 0 && s->rule->by_row;
         size_t      skip = (size_t)(row ? from / s->block : from) * s->size;
         size_t      bytes = (size_t)(row ? rows : p.n) * s->size;
-        const char *in = c->in[k == 0 ? VAR : HYPER + s->later + k];
+        const char *in = c->in[k == 0 ? VAR : HYPER + s->shift + k];
         char       *out = c->out[k];
 
         if (first && in != out)
@@ -220,7 +233,7 @@ static part part_of(const ch_call *c, const apply_state *s, int tile, bool first
     return p;
 }
 
-/* The sums of all tiles, in their order. */
+/* Adds the norms of all tiles in order. */
 static void add_norms(int tiles, const double *each, double norm[2])
 {
     norm[0] = norm[1] = 0;
@@ -233,7 +246,7 @@ static void add_norms(int tiles, const double *each, double norm[2])
 static ch_status apply_run(const ch_call *c, ch_piece t)
 {
     const apply_state *s = c->state;
-    const void        *hyper = c->in[HYPER + s->later];
+    const void        *hyper = c->in[HYPER + s->shift];
     part               p = part_of(c, s, t.index, t.phase == 0);
     double            *each = c->scratch, norm[2] = {0};
 
@@ -242,7 +255,7 @@ static ch_status apply_run(const ch_call *c, ch_piece t)
     if (!s->rule->has_norms) {
         ch__rule_dense(s->rule, s->dtype, p.n, s->width, p.var, p.grad, p.slot, hyper);
     } else if (!s->adds_norms) {
-        ch__rule_norms(s->dtype, p.n, p.var, p.grad, p.slot, hyper, norm); /* for the slots */
+        ch__rule_norms(s->dtype, p.n, p.var, p.grad, p.slot, hyper, norm); /* updates slots */
         ch__rule_finish(s->dtype, p.n, p.var, p.slot, hyper, c->in[NORMS]);
     } else if (t.phase == 0) {
         each[2 * t.index] = each[2 * t.index + 1] = 0;
@@ -303,17 +316,18 @@ static ch_status apply_norms_infer(ch_infer *c)
         return ch__infer_fail(c, "rule \"%s\" has no norms to compute",
                               a->rule != NULL ? a->rule : "");
     if (c->n_in != SLOTS + r->n_slots)
-        return ch__infer_fail(c, "%d inputs, want %d for rule %s", c->n_in, SLOTS + r->n_slots,
-                              r->name);
+        return ch__infer_fail(c, "there are %d inputs, want %d for rule %s", c->n_in,
+                              SLOTS + r->n_slots, r->name);
     for (int i = 0; i < c->n_in; i++) {
         if (c->dtype[i] != c->dtype[VAR] || (c->dtype[i] != CH_F32 && c->dtype[i] != CH_F64))
-            return ch__infer_fail(c, "input %d is %s, want f32 or f64 as the variable is", i,
+            return ch__infer_fail(c, "input %d is %s, want f32 or f64, as the variable is", i,
                                   ch_dtype_name(c->dtype[i]));
         if (i != HYPER && !ch__dims_same(&c->in[VAR], &c->in[i]))
-            return ch__infer_fail(c, "the sizes of input %d are not those of the variable", i);
+            return ch__infer_fail(c, "input %d must have the shape of the variable", i);
     }
     if (c->in[HYPER].rank != 1 || !ch__dim_is(c->in[HYPER].dim[0], CH_HYPERS))
-        return ch__infer_fail(c, "input %d is not a vector of %d numbers", HYPER, CH_HYPERS);
+        return ch__infer_fail(c, "input %d must be a vector of %d hyperparameters", HYPER,
+                              CH_HYPERS);
     return ch__infer_out(c, 0, CH_F64, 1, (ch_dim[]){ch__dim(2)});
 }
 
@@ -342,13 +356,14 @@ static ch_status apply_norms_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* Elements [from, to). The slots stay as they are: the rule changes copies of them. */
+/* Adds the norms of elements [from, to) to norm. The rule updates slots, so it gets copies of
+ * them; the slots themselves do not change. */
 static void norms_of(const ch_call *c, int64_t from, int64_t to, double norm[2])
 {
     enum { RUN = 256 };
     const norms_state *s = c->state;
     size_t             size = ch_dtype_bytes(s->dtype);
-    double             room[CH_RULE_SLOTS][RUN];
+    double             buffer[CH_RULE_SLOTS][RUN];
     void              *slot[CH_RULE_SLOTS];
 
     for (int64_t i = from; i < to; i += RUN) {
@@ -356,7 +371,7 @@ static void norms_of(const ch_call *c, int64_t from, int64_t to, double norm[2])
         size_t  skip = (size_t)i * size;
 
         for (int k = 0; k < s->n_slots; k++) {
-            slot[k] = room[k];
+            slot[k] = buffer[k];
             memcpy(slot[k], (const char *)c->in[SLOTS + k] + skip, (size_t)n * size);
         }
         ch__rule_norms(s->dtype, n, (const char *)c->in[VAR] + skip,
@@ -433,7 +448,7 @@ ch_node *ch__apply_norms(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node
 static ch_status clear_if_infer(ch_infer *c)
 {
     if (c->dtype[1] != CH_BOOL || c->in[1].rank != 0)
-        return ch__infer_fail(c, "input 1 is not a bool scalar");
+        return ch__infer_fail(c, "input 1 must be a bool scalar");
     return ch__infer_like(c, 0, 0);
 }
 
@@ -487,14 +502,14 @@ ch_node *ch__clear_if(ch_node *x, ch_node *when)
     return ch__node(&ch__op_clear_if, NULL, 2, (ch_node *[]){x, when});
 }
 
-/* ---- round_over: wide, rounded; written over x, whose value nobody asks for ---- */
+/* ---- round_over: `wide` rounded to 16 bits, written over x; x itself is not read ---- */
 
 static ch_status round_over_infer(ch_infer *c)
 {
     if (c->dtype[0] != CH_BF16 && c->dtype[0] != CH_F16)
         return ch__infer_fail(c, "input 0 is %s, want bf16 or f16", ch_dtype_name(c->dtype[0]));
     if (c->dtype[1] != CH_F32 || !ch__dims_same(&c->in[0], &c->in[1]))
-        return ch__infer_fail(c, "input 1 is not the same in f32");
+        return ch__infer_fail(c, "input 1 must be f32 and have the shape of input 0");
     return ch__infer_like(c, 0, 0);
 }
 

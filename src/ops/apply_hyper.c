@@ -1,4 +1,4 @@
-/* ops/apply_hyper.c -- kernel/hyper.h as an op: the numbers that an update rule needs in a run.
+/* ops/apply_hyper.c -- the op hyper: computes the hyperparameters of a rule (kernel/hyper.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/apply.h"
@@ -38,12 +38,12 @@ static ch_status hyper_infer(ch_infer *c)
     const hyper_attrs    *a = c->attrs;
 
     if (ch__rule_find(a->rule) == NULL)
-        return ch__infer_fail(c, "there is no rule \"%s\"", a->rule != NULL ? a->rule : "");
+        return ch__infer_fail(c, "rule \"%s\" does not exist", a->rule != NULL ? a->rule : "");
     if (a->dtype != CH_F32 && a->dtype != CH_F64)
-        return ch__infer_fail(c, "%s is asked for, want f32 or f64", ch_dtype_name(a->dtype));
+        return ch__infer_fail(c, "dtype is %s, want f32 or f64", ch_dtype_name(a->dtype));
     for (int i = 0; i < INPUTS; i++)
         if (c->in[i].rank != 0 || c->dtype[i] != want[i])
-            return ch__infer_fail(c, "input %d is not a scalar of %s", i,
+            return ch__infer_fail(c, "input %d must be a scalar of dtype %s", i,
                                   ch_dtype_name(want[i]));
     return ch__infer_out(c, 0, a->dtype, 1, (ch_dim[]){ch__dim(CH_HYPERS)});
 }

@@ -1,5 +1,12 @@
-/* ops/apply_rows.c -- an update rule on some rows of a variable; and adding up rows of equal
- * ids.
+/* ops/apply_rows.c -- ops on sparse gradients: apply_rows, marked_ids, merge_rows, round_rows.
+ *
+ * apply_rows updates the rows of a variable that a sparse gradient (ids, rows) names. Rows with
+ * equal ids form a group (ch_groups of kernel/rule.h); the rule is applied once to each group,
+ * with the sum of its rows. A row of the variable is written by a single tile, so results do
+ * not depend on the number of threads.
+ *
+ * Invariant: apply_rows and round_rows must not fail at run time, because they write over
+ * variables. An id out of range names no row.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -12,16 +19,18 @@
 #include "ops/lookup.h"
 #include "ops/ops.h"
 
-/* Numbers of ids that kernel/rule.h can take. */
+/* Fails if there are more ids than kernel/rule.h supports. */
 static ch_status infer_few_ids(const ch_infer *c, int ids)
 {
     ch_dim n = c->in[ids].dim[0];
 
     if (n.sym == 0 && n.n > INT32_MAX)
-        return ch__infer_fail(c, "%lld ids, at most %d", (long long)n.n, INT32_MAX);
+        return ch__infer_fail(c, "there are %lld ids, want at most %d", (long long)n.n,
+                              INT32_MAX);
     return CH_OK;
 }
 
+/* Returns the groups of equal ids, divided into tiles. `cost` is the cost of an element. */
 static ch_groups groups_of(const ch_node *ids, int64_t n_rows, int64_t width, int64_t cost)
 {
     ch_groups g = {.scatter = {.n_ids = ids->dims.dim[0].n, .n_rows = n_rows, .width = width}};
@@ -32,13 +41,13 @@ static ch_groups groups_of(const ch_node *ids, int64_t n_rows, int64_t width, in
 
 /* ---- apply_rows ---- */
 
-/* Inputs. With `indexed` a list stands between IDS and ROWS, and the others one later: which of
- * the rows each id has. */
+/* Indices of inputs. With `indexed`, input WHICH is a list that has, for each id, the index of
+ * its row in ROWS; the indices of ROWS and of all inputs after it are then larger by 1. */
 enum { VAR, IDS, ROWS, HYPER, SLOTS, WHICH = ROWS };
 
 typedef struct rows_attrs {
     const char *rule;
-    bool        indexed;
+    bool        indexed; /* set by the planner only (ch__apply_gathered) */
 } rows_attrs;
 
 static const ch_attr apply_rows_rows[] = {
@@ -47,13 +56,14 @@ static const ch_attr apply_rows_rows[] = {
     CH_ATTR_END,
 };
 
-/* Ids with a row, or the number of one, for each. */
+/* Fails unless each id has a row or, with `indexed`, the index of a row. */
 static ch_status infer_rows(const ch_infer *c, bool indexed)
 {
     ch_status rc;
 
     if (c->n_in < SLOTS + indexed)
-        return ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + indexed);
+        return ch__infer_fail(c, "there are %d inputs, want %d or more", c->n_in,
+                              SLOTS + indexed);
     if (!indexed)
         return ch__infer_id_rows(c, IDS, ROWS);
     rc = ch__infer_want_ids(c, WHICH);
@@ -74,12 +84,17 @@ static ch_status apply_rows_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (!r->is_sparse)
-        return ch__infer_fail(c, "rule %s changes rows that no id names", r->name);
+        return ch__infer_fail(c, "rule %s changes all rows; use a dense gradient", r->name);
     if (var->rank < 1 || var->rank != rows->rank)
-        return ch__infer_fail(c, "ranks %d and %d, want equal ones", var->rank, rows->rank);
+        return ch__infer_fail(c,
+                              "the variable has rank %d and rows rank %d, want the same, 1 or "
+                              "more",
+                              var->rank, rows->rank);
     for (int k = 1; k < var->rank; k++)
         if (!ch__dim_same(var->dim[k], rows->dim[k]))
-            return ch__infer_fail(c, "sizes %s and %s of axis %d differ",
+            return ch__infer_fail(c,
+                                  "the variable and rows have sizes %s and %s in axis %d, want "
+                                  "the same",
                                   ch__dim_text(c, var->dim[k]), ch__dim_text(c, rows->dim[k]),
                                   k);
     return CH_OK;
@@ -90,15 +105,15 @@ typedef struct rows_state {
     ch_dtype       dtype;
     ch_groups      groups;
     bool           wide_ids, wide_which;
-    int            indexed;   /* 1, or 0 */
-    int64_t        n_rows;    /* of the gradient */
-    int64_t        bytes;     /* of the variable */
-    int64_t        row_bytes; /* of a slot by row */
-    int            tiles;     /* that copy what is not written over */
+    int            indexed;   /* added to the indices of inputs: 1 if indexed, else 0 */
+    int64_t        n_rows;    /* rows of the gradient */
+    int64_t        bytes;     /* of the variable, or of a slot of the same shape */
+    int64_t        row_bytes; /* of a slot with an element for each row */
+    int            tiles;     /* tiles that copy old values, in phase 0 */
 } rows_state;
 
-/* Phases: ids sorted by who owns their rows, and copies where nothing is written over; then the
- * rows. */
+/* Phases: 0 sorts the ids by the tile that owns their row, and copies old values to outputs
+ * that are not the memory of their inputs; 1 updates the rows. */
 static ch_status apply_rows_prepare(const ch_node *n, ch_prep *p)
 {
     const rows_attrs *a = ch__attrs(n);
@@ -126,6 +141,7 @@ static ch_status apply_rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
+/* Copies a tile's part of the old values to outputs that are not the memory of their inputs. */
 static void copy_part(const ch_call *c, const rows_state *s, int tile)
 {
     for (int k = 0; k <= s->rule->n_slots; k++) {
@@ -165,7 +181,7 @@ static ch_status apply_rows_factors(const ch_node *n, ch_factors *f)
 {
     const rows_attrs *a = ch__attrs(n);
 
-    if (a->indexed) /* a planner's: nobody cuts it any more */
+    if (a->indexed) /* created by the planner, after calls have been partitioned */
         return CH_OK;
     return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, false, f);
 }
@@ -261,7 +277,7 @@ ch_node *ch__marked_ids(ch_node *mark)
 /* ---- merge_rows ---- */
 
 typedef struct merge_attrs {
-    ch_dims n_rows; /* one size: ids are below it */
+    ch_dims n_rows; /* one size: the rows of the table; ids are below it */
 } merge_attrs;
 
 static const ch_attr merge_rows_rows[] = {
@@ -281,9 +297,9 @@ static ch_status merge_rows_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (a->n_rows.rank != 1)
-        return ch__infer_fail(c, "%d numbers of rows, want 1", a->n_rows.rank);
+        return ch__infer_fail(c, "n_rows has %d sizes, want 1", a->n_rows.rank);
     if (c->dtype[1] != CH_F32 && c->dtype[1] != CH_F64)
-        return ch__infer_fail(c, "rows of %s, want f32 or f64", ch_dtype_name(c->dtype[1]));
+        return ch__infer_fail(c, "rows are %s, want f32 or f64", ch_dtype_name(c->dtype[1]));
     rc = ch__infer_like(c, 0, 0);
     return rc != CH_OK ? rc : ch__infer_like(c, 1, 1);
 }
@@ -295,7 +311,8 @@ typedef struct merge_state {
     int       tiles;
 } merge_state;
 
-/* Phases: ids sorted, and all positions empty; then groups at their first positions. */
+/* Phases: 0 sorts the ids, and sets all positions to the id -1 and zeros; 1 writes the sum of
+ * each group to its first position. */
 static ch_status merge_rows_prepare(const ch_node *n, ch_prep *p)
 {
     const merge_attrs *a = ch__attrs(n);
@@ -376,7 +393,7 @@ static ch_status round_rows_infer(ch_infer *c)
         return ch__infer_fail(c, "the table is %s, want bf16 or f16",
                               ch_dtype_name(c->dtype[0]));
     if (c->dtype[2] != CH_F32 || c->in[0].rank < 1 || !ch__dims_same(&c->in[0], &c->in[2]))
-        return ch__infer_fail(c, "input 2 is not the same table in f32");
+        return ch__infer_fail(c, "input 2 must be f32 and have the shape of the table");
     return ch__infer_like(c, 0, 0);
 }
 
@@ -409,6 +426,7 @@ static ch_status round_rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
+/* Rounds the row of an id; an id out of range names no row. */
 static void round_row(const ch_call *c, const round_state *s, int64_t id)
 {
     int64_t width = s->scatter.width;

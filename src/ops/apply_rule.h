@@ -1,23 +1,30 @@
-/* ops/apply_rule.h -- what apply and apply_rows share.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/apply_rule.h -- functions that the ops apply and apply_rows share (ops/apply.c).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_APPLY_RULE_H
 #define OPS_APPLY_RULE_H
 
 #include "graph/op.h"
 #include "kernel/rule.h"
 
-/* Inputs: the variable, ..., a gradient like it at hyper - 1, the numbers at `hyper`, the
- * slots. Outputs: the variable, the slots. The gradient's sizes are the caller's to check. */
+/* Shape rule. Inputs: the variable, ..., the gradient (index hyper - 1), the hyperparameters
+ * (index `hyper`), the slots. Outputs: the variable, the slots. Sets *rule to the rule of that
+ * name. The caller must check the shape of the gradient. */
 ch_status ch__infer_apply(ch_infer *c, const char *name, const ch_rule **rule, int hyper);
-/* Each output may be written over its input. */
+/* Allows each output to be written over its input. */
 void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);
+/* Returns false if CH_HYPER_APPLY is 0: the step must then change nothing. */
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper);
 
-/* Every output is cut as the variable is, and so is input `grad`, or not, if its rows are looked up by the ids before it
- * (`by_id`); the numbers are whole. With `is_whole` elements depend on each other, and nothing may be cut. */
+/* Partition rule. All outputs and the slots are cut as the variable is. So is the gradient, but
+ * with `by_id` its rows must be whole, because the ids in the input before it name rows of the
+ * variable. The hyperparameters must be whole. With `is_whole` nothing may be cut, because
+ * elements depend on each other. */
 ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
                             bool is_whole, ch_factors *f);
 
-/* Records it; `n` inputs come before the slots, which become the new ones. */
+/* Records a call with the n inputs `in`, then the slots. Returns the new variable, and replaces
+ * `slot` by the new slots (NULL after an error). */
 ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
                         const ch_rule *rule, int n, ch_node *const *in, ch_node **slot);
 

@@ -1,7 +1,7 @@
-/* ops/apply_whole.c -- one answer about all elements of many arrays: all_finite, sum_squares.
+/* ops/apply_whole.c -- reductions of several arrays to a scalar: all_finite, sum_squares.
  *
- * Every input is cut into tiles; each tile leaves its answer in scratch, and a second phase
- * puts them together in order.
+ * Phase 0: every input is divided into tiles, and each tile writes its result to scratch.
+ * Phase 1: a single tile combines these results in order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -37,7 +37,7 @@ static ch_status sum_squares_infer(ch_infer *c)
 
 typedef struct whole_state {
     int  tiles;
-    int *first; /* tile of each input, and the end */
+    int *first; /* first tile of each input; first[n_in] is the number of tiles */
 } whole_state;
 
 static ch_status whole_prepare(const ch_node *n, ch_prep *p)
@@ -58,7 +58,7 @@ static ch_status whole_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* Which elements of which input a tile has. */
+/* Returns the elements of a tile; sets *dtype and *n to their dtype and number. */
 static const void *tile_of(const ch_call *c, int tile, ch_dtype *dtype, int64_t *n)
 {
     const whole_state *s = c->state;
@@ -110,6 +110,7 @@ const ch_op ch__op_all_finite = {
     .kernels = (const ch_kernel *const[]){&all_finite_plain, NULL},
 };
 
+/* Records `op` with n inputs; without inputs the call is a source of step s. */
 static ch_node *whole_node(const void *caller, ch_step *s, const ch_op *op, int n,
                            ch_node *const *x)
 {
@@ -123,17 +124,18 @@ ch_node *ch__are_finite(ch_step *s, int n, ch_node *const *x)
 
 /* ---- sum_squares ---- */
 
+/* Returns the sum of squares of n elements; 16-bit floats are widened in pieces. */
 static double squares_of(ch_dtype dtype, int64_t n, const void *x)
 {
-    enum { ROOM = 512 };
+    enum { PIECE = 512 };
     const uint16_t *half = x;
-    float           wide[ROOM];
+    float           wide[PIECE];
     double          sum = 0;
 
     if (dtype == CH_F32 || dtype == CH_F64)
         return ch__sum_of_squares(dtype, n, x);
-    for (int64_t i = 0; i < n; i += ROOM) {
-        int64_t k = n - i < ROOM ? n - i : ROOM;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t k = n - i < PIECE ? n - i : PIECE;
 
         ch__blocks()->widen[dtype](k, (const void *[]){half + i}, wide, NULL);
         sum += ch__sum_of_squares(CH_F32, k, wide);
@@ -160,7 +162,7 @@ static ch_status sum_squares_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* Of each x it is 2 x. */
+/* The derivative for each x is 2 x. */
 static void sum_squares_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                              ch_node *din[])
 {

@@ -1,5 +1,9 @@
-/* ops/array.c -- the same elements in another shape: reshape, transpose, broadcast_to, reverse,
- * tile.
+/* ops/array.c -- the same elements in another shape: reshape, transpose, broadcast_to.
+ *
+ * reshape is a view of its input; ch_expand_dims and ch_squeeze record it. transpose and
+ * broadcast_to copy elements as boxes (ops/box.h). The main difficulty is sizes with symbols: a
+ * reshape is accepted while recording only if the products of all sizes are equal, symbols
+ * included. Otherwise the step is recorded again with numbers (ch__infer_want_number).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -12,7 +16,7 @@
 /* ---- reshape: a view ---- */
 
 typedef struct reshape_attrs {
-    ch_dims dims; /* a size of -1 is one that could not be told; the shape rule says why */
+    ch_dims dims; /* a size of -1 could not be resolved; the shape rule then fails */
 } reshape_attrs;
 
 static const ch_attr reshape_rows[] = {
@@ -20,13 +24,13 @@ static const ch_attr reshape_rows[] = {
     CH_ATTR_END,
 };
 
-/* The product of sizes: a number times symbols, in order. */
+/* The product of sizes: a number times symbols, which are in rising order. */
 typedef struct product {
     int64_t n;
     int     n_syms, sym[CH_MAX_RANK];
 } product;
 
-/* False on overflow. A size of -1 counts as 1. */
+/* Sets *p to the product of d. A size of -1 counts as 1. Returns false on overflow. */
 static bool product_of(const ch_dims *d, product *p)
 {
     *p = (product){.n = 1};
@@ -52,7 +56,8 @@ static bool product_same(const product *a, const product *b)
                           memcmp(a->sym, b->sym, (size_t)a->n_syms * sizeof(a->sym[0])) == 0));
 }
 
-/* What is left of a when b's symbols are taken out: at most one symbol. */
+/* Divides the symbols of a by those of b. Sets *sym to the symbol that remains, or to 0 if none
+ * does. Returns false if more than one remains, or if a does not contain all symbols of b. */
 static bool product_rest(const product *a, const product *b, int *sym)
 {
     int k = 0;
@@ -69,14 +74,15 @@ static bool product_rest(const product *a, const product *b, int *sym)
     return k == b->n_syms;
 }
 
-/* Puts a size in the place of the one -1, if it can be told. */
+/* Replaces the only -1 in d by the size that makes d fit x. Leaves d unchanged if there are
+ * several -1, or if no such size exists. */
 static void reshape_resolve(const ch_dims *x, ch_dims *d)
 {
     product have, known;
     int     at = -1, sym;
 
     if (d->rank > CH_MAX_RANK)
-        return; /* the shape rule will say so */
+        return; /* the shape rule fails */
     for (int i = 0; i < d->rank; i++) {
         if (d->dim[i].n >= 0)
             continue;
@@ -90,7 +96,9 @@ static void reshape_resolve(const ch_dims *x, ch_dims *d)
     d->dim[at] = (ch_dim){have.n / known.n, sym};
 }
 
-static ch_status reshape_refuse(const ch_infer *c, const ch_dims *want)
+/* Returns the error for a reshape of input 0 to `want` that is not possible. If a size is a
+ * symbol, the step is recorded again with numbers. */
+static ch_status reshape_fail(const ch_infer *c, const ch_dims *want)
 {
     char text[160];
     int  unknown = 0;
@@ -98,7 +106,7 @@ static ch_status reshape_refuse(const ch_infer *c, const ch_dims *want)
     for (int i = 0; i < want->rank; i++)
         unknown += want->dim[i].n == -1;
     if (unknown > 1)
-        return ch__infer_fail(c, "%d sizes are -1, at most one can be told", unknown);
+        return ch__infer_fail(c, "%d sizes are -1, want at most 1", unknown);
     for (int i = 0; i < c->in[0].rank; i++)
         if (c->in[0].dim[i].sym != 0)
             return ch__infer_want_number(c, c->in[0].dim[i]);
@@ -106,7 +114,7 @@ static ch_status reshape_refuse(const ch_infer *c, const ch_dims *want)
         if (want->dim[i].sym != 0)
             return ch__infer_want_number(c, want->dim[i]);
     ch__dims_print(want, text, sizeof(text));
-    return ch__infer_fail(c, "its elements do not fit %s", text);
+    return ch__infer_fail(c, "the elements of the input do not fit shape %s", text);
 }
 
 static ch_status reshape_infer(ch_infer *c)
@@ -124,7 +132,7 @@ static ch_status reshape_infer(ch_infer *c)
     }
     if (!known || !product_of(&c->in[0], &have) || !product_of(&a->dims, &want) ||
         !product_same(&have, &want))
-        return reshape_refuse(c, &a->dims);
+        return reshape_fail(c, &a->dims);
     return ch__infer_dims(c, 0, c->dtype[0], &a->dims);
 }
 
@@ -134,7 +142,7 @@ static void reshape_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__reshape_dims(dout[0], &n->in[0]->dims);
 }
 
-/* Axes before and behind the part that changes may be cut. */
+/* Only the leading and trailing axes that do not change may be cut. */
 static ch_status reshape_factors(const ch_node *n, ch_factors *f)
 {
     const ch_dims *x = &n->in[0]->dims, *y = &n->dims;
@@ -198,8 +206,8 @@ ch_node *ch_reshape(ch_node *x, ch_shape shape)
     return reshape_at(__builtin_return_address(0), x, &d);
 }
 
-/* Makes the step fail for what only the functions of this file know: a list of axes. */
-static ch_node *refuse(const void *caller, ch_node *x, ch_status rc)
+/* Records error rc in the step of x and returns NULL. */
+static ch_node *fail_step(const void *caller, ch_node *x, ch_status rc)
 {
     ch__step_record_error(ch_node_step(x), rc, caller);
     return NULL;
@@ -215,20 +223,22 @@ ch_node *ch_expand_dims(ch_node *x, int axis)
         return NULL;
     d = x->dims;
     if (d.rank == CH_MAX_RANK)
-        return refuse(caller, x,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "expand_dims: it has rank %d, the most there is", CH_MAX_RANK));
+        return fail_step(caller, x,
+                         ch__fail(CH_INVALID_ARGUMENT,
+                                  "expand_dims: x already has rank %d, the largest rank",
+                                  CH_MAX_RANK));
     if (!ch__axis(axis, d.rank + 1, &at))
-        return refuse(caller, x,
-                      ch__fail(CH_INVALID_ARGUMENT, "expand_dims: axis %d, want %d to %d", axis,
-                               -d.rank - 1, d.rank));
+        return fail_step(caller, x,
+                         ch__fail(CH_INVALID_ARGUMENT,
+                                  "expand_dims: axis %d is out of range, want %d to %d", axis,
+                                  -d.rank - 1, d.rank));
     for (int i = d.rank++; i > at; i--)
         d.dim[i] = d.dim[i - 1];
     d.dim[at] = ch__dim(1);
     return reshape_at(caller, x, &d);
 }
 
-/* Marks the axes that are named, or those of size one if none is. */
+/* Sets gone[i] for each axis to remove: the n given axes or, if n is 0, all axes of size 1. */
 static ch_status squeeze_axes(const ch_node *x, int n, const int *axes, bool *gone)
 {
     int at;
@@ -237,9 +247,10 @@ static ch_status squeeze_axes(const ch_node *x, int n, const int *axes, bool *go
         gone[i] = n == 0 && ch__dim_is(x->dims.dim[i], 1);
     for (int i = 0; i < n; i++) {
         if (!ch__axis(axes[i], x->dims.rank, &at))
-            return ch__fail(CH_INVALID_ARGUMENT, "squeeze: axis %d, want %d to %d", axes[i],
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "squeeze: axis %d is out of range, want %d to %d", axes[i],
                             -x->dims.rank, x->dims.rank - 1);
-        if (x->dims.dim[at].sym != 0) /* it may turn out to be one */
+        if (x->dims.dim[at].sym != 0) /* the symbol may stand for 1: record with numbers */
             ch__graph_root(x->graph)->wants_numbers = true;
         if (!ch__dim_is(x->dims.dim[at], 1))
             return ch__fail(CH_INVALID_ARGUMENT, "squeeze: the size of axis %d is %s, want 1",
@@ -261,7 +272,7 @@ ch_node *ch_squeeze(ch_node *x, int n, const int *axes)
         return NULL;
     rc = squeeze_axes(x, n, axes, gone);
     if (rc != CH_OK)
-        return refuse(caller, x, rc);
+        return fail_step(caller, x, rc);
     for (int i = 0; i < x->dims.rank; i++)
         if (!gone[i])
             d.dim[d.rank++] = x->dims.dim[i];
@@ -286,14 +297,14 @@ static ch_status transpose_infer(ch_infer *c)
     unsigned               seen = 0;
 
     if (a->perm.n != c->in[0].rank)
-        return ch__infer_fail(c, "the order has %d axes, want %d", a->perm.n, c->in[0].rank);
+        return ch__infer_fail(c, "perm has %d axes, want %d", a->perm.n, c->in[0].rank);
     for (int i = 0; i < a->perm.n; i++) {
         int64_t axis = a->perm.at[i];
 
         if (axis < 0 || axis >= a->perm.n || (seen >> axis & 1) != 0)
             return ch__infer_fail(c, "axis %lld %s", (long long)axis,
                                   axis < 0 || axis >= a->perm.n ? "does not exist"
-                                                                : "is there twice");
+                                                                : "is listed twice");
         seen |= 1u << axis;
         dim[i] = c->in[0].dim[axis];
     }
@@ -365,7 +376,7 @@ ch_node *ch_transpose(ch_node *x, int n, const int *perm)
     int             at;
 
     if (n > 0 && perm == NULL)
-        n = a.perm.n = -1; /* the shape rule refuses it */
+        n = a.perm.n = -1; /* makes the shape rule fail */
     if (a.perm.n > CH_MAX_RANK)
         a.perm.n = CH_MAX_RANK + 1;
     for (int i = 0; i < a.perm.n && a.perm.n <= CH_MAX_RANK; i++) {
@@ -397,7 +408,8 @@ static ch_status broadcast_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (skip < 0)
-        return ch__infer_fail(c, "it has rank %d, more than the %d of the shape wanted",
+        return ch__infer_fail(c,
+                              "the input has rank %d, more than %d, the rank of the new shape",
                               c->in[0].rank, a->dims.rank);
     for (int i = 0; i < c->in[0].rank; i++) {
         ch_dim have = c->in[0].dim[i], want = a->dims.dim[skip + i];
@@ -438,7 +450,8 @@ static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     din[0] = ch__unbroadcast(dout[0], n->in[0]);
 }
 
-/* In a chain it is a copy, or nothing: the chain broadcasts its inputs by itself. */
+/* In a fused chain a broadcast is a copy, which the kernel usually drops, because a chain
+ * broadcasts its inputs itself (ops/fused.c). */
 static bool broadcast_block(const ch_node *n, ch_block *b)
 {
     b->compute = n->dtype == CH_BF16 || n->dtype == CH_F16 ? CH_F32 : n->dtype;
@@ -484,9 +497,9 @@ ch_node *ch_broadcast_to(ch_node *x, ch_shape shape)
 
     if (x == NULL)
         return NULL;
-    skip =
-        d.rank <= CH_MAX_RANK ? d.rank - x->dims.rank : -1; /* the shape rule refuses others */
-    for (int i = 0; i < x->dims.rank && skip >= 0; i++)     /* -1: as it is */
+    /* -1 if the shape rule will fail. */
+    skip = d.rank <= CH_MAX_RANK ? d.rank - x->dims.rank : -1;
+    for (int i = 0; i < x->dims.rank && skip >= 0; i++) /* a size of -1 means: as in x */
         if (d.dim[skip + i].n == -1)
             d.dim[skip + i] = x->dims.dim[i];
     return broadcast_at(__builtin_return_address(0), x, &d);

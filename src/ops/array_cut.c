@@ -1,4 +1,9 @@
-/* ops/array_cut.c -- pieces of an array and arrays around it: slice, pad, reverse, tile.
+/* ops/array_cut.c -- slice, pad, reverse, tile.
+ *
+ * slice, reverse and tile copy elements as boxes (ops/box.h); a slice that is contiguous in its
+ * input is a view. pad uses ch_border of kernel/move.h. slice and pad are each other's
+ * gradient, so internal pads also have gaps between elements (`between`), for slices with
+ * strides.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -8,28 +13,28 @@
 #include "ops/ops.h"
 #include "tensor/tensor.h"
 
+/* Copies a list. If the list is invalid, sets its length to -1; the shape rule then fails. */
 static void set_ints(ch_ints *to, int n, const int64_t *from)
 {
-    to->n = n < 0 || n > CH_MAX_INTS || (n > 0 && from == NULL)
-                ? -1
-                : n; /* refused by the shape rule */
+    to->n = n < 0 || n > CH_MAX_INTS || (n > 0 && from == NULL) ? -1 : n;
     for (int i = 0; i < to->n; i++)
         to->at[i] = from[i];
 }
 
+/* Fails unless list l has an element for each axis of input 0. `what` names its elements. */
 static ch_status want_list(const ch_infer *c, const ch_ints *l, const char *what)
 {
     if (l->n == c->in[0].rank)
         return CH_OK;
-    return ch__infer_fail(c, "%d %s for %d axes", l->n, what, c->in[0].rank);
+    return ch__infer_fail(c, "there are %d %s, want %d, one for each axis", l->n, what,
+                          c->in[0].rank);
 }
 
 /* ---- slice: `size` elements of each axis, `stride` apart, from `begin` on ---- */
 
-enum {
-    ALL = -1,
-    UNKNOWN = -2
-}; /* sizes: the whole axis; one that cannot be told of a symbol */
+/* Special sizes. ALL is the whole axis. UNKNOWN is a size that depends on a symbol; the shape
+ * rule then asks for numbers. */
+enum { ALL = -1, UNKNOWN = -2 };
 
 typedef struct slice_attrs {
     ch_ints begin, size, stride;
@@ -42,6 +47,8 @@ static const ch_attr slice_rows[] = {
     CH_ATTR_END,
 };
 
+/* Checks the slice of axis k, and replaces *d, the size of the axis, by the size of the
+ * slice. */
 static ch_status slice_axis(const ch_infer *c, int k, ch_dim *d)
 {
     const slice_attrs *a = c->attrs;
@@ -52,13 +59,13 @@ static ch_status slice_axis(const ch_infer *c, int k, ch_dim *d)
     if (d->sym != 0)
         return ch__infer_want_number(c, *d);
     if (step == 0)
-        return ch__infer_fail(c, "a stride of 0 in axis %d", k);
+        return ch__infer_fail(c, "the stride of axis %d is 0, want a number other than 0", k);
     if (size < 0 || begin < 0 || (size > 0 && begin >= d->n))
-        return ch__infer_fail(c, "%lld elements from %lld on, axis %d has %lld",
+        return ch__infer_fail(c, "cannot take %lld elements from %lld on: axis %d has %lld",
                               (long long)size, (long long)begin, k, (long long)d->n);
     if (size > 0 && (__builtin_mul_overflow(size - 1, step, &last) ||
                      __builtin_add_overflow(last, begin, &last) || last < 0 || last >= d->n))
-        return ch__infer_fail(c, "%lld elements from %lld on, axis %d has %lld",
+        return ch__infer_fail(c, "cannot take %lld elements from %lld on: axis %d has %lld",
                               (long long)size, (long long)begin, k, (long long)d->n);
     *d = ch__dim(size);
     return CH_OK;
@@ -99,12 +106,13 @@ static ch_status slice_prepare(const ch_node *n, ch_prep *p)
     return ch__boxes_done(b, p);
 }
 
-/* What was taken goes back to where it was, with zeros around it and between. */
+/* Pads the gradient with zeros, around and between its elements, so that each element is at its
+ * position in the input. Axes with a negative stride are reversed first. */
 static void slice_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const slice_attrs *a = ch__attrs(n);
     int64_t            before[CH_MAX_RANK], after[CH_MAX_RANK], between[CH_MAX_RANK];
-    int                turned[CH_MAX_RANK], n_turned = 0, rank = n->dims.rank;
+    int                reversed[CH_MAX_RANK], n_turned = 0, rank = n->dims.rank;
     ch_node           *d = dout[0];
 
     (void)s;
@@ -117,14 +125,14 @@ static void slice_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
         after[k] = size == ALL || size == 0 ? 0 : total - 1 - high;
         between[k] = size < 2 ? 0 : (step > 0 ? step : -step) - 1;
         if (step < 0 && size > 1)
-            turned[n_turned++] = k;
+            reversed[n_turned++] = k;
     }
     if (n_turned > 0)
-        d = ch_reverse(d, n_turned, turned);
+        d = ch_reverse(d, n_turned, reversed);
     din[0] = ch__pad(d, rank, before, after, between, 0.0);
 }
 
-/* Axes that stay whole may be cut. */
+/* Axes whose size does not change may be cut freely. */
 static ch_status slice_factors(const ch_node *n, ch_factors *f)
 {
     int all[CH_MAX_RANK];
@@ -151,7 +159,9 @@ const ch_op ch__op_slice = {
     .kernels = (const ch_kernel *const[]){&slice_move, NULL},
 };
 
-/* All of every axis: what the axes that are not named get. */
+/* Returns the attributes of a slice that takes all of every axis of x. If n, the number of axes
+ * that the caller gives, is invalid, the lists get an invalid length and the shape rule
+ * fails. */
 static slice_attrs slice_whole(const ch_node *x, int n)
 {
     slice_attrs a;
@@ -179,7 +189,7 @@ ch_node *ch_slice(ch_node *x, int n, const int64_t *begin, const int64_t *size)
 
         a.begin.at[k] = begin[k];
         a.size.at[k] = size[k];
-        if (size[k] == ALL && begin[k] != 0) /* to the end */
+        if (size[k] == ALL && begin[k] != 0) /* from `begin` to the end */
             a.size.at[k] = d.sym != 0 ? UNKNOWN : d.n - begin[k];
         else if (d.sym == 0 && size[k] == d.n && begin[k] == 0)
             a.size.at[k] = ALL;
@@ -187,15 +197,16 @@ ch_node *ch_slice(ch_node *x, int n, const int64_t *begin, const int64_t *size)
     return ch__node(&ch__op_slice, &a, 1, &x);
 }
 
-/* numpy's rule: negative positions count from the end, what is out of range is moved into it.
- */
-static int64_t place(int64_t at, int64_t n, int64_t low, int64_t high)
+/* Converts a slice bound by numpy's rule: a negative position counts from the end, and the
+ * result is clamped to [low, high]. n is the size of the axis. */
+static int64_t clamp_bound(int64_t at, int64_t n, int64_t low, int64_t high)
 {
     if (at < 0)
         at = at < -n ? low : at + n;
     return at < low ? low : at > high ? high : at;
 }
 
+/* Sets axis k of `a` to [begin:end:step] of an axis of size d. */
 static void strided_axis(slice_attrs *a, int k, ch_dim d, int64_t begin, int64_t end,
                          int64_t step)
 {
@@ -208,12 +219,12 @@ static void strided_axis(slice_attrs *a, int k, ch_dim d, int64_t begin, int64_t
     if (d.sym != 0 || step == 0)
         return;
     if (step > 0) {
-        from = place(begin, d.n, 0, d.n);
-        to = end == CH_END ? d.n : place(end, d.n, 0, d.n);
+        from = clamp_bound(begin, d.n, 0, d.n);
+        to = end == CH_END ? d.n : clamp_bound(end, d.n, 0, d.n);
         a->size.at[k] = to > from ? (to - from - 1) / step + 1 : 0;
     } else {
-        from = place(begin, d.n, -1, d.n - 1);
-        to = end == CH_END ? -1 : place(end, d.n, -1, d.n - 1);
+        from = clamp_bound(begin, d.n, -1, d.n - 1);
+        to = end == CH_END ? -1 : clamp_bound(end, d.n, -1, d.n - 1);
         a->size.at[k] = from > to ? (from - to - 1) / -step + 1 : 0;
     }
     a->begin.at[k] = a->size.at[k] > 0 ? from : 0;
@@ -265,7 +276,9 @@ static ch_status pad_axis(const ch_infer *c, int k, ch_dim *d)
     if (before == 0 && after == 0 && gap == 0)
         return CH_OK;
     if (before < 0 || after < 0 || gap < 0)
-        return ch__infer_fail(c, "%lld elements around axis %d; slice takes some away",
+        return ch__infer_fail(c,
+                              "the padding is %lld elements in axis %d, want 0 or more; use "
+                              "ch_slice to remove elements",
                               (long long)(before < 0  ? before
                                           : after < 0 ? after
                                                       : gap),
@@ -408,11 +421,11 @@ static ch_status reverse_infer(ch_infer *c)
     ch_status            rc = CH_OK;
 
     if (a->axes.n < 0 || a->axes.n > CH_MAX_INTS)
-        rc = ch__infer_fail(c, "more axes than there are");
+        rc = ch__infer_fail(c, "the list of axes is NULL or has an invalid length");
     for (int i = 0; rc == CH_OK && i < a->axes.n; i++) {
         rc = ch__infer_axis(c, a->axes.at[i], c->in[0].rank, &axis);
         if (rc == CH_OK && (seen >> axis & 1) != 0)
-            rc = ch__infer_fail(c, "axis %d is there twice", axis);
+            rc = ch__infer_fail(c, "axis %d is listed twice", axis);
         seen |= rc == CH_OK ? 1u << axis : 0;
     }
     return rc != CH_OK ? rc : ch__infer_like(c, 0, 0);
@@ -449,14 +462,14 @@ static void reverse_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
 static ch_status reverse_factors(const ch_node *n, ch_factors *f)
 {
     const reverse_attrs *a = ch__attrs(n);
-    unsigned             turned = 0;
+    unsigned             reversed = 0;
     int                  all[CH_MAX_RANK], axis;
 
     for (int i = 0; i < a->axes.n; i++)
         if (ch__axis(a->axes.at[i], n->dims.rank, &axis))
-            turned |= 1u << axis;
+            reversed |= 1u << axis;
     for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, (turned >> k & 1) != 0 ? CH_FIX : CH_PAR);
+        all[k] = ch__factor(f, (reversed >> k & 1) != 0 ? CH_FIX : CH_PAR);
     ch__factor_map(f, 0, n->dims.rank, all);
     return ch__factor_out(f, n->dims.rank, all);
 }
@@ -501,18 +514,21 @@ static ch_status tile_infer(ch_infer *c)
 {
     const tile_attrs *a = c->attrs;
     ch_dims           d = c->in[0];
-    ch_status         rc = want_list(c, &a->times, "numbers of times");
+    ch_status         rc = want_list(c, &a->times, "repeat counts");
 
     if (rc != CH_OK)
         return rc;
     for (int k = 0; k < d.rank; k++)
         if (a->times.at[k] < 0 || !ch__mul_size(d.dim[k].n, a->times.at[k], &d.dim[k].n))
-            return ch__infer_fail(c, "axis %d is wanted %lld times, want 0 or more", k,
-                                  (long long)a->times.at[k]);
+            return ch__infer_fail(c,
+                                  "axis %d is repeated %lld times, want 0 or more and a size "
+                                  "that fits 63 bits",
+                                  k, (long long)a->times.at[k]);
     return ch__infer_dims(c, 0, c->dtype[0], &d);
 }
 
-/* Every axis is two: which copy, and where in it. */
+/* Each axis of the result becomes two axes of the box: the copy, and the position in the
+ * copy. */
 static ch_status tile_prepare(const ch_node *n, ch_prep *p)
 {
     const tile_attrs *a = ch__attrs(n);
@@ -538,7 +554,8 @@ static ch_status tile_prepare(const ch_node *n, ch_prep *p)
     return ch__boxes_done(b, p);
 }
 
-/* d with axis k, which is `times` copies of x's, summed over the copies. */
+/* Returns d summed over the `times` copies that axis k consists of. `size` is the size of the
+ * axis in the result. */
 static ch_node *tile_sum(ch_node *d, int k, int64_t times, ch_dim size)
 {
     ch_dims whole, one, flat;
@@ -550,7 +567,7 @@ static ch_node *tile_sum(ch_node *d, int k, int64_t times, ch_dim size)
     whole = (ch_dims){.rank = 4, .dim = {{1, 0}, ch__dim(times), size, {1, 0}}};
     if (!ch__dims_product(&flat, 0, k, &whole.dim[0]) ||
         !ch__dims_product(&flat, k + 1, flat.rank, &whole.dim[3]))
-        whole.dim[k > 0 ? 0 : 3].n = -1; /* reshape says why not */
+        whole.dim[k > 0 ? 0 : 3].n = -1; /* makes reshape fail */
     one = whole;
     one.dim[1] = ch__dim(1);
     d = ch__reshape_dims(d, &whole);

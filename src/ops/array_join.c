@@ -1,4 +1,9 @@
-/* ops/array_join.c -- arrays put together and taken apart: concat, stack, split.
+/* ops/array_join.c -- joining and splitting arrays: concat, stack, split.
+ *
+ * All ops copy elements as boxes (ops/box.h), one box for each joined or split array. stack is
+ * a composite of expand_dims and concat. `part` is internal: it is the gradient of concat when
+ * sizes along the axis are symbols. Its position and size are then sums of symbols, which a
+ * slice cannot express.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -11,7 +16,7 @@
 
 typedef struct concat_attrs {
     int64_t axis;
-    ch_dims total; /* one size, where it is known what the sum of the sizes is; else none */
+    ch_dims total; /* rank 1: the sum of the sizes along the axis; rank 0: not known */
 } concat_attrs;
 
 static const ch_attr concat_rows[] = {
@@ -20,12 +25,12 @@ static const ch_attr concat_rows[] = {
     CH_ATTR_END,
 };
 
-/* Input i must be like input 0 but for its size along the axis. */
+/* Fails unless inputs 0 and i have the same rank and, except along the axis, the same sizes. */
 static ch_status concat_check(const ch_infer *c, int i, int axis)
 {
     if (c->in[i].rank != c->in[0].rank)
-        return ch__infer_fail(c, "inputs 0 and %d have ranks %d and %d", i, c->in[0].rank,
-                              c->in[i].rank);
+        return ch__infer_fail(c, "inputs 0 and %d have ranks %d and %d, want the same rank", i,
+                              c->in[0].rank, c->in[i].rank);
     for (int k = 0; k < c->in[0].rank; k++) {
         ch_dim a = c->in[0].dim[k], b = c->in[i].dim[k];
 
@@ -39,8 +44,8 @@ static ch_status concat_check(const ch_infer *c, int i, int axis)
     return CH_OK;
 }
 
-/* The sum of the sizes along the axis. Different symbols add up to a new one, unless the call
- * says that they make a size that already has a name. */
+/* Sets *out to the sum of the sizes along the axis. The sum of different symbols is a new
+ * symbol, unless the attribute `total` gives the sum. */
 static ch_status concat_total(ch_infer *c, int axis, ch_dim *out)
 {
     const concat_attrs *a = c->attrs;
@@ -58,7 +63,7 @@ static ch_status concat_total(ch_infer *c, int axis, ch_dim *out)
     }
     *out = a->total.rank == 0 ? total : a->total.dim[0];
     if (known && !ch__dim_same(*out, total))
-        return ch__infer_fail(c, "the sizes of axis %d add up to %s, not to %s", axis,
+        return ch__infer_fail(c, "the sizes of axis %d add up to %s, want %s", axis,
                               ch__dim_text(c, total), ch__dim_text(c, *out));
     return CH_OK;
 }
@@ -105,7 +110,8 @@ static ch_status concat_prepare(const ch_node *n, ch_prep *p)
     return ch__boxes_done(b, p);
 }
 
-/* Others may be cut; along the axis, parts of one size in all would be needed. */
+/* Every axis except `axis` may be cut. Cutting `axis` would need parts of equal size in all
+ * inputs and outputs. */
 static ch_status join_factors(int rank, int axis, int n_in, int n_out, ch_factors *f)
 {
     int all[CH_MAX_RANK];
@@ -149,7 +155,7 @@ const ch_op ch__op_concat = {
 
 ch_node *ch_concat(int n, ch_node *const *x, int axis)
 {
-    n = x != NULL && n > 0 ? n : 0; /* the shape rule refuses none */
+    n = x != NULL && n > 0 ? n : 0; /* the shape rule fails if there are no inputs */
     return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
 }
 
@@ -160,11 +166,13 @@ ch_node *ch__concat_to(int n, ch_node *const *x, int axis, ch_dim total)
     return ch__node(&ch__op_concat, &a, n, x);
 }
 
-/* ---- part: elements [skip, skip + size) of an axis; all three may be sums of symbols ---- */
+/* ---- part: elements [skip, skip + size) of an axis; sizes may contain symbols ---- */
 
 typedef struct part_attrs {
     int64_t axis;
-    ch_dims skip, size, rest; /* lists of terms to add; size has one; they sum up to the axis */
+    /* Sums, each a list of terms: elements before the part, in the part (a single term) and
+     * after the part. Together they are the size of the axis. */
+    ch_dims skip, size, rest;
 } part_attrs;
 
 static const ch_attr part_rows[] = {
@@ -175,7 +183,8 @@ static const ch_attr part_rows[] = {
     CH_ATTR_END,
 };
 
-/* Adds d to a list of terms, one for each symbol; false if there is no room. */
+/* Adds d to a list of terms, which has a term for each symbol. Returns false if the list is
+ * full or the sum overflows. */
 static bool add_term(ch_dims *terms, ch_dim d)
 {
     int i = 0;
@@ -190,6 +199,7 @@ static bool add_term(ch_dims *terms, ch_dim d)
            (terms->dim[i] = (ch_dim){d.n, d.sym}, true);
 }
 
+/* Returns true if no term has a symbol. */
 static bool are_numbers(const ch_dims *terms)
 {
     for (int i = 0; i < terms->rank; i++)
@@ -198,7 +208,7 @@ static bool are_numbers(const ch_dims *terms)
     return true;
 }
 
-/* The sum of terms that are numbers; false if it overflows. */
+/* Sets *sum to the sum of terms that are numbers. Returns false on overflow. */
 static bool sum_terms(const ch_dims *terms, int64_t *sum)
 {
     *sum = 0;
@@ -225,13 +235,15 @@ static ch_status part_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (a->size.rank != 1)
-        return ch__infer_fail(c, "%d sizes, want 1", a->size.rank);
+        return ch__infer_fail(c, "size has %d terms, want 1", a->size.rank);
     if (d.dim[axis].sym == 0 && are_numbers(&a->skip) && are_numbers(&a->size) &&
         are_numbers(&a->rest) &&
         (!sum_terms(&a->skip, &skip) || !sum_terms(&a->size, &size) ||
          !sum_terms(&a->rest, &rest) || __builtin_add_overflow(skip, size, &sum) ||
          __builtin_add_overflow(sum, rest, &sum) || sum != d.dim[axis].n))
-        return ch__infer_fail(c, "its %lld, %lld and %lld elements are not all of axis %d",
+        return ch__infer_fail(c,
+                              "skip, size and rest are %lld, %lld and %lld, want the size of "
+                              "axis %d as their sum",
                               (long long)skip, (long long)size, (long long)rest, axis);
     d.dim[axis] = a->size.dim[0];
     return ch__infer_dims(c, 0, c->dtype[0], &d);
@@ -258,7 +270,8 @@ static ch_status part_prepare(const ch_node *n, ch_prep *p)
     return ch__boxes_done(b, p);
 }
 
-/* Zeros for each term, of d's dtype and other sizes; returns how many. */
+/* Records zeros for each term, with d's dtype and sizes, except that the size along the axis is
+ * the term. Returns the number of terms. */
 static int zeros_for(ch_step *s, const ch_node *d, int axis, const ch_dims *terms,
                      ch_node **out)
 {
@@ -308,7 +321,8 @@ const ch_op ch__op_part = {
     .kernels = (const ch_kernel *const[]){&part_move, NULL},
 };
 
-/* Part i of d, which is like the concatenation of n's inputs along the axis. */
+/* Returns the part of d that belongs to input i of n. d has the shape of the concatenation of
+ * n's inputs along the axis. */
 static ch_node *part_of(const ch_node *n, ch_node *d, int axis, int i)
 {
     part_attrs a = {.axis = axis, .size = {.rank = 1, .dim = {n->in[i]->dims.dim[axis]}}};
@@ -322,13 +336,14 @@ static ch_node *part_of(const ch_node *n, ch_node *d, int axis, int i)
     ch__graph_root(d->graph)->wants_numbers = true;
     ch__step_record_error(ch_node_step(d),
                           ch__fail(CH_INVALID_ARGUMENT,
-                                   "concat: its gradient has more than %d symbols",
+                                   "concat: the gradient needs more than %d size symbols",
                                    CH_MAX_RANK),
                           n->caller);
     return NULL;
 }
 
-/* Along axis 0 the parts are views, and sizes may be symbols; else one split makes them all. */
+/* Records a `part` for each input along axis 0, where parts are views, and when a size is a
+ * symbol. Otherwise a single split makes all gradients. */
 static void concat_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const concat_attrs *a = ch__attrs(n);
@@ -351,8 +366,8 @@ static void concat_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_
 /* ---- split ---- */
 
 typedef struct split_attrs {
-    int64_t axis, parts; /* so many of one size, unless there are sizes */
-    ch_ints sizes;
+    int64_t axis, parts;
+    ch_ints sizes; /* of the parts; empty: all parts have the same size */
 } split_attrs;
 
 static const ch_attr split_rows[] = {
@@ -373,20 +388,24 @@ static ch_status split_check(const ch_infer *c, int axis)
         return rc;
     if (a->sizes.n < 0 || a->sizes.n > CH_MAX_INTS ||
         (a->sizes.n > 0 && a->sizes.n != a->parts))
-        return ch__infer_fail(c, "%d sizes for %lld parts", a->sizes.n, (long long)a->parts);
+        return ch__infer_fail(c, "there are %d sizes for %lld parts, want one for each part",
+                              a->sizes.n, (long long)a->parts);
     if (a->parts < 1 || a->parts > CH_MAX_OUT)
         return ch__infer_fail(c, "%lld parts, want 1 to %d", (long long)a->parts, CH_MAX_OUT);
     if (a->sizes.n == 0)
         return d.n % a->parts == 0
                    ? CH_OK
-                   : ch__infer_fail(c, "size %lld of axis %d is not %lld equal parts",
-                                    (long long)d.n, axis, (long long)a->parts);
+                   : ch__infer_fail(
+                         c, "size %lld of axis %d cannot be split into %lld equal parts",
+                         (long long)d.n, axis, (long long)a->parts);
     for (int i = 0; i < a->sizes.n; i++)
         if (a->sizes.at[i] < 0 || __builtin_add_overflow(sum, a->sizes.at[i], &sum))
-            return ch__infer_fail(c, "part %d of size %lld", i, (long long)a->sizes.at[i]);
-    return sum == d.n ? CH_OK
-                      : ch__infer_fail(c, "parts of %lld elements in all, axis %d has %lld",
-                                       (long long)sum, axis, (long long)d.n);
+            return ch__infer_fail(c, "part %d has size %lld, want 0 or more", i,
+                                  (long long)a->sizes.at[i]);
+    return sum == d.n
+               ? CH_OK
+               : ch__infer_fail(c, "the parts have %lld elements in all, but axis %d has %lld",
+                                (long long)sum, axis, (long long)d.n);
 }
 
 static ch_status split_infer(ch_infer *c)
@@ -463,7 +482,7 @@ const ch_op ch__op_split = {
     .kernels = (const ch_kernel *const[]){&split_move, NULL},
 };
 
-/* More parts than one call has room for: each is a slice. */
+/* Records a slice for each part, because there are more parts than a split call can have. */
 static void split_slices(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 {
     int64_t begin[CH_MAX_RANK] = {0}, size[CH_MAX_RANK], each;
@@ -505,7 +524,7 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
         out[i] = ch__out(first, i);
 }
 
-/* ---- stack: concat of what got an axis more ---- */
+/* ---- stack: expand_dims of every input, then concat ---- */
 
 ch_node *ch_stack(int n, ch_node *const *x, int axis)
 {
@@ -513,7 +532,7 @@ ch_node *ch_stack(int n, ch_node *const *x, int axis)
     ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? ch_node_step(x[0]) : NULL;
     const void *before;
 
-    if (s == NULL) { /* nothing to stack: joining says so */
+    if (s == NULL) { /* no inputs, or input 0 is NULL: concat fails */
         n = x != NULL && n > 0 ? n : 0;
         return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
     }

@@ -1,4 +1,8 @@
-/* ops/array_make.c -- arrays out of nothing: fill, range, eye.
+/* ops/array_make.c -- sources of arrays: fill, range, eye.
+ *
+ * These ops have no inputs; dtype, dims and values are attributes. The sizes of fill and range
+ * may be symbols, so ch_zeros_like and ch_range_like of a node work while the number of rows is
+ * not known. fill also has a block function, so the planner can fuse it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -28,7 +32,7 @@ static const ch_attr fill_rows[] = {
 static ch_status check_dtype(const ch_infer *c, ch_dtype t)
 {
     if ((unsigned)t >= CH_DTYPE_COUNT || t == CH_STR)
-        return ch__infer_fail(c, "a number cannot be of type %s", ch_dtype_name(t));
+        return ch__infer_fail(c, "dtype is %s, want bool or a numeric dtype", ch_dtype_name(t));
     return CH_OK;
 }
 
@@ -187,7 +191,7 @@ static ch_status range_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (a->dims.rank != 1)
-        return ch__infer_fail(c, "rank %d, want 1", a->dims.rank);
+        return ch__infer_fail(c, "dims has rank %d, want 1", a->dims.rank);
     n = a->dims.dim[0].sym != 0 ? 1 : a->dims.dim[0].n;
     if (!isfinite(a->start) || !isfinite(a->step) || !ch__dtype_holds(a->dtype, a->start) ||
         (n > 1 && !ch_dtype_is_float(a->dtype) && a->step != floor(a->step)) ||
@@ -248,7 +252,7 @@ ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double
 
     if (s == NULL)
         return NULL;
-    if (!(fabs(n) < 9007199254740992.0)) { /* 2^53; NaN too */
+    if (!(fabs(n) < 9007199254740992.0)) { /* 2^53; the negation also catches NaN */
         ch__step_record_error(s,
                               ch__fail(CH_INVALID_ARGUMENT,
                                        "range: from %g to %g in steps of %g has no "
@@ -269,10 +273,11 @@ ch_node *ch_range_like(ch_node *x, int axis, ch_dtype dtype)
     if (x == NULL)
         return NULL;
     if (!ch__axis(axis, x->dims.rank, &at)) {
-        ch__step_record_error(
-            ch_node_step(x),
-            ch__fail(CH_INVALID_ARGUMENT, "range: axis %d of rank %d", axis, x->dims.rank),
-            __builtin_return_address(0));
+        ch__step_record_error(ch_node_step(x),
+                              ch__fail(CH_INVALID_ARGUMENT,
+                                       "range_like: axis %d is out of range for rank %d", axis,
+                                       x->dims.rank),
+                              __builtin_return_address(0));
         return NULL;
     }
     a.dims.dim[0] = x->dims.dim[at];
@@ -300,7 +305,7 @@ static ch_status eye_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->dims);
     if (rc == CH_OK && a->dims.rank != 2)
-        rc = ch__infer_fail(c, "rank %d, want 2", a->dims.rank);
+        rc = ch__infer_fail(c, "dims has rank %d, want 2", a->dims.rank);
     return rc != CH_OK ? rc : ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
 

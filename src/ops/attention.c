@@ -1,9 +1,11 @@
 /* ops/attention.c -- scaled dot-product attention.
  *
- *     o (b, h, t, e) = softmax(scale * q (b, h, t, d) . k (b, h, s, d)' + mask) . v (b, h, s, e)
+ *    o (b, h, t, e) = softmax(scale * q (b, h, t, d) . k (b, h, s, d)' + mask) . v (b, h, s, e)
  *
- * One kernel, and one for its gradient. Of the gradient's own gradient there is none: it is written
- * out in softmax and matmul, and those are differentiated.
+ * There are two ops with a kernel each: attention, and attention_grad for the gradients of q, k
+ * and v. The second derivative has no kernel. It is recorded with softmax and matmul
+ * (written_out), which can be differentiated any number of times. The gradient of a mask that
+ * is added to the scores is recorded the same way.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/attention.h"
@@ -24,7 +26,9 @@ static const ch_attr attention_rows[] = {
     CH_ATTR_END,
 };
 
-/* ---- shapes: inputs are q, k, v and for the gradient do; then, maybe, the mask ---- */
+/* ---- shapes: inputs are q, k, v, do (attention_grad only), and optionally the mask ---- */
+
+/* Checks the first n inputs, which are arrays (batch, heads, time, size). */
 
 static ch_status want_arrays(const ch_infer *c, int n)
 {
@@ -45,15 +49,15 @@ static ch_status want_arrays(const ch_infer *c, int n)
                                   name[i], c->in[i].rank);
         for (int axis = 0; axis < 2; axis++)
             if (!ch__dim_same(c->in[i].dim[axis], c->in[0].dim[axis]))
-                return ch__infer_fail(c, "q and %s have %s and %s %s", name[i],
-                                      ch__dim_text(c, c->in[0].dim[axis]),
+                return ch__infer_fail(c, "q and %s have %s and %s %s, want the same number",
+                                      name[i], ch__dim_text(c, c->in[0].dim[axis]),
                                       ch__dim_text(c, c->in[i].dim[axis]),
                                       axis == 0 ? "batches" : "heads");
     }
     return CH_OK;
 }
 
-/* It broadcasts to (batch, heads, t, s). */
+/* Fails unless input i, the mask, broadcasts to (batch, heads, t, s). */
 static ch_status want_mask(const ch_infer *c, int i)
 {
     const ch_dims *m = &c->in[i];
@@ -72,6 +76,7 @@ static ch_status want_mask(const ch_infer *c, int i)
     return CH_OK;
 }
 
+/* Checks all inputs of attention (n is 3) or attention_grad (n is 4). */
 static ch_status want_attention(const ch_infer *c, int n)
 {
     const ch_dims         *q = &c->in[0], *k = &c->in[1], *v = &c->in[2];
@@ -81,15 +86,15 @@ static ch_status want_attention(const ch_infer *c, int n)
     if (rc != CH_OK)
         return rc;
     if (!isfinite(t->scale))
-        return ch__infer_fail(c, "the scale is not a number");
+        return ch__infer_fail(c, "the scale is NaN or infinite, want a finite number");
     if (t->scale == 0 && (rc = ch__infer_want_number(c, q->dim[3])) != CH_OK)
-        return rc; /* the default depends on it */
+        return rc; /* the default scale depends on the size of a query */
     if (!ch__dim_same(q->dim[3], k->dim[3]))
-        return ch__infer_fail(c, "queries have size %s and keys %s", ch__dim_text(c, q->dim[3]),
-                              ch__dim_text(c, k->dim[3]));
+        return ch__infer_fail(c, "queries have size %s and keys %s, want the same size",
+                              ch__dim_text(c, q->dim[3]), ch__dim_text(c, k->dim[3]));
     if (!ch__dim_same(k->dim[2], v->dim[2]))
-        return ch__infer_fail(c, "there are %s keys and %s values", ch__dim_text(c, k->dim[2]),
-                              ch__dim_text(c, v->dim[2]));
+        return ch__infer_fail(c, "there are %s keys and %s values, want the same number",
+                              ch__dim_text(c, k->dim[2]), ch__dim_text(c, v->dim[2]));
     return c->n_in > n ? want_mask(c, n) : CH_OK;
 }
 
@@ -113,7 +118,7 @@ static ch_status attention_grad_infer(ch_infer *c)
         return rc;
     if (!ch__dim_same(c->in[3].dim[2], c->in[0].dim[2]) ||
         !ch__dim_same(c->in[3].dim[3], c->in[2].dim[3]))
-        return ch__infer_fail(c, "the gradient has other sizes than the result");
+        return ch__infer_fail(c, "the gradient must have the shape of the result");
     for (int i = 0; i < 3; i++)
         (void)ch__infer_like(c, i, i);
     return CH_OK;
@@ -191,9 +196,10 @@ static void drop(void *state)
     ch__attention_close(state);
 }
 
-/* ---- written out, in ops that can be differentiated any number of times ---- */
+/* ---- attention in ops that can be differentiated any number of times ---- */
 
-/* Which queries may see which keys, as bool; NULL: all. */
+/* Returns a bool array: true where a query may see a key. Returns NULL if every query sees
+ * every key, or after an error. */
 static ch_node *visible(ch_step *s, const attention_attrs *t, ch_node *scores, ch_node *mask)
 {
     ch_dim   rows = scores->dims.dim[2], keys = scores->dims.dim[3];
@@ -205,7 +211,7 @@ static ch_node *visible(ch_step *s, const attention_attrs *t, ch_node *scores, c
     if (!t->causal)
         return mask;
     if (!ch__dim_same(rows, keys) && (rows.sym != 0 || keys.sym != 0)) {
-        ch_step_fail(s, "attention: this derivative needs its sizes as numbers");
+        ch_step_fail(s, "attention: this derivative needs fixed numbers of queries and keys");
         return NULL;
     }
     i = ch_add(ch_range_like(scores, 2, CH_F64), ch_number(s, offset));
@@ -214,6 +220,8 @@ static ch_node *visible(ch_step *s, const attention_attrs *t, ch_node *scores, c
     return mask != NULL ? ch_logical_and(mask, order) : order;
 }
 
+/* Records attention with matmul and softmax. `in` is q, k, v and the mask, which may be
+ * NULL. */
 static ch_node *written_out(ch_step *s, const attention_attrs *t, ch_node *const in[4])
 {
     ch_node *scores = ch_mul(ch_matmul(in[0], false, in[1], true), ch_number(s, t->scale));
@@ -226,7 +234,7 @@ static ch_node *written_out(ch_step *s, const attention_attrs *t, ch_node *const
     seen = visible(s, t, scores, mask);
     if (seen == NULL)
         return ch_matmul(ch_softmax(scores, -1), false, in[2], false);
-    /* Not -infinity: a query that sees nothing would have nothing but NaN. */
+    /* Not -infinity, because the weights of a query that sees no key would be NaN. */
     scores =
         ch_select(seen, scores, ch__full_like(scores, scores->dtype == CH_F16 ? -3e4 : -1e30));
     weights = ch_softmax(scores, -1);
@@ -236,14 +244,15 @@ static ch_node *written_out(ch_step *s, const attention_attrs *t, ch_node *const
 
 /* ---- gradients ---- */
 
-/* Copies of inputs: a derivative with respect to one of them is with the others held, even where
- * they are the same node or depend on each other. */
+/* Records copies of the inputs. A derivative with respect to a copy holds the other inputs
+ * constant, even if they are the same node or depend on each other. */
 static void copy_inputs(int n, ch_node *const *in, ch_node **out)
 {
     for (int i = 0; i < n; i++)
         out[i] = ch_identity(in[i]);
 }
 
+/* Returns true if the mask is added to the scores; a bool mask hides keys instead. */
 static bool is_added(const ch_node *mask)
 {
     return mask != NULL && mask->dtype != CH_BOOL;
@@ -257,13 +266,14 @@ static void attention_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
 
     for (int i = 0; i < 3 && d != NULL; i++)
         din[i] = ch__out(d, i);
-    if (is_added(mask)) { /* rarely asked for, and then gone if it is not */
+    if (is_added(mask)) { /* rarely used; the planner drops the calls if it is not used */
         copy_inputs(4, n->in, copy);
         ch_gradients(written_out(s, ch__attrs(n), copy), dout[0], 1, &copy[3], &din[3]);
     }
 }
 
-/* The gradient again, as what it is the gradient of: then each of its three results has one. */
+/* Records the gradient a second time, as the derivative of written_out. Then each of its three
+ * results can be differentiated. */
 static void attention_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                 ch_node *din[])
 {
@@ -290,7 +300,7 @@ static const ch_kernel attention_blocks = {"blocks", ch__always, prepare, attent
 static const ch_kernel attention_grad_blocks = {"blocks", ch__always, prepare,
                                                 attention_grad_run, drop};
 
-/* Batches and heads may be cut; time and sizes are whole. */
+/* Batches and heads may be cut; time and size must be whole. */
 static ch_status attention_factors(const ch_node *n, ch_factors *f)
 {
     int plain = n->op == &ch__op_attention ? 3 : 4;

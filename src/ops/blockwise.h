@@ -23,7 +23,7 @@ extern const ch_kernel *const ch__elementwise_kernels[];
 ch_status ch__infer_arith(ch_infer *c);    /* float, i8, i32, i64 or u8 -> the same dtype */
 ch_status ch__infer_floats(ch_infer *c);   /* float -> the same dtype */
 ch_status ch__infer_compared(ch_infer *c); /* any dtype -> bool */
-ch_status ch__infer_truths(ch_infer *c);   /* bool -> bool */
+ch_status ch__infer_logical(ch_infer *c);  /* bool -> bool */
 /* Fails unless input i is bool. */
 ch_status ch__infer_want_bool(const ch_infer *c, int i);
 
@@ -33,8 +33,8 @@ ch_node *ch__relu_mask(ch_node *y, ch_node *d);
 ch_node *ch__masked(ch_step *s, ch_node *condition, ch_node *d);
 /* Applies a linear op to the rows of a sparse gradient, and returns a sparse gradient with the
  * same ids. `scale` is the second input of the op; NULL if the op has one input. */
-ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
-                     ch_node *scale);
+ch_node *ch__map_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
+                      ch_node *scale);
 
 #define ELEMENTWISE(name_, n_in_, infer_, grad_, flags_)                                       \
     static bool name_##_block(const ch_node *n, ch_block *b)                                   \

@@ -1,4 +1,4 @@
-/* ops/body.c -- what cond and scan share.
+/* ops/body.c -- bodies: the subgraphs of cond and scan.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/body.h"
@@ -7,7 +7,7 @@
 
 #include "ops/ops.h"
 
-size_t ch__scratch_take(size_t *used, size_t bytes)
+size_t ch__scratch_alloc(size_t *used, size_t bytes)
 {
     size_t at = *used;
 
@@ -24,13 +24,13 @@ ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used)
     p->touches_part |= b->program->touches_part;
     b->n_in = g->n_inputs;
     b->n_out = g->n_outputs;
-    b->instance_at = ch__scratch_take(used, ch__instance_bytes(b->program));
-    b->arena_at = ch__scratch_take(used, b->program->arena_bytes);
-    b->pointers_at = ch__scratch_take(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
+    b->instance_at = ch__scratch_alloc(used, ch__instance_bytes(b->program));
+    b->arena_at = ch__scratch_alloc(used, b->program->arena_bytes);
+    b->pointers_at = ch__scratch_alloc(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
     return CH_OK;
 }
 
-void ch__body_start(const ch_body *b, const ch_call *c, ch_attempt *r)
+void ch__body_start(const ch_body *b, const ch_call *c, ch_body_run *r)
 {
     char *scratch = c->scratch;
 
@@ -52,13 +52,14 @@ ch_status ch__body_check(const ch_infer *c, const ch_graph *g, int from, int at,
         ch_dims have = c->in[from + i];
         bool    ok = c->dtype[from + i] == g->input[at + i]->dtype;
 
-        if (cut) { /* one slice along axis 0 */
+        if (cut) { /* a slice along axis 0 */
             ok = ok && have.rank > 0;
             have.rank -= have.rank > 0;
             memmove(have.dim, have.dim + 1, (CH_MAX_RANK - 1) * sizeof(have.dim[0]));
         }
         if (!ok || !ch__dims_same(&have, &g->input[at + i]->dims))
-            return ch__infer_fail(c, "input %d is not what its body takes", from + i);
+            return ch__infer_fail(
+                c, "input %d does not have the dtype and shape of the body's input", from + i);
     }
     return CH_OK;
 }
@@ -91,7 +92,7 @@ bool ch__fits_outputs(ch_step *s, const char *what, int n)
     if (n >= 1 && n <= CH_MAX_OUT)
         return true;
     ch__step_record_error(
-        s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d values, want 1 to %d", what, n, CH_MAX_OUT),
+        s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, want 1 to %d", what, n, CH_MAX_OUT),
         NULL);
     return false;
 }

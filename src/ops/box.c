@@ -1,11 +1,11 @@
-/* ops/box.c -- ops that only move elements: a call as a list of boxes to copy.
+/* ops/box.c -- kernels of ops that only move elements: a call is a list of boxes to copy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/box.h"
 
 #include "tensor/tensor.h"
 
-#define SHARE (128 << 10) /* bytes: what the second cache holds with its source */
+#define SHARE (128 << 10) /* bytes of a share: fits the L2 cache together with its source */
 
 ch_boxes *ch__boxes_new(const ch_node *n, ch_prep *p, int n_boxes)
 {
@@ -58,7 +58,8 @@ ch_status ch__boxes_done(ch_boxes *b, ch_prep *p)
     return CH_OK;
 }
 
-/* Share s of every box; several boxes may write to the same lines of the target. */
+/* Copies a share: the same part of every box. Boxes of a concat or split write to the same
+ * cache lines, so these parts should be copied together. */
 static void copy_share(const ch_boxes *b, const ch_call *c, int64_t share)
 {
     for (int i = 0; i < b->n; i++) {
@@ -92,14 +93,16 @@ ch_status ch__infer_axis(const ch_infer *c, int64_t axis, int rank, int *out)
     if (ch__axis(axis, rank, out))
         return CH_OK;
     if (rank == 0)
-        return ch__infer_fail(c, "axis %lld of a scalar, which has none", (long long)axis);
-    return ch__infer_fail(c, "axis %lld, want %d to %d", (long long)axis, -rank, rank - 1);
+        return ch__infer_fail(c, "axis %lld is out of range: a scalar has no axes",
+                              (long long)axis);
+    return ch__infer_fail(c, "axis %lld is out of range, want %d to %d", (long long)axis, -rank,
+                          rank - 1);
 }
 
 ch_status ch__infer_check_dims(const ch_infer *c, const ch_dims *d)
 {
     if (d->rank < 0 || d->rank > CH_MAX_RANK)
-        return ch__infer_fail(c, "rank %d, want 0 to %d", d->rank, CH_MAX_RANK);
+        return ch__infer_fail(c, "rank %d is out of range, want 0 to %d", d->rank, CH_MAX_RANK);
     for (int i = 0; i < d->rank; i++)
         if (d->dim[i].n < 0 || d->dim[i].sym < 0)
             return ch__infer_fail(c, "size %lld of axis %d is negative", (long long)d->dim[i].n,

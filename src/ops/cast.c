@@ -129,7 +129,7 @@ ch_node *ch_cast(ch_node *x, ch_dtype dtype)
         return x;
     if (x != NULL && ch__is_sparse(x) && ch_dtype_is_float(x->dtype) &&
         ch_dtype_is_float(dtype))
-        return ch__of_rows(caller, &ch__op_cast, &a, x, NULL);
+        return ch__map_rows(caller, &ch__op_cast, &a, x, NULL);
     n = ch__node_at(caller, &ch__op_cast, &a, 1, &x);
     if (n != NULL)
         n->weak = false;

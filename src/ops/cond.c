@@ -1,4 +1,9 @@
-/* ops/cond.c -- one of two branches, chosen when the step runs.
+/* ops/cond.c -- cond: runs one of two branches, chosen when the step runs.
+ *
+ * The branches are bodies (ops/body.h) without inputs of their own: everything they use is
+ * captured. Inputs of the call: the condition, the captures of `then`, the captures of
+ * `otherwise`. Outputs: those of the branch that runs. The gradient is a cond with the same
+ * condition, whose branches compute the gradients of the two branches.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -22,15 +27,17 @@ static ch_status cond_infer(ch_infer *c)
     ch_status         rc;
 
     if (a->then == NULL || a->otherwise == NULL)
-        return ch__infer_fail(c, "it has no bodies");
+        return ch__infer_fail(c, "a branch is missing");
     if (c->n_in != 1 + a->then->n_inputs + a->otherwise->n_inputs)
-        return ch__infer_fail(c, "%d inputs, its bodies take %d", c->n_in,
-                              1 + a->then->n_inputs + a->otherwise->n_inputs);
+        return ch__infer_fail(
+            c, "there are %d inputs, want %d: the condition and the captures of both branches",
+            c->n_in, 1 + a->then->n_inputs + a->otherwise->n_inputs);
     if (c->dtype[0] != CH_BOOL || c->in[0].rank != 0)
         return ch__infer_fail(c, "the condition must be a bool scalar");
     if (a->then->n_outputs != a->otherwise->n_outputs || a->then->n_outputs == 0)
-        return ch__infer_fail(c, "one branch gives %d values and the other %d",
-                              a->then->n_outputs, a->otherwise->n_outputs);
+        return ch__infer_fail(
+            c, "the branches return %d and %d values, want the same number, at least 1",
+            a->then->n_outputs, a->otherwise->n_outputs);
     rc = ch__body_check(c, a->then, 1, 0, a->then->n_inputs, false);
     if (rc == CH_OK)
         rc = ch__body_check(c, a->otherwise, 1 + a->then->n_inputs, 0, a->otherwise->n_inputs,
@@ -63,7 +70,7 @@ static ch_status cond_prepare(const ch_node *n, ch_prep *p)
 {
     const cond_attrs *a = n->attrs;
     cond_state       *s = ch__prep_state(p, sizeof(*s));
-    size_t            used[2] = {0, 0}; /* only one of them runs: they share the scratch */
+    size_t            used[2] = {0, 0}; /* only one branch runs, so they share the scratch */
     ch_status         rc;
 
     if (s == NULL)
@@ -81,7 +88,7 @@ static ch_status cond_run(const ch_call *c, ch_piece t)
     int               which = *(const bool *)c->in[0] ? 0 : 1;
     const ch_body    *b = &s->branch[which];
     int               first = 1 + (which == 0 ? 0 : s->branch[0].n_in);
-    ch_attempt        r;
+    ch_body_run       r;
 
     (void)t;
     ch__body_start(b, c, &r);
@@ -109,12 +116,14 @@ const ch_op ch__op_cond = {
     .kernels = (const ch_kernel *const[]){&cond_plain, NULL},
 };
 
+/* The argument of record_branch: a function of the user. */
 typedef struct branch_record {
     ch_branch_fn fn;
     void        *arg;
     int          n_out;
 } branch_record;
 
+/* Calls the user's function to record a branch. */
 static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     branch_record *b = arg;
@@ -128,6 +137,7 @@ static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
         ch__body_out(s, out[i]);
 }
 
+/* Records both branches with `then` and `otherwise`, and then the call. */
 static void record_cond(ch_step *s, ch_node *pred, int n_out, ch_body_fn then, void *then_arg,
                         ch_body_fn otherwise, void *otherwise_arg, ch_node **out)
 {
@@ -167,16 +177,16 @@ void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise
 
 /* ---- gradient ---- */
 
-/* Records, in a branch of a gradient, the gradient of a branch. */
+/* The argument of record_branch_gradient. */
 typedef struct branch_gradient {
-    const ch_node  *call;
-    const ch_graph *body;
-    int             first; /* of the call's inputs: the body's */
+    const ch_node  *call;  /* the cond that is differentiated */
+    const ch_graph *body;  /* its branch */
+    int             first; /* index of the body's first input among the inputs of the call */
     ch_node *const *dout;
 } branch_gradient;
 
-/* Outputs: the gradients of both branches' float inputs; those of the branch not taken are 0.
- */
+/* Records a branch of the gradient. Its outputs are the gradients of the float inputs of both
+ * branches. The gradients of the branch that does not run are 0. */
 static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void *arg)
 {
     branch_gradient  *b = arg;

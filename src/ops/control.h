@@ -1,4 +1,4 @@
-/* ops/control.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/control.h -- the list of control-flow ops.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_CONTROL_H
 #define OPS_CONTROL_H
 

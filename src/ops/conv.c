@@ -1,8 +1,11 @@
 /* ops/conv.c -- convolution over images, and its gradients.
  *
- * Three ops on x (n, h, w, c), the filter f (kh, kw, c / groups, o) and y (n, oh, ow, o): each
- * is the sum of all products of the other two over the same taps. So the gradients of each are
- * the others, and there is no end to differentiating.
+ * Three arrays belong to a convolution: x (n, h, w, c), the filter f (kh, kw, c / groups, o)
+ * and y (n, oh, ow, o). Three ops compute each of them from the other two: conv2d (y),
+ * conv2d_input_grad (x) and conv2d_filter_grad (f). Each sums products over the same taps. So
+ * the gradients of each op are the two other ops, and derivatives of any order exist. The
+ * arithmetic is ch_conv (kernel/conv.h). conv2d_fused adds a bias and an activation;
+ * conv_absorb creates it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/conv.h"
@@ -23,10 +26,10 @@ static ch_conv_kind kind_of(const ch_op *op)
 
 /* ---- sizes ---- */
 
-enum { WHY = 200 };
+enum { WHY = 200 }; /* bytes of a reason */
 
-/* What the inputs a and b and the attributes say of the three arrays. False and a reason if the
- * window does not go there. */
+/* Computes the sizes of all three arrays from the inputs a and b and the attributes. Returns
+ * false and writes a reason to `why` if the window does not fit the image. */
 static bool sizes_of(ch_conv_kind kind, const ch_window_attrs *t, const ch_dims *a,
                      const ch_dims *b, ch_conv_dims *d, char why[WHY])
 {
@@ -44,7 +47,7 @@ static bool sizes_of(ch_conv_kind kind, const ch_window_attrs *t, const ch_dims 
     }
     d->kh = kind == CH_CONV_FILTER ? t->size.at[0] : b->dim[0].n;
     d->kw = kind == CH_CONV_FILTER ? t->size.at[1] : b->dim[1].n;
-    if (!ch__window_place(t, d->h, d->w, d->kh, d->kw, &w, why, WHY))
+    if (!ch__window_layout(t, d->h, d->w, d->kh, d->kw, &w, why, WHY))
         return false;
     d->oh = w.oh;
     d->ow = w.ow;
@@ -56,6 +59,7 @@ static bool sizes_of(ch_conv_kind kind, const ch_window_attrs *t, const ch_dims 
     return true;
 }
 
+/* Returns the sizes of a specialised call; its shape rule has checked them. */
 static ch_conv_dims dims_of(const ch_node *n)
 {
     ch_conv_dims d;
@@ -65,7 +69,8 @@ static ch_conv_dims dims_of(const ch_node *n)
     return d;
 }
 
-/* Whatever can be said before sizes are put together. */
+/* Checks dtypes, ranks, groups and attributes: everything that does not need the sizes of all
+ * three arrays. */
 static ch_status want_arrays(const ch_infer *c, ch_conv_kind kind)
 {
     const ch_window_attrs *t = c->attrs;
@@ -89,13 +94,13 @@ static ch_status want_arrays(const ch_infer *c, ch_conv_kind kind)
         return ch__infer_fail(c, "%lld groups do not divide %s filters", (long long)t->groups,
                               ch__dim_text(c, b->dim[3]));
     if (kind != CH_CONV_OUTPUT && t->size.n != 2)
-        return ch__infer_fail(c, "its size has %d numbers, want 2", t->size.n);
+        return ch__infer_fail(c, "size has %d numbers, want 2", t->size.n);
     if (t->activation != 0 && c->op != &ch__op_conv2d_fused)
-        return ch__infer_fail(c, "it takes no activation");
+        return ch__infer_fail(c, "activation must be 0 for this op");
     return CH_OK;
 }
 
-/* That the inputs belong to one convolution; then its sizes. */
+/* Fails unless the inputs belong to the same convolution. Sets *d to its sizes. */
 static ch_status infer_sizes(const ch_infer *c, ch_conv_kind kind, ch_conv_dims *d)
 {
     const ch_dims *a = &c->in[0], *b = &c->in[1], *y = kind == CH_CONV_INPUT ? a : b;
@@ -111,7 +116,7 @@ static ch_status infer_sizes(const ch_infer *c, ch_conv_kind kind, ch_conv_dims 
     if (kind == CH_CONV_OUTPUT && d->c != takes)
         return ch__infer_fail(c, "x has %lld channels and the filter takes %lld%s",
                               (long long)d->c, (long long)takes,
-                              d->groups > 1 ? ", in its groups" : "");
+                              d->groups > 1 ? " in all groups" : "");
     if (d->c % d->groups != 0)
         return ch__infer_fail(c, "%lld groups do not divide %lld channels",
                               (long long)d->groups, (long long)d->c);
@@ -119,12 +124,12 @@ static ch_status infer_sizes(const ch_infer *c, ch_conv_kind kind, ch_conv_dims 
         return CH_OK;
     if (y->dim[1].n != d->oh || y->dim[2].n != d->ow || y->dim[3].n != d->o)
         return ch__infer_fail(
-            c, "an image of %lldx%lld and this filter belong to %lldx%lldx%lld, not to %s",
+            c, "an image of %lldx%lld and this filter give %lldx%lldx%lld, but y is %s",
             (long long)d->h, (long long)d->w, (long long)d->oh, (long long)d->ow,
             (long long)d->o, ch__type_text(c->dtype[0], y));
     if (kind == CH_CONV_FILTER && !ch__dim_same(a->dim[0], b->dim[0]))
-        return ch__infer_fail(c, "batches of %s and %s", ch__dim_text(c, a->dim[0]),
-                              ch__dim_text(c, b->dim[0]));
+        return ch__infer_fail(c, "x and y have batches of %s and %s, want the same",
+                              ch__dim_text(c, a->dim[0]), ch__dim_text(c, b->dim[0]));
     return CH_OK;
 }
 
@@ -148,7 +153,7 @@ static ch_status conv_infer(ch_infer *c)
         (ch_dim[]){ch__dim(d.kh), ch__dim(d.kw), ch__dim(d.c / d.groups), ch__dim(d.o)});
 }
 
-/* ---- kernels: the same for all three ---- */
+/* ---- kernels, the same for all ops ---- */
 
 static bool conv_fits(const ch_node *n, const ch_conv_engine *e)
 {
@@ -159,7 +164,7 @@ static bool conv_fits(const ch_node *n, const ch_conv_engine *e)
 
 typedef struct conv_state {
     ch_conv     conv;
-    ch_epilogue then;
+    ch_epilogue then; /* conv2d_fused only */
 } conv_state;
 
 static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine *e)
@@ -241,7 +246,10 @@ static const ch_kernel        fused_onednn = {"onednn", fits_onednn, prepare_one
                                               conv_drop};
 static const ch_kernel        fused_own = {"own", fits_own, prepare_own, fused_run, conv_drop};
 
-/* ---- gradients: each of the others ---- */
+/* ---- gradients: each op has the two others as gradients ---- */
+
+/* Records `op` with the attributes of a call of another of the three ops. `rows` and `cols` are
+ * the attribute `size`; conv2d ignores them. */
 
 static ch_node *record(const ch_op *op, const ch_window_attrs *like, int64_t rows, int64_t cols,
                        ch_node *a, ch_node *b)
@@ -300,8 +308,8 @@ static void filter_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
 
 /* ---- partition rules ---- */
 
-/* n, y, x, c, o, u, v of x (n, y, x, c), f (u, v, c, o) and the result (n, y, x, o). Channels
- * in groups stay whole. */
+/* The factors are batch, y, x, c, o, u, v of the image (batch, y, x, c), the filter (u, v, c,
+ * o) and the result (batch, y, x, o). With groups, channels must be whole. */
 static ch_status conv_factors(const ch_node *n, ch_factors *f)
 {
     const ch_window_attrs *t = ch__attrs(n);
@@ -323,10 +331,10 @@ static ch_status conv_factors(const ch_node *n, ch_factors *f)
                                                   : filter);
 }
 
-/* ---- what follows a convolution: conv2d_fused is activation(conv2d(x, f) + bias) ---- */
+/* ---- conv2d_fused: activation(conv2d(x, f) + bias); bias is optional ---- */
 
 _Static_assert(sizeof(ch_window_attrs) <= sizeof(((ch_rewrite *)0)->attrs),
-               "they fit a rewrite");
+               "the attributes fit a ch_rewrite");
 
 static bool conv_absorb(const ch_node *n, const ch_node *user, ch_rewrite *out)
 {
@@ -359,10 +367,10 @@ static ch_status fused_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (c->n_in == 3 && !ch__is_bias(&c->in[2], &c->out[0]))
-        return ch__infer_fail(c, "the bias must be one number for each filter");
+        return ch__infer_fail(c, "the bias must have one number for each filter");
     if (!ch__epilogue_make(c->dtype[0], c->n_in == 3, t->activation, &e))
-        return ch__infer_fail(c, "there is no activation %lld of %s", (long long)t->activation,
-                              ch_dtype_name(c->dtype[0]));
+        return ch__infer_fail(c, "activation %lld does not exist for %s",
+                              (long long)t->activation, ch_dtype_name(c->dtype[0]));
     return CH_OK;
 }
 
@@ -424,6 +432,7 @@ const ch_op ch__op_conv2d_filter_grad = {
     .factors = conv_factors,
 };
 
+/* Returns the attributes for the user's options. `opt` may be NULL. */
 static ch_window_attrs attrs_of(const ch_conv_options *opt)
 {
     static const ch_conv_options none;
@@ -457,8 +466,8 @@ ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t 
     return y;
 }
 
-/* A filter (kh, kw, c, times) is one (kh, kw, 1, c * times) of c groups, and has the same
- * elements in the same order. */
+/* A depthwise filter (kh, kw, c, times) is a filter (kh, kw, 1, c * times) with c groups. The
+ * elements and their order are the same, so a reshape is enough. */
 ch_node *ch_depthwise_conv2d(ch_node *x, ch_node *filter, const ch_conv_options *opt)
 {
     ch_window_attrs a = attrs_of(opt);

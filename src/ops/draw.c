@@ -1,4 +1,4 @@
-/* ops/draw.c -- drawing words for the elements of an output.
+/* ops/draw.c -- random words for the elements of an output.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ops/draw.h"

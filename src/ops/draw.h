@@ -1,7 +1,7 @@
-/* ops/draw.h -- drawing words for the elements of an output.
+/* ops/draw.h -- random words for the elements of an output.
  *
- * Words are drawn in chunks. Chunk i of an output holds the same words whoever draws it
- * (kernel/philox.h), so tiles are chunks.
+ * Kernels draw words in chunks of CH_PHILOX_CHUNK. The words of chunk i depend on the stream
+ * and on i only (kernel/philox.h), so chunks can be divided among tiles in any way.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_DRAW_H
@@ -10,20 +10,21 @@
 #include "graph/op.h"
 #include "kernel/philox.h"
 
-/* The stream of a call. `ordinal` is of the call whose numbers are drawn; 0: its own, else one
- * more than that. */
+/* Returns the random stream of a call. `own` is the seed attribute of the op. `ordinal` selects
+ * the call that the stream belongs to: 0 is this call, k > 0 is the call with ordinal k - 1. */
 ch_philox ch__draw_stream(const ch_call *c, int64_t own, int64_t ordinal);
 
-/* How the elements of an output fall into chunks and those into tiles. */
+/* The division of an output into chunks, and of the chunks into tiles. */
 typedef struct ch_chunks {
-    int64_t n, each, count; /* elements; of a chunk; chunks */
-    int     tiles, words;   /* words of an element */
+    int64_t n, each, count; /* elements in all; elements of a chunk; number of chunks */
+    int     tiles, words;   /* number of tiles; random words of an element */
 } ch_chunks;
 
-/* Cuts the output of a call into them; `cost` as ch__tile_count takes it, for each element. */
+/* Divides the output of call n into chunks, and sets the tiles of p. `cost` is the cost of an
+ * element, as for ch__tile_count. */
 ch_chunks ch__draw_cut(const ch_node *n, int words, int64_t cost, ch_prep *p);
-/* Draws the words of a chunk into room for CH_PHILOX_CHUNK, and returns how many elements it
- * has. */
+/* Writes the words of a chunk to w, which must have CH_PHILOX_CHUNK elements. Returns the
+ * number of elements of the chunk. */
 int64_t ch__draw(const ch_philox_table *t, const ch_philox *s, const ch_chunks *c,
                  int64_t chunk, uint32_t *w);
 

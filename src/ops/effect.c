@@ -1,5 +1,10 @@
 /* ops/effect.c -- identity, stop_gradient, check_numerics, check, print, host_call.
  *
+ * identity and stop_gradient are views of their input. The other ops have CH_OP_EFFECT: the
+ * planner never drops, merges or moves their calls. check and print have no outputs.
+ * check_numerics and check fail the run; host_call calls a function of the program, so its
+ * calls cannot be encoded (CH_OP_HOST).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -97,7 +102,7 @@ static ch_status check_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* "(0, 3)" of the k-th element. */
+/* Writes the indices of element k, such as "(0, 3)". */
 static void index_text(const ch_node *n, int64_t k, char *text, size_t size)
 {
     int64_t at[CH_MAX_RANK];
@@ -114,7 +119,8 @@ static void index_text(const ch_node *n, int64_t k, char *text, size_t size)
     snprintf(text + used, size - (size_t)used, ")");
 }
 
-/* Whichever tile notices, the message is about the first element of all. */
+/* Fails the run. The message names the first element of the whole array that is not finite, so
+ * it does not depend on the tile that found one. */
 static ch_status check_fail(const ch_call *c, const check_state *s)
 {
     const ch_node     *n = c->node;
@@ -183,12 +189,12 @@ ch_node *ch_check_numerics(ch_node *x, const char *message)
     return ch__node(&ch__op_check_numerics, &a, 1, &x);
 }
 
-/* ---- check: a call without outputs ---- */
+/* ---- check; its functions are called claim_... ---- */
 
 static ch_status claim_infer(ch_infer *c)
 {
     if (c->dtype[0] != CH_BOOL)
-        return ch__infer_fail(c, "input 0 is %s, want bool; compare first",
+        return ch__infer_fail(c, "input 0 is %s, want bool; compare it first",
                               ch_dtype_name(c->dtype[0]));
     return CH_OK;
 }
@@ -202,7 +208,8 @@ static ch_status claim_run(const ch_call *c, ch_piece t)
     for (int64_t i = 0, n = ch__count(c->node->in[0]); i < n; i++)
         if (!in[i])
             return ch__call_fail(c, CH_INVALID_ARGUMENT, "%s",
-                                 a->message != NULL ? a->message : "it does not hold");
+                                 a->message != NULL ? a->message
+                                                    : "the condition does not hold");
     return CH_OK;
 }
 
@@ -228,7 +235,7 @@ void ch_check(ch_node *condition, const char *message)
     (void)ch__node(&ch__op_check, &a, 1, &condition);
 }
 
-/* ---- print: a call without outputs; what is printed goes on as it is ---- */
+/* ---- print: ch_print returns its input, so the call needs no output ---- */
 
 typedef struct print_attrs {
     const char *label;
@@ -245,7 +252,7 @@ static ch_status print_infer(ch_infer *c)
     return CH_OK;
 }
 
-/* One line: the rows of a tensor are lines of their own otherwise. */
+/* Replaces line breaks by spaces, because each row of a tensor is printed as a line. */
 static void join_lines(char *text)
 {
     for (; *text != '\0'; text++)
@@ -298,7 +305,7 @@ ch_node *ch_print(ch_node *x, const char *label)
 
 typedef struct host_attrs {
     const char *name;
-    void       *fn; /* a ch_host_fn, as the rows want it */
+    void       *fn; /* a ch_host_fn; attributes of kind HOST are void pointers */
     void       *arg;
     ch_ints     dtype; /* of each output */
     ch_dims     dims[CH_MAX_HOST_OUT];
@@ -332,14 +339,14 @@ static ch_status host_infer(ch_infer *c)
     if (a->fn == NULL)
         return ch__infer_fail(c, "there is no function to call");
     if (c->n_in > CH_MAX_HOST_IN || a->dtype.n < 0 || a->dtype.n > CH_MAX_HOST_OUT)
-        return ch__infer_fail(c, "%d inputs and %d outputs, want at most %d and %d", c->n_in,
-                              a->dtype.n, CH_MAX_HOST_IN, CH_MAX_HOST_OUT);
+        return ch__infer_fail(c, "there are %d inputs and %d outputs, want at most %d and %d",
+                              c->n_in, a->dtype.n, CH_MAX_HOST_IN, CH_MAX_HOST_OUT);
     for (int i = 0; i < a->dtype.n; i++) {
         ch_status rc;
 
         if (a->dtype.at[i] < 0 || a->dtype.at[i] >= CH_STR)
-            return ch__infer_fail(c, "output %d is %s, want numbers", i,
-                                  a->dtype.at[i] == CH_STR ? "string" : "of no dtype");
+            return ch__infer_fail(c, "output %d is %s, want bool or a numeric dtype", i,
+                                  a->dtype.at[i] == CH_STR ? "string" : "of unknown dtype");
         rc = ch__infer_dims(c, i, (ch_dtype)a->dtype.at[i], &a->dims[i]);
         if (rc != CH_OK)
             return rc;
@@ -347,7 +354,8 @@ static ch_status host_infer(ch_infer *c)
     return CH_OK;
 }
 
-/* Tensors over the memory of `n` values. */
+/* Makes tensors over the memory of n values. On an error, out[0 .. n - 1] may contain tensors
+ * that the caller must unref, and NULL. */
 static ch_status wrap(int n, const ch_node *const *node, void *const *data, ch_tensor **out)
 {
     for (int i = 0; i < n; i++) {
@@ -360,6 +368,8 @@ static ch_status wrap(int n, const ch_node *const *node, void *const *data, ch_t
     return CH_OK;
 }
 
+/* Calls the program's function. If the function fails, its error message is added to the
+ * call's; if the function set no message, the status name is added. */
 static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *const *out)
 {
     const host_attrs *a = ch__attrs(c->node);
@@ -372,7 +382,7 @@ static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *co
     rc = fn(a->arg, c->node->n_in, in, c->node->n_out, out);
     if (rc == CH_OK)
         return CH_OK;
-    if (ch__fail_mark() == mark) /* the message is an earlier fault's */
+    if (ch__fail_mark() == mark) /* the function set no message */
         return ch__call_fail(c, rc, "%s returned %s", name, ch_status_name(rc));
     return ch__call_fail(c, rc, "%s: %s", name, ch_error_message());
 }
@@ -388,7 +398,7 @@ static ch_status host_run(const ch_call *c, ch_piece t)
     (void)t;
     for (int i = 0; i < n_all; i++)
         node[i] = i < n_in ? n->in[i] : &n[i - n_in];
-    memcpy(data, c->in, (size_t)n_in * sizeof(data[0])); /* promised not to be written */
+    memcpy(data, c->in, (size_t)n_in * sizeof(data[0])); /* fn must not write to its inputs */
     memcpy(data + n_in, c->out, (size_t)n->n_out * sizeof(data[0]));
     rc = wrap(n_all, node, data, all);
     if (rc == CH_OK)
@@ -412,6 +422,7 @@ const ch_op ch__op_host_call = {
     .kernels = (const ch_kernel *const[]){&host_kernel, NULL},
 };
 
+/* Sets *a from the user's description. */
 static ch_status host_attrs_of(const ch_host_spec *spec, host_attrs *a)
 {
     if (spec == NULL || spec->fn == NULL)
@@ -430,7 +441,7 @@ static ch_status host_attrs_of(const ch_host_spec *spec, host_attrs *a)
         if (o->like != NULL)
             a->dims[i] = o->like->dims;
         else if (o->shape.rank > CH_MAX_RANK)
-            a->dims[i].rank = o->shape.rank; /* which infer refuses */
+            a->dims[i].rank = o->shape.rank; /* too large: the shape rule fails */
         else
             a->dims[i] = ch__dims_of(o->shape);
     }
@@ -457,8 +468,8 @@ void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const
     if (rc == CH_OK && in == NULL && n_in > 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "host_call: the list of %d inputs is NULL", n_in);
     if (rc == CH_OK && out == NULL && spec->n_out > 0)
-        rc =
-            ch__fail(CH_INVALID_ARGUMENT, "host_call: no room for its %d outputs", spec->n_out);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "host_call: out is NULL, want room for %d outputs",
+                      spec->n_out);
     if (rc != CH_OK) {
         ch__step_record_error(s, rc, caller);
         return;

@@ -1,4 +1,4 @@
-/* ops/effect.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/effect.h -- the list of ops with effects.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_EFFECT_H
 #define OPS_EFFECT_H
 

@@ -77,7 +77,7 @@ ch_status ch__infer_compared(ch_infer *c)
     return broadcast_to(c, CH_BOOL);
 }
 
-ch_status ch__infer_truths(ch_infer *c)
+ch_status ch__infer_logical(ch_infer *c)
 {
     ch_status rc = ch__infer_want_bool(c, 0);
 
@@ -102,9 +102,8 @@ static bool scales(const ch_node *a, const ch_node *b)
     return ch__is_sparse(a) && is_scalar(b) && b->dims.rank <= a->dims.rank;
 }
 
-/* The op of the rows, at the same ids. */
-ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
-                     ch_node *scale)
+ch_node *ch__map_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
+                      ch_node *scale)
 {
     const ch_node *x = sparse->head;
     ch_step       *s = ch_node_step(x);
@@ -148,9 +147,9 @@ ch_node *ch_mul(ch_node *a, ch_node *b)
     const void *caller = __builtin_return_address(0);
 
     if (scales(a, b))
-        return ch__of_rows(caller, &ch__op_mul, NULL, a, b);
+        return ch__map_rows(caller, &ch__op_mul, NULL, a, b);
     if (scales(b, a))
-        return ch__of_rows(caller, &ch__op_mul, NULL, b, a);
+        return ch__map_rows(caller, &ch__op_mul, NULL, b, a);
     return ch__node_at(caller, &ch__op_mul, NULL, 2, (ch_node *[]){a, b});
 }
 
@@ -170,7 +169,7 @@ ch_node *ch_div(ch_node *a, ch_node *b)
     const void *caller = __builtin_return_address(0);
 
     if (scales(a, b))
-        return ch__of_rows(caller, &ch__op_div, NULL, a, b);
+        return ch__map_rows(caller, &ch__op_div, NULL, a, b);
     return ch__node_at(caller, &ch__op_div, NULL, 2, (ch_node *[]){a, b});
 }
 
@@ -233,7 +232,7 @@ ch_node *ch_neg(ch_node *x)
     const void *caller = __builtin_return_address(0);
 
     if (ch__is_sparse(x))
-        return ch__of_rows(caller, &ch__op_neg, NULL, x, NULL);
+        return ch__map_rows(caller, &ch__op_neg, NULL, x, NULL);
     return ch__node_at(caller, &ch__op_neg, NULL, 1, &x);
 }
 
@@ -407,7 +406,7 @@ BINARY_FLAT(less_equal, ch__infer_compared)
 BINARY_FLAT(greater, ch__infer_compared)
 BINARY_FLAT(greater_equal, ch__infer_compared)
 
-BINARY_FLAT(logical_and, ch__infer_truths)
-BINARY_FLAT(logical_or, ch__infer_truths)
-BINARY_FLAT(logical_xor, ch__infer_truths)
-UNARY_FLAT(logical_not, ch__infer_truths)
+BINARY_FLAT(logical_and, ch__infer_logical)
+BINARY_FLAT(logical_or, ch__infer_logical)
+BINARY_FLAT(logical_xor, ch__infer_logical)
+UNARY_FLAT(logical_not, ch__infer_logical)

@@ -1,4 +1,4 @@
-/* ops/elementwise.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/elementwise.h -- the list of elementwise ops.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_ELEMENTWISE_H
 #define OPS_ELEMENTWISE_H
 

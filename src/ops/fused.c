@@ -1,21 +1,26 @@
-/* ops/fused.c -- the one kernel of all elementwise ops, alone or as a chain.
+/* ops/fused.c -- the kernel of all elementwise ops, alone or as a fused chain.
  *
- * A chain is a list of instructions (ch_fused_step). An op by itself is a list of one. The
- * elements are cut into blocks that are small enough for all values of a block to stay in the
- * first-level cache; each block goes through all instructions before the next one begins. So a
- * chain reads its inputs and writes its results once, whatever happens in between.
+ * A chain is a list of instructions (ch_fused_step); a single op is a chain of length 1. The
+ * pass ch__pass_fuse builds longer chains. The elements are divided into blocks. A block is so
+ * small that all its values stay in the first-level cache. Each block goes through all
+ * instructions before the next block begins. So a chain reads its inputs and writes its outputs
+ * once, and intermediate values stay in the cache.
  *
- *     input --reach--> block of its own type --widen--> f32 --\
- *                                                              instruction --round--> value
- *     ...                                                      --------------narrow--> output
+ *     input --locate--> block of its own type --widen--> f32 --\
+ *                                                               instruction --round--> value
+ *     ...                                                       --------------narrow--> output
+ *
+ * Main structs: `chain` is the kernel's state, `operand` an input of the call, `instruction` a
+ * step with its buffers assigned. elementwise_prepare and fused_prepare build a chain;
+ * elementwise_run runs a tile of it.
  *
  * Invariants:
- *   1. Every instruction sees the same blocks as it would alone, and 16-bit floats are rounded
- * after each: fused and unfused give the same bits.
- *   2. Which elements make a block depends on shapes only, and no element on another: tiles may
- *      run in any order.
- *   3. An output written over an input is written only when no later instruction reads that
- *      input's block (`over` is set by this rule).
+ *   1. An instruction computes the same in a chain as alone, and its 16-bit results are rounded
+ *      after each instruction. So fused and unfused calls give the same bits.
+ *   2. The division into blocks depends on shapes only, and elements are independent of each
+ *      other. So tiles may run in any order.
+ *   3. An output may be written over an input only if no later instruction reads that input's
+ *      block (allow_over).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -25,28 +30,29 @@
 #include "ops/ops.h"
 
 enum {
-    ROOM = 48 << 10,      /* bytes of buffers, on the stack */
-    GOOD_ROOM = 16 << 10, /* what the first-level cache holds beside inputs and outputs */
-    BLOCK = 2048,         /* elements, at most */
+    STACK_BYTES = 48 << 10, /* bytes of all buffers, on the stack */
+    CACHE_BYTES = 16 << 10, /* share of the L1 cache for buffers; the rest: inputs, outputs */
+    BLOCK = 2048,           /* largest block, in elements */
     LEAST_BLOCK = 64,
     MAX_VALUES = CH_FUSED_INPUTS + CH_FUSED_STEPS
 };
 
-/* How an input's elements come to be contiguous. */
-typedef enum reach {
-    DIRECT, /* they are: it has as many elements as the outputs */
-    ROW,    /* it is one row, and a block is a part of a row */
-    ONCE,   /* every block sees the same: a scalar, or one row where blocks are whole rows */
-    SPREAD  /* anything else: copied for each block */
-} reach;
+/* How an instruction gets the elements of an input as a contiguous block. A row is the last
+ * axis after collapsing. */
+typedef enum access_kind {
+    DIRECT, /* reads input memory: the input has as many elements as the outputs */
+    ROW,    /* reads input memory: the input is a single row, a block is part of a row */
+    ONCE,   /* copied once a tile: a scalar, or a single row when blocks are whole rows */
+    SPREAD  /* copied for each block: every other broadcast */
+} access_kind;
 
 typedef struct operand {
-    reach        how;
+    access_kind  how;
     size_t       bytes; /* of an element */
     ch_repeat_fn repeat;
-    ch_block_fn  widen;               /* 16-bit floats; else NULL */
-    int          buffer;              /* where it is spread to, unless it is direct */
-    int          wide;                /* where it is widened to; -1: nowhere */
+    ch_block_fn  widen;               /* 16-bit float to f32; NULL for other dtypes */
+    int          buffer;              /* buffer for the copy; unused if DIRECT */
+    int          wide;                /* buffer for the widened elements; -1: none */
     int64_t      stride[CH_MAX_RANK]; /* in elements; 0: repeated */
 } operand;
 
@@ -54,23 +60,23 @@ typedef struct instruction {
     ch_block_fn fn;
     double      param[4];
     int         n_in, in[4];
-    bool        is_once;   /* of no inputs: every block sees the same */
-    int         buffer;    /* of the result; -1: it goes straight to its output */
-    int         result;    /* which output it is; -1: none */
+    bool        is_once;   /* no inputs: the result is the same for every block */
+    int         buffer;    /* buffer of the result; -1: written directly to the output */
+    int         result;    /* index of the output; -1: not an output */
     size_t      out_bytes; /* of an element of that output */
-    ch_block_fn round;     /* 16-bit floats that are used further; else NULL */
-    ch_block_fn narrow;    /* 16-bit floats that are an output; else NULL */
+    ch_block_fn round;     /* for 16-bit results that a later step reads; else NULL */
+    ch_block_fn narrow;    /* for 16-bit results that are an output; else NULL */
 } instruction;
 
 typedef struct chain {
-    bool         is_plain; /* one instruction on direct inputs: no blocks are needed */
+    bool         is_plain; /* one instruction, all inputs DIRECT: runs without buffers */
     int          n_in, n_steps, n_tiles;
     int64_t      count; /* elements of each output */
-    int          rank;  /* after collapsing: the fewest dims that tell rows apart */
+    int          rank;  /* number of dims after collapsing */
     int64_t      dim[CH_MAX_RANK];
     int64_t      inner; /* elements of a row */
-    int64_t      parts; /* blocks in a row; 0: a block is several rows */
-    int64_t      block; /* elements of a block, at most */
+    int64_t      parts; /* blocks in a row; 0: a block is one or more whole rows */
+    int64_t      block; /* elements of the largest block */
     int64_t      n_blocks;
     size_t       buffer_bytes;
     operand     *input;
@@ -79,7 +85,7 @@ typedef struct chain {
 
 /* ---- shapes ---- */
 
-/* Is axis d of the output there in input x, or is the input repeated along it? */
+/* Returns true if x has its own elements along axis d of the output, false if x is repeated. */
 static bool is_full(const ch_node *x, const ch_dims *out, int d)
 {
     int k = d - (out->rank - x->dims.rank);
@@ -95,10 +101,11 @@ static bool same_fullness(const ch_node *n, int d, int e)
     return true;
 }
 
-/* Joins neighbouring axes that no input tells apart, and drops those of size one. */
+/* Drops axes of size 1, and merges neighbouring axes if every input is repeated along both or
+ * along neither. Sets the chain's dims and the strides of its inputs. */
 static void collapse(chain *c, const ch_node *n)
 {
-    int axis[CH_MAX_RANK] = {0}; /* one that stands for each collapsed dim */
+    int axis[CH_MAX_RANK] = {0}; /* for each collapsed dim, an axis that was merged into it */
 
     for (int d = 0; d < n->dims.rank; d++) {
         if (n->dims.dim[d].n == 1)
@@ -125,13 +132,14 @@ static void collapse(chain *c, const ch_node *n)
 
 /* ---- preparing: from steps to instructions ---- */
 
-/* Bytes of an element while it is computed with. */
+/* Returns the bytes of an element while a chain computes: 16-bit floats are held as f32. */
 static size_t live_bytes(ch_dtype t)
 {
     return ch__dtype_is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
 }
 
-/* True for a step that gives what it is given: a broadcast, in a chain. */
+/* Returns true if the step copies its input unchanged, as a broadcast does in a chain. `in` is
+ * the dtype of its input. */
 static bool is_copy(const ch_fused_step *s, ch_dtype in)
 {
     ch_dtype t = ch__dtype_is_half(in) ? CH_F32 : in;
@@ -139,7 +147,8 @@ static bool is_copy(const ch_fused_step *s, ch_dtype in)
     return s->n_in == 1 && s->out == in && s->block.fn == ch__blocks()->cast[t][t];
 }
 
-/* The steps without copies that are no results; those who use one use its input. */
+/* Writes the steps to `to`, without the copies that are not outputs. Steps that read a dropped
+ * copy read its input instead. Returns the number of steps written. */
 static int drop_copies(const ch_node *n, int n_steps, const ch_fused_step *step,
                        ch_fused_step *to)
 {
@@ -166,13 +175,13 @@ static int drop_copies(const ch_node *n, int n_steps, const ch_fused_step *step,
     return kept;
 }
 
-/* Which buffers are free, and how many there are. */
+/* The allocation of buffers, while preparing. `n` is the number of buffers created. */
 typedef struct buffers {
     int  n;
     bool busy[MAX_VALUES * 2];
 } buffers;
 
-static int take_buffer(buffers *b)
+static int alloc_buffer(buffers *b)
 {
     int i = 0;
 
@@ -183,11 +192,11 @@ static int take_buffer(buffers *b)
     return i;
 }
 
-/* What is known of each value of the chain while preparing. */
+/* The values of the chain while preparing: inputs first, then the results of the steps. */
 typedef struct values {
     ch_dtype dtype[MAX_VALUES];
-    int      last_use[MAX_VALUES]; /* the last step that reads it; -1: none */
-    int      buffer[MAX_VALUES];   /* -1: not in a buffer of its own */
+    int      last_use[MAX_VALUES]; /* the last step that reads the value; -1: none */
+    int      buffer[MAX_VALUES];   /* the value's own buffer; -1: none, or released */
 } values;
 
 static void find_uses(values *v, const ch_node *n, int n_steps, const ch_fused_step *step)
@@ -201,7 +210,8 @@ static void find_uses(values *v, const ch_node *n, int n_steps, const ch_fused_s
             v->last_use[step[i].in[k]] = i;
 }
 
-static void give_back(values *v, buffers *b, const ch_fused_step *s, int i)
+/* Releases the buffers of the inputs that step i is the last to read. */
+static void release_inputs(values *v, buffers *b, const ch_fused_step *s, int i)
 {
     for (int k = 0; k < s->n_in; k++)
         if (v->last_use[s->in[k]] == i && v->buffer[s->in[k]] >= 0) {
@@ -210,8 +220,8 @@ static void give_back(values *v, buffers *b, const ch_fused_step *s, int i)
         }
 }
 
-/* True if the result may take over the buffer of an input that ends here: the elements must
- * be as wide, since block functions go element by element. */
+/* Returns true if the result of s may be written over the buffer of an input of s. All elements
+ * must have the same width, because a block function goes through them one by one. */
 static bool can_replace(const values *v, const ch_fused_step *s)
 {
     for (int k = 0; k < s->n_in; k++)
@@ -220,12 +230,13 @@ static bool can_replace(const values *v, const ch_fused_step *s)
     return true;
 }
 
-/* `once` is its buffer if every block sees the same; else -1. */
+/* Makes instruction i from step s, and assigns its buffer. `once` is the buffer of a result
+ * that is the same for every block; -1 if the result differs. */
 static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, int i, int once)
 {
     const ch_block_table *t = ch__blocks();
     instruction          *x = &c->step[i];
-    int                   me = c->n_in + i;
+    int                   self = c->n_in + i;
     bool                  replaces = can_replace(v, s);
 
     x->fn = s->block.fn;
@@ -237,23 +248,25 @@ static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, 
     x->is_once = once >= 0;
     x->buffer = -1;
     if (ch__dtype_is_half(s->out)) {
-        x->round = v->last_use[me] >= 0 ? t->round[s->out] : NULL;
+        x->round = v->last_use[self] >= 0 ? t->round[s->out] : NULL;
         x->narrow = s->result >= 0 ? t->narrow[s->out] : NULL;
     }
     if (replaces)
-        give_back(v, b, s, i);
+        release_inputs(v, b, s, i);
     if (x->is_once)
         x->buffer = once;
     else if (s->result < 0 || ch__dtype_is_half(s->out))
-        v->buffer[me] = x->buffer = take_buffer(b);
+        v->buffer[self] = x->buffer = alloc_buffer(b);
     if (!replaces)
-        give_back(v, b, s, i);
-    if (v->buffer[me] >= 0 && v->last_use[me] < 0) { /* it is an output, and no more */
-        b->busy[v->buffer[me]] = false;
-        v->buffer[me] = -1;
+        release_inputs(v, b, s, i);
+    if (v->buffer[self] >= 0 &&
+        v->last_use[self] < 0) { /* an output that no later step reads */
+        b->busy[v->buffer[self]] = false;
+        v->buffer[self] = -1;
     }
 }
 
+/* Decides how instructions get the elements of input j, and assigns its buffers. */
 static void lower_input(chain *c, const ch_node *n, buffers *b, int j)
 {
     operand *x = &c->input[j];
@@ -269,24 +282,25 @@ static void lower_input(chain *c, const ch_node *n, buffers *b, int j)
     else if (ch__count(n->in[j]) == 1)
         x->how = ONCE;
     else if (is_row)
-        x->how = ROW; /* becomes ONCE if blocks turn out to be whole rows */
+        x->how = ROW; /* `cut` changes it to ONCE if blocks are whole rows */
     else
         x->how = SPREAD;
-    x->buffer = x->how == DIRECT ? 0 : take_buffer(b);
+    x->buffer = x->how == DIRECT ? 0 : alloc_buffer(b);
     x->wide = -1;
     if (ch__dtype_is_half(n->in[j]->dtype)) {
         x->widen = ch__blocks()->widen[n->in[j]->dtype];
-        x->wide = take_buffer(b);
+        x->wide = alloc_buffer(b);
     }
 }
 
-/* Rows are cut into parts, or several make a block, so that all buffers fit. */
+/* Chooses the size of blocks so that all buffers fit CACHE_BYTES: a long row is divided into
+ * parts, several short rows make a block. `width` is the bytes of the widest element. */
 static void cut(chain *c, int n_buffers, size_t width)
 {
     int64_t most = BLOCK;
 
     if (n_buffers > 0)
-        most = GOOD_ROOM / ((int64_t)width * n_buffers) / LEAST_BLOCK * LEAST_BLOCK;
+        most = CACHE_BYTES / ((int64_t)width * n_buffers) / LEAST_BLOCK * LEAST_BLOCK;
     most = most > BLOCK ? BLOCK : most < LEAST_BLOCK ? LEAST_BLOCK : most;
     if (c->inner > most / 2) {
         c->parts = (c->inner + most - 1) / most;
@@ -305,8 +319,8 @@ static void cut(chain *c, int n_buffers, size_t width)
     c->buffer_bytes = ch__aligned((size_t)c->block * width);
 }
 
-/* Output k may take over the memory of a direct input that no later instruction reads. What
- * is widened is read before the first one. */
+/* Allows each output to be written over every DIRECT input that no later instruction reads. An
+ * input that is widened counts as read before the first instruction. */
 static void allow_over(const chain *c, const values *v, const ch_fused_step *step, ch_prep *p)
 {
     for (int i = 0; i < c->n_steps; i++)
@@ -326,7 +340,7 @@ static size_t widest(const chain *c, const values *v)
     return width;
 }
 
-/* Of an element: each step, and reading and writing. */
+/* Returns the cost of an element: the cost of every step, plus 1 for reading and writing. */
 static int64_t chain_cost(int n_steps, const ch_fused_step *step)
 {
     int64_t cost = 1;
@@ -336,8 +350,9 @@ static int64_t chain_cost(int n_steps, const ch_fused_step *step)
     return cost;
 }
 
-/* A chain of one call may have lost inputs that were the same: its own number them anew. */
-static bool takes_all_in_order(const ch_fused_step *s)
+/* Returns true if the step reads inputs 0, 1, 2, ... in order. This can be false in a chain of
+ * one step, because equal inputs of the call are merged: mul(x, x) has one input. */
+static bool reads_inputs_in_order(const ch_fused_step *s)
 {
     for (int i = 0; i < s->n_in; i++)
         if (s->in[i] != i)
@@ -345,6 +360,7 @@ static bool takes_all_in_order(const ch_fused_step *s)
     return true;
 }
 
+/* Builds the chain of call n from its n_all steps, and sets p. */
 static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
                                const ch_fused_step *all)
 {
@@ -364,16 +380,16 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
     c->count = ch__count(n);
     c->n_tiles = 1;
     if (c->count == 0)
-        return CH_OK; /* it will not run */
+        return CH_OK; /* a call with empty outputs does not run */
     collapse(c, n);
     find_uses(&v, n, n_steps, step);
     for (int j = 0; j < n->n_in; j++)
         lower_input(c, n, &b, j);
-    for (int i = 0; i < n_steps; i++) /* before all that come and go */
-        once[i] = step[i].n_in == 0 && step[i].result < 0 ? take_buffer(&b) : -1;
+    for (int i = 0; i < n_steps; i++) /* first, because these buffers are never released */
+        once[i] = step[i].n_in == 0 && step[i].result < 0 ? alloc_buffer(&b) : -1;
     for (int i = 0; i < n_steps; i++)
         lower_step(c, &v, &b, &step[i], i, once[i]);
-    c->is_plain = b.n == 0 && n_steps == 1 && takes_all_in_order(&step[0]);
+    c->is_plain = b.n == 0 && n_steps == 1 && reads_inputs_in_order(&step[0]);
     cut(c, b.n, widest(c, &v));
     allow_over(c, &v, step, p);
     c->n_tiles = p->tiles[0] =
@@ -394,7 +410,7 @@ static ch_status elementwise_prepare(const ch_node *n, ch_prep *p)
 
 /* ---- running ---- */
 
-/* Where in input x row `row` of the output begins, in elements. */
+/* Returns the offset in input x of row `row` of the output, in elements. */
 static int64_t row_offset(const chain *c, const operand *x, int64_t row)
 {
     int64_t at = 0;
@@ -406,8 +422,8 @@ static int64_t row_offset(const chain *c, const operand *x, int64_t row)
     return at;
 }
 
-/* Whole rows as the output sees them. Rows whose beginnings are a fixed step apart, those along
- * the last axis before the inner one, go together. */
+/* Copies n whole rows of x, broadcast to the output's shape, to `to`. Rows along the axis
+ * before the last are a fixed distance apart in x, so a run of them is copied together. */
 static void spread_rows(const chain *c, const operand *x, const char *from, int64_t row,
                         int64_t n, char *to)
 {
@@ -431,7 +447,8 @@ static void spread_rows(const chain *c, const operand *x, const char *from, int6
     }
 }
 
-/* A part of a row, which begins `skip` elements into it: where it is, or a copy in `to`. */
+/* Returns n elements of row `row` of x, from element `skip` on. They are in x's own memory or,
+ * if x is repeated along the row, a copy in `to`. */
 static const char *spread_part(const chain *c, const operand *x, const char *from, int64_t row,
                                int64_t skip, int64_t n, char *to)
 {
@@ -444,8 +461,8 @@ static const char *spread_part(const chain *c, const operand *x, const char *fro
 }
 
 typedef struct block {
-    int64_t row, skip; /* where parts of rows begin */
-    int64_t start, n;
+    int64_t row, skip; /* if blocks are parts of rows: the row and the first element in it */
+    int64_t start, n;  /* first element of the output, number of elements */
 } block;
 
 static block block_at(const chain *c, int64_t i)
@@ -473,11 +490,12 @@ static const char *widened(const operand *x, const char *from, int64_t n, char *
     return to;
 }
 
-/* What every block sees alike. */
-static const char *reach_once(const chain *c, const operand *x, const char *from, char *room)
+/* Returns input x, which is ONCE, as a block that serves for all blocks. `memory` holds all
+ * buffers. */
+static const char *locate_once(const chain *c, const operand *x, const char *from, char *memory)
 {
     int64_t n = c->block < c->count ? c->block : c->count;
-    char   *to = room + (size_t)x->buffer * c->buffer_bytes;
+    char   *to = memory + (size_t)x->buffer * c->buffer_bytes;
 
     if (c->rank == 0 || x->stride[c->rank - 1] == 0)
         x->repeat(1, n, from, 0, to);
@@ -485,14 +503,15 @@ static const char *reach_once(const chain *c, const operand *x, const char *from
         for (int64_t i = 0; i < n; i += c->inner)
             memcpy(to + (size_t)i * x->bytes, from, (size_t)c->inner * x->bytes);
     if (x->widen != NULL)
-        return widened(x, to, n, room + (size_t)x->wide * c->buffer_bytes);
+        return widened(x, to, n, memory + (size_t)x->wide * c->buffer_bytes);
     return to;
 }
 
-static const char *reach_block(const chain *c, const operand *x, const char *from,
-                               const block *b, char *room)
+/* Returns block b of input x, which is not ONCE: in its own memory or in a buffer. */
+static const char *locate_block(const chain *c, const operand *x, const char *from,
+                                const block *b, char *memory)
 {
-    char       *to = room + (size_t)x->buffer * c->buffer_bytes;
+    char       *to = memory + (size_t)x->buffer * c->buffer_bytes;
     const char *at = from;
 
     if (x->how == DIRECT) {
@@ -506,12 +525,13 @@ static const char *reach_block(const chain *c, const operand *x, const char *fro
         at = to;
     }
     if (x->widen != NULL)
-        return widened(x, at, b->n, room + (size_t)x->wide * c->buffer_bytes);
+        return widened(x, at, b->n, memory + (size_t)x->wide * c->buffer_bytes);
     return at;
 }
 
+/* Runs x on block b, and sets value[self] to the result. */
 static void run_instruction(const chain *c, const instruction *x, const block *b,
-                            const void **value, void *const *out, char *room, int me)
+                            const void **value, void *const *out, char *memory, int self)
 {
     const void *in[4];
     char       *end = NULL, *to;
@@ -520,9 +540,9 @@ static void run_instruction(const chain *c, const instruction *x, const block *b
         in[k] = value[x->in[k]];
     if (x->result >= 0)
         end = (char *)out[x->result] + (size_t)b->start * x->out_bytes;
-    to = x->buffer >= 0 ? room + (size_t)x->buffer * c->buffer_bytes : end;
+    to = x->buffer >= 0 ? memory + (size_t)x->buffer * c->buffer_bytes : end;
     x->fn(b->n, in, to, x->param);
-    value[me] = in[0] = to;
+    value[self] = in[0] = to;
     if (x->round != NULL)
         x->round(b->n, in, to, NULL);
     if (x->narrow != NULL)
@@ -531,25 +551,25 @@ static void run_instruction(const chain *c, const instruction *x, const block *b
 
 static void run_blocks(const chain *c, const ch_call *call, int64_t from, int64_t to)
 {
-    _Alignas(CH_ALIGN) char room[ROOM];
+    _Alignas(CH_ALIGN) char memory[STACK_BYTES];
     const void             *value[MAX_VALUES];
     block                   whole = {.n = c->block < c->count ? c->block : c->count};
 
     for (int j = 0; j < c->n_in; j++)
         if (c->input[j].how == ONCE)
-            value[j] = reach_once(c, &c->input[j], call->in[j], room);
+            value[j] = locate_once(c, &c->input[j], call->in[j], memory);
     for (int k = 0; k < c->n_steps; k++)
         if (c->step[k].is_once)
-            run_instruction(c, &c->step[k], &whole, value, call->out, room, c->n_in + k);
+            run_instruction(c, &c->step[k], &whole, value, call->out, memory, c->n_in + k);
     for (int64_t i = from; i < to; i++) {
         block b = block_at(c, i);
 
         for (int j = 0; j < c->n_in; j++)
             if (c->input[j].how != ONCE)
-                value[j] = reach_block(c, &c->input[j], call->in[j], &b, room);
+                value[j] = locate_block(c, &c->input[j], call->in[j], &b, memory);
         for (int k = 0; k < c->n_steps; k++)
             if (!c->step[k].is_once)
-                run_instruction(c, &c->step[k], &b, value, call->out, room, c->n_in + k);
+                run_instruction(c, &c->step[k], &b, value, call->out, memory, c->n_in + k);
     }
 }
 
@@ -586,7 +606,7 @@ static ch_status elementwise_run(const ch_call *call, ch_piece t)
 const ch_kernel ch__kernel_elementwise = {"blocks", ch__always, elementwise_prepare,
                                           elementwise_run, NULL};
 
-/* ---- fused: what ch__pass_fuse makes; it is in no recorded graph ---- */
+/* ---- fused: calls that ch__pass_fuse creates; recorded graphs contain none ---- */
 
 static const ch_attr fused_rows[] = {
     CH_ATTR_INT(ch_fused_attrs, n_steps),
@@ -596,7 +616,7 @@ static const ch_attr fused_rows[] = {
 
 static ch_status fused_infer(ch_infer *c)
 {
-    return ch__infer_fail(c, "it is made when a program is planned, and cannot be recorded");
+    return ch__infer_fail(c, "this op is created by the planner and cannot be recorded");
 }
 
 static ch_status fused_prepare(const ch_node *n, ch_prep *p)

@@ -1,5 +1,10 @@
 /* ops/index.c -- reading by ids: gather, gather_nd, one_hot.
  *
+ * gather reads rows of one or more tables. gather_nd is a composite: flat_ids converts the ids
+ * of several axes to ids of a single axis, then gather reads. gather fails if an id is out of
+ * range; the internal variant ch__gather_or_zero gives zeros instead. The gradient of gather
+ * along axis 0 is sparse (ops/index_sparse.c).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -13,7 +18,7 @@
 
 typedef struct gather_attrs {
     int64_t axis;
-    bool    or_zero; /* ids out of range give zeros instead of an error */
+    bool    or_zero; /* true: an id out of range gives zeros instead of an error */
 } gather_attrs;
 
 static const ch_attr gather_rows[] = {
@@ -42,8 +47,9 @@ static ch_status gather_infer(ch_infer *c)
     return ch__infer_out(c, 0, c->dtype[0], k, dim);
 }
 
-/* If there is one table, ids are checked and rows copied in one go. If there are many (axis is
- * not 0), ids are checked first, once for all of them. */
+/* The axes before `axis` enumerate tables. With a single table, each tile checks its ids and
+ * copies its rows in the same phase. With several tables, phase 0 checks the ids once for all
+ * tables and phase 1 copies. */
 typedef struct gather_state {
     int64_t n_tables, n_rows, n_ids;
     int64_t bytes; /* of a row */
@@ -96,7 +102,7 @@ static ch_status gather_check(const ch_call *c, const gather_state *s, int64_t f
     return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->n_rows);
 }
 
-/* Rows [from, to) of the result, which lie in tables from / n_ids to (to - 1) / n_ids. */
+/* Copies rows [from, to) of the result. Row i is of table i / n_ids. */
 static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, int64_t to)
 {
     ch_ids ids = {c->in[1], s->wide_ids};
@@ -135,8 +141,8 @@ static ch_node *gather_at(const void *caller, ch_node *x, ch_node *ids, int axis
     return ch__node_at(caller, &ch__op_gather, &a, 2, (ch_node *[]){x, ids});
 }
 
-/* The dims of one axis for all of [from, to); a product that cannot be told is -1, which
- * reshape will say. */
+/* Returns the product of the sizes [from, to). Returns -1 if the product is not a size (two
+ * symbols, or an overflow); reshape then fails. */
 static ch_dim flat(const ch_dims *d, int from, int to)
 {
     ch_dim all;
@@ -144,7 +150,9 @@ static ch_dim flat(const ch_dims *d, int from, int to)
     return ch__dims_product(d, from, to, &all) ? all : ch__dim(-1);
 }
 
-/* With the axis in front, it is a sum of rows: axis 0 stays sparse, others are turned back. */
+/* With the axis moved to the front, the gradient is a sum of rows, which sparse_rows
+ * represents. For axis 0 the result is sparse. For other axes the result is transposed back and
+ * so dense. */
 static void gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const gather_attrs *a = ch__attrs(n);
@@ -195,7 +203,8 @@ static ch_status gather_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, k, out);
 }
 
-/* The gradient of rows that were looked up and added goes to an update unspread. */
+/* Absorbs an apply_rows call that reads the gathered rows. The update then reads the rows by
+ * their ids, and the gathered copy is not made. This is the gradient of embedding_bag. */
 static bool gather_absorb(const ch_node *n, const ch_node *user, ch_rewrite *w)
 {
     const gather_attrs *a = ch__attrs(n);
@@ -231,10 +240,10 @@ ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids)
     return gather_at(__builtin_return_address(0), x, ids, 0, true);
 }
 
-/* ---- flat_ids: positions in several axes as positions in all of them together ---- */
+/* ---- flat_ids: converts ids of several axes to ids of these axes flattened into one ---- */
 
 typedef struct flat_ids_attrs {
-    ch_dims dims; /* the axes that the last axis of the ids speaks of */
+    ch_dims dims; /* sizes of the indexed axes; the last axis of the ids has an id for each */
 } flat_ids_attrs;
 
 static const ch_attr flat_ids_rows[] = {
@@ -254,13 +263,13 @@ static ch_status flat_ids_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (d.rank < 1 || !ch__dim_is(d.dim[d.rank - 1], a->dims.rank))
-        return ch__infer_fail(c, "its last axis must have %d ids, one for each axis",
+        return ch__infer_fail(c, "the last axis must have size %d, an id for each axis of x",
                               a->dims.rank);
     for (int i = 0; i < a->dims.rank; i++)
         if (!ch__dims_product(&a->dims, 0, i + 1, &all))
             return a->dims.dim[i].sym != 0
                        ? ch__infer_want_number(c, a->dims.dim[i])
-                       : ch__infer_fail(c, "more elements than 63 bits count");
+                       : ch__infer_fail(c, "the number of elements does not fit 63 bits");
     d.rank--;
     return ch__infer_dims(c, 0, CH_I64, &d);
 }
@@ -321,7 +330,7 @@ const ch_op ch__op_flat_ids = {
     .kernels = (const ch_kernel *const[]){&flat_ids_plain, NULL},
 };
 
-/* The axes that ids speak of become one, and then it is a gather. */
+/* Flattens the indexed axes of x into one, and gathers along it. */
 static ch_node *gather_nd(ch_node *x, ch_node *ids)
 {
     const ch_dims *i = &ids->dims;
@@ -389,9 +398,10 @@ static ch_status one_hot_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if ((unsigned)a->dtype >= CH_DTYPE_COUNT || a->dtype == CH_STR)
-        return ch__infer_fail(c, "a number cannot be of type %s", ch_dtype_name(a->dtype));
+        return ch__infer_fail(c, "dtype is %s, want bool or a numeric dtype",
+                              ch_dtype_name(a->dtype));
     if (a->depth < 0)
-        return ch__infer_fail(c, "a depth of %lld", (long long)a->depth);
+        return ch__infer_fail(c, "depth is %lld, want 0 or more", (long long)a->depth);
     if (d.rank == CH_MAX_RANK)
         return ch__infer_fail(c, "the result would have rank %d, more than %d", d.rank + 1,
                               CH_MAX_RANK);

@@ -1,4 +1,4 @@
-/* ops/index.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/index.h -- the list of index ops.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_INDEX_H
 #define OPS_INDEX_H
 

@@ -1,8 +1,12 @@
-/* ops/index_bag.c -- embeddings added up over ragged lists of ids.
+/* ops/index_bag.c -- embedding_bag: sums of table rows over ragged lists of ids.
  *
- * A ragged list is (ids, row_splits): row r holds ids[row_splits[r]] up to ids[row_splits[r +
- * 1]]. The list may be longer than the last split: what is behind it is never looked at
- * (graph/room.h). In the gradient it has the id -1, which stands for no row.
+ * A ragged list is (ids, row_splits). Row r, a bag, holds the ids at positions [row_splits[r],
+ * row_splits[r + 1]). The list may be longer than the last split; the memory after it is room
+ * (graph/room.h), which no kernel reads.
+ *
+ * The gradient uses ordinary lists without room, called entries. bag_entries converts a ragged
+ * list to entries; after the last split an entry has the id -1, which names no row. bag_live
+ * and bag_fill convert flat values to the length of entries and back.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -16,11 +20,11 @@
 
 /* ---- embedding_bag ---- */
 
-enum { TABLE, IDS, SPLITS, WEIGHTS }; /* inputs; the last may be missing */
+enum { TABLE, IDS, SPLITS, WEIGHTS }; /* inputs; WEIGHTS is optional */
 
 typedef struct bag_attrs {
     bool    mean;
-    ch_dims rows; /* one size, where it is known how many rows there are; else none */
+    ch_dims rows; /* rank 1: the number of bags, if known at recording; rank 0: not known */
 } bag_attrs;
 
 static const ch_attr embedding_bag_rows[] = {
@@ -29,7 +33,7 @@ static const ch_attr embedding_bag_rows[] = {
     CH_ATTR_END,
 };
 
-/* Weights, if there are any, are like the ids, in the dtype of the table. */
+/* Checks input `weights`, if present: one weight for each id, of dtype `dtype`. */
 static ch_status check_weights(const ch_infer *c, int weights, ch_dim n_ids, ch_dtype dtype)
 {
     if (c->n_in <= weights)
@@ -37,15 +41,17 @@ static ch_status check_weights(const ch_infer *c, int weights, ch_dim n_ids, ch_
     if (c->n_in > weights + 1)
         return ch__infer_fail(c, "%d inputs, want %d or %d", c->n_in, weights, weights + 1);
     if (c->dtype[weights] != dtype)
-        return ch__infer_fail(c, "weights of %s, want %s", ch_dtype_name(c->dtype[weights]),
-                              ch_dtype_name(dtype));
+        return ch__infer_fail(c, "weights are %s, want %s, the dtype of the table",
+                              ch_dtype_name(c->dtype[weights]), ch_dtype_name(dtype));
     if (c->in[weights].rank != 1 || !ch__dim_same(c->in[weights].dim[0], n_ids))
-        return ch__infer_fail(c, "weights must be one for each of the %s ids",
-                              ch__dim_text(c, n_ids));
+        return ch__infer_fail(
+            c, "weights must be a vector, with one weight for each of the %s ids",
+            ch__dim_text(c, n_ids));
     return CH_OK;
 }
 
-/* The number of rows is one less than that of splits. */
+/* Sets *out to the number of bags, which is one less than the number of splits. If the number
+ * of splits is a symbol and no attribute gives the number of bags, *out is a new symbol. */
 static ch_status bag_count(ch_infer *c, ch_dim splits, ch_dim *out)
 {
     const bag_attrs *a = c->attrs;
@@ -57,7 +63,7 @@ static ch_status bag_count(ch_infer *c, ch_dim splits, ch_dim *out)
     }
     *out = a->rows.dim[0];
     if (splits.sym == 0 && out->sym == 0 && out->n != rows.n)
-        return ch__infer_fail(c, "%lld row splits for %lld rows, want one more",
+        return ch__infer_fail(c, "there are %lld row splits for %lld rows, want one split more",
                               (long long)splits.n, (long long)out->n);
     return CH_OK;
 }
@@ -72,7 +78,7 @@ static ch_status embedding_bag_infer(ch_infer *c)
         return ch__infer_fail(c, "%d inputs, want 3 or 4", c->n_in);
     d = c->in[TABLE];
     if (d.rank < 1)
-        return ch__infer_fail(c, "a scalar is no table");
+        return ch__infer_fail(c, "the table is a scalar, want rank 1 or more");
     rc = ch__infer_want_float(c, TABLE);
     for (int i = IDS; i <= SPLITS && rc == CH_OK; i++) {
         rc = ch__infer_want_ids(c, i);
@@ -84,7 +90,7 @@ static ch_status embedding_bag_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->rows);
     if (rc == CH_OK && a->rows.rank > 1)
-        rc = ch__infer_fail(c, "%d numbers of rows", a->rows.rank);
+        rc = ch__infer_fail(c, "rows has %d sizes, want at most 1", a->rows.rank);
     if (rc == CH_OK)
         rc = bag_count(c, c->in[SPLITS].dim[0], &d.dim[0]);
     return rc != CH_OK ? rc : ch__infer_dims(c, 0, c->dtype[TABLE], &d);
@@ -120,7 +126,8 @@ static ch_status embedding_bag_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* Splits of bags [from, to) must be in order, and their ids in range. */
+/* Fails unless the splits of bags [from, to) do not fall and the ids of these bags are in
+ * range. */
 static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, int64_t to)
 {
     ch_ids  splits = {c->in[SPLITS], s->wide_splits}, ids = {c->in[IDS], s->wide_ids};
@@ -138,7 +145,7 @@ static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, 
             return ch__call_fail(
                 c, CH_INVALID_ARGUMENT,
                 "row split %lld at position %lld, after %lld; want splits that "
-                "rise and end within the %lld ids",
+                "do not fall and stay within the %lld ids",
                 (long long)at, (long long)i, (long long)last, (long long)s->bag.n_ids);
         last = at;
     }
@@ -201,6 +208,8 @@ const ch_op ch__op_embedding_bag = {
     .room = 1u << IDS | 1u << WEIGHTS,
 };
 
+/* Records embedding_bag. `weights` may be NULL. `rows` is the number of bags; NULL: not
+ * known. */
 static ch_node *bag_of(ch_node *table, ch_node *ids, ch_node *splits, ch_node *weights,
                        bool mean, const ch_dim *rows)
 {
@@ -212,11 +221,11 @@ static ch_node *bag_of(ch_node *table, ch_node *ids, ch_node *splits, ch_node *w
                     ((ch_node *[]){table, ids, splits, weights}));
 }
 
-/* ---- bag_entries: a ragged list as an ordinary list ----
+/* ---- bag_entries: converts a ragged list to ordinary lists ----
  *
- * For each place of the list its id and its bag; -1 for both behind the last split. The result has
- * a size of its own, the capacity of the list: its entries are all well defined, so that any op may
- * take them. Gradients are made of these. */
+ * For each position of the ragged list, output 0 has its id and output 1 its bag. Both are -1
+ * after the last split. The outputs have a size symbol of their own, because their length is
+ * the capacity of the list. All elements are defined, so any op may read them. */
 
 static ch_status bag_entries_infer(ch_infer *c)
 {
@@ -290,11 +299,11 @@ ch_node *ch__bag_entries(ch_node *ids, ch_node *splits)
     return ch__node(&ch__op_bag_entries, NULL, 2, ((ch_node *[]){ids, splits}));
 }
 
-/* ---- bag_live, bag_fill: the rows of flat values as those of an ordinary list, and back ----
+/* ---- bag_live, bag_fill: convert flat values to the length of entries, and back ----
  *
- * bag_live(x, splits, entries): x (n, ...) as long as the entries, with zeros behind the last split.
- * bag_fill(x, like, splits): x, as long as the entries, again as long as the flat values `like`.
- * Each is the gradient of the other. */
+ * bag_live(x, splits, entries) is the flat values x (n, ...) with the length of `entries`; rows
+ * after the last split are 0. bag_fill(x, like, splits) is x, which has the length of entries,
+ * with the length of the flat values `like`. Each is the gradient of the other. */
 
 static ch_status bag_live_infer(ch_infer *c)
 {
@@ -309,8 +318,8 @@ static ch_status bag_live_infer(ch_infer *c)
         return rc;
     if (d.dim[0].sym == 0 && c->in[2].dim[0].sym == 0 &&
         !ch__dim_same(d.dim[0], c->in[2].dim[0]))
-        return ch__infer_fail(c, "%s rows for %s entries", ch__dim_text(c, d.dim[0]),
-                              ch__dim_text(c, c->in[2].dim[0]));
+        return ch__infer_fail(c, "x has %s rows and there are %s entries, want the same number",
+                              ch__dim_text(c, d.dim[0]), ch__dim_text(c, c->in[2].dim[0]));
     d.dim[0] = c->in[2].dim[0];
     return ch__infer_dims(c, 0, c->dtype[0], &d);
 }
@@ -390,8 +399,8 @@ static ch_status bag_fill_infer(ch_infer *c)
         return ch__infer_fail(c, "a scalar has no rows");
     if (d.dim[0].sym == 0 && c->in[1].dim[0].sym == 0 &&
         !ch__dim_same(d.dim[0], c->in[1].dim[0]))
-        return ch__infer_fail(c, "%s entries for %s rows", ch__dim_text(c, d.dim[0]),
-                              ch__dim_text(c, c->in[1].dim[0]));
+        return ch__infer_fail(c, "there are %s entries and %s rows, want the same number",
+                              ch__dim_text(c, d.dim[0]), ch__dim_text(c, c->in[1].dim[0]));
     d.dim[0] = c->in[1].dim[0];
     return ch__infer_dims(c, 0, c->dtype[0], &d);
 }
@@ -418,9 +427,10 @@ static ch_node *bag_fill(ch_node *x, ch_node *like, ch_node *splits)
     return ch__node(&ch__op_bag_fill, NULL, 3, ((ch_node *[]){x, like, splits}));
 }
 
-/* ---- the gradient, and the function ---- */
+/* ---- gradient and public function of embedding_bag ---- */
 
-/* One number for each row: the product of a and b, both (rows, ...), summed. */
+/* Returns the dot product of each row of a with the same row of b, as (rows). Both are
+ * (rows, ...). */
 static ch_node *row_products(ch_node *a, ch_node *b)
 {
     ch_node *p = ch_mul(a, b);
@@ -436,7 +446,7 @@ static ch_node *row_products(ch_node *a, ch_node *b)
     return ch__reshape_dims(p, &one);
 }
 
-/* x (rows) as (rows, 1, ...), to go with `like` (rows, ...). */
+/* Returns x (rows) as (rows, 1, ...), which broadcasts to `like` (rows, ...). */
 static ch_node *as_column(ch_node *x, const ch_node *like)
 {
     ch_dims d = like->dims;
@@ -446,8 +456,8 @@ static ch_node *as_column(ch_node *x, const ch_node *like)
     return ch__reshape_dims(x, &d);
 }
 
-/* The weights of each bag added up, as (rows, 1, ...); 1 where that is 0, to divide by. They are
- * the weights of a table of a single 1. */
+/* Returns the sum of the weights of each bag as (rows, 1, ...), a divisor: where the sum is 0,
+ * the result is 1. The sum is the embedding_bag of a table that consists of a single 1. */
 static ch_node *bag_weights(const ch_node *bags, ch_node *weights, ch_node *splits)
 {
     ch_node *one, *ids, *sum;
@@ -460,9 +470,10 @@ static ch_node *bag_weights(const ch_node *bags, ch_node *weights, ch_node *spli
     return ch_select(ch_equal(sum, ch__full_like(sum, 0)), ch__full_like(sum, 1), sum);
 }
 
-/* The gradient of a mean is that of a sum, divided by how many ids there are. They are counted
- * in f32 at least: 16 bits do not hold their number. */
-static ch_node *divided(ch_step *s, ch_node *d, ch_node *splits, ch_dim n_ids)
+/* Returns d divided by the number of ids of each bag: the gradient of a mean is that
+ * of a sum, divided by this number. The ids are counted in f32 or f64, because a
+ * 16-bit float cannot hold large counts. */
+static ch_node *divide_by_counts(ch_step *s, ch_node *d, ch_node *splits, ch_dim n_ids)
 {
     ch_dtype dtype = d->dtype, wide = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
     ch_node *ones = ch__fill_dims(s, wide, &(ch_dims){.rank = 1, .dim = {n_ids}}, 1);
@@ -470,8 +481,9 @@ static ch_node *divided(ch_step *s, ch_node *d, ch_node *splits, ch_dim n_ids)
     return ch_cast(ch_div(ch_cast(d, wide), bag_weights(d, ones, splits)), dtype);
 }
 
-/* Each id's row is its bag's, looked up: an update of rows needs but the bags' and the index. An
- * entry behind the last split has the id -1, a row of zeros and the weight 0. */
+/* The gradient of each id's row is the gradient of its bag, which is gathered by the bag index.
+ * The planner can absorb this gather in an update (gather_absorb), so that no copy is made. An
+ * entry after the last split has the id -1, a row of zeros and the weight 0. */
 static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                ch_node *din[])
 {
@@ -482,7 +494,7 @@ static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout
     if (ids == NULL)
         return;
     if (a->mean)
-        d = divided(s, d, splits, ids->dims.dim[0]);
+        d = divide_by_counts(s, d, splits, ids->dims.dim[0]);
     rows = ch__gather_or_zero(d, ch__out(ids, 1));
     if (n->n_in > WEIGHTS && rows != NULL) {
         ch_node *weights = n->in[WEIGHTS];
@@ -494,7 +506,8 @@ static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout
     din[TABLE] = ch__sparse_rows(ids, rows, table->dims.dim[0]);
 }
 
-/* Returns the variable in another task whose value this is, as it was when the step began; NULL: of none. */
+/* Returns the remote variable that `table` reads. Returns NULL if `table` is not the value of a
+ * variable at the beginning of the step, or if the variable is local. */
 static const ch_resource *remote_of(const ch_node *table)
 {
     const ch_read_attrs *a = table->op == ch__roles.read ? ch__attrs(table) : NULL;
@@ -503,10 +516,12 @@ static const ch_resource *remote_of(const ch_node *table)
     return r != NULL && r->is_remote ? r : NULL;
 }
 
-/* Replaces a table that is in another task by the rows that are needed of it, the ids by their positions, and the weights by
- * those of the bags' ids. So these rows alone are fetched, and their gradient goes back by rows. Ids behind the last split
- * become -1, which no server is asked for. */
-static ch_node *rows_of_bags(ch_node *table, ch_node **ids, ch_node *splits, ch_node **weights)
+/* Replaces a remote table by the rows that the bags need, so that a worker fetches only these
+ * rows and their gradient is sparse. Returns the rows; sets *ids to positions in them, and
+ * *weights, unless NULL, to weights without room. Ids after the last split become -1, so no
+ * server sends a row for them. */
+static ch_node *fetch_bag_rows(ch_node *table, ch_node **ids, ch_node *splits,
+                               ch_node **weights)
 {
     ch_node *entry = ch__bag_entries(ch_cast(*ids, CH_I64), splits), *is_none, *id;
     char     of[128];
@@ -551,7 +566,7 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
         rows = &known;
     before = ch__step_begin(s);
     if (ids != NULL && row_splits != NULL && ids->dims.rank == 1 && remote_of(table) != NULL)
-        table = rows_of_bags(table, &ids, row_splits, &weights);
+        table = fetch_bag_rows(table, &ids, row_splits, &weights);
     y = bag_of(table, ids, row_splits, weights, mean && weights == NULL, rows);
     if (y != NULL && mean && weights != NULL)
         y = ch_div(y, bag_weights(y, weights, row_splits));

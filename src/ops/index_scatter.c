@@ -1,7 +1,13 @@
 /* ops/index_scatter.c -- writing rows by ids: scatter_add, scatter_fold, scatter_update.
  *
- * All are functions of x: the planner lets them write over it when nobody reads it any more.
- * So they must not fail, and the functions that record them have the ids checked before.
+ * Each op takes (x, ids, rows) and returns x with some rows changed. If no later call reads x,
+ * the planner lets the op write over the memory of x. All ops use ch_scatter of kernel/rows.h
+ * and the state scatter_state. A row is written by a single tile, in order of position, so
+ * results do not depend on the number of threads.
+ *
+ * Invariant: these ops must not fail at run time, because x may be a variable that is updated
+ * in place. The public functions therefore record check_ids before them, and kernels ignore ids
+ * out of range.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -21,13 +27,15 @@ static ch_status scatter_check(const ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (x->rank < 1 || x->rank != rows->rank)
-        return ch__infer_fail(c, "ranks %d and %d, want equal ones", x->rank, rows->rank);
+        return ch__infer_fail(c, "x has rank %d and rows rank %d, want the same, 1 or more",
+                              x->rank, rows->rank);
     if (c->dtype[X] != c->dtype[ROWS])
-        return ch__infer_fail(c, "rows of %s for %s; cast one of them",
+        return ch__infer_fail(c, "rows are %s and x is %s; cast one of them",
                               ch_dtype_name(c->dtype[ROWS]), ch_dtype_name(c->dtype[X]));
     for (int k = 1; k < x->rank; k++)
         if (!ch__dim_same(x->dim[k], rows->dim[k]))
-            return ch__infer_fail(c, "sizes %s and %s of axis %d differ",
+            return ch__infer_fail(c,
+                                  "x and rows have sizes %s and %s in axis %d, want the same",
                                   ch__dim_text(c, x->dim[k]), ch__dim_text(c, rows->dim[k]), k);
     return CH_OK;
 }
@@ -39,8 +47,8 @@ typedef struct scatter_state {
     int        tiles;
 } scatter_state;
 
-/* Phases: x copied, unless it is written over, and ids sorted by who owns their rows; then the
- * rows. */
+/* Phases: 0 copies x, unless the output is x's memory, and sorts positions by the tile that
+ * owns their row; 1 writes the rows. `fold` combines old and new rows. */
 static ch_status scatter_prepare(const ch_node *n, ch_prep *p, ch_block_code fold)
 {
     scatter_state *s = ch__prep_state(p, sizeof(*s));
@@ -66,6 +74,7 @@ static ch_status scatter_prepare(const ch_node *n, ch_prep *p, ch_block_code fol
     return CH_OK;
 }
 
+/* Runs a tile of phase 0: copies part of x, or sorts a chunk of the ids. */
 static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
 {
     int64_t from, to;
@@ -105,7 +114,7 @@ static ch_status scatter_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, x);
 }
 
-/* `name` is the function's that was called, for messages. */
+/* Records check_ids and then `op`. `name` is the public function, for messages. */
 static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op,
                            const void *attrs, ch_node *x, ch_node *ids, ch_node *rows)
 {
@@ -126,7 +135,7 @@ static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op
 /* ---- scatter_add ---- */
 
 typedef struct add_attrs {
-    bool negative; /* rows are taken away instead of added */
+    bool negative; /* true: rows are subtracted */
 } add_attrs;
 
 static const ch_attr scatter_add_rows[] = {
@@ -139,7 +148,7 @@ static ch_status scatter_add_infer(ch_infer *c)
     ch_status rc = scatter_check(c);
 
     if (rc == CH_OK)
-        rc = ch__infer_adds(c, X);
+        rc = ch__infer_want_addable(c, X);
     return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
 }
 
@@ -206,7 +215,7 @@ static const ch_block_code fold_codes[FOLD_COUNT] = {CH_BLOCK_mul, CH_BLOCK_div,
                                                      CH_BLOCK_minimum, CH_BLOCK_maximum};
 
 typedef struct fold_attrs {
-    int64_t how; /* FOLD_MUL ...: on the wire, so these stay as they are */
+    int64_t how; /* FOLD_MUL ...; encoded in graphs, so the numbers must not change */
 } fold_attrs;
 
 static const ch_attr scatter_fold_rows[] = {
@@ -234,8 +243,8 @@ static ch_status scatter_fold_prepare(const ch_node *n, ch_prep *p)
 static const ch_kernel scatter_fold_plain = {"plain", ch__always, scatter_fold_prepare,
                                              fold_run, NULL};
 
-/* No gradient, which is an error to ask for: what a row passes on depends on all that were
- * folded before and after it in its place. */
+/* Has no gradient; asking for it is an error. The derivative of a row would depend on all rows
+ * that are folded into the same row of x before and after it. */
 const ch_op ch__op_scatter_fold = {
     .name = "scatter_fold",
     .version = 1,
@@ -272,7 +281,7 @@ ch_node *ch_scatter_max(ch_node *x, ch_node *ids, ch_node *rows)
                       &(fold_attrs){FOLD_MAX}, x, ids, rows);
 }
 
-/* ---- last_ids: of ids that are there more than once, all but the last become -1 ---- */
+/* ---- last_ids: replaces every id that occurs again later in the list by -1 ---- */
 
 static ch_status last_ids_infer(ch_infer *c)
 {
@@ -330,7 +339,7 @@ static ch_status scatter_update_infer(ch_infer *c)
 
 static ch_status scatter_update_prepare(const ch_node *n, ch_prep *p)
 {
-    return scatter_prepare(n, p, CH_BLOCK_COUNT); /* nothing is folded */
+    return scatter_prepare(n, p, CH_BLOCK_COUNT); /* no fold: new rows replace old rows */
 }
 
 static ch_status scatter_update_run(const ch_call *c, ch_piece t)
@@ -345,8 +354,8 @@ static ch_status scatter_update_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* x keeps the gradient of the rows that were not replaced; the rows that stayed get the rest.
- */
+/* x gets the gradient of the rows that were not replaced. `rows` gets the gradient of the
+ * replaced rows; if an id occurs several times, only its last row counts. */
 static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                 ch_node *din[])
 {

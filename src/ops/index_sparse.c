@@ -1,8 +1,12 @@
-/* ops/index_sparse.c -- checked ids, and gradients held as ids and rows.
+/* ops/index_sparse.c -- check_ids, and sparse gradients (ids, rows).
  *
- * The gradient of a lookup touches few rows of its table. It stays (ids, rows) as long as
- * nobody looks at it as an array: sums of such gradients are joined, and an update writes those
- * rows alone. An id that is not in range stands for no row: -1 fills up what has no id.
+ * The gradient of a lookup touches few rows of its table. It is a call of sparse_rows, whose
+ * inputs are the ids and the rows. Ops that support sparse gradients (ch__is_sparse) read these
+ * inputs: the sum of two sparse gradients joins their lists, an update writes only the named
+ * rows. All other ops read the output of the call, which is the dense array. Then its kernel
+ * runs and the conversion is logged once a process.
+ *
+ * Invariant: an id out of range names no row. Positions without an id hold -1.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
@@ -18,11 +22,11 @@
 #include "ops/lookup.h"
 #include "ops/ops.h"
 
-/* ---- check_ids: the ids, if all are in [0, limit) ---- */
+/* ---- check_ids: returns the ids, fails unless all are in [0, limit) ---- */
 
 typedef struct check_ids_attrs {
     ch_dims     limit; /* one size */
-    const char *of;    /* what the ids are of, for the error; NULL: not said */
+    const char *of;    /* beginning of the error message, names the table; NULL: none */
 } check_ids_attrs;
 
 static const ch_attr check_ids_rows[] = {
@@ -39,7 +43,7 @@ static ch_status check_ids_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->limit);
     if (rc == CH_OK && a->limit.rank != 1)
-        rc = ch__infer_fail(c, "%d limits, want 1", a->limit.rank);
+        rc = ch__infer_fail(c, "limit has %d sizes, want 1", a->limit.rank);
     return rc != CH_OK ? rc : ch__infer_like(c, 0, 0);
 }
 
@@ -107,7 +111,7 @@ static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit, con
 
     if (ids != NULL && ids->head->op == &ch__op_check_ids &&
         ch__attrs_equal(&ch__op_check_ids, ch__attrs(ids), &a))
-        return ids; /* they are checked */
+        return ids; /* already checked */
     return ch__node_at(caller, &ch__op_check_ids, &a, 1, &ids);
 }
 
@@ -121,11 +125,11 @@ ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit, const char *of)
     return check_ids_at(__builtin_return_address(0), ids, limit, of);
 }
 
-/* ---- sparse_rows: zeros, with rows added at ids ---- */
+/* ---- sparse_rows: an array of zeros to which rows are added at ids ---- */
 
 typedef struct sparse_attrs {
-    ch_dims n_rows; /* one size */
-    bool    dense;  /* a sum that is wanted as an array: nobody takes it for ids and rows */
+    ch_dims n_rows; /* one size: the rows of the array */
+    bool    dense;  /* true: the array is meant, the call is not a sparse gradient */
 } sparse_attrs;
 
 static const ch_attr sparse_rows_rows[] = {
@@ -134,13 +138,14 @@ static const ch_attr sparse_rows_rows[] = {
     CH_ATTR_END,
 };
 
-ch_status ch__infer_adds(const ch_infer *c, int i)
+ch_status ch__infer_want_addable(const ch_infer *c, int i)
 {
     ch_dtype t = c->dtype[i];
 
     if (ch_dtype_is_float(t) || t == CH_I8 || t == CH_I32 || t == CH_I64 || t == CH_U8)
         return CH_OK;
-    return ch__infer_fail(c, "input %d is %s, which is not added", i, ch_dtype_name(t));
+    return ch__infer_fail(c, "input %d is %s, want a float type, i8, i32, i64 or u8; cast it",
+                          i, ch_dtype_name(t));
 }
 
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows)
@@ -160,7 +165,8 @@ ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows)
         return CH_OK;
     if (a.sym != 0 || b.sym != 0)
         return ch__infer_want_number(c, a.sym != 0 ? a : b);
-    return ch__infer_fail(c, "%s ids for %s rows", ch__dim_text(c, a), ch__dim_text(c, b));
+    return ch__infer_fail(c, "there are %s ids and %s rows, want a row for each id",
+                          ch__dim_text(c, a), ch__dim_text(c, b));
 }
 
 static ch_status sparse_rows_infer(ch_infer *c)
@@ -170,38 +176,40 @@ static ch_status sparse_rows_infer(ch_infer *c)
     ch_dims             d = c->in[1];
 
     if (rc == CH_OK)
-        rc = ch__infer_adds(c, 1);
+        rc = ch__infer_want_addable(c, 1);
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->n_rows);
     if (rc != CH_OK)
         return rc;
     if (a->n_rows.rank != 1)
-        return ch__infer_fail(c, "%d numbers of rows, want 1", a->n_rows.rank);
+        return ch__infer_fail(c, "n_rows has %d sizes, want 1", a->n_rows.rank);
     d.dim[0] = a->n_rows.dim[0];
     return ch__infer_dims(c, 0, c->dtype[1], &d);
 }
 
-/* Phases: zeros, and ids sorted by who owns their rows; rows added by them; and for 16-bit floats,
- * which are added in f32 aside, the results rounded. */
+/* Phases: 0 clears the sum and sorts the positions by the tile that owns their row; 1 adds the
+ * rows; 2, for 16-bit floats only, rounds the sum, which is f32 in scratch, to the output. */
 typedef struct sparse_state {
     ch_scatter scatter;
     bool       wide_ids;
     int64_t    count;
-    size_t     sum_bytes, sum_room; /* of an element of the sum; of all in scratch */
-    int        tiles;
+    /* Bytes of an element of the sum; bytes of the sum in scratch, 0 if it is in the output. */
+    size_t sum_bytes, sum_scratch;
+    int    tiles;
 } sparse_state;
 
-/* Once in a process: that it happens is news, that it happens again is not. */
-static void note_dense(const ch_node *sparse)
+/* Logs that a sparse gradient becomes dense. Logs once a process, because one line is enough to
+ * find the cause. */
+static void log_dense(const ch_node *sparse)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static atomic_flag logged = ATOMIC_FLAG_INIT;
     char               dims[160];
 
-    if (atomic_flag_test_and_set_explicit(&said, memory_order_relaxed))
+    if (atomic_flag_test_and_set_explicit(&logged, memory_order_relaxed))
         return;
     ch__dims_print(&sparse->dims, dims, sizeof(dims));
     ch__log(CH_LOG_INFO, "sparse-gradient-densified",
-            "a gradient of some rows of %s%s%s%s becomes dense: something reads all its rows",
+            "the sparse gradient of %s%s%s%s becomes dense, because an op reads all its rows",
             ch_dtype_name(sparse->dtype), dims, sparse->scope != NULL ? " in " : "",
             sparse->scope != NULL ? sparse->scope : "");
 }
@@ -214,7 +222,7 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
     if (s == NULL)
         return ch__fail_memory("sparse_rows");
     if (ch__is_sparse(n))
-        note_dense(n);
+        log_dense(n);
     k = &s->scatter;
     k->dtype = n->dtype;
     k->fold = CH_BLOCK_add;
@@ -226,9 +234,9 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
     ch__scatter_cut(k, ch__tile_count(k->n_ids, 2 * k->width + 8));
     s->wide_ids = n->in[0]->dtype == CH_I64;
     s->sum_bytes = k->wide ? sizeof(float) : ch_dtype_bytes(n->dtype);
-    s->sum_room = k->wide ? (size_t)s->count * sizeof(float) : 0;
+    s->sum_scratch = k->wide ? (size_t)s->count * sizeof(float) : 0;
     s->tiles = ch__move_tiles(s->count, s->count * (int64_t)s->sum_bytes);
-    p->scratch_bytes = s->sum_room + ch__scatter_scratch(k);
+    p->scratch_bytes = s->sum_scratch + ch__scatter_scratch(k);
     p->n_phases = k->wide ? 3 : 2;
     p->tiles[0] = s->tiles + k->chunks;
     p->tiles[1] = k->tiles;
@@ -241,7 +249,7 @@ static ch_status sparse_rows_run(const ch_call *c, ch_piece t)
     const sparse_state *s = c->state;
     ch_ids              ids = {c->in[0], s->wide_ids};
     char               *sum = s->scatter.wide ? c->scratch : c->out[0];
-    char               *order = (char *)c->scratch + s->sum_room;
+    char               *order = (char *)c->scratch + s->sum_scratch;
     int64_t             from, to;
 
     ch__tile_range(s->count, s->tiles, t.index, &from, &to);
@@ -265,7 +273,8 @@ static void sparse_rows_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
     din[1] = ch__gather_or_zero(dout[0], n->in[0]);
 }
 
-/* i is summed over; ids out of a device's rows are passed over. */
+/* The position in the list is summed over, so cutting it leaves partial results. If the rows of
+ * the output are cut, a device ignores ids outside its rows. */
 static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
 {
     int in[CH_MAX_RANK], out[CH_MAX_RANK];
@@ -316,8 +325,8 @@ bool ch_node_is_sparse(const ch_node *n)
     return ch__is_sparse(n);
 }
 
-/* "<name>/ids" or "<name>/rows" in memory of the step's graph; NULL, and an error that sticks, if the name
- * is NULL or there is no memory. */
+/* Returns "<name>/<leaf>" in memory of the step's graph. Returns NULL and records an error in
+ * the step if the name is NULL or memory is exhausted. */
 static char *leaf_name(ch_step *s, const char *call, const char *name, const char *leaf,
                        const void *caller)
 {
@@ -363,7 +372,7 @@ void ch_step_out_sparse(ch_step *s, const char *name, ch_node *n)
         ch__step_record_error(
             s,
             ch__fail(CH_INVALID_ARGUMENT,
-                     "step_out_sparse: \"%s\": the node is %s, want a sparse one "
+                     "step_out_sparse: \"%s\": the node is %s, want a sparse node "
                      "(ch_node_is_sparse); use ch_step_out",
                      name, n == NULL ? "NULL" : "dense"),
             caller);
@@ -408,14 +417,16 @@ ch_node *ch__dense(const ch_node *sparse)
     return ch__node(&ch__op_sparse_rows, &a, 2, sparse->head->in);
 }
 
+/* Returns true if a + b is a sparse gradient that joins the lists of a and b. */
 static bool can_join(const ch_node *a, const ch_node *b)
 {
     return ch__is_sparse(a) && ch__is_sparse(b) && a->in[0]->dtype == b->in[0]->dtype &&
            a->dtype == b->dtype && ch__dims_same(&a->dims, &b->dims);
 }
 
-/* True if the rows of b can be added to an array where it is. In 16 bits each addition would round. */
-static bool can_take(const ch_node *a, const ch_node *b)
+/* Returns true if a is dense and the rows of the sparse b can be added to a in place. Not for
+ * 16-bit floats, because each addition would round. */
+static bool can_add_rows(const ch_node *a, const ch_node *b)
 {
     return !ch__is_sparse(a) && ch__is_sparse(b) && a->dtype == b->dtype &&
            a->dtype != CH_BF16 && a->dtype != CH_F16 && ch__dims_same(&a->dims, &b->dims);
@@ -427,9 +438,9 @@ ch_node *ch__add_gradients(ch_node *a, ch_node *b)
 
     if (a == NULL || b == NULL)
         return NULL;
-    if (can_take(a, b))
+    if (can_add_rows(a, b))
         return ch__add_sparse(a, b, false);
-    if (can_take(b, a))
+    if (can_add_rows(b, a))
         return ch__add_sparse(b, a, false);
     if (!can_join(a, b))
         return ch_add(a, b);

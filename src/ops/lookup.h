@@ -1,4 +1,4 @@
-/* ops/lookup.h -- what ops on rows and ids lend each other.
+/* ops/lookup.h -- functions that ops on rows and ids share.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_LOOKUP_H
@@ -7,28 +7,38 @@
 #include "graph/op.h"
 #include "kernel/rows.h"
 
-/* The ids, if all are in [0, limit), which may be a symbol. The error begins with `of`, unless that is NULL. */
+/* Returns the ids unchanged; the run fails unless all are in [0, limit). `limit` may be a
+ * symbol. The error message begins with `of` unless `of` is NULL. (ops/index_sparse.c) */
 ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit, const char *of);
-/* The gradient of a lookup: ids (n), rows (n, ...). Ids out of range stand for no row. */
+/* Returns a sparse gradient of n_rows rows: ids (n), rows (n, ...). An id out of range names no
+ * row. (ops/index_sparse.c) */
 ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows);
-/* Rows of axis 0, zeros for ids out of range; does not fail. */
+/* Returns the rows of x (along axis 0) that the ids name. An id out of range gives a row of
+ * zeros, so the run does not fail. (ops/index.c) */
 ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids);
 
-/* A ragged list as an ordinary one, as long as its capacity: output 0 has the ids, output 1 their
- * rows of the list; both are -1 behind the last split. */
+/* Converts a ragged list to ordinary lists without room; their length is the capacity of the
+ * ragged list. Output 0 has the ids, output 1 the row of the ragged list that each id is in.
+ * Both are -1 after the last split. (ops/index_bag.c) */
 ch_node *ch__bag_entries(ch_node *ids, ch_node *splits);
-/* Flat values x (n, ...) as long as such entries, with zeros behind the last split. */
+/* Returns the flat values x (n, ...) with the length of `entries`, a result of ch__bag_entries.
+ * Rows after the last split are 0. (ops/index_bag.c) */
 ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries);
 
-/* Of a call of gather: whether it takes rows of axis 0; whether ids out of range give zeros. */
+/* n must be a call of gather. ch__gather_is_rows returns true if it gathers along axis 0,
+ * ch__gather_gives_zeros if an id out of range gives zeros instead of an error.
+ * (ops/index.c) */
 bool ch__gather_is_rows(const ch_node *n);
 bool ch__gather_gives_zeros(const ch_node *n);
 
-/* Shape rules: a dtype that can be added; ids of rank 1 with a row for each. */
-ch_status ch__infer_adds(const ch_infer *c, int i);
+/* Parts of shape rules. ch__infer_want_addable fails unless input i is a float type, i8, i32,
+ * i64 or u8. ch__infer_id_rows fails unless input `ids` has ids, rank 1 and as many elements as
+ * input `rows` has rows. (ops/index_sparse.c) */
+ch_status ch__infer_want_addable(const ch_infer *c, int i);
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows);
 
-/* "id 7 at position 3 is not in [0, 5)". */
+/* Fails the run with a message such as "id 7 at position 3 is not in [0, 5)".
+ * (ops/index_sparse.c) */
 ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit);
 
 #endif

@@ -1,22 +1,30 @@
-/* ops/loop.c -- scan, and while on top of it.
+/* ops/loop.c -- scan, and while, which is a kind of scan.
  *
- * A scan runs its body `length` times. Its inputs are carries, xs (cut along axis 0) and captures;
- * its outputs the last carries, the ys (stacked along axis 0) and the trace: the carries that
- * each iteration began with. Only the gradient asks for the trace; where nobody does, it takes
- * neither time nor memory. The gradient of a scan is a scan the other way, which computes each
- * iteration again from its trace.
+ * A scan runs its body `length` times.
+ *   - Inputs: the carries, the xs (each iteration gets a slice along axis 0), the captures.
+ *   - Outputs: the last carries, the ys (stacked along axis 0), and the trace: for each carry,
+ *     its values at the beginning of every iteration, stacked.
+ * Only the gradient reads the trace. If no call reads the trace, it takes neither time nor
+ * memory. The gradient of a scan is a scan in the opposite direction, which computes each
+ * iteration again from the trace.
  *
- * A while is a scan with a stop carry: it ends as soon as that carry, a bool, is false. Its
- * length is only a limit, and its cost must follow the iterations made:
- * - The scan gives the count of those iterations. The count takes the place of the stop carry's
- *   trace, which would be true throughout.
- * - Its gradient is a counted scan: it takes that count as an input and makes as many iterations.
- *   The gradient of a counted scan is a counted scan with the same count.
- * - Stacked outputs of both have `length` slices, but only those before the count are written
- *   and read. The program reserves memory for all of them and leaves the rest untouched.
- * - Without a gradient any length will do. So the number of slices is a symbol while the step
- *   is recorded. It becomes `length`, or 0 if the slices would be too many to count: then only a
- *   gradient misses them, and is refused (check_memory).
+ * A while is a scan with a stop carry, a bool: the scan ends when this carry is false. Its
+ * length is only a limit, and its cost must depend on the iterations made:
+ *   - The scan has the count of its iterations as an output. It replaces the trace of the stop
+ *     carry, which would be true throughout.
+ *   - The gradient of a while is a counted scan: it has that count as an input and makes this
+ *     number of iterations. The gradient of a counted scan is a counted scan with the same
+ *     count.
+ *   - The stacked outputs of both have `length` slices, but only the slices before the count
+ *     are written and read. The program reserves memory for all slices and does not touch the
+ *     rest.
+ *   - Without a gradient the limit may be any number. So the number of slices is a symbol while
+ *     the step is recorded. When the step is specialised it becomes `length`, or 0 if the trace
+ *     would be too large (settle_trace). Then a gradient is not possible; it fails in
+ *     check_memory.
+ *
+ * Main structs: scan_attrs (the call), scan_state (the kernel), scan_parts (arguments of
+ * record_scan), scan_backward (the gradient).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -29,9 +37,9 @@
 typedef struct scan_attrs {
     ch_graph *body; /* (carries, slices of xs, captures) -> (carries, ys) */
     int64_t   n_carry, n_x;
-    ch_dims   length; /* of rank 1 */
-    bool      reverse;
-    int64_t   stop;    /* 1 + the carry (a bool) that ends the scan once it is false; 0: none */
+    ch_dims   length;  /* rank 1: the number of iterations; with `stop` or `counted`, a limit */
+    bool      reverse; /* iterations go from the last slice to the first */
+    int64_t   stop;    /* 1 + index of the stop carry; 0: none */
     bool      counted; /* the input after the xs, an i64 scalar, is the count of iterations */
 } scan_attrs;
 
@@ -42,7 +50,7 @@ static const ch_attr scan_rows[] = {
     CH_ATTR_BOOL(scan_attrs, counted), CH_ATTR_END,
 };
 
-/* The dims of `length` values like d. */
+/* Sets output i to a stack of `length` values of dims d. */
 static ch_status stacked(ch_infer *c, int i, ch_dtype dtype, ch_dim length, const ch_dims *d)
 {
     ch_dim dim[CH_MAX_RANK + 1] = {length};
@@ -52,7 +60,7 @@ static ch_status stacked(ch_infer *c, int i, ch_dtype dtype, ch_dim length, cons
     return ch__infer_out(c, i, dtype, d->rank + 1, dim);
 }
 
-/* Returns the bytes of memory that this machine has, or INT64_MAX if it does not say. */
+/* Returns the bytes of memory of this machine, or INT64_MAX if they are not known. */
 static int64_t machine_bytes(void)
 {
     int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = 0;
@@ -60,9 +68,9 @@ static int64_t machine_bytes(void)
     return pages > 0 && ch__mul_size(pages, sysconf(_SC_PAGESIZE), &bytes) ? bytes : INT64_MAX;
 }
 
-/* Adds the bytes of `length` values to *sum, which becomes INT64_MAX if that is too small for
- * them. The sizes of a value are those of d from axis `from` on; a symbol and 0 count as 1. A graph
- * from a file may have a negative length: it adds nothing. */
+/* Adds the bytes of `length` values to *sum; the sum becomes INT64_MAX if it overflows. The
+ * sizes of a value are those of d from axis `from` on; a symbol and 0 count as 1. A negative
+ * length, which is possible in a decoded graph, adds nothing. */
 static void add_bytes(int64_t *sum, int64_t length, ch_dtype dtype, const ch_dims *d, int from)
 {
     int64_t bytes = (int64_t)ch_dtype_bytes(dtype);
@@ -73,13 +81,13 @@ static void add_bytes(int64_t *sum, int64_t length, ch_dtype dtype, const ch_dim
     *sum = fits && bytes <= INT64_MAX - *sum ? *sum + bytes : INT64_MAX;
 }
 
-/* True for a while and for its gradients, whose length is a limit. */
+/* Returns true for a while and for its gradients. Their length is a limit. */
 static bool is_while(const scan_attrs *a)
 {
     return a->stop > 0 || a->counted;
 }
 
-/* Fails if `need` bytes, for a gradient, are more than this machine has. */
+/* Fails if `need`, the bytes of a trace, exceeds the memory of this machine. */
 static ch_status check_memory(const scan_attrs *a, int64_t need)
 {
     const char *length = is_while(a) ? "limit" : "length";
@@ -88,14 +96,14 @@ static ch_status check_memory(const scan_attrs *a, int64_t need)
     if (need <= have)
         return CH_OK;
     return ch__fail(CH_RESOURCE_EXHAUSTED,
-                    "%s: %s %lld: its gradient keeps the state of every iteration (needs "
+                    "%s: %s %lld: the gradient stores the state of every iteration (needs "
                     "%s%lld bytes, this machine has %lld); lower the %s or use a smaller state",
                     is_while(a) ? "while" : "scan", length, (long long)a->length.dim[0].n,
                     need == INT64_MAX ? "over " : "", (long long)need, (long long)have, length);
 }
 
-/* Checks the xs of a while's gradient, which are its trace: they have as many slices as the
- * limit says, and fit in memory. */
+/* Checks the xs of the gradient of a while, which are its trace. Their number of slices must be
+ * the limit, and they must fit in the memory of this machine. */
 static ch_status check_counted(const ch_infer *c, const scan_attrs *a)
 {
     const ch_dims *x = &c->in[a->n_carry];
@@ -104,17 +112,18 @@ static ch_status check_counted(const ch_infer *c, const scan_attrs *a)
 
     for (int i = 0; i < a->n_x; i++) {
         if (x[i].rank == 0 || !ch__dim_same(x[i].dim[0], x[0].dim[0]))
-            return ch__infer_fail(c, "x %d is %s, want as many slices as x 0 has", i,
+            return ch__infer_fail(c, "x %d is %s, want the same number of slices as x 0", i,
                                   ch__type_text(c->dtype[a->n_carry + i], &x[i]));
         add_bytes(&need, limit, c->dtype[a->n_carry + i], &x[i], 1);
     }
     rc = check_memory(a, need);
     if (rc == CH_OK && a->n_x > 0 && x[0].dim[0].sym == 0 && x[0].dim[0].n != limit)
-        rc = ch__infer_fail(c, "its xs have %s slices, want %lld", ch__dim_text(c, x[0].dim[0]),
+        rc = ch__infer_fail(c, "the xs have %s slices, want %lld", ch__dim_text(c, x[0].dim[0]),
                             (long long)limit);
     return rc;
 }
 
+/* Fails unless every x has a slice for each iteration. */
 static ch_status check_xs(const ch_infer *c, const scan_attrs *a)
 {
     if (a->counted)
@@ -129,17 +138,20 @@ static ch_status check_xs(const ch_infer *c, const scan_attrs *a)
     return CH_OK;
 }
 
+/* Checks attributes, body and inputs, except the dtypes and dims of the body's inputs. */
 static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
 {
     const ch_graph *g = a->body;
-    int             n_in = c->n_in - a->counted; /* that the body takes */
+    int             n_in = c->n_in - a->counted; /* number of inputs of the body */
 
     if (g == NULL || a->length.rank != 1)
-        return ch__infer_fail(c, "it has no body or no length");
+        return ch__infer_fail(c, "the body or the length is missing");
     if (a->n_carry < 0 || a->n_x < 0 || a->n_carry > CH_MAX_OUT || a->n_x > n_in ||
         n_in != g->n_inputs || n_in < a->n_carry + a->n_x || g->n_outputs < a->n_carry)
-        return ch__infer_fail(c, "its body takes %d values and gives %d", g->n_inputs,
-                              g->n_outputs);
+        return ch__infer_fail(c,
+                              "the body takes %d values and returns %d, which does not match "
+                              "the carries, xs and captures",
+                              g->n_inputs, g->n_outputs);
     for (int i = 0; i < a->n_carry; i++) {
         const ch_node *in = g->input[i], *out = g->output[i].node;
 
@@ -151,23 +163,25 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
     if (a->stop < 0 || a->stop > a->n_carry ||
         (a->stop > 0 &&
          (g->input[a->stop - 1]->dtype != CH_BOOL || g->input[a->stop - 1]->dims.rank != 0)))
-        return ch__infer_fail(c,
-                              "stop is %lld, want the number of a carry, a bool scalar, or 0",
-                              (long long)a->stop);
+        return ch__infer_fail(
+            c,
+            "stop is %lld, want 0, or 1 + the index of a carry that is a bool "
+            "scalar",
+            (long long)a->stop);
     if (a->stop > 0 && (a->reverse || a->counted || g->n_outputs > a->n_carry))
-        return ch__infer_fail(c, "it has a stop carry and %s, want the stop carry alone",
-                              a->reverse   ? "is reversed"
-                              : a->counted ? "a count"
-                                           : "ys");
+        return ch__infer_fail(c, "a scan with a stop carry must not %s",
+                              a->reverse   ? "be reversed"
+                              : a->counted ? "have a count"
+                                           : "have ys");
     if (a->counted &&
         (c->dtype[a->n_carry + a->n_x] != CH_I64 || c->in[a->n_carry + a->n_x].rank != 0))
         return ch__infer_fail(
-            c, "its count is %s, want i64()",
+            c, "the count is %s, want i64()",
             ch__type_text(c->dtype[a->n_carry + a->n_x], &c->in[a->n_carry + a->n_x]));
     return check_xs(c, a);
 }
 
-/* Returns the number of slices of stacked outputs. */
+/* Returns the number of slices of stacked outputs: see the head of this file. */
 static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
 {
     if (!is_while(a))
@@ -177,8 +191,10 @@ static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
     return c->graph->is_concrete ? a->length.dim[0] : ch__infer_symbol(c);
 }
 
-/* Leaves out the trace of a while if it is too large to count. The trace of a gradient cannot
- * be left out, because it has as many slices as the xs. */
+/* If the trace of a while has 2^48 bytes or more (ch__is_countable), sets its number of slices
+ * to
+ * 0. For a gradient, which has xs, fails instead if the machine has too little memory, because
+ * its trace must have as many slices as the xs. */
 static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
 {
     int     first = a->body->n_outputs;
@@ -220,7 +236,8 @@ static ch_status scan_infer(ch_infer *c)
         rc = ch__infer_like(c, i, i);
     for (int i = carry; rc == CH_OK && i < g->n_outputs; i++)
         rc = stacked(c, i, g->output[i].node->dtype, slices, &g->output[i].node->dims);
-    for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace, and the count of iterations */
+    /* The trace; for the stop carry, the count. */
+    for (int i = 0; i < carry && rc == CH_OK; i++)
         rc = i == a->stop - 1 ? ch__infer_out(c, g->n_outputs + i, CH_I64, 0, NULL)
                               : stacked(c, g->n_outputs + i, c->dtype[i], slices, &c->in[i]);
     return rc == CH_OK ? settle_trace(c, a) : rc;
@@ -231,12 +248,12 @@ typedef struct scan_state {
     int     n_carry, n_x, n_y, stop;
     int64_t length;
     bool    reverse, counted;
-    bool    wants_count; /* of a scan with a stop carry: the gradient reads it */
-    bool    clears_rest; /* slices that no iteration writes become zeros */
-    bool    traced[CH_MAX_OUT];
-    size_t  carry_at[2]; /* in scratch: where iterations take carries from and put them */
-    size_t *offset;      /* of each carry in there */
-    size_t *bytes;       /* of one slice: carries, then xs, then ys */
+    bool    wants_count;        /* there is a stop carry, and a call reads the count */
+    bool    clears_rest;        /* set slices that no iteration writes to 0 */
+    bool    traced[CH_MAX_OUT]; /* for each carry: a call reads its trace */
+    size_t  carry_at[2];        /* offsets in scratch of two sets of carries, used in turns */
+    size_t *offset;             /* offset of each carry in such a set */
+    size_t *bytes;              /* bytes of a slice: of the carries, then the xs, then the ys */
 } scan_state;
 
 static void scan_drop(void *state)
@@ -271,17 +288,17 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
     for (int i = 0; i < s->n_y; i++)
         s->bytes[s->n_carry + s->n_x + i] = (size_t)ch__bytes(g->output[s->n_carry + i].node);
     for (int i = 0; i < s->n_carry; i++) {
-        s->offset[i] = ch__scratch_take(&carries, s->bytes[i]);
+        s->offset[i] = ch__scratch_alloc(&carries, s->bytes[i]);
         s->traced[i] = !p->unused[g->n_outputs + i] && i != s->stop - 1 &&
                        n[g->n_outputs + i].dims.dim[0].n == s->length;
         p->touches_part |= s->traced[i] && (a->counted || s->stop > 0) && !p->watched;
     }
     s->wants_count = s->stop > 0 && !p->unused[g->n_outputs + s->stop - 1];
     p->touches_part |= a->counted && s->n_y > 0 && !p->watched;
-    s->carry_at[0] = ch__scratch_take(&used, carries);
-    s->carry_at[1] = ch__scratch_take(&used, carries);
+    s->carry_at[0] = ch__scratch_alloc(&used, carries);
+    s->carry_at[1] = ch__scratch_alloc(&used, carries);
     p->skips_unused = true;
-    for (int i = 0; i < g->n_outputs; i++) /* only the trace may be left out */
+    for (int i = 0; i < g->n_outputs; i++) /* the kernel can skip the trace only */
         p->unused[i] = false;
     {
         ch_status rc = ch__body_prepare(&s->body, a->body, p, &used);
@@ -291,15 +308,17 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
     }
 }
 
+/* memcpy that accepts NULL pointers if there are no bytes. */
 static void copy(void *to, const void *from, size_t bytes)
 {
     if (bytes > 0)
         memcpy(to, from, bytes);
 }
 
-/* Hands iteration `at` its slices of the xs and its places in the ys, and notes its carries. */
-static void point_at(const scan_state *s, const ch_call *c, ch_attempt *r, int64_t at,
-                     char *carry)
+/* Sets the addresses of slice `at` of the xs and ys for an iteration, and writes the carries
+ * that it begins with to the trace. */
+static void set_slices(const scan_state *s, const ch_call *c, ch_body_run *r, int64_t at,
+                       char *carry)
 {
     const size_t *bytes = s->bytes + s->n_carry;
 
@@ -314,7 +333,8 @@ static void point_at(const scan_state *s, const ch_call *c, ch_attempt *r, int64
                  carry + s->offset[i], s->bytes[i]);
 }
 
-/* Clears the slices of the ys and the trace from `done` on, for a user who watches them. */
+/* Clears the slices of the ys and the trace from `done` on. Needed when a user watches all
+ * outputs (ch_prep.watched). */
 static void clear_rest(const scan_state *s, const ch_call *c, int64_t done)
 {
     for (int i = 0; i < s->n_y + s->n_carry; i++) {
@@ -326,14 +346,15 @@ static void clear_rest(const scan_state *s, const ch_call *c, int64_t done)
     }
 }
 
-/* Returns the most iterations that the call may make. */
+/* Returns the number of iterations that the call may make at most: the count if the scan is
+ * counted, otherwise the length. */
 static int64_t most_iterations(const scan_state *s, const ch_call *c)
 {
     int64_t count = s->length;
 
     if (s->counted)
         memcpy(&count, c->in[s->n_carry + s->n_x], sizeof(count));
-    if (count < 0 || count > s->length) /* possible in a graph that was read from a file */
+    if (count < 0 || count > s->length) /* possible in a decoded graph, which is untrusted */
         count = count < 0 ? 0 : s->length;
     return count;
 }
@@ -342,8 +363,8 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
-    int64_t    t = 0, most = most_iterations(s, c);
-    ch_attempt r;
+    int64_t     t = 0, most = most_iterations(s, c);
+    ch_body_run r;
 
     (void)tile;
     ch__body_start(&s->body, c, &r);
@@ -361,8 +382,9 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
             r.in[i] = carry[t & 1] + s->offset[i];
             r.out[i] = carry[(t + 1) & 1] + s->offset[i];
         }
-        point_at(s, c, &r, at, carry[t & 1]);
-        /* By position, so that the gradient draws an iteration's numbers again. */
+        set_slices(s, c, &r, at, carry[t & 1]);
+        /* Depends on the position, not on the order of iterations, so that the gradient draws
+         * the same random numbers for an iteration. */
         r.env.iteration =
             (int64_t)((uint64_t)c->env->iteration * (uint64_t)s->length + (uint64_t)at + 1);
         rc = ch__instance_run(r.instance, &r.bind);
@@ -395,15 +417,18 @@ const ch_op ch__op_scan = {
     .kernels = (const ch_kernel *const[]){&scan_plain, NULL},
 };
 
-/* What a scan is recorded from. */
+/* The arguments of record_scan. */
 typedef struct scan_parts {
     int             n_carry, n_x, n_y;
     ch_node *const *carry;
-    ch_node *const *x; /* n_x; after them the count of iterations if counted */
+    ch_node *const *x; /* n_x nodes; if counted, the count of iterations after them */
     ch_dim          length;
     bool            reverse, counted;
-    int             stop;
+    int             stop; /* as in scan_attrs */
 } scan_parts;
+
+/* Records the body with `record` and `arg`, and then the call. Sets `out` to the last carries
+ * and the ys. */
 
 static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void *arg,
                         ch_node **out)
@@ -440,12 +465,14 @@ static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void
     ch_graph_unref(a.body);
 }
 
+/* The argument of record_scan_body: a function of the user. */
 typedef struct scan_record {
     ch_scan_fn fn;
     void      *arg;
     int        n_carry, n_y;
 } scan_record;
 
+/* Calls the user's function to record a body. */
 static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     scan_record *r = arg;
@@ -462,8 +489,8 @@ static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
         ch__body_out(s, y[i]);
 }
 
-/* True if `what` of an op, a number, is in [0, most]; else, as in the functions below, the
- * error sticks. */
+/* Returns true if n is in [0, most]. Otherwise records an error in the step, as the functions
+ * below do. `what` names the number. */
 static bool check_number(ch_step *s, const char *op, const char *what, int64_t n, int64_t most)
 {
     if (n >= 0 && n <= most)
@@ -476,7 +503,7 @@ static bool check_number(ch_step *s, const char *op, const char *what, int64_t n
     return false;
 }
 
-/* True if the list has n nodes, and slices of each can be taken if they are to be cut. */
+/* Returns true if the list has n nodes and, if `cut`, none is a scalar. */
 static bool check_values(ch_step *s, const char *op, const char *what, int n,
                          ch_node *const *list, bool cut)
 {
@@ -506,9 +533,9 @@ static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *car
            (spec->n_x > 0 || check_number(s, "scan", "length", spec->length, INT64_MAX));
 }
 
-/* Entries of the caller's list that are written: none if `n` is more than any loop has, since then the
- * list cannot be that long either. */
-static int room_for(int n)
+/* Returns the number of entries of the caller's result list to write. Returns 0 if n is larger
+ * than any loop allows, because then the length of the list is not known. */
+static int n_written(int n)
 {
     return n <= CH_MAX_OUT ? n : 0;
 }
@@ -521,7 +548,7 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
     ch_node    *out[CH_MAX_OUT] = {0};
     const void *before;
 
-    if (!ch__step_want(s, spec != NULL && fn != NULL, "scan", "its description or function",
+    if (!ch__step_want(s, spec != NULL && fn != NULL, "scan", "the description or the function",
                        __builtin_return_address(0)))
         return;
     r.n_carry = p.n_carry = spec->n_carry;
@@ -535,36 +562,41 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
             p.length = x[0]->dims.dim[0];
         record_scan(s, &p, record_scan_body, &r, out);
     }
-    for (int i = 0; i < room_for(spec->n_carry) && last != NULL; i++)
+    for (int i = 0; i < n_written(spec->n_carry) && last != NULL; i++)
         last[i] = s->rc == CH_OK ? out[i] : NULL;
-    for (int i = 0; i < room_for(spec->n_y) && y != NULL; i++)
+    for (int i = 0; i < n_written(spec->n_y) && y != NULL; i++)
         y[i] = s->rc == CH_OK ? out[spec->n_carry + i] : NULL;
     ch__step_end(s, before);
 }
 
 /* ---- the gradient of a scan ----
  *
- * Goes through the iterations backwards. Its carries are the derivatives with respect to the
- * float carries, and the sums so far of those with respect to the float captures; its xs are
- * the trace, the xs, and the derivatives of the ys; its ys the derivatives of the float xs.
+ * The backward scan goes through the iterations in the opposite direction.
+ *   - Carries: the gradients of the float carries, and the sums of the gradients of the float
+ *     captures.
+ *   - xs: the trace, the xs, the gradients of the ys, the gradients of the trace. A gradient
+ *     that does not exist is left out.
+ *   - ys: the gradients of the float xs.
  *
- * The stop carry has no trace. Every iteration made began with true there, so that the backward
- * body uses the stop carry's first value: it is true if there was any iteration. */
+ * The stop carry has no trace. Every iteration made began with true in the stop carry. So the
+ * backward body uses the first value of the stop carry, which is true if there was an
+ * iteration. */
 
 typedef struct scan_backward {
-    const ch_node  *call;
-    const ch_graph *body;
+    const ch_node  *call; /* the scan that is differentiated */
+    const ch_graph *body; /* its body */
     int             n_carry, n_x, n_y, n_captures;
     int             stop;          /* as in scan_attrs */
-    int             first_capture; /* among the inputs of the call */
+    int             first_capture; /* index among the inputs of the call */
     int             n_float_carry, n_float_x, n_float_capture;
-    const bool     *has_dy;     /* of each y */
-    const bool     *has_dtrace; /* of each carry */
+    const bool     *has_dy;     /* for each y: it has a gradient */
+    const bool     *has_dtrace; /* for each carry: its trace has a gradient */
 } scan_backward;
 
-/* The derivatives of the body's outputs, from the backward scan's carries and slices. */
-static void take_douts(const scan_backward *b, ch_node *const *carry, ch_node *const *dy,
-                       ch_node **dout)
+/* Sets the gradients of the body's outputs, from the carries and the slices dy of the backward
+ * scan. */
+static void collect_douts(const scan_backward *b, ch_node *const *carry, ch_node *const *dy,
+                          ch_node **dout)
 {
     for (int i = 0, k = 0; i < b->n_carry; i++)
         if (ch_dtype_is_float(b->body->output[i].node->dtype))
@@ -574,7 +606,8 @@ static void take_douts(const scan_backward *b, ch_node *const *carry, ch_node *c
             dout[b->n_carry + i] = dy[k++];
 }
 
-/* What an iteration began with reached its own calls, and the trace. */
+/* Records the gradients of the float carries that an iteration began with. The body used a
+ * carry, and the trace contains it, so the gradient is a sum of both. */
 static void record_carry_gradients(ch_step *s, const scan_backward *b, ch_node *const *d,
                                    ch_node *const *dy)
 {
@@ -589,12 +622,13 @@ static void record_carry_gradients(ch_step *s, const scan_backward *b, ch_node *
         }
 }
 
+/* Records the body of the backward scan. */
 static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     scan_backward  *b = arg;
     int             n_in = b->n_carry + b->n_x + b->n_captures;
     int             n_sums = b->n_float_carry + b->n_float_capture;
-    ch_node *const *slice = in + n_sums; /* trace, xs, dys */
+    ch_node *const *slice = in + n_sums; /* of the trace, the xs, the dys and the dtraces */
     ch_node       **fwd = ch__calloc((size_t)n_in * 2 + 2, sizeof(*fwd)), **d = fwd + n_in + 1;
     ch_node        *dout[CH_MAX_OUT] = {0};
 
@@ -607,7 +641,7 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
         fwd[i] = i == b->stop - 1 ? ch__step_capture(s, b->call->in[i]) : *slice++;
     for (int i = 0; i < b->n_captures; i++)
         fwd[b->n_carry + b->n_x + i] = ch__step_capture(s, b->call->in[b->first_capture + i]);
-    take_douts(b, in, slice, dout);
+    collect_douts(b, in, slice, dout);
     ch__body_gradient(s, b->body, fwd, dout, d);
     record_carry_gradients(s, b, d, slice);
     for (int i = 0; i < b->n_float_capture; i++)
@@ -618,8 +652,9 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     ch__free(fwd);
 }
 
-/* True if the trace of scan n fits in the memory of this machine; else the error sticks. Sizes
- * that are symbols count as 1: of a while they are looked at again when they are numbers. */
+/* Returns true if the trace of scan n fits in the memory of this machine. Otherwise records an
+ * error in the step. A size that is a symbol counts as 1; for a while, check_counted checks
+ * again when sizes are numbers. */
 static bool check_trace(ch_step *s, const ch_node *n)
 {
     const scan_attrs *a = n->attrs;
@@ -655,15 +690,15 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
                            ch__count_floats(g, n_carry + n_x, g->n_inputs),
                            has_dy,
                            has_dtrace};
-    ch_node         **room = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*room));
-    ch_node         **carry = room, **x = room + n->n_in + n->n_out, *out[CH_MAX_OUT] = {0};
+    ch_node         **nodes = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*nodes));
+    ch_node         **carry = nodes, **x = nodes + n->n_in + n->n_out, *out[CH_MAX_OUT] = {0};
     scan_parts        p = {.n_carry = b.n_float_carry + b.n_float_capture,
                            .n_y = b.n_float_x,
                            .length = a->length.dim[0],
                            .reverse = !a->reverse,
                            .counted = a->counted || a->stop > 0};
 
-    if (room == NULL) {
+    if (nodes == NULL) {
         ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
         return;
     }
@@ -703,11 +738,12 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     for (int i = n_carry; i < n_carry + n_x; i++)
         if (ch_dtype_is_float(n->in[i]->dtype))
             din[i] = out[k++];
-    ch__free(room);
+    ch__free(nodes);
 }
 
-/* ---- while: a scan whose last carry says whether to go on ---- */
+/* ---- while: a scan with a stop carry, which is its last carry ---- */
 
+/* The argument of record_while: functions of the user. */
 typedef struct while_record {
     int           n;
     ch_while_test test;
@@ -715,23 +751,26 @@ typedef struct while_record {
     void         *arg;
 } while_record;
 
-/* Has the user's test recorded; NULL, and an error that sticks, if it gives no bool scalar. */
+/* Calls the user's function to record the test. Returns NULL and records an error in the step
+ * if the result is not a bool scalar. */
 static ch_node *record_test(ch_step *s, const while_record *w, ch_node *const *state)
 {
     ch_site  mine = ch__step_hand_over(s);
-    ch_node *go = w->test(s, w->arg, state);
+    ch_node *test = w->test(s, w->arg, state);
 
     ch__step_clear_error(s, mine);
-    if (go != NULL && go->dtype == CH_BOOL && go->dims.rank == 0)
-        return go;
-    ch__step_record_error(s,
-                          ch__fail(CH_INVALID_ARGUMENT, "while: its test gives %s, want bool()",
-                                   go != NULL ? ch__type_text(go->dtype, &go->dims) : "NULL"),
-                          NULL);
+    if (test != NULL && test->dtype == CH_BOOL && test->dims.rank == 0)
+        return test;
+    ch__step_record_error(
+        s,
+        ch__fail(CH_INVALID_ARGUMENT, "while: the test returns %s, want bool()",
+                 test != NULL ? ch__type_text(test->dtype, &test->dims) : "NULL"),
+        NULL);
     return NULL;
 }
 
-/* What the body made of value i, as the next iteration takes it; else the error sticks. */
+/* Returns value i of the body as the next iteration gets it; a weak value is cast. Returns NULL
+ * and records an error in the step if its dtype or shape differs from that of the input. */
 static ch_node *next_value(ch_step *s, int i, ch_node *next, const ch_node *in)
 {
     if (next != NULL && next->weak)
@@ -748,8 +787,8 @@ static ch_node *next_value(ch_step *s, int i, ch_node *next, const ch_node *in)
     return NULL;
 }
 
-/* Records an iteration, then the test of the values that it gives. The scan, and its gradient,
- * make an iteration only if the test before it held. */
+/* Records the body: an iteration, then the test of its results. The scan and its gradient make
+ * an iteration only if the test before it was true. */
 static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     while_record *w = arg;
@@ -776,7 +815,7 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
 
     if (!ch__step_want(
             s, test != NULL && body != NULL && (n <= 0 || (state != NULL && last != NULL)),
-            "while", "its test, its body or a list of values", __builtin_return_address(0)))
+            "while", "the test, the body or a list of values", __builtin_return_address(0)))
         return;
     before = ch__step_begin(s);
     if (s->rc == CH_OK && check_number(s, "while", "n", n, CH_MAX_OUT / 2 - 1) &&
@@ -789,7 +828,7 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
         if (carry[n] != NULL)
             record_scan(s, &p, record_while, &w, out);
     }
-    for (int i = 0; i < room_for(n); i++)
+    for (int i = 0; i < n_written(n); i++)
         last[i] = s->rc == CH_OK ? out[i] : NULL;
     ch__step_end(s, before);
 }

@@ -1,4 +1,10 @@
-/* ops/matmul.c -- products of matrices, and batches of them.
+/* ops/matmul.c -- matmul: products of matrices and of batches of matrices.
+ *
+ * The arithmetic is ch_product (kernel/product.h), which divides a product into tiles for one
+ * of three engines: oneDNN, our own, and our own with 16-bit floats widened to f32.
+ * matmul_absorb turns a product and the bias and activation that follow it into matmul_fused;
+ * its kernels apply both to each tile while the tile is in the cache. The functions that find
+ * bias and activation are shared with ops/conv.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -11,8 +17,8 @@
 /* ---- matmul: c (..., m, n) = a (..., m, k) . b (..., k, n) ---- */
 
 typedef struct {
-    bool    ta, tb;     /* stored as (..., k, m), (..., n, k) */
-    int64_t activation; /* of matmul_fused; else 0 */
+    bool    ta, tb;     /* a is stored as (..., k, m); b is stored as (..., n, k) */
+    int64_t activation; /* matmul_fused: of kernel/epilogue.h; otherwise 0 */
 } matmul_attrs;
 
 static const ch_attr matmul_rows[] = {
@@ -26,13 +32,15 @@ static bool is_number_type(ch_dtype t)
     return ch_dtype_is_float(t) || t == CH_I8 || t == CH_U8 || t == CH_I32 || t == CH_I64;
 }
 
-/* The k-th size before the last two, counted from the right; 1 where there is none. */
+/* Returns batch size k, counted from the right, without the last two axes. Returns 1 if d has
+ * fewer batch axes. */
 static ch_dim batch_dim(const ch_dims *d, int k)
 {
     return k < d->rank - 2 ? d->dim[d->rank - 3 - k] : ch__dim(1);
 }
 
-/* numpy's rule over the axes before the last two. */
+/* Sets the rank and the batch sizes of *out, by numpy's rule over the axes before the last
+ * two. */
 static ch_status matmul_batch(const ch_infer *c, ch_dims *out)
 {
     const ch_dims *a = &c->in[0], *b = &c->in[1];
@@ -69,9 +77,9 @@ static ch_status matmul_infer(ch_infer *c)
     inner_a = a->dim[a->rank - (t->ta ? 2 : 1)];
     inner_b = b->dim[b->rank - (t->tb ? 1 : 2)];
     if (!ch__dim_same(inner_a, inner_b))
-        return ch__infer_fail(c, "inner sizes %s and %s differ%s", ch__dim_text(c, inner_a),
-                              ch__dim_text(c, inner_b),
-                              t->ta || t->tb ? " (as transposed)" : "");
+        return ch__infer_fail(c, "inner sizes %s and %s differ, want the same%s",
+                              ch__dim_text(c, inner_a), ch__dim_text(c, inner_b),
+                              t->ta || t->tb ? " (with transposed inputs)" : "");
     rc = matmul_batch(c, &out);
     if (rc != CH_OK)
         return rc;
@@ -80,11 +88,11 @@ static ch_status matmul_infer(ch_infer *c)
     return ch__infer_dims(c, 0, c->dtype[0], &out);
 }
 
-/* ---- kernels: for matmul, and matmul_fused below ---- */
+/* ---- kernels of matmul and matmul_fused ---- */
 
 typedef struct {
     ch_product  product;
-    ch_epilogue then;
+    ch_epilogue then; /* matmul_fused only */
 } matmul_state;
 
 static void matmul_plan(const ch_node *n, int threads, ch_product *p)
@@ -188,7 +196,8 @@ static const ch_kernel matmul_wide = {"widened", fits_wide, prepare_wide, matmul
                                       matmul_drop};
 static const ch_kernel matmul_own = {"own", fits_own, prepare_own, matmul_run, matmul_drop};
 
-/* x (..., m, n) as (rows, n), if that many rows can be written down. */
+/* Returns x (..., m, n) as (rows, n). Returns x itself if the number of rows is not a size that
+ * ch_dim can express. */
 static ch_node *as_matrix(ch_node *x)
 {
     ch_dims two = {.rank = 2};
@@ -199,7 +208,8 @@ static ch_node *as_matrix(ch_node *x)
     return ch__reshape_dims(x, &two);
 }
 
-/* db of the common case of one b for a batch of a: the batch is summed within the product. */
+/* Returns the gradient of b for a batch of a with a single b, the common case. The product sums
+ * over the batch. */
 static ch_node *shared_b_grad(ch_node *a, ch_node *dc, bool tb)
 {
     ch_node *a2 = as_matrix(a), *dc2 = as_matrix(dc);
@@ -207,7 +217,7 @@ static ch_node *shared_b_grad(ch_node *a, ch_node *dc, bool tb)
     return tb ? ch_matmul(dc2, true, a2, false) : ch_matmul(a2, true, dc2, false);
 }
 
-/* da = dc . b', db = a' . dc; an operand stored transposed gets its gradient so too. */
+/* da = dc . b', db = a' . dc. The gradient of a transposed operand is transposed too. */
 static void matmul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const matmul_attrs *t = ch__attrs(n);
@@ -226,14 +236,14 @@ static void matmul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_
     din[1] = ch__unbroadcast(din[1], b);
 }
 
-/* The factors of the batch axes of one operand: none where it repeats. */
+/* Sets the factors of the batch axes of an operand; -1 where the operand is repeated. */
 static void batch_factors(const ch_dims *d, int rank, const int *batch, int *out)
 {
     for (int k = 0; k < d->rank - 2; k++)
         out[k] = ch__dim_is(d->dim[k], 1) ? -1 : batch[rank - d->rank + k];
 }
 
-/* m and n may be cut freely; cutting k leaves partial sums for whoever reads c. */
+/* m and n may be cut freely. Cutting k leaves partial sums. */
 static ch_status matmul_factors(const ch_node *n, ch_factors *f)
 {
     const matmul_attrs *t = ch__attrs(n);
@@ -258,7 +268,7 @@ static ch_status matmul_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, rank, all);
 }
 
-/* ---- what follows a product ---- */
+/* ---- absorbing the bias and the activation that follow a product ---- */
 
 int64_t ch__activation_of(const ch_node *call)
 {
@@ -296,8 +306,9 @@ ch_node *ch__bias_of(const ch_node *n, const ch_node *user)
                                                                                        : NULL;
 }
 
-/* A product of matrices, or of a batch by one matrix: what has one row after the other. */
-static bool is_one_product(const ch_node *n, const matmul_attrs *t)
+/* Returns true if b is a single matrix and a is not transposed. Then a batch of a is a single
+ * matrix of rows, and each tile of c is a block of its rows and columns. */
+static bool is_single_product(const ch_node *n, const matmul_attrs *t)
 {
     return !t->ta && n->in[1]->dims.rank == 2;
 }
@@ -307,7 +318,7 @@ static bool matmul_absorb(const ch_node *n, const ch_node *user, ch_rewrite *out
     matmul_attrs t = *(const matmul_attrs *)ch__attrs(n);
     ch_node     *bias = n->n_in == 2 ? ch__bias_of(n, user) : NULL;
 
-    if (t.activation != 0 || !is_one_product(n, &t))
+    if (t.activation != 0 || !is_single_product(n, &t))
         return false;
     t.activation = ch__activation_of(user);
     if (bias == NULL && t.activation == 0)
@@ -336,8 +347,7 @@ const ch_op ch__op_matmul = {
     .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_wide, &matmul_own, NULL},
 };
 
-/* ---- matmul_fused: activation(x . w + bias), made by matmul_absorb; bias may be left out ----
- */
+/* ---- matmul_fused: activation(x . w + bias), bias optional; matmul_absorb creates it ---- */
 
 static const ch_attr fused_rows[] = {
     CH_ATTR_BOOL(matmul_attrs, ta),
@@ -358,12 +368,13 @@ static ch_status fused_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (t->ta || c->in[1].rank != 2)
-        return ch__infer_fail(c, "it wants x as it is and a matrix of weights");
+        return ch__infer_fail(c, "input 0 must not be transposed and input 1 must have rank 2");
     if (c->n_in == 3 && !ch__is_bias(&c->in[2], &c->out[0]))
-        return ch__infer_fail(c, "the bias must be one number for each of the last axis");
+        return ch__infer_fail(
+            c, "the bias must have one number for each element of the last axis");
     if (!ch__epilogue_make(c->dtype[0], c->n_in == 3, t->activation, &e))
-        return ch__infer_fail(c, "there is no activation %lld of %s", (long long)t->activation,
-                              ch_dtype_name(c->dtype[0]));
+        return ch__infer_fail(c, "activation %lld does not exist for %s",
+                              (long long)t->activation, ch_dtype_name(c->dtype[0]));
     return CH_OK;
 }
 

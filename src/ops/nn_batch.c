@@ -1,9 +1,14 @@
-/* ops/nn_batch.c -- batch_norm: each column (channel) normalised over all rows.
+/* ops/nn_batch.c -- batch_norm: normalises each column (channel) over all rows.
  *
- * x is (..., channels): (batch, channels) or NHWC. Three phases: sums of tiles of rows; their
- * totals, from which the mean, the variance and a line for each channel follow; that line for
- * every row. The sums are of x less its first row, so that a mean far from zero costs no
- * digits.
+ * x is (..., channels): (batch, channels) or NHWC. A kernel has three phases:
+ *   0. Each tile sums its rows, column by column.
+ *   1. A single tile adds these sums. From the totals it computes the mean and the variance of
+ *      each column, and the coefficients of phase 2.
+ *   2. Each tile computes its rows as a linear function of x (forward) or of x and dy
+ *      (backward).
+ *
+ * The sums are over x minus its first row (the origin), so that a mean far from zero does not
+ * cost precision. Outputs 1 and 2 of batch_norm are the mean and the variance.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -21,13 +26,14 @@ static const ch_attr batch_rows[] = {CH_ATTR_FLOAT(batch_attrs, eps), CH_ATTR_EN
 
 /* ---- shape rules ---- */
 
+/* Checks x, the n_columns vectors after it, and epsilon. */
 static ch_status check_batch(const ch_infer *c, int n_columns)
 {
     const batch_attrs *a = c->attrs;
     ch_status          rc = ch__infer_want_rows(c, 0);
 
     if (rc == CH_OK && c->in[0].rank < 2)
-        rc = ch__infer_fail(c, "input 0 has rank 1, want at least 2: (..., channels)");
+        rc = ch__infer_fail(c, "input 0 has rank 1, want 2 or more: (..., channels)");
     for (int i = 1; i <= n_columns && rc == CH_OK; i++)
         rc = ch__infer_want_column(c, i);
     if (rc == CH_OK && !(a->eps >= 0))
@@ -57,7 +63,7 @@ static ch_status batch_grad_infer(ch_infer *c)
             rc = ch__infer_fail(c, "input %d is %s, want %s", i, ch_dtype_name(c->dtype[i]),
                                 ch_dtype_name(ch__stat_dtype(c->dtype[0])));
     if (rc == CH_OK && (c->dtype[4] != c->dtype[0] || !ch__dims_same(&c->in[4], &c->in[0])))
-        rc = ch__infer_fail(c, "inputs 0 and 4 are not alike");
+        rc = ch__infer_fail(c, "inputs 0 and 4 must have the same dtype and shape");
     if (rc != CH_OK)
         return rc;
     (void)ch__infer_like(c, 0, 0);
@@ -69,27 +75,28 @@ static ch_status batch_grad_infer(ch_infer *c)
 
 enum { N_COEFFICIENTS = 4 };
 
-/* A tile's extra room: two sums of a block of rows, their totals in f64, and coefficients, of
- * which the first tile's are used. */
-typedef struct tile_room {
+/* The extra scratch of a tile: two sums of a block of rows for each column, their totals in
+ * f64, and coefficients. Only the coefficients of tile 0 are used. */
+typedef struct tile_scratch {
     void   *sum[2];
     double *total[2];
     char   *coefficient;
-} tile_room;
+} tile_scratch;
 
-static tile_room room_of(const ch_row_state *s, const ch_call *c, int tile)
+static tile_scratch scratch_of(const ch_row_state *s, const ch_call *c, int tile)
 {
-    char   *at = ch__rows_room(s, c, tile, s->n_rooms);
-    double *total = (double *)(at + 2 * s->room_bytes);
+    char   *at = ch__rows_buffer(s, c, tile, s->n_buffers);
+    double *total = (double *)(at + 2 * s->buffer_bytes);
 
-    return (tile_room){{at, at + s->room_bytes},
-                       {total, total + s->x.n},
-                       at + s->extra_bytes - N_COEFFICIENTS * s->room_bytes};
+    return (tile_scratch){{at, at + s->buffer_bytes},
+                          {total, total + s->x.n},
+                          at + s->extra_bytes - N_COEFFICIENTS * s->buffer_bytes};
 }
 
+/* Returns coefficient vector i, which has an element for each column. */
 static void *coefficient(const ch_row_state *s, const ch_call *c, int i)
 {
-    return room_of(s, c, 0).coefficient + (size_t)i * s->room_bytes;
+    return scratch_of(s, c, 0).coefficient + (size_t)i * s->buffer_bytes;
 }
 
 static ch_status batch_prepare(const ch_node *n, ch_prep *p)
@@ -111,14 +118,15 @@ static ch_status batch_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static void flush(const ch_row_state *s, const tile_room *r)
+/* Adds the sums of a block of rows to the totals, and clears the sums. */
+static void flush(const ch_row_state *s, const tile_scratch *r)
 {
     s->x.loops->flush(s->x.n, r->sum[0], r->total[0]);
     s->x.loops->flush(s->x.n, r->sum[1], r->total[1]);
 }
 
-/* Rows that can be done in one call: a block of them, but one by one if they must be widened.
- */
+/* Returns the number of rows, from `from` on, that a call of a loop can process: a block of
+ * rows, or a single row if rows must be widened. */
 static int64_t rows_at_once(const ch_row_state *s, int64_t from, int64_t to)
 {
     int64_t most = s->x.is_direct ? CH_NORM_ROWS : 1;
@@ -126,13 +134,13 @@ static int64_t rows_at_once(const ch_row_state *s, int64_t from, int64_t to)
     return to - from < most ? to - from : most;
 }
 
-/* Adds the tiles' totals to the first tile's, in their order. */
-static tile_room join(const ch_row_state *s, const ch_call *c)
+/* Adds the totals of all tiles, in order, to those of tile 0, and returns these. */
+static tile_scratch join(const ch_row_state *s, const ch_call *c)
 {
-    tile_room all = room_of(s, c, 0);
+    tile_scratch all = scratch_of(s, c, 0);
 
     for (int tile = 1; tile < s->tiles; tile++) {
-        tile_room part = room_of(s, c, tile);
+        tile_scratch part = scratch_of(s, c, tile);
 
         for (int64_t j = 0; j < s->x.n; j++) {
             all.total[0][j] += part.total[0][j];
@@ -142,7 +150,7 @@ static tile_room join(const ch_row_state *s, const ch_call *c)
     return all;
 }
 
-/* One value of a column of any float type, as f64. */
+/* Returns element j of a vector of any float dtype as f64. */
 static double value_at(ch_dtype t, const void *x, int64_t j)
 {
     double      v;
@@ -153,10 +161,11 @@ static double value_at(ch_dtype t, const void *x, int64_t j)
 
 /* ---- forward ---- */
 
+/* Phase 0 of the forward kernel. */
 static void sum_rows(const ch_call *c, int tile)
 {
     const ch_row_state *s = c->state;
-    tile_room           r = room_of(s, c, tile);
+    tile_scratch        r = scratch_of(s, c, tile);
     const void         *origin;
     int64_t             from, to, n;
 
@@ -164,11 +173,11 @@ static void sum_rows(const ch_call *c, int tile)
     ch__rows_tile(s, tile, &from, &to);
     if (from == to)
         return;
-    origin = ch__row(&s->x, c->in[0], 0, ch__rows_room(s, c, tile, 1));
+    origin = ch__row(&s->x, c->in[0], 0, ch__rows_buffer(s, c, tile, 1));
     for (int64_t i = from; i < to; i += n) {
         n = rows_at_once(s, i, to);
         s->x.loops->moments(n, s->x.n,
-                            ch__row(&s->x, c->in[0], i, ch__rows_room(s, c, tile, 0)), origin,
+                            ch__row(&s->x, c->in[0], i, ch__rows_buffer(s, c, tile, 0)), origin,
                             r.sum[0], r.sum[1]);
         if (s->x.is_direct || (i - from) % CH_NORM_ROWS == CH_NORM_ROWS - 1)
             flush(s, &r);
@@ -176,13 +185,14 @@ static void sum_rows(const ch_call *c, int tile)
     flush(s, &r);
 }
 
-/* y = (x - origin) scale + shift, with the first row as origin: less is lost than with the
- * mean, which is rounded. Of no rows the mean is 0 and the variance 1: a replica without rows
- * changes nothing. */
-static void find_lines(const ch_call *c)
+/* Phase 1 of the forward kernel: computes the statistics and the coefficients of y = (x -
+ * origin) scale + shift. The origin is the first row; with the mean, which is rounded, more
+ * precision would be lost. Without rows the mean is 0 and the variance 1, so that a replica
+ * without rows has defined statistics. */
+static void find_scales(const ch_call *c)
 {
     const ch_row_state *s = c->state;
-    tile_room           all = join(s, c);
+    tile_scratch        all = join(s, c);
     double              rows = (double)s->x.rows;
     void               *origin = coefficient(s, c, 0), *scale = coefficient(s, c, 1);
     void               *shift = coefficient(s, c, 2);
@@ -192,7 +202,7 @@ static void find_lines(const ch_call *c)
 
         if (s->x.rows > 0) {
             k = value_at(s->x.dtype, c->in[0], j);
-            m = all.total[0][j] / rows; /* from k on */
+            m = all.total[0][j] / rows; /* mean, relative to the origin k */
             v = all.total[1][j] / rows - m * m;
             v = v < 0 ? 0 : v;
         }
@@ -206,18 +216,19 @@ static void find_lines(const ch_call *c)
     }
 }
 
+/* Phase 2 of the forward kernel. */
 static void scale_rows(const ch_call *c, int tile)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, tile, 0);
+    void               *buffer = ch__rows_buffer(s, c, tile, 0);
     int64_t             from, to, n;
 
     ch__rows_tile(s, tile, &from, &to);
     for (int64_t i = from; i < to; i += n) {
-        void *y = ch__row_to(&s->x, c->out[0], i, room);
+        void *y = ch__row_to(&s->x, c->out[0], i, buffer);
 
         n = rows_at_once(s, i, to);
-        s->x.loops->scale(n, s->x.n, ch__row(&s->x, c->in[0], i, room), coefficient(s, c, 0),
+        s->x.loops->scale(n, s->x.n, ch__row(&s->x, c->in[0], i, buffer), coefficient(s, c, 0),
                           coefficient(s, c, 1), coefficient(s, c, 2), y);
         ch__row_done(&s->x, c->out[0], i, y);
     }
@@ -228,7 +239,7 @@ static ch_status batch_run(const ch_call *c, ch_piece t)
     if (t.phase == 0)
         sum_rows(c, t.index);
     else if (t.phase == 1)
-        find_lines(c);
+        find_scales(c);
     else
         scale_rows(c, t.index);
     return CH_OK;
@@ -236,10 +247,11 @@ static ch_status batch_run(const ch_call *c, ch_piece t)
 
 /* ---- backward ---- */
 
+/* Phase 0 of the backward kernel. */
 static void sum_dy_rows(const ch_call *c, int tile)
 {
     const ch_row_state *s = c->state;
-    tile_room           r = room_of(s, c, tile);
+    tile_scratch        r = scratch_of(s, c, tile);
     int64_t             from, to, n;
 
     memset(r.sum[0], 0, s->extra_bytes);
@@ -247,8 +259,8 @@ static void sum_dy_rows(const ch_call *c, int tile)
     for (int64_t i = from; i < to; i += n) {
         n = rows_at_once(s, i, to);
         s->x.loops->dy_moments(n, s->x.n,
-                               ch__row(&s->x, c->in[0], i, ch__rows_room(s, c, tile, 0)),
-                               ch__row(&s->x, c->in[4], i, ch__rows_room(s, c, tile, 1)),
+                               ch__row(&s->x, c->in[0], i, ch__rows_buffer(s, c, tile, 0)),
+                               ch__row(&s->x, c->in[4], i, ch__rows_buffer(s, c, tile, 1)),
                                c->in[2], r.sum[0], r.sum[1]);
         if (s->x.is_direct || (i - from) % CH_NORM_ROWS == CH_NORM_ROWS - 1)
             flush(s, &r);
@@ -256,12 +268,13 @@ static void sum_dy_rows(const ch_call *c, int tile)
     flush(s, &r);
 }
 
-/* With r one over the standard deviation and h = (x - mean) r:
+/* Phase 1 of the backward kernel: computes dgamma, dbeta and the coefficients a, b, c.
+ * With r = 1 / standard deviation and h = (x - mean) r:
  *     dx = gamma r (dy - average(dy) - h average(dy h)) = a dy + b (x - mean) + c. */
 static void find_mix(const ch_call *c)
 {
     const ch_row_state *s = c->state;
-    tile_room           all = join(s, c);
+    tile_scratch        all = join(s, c);
     ch_dtype            t = c->node->in[1]->dtype;
     double              rows = s->x.rows > 0 ? (double)s->x.rows : 1;
 
@@ -278,19 +291,20 @@ static void find_mix(const ch_call *c)
     }
 }
 
+/* Phase 2 of the backward kernel. */
 static void mix_rows(const ch_call *c, int tile)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, tile, 0);
+    void               *buffer = ch__rows_buffer(s, c, tile, 0);
     int64_t             from, to, n;
 
     ch__rows_tile(s, tile, &from, &to);
     for (int64_t i = from; i < to; i += n) {
-        void *dx = ch__row_to(&s->x, c->out[0], i, room);
+        void *dx = ch__row_to(&s->x, c->out[0], i, buffer);
 
         n = rows_at_once(s, i, to);
-        s->x.loops->mix(n, s->x.n, ch__row(&s->x, c->in[0], i, room),
-                        ch__row(&s->x, c->in[4], i, ch__rows_room(s, c, tile, 1)), c->in[2],
+        s->x.loops->mix(n, s->x.n, ch__row(&s->x, c->in[0], i, buffer),
+                        ch__row(&s->x, c->in[4], i, ch__rows_buffer(s, c, tile, 1)), c->in[2],
                         coefficient(s, c, 0), coefficient(s, c, 1), coefficient(s, c, 2), dx);
         ch__row_done(&s->x, c->out[0], i, dx);
     }
@@ -313,6 +327,7 @@ static const ch_kernel batch_grad_kernel = {"columns", ch__always, batch_prepare
 
 /* ---- gradients ---- */
 
+/* Returns the mean of each column. */
 static ch_node *mean_rows(ch_node *x)
 {
     static const int axis[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -325,8 +340,8 @@ static ch_node *plus(ch_node *a, ch_node *b)
     return a == NULL ? b : ch_add(a, b);
 }
 
-/* Through y in one kernel; through the mean and the variance, if anybody uses them, by parts.
- */
+/* The gradient through y is a kernel. The gradient through the outputs mean and variance, if
+ * they are used, is recorded with simpler ops. */
 static void batch_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     ch_node *x = n->in[0], *mean = ch__out(n, 1), *more = NULL, *d = NULL;
@@ -349,8 +364,8 @@ static void batch_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
         din[0] = plus(din[0], ch_cast(more, x->dtype));
 }
 
-/* The statistics are those of x, so they are computed from x: their share of the derivative is
- * in it. */
+/* Records the gradient with simpler ops. Computes the statistics from x, so that their share of
+ * the derivative is included. */
 static void batch_grad_parts(const ch_node *n, ch_node *const *in, ch_node **out)
 {
     const batch_attrs *a = ch__attrs(n);
@@ -372,7 +387,7 @@ static void batch_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
     ch__grad_of_parts(n, dout, din, 1 << 0 | 1 << 1 | 1 << 4, batch_grad_parts);
 }
 
-/* Channels may be cut; the rest is summed over, so it must be whole. */
+/* Channels may be cut. The other axes are summed over, so they must be whole. */
 static ch_status batch_factors(const ch_node *n, ch_factors *f)
 {
     int map[CH_MAX_RANK], rank = n->in[0]->dims.rank;
@@ -426,7 +441,8 @@ ch_node *ch_batch_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps, ch
     return y;
 }
 
-/* The four columns of x, or an error that says which is none. */
+/* Returns true if all four vectors have one value for each channel of x. Otherwise records an
+ * error that names the first invalid vector, and returns false. */
 static bool are_columns(ch_step *s, const ch_node *x, ch_node *const *column,
                         const void *caller)
 {
@@ -443,8 +459,8 @@ static bool are_columns(ch_step *s, const ch_node *x, ch_node *const *column,
         ch__step_record_error(
             s,
             ch__fail(CH_INVALID_ARGUMENT,
-                     "batch_norm_inference: %s is %s, want one value for each of the "
-                     "last axis of x, which is (..., channels)",
+                     "batch_norm_inference: %s is %s, want one value for each channel "
+                     "of x, which is (..., channels)",
                      name[i], text),
             caller);
         return false;

@@ -1,7 +1,9 @@
-/* ops/nn_loss.c -- cross entropies, from logits.
+/* ops/nn_loss.c -- cross entropies of logits.
  *
- * Each gives a loss for every row, and beside it the logarithm of the row's sum of
- * exponentials, lse, so that the gradient is one pass: exp(x - lse) is the softmax.
+ * sparse_softmax_cross_entropy takes labels (an id for each row), softmax_cross_entropy takes
+ * probabilities; in names they are `sparse` and `dense`. Output 0 is the loss of each row.
+ * Output 1 is lse, the log of the row's sum of exponentials: exp(x - lse) is the softmax, so
+ * the gradient is a single pass over x. sigmoid_cross_entropy is elementwise.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -13,7 +15,8 @@
 
 /* ---- shape rules ---- */
 
-/* Inputs: logits (..., classes), the truth, and of a gradient lse (...) and dloss (...). */
+/* Checks lse (...) and dloss (...), which are inputs 2 and 3 of a gradient. Inputs 0 and 1 are
+ * the logits (..., classes) and the labels or probabilities. */
 static ch_status check_grad(const ch_infer *c, const ch_dims *rows)
 {
     if (c->dtype[2] != ch__stat_dtype(c->dtype[0]) || c->dtype[3] != c->dtype[0])
@@ -22,7 +25,7 @@ static ch_status check_grad(const ch_infer *c, const ch_dims *rows)
                               ch_dtype_name(ch__stat_dtype(c->dtype[0])),
                               ch_dtype_name(c->dtype[0]));
     if (!ch__dims_same(&c->in[2], rows) || !ch__dims_same(&c->in[3], rows))
-        return ch__infer_fail(c, "inputs 2 and 3 are not one value for each row of input 0");
+        return ch__infer_fail(c, "inputs 2 and 3 must have one value for each row of input 0");
     return CH_OK;
 }
 
@@ -37,8 +40,8 @@ static ch_status check_sparse(const ch_infer *c)
         return rc;
     rows = ch__rows_dims(&c->in[0]);
     if (!ch__dims_same(&rows, &c->in[1]))
-        return ch__infer_fail(c, "labels must have the sizes of logits without the last: one "
-                                 "class for each row");
+        return ch__infer_fail(c, "labels must have the shape of the logits without the last "
+                                 "axis: one class for each row");
     return c->n_in == 4 ? check_grad(c, &rows) : CH_OK;
 }
 
@@ -51,13 +54,14 @@ static ch_status check_dense(const ch_infer *c)
         rc = ch__infer_fail(c, "inputs 0 and 1 are %s and %s; cast one of them",
                             ch_dtype_name(c->dtype[0]), ch_dtype_name(c->dtype[1]));
     if (rc == CH_OK && !ch__dims_same(&c->in[0], &c->in[1]))
-        rc = ch__infer_fail(c, "logits and probabilities differ in size");
+        rc = ch__infer_fail(c, "logits and probabilities must have the same shape");
     if (rc != CH_OK)
         return rc;
     rows = ch__rows_dims(&c->in[0]);
     return c->n_in == 4 ? check_grad(c, &rows) : CH_OK;
 }
 
+/* Sets the outputs of a loss, unless rc is an error. */
 static ch_status loss_out(ch_infer *c, ch_status rc)
 {
     ch_dims rows;
@@ -96,7 +100,7 @@ static ch_status loss_prepare(const ch_node *n, ch_prep *p)
 {
     if (ch__rows_prepare(n, p, 8, 2, 0) == NULL)
         return ch__fail_memory(n->op->name);
-    p->over[0] = n->n_in == 4 ? 1 : 0; /* a gradient over the logits */
+    p->over[0] = n->n_in == 4 ? 1 : 0; /* a gradient may be written over the logits */
     return CH_OK;
 }
 
@@ -106,7 +110,7 @@ static int64_t label_at(const ch_call *c, int64_t i)
                                            : ((const int32_t *)c->in[1])[i];
 }
 
-/* Loss i, in the dtype of the logits. */
+/* Writes the loss of row i, in the dtype of the logits. */
 static void set_loss(const ch_row_state *s, void *loss, int64_t i, double value)
 {
     ch__from_f64(s->x.dtype, 1, &value, (char *)loss + (size_t)i * ch_dtype_bytes(s->x.dtype));
@@ -120,7 +124,7 @@ static double dloss_at(const ch_row_state *s, const void *d, int64_t i)
     return *ch__as_f64(s->x.dtype, 1, at, &value);
 }
 
-/* Element j of a row, as it is computed in. */
+/* Returns element j of a row in the dtype of the computation. */
 static double element(const ch_row_state *s, const void *row, int64_t j)
 {
     return ch__stat_at(s->stat, row, j);
@@ -129,12 +133,12 @@ static double element(const ch_row_state *s, const void *row, int64_t j)
 static ch_status sparse_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, t.index, 0);
+    void               *buffer = ch__rows_buffer(s, c, t.index, 0);
     int64_t             from, to;
 
     ch__rows_tile(s, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        const void *x = ch__row(&s->x, c->in[0], i, room);
+        const void *x = ch__row(&s->x, c->in[0], i, buffer);
         int64_t     label = label_at(c, i);
         double      lse;
 
@@ -152,13 +156,13 @@ static ch_status sparse_run(const ch_call *c, ch_piece t)
 static ch_status dense_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, t.index, 0);
-    void               *other = ch__rows_room(s, c, t.index, 1);
+    void               *buffer = ch__rows_buffer(s, c, t.index, 0);
+    void               *other = ch__rows_buffer(s, c, t.index, 1);
     int64_t             from, to;
 
     ch__rows_tile(s, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        const void *x = ch__row(&s->x, c->in[0], i, room);
+        const void *x = ch__row(&s->x, c->in[0], i, buffer);
         const void *p = ch__row(&s->x, c->in[1], i, other);
         double      lse = s->x.loops->logsumexp(s->x.n, x);
 
@@ -168,20 +172,21 @@ static ch_status dense_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* dx = softmax(x) d, less d at the label. A label that is out of range made the loss fail. */
+/* dx = softmax(x) d, minus d at the label. The check of the label is for safety only, because
+ * the loss has failed if a label is out of range. */
 static ch_status sparse_grad_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, t.index, 0);
+    void               *buffer = ch__rows_buffer(s, c, t.index, 0);
     int64_t             from, to;
 
     ch__rows_tile(s, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void   *dx = ch__row_to(&s->x, c->out[0], i, room);
+        void   *dx = ch__row_to(&s->x, c->out[0], i, buffer);
         double  d = dloss_at(s, c->in[3], i);
         int64_t label = label_at(c, i);
 
-        s->x.loops->exp_grad(s->x.n, ch__row(&s->x, c->in[0], i, room),
+        s->x.loops->exp_grad(s->x.n, ch__row(&s->x, c->in[0], i, buffer),
                              ch__stat_at(s->stat, c->in[2], i), 1, NULL, d, dx);
         if (label >= 0 && label < s->x.n)
             ch__stat_set(s->stat, dx, label, element(s, dx, label) - d);
@@ -194,14 +199,14 @@ static ch_status sparse_grad_run(const ch_call *c, ch_piece t)
 static ch_status dense_grad_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, t.index, 0);
-    void               *other = ch__rows_room(s, c, t.index, 1);
+    void               *buffer = ch__rows_buffer(s, c, t.index, 0);
+    void               *other = ch__rows_buffer(s, c, t.index, 1);
     int64_t             from, to;
 
     ch__rows_tile(s, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void       *dx = ch__row_to(&s->x, c->out[0], i, room);
-        const void *x = ch__row(&s->x, c->in[0], i, room);
+        void       *dx = ch__row_to(&s->x, c->out[0], i, buffer);
+        const void *x = ch__row(&s->x, c->in[0], i, buffer);
         const void *p = ch__row(&s->x, c->in[1], i, other);
 
         s->x.loops->exp_grad(s->x.n, x, ch__stat_at(s->stat, c->in[2], i),
@@ -220,6 +225,7 @@ static const ch_kernel dense_grad_rows = {"rows", ch__always, loss_prepare, dens
 
 /* ---- gradients ---- */
 
+/* Returns d with an axis of size 1 appended, so that it broadcasts over classes. */
 static ch_node *last_axis(ch_node *d)
 {
     return ch_expand_dims(d, -1);
@@ -243,8 +249,8 @@ static void dense_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
     din[1] = ch_mul(ch_neg(ch_log_softmax(n->in[0], -1)), last_axis(dout[0]));
 }
 
-/* dx = (softmax(x) - truth) d is linear in d; lse is a function of x, and its part is in
- * softmax's. */
+/* dx = (softmax(x) - one_hot(label)) d is linear in d. lse is a function of x; its share of the
+ * derivative is part of the derivative of softmax. */
 static void sparse_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                              ch_node *din[])
 {
@@ -329,35 +335,36 @@ ch_node *ch_softmax_cross_entropy(ch_node *logits, ch_node *probabilities)
                     (ch_node *[]){logits, probabilities});
 }
 
-/* ---- sigmoid_cross_entropy: element by element ---- */
+/* ---- sigmoid_cross_entropy: elementwise ---- */
 
-enum { PART = 512 };
+enum { PART = 512 }; /* elements that a call of sigmoid_block can process */
 
-/* max(x, 0) - x z + log(1 + exp(-|x|)): exact for large x of either sign. */
+/* Computes max(x, 0) - x z + log(1 + exp(-|x|)), which is accurate for large x of either
+ * sign. */
 static void sigmoid_block(ch_dtype t, int64_t n, const void *const *in, void *out)
 {
     static const double none[4];
     union {
         float  f32[PART];
         double f64[PART];
-    } room;
-    const void *at = &room;
+    } buffer;
+    const void *at = &buffer;
 
     for (int64_t i = 0; i < n && t == CH_F32; i++)
-        room.f32[i] = -fabsf(((const float *)in[0])[i]);
+        buffer.f32[i] = -fabsf(((const float *)in[0])[i]);
     for (int64_t i = 0; i < n && t == CH_F64; i++)
-        room.f64[i] = -fabs(((const double *)in[0])[i]);
-    ch__blocks()->fn[CH_BLOCK_exp][t](n, &at, &room, none);
-    ch__blocks()->fn[CH_BLOCK_log1p][t](n, &at, &room, none);
+        buffer.f64[i] = -fabs(((const double *)in[0])[i]);
+    ch__blocks()->fn[CH_BLOCK_exp][t](n, &at, &buffer, none);
+    ch__blocks()->fn[CH_BLOCK_log1p][t](n, &at, &buffer, none);
     for (int64_t i = 0; i < n && t == CH_F32; i++) {
         float x = ((const float *)in[0])[i], z = ((const float *)in[1])[i];
 
-        ((float *)out)[i] = (x > 0 ? x : 0) - x * z + room.f32[i];
+        ((float *)out)[i] = (x > 0 ? x : 0) - x * z + buffer.f32[i];
     }
     for (int64_t i = 0; i < n && t == CH_F64; i++) {
         double x = ((const double *)in[0])[i], z = ((const double *)in[1])[i];
 
-        ((double *)out)[i] = (x > 0 ? x : 0) - x * z + room.f64[i];
+        ((double *)out)[i] = (x > 0 ? x : 0) - x * z + buffer.f64[i];
     }
 }
 
@@ -385,6 +392,7 @@ static void sigmoid_f64(int64_t n, const void *const *in, void *out, const doubl
     sigmoid_blocks(CH_F64, n, in, out);
 }
 
+/* The `block` function of the op: 16-bit floats compute in f32. */
 static bool sigmoid_pick(const ch_node *n, ch_block *b)
 {
     b->compute = ch__stat_dtype(n->in[0]->dtype);

@@ -1,7 +1,12 @@
-/* ops/nn_norm.c -- layer_norm and rms_norm: each row normalised by itself.
+/* ops/nn_norm.c -- layer_norm and rms_norm: normalise each row on its own.
  *
- * Beside y they give what the gradient needs: the mean (layer_norm) and one over the standard
- * deviation of every row, in f32 where x is a 16-bit float.
+ * Both ops share kernels; `center` is true for layer_norm. Output 0 is y. The other outputs are
+ * statistics of each row, which the gradient reads: the mean (layer_norm only) and
+ * 1 / standard deviation, in f32 if x is a 16-bit float. The gradient kernel has two phases:
+ * rows in tiles, then the sum of the tiles' dgamma and dbeta.
+ *
+ * Invariant: the statistics are functions of x. Their share of the derivative is part of dx, so
+ * they have no gradient of their own.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -18,6 +23,7 @@ static const ch_attr norm_rows[] = {CH_ATTR_FLOAT(norm_attrs, eps), CH_ATTR_END}
 
 /* ---- shape rules ---- */
 
+/* Checks x, the n_columns vectors (gamma, beta) after it, and epsilon. */
 static ch_status check_norm(const ch_infer *c, int n_columns)
 {
     const norm_attrs *a = c->attrs;
@@ -30,7 +36,7 @@ static ch_status check_norm(const ch_infer *c, int n_columns)
     return rc;
 }
 
-/* y, and n_stats numbers for each row. */
+/* Sets output 0 to y, and n_stats outputs to a number for each row. */
 static ch_status norm_out(ch_infer *c, int n_stats)
 {
     ch_dims rows = c->in[0];
@@ -56,7 +62,7 @@ static ch_status rms_infer(ch_infer *c)
     return rc == CH_OK ? norm_out(c, 1) : rc;
 }
 
-/* Inputs: x, gamma, the statistics, dy. Outputs: dx, dgamma and, if centred, dbeta. */
+/* Inputs: x, gamma, the statistics, dy. Outputs: dx, dgamma and, for layer_norm, dbeta. */
 static ch_status norm_grad_infer(ch_infer *c)
 {
     ch_dims   rows = c->in[0];
@@ -68,9 +74,10 @@ static ch_status norm_grad_infer(ch_infer *c)
     rows.rank--;
     for (int i = 2; i < last; i++)
         if (c->dtype[i] != ch__stat_dtype(c->dtype[0]) || !ch__dims_same(&c->in[i], &rows))
-            return ch__infer_fail(c, "input %d is not a statistic of each row", i);
+            return ch__infer_fail(c, "input %d must have one statistic for each row of input 0",
+                                  i);
     if (c->dtype[last] != c->dtype[0] || !ch__dims_same(&c->in[last], &c->in[0]))
-        return ch__infer_fail(c, "inputs 0 and %d are not alike", last);
+        return ch__infer_fail(c, "inputs 0 and %d must have the same dtype and shape", last);
     (void)ch__infer_like(c, 0, 0);
     for (int i = 1; i < (last == 4 ? 3 : 2); i++)
         (void)ch__infer_like(c, i, 1);
@@ -79,12 +86,12 @@ static ch_status norm_grad_infer(ch_infer *c)
 
 /* ---- kernels ---- */
 
-/* A column (gamma, beta) in the type that is computed in. */
-static const void *column(const ch_row_state *s, ch_dtype t, const void *x, void *room)
+/* Returns gamma or beta in the dtype of the computation, in its own memory or in `buffer`. */
+static const void *column(const ch_row_state *s, ch_dtype t, const void *x, void *buffer)
 {
     if (s->x.dtype == CH_F64)
         return x;
-    return ch__as_f32(t, s->x.n, x, room);
+    return ch__as_f32(t, s->x.n, x, buffer);
 }
 
 static ch_status norm_prepare(const ch_node *n, ch_prep *p)
@@ -104,19 +111,19 @@ static ch_status norm_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     const ch_node      *n = c->node;
-    void               *room = ch__rows_room(s, c, t.index, 0);
+    void               *buffer = ch__rows_buffer(s, c, t.index, 0);
     const void         *gamma, *beta = NULL;
     int64_t             from, to;
 
-    gamma = column(s, n->in[1]->dtype, c->in[1], ch__rows_room(s, c, t.index, 1));
+    gamma = column(s, n->in[1]->dtype, c->in[1], ch__rows_buffer(s, c, t.index, 1));
     if (s->center)
-        beta = column(s, n->in[2]->dtype, c->in[2], ch__rows_room(s, c, t.index, 2));
+        beta = column(s, n->in[2]->dtype, c->in[2], ch__rows_buffer(s, c, t.index, 2));
     ch__rows_tile(s, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void  *y = ch__row_to(&s->x, c->out[0], i, room);
+        void  *y = ch__row_to(&s->x, c->out[0], i, buffer);
         double stat[2];
 
-        s->x.loops->layer(s->x.n, ch__row(&s->x, c->in[0], i, room), gamma, beta, s->eps,
+        s->x.loops->layer(s->x.n, ch__row(&s->x, c->in[0], i, buffer), gamma, beta, s->eps,
                           s->center, y, stat);
         ch__row_done(&s->x, c->out[0], i, y);
         if (s->center)
@@ -126,9 +133,10 @@ static ch_status norm_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-/* ---- the gradient's kernel: tiles of rows, then what they have for gamma and beta ---- */
+/* ---- the kernel of the gradient ---- */
 
-/* A tile's extra room: sums of a block of rows, dgamma and dbeta, then their totals in f64. */
+/* The extra scratch of a tile: dgamma and dbeta of a block of rows, then their totals in
+ * f64. */
 static ch_status norm_grad_prepare(const ch_node *n, ch_prep *p)
 {
     const ch_node *x = n->in[0];
@@ -152,11 +160,12 @@ typedef struct tile_sums {
 
 static tile_sums sums_of(const ch_row_state *s, const ch_call *c, int tile)
 {
-    char *at = ch__rows_room(s, c, tile, s->n_rooms);
+    char *at = ch__rows_buffer(s, c, tile, s->n_buffers);
 
-    return (tile_sums){at, at + s->room_bytes, (double *)(at + 2 * s->room_bytes)};
+    return (tile_sums){at, at + s->buffer_bytes, (double *)(at + 2 * s->buffer_bytes)};
 }
 
+/* Adds the sums of a block of rows to the totals, and clears the sums. */
 static void flush(const ch_row_state *s, const tile_sums *sums)
 {
     s->x.loops->flush(s->x.n, sums->dgamma, sums->totals);
@@ -167,22 +176,22 @@ static void norm_grad_rows(const ch_call *c, int tile)
 {
     const ch_row_state *s = c->state;
     const ch_node      *n = c->node;
-    void               *room = ch__rows_room(s, c, tile, 0);
+    void               *buffer = ch__rows_buffer(s, c, tile, 0);
     tile_sums           sums = sums_of(s, c, tile);
     const void         *gamma, *dy = c->in[n->n_in - 1], *r = c->in[n->n_in - 2];
     int64_t             from, to;
 
-    gamma = column(s, n->in[1]->dtype, c->in[1], ch__rows_room(s, c, tile, 2));
+    gamma = column(s, n->in[1]->dtype, c->in[1], ch__rows_buffer(s, c, tile, 2));
     memset(sums.dgamma, 0, s->extra_bytes);
     ch__rows_tile(s, tile, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void       *dx = ch__row_to(&s->x, c->out[0], i, room);
-        const void *x = ch__row(&s->x, c->in[0], i, room);
+        void       *dx = ch__row_to(&s->x, c->out[0], i, buffer);
+        const void *x = ch__row(&s->x, c->in[0], i, buffer);
         double      stat[2] = {s->center ? ch__stat_at(s->stat, c->in[2], i) : 0,
                           ch__stat_at(s->stat, r, i)};
 
         s->x.loops->layer_grad(s->x.n, x, gamma, stat,
-                               ch__row(&s->x, dy, i, ch__rows_room(s, c, tile, 1)), s->center,
+                               ch__row(&s->x, dy, i, ch__rows_buffer(s, c, tile, 1)), s->center,
                                dx, sums.dgamma, s->center ? sums.dbeta : NULL);
         ch__row_done(&s->x, c->out[0], i, dx);
         if ((i - from) % CH_NORM_ROWS == CH_NORM_ROWS - 1)
@@ -191,7 +200,7 @@ static void norm_grad_rows(const ch_call *c, int tile)
     flush(s, &sums);
 }
 
-/* The tiles' totals, in their order, into the first one's; then to gamma's dtype. */
+/* Adds the totals of all tiles in order, and writes them in gamma's dtype. */
 static void norm_grad_join(const ch_call *c)
 {
     const ch_row_state *s = c->state;
@@ -260,8 +269,8 @@ static void rms_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[1] = ch__out(d, 1);
 }
 
-/* The same from simpler ops. The statistics are those of x, so they are computed from x: their
- * share of the derivative is in it. */
+/* Records the gradient with simpler ops. Computes the statistics from x, so that their share of
+ * the derivative is included. */
 static void norm_parts(const ch_node *n, ch_node *const *in, ch_node **out)
 {
     const norm_attrs *a = ch__attrs(n);

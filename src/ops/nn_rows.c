@@ -1,4 +1,6 @@
-/* ops/nn_rows.c -- what the row-by-row ops share.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/nn_rows.c -- functions that the ops on rows share (ops/nn.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/step.h"
 #include "ops/ops.h"
 
@@ -17,8 +19,8 @@ ch_status ch__infer_want_column(const ch_infer *c, int i)
 
     if (c->in[i].rank != 1 || !ch__dim_same(c->in[i].dim[0], last))
         return ch__infer_fail(c,
-                              "input %d is not of shape (%s): one value for each of the last "
-                              "axis",
+                              "input %d must have shape (%s), one value for each element of "
+                              "the last axis of input 0",
                               i, ch__dim_text(c, last));
     if (c->dtype[i] != c->dtype[0] && c->dtype[i] != ch__stat_dtype(c->dtype[0]))
         return ch__infer_fail(c, "input %d is %s, want %s%s; cast it", i,
@@ -27,7 +29,7 @@ ch_status ch__infer_want_column(const ch_infer *c, int i)
     return CH_OK;
 }
 
-ch_row_state *ch__rows_prepare(const ch_node *n, ch_prep *p, int cost, int rooms,
+ch_row_state *ch__rows_prepare(const ch_node *n, ch_prep *p, int cost, int n_buffers,
                                size_t extra_bytes)
 {
     ch_row_state  *s = ch__prep_state(p, sizeof(*s));
@@ -41,10 +43,10 @@ ch_row_state *ch__rows_prepare(const ch_node *n, ch_prep *p, int cost, int rooms
     s->x = ch__rows_of(x->dtype, rows, last);
     s->stat = ch__stat_dtype(x->dtype);
     s->tiles = ch__tile_count(rows, cost * last);
-    s->n_rooms = s->x.is_direct ? 0 : rooms;
-    s->room_bytes = ch__row_room(&s->x);
+    s->n_buffers = s->x.is_direct ? 0 : n_buffers;
+    s->buffer_bytes = ch__row_room(&s->x);
     s->extra_bytes = ch__aligned(extra_bytes);
-    s->tile_bytes = (size_t)s->n_rooms * s->room_bytes + s->extra_bytes;
+    s->tile_bytes = (size_t)s->n_buffers * s->buffer_bytes + s->extra_bytes;
     p->scratch_bytes = (size_t)s->tiles * s->tile_bytes;
     p->n_phases = 1;
     p->tiles[0] = s->tiles;
@@ -56,13 +58,13 @@ void ch__rows_tile(const ch_row_state *s, int tile, int64_t *from, int64_t *to)
     ch__tile_range(s->x.rows, s->tiles, tile, from, to);
 }
 
-void *ch__rows_room(const ch_row_state *s, const ch_call *c, int tile, int i)
+void *ch__rows_buffer(const ch_row_state *s, const ch_call *c, int tile, int i)
 {
     if (s->tile_bytes == 0)
         return NULL;
-    if (i > s->n_rooms)
-        i = s->n_rooms;
-    return (char *)c->scratch + (size_t)tile * s->tile_bytes + (size_t)i * s->room_bytes;
+    if (i > s->n_buffers)
+        i = s->n_buffers;
+    return (char *)c->scratch + (size_t)tile * s->tile_bytes + (size_t)i * s->buffer_bytes;
 }
 
 double ch__stat_at(ch_dtype t, const void *x, int64_t i)
@@ -78,8 +80,8 @@ void ch__stat_set(ch_dtype t, void *x, int64_t i, double value)
         ((float *)x)[i] = (float)value;
 }
 
-/* What is differentiated must end at the inputs, even if one of them was made from another: so
- * the parts get nodes of their own. */
+/* Records copies of the inputs for `parts`. A gradient must stop at the inputs, even if an
+ * input was computed from another input. */
 void ch__grad_of_parts(const ch_node *n, ch_node *const dout[], ch_node *din[], unsigned uses,
                        ch_parts_fn parts)
 {

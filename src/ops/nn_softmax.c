@@ -1,8 +1,14 @@
-/* ops/nn_softmax.c -- softmax and its logarithm.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/nn_softmax.c -- softmax and log_softmax.
+ *
+ * The ops work on the last axis; for another axis, ch_softmax and ch_log_softmax transpose
+ * before and after. The gradients are ops too (softmax_grad, log_softmax_grad) and depend on
+ * the result y only, so that x need not be kept. All kernels go over rows (ops/nn.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/step.h"
 #include "ops/ops.h"
 
-/* ---- of the last axis ---- */
+/* ---- over the last axis ---- */
 
 static ch_status softmax_infer(ch_infer *c)
 {
@@ -18,7 +24,7 @@ static ch_status grad_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__infer_want_same(c);
     if (rc == CH_OK && !ch__dims_same(&c->in[0], &c->in[1]))
-        rc = ch__infer_fail(c, "inputs 0 and 1 differ in size");
+        rc = ch__infer_fail(c, "inputs 0 and 1 must have the same shape");
     return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
 }
 
@@ -34,14 +40,14 @@ static void unary_tile(const ch_call *c, int tile,
                        void (*loop)(int64_t n, const void *x, void *y))
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, tile, 0);
+    void               *buffer = ch__rows_buffer(s, c, tile, 0);
     int64_t             from, to;
 
     ch__rows_tile(s, tile, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void *y = ch__row_to(&s->x, c->out[0], i, room);
+        void *y = ch__row_to(&s->x, c->out[0], i, buffer);
 
-        loop(s->x.n, ch__row(&s->x, c->in[0], i, room), y);
+        loop(s->x.n, ch__row(&s->x, c->in[0], i, buffer), y);
         ch__row_done(&s->x, c->out[0], i, y);
     }
 }
@@ -50,15 +56,16 @@ static void binary_tile(const ch_call *c, int tile,
                         void (*loop)(int64_t n, const void *y, const void *d, void *dx))
 {
     const ch_row_state *s = c->state;
-    void               *room = ch__rows_room(s, c, tile, 0);
-    void               *other = ch__rows_room(s, c, tile, 1);
+    void               *buffer = ch__rows_buffer(s, c, tile, 0);
+    void               *other = ch__rows_buffer(s, c, tile, 1);
     int64_t             from, to;
 
     ch__rows_tile(s, tile, &from, &to);
     for (int64_t i = from; i < to; i++) {
-        void *dx = ch__row_to(&s->x, c->out[0], i, room);
+        void *dx = ch__row_to(&s->x, c->out[0], i, buffer);
 
-        loop(s->x.n, ch__row(&s->x, c->in[0], i, room), ch__row(&s->x, c->in[1], i, other), dx);
+        loop(s->x.n, ch__row(&s->x, c->in[0], i, buffer), ch__row(&s->x, c->in[1], i, other),
+             dx);
         ch__row_done(&s->x, c->out[0], i, dx);
     }
 }
@@ -97,7 +104,7 @@ static const ch_kernel softmax_grad_rows = {"rows", ch__always, softmax_prepare,
 static const ch_kernel log_softmax_grad_rows = {"rows", ch__always, softmax_prepare,
                                                 log_softmax_grad_run, NULL};
 
-/* ---- gradients: dx = y (d - sum(y d)), and d - exp(y) sum(d) of the logarithm ---- */
+/* ---- gradients: softmax: dx = y (d - sum(y d)); log_softmax: dx = d - exp(y) sum(d) ---- */
 
 static void softmax_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -112,8 +119,8 @@ static void log_softmax_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
     din[0] = ch__node(&ch__op_log_softmax_grad, NULL, 2, (ch_node *[]){ch__out(n, 0), dout[0]});
 }
 
-/* With g the derivative of dx: of d it is y (g - sum(y g)) again, and of y
- * g (d - sum(y d)) - d sum(y g). */
+/* With g the gradient of dx, the gradient of d is y (g - sum(y g)), a softmax_grad again, and
+ * the gradient of y is g (d - sum(y d)) - d sum(y g). */
 static void softmax_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                               ch_node *din[])
 {
@@ -176,7 +183,9 @@ const ch_op ch__op_log_softmax_grad = {
     .kernels = (const ch_kernel *const[]){&log_softmax_grad_rows, NULL},
 };
 
-/* ---- of any axis ---- */
+/* ---- over any axis ---- */
+
+/* Records `op` over an axis: moves the axis to the end, and back. */
 
 static ch_node *along_at(const void *caller, const ch_op *op, ch_node *x, int axis)
 {

@@ -56,7 +56,7 @@ ch_node *ch__full_like(ch_node *x, double value);
  * and the rows as in[1]. (ops/index_sparse.c) */
 bool ch__is_sparse(const ch_node *n);
 /* Returns a sparse gradient as a dense array. Unlike an implicit conversion, this writes no log
- * line, because the caller has decided that the cost is acceptable. (ops/index_sparse.c) */
+ * line, because the caller reports the cost itself. (ops/index_sparse.c) */
 ch_node *ch__dense(const ch_node *sparse);
 /* Returns the sum of two gradients. The sum is sparse if both are sparse and have the same
  * dtypes and dims. (ops/index_sparse.c) */

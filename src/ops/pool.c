@@ -1,8 +1,10 @@
-/* ops/pool.c -- the largest and the mean under a window that slides over images (n, h, w, c).
+/* ops/pool.c -- max and average pooling over images (n, h, w, c).
  *
- * Both are linear once it is known where the largest are, so their gradients close: that of the
- * mean is spread, whose gradient is the mean; that of the largest goes where the largest is,
- * and the gradient of that picks from there.
+ * Five ops share shape rule, kernel and partition rule. Given the positions of the maxima, all
+ * of them are linear, so derivatives of any order exist. The gradient of avg_pool2d is
+ * avg_pool2d_grad, and the reverse. The gradient of max_pool2d is max_pool2d_grad, which adds
+ * each gradient at the position of the maximum. Its gradient is max_pool2d_pick, which reads an
+ * array at these positions.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/pool.h"
@@ -22,38 +24,42 @@ static ch_pool_kind kind_of(const ch_op *op)
                                            : CH_POOL_MEAN_GRAD;
 }
 
-/* ---- sizes: `size` is the window's, and for the gradient of the mean the image's behind it
- * ---- */
+/* ---- sizes: the attribute `size` is the window; avg_pool2d_grad appends the image ---- */
 
-enum { WHY = 200 };
+enum { WHY = 200 }; /* bytes of a reason */
 
-static bool place(ch_pool_kind kind, const ch_window_attrs *t, const ch_dims *x, ch_window *w,
-                  char why[WHY])
+/* Computes the layout of the window. x is input 0. Returns false and writes a reason to `why`
+ * if the window does not fit the image. */
+
+static bool layout_window(ch_pool_kind kind, const ch_window_attrs *t, const ch_dims *x,
+                          ch_window *w, char why[WHY])
 {
     bool    is_spread = kind == CH_POOL_MEAN_GRAD;
     int64_t h = is_spread ? t->size.at[2] : x->dim[1].n;
 
-    return ch__window_place(t, h, is_spread ? t->size.at[3] : x->dim[2].n, t->size.at[0],
-                            t->size.at[1], w, why, WHY);
+    return ch__window_layout(t, h, is_spread ? t->size.at[3] : x->dim[2].n, t->size.at[0],
+                             t->size.at[1], w, why, WHY);
 }
 
-static ch_status pool_place(const ch_infer *c, ch_pool_kind kind, ch_window *w)
+/* Computes the layout of the window, and checks the attributes. */
+static ch_status check_window(const ch_infer *c, ch_pool_kind kind, ch_window *w)
 {
     const ch_window_attrs *t = c->attrs;
     char                   why[WHY];
 
     if (t->size.n != (kind == CH_POOL_MEAN_GRAD ? 4 : 2))
-        return ch__infer_fail(c, "its size has %d numbers", t->size.n);
-    if (!place(kind, t, &c->in[0], w, why))
+        return ch__infer_fail(c, "size has the wrong number of elements (%d)", t->size.n);
+    if (!layout_window(kind, t, &c->in[0], w, why))
         return ch__infer_fail(c, "%s", why);
     if (w->h * w->w == 0 && w->oh * w->ow > 0)
-        return ch__infer_fail(c,
-                              "the image is empty, and the window would see only its padding");
+        return ch__infer_fail(c, "the image is empty: the window would cover padding only");
     if (w->dilation[0] != 1 || w->dilation[1] != 1 || t->groups != 1 || t->activation != 0)
-        return ch__infer_fail(c, "it takes no dilations, groups or activations");
+        return ch__infer_fail(c, "dilations and groups must be 1 and activation 0");
     for (int i = 0; i < 4; i++)
         if (!t->same && t->pad.at[i] >= t->size.at[i / 2])
-            return ch__infer_fail(c, "a padding of %lld leaves a window of %lld nothing to see",
+            return ch__infer_fail(c,
+                                  "a padding of %lld is too large for a window of %lld, want "
+                                  "less than the window",
                                   (long long)t->pad.at[i], (long long)t->size.at[i / 2]);
     return CH_OK;
 }
@@ -68,7 +74,7 @@ static ch_status pool_infer(ch_infer *c)
     for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = ch__window_want_image(c, i);
     if (rc == CH_OK)
-        rc = pool_place(c, kind, &w);
+        rc = check_window(c, kind, &w);
     if (rc != CH_OK)
         return rc;
     ch_dim  image[] = {x->dim[0], ch__dim(w.h), ch__dim(w.w), x->dim[3]};
@@ -76,10 +82,10 @@ static ch_status pool_infer(ch_infer *c)
 
     if ((kind == CH_POOL_MEAN_GRAD && !ch__dims_same(x, &small)) ||
         (kind == CH_POOL_MAX_GRAD && !ch__dims_same(&c->in[1], &small)))
-        return ch__infer_fail(c, "the gradient of the result must have sizes %lldx%lld",
+        return ch__infer_fail(c, "the gradient of the result must be of size %lldx%lld",
                               (long long)w.oh, (long long)w.ow);
     if (kind == CH_POOL_MAX_PICK && !ch__dims_same(&c->in[1], x))
-        return ch__infer_fail(c, "its inputs have different sizes");
+        return ch__infer_fail(c, "inputs 0 and 1 must have the same shape");
     if (kind == CH_POOL_MAX_GRAD || kind == CH_POOL_MEAN_GRAD)
         return ch__infer_out(c, 0, c->dtype[0], 4, image);
     return ch__infer_dims(c, 0, c->dtype[0], &small);
@@ -90,12 +96,13 @@ static ch_status pool_infer(ch_infer *c)
 typedef struct pool {
     ch_pool_dims dims;
     ch_pool_fn   fn;
-    ch_block_fn  widen, narrow; /* of 16-bit floats; else NULL */
-    bool         is_sum;
+    ch_block_fn  widen, narrow; /* for 16-bit floats; otherwise NULL */
+    bool         is_sum;        /* fn adds to its output, which must be zeroed before */
     int          n_in, n_tiles;
-    int64_t      images, in[2], out; /* elements of an image */
+    int64_t      images, in[2], out; /* number of images; elements of an image of each array */
     int64_t      bytes;              /* of an element */
-    size_t       b_at, out_at, tile_bytes;
+    /* 16-bit floats: offsets of input 1 and the output in the scratch of a tile; its size. */
+    size_t b_at, out_at, tile_bytes;
 } pool;
 
 static ch_status pool_prepare(const ch_node *n, ch_prep *p)
@@ -108,7 +115,7 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
 
     if (v == NULL)
         return ch__fail_memory(n->op->name);
-    (void)place(kind, ch__attrs(n), &n->in[0]->dims, &w, why);
+    (void)layout_window(kind, ch__attrs(n), &n->in[0]->dims, &w, why);
     v->dims = (ch_pool_dims){w.h,
                              w.w,
                              n->dims.dim[3].n,
@@ -131,7 +138,7 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
     }
     v->n_tiles = ch__tile_count(v->images, (v->in[0] + v->out) * (v->is_sum ? 4 : 2));
     if (is_short && v->n_tiles > 2 * p->threads)
-        v->n_tiles = 2 * p->threads; /* each has images of its own, widened one at a time */
+        v->n_tiles = 2 * p->threads; /* limits scratch: each tile holds a widened image */
     p->n_phases = 1;
     p->tiles[0] = v->n_tiles;
     if (is_short) {
@@ -148,27 +155,28 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
 static ch_status pool_run(const ch_call *c, ch_piece t)
 {
     const pool *v = c->state;
-    char *own = v->widen != NULL ? (char *)c->scratch + (size_t)t.index * v->tile_bytes : NULL;
+    char       *tile_scratch =
+        v->widen != NULL ? (char *)c->scratch + (size_t)t.index * v->tile_bytes : NULL;
     int64_t from, to;
 
     ch__tile_range(v->images, v->n_tiles, t.index, &from, &to);
     for (int64_t i = from; i < to; i++) {
         const void *in[2] = {NULL, NULL};
         char       *out = (char *)c->out[0] + i * v->out * v->bytes;
-        void       *to_out = own != NULL ? own + v->out_at : out;
+        void       *to_out = tile_scratch != NULL ? tile_scratch + v->out_at : out;
 
         for (int k = 0; k < v->n_in; k++) {
             in[k] = (const char *)c->in[k] + i * v->in[k] * v->bytes;
-            if (own != NULL) {
-                v->widen(v->in[k], &in[k], own + (k == 0 ? 0 : v->b_at), NULL);
-                in[k] = own + (k == 0 ? 0 : v->b_at);
+            if (tile_scratch != NULL) {
+                v->widen(v->in[k], &in[k], tile_scratch + (k == 0 ? 0 : v->b_at), NULL);
+                in[k] = tile_scratch + (k == 0 ? 0 : v->b_at);
             }
         }
         if (v->is_sum)
             memset(to_out, 0,
-                   (size_t)v->out * (own != NULL ? sizeof(float) : (size_t)v->bytes));
+                   (size_t)v->out * (tile_scratch != NULL ? sizeof(float) : (size_t)v->bytes));
         v->fn(&v->dims, in[0], in[1], to_out);
-        if (own != NULL)
+        if (tile_scratch != NULL)
             v->narrow(v->out, (const void *const[]){to_out}, out, NULL);
     }
     return CH_OK;
@@ -187,7 +195,7 @@ static void max_pool2d_grad_of(ch_step *s, const ch_node *n, ch_node *const dout
         ch__node(&ch__op_max_pool2d_grad, ch__attrs(n), 2, ((ch_node *[]){n->in[0], dout[0]}));
 }
 
-/* Where the largest are does not change: only what is picked or given does. */
+/* The positions of the maxima are constant, so input 0 has no gradient, here and below. */
 static void max_pool2d_pick_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                  ch_node *din[])
 {
@@ -304,6 +312,7 @@ const ch_op ch__op_avg_pool2d_grad = {
     .factors = pool_factors,
 };
 
+/* Returns the attributes for the user's options. `opt` may be NULL. */
 static ch_window_attrs attrs_of(const ch_pool_options *opt)
 {
     static const ch_pool_options none;

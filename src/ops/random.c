@@ -1,6 +1,9 @@
 /* ops/random.c -- random numbers: uniform, normal, truncated normal, bernoulli, integers.
  *
- * A kernel draws words in chunks and turns them into elements (ops/draw.h).
+ * All ops are sources: dtype, dims, parameters and seed are attributes. A kernel draws random
+ * words in chunks (ops/draw.h) and converts them to elements with the loops of kernel/philox.h.
+ * The numbers are a function of the seeds, the step, the replica and the ordinal of the call.
+ * So they do not depend on the number of threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,13 +15,13 @@
 #include "ops/ops.h"
 #include "tensor/tensor.h"
 
-/* A number as a dtype holds it. */
-static double held(ch_dtype dtype, double x)
+/* Returns x rounded to the dtype. */
+static double rounded_to(ch_dtype dtype, double x)
 {
-    double room = 0;
+    double memory = 0;
 
-    ch__store(dtype, &room, x);
-    return ch__load(dtype, &room);
+    ch__store(dtype, &memory, x);
+    return ch__load(dtype, &memory);
 }
 
 static ch_status want_float(const ch_infer *c, ch_dtype dtype)
@@ -28,13 +31,14 @@ static ch_status want_float(const ch_infer *c, ch_dtype dtype)
                : ch__infer_fail(c, "dtype is %s, want a float type", ch_dtype_name(dtype));
 }
 
-/* A rank that is none stays so, for infer to refuse. */
+/* Returns the dims of a shape. Keeps a rank that is too large; the shape rule then fails. */
 static ch_dims dims_of(ch_shape shape)
 {
     return shape.rank > CH_MAX_RANK ? (ch_dims){.rank = shape.rank} : ch__dims_of(shape);
 }
 
-/* Of NULL, any: then there is no step to record in. */
+/* Returns the dims of x. If x is NULL the result does not matter, because there is no step to
+ * record in. */
 static ch_dims dims_like(const ch_node *x)
 {
     return x != NULL ? x->dims : (ch_dims){0};
@@ -62,7 +66,8 @@ static ch_status uniform_infer(ch_infer *c)
 
     if (rc != CH_OK)
         return rc;
-    if (!(a->lo < a->hi) || !isfinite(held(a->dtype, a->hi) - held(a->dtype, a->lo)))
+    if (!(a->lo < a->hi) ||
+        !isfinite(rounded_to(a->dtype, a->hi) - rounded_to(a->dtype, a->lo)))
         return ch__infer_fail(c, "lo is %g and hi %g, want lo < hi, both within %s", a->lo,
                               a->hi, ch_dtype_name(a->dtype));
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
@@ -73,10 +78,10 @@ typedef struct uniform_state {
     ch_chunks              c;
     int64_t                seed;
     ch_dtype               dtype;
-    double                 lo, size, top;
+    double                 lo, size, top; /* top: the largest result, below hi */
 } uniform_state;
 
-/* The largest number of a dtype that is less than hi: what rounding must not go beyond. */
+/* Returns the largest number of a dtype that is less than hi. Rounding must not exceed it. */
 static double below(ch_dtype dtype, double hi)
 {
     uint16_t half;
@@ -104,9 +109,9 @@ static ch_status uniform_prepare(const ch_node *n, ch_prep *p)
     s->c = ch__draw_cut(n, a->dtype == CH_F64 ? 2 : 1, 6, p);
     s->seed = a->seed;
     s->dtype = a->dtype;
-    s->lo = held(a->dtype, a->lo);
-    s->size = held(a->dtype, a->hi) - s->lo;
-    s->top = fmax(below(a->dtype, held(a->dtype, a->hi)), s->lo);
+    s->lo = rounded_to(a->dtype, a->lo);
+    s->size = rounded_to(a->dtype, a->hi) - s->lo;
+    s->top = fmax(below(a->dtype, rounded_to(a->dtype, a->hi)), s->lo);
     return CH_OK;
 }
 
@@ -185,11 +190,11 @@ static ch_status normal_infer(ch_infer *c)
 
     if (rc != CH_OK)
         return rc;
-    if (!isfinite(held(a->dtype, a->mean)) || !(held(a->dtype, a->deviation) < INFINITY) ||
-        !(a->deviation >= 0))
+    if (!isfinite(rounded_to(a->dtype, a->mean)) ||
+        !(rounded_to(a->dtype, a->deviation) < INFINITY) || !(a->deviation >= 0))
         return ch__infer_fail(c,
-                              "mean is %g and deviation %g, want numbers within %s, the "
-                              "second not negative",
+                              "mean is %g and deviation %g, want numbers within %s and a "
+                              "deviation of 0 or more",
                               a->mean, a->deviation, ch_dtype_name(a->dtype));
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
@@ -214,7 +219,7 @@ static ch_status normal_prepare(const ch_node *n, ch_prep *p)
     s->seed = a->seed;
     s->dtype = a->dtype;
     s->p = (ch_normal){a->mean, a->deviation, 0, 1};
-    if (n->op == &ch__op_truncated_normal) { /* the part of (0, 1) within two deviations */
+    if (n->op == &ch__op_truncated_normal) { /* the probabilities within two deviations */
         s->p.from = 0.022750131948179207;
         s->p.width = 1 - 2 * s->p.from;
     }
@@ -322,7 +327,7 @@ static ch_status bernoulli_infer(ch_infer *c)
     const bernoulli_attrs *a = c->attrs;
 
     if (a->dtype > CH_BOOL)
-        return ch__infer_fail(c, "dtype is %s, want one to calculate with",
+        return ch__infer_fail(c, "dtype is %s, want a float type, i8, i32, i64, u8 or bool",
                               ch_dtype_name(a->dtype));
     if (!(a->p >= 0 && a->p <= 1))
         return ch__infer_fail(c, "p is %g, want a probability: 0 to 1", a->p);
@@ -333,9 +338,9 @@ typedef struct bernoulli_state {
     const ch_philox_table *t;
     ch_chunks              c;
     int64_t                seed;
-    uint64_t               one;   /* in the bits of its dtype */
-    int64_t                limit; /* words below it are ones: p in units of 2^-32 */
-    size_t                 size;
+    uint64_t               one;   /* the number 1 in the dtype of the output */
+    int64_t                limit; /* a word below it gives 1: p in units of 2^-32 */
+    size_t                 size;  /* bytes of an element */
 } bernoulli_state;
 
 static ch_status bernoulli_prepare(const ch_node *n, ch_prep *p)
@@ -354,6 +359,7 @@ static ch_status bernoulli_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
+/* Writes n elements: 1 where the word is below the limit, which must not be 0, otherwise 0. */
 static void pick(const bernoulli_state *s, int64_t n, const uint32_t *w, void *out)
 {
     uint32_t most = (uint32_t)(s->limit - 1);
@@ -470,7 +476,7 @@ typedef struct integers_state {
     ch_chunks              c;
     int64_t                seed;
     ch_dtype               dtype;
-    uint64_t               lo, range;
+    uint64_t               lo, range; /* range: hi - lo */
 } integers_state;
 
 static ch_status integers_prepare(const ch_node *n, ch_prep *p)
@@ -489,7 +495,7 @@ static ch_status integers_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-/* lo + x, in two's complement. */
+/* Writes lo + x, in two's complement, to elements `at` and after of `to`. */
 static void store_integers(const integers_state *s, int64_t n, const uint64_t *x, int64_t at,
                            void *to)
 {

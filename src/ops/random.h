@@ -1,4 +1,4 @@
-/* ops/random.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/random.h -- the list of random ops.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_RANDOM_H
 #define OPS_RANDOM_H
 

@@ -1,4 +1,8 @@
-/* ops/random_move.c -- values at random: dropout, shuffle.
+/* ops/random_move.c -- dropout and shuffle.
+ *
+ * Both ops are linear in x, and the gradient of each is the same op with the random numbers of
+ * the forward call. The attribute `ordinal` names that call, so a gradient can be
+ * differentiated again. Random words come from ops/draw.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,11 +16,10 @@
 
 /* ---- dropout ---- */
 
-/* Linear in x: its gradient is the same op, with the numbers of the call that it is of. */
 typedef struct dropout_attrs {
     double  rate;
     int64_t seed;
-    int64_t ordinal; /* whose numbers: 0, its own; else of call ordinal - 1 */
+    int64_t ordinal; /* the call that has the random numbers; 0: this one, k: call k - 1 */
 } dropout_attrs;
 
 static const ch_attr dropout_rows[] = {
@@ -43,8 +46,8 @@ typedef struct dropout_state {
     ch_chunks              c;
     int64_t                seed, ordinal;
     ch_dtype               dtype;
-    uint32_t               least;
-    double                 scale;
+    uint32_t               least; /* an element is kept if its word is at least this */
+    double                 scale; /* of the elements that are kept */
 } dropout_state;
 
 static ch_status dropout_prepare(const ch_node *n, ch_prep *p)
@@ -130,11 +133,10 @@ ch_node *ch_dropout(ch_node *x, double rate, uint64_t seed)
 
 /* ---- shuffle ---- */
 
-/* The gradient puts the rows back: the inverse order, of the same call. */
 typedef struct shuffle_attrs {
     int64_t seed;
-    int64_t ordinal; /* as dropout's */
-    bool    inverse;
+    int64_t ordinal; /* as in dropout_attrs */
+    bool    inverse; /* the inverse permutation: the gradient moves the rows back */
 } shuffle_attrs;
 
 static const ch_attr shuffle_rows[] = {
@@ -158,6 +160,7 @@ typedef struct shuffle_state {
     shuffle_attrs a;
 } shuffle_state;
 
+/* Phases: 0 computes the permutation in scratch; 1 copies the rows. */
 static ch_status shuffle_prepare(const ch_node *n, ch_prep *p)
 {
     shuffle_state *s = ch__prep_state(p, sizeof(*s));

@@ -1,4 +1,10 @@
-/* ops/reduce.c -- folding axes: sum, mean, prod, max, min, logsumexp, any, all.
+/* ops/reduce.c -- reductions over axes: sum, mean, prod, max, min, logsumexp, any, all.
+ *
+ * All ops share attributes (the list of folded axes), shape rule, partition rule and kernel;
+ * the arithmetic is ch_fold of kernel/reduce.h. `any` and `all` are max and min of bool.
+ * div_count, an elementwise op, is here because the gradient of mean needs it. The recording
+ * functions store axes counted from 0 in rising order, so that equal calls have equal
+ * attributes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/reduce.h"
@@ -9,8 +15,8 @@
 #include "ops/ops.h"
 
 typedef struct reduce_attrs {
-    ch_ints axes; /* counted from 0, rising */
-    bool    keep; /* folded axes stay, with size 1 */
+    ch_ints axes; /* folded axes, counted from 0, in rising order */
+    bool    keep; /* folded axes stay in the result, with size 1 */
 } reduce_attrs;
 
 static const ch_attr reduce_rows[] = {
@@ -21,6 +27,7 @@ static const ch_attr reduce_rows[] = {
 
 /* ---- shape ---- */
 
+/* Checks the list of axes, and sets is_folded[k] for each axis k of input 0. */
 static ch_status read_axes(const ch_infer *c, bool *is_folded)
 {
     const reduce_attrs *a = c->attrs;
@@ -28,7 +35,7 @@ static ch_status read_axes(const ch_infer *c, bool *is_folded)
     memset(is_folded, 0, CH_MAX_RANK * sizeof(*is_folded));
     if (a->axes.n < 0 || a->axes.n > CH_MAX_RANK)
         return a->axes.n < 0
-                   ? ch__infer_fail(c, "a list of axes with fewer than none, or NULL")
+                   ? ch__infer_fail(c, "the list of axes is NULL or has a negative length")
                    : ch__infer_fail(c, "%d axes, want at most %d", a->axes.n, CH_MAX_RANK);
     for (int i = 0; i < a->axes.n; i++) {
         ch_status rc = ch__infer_want_axis(c, a->axes.at[i]);
@@ -82,7 +89,8 @@ static ch_status bool_infer(ch_infer *c)
     return reduce_infer(c);
 }
 
-/* Kept sizes may be cut freely; cutting a folded one leaves parts to be folded again. */
+/* Axes that remain may be cut freely. Cutting a folded axis leaves partial results, which must
+ * be folded again. */
 static ch_status reduce_factors(const ch_node *n, ch_factors *f)
 {
     const reduce_attrs *a = ch__attrs(n);
@@ -114,7 +122,7 @@ static ch_status fold_prepare(const ch_node *n, ch_prep *p, ch_fold_kind kind)
         is_folded[a->axes.at[i]] = true;
     ch__fold_init(f, kind, n->in[0]->dtype, ch__shape(n->in[0]), is_folded,
                   ch__tile_count(ch__count(n->in[0]), kind == CH_FOLD_LOGSUMEXP ? 8 : 1));
-    p->is_view = f->count == 1; /* each of these is the identity on one element */
+    p->is_view = f->count == 1; /* a fold of a single element is that element */
     p->scratch_bytes = ch__fold_scratch(f);
     p->n_phases = f->parts > 1 ? 2 : 1;
     p->tiles[0] = f->tiles;
@@ -163,9 +171,9 @@ static const ch_kernel max_fold = {"fold", ch__always, max_prepare, fold_run, NU
 static const ch_kernel min_fold = {"fold", ch__always, min_prepare, fold_run, NULL};
 static const ch_kernel logsumexp_fold = {"fold", ch__always, logsumexp_prepare, fold_run, NULL};
 
-/* ---- div_count: divided by how many elements these sizes have ----
- * The count is a number when the graph is specialised, in f64: as a value of its own it might
- * be too large for a 16-bit float. */
+/* ---- div_count: x divided by the product of some sizes ----
+ * The product is computed in f64 when the graph is specialised. It is not a node, because it
+ * might be too large for a 16-bit float. */
 
 typedef struct count_attrs {
     ch_dims over;
@@ -180,7 +188,8 @@ static ch_status count_infer(ch_infer *c)
 
     for (int k = 0; k < a->over.rank && rc == CH_OK; k++)
         if (a->over.dim[k].n < 0)
-            rc = ch__infer_fail(c, "size %lld", (long long)a->over.dim[k].n);
+            rc = ch__infer_fail(c, "a size is %lld, want 0 or more",
+                                (long long)a->over.dim[k].n);
     return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
 }
 
@@ -245,9 +254,9 @@ ch_node *ch__div_count(ch_node *x, const ch_dims *over)
 
 /* ---- gradients ---- */
 
-/* A result, or its derivative, with the folded axes back as ones: it broadcasts to the input.
- */
-static ch_node *with_axes(const ch_node *n, ch_node *y)
+/* Returns y, which has the shape of a result of n, with the folded axes inserted as size 1. The
+ * return value broadcasts to the input of n. */
+static ch_node *restore_axes(const ch_node *n, ch_node *y)
 {
     const reduce_attrs *a = ch__attrs(n);
     ch_dims             dims = n->in[0]->dims;
@@ -257,7 +266,8 @@ static ch_node *with_axes(const ch_node *n, ch_node *y)
     return a->keep || y == NULL ? y : ch__reshape_dims(y, &dims);
 }
 
-static ch_node *fold_again(const ch_node *n, ch_node *x, bool keep)
+/* Returns the sum of x over the axes that n folds. */
+static ch_node *sum_folded(const ch_node *n, ch_node *x, bool keep)
 {
     reduce_attrs a = *(const reduce_attrs *)ch__attrs(n);
 
@@ -268,7 +278,7 @@ static ch_node *fold_again(const ch_node *n, ch_node *x, bool keep)
 static void sum_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
-    din[0] = ch__broadcast_dims(with_axes(n, dout[0]), &n->in[0]->dims);
+    din[0] = ch__broadcast_dims(restore_axes(n, dout[0]), &n->in[0]->dims);
 }
 
 static void mean_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
@@ -279,15 +289,16 @@ static void mean_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     (void)s;
     for (int i = 0; i < a->axes.n; i++)
         over.dim[i] = n->in[0]->dims.dim[a->axes.at[i]];
-    din[0] = ch__broadcast_dims(ch__div_count(with_axes(n, dout[0]), &over), &n->in[0]->dims);
+    din[0] =
+        ch__broadcast_dims(ch__div_count(restore_axes(n, dout[0]), &over), &n->in[0]->dims);
 }
 
-/* Over one axis after the other, each factor's derivative is the product of the others: right
- * for factors of zero too. */
+/* Folds one axis after the other. Along an axis, the derivative of each factor is the product
+ * of the other factors, which is correct for factors of 0 too. */
 static void prod_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const reduce_attrs *a = ch__attrs(n);
-    ch_node            *x[CH_MAX_RANK + 1] = {n->in[0]}, *d = with_axes(n, dout[0]);
+    ch_node            *x[CH_MAX_RANK + 1] = {n->in[0]}, *d = restore_axes(n, dout[0]);
 
     (void)s;
     for (int i = 0; i < a->axes.n; i++)
@@ -297,27 +308,28 @@ static void prod_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     din[0] = d;
 }
 
-/* Equal ones share. */
+/* If several elements equal the maximum or minimum, each gets the same share of the
+ * gradient. */
 static void extreme_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
-    ch_node *x = n->in[0], *y = with_axes(n, ch__out(n, 0));
+    ch_node *x = n->in[0], *y = restore_axes(n, ch__out(n, 0));
     ch_node *hit = ch_cast(ch_equal(x, y), x->dtype);
-    ch_node *share = ch_div(with_axes(n, dout[0]), fold_again(n, hit, true));
+    ch_node *share = ch_div(restore_axes(n, dout[0]), sum_folded(n, hit, true));
 
     (void)s;
     din[0] = ch_mul(hit, share);
 }
 
-/* exp(x - y) is the share of each; of 16-bit floats it bears the rounding of y, which division
- * by the sum of all takes out again. */
+/* exp(x - y) is the share of each element. For 16-bit floats the shares contain the rounding
+ * error of y; division by their sum removes it. */
 static void logsumexp_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
-    ch_node *y = with_axes(n, ch__out(n, 0)), *share = ch_exp(ch_sub(n->in[0], y));
+    ch_node *y = restore_axes(n, ch__out(n, 0)), *share = ch_exp(ch_sub(n->in[0], y));
 
     (void)s;
     if (n->dtype == CH_BF16 || n->dtype == CH_F16)
-        share = ch_div(share, fold_again(n, share, true));
-    din[0] = ch_mul(with_axes(n, dout[0]), share);
+        share = ch_div(share, sum_folded(n, share, true));
+    din[0] = ch_mul(restore_axes(n, dout[0]), share);
 }
 
 ch_node *ch__sum_last(ch_node *x, bool keep)
@@ -364,8 +376,8 @@ const ch_op ch__op_all = {REDUCE_OP("all", bool_infer, min_fold), .flags = CH_OP
 
 /* ---- recording ---- */
 
-/* The axes in one way of writing them, so that equal calls look equal; those that make no sense
- * stay as they are, for infer to refuse. */
+/* Stores the axes counted from 0 in rising order, so that equal calls have equal attributes. A
+ * list with invalid axes is stored in the given order; the shape rule then fails. */
 static void set_axes(reduce_attrs *a, int rank, int n, const int *axis)
 {
     bool is_folded[CH_MAX_RANK] = {false}, ok = n <= CH_MAX_RANK;
@@ -391,7 +403,7 @@ static ch_node *reduce_at(const void *caller, const ch_op *op, ch_node *x, int n
     reduce_attrs a = {.keep = keep};
 
     if (n < 0 || (n > 0 && axis == NULL))
-        a.axes.n = -1; /* the shape rule refuses it */
+        a.axes.n = -1; /* makes the shape rule fail */
     else if (x != NULL)
         set_axes(&a, x->dims.rank, n, axis);
     return ch__node_at(caller, op, &a, 1, &x);

@@ -1,4 +1,4 @@
-/* ops/reduce.h -- the list of ops of this family, and what they lend each other.
+/* ops/reduce.h -- reductions and ops along an axis: the list of ops and their shared functions.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_REDUCE_H
@@ -13,22 +13,27 @@
     X(sort) X(top_k) X(take_along) X(put_along)
 /* clang-format on */
 
-/* Input 0 must be a float type, i8, i32, i64 or u8. */
+/* Fails unless input 0 is a float type, i8, i32, i64 or u8. */
 ch_status ch__infer_want_arith(const ch_infer *c);
-/* An axis of input 0, as the attribute has it; the reason says the rank. */
+/* Fails unless 0 <= axis < rank of input 0. The message contains the rank. */
 ch_status ch__infer_want_axis(const ch_infer *c, int64_t axis);
-/* The axis counted from 0, if it is one of x's: equal calls then look equal. */
+/* Returns the axis counted from 0, so that equal calls have equal attributes. Returns `axis`
+ * unchanged if x is NULL or has no such axis; the shape rule then fails. */
 int64_t ch__axis_of(const ch_node *x, int axis);
-/* Every size of inputs and outputs, all of one rank, may be cut but that of `axis`. */
+/* Partition rule: every axis except `axis` may be cut. All inputs and outputs must have the
+ * same rank. */
 ch_status ch__factors_along(const ch_node *n, ch_factors *f, int axis);
 
-/* How many tiles for `lines` of this cost, each tile with room of its own: by shape only, and
- * few enough that the room stays small. */
-int ch__line_tiles(int64_t lines, int64_t cost, int64_t room_bytes);
+/* Returns the number of tiles for `lines` lines of `cost` each. Every tile needs `tile_bytes`
+ * of scratch; the number is limited so that all scratch stays below 32 MiB, if possible. The
+ * result depends on the arguments only, and is at least 1. */
+int ch__line_tiles(int64_t lines, int64_t cost, int64_t tile_bytes);
 
-/* x divided by how many elements these sizes have, symbols included. */
+/* Returns x divided by the product of the sizes in `over`, which may contain symbols. A product
+ * of 0 counts as 1. */
 ch_node *ch__div_count(ch_node *x, const ch_dims *over);
-/* Over one axis: the product of all but each; no division, so zeros are no special case. */
+/* Returns, for each element along the axis, the product of all other elements of its line.
+ * There is no division, so elements that are 0 need no special case. */
 ch_node *ch__prod_others(ch_node *x, int64_t axis);
 
 #endif

@@ -1,4 +1,9 @@
-/* ops/sort.c -- order along one axis: sort, argsort, top_k, and moving by position.
+/* ops/sort.c -- order along one axis: sort, argsort, top_k, take_along, put_along.
+ *
+ * A line is the elements along the axis with all other indices fixed. Lines are independent, so
+ * tiles are groups of lines; line_state is the state of all kernels here. sort and top_k have
+ * the positions of their values as output 1. Their gradient moves the gradient of the values
+ * back to these positions (put_along).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/sort.h"
@@ -8,14 +13,16 @@
 typedef struct line_state {
     ch_along along;
     bool     descending;
-    int64_t  k; /* of top_k, take and put: how many along the axis */
+    int64_t  k; /* top_k, take_along, put_along: elements of a line that are selected */
     int64_t  lines;
-    int64_t  room; /* ch_ranked, for each tile */
+    int64_t  tile_scratch; /* scratch of each tile, in elements of ch_ranked */
     int      tiles;
 } line_state;
 
+/* Lays out the lines of `whole` along the axis, and reserves scratch for `tile_scratch`
+ * elements of ch_ranked in each tile. Returns NULL if memory is exhausted; sets no error. */
 static line_state *line_prepare(const ch_node *n, ch_prep *p, const ch_node *whole,
-                                int64_t axis, int64_t room)
+                                int64_t axis, int64_t tile_scratch)
 {
     line_state *s = ch__prep_state(p, sizeof(*s));
 
@@ -23,19 +30,20 @@ static line_state *line_prepare(const ch_node *n, ch_prep *p, const ch_node *who
         return NULL;
     s->along = ch__along(n->dtype, ch__shape(whole), (int)axis);
     s->lines = s->along.outer * s->along.inner;
-    s->room = room;
-    s->tiles = ch__line_tiles(s->lines, 16 * s->along.n, room * (int64_t)sizeof(ch_ranked));
-    p->scratch_bytes = (size_t)s->tiles * (size_t)room * sizeof(ch_ranked);
+    s->tile_scratch = tile_scratch;
+    s->tiles =
+        ch__line_tiles(s->lines, 16 * s->along.n, tile_scratch * (int64_t)sizeof(ch_ranked));
+    p->scratch_bytes = (size_t)s->tiles * (size_t)tile_scratch * sizeof(ch_ranked);
     p->n_phases = 1;
     p->tiles[0] = s->tiles;
     return s;
 }
 
-static ch_ranked *tile_room(const ch_call *c, int tile)
+static ch_ranked *tile_buffer(const ch_call *c, int tile)
 {
     const line_state *s = c->state;
 
-    return (ch_ranked *)c->scratch + tile * s->room;
+    return (ch_ranked *)c->scratch + tile * s->tile_scratch;
 }
 
 static ch_status want_sortable(const ch_infer *c)
@@ -43,7 +51,7 @@ static ch_status want_sortable(const ch_infer *c)
     return c->dtype[0] == CH_BOOL ? CH_OK : ch__infer_want_arith(c);
 }
 
-/* ---- sort: values, and where they were ---- */
+/* ---- sort: output 0 has the sorted values, output 1 their positions in the input ---- */
 
 typedef struct sort_attrs {
     int64_t axis;
@@ -86,10 +94,11 @@ static ch_status sort_run(const ch_call *c, ch_piece t)
 
     ch__tile_range(s->lines, s->tiles, t.index, &from, &to);
     ch__sort(&s->along, s->descending, from, to, c->in[0], c->out[0], c->out[1],
-             tile_room(c, t.index));
+             tile_buffer(c, t.index));
     return CH_OK;
 }
 
+/* Returns zeros of shape `dims`, with the elements of d at positions `index` along the axis. */
 static ch_node *put_along(ch_node *d, ch_node *index, const ch_dims *dims, int64_t axis);
 
 static void sort_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
@@ -179,7 +188,8 @@ static ch_status top_k_run(const ch_call *c, ch_piece t)
     int64_t           from, to;
 
     ch__tile_range(s->lines, s->tiles, t.index, &from, &to);
-    ch__top_k(&s->along, s->k, from, to, c->in[0], c->out[0], c->out[1], tile_room(c, t.index));
+    ch__top_k(&s->along, s->k, from, to, c->in[0], c->out[0], c->out[1],
+              tile_buffer(c, t.index));
     return CH_OK;
 }
 
@@ -220,11 +230,13 @@ void ch_top_k(ch_node *x, int64_t k, ch_node **values, ch_node **indices)
         *indices = n != NULL ? ch__out(n, 1) : NULL;
 }
 
-/* ---- take_along, put_along: each is the other's derivative ---- */
+/* ---- take_along, put_along: each is the gradient of the other ----
+ * take_along(x, index) selects elements of x along the axis by position. put_along(d, index)
+ * writes the elements of d to these positions of an array of zeros. */
 
 typedef struct along_attrs {
     int64_t axis;
-    ch_dims dims; /* of what is put into; of take, as many sizes as x */
+    ch_dims dims; /* shape of the result of put_along; take_along ignores it */
 } along_attrs;
 
 static const ch_attr along_rows[] = {
@@ -233,8 +245,8 @@ static const ch_attr along_rows[] = {
     CH_ATTR_END,
 };
 
-/* All sizes of a and b but that of the axis are the same. */
-static bool same_but(const ch_dims *a, const ch_dims *b, int64_t axis)
+/* Returns true if a and b have the same rank and the same sizes, except along the axis. */
+static bool same_except_axis(const ch_dims *a, const ch_dims *b, int64_t axis)
 {
     for (int k = 0; k < a->rank && a->rank == b->rank; k++)
         if (k != axis && !ch__dim_same(a->dim[k], b->dim[k]))
@@ -252,8 +264,8 @@ static ch_status along_check(const ch_infer *c)
     if (rc == CH_OK && c->dtype[1] != CH_I64)
         rc = ch__infer_fail(c, "input 1 holds positions and is %s, want i64",
                             ch_dtype_name(c->dtype[1]));
-    if (rc == CH_OK && !same_but(&c->in[0], &c->in[1], a->axis))
-        rc = ch__infer_fail(c, "inputs 0 and 1 differ in more than axis %lld",
+    if (rc == CH_OK && !same_except_axis(&c->in[0], &c->in[1], a->axis))
+        rc = ch__infer_fail(c, "inputs 0 and 1 may have different sizes only in axis %lld",
                             (long long)a->axis);
     return rc;
 }
@@ -271,11 +283,13 @@ static ch_status put_infer(ch_infer *c)
     ch_status          rc = along_check(c);
 
     if (rc == CH_OK && !ch__dims_same(&c->in[0], &c->in[1]))
-        rc = ch__infer_fail(c, "inputs 0 and 1 differ in size");
-    if (rc == CH_OK && !same_but(&c->in[0], &a->dims, a->axis))
-        rc = ch__infer_fail(c, "the result differs in more than axis %lld", (long long)a->axis);
+        rc = ch__infer_fail(c, "inputs 0 and 1 must have the same shape");
+    if (rc == CH_OK && !same_except_axis(&c->in[0], &a->dims, a->axis))
+        rc = ch__infer_fail(c, "dims and input 0 may have different sizes only in axis %lld",
+                            (long long)a->axis);
     if (rc == CH_OK && a->dims.dim[a->axis].n < 0)
-        rc = ch__infer_fail(c, "size %lld", (long long)a->dims.dim[a->axis].n);
+        rc = ch__infer_fail(c, "the size of the axis is %lld, want 0 or more",
+                            (long long)a->dims.dim[a->axis].n);
     return rc == CH_OK ? ch__infer_dims(c, 0, c->dtype[0], &a->dims) : rc;
 }
 

@@ -1,4 +1,4 @@
-/* ops/source.c -- ops without computed inputs: step inputs, variables, constants, run values.
+/* ops/source.c -- values from outside the graph: step inputs, variables, constants, run values.
  *
  * Every graph begins with calls of these ops. The program binds `input`, `read` and `constant`
  * to memory, so they have no kernel. The kernels of replica_id, replica_count, global_rows and
@@ -28,9 +28,10 @@ static ch_status input_infer(ch_infer *c)
     const ch_input_attrs *a = c->attrs;
 
     if (a->rows.rank > 1 || (a->rows.rank == 1 && a->dims.rank != 1))
-        return ch__infer_fail(c, "rows has %d sizes and the input rank %d, want 0 sizes, or 1 "
-                                 "for splits of rank 1", a->rows.rank,
-                              a->dims.rank);
+        return ch__infer_fail(c,
+                              "rows has %d sizes and the input rank %d, want 0 sizes, or 1 "
+                              "for splits of rank 1",
+                              a->rows.rank, a->dims.rank);
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
 

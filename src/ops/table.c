@@ -1,4 +1,6 @@
-/* ops/table.c -- what keys stand for, by a static table.   SPDX-License-Identifier: Apache-2.0 */
+/* ops/table.c -- table_lookup: maps keys to values by a static table.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/table.h"
 
 #include "graph/graph.h"
@@ -18,15 +20,15 @@ static ch_status table_infer(ch_infer *c)
     const ch_table *t = ((const table_attrs *)c->attrs)->table;
 
     if (t == NULL)
-        return ch__infer_fail(c, "it has no table");
+        return ch__infer_fail(c, "the table is NULL");
     if (!ch__table_takes(t, c->dtype[0]))
-        return ch__infer_fail(c, "the keys of its table are %s",
+        return ch__infer_fail(c, "input 0 has the wrong dtype: the keys of the table are %s",
                               t->has_words ? "strings" : "i32 or i64");
     return ch__infer_dims(c, 0, t->dtype, &c->in[0]);
 }
 
 typedef struct table_state {
-    const ch_table *table; /* the node's */
+    const ch_table *table; /* owned by the node's attributes */
     ch_dtype        keys;
     int64_t         n;
     int             tiles;
@@ -34,7 +36,7 @@ typedef struct table_state {
 
 static ch_status table_prepare(const ch_node *n, ch_prep *p)
 {
-    enum { COST = 32 }; /* of a key: most of it is waiting for memory */
+    enum { COST = 32 }; /* elementary operations of a key; most of them are cache misses */
     table_state *s = ch__prep_state(p, sizeof(*s));
 
     if (s == NULL)

@@ -20,7 +20,7 @@ ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation
     ch_window_attrs a = {.same = padding == CH_PAD_SAME, .groups = 1};
 
     a.stride.n = a.dilation.n = 2;
-    a.pad.n = (unsigned)padding <= CH_PAD_EXPLICIT ? 4 : -1; /* the shape rule refuses others */
+    a.pad.n = (unsigned)padding <= CH_PAD_EXPLICIT ? 4 : -1; /* -1: the shape rule fails */
     for (int i = 0; i < 2; i++) {
         a.stride.at[i] = stride[i] != 0 ? stride[i] : 1;
         a.dilation.at[i] = dilation[i] != 0 ? dilation[i] : 1;
@@ -30,10 +30,11 @@ ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation
     return a;
 }
 
-/* One axis: how many outputs, and how many zeros stand before the image. The limit keeps all
- * that follows within 64 bits. */
-static const char *place_axis(const ch_window_attrs *a, int axis, int64_t size, int64_t window,
-                              int64_t *outputs, int64_t *before)
+/* Sets, for an axis, the number of outputs and the padding before the image. Returns NULL, or
+ * the reason why the arguments are invalid. The limit keeps all later products within 64
+ * bits. */
+static const char *layout_axis(const ch_window_attrs *a, int axis, int64_t size, int64_t window,
+                               int64_t *outputs, int64_t *before)
 {
     const int64_t limit = (int64_t)1 << 40;
     int64_t       stride = a->stride.at[axis], step = a->dilation.at[axis], extent, padded;
@@ -62,8 +63,8 @@ static const char *place_axis(const ch_window_attrs *a, int axis, int64_t size, 
     return NULL;
 }
 
-bool ch__window_place(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh, int64_t kw,
-                      ch_window *out, char *why, size_t why_size)
+bool ch__window_layout(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh, int64_t kw,
+                       ch_window *out, char *why, size_t why_size)
 {
     const char *reason = NULL;
     ch_window   p = {.h = h, .w = w, .kh = kh, .kw = kw};
@@ -71,11 +72,11 @@ bool ch__window_place(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh
     if (a->pad.n < 0)
         reason = "the padding is none of CH_PAD_VALID, CH_PAD_SAME, CH_PAD_EXPLICIT";
     else if (a->stride.n != 2 || a->dilation.n != 2 || a->pad.n != 4)
-        reason = "it wants 2 strides, 2 dilations and 4 paddings";
+        reason = "the numbers of strides, dilations and paddings must be 2, 2 and 4";
     if (reason == NULL)
-        reason = place_axis(a, 0, h, kh, &p.oh, &p.pad[0]);
+        reason = layout_axis(a, 0, h, kh, &p.oh, &p.pad[0]);
     if (reason == NULL)
-        reason = place_axis(a, 1, w, kw, &p.ow, &p.pad[1]);
+        reason = layout_axis(a, 1, w, kw, &p.ow, &p.pad[1]);
     if (reason != NULL) {
         snprintf(why, why_size, "%s (image %lldx%lld, window %lldx%lld)", reason, (long long)h,
                  (long long)w, (long long)kh, (long long)kw);

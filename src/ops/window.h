@@ -1,4 +1,4 @@
-/* ops/window.h -- windows that slide over images: what convolution and pooling have in common.
+/* ops/window.h -- windows that slide over images, for convolution and pooling.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_WINDOW_H
@@ -7,35 +7,36 @@
 #include "cohort/nn.h"
 #include "graph/op.h"
 
-/* The attributes of every op with a window; `size` is a size that no input has. */
+/* The attributes of every op with a window. */
 typedef struct ch_window_attrs {
     ch_ints stride, dilation; /* of rows and columns */
-    bool    same;             /* pads so that there is an output for each stride */
-    ch_ints pad;              /* else: top, bottom, left, right */
+    bool    same;             /* padding so that there is an output for each stride */
+    ch_ints pad;              /* unless `same`: top, bottom, left, right */
     int64_t groups;
-    ch_ints size;       /* rows and columns */
-    int64_t activation; /* of conv2d_fused: one of kernel/epilogue.h; else 0 */
+    ch_ints size;       /* rows and columns of an array that is not an input of the call */
+    int64_t activation; /* conv2d_fused: an activation of kernel/epilogue.h; otherwise 0 */
 } ch_window_attrs;
 
 extern const ch_attr ch__window_rows[];
 
-/* How a window lies over an image. */
+/* The layout of a window on an image. */
 typedef struct ch_window {
-    int64_t h, w, kh, kw, oh, ow;
+    int64_t h, w, kh, kw, oh, ow; /* rows and columns of the image, the window, the output */
     int64_t stride[2], dilation[2];
-    int64_t pad[2]; /* rows above, columns to the left */
+    int64_t pad[2]; /* rows above and columns to the left of the image */
 } ch_window;
 
-/* The attributes that a user asked for; zeros are defaults. */
+/* Returns the attributes for a user's options. A stride or dilation of 0 means 1. */
 ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation[2],
                                  ch_padding padding, const int64_t pad[4]);
 
-/* Where a window of (kh, kw) goes on an image of (h, w). Any numbers may come in; if they make
- * no sense, false and a reason. */
-bool ch__window_place(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh, int64_t kw,
-                      ch_window *out, char *why, size_t why_size);
+/* Computes the layout of a window (kh, kw) on an image (h, w). The arguments may be untrusted.
+ * Returns false and writes a reason to `why` if they are invalid. */
+bool ch__window_layout(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh, int64_t kw,
+                       ch_window *out, char *why, size_t why_size);
 
-/* Of an op whose input i is (batch, rows, columns, channels), all but the batch numbers. */
+/* Fails unless input i is a float array (batch, rows, columns, channels) whose sizes are
+ * numbers; the batch may be a symbol. */
 ch_status ch__window_want_image(const ch_infer *c, int i);
 
 #endif

@@ -1,4 +1,5 @@
-/* tensor/buffer_pool.c -- memory of tensors that come and go in every step.   SPDX-License-Identifier: Apache-2.0 */
+/* tensor/buffer_pool.c -- reuses the memory of tensors that every step allocates and frees.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/buffer_pool.h"
 
 #include "base/fault.h"
@@ -6,58 +7,60 @@
 #include "tensor/view.h"
 
 enum {
-    SMALL = 1 << 16,   /* bytes below which it is not worth it */
-    LARGE = 1 << 26,   /* and above which too much would lie about */
-    FORGOTTEN = 1 << 8 /* tensors later it goes */
+    MIN_BYTES = 1 << 16, /* smaller tensors are not pooled: their allocation is cheap */
+    MAX_BYTES = 1 << 26, /* larger tensors are not pooled: idle memory would be too large */
+    MAX_IDLE = 1 << 8    /* requests after which an idle buffer is freed */
 };
 
-/* Nobody else can take a reference to what nobody else has. */
+/* Returns true if only the pool has a reference. No other thread can add one then. */
 static bool is_idle(const ch_buffer *b)
 {
     return atomic_load_explicit(&b->refs, memory_order_acquire) == 1;
 }
 
-static void clear(ch_buffer_pool *s, int i)
+static void clear(ch_buffer_pool *pool, int i)
 {
-    if (s->place[i].buffer != NULL)
-        ch__buffer_unref(s->place[i].buffer);
-    s->place[i].buffer = NULL;
+    if (pool->slot[i].buffer != NULL)
+        ch__buffer_unref(pool->slot[i].buffer);
+    pool->slot[i].buffer = NULL;
 }
 
-/* One that is large enough and not much too large; -1: none. What was not used for long goes on the way. */
-static int find(ch_buffer_pool *s, const ch_device *device, size_t bytes)
+/* Returns the slot of an idle buffer of at least `bytes` and at most about twice that, or -1 if
+ * there is none. Frees buffers that have been idle for more than MAX_IDLE requests. */
+static int find(ch_buffer_pool *pool, const ch_device *device, size_t bytes)
 {
     int found = -1;
 
     for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++) {
-        const ch_buffer *b = s->place[i].buffer;
+        const ch_buffer *b = pool->slot[i].buffer;
 
         if (b == NULL || !is_idle(b))
             continue;
         if (found < 0 && b->device == device && b->bytes >= bytes && b->bytes / 2 <= bytes)
             found = i;
-        else if (s->now - s->place[i].last > FORGOTTEN)
-            clear(s, i);
+        else if (pool->now - pool->slot[i].last > MAX_IDLE)
+            clear(pool, i);
     }
     return found;
 }
 
-/* A free place, or the one that was used last the longest time ago. */
-static int oldest(const ch_buffer_pool *s)
+/* Returns a free slot, or the least recently used one. */
+static int oldest(const ch_buffer_pool *pool)
 {
     int best = 0;
 
     for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++) {
-        if (s->place[i].buffer == NULL)
+        if (pool->slot[i].buffer == NULL)
             return i;
-        if (s->place[i].last < s->place[best].last)
+        if (pool->slot[i].last < pool->slot[best].last)
             best = i;
     }
     return best;
 }
 
-/* With an eighth more, since sizes vary. */
-static ch_status put(ch_buffer_pool *s, ch_device *device, size_t bytes, int *place)
+/* Allocates a buffer and puts it into a slot, *slot. The buffer is an eighth larger than
+ * `bytes`, because sizes vary from step to step. */
+static ch_status add_buffer(ch_buffer_pool *pool, ch_device *device, size_t bytes, int *slot)
 {
     ch_tensor *t = NULL;
     ch_status  rc =
@@ -65,45 +68,45 @@ static ch_status put(ch_buffer_pool *s, ch_device *device, size_t bytes, int *pl
 
     if (rc != CH_OK)
         return rc;
-    *place = oldest(s);
-    clear(s, *place);
-    s->place[*place].buffer = ch__buffer_ref(t->buffer);
+    *slot = oldest(pool);
+    clear(pool, *slot);
+    pool->slot[*slot].buffer = ch__buffer_ref(t->buffer);
     ch_tensor_unref(t);
     return CH_OK;
 }
 
-ch_status ch__buffer_pool_get(ch_buffer_pool *s, ch_device *device, ch_dtype dtype,
+ch_status ch__buffer_pool_get(ch_buffer_pool *pool, ch_device *device, ch_dtype dtype,
                               ch_shape shape, ch_tensor **out)
 {
     int64_t   count, bytes, stride[CH_MAX_RANK];
     ch_status rc = ch__tensor_size(dtype, shape, &count, &bytes);
-    int       place;
+    int       slot;
 
     if (rc != CH_OK)
         return rc;
-    if (bytes < SMALL || bytes > LARGE || dtype == CH_STR)
+    if (bytes < MIN_BYTES || bytes > MAX_BYTES || dtype == CH_STR)
         return ch_tensor_new_on(device, dtype, shape, out);
-    s->now++;
-    place = find(s, device, (size_t)bytes);
-    if (place < 0)
-        rc = put(s, device, (size_t)bytes, &place);
+    pool->now++;
+    slot = find(pool, device, (size_t)bytes);
+    if (slot < 0)
+        rc = add_buffer(pool, device, (size_t)bytes, &slot);
     if (rc != CH_OK)
         return rc;
-    s->place[place].last = s->now;
+    pool->slot[slot].last = pool->now;
     ch__strides(shape, stride);
-    return ch__tensor_view(s->place[place].buffer, dtype, shape, stride,
-                           s->place[place].buffer->data, out);
+    return ch__tensor_view(pool->slot[slot].buffer, dtype, shape, stride,
+                           pool->slot[slot].buffer->data, out);
 }
 
-void ch__buffer_pool_drop(ch_buffer_pool *s)
+void ch__buffer_pool_drop(ch_buffer_pool *pool)
 {
     for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++)
-        clear(s, i);
+        clear(pool, i);
 }
 
 /* ---- lending ---- */
 
-static void give_back(ch_buffer *b)
+static void release_lent(ch_buffer *b)
 {
     ch_tensor_unref(b->arg);
     ch__free(b);
@@ -120,11 +123,11 @@ ch_status ch__lend(ch_tensor *t, ch_device *device, ch_tensor **out)
     }
     b = ch__calloc(1, sizeof(*b));
     if (b == NULL)
-        return ch__fail_memory("an input");
+        return ch__fail_memory("input tensor");
     *b = (ch_buffer){.data = t->data,
                      .bytes = ch_tensor_bytes(t),
                      .device = device,
-                     .release = give_back,
+                     .release = release_lent,
                      .arg = ch_tensor_ref(t)};
     atomic_init(&b->refs, 1);
     rc = ch__tensor_view(b, t->dtype, t->shape, t->stride, t->data, out);

@@ -1,7 +1,9 @@
-/* tensor/buffer_pool.h -- memory of tensors that come and go in every step.
+/* tensor/buffer_pool.h -- reuses the memory of tensors that every step allocates and frees.
  *
- * Fresh memory costs more than what is done with it: the system clears each page. A shelf holds on to what it gave out, and
- * gives it out again when nobody else has it any more, whoever had it and on whichever thread.
+ * New memory is expensive, because the kernel clears each page. A pool keeps a reference to
+ * every buffer that it has returned. When that is the only reference left, the pool reuses the
+ * buffer. Other threads may release their references at any time; only one thread at a time may
+ * call the functions of a pool.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_BUFFER_POOL_H
@@ -11,21 +13,25 @@
 
 enum { CH_BUFFER_POOL_SIZE = 16 };
 
-/* Zero-initialise one to begin. */
+/* Zero-initialise a pool before its first use. */
 typedef struct ch_buffer_pool {
     struct {
-        ch_buffer *buffer; /* NULL: free */
-        uint64_t   last;   /* time of its last use */
-    } place[CH_BUFFER_POOL_SIZE];
-    uint64_t now; /* counts what was asked for */
+        ch_buffer *buffer; /* NULL: the slot is free */
+        uint64_t   last;   /* value of `now` when the buffer was last returned */
+    } slot[CH_BUFFER_POOL_SIZE];
+    uint64_t now; /* number of requests so far */
 } ch_buffer_pool;
 
-/* A contiguous tensor of numbers, in which there is anything. What is small, very large or not asked for any more is not kept. */
-CH_MUST_CHECK ch_status ch__buffer_pool_get(ch_buffer_pool *s, ch_device *device,
+/* Returns a contiguous tensor of numbers with undefined contents. Tensors that are small, very
+ * large or of strings are not pooled; they are allocated as usual. */
+CH_MUST_CHECK ch_status ch__buffer_pool_get(ch_buffer_pool *pool, ch_device *device,
                                             ch_dtype dtype, ch_shape shape, ch_tensor **out);
-void ch__buffer_pool_drop(ch_buffer_pool *s); /* what others have stays theirs */
+/* Releases the pool's references. Tensors that others hold stay valid. */
+void ch__buffer_pool_drop(ch_buffer_pool *pool);
 
-/* A tensor of another task's as one of this device, to be read: tasks of one process have the same memory. */
+/* Returns a tensor on `device` that shares the memory of `t`, for reading. No copy is needed,
+ * because the tasks of a process share its memory. The result holds a reference to `t`. If `t`
+ * is on `device` or has strings, the result is `t` itself. */
 CH_MUST_CHECK ch_status ch__lend(ch_tensor *t, ch_device *device, ch_tensor **out);
 
 #endif

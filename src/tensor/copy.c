@@ -1,4 +1,4 @@
-/* tensor/copy.c -- copying elements between views of any strides.
+/* tensor/copy.c -- copies elements between views of any strides.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -7,15 +7,16 @@
 #include "base/mem.h"
 #include "tensor/view.h"
 
-/* Two views of one shape, walked together. Axes that both can take in one stride are one, and
- * there is always one: so a row is as long as can be. */
+/* Two views of the same shape, which are walked together. Neighbouring axes that both views can
+ * walk with a single stride are merged, so that the last axis (a row) is as long as possible.
+ * The rank is at least 1. */
 typedef struct pair {
     int     rank;
     int64_t dim[CH_MAX_RANK];
     int64_t from[CH_MAX_RANK], to[CH_MAX_RANK]; /* strides in bytes */
 } pair;
 
-/* Copies `n` elements that stand `from_step` and `to_step` bytes apart. */
+/* Copies `n` elements at distances of `from_step` and `to_step` bytes. */
 typedef ch_status (*row_copy)(size_t bytes, int64_t n, const char *from, int64_t from_step,
                               char *to, int64_t to_step);
 
@@ -70,7 +71,7 @@ static ch_status pair_copy(const pair *p, size_t bytes, const char *from, char *
     }
 }
 
-/* Inlined with constant `bytes`, each memcpy becomes one load and one store. */
+/* Inlined with a constant `bytes`, so that each memcpy becomes a load and a store. */
 static inline void copy_steps(size_t bytes, int64_t n, const char *from, int64_t from_step,
                               char *to, int64_t to_step)
 {
@@ -133,7 +134,7 @@ ch_status ch__copy_strings(ch_shape shape, const char *from, const int64_t *from
 
 void ch__str_drop(ch_str *at)
 {
-    void *owned; /* the element shows its bytes as const; this is their owner */
+    void *owned; /* at->data without const: this tensor owns the bytes */
 
     memcpy(&owned, &at->data, sizeof(owned));
     ch__free(owned);
@@ -145,7 +146,7 @@ ch_status ch__str_set(ch_str *at, ch_str s)
     char *bytes = NULL;
 
     if (s.data == NULL && s.size > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "string: its data is NULL (got %zu bytes, want 0)",
+        return ch__fail(CH_INVALID_ARGUMENT, "string: data is NULL (got %zu bytes, want 0)",
                         s.size);
     if (s.size > 0) {
         bytes = ch__malloc(s.size);
@@ -154,7 +155,7 @@ ch_status ch__str_set(ch_str *at, ch_str s)
                             s.size);
         memcpy(bytes, s.data, s.size);
     }
-    ch__str_drop(at); /* only now: `s` may be the element itself */
+    ch__str_drop(at); /* after the copy, because `s` may be the element itself */
     *at = (ch_str){bytes, s.size};
     return CH_OK;
 }
@@ -176,18 +177,18 @@ ch_status ch__tensor_cast(ch_tensor *t, ch_dtype dtype, ch_tensor **out)
     return rc;
 }
 
-/* The first element is stored; then what is there is copied behind itself, which doubles it,
- * until it is as much as stays near. */
+/* Stores the first element, then copies the filled part behind itself. Each copy doubles the
+ * filled part, up to cache_bytes, so that the source stays in the cache. */
 void ch__tensor_fill(ch_tensor *t, double value)
 {
-    const size_t near_by = 32 << 10;
+    const size_t cache_bytes = 32 << 10;
     size_t       bytes = ch_tensor_bytes(t), done = ch_dtype_bytes(t->dtype), n;
 
     if (bytes == 0)
         return;
     ch__store(t->dtype, t->data, value);
     for (; done < bytes; done += n) {
-        n = done < near_by ? done : near_by;
+        n = done < cache_bytes ? done : cache_bytes;
         n = n < bytes - done ? n : bytes - done;
         memcpy(t->data + done, t->data, n);
     }

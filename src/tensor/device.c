@@ -1,7 +1,16 @@
 /* tensor/device.c -- the devices of this process.
  *
- * A plan says which devices there are to be; the table is made from it, once, on first use or
- * by ch_devices_configure. After that only the devices' own parts change (devices.h).
+ * A `plan` is a parsed configuration: the types and numbers of devices. The `table` is created
+ * from a plan, once, on first use or by ch_devices_configure. A `task_device` is a device of
+ * another task that runs in this process; it is not in the table. Callers are the public
+ * functions of cohort/device.h, tensors (memory) and graph/ (teams and workspaces).
+ *
+ * Invariants:
+ *   1. `current` changes only under table_lock, from NULL to a table. Only ch__devices_reset,
+ *      for tests, sets it back to NULL. It is read without the lock.
+ *   2. A table does not change. Only the parts of a device change, each under its own
+ *      lock (devices.h).
+ *   3. Task devices are only added, under table_lock, and live as long as the process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/device.h"
@@ -22,8 +31,8 @@ enum {
     MAX_TYPES = 16,
     MAX_DEVICES = 1024,
     MAX_ENTERED = 64,
-    LISTED_DEVICES = 8,  /* in an error */
-    DEFAULT_DEVICES = 8, /* more cores than this are divided among so many */
+    LISTED_DEVICES = 8,  /* maximum number of devices in an error message */
+    DEFAULT_DEVICES = 8, /* maximum number of devices without a configuration */
 };
 
 typedef struct plan_row {
@@ -34,36 +43,35 @@ typedef struct plan_row {
 typedef struct plan {
     char     job[sizeof(((ch_device_spec *)0)->job)];
     int      task;
-    int      n_threads; /* in each device */
+    int      n_threads; /* of each device */
     int      n_cores;   /* of the process */
     int      n_devices;
     int      n_rows;
-    plan_row row[MAX_TYPES]; /* CPU first */
+    plan_row row[MAX_TYPES]; /* one per type; CPU is the first */
 } plan;
 
 typedef struct table {
     plan      plan;
-    unsigned  generation; /* differs from that of every table before it */
+    unsigned  generation; /* differs from that of every earlier table */
     ch_device device[];
 } table;
 
-/* Of other tasks that run in this process; only added to, under `making`. */
+/* A device of another task that runs in this process. Task devices form a list. */
 typedef struct task_device {
     struct task_device *next;
     ch_device           device;
 } task_device;
 
-/* Made under `making`; read without it. */
-static pthread_mutex_t  making = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(table *) made;
-static unsigned         n_made;
-static task_device     *of_tasks;
-static int              n_of_tasks;
+static pthread_mutex_t  table_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(table *) current;  /* written under table_lock, read without it */
+static unsigned         n_tables; /* tables created so far; under table_lock, as all below */
+static task_device     *task_devices;
+static int              n_task_devices;
 
 static atomic_bool    forked;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* The devices that this thread has entered, of the table of that generation. */
+/* The devices that this thread has entered, of the table with this generation. */
 static _Thread_local struct {
     unsigned   generation;
     int        depth;
@@ -86,7 +94,7 @@ static plan_row *plan_find(plan *p, const char *type)
     return NULL;
 }
 
-/* Reads "GPU=4" off the front of *at. */
+/* Parses a row such as "GPU=4" at *at and advances *at. */
 static ch_status row_parse(const char *spec, const char **at, plan_row *out)
 {
     plan_row    row = {.n = 0};
@@ -107,18 +115,18 @@ static ch_status row_parse(const char *spec, const char **at, plan_row *out)
     for (; isdigit((unsigned char)*c); c++) {
         row.n = row.n * 10 + (*c - '0');
         if (row.n > MAX_DEVICES)
-            return spec_fail(spec, "these are more devices than 1024");
+            return spec_fail(spec, "more than 1024 devices");
     }
     if (*c != ',' && *c != '\0')
-        return spec_fail(spec, "something stands behind a count");
+        return spec_fail(spec, "unexpected text after a count");
     if (*c == ',' && *++c == '\0')
-        return spec_fail(spec, "nothing comes after the last comma");
+        return spec_fail(spec, "nothing follows the last comma");
     *at = c;
     *out = row;
     return CH_OK;
 }
 
-/* Fills the rows, CPU first. One CPU device is there whatever the text says. */
+/* Fills the rows, CPU first. There is at least one CPU device, even if the text has none. */
 static ch_status plan_parse(plan *p, const char *spec)
 {
     p->n_rows = 1;
@@ -131,7 +139,7 @@ static ch_status plan_parse(plan *p, const char *spec)
             return st;
         plan_row *same = plan_find(p, row.type);
         if (same != NULL && (same != &p->row[0] || same->n > 0))
-            return spec_fail(spec, "a type is there twice");
+            return spec_fail(spec, "a type occurs twice");
         if (same == NULL && p->n_rows == MAX_TYPES)
             return spec_fail(spec, "there are more than 16 types");
         *(same != NULL ? same : &p->row[p->n_rows++]) = row;
@@ -140,16 +148,15 @@ static ch_status plan_parse(plan *p, const char *spec)
         p->row[0].n = 1;
     for (int i = 0; i < p->n_rows; i++)
         p->n_devices += p->row[i].n;
-    return p->n_devices <= MAX_DEVICES ? CH_OK
-                                       : spec_fail(spec, "these are more devices than 1024");
+    return p->n_devices <= MAX_DEVICES ? CH_OK : spec_fail(spec, "more than 1024 devices");
 }
 
-static int at_most(int n, int most)
+static int minimum(int n, int most)
 {
     return n < most ? n : most;
 }
 
-/* The devices of `spec`; "" is this machine's cores. */
+/* Makes a plan from `spec`; "" means a CPU device for each core, at most DEFAULT_DEVICES. */
 static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan *out)
 {
     const char *job = opt->job != NULL ? opt->job : "localhost";
@@ -158,16 +165,16 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
 
     if (strlen(job) >= sizeof(p.job) || job[0] == '\0' || strpbrk(job, "/:") != NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "devices: job \"%s\" is no name; want 1 to %zu bytes without / and :",
+                        "devices: invalid job name \"%s\"; want 1 to %zu bytes without / and :",
                         job, sizeof(p.job) - 1);
     if (opt->task < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "devices: task %d is negative", opt->task);
     if (opt->threads < 0 || opt->threads > CH_MAX_THREADS)
-        return ch__fail(CH_INVALID_ARGUMENT, "devices: %d threads in each; want 0 to %d",
+        return ch__fail(CH_INVALID_ARGUMENT, "devices: got %d threads per device, want 0 to %d",
                         opt->threads, CH_MAX_THREADS);
     memcpy(p.job, job, strlen(job) + 1);
     if (spec[0] == '\0') {
-        p.n_devices = at_most(cores, DEFAULT_DEVICES);
+        p.n_devices = minimum(cores, DEFAULT_DEVICES);
         p.n_rows = 1;
         p.row[0] = (plan_row){.type = "CPU", .n = p.n_devices};
     } else {
@@ -208,18 +215,18 @@ static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row
     ch_device_spec_print(&d->where, d->name, sizeof(d->name));
 }
 
-static void note_fork(void)
+static void after_fork(void)
 {
-    if (atomic_load(&made) != NULL)
+    if (atomic_load(&current) != NULL)
         atomic_store(&forked, true);
 }
 
-static void watch_fork(void)
+static void install_fork_handler(void)
 {
-    pthread_atfork(NULL, NULL, note_fork);
+    pthread_atfork(NULL, NULL, after_fork);
 }
 
-/* Makes the table. Under `making`. */
+/* Creates the table. The caller must hold table_lock. */
 static ch_status table_make(const plan *p)
 {
     table *t = ch__alloc_aligned(sizeof(*t) + (size_t)p->n_devices * sizeof(t->device[0]));
@@ -228,17 +235,18 @@ static ch_status table_make(const plan *p)
     if (t == NULL)
         return ch__fail_memory("devices of this process");
     t->plan = *p;
-    t->generation = ++n_made;
+    t->generation = ++n_tables;
     for (int i = 0; i < p->n_rows; i++)
         for (int k = 0; k < p->row[i].n; k++, n++)
             device_init(&t->device[n], p, n, &p->row[i], k);
-    pthread_once(&fork_once, watch_fork);
-    atomic_store_explicit(&made, t, memory_order_release);
+    pthread_once(&fork_once, install_fork_handler);
+    atomic_store_explicit(&current, t, memory_order_release);
     return CH_OK;
 }
 
-/* The table that nobody configured: a setting that does not parse is said and left out, for
- * those who ask here cannot be told. */
+/* Creates the table from the settings, if the program has not configured devices. An invalid
+ * setting is logged and ignored, because the callers (such as ch_device_count) cannot return an
+ * error. */
 static ch_status table_default(void)
 {
     static const ch_devices_options none;
@@ -252,17 +260,18 @@ static ch_status table_default(void)
     return st == CH_OK ? table_make(&p) : st;
 }
 
-/* NULL when out of memory; the message says so. */
+/* Returns the table and creates it if necessary. Returns NULL and sets the message if memory is
+ * exhausted. */
 static table *table_get(void)
 {
-    table *t = atomic_load_explicit(&made, memory_order_acquire);
+    table *t = atomic_load_explicit(&current, memory_order_acquire);
 
     if (t != NULL)
         return t;
-    pthread_mutex_lock(&making);
-    if (atomic_load(&made) != NULL || table_default() == CH_OK)
-        t = atomic_load(&made);
-    pthread_mutex_unlock(&making);
+    pthread_mutex_lock(&table_lock);
+    if (atomic_load(&current) != NULL || table_default() == CH_OK)
+        t = atomic_load(&current);
+    pthread_mutex_unlock(&table_lock);
     return t;
 }
 
@@ -276,16 +285,16 @@ ch_status ch_devices_configure(const ch_devices_options *opt)
     ch_status st = plan_make(opt, opt->spec != NULL ? opt->spec : ch__config()->devices, &p);
     if (st != CH_OK)
         return st;
-    pthread_mutex_lock(&making);
-    table *t = atomic_load(&made);
+    pthread_mutex_lock(&table_lock);
+    table *t = atomic_load(&current);
     if (t == NULL)
         st = table_make(&p);
     else if (!plan_equal(&t->plan, &p))
         st = ch__fail(CH_FAILED_PRECONDITION,
-                      "devices configure: this process has its %d devices, from %s, already; "
-                      "configure before the first tensor, variable or strategy is made",
+                      "devices configure: this process already has other devices (%d, from %s "
+                      "on); call it before the first tensor, variable or strategy is created",
                       t->plan.n_devices, t->device[0].name);
-    pthread_mutex_unlock(&making);
+    pthread_mutex_unlock(&table_lock);
     return st;
 }
 
@@ -295,7 +304,7 @@ static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
            strcmp(a->type, b->type) == 0 && a->index == b->index;
 }
 
-/* Under `making`. */
+/* Adds a task device. The caller must hold table_lock. */
 static ch_status task_device_add(const ch_device_spec *where, task_device **out)
 {
     plan         p = {.task = where->task, .n_threads = 1, .n_cores = ch__cpu_count()};
@@ -303,11 +312,11 @@ static ch_status task_device_add(const ch_device_spec *where, task_device **out)
     task_device *d = ch__alloc_aligned(sizeof(*d));
 
     if (d == NULL)
-        return ch__fail_memory("a device of a task");
+        return ch__fail_memory("task device");
     memcpy(p.job, where->job, sizeof(p.job));
-    device_init(&d->device, &p, MAX_DEVICES + n_of_tasks++, &row, where->index);
-    d->next = of_tasks;
-    of_tasks = *out = d;
+    device_init(&d->device, &p, MAX_DEVICES + n_task_devices++, &row, where->index);
+    d->next = task_devices;
+    task_devices = *out = d;
     return CH_OK;
 }
 
@@ -317,15 +326,15 @@ ch_status ch__device_of_task(const char *job, int task, int index, ch_device **o
     task_device   *d;
     ch_status      rc = CH_OK;
 
-    if (table_get() == NULL) /* which watches for forks */
+    if (table_get() == NULL) /* also installs the fork handler */
         return CH_RESOURCE_EXHAUSTED;
     (void)snprintf(where.job, sizeof(where.job), "%s", job);
-    pthread_mutex_lock(&making);
-    for (d = of_tasks; d != NULL && !spec_equal(&d->device.where, &where);)
+    pthread_mutex_lock(&table_lock);
+    for (d = task_devices; d != NULL && !spec_equal(&d->device.where, &where);)
         d = d->next;
     if (d == NULL)
         rc = task_device_add(&where, &d);
-    pthread_mutex_unlock(&making);
+    pthread_mutex_unlock(&table_lock);
     if (rc == CH_OK)
         *out = &d->device;
     return rc;
@@ -342,24 +351,24 @@ static void device_drop(ch_device *d)
 
 void ch__devices_reset(void)
 {
-    pthread_mutex_lock(&making);
-    table *t = atomic_load(&made);
+    pthread_mutex_lock(&table_lock);
+    table *t = atomic_load(&current);
 
-    /* All threads of devices are joined before the table is freed, because a thread that has just
+    /* All device threads must end before the table is freed, because a thread that has just
      * started reads the table (device_serve). */
-    while (of_tasks != NULL) {
-        task_device *d = of_tasks;
+    while (task_devices != NULL) {
+        task_device *d = task_devices;
 
-        of_tasks = d->next;
+        task_devices = d->next;
         device_drop(&d->device);
         ch__free_aligned(d);
     }
-    n_of_tasks = 0;
+    n_task_devices = 0;
     for (int i = 0; t != NULL && i < t->plan.n_devices; i++)
         device_drop(&t->device[i]);
-    atomic_store(&made, NULL);
+    atomic_store(&current, NULL);
     ch__free_aligned(t);
-    pthread_mutex_unlock(&making);
+    pthread_mutex_unlock(&table_lock);
 }
 
 ch_status ch__devices_check_fork(const char *what)
@@ -368,14 +377,14 @@ ch_status ch__devices_check_fork(const char *what)
         return CH_OK;
     return ch__fail(
         CH_FAILED_PRECONDITION,
-        "%s: this process was forked after its devices were made, and their threads "
+        "%s: this process was forked after its devices were created, and their threads "
         "are in the parent; fork before the first use of a device, or exec",
         what);
 }
 
 bool ch__devices_have_type(const char *type)
 {
-    table *t = atomic_load_explicit(&made, memory_order_acquire);
+    table *t = atomic_load_explicit(&current, memory_order_acquire);
 
     for (int i = 0; t != NULL && i < t->plan.n_rows; i++)
         if (strcasecmp(t->plan.row[i].type, type) == 0)
@@ -404,38 +413,42 @@ ch_device *ch_device_at(int i)
     return t != NULL && i >= 0 && i < t->plan.n_devices ? &t->device[i] : NULL;
 }
 
-/* Returns true if a setting could give this process the device. */
-static bool is_possible(const table *t, const ch_device_spec *want)
+/* Returns true if a setting could give this process the wanted device. */
+static bool is_possible(const table *t, const ch_device_spec *wanted)
 {
-    return strcmp(want->job, t->plan.job) == 0 && want->task == t->plan.task &&
-           want->index >= 0 && want->index < MAX_DEVICES;
+    return strcmp(wanted->job, t->plan.job) == 0 && wanted->task == t->plan.task &&
+           wanted->index >= 0 && wanted->index < MAX_DEVICES;
 }
 
-/* Returns how many devices of a type there must be, at least `n_devices`, for the wanted ones. */
-static int count_wanted(const table *t, int n, const ch_device_spec *want, const char *type,
+/* Returns the number of devices of a type that are needed for the wanted devices, at least
+ * `n_devices`. */
+static int count_wanted(const table *t, int n, const ch_device_spec *wanted, const char *type,
                         int n_devices)
 {
     for (int i = 0; i < n; i++)
-        if (is_possible(t, &want[i]) && strcasecmp(want[i].type, type) == 0 &&
-            want[i].index >= n_devices)
-            n_devices = want[i].index + 1;
+        if (is_possible(t, &wanted[i]) && strcasecmp(wanted[i].type, type) == 0 &&
+            wanted[i].index >= n_devices)
+            n_devices = wanted[i].index + 1;
     return n_devices;
 }
 
-/* Writes the setting that would give this process the wanted devices, besides those that it has: "CPU=2,GPU=4". */
-static void print_setting(const table *t, int n, const ch_device_spec *want, ch_text *o)
+/* Writes the setting that gives this process the wanted devices in addition to its own, such as
+ * "CPU=2,GPU=4". */
+static void print_setting(const table *t, int n, const ch_device_spec *wanted, ch_text *o)
 {
     for (int i = 0; i < t->plan.n_rows; i++)
         ch__text_add(o, "%s%s=%d", i > 0 ? "," : "", t->plan.row[i].type,
-                     count_wanted(t, n, want, t->plan.row[i].type, t->plan.row[i].n));
+                     count_wanted(t, n, wanted, t->plan.row[i].type, t->plan.row[i].n));
     for (int i = 0; i < n; i++)
-        if (ch_device_count(want[i].type) == 0 &&
-            count_wanted(t, i, want, want[i].type, 0) == 0 && is_possible(t, &want[i]))
-            ch__text_add(o, ",%s=%d", want[i].type, count_wanted(t, n, want, want[i].type, 0));
+        if (ch_device_count(wanted[i].type) == 0 &&
+            count_wanted(t, i, wanted, wanted[i].type, 0) == 0 && is_possible(t, &wanted[i]))
+            ch__text_add(o, ",%s=%d", wanted[i].type,
+                         count_wanted(t, n, wanted, wanted[i].type, 0));
 }
 
-/* Says that one of the wanted devices is missing. */
-static ch_status fail_no_device(const table *t, int n_want, const ch_device_spec *want,
+/* Fails because a wanted device does not exist. Lists the existing devices and, if possible, a
+ * setting. */
+static ch_status fail_no_device(const table *t, int n_wanted, const ch_device_spec *wanted,
                                 const ch_device_spec *missing)
 {
     char    name[CH_DEVICE_NAME], list[CH_FAULT_TEXT / 2], setting[CH_FAULT_TEXT / 4];
@@ -450,7 +463,7 @@ static ch_status fail_no_device(const table *t, int n_want, const ch_device_spec
     if (!is_possible(t, missing))
         return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
                         list);
-    print_setting(t, n_want, want, &s);
+    print_setting(t, n_wanted, wanted, &s);
     return ch__fail(
         CH_INVALID_ARGUMENT,
         "device find: there is no %s; there are %s; for virtual devices over this "
@@ -459,16 +472,16 @@ static ch_status fail_no_device(const table *t, int n_want, const ch_device_spec
         name, list, setting);
 }
 
-static ch_device *find_device(table *t, const ch_device_spec *want)
+static ch_device *find_device(table *t, const ch_device_spec *wanted)
 {
     for (int i = 0; i < t->plan.n_devices; i++)
-        if (spec_equal(&t->device[i].where, want))
+        if (spec_equal(&t->device[i].where, wanted))
             return &t->device[i];
     return NULL;
 }
 
-/* `want` has room for n. */
-static ch_status find_devices(int n, const char *const *name, ch_device_spec *want,
+/* Finds n devices by name. `wanted` has room for n specs. */
+static ch_status find_devices(int n, const char *const *name, ch_device_spec *wanted,
                               ch_device **out)
 {
     table    *t = table_get();
@@ -477,13 +490,13 @@ static ch_status find_devices(int n, const char *const *name, ch_device_spec *wa
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = ch__want_given("device find", "the name", name[i], "out", out);
         if (rc == CH_OK)
-            rc = ch__device_spec_over(&ch_device_current()->where, name[i], &want[i]);
+            rc = ch__device_spec_over(&ch_device_current()->where, name[i], &wanted[i]);
     }
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_device *d = find_device(t, &want[i]);
+        ch_device *d = find_device(t, &wanted[i]);
 
         if (d == NULL)
-            rc = fail_no_device(t, n, want, &want[i]);
+            rc = fail_no_device(t, n, wanted, &wanted[i]);
         else
             out[i] = d;
     }
@@ -492,19 +505,19 @@ static ch_status find_devices(int n, const char *const *name, ch_device_spec *wa
 
 ch_status ch_device_find(const char *name, ch_device **out)
 {
-    ch_device_spec want;
+    ch_device_spec wanted;
 
-    return find_devices(1, &name, &want, out);
+    return find_devices(1, &name, &wanted, out);
 }
 
 ch_status ch__devices_find(int n, const char *const *name, ch_device **out)
 {
-    ch_device_spec *want = ch__calloc((size_t)n + 1, sizeof(*want));
-    ch_status       rc = want == NULL ? ch__fail_memory("a list of devices") : CH_OK;
+    ch_device_spec *wanted = ch__calloc((size_t)n + 1, sizeof(*wanted));
+    ch_status       rc = wanted == NULL ? ch__fail_memory("list of devices") : CH_OK;
 
     if (rc == CH_OK)
-        rc = find_devices(n, name, want, out);
-    ch__free(want);
+        rc = find_devices(n, name, wanted, out);
+    ch__free(wanted);
     return rc;
 }
 
@@ -533,7 +546,8 @@ int ch__device_ordinal(const ch_device *d)
     return d->ordinal;
 }
 
-/* What was entered of a table that is gone is left. */
+/* Returns the table. If it is not the table whose devices this thread has entered, leaves them
+ * all. */
 static table *entered_table(void)
 {
     table *t = table_get();
@@ -548,13 +562,13 @@ static table *entered_table(void)
 ch_status ch_device_enter(ch_device *d)
 {
     if (d == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "device enter: no device given");
+        return ch__fail(CH_INVALID_ARGUMENT, "device enter: the device is NULL");
     if (entered_table() == NULL)
         return CH_RESOURCE_EXHAUSTED;
     if (entered.depth == MAX_ENTERED)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "device enter: %s would be entered %d deep; leave one first", d->name,
-                        MAX_ENTERED + 1);
+                        "device enter: %s: would be nested %d deep; call ch_device_leave first",
+                        d->name, MAX_ENTERED + 1);
     entered.device[entered.depth++] = d;
     return CH_OK;
 }
@@ -586,7 +600,7 @@ static void *count_block(ch_device *d, void *p, size_t bytes)
     return p;
 }
 
-/* Of no bytes there is a block too, so that a pointer to data is never NULL. */
+/* Allocates at least a byte, so that a pointer to data is never NULL. */
 void *ch__device_alloc(ch_device *d, size_t bytes)
 {
     return count_block(d, ch__alloc_aligned(bytes > 0 ? bytes : 1), bytes);
@@ -600,7 +614,8 @@ void ch__device_free(ch_device *d, void *p, size_t bytes)
     ch__counter_add(&d->bytes, -(int64_t)bytes);
 }
 
-/* The old block goes first: its contents are nobody's, and two would have to fit. */
+/* Frees the old block before allocating the new one, so that both need not fit into memory. The
+ * contents are not kept. */
 ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch_workspace *out)
 {
     ch_workspace *w = &d->workspace;
@@ -614,8 +629,8 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch
                                : ch__device_alloc(d, bytes);
         if (w->base == NULL)
             return ch__fail(CH_RESOURCE_EXHAUSTED,
-                            "workspace of %s: out of memory, %zu bytes were asked for and %zu "
-                            "are in use there",
+                            "workspace of %s: out of memory (requested %zu bytes, %zu bytes "
+                            "are in use there)",
                             d->name, bytes, ch_device_bytes(d));
         w->bytes = bytes;
     }

@@ -1,7 +1,8 @@
-/* tensor/device.h -- running on devices.
+/* tensor/device.h -- memory, threads and runs of devices.
  *
- * A device owns a team (its threads), a workspace (the arena that programs run in) and, for
- * all but the one that runs on the caller's thread, a thread that takes jobs.
+ * A device owns a team (the threads of its kernels), a workspace (the arena in which programs
+ * run) and a worker thread that runs jobs. A device whose jobs run only on the caller's thread
+ * has no worker.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_DEVICE_H
@@ -10,60 +11,68 @@
 #include "base/thread.h"
 #include "cohort/device.h"
 
-/* How many devices this thread has entered and not left. */
+/* Returns the number of devices that this thread has entered and not left. */
 int ch__device_depth(void);
 
-/* Finds devices as ch_device_find does. The error for a missing device shows a setting that has all n of them. */
+/* Finds n devices, as ch_device_find does. If a device is missing, the error shows a setting
+ * that provides all n. */
 CH_MUST_CHECK ch_status ch__devices_find(int n, const char *const *name, ch_device **out);
 
-/* Takes and returns memory of a device: CH_ALIGN-aligned, zeroed, touched, counted. */
+/* Allocates memory of a device: aligned to CH_ALIGN, zeroed, with all pages touched, and
+ * counted. Returns NULL if memory is exhausted. The caller must free it with ch__device_free
+ * and the same `bytes`. */
 void *ch__device_alloc(ch_device *d, size_t bytes);
 void  ch__device_free(ch_device *d, void *p, size_t bytes);
 
-/* The device's threads, started on first use; NULL for a device of one thread. */
+/* Gives the device's team and starts its threads on first use; NULL for a device with a single
+ * thread. */
 CH_MUST_CHECK ch_status ch__device_team(ch_device *d, ch_team **out);
 
-/* The one block that programs on this device run in, grown to at least `bytes` and never
- * shrunk. A block that grows is touched at once unless `touches_part`; its contents are
- * undefined. It moves when it grows: whoever keeps pointers into it compares `generation`.
- * Only while holding the device. */
+/* The memory block in which programs on a device run. */
 typedef struct ch_workspace {
     char    *base;
     size_t   bytes;
-    unsigned generation;
+    unsigned generation; /* changes when the block moves */
 } ch_workspace;
+/* Grows the workspace to at least `bytes`; it never shrinks. A new block has all pages touched
+ * unless `touches_part`; its contents are undefined. The block moves when it grows: a caller
+ * that keeps pointers into it must compare `generation`. The caller must hold the device. */
 CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part,
                                              ch_workspace *out);
 
-/* A device runs one program at a time. Several devices are always held in the order of
- * ch_device_at, so that two launches cannot wait for each other. */
+/* Lock and unlock a device. A device runs one program at a time. A caller that holds several
+ * devices must lock them in the order of ch__device_ordinal, so that two runs cannot
+ * deadlock. */
 void ch__device_hold(ch_device *d);
 void ch__device_release(ch_device *d);
-int  ch__device_ordinal(const ch_device *d); /* its place in ch_device_at */
+/* Returns the index of ch_device_at. Task devices have larger numbers. */
+int ch__device_ordinal(const ch_device *d);
 
-/* Starts the threads that a run of jobs on these devices needs, unless they are there. */
+/* Starts the worker threads that a run on these devices needs, unless they are running. */
 CH_MUST_CHECK ch_status ch__devices_start(int n, ch_device *const *device);
-/* Runs job[i](arg[i]) on device[i]'s own thread for every i >= 1 and job 0 on the calling
- * thread, and returns when all are done. Wakes each thread once. The devices are distinct
- * and held. Fails only before anything ran (a thread could not be started, or the process
- * was forked since the devices were made). */
+/* Runs job(arg[0]) on the calling thread and job(arg[i]) on the worker thread of device[i] for
+ * every i >= 1. Returns when all calls have returned. Wakes each thread once. The devices must
+ * be distinct, and the caller must hold them. Fails only before any call, if a thread cannot
+ * start or if the process was forked after the devices were created. */
 CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
                                         void *const *arg);
-/* True where the devices of a run have more threads than there are cores: do not spin. */
+/* Returns true if these devices have more threads than there are cores. Their threads must not
+ * spin then. */
 bool ch__devices_crowded(int n, ch_device *const *device);
 
-/* A device of another task of the job that runs in this process: of one thread, not among those of ch_device_at, the same for the same
- * name, as long as the process. */
+/* Gives a task device: the device of another task of the job that runs in this process. It has
+ * a single thread and is not among the devices of ch_device_at. The same name gives the same
+ * device. The process owns it. */
 CH_MUST_CHECK ch_status ch__device_of_task(const char *job, int task, int index,
                                            ch_device **out);
 
-/* Stops all devices' threads and forgets the devices, so that others can be configured. For
- * tests: only while nobody runs and no tensor lives. */
+/* Stops the threads of all devices and frees the devices, so that others can be configured. For
+ * tests. No program may run and no tensor may exist. */
 void ch__devices_reset(void);
 
-/* The CPU beside a device: the same job, replica and task. */
+/* Returns the CPU of the same job, replica and task as `spec`. */
 ch_device_spec ch__device_spec_host(const ch_device_spec *spec);
-/* The name within its task: without job and task. */
+/* Returns the spec without job and task: the name within its task. */
 ch_device_spec ch__device_spec_local(const ch_device_spec *spec);
 
 #endif

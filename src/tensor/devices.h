@@ -1,6 +1,7 @@
-/* tensor/devices.h -- the table of devices, as device.c, run.c and spec.c share it.
+/* tensor/devices.h -- the struct of a device, for device.c, run.c and spec.c.
  *
- * The table is made once and then does not change; a device's parts are guarded as said.
+ * The table of devices does not change after its creation. The comments below name the lock of
+ * each part of a device.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_DEVICES_H
@@ -13,45 +14,47 @@
 #include "base/counter.h"
 #include "tensor/device.h"
 
-#define CH_DEVICE_NAME 192 /* room for the longest name */
+#define CH_DEVICE_NAME 192 /* bytes of the longest name */
 
 struct ch_device {
     char           name[CH_DEVICE_NAME];
     ch_device_spec where;
     int            ordinal;
     int            n_threads;
-    int            n_cores; /* of the process, when its devices were made */
+    int            n_cores; /* of the process, when the device was created */
 
-    ch_counter bytes; /* threads that run on other devices count their host memory here */
+    ch_counter bytes; /* in use; also changed by threads of other devices (host memory) */
 
-    /* Aligned, because two threads that run on two devices must not share a cache line. */
-    alignas(CH_ALIGN) pthread_mutex_t hold; /* by whoever runs a program */
+    /* Aligned, because threads that run on different devices must not share a cache line. */
+    alignas(CH_ALIGN) pthread_mutex_t hold; /* held during the run of a program */
     ch_workspace workspace;                 /* under `hold` */
 
-    pthread_mutex_t start; /* guards the making of these two */
-    ch_team        *team;
-    ch_thread      *worker; /* runs jobs; see run.c */
+    pthread_mutex_t start;  /* protects the creation of team and worker */
+    ch_team        *team;   /* NULL: not started, or a single thread */
+    ch_thread      *worker; /* runs jobs (run.c); NULL: not started */
 
-    /* What the worker is to do: written by the caller of a run, then `work` opens. */
+    /* The job of the worker. The caller of a run writes these fields and then opens `work`. */
     ch_gate work;
-    void (*job)(void *); /* NULL: end */
+    void (*job)(void *); /* NULL: the worker must end */
     void      *arg;
-    ch_device *leader; /* the run's device 0 */
-    int        spin;
-    /* Of the run that this device leads. */
-    ch_gate    done;
-    atomic_int n_left;
+    ch_device *leader; /* device 0 of the run */
+    int        spin;   /* rounds that the worker spins before it sleeps */
+    /* State of the run of which this device is the leader. */
+    ch_gate    done;   /* opened when n_left becomes 0 */
+    atomic_int n_left; /* workers that have not finished */
 };
 
-/* FAILED_PRECONDITION after a fork: their threads are in the parent. */
+/* Returns FAILED_PRECONDITION if the process was forked after the devices were created, because
+ * their threads are in the parent. `what` begins the message. */
 CH_MUST_CHECK ch_status ch__devices_check_fork(const char *what);
-/* Ends the worker, if there is one. */
+/* Ends the worker thread, if it is running. */
 void ch__device_stop(ch_device *d);
 
-/* True if there is a device of this type, in any case. Does not make the table. */
+/* Returns true if there is a device of this type, in upper or lower case. Does not create the
+ * table. */
 bool ch__devices_have_type(const char *type);
-/* `text` over `base`: base's parts fill the gaps. INVALID_ARGUMENT for a type with small
- * letters. */
+/* Parses `text`; the parts that it does not have come from `base`. Returns INVALID_ARGUMENT if
+ * the type has lower-case letters. */
 CH_MUST_CHECK ch_status ch__device_spec_over(const ch_device_spec *base, const char *text,
                                              ch_device_spec *out);
 

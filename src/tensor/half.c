@@ -1,9 +1,14 @@
-/* tensor/half.c -- 16-bit floats, and elements as doubles.
+/* tensor/half.c -- 16-bit floats, and conversion of elements to and from double.
  *
  *          sign  exponent  fraction  bias
  *    f16     1      5         10       15
  *   bf16     1      8          7      127    the upper half of an f32
  *    f32     1      8         23      127
+ *
+ * f16 and bf16 are converted by integer arithmetic on the bits of an f32. ch__load and
+ * ch__store convert a single element of any numeric dtype; code of all modules that is not
+ * time-critical calls them. Invariant: a conversion to a narrower float rounds once,
+ * to nearest, ties to even.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -37,7 +42,7 @@ uint16_t ch__bf16_of_f32(float x)
     uint32_t u = bits_of(x);
 
     if (isnan(x))
-        return (uint16_t)(u >> 16 | 0x40); /* quiet: the payload may be in the lower half */
+        return (uint16_t)(u >> 16 | 0x40); /* set the quiet bit: the upper fraction may be 0 */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
@@ -56,8 +61,8 @@ float ch__f16_to_f32(uint16_t x)
     return float_of(sign | (exponent + 127 - 15) << 23 | fraction << 13);
 }
 
-/* Rounding may carry out of the fraction into the exponent: that is the next number up, and
- * from the largest exponent it is infinity, as it should be. */
+/* Rounding may carry from the fraction into the exponent. The result is correct then: the next
+ * larger number, or infinity after the largest exponent. */
 uint16_t ch__f16_of_f32(float x)
 {
     uint32_t u = bits_of(x);
@@ -66,19 +71,19 @@ uint16_t ch__f16_of_f32(float x)
 
     if (isnan(x))
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff));
-    if (magnitude >= bits_of(65520.0f)) /* half way from the largest to the next */
+    if (magnitude >= bits_of(65520.0f)) /* halfway between the largest f16 and the next */
         return sign | 0x7c00;
     if (magnitude >= bits_of(0x1p-14f)) {
         magnitude -= (uint32_t)(127 - 15) << 23;
         return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13);
     }
-    /* Below the normal numbers an f16 counts in units of 2^-24. Adding 0.5, whose unit in the
-     * last place that is, makes the adder round to nearest even for us. */
+    /* A subnormal f16 is a multiple of 2^-24, which is the unit in the last place of 0.5f.
+     * Adding 0.5f therefore rounds to nearest even. */
     return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
 }
 
-/* To f32, inexact results to the odd neighbour: rounding that once more, to 16 bits, then
- * gives what rounding `x` once would have given. */
+/* Converts to f32 and rounds inexact results to the neighbour with an odd last bit. Rounding
+ * that to 16 bits gives the same result as rounding `x` to 16 bits directly. */
 static float to_odd_f32(double x)
 {
     float    f = (float)x;
@@ -91,8 +96,8 @@ static float to_odd_f32(double x)
     return float_of(u | 1);
 }
 
-/* To an integer in [least, most]: toward zero; what is out of range goes to the nearer end,
- * and NaN to 0. C leaves both undefined. */
+/* Converts to an integer in [least, most], rounding toward zero. A number out of range becomes
+ * the nearer limit, and NaN becomes 0, because both are undefined in C. */
 static int64_t to_int(double x, int64_t least, int64_t most)
 {
     if (isnan(x))

@@ -8,18 +8,18 @@
 
 int64_t ch__part_begin(int64_t size, int n, int i)
 {
-    int64_t base = size / n, more = size % n;
+    int64_t base = size / n, extra = size % n;
 
-    return i * base + (i < more ? i : more);
+    return i * base + (i < extra ? i : extra);
 }
 
 int ch__part_of(int64_t size, int n, int64_t element)
 {
-    int64_t base = size / n, more = size % n;
+    int64_t base = size / n, extra = size % n;
 
-    if (element < more * (base + 1))
+    if (element < extra * (base + 1))
         return (int)(element / (base + 1));
-    return (int)((element - more) / base); /* base is not 0, because the element is in range */
+    return (int)((element - extra) / base); /* base > 0, because the element is in range */
 }
 
 /* ---- layouts ---- */
@@ -110,13 +110,13 @@ ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out)
     ch_status  rc = CH_OK;
 
     for (int k = 0; k < t->shape.rank && rc == CH_OK; k++) {
-        ch_tensor *wider = view;
+        ch_tensor *larger = view;
 
-        if (r->size[k] == wider->shape.dim[k])
+        if (r->size[k] == larger->shape.dim[k])
             continue;
-        rc = ch_tensor_slice(wider, k, r->begin[k], r->begin[k] + r->size[k], 1, &view);
+        rc = ch_tensor_slice(larger, k, r->begin[k], r->begin[k] + r->size[k], 1, &view);
         if (rc == CH_OK)
-            ch_tensor_unref(wider);
+            ch_tensor_unref(larger);
     }
     if (rc == CH_OK)
         *out = view;
@@ -137,17 +137,17 @@ void ch__region_write(ch_tensor *to, const ch_region *r, const ch_tensor *value)
 
 ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_tensor **out)
 {
-    int        before = whole.rank - t->shape.rank; /* axes that the value does not have */
+    int before = whole.rank - t->shape.rank; /* number of axes that the value does not have */
     ch_tensor *view = NULL;
     ch_region  region, own;
     ch_status  rc;
 
     ch__layout_region(l, whole, i, &region);
     for (int k = 0; k < t->shape.rank; k++) {
-        bool lies_along = k + before >= 0 && t->shape.dim[k] == whole.dim[k + before];
+        bool is_divided = k + before >= 0 && t->shape.dim[k] == whole.dim[k + before];
 
-        own.begin[k] = lies_along ? region.begin[k + before] : 0;
-        own.size[k] = lies_along ? region.size[k + before] : t->shape.dim[k];
+        own.begin[k] = is_divided ? region.begin[k + before] : 0;
+        own.size[k] = is_divided ? region.size[k + before] : t->shape.dim[k];
     }
     rc = ch__tensor_region(t, &own, &view);
     if (rc == CH_OK)
@@ -159,13 +159,13 @@ ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_te
 ch_status ch__layout_join(ch_layout l, ch_tensor *const *part, ch_tensor **out)
 {
     ch_shape   shape = part[0]->shape;
-    ch_layout  own = l; /* divides the axes that the parts have */
+    ch_layout  own = l; /* the divisions along axes that the parts have */
     ch_tensor *whole = NULL;
-    int        step = 1; /* between parts that are neighbours along an axis */
+    int        step = 1; /* index distance of neighbouring parts along an axis */
     ch_status  rc;
 
     for (int k = CH_MAX_RANK - 1; k >= shape.rank; k--) {
-        step *= ch__layout_parts_of(l, k); /* these parts are equal: the first is used */
+        step *= ch__layout_parts_of(l, k); /* these parts are equal: only the first is used */
         own.parts[k] = 1;
     }
     if (ch__layout_parts(own) == 1) {

@@ -1,7 +1,8 @@
-/* tensor/layout.h -- arithmetic of layouts: sizes of parts, and the part of a tensor that belongs to each.
+/* tensor/layout.h -- arithmetic of layouts: sizes and regions of parts.
  *
- * The functions below look at `parts` of a layout only; they accept layouts without devices. Users are the
- * partitioner, parameter servers (shards of variables) and everything that stores a value in parts.
+ * The functions below use only the field `parts` of a layout, except ch__layout_copies, and
+ * accept layouts without devices. Callers are the partitioner, parameter servers (shards of
+ * variables) and all code that stores a value in parts.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_LAYOUT_H
@@ -10,21 +11,21 @@
 #include "cohort/layout.h"
 #include "cohort/tensor.h"
 
-/* A rectangular region of a tensor: size[k] elements from begin[k] on, along each axis k. */
+/* A rectangular region of a tensor: size[k] elements from begin[k], along each axis k. */
 typedef struct ch_region {
     int64_t begin[CH_MAX_RANK], size[CH_MAX_RANK];
 } ch_region;
 
-/* ---- one axis of `size` elements in n parts: the first size % n parts have one element more ---- */
+/* ---- an axis of `size` elements in n parts; the first size % n parts are larger by 1 ---- */
 
-/* Returns where part i begins. Part n begins at `size`. */
+/* Returns the first element of part i. Part n begins at `size`. */
 int64_t ch__part_begin(int64_t size, int n, int i);
 /* Returns the part that holds an element, which must be in [0, size). */
 int ch__part_of(int64_t size, int n, int64_t element);
 
 /* ---- layouts ---- */
 
-/* Returns the layout that divides one axis into n parts. */
+/* Returns the layout that divides a single axis into n parts. */
 static inline ch_layout ch__layout_along(int axis, int n)
 {
     ch_layout l = {.parts = {0}};
@@ -41,7 +42,7 @@ static inline int ch__layout_parts_of(ch_layout l, int axis)
 /* Returns the number of parts of the whole layout, and the number of copies of each part. */
 int ch__layout_parts(ch_layout l);
 int ch__layout_copies(ch_layout l);
-/* Returns the first axis that is divided; 0 if none is. */
+/* Returns the first axis that is divided; 0 if no axis is divided. */
 int ch__layout_axis(ch_layout l);
 /* Returns true if both layouts divide every axis into the same number of parts. */
 bool ch__layout_same_parts(ch_layout a, ch_layout b);
@@ -55,19 +56,21 @@ ch_shape ch__layout_shape(ch_layout l, ch_shape whole, int i);
 bool ch__region_intersect(const ch_region *a, const ch_region *b, int rank, ch_region *out);
 /* Returns true if the region lies inside a tensor of this shape. */
 bool ch__region_fits(const ch_region *b, ch_shape whole);
-/* Makes a view of the region, which must fit. */
+/* Gives a view of the region, which must fit. */
 CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out);
 
-/* Copies a tensor of numbers to the region of another one, which must fit. Takes no memory, so it cannot fail. */
+/* Copies a tensor of numbers to a region of another tensor; the region must fit. Cannot fail,
+ * because it does not allocate. */
 void ch__region_write(ch_tensor *to, const ch_region *r, const ch_tensor *value);
 
-/* Gives part i of a value that lies along a variable of shape `whole`. The value's axes are aligned with the last
- * axes of the variable. An axis that the value does not have, or where its size is not the variable's (it is
- * broadcast there), is not divided. The result is a view if that is contiguous, else a copy. */
+/* Gives part i of a value that is aligned with a variable of shape `whole`. The value's axes
+ * are the last axes of the variable. An axis is not divided if the value does not have it, or
+ * if the value is broadcast along it (its size differs from the variable's). The result is a
+ * view if that is contiguous, otherwise a copy. */
 CH_MUST_CHECK ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i,
                                        ch_tensor **out);
-/* Joins all parts to a new tensor. Parts along an axis that they do not have are equal, and the first counts. If
- * nothing is divided, the result is a reference to the first part. */
+/* Joins all parts to a new tensor. Parts along an axis that the tensors do not have are equal;
+ * the first is used. If no axis is divided, the result is a reference to the first part. */
 CH_MUST_CHECK ch_status ch__layout_join(ch_layout l, ch_tensor *const *part, ch_tensor **out);
 
 #endif

@@ -1,4 +1,10 @@
-/* tensor/print.c -- tensors as people read them.
+/* tensor/print.c -- prints tensors, shapes and elements as text.
+ *
+ * A ch_text is a buffer of the caller that is filled step by step. The functions ch__text_*
+ * append to it; the public ch_*_print functions are wrappers. Error messages use ch__label.
+ *
+ * Invariant: `used` counts all characters, including those that did not fit, so that its value
+ * is the result of snprintf.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/print.h"
@@ -37,7 +43,7 @@ int ch__text_length(const ch_text *o)
     return o->used < INT_MAX ? (int)o->used : INT_MAX;
 }
 
-/* As Python prints a tuple: "()", "(3,)", "(2, 3)". A size that is not known is "?". */
+/* Appends a shape as Python prints a tuple: "()", "(3,)", "(2, 3)". An unknown size is "?". */
 void ch__text_shape(ch_text *o, ch_shape shape)
 {
     if (shape.rank < 0 || shape.rank > CH_MAX_RANK) {
@@ -104,7 +110,7 @@ void ch__text_element(ch_text *o, ch_dtype dtype, const void *at)
     case CH_BOOL:
         ch__text_add(o, "%s", *(const bool *)at ? "true" : "false");
         break;
-    case CH_I64: /* a double would lose the last digits */
+    case CH_I64: /* a double would lose digits */
         ch__text_add(o, "%" PRId64, *(const int64_t *)at);
         break;
     case CH_U64:
@@ -126,8 +132,9 @@ void ch__text_element(ch_text *o, ch_dtype dtype, const void *at)
     }
 }
 
-/* What stands between two neighbours on an axis: the last axis runs along the line, and each
- * axis further out adds a newline; the next line is indented to stand under its brackets. */
+/* Appends the separator of two neighbours along an axis: a space for the last axis, and for an
+ * outer axis a newline for each axis inside it. The next line is indented to align with the
+ * brackets. */
 static void text_gap(ch_text *o, int rank, int axis)
 {
     if (axis == rank - 1) {
@@ -139,7 +146,8 @@ static void text_gap(ch_text *o, int rank, int axis)
     ch__text_add(o, "%*s", o->indent + axis + 1, "");
 }
 
-/* Moves to the next element that is shown, with all that stands between; false at the end. */
+/* Appends all brackets and separators up to the next shown element and moves `index` to it.
+ * Returns false after the last element. */
 static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
 {
     int axis = shape.rank - 1;
@@ -151,7 +159,7 @@ static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
     if (axis < 0)
         return false;
     text_gap(o, shape.rank, axis);
-    if (index[axis] == edge && shape.dim[axis] > 2 * edge + 1) { /* it hides two or more */
+    if (index[axis] == edge && shape.dim[axis] > 2 * edge + 1) { /* "..." hides at least two */
         ch__text_add(o, "...");
         text_gap(o, shape.rank, axis);
         index[axis] = shape.dim[axis] - edge;

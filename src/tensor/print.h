@@ -1,4 +1,4 @@
-/* tensor/print.h -- building text in a caller's buffer, the way snprintf does.
+/* tensor/print.h -- builds text in a buffer of the caller, as snprintf does.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_PRINT_H
@@ -6,28 +6,29 @@
 
 #include "tensor/tensor.h"
 
-/* Text in the making. What does not fit is counted and dropped; what is there always ends
- * in a zero byte, unless `size` is 0. */
+/* Text under construction. Characters that do not fit are counted and dropped. The text always
+ * ends with a zero byte, unless `size` is 0. */
 typedef struct ch_text {
     char  *text;
-    size_t size;
-    size_t used;   /* the length that is needed */
-    int    indent; /* of lines that what is added begins */
+    size_t size;   /* of the buffer, in bytes */
+    size_t used;   /* length of the whole text, including dropped characters */
+    int    indent; /* of new lines, in columns */
 } ch_text;
 
+/* Begins a text in a buffer of `size` bytes. `text` may be NULL: the length is counted only. */
 ch_text ch__text(char *text, size_t size);
 void    ch__text_add(ch_text *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int     ch__text_length(const ch_text *o); /* what snprintf would return */
+int     ch__text_length(const ch_text *o); /* the result of snprintf */
 
 void ch__text_shape(ch_text *o, ch_shape shape);
-void ch__text_tensor(ch_text *o, const ch_tensor *t);
+void ch__text_tensor(ch_text *o, const ch_tensor *t);              /* t may be NULL */
 void ch__text_elements(ch_text *o, const ch_tensor *t);            /* without dtype and shape */
-void ch__text_element(ch_text *o, ch_dtype dtype, const void *at); /* one of them */
-/* As a tensor over contiguous elements is printed. */
+void ch__text_element(ch_text *o, ch_dtype dtype, const void *at); /* a single element */
+/* Prints contiguous elements in the form of a tensor. */
 void ch__text_array(ch_text *o, ch_dtype dtype, ch_shape shape, const void *data);
-void ch__text_value(ch_text *o, const ch_value *v);
+void ch__text_value(ch_text *o, const ch_value *v); /* v may be NULL */
 
-/* "f32(5, 2)", for messages. */
+/* A dtype and a shape for error messages, such as "f32(5, 2)". */
 typedef struct ch_label {
     char text[200];
 } ch_label;

@@ -1,4 +1,4 @@
-/* tensor/ragged.c -- ragged components: flat values, and the row splits that cut them into rows.
+/* tensor/ragged.c -- ragged components: flat values and row splits.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ragged.h"
@@ -20,8 +20,9 @@ bool ch__ragged_is_pair(const char *values, const char *splits)
            memcmp(values, splits, (size_t)stem) == 0;
 }
 
-/* Names alone do not make a component: splits are a list of integers, and values have an axis. */
-static bool fit(const ch_tuple *t, int values, int splits)
+/* Returns true if the leaves have the form of a component, and not only its names: the splits
+ * are a list of integers, and the values have an axis. */
+static bool is_component(const ch_tuple *t, int values, int splits)
 {
     const ch_tensor *v = ch_value_at(t->leaf[values].value, 0);
     const ch_tensor *s = ch_value_at(t->leaf[splits].value, 0);
@@ -42,7 +43,7 @@ int ch__tuple_ragged_half(const ch_tuple *t, int i, bool *is_values)
         int         values = *is_values ? i : k, splits = *is_values ? k : i;
 
         if (ch__ragged_is_pair(*is_values ? name : other, *is_values ? other : name))
-            return fit(t, values, splits) ? k : -1;
+            return is_component(t, values, splits) ? k : -1;
     }
     return -1;
 }
@@ -61,7 +62,7 @@ int64_t ch__tuple_rows(const ch_tuple *t)
 
         if (s.rank == 0)
             rows++;
-        else if (half < 0 || s.dim[0] > 0) /* no splits at all are no rows */
+        else if (half < 0 || s.dim[0] > 0) /* without splits there are no rows */
             rows += s.dim[0] - (half >= 0);
     }
     return rows;
@@ -69,7 +70,7 @@ int64_t ch__tuple_rows(const ch_tuple *t)
 
 int64_t ch__ragged_capacity(int64_t n)
 {
-    int64_t quarter = 1; /* of the power of two that is not above n */
+    int64_t quarter = 1; /* a quarter of the largest power of two <= n */
 
     if (n <= 4 || n > INT64_MAX / 2)
         return n;

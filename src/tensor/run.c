@@ -1,11 +1,14 @@
-/* tensor/run.c -- running jobs on devices.
+/* tensor/run.c -- runs jobs on devices.
  *
- * 1. A device takes part in one run at a time: its callers hold it. So its job is written by
- *    one thread, and read by its worker after `work` opened.
- * 2. Device 0 of a run leads: its thread is the caller's, and it counts who is still at work.
- *    Both the count and the gate are in the device and not on the caller's stack, for the last
- *    worker touches the gate after the caller may have gone on.
- * 3. A worker that was posted a job runs it: nothing can fail once the first is posted.
+ * Invariants:
+ *   1. A device takes part in one run at a time, because the caller holds it. So a single
+ *      thread writes its job, and its worker reads the job after `work` was opened.
+ *   2. Device 0 of a run is the leader: its job runs on the caller's thread, and it counts
+ *      the workers that have not finished. The count and the gate are in the device and not
+ *      on the caller's stack, because the last worker still uses the gate after the caller
+ *      may have returned.
+ *   3. A worker always runs the job that it gets. Nothing can fail after the first job
+ *      was posted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -13,13 +16,13 @@
 #include "tensor/device.h"
 #include "tensor/devices.h"
 
-enum { SPIN = 2000 }; /* rounds before a thread parks: some tens of microseconds */
+enum { SPIN = 2000 }; /* rounds before a thread sleeps: some tens of microseconds */
 
 static void device_serve(void *arg)
 {
     ch_device *d = arg;
-    ch_status  st = ch_device_enter(d); /* the first on this thread: cannot fail */
-    int        spin = 0;
+    ch_status st = ch_device_enter(d); /* cannot fail, because it is the first of this thread */
+    int       spin = 0;
 
     (void)st;
     for (unsigned seen = 0;; seen++) {
@@ -81,14 +84,13 @@ bool ch__devices_crowded(int n, ch_device *const *device)
     return n_threads > device[0]->n_cores;
 }
 
-/* Waits as long as it takes: the workers use memory of the caller's. Whatever can hang in a
- * job has a limit of its own. */
+/* Waits without a limit, because the workers use memory of the caller. Everything in a job that
+ * can block has its own limit. */
 static void wait_for_workers(ch_device *leader, unsigned seen, int spin)
 {
     while (ch__gate_wait(&leader->done, seen, spin, "the other devices of this run") != CH_OK)
-        ch__log(CH_LOG_WARNING, "devices-run",
-                "the run led by %s waits on: %d devices still work", leader->name,
-                atomic_load(&leader->n_left));
+        ch__log(CH_LOG_WARNING, "devices-run", "run led by %s: still waiting for %d devices",
+                leader->name, atomic_load(&leader->n_left));
 }
 
 ch_status ch__devices_start(int n, ch_device *const *device)

@@ -1,4 +1,4 @@
-/* tensor/shape.c -- element types and sizes.
+/* tensor/shape.c -- element types, shapes and sizes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/shape.h"
@@ -19,8 +19,9 @@ static const struct {
 #undef ROW
 };
 
-/* What others call them: TensorFlow's name, numpy's code in little-endian order. numpy's
- * short codes without an order ("i8") are not here, for ours of the same letters differ. */
+/* Other names of dtypes: those of TensorFlow, and the codes of numpy in little-endian order.
+ * The short codes of numpy without an order, such as "i8", are missing, because they are names
+ * of other dtypes here. */
 static const struct {
     const char *text;
     ch_dtype    dtype;
@@ -35,19 +36,19 @@ static const struct {
     {"str", CH_STR},
 };
 
-static bool dtype_is(ch_dtype t)
+static bool is_dtype(ch_dtype t)
 {
     return (unsigned)t < CH_DTYPE_COUNT;
 }
 
 size_t ch_dtype_bytes(ch_dtype t)
 {
-    return dtype_is(t) ? dtypes[t].bytes : 0;
+    return is_dtype(t) ? dtypes[t].bytes : 0;
 }
 
 const char *ch_dtype_name(ch_dtype t)
 {
-    return dtype_is(t) ? dtypes[t].name : "?";
+    return is_dtype(t) ? dtypes[t].name : "?";
 }
 
 bool ch_dtype_is_float(ch_dtype t)
@@ -57,7 +58,7 @@ bool ch_dtype_is_float(ch_dtype t)
 
 bool ch_dtype_is_int(ch_dtype t)
 {
-    return dtype_is(t) && !ch_dtype_is_float(t) && t != CH_BOOL && t != CH_STR;
+    return is_dtype(t) && !ch_dtype_is_float(t) && t != CH_BOOL && t != CH_STR;
 }
 
 ch_status ch_dtype_parse(const char *text, ch_dtype *out)
@@ -77,7 +78,7 @@ ch_status ch_dtype_parse(const char *text, ch_dtype *out)
         }
     }
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "dtype parse: \"%s\" is no element type; want one such as \"f32\", "
+                    "dtype parse: \"%s\" is no element type; want a name such as \"f32\", "
                     "\"float32\", \"<f4\", \"i64\", \"bool\" or \"string\"",
                     text);
 }
@@ -105,8 +106,8 @@ bool ch_shape_equal(ch_shape a, ch_shape b)
     return true;
 }
 
-/* The other sizes of an empty shape must multiply without overflow too: else its strides,
- * and its rows once it has some, could not be computed. */
+/* Also checks the other sizes of an empty shape for overflow. Otherwise its strides, and the
+ * rows that are added later, could not be computed. */
 int64_t ch_shape_count(ch_shape s)
 {
     int64_t product = 1;
@@ -149,7 +150,7 @@ ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count, int64_
 {
     int64_t n = ch_shape_count(shape), size;
 
-    if (!dtype_is(dtype))
+    if (!is_dtype(dtype))
         return ch__fail(CH_INVALID_ARGUMENT, "tensor: %d is no element type", (int)dtype);
     if (shape.rank < 0 || shape.rank > CH_MAX_RANK)
         return ch__fail(CH_INVALID_ARGUMENT, "tensor: rank %d of %s; want 0 to %d", shape.rank,
@@ -160,7 +161,7 @@ ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count, int64_
                             "tensor: size %lld of axis %d of %s is negative",
                             (long long)shape.dim[i], i, ch__label(dtype, shape).text);
     if (n < 0 || !ch__mul_size(n, (int64_t)dtypes[dtype].bytes, &size))
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor: %s has more bytes than 63 bits can count",
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor: the bytes of %s do not fit into 63 bits",
                         ch__label(dtype, shape).text);
     *count = n;
     *bytes = size;

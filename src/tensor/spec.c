@@ -1,10 +1,13 @@
-/* tensor/spec.c -- names of devices, in parts.
+/* tensor/spec.c -- parses, prints and merges names of devices.
  *
- *     name  = [ "/" ] part { "/" part }
- *     part  = "job:" NAME | "replica:" K | "task:" K | "device:" TYPE [ ":" K ] | TYPE [ ":" K
- * ] K     = digits | "*"
+ *     name   = [ "/" ] part { "/" part }
+ *     part   = "job:" NAME | "replica:" K | "task:" K | device
+ *     device = "device:" TYPE [ ":" K ] | TYPE [ ":" K ]
+ *     K      = digits | "*"
  *
- * TYPE on its own is one of the known types, in any case; after "device:" it is any word.
+ * After "device:" a TYPE is any word. On its own it must be a known type, in upper or lower
+ * case. A ch_device_spec is a parsed name; -1 or "" means that a part is not set. device.c and
+ * the public functions of cohort/device.h call this file. The rules are those of tf.DeviceSpec.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <ctype.h>
@@ -30,15 +33,16 @@ static bool piece_is(piece p, const char *word)
     return p.size == strlen(word) && memcmp(p.at, word, p.size) == 0;
 }
 
-/* Takes what stands before the next `mark`, and the mark, off the front of `rest`. */
-static piece piece_take(piece *rest, char mark)
+/* Returns the text before the next `mark` and removes it, with the mark, from the front of
+ * `rest`. */
+static piece piece_split(piece *rest, char mark)
 {
     const char *end = memchr(rest->at, mark, rest->size);
     piece       p = {rest->at, end != NULL ? (size_t)(end - rest->at) : rest->size};
-    size_t      taken = end != NULL ? p.size + 1 : p.size;
+    size_t      skipped = end != NULL ? p.size + 1 : p.size;
 
-    rest->at += taken;
-    rest->size -= taken;
+    rest->at += skipped;
+    rest->size -= skipped;
     return p;
 }
 
@@ -53,15 +57,15 @@ static ch_status spec_fail(const char *text, const char *why, piece part)
 static ch_status set_word(char *field, size_t room, piece word, const char *text)
 {
     if (word.size == 0)
-        return spec_fail(text, "a name is empty", word);
+        return spec_fail(text, "empty name", word);
     if (word.size >= room)
-        return spec_fail(text, "too long is", word);
+        return spec_fail(text, "name is too long:", word);
     memcpy(field, word.at, word.size);
     field[word.size] = '\0';
     return CH_OK;
 }
 
-/* "*" leaves the number open, as does a part that has none. */
+/* Sets a number. "*" and a missing number leave the field unset. */
 static ch_status set_number(int *field, piece digits, const char *text)
 {
     int n = 0;
@@ -72,7 +76,7 @@ static ch_status set_number(int *field, piece digits, const char *text)
         char c = digits.at[i];
 
         if (!isdigit((unsigned char)c) || n > (INT_MAX - 9) / 10)
-            return spec_fail(text, "no number that fits is", digits);
+            return spec_fail(text, "invalid number", digits);
         n = n * 10 + (c - '0');
     }
     *field = n;
@@ -103,14 +107,14 @@ static bool is_known_type(piece type)
 static ch_status set_device(ch_device_spec *spec, piece type, piece index, const char *text)
 {
     if (spec->type[0] != '\0')
-        return spec_fail(text, "multiple device types: one more is", type);
+        return spec_fail(text, "multiple device types; the second is", type);
     ch_status st = set_word(spec->type, sizeof(spec->type), type, text);
     return st == CH_OK ? set_number(&spec->index, index, text) : st;
 }
 
 static ch_status set_part(ch_device_spec *spec, piece part, const char *text)
 {
-    piece     value = part, key = piece_take(&value, ':');
+    piece     value = part, key = piece_split(&value, ':');
     ch_status st;
 
     if (piece_is(key, "job"))
@@ -120,7 +124,7 @@ static ch_status set_part(ch_device_spec *spec, piece part, const char *text)
     if (piece_is(key, "task"))
         return set_number(&spec->task, value, text);
     if (piece_is(key, "device")) {
-        piece type = piece_take(&value, ':');
+        piece type = piece_split(&value, ':');
 
         st = set_device(spec, type, value, text);
         if (st == CH_OK && (strcmp(spec->type, "cpu") == 0 || strcmp(spec->type, "gpu") == 0))
@@ -141,7 +145,7 @@ ch_status ch_device_spec_parse(const char *text, ch_device_spec *out)
     if (text == NULL || out == NULL)
         return ch__want_given("device", "the name", text, "out", out);
     for (piece rest = {text, strlen(text)}; rest.size > 0;) {
-        piece part = piece_take(&rest, '/');
+        piece part = piece_split(&rest, '/');
 
         if (part.size > 0) {
             ch_status st = set_part(&spec, part, text);

@@ -1,5 +1,12 @@
-/* tensor/table.c -- static tables: making one, finding keys.   SPDX-License-Identifier: Apache-2.0
- */
+/* tensor/table.c -- lookup tables: creation, comparison and lookup.
+ *
+ * Creation: keys become an array of `entry`, which is sorted by hash, freed of duplicates, and
+ * copied to the arrays of a ch_table (table_new). Lookup: the first bits of a key's hash select
+ * a bucket, whose entries are compared in order. Callers are the public functions of
+ * cohort/table.h, the op in ops/table.c and the graph codec. tensor/table.h has the struct and
+ * its invariants.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/table.h"
 
 #include <stdlib.h>
@@ -12,7 +19,8 @@
 
 #define MIX 0x9e3779b97f4a7c15u /* 2^64 over the golden ratio */
 
-/* No two ids have the same. The first bits differ most. */
+/* Returns the hash of an id. Different ids have different hashes. Its upper bits are mixed
+ * best. */
 static inline uint64_t hash_id(int64_t id)
 {
     uint64_t x = (uint64_t)id;
@@ -20,7 +28,7 @@ static inline uint64_t hash_id(int64_t id)
     return (x ^ x >> 32) * MIX;
 }
 
-static inline uint64_t stir(uint64_t h, uint64_t x)
+static inline uint64_t mix(uint64_t h, uint64_t x)
 {
     h = (h ^ x) * MIX;
     return h ^ h >> 32;
@@ -32,25 +40,25 @@ static uint64_t hash_word(const char *s, size_t n)
 
     for (; n > 8; n -= 8, s += 8) {
         memcpy(&x, s, 8);
-        h = stir(h, x);
+        h = mix(h, x);
     }
     x = 0;
     if (n > 0)
         memcpy(&x, s, n);
-    return stir(h, x) * MIX;
+    return mix(h, x) * MIX;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
-/* A key that was given, and which. */
+/* A key and its index in the caller's list. */
 typedef struct entry {
     uint64_t hash;
     union {
         int64_t     id;
         const char *text;
     } key;
-    uint32_t size; /* of a word; 0 */
-    uint32_t from;
+    uint32_t size; /* bytes of a word; 0 for ids */
+    uint32_t from; /* index of the key and its value */
 } entry;
 
 static int compare(const entry *a, const entry *b)
@@ -62,7 +70,7 @@ static int compare(const entry *a, const entry *b)
     return a->size > 0 ? memcmp(a->key.text, b->key.text, a->size) : 0;
 }
 
-/* Of equal keys the one that was given first. */
+/* Orders equal keys by their index. */
 static int compare_entries(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
@@ -71,7 +79,8 @@ static int compare_entries(const void *a, const void *b)
     return c != 0 ? c : x->from < y->from ? -1 : 1;
 }
 
-/* What was sent is in order already. */
+/* Sorts the entries. Tests first whether they are in order, because the entries of a decoded
+ * table are. */
 static void sort(entry *e, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -89,7 +98,8 @@ static void print_key(ch_text *o, const entry *e, bool has_words)
         ch__text_element(o, CH_I64, &e->key.id);
 }
 
-/* Leaves one entry of each key: how many. */
+/* Removes duplicate keys and sets *n to the number of remaining entries. Returns
+ * INVALID_ARGUMENT if a key has two different values. */
 static ch_status merge(entry *e, size_t *n, bool has_words, const char *values, size_t bytes)
 {
     size_t kept = 0;
@@ -106,7 +116,7 @@ static ch_status merge(entry *e, size_t *n, bool has_words, const char *values, 
 
             print_key(&o, last, has_words);
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "table: key %s is there twice, at %u and %u, with different values",
+                            "table: key %s occurs twice, at %u and %u, with different values",
                             text, last->from, e[i].from);
         }
     }
@@ -114,8 +124,8 @@ static ch_status merge(entry *e, size_t *n, bool has_words, const char *values, 
     return CH_OK;
 }
 
-/* All its arrays, in one piece of memory. */
-static bool make_room(ch_table *t, size_t n_buckets, size_t text_bytes)
+/* Allocates all arrays in a single block. Returns false if memory is exhausted. */
+static bool allocate_arrays(ch_table *t, size_t n_buckets, size_t text_bytes)
 {
     const size_t first = ch__aligned((n_buckets + 1) * sizeof(uint32_t)), n = t->n;
     const size_t keys =
@@ -135,7 +145,7 @@ static bool make_room(ch_table *t, size_t n_buckets, size_t text_bytes)
     return true;
 }
 
-static void fill(ch_table *t, const entry *e, size_t n_buckets, const char *values)
+static void fill_arrays(ch_table *t, const entry *e, size_t n_buckets, const char *values)
 {
     const size_t bytes = ch_dtype_bytes(t->dtype);
     size_t       bucket = 0;
@@ -156,11 +166,12 @@ static void fill(ch_table *t, const entry *e, size_t n_buckets, const char *valu
         t->first[bucket++] = t->n;
 }
 
-/* A table of n entries, which it sorts; `missing` is one value. */
-static ch_status make(entry *e, size_t n, bool has_words, ch_dtype dtype, const char *values,
-                      const char *missing, ch_table **out)
+/* Creates a table of n entries, which it sorts. `missing` points to the value of all other
+ * keys. */
+static ch_status table_new(entry *e, size_t n, bool has_words, ch_dtype dtype,
+                           const char *values, const char *missing, ch_table **out)
 {
-    size_t    n_buckets = 2, text_bytes = 0; /* two, so that a shift is less than 64 */
+    size_t    n_buckets = 2, text_bytes = 0; /* 2, so that the shift is less than 64 */
     ch_table *t;
     ch_status rc;
 
@@ -170,7 +181,7 @@ static ch_status make(entry *e, size_t n, bool has_words, ch_dtype dtype, const 
         return rc;
     t = ch__calloc(1, sizeof(*t));
     if (t == NULL)
-        return ch__fail_memory("a table");
+        return ch__fail_memory("table");
     atomic_init(&t->refs, 1);
     t->has_words = has_words;
     t->dtype = dtype;
@@ -179,11 +190,11 @@ static ch_status make(entry *e, size_t n, bool has_words, ch_dtype dtype, const 
         n_buckets *= 2;
     for (size_t i = 0; has_words && i < n; i++)
         text_bytes += e[i].size;
-    if (!make_room(t, n_buckets, text_bytes)) {
+    if (!allocate_arrays(t, n_buckets, text_bytes)) {
         ch__free(t);
         return ch__fail(CH_RESOURCE_EXHAUSTED, "table: out of memory for %zu keys", n);
     }
-    fill(t, e, n_buckets, values);
+    fill_arrays(t, e, n_buckets, values);
     memcpy(t->value + n * ch_dtype_bytes(dtype), missing, ch_dtype_bytes(dtype));
     *out = t;
     return CH_OK;
@@ -209,12 +220,12 @@ int64_t ch_table_count(const ch_table *t)
     return t != NULL ? t->n : 0;
 }
 
-/* ---- of what was sent ---- */
+/* ---- creation from decoded parts ---- */
 
 static ch_status new_entries(size_t n, entry **out)
 {
     if (n >= UINT32_MAX)
-        return ch__fail(CH_INVALID_ARGUMENT, "table: %zu keys, more than %u", n,
+        return ch__fail(CH_INVALID_ARGUMENT, "table: got %zu keys, want at most %u", n,
                         UINT32_MAX - 1);
     *out = ch__malloc((n + 1) * sizeof(**out));
     return *out != NULL
@@ -250,13 +261,13 @@ ch_status ch__table_of(const ch_table_parts *p, ch_table **out)
         }
     }
     if (rc == CH_OK)
-        rc = make(e, p->n, p->has_words, p->dtype, values,
-                  values + p->n * ch_dtype_bytes(p->dtype), out);
+        rc = table_new(e, p->n, p->has_words, p->dtype, values,
+                       values + p->n * ch_dtype_bytes(p->dtype), out);
     ch__free(e);
     return rc;
 }
 
-/* ---- of tensors ---- */
+/* ---- creation from tensors ---- */
 
 static ch_status check_keys(const ch_tensor *keys)
 {
@@ -267,7 +278,7 @@ static ch_status check_keys(const ch_tensor *keys)
         bytes += word[i].size;
         if (word[i].size > UINT32_MAX || bytes > UINT32_MAX)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "table: the first %lld keys have more than %u bytes",
+                            "table: the first %lld keys have more than %u bytes in total",
                             (long long)i + 1, UINT32_MAX);
     }
     return CH_OK;
@@ -286,37 +297,39 @@ static entry entry_at(const ch_tensor *keys, int64_t i)
         keys->dtype == CH_I64 ? ((const int64_t *)at)[i] : ((const int32_t *)at)[i], (size_t)i);
 }
 
-/* Both contiguous; no values: places. */
-static ch_status make_of(const ch_tensor *keys, const ch_tensor *values, double missing,
-                         ch_table **out)
+/* Creates a table. Both tensors must be contiguous. If `values` is NULL, the values are the
+ * indices of the keys. */
+static ch_status table_of_tensors(const ch_tensor *keys, const ch_tensor *values,
+                                  double missing, ch_table **out)
 {
     const int64_t n = keys->shape.dim[0];
     ch_dtype      dtype = values != NULL ? values->dtype : CH_I64;
-    char          other[8];
-    int64_t      *place = NULL;
+    char          missing_value[8];
+    int64_t      *index = NULL;
     entry        *e = NULL;
     ch_status     rc = check_keys(keys);
 
     if (rc == CH_OK)
         rc = new_entries((size_t)n, &e);
     if (rc == CH_OK && values == NULL &&
-        (place = ch__malloc(((size_t)n + 1) * sizeof(*place))) == NULL)
-        rc = ch__fail_memory("a table");
+        (index = ch__malloc(((size_t)n + 1) * sizeof(*index))) == NULL)
+        rc = ch__fail_memory("table");
     for (int64_t i = 0; i < n && rc == CH_OK; i++) {
         e[i] = entry_at(keys, i);
-        if (place != NULL)
-            place[i] = i;
+        if (index != NULL)
+            index[i] = i;
     }
-    ch__store(dtype, other, missing);
+    ch__store(dtype, missing_value, missing);
     if (rc == CH_OK)
-        rc = make(e, (size_t)n, keys->dtype == CH_STR, dtype,
-                  values != NULL ? values->data : (const char *)place, other, out);
-    ch__free(place);
+        rc = table_new(e, (size_t)n, keys->dtype == CH_STR, dtype,
+                       values != NULL ? values->data : (const char *)index, missing_value, out);
+    ch__free(index);
     ch__free(e);
     return rc;
 }
 
-/* Keys without a value, or the other way round: says which is the first. */
+/* Fails because the numbers of keys and values differ, and names the first key without a value,
+ * or the reverse. */
 static ch_status fail_sizes(const ch_tensor *keys, const ch_tensor *values)
 {
     int64_t n = keys->shape.dim[0], m = values->shape.dim[0];
@@ -330,8 +343,9 @@ static ch_status fail_sizes(const ch_tensor *keys, const ch_tensor *values)
                         (long long)m, (long long)n);
     e = entry_at(keys, m);
     print_key(&o, &e, keys->dtype == CH_STR);
-    return ch__fail(CH_INVALID_ARGUMENT, "table: %lld keys and %lld values: key %s has none",
-                    (long long)n, (long long)m, text);
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "table: %lld keys and %lld values: key %s has no value", (long long)n,
+                    (long long)m, text);
 }
 
 static ch_status check(const ch_tensor *keys, const ch_tensor *values, double missing)
@@ -340,14 +354,15 @@ static ch_status check(const ch_tensor *keys, const ch_tensor *values, double mi
 
     if ((keys->dtype != CH_I32 && keys->dtype != CH_I64 && keys->dtype != CH_STR) ||
         keys->shape.rank != 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "table: keys are %s, want i32, i64 or str(n)",
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "table: keys are %s, want i32, i64 or string of rank 1",
                         ch__tensor_label(keys).text);
     if (values != NULL && (dtype == CH_STR || values->shape.rank != 1))
-        return ch__fail(CH_INVALID_ARGUMENT, "table: values are %s, want numbers (n)",
+        return ch__fail(CH_INVALID_ARGUMENT, "table: values are %s, want numbers of rank 1",
                         ch__tensor_label(values).text);
     if (!ch__dtype_holds(dtype, missing))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "table: other keys cannot stand for %.17g, as values are %s", missing,
+                        "table: the value of missing keys, %.17g, does not fit %s", missing,
                         ch_dtype_name(dtype));
     return values != NULL && values->shape.dim[0] != keys->shape.dim[0]
                ? fail_sizes(keys, values)
@@ -366,15 +381,15 @@ ch_status ch_table_new(ch_tensor *keys, ch_tensor *values, double missing, ch_ta
     if (rc == CH_OK)
         rc = check(k, v, missing);
     if (rc == CH_OK)
-        rc = make_of(k, v, missing, out);
+        rc = table_of_tensors(k, v, missing, out);
     ch_tensor_unref(k);
     ch_tensor_unref(v);
     return rc;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
-/* What a table of this kind has for keys, and of how many bytes. */
+/* Returns the array of keys and sets *bytes to its size. */
 static const void *keys_of(const ch_table *t, size_t *bytes)
 {
     *bytes = t->has_words ? t->at[t->n] : t->n * sizeof(int64_t);
@@ -404,32 +419,32 @@ uint64_t ch__table_hash(const ch_table *t)
     return ch__hash(CH_HASH_START + t->n, keys, bytes < 64 ? bytes : 64);
 }
 
-/* ---- finding ---- */
+/* ---- lookup ---- */
 
-/* So many keys are taken at a time: what is wanted next of memory is asked for, for all of them, before any of it is
- * looked at. */
-enum { AT_A_TIME = 64 };
+/* Number of keys that are looked up together. Each step prefetches the memory that the next
+ * step reads, for all keys of the batch, so that the cache misses overlap. */
+enum { BATCH = 64 };
 
-static void find_ids(const ch_table *t, int n, const int64_t *id, uint32_t *place)
+static void find_ids(const ch_table *t, int n, const int64_t *id, uint32_t *index)
 {
     const size_t bytes = ch_dtype_bytes(t->dtype);
-    uint64_t     bucket[AT_A_TIME];
+    uint64_t     bucket[BATCH];
 
     for (int i = 0; i < n; i++) {
         bucket[i] = hash_id(id[i]) >> t->shift;
         __builtin_prefetch(&t->first[bucket[i]]);
     }
     for (int i = 0; i < n; i++) {
-        place[i] = t->first[bucket[i]];
-        __builtin_prefetch(&t->id[place[i]]);
-        __builtin_prefetch(t->value + place[i] * bytes);
+        index[i] = t->first[bucket[i]];
+        __builtin_prefetch(&t->id[index[i]]);
+        __builtin_prefetch(t->value + index[i] * bytes);
     }
     for (int i = 0; i < n; i++) {
-        uint32_t at = place[i], end = t->first[bucket[i] + 1];
+        uint32_t at = index[i], end = t->first[bucket[i] + 1];
 
         while (at < end && t->id[at] != id[i])
             at++;
-        place[i] = at < end ? at : t->n;
+        index[i] = at < end ? at : t->n;
     }
 }
 
@@ -439,80 +454,81 @@ static bool is_word(const ch_table *t, uint32_t at, const ch_str *s)
            (s->size == 0 || memcmp(t->text + t->at[at], s->data, s->size) == 0);
 }
 
-static void find_words(const ch_table *t, int n, const ch_str *word, uint32_t *place)
+static void find_words(const ch_table *t, int n, const ch_str *word, uint32_t *index)
 {
-    uint64_t bucket[AT_A_TIME];
+    uint64_t bucket[BATCH];
 
     for (int i = 0; i < n; i++) {
         bucket[i] = hash_word(word[i].data, word[i].size) >> t->shift;
         __builtin_prefetch(&t->first[bucket[i]]);
     }
     for (int i = 0; i < n; i++) {
-        place[i] = t->first[bucket[i]];
-        __builtin_prefetch(&t->at[place[i]]);
+        index[i] = t->first[bucket[i]];
+        __builtin_prefetch(&t->at[index[i]]);
     }
     for (int i = 0; i < n; i++)
-        __builtin_prefetch(t->text + t->at[place[i]]);
+        __builtin_prefetch(t->text + t->at[index[i]]);
     for (int i = 0; i < n; i++) {
-        uint32_t at = place[i], end = t->first[bucket[i] + 1];
+        uint32_t at = index[i], end = t->first[bucket[i] + 1];
 
         while (at < end && !is_word(t, at, &word[i]))
             at++;
-        place[i] = at < end ? at : t->n;
+        index[i] = at < end ? at : t->n;
     }
 }
 
 static void find(const ch_table *t, ch_dtype dtype, const void *keys, int64_t from, int n,
-                 uint32_t *place)
+                 uint32_t *index)
 {
     if (dtype == CH_STR) {
-        find_words(t, n, (const ch_str *)keys + from, place);
+        find_words(t, n, (const ch_str *)keys + from, index);
     } else if (dtype == CH_I64) {
-        find_ids(t, n, (const int64_t *)keys + from, place);
+        find_ids(t, n, (const int64_t *)keys + from, index);
     } else {
-        int64_t wide[AT_A_TIME];
+        int64_t wide[BATCH];
 
         for (int i = 0; i < n; i++)
             wide[i] = ((const int32_t *)keys)[from + i];
-        find_ids(t, n, wide, place);
+        find_ids(t, n, wide, index);
     }
 }
 
-/* out[i] = value[place[i]], of so many bytes: one of a few numbers. */
-static inline void give_as(const ch_table *t, int n, const uint32_t *place, char *out,
-                           size_t bytes)
+/* Sets out[i] = value[index[i]]. `bytes` is a constant in each call, so that memcpy becomes a
+ * load and a store. */
+static inline void copy_values_of(const ch_table *t, int n, const uint32_t *index, char *out,
+                                  size_t bytes)
 {
     for (int i = 0; i < n; i++)
-        memcpy(out + (size_t)i * bytes, t->value + place[i] * bytes, bytes);
+        memcpy(out + (size_t)i * bytes, t->value + index[i] * bytes, bytes);
 }
 
-static void give(const ch_table *t, int n, const uint32_t *place, char *out)
+static void copy_values(const ch_table *t, int n, const uint32_t *index, char *out)
 {
     switch (ch_dtype_bytes(t->dtype)) {
     case 1:
-        give_as(t, n, place, out, 1);
+        copy_values_of(t, n, index, out, 1);
         break;
     case 2:
-        give_as(t, n, place, out, 2);
+        copy_values_of(t, n, index, out, 2);
         break;
     case 4:
-        give_as(t, n, place, out, 4);
+        copy_values_of(t, n, index, out, 4);
         break;
     default:
-        give_as(t, n, place, out, 8);
+        copy_values_of(t, n, index, out, 8);
     }
 }
 
 void ch__table_find(const ch_table *t, ch_dtype dtype, const void *keys, int64_t n, void *out)
 {
     const int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype);
-    uint32_t      place[AT_A_TIME];
+    uint32_t      index[BATCH];
 
-    for (int64_t from = 0; from < n; from += AT_A_TIME) {
-        int some = (int)ch__least(n - from, AT_A_TIME);
+    for (int64_t from = 0; from < n; from += BATCH) {
+        int count = (int)ch__least(n - from, BATCH);
 
-        find(t, dtype, keys, from, some, place);
-        give(t, some, place, (char *)out + from * bytes);
+        find(t, dtype, keys, from, count, index);
+        copy_values(t, count, index, (char *)out + from * bytes);
     }
 }
 
@@ -524,8 +540,8 @@ ch_status ch_table_find(const ch_table *t, ch_tensor *keys, ch_tensor **out)
     if (rc == CH_OK)
         rc = ch__want_given("table find", "keys", keys, NULL, NULL);
     if (rc == CH_OK && !ch__table_takes(t, keys->dtype))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "table find: keys are %s, and those of the table %s",
-                      ch__tensor_label(keys).text, t->has_words ? "str" : "i32 or i64");
+        rc = ch__fail(CH_INVALID_ARGUMENT, "table find: keys are %s, want %s",
+                      ch__tensor_label(keys).text, t->has_words ? "string" : "i32 or i64");
     if (rc == CH_OK)
         rc = ch_tensor_contiguous(keys, &k);
     if (rc == CH_OK)

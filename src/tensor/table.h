@@ -1,11 +1,12 @@
-/* tensor/table.h -- the inside of static tables, for those who look up, compare and send them.
+/* tensor/table.h -- the struct of lookup tables, for ops, comparison and codecs.
  *
- *   1. Entries are in the order of the hashes of their keys; words with one hash by size, then by
- *      bytes. No key is there twice. So equal tables have equal arrays, whatever order they were
- *      made in.
- *   2. Bucket b is entries [first[b], first[b + 1]): those whose hashes begin with the bits of b.
- *      There are no fewer buckets than keys.
- *   3. value[n] is what other keys stand for.
+ * Invariants:
+ *   1. Entries are sorted by the hashes of their keys, words with the same hash by size and
+ *      then by bytes. No key occurs twice. So equal tables have equal arrays, regardless of the
+ *      order in which the keys were given.
+ *   2. Bucket b is the entries [first[b], first[b + 1]), whose hashes begin with the bits of b.
+ *      There are at least as many buckets as keys.
+ *   3. value[n] is the value of all other keys.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_TABLE_H
@@ -17,42 +18,44 @@
 
 struct ch_table {
     atomic_int refs;
-    bool       has_words; /* else ids */
+    bool       has_words; /* the keys are strings; false: ids */
     ch_dtype   dtype;     /* of the values */
-    int        shift;     /* of a hash, to its bucket */
-    uint32_t   n;
-    uint32_t  *first;
-    int64_t   *id;   /* of ids, the keys; */
-    uint32_t  *at;   /* of words, where each begins in `text`, and where the last one ends */
-    char      *text; /* not ended by zeros */
-    char      *value;
-    char      *room; /* that all of these are in */
+    int        shift;     /* hash >> shift is the bucket */
+    uint32_t   n;         /* number of keys */
+    uint32_t  *first;     /* first entry of each bucket, and n */
+    int64_t   *id;        /* the keys, if they are ids */
+    uint32_t  *at;        /* of words: offset of each in `text`, and the size of `text` */
+    char      *text;      /* words, without terminating zeros */
+    char      *value;     /* n + 1 values */
+    char      *room;      /* the memory block of all these arrays */
 };
 
-/* Keys and values as they are sent. */
+/* Keys and values in their encoded form. */
 typedef struct ch_table_parts {
     bool            has_words;
     size_t          n;
-    const void     *ids;  /* of ids: i64, of any alignment; */
-    const char     *text; /* of words: one after the other, */
-    const uint32_t *size; /* of so many bytes each */
+    const void     *ids;  /* of ids: n of i64, with any alignment */
+    const char     *text; /* of words: their bytes, one after the other */
+    const uint32_t *size; /* of words: bytes of each */
     ch_dtype        dtype;
-    const void     *values; /* n + 1, the last one of other keys; of any alignment */
+    const void     *values; /* n + 1 with any alignment; the last is for other keys */
 } ch_table_parts;
 
-/* INVALID_ARGUMENT if a key stands for two values. That sizes add up is the caller's affair. */
+/* Creates a table. The caller must have checked that the sizes of the parts are consistent.
+ * Returns INVALID_ARGUMENT if a key has two different values. */
 CH_MUST_CHECK ch_status ch__table_of(const ch_table_parts *p, ch_table **out);
 
-bool ch__table_equal(const ch_table *a, const ch_table *b); /* either may be NULL */
-/* Some bytes of its keys. */
+/* Returns true if the tables have the same keys and values. Either may be NULL. */
+bool ch__table_equal(const ch_table *a, const ch_table *b);
+/* Returns a hash of the number of keys and the first 64 bytes of keys. */
 uint64_t ch__table_hash(const ch_table *t);
 
-/* The keys that it takes, ids of either size or words. */
+/* Returns true if keys of this dtype can be looked up: i32 or i64, or strings. */
 static inline bool ch__table_takes(const ch_table *t, ch_dtype keys)
 {
     return t->has_words ? keys == CH_STR : keys == CH_I32 || keys == CH_I64;
 }
-/* What n keys stand for. */
+/* Writes the values of n keys of this dtype to `out`. */
 void ch__table_find(const ch_table *t, ch_dtype dtype, const void *keys, int64_t n, void *out);
 
 #endif

@@ -1,4 +1,14 @@
-/* tensor/tensor.c -- n-dimensional values: making, counting, reading and writing them.
+/* tensor/tensor.c -- tensors: creation, reference counts, elements and copies.
+ *
+ * A tensor (struct ch_tensor) is a view of a buffer (struct ch_buffer): both are reference
+ * counted, and several tensors can share a buffer. A buffer is memory of a device, or memory of
+ * the caller (struct wrapped). view.c makes further views of a tensor, copy.c copies elements.
+ *
+ * Invariants:
+ *   1. The elements of a CH_STR tensor own their bytes, unless its memory is wrapped.
+ *   2. The last reference calls `release` of a buffer and `recycle` of a tensor, if they
+ *      are set.
+ *
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/tensor.h"
@@ -12,9 +22,9 @@
 #include "tensor/print.h"
 #include "tensor/view.h"
 
-/* Memory of the caller's, and how it is given back. */
+/* A buffer over memory of the caller. */
 typedef struct wrapped {
-    ch_buffer base; /* first, so ch_buffer * and wrapped * convert */
+    ch_buffer base; /* must be first: ch_buffer * and wrapped * convert */
     void (*release)(void *arg);
 } wrapped;
 
@@ -66,7 +76,7 @@ void ch__buffer_unref(ch_buffer *b)
         b->release(b);
 }
 
-/* Axes of one element may have any stride, and what has no elements is contiguous. */
+/* Ignores the strides of axes of size 1. A tensor without elements is contiguous. */
 static bool is_contiguous(ch_shape shape, const int64_t *stride)
 {
     int64_t plain[CH_MAX_RANK];
@@ -92,7 +102,7 @@ ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape, const in
     atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
     t->dtype = dtype;
     t->contiguous = is_contiguous(shape, stride);
-    t->shape = ch_shape_make(shape.rank, shape.dim); /* sizes past the rank are 0 */
+    t->shape = ch_shape_make(shape.rank, shape.dim); /* sizes past the rank become 0 */
     memcpy(t->stride, stride, (size_t)shape.rank * sizeof(*stride));
     t->data = data;
     t->buffer = b;
@@ -100,7 +110,7 @@ ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape, const in
     return CH_OK;
 }
 
-/* A contiguous tensor that takes over the caller's reference to `b`, also when it fails. */
+/* Creates a contiguous tensor. Takes over the caller's reference to `b`, even on failure. */
 static ch_status tensor_over(ch_buffer *b, ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
     int64_t stride[CH_MAX_RANK];
@@ -132,8 +142,8 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
     ch_buffer *b = buffer_new(device, dtype, (size_t)bytes);
     if (b == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "tensor %s on %s: out of memory, %lld bytes were asked for and %zu are "
-                        "in use there",
+                        "tensor %s on %s: out of memory (requested %lld bytes, %zu bytes are "
+                        "in use there)",
                         ch__label(dtype, shape).text, ch_device_name(device), (long long)bytes,
                         ch_device_bytes(device));
     return tensor_over(b, dtype, shape, out);
@@ -167,7 +177,7 @@ ch_status ch_tensor_scalar(ch_dtype dtype, double value, ch_tensor **out)
 {
     if (dtype == CH_STR)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "tensor scalar: %g is no string; use ch_tensor_of_text", value);
+                        "tensor scalar: %g is not a string; use ch_tensor_of_text", value);
     ch_status st = ch_tensor_new(dtype, ch_shape_scalar(), out);
     if (st == CH_OK)
         ch__store(dtype, (*out)->data, value);
@@ -181,7 +191,7 @@ ch_status ch_tensor_of_text(const char *text, ch_tensor **out)
     return ch_tensor_copy_of(CH_STR, ch_shape_scalar(), &(ch_str){text, strlen(text)}, out);
 }
 
-/* Why `data` cannot hold such a tensor. */
+/* Returns INVALID_ARGUMENT if `data` cannot hold such a tensor. */
 static ch_status wrap_check(ch_dtype dtype, ch_shape shape, const void *data, int64_t count)
 {
     size_t align = dtype == CH_STR ? _Alignof(ch_str) : ch_dtype_bytes(dtype);
@@ -191,8 +201,8 @@ static ch_status wrap_check(ch_dtype dtype, ch_shape shape, const void *data, in
                         ch__label(dtype, shape).text);
     if ((uintptr_t)data % align != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "tensor wrap: %p is not aligned to the %zu bytes that %s needs", data,
-                        align, ch__label(dtype, shape).text);
+                        "tensor wrap: data %p is not aligned to the %zu bytes that %s needs",
+                        data, align, ch__label(dtype, shape).text);
     return CH_OK;
 }
 
@@ -223,7 +233,7 @@ ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*rele
     ch__strides(shape, stride);
     st = ch__tensor_view(&w->base, dtype, shape, stride, data, out);
     if (st != CH_OK)
-        ch__free(w); /* what was not wrapped is not released */
+        ch__free(w); /* on failure, the caller's memory is not released */
     return st;
 }
 
@@ -291,19 +301,20 @@ void *ch_tensor_data_mut(ch_tensor *t)
     return t != NULL ? t->data : NULL;
 }
 
-/* Where an element is; `what` is the call, for the message. */
-static ch_status tensor_at(const ch_tensor *t, const int64_t *index, const char *what,
+/* Gives the address of an element. `call` is for the message. */
+static ch_status tensor_at(const ch_tensor *t, const int64_t *index, const char *call,
                            void **out)
 {
     int64_t at = 0;
 
     if (index == NULL && t->shape.rank > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: %s needs %d numbers, index is NULL",
-                        what, ch__tensor_label(t).text, t->shape.rank);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor %s: %s needs %d indices, but index is NULL", call,
+                        ch__tensor_label(t).text, t->shape.rank);
     for (int i = 0; i < t->shape.rank; i++) {
         if (index[i] < 0 || index[i] >= t->shape.dim[i])
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "tensor %s: index %lld of axis %d of %s is not in [0, %lld)", what,
+                            "tensor %s: index %lld of axis %d of %s is not in [0, %lld)", call,
                             (long long)index[i], i, ch__tensor_label(t).text,
                             (long long)t->shape.dim[i]);
         at += index[i] * t->stride[i];
@@ -312,24 +323,26 @@ static ch_status tensor_at(const ch_tensor *t, const int64_t *index, const char 
     return CH_OK;
 }
 
-static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what,
-                             const void *out)
+/* Checks the arguments of a call that reads or writes elements: strings, if want_strings, or
+ * numbers. */
+static ch_status check_elements(const ch_tensor *t, bool want_strings, const char *call,
+                                const void *out)
 {
     if (t == NULL || out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: %s is NULL", what,
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: %s is NULL", call,
                         t == NULL ? "the tensor" : "out");
-    if ((t->dtype == CH_STR) == strings)
+    if ((t->dtype == CH_STR) == want_strings)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: the elements of %s are %s", what,
+    return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: the elements of %s are %s", call,
                     ch__tensor_label(t).text,
-                    strings ? "no strings; use ch_tensor_get and ch_tensor_set"
-                            : "strings; use ch_tensor_str and ch_tensor_set_str");
+                    want_strings ? "not strings; use ch_tensor_get and ch_tensor_set"
+                                 : "strings; use ch_tensor_str and ch_tensor_set_str");
 }
 
 ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 {
     void     *at;
-    ch_status st = tensor_want(t, false, "get", out);
+    ch_status st = check_elements(t, false, "get", out);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "get", &at);
@@ -341,7 +354,7 @@ ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 {
     void     *at;
-    ch_status st = tensor_want(t, false, "set", t);
+    ch_status st = check_elements(t, false, "set", t);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "set", &at);
@@ -353,7 +366,7 @@ ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 ch_status ch_tensor_str(const ch_tensor *t, const int64_t *index, ch_str *out)
 {
     void     *at;
-    ch_status st = tensor_want(t, true, "str", out);
+    ch_status st = check_elements(t, true, "str", out);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "str", &at);
@@ -362,24 +375,26 @@ ch_status ch_tensor_str(const ch_tensor *t, const int64_t *index, ch_str *out)
     return st;
 }
 
-/* Strings that were wrapped are not ours to free, hence not ours to replace. */
-static ch_status strings_are_ours(const ch_tensor *t, const char *what)
+/* Returns an error if the tensor does not own its strings, because it could not free the
+ * replaced strings. */
+static ch_status check_owns_strings(const ch_tensor *t, const char *call)
 {
     if (t->buffer->release == release_strings)
         return CH_OK;
-    return ch__fail(CH_FAILED_PRECONDITION,
-                    "tensor %s: the strings of %s belong to whoever wrapped them; write to a "
-                    "copy",
-                    what, ch__tensor_label(t).text);
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "tensor %s: the strings of %s are in wrapped memory and cannot be changed; write "
+        "to a copy",
+        call, ch__tensor_label(t).text);
 }
 
 ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
 {
     void     *at;
-    ch_status st = tensor_want(t, true, "set_str", t);
+    ch_status st = check_elements(t, true, "set_str", t);
 
     if (st == CH_OK)
-        st = strings_are_ours(t, "set_str");
+        st = check_owns_strings(t, "set_str");
     if (st == CH_OK)
         st = tensor_at(t, index, "set_str", &at);
     return st == CH_OK ? ch__str_set(at, s) : st;
@@ -387,18 +402,18 @@ ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
 
 ch_status ch_tensor_item(const ch_tensor *t, double *out)
 {
-    ch_status st = tensor_want(t, false, "item", out);
+    ch_status st = check_elements(t, false, "item", out);
 
     if (st != CH_OK)
         return st;
     if (ch_tensor_count(t) != 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor item: %s has %lld elements; want one",
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor item: %s has %lld elements, want 1",
                         ch__tensor_label(t).text, (long long)ch_tensor_count(t));
     *out = ch__load(t->dtype, t->data);
     return CH_OK;
 }
 
-/* The bytes that a view with elements reaches, from the lowest to past the highest. */
+/* Gives the range of addresses [low, high) of a view that has elements. */
 static void extent(const ch_tensor *t, uintptr_t *low, uintptr_t *high)
 {
     int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype), below = 0, above = bytes;
@@ -423,7 +438,7 @@ static bool overlap(const ch_tensor *a, const ch_tensor *b)
     return a_low < b_high && b_low < a_high;
 }
 
-static ch_status copy_apart(const ch_tensor *from, ch_tensor *to)
+static ch_status copy_disjoint(const ch_tensor *from, ch_tensor *to)
 {
     if (from->dtype == CH_STR)
         return ch__copy_strings(from->shape, from->data, from->stride, to->data, to->stride);
@@ -433,7 +448,7 @@ static ch_status copy_apart(const ch_tensor *from, ch_tensor *to)
 
 ch_status ch_tensor_copy(const ch_tensor *from, ch_tensor *to)
 {
-    ch_tensor *between;
+    ch_tensor *temporary;
 
     if (from == NULL || to == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "tensor copy: %s is NULL",
@@ -443,19 +458,20 @@ ch_status ch_tensor_copy(const ch_tensor *from, ch_tensor *to)
                         "tensor copy: %s into %s; want the same dtype and shape",
                         ch__tensor_label(from).text, ch__tensor_label(to).text);
     if (to->dtype == CH_STR) {
-        ch_status st = strings_are_ours(to, "copy");
+        ch_status st = check_owns_strings(to, "copy");
 
         if (st != CH_OK)
             return st;
     }
     if (!overlap(from, to))
-        return copy_apart(from, to);
-    ch_status st = ch_tensor_new_on(ch_tensor_device(from), from->dtype, from->shape, &between);
+        return copy_disjoint(from, to);
+    ch_status st =
+        ch_tensor_new_on(ch_tensor_device(from), from->dtype, from->shape, &temporary);
     if (st != CH_OK)
         return st;
-    st = copy_apart(from, between);
+    st = copy_disjoint(from, temporary);
     if (st == CH_OK)
-        st = copy_apart(between, to);
-    ch_tensor_unref(between);
+        st = copy_disjoint(temporary, to);
+    ch_tensor_unref(temporary);
     return st;
 }

@@ -1,4 +1,4 @@
-/* tensor/tuple.c -- ordered lists of values, with names or without.
+/* tensor/tuple.c -- tuples: ordered lists of values, with or without names.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
@@ -9,7 +9,7 @@
 #include "cohort/value.h"
 #include "tensor/print.h"
 
-/* A tuple of `n` empty leaves, which ch_tuple_unref can take back at any time. */
+/* Returns a tuple of `n` empty leaves, which ch_tuple_unref can free at any time. */
 static ch_tuple *tuple_alloc(int n)
 {
     ch_tuple *t = ch__calloc(1, sizeof(*t) + (size_t)n * sizeof(t->leaf[0]));
@@ -51,10 +51,10 @@ static ch_status tuple_set(ch_tuple *t, int i, ch_value *value, const char *name
 ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, ch_tuple **out)
 {
     if (n < 0 || (n > 0 && value == NULL) || out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
-                        n < 0         ? "; want none or more"
-                        : out == NULL ? ", and out is NULL"
-                                      : " and no list of values");
+        return ch__fail(CH_INVALID_ARGUMENT, "tuple: got %d leaves%s", n,
+                        n < 0         ? ", want 0 or more"
+                        : out == NULL ? ", but out is NULL"
+                                      : ", but the list of values is NULL");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");
@@ -73,10 +73,10 @@ ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, c
 ch_status ch_tuple_of(int n, ch_tensor *const *tensor, ch_tuple **out)
 {
     if (n < 0 || (n > 0 && tensor == NULL) || out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
-                        n < 0         ? "; want none or more"
-                        : out == NULL ? ", and out is NULL"
-                                      : " and no list of tensors");
+        return ch__fail(CH_INVALID_ARGUMENT, "tuple: got %d leaves%s", n,
+                        n < 0         ? ", want 0 or more"
+                        : out == NULL ? ", but out is NULL"
+                                      : ", but the list of tensors is NULL");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");
@@ -134,7 +134,8 @@ ch_value *ch_tuple_get(const ch_tuple *t, const char *name)
     return t != NULL && name != NULL ? ch_tuple_at(t, tuple_index(t, name)) : NULL;
 }
 
-/* "(\n  loss: tensor(...),\n  1: tensor(...)\n)": a leaf without a name shows its place. */
+/* Prints "(\n  loss: tensor(...),\n  1: tensor(...)\n)". A leaf without a name shows its
+ * index. */
 int ch_tuple_print(const ch_tuple *t, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);

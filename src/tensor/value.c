@@ -1,4 +1,4 @@
-/* tensor/value.c -- one tensor, or one for each replica.
+/* tensor/value.c -- values: a tensor, or a tensor for each replica.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/value.h"
@@ -12,9 +12,9 @@
 static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor)
 {
     if (kind != CH_PLAIN && kind != CH_PER_REPLICA && kind != CH_MIRRORED)
-        return ch__fail(CH_INVALID_ARGUMENT, "value: %d is no kind of value", (int)kind);
+        return ch__fail(CH_INVALID_ARGUMENT, "value: invalid kind %d", (int)kind);
     if (n < 1 || (kind == CH_PLAIN && n != 1))
-        return ch__fail(CH_INVALID_ARGUMENT, "value: %d tensors given; want %s", n,
+        return ch__fail(CH_INVALID_ARGUMENT, "value: got %d tensors, want %s", n,
                         kind == CH_PLAIN ? "exactly one for a plain value" : "at least one");
     for (int i = 0; i < n; i++)
         if (tensor[i] == NULL)

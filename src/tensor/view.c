@@ -1,4 +1,8 @@
-/* tensor/view.c -- other shapes and orders of the same elements.
+/* tensor/view.c -- views: slices, transposes and reshapes of the same elements.
+ *
+ * Each function makes a new ch_tensor over the buffer of another, with other sizes and strides.
+ * Only ch_tensor_reshape, ch_tensor_contiguous and ch_tensor_to may have to copy. Callers are
+ * programs, through cohort/tensor.h, and most modules of the library.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/view.h"
@@ -9,8 +13,9 @@
 #include "base/mem.h"
 #include "tensor/print.h"
 
-/* Why [from, to) by `step` is no range of an axis. Going down, `to` may be -1 and
- * `from` at most the last; both are ends of an empty axis. */
+/* Returns INVALID_ARGUMENT if [from, to) with this step is not a range of the axis. If the step
+ * is negative, `from` is at most the last element and `to` may be -1. Both may be the ends of
+ * an empty axis. */
 static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t to,
                              int64_t step)
 {
@@ -22,13 +27,13 @@ static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t
                         axis, ch__tensor_label(t).text);
 
     int64_t     first = step > 0 ? 0 : -1, end = t->shape.dim[axis] + first;
-    int64_t     which = from < first || from > end ? from : to, limit;
+    int64_t     bound = from < first || from > end ? from : to, limit;
     const char *why;
 
-    if (which < first) {
+    if (bound < first) {
         why = "before the start";
         limit = first;
-    } else if (which > end) {
+    } else if (bound > end) {
         why = "past the end";
         limit = end;
     } else if (step > 0 ? to < from : to > from) {
@@ -40,7 +45,7 @@ static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t
     return ch__fail(CH_INVALID_ARGUMENT,
                     "tensor slice: rows [%lld, %lld) of axis %d of %s: %lld is %s %lld",
                     (long long)from, (long long)to, axis, ch__tensor_label(t).text,
-                    (long long)which, why, (long long)limit);
+                    (long long)bound, why, (long long)limit);
 }
 
 ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to, int64_t step,
@@ -64,7 +69,7 @@ ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to, int6
     shape.dim[axis] = count;
     if (count > 0)
         data += from * t->stride[axis] * (int64_t)ch_dtype_bytes(t->dtype);
-    if (count > 1) /* else the step, which may be huge, is never taken */
+    if (count > 1) /* otherwise the step, which may be huge, is not used */
         strides[axis] *= step;
     return ch__tensor_view(t->buffer, t->dtype, shape, strides, data, out);
 }
@@ -90,9 +95,9 @@ ch_status ch_tensor_transpose(ch_tensor *t, const int *perm, ch_tensor **out)
 
         if (axis < 0 || axis >= rank || (seen >> axis & 1) != 0)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "tensor transpose: axis %d of %s at place %d of the order is %s",
-                            axis, ch__tensor_label(t).text, i,
-                            axis < 0 || axis >= rank ? "none of its axes" : "there already");
+                            "tensor transpose: axis %d of %s at index %d of the order %s", axis,
+                            ch__tensor_label(t).text, i,
+                            axis < 0 || axis >= rank ? "does not exist" : "occurs twice");
         seen |= 1u << axis;
         shape.dim[i] = t->shape.dim[axis];
         strides[i] = t->stride[axis];
@@ -100,10 +105,12 @@ ch_status ch_tensor_transpose(ch_tensor *t, const int *perm, ch_tensor **out)
     return ch__tensor_view(t->buffer, t->dtype, shape, strides, t->data, out);
 }
 
-/* Strides that show `t` in another shape of as many elements, if there are any.
+/* Computes the strides of a view of `t` in another shape with the same number of elements.
+ * Returns false if there is no such view.
  *
- * Old and new axes are cut into the smallest groups with equal products. A group can be cut
- * anew exactly if its old axes lie in memory as one: each steps over the whole of the next. */
+ * Old and new axes are divided into the smallest groups with equal products. A group can be
+ * divided anew if and only if its old axes are contiguous with each other: the stride of each
+ * axis is the stride of the next axis times its size. */
 static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
 {
     int old = 0, new = 0;
@@ -122,7 +129,7 @@ static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
                 new_n *= shape.dim[new_end++];
         }
 
-        int64_t step = 0, n = 1; /* of the axes of the group so far, from the last */
+        int64_t step = 0, n = 1; /* stride and size of the group so far, from its last axis */
         for (int i = old_end - 1; i >= old; i--) {
             if (t->shape.dim[i] == 1)
                 continue;
@@ -139,33 +146,32 @@ static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
         old = old_end;
         new = new_end;
     }
-    return true; /* axes left over on either side have one element */
+    return true; /* the remaining axes on either side have size 1 */
 }
 
-/* Replaces one size of -1 by the one that makes as many elements as t has. */
-static ch_status fill_in(const ch_tensor *t, ch_shape *shape)
+/* Replaces a size of -1 by the size that gives as many elements as `t` has. */
+static ch_status resolve_size(const ch_tensor *t, ch_shape *shape)
 {
-    int64_t rest = 1, have = ch_tensor_count(t);
-    int     open = -1;
+    int64_t rest = 1, count = ch_tensor_count(t);
+    int     unknown = -1;
 
     for (int i = 0; i < shape->rank && i < CH_MAX_RANK; i++) {
-        if (shape->dim[i] == -1 && open >= 0)
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "tensor reshape: %s: two sizes of -1, at most one can be worked out",
-                ch__tensor_label(t).text);
+        if (shape->dim[i] == -1 && unknown >= 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "tensor reshape: %s: two sizes of -1; at most one can be computed",
+                            ch__tensor_label(t).text);
         if (shape->dim[i] == -1)
-            open = i;
+            unknown = i;
         else if (!ch__mul_size(rest, shape->dim[i], &rest))
-            return CH_OK; /* too large in any case, as will be said */
+            return CH_OK; /* too large: ch__tensor_size returns the error */
     }
-    if (open < 0)
+    if (unknown < 0)
         return CH_OK;
-    if (rest <= 0 || have % rest != 0)
+    if (rest <= 0 || count % rest != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "tensor reshape: %s has %lld elements, which no size for the -1 gives",
-                        ch__tensor_label(t).text, (long long)have);
-    shape->dim[open] = have / rest;
+                        ch__tensor_label(t).text, (long long)count);
+    shape->dim[unknown] = count / rest;
     return CH_OK;
 }
 
@@ -173,10 +179,10 @@ ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
 {
     int64_t    count, bytes, stride[CH_MAX_RANK];
     ch_status  st = ch__want_given("tensor reshape", "the tensor", t, "out", out);
-    ch_tensor *dense;
+    ch_tensor *contiguous;
 
     if (st == CH_OK)
-        st = fill_in(t, &shape);
+        st = resolve_size(t, &shape);
     if (st == CH_OK)
         st = ch__tensor_size(t->dtype, shape, &count, &bytes);
     if (st != CH_OK)
@@ -188,12 +194,13 @@ ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
                         ch__label(t->dtype, shape).text, (long long)count);
     if (reshape_strides(t, shape, stride))
         return ch__tensor_view(t->buffer, t->dtype, shape, stride, t->data, out);
-    st = ch_tensor_contiguous(t, &dense);
+    st = ch_tensor_contiguous(t, &contiguous);
     if (st != CH_OK)
         return st;
     ch__strides(shape, stride);
-    st = ch__tensor_view(dense->buffer, dense->dtype, shape, stride, dense->data, out);
-    ch_tensor_unref(dense);
+    st = ch__tensor_view(contiguous->buffer, contiguous->dtype, shape, stride, contiguous->data,
+                         out);
+    ch_tensor_unref(contiguous);
     return st;
 }
 

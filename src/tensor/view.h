@@ -1,4 +1,4 @@
-/* tensor/view.h -- what the files of this module share to make and copy views.
+/* tensor/view.h -- functions that the files of this module share to copy strings.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_VIEW_H
@@ -8,10 +8,11 @@
 
 /* Replaces an element of a CH_STR tensor that owns its strings by a copy of `s`. */
 CH_MUST_CHECK ch_status ch__str_set(ch_str *at, ch_str s);
-void                    ch__str_drop(ch_str *at); /* the element is empty again */
+/* Frees the bytes of an element, which is empty afterwards. */
+void ch__str_drop(ch_str *at);
 
-/* As ch__copy_strided, for strings: each is copied, and what stood in its place freed. On
- * failure some are copied and the rest as they were. */
+/* Like ch__copy_strided, for strings: copies the bytes of each string and frees the string that
+ * it replaces. On failure some elements are copied and the others are unchanged. */
 CH_MUST_CHECK ch_status ch__copy_strings(ch_shape shape, const char *from,
                                          const int64_t *from_stride, char *to,
                                          const int64_t *to_stride);

@@ -1,4 +1,15 @@
-/* train/layer.c -- the object: a tree of named layers that own variables.
+/* train/layer.c -- the layer object: a tree of named layers that own variables.
+ *
+ * The parts of the file: errors of constructors, names, creation, variables, calls, and helpers
+ * for the layers in layers_*.c. Invariants:
+ *
+ *   1. The children of a layer have different names. The path of a variable follows the first
+ *      parent of each layer.
+ *   2. The variables of a layer are created in its first call (`build`). If that call or the
+ *      outermost call around it fails, they are dropped, and the layer can be built again
+ *      (is_fresh, finish_call).
+ *   3. A constructor that fails returns NULL and records its error for the thread, so that
+ *      ch_layer_call or ch_model_new of the NULL layer can report the cause.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/layer.h"
@@ -12,36 +23,37 @@
 
 /* ---- errors of constructors ---- */
 
-/* The last of them, until it is handed on, or a layer is used: then it was of another. Making a
- * layer does not end it, for the one that failed may stand beside it in a list. It has a copy of
- * the message, which much else may have replaced by then. */
+/* The last error of a constructor on this thread. It is cleared when it is reported, when a
+ * layer is called successfully, and when a model is made. Creating another layer does not clear
+ * it, because the failed layer may be in the same list of children. The message is copied,
+ * because other errors may replace it meanwhile. */
 static _Thread_local struct {
-    ch_status rc; /* CH_OK: none */
+    ch_status rc; /* CH_OK: there is no error */
     char      text[CH_FAULT_TEXT];
-} last;
+} last_error;
 
-static ch_layer *keep_error(ch_status rc)
+static ch_layer *record_error(ch_status rc)
 {
-    last.rc = rc;
-    snprintf(last.text, sizeof(last.text), "%s", ch_error_message());
+    last_error.rc = rc;
+    snprintf(last_error.text, sizeof(last_error.text), "%s", ch_error_message());
     return NULL;
 }
 
-ch_status ch__layer_why_not(const char *what)
+ch_status ch__layer_last_error(const char *what)
 {
-    ch_status rc = last.rc;
+    ch_status rc = last_error.rc;
 
-    last.rc = CH_OK;
-    return rc != CH_OK ? ch__fail(rc, "%s: %s", what, last.text)
-                       : ch__fail(CH_INVALID_ARGUMENT, "%s: it is NULL", what);
+    last_error.rc = CH_OK;
+    return rc != CH_OK ? ch__fail(rc, "%s: %s", what, last_error.text)
+                       : ch__fail(CH_INVALID_ARGUMENT, "%s: the layer is NULL", what);
 }
 
-void ch__layer_forget(void)
+void ch__layer_clear_error(void)
 {
-    last.rc = CH_OK;
+    last_error.rc = CH_OK;
 }
 
-ch_layer *ch__layer_refuse(const char *format, ...)
+ch_layer *ch__layer_fail(const char *format, ...)
 {
     va_list   args;
     ch_status rc;
@@ -49,12 +61,12 @@ ch_layer *ch__layer_refuse(const char *format, ...)
     va_start(args, format);
     rc = ch__failv(CH_INVALID_ARGUMENT, format, args);
     va_end(args);
-    return keep_error(rc);
+    return record_error(rc);
 }
 
-static ch_layer *refuse_memory(const char *what)
+static ch_layer *fail_memory(const char *what)
 {
-    return keep_error(ch__fail_memory(what));
+    return record_error(ch__fail_memory(what));
 }
 
 /* ---- names ---- */
@@ -64,75 +76,80 @@ static bool is_name(const char *name)
     return name != NULL && name[0] != '\0' && strchr(name, '/') == NULL;
 }
 
-/* Names among the children of one layer, each with the last number that was put behind it. */
+/* The names of the children of a layer. The value of a name is the address of its child's entry
+ * in `suffix`. */
 typedef struct siblings {
     ch_by_name names;
-    int       *last; /* for each child */
+    int       *suffix; /* the last number that was appended to the name of each child */
 } siblings;
 
-/* The name of a child, if it is free: "dense", or else "dense_1". */
-static bool name_child(siblings *t, ch_layer *c, int *its_last)
+/* Gives a child a free name: its own, "dense", or else "dense_1". Returns false if memory is
+ * exhausted. */
+static bool name_child(siblings *t, ch_layer *c, int *counter)
 {
-    int   *of_name = ch__by_name_get(&t->names, c->name);
+    int   *taken = ch__by_name_get(&t->names, c->name);
     size_t size = strlen(c->name) + 16;
     char  *name;
 
-    if (of_name == NULL)
-        return ch__by_name_put(&t->names, c->name, its_last);
+    if (taken == NULL)
+        return ch__by_name_put(&t->names, c->name, counter);
     name = ch__malloc(size);
     if (name == NULL)
         return false;
     do
-        snprintf(name, size, "%s_%d", c->name, ++*of_name);
+        snprintf(name, size, "%s_%d", c->name, ++*taken);
     while (ch__by_name_get(&t->names, name) != NULL);
     ch__free(c->name);
     c->name = name;
-    return ch__by_name_put(&t->names, name, its_last);
+    return ch__by_name_put(&t->names, name, counter);
 }
 
-/* A child that is part of another layer keeps the name that it has: no two of these may have
- * the same. */
-static ch_status keep_name(siblings *t, const ch_layer *l, int i)
+/* Enters the name of a child that already belongs to another layer. Such a child keeps its
+ * name, so two different children of this kind must not have the same name. */
+static ch_status check_name(siblings *t, const ch_layer *l, int i)
 {
     ch_layer *c = l->child[i];
     int      *taken = ch__by_name_get(&t->names, c->name);
 
     if (taken == NULL)
-        return ch__by_name_put(&t->names, c->name, &t->last[i]) ? CH_OK
-                                                                : ch__fail_memory(c->name);
-    if (l->child[taken - t->last] == c)
+        return ch__by_name_put(&t->names, c->name, &t->suffix[i]) ? CH_OK
+                                                                  : ch__fail_memory(c->name);
+    if (l->child[taken - t->suffix] == c)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "%s: two of its layers, which are parts of others too, are named \"%s\"; "
-                    "name one of them with ch_layer_named before it becomes part of anything",
-                    l->ops->type, c->name);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s: two of its layers, which belong to other layers too, are named \"%s\"; "
+        "rename one of them with ch_layer_named before it is added to a layer",
+        l->ops->type, c->name);
 }
 
-/* The children are the layer's from here on, on an error too. */
+/* Adds the children to the layer and names them. The layer owns them afterwards, also on an
+ * error. */
 static ch_status adopt(ch_layer *l, int n, ch_layer *const *child)
 {
-    siblings  t = {.last = ch__calloc((size_t)n + 1, sizeof(*t.last))};
-    ch_status rc = t.last != NULL ? CH_OK : ch__fail_memory(l->ops->type);
+    siblings  t = {.suffix = ch__calloc((size_t)n + 1, sizeof(*t.suffix))};
+    ch_status rc = t.suffix != NULL ? CH_OK : ch__fail_memory(l->ops->type);
 
     for (int i = 0; i < n; i++)
         l->child[i] = child[i];
     l->n_children = n;
     for (int i = 0; i < n && rc == CH_OK; i++)
         if (child[i]->parent != NULL)
-            rc = keep_name(&t, l, i);
+            rc = check_name(&t, l, i);
     for (int i = 0; i < n && rc == CH_OK; i++) {
         if (child[i]->parent != NULL)
             continue;
         child[i]->parent = l;
-        if (!name_child(&t, child[i], &t.last[i]))
+        if (!name_child(&t, child[i], &t.suffix[i]))
             rc = ch__fail_memory(l->ops->type);
     }
     ch__by_name_drop(&t.names);
-    ch__free(t.last);
+    ch__free(t.suffix);
     return rc;
 }
 
-/* "net/dense_1/" and what follows it; NULL when out of memory. */
+/* Returns the path of a variable of the layer, "net/dense_1/kernel". Returns NULL if memory is
+ * exhausted. The caller frees it. */
 static char *path_to(const ch_layer *l, const char *name)
 {
     size_t size = strlen(name) + 1;
@@ -154,7 +171,7 @@ static char *path_to(const ch_layer *l, const char *name)
     return path;
 }
 
-/* ---- life ---- */
+/* ---- creation ---- */
 
 static void drop_weights(ch_layer *l)
 {
@@ -208,6 +225,7 @@ static ch_layer *new_layer(const ch_layer_ops *ops, const void *self, size_t sel
     return NULL;
 }
 
+/* Table of a layer that must be freed without `drop`. */
 static const ch_layer_ops no_ops = {.type = "none"};
 
 static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
@@ -219,11 +237,12 @@ static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_byt
 
     for (int i = 0; i < n; i++) {
         has_all &= child[i] != NULL;
-        if (child[i] == NULL && last.rc == CH_OK) /* else, whoever made it has said why */
-            (void)ch__layer_refuse("%s: layer %d of %d is NULL", ops->type, i, n);
+        /* If an error is recorded already, it is that of the constructor of the child. */
+        if (child[i] == NULL && last_error.rc == CH_OK)
+            (void)ch__layer_fail("%s: layer %d of %d is NULL", ops->type, i, n);
     }
     if (has_all && (l = new_layer(ops, self, self_bytes, n)) == NULL)
-        (void)refuse_memory(ops->type);
+        (void)fail_memory(ops->type);
     if (l == NULL) {
         unref_all(n, child);
         return NULL;
@@ -231,9 +250,10 @@ static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_byt
     rc = adopt(l, n, child);
     if (rc == CH_OK)
         return l;
-    l->ops = &no_ops; /* what self holds is still the caller's */
+    /* `drop` must not be called: the caller still owns the contents of `self`. */
+    l->ops = &no_ops;
     ch_layer_unref(l);
-    return keep_error(rc);
+    return record_error(rc);
 }
 
 ch_layer *ch__layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
@@ -253,9 +273,9 @@ ch_layer *ch_layer_new(const ch_layer_ops *ops, const void *self, size_t self_by
         ops->call != NULL && (self_bytes == 0 || self != NULL))
         return make(ops, self, self_bytes, n, child);
     unref_all(child != NULL ? n : 0, child);
-    return ch__layer_refuse(
-        "layer: want a type without \"/\", a call, and as many children and "
-        "bytes as are said");
+    return ch__layer_fail(
+        "layer: want a type without \"/\", a call, and children and self that are not "
+        "NULL if their sizes are above 0");
 }
 
 ch_layer *ch_layer_ref(ch_layer *l)
@@ -278,18 +298,18 @@ ch_layer *ch_layer_named(const char *name, ch_layer *l)
     if (l == NULL)
         return NULL;
     if (!is_name(name) || l->parent != NULL || l->is_built) {
-        (void)ch__layer_refuse("layer %s: cannot be named \"%s\": %s", l->name,
-                               name != NULL ? name : "",
-                               !is_name(name) ? "want a name without \"/\""
-                               : l->is_built  ? "it was called already"
-                                              : "it is part of another layer already");
+        (void)ch__layer_fail("layer %s: cannot be named \"%s\": %s", l->name,
+                             name != NULL ? name : "",
+                             !is_name(name) ? "want a name without \"/\""
+                             : l->is_built  ? "it has been called already"
+                                            : "it belongs to another layer already");
         ch_layer_unref(l);
         return NULL;
     }
     copy = ch__strdup(name);
     if (copy == NULL) {
         ch_layer_unref(l);
-        return refuse_memory(name);
+        return fail_memory(name);
     }
     ch__free(l->name);
     l->name = copy;
@@ -341,13 +361,13 @@ static ch_status check_weight(const ch_layer *l, const ch_layer_weight_spec *spe
         return ch__want_given("layer weight", "the layer", l, "its spec", spec);
     if (l->building == NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "layer %s: its variables are made by its build, not later", l->name);
+                        "layer %s: variables can be created in its `build` only", l->name);
     if (!is_name(spec->name))
-        return ch__fail(CH_INVALID_ARGUMENT, "layer %s: a variable wants a name without \"/\"",
-                        l->name);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "layer %s: want a name without \"/\" for a variable", l->name);
     for (int i = 0; i < l->n_weights; i++)
         if (strcmp(l->weight[i].name, spec->name) == 0)
-            return ch__fail(CH_INVALID_ARGUMENT, "layer %s: two variables named \"%s\"",
+            return ch__fail(CH_INVALID_ARGUMENT, "layer %s: two variables are named \"%s\"",
                             l->name, spec->name);
     return CH_OK;
 }
@@ -394,7 +414,9 @@ static bool is_listed(ch_var *const *list, int n, const ch_var *v)
     return false;
 }
 
-/* Adds the variables of l and those in it to root's list; a shared layer's but once. */
+/* Appends the variables of l and of its children to the list of `root`, which has n entries.
+ * Skips variables that are already listed, because a layer may be shared. Returns the new
+ * length; -1 if memory is exhausted. */
 static int list_vars(ch_layer *root, const ch_layer *l, bool trainable, int n)
 {
     for (int i = 0; i < l->n_weights && n >= 0; i++) {
@@ -414,7 +436,7 @@ static int list_vars(ch_layer *root, const ch_layer *l, bool trainable, int n)
     return n;
 }
 
-static int hand_out(ch_layer *l, bool trainable, ch_var *const **out)
+static int make_list(ch_layer *l, bool trainable, ch_var *const **out)
 {
     int n = l != NULL ? list_vars(l, l, trainable, 0) : 0;
 
@@ -425,12 +447,12 @@ static int hand_out(ch_layer *l, bool trainable, ch_var *const **out)
 
 int ch_layer_vars(ch_layer *l, ch_var *const **out)
 {
-    return hand_out(l, false, out);
+    return make_list(l, false, out);
 }
 
 int ch_layer_trainable(ch_layer *l, ch_var *const **out)
 {
-    return hand_out(l, true, out);
+    return make_list(l, true, out);
 }
 
 static ch_layer *child_named(const ch_layer *l, const char *name, size_t length)
@@ -453,8 +475,9 @@ ch_var *ch_layer_var(ch_layer *l, const char *path)
     return NULL;
 }
 
-/* ---- calling ---- */
+/* ---- build ---- */
 
+/* Creates the variables of the layer, if it was not built yet. */
 static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
 {
     uint64_t  mark = ch__fail_mark();
@@ -464,8 +487,7 @@ static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
         return CH_OK;
     if (!ch_dtype_is_float(l->dtype))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "layer %s: its variables cannot be %s; want a "
-                        "float type",
+                        "layer %s: the dtype of its variables is %s, want a float type",
                         l->name, ch_dtype_name(l->dtype));
     l->building = s;
     if (l->ops->build != NULL)
@@ -479,19 +501,20 @@ static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
     return rc;
 }
 
-/* A call is over. What it built stays, or if it failed is dropped. */
-static void settle(ch_layer *l, bool went_well)
+/* Ends a call that failed, or an outermost call. If it failed, drops the variables that it
+ * created in this layer and its children. */
+static void finish_call(ch_layer *l, bool succeeded)
 {
-    if (l->is_fresh && !went_well) {
+    if (l->is_fresh && !succeeded) {
         drop_weights(l);
         l->is_built = l->was_called = false;
     }
     l->is_fresh = false;
     for (int i = 0; i < l->n_children; i++)
-        settle(l->child[i], went_well);
+        finish_call(l->child[i], succeeded);
 }
 
-/* ---- what a call is given ---- */
+/* ---- calls ---- */
 
 static void print_node(const ch_node *x, char *text, size_t size)
 {
@@ -504,7 +527,7 @@ static bool is_within(int n, ch_layer_bounds b)
     return n >= b.least && (b.most == 0 || n <= b.most);
 }
 
-/* "want 3", "want 1 to 3", "want at least 2". */
+/* Writes the bounds as "3", "1 to 3" or "at least 2". */
 static void print_bounds(ch_layer_bounds b, char text[64])
 {
     if (b.most == 0)
@@ -515,7 +538,9 @@ static void print_bounds(ch_layer_bounds b, char text[64])
         snprintf(text, 64, "%d to %d", b.least, b.most);
 }
 
-static bool fits(const ch_layer *l, ch_step *s, int n, ch_node *const *in)
+/* Returns true if the number of inputs and their ranks are within the bounds of ops. Otherwise
+ * fails the step and returns false. */
+static bool check_inputs(const ch_layer *l, ch_step *s, int n, ch_node *const *in)
 {
     char have[160], want[64];
 
@@ -531,15 +556,16 @@ static bool fits(const ch_layer *l, ch_step *s, int n, ch_node *const *in)
             continue;
         print_node(in[i], have, sizeof(have));
         print_bounds(rank, want);
-        ch_step_fail(s, "%s: its input %d is %s, want %s %s", l->ops->type, i, have, want,
+        ch_step_fail(s, "%s: input %d is %s, want %s %s", l->ops->type, i, have, want,
                      rank.least == 1 && rank.most <= 1 ? "axis" : "axes");
         return false;
     }
     return true;
 }
 
-/* Floats in the layer's dtype; false if there is an error. */
-static bool take_inputs(const ch_layer *l, ch_step *s, int n, ch_node *const *x, ch_node **in)
+/* Casts the float inputs to the dtype of the layer. Fails the step and returns false if an
+ * input is NULL or their number is wrong. */
+static bool cast_inputs(const ch_layer *l, ch_step *s, int n, ch_node *const *x, ch_node **in)
 {
     if (n < 1 || n > CH_LAYER_INPUTS) {
         ch_step_fail(s, "layer %s: called with %d nodes, want 1 to %d", l->name, n,
@@ -558,21 +584,23 @@ static bool take_inputs(const ch_layer *l, ch_step *s, int n, ch_node *const *x,
     return true;
 }
 
+/* Builds the layer if necessary and records its call. Returns NULL after an error, which the
+ * step keeps. */
 static ch_node *record(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool training,
                        const void *caller)
 {
     ch_node  *in[CH_LAYER_INPUTS], *y = NULL;
     ch_status rc;
 
-    if (!take_inputs(l, s, n, x, in) || !fits(l, s, n, in))
+    if (!cast_inputs(l, s, n, x, in) || !check_inputs(l, s, n, in))
         return NULL;
     rc = build(l, s, n, in);
     if (rc == CH_OK)
         y = l->ops->call(l, l->self, s, n, in, training);
     else
         ch__step_record_error(s, rc, caller);
-    if (rc == CH_OK && y == NULL) /* unless an error sticks already */
-        ch_step_fail(s, "layer %s: its call gave NULL", l->name);
+    if (rc == CH_OK && y == NULL) /* has no effect if the step already has an error */
+        ch_step_fail(s, "layer %s: its `call` returned NULL", l->name);
     if (y != NULL) {
         l->out = (ch_tensor_spec){.dtype = ch_node_dtype(y), .shape = ch_node_shape(y)};
         l->was_called = true;
@@ -589,19 +617,19 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     if (s == NULL || s->rc != CH_OK)
         return NULL;
     if (l == NULL) {
-        ch__step_record_error(s, ch__layer_why_not("a layer to call"), caller);
+        ch__step_record_error(s, ch__layer_last_error("a layer to call"), caller);
         return NULL;
     }
     if (n < 0 || (n > 0 && x == NULL)) {
         ch__step_record_error(s,
                               ch__fail(CH_INVALID_ARGUMENT,
-                                       "%s: its list of inputs is %s (got %d inputs)", l->name,
-                                       x == NULL ? "NULL" : "not a list", n),
+                                       "%s: the list of inputs is %s (got %d inputs)", l->name,
+                                       x == NULL ? "NULL" : "invalid", n),
                               caller);
         return NULL;
     }
-    /* Errors in our own layers name the line that called the outermost of them; in those that
-     * the program wrote, the line in them. */
+    /* Errors in layers of the library name the line that called the outermost of them. Errors
+     * in layers of the program name the line inside them. */
     before = s->caller;
     s->caller = !l->is_own ? NULL : before != NULL ? before : caller;
     ch_step_enter(s, l->name);
@@ -609,9 +637,9 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     y = record(l, s, n, x, training, caller);
     l->is_calling = false;
     if (y != NULL)
-        ch__layer_forget();
+        ch__layer_clear_error();
     if (y == NULL || l->parent == NULL || !l->parent->is_calling)
-        settle(l, y != NULL);
+        finish_call(l, y != NULL);
     ch_step_leave(s);
     s->caller = before;
     return y;
@@ -627,9 +655,9 @@ ch_node *ch_layer_call_n(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool
     return call(l, s, n, x, training, __builtin_return_address(0));
 }
 
-/* ---- what layers share ---- */
+/* ---- helpers for layers ---- */
 
-bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width)
+bool ch__layer_check_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width)
 {
     ch_shape shape = ch_node_shape(x);
     char     have[128];
@@ -638,8 +666,8 @@ bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int6
         return true;
     print_node(x, have, sizeof(have));
     ch_step_fail(s,
-                 "%s: its input is %s, but it was built for %lld on the last axis; a layer's "
-                 "variables keep their sizes",
+                 "%s: the input is %s, but the layer was built for %lld on the last axis; the "
+                 "variables of a layer keep their sizes",
                  l->ops->type, have, (long long)width);
     return false;
 }
@@ -655,9 +683,8 @@ ch_status ch__layer_size(const ch_layer *l, const ch_node *x, int axis, int64_t 
         return CH_OK;
     }
     print_node(x, have, sizeof(have));
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "%s: its input is %s, want a size that is known on %s%d", l->ops->type,
-                    have, axis == -1 ? "the last axis, not " : "axis ", axis);
+    return ch__fail(CH_INVALID_ARGUMENT, "%s: the input is %s, want a known size on %s%d",
+                    l->ops->type, have, axis == -1 ? "the last axis, " : "axis ", axis);
 }
 
 ch_init ch__init_or(const ch_init *given, ch_init otherwise)

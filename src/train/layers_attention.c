@@ -1,4 +1,4 @@
-/* train/layers_attention.c -- multi-head attention, and the block of a transformer around it.
+/* train/layers_attention.c -- multi-head attention, and the transformer block.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/math.h"
@@ -8,16 +8,16 @@
 
 /* ---- attention ---- */
 
-enum { QUERY, KEY, VALUE, OUTPUT, N_PRODUCTS }; /* children */
+enum { QUERY, KEY, VALUE, OUTPUT, N_PROJECTIONS }; /* indices of the children */
 
 typedef struct attention_self {
-    int64_t heads, key_width; /* as asked for; 0: width / heads */
-    int64_t width, head;      /* of what asks, and of a head */
+    int64_t heads, key_width; /* options of the caller; key_width 0: width / heads */
+    int64_t width, head;      /* size of the last axis of the input, and width of a head */
     bool    causal;
     double  dropout;
 } attention_self;
 
-/* The widths of its dense layers follow from that of who asks. */
+/* Sets the widths of the dense layers, which follow from the width of the input. */
 static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const *in)
 {
     attention_self *a = self;
@@ -27,10 +27,11 @@ static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const 
     if (rc != CH_OK)
         return rc;
     if (a->key_width == 0 && a->width % a->heads != 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "attention: a width of %lld cannot be cut into %lld heads; want a "
-                        "multiple of them, or in ch_layer_multi_head_options a key_width",
-                        (long long)a->width, (long long)a->heads);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "attention: the width %lld is not a multiple of %lld heads; change one of "
+            "them, or set key_width in ch_layer_multi_head_options",
+            (long long)a->width, (long long)a->heads);
     a->head = a->key_width > 0 ? a->key_width : a->width / a->heads;
     for (int i = QUERY; i <= VALUE; i++)
         ch__dense_set_units(l->child[i], a->heads * a->head);
@@ -38,7 +39,7 @@ static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const 
     return CH_OK;
 }
 
-/* (N, T, heads * d) to (N, heads, T, d). */
+/* Reshapes (N, T, heads * d) to (N, heads, T, d). join_heads is the inverse. */
 static ch_node *split_heads(const attention_self *a, ch_node *x)
 {
     ch_dims d;
@@ -69,13 +70,13 @@ static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
                                bool training)
 {
     attention_self *a = self;
-    ch_node        *head[3], *asked = in[n > 1], *y;
+    ch_node        *head[3], *memory = in[n > 1], *y;
 
-    if (!ch__layer_wants_width(l, s, in[0], a->width))
+    if (!ch__layer_check_width(l, s, in[0], a->width))
         return NULL;
     for (int i = QUERY; i <= VALUE; i++)
-        head[i] =
-            split_heads(a, ch_layer_call(l->child[i], s, i == QUERY ? in[0] : asked, training));
+        head[i] = split_heads(
+            a, ch_layer_call(l->child[i], s, i == QUERY ? in[0] : memory, training));
     y = ch_attention(head[QUERY], head[KEY], head[VALUE], n == 3 ? in[2] : NULL,
                      &(ch_attention_options){.causal = a->causal});
     y = ch_layer_call(l->child[OUTPUT], s, join_heads(a, y), training);
@@ -88,8 +89,8 @@ static const ch_layer_ops attention_ops = {.type = "attention",
                                            .n_in = {1, 3},
                                            .rank = {{3, 3}, {3, 3}}};
 
-/* Its units are known when the input is: attention_build sets them. */
-static ch_layer *new_product(const char *name, int bias)
+/* Creates a dense layer without known units; attention_build or block_build sets them. */
+static ch_layer *new_projection(const char *name, int bias)
 {
     return ch_layer_named(name, ch_layer_dense(1, &(ch_layer_dense_options){.bias = bias}));
 }
@@ -99,22 +100,23 @@ ch_layer *ch_layer_multi_head_attention(int heads, const ch_layer_multi_head_opt
     ch_layer_multi_head_options o = opt != NULL ? *opt : (ch_layer_multi_head_options){0};
     attention_self              a = {
                      .heads = heads, .key_width = o.key_width, .causal = o.causal, .dropout = o.dropout};
-    ch_layer *child[N_PRODUCTS];
+    ch_layer *child[N_PROJECTIONS];
 
     if (heads < 1 || o.key_width < 0)
-        return ch__layer_refuse("attention: %d heads of key width %lld, want at least 1", heads,
-                                (long long)o.key_width);
+        return ch__layer_fail(
+            "attention: %d heads with a key_width of %lld, want at least 1 and 0", heads,
+            (long long)o.key_width);
     if (!(o.dropout >= 0 && o.dropout < 1))
-        return ch__layer_refuse("attention: the dropout is %g, want at least 0 and less than 1",
-                                o.dropout);
-    child[QUERY] = new_product("query", o.bias);
-    child[KEY] = new_product("key", o.bias);
-    child[VALUE] = new_product("value", o.bias);
-    child[OUTPUT] = new_product("output", o.bias);
-    return ch__layer_new(&attention_ops, &a, sizeof(a), N_PRODUCTS, child);
+        return ch__layer_fail("attention: dropout is %g, want at least 0 and less than 1",
+                              o.dropout);
+    child[QUERY] = new_projection("query", o.bias);
+    child[KEY] = new_projection("key", o.bias);
+    child[VALUE] = new_projection("value", o.bias);
+    child[OUTPUT] = new_projection("output", o.bias);
+    return ch__layer_new(&attention_ops, &a, sizeof(a), N_PROJECTIONS, child);
 }
 
-/* ---- the block ---- */
+/* ---- transformer block ---- */
 
 enum { NORM_1, ATTENTION, NORM_2, HIDDEN, RESULT, N_PARTS };
 
@@ -143,7 +145,7 @@ static ch_node *block_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     ch_node    *x = in[0], *y;
 
     (void)n;
-    if (!ch__layer_wants_width(l, s, x, b->width))
+    if (!ch__layer_check_width(l, s, x, b->width))
         return NULL;
     y = ch_layer_call(l->child[NORM_1], s, x, training);
     x = ch_add(x, ch_layer_call(l->child[ATTENTION], s, y, training));
@@ -172,7 +174,8 @@ ch_layer *ch_layer_transformer_block(int heads, const ch_layer_transformer_optio
     ch_layer                    *child[N_PARTS];
 
     if (o.hidden < 0)
-        return ch__layer_refuse("transformer: a hidden width of %lld", (long long)o.hidden);
+        return ch__layer_fail("transformer: hidden is %lld, want 0 or more",
+                              (long long)o.hidden);
     child[ATTENTION] = ch_layer_multi_head_attention(
         heads, &(ch_layer_multi_head_options){
                    .causal = o.causal, .dropout = o.dropout, .bias = o.bias});
@@ -181,7 +184,7 @@ ch_layer *ch_layer_transformer_block(int heads, const ch_layer_transformer_optio
     child[HIDDEN] = ch_layer_named(
         "hidden",
         ch_layer_dense(1, &(ch_layer_dense_options){.activation = f, .bias = o.bias}));
-    child[RESULT] = new_product("output", o.bias);
+    child[RESULT] = new_projection("output", o.bias);
     child[NORM_1] = new_norm("norm_1", o.rms_norm);
     child[NORM_2] = new_norm("norm_2", o.rms_norm);
     return ch__layer_new(&block_ops, &b, sizeof(b), N_PARTS, child);

@@ -1,11 +1,15 @@
-/* train/layers_conv.c -- convolutions of images (N, H, W, C).
+/* train/layers_conv.c -- convolutional layers for images (N, H, W, C).
+ *
+ * Four kinds of layers: conv2d, depthwise_conv2d, conv2d_transpose and separable_conv2d. The
+ * first three have a conv_self; they differ in their `build`, which creates the kernel, and in
+ * their `call`. A separable layer contains a depthwise and a pointwise layer.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/math.h"
 #include "train/layer.h"
 
 typedef struct conv_self {
-    int64_t         filters; /* of a depthwise one: for each channel */
+    int64_t         filters; /* number of filters; of a depthwise layer: for each channel */
     int64_t         window[2], channels;
     ch_conv_options options;
     ch_activation   activation;
@@ -16,6 +20,7 @@ typedef struct conv_self {
 
 /* ---- building ---- */
 
+/* Creates the kernel (height, width, in, out) and, if the layer has one, the bias. */
 static ch_status add_weights(ch_layer *l, conv_self *c, int64_t in, int64_t out, int64_t biases)
 {
     ch_layer_weight_spec kernel = {.name = "kernel",
@@ -40,9 +45,10 @@ static ch_status conv_build(ch_layer *l, void *self, int n, ch_node *const *in)
     if (rc != CH_OK)
         return rc;
     if (c->channels % groups != 0 || c->filters % groups != 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "conv2d: %lld channels to %lld filters cannot be cut into %lld groups",
-                        (long long)c->channels, (long long)c->filters, (long long)groups);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "conv2d: %lld channels to %lld filters cannot be split into %lld groups",
+            (long long)c->channels, (long long)c->filters, (long long)groups);
     return add_weights(l, c, c->channels / groups, c->filters, c->filters);
 }
 
@@ -67,6 +73,7 @@ static ch_status transpose_build(ch_layer *l, void *self, int n, ch_node *const 
 
 /* ---- calling ---- */
 
+/* Adds the bias and applies the activation. */
 static ch_node *finish(const conv_self *c, ch_step *s, ch_node *y)
 {
     if (c->has_bias)
@@ -80,7 +87,7 @@ static ch_node *conv_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *c
     conv_self *c = self;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], c->channels))
+    if (!ch__layer_check_width(l, s, in[0], c->channels))
         return NULL;
     return finish(c, s, ch_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
 }
@@ -91,23 +98,24 @@ static ch_node *depthwise_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     conv_self *c = self;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], c->channels))
+    if (!ch__layer_check_width(l, s, in[0], c->channels))
         return NULL;
     return finish(c, s, ch_depthwise_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
 }
 
-/* The size of an image of which the convolution makes `in` along an axis. */
+/* Returns the output size of a transposed convolution along an axis: the size of an image from
+ * which the convolution makes `in`. */
 static int64_t size_before(const conv_self *c, int64_t in, int axis)
 {
     const ch_conv_options *o = &c->options;
     int64_t                stride = o->stride[axis];
-    int64_t                reach = (c->window[axis] - 1) * o->dilation[axis] + 1;
+    int64_t                extent = (c->window[axis] - 1) * o->dilation[axis] + 1;
 
     if (o->padding == CH_PAD_SAME)
         return in * stride;
     if (o->padding == CH_PAD_EXPLICIT)
-        return (in - 1) * stride + reach - o->pad[2 * axis] - o->pad[2 * axis + 1];
-    return (in - 1) * stride + (reach > stride ? reach : stride);
+        return (in - 1) * stride + extent - o->pad[2 * axis] - o->pad[2 * axis + 1];
+    return (in - 1) * stride + (extent > stride ? extent : stride);
 }
 
 static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
@@ -118,7 +126,7 @@ static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     int64_t    size[2];
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], c->channels))
+    if (!ch__layer_check_width(l, s, in[0], c->channels))
         return NULL;
     for (int i = 0; i < 2; i++) {
         size[i] = size_before(c, shape.dim[i + 1], i);
@@ -126,8 +134,8 @@ static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
             ch_step_fail(s,
                          shape.dim[i + 1] < 0
                              ? "conv2d_transpose: the size of axis %d is not known"
-                             : "conv2d_transpose: nothing is left of axis %d (of size %lld) "
-                               "after what is padded",
+                             : "conv2d_transpose: axis %d (size %lld) has no size left after "
+                               "its padding is removed",
                          i + 1, (long long)shape.dim[i + 1]);
             return NULL;
         }
@@ -137,7 +145,6 @@ static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
         ch_conv2d_transpose(in[0], ch_var_read(s, c->kernel), size[0], size[1], &c->options));
 }
 
-/* Depthwise, then pointwise. */
 static ch_node *separable_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                bool training)
 {
@@ -161,9 +168,9 @@ static const ch_layer_ops transpose_ops = {.type = "conv2d_transpose",
 static const ch_layer_ops separable_ops = {
     .type = "separable_conv2d", .call = separable_call, .n_in = {1, 1}, .rank = {{4, 4}}};
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
-/* The default where a zero asks for it. */
+/* Returns 1 for 0, the default. */
 static int64_t or_one(int64_t n)
 {
     return n == 0 ? 1 : n;
@@ -173,9 +180,9 @@ static bool check_pads(const char *type, const ch_conv_options *o)
 {
     for (int i = 0; i < 4; i++)
         if (o->pad[i] < 0 || (o->pad[i] > 0 && o->padding != CH_PAD_EXPLICIT)) {
-            (void)ch__layer_refuse(
-                "%s: pad[%d] is %lld, want %s", type, i, (long long)o->pad[i],
-                o->pad[i] < 0 ? "0 or more" : "none without CH_PAD_EXPLICIT");
+            (void)ch__layer_fail("%s: pad[%d] is %lld, want %s", type, i, (long long)o->pad[i],
+                                 o->pad[i] < 0 ? "0 or more"
+                                               : "0 unless padding is CH_PAD_EXPLICIT");
             return false;
         }
     return true;
@@ -186,43 +193,48 @@ static bool check(const char *type, const conv_self *c)
     const ch_conv_options *o = &c->options;
 
     if (c->filters < 1 || c->window[0] < 1 || c->window[1] < 1)
-        (void)ch__layer_refuse("%s: %lld filters with a window of %lld x %lld, want at least 1",
-                               type, (long long)c->filters, (long long)c->window[0],
-                               (long long)c->window[1]);
+        (void)ch__layer_fail(
+            "%s: %lld filters with a window of %lld x %lld, want at least 1 of each", type,
+            (long long)c->filters, (long long)c->window[0], (long long)c->window[1]);
     else if (o->stride[0] < 1 || o->stride[1] < 1 || o->dilation[0] < 1 || o->dilation[1] < 1 ||
              o->groups < 1)
-        (void)ch__layer_refuse("%s: a stride, dilation or number of groups is negative", type);
+        (void)ch__layer_fail(
+            "%s: a stride, dilation or number of groups is negative, want 0 or more", type);
     else if (o->padding != CH_PAD_VALID && o->padding != CH_PAD_SAME &&
              o->padding != CH_PAD_EXPLICIT)
-        (void)ch__layer_refuse("%s: padding %d is none", type, (int)o->padding);
+        (void)ch__layer_fail("%s: padding is %d, want a value of ch_padding", type,
+                             (int)o->padding);
     else if (!check_pads(type, o))
         return false;
     else if (!ch__is_activation(c->activation))
-        (void)ch__layer_refuse("%s: activation %d is none", type, (int)c->activation);
+        (void)ch__layer_fail("%s: activation is %d, want a value of ch_activation", type,
+                             (int)c->activation);
     else
         return true;
     return false;
 }
 
-/* Options that not every convolution has. */
-static bool takes(const ch_layer_ops *ops, const ch_layer_conv_options *o)
+/* Returns true if the kind of layer has all options that are set. Otherwise records the error
+ * and returns false. */
+static bool check_kind(const ch_layer_ops *ops, const ch_layer_conv_options *o)
 {
     bool        multiplies = ops == &depthwise_ops || ops == &separable_ops;
-    const char *what = o->groups > 1 && ops != &conv_ops  ? "groups"
-                       : o->multiplier > 1 && !multiplies ? "multiplier"
-                                                          : NULL;
+    const char *option = o->groups > 1 && ops != &conv_ops  ? "groups"
+                         : o->multiplier > 1 && !multiplies ? "multiplier"
+                                                            : NULL;
 
-    if (what != NULL)
-        (void)ch__layer_refuse("%s: it has no option %s; want 0", ops->type, what);
+    if (option != NULL)
+        (void)ch__layer_fail("%s: option %s is not supported, want 0", ops->type, option);
     else if (o->multiplier < 0)
-        (void)ch__layer_refuse("%s: multiplier is %lld, want 0 or more", ops->type,
-                               (long long)o->multiplier);
-    return what == NULL && o->multiplier >= 0;
+        (void)ch__layer_fail("%s: multiplier is %lld, want 0 or more", ops->type,
+                             (long long)o->multiplier);
+    return option == NULL && o->multiplier >= 0;
 }
 
-/* What such a layer would be; false, and why, if there is none. */
-static bool conv_of(const ch_layer_ops *ops, int64_t filters, int64_t height, int64_t width,
-                    const ch_layer_conv_options *o, conv_self *out)
+/* Fills *out from the options. Returns false, and records the error, if an option is
+ * invalid. */
+static bool fill_conv(const ch_layer_ops *ops, int64_t filters, int64_t height, int64_t width,
+                      const ch_layer_conv_options *o, conv_self *out)
 {
     conv_self c = {
         .filters = filters,
@@ -239,7 +251,7 @@ static bool conv_of(const ch_layer_ops *ops, int64_t filters, int64_t height, in
     };
 
     *out = c;
-    return takes(ops, o) && check(ops->type, &c);
+    return check_kind(ops, o) && check(ops->type, &c);
 }
 
 static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
@@ -247,13 +259,13 @@ static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t heig
 {
     conv_self c;
 
-    return conv_of(ops, filters, height, width, o, &c)
+    return fill_conv(ops, filters, height, width, o, &c)
                ? ch__layer_new(ops, &c, sizeof(c), 0, NULL)
                : NULL;
 }
 
-/* The options, all of them the default where there are none. */
-static ch_layer_conv_options given(const ch_layer_conv_options *opt)
+/* Returns the options, or the default options if `opt` is NULL. */
+static ch_layer_conv_options options_or_default(const ch_layer_conv_options *opt)
 {
     return opt != NULL ? *opt : (ch_layer_conv_options){0};
 }
@@ -261,7 +273,7 @@ static ch_layer_conv_options given(const ch_layer_conv_options *opt)
 ch_layer *ch_layer_conv2d(int64_t filters, int64_t height, int64_t width,
                           const ch_layer_conv_options *opt)
 {
-    ch_layer_conv_options o = given(opt);
+    ch_layer_conv_options o = options_or_default(opt);
 
     return new_conv(&conv_ops, filters, height, width, &o);
 }
@@ -269,7 +281,7 @@ ch_layer *ch_layer_conv2d(int64_t filters, int64_t height, int64_t width,
 ch_layer *ch_layer_depthwise_conv2d(int64_t height, int64_t width,
                                     const ch_layer_conv_options *opt)
 {
-    ch_layer_conv_options o = given(opt);
+    ch_layer_conv_options o = options_or_default(opt);
 
     return new_conv(&depthwise_ops, or_one(o.multiplier), height, width, &o);
 }
@@ -277,7 +289,7 @@ ch_layer *ch_layer_depthwise_conv2d(int64_t height, int64_t width,
 ch_layer *ch_layer_conv2d_transpose(int64_t filters, int64_t height, int64_t width,
                                     const ch_layer_conv_options *opt)
 {
-    ch_layer_conv_options o = given(opt);
+    ch_layer_conv_options o = options_or_default(opt);
 
     return new_conv(&transpose_ops, filters, height, width, &o);
 }
@@ -285,12 +297,12 @@ ch_layer *ch_layer_conv2d_transpose(int64_t filters, int64_t height, int64_t wid
 ch_layer *ch_layer_separable_conv2d(int64_t filters, int64_t height, int64_t width,
                                     const ch_layer_conv_options *opt)
 {
-    ch_layer_conv_options o = given(opt), first = o, second = {0};
+    ch_layer_conv_options o = options_or_default(opt), first = o, second = {0};
     ch_layer             *child[2];
-    conv_self             whole;
+    conv_self             unused;
 
-    if (!conv_of(&separable_ops, filters, height, width, &o, &whole))
-        return NULL; /* said of it, not of its parts */
+    if (!fill_conv(&separable_ops, filters, height, width, &o, &unused))
+        return NULL; /* so that errors name the separable layer and not its parts */
     first.bias = CH_OFF;
     first.activation = CH_LINEAR;
     second.bias = o.bias;

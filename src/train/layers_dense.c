@@ -1,4 +1,4 @@
-/* train/layers_dense.c -- layers of layers, and the dense one.
+/* train/layers_dense.c -- sequential, function and dense layers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/layer.h"
@@ -32,12 +32,13 @@ ch_layer *ch_layer_sequential(const char *name, int n, ch_layer *const *layer)
     ch_layer *l;
 
     if (n < 0 || (n > 0 && layer == NULL))
-        return ch__layer_refuse("sequential: %d layers", n);
+        return ch__layer_fail(
+            "sequential: n is %d, want 0 or more, and layers that are not NULL", n);
     l = ch__layer_new(n > 0 ? &sequential_ops : &empty_ops, NULL, 0, n, layer);
     return name != NULL ? ch_layer_named(name, l) : l;
 }
 
-/* ---- a C function ---- */
+/* ---- layer made from a C function ---- */
 
 typedef struct function_self {
     ch_layer_forward_fn forward;
@@ -63,20 +64,21 @@ ch_layer *ch_layer_function(const char *name, ch_layer_forward_fn forward, void 
     if (forward == NULL) {
         for (int i = 0; i < n && layer != NULL; i++)
             ch_layer_unref(layer[i]);
-        return ch__layer_refuse("function layer: the function is NULL");
+        return ch__layer_fail("function layer: forward is NULL");
     }
-    l = ch_layer_new(&function_ops, &f, sizeof(f), n, layer); /* its call is the program's */
+    /* Not ch__layer_new: errors must name lines in the function of the program. */
+    l = ch_layer_new(&function_ops, &f, sizeof(f), n, layer);
     return name != NULL ? ch_layer_named(name, l) : l;
 }
 
 /* ---- dense ---- */
 
 typedef struct dense_self {
-    int64_t       units, width; /* out, in */
+    int64_t       units, width; /* sizes of the last axis of the output and of the input */
     ch_activation activation;
     bool          has_bias;
     ch_init       kernel_init, bias_init;
-    ch_var       *kernel, *bias; /* the layer's */
+    ch_var       *kernel, *bias; /* owned by the layer; bias NULL: none */
 } dense_self;
 
 static ch_status dense_build(ch_layer *l, void *self, int n, ch_node *const *in)
@@ -106,7 +108,7 @@ static ch_node *dense_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     dense_self *d = self;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], d->width))
+    if (!ch__layer_check_width(l, s, in[0], d->width))
         return NULL;
     return ch__activate(ch_linear(in[0], ch_var_read(s, d->kernel),
                                   d->has_bias ? ch_var_read(s, d->bias) : NULL),
@@ -129,9 +131,10 @@ ch_layer *ch_layer_dense(int64_t units, const ch_layer_dense_options *opt)
                                 .bias_init = ch__init_or(o.bias_init, ch_init_zeros())};
 
     if (units < 1)
-        return ch__layer_refuse("dense: %lld units, want at least 1", (long long)units);
+        return ch__layer_fail("dense: %lld units, want at least 1", (long long)units);
     if (!ch__is_activation(o.activation))
-        return ch__layer_refuse("dense: activation %d is none", (int)o.activation);
+        return ch__layer_fail("dense: activation is %d, want a value of ch_activation",
+                              (int)o.activation);
     return ch__layer_new(&dense_ops, &d, sizeof(d), 0, NULL);
 }
 

@@ -1,4 +1,5 @@
-/* train/layers_embedding.c -- rows of a table by their ids, one by one or added up.
+/* train/layers_embedding.c -- embedding and embedding_bag: rows of a table, or sums or means of
+ * them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/ops.h"
@@ -6,9 +7,9 @@
 #include "train/layer.h"
 
 typedef struct table_self {
-    int64_t     ids, width;
+    int64_t     ids, width; /* rows of the table; numbers of a row */
     ch_combiner combiner;
-    bool        weighted;
+    bool        weighted; /* the ids have weights */
     ch_init     init;
     ch_var     *table;
 } table_self;
@@ -34,7 +35,8 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
-/* Ids, row_splits, the weights if it is weighted, and perhaps what has the rows. */
+/* Calls the bag. Inputs: ids, row_splits, the weights if the layer is weighted, and optionally
+ * a node that has the rows of the output. */
 static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                          bool training)
 {
@@ -65,11 +67,11 @@ static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
                            const ch_layer_embedding_options *opt)
 {
     if (t.ids < 1 || t.width < 1)
-        return ch__layer_refuse("%s: %lld ids of width %lld, want at least 1", ops->type,
-                                (long long)t.ids, (long long)t.width);
+        return ch__layer_fail("%s: %lld ids of width %lld, want at least 1 of each", ops->type,
+                              (long long)t.ids, (long long)t.width);
     if (t.combiner != CH_COMBINE_SUM && t.combiner != CH_COMBINE_MEAN)
-        return ch__layer_refuse("%s: combiner %d is neither the sum nor the mean", ops->type,
-                                (int)t.combiner);
+        return ch__layer_fail("%s: combiner is %d, want CH_COMBINE_SUM or CH_COMBINE_MEAN",
+                              ops->type, (int)t.combiner);
     t.init = ch__init_or(opt != NULL ? opt->init : NULL, ch_init_uniform(-0.05, 0.05));
     return ch__layer_new(ops, &t, sizeof(t), 0, NULL);
 }
@@ -77,7 +79,7 @@ static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
 ch_layer *ch_layer_embedding(int64_t ids, int64_t width, const ch_layer_embedding_options *opt)
 {
     if (opt != NULL && opt->weighted)
-        return ch__layer_refuse("embedding: weights of ids are for bags");
+        return ch__layer_fail("embedding: option weighted is for ch_layer_embedding_bag only");
     return new_table(&embedding_ops, (table_self){.ids = ids, .width = width}, opt);
 }
 

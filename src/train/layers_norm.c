@@ -1,4 +1,9 @@
-/* train/layers_norm.c -- normalisation: over the batch, over the last axis.
+/* train/layers_norm.c -- normalisation layers: batch_norm, layer_norm and rms_norm.
+ *
+ * batch_norm normalises over the batch. In training it also updates moving statistics, which
+ * inference uses. With several replicas each normalises over its own rows; if `synchronized` is
+ * set, over the rows of all replicas. In both cases the moving statistics are equal on all
+ * replicas. layer_norm and rms_norm normalise over the last axis.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/math.h"
@@ -6,7 +11,7 @@
 #include "ops/box.h"
 #include "train/layer.h"
 
-/* ---- over the batch ---- */
+/* ---- batch norm ---- */
 
 typedef struct batch_self {
     double  momentum, epsilon;
@@ -15,7 +20,8 @@ typedef struct batch_self {
     ch_var *gamma, *beta, *mean, *variance;
 } batch_self;
 
-/* A column of ones or zeros to begin with. */
+/* Creates a variable of (width) with an initial value. A statistic is not trainable, and is f32
+ * if the layer has a 16-bit dtype. */
 static ch_status add_column(ch_layer *l, const char *name, int64_t width, double value,
                             bool is_statistic, ch_var **out)
 {
@@ -47,28 +53,29 @@ static ch_status batch_build(ch_layer *l, void *self, int n, ch_node *const *in)
     return rc;
 }
 
-/* A value of f32, or of f64 beside f64, and how much it weighs. */
+/* Statistics of a batch, f32 or, if the input is f64, f64. */
 typedef struct batch_stats {
     ch_node *mean, *variance; /* (channels) */
-    ch_node *count;           /* (1): how many elements of each channel they are of */
+    ch_node *count;           /* (1): number of elements of each channel */
 } batch_stats;
 
-/* How many elements each channel of x has. Sizes that are not known yet are counted; but for the
- * rows, which are there to be asked. */
+/* Returns the number of elements of each channel of x, as (1). If sizes other than the rows are
+ * not known when the step is recorded, the step counts the elements. */
 static ch_node *count_of(ch_step *s, ch_node *x, ch_dtype t)
 {
     ch_dims  pixels = x->dims;
-    ch_dim   of_a_row;
+    ch_dim   per_row;
     ch_node *n;
 
     pixels.rank--;
-    if (ch__dims_product(&pixels, 1, pixels.rank, &of_a_row) && of_a_row.sym == 0)
-        n = ch_mul(ch_cast(ch_rows(x), t), ch_number(s, (double)of_a_row.n));
+    if (ch__dims_product(&pixels, 1, pixels.rank, &per_row) && per_row.sym == 0)
+        n = ch_mul(ch_cast(ch_rows(x), t), ch_number(s, (double)per_row.n));
     else
         n = ch_sum_all(ch__fill_dims(s, t, &pixels, 1));
     return ch_expand_dims(n, 0);
 }
 
+/* Sums over all axes except the last. */
 static ch_node *sum_rows(ch_node *x)
 {
     static const int axis[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -76,45 +83,47 @@ static ch_node *sum_rows(ch_node *x)
     return ch_sum(x, ch_node_shape(x).rank - 1, axis, false);
 }
 
-/* A part of a vector. */
-static ch_node *part(ch_node *x, int64_t from, int64_t size)
+/* Returns the elements [from, from + size) of a vector. */
+static ch_node *slice(ch_node *x, int64_t from, int64_t size)
 {
     return ch_slice(x, 1, &from, &size);
 }
 
-/* Something to divide by: 1 where nothing was counted. */
+/* Returns max(count, 1), a divisor that is never 0. */
 static ch_node *at_least_one(ch_step *s, ch_node *count)
 {
     return ch_maximum(count, ch_number(s, 1));
 }
 
-/* The means over the replicas, each weighed by what it has: one that has no rows counts for
- * nothing. One collective for all. */
+/* Returns the means of the statistics over the replicas, weighted by their counts, so that a
+ * replica without rows has no effect. Uses a single collective. */
 static batch_stats mean_over_replicas(ch_step *s, batch_stats b, int64_t width)
 {
     ch_node *packed[] = {ch_mul(b.mean, b.count), ch_mul(b.variance, b.count), b.count};
     ch_node *sum = ch_all_reduce(CH_SUM, ch_concat(3, packed, 0));
-    ch_node *count = part(sum, 2 * width, 1), *by = at_least_one(s, count);
+    ch_node *count = slice(sum, 2 * width, 1), *by = at_least_one(s, count);
 
-    return (batch_stats){ch_div(part(sum, 0, width), by), ch_div(part(sum, width, width), by),
+    return (batch_stats){ch_div(slice(sum, 0, width), by), ch_div(slice(sum, width, width), by),
                          count};
 }
 
-/* Of the rows of all replicas, as if they were one batch; in two passes, as one would do it. */
-static batch_stats over_all(ch_step *s, ch_node *x, int64_t width, ch_dtype t)
+/* Returns the statistics of the rows of all replicas. Uses two passes, first the mean and then
+ * the variance, for precision. */
+static batch_stats stats_over_replicas(ch_step *s, ch_node *x, int64_t width, ch_dtype t)
 {
     ch_node *wide = ch_cast(x, t);
     ch_node *both[] = {sum_rows(wide), count_of(s, x, t)};
     ch_node *sum = ch_all_reduce(CH_SUM, ch_concat(2, both, 0));
-    ch_node *count = part(sum, width, 1), *by = at_least_one(s, count);
-    ch_node *mean = ch_div(part(sum, 0, width), by);
+    ch_node *count = slice(sum, width, 1), *by = at_least_one(s, count);
+    ch_node *mean = ch_div(slice(sum, 0, width), by);
     ch_node *squares = ch_all_reduce(CH_SUM, sum_rows(ch_square(ch_sub(wide, mean))));
 
     return (batch_stats){mean, ch_div(squares, by), count};
 }
 
-/* A share of the way to what this batch has; none of it if there was no batch. */
-static void move(ch_step *s, ch_var *v, ch_node *now, ch_node *count, double momentum)
+/* Moves v by the share 1 - momentum towards the statistic of this batch. Does nothing if the
+ * batch has no rows. */
+static void update_moving(ch_step *s, ch_var *v, ch_node *now, ch_node *count, double momentum)
 {
     ch_node *old = ch_var_read(s, v);
     ch_node *share = ch_mul(ch_minimum(count, ch_number(s, 1)), ch_number(s, 1 - momentum));
@@ -131,7 +140,7 @@ static ch_node *batch_train(const batch_self *b, ch_step *s, ch_node *x, ch_node
     ch_node    *y;
 
     if (many && b->synchronized) {
-        stats = over_all(s, x, b->width, t);
+        stats = stats_over_replicas(s, x, b->width, t);
         y = ch_batch_norm_inference(x, gamma, beta, stats.mean, stats.variance, b->epsilon);
     } else {
         y = ch_batch_norm(x, gamma, beta, b->epsilon, &stats.mean, &stats.variance);
@@ -139,8 +148,8 @@ static ch_node *batch_train(const batch_self *b, ch_step *s, ch_node *x, ch_node
         if (many)
             stats = mean_over_replicas(s, stats, b->width);
     }
-    move(s, b->mean, stats.mean, stats.count, b->momentum);
-    move(s, b->variance, stats.variance, stats.count, b->momentum);
+    update_moving(s, b->mean, stats.mean, stats.count, b->momentum);
+    update_moving(s, b->variance, stats.variance, stats.count, b->momentum);
     return y;
 }
 
@@ -152,7 +161,7 @@ static ch_node *batch_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     ch_node    *gamma, *beta;
 
     (void)n;
-    if (!ch__layer_wants_width(l, s, in[0], b->width))
+    if (!ch__layer_check_width(l, s, in[0], b->width))
         return NULL;
     gamma = b->has_gamma ? ch_var_read(s, b->gamma) : ch_fill(s, l->dtype, column, 1);
     beta = b->has_beta ? ch_var_read(s, b->beta) : ch_fill(s, l->dtype, column, 0);
@@ -178,9 +187,8 @@ ch_layer *ch_layer_batch_norm(const ch_layer_batch_norm_options *opt)
                                      .synchronized = o.synchronized};
 
     if (!(b.momentum > 0 && b.momentum < 1) || !(b.epsilon > 0))
-        return ch__layer_refuse(
-            "batch_norm: momentum %g and epsilon %g, want one between 0 and "
-            "1 and one above 0",
+        return ch__layer_fail(
+            "batch_norm: momentum %g and epsilon %g, want 0 < momentum < 1 and epsilon > 0",
             o.momentum, o.epsilon);
     return ch__layer_new(&batch_ops, &b, sizeof(b), 0, NULL);
 }
@@ -198,7 +206,7 @@ void ch_layer_synchronize(ch_layer *l, bool on)
         ch_layer_synchronize(l->child[i], on);
 }
 
-/* ---- over the last axis ---- */
+/* ---- layer norm, rms norm ---- */
 
 typedef struct row_self {
     double  epsilon;
@@ -234,7 +242,7 @@ static ch_node *layer_norm_call(ch_layer *l, void *self, ch_step *s, int n, ch_n
     row_self *r = self;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], r->width))
+    if (!ch__layer_check_width(l, s, in[0], r->width))
         return NULL;
     return ch_layer_norm(in[0], ch_var_read(s, r->gamma), ch_var_read(s, r->beta), r->epsilon);
 }
@@ -245,7 +253,7 @@ static ch_node *rms_norm_call(ch_layer *l, void *self, ch_step *s, int n, ch_nod
     row_self *r = self;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], r->width))
+    if (!ch__layer_check_width(l, s, in[0], r->width))
         return NULL;
     return ch_rms_norm(in[0], ch_var_read(s, r->gamma), r->epsilon);
 }
@@ -266,7 +274,7 @@ static ch_layer *new_row_norm(const ch_layer_ops *ops, double epsilon, double ot
     row_self r = {.epsilon = epsilon == 0 ? otherwise : epsilon};
 
     if (!(r.epsilon > 0))
-        return ch__layer_refuse("%s: epsilon is %g, want more than 0", ops->type, epsilon);
+        return ch__layer_fail("%s: epsilon is %g, want more than 0", ops->type, epsilon);
     return ch__layer_new(ops, &r, sizeof(r), 0, NULL);
 }
 

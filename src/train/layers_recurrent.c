@@ -1,7 +1,8 @@
-/* train/layers_recurrent.c -- LSTM and GRU: one iteration recorded, scanned over time.
+/* train/layers_recurrent.c -- LSTM and GRU layers.
  *
- * The part of the gates that the input makes is one product for all times; what is in the scan
- * is what needs the state.
+ * An iteration is recorded once, as the body of a scan over time. The part of the gates that
+ * depends on the input only is a single product for all times, outside the scan. The scan has
+ * the part that depends on the state.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/control.h"
@@ -10,7 +11,7 @@
 #include "train/layer.h"
 
 typedef struct recurrent_self {
-    int64_t units, width;
+    int64_t units, width; /* width: size of the last axis of the input */
     bool    sequence;
     ch_var *kernel, *recurrent, *bias;
 } recurrent_self;
@@ -42,7 +43,7 @@ static ch_status add_weights(ch_layer *l, recurrent_self *r, ch_node *x, int gat
     return rc;
 }
 
-/* Forgetting is what an LSTM has to learn: at first it forgets little. */
+/* Sets the bias of the forget gate to 1, so that an LSTM forgets little at first. */
 static ch_status open_forget_gate(ch_var *bias, int64_t units)
 {
     ch_tensor *t = NULL;
@@ -73,14 +74,15 @@ static ch_status gru_build(ch_layer *l, void *self, int n, ch_node *const *in)
     return add_weights(l, r, in[0], 3, ch_shape_of(2, 3 * r->units));
 }
 
-/* ---- one iteration ---- */
+/* ---- an iteration ---- */
 
 typedef struct cell {
-    ch_node *recurrent, *bias; /* of the step around the scan */
+    ch_node *recurrent, *bias; /* nodes of the step around the scan; bias NULL: none */
     bool     sequence;
 } cell;
 
-/* carry: h, c (N, units); x: the input's part of the gates, bias included (N, 4 units). */
+/* Records an iteration of an LSTM. carry: h and c (N, units). x: the part of the gates that
+ * depends on the input, including the bias (N, 4 units). */
 static void lstm_cell(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
                       ch_node **next, ch_node **y)
 {
@@ -96,7 +98,8 @@ static void lstm_cell(ch_step *s, void *arg, ch_node *const *carry, ch_node *con
         y[0] = next[0];
 }
 
-/* carry: h; x (N, 3 units). The reset gate comes after the product: h has its own bias. */
+/* Records an iteration of a GRU. carry: h. x: (N, 3 units). The reset gate is applied after the
+ * product, so h has a bias of its own. */
 static void gru_cell(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
                      ch_node **next, ch_node **y)
 {
@@ -116,15 +119,17 @@ static void gru_cell(ch_step *s, void *arg, ch_node *const *carry, ch_node *cons
 
 /* ---- calling ---- */
 
-/* Zeros of (N, units), for gates of (N, T, ...). */
+/* Returns the initial state, zeros of (N, units), for gates of (N, T, ...). */
 static ch_node *first_state(const recurrent_self *r, ch_node *gates)
 {
-    ch_node *like = ch_sum(gates, 1, (int[]){1}, false); /* computed by nobody */
+    /* Only its shape is used; the planner drops it. */
+    ch_node *like = ch_sum(gates, 1, (int[]){1}, false);
 
     return ch_zeros_like(ch_slice(like, 2, (int64_t[]){0, 0}, (int64_t[]){-1, r->units}));
 }
 
-/* Scans over axis 1 of the gates (N, T, ...). */
+/* Scans over axis 1 of the gates (N, T, ...). Returns all outputs if r->sequence, otherwise the
+ * last h. */
 static ch_node *scan(const recurrent_self *r, ch_step *s, ch_node *gates, int n_carry,
                      ch_scan_fn fn, cell *k)
 {
@@ -147,7 +152,7 @@ static ch_node *lstm_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *c
     ch_node        *gates;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], r->width))
+    if (!ch__layer_check_width(l, s, in[0], r->width))
         return NULL;
     k.recurrent = ch_var_read(s, r->recurrent);
     gates = ch_linear(in[0], ch_var_read(s, r->kernel), ch_var_read(s, r->bias));
@@ -162,7 +167,7 @@ static ch_node *gru_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
     ch_node        *bias[2], *gates;
 
     (void)n, (void)training;
-    if (!ch__layer_wants_width(l, s, in[0], r->width))
+    if (!ch__layer_check_width(l, s, in[0], r->width))
         return NULL;
     k.recurrent = ch_var_read(s, r->recurrent);
     ch_split(ch_var_read(s, r->bias), 0, 2, NULL, bias);
@@ -183,7 +188,7 @@ static ch_layer *new_recurrent(const ch_layer_ops *ops, int64_t units,
     recurrent_self r = {.units = units, .sequence = opt != NULL && opt->return_sequence};
 
     if (units < 1)
-        return ch__layer_refuse("%s: %lld units, want at least 1", ops->type, (long long)units);
+        return ch__layer_fail("%s: %lld units, want at least 1", ops->type, (long long)units);
     return ch__layer_new(ops, &r, sizeof(r), 0, NULL);
 }
 

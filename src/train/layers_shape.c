@@ -1,4 +1,7 @@
-/* train/layers_shape.c -- layers without variables: pools, shapes, activation, dropout.
+/* train/layers_shape.c -- layers without variables: pooling, shapes, activation, dropout.
+ *
+ * Each layer is a thin wrapper of an op: its constructor checks the options, and its `call`
+ * records the op.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -39,14 +42,13 @@ static ch_layer *new_pool(const ch_layer_ops *ops, int64_t height, int64_t width
     pool_self p = {{.window = {height, width}, .stride = {stride_h, stride_w}}};
 
     if (height < 1 || width < 1 || stride_h < 0 || stride_w < 0)
-        return ch__layer_refuse(
-            "%s: a window of %lld x %lld with strides of %lld and %lld; want "
-            "windows of at least 1, strides of at least 0",
-            ops->type, (long long)height, (long long)width, (long long)stride_h,
-            (long long)stride_w);
+        return ch__layer_fail("%s: a window of %lld x %lld with strides of %lld and %lld; want "
+                              "windows of at least 1, strides of at least 0",
+                              ops->type, (long long)height, (long long)width,
+                              (long long)stride_h, (long long)stride_w);
     if (padding != CH_PAD_VALID && padding != CH_PAD_SAME)
-        return ch__layer_refuse("%s: padding %d, want CH_PAD_VALID or CH_PAD_SAME", ops->type,
-                                (int)padding);
+        return ch__layer_fail("%s: padding is %d, want CH_PAD_VALID or CH_PAD_SAME", ops->type,
+                              (int)padding);
     p.options.padding = padding;
     return ch__layer_new(ops, &p, sizeof(p), 0, NULL);
 }
@@ -63,8 +65,8 @@ ch_layer *ch_layer_average_pool(int64_t height, int64_t width, int64_t stride_h,
     return new_pool(&average_pool_ops, height, width, stride_h, stride_w, padding);
 }
 
-/* All axes but the first and the last. */
-static ch_node *over_middle(ch_node *x, ch_node *(*reduce)(ch_node *, int, const int *, bool))
+/* Reduces all axes except the first and the last. */
+static ch_node *reduce_middle(ch_node *x, ch_node *(*reduce)(ch_node *, int, const int *, bool))
 {
     static const int axis[CH_MAX_RANK] = {1, 2, 3, 4, 5, 6, 7, 8};
 
@@ -75,14 +77,14 @@ static ch_node *global_average_call(ch_layer *l, void *self, ch_step *s, int n,
                                     ch_node *const *in, bool training)
 {
     (void)l, (void)self, (void)s, (void)n, (void)training;
-    return over_middle(in[0], ch_mean);
+    return reduce_middle(in[0], ch_mean);
 }
 
 static ch_node *global_max_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                 bool training)
 {
     (void)l, (void)self, (void)s, (void)n, (void)training;
-    return over_middle(in[0], ch_max);
+    return reduce_middle(in[0], ch_max);
 }
 
 static const ch_layer_ops global_average_ops = {.type = "global_average_pool",
@@ -112,7 +114,8 @@ static ch_node *flatten_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
     (void)l, (void)self, (void)n, (void)training;
     d.dim[0] = in[0]->dims.dim[0];
     if (!ch__dims_product(&in[0]->dims, 1, in[0]->dims.rank, &d.dim[1])) {
-        ch_step_fail(s, "flatten: the sizes behind the rows have no product");
+        ch_step_fail(
+            s, "flatten: the product of the sizes after axis 0 is not known or too large");
         return NULL;
     }
     return ch__reshape_dims(in[0], &d);
@@ -127,11 +130,11 @@ ch_layer *ch_layer_flatten(void)
 }
 
 typedef struct reshape_self {
-    ch_shape shape; /* without the rows */
+    ch_shape shape; /* sizes after axis 0; one may be -1 */
 } reshape_self;
 
-/* The size that stands for -1; false if there is none. */
-static bool size_left(const ch_node *x, ch_shape shape, int64_t *out)
+/* Computes the size that -1 stands for. Returns false if there is none. */
+static bool infer_size(const ch_node *x, ch_shape shape, int64_t *out)
 {
     int64_t known = 1;
     ch_dim  all;
@@ -145,7 +148,7 @@ static bool size_left(const ch_node *x, ch_shape shape, int64_t *out)
     return known > 0 && all.n % known == 0;
 }
 
-static void refuse_shape(ch_step *s, const ch_node *x, ch_shape want)
+static void fail_shape(ch_step *s, const ch_node *x, ch_shape want)
 {
     ch_dims rest = {.rank = x->dims.rank - 1};
     char    have[160], text[160];
@@ -154,7 +157,8 @@ static void refuse_shape(ch_step *s, const ch_node *x, ch_shape want)
         rest.dim[i] = x->dims.dim[i + 1];
     ch__dims_print(&rest, have, sizeof(have));
     ch_shape_print(want, text, sizeof(text));
-    ch_step_fail(s, "reshape: behind the rows is %s, which cannot become %s", have, text);
+    ch_step_fail(s, "reshape: the sizes after axis 0 are %s, which cannot become %s", have,
+                 text);
 }
 
 static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
@@ -162,7 +166,7 @@ static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
 {
     ch_shape want = ((reshape_self *)self)->shape;
     ch_dims  d = {.rank = want.rank + 1};
-    int64_t  left;
+    int64_t  size;
 
     (void)l, (void)n, (void)training;
     d.dim[0] = in[0]->dims.dim[0];
@@ -170,11 +174,11 @@ static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
         d.dim[i + 1] = ch__dim(want.dim[i]);
         if (want.dim[i] >= 0)
             continue;
-        if (!size_left(in[0], want, &left)) {
-            refuse_shape(s, in[0], want);
+        if (!infer_size(in[0], want, &size)) {
+            fail_shape(s, in[0], want);
             return NULL;
         }
-        d.dim[i + 1] = ch__dim(left);
+        d.dim[i + 1] = ch__dim(size);
     }
     return ch__reshape_dims(in[0], &d);
 }
@@ -185,16 +189,16 @@ static const ch_layer_ops reshape_ops = {
 ch_layer *ch_layer_reshape(ch_shape without_rows)
 {
     reshape_self r = {without_rows};
-    int          n_left = 0;
+    int          n_inferred = 0;
 
     for (int i = 0; i < without_rows.rank && i < CH_MAX_RANK; i++) {
-        n_left += without_rows.dim[i] == -1;
+        n_inferred += without_rows.dim[i] == -1;
         if (without_rows.dim[i] < -1)
-            n_left = 2;
+            n_inferred = 2;
     }
-    if (without_rows.rank < 0 || without_rows.rank >= CH_MAX_RANK || n_left > 1)
-        return ch__layer_refuse("reshape: want at most %d sizes, one of which may be -1",
-                                CH_MAX_RANK - 1);
+    if (without_rows.rank < 0 || without_rows.rank >= CH_MAX_RANK || n_inferred > 1)
+        return ch__layer_fail("reshape: want at most %d sizes of 0 or more; one may be -1",
+                              CH_MAX_RANK - 1);
     return ch__layer_new(&reshape_ops, &r, sizeof(r), 0, NULL);
 }
 
@@ -219,7 +223,8 @@ ch_layer *ch_layer_activation(ch_activation a)
     activation_self self = {a};
 
     if (!ch__is_activation(a))
-        return ch__layer_refuse("activation: %d is none", (int)a);
+        return ch__layer_fail("activation: activation is %d, want a value of ch_activation",
+                              (int)a);
     return ch__layer_new(&activation_ops, &self, sizeof(self), 0, NULL);
 }
 
@@ -242,7 +247,6 @@ ch_layer *ch_layer_dropout(double rate)
     dropout_self d = {rate};
 
     if (!(rate >= 0 && rate < 1))
-        return ch__layer_refuse("dropout: the rate is %g, want at least 0 and less than 1",
-                                rate);
+        return ch__layer_fail("dropout: rate is %g, want at least 0 and less than 1", rate);
     return ch__layer_new(&dropout_ops, &d, sizeof(d), 0, NULL);
 }

@@ -1,4 +1,8 @@
-/* train/loss.c -- losses, on public ops.
+/* train/loss.c -- losses, recorded with public ops.
+ *
+ * A loss function records a number for each example: the ch_loss functions call `record`, which
+ * calls a loss_fn. ch_loss_average and ch_loss_weighted_mean record the mean over the examples
+ * of all replicas. Predictions of 16 bits are computed in f32.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/loss.h"
@@ -7,12 +11,12 @@
 #include "cohort/strategy.h"
 #include "train/loss.h"
 
-/* Below this a prediction of ch_loss_kl, or the length's square of ch_loss_cosine, is no number
- * to divide by. */
-#define LEAST_PROBABILITY 1e-7
-#define LEAST_SQUARE      1e-12
+/* Least prediction of ch_loss_kl, and least squared length of ch_loss_cosine. Smaller values
+ * are replaced by these, because they are used as divisors or in logarithms. */
+#define MIN_PROBABILITY 1e-7
+#define MIN_SQUARE      1e-12
 
-/* ---- what is given ---- */
+/* ---- checks and casts ---- */
 
 bool ch__same_shape(const char *what, ch_node *a, ch_node *b)
 {
@@ -22,7 +26,7 @@ bool ch__same_shape(const char *what, ch_node *a, ch_node *b)
     if (s == NULL)
         return false;
     if (a == NULL || b == NULL) {
-        ch_step_fail(s, "%s: one of the two is NULL", what);
+        ch_step_fail(s, "%s: an argument is NULL", what);
         return false;
     }
     if (ch__dims_same(&a->dims, &b->dims))
@@ -38,13 +42,15 @@ static ch_dtype loss_dtype(const ch_node *x)
     return ch_node_dtype(x) == CH_F64 ? CH_F64 : CH_F32;
 }
 
-static ch_node *as(ch_node *x, ch_dtype dtype)
+static ch_node *cast(ch_node *x, ch_dtype dtype)
 {
     return x == NULL || ch_node_dtype(x) == dtype ? x : ch_cast(x, dtype);
 }
 
-/* Both in the dtype of the loss, which a prediction of 16 bits is computed in. */
-static bool take(const char *what, ch_node **prediction, ch_node **target, int least_rank)
+/* Checks the shapes and casts both nodes to the dtype of the loss. Fails the step and returns
+ * false on an error. */
+static bool check_and_cast(const char *what, ch_node **prediction, ch_node **target,
+                           int min_rank)
 {
     ch_node *p = *prediction, *t = *target;
     ch_dtype dtype;
@@ -56,14 +62,14 @@ static bool take(const char *what, ch_node **prediction, ch_node **target, int l
                      ch_dtype_name(p->dtype));
         return false;
     }
-    if (p->dims.rank < least_rank) {
+    if (p->dims.rank < min_rank) {
         ch_step_fail(ch_node_step(p), "%s: the prediction has %d axes, want (rows, ..%s)", what,
-                     p->dims.rank, least_rank > 1 ? "., n" : ".");
+                     p->dims.rank, min_rank > 1 ? "., n" : ".");
         return false;
     }
     dtype = loss_dtype(p);
-    *prediction = as(p, dtype);
-    *target = as(t, dtype);
+    *prediction = cast(p, dtype);
+    *target = cast(t, dtype);
     return true;
 }
 
@@ -72,7 +78,8 @@ static ch_node *sum_last(ch_node *x, bool keep)
     return ch_sum(x, 1, (int[]){-1}, keep);
 }
 
-/* One number for each example, of one for each element. */
+/* Returns the mean over the last axis: a number for each example. A vector is returned as it
+ * is. */
 static ch_node *mean_last(ch_node *x)
 {
     return x != NULL && x->dims.rank > 1 ? ch_mean(x, 1, (int[]){-1}, false) : x;
@@ -80,10 +87,10 @@ static ch_node *mean_last(ch_node *x)
 
 /* ---- losses ---- */
 
-/* What a loss makes of two nodes and a number. Either node may be NULL. */
+/* Records a loss from two nodes and a parameter. Either node may be NULL. */
 typedef ch_node *(*loss_fn)(ch_step *s, ch_node *a, ch_node *b, double x);
 
-/* Records it as one call of its caller's. */
+/* Records a loss so that errors name the line of the caller. Returns NULL after an error. */
 static ch_node *record(const void *caller, loss_fn fn, ch_node *a, ch_node *b, double x)
 {
     ch_step    *s = ch_node_step(a != NULL ? a : b);
@@ -98,6 +105,8 @@ static ch_node *record(const void *caller, loss_fn fn, ch_node *a, ch_node *b, d
     return y;
 }
 
+/* Returns true if the logits are floats with a constant number of classes on the last axis.
+ * Otherwise fails the step. */
 static bool has_classes(ch_step *s, const char *what, const ch_node *logits)
 {
     const ch_dims *d = &logits->dims;
@@ -108,7 +117,7 @@ static bool has_classes(ch_step *s, const char *what, const ch_node *logits)
     ch__dims_print(d, has, sizeof(has));
     ch_step_fail(s, "%s: the logits are %s%s, want floats (..., classes)%s", what,
                  ch_dtype_name(logits->dtype), has,
-                 d->rank == 1 ? "; an axis of rows alone has none" : "");
+                 d->rank == 1 ? "; a single axis is the rows, and has no classes" : "");
     return false;
 }
 
@@ -122,10 +131,10 @@ static ch_node *sparse_categorical(ch_step *s, ch_node *logits, ch_node *labels,
     }
     if (!has_classes(s, "loss_sparse_categorical", logits))
         return NULL;
-    return as(ch_sparse_softmax_cross_entropy(logits, labels), loss_dtype(logits));
+    return cast(ch_sparse_softmax_cross_entropy(logits, labels), loss_dtype(logits));
 }
 
-/* The op takes logits of 16 bits, and computes in f32: they are not copied. */
+/* The logits are not cast, because the op accepts 16-bit logits and computes in f32. */
 static ch_node *categorical(ch_step *s, ch_node *logits, ch_node *targets, double smoothing)
 {
     ch_node *t = targets;
@@ -141,37 +150,38 @@ static ch_node *categorical(ch_step *s, ch_node *logits, ch_node *targets, doubl
     }
     classes = logits->dims.dim[logits->dims.rank - 1].n;
     if (smoothing > 0) {
-        t = ch_mul(as(t, loss_dtype(logits)), ch_number(s, 1 - smoothing));
+        t = ch_mul(cast(t, loss_dtype(logits)), ch_number(s, 1 - smoothing));
         t = ch_add(t, ch_number(s, smoothing / (double)(classes > 0 ? classes : 1)));
     }
-    t = ch_softmax_cross_entropy(logits, as(t, logits->dtype));
-    return as(t, loss_dtype(logits));
+    t = ch_softmax_cross_entropy(logits, cast(t, logits->dtype));
+    return cast(t, loss_dtype(logits));
 }
 
 static ch_node *binary(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return take("loss_binary", &p, &t, 1) ? mean_last(ch_sigmoid_cross_entropy(p, t)) : NULL;
+    return check_and_cast("loss_binary", &p, &t, 1) ? mean_last(ch_sigmoid_cross_entropy(p, t))
+                                                    : NULL;
 }
 
 static ch_node *mse(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return take("loss_mse", &p, &t, 1) ? mean_last(ch_square(ch_sub(p, t))) : NULL;
+    return check_and_cast("loss_mse", &p, &t, 1) ? mean_last(ch_square(ch_sub(p, t))) : NULL;
 }
 
 static ch_node *mae(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return take("loss_mae", &p, &t, 1) ? mean_last(ch_abs(ch_sub(p, t))) : NULL;
+    return check_and_cast("loss_mae", &p, &t, 1) ? mean_last(ch_abs(ch_sub(p, t))) : NULL;
 }
 
-/* With a = min(|e|, delta): a |e| - a^2 / 2 is both the square and the line. */
+/* With a = min(|e|, delta), a |e| - a^2 / 2 is the square below delta and the line above it. */
 static ch_node *huber(ch_step *s, ch_node *p, ch_node *t, double delta)
 {
     ch_node *e, *a;
 
-    if (!take("loss_huber", &p, &t, 1))
+    if (!check_and_cast("loss_huber", &p, &t, 1))
         return NULL;
     if (!(delta > 0)) {
         ch_step_fail(s, "loss_huber: delta is %g, want more than 0", delta);
@@ -182,9 +192,10 @@ static ch_node *huber(ch_step *s, ch_node *p, ch_node *t, double delta)
     return mean_last(ch_mul(a, ch_sub(e, ch_mul(ch_number(s, 0.5), a))));
 }
 
-static ch_node *over_length(ch_step *s, ch_node *x)
+/* Divides x by its length along the last axis. */
+static ch_node *normalise(ch_step *s, ch_node *x)
 {
-    ch_node *square = ch_maximum(sum_last(ch_square(x), true), ch_number(s, LEAST_SQUARE));
+    ch_node *square = ch_maximum(sum_last(ch_square(x), true), ch_number(s, MIN_SQUARE));
 
     return ch_mul(x, ch_rsqrt(square));
 }
@@ -192,26 +203,26 @@ static ch_node *over_length(ch_step *s, ch_node *x)
 static ch_node *cosine(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)x;
-    if (!take("loss_cosine", &p, &t, 2))
+    if (!check_and_cast("loss_cosine", &p, &t, 2))
         return NULL;
-    return ch_neg(sum_last(ch_mul(over_length(s, p), over_length(s, t)), false));
+    return ch_neg(sum_last(ch_mul(normalise(s, p), normalise(s, t)), false));
 }
 
 static ch_node *hinge(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)x;
-    if (!take("loss_hinge", &p, &t, 1))
+    if (!check_and_cast("loss_hinge", &p, &t, 1))
         return NULL;
     return mean_last(ch_relu(ch_sub(ch_number(s, 1), ch_mul(t, p))));
 }
 
-/* Of a target that is 0 nothing is left, for its logarithm is finite here. */
+/* A target of 0 contributes 0, because the logarithm is finite here. */
 static ch_node *kl(ch_step *s, ch_node *p, ch_node *t, double x)
 {
-    ch_node *least = ch_number(s, LEAST_PROBABILITY);
+    ch_node *least = ch_number(s, MIN_PROBABILITY);
 
     (void)x;
-    if (!take("loss_kl", &p, &t, 2))
+    if (!check_and_cast("loss_kl", &p, &t, 2))
         return NULL;
     p = ch_log(ch_maximum(p, least));
     return sum_last(ch_mul(t, ch_sub(ch_log(ch_maximum(t, least)), p)), false);
@@ -262,7 +273,7 @@ ch_node *ch_loss_kl(ch_node *prediction, ch_node *target)
     return record(__builtin_return_address(0), kl, prediction, target, 0);
 }
 
-/* ---- one number of many ---- */
+/* ---- means over the examples ---- */
 
 ch_node *ch__weights_for(const char *what, ch_node *weights, ch_node *each)
 {
@@ -277,26 +288,27 @@ ch_node *ch__weights_for(const char *what, ch_node *weights, ch_node *each)
     if (!ch__dims_same(&first, &weights->dims)) {
         ch__dims_print(&weights->dims, one, sizeof(one));
         ch__dims_print(&each->dims, two, sizeof(two));
-        ch_step_fail(ch_node_step(each),
-                     "%s: weights of %s for examples of %s; want that or "
-                     "its first axes",
-                     what, one, two);
+        ch_step_fail(
+            ch_node_step(each),
+            "%s: weights of %s for examples of %s, want the same shape or its first axes", what,
+            one, two);
         return NULL;
     }
-    weights = as(weights, each->dtype);
+    weights = cast(weights, each->dtype);
     for (int i = first.rank; i < each->dims.rank; i++)
         weights = ch_expand_dims(weights, -1);
     return weights;
 }
 
-/* A float that sums of many can be taken in. */
+/* Casts 16-bit floats to f32, for sums of many numbers. */
 static ch_node *wide(ch_node *each)
 {
-    return each == NULL || ch_dtype_is_float(each->dtype) ? as(each, loss_dtype(each)) : each;
+    return each == NULL || ch_dtype_is_float(each->dtype) ? cast(each, loss_dtype(each)) : each;
 }
 
-/* How many examples all replicas have. Rows that are those of input 0 are known before the run;
- * sizes that are numbers are the same on every replica; other rows have to be counted. */
+/* Returns the number of examples of all replicas. If the rows are those of input 0, they are
+ * known before the run. Sizes that are constants are the same on every replica. Otherwise the
+ * examples are counted with a collective. */
 static ch_node *global_count(ch_step *s, ch_node *each)
 {
     const ch_step  *top = s;
@@ -308,7 +320,8 @@ static ch_node *global_count(ch_step *s, ch_node *each)
     g = top->graph;
 
     if (!ch__dims_product(&each->dims, 0, each->dims.rank, &all)) {
-        ch_step_fail(s, "loss_average: its examples have two axes of unknown size");
+        ch_step_fail(
+            s, "loss_average: two axes of the losses have unknown sizes, want at most one");
         return NULL;
     }
     if (all.sym == 0)
@@ -327,7 +340,7 @@ static ch_node *average(ch_step *s, ch_node *each, ch_node *weights, double x)
     (void)x;
     each = wide(each);
     if (each == NULL || !ch_dtype_is_float(each->dtype) || each->dims.rank < 1) {
-        ch_step_fail(s, "loss_average: %s with %d axes, want one float for each example",
+        ch_step_fail(s, "loss_average: %s with %d axes, want a float for each example",
                      each != NULL ? ch_dtype_name(each->dtype) : "NULL",
                      each != NULL ? each->dims.rank : 0);
         return NULL;

@@ -1,4 +1,8 @@
-/* train/metric.c -- what all metrics share: variables, updates, results.
+/* train/metric.c -- the metric object: variables, updates, results.
+ *
+ * Implements ch_metric for all kinds (train/metric.h). In a step ch_metric_update records the
+ * contribution of the kind, sums it over the replicas, and adds it to the state. Outside a step
+ * ch_metric_result reads the state and calls the kind.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/metric.h"
@@ -12,19 +16,20 @@
 #include "collective/collective.h"
 #include "train/loss.h"
 
-/* ---- life ---- */
+/* ---- creation ---- */
 
-static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what,
+/* Creates a variable "name/suffix" of zeros. */
+static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *suffix,
                            ch_dtype dtype, ch_shape shape, ch_var **out)
 {
     ch_tensor *zeros = NULL;
-    size_t     size = strlen(m->name) + strlen(what) + 2;
+    size_t     size = strlen(m->name) + strlen(suffix) + 2;
     char      *name = ch__malloc(size);
     ch_status  rc = name != NULL ? ch_tensor_new(dtype, shape, &zeros) : CH_OK;
 
     if (name == NULL)
         return ch__fail_memory("a metric");
-    snprintf(name, size, "%s/%s", m->name, what);
+    snprintf(name, size, "%s/%s", m->name, suffix);
     if (rc == CH_OK)
         rc = ch_var_new(st, &(ch_var_spec){.name = name, .initial = zeros, .trainable = CH_OFF},
                         out);
@@ -48,17 +53,18 @@ ch_status ch_metric_new(ch_strategy *st, ch_metric_spec spec, ch_metric **out)
     if (rc == CH_OK && spec.kind == NULL && spec.make != NULL)
         return spec.make(st, spec.name, spec.number, out);
     if (rc == CH_OK && spec.kind == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "metric new: the spec is zero; give one such as ch_metric_auc(0)");
+        rc =
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "metric new: the spec is all zeros; want a spec such as ch_metric_auc(0)");
     if (rc == CH_OK)
         rc = spec.kind->prepare(spec.number, &parts);
     if (rc != CH_OK)
         return rc;
     if (spec.name != NULL && spec.name[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its name is \"\"; want one, or NULL",
+        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: the name is \"\", want a name or NULL",
                         spec.kind->name);
     if (isnan(parts.threshold))
-        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its threshold is NaN",
+        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: the threshold is NaN, want a number",
                         spec.kind->name);
     m = ch__calloc(1, sizeof(*m));
     if (m == NULL)
@@ -136,15 +142,16 @@ bool ch__metric_has_labels(const ch_metric *m, ch_node *truth, ch_node *guess)
     return false;
 }
 
-/* Puts the rows of all replicas behind those that are filled; nothing else is touched. Their places follow from what the count
- * becomes: of steps that run at the same time each has its own. */
-static void keep(ch_metric *m, ch_step *s, ch_node *rows)
+/* Appends the rows of all replicas to the filled rows of the state. The positions follow from
+ * the count after it was increased, so steps that run at the same time get different
+ * positions. */
+static void append_rows(ch_metric *m, ch_step *s, ch_node *rows)
 {
     ch_node *filled, *all = NULL, *n, *ids;
     char     message[512];
 
     snprintf(message, sizeof(message),
-             "metric %s: there is room for %lld guesses, and more have come; make it with a "
+             "metric %s: there is room for %lld guesses, but there are more; create it with a "
              "larger capacity, or reset it earlier",
              m->name, (long long)m->n);
     if (!ch__all_gather(1, &rows, 0, &all))
@@ -172,7 +179,7 @@ void ch_metric_update(ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
         ch_step_enter(s, m->name);
         n = m->kind->add(m, s, truth, guess, weights);
         if (n != NULL && m->kind->is_kept)
-            keep(m, s, n);
+            append_rows(m, s, n);
         else if (n != NULL)
             ch_var_assign_add(s, m->var[0], ch_all_reduce(CH_SUM, n));
         ch_step_leave(s);

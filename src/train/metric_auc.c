@@ -1,8 +1,8 @@
 /* train/metric_auc.c -- the area under the ROC curve, by thresholds and exactly.
  *
- * That area is the chance that a guess about a yes is above one about a no, equal ones counted
- * half. With thresholds, guesses between the same two count as equal: this is the interpolation
- * of Keras, along straight lines.
+ * The area is the probability that a guess for a positive example is above a guess for a
+ * negative example; equal guesses count half. With thresholds, guesses between the same two
+ * thresholds count as equal. That is the linear interpolation of Keras.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,14 +12,16 @@
 #include "train/loss.h"
 #include "train/metric.h"
 
-/* ---- thresholds: state (2, thresholds), how many guesses lie above each of them and not above
- * the next; of no, then of yes ---- */
+/* ---- thresholds ----
+ *
+ * State (2, thresholds): the weight of the guesses that are above a threshold and not above the
+ * next, for negative examples and then for positive examples. */
 
-enum { DEFAULT_THRESHOLDS = 200, MOST_THRESHOLDS = 1 << 20 };
+enum { DEFAULT_THRESHOLDS = 200, MAX_THRESHOLDS = 1 << 20 };
 
-/* Threshold i is i / (n - 1), but for the first, which is below all guesses: guess > threshold
- * holds for the first ceil(guess * (n - 1)) of them. One pass, however many there are. A guess
- * that is NaN counts NaN, wherever. */
+/* Records the histogram in a single pass. Threshold i is i / (n - 1), except that the first is
+ * below all guesses. So guess > threshold holds for the first ceil(guess * (n - 1)) thresholds.
+ * A NaN guess adds NaN to the state. */
 static ch_node *add_histogram(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
                               ch_node *weights)
 {
@@ -41,16 +43,16 @@ static ch_node *add_histogram(const ch_metric *m, ch_step *s, ch_node *truth, ch
 
 static ch_status histogram_area(const ch_metric *m, int64_t n, const double *state, double *out)
 {
-    const double *no = state, *yes = state + m->n;
-    double        no_below = 0, all_yes = 0, pairs = 0;
+    const double *negative = state, *positive = state + m->n;
+    double        negative_below = 0, all_positive = 0, pairs = 0;
 
     (void)n;
     for (int64_t i = 0; i < m->n; i++) {
-        pairs += yes[i] * (no_below + no[i] / 2);
-        no_below += no[i];
-        all_yes += yes[i];
+        pairs += positive[i] * (negative_below + negative[i] / 2);
+        negative_below += negative[i];
+        all_positive += positive[i];
     }
-    *out = ch__over(pairs, all_yes * no_below);
+    *out = ch__over(pairs, all_positive * negative_below);
     return CH_OK;
 }
 
@@ -58,9 +60,9 @@ static ch_status prepare_auc(double thresholds, ch_metric_parts *out)
 {
     double n = thresholds == 0 ? DEFAULT_THRESHOLDS : thresholds;
 
-    if (!(n >= 2 && n <= MOST_THRESHOLDS))
+    if (!(n >= 2 && n <= MAX_THRESHOLDS))
         return ch__fail(CH_INVALID_ARGUMENT, "metric auc: %g thresholds, want 2 .. %d", n,
-                        MOST_THRESHOLDS);
+                        MAX_THRESHOLDS);
     out->n = (int64_t)n;
     out->state = ch_shape_of(2, out->n);
     return CH_OK;
@@ -101,21 +103,22 @@ static int by_guess(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Of rows in the order of their guesses: those of one guess together, then the next. */
+/* Returns the area for rows that are sorted by their guesses. Equal guesses are handled
+ * together. */
 static double sorted_area(int64_t n, const double *row)
 {
-    double pairs = 0, all_yes = 0, no_below = 0;
+    double pairs = 0, all_positive = 0, negative_below = 0;
 
     for (int64_t i = 0; i < n;) {
         double guess = row[i * COLUMNS + GUESS], weight[2] = {0, 0};
 
         for (; i < n && row[i * COLUMNS + GUESS] == guess; i++)
             weight[row[i * COLUMNS + TRUTH] != 0] += row[i * COLUMNS + WEIGHT];
-        pairs += weight[1] * (no_below + weight[0] / 2);
-        no_below += weight[0];
-        all_yes += weight[1];
+        pairs += weight[1] * (negative_below + weight[0] / 2);
+        negative_below += weight[0];
+        all_positive += weight[1];
     }
-    return ch__over(pairs, all_yes * no_below);
+    return ch__over(pairs, all_positive * negative_below);
 }
 
 static ch_status exact_area(const ch_metric *m, int64_t n, const double *state, double *out)
@@ -141,8 +144,7 @@ static ch_status exact_area(const ch_metric *m, int64_t n, const double *state, 
 static ch_status prepare_exact(double capacity, ch_metric_parts *out)
 {
     if (!(capacity >= 1))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "metric auc_exact: capacity %g, want room for at least one guess",
+        return ch__fail(CH_INVALID_ARGUMENT, "metric auc_exact: capacity %g, want at least 1",
                         capacity);
     out->n = capacity < (double)INT64_MAX ? (int64_t)capacity : INT64_MAX;
     out->state = ch_shape_of(out->n, COLUMNS);

@@ -1,51 +1,53 @@
-/* train/metric_count.c -- metrics that count: precision, recall, F1, confusion.
+/* train/metric_count.c -- metrics that count outcomes: precision, recall, F1, confusion.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/ops.h"
 #include "train/loss.h"
 #include "train/metric.h"
 
-/* ---- yes and no: state (3), of guesses that are rightly yes, wrongly yes, wrongly no ---- */
+/* ---- binary: state (3), weights of true positives, false positives, false negatives ---- */
 
-enum { RIGHT_YES, WRONG_YES, WRONG_NO, OUTCOMES };
+enum { TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE, OUTCOMES };
 
 static ch_node *add_outcomes(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
                              ch_node *weights)
 {
-    ch_node *is, *says, *w, *when[OUTCOMES], *sum[OUTCOMES];
+    ch_node *is_positive, *guessed_positive, *w, *outcome[OUTCOMES], *sum[OUTCOMES];
 
     if (!ch__same_shape(m->name, truth, guess))
         return NULL;
-    is = ch_cast(truth, CH_BOOL);
-    says = ch_greater(ch_dtype_is_float(guess->dtype) ? guess : ch_cast(guess, CH_F64),
-                      ch_number(s, m->threshold));
+    is_positive = ch_cast(truth, CH_BOOL);
+    guessed_positive =
+        ch_greater(ch_dtype_is_float(guess->dtype) ? guess : ch_cast(guess, CH_F64),
+                   ch_number(s, m->threshold));
     w = ch__metric_weights(m, weights, guess);
-    when[RIGHT_YES] = ch_logical_and(is, says);
-    when[WRONG_YES] = ch_logical_and(ch_logical_not(is), says);
-    when[WRONG_NO] = ch_logical_and(is, ch_logical_not(says));
+    outcome[TRUE_POSITIVE] = ch_logical_and(is_positive, guessed_positive);
+    outcome[FALSE_POSITIVE] = ch_logical_and(ch_logical_not(is_positive), guessed_positive);
+    outcome[FALSE_NEGATIVE] = ch_logical_and(is_positive, ch_logical_not(guessed_positive));
     for (int i = 0; i < OUTCOMES; i++)
-        sum[i] = ch_sum_all(ch_mul(ch_cast(when[i], CH_F64), w));
+        sum[i] = ch_sum_all(ch_mul(ch_cast(outcome[i], CH_F64), w));
     return ch_stack(OUTCOMES, sum, 0);
 }
 
 static ch_status precision_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = ch__over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_YES]);
+    *out = ch__over(x[TRUE_POSITIVE], x[TRUE_POSITIVE] + x[FALSE_POSITIVE]);
     return CH_OK;
 }
 
 static ch_status recall_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = ch__over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_NO]);
+    *out = ch__over(x[TRUE_POSITIVE], x[TRUE_POSITIVE] + x[FALSE_NEGATIVE]);
     return CH_OK;
 }
 
 static ch_status f1_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = ch__over(2 * x[RIGHT_YES], 2 * x[RIGHT_YES] + x[WRONG_YES] + x[WRONG_NO]);
+    *out = ch__over(2 * x[TRUE_POSITIVE],
+                    2 * x[TRUE_POSITIVE] + x[FALSE_POSITIVE] + x[FALSE_NEGATIVE]);
     return CH_OK;
 }
 

@@ -1,6 +1,8 @@
-/* train/metric_mean.c -- metrics that are the mean of one number for each example.
+/* train/metric_mean.c -- metrics that are the mean of a number for each example.
  *
- * State (2): the weighted sum, and the sum of the weights.
+ * The state is (2): the weighted sum and the sum of the weights. The add_ functions record the
+ * number for each example and its sums; the _of functions compute the result. The macro MEAN
+ * defines the metrics without a parameter.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -41,7 +43,7 @@ static ch_status root_of(const ch_metric *m, int64_t n, const double *state, dou
     return CH_OK;
 }
 
-/* ---- what is averaged ---- */
+/* ---- numbers for each example ---- */
 
 static ch_node *add_values(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
                            ch_node *weights)
@@ -156,7 +158,6 @@ static ch_node *add_binary_loss(const ch_metric *m, ch_step *s, ch_node *truth, 
 
 /* ---- the metrics ---- */
 
-/* The state of a mean: the weighted sum, and the sum of the weights. */
 static ch_status prepare_mean(double number, ch_metric_parts *out)
 {
     (void)number;
@@ -178,7 +179,7 @@ static ch_status prepare_top_k(double k, ch_metric_parts *out)
     return prepare_mean(0, out);
 }
 
-/* A metric that is a mean and has no number. */
+/* Defines a metric that has no parameter. */
 #define MEAN(metric_, add_, result_)                                                           \
     ch_metric_spec ch_metric_##metric_(void)                                                   \
     {                                                                                          \

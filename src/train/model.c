@@ -1,4 +1,8 @@
-/* train/model.c -- a layer with its strategy: built by one recording, printed as a table.
+/* train/model.c -- the model: a layer with its strategy.
+ *
+ * ch_model_new records the forward pass once, into a graph that is discarded, so that the
+ * variables of the layer exist afterwards. The rest of the file records calls of the model,
+ * lists its variables, and prints it as a table.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/model.h"
@@ -15,13 +19,13 @@ struct ch_model {
     atomic_int   refs;
     ch_strategy *strategy;
     ch_layer    *layer;
-    int          n_inputs; /* 0: not known */
-    ch_var     **shard;    /* what was listed last */
-    void        *attached; /* what trains it */
+    int          n_inputs; /* number of inputs; 0: not known */
+    ch_var     **shard;    /* array that ch_model_shards returned last */
+    void        *attached; /* data of ch_compile; `drop` frees it */
     void (*drop)(void *attached);
 };
 
-/* ---- building ---- */
+/* ---- creation ---- */
 
 static ch_status check_inputs(const ch_layer *root, const ch_model_options *opt)
 {
@@ -37,15 +41,15 @@ static ch_status check_inputs(const ch_layer *root, const ch_model_options *opt)
         if (!ok)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "model %s: input %d wants sizes that are numbers, but for the rows, "
-                "axis 0, which are -1",
+                "model %s: input %d: want sizes of 0 or more; axis 0, the rows, may be -1",
                 root->name, i);
     }
     return CH_OK;
 }
 
-/* Records the forward pass into a graph that nobody keeps. Inputs have the same rows: a symbol,
- * or so many. *wants_numbers: it failed only because they are a symbol. */
+/* Records the forward pass into a graph that is discarded. All inputs have the same number of
+ * rows: `rows`, or a symbol if `rows` is negative. Sets *wants_numbers if the recording failed
+ * only because the rows are a symbol. */
 static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
                         int64_t rows, const void *caller, bool *wants_numbers)
 {
@@ -76,17 +80,19 @@ static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options 
     return rc;
 }
 
+/* Creates the variables of the layer, if the inputs are known. Records with symbolic rows first
+ * and, if the layer needs numbers, with one row. */
 static ch_status build(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
                        const void *caller)
 {
-    bool      wants = false;
+    bool      wants_numbers = false;
     ch_status rc = check_inputs(root, opt);
 
     if (rc != CH_OK || opt->n_inputs == 0)
         return rc;
-    rc = record(st, root, opt, -1, caller, &wants);
-    if (rc != CH_OK && wants)
-        rc = record(st, root, opt, 1, caller, &wants);
+    rc = record(st, root, opt, -1, caller, &wants_numbers);
+    if (rc != CH_OK && wants_numbers)
+        rc = record(st, root, opt, 1, caller, &wants_numbers);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "model %s", root->name);
 }
 
@@ -98,8 +104,8 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
     ch_status        rc;
 
     if (root == NULL)
-        return ch__layer_why_not("model: its layer was not made");
-    ch__layer_forget();
+        return ch__layer_last_error("model: the layer could not be created");
+    ch__layer_clear_error();
     if (out == NULL) {
         ch_layer_unref(root);
         return ch__want_given("model", "out", out, NULL, NULL);
@@ -164,12 +170,12 @@ void *ch__model_attached(const ch_model *m)
     return m->attached;
 }
 
-/* ---- using it ---- */
+/* ---- use ---- */
 
 static ch_status check_call(const ch_model *m, const ch_step *s)
 {
     if (m == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "a model that is NULL");
+        return ch__fail(CH_INVALID_ARGUMENT, "the model is NULL");
     if (s->owner == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "its step calls model \"%s\", which has variables; steps of a dataset "
@@ -179,17 +185,17 @@ static ch_status check_call(const ch_model *m, const ch_step *s)
         return CH_OK;
     if (!m->layer->is_built)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "model %s: it has no variables yet, which %s makes, and this step runs "
-                        "under %s; give ch_model_new its inputs, or call it under its strategy "
-                        "first",
+                        "model %s: it has no variables yet; %s must create them, but this step "
+                        "runs under %s; give ch_model_new the inputs, or call the model under "
+                        "its strategy first",
                         m->layer->name, ch_strategy_label(m->strategy),
                         ch_strategy_label(s->owner));
     if (ch__strategy_may_read(s->owner, m->strategy))
         return CH_OK;
     return ch__fail(
         CH_FAILED_PRECONDITION,
-        "model %s: mixing different strategies: %s made it, and this step runs under "
-        "%s; run the step under the model's strategy",
+        "model %s: mixing different strategies: the model belongs to %s, but this step "
+        "runs under %s; run the step under the model's strategy",
         m->layer->name, ch_strategy_label(m->strategy), ch_strategy_label(s->owner));
 }
 
@@ -271,10 +277,10 @@ int ch_model_shards(ch_model *m, ch_var *const **out)
 typedef struct table {
     char  *text;
     size_t size, used;
-    int    wide_name, wide_out; /* columns */
+    int    name_width, out_width; /* widths of the first two columns */
 } table;
 
-enum { WIDE_COUNT = 14, CELL = 192 };
+enum { COUNT_WIDTH = 14, CELL_BYTES = 192 };
 
 static void put(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void put(table *t, const char *format, ...)
@@ -287,7 +293,7 @@ static void put(table *t, const char *format, ...)
     va_end(args);
 }
 
-/* 1234567 as "1,234,567". */
+/* Writes 1234567 as "1,234,567". */
 static const char *grouped(int64_t n, char text[32])
 {
     char digits[24];
@@ -302,7 +308,7 @@ static const char *grouped(int64_t n, char text[32])
     return text;
 }
 
-/* "203.6 KB", in thousands. */
+/* Writes a size with decimal units: "203.6 KB". */
 static const char *sized(int64_t bytes, char text[32])
 {
     static const char *const unit[] = {"bytes", "KB", "MB", "GB", "TB"};
@@ -315,17 +321,17 @@ static const char *sized(int64_t bytes, char text[32])
     return text;
 }
 
-static void name_cell(const ch_layer *l, int depth, char cell[CELL])
+static void name_cell(const ch_layer *l, int depth, char cell[CELL_BYTES])
 {
-    snprintf(cell, CELL, "%*s%s (%s)", 2 * depth, "", l->name, l->ops->type);
+    snprintf(cell, CELL_BYTES, "%*s%s (%s)", 2 * depth, "", l->name, l->ops->type);
 }
 
-static void out_cell(const ch_layer *l, char cell[CELL])
+static void out_cell(const ch_layer *l, char cell[CELL_BYTES])
 {
     if (l->was_called)
-        ch_tensor_spec_print(&l->out, cell, CELL);
+        ch_tensor_spec_print(&l->out, cell, CELL_BYTES);
     else
-        snprintf(cell, CELL, "not called yet");
+        snprintf(cell, CELL_BYTES, "not called yet");
 }
 
 static int at_least(int have, const char *cell)
@@ -335,14 +341,15 @@ static int at_least(int have, const char *cell)
     return length > have ? length : have;
 }
 
+/* Computes the widths of the columns. */
 static void measure(table *t, const ch_layer *l, int depth)
 {
-    char cell[CELL];
+    char cell[CELL_BYTES];
 
     name_cell(l, depth, cell);
-    t->wide_name = at_least(t->wide_name, cell);
+    t->name_width = at_least(t->name_width, cell);
     out_cell(l, cell);
-    t->wide_out = at_least(t->wide_out, cell);
+    t->out_width = at_least(t->out_width, cell);
     for (int i = 0; i < l->n_children; i++)
         measure(t, l->child[i], depth + 1);
 }
@@ -366,13 +373,13 @@ static sums sum_vars(int n, ch_var *const *v)
 
 static void put_rows(table *t, ch_layer *l, int depth)
 {
-    char           name[CELL], out[CELL], count[32];
+    char           name[CELL_BYTES], out[CELL_BYTES], count[32];
     ch_var *const *v;
     int            n = ch_layer_vars(l, &v);
 
     name_cell(l, depth, name);
     out_cell(l, out);
-    put(t, "%-*s  %-*s  %*s\n", t->wide_name, name, t->wide_out, out, WIDE_COUNT,
+    put(t, "%-*s  %-*s  %*s\n", t->name_width, name, t->out_width, out, COUNT_WIDTH,
         grouped(sum_vars(n, v).count, count));
     for (int i = 0; i < l->n_children; i++)
         put_rows(t, l->child[i], depth + 1);
@@ -380,16 +387,16 @@ static void put_rows(table *t, ch_layer *l, int depth)
 
 static void put_line(table *t)
 {
-    for (int i = 0; i < t->wide_name + t->wide_out + WIDE_COUNT + 4; i++)
+    for (int i = 0; i < t->name_width + t->out_width + COUNT_WIDTH + 4; i++)
         put(t, "-");
     put(t, "\n");
 }
 
-static void put_sum(table *t, const char *what, sums s)
+static void put_sum(table *t, const char *title, sums s)
 {
     char count[32], bytes[32];
 
-    put(t, "%-13s  %*s  %12s\n", what, WIDE_COUNT, grouped(s.count, count),
+    put(t, "%-13s  %*s  %12s\n", title, COUNT_WIDTH, grouped(s.count, count),
         sized(s.bytes, bytes));
 }
 
@@ -404,11 +411,11 @@ int ch_model_print(ch_model *m, char *text, size_t size)
         put(&t, "NULL");
         return (int)t.used;
     }
-    t.wide_name = at_least(0, "Layer (type)");
-    t.wide_out = at_least(0, "Output");
+    t.name_width = at_least(0, "Layer (type)");
+    t.out_width = at_least(0, "Output");
     measure(&t, m->layer, 0);
-    put(&t, "%-*s  %-*s  %*s\n", t.wide_name, "Layer (type)", t.wide_out, "Output", WIDE_COUNT,
-        "Parameters");
+    put(&t, "%-*s  %-*s  %*s\n", t.name_width, "Layer (type)", t.out_width, "Output",
+        COUNT_WIDTH, "Parameters");
     put_line(&t);
     put_rows(&t, m->layer, 0);
     put_line(&t);

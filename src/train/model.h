@@ -1,13 +1,15 @@
-/* train/model.h -- what a model keeps for who trains it.   SPDX-License-Identifier: Apache-2.0 */
+/* train/model.h -- functions of a model for fit/.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 
 #include "cohort/model.h"
 
-/* How many inputs it was said to have; 0: nothing was said. */
+/* Returns the number of inputs that ch_model_new was given; 0: not known. */
 int ch__model_inputs(const ch_model *m);
-/* Goes with the model, or when something else is attached. */
-void  ch__model_attach(ch_model *m, void *attached, void (*drop)(void *attached));
+/* Attaches data to the model, which owns it: `drop` is called when the model is freed or other
+ * data is attached. */
+void ch__model_attach(ch_model *m, void *attached, void (*drop)(void *attached));
+/* Returns the attached data; NULL: none. */
 void *ch__model_attached(const ch_model *m);
 
 #endif

@@ -1,4 +1,7 @@
-/* train/optimizer.c -- optimizers: their options, and making them.
+/* train/optimizer.c -- creation of optimizers.
+ *
+ * Each ch_optimizer function checks its options, describes the rule in a rule_spec, and calls
+ * new_optimizer. The variables of an optimizer are created later, in optimizer_vars.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/optimizer.h"
@@ -9,22 +12,24 @@
 #include "base/mem.h"
 #include "train/schedule.h"
 
-#define FIRST_LOSS_SCALE 32768.0
+#define INITIAL_LOSS_SCALE 32768.0
 
 /* ---- options ---- */
 
 typedef struct bound {
-    const char *what;
-    double      value, below; /* 1 or INFINITY */
+    const char *option;
+    /* `value` must be at least 0 and less than `below`, which is 1 or INFINITY. */
+    double value, below;
 } bound;
 
-/* Numbers at least 0 that are finite in f32 too, which they become beside f32 variables. */
+/* Checks the bounds. The numbers must also be finite in f32, because they are cast to f32 for
+ * f32 variables. */
 static ch_status check_bounds(const char *name, int n, const bound *b)
 {
     for (int i = 0; i < n; i++)
         if (!(b[i].value >= 0 && b[i].value < b[i].below) || isinf((float)b[i].value))
             return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %g, want at least 0%s", name,
-                            b[i].what, b[i].value,
+                            b[i].option, b[i].value,
                             isinf(b[i].below) ? ", and finite in f32" : " and less than 1");
     return CH_OK;
 }
@@ -48,25 +53,27 @@ static ch_status check_options(const char *name, double rate, const ch_optimizer
     if (rc != CH_OK)
         return rc;
     if (opt->name != NULL && opt->name[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: its name is \"\"; want one, or NULL", name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the name is \"\", want a name or NULL", name);
     if (opt->accumulate < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: accumulate is %d, want 0 or more", name,
                         opt->accumulate);
     if (opt->clip_norm > 0 && opt->clip_global_norm > 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: clip_norm and clip_global_norm: choose one of them", name);
+                        "%s: clip_norm and clip_global_norm are both set; set only one of them",
+                        name);
     if ((int)opt->nonfinite < 0 || opt->nonfinite > CH_NONFINITE_STOP)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no policy %d for what is not finite",
-                        name, (int)opt->nonfinite);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: nonfinite is %d, want a value of ch_nonfinite", name,
+                        (int)opt->nonfinite);
     if (opt->dynamic_loss_scale && opt->nonfinite == CH_NONFINITE_STOP)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: a dynamic loss scale skips steps that are not finite; it cannot "
-                        "stop at them",
+                        "%s: dynamic_loss_scale skips steps that are not finite; it cannot be "
+                        "combined with CH_NONFINITE_STOP",
                         name);
     return CH_OK;
 }
 
-static void take_options(ch_optimizer *o, const ch_optimizer_options *opt, double decay)
+static void apply_options(ch_optimizer *o, const ch_optimizer_options *opt, double decay)
 {
     o->numbers.decay = opt->weight_decay == CH_OFF ? 0
                        : opt->weight_decay > 0     ? opt->weight_decay
@@ -80,23 +87,23 @@ static void take_options(ch_optimizer *o, const ch_optimizer_options *opt, doubl
     o->nonfinite = opt->dynamic_loss_scale ? CH_NONFINITE_SKIP : opt->nonfinite;
     o->is_dynamic = opt->dynamic_loss_scale;
     o->loss_scale = opt->loss_scale > 0 ? opt->loss_scale
-                    : o->is_dynamic     ? FIRST_LOSS_SCALE
+                    : o->is_dynamic     ? INITIAL_LOSS_SCALE
                                         : 0;
     o->has_schedule = opt->schedule != NULL;
     if (o->has_schedule)
         o->schedule = *opt->schedule;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
-typedef struct wish {
+typedef struct rule_spec {
     const char     *name;
     ch_rule_kind    rule;
     double          rate, decay, initial;
     ch_rule_numbers numbers;
-} wish;
+} rule_spec;
 
-static ch_status new_optimizer(const wish *w, const ch_optimizer_options *opt,
+static ch_status new_optimizer(const rule_spec *w, const ch_optimizer_options *opt,
                                ch_optimizer **out)
 {
     static const ch_optimizer_options none;
@@ -122,12 +129,12 @@ static ch_status new_optimizer(const wish *w, const ch_optimizer_options *opt,
     o->numbers = w->numbers;
     o->initial = w->initial;
     o->rate = w->rate;
-    take_options(o, opt, w->decay);
+    apply_options(o, opt, w->decay);
     *out = o;
     return CH_OK;
 }
 
-static double or_else(double x, double otherwise)
+static double or_default(double x, double otherwise)
 {
     return x != 0 ? x : otherwise;
 }
@@ -142,11 +149,11 @@ ch_status ch_optimizer_sgd(double rate, const ch_optimizer_sgd_options *rule,
     ch_status rc = check_bounds("sgd", 1, (bound[]){{"momentum", r.momentum, 1}});
 
     if (rc == CH_OK && r.nesterov && r.momentum == 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "sgd: nesterov wants a momentum");
-    return rc != CH_OK
-               ? rc
-               : new_optimizer(&(wish){"sgd", kind, rate, .numbers = {.momentum = r.momentum}},
-                               opt, out);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "sgd: nesterov needs a momentum above 0");
+    return rc != CH_OK ? rc
+                       : new_optimizer(&(rule_spec){"sgd", kind, rate,
+                                                    .numbers = {.momentum = r.momentum}},
+                                       opt, out);
 }
 
 ch_status ch_optimizer_adagrad(double rate, const ch_optimizer_adagrad_options *rule,
@@ -157,13 +164,13 @@ ch_status ch_optimizer_adagrad(double rate, const ch_optimizer_adagrad_options *
                            "adagrad", 2,
                            (bound[]){{"initial", r.initial, INFINITY}, {"epsilon", r.epsilon, INFINITY}});
 
-    return rc != CH_OK
-               ? rc
-               : new_optimizer(&(wish){"adagrad",
-                                       r.row_wise ? CH_RULE_ADAGRAD_ROWS : CH_RULE_ADAGRAD,
-                                       rate, .initial = or_else(r.initial, 0.1),
-                                       .numbers = {.epsilon = or_else(r.epsilon, 1e-7)}},
-                               opt, out);
+    return rc != CH_OK ? rc
+                       : new_optimizer(
+                             &(rule_spec){"adagrad",
+                                          r.row_wise ? CH_RULE_ADAGRAD_ROWS : CH_RULE_ADAGRAD,
+                                          rate, .initial = or_default(r.initial, 0.1),
+                                          .numbers = {.epsilon = or_default(r.epsilon, 1e-7)}},
+                             opt, out);
 }
 
 ch_status ch_optimizer_rmsprop(double rate, const ch_optimizer_rmsprop_options *rule,
@@ -178,16 +185,16 @@ ch_status ch_optimizer_rmsprop(double rate, const ch_optimizer_rmsprop_options *
                                                              {"momentum", r.momentum, 1},
                                                              {"epsilon", r.epsilon, INFINITY}});
 
-    return rc != CH_OK
-               ? rc
-               : new_optimizer(&(wish){"rmsprop", kind[r.centered][r.momentum != 0], rate,
-                                       .numbers = {.beta2 = or_else(r.rho, 0.9),
-                                                   .momentum = r.momentum,
-                                                   .epsilon = or_else(r.epsilon, 1e-7)}},
-                               opt, out);
+    return rc != CH_OK ? rc
+                       : new_optimizer(
+                             &(rule_spec){"rmsprop", kind[r.centered][r.momentum != 0], rate,
+                                          .numbers = {.beta2 = or_default(r.rho, 0.9),
+                                                      .momentum = r.momentum,
+                                                      .epsilon = or_default(r.epsilon, 1e-7)}},
+                             opt, out);
 }
 
-/* Adam and those who are like it. */
+/* Creates Adam and its variants: AdamW, AMSGrad, Adamax and LAMB. */
 static ch_status new_adam(const char *name, ch_rule_kind kind, double rate, double decay,
                           double epsilon, const ch_optimizer_adam_options *rule,
                           const ch_optimizer_options *opt, ch_optimizer **out)
@@ -199,14 +206,16 @@ static ch_status new_adam(const char *name, ch_rule_kind kind, double rate, doub
                                                           {"epsilon", r.epsilon, INFINITY}});
 
     if (rc == CH_OK && r.amsgrad && kind != CH_RULE_ADAM)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: amsgrad is of adam and adamw", name);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: amsgrad is supported by adam and adamw only",
+                      name);
     return rc != CH_OK
                ? rc
-               : new_optimizer(&(wish){name, r.amsgrad ? CH_RULE_AMSGRAD : kind, rate, decay,
-                                       .numbers = {.beta1 = or_else(r.beta1, 0.9),
-                                                   .beta2 = or_else(r.beta2, 0.999),
-                                                   .epsilon = or_else(r.epsilon, epsilon)}},
-                               opt, out);
+               : new_optimizer(
+                     &(rule_spec){name, r.amsgrad ? CH_RULE_AMSGRAD : kind, rate, decay,
+                                  .numbers = {.beta1 = or_default(r.beta1, 0.9),
+                                              .beta2 = or_default(r.beta2, 0.999),
+                                              .epsilon = or_default(r.epsilon, epsilon)}},
+                     opt, out);
 }
 
 ch_status ch_optimizer_adam(double rate, const ch_optimizer_adam_options *rule,
@@ -247,15 +256,16 @@ ch_status ch_optimizer_ftrl(double rate, const ch_optimizer_ftrl_options *rule,
     if (rc == CH_OK && !(r.power <= 0 && isfinite((float)r.power)))
         rc = ch__fail(CH_INVALID_ARGUMENT, "ftrl: power is %g, want at most 0, and finite",
                       r.power);
-    return rc != CH_OK ? rc
-                       : new_optimizer(&(wish){"ftrl", CH_RULE_FTRL, rate,
-                                               .initial = or_else(r.initial, 0.1),
-                                               .numbers = {.power = or_else(r.power, -0.5),
-                                                           .l1 = r.l1,
-                                                           .l2 = r.l2,
-                                                           .shrink = r.l2_shrinkage,
-                                                           .beta = r.beta}},
-                                       opt, out);
+    return rc != CH_OK
+               ? rc
+               : new_optimizer(&(rule_spec){"ftrl", CH_RULE_FTRL, rate,
+                                            .initial = or_default(r.initial, 0.1),
+                                            .numbers = {.power = or_default(r.power, -0.5),
+                                                        .l1 = r.l1,
+                                                        .l2 = r.l2,
+                                                        .shrink = r.l2_shrinkage,
+                                                        .beta = r.beta}},
+                               opt, out);
 }
 
 ch_optimizer *ch_optimizer_ref(ch_optimizer *o)
@@ -274,7 +284,8 @@ void ch_optimizer_unref(ch_optimizer *o)
     for (int i = 0; i < o->n_entries; i++)
         ch_var_unref(o->entry[i].var);
     for (int i = 0; i < o->n_lists; i++)
-        ch__free(o->list[i].entry); /* their variables are those above */
+        /* The references to their variables are in o->all and o->entry. */
+        ch__free(o->list[i].entry);
     ch__free(o->list);
     ch__free(o->all);
     ch__free(o->entry);
@@ -288,10 +299,11 @@ ch_status ch_optimizer_set_rate(ch_optimizer *o, double rate)
     ch_status  rc;
 
     if (o == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "optimizer: it is NULL");
+        return ch__fail(CH_INVALID_ARGUMENT, "optimizer: the optimizer is NULL");
     if (o->has_schedule)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: its rate is a schedule's, and cannot be set", o->name);
+                        "%s: the rate cannot be set, because the optimizer has a schedule",
+                        o->name);
     rc = check_bounds(o->name, 1, (bound[]){{"the rate", rate, INFINITY}});
     if (rc == CH_OK)
         o->rate = rate;

@@ -1,4 +1,7 @@
-/* train/optimizer_shards.c -- shards among the variables of an optimizer: together they are the variable that they are of.
+/* train/optimizer_shards.c -- shards among the variables of an optimizer.
+ *
+ * A rule is applied to whole variables. If the caller lists all shards of a variable, the
+ * variable replaces them here.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -6,6 +9,7 @@
 #include "cohort/array.h"
 #include "train/optimizer.h"
 
+/* Returns the index of v in the list; n if it is not there. */
 static int find(int n, ch_var *const *var, const ch_var *v)
 {
     int i = 0;
@@ -15,20 +19,21 @@ static int find(int n, ch_var *const *var, const ch_var *v)
     return i;
 }
 
-int ch__opt_cut_axis(ch_var *whole)
+int ch__opt_shard_axis(ch_var *whole)
 {
-    ch_shape all = ch_var_shape(whole), part;
+    ch_shape all = ch_var_shape(whole), shard_shape;
     int      axis = 0;
 
     if (ch_var_shards(whole) < 2)
         return -1;
-    part = ch_var_shape(ch_var_shard(whole, 0));
-    while (axis < all.rank - 1 && all.dim[axis] == part.dim[axis])
+    shard_shape = ch_var_shape(ch_var_shard(whole, 0));
+    while (axis < all.rank - 1 && all.dim[axis] == shard_shape.dim[axis])
         axis++;
     return axis;
 }
 
-/* The gradient of the whole, from those of its shards; all of these must be given. */
+/* Checks that all shards of the variable `whole` are given. If `d` is not NULL, records its
+ * gradient from those of the shards. */
 static ch_status join(const char *name, int n, ch_var *const *var, ch_node *const *d,
                       ch_var *whole, ch_node **out)
 {
@@ -42,20 +47,20 @@ static ch_status join(const char *name, int n, ch_var *const *var, ch_node *cons
         if (at == n)
             rc = ch__fail(
                 CH_INVALID_ARGUMENT,
-                "%s: of variable %s some shards are given, and %s is not; give all of them, "
+                "%s: not all shards of variable %s are given: %s is missing; give all shards, "
                 "or the variable",
                 name, ch_var_name(whole), ch_var_name(ch_var_shard(whole, i)));
         else if (d != NULL)
             part[i] = d[at];
     }
     if (rc == CH_OK && d != NULL)
-        *out = ch_concat(shards, part, ch__opt_cut_axis(whole));
+        *out = ch_concat(shards, part, ch__opt_shard_axis(whole));
     ch__free(part);
     return rc;
 }
 
-static ch_status gather(const char *name, int n, ch_var *const *var, ch_node *const *d,
-                        ch_opt_wholes *w)
+static ch_status join_all(const char *name, int n, ch_var *const *var, ch_node *const *d,
+                          ch_opt_joined *w)
 {
     ch_status rc = CH_OK;
 
@@ -64,8 +69,8 @@ static ch_status gather(const char *name, int n, ch_var *const *var, ch_node *co
 
         if (whole != var[i] && find(n, var, whole) < n)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: variable %s is given twice: its shard %s too", name,
-                            ch_var_name(whole), ch_var_name(var[i]));
+                            "%s: variable %s is given twice, because its shard %s is given too",
+                            name, ch_var_name(whole), ch_var_name(var[i]));
         if (find(w->n, w->var, whole) < w->n)
             continue;
         w->var[w->n] = whole;
@@ -78,22 +83,22 @@ static ch_status gather(const char *name, int n, ch_var *const *var, ch_node *co
     return rc;
 }
 
-ch_status ch__opt_wholes(const ch_optimizer *o, int n, ch_var *const *var, ch_node *const *d,
-                         ch_opt_wholes *w)
+ch_status ch__opt_join_shards(const ch_optimizer *o, int n, ch_var *const *var,
+                              ch_node *const *d, ch_opt_joined *w)
 {
     ch_status rc = ch__opt_check(o, n, var);
 
-    *w = (ch_opt_wholes){0};
+    *w = (ch_opt_joined){0};
     if (rc != CH_OK)
         return rc;
     w->var = ch__calloc((size_t)n, sizeof(ch_var *));
     w->d = ch__calloc((size_t)n, sizeof(ch_node *));
     rc = w->var == NULL || w->d == NULL ? ch__fail_memory("an optimizer")
-                                        : gather(o->name, n, var, d, w);
+                                        : join_all(o->name, n, var, d, w);
     return rc == CH_OK ? ch__opt_check(o, w->n, w->var) : rc;
 }
 
-void ch__opt_wholes_drop(ch_opt_wholes *w)
+void ch__opt_joined_drop(ch_opt_joined *w)
 {
     ch__free(w->var);
     ch__free(w->d);

@@ -1,8 +1,13 @@
-/* train/optimizer_step.c -- what an optimizer records in a step.
+/* train/optimizer_step.c -- the steps that optimizers record.
  *
- * In this order, over all variables: gradients; their sum over the replicas; checks, so that
- * all replicas decide alike; sums over steps; norms; the numbers of the run; the updates;
- * counters. Nothing from the updates on can fail.
+ * A `recording` is the state of a call of ch_optimizer_minimize or ch_optimizer_apply. The call
+ * records, for all variables in turn: the gradients; their sums over the replicas; the checks
+ * for finite numbers; the sums over steps (accumulation); the norms; the hyperparameters of the
+ * run; the updates; the counters. Invariants:
+ *
+ *   1. The checks are recorded after the sum over the replicas, so that all replicas decide
+ *      alike.
+ *   2. No op can fail from the first update on, so a failed step changes no variable.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
@@ -19,13 +24,13 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 
-#define GOOD_STEPS 2000 /* after which a dynamic loss scale doubles */
+#define GOOD_STEPS 2000 /* finite steps after which a dynamic loss scale doubles */
 
-/* One variable's gradient. */
+/* The gradient of a variable. */
 typedef struct gradient {
     ch_var  *var;
-    ch_node *ids;   /* of a sparse one; else NULL */
-    ch_node *value; /* rows, or all of it */
+    ch_node *ids;   /* row ids of a sparse gradient; else NULL */
+    ch_node *value; /* rows of a sparse gradient, or the whole gradient */
 } gradient;
 
 typedef struct recording {
@@ -33,34 +38,35 @@ typedef struct recording {
     ch_step           *s;
     int                n;
     gradient          *g;
-    const ch_opt_list *list;    /* with accumulation: the sums */
-    ch_node          **value;   /* room for n */
-    ch_node           *divisor; /* f32: what gradients are to be divided by */
-    ch_node           *finite;  /* bool; NULL: not asked */
-    ch_node           *apply;   /* bool; NULL: always */
+    const ch_opt_list *list;    /* sums of the list of variables; NULL: no accumulation */
+    ch_node          **value;   /* scratch array of n */
+    ch_node           *divisor; /* f32: divisor of the gradients, the loss scale */
+    ch_node           *finite;  /* bool: all gradients are finite; NULL: not checked */
+    ch_node           *apply;   /* bool: the step applies the gradients; NULL: it always does */
     ch_node           *iterations;
-    ch_node *hyper[2]; /* f32, f64; shared by all variables, unless norms are clipped */
+    /* Hyperparameters in f32 and f64. All variables share them, unless clip_norm is set. */
+    ch_node *hyper[2];
 } recording;
 
-static void take(ch_step *s, ch_status rc)
+static void record_status(ch_step *s, ch_status rc)
 {
     if (rc != CH_OK)
         ch__step_record_error(s, rc, NULL);
 }
 
-/* ---- variables of the optimizer, as nodes ---- */
+/* ---- the optimizer's own variables ---- */
 
 static ch_node *read_own(recording *r, ch_opt_own which)
 {
     ch_var *v = NULL;
 
     if (ch_step_status(r->s) == CH_OK)
-        take(r->s, ch__opt_own(r->o, r->s->owner, which, &v));
+        record_status(r->s, ch__opt_own(r->o, r->s->owner, which, &v));
     return v != NULL ? ch_var_read(r->s, v) : NULL;
 }
 
-/* Gives every copy of v this value, as ch_update does. All replicas have the same value, because
- * it comes from the summed gradients: the aggregation of v must not be applied to it. */
+/* Assigns the value to every copy of v, as ch_update does. All replicas have the same value,
+ * because it follows from the summed gradients. So the aggregation of v must not be applied. */
 static void assign(recording *r, ch_var *v, ch_node *value)
 {
     const ch_speaks_of before = r->s->speaks_of;
@@ -96,21 +102,24 @@ static ch_node *loss_scale_of(recording *r)
 
 /* ---- gradients ---- */
 
-/* A sparse gradient for a rule that changes all rows. */
+/* Makes a sparse gradient dense, for a rule that changes all rows. Logs this once for each
+ * variable. */
 static ch_node *densify(recording *r, const ch_var *v, ch_node *d)
 {
     ch_opt_entry *e = ch__opt_entry(r->o, v);
 
-    if (!e->was_noted)
-        ch__log(CH_LOG_INFO, "sparse-gradient-densified",
-                "%s: the gradient of %s names a few rows, but the rule changes all of them",
-                r->o->name, ch_var_name(v));
-    e->was_noted = true;
+    if (!e->was_logged)
+        ch__log(
+            CH_LOG_INFO, "sparse-gradient-densified",
+            "%s: the gradient of %s is sparse, but the rule changes all rows; it becomes dense",
+            r->o->name, ch_var_name(v));
+    e->was_logged = true;
     return ch__dense(d);
 }
 
-/* One that was summed over the replicas: looked at if it must be finite, and in f32 or f64. */
-static void take_gradient(recording *r, gradient *g, ch_node *d)
+/* Sets g from a gradient that was summed over the replicas. Checks that it is finite if the
+ * options say so, and casts it to the dtype of the arithmetic. */
+static void set_gradient(recording *r, gradient *g, ch_node *d)
 {
     char message[300];
 
@@ -138,17 +147,18 @@ static ch_node *all_finite(recording *r)
 
 /* ---- sums over steps ---- */
 
-/* Ids, all of them -1 unless `when` holds. */
+/* Returns the ids, all replaced by -1 unless `when` is true. */
 static ch_node *ids_if(ch_node *when, ch_node *ids)
 {
     return when == NULL || ids == NULL ? ids : ch_select(when, ids, ch_full_like(ids, -1));
 }
 
-/* Adds a sparse gradient to its sum; the gradient becomes the rows that were touched. */
+/* Adds a sparse gradient to its sum, and marks its rows. Afterwards g is the sum of all marked
+ * rows. */
 static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
 {
     ch_dim   n_rows = ch__dim(ch_var_shape(g->var).dim[0]);
-    ch_var  *seen = e->slot[CH_OPT_TOUCHED];
+    ch_var  *touched = e->slot[CH_OPT_TOUCHED];
     ch_node *rows = ch__sparse_rows(ids_if(r->finite, g->ids), g->value, n_rows), *mark;
 
     g->value = g->ids = NULL;
@@ -156,14 +166,14 @@ static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
         return;
     mark = ch__fill_dims(r->s, CH_BOOL, &rows->in[0]->dims, 1);
     mark = ch__node(&ch__op_scatter_update, NULL, 3,
-                    ((ch_node *[]){ch_var_read(r->s, seen), rows->in[0], mark}));
+                    ((ch_node *[]){ch_var_read(r->s, touched), rows->in[0], mark}));
     g->ids = ch__marked_ids(mark);
     g->value = ch__add_sparse(ch_var_read(r->s, e->slot[CH_OPT_SUM]), rows, false);
-    assign(r, seen, mark);
+    assign(r, touched, mark);
 }
 
-/* Adds the gradient to what has been gathered so far, unless it is not finite. */
-static void add_up(recording *r, gradient *g, const ch_opt_entry *e)
+/* Adds the gradient to its sum, unless it is not finite. Afterwards g is the sum. */
+static void accumulate(recording *r, gradient *g, const ch_opt_entry *e)
 {
     ch_var  *v = e->slot[CH_OPT_SUM];
     ch_node *so_far, *sum;
@@ -184,15 +194,16 @@ static void add_up(recording *r, gradient *g, const ch_opt_entry *e)
     assign(r, v, sum);
 }
 
-/* Whether as many gradients as are wanted are there, with this step's. */
-static void gather_steps(recording *r)
+/* Accumulates the gradients of this step. Sets r->apply if the sums then have as many steps as
+ * the options say. */
+static void accumulate_steps(recording *r)
 {
     ch_node *n =
         ch_add(ch_var_read(r->s, r->list->pending),
                r->finite != NULL ? ch_cast(r->finite, CH_I64) : scalar(r->s, CH_I64, 1));
 
     for (int i = 0; i < r->n; i++)
-        add_up(r, &r->g[i], &r->list->entry[i]);
+        accumulate(r, &r->g[i], &r->list->entry[i]);
     r->apply = ch_equal(n, scalar(r->s, CH_I64, r->o->accumulate));
     assign(r, r->list->pending, ch__clear_if(n, r->apply));
     r->divisor = scalar(r->s, CH_F32, 1);
@@ -203,8 +214,8 @@ static void clear_applied(recording *r, ch_var *v)
     assign(r, v, ch__clear_if(ch_var_read(r->s, v), r->apply));
 }
 
-/* What has been applied is gathered no more. */
-static void forget_steps(recording *r)
+/* Clears the sums if they were applied. */
+static void clear_sums(recording *r)
 {
     for (int i = 0; i < r->n; i++) {
         clear_applied(r, r->list->entry[i].slot[CH_OPT_SUM]);
@@ -213,9 +224,10 @@ static void forget_steps(recording *r)
     }
 }
 
-/* ---- norms and numbers ---- */
+/* ---- norms and hyperparameters ---- */
 
-/* The sum of squares of gradients [from, to); rows of one id count as their sum. */
+/* Returns the sum of squares of the gradients [from, to). Rows with the same id are added up
+ * first. */
 static ch_node *squares_of(recording *r, int from, int to)
 {
     for (int i = from; i < to; i++) {
@@ -261,7 +273,7 @@ static ch_node *number_at(ch_node *hyper, ch_hyper which)
                       ch_shape_scalar());
 }
 
-/* The gradient as rules take it: scaled and cut to the bounds. */
+/* Returns the gradient as a rule uses it: scaled and clipped by value. */
 static ch_node *scaled(ch_node *x, ch_node *hyper)
 {
     ch_node *clip = number_at(hyper, CH_HYPER_CLIP);
@@ -270,7 +282,7 @@ static ch_node *scaled(ch_node *x, ch_node *hyper)
     return ch_maximum(ch_minimum(x, clip), ch_neg(clip));
 }
 
-/* One number for each row, along the rows of x. */
+/* Reshapes a number for each row so that it broadcasts along the rows of x. */
 static ch_node *along_rows(ch_node *number, const ch_node *x)
 {
     for (int k = 1; k < x->dims.rank; k++)
@@ -278,11 +290,13 @@ static ch_node *along_rows(ch_node *number, const ch_node *x)
     return number;
 }
 
-/* Row-wise Adagrad of a variable that is cut along another axis than the rows: no server has a whole row, so the
- * worker, which has the gradient, computes the mean of each row's squares. The accumulators, a number for each row, are read;
- * what is added to them and taken from the variable goes to the servers. Returns the variable's new value. */
-static ch_node *update_rows_of_columns(recording *r, gradient *g, ch_node *value,
-                                       ch_node *hyper, ch_node **slot)
+/* Records row-wise Adagrad for a variable that is sharded along another axis than the rows. No
+ * server has a whole row, so the worker, which has the gradient, computes the mean of the
+ * squares of each row. It reads the accumulators, a number for each row. The additions to the
+ * accumulators and to the variable are sent to the servers. Returns the new value of the
+ * variable. */
+static ch_node *update_column_shards(recording *r, gradient *g, ch_node *value, ch_node *hyper,
+                                     ch_node **slot)
 {
     ch_node *off = ch_equal(number_at(hyper, CH_HYPER_APPLY), ch_number(r->s, 0)),
             *kept = value;
@@ -290,7 +304,7 @@ static ch_node *update_rows_of_columns(recording *r, gradient *g, ch_node *value
     ch_dim   n_rows = ch__dim(ch_var_shape(g->var).dim[0]);
     int      axis[CH_MAX_RANK], rank = value != NULL ? value->dims.rank : 0;
 
-    if (g->ids != NULL && r->o->accumulate == 1) /* rows of one id count as their sum */
+    if (g->ids != NULL && r->o->accumulate == 1) /* rows with the same id are added up */
         ch__merge_rows(g->ids, g->value, n_rows, &g->ids, &g->value);
     if (g->ids != NULL) {
         sum = ch__gather_or_zero(sum, g->ids);
@@ -313,16 +327,18 @@ static ch_node *update_rows_of_columns(recording *r, gradient *g, ch_node *value
     return ch__add_sparse(value, ch__sparse_rows(g->ids, step, n_rows), true);
 }
 
-/* The value after the rule, and the slots. A variable in shards is one variable: what a rule computes of all of it comes first. */
+/* Applies the rule. Returns the new value, and replaces the slots by their new values. A rule
+ * with norms needs the whole variable, so for a sharded variable the norms are computed
+ * first. */
 static ch_node *apply_rule(recording *r, gradient *g, ch_node *value, ch_node *hyper,
                            ch_node **slot)
 {
     const ch_rule *rule = r->o->rule;
-    int            axis = ch__opt_cut_axis(g->var);
+    int            axis = ch__opt_shard_axis(g->var);
     ch_node       *norms = NULL;
 
     if (rule->by_row && axis > 0)
-        return update_rows_of_columns(r, g, value, hyper, slot);
+        return update_column_shards(r, g, value, hyper, slot);
     if (g->ids != NULL)
         return ch__apply_rows(rule->kind, value, g->ids, g->value, hyper, slot);
     if (rule->has_norms && axis >= 0)
@@ -334,13 +350,13 @@ static void update(recording *r, gradient *g, ch_node *hyper)
 {
     const ch_rule      *rule = r->o->rule;
     const ch_opt_entry *e = ch__opt_entry(r->o, g->var);
-    ch_var  *master = e->slot[CH_OPT_MASTER], *held = master != NULL ? master : g->var;
-    ch_node *now[CH_RULE_SLOTS], *value = ch_var_read(r->s, held);
+    ch_var  *master = e->slot[CH_OPT_MASTER], *exact = master != NULL ? master : g->var;
+    ch_node *now[CH_RULE_SLOTS], *value = ch_var_read(r->s, exact);
 
     for (int i = 0; i < rule->n_slots; i++)
         now[i] = ch_var_read(r->s, e->slot[i]);
     value = apply_rule(r, g, value, hyper, now);
-    assign(r, held, value);
+    assign(r, exact, value);
     for (int i = 0; i < rule->n_slots; i++)
         assign(r, e->slot[i], now[i]);
     if (master != NULL) {
@@ -366,7 +382,8 @@ static void count(recording *r)
                   ch_add(read_own(r, CH_OPT_SKIPPED), ch_sub(one, ch_cast(r->finite, CH_I64))));
 }
 
-/* It stays finite: an infinite one would make every gradient so, and no half of it is less. */
+/* Doubles or halves the dynamic loss scale. It must stay finite: an infinite scale would make
+ * all gradients infinite, and halving would not reduce it. */
 static void change_loss_scale(recording *r)
 {
     ch_node *scale = read_own(r, CH_OPT_LOSS_SCALE), *two = scalar(r->s, CH_F32, 2);
@@ -381,7 +398,7 @@ static void change_loss_scale(recording *r)
               ch__clear_if(good, ch_logical_or(rise, ch_logical_not(r->finite))));
 }
 
-/* ---- all of it ---- */
+/* ---- the whole step ---- */
 
 static void record_updates(recording *r)
 {
@@ -391,7 +408,7 @@ static void record_updates(recording *r)
     if (r->o->nonfinite == CH_NONFINITE_SKIP)
         r->apply = r->finite = all_finite(r);
     if (r->o->accumulate > 1)
-        gather_steps(r);
+        accumulate_steps(r);
     if (set->clip_global_norm > 0)
         global = squares_of(r, 0, r->n);
     for (int i = 0; i < r->n && ch_step_status(r->s) == CH_OK; i++) {
@@ -404,7 +421,7 @@ static void record_updates(recording *r)
         update(r, &r->g[i], *hyper);
     }
     if (r->o->accumulate > 1)
-        forget_steps(r);
+        clear_sums(r);
     count(r);
     if (r->o->is_dynamic)
         change_loss_scale(r);
@@ -414,7 +431,7 @@ static ch_status check_call(const ch_optimizer *o, const ch_step *s)
 {
     if (o != NULL && s->outer != NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: it trains in the step itself, not inside a cond, while or scan",
+                        "%s: call it in the step itself, not inside a cond, while or scan",
                         o->name);
     if (o != NULL && s->owner == NULL)
         return ch__fail(
@@ -428,7 +445,7 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
                                  ch_node *const *d)
 {
     if (n > 0 && d == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of gradients", o->name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the list of gradients is NULL", o->name);
     for (int i = 0; i < n; i++) {
         ch_dims want = ch__dims_of(ch_var_shape(var[i]));
         char    has[160], wants[160];
@@ -441,21 +458,22 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
         ch__dims_print(&d[i]->dims, has, sizeof(has));
         ch__dims_print(&want, wants, sizeof(wants));
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: the gradient of %s is %s%s, want %s%s as the variable is", o->name,
+                        "%s: the gradient of %s is %s%s, want %s%s like the variable", o->name,
                         ch_var_name(var[i]), ch_dtype_name(d[i]->dtype), has,
                         ch_dtype_name(ch_var_dtype(var[i])), wants);
     }
     return CH_OK;
 }
 
-/* How gradients go together; all else is the group's. */
+/* Returns the options for packing the gradients. All others are defaults, so that the group
+ * decides. */
 static ch_communication_options packing(const ch_step *s)
 {
     return (ch_communication_options){
         .bytes_per_pack = ((const ch_strategy *)s->owner)->parts.communication.bytes_per_pack};
 }
 
-/* Gradients are the loss scale times what they should be. */
+/* Applies the gradients `d`, which are multiplied by the loss scale. */
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
     const int                      n = r->n;
@@ -478,12 +496,12 @@ static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
         ch__all_reduce_packs(NULL, CH_SUM, n, d, &how, r->value);
         for (int i = 0; i < n; i++) {
             r->g[i].var = var[i];
-            take_gradient(r, &r->g[i], r->value[i]);
+            set_gradient(r, &r->g[i], r->value[i]);
         }
         if (ch_step_status(r->s) == CH_OK)
             record_updates(r);
     }
-    take(r->s, rc);
+    record_status(r->s, rc);
     r->s->work = before;
     ch__free(r->g);
     ch__free(r->value);
@@ -493,31 +511,31 @@ void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
                         ch_node *const *d)
 {
     recording     r = {.o = o, .s = s};
-    ch_opt_wholes w = {0};
+    ch_opt_joined w = {0};
     const void   *before;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_call(o, s));
+    record_status(s, check_call(o, s));
     if (ch_step_status(s) == CH_OK)
-        take(s, ch__opt_wholes(o, n, var, d, &w));
+        record_status(s, ch__opt_join_shards(o, n, var, d, &w));
     r.n = w.n;
     if (ch_step_status(s) == CH_OK)
         apply_all(&r, w.var, d != NULL ? w.d : NULL);
-    ch__opt_wholes_drop(&w);
+    ch__opt_joined_drop(&w);
     ch__step_end(s, before);
 }
 
-/* The gradients of the loss times the loss scale, which is a factor of the first derivative:
- * the loss itself might overflow. */
+/* Computes the gradients of the loss, multiplied by the loss scale. The scale is the seed of
+ * the differentiation, and not a factor of the loss, because the scaled loss could overflow. */
 static void differentiate(recording *r, ch_node *loss, ch_var *const *var, ch_node **d)
 {
     ch_node          **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
     const ch_work_kind before = r->s->work;
 
     if (x == NULL) {
-        take(r->s, ch__fail_memory("an optimizer"));
+        record_status(r->s, ch__fail_memory("an optimizer"));
         return;
     }
     r->s->work = CH_WORK_BACKWARD;
@@ -536,7 +554,7 @@ static void minimize(recording *r, ch_node *loss, ch_var *const *var)
     ch_node **d = ch__calloc((size_t)r->n, sizeof(*d));
 
     if (d == NULL) {
-        take(r->s, ch__fail_memory("an optimizer"));
+        record_status(r->s, ch__fail_memory("an optimizer"));
         return;
     }
     differentiate(r, loss, var, d);
@@ -556,8 +574,8 @@ static ch_status check_loss(const ch_optimizer *o, const ch_node *loss)
     ch__dims_print(&loss->dims, has, sizeof(has));
     return ch__fail(
         CH_INVALID_ARGUMENT,
-        "%s: the loss is %s%s, want one number; ch_loss_average makes it of one for "
-        "each example, ch_sum_all of any",
+        "%s: the loss is %s%s, want one number; use ch_loss_average for a loss of each "
+        "example, or ch_sum_all",
         o->name, ch_dtype_name(loss->dtype), has);
 }
 
@@ -565,27 +583,28 @@ void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                            ch_var *const *var)
 {
     recording     r = {.o = o, .s = s};
-    ch_opt_wholes w = {0};
+    ch_opt_joined w = {0};
     const void   *before;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_call(o, s));
+    record_status(s, check_call(o, s));
     if (ch_step_status(s) == CH_OK)
-        take(s, ch__opt_wholes(o, n, var, NULL, &w));
+        record_status(s, ch__opt_join_shards(o, n, var, NULL, &w));
     if (ch_step_status(s) == CH_OK)
-        take(s, check_loss(o, loss));
+        record_status(s, check_loss(o, loss));
     r.n = w.n;
     if (ch_step_status(s) == CH_OK)
         minimize(&r, loss, w.var);
-    ch__opt_wholes_drop(&w);
+    ch__opt_joined_drop(&w);
     ch__step_end(s, before);
 }
 
-/* ---- its numbers, as nodes ---- */
+/* ---- rate and loss scale as nodes ---- */
 
-/* Weak, as numbers are: beside another node it takes that one's type. */
+/* Returns a number of the optimizer as a node with a weak dtype: it adopts the dtype of the
+ * other operand. */
 static ch_node *number_of(const void *caller, ch_optimizer *o, ch_step *s,
                           ch_node *(*number)(recording *r))
 {
@@ -597,7 +616,7 @@ static ch_node *number_of(const void *caller, ch_optimizer *o, ch_step *s,
         return NULL;
     before = ch__step_begin_at(s, caller, NULL);
     if (o == NULL)
-        take(s, ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL"));
+        record_status(s, ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL"));
     else
         x = ch_identity(number(&r));
     if (x != NULL)

@@ -1,4 +1,13 @@
-/* train/optimizer_vars.c -- the variables that optimizers keep, and what they tell.
+/* train/optimizer_vars.c -- the variables of optimizers: creation, reading, averages.
+ *
+ * Creates the optimizer's own variables, the slots of the updated variables and, with
+ * accumulation, the sums of lists. Also implements the functions that read an optimizer outside
+ * a step. Invariants:
+ *
+ *   1. Creation is idempotent: a variable is created once and found again later. o->all has all
+ *      variables.
+ *   2. A 16-bit variable has a single master, which all optimizers share. It follows the
+ *      variable: setting the variable sets the master (ch__var_follow).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -10,9 +19,10 @@
 #include "tensor/tensor.h"
 #include "train/optimizer.h"
 
-/* ---- making them ---- */
+/* ---- creation ---- */
 
-/* "of/by/name"; without `of` or `by`, the rest of it. NULL when out of memory. */
+/* Returns the path "of/by/name". `of` and `by` may be NULL; then they are left out. Returns
+ * NULL if memory is exhausted. The caller frees the path. */
 static char *path_of(const char *of, const char *by, const char *name)
 {
     const char *part[] = {of, by, name};
@@ -28,20 +38,22 @@ static char *path_of(const char *of, const char *by, const char *name)
     return path;
 }
 
-/* Room in the list of what the optimizer keeps. */
-static ch_status make_room(ch_optimizer *o)
+/* Makes room for a variable in o->all. */
+static ch_status reserve(ch_optimizer *o)
 {
     return ch__grow((void **)&o->all, &o->cap_all, o->n_all + 1, sizeof(*o->all))
                ? CH_OK
                : ch__fail_memory("an optimizer");
 }
 
-/* Keeps a new variable with this first value, whose reference it takes over; where `beside` is, if that is not NULL. */
-static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *beside, char *path,
-                      ch_tensor *initial, ch_var **out)
+/* Creates a variable and adds it to o->all. Takes ownership of `path` and `initial`. If
+ * `beside` is not NULL, the new variable is placed where `beside` is. `path` NULL: memory is
+ * exhausted. */
+static ch_status add_var(ch_optimizer *o, ch_strategy *st, const ch_var *beside, char *path,
+                         ch_tensor *initial, ch_var **out)
 {
     ch_var_spec spec = {.name = path, .initial = initial, .trainable = CH_OFF};
-    ch_status   rc = path != NULL ? make_room(o) : ch__fail_memory("an optimizer");
+    ch_status   rc = path != NULL ? reserve(o) : ch__fail_memory("an optimizer");
 
     if (rc == CH_OK)
         rc = beside != NULL ? ch__var_new_beside(&spec, beside, out)
@@ -53,7 +65,7 @@ static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *beside, ch
     return rc;
 }
 
-static ch_status full(ch_dtype dtype, ch_shape shape, double value, ch_tensor **out)
+static ch_status new_filled(ch_dtype dtype, ch_shape shape, double value, ch_tensor **out)
 {
     ch_status rc = ch_tensor_new(dtype, shape, out);
 
@@ -77,9 +89,10 @@ ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var
     ch_status  rc = CH_OK;
 
     if (o->own[which] == NULL) {
-        rc = full(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
+        rc = new_filled(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
         if (rc == CH_OK)
-            rc = keep(o, st, NULL, path_of(NULL, o->name, own[which].name), t, &o->own[which]);
+            rc = add_var(o, st, NULL, path_of(NULL, o->name, own[which].name), t,
+                         &o->own[which]);
     }
     if (out != NULL)
         *out = o->own[which];
@@ -101,7 +114,7 @@ static const char *slot_name(const ch_optimizer *o, int i)
     return i < CH_RULE_SLOTS ? o->rule->slot[i] : more[i - CH_RULE_SLOTS];
 }
 
-/* The variable's value now, as the slot wants it. */
+/* Returns the current value of the variable, in the dtype of its arithmetic. */
 static ch_status value_of(ch_var *v, ch_tensor **out)
 {
     ch_tensor *now = NULL;
@@ -113,7 +126,7 @@ static ch_status value_of(ch_var *v, ch_tensor **out)
     return rc;
 }
 
-static ch_status first_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor **out)
+static ch_status initial_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor **out)
 {
     ch_shape shape = ch_var_shape(v);
 
@@ -121,19 +134,19 @@ static ch_status first_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor 
         return value_of(v, out);
     if ((i == CH_OPT_TOUCHED || (i == 0 && o->rule->by_row)) && shape.rank > 0)
         shape.rank = 1;
-    return full(i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(v), shape,
-                i == 0 && o->rule->has_initial ? o->initial : 0, out);
+    return new_filled(i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(v), shape,
+                      i == 0 && o->rule->has_initial ? o->initial : 0, out);
 }
 
-/* A variable has one master, of all optimizers: whoever comes first makes it. */
-static ch_status find_master(ch_optimizer *o, ch_opt_entry *e)
+/* Uses the master of the variable if another optimizer has created it. */
+static ch_status use_master(ch_optimizer *o, ch_opt_entry *e)
 {
     ch_var   *found = ch__var_follower(e->var);
     ch_status rc = CH_OK;
 
     if (found == NULL)
         return CH_OK;
-    rc = make_room(o);
+    rc = reserve(o);
     if (rc == CH_OK)
         e->slot[CH_OPT_MASTER] = o->all[o->n_all++] = found;
     else
@@ -148,14 +161,14 @@ static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i)
     ch_status  rc = CH_OK;
 
     if (e->slot[i] == NULL && is_master)
-        rc = find_master(o, e);
+        rc = use_master(o, e);
     if (e->slot[i] != NULL || rc != CH_OK)
         return rc;
-    rc = first_value(o, e->var, i, &t);
+    rc = initial_value(o, e->var, i, &t);
     if (rc == CH_OK)
-        rc = keep(o, ch_var_strategy(e->var), e->var,
-                  path_of(ch_var_name(e->var), is_master ? NULL : o->name, slot_name(o, i)), t,
-                  &e->slot[i]);
+        rc = add_var(o, ch_var_strategy(e->var), e->var,
+                     path_of(ch_var_name(e->var), is_master ? NULL : o->name, slot_name(o, i)),
+                     t, &e->slot[i]);
     if (rc == CH_OK && is_master)
         ch__var_follow(e->slot[i], e->var);
     return rc;
@@ -196,7 +209,7 @@ ch_opt_list *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var)
 
 static const char pending_name[] = "pending";
 
-/* The counter of a list of variables is named after the first of them. */
+/* Creates the sums of a list of variables. Its counter is named after the first variable. */
 static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
 {
     ch_opt_list *l = ch__opt_list(o, n, var);
@@ -215,10 +228,11 @@ static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
         o->n_lists++;
     }
     if (l->pending == NULL) {
-        rc = full(CH_I64, ch_shape_scalar(), 0, &zero);
+        rc = new_filled(CH_I64, ch_shape_scalar(), 0, &zero);
         if (rc == CH_OK)
-            rc = keep(o, ch_var_strategy(var[0]), NULL,
-                      path_of(ch_var_name(var[0]), o->name, pending_name), zero, &l->pending);
+            rc =
+                add_var(o, ch_var_strategy(var[0]), NULL,
+                        path_of(ch_var_name(var[0]), o->name, pending_name), zero, &l->pending);
     }
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = make_slot(o, &l->entry[i], CH_OPT_SUM);
@@ -252,14 +266,15 @@ ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
     if (o == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL");
     if (n < 0 || (n > 0 && var == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of %d variables", o->name,
-                        n);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the list of %d variables is NULL, or its length is negative",
+                        o->name, n);
     if (n == 0)
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "%s: there is nothing to train: no variables are given. A model has its "
-            "variables once it was called, or made with its inputs; ask for them "
-            "then",
+            "%s: there is nothing to train, because the list of variables is empty; a model "
+            "has variables after its first call, or if ch_model_new was given its "
+            "inputs",
             o->name);
     for (int i = 0; i < n; i++) {
         if (var[i] == NULL)
@@ -269,7 +284,7 @@ ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
                             o->name, ch_var_name(var[i]), ch_dtype_name(ch_var_dtype(var[i])));
         if (!ch_var_is_trainable(var[i]))
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: variable %s is not to be trained: it was made so, with "
+                            "%s: variable %s is not trainable, because it was created with "
                             "trainable CH_OFF",
                             o->name, ch_var_name(var[i]));
         for (int k = 0; k < i; k++)
@@ -282,26 +297,26 @@ ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
 
 ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var)
 {
-    ch_opt_wholes w;
-    ch_status     rc = ch__opt_wholes(o, n, var, NULL, &w);
+    ch_opt_joined w;
+    ch_status     rc = ch__opt_join_shards(o, n, var, NULL, &w);
 
     if (rc == CH_OK)
         rc = ch__opt_build(o, ch_var_strategy(var[0]), w.n, w.var);
-    ch__opt_wholes_drop(&w);
+    ch__opt_joined_drop(&w);
     return rc;
 }
 
-/* ---- questions ---- */
+/* ---- reading ---- */
 
 static ch_status check(const ch_optimizer *o, const void *out)
 {
     if (o == NULL || out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "optimizer: %s NULL",
-                        o == NULL ? "it is" : "the place for the answer is");
+        return ch__fail(CH_INVALID_ARGUMENT, "optimizer: %s is NULL",
+                        o == NULL ? "the optimizer" : "out");
     return CH_OK;
 }
 
-/* A scalar of the optimizer's; `otherwise` as long as its variable is not made. */
+/* Reads one of the optimizer's own variables; returns `otherwise` if it does not exist yet. */
 static ch_status get_own(ch_optimizer *o, ch_opt_own which, double otherwise, double *out)
 {
     ch_tensor *t = NULL;
@@ -372,7 +387,7 @@ int ch_optimizer_vars(ch_optimizer *o, ch_var *const **out)
     return o != NULL ? o->n_all : 0;
 }
 
-static ch_var *named(const ch_optimizer *o, const ch_opt_entry *e, const char *name)
+static ch_var *find_slot(const ch_optimizer *o, const ch_opt_entry *e, const char *name)
 {
     for (int i = 0; i < CH_OPT_SLOTS; i++)
         if (e->slot[i] != NULL && strcmp(slot_name(o, i), name) == 0)
@@ -380,25 +395,25 @@ static ch_var *named(const ch_optimizer *o, const ch_opt_entry *e, const char *n
     return NULL;
 }
 
-/* In a list of variables: the sums of each, and the counter at the first. */
-static ch_var *named_in(const ch_optimizer *o, const ch_opt_list *l, const ch_var *v,
-                        const char *name)
+/* Returns the sum of a variable in a list or, for its first variable, the counter. */
+static ch_var *find_in_list(const ch_optimizer *o, const ch_opt_list *l, const ch_var *v,
+                            const char *name)
 {
     if (l->entry[0].var == v && strcmp(pending_name, name) == 0)
         return l->pending;
     for (int i = 0; i < l->n; i++)
         if (l->entry[i].var == v)
-            return named(o, &l->entry[i], name);
+            return find_slot(o, &l->entry[i], name);
     return NULL;
 }
 
 ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot)
 {
     const ch_opt_entry *e = o != NULL && v != NULL && slot != NULL ? ch__opt_entry(o, v) : NULL;
-    ch_var             *found = e != NULL ? named(o, e, slot) : NULL;
+    ch_var             *found = e != NULL ? find_slot(o, e, slot) : NULL;
 
     for (int i = 0; e != NULL && i < o->n_lists && found == NULL; i++)
-        found = named_in(o, &o->list[i], v, slot);
+        found = find_in_list(o, &o->list[i], v, slot);
     return found;
 }
 
@@ -409,7 +424,7 @@ static ch_status check_average(const ch_optimizer *o)
     if (o->average > 0)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "%s: it keeps no averages; make it with the option average", o->name);
+                    "%s: it has no averages; create it with the option average", o->name);
 }
 
 ch_status ch_optimizer_average(ch_optimizer *o, ch_var *v, ch_tensor **out)
@@ -432,13 +447,14 @@ ch_status ch_optimizer_average(ch_optimizer *o, ch_var *v, ch_tensor **out)
     return rc;
 }
 
-/* The exact values trade places; a 16-bit variable is the rounded one. */
+/* Swaps the value and its average. If there is a master, its f32 value is swapped, and the
+ * 16-bit variable gets the rounded average. */
 static ch_status swap(const ch_opt_entry *e)
 {
-    ch_var    *held = e->slot[CH_OPT_MASTER] != NULL ? e->slot[CH_OPT_MASTER] : e->var;
+    ch_var    *exact = e->slot[CH_OPT_MASTER] != NULL ? e->slot[CH_OPT_MASTER] : e->var;
     ch_var    *average = e->slot[CH_OPT_AVERAGE];
     ch_tensor *a = NULL, *b = NULL, *rounded = NULL;
-    ch_status  rc = average != NULL ? ch_var_get(held, &a) : CH_OK;
+    ch_status  rc = average != NULL ? ch_var_get(exact, &a) : CH_OK;
 
     if (average == NULL)
         return CH_OK;
@@ -447,9 +463,10 @@ static ch_status swap(const ch_opt_entry *e)
     if (rc == CH_OK)
         rc = ch__tensor_cast(b, ch_var_dtype(e->var), &rounded);
     if (rc == CH_OK)
-        rc = ch_var_set(e->var, rounded); /* first: it takes the master along */
-    if (rc == CH_OK && held != e->var)
-        rc = ch_var_set(held, b);
+        /* First, because setting the variable also sets the master. */
+        rc = ch_var_set(e->var, rounded);
+    if (rc == CH_OK && exact != e->var)
+        rc = ch_var_set(exact, b);
     if (rc == CH_OK)
         rc = ch_var_set(average, a);
     ch_tensor_unref(a);

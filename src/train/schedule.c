@@ -1,6 +1,7 @@
-/* train/schedule.c -- learning rates that change with the number of steps taken.
+/* train/schedule.c -- learning rates that depend on the number of steps done.
  *
- * Each formula stands twice: as C, and as nodes. Both compute in f64.
+ * Each formula is implemented twice: in C for ch_schedule_at, and with nodes for
+ * ch_schedule_node. Both compute in f64 and must agree.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/schedule.h"
@@ -13,11 +14,11 @@
 
 #define PI 3.14159265358979323846
 
-/* A period that has just begun is not the end of the one before, whatever the logarithm's last
- * digit says. */
+/* Added before a period index is rounded down, so that a rounding error of the logarithm does
+ * not put the first step of a period into the period before. */
 #define SLACK 1e-9
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 ch_schedule ch_schedule_constant(double rate)
 {
@@ -38,7 +39,7 @@ ch_schedule ch_schedule_piecewise(int n, const double *boundary, const double *v
     ch_schedule p = {.kind = CH_SCHEDULE_PIECEWISE, .n_pieces = n};
 
     if (n < 0 || n > CH_SCHEDULE_PIECES)
-        return p; /* who uses it refuses it */
+        return p; /* ch__schedule_check reports the error */
     if (value == NULL || (n > 0 && boundary == NULL)) {
         p.n_pieces = -1;
         return p;
@@ -83,13 +84,14 @@ ch_schedule ch_schedule_warm_up(ch_schedule then, double steps)
     return then;
 }
 
-/* Rates become f32 beside f32 variables: so they are finite there too. */
-static ch_status check(const char *what, double x, bool is_rate)
+/* Checks that x is finite and not negative. A rate must be finite in f32 too, because it is
+ * cast to f32 for f32 variables. */
+static ch_status check(const char *name, double x, bool is_rate)
 {
     if (x >= 0 && (is_rate ? isfinite((float)x) : isfinite(x)))
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT, "schedule: %s is %g, want at least 0, and finite%s",
-                    what, x, is_rate ? " in f32" : "");
+                    name, x, is_rate ? " in f32" : "");
 }
 
 static ch_status check_pieces(const ch_schedule *p)
@@ -102,8 +104,8 @@ static ch_status check_pieces(const ch_schedule *p)
     for (int i = 0; i < p->n_pieces; i++)
         if (!isfinite(p->boundary[i]) || (i > 0 && !(p->boundary[i] > p->boundary[i - 1])))
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "schedule: boundary %d is %g, after %g; they must rise", i,
-                            p->boundary[i], i > 0 ? p->boundary[i - 1] : -INFINITY);
+                            "schedule: boundary %d is %g, after %g; want ascending boundaries",
+                            i, p->boundary[i], i > 0 ? p->boundary[i - 1] : -INFINITY);
     for (int i = 0; i <= p->n_pieces && rc == CH_OK; i++)
         rc = check("a rate", p->value[i], true);
     return rc;
@@ -122,7 +124,7 @@ static ch_status check_decay(const ch_schedule *p)
         rc = check("the factor", p->factor, false);
     if (rc == CH_OK && p->restarts && !(p->factor >= 1))
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "schedule: each period %g times the last, want 1 or more", p->factor);
+                      "schedule: the factor is %g, want 1 or more for restarts", p->factor);
     if (rc == CH_OK && has_power)
         rc = check(p->restarts ? "the next peak" : "the power", p->power, false);
     return rc;
@@ -133,7 +135,9 @@ ch_status ch__schedule_check(const ch_schedule *p)
     ch_status rc = check("the rate", p->rate, true);
 
     if ((int)p->kind < 0 || p->kind > CH_SCHEDULE_COSINE)
-        return ch__fail(CH_INVALID_ARGUMENT, "schedule: there is no kind %d", (int)p->kind);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "schedule: the kind is %d, want a value of ch_schedule_kind",
+                        (int)p->kind);
     if (rc == CH_OK)
         rc = check("the number of steps to warm up", p->warm_up, false);
     if (rc == CH_OK && p->kind == CH_SCHEDULE_PIECEWISE)
@@ -143,7 +147,7 @@ ch_status ch__schedule_check(const ch_schedule *p)
     return rc;
 }
 
-/* ---- as a number ---- */
+/* ---- evaluation in C ---- */
 
 static double cosine_at(const ch_schedule *p, double x)
 {
@@ -194,7 +198,7 @@ double ch_schedule_at(const ch_schedule *p, int64_t step)
     return x < p->warm_up ? p->rate * x / p->warm_up : at(p, x - p->warm_up);
 }
 
-/* ---- as a node ---- */
+/* ---- recording as nodes ---- */
 
 static ch_node *number(ch_node *x, double value)
 {
@@ -211,7 +215,7 @@ static ch_node *plus(ch_node *x, double value)
     return ch_add(x, number(x, value));
 }
 
-/* base ^ x */
+/* Returns base ^ x. */
 static ch_node *power(double base, ch_node *x)
 {
     return ch_pow(number(x, base), x);
@@ -289,7 +293,7 @@ ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step)
         return NULL;
     before = ch__step_begin(s);
     rc = p != NULL ? ch__schedule_check(p)
-                   : ch__fail(CH_INVALID_ARGUMENT, "schedule: there is none");
+                   : ch__fail(CH_INVALID_ARGUMENT, "schedule: the schedule is NULL");
     if (rc == CH_OK && (step->dtype != CH_I64 || step->dims.rank != 0))
         rc = ch__fail(CH_INVALID_ARGUMENT, "schedule: the step is not a scalar of i64");
     if (rc != CH_OK)

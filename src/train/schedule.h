@@ -1,4 +1,4 @@
-/* train/schedule.h -- what optimizers ask of a schedule.
+/* train/schedule.h -- functions of a schedule for optimizers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TRAIN_SCHEDULE_H
@@ -6,9 +6,9 @@
 
 #include "cohort/schedule.h"
 
-/* INVALID_ARGUMENT, with the reason, for one that makes no sense. */
+/* Returns INVALID_ARGUMENT if a parameter of the schedule is invalid. */
 ch_status ch__schedule_check(const ch_schedule *p);
-/* The rate at a step (i64), in f64. */
+/* Records the rate at a step (i64), as f64. The schedule must be valid. */
 ch_node *ch__schedule_node(const ch_schedule *p, ch_node *step);
 
 #endif

@@ -538,18 +538,18 @@ static void what_is_no_message_is_refused_with_its_byte(void **state)
         size_t      n;
         const char *words[2];
     } rows[] = {
-        {"\x0a\x05\x0a", 3, {"byte 0 of 3", "longer than what is left"}},
+        {"\x0a\x05\x0a", 3, {"byte 0 of 3", "longer than the rest"}},
         {"\x0b", 1, {"byte 0 of 1", "type"}}, /* a group */
         {"\x08\x01\x0f", 3, {"byte 2 of 3", "type"}},
-        {"\x02\x00", 2, {"byte 0 of 2", "number that none has"}},
-        {"\xff\xff\xff\xff\xff\x01\x00", 7, {"byte 0 of 7", "number that none has"}},
+        {"\x02\x00", 2, {"byte 0 of 2", "invalid field number"}},
+        {"\xff\xff\xff\xff\xff\x01\x00", 7, {"byte 0 of 7", "invalid field number"}},
         {"\x08\xff", 2, {"byte 1 of 2", "does not end"}},
         {"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", 12, {"byte 1", "ten bytes"}},
-        {"\x0d\x00\x00\x00", 4, {"byte 0 of 4", "left"}},
-        {"\x09\x00\x00\x00\x00\x00\x00\x00", 8, {"byte 0 of 8", "left"}},
+        {"\x0d\x00\x00\x00", 4, {"byte 0 of 4", "rest"}},
+        {"\x09\x00\x00\x00\x00\x00\x00\x00", 8, {"byte 0 of 8", "rest"}},
         /* 2^63 - 1 bytes */
-        {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", 10, {"byte 0 of 10", "left"}},
-        {"\x0a\x0b\x0a\x09\x0a\x01x\x12\x04\x12\x02\x0a\x63", 13, {"byte 11 of 13", "left"}},
+        {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", 10, {"byte 0 of 10", "rest"}},
+        {"\x0a\x0b\x0a\x09\x0a\x01x\x12\x04\x12\x02\x0a\x63", 13, {"byte 11 of 13", "rest"}},
         {"\x0a\x0e\x0a\x0c\x0a\x01x\x12\x07\x12\x05\x0a\x03\x01\x02\x03",
          16,
          {"byte 13", "multiple of 4"}},

@@ -358,7 +358,7 @@ static void options_of_early_stopping_are_checked(void **state)
                   &(ch_callback_early_stopping_options){.baseline = (double)NAN,
                                                         .has_baseline = true},
                   &c),
-              CH_INVALID_ARGUMENT, "baseline", "no number");
+              CH_INVALID_ARGUMENT, "baseline", "NaN");
     assert_null(c);
     (void)state;
 }
@@ -487,7 +487,7 @@ static void a_rate_that_cannot_be_set_is_refused_before_the_first_step(void **st
     t_refused(t_tell(c[0], &t, CH_ON_BEGIN), CH_FAILED_PRECONDITION, "rate_schedule",
               "the optimizer has a schedule");
     t_refused(t_tell(c[1], &t, CH_ON_BEGIN), CH_FAILED_PRECONDITION, "reduce_on_plateau",
-              "make it without one");
+              "create it without");
     ch_callback_unref(c[0]);
     ch_callback_unref(c[1]);
     ch_optimizer_unref(o);

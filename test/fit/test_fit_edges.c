@@ -102,13 +102,14 @@ static void data_without_an_end_needs_a_number_of_steps(void **state)
     ch_iterator *it = NULL;
 
     t_ok(ch_strategy_distribute_dataset(x.st, d, NULL, &it));
-    t_refused(ch_fit(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "fit", "no end");
+    t_refused(ch_fit(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "fit", "infinite");
     t_refused(ch_fit(x.m, (ch_data){.iterator = it}, NULL, NULL), CH_INVALID_ARGUMENT, "fit",
-              "no end");
+              "infinite");
     t_refused(ch_fit(x.m, arrays_of(&x), &(ch_fit_options){.validation = endless}, NULL),
-              CH_INVALID_ARGUMENT, "validation", "no end");
-    t_refused(ch_evaluate(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "evaluate", "no end");
-    t_refused(ch_predict(x.m, endless, NULL, &y), CH_INVALID_ARGUMENT, "predict", "no end");
+              CH_INVALID_ARGUMENT, "validation", "infinite");
+    t_refused(ch_evaluate(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "evaluate",
+              "infinite");
+    t_refused(ch_predict(x.m, endless, NULL, &y), CH_INVALID_ARGUMENT, "predict", "infinite");
     assert_null(y);
     t_ok(ch_fit(
         x.m, endless,
@@ -567,6 +568,26 @@ static void a_validation_can_be_stopped(void **state)
     (void)state;
 }
 
+/* The arrays fit in one batch, so that there is no iterator. */
+static void predict_that_is_stopped_before_its_only_batch_gives_no_rows(void **state)
+{
+    fixture      x = new_fixture(MIRRORED_2);
+    stopping     s = {.when = CH_ON_VALIDATION_BEGIN, .after = 1};
+    ch_callback *c = stop_at(&s);
+    ch_tensor   *y = NULL;
+
+    t_ok(ch_predict(x.m, (ch_data){.n = 1, .array = x.a.t},
+                    &(ch_evaluate_options){.batch = 1000, .n_callbacks = 1, .callback = &c},
+                    &y));
+    assert_int_equal(s.n, 1);
+    assert_int_equal(ch_tensor_shape(y).dim[0], 0);
+    assert_int_equal(ch_tensor_shape(y).dim[1], CLASSES);
+    ch_tensor_unref(y);
+    ch_callback_unref(c);
+    drop_fixture(&x);
+    (void)state;
+}
+
 /* Who was stopped in a step is still validated: early stopping and the like want the number. */
 static void who_stops_in_a_step_is_still_validated(void **state)
 {
@@ -667,6 +688,7 @@ static void train_and_evaluate_says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predict_that_is_stopped_before_its_only_batch_gives_no_rows),
         cmocka_unit_test(an_iterator_that_has_ended_begins_anew),
         cmocka_unit_test(an_iterator_goes_on_where_it_is),
         cmocka_unit_test(numbers_of_no_rows_are_an_error),

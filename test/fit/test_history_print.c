@@ -137,9 +137,9 @@ static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
     ch_history_plot(h, "val_loss", 40, 6, text, sizeof(text));
     assert_non_null(strstr(text, " epoch 1                          3\n"));
     ch_history_plot(h, "accuracy", 40, 6, text, sizeof(text));
-    assert_string_equal(text, "no epoch has a \"accuracy\"; there are loss, val_loss\n");
+    assert_string_equal(text, "no epoch has a log named \"accuracy\"; there are loss, val_loss\n");
     ch_history_plot(h, NULL, 40, 6, text, sizeof(text));
-    assert_string_equal(text, "no epoch has a \"\"; there are loss, val_loss\n");
+    assert_string_equal(text, "no epoch has a log named \"\"; there are loss, val_loss\n");
     assert_true(ch_history_plot(NULL, "loss", 40, 6, text, sizeof(text)) > 40);
     ch_history_unref(h);
     (void)state;

@@ -312,8 +312,8 @@ static void files_that_cannot_be_written_are_refused(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_refused(ch_callback_csv_log(NULL, NULL, &c), CH_INVALID_ARGUMENT, "csv_log", "no name");
-    t_refused(ch_callback_json_log("", NULL, &c), CH_INVALID_ARGUMENT, "json_log", "no name");
+    t_refused(ch_callback_csv_log(NULL, NULL, &c), CH_INVALID_ARGUMENT, "csv_log", "path");
+    t_refused(ch_callback_json_log("", NULL, &c), CH_INVALID_ARGUMENT, "json_log", "path");
     t_refused(ch_callback_csv_log("x", &(ch_callback_log_file_options){.every_steps = -1}, &c),
               CH_INVALID_ARGUMENT, "every_steps", "-1");
     t_refused(ch_callback_csv_log("x", NULL, NULL), CH_INVALID_ARGUMENT, "out", "NULL");

@@ -411,7 +411,7 @@ static void no_line_is_too_wide(void **state)
                                   .is_done = i & 2,
                                   .is_validating = i & 4,
                                   .validation_steps = 50,
-                                  .beat = i};
+                                  .frame = i};
         ch_progress_style look = {.columns = i / 16, .is_utf8 = i & 8};
         char              text[4096];
         ch_text           o = ch__text(text, sizeof(text));

@@ -802,9 +802,9 @@ static void what_cannot_be_is_refused(void **state)
     FILE        *f = fopen(t_path("taken"), "w");
 
     fclose(f);
-    t_refused(ch_callback_tensorboard("", NULL, &c), CH_INVALID_ARGUMENT, "directory", "name");
+    t_refused(ch_callback_tensorboard("", NULL, &c), CH_INVALID_ARGUMENT, "directory", "empty");
     t_refused(ch_callback_tensorboard(NULL, NULL, &c), CH_INVALID_ARGUMENT, "directory",
-              "name");
+              "empty");
     t_refused(
         ch_callback_tensorboard("x", &(ch_callback_tensorboard_options){.histograms = -1}, &c),
         CH_INVALID_ARGUMENT, "histograms", "-1");

@@ -668,54 +668,61 @@ static void a_hostile_message_is_refused_by_name(void **state)
 {
     static const hostile rows[] = {
         ROW(no_format, INVALID_ARGUMENT, "not an encoded graph"),
-        ROW(later_format, UNIMPLEMENTED, "format 7, and this library reads 1"),
+        ROW(later_format, UNIMPLEMENTED, "format 7, but this library reads format 1"),
         ROW(long_graph_name, INVALID_ARGUMENT, "name is longer than 4096"),
         ROW(many_symbols, INVALID_ARGUMENT, "4294967295 symbols"),
-        ROW(no_symbols, INVALID_ARGUMENT, "axis 0 has symbol 1 of 0"),
-        ROW(unknown_op, UNIMPLEMENTED, "sum_of_all_fears?[2J in block/dense: there is no such"),
-        ROW(wrong_version, UNIMPLEMENTED, "version 9 of it is not known here, but 1 is"),
+        ROW(no_symbols, INVALID_ARGUMENT, "axis 0 has symbol 1, but there are 0 symbols"),
+        ROW(unknown_op, UNIMPLEMENTED,
+            "sum_of_all_fears?[2J in block/dense: this library has no such"),
+        ROW(wrong_version, UNIMPLEMENTED,
+            "version 9 of the op is not supported; this library has version 1"),
         ROW(huge_version, UNIMPLEMENTED, "version 2147483649"),
         ROW(forward_reference, INVALID_ARGUMENT,
-            "call 3, rows in block/dense: input 0 is value 9, but only 3 were made before it"),
-        ROW(own_output, INVALID_ARGUMENT, "value 3, but only 3 were made before it"),
+            "call 3, rows in block/dense: input 0 is value 9, but only 3 values come before "
+            "it"),
+        ROW(own_output, INVALID_ARGUMENT, "value 3, but only 3 values come before it"),
         ROW(too_few_inputs, INVALID_ARGUMENT, "0 inputs, want 1"),
-        ROW(too_many_inputs, INVALID_ARGUMENT, "16385 inputs, more than"),
-        ROW(no_outputs, INVALID_ARGUMENT, "0 outputs in the message, but 1"),
+        ROW(too_many_inputs, INVALID_ARGUMENT, "16385 inputs, want at most"),
+        ROW(no_outputs, INVALID_ARGUMENT, "0 outputs in the message, but the op has 1"),
         ROW(wrong_output_dtype, INVALID_ARGUMENT,
-            "output 0 is i32() in the message, but i64()"),
-        ROW(unknown_output_dtype, INVALID_ARGUMENT, "\"float32\" is no element type"),
-        ROW(wrong_output_size, INVALID_ARGUMENT, "f32(2, 3) in the message, but f32(2, 2)"),
-        ROW(wrong_output_rank, INVALID_ARGUMENT, "f32(2) in the message, but f32(2, 2)"),
+            "output 0 is i32() in the message, but the op computes i64()"),
+        ROW(unknown_output_dtype, INVALID_ARGUMENT, "\"float32\" is not an element type"),
+        ROW(wrong_output_size, INVALID_ARGUMENT,
+            "f32(2, 3) in the message, but the op computes f32(2, 2)"),
+        ROW(wrong_output_rank, INVALID_ARGUMENT,
+            "f32(2) in the message, but the op computes f32(2, 2)"),
         ROW(wrong_output_symbol, INVALID_ARGUMENT,
-            "f32(rows, 4*rows) in the message, but f32(rows, 4)"),
-        ROW(unknown_output_symbol, INVALID_ARGUMENT, "axis 0 has symbol 2 of 1"),
+            "f32(rows, 4*rows) in the message, but the op computes f32(rows, 4)"),
+        ROW(unknown_output_symbol, INVALID_ARGUMENT,
+            "axis 0 has symbol 2, but there are 1 symbols"),
         ROW(fewer_symbols_than_sizes, INVALID_ARGUMENT, "2 sizes and 1 symbols"),
         ROW(large_ordinal, INVALID_ARGUMENT, "ordinal 2147483648"),
         ROW(long_scope, INVALID_ARGUMENT, "scope \"nnnn"),
         ROW(unknown_attr, UNIMPLEMENTED, "no attribute \"valeu\""),
         ROW(attr_of_none, UNIMPLEMENTED, "no attribute \"resource\""),
-        ROW(attr_twice, INVALID_ARGUMENT, "attribute dtype is there twice"),
-        ROW(wrong_kind, INVALID_ARGUMENT, "attribute dtype: it is not an element type"),
-        ROW(no_kind, INVALID_ARGUMENT, "attribute dtype: it is not an element type"),
+        ROW(attr_twice, INVALID_ARGUMENT, "attribute dtype occurs twice"),
+        ROW(wrong_kind, INVALID_ARGUMENT, "attribute dtype: the value is not an element type"),
+        ROW(no_kind, INVALID_ARGUMENT, "attribute dtype: the value is not an element type"),
         ROW(missing_dtype, INVALID_ARGUMENT, "attribute dtype is missing"),
-        ROW(unknown_dtype, INVALID_ARGUMENT, "\"f8\" is no element type"),
+        ROW(unknown_dtype, INVALID_ARGUMENT, "\"f8\" is not an element type"),
         ROW(negative_size, INVALID_ARGUMENT, "size -4 of axis 1 is negative"),
         ROW(overflowing_size, INVALID_ARGUMENT, "2^48 bytes or more"),
-        ROW(undefined_symbol, INVALID_ARGUMENT, "symbol 2 before anything made it"),
-        ROW(wide_rank, INVALID_ARGUMENT, "rank 9, more than 8"),
+        ROW(undefined_symbol, INVALID_ARGUMENT,
+            "symbol 2, which no earlier input or call defines"),
+        ROW(wide_rank, INVALID_ARGUMENT, "rank 9, want at most 8"),
         ROW(wrong_index, INVALID_ARGUMENT, "index -1, want 0 of 2"),
         ROW(missing_input_name, INVALID_ARGUMENT, "index 1, want 1 of 1"),
         ROW(long_input_name, INVALID_ARGUMENT, "input \"nnnn"),
-        ROW(unnamed_variable, INVALID_ARGUMENT, "it has no name"),
-        ROW(variables_of_one_name, INVALID_ARGUMENT, "two variables are called b"),
+        ROW(unnamed_variable, INVALID_ARGUMENT, "the variable has no name"),
+        ROW(variables_of_one_name, INVALID_ARGUMENT, "two variables are named b"),
         ROW(huge_variable, INVALID_ARGUMENT, "1000000000000000000"),
         ROW(variable_of_another_type, INVALID_ARGUMENT, "variable w has another type"),
         ROW(variable_of_another_size, INVALID_ARGUMENT, "variable w has another type"),
-        ROW(read_of_none, INVALID_ARGUMENT, "no variable 2 of 2"),
+        ROW(read_of_none, INVALID_ARGUMENT, "no variable 2; the graph has 2 variables"),
         ROW(read_twice, INVALID_ARGUMENT, "variable w is read twice"),
         ROW(output_of_none, INVALID_ARGUMENT, "output 0 is value 99"),
         ROW(write_of_none, INVALID_ARGUMENT, "write 0 is value 99"),
-        ROW(write_to_none, INVALID_ARGUMENT, "variable 2 of 2"),
+        ROW(write_to_none, INVALID_ARGUMENT, "variable 2, but there are 2 variables"),
         ROW(write_of_another_type, INVALID_ARGUMENT, "written to variable w has another type"),
         ROW(write_twice, INVALID_ARGUMENT, "variable w is written twice"),
         ROW(huge_tensor, INVALID_ARGUMENT, "16 bytes of data, want 8000000000000000000"),
@@ -723,7 +730,7 @@ static void a_hostile_message_is_refused_by_name(void **state)
         ROW(negative_tensor, INVALID_ARGUMENT, "size -2 of axis 0 is negative"),
         ROW(short_tensor, INVALID_ARGUMENT, "12 bytes of data, want 16"),
         ROW(string_tensor, INVALID_ARGUMENT, "holds strings"),
-        ROW(bad_bool, INVALID_ARGUMENT, "element 1 is 2, no bool"),
+        ROW(bad_bool, INVALID_ARGUMENT, "element 1 is 2, want 0 or 1 for a bool"),
     };
 
     assert_refused(record_sample, sizeof(rows) / sizeof(rows[0]), rows);
@@ -771,7 +778,7 @@ static void a_symbol_is_made_once_before_it_is_used(void **state)
         ROW(no_symbol, INVALID_ARGUMENT, "f32(1, 4) in the message, but"),
         ROW(a_multiple_of_a_symbol, INVALID_ARGUMENT, "in the message, but"),
         ROW(symbols_the_wrong_way_round, INVALID_ARGUMENT, "in the message, but"),
-        ROW(symbol_of_the_future, INVALID_ARGUMENT, "before anything made it"),
+        ROW(symbol_of_the_future, INVALID_ARGUMENT, "which no earlier input or call defines"),
     };
 
     assert_refused(record_symbols, sizeof(rows) / sizeof(rows[0]), rows);
@@ -793,8 +800,9 @@ static void strings_come_in_and_nobody_computes_with_them(void **state)
 {
     static const hostile rows[] = {
         ROW(tanh_of_strings, INVALID_ARGUMENT,
-            "input 0 holds strings, which steps do not compute with"),
-        ROW(strings_of_tanh, INVALID_ARGUMENT, "output 0 holds strings, which only inputs may"),
+            "input 0 holds strings, which this op does not accept"),
+        ROW(strings_of_tanh, INVALID_ARGUMENT,
+            "output 0 holds strings; only inputs may hold strings"),
     };
 
     assert_refused(record_words, sizeof(rows) / sizeof(rows[0]), rows);
@@ -863,17 +871,19 @@ static void table_of_another_kind(Cohort__Graph *m)
 static void a_hostile_table_is_refused(void **state)
 {
     static const hostile rows[] = {
-        ROW(no_table, INVALID_ARGUMENT, "it has no table"),
-        ROW(broken_id, INVALID_ARGUMENT, "31 bytes of keys are not those of 3"),
-        ROW(missing_id, INVALID_ARGUMENT, "5 bytes of values, want 3 and one more"),
-        ROW(missing_value, INVALID_ARGUMENT, "4 bytes of values, want 4 and one more"),
-        ROW(key_of_two_values, INVALID_ARGUMENT, "is there twice, at 0 and 1"),
-        ROW(value_no_bool, INVALID_ARGUMENT, "element 2 is 2, no bool"),
+        ROW(no_table, INVALID_ARGUMENT, "the table is NULL"),
+        ROW(broken_id, INVALID_ARGUMENT, "31 bytes of keys do not match 3 keys"),
+        ROW(missing_id, INVALID_ARGUMENT,
+            "5 bytes of values do not match 3 keys and a default value"),
+        ROW(missing_value, INVALID_ARGUMENT,
+            "4 bytes of values do not match 4 keys and a default value"),
+        ROW(key_of_two_values, INVALID_ARGUMENT, "occurs twice, at 0 and 1"),
+        ROW(value_no_bool, INVALID_ARGUMENT, "element 2 is 2, want 0 or 1 for a bool"),
         ROW(values_of_another_type, INVALID_ARGUMENT, "5 bytes of values"),
-        ROW(string_values, INVALID_ARGUMENT, "its values are strings"),
-        ROW(values_of_no_type, INVALID_ARGUMENT, "\"f8\" is no element type"),
-        ROW(ids_for_words, INVALID_ARGUMENT, "it has both ids and words"),
-        ROW(table_of_another_kind, INVALID_ARGUMENT, "it is not a table"),
+        ROW(string_values, INVALID_ARGUMENT, "the values of the table are strings"),
+        ROW(values_of_no_type, INVALID_ARGUMENT, "\"f8\" is not an element type"),
+        ROW(ids_for_words, INVALID_ARGUMENT, "the table has both ids and words"),
+        ROW(table_of_another_kind, INVALID_ARGUMENT, "the value is not a table"),
     };
 
     assert_refused(record_ids, sizeof(rows) / sizeof(rows[0]), rows);
@@ -906,11 +916,12 @@ static void missing_size(Cohort__Graph *m)
 static void a_hostile_vocabulary_is_refused(void **state)
 {
     static const hostile rows[] = {
-        ROW(words_for_ids, INVALID_ARGUMENT, "it has both ids and words"),
-        ROW(missing_text, INVALID_ARGUMENT, "12 bytes of keys are not those of 4"),
-        ROW(huge_word, INVALID_ARGUMENT, "13 bytes of keys are not those of 4"),
-        ROW(missing_size, INVALID_ARGUMENT, "5 bytes of values, want 3 and one more"),
-        ROW(string_values, INVALID_ARGUMENT, "its values are strings"),
+        ROW(words_for_ids, INVALID_ARGUMENT, "the table has both ids and words"),
+        ROW(missing_text, INVALID_ARGUMENT, "12 bytes of keys do not match 4 keys"),
+        ROW(huge_word, INVALID_ARGUMENT, "13 bytes of keys do not match 4 keys"),
+        ROW(missing_size, INVALID_ARGUMENT,
+            "5 bytes of values do not match 3 keys and a default value"),
+        ROW(string_values, INVALID_ARGUMENT, "the values of the table are strings"),
     };
 
     assert_refused(record_vocabulary, sizeof(rows) / sizeof(rows[0]), rows);
@@ -1008,14 +1019,15 @@ static void body_that_reads(Cohort__Graph *m)
 static void a_hostile_body_is_refused_and_said_where(void **state)
 {
     static const hostile rows[] = {
-        ROW(garbage_body, INVALID_ARGUMENT, "attribute then: its"),
-        ROW(no_body, INVALID_ARGUMENT, "it has no bodies"),
-        ROW(body_with_symbols, INVALID_ARGUMENT, "symbols, more than"),
-        ROW(body_with_one_symbol, INVALID_ARGUMENT, "a body has no symbols of its own"),
-        ROW(body_with_variables, INVALID_ARGUMENT, "a body has no variables of its own"),
-        ROW(body_that_reads, INVALID_ARGUMENT, "there is no variable 0 of 0"),
+        ROW(garbage_body, INVALID_ARGUMENT, "attribute then: the"),
+        ROW(no_body, INVALID_ARGUMENT, "a branch is missing"),
+        ROW(body_with_symbols, INVALID_ARGUMENT, "symbols, want at most"),
+        ROW(body_with_one_symbol, INVALID_ARGUMENT, "a body must not have symbols"),
+        ROW(body_with_variables, INVALID_ARGUMENT, "a body must not have variables"),
+        ROW(body_that_reads, INVALID_ARGUMENT,
+            "there is no variable 0; the graph has 0 variables"),
         ROW(wrong_op_deep_inside, UNIMPLEMENTED, "cond in gate: attribute then: graph"),
-        ROW(wrong_op_deep_inside, UNIMPLEMENTED, ", mull in gate: there is no such op here"),
+        ROW(wrong_op_deep_inside, UNIMPLEMENTED, ", mull in gate: this library has no such op"),
     };
 
     assert_refused(record_bodies, sizeof(rows) / sizeof(rows[0]), rows);
@@ -1060,7 +1072,7 @@ static void a_host_call_is_refused_by_name_scope_and_line(void **state)
 #if CH_HAVE_LIBDW
     snprintf(
         call, sizeof(call),
-        "encode train: host_call mine, in feed, at test_encode.c:%d: it calls a function of "
+        "encode train: host_call mine, in feed, at test_encode.c:%d: a call of a function of "
         "this process",
         host_line);
     assert_non_null(strstr(ch_error_message(), call));
@@ -1281,7 +1293,7 @@ static void what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused(void 
     b = (bytes){0};
     assert_int_equal(ch_graph_encode(g, &b.data, &b.n), CH_RESOURCE_EXHAUSTED);
     assert_null(b.data);
-    assert_non_null(strstr(ch_error_message(), "encode train: its 1200"));
+    assert_non_null(strstr(ch_error_message(), "encode train: 1200"));
     ch_graph_unref(g);
     (void)state;
 }

@@ -122,7 +122,7 @@ static void trace_past_its_limit_says_what_it_left_out_in_the_file_and_the_log(v
     assert_int_equal(t->n_spans, 10);
     assert_non_null(strstr(t->labels, "15 events are missing"));
     assert_non_null(strstr(t->labels, "COHORT_TRACE_LIMIT is 10"));
-    assert_non_null(strstr(warned, "full after 10 events; 15 later ones were left out"));
+    assert_non_null(strstr(warned, "full after 10 events; 15 later events were dropped"));
     free(t);
     (void)state;
 }
@@ -194,7 +194,7 @@ static void errors_of_files_come_out(void **state)
     write_many(gpu);
     ch__file_fail_at(0);
     assert_false(ch__trace_is_on());
-    t_refused(ch__trace_close(), CH_DATA_LOSS, "trace.json", "not all of it could be written");
+    t_refused(ch__trace_close(), CH_DATA_LOSS, "trace.json", "could not be written completely");
     ch__file_fail_at(1);
     assert_int_not_equal(ch__trace_open(path()), CH_OK);
     ch__file_fail_at(0);

@@ -255,7 +255,7 @@ static void some_of_the_shards_are_not_enough(void **state)
     assert_ptr_equal(ch_var_whole(t.w), t.w);
     t.list[0] = ch_var_shard(t.w, 0);
     t.list[1] = ch_var_shard(t.w, 2);
-    t_refused(train(st, &t), CH_INVALID_ARGUMENT, "w/part_1", "give all of them");
+    t_refused(train(st, &t), CH_INVALID_ARGUMENT, "w/part_1", "give all shards");
     ch_optimizer_unref(t.optimizer);
     t.list[0] = t.w;
     t_refused(train(st, &t), CH_INVALID_ARGUMENT, "w/part_2", "twice");

@@ -379,12 +379,12 @@ static const t_refusal refusals[] = {
      .record = host_with_nine, .code = CH_INVALID_ARGUMENT, .words = {"9 outputs", "0 to 8"}},
     {.op = "host_call", .name = "without room for its output", .n_in = 1, .in = SIX,
      .dtype = CH_F32, .record = host_without_room, .code = CH_INVALID_ARGUMENT,
-     .words = {"no room for its 1 outputs"}},
+     .words = {"out is NULL", "1 outputs"}},
     {.op = "host_call", .name = "that makes text", .n_in = 1, .in = SIX, .dtype = CH_F32,
      .record = host_makes_text, .code = CH_INVALID_ARGUMENT, .words = {"output 0 is string"}},
     {.op = "host_call", .name = "differentiated", .n_in = 1, .in = SIX, .dtype = CH_F32,
      .record = host_gradient, .code = CH_UNIMPLEMENTED,
-     .words = {"host_call has none", "ch_stop_gradient"}},
+     .words = {"host_call has no gradient", "ch_stop_gradient"}},
     {0},
 };
 /* clang-format on */

@@ -731,7 +731,7 @@ static const t_refusal refusals[] = {
      .words = {"select", "f32 and i64"}},
     {.op = "clip", .name = "backwards", .n_in = 1, .in = {{.shape = {1, {4}}}}, .dtype = CH_F32,
      .record = record_clip_backwards, .code = CH_INVALID_ARGUMENT,
-     .words = {"clip", "least 1", "most -1"}},
+     .words = {"clip", "least is 1", "most -1"}},
     {.op = "clip", .name = "by NaN", .n_in = 1, .in = {{.shape = {1, {4}}}}, .dtype = CH_F32,
      .record = record_clip_nan, .code = CH_INVALID_ARGUMENT, .words = {"clip", "nan"}},
     {.op = "cast", .name = "to text", .n_in = 1, .in = {{.shape = {1, {4}}}}, .dtype = CH_F32,

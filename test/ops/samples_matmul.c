@@ -987,7 +987,7 @@ static const t_refusal refusals[] = {
      .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"i32", "float"}},
     {.op = "conv2d_input_grad", .name = "of another size", .n_in = 2, .dtype = CH_F32,
      .in = {{.shape = {4, {2, 4, 4, 3}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
-     .record = transposed, .code = CH_INVALID_ARGUMENT, .words = {"belong to 4x3x3"}},
+     .record = transposed, .code = CH_INVALID_ARGUMENT, .words = {"give 4x3x3"}},
     {.op = "matmul", .name = "inner sizes differ", .n_in = 2, .dtype = CH_F32,
      .in = {{.shape = {2, {2, 3}}}, {.shape = {2, {4, 5}}}},
      .record = nn, .code = CH_INVALID_ARGUMENT, .words = {"matmul(", "inner sizes 3 and"}},

@@ -698,7 +698,7 @@ static const t_refusal refusals[] = {
             WORDS("labels", "without the last"), IN(T_UNIT, 2, {2, 3}), LABELS(3, 2, {2, 3})),
     REFUSED("sparse_softmax_cross_entropy", "labels that are floats", sparse, 2, CH_F32,
             WORDS("input 1", "f32", "i64"), IN(T_UNIT, 2, {2, 3}), IN(T_UNIT, 1, {2})),
-    REFUSED("softmax_cross_entropy", "other sizes", dense, 2, CH_F32, WORDS("differ in size"),
+    REFUSED("softmax_cross_entropy", "other sizes", dense, 2, CH_F32, WORDS("the same shape"),
             IN(T_UNIT, 2, {2, 3}), IN(T_UNIT, 2, {2, 4})),
     REFUSED("sigmoid_cross_entropy", "other sizes", sigmoid, 2, CH_F32, WORDS("3", "4", "fit"),
             IN(T_UNIT, 2, {2, 3}), IN(T_UNIT, 2, {2, 4})),

@@ -334,7 +334,7 @@ static void an_error_in_the_test_of_a_while_names_its_own_line(void **state)
     has_line("test_body.c", bad_line);
     test = tests_nothing;
     t_refused(run_once(loop_on_it, &test, NULL), CH_INVALID_ARGUMENT,
-              "while: its test gives NULL", "");
+              "while: the test returns NULL", "");
     has_line("test_body.c", bad_line);
     (void)state;
 }

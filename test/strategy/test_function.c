@@ -219,7 +219,8 @@ static void an_input_that_is_not_there_is_an_error(void **state)
     ch_function *f = t_function(ask_for_too_much, NULL);
     ch_tuple    *in = rows_of(2, 3);
 
-    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "no input 1", "given 1");
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "no input 1",
+              "inputs is 1");
     ch_tuple_unref(in);
     ch_function_unref(f);
     (void)state;
@@ -243,7 +244,8 @@ static void inputs_that_no_longer_have_equally_many_rows_are_both_named(void **s
     t_ok(ch_function_of_graph("again", ch_function_graph(f), &g));
     t_ok(ch_strategy_run(NULL, g, equal, NULL));
     t_refused(ch_strategy_run(NULL, g, unequal, NULL), CH_INVALID_ARGUMENT,
-              "again: input 1 has 5 rows and input 0 4", "record it with inputs that differ");
+              "again: input 1 has 5 rows and input 0 4",
+              "record the step with inputs that differ");
     t_ok(ch_strategy_run(NULL, f, unequal, NULL)); /* a step is recorded anew */
     ch_tuple_unref(equal);
     ch_tuple_unref(unequal);

@@ -302,7 +302,7 @@ static const struct {
     {fill_that_does_not_fit, "i8 does not hold 300"},
     {pad_that_does_not_fit, "u8 does not hold 300"},
     {sum_without_list, "NULL"},
-    {sum_of_fewer_than_no_axes, "fewer than none"},
+    {sum_of_fewer_than_no_axes, "negative length"},
     {squeeze_without_list, "the list of axes is NULL"},
     {transpose_without_list, "transpose"},
     {reverse_without_list, "reverse"},
@@ -312,8 +312,8 @@ static const struct {
     {gradient_from_another_shape, "gradient: dy is f32(7), want f32("},
     {gradient_from_another_dtype, "gradient: dy is f64("},
     {cond_without_branch, "cond: a branch"},
-    {scan_without_function, "scan: its description or function is NULL"},
-    {scan_without_description, "scan: its description or function is NULL"},
+    {scan_without_function, "scan: the description or the function is NULL"},
+    {scan_without_description, "scan: the description or the function is NULL"},
     {while_that_changes_shape, "goes into the body as f32(rows, 4) and comes out as f32()"},
     {unknown_padding, "CH_PAD_SAME"},
     {the_same_name_twice, "two outputs are named \"y\""},
@@ -412,7 +412,7 @@ static void types_that_differ_between_replicas_are_named(void **state)
     t_ok(ch_tuple_new(1, &v, NULL, &in));
     t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT,
               "input 0 is f32(2, 4) on replica 0",
-              "f32(8) on replica 1: replicas may differ in sizes only");
+              "f32(8) on replica 1; inputs of replicas may differ in sizes only");
     ch_tuple_unref(in);
     ch_value_unref(v);
     ch_tensor_unref(x);
@@ -429,8 +429,8 @@ static void lists_that_are_not_there_are_refused(void **state)
     ch_strategy *st = NULL;
     ch_tensor   *t = t_noise(ch_shape_of(2), 1);
 
-    t_refused(ch_tuple_of(1, NULL, &tuple), CH_INVALID_ARGUMENT, "no list", "1");
-    t_refused(ch_tuple_new(1, NULL, NULL, &tuple), CH_INVALID_ARGUMENT, "no list", "1");
+    t_refused(ch_tuple_of(1, NULL, &tuple), CH_INVALID_ARGUMENT, "list of", "1");
+    t_refused(ch_tuple_new(1, NULL, NULL, &tuple), CH_INVALID_ARGUMENT, "list of", "1");
     t_refused(ch_graph_decode(NULL, 10, &g), CH_INVALID_ARGUMENT, "10 bytes", "NULL");
     t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 1}, &st),
               CH_INVALID_ARGUMENT, "the list of names is NULL", "");

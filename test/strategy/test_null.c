@@ -76,7 +76,7 @@ static void functions_that_can_fail_name_what_is_null(void **state)
     refuses(ch_init_tensor(NULL, "x", CH_F32, ch_shape_of(2), NULL), "out");
 
     refuses(ch_function_new(NULL, NULL, NULL, &f), "its name");
-    refuses(ch_function_new("f", NULL, NULL, &f), "its step");
+    refuses(ch_function_new("f", NULL, NULL, &f), "the step");
     refuses(ch_function_of_graph("f", NULL, &f), "its graph");
     refuses(ch_graph_encode(NULL, &bytes, &n), "the graph");
     refuses(ch_graph_decode(NULL, 3, &g), "3 bytes at");

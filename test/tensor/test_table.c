@@ -407,9 +407,9 @@ static void there_are_as_many_values_as_keys(void **state)
     const int64_t id[] = {4, 7, 9};
 
     refused(tensor(CH_I64, 3, id), tensor(CH_I64, 2, id), 0, "3 keys and 2 values",
-            "key 9 has none");
+            "key 9 has no value");
     refused(tensor(CH_STR, 2, word), tensor(CH_I64, 1, id), 0, "2 keys and 1 values",
-            "key \"cat\" has none");
+            "key \"cat\" has no value");
     refused(tensor(CH_I64, 1, id), tensor(CH_I64, 3, id), 0, "1 keys and 3 values",
             "value 1 has no key");
     (void)state;
@@ -422,14 +422,14 @@ static void what_a_table_cannot_be_is_refused(void **state)
     ch_table  *t = NULL;
 
     ok(ch_tensor_new(CH_I64, ch_shape_of(2, 1), &square));
-    refused(ch_tensor_ref(square), NULL, 0, "keys are i64(2, 1)", "str(n)");
+    refused(ch_tensor_ref(square), NULL, 0, "keys are i64(2, 1)", "string of rank 1");
     refused(tensor(CH_U8, 2, "ab"), square, 0, "keys are u8(2,)", "i32");
     refused(tensor(CH_STR, 2, word), tensor(CH_STR, 2, word), 0, "values are string",
             "numbers");
     ok(ch_tensor_scalar(CH_F32, 1, &square));
-    refused(tensor(CH_STR, 1, word), square, 0, "values are f32()", "(n)");
-    refused(tensor(CH_STR, 1, word), tensor(CH_U8, 1, "x"), -1, "stand for -1", "u8");
-    refused(tensor(CH_STR, 1, word), NULL, 0.5, "stand for 0.5", "i64");
+    refused(tensor(CH_STR, 1, word), square, 0, "values are f32()", "rank 1");
+    refused(tensor(CH_STR, 1, word), tensor(CH_U8, 1, "x"), -1, "missing keys, -1", "u8");
+    refused(tensor(CH_STR, 1, word), NULL, 0.5, "missing keys, 0.5", "i64");
     ok(ch_tensor_wrap(CH_STR, ch_shape_of(2), huge, NULL, NULL, &big));
     refused(big, NULL, 0, "first 2 keys", "4294967295 bytes");
     assert_int_equal(ch_table_new(NULL, NULL, 0, &t), CH_INVALID_ARGUMENT);

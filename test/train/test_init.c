@@ -286,11 +286,11 @@ static void what_makes_no_sense_is_refused(void **state)
     refused((ch_init){.kind = (ch_init_kind)77}, CH_F32, m, "kind 77");
     refused(ch_init_uniform(1, 1), CH_F32, m, "uniform in [1, 1)");
     refused(ch_init_normal(0, -1), CH_F32, m, "deviation is -1");
-    refused(ch_init_normal(NAN, 1), CH_F32, m, "not both numbers");
+    refused(ch_init_normal(NAN, 1), CH_F32, m, "must both be finite");
     refused(ch_init_normal(0, 1), CH_I32, m, "i32 cannot have random values");
     refused(ch_init_constant(1), CH_STR, m, "string");
-    refused(ch_init_orthogonal(1), CH_F32, ch_shape_of(2), "at least 2 axes, not 1");
-    refused(ch_init_identity(1), CH_F32, ch_shape_of(2, 2, 2), "2 axes, not 3");
+    refused(ch_init_orthogonal(1), CH_F32, ch_shape_of(2), "at least 2 axes (got 1)");
+    refused(ch_init_identity(1), CH_F32, ch_shape_of(2, 2, 2), "2 axes (got 3)");
     refused((ch_init){.kind = CH_INIT_FAN_NORMAL}, CH_F32, m, "scale is 0");
     refused(ch_init_zeros(), CH_F32, ch_shape_of(-1, 2), "-1");
     (void)state;

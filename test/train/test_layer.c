@@ -103,7 +103,7 @@ static void another_width_is_an_error_that_names_the_layer_and_both(void **state
     ch_layer *l = ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(5, NULL)});
 
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(4, 3), 1)));
-    t_refuses(l, t_noise(ch_shape_of(4, 6), 1), "f32(?, 6), but it was built for 3",
+    t_refuses(l, t_noise(ch_shape_of(4, 6), 1), "f32(?, 6), but the layer was built for 3",
               "in net/dense");
     t_refuses(l, t_noise(ch_shape_of(4, 6), 1), "in net/dense", "at layer_help.h");
     ch_layer_unref(l);
@@ -389,7 +389,7 @@ static void shapes_change_and_elements_do_not(void **state)
     t_is(t_apply(flat, t_noise(ch_shape_of(2, 0, 4), 1)), ch_shape_of(2, 0), NULL, 0);
     t_is(t_apply(flat, t_f32(ch_shape_of(2), data)), ch_shape_of(2, 1), data, 0);
     t_refuses(shaped, t_noise(ch_shape_of(2, 3, 3), 1),
-              "behind the rows is (3, 3), which cannot become (2, ?)", "in reshape");
+              "the sizes after axis 0 are (3, 3), which cannot become (2, ?)", "in reshape");
     ch_tensor_unref(x);
     ch_layer_unref(flat);
     ch_layer_unref(shaped);
@@ -549,7 +549,8 @@ static void errors_in_ones_own_function_name_the_line_there(void **state)
     ch_layer *none = ch_layer_function("none", gives_nothing, NULL, 0, NULL);
     ch_layer *wrong = ch_layer_function("wrong", adds_wrong, NULL, 0, NULL);
 
-    t_refuses(none, t_noise(ch_shape_of(2, 3), 1), "layer none: its call gave NULL", "in none");
+    t_refuses(none, t_noise(ch_shape_of(2, 3), 1), "layer none: its `call` returned NULL",
+              "in none");
     wrong = ch_layer_sequential("net", 1, &wrong);
     t_refuses(wrong, t_noise(ch_shape_of(2, 3), 1), "in net/wrong", "test_layer.c");
     ch_layer_unref(none);
@@ -579,8 +580,8 @@ static void what_makes_no_sense_is_not_made(void **state)
     not_made(ch_layer_max_pool(0, 2, 0, 0, CH_PAD_VALID), "0 x 2");
     not_made(ch_layer_average_pool(2, 2, -1, 0, CH_PAD_VALID), "-1");
     not_made(ch_layer_average_pool(2, 2, 0, 0, CH_PAD_EXPLICIT), "padding");
-    not_made(ch_layer_reshape(ch_shape_of(-1, -1)), "one of which");
-    not_made(ch_layer_reshape(ch_shape_of(-2)), "one of which");
+    not_made(ch_layer_reshape(ch_shape_of(-1, -1)), "one may be -1");
+    not_made(ch_layer_reshape(ch_shape_of(-2)), "one may be -1");
     not_made(ch_layer_reshape(ch_shape_of(1, 1, 1, 1, 1, 1, 1, 1)), "at most 7");
     not_made(ch_layer_named("a/b", ch_layer_dense(1, NULL)), "\"a/b\"");
     not_made(ch_layer_named("", ch_layer_dense(1, NULL)), "without");
@@ -613,16 +614,16 @@ static void calls_that_make_no_sense_are_refused(void **state)
     (void)ch_layer_dense(0, NULL);
     assert_int_not_equal(ch_layer_weight(l, NULL, NULL), CH_OK); /* another error in between */
     t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "0 units");
-    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
+    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "the layer is NULL");
     t_refused(t_try(NULL, &(t_call){.layer = l}, 2, two, &out), CH_INVALID_ARGUMENT,
               "called with 2 nodes, want 1", "in dense");
     t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want at least 1 axis", "f32()");
     /* What could not be made before another layer was used has nothing to do with it. */
     (void)ch_layer_dense(0, NULL);
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 3), 1)));
-    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
+    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "the layer is NULL");
     ch_layer_set_dtype(scalar, CH_I32);
-    t_refuses(scalar, t_noise(ch_shape_of(2, 3), 1), "cannot be i32", "in dense");
+    t_refuses(scalar, t_noise(ch_shape_of(2, 3), 1), "is i32", "in dense");
     ch_layer_unref(l);
     ch_layer_unref(scalar);
     (void)state;

@@ -887,12 +887,12 @@ static void other_times_and_images_use_the_same_variables(void **state)
 
     ch_tensor_unref(t_apply(lstm, t_noise(ch_shape_of(2, 4, 3), 1)));
     ch_tensor_unref(t_apply(lstm, t_noise(ch_shape_of(5, 9, 3), 1)));
-    t_refuses(lstm, t_noise(ch_shape_of(5, 9, 4), 1), "f32(?, 9, 4), but it was built for 3",
-              "in lstm");
+    t_refuses(lstm, t_noise(ch_shape_of(5, 9, 4), 1),
+              "f32(?, 9, 4), but the layer was built for 3", "in lstm");
     ch_tensor_unref(t_apply(conv, t_noise(ch_shape_of(2, 5, 5, 3), 1)));
     ch_tensor_unref(t_apply(conv, t_noise(ch_shape_of(2, 8, 4, 3), 1)));
     t_refuses(conv, t_noise(ch_shape_of(2, 5, 5, 1), 1),
-              "f32(?, 5, 5, 1), but it was built for 3", "in conv2d");
+              "f32(?, 5, 5, 1), but the layer was built for 3", "in conv2d");
     t_refuses(conv, t_noise(ch_shape_of(2, 5, 5), 1), "want 4 axes", "in conv2d");
     ch_layer_unref(lstm);
     ch_layer_unref(conv);
@@ -1127,13 +1127,13 @@ static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
     ch_layer      *all[] = {conv, lstm, norm, heads, block, net};
     ch_var *const *v;
 
-    t_refuses(conv, t_noise(flat, 1), "conv2d: its input 0 is f32(", "want 4 axes");
-    t_refuses(lstm, t_noise(flat, 1), "lstm: its input 0 is f32(", "want 3 axes");
-    t_refuses(norm, t_noise(ch_shape_of(2), 1), "batch_norm: its input 0 is f32(",
+    t_refuses(conv, t_noise(flat, 1), "conv2d: input 0 is f32(", "want 4 axes");
+    t_refuses(lstm, t_noise(flat, 1), "lstm: input 0 is f32(", "want 3 axes");
+    t_refuses(norm, t_noise(ch_shape_of(2), 1), "batch_norm: input 0 is f32(",
               "want at least 2 axes");
-    t_refuses(heads, t_noise(flat, 1), "attention: its input 0", "want 3 axes");
-    t_refuses(block, t_noise(ch_shape_of(2, 3, 4), 1), "cut into 3 heads", "key_width");
-    t_refuses(net, t_noise(flat, 1), "conv2d: its input 0", "in net/conv2d");
+    t_refuses(heads, t_noise(flat, 1), "attention: input 0", "want 3 axes");
+    t_refuses(block, t_noise(ch_shape_of(2, 3, 4), 1), "a multiple of 3 heads", "key_width");
+    t_refuses(net, t_noise(flat, 1), "conv2d: input 0", "in net/conv2d");
     for (int i = 0; i < 6; i++)
         assert_int_equal(ch_layer_vars(all[i], &v), 0);
     ch_tensor_unref(t_apply(conv, t_noise(images, 1)));
@@ -1144,7 +1144,7 @@ static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
     ch_tensor_unref(t_apply(net, t_noise(images, 1)));
     assert_string_equal(ch_var_name(ch_layer_var(net, "dense/kernel")), "net/dense/kernel");
     /* One that was called keeps its variables, whatever fails then. */
-    t_refuses(heads, t_noise(ch_shape_of(2, 3, 8), 1), "attention: its input is",
+    t_refuses(heads, t_noise(ch_shape_of(2, 3, 8), 1), "attention: the input is",
               "built for 6");
     t_refuses(net, t_noise(ch_shape_of(2, 5, 1, 3), 1), "conv2d", "in net/conv2d");
     assert_int_equal(ch_layer_vars(heads, &v), 8);
@@ -1173,10 +1173,10 @@ static void what_makes_no_sense_is_refused(void **state)
              "separable_conv2d: 1 filters with a window of 0 x 3");
     not_made(
         ch_layer_conv2d_transpose(1, 3, 3, &(ch_layer_conv_options){.padding = (ch_padding)9}),
-        "padding 9");
+        "padding is 9");
     not_made(
         ch_layer_conv2d(1, 3, 3, &(ch_layer_conv_options){.activation = (ch_activation)99}),
-        "activation 99");
+        "activation is 99");
     not_made(ch_layer_conv2d(
                  1, 3, 3,
                  &(ch_layer_conv_options){.padding = CH_PAD_EXPLICIT, .pad = {0, 0, -1, 0}}),
@@ -1184,17 +1184,18 @@ static void what_makes_no_sense_is_refused(void **state)
     not_made(ch_layer_conv2d(1, 3, 3, &(ch_layer_conv_options){.pad = {1, 1, 1, 1}}),
              "CH_PAD_EXPLICIT");
     not_made(ch_layer_conv2d_transpose(2, 3, 3, &(ch_layer_conv_options){.groups = 2}),
-             "conv2d_transpose: it has no option groups");
+             "conv2d_transpose: option groups is not supported");
     not_made(ch_layer_depthwise_conv2d(3, 3, &(ch_layer_conv_options){.groups = 2}), "groups");
     not_made(ch_layer_separable_conv2d(2, 3, 3, &(ch_layer_conv_options){.groups = 2}),
-             "separable_conv2d: it has no option groups");
+             "separable_conv2d: option groups is not supported");
     not_made(ch_layer_conv2d(2, 3, 3, &(ch_layer_conv_options){.multiplier = 2}), "multiplier");
-    not_made(ch_layer_embedding(2, 3, &(ch_layer_embedding_options){.weighted = true}), "bags");
+    not_made(ch_layer_embedding(2, 3, &(ch_layer_embedding_options){.weighted = true}),
+             "embedding_bag");
     not_made(ch_layer_batch_norm(&(ch_layer_batch_norm_options){.momentum = 1}), "momentum 1");
     not_made(ch_layer_layer_norm(-1), "epsilon is -1");
     not_made(ch_layer_rms_norm(NAN), "epsilon");
     not_made(ch_layer_embedding(0, 3, NULL), "0 ids");
-    not_made(ch_layer_embedding_bag(3, 3, (ch_combiner)7, NULL), "combiner 7");
+    not_made(ch_layer_embedding_bag(3, 3, (ch_combiner)7, NULL), "combiner is 7");
     not_made(ch_layer_multi_head_attention(0, NULL), "0 heads");
     not_made(ch_layer_multi_head_attention(1, &(ch_layer_multi_head_options){.dropout = 1}),
              "dropout is 1");
@@ -1203,11 +1204,11 @@ static void what_makes_no_sense_is_refused(void **state)
              "-1");
     not_made(ch_layer_lstm(0, NULL), "lstm: 0 units");
     not_made(ch_layer_gru(-1, NULL), "gru: -1 units");
-    t_refuses(odd, t_noise(ch_shape_of(2, 3, 4), 1), "4 cannot be cut into 3 heads",
+    t_refuses(odd, t_noise(ch_shape_of(2, 3, 4), 1), "4 is not a multiple of 3 heads",
               "in attention");
     t_refuses(groups, t_noise(ch_shape_of(2, 3, 3, 3), 1), "3 channels to 4 filters",
               "2 groups");
-    t_refuses(nothing, t_noise(ch_shape_of(2, 1, 1, 3), 1), "nothing is left of axis 1",
+    t_refuses(nothing, t_noise(ch_shape_of(2, 1, 1, 3), 1), "axis 1 (size 1) has no size left",
               "in conv2d_transpose");
     ch_layer_unref(nothing);
     ch_layer_unref(odd);

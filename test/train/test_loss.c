@@ -601,11 +601,11 @@ static void what_makes_no_sense_is_refused(void **state)
         {"loss_cosine", "NULL"},
         {"loss_sparse_categorical: the logits", "NULL"},
         {"loss_sparse_categorical: the labels", "NULL"},
-        {"loss_average: NULL", "want one float"},
+        {"loss_average: NULL", "want a float"},
         {"loss_weighted_mean: the losses", "NULL"},
         {"loss_categorical", "NULL"},
         {"loss_categorical: the logits are i32(", "want floats (..., classes)"},
-        {"loss_sparse_categorical: the logits are f32(", "an axis of rows alone"},
+        {"loss_sparse_categorical: the logits are f32(", "a single axis is the rows"},
         {"loss_average", "i64"},
     };
     ch_tuple *in = t_tuple(2, (ch_tensor *[]){t_noise(ch_shape_of(2, 3), 1),

@@ -771,7 +771,7 @@ static void what_makes_no_sense_is_refused(void **state)
               "1 or more");
     t_refused(ch_metric_new(NULL, ch_metric_auc(1), &m), CH_INVALID_ARGUMENT, "auc", "2 ..");
     t_refused(ch_metric_new(NULL, ch_metric_auc_exact(0), &m), CH_INVALID_ARGUMENT, "auc_exact",
-              "room");
+              "capacity");
     t_refused(ch_metric_new(NULL, ch_metric_precision(NAN), &m), CH_INVALID_ARGUMENT,
               "precision", "threshold");
     t_refused(ch_metric_new(NULL, ch_metric_binary_accuracy(NAN), &m), CH_INVALID_ARGUMENT,

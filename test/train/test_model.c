@@ -238,7 +238,7 @@ static void errors_say_what_to_do(void **state)
     t_refused(ch_model_new(
                   NULL, ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(0, NULL)}),
                   &mnist, &m),
-              CH_INVALID_ARGUMENT, "its layer was not made", "dense: 0 units");
+              CH_INVALID_ARGUMENT, "the layer could not be created", "dense: 0 units");
     o.input[0].shape = ch_shape_of(-1, -1);
     t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "model net: input 0",
               "-1");
@@ -251,7 +251,7 @@ static void errors_say_what_to_do(void **state)
     assert_non_null(strstr(ch_error_message(), "test_model.c"));
     o = mnist;
     o.dtype = CH_I32;
-    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "cannot be i32", "net");
+    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "is i32", "net");
     assert_null(m);
     assert_int_equal(ch__mem_live(), live);
     (void)state;
@@ -267,8 +267,8 @@ static void a_model_that_is_null_is_nothing(void **state)
     assert_string_equal(text, "NULL");
     assert_int_equal(ch_model_trainable(NULL, &v), 0);
     assert_null(ch_model_layer(NULL));
-    t_refused(ch_model_new(NULL, NULL, NULL, &m), CH_INVALID_ARGUMENT, "its layer was not made",
-              "it is NULL");
+    t_refused(ch_model_new(NULL, NULL, NULL, &m), CH_INVALID_ARGUMENT,
+              "the layer could not be created", "the layer is NULL");
     (void)state;
 }
 

@@ -78,7 +78,7 @@ static void layers_and_models_name_what_is_null(void **state)
     ch_model *m = NULL;
     ch_layer *l;
 
-    refuses(ch_model_new(NULL, NULL, NULL, &m), "its layer");
+    refuses(ch_model_new(NULL, NULL, NULL, &m), "the layer");
     refuses(ch_model_new(NULL, ch_layer_dense(1, NULL), NULL, NULL), "out");
     refuses(ch_layer_weight(NULL, &(ch_layer_weight_spec){.name = "w"}, NULL), "the layer");
     l = ch_layer_dense(1, NULL);

@@ -1527,11 +1527,11 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
                             "is given twice",
                             "w is f32(3), want f32(2)",
                             "the optimizer is NULL",
-                            "no list of gradients",
+                            "list of gradients is NULL",
                             "the loss is NULL",
                             "there is nothing to train",
-                            "is f32(2), want one number; ch_loss_average",
-                            "variable mean is not to be trained",
+                            "is f32(2), want one number; use ch_loss_average",
+                            "variable mean is not trainable",
                             "not inside a cond, while or scan"};
     const int     last = sizeof(step) / sizeof(step[0]) - 1;
 
@@ -1545,12 +1545,12 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
               CH_INVALID_ARGUMENT, "lamb", "amsgrad");
     t_refused(ch_optimizer_adam(
                   1, NULL, &(ch_optimizer_options){.clip_norm = 1, .clip_global_norm = 1}, &o),
-              CH_INVALID_ARGUMENT, "clip_norm", "choose one");
+              CH_INVALID_ARGUMENT, "clip_norm", "set only one");
     t_refused(ch_optimizer_adam(1, NULL,
                                 &(ch_optimizer_options){.dynamic_loss_scale = true,
                                                         .nonfinite = CH_NONFINITE_STOP},
                                 &o),
-              CH_INVALID_ARGUMENT, "dynamic", "stop");
+              CH_INVALID_ARGUMENT, "dynamic", "CH_NONFINITE_STOP");
     t_refused(ch_optimizer_adam(1, NULL, &(ch_optimizer_options){.schedule = &p}, &o),
               CH_INVALID_ARGUMENT, "schedule", "steps");
     t_refused(ch_optimizer_ftrl(1, &(ch_optimizer_ftrl_options){.power = 1}, NULL, &o),

@@ -122,7 +122,8 @@ static void what_makes_no_sense_is_refused(void **state)
                          ch_schedule_piecewise(17, NULL, NULL),
                          ch_schedule_piecewise(2, (double[]){2, 1}, (double[]){1, 2, 3}),
                          ch_schedule_warm_up(ch_schedule_constant(1), -1)};
-    const char *word[] = {"0 steps", "0.5 times", "17 boundaries", "must rise", "warm up"};
+    const char *word[] = {"0 steps", "factor is 0.5", "17 boundaries", "want ascending",
+                          "warm up"};
 
     for (int i = 0; i < 5; i++) {
         ch_function *f = t_function(at_step, &bad[i]);
