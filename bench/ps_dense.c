@@ -46,7 +46,7 @@ static ch_message *pull(void *arg, int peer)
 {
     (void)arg;
     (void)peer;
-    return read_parcel(1);
+    return read_message(1);
 }
 
 /* What came is copied to memory of the client's own: that is more than a worker does, who reads it where it is, and what

@@ -202,7 +202,7 @@ static bool same_table(table *t, char *why, size_t size)
         int64_t     from = ch__part_begin(t->rows, SERVERS, k);
         const char *at = ch_tensor_data(want);
 
-        ask(&t->c, k, read_parcel(v->shard[k].variable));
+        ask(&t->c, k, read_message(v->shard[k].variable));
         is_same = memcmp(at + (size_t)from * WIDTH * sizeof(float),
                          ch_tensor_data(t->c.answer->tensor[0]),
                          ch_tensor_bytes(t->c.answer->tensor[0])) == 0;

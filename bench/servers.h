@@ -165,7 +165,7 @@ static inline void create(client *c, int server, uint64_t number, const char *na
     ask(c, server, p);
 }
 
-static inline ch_message *read_parcel(uint64_t number)
+static inline ch_message *read_message(uint64_t number)
 {
     Cohort__PsRead m;
     ch_message    *p = NULL;

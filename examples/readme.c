@@ -4,10 +4,9 @@
 #include <cohort/cohort.h>
 #include <stdio.h>
 
-enum { SIDE = 64, POINTS = SIDE * SIDE };
-
 int main(void)
 {
+    enum { SIDE = 64, POINTS = SIDE * SIDE };
     static float   point[POINTS][2];
     static int32_t inside[POINTS];
     ch_layer *hidden = ch_layer_dense(32, &(ch_layer_dense_options){.activation = CH_RELU});
@@ -19,8 +18,9 @@ int main(void)
     ch_tensor         *data[2] = {NULL};
 
     for (int i = 0; i < POINTS; i++) {
-        float x = point[i][0] = 2.0f * (float)(i % SIDE) / SIDE - 1;
-        float y = point[i][1] = 2.0f * (float)(i / SIDE) / SIDE - 1;
+        int   row = i / SIDE, column = i % SIDE;
+        float x = point[i][0] = 2.0f * (float)column / SIDE - 1;
+        float y = point[i][1] = 2.0f * (float)row / SIDE - 1;
         inside[i] = x * x + y * y < 0.6f;
     }
     int failed = ch_strategy_mirrored(NULL, &st) || /* all cores: this line is the choice */

@@ -1,7 +1,7 @@
 /* fuzz/call.c -- what a parameter server and a worker make of any message.
  *
  * Every kind of message is decoded and checked against tasks that have a few variables and nothing else (job/session.h), so hardly
- * anything is run: for very many inputs. fuzz/job.c is for what comes of calls that follow each other, fuzz/route.c for steps.
+ * anything is run: for very many inputs. fuzz/job.c is for what comes of calls that follow each other, fuzz/step_plan.c for steps.
  *
  * covers: src/job/message.c src/job/dispatch.c
  * longest: 64

@@ -285,14 +285,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char          *text = (const char *)data + 1;
     ch_reader           *r = open_text(text, size - 1);
 
-    ch__file_cut(h % 4 == 1 ? data[0] >> 3 & 7 : 0);
+    ch__file_limit_io(h % 4 == 1 ? data[0] >> 3 & 7 : 0);
     check_model(ch__csv_schema_separator(s), r, text, size - 1);
     MUST(ch__reader_seek(r, 0) == CH_OK);
     if (h % 8 == 0)
         ch__mem_fail_at(1 + h / 8 % 8);
     check_parse(s, r);
     ch__mem_fail_at(0);
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     ch__reader_close(r);
     MUST(ch__mem_live() == live);
     return 0;

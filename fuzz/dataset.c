@@ -104,7 +104,7 @@ static ch_dataset *made[KINDS];
 /* What an input says of itself reserves little (PROMISES S6): 16 MiB at most, and what is there anyway. */
 static void end_watch(size_t size)
 {
-    MUST(ch__mem_most() <= 2 * (int64_t)size + (17 << 20));
+    MUST(ch__mem_peak() <= 2 * (int64_t)size + (17 << 20));
     ch__mem_watch(false);
 }
 

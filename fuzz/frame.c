@@ -64,7 +64,7 @@ static void hash_frame(outcome *o, const ch_frame *f)
 
 static outcome read_all(const uint8_t *data, size_t size, size_t piece)
 {
-    ch_frame_reader r = {.most = 1 << 20};
+    ch_frame_reader r = {.max_bytes = 1 << 20};
     outcome         o = {0};
     size_t          at = 0, used;
     bool            is_whole;
@@ -92,7 +92,7 @@ static outcome read_all(const uint8_t *data, size_t size, size_t piece)
 /* The first frame, written and read again. */
 static void check_again(const uint8_t *data, size_t size)
 {
-    ch_frame_reader r = {.most = 1 << 20};
+    ch_frame_reader r = {.max_bytes = 1 << 20};
     outcome         before = {0}, after;
     size_t          used, n;
     bool            is_whole;
@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ch__mem_watch(true);
     whole = read_all(data, size, size);
     if (which % 16 == 0) {
-        MUST(ch__mem_most() <= (int64_t)size + (16 << 20));
+        MUST(ch__mem_peak() <= (int64_t)size + (16 << 20));
         ch__mem_watch(false);
     }
     parts = read_all(data, size, 1 + which % 7);

@@ -160,7 +160,7 @@ static void read_all(const char *path)
 /* A part of a file, whose size and sum are known or wrong. */
 static void check_part(const char *path, const uint8_t *data, size_t size, unsigned h)
 {
-    ch_part_of_file part = {
+    ch_file_part part = {
         .label = "part", .from = h % (size + 1), .compression = CH_UNCOMPRESSED};
     ch_file_stream *s = NULL;
     char            to[4096];
@@ -190,7 +190,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     data++;
     size--;
     const char *path = file_of(data, size);
-    ch__file_cut(h % 4 == 3 ? 1 + h / 4 % 50 : 0);
+    ch__file_limit_io(h % 4 == 3 ? 1 + h / 4 % 50 : 0);
     if (h % 16 == 0)
         with_failures(h / 16, read_all, path);
     MUST(open_kind(path, kind_of_run, h / 4, &r) == CH_OK);
@@ -200,7 +200,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ch__reader_close(r);
     if (h % 16 == 1)
         check_part(path, data, size, h / 16);
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     MUST(ch__mem_live() == live);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c and fuzz/route.c.   SPDX-License-Identifier: Apache-2.0
+/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c and fuzz/step_plan.c.   SPDX-License-Identifier: Apache-2.0
  */
 #ifndef FUZZ_DECODE_H
 #define FUZZ_DECODE_H

@@ -87,8 +87,8 @@ static void no_log(const ch_log_record *record, void *arg)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     ch_log_set_sink(no_log, NULL, CH_LOG_ERROR);
-    ch_device_current();        /* makes the devices, once */
-    ch__block_pool_usual(1000); /* else most of the time goes into clearing them */
+    ch_device_current();                    /* makes the devices, once */
+    ch__block_pool_set_default_bytes(1000); /* else most of the time goes into clearing them */
     (void)argc, (void)argv;
     return 0;
 }

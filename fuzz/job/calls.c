@@ -195,7 +195,7 @@ static int some_tensors(source *s, ch_tensor **t)
 }
 
 /* What is there of the input is the message. */
-static ch_message *any_parcel(source *s, uint32_t method_number)
+static ch_message *any_message(source *s, uint32_t method_number)
 {
     ch_tensor  *t[MOST_TENSORS];
     int         n = some_tensors(s, t);
@@ -210,7 +210,7 @@ static ch_message *any_parcel(source *s, uint32_t method_number)
     return p;
 }
 
-static ch_message *some_parcel(source *s, uint32_t method_number)
+static ch_message *some_request(source *s, uint32_t method_number)
 {
     ch_tensor        *t[MOST_TENSORS];
     int               n = some_tensors(s, t);
@@ -362,7 +362,7 @@ one_call next_call(source *s)
 
     if (b >= 240 && b <= 250)
         return right_call(s, b % 4);
-    p = is_any ? any_parcel(s, m) : some_parcel(s, m);
+    p = is_any ? any_message(s, m) : some_request(s, m);
     /* Some go to who does not expect them. */
     return (one_call){m, b > 250 ? !of_worker : of_worker, p};
 }

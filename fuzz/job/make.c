@@ -102,7 +102,7 @@ blob make_graph(int i)
     ch_step_plan *r = i == 0 ? plan_of(add, 1, in, &f) : plan_of(scatter, 2, in, &f);
     blob          b = {0};
 
-    for (int k = 0; k < r->n_remotes; k++)
+    for (int k = 0; k < r->n_remote_parts; k++)
         if (b.data == NULL && r->remote[k].kind == CH_REMOTE_UPDATE)
             must(ch_graph_encode(r->remote[k].graph, &b.data, &b.size));
     ch__step_plan_free(r);
@@ -145,7 +145,7 @@ blob make_plan(int i, int n_shards)
     uint64_t             function[16];
     blob                 b = {0};
 
-    MUST(n_shards <= MOST_SHARDS && r->n_remotes <= 16);
+    MUST(n_shards <= MOST_SHARDS && r->n_remote_parts <= 16);
     for (int k = 0; k < g->n_resources; k++) {
         const ch_resource *of = &g->resource[k];
 

@@ -241,21 +241,21 @@ void direct_end(ch_task *t)
 
 ch_net *direct_net(void)
 {
-    static const ch_wire_ops  wire = {.listen = wire_listen,
-                                      .connect = wire_connect,
-                                      .call = wire_call,
-                                      .cancel = wire_cancel,
-                                      .answer = wire_answer,
-                                      .room = wire_room,
-                                      .close_link = wire_close_link,
-                                      .close = wire_close};
-    static const ch_drive_ops drive = {
+    static const ch_wire_ops   wire = {.listen = wire_listen,
+                                       .connect = wire_connect,
+                                       .call = wire_call,
+                                       .cancel = wire_cancel,
+                                       .reply = wire_answer,
+                                       .room = wire_room,
+                                       .close_link = wire_close_link,
+                                       .close = wire_close};
+    static const ch_driver_ops driver = {
         .start = drive_start, .now = drive_now, .free = drive_free};
     direct *d = ch__calloc(1, sizeof(*d));
 
     MUST(d != NULL && ch__net_init(&d->net) == CH_OK);
     d->net.wire = &wire;
-    d->net.drive = &drive;
+    d->net.driver = &driver;
     d->net.task_bytes = sizeof(ch_task);
     return &d->net;
 }

@@ -21,7 +21,7 @@ static int64_t           live; /* blocks of memory before the first input */
 
 /* ---- what there is before the first call ---- */
 
-static ch_message *parcel_of(uint32_t method, const ProtobufCMessage *m, ch_tensor *t)
+static ch_message *message_of(uint32_t method, const ProtobufCMessage *m, ch_tensor *t)
 {
     ch_message *p = NULL;
 
@@ -39,7 +39,7 @@ static ch_message *creation_of(int i)
     m.variable = (uint64_t)i + 1;
     m.name = name;
     must(ch_var_get(make_variables()[i], &t));
-    return parcel_of(CH_PS_CREATE, &m.base, t);
+    return message_of(CH_PS_CREATE, &m.base, t);
 }
 
 static ch_message *definition_of(int i)
@@ -54,7 +54,7 @@ static ch_message *definition_of(int i)
     m.graph = (ProtobufCBinaryData){graph.size, graph.data};
     m.n_variables = 1;
     m.variables = &number;
-    p = parcel_of(CH_PS_DEFINE, &m.base, NULL);
+    p = message_of(CH_PS_DEFINE, &m.base, NULL);
     ch_bytes_free(graph.data);
     return p;
 }
@@ -109,7 +109,7 @@ static ch_message *stream_of(int i)
 
     cohort__worker_stream__init(&m);
     m.stream = (uint64_t)i + 1;
-    return parcel_of(CH_WORKER_STREAM, &m.base, stream_tensor(i));
+    return message_of(CH_WORKER_STREAM, &m.base, stream_tensor(i));
 }
 
 static void no_log(const ch_log_record *record, void *arg)
@@ -142,7 +142,7 @@ void session_init(void)
     for (int i = 0; i < STREAMS; i++)
         follow[i] = stream_of(i);
     must(ch__device_of_task("ps", 0, 0, &server_options.device));
-    server_options.most_bytes = most_variable;
+    server_options.max_init_bytes = most_variable;
     worker_options = (ch_worker_options){
         .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .patience_ns = 1};
     must(ch__device_of_task("worker", 0, 0, &worker_options.device[0]));
@@ -224,7 +224,7 @@ void session_run(const uint8_t *data, size_t size, unsigned may_have)
         call(&s);
     direct_end(worker);
     direct_end(server);
-    MUST(which % 16 != 0 || ch__mem_most() < most_memory);
+    MUST(which % 16 != 0 || ch__mem_peak() < most_memory);
     MUST(ch__mem_live() <= live + 64); /* what tasks and devices keep, once */
     ch__mem_watch(false);
 }

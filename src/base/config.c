@@ -62,7 +62,7 @@ static bool parse_replicas(const char *text, void *out, size_t bytes)
     (void)bytes;
     for (int i = 0; i < (int)(sizeof(ways) / sizeof(ways[0])); i++)
         if (strcmp(text, ways[i]) == 0) {
-            *(ch_replicas_way *)out = (ch_replicas_way)i;
+            *(ch_replicas_mode *)out = (ch_replicas_mode)i;
             return true;
         }
     return false;

@@ -15,27 +15,27 @@
 #define CH_MAX_THREADS 1024 /* maximum number of threads of a device */
 
 /* How the replicas of a process run. Results are the same to the bit. */
-typedef enum ch_replicas_way {
+typedef enum ch_replicas_mode {
     CH_REPLICAS_AUTO,    /* the faster way, by measurement */
     CH_REPLICAS_THREADS, /* each replica on its own thread */
     CH_REPLICAS_TURNS    /* all on the caller's thread, unless the step has host calls */
-} ch_replicas_way;
+} ch_replicas_mode;
 
 /* Each field is set by the variable COHORT_ and the field's name in capitals. */
 typedef struct ch_config {
-    char devices[256];        /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
-    int  threads;             /* threads of each device, up to 1024; 0: cores / devices */
-    ch_replicas_way replicas; /* "auto", "threads" or "turns" */
-    char            simd[16]; /* "auto", "base", "avx2" or "avx512" */
-    bool            fuse;     /* fuse chains of elementwise calls */
-    bool            epilogue; /* fuse biases and activations into products */
-    bool            engines;  /* use oneDNN where it supports the call */
-    int             wait_notice_ms; /* a longer wait logs a warning that names its peer */
-    int             wait_limit_ms;  /* a longer wait fails with DEADLINE_EXCEEDED */
-    bool            check_copies;   /* compare copies of mirrored variables after each run */
-    bool            interpret;      /* run node by node, unfused, checked */
-    char            trace[256];     /* path of the trace to write; "": no trace */
-    int             trace_limit;    /* maximum number of events in the trace */
+    char devices[256];         /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
+    int  threads;              /* threads of each device, up to 1024; 0: cores / devices */
+    ch_replicas_mode replicas; /* "auto", "threads" or "turns" */
+    char             simd[16]; /* "auto", "base", "avx2" or "avx512" */
+    bool             fuse;     /* fuse chains of elementwise calls */
+    bool             epilogue; /* fuse biases and activations into products */
+    bool             engines;  /* use oneDNN where it supports the call */
+    int              wait_notice_ms; /* a longer wait logs a warning that names its peer */
+    int              wait_limit_ms;  /* a longer wait fails with DEADLINE_EXCEEDED */
+    bool             check_copies;   /* compare copies of mirrored variables after each run */
+    bool             interpret;      /* run node by node, unfused, checked */
+    char             trace[256];     /* path of the trace to write; "": no trace */
+    int              trace_limit;    /* maximum number of events in the trace */
 } ch_config;
 
 /* Returns the settings of the process and reads them on the first call. If a variable does not

@@ -139,8 +139,8 @@ ch_status ch__fail_memory(const char *what)
     return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: out of memory", what);
 }
 
-ch_status ch__want_given(const char *call, const char *a, const void *is_a, const char *b,
-                         const void *is_b)
+ch_status ch__check_not_null(const char *call, const char *a, const void *is_a, const char *b,
+                             const void *is_b)
 {
     const char *missing = a != NULL && is_a == NULL ? a : b != NULL && is_b == NULL ? b : NULL;
 
@@ -170,7 +170,7 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
     return rc;
 }
 
-ch_status ch__fail_still(const char *format, ...)
+ch_status ch__fail_earlier(const char *format, ...)
 {
     char    where[CH_FAULT_TEXT];
     va_list args;
@@ -210,7 +210,7 @@ bool ch__fault_record(ch_fault *f, ch_status rc, int replica, const char *op)
     return true;
 }
 
-void ch__fault_set(ch_fault *f)
+void ch__fault_publish(ch_fault *f)
 {
     atomic_store_explicit(&f->state, FAULT_SET, memory_order_release);
 }

@@ -43,8 +43,8 @@ bool ch__failed_at_limit(void);
 /* Returns CH_OK if neither pointer is NULL. Otherwise fails with INVALID_ARGUMENT, "<call>:
  * <name> is NULL". `a` and `b` are the names of the pointers is_a and is_b; if a name is NULL,
  * its pointer is not checked. */
-ch_status ch__want_given(const char *call, const char *a, const void *is_a, const char *b,
-                         const void *is_b);
+ch_status ch__check_not_null(const char *call, const char *a, const void *is_a, const char *b,
+                             const void *is_b);
 /* Puts text and ": " before this thread's message and returns `rc`. For callers that know where
  * the error occurred. If the result would be too long, the message stays as it is. */
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
@@ -52,7 +52,7 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
 
 /* Like ch__fail_at, for an object that an earlier call failed to create and returned as NULL.
  * Returns the code of this thread's last error, or INVALID_ARGUMENT if no call has failed. */
-ch_status ch__fail_still(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+ch_status ch__fail_earlier(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
 /* The location of an error. */
 typedef struct ch_fault_location {
@@ -83,7 +83,7 @@ void ch__fault_clear(ch_fault *f);
 bool ch__fault_record(ch_fault *f, ch_status rc, int replica, const char *op);
 /* Marks `f` as set, after the caller has written its fields itself (for example from a message
  * of a peer). */
-void ch__fault_set(ch_fault *f);
+void ch__fault_publish(ch_fault *f);
 /* Returns true if an error was recorded, or is being written by another thread. */
 bool ch__fault_is_set(const ch_fault *f);
 /* Makes the fault this thread's error. Returns its code, or CH_OK if the fault has no error.
@@ -97,9 +97,9 @@ ch_status ch__fault_raise(const ch_fault *f);
 #define ch__fail(rc, ...)     ((void)ch__fail(rc, __VA_ARGS__), (rc))
 #define ch__fail_limit(...)   ((void)ch__fail_limit(__VA_ARGS__), CH_RESOURCE_EXHAUSTED)
 #define ch__fail_memory(what) ((void)ch__fail_memory(what), CH_RESOURCE_EXHAUSTED)
-#define ch__fail_still(...)   ((void)ch__fail_still(__VA_ARGS__), CH_INVALID_ARGUMENT)
-/* Likewise: if ch__want_given returns CH_OK, the pointers are not NULL. */
-#define ch__want_given(call, a, is_a, b, is_b)                                                 \
+#define ch__fail_earlier(...) ((void)ch__fail_earlier(__VA_ARGS__), CH_INVALID_ARGUMENT)
+/* Likewise: if ch__check_not_null returns CH_OK, the pointers are not NULL. */
+#define ch__check_not_null(call, a, is_a, b, is_b)                                             \
     (((a) != NULL && (is_a) == NULL) || ((b) != NULL && (is_b) == NULL)                        \
          ? ch__fail(CH_INVALID_ARGUMENT, "%s", call)                                           \
          : CH_OK)

@@ -97,8 +97,8 @@ void *ch__map_remove(ch_map *m, ch_key key)
 /* After a removal, close_gap may move a later entry into entry i, so entry i is tested again.
  * An entry that moves around the end of the array was tested before, in the first entries: it
  * is tested twice at most. */
-void ch__map_sift(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
-                  void   *arg)
+void ch__map_remove_if(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
+                       void   *arg)
 {
     for (int i = 0; i < m->cap; i++)
         while (m->entry[i].value != NULL &&

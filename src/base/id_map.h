@@ -42,8 +42,8 @@ ch_status ch__map_set(ch_map *m, ch_key key, void *value);
 void *ch__map_remove(ch_map *m, ch_key key);
 /* Removes every entry for which should_remove() returns true. should_remove() may free the
  * value. It may be called twice for an entry that stays. */
-void ch__map_sift(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
-                  void   *arg);
+void ch__map_remove_if(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
+                       void   *arg);
 /* Frees the memory of the map, but not the values. The map is empty afterwards. */
 void ch__map_drop(ch_map *m);
 

@@ -52,7 +52,7 @@ const char *ch_log_level_name(ch_log_level level)
     return (unsigned)level <= CH_LOG_ERROR ? names[level] : "unknown";
 }
 
-bool ch__log_wants(ch_log_level level)
+bool ch__log_is_enabled(ch_log_level level)
 {
     return (int)level >= atomic_load_explicit(&least_level, memory_order_relaxed);
 }
@@ -72,7 +72,7 @@ static void deliver(const ch_log_record *record)
 {
     pthread_mutex_lock(&lock);
     is_in_sink = true;
-    if (ch__log_wants(record->level))
+    if (ch__log_is_enabled(record->level))
         sink(record, sink_arg);
     is_in_sink = false;
     pthread_mutex_unlock(&lock);
@@ -83,7 +83,7 @@ void ch__log(ch_log_level level, const char *code, const char *format, ...)
     char    text[LOG_TEXT];
     va_list args;
 
-    if (is_in_sink || !ch__log_wants(level))
+    if (is_in_sink || !ch__log_is_enabled(level))
         return;
     va_start(args, format);
     if (vsnprintf(text, sizeof(text), format, args) < 0)

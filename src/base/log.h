@@ -7,7 +7,7 @@
 #include "cohort/log.h"
 
 /* Returns true if records of this level reach the sink. Test it before building costly text. */
-bool ch__log_wants(ch_log_level level);
+bool ch__log_is_enabled(ch_log_level level);
 /* Sends a record to the sink if its level is high enough. `code` is a short name of the
  * message's type, such as "wait". Newlines in the text become spaces. Any thread may call
  * it. */

@@ -215,7 +215,7 @@ void ch__mem_watch(bool on)
     atomic_store_explicit(&is_watched, on, memory_order_relaxed);
 }
 
-int64_t ch__mem_most(void)
+int64_t ch__mem_peak(void)
 {
     return get(&n_bytes_peak);
 }

@@ -45,7 +45,7 @@ int64_t ch__mem_live(void);
 void ch__mem_watch(bool on);
 /* Returns the largest number of bytes in use since ch__mem_watch(true), less the bytes that
  * were in use at that call. */
-int64_t ch__mem_most(void);
+int64_t ch__mem_peak(void);
 /* Makes the n-th allocation from now (1: the next) and all later ones fail; 0: ends this. */
 void ch__mem_fail_from(int64_t n);
 /* Makes only the n-th allocation from now fail; 0: ends this. */
@@ -85,7 +85,7 @@ static inline size_t ch__aligned(size_t bytes)
 {
     return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
 }
-static inline int64_t ch__least(int64_t a, int64_t b)
+static inline int64_t ch__min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }

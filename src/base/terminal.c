@@ -37,7 +37,7 @@ ch_terminal ch__terminal(int fd)
                          .has_color = is_capable && env("NO_COLOR") == NULL};
 }
 
-bool ch__speaks_utf8(void)
+bool ch__locale_is_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
 

@@ -22,7 +22,7 @@ typedef struct ch_terminal {
 ch_terminal ch__terminal(int fd);
 /* Returns true if the locale is UTF-8, by the first of LC_ALL, LC_CTYPE and LANG that is set.
  * The program need not have called setlocale. */
-bool ch__speaks_utf8(void);
+bool ch__locale_is_utf8(void);
 /* Returns the number of columns to use: COLUMNS, but at most the current width of the window,
  * because a shell may have set COLUMNS before the window was resized. Returns 80 if neither is
  * known. */

@@ -471,7 +471,7 @@ static void log_cluster(ch_resolver *r)
     ch_cluster      *c = NULL;
     ch_resolver_self mine;
 
-    if (!ch__log_wants(CH_LOG_INFO) || ch_resolver_cluster(r, &c) != CH_OK)
+    if (!ch__log_is_enabled(CH_LOG_INFO) || ch_resolver_cluster(r, &c) != CH_OK)
         return;
     ch__cluster_describe(c, jobs, sizeof(jobs));
     if (ch__resolver_own_task(r, &mine) == CH_OK && mine.task_type[0] != '\0')
@@ -535,7 +535,7 @@ ch_status ch_resolver_auto(const ch_auto_options *opt, ch_resolver **out)
     ch_resolver_options          mine;
     ch_resolver_self             task;
     ch_resolver                 *r = NULL;
-    ch_status rc = ch__want_given("finding the cluster", "out", out, NULL, NULL);
+    ch_status rc = ch__check_not_null("finding the cluster", "out", out, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;

@@ -79,7 +79,7 @@ static ch_status check_id(const ch_cluster *c, const char *type, int id)
 
 ch_status ch_cluster_check(const ch_cluster *c, const char *task_type, int task_id)
 {
-    ch_status rc = ch__want_given("cluster check", "the cluster", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("cluster check", "the cluster", c, NULL, NULL);
 
     if (rc == CH_OK && task_id < -1)
         rc = ch__fail(CH_INVALID_ARGUMENT, "cluster check: task_id is %d, want -1 or more",
@@ -97,7 +97,7 @@ ch_status ch_cluster_check(const ch_cluster *c, const char *task_type, int task_
 
 static ch_status check_for(const ch_cluster *c, const char *type, int id, const void *out)
 {
-    ch_status rc = ch__want_given("cluster query", "out", out, "task_type", type);
+    ch_status rc = ch__check_not_null("cluster query", "out", out, "task_type", type);
 
     return rc == CH_OK ? ch_cluster_check(c, type, id) : rc;
 }

@@ -146,7 +146,8 @@ static ch_status add_job(ch_cluster *c, const ch_cluster_job *from)
 ch_status ch_cluster_new(int n, const ch_cluster_job *job, ch_cluster **out)
 {
     ch_cluster *c;
-    ch_status   rc = ch__want_given("making a cluster", "out", out, n > 0 ? "job" : NULL, job);
+    ch_status   rc =
+        ch__check_not_null("making a cluster", "out", out, n > 0 ? "job" : NULL, job);
 
     if (rc != CH_OK)
         return rc;
@@ -259,10 +260,10 @@ static ch_status want_job(const ch_cluster *c, const char *job, const void *out,
                           const ch_job **found)
 {
     char      known[256];
-    ch_status rc = ch__want_given("cluster query", "the cluster", c, "the job", job);
+    ch_status rc = ch__check_not_null("cluster query", "the cluster", c, "the job", job);
 
     if (rc == CH_OK)
-        rc = ch__want_given("cluster query", "out", out, NULL, NULL);
+        rc = ch__check_not_null("cluster query", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     *found = ch__cluster_find(c, job);
@@ -331,7 +332,7 @@ ch_status ch_cluster_job_tasks(const ch_cluster *c, const char *job, int room,
     ch_status     rc = want_job(c, job, n, &j);
 
     if (rc == CH_OK && room > 0)
-        rc = ch__want_given("tasks of a job", "address", address, NULL, NULL);
+        rc = ch__check_not_null("tasks of a job", "address", address, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < room; i++)

@@ -56,10 +56,10 @@ ch_status ch_cluster_encode(const ch_cluster *c, void **bytes, size_t *n)
 {
     Cohort__ClusterDef m = COHORT__CLUSTER_DEF__INIT;
     ch_arena           a = {0};
-    ch_status          rc = ch__want_given("encoding a cluster", "the cluster", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("encoding a cluster", "the cluster", c, NULL, NULL);
 
     if (rc == CH_OK)
-        rc = ch__want_given("encoding a cluster", "bytes", bytes, "n", n);
+        rc = ch__check_not_null("encoding a cluster", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
     m.job = ch__arena_alloc(&a, ((size_t)c->n_jobs + 1) * sizeof(*m.job));
@@ -125,7 +125,7 @@ ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
     size_t            budget = ((size_t)16 << 20) + 2 * n;
     ProtobufCMessage *m;
     ch_status         rc =
-        ch__want_given("decoding a cluster", n > 0 ? "bytes" : NULL, bytes, "out", out);
+        ch__check_not_null("decoding a cluster", n > 0 ? "bytes" : NULL, bytes, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -236,7 +236,7 @@ ch_status ch_cluster_parse(const char *text, ch_cluster **out)
 {
     json_t   *all = NULL;
     char      first;
-    ch_status rc = ch__want_given("reading a cluster", "the text", text, "out", out);
+    ch_status rc = ch__check_not_null("reading a cluster", "the text", text, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -51,7 +51,7 @@ ch_status ch__copy_text(const char *label, const char *from, char *to, size_t si
 
 ch_status ch_resolver_set_task_type(ch_resolver *r, const char *task_type)
 {
-    ch_status rc = ch__want_given("setting the task type", "the resolver", r, NULL, NULL);
+    ch_status rc = ch__check_not_null("setting the task type", "the resolver", r, NULL, NULL);
 
     if (rc == CH_OK && task_type != NULL)
         rc = ch__job_name_check(task_type);
@@ -63,7 +63,7 @@ ch_status ch_resolver_set_task_type(ch_resolver *r, const char *task_type)
 
 ch_status ch_resolver_set_task_id(ch_resolver *r, int task_id)
 {
-    ch_status rc = ch__want_given("setting the task id", "the resolver", r, NULL, NULL);
+    ch_status rc = ch__check_not_null("setting the task id", "the resolver", r, NULL, NULL);
 
     if (rc == CH_OK && (task_id < -1 || task_id >= CH_CLUSTER_INDEX))
         rc = ch__fail(CH_INVALID_ARGUMENT, "task id %d; ids are from 0 to %d", task_id,
@@ -75,7 +75,7 @@ ch_status ch_resolver_set_task_id(ch_resolver *r, int task_id)
 
 ch_status ch_resolver_set_rpc_layer(ch_resolver *r, const char *rpc_layer)
 {
-    ch_status rc = ch__want_given("setting the RPC layer", "the resolver", r, NULL, NULL);
+    ch_status rc = ch__check_not_null("setting the RPC layer", "the resolver", r, NULL, NULL);
 
     if (rc == CH_OK)
         rc = ch__copy_text("RPC layer", rpc_layer != NULL ? rpc_layer : "", r->set.rpc_layer,
@@ -115,7 +115,7 @@ ch_status ch__resolver_make(const ch_resolver_ops *ops, void *self,
 {
     ch_resolver_options mine = opt != NULL ? *opt : (ch_resolver_options){0};
     ch_resolver        *r;
-    ch_status           rc = ch__want_given("making a resolver", "ops", ops, "out", out);
+    ch_status           rc = ch__check_not_null("making a resolver", "ops", ops, "out", out);
 
     if (rc != CH_OK)
         return rc;
@@ -160,7 +160,7 @@ void ch_resolver_unref(ch_resolver *r)
     drop(r);
 }
 
-void *ch__resolver_is(const ch_resolver *r, const ch_resolver_ops *ops)
+void *ch__resolver_self_of(const ch_resolver *r, const ch_resolver_ops *ops)
 {
     return r != NULL && r->ops == ops ? r->self : NULL;
 }
@@ -188,7 +188,7 @@ ch_status ch_resolver_cluster(ch_resolver *r, ch_cluster **out)
 {
     uint64_t    mark = ch__fail_mark();
     ch_cluster *c = NULL;
-    ch_status   rc = ch__want_given("resolver cluster", "the resolver", r, "out", out);
+    ch_status   rc = ch__check_not_null("resolver cluster", "the resolver", r, "out", out);
 
     if (rc != CH_OK)
         return rc;
@@ -241,7 +241,7 @@ static ch_status store_text(const char *label, const char *from, char *text, siz
 ch_status ch_resolver_task_type(ch_resolver *r, char *text, size_t size)
 {
     ch_resolver_self mine;
-    ch_status        rc = ch__want_given("resolver task type", "the resolver", r, "text", text);
+    ch_status rc = ch__check_not_null("resolver task type", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
         rc = ch__resolver_own_task(r, &mine);
@@ -251,7 +251,7 @@ ch_status ch_resolver_task_type(ch_resolver *r, char *text, size_t size)
 ch_status ch_resolver_task_id(ch_resolver *r, int *out)
 {
     ch_resolver_self mine;
-    ch_status        rc = ch__want_given("resolver task id", "the resolver", r, "out", out);
+    ch_status        rc = ch__check_not_null("resolver task id", "the resolver", r, "out", out);
 
     if (rc == CH_OK)
         rc = ch__resolver_own_task(r, &mine);
@@ -263,7 +263,7 @@ ch_status ch_resolver_task_id(ch_resolver *r, int *out)
 ch_status ch_resolver_rpc_layer(ch_resolver *r, char *text, size_t size)
 {
     ch_resolver_self mine;
-    ch_status        rc = ch__want_given("resolver RPC layer", "the resolver", r, "text", text);
+    ch_status rc = ch__check_not_null("resolver RPC layer", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
         rc = ch__resolver_own_task(r, &mine);
@@ -328,7 +328,7 @@ ch_status ch_resolver_master(ch_resolver *r, const char *task_type, int task_id,
     uint64_t         mark = ch__fail_mark();
     char             master[CH_MASTER_BYTES] = "";
     ch_resolver_self requested, mine;
-    ch_status        rc = ch__want_given("resolver master", "the resolver", r, "text", text);
+    ch_status rc = ch__check_not_null("resolver master", "the resolver", r, "text", text);
 
     if (rc == CH_OK)
         rc = set_requested(task_type, task_id, &requested);
@@ -392,7 +392,7 @@ ch_status ch_resolver_num_accelerators(ch_resolver *r, const char *task_type, in
     uint64_t         mark = ch__fail_mark();
     ch_resolver_self requested, mine;
     ch_accelerators  found = {0};
-    ch_status rc = ch__want_given("counting accelerators", "the resolver", r, "out", out);
+    ch_status rc = ch__check_not_null("counting accelerators", "the resolver", r, "out", out);
 
     if (rc == CH_OK)
         rc = set_requested(task_type, task_id, &requested);

@@ -24,7 +24,7 @@ CH_MUST_CHECK ch_status ch__resolver_make(const ch_resolver_ops *ops, void *self
                                           const ch_resolver_options *opt,
                                           const char *environment, ch_resolver **out);
 /* Returns the `self` of a resolver if it has these ops, else NULL. `r` may be NULL. */
-void *ch__resolver_is(const ch_resolver *r, const ch_resolver_ops *ops);
+void *ch__resolver_self_of(const ch_resolver *r, const ch_resolver_ops *ops);
 /* Stores the task of this process: the values set by the program, else those of the source. */
 CH_MUST_CHECK ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *out);
 

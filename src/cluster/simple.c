@@ -57,7 +57,7 @@ static const ch_resolver_ops simple_ops = {"Simple",      simple_cluster,      s
 ch_status ch_resolver_simple(ch_cluster *c, const ch_simple_options *opt, ch_resolver **out)
 {
     simple   *s;
-    ch_status rc = ch__want_given("a resolver of a cluster", "the cluster", c, "out", out);
+    ch_status rc = ch__check_not_null("a resolver of a cluster", "the cluster", c, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -337,7 +337,7 @@ static const ch_resolver_ops slurm_ops = {"Slurm", slurm_cluster,      slurm_sel
 
 ch_status ch_resolver_slurm_gpus(ch_resolver *r, char *text, size_t size)
 {
-    slurm    *o = ch__resolver_is(r, &slurm_ops);
+    slurm    *o = ch__resolver_self_of(r, &slurm_ops);
     ch_text   t = ch__text(text, size);
     step      s;
     ch_status rc;
@@ -471,7 +471,7 @@ ch_status ch_resolver_slurm(const ch_slurm_options *opt, ch_resolver **out)
 {
     static const ch_slurm_options default_options;
     slurm                        *o;
-    ch_status rc = ch__want_given("a resolver of Slurm", "out", out, NULL, NULL);
+    ch_status rc = ch__check_not_null("a resolver of Slurm", "out", out, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;

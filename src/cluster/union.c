@@ -164,7 +164,8 @@ ch_status ch_resolver_union(int n, ch_resolver *const *r, const ch_resolver_opti
                             ch_resolver **out)
 {
     merged   *u;
-    ch_status rc = ch__want_given("a union of resolvers", "out", out, n > 0 ? "r" : NULL, r);
+    ch_status rc =
+        ch__check_not_null("a union of resolvers", "out", out, n > 0 ? "r" : NULL, r);
 
     if (rc == CH_OK)
         rc = check_parts(n, r);

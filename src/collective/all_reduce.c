@@ -123,7 +123,7 @@ static void copy_in(const ch_call *c, const ch_addends *s)
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
-static ch_status all_reduce_run(const ch_call *c, ch_piece t)
+static ch_status all_reduce_run(const ch_call *c, ch_kernel_tile t)
 {
     const all_reduce_state *s = c->state;
 
@@ -160,7 +160,7 @@ static ch_status all_reduce_factors(const ch_node *n, ch_factors *f)
     return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
 }
 
-static const ch_kernel all_reduce_shared = {"shared", ch__always, all_reduce_prepare,
+static const ch_kernel all_reduce_shared = {"shared", ch__fits_always, all_reduce_prepare,
                                             all_reduce_run, NULL};
 
 const ch_op ch__op_all_reduce = {
@@ -181,7 +181,7 @@ const ch_op ch__op_all_reduce = {
 
 /* Copies the inputs to the outputs and reduces those in place, because the planner keeps only
  * the outputs in memory until all_reduce_end. */
-static ch_status begin_run(const ch_call *c, ch_piece t)
+static ch_status begin_run(const ch_call *c, ch_kernel_tile t)
 {
     const all_reduce_state *s = c->state;
 
@@ -192,7 +192,7 @@ static ch_status begin_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel begin_shared = {"shared", ch__always, all_reduce_prepare, begin_run,
+static const ch_kernel begin_shared = {"shared", ch__fits_always, all_reduce_prepare, begin_run,
                                        NULL};
 
 const ch_op ch__op_all_reduce_begin = {
@@ -208,7 +208,7 @@ const ch_op ch__op_all_reduce_begin = {
     .kernels = (const ch_kernel *const[]){&begin_shared, NULL},
 };
 
-static ch_status end_run(const ch_call *c, ch_piece t)
+static ch_status end_run(const ch_call *c, ch_kernel_tile t)
 {
     ch_status rc = CH_OK;
 
@@ -228,7 +228,8 @@ static void end_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
         din[i] = dout[i];
 }
 
-static const ch_kernel end_shared = {"shared", ch__always, all_reduce_prepare, end_run, NULL};
+static const ch_kernel end_shared = {"shared", ch__fits_always, all_reduce_prepare, end_run,
+                                     NULL};
 
 const ch_op ch__op_all_reduce_end = {
     .name = "all_reduce_end",

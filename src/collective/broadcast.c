@@ -98,7 +98,7 @@ static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status broadcast_run(const ch_call *c, ch_piece t)
+static ch_status broadcast_run(const ch_call *c, ch_kernel_tile t)
 {
     const broadcast_state *s = c->state;
 
@@ -114,7 +114,7 @@ static ch_status broadcast_run(const ch_call *c, ch_piece t)
 
 static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 
-static const ch_kernel broadcast_shared = {"shared", ch__always, broadcast_prepare,
+static const ch_kernel broadcast_shared = {"shared", ch__fits_always, broadcast_prepare,
                                            broadcast_run, NULL};
 
 /* Elementwise if there is a single array. Several arrays have no axis in common. */
@@ -181,7 +181,7 @@ static ch_status to_first_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status to_first_run(const ch_call *c, ch_piece t)
+static ch_status to_first_run(const ch_call *c, ch_kernel_tile t)
 {
     const to_first_state *s = c->state;
     int64_t               bytes = ch__bytes(c->node);
@@ -211,8 +211,8 @@ static void to_first_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = ch__node(&ch__op_broadcast, &(broadcast_attrs){true, n->in[0]->dims}, 1, dout);
 }
 
-static const ch_kernel to_first_shared = {"shared", ch__always, to_first_prepare, to_first_run,
-                                          NULL};
+static const ch_kernel to_first_shared = {"shared", ch__fits_always, to_first_prepare,
+                                          to_first_run, NULL};
 
 const ch_op ch__op_reduce_to_first = {
     .name = "reduce_to_first",

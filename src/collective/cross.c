@@ -43,8 +43,8 @@ static piece piece_of(const ch_addends *s, int array, int64_t from_line, int64_t
     const ch_addend *a = &s->array[array];
     int64_t          each = CH_ALIGN / (int64_t)ch_dtype_bytes(a->dtype);
 
-    return (piece){0, array, a->dtype, ch__least(from_line * each, a->count),
-                   ch__least(to_line * each, a->count)};
+    return (piece){0, array, a->dtype, ch__min(from_line * each, a->count),
+                   ch__min(to_line * each, a->count)};
 }
 
 /* A member's share of the concatenation of all arrays. The shares of the members are equal,
@@ -74,7 +74,7 @@ static bool next_piece(const ch_addends *s, share *h, piece *out)
         int64_t from = h->from > begin ? h->from - begin : 0;
 
         h->array_begin += lines;
-        *out = piece_of(s, i, from, ch__least(h->to - begin, lines));
+        *out = piece_of(s, i, from, ch__min(h->to - begin, lines));
         if (out->from < out->to)
             return true;
     }
@@ -415,8 +415,8 @@ static void add_round(ch_dtype t, int64_t count, int n, const void *const *src, 
 }
 
 /* If memory for a half is exhausted, adds in the order of the arrays; the bits may differ. */
-void ch__add_up_as(ch_cross_device cross, ch_dtype t, int64_t count, int n,
-                   const void *const *src, void *dst, int divisor)
+void ch__reduce_on_one_thread(ch_cross_device cross, ch_dtype t, int64_t count, int n,
+                              const void *const *src, void *dst, int divisor)
 {
     void *half = cross == CH_CROSS_HIERARCHICAL && n > 2 && count > 0
                      ? ch__malloc((size_t)count * ch_dtype_bytes(t))

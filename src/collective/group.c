@@ -1,7 +1,7 @@
 /* collective/group.c -- barriers of the replicas of a process, and collectives on top of them.
  *
  * The structs are ch_group and ch_member (member.h). The kernels of the collective ops call the
- * ch__group_ functions. graph/run.c calls the functions of ch__group_as_meet around a run.
+ * ch__group_ functions. graph/run.c calls the functions of ch__group_ops around a run.
  * cross.c has the implementations of all_reduce.
  *
  * Invariants:
@@ -571,7 +571,7 @@ static ch_status commit(void *group, int local)
     return rc != CH_OK ? rc : fail_aborted(label);
 }
 
-static ch_doing *doing(void *group, int local)
+static ch_current_call *doing(void *group, int local)
 {
     return &((ch_group *)group)->member[local].doing;
 }
@@ -610,4 +610,4 @@ static void reset(void *group, ch_clock *clock, bool in_turns)
     }
 }
 
-const ch_meet ch__group_as_meet = {doing, commit, abort_run, reset};
+const ch_group_ops ch__group_ops = {doing, commit, abort_run, reset};

@@ -1,15 +1,15 @@
 /* collective/group.h -- groups: the replicas of a process, with collectives in shared memory.
  *
  * A member of a group is a replica, with a number from 0. All members call the same collectives
- * in the same order. A member that fails aborts the run (ch_meet.give_up): all other members
- * then return CH_ABORTED from the collective in which they wait, and from all later collectives
- * of this run. No member waits longer than the time limit.
+ * in the same order. A member that fails aborts the run (ch_group_ops.give_up): all other
+ * members then return CH_ABORTED from the collective in which they wait, and from all later
+ * collectives of this run. No member waits longer than the time limit.
  *
  * The arguments `in` and `out` of a collective are lists of pointers to arrays. The lists must
  * stay valid until the run is over, because other members may still read the list of a member
  * that has aborted.
  *
- * If the members run in turns on one thread (ch_meet.reset), a collective that would block
+ * If the members run in turns on one thread (ch_group_ops.reset), a collective that would block
  * returns CH__BLOCKED. The caller must call it again, with the same arguments, after the other
  * members had a turn.
  *
@@ -38,8 +38,8 @@ int64_t ch__limit_ms(double timeout_seconds);
 /* Adds n arrays on one thread, and divides by `divisor`. Adds in the same order as a group of n
  * members with this ch_cross_device, so the result has the same bits. The exception is
  * CH_CROSS_HIERARCHICAL if memory is exhausted. */
-void ch__add_up_as(ch_cross_device cross, ch_dtype t, int64_t count, int n,
-                   const void *const *src, void *dst, int divisor);
+void ch__reduce_on_one_thread(ch_cross_device cross, ch_dtype t, int64_t count, int n,
+                              const void *const *src, void *dst, int divisor);
 
 ch_status ch__group_new(const ch_group_options *opt, ch_group **out);
 void      ch__group_free(ch_group *g);
@@ -101,6 +101,6 @@ ch_status ch__group_broadcast(ch_group *g, int member, int n, const int64_t *byt
 int64_t ch__group_barriers(const ch_group *g);
 
 /* The functions that graph/run.h needs of a group. */
-extern const ch_meet ch__group_as_meet;
+extern const ch_group_ops ch__group_ops;
 
 #endif

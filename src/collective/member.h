@@ -23,7 +23,7 @@ typedef struct ch_member {
     const void *const    *in;        /* arrays of the last collective that is no reduction */
     const int64_t        *run;       /* ch_join.run of that collective */
     _Atomic(const char *) label;     /* name of the op of its last barrier */
-    ch_doing              doing;     /* the call that the member executes, for messages */
+    ch_current_call       doing;     /* the call that the member executes, for messages */
     int     next_slot, next_set;     /* 0 or 1: index of the next slot, of the next `arrays` */
     int64_t total_barriers;          /* since the group was created */
 

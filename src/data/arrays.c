@@ -214,7 +214,7 @@ static ch_status array_infer(ch_dataset *d)
         rc = ch__dataset_fail(d, "number of arrays (got %zu, want 1, or for npz 1 or more)",
                               a->n_rows);
     if (rc == CH_OK)
-        rc = ch__dataset_warn_once(d, &spec);
+        rc = ch__dataset_set_spec(d, &spec);
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
             (is_npz(d->stage) && d->spec[i].name == NULL))

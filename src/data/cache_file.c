@@ -279,7 +279,7 @@ static void add_record(file_cache *x, const ch_record *r, ch_data_job *job)
     raw->owner[0] = ch__buffer_ref(x->reader->block);
     ch__data_job_add(job, raw);
     if (job->n > at)
-        job->slot[at].extra = 1;
+        job->result[at].extra = 1;
 }
 
 /* Creates the element of a record, and checks it against the spec of the dataset. */
@@ -308,7 +308,7 @@ static ch_status parse_record(const ch_cursor *c, const ch_record *r, ch_element
 static void cache_file_make(ch_cursor *c, ch_data_job *job)
 {
     for (int k = 0; k < job->n; k++) {
-        ch_job_result *s = &job->slot[k];
+        ch_job_result *s = &job->result[k];
         ch_element    *raw = s->element, *e = NULL;
         ch_status      rc;
 

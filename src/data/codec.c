@@ -187,8 +187,8 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
     ch_status        rc;
 
     if (d == NULL)
-        return ch__fail_still("encoding a dataset that was not made");
-    rc = ch__want_given("encoding a dataset", "bytes", bytes, "n", n);
+        return ch__fail_earlier("encoding a dataset that was not made");
+    rc = ch__check_not_null("encoding a dataset", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
     rc = write_tree(&w, d);
@@ -346,7 +346,7 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
         rc = read_parts(r, stage, m, &attrs, &make);
     if (rc == CH_OK) {
         d = ch__dataset_new(stage, &make);
-        rc = d == NULL ? ch__fail_still("stage %d", r->n) : CH_OK;
+        rc = d == NULL ? ch__fail_earlier("stage %d", r->n) : CH_OK;
     } else {
         release_make(&make);
     }
@@ -405,7 +405,7 @@ static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
 ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out)
 {
     reader    r = {.bytes_left = ((size_t)16 << 20) + 2 * n};
-    ch_status rc = ch__want_given("decoding a dataset", "bytes", bytes, "out", out);
+    ch_status rc = ch__check_not_null("decoding a dataset", "bytes", bytes, "out", out);
 
     if (rc != CH_OK)
         return rc;

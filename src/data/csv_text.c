@@ -139,7 +139,7 @@ ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_r
     return rc;
 }
 
-ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end)
+ch_status ch__csv_skip(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end)
 {
     bool at_end = false;
 

@@ -44,12 +44,12 @@ typedef struct ch_csv_record {
 CH_MUST_CHECK ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes,
                                      ch_csv_record *out);
 
-/* Skips the rest of a record of any size without holding it in memory, as ch__line_pass does.
+/* Skips the rest of a record of any size without holding it in memory, as ch__line_skip does.
  * Stops after `most` bytes or more; *has_end is true if the end was found. At the first call
  * for a record, all fields of `s` except the separator must be 0. After an incomplete call
  * s->state is not 0, and the next call continues with it. Returns CH_DATA_LOSS if the file ends
  * within quotes. */
-CH_MUST_CHECK ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end);
+CH_MUST_CHECK ch_status ch__csv_skip(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end);
 
 /* ---- fields ---- */
 

@@ -488,7 +488,7 @@ typedef struct element_cursor {
 static ch_status element_infer(ch_dataset *d)
 {
     const Cohort__ElementSpec *a = (const Cohort__ElementSpec *)(void *)d->attrs;
-    ch_status                  rc = ch__dataset_warn_once(d, a);
+    ch_status                  rc = ch__dataset_set_spec(d, a);
 
     d->cardinality = a->many ? CH_UNKNOWN : 1;
     return rc;

@@ -112,7 +112,7 @@ typedef struct ch_data_call {
     ch_status (*make)(void *arg, void **out);
     void (*drop)(void *state);
     void         *arg;
-    ch_call_lock *turn; /* referenced by the stage; NULL in ch_dataset_make: a new lock */
+    ch_call_lock *call_lock; /* referenced by the stage; NULL in ch_dataset_make: a new lock */
 } ch_data_call;
 
 /* Stages may be shared, so a small description may stand for a very large tree. The size of the
@@ -195,7 +195,7 @@ ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
 ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
                           Cohort__ElementSpec **out);
 /* For infer: sets the parts and same_rows of `d` from an untrusted message. */
-ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *spec);
+ch_status ch__dataset_set_spec(ch_dataset *d, const Cohort__ElementSpec *spec);
 /* Records and returns CH_INVALID_ARGUMENT. The message begins with the stage: "batch: ...". */
 ch_status ch__dataset_fail(const ch_dataset *d, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));

@@ -87,7 +87,7 @@ static void free_stage(ch_dataset *d, ch_dataset **chain)
     ch_graph_unref(d->graph);
     ch_tuple_unref(d->data);
     ch__protobuf_free(d->attrs);
-    call_lock_unref(d->call.turn);
+    call_lock_unref(d->call.call_lock);
     drop_spec(d);
     ch__free(d->in);
     ch__free(d);
@@ -204,7 +204,7 @@ static ch_status set_inputs(ch_dataset *d, const ch_dataset_make *m)
     if (d->in == NULL)
         return ch__fail_memory(d->stage->name);
     if (!complete)
-        return ch__fail_still("%s", d->stage->name);
+        return ch__fail_earlier("%s", d->stage->name);
     for (int i = 0; i < d->n_in; i++) {
         d->depth = d->in[i]->depth >= d->depth ? d->in[i]->depth + 1 : d->depth;
         d->shares_state |= d->in[i]->shares_state;
@@ -377,11 +377,11 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
     d->data = m->data;
     if (m->call != NULL) {
         d->call = *m->call;
-        d->call.turn = call_lock_ref(m->call->turn);
+        d->call.call_lock = call_lock_ref(m->call->call_lock);
     }
     d->cardinality = CH_UNKNOWN;
     rc = set_inputs(d, m);
-    if (rc == CH_OK && m->call != NULL && d->call.turn == NULL)
+    if (rc == CH_OK && m->call != NULL && d->call.call_lock == NULL)
         rc = ch__fail_memory(stage->name);
     if (rc == CH_OK)
         rc = stage->infer(d);
@@ -504,7 +504,7 @@ ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
     return CH_OK;
 }
 
-ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *spec)
+ch_status ch__dataset_set_spec(ch_dataset *d, const Cohort__ElementSpec *spec)
 {
     ch_status rc = ch__dataset_parts(d, spec->n_parts > CH_MAX_PARTS ? -1 : (int)spec->n_parts);
 

@@ -506,8 +506,8 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     ch_status        rc;
 
     if (d == NULL)
-        return ch__fail_still("distributing a dataset that was not made");
-    rc = ch__want_given("distributing a dataset", "out", out, NULL, NULL);
+        return ch__fail_earlier("distributing a dataset that was not made");
+    rc = ch__check_not_null("distributing a dataset", "out", out, NULL, NULL);
     if (rc == CH_OK)
         rc = check_context(&c);
     if (rc == CH_OK)
@@ -525,7 +525,7 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     log_policy(d, &c, policy, why);
     divided = select_share(d, divided, &c, policy);
     if (divided == NULL)
-        return ch__fail_still("distributing a dataset");
+        return ch__fail_earlier("distributing a dataset");
     *out = divided;
     return CH_OK;
 }
@@ -710,7 +710,7 @@ ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out)
     *out = divide_part(&v, d, how, sizeof(how), &is_wasteful);
     division_free(&v);
     if (*out == NULL)
-        return ch__fail_still("dividing a dataset");
+        return ch__fail_earlier("dividing a dataset");
     if (index != 0)
         return CH_OK;
     is_wasteful =
@@ -729,7 +729,7 @@ ch_status ch_input_context_batch_size(const ch_input_context *context, int64_t g
     ch_status        rc = check_context(&c);
 
     if (rc == CH_OK)
-        rc = ch__want_given("input_context_batch_size", "out", out, NULL, NULL);
+        rc = ch__check_not_null("input_context_batch_size", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     if (global < 0 || global % c.n_replicas != 0)
@@ -754,7 +754,7 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
     ch_input_context c = with_defaults(context);
     int              n = c.n_workers > 0 ? c.n_workers : c.n_pipelines;
     int              worker = c.n_workers > 0 ? c.worker : c.pipeline;
-    ch_status        rc = ch__want_given("dataset of a function", "out", out, NULL, NULL);
+    ch_status        rc = ch__check_not_null("dataset of a function", "out", out, NULL, NULL);
     uint64_t         mark;
 
     if (rc == CH_OK)
@@ -771,5 +771,5 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
     if (mark == ch__fail_mark())
         (void)ch__fail(CH_INVALID_ARGUMENT,
                        "it returned NULL without an error; call ch_fail to give the reason");
-    return ch__fail_still("the function's dataset for worker %d of %d", worker, n);
+    return ch__fail_earlier("the function's dataset for worker %d of %d", worker, n);
 }

@@ -77,7 +77,7 @@ ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
 ch_element *ch__element_note(int n, int n_owners, size_t room_bytes, ch_buffer *block)
 {
     size_t      bytes = layout_of(n, n_owners).head + room_bytes;
-    void       *memory = bytes <= NOTE_BYTES ? ch__block_note(block, NOTE_BYTES) : NULL;
+    void       *memory = bytes <= NOTE_BYTES ? ch__block_alloc_note(block, NOTE_BYTES) : NULL;
     ch_element *e = memory != NULL
                         ? lay_out(memory, (storage){NOTE_BYTES, true}, n, n_owners, room_bytes)
                         : ch__element_new(n, n_owners, room_bytes);

@@ -93,10 +93,10 @@ static void prefetch_records(const ch_data_job *job, int k)
     const ch_element *e;
 
     if (k + LATER < job->n)
-        ch__prefetch_read((const char *)&job->slot[k + LATER], sizeof(job->slot[0]));
+        ch__prefetch_read((const char *)&job->result[k + LATER], sizeof(job->result[0]));
     if (k + SOON < job->n)
-        ch__prefetch_read((const char *)job->slot[k + SOON].element, ELEMENT);
-    if (k + NEXT < job->n && (e = job->slot[k + NEXT].element) != NULL) {
+        ch__prefetch_read((const char *)job->result[k + SOON].element, ELEMENT);
+    if (k + NEXT < job->n && (e = job->result[k + NEXT].element) != NULL) {
         const ch_str *record = e->part[0].data;
 
         ch__prefetch_read(record->data, ENDS);
@@ -109,8 +109,8 @@ static void examples_make(ch_cursor *c, ch_data_job *job)
 {
     for (int k = 0; k < job->n; k++) {
         prefetch_records(job, k);
-        if (job->slot[k].element != NULL)
-            parse_result(c, &job->slot[k], job->first + k);
+        if (job->result[k].element != NULL)
+            parse_result(c, &job->result[k], job->first + k);
     }
     if (c->dataset->skips_bad)
         ch__data_job_close_gaps(job);

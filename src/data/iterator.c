@@ -95,7 +95,7 @@ void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *stage)
     if (rc != 0) {
         print_busy(it, stage, busy, sizeof(busy));
         ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
-        it->notice_ms = ch__least(ms, INT32_MAX) * 2;
+        it->notice_ms = ch__min(ms, INT32_MAX) * 2;
     }
 }
 
@@ -245,7 +245,7 @@ static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_
     it->ahead = opt->ahead;
     it->n_threads = o.threads == 0 ? ch__cpu_count() : o.threads == CH_OFF ? 0 : o.threads;
     it->unordered = o.unordered;
-    it->budget.most = ch__least(o.memory_bytes, INT64_MAX / 8);
+    it->budget.most = ch__min(o.memory_bytes, INT64_MAX / 8);
 }
 
 static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
@@ -301,8 +301,8 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     ch_status                        rc;
 
     if (d == NULL)
-        return ch__fail_still("iterator over a dataset that was not made");
-    rc = ch__want_given("iterator", "out", out, NULL, NULL);
+        return ch__fail_earlier("iterator over a dataset that was not made");
+    rc = ch__check_not_null("iterator", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     if (opt == NULL)
@@ -349,7 +349,7 @@ void ch_iterator_unref(ch_iterator *it)
         iterator_free(it);
 }
 
-void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner)
+void ch__iterator_set_owner(ch_iterator *it, const ch_iterator_owner *owner)
 {
     it->owner = *owner;
 }
@@ -435,10 +435,10 @@ static ch_status fill_group(ch_iterator *it, bool *is_end)
 ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
 {
     bool      is_end = false;
-    ch_status rc = ch__want_given("iterator", "the iterator", it, "out", out);
+    ch_status rc = ch__check_not_null("iterator", "the iterator", it, "out", out);
 
-    if (rc == CH_OK && it->owner.may_take != NULL)
-        rc = it->owner.may_take(it->owner.self);
+    if (rc == CH_OK && it->owner.may_advance != NULL)
+        rc = it->owner.may_advance(it->owner.self);
     if (rc != CH_OK)
         return rc;
     if (it->has_failed && !it->go_on)
@@ -479,7 +479,7 @@ ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out)
 ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
 {
     ch_tuple *t = NULL;
-    ch_status rc = ch__want_given("iterator", "the iterator", it, "out", out);
+    ch_status rc = ch__check_not_null("iterator", "the iterator", it, "out", out);
 
     if (rc == CH_OK)
         rc = ch_iterator_next(it, &t);
@@ -492,7 +492,7 @@ ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
 
 ch_status ch_iterator_restart(ch_iterator *it)
 {
-    ch_status rc = ch__want_given("restart", "the iterator", it, NULL, NULL);
+    ch_status rc = ch__check_not_null("restart", "the iterator", it, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
@@ -541,10 +541,10 @@ static void resume_workers(ch_iterator *it)
 
 ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
 {
-    ch_status rc = ch__want_given("save", "the iterator", it, NULL, NULL);
+    ch_status rc = ch__check_not_null("save", "the iterator", it, NULL, NULL);
 
     if (rc == CH_OK)
-        rc = ch__want_given("save", "bytes", bytes, "n", n);
+        rc = ch__check_not_null("save", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
@@ -641,7 +641,7 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     Cohort__Position *position = NULL;
     void             *saved = NULL;
     size_t            n_saved = 0;
-    ch_status         rc = ch__want_given("restore", "the iterator", it, "bytes", bytes);
+    ch_status         rc = ch__check_not_null("restore", "the iterator", it, "bytes", bytes);
 
     if (rc == CH_OK)
         rc = ch__position_read(it->dataset->hash, bytes, n, &position);
@@ -771,7 +771,7 @@ int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
     if (p == NULL)
         return ch__text_length(&t);
     /* The number of stages may have changed since the first call. */
-    n = (int)ch__least(n, ch_iterator_profile(it, p, n));
+    n = (int)ch__min(n, ch_iterator_profile(it, p, n));
     for (int i = 0; i < n; i++)
         sum += (double)p[i].busy_ns;
     ch__text_add(&t, "%-28s %12s %10s %7s %10s %s\n", "stage", "elements", "busy ms", "share",

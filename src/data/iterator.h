@@ -15,7 +15,7 @@
 typedef struct ch_iterator_owner {
     void *self;
     /* Returns an error if ch_iterator_next must not be called now; that call then fails. */
-    ch_status (*may_take)(void *self);
+    ch_status (*may_advance)(void *self);
     void (*drop)(void *self); /* releases `self`; called when the iterator is freed */
 } ch_iterator_owner;
 
@@ -64,7 +64,7 @@ CH_MUST_CHECK ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_
                                                ch_stream_name name, ch_iterator **out);
 /* Sets the owner; the iterator takes over `owner->self`. Must be called at most once, before
  * the first element is read. */
-void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner);
+void ch__iterator_set_owner(ch_iterator *it, const ch_iterator_owner *owner);
 /* Creates an element without rows, for a replica that has no data in this step. Components that
  * have a value nevertheless (scalars) are zero. */
 ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);

@@ -38,7 +38,7 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
     return CH_OK;
 }
 
-ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end)
+ch_status ch__line_skip(ch_reader *r, int64_t most, bool *has_end)
 {
     const char *end = NULL;
 

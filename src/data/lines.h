@@ -17,6 +17,6 @@ CH_MUST_CHECK ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *o
 /* Skips the rest of a line of any size, in constant memory. Stops after the block in which the
  * count of skipped bytes reaches `most`. *has_end is false if the line has not ended there; the
  * next call then continues to skip it. */
-CH_MUST_CHECK ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end);
+CH_MUST_CHECK ch_status ch__line_skip(ch_reader *r, int64_t most, bool *has_end);
 
 #endif

@@ -71,17 +71,17 @@ static ch_status lock_call(const ch_cursor *c)
 {
     if (!is_serial(c->dataset))
         return CH_OK;
-    pthread_mutex_lock(&c->dataset->call.turn->lock);
+    pthread_mutex_lock(&c->dataset->call.call_lock->lock);
     if (!is_cancelled(c))
         return CH_OK;
-    pthread_mutex_unlock(&c->dataset->call.turn->lock);
+    pthread_mutex_unlock(&c->dataset->call.call_lock->lock);
     return ch__fail(CH_CANCELLED, "the iterator was freed");
 }
 
 static void unlock_call(const ch_cursor *c)
 {
     if (is_serial(c->dataset))
-        pthread_mutex_unlock(&c->dataset->call.turn->lock);
+        pthread_mutex_unlock(&c->dataset->call.call_lock->lock);
 }
 
 static ch_status map_infer(ch_dataset *d)
@@ -93,7 +93,7 @@ static ch_status map_infer(ch_dataset *d)
         return ch__dataset_fail(d, "parallel is out of range (got %d, want 0 to 1024)",
                                 a->parallel);
     if (d->call.map != NULL) {
-        rc = ch__dataset_warn_once(d, a->gives);
+        rc = ch__dataset_set_spec(d, a->gives);
     } else {
         rc = ch__call_check(d, d->graph, d->in[0]);
         if (rc == CH_OK)
@@ -150,17 +150,17 @@ static ch_status map_one(ch_cursor *c, int64_t number, ch_element *e, ch_element
 static void map_make(ch_cursor *c, ch_data_job *job)
 {
     for (int k = 0; k < job->n && !is_cancelled(c); k++) {
-        ch_element *e = job->slot[k].element, *out = NULL;
+        ch_element *e = job->result[k].element, *out = NULL;
         ch_status   rc;
 
         if (e == NULL)
             continue;
-        job->slot[k].element = NULL;
+        job->result[k].element = NULL;
         rc = map_one(c, job->first + k, e, &out);
         if (rc == CH_OK)
-            job->slot[k].element = out;
+            job->result[k].element = out;
         else
-            ch__job_result_fail(&job->slot[k], at_element(rc, c, job->first + k));
+            ch__job_result_fail(&job->result[k], at_element(rc, c, job->first + k));
     }
 }
 
@@ -313,10 +313,10 @@ static bool keeps(ch_cursor *c, ch_data_job *job, int k)
     bool      keep = true;
     ch_status rc = CH_OK;
 
-    if (job->slot[k].element != NULL)
-        rc = run_filter(c, job->first + k, job->slot[k].element, &keep);
+    if (job->result[k].element != NULL)
+        rc = run_filter(c, job->first + k, job->result[k].element, &keep);
     if (rc != CH_OK)
-        ch__job_result_fail(&job->slot[k], at_element(rc, c, job->first + k));
+        ch__job_result_fail(&job->result[k], at_element(rc, c, job->first + k));
     return rc != CH_OK || keep;
 }
 
@@ -324,7 +324,7 @@ static void filter_make(ch_cursor *c, ch_data_job *job)
 {
     for (int k = 0; k < job->n && !is_cancelled(c); k++)
         if (!keeps(c, job, k))
-            ch__job_result_drop(&job->slot[k]);
+            ch__job_result_drop(&job->result[k]);
     ch__data_job_close_gaps(job);
 }
 
@@ -357,7 +357,7 @@ static void take_while_make(ch_cursor *c, ch_data_job *job)
         if (keeps(c, job, k))
             continue;
         for (int rest = k; rest < job->n; rest++)
-            ch__job_result_drop(&job->slot[rest]);
+            ch__job_result_drop(&job->result[rest]);
         job->n = k;
         job->is_last = true;
     }

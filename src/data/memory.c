@@ -272,7 +272,7 @@ static ch_status generator_infer(ch_dataset *d)
                                    "include; create the dataset "
                                    "in this process");
     d->shares_state = d->call.make == NULL;
-    return ch__dataset_warn_once(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
+    return ch__dataset_set_spec(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
 }
 
 /* Registers the cursor as a user of the only state. Returns FAILED_PRECONDITION if the state
@@ -281,7 +281,7 @@ static ch_status generator_infer(ch_dataset *d)
 static ch_status acquire_state(generating *g)
 {
     ch_cursor    *c = &g->base;
-    ch_call_lock *t = c->dataset->call.turn;
+    ch_call_lock *t = c->dataset->call.call_lock;
     bool          same_iterator;
 
     pthread_mutex_lock(&t->lock);
@@ -304,7 +304,7 @@ static ch_status acquire_state(generating *g)
 
 static void release_state(generating *g)
 {
-    ch_call_lock *t = g->base.dataset->call.turn;
+    ch_call_lock *t = g->base.dataset->call.call_lock;
 
     if (!g->is_user)
         return;
@@ -330,9 +330,9 @@ static ch_status generator_open(ch_cursor *c)
 
     g->state = call->arg;
     if (call->make != NULL) { /* locked, because several threads open bodies */
-        pthread_mutex_lock(&call->turn->lock);
+        pthread_mutex_lock(&call->call_lock->lock);
         rc = check_returned("make", mark, call->make(call->arg, &g->state));
-        pthread_mutex_unlock(&call->turn->lock);
+        pthread_mutex_unlock(&call->call_lock->lock);
     } else {
         rc = acquire_state(g);
     }
@@ -451,9 +451,9 @@ static void generator_close(ch_cursor *c)
     const ch_data_call *call = &c->dataset->call;
 
     if (g->is_made && call->drop != NULL) {
-        pthread_mutex_lock(&call->turn->lock);
+        pthread_mutex_lock(&call->call_lock->lock);
         call->drop(g->state);
-        pthread_mutex_unlock(&call->turn->lock);
+        pthread_mutex_unlock(&call->call_lock->lock);
     }
     release_state(g);
 }

@@ -64,7 +64,7 @@ static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attr
         if (m.element != NULL && mark == ch__fail_mark())
             (void)ch__fail(CH_INVALID_ARGUMENT,
                            "it returned NULL and set no error; report the error with ch_fail");
-        (void)ch__fail_still("%s: the function's dataset", stage->name);
+        (void)ch__fail_earlier("%s: the function's dataset", stage->name);
         ch_dataset_unref(m.element);
         ch_dataset_unref(d);
         return NULL;
@@ -520,7 +520,7 @@ static ch_status window_begin(windowing *x, const Cohort__Window *a)
 {
     int          stride = a->stride > 0 ? (int)a->stride : 1, n = 0;
     int64_t      most = (x->kept.n - 1) / stride + 1; /* elements of the window that exist */
-    ch_element **given = ch__calloc((size_t)ch__least(a->size, most), sizeof(ch_element *));
+    ch_element **given = ch__calloc((size_t)ch__min(a->size, most), sizeof(ch_element *));
     ch_status    rc = given == NULL ? ch__fail_memory("window") : CH_OK;
 
     for (int i = 0; i < x->kept.n && n < a->size && rc == CH_OK; i += stride) {

@@ -483,7 +483,7 @@ ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
 ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
                             ch_elements *list)
 {
-    int64_t   n = ch__load_int(l, 0, ch__least(most, INT32_MAX));
+    int64_t   n = ch__load_int(l, 0, ch__min(most, INT32_MAX));
     ch_status rc = CH_OK;
 
     for (int64_t i = 0; i < n && rc == CH_OK; i++) {

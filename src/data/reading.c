@@ -121,7 +121,7 @@ static ch_status open_named(ch_reading *r, const Cohort__Read *read)
         rc = ch__reader_open(path, &opt, r->pool, &r->reader);
     }
     if (rc == CH_OK)
-        ch__reader_stop_at(r->reader, &r->base.it->stops);
+        ch__reader_set_stop(r->reader, &r->base.it->stops);
     ch__free(path);
     return rc;
 }
@@ -251,7 +251,7 @@ ch_status ch__reading_open(ch_reading *r, const ch_workqueue_ops *ops)
 
     if (rc != CH_OK)
         return rc;
-    ch__block_pool_notes(r->pool, CH_BLOCK_BYTES / 4);
+    ch__block_pool_reserve_notes(r->pool, CH_BLOCK_BYTES / 4);
     return ch__workqueue_open(&r->base, ops, &(ch_workqueue_options){.want = 0});
 }
 

@@ -621,16 +621,16 @@ void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *job)
     ch_element      **row, *whole = NULL;
     ch_status         rc;
 
-    if (n == 0 || job->slot[0].rc != CH_OK)
+    if (n == 0 || job->result[0].rc != CH_OK)
         return;
     row = job->has_lost ? NULL : ch__malloc((size_t)n * sizeof(ch_element *));
     for (int k = 0; row != NULL && k < n; k++)
-        row[k] = job->slot[k].element;
+        row[k] = job->result[k].element;
     rc = row == NULL ? ch__fail_memory(d->stage->name)
                      : ch__rows_join(d, how, n, row, b->pool, &whole);
     ch__free(row);
     for (int k = 0; k < n; k++)
-        ch__job_result_drop(&job->slot[k]);
+        ch__job_result_drop(&job->result[k]);
     job->n = 0;
     job->has_lost = false;
     if (rc == CH_OK)

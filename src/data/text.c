@@ -78,7 +78,7 @@ typedef ch_status (*parse_fn)(const ch_cursor *c, const ch_element *raw, ch_elem
 static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *job, parse_fn parse)
 {
     for (int k = 0; k < job->n; k++) {
-        ch_job_result *s = &job->slot[k];
+        ch_job_result *s = &job->result[k];
         ch_element    *raw = s->element, *e = NULL;
         text_room      room;
         ch_status      rc;
@@ -102,7 +102,7 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *job, 
 static ch_status skip_line(ch_reading *r)
 {
     bool      has_end = true;
-    ch_status rc = ch__line_pass(r->reader, CH_SKIP_BYTES, &has_end);
+    ch_status rc = ch__line_skip(r->reader, CH_SKIP_BYTES, &has_end);
 
     r->n += r->skipping == 0;
     r->skipping = !has_end;
@@ -244,7 +244,7 @@ static ch_status skip_csv(ch_reading *r)
     ch_csv_scan s = {.separator = ch__csv_schema_separator(((csv_cursor *)r)->schema),
                      .state = r->skipping};
     bool        has_end = true;
-    ch_status   rc = ch__csv_pass(r->reader, CH_SKIP_BYTES, &s, &has_end);
+    ch_status   rc = ch__csv_skip(r->reader, CH_SKIP_BYTES, &s, &has_end);
 
     r->n += (int64_t)s.n_lines + (r->skipping == 0);
     r->skipping = has_end ? 0 : s.state;

@@ -91,7 +91,7 @@ ch_waiters *ch__workqueue_waiters(ch_workqueue *q)
 static void drop_results(ch_data_job *job)
 {
     for (int k = job->n_delivered; k < job->n; k++)
-        ch__job_result_drop(&job->slot[k]);
+        ch__job_result_drop(&job->result[k]);
     job->n = job->n_delivered = 0;
 }
 
@@ -100,7 +100,7 @@ static void job_free(ch_data_job *job)
     if (job == NULL)
         return;
     drop_results(job);
-    ch__free(job->slot);
+    ch__free(job->result);
     ch__free(job->note);
     ch__free(job);
 }
@@ -126,12 +126,12 @@ void ch__job_result_fail(ch_job_result *s, ch_status rc)
 static ch_job_result *job_add_result(ch_data_job *job)
 {
     if (job->has_lost ||
-        !ch__grow((void **)&job->slot, &job->capacity, job->n + 1, sizeof(*job->slot))) {
+        !ch__grow((void **)&job->result, &job->capacity, job->n + 1, sizeof(*job->result))) {
         job->has_lost = true;
         return NULL;
     }
-    job->slot[job->n] = (ch_job_result){0};
-    return &job->slot[job->n++];
+    job->result[job->n] = (ch_job_result){0};
+    return &job->result[job->n++];
 }
 
 void ch__data_job_add(ch_data_job *job, ch_element *e)
@@ -189,8 +189,8 @@ void ch__data_job_close_gaps(ch_data_job *job)
     int n = 0;
 
     for (int k = 0; k < job->n; k++)
-        if (job->slot[k].element != NULL || job->slot[k].rc != CH_OK)
-            job->slot[n++] = job->slot[k];
+        if (job->result[k].element != NULL || job->result[k].rc != CH_OK)
+            job->result[n++] = job->result[k];
     job->n = n;
 }
 
@@ -305,8 +305,8 @@ static int64_t bytes_of(const ch_workqueue *q, const ch_data_job *job)
     int64_t bytes = 0;
 
     for (int k = job->n_delivered; k < job->n && q->it->budget.most > 0; k++)
-        if (job->slot[k].element != NULL)
-            bytes += ch__element_bytes(job->slot[k].element);
+        if (job->result[k].element != NULL)
+            bytes += ch__element_bytes(job->result[k].element);
     return bytes;
 }
 
@@ -346,8 +346,8 @@ static void settle_charge(ch_workqueue *q, ch_data_job *job, int64_t at_most, in
                  (long long)(kept > needs ? kept : needs), (long long)(b->least + kept),
                  (long long)b->most);
     for (int k = 1; k < job->n; k++)
-        ch__job_result_drop(&job->slot[k]);
-    ch__job_result_fail(&job->slot[0], rc);
+        ch__job_result_drop(&job->result[k]);
+    ch__job_result_fail(&job->result[0], rc);
     job->n = 1;
     charge(q, job, 0);
 }
@@ -649,7 +649,7 @@ ch_status ch__workqueue_next(ch_workqueue *q, ch_element **out)
             return CH_OK;
         }
     }
-    return deliver(&job->slot[job->n_delivered++], out);
+    return deliver(&job->result[job->n_delivered++], out);
 }
 
 /* ---- several queues ---- */
@@ -755,10 +755,11 @@ void ch__workqueue_clear(ch_workqueue *q)
 static void save_job(const ch_data_job *job, ch_saver *s)
 {
     for (int k = job->n_delivered; k < job->n; k++)
-        if (job->slot[k].rc == CH_OK)
-            ch__save_element(s, job->slot[k].element);
+        if (job->result[k].rc == CH_OK)
+            ch__save_element(s, job->result[k].element);
         else
-            ch__save_fault(s, job->slot[k].rc, job->slot[k].text, job->slot[k].is_between);
+            ch__save_fault(s, job->result[k].rc, job->result[k].text,
+                           job->result[k].is_between);
     if (job->has_lost)
         ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory", false);
 }

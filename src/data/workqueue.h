@@ -59,8 +59,8 @@ typedef struct ch_data_job {
     /* Text that pull passes to make, for example a file name. It stays until pull sets another;
      * NULL: none. */
     char          *note;
-    int            capacity; /* of `slot` */
-    ch_job_result *slot;     /* n results */
+    int            capacity; /* of `result` */
+    ch_job_result *result;   /* n results */
 } ch_data_job;
 
 typedef struct ch_workqueue_ops {

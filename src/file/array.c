@@ -1,4 +1,12 @@
-/* file/array.c -- rows of arrays, and whole arrays.   SPDX-License-Identifier: Apache-2.0 */
+/* file/array.c -- reads arrays by rows or whole, and writes them.
+ *
+ * npy.c, idx.c and npz.c parse headers into a ch_array; the functions here read and write the
+ * elements. data/arrays.c reads by rows.
+ *
+ *   1. Elements are converted in the reader's block, before any other code sees them.
+ *   2. Blocks grow as bytes arrive, so a declared shape without elements takes no memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/array.h"
 
 #include <string.h>
@@ -8,7 +16,7 @@
 #include "tensor/print.h"
 #include "tensor/tensor.h"
 
-enum { MOST_EMPTY_ROWS = 1 << 20 };
+enum { MAX_EMPTY_ROWS = 1 << 20 };
 
 ch_status ch__array_derive(ch_array *a)
 {
@@ -21,7 +29,7 @@ ch_status ch__array_derive(ch_array *a)
     for (int i = 0; i < a->shape.rank; i++)
         n_long += a->shape.dim[i] > 1;
     if (n_long < 2)
-        a->is_fortran = false; /* the same either way */
+        a->is_fortran = false; /* both orders are equal then */
     if (ch_dtype_bytes(a->dtype) == 1)
         a->is_swapped = false;
     a->n_rows = a->shape.rank > 0 ? a->shape.dim[0] : 0;
@@ -31,7 +39,8 @@ ch_status ch__array_derive(ch_array *a)
 
 /* ---- bytes to numbers ---- */
 
-/* Turns the bytes of each number around, from one place to another or in place; n bytes in all. */
+/* Reverses the bytes of each element of `size` bytes; n bytes in total. `from` may equal
+ * `to`. */
 static void swap_bytes(size_t size, size_t n, const char *from, char *to)
 {
     if (size == 2)
@@ -60,9 +69,9 @@ static void swap_bytes(size_t size, size_t n, const char *from, char *to)
         }
 }
 
-/* The bytes of a file as elements: numbers in our order, and bools that are 0 or 1. Nobody else has
- * seen the bytes yet, so they are changed where they are. */
-static void settle_bytes(const ch_array *a, char *at, size_t n)
+/* Converts bytes of the file to elements: the machine's byte order, and bools that are 0 or 1.
+ * Works in place, because no other code has seen the bytes yet. */
+static void convert_bytes(const ch_array *a, char *at, size_t n)
 {
     if (a->is_swapped)
         swap_bytes(ch_dtype_bytes(a->dtype), n, at, at);
@@ -71,7 +80,8 @@ static void settle_bytes(const ch_array *a, char *at, size_t n)
             at[i] = at[i] != 0;
 }
 
-/* The next n bytes, settled; `at` is where the reader's block has them. */
+/* Borrows the next n bytes from the reader and converts them. *at points into the reader's
+ * block. */
 static ch_status borrow_bytes(ch_reader *r, const ch_array *a, size_t n, char **at)
 {
     ch_status rc = ch__reader_want(r, n);
@@ -79,13 +89,13 @@ static ch_status borrow_bytes(ch_reader *r, const ch_array *a, size_t n, char **
     if (rc != CH_OK)
         return rc;
     if (r->left < n)
-        return ch__fail(CH_DATA_LOSS,
-                        "%s: ends at byte %lld, and the array it says to hold needs %lld bytes "
-                        "from byte %lld on",
-                        ch__reader_path(r), (long long)ch__reader_offset(r) + (int64_t)r->left,
-                        (long long)a->bytes, (long long)a->offset);
+        return ch__fail(
+            CH_DATA_LOSS,
+            "%s: ends at byte %lld, but its array needs %lld bytes from byte %lld on",
+            ch__reader_path(r), (long long)ch__reader_offset(r) + (int64_t)r->left,
+            (long long)a->bytes, (long long)a->offset);
     *at = (char *)r->block->data + (r->at - (const char *)r->block->data);
-    settle_bytes(a, *at, n);
+    convert_bytes(a, *at, n);
     ch__reader_borrow(r, n);
     return CH_OK;
 }
@@ -101,12 +111,11 @@ ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a)
             "%s: its array is stored column by column (fortran_order), and so cannot "
             "be read by rows; save it from numpy.ascontiguousarray(x)",
             ch__reader_path(r));
-    if (a->row_bytes == 0 && a->n_rows > MOST_EMPTY_ROWS)
-        return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: its array is of shape %s, rows without a number in them, of which "
-                        "at most %d are read",
-                        ch__reader_path(r), ch__label(a->dtype, a->shape).text,
-                        MOST_EMPTY_ROWS);
+    if (a->row_bytes == 0 && a->n_rows > MAX_EMPTY_ROWS)
+        return ch__fail(
+            CH_UNIMPLEMENTED,
+            "%s: its array is of shape %s, with empty rows, of which at most %d are supported",
+            ch__reader_path(r), ch__label(a->dtype, a->shape).text, MAX_EMPTY_ROWS);
     return CH_OK;
 }
 
@@ -125,14 +134,14 @@ ch_status ch__array_end(ch_reader *r, const ch_array *a)
 
     if (rc == CH_OK && r->left > 0)
         rc = ch__fail(CH_DATA_LOSS,
-                      "%s: has more bytes behind its array, which ends at byte %lld",
+                      "%s: has more bytes after its array, which ends at byte %lld",
                       ch__reader_path(r), (long long)(a->offset + a->bytes));
     return rc;
 }
 
 /* ---- whole arrays ---- */
 
-/* Strides of an array whose first axis moves fastest. */
+/* Computes the strides of a column-major array. */
 static void fortran_strides(ch_shape shape, int64_t *stride)
 {
     int64_t step = 1;
@@ -143,7 +152,9 @@ static void fortran_strides(ch_shape shape, int64_t *stride)
     }
 }
 
-/* A tensor over the block itself, if that is where a tensor may be; else a copy. */
+/* Creates a row-major tensor from the a->bytes bytes at `at` in `block`. The tensor shares the
+ * block's memory if the array is row-major; otherwise it is a copy. Moves the bytes to the
+ * beginning of the block if they are not aligned for the dtype. */
 static ch_status tensor_at(ch_buffer *block, const ch_array *a, char *at, ch_tensor **out)
 {
     int64_t    stride[CH_MAX_RANK];
@@ -165,7 +176,6 @@ static ch_status tensor_at(ch_buffer *block, const ch_array *a, char *at, ch_ten
     return rc;
 }
 
-/* The block grows as bytes arrive, so a shape that the file has no elements for takes no memory. */
 ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tensor **out)
 {
     char      *at = NULL;
@@ -174,7 +184,8 @@ ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tensor **out)
 
     if (rc != CH_OK)
         return rc;
-    block = ch__buffer_ref(r->block); /* or looking for the end would move it */
+    /* keeps `at` valid: ch__array_end may read on into another block */
+    block = ch__buffer_ref(r->block);
     rc = ch__array_end(r, a);
     if (rc == CH_OK && a->bytes == 0)
         rc = ch_tensor_new(a->dtype, a->shape, out);
@@ -206,15 +217,15 @@ static ch_status put_swapped(ch_writer *w, const ch_tensor *t)
 
 ch_status ch__array_put(ch_writer *w, ch_tensor *t, bool is_swapped)
 {
-    ch_tensor *plain = NULL;
-    ch_status  rc = ch_tensor_contiguous(t, &plain);
+    ch_tensor *contiguous = NULL;
+    ch_status  rc = ch_tensor_contiguous(t, &contiguous);
 
     if (rc != CH_OK)
         return rc;
     rc = is_swapped && ch_dtype_bytes(t->dtype) > 1
-             ? put_swapped(w, plain)
-             : ch__writer_put(w, plain->data, ch_tensor_bytes(plain));
-    ch_tensor_unref(plain);
+             ? put_swapped(w, contiguous)
+             : ch__writer_put(w, contiguous->data, ch_tensor_bytes(contiguous));
+    ch_tensor_unref(contiguous);
     return rc;
 }
 
@@ -240,7 +251,7 @@ ch_status ch__array_save_file(const char *path, ch_tensor *t, const ch_save_opti
                               ch_array_put put)
 {
     ch_writer *w = NULL;
-    ch_status  rc = ch__want_given("save", "the path", path, "the tensor", t);
+    ch_status  rc = ch__check_not_null("save", "the path", path, "the tensor", t);
 
     if (rc == CH_OK)
         rc = ch__writer_open(path, opt, &w);

@@ -1,4 +1,4 @@
-/* file/array.h -- an array in a file: what .npy and IDX say of it, its rows, and all of it.
+/* file/array.h -- arrays in .npy and IDX files: their description, their rows, whole arrays.
  *
  *     rc = ch__npy_head(r, &a);                       // or ch__idx_head
  *     for (int64_t i = 0; rc == CH_OK && i < a.n_rows; i++)
@@ -18,32 +18,37 @@
 typedef struct ch_array {
     ch_dtype dtype;
     ch_shape shape;
-    bool     is_fortran;        /* the first axis is the one that moves fastest */
-    bool     is_swapped;        /* the bytes of a number are in the other order than here */
-    int64_t  offset;            /* of the first element in the file */
-    int64_t  bytes;             /* of all elements */
-    int64_t  n_rows, row_bytes; /* along axis 0; a scalar has none */
+    bool     is_fortran;        /* column-major: the first axis varies fastest */
+    bool     is_swapped;        /* the byte order in the file is not the machine's */
+    int64_t  offset;            /* of the first element in the file, in bytes */
+    int64_t  bytes;             /* size of all elements */
+    int64_t  n_rows, row_bytes; /* along axis 0, and bytes of a row; 0 for a scalar */
 } ch_array;
 
-/* Fills in what follows from dtype and shape; INVALID_ARGUMENT if that cannot be. */
+/* Computes the fields that follow from dtype and shape, except `offset`. INVALID_ARGUMENT: the
+ * shape is invalid or too large. */
 CH_MUST_CHECK ch_status ch__array_derive(ch_array *a);
 
-/* UNIMPLEMENTED, with the reason, if it cannot be read by rows: a scalar, is_fortran, or a million
- * rows that take no bytes, which a file of 128 can say it has any number of. */
+/* Returns UNIMPLEMENTED with the reason if the array cannot be read by rows: a scalar, a
+ * column-major array, or more than a million rows of 0 bytes (a file of 128 bytes can declare
+ * any number of such rows). */
 CH_MUST_CHECK ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a);
-/* The next row: a span as those of the reader, its numbers in our order. How large a row may be
- * is for the caller to bound. DATA_LOSS if the file ends in it. */
+/* Reads the next row, converted to the machine's byte order. *row is borrowed from the reader.
+ * The caller must limit a->row_bytes. DATA_LOSS: the file ends before the end of the row. */
 CH_MUST_CHECK ch_status ch__array_row(ch_reader *r, const ch_array *a, const char **row);
-/* Behind the last row: DATA_LOSS if there is more in the file. */
+/* Must be called after the last row. DATA_LOSS: the file has more bytes. */
 CH_MUST_CHECK ch_status ch__array_end(ch_reader *r, const ch_array *a);
 
-/* All of it, from a reader that stands at the first element. */
+/* Reads the whole array into a tensor. The reader must be at the first element. The caller owns
+ * *out. */
 CH_MUST_CHECK ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tensor **out);
 
-/* The elements of a tensor in row-major order; with `is_swapped` each number's bytes turned. */
+/* Writes the elements of a tensor in row-major order. If `is_swapped` is true, reverses the
+ * bytes of each element. */
 CH_MUST_CHECK ch_status ch__array_put(ch_writer *w, ch_tensor *t, bool is_swapped);
 
-/* Whole files of one array. `head` reads what stands before the elements, `put` writes all. */
+/* Load and save files with a single array. `head` reads the header, `put` writes header and
+ * elements. The caller owns *out. */
 typedef ch_status (*ch_array_head)(ch_reader *r, ch_array *out);
 typedef ch_status (*ch_array_put)(ch_writer *w, ch_tensor *t);
 CH_MUST_CHECK ch_status ch__array_load_file(const char *path, const ch_load_options *opt,

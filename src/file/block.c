@@ -1,9 +1,15 @@
 /* file/block.c -- blocks and their pools.
  *
- * A pool counts its owners and the blocks that are out; who takes the count to zero frees it. The
- * first blocks are each by themselves. Where more are out at a time, as behind a shuffle, they are
- * pieces of slabs on large pages: read in any order, small ones cost a miss of the page table each.
- * What is noted about a block lies behind its piece, on the same large page.
+ * struct ch_block_pool keeps a list of idle blocks. file/reader.c and the stages of src/data
+ * get blocks from it.
+ *
+ *   1. A pool's reference count is the number of its owners plus the number of blocks in use.
+ *      The release of the last reference frees the pool.
+ *   2. The first blocks are allocated separately. If at least slab_bytes are in use, as after
+ *      a shuffle, further blocks are pieces of slabs on huge pages. Such blocks are read in
+ *      random order, and with small pages each access would cost a TLB miss.
+ *   3. The notes of a block lie directly after its piece of the slab, on the same huge page.
+ *   4. A slab lives as long as the pool, and its blocks are never freed separately.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/block.h"
@@ -15,27 +21,27 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* What a pool keeps for later: this, and as much as is out, which comes and goes. The rest goes back to
- * the system. */
+/* The idle blocks of a pool together have at most this size plus the bytes in use, because the
+ * number of blocks in use varies. Further blocks are freed; blocks of slabs always stay. */
 static const size_t idle_bytes = (size_t)16 << 20;
 
-/* A large page; blocks of more than half of it stay by themselves. */
+/* The size of a huge page. Blocks of more than half of it are allocated separately. */
 static const size_t slab_bytes = (size_t)2 << 20;
 
 enum { NOTE_GRAIN = 16 };
 
 typedef struct block {
-    ch_buffer      base; /* first */
+    ch_buffer      base; /* must be the first field */
     ch_block_pool *pool;
-    struct block  *next;        /* while it is idle */
-    size_t         initial_bytes; /* that it had when it was taken */
-    void          *slab_piece;        /* its piece of a slab; NULL: it is by itself */
-    ch_buffer     *name;        /* of the file that is in it; NULL: not said */
-    char          *notes;       /* behind its piece; NULL: there is no room for them */
-    size_t         note_used;       /* bytes of them, so far */
+    struct block  *next;          /* next idle block */
+    size_t         initial_bytes; /* size at the last ch__block_get */
+    void          *slab_piece;    /* piece of a slab; NULL: allocated separately */
+    ch_buffer     *name;          /* name of the file; NULL: not set */
+    char          *notes;         /* memory after the slab piece; NULL: no room for notes */
+    size_t         note_used;     /* bytes of notes in use */
 } block;
 
-/* Stays as long as the pool. */
+/* A huge page, cut into blocks. */
 typedef struct slab {
     struct slab *next;
     void        *memory;
@@ -45,10 +51,11 @@ typedef struct slab {
 struct ch_block_pool {
     atomic_int      refs;
     size_t          block_bytes, note_bytes;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     block          *idle;
     slab           *slabs;
-    size_t          idle_bytes, used_bytes;
+    /* size of the idle blocks, and initial size of the blocks in use */
+    size_t idle_bytes, used_bytes;
 };
 
 ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
@@ -56,7 +63,7 @@ ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
     ch_block_pool *p = ch__calloc(1, sizeof(*p));
 
     if (p == NULL)
-        return ch__fail_memory("blocks to read into");
+        return ch__fail_memory("blocks for reading");
     atomic_init(&p->refs, 1);
     p->block_bytes = block_bytes;
     pthread_mutex_init(&p->lock, NULL);
@@ -73,12 +80,12 @@ ch_status ch__block_pool_new(ch_block_pool **out)
     return ch__block_pool_sized(bytes > 0 ? bytes : CH_BLOCK_BYTES, out);
 }
 
-void ch__block_pool_usual(size_t block_bytes)
+void ch__block_pool_set_default_bytes(size_t block_bytes)
 {
     atomic_store_explicit(&default_bytes, block_bytes, memory_order_relaxed);
 }
 
-void ch__block_pool_notes(ch_block_pool *p, size_t bytes)
+void ch__block_pool_reserve_notes(ch_block_pool *p, size_t bytes)
 {
     p->note_bytes = (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
 }
@@ -89,7 +96,8 @@ ch_block_pool *ch__block_pool_ref(ch_block_pool *p)
     return p;
 }
 
-/* One of a slab stays there, without what it has grown by. */
+/* Frees the memory of a block. A block of a slab only loses the memory that it has grown
+ * into. */
 static void block_free(block *b)
 {
     if (b->base.data != b->slab_piece)
@@ -115,7 +123,7 @@ void ch__block_pool_unref(ch_block_pool *p)
     ch__free(p);
 }
 
-/* With the lock held. */
+/* Adds a block to the idle list. The lock must be held. */
 static void push_idle(ch_block_pool *p, block *b)
 {
     b->next = p->idle;
@@ -123,7 +131,8 @@ static void push_idle(ch_block_pool *p, block *b)
     p->idle_bytes += b->base.bytes;
 }
 
-/* The last reference is gone: back to the pool, if that has room. */
+/* Called when the last reference is released: returns the block to the pool, or frees it if the
+ * pool has enough idle blocks. */
 static void block_release(ch_buffer *base)
 {
     block         *b = (block *)base;
@@ -143,7 +152,7 @@ static void block_release(ch_buffer *base)
     p->used_bytes -= b->initial_bytes;
     if (!keep)
         keep = p->idle_bytes + base->bytes <= idle_bytes + p->used_bytes &&
-               (uintptr_t)base->data % CH_ALIGN == 0; /* one that has grown may not be */
+               (uintptr_t)base->data % CH_ALIGN == 0; /* ch__realloc does not align */
     if (keep)
         push_idle(p, b);
     pthread_mutex_unlock(&p->lock);
@@ -170,7 +179,8 @@ static block *block_new(ch_block_pool *p, size_t bytes)
     return b;
 }
 
-/* With the lock held: a slab more, of idle blocks; false: no memory. */
+/* Adds a slab and puts its blocks on the idle list. The lock must be held. Returns false if
+ * memory is exhausted. */
 static bool add_slab(ch_block_pool *p, size_t bytes)
 {
     size_t     n = slab_bytes / (bytes + p->note_bytes);
@@ -197,7 +207,8 @@ static bool add_slab(ch_block_pool *p, size_t bytes)
     return true;
 }
 
-/* With the lock held: the first that is large enough. */
+/* Removes the first idle block of at least `bytes` from the list. The lock must be held.
+ * Returns NULL if there is none. */
 static block *pop_idle(ch_block_pool *p, size_t bytes)
 {
     for (block **at = &p->idle; *at != NULL; at = &(*at)->next)
@@ -260,7 +271,7 @@ bool ch__block_grow(ch_buffer *b, size_t bytes)
     return true;
 }
 
-void *ch__block_note(ch_buffer *base, size_t bytes)
+void *ch__block_alloc_note(ch_buffer *base, size_t bytes)
 {
     block *b = (block *)base;
     void  *note;

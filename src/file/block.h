@@ -1,8 +1,9 @@
-/* file/block.h -- blocks of memory that files are read into, used again and again.
+/* file/block.h -- block pools: reusable memory that files are read into.
  *
- * A block is a counted buffer; whoever keeps a span of it adds a reference. When the last one
- * goes, on whatever thread, the block returns to its pool, so that reading on allocates nothing
- * and takes no page fault. A pool outlives its owner while blocks of it are out.
+ * A block is a reference-counted buffer. Code that keeps bytes of a block must hold a
+ * reference. When the last reference is released, on any thread, the block returns to its pool.
+ * So continued reading allocates nothing and causes no page faults. A pool lives until its last
+ * reference is released and all its blocks have been returned.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_BLOCK_H
@@ -10,31 +11,38 @@
 
 #include "tensor/tensor.h"
 
-#define CH_BLOCK_BYTES ((size_t)256 << 10) /* what a block has at first */
+#define CH_BLOCK_BYTES ((size_t)256 << 10) /* default size of a block */
 
 typedef struct ch_block_pool ch_block_pool;
 
+/* Creates a pool with one reference. Threads may share a pool. */
 CH_MUST_CHECK ch_status ch__block_pool_new(ch_block_pool **out);
-/* The same with blocks of that size, for tests of what happens at their ends. */
+/* Creates a pool with another block size, for tests of block boundaries. */
 CH_MUST_CHECK ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out);
-/* Pools that are made from now on have blocks of that size, for tests that make many; 0: as ever. */
-void ch__block_pool_usual(size_t block_bytes);
-/* Before the first block is taken: such blocks as many are out of have room for notes. */
-void           ch__block_pool_notes(ch_block_pool *p, size_t bytes);
+/* Sets the block size of all pools that are created later, for tests; 0: CH_BLOCK_BYTES. */
+void ch__block_pool_set_default_bytes(size_t block_bytes);
+/* Reserves `bytes` per block for notes (ch__block_alloc_note). Must be called before the first
+ * ch__block_get. Only blocks in slabs have notes: a pool creates slabs when many blocks are in
+ * use. */
+void           ch__block_pool_reserve_notes(ch_block_pool *p, size_t bytes);
 ch_block_pool *ch__block_pool_ref(ch_block_pool *p);
-void           ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
+void           ch__block_pool_unref(ch_block_pool *p); /* `p` may be NULL */
 
-/* A block with one reference, of at least `bytes` and the pool's size, CH_ALIGN-aligned; what
- * is in it is left from who had it before. NULL: no memory. Threads may share a pool. */
+/* Returns a block with one reference, aligned to CH_ALIGN. Its size is at least `bytes` and at
+ * least the pool's block size. The contents are undefined. Returns NULL if memory is
+ * exhausted. */
 ch_buffer *ch__block_get(ch_block_pool *p, size_t bytes);
-/* Says which file is in it, to all who hold it; `name`, a text, is referenced. NULL where it was not said. */
+/* Sets the name of the file that the block holds. `name` is a text that ends in NUL; the block
+ * adds a reference to it. ch__block_name returns NULL if no name is set. Must be called at
+ * most once, before the block is shared. */
 void        ch__block_set_name(ch_buffer *b, ch_buffer *name);
 const char *ch__block_name(const ch_buffer *b);
-/* Memory for what is said about the content, by the thread that fills it in; aligned to 16, and there until the
- * last reference goes. NULL: there is none, or no more. */
-void *ch__block_note(ch_buffer *b, size_t bytes);
-/* Makes it larger, in place or elsewhere, with what it holds: only while it has one reference.
- * False: no memory. */
+/* Allocates memory for data about the contents of the block, aligned to 16. Only the thread
+ * that fills the block may call this. The memory is valid until the last reference to the block
+ * is released. Returns NULL if the block has no room for notes or not enough is left. */
+void *ch__block_alloc_note(ch_buffer *b, size_t bytes);
+/* Enlarges a block to `bytes` and keeps its contents; the data may move. The block must have
+ * only one reference. Returns false if memory is exhausted; the block is unchanged then. */
 bool ch__block_grow(ch_buffer *b, size_t bytes);
 
 #endif

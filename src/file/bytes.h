@@ -1,4 +1,4 @@
-/* file/bytes.h -- numbers in files, of either end first, at any address.
+/* file/bytes.h -- reads and writes little-endian and big-endian integers at any address.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_BYTES_H
@@ -33,7 +33,7 @@ static inline uint32_t ch__be32(const void *at)
     return __builtin_bswap32(ch__le32(at));
 }
 
-/* Write a number, and return the byte behind it. */
+/* Write an integer to `to` and return the position after it. `bytes` is the integer's size. */
 static inline unsigned char *ch__put_le(unsigned char *to, uint64_t x, int bytes)
 {
     for (int i = 0; i < bytes; i++)

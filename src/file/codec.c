@@ -1,4 +1,6 @@
-/* file/codec.c -- which codec.   SPDX-License-Identifier: Apache-2.0 */
+/* file/codec.c -- chooses the codec for a kind of compression.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/codec.h"
 
 #include <string.h>
@@ -21,7 +23,7 @@ ch_compression ch__compression_of(const char *path, ch_compression given)
     return ends_in(path, ".zst") ? CH_ZSTD : CH_UNCOMPRESSED;
 }
 
-/* zlib's windowBits; 0: not one of its kinds. */
+/* Returns zlib's windowBits for a kind, or 0 if zlib does not handle the kind. */
 static int bits_of(ch_compression kind)
 {
     return kind == CH_GZIP ? 16 + 15 : kind == CH_ZLIB ? 15 : kind == CH_RAW_DEFLATE ? -15 : 0;
@@ -29,7 +31,7 @@ static int bits_of(ch_compression kind)
 
 static ch_status fail_kind(ch_compression kind)
 {
-    return ch__fail(CH_INVALID_ARGUMENT, "%d is no kind of compression; see ch_compression",
+    return ch__fail(CH_INVALID_ARGUMENT, "unknown compression %d; see ch_compression",
                     (int)kind);
 }
 

@@ -1,7 +1,8 @@
-/* file/codec.h -- compression, one step at a time.
+/* file/codec.h -- compression and decompression, step by step.
  *
- * A codec takes bytes and gives bytes: it is an encoder or a decoder. zlib and zstd are seen by
- * the files codec_zlib.c and codec_zstd.c alone. Their memory comes from base/mem.h.
+ * A codec is an encoder or a decoder. Only codec_zlib.c and codec_zstd.c use the libraries zlib
+ * and zstd. All memory of the libraries comes from base/mem.h. A codec must be used by one
+ * thread at a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_CODEC_H
@@ -11,7 +12,7 @@
 
 #include "cohort/file.h"
 
-/* Where a step reads and writes; it moves both and takes from both counts. */
+/* Input and output of a step. The step advances both pointers and reduces both counts. */
 typedef struct ch_codec_io {
     const char *in;
     size_t      n_in;
@@ -20,33 +21,37 @@ typedef struct ch_codec_io {
 } ch_codec_io;
 
 typedef struct ch_codec {
-    /* Takes what it can and gives what it can. `is_last`: to an encoder, that nothing follows.
-     * *ended: a decoder is between members (in front of the first one it is not), an encoder has
-     * given everything. DATA_LOSS says what is wrong with the bytes, not where; what was given before
-     * that is good. */
+    /* Consumes input and produces output as far as possible. `is_last` ends the data of an
+     * encoder; decoders ignore it. *ended is true if an encoder has produced all output after
+     * is_last, or if a decoder is at the end of a member (not before the first member).
+     * DATA_LOSS: the input is damaged; the message does not name the position, and output
+     * before the error is valid. */
     ch_status (*step)(struct ch_codec *c, ch_codec_io *io, bool is_last, bool *ended);
     void (*free)(struct ch_codec *c);
 } ch_codec;
 
-/* Besides those of ch_compression: what zip files hold, deflated bytes with nothing around. */
+/* A further kind of compression, for zip members: deflate without a header or checksum. */
 #define CH_RAW_DEFLATE ((ch_compression)(CH_ZSTD + 1))
 
-/* What a path's ending says; never CH_BY_NAME. */
+/* Returns `given`, unless it is CH_BY_NAME: then the compression for the suffix of `path`. */
 ch_compression ch__compression_of(const char *path, ch_compression given);
 
-/* `window` bounds the bytes that a decoder keeps of what it has given, for zstd's sake, where the
- * file says how many that are. Neither takes CH_UNCOMPRESSED. */
+/* Creates a decoder. `window` limits the bytes of history that the decoder keeps. Only zstd
+ * uses it, because a zstd file declares the size of its window. Neither this function nor
+ * ch__encoder_new accepts CH_UNCOMPRESSED (INVALID_ARGUMENT). */
 CH_MUST_CHECK ch_status ch__decoder_new(ch_compression kind, int64_t window, ch_codec **out);
-/* `level` as the library counts them; 0: its default. */
+/* Creates an encoder. `level` is the library's level; 0: the library's default. */
 CH_MUST_CHECK ch_status ch__encoder_new(ch_compression kind, int level, ch_codec **out);
 
-/* NULL is fine. */
+/* `c` may be NULL. */
 void ch__codec_free(ch_codec *c);
 
-/* CRC-32 as zip files have it; 0 for none before. 0 always where there is no zlib. */
+/* Returns the CRC-32 of zip files. `crc` is the checksum of the bytes before `data`; 0: there
+ * are none. Always returns 0 if the build has no zlib. */
 uint32_t ch__crc32(uint32_t crc, const void *data, size_t n);
 
-/* What the above are made of. `bits` as zlib's windowBits: 31 gzip, 15 zlib, -15 raw. */
+/* Constructors for each library; UNIMPLEMENTED if the build lacks the library. `bits` is zlib's
+ * windowBits: 31 gzip, 15 zlib, -15 raw deflate. */
 CH_MUST_CHECK ch_status ch__inflate_new(int bits, ch_codec **out);
 CH_MUST_CHECK ch_status ch__deflate_new(int bits, int level, ch_codec **out);
 CH_MUST_CHECK ch_status ch__zstd_decoder_new(int64_t window, ch_codec **out);

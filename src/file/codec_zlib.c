@@ -1,4 +1,6 @@
-/* file/codec_zlib.c -- gzip, zlib and raw deflate, by zlib.   SPDX-License-Identifier: Apache-2.0 */
+/* file/codec_zlib.c -- codecs for gzip, zlib and raw deflate, by the library zlib.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/codec.h"
 
 #include "base/fault.h"
@@ -11,12 +13,12 @@
 #include "base/mem.h"
 
 typedef struct zlib_codec {
-    ch_codec base; /* first */
+    ch_codec base; /* must be the first field */
     z_stream z;
-    bool     is_between; /* decoding: a member has ended, and the next has not begun */
+    bool     is_between; /* decoder: a member has ended and the next has not begun */
 } zlib_codec;
 
-/* zlib counts in unsigned int. */
+/* Most bytes per call, because zlib counts in unsigned int. */
 static const size_t max_at_once = (size_t)1 << 30;
 
 static void *zlib_alloc(void *opaque, unsigned n, unsigned size)
@@ -33,13 +35,13 @@ static void zlib_release(void *opaque, void *p)
 
 typedef int (*z_step)(z_stream *z, int flush);
 
-/* One call of inflate or deflate. */
-static int call(z_step step, z_stream *z, ch_codec_io *io, int flush)
+/* Calls inflate or deflate once and advances `io`. */
+static int run_step(z_step step, z_stream *z, ch_codec_io *io, int flush)
 {
     size_t n_in = io->n_in < max_at_once ? io->n_in : max_at_once;
     size_t n_out = io->n_out < max_at_once ? io->n_out : max_at_once;
 
-    z->next_in = (const unsigned char *)io->in; /* Z_CONST says that it is not written to */
+    z->next_in = (const unsigned char *)io->in;
     z->avail_in = (unsigned)n_in;
     z->next_out = (unsigned char *)io->out;
     z->avail_out = (unsigned)n_out;
@@ -58,7 +60,7 @@ static ch_status fail_zlib(int rc, const z_stream *z)
     return ch__fail(CH_DATA_LOSS, "not valid compressed data: %s",
                     rc == Z_NEED_DICT ? "needs a dictionary"
                     : z->msg != NULL  ? z->msg
-                                      : "zlib cannot go on");
+                                      : "zlib makes no progress");
 }
 
 static ch_status inflate_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *ended)
@@ -71,10 +73,10 @@ static ch_status inflate_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *
         x->is_between = false;
     }
     if (rc == Z_OK && !x->is_between)
-        rc = call(inflate, &x->z, io, Z_NO_FLUSH);
+        rc = run_step(inflate, &x->z, io, Z_NO_FLUSH);
     if (rc == Z_STREAM_END)
         x->is_between = true;
-    else if (rc != Z_OK && rc != Z_BUF_ERROR) /* the latter: nothing to take, or no room */
+    else if (rc != Z_OK && rc != Z_BUF_ERROR) /* Z_BUF_ERROR: no input or no room */
         return fail_zlib(rc, &x->z);
     *ended = x->is_between;
     (void)is_last;
@@ -84,7 +86,7 @@ static ch_status inflate_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *
 static ch_status deflate_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *ended)
 {
     zlib_codec *x = (zlib_codec *)c;
-    int         rc = call(deflate, &x->z, io, is_last ? Z_FINISH : Z_NO_FLUSH);
+    int         rc = run_step(deflate, &x->z, io, is_last ? Z_FINISH : Z_NO_FLUSH);
 
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
         return fail_zlib(rc, &x->z);
@@ -134,7 +136,7 @@ ch_status ch__deflate_new(int bits, int level, ch_codec **out)
     zlib_codec      *x;
 
     if (level < 0 || level > 9)
-        return ch__fail(CH_INVALID_ARGUMENT, "level %d: deflate has 1 to 9", level);
+        return ch__fail(CH_INVALID_ARGUMENT, "level %d: deflate has levels 1 to 9", level);
     x = codec_new();
     if (x == NULL || deflateInit2(&x->z, level > 0 ? level : Z_DEFAULT_COMPRESSION, Z_DEFLATED,
                                   bits, memory_level, Z_DEFAULT_STRATEGY) != Z_OK) {

@@ -1,4 +1,4 @@
-/* file/codec_zstd.c -- zstd.   SPDX-License-Identifier: Apache-2.0 */
+/* file/codec_zstd.c -- codecs for zstd.   SPDX-License-Identifier: Apache-2.0 */
 #include "file/codec.h"
 
 #include "base/fault.h"
@@ -12,10 +12,10 @@
 #include "base/mem.h"
 
 typedef struct zstd_codec {
-    ch_codec   base; /* first */
+    ch_codec   base; /* must be the first field */
     ZSTD_DCtx *decoder;
     ZSTD_CCtx *encoder;
-    bool       is_between; /* decoding: a frame has ended, and the next has not begun */
+    bool       is_between; /* decoder: a frame has ended and the next has not begun */
 } zstd_codec;
 
 static void *zstd_alloc(void *opaque, size_t bytes)
@@ -38,19 +38,18 @@ static ch_status fail_zstd(size_t rc)
     case ZSTD_error_memory_allocation:
         return ch__fail_memory("zstd");
     case ZSTD_error_frameParameter_windowTooLarge:
-        return ch__fail_limit(
-            "it was compressed with a window that is large for so small a file; if "
-            "you trust it, raise max_expansion to INT_MAX");
+        return ch__fail_limit("the compression window is too large for the size of the file; "
+                              "if you trust the file, raise max_expansion to INT_MAX");
     default:
         return ch__fail(CH_DATA_LOSS, "not valid compressed data: %s", ZSTD_getErrorName(rc));
     }
 }
 
-/* Moves `io` by what was taken and given. */
-static void advance(ch_codec_io *io, size_t taken, size_t produced)
+/* Advances `io` by the bytes consumed and produced. */
+static void advance(ch_codec_io *io, size_t consumed, size_t produced)
 {
-    io->in += taken;
-    io->n_in -= taken;
+    io->in += consumed;
+    io->n_in -= consumed;
     io->out += produced;
     io->n_out -= produced;
 }
@@ -102,11 +101,11 @@ static int log2_of(int64_t n)
     return n > 1 ? 63 - __builtin_clzll((unsigned long long)n) : 0;
 }
 
-/* The window that a file may ask for: 8 MiB, which every level up to 19 does with, or `window`, up
- * to the 128 MiB of the highest. */
+/* Allows files a window of at least 8 MiB, which all levels up to 19 stay within, and of at
+ * most 128 MiB, the window of the highest level. Between these limits `window` decides. */
 ch_status ch__zstd_decoder_new(int64_t window, ch_codec **out)
 {
-    enum { LEAST_LOG = 23, MOST_LOG = 27 };
+    enum { MIN_LOG = 23, MAX_LOG = 27 };
     int         log = log2_of(window);
     zstd_codec *x = ch__calloc(1, sizeof(*x));
 
@@ -114,7 +113,7 @@ ch_status ch__zstd_decoder_new(int64_t window, ch_codec **out)
         return ch__fail_memory("zstd");
     x->base = (ch_codec){decoder_step, free_zstd};
     x->decoder = ZSTD_createDCtx_advanced(memory);
-    log = log < LEAST_LOG ? LEAST_LOG : log > MOST_LOG ? MOST_LOG : log;
+    log = log < MIN_LOG ? MIN_LOG : log > MAX_LOG ? MAX_LOG : log;
     if (x->decoder == NULL ||
         ZSTD_isError(ZSTD_DCtx_setParameter(x->decoder, ZSTD_d_windowLogMax, log))) {
         free_zstd(&x->base);
@@ -129,7 +128,7 @@ ch_status ch__zstd_encoder_new(int level, ch_codec **out)
     zstd_codec *x;
 
     if (level < 0 || level > ZSTD_maxCLevel())
-        return ch__fail(CH_INVALID_ARGUMENT, "level %d: zstd has 1 to %d", level,
+        return ch__fail(CH_INVALID_ARGUMENT, "level %d: zstd has levels 1 to %d", level,
                         ZSTD_maxCLevel());
     x = ch__calloc(1, sizeof(*x));
     if (x == NULL)

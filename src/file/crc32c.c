@@ -1,17 +1,21 @@
-/* file/crc32c.c -- CRC-32C by table, by the CPU's own instruction, and by carry-less products.
+/* file/crc32c.c -- CRC-32C by table, by the crc32 instruction, and by carry-less products.
  *
- * A message is a polynomial over GF(2), first bit highest, and its checksum the remainder of that
- * by P. All registers hold polynomials reflected: the lowest bit is the highest power. Two facts
- * carry the fast ways:
+ * The file has a variant for each kind of CPU. The first call of ch__crc32c builds the tables
+ * and chooses a variant; `best` points to it. The readers and writers of TFRecord files
+ * are the main callers.
  *
- *   1. The CPU's instruction takes 8 bytes in 3 cycles, and can begin another each cycle. So a
- *      message is cut in three, each third has its own remainder, and a remainder is moved over
- *      the n bytes behind it by a product with x^8n mod P.
- *   2. Of a long message, 128 bits a can be folded into those d bits further on: a x^d is
- *      high(a) (x^(d+64) mod P) + low(a) (x^d mod P), which fits in 128 bits again.
+ * A message is a polynomial over GF(2), with its first bit as the highest power. The checksum
+ * is the remainder of that polynomial modulo P. All registers hold reflected polynomials: the
+ * lowest bit is the highest power. The fast variants use two facts:
  *
- * A carry-less product of reflected numbers comes out one bit off, and the instruction multiplies by
- * x^32 besides: hence the powers 31 more and 33 less below.
+ *   1. The crc32 instruction processes 8 bytes with a latency of 3 cycles, and another can
+ *      begin in every cycle. So a message is cut into thirds, which are processed in parallel.
+ *      A remainder is shifted over the n bytes after it by a product with x^8n mod P.
+ *   2. In a long message, 128 bits a can be folded into the 128 bits that lie d bits later:
+ *      a x^d is high(a) (x^(d+64) mod P) + low(a) (x^d mod P), which fits in 128 bits again.
+ *
+ * A carry-less product of reflected numbers is shifted by one bit, and the crc32 instruction
+ * multiplies by x^32. For this reason the powers below are 31 higher or 33 lower.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/crc32c.h"
@@ -28,18 +32,19 @@
 
 enum {
     SLICES = 8,
-    MAX_THIRD_WORDS = 256, /* words of 8 bytes in a third, at most */
+    MAX_THIRD_WORDS = 256, /* most words of 8 bytes in a third */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static uint32_t       slice[SLICES][256]; /* [k][b]: byte b with k zero bytes behind */
-static uint32_t       shift_words[2 * MAX_THIRD_WORDS + 1]; /* [n]: x^(64n - 33) mod P */
+/* [k][b]: remainder of byte b, followed by k zero bytes */
+static uint32_t slice[SLICES][256];
+static uint32_t shift_words[2 * MAX_THIRD_WORDS + 1]; /* [n]: x^(64n - 33) mod P */
 
-/* The way that is used: the first call looks for it. */
+/* The variant in use. Initially a function that chooses the variant. */
 static uint32_t              choose_and_run(uint32_t crc, const void *data, size_t n);
 static _Atomic(ch_crc32c_fn) best = choose_and_run;
 
-/* crc * x^8. */
+/* Returns crc * x^8 mod P. */
 static uint32_t shift_byte(uint32_t crc)
 {
     return (crc >> 8) ^ slice[0][crc & 0xff];
@@ -79,7 +84,7 @@ static uint64_t load64(const unsigned char *p)
     return x;
 }
 
-/* Eight bytes at a time, a table for each. */
+/* The portable variant: 8 bytes at a time, with a table for each byte. */
 static uint32_t by_table(uint32_t crc, const void *data, size_t n)
 {
     const unsigned char *p = data;
@@ -102,12 +107,13 @@ static uint32_t by_table(uint32_t crc, const void *data, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* With AVX, so that no instruction is of the old encoding: after wide ones those cost a hundred times
- * what they should. */
+/* The AVX target makes the compiler use VEX encodings. Old SSE encodings after wide vector
+ * instructions would be about a hundred times slower. */
 #define AVX    __attribute__((target("avx,sse4.2,pclmul")))
 #define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
 
-/* Less than three words are not worth a product. No complement at either end. */
+/* Processes n bytes in order by the crc32 instruction, for data too short for thirds. Does not
+ * complement the remainder at the beginning or the end. */
 AVX static uint64_t by_instruction(uint64_t crc, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8)
@@ -117,7 +123,7 @@ AVX static uint64_t by_instruction(uint64_t crc, const unsigned char *p, size_t 
     return crc;
 }
 
-/* crc * x^64n / x^33 of which the instruction makes the remainder. */
+/* Returns crc * x^(64 * words - 33), not reduced. The crc32 instruction reduces it. */
 AVX static uint64_t shift(uint64_t crc, size_t words)
 {
     __m128i a = _mm_cvtsi64_si128((long long)crc);
@@ -126,8 +132,8 @@ AVX static uint64_t shift(uint64_t crc, size_t words)
     return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(a, k, 0));
 }
 
-/* The first 24 * words bytes, as three thirds. The last word of the third third takes in the other
- * two remainders, moved to where it is. */
+/* Processes 24 * words bytes as three thirds. The last word of the third third also takes in
+ * the remainders of the other two, shifted to its position. */
 AVX static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t words)
 {
     const unsigned char *q = p + 8 * words, *r = q + 8 * words;
@@ -158,13 +164,14 @@ AVX static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
     return ~(uint32_t)by_instruction(crc, p, n);
 }
 
-/* a folded over d bits into b: k is x^(d+31) mod P, for the high half, and x^(d-33) mod P. */
+/* Folds a over d bits into b. k holds x^(d+31) mod P for the high half and x^(d-33) mod P for
+ * the low half. */
 AVX512 static inline __m512i fold512(__m512i a, __m512i k, __m512i b)
 {
     __m512i high = _mm512_clmulepi64_epi128(a, k, 0x00);
     __m512i low = _mm512_clmulepi64_epi128(a, k, 0x11);
 
-    return _mm512_ternarylogic_epi64(high, low, b, 0x96); /* all three added */
+    return _mm512_ternarylogic_epi64(high, low, b, 0x96); /* high ^ low ^ b */
 }
 
 AVX512 static inline __m512i fold_by(uint32_t high, uint32_t low)
@@ -172,7 +179,8 @@ AVX512 static inline __m512i fold_by(uint32_t high, uint32_t low)
     return _mm512_broadcast_i32x4(_mm_setr_epi32((int)high, 0, (int)low, 0));
 }
 
-/* 256 bytes at a time in four registers, then 64 in one; n >= 256. */
+/* Processes 256 bytes at a time in four registers, then 64 in a single register. n must be at
+ * least 256. */
 AVX512 static uint32_t fold_all(uint32_t given, const unsigned char *p, size_t n)
 {
     const __m512i over_256 = fold_by(0xdcb17aa4u, 0xb9e02b86u); /* d = 2048 */
@@ -194,7 +202,7 @@ AVX512 static uint32_t fold_all(uint32_t given, const unsigned char *p, size_t n
     d = fold512(c, over_64, d);
     for (; n >= 64; p += 64, n -= 64)
         d = fold512(d, over_64, _mm512_loadu_si512(p));
-    /* 64 bytes are left that have the remainder of all: the plain way ends it. */
+    /* The 64 bytes in d have the same remainder as all bytes before p. */
     unsigned char rest[64];
     _mm512_storeu_si512(rest, d);
     return ~(uint32_t)by_instruction(by_instruction(0, rest, sizeof(rest)), p, n);
@@ -226,7 +234,8 @@ static bool can_avx512(void)
 
 #define ARM_HWCAP_CRC32 (1ul << 7)
 
-#if defined(__clang__) /* its header hides them where all of the file may not use them */
+/* clang's header hides the intrinsics unless the whole file is compiled for them */
+#if defined(__clang__)
 #define CRC       __attribute__((target("crc")))
 #define __crc32cd __builtin_arm_crc32cd
 #define __crc32cb __builtin_arm_crc32cb
@@ -252,14 +261,14 @@ static bool can_arm(void)
 }
 #endif
 
-/* ---- which ---- */
+/* ---- choosing a variant ---- */
 
 static bool always(void)
 {
     return true;
 }
 
-/* The name is the least value of the setting `simd` that allows it. */
+/* `simd` is the lowest value of the setting `simd` that allows the variant. */
 static const struct variant {
     const char  *name, *simd;
     ch_crc32c_fn run;
@@ -286,7 +295,7 @@ static void choose(void)
         if (strcmp(simd, variants[i].simd) == 0)
             break;
     }
-    atomic_store_explicit(&best, chosen, memory_order_release); /* after the tables */
+    atomic_store_explicit(&best, chosen, memory_order_release); /* release: after the tables */
 }
 
 static uint32_t choose_and_run(uint32_t crc, const void *data, size_t n)
@@ -295,7 +304,7 @@ static uint32_t choose_and_run(uint32_t crc, const void *data, size_t n)
     return atomic_load_explicit(&best, memory_order_acquire)(crc, data, n);
 }
 
-bool ch__crc32c_way(int i, const char **name, ch_crc32c_fn *run)
+bool ch__crc32c_variant(int i, const char **name, ch_crc32c_fn *run)
 {
     if (i >= (int)(sizeof(variants) / sizeof(*variants)))
         return false;

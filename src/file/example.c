@@ -1,14 +1,16 @@
-/* file/example.c -- tf.train.Example, made (EX-1).
+/* file/example.c -- builds and encodes tf.train.Example messages (EX-1).
  *
- * The message, field by field, each a tag, a length and what it holds:
+ * The message, in protobuf; each field is a tag, a length and its contents:
  *
  *     Example   1: Features
  *     Features  1: entry, for each feature
  *     entry     1: name   2: Feature
  *     Feature   1: BytesList, 2: FloatList or 3: Int64List
- *     list      1: values; of bytes one field each, of numbers one field for all
+ *     list      1: values; a field for each bytes value, a packed field for all numbers
  *
- * A feature is kept encoded, so that to encode the example is to put them one behind the other.
+ * A ch_example holds its features sorted by name. ch_example_set encodes a feature at once, so
+ * ch_example_encode only concatenates the encoded features. Users and file/record_writer.c are
+ * the callers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -20,33 +22,35 @@
 #include "file/bytes.h"
 #include "tensor/tensor.h"
 
-/* Tags of fields that have a length. */
+/* Tags of the length-delimited fields 1 to 3. */
 enum { TAG_1 = 1 << 3 | 2, TAG_2 = 2 << 3 | 2, TAG_3 = 3 << 3 | 2 };
 
 typedef enum list_kind { BYTES_LIST = TAG_1, FLOAT_LIST = TAG_2, INT64_LIST = TAG_3 } list_kind;
 
-/* Protobuf takes no larger message. */
-static const size_t most_bytes = INT32_MAX;
+/* The largest message that protobuf accepts. */
+static const size_t max_bytes = INT32_MAX;
 
-/* Bytes that grow. */
-typedef struct room {
+/* A growable buffer: n bytes in use, of cap. */
+typedef struct buffer {
     unsigned char *data;
     size_t         n, cap;
-} room;
+} buffer;
 
 typedef struct feature {
-    char *name;
-    room  field; /* of Features: the entry with its tag and length */
+    char  *name;
+    buffer field; /* the encoded entry of Features, with its tag and length */
 } feature;
 
 struct ch_example {
-    feature *feature; /* by name */
+    feature *feature; /* sorted by name */
     int      n, cap;
-    room     message;
+    /* result of the last ch_example_encode */
+    buffer message;
 };
 
-/* Room for n bytes; NULL: no memory. */
-static unsigned char *room_for(room *r, size_t n)
+/* Makes the buffer hold at least n bytes. Returns its beginning, or NULL if memory is
+ * exhausted. */
+static unsigned char *buffer_reserve(buffer *r, size_t n)
 {
     if (n > r->cap) {
         unsigned char *data = ch__realloc(r->data, n + n / 4);
@@ -62,7 +66,7 @@ static unsigned char *room_for(room *r, size_t n)
 ch_status ch_example_new(ch_example **out)
 {
     ch_example *e;
-    ch_status   rc = ch__want_given("example", "out", out, NULL, NULL);
+    ch_status   rc = ch__check_not_null("example", "out", out, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
@@ -101,7 +105,7 @@ static size_t varint_bytes(uint64_t x)
     return (size_t)(63 - __builtin_clzll(x | 1)) / 7 + 1;
 }
 
-/* A field of n bytes, with its tag and length. */
+/* Returns the size of a field with n bytes of contents, including tag and length. */
 static size_t field_bytes(size_t n)
 {
     return 1 + varint_bytes(n) + n;
@@ -142,7 +146,8 @@ static list_kind kind_of(ch_dtype dtype)
     case code:                                                                                 \
         return (uint64_t)(int64_t)((const type *)data)[i]
 
-/* Element i of integers, as a protobuf int64 is written. */
+/* Returns element i of an integer tensor, converted to int64 and then to uint64, as a varint
+ * encodes it. */
 static uint64_t int_at(ch_dtype dtype, const void *data, int64_t i)
 {
     switch (dtype) {
@@ -157,7 +162,7 @@ static uint64_t int_at(ch_dtype dtype, const void *data, int64_t i)
     }
 }
 
-/* Bytes of all varints. */
+/* Returns the size of all elements as varints, in bytes. */
 static size_t ints_bytes(const ch_tensor *t)
 {
     size_t n = 0;
@@ -167,7 +172,7 @@ static size_t ints_bytes(const ch_tensor *t)
     return n;
 }
 
-/* Bytes of the list that a tensor makes. */
+/* Returns the encoded size of the list for a tensor, without the list's own tag and length. */
 static size_t list_bytes(const ch_tensor *t)
 {
     const ch_str *s = (const ch_str *)(const void *)t->data;
@@ -229,7 +234,8 @@ static unsigned char *put_list(unsigned char *at, const ch_tensor *t)
 
 /* ---- features ---- */
 
-/* Where the name is, or where it belongs. */
+/* Returns the index of the feature, or the index at which it must be inserted (*found is
+ * false). */
 static int find(const ch_example *e, const char *name, bool *found)
 {
     int low = 0, high = e->n;
@@ -247,7 +253,8 @@ static int find(const ch_example *e, const char *name, bool *found)
     return high;
 }
 
-/* A feature of that name: the one that is there, or a new one. */
+/* Returns the feature with this name; adds an empty feature if there is none. Returns NULL if
+ * memory is exhausted. */
 static feature *feature_of(ch_example *e, const char *name)
 {
     bool found;
@@ -267,18 +274,17 @@ static feature *feature_of(ch_example *e, const char *name)
     return f;
 }
 
-/* The field of Features that this feature is. */
+/* Encodes the feature as a field of Features. */
 static ch_status encode_feature(feature *f, const ch_tensor *t)
 {
     size_t name = strlen(f->name), list = list_bytes(t), value = field_bytes(list);
     size_t entry = field_bytes(name) + field_bytes(value), all = field_bytes(entry);
 
-    if (all > most_bytes)
+    if (all > max_bytes)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "example: feature \"%s\" has %zu bytes, and protobuf "
-                        "takes %zu",
-                        f->name, all, most_bytes);
-    unsigned char *at = room_for(&f->field, all);
+                        "example: feature \"%s\" has %zu bytes; protobuf allows at most %zu",
+                        f->name, all, max_bytes);
+    unsigned char *at = buffer_reserve(&f->field, all);
     if (at == NULL)
         return ch__fail_memory("example");
     at = put_head(at, TAG_1, entry);
@@ -304,19 +310,19 @@ static ch_status check_feature(const char *name, const ch_tensor *t)
 
 ch_status ch_example_set(ch_example *e, const char *name, ch_tensor *t)
 {
-    ch_tensor *plain = NULL;
-    ch_status  rc = ch__want_given("example", "the example", e, NULL, NULL);
+    ch_tensor *contiguous = NULL;
+    ch_status  rc = ch__check_not_null("example", "the example", e, NULL, NULL);
 
     if (rc == CH_OK && t != NULL)
-        rc = ch_tensor_contiguous(t, &plain);
+        rc = ch_tensor_contiguous(t, &contiguous);
     if (rc == CH_OK)
-        rc = check_feature(name, plain);
+        rc = check_feature(name, contiguous);
     if (rc == CH_OK) {
         feature *f = feature_of(e, name);
 
-        rc = f != NULL ? encode_feature(f, plain) : ch__fail_memory("example");
+        rc = f != NULL ? encode_feature(f, contiguous) : ch__fail_memory("example");
     }
-    ch_tensor_unref(plain);
+    ch_tensor_unref(contiguous);
     return rc;
 }
 
@@ -324,24 +330,26 @@ ch_status ch_example_encode(ch_example *e, ch_str *out)
 {
     size_t         features = 0, all;
     unsigned char *at;
-    ch_status      rc = ch__want_given("example", "the example", e, "out", out);
+    ch_status      rc = ch__check_not_null("example", "the example", e, "out", out);
 
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < e->n; i++)
         features += e->feature[i].field.n;
     all = field_bytes(features);
-    if (all > most_bytes)
+    if (all > max_bytes)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "example: it has %zu bytes, and protobuf takes %zu", all, most_bytes);
-    at = room_for(&e->message, all);
+                        "example: the message has %zu bytes; protobuf allows at most %zu", all,
+                        max_bytes);
+    at = buffer_reserve(&e->message, all);
     if (at == NULL)
         return ch__fail_memory("example");
     at = put_head(at, TAG_1, features);
     for (int i = 0; i < e->n; i++) {
-        const room *field = &e->feature[i].field;
+        const buffer *field = &e->feature[i].field;
 
-        if (field->n > 0) /* or it was never set, for want of memory */
+        /* The size is 0 if ch_example_set ran out of memory after it had added the feature. */
+        if (field->n > 0)
             memcpy(at, field->data, field->n);
         at += field->n;
     }

@@ -1,4 +1,4 @@
-/* file/folder.c -- folders, made.   SPDX-License-Identifier: Apache-2.0 */
+/* file/folder.c -- creates folders.   SPDX-License-Identifier: Apache-2.0 */
 #include "file/folder.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@ static bool is_folder(const char *path)
     return fd >= 0;
 }
 
-/* Of those above it, what fails shows in what is below: they may be there, and not be ours to
- * make. */
+/* Ignores errors of the parents: a parent may exist in a folder that this process may not write
+ * to. If a parent is really missing, creating the folder itself fails. */
 ch_status ch__folder_make(const char *path)
 {
     char     *part;
@@ -27,7 +27,8 @@ ch_status ch__folder_make(const char *path)
     ch_status rc = CH_OK;
 
     if (path == NULL || path[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "a folder to make: it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "creating a folder: no name given (path is NULL or empty)");
     part = ch__strdup(path);
     if (part == NULL)
         return ch__fail_memory(path);
@@ -40,7 +41,7 @@ ch_status ch__folder_make(const char *path)
         error = errno;
     if (error != 0 && !((error == EEXIST || error == EROFS) && is_folder(part)))
         rc = ch__fail_errno(error == EEXIST ? ENOTDIR : error,
-                            "%s: the folder is not there, and cannot be made", path);
+                            "%s: the folder does not exist and cannot be created", path);
     ch__free(part);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* file/folder.h -- creates folders. SPDX-License-Identifier: Apache-2.0 */
+/* file/folder.h -- creates folders.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_FOLDER_H
 #define FILE_FOLDER_H
 

@@ -37,7 +37,7 @@ static ch_status need_bytes(ch_reader *r, size_t n)
     ch_status rc = ch__reader_want(r, n);
 
     if (rc == CH_OK && r->left < n)
-        rc = fail_head(r, "it ends in its header");
+        rc = fail_head(r, "the file ends in the header");
     return rc;
 }
 
@@ -59,10 +59,10 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
     if (rc != CH_OK)
         return rc;
     if (r->at[0] != 0 || r->at[1] != 0 || !find_dtype((unsigned char)r->at[2], &a.dtype))
-        return fail_head(r, "it does not begin as one (0, 0, a type of 8, 9 or 11 to 14)");
+        return fail_head(r, "it does not begin with 0, 0 and a type (8, 9 or 11 to 14)");
     a.shape.rank = (unsigned char)r->at[3];
     if (a.shape.rank > CH_MAX_RANK)
-        return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
+        return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has at most %d",
                         ch__reader_path(r), a.shape.rank, CH_MAX_RANK);
     size_t n = FIXED_BYTES + (size_t)a.shape.rank * SIZE_BYTES;
     rc = need_bytes(r, n);
@@ -72,7 +72,7 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
         a.shape.dim[i] = ch__be32(r->at + FIXED_BYTES + i * SIZE_BYTES);
     ch__reader_borrow(r, n);
     if (ch__array_derive(&a) != CH_OK)
-        return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
+        return ch__fail_at(CH_DATA_LOSS, "%s: invalid header, which ends at byte %lld",
                            ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);
     *out = a;
@@ -95,12 +95,13 @@ static ch_status put_head(ch_writer *w, const ch_tensor *t)
             head[2] = types[i].type;
     if (head[2] == 0)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: IDX has no %s; it holds u8, i8, i16, i32, f32 and f64",
+                        "%s: IDX cannot store %s; its dtypes are u8, i8, i16, i32, f32 and f64",
                         ch__writer_path(w), ch_dtype_name(t->dtype));
     head[3] = (unsigned char)t->shape.rank;
     for (int i = 0; i < t->shape.rank; i++) {
         if (t->shape.dim[i] > INT32_MAX)
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d has %lld elements; IDX holds %d",
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: axis %d has %lld elements; IDX stores at most %d",
                             ch__writer_path(w), i, (long long)t->shape.dim[i], INT32_MAX);
         at = ch__put_be32(at, (uint32_t)t->shape.dim[i]);
     }

@@ -1,4 +1,4 @@
-/* file/idx.h -- reads IDX files, the format of MNIST. SPDX-License-Identifier: Apache-2.0 */
+/* file/idx.h -- reads IDX files, the format of MNIST.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_IDX_H
 #define FILE_IDX_H
 

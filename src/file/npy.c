@@ -20,9 +20,9 @@
 #include "file/bytes.h"
 
 enum {
-    FIXED_BYTES = 8,             /* bytes of magic and version */
-    MOST_HEADER_BYTES = 1 << 16, /* numpy itself reads at most 10000 */
-    ALIGN_BYTES = 64,            /* alignment of the first element in the file */
+    FIXED_BYTES = 8,            /* bytes of magic and version */
+    MAX_HEADER_BYTES = 1 << 16, /* numpy itself reads at most 10000 */
+    ALIGN_BYTES = 64,           /* alignment of the first element in the file */
 };
 
 static const char magic[] = "\x93NUMPY";
@@ -54,7 +54,7 @@ static void skip_blanks(cursor *c)
 
 /* Skips blanks, then the character. Returns false and skips only the blanks if another
  * character follows. The functions below do the same for larger units. */
-static bool take(cursor *c, char expected)
+static bool accept(cursor *c, char expected)
 {
     skip_blanks(c);
     if (c->at == c->end || *c->at != expected)
@@ -63,7 +63,7 @@ static bool take(cursor *c, char expected)
     return true;
 }
 
-static bool take_word(cursor *c, const char *word)
+static bool accept_word(cursor *c, const char *word)
 {
     size_t n = strlen(word);
 
@@ -75,13 +75,13 @@ static bool take_word(cursor *c, const char *word)
 }
 
 /* Parses a quoted string without escapes. *out is the text between the quotes. */
-static bool take_string(cursor *c, cursor *out)
+static bool parse_string(cursor *c, cursor *out)
 {
     char quote = '\'';
 
-    if (!take(c, quote)) {
+    if (!accept(c, quote)) {
         quote = '"';
-        if (!take(c, quote))
+        if (!accept(c, quote))
             return false;
     }
     const char *end = memchr(c->at, quote, (size_t)(c->end - c->at));
@@ -97,7 +97,7 @@ static bool is_digit(const cursor *c)
     return c->at < c->end && *c->at >= '0' && *c->at <= '9';
 }
 
-static bool take_number(cursor *c, int64_t *out)
+static bool parse_number(cursor *c, int64_t *out)
 {
     int64_t x = 0;
 
@@ -113,21 +113,21 @@ static bool take_number(cursor *c, int64_t *out)
 
 /* Parses "()", "(3,)", "(2, 3)" or "(2, 3,)". Sizes after the first CH_MAX_RANK are counted in
  * the rank, but not stored. */
-static bool take_shape(cursor *c, ch_shape *out)
+static bool parse_shape(cursor *c, ch_shape *out)
 {
     int64_t size;
     bool    comma = true;
 
     *out = (ch_shape){0};
-    if (!take(c, '('))
+    if (!accept(c, '('))
         return false;
-    while (comma && take_number(c, &size)) {
+    while (comma && parse_number(c, &size)) {
         if (out->rank < CH_MAX_RANK)
             out->dim[out->rank] = size;
         out->rank++;
-        comma = take(c, ',');
+        comma = accept(c, ',');
     }
-    return take(c, ')') && (out->rank != 1 || comma); /* "(3)" is a number in Python */
+    return accept(c, ')') && (out->rank != 1 || comma); /* "(3)" is a number in Python */
 }
 
 static bool is_text(const cursor *c, const char *text)
@@ -148,42 +148,42 @@ typedef struct dict {
 enum { HAS_DESCR = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
 /* Parses an entry. Returns its HAS_ bit, or 0 if there is no valid entry. */
-static int take_entry(cursor *c, dict *d)
+static int parse_entry(cursor *c, dict *d)
 {
     cursor key;
 
-    if (!take_string(c, &key) || !take(c, ':'))
+    if (!parse_string(c, &key) || !accept(c, ':'))
         return 0;
     if (is_text(&key, "descr")) {
         skip_blanks(c);
         d->is_structure = c->at < c->end && *c->at == '[';
-        return d->is_structure || take_string(c, &d->descr) ? HAS_DESCR : 0;
+        return d->is_structure || parse_string(c, &d->descr) ? HAS_DESCR : 0;
     }
     if (is_text(&key, "fortran_order")) {
-        d->is_fortran = take_word(c, "True");
-        return d->is_fortran || take_word(c, "False") ? HAS_ORDER : 0;
+        d->is_fortran = accept_word(c, "True");
+        return d->is_fortran || accept_word(c, "False") ? HAS_ORDER : 0;
     }
-    return is_text(&key, "shape") && take_shape(c, &d->shape) ? HAS_SHAPE : 0;
+    return is_text(&key, "shape") && parse_shape(c, &d->shape) ? HAS_SHAPE : 0;
 }
 
 /* Parses a dict with the three entries in any order, each exactly once, and blanks at the
  * end. */
-static bool take_dict(cursor *c, dict *d)
+static bool parse_dict(cursor *c, dict *d)
 {
     int  seen = 0;
     bool comma = true;
 
-    if (!take(c, '{'))
+    if (!accept(c, '{'))
         return false;
-    while (!take(c, '}')) {
-        int which = comma ? take_entry(c, d) : 0;
+    while (!accept(c, '}')) {
+        int which = comma ? parse_entry(c, d) : 0;
 
         if (d->is_structure)
             return true;
         if (which == 0 || (seen & which) != 0)
             return false;
         seen |= which;
-        comma = take(c, ',');
+        comma = accept(c, ',');
     }
     skip_blanks(c);
     return seen == HAS_ALL && c->at == c->end;
@@ -199,12 +199,13 @@ static ch_status fail_descr(const ch_reader *r, const dict *d)
                            : kind == 'O'                             ? "Python objects"
                            : kind == 'c'                             ? "complex numbers"
                            : kind == 'M' || kind == 'm'              ? "times"
-                           : kind == 'V' ? "raw bytes (numpy says so of bfloat16 too)"
-                                         : "what is no dtype of ours";
+                           : kind == 'V' ? "raw bytes (numpy stores bfloat16 like this)"
+                                         : "elements of an unknown type";
 
-    return ch__fail(CH_UNIMPLEMENTED,
-                    "%s: an array of %s, dtype '%.*s'; arrays of numbers and bools are read",
-                    ch__reader_path(r), contents, n < 40 ? n : 40, d->descr.at);
+    return ch__fail(
+        CH_UNIMPLEMENTED,
+        "%s: an array of %s, dtype '%.*s'; only arrays of numbers and bools are supported",
+        ch__reader_path(r), contents, n < 40 ? n : 40, d->descr.at);
 }
 
 /* Parses a dtype such as "<f4": byte order, kind, size. Returns false if no ch_dtype
@@ -246,16 +247,16 @@ static ch_status make_array(const ch_reader *r, const dict *d, ch_array *out)
 
     if (d->is_structure)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: an array of structures (its dtype has fields); arrays of numbers "
-                        "and bools are read",
+                        "%s: an array of structures (its dtype has fields); only arrays of "
+                        "numbers and bools are supported",
                         ch__reader_path(r));
     if (!parse_descr(&d->descr, &a))
         return fail_descr(r, d);
     if (d->shape.rank > CH_MAX_RANK)
-        return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
+        return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has at most %d",
                         ch__reader_path(r), d->shape.rank, CH_MAX_RANK);
     if (ch__array_derive(&a) != CH_OK)
-        return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
+        return ch__fail_at(CH_DATA_LOSS, "%s: invalid header, which ends at byte %lld",
                            ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);
     *out = a;
@@ -276,7 +277,7 @@ static ch_status need_bytes(ch_reader *r, size_t n)
     ch_status rc = ch__reader_want(r, n);
 
     if (rc == CH_OK && r->left < n)
-        rc = fail_head(r, "it ends in its header");
+        rc = fail_head(r, "the file ends in the header");
     return rc;
 }
 
@@ -288,23 +289,24 @@ ch_status ch__npy_head(ch_reader *r, ch_array *out)
     if (rc != CH_OK)
         return rc;
     if (memcmp(r->at, magic, sizeof(magic) - 1) != 0)
-        return fail_head(r, "it does not begin as one");
+        return fail_head(r, "it does not begin with the magic bytes");
     int version = (unsigned char)r->at[6];
     if (version < 1 || version > 3 || r->at[7] != 0)
-        return ch__fail(CH_UNIMPLEMENTED, "%s: .npy version %d.%d; 1.0, 2.0 and 3.0 are read",
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: .npy version %d.%d; only 1.0, 2.0 and 3.0 are supported",
                         ch__reader_path(r), version, (unsigned char)r->at[7]);
     size_t before = FIXED_BYTES + (version == 1 ? 2 : 4);
     rc = need_bytes(r, before);
     if (rc != CH_OK)
         return rc;
     size_t n = version == 1 ? ch__le16(r->at + FIXED_BYTES) : ch__le32(r->at + FIXED_BYTES);
-    if (n > MOST_HEADER_BYTES)
-        return fail_head(r, "its header is longer than any has a reason to be");
+    if (n > MAX_HEADER_BYTES)
+        return fail_head(r, "its header is longer than 65536 bytes");
     rc = need_bytes(r, before + n);
     if (rc != CH_OK)
         return rc;
     cursor c = {r->at + before, r->at + before + n};
-    if (!take_dict(&c, &d))
+    if (!parse_dict(&c, &d))
         return ch__fail(CH_DATA_LOSS,
                         "%s: not a .npy file: its header is damaged near byte %lld",
                         ch__reader_path(r), (long long)(ch__reader_offset(r) + (c.at - r->at)));

@@ -92,8 +92,10 @@ ch_status ch_npz_load(const char *path, const ch_load_options *opt, ch_tuple **o
     ch_status rc;
 
     if (opt != NULL && opt->compression > CH_UNCOMPRESSED)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: .npz files say themselves how they are compressed", path);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: a .npz file declares its own compression; leave the option at CH_BY_NAME",
+            path);
     rc = ch__zip_open(path, &z);
     if (rc != CH_OK)
         return rc;
@@ -134,11 +136,10 @@ ch_status ch_npz_save(const char *path, const ch_tuple *t, const ch_save_options
 
     for (int i = 0; i < ch_tuple_count(t); i++)
         if (ch_value_kind_of(ch_tuple_at(t, i)) != CH_PLAIN)
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "%s: leaf %d has a tensor for each replica; a .npz file holds plain "
-                "ones",
-                path, i);
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: leaf %d has a tensor for each replica; a .npz file holds only "
+                            "plain values",
+                            path, i);
     rc = ch__zip_writer_open(path, opt, &z);
     for (int i = 0; i < ch_tuple_count(t) && rc == CH_OK; i++)
         rc = save_leaf(z, t, i);

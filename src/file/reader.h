@@ -44,7 +44,7 @@ CH_MUST_CHECK ch_status ch__reader_over(ch_file_stream *s, ch_block_pool *pool,
 void ch__reader_close(ch_reader *r);
 
 /* As ch__stream_set_stop. */
-static inline void ch__reader_stop_at(ch_reader *r, const atomic_bool *stop)
+static inline void ch__reader_set_stop(ch_reader *r, const atomic_bool *stop)
 {
     ch__stream_set_stop(r->stream, stop);
 }

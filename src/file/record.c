@@ -38,8 +38,8 @@ static ch_status read_head(ch_reader *r, uint64_t *size, bool *has_record)
     if (r->left < HEAD_BYTES)
         return fail_record(r, "truncated record");
     if (ch__crc32c_mask(ch__crc32c(0, r->at, 8)) != ch__le32(r->at + 8))
-        return fail_record(r, "corrupted record (the checksum of its length is wrong, so what "
-                              "follows it cannot be found)");
+        return fail_record(r, "corrupted record (the checksum of its length is wrong, so the "
+                              "next record cannot be found)");
     *size = ch__le64(r->at);
     return CH_OK;
 }

@@ -16,7 +16,7 @@ ch_status ch_record_writer_open(const char *path, const ch_save_options *opt,
                                 ch_record_writer **out)
 {
     ch_record_writer *x;
-    ch_status         rc = ch__want_given("TFRecord file", "path", path, "out", out);
+    ch_status         rc = ch__check_not_null("TFRecord file", "path", path, "out", out);
 
     if (rc != CH_OK)
         return rc;
@@ -45,12 +45,12 @@ ch_record_frame ch__record_frame(const void *data, size_t n)
 ch_status ch_record_writer_add(ch_record_writer *x, ch_str record)
 {
     ch_record_frame f;
-    ch_status       rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
+    ch_status       rc = ch__check_not_null("TFRecord file", "the writer", x, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
     if (record.data == NULL && record.size > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: a record of %zu bytes at NULL",
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: a record of %zu bytes has no data (NULL)",
                         ch__writer_path(x->w), record.size);
     f = ch__record_frame(record.data, record.size);
     rc = ch__writer_put(x->w, f.head, sizeof(f.head));
@@ -62,7 +62,7 @@ ch_status ch_record_writer_add(ch_record_writer *x, ch_str record)
 ch_status ch_record_writer_add_example(ch_record_writer *x, ch_example *e)
 {
     ch_str    bytes;
-    ch_status rc = ch__want_given("TFRecord file", "the writer", x, "the example", e);
+    ch_status rc = ch__check_not_null("TFRecord file", "the writer", x, "the example", e);
 
     if (rc == CH_OK)
         rc = ch_example_encode(e, &bytes);
@@ -71,7 +71,7 @@ ch_status ch_record_writer_add_example(ch_record_writer *x, ch_example *e)
 
 ch_status ch_record_writer_close(ch_record_writer *x)
 {
-    ch_status rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
+    ch_status rc = ch__check_not_null("TFRecord file", "the writer", x, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;

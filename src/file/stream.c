@@ -51,7 +51,7 @@ struct ch_file_stream {
     const char *next;
     size_t      n_next;
     ch_fault    fault; /* a failure of the decoder; once set, reads return it */
-    /* For the check at the end of a part; see ch_part_of_file. */
+    /* For the check at the end of a part; see ch_file_part. */
     int64_t  expect_bytes;
     uint32_t expect_crc, crc;
     /* Number of bytes in `crc`. `crc` covers the part from its beginning up to here. */
@@ -77,16 +77,15 @@ static ch_status open_file(ch_file_stream *s, const char *path)
     if (s->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", s->path);
     if (ch__sys_stat(s->fd, &about) != 0)
-        return ch__fail_errno(errno, "%s: cannot be looked at", s->path);
+        return ch__fail_errno(errno, "%s: its attributes cannot be read", s->path);
     if (S_ISDIR(about.st_mode))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: a directory, where a file is needed",
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: is a directory; a regular file is needed",
                         s->path);
     if (!S_ISREG(about.st_mode))
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "%s: a FIFO, device or socket, where a regular file is needed: it has no "
-            "places to return to, and may never end; write it to a file first",
-            s->path);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: is a FIFO, device or socket, which cannot seek and may never end; "
+                        "a regular file is needed: write the data to a file first",
+                        s->path);
     if (s->from > 0 && ch__sys_seek(s->fd, s->from, SEEK_SET) < 0)
         return fail_read(s, errno);
     s->file_bytes = about.st_size;
@@ -107,7 +106,7 @@ static ch_status open_codec(ch_file_stream *s)
     return s->in != NULL ? CH_OK : ch__fail_memory(s->path);
 }
 
-ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
+ch_status ch__stream_open_part(const char *path, const ch_file_part *part,
                                const ch_load_options *opt, ch_file_stream **out)
 {
     static const ch_load_options defaults;
@@ -139,14 +138,14 @@ ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
 ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_file_stream **out)
 {
     if (path == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT, "reading a file: no name given (path is NULL)");
     return ch__stream_open_part(
         path,
-        &(ch_part_of_file){.label = path,
-                           .bytes = INT64_MAX,
-                           .compression = ch__compression_of(
-                               path, opt != NULL ? opt->compression : CH_BY_NAME),
-                           .expect_bytes = -1},
+        &(ch_file_part){.label = path,
+                        .bytes = INT64_MAX,
+                        .compression = ch__compression_of(path, opt != NULL ? opt->compression
+                                                                            : CH_BY_NAME),
+                        .expect_bytes = -1},
         opt, out);
 }
 
@@ -199,7 +198,7 @@ static ch_status check_end(const ch_file_stream *s)
     if (about.st_size >= s->file_bytes)
         return CH_OK; /* st_size is not the number of readable bytes on this file system */
     return ch__fail(CH_DATA_LOSS,
-                    "%s: it ends at byte %lld and had %lld bytes when it was opened; it was "
+                    "%s: ends at byte %lld, but had %lld bytes when it was opened; it was "
                     "changed while it was read",
                     s->path, (long long)at, (long long)s->file_bytes);
 }
@@ -232,13 +231,15 @@ static ch_status check_limits(const ch_file_stream *s)
     int64_t consumed_bytes = s->n_in - (int64_t)s->n_next;
 
     if (s->n_out > s->max_bytes)
-        return add_position(s, ch__fail_limit("more than the %lld bytes of max_bytes",
-                                              (long long)s->max_bytes));
+        return add_position(
+            s,
+            ch__fail_limit(
+                "more than the %lld bytes of max_bytes; if you trust the file, raise max_bytes",
+                (long long)s->max_bytes));
     if (s->n_out > unlimited_bytes && s->n_out / s->max_expansion > consumed_bytes)
         return add_position(
-            s, ch__fail_limit("more than %d bytes come from each byte of the file, as "
-                              "an attack would have it; if you trust it, raise "
-                              "max_expansion",
+            s, ch__fail_limit("more than %d bytes from each compressed byte, as in a "
+                              "decompression bomb; if you trust the file, raise max_expansion",
                               s->max_expansion));
     return CH_OK;
 }
@@ -261,7 +262,7 @@ static ch_status decode(ch_file_stream *s, void *to, size_t n, size_t *got, bool
     s->n_out += (int64_t)(n - io.n_out);
     *got = n - io.n_out;
     if (rc == CH_OK && s->n_next > 0 && io.n_in == s->n_next && *got == 0)
-        rc = ch__fail(CH_DATA_LOSS, "the compressed data leads nowhere");
+        rc = ch__fail(CH_DATA_LOSS, "damaged compressed data: the decoder makes no progress");
     s->next = io.in;
     s->n_next = io.n_in;
     if (rc == CH_OK)
@@ -305,7 +306,7 @@ static ch_status check_sum(ch_file_stream *s, const void *data, size_t n)
         s->n_summed = s->n_out;
     }
     if (s->n_out > s->expect_bytes || (n == 0 && s->n_out < s->expect_bytes))
-        return add_position(s, ch__fail(CH_DATA_LOSS, "%s bytes than the %lld it should have",
+        return add_position(s, ch__fail(CH_DATA_LOSS, "%s bytes than the expected %lld",
                                         n > 0 ? "more" : "fewer", (long long)s->expect_bytes));
     if (n == 0 && s->n_summed == s->n_out && s->crc != s->expect_crc)
         return add_position(s, ch__fail(CH_DATA_LOSS, "its checksum is wrong"));
@@ -317,7 +318,7 @@ ch_status ch__stream_read(ch_file_stream *s, void *to, size_t n, size_t *got)
     ch_status rc;
 
     if (s->stop != NULL && atomic_load_explicit(s->stop, memory_order_relaxed))
-        return ch__fail(CH_CANCELLED, "%s: reading it was given up", s->path);
+        return ch__fail(CH_CANCELLED, "%s: reading was cancelled", s->path);
     rc = s->codec != NULL ? read_decoded(s, to, n, got) : read_raw(s, to, n, got);
     if (rc != CH_OK)
         return rc;
@@ -398,10 +399,9 @@ ch_status ch__stream_seek(ch_file_stream *s, int64_t offset)
         return rc;
     rc = ch__stream_skip(s, offset - s->n_out, &skipped);
     if (rc == CH_OK && s->n_out < offset)
-        rc =
-            ch__fail(CH_OUT_OF_RANGE,
-                     "%s: byte %lld was asked for, and it ends at byte %lld: not the file that "
-                     "was read before?",
-                     s->path, (long long)offset, (long long)s->n_out);
+        rc = ch__fail(CH_OUT_OF_RANGE,
+                      "%s: cannot seek to byte %lld, because it ends at byte %lld; is it the "
+                      "file that was read before?",
+                      s->path, (long long)offset, (long long)s->n_out);
     return rc;
 }

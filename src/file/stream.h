@@ -20,7 +20,7 @@ typedef struct ch_file_stream ch_file_stream;
 CH_MUST_CHECK ch_status ch__stream_open(const char *path, const ch_load_options *opt,
                                         ch_file_stream **out);
 /* A part of a file, for ch__stream_open_part. */
-typedef struct ch_part_of_file {
+typedef struct ch_file_part {
     const char *label; /* replaces the path in error messages */
     /* offset in the file, and size in the file; INT64_MAX: up to the end of the file */
     int64_t        from, bytes;
@@ -29,9 +29,9 @@ typedef struct ch_part_of_file {
      * the part, reading fails with DATA_LOSS. expect_bytes -1: unknown, no check. */
     int64_t  expect_bytes;
     uint32_t expect_crc;
-} ch_part_of_file;
+} ch_file_part;
 /* Opens a part of a file, as ch__stream_open does for a whole file. */
-CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
+CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, const ch_file_part *part,
                                              const ch_load_options *opt, ch_file_stream **out);
 /* `s` may be NULL. */
 void ch__stream_close(ch_file_stream *s);

@@ -241,7 +241,7 @@ void ch__file_fail_at(int64_t n)
     atomic_store_explicit(&fail_at, n > 0 ? ch__file_calls() + n : 0, memory_order_relaxed);
 }
 
-void ch__file_cut(size_t most)
+void ch__file_limit_io(size_t most)
 {
     atomic_store_explicit(&max_io_bytes, most, memory_order_relaxed);
 }

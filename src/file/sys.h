@@ -49,6 +49,6 @@ int64_t ch__file_calls(void);
 void ch__file_fail_at(int64_t n);
 /* Limits each read and write to `most` bytes and interrupts each once with EINTR first; 0: ends
  * this. */
-void ch__file_cut(size_t most);
+void ch__file_limit_io(size_t most);
 
 #endif

@@ -1,8 +1,8 @@
 /* file/writer.c -- writes to a temporary file, syncs, renames.
  *
  * struct ch_writer holds the temporary file, a buffer and an optional encoder. Bytes go through
- * the encoder into the buffer, and from there to the file. Arrays, records, archives and exports
- * are saved with this writer; log files that grow during training are not.
+ * the encoder into the buffer, and from there to the file. Arrays, records, archives and
+ * exports are saved with this writer; log files that grow during training are not.
  *
  *   1. The temporary file is in the folder of the destination, so that rename is atomic.
  *   2. The writer holds the temporary file's lock until the rename. ch__writer_tidy removes
@@ -32,8 +32,8 @@ enum { BUFFER_BYTES = 256 << 10 };
 struct ch_writer {
     char *path, *temp; /* destination, and path of the temporary file */
     /* length of the folder in `path` and `temp`, with its slash; 0: the current folder */
-    int folder_bytes;
-    int       fd; /* the temporary file; -1: closed */
+    int       folder_bytes;
+    int       fd;       /* the temporary file; -1: closed */
     int       lock;     /* duplicate of `fd`: keeps the lock after `fd` is closed; -1: none */
     bool      has_temp; /* the temporary file exists */
     bool      replaces; /* a regular file exists at `path`; `mode` is its mode */
@@ -110,8 +110,9 @@ static ch_status open_temp(ch_writer *w)
         w->fd = ch__sys_open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     } while (w->fd < 0 ? errno == EEXIST : !lock_temp(w, tries++));
     if (w->fd < 0)
-        return ch__fail_errno(errno, "%s: cannot be written: %s cannot be made", w->path,
-                              w->temp);
+        return ch__fail_errno(errno,
+                              "%s: cannot be written: temporary file %s cannot be created",
+                              w->path, w->temp);
     w->has_temp = true;
     return CH_OK;
 }
@@ -126,13 +127,14 @@ static ch_status check_existing(ch_writer *w)
     struct stat about;
 
     if (ch__sys_lstat(w->path, &about) != 0)
-        return errno == ENOENT ? CH_OK
-                               : ch__fail_errno(errno, "%s: cannot be looked at", w->path);
+        return errno == ENOENT
+                   ? CH_OK
+                   : ch__fail_errno(errno, "%s: its attributes cannot be read", w->path);
     if (S_ISLNK(about.st_mode))
         return CH_OK;
     if (!S_ISREG(about.st_mode))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: it is %s, and no file that could be replaced; give another name",
+                        "%s: is %s and cannot be replaced by a file; choose another name",
                         w->path, S_ISDIR(about.st_mode) ? "a directory" : "a FIFO or device");
     w->replaces = true;
     w->mode = about.st_mode & 07777;
@@ -159,7 +161,8 @@ static ch_status open_all(ch_writer *w, const char *path, const ch_save_options 
     }
     rc = open_temp(w);
     if (rc == CH_OK && w->replaces && ch__sys_chmod(w->fd, w->mode) != 0)
-        rc = ch__fail_errno(errno, "%s: cannot be written: %s cannot have its mode, %o",
+        rc = ch__fail_errno(errno,
+                            "%s: cannot be written: temporary file %s cannot be given mode %o",
                             w->path, w->temp, (unsigned)w->mode);
     return rc;
 }
@@ -170,7 +173,8 @@ ch_status ch__writer_open(const char *path, const ch_save_options *opt, ch_write
     ch_writer                   *w;
 
     if (path == NULL || path[0] == '\0')
-        return ch__fail(CH_INVALID_ARGUMENT, "a file to write: it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "writing a file: no name given (path is NULL or empty)");
     w = ch__calloc(1, sizeof(*w));
     if (w == NULL)
         return ch__fail_memory(path);
@@ -268,7 +272,7 @@ const char *ch__writer_path(const ch_writer *w)
 /* Fails because an earlier call failed. */
 static ch_status fail_after_failure(const ch_writer *w)
 {
-    return ch__fail(w->failed, "%s: given up, since writing it failed before", w->path);
+    return ch__fail(w->failed, "%s: not written, because writing failed before", w->path);
 }
 
 static ch_status write_all(ch_writer *w, const char *data, size_t n)
@@ -390,7 +394,7 @@ static ch_status sync_file(ch_writer *w)
 {
     int fd = w->fd;
 
-    /* After a failed fsync the contents on disk are unknown, so there is no second try (F12). */
+    /* After a failed fsync the contents on disk are unknown, so there is no retry (F12). */
     if (!w->no_sync && ch__sys_sync(fd) != 0)
         return fail_write(w, errno, "syncing");
     w->fd = -1;
@@ -407,10 +411,15 @@ static ch_status sync_folder(ch_writer *w)
     const char *folder = w->folder_bytes > 0 ? w->temp : ".";
     int         fd = ch__sys_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
-        return ch__fail_errno(
-            errno, "%s: written, but its folder cannot be opened to be synced", w->path);
+        return ch__fail_errno(errno,
+                              "%s: written, but its folder cannot be opened for fsync; a power "
+                              "failure may lose the file",
+                              w->path);
     if (ch__sys_sync(fd) != 0 && errno != EINVAL)
-        rc = ch__fail_errno(errno, "%s: written, but its folder cannot be synced", w->path);
+        rc = ch__fail_errno(
+            errno,
+            "%s: written, but its folder cannot be synced; a power failure may lose the file",
+            w->path);
     ch__sys_close(fd);
     return rc;
 }
@@ -428,8 +437,9 @@ static ch_status commit(ch_writer *w)
     if (rc != CH_OK)
         return rc;
     if (ch__sys_rename(w->temp, w->path) != 0)
-        return ch__fail_errno(errno, "%s: all is written, but %s cannot be renamed to it",
-                              w->path, w->temp);
+        return ch__fail_errno(
+            errno, "%s: not replaced: the complete temporary file %s cannot be renamed",
+            w->path, w->temp);
     w->has_temp = false;
     return w->no_sync ? CH_OK : sync_folder(w);
 }

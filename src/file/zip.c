@@ -63,7 +63,7 @@ typedef struct opening {
     const char *path;
     int         fd;
     int64_t     file_bytes;
-    /* offset and size of the directory, and the number of members */
+    /* offset and size of the directory, and number of members */
     int64_t directory, directory_bytes, n;
     /* size of all members so far, with their local headers */
     int64_t used_bytes;
@@ -84,7 +84,7 @@ typedef struct zip zip;
 
 static ch_status fail_zip(const opening *o, int64_t at, const char *problem)
 {
-    return ch__fail(CH_DATA_LOSS, "%s: not a whole zip archive: %s at byte %lld", o->path,
+    return ch__fail(CH_DATA_LOSS, "%s: damaged, or not a zip archive: %s at byte %lld", o->path,
                     problem, (long long)at);
 }
 
@@ -94,7 +94,7 @@ static ch_status read_at(const opening *o, int64_t offset, void *to, size_t n)
     char *at = to;
 
     if (offset < 0 || (int64_t)n > o->file_bytes || offset > o->file_bytes - (int64_t)n)
-        return fail_zip(o, offset, "it says to have more bytes than the file");
+        return fail_zip(o, offset, "its headers declare more bytes than the file has");
     while (n > 0) {
         ssize_t got = ch__sys_pread(o->fd, at, n, offset);
 
@@ -102,7 +102,7 @@ static ch_status read_at(const opening *o, int64_t offset, void *to, size_t n)
             return ch__fail_errno(errno, "%s: reading failed at byte %lld", o->path,
                                   (long long)offset);
         if (got == 0)
-            return fail_zip(o, offset, "the file ends");
+            return fail_zip(o, offset, "unexpected end of the file");
         at += got;
         offset += got;
         n -= (size_t)got;
@@ -163,7 +163,9 @@ static ch_status read_end(opening *o)
         return fail_zip(o, o->file_bytes, "no end of a directory");
     const char *e = tail + position;
     if (ch__le32(e + 4) != 0 || ch__le16(e + 8) != ch__le16(e + 10))
-        return ch__fail(CH_UNIMPLEMENTED, "%s: a zip archive in several files", o->path);
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: the zip archive is split into several files; join them first",
+                        o->path);
     o->n = ch__le16(e + 10);
     o->directory_bytes = ch__le32(e + 12);
     o->directory = ch__le32(e + 16);
@@ -172,10 +174,10 @@ static ch_status read_end(opening *o)
     if (rc != CH_OK)
         return rc;
     if (o->directory > end || o->directory_bytes > end - o->directory)
-        return fail_zip(o, end, "its directory is said to be where it cannot be");
+        return fail_zip(o, end, "its directory is outside the file");
     if (o->directory_bytes > max_directory_bytes || o->n > max_members)
         return ch__fail_limit(
-            "%s: a directory of %lld members and %lld bytes; %d and %lld are taken", o->path,
+            "%s: the directory has %lld members and %lld bytes (limits: %d and %lld)", o->path,
             (long long)o->n, (long long)o->directory_bytes, max_members,
             (long long)max_directory_bytes);
     if (o->n > o->directory_bytes / ENTRY_BYTES)
@@ -233,7 +235,7 @@ static ch_status read_local(opening *o, const numbers *x, size_t *n)
     *n = (size_t)ch__le16(o->local + 26) + ch__le16(o->local + 28);
     o->used_bytes += LOCAL_BYTES + (int64_t)*n;
     if (x->packed_bytes > o->file_bytes || o->used_bytes > o->file_bytes - x->packed_bytes)
-        return fail_zip(o, x->offset, "members that lie over each other");
+        return fail_zip(o, x->offset, "members overlap");
     o->used_bytes += x->packed_bytes;
     return read_at(o, x->offset + LOCAL_BYTES, o->local + LOCAL_BYTES, *n);
 }
@@ -269,7 +271,7 @@ static ch_status check_local(opening *o, const char *entry, const numbers *x, ch
         return fail_zip(o, x->offset, "a member's header and the directory differ");
     m->offset = x->offset + LOCAL_BYTES + (int64_t)n;
     if (m->offset > o->directory || x->packed_bytes > o->directory - m->offset)
-        return fail_zip(o, m->offset, "a member that reaches into the directory");
+        return fail_zip(o, m->offset, "a member overlaps the directory");
     return CH_OK;
 }
 
@@ -278,14 +280,15 @@ static ch_status check_kind(const opening *o, const char *entry, const ch_zip_me
     int method = ch__le16(entry + 10);
 
     if ((ch__le16(entry + 8) & FLAG_ENCRYPTED) != 0)
-        return ch__fail(CH_UNIMPLEMENTED, "%s: %s is encrypted", o->path, m->name);
+        return ch__fail(CH_UNIMPLEMENTED, "%s: member %s is encrypted, which is not supported",
+                        o->path, m->name);
     if (method != STORED && method != DEFLATED)
-        return ch__fail(
-            CH_UNIMPLEMENTED,
-            "%s: %s is compressed by method %d; stored (0) and deflated (8) are read", o->path,
-            m->name, method);
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: member %s is compressed by method %d; only 0 (stored) and 8 "
+                        "(deflated) are supported",
+                        o->path, m->name, method);
     if (method == STORED && m->bytes != m->packed_bytes)
-        return fail_zip(o, m->offset, "a stored member has two sizes");
+        return fail_zip(o, m->offset, "a stored member declares two different sizes");
     return CH_OK;
 }
 
@@ -340,7 +343,7 @@ static ch_status check_names(const opening *o, const zip *z)
     qsort(sorted, (size_t)o->n, sizeof(*sorted), compare_names);
     for (int64_t i = 1; i < o->n && rc == CH_OK; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            rc = ch__fail(CH_DATA_LOSS, "%s: has two members of the name %s, at byte %lld",
+            rc = ch__fail(CH_DATA_LOSS, "%s: two members have the name %s, at byte %lld",
                           o->path, sorted[i]->name, (long long)sorted[i]->offset);
     ch__free(sorted);
     return rc;
@@ -360,7 +363,7 @@ static ch_status read_directory(opening *o, zip *z)
         rc = read_member(o, z, at, &z->member[i], &bytes);
     if (rc == CH_OK && at != (size_t)o->directory_bytes)
         rc = fail_zip(o, o->directory + (int64_t)at,
-                      "a directory with more behind its last entry");
+                      "bytes after the last entry of the directory");
     return rc == CH_OK ? check_names(o, z) : rc;
 }
 
@@ -374,10 +377,10 @@ static ch_status open_file(opening *o)
     if (o->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", o->path);
     if (ch__sys_stat(o->fd, &about) != 0)
-        return ch__fail_errno(errno, "%s: cannot be looked at", o->path);
+        return ch__fail_errno(errno, "%s: its attributes cannot be read", o->path);
     if (!S_ISREG(about.st_mode))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: not a plain file, which a zip archive has to be", o->path);
+                        "%s: not a regular file, which a zip archive must be", o->path);
     o->file_bytes = about.st_size;
     return CH_OK;
 }
@@ -416,7 +419,7 @@ ch_status ch__zip_open(const char *path, ch_zip **out)
     ch_status rc;
 
     if (path == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
+        return ch__fail(CH_INVALID_ARGUMENT, "reading a file: no name given (path is NULL)");
     if ((rc = ch__zip_check_build(path)) != CH_OK)
         return rc;
     o = ch__malloc(sizeof(*o));
@@ -474,12 +477,12 @@ ch_status ch__zip_reader(const ch_zip *z, int i, const ch_load_options *opt,
     snprintf(label, sizeof(label), "%.700s, member %.300s", z->path, m->name);
     ch_status rc = ch__stream_open_part(
         z->path,
-        &(ch_part_of_file){.label = label,
-                           .from = m->offset,
-                           .bytes = m->packed_bytes,
-                           .compression = m->is_deflated ? CH_RAW_DEFLATE : CH_UNCOMPRESSED,
-                           .expect_bytes = m->bytes,
-                           .expect_crc = m->crc},
+        &(ch_file_part){.label = label,
+                        .from = m->offset,
+                        .bytes = m->packed_bytes,
+                        .compression = m->is_deflated ? CH_RAW_DEFLATE : CH_UNCOMPRESSED,
+                        .expect_bytes = m->bytes,
+                        .expect_crc = m->crc},
         opt, &s);
     return rc == CH_OK ? ch__reader_over(s, pool, out) : rc;
 }

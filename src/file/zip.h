@@ -15,8 +15,8 @@ typedef struct ch_zip_member {
     const char *name;
     int64_t     offset;              /* of the member's first byte in the file */
     int64_t     packed_bytes, bytes; /* size in the file, and size after decompression */
-    uint32_t crc; /* CRC-32 of the decompressed bytes */
-    bool     is_deflated;
+    uint32_t    crc;                 /* CRC-32 of the decompressed bytes */
+    bool        is_deflated;
 } ch_zip_member;
 
 typedef struct ch_zip {

@@ -50,7 +50,9 @@ ch_status ch__zip_writer_open(const char *path, const ch_save_options *opt, ch_z
     opt = opt != NULL ? opt : &defaults;
     if (opt->compression > CH_UNCOMPRESSED && opt->compression != CH_ZLIB)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: members of zip archives are stored or deflated (CH_ZLIB)", path);
+                        "%s: members of zip archives cannot have this compression; use "
+                        "CH_UNCOMPRESSED or CH_ZLIB",
+                        path);
     if ((rc = ch__zip_check_build(path)) != CH_OK)
         return rc;
     z = ch__calloc(1, sizeof(*z));
@@ -117,7 +119,7 @@ static ch_status add_member(ch_zip_writer *z, const char *name)
                         ch__writer_path(z->w), MAX_NAME_BYTES);
     for (int i = 0; i < z->n; i++)
         if (strcmp(z->member[i].name, name) == 0)
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: two members of the name %s",
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: two members have the name %s",
                             ch__writer_path(z->w), name);
     if (!ch__grow((void **)&z->member, &z->cap, z->n + 1, sizeof(*z->member)))
         return ch__fail_memory(ch__writer_path(z->w));

@@ -18,8 +18,8 @@ typedef struct ch_zip_writer ch_zip_writer;
 CH_MUST_CHECK ch_status ch__zip_writer_open(const char *path, const ch_save_options *opt,
                                             ch_zip_writer **out);
 /* Begins a member. The caller must write the member's bytes to *w with ch__writer_put and then
- * call ch__zip_writer_end. The zip writer owns *w. INVALID_ARGUMENT: the name is empty, too long
- * or already used in the archive. */
+ * call ch__zip_writer_end. The zip writer owns *w. INVALID_ARGUMENT: the name is empty, too
+ * long or already used in the archive. */
 CH_MUST_CHECK ch_status ch__zip_writer_begin(ch_zip_writer *z, const char *name, ch_writer **w);
 /* Ends the current member: writes its sizes and checksum into its header. */
 CH_MUST_CHECK ch_status ch__zip_writer_end(ch_zip_writer *z);

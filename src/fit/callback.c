@@ -45,7 +45,7 @@ static ch_status check_ops(const ch_callback_ops *ops)
 ch_status ch_callback_new(const ch_callback_ops *ops, void *self, ch_callback **out)
 {
     ch_callback *c;
-    ch_status    rc = ch__want_given("callback", "ops", ops, "out", out);
+    ch_status    rc = ch__check_not_null("callback", "ops", ops, "out", out);
 
     if (rc == CH_OK)
         rc = check_ops(ops);

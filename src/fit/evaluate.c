@@ -339,7 +339,7 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
     ch_source    s = {.it = NULL};
     predictions  g = {0};
     ch_compiled *c = NULL;
-    ch_status    rc = ch__want_given("predict", "out", out, NULL, NULL);
+    ch_status    rc = ch__check_not_null("predict", "out", out, NULL, NULL);
 
     opt = opt != NULL ? opt : &usual;
     if (rc == CH_OK)

@@ -195,7 +195,7 @@ int ch__plot_over(const ch_plot_axis *axis, int n, const double *y, int columns,
                   char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
-    plot    p = {.is_utf8 = ch__speaks_utf8()};
+    plot    p = {.is_utf8 = ch__locale_is_utf8()};
 
     n = y != NULL && n > 0 ? n : 0;
     find_range(&p, n, y);
@@ -285,7 +285,7 @@ int ch__picture(int height, int width, const float *pixel, char *text, size_t si
 {
     ch_text o = ch__text(text, size);
     image   m = {.height = height, .width = width, .pixel = pixel};
-    bool    is_utf8 = ch__speaks_utf8();
+    bool    is_utf8 = ch__locale_is_utf8();
     bool    has_color = is_utf8 && ch__terminal(STDOUT_FILENO).has_color;
 
     if (pixel == NULL || height <= 0 || width <= 0)

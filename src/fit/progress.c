@@ -370,7 +370,7 @@ ch_status ch__progress_new(ch_progress how, int fd, ch_callback **out)
         return ch__fail_memory("progress");
     p->fd = fd;
     p->terminal = ch__terminal(fd);
-    p->is_utf8 = ch__speaks_utf8();
+    p->is_utf8 = ch__locale_is_utf8();
     p->how = how;
     if (how == CH_PROGRESS_AUTO)
         p->how = p->terminal.can_erase ? CH_PROGRESS_BAR : CH_PROGRESS_LINES;

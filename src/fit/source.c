@@ -24,8 +24,8 @@ static ch_status check_data(const char *call, const ch_data *d)
     int kinds = (d->dataset != NULL) + (d->iterator != NULL) + (d->n > 0 || d->array != NULL);
 
     if (kinds == 0 && ch__dataset_was_not_made())
-        return ch__fail_still("%s: there is no data, because a dataset could not be made",
-                              call);
+        return ch__fail_earlier("%s: there is no data, because a dataset could not be made",
+                                call);
     if (kinds == 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: there is no data; give a dataset, arrays or an iterator", call);
@@ -69,7 +69,7 @@ static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **
         rc = ch_tensor_rows(d->array[i], from, to, &part[i]);
     if (rc == CH_OK) {
         *out = ch_dataset_slices(d->n, part, NULL);
-        rc = *out == NULL ? ch__fail_still("arrays") : CH_OK;
+        rc = *out == NULL ? ch__fail_earlier("arrays") : CH_OK;
     }
     for (int i = 0; part != NULL && i < d->n; i++)
         ch_tensor_unref(part[i]);
@@ -104,7 +104,7 @@ static ch_status make_batches(const char *call, const ch_data *d, const ch_array
         x = ch_dataset_shuffle(x, to - from, &(ch_shuffle_options){.seed = how->seed});
     *out = ch_dataset_batch(x, how->batch, NULL);
     return *out != NULL ? CH_OK
-                        : ch__fail_still("%s: batches of %lld", call, (long long)how->batch);
+                        : ch__fail_earlier("%s: batches of %lld", call, (long long)how->batch);
 }
 
 /* ---- arrays that fit in one batch ---- */

@@ -328,7 +328,7 @@ ch_status ch_callback_tensorboard_text(ch_callback *tensorboard, const char *tag
                                        const char *text)
 {
     board    *b = ch__callback_self(tensorboard, board_on);
-    ch_status rc = ch__want_given("tensorboard_text", "tag", tag, "text", text);
+    ch_status rc = ch__check_not_null("tensorboard_text", "tag", tag, "text", text);
 
     if (rc != CH_OK)
         return rc;

@@ -479,7 +479,7 @@ ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
     ch_status        rc;
 
     if (out == NULL)
-        return ch__want_given("decode", "out", out, NULL, NULL);
+        return ch__check_not_null("decode", "out", out, NULL, NULL);
     if (bytes == NULL && n > 0)
         return ch__fail(CH_INVALID_ARGUMENT, "decode: %zu bytes at NULL", n);
     d = ch__calloc(1, sizeof(*d));

@@ -481,7 +481,7 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
             CH_INVALID_ARGUMENT,
             "encode: the graph is NULL; a function has a graph after its first run");
     if (bytes == NULL || n == NULL)
-        return ch__want_given("encode", "bytes", bytes, "n", n);
+        return ch__check_not_null("encode", "bytes", bytes, "n", n);
     rc = encode_graph(&e, g, &m);
     if (rc == CH_OK) {
         size = cohort__graph__get_packed_size(&m);

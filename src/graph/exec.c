@@ -142,7 +142,7 @@ typedef struct tiled {
 static void run_tile(void *arg, int i)
 {
     tiled    *t = arg;
-    ch_status rc = t->kernel->run(t->call, (ch_piece){t->phase, i});
+    ch_status rc = t->kernel->run(t->call, (ch_kernel_tile){t->phase, i});
 
     if (rc != CH_OK)
         ch__fault_record(t->fault, rc, -1, NULL);
@@ -174,7 +174,7 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
         return run_on_team(team, k, c, n_phases, tiles);
     for (int ph = 0; ph < n_phases; ph++)
         for (int i = 0; i < tiles[ph]; i++) {
-            ch_status rc = k->run(c, (ch_piece){ph, i});
+            ch_status rc = k->run(c, (ch_kernel_tile){ph, i});
 
             if (rc != CH_OK)
                 return rc;
@@ -204,7 +204,7 @@ static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind 
     } else {
         c->env = b->env;
         if (in->n_phases == 1 && in->tiles[0] == 1)
-            rc = in->kernel->run(c, (ch_piece){0, 0});
+            rc = in->kernel->run(c, (ch_kernel_tile){0, 0});
         else
             rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
         if (rc != CH_OK)

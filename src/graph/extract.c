@@ -20,7 +20,7 @@ typedef struct extraction {
 /* Larger sources are sent as values, because every part that needs one would hold a copy. */
 enum { FREE_ELEMENTS = 16 };
 
-bool ch__call_is_free(const ch_node *call)
+bool ch__call_is_copyable(const ch_node *call)
 {
     const unsigned not_free = CH_OP_RANDOM | CH_OP_EFFECT | CH_OP_COLLECTIVE | CH_OP_HOST |
                               CH_OP_READS_ENV | CH_OP_VARIES;
@@ -165,7 +165,7 @@ static ch_status copy_calls(extraction *x)
     if (rc == CH_OK)
         mark_needed(x, needed);
     for (const ch_node *n = x->from->first; n != NULL && rc == CH_OK; n = n->next) {
-        bool take = x->e->take[n->id] || (needed[n->id] && ch__call_is_free(n));
+        bool take = x->e->take[n->id] || (needed[n->id] && ch__call_is_copyable(n));
 
         if (take && x->map[n->id] == NULL)
             rc = copy_call(x, n);

@@ -13,7 +13,7 @@
 typedef struct ch_extract {
     const char *name; /* name of the new graph */
     /* By head id: the calls that are copied. A call that is not taken is copied too if the part
-     * needs it and ch__call_is_free returns true. The result of any other call must be in
+     * needs it and ch__call_is_copyable returns true. The result of any other call must be in
      * `in`. */
     const unsigned char  *take;
     int                   n_in, n_out;
@@ -32,7 +32,7 @@ typedef struct ch_extract {
 
 /* Returns true for a small source that gives the same result in every task, such as a constant.
  * Copying it is cheaper than sending its value. */
-bool ch__call_is_free(const ch_node *call);
+bool ch__call_is_copyable(const ch_node *call);
 
 /* Creates the graph of a part, which the caller must unref. */
 ch_status ch__graph_extract(const ch_graph *g, const ch_extract *e, ch_graph **out);

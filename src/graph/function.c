@@ -48,7 +48,7 @@ ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_funct
     ch_function *f = NULL;
     ch_status    rc;
 
-    rc = ch__want_given("function", "its name", name, "out", out);
+    rc = ch__check_not_null("function", "its name", name, "out", out);
     if (rc == CH_OK && step == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "function: the step is NULL");
     if (rc == CH_OK)
@@ -66,9 +66,9 @@ ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **
     ch_function *f = NULL;
     ch_status    rc;
 
-    rc = ch__want_given("function", "its name", name, "out", out);
+    rc = ch__check_not_null("function", "its name", name, "out", out);
     if (rc == CH_OK)
-        rc = ch__want_given("function", "its graph", graph, NULL, NULL);
+        rc = ch__check_not_null("function", "its graph", graph, NULL, NULL);
     if (rc == CH_OK)
         rc = new_function(name, &f);
     if (rc == CH_OK && (rc = ch__function_set_graph(f, graph)) != CH_OK)
@@ -360,14 +360,14 @@ static bool input_varies(const ch_run *run, int i)
     ch_value_kind kind = ch_value_kind_of(ch_tuple_at(run->in, i));
 
     return kind == CH_PER_REPLICA ||
-           (kind == CH_MIRRORED && run->speaks_of != CH_SPEAKS_OF_COPY);
+           (kind == CH_MIRRORED && run->context != CH_STEP_CONTEXT_UPDATE);
 }
 
 /* Names are compared because a step may look up its inputs by name. */
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_input_attrs *in)
 {
-    if (r->owner != run->owner || r->speaks_of != run->speaks_of || r->n_in != a->n_in ||
+    if (r->owner != run->owner || r->context != run->context || r->n_in != a->n_in ||
         r->n_replicas != a->n_replicas)
         return false;
     for (int i = 0; i < a->n_in; i++)
@@ -389,7 +389,7 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     if (rc != CH_OK)
         return rc;
     s->owner = run->owner;
-    s->speaks_of = run->speaks_of;
+    s->context = run->context;
     s->graph->n_symbols = n_symbols;
     for (int i = 0; i < a->n_in; i++) {
         ch_node *in = ch__step_add_input_of(s, ch_tuple_name(run->in, i), &inputs[i]);
@@ -459,7 +459,7 @@ static ch_status store_recording(ch_function *f, const ch_run *run, const ch_arg
         r->dims[i] = in[i].dims;
     }
     r->owner = run->owner;
-    r->speaks_of = run->speaks_of;
+    r->context = run->context;
     r->n_in = a->n_in;
     r->n_replicas = a->n_replicas;
     r->graph = g;

@@ -31,7 +31,7 @@ typedef struct ch_args {
 typedef struct ch_recording {
     struct ch_recording *next; /* in the function's list, most recently used first */
     void                *owner;
-    ch_speaks_of         speaks_of;
+    ch_step_context      context;
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
     ch_dims             *dims;

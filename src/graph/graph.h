@@ -36,15 +36,15 @@
 #include "tensor/tensor.h"
 
 /* The context in which code is recorded. */
-typedef enum ch_speaks_of {
-    CH_SPEAKS_OF_REPLICA, /* replica context: the code of each replica */
-    CH_SPEAKS_OF_ALL,     /* cross-replica context: a merge call */
-    CH_SPEAKS_OF_COPY     /* update context: the code for each copy of a variable */
-} ch_speaks_of;
+typedef enum ch_step_context {
+    CH_STEP_CONTEXT_REPLICA, /* replica context: the code of each replica */
+    CH_STEP_CONTEXT_CROSS,   /* cross-replica context: a merge call */
+    CH_STEP_CONTEXT_UPDATE   /* update context: the code for each copy of a variable */
+} ch_step_context;
 
 /* The call that a replica is executing, for messages of other threads. NULL: no recorded
  * call. */
-typedef _Atomic(const ch_node *) ch_doing;
+typedef _Atomic(const ch_node *) ch_current_call;
 
 /* A variable that the graph reads or writes. */
 typedef struct ch_resource {

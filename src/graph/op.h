@@ -106,7 +106,7 @@ struct ch_node {
     bool is_literal;
     /* Set while recording: computed in replica context, so a sum over replicas counts the value
      * once per replica, even if all values are equal. */
-    bool      is_each;
+    bool      is_per_replica;
     ch_dims   dims;
     ch_graph *graph;
 
@@ -276,7 +276,7 @@ ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
 /* Returns false for a value of 2^48 bytes or more. Such values are rejected, so that sums and
  * products of a few sizes cannot overflow. An axis of size 0 is ignored, and a symbol counts as
  * 1. */
-bool ch__is_countable(ch_dtype dtype, const ch_dims *d);
+bool ch__size_is_supported(ch_dtype dtype, const ch_dims *d);
 /* Returns a new symbol, for a size that only the shapes of a run determine. While recording
  * only. */
 ch_dim ch__infer_symbol(ch_infer *c);
@@ -294,9 +294,9 @@ const char *ch__type_text(ch_dtype dtype, const ch_dims *d);
  * tiles. The tiles of a phase may run in any order and on any threads. A division into tiles
  * that could change results must depend on shapes only. Then results do not depend on the
  * number of threads. */
-typedef struct ch_piece {
+typedef struct ch_kernel_tile {
     int phase, index;
-} ch_piece;
+} ch_kernel_tile;
 
 #define CH_MAX_PHASES 3
 
@@ -371,7 +371,7 @@ typedef struct ch_kernel {
     ch_status (*prepare)(const ch_node *n, ch_prep *p);
     /* Computes a tile. Called by several threads at the same time if there are several
      * tiles. */
-    ch_status (*run)(const ch_call *c, ch_piece t);
+    ch_status (*run)(const ch_call *c, ch_kernel_tile t);
     /* Frees the state. NULL: the state is only arena memory. */
     void (*drop)(void *state);
 } ch_kernel;

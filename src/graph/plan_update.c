@@ -301,7 +301,7 @@ static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible,
     int at = pl->position[c->id], after = after_inputs(pl, c, order);
 
     if (!pl->late[c->id])
-        return later(after, (int)ch__least(at, last_fallible));
+        return later(after, (int)ch__min(at, last_fallible));
     after = later(after, last_fallible);
     for (int k = 0; k < c->n_out; k++) {
         int claim = pl->value[c[k].id].claim;
@@ -360,10 +360,10 @@ static void schedule_leaves(ch_planner *pl, order_entry *order, int *first)
         if (order[i].is_leaf && order[i].owner >= 0 && order[i].owner != i) {
             order[i].after = first[c->id];
             for (int k = 1; k < c->n_out; k++)
-                order[i].after = (int)ch__least(order[i].after, first[c[k].id]);
+                order[i].after = (int)ch__min(order[i].after, first[c[k].id]);
         }
         for (int k = 0; k < c->n_in; k++)
-            first[c->in[k]->id] = (int)ch__least(first[c->in[k]->id], order[i].after);
+            first[c->in[k]->id] = (int)ch__min(first[c->in[k]->id], order[i].after);
     }
 }
 

@@ -374,9 +374,9 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
     p->graph = ch_graph_ref(g);
     p->watched = watched;
     p->n_local = run->n_local;
-    p->kind = run->n_local == 1                     ? CH_PLAIN
-              : run->speaks_of == CH_SPEAKS_OF_COPY ? CH_MIRRORED
-                                                    : CH_PER_REPLICA;
+    p->kind = run->n_local == 1                        ? CH_PLAIN
+              : run->context == CH_STEP_CONTEXT_UPDATE ? CH_MIRRORED
+                                                       : CH_PER_REPLICA;
     p->n_in = a->n_in;
     p->n_out = g->n_outputs;
     p->device = ch__calloc(n, sizeof(*p->device));

@@ -126,7 +126,7 @@ typedef struct ch_bind {
     void *see_arg;
     /* Set to the node of each instruction before it runs, for error messages of other replicas.
      * NULL: not needed. */
-    ch_doing *doing;
+    ch_current_call *doing;
 } ch_bind;
 
 /* Runs the program from the beginning. Returns the first error of a call, or CH__BLOCKED

@@ -308,7 +308,7 @@ static ch_status barrier(void *arg)
 {
     replica_job *j = arg;
 
-    return j->launch->run->meet->barrier(j->launch->run->group, j->local);
+    return j->launch->run->group_ops->barrier(j->launch->run->group, j->local);
 }
 
 /* Passes the outputs of an instruction to the observer, as tensors that refer to the arena. */
@@ -336,7 +336,7 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
  * run would wait for the devices that this run holds. */
 static _Thread_local bool is_running;
 
-bool ch__run_is_here(void)
+bool ch__run_is_on_thread(void)
 {
     return is_running;
 }
@@ -378,7 +378,7 @@ static ch_status advance(replica_job *j, bool is_first)
         return rc;
     ch__fault_record(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
     if (l->run->group != NULL)
-        l->run->meet->give_up(l->run->group);
+        l->run->group_ops->abort_run(l->run->group);
     return rc;
 }
 
@@ -483,19 +483,20 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                       .team = team,
                       .local = r,
                       .stop = run->stop};
-    j->bind = (ch_bind){.input = input,
-                        .output = output,
-                        .resource = &p->resource[r * p->graph->n_resources],
-                        .arena = j->workspace.base,
-                        .arena_generation = j->workspace.generation,
-                        .env = &j->env,
-                        .team = team,
-                        .barrier = run->group != NULL ? barrier : NULL,
-                        .barrier_arg = j,
-                        .clock = l->clock != NULL ? &l->clock[r] : NULL,
-                        .see = l->see != NULL && p->watched ? see : NULL,
-                        .see_arg = j,
-                        .doing = run->group != NULL ? run->meet->doing(run->group, r) : NULL};
+    j->bind =
+        (ch_bind){.input = input,
+                  .output = output,
+                  .resource = &p->resource[r * p->graph->n_resources],
+                  .arena = j->workspace.base,
+                  .arena_generation = j->workspace.generation,
+                  .env = &j->env,
+                  .team = team,
+                  .barrier = run->group != NULL ? barrier : NULL,
+                  .barrier_arg = j,
+                  .clock = l->clock != NULL ? &l->clock[r] : NULL,
+                  .see = l->see != NULL && p->watched ? see : NULL,
+                  .see_arg = j,
+                  .doing = run->group != NULL ? run->group_ops->doing(run->group, r) : NULL};
     return CH_OK;
 }
 
@@ -516,7 +517,7 @@ static ch_status run_replicas(launch *l, bool in_turns, void **arg)
     ch_status    rc;
 
     if (l->run->group != NULL)
-        l->run->meet->reset(l->run->group, l->clock, in_turns);
+        l->run->group_ops->reset(l->run->group, l->clock, in_turns);
     rc = in_turns ? run_in_turns(l) : ch__devices_run(p->n_local, p->device, run_replica, arg);
     if (rc == CH_OK && l->run->timing != NULL && in_turns)
         ch__timing_sum(l->run->timing, p->n_local, l->clock);
@@ -529,10 +530,10 @@ static ch_status run_replicas(launch *l, bool in_turns, void **arg)
  * faster. */
 static ch_status run_measured(launch *l, void **arg)
 {
-    ch_prepared    *p = l->p;
-    ch_replicas_way way = ch__config()->replicas;
-    int64_t         begin;
-    ch_status       rc;
+    ch_prepared     *p = l->p;
+    ch_replicas_mode way = ch__config()->replicas;
+    int64_t          begin;
+    ch_status        rc;
 
     if (p->n_local == 1 || p->needs_threads || way != CH_REPLICAS_AUTO)
         return run_replicas(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS,

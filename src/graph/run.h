@@ -20,20 +20,20 @@
 #define CH__BLOCKED CH_STATUS_COUNT
 
 /* The functions of a group of replicas that a run needs. collective/group.c implements them. */
-typedef struct ch_meet {
+typedef struct ch_group_ops {
     /* Returns where a replica stores its current call, for error messages of other replicas. */
-    ch_doing *(*doing)(void *group, int local);
+    ch_current_call *(*doing)(void *group, int local);
     /* Blocks until all replicas have arrived. Returns CH_ABORTED if a replica has failed, or
      * CH__BLOCKED. */
     ch_status (*barrier)(void *group, int local);
     /* Aborts the run: ends every wait of a replica, now and later in this run, with
      * CH_ABORTED. */
-    void (*give_up)(void *group);
+    void (*abort_run)(void *group);
     /* Prepares the group for a run; must be called before each run. `clock`: array by replica,
      * which measures waits; NULL: none. in_turns: all replicas run on the same thread, so calls
      * return CH__BLOCKED instead of waiting. */
     void (*reset)(void *group, ch_clock *clock, bool in_turns);
-} ch_meet;
+} ch_group_ops;
 
 typedef struct ch_run ch_run;
 
@@ -67,13 +67,13 @@ struct ch_run {
     ch_tuple *in;      /* inputs; NULL: none */
     bool rows_unknown; /* the numbers of rows in `in` are placeholders; for ch__run_declare */
     /* global_rows is set; false: use the rows of the first input, over all replicas */
-    bool           has_rows;
-    int64_t        global_rows;
-    int64_t        step; /* number of the run; -1: the function counts its runs */
-    uint64_t       seed;
-    ch_speaks_of   speaks_of; /* CH_SPEAKS_OF_REPLICA or CH_SPEAKS_OF_COPY */
-    void          *group; /* the argument of the functions of `meet`; NULL if n_replicas is 1 */
-    const ch_meet *meet;
+    bool            has_rows;
+    int64_t         global_rows;
+    int64_t         step; /* number of the run; -1: the function counts its runs */
+    uint64_t        seed;
+    ch_step_context context; /* CH_STEP_CONTEXT_REPLICA or CH_STEP_CONTEXT_UPDATE */
+    void *group; /* the argument of the functions of `group_ops`; NULL if n_replicas is 1 */
+    const ch_group_ops *group_ops;
     /* If another thread sets *stop, the run returns CANCELLED before its next instruction, also
      * inside loops. A kernel that is running is completed. The run must not write variables,
      * because it could end after some of its writes. NULL: the run cannot be stopped. */
@@ -84,7 +84,7 @@ struct ch_run {
 };
 
 /* Returns true if this thread is inside a run, that is, in a host function. */
-bool ch__run_is_here(void);
+bool ch__run_is_on_thread(void);
 
 /* Records the step for the inputs of `run`, or finds the recording. Does not run it. Sets *out
  * to the graph, which the caller must unref, and *number to the number of this run. */

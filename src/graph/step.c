@@ -173,7 +173,7 @@ void ch__step_end(ch_step *s, const void *before)
         s->composite = NULL;
 }
 
-ch_site ch__step_hand_over(ch_step *s)
+ch_site ch__step_save_site(ch_step *s)
 {
     ch_site site = {s->caller, s->composite};
 
@@ -182,7 +182,7 @@ ch_site ch__step_hand_over(ch_step *s)
     return site;
 }
 
-void ch__step_clear_error(ch_step *s, ch_site site)
+void ch__step_restore_site(ch_step *s, ch_site site)
 {
     if (s->rc != CH_OK)
         return;
@@ -226,7 +226,7 @@ static const char *scope_of(ch_step *s)
 
 /* ---- calls ---- */
 
-bool ch__is_countable(ch_dtype dtype, const ch_dims *d)
+bool ch__size_is_supported(ch_dtype dtype, const ch_dims *d)
 {
     int64_t product = (int64_t)ch_dtype_bytes(dtype);
 
@@ -264,7 +264,7 @@ static ch_status infer(ch_infer *c, const ch_op *op)
         return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
                         c->n_out, op->n_out);
     for (int i = 0; i < c->n_out; i++)
-        if (!ch__is_countable(c->out_dtype[i], &c->out[i]))
+        if (!ch__size_is_supported(c->out_dtype[i], &c->out[i]))
             return ch__infer_fail(c, "the result would have 2^48 bytes or more");
     return CH_OK;
 }
@@ -487,8 +487,8 @@ static void set_replica_flags(const ch_step *s, ch_node *n)
     for (int i = 0; i < n->n_out; i++) {
         n[i].varies = may_differ;
         n[i].is_literal = literal;
-        n[i].is_each = s->speaks_of == CH_SPEAKS_OF_REPLICA && n->n_in > 0 && !literal &&
-                       (n->op->flags & CH_OP_COLLECTIVE) == 0;
+        n[i].is_per_replica = s->context == CH_STEP_CONTEXT_REPLICA && n->n_in > 0 &&
+                              !literal && (n->op->flags & CH_OP_COLLECTIVE) == 0;
     }
 }
 
@@ -497,7 +497,7 @@ static ch_status check_context(const ch_step *s, const ch_op *op, int n_in, ch_n
 {
     while (s->outer != NULL)
         s = s->outer;
-    if (s->speaks_of != CH_SPEAKS_OF_ALL)
+    if (s->context != CH_STEP_CONTEXT_CROSS)
         return CH_OK;
     if ((op->flags & CH_OP_COLLECTIVE) != 0)
         return ch__fail(CH_FAILED_PRECONDITION,

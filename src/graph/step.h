@@ -14,7 +14,7 @@
 
 #define CH_SCOPE_MAX 512
 
-/* A recording. The members `speaks_of` and `active` are used in the outermost step only. */
+/* A recording. The members `context` and `active` are used in the outermost step only. */
 struct ch_step {
     ch_graph   *graph;
     ch_status   rc; /* first error; CH_OK: none. After an error nothing more is recorded */
@@ -26,11 +26,11 @@ struct ch_step {
     const char *composite; /* name of that composite op, such as "ch_stack"; NULL: none */
     /* The change of a variable that is being recorded, for messages: verb "assign_add", object
      * "w". NULL: none. */
-    const char  *verb, *object;
-    void        *owner;     /* the strategy that records */
-    ch_speaks_of speaks_of; /* context of the code that is being recorded */
-    ch_work_kind work;      /* kind of work of new calls */
-    ch_step     *outer;     /* of a body: the step that contains it; else NULL */
+    const char     *verb, *object;
+    void           *owner;   /* the strategy that records */
+    ch_step_context context; /* context of the code that is being recorded */
+    ch_work_kind    work;    /* kind of work of new calls */
+    ch_step        *outer;   /* of a body: the step that contains it; else NULL */
     /* the step that this thread was recording when this step began; NULL: none */
     ch_step  *previous;
     ch_step  *active; /* the innermost body that is being recorded; the step itself if none */
@@ -103,8 +103,8 @@ typedef struct ch_site {
     const void *caller;
     const char *composite;
 } ch_site;
-ch_site ch__step_hand_over(ch_step *s);
-void    ch__step_clear_error(ch_step *s, ch_site site);
+ch_site ch__step_save_site(ch_step *s);
+void    ch__step_restore_site(ch_step *s, ch_site site);
 
 /* Records a body: a graph with n inputs of the given types, and one further input for each
  * captured node of an outer graph. `record` receives the n inputs and sets the outputs with

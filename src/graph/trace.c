@@ -215,7 +215,7 @@ static ch_status open_file(const char *path)
 
 ch_status ch__trace_open(const char *path)
 {
-    ch_status rc = ch__want_given("trace", "its path", path, NULL, NULL);
+    ch_status rc = ch__check_not_null("trace", "its path", path, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;

@@ -218,10 +218,10 @@ CH_MUST_CHECK ch_status ch__coord_schedule(ch_task *coord, const ch_step_request
  * error. */
 CH_MUST_CHECK ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own);
 
-/* A limit in ms is positive, 0 for the default, or CH_AT_ONCE for a call that must not wait.
+/* A limit in ms is positive, 0 for the default, or CH_NO_WAIT for a call that must not wait.
  * With the default a wait fails only if no step has ended for COHORT_WAIT_LIMIT_MS; while steps
  * run, the time limit of a step is added to that. */
-enum { CH_AT_ONCE = -1 };
+enum { CH_NO_WAIT = -1 };
 
 /* Blocks until all scheduled steps have ended. Returns the first error of a step that is not
  * own, once, after all other steps have been cancelled. Returns CH_DEADLINE_EXCEEDED at the

@@ -269,7 +269,7 @@ ch_status ch__id_split(ch_id_split *s, const ch_tensor *ids, int64_t size, int n
     return CH_OK;
 }
 
-int64_t ch__id_split_stray(const ch_id_split *s)
+int64_t ch__id_split_first_invalid(const ch_id_split *s)
 {
     return s->first_invalid;
 }
@@ -281,7 +281,7 @@ int64_t ch__id_split_lookup_count(const ch_id_split *s, int i)
     return s->n_unique[i];
 }
 
-ch_status ch__id_split_asked(ch_id_split *s, int i, ch_tensor **out)
+ch_status ch__id_split_lookup_ids(ch_id_split *s, int i, ch_tensor **out)
 {
     ch_status rc;
 
@@ -294,8 +294,8 @@ ch_status ch__id_split_asked(ch_id_split *s, int i, ch_tensor **out)
     return rc;
 }
 
-ch_status ch__id_split_spread(ch_id_split *s, ch_dtype dtype, ch_shape row,
-                              ch_tensor *const *part, ch_tensor **out)
+ch_status ch__id_split_lookup_rows(ch_id_split *s, ch_dtype dtype, ch_shape row,
+                                   ch_tensor *const *part, ch_tensor **out)
 {
     ch_shape  shape = s->shape;
     size_t    bytes = (size_t)ch_shape_count(row) * ch_dtype_bytes(dtype);
@@ -329,7 +329,7 @@ static int64_t round_up(int64_t n)
 }
 
 /* The dtype is that of the worker's ids, for which the update was recorded. */
-ch_status ch__id_split_sent(ch_id_split *s, int i, ch_tensor **out)
+ch_status ch__id_split_update_ids(ch_id_split *s, int i, ch_tensor **out)
 {
     int64_t   n = s->begin[i + 1] - s->begin[i], room = round_up(n);
     ch_status rc = new_tensor(s, s->dtype, ch_shape_of(room), out);
@@ -345,7 +345,7 @@ ch_status ch__id_split_sent(ch_id_split *s, int i, ch_tensor **out)
     return rc;
 }
 
-ch_status ch__id_split_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out)
+ch_status ch__id_split_update_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out)
 {
     int64_t   n = s->begin[i + 1] - s->begin[i];
     ch_shape  shape = rows->shape;

@@ -27,9 +27,9 @@ struct ch_local_cluster {
     int          n_ps, n_workers, n_devices;
     ch_task     *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *coord;
     /* Owned; the tasks borrow them. */
-    ch_server_options   *server_options[CH_LOCAL_TASKS];
-    ch_worker_options   *worker_options[CH_LOCAL_TASKS];
-    ch_local_cluster_how how;
+    ch_server_options            *server_options[CH_LOCAL_TASKS];
+    ch_worker_options            *worker_options[CH_LOCAL_TASKS];
+    ch_local_cluster_task_options how;
 };
 
 /* ---- tasks ---- */
@@ -191,7 +191,7 @@ static const ch_resolver_ops local_ops = {
 
 ch_local_cluster *ch__local_cluster_of(const ch_resolver *r)
 {
-    return ch__resolver_is(r, &local_ops);
+    return ch__resolver_self_of(r, &local_ops);
 }
 
 static int at_least_one(int n)
@@ -210,8 +210,9 @@ static ch_status check_options(const ch_local_cluster_options *o)
     return CH_OK;
 }
 
-ch_status ch__local_cluster_on(ch_net *net, const ch_local_cluster_options *opt,
-                               const ch_local_cluster_how *how, ch_local_cluster **out)
+ch_status ch__local_cluster_new_on(ch_net *net, const ch_local_cluster_options *opt,
+                                   const ch_local_cluster_task_options *how,
+                                   ch_local_cluster                   **out)
 {
     ch_local_cluster *l = ch__calloc(1, sizeof(*l));
     ch_status         rc = l == NULL ? ch__fail_memory("a local cluster") : check_options(opt);
@@ -240,7 +241,7 @@ ch_status ch_cluster_local(const ch_local_cluster_options *opt, ch_local_cluster
 {
     static const ch_local_cluster_options usual;
     ch_net                               *net = NULL;
-    ch_status rc = ch__want_given("a local cluster", "out", out, NULL, NULL);
+    ch_status rc = ch__check_not_null("a local cluster", "out", out, NULL, NULL);
 
     if (rc == CH_OK)
         rc = ch__net_inproc(NULL, &net);
@@ -248,8 +249,8 @@ ch_status ch_cluster_local(const ch_local_cluster_options *opt, ch_local_cluster
         return rc;
     /* In a single process the death of a task is noticed at once. So a silent task is only
      * slow, on a busy machine, and may be silent for a minute. */
-    return ch__local_cluster_on(net, opt != NULL ? opt : &usual,
-                                &(ch_local_cluster_how){.coord.misses = 600}, out);
+    return ch__local_cluster_new_on(net, opt != NULL ? opt : &usual,
+                                    &(ch_local_cluster_task_options){.coord.misses = 600}, out);
 }
 
 ch_local_cluster *ch_local_cluster_ref(ch_local_cluster *c)
@@ -276,7 +277,7 @@ ch_resolver *ch_local_cluster_resolver(const ch_local_cluster *c)
 static ch_status find(const char *call, const ch_local_cluster *c, const char *job, int task,
                       ch_task **out)
 {
-    ch_status rc = ch__want_given(call, "the cluster", c, "the job", job);
+    ch_status rc = ch__check_not_null(call, "the cluster", c, "the job", job);
 
     if (rc != CH_OK)
         return rc;
@@ -306,7 +307,7 @@ ch_status ch_local_cluster_restart(ch_local_cluster *c, const char *job, int tas
 
 ch_status ch_local_cluster_add_worker(ch_local_cluster *c, int *task)
 {
-    ch_status rc = ch__want_given("add_worker", "the cluster", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("add_worker", "the cluster", c, NULL, NULL);
 
     if (rc == CH_OK)
         rc = start_worker(c);

@@ -16,17 +16,18 @@
 enum { CH_LOCAL_TASKS = 256 }; /* servers, and workers, of a cluster at most */
 
 /* Options of the tasks. The cluster sets the devices and the numbers of tasks itself. */
-typedef struct ch_local_cluster_how {
+typedef struct ch_local_cluster_task_options {
     ch_coord_options  coord;
     ch_worker_options worker;
     ch_server_options server;
-} ch_local_cluster_how;
+} ch_local_cluster_task_options;
 
 /* Creates a cluster on a given network engine and takes the engine over, on an error too. Tests
  * use it with a simulated network. */
-CH_MUST_CHECK ch_status ch__local_cluster_on(ch_net *net, const ch_local_cluster_options *opt,
-                                             const ch_local_cluster_how *how,
-                                             ch_local_cluster          **out);
+CH_MUST_CHECK ch_status ch__local_cluster_new_on(ch_net                              *net,
+                                                 const ch_local_cluster_options      *opt,
+                                                 const ch_local_cluster_task_options *how,
+                                                 ch_local_cluster                   **out);
 /* Returns the cluster of a resolver, or NULL if the resolver is of another kind. Borrowed. */
 ch_local_cluster *ch__local_cluster_of(const ch_resolver *r);
 /* Returns the number of devices of each worker. */

@@ -43,9 +43,9 @@ typedef struct ch_server_options {
     /* Device of this server alone. Graphs run on it, on the thread that drives the task. */
     ch_device *device;
     /* Limit in bytes of a variable whose initial value the server computes; 0: no limit. */
-    int64_t         most_bytes;
-    ch_update_watch saw; /* for tests: called after each applied update; NULL: not called */
-    void           *arg; /* first argument of `saw` */
+    int64_t         max_init_bytes;
+    ch_update_watch watch; /* for tests: called after each applied update; NULL: not called */
+    void           *arg;   /* first argument of `watch` */
 } ch_server_options;
 
 /* The operations of the task, for ch_task_options.ops. */

@@ -33,7 +33,7 @@ ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l)
 
     if (ch__layout_parts(l) == 1 || (axis > 0 && role == CH_SHARD_IDS))
         return CH_SHARD_WHOLE;
-    return axis > 0 && role == CH_SHARD_ROWS ? CH_SHARD_CUT : role;
+    return axis > 0 && role == CH_SHARD_ROWS ? CH_SHARD_SLICE : role;
 }
 
 /* Returns the sizes of input k for shard i. The number of ids is a new symbol for each list of
@@ -45,7 +45,7 @@ static ch_dims shard_dims(const ch_graph *g, const ch_plan_input *in, ch_layout 
     ch_shard_role role = ch__shard_role(in[k].role, l);
     int           axis = aligned_axis(l, d.rank, whole.rank);
 
-    if (role == CH_SHARD_CUT && axis >= 0 &&
+    if (role == CH_SHARD_SLICE && axis >= 0 &&
         ch__dim_is(d.dim[axis], whole.dim[ch__layout_axis(l)]))
         d.dim[axis] = ch__dim(ch__layout_shape(l, whole, i).dim[ch__layout_axis(l)]);
     if (role == CH_SHARD_IDS || role == CH_SHARD_ROWS)

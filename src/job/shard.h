@@ -41,7 +41,7 @@ void ch__id_split_free(ch_id_split *s);
  * Replaces the ids from before. */
 ch_status ch__id_split(ch_id_split *s, const ch_tensor *ids, int64_t size, int n);
 /* Returns the first position with an id out of range; -1: there is none. */
-int64_t ch__id_split_stray(const ch_id_split *s);
+int64_t ch__id_split_first_invalid(const ch_id_split *s);
 
 /* Sets the device of the tensors that are created from now on; NULL: the current device. */
 void ch__id_split_set_device(ch_id_split *s, ch_device *device);
@@ -50,19 +50,19 @@ void ch__id_split_set_device(ch_id_split *s, ch_device *device);
 int64_t ch__id_split_lookup_count(const ch_id_split *s, int i);
 /* For a lookup: creates a vector (i64) of the distinct ids in shard i, counted from the shard's
  * first row. *out is NULL if there are none. */
-ch_status ch__id_split_asked(ch_id_split *s, int i, ch_tensor **out);
+ch_status ch__id_split_lookup_ids(ch_id_split *s, int i, ch_tensor **out);
 /* For a lookup: assembles the rows in the order of the ids. part[i] has the rows of the ids
- * from ch__id_split_asked for shard i, or is NULL if there are none. An id out of range gives a
- * row of zeros. `row` is the shape of a row. */
-ch_status ch__id_split_spread(ch_id_split *s, ch_dtype dtype, ch_shape row,
-                              ch_tensor *const *part, ch_tensor **out);
+ * from ch__id_split_lookup_ids for shard i, or is NULL if there are none. An id out of range
+ * gives a row of zeros. `row` is the shape of a row. */
+ch_status ch__id_split_lookup_rows(ch_id_split *s, ch_dtype dtype, ch_shape row,
+                                   ch_tensor *const *part, ch_tensor **out);
 
 /* For an update: creates a vector of all ids in shard i, in the order of the list, repeated ids
  * included. Entries of -1 are appended so that few different lengths occur, because servers
  * plan a graph for each length. The dtype is that of the list. */
-ch_status ch__id_split_sent(ch_id_split *s, int i, ch_tensor **out);
+ch_status ch__id_split_update_ids(ch_id_split *s, int i, ch_tensor **out);
 /* For an update: creates the rows that belong to these ids, with rows of zeros for the appended
  * entries. `rows` has a row for each id of the list. */
-ch_status ch__id_split_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out);
+ch_status ch__id_split_update_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out);
 
 #endif

@@ -15,7 +15,7 @@ static int64_t resolve_bound(int64_t bound, int64_t size, int64_t low)
     return bound < low ? low : bound > size + low ? size + low : bound;
 }
 
-ch_status ch__slice_rows(int64_t size, const ch_bounds *b, ch_picked *out)
+ch_status ch__slice_rows(int64_t size, const ch_slice_bounds *b, ch_slice_range *out)
 {
     int64_t  low = b->step > 0 ? 0 : -1, high = size + low, from, to, span;
     uint64_t stride = b->step > 0 ? (uint64_t)b->step : 0 - (uint64_t)b->step;
@@ -26,7 +26,7 @@ ch_status ch__slice_rows(int64_t size, const ch_bounds *b, ch_picked *out)
     from = b->has_start ? resolve_bound(b->start, size, low) : b->step > 0 ? low : high;
     to = b->has_stop ? resolve_bound(b->stop, size, low) : b->step > 0 ? high : low;
     span = b->step > 0 ? to - from : from - to;
-    *out = (ch_picked){.step = b->step > 0 ? 1 : -1};
+    *out = (ch_slice_range){.step = b->step > 0 ? 1 : -1};
     if (span <= 0)
         return CH_OK;
     out->begin = from;
@@ -42,11 +42,11 @@ static int64_t count_below(int64_t limit, int64_t step)
     return limit <= 0 ? 0 : (limit - 1) / step + 1;
 }
 
-ch_picked ch__slice_shard(ch_picked all, int64_t size, int n, int i)
+ch_slice_range ch__slice_shard(ch_slice_range all, int64_t size, int n, int i)
 {
-    int64_t   begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
-    int64_t   before, until; /* rows of `all` before the shard's rows, and up to their end */
-    ch_picked of = {.step = all.step};
+    int64_t begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
+    int64_t before, until; /* rows of `all` before the shard's rows, and up to their end */
+    ch_slice_range of = {.step = all.step};
 
     if (all.step > 0) {
         before = count_below(begin - all.begin, all.step);

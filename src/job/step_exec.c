@@ -79,7 +79,7 @@ static ch_tensor **value_at(const ch_step_exec *t, int value, int replica)
 static ch_status to_device(const ch_step_exec *t, ch_tensor *x, int replica, ch_tensor **out)
 {
     if (t->attempt.device != NULL)
-        return ch__lend(x, t->attempt.device[replica], out);
+        return ch__tensor_share(x, t->attempt.device[replica], out);
     *out = ch_tensor_ref(x);
     return CH_OK;
 }
@@ -308,13 +308,13 @@ static ch_status input_of_shard(ch_step_exec *t, int remote, int input, int shar
         *out = ch_tensor_ref(whole);
         return CH_OK;
     }
-    if (role == CH_SHARD_CUT)
+    if (role == CH_SHARD_SLICE)
         return ch__layout_cut(layout_of(v), v->shape, whole, shard, out);
     rc = split_ids(t, remote, role == CH_SHARD_IDS ? input : in->ids, 0, &s);
     if (rc != CH_OK)
         return rc;
-    return role == CH_SHARD_IDS ? ch__id_split_sent(s, shard, out)
-                                : ch__id_split_rows(s, whole, shard, out);
+    return role == CH_SHARD_IDS ? ch__id_split_update_ids(s, shard, out)
+                                : ch__id_split_update_rows(s, whole, shard, out);
 }
 
 static ch_status fail_invalid_id(const ch_plan_variable *v, const ch_tensor *ids, int64_t at)
@@ -338,14 +338,14 @@ static ch_status lookup_ids_of_shard(ch_step_exec *t, int remote, int shard, int
     const ch_plan_variable *v = main_variable(t->placed, r);
     ch_id_split            *s = NULL;
     ch_status               rc = split_ids(t, remote, 0, replica, &s);
-    int64_t                 invalid = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
+    int64_t invalid = rc == CH_OK && !r->or_zero ? ch__id_split_first_invalid(s) : -1;
 
     if (rc == CH_OK && invalid >= 0)
         rc = fail_invalid_id(v, *value_at(t, r->in[0].value, replica), invalid);
     if (rc != CH_OK)
         return rc;
     t->pending[remote].split[replica] = s;
-    return ch__id_split_asked(s, v->axis > 0 ? 0 : shard, out);
+    return ch__id_split_lookup_ids(s, v->axis > 0 ? 0 : shard, out);
 }
 
 /* ---- requests ---- */
@@ -665,7 +665,7 @@ static ch_status assemble_rows(const ch_step_exec *t, int remote, int replica, c
         part = &joined;
     }
     if (rc == CH_OK)
-        rc = ch__id_split_spread(e->split[replica], v->dtype, row, part, out);
+        rc = ch__id_split_lookup_rows(e->split[replica], v->dtype, row, part, out);
     ch_tensor_unref(joined);
     return rc;
 }

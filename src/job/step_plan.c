@@ -284,7 +284,7 @@ static bool is_shard_sum(const planner *c, const ch_node *n)
     for (int k = 0; k < n->n_in; k++) {
         const ch_read_attrs *a;
 
-        if (!ch__norms_read(k))
+        if (!ch__norms_reads_variable(k))
             continue;
         if (!is_read(n->in[k]))
             return false;
@@ -308,7 +308,7 @@ static void mark_needed(planner *c, const ch_node *n)
  * axes does not count, because a shard would need its part of it. */
 static bool is_free_on_server(const ch_node *n)
 {
-    return n->dims.rank == 0 && ch__call_is_free(n->head);
+    return n->dims.rank == 0 && ch__call_is_copyable(n->head);
 }
 
 /* Marks the inputs of a call on a server that the worker must send. */
@@ -349,7 +349,8 @@ static void mark_call_inputs(planner *c, const ch_node *n)
 
     for (int k = 0; k < count_dependencies(n); k++) {
         const ch_node *in = dependency(c, n, k);
-        bool stays = is_lookup_call ? k == 0 : is_sum_call && k < n->n_in && ch__norms_read(k);
+        bool           stays =
+            is_lookup_call ? k == 0 : is_sum_call && k < n->n_in && ch__norms_reads_variable(k);
 
         if (in != NULL && !stays)
             mark_needed(c, in);
@@ -519,12 +520,12 @@ static ch_status add_update_input(planner *c, update_builder *u, const ch_node *
         in.role = CH_SHARD_IDS;
     } else if (is_indexed(n, &f) && k == 2 && is_on_same_server(c, n, 1)) {
         in.role =
-            CH_SHARD_CUT; /* ids that a server computes: an id for each row of its shard */
+            CH_SHARD_SLICE; /* ids that a server computes: an id for each row of its shard */
     } else if (is_indexed(n, &f) && k == 2) {
         in.role = CH_SHARD_ROWS;
         in.ids = update_input(u, n->in[1]);
     } else if (is_aligned(n, &f, k)) {
-        in.role = CH_SHARD_CUT;
+        in.role = CH_SHARD_SLICE;
     }
     u->remote->in[update_input(u, n->in[k])] = in;
     return rc;
@@ -595,13 +596,13 @@ static ch_status add_assigned_value(planner *c, update_builder *u, int resource)
     if (is_free_on_server(w))
         return CH_OK;
     at = update_input(u, w);
-    if (at < n_in && u->remote->in[at].role != CH_SHARD_CUT)
+    if (at < n_in && u->remote->in[at].role != CH_SHARD_SLICE)
         return ch__fail(CH_UNIMPLEMENTED,
                         "%s: variable %s: its new value is also an input of another update on "
                         "its server, but not sliced like the variable; assign it in a separate "
                         "step",
                         c->g->name, c->g->resource[resource].name);
-    u->remote->in[at] = (ch_plan_input){number_of(c, w), CH_SHARD_CUT, NONE};
+    u->remote->in[at] = (ch_plan_input){number_of(c, w), CH_SHARD_SLICE, NONE};
     return CH_OK;
 }
 
@@ -654,11 +655,11 @@ static ch_status add_norms(planner *c, update_builder *u, const ch_node *n)
         bool is_like =
             n->in[k]->dims.rank > 0 && ch__dims_same(&n->in[k]->dims, &n->in[0]->dims);
 
-        if (ch__norms_read(k))
+        if (ch__norms_reads_variable(k))
             add_update_resource(u, (int)((const ch_read_attrs *)ch__attrs(n->in[k]))->resource);
         else
             u->remote->in[update_input(u, n->in[k])] = (ch_plan_input){
-                number_of(c, n->in[k]), is_like ? CH_SHARD_CUT : CH_SHARD_WHOLE, NONE};
+                number_of(c, n->in[k]), is_like ? CH_SHARD_SLICE : CH_SHARD_WHOLE, NONE};
     }
     u->out[u->n_out++] = n;
     c->on_worker[n->id] = 0;
@@ -878,7 +879,7 @@ static void find_crossings(planner *c, local_part_builder *s, int at)
         for (int k = 0; c->on_worker[n->id] && k < count_dependencies(n); k++) {
             const ch_node *in = dependency(c, n, k);
 
-            if (in == NULL || ch__call_is_free(in->head))
+            if (in == NULL || ch__call_is_copyable(in->head))
                 continue;
             if (here && !is_in_part(c, in, at))
                 add_crossing(c, s, in, true);

@@ -48,7 +48,7 @@ typedef enum ch_remote_kind {
 typedef enum ch_shard_role {
     CH_SHARD_WHOLE, /* the whole tensor */
     /* The slice along the sharded axis. Axes are aligned with the variable's from the last. */
-    CH_SHARD_CUT,
+    CH_SHARD_SLICE,
     CH_SHARD_IDS, /* the ids of rows in this shard, counted from the shard's first row */
     CH_SHARD_ROWS /* the rows that belong to the ids of another input (ch_plan_input.ids) */
 } ch_shard_role;

@@ -6,9 +6,9 @@
  *     o = weights . v                           ds = scale * softmax_grad(weights, dw)
  *                                               dq = ds . k;   dk += ds' . q
  *
- * ch_attending is the plan: block sizes, opened matrix products and the layout of the scratch
- * memory. It is read-only while tiles run. `struct block` holds the pointers of a block while
- * it is computed. The caller is ops/attention.c.
+ * ch_attention_plan is the plan: block sizes, opened matrix products and the layout of the
+ * scratch memory. It is read-only while tiles run. `struct block` holds the pointers of a block
+ * while it is computed. The caller is ops/attention.c.
  *
  * Invariants:
  *   1. A tile writes only its own part of the scratch memory and the results of its own units.
@@ -38,15 +38,15 @@ enum {
 /* The products of the opening comment, in its order: scores, o, dw, dv, dq, dk. */
 enum { QK, WV, DOV, WDO, DSK, DSQ };
 
-static bool is_half(const ch_attending *a)
+static bool is_half(const ch_attention_plan *a)
 {
     return a->compute != a->dims.dtype;
 }
 
 /* ---- opening ---- */
 
-static ch_gemm_dims product_dims(const ch_attending *a, int which, int64_t rows, int64_t keys,
-                                 bool add)
+static ch_gemm_dims product_dims(const ch_attention_plan *a, int which, int64_t rows,
+                                 int64_t keys, bool add)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  inner = which == QK || which == DSK || which == DSQ ? d->d : d->e;
@@ -79,7 +79,7 @@ static ch_gemm_dims product_dims(const ch_attending *a, int which, int64_t rows,
 /* Returns true if the computation uses this variant of a product. A sum over blocks of keys
  * (WV, DSK) starts without adding at the first block. A sum over blocks of rows (WDO, DSQ)
  * always adds, because its result is zeroed before. */
-static bool is_used(const ch_attending *a, int which, bool last_keys, bool add)
+static bool is_used(const ch_attention_plan *a, int which, bool last_keys, bool add)
 {
     if (!a->is_gradient && which != QK && which != WV)
         return false;
@@ -92,8 +92,8 @@ static bool is_used(const ch_attending *a, int which, bool last_keys, bool add)
     return add ? a->n_keys > 1 : !last_keys || a->n_keys == 1;
 }
 
-static ch_status open_product(ch_attending *a, int which, int last_rows, int last_keys, int add,
-                              size_t *most)
+static ch_status open_product(ch_attention_plan *a, int which, int last_rows, int last_keys,
+                              int add, size_t *most)
 {
     ch_attention_product *p = &a->product[which][last_rows][last_keys][add];
     int64_t               rows = last_rows ? a->dims.t - (a->n_rows - 1) * a->rows : a->rows;
@@ -114,7 +114,7 @@ static ch_status open_product(ch_attending *a, int which, int last_rows, int las
 }
 
 /* Opens the 8 variants of each product. The bits of i are last_rows, last_keys and add. */
-static ch_status open_products(ch_attending *a, size_t *most)
+static ch_status open_products(ch_attention_plan *a, size_t *most)
 {
     ch_status rc = CH_OK;
 
@@ -124,15 +124,15 @@ static ch_status open_products(ch_attending *a, size_t *most)
     return rc;
 }
 
-static void plan_blocks(ch_attending *a)
+static void plan_blocks(ch_attention_plan *a)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  fit = SCORES / (d->s > 0 ? d->s : 1), heads = d->batch * d->heads;
     double                   work;
 
     a->rows = fit < MIN_ROWS ? MIN_ROWS : fit > MAX_ROWS ? MAX_ROWS : fit / MIN_ROWS * MIN_ROWS;
-    a->rows = ch__least(a->rows, d->t);
-    a->keys = d->causal ? ch__least(CAUSAL_KEYS, d->s) : d->s;
+    a->rows = ch__min(a->rows, d->t);
+    a->keys = d->causal ? ch__min(CAUSAL_KEYS, d->s) : d->s;
     a->n_rows = a->rows > 0 ? ch__units(d->t, a->rows) : 0;
     a->n_keys = a->keys > 0 ? ch__units(d->s, a->keys) : 0;
     a->step = ch__units(d->s, 16) * 16;
@@ -146,7 +146,7 @@ static void plan_blocks(ch_attending *a)
 /* Returns the bytes for the operands and results of 16-bit floats when they are widened to f32:
  * of a head for the gradient, of a block of queries otherwise. Includes a row of the mask. Each
  * array is aligned, hence the slack of 8 * CH_ALIGN. */
-static size_t wide_bytes(const ch_attending *a)
+static size_t wide_bytes(const ch_attention_plan *a)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  rows = a->is_gradient ? d->t : a->rows;
@@ -157,7 +157,7 @@ static size_t wide_bytes(const ch_attending *a)
     return ch__aligned((size_t)floats * sizeof(float)) + (size_t)8 * CH_ALIGN;
 }
 
-ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool is_gradient)
+ch_status ch__attention_open(ch_attention_plan *a, const ch_attention_dims *d, bool is_gradient)
 {
     size_t    most = 0;
     ch_status rc = CH_OK;
@@ -181,7 +181,7 @@ ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool i
     return CH_OK;
 }
 
-void ch__attention_close(ch_attending *a)
+void ch__attention_close(ch_attention_plan *a)
 {
     ch_attention_product *p = &a->product[0][0][0][0];
 
@@ -190,7 +190,7 @@ void ch__attention_close(ch_attending *a)
             p[i].engine->close(p[i].state);
 }
 
-size_t ch__attention_scratch_bytes(const ch_attending *a)
+size_t ch__attention_scratch_bytes(const ch_attention_plan *a)
 {
     return a->tile_bytes * (size_t)a->n_tiles;
 }
@@ -208,29 +208,29 @@ typedef struct block {
     int64_t     row, rows;
 } block;
 
-static int64_t size_of(const ch_attending *a)
+static int64_t size_of(const ch_attention_plan *a)
 {
     return (int64_t)ch_dtype_bytes(a->compute);
 }
 
 /* Returns the number of keys that query i may see. */
-static int64_t seen_by(const ch_attending *a, int64_t i)
+static int64_t seen_by(const ch_attention_plan *a, int64_t i)
 {
     int64_t n = i + a->dims.s - a->dims.t + 1;
 
     if (!a->dims.causal)
         return a->dims.s;
-    return n < 0 ? 0 : ch__least(n, a->dims.s);
+    return n < 0 ? 0 : ch__min(n, a->dims.s);
 }
 
 /* Returns the number of blocks of keys that at least one query of the block may see. */
-static int64_t key_blocks(const ch_attending *a, const block *b)
+static int64_t key_blocks(const ch_attention_plan *a, const block *b)
 {
     return a->n_keys > 0 ? ch__units(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
 }
 
-static ch_status multiply(const ch_attending *a, const block *b, int which, int64_t j, bool add,
-                          const char *x, const char *y, char *z)
+static ch_status multiply(const ch_attention_plan *a, const block *b, int which, int64_t j,
+                          bool add, const char *x, const char *y, char *z)
 {
     bool last_rows = b->row + b->rows == a->dims.t, last_keys = j == a->n_keys - 1;
     const ch_attention_product *p = &a->product[which][last_rows][last_keys][add];
@@ -239,8 +239,8 @@ static ch_status multiply(const ch_attending *a, const block *b, int which, int6
 }
 
 /* Computes (rows, inner) . (keys, inner)' into scores. */
-static ch_status into_scores(const ch_attending *a, const block *b, int which, int64_t inner,
-                             const char *x, const char *y, char *scores)
+static ch_status into_scores(const ch_attention_plan *a, const block *b, int which,
+                             int64_t inner, const char *x, const char *y, char *scores)
 {
     int64_t   size = size_of(a), n = key_blocks(a, b);
     ch_status rc = CH_OK;
@@ -252,8 +252,8 @@ static ch_status into_scores(const ch_attending *a, const block *b, int which, i
 }
 
 /* Computes (rows, keys) . (keys, inner), summed over the blocks of keys. */
-static ch_status out_of_scores(const ch_attending *a, const block *b, int which, int64_t inner,
-                               const char *scores, const char *y, char *z)
+static ch_status out_of_scores(const ch_attention_plan *a, const block *b, int which,
+                               int64_t inner, const char *scores, const char *y, char *z)
 {
     int64_t   size = size_of(a), n = key_blocks(a, b);
     ch_status rc = CH_OK;
@@ -267,8 +267,8 @@ static ch_status out_of_scores(const ch_attending *a, const block *b, int which,
 }
 
 /* Adds (rows, keys)' . (rows, inner) to z. */
-static ch_status add_by_key(const ch_attending *a, const block *b, int which, int64_t inner,
-                            const char *scores, const char *y, char *z)
+static ch_status add_by_key(const ch_attention_plan *a, const block *b, int which,
+                            int64_t inner, const char *scores, const char *y, char *z)
 {
     int64_t   size = size_of(a), n = key_blocks(a, b);
     ch_status rc = CH_OK;
@@ -279,7 +279,7 @@ static ch_status add_by_key(const ch_attending *a, const block *b, int which, in
     return rc;
 }
 
-static const ch_score_loops *score_loops(const ch_attending *a)
+static const ch_score_loops *score_loops(const ch_attention_plan *a)
 {
     static const ch_score_table *const levels[] = CH_SIMD_LIST(ch__score_table);
     const ch_score_table              *t = levels[ch__simd_level()];
@@ -288,7 +288,7 @@ static const ch_score_loops *score_loops(const ch_attending *a)
 }
 
 /* Returns true if at least one of n scores is not -infinity. */
-static bool has_visible_key(const ch_attending *a, int64_t n, const void *row)
+static bool has_visible_key(const ch_attention_plan *a, int64_t n, const void *row)
 {
     const float  *x = row;
     const double *y = row;
@@ -301,7 +301,7 @@ static bool has_visible_key(const ch_attending *a, int64_t n, const void *row)
 
 /* Returns the mask of query i, NULL if there is none. A mask that will be added is in the
  * compute type. */
-static const void *mask_row(const ch_attending *a, const block *b, int64_t i, int64_t n)
+static const void *mask_row(const ch_attention_plan *a, const block *b, int64_t i, int64_t n)
 {
     const ch_attention_dims *d = &a->dims;
     const char              *row;
@@ -316,12 +316,12 @@ static const void *mask_row(const ch_attending *a, const block *b, int64_t i, in
 
 /* Turns the scores of row i of the block into weights. The weights of keys that the query may
  * not see are 0. */
-static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *row)
+static void weigh_row(const ch_attention_plan *a, const block *b, int64_t i, char *row)
 {
     const ch_attention_dims *d = &a->dims;
     const ch_score_loops    *l = score_loops(a);
     int64_t                  size = size_of(a), n = seen_by(a, b->row + i);
-    int64_t                  all = ch__least(key_blocks(a, b) * a->keys, d->s);
+    int64_t                  all = ch__min(key_blocks(a, b) * a->keys, d->s);
     const void              *mask = mask_row(a, b, b->row + i, n);
 
     if (mask == NULL)
@@ -338,7 +338,7 @@ static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *ro
 }
 
 /* Computes the weights of a block of queries into b->scores. */
-static ch_status weigh(const ch_attending *a, const block *b)
+static ch_status weigh(const ch_attention_plan *a, const block *b)
 {
     int64_t   stride = a->step * size_of(a);
     ch_status rc = into_scores(a, b, QK, a->dims.d, b->q, b->k, b->scores);
@@ -348,16 +348,16 @@ static ch_status weigh(const ch_attending *a, const block *b)
     return rc;
 }
 
-static ch_status forward_block(const ch_attending *a, const block *b)
+static ch_status forward_block(const ch_attention_plan *a, const block *b)
 {
     ch_status rc = weigh(a, b);
 
     return rc == CH_OK ? out_of_scores(a, b, WV, a->dims.e, b->scores, b->v, b->o) : rc;
 }
 
-static ch_status backward_block(const ch_attending *a, const block *b)
+static ch_status backward_block(const ch_attention_plan *a, const block *b)
 {
-    int64_t   size = size_of(a), all = ch__least(key_blocks(a, b) * a->keys, a->dims.s);
+    int64_t   size = size_of(a), all = ch__min(key_blocks(a, b) * a->keys, a->dims.s);
     char     *dw = b->scores + a->scores_bytes;
     ch_status rc = weigh(a, b);
 
@@ -381,7 +381,7 @@ static ch_status backward_block(const ch_attending *a, const block *b)
 /* ---- tiles ---- */
 
 /* Allocates n elements of scratch memory at *at and advances *at. */
-static char *alloc(const ch_attending *a, int64_t n, char **at)
+static char *alloc(const ch_attention_plan *a, int64_t n, char **at)
 {
     char *buffer = *at;
 
@@ -391,7 +391,7 @@ static char *alloc(const ch_attending *a, int64_t n, char **at)
 
 /* Returns elements [from, from + n) of operand x in the compute type: x itself, or a widened
  * copy. */
-static const char *operand(const ch_attending *a, const void *x, int64_t from, int64_t n,
+static const char *operand(const ch_attention_plan *a, const void *x, int64_t from, int64_t n,
                            char **at)
 {
     const char *src = (const char *)x + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
@@ -403,7 +403,7 @@ static const char *operand(const ch_attending *a, const void *x, int64_t from, i
 
 /* Returns where to compute elements [from, from + n) of result y: in y, or in scratch memory if
  * they must be rounded to 16 bits. finish() must be called afterwards. */
-static char *result(const ch_attending *a, void *y, int64_t from, int64_t n, char **at)
+static char *result(const ch_attention_plan *a, void *y, int64_t from, int64_t n, char **at)
 {
     if (is_half(a))
         return alloc(a, n, at);
@@ -412,7 +412,7 @@ static char *result(const ch_attending *a, void *y, int64_t from, int64_t n, cha
 
 /* Rounds a result that was computed in scratch memory into y. Does nothing if it was computed
  * in y. */
-static void finish(const ch_attending *a, const char *computed, void *y, int64_t from,
+static void finish(const ch_attention_plan *a, const char *computed, void *y, int64_t from,
                    int64_t n)
 {
     if (is_half(a))
@@ -422,7 +422,7 @@ static void finish(const ch_attending *a, const char *computed, void *y, int64_t
 
 /* Returns a block with the scratch memory of a tile and the mask of a head. Sets *at to the
  * free part of the scratch memory. */
-static block block_of(const ch_attending *a, int tile, int64_t head, const void *mask,
+static block block_of(const ch_attention_plan *a, int tile, int64_t head, const void *mask,
                       char *scratch, char **at)
 {
     const ch_attention_dims *d = &a->dims;
@@ -438,12 +438,12 @@ static block block_of(const ch_attending *a, int tile, int64_t head, const void 
     return b;
 }
 
-static ch_status forward_unit(const ch_attending *a, int tile, int64_t unit,
+static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t unit,
                               const void *const *in, void *out, char *scratch)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  head = unit / a->n_rows, row = unit % a->n_rows * a->rows;
-    int64_t                  rows = ch__least(a->rows, d->t - row), from = head * d->t + row;
+    int64_t                  rows = ch__min(a->rows, d->t - row), from = head * d->t + row;
     char                    *at = NULL;
     block                    b = block_of(a, tile, head, in[3], scratch, &at);
     ch_status                rc;
@@ -459,8 +459,8 @@ static ch_status forward_unit(const ch_attending *a, int tile, int64_t unit,
     return rc;
 }
 
-ch_status ch__attention_run(const ch_attending *a, int tile, const void *const *in, void *out,
-                            void *scratch)
+ch_status ch__attention_run(const ch_attention_plan *a, int tile, const void *const *in,
+                            void *out, void *scratch)
 {
     int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;
     ch_status rc = CH_OK;
@@ -470,7 +470,7 @@ ch_status ch__attention_run(const ch_attending *a, int tile, const void *const *
     return rc;
 }
 
-static ch_status backward_head(const ch_attending *a, int tile, int64_t head,
+static ch_status backward_head(const ch_attention_plan *a, int tile, int64_t head,
                                const void *const *in, void *const *out, char *scratch)
 {
     const ch_attention_dims *d = &a->dims;
@@ -491,7 +491,7 @@ static ch_status backward_head(const ch_attending *a, int tile, int64_t head,
     memset(b.dk, 0, (size_t)(k * size));
     memset(b.dv, 0, (size_t)(v * size));
     for (b.row = 0; b.row < d->t && rc == CH_OK; b.row += a->rows) {
-        b.rows = ch__least(a->rows, d->t - b.row);
+        b.rows = ch__min(a->rows, d->t - b.row);
         b.q = all_q + b.row * d->d * size;
         b.d = all_do + b.row * d->e * size;
         b.dq = all_dq + b.row * d->d * size;
@@ -503,7 +503,7 @@ static ch_status backward_head(const ch_attending *a, int tile, int64_t head,
     return rc;
 }
 
-ch_status ch__attention_grad(const ch_attending *a, int tile, const void *const *in,
+ch_status ch__attention_grad(const ch_attention_plan *a, int tile, const void *const *in,
                              void *const *out, void *scratch)
 {
     int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;

@@ -41,7 +41,7 @@ typedef struct ch_attention_product {
 
 enum { CH_ATTENTION_PRODUCTS = 6 };
 
-typedef struct ch_attending {
+typedef struct ch_attention_plan {
     ch_attention_dims dims;
     ch_dtype          compute;
     bool              is_gradient;
@@ -55,22 +55,22 @@ typedef struct ch_attending {
     /* Indexed by [product][last block of rows][last block of keys][adds to the result]. */
     ch_attention_product product[CH_ATTENTION_PRODUCTS][2][2][2];
     size_t               scores_bytes, wide_at, product_at, tile_bytes;
-} ch_attending;
+} ch_attention_plan;
 
 /* Plans the computation and opens its matrix products. After an error the caller must not call
  * ch__attention_close. */
-CH_MUST_CHECK ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d,
+CH_MUST_CHECK ch_status ch__attention_open(ch_attention_plan *a, const ch_attention_dims *d,
                                            bool is_gradient);
-void                    ch__attention_close(ch_attending *a);
+void                    ch__attention_close(ch_attention_plan *a);
 /* Returns the bytes of scratch memory that all tiles together need. */
-size_t ch__attention_scratch_bytes(const ch_attending *a);
+size_t ch__attention_scratch_bytes(const ch_attention_plan *a);
 
 /* Runs a tile of [0, n_tiles). in: q, k, v, mask (ignored without has_mask); out: o. Tiles may
  * run in parallel on the same scratch memory, because each uses its own part. */
-CH_MUST_CHECK ch_status ch__attention_run(const ch_attending *a, int tile,
+CH_MUST_CHECK ch_status ch__attention_run(const ch_attention_plan *a, int tile,
                                           const void *const *in, void *out, void *scratch);
 /* Runs a tile of the gradient. in: q, k, v, do, mask; out: dq, dk, dv. */
-CH_MUST_CHECK ch_status ch__attention_grad(const ch_attending *a, int tile,
+CH_MUST_CHECK ch_status ch__attention_grad(const ch_attention_plan *a, int tile,
                                            const void *const *in, void *const *out,
                                            void *scratch);
 

@@ -72,8 +72,8 @@ static size_t lay_out(const ch_gemm_dims *d, size_t *b_at)
     const ch_micro      *mk = micro();
     const ch_micro_move *v = &mk->move[d->dtype];
     int64_t              width = CH_MICRO_VECTORS * mk->vector_bytes / v->bytes;
-    int64_t              m = ch__least(d->m, M_BLOCK), k = ch__least(d->k, K_BLOCK);
-    int64_t              n = ch__round_up(ch__least(d->n, N_BLOCK), width);
+    int64_t              m = ch__min(d->m, M_BLOCK), k = ch__min(d->k, K_BLOCK);
+    int64_t              n = ch__round_up(ch__min(d->n, N_BLOCK), width);
 
     *b_at = (size_t)ch__round_up(m * k * v->bytes, CH_ALIGN);
     return *b_at + (size_t)(n * k * v->bytes);
@@ -115,7 +115,7 @@ static void pack_a(const work *w, const block *x)
     const char         *from = at(w->a, d->dtype, x->i * row + x->p * col);
 
     for (int64_t r = 0; r < x->m; r += w->micro->rows) {
-        int64_t n = ch__least(w->micro->rows, x->m - r);
+        int64_t n = ch__min(w->micro->rows, x->m - r);
 
         w->move->pack(n, x->k, at(from, d->dtype, r * row), row, col,
                       w->packed_a + r * x->k * w->move->bytes, n);
@@ -137,7 +137,7 @@ static void pack_panel(const work *w, const block *x, int64_t j)
 {
     const ch_gemm_dims *d = w->d;
     int64_t             row = d->tb ? 1 : d->ldb, col = d->tb ? d->ldb : 1;
-    int64_t             n = ch__least(w->width, x->n - j), to_row = ch__round_up(n, w->lanes);
+    int64_t             n = ch__min(w->width, x->n - j), to_row = ch__round_up(n, w->lanes);
     char               *to = w->packed_b + j * x->k * w->move->bytes;
 
     if (n < to_row)
@@ -166,7 +166,7 @@ static void prefetch_panel(const work *w, const block *x, int64_t j, int64_t i,
 static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
 {
     const ch_gemm_dims *d = w->d;
-    int64_t             size = w->move->bytes, n = ch__least(w->width, x->n - j);
+    int64_t             size = w->move->bytes, n = ch__min(w->width, x->n - j);
     int                 vectors = n <= w->lanes ? 1 : 2;
     bool                is_direct = w->move->is_same && n % w->lanes == 0;
     bool                add = x->p > 0 || d->add;
@@ -181,7 +181,7 @@ static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
     c.prefetch = c.b;
     c.c_row = is_direct ? d->ldc : w->width;
     for (int64_t i = 0; i < x->m; i += w->micro->rows) {
-        int   rows = (int)ch__least(w->micro->rows, x->m - i);
+        int   rows = (int)ch__min(w->micro->rows, x->m - i);
         char *to = at_mut(w->c, d->dtype, (x->i + i) * d->ldc + x->j + j);
 
         c.a = w->packed_a + i * x->k * size;
@@ -207,7 +207,7 @@ static void multiply_columns(const work *w, block x)
     for (x.i = 0; x.i < w->d->m; x.i += M_BLOCK) {
         bool packs = !w->direct_b && x.i == 0;
 
-        x.m = ch__least(M_BLOCK, w->d->m - x.i);
+        x.m = ch__min(M_BLOCK, w->d->m - x.i);
         if (!w->direct_a)
             pack_a(w, &x);
         for (int64_t j = 0; j < x.n; j += w->width) {
@@ -238,8 +238,8 @@ static void multiply(const ch_gemm_dims *d, const void *a, const void *b, void *
     w = work_of(d, a, b, c, scratch);
     for (x.j = 0; x.j < d->n; x.j += N_BLOCK)
         for (x.p = 0; x.p < d->k; x.p += K_BLOCK) {
-            x.n = ch__least(N_BLOCK, d->n - x.j);
-            x.k = ch__least(K_BLOCK, d->k - x.p);
+            x.n = ch__min(N_BLOCK, d->n - x.j);
+            x.k = ch__min(K_BLOCK, d->k - x.p);
             multiply_columns(&w, x);
         }
 }

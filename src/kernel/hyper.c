@@ -56,8 +56,8 @@ static void fill(ch_rule_kind kind, ch_dtype dtype, const ch_rule_numbers *set,
     h[CH_HYPER_L1] = set->l1;
     h[CH_HYPER_L2] = set->l2 + (set->beta != 0 ? set->beta / (2 * rate) : 0);
     h[CH_HYPER_SHRINK] = set->shrink;
-    h[CH_HYPER_RIGHT1] = 1 / correction1;
-    h[CH_HYPER_RIGHT2] = 1 / correction2;
+    h[CH_HYPER_CORRECTION1] = 1 / correction1;
+    h[CH_HYPER_CORRECTION2] = 1 / correction2;
 }
 
 void ch__hyper_fill(const ch_rule *rule, ch_dtype dtype, const ch_rule_numbers *set,

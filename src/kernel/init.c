@@ -346,7 +346,7 @@ ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, 
                          ch_tensor **out)
 {
     ch_init    given = init != NULL ? *init : ch_init_zeros();
-    ch_status  rc = ch__want_given("init", "out", out, NULL, NULL);
+    ch_status  rc = ch__check_not_null("init", "out", out, NULL, NULL);
     ch_tensor *t = NULL;
 
     name = name != NULL ? name : "";

@@ -18,7 +18,7 @@ ch_rows_of ch__rows_of(ch_dtype dtype, int64_t rows, int64_t n)
                         .loops = dtype == CH_F64 ? &t->f64 : &t->f32};
 }
 
-size_t ch__row_room(const ch_rows_of *r)
+size_t ch__row_buffer_bytes(const ch_rows_of *r)
 {
     size_t bytes = (size_t)r->n * (r->dtype == CH_F64 ? sizeof(double) : sizeof(float));
 

@@ -82,8 +82,8 @@ typedef struct ch_rows_of {
 /* Returns the access to an array (rows, n) of a float dtype. */
 ch_rows_of ch__rows_of(ch_dtype dtype, int64_t rows, int64_t n);
 /* Returns the bytes of a row in the compute type, rounded up so that rows stay aligned. */
-size_t ch__row_room(const ch_rows_of *r);
-/* Returns row i: in place, or widened into `buffer`, which has ch__row_room bytes. */
+size_t ch__row_buffer_bytes(const ch_rows_of *r);
+/* Returns row i: in place, or widened into `buffer`, which has ch__row_buffer_bytes bytes. */
 const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *buffer);
 /* Returns where to write row i: in y, or in `buffer`. ch__row_done must be called afterwards;
  * it rounds the row from `buffer` into y. */

@@ -36,9 +36,9 @@ static void project_out(int64_t r, int64_t q, int64_t n, double *rows, const dou
 {
     memset(share, 0, (size_t)(r * q) * sizeof(*share));
     for (int64_t j = 0; j < n; j += SPAN)
-        loops()->dots(r, q, ch__least(SPAN, n - j), rows + j, of + j, n, share, q);
+        loops()->dots(r, q, ch__min(SPAN, n - j), rows + j, of + j, n, share, q);
     for (int64_t j = 0; j < n; j += SPAN)
-        loops()->take(r, q, ch__least(SPAN, n - j), rows + j, of + j, n, share, q);
+        loops()->subtract(r, q, ch__min(SPAN, n - j), rows + j, of + j, n, share, q);
 }
 
 static double norm(int64_t n, const double *row)
@@ -69,7 +69,7 @@ void ch__orthonormalise(int64_t k, int64_t n, double *x, void *scratch)
 {
     for (int64_t at = 0; at < k; at += BLOCK) {
         double *rows = x + at * n;
-        int64_t r = ch__least(BLOCK, k - at);
+        int64_t r = ch__min(BLOCK, k - at);
 
         if (at > 0)
             project_block_out(r, at, n, rows, x, scratch);

@@ -25,8 +25,8 @@ typedef struct ch_ortho_table {
     void (*dots)(int64_t r, int64_t q, int64_t n, const double *rows, const double *of,
                  int64_t step, double *share, int64_t wide);
     /* rows -= share . of */
-    void (*take)(int64_t r, int64_t q, int64_t n, double *rows, const double *of, int64_t step,
-                 const double *share, int64_t wide);
+    void (*subtract)(int64_t r, int64_t q, int64_t n, double *rows, const double *of,
+                     int64_t step, const double *share, int64_t wide);
 } ch_ortho_table;
 
 CH_SIMD_DECLARE(ch_ortho_table, ch__ortho_table)

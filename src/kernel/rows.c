@@ -43,7 +43,7 @@ static uint64_t slots_for(int64_t n)
     return slots;
 }
 
-size_t ch__ids_last_scratch(int64_t n)
+size_t ch__ids_keep_last_scratch(int64_t n)
 {
     return (size_t)slots_for(n) * sizeof(int64_t);
 }
@@ -58,11 +58,11 @@ static int64_t *slot_of(ch_ids ids, int64_t id, int64_t *slot, uint64_t mask)
     return &slot[at];
 }
 
-void ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch)
+void ch__ids_keep_last(ch_ids ids, int64_t n, void *out, void *scratch)
 {
     uint64_t mask = slots_for(n) - 1;
 
-    memset(scratch, 0, ch__ids_last_scratch(n));
+    memset(scratch, 0, ch__ids_keep_last_scratch(n));
     for (int64_t i = 0; i < n; i++)
         *slot_of(ids, ch__id(ids, i), scratch, mask) = i + 1;
     for (int64_t i = 0; i < n; i++) {

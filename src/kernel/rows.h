@@ -32,9 +32,9 @@ static inline int64_t ch__id(ch_ids ids, int64_t i)
 int64_t ch__ids_check(ch_ids ids, int64_t from, int64_t to, int64_t limit);
 
 /* Copies n ids to `out`, which has the same type. Of equal ids, all except the last become -1.
- * `scratch` has ch__ids_last_scratch(n) bytes. */
-size_t ch__ids_last_scratch(int64_t n);
-void   ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch);
+ * `scratch` has ch__ids_keep_last_scratch(n) bytes. */
+size_t ch__ids_keep_last_scratch(int64_t n);
+void   ch__ids_keep_last(ch_ids ids, int64_t n, void *out, void *scratch);
 
 /* Copies out[i] = table[ids[i]] for positions i in [from, to). Rows have `bytes` bytes. An id
  * out of range gives a row of zeros. */

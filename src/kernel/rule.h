@@ -55,8 +55,8 @@ typedef enum ch_hyper {
     CH_HYPER_L1,
     CH_HYPER_L2,
     CH_HYPER_SHRINK,
-    CH_HYPER_RIGHT1, /* LAMB: bias corrections 1 / (1 - beta1^t), 1 / (1 - beta2^t) */
-    CH_HYPER_RIGHT2,
+    CH_HYPER_CORRECTION1, /* LAMB: bias corrections 1 / (1 - beta1^t), 1 / (1 - beta2^t) */
+    CH_HYPER_CORRECTION2,
     CH_HYPERS
 } ch_hyper;
 

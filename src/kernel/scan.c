@@ -1,8 +1,8 @@
 /* kernel/scan.c -- running sums, and products of all other elements.
  *
- * ch_along is an array seen along an axis (kernel/scan.h). ch__cumsum computes lines or strips
- * of lines; ch__others computes lines. The caller is ops/along.c; kernel/sort.c uses ch_along
- * too.
+ * ch_axis_view is an array seen along an axis (kernel/scan.h). ch__cumsum computes lines or
+ * strips of lines; ch__product_of_others computes lines. The caller is ops/along.c;
+ * kernel/sort.c uses ch_axis_view too.
  *
  * Invariant: a unit is computed by a single call, in order, so results do not depend on the
  * number of threads.
@@ -16,9 +16,9 @@
 #include "kernel/widen.h"
 #include "tensor/tensor.h"
 
-ch_along ch__along(ch_dtype dtype, ch_shape shape, int axis)
+ch_axis_view ch__axis_view(ch_dtype dtype, ch_shape shape, int axis)
 {
-    ch_along a = {.dtype = dtype, .outer = 1, .n = shape.dim[axis], .inner = 1};
+    ch_axis_view a = {.dtype = dtype, .outer = 1, .n = shape.dim[axis], .inner = 1};
 
     for (int k = 0; k < axis; k++)
         a.outer *= shape.dim[k];
@@ -27,17 +27,17 @@ ch_along ch__along(ch_dtype dtype, ch_shape shape, int axis)
     return a;
 }
 
-static int64_t strips_of(const ch_along *a)
+static int64_t strips_of(const ch_axis_view *a)
 {
     return (a->inner + CH_SCAN_STRIP - 1) / CH_SCAN_STRIP;
 }
 
-int64_t ch__along_units(const ch_along *a)
+int64_t ch__axis_view_units(const ch_axis_view *a)
 {
     return a->outer * strips_of(a);
 }
 
-int64_t ch__along_unit(const ch_along *a, int64_t unit, int64_t n, int64_t *width)
+int64_t ch__axis_view_unit(const ch_axis_view *a, int64_t unit, int64_t n, int64_t *width)
 {
     int64_t strips = strips_of(a), first = unit % strips * CH_SCAN_STRIP;
 
@@ -45,12 +45,12 @@ int64_t ch__along_unit(const ch_along *a, int64_t unit, int64_t n, int64_t *widt
     return unit / strips * n * a->inner + first;
 }
 
-static const char *at(const ch_along *a, const void *x, int64_t i)
+static const char *at(const ch_axis_view *a, const void *x, int64_t i)
 {
     return (const char *)x + (size_t)i * ch_dtype_bytes(a->dtype);
 }
 
-static char *at_mut(const ch_along *a, void *x, int64_t i)
+static char *at_mut(const ch_axis_view *a, void *x, int64_t i)
 {
     return (char *)x + (size_t)i * ch_dtype_bytes(a->dtype);
 }
@@ -93,7 +93,7 @@ static uint64_t line_i64(direction c, int64_t n, const int64_t *x, uint64_t sum,
 }
 
 /* Computes a line of contiguous elements, a part at a time. */
-static void cumsum_line(const ch_along *a, direction c, const char *x, char *out)
+static void cumsum_line(const ch_axis_view *a, direction c, const char *x, char *out)
 {
     double   buffer[CH_SCAN_STRIP], part[CH_SCAN_STRIP], sum = 0;
     int64_t  int_buffer[CH_SCAN_STRIP], int_part[CH_SCAN_STRIP];
@@ -115,7 +115,8 @@ static void cumsum_line(const ch_along *a, direction c, const char *x, char *out
     }
 }
 
-static void strip_f64(const ch_along *a, direction c, int64_t width, const char *x, char *out)
+static void strip_f64(const ch_axis_view *a, direction c, int64_t width, const char *x,
+                      char *out)
 {
     double sums[2][CH_SCAN_STRIP] = {{0}}, buffer[CH_SCAN_STRIP];
 
@@ -130,7 +131,8 @@ static void strip_f64(const ch_along *a, direction c, int64_t width, const char 
     }
 }
 
-static void strip_i64(const ch_along *a, direction c, int64_t width, const char *x, char *out)
+static void strip_i64(const ch_axis_view *a, direction c, int64_t width, const char *x,
+                      char *out)
 {
     int64_t sums[2][CH_SCAN_STRIP] = {{0}}, buffer[CH_SCAN_STRIP];
 
@@ -145,13 +147,13 @@ static void strip_i64(const ch_along *a, direction c, int64_t width, const char 
     }
 }
 
-void ch__cumsum(const ch_along *a, bool exclusive, bool reverse, int64_t from, int64_t to_unit,
-                const void *in, void *out)
+void ch__cumsum(const ch_axis_view *a, bool exclusive, bool reverse, int64_t from,
+                int64_t to_unit, const void *in, void *out)
 {
     direction c = {exclusive, reverse};
 
     for (int64_t u = from; u < to_unit; u++) {
-        int64_t width, first = ch__along_unit(a, u, a->n, &width);
+        int64_t width, first = ch__axis_view_unit(a, u, a->n, &width);
 
         if (a->inner == 1)
             cumsum_line(a, c, at(a, in, first), at_mut(a, out, first));
@@ -178,7 +180,7 @@ static partial extend(partial v, double x, double d)
     return (partial){v.p * x, v.s * x + v.p * d};
 }
 
-static void others_line(const ch_along *a, const char *x, const char *d, char *out,
+static void others_line(const ch_axis_view *a, const char *x, const char *d, char *out,
                         partial *buffer)
 {
     partial v = {1, 0};
@@ -198,8 +200,8 @@ static void others_line(const ch_along *a, const char *x, const char *d, char *o
     }
 }
 
-void ch__others(const ch_along *a, int64_t from, int64_t to_line, const void *x, const void *d,
-                void *out, void *buffer)
+void ch__product_of_others(const ch_axis_view *a, int64_t from, int64_t to_line, const void *x,
+                           const void *d, void *out, void *buffer)
 {
     for (int64_t line = from; line < to_line; line++) {
         int64_t first = line / a->inner * a->n * a->inner + line % a->inner;

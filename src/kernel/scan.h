@@ -14,30 +14,30 @@
 
 #include "cohort/shape.h"
 
-enum { CH_SCAN_STRIP = 256, CH_OTHERS_ROOM = 16 };
+enum { CH_SCAN_STRIP = 256, CH_OTHERS_BYTES = 16 };
 
-typedef struct ch_along {
+typedef struct ch_axis_view {
     ch_dtype dtype;
     int64_t  outer, n, inner;
-} ch_along;
+} ch_axis_view;
 
 /* Returns the view of an array along an axis. */
-ch_along ch__along(ch_dtype dtype, ch_shape shape, int axis);
+ch_axis_view ch__axis_view(ch_dtype dtype, ch_shape shape, int axis);
 /* Returns the number of units. */
-int64_t ch__along_units(const ch_along *a);
+int64_t ch__axis_view_units(const ch_axis_view *a);
 /* Returns the offset of the first element of a unit, in an array with n rows along the axis.
  * Sets *width to the number of lines of the unit. */
-int64_t ch__along_unit(const ch_along *a, int64_t unit, int64_t n, int64_t *width);
+int64_t ch__axis_view_unit(const ch_axis_view *a, int64_t unit, int64_t n, int64_t *width);
 
 /* Computes running sums of units [from, to). Sums of floats are kept in f64, sums of integers
  * in i64. They are rounded or wrapped when they are stored. */
-void ch__cumsum(const ch_along *a, bool exclusive, bool reverse, int64_t from, int64_t to,
+void ch__cumsum(const ch_axis_view *a, bool exclusive, bool reverse, int64_t from, int64_t to,
                 const void *in, void *out);
 /* Computes lines [from, to) of outer * inner: out[j] is the product of all x[i] except x[j].
  * With d, out[j] is the sum over i != j of d[i] times the product of all elements except x[i]
- * and x[j]. There is no division, so zeros are handled correctly. `buffer` has CH_OTHERS_ROOM *
- * n bytes. Floats only. */
-void ch__others(const ch_along *a, int64_t from, int64_t to, const void *x, const void *d,
-                void *out, void *buffer);
+ * and x[j]. There is no division, so zeros are handled correctly. `buffer` has CH_OTHERS_BYTES
+ * * n bytes. Floats only. */
+void ch__product_of_others(const ch_axis_view *a, int64_t from, int64_t to, const void *x,
+                           const void *d, void *out, void *buffer);
 
 #endif

@@ -1,7 +1,7 @@
 /* kernel/sort.c -- order along an axis.
  *
  * Elements become keys (sort_loops.c) in parts of PART elements. Sort uses insertion sort for a
- * few elements and radix sort otherwise; top k uses a heap; argmax compares keys. ch_along
+ * few elements and radix sort otherwise; top k uses a heap; argmax compares keys. ch_axis_view
  * (kernel/scan.h) is the view of the array. The callers are ops/sort.c and ops/along.c.
  *
  * Invariants:
@@ -60,14 +60,14 @@ static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_sort_
 }
 
 /* Copies element `index` of a line to element `to` of another line. clear() sets it to zero. */
-static void move(const ch_along *a, const char *x, int64_t index, char *out, int64_t to)
+static void move(const ch_axis_view *a, const char *x, int64_t index, char *out, int64_t to)
 {
     size_t size = ch_dtype_bytes(a->dtype);
 
     memcpy(out + (size_t)(to * a->inner) * size, x + (size_t)(index * a->inner) * size, size);
 }
 
-static void clear(const ch_along *a, char *out, int64_t to)
+static void clear(const ch_axis_view *a, char *out, int64_t to)
 {
     size_t size = ch_dtype_bytes(a->dtype);
 
@@ -75,7 +75,7 @@ static void clear(const ch_along *a, char *out, int64_t to)
 }
 
 /* Returns the offset of a line in an array with `rows` rows along the axis. */
-static int64_t line_at(const ch_along *a, int64_t line, int64_t rows)
+static int64_t line_at(const ch_axis_view *a, int64_t line, int64_t rows)
 {
     return line / a->inner * rows * a->inner + line % a->inner;
 }
@@ -146,7 +146,7 @@ static const ch_ranked *sort_ranked(int64_t n, ch_ranked *x, ch_ranked *other)
     return x;
 }
 
-static void rank_all(const ch_along *a, const char *x, ch_sort_order order, ch_ranked *out)
+static void rank_all(const ch_axis_view *a, const char *x, ch_sort_order order, ch_ranked *out)
 {
     uint64_t key[PART];
 
@@ -159,7 +159,7 @@ static void rank_all(const ch_along *a, const char *x, ch_sort_order order, ch_r
     }
 }
 
-void ch__sort(const ch_along *a, bool descending, int64_t from, int64_t to, const void *in,
+void ch__sort(const ch_axis_view *a, bool descending, int64_t from, int64_t to, const void *in,
               void *values, int64_t *index, ch_ranked *buffer)
 {
     size_t size = ch_dtype_bytes(a->dtype);
@@ -229,7 +229,7 @@ static void heap_push_keys(int64_t k, ch_ranked *heap, int64_t i, int64_t n,
 }
 
 /* Finds the k best elements of a line, in order. */
-static void best_of(const ch_along *a, int64_t k, const char *x, ch_ranked *heap)
+static void best_of(const ch_axis_view *a, int64_t k, const char *x, ch_ranked *heap)
 {
     uint64_t key[PART];
 
@@ -242,7 +242,7 @@ static void best_of(const ch_along *a, int64_t k, const char *x, ch_ranked *heap
     sort_heap(k, heap);
 }
 
-void ch__top_k(const ch_along *a, int64_t k, int64_t from, int64_t to, const void *in,
+void ch__top_k(const ch_axis_view *a, int64_t k, int64_t from, int64_t to, const void *in,
                void *values, int64_t *index, ch_ranked *buffer)
 {
     size_t size = ch_dtype_bytes(a->dtype);
@@ -260,7 +260,7 @@ void ch__top_k(const ch_along *a, int64_t k, int64_t from, int64_t to, const voi
 
 /* ---- argmax ---- */
 
-static int64_t arg_line(const ch_along *a, ch_sort_order order, const char *x)
+static int64_t arg_line(const ch_axis_view *a, ch_sort_order order, const char *x)
 {
     uint64_t key[PART], best = 0, most;
     int64_t  where = a->n > 0 ? 0 : -1;
@@ -279,7 +279,7 @@ static int64_t arg_line(const ch_along *a, ch_sort_order order, const char *x)
     return where;
 }
 
-static void arg_strip(const ch_along *a, ch_sort_order order, int64_t width, const char *x,
+static void arg_strip(const ch_axis_view *a, ch_sort_order order, int64_t width, const char *x,
                       int64_t *out)
 {
     uint64_t key[CH_SCAN_STRIP], best[CH_SCAN_STRIP] = {0};
@@ -289,20 +289,20 @@ static void arg_strip(const ch_along *a, ch_sort_order order, int64_t width, con
     for (int64_t i = 0; i < a->n; i++) {
         keys_of(a->dtype, width, x + (size_t)(i * a->inner) * ch_dtype_bytes(a->dtype), 1,
                 order, key);
-        loops()->take_larger(width, key, i, best, out);
+        loops()->update_largest(width, key, i, best, out);
     }
 }
 
-void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, const void *in,
+void ch__argmax(const ch_axis_view *a, bool smallest, int64_t from, int64_t to, const void *in,
                 int64_t *out)
 {
     /* NaN has the largest key in both orders. */
     ch_sort_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX};
 
     for (int64_t u = from; u < to; u++) {
-        int64_t     width, result = ch__along_unit(a, u, 1, &width);
-        const char *x = (const char *)in +
-                        (size_t)ch__along_unit(a, u, a->n, &width) * ch_dtype_bytes(a->dtype);
+        int64_t     width, result = ch__axis_view_unit(a, u, 1, &width);
+        const char *x = (const char *)in + (size_t)ch__axis_view_unit(a, u, a->n, &width) *
+                                               ch_dtype_bytes(a->dtype);
 
         if (a->inner == 1)
             out[result] = arg_line(a, order, x);
@@ -313,7 +313,7 @@ void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, cons
 
 /* ---- take and put by position ---- */
 
-void ch__take_along(const ch_along *a, int64_t k, int64_t from, int64_t to, const void *x,
+void ch__take_along(const ch_axis_view *a, int64_t k, int64_t from, int64_t to, const void *x,
                     const int64_t *index, void *out)
 {
     size_t size = ch_dtype_bytes(a->dtype);
@@ -334,7 +334,7 @@ void ch__take_along(const ch_along *a, int64_t k, int64_t from, int64_t to, cons
     }
 }
 
-void ch__put_along(const ch_along *a, int64_t k, int64_t from, int64_t to, const void *x,
+void ch__put_along(const ch_axis_view *a, int64_t k, int64_t from, int64_t to, const void *x,
                    const int64_t *index, void *out)
 {
     size_t size = ch_dtype_bytes(a->dtype);

@@ -61,8 +61,8 @@ static uint64_t largest(int64_t n, const uint64_t *key)
     return most;
 }
 
-static void take_larger(int64_t n, const uint64_t *key, int64_t now, uint64_t *restrict best,
-                        int64_t *restrict where)
+static void update_largest(int64_t n, const uint64_t *key, int64_t now, uint64_t *restrict best,
+                           int64_t *restrict where)
 {
     for (int64_t j = 0; j < n; j++) {
         where[j] = key[j] > best[j] ? now : where[j];
@@ -71,4 +71,4 @@ static void take_larger(int64_t n, const uint64_t *key, int64_t now, uint64_t *r
 }
 
 const ch_sort_table CH_SIMD_NAME(ch__sort_table) = {keys_f32, keys_f64, keys_i64, largest,
-                                                    take_larger};
+                                                    update_largest};

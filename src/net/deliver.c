@@ -16,7 +16,7 @@
 static void deliver_event(ch_task *t, const ch_net_event *e)
 {
     ch__outbox_reserve(t);
-    t->now = t->net->drive->now(t);
+    t->now = t->net->driver->now(t);
     t->opt.ops->on_event(t->self, e, t->now, &t->outbox);
 }
 
@@ -102,7 +102,7 @@ static void reply_ending(ch_task *t, const ch_frame *f, ch_ending ending)
                       .from = t->incarnation,
                       .to = f->from};
 
-    t->net->wire->answer(t, f->back, &reply);
+    t->net->wire->reply(t, f->back, &reply);
 }
 
 static void receive_call(ch_task *t, const ch_frame *f)

@@ -43,15 +43,16 @@ typedef enum ch_frame_part {
     CH_READ_TENSOR /* the elements of a tensor */
 } ch_frame_part;
 
-/* To begin, set `most` and zero-initialise the rest. All fields after `frame` are private. */
+/* To begin, set `max_bytes` and zero-initialise the rest. All fields after `frame` are
+ * private. */
 typedef struct ch_frame_reader {
-    int64_t       most;  /* largest size of a frame without prefix and header, in bytes */
-    ch_frame      frame; /* valid when ch__frame_read has set *is_whole */
+    int64_t       max_bytes; /* largest size of a frame without prefix and header, in bytes */
+    ch_frame      frame;     /* valid when ch__frame_read has set *is_whole */
     ch_frame_part part;
     uint8_t       head[CH_FRAME_HEADER];
     size_t        n_head; /* bytes in `head`, which holds the prefix first, then the header */
     /* Sizes in bytes, from the header: tensor headers, message, elements of all tensors. */
-    uint64_t                 looks_bytes, message_bytes, tensors_bytes;
+    uint64_t                 tensor_headers_bytes, message_bytes, tensors_bytes;
     uint32_t                 method;
     int                      n_tensors, n_done; /* in the frame; completely read */
     size_t                   header_bytes;
@@ -65,7 +66,7 @@ typedef struct ch_frame_reader {
  * decoded, and *is_whole if r->frame is complete.
  *
  * Returns DATA_LOSS if the bytes are no valid frame, and RESOURCE_EXHAUSTED if memory is
- * exhausted or the frame is larger than `most`. After an error the caller must close the
+ * exhausted or the frame is larger than `max_bytes`. After an error the caller must close the
  * connection, because the reader cannot find the beginning of the next frame. */
 CH_MUST_CHECK ch_status ch__frame_read(ch_frame_reader *r, const void *bytes, size_t n,
                                        size_t *used, bool *is_whole);

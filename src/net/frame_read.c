@@ -6,7 +6,8 @@
  *
  * Invariants:
  *   1. Every number is checked against numbers that were checked before: the sizes of the
- *      header against `most`, the tensor headers against the header, the elements against the
+ *      header against `max_bytes`, the tensor headers against the header, the elements against
+ * the
  *      tensor headers.
  *   2. The memory follows the bytes received, at most 16 MiB ahead of them. Blocks grow by at
  *      most 8 MiB beyond the bytes received. A message has at most 8 MiB, because it is in
@@ -101,10 +102,10 @@ static ch_status check_sizes(const ch_frame_reader *r, const uint64_t *v)
                               "bytes (want at most %d and %llu)",
                               (unsigned long long)v[13], (unsigned long long)v[11],
                               CH_FRAME_TENSORS, (unsigned long long)max_message_bytes);
-    if (__builtin_add_overflow(v[10] + v[11], v[12], &all) || all > (uint64_t)r->most)
+    if (__builtin_add_overflow(v[10] + v[11], v[12], &all) || all > (uint64_t)r->max_bytes)
         return ch__fail_limit(
             "frame from a peer: too large (tensors of %llu bytes; want at most %lld in all)",
-            (unsigned long long)v[12], (long long)r->most);
+            (unsigned long long)v[12], (long long)r->max_bytes);
     return CH_OK;
 }
 
@@ -133,7 +134,7 @@ static ch_status read_header(ch_frame_reader *r)
                           .to = v[5],
                           .timeout = (int64_t)v[6]};
     r->method = (uint32_t)v[9];
-    r->looks_bytes = v[10];
+    r->tensor_headers_bytes = v[10];
     r->message_bytes = v[11];
     r->tensors_bytes = v[12];
     r->n_tensors = (int)v[13];
@@ -195,7 +196,7 @@ static ch_status read_tensor_header(ch_wire_span s, ch_tensor_header *h)
 
 static ch_status parse_tensor_headers(ch_frame_reader *r)
 {
-    ch_wire       w = ch__wire(r->body, r->looks_bytes);
+    ch_wire       w = ch__wire(r->body, r->tensor_headers_bytes);
     ch_wire_span  s = w.all;
     ch_wire_field f;
     int           n = 0;
@@ -269,7 +270,7 @@ static ch_status read_fault(ch_frame_reader *r)
         else if (f.type == CH_WIRE_VARINT && f.number == 5)
             fault->is_limit = v != 0;
     }
-    ch__fault_set(fault);
+    ch__fault_publish(fault);
     return w.fault != NULL ? fail_wire(&w) : CH_OK;
 }
 
@@ -333,7 +334,7 @@ static void reader_clear(ch_frame_reader *r)
     ch__free(r->tensor_header);
     ch__free(r->body);
     ch__free(r->data);
-    *r = (ch_frame_reader){.most = r->most, .frame = r->frame};
+    *r = (ch_frame_reader){.max_bytes = r->max_bytes, .frame = r->frame};
 }
 
 void ch__frame_reader_drop(ch_frame_reader *r)
@@ -355,7 +356,7 @@ static ch_status end_frame(ch_frame_reader *r)
         ch__free(r->tensor); /* ch__message_new has taken the tensors over */
         r->tensor = NULL;
         if (st == CH_OK && r->message_bytes > 0)
-            memcpy(bytes, r->body + r->looks_bytes, r->message_bytes);
+            memcpy(bytes, r->body + r->tensor_headers_bytes, r->message_bytes);
     } else if (r->frame.ending == CH_ENDED_ERROR) {
         st = read_fault(r);
     }
@@ -392,7 +393,7 @@ static size_t part_left(const ch_frame_reader *r)
     case CH_READ_HEADER:
         return r->header_bytes - r->n_head;
     case CH_READ_BODY:
-        return (size_t)(r->looks_bytes + r->message_bytes) - r->n_body;
+        return (size_t)(r->tensor_headers_bytes + r->message_bytes) - r->n_body;
     case CH_READ_TENSOR:
         return r->n_done < r->n_tensors ? r->tensor_header[r->n_done].bytes - r->n_data : 0;
     }
@@ -403,7 +404,7 @@ static ch_status part_append(ch_frame_reader *r, const uint8_t *bytes, size_t n)
 {
     if (r->part == CH_READ_BODY)
         return append(&r->body, &r->n_body, &r->cap_body,
-                      (size_t)(r->looks_bytes + r->message_bytes), bytes, n);
+                      (size_t)(r->tensor_headers_bytes + r->message_bytes), bytes, n);
     if (r->part == CH_READ_TENSOR)
         return append(&r->data, &r->n_data, &r->cap_data, r->tensor_header[r->n_done].bytes,
                       bytes, n);

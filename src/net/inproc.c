@@ -152,7 +152,7 @@ static const ch_wire_ops wire = {.listen = inproc_listen,
                                  .connect = inproc_connect,
                                  .call = inproc_call,
                                  .cancel = inproc_cancel,
-                                 .answer = inproc_reply,
+                                 .reply = inproc_reply,
                                  .room = inproc_room,
                                  .close_link = inproc_close_link,
                                  .close = inproc_close};

@@ -309,7 +309,7 @@ void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned wait_seq, int64_t unt
     }
     t->n_readers--;
     t->n_waiters_asleep++;
-    until = ch__least(until, atomic_load(&t->next_timer));
+    until = ch__min(until, atomic_load(&t->next_timer));
     seen = atomic_load(&t->waiter_gate);
     box_unlock(t);
     park(net_of(t), &t->waiter_gate, seen, until);

@@ -228,7 +228,7 @@ void ch__outbox_flush(ch_outbox *outbox)
         if (item->frame.kind == CH_FRAME_CALL)
             send_call(outbox->task, item);
         else if (item->frame.kind == CH_FRAME_REPLY)
-            wire->answer(outbox->task, item->frame.back, &item->frame);
+            wire->reply(outbox->task, item->frame.back, &item->frame);
         else
             wire->cancel(item->link, item->frame.call, item->bytes);
     }

@@ -184,7 +184,7 @@ static int find_cut(const sim *s, const char *a, const char *b)
 /* Encodes the frame as bytes and decodes it again, as a network would. */
 static ch_status recode(ch_frame *f)
 {
-    ch_frame_reader r = {.most = INT64_MAX};
+    ch_frame_reader r = {.max_bytes = INT64_MAX};
     void           *bytes;
     size_t          size, used = 0;
     bool            is_whole = false;
@@ -462,11 +462,11 @@ static int64_t task_next_time(const sim_task *t)
 
     if (!t->task.is_alive)
         return at;
-    at = ch__least(at, ch__task_next_timer(&t->task));
+    at = ch__min(at, ch__task_next_timer(&t->task));
     if (t->task.n_ended > 0)
-        at = ch__least(at, t->endings_at);
+        at = ch__min(at, t->endings_at);
     if (t->is_working)
-        at = ch__least(at, t->work_until);
+        at = ch__min(at, t->work_until);
     return at;
 }
 
@@ -518,7 +518,7 @@ static int64_t next_time(const sim *s)
     int64_t at;
 
     next_task(s, &at);
-    return s->n_heap > 0 ? ch__least(at, s->heap[0].at) : at;
+    return s->n_heap > 0 ? ch__min(at, s->heap[0].at) : at;
 }
 
 static bool step(sim *s)
@@ -642,19 +642,19 @@ static const ch_wire_ops wire = {.listen = sim_listen,
                                  .connect = sim_connect,
                                  .call = sim_call,
                                  .cancel = sim_cancel,
-                                 .answer = sim_reply,
+                                 .reply = sim_reply,
                                  .room = sim_room,
                                  .close_link = sim_close_link,
                                  .close = sim_close};
 
-static const ch_drive_ops drive = {.start = sim_start,
-                                   .enter = sim_enter,
-                                   .leave = sim_leave,
-                                   .wait = sim_wait,
-                                   .now = sim_now,
-                                   .kill = sim_kill,
-                                   .restart = sim_restart,
-                                   .free = sim_free};
+static const ch_driver_ops driver = {.start = sim_start,
+                                     .enter = sim_enter,
+                                     .leave = sim_leave,
+                                     .wait = sim_wait,
+                                     .now = sim_now,
+                                     .kill = sim_kill,
+                                     .restart = sim_restart,
+                                     .free = sim_free};
 
 /* ---- functions for tests ---- */
 
@@ -681,7 +681,7 @@ ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out)
         return st;
     }
     s->net.wire = &wire;
-    s->net.drive = &drive;
+    s->net.driver = &driver;
     s->net.task_bytes = sizeof(sim_task);
     s->hash = CH_HASH_START;
     set_options(s, opt != NULL ? opt : &(ch_sim_options){0});
@@ -691,7 +691,7 @@ ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out)
 
 static sim *as_sim(ch_net *net)
 {
-    assert(net->drive == &drive);
+    assert(net->driver == &driver);
     return (sim *)(void *)net;
 }
 

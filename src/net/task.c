@@ -64,7 +64,7 @@ ch_task *ch__net_find(ch_net *net, const char *name)
 void ch__net_free(ch_net *net)
 {
     if (net != NULL)
-        net->drive->free(net);
+        net->driver->free(net);
 }
 
 /* ---- starting ---- */
@@ -142,7 +142,7 @@ ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out)
     task_init(t, net, opt);
     st = list_add(net, t);
     if (st == CH_OK) {
-        st = net->drive->start(t);
+        st = net->driver->start(t);
         if (st == CH_OK) {
             *out = t;
             return CH_OK;
@@ -216,7 +216,7 @@ ch_status ch__incarnation_begin(ch_task *t)
     if (st != CH_OK)
         return st;
     t->is_alive = true;
-    t->now = t->net->drive->now(t);
+    t->now = t->net->driver->now(t);
     st = t->opt.make(t->opt.arg, t, t->incarnation, &t->outbox, &t->self);
     if (st == CH_OK && t->is_broken) {
         t->opt.ops->close(t->self);
@@ -300,32 +300,32 @@ uint64_t ch__task_incarnation(ch_task *t)
 
 ch_outbox *ch__task_enter(ch_task *t)
 {
-    t->net->drive->enter(t);
+    t->net->driver->enter(t);
     return &t->outbox;
 }
 
 void ch__task_leave(ch_task *t)
 {
-    t->net->drive->leave(t);
+    t->net->driver->leave(t);
 }
 
 ch_status ch__task_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
                         const char *whom)
 {
-    return t->net->drive->wait(t, is_done, arg, limit_ms, whom);
+    return t->net->driver->wait(t, is_done, arg, limit_ms, whom);
 }
 
 int64_t ch__task_now(const ch_task *t)
 {
-    return t->net->drive->now(t);
+    return t->net->driver->now(t);
 }
 
 void ch__task_kill(ch_task *t)
 {
-    t->net->drive->kill(t);
+    t->net->driver->kill(t);
 }
 
 ch_status ch__task_restart(ch_task *t)
 {
-    return t->net->drive->restart(t);
+    return t->net->driver->restart(t);
 }

@@ -261,7 +261,7 @@ static void helper_main(void *arg)
             is_there = t != NULL && t->is_started;
             pthread_mutex_unlock(&n->net.lock);
             if (is_there)
-                until = ch__least(until, help_task(threads_task_of(t)));
+                until = ch__min(until, help_task(threads_task_of(t)));
         }
         atomic_store(&n->helper_sleeps_until, until);
         ch__gate_idle_until(&n->helper_gate, seen, until);
@@ -371,7 +371,7 @@ static void wait_unlocked(ch_threads_task *t, const wait_limit *p, bool has_more
     if (has_work)
         ch__mailbox_wake_worker(t);
     if (!has_more)
-        ch__mailbox_waiter_sleep(t, wait_seq, ch__least(p->notice, p->limit));
+        ch__mailbox_waiter_sleep(t, wait_seq, ch__min(p->notice, p->limit));
     task_lock(t);
 }
 
@@ -477,7 +477,7 @@ ch_status ch__threads_init(ch_threads *n, int spin_us)
 
     if (st != CH_OK)
         return st;
-    n->net.drive = &ch__threads_driver;
+    n->net.driver = &ch__threads_driver;
     n->net.task_bytes = sizeof(ch_threads_task);
     n->n_cpus = ch__cpu_count();
     n->spin_ns = spin_us == CH_OFF ? 0 : (spin_us > 0 ? spin_us : 50) * ns_per_us;
@@ -487,11 +487,11 @@ ch_status ch__threads_init(ch_threads *n, int spin_us)
     return st;
 }
 
-const ch_drive_ops ch__threads_driver = {.start = start,
-                                         .enter = enter,
-                                         .leave = leave,
-                                         .wait = wait,
-                                         .now = now,
-                                         .kill = kill,
-                                         .restart = restart,
-                                         .free = threads_free};
+const ch_driver_ops ch__threads_driver = {.start = start,
+                                          .enter = enter,
+                                          .leave = leave,
+                                          .wait = wait,
+                                          .now = now,
+                                          .kill = kill,
+                                          .restart = restart,
+                                          .free = threads_free};

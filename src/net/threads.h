@@ -77,7 +77,7 @@ typedef struct ch_threads {
     ch_thread           *helper; /* delivers the events of tasks whose own thread runs work */
 } ch_threads;
 
-extern const ch_drive_ops ch__threads_driver;
+extern const ch_driver_ops ch__threads_driver;
 
 /* Initialises all fields except the wire and `frame_removed`, and starts the helper. `spin_us`
  * is that of ch_inproc_options. */

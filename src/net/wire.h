@@ -6,7 +6,7 @@
  *     runs with the task's lock held and never blocks.
  *   - A wire (ch_wire_ops) carries frames to a peer and passes received frames to
  *     ch__task_receive.
- *   - A driver (ch_drive_ops) provides the task's lock and the clock: threads.c, sim.c.
+ *   - A driver (ch_driver_ops) provides the task's lock and the clock: threads.c, sim.c.
  *
  * inproc.c is a wire for the driver threads.c. sim.c is both a wire and a driver.
  * doc/transport.md describes how gRPC and UCX fit as wires.
@@ -61,7 +61,7 @@ typedef struct ch_wire_ops {
      * the call took on the link. */
     void (*cancel)(ch_link *l, uint64_t call, int64_t bytes);
     /* Sends a reply to the caller that `back` identifies. Takes the frame over. */
-    void (*answer)(ch_task *t, void *back, ch_frame *f);
+    void (*reply)(ch_task *t, void *back, ch_frame *f);
     /* Returns how many calls, and how many bytes in them, may be pending on the link. */
     void (*room)(const ch_link *l, int *calls, int64_t *bytes);
     void (*close_link)(ch_link *l);
@@ -73,7 +73,7 @@ typedef struct ch_wire_ops {
 /* ---- the driver ---- */
 
 /* net.h documents these under the names of ch__task_start, ch__task_enter and so on. */
-typedef struct ch_drive_ops {
+typedef struct ch_driver_ops {
     ch_status (*start)(ch_task *t); /* begins the first incarnation too */
     void (*enter)(ch_task *t);
     void (*leave)(ch_task *t);
@@ -83,15 +83,15 @@ typedef struct ch_drive_ops {
     void (*kill)(ch_task *t);
     ch_status (*restart)(ch_task *t);
     void (*free)(ch_net *net); /* must call ch__net_close, which frees the tasks */
-} ch_drive_ops;
+} ch_driver_ops;
 
 struct ch_net {
-    const ch_wire_ops  *wire;
-    const ch_drive_ops *drive;
-    size_t              task_bytes; /* size of the engine's task, which begins with a ch_task */
-    pthread_mutex_t     lock;       /* guards the list; tasks are freed with the net */
-    ch_task           **task;
-    int                 n_tasks, cap_tasks;
+    const ch_wire_ops   *wire;
+    const ch_driver_ops *driver;
+    size_t          task_bytes; /* size of the engine's task, which begins with a ch_task */
+    pthread_mutex_t lock;       /* guards the list; tasks are freed with the net */
+    ch_task       **task;
+    int             n_tasks, cap_tasks;
 };
 
 struct ch_link {

@@ -98,10 +98,10 @@ static ch_status arg_factors(const ch_node *n, ch_factors *f)
 }
 
 typedef struct scan_state {
-    ch_along along;
-    bool     exclusive, reverse; /* cumsum only */
-    int64_t  units;              /* lines or strips of lines, see kernel/scan.h */
-    int      tiles;
+    ch_axis_view along;
+    bool         exclusive, reverse; /* cumsum only */
+    int64_t      units;              /* lines or strips of lines, see kernel/scan.h */
+    int          tiles;
 } scan_state;
 
 static scan_state *scan_prepare(const ch_node *n, ch_prep *p, int64_t axis)
@@ -110,8 +110,8 @@ static scan_state *scan_prepare(const ch_node *n, ch_prep *p, int64_t axis)
 
     if (s == NULL)
         return NULL;
-    s->along = ch__along(n->in[0]->dtype, ch__shape(n->in[0]), (int)axis);
-    s->units = ch__along_units(&s->along);
+    s->along = ch__axis_view(n->in[0]->dtype, ch__shape(n->in[0]), (int)axis);
+    s->units = ch__axis_view_units(&s->along);
     s->tiles = ch__tile_count(
         s->units,
         4 * s->along.n * (s->along.inner < CH_SCAN_STRIP ? s->along.inner : CH_SCAN_STRIP));
@@ -136,20 +136,20 @@ static void arg_tile(const ch_call *c, int tile, bool smallest)
     ch__argmax(&s->along, smallest, from, to, c->in[0], c->out[0]);
 }
 
-static ch_status argmax_run(const ch_call *c, ch_piece t)
+static ch_status argmax_run(const ch_call *c, ch_kernel_tile t)
 {
     arg_tile(c, t.index, false);
     return CH_OK;
 }
 
-static ch_status argmin_run(const ch_call *c, ch_piece t)
+static ch_status argmin_run(const ch_call *c, ch_kernel_tile t)
 {
     arg_tile(c, t.index, true);
     return CH_OK;
 }
 
-static const ch_kernel argmax_scan = {"scan", ch__always, arg_prepare, argmax_run, NULL};
-static const ch_kernel argmin_scan = {"scan", ch__always, arg_prepare, argmin_run, NULL};
+static const ch_kernel argmax_scan = {"scan", ch__fits_always, arg_prepare, argmax_run, NULL};
+static const ch_kernel argmin_scan = {"scan", ch__fits_always, arg_prepare, argmin_run, NULL};
 
 const ch_op ch__op_argmax = {
     .name = "argmax",
@@ -223,7 +223,7 @@ static ch_status cumsum_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status cumsum_run(const ch_call *c, ch_piece t)
+static ch_status cumsum_run(const ch_call *c, ch_kernel_tile t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;
@@ -248,7 +248,8 @@ static ch_status cumsum_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const cumsum_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel cumsum_scan = {"scan", ch__always, cumsum_prepare, cumsum_run, NULL};
+static const ch_kernel cumsum_scan = {"scan", ch__fits_always, cumsum_prepare, cumsum_run,
+                                      NULL};
 
 const ch_op ch__op_cumsum = {
     .name = "cumsum",
@@ -292,24 +293,24 @@ static ch_status others_prepare(const ch_node *n, ch_prep *p)
 
     if (s == NULL)
         return ch__fail_memory(n->op->name);
-    s->along = ch__along(n->dtype, ch__shape(n), (int)a->axis);
+    s->along = ch__axis_view(n->dtype, ch__shape(n), (int)a->axis);
     s->units = s->along.outer * s->along.inner;
-    s->tiles = ch__line_tiles(s->units, 16 * s->along.n, s->along.n * CH_OTHERS_ROOM);
-    p->scratch_bytes = (size_t)s->tiles * (size_t)s->along.n * CH_OTHERS_ROOM;
+    s->tiles = ch__line_tiles(s->units, 16 * s->along.n, s->along.n * CH_OTHERS_BYTES);
+    p->scratch_bytes = (size_t)s->tiles * (size_t)s->along.n * CH_OTHERS_BYTES;
     p->n_phases = 1;
     p->tiles[0] = s->tiles;
     return CH_OK;
 }
 
-static ch_status others_run(const ch_call *c, ch_piece t)
+static ch_status others_run(const ch_call *c, ch_kernel_tile t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;
-    char             *buffer = (char *)c->scratch + t.index * s->along.n * CH_OTHERS_ROOM;
+    char             *buffer = (char *)c->scratch + t.index * s->along.n * CH_OTHERS_BYTES;
 
     ch__tile_range(s->units, s->tiles, t.index, &from, &to);
-    ch__others(&s->along, from, to, c->in[0], c->node->n_in == 2 ? c->in[1] : NULL, c->out[0],
-               buffer);
+    ch__product_of_others(&s->along, from, to, c->in[0], c->node->n_in == 2 ? c->in[1] : NULL,
+                          c->out[0], buffer);
     return CH_OK;
 }
 
@@ -318,7 +319,8 @@ static ch_status others_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const arg_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel others_scan = {"scan", ch__always, others_prepare, others_run, NULL};
+static const ch_kernel others_scan = {"scan", ch__fits_always, others_prepare, others_run,
+                                      NULL};
 
 /* The matrix of second derivatives of a product is symmetric and has zeros on its diagonal. So
  * prod_pairs computes the product of that matrix with dout. */

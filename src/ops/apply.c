@@ -243,7 +243,7 @@ static void add_norms(int tiles, const double *each, double norm[2])
     }
 }
 
-static ch_status apply_run(const ch_call *c, ch_piece t)
+static ch_status apply_run(const ch_call *c, ch_kernel_tile t)
 {
     const apply_state *s = c->state;
     const void        *hyper = c->in[HYPER + s->shift];
@@ -280,7 +280,7 @@ static ch_status apply_factors(const ch_node *n, ch_factors *f)
     return rc;
 }
 
-static const ch_kernel apply_plain = {"plain", ch__always, apply_prepare, apply_run, NULL};
+static const ch_kernel apply_plain = {"plain", ch__fits_always, apply_prepare, apply_run, NULL};
 
 const ch_op ch__op_apply = {
     .name = "apply",
@@ -379,7 +379,7 @@ static void norms_of(const ch_call *c, int64_t from, int64_t to, double norm[2])
     }
 }
 
-static ch_status apply_norms_run(const ch_call *c, ch_piece t)
+static ch_status apply_norms_run(const ch_call *c, ch_kernel_tile t)
 {
     const norms_state *s = c->state;
     double            *each = c->scratch;
@@ -410,7 +410,7 @@ static ch_status apply_norms_factors(const ch_node *n, ch_factors *f)
     return CH_OK;
 }
 
-static const ch_kernel apply_norms_plain = {"plain", ch__always, apply_norms_prepare,
+static const ch_kernel apply_norms_plain = {"plain", ch__fits_always, apply_norms_prepare,
                                             apply_norms_run, NULL};
 
 const ch_op ch__op_apply_norms = {
@@ -426,7 +426,7 @@ const ch_op ch__op_apply_norms = {
     .kernels = (const ch_kernel *const[]){&apply_norms_plain, NULL},
 };
 
-bool ch__norms_read(int k)
+bool ch__norms_reads_variable(int k)
 {
     return k == VAR || k >= SLOTS;
 }
@@ -471,7 +471,7 @@ static ch_status clear_if_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status clear_if_run(const ch_call *c, ch_piece t)
+static ch_status clear_if_run(const ch_call *c, ch_kernel_tile t)
 {
     const clear_state *s = c->state;
     int64_t            from, to;
@@ -484,8 +484,8 @@ static ch_status clear_if_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel clear_if_plain = {"plain", ch__always, clear_if_prepare, clear_if_run,
-                                         NULL};
+static const ch_kernel clear_if_plain = {"plain", ch__fits_always, clear_if_prepare,
+                                         clear_if_run, NULL};
 
 const ch_op ch__op_clear_if = {
     .name = "clear_if",
@@ -532,7 +532,7 @@ static ch_status round_over_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status round_over_run(const ch_call *c, ch_piece t)
+static ch_status round_over_run(const ch_call *c, ch_kernel_tile t)
 {
     const round_state *s = c->state;
     int64_t            from, to;
@@ -544,7 +544,7 @@ static ch_status round_over_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel round_over_plain = {"plain", ch__always, round_over_prepare,
+static const ch_kernel round_over_plain = {"plain", ch__fits_always, round_over_prepare,
                                            round_over_run, NULL};
 
 const ch_op ch__op_round_over = {

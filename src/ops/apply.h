@@ -31,7 +31,7 @@ ch_node *ch__apply_norms(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node
                          ch_node *const *slot);
 /* Returns true if input k of the op apply_norms is the variable or a slot, false if it is the
  * gradient or the hyperparameters. */
-bool ch__norms_read(int k);
+bool ch__norms_reads_variable(int k);
 /* Converts bools (rows) to ids, i64 (rows): element i is i if mark[i] is true, otherwise -1. On
  * a shard, ids count from the first row of the shard, as they do in ch__apply_rows. */
 ch_node *ch__marked_ids(ch_node *mark);

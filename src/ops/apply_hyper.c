@@ -48,7 +48,7 @@ static ch_status hyper_infer(ch_infer *c)
     return ch__infer_out(c, 0, a->dtype, 1, (ch_dim[]){ch__dim(CH_HYPERS)});
 }
 
-static ch_status hyper_run(const ch_call *c, ch_piece t)
+static ch_status hyper_run(const ch_call *c, ch_kernel_tile t)
 {
     const hyper_attrs *a = ch__attrs(c->node);
     ch_rule_run        run = {.iterations = *(const int64_t *)c->in[ITERATIONS],
@@ -63,7 +63,7 @@ static ch_status hyper_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel hyper_plain = {"plain", ch__always, ch__prepare_nothing, hyper_run,
+static const ch_kernel hyper_plain = {"plain", ch__fits_always, ch__prepare_nothing, hyper_run,
                                       NULL};
 
 const ch_op ch__op_hyper = {

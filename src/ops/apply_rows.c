@@ -156,7 +156,7 @@ static void copy_part(const ch_call *c, const rows_state *s, int tile)
     }
 }
 
-static ch_status apply_rows_run(const ch_call *c, ch_piece t)
+static ch_status apply_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const rows_state *s = c->state;
     const void       *hyper = c->in[HYPER + s->indexed];
@@ -186,7 +186,7 @@ static ch_status apply_rows_factors(const ch_node *n, ch_factors *f)
     return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, false, f);
 }
 
-static const ch_kernel apply_rows_plain = {"plain", ch__always, apply_rows_prepare,
+static const ch_kernel apply_rows_plain = {"plain", ch__fits_always, apply_rows_prepare,
                                            apply_rows_run, NULL};
 
 const ch_op ch__op_apply_rows = {
@@ -244,7 +244,7 @@ static ch_status marked_ids_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status marked_ids_run(const ch_call *c, ch_piece t)
+static ch_status marked_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const bool *mark = c->in[0];
     int64_t    *id = c->out[0], n = ch__count(c->node), from, to;
@@ -255,7 +255,7 @@ static ch_status marked_ids_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel marked_ids_plain = {"plain", ch__always, marked_ids_prepare,
+static const ch_kernel marked_ids_plain = {"plain", ch__fits_always, marked_ids_prepare,
                                            marked_ids_run, NULL};
 
 const ch_op ch__op_marked_ids = {
@@ -333,7 +333,7 @@ static ch_status merge_rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status merge_rows_run(const ch_call *c, ch_piece t)
+static ch_status merge_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const merge_state *s = c->state;
     ch_ids             ids = {c->in[0], s->wide_ids};
@@ -354,7 +354,7 @@ static ch_status merge_rows_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel merge_rows_plain = {"plain", ch__always, merge_rows_prepare,
+static const ch_kernel merge_rows_plain = {"plain", ch__fits_always, merge_rows_prepare,
                                            merge_rows_run, NULL};
 
 const ch_op ch__op_merge_rows = {
@@ -437,7 +437,7 @@ static void round_row(const ch_call *c, const round_state *s, int64_t id)
             (uint16_t *)c->out[0] + id * width, NULL);
 }
 
-static ch_status round_rows_run(const ch_call *c, ch_piece t)
+static ch_status round_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const round_state *s = c->state;
     ch_ids             ids = {c->in[1], s->wide_ids};
@@ -473,7 +473,7 @@ static ch_status round_rows_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, x);
 }
 
-static const ch_kernel round_rows_plain = {"plain", ch__always, round_rows_prepare,
+static const ch_kernel round_rows_plain = {"plain", ch__fits_always, round_rows_prepare,
                                            round_rows_run, NULL};
 
 const ch_op ch__op_round_rows = {

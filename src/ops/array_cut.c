@@ -144,7 +144,8 @@ static ch_status slice_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel slice_move = {"move", ch__always, slice_prepare, ch__boxes_run, NULL};
+static const ch_kernel slice_move = {"move", ch__fits_always, slice_prepare, ch__boxes_run,
+                                     NULL};
 
 const ch_op ch__op_slice = {
     .name = "slice",
@@ -337,7 +338,7 @@ static ch_status pad_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status pad_run(const ch_call *c, ch_piece t)
+static ch_status pad_run(const ch_call *c, ch_kernel_tile t)
 {
     const pad_state *s = c->state;
     int64_t          from, to;
@@ -363,7 +364,7 @@ static void pad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__node(&ch__op_slice, &back, 1, dout);
 }
 
-static const ch_kernel pad_plain = {"plain", ch__always, pad_prepare, pad_run, NULL};
+static const ch_kernel pad_plain = {"plain", ch__fits_always, pad_prepare, pad_run, NULL};
 
 const ch_op ch__op_pad = {
     .name = "pad",
@@ -474,7 +475,7 @@ static ch_status reverse_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel reverse_move = {"move", ch__always, reverse_prepare, ch__boxes_run,
+static const ch_kernel reverse_move = {"move", ch__fits_always, reverse_prepare, ch__boxes_run,
                                        NULL};
 
 const ch_op ch__op_reverse = {
@@ -597,7 +598,7 @@ static ch_status tile_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel tile_move = {"move", ch__always, tile_prepare, ch__boxes_run, NULL};
+static const ch_kernel tile_move = {"move", ch__fits_always, tile_prepare, ch__boxes_run, NULL};
 
 const ch_op ch__op_tile = {
     .name = "tile",

@@ -71,7 +71,7 @@ static ch_status fill_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status fill_run(const ch_call *c, ch_piece t)
+static ch_status fill_run(const ch_call *c, ch_kernel_tile t)
 {
     const fill_state *f = c->state;
     int64_t           from, to;
@@ -102,7 +102,7 @@ static bool fill_block(const ch_node *n, ch_block *b)
     return b->fn != NULL;
 }
 
-static const ch_kernel fill_plain = {"plain", ch__always, fill_prepare, fill_run, NULL};
+static const ch_kernel fill_plain = {"plain", ch__fits_always, fill_prepare, fill_run, NULL};
 
 const ch_op ch__op_fill = {
     .name = "fill",
@@ -218,7 +218,7 @@ static ch_status range_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status range_run(const ch_call *c, ch_piece t)
+static ch_status range_run(const ch_call *c, ch_kernel_tile t)
 {
     const range_state *s = c->state;
     size_t             bytes = ch_dtype_bytes(s->dtype);
@@ -230,7 +230,7 @@ static ch_status range_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel range_plain = {"plain", ch__always, range_prepare, range_run, NULL};
+static const ch_kernel range_plain = {"plain", ch__fits_always, range_prepare, range_run, NULL};
 
 const ch_op ch__op_range = {
     .name = "range",
@@ -328,7 +328,7 @@ static ch_status eye_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status eye_run(const ch_call *c, ch_piece t)
+static ch_status eye_run(const ch_call *c, ch_kernel_tile t)
 {
     const eye_state *s = c->state;
     int64_t          n = s->rows < s->columns ? s->rows : s->columns;
@@ -340,7 +340,7 @@ static ch_status eye_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel eye_plain = {"plain", ch__always, eye_prepare, eye_run, NULL};
+static const ch_kernel eye_plain = {"plain", ch__fits_always, eye_prepare, eye_run, NULL};
 
 const ch_op ch__op_eye = {
     .name = "eye",

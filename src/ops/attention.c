@@ -157,9 +157,9 @@ static ch_attention_dims dims_of(const ch_node *n)
 
 static ch_status prepare(const ch_node *n, ch_prep *p)
 {
-    ch_attention_dims d = dims_of(n);
-    ch_attending     *a = ch__prep_state(p, sizeof(*a));
-    ch_status         rc;
+    ch_attention_dims  d = dims_of(n);
+    ch_attention_plan *a = ch__prep_state(p, sizeof(*a));
+    ch_status          rc;
 
     if (a == NULL)
         return ch__fail_memory(n->op->name);
@@ -174,18 +174,18 @@ static ch_status prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status attention_run(const ch_call *c, ch_piece t)
+static ch_status attention_run(const ch_call *c, ch_kernel_tile t)
 {
-    const ch_attending *a = c->state;
+    const ch_attention_plan *a = c->state;
     const void *const in[] = {c->in[0], c->in[1], c->in[2], a->dims.has_mask ? c->in[3] : NULL};
 
     return ch__attention_run(a, t.index, in, c->out[0], c->scratch);
 }
 
-static ch_status attention_grad_run(const ch_call *c, ch_piece t)
+static ch_status attention_grad_run(const ch_call *c, ch_kernel_tile t)
 {
-    const ch_attending *a = c->state;
-    const void *const   in[] = {c->in[0], c->in[1], c->in[2], c->in[3],
+    const ch_attention_plan *a = c->state;
+    const void *const        in[] = {c->in[0], c->in[1], c->in[2], c->in[3],
                               a->dims.has_mask ? c->in[4] : NULL};
 
     return ch__attention_grad(a, t.index, in, c->out, c->scratch);
@@ -296,8 +296,9 @@ static void attention_grad_grad(ch_step *s, const ch_node *n, ch_node *const dou
 
 /* ---- the ops ---- */
 
-static const ch_kernel attention_blocks = {"blocks", ch__always, prepare, attention_run, drop};
-static const ch_kernel attention_grad_blocks = {"blocks", ch__always, prepare,
+static const ch_kernel attention_blocks = {"blocks", ch__fits_always, prepare, attention_run,
+                                           drop};
+static const ch_kernel attention_grad_blocks = {"blocks", ch__fits_always, prepare,
                                                 attention_grad_run, drop};
 
 /* Batches and heads may be cut; time and size must be whole. */

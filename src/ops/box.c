@@ -72,7 +72,7 @@ static void copy_share(const ch_boxes *b, const ch_call *c, int64_t share)
     }
 }
 
-ch_status ch__boxes_run(const ch_call *c, ch_piece t)
+ch_status ch__boxes_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_boxes *b = c->state;
     int64_t         from, to;

@@ -41,7 +41,7 @@ void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const 
  * `prepare` must call it last. Returns CH_OK. */
 ch_status ch__boxes_done(ch_boxes *b, ch_prep *p);
 /* Copies a tile: the `run` of kernels with a ch_boxes state. */
-ch_status ch__boxes_run(const ch_call *c, ch_piece t);
+ch_status ch__boxes_run(const ch_call *c, ch_kernel_tile t);
 
 /* Sets the strides of a specialised node, in elements. */
 void ch__node_strides(const ch_node *n, int64_t stride[CH_MAX_RANK]);

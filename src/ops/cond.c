@@ -82,7 +82,7 @@ static ch_status cond_prepare(const ch_node *n, ch_prep *p)
     return rc;
 }
 
-static ch_status cond_run(const ch_call *c, ch_piece t)
+static ch_status cond_run(const ch_call *c, ch_kernel_tile t)
 {
     const cond_state *s = c->state;
     int               which = *(const bool *)c->in[0] ? 0 : 1;
@@ -99,7 +99,8 @@ static ch_status cond_run(const ch_call *c, ch_piece t)
     return ch__instance_run(r.instance, &r.bind);
 }
 
-static const ch_kernel cond_plain = {"bodies", ch__always, cond_prepare, cond_run, cond_drop};
+static const ch_kernel cond_plain = {"bodies", ch__fits_always, cond_prepare, cond_run,
+                                     cond_drop};
 
 static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 
@@ -128,11 +129,11 @@ static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     branch_record *b = arg;
     ch_node       *out[CH_MAX_OUT] = {0};
-    ch_site        mine = ch__step_hand_over(s);
+    ch_site        mine = ch__step_save_site(s);
 
     (void)n, (void)in;
     b->fn(s, b->arg, out);
-    ch__step_clear_error(s, mine);
+    ch__step_restore_site(s, mine);
     for (int i = 0; i < b->n_out; i++)
         ch__body_out(s, out[i]);
 }

@@ -191,14 +191,14 @@ static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine
     return CH_OK;
 }
 
-static ch_status conv_run(const ch_call *c, ch_piece t)
+static ch_status conv_run(const ch_call *c, ch_kernel_tile t)
 {
     const conv_state *x = c->state;
 
     return ch__conv_run(&x->conv, t.phase, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
 }
 
-static ch_status fused_run(const ch_call *c, ch_piece t)
+static ch_status fused_run(const ch_call *c, ch_kernel_tile t)
 {
     const conv_state *x = c->state;
     int64_t           step = x->conv.dims.o, row, rows;

@@ -138,7 +138,7 @@ static ch_status check_fail(const ch_call *c, const check_state *s)
                          index);
 }
 
-static ch_status check_run(const ch_call *c, ch_piece t)
+static ch_status check_run(const ch_call *c, ch_kernel_tile t)
 {
     const check_state *s = c->state;
     const char        *in = c->in[0];
@@ -166,7 +166,8 @@ static void check_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
     din[0] = ch_check_numerics(dout[0], message);
 }
 
-static const ch_kernel check_kernel = {"plain", ch__always, check_prepare, check_run, NULL};
+static const ch_kernel check_kernel = {"plain", ch__fits_always, check_prepare, check_run,
+                                       NULL};
 
 const ch_op ch__op_check_numerics = {
     .name = "check_numerics",
@@ -199,7 +200,7 @@ static ch_status claim_infer(ch_infer *c)
     return CH_OK;
 }
 
-static ch_status claim_run(const ch_call *c, ch_piece t)
+static ch_status claim_run(const ch_call *c, ch_kernel_tile t)
 {
     const check_attrs *a = ch__attrs(c->node);
     const bool        *in = c->in[0];
@@ -213,7 +214,7 @@ static ch_status claim_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel claim_kernel = {"plain", ch__always, ch__prepare_nothing, claim_run,
+static const ch_kernel claim_kernel = {"plain", ch__fits_always, ch__prepare_nothing, claim_run,
                                        NULL};
 
 const ch_op ch__op_check = {
@@ -260,7 +261,7 @@ static void join_lines(char *text)
             *text = ' ';
 }
 
-static ch_status print_run(const ch_call *c, ch_piece t)
+static ch_status print_run(const ch_call *c, ch_kernel_tile t)
 {
     const print_attrs *a = ch__attrs(c->node);
     const ch_node     *x = c->node->in[0];
@@ -268,7 +269,7 @@ static ch_status print_run(const ch_call *c, ch_piece t)
     ch_text            o = ch__text(text, sizeof(text));
 
     (void)t;
-    if (!ch__log_wants(CH_LOG_PRINT))
+    if (!ch__log_is_enabled(CH_LOG_PRINT))
         return CH_OK;
     ch__text_array(&o, x->dtype, ch__shape(x), c->in[0]);
     join_lines(text);
@@ -279,7 +280,7 @@ static ch_status print_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel print_kernel = {"plain", ch__always, ch__prepare_nothing, print_run,
+static const ch_kernel print_kernel = {"plain", ch__fits_always, ch__prepare_nothing, print_run,
                                        NULL};
 
 const ch_op ch__op_print = {
@@ -387,7 +388,7 @@ static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *co
     return ch__call_fail(c, rc, "%s: %s", name, ch_error_message());
 }
 
-static ch_status host_run(const ch_call *c, ch_piece t)
+static ch_status host_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_node *n = c->node, *node[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];
     void          *data[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];
@@ -408,7 +409,8 @@ static ch_status host_run(const ch_call *c, ch_piece t)
     return rc;
 }
 
-static const ch_kernel host_kernel = {"host", ch__always, ch__prepare_nothing, host_run, NULL};
+static const ch_kernel host_kernel = {"host", ch__fits_always, ch__prepare_nothing, host_run,
+                                      NULL};
 
 const ch_op ch__op_host_call = {
     .name = "host_call",

@@ -586,7 +586,7 @@ static void run_plain(const chain *c, const ch_call *call, int64_t from, int64_t
     x->fn(end - start, in, (char *)call->out[0] + (size_t)start * x->out_bytes, x->param);
 }
 
-static ch_status elementwise_run(const ch_call *call, ch_piece t)
+static ch_status elementwise_run(const ch_call *call, ch_kernel_tile t)
 {
     const chain *c = call->state;
     int64_t      from, to;
@@ -603,7 +603,7 @@ static ch_status elementwise_run(const ch_call *call, ch_piece t)
     return CH_OK;
 }
 
-const ch_kernel ch__kernel_elementwise = {"blocks", ch__always, elementwise_prepare,
+const ch_kernel ch__kernel_elementwise = {"blocks", ch__fits_always, elementwise_prepare,
                                           elementwise_run, NULL};
 
 /* ---- fused: calls that ch__pass_fuse creates; recorded graphs contain none ---- */
@@ -626,8 +626,8 @@ static ch_status fused_prepare(const ch_node *n, ch_prep *p)
     return prepare_steps(n, p, (int)a->n_steps, a->step);
 }
 
-static const ch_kernel fused_blocks = {"blocks", ch__always, fused_prepare, elementwise_run,
-                                       NULL};
+static const ch_kernel fused_blocks = {"blocks", ch__fits_always, fused_prepare,
+                                       elementwise_run, NULL};
 
 const ch_op ch__op_fused = {
     .name = "fused",

@@ -118,7 +118,7 @@ static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, i
     }
 }
 
-static ch_status gather_run(const ch_call *c, ch_piece t)
+static ch_status gather_run(const ch_call *c, ch_kernel_tile t)
 {
     const gather_state *s = c->state;
     int64_t             from, to;
@@ -213,7 +213,8 @@ static bool gather_absorb(const ch_node *n, const ch_node *user, ch_rewrite *w)
            ch__apply_gathered(n, user, w);
 }
 
-static const ch_kernel gather_plain = {"plain", ch__always, gather_prepare, gather_run, NULL};
+static const ch_kernel gather_plain = {"plain", ch__fits_always, gather_prepare, gather_run,
+                                       NULL};
 
 const ch_op ch__op_gather = {
     .name = "gather",
@@ -295,7 +296,7 @@ static ch_status flat_ids_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status flat_ids_run(const ch_call *c, ch_piece t)
+static ch_status flat_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const flat_ids_state *s = c->state;
     ch_ids                ids = {c->in[0], s->wide};
@@ -315,8 +316,8 @@ static ch_status flat_ids_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel flat_ids_plain = {"plain", ch__always, flat_ids_prepare, flat_ids_run,
-                                         NULL};
+static const ch_kernel flat_ids_plain = {"plain", ch__fits_always, flat_ids_prepare,
+                                         flat_ids_run, NULL};
 
 const ch_op ch__op_flat_ids = {
     .name = "flat_ids",
@@ -436,7 +437,7 @@ static ch_status one_hot_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status one_hot_run(const ch_call *c, ch_piece t)
+static ch_status one_hot_run(const ch_call *c, ch_kernel_tile t)
 {
     const one_hot_state *s = c->state;
     ch_ids               ids = {c->in[0], s->wide};
@@ -465,7 +466,7 @@ static ch_status one_hot_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel one_hot_plain = {"plain", ch__always, one_hot_prepare, one_hot_run,
+static const ch_kernel one_hot_plain = {"plain", ch__fits_always, one_hot_prepare, one_hot_run,
                                         NULL};
 
 const ch_op ch__op_one_hot = {

@@ -153,7 +153,7 @@ static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, 
     return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->bag.n_rows);
 }
 
-static ch_status embedding_bag_run(const ch_call *c, ch_piece t)
+static ch_status embedding_bag_run(const ch_call *c, ch_kernel_tile t)
 {
     const bag_state *s = c->state;
     const void      *weights = c->node->n_in > WEIGHTS ? c->in[WEIGHTS] : NULL;
@@ -190,7 +190,7 @@ static ch_status embedding_bag_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, out);
 }
 
-static const ch_kernel embedding_bag_plain = {"plain", ch__always, embedding_bag_prepare,
+static const ch_kernel embedding_bag_plain = {"plain", ch__fits_always, embedding_bag_prepare,
                                               embedding_bag_run, NULL};
 
 const ch_op ch__op_embedding_bag = {
@@ -260,7 +260,7 @@ static ch_status bag_entries_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status bag_entries_run(const ch_call *c, ch_piece t)
+static ch_status bag_entries_run(const ch_call *c, ch_kernel_tile t)
 {
     const bag_state *s = c->state;
     ch_ids           ids = {c->in[0], s->wide_ids}, splits = {c->in[1], s->wide_splits};
@@ -280,7 +280,7 @@ static ch_status bag_entries_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel bag_entries_plain = {"plain", ch__always, bag_entries_prepare,
+static const ch_kernel bag_entries_plain = {"plain", ch__fits_always, bag_entries_prepare,
                                             bag_entries_run, NULL};
 
 const ch_op ch__op_bag_entries = {
@@ -347,7 +347,7 @@ static ch_status bag_live_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status bag_live_run(const ch_call *c, ch_piece t)
+static ch_status bag_live_run(const ch_call *c, ch_kernel_tile t)
 {
     const live_state *s = c->state;
     int64_t           from, to, live;
@@ -372,8 +372,8 @@ static void bag_live_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = bag_fill(ch__bag_live_rows(dout[0], n->in[1], n->in[2]), n->in[0], n->in[1]);
 }
 
-static const ch_kernel bag_live_plain = {"plain", ch__always, bag_live_prepare, bag_live_run,
-                                         NULL};
+static const ch_kernel bag_live_plain = {"plain", ch__fits_always, bag_live_prepare,
+                                         bag_live_run, NULL};
 
 const ch_op ch__op_bag_live = {
     .name = "bag_live",

@@ -88,7 +88,7 @@ static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
     }
 }
 
-static ch_status fold_run(const ch_call *c, ch_piece t)
+static ch_status fold_run(const ch_call *c, ch_kernel_tile t)
 {
     const scatter_state *s = c->state;
 
@@ -171,8 +171,8 @@ static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
         din[ROWS] = ch_neg(din[ROWS]);
 }
 
-static const ch_kernel scatter_add_plain = {"plain", ch__always, scatter_add_prepare, fold_run,
-                                            NULL};
+static const ch_kernel scatter_add_plain = {"plain", ch__fits_always, scatter_add_prepare,
+                                            fold_run, NULL};
 
 const ch_op ch__op_scatter_add = {
     .name = "scatter_add",
@@ -240,7 +240,7 @@ static ch_status scatter_fold_prepare(const ch_node *n, ch_prep *p)
     return scatter_prepare(n, p, fold_codes[a->how]);
 }
 
-static const ch_kernel scatter_fold_plain = {"plain", ch__always, scatter_fold_prepare,
+static const ch_kernel scatter_fold_plain = {"plain", ch__fits_always, scatter_fold_prepare,
                                              fold_run, NULL};
 
 /* Has no gradient; asking for it is an error. The derivative of a row would depend on all rows
@@ -302,21 +302,21 @@ static ch_status last_ids_prepare(const ch_node *n, ch_prep *p)
     if (s == NULL)
         return ch__fail_memory("last_ids");
     *s = (last_ids_state){ch__count(n), n->dtype == CH_I64};
-    p->scratch_bytes = ch__ids_last_scratch(s->n);
+    p->scratch_bytes = ch__ids_keep_last_scratch(s->n);
     return CH_OK;
 }
 
-static ch_status last_ids_run(const ch_call *c, ch_piece t)
+static ch_status last_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const last_ids_state *s = c->state;
 
     (void)t;
-    ch__ids_last((ch_ids){c->in[0], s->wide}, s->n, c->out[0], c->scratch);
+    ch__ids_keep_last((ch_ids){c->in[0], s->wide}, s->n, c->out[0], c->scratch);
     return CH_OK;
 }
 
-static const ch_kernel last_ids_plain = {"plain", ch__always, last_ids_prepare, last_ids_run,
-                                         NULL};
+static const ch_kernel last_ids_plain = {"plain", ch__fits_always, last_ids_prepare,
+                                         last_ids_run, NULL};
 
 const ch_op ch__op_last_ids = {
     .name = "last_ids",
@@ -342,7 +342,7 @@ static ch_status scatter_update_prepare(const ch_node *n, ch_prep *p)
     return scatter_prepare(n, p, CH_BLOCK_COUNT); /* no fold: new rows replace old rows */
 }
 
-static ch_status scatter_update_run(const ch_call *c, ch_piece t)
+static ch_status scatter_update_run(const ch_call *c, ch_kernel_tile t)
 {
     const scatter_state *s = c->state;
 
@@ -367,7 +367,7 @@ static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dou
     din[ROWS] = ch__gather_or_zero(dout[0], last);
 }
 
-static const ch_kernel scatter_update_plain = {"plain", ch__always, scatter_update_prepare,
+static const ch_kernel scatter_update_plain = {"plain", ch__fits_always, scatter_update_prepare,
                                                scatter_update_run, NULL};
 
 const ch_op ch__op_scatter_update = {

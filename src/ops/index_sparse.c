@@ -70,7 +70,7 @@ ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit)
                          (long long)ch__id(ids, at), (long long)at, (long long)limit);
 }
 
-static ch_status check_ids_run(const ch_call *c, ch_piece t)
+static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const check_ids_state *s = c->state;
     const check_ids_attrs *a = ch__attrs(c->node);
@@ -89,8 +89,8 @@ static ch_status check_ids_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel check_ids_plain = {"plain", ch__always, check_ids_prepare, check_ids_run,
-                                          NULL};
+static const ch_kernel check_ids_plain = {"plain", ch__fits_always, check_ids_prepare,
+                                          check_ids_run, NULL};
 
 const ch_op ch__op_check_ids = {
     .name = "check_ids",
@@ -244,7 +244,7 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status sparse_rows_run(const ch_call *c, ch_piece t)
+static ch_status sparse_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const sparse_state *s = c->state;
     ch_ids              ids = {c->in[0], s->wide_ids};
@@ -288,7 +288,7 @@ static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, out);
 }
 
-static const ch_kernel sparse_rows_plain = {"plain", ch__always, sparse_rows_prepare,
+static const ch_kernel sparse_rows_plain = {"plain", ch__fits_always, sparse_rows_prepare,
                                             sparse_rows_run, NULL};
 
 const ch_op ch__op_sparse_rows = {

@@ -191,8 +191,8 @@ static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
     return c->graph->is_concrete ? a->length.dim[0] : ch__infer_symbol(c);
 }
 
-/* If the trace of a while has 2^48 bytes or more (ch__is_countable), sets its number of slices
- * to
+/* If the trace of a while has 2^48 bytes or more (ch__size_is_supported), sets its number of
+ * slices to
  * 0. For a gradient, which has xs, fails instead if the machine has too little memory, because
  * its trace must have as many slices as the xs. */
 static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
@@ -202,7 +202,7 @@ static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
     bool    fits = true;
 
     for (int i = first; i < c->n_out; i++) {
-        fits = fits && ch__is_countable(c->out_dtype[i], &c->out[i]);
+        fits = fits && ch__size_is_supported(c->out_dtype[i], &c->out[i]);
         add_bytes(&need, a->length.dim[0].n, c->out_dtype[i], &c->out[i], 1);
     }
     if (fits || !is_while(a))
@@ -359,7 +359,7 @@ static int64_t most_iterations(const scan_state *s, const ch_call *c)
     return count;
 }
 
-static ch_status scan_run(const ch_call *c, ch_piece tile)
+static ch_status scan_run(const ch_call *c, ch_kernel_tile tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
@@ -400,7 +400,8 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
     return CH_OK;
 }
 
-static const ch_kernel scan_plain = {"bodies", ch__always, scan_prepare, scan_run, scan_drop};
+static const ch_kernel scan_plain = {"bodies", ch__fits_always, scan_prepare, scan_run,
+                                     scan_drop};
 
 static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 
@@ -477,11 +478,11 @@ static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     scan_record *r = arg;
     ch_node     *next[CH_MAX_OUT] = {0}, *y[CH_MAX_OUT] = {0};
-    ch_site      mine = ch__step_hand_over(s);
+    ch_site      mine = ch__step_save_site(s);
 
     (void)n;
     r->fn(s, r->arg, in, in + r->n_carry, next, y);
-    ch__step_clear_error(s, mine);
+    ch__step_restore_site(s, mine);
     for (int i = 0; i < r->n_carry; i++)
         ch__body_out(s, next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype)
                                                          : next[i]);
@@ -755,10 +756,10 @@ typedef struct while_record {
  * if the result is not a bool scalar. */
 static ch_node *record_test(ch_step *s, const while_record *w, ch_node *const *state)
 {
-    ch_site  mine = ch__step_hand_over(s);
+    ch_site  mine = ch__step_save_site(s);
     ch_node *test = w->test(s, w->arg, state);
 
-    ch__step_clear_error(s, mine);
+    ch__step_restore_site(s, mine);
     if (test != NULL && test->dtype == CH_BOOL && test->dims.rank == 0)
         return test;
     ch__step_record_error(
@@ -793,11 +794,11 @@ static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     while_record *w = arg;
     ch_node      *next[CH_MAX_OUT] = {0};
-    ch_site       mine = ch__step_hand_over(s);
+    ch_site       mine = ch__step_save_site(s);
 
     (void)n;
     w->body(s, w->arg, in, next);
-    ch__step_clear_error(s, mine);
+    ch__step_restore_site(s, mine);
     for (int i = 0; i < w->n; i++) {
         next[i] = next_value(s, i, next[i], in[i]);
         ch__body_out(s, next[i]);

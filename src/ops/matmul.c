@@ -132,14 +132,14 @@ static ch_status matmul_prepare(const ch_node *n, ch_prep *p, const ch_gemm_engi
     return CH_OK;
 }
 
-static ch_status matmul_run(const ch_call *c, ch_piece t)
+static ch_status matmul_run(const ch_call *c, ch_kernel_tile t)
 {
     const matmul_state *x = c->state;
 
     return ch__product_run(&x->product, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
 }
 
-static ch_status fused_run(const ch_call *c, ch_piece t)
+static ch_status fused_run(const ch_call *c, ch_kernel_tile t)
 {
     const matmul_state *x = c->state;
     int64_t             step = x->product.dims.ldc, row, rows, col, cols;

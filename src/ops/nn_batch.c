@@ -105,7 +105,7 @@ static ch_status batch_prepare(const ch_node *n, ch_prep *p)
     const ch_node     *x = n->in[0];
     ch_rows_of         r = ch__rows_of(x->dtype, 0, x->dims.dim[x->dims.rank - 1].n);
     size_t             totals = 2 * (size_t)r.n * sizeof(double);
-    size_t             extra = (2 + N_COEFFICIENTS) * ch__row_room(&r) + totals;
+    size_t             extra = (2 + N_COEFFICIENTS) * ch__row_buffer_bytes(&r) + totals;
     ch_row_state      *s = ch__rows_prepare(n, p, 4, 3, extra);
 
     if (s == NULL)
@@ -234,7 +234,7 @@ static void scale_rows(const ch_call *c, int tile)
     }
 }
 
-static ch_status batch_run(const ch_call *c, ch_piece t)
+static ch_status batch_run(const ch_call *c, ch_kernel_tile t)
 {
     if (t.phase == 0)
         sum_rows(c, t.index);
@@ -310,7 +310,7 @@ static void mix_rows(const ch_call *c, int tile)
     }
 }
 
-static ch_status batch_grad_run(const ch_call *c, ch_piece t)
+static ch_status batch_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     if (t.phase == 0)
         sum_dy_rows(c, t.index);
@@ -321,8 +321,9 @@ static ch_status batch_grad_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel batch_kernel = {"columns", ch__always, batch_prepare, batch_run, NULL};
-static const ch_kernel batch_grad_kernel = {"columns", ch__always, batch_prepare,
+static const ch_kernel batch_kernel = {"columns", ch__fits_always, batch_prepare, batch_run,
+                                       NULL};
+static const ch_kernel batch_grad_kernel = {"columns", ch__fits_always, batch_prepare,
                                             batch_grad_run, NULL};
 
 /* ---- gradients ---- */

@@ -130,7 +130,7 @@ static double element(const ch_row_state *s, const void *row, int64_t j)
     return ch__stat_at(s->stat, row, j);
 }
 
-static ch_status sparse_run(const ch_call *c, ch_piece t)
+static ch_status sparse_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_row_state *s = c->state;
     void               *buffer = ch__rows_buffer(s, c, t.index, 0);
@@ -153,7 +153,7 @@ static ch_status sparse_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static ch_status dense_run(const ch_call *c, ch_piece t)
+static ch_status dense_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_row_state *s = c->state;
     void               *buffer = ch__rows_buffer(s, c, t.index, 0);
@@ -174,7 +174,7 @@ static ch_status dense_run(const ch_call *c, ch_piece t)
 
 /* dx = softmax(x) d, minus d at the label. The check of the label is for safety only, because
  * the loss has failed if a label is out of range. */
-static ch_status sparse_grad_run(const ch_call *c, ch_piece t)
+static ch_status sparse_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_row_state *s = c->state;
     void               *buffer = ch__rows_buffer(s, c, t.index, 0);
@@ -196,7 +196,7 @@ static ch_status sparse_grad_run(const ch_call *c, ch_piece t)
 }
 
 /* dx = (softmax(x) sum(p) - p) d. */
-static ch_status dense_grad_run(const ch_call *c, ch_piece t)
+static ch_status dense_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_row_state *s = c->state;
     void               *buffer = ch__rows_buffer(s, c, t.index, 0);
@@ -216,11 +216,11 @@ static ch_status dense_grad_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel sparse_rows = {"rows", ch__always, loss_prepare, sparse_run, NULL};
-static const ch_kernel dense_rows = {"rows", ch__always, loss_prepare, dense_run, NULL};
-static const ch_kernel sparse_grad_rows = {"rows", ch__always, loss_prepare, sparse_grad_run,
-                                           NULL};
-static const ch_kernel dense_grad_rows = {"rows", ch__always, loss_prepare, dense_grad_run,
+static const ch_kernel sparse_rows = {"rows", ch__fits_always, loss_prepare, sparse_run, NULL};
+static const ch_kernel dense_rows = {"rows", ch__fits_always, loss_prepare, dense_run, NULL};
+static const ch_kernel sparse_grad_rows = {"rows", ch__fits_always, loss_prepare,
+                                           sparse_grad_run, NULL};
+static const ch_kernel dense_grad_rows = {"rows", ch__fits_always, loss_prepare, dense_grad_run,
                                           NULL};
 
 /* ---- gradients ---- */

@@ -107,7 +107,7 @@ static ch_status norm_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status norm_run(const ch_call *c, ch_piece t)
+static ch_status norm_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_row_state *s = c->state;
     const ch_node      *n = c->node;
@@ -142,7 +142,7 @@ static ch_status norm_grad_prepare(const ch_node *n, ch_prep *p)
     const ch_node *x = n->in[0];
     ch_rows_of     r = ch__rows_of(x->dtype, 0, x->dims.dim[x->dims.rank - 1].n);
     size_t         totals = 2 * (size_t)r.n * sizeof(double);
-    ch_row_state  *s = ch__rows_prepare(n, p, 8, 3, 2 * ch__row_room(&r) + totals);
+    ch_row_state  *s = ch__rows_prepare(n, p, 8, 3, 2 * ch__row_buffer_bytes(&r) + totals);
 
     if (s == NULL)
         return ch__fail_memory(n->op->name);
@@ -218,7 +218,7 @@ static void norm_grad_join(const ch_call *c)
         ch__from_f64(dtype, s->x.n, total + s->x.n, c->out[2]);
 }
 
-static ch_status norm_grad_run(const ch_call *c, ch_piece t)
+static ch_status norm_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     if (t.phase == 0)
         norm_grad_rows(c, t.index);
@@ -227,9 +227,9 @@ static ch_status norm_grad_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel norm_kernel = {"rows", ch__always, norm_prepare, norm_run, NULL};
-static const ch_kernel norm_grad_kernel = {"rows", ch__always, norm_grad_prepare, norm_grad_run,
-                                           NULL};
+static const ch_kernel norm_kernel = {"rows", ch__fits_always, norm_prepare, norm_run, NULL};
+static const ch_kernel norm_grad_kernel = {"rows", ch__fits_always, norm_grad_prepare,
+                                           norm_grad_run, NULL};
 
 /* ---- gradients ---- */
 

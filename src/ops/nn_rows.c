@@ -44,7 +44,7 @@ ch_row_state *ch__rows_prepare(const ch_node *n, ch_prep *p, int cost, int n_buf
     s->stat = ch__stat_dtype(x->dtype);
     s->tiles = ch__tile_count(rows, cost * last);
     s->n_buffers = s->x.is_direct ? 0 : n_buffers;
-    s->buffer_bytes = ch__row_room(&s->x);
+    s->buffer_bytes = ch__row_buffer_bytes(&s->x);
     s->extra_bytes = ch__aligned(extra_bytes);
     s->tile_bytes = (size_t)s->n_buffers * s->buffer_bytes + s->extra_bytes;
     p->scratch_bytes = (size_t)s->tiles * s->tile_bytes;

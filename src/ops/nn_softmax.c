@@ -75,33 +75,34 @@ static const ch_norm_loops *loops_of(const ch_call *c)
     return ((const ch_row_state *)c->state)->x.loops;
 }
 
-static ch_status softmax_run(const ch_call *c, ch_piece t)
+static ch_status softmax_run(const ch_call *c, ch_kernel_tile t)
 {
     unary_tile(c, t.index, loops_of(c)->softmax);
     return CH_OK;
 }
-static ch_status log_softmax_run(const ch_call *c, ch_piece t)
+static ch_status log_softmax_run(const ch_call *c, ch_kernel_tile t)
 {
     unary_tile(c, t.index, loops_of(c)->log_softmax);
     return CH_OK;
 }
-static ch_status softmax_grad_run(const ch_call *c, ch_piece t)
+static ch_status softmax_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     binary_tile(c, t.index, loops_of(c)->softmax_grad);
     return CH_OK;
 }
-static ch_status log_softmax_grad_run(const ch_call *c, ch_piece t)
+static ch_status log_softmax_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     binary_tile(c, t.index, loops_of(c)->log_softmax_grad);
     return CH_OK;
 }
 
-static const ch_kernel softmax_rows = {"rows", ch__always, softmax_prepare, softmax_run, NULL};
-static const ch_kernel log_softmax_rows = {"rows", ch__always, softmax_prepare, log_softmax_run,
-                                           NULL};
-static const ch_kernel softmax_grad_rows = {"rows", ch__always, softmax_prepare,
+static const ch_kernel softmax_rows = {"rows", ch__fits_always, softmax_prepare, softmax_run,
+                                       NULL};
+static const ch_kernel log_softmax_rows = {"rows", ch__fits_always, softmax_prepare,
+                                           log_softmax_run, NULL};
+static const ch_kernel softmax_grad_rows = {"rows", ch__fits_always, softmax_prepare,
                                             softmax_grad_run, NULL};
-static const ch_kernel log_softmax_grad_rows = {"rows", ch__always, softmax_prepare,
+static const ch_kernel log_softmax_grad_rows = {"rows", ch__fits_always, softmax_prepare,
                                                 log_softmax_grad_run, NULL};
 
 /* ---- gradients: softmax: dx = y (d - sum(y d)); log_softmax: dx = d - exp(y) sum(d) ---- */

@@ -152,7 +152,7 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status pool_run(const ch_call *c, ch_piece t)
+static ch_status pool_run(const ch_call *c, ch_kernel_tile t)
 {
     const pool *v = c->state;
     char       *tile_scratch =
@@ -182,7 +182,7 @@ static ch_status pool_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel        pool_plain = {"plain", ch__always, pool_prepare, pool_run, NULL};
+static const ch_kernel pool_plain = {"plain", ch__fits_always, pool_prepare, pool_run, NULL};
 static const ch_kernel *const pool_kernels[] = {&pool_plain, NULL};
 
 /* ---- gradients ---- */

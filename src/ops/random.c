@@ -115,7 +115,7 @@ static ch_status uniform_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status uniform_run(const ch_call *call, ch_piece tile)
+static ch_status uniform_run(const ch_call *call, ch_kernel_tile tile)
 {
     const uniform_state *s = call->state;
     ch_philox            key = ch__draw_stream(call, s->seed, 0);
@@ -138,8 +138,8 @@ static ch_status uniform_run(const ch_call *call, ch_piece tile)
     return CH_OK;
 }
 
-static const ch_kernel uniform_kernel = {"philox", ch__always, uniform_prepare, uniform_run,
-                                         NULL};
+static const ch_kernel uniform_kernel = {"philox", ch__fits_always, uniform_prepare,
+                                         uniform_run, NULL};
 
 const ch_op ch__op_random_uniform = {
     .name = "random_uniform",
@@ -226,7 +226,7 @@ static ch_status normal_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status normal_run(const ch_call *call, ch_piece tile)
+static ch_status normal_run(const ch_call *call, ch_kernel_tile tile)
 {
     const normal_state *s = call->state;
     ch_philox           key = ch__draw_stream(call, s->seed, 0);
@@ -249,7 +249,8 @@ static ch_status normal_run(const ch_call *call, ch_piece tile)
     return CH_OK;
 }
 
-static const ch_kernel normal_kernel = {"philox", ch__always, normal_prepare, normal_run, NULL};
+static const ch_kernel normal_kernel = {"philox", ch__fits_always, normal_prepare, normal_run,
+                                        NULL};
 
 const ch_op ch__op_random_normal = {
     .name = "random_normal",
@@ -380,7 +381,7 @@ static void pick(const bernoulli_state *s, int64_t n, const uint32_t *w, void *o
         s->t->pick_8(n, w, most, s->one, out);
 }
 
-static ch_status bernoulli_run(const ch_call *call, ch_piece tile)
+static ch_status bernoulli_run(const ch_call *call, ch_kernel_tile tile)
 {
     const bernoulli_state *s = call->state;
     ch_philox              key = ch__draw_stream(call, s->seed, 0);
@@ -400,7 +401,7 @@ static ch_status bernoulli_run(const ch_call *call, ch_piece tile)
     return CH_OK;
 }
 
-static const ch_kernel bernoulli_kernel = {"philox", ch__always, bernoulli_prepare,
+static const ch_kernel bernoulli_kernel = {"philox", ch__fits_always, bernoulli_prepare,
                                            bernoulli_run, NULL};
 
 const ch_op ch__op_bernoulli = {
@@ -514,7 +515,7 @@ static void store_integers(const integers_state *s, int64_t n, const uint64_t *x
             i8[i] = (int8_t)(s->lo + x[i]);
 }
 
-static ch_status integers_run(const ch_call *call, ch_piece tile)
+static ch_status integers_run(const ch_call *call, ch_kernel_tile tile)
 {
     const integers_state *s = call->state;
     ch_philox             key = ch__draw_stream(call, s->seed, 0);
@@ -535,8 +536,8 @@ static ch_status integers_run(const ch_call *call, ch_piece tile)
     return CH_OK;
 }
 
-static const ch_kernel integers_kernel = {"philox", ch__always, integers_prepare, integers_run,
-                                          NULL};
+static const ch_kernel integers_kernel = {"philox", ch__fits_always, integers_prepare,
+                                          integers_run, NULL};
 
 const ch_op ch__op_random_integers = {
     .name = "random_integers",

@@ -69,7 +69,7 @@ static ch_status dropout_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status dropout_run(const ch_call *call, ch_piece tile)
+static ch_status dropout_run(const ch_call *call, ch_kernel_tile tile)
 {
     const dropout_state *s = call->state;
     ch_philox            key = ch__draw_stream(call, s->seed, s->ordinal);
@@ -106,8 +106,8 @@ static void dropout_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__node(&ch__op_dropout, &a, 1, &dout[0]);
 }
 
-static const ch_kernel dropout_kernel = {"philox", ch__always, dropout_prepare, dropout_run,
-                                         NULL};
+static const ch_kernel dropout_kernel = {"philox", ch__fits_always, dropout_prepare,
+                                         dropout_run, NULL};
 
 const ch_op ch__op_dropout = {
     .name = "dropout",
@@ -179,7 +179,7 @@ static ch_status shuffle_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status shuffle_run(const ch_call *call, ch_piece tile)
+static ch_status shuffle_run(const ch_call *call, ch_kernel_tile tile)
 {
     const shuffle_state *s = call->state;
     int64_t             *order = call->scratch, from, to;
@@ -213,7 +213,7 @@ static void shuffle_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__node(&ch__op_shuffle, &a, 1, &dout[0]);
 }
 
-static const ch_kernel shuffle_kernel = {"plain", ch__always, shuffle_prepare, shuffle_run,
+static const ch_kernel shuffle_kernel = {"plain", ch__fits_always, shuffle_prepare, shuffle_run,
                                          NULL};
 
 const ch_op ch__op_shuffle = {

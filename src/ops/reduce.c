@@ -130,7 +130,7 @@ static ch_status fold_prepare(const ch_node *n, ch_prep *p, ch_fold_kind kind)
     return CH_OK;
 }
 
-static ch_status fold_run(const ch_call *c, ch_piece t)
+static ch_status fold_run(const ch_call *c, ch_kernel_tile t)
 {
     if (t.phase == 0)
         ch__fold_tile(c->state, t.index, c->in[0], c->out[0], c->scratch);
@@ -164,12 +164,13 @@ static ch_status logsumexp_prepare(const ch_node *n, ch_prep *p)
     return fold_prepare(n, p, CH_FOLD_LOGSUMEXP);
 }
 
-static const ch_kernel sum_fold = {"fold", ch__always, sum_prepare, fold_run, NULL};
-static const ch_kernel mean_fold = {"fold", ch__always, mean_prepare, fold_run, NULL};
-static const ch_kernel prod_fold = {"fold", ch__always, prod_prepare, fold_run, NULL};
-static const ch_kernel max_fold = {"fold", ch__always, max_prepare, fold_run, NULL};
-static const ch_kernel min_fold = {"fold", ch__always, min_prepare, fold_run, NULL};
-static const ch_kernel logsumexp_fold = {"fold", ch__always, logsumexp_prepare, fold_run, NULL};
+static const ch_kernel sum_fold = {"fold", ch__fits_always, sum_prepare, fold_run, NULL};
+static const ch_kernel mean_fold = {"fold", ch__fits_always, mean_prepare, fold_run, NULL};
+static const ch_kernel prod_fold = {"fold", ch__fits_always, prod_prepare, fold_run, NULL};
+static const ch_kernel max_fold = {"fold", ch__fits_always, max_prepare, fold_run, NULL};
+static const ch_kernel min_fold = {"fold", ch__fits_always, min_prepare, fold_run, NULL};
+static const ch_kernel logsumexp_fold = {"fold", ch__fits_always, logsumexp_prepare, fold_run,
+                                         NULL};
 
 /* ---- div_count: x divided by the product of some sizes ----
  * The product is computed in f64 when the graph is specialised. It is not a node, because it

@@ -11,12 +11,12 @@
 #include "ops/ops.h"
 
 typedef struct line_state {
-    ch_along along;
-    bool     descending;
-    int64_t  k; /* top_k, take_along, put_along: elements of a line that are selected */
-    int64_t  lines;
-    int64_t  tile_scratch; /* scratch of each tile, in elements of ch_ranked */
-    int      tiles;
+    ch_axis_view along;
+    bool         descending;
+    int64_t      k; /* top_k, take_along, put_along: elements of a line that are selected */
+    int64_t      lines;
+    int64_t      tile_scratch; /* scratch of each tile, in elements of ch_ranked */
+    int          tiles;
 } line_state;
 
 /* Lays out the lines of `whole` along the axis, and reserves scratch for `tile_scratch`
@@ -28,7 +28,7 @@ static line_state *line_prepare(const ch_node *n, ch_prep *p, const ch_node *who
 
     if (s == NULL)
         return NULL;
-    s->along = ch__along(n->dtype, ch__shape(whole), (int)axis);
+    s->along = ch__axis_view(n->dtype, ch__shape(whole), (int)axis);
     s->lines = s->along.outer * s->along.inner;
     s->tile_scratch = tile_scratch;
     s->tiles =
@@ -87,7 +87,7 @@ static ch_status sort_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status sort_run(const ch_call *c, ch_piece t)
+static ch_status sort_run(const ch_call *c, ch_kernel_tile t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -115,7 +115,7 @@ static ch_status sort_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const sort_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel sort_radix = {"radix", ch__always, sort_prepare, sort_run, NULL};
+static const ch_kernel sort_radix = {"radix", ch__fits_always, sort_prepare, sort_run, NULL};
 
 const ch_op ch__op_sort = {
     .name = "sort",
@@ -182,7 +182,7 @@ static ch_status top_k_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status top_k_run(const ch_call *c, ch_piece t)
+static ch_status top_k_run(const ch_call *c, ch_kernel_tile t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -205,7 +205,7 @@ static ch_status top_k_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, n->dims.rank - 1);
 }
 
-static const ch_kernel top_k_heap = {"heap", ch__always, top_k_prepare, top_k_run, NULL};
+static const ch_kernel top_k_heap = {"heap", ch__fits_always, top_k_prepare, top_k_run, NULL};
 
 const ch_op ch__op_top_k = {
     .name = "top_k",
@@ -315,7 +315,7 @@ static ch_status put_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status take_run(const ch_call *c, ch_piece t)
+static ch_status take_run(const ch_call *c, ch_kernel_tile t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -325,7 +325,7 @@ static ch_status take_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static ch_status put_run(const ch_call *c, ch_piece t)
+static ch_status put_run(const ch_call *c, ch_kernel_tile t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -354,8 +354,8 @@ static ch_status along_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const along_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel take_plain = {"plain", ch__always, take_prepare, take_run, NULL};
-static const ch_kernel put_plain = {"plain", ch__always, put_prepare, put_run, NULL};
+static const ch_kernel take_plain = {"plain", ch__fits_always, take_prepare, take_run, NULL};
+static const ch_kernel put_plain = {"plain", ch__fits_always, put_prepare, put_run, NULL};
 
 const ch_op ch__op_take_along = {
     .name = "take_along",

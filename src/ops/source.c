@@ -5,7 +5,7 @@
  * step_number read ch_env at run time; CH_OP_READS_ENV keeps the planner from folding them.
  * `rows` is the size of axis 0 as a value.
  *
- * Also here: the trivial kernel functions that other families use (ch__always,
+ * Also here: the trivial kernel functions that other families use (ch__fits_always,
  * ch__prepare_nothing, ch__kernel_view).
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -146,7 +146,7 @@ ch_node *ch_number(ch_step *s, double value)
 
 /* ---- numbers that are known only at run time ---- */
 
-bool ch__always(const ch_node *n)
+bool ch__fits_always(const ch_node *n)
 {
     (void)n;
     return true;
@@ -166,13 +166,13 @@ static ch_status view_prepare(const ch_node *n, ch_prep *p)
 }
 
 /* Never called, because the planner emits no instruction for a view. */
-static ch_status view_run(const ch_call *c, ch_piece t)
+static ch_status view_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)c, (void)t;
     return CH_OK;
 }
 
-const ch_kernel ch__kernel_view = {"view", ch__always, view_prepare, view_run, NULL};
+const ch_kernel ch__kernel_view = {"view", ch__fits_always, view_prepare, view_run, NULL};
 
 static ch_status i32_scalar(ch_infer *c)
 {
@@ -184,41 +184,41 @@ static ch_status i64_scalar(ch_infer *c)
     return ch__infer_out(c, 0, CH_I64, 0, NULL);
 }
 
-static ch_status replica_id_run(const ch_call *c, ch_piece t)
+static ch_status replica_id_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
     *(int32_t *)c->out[0] = c->env->replica;
     return CH_OK;
 }
 
-static ch_status replica_count_run(const ch_call *c, ch_piece t)
+static ch_status replica_count_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
     *(int32_t *)c->out[0] = c->env->n_replicas;
     return CH_OK;
 }
 
-static ch_status global_rows_run(const ch_call *c, ch_piece t)
+static ch_status global_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
     *(int64_t *)c->out[0] = c->env->global_rows;
     return CH_OK;
 }
 
-static ch_status step_number_run(const ch_call *c, ch_piece t)
+static ch_status step_number_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
     *(int64_t *)c->out[0] = c->env->step;
     return CH_OK;
 }
 
-static const ch_kernel replica_id_plain = {"plain", ch__always, ch__prepare_nothing,
+static const ch_kernel replica_id_plain = {"plain", ch__fits_always, ch__prepare_nothing,
                                            replica_id_run, NULL};
-static const ch_kernel replica_count_plain = {"plain", ch__always, ch__prepare_nothing,
+static const ch_kernel replica_count_plain = {"plain", ch__fits_always, ch__prepare_nothing,
                                               replica_count_run, NULL};
-static const ch_kernel global_rows_plain = {"plain", ch__always, ch__prepare_nothing,
+static const ch_kernel global_rows_plain = {"plain", ch__fits_always, ch__prepare_nothing,
                                             global_rows_run, NULL};
-static const ch_kernel step_number_plain = {"plain", ch__always, ch__prepare_nothing,
+static const ch_kernel step_number_plain = {"plain", ch__fits_always, ch__prepare_nothing,
                                             step_number_run, NULL};
 
 const ch_op ch__op_replica_id = {
@@ -305,14 +305,14 @@ static ch_status rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status rows_run(const ch_call *c, ch_piece t)
+static ch_status rows_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
     *(int64_t *)c->out[0] = *(const int64_t *)c->state;
     return CH_OK;
 }
 
-static const ch_kernel rows_plain = {"plain", ch__always, rows_prepare, rows_run, NULL};
+static const ch_kernel rows_plain = {"plain", ch__fits_always, rows_prepare, rows_run, NULL};
 
 const ch_op ch__op_rows = {
     .name = "rows",

@@ -21,7 +21,7 @@ static ch_status table_infer(ch_infer *c)
 
     if (t == NULL)
         return ch__infer_fail(c, "the table is NULL");
-    if (!ch__table_takes(t, c->dtype[0]))
+    if (!ch__table_accepts(t, c->dtype[0]))
         return ch__infer_fail(c, "input 0 has the wrong dtype: the keys of the table are %s",
                               t->has_words ? "strings" : "i32 or i64");
     return ch__infer_dims(c, 0, t->dtype, &c->in[0]);
@@ -50,7 +50,7 @@ static ch_status table_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status table_run(const ch_call *c, ch_piece t)
+static ch_status table_run(const ch_call *c, ch_kernel_tile t)
 {
     const table_state *s = c->state;
     int64_t            from, to;
@@ -62,7 +62,7 @@ static ch_status table_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
-static const ch_kernel table_plain = {"plain", ch__always, table_prepare, table_run, NULL};
+static const ch_kernel table_plain = {"plain", ch__fits_always, table_prepare, table_run, NULL};
 
 const ch_op ch__op_table_lookup = {
     .name = "table_lookup",

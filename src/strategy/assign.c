@@ -259,8 +259,8 @@ static ch_reduce_op reduction_of(const ch_var *v)
  * differ. If the replicas share a single copy, the operand of replica 0 is broadcast. */
 static bool prepare_for_copy(change *c)
 {
-    ch_speaks_of before = c->s->speaks_of;
-    bool         ok;
+    ch_step_context before = c->s->context;
+    bool            ok;
 
     if (!may_differ(c) || ch__var_is_per_replica(c->v))
         return true;
@@ -268,9 +268,9 @@ static bool prepare_for_copy(change *c)
         warn_of_copies(c, "each copy is assigned its own value");
         return true;
     }
-    c->s->speaks_of = CH_SPEAKS_OF_COPY; /* a context that allows collectives */
+    c->s->context = CH_STEP_CONTEXT_UPDATE; /* a context that allows collectives */
     ok = broadcast_first(c);
-    c->s->speaks_of = before;
+    c->s->context = before;
     return ok;
 }
 
@@ -359,10 +359,10 @@ static ch_node *read_all(ch_step *s, ch_var *v)
         ch__step_record_error(s, rc, NULL);
     if (rc != CH_OK || own == NULL)
         return NULL;
-    s->speaks_of = CH_SPEAKS_OF_REPLICA;
+    s->context = CH_STEP_CONTEXT_REPLICA;
     all = v->aggregation == CH_AGGREGATE_FIRST ? ch_broadcast(own)
                                                : ch_all_reduce(reduction_of(v), own);
-    s->speaks_of = CH_SPEAKS_OF_ALL;
+    s->context = CH_STEP_CONTEXT_CROSS;
     return all;
 }
 
@@ -383,7 +383,7 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
     }
     if (s->owner != v->strategy)
         return borrow(s, v, caller);
-    if (ch__step_context(s) != CH_SPEAKS_OF_ALL || !ch__var_is_per_replica(v))
+    if (ch__step_context(s) != CH_STEP_CONTEXT_CROSS || !ch__var_is_per_replica(v))
         return read_copy(s, v);
     before = ch__step_begin_at(s, caller, "ch_var_read");
     n = read_all(s, v);
@@ -395,13 +395,13 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
  * aggregation of the variable. */
 static bool prepare_operand(change *c)
 {
-    ch_speaks_of speaks_of = ch__step_context(c->s);
+    ch_step_context context = ch__step_context(c->s);
 
     if (c->v->strategy->n_replicas == 1)
         return true;
-    if (speaks_of == CH_SPEAKS_OF_COPY)
+    if (context == CH_STEP_CONTEXT_UPDATE)
         return prepare_for_copy(c);
-    if (speaks_of == CH_SPEAKS_OF_REPLICA)
+    if (context == CH_STEP_CONTEXT_REPLICA)
         return ch__var_is_per_replica(c->v) || aggregate(c);
     if (!ch__var_is_per_replica(c->v) || c->v->aggregation != CH_AGGREGATE_SUM)
         return prepare_for_copy(c);
@@ -453,14 +453,14 @@ static ch_node *record(change *c)
 
     if (!has_dtype(c) || !has_rows(c) || !prepare_operand(c))
         return NULL;
-    if (!ch__var_is_per_replica(c->v) || ch__step_context(c->s) != CH_SPEAKS_OF_ALL ||
+    if (!ch__var_is_per_replica(c->v) || ch__step_context(c->s) != CH_STEP_CONTEXT_CROSS ||
         c->s->outer != NULL)
         return c->combine(now, c->ids, c->x);
-    c->s->speaks_of = CH_SPEAKS_OF_COPY;
+    c->s->context = CH_STEP_CONTEXT_UPDATE;
     if (c->overwrites && c->v->aggregation == CH_AGGREGATE_SUM)
         c->x = share_of(c->s, c->combine(now, NULL, c->x));
     n = c->combine(now, c->ids, c->x);
-    c->s->speaks_of = CH_SPEAKS_OF_ALL;
+    c->s->context = CH_STEP_CONTEXT_CROSS;
     return n;
 }
 

@@ -105,7 +105,7 @@ ch_status ch_strategy_central_storage(const ch_central_storage_options *opt, ch_
     ch_status rc;
 
     if (out == NULL)
-        return ch__want_given("central storage strategy", "out", out, NULL, NULL);
+        return ch__check_not_null("central storage strategy", "out", out, NULL, NULL);
     opt = opt != NULL ? opt : &none;
     c = ch__calloc(1, sizeof(*c));
     if (c == NULL)

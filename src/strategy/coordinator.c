@@ -148,7 +148,7 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
     static const ch_coordinator_options default_options;
     ch_coordinator                     *c = NULL, *made = NULL;
     ch_ps                              *ps;
-    ch_status rc = ch__want_given("coordinator", "out", out, NULL, NULL);
+    ch_status rc = ch__check_not_null("coordinator", "out", out, NULL, NULL);
 
     st = ch__strategy_or_current(st);
     ps = ch__ps_of(st);
@@ -548,7 +548,7 @@ ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset
 {
     const char *call = "create_per_worker_dataset";
     ch_dataset *mine = NULL;
-    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+    ch_status   rc = ch__check_not_null(call, "the coordinator", c, "out", out);
 
     if (rc == CH_OK)
         rc = check_given(call, d);
@@ -567,7 +567,7 @@ ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator 
 {
     const char   *call = "create_per_worker_dataset";
     function_args f = {fn, arg, 0};
-    ch_status     rc = ch__want_given(call, "the coordinator", c, "out", out);
+    ch_status     rc = ch__check_not_null(call, "the coordinator", c, "out", out);
 
     if (rc == CH_OK && fn == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", call);
@@ -581,7 +581,7 @@ ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
                                             ch_per_worker **out)
 {
     const char *call = "distribute_dataset";
-    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+    ch_status   rc = ch__check_not_null(call, "the coordinator", c, "out", out);
 
     if (rc == CH_OK)
         rc = check_given(call, d);
@@ -604,7 +604,7 @@ static ch_status copy_samples(const ch_per_worker *from, ch_per_worker *to)
 ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
 {
     ch_per_worker *p = NULL;
-    ch_status      rc = ch__want_given("iterate", "the dataset", dataset, "out", out);
+    ch_status      rc = ch__check_not_null("iterate", "the dataset", dataset, "out", out);
 
     if (rc == CH_OK && dataset->n_streams == 0)
         rc = ch__fail(
@@ -735,7 +735,7 @@ static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
 ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn fn, void *arg,
                                                   ch_per_worker **out)
 {
-    ch_status  rc = ch__want_given("per-worker values", "the coordinator", c, "out", out);
+    ch_status  rc = ch__check_not_null("per-worker values", "the coordinator", c, "out", out);
     int        n = rc == CH_OK ? count_workers(c) : 0;
     ch_tuple **all = ch__calloc((size_t)n + 1, sizeof(ch_tuple *));
 
@@ -900,7 +900,7 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
     ch_graph                 *g = NULL;
     uint64_t                  function = 0;
     int64_t                   number = 0;
-    ch_status rc = ch__want_given("schedule", "the coordinator", c, "the function", f);
+    ch_status rc = ch__check_not_null("schedule", "the coordinator", c, "the function", f);
 
     if (rc == CH_OK)
         rc = check_each(c, a);
@@ -922,12 +922,12 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
 
 ch_status ch_coordinator_join(ch_coordinator *c)
 {
-    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("join", "the coordinator", c, NULL, NULL);
 
     return rc == CH_OK ? ch__coord_join(c->ps->coord, 0) : rc;
 }
 
-/* Converts seconds to a limit for ch__coord_join: milliseconds, rounded up; CH_AT_ONCE for
+/* Converts seconds to a limit for ch__coord_join: milliseconds, rounded up; CH_NO_WAIT for
  * 0. */
 static ch_status seconds_to_limit(const char *call, double seconds, int64_t *limit_ms)
 {
@@ -938,14 +938,14 @@ static ch_status seconds_to_limit(const char *call, double seconds, int64_t *lim
                         "%s: seconds: not a duration (got %g, want 0 or more)", call, seconds);
     *limit_ms = seconds > 0
                     ? (int64_t)ceil(1e3 * (seconds < max_seconds ? seconds : max_seconds))
-                    : CH_AT_ONCE;
+                    : CH_NO_WAIT;
     return CH_OK;
 }
 
 ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
 {
     int64_t   limit_ms = 0;
-    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("join", "the coordinator", c, NULL, NULL);
 
     if (rc == CH_OK)
         rc = seconds_to_limit("join", seconds, &limit_ms);
@@ -954,7 +954,7 @@ ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
 
 ch_status ch_coordinator_cancel(ch_coordinator *c)
 {
-    ch_status rc = ch__want_given("cancel", "the coordinator", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("cancel", "the coordinator", c, NULL, NULL);
 
     if (rc == CH_OK)
         ch__coord_cancel(c->ps->coord, NULL);
@@ -963,14 +963,14 @@ ch_status ch_coordinator_cancel(ch_coordinator *c)
 
 ch_status ch_coordinator_done(ch_coordinator *c, bool *out)
 {
-    ch_status rc = ch__want_given("done", "the coordinator", c, "out", out);
+    ch_status rc = ch__check_not_null("done", "the coordinator", c, "out", out);
 
     return rc == CH_OK ? ch__coord_done(c->ps->coord, out) : rc;
 }
 
 ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
 {
-    ch_status rc = ch__want_given("stats", "the coordinator", c, "out", out);
+    ch_status rc = ch__check_not_null("stats", "the coordinator", c, "out", out);
 
     if (rc == CH_OK) {
         *out = (ch_coordinator_stats){0};
@@ -981,7 +981,7 @@ ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
 
 ch_status ch_coordinator_get_worker_stats(ch_coordinator *c, int worker, ch_worker_stats *out)
 {
-    ch_status rc = ch__want_given("worker stats", "the coordinator", c, "out", out);
+    ch_status rc = ch__check_not_null("worker stats", "the coordinator", c, "out", out);
 
     return rc == CH_OK ? ch__coord_worker_stats(c->ps->coord, worker, out) : rc;
 }
@@ -1022,7 +1022,7 @@ static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
 
 ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
 {
-    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+    ch_status rc = ch__check_not_null("fetch", "the remote value", r, "out", out);
 
     return rc == CH_OK ? fetch(r, 0, out) : rc;
 }
@@ -1030,7 +1030,7 @@ ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
 ch_status ch_remote_fetch_for(ch_remote *r, double seconds, ch_tuple **out)
 {
     int64_t   limit_ms = 0;
-    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+    ch_status rc = ch__check_not_null("fetch", "the remote value", r, "out", out);
 
     if (rc == CH_OK)
         rc = seconds_to_limit("fetch", seconds, &limit_ms);
@@ -1039,7 +1039,7 @@ ch_status ch_remote_fetch_for(ch_remote *r, double seconds, ch_tuple **out)
 
 ch_status ch_remote_cancel(ch_remote *r)
 {
-    ch_status rc = ch__want_given("cancel", "the remote value", r, NULL, NULL);
+    ch_status rc = ch__check_not_null("cancel", "the remote value", r, NULL, NULL);
 
     if (rc == CH_OK)
         ch__coord_cancel(r->coordinator->ps->coord, r->step);
@@ -1058,7 +1058,7 @@ bool ch_remote_has_ended(const ch_remote *r)
 
 ch_status ch_coordinator_fetch(ch_coordinator *c, int n, ch_remote *const *r, ch_tuple **out)
 {
-    ch_status rc = ch__want_given("fetch", "the coordinator", c, NULL, NULL);
+    ch_status rc = ch__check_not_null("fetch", "the coordinator", c, NULL, NULL);
     int       k = 0;
 
     if (rc == CH_OK)

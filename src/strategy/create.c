@@ -24,7 +24,7 @@ ch_status ch_colocate_enter(ch_strategy *st, ch_var *v)
     ch_strategy *current = ch_strategy_current();
 
     if (v == NULL)
-        return ch__want_given("colocate", "the variable", v, NULL, NULL);
+        return ch__check_not_null("colocate", "the variable", v, NULL, NULL);
     if (!ch_strategy_is_set())
         return ch__fail(CH_FAILED_PRECONDITION,
                         "colocate with %s: must be called in a strategy's scope "

@@ -94,7 +94,7 @@ ch_status ch_strategy_gather(ch_strategy *st, const ch_value *v, int axis, ch_te
     ch_status rc = ch__strategy_check_cross(&st, "gather", "ch_all_gather");
 
     if (rc == CH_OK)
-        rc = ch__want_given("gather", "the value", v, "out", out);
+        rc = ch__check_not_null("gather", "the value", v, "out", out);
     return rc == CH_OK ? gather(st, v, axis, out) : rc;
 }
 
@@ -117,6 +117,6 @@ ch_status ch_strategy_gather_tuple(ch_strategy *st, const ch_tuple *t, int axis,
     leaf_gathering l = {st, axis};
 
     if (rc == CH_OK)
-        rc = ch__want_given("gather", "the tuple", t, "out", out);
+        rc = ch__check_not_null("gather", "the tuple", t, "out", out);
     return rc == CH_OK ? ch__tuple_map("gather", t, gather_leaf, &l, out) : rc;
 }

@@ -53,7 +53,7 @@ static ch_status check_options(const ch_strategy *st, const char *call, bool fro
 
 /* Returns FAILED_PRECONDITION unless this thread may advance an iterator of a strategy (1.3.9).
  * Iterators of Default may be advanced in the scope of any strategy, but not in a step. */
-static ch_status may_take(void *self)
+static ch_status may_advance(void *self)
 {
     ch_strategy *st = self;
 
@@ -70,7 +70,7 @@ static void drop_strategy(void *self)
 
 ch_strategy *ch__iterator_strategy(const ch_iterator *it)
 {
-    return it->owner.may_take == may_take ? it->owner.self : NULL;
+    return it->owner.may_advance == may_advance ? it->owner.self : NULL;
 }
 
 /* Creates an iterator over the local part of the data. Takes over the caller's reference to
@@ -90,7 +90,8 @@ static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_optio
     ch_dataset_unref(d);
     if (rc != CH_OK)
         return rc;
-    ch__iterator_own(it, &(ch_iterator_owner){ch_strategy_ref(st), may_take, drop_strategy});
+    ch__iterator_set_owner(
+        it, &(ch_iterator_owner){ch_strategy_ref(st), may_advance, drop_strategy});
     *out = it;
     return CH_OK;
 }
@@ -100,7 +101,7 @@ ch_status ch_strategy_distribute_dataset(ch_strategy *st, ch_dataset *d,
 {
     const char *call = "distribute_dataset";
     ch_dataset *mine = NULL;
-    ch_status   rc = ch__want_given(call, "out", out, NULL, NULL);
+    ch_status   rc = ch__check_not_null(call, "out", out, NULL, NULL);
 
     st = ch__strategy_or_current(st);
     opt = opt != NULL ? opt : &default_options;
@@ -132,7 +133,7 @@ static ch_status make_pipelines(const ch_strategy *st, ch_input_fn fn, void *arg
         *out = ch__dataset_in_turn(n, each); /* owns the datasets from here on */
         made = 0;
         if (*out == NULL)
-            rc = ch__fail_still("pipelines of %d replicas", n);
+            rc = ch__fail_earlier("pipelines of %d replicas", n);
     }
     for (int i = 0; i < made; i++)
         ch_dataset_unref(each[i]);
@@ -146,7 +147,8 @@ ch_status ch_strategy_distribute_datasets_from_function(ch_strategy *st, ch_inpu
 {
     const char *call = "distribute_datasets_from_function";
     ch_dataset *mine = NULL;
-    ch_status   rc = ch__want_given(call, "the function", fn != NULL ? call : NULL, "out", out);
+    ch_status   rc =
+        ch__check_not_null(call, "the function", fn != NULL ? call : NULL, "out", out);
 
     st = ch__strategy_or_current(st);
     opt = opt != NULL ? opt : &default_options;
@@ -223,7 +225,7 @@ ch_status ch_strategy_experimental_run(ch_strategy *st, ch_function *f, ch_itera
     ch_status rc = ch__strategy_check_cross(&st, "experimental_run", "ch_replica_call");
 
     if (rc == CH_OK)
-        rc = ch__want_given("experimental_run", "the function", f, NULL, NULL);
+        rc = ch__check_not_null("experimental_run", "the function", f, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     return it != NULL ? run_next(st, f, it, out) : ch_strategy_run(st, f, NULL, out);
@@ -236,7 +238,7 @@ ch_status ch_strategy_run_steps(ch_strategy *st, ch_function *f, ch_iterator *it
     ch_status rc = ch__strategy_check_cross(&st, "run_steps", "ch_replica_call");
 
     if (rc == CH_OK)
-        rc = ch__want_given("run_steps", "the function", f, "the iterator", it);
+        rc = ch__check_not_null("run_steps", "the function", f, "the iterator", it);
     if (rc == CH_OK && n < 1)
         rc = ch__fail(CH_INVALID_ARGUMENT, "run_steps: %d steps, want at least one", n);
     for (int i = 0; i < n && rc == CH_OK; i++) {

@@ -25,20 +25,20 @@ static ch_step *outermost(ch_step *s)
     return s;
 }
 
-ch_speaks_of ch__step_context(const ch_step *s)
+ch_step_context ch__step_context(const ch_step *s)
 {
     while (s->outer != NULL)
         s = s->outer;
-    return s->speaks_of;
+    return s->context;
 }
 
 /* Returns true if `call` may be recorded in s now: the context must be `from` or `other`, and s
  * must not be the body of a cond, while or scan. Otherwise records an error and returns false.
  * `problem` is the text for a wrong context. */
-static bool may_switch(ch_step *s, const char *call, ch_speaks_of from, ch_speaks_of other,
-                       const char *problem, const void *caller)
+static bool may_switch(ch_step *s, const char *call, ch_step_context from,
+                       ch_step_context other, const char *problem, const void *caller)
 {
-    ch_speaks_of now;
+    ch_step_context now;
 
     if (s == NULL || s->rc != CH_OK)
         return false;
@@ -92,15 +92,15 @@ void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const 
     const void *caller = __builtin_return_address(0);
 
     clear(n_out, out);
-    if (!may_switch(s, "merge_call", CH_SPEAKS_OF_REPLICA, CH_SPEAKS_OF_REPLICA,
+    if (!may_switch(s, "merge_call", CH_STEP_CONTEXT_REPLICA, CH_STEP_CONTEXT_REPLICA,
                     "it must be called in replica context, not in a merge call or an update",
                     caller) ||
         !ch__step_want(s, fn != NULL, "merge_call", "its function", caller) ||
         !has_nodes(s, "merge_call", n, in, n_out, out, caller))
         return;
-    s->speaks_of = CH_SPEAKS_OF_ALL;
+    s->context = CH_STEP_CONTEXT_CROSS;
     fn(s, n, in, out, arg);
-    s->speaks_of = CH_SPEAKS_OF_REPLICA;
+    s->context = CH_STEP_CONTEXT_REPLICA;
     check_results(s, "merge_call", n_out, out, caller);
 }
 
@@ -110,34 +110,34 @@ void ch_replica_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *cons
     const void *caller = __builtin_return_address(0);
 
     clear(n_out, out);
-    if (!may_switch(s, "replica_call", CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
+    if (!may_switch(s, "replica_call", CH_STEP_CONTEXT_CROSS, CH_STEP_CONTEXT_CROSS,
                     "it must be called in a merge call", caller) ||
         !ch__step_want(s, fn != NULL, "replica_call", "its function", caller) ||
         !has_nodes(s, "replica_call", n, in, n_out, out, caller))
         return;
-    s->speaks_of = CH_SPEAKS_OF_REPLICA;
+    s->context = CH_STEP_CONTEXT_REPLICA;
     fn(s, n, in, out, arg);
-    s->speaks_of = CH_SPEAKS_OF_ALL;
+    s->context = CH_STEP_CONTEXT_CROSS;
     check_results(s, "replica_call", n_out, out, caller);
 }
 
 void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n, ch_node *const *in,
                int n_out, ch_node **out)
 {
-    const void  *caller = __builtin_return_address(0);
-    ch_speaks_of before;
+    const void     *caller = __builtin_return_address(0);
+    ch_step_context before;
 
     clear(n_out, out);
-    if (!may_switch(s, "update", CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_REPLICA,
+    if (!may_switch(s, "update", CH_STEP_CONTEXT_CROSS, CH_STEP_CONTEXT_REPLICA,
                     "it must not be called inside another update", caller) ||
         !ch__var_may_write(s, v, "update", caller) ||
         !ch__step_want(s, fn != NULL, "update", "its function", caller) ||
         !has_nodes(s, "update", n, in, n_out, out, caller))
         return;
-    before = s->speaks_of;
-    s->speaks_of = CH_SPEAKS_OF_COPY;
+    before = s->context;
+    s->context = CH_STEP_CONTEXT_UPDATE;
     fn(s, v, n, in, out, arg);
-    s->speaks_of = before;
+    s->context = before;
     check_results(s, "update", n_out, out, caller);
 }
 
@@ -152,12 +152,12 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
 
     if (x == NULL || s == NULL ||
         !may_switch(
-            s, call, CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
+            s, call, CH_STEP_CONTEXT_CROSS, CH_STEP_CONTEXT_CROSS,
             "it must be called in a merge call; in replica context use ch_all_reduce or "
             "ch_all_gather",
             caller))
         return false;
-    if (!x->varies && !x->is_each && ch_strategy_replicas(s->owner) > 1) {
+    if (!x->varies && !x->is_per_replica && ch_strategy_replicas(s->owner) > 1) {
         ch__step_record_error(
             s,
             ch__fail(CH_INVALID_ARGUMENT,
@@ -167,14 +167,14 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
             caller);
         return false;
     }
-    s->speaks_of = CH_SPEAKS_OF_REPLICA;
+    s->context = CH_STEP_CONTEXT_REPLICA;
     return true;
 }
 
 /* Switches back to cross-replica context. Returns y. */
 static ch_node *end_reduction(const ch_node *x, ch_node *y)
 {
-    outermost(ch_node_step(x))->speaks_of = CH_SPEAKS_OF_ALL;
+    outermost(ch_node_step(x))->context = CH_STEP_CONTEXT_CROSS;
     return y;
 }
 

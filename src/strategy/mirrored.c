@@ -53,7 +53,7 @@ ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out
     ch_status rc;
 
     if (out == NULL)
-        return ch__want_given("mirrored strategy", "out", out, NULL, NULL);
+        return ch__check_not_null("mirrored strategy", "out", out, NULL, NULL);
     opt = opt != NULL ? opt : &none;
     m = ch__calloc(1, sizeof(*m));
     if (m == NULL)

@@ -100,7 +100,7 @@ static ch_status reduce_to(ch_strategy *st, const char *call, ch_cross_device cr
     ch_status    rc;
 
     if (v == NULL)
-        return ch__want_given(call, "the value", v, NULL, NULL);
+        return ch__check_not_null(call, "the value", v, NULL, NULL);
     rc = find_destinations(call, to, &p);
     if (rc != CH_OK)
         return rc;
@@ -134,7 +134,7 @@ ch_status ch_strategy_reduce_to_with(ch_strategy *st, ch_reduce_op op, const ch_
     ch_status                rc = ch__strategy_check_cross(&st, call, "ch_merge_reduce");
 
     if (rc == CH_OK)
-        rc = ch__want_given(call, "out", out, NULL, NULL);
+        rc = ch__check_not_null(call, "out", out, NULL, NULL);
     if (rc == CH_OK)
         rc = ch__communication_of(st, call, opt, &how);
     return rc == CH_OK ? reduce_to(st, call, how.implementation, op, v, to, out) : rc;
@@ -191,7 +191,7 @@ ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t, const ch_desti
     ch_status    rc = ch__strategy_check_cross(&st, "broadcast to", "ch_broadcast");
 
     if (rc == CH_OK)
-        rc = ch__want_given("broadcast to", "the tensor", t, "out", out);
+        rc = ch__check_not_null("broadcast to", "the tensor", t, "out", out);
     if (rc == CH_OK && st == ch__strategy_default())
         rc =
             ch__fail(CH_UNIMPLEMENTED,

@@ -26,7 +26,7 @@ static const ch_strategy_ops one_device_ops = {"OneDevice", devices, place, ch__
 ch_status ch_strategy_one_device(const char *device, ch_strategy **out)
 {
     one_device *o;
-    ch_status   rc = ch__want_given("one-device strategy", "the device", device, "out", out);
+    ch_status rc = ch__check_not_null("one-device strategy", "the device", device, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -165,7 +165,7 @@ ch_status ch_strategy_parameter_server(ch_resolver                       *cluste
 {
     static const ch_parameter_server_options usual;
     ch_status                                rc =
-        ch__want_given("parameter-server strategy", "the cluster", cluster, "out", out);
+        ch__check_not_null("parameter-server strategy", "the cluster", cluster, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -173,7 +173,7 @@ ch_status ch_partitioner_divide(const ch_partitioner *p, const ch_tensor_spec *o
 {
     ch_layout l = {.parts = {0}};
     char      text[256];
-    ch_status rc = ch__want_given("partitioner", "the variable's spec", of, "out", out);
+    ch_status rc = ch__check_not_null("partitioner", "the variable's spec", of, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -305,7 +305,7 @@ static int64_t count_of(const reduction *r, ch_tensor *const *component)
 }
 
 /* Adds the components and divides the sum for a mean. A mean of floats without axes is divided
- * by ch__add_up_as itself, as in a collective. */
+ * by ch__reduce_on_one_thread itself, as in a collective. */
 static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tensor **out)
 {
     bool       at_once = r->op == CH_MEAN && !r->has_axes && ch_dtype_is_float(r->work);
@@ -316,8 +316,8 @@ static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tens
     if (rc == CH_OK)
         rc = ch_tensor_new_on(r->device, r->work, result_shape(r, component[0]->shape), &sum);
     if (rc == CH_OK)
-        ch__add_up_as(r->cross, r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
-                      at_once ? p.n : 1);
+        ch__reduce_on_one_thread(r->cross, r->work, ch_tensor_count(sum), p.n, p.data,
+                                 sum->data, at_once ? p.n : 1);
     drop_parts(&p);
     if (rc == CH_OK && r->op == CH_MEAN && !at_once)
         rc = divide(r->device, sum, count_of(r, component), &sum);
@@ -376,7 +376,7 @@ static ch_status check_call(ch_strategy **st, const void *v, const char *what, c
 {
     ch_status rc = ch__strategy_check_cross(st, "reduce", "ch_all_reduce");
 
-    return rc == CH_OK ? ch__want_given("reduce", what, v, "out", out) : rc;
+    return rc == CH_OK ? ch__check_not_null("reduce", what, v, "out", out) : rc;
 }
 
 ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v, int axis,

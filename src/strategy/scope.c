@@ -49,9 +49,9 @@ ch_context ch_context_now(void)
     const ch_step *s = ch__step_recording();
 
     if (s != NULL)
-        return s->speaks_of == CH_SPEAKS_OF_ALL    ? CH_CONTEXT_CROSS
-               : s->speaks_of == CH_SPEAKS_OF_COPY ? CH_CONTEXT_UPDATE
-                                                   : CH_CONTEXT_REPLICA;
+        return s->context == CH_STEP_CONTEXT_CROSS    ? CH_CONTEXT_CROSS
+               : s->context == CH_STEP_CONTEXT_UPDATE ? CH_CONTEXT_UPDATE
+                                                      : CH_CONTEXT_REPLICA;
     return innermost() != NULL && innermost() != ch__strategy_default() ? CH_CONTEXT_CROSS
                                                                         : CH_CONTEXT_DEFAULT;
 }

@@ -124,12 +124,12 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
     pthread_mutex_init(&st->lock, NULL);
     if (st->n_local == 1)
         return CH_OK;
-    return ch__group_new(
-        &(ch_group_options){.n = st->n_local,
-                            .spin = !ch__devices_crowded(st->n_local, ops->devices(self)),
-                            .cross = c->implementation,
-                            .timeout_seconds = c->timeout_seconds},
-        &st->group);
+    return ch__group_new(&(ch_group_options){.n = st->n_local,
+                                             .spin = !ch__devices_oversubscribed(
+                                                 st->n_local, ops->devices(self)),
+                                             .cross = c->implementation,
+                                             .timeout_seconds = c->timeout_seconds},
+                         &st->group);
 }
 
 /* Warns, once in a process, if a launcher has started several copies of the program. Every
@@ -157,10 +157,10 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
                           const ch_strategy_parts *parts, ch_strategy **out)
 {
     ch_strategy *st;
-    ch_status    rc = ch__want_given("strategy", "its functions", ops, "out", out);
+    ch_status    rc = ch__check_not_null("strategy", "its functions", ops, "out", out);
 
     if (rc == CH_OK && parts == NULL)
-        rc = ch__want_given("strategy", "its parts", parts, NULL, NULL);
+        rc = ch__check_not_null("strategy", "its parts", parts, NULL, NULL);
     if (rc == CH_OK)
         rc = check_new(ops, self, parts);
     if (rc != CH_OK)
@@ -222,7 +222,7 @@ ch_resolver *ch_strategy_resolver(const ch_strategy *st)
 
 ch_status ch_reduce_op_parse(const char *text, ch_reduce_op *out)
 {
-    ch_status rc = ch__want_given("reduction", "its name", text, "out", out);
+    ch_status rc = ch__check_not_null("reduction", "its name", text, "out", out);
 
     if (rc != CH_OK)
         return rc;
@@ -260,7 +260,7 @@ ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const *
 {
     st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
-        return ch__want_given("worker devices", "n", n, "out", out);
+        return ch__check_not_null("worker devices", "n", n, "out", out);
     if (st == ch__strategy_default())
         return fail_no_devices(st, "worker");
     *n = st->n_local;
@@ -272,7 +272,7 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 {
     st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
-        return ch__want_given("parameter devices", "n", n, "out", out);
+        return ch__check_not_null("parameter devices", "n", n, "out", out);
     if (st == ch__strategy_default())
         return fail_no_devices(st, "parameter");
     *n = st->parts.n_parameter > 0 ? st->parts.n_parameter : st->n_local;
@@ -297,7 +297,7 @@ static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run
                     .n_local = st->n_local,
                     .n_replicas = st->n_replicas,
                     .group = st->group,
-                    .meet = &ch__group_as_meet};
+                    .group_ops = &ch__group_ops};
     return ch__strategy_devices(st, &run->device);
 }
 
@@ -314,7 +314,7 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
     if (rc != CH_OK)
         return rc;
     if (f == NULL)
-        return ch__want_given("run", "the function", f, NULL, NULL);
+        return ch__check_not_null("run", "the function", f, NULL, NULL);
     if (opt != NULL && opt->has_step_number && opt->step_number < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "run %s: its step number is %lld, want 0 or more",
                         ch_function_name(f), (long long)opt->step_number);
@@ -435,7 +435,7 @@ ch_status ch_function_declare(ch_function *f, ch_strategy *st, int n,
         &st, "declare", "a plain call of its C function, which records its ops into this step");
 
     if (rc == CH_OK)
-        rc = ch__want_given("declare", "the function", f, n > 0 ? "its specs" : NULL, spec);
+        rc = ch__check_not_null("declare", "the function", f, n > 0 ? "its specs" : NULL, spec);
     if (rc == CH_OK && n < 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "declare: %d inputs, want none or more", n);
     if (rc == CH_OK)

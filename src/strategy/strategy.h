@@ -74,7 +74,7 @@ ch_status ch__communication_of(const ch_strategy *st, const char *call,
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of);
 /* Returns the context of the code that is being recorded: replica context, cross-replica
  * context (a merge call) or an update. (merge.c) */
-ch_speaks_of ch__step_context(const ch_step *s);
+ch_step_context ch__step_context(const ch_step *s);
 
 /* Records the graph of a step for inputs of the dtypes and shapes of `in`, or finds it if it
  * was recorded before. Stores a reference to the graph, and the number of this run. If

@@ -27,9 +27,9 @@ static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_functi
                     .device = device,
                     .in = in,
                     .step = -1,
-                    .speaks_of = CH_SPEAKS_OF_COPY,
+                    .context = CH_STEP_CONTEXT_UPDATE,
                     .group = n > 1 ? st->group : NULL,
-                    .meet = &ch__group_as_meet};
+                    .group_ops = &ch__group_ops};
 }
 
 /* Runs `f` on each device as the update of the copy there. If n is 1, the run gets the first
@@ -42,7 +42,7 @@ static ch_status run_on(ch_strategy *st, const ch_exec_ops *exec, int n,
     ch_status rc;
 
     if (f == NULL)
-        return ch__want_given("update", "the function", f, NULL, NULL);
+        return ch__check_not_null("update", "the function", f, NULL, NULL);
     rc = ch__devices_check("update", n, device);
     if (rc == CH_OK && n == 1 && in != NULL) {
         rc = ch__tuple_of_replica("update", in, 0, &first);
@@ -71,7 +71,7 @@ static ch_status run_on_var(ch_strategy *st, const ch_var *v, ch_function *f, ch
 static ch_status check_strategy(const ch_strategy *st, const ch_var *v, const char *call)
 {
     if (v == NULL)
-        return ch__want_given(call, "the variable", v, NULL, NULL);
+        return ch__check_not_null(call, "the variable", v, NULL, NULL);
     if (v->strategy != st)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s: another strategy made it: %s",
                         call, v->name, v->strategy->label);

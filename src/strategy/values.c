@@ -117,7 +117,7 @@ static ch_status copy_tuple(const ch_tuple *t, ch_tuple **out)
 ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, int n, ch_tuple **out)
 {
     ch_tuple **each;
-    ch_status  rc = ch__want_given("local results", "the tuple", t, "out", out);
+    ch_status  rc = ch__check_not_null("local results", "the tuple", t, "out", out);
 
     st = ch__strategy_or_current(st);
     if (rc == CH_OK && n != st->n_local)

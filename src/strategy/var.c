@@ -185,7 +185,7 @@ static ch_status choose_layout(ch_strategy *st, ch_var *v, const ch_var_spec *sp
             rc = ch__fail_at(rc, "variable %s", v->name);
     }
     if (rc == CH_OK) {
-        n = (size_t)(ch__layout_parts(l) * ch__layout_copies(l));
+        n = (size_t)ch__layout_parts(l) * (size_t)ch__layout_copies(l);
         own = ch__malloc(n * sizeof(ch_device *));
         if (own != NULL)
             memcpy(own, l.device, n * sizeof(ch_device *));
@@ -384,13 +384,13 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
 
     st = ch__strategy_or_current(st);
     if (spec == NULL || out == NULL)
-        return ch__want_given("variable", "its spec", spec, "out", out);
+        return ch__check_not_null("variable", "its spec", spec, "out", out);
     own = *spec;
     rc = ch__var_apply_scopes(st, &own, &colocated);
     return rc == CH_OK ? make_var(st, &own, colocated, out) : rc;
 }
 
-ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *colocated, ch_var **out)
+ch_status ch__var_new_colocated(const ch_var_spec *spec, const ch_var *colocated, ch_var **out)
 {
     const ch_var *entered = NULL;
     ch_var_spec   own = *spec;
@@ -404,7 +404,7 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
 {
     ch_strategy *st = v != NULL ? v->strategy : NULL;
     ch_var      *clone = NULL;
-    ch_status    rc = ch__want_given("variable clone", "the variable", v, "out", out);
+    ch_status    rc = ch__check_not_null("variable clone", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = ch__strategy_check_cross(&st, v->name, "ch_var_new");

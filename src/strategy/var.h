@@ -105,7 +105,7 @@ static inline bool ch__var_is_per_replica(const ch_var *v)
 
 /* Creates a variable as ch_var_new does, with the layout of `colocated`. If the shape does not
  * allow that, the new variable is not divided and is on the device of the first part. */
-ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *colocated, ch_var **out);
+ch_status ch__var_new_colocated(const ch_var_spec *spec, const ch_var *colocated, ch_var **out);
 /* Creates the variable of shard i of `whole`, named "<name>/part_<i>". `storage` must exist;
  * after success the new variable owns it. For implementations of ch_var_ops. */
 ch_status ch__var_new_shard(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out);

@@ -78,7 +78,7 @@ static ch_status check(ch_var *v, const char *call)
 /* Returns INVALID_ARGUMENT with the first id that is out of range. */
 static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tensor *ids)
 {
-    int64_t at = ch__id_split_stray(s);
+    int64_t at = ch__id_split_first_invalid(s);
 
     if (at < 0)
         return CH_OK;
@@ -102,11 +102,11 @@ static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)
     if (rc == CH_OK)
         rc = check_ids(v, s, ids);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
-        rc = ch__id_split_asked(s, i, &a.ids[i]);
+        rc = ch__id_split_lookup_ids(s, i, &a.ids[i]);
     if (rc == CH_OK)
         rc = read_rows(&a);
     if (rc == CH_OK)
-        rc = ch__id_split_spread(s, v->dtype, row_shape(v), a.rows, out);
+        rc = ch__id_split_lookup_rows(s, v->dtype, row_shape(v), a.rows, out);
     ch__id_split_free(s);
     end_lookup(&a);
     return rc;
@@ -116,7 +116,7 @@ ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out)
 {
     const char *call = "lookup";
     ch_tensor  *whole = NULL;
-    ch_status   rc = ch__want_given(call, "the variable", v, "out", out);
+    ch_status   rc = ch__check_not_null(call, "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = check(v, call);
@@ -135,7 +135,7 @@ ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out)
 /* ---- rows by a slice ---- */
 
 /* Makes a tensor of the row numbers; *out is unchanged if there are none. */
-static ch_status list_ids(ch_picked of, ch_tensor **out)
+static ch_status list_ids(ch_slice_range of, ch_tensor **out)
 {
     int64_t  *to;
     ch_status rc;
@@ -152,7 +152,7 @@ static ch_status list_ids(ch_picked of, ch_tensor **out)
 }
 
 /* Copies the rows of each part into the result. The rows of a part are contiguous there. */
-static ch_status join_rows(const lookup *a, ch_picked all, ch_tensor **out)
+static ch_status join_rows(const lookup *a, ch_slice_range all, ch_tensor **out)
 {
     ch_shape  shape = a->v->shape;
     ch_status rc;
@@ -160,7 +160,7 @@ static ch_status join_rows(const lookup *a, ch_picked all, ch_tensor **out)
     shape.dim[0] = all.count;
     rc = ch_tensor_new(a->v->dtype, shape, out);
     for (int i = 0; i < a->n && rc == CH_OK; i++) {
-        ch_picked of = ch__slice_shard(all, rows_of(a->v), a->n, i);
+        ch_slice_range of = ch__slice_shard(all, rows_of(a->v), a->n, i);
 
         if (of.count > 0)
             memcpy((*out)->data +
@@ -171,7 +171,7 @@ static ch_status join_rows(const lookup *a, ch_picked all, ch_tensor **out)
 }
 
 /* Reads the rows of a slice. */
-static ch_status pick(ch_var *v, ch_picked all, ch_tensor **out)
+static ch_status pick(ch_var *v, ch_slice_range all, ch_tensor **out)
 {
     lookup    a;
     ch_status rc = begin_lookup(v, &a);
@@ -188,9 +188,9 @@ static ch_status pick(ch_var *v, ch_picked all, ch_tensor **out)
 
 ch_status ch_var_slice(ch_var *v, int64_t start, int64_t stop, int64_t step, ch_tensor **out)
 {
-    const ch_bounds b = {start, stop, start != CH_SLICE_END, stop != CH_SLICE_END, step};
-    ch_picked       all;
-    ch_status       rc = ch__want_given("slice", "the variable", v, "out", out);
+    const ch_slice_bounds b = {start, stop, start != CH_SLICE_END, stop != CH_SLICE_END, step};
+    ch_slice_range        all;
+    ch_status             rc = ch__check_not_null("slice", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = check(v, "slice");
@@ -207,7 +207,7 @@ ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out)
     int        shard;
     int64_t    row;
     ch_tensor *one = NULL;
-    ch_status  rc = ch__want_given("row", "the variable", v, "out", out);
+    ch_status  rc = ch__check_not_null("row", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = check(v, "row");
@@ -215,7 +215,7 @@ ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out)
         return rc;
     rc = ch__slice_row(rows_of(v), 1, index, &shard, &row);
     if (rc == CH_OK)
-        rc = pick(v, (ch_picked){.begin = row, .step = 1, .count = 1}, &one);
+        rc = pick(v, (ch_slice_range){.begin = row, .step = 1, .count = 1}, &one);
     if (rc == CH_OK)
         rc = ch_tensor_reshape(one, row_shape(v), out);
     ch_tensor_unref(one);

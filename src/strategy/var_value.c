@@ -20,7 +20,7 @@ ch_status ch__var_check_outside(const ch_var *v, const char *instead)
 {
     ch_strategy *st = v->strategy;
 
-    if (ch__run_is_here())
+    if (ch__run_is_on_thread())
         return ch__fail(
             CH_FAILED_PRECONDITION,
             "variable %s: a step is running on this thread; a host function must get values as "
@@ -84,7 +84,7 @@ ch_status ch__var_snapshot(ch_var *v, ch_tensor **out)
 
 ch_status ch_var_get(ch_var *v, ch_tensor **out)
 {
-    ch_status rc = ch__want_given("variable get", "the variable", v, "out", out);
+    ch_status rc = ch__check_not_null("variable get", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = ch__var_check_outside(v, "ch_var_read");
@@ -93,7 +93,7 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
 
 ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
 {
-    ch_status rc = ch__want_given("variable get_all", "the variable", v, "out", out);
+    ch_status rc = ch__check_not_null("variable get_all", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = ch__var_check_outside(v, "ch_var_read");
@@ -261,7 +261,7 @@ static ch_status fetch_copy(ch_var *v, ch_value **out)
 
 ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
-    ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
+    ch_status rc = ch__check_not_null("variable copies", "the variable", v, "out", out);
 
     if (rc == CH_OK && !ch__var_is_local(v))
         return fetch_copy(v, out);

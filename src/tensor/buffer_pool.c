@@ -112,7 +112,7 @@ static void release_lent(ch_buffer *b)
     ch__free(b);
 }
 
-ch_status ch__lend(ch_tensor *t, ch_device *device, ch_tensor **out)
+ch_status ch__tensor_share(ch_tensor *t, ch_device *device, ch_tensor **out)
 {
     ch_buffer *b;
     ch_status  rc;

@@ -32,6 +32,6 @@ void ch__buffer_pool_drop(ch_buffer_pool *pool);
 /* Returns a tensor on `device` that shares the memory of `t`, for reading. No copy is needed,
  * because the tasks of a process share its memory. The result holds a reference to `t`. If `t`
  * is on `device` or has strings, the result is `t` itself. */
-CH_MUST_CHECK ch_status ch__lend(ch_tensor *t, ch_device *device, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__tensor_share(ch_tensor *t, ch_device *device, ch_tensor **out);
 
 #endif

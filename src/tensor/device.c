@@ -488,7 +488,7 @@ static ch_status find_devices(int n, const char *const *name, ch_device_spec *wa
     ch_status rc = t == NULL ? CH_RESOURCE_EXHAUSTED : CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = ch__want_given("device find", "the name", name[i], "out", out);
+        rc = ch__check_not_null("device find", "the name", name[i], "out", out);
         if (rc == CH_OK)
             rc = ch__device_spec_over(&ch_device_current()->where, name[i], &wanted[i]);
     }

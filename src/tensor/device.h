@@ -58,7 +58,7 @@ CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*
                                         void *const *arg);
 /* Returns true if these devices have more threads than there are cores. Their threads must not
  * spin then. */
-bool ch__devices_crowded(int n, ch_device *const *device);
+bool ch__devices_oversubscribed(int n, ch_device *const *device);
 
 /* Gives a task device: the device of another task of the job that runs in this process. It has
  * a single thread and is not among the devices of ch_device_at. The same name gives the same

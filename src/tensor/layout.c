@@ -112,7 +112,7 @@ ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out)
     for (int k = 0; k < t->shape.rank && rc == CH_OK; k++) {
         ch_tensor *larger = view;
 
-        if (r->size[k] == larger->shape.dim[k])
+        if (r->size[k] == t->shape.dim[k])
             continue;
         rc = ch_tensor_slice(larger, k, r->begin[k], r->begin[k] + r->size[k], 1, &view);
         if (rc == CH_OK)

@@ -75,7 +75,7 @@ ch_status ch__device_team(ch_device *d, ch_team **out)
     return st;
 }
 
-bool ch__devices_crowded(int n, ch_device *const *device)
+bool ch__devices_oversubscribed(int n, ch_device *const *device)
 {
     int n_threads = 0;
 
@@ -107,7 +107,7 @@ ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
 {
     ch_device *leader = device[0];
     ch_status  st = ch__devices_check_fork("run on devices");
-    int        spin = n > 1 && !ch__devices_crowded(n, device) ? SPIN : 0;
+    int        spin = n > 1 && !ch__devices_oversubscribed(n, device) ? SPIN : 0;
 
     if (st == CH_OK)
         st = ch__devices_start(n, device);

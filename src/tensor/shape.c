@@ -64,7 +64,7 @@ bool ch_dtype_is_int(ch_dtype t)
 ch_status ch_dtype_parse(const char *text, ch_dtype *out)
 {
     if (text == NULL || out == NULL)
-        return ch__want_given("dtype parse", "the text", text, "out", out);
+        return ch__check_not_null("dtype parse", "the text", text, "out", out);
     for (int i = 0; i < CH_DTYPE_COUNT; i++) {
         if (strcmp(text, dtypes[i].name) == 0) {
             *out = (ch_dtype)i;

@@ -143,7 +143,7 @@ ch_status ch_device_spec_parse(const char *text, ch_device_spec *out)
     ch_device_spec spec = unset;
 
     if (text == NULL || out == NULL)
-        return ch__want_given("device", "the name", text, "out", out);
+        return ch__check_not_null("device", "the name", text, "out", out);
     for (piece rest = {text, strlen(text)}; rest.size > 0;) {
         piece part = piece_split(&rest, '/');
 
@@ -218,7 +218,7 @@ ch_status ch_device_spec_canonical(const char *text, const char *fallback, ch_de
 {
     static const ch_device_spec host = {"localhost", 0, 0, "CPU", 0};
     ch_device_spec              base = host;
-    ch_status                   rc = ch__want_given("device", "the name", text, "out", out);
+    ch_status                   rc = ch__check_not_null("device", "the name", text, "out", out);
 
     if (rc != CH_OK)
         return rc;

@@ -372,7 +372,7 @@ static ch_status check(const ch_tensor *keys, const ch_tensor *values, double mi
 ch_status ch_table_new(ch_tensor *keys, ch_tensor *values, double missing, ch_table **out)
 {
     ch_tensor *k = NULL, *v = NULL;
-    ch_status  rc = ch__want_given("table", "keys", keys, "out", out);
+    ch_status  rc = ch__check_not_null("table", "keys", keys, "out", out);
 
     if (rc == CH_OK)
         rc = ch_tensor_contiguous(keys, &k);
@@ -525,7 +525,7 @@ void ch__table_find(const ch_table *t, ch_dtype dtype, const void *keys, int64_t
     uint32_t      index[BATCH];
 
     for (int64_t from = 0; from < n; from += BATCH) {
-        int count = (int)ch__least(n - from, BATCH);
+        int count = (int)ch__min(n - from, BATCH);
 
         find(t, dtype, keys, from, count, index);
         copy_values(t, count, index, (char *)out + from * bytes);
@@ -535,11 +535,11 @@ void ch__table_find(const ch_table *t, ch_dtype dtype, const void *keys, int64_t
 ch_status ch_table_find(const ch_table *t, ch_tensor *keys, ch_tensor **out)
 {
     ch_tensor *k = NULL, *found = NULL;
-    ch_status  rc = ch__want_given("table find", "the table", t, "out", out);
+    ch_status  rc = ch__check_not_null("table find", "the table", t, "out", out);
 
     if (rc == CH_OK)
-        rc = ch__want_given("table find", "keys", keys, NULL, NULL);
-    if (rc == CH_OK && !ch__table_takes(t, keys->dtype))
+        rc = ch__check_not_null("table find", "keys", keys, NULL, NULL);
+    if (rc == CH_OK && !ch__table_accepts(t, keys->dtype))
         rc = ch__fail(CH_INVALID_ARGUMENT, "table find: keys are %s, want %s",
                       ch__tensor_label(keys).text, t->has_words ? "string" : "i32 or i64");
     if (rc == CH_OK)

@@ -51,7 +51,7 @@ bool ch__table_equal(const ch_table *a, const ch_table *b);
 uint64_t ch__table_hash(const ch_table *t);
 
 /* Returns true if keys of this dtype can be looked up: i32 or i64, or strings. */
-static inline bool ch__table_takes(const ch_table *t, ch_dtype keys)
+static inline bool ch__table_accepts(const ch_table *t, ch_dtype keys)
 {
     return t->has_words ? keys == CH_STR : keys == CH_I32 || keys == CH_I64;
 }

@@ -129,7 +129,7 @@ ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
 ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
     int64_t   count, bytes;
-    ch_status st = ch__want_given("tensor new", "out", out, NULL, NULL);
+    ch_status st = ch__check_not_null("tensor new", "out", out, NULL, NULL);
 
     if (st == CH_OK)
         st = ch__tensor_size(dtype, shape, &count, &bytes);
@@ -152,7 +152,7 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
 ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)
 {
     ch_tensor *t;
-    ch_status  st = ch__want_given("tensor copy_of", "out", out, NULL, NULL);
+    ch_status  st = ch__check_not_null("tensor copy_of", "out", out, NULL, NULL);
 
     if (st == CH_OK)
         st = ch_tensor_new(dtype, shape, &t);
@@ -211,7 +211,7 @@ ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*rele
 {
     int64_t    count, bytes, stride[CH_MAX_RANK];
     ch_device *device = ch_device_current();
-    ch_status  st = ch__want_given("tensor wrap", "out", out, NULL, NULL);
+    ch_status  st = ch__check_not_null("tensor wrap", "out", out, NULL, NULL);
 
     if (st == CH_OK)
         st = ch__tensor_size(dtype, shape, &count, &bytes);

@@ -24,7 +24,7 @@ static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor
 
 ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor, ch_value **out)
 {
-    ch_status st = ch__want_given("value", "the list of tensors", tensor, "out", out);
+    ch_status st = ch__check_not_null("value", "the list of tensors", tensor, "out", out);
 
     if (st == CH_OK)
         st = value_check(kind, n, tensor);

@@ -51,7 +51,7 @@ static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t
 ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to, int64_t step,
                           ch_tensor **out)
 {
-    ch_status st = ch__want_given("tensor slice", "the tensor", t, "out", out);
+    ch_status st = ch__check_not_null("tensor slice", "the tensor", t, "out", out);
 
     if (st == CH_OK)
         st = slice_check(t, axis, from, to, step);
@@ -86,7 +86,7 @@ ch_status ch_tensor_transpose(ch_tensor *t, const int *perm, ch_tensor **out)
     ch_shape  shape = {.rank = rank};
     int64_t   strides[CH_MAX_RANK] = {0};
     unsigned  seen = 0;
-    ch_status st = ch__want_given("tensor transpose", "the tensor", t, "out", out);
+    ch_status st = ch__check_not_null("tensor transpose", "the tensor", t, "out", out);
 
     if (st != CH_OK)
         return st;
@@ -178,7 +178,7 @@ static ch_status resolve_size(const ch_tensor *t, ch_shape *shape)
 ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
 {
     int64_t    count, bytes, stride[CH_MAX_RANK];
-    ch_status  st = ch__want_given("tensor reshape", "the tensor", t, "out", out);
+    ch_status  st = ch__check_not_null("tensor reshape", "the tensor", t, "out", out);
     ch_tensor *contiguous;
 
     if (st == CH_OK)
@@ -222,7 +222,7 @@ static ch_status copy_to(ch_tensor *t, ch_device *device, ch_tensor **out)
 
 ch_status ch_tensor_contiguous(ch_tensor *t, ch_tensor **out)
 {
-    ch_status st = ch__want_given("tensor contiguous", "the tensor", t, "out", out);
+    ch_status st = ch__check_not_null("tensor contiguous", "the tensor", t, "out", out);
 
     if (st != CH_OK)
         return st;
@@ -234,10 +234,10 @@ ch_status ch_tensor_contiguous(ch_tensor *t, ch_tensor **out)
 
 ch_status ch_tensor_to(ch_tensor *t, ch_device *device, ch_tensor **out)
 {
-    ch_status st = ch__want_given("tensor to", "the tensor", t, "out", out);
+    ch_status st = ch__check_not_null("tensor to", "the tensor", t, "out", out);
 
     if (st == CH_OK)
-        st = ch__want_given("tensor to", "the device", device, NULL, NULL);
+        st = ch__check_not_null("tensor to", "the device", device, NULL, NULL);
     if (st != CH_OK)
         return st;
     if (ch_tensor_device(t) != device)

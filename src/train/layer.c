@@ -358,7 +358,7 @@ void ch_layer_set_seed(ch_layer *l, uint64_t seed)
 static ch_status check_weight(const ch_layer *l, const ch_layer_weight_spec *spec)
 {
     if (l == NULL || spec == NULL)
-        return ch__want_given("layer weight", "the layer", l, "its spec", spec);
+        return ch__check_not_null("layer weight", "the layer", l, "its spec", spec);
     if (l->building == NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "layer %s: variables can be created in its `build` only", l->name);

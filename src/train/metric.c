@@ -48,7 +48,7 @@ ch_status ch_metric_new(ch_strategy *st, ch_metric_spec spec, ch_metric **out)
 {
     ch_metric_parts parts = {.n = 0};
     ch_metric      *m;
-    ch_status       rc = ch__want_given("metric new", "out", out, NULL, NULL);
+    ch_status       rc = ch__check_not_null("metric new", "out", out, NULL, NULL);
 
     if (rc == CH_OK && spec.kind == NULL && spec.make != NULL)
         return spec.make(st, spec.name, spec.number, out);
@@ -193,7 +193,7 @@ ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
 {
     ch_tensor *all = NULL, *filled = NULL;
     double     n = 0;
-    ch_status  rc = ch__want_given("metric tensor", "the metric", m, "out", out);
+    ch_status  rc = ch__check_not_null("metric tensor", "the metric", m, "out", out);
 
     if (rc == CH_OK)
         rc = ch_var_get(m->var[0], m->kind->is_kept ? &all : out);
@@ -212,7 +212,7 @@ ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
 ch_status ch_metric_result(ch_metric *m, double *out)
 {
     ch_tensor *state = NULL;
-    ch_status  rc = ch__want_given("metric result", "the metric", m, "out", out);
+    ch_status  rc = ch__check_not_null("metric result", "the metric", m, "out", out);
 
     if (rc == CH_OK)
         rc = ch_metric_tensor(m, &state);
@@ -224,7 +224,7 @@ ch_status ch_metric_result(ch_metric *m, double *out)
 
 ch_status ch_metric_reset(ch_metric *m)
 {
-    ch_status rc = ch__want_given("metric reset", "the metric", m, NULL, NULL);
+    ch_status rc = ch__check_not_null("metric reset", "the metric", m, NULL, NULL);
 
     for (int i = 0; rc == CH_OK && i < m->n_vars; i++) {
         ch_tensor *zeros = NULL;

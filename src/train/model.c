@@ -108,7 +108,7 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
     ch__layer_clear_error();
     if (out == NULL) {
         ch_layer_unref(root);
-        return ch__want_given("model", "out", out, NULL, NULL);
+        return ch__check_not_null("model", "out", out, NULL, NULL);
     }
     if (opt == NULL)
         opt = &none;

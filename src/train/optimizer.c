@@ -111,7 +111,7 @@ static ch_status new_optimizer(const rule_spec *w, const ch_optimizer_options *o
     ch_status                         rc;
 
     opt = opt != NULL ? opt : &none;
-    rc = ch__want_given(w->name, "out", out, NULL, NULL);
+    rc = ch__check_not_null(w->name, "out", out, NULL, NULL);
     if (rc == CH_OK)
         rc = check_options(w->name, w->rate, opt);
     if (rc != CH_OK)

@@ -69,11 +69,11 @@ static ch_node *read_own(recording *r, ch_opt_own which)
  * because it follows from the summed gradients. So the aggregation of v must not be applied. */
 static void assign(recording *r, ch_var *v, ch_node *value)
 {
-    const ch_speaks_of before = r->s->speaks_of;
+    const ch_step_context before = r->s->context;
 
-    r->s->speaks_of = CH_SPEAKS_OF_COPY;
+    r->s->context = CH_STEP_CONTEXT_UPDATE;
     ch_var_assign(r->s, v, value);
-    r->s->speaks_of = before;
+    r->s->context = before;
 }
 
 static void write_own(recording *r, ch_opt_own which, ch_node *value)

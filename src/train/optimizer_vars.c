@@ -56,7 +56,7 @@ static ch_status add_var(ch_optimizer *o, ch_strategy *st, const ch_var *beside,
     ch_status   rc = path != NULL ? reserve(o) : ch__fail_memory("an optimizer");
 
     if (rc == CH_OK)
-        rc = beside != NULL ? ch__var_new_beside(&spec, beside, out)
+        rc = beside != NULL ? ch__var_new_colocated(&spec, beside, out)
                             : ch_var_new(st, &spec, out);
     if (rc == CH_OK)
         o->all[o->n_all++] = *out;

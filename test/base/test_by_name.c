@@ -21,7 +21,7 @@ static void fill_text(void)
         snprintf(text[i], sizeof(text[i]), "dense_%d", i);
 }
 
-static void a_table_is_what_an_array_would_be(void **state)
+static void by_name_agrees_with_an_array_under_random_changes(void **state)
 {
     ch_by_name t = {0};
     bool       is_in[MANY] = {false};
@@ -50,7 +50,7 @@ static void a_table_is_what_an_array_would_be(void **state)
     (void)state;
 }
 
-static void without_memory_it_stays_as_it_was(void **state)
+static void by_name_put_keeps_the_table_when_out_of_memory(void **state)
 {
     ch_by_name t = {0};
     int64_t    live = ch__mem_live();
@@ -72,8 +72,8 @@ static void without_memory_it_stays_as_it_was(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_table_is_what_an_array_would_be),
-        cmocka_unit_test(without_memory_it_stays_as_it_was),
+        cmocka_unit_test(by_name_agrees_with_an_array_under_random_changes),
+        cmocka_unit_test(by_name_put_keeps_the_table_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

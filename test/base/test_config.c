@@ -27,7 +27,7 @@ static void keep_warnings(const ch_log_record *r, void *arg)
     (void)arg;
 }
 
-static void a_variable_sets_its_field(void **state)
+static void environment_variable_sets_its_config_field(void **state)
 {
     assert_int_equal(ch__config()->threads, 3);
     assert_string_equal(ch__config()->devices, "CPU=2,GPU=4");
@@ -36,14 +36,14 @@ static void a_variable_sets_its_field(void **state)
     (void)state;
 }
 
-static void an_unset_or_empty_variable_means_the_default(void **state)
+static void config_field_has_its_default_when_the_variable_is_unset_or_empty(void **state)
 {
     assert_true(ch__config()->engines); /* set, but empty */
     assert_int_equal(ch__config()->wait_notice_ms, 10000);
     (void)state;
 }
 
-static void a_value_that_does_not_parse_is_told_once_and_the_default_taken(void **state)
+static void config_warns_once_and_uses_the_default_when_a_value_does_not_parse(void **state)
 {
     assert_string_equal(ch__config()->simd, "auto");
     assert_true(ch__config()->epilogue);
@@ -55,14 +55,14 @@ static void a_value_that_does_not_parse_is_told_once_and_the_default_taken(void 
     (void)state;
 }
 
-static void the_environment_is_read_only_once(void **state)
+static void config_reads_the_environment_once(void **state)
 {
     setenv("COHORT_THREADS", "99", 1);
     assert_int_equal(ch__config()->threads, 3);
     (void)state;
 }
 
-static void a_setting_can_be_set_by_name(void **state)
+static void config_set_sets_a_field_by_name(void **state)
 {
     assert_int_equal(ch__config_set("threads", "2"), CH_OK);
     assert_int_equal(ch__config()->threads, 2);
@@ -75,7 +75,7 @@ static void a_setting_can_be_set_by_name(void **state)
     (void)state;
 }
 
-static void a_bad_value_names_the_setting_and_what_it_takes(void **state)
+static void config_set_error_names_the_setting_and_its_valid_values(void **state)
 {
     static const char *const bad[] = {"", "two", "2x", "-1", "1025", "99999999999", "1.5"};
 
@@ -89,7 +89,7 @@ static void a_bad_value_names_the_setting_and_what_it_takes(void **state)
     (void)state;
 }
 
-static void a_text_that_does_not_fit_is_refused(void **state)
+static void config_set_rejects_text_that_does_not_fit(void **state)
 {
     char text[sizeof(ch__config()->devices) + 1];
 
@@ -101,7 +101,7 @@ static void a_text_that_does_not_fit_is_refused(void **state)
     (void)state;
 }
 
-static void an_unknown_setting_is_an_error_that_lists_the_known(void **state)
+static void config_set_lists_the_settings_when_the_name_is_unknown(void **state)
 {
     assert_int_equal(ch__config_set("treads", "2"), CH_INVALID_ARGUMENT);
     assert_non_null(strstr(ch_error_message(), "treads"));
@@ -110,7 +110,7 @@ static void an_unknown_setting_is_an_error_that_lists_the_known(void **state)
     (void)state;
 }
 
-static void every_row_has_help_and_a_default_that_parses(void **state)
+static void config_rows_have_help_and_a_default_that_parses(void **state)
 {
     const char *name, *fallback, *help;
     int         n = 0;
@@ -127,15 +127,15 @@ static void every_row_has_help_and_a_default_that_parses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_variable_sets_its_field),
-        cmocka_unit_test(an_unset_or_empty_variable_means_the_default),
-        cmocka_unit_test(a_value_that_does_not_parse_is_told_once_and_the_default_taken),
-        cmocka_unit_test(the_environment_is_read_only_once),
-        cmocka_unit_test(a_setting_can_be_set_by_name),
-        cmocka_unit_test(a_bad_value_names_the_setting_and_what_it_takes),
-        cmocka_unit_test(a_text_that_does_not_fit_is_refused),
-        cmocka_unit_test(an_unknown_setting_is_an_error_that_lists_the_known),
-        cmocka_unit_test(every_row_has_help_and_a_default_that_parses),
+        cmocka_unit_test(environment_variable_sets_its_config_field),
+        cmocka_unit_test(config_field_has_its_default_when_the_variable_is_unset_or_empty),
+        cmocka_unit_test(config_warns_once_and_uses_the_default_when_a_value_does_not_parse),
+        cmocka_unit_test(config_reads_the_environment_once),
+        cmocka_unit_test(config_set_sets_a_field_by_name),
+        cmocka_unit_test(config_set_error_names_the_setting_and_its_valid_values),
+        cmocka_unit_test(config_set_rejects_text_that_does_not_fit),
+        cmocka_unit_test(config_set_lists_the_settings_when_the_name_is_unknown),
+        cmocka_unit_test(config_rows_have_help_and_a_default_that_parses),
     };
 
     unsetenv("COHORT_WAIT_NOTICE_MS");

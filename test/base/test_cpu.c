@@ -122,7 +122,7 @@ static void quota_is_none_without_proc_or_with_nonsense(void **state)
     (void)state;
 }
 
-static void count_follows_the_affinity(void **state)
+static void cpu_count_follows_the_affinity(void **state)
 {
     cpu_set_t before, one;
     int       cpu = 0;
@@ -146,7 +146,7 @@ int main(void)
         cmocka_unit_test(quota_of_version_1_is_found_below_the_mounted_group),
         cmocka_unit_test(quota_of_the_mounted_group_counts_when_the_path_is_outside),
         cmocka_unit_test(quota_is_none_without_proc_or_with_nonsense),
-        cmocka_unit_test(count_follows_the_affinity),
+        cmocka_unit_test(cpu_count_follows_the_affinity),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

@@ -39,7 +39,7 @@ static int restore_default(void **state)
     return 0;
 }
 
-static void a_sink_gets_level_code_and_text(void **state)
+static void log_sink_gets_level_code_and_text(void **state)
 {
     heard h = {0};
 
@@ -52,13 +52,13 @@ static void a_sink_gets_level_code_and_text(void **state)
     (void)state;
 }
 
-static void a_sink_gets_only_the_levels_it_asked_for(void **state)
+static void log_sink_gets_only_its_levels(void **state)
 {
     heard h = {0};
 
     ch_log_set_sink(listen, &h, CH_LOG_WARNING);
-    assert_false(ch__log_wants(CH_LOG_INFO));
-    assert_true(ch__log_wants(CH_LOG_WARNING));
+    assert_false(ch__log_is_enabled(CH_LOG_INFO));
+    assert_true(ch__log_is_enabled(CH_LOG_WARNING));
     ch__log(CH_LOG_INFO, "x", "no");
     ch__log(CH_LOG_DEBUG, "x", "no");
     assert_int_equal(h.n, 0);
@@ -67,7 +67,7 @@ static void a_sink_gets_only_the_levels_it_asked_for(void **state)
     (void)state;
 }
 
-static void a_record_is_one_line(void **state)
+static void log_record_is_one_line(void **state)
 {
     heard h = {0};
 
@@ -77,7 +77,7 @@ static void a_record_is_one_line(void **state)
     (void)state;
 }
 
-static void a_text_of_any_length_is_accepted(void **state)
+static void log_accepts_text_of_any_length(void **state)
 {
     heard h = {0};
 
@@ -95,7 +95,7 @@ static void *log_a_hundred(void *arg)
     return arg;
 }
 
-static void a_sink_is_called_by_one_thread_at_a_time(void **state)
+static void log_sink_is_called_by_one_thread_at_a_time(void **state)
 {
     heard     h = {0};
     pthread_t id[4];
@@ -128,7 +128,7 @@ static void default_output(char *out, int bytes)
     fclose(file);
 }
 
-static void the_default_writes_prints_warnings_and_errors_to_stderr(void **state)
+static void default_log_sink_writes_prints_warnings_and_errors_to_stderr(void **state)
 {
     char  out[256];
     heard h = {0};
@@ -144,7 +144,7 @@ static void the_default_writes_prints_warnings_and_errors_to_stderr(void **state
     (void)state;
 }
 
-static void every_level_has_a_name(void **state)
+static void log_levels_have_names(void **state)
 {
     assert_string_equal(ch_log_level_name(CH_LOG_DEBUG), "debug");
     assert_string_equal(ch_log_level_name(CH_LOG_ERROR), "error");
@@ -155,13 +155,13 @@ static void every_level_has_a_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_sink_gets_level_code_and_text, restore_default),
-        cmocka_unit_test_teardown(a_sink_gets_only_the_levels_it_asked_for, restore_default),
-        cmocka_unit_test_teardown(a_record_is_one_line, restore_default),
-        cmocka_unit_test_teardown(a_text_of_any_length_is_accepted, restore_default),
-        cmocka_unit_test_teardown(a_sink_is_called_by_one_thread_at_a_time, restore_default),
-        cmocka_unit_test(the_default_writes_prints_warnings_and_errors_to_stderr),
-        cmocka_unit_test(every_level_has_a_name),
+        cmocka_unit_test_teardown(log_sink_gets_level_code_and_text, restore_default),
+        cmocka_unit_test_teardown(log_sink_gets_only_its_levels, restore_default),
+        cmocka_unit_test_teardown(log_record_is_one_line, restore_default),
+        cmocka_unit_test_teardown(log_accepts_text_of_any_length, restore_default),
+        cmocka_unit_test_teardown(log_sink_is_called_by_one_thread_at_a_time, restore_default),
+        cmocka_unit_test(default_log_sink_writes_prints_warnings_and_errors_to_stderr),
+        cmocka_unit_test(log_levels_have_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@ static void assert_nothing_is_held_since(int64_t live)
     assert_int_equal(ch__mem_live(), live);
 }
 
-static void every_allocation_is_counted_until_it_is_freed(void **state)
+static void mem_live_counts_allocations_until_they_are_freed(void **state)
 {
     int64_t live = ch__mem_live(), allocs = ch__mem_allocs();
     void   *p[] = {ch__malloc(10), ch__calloc(2, 5), ch__realloc(NULL, 10), ch__strdup("ten"),
@@ -78,7 +78,7 @@ static void fail_at_counts_allocations_of_all_threads(void **state)
     (void)state;
 }
 
-static void nothing_can_be_allocated_too(void **state)
+static void malloc_of_zero_bytes_returns_a_pointer(void **state)
 {
     void *p[] = {ch__malloc(0), ch__calloc(0, 8), ch__alloc_aligned(0)};
 
@@ -89,7 +89,7 @@ static void nothing_can_be_allocated_too(void **state)
     (void)state;
 }
 
-static void a_size_that_overflows_is_out_of_memory(void **state)
+static void allocation_fails_when_its_size_overflows(void **state)
 {
     int64_t live = ch__mem_live();
 
@@ -256,7 +256,7 @@ static void an_arena_out_of_memory_can_still_be_used(void **state)
     (void)state;
 }
 
-static void products_of_sizes_are_checked(void **state)
+static void mul_size_detects_overflow(void **state)
 {
     int64_t out = 0;
 
@@ -266,7 +266,7 @@ static void products_of_sizes_are_checked(void **state)
     (void)state;
 }
 
-static void bytes_that_are_held_are_watched(void **state)
+static void mem_watch_finds_the_most_bytes_held(void **state)
 {
     void *kept = ch__malloc(1000), *p, *q;
 
@@ -278,11 +278,11 @@ static void bytes_that_are_held_are_watched(void **state)
     ch__free_aligned(q);
     ch__free(kept);
     ch__free(p);
-    assert_in_range(ch__mem_most(), 8000, 9000);
+    assert_in_range(ch__mem_peak(), 8000, 9000);
     ch__mem_watch(false);
 }
 
-static void the_peak_of_the_process_follows_what_it_holds(void **state)
+static void peak_bytes_follows_the_memory_of_the_process(void **state)
 {
     const int64_t bytes = (int64_t)64 << 20;
     int64_t       before = ch__peak_bytes();
@@ -298,12 +298,12 @@ static void the_peak_of_the_process_follows_what_it_holds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_that_are_held_are_watched),
-        cmocka_unit_test(every_allocation_is_counted_until_it_is_freed),
+        cmocka_unit_test(mem_watch_finds_the_most_bytes_held),
+        cmocka_unit_test(mem_live_counts_allocations_until_they_are_freed),
         cmocka_unit_test(allocations_of_all_threads_are_counted),
         cmocka_unit_test(fail_at_counts_allocations_of_all_threads),
-        cmocka_unit_test(nothing_can_be_allocated_too),
-        cmocka_unit_test(a_size_that_overflows_is_out_of_memory),
+        cmocka_unit_test(malloc_of_zero_bytes_returns_a_pointer),
+        cmocka_unit_test(allocation_fails_when_its_size_overflows),
         cmocka_unit_test(realloc_keeps_the_contents_when_it_fails),
         cmocka_unit_test(aligned_blocks_are_aligned_and_zeroed),
         cmocka_unit_test(fail_at_fails_one_allocation_of_any_kind),
@@ -313,8 +313,8 @@ int main(void)
         cmocka_unit_test(an_arena_hands_out_zeroed_aligned_separate_memory),
         cmocka_unit_test(an_arena_copies_text_and_data),
         cmocka_unit_test(an_arena_out_of_memory_can_still_be_used),
-        cmocka_unit_test(products_of_sizes_are_checked),
-        cmocka_unit_test(the_peak_of_the_process_follows_what_it_holds),
+        cmocka_unit_test(mul_size_detects_overflow),
+        cmocka_unit_test(peak_bytes_follows_the_memory_of_the_process),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

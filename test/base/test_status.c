@@ -26,7 +26,7 @@ static void run_in_a_thread(void *(*run)(void *), void *arg)
     assert_int_equal(pthread_join(id, NULL), 0);
 }
 
-static void every_code_has_a_name_a_text_and_what_it_breaks(void **state)
+static void status_codes_have_a_name_a_text_and_what_they_break(void **state)
 {
     for (int rc = CH_OK; rc < CH_STATUS_COUNT; rc++) {
         assert_true(strlen(ch_status_name((ch_status)rc)) > 0);
@@ -39,7 +39,7 @@ static void every_code_has_a_name_a_text_and_what_it_breaks(void **state)
     (void)state;
 }
 
-static void a_number_that_is_no_code_is_named_unknown(void **state)
+static void status_name_is_unknown_when_the_number_is_no_code(void **state)
 {
     assert_string_equal(ch_status_name(CH_STATUS_COUNT), "UNKNOWN");
     assert_string_equal(ch_status_name((ch_status)-1), "UNKNOWN");
@@ -47,7 +47,7 @@ static void a_number_that_is_no_code_is_named_unknown(void **state)
     (void)state;
 }
 
-static void a_thread_that_never_failed_has_an_empty_message(void **state)
+static void error_message_is_empty_in_a_thread_that_never_failed(void **state)
 {
     assert_string_equal(ch_error_message(), ""); /* runs before any test that fails */
     (void)state;
@@ -62,7 +62,7 @@ static void fail_returns_its_code_and_sets_the_message(void **state)
     (void)state;
 }
 
-static void programs_say_why_with_the_status(void **state)
+static void public_fail_sets_the_message_unless_the_status_is_ok(void **state)
 {
     assert_int_equal(ch_fail(CH_DATA_LOSS, "%s, row %d", "a.csv", 3), CH_DATA_LOSS);
     assert_string_equal(ch_error_message(), "a.csv, row 3");
@@ -71,7 +71,7 @@ static void programs_say_why_with_the_status(void **state)
     (void)state;
 }
 
-static void a_status_without_words_gets_its_own_and_no_earlier_ones(void **state)
+static void fail_since_gives_a_status_without_message_its_default_text(void **state)
 {
     (void)ch__fail(CH_INTERNAL, "earlier");
     uint64_t mark = ch__fail_mark();
@@ -93,7 +93,7 @@ static void fail_accepts_the_current_message_as_an_argument(void **state)
     (void)state;
 }
 
-static void fail_at_puts_the_place_before_the_message(void **state)
+static void fail_at_puts_its_prefix_before_the_message(void **state)
 {
     (void)ch__fail(CH_INVALID_ARGUMENT, "bad axis");
     assert_int_equal(ch__fail_at(CH_INVALID_ARGUMENT, "node %d", 3), CH_INVALID_ARGUMENT);
@@ -101,7 +101,7 @@ static void fail_at_puts_the_place_before_the_message(void **state)
     (void)state;
 }
 
-static void a_message_that_does_not_fit_is_cut_with_dots(void **state)
+static void error_message_is_cut_with_dots_when_too_long(void **state)
 {
     char text[2 * CH_FAULT_TEXT];
 
@@ -118,7 +118,7 @@ static void a_message_that_does_not_fit_is_cut_with_dots(void **state)
     (void)state;
 }
 
-static void a_cut_does_not_split_a_character(void **state)
+static void error_message_cut_does_not_split_a_character(void **state)
 {
     char text[2 * CH_FAULT_TEXT];
 
@@ -136,7 +136,7 @@ static void a_cut_does_not_split_a_character(void **state)
     (void)state;
 }
 
-static void a_message_belongs_to_its_thread(void **state)
+static void error_message_belongs_to_its_thread(void **state)
 {
     (void)ch__fail(CH_INTERNAL, "mine");
     run_in_a_thread(make_an_error, NULL);
@@ -153,7 +153,7 @@ static void a_fault_without_error_raises_nothing(void **state)
     (void)state;
 }
 
-static void the_first_fault_taken_wins(void **state)
+static void fault_record_keeps_the_first_error(void **state)
 {
     ch_fault f = {0};
 
@@ -166,7 +166,7 @@ static void the_first_fault_taken_wins(void **state)
     (void)state;
 }
 
-static void a_raised_fault_says_replica_and_op(void **state)
+static void fault_raise_names_replica_and_op(void **state)
 {
     ch_fault f = {0};
 
@@ -177,7 +177,7 @@ static void a_raised_fault_says_replica_and_op(void **state)
     (void)state;
 }
 
-static void a_cleared_fault_can_be_taken_again(void **state)
+static void fault_records_again_after_clear(void **state)
 {
     ch_fault f = {0};
 
@@ -210,7 +210,7 @@ static void a_fault_carries_the_message_to_another_thread(void **state)
     (void)state;
 }
 
-static void exactly_one_of_many_threads_takes_a_fault(void **state)
+static void fault_record_succeeds_in_one_of_many_threads(void **state)
 {
     enum { N = 8 };
     ch_fault  f = {0};
@@ -230,23 +230,23 @@ static void exactly_one_of_many_threads_takes_a_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_that_never_failed_has_an_empty_message),
-        cmocka_unit_test(every_code_has_a_name_a_text_and_what_it_breaks),
-        cmocka_unit_test(a_number_that_is_no_code_is_named_unknown),
+        cmocka_unit_test(error_message_is_empty_in_a_thread_that_never_failed),
+        cmocka_unit_test(status_codes_have_a_name_a_text_and_what_they_break),
+        cmocka_unit_test(status_name_is_unknown_when_the_number_is_no_code),
         cmocka_unit_test(fail_returns_its_code_and_sets_the_message),
-        cmocka_unit_test(programs_say_why_with_the_status),
-        cmocka_unit_test(a_status_without_words_gets_its_own_and_no_earlier_ones),
+        cmocka_unit_test(public_fail_sets_the_message_unless_the_status_is_ok),
+        cmocka_unit_test(fail_since_gives_a_status_without_message_its_default_text),
         cmocka_unit_test(fail_accepts_the_current_message_as_an_argument),
-        cmocka_unit_test(fail_at_puts_the_place_before_the_message),
-        cmocka_unit_test(a_message_that_does_not_fit_is_cut_with_dots),
-        cmocka_unit_test(a_cut_does_not_split_a_character),
-        cmocka_unit_test(a_message_belongs_to_its_thread),
+        cmocka_unit_test(fail_at_puts_its_prefix_before_the_message),
+        cmocka_unit_test(error_message_is_cut_with_dots_when_too_long),
+        cmocka_unit_test(error_message_cut_does_not_split_a_character),
+        cmocka_unit_test(error_message_belongs_to_its_thread),
         cmocka_unit_test(a_fault_without_error_raises_nothing),
-        cmocka_unit_test(the_first_fault_taken_wins),
-        cmocka_unit_test(a_raised_fault_says_replica_and_op),
-        cmocka_unit_test(a_cleared_fault_can_be_taken_again),
+        cmocka_unit_test(fault_record_keeps_the_first_error),
+        cmocka_unit_test(fault_raise_names_replica_and_op),
+        cmocka_unit_test(fault_records_again_after_clear),
         cmocka_unit_test(a_fault_carries_the_message_to_another_thread),
-        cmocka_unit_test(exactly_one_of_many_threads_takes_a_fault),
+        cmocka_unit_test(fault_record_succeeds_in_one_of_many_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

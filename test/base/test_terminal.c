@@ -55,7 +55,7 @@ static const char *arrived(pair p)
     return text;
 }
 
-static void a_terminal_can_what_term_and_no_color_say(void **state)
+static void terminal_abilities_follow_term_and_no_color(void **state)
 {
     pair p = open_terminal(), q = open_pipe();
 
@@ -77,27 +77,27 @@ static void a_terminal_can_what_term_and_no_color_say(void **state)
     (void)state;
 }
 
-static void the_first_locale_that_is_set_says_whether_it_is_utf8(void **state)
+static void utf8_is_decided_by_the_first_locale_variable_that_is_set(void **state)
 {
     unsetenv("LC_ALL");
     unsetenv("LC_CTYPE");
     unsetenv("LANG");
-    assert_false(ch__speaks_utf8());
+    assert_false(ch__locale_is_utf8());
     setenv("LANG", "de_DE.UTF-8", 1);
-    assert_true(ch__speaks_utf8());
+    assert_true(ch__locale_is_utf8());
     setenv("LC_CTYPE", "C", 1);
-    assert_false(ch__speaks_utf8());
+    assert_false(ch__locale_is_utf8());
     setenv("LC_ALL", "C.utf8", 1);
-    assert_true(ch__speaks_utf8());
+    assert_true(ch__locale_is_utf8());
     setenv("LC_ALL", "de_DE.ISO-8859-1", 1);
-    assert_false(ch__speaks_utf8());
+    assert_false(ch__locale_is_utf8());
     setenv("LC_ALL", "", 1);
     setenv("LC_CTYPE", "de_DE.utf8@euro", 1);
-    assert_true(ch__speaks_utf8());
+    assert_true(ch__locale_is_utf8());
     (void)state;
 }
 
-static void columns_are_those_of_the_variable_if_the_window_has_them(void **state)
+static void terminal_columns_are_the_lesser_of_variable_and_window(void **state)
 {
     pair           p = open_terminal(), q = open_pipe();
     struct winsize size = {.ws_row = 24, .ws_col = 100};
@@ -128,7 +128,7 @@ static void columns_are_those_of_the_variable_if_the_window_has_them(void **stat
     (void)state;
 }
 
-static void all_is_written_or_it_is_said(void **state)
+static void write_all_fails_when_not_all_bytes_are_written(void **state)
 {
     int full = open("/dev/full", O_WRONLY);
 
@@ -143,7 +143,7 @@ static void all_is_written_or_it_is_said(void **state)
 #define NO  "\033[?7l"
 #define YES "\033[?7h"
 
-static void the_live_line_is_one_persons_at_a_time(void **state)
+static void live_line_has_one_owner_at_a_time(void **state)
 {
     pair p = open_pipe();
 
@@ -162,7 +162,7 @@ static void the_live_line_is_one_persons_at_a_time(void **state)
     (void)state;
 }
 
-static void without_sequences_blanks_erase(void **state)
+static void live_line_is_erased_with_blanks_without_escape_sequences(void **state)
 {
     pair p = open_pipe();
 
@@ -175,7 +175,7 @@ static void without_sequences_blanks_erase(void **state)
     (void)state;
 }
 
-static void what_others_print_goes_above(void **state)
+static void print_above_keeps_the_live_line_below(void **state)
 {
     pair p = open_pipe();
     int  saved = dup(STDERR_FILENO);
@@ -207,13 +207,13 @@ static void what_others_print_goes_above(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_terminal_can_what_term_and_no_color_say),
-        cmocka_unit_test(the_first_locale_that_is_set_says_whether_it_is_utf8),
-        cmocka_unit_test(columns_are_those_of_the_variable_if_the_window_has_them),
-        cmocka_unit_test(all_is_written_or_it_is_said),
-        cmocka_unit_test(the_live_line_is_one_persons_at_a_time),
-        cmocka_unit_test(without_sequences_blanks_erase),
-        cmocka_unit_test(what_others_print_goes_above),
+        cmocka_unit_test(terminal_abilities_follow_term_and_no_color),
+        cmocka_unit_test(utf8_is_decided_by_the_first_locale_variable_that_is_set),
+        cmocka_unit_test(terminal_columns_are_the_lesser_of_variable_and_window),
+        cmocka_unit_test(write_all_fails_when_not_all_bytes_are_written),
+        cmocka_unit_test(live_line_has_one_owner_at_a_time),
+        cmocka_unit_test(live_line_is_erased_with_blanks_without_escape_sequences),
+        cmocka_unit_test(print_above_keeps_the_live_line_below),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

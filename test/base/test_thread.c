@@ -49,7 +49,7 @@ static void a_thread_has_its_name_and_takes_no_signals(void **state)
     (void)state;
 }
 
-static void a_thread_without_memory_is_an_error(void **state)
+static void thread_start_fails_when_out_of_memory(void **state)
 {
     ch_thread *t = NULL;
 
@@ -60,7 +60,7 @@ static void a_thread_without_memory_is_an_error(void **state)
     (void)state;
 }
 
-static void time_does_not_run_backwards(void **state)
+static void now_ns_does_not_run_backwards(void **state)
 {
     int64_t before = ch__now_ns();
 
@@ -110,7 +110,7 @@ static void table_stop(table *t, ch_thread *other)
     ch__thread_join(other);
 }
 
-static void no_opening_of_a_gate_is_missed(void **state)
+static void gate_wait_misses_no_opening(void **state)
 {
     static const int spins[] = {0, 1, 100};
 
@@ -125,7 +125,7 @@ static void no_opening_of_a_gate_is_missed(void **state)
     (void)state;
 }
 
-static void waking_a_parked_thread_is_counted(void **state)
+static void wake_count_counts_parked_threads_that_are_woken(void **state)
 {
     table      t = {.spin = 0};
     ch_thread *other = table_start(&t);
@@ -137,7 +137,7 @@ static void waking_a_parked_thread_is_counted(void **state)
     (void)state;
 }
 
-static void a_gate_that_has_moved_is_not_waited_for(void **state)
+static void gate_wait_returns_at_once_when_the_gate_has_moved(void **state)
 {
     ch_gate g = 5;
 
@@ -153,7 +153,7 @@ static void keep_text(const ch_log_record *r, void *arg)
     snprintf(arg, 256, "%s: %s", r->code, r->text);
 }
 
-static void a_wait_says_whom_for_and_then_fails(void **state)
+static void gate_wait_names_its_peer_and_fails_at_the_limit(void **state)
 {
     ch_gate g = 0;
     char    notice[256] = "";
@@ -170,7 +170,7 @@ static void a_wait_says_whom_for_and_then_fails(void **state)
     (void)state;
 }
 
-static void a_wait_may_have_a_limit_of_its_own(void **state)
+static void gate_wait_for_has_its_own_limit(void **state)
 {
     ch_gate g = 0;
 
@@ -223,7 +223,7 @@ static void expect_next(void *arg, int i)
     assert_int_equal(i, (*next)++);
 }
 
-static void no_team_runs_the_indices_in_order(void **state)
+static void team_run_is_in_order_when_the_team_is_null(void **state)
 {
     int next = 0;
 
@@ -235,7 +235,7 @@ static void no_team_runs_the_indices_in_order(void **state)
 }
 
 /* Short jobs on changing stack frames: a helper that wakes late finds a later job, or none. */
-static void a_late_helper_does_not_disturb_later_jobs(void **state)
+static void team_helper_that_wakes_late_leaves_later_jobs_alone(void **state)
 {
     ch_team *team = NULL;
 
@@ -267,7 +267,7 @@ static void meet(void *arg, int i)
     (void)i;
 }
 
-static void all_members_of_a_team_work(void **state)
+static void team_run_uses_all_members(void **state)
 {
     meeting  m = {.n_wanted = 4};
     ch_team *team = NULL;
@@ -279,7 +279,7 @@ static void all_members_of_a_team_work(void **state)
     (void)state;
 }
 
-static void a_loop_allocates_nothing(void **state)
+static void team_run_allocates_nothing(void **state)
 {
     int      times[MOST] = {0};
     ch_team *team = NULL;
@@ -293,7 +293,7 @@ static void a_loop_allocates_nothing(void **state)
     (void)state;
 }
 
-static void a_team_of_nobody_is_an_error(void **state)
+static void team_new_rejects_size_0(void **state)
 {
     ch_team *team = NULL;
 
@@ -303,7 +303,7 @@ static void a_team_of_nobody_is_an_error(void **state)
     (void)state;
 }
 
-static void a_team_that_fails_to_start_leaves_nothing_behind(void **state)
+static void team_new_leaks_nothing_when_out_of_memory(void **state)
 {
     int64_t  live = ch__mem_live();
     ch_team *team = NULL;
@@ -324,20 +324,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_has_its_name_and_takes_no_signals),
-        cmocka_unit_test(a_thread_without_memory_is_an_error),
-        cmocka_unit_test(time_does_not_run_backwards),
-        cmocka_unit_test(no_opening_of_a_gate_is_missed),
-        cmocka_unit_test(waking_a_parked_thread_is_counted),
-        cmocka_unit_test(a_gate_that_has_moved_is_not_waited_for),
-        cmocka_unit_test(a_wait_says_whom_for_and_then_fails),
-        cmocka_unit_test(a_wait_may_have_a_limit_of_its_own),
+        cmocka_unit_test(thread_start_fails_when_out_of_memory),
+        cmocka_unit_test(now_ns_does_not_run_backwards),
+        cmocka_unit_test(gate_wait_misses_no_opening),
+        cmocka_unit_test(wake_count_counts_parked_threads_that_are_woken),
+        cmocka_unit_test(gate_wait_returns_at_once_when_the_gate_has_moved),
+        cmocka_unit_test(gate_wait_names_its_peer_and_fails_at_the_limit),
+        cmocka_unit_test(gate_wait_for_has_its_own_limit),
         cmocka_unit_test(a_team_runs_every_index_once),
-        cmocka_unit_test(no_team_runs_the_indices_in_order),
-        cmocka_unit_test(a_late_helper_does_not_disturb_later_jobs),
-        cmocka_unit_test(all_members_of_a_team_work),
-        cmocka_unit_test(a_loop_allocates_nothing),
-        cmocka_unit_test(a_team_of_nobody_is_an_error),
-        cmocka_unit_test(a_team_that_fails_to_start_leaves_nothing_behind),
+        cmocka_unit_test(team_run_is_in_order_when_the_team_is_null),
+        cmocka_unit_test(team_helper_that_wakes_late_leaves_later_jobs_alone),
+        cmocka_unit_test(team_run_uses_all_members),
+        cmocka_unit_test(team_run_allocates_nothing),
+        cmocka_unit_test(team_new_rejects_size_0),
+        cmocka_unit_test(team_new_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void disagree(const char *one, const char *other)
 static const char *const json = "{\"cluster\": {\"worker\": [\"a:1\", \"b:1\"]}, \"task\": "
                                 "{\"type\": \"worker\", \"index\": 1}}";
 
-static void without_any_this_process_is_alone(void **state)
+static void auto_resolver_finds_no_cluster_when_no_variable_is_set(void **state)
 {
     t_no_environment(NULL);
     found("none", "{}", "", -1);
@@ -68,7 +68,7 @@ static void without_any_this_process_is_alone(void **state)
     (void)state;
 }
 
-static void what_the_program_says_goes_first(void **state)
+static void auto_resolver_prefers_options_over_the_environment(void **state)
 {
     ch_cluster  *c = t_cluster("ps|x:1,worker|y:1");
     ch_resolver *r;
@@ -91,7 +91,7 @@ static void what_the_program_says_goes_first(void **state)
     (void)state;
 }
 
-static void the_variables_of_cohort(void **state) /* SRV-21 */
+static void auto_resolver_reads_cohort_cluster_and_cohort_task(void **state) /* SRV-21 */
 {
     ch_resolver *r;
 
@@ -115,7 +115,7 @@ static void the_variables_of_cohort(void **state) /* SRV-21 */
     (void)state;
 }
 
-static void what_is_wrong_in_them_is_told(void **state)
+static void auto_resolver_rejects_malformed_cohort_variables(void **state)
 {
     static const char *const bad[] = {"COHORT_TASK=worker/x", "COHORT_TASK=/1",
                                       "COHORT_TASK=worker/-1", "COHORT_TASK=a b/1"};
@@ -140,7 +140,7 @@ static void what_is_wrong_in_them_is_told(void **state)
     (void)state;
 }
 
-static void each_launcher_is_known(void **state)
+static void auto_resolver_reads_the_variables_of_each_launcher(void **state)
 {
     t_no_environment(NULL);
     setenv("TF_CONFIG", json, 1);
@@ -162,7 +162,7 @@ static void each_launcher_is_known(void **state)
     (void)state;
 }
 
-static void slurm_may_be_told_its_jobs(void **state)
+static void auto_resolver_passes_slurm_options_on(void **state)
 {
     ch_slurm_count job[] = {{"worker", 1}, {"ps", 1}};
     ch_resolver   *r;
@@ -177,7 +177,7 @@ static void slurm_may_be_told_its_jobs(void **state)
     (void)state;
 }
 
-static void the_first_of_several_that_agree_wins(void **state)
+static void auto_resolver_uses_the_first_of_several_sources_that_agree(void **state)
 {
     ENVIRONMENT("RANK=1", "WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2",
                 "PMI_RANK=1", "PMI_SIZE=2", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
@@ -193,7 +193,7 @@ static void the_first_of_several_that_agree_wins(void **state)
     (void)state;
 }
 
-static void two_that_disagree_are_named(void **state)
+static void auto_resolver_names_two_sources_that_disagree(void **state)
 {
     ENVIRONMENT("COHORT_CLUSTER=worker|a:1;b:2");
     setenv("TF_CONFIG", json, 1);
@@ -216,7 +216,7 @@ static void two_that_disagree_are_named(void **state)
 }
 
 /* Parts that cannot be numbered in one way are only counted. */
-static void who_has_which_rank_is_not_guessed(void **state)
+static void auto_resolver_compares_only_counts_when_ranks_are_ambiguous(void **state)
 {
     ENVIRONMENT("COHORT_CLUSTER=ps|p:1,worker|a:1;b:1", "COHORT_TASK=worker/0", "RANK=2",
                 "WORLD_SIZE=3");
@@ -232,7 +232,7 @@ static void who_has_which_rank_is_not_guessed(void **state)
 }
 
 /* srun starts one mpirun or torchrun on each node, and that starts the processes. */
-static void a_launcher_of_launchers_is_not_compared(void **state)
+static void auto_resolver_does_not_compare_srun_with_the_launcher_it_started(void **state)
 {
     ENVIRONMENT("RANK=5", "WORLD_SIZE=8", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
                 "SLURM_STEP_NODELIST=n[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x2)");
@@ -241,7 +241,7 @@ static void a_launcher_of_launchers_is_not_compared(void **state)
     (void)state;
 }
 
-static void one_source_can_be_chosen(void **state)
+static void auto_resolver_reads_only_the_source_named_in_options(void **state)
 {
     ch_resolver *r;
 
@@ -273,7 +273,7 @@ static ch_status ask(void *arg)
     return rc;
 }
 
-static void out_of_memory_leaves_nothing(void **state)
+static void auto_resolver_leaks_nothing_when_out_of_memory(void **state)
 {
     ENVIRONMENT("RANK=1", "WORLD_SIZE=2", "COHORT_CLUSTER=worker|a:1;b:1", "SLURM_PROCID=1",
                 "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n[1-2]",
@@ -287,18 +287,18 @@ static void out_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_any_this_process_is_alone),
-        cmocka_unit_test(what_the_program_says_goes_first),
-        cmocka_unit_test(the_variables_of_cohort),
-        cmocka_unit_test(what_is_wrong_in_them_is_told),
-        cmocka_unit_test(each_launcher_is_known),
-        cmocka_unit_test(slurm_may_be_told_its_jobs),
-        cmocka_unit_test(the_first_of_several_that_agree_wins),
-        cmocka_unit_test(two_that_disagree_are_named),
-        cmocka_unit_test(who_has_which_rank_is_not_guessed),
-        cmocka_unit_test(a_launcher_of_launchers_is_not_compared),
-        cmocka_unit_test(one_source_can_be_chosen),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
+        cmocka_unit_test(auto_resolver_finds_no_cluster_when_no_variable_is_set),
+        cmocka_unit_test(auto_resolver_prefers_options_over_the_environment),
+        cmocka_unit_test(auto_resolver_reads_cohort_cluster_and_cohort_task),
+        cmocka_unit_test(auto_resolver_rejects_malformed_cohort_variables),
+        cmocka_unit_test(auto_resolver_reads_the_variables_of_each_launcher),
+        cmocka_unit_test(auto_resolver_passes_slurm_options_on),
+        cmocka_unit_test(auto_resolver_uses_the_first_of_several_sources_that_agree),
+        cmocka_unit_test(auto_resolver_names_two_sources_that_disagree),
+        cmocka_unit_test(auto_resolver_compares_only_counts_when_ranks_are_ambiguous),
+        cmocka_unit_test(auto_resolver_does_not_compare_srun_with_the_launcher_it_started),
+        cmocka_unit_test(auto_resolver_reads_only_the_source_named_in_options),
+        cmocka_unit_test(auto_resolver_leaks_nothing_when_out_of_memory),
     };
 
     ch_log_set_sink(keep, NULL, CH_LOG_INFO);

@@ -21,7 +21,7 @@ static void check_ok(const char *cluster, const char *type, int id)
     ch_cluster_unref(c);
 }
 
-static void jobs_have_known_names(void **state) /* CV-1, 6.6.4 */
+static void cluster_check_rejects_unknown_job_names(void **state) /* CV-1, 6.6.4 */
 {
     check_ok("chief|a:1,worker|a:2,ps|a:3,evaluator|a:4", NULL, -1);
     check_ok(usual, "chief", 0);
@@ -32,14 +32,15 @@ static void jobs_have_known_names(void **state) /* CV-1, 6.6.4 */
     (void)state;
 }
 
-static void so_have_tasks(void **state) /* CV-2 */
+static void cluster_check_rejects_unknown_task_types(void **state) /* CV-2 */
 {
     check_refused(usual, "master", 0, "Unrecognized task_type \"master\"");
     check_refused(usual, "", 0, "Unrecognized task_type");
     (void)state;
 }
 
-static void a_task_is_of_a_job_that_is_there(void **state) /* CV-3, 6.6.4 */
+static void
+cluster_check_rejects_a_task_whose_job_is_not_in_the_cluster(void **state) /* CV-3, 6.6.4 */
 {
     check_refused("worker|a:1", "chief", 0, "not found in cluster_spec: worker 1");
     check_ok("worker|a:1", "evaluator", 0);
@@ -49,7 +50,7 @@ static void a_task_is_of_a_job_that_is_there(void **state) /* CV-3, 6.6.4 */
     (void)state;
 }
 
-static void there_is_one_chief_and_one_evaluator(void **state) /* CV-4, 6.6.4 */
+static void cluster_check_rejects_a_second_chief_or_evaluator(void **state) /* CV-4, 6.6.4 */
 {
     check_refused("chief|a:1;b:1,worker|c:1", "worker", 0, "at most one chief");
     check_refused("evaluator|a:1;b:1,worker|c:1", "worker", 0, "at most one evaluator");
@@ -58,7 +59,8 @@ static void there_is_one_chief_and_one_evaluator(void **state) /* CV-4, 6.6.4 */
 }
 
 /* Of a job that knows only some of its tasks the number is one of these. */
-static void a_task_is_one_of_those_there(void **state) /* CV-5, 6.6.4 */
+static void
+cluster_check_rejects_a_task_id_that_is_not_in_the_job(void **state) /* CV-5, 6.6.4 */
 {
     check_refused(usual, "worker", 2, "task_id 2 exceeds the maximum id");
     check_refused("{\"chief\": []}", "chief", 0, "exceeds the maximum id");
@@ -69,7 +71,7 @@ static void a_task_is_one_of_those_there(void **state) /* CV-5, 6.6.4 */
     (void)state;
 }
 
-static void the_first_of_several_faults_is_told(void **state) /* CV-6 */
+static void cluster_check_reports_the_first_of_several_faults(void **state) /* CV-6 */
 {
     check_refused("chief|a:1;b:1,evaluator|a:1;b:1,x|y:1", "z", 9, "Disallowed");
     check_refused("chief|a:1;b:1,evaluator|a:1;b:1", "z", 9, "Unrecognized");
@@ -80,7 +82,7 @@ static void the_first_of_several_faults_is_told(void **state) /* CV-6 */
     (void)state;
 }
 
-static void who_is_the_chief(void **state) /* CV-7, 6.6.6 */
+static void cluster_is_chief_is_true_for_the_chief_or_worker_0(void **state) /* CV-7, 6.6.6 */
 {
     static const struct {
         const char *cluster, *type;
@@ -110,7 +112,7 @@ static void who_is_the_chief(void **state) /* CV-7, 6.6.6 */
     (void)state;
 }
 
-static void how_many_work_together(void **state) /* CV-8, 6.6.5, 8.18 */
+static void cluster_worker_count_includes_the_chief(void **state) /* CV-8, 6.6.5, 8.18 */
 {
     ch_cluster *c = t_cluster(usual), *e = t_cluster("worker|a:1,evaluator|b:1");
     int         n = 0;
@@ -133,7 +135,7 @@ static void how_many_work_together(void **state) /* CV-8, 6.6.5, 8.18 */
     (void)state;
 }
 
-static void which_of_them_a_task_is(void **state) /* CV-9, 6.6.5 */
+static void cluster_id_in_cluster_counts_the_chief_first(void **state) /* CV-9, 6.6.5 */
 {
     ch_cluster *with = t_cluster(usual), *without = t_cluster("worker|a:1;b:1");
     int         id = -1;
@@ -156,7 +158,8 @@ static void which_of_them_a_task_is(void **state) /* CV-9, 6.6.5 */
     (void)state;
 }
 
-static void who_leads(void **state) /* CV-10, CV-11, 6.6.6 */
+static void cluster_leaders_are_the_first_tasks_of_chief_ps_or_worker(
+    void **state) /* CV-10, CV-11, 6.6.6 */
 {
     static const struct {
         const char *cluster, *collective, *coordination;
@@ -182,16 +185,16 @@ static void who_leads(void **state) /* CV-10, CV-11, 6.6.6 */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(jobs_have_known_names),
-        cmocka_unit_test(so_have_tasks),
-        cmocka_unit_test(a_task_is_of_a_job_that_is_there),
-        cmocka_unit_test(there_is_one_chief_and_one_evaluator),
-        cmocka_unit_test(a_task_is_one_of_those_there),
-        cmocka_unit_test(the_first_of_several_faults_is_told),
-        cmocka_unit_test(who_is_the_chief),
-        cmocka_unit_test(how_many_work_together),
-        cmocka_unit_test(which_of_them_a_task_is),
-        cmocka_unit_test(who_leads),
+        cmocka_unit_test(cluster_check_rejects_unknown_job_names),
+        cmocka_unit_test(cluster_check_rejects_unknown_task_types),
+        cmocka_unit_test(cluster_check_rejects_a_task_whose_job_is_not_in_the_cluster),
+        cmocka_unit_test(cluster_check_rejects_a_second_chief_or_evaluator),
+        cmocka_unit_test(cluster_check_rejects_a_task_id_that_is_not_in_the_job),
+        cmocka_unit_test(cluster_check_reports_the_first_of_several_faults),
+        cmocka_unit_test(cluster_is_chief_is_true_for_the_chief_or_worker_0),
+        cmocka_unit_test(cluster_worker_count_includes_the_chief),
+        cmocka_unit_test(cluster_id_in_cluster_counts_the_chief_first),
+        cmocka_unit_test(cluster_leaders_are_the_first_tasks_of_chief_ps_or_worker),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@ static const char *const three[] = {"w0:1", "w1:1", "w2:1"};
 
 /* ---- making one ---- */
 
-static void a_cluster_is_made_of_lists_maps_text_bytes_or_another(void **state) /* CS-1 */
+static void cluster_is_made_of_lists_maps_text_bytes_or_another_cluster(void **state) /* CS-1 */
 {
     static const int number[] = {7, 3};
     ch_cluster      *c = NULL, *same = NULL, *other, *back = NULL;
@@ -33,7 +33,7 @@ static void a_cluster_is_made_of_lists_maps_text_bytes_or_another(void **state) 
     (void)state;
 }
 
-static void what_is_no_cluster_is_refused(void **state) /* CS-1, CS-2 */
+static void cluster_parse_rejects_text_that_is_no_cluster(void **state) /* CS-1, CS-2 */
 {
     static const struct {
         const char *text, *words;
@@ -72,7 +72,7 @@ static void what_is_no_cluster_is_refused(void **state) /* CS-1, CS-2 */
     (void)state;
 }
 
-static void lists_from_c_are_looked_at_too(void **state) /* CS-2 */
+static void cluster_new_rejects_invalid_lists(void **state) /* CS-2 */
 {
     static const int         below[] = {-1}, same[] = {4, 4};
     static const char *const hole[] = {"a:1", NULL};
@@ -109,7 +109,7 @@ static void lists_from_c_are_looked_at_too(void **state) /* CS-2 */
     (void)state;
 }
 
-static void there_are_bounds(void **state)
+static void cluster_new_limits_jobs_and_tasks(void **state)
 {
     static ch_cluster_job job[CH_CLUSTER_JOBS + 1];
     static char           name[CH_CLUSTER_JOBS + 1][8];
@@ -136,7 +136,7 @@ static void there_are_bounds(void **state)
     (void)state;
 }
 
-static void numbers_of_tasks_may_be_text(void **state) /* CS-3 */
+static void cluster_parse_accepts_task_indices_as_text(void **state) /* CS-3 */
 {
     ch_cluster *c = t_cluster("{\"worker\": {\"1\": \"h:1\"}}");
     const int  *index = NULL;
@@ -149,7 +149,7 @@ static void numbers_of_tasks_may_be_text(void **state) /* CS-3 */
     (void)state;
 }
 
-static void jobs_stay_in_their_order(void **state) /* CS-4 */
+static void cluster_jobs_keep_their_order(void **state) /* CS-4 */
 {
     ch_cluster *c = t_cluster("{\"worker\": [\"w:1\"], \"chief\": [\"c:1\"], \"ps\": []}");
 
@@ -163,7 +163,7 @@ static void jobs_stay_in_their_order(void **state) /* CS-4 */
     (void)state;
 }
 
-static void the_short_form_says_the_same(void **state) /* SRV-21 */
+static void cluster_parse_reads_the_short_form(void **state) /* SRV-21 */
 {
     static const char *const bad[] = {
         "worker", "worker|", "worker|a:1;",  "worker|;a:1", "|a:1",
@@ -182,7 +182,7 @@ static void the_short_form_says_the_same(void **state) /* SRV-21 */
 
 /* ---- asking it ---- */
 
-static void it_prints_as_lists_where_there_is_no_gap(void **state) /* CS-5 */
+static void cluster_print_writes_lists_for_jobs_without_gaps(void **state) /* CS-5 */
 {
     ch_cluster *c =
         t_cluster("{\"a\": {\"1\": \"y:1\", \"0\": \"x:1\"}, \"b\": {\"1\": \"y:1\"},"
@@ -203,7 +203,7 @@ static void it_prints_as_lists_where_there_is_no_gap(void **state) /* CS-5 */
     (void)state;
 }
 
-static void tasks_are_counted_listed_and_found(void **state) /* CS-6 */
+static void cluster_tasks_are_counted_listed_and_found(void **state) /* CS-6 */
 {
     ch_cluster *c = t_cluster("{\"ps\": {\"4\": \"p4:1\", \"1\": \"p1:1\"}, \"worker\": "
                               "[\"w0:1\", \"w1:1\"], \"chief\": []}");
@@ -235,7 +235,7 @@ static void tasks_are_counted_listed_and_found(void **state) /* CS-6 */
     (void)state;
 }
 
-static void a_job_or_a_task_that_is_not_there_is_refused(void **state) /* CS-7 */
+static void cluster_queries_reject_a_job_or_task_that_is_not_there(void **state) /* CS-7 */
 {
     ch_cluster *c =
         t_cluster("{\"ps\": {\"4\": \"p4:1\"}, \"worker\": [\"w0:1\"], \"chief\": []}");
@@ -269,7 +269,7 @@ static void a_job_or_a_task_that_is_not_there_is_refused(void **state) /* CS-7 *
     (void)state;
 }
 
-static void an_empty_job_is_a_job(void **state) /* CS-8 */
+static void cluster_has_a_job_without_tasks(void **state) /* CS-8 */
 {
     ch_cluster *none = t_cluster("{}"), *one = t_cluster("{\"worker\": []}");
 
@@ -284,7 +284,7 @@ static void an_empty_job_is_a_job(void **state) /* CS-8 */
     (void)state;
 }
 
-static void equal_is_the_same_tasks(void **state)
+static void cluster_is_equal_compares_jobs_indices_and_addresses(void **state)
 {
     static const char *const other[] = {
         "{\"a\": [\"x:1\"]}", "{\"a\": [\"x:1\", \"z:1\"]}", "{\"b\": [\"x:1\", \"y:1\"]}",
@@ -303,7 +303,7 @@ static void equal_is_the_same_tasks(void **state)
     (void)state;
 }
 
-static void of_nothing_there_is_nothing(void **state)
+static void cluster_queries_accept_a_null_cluster(void **state)
 {
     assert_int_equal(ch_cluster_jobs(NULL), 0);
     assert_null(ch_cluster_job_name(NULL, 0));
@@ -324,7 +324,7 @@ static ch_status parse(void *arg)
     return rc;
 }
 
-static void out_of_memory_leaves_nothing(void **state)
+static void cluster_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     char json[] = "{\"worker\": [\"a:1\", \"b:1\"], \"ps\": {\"3\": \"c:1\"}}";
     char brief[] = "worker|a:1;b:1,ps|c:1";
@@ -337,20 +337,20 @@ static void out_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_cluster_is_made_of_lists_maps_text_bytes_or_another),
-        cmocka_unit_test(what_is_no_cluster_is_refused),
-        cmocka_unit_test(lists_from_c_are_looked_at_too),
-        cmocka_unit_test(there_are_bounds),
-        cmocka_unit_test(numbers_of_tasks_may_be_text),
-        cmocka_unit_test(jobs_stay_in_their_order),
-        cmocka_unit_test(the_short_form_says_the_same),
-        cmocka_unit_test(it_prints_as_lists_where_there_is_no_gap),
-        cmocka_unit_test(tasks_are_counted_listed_and_found),
-        cmocka_unit_test(a_job_or_a_task_that_is_not_there_is_refused),
-        cmocka_unit_test(an_empty_job_is_a_job),
-        cmocka_unit_test(equal_is_the_same_tasks),
-        cmocka_unit_test(of_nothing_there_is_nothing),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
+        cmocka_unit_test(cluster_is_made_of_lists_maps_text_bytes_or_another_cluster),
+        cmocka_unit_test(cluster_parse_rejects_text_that_is_no_cluster),
+        cmocka_unit_test(cluster_new_rejects_invalid_lists),
+        cmocka_unit_test(cluster_new_limits_jobs_and_tasks),
+        cmocka_unit_test(cluster_parse_accepts_task_indices_as_text),
+        cmocka_unit_test(cluster_jobs_keep_their_order),
+        cmocka_unit_test(cluster_parse_reads_the_short_form),
+        cmocka_unit_test(cluster_print_writes_lists_for_jobs_without_gaps),
+        cmocka_unit_test(cluster_tasks_are_counted_listed_and_found),
+        cmocka_unit_test(cluster_queries_reject_a_job_or_task_that_is_not_there),
+        cmocka_unit_test(cluster_has_a_job_without_tasks),
+        cmocka_unit_test(cluster_is_equal_compares_jobs_indices_and_addresses),
+        cmocka_unit_test(cluster_queries_accept_a_null_cluster),
+        cmocka_unit_test(cluster_parse_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* test/cluster/test_codec.c -- clusters as bytes.   SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-static void the_bytes_are_those_of_a_cluster_def(void **state) /* CS-4, CS-9 */
+static void cluster_encode_writes_the_bytes_of_a_cluster_def(void **state) /* CS-4, CS-9 */
 {
     /* job { name: "ps" tasks { 0: "p:1" } } job { name: "worker" tasks { 1: "a" } tasks { 2: "b" } } */
     static const unsigned char want[] = {
@@ -20,7 +20,7 @@ static void the_bytes_are_those_of_a_cluster_def(void **state) /* CS-4, CS-9 */
     (void)state;
 }
 
-static void equal_clusters_are_equal_bytes(void **state) /* CS-4 */
+static void cluster_encode_gives_equal_bytes_for_equal_clusters(void **state) /* CS-4 */
 {
     ch_cluster *c = t_cluster("{\"b\": [\"x:1\"], \"a\": []}");
     ch_cluster *d = t_cluster("{\"a\": {}, \"b\": {\"0\": \"x:1\"}}");
@@ -39,7 +39,7 @@ static void equal_clusters_are_equal_bytes(void **state) /* CS-4 */
 }
 
 /* A field that is not known is passed over, as of a message of a later version. */
-static void fields_of_others_are_passed_over(void **state)
+static void cluster_decode_ignores_unknown_fields(void **state)
 {
     static const unsigned char bytes[] = {0x0a, 3, 0x0a, 1, 'a', 0x78, 5};
     ch_cluster                *c = NULL;
@@ -54,7 +54,7 @@ static void fields_of_others_are_passed_over(void **state)
     (void)state;
 }
 
-static void what_is_wrong_in_bytes_is_refused(void **state)
+static void cluster_decode_rejects_malformed_bytes(void **state)
 {
     static const struct {
         const char *bytes;
@@ -89,7 +89,7 @@ static void what_is_wrong_in_bytes_is_refused(void **state)
 }
 
 /* Two bytes make a task, which takes fifty: a message must not fill a machine. */
-static void a_message_takes_bounded_memory(void **state)
+static void cluster_decode_takes_bounded_memory(void **state)
 {
     size_t         n = (size_t)4 << 20, body = n - 5;
     unsigned char *bytes = malloc(n);
@@ -106,14 +106,14 @@ static void a_message_takes_bounded_memory(void **state)
     bytes[n - 1] = 0;
     ch__mem_watch(true);
     assert_int_not_equal(ch_cluster_decode(bytes, n, &c), CH_OK);
-    assert_true(ch__mem_most() <= (int64_t)((size_t)17 << 20) + 2 * (int64_t)n);
+    assert_true(ch__mem_peak() <= (int64_t)((size_t)17 << 20) + 2 * (int64_t)n);
     ch__mem_watch(false);
     assert_int_equal(ch__mem_live(), live);
     free(bytes);
     (void)state;
 }
 
-static void too_many_jobs_and_tasks_are_refused(void **state)
+static void cluster_decode_rejects_too_many_jobs(void **state)
 {
     static unsigned char bytes[2 * (CH_CLUSTER_JOBS + 1)];
     ch_cluster          *c = NULL;
@@ -125,7 +125,7 @@ static void too_many_jobs_and_tasks_are_refused(void **state)
     (void)state;
 }
 
-static void arguments_are_there(void **state)
+static void cluster_codec_rejects_null_arguments(void **state)
 {
     ch_cluster *c = NULL;
     void       *bytes;
@@ -151,7 +151,7 @@ static ch_status there_and_back(void *arg)
     return rc;
 }
 
-static void out_of_memory_leaves_nothing(void **state)
+static void cluster_codec_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_cluster *c = t_cluster("{\"worker\": [\"a:1\", \"b:1\"], \"ps\": {\"3\": \"c:1\"}}");
 
@@ -163,14 +163,14 @@ static void out_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bytes_are_those_of_a_cluster_def),
-        cmocka_unit_test(equal_clusters_are_equal_bytes),
-        cmocka_unit_test(fields_of_others_are_passed_over),
-        cmocka_unit_test(what_is_wrong_in_bytes_is_refused),
-        cmocka_unit_test(a_message_takes_bounded_memory),
-        cmocka_unit_test(too_many_jobs_and_tasks_are_refused),
-        cmocka_unit_test(arguments_are_there),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
+        cmocka_unit_test(cluster_encode_writes_the_bytes_of_a_cluster_def),
+        cmocka_unit_test(cluster_encode_gives_equal_bytes_for_equal_clusters),
+        cmocka_unit_test(cluster_decode_ignores_unknown_fields),
+        cmocka_unit_test(cluster_decode_rejects_malformed_bytes),
+        cmocka_unit_test(cluster_decode_takes_bounded_memory),
+        cmocka_unit_test(cluster_decode_rejects_too_many_jobs),
+        cmocka_unit_test(cluster_codec_rejects_null_arguments),
+        cmocka_unit_test(cluster_codec_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static void expands(const char *text, const char *want)
     ch__arena_drop(&arena);
 }
 
-static void lists_of_hosts_are_expanded(void **state) /* SL-3 */
+static void hostlist_expands_ranges_in_brackets(void **state) /* SL-3 */
 {
     expands("n[1-2],m5,o[3-4,6,7-9]", "n1 n2 m5 o3 o4 o6 o7 o8 o9");
     expands("n[0001-0003],m5,o[009-011]", "n0001 n0002 n0003 m5 o009 o010 o011");
@@ -33,7 +33,7 @@ static void lists_of_hosts_are_expanded(void **state) /* SL-3 */
 }
 
 /* The reference refuses names with two brackets, which Slurm writes. */
-static void names_may_have_several_brackets(void **state) /* SL-4 */
+static void hostlist_expands_names_with_several_brackets(void **state) /* SL-4 */
 {
     expands("r[1-2]n[1-4]", "r1n1 r1n2 r1n3 r1n4 r2n1 r2n2 r2n3 r2n4");
     expands("r[1-2]n[08-09]x,q", "r1n08x r1n09x r2n08x r2n09x q");
@@ -43,7 +43,7 @@ static void names_may_have_several_brackets(void **state) /* SL-4 */
     (void)state;
 }
 
-static void what_is_no_list_is_refused(void **state) /* SL-4 */
+static void hostlist_rejects_malformed_text(void **state) /* SL-4 */
 {
     static const char *const bad[] = {
         "",         ",",
@@ -78,7 +78,7 @@ static void what_is_no_list_is_refused(void **state) /* SL-4 */
     (void)state;
 }
 
-static void counts_are_expanded(void **state) /* SL-5 */
+static void tasks_per_node_expands_repeat_counts(void **state) /* SL-5 */
 {
     static const char *const bad[] = {"",     ",",      "3,",   "3(x2",   "3(2)",
                                       "3(x)", "3x2",    "(x2)", "3(x2)4", "-1",
@@ -105,10 +105,10 @@ static void counts_are_expanded(void **state) /* SL-5 */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_of_hosts_are_expanded),
-        cmocka_unit_test(names_may_have_several_brackets),
-        cmocka_unit_test(what_is_no_list_is_refused),
-        cmocka_unit_test(counts_are_expanded),
+        cmocka_unit_test(hostlist_expands_ranges_in_brackets),
+        cmocka_unit_test(hostlist_expands_names_with_several_brackets),
+        cmocka_unit_test(hostlist_rejects_malformed_text),
+        cmocka_unit_test(tasks_per_node_expands_repeat_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,7 +47,7 @@ static ch_status nothing_self(void *self, ch_resolver_self *out)
 static const ch_resolver_ops quiet_ops = {"quiet", growing_cluster, nothing_self, NULL,
                                           NULL,    growing_close};
 
-static void a_resolver_can_be_asked_all_this(void **state) /* CR-1 */
+static void resolver_getters_return_options_and_set_values(void **state) /* CR-1 */
 {
     growing         g = {0};
     ch_resolver    *r = NULL;
@@ -75,7 +75,7 @@ static void a_resolver_can_be_asked_all_this(void **state) /* CR-1 */
     (void)state;
 }
 
-static void setting_nothing_is_as_the_source_says(void **state) /* CR-1 */
+static void resolver_uses_its_source_when_an_option_is_unset(void **state) /* CR-1 */
 {
     growing      g = {0};
     ch_resolver *r = NULL;
@@ -95,7 +95,7 @@ static void setting_nothing_is_as_the_source_says(void **state) /* CR-1 */
     (void)state;
 }
 
-static void an_rpc_layer_stands_before_the_address(void **state) /* CR-2 */
+static void resolver_master_has_the_rpc_layer_before_the_address(void **state) /* CR-2 */
 {
     growing      g = {0};
     ch_resolver *r = NULL;
@@ -110,7 +110,7 @@ static void an_rpc_layer_stands_before_the_address(void **state) /* CR-2 */
     (void)state;
 }
 
-static void nobody_has_said_is_nothing(void **state) /* CR-3 */
+static void resolver_getters_return_empty_text_and_no_id_by_default(void **state) /* CR-3 */
 {
     growing      g = {0};
     ch_resolver *r = NULL;
@@ -126,7 +126,7 @@ static void nobody_has_said_is_nothing(void **state) /* CR-3 */
     (void)state;
 }
 
-static void the_source_is_asked_each_time(void **state) /* CR-4 */
+static void resolver_reads_its_source_on_every_call(void **state) /* CR-4 */
 {
     growing      g = {0};
     ch_resolver *r = NULL;
@@ -141,7 +141,7 @@ static void the_source_is_asked_each_time(void **state) /* CR-4 */
 }
 
 /* The devices are those of task 10 of worker2: neither task 1 nor worker. */
-static void accelerators_are_counted_by_type(void **state) /* CR-5 */
+static void resolver_counts_accelerators_by_type(void **state) /* CR-5 */
 {
     growing         g = {0};
     ch_resolver    *r = NULL;
@@ -166,7 +166,7 @@ static void accelerators_are_counted_by_type(void **state) /* CR-5 */
     (void)state;
 }
 
-static void a_fault_says_whose_it_is(void **state)
+static void resolver_error_begins_with_the_resolver_name(void **state)
 {
     growing      g = {.fails = true};
     ch_resolver *r = NULL;
@@ -182,7 +182,7 @@ static void a_fault_says_whose_it_is(void **state)
     (void)state;
 }
 
-static void texts_that_do_not_fit_are_refused(void **state)
+static void resolver_rejects_text_that_does_not_fit(void **state)
 {
     growing      g = {0};
     ch_resolver *r = NULL;
@@ -209,7 +209,7 @@ static void texts_that_do_not_fit_are_refused(void **state)
     (void)state;
 }
 
-static void arguments_are_there(void **state)
+static void resolver_rejects_null_and_invalid_arguments(void **state)
 {
     ch_resolver_ops no_name = growing_ops, no_close = growing_ops;
     ch_resolver    *r = NULL;
@@ -256,15 +256,15 @@ static int configure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_resolver_can_be_asked_all_this),
-        cmocka_unit_test(setting_nothing_is_as_the_source_says),
-        cmocka_unit_test(an_rpc_layer_stands_before_the_address),
-        cmocka_unit_test(nobody_has_said_is_nothing),
-        cmocka_unit_test(the_source_is_asked_each_time),
-        cmocka_unit_test(accelerators_are_counted_by_type),
-        cmocka_unit_test(a_fault_says_whose_it_is),
-        cmocka_unit_test(texts_that_do_not_fit_are_refused),
-        cmocka_unit_test(arguments_are_there),
+        cmocka_unit_test(resolver_getters_return_options_and_set_values),
+        cmocka_unit_test(resolver_uses_its_source_when_an_option_is_unset),
+        cmocka_unit_test(resolver_master_has_the_rpc_layer_before_the_address),
+        cmocka_unit_test(resolver_getters_return_empty_text_and_no_id_by_default),
+        cmocka_unit_test(resolver_reads_its_source_on_every_call),
+        cmocka_unit_test(resolver_counts_accelerators_by_type),
+        cmocka_unit_test(resolver_error_begins_with_the_resolver_name),
+        cmocka_unit_test(resolver_rejects_text_that_does_not_fit),
+        cmocka_unit_test(resolver_rejects_null_and_invalid_arguments),
     };
 
     return cmocka_run_group_tests(tests, configure, NULL);

@@ -4,7 +4,7 @@
 static const char *const three =
     "{\"worker\": [\"worker0:2222\", \"worker1:2222\", \"worker2:2222\"]}";
 
-static void it_is_what_the_program_says(void **state) /* SR-1 */
+static void simple_resolver_returns_its_options(void **state) /* SR-1 */
 {
     ch_resolver *r = t_simple(
         three, &(ch_simple_options){.mine = {"worker", true, 1, "grpc", "lab"}, .master = "m"});
@@ -25,7 +25,7 @@ static void it_is_what_the_program_says(void **state) /* SR-1 */
     (void)state;
 }
 
-static void without_a_cluster_there_is_none(void **state) /* SR-1 */
+static void simple_resolver_rejects_a_null_cluster_and_a_long_master(void **state) /* SR-1 */
 {
     ch_cluster  *c = t_cluster("{}");
     ch_resolver *r = NULL;
@@ -44,7 +44,7 @@ static void without_a_cluster_there_is_none(void **state) /* SR-1 */
     (void)state;
 }
 
-static void the_master_is_what_was_asked_for_or_given(void **state) /* SR-2 */
+static void simple_resolver_master_is_the_given_task_or_the_option(void **state) /* SR-2 */
 {
     ch_resolver *r = t_simple(three, NULL);
 
@@ -62,7 +62,7 @@ static void the_master_is_what_was_asked_for_or_given(void **state) /* SR-2 */
     (void)state;
 }
 
-static void accelerators_are_those_given(void **state) /* SR-3 */
+static void simple_resolver_returns_the_accelerators_of_its_options(void **state) /* SR-3 */
 {
     ch_resolver *r =
         t_simple(three, &(ch_simple_options){.accelerators = {2, {{"GPU", 4}, {"TPU", 8}}}});
@@ -83,10 +83,10 @@ static void accelerators_are_those_given(void **state) /* SR-3 */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_the_program_says),
-        cmocka_unit_test(without_a_cluster_there_is_none),
-        cmocka_unit_test(the_master_is_what_was_asked_for_or_given),
-        cmocka_unit_test(accelerators_are_those_given),
+        cmocka_unit_test(simple_resolver_returns_its_options),
+        cmocka_unit_test(simple_resolver_rejects_a_null_cluster_and_a_long_master),
+        cmocka_unit_test(simple_resolver_master_is_the_given_task_or_the_option),
+        cmocka_unit_test(simple_resolver_returns_the_accelerators_of_its_options),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,7 @@ static void nvidia_smi(const char *script)
 }
 
 /* Workers, from port 8888, with what is found. */
-static void what_is_usual(void **state) /* SL-1 */
+static void slurm_resolver_gives_workers_from_port_8888_by_default(void **state) /* SL-1 */
 {
     ch_resolver *r;
 
@@ -90,7 +90,7 @@ static void what_is_usual(void **state) /* SL-1 */
     (void)state;
 }
 
-static void only_what_is_needed_must_be_there(void **state) /* SL-2 */
+static void slurm_resolver_requires_only_the_variables_it_needs(void **state) /* SL-2 */
 {
     ch_slurm_count   job[] = {{"worker", 2}}, host[] = {{"h", 2}};
     ch_slurm_options opt = {.gpus_per_node = CH_OFF};
@@ -125,7 +125,7 @@ static void only_what_is_needed_must_be_there(void **state) /* SL-2 */
     (void)state;
 }
 
-static void tasks_of_each_host(void **state) /* SL-6 */
+static void slurm_resolver_takes_tasks_per_node_and_hosts_from_options(void **state) /* SL-6 */
 {
     ch_slurm_count   host[] = {{"b", 2}, {"a", 1}};
     ch_slurm_options opt = {.gpus_per_node = CH_OFF, .tasks_per_node = 2};
@@ -147,7 +147,7 @@ static void tasks_of_each_host(void **state) /* SL-6 */
 }
 
 /* An empty CUDA_VISIBLE_DEVICES is no GPU, and no nvidia-smi neither. */
-static void gpus_are_counted(void **state) /* SL-7 */
+static void slurm_resolver_counts_visible_gpus(void **state) /* SL-7 */
 {
     static const struct {
         const char *visible;
@@ -180,7 +180,7 @@ static void gpus_are_counted(void **state) /* SL-7 */
     (void)state;
 }
 
-static void gpus_of_a_node_are_divided(void **state) /* SL-8 */
+static void slurm_resolver_divides_the_gpus_of_a_node_among_its_tasks(void **state) /* SL-8 */
 {
     ch_resolver *r;
 
@@ -191,7 +191,7 @@ static void gpus_of_a_node_are_divided(void **state) /* SL-8 */
     (void)state;
 }
 
-static void more_than_there_is_is_refused(void **state) /* SL-9 */
+static void slurm_resolver_rejects_more_gpus_or_tasks_than_there_are(void **state) /* SL-9 */
 {
     ch_slurm_count job[] = {{"worker", 3}, {"ps", 2}};
 
@@ -207,7 +207,8 @@ static void more_than_there_is_is_refused(void **state) /* SL-9 */
             CH_INVALID_ARGUMENT, "3 tasks on a host, port_base 65534");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .port_base = -1}, CH_INVALID_ARGUMENT,
             "port_base is -1");
-    refused(&(ch_slurm_options){.gpus_per_node = -2}, CH_INVALID_ARGUMENT, "gpus_per_node is -2");
+    refused(&(ch_slurm_options){.gpus_per_node = -2}, CH_INVALID_ARGUMENT,
+            "gpus_per_node is -2");
     refused(&(ch_slurm_options){.tasks_per_node = -2}, CH_INVALID_ARGUMENT, "tasks_per_node");
     refused(&(ch_slurm_options){.n_jobs = 1}, CH_INVALID_ARGUMENT, "1 jobs");
     refused(&(ch_slurm_options){.n_jobs = 1, .job = &(ch_slurm_count){NULL, 1}},
@@ -216,7 +217,7 @@ static void more_than_there_is_is_refused(void **state) /* SL-9 */
     (void)state;
 }
 
-static void jobs_take_their_tasks_in_the_order_of_their_names(void **state) /* SL-10 */
+static void slurm_jobs_take_their_tasks_in_the_order_of_their_names(void **state) /* SL-10 */
 {
     static const struct {
         const char *rank, *type;
@@ -241,7 +242,7 @@ static void jobs_take_their_tasks_in_the_order_of_their_names(void **state) /* S
     (void)state;
 }
 
-static void which_task_it_is_is_known_with_the_cluster(void **state) /* SL-11 */
+static void slurm_resolver_knows_its_task_after_the_cluster_is_read(void **state) /* SL-11 */
 {
     ch_resolver *r;
 
@@ -254,7 +255,7 @@ static void which_task_it_is_is_known_with_the_cluster(void **state) /* SL-11 */
     (void)state;
 }
 
-static void its_master_and_accelerators(void **state) /* SL-12 */
+static void slurm_resolver_returns_master_and_accelerators(void **state) /* SL-12 */
 {
     ch_resolver *r;
     char         text[4];
@@ -277,7 +278,7 @@ static void its_master_and_accelerators(void **state) /* SL-12 */
     (void)state;
 }
 
-static void one_parameter_server_and_four_workers(void **state) /* SL-13 */
+static void slurm_resolver_gives_one_parameter_server_and_four_workers(void **state) /* SL-13 */
 {
     ch_slurm_count job[] = {{"ps", 1}, {"worker", 4}};
     ch_resolver   *r;
@@ -294,7 +295,7 @@ static void one_parameter_server_and_four_workers(void **state) /* SL-13 */
 }
 
 /* The reference fails. */
-static void nodes_may_be_without_gpus(void **state) /* SL-14 */
+static void slurm_resolver_accepts_nodes_without_gpus(void **state) /* SL-14 */
 {
     ch_resolver *r;
 
@@ -308,7 +309,7 @@ static void nodes_may_be_without_gpus(void **state) /* SL-14 */
 }
 
 /* The reference sorts hosts by name, and ranks get addresses of others. */
-static void hosts_are_in_the_order_of_their_ranks(void **state) /* SL-15 */
+static void slurm_hosts_are_in_the_order_of_their_ranks(void **state) /* SL-15 */
 {
     ch_resolver *r;
 
@@ -347,7 +348,7 @@ static ch_status ask(void *arg)
     return rc;
 }
 
-static void out_of_memory_leaves_nothing(void **state)
+static void slurm_resolver_leaks_nothing_when_out_of_memory(void **state)
 {
     step("1", "5", "t02n[13,41,43]", "2(x2),1");
     t_out_of_memory(ask, NULL);
@@ -357,19 +358,19 @@ static void out_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_usual),
-        cmocka_unit_test(only_what_is_needed_must_be_there),
-        cmocka_unit_test(tasks_of_each_host),
-        cmocka_unit_test(gpus_are_counted),
-        cmocka_unit_test(gpus_of_a_node_are_divided),
-        cmocka_unit_test(more_than_there_is_is_refused),
-        cmocka_unit_test(jobs_take_their_tasks_in_the_order_of_their_names),
-        cmocka_unit_test(which_task_it_is_is_known_with_the_cluster),
-        cmocka_unit_test(its_master_and_accelerators),
-        cmocka_unit_test(one_parameter_server_and_four_workers),
-        cmocka_unit_test(nodes_may_be_without_gpus),
-        cmocka_unit_test(hosts_are_in_the_order_of_their_ranks),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
+        cmocka_unit_test(slurm_resolver_gives_workers_from_port_8888_by_default),
+        cmocka_unit_test(slurm_resolver_requires_only_the_variables_it_needs),
+        cmocka_unit_test(slurm_resolver_takes_tasks_per_node_and_hosts_from_options),
+        cmocka_unit_test(slurm_resolver_counts_visible_gpus),
+        cmocka_unit_test(slurm_resolver_divides_the_gpus_of_a_node_among_its_tasks),
+        cmocka_unit_test(slurm_resolver_rejects_more_gpus_or_tasks_than_there_are),
+        cmocka_unit_test(slurm_jobs_take_their_tasks_in_the_order_of_their_names),
+        cmocka_unit_test(slurm_resolver_knows_its_task_after_the_cluster_is_read),
+        cmocka_unit_test(slurm_resolver_returns_master_and_accelerators),
+        cmocka_unit_test(slurm_resolver_gives_one_parameter_server_and_four_workers),
+        cmocka_unit_test(slurm_resolver_accepts_nodes_without_gpus),
+        cmocka_unit_test(slurm_hosts_are_in_the_order_of_their_ranks),
+        cmocka_unit_test(slurm_resolver_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@ static ch_resolver *resolver(const char *text, const ch_resolver_options *opt)
     return r;
 }
 
-static void it_is_read_each_time(void **state) /* TC-1 */
+static void tf_config_is_read_on_every_call(void **state) /* TC-1 */
 {
     ch_resolver *r = resolver("{", NULL); /* no fault yet */
     ch_cluster  *c = NULL;
@@ -41,7 +41,7 @@ static void it_is_read_each_time(void **state) /* TC-1 */
     (void)state;
 }
 
-static void these_fields_are_read(void **state) /* TC-2 */
+static void tf_config_fields_cluster_task_and_rpc_layer_are_read(void **state) /* TC-2 */
 {
     ch_resolver *r =
         resolver("{" TWO_AND_THREE ", \"task\": {\"type\": \"ps\", \"index\": 1, \"x\": 2},"
@@ -57,7 +57,7 @@ static void these_fields_are_read(void **state) /* TC-2 */
     (void)state;
 }
 
-static void the_program_goes_first(void **state) /* TC-3 */
+static void tf_config_resolver_prefers_options_and_set_values(void **state) /* TC-3 */
 {
     ch_resolver *r = resolver("{" TWO_AND_THREE ", \"task\": {\"type\": \"ps\", \"index\": 1},"
                               "\"rpc_layer\": \"grpc\"}",
@@ -75,7 +75,7 @@ static void the_program_goes_first(void **state) /* TC-3 */
     (void)state;
 }
 
-static void types_and_ids_are_turned_into_what_they_are(void **state) /* TC-4 */
+static void tf_config_converts_task_type_and_index_or_rejects_them(void **state) /* TC-4 */
 {
     static const char *const bad[] = {"{\"task\": {\"index\": \"one\"}}",
                                       "{\"task\": {\"index\": -1}}",
@@ -100,7 +100,7 @@ static void types_and_ids_are_turned_into_what_they_are(void **state) /* TC-4 */
     (void)state;
 }
 
-static void no_environment_is_none(void **state) /* TC-5 */
+static void tf_config_resolver_has_no_environment_by_default(void **state) /* TC-5 */
 {
     ch_resolver *r = resolver("{}", NULL);
 
@@ -112,7 +112,7 @@ static void no_environment_is_none(void **state) /* TC-5 */
     (void)state;
 }
 
-static void no_cluster_is_an_empty_one(void **state) /* TC-6 */
+static void tf_config_without_cluster_gives_an_empty_cluster(void **state) /* TC-6 */
 {
     ch_resolver *r = resolver("{\"task\": {\"type\": \"worker\", \"index\": 0}}", NULL);
 
@@ -121,7 +121,7 @@ static void no_cluster_is_an_empty_one(void **state) /* TC-6 */
     (void)state;
 }
 
-static void the_master_is_found_in_this_order(void **state) /* TC-7 */
+static void tf_config_master_prefers_session_master_and_checks_the_task(void **state) /* TC-7 */
 {
     ch_resolver *r = resolver("{" TWO_AND_THREE ", \"task\": {\"type\": \"ps\", \"index\": 0}, "
                               "\"rpc_layer\": \"grpc\", \"session_master\": \"here\"}",
@@ -148,7 +148,7 @@ static void the_master_is_found_in_this_order(void **state) /* TC-7 */
     (void)state;
 }
 
-static void masters_of_some_clusters(void **state) /* TC-8 */
+static void tf_config_master_is_the_address_of_the_task(void **state) /* TC-8 */
 {
     ch_resolver *r =
         resolver("{" TWO_AND_THREE ", \"task\": {\"type\": \"ps\", \"index\": 0}}", NULL);
@@ -169,7 +169,7 @@ static void masters_of_some_clusters(void **state) /* TC-8 */
     (void)state;
 }
 
-static void a_worker_need_not_know_its_peers(void **state) /* TC-9 */
+static void tf_config_worker_need_not_list_its_peers(void **state) /* TC-9 */
 {
     ch_resolver *r = resolver("{\"cluster\": {\"ps\": [\"ps0:2222\"], \"worker\": {\"1\": "
                               "\"worker1:2222\"}}, \"task\": {\"type\": \"worker\", \"index\": "
@@ -186,7 +186,7 @@ static void a_worker_need_not_know_its_peers(void **state) /* TC-9 */
     (void)state;
 }
 
-static void accelerators_are_those_of_this_task(void **state) /* TC-10 */
+static void tf_config_accelerators_are_those_of_this_task(void **state) /* TC-10 */
 {
     ch_resolver    *r = resolver("{\"task\": {\"type\": \"worker\", \"index\": 3}}", NULL);
     ch_accelerators a;
@@ -203,7 +203,7 @@ static void accelerators_are_those_of_this_task(void **state) /* TC-10 */
     (void)state;
 }
 
-static void an_evaluator_need_not_be_listed(void **state) /* TC-11 */
+static void tf_config_evaluator_need_not_be_listed(void **state) /* TC-11 */
 {
     ch_resolver *r =
         resolver("{\"cluster\": {\"chief\": [\"c:1\"], \"ps\": [\"p:1\"], \"worker\": "
@@ -221,7 +221,7 @@ static void an_evaluator_need_not_be_listed(void **state) /* TC-11 */
 }
 
 /* One of the parameter servers of a page's job. */
-static void the_page_of_parameter_servers(void **state) /* B17 */
+static void tf_config_resolves_a_task_of_a_parameter_server_job(void **state) /* B17 */
 {
     ch_resolver *r =
         resolver("{\"cluster\": {\"worker\": [\"worker0.example.com:2222\", "
@@ -266,18 +266,18 @@ static int configure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_read_each_time),
-        cmocka_unit_test(these_fields_are_read),
-        cmocka_unit_test(the_program_goes_first),
-        cmocka_unit_test(types_and_ids_are_turned_into_what_they_are),
-        cmocka_unit_test(no_environment_is_none),
-        cmocka_unit_test(no_cluster_is_an_empty_one),
-        cmocka_unit_test(the_master_is_found_in_this_order),
-        cmocka_unit_test(masters_of_some_clusters),
-        cmocka_unit_test(a_worker_need_not_know_its_peers),
-        cmocka_unit_test(accelerators_are_those_of_this_task),
-        cmocka_unit_test(an_evaluator_need_not_be_listed),
-        cmocka_unit_test(the_page_of_parameter_servers),
+        cmocka_unit_test(tf_config_is_read_on_every_call),
+        cmocka_unit_test(tf_config_fields_cluster_task_and_rpc_layer_are_read),
+        cmocka_unit_test(tf_config_resolver_prefers_options_and_set_values),
+        cmocka_unit_test(tf_config_converts_task_type_and_index_or_rejects_them),
+        cmocka_unit_test(tf_config_resolver_has_no_environment_by_default),
+        cmocka_unit_test(tf_config_without_cluster_gives_an_empty_cluster),
+        cmocka_unit_test(tf_config_master_prefers_session_master_and_checks_the_task),
+        cmocka_unit_test(tf_config_master_is_the_address_of_the_task),
+        cmocka_unit_test(tf_config_worker_need_not_list_its_peers),
+        cmocka_unit_test(tf_config_accelerators_are_those_of_this_task),
+        cmocka_unit_test(tf_config_evaluator_need_not_be_listed),
+        cmocka_unit_test(tf_config_resolves_a_task_of_a_parameter_server_job),
     };
 
     return cmocka_run_group_tests(tests, configure, NULL);

@@ -11,7 +11,7 @@ static ch_resolver *union_of(ch_resolver *a, ch_resolver *b, const ch_resolver_o
     return r;
 }
 
-static void it_wants_resolvers(void **state) /* UN-1 */
+static void union_resolver_rejects_no_resolvers_and_null(void **state) /* UN-1 */
 {
     ch_resolver *r = NULL, *one = t_simple("{}", NULL);
 
@@ -30,7 +30,7 @@ static void it_wants_resolvers(void **state) /* UN-1 */
     (void)state;
 }
 
-static void lists_follow_each_other_and_numbers_stay(void **state) /* UN-2 */
+static void union_resolver_appends_lists_and_keeps_task_indices(void **state) /* UN-2 */
 {
     ch_resolver *r =
         union_of(t_simple("worker|worker4:1;worker5:1", NULL),
@@ -65,7 +65,7 @@ static void lists_follow_each_other_and_numbers_stay(void **state) /* UN-2 */
 }
 
 /* Task id 0 too. */
-static void what_is_said_goes_before_the_first_resolver(void **state) /* UN-3 */
+static void union_resolver_prefers_its_options_over_the_first_resolver(void **state) /* UN-3 */
 {
     ch_simple_options one = {.mine = {"worker", true, 3, "grpc", NULL}};
     ch_simple_options two = {.mine = {"ps", true, 4, "http", NULL}};
@@ -87,7 +87,7 @@ static void what_is_said_goes_before_the_first_resolver(void **state) /* UN-3 */
     (void)state;
 }
 
-static void the_rest_is_the_first_resolvers(void **state) /* UN-4 */
+static void union_resolver_takes_master_and_accelerators_from_the_first(void **state) /* UN-4 */
 {
     ch_simple_options one = {.mine = {.rpc_layer = "grpc", .environment = "lab"},
                              .master = "m",
@@ -125,7 +125,7 @@ static ch_status ask(void *arg)
     return rc;
 }
 
-static void out_of_memory_leaves_nothing(void **state)
+static void union_resolver_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_resolver *part[] = {t_simple("w|a:1;b:1,ps|c:1", NULL),
                            t_simple("{\"w\": {\"4\": \"c:1\"}}", NULL)};
@@ -139,11 +139,11 @@ static void out_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_wants_resolvers),
-        cmocka_unit_test(lists_follow_each_other_and_numbers_stay),
-        cmocka_unit_test(what_is_said_goes_before_the_first_resolver),
-        cmocka_unit_test(the_rest_is_the_first_resolvers),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
+        cmocka_unit_test(union_resolver_rejects_no_resolvers_and_null),
+        cmocka_unit_test(union_resolver_appends_lists_and_keeps_task_indices),
+        cmocka_unit_test(union_resolver_prefers_its_options_over_the_first_resolver),
+        cmocka_unit_test(union_resolver_takes_master_and_accelerators_from_the_first),
+        cmocka_unit_test(union_resolver_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ static void reduce_ones(ch_step *s, void *arg)
 }
 
 /* 4.4.1 */
-static void a_sum_of_ones_is_the_number_of_replicas(void **state)
+static void all_reduce_of_ones_is_the_number_of_replicas(void **state)
 {
     for (int n = 1; n <= 8; n++) {
         ch_strategy *st = t_replicas(n);
@@ -62,7 +62,7 @@ static ch_tuple *pair(int n)
 }
 
 /* 4.4.2 */
-static void sum_and_mean_of_two_and_of_one(void **state)
+static void all_reduce_gives_sum_and_mean_of_one_and_two_replicas(void **state)
 {
     for (int n = 1; n <= 2; n++)
         for (int k = 0; k < 2; k++) {
@@ -89,7 +89,7 @@ static void slope(ch_step *s, void *arg)
 }
 
 /* 4.4.3 */
-static void the_gradient_is_the_same_reduction(void **state)
+static void all_reduce_gradient_is_the_same_reduction(void **state)
 {
     const float  x[] = {1, 3}, c[] = {1, 3, 4, 5};
     ch_strategy *two = t_replicas(2), *one = t_replicas(1);
@@ -133,7 +133,7 @@ static void slope_of_one_of_three(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(ch_square(y[1])), x[0]));
 }
 
-static void arrays_that_go_together_have_their_own_gradients(void **state)
+static void all_reduce_gives_each_of_several_arrays_its_own_gradient(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_tensor   *x = t_count(CH_F64, ch_shape_of(2), 1);
@@ -148,7 +148,7 @@ static void arrays_that_go_together_have_their_own_gradients(void **state)
 }
 
 /* 4.4.5 */
-static void different_shapes_are_refused_with_both_replicas_and_both_shapes(void **state)
+static void all_reduce_rejects_unequal_shapes_and_names_both_replicas(void **state)
 {
     ch_strategy *st = t_replicas(3);
     ch_reduce_op op = CH_SUM;
@@ -169,7 +169,7 @@ static void reduce_ids(ch_step *s, void *arg)
 }
 
 /* 4.4.6, 4.4.7 */
-static void the_sum_of_ids_is_on_each_replicas_own_device(void **state)
+static void all_reduce_result_is_on_the_device_of_each_replica(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_tuple    *out = t_run(st, reduce_ids, NULL, NULL);
@@ -195,7 +195,7 @@ static void reduce_as(ch_step *s, void *dtype)
 }
 
 /* 4.4.1: all types that steps compute with, also of replicas without rows; others are refused. */
-static void every_number_type_is_added_and_others_are_refused(void **state)
+static void all_reduce_accepts_number_dtypes_and_rejects_others(void **state)
 {
     static const ch_dtype dtype[] = {CH_F16, CH_BF16, CH_F32, CH_F64,
                                      CH_I8,  CH_U8,   CH_I32, CH_I64};
@@ -245,7 +245,7 @@ static void t_store(ch_tensor *t, int i, int x)
 }
 
 /* 8.14: as ch_strategy_reduce of the same values, also if all replicas have the same, or there is one. */
-static void mean_of_integers_is_floating_point_as_on_the_host(void **state)
+static void all_reduce_mean_of_integers_is_floating_point_as_on_the_host(void **state)
 {
     static const ch_dtype dtype[] = {CH_I32, CH_I64, CH_I8, CH_U8};
 
@@ -345,7 +345,7 @@ static ch_tuple *two_slices(void)
 }
 
 /* 4.5.1, 4.5.2, 4.5.5, 4.5.8 */
-static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_there(void **state)
+static void all_reduce_concatenates_sparse_gradients_and_mean_divides_the_rows(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_var      *v = t_var(st, "table", t_f32(ch_shape_of(5, 2), NULL));
@@ -368,7 +368,7 @@ static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_the
 }
 
 /* 4.5.3: 1 at 0, and 2, 3, 4 at 0, 1, 2 */
-static void replicas_may_have_different_numbers_of_slices(void **state)
+static void sparse_all_reduce_accepts_different_numbers_of_rows(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_var      *table = t_var(st, "table", t_f32(ch_shape_of(3, 1), NULL));
@@ -389,7 +389,7 @@ static void replicas_may_have_different_numbers_of_slices(void **state)
 }
 
 /* 4.5.4 */
-static void four_replicas_with_two_slices_each(void **state)
+static void sparse_all_reduce_joins_the_rows_of_four_replicas(void **state)
 {
     const int32_t id[4][2] = {{0, 1}, {1, 2}, {7, 8}, {3, 2}};
     ch_strategy  *st = t_replicas(4);
@@ -415,7 +415,7 @@ static void four_replicas_with_two_slices_each(void **state)
 }
 
 /* 4.4.1, 4.5.7: one replica has no slices */
-static void dense_and_sparse_mixed_come_back_where_they_were(void **state)
+static void all_reduce_of_dense_and_sparse_values_keeps_their_order(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_var      *table = t_var(st, "table", t_f32(ch_shape_of(4, 1), NULL));
@@ -461,7 +461,7 @@ static void slope_through_sparse(ch_step *s, void *arg)
 }
 
 /* 4.4.4: there is one here. */
-static void a_sparse_sum_has_a_gradient_too(void **state)
+static void sparse_all_reduce_has_a_gradient(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_var      *v = t_var(st, "table", t_f32(ch_shape_of(5, 2), NULL));
@@ -479,20 +479,19 @@ static void a_sparse_sum_has_a_gradient_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sum_of_ones_is_the_number_of_replicas),
-        cmocka_unit_test(sum_and_mean_of_two_and_of_one),
-        cmocka_unit_test(the_gradient_is_the_same_reduction),
-        cmocka_unit_test(arrays_that_go_together_have_their_own_gradients),
-        cmocka_unit_test(different_shapes_are_refused_with_both_replicas_and_both_shapes),
-        cmocka_unit_test(the_sum_of_ids_is_on_each_replicas_own_device),
-        cmocka_unit_test(every_number_type_is_added_and_others_are_refused),
-        cmocka_unit_test(mean_of_integers_is_floating_point_as_on_the_host),
-        cmocka_unit_test(
-            sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_there),
-        cmocka_unit_test(replicas_may_have_different_numbers_of_slices),
-        cmocka_unit_test(four_replicas_with_two_slices_each),
-        cmocka_unit_test(dense_and_sparse_mixed_come_back_where_they_were),
-        cmocka_unit_test(a_sparse_sum_has_a_gradient_too),
+        cmocka_unit_test(all_reduce_of_ones_is_the_number_of_replicas),
+        cmocka_unit_test(all_reduce_gives_sum_and_mean_of_one_and_two_replicas),
+        cmocka_unit_test(all_reduce_gradient_is_the_same_reduction),
+        cmocka_unit_test(all_reduce_gives_each_of_several_arrays_its_own_gradient),
+        cmocka_unit_test(all_reduce_rejects_unequal_shapes_and_names_both_replicas),
+        cmocka_unit_test(all_reduce_result_is_on_the_device_of_each_replica),
+        cmocka_unit_test(all_reduce_accepts_number_dtypes_and_rejects_others),
+        cmocka_unit_test(all_reduce_mean_of_integers_is_floating_point_as_on_the_host),
+        cmocka_unit_test(all_reduce_concatenates_sparse_gradients_and_mean_divides_the_rows),
+        cmocka_unit_test(sparse_all_reduce_accepts_different_numbers_of_rows),
+        cmocka_unit_test(sparse_all_reduce_joins_the_rows_of_four_replicas),
+        cmocka_unit_test(all_reduce_of_dense_and_sparse_values_keeps_their_order),
+        cmocka_unit_test(sparse_all_reduce_has_a_gradient),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));

@@ -152,7 +152,7 @@ static void check_one(int n, ch_cross_device way, ch_dtype dtype, ch_reduce_op o
 }
 
 /* 4.6.1, 4.6.4, 4.6.7, 4.6.12, 8.10: odd numbers of members too */
-static void each_way_gives_the_sum_and_the_mean(void **state)
+static void cross_reduce_gives_sum_and_mean_in_every_implementation(void **state)
 {
     const int64_t count[] = {0, 1, 7, 3001};
 
@@ -167,7 +167,7 @@ static void each_way_gives_the_sum_and_the_mean(void **state)
     (void)state;
 }
 
-static void each_way_gives_the_sum_of_large_arrays(void **state)
+static void cross_reduce_sums_large_arrays_in_every_implementation(void **state)
 {
     for (int w = 0; w < WAYS; w++) {
         check_one(2, ways[w], CH_F32, CH_SUM, 1000003, true);
@@ -207,7 +207,7 @@ static void check_bits(int n, ch_cross_device way, ch_dtype dtype, int64_t count
 }
 
 /* 4.7.6: ways differ in the last place at most; one way never, from run to run, in place or not. */
-static void the_same_bits_on_every_replica_and_in_every_run(void **state)
+static void cross_reduce_has_the_same_bits_on_every_replica_and_in_every_run(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16};
 
@@ -222,7 +222,7 @@ static const ch_addend mixed[ARRAYS] = {
     {CH_F32, 40001}, {CH_F64, 3}, {CH_F32, 0}, {CH_BF16, 7013}};
 
 /* 4.7.6: what goes along does not matter, whatever is packed together. */
-static void arrays_have_the_same_bits_together_and_alone(void **state)
+static void cross_reduce_has_the_same_bits_for_arrays_together_and_alone(void **state)
 {
     for (int n = 2; n <= 5; n++)
         for (int w = 0; w < WAYS; w++) {
@@ -261,7 +261,7 @@ static void add_inputs(ch_step *s, void *arg)
 }
 
 /* 4.6.12: 1, 2, 3, 4 and [1,2], [3,4], [5,6], [7,8] over 1, 2 and 4; by the option of the strategy. */
-static void a_strategy_adds_in_the_way_it_is_told(void **state)
+static void strategy_option_selects_the_cross_reduce_implementation(void **state)
 {
     for (int w = CH_CROSS_AUTO; w <= CH_CROSS_RING; w++)
         for (int n = 1; n <= 4; n *= 2)
@@ -291,7 +291,7 @@ static void a_strategy_adds_in_the_way_it_is_told(void **state)
 }
 
 /* 4.7.1 */
-static void options_that_are_none_are_refused(void **state)
+static void communication_options_reject_invalid_values(void **state)
 {
     const ch_communication_options wrong[] = {{.bytes_per_pack = -1},
                                               {.timeout_seconds = -1},
@@ -310,7 +310,7 @@ static void options_that_are_none_are_refused(void **state)
 }
 
 /* 4.7.2, 4.7.3 */
-static void options_of_a_call_go_over_those_of_the_strategy(void **state)
+static void communication_merge_prefers_options_of_the_call(void **state)
 {
     const ch_communication_options base = {CH_CROSS_RING, 100, 5}, over = {.bytes_per_pack = 7};
     ch_communication_options       c = ch_communication_merge(&base, &over);
@@ -342,7 +342,7 @@ static void pack_four(ch_step *s, void *arg)
 }
 
 /* 4.6.5, 4.7.4: a pack is closed when it has more than it should; sums do not depend on it. */
-static void arrays_go_in_packs(void **state)
+static void all_reduce_packs_arrays_by_bytes_per_pack(void **state)
 {
     static const struct {
         int64_t bytes;
@@ -369,14 +369,14 @@ static void arrays_go_in_packs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_way_gives_the_sum_and_the_mean),
-        cmocka_unit_test(each_way_gives_the_sum_of_large_arrays),
-        cmocka_unit_test(the_same_bits_on_every_replica_and_in_every_run),
-        cmocka_unit_test(arrays_have_the_same_bits_together_and_alone),
-        cmocka_unit_test(a_strategy_adds_in_the_way_it_is_told),
-        cmocka_unit_test(options_that_are_none_are_refused),
-        cmocka_unit_test(options_of_a_call_go_over_those_of_the_strategy),
-        cmocka_unit_test(arrays_go_in_packs),
+        cmocka_unit_test(cross_reduce_gives_sum_and_mean_in_every_implementation),
+        cmocka_unit_test(cross_reduce_sums_large_arrays_in_every_implementation),
+        cmocka_unit_test(cross_reduce_has_the_same_bits_on_every_replica_and_in_every_run),
+        cmocka_unit_test(cross_reduce_has_the_same_bits_for_arrays_together_and_alone),
+        cmocka_unit_test(strategy_option_selects_the_cross_reduce_implementation),
+        cmocka_unit_test(communication_options_reject_invalid_values),
+        cmocka_unit_test(communication_merge_prefers_options_of_the_call),
+        cmocka_unit_test(all_reduce_packs_arrays_by_bytes_per_pack),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));

@@ -110,7 +110,7 @@ static void all_copies_are(const fixture *x, int want)
             assert_true(t_copy_of(x->v, r, i) == (float)want);
 }
 
-static void a_step_that_fails_anywhere_leaves_all_as_it_was(void **state)
+static void step_of_replicas_changes_no_variable_when_any_op_fails(void **state)
 {
     unsigned seed = 12345;
     int      good = 0;
@@ -144,7 +144,7 @@ static void a_step_that_fails_anywhere_leaves_all_as_it_was(void **state)
 }
 
 /* 4.7.5 */
-static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state)
+static void collective_timeout_names_the_missing_replica_and_its_last_op(void **state)
 {
     const struct {
         int         at;
@@ -187,7 +187,7 @@ static void sparse_and_late(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_all_reduce(CH_SUM, d));
 }
 
-static void a_sparse_sum_waits_no_longer(void **state)
+static void sparse_all_reduce_obeys_the_timeout(void **state)
 {
     ch_strategy *st = t_replicas_with(2, (ch_communication_options){.timeout_seconds = 0.02});
     ch_var      *table = t_var(st, "table", t_f32(ch_shape_of(5, 2), NULL));
@@ -246,7 +246,7 @@ static ch_status run_patiently(ch_strategy *st, ch_function *f, ch_tuple *in)
 }
 
 /* 4.7.3, 4.7.5 */
-static void a_call_waits_as_long_as_it_says(void **state)
+static void collective_timeout_of_the_call_overrides_the_strategy(void **state)
 {
     for (int i = 0; i < 12; i++) {
         const double short_s = 0.02, long_s = 30;
@@ -292,7 +292,7 @@ static ch_status run_anew(const fixture *x)
     return rc;
 }
 
-static void any_allocation_may_fail(void **state)
+static void step_of_replicas_changes_no_variable_when_out_of_memory(void **state)
 {
     fixture   x = new_fixture((ch_communication_options){0});
     ch_status rc = CH_RESOURCE_EXHAUSTED;
@@ -320,11 +320,11 @@ static void any_allocation_may_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_that_fails_anywhere_leaves_all_as_it_was),
-        cmocka_unit_test(a_replica_that_does_not_come_is_named_with_where_it_was),
-        cmocka_unit_test(a_sparse_sum_waits_no_longer),
-        cmocka_unit_test(a_call_waits_as_long_as_it_says),
-        cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(step_of_replicas_changes_no_variable_when_any_op_fails),
+        cmocka_unit_test(collective_timeout_names_the_missing_replica_and_its_last_op),
+        cmocka_unit_test(sparse_all_reduce_obeys_the_timeout),
+        cmocka_unit_test(collective_timeout_of_the_call_overrides_the_strategy),
+        cmocka_unit_test(step_of_replicas_changes_no_variable_when_out_of_memory),
     };
 
     if (argc > 1)

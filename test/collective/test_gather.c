@@ -37,7 +37,7 @@ static void check_same_shape(int n, ch_dtype dtype, ch_shape shape, int axis)
 }
 
 /* 4.3.1, 4.3.2 */
-static void arrays_of_one_shape_are_joined_in_replica_order_along_any_axis(void **state)
+static void all_gather_joins_equal_shapes_in_replica_order_along_any_axis(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_I32, CH_I64};
 
@@ -55,7 +55,7 @@ static void arrays_of_one_shape_are_joined_in_replica_order_along_any_axis(void 
 }
 
 /* 4.3.3 */
-static void the_last_axis_of_four_replicas_as_on_the_page(void **state)
+static void all_gather_joins_four_replicas_along_the_last_axis(void **state)
 {
     ch_strategy *st = t_replicas(4);
     ch_tensor   *x = t_count(CH_F32, ch_shape_of(1, 2, 3), 0);
@@ -80,7 +80,7 @@ static void gather_columns(ch_step *s, void *arg)
 }
 
 /* 4.3.4: (r + 1, 1) along axis 0, and as (1, r + 1) along axis 1; then with replicas that have nothing. */
-static void sizes_may_differ_along_the_axis(void **state)
+static void all_gather_accepts_different_sizes_along_its_axis(void **state)
 {
     ch_strategy *st = t_replicas(4);
     int          axis = 0;
@@ -131,7 +131,7 @@ static ch_tensor *of_replica(int r, int axis, int64_t size)
 }
 
 /* 4.3.1, 4.3.4: inputs of the step that differ in any axis, in none, and in that axis by other sizes. */
-static void inputs_that_differ_in_any_axis_are_gathered_along_it(void **state)
+static void all_gather_joins_step_inputs_along_the_axis_in_which_they_differ(void **state)
 {
     ch_strategy *st = t_replicas(3);
 
@@ -186,7 +186,7 @@ static void gather_inputs_back(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(ch_mul(ch_all_gather(x, *(int *)arg), c)), x));
 }
 
-static void gather_of_inputs_that_differ_in_axis_1_has_a_gradient(void **state)
+static void all_gather_of_inputs_that_differ_in_axis_1_has_a_gradient(void **state)
 {
     ch_strategy *st = t_replicas(3);
     int          axis = 1;
@@ -211,7 +211,7 @@ static void gather_of_inputs_that_differ_in_axis_1_has_a_gradient(void **state)
 }
 
 /* 4.3.5 */
-static void sizes_of_other_axes_that_differ_are_refused_with_both_shapes(void **state)
+static void all_gather_rejects_different_sizes_of_other_axes(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_tensor   *t[2] = {t_count(CH_F32, ch_shape_of(1, 2), 0),
@@ -234,7 +234,7 @@ static void gather_sparse(ch_step *s, void *arg)
 }
 
 /* 4.3.6, B8 */
-static void a_sparse_gradient_is_not_gathered(void **state)
+static void all_gather_rejects_a_sparse_gradient(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_var      *v = t_var(st, "table", t_f32(ch_shape_of(5, 2), NULL));
@@ -248,7 +248,7 @@ static void a_sparse_gradient_is_not_gathered(void **state)
 }
 
 /* 4.3.7 */
-static void scalars_and_axes_that_are_none_are_refused(void **state)
+static void all_gather_rejects_scalars_and_invalid_axes(void **state)
 {
     const int    wrong[] = {-1, 2, 100};
     ch_strategy *st = t_replicas(2);
@@ -272,7 +272,7 @@ static void scalars_and_axes_that_are_none_are_refused(void **state)
 }
 
 /* 4.3.8: with one replica the value itself; with more, what comes is each replica's own. */
-static void with_one_replica_it_is_the_value_and_results_stay_with_their_replicas(void **state)
+static void all_gather_of_one_replica_is_the_value_and_of_two_is_per_replica(void **state)
 {
     ch_strategy *one = NULL, *two = t_replicas(2);
     ch_tensor   *x = t_count(CH_F32, ch_shape_of(2, 2), 0);
@@ -310,7 +310,7 @@ static void gather_all(ch_step *s, void *arg)
 }
 
 /* 4.3.9, 8.19 */
-static void several_are_gathered_leaf_by_leaf(void **state)
+static void all_gather_joins_several_values_one_by_one(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_tensor *a[2] = {t_count(CH_F32, ch_shape_of(1), 0), t_count(CH_F32, ch_shape_of(1), 1)};
@@ -368,7 +368,7 @@ static void gather_squares(ch_step *s, void *arg)
 }
 
 /* 4.3.10: sizes that differ, one of them 0: dx = 2 x (1 + 2 + 3). */
-static void the_gradient_finds_its_part_where_sizes_differ(void **state)
+static void all_gather_gradient_is_right_when_sizes_differ(void **state)
 {
     ch_strategy *st = t_replicas(3);
 
@@ -403,7 +403,7 @@ static void gather_twice_differentiated(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(d), x)); /* n 6 x */
 }
 
-static void the_gradient_can_be_differentiated_again(void **state)
+static void all_gather_gradient_can_be_differentiated_again(void **state)
 {
     ch_strategy *st = t_replicas(2);
     ch_tensor   *x = t_count(CH_F64, ch_shape_of(3), 1);
@@ -430,7 +430,7 @@ static void from_first(ch_step *s, void *arg)
                         x));
 }
 
-static void all_get_what_replica_0_has(void **state)
+static void broadcast_gives_all_replicas_the_value_of_replica_0(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_I32, CH_I64};
     const int      count[] = {0, 1, 7, 5000}; /* in a slot, and not */
@@ -472,7 +472,7 @@ static void the_gradient_of_broadcast_is_the_sum_at_replica_0(void **state)
 }
 
 /* Replica 0 has fewer rows than the others, none, or more; its gradient has its own. */
-static void the_others_need_not_have_the_shape_of_replica_0(void **state)
+static void broadcast_accepts_replicas_of_other_shapes_than_replica_0(void **state)
 {
     static const int rows[][3] = {{1, 3, 0}, {0, 3, 1}, {4, 0, 2}};
     ch_strategy     *st = t_replicas(3);
@@ -528,22 +528,22 @@ static void the_gradient_of_broadcast_can_be_differentiated_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arrays_of_one_shape_are_joined_in_replica_order_along_any_axis),
-        cmocka_unit_test(the_last_axis_of_four_replicas_as_on_the_page),
-        cmocka_unit_test(sizes_may_differ_along_the_axis),
-        cmocka_unit_test(inputs_that_differ_in_any_axis_are_gathered_along_it),
-        cmocka_unit_test(gather_of_inputs_that_differ_in_axis_1_has_a_gradient),
-        cmocka_unit_test(sizes_of_other_axes_that_differ_are_refused_with_both_shapes),
-        cmocka_unit_test(a_sparse_gradient_is_not_gathered),
-        cmocka_unit_test(scalars_and_axes_that_are_none_are_refused),
-        cmocka_unit_test(with_one_replica_it_is_the_value_and_results_stay_with_their_replicas),
-        cmocka_unit_test(several_are_gathered_leaf_by_leaf),
+        cmocka_unit_test(all_gather_joins_equal_shapes_in_replica_order_along_any_axis),
+        cmocka_unit_test(all_gather_joins_four_replicas_along_the_last_axis),
+        cmocka_unit_test(all_gather_accepts_different_sizes_along_its_axis),
+        cmocka_unit_test(all_gather_joins_step_inputs_along_the_axis_in_which_they_differ),
+        cmocka_unit_test(all_gather_of_inputs_that_differ_in_axis_1_has_a_gradient),
+        cmocka_unit_test(all_gather_rejects_different_sizes_of_other_axes),
+        cmocka_unit_test(all_gather_rejects_a_sparse_gradient),
+        cmocka_unit_test(all_gather_rejects_scalars_and_invalid_axes),
+        cmocka_unit_test(all_gather_of_one_replica_is_the_value_and_of_two_is_per_replica),
+        cmocka_unit_test(all_gather_joins_several_values_one_by_one),
         cmocka_unit_test(the_gradient_of_all_gather_is_this_replicas_part_of_the_sum),
-        cmocka_unit_test(the_gradient_finds_its_part_where_sizes_differ),
-        cmocka_unit_test(the_gradient_can_be_differentiated_again),
-        cmocka_unit_test(all_get_what_replica_0_has),
+        cmocka_unit_test(all_gather_gradient_is_right_when_sizes_differ),
+        cmocka_unit_test(all_gather_gradient_can_be_differentiated_again),
+        cmocka_unit_test(broadcast_gives_all_replicas_the_value_of_replica_0),
         cmocka_unit_test(the_gradient_of_broadcast_is_the_sum_at_replica_0),
-        cmocka_unit_test(the_others_need_not_have_the_shape_of_replica_0),
+        cmocka_unit_test(broadcast_accepts_replicas_of_other_shapes_than_replica_0),
         cmocka_unit_test(the_gradient_of_broadcast_can_be_differentiated_again),
     };
 

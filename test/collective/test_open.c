@@ -183,7 +183,7 @@ static void member_main(void *arg)
     for (; m->at < l->n_acts && m->rc == CH_OK; m->at += m->rc == CH_OK) {
         if (m->at == l->quits && m->me == l->n - 1) {
             if (!l->leaves)
-                ch__group_as_meet.give_up(l->group);
+                ch__group_ops.abort_run(l->group);
             return;
         }
         if (!l->in_turns)
@@ -246,7 +246,7 @@ static void run_list(list *l, member **m)
 
     t_ok(ch__group_new(&(ch_group_options){.n = l->n, .cross = (ch_cross_device)l->way},
                        &l->group));
-    ch__group_as_meet.reset(l->group, NULL, l->in_turns);
+    ch__group_ops.reset(l->group, NULL, l->in_turns);
     for (int r = 0; r < l->n; r++)
         m[r] = new_member(l, r);
     if (l->in_turns) {
@@ -266,7 +266,7 @@ static void drop_list(list *l, member **m)
     ch__group_free(l->group);
 }
 
-static void sums_come_out_whatever_is_between(void **state)
+static void group_sums_are_right_between_random_collectives(void **state)
 {
     for (int seed = 0; seed < 300; seed++) {
         list    l = {0};
@@ -288,7 +288,7 @@ static void sums_come_out_whatever_is_between(void **state)
     (void)state;
 }
 
-static void sums_in_turns_come_out_in_every_way(void **state)
+static void group_sums_in_turns_are_right_in_every_implementation(void **state)
 {
     for (int seed = 0; seed < 1200; seed++) {
         list    l = {0};
@@ -310,7 +310,7 @@ static void sums_in_turns_come_out_in_every_way(void **state)
 }
 
 /* As many barriers as on threads: the model counts those of the shared way. */
-static void turns_meet_as_often_as_threads(void **state)
+static void group_in_turns_counts_as_many_barriers_as_with_threads(void **state)
 {
     for (int seed = 0; seed < 100; seed++) {
         list    l = {0};
@@ -330,7 +330,7 @@ static void turns_meet_as_often_as_threads(void **state)
 }
 
 /* A bug of the library would look like this; an endless loop would be worse than the error. */
-static void a_member_that_never_comes_is_an_error_in_turns(void **state)
+static void group_in_turns_fails_when_a_member_cannot_arrive(void **state)
 {
     list    l = {.n = 3, .n_acts = 2, .quits = 1, .leaves = true, .in_turns = true};
     member *m[MOST];
@@ -345,7 +345,7 @@ static void a_member_that_never_comes_is_an_error_in_turns(void **state)
     (void)state;
 }
 
-static void who_gives_up_in_turns_lets_the_others_go(void **state)
+static void group_members_in_turns_end_when_one_member_gives_up(void **state)
 {
     for (int seed = 0; seed < 200; seed++) {
         list    l = {0};
@@ -364,7 +364,7 @@ static void who_gives_up_in_turns_lets_the_others_go(void **state)
     (void)state;
 }
 
-static void who_gives_up_lets_the_others_go(void **state)
+static void group_members_end_when_one_member_gives_up(void **state)
 {
     for (int seed = 0; seed < 200; seed++) {
         list    l = {0};
@@ -413,7 +413,7 @@ static int find(const char *text, const char *what, int nth)
 }
 
 /* The sum of the last value is begun before the next one is computed, and all are ended at the end. */
-static void a_pack_is_begun_where_its_last_value_is(void **state)
+static void all_reduce_pack_begins_after_its_last_value_is_computed(void **state)
 {
     ch_strategy *st = t_replicas(2);
     int64_t      bytes = 1, before = ch__group_barriers(st->group);
@@ -441,13 +441,13 @@ static void a_pack_is_begun_where_its_last_value_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_come_out_whatever_is_between),
-        cmocka_unit_test(sums_in_turns_come_out_in_every_way),
-        cmocka_unit_test(turns_meet_as_often_as_threads),
-        cmocka_unit_test(a_member_that_never_comes_is_an_error_in_turns),
-        cmocka_unit_test(who_gives_up_lets_the_others_go),
-        cmocka_unit_test(who_gives_up_in_turns_lets_the_others_go),
-        cmocka_unit_test(a_pack_is_begun_where_its_last_value_is),
+        cmocka_unit_test(group_sums_are_right_between_random_collectives),
+        cmocka_unit_test(group_sums_in_turns_are_right_in_every_implementation),
+        cmocka_unit_test(group_in_turns_counts_as_many_barriers_as_with_threads),
+        cmocka_unit_test(group_in_turns_fails_when_a_member_cannot_arrive),
+        cmocka_unit_test(group_members_end_when_one_member_gives_up),
+        cmocka_unit_test(group_members_in_turns_end_when_one_member_gives_up),
+        cmocka_unit_test(all_reduce_pack_begins_after_its_last_value_is_computed),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));

@@ -21,7 +21,7 @@ static void assert_refused(ch_dataset *d, const char *text)
         fail_msg("\"%s\" has not \"%s\"", ch_error_message(), text);
 }
 
-static void buckets_need_their_numbers(void **state)
+static void bucket_by_length_rejects_null_boundaries_and_batch_sizes(void **state)
 {
     const int64_t one[] = {3}, two[] = {2, 2};
 
@@ -37,7 +37,7 @@ static void buckets_need_their_numbers(void **state)
         "-1 boundaries");
 }
 
-static void fields_of_lines_count_from_one(void **state)
+static void csv_column_rejects_a_field_number_below_1(void **state)
 {
     (void)state;
     assert_refused(ch_dataset_csv(name(), 1,
@@ -47,7 +47,7 @@ static void fields_of_lines_count_from_one(void **state)
 }
 
 /* What is wrong is said, and nothing of what is not. */
-static void options_are_named_one_by_one(void **state)
+static void dataset_errors_name_the_wrong_option(void **state)
 {
     ch_feature f = {.name = NULL, .dtype = CH_I64};
 
@@ -72,7 +72,7 @@ static void options_are_named_one_by_one(void **state)
 
 /* ---- descriptions of many stages ---- */
 
-static void thousands_of_inputs_are_encoded_each_once(void **state)
+static void dataset_encode_writes_each_of_thousands_of_inputs_once(void **state)
 {
     enum { N = 8000 };
     static ch_dataset *of[N];
@@ -99,10 +99,10 @@ static void thousands_of_inputs_are_encoded_each_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_need_their_numbers),
-        cmocka_unit_test(fields_of_lines_count_from_one),
-        cmocka_unit_test(options_are_named_one_by_one),
-        cmocka_unit_test(thousands_of_inputs_are_encoded_each_once),
+        cmocka_unit_test(bucket_by_length_rejects_null_boundaries_and_batch_sizes),
+        cmocka_unit_test(csv_column_rejects_a_field_number_below_1),
+        cmocka_unit_test(dataset_errors_name_the_wrong_option),
+        cmocka_unit_test(dataset_encode_writes_each_of_thousands_of_inputs_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

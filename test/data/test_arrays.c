@@ -49,7 +49,7 @@ static void add_text(ch_zip_writer *z, const char *name)
 
 /* ---- the dataset of names ---- */
 
-static void what_gives_no_names_is_refused_before_it_is_looked_at(void **state)
+static void npy_idx_and_npz_reject_an_input_without_file_names(void **state)
 {
     ch_dataset *(*const make[])(ch_dataset *, const ch_tensor_spec *,
                                 const ch_read_options *) = {ch_dataset_npy, ch_dataset_idx};
@@ -72,7 +72,8 @@ static ch_status no_names_then_one(void *arg, ch_tuple **out)
 
     if (*n == 3)
         return CH_OK;
-    rc = ch_tensor_copy_of(CH_STR, ch_shape_of((*n)++ == 2), &name, &t);
+    rc = ch_tensor_copy_of(CH_STR, ch_shape_of(*n == 2), &name, &t);
+    ++*n;
     if (rc == CH_OK)
         rc = ch_tuple_of(1, &t, out);
     ch_tensor_unref(t);
@@ -96,7 +97,7 @@ static void keep(void *state)
     (void)state;
 }
 
-static void empty_vectors_of_names_are_passed_over(void **state)
+static void npy_skips_empty_vectors_of_file_names(void **state)
 {
     const ch_tensor_spec names = {.dtype = CH_STR, .shape = ch_shape_of(-1)};
     const ch_generator   g = {
@@ -114,7 +115,7 @@ static void empty_vectors_of_names_are_passed_over(void **state)
 
 /* ---- archives ---- */
 
-static void all_arrays_of_an_archive_are_those_with_rows(void **state)
+static void npz_reads_all_arrays_that_have_rows_by_default(void **state)
 {
     const ch_tensor_spec *spec;
     ch_zip_writer        *z = NULL;
@@ -139,7 +140,7 @@ static void all_arrays_of_an_archive_are_those_with_rows(void **state)
     assert_non_null(strstr(ch_error_message(), "no array with rows"));
 }
 
-static void long_names_of_arrays_are_not_cut(void **state)
+static void npz_keeps_long_names_of_arrays(void **state)
 {
     const ch_tensor_spec *spec;
     ch_zip_writer        *z = NULL;
@@ -162,7 +163,7 @@ static void long_names_of_arrays_are_not_cut(void **state)
     t_gives(d, "0 | 0");
 }
 
-static void archives_expand_as_far_as_the_options_say(void **state)
+static void npz_expands_as_far_as_max_expansion_allows(void **state)
 {
     ch_zip_writer *z = NULL;
     ch_dataset    *d;
@@ -197,7 +198,7 @@ static void archives_expand_as_far_as_the_options_say(void **state)
 
 /* ---- rows of nothing ---- */
 
-static void a_short_file_does_not_say_it_has_endless_rows(void **state)
+static void npy_rejects_a_header_with_more_rows_than_the_file(void **state)
 {
     static const char head[] =
         "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False,"
@@ -223,12 +224,12 @@ static void a_short_file_does_not_say_it_has_endless_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_gives_no_names_is_refused_before_it_is_looked_at),
-        cmocka_unit_test(empty_vectors_of_names_are_passed_over),
-        cmocka_unit_test(all_arrays_of_an_archive_are_those_with_rows),
-        cmocka_unit_test(long_names_of_arrays_are_not_cut),
-        cmocka_unit_test(archives_expand_as_far_as_the_options_say),
-        cmocka_unit_test(a_short_file_does_not_say_it_has_endless_rows),
+        cmocka_unit_test(npy_idx_and_npz_reject_an_input_without_file_names),
+        cmocka_unit_test(npy_skips_empty_vectors_of_file_names),
+        cmocka_unit_test(npz_reads_all_arrays_that_have_rows_by_default),
+        cmocka_unit_test(npz_keeps_long_names_of_arrays),
+        cmocka_unit_test(npz_expands_as_far_as_max_expansion_allows),
+        cmocka_unit_test(npy_rejects_a_header_with_more_rows_than_the_file),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

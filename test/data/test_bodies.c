@@ -99,7 +99,7 @@ static void give_all(int kind, int threads, t_given *g)
     ch_dataset_unref(d);
 }
 
-static void no_two_bodies_or_passes_draw_the_same(void **state)
+static void bodies_and_passes_draw_different_random_numbers(void **state)
 {
     static const int want[KINDS] = {24, 24, 48, 24, 8};
 
@@ -119,7 +119,7 @@ static void no_two_bodies_or_passes_draw_the_same(void **state)
     }
 }
 
-static void threads_and_places_do_not_change_what_bodies_draw(void **state)
+static void random_numbers_of_bodies_are_the_same_after_restore_and_with_threads(void **state)
 {
     static t_given want, g;
 
@@ -153,7 +153,7 @@ static void threads_and_places_do_not_change_what_bodies_draw(void **state)
     }
 }
 
-static void a_shuffle_that_is_the_same_each_time_is_so_in_bodies(void **state)
+static void shuffle_with_same_each_time_repeats_its_order_in_bodies(void **state)
 {
     static t_given g;
     ch_dataset    *d = ch_dataset_flat_map(ch_dataset_range(0, 3, 1), shuffled, &g);
@@ -234,7 +234,7 @@ static int clashes(ch_dataset_fn fn, void *arg)
     return atomic_load(&n_clashes);
 }
 
-static void c_functions_in_bodies_are_called_by_one_thread_at_a_time(void **state)
+static void c_functions_in_bodies_run_in_one_thread_at_a_time(void **state)
 {
     (void)state;
     assert_int_equal(clashes(mapped, NULL), 0);
@@ -260,7 +260,7 @@ static ch_dataset *generated(ch_dataset *element, void *arg)
         2, (ch_dataset *[]){element, ch_dataset_generator(&g, NULL, NULL, NULL)});
 }
 
-static void a_generator_of_one_state_is_no_body(void **state)
+static void generator_without_make_is_rejected_in_a_body(void **state)
 {
     (void)state;
     assert_null(ch_dataset_interleave(ch_dataset_range(0, 8, 1), generated, NULL, NULL));
@@ -272,7 +272,7 @@ static void a_generator_of_one_state_is_no_body(void **state)
 /* ---- windows ---- */
 
 /* As much memory as there are elements, whatever size is asked for. */
-static void a_large_window_takes_what_it_holds(void **state)
+static void window_takes_memory_for_its_elements_only(void **state)
 {
     ch_dataset  *d = ch_dataset_window(ch_dataset_range(0, 10, 1), INT32_MAX, NULL, NULL, NULL);
     ch_iterator *it = NULL;
@@ -282,7 +282,7 @@ static void a_large_window_takes_what_it_holds(void **state)
     ch__mem_watch(true);
     t_ok(ch_iterator_new(d, NULL, &it));
     t_ok(ch_iterator_next(it, &t));
-    assert_true(ch__mem_most() < 16 << 20);
+    assert_true(ch__mem_peak() < 16 << 20);
     ch__mem_watch(false);
     assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(t, 0), 0)), 10);
     ch_tuple_unref(t);
@@ -304,7 +304,7 @@ static ch_dataset *bad_body(ch_dataset *element, void *arg)
 }
 
 /* A body that is none says why, or that it did not; what went wrong before has no part in it. */
-static void a_function_that_gives_no_body_is_told_of(void **state)
+static void flat_map_rejects_a_function_that_returns_no_dataset(void **state)
 {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -328,13 +328,13 @@ static void a_function_that_gives_no_body_is_told_of(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_function_that_gives_no_body_is_told_of),
-        cmocka_unit_test(no_two_bodies_or_passes_draw_the_same),
-        cmocka_unit_test(threads_and_places_do_not_change_what_bodies_draw),
-        cmocka_unit_test(a_shuffle_that_is_the_same_each_time_is_so_in_bodies),
-        cmocka_unit_test(c_functions_in_bodies_are_called_by_one_thread_at_a_time),
-        cmocka_unit_test(a_generator_of_one_state_is_no_body),
-        cmocka_unit_test(a_large_window_takes_what_it_holds),
+        cmocka_unit_test(flat_map_rejects_a_function_that_returns_no_dataset),
+        cmocka_unit_test(bodies_and_passes_draw_different_random_numbers),
+        cmocka_unit_test(random_numbers_of_bodies_are_the_same_after_restore_and_with_threads),
+        cmocka_unit_test(shuffle_with_same_each_time_repeats_its_order_in_bodies),
+        cmocka_unit_test(c_functions_in_bodies_run_in_one_thread_at_a_time),
+        cmocka_unit_test(generator_without_make_is_rejected_in_a_body),
+        cmocka_unit_test(window_takes_memory_for_its_elements_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

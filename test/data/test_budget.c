@@ -105,7 +105,7 @@ static bool takes_more_than(ch_dataset *d, int n)
     return is_more;
 }
 
-static void working_ahead_stays_within_the_budget(void **state)
+static void prefetch_stays_within_the_budget(void **state)
 {
     (void)state;
     assert_true(takes_more_than(ch_dataset_prefetch(blocks(), 64), 40));
@@ -114,14 +114,14 @@ static void working_ahead_stays_within_the_budget(void **state)
             within(ch_dataset_prefetch(blocks(), 64), (int64_t)n * BYTES), n + 1));
 }
 
-static void what_fits_is_used(void **state)
+static void prefetch_uses_most_of_the_budget(void **state)
 {
     (void)state;
     assert_true(takes_more_than(
         within(ch_dataset_prefetch(blocks(), 64), (int64_t)40 * (BYTES + 400)), 20));
 }
 
-static void shuffles_count(void **state)
+static void shuffle_buffer_counts_against_the_budget(void **state)
 {
     ch_dataset *d = ch_dataset_prefetch(
         ch_dataset_shuffle(blocks(), 20, &(ch_shuffle_options){.seed = 1}), 64);
@@ -150,7 +150,7 @@ static void refused(ch_dataset *d, int64_t bytes, const char *stage)
     ch_dataset_unref(d);
 }
 
-static void what_must_be_held_and_does_not_fit_is_named(void **state)
+static void budget_error_names_the_stage_that_needs_more(void **state)
 {
     (void)state;
     refused(ch_dataset_shuffle(blocks(), 100, NULL), 50 * (int64_t)BYTES, "shuffle");
@@ -183,7 +183,7 @@ static ch_dataset *mixture(void)
 
 /* With any budget there are the same elements, or an error that says that it is too small; a place that
  * was saved without one is taken up. */
-static void with_any_budget_come_the_same_elements_or_an_error(void **state)
+static void pipeline_gives_the_same_elements_or_an_error_with_any_budget(void **state)
 {
     static t_given want, got;
     int            n_whole = 0, n_refused = 0;
@@ -221,11 +221,11 @@ static void with_any_budget_come_the_same_elements_or_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(working_ahead_stays_within_the_budget),
-        cmocka_unit_test(what_fits_is_used),
-        cmocka_unit_test(shuffles_count),
-        cmocka_unit_test(what_must_be_held_and_does_not_fit_is_named),
-        cmocka_unit_test(with_any_budget_come_the_same_elements_or_an_error),
+        cmocka_unit_test(prefetch_stays_within_the_budget),
+        cmocka_unit_test(prefetch_uses_most_of_the_budget),
+        cmocka_unit_test(shuffle_buffer_counts_against_the_budget),
+        cmocka_unit_test(budget_error_names_the_stage_that_needs_more),
+        cmocka_unit_test(pipeline_gives_the_same_elements_or_an_error_with_any_budget),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,7 +111,7 @@ static const char *all_of(ch_dataset *d)
 
 /* ---- whole or not there ---- */
 
-static void what_a_pass_wrote_is_read_by_later_ones(void **state)
+static void cache_file_of_one_pass_is_read_by_later_passes(void **state)
 {
     const char *want = all_of(source(20)), *passes = all_of(ch_dataset_repeat(source(20), 1));
 
@@ -134,7 +134,7 @@ static void what_a_pass_wrote_is_read_by_later_ones(void **state)
 }
 
 /* Also where the first of the passes is the one that writes: below, nothing is shuffled anew. */
-static void every_pass_gives_the_first_ones_elements(void **state)
+static void cache_gives_the_elements_of_the_first_pass_in_every_pass(void **state)
 {
     static char want[65536];
     const char *once = all_of(source(9));
@@ -152,7 +152,7 @@ static void every_pass_gives_the_first_ones_elements(void **state)
     assert_int_equal(empty_folder(), 0);
 }
 
-static void a_pass_that_is_not_whole_leaves_nothing(void **state)
+static void cache_leaves_no_file_when_a_pass_is_incomplete(void **state)
 {
     ch_iterator   *it = NULL;
     static t_given g;
@@ -174,7 +174,7 @@ static void a_pass_that_is_not_whole_leaves_nothing(void **state)
 
 /* Some at the same time, in this process and in others. */
 /* In memory and in a file: with an error in it the pass is not whole, and the next one asks again. */
-static void a_pass_with_an_error_is_not_kept(void **state)
+static void cache_drops_a_pass_with_an_error(void **state)
 {
     static t_given first, second, third;
     const char    *want = all_of(source(9));
@@ -250,7 +250,7 @@ static void write_half_and_die(void)
     assert_true(WIFSIGNALED(how));
 }
 
-static void what_the_killed_leave_is_removed_by_the_next_writer(void **state)
+static void cache_removes_temporary_files_of_killed_writers(void **state)
 {
     static t_given rest;
     ch_dataset    *d = alone(cached(9, "c"));
@@ -274,7 +274,7 @@ static void what_the_killed_leave_is_removed_by_the_next_writer(void **state)
     assert_int_equal(empty_folder(), 3); /* the file, and what nobody knows */
 }
 
-static void those_who_write_at_the_same_time_do_no_harm(void **state)
+static void cache_is_right_when_several_iterators_write_it(void **state)
 {
     const char    *want = all_of(source(30));
     static t_given g[2];
@@ -309,7 +309,7 @@ static void those_who_write_at_the_same_time_do_no_harm(void **state)
 
 /* ---- another's, or damaged ---- */
 
-static void a_file_of_another_dataset_is_refused(void **state)
+static void cache_rejects_a_file_of_another_dataset(void **state)
 {
     float        a[] = {1, 2, 3}, b[] = {1, 2, 4};
     ch_tensor   *x = t_f32(ch_shape_of(3), a), *y = t_f32(ch_shape_of(3), b);
@@ -344,7 +344,7 @@ static char *read_all(const char *name, size_t *n)
 }
 
 /* Every byte is covered by a checksum, or is one. */
-static void damage_anywhere_is_seen(void **state)
+static void cache_detects_a_changed_or_missing_byte_anywhere(void **state)
 {
     char   want[1000], *good, *bad;
     size_t n;
@@ -370,7 +370,7 @@ static void damage_anywhere_is_seen(void **state)
     assert_int_equal(empty_folder(), 1);
 }
 
-static void damage_is_told_with_its_place(void **state)
+static void cache_damage_error_names_file_and_byte(void **state)
 {
     ch_dataset  *d = cached(6, "c");
     ch_iterator *it = NULL;
@@ -398,7 +398,7 @@ static void damage_is_told_with_its_place(void **state)
 
 /* ---- what fails ---- */
 
-static void a_file_that_cannot_be_written_is_one_error(void **state)
+static void cache_reports_one_error_when_its_file_cannot_be_written(void **state)
 {
     static char want[65536];
 
@@ -408,7 +408,7 @@ static void a_file_that_cannot_be_written_is_one_error(void **state)
 }
 
 /* PROMISES F12: elements come all the same, and a file that is there is a good one. */
-static void each_call_of_the_system_may_fail(void **state)
+static void cache_leaves_a_good_file_when_any_system_call_fails(void **state)
 {
     const char *want = all_of(source(9));
     bool        has_failed = true;
@@ -430,7 +430,7 @@ static void each_call_of_the_system_may_fail(void **state)
 }
 
 /* PROMISES F15. */
-static void without_memory_there_is_an_error_and_no_leak(void **state)
+static void cache_fails_without_leak_when_out_of_memory(void **state)
 {
     (void)state;
     for (int pass = 0; pass < 2; pass++) { /* writing, and reading */
@@ -478,7 +478,7 @@ static void without_memory_there_is_an_error_and_no_leak(void **state)
 
 /* Saved anywhere in three passes, the first of which writes. What the file is when the place is taken up
  * does not matter. */
-static void a_place_anywhere_is_taken_up(void **state)
+static void cache_restores_a_position_anywhere_in_any_pass(void **state)
 {
     static t_given head, whole, rest;
 
@@ -519,7 +519,7 @@ static ch_dataset *in_a_body(ch_dataset *element, void *arg)
     return ch_dataset_cache(element, t_path("c"));
 }
 
-static void the_name_of_the_file_is_sent_along(void **state)
+static void cache_file_name_is_encoded_with_the_dataset(void **state)
 {
     ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 3, 1), t_path("c")), *sent = NULL;
     ch_iterator *it = NULL;
@@ -543,7 +543,7 @@ static void the_name_of_the_file_is_sent_along(void **state)
 }
 
 /* Where workers read other files each has a cache of its own. */
-static void workers_with_data_of_their_own_have_files_of_their_own(void **state)
+static void cache_has_a_file_for_each_worker_when_workers_read_other_data(void **state)
 {
     char        name[4][400];
     const char *list[] = {name[0], name[1], name[2], name[3]};
@@ -577,22 +577,22 @@ static void workers_with_data_of_their_own_have_files_of_their_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_pass_wrote_is_read_by_later_ones),
-        cmocka_unit_test(every_pass_gives_the_first_ones_elements),
-        cmocka_unit_test(a_pass_that_is_not_whole_leaves_nothing),
-        cmocka_unit_test(a_pass_with_an_error_is_not_kept),
+        cmocka_unit_test(cache_file_of_one_pass_is_read_by_later_passes),
+        cmocka_unit_test(cache_gives_the_elements_of_the_first_pass_in_every_pass),
+        cmocka_unit_test(cache_leaves_no_file_when_a_pass_is_incomplete),
+        cmocka_unit_test(cache_drops_a_pass_with_an_error),
         cmocka_unit_test(a_cache_that_was_too_small_is_filled_again),
-        cmocka_unit_test(what_the_killed_leave_is_removed_by_the_next_writer),
-        cmocka_unit_test(those_who_write_at_the_same_time_do_no_harm),
-        cmocka_unit_test(a_file_of_another_dataset_is_refused),
-        cmocka_unit_test(damage_anywhere_is_seen),
-        cmocka_unit_test(damage_is_told_with_its_place),
-        cmocka_unit_test(a_file_that_cannot_be_written_is_one_error),
-        cmocka_unit_test(each_call_of_the_system_may_fail),
-        cmocka_unit_test(without_memory_there_is_an_error_and_no_leak),
-        cmocka_unit_test(a_place_anywhere_is_taken_up),
-        cmocka_unit_test(the_name_of_the_file_is_sent_along),
-        cmocka_unit_test(workers_with_data_of_their_own_have_files_of_their_own),
+        cmocka_unit_test(cache_removes_temporary_files_of_killed_writers),
+        cmocka_unit_test(cache_is_right_when_several_iterators_write_it),
+        cmocka_unit_test(cache_rejects_a_file_of_another_dataset),
+        cmocka_unit_test(cache_detects_a_changed_or_missing_byte_anywhere),
+        cmocka_unit_test(cache_damage_error_names_file_and_byte),
+        cmocka_unit_test(cache_reports_one_error_when_its_file_cannot_be_written),
+        cmocka_unit_test(cache_leaves_a_good_file_when_any_system_call_fails),
+        cmocka_unit_test(cache_fails_without_leak_when_out_of_memory),
+        cmocka_unit_test(cache_restores_a_position_anywhere_in_any_pass),
+        cmocka_unit_test(cache_file_name_is_encoded_with_the_dataset),
+        cmocka_unit_test(cache_has_a_file_for_each_worker_when_workers_read_other_data),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

@@ -33,7 +33,7 @@ static ch_dataset *batches(int64_t n, int64_t size)
     return ch_dataset_batch(range(n), size, &(ch_batch_options){.drop_remainder = true});
 }
 
-static void rebatching_counts_rows(void **state)
+static void cardinality_of_rebatch_counts_rows(void **state)
 {
     const ch_batch_options drop = {.drop_remainder = true};
 
@@ -60,7 +60,7 @@ static ch_dataset *sample(int64_t a, int64_t b, const double *weight, bool stop)
     return ch_dataset_sample_from(2, of, weight, &(ch_sample_options){.stop_on_empty = stop});
 }
 
-static void samples_count_what_they_draw_from(void **state)
+static void cardinality_of_sample_from_counts_its_inputs(void **state)
 {
     const double first[] = {1, 0}, second[] = {0, 1};
 
@@ -81,7 +81,7 @@ static ch_dataset *itself(ch_dataset *element, void *arg)
     return element;
 }
 
-static void windows_are_counted_where_each_is_one_element(void **state)
+static void cardinality_of_window_counts_windows(void **state)
 {
     const ch_tensor_spec *spec;
     ch_dataset           *d;
@@ -120,7 +120,7 @@ static ch_status none(void *arg, ch_tuple *in, bool *keep)
     return CH_OK;
 }
 
-static void many_passes_over_nothing_end(void **state)
+static void repeat_of_an_empty_dataset_ends(void **state)
 {
     int n = 0;
 
@@ -135,10 +135,10 @@ static void many_passes_over_nothing_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rebatching_counts_rows),
-        cmocka_unit_test(samples_count_what_they_draw_from),
-        cmocka_unit_test(windows_are_counted_where_each_is_one_element),
-        cmocka_unit_test(many_passes_over_nothing_end),
+        cmocka_unit_test(cardinality_of_rebatch_counts_rows),
+        cmocka_unit_test(cardinality_of_sample_from_counts_its_inputs),
+        cmocka_unit_test(cardinality_of_window_counts_windows),
+        cmocka_unit_test(repeat_of_an_empty_dataset_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static bool add_fields(const ch_csv_record *record, char *out, size_t *n)
     }
 }
 
-static void texts_are_read_as_python_reads_them(void **state)
+static void csv_records_are_read_as_by_python(void **state)
 {
     for (int i = 0; i < N_TEXTS; i++) {
         ch_reader    *r = t_reader(texts[i].text, (size_t)texts[i].size);
@@ -68,7 +68,7 @@ static void texts_are_read_as_python_reads_them(void **state)
     (void)state;
 }
 
-static void a_search_goes_on_where_it_was(void **state)
+static void csv_scan_continues_at_its_position_when_text_grows(void **state)
 {
     for (int i = 0; i < N_TEXTS; i++) {
         size_t      n = (size_t)texts[i].size;
@@ -95,7 +95,7 @@ static void a_search_goes_on_where_it_was(void **state)
     (void)state;
 }
 
-static void records_say_where_they_are_and_how_many_lines_they_take(void **state)
+static void csv_records_have_offset_and_number_of_lines(void **state)
 {
     const char   *text = "\xef\xbb\xbf"
                          "a,b\n\r\n\n\"x\n\ny\",\"z\n\"\n1,2";
@@ -120,7 +120,7 @@ static void records_say_where_they_are_and_how_many_lines_they_take(void **state
     (void)state;
 }
 
-static void a_quote_that_is_never_closed_is_an_error_at_its_byte(void **state)
+static void csv_error_names_the_byte_of_an_unclosed_quote(void **state)
 {
     const char   *text = "a,b\n1,\"2\n3,4\n5,6\n";
     ch_reader    *r = t_reader(text, strlen(text));
@@ -132,7 +132,7 @@ static void a_quote_that_is_never_closed_is_an_error_at_its_byte(void **state)
     (void)state;
 }
 
-static void a_record_of_more_bytes_than_allowed_is_refused(void **state)
+static void csv_rejects_a_record_of_more_than_max_record_bytes(void **state)
 {
     char         *text = malloc(1 << 20);
     ch_csv_record x;
@@ -151,7 +151,7 @@ static void a_record_of_more_bytes_than_allowed_is_refused(void **state)
     (void)state;
 }
 
-static void records_across_blocks_are_whole(void **state)
+static void csv_records_across_blocks_are_whole(void **state)
 {
     enum { N = 20000 };
     char         *text = malloc(N * 60);
@@ -233,7 +233,7 @@ static void assert_text(const ch_element *e, int i, const char *want)
     assert_memory_equal(s->data, want, s->size);
 }
 
-static void columns_are_found_by_name(void **state)
+static void csv_columns_are_found_by_name(void **state)
 {
     const ch_csv_column c[] = {{.name = "city", .dtype = CH_STR},
                                {.name = "a \"b\"", .dtype = CH_F32},
@@ -260,7 +260,7 @@ static void columns_are_found_by_name(void **state)
     (void)state;
 }
 
-static void a_header_that_does_not_have_them_is_refused_with_what_it_has(void **state)
+static void csv_rejects_a_header_without_the_columns_and_lists_it(void **state)
 {
     const ch_csv_column c[] = {{.name = "a"}, {.name = "b"}};
     const ch_csv_column far[] = {{.name = "a", .field = 3}};
@@ -285,7 +285,7 @@ static void a_header_that_does_not_have_them_is_refused_with_what_it_has(void **
     (void)state;
 }
 
-static void columns_without_a_header_are_in_order_or_by_number(void **state)
+static void csv_columns_without_a_header_are_in_order_or_by_number(void **state)
 {
     const ch_csv_column c[] = {{.dtype = CH_I64},
                                {.name = "third", .dtype = CH_I64, .field = 3},
@@ -307,7 +307,7 @@ static void columns_without_a_header_are_in_order_or_by_number(void **state)
 }
 
 /* MNIST as CSV: 785 fields, which are two components. */
-static void fields_that_follow_one_another_are_a_vector(void **state)
+static void csv_adjacent_fields_form_a_vector(void **state)
 {
     const ch_csv_column c[] = {
         {.name = "pixel0", .dtype = CH_U8, .fields = 784, .missing = "9"},
@@ -353,7 +353,7 @@ static void fields_that_follow_one_another_are_a_vector(void **state)
     (void)state;
 }
 
-static void a_header_may_be_given_numbers_in_place_of_names(void **state)
+static void csv_columns_may_be_numbered_when_there_is_a_header(void **state)
 {
     const ch_csv_column c[] = {{.name = "x", .dtype = CH_I64, .field = 2},
                                {.name = "a", .dtype = CH_I64}};
@@ -372,7 +372,7 @@ static void a_header_may_be_given_numbers_in_place_of_names(void **state)
     (void)state;
 }
 
-static void empty_fields_mean_what_was_said_of_them(void **state)
+static void csv_empty_field_has_the_missing_value_of_its_column(void **state)
 {
     const ch_csv_column c[] = {
         {.name = "a", .dtype = CH_F64, .missing = "nan"},
@@ -399,7 +399,7 @@ static void empty_fields_mean_what_was_said_of_them(void **state)
     (void)state;
 }
 
-static void a_field_that_is_no_number_is_refused_with_its_place_and_text(void **state)
+static void csv_error_names_field_column_and_text_of_an_invalid_number(void **state)
 {
     const ch_csv_column c[] = {{.name = "n", .dtype = CH_U8, .field = 2}};
     ch_csv_schema      *s = schema_of(1, c, false);
@@ -422,7 +422,7 @@ static void a_field_that_is_no_number_is_refused_with_its_place_and_text(void **
     (void)state;
 }
 
-static void schemas_that_make_no_sense_are_refused(void **state)
+static void csv_schema_rejects_invalid_columns(void **state)
 {
     const ch_csv_column rows[] = {{.name = "x", .dtype = CH_DTYPE_COUNT},
                                   {.name = "x", .dtype = (ch_dtype)-1},
@@ -449,7 +449,7 @@ static void schemas_that_make_no_sense_are_refused(void **state)
     (void)state;
 }
 
-static void a_schema_says_what_it_parses_to(void **state)
+static void csv_schema_spec_has_names_dtypes_and_shapes(void **state)
 {
     char                  name[] = "x";
     ch_csv_column         c = {.name = name, .dtype = CH_I16};
@@ -548,7 +548,7 @@ static void assert_is(const ch_element *e, int i, const char *value)
     }
 }
 
-static void what_was_written_is_read(void **state)
+static void csv_reads_random_tables_as_written(void **state)
 {
     for (uint64_t seed = 0; seed < 300; seed++) {
         dice           d = {seed};
@@ -576,7 +576,7 @@ static void what_was_written_is_read(void **state)
     (void)state;
 }
 
-static void a_record_cut_or_changed_anywhere_does_no_harm(void **state)
+static void csv_parse_survives_a_record_cut_or_changed_anywhere(void **state)
 {
     dice        d = {11};
     table       t;
@@ -605,7 +605,7 @@ static void a_record_cut_or_changed_anywhere_does_no_harm(void **state)
 }
 
 /* PROMISES F15. */
-static void parsing_survives_a_lack_of_memory(void **state)
+static void csv_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     dice      d = {12};
     table     t;
@@ -643,24 +643,24 @@ static void parsing_survives_a_lack_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_read_as_python_reads_them),
-        cmocka_unit_test(a_search_goes_on_where_it_was),
-        cmocka_unit_test(records_say_where_they_are_and_how_many_lines_they_take),
-        cmocka_unit_test(a_quote_that_is_never_closed_is_an_error_at_its_byte),
-        cmocka_unit_test(a_record_of_more_bytes_than_allowed_is_refused),
-        cmocka_unit_test(records_across_blocks_are_whole),
-        cmocka_unit_test(columns_are_found_by_name),
-        cmocka_unit_test(a_header_that_does_not_have_them_is_refused_with_what_it_has),
-        cmocka_unit_test(columns_without_a_header_are_in_order_or_by_number),
-        cmocka_unit_test(fields_that_follow_one_another_are_a_vector),
-        cmocka_unit_test(a_header_may_be_given_numbers_in_place_of_names),
-        cmocka_unit_test(empty_fields_mean_what_was_said_of_them),
-        cmocka_unit_test(a_field_that_is_no_number_is_refused_with_its_place_and_text),
-        cmocka_unit_test(schemas_that_make_no_sense_are_refused),
-        cmocka_unit_test(a_schema_says_what_it_parses_to),
-        cmocka_unit_test(what_was_written_is_read),
-        cmocka_unit_test(a_record_cut_or_changed_anywhere_does_no_harm),
-        cmocka_unit_test(parsing_survives_a_lack_of_memory),
+        cmocka_unit_test(csv_records_are_read_as_by_python),
+        cmocka_unit_test(csv_scan_continues_at_its_position_when_text_grows),
+        cmocka_unit_test(csv_records_have_offset_and_number_of_lines),
+        cmocka_unit_test(csv_error_names_the_byte_of_an_unclosed_quote),
+        cmocka_unit_test(csv_rejects_a_record_of_more_than_max_record_bytes),
+        cmocka_unit_test(csv_records_across_blocks_are_whole),
+        cmocka_unit_test(csv_columns_are_found_by_name),
+        cmocka_unit_test(csv_rejects_a_header_without_the_columns_and_lists_it),
+        cmocka_unit_test(csv_columns_without_a_header_are_in_order_or_by_number),
+        cmocka_unit_test(csv_adjacent_fields_form_a_vector),
+        cmocka_unit_test(csv_columns_may_be_numbered_when_there_is_a_header),
+        cmocka_unit_test(csv_empty_field_has_the_missing_value_of_its_column),
+        cmocka_unit_test(csv_error_names_field_column_and_text_of_an_invalid_number),
+        cmocka_unit_test(csv_schema_rejects_invalid_columns),
+        cmocka_unit_test(csv_schema_spec_has_names_dtypes_and_shapes),
+        cmocka_unit_test(csv_reads_random_tables_as_written),
+        cmocka_unit_test(csv_parse_survives_a_record_cut_or_changed_anywhere),
+        cmocka_unit_test(csv_parse_leaks_nothing_when_out_of_memory),
     };
     return cmocka_run_group_tests_name("csv", tests, t_setup, t_folder_remove);
 }

@@ -234,7 +234,7 @@ static void take_all(ch_dataset *d, outcome *o)
     }
     o->n_skipped = ch_iterator_skipped(it);
     ch_iterator_unref(it);
-    o->most_bytes = ch__mem_most();
+    o->most_bytes = ch__mem_peak();
     ch__mem_watch(false);
     ch_dataset_unref(d);
 }
@@ -284,7 +284,7 @@ static void check_outcome(const kind *k, const char *what, int64_t at, size_t re
 
 static outcome good[KINDS];
 
-static void good_files_are_read(void **state)
+static void readers_give_all_rows_of_undamaged_files(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
@@ -307,7 +307,7 @@ static void damaged(const kind *k, const char *data, size_t n, const ch_read_opt
     take_all(with_threads(k->make(names(name, NULL), opt), threads), o);
 }
 
-static void a_file_cut_anywhere_is_an_error_there(void **state)
+static void readers_report_a_file_cut_at_any_byte(void **state)
 {
     static outcome o;
     size_t         n;
@@ -330,7 +330,7 @@ static void a_file_cut_anywhere_is_an_error_there(void **state)
     }
 }
 
-static void a_changed_byte_is_an_error_or_another_value(void **state)
+static void readers_report_a_changed_byte_or_give_another_value(void **state)
 {
     static const char change[] = {1, (char)0x80, (char)0xff};
     static outcome    o;
@@ -373,7 +373,7 @@ static int n_open(void)
 }
 
 /* Two files, of which a call fails: PROMISES F12 for reading. */
-static void a_call_that_fails_is_an_error_and_leaves_nothing_behind(void **state)
+static void readers_report_a_failed_system_call_and_leak_nothing(void **state)
 {
     static outcome o;
 
@@ -407,7 +407,7 @@ static void a_call_that_fails_is_an_error_and_leaves_nothing_behind(void **state
     }
 }
 
-static void short_and_interrupted_reads_change_nothing(void **state)
+static void readers_give_the_same_rows_after_short_reads(void **state)
 {
     static outcome o;
 
@@ -416,15 +416,15 @@ static void short_and_interrupted_reads_change_nothing(void **state)
         for (size_t cut = 1; cut < 40; cut += cut < 4 ? 1 : 11) {
             const kind *k = &kinds[i];
 
-            ch__file_cut(cut);
+            ch__file_limit_io(cut);
             take_all(with_threads(k->make(names(k->file, NULL), NULL), 2), &o);
-            ch__file_cut(0);
+            ch__file_limit_io(0);
             if (strcmp(o.given.text, good[i].given.text) != 0 || o.n_errors > 0)
                 fail_outcome(k, "short reads", (int64_t)cut, &o);
         }
 }
 
-static void a_file_that_is_not_there_is_one_error(void **state)
+static void readers_report_one_error_for_a_missing_file(void **state)
 {
     static outcome o;
 
@@ -482,7 +482,7 @@ static void put_head(char *to, uint64_t length)
     memcpy(to + 8, &crc, 4);
 }
 
-static void lengths_that_are_lies_take_no_memory(void **state)
+static void tfrecord_rejects_a_false_length_without_allocating_it(void **state)
 {
     static const uint64_t length[] = {UINT64_MAX, UINT64_MAX - 15,     INT64_MAX,
                                       1ull << 62, 1000000000000000000, (64 << 20) + 1};
@@ -512,7 +512,7 @@ static size_t npy(char *to, const char *header)
     return n + 50;
 }
 
-static void headers_that_are_lies_are_refused(void **state)
+static void npy_rejects_false_headers(void **state)
 {
     static const struct {
         const char *header, *words;
@@ -546,7 +546,7 @@ static void headers_that_are_lies_are_refused(void **state)
 }
 
 /* Sizes of axes are 32 bits each: their product is not. */
-static void an_idx_file_of_too_many_axes_or_elements_is_refused(void **state)
+static void idx_rejects_too_many_axes_or_elements(void **state)
 {
     static const char many[] =
         "\0\0\x0c\x08"
@@ -560,7 +560,7 @@ static void an_idx_file_of_too_many_axes_or_elements_is_refused(void **state)
     is_refused("l.idx", rows, sizeof(rows) - 1, 0, CH_DATA_LOSS, "ends at byte");
 }
 
-static void nul_bytes_are_not_ends(void **state)
+static void readers_do_not_end_text_at_a_nul_byte(void **state)
 {
     static const char csv[] = "x,s\n1,ab\n2\0,c\n3,d\n", svm[] = "1 1:2\n1 1:\0002\n0 2:1\n";
     static const char name[] = "/tmp/a\0b";
@@ -588,7 +588,7 @@ static void write_zeros(const char *name, int64_t n)
     assert_int_equal(truncate(t_path(name), n), 0);
 }
 
-static void endless_lines_and_records_stop_at_the_limit(void **state)
+static void readers_stop_endless_lines_and_records_at_max_record_bytes(void **state)
 {
     static const char *const file[] = {"e.txt", "g.csv", "i.svm"};
     static outcome           o;
@@ -641,7 +641,7 @@ static void write_lines_as_records(const char *name, const char *text)
     t_ok(ch_record_writer_close(w));
 }
 
-static void one_that_is_too_large_is_left_out_alone(void **state)
+static void readers_skip_only_the_record_that_is_too_large(void **state)
 {
     static const char lines[] = "one\ntwo-is-too-long\nthree\nfour\n-five-too\n";
     static const struct {
@@ -683,7 +683,7 @@ static void one_that_is_too_large_is_left_out_alone(void **state)
 
 /* An error does not wait for the end of what it tells of, and neither does who lets go of an iterator:
  * to read these would take minutes. */
-static void nobody_waits_for_the_end_of_an_endless_line(void **state)
+static void iterator_error_does_not_wait_for_the_end_of_an_endless_line(void **state)
 {
     static const char *const file[] = {"e.txt", "g.csv", "i.svm"};
 
@@ -705,7 +705,7 @@ static void nobody_waits_for_the_end_of_an_endless_line(void **state)
 }
 
 /* More than is passed over at once: the rest is by later pulls, from a place too. */
-static void a_very_large_one_is_passed_over_bit_by_bit(void **state)
+static void readers_skip_a_very_large_record_in_several_calls(void **state)
 {
     static const struct {
         const char *file, *head, *tail, *given;
@@ -750,7 +750,7 @@ static void a_very_large_one_is_passed_over_bit_by_bit(void **state)
 }
 
 /* A FIFO that nobody writes to has no end, and a device may have none: neither is opened. */
-static void what_is_no_file_is_refused_at_once(void **state)
+static void readers_reject_fifos_devices_and_directories(void **state)
 {
     static outcome o;
     const char    *name[] = {t_path("fifo"), "/dev/zero", t_folder};
@@ -769,7 +769,7 @@ static void what_is_no_file_is_refused_at_once(void **state)
 }
 
 /* Lines are counted behind it, and a place is where it should be. */
-static void what_is_behind_a_large_one_is_where_it_was(void **state)
+static void readers_count_lines_right_after_a_skipped_record(void **state)
 {
     static const char     text[] = "1,a\n\n2,\"b\n\nbbbbb\"\nx,c\n5,e\n";
     const ch_read_options opt = {.max_record_bytes = 6};
@@ -811,7 +811,7 @@ static void what_is_behind_a_large_one_is_where_it_was(void **state)
 }
 
 /* PROMISES S11. */
-static void a_file_that_grows_too_much_is_refused(void **state)
+static void readers_reject_a_file_that_expands_too_much(void **state)
 {
     static const char *const file[] = {"bomb.gz", "bomb.zst", "bomb.gz", "bomb.zst"};
     static char              zeros[1 << 20];
@@ -839,7 +839,7 @@ static void a_file_that_grows_too_much_is_refused(void **state)
 }
 
 /* Nothing is wrong with the file: it is not left out, nor is any of its records. */
-static void running_out_of_memory_is_no_damage(void **state)
+static void skip_bad_does_not_skip_records_when_out_of_memory(void **state)
 {
     static outcome        o;
     const ch_read_options opt = {.skip_bad = true};
@@ -890,7 +890,7 @@ static int64_t take_some(ch_iterator *it, int most)
 }
 
 /* Also where those who go to the place read, behind a cache, what was read before. */
-static void what_was_left_out_is_counted_on_from_a_place(void **state)
+static void iterator_skipped_continues_its_count_after_restore(void **state)
 {
     enum { N = 200, EACH = 7, BAD = N / EACH + 1 };
     FILE *f = fopen(t_path("some-bad.csv"), "w");
@@ -969,7 +969,7 @@ static void write_much(const kind *k)
     }
 }
 
-static void a_file_cut_while_it_is_read_is_an_error(void **state)
+static void readers_report_a_file_truncated_while_it_is_read(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
@@ -1002,7 +1002,7 @@ static void a_file_cut_while_it_is_read_is_an_error(void **state)
     }
 }
 
-static void a_place_in_a_file_that_was_changed_is_refused(void **state)
+static void restore_rejects_a_position_in_a_file_that_has_changed(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
@@ -1103,7 +1103,7 @@ static ch_dataset *examples_of(const char *name, const ch_read_options *o, bool 
     return ch_dataset_parse_examples(d, 1, &(ch_feature){.name = "x", .dtype = CH_I64});
 }
 
-static void a_record_that_is_no_example_is_named_or_left_out(void **state)
+static void record_that_is_no_example_is_an_error_or_skipped(void **state)
 {
     static const ch_str   garbage = {"\x0a\xff\xffgarbage", 10}, empty = {"", 0};
     const ch_read_options stop = {0}, skip = {.skip_bad = true};
@@ -1155,7 +1155,7 @@ static ch_status slow_call(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-static void a_slow_input_is_named_with_its_file(void **state)
+static void iterator_wait_notice_names_the_file_of_a_slow_input(void **state)
 {
     static const ch_tensor_spec text = {.dtype = CH_STR};
     const char                 *path = t_path("slow.txt");
@@ -1181,29 +1181,29 @@ static void a_slow_input_is_named_with_its_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_input_is_named_with_its_file),
-        cmocka_unit_test(good_files_are_read),
-        cmocka_unit_test(a_file_cut_anywhere_is_an_error_there),
-        cmocka_unit_test(a_changed_byte_is_an_error_or_another_value),
-        cmocka_unit_test(a_call_that_fails_is_an_error_and_leaves_nothing_behind),
-        cmocka_unit_test(short_and_interrupted_reads_change_nothing),
-        cmocka_unit_test(a_file_that_is_not_there_is_one_error),
-        cmocka_unit_test(lengths_that_are_lies_take_no_memory),
-        cmocka_unit_test(headers_that_are_lies_are_refused),
-        cmocka_unit_test(an_idx_file_of_too_many_axes_or_elements_is_refused),
-        cmocka_unit_test(nul_bytes_are_not_ends),
-        cmocka_unit_test(endless_lines_and_records_stop_at_the_limit),
-        cmocka_unit_test(nobody_waits_for_the_end_of_an_endless_line),
-        cmocka_unit_test(a_very_large_one_is_passed_over_bit_by_bit),
-        cmocka_unit_test(what_is_no_file_is_refused_at_once),
-        cmocka_unit_test(one_that_is_too_large_is_left_out_alone),
-        cmocka_unit_test(what_is_behind_a_large_one_is_where_it_was),
-        cmocka_unit_test(a_place_in_a_file_that_was_changed_is_refused),
-        cmocka_unit_test(a_file_that_grows_too_much_is_refused),
-        cmocka_unit_test(running_out_of_memory_is_no_damage),
-        cmocka_unit_test(what_was_left_out_is_counted_on_from_a_place),
-        cmocka_unit_test(a_file_cut_while_it_is_read_is_an_error),
-        cmocka_unit_test(a_record_that_is_no_example_is_named_or_left_out),
+        cmocka_unit_test(iterator_wait_notice_names_the_file_of_a_slow_input),
+        cmocka_unit_test(readers_give_all_rows_of_undamaged_files),
+        cmocka_unit_test(readers_report_a_file_cut_at_any_byte),
+        cmocka_unit_test(readers_report_a_changed_byte_or_give_another_value),
+        cmocka_unit_test(readers_report_a_failed_system_call_and_leak_nothing),
+        cmocka_unit_test(readers_give_the_same_rows_after_short_reads),
+        cmocka_unit_test(readers_report_one_error_for_a_missing_file),
+        cmocka_unit_test(tfrecord_rejects_a_false_length_without_allocating_it),
+        cmocka_unit_test(npy_rejects_false_headers),
+        cmocka_unit_test(idx_rejects_too_many_axes_or_elements),
+        cmocka_unit_test(readers_do_not_end_text_at_a_nul_byte),
+        cmocka_unit_test(readers_stop_endless_lines_and_records_at_max_record_bytes),
+        cmocka_unit_test(iterator_error_does_not_wait_for_the_end_of_an_endless_line),
+        cmocka_unit_test(readers_skip_a_very_large_record_in_several_calls),
+        cmocka_unit_test(readers_reject_fifos_devices_and_directories),
+        cmocka_unit_test(readers_skip_only_the_record_that_is_too_large),
+        cmocka_unit_test(readers_count_lines_right_after_a_skipped_record),
+        cmocka_unit_test(restore_rejects_a_position_in_a_file_that_has_changed),
+        cmocka_unit_test(readers_reject_a_file_that_expands_too_much),
+        cmocka_unit_test(skip_bad_does_not_skip_records_when_out_of_memory),
+        cmocka_unit_test(iterator_skipped_continues_its_count_after_restore),
+        cmocka_unit_test(readers_report_a_file_truncated_while_it_is_read),
+        cmocka_unit_test(record_that_is_no_example_is_an_error_or_skipped),
     };
 
     return cmocka_run_group_tests(tests, make_directory, t_folder_remove);

@@ -8,7 +8,7 @@ static ch_dataset *range(int64_t n)
     return ch_dataset_range(0, n, 1);
 }
 
-static void a_range_counts(void **state)
+static void range_gives_its_numbers(void **state)
 {
     (void)state;
     t_gives(range(4), "0 | 1 | 2 | 3");
@@ -16,7 +16,7 @@ static void a_range_counts(void **state)
     t_gives(ch_dataset_range(5, 5, 1), "");
 }
 
-static void batches_are_rows(void **state)
+static void batch_stacks_elements_as_rows(void **state)
 {
     (void)state;
     t_gives(ch_dataset_batch(range(7), 3, NULL), "0 1 2 | 3 4 5 | 6");
@@ -26,7 +26,7 @@ static void batches_are_rows(void **state)
             "0 1 2 3 | !INVALID_ARGUMENT");
 }
 
-static void counts_take_skip_repeat(void **state)
+static void take_skip_repeat_and_shard_count_elements(void **state)
 {
     (void)state;
     t_gives(ch_dataset_take(range(9), 2), "0 | 1");
@@ -39,7 +39,7 @@ static void counts_take_skip_repeat(void **state)
             "0 1 | 2 3 | 0 1 | 2 3");
 }
 
-static void several_become_one(void **state)
+static void zip_concatenate_and_enumerate_combine_datasets(void **state)
 {
     (void)state;
     t_gives(ch_dataset_zip(2, (ch_dataset *[]){range(3), ch_dataset_range(7, 20, 1)}),
@@ -70,7 +70,7 @@ static void a_shuffle_is_a_permutation_that_the_seed_decides(void **state)
     assert_string_not_equal(a.text, b.text);
 }
 
-static void a_place_is_taken_up(void **state)
+static void iterator_restores_a_saved_position(void **state)
 {
     ch_dataset *d = ch_dataset_batch(
         ch_dataset_repeat(ch_dataset_shuffle(range(20), 8, &(ch_shuffle_options){.seed = 5}),
@@ -102,7 +102,7 @@ static void a_place_is_taken_up(void **state)
     (void)state;
 }
 
-static void a_tree_is_printed(void **state)
+static void dataset_print_shows_the_stages(void **state)
 {
     char        text[1000];
     ch_dataset *d = ch_dataset_batch(ch_dataset_shuffle(range(20), 8, NULL), 3, NULL);
@@ -128,7 +128,7 @@ static void a_tree_is_printed(void **state)
     ch_dataset_unref(d);
 }
 
-static void what_is_known_is_told(void **state)
+static void cardinality_is_known_for_common_stages(void **state)
 {
     const struct {
         ch_dataset *d;
@@ -154,7 +154,7 @@ static void what_is_known_is_told(void **state)
     }
 }
 
-static void a_spec_says_what_elements_are(void **state)
+static void element_spec_has_name_dtype_and_shape(void **state)
 {
     ch_tensor            *t = t_f32(ch_shape_of(4, 2), NULL);
     ch_dataset           *d = ch_dataset_of(1, &t, (const char *[]){"x"});
@@ -177,7 +177,7 @@ static void a_spec_says_what_elements_are(void **state)
     ch_tensor_unref(t);
 }
 
-static void an_end_that_is_not_expected_is_an_error(void **state)
+static void iterator_get_next_fails_at_the_end_of_the_data(void **state)
 {
     ch_dataset      *d = range(1);
     ch_iterator     *it = NULL;
@@ -244,7 +244,7 @@ static ch_status counter_make(void *arg, void **out)
     return CH_OK;
 }
 
-static void a_generator_has_a_place_if_it_says_so(void **state)
+static void generator_position_is_saved_when_it_has_save_functions(void **state)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
     ch_generator         g = {
@@ -286,7 +286,7 @@ static ch_status is_below(void *arg, ch_tuple *in, bool *keep)
     return CH_OK;
 }
 
-static void c_functions_filter(void **state)
+static void filter_call_and_take_while_call_use_c_functions(void **state)
 {
     int64_t limit = 3;
 
@@ -350,7 +350,7 @@ static void decode_doublings(const char *name, const void *attrs, size_t n_attrs
     assert_non_null(strstr(ch_error_message(), "more than 16384 stages"));
 }
 
-static void a_description_of_too_many_stages_is_refused_at_once(void **state)
+static void dataset_decode_rejects_too_many_stages(void **state)
 {
     static const char one_int[] = "\x0a\x05\x12\x03i64"; /* ElementSpec: one part, an i64 */
     ch_dataset       *d = range(3);
@@ -365,7 +365,7 @@ static void a_description_of_too_many_stages_is_refused_at_once(void **state)
 }
 
 /* One below that limit: whoever walks over it is done soon. */
-static void a_description_that_shares_stages_is_walked_over(void **state)
+static void dataset_with_shared_stages_is_distributed_and_printed_quickly(void **state)
 {
     ch_dataset *d = ch_dataset_with_options(
         range(1), &(ch_dataset_options){.threads = 1, .shard = CH_SHARD_DATA});
@@ -392,7 +392,7 @@ static void a_description_that_shares_stages_is_walked_over(void **state)
 }
 
 /* Bytes that name a stage are few; what they bring into being, names above all, is not. */
-static void components_of_decoded_stages_are_counted(void **state)
+static void dataset_decode_limits_the_components_of_its_stages(void **state)
 {
     enum { NAME = 300000, STAGES = 1000 };
     static uint8_t room[1 << 20], attrs[NAME + 64], part[NAME + 32];
@@ -417,21 +417,21 @@ static void components_of_decoded_stages_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_range_counts),
-        cmocka_unit_test(batches_are_rows),
-        cmocka_unit_test(counts_take_skip_repeat),
-        cmocka_unit_test(several_become_one),
+        cmocka_unit_test(range_gives_its_numbers),
+        cmocka_unit_test(batch_stacks_elements_as_rows),
+        cmocka_unit_test(take_skip_repeat_and_shard_count_elements),
+        cmocka_unit_test(zip_concatenate_and_enumerate_combine_datasets),
         cmocka_unit_test(a_shuffle_is_a_permutation_that_the_seed_decides),
-        cmocka_unit_test(a_place_is_taken_up),
-        cmocka_unit_test(a_tree_is_printed),
-        cmocka_unit_test(what_is_known_is_told),
-        cmocka_unit_test(a_spec_says_what_elements_are),
-        cmocka_unit_test(an_end_that_is_not_expected_is_an_error),
-        cmocka_unit_test(a_generator_has_a_place_if_it_says_so),
-        cmocka_unit_test(c_functions_filter),
-        cmocka_unit_test(a_description_of_too_many_stages_is_refused_at_once),
-        cmocka_unit_test(a_description_that_shares_stages_is_walked_over),
-        cmocka_unit_test(components_of_decoded_stages_are_counted),
+        cmocka_unit_test(iterator_restores_a_saved_position),
+        cmocka_unit_test(dataset_print_shows_the_stages),
+        cmocka_unit_test(cardinality_is_known_for_common_stages),
+        cmocka_unit_test(element_spec_has_name_dtype_and_shape),
+        cmocka_unit_test(iterator_get_next_fails_at_the_end_of_the_data),
+        cmocka_unit_test(generator_position_is_saved_when_it_has_save_functions),
+        cmocka_unit_test(filter_call_and_take_while_call_use_c_functions),
+        cmocka_unit_test(dataset_decode_rejects_too_many_stages),
+        cmocka_unit_test(dataset_with_shared_stages_is_distributed_and_printed_quickly),
+        cmocka_unit_test(dataset_decode_limits_the_components_of_its_stages),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,7 +96,7 @@ static ch_dataset *whole(ch_dataset *element, void *arg)
     return element;
 }
 
-static void batch_sizes_are_found(void **state)
+static void batch_size_of_a_pipeline_is_found(void **state)
 {
     const struct {
         ch_dataset *d;
@@ -139,7 +139,7 @@ static void batch_sizes_are_found(void **state)
 
 /* 5.3.5, 5.3.7: fixed sizes of a full batch; a short batch fills replicas in order. Only the pipeline's own
  * drop_remainder drops rows, and no row crosses the end of a batch. */
-static void a_batch_is_cut_for_replicas(void **state)
+static void distribute_splits_a_batch_for_replicas(void **state)
 {
     (void)state;
     worker_gets(batches(14, 8), 1, 0, 2, "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13");
@@ -160,7 +160,7 @@ static void a_batch_is_cut_for_replicas(void **state)
 }
 
 /* 5.4.3: an empty ragged component has row_splits [0]. */
-static void a_ragged_batch_is_cut_by_rows(void **state)
+static void distribute_splits_a_ragged_batch_by_rows(void **state)
 {
     const ch_tensor_spec *spec = NULL;
     ch_dataset           *d = ragged(8, 4, true), *mine = NULL;
@@ -181,7 +181,7 @@ static void a_ragged_batch_is_cut_by_rows(void **state)
 }
 
 /* 5.4.3: elements that fill a group. */
-static void a_group_is_filled_with_empty_ragged_rows(void **state)
+static void iterator_fills_missing_replicas_with_empty_ragged_rows(void **state)
 {
     static t_given g;
     ch_dataset    *d = ragged(3, 2, false);
@@ -202,7 +202,7 @@ static void a_group_is_filled_with_empty_ragged_rows(void **state)
 }
 
 /* 5.3, 5.3.3, 5.3.4: column V2 of the table: sizes of the pieces of a full batch. */
-static void pieces_of_a_full_batch_are_fixed(void **state)
+static void split_sizes_of_a_full_batch_are_fixed(void **state)
 {
     static const struct {
         int         rows, replicas;
@@ -284,7 +284,7 @@ static void replicas_take_elements_in_turn(void **state)
 }
 
 /* 5.6.8 */
-static void workers_shard_for_themselves(void **state)
+static void shard_by_the_program_gives_each_worker_its_batches(void **state)
 {
     (void)state;
     for (int id = 0; id < 2; id++) {
@@ -310,7 +310,7 @@ static void workers_shard_for_themselves(void **state)
 }
 
 /* 5.4.3: what a replica gets that the data did not reach, by what elements are. */
-static void missing_elements_have_no_rows(void **state)
+static void iterator_gives_empty_elements_to_replicas_without_data(void **state)
 {
     float                 x[12] = {0};
     ch_tensor            *t = t_f32(ch_shape_of(3, 4), x);
@@ -600,7 +600,7 @@ static void shards_all_get_an_error_between_batches(void **state)
         t_gives(ch_dataset_shard(ch_dataset_batch(masked_rows(&mask), 2, NULL), 2, w), want[w]);
 }
 
-static void a_position_behind_errors_is_taken_up_by_fewer_replicas(void **state)
+static void position_after_errors_is_restored_by_fewer_replicas(void **state)
 {
     unsigned       mask = 3;
     ch_dataset    *d = masked(&mask);
@@ -624,7 +624,7 @@ static void a_position_behind_errors_is_taken_up_by_fewer_replicas(void **state)
 }
 
 /* 5.1.7 */
-static void a_new_pass_begins_at_the_beginning(void **state)
+static void distributed_iterator_restarts_at_the_first_element(void **state)
 {
     const ch_shuffle_options same_order = {.seed = 3, .same_each_time = true};
 
@@ -682,7 +682,7 @@ static void a_distributed_dataset_may_be_transformed(void **state)
 }
 
 /* 5.1.1, 8.2: cut for replicas, then as many pieces ready as there are replicas */
-static void pieces_are_ready_beforehand(void **state)
+static void distribute_prefetches_one_piece_per_replica(void **state)
 {
     ch_dataset *d = batches(12, 4), *mine = NULL;
     char        text[500];
@@ -697,7 +697,7 @@ static void pieces_are_ready_beforehand(void **state)
 }
 
 /* 5.3.6 */
-static void components_of_unequal_rows_are_refused(void **state)
+static void split_rejects_components_of_unequal_rows(void **state)
 {
     ch_dataset  *d = ch_dataset_zip(2, (ch_dataset *[]){batches(8, 4), batches(6, 3)});
     ch_dataset  *mine = NULL;
@@ -732,7 +732,7 @@ static void evenly(ch_dataset *d, int n, const char *want)
 }
 
 /* 5.3.1, 5.3.9: pieces are even, and the first ones get one row more */
-static void an_even_split_is_even(void **state)
+static void split_even_gives_the_first_replicas_one_row_more(void **state)
 {
     (void)state;
     evenly(batches(6, 8), 2, "0 1 2 / 3 4 5");
@@ -743,7 +743,7 @@ static void an_even_split_is_even(void **state)
 }
 
 /* 5.5.6, 5.3.8, 5.3.10: the pieces of replica r = worker * R + local */
-static void workers_take_their_pieces(void **state)
+static void distribute_gives_each_worker_its_pieces(void **state)
 {
     (void)state;
     worker_gets(batches(3, 1), 2, 0, 1, "0 | 1 | 2");
@@ -786,7 +786,7 @@ static ch_status below_5(void *arg, ch_tuple *in, bool *keep)
 }
 
 /* Elements that are no batches, one replica a worker: as they are. */
-static void whole_elements_are_divided(void **state)
+static void shard_policies_divide_elements_that_are_no_batches(void **state)
 {
     static const ch_dataset_options off = {.shard = CH_SHARD_OFF},
                                     data = {.shard = CH_SHARD_DATA},
@@ -827,7 +827,7 @@ static void whole_elements_are_divided(void **state)
     ch_dataset_unref(d);
 }
 
-static void policies_are_what_they_say(void **state)
+static void shard_policies_divide_batches_as_documented(void **state)
 {
     ch_dataset  *d;
     ch_iterator *it = NULL;
@@ -883,7 +883,7 @@ static void policies_are_what_they_say(void **state)
     ch_dataset_unref(d);
 }
 
-static void wrong_contexts_are_refused(void **state)
+static void distribute_rejects_invalid_input_contexts(void **state)
 {
     ch_dataset *d = batches(12, 4), *out = NULL, *scalars = range(4);
 
@@ -910,7 +910,7 @@ static void wrong_contexts_are_refused(void **state)
     ch_dataset_unref(scalars);
 }
 
-static void contexts_divide_batches(void **state)
+static void input_context_batch_size_divides_the_global_batch(void **state)
 {
     const ch_input_context c = {.n_pipelines = 3, .pipeline = 1, .n_replicas = 6};
     int64_t                size = 0;
@@ -949,7 +949,7 @@ static ch_dataset *nothing(const ch_input_context *c, void *arg)
 }
 
 /* 5.6.1: called once for a worker; what it gives stays as it is. */
-static void functions_make_what_a_worker_reads(void **state)
+static void dataset_from_function_calls_the_function_once_per_worker(void **state)
 {
     ch_dataset *d = NULL;
     int         n = 0;
@@ -977,32 +977,32 @@ static void functions_make_what_a_worker_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_sizes_are_found),
-        cmocka_unit_test(a_batch_is_cut_for_replicas),
-        cmocka_unit_test(a_ragged_batch_is_cut_by_rows),
-        cmocka_unit_test(a_group_is_filled_with_empty_ragged_rows),
-        cmocka_unit_test(pieces_of_a_full_batch_are_fixed),
+        cmocka_unit_test(batch_size_of_a_pipeline_is_found),
+        cmocka_unit_test(distribute_splits_a_batch_for_replicas),
+        cmocka_unit_test(distribute_splits_a_ragged_batch_by_rows),
+        cmocka_unit_test(iterator_fills_missing_replicas_with_empty_ragged_rows),
+        cmocka_unit_test(split_sizes_of_a_full_batch_are_fixed),
         cmocka_unit_test(replicas_take_elements_in_turn),
-        cmocka_unit_test(workers_shard_for_themselves),
-        cmocka_unit_test(missing_elements_have_no_rows),
+        cmocka_unit_test(shard_by_the_program_gives_each_worker_its_batches),
+        cmocka_unit_test(iterator_gives_empty_elements_to_replicas_without_data),
         cmocka_unit_test(elements_keep_their_replica_when_others_fail),
         cmocka_unit_test(elements_keep_their_worker_when_others_fail),
         cmocka_unit_test(elements_keep_their_replica_when_batches_fail),
         cmocka_unit_test(batches_keep_their_replica_when_a_row_fails),
         cmocka_unit_test(rows_move_up_to_another_replica_when_a_row_below_a_batch_fails),
         cmocka_unit_test(shards_all_get_an_error_between_batches),
-        cmocka_unit_test(a_position_behind_errors_is_taken_up_by_fewer_replicas),
-        cmocka_unit_test(a_new_pass_begins_at_the_beginning),
+        cmocka_unit_test(position_after_errors_is_restored_by_fewer_replicas),
+        cmocka_unit_test(distributed_iterator_restarts_at_the_first_element),
         cmocka_unit_test(a_distributed_dataset_may_be_transformed),
-        cmocka_unit_test(pieces_are_ready_beforehand),
-        cmocka_unit_test(components_of_unequal_rows_are_refused),
-        cmocka_unit_test(an_even_split_is_even),
-        cmocka_unit_test(workers_take_their_pieces),
-        cmocka_unit_test(policies_are_what_they_say),
-        cmocka_unit_test(whole_elements_are_divided),
-        cmocka_unit_test(wrong_contexts_are_refused),
-        cmocka_unit_test(contexts_divide_batches),
-        cmocka_unit_test(functions_make_what_a_worker_reads),
+        cmocka_unit_test(distribute_prefetches_one_piece_per_replica),
+        cmocka_unit_test(split_rejects_components_of_unequal_rows),
+        cmocka_unit_test(split_even_gives_the_first_replicas_one_row_more),
+        cmocka_unit_test(distribute_gives_each_worker_its_pieces),
+        cmocka_unit_test(shard_policies_divide_batches_as_documented),
+        cmocka_unit_test(shard_policies_divide_elements_that_are_no_batches),
+        cmocka_unit_test(distribute_rejects_invalid_input_contexts),
+        cmocka_unit_test(input_context_batch_size_divides_the_global_batch),
+        cmocka_unit_test(dataset_from_function_calls_the_function_once_per_worker),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

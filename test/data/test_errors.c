@@ -184,7 +184,7 @@ static void look(ch_iterator *it, seen *s)
     }
 }
 
-static void an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too(void **state)
+static void iterator_reports_an_error_once_in_order_and_continues_with_go_on(void **state)
 {
     (void)state;
     for (int p = 0; p < PIPELINES; p++)
@@ -213,7 +213,7 @@ static void an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too(voi
         }
 }
 
-static void without_going_on_an_error_is_the_end(void **state)
+static void iterator_ends_at_an_error_without_go_on(void **state)
 {
     (void)state;
     for (int p = 0; p < PIPELINES; p++)
@@ -236,7 +236,7 @@ static void without_going_on_an_error_is_the_end(void **state)
         }
 }
 
-static void a_generator_that_fails_goes_on_behind_it(void **state)
+static void generator_continues_after_it_failed(void **state)
 {
     const ch_generator g = {.spec = &one_int, .n_spec = 1, .next = bad_next};
 
@@ -258,7 +258,7 @@ static void a_generator_that_fails_goes_on_behind_it(void **state)
 }
 
 /* Errors that wait in buffers are part of a place, and a cache does not fail again for them. */
-static void a_place_before_or_behind_an_error_is_taken_up(void **state)
+static void iterator_restores_a_position_before_or_after_an_error(void **state)
 {
     (void)state;
     for (int p = 0; p < PIPELINES; p++)
@@ -318,7 +318,7 @@ static void zip_model(unsigned bad, int n, t_given *g)
     }
 }
 
-static void a_place_that_fails_in_one_input_of_a_zip_is_used_up_in_all(void **state)
+static void zip_drops_the_element_of_all_inputs_when_one_input_fails(void **state)
 {
     enum { LEN = 12 };
     static unsigned masks[][3] = {{0x8, 0, 0},     {0, 0x8, 0},         {0, 0, 0x8},
@@ -357,7 +357,7 @@ static void a_place_that_fails_in_one_input_of_a_zip_is_used_up_in_all(void **st
         }
 }
 
-static void rows_behind_an_error_keep_their_labels(void **state)
+static void zip_keeps_rows_and_labels_together_after_an_error(void **state)
 {
     unsigned    bad = 1u << 3;
     ch_dataset *d =
@@ -383,7 +383,7 @@ static ch_dataset *batched(ch_dataset *d, int64_t size, bool padded)
 }
 
 /* Even where they never end, and nothing fills a batch. */
-static void a_batch_collects_no_errors(void **state)
+static void batch_reports_errors_at_once_instead_of_collecting_them(void **state)
 {
     (void)state;
     for (int padded = 0; padded < 2; padded++)
@@ -405,7 +405,7 @@ static void a_batch_collects_no_errors(void **state)
 }
 
 /* The error comes before the batch that it interrupted, which is whole. */
-static void a_batch_that_an_error_interrupts_is_filled_behind_it(void **state)
+static void batch_is_filled_with_later_rows_after_an_error(void **state)
 {
     static const char want[] =
         "0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15 | !ABORTED | 16 18 19 20 21 22 23 24 | "
@@ -549,7 +549,7 @@ static int n_threads(void)
 }
 
 /* Waits for calls that are being made, and for none that is not begun. */
-static void a_dropped_iterator_waits_for_no_more_than_the_current_elements(void **state)
+static void iterator_unref_waits_only_for_calls_in_progress(void **state)
 {
     ch_dataset *(*const make[])(void) = {s_map,       s_one_at_a_time, s_unordered,  s_filter,
                                          s_generator, s_shuffled,      s_interleaved};
@@ -642,7 +642,7 @@ static void check_words(ch_dataset *d, const char *told, const char *silent)
     ch_dataset_unref(d);
 }
 
-static void a_function_that_says_nothing_gets_no_earlier_reason(void **state)
+static void error_of_a_function_without_message_shows_no_earlier_message(void **state)
 {
     const ch_generator g = {.spec = &one_int, .n_spec = 1, .next = planned_next};
 
@@ -680,7 +680,7 @@ static ch_dataset *no_dataset(const ch_input_context *context, void *arg)
     return NULL;
 }
 
-static void functions_that_make_things_say_why_or_do_not(void **state)
+static void error_of_a_make_function_has_its_message_or_the_default(void **state)
 {
     static int             says;
     const ch_generator     g = {.spec = &one_int, .n_spec = 1, .next = planned_next};
@@ -721,7 +721,7 @@ static ch_dataset *add_map(ch_dataset *d, void *arg)
     return ch_dataset_map_call(d, bad_map, NULL, 1, &one_int, NULL);
 }
 
-static void an_error_in_a_body_says_in_which(void **state)
+static void error_in_a_body_names_the_outer_element(void **state)
 {
     static const char *const want[] = {"flat_map, element 17: map, element 0: element 17",
                                        "interleave, element 17: map, element 0: element 17"};
@@ -756,18 +756,18 @@ static void an_error_in_a_body_says_in_which(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_in_a_body_says_in_which),
-        cmocka_unit_test(an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too),
-        cmocka_unit_test(without_going_on_an_error_is_the_end),
-        cmocka_unit_test(a_generator_that_fails_goes_on_behind_it),
-        cmocka_unit_test(a_place_before_or_behind_an_error_is_taken_up),
-        cmocka_unit_test(a_place_that_fails_in_one_input_of_a_zip_is_used_up_in_all),
-        cmocka_unit_test(rows_behind_an_error_keep_their_labels),
-        cmocka_unit_test(a_batch_collects_no_errors),
-        cmocka_unit_test(a_batch_that_an_error_interrupts_is_filled_behind_it),
-        cmocka_unit_test(a_function_that_says_nothing_gets_no_earlier_reason),
-        cmocka_unit_test(functions_that_make_things_say_why_or_do_not),
-        cmocka_unit_test(a_dropped_iterator_waits_for_no_more_than_the_current_elements),
+        cmocka_unit_test(error_in_a_body_names_the_outer_element),
+        cmocka_unit_test(iterator_reports_an_error_once_in_order_and_continues_with_go_on),
+        cmocka_unit_test(iterator_ends_at_an_error_without_go_on),
+        cmocka_unit_test(generator_continues_after_it_failed),
+        cmocka_unit_test(iterator_restores_a_position_before_or_after_an_error),
+        cmocka_unit_test(zip_drops_the_element_of_all_inputs_when_one_input_fails),
+        cmocka_unit_test(zip_keeps_rows_and_labels_together_after_an_error),
+        cmocka_unit_test(batch_reports_errors_at_once_instead_of_collecting_them),
+        cmocka_unit_test(batch_is_filled_with_later_rows_after_an_error),
+        cmocka_unit_test(error_of_a_function_without_message_shows_no_earlier_message),
+        cmocka_unit_test(error_of_a_make_function_has_its_message_or_the_default),
+        cmocka_unit_test(iterator_unref_waits_only_for_calls_in_progress),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -604,7 +604,7 @@ static void one_case(int number)
     ch_dataset_unref(d);
 }
 
-static void every_row_reaches_one_replica_once(void **state)
+static void distribute_gives_each_row_to_one_replica_once(void **state)
 {
     int      n = getenv("T_CASES") != NULL ? atoi(getenv("T_CASES")) : 1000;
     uint64_t first = getenv("T_SEED") != NULL ? strtoull(getenv("T_SEED"), NULL, 10) : 1;
@@ -628,7 +628,8 @@ static int make_directory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row_reaches_one_replica_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(distribute_gives_each_row_to_one_replica_once)};
 
     return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
 }

@@ -190,7 +190,7 @@ static void assert_string(const ch_element *e, int part, int i, const char *text
 /* ---- one feature ---- */
 
 /* EX-2 */
-static void the_bytes_of_the_spec_are_a_list_of_two_integers(void **state)
+static void example_parse_reads_the_bytes_of_the_specification(void **state)
 {
     static const uint8_t data[] = {0x0a, 0x0d, 0x0a, 0x0b, 0x0a, 0x01, 0x61, 0x12,
                                    0x06, 0x1a, 0x04, 0x0a, 0x02, 0x01, 0x02};
@@ -209,7 +209,7 @@ static void the_bytes_of_the_spec_are_a_list_of_two_integers(void **state)
     (void)state;
 }
 
-static void integers_become_every_type_that_holds_them(void **state)
+static void example_parse_converts_int64_to_every_number_dtype(void **state)
 {
     static const int64_t x[] = {0, 1, 0, 1};
 
@@ -232,7 +232,7 @@ static void integers_become_every_type_that_holds_them(void **state)
     (void)state;
 }
 
-static void an_integer_that_the_type_does_not_hold_is_refused_by_value(void **state)
+static void example_parse_rejects_an_integer_out_of_range_of_its_dtype(void **state)
 {
     static const struct {
         ch_dtype dtype;
@@ -259,7 +259,7 @@ static void an_integer_that_the_type_does_not_hold_is_refused_by_value(void **st
     (void)state;
 }
 
-static void floats_become_every_floating_type_and_no_other(void **state)
+static void example_parse_converts_floats_to_floating_dtypes_only(void **state)
 {
     static const float x[] = {0.5f, -2.0f, 1024.0f};
 
@@ -282,7 +282,7 @@ static void floats_become_every_floating_type_and_no_other(void **state)
     (void)state;
 }
 
-static void strings_and_bytes_stay_where_the_record_is(void **state)
+static void example_parse_does_not_copy_strings_and_bytes(void **state)
 {
     const char        *two[] = {"one", ""}, *pixels[] = {"\x01\x02\xff"};
     ch_feature         text = {.name = "x", .dtype = CH_STR, .shape = ch_shape_of(2)};
@@ -310,7 +310,7 @@ static void strings_and_bytes_stay_where_the_record_is(void **state)
     (void)state;
 }
 
-static void packed_floats_stay_where_the_record_is(void **state)
+static void example_parse_does_not_copy_packed_floats(void **state)
 {
     ch_feature         f = {.name = "x", .dtype = CH_F32, .shape = ch_shape_of(-1)};
     ch_example_schema *s = schema_of(1, &f);
@@ -326,7 +326,7 @@ static void packed_floats_stay_where_the_record_is(void **state)
     (void)state;
 }
 
-static void a_record_that_holds_its_own_bytes_is_kept_for_them(void **state)
+static void example_parse_keeps_a_record_that_owns_its_bytes(void **state)
 {
     ch_feature         f = {.name = "x", .dtype = CH_STR};
     ch_example_schema *s = schema_of(1, &f);
@@ -345,7 +345,7 @@ static void a_record_that_holds_its_own_bytes_is_kept_for_them(void **state)
 
 /* ---- shapes ---- */
 
-static void a_first_size_of_minus_one_takes_as_many_rows_as_there_are(void **state)
+static void example_feature_of_size_minus_one_takes_all_rows(void **state)
 {
     ch_feature         f = {.name = "x", .dtype = CH_I32, .shape = ch_shape_of(-1, 2)};
     ch_example_schema *s = schema_of(1, &f);
@@ -369,7 +369,7 @@ static void a_first_size_of_minus_one_takes_as_many_rows_as_there_are(void **sta
     (void)state;
 }
 
-static void a_wrong_number_of_values_is_refused_with_both_numbers(void **state)
+static void example_parse_rejects_a_wrong_number_of_values(void **state)
 {
     const char *three[] = {"a", "bc", "d"};
     ch_feature  f = {.name = "x", .dtype = CH_F32, .shape = ch_shape_of(2, 2)};
@@ -390,7 +390,7 @@ static void a_wrong_number_of_values_is_refused_with_both_numbers(void **state)
 
 /* ---- missing ---- */
 
-static void a_missing_feature_is_its_default_or_empty(void **state)
+static void example_parse_gives_a_missing_feature_its_default_or_no_rows(void **state)
 {
     const ch_feature f[] = {
         {.name = "a",
@@ -417,7 +417,7 @@ static void a_missing_feature_is_its_default_or_empty(void **state)
     (void)state;
 }
 
-static void a_missing_feature_that_is_not_optional_is_refused_with_what_there_is(void **state)
+static void example_parse_rejects_a_missing_feature_that_is_not_optional(void **state)
 {
     ch_feature f = {.name = "label", .dtype = CH_I64};
     bytes      b = example_of_integers(1, (int64_t[]){1}), nothing = {.n = 0};
@@ -428,7 +428,7 @@ static void a_missing_feature_that_is_not_optional_is_refused_with_what_there_is
 }
 
 /* EX-3: a Feature with no kind set. */
-static void a_feature_of_no_kind_is_missing(void **state)
+static void example_feature_of_no_kind_counts_as_missing(void **state)
 {
     static const uint8_t no_kind[] = {0x0a, 0x07, 0x0a, 0x05, 0x0a, 0x01, 'x', 0x12, 0x00};
     static const uint8_t no_value[] = {0x0a, 0x05, 0x0a, 0x03, 0x0a, 0x01, 'x'};
@@ -448,7 +448,7 @@ static void a_feature_of_no_kind_is_missing(void **state)
 
 /* ---- schemas ---- */
 
-static void schemas_that_make_no_sense_are_refused(void **state)
+static void example_schema_rejects_invalid_features(void **state)
 {
     const ch_feature rows[] = {
         {.name = NULL, .dtype = CH_F32},
@@ -484,7 +484,7 @@ static void schemas_that_make_no_sense_are_refused(void **state)
     (void)state;
 }
 
-static void a_default_too_large_for_memory_is_refused(void **state)
+static void example_schema_rejects_defaults_whose_bytes_overflow(void **state)
 {
     const ch_feature f[] = {
         {.name = "a", .shape = ch_shape_of(INT64_MAX / 8), .optional = true},
@@ -496,7 +496,7 @@ static void a_default_too_large_for_memory_is_refused(void **state)
     (void)state;
 }
 
-static void a_schema_says_what_it_parses_to(void **state)
+static void example_schema_spec_has_names_dtypes_and_shapes(void **state)
 {
     char                  name[] = "x";
     ch_feature            f = {.name = name, .dtype = CH_F64, .shape = ch_shape_of(-1, 2)};
@@ -513,7 +513,7 @@ static void a_schema_says_what_it_parses_to(void **state)
     (void)state;
 }
 
-static void an_element_that_is_not_one_string_is_refused(void **state)
+static void example_parse_rejects_an_element_that_is_not_a_single_string(void **state)
 {
     ch_feature         f = {.name = "x", .dtype = CH_F32};
     ch_example_schema *s = schema_of(1, &f);
@@ -531,7 +531,7 @@ static void an_element_that_is_not_one_string_is_refused(void **state)
 
 /* ---- damage ---- */
 
-static void what_is_no_message_is_refused_with_its_byte(void **state)
+static void example_parse_error_names_the_byte_of_malformed_data(void **state)
 {
     static const struct {
         const char *data;
@@ -766,7 +766,7 @@ static void assert_is(const ch_element *e, int f, const model *m)
 }
 
 /* EX-1, EX-3, EX-4 */
-static void every_way_to_write_an_example_reads_the_same(void **state)
+static void example_parse_reads_every_valid_encoding_alike(void **state)
 {
     ch_example_schema *s = schema_of(N_FEATURES, every_kind);
 
@@ -786,7 +786,7 @@ static void every_way_to_write_an_example_reads_the_same(void **state)
     (void)state;
 }
 
-static void an_example_cut_anywhere_is_an_error_or_another_example(void **state)
+static void example_parse_survives_a_record_cut_anywhere(void **state)
 {
     ch_example_schema *s = schema_of(N_FEATURES, every_kind);
     dice               d = {5};
@@ -807,7 +807,7 @@ static void an_example_cut_anywhere_is_an_error_or_another_example(void **state)
     (void)state;
 }
 
-static void an_example_with_any_byte_changed_does_no_harm(void **state)
+static void example_parse_survives_any_changed_byte(void **state)
 {
     ch_example_schema *s = schema_of(N_FEATURES, every_kind);
     dice               d = {6};
@@ -833,7 +833,7 @@ static void an_example_with_any_byte_changed_does_no_harm(void **state)
 }
 
 /* What the library writes, it reads: every type that a feature can have. */
-static void what_is_written_as_an_example_is_read(void **state)
+static void example_encode_output_is_parsed_to_the_same_values(void **state)
 {
     ch_example *x = NULL;
     ch_tensor  *numbers[CH_DTYPE_COUNT] = {NULL};
@@ -879,7 +879,7 @@ static void what_is_written_as_an_example_is_read(void **state)
 
 /* ---- many features, many threads, little memory ---- */
 
-static void a_thousand_features_are_found_in_any_order(void **state)
+static void example_parse_finds_a_thousand_features_in_any_order(void **state)
 {
     enum { N = 1000 };
     ch_feature *f = calloc(N, sizeof(*f));
@@ -939,7 +939,7 @@ static void parse_in_thread(void *arg, int i)
     }
 }
 
-static void threads_parse_with_one_schema(void **state)
+static void example_schema_is_shared_by_threads(void **state)
 {
     ch_example_schema *s = schema_of(N_FEATURES, every_kind);
     shared             x = {.schema = s};
@@ -954,7 +954,7 @@ static void threads_parse_with_one_schema(void **state)
 }
 
 /* PROMISES F15. */
-static void parsing_survives_a_lack_of_memory(void **state)
+static void example_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     enum { N = 40 }; /* more than fit the stack */
     ch_feature f[N];
@@ -987,7 +987,7 @@ static void parsing_survives_a_lack_of_memory(void **state)
     (void)state;
 }
 
-static void keeping_a_record_survives_a_lack_of_memory(void **state)
+static void example_parse_frees_the_kept_record_when_out_of_memory(void **state)
 {
     const char        *text[] = {"hello"};
     ch_feature         f = {.name = "x", .dtype = CH_STR};
@@ -1019,7 +1019,7 @@ static int make_devices(void **state)
 
 /* PROMISES S6: what stands for a missing feature is made beforehand, and is of a size that anybody may
  * ask for. */
-static void defaults_do_not_fill_the_memory(void **state)
+static void example_schema_limits_the_bytes_of_defaults(void **state)
 {
     const ch_feature huge = {
         .name = "x", .dtype = CH_F32, .shape = ch_shape_of(INT32_MAX), .optional = true};
@@ -1033,32 +1033,32 @@ static void defaults_do_not_fill_the_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bytes_of_the_spec_are_a_list_of_two_integers),
-        cmocka_unit_test(integers_become_every_type_that_holds_them),
-        cmocka_unit_test(an_integer_that_the_type_does_not_hold_is_refused_by_value),
-        cmocka_unit_test(floats_become_every_floating_type_and_no_other),
-        cmocka_unit_test(strings_and_bytes_stay_where_the_record_is),
-        cmocka_unit_test(packed_floats_stay_where_the_record_is),
-        cmocka_unit_test(a_record_that_holds_its_own_bytes_is_kept_for_them),
-        cmocka_unit_test(a_first_size_of_minus_one_takes_as_many_rows_as_there_are),
-        cmocka_unit_test(a_wrong_number_of_values_is_refused_with_both_numbers),
-        cmocka_unit_test(a_missing_feature_is_its_default_or_empty),
-        cmocka_unit_test(a_missing_feature_that_is_not_optional_is_refused_with_what_there_is),
-        cmocka_unit_test(a_feature_of_no_kind_is_missing),
-        cmocka_unit_test(schemas_that_make_no_sense_are_refused),
-        cmocka_unit_test(a_default_too_large_for_memory_is_refused),
-        cmocka_unit_test(a_schema_says_what_it_parses_to),
-        cmocka_unit_test(an_element_that_is_not_one_string_is_refused),
-        cmocka_unit_test(what_is_no_message_is_refused_with_its_byte),
-        cmocka_unit_test(every_way_to_write_an_example_reads_the_same),
-        cmocka_unit_test(an_example_cut_anywhere_is_an_error_or_another_example),
-        cmocka_unit_test(an_example_with_any_byte_changed_does_no_harm),
-        cmocka_unit_test(what_is_written_as_an_example_is_read),
-        cmocka_unit_test(a_thousand_features_are_found_in_any_order),
-        cmocka_unit_test(threads_parse_with_one_schema),
-        cmocka_unit_test(parsing_survives_a_lack_of_memory),
-        cmocka_unit_test(defaults_do_not_fill_the_memory),
-        cmocka_unit_test(keeping_a_record_survives_a_lack_of_memory),
+        cmocka_unit_test(example_parse_reads_the_bytes_of_the_specification),
+        cmocka_unit_test(example_parse_converts_int64_to_every_number_dtype),
+        cmocka_unit_test(example_parse_rejects_an_integer_out_of_range_of_its_dtype),
+        cmocka_unit_test(example_parse_converts_floats_to_floating_dtypes_only),
+        cmocka_unit_test(example_parse_does_not_copy_strings_and_bytes),
+        cmocka_unit_test(example_parse_does_not_copy_packed_floats),
+        cmocka_unit_test(example_parse_keeps_a_record_that_owns_its_bytes),
+        cmocka_unit_test(example_feature_of_size_minus_one_takes_all_rows),
+        cmocka_unit_test(example_parse_rejects_a_wrong_number_of_values),
+        cmocka_unit_test(example_parse_gives_a_missing_feature_its_default_or_no_rows),
+        cmocka_unit_test(example_parse_rejects_a_missing_feature_that_is_not_optional),
+        cmocka_unit_test(example_feature_of_no_kind_counts_as_missing),
+        cmocka_unit_test(example_schema_rejects_invalid_features),
+        cmocka_unit_test(example_schema_rejects_defaults_whose_bytes_overflow),
+        cmocka_unit_test(example_schema_spec_has_names_dtypes_and_shapes),
+        cmocka_unit_test(example_parse_rejects_an_element_that_is_not_a_single_string),
+        cmocka_unit_test(example_parse_error_names_the_byte_of_malformed_data),
+        cmocka_unit_test(example_parse_reads_every_valid_encoding_alike),
+        cmocka_unit_test(example_parse_survives_a_record_cut_anywhere),
+        cmocka_unit_test(example_parse_survives_any_changed_byte),
+        cmocka_unit_test(example_encode_output_is_parsed_to_the_same_values),
+        cmocka_unit_test(example_parse_finds_a_thousand_features_in_any_order),
+        cmocka_unit_test(example_schema_is_shared_by_threads),
+        cmocka_unit_test(example_parse_leaks_nothing_when_out_of_memory),
+        cmocka_unit_test(example_schema_limits_the_bytes_of_defaults),
+        cmocka_unit_test(example_parse_frees_the_kept_record_when_out_of_memory),
     };
     return cmocka_run_group_tests_name("example", tests, make_devices, NULL);
 }

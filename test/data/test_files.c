@@ -181,7 +181,7 @@ static const struct {
 
 enum { PIPELINES = sizeof(pipelines) / sizeof(pipelines[0]) };
 
-static void files_give_their_rows(void **state)
+static void file_datasets_give_their_rows_with_any_number_of_threads(void **state)
 {
     (void)state;
     for (int p = 0; p < PIPELINES; p++)
@@ -191,7 +191,7 @@ static void files_give_their_rows(void **state)
                     pipelines[p].gives);
 }
 
-static void a_place_in_a_file_is_taken_up(void **state)
+static void file_datasets_restore_a_position_in_a_file(void **state)
 {
     (void)state;
     for (int p = 0; p < PIPELINES; p++) {
@@ -227,7 +227,7 @@ static void a_place_in_a_file_is_taken_up(void **state)
     }
 }
 
-static void damage_is_named_or_left_out(void **state)
+static void file_datasets_report_damage_or_skip_it(void **state)
 {
     const ch_csv_column column = {.name = "age", .dtype = CH_I32};
     ch_csv_options      skip = {.read = {.skip_bad = true}};
@@ -262,7 +262,7 @@ static void damage_is_named_or_left_out(void **state)
 }
 
 /* 5.5.9, 5.5.10: workers take their own files where there are enough, and their pieces otherwise. */
-static void workers_share_files(void **state)
+static void distribute_divides_files_or_rows_among_workers(void **state)
 {
     static const char *want[] = {"0 1 2 7 8", "3 4 5 6"};
 
@@ -338,7 +338,7 @@ static ch_dataset *lines_of(ch_dataset *name, void *arg)
     return ch_dataset_lines(name, NULL);
 }
 
-static void workers_read_their_own_files(void **state)
+static void shard_file_gives_workers_their_own_files(void **state)
 {
     ch_dataset *d;
 
@@ -381,7 +381,7 @@ static void workers_read_their_own_files(void **state)
 }
 
 /* 5.5.11 */
-static void records_of_all_files_are_divided(void **state)
+static void shard_data_divides_the_records_of_all_files(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -413,7 +413,7 @@ static void records_of_all_files_are_divided(void **state)
 }
 
 /* 5.5.4: names that are shuffled, anew in each pass, stay with their worker. */
-static void shuffled_names_are_divided_first(void **state)
+static void distribute_divides_shuffled_file_names_before_the_shuffle(void **state)
 {
     (void)state;
     for (int w = 0; w < 2; w++) {
@@ -446,7 +446,7 @@ static void shuffled_names_are_divided_first(void **state)
 }
 
 /* 5.5.10, 8.13: every worker is told. */
-static void too_few_files_are_an_error_on_every_worker(void **state)
+static void shard_file_fails_on_every_worker_when_files_are_too_few(void **state)
 {
     (void)state;
     for (int w = 0; w < 20; w++) {
@@ -479,7 +479,7 @@ static void too_few_files_are_an_error_on_every_worker(void **state)
 }
 
 /* 5.5.15: the sizes are those of replicas in order. */
-static void batches_of_a_workers_files_are_cut_for_all(void **state)
+static void distribute_splits_batches_of_a_workers_files_for_all_replicas(void **state)
 {
     static const char *want[] = {"0 1 | 2 3 | 4", "10 11 | 12 | 13 14", "20 | 21 22 | 23 24"};
 
@@ -512,7 +512,7 @@ static void batches_of_a_workers_files_are_cut_for_all(void **state)
 }
 
 /* Workers of unequal locales divide the same files: a locale that sorts otherwise, where one can be made. */
-static void names_are_in_the_order_of_their_bytes_in_any_locale(void **state)
+static void dataset_files_sorts_names_by_bytes_in_any_locale(void **state)
 {
     static const char *const name[] = {"o-B", "o-a", "o-b", "o-A"};
     char                     command[256];
@@ -531,7 +531,7 @@ static void names_are_in_the_order_of_their_bytes_in_any_locale(void **state)
 }
 
 /* Left out, it would be data that is missing. */
-static void a_directory_that_cannot_be_read_is_an_error_that_names_it(void **state)
+static void dataset_files_names_a_directory_that_cannot_be_read(void **state)
 {
     const ch_files_options opt = {.may_be_empty = true};
     ch_tuple              *t = NULL;
@@ -566,17 +566,17 @@ static int make_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_give_their_rows),
-        cmocka_unit_test(a_place_in_a_file_is_taken_up),
-        cmocka_unit_test(damage_is_named_or_left_out),
-        cmocka_unit_test(workers_share_files),
-        cmocka_unit_test(workers_read_their_own_files),
-        cmocka_unit_test(records_of_all_files_are_divided),
-        cmocka_unit_test(shuffled_names_are_divided_first),
-        cmocka_unit_test(too_few_files_are_an_error_on_every_worker),
-        cmocka_unit_test(batches_of_a_workers_files_are_cut_for_all),
-        cmocka_unit_test(names_are_in_the_order_of_their_bytes_in_any_locale),
-        cmocka_unit_test(a_directory_that_cannot_be_read_is_an_error_that_names_it),
+        cmocka_unit_test(file_datasets_give_their_rows_with_any_number_of_threads),
+        cmocka_unit_test(file_datasets_restore_a_position_in_a_file),
+        cmocka_unit_test(file_datasets_report_damage_or_skip_it),
+        cmocka_unit_test(distribute_divides_files_or_rows_among_workers),
+        cmocka_unit_test(shard_file_gives_workers_their_own_files),
+        cmocka_unit_test(shard_data_divides_the_records_of_all_files),
+        cmocka_unit_test(distribute_divides_shuffled_file_names_before_the_shuffle),
+        cmocka_unit_test(shard_file_fails_on_every_worker_when_files_are_too_few),
+        cmocka_unit_test(distribute_splits_batches_of_a_workers_files_for_all_replicas),
+        cmocka_unit_test(dataset_files_sorts_names_by_bytes_in_any_locale),
+        cmocka_unit_test(dataset_files_names_a_directory_that_cannot_be_read),
     };
 
     return cmocka_run_group_tests(tests, make_directory, t_folder_remove);

@@ -173,7 +173,7 @@ static void one_case(uint64_t number)
                  (unsigned long long)number, n_got, total, opt.cycle, opt.block, cut);
 }
 
-static void interleaving_loses_and_repeats_nothing(void **state)
+static void interleave_gives_each_element_once(void **state)
 {
     int      n = getenv("T_CASES") != NULL ? atoi(getenv("T_CASES")) : 300;
     uint64_t first = getenv("T_SEED") != NULL ? strtoull(getenv("T_SEED"), NULL, 10) : 1;
@@ -264,7 +264,7 @@ static int slow_ones(bool unordered)
     return slow;
 }
 
-static void who_is_slow_holds_up_no_other(void **state)
+static void unordered_interleave_does_not_wait_for_a_slow_input(void **state)
 {
     (void)state;
     assert_int_equal(slow_ones(false), 3);
@@ -273,7 +273,7 @@ static void who_is_slow_holds_up_no_other(void **state)
 
 /* ---- over workers ---- */
 
-static void data_without_an_order_is_not_divided_by_its_order(void **state)
+static void distribute_rejects_an_unordered_interleave(void **state)
 {
     const int64_t size[] = {2, 2};
     ch_dataset   *d = interleaved(2, size, &(ch_interleave_options){.unordered = true}, 0);
@@ -289,9 +289,9 @@ static void data_without_an_order_is_not_divided_by_its_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(interleaving_loses_and_repeats_nothing),
-        cmocka_unit_test(who_is_slow_holds_up_no_other),
-        cmocka_unit_test(data_without_an_order_is_not_divided_by_its_order),
+        cmocka_unit_test(interleave_gives_each_element_once),
+        cmocka_unit_test(unordered_interleave_does_not_wait_for_a_slow_input),
+        cmocka_unit_test(distribute_rejects_an_unordered_interleave),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

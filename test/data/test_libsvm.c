@@ -38,7 +38,7 @@ static void assert_dense(const char *text, float y, const float *x)
     ch__element_free(e);
 }
 
-static void a_line_is_a_label_and_features_that_are_zero_unless_said(void **state)
+static void libsvm_line_gives_a_label_and_a_dense_vector(void **state)
 {
     assert_dense("1 1:0.5 3:-2", 1, (float[]){0.5f, 0, -2, 0, 0});
     assert_dense("+1", 1, (float[]){0, 0, 0, 0, 0});
@@ -49,7 +49,7 @@ static void a_line_is_a_label_and_features_that_are_zero_unless_said(void **stat
     (void)state;
 }
 
-static void a_sparse_element_has_what_was_said_in_its_order(void **state)
+static void libsvm_sparse_element_keeps_the_order_of_the_line(void **state)
 {
     ch_element *e = parsed(&sparse, "2 4:0.5 qid:1 1:0 2:3");
 
@@ -66,7 +66,7 @@ static void a_sparse_element_has_what_was_said_in_its_order(void **state)
     (void)state;
 }
 
-static void the_first_index_may_be_zero_and_their_number_unbounded(void **state)
+static void libsvm_from_zero_accepts_index_0_and_unbounded_indices(void **state)
 {
     const ch_libsvm o = {.n_features = 0, .from_zero = true, .sparse = true};
     ch_element     *e = parsed(&o, "1 0:1 9223372036854775807:2"), *out = NULL;
@@ -79,7 +79,7 @@ static void the_first_index_may_be_zero_and_their_number_unbounded(void **state)
     (void)state;
 }
 
-static void nothing_but_blanks_and_a_comment_is_no_element(void **state)
+static void libsvm_line_of_blanks_or_a_comment_is_no_element(void **state)
 {
     static const char *const rows[] = {"", " \t ", "# 1 2:3", "  #"};
 
@@ -93,7 +93,7 @@ static void nothing_but_blanks_and_a_comment_is_no_element(void **state)
     (void)state;
 }
 
-static void what_is_wrong_is_refused_by_name(void **state)
+static void libsvm_parse_error_names_the_wrong_part(void **state)
 {
     static const struct {
         const char *line, *word;
@@ -132,7 +132,7 @@ static void what_is_wrong_is_refused_by_name(void **state)
     (void)state;
 }
 
-static void options_are_checked_and_say_what_there_will_be(void **state)
+static void libsvm_check_rejects_invalid_options_and_spec_follows_them(void **state)
 {
     ch_tensor_spec spec[3];
 
@@ -185,7 +185,7 @@ static void roll_line(dice *d, line *l)
     }
 }
 
-static void what_was_written_is_read(void **state)
+static void libsvm_reads_random_lines_as_written(void **state)
 {
     const ch_libsvm both[] = {{.n_features = N}, {.n_features = N, .sparse = true}};
 
@@ -217,7 +217,7 @@ static void what_was_written_is_read(void **state)
     (void)state;
 }
 
-static void a_line_cut_or_changed_anywhere_does_no_harm(void **state)
+static void libsvm_parse_survives_a_line_cut_or_changed_anywhere(void **state)
 {
     const ch_libsvm both[] = {{.n_features = N}, {.n_features = N, .sparse = true}};
     int64_t         live = ch__mem_live();
@@ -243,7 +243,7 @@ static void a_line_cut_or_changed_anywhere_does_no_harm(void **state)
 }
 
 /* Indices that fall, all the way: no step may be quadratic. */
-static void a_long_line_in_any_order_takes_no_longer(void **state)
+static void libsvm_parse_of_falling_indices_is_not_quadratic(void **state)
 {
     enum { MANY = 300000 };
     char       *text = malloc(MANY * 10);
@@ -261,7 +261,7 @@ static void a_long_line_in_any_order_takes_no_longer(void **state)
 }
 
 /* PROMISES F15. */
-static void parsing_survives_a_lack_of_memory(void **state)
+static void libsvm_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     int64_t   live = ch__mem_live();
     ch_status rc = CH_RESOURCE_EXHAUSTED;
@@ -282,16 +282,16 @@ static void parsing_survives_a_lack_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_is_a_label_and_features_that_are_zero_unless_said),
-        cmocka_unit_test(a_sparse_element_has_what_was_said_in_its_order),
-        cmocka_unit_test(the_first_index_may_be_zero_and_their_number_unbounded),
-        cmocka_unit_test(nothing_but_blanks_and_a_comment_is_no_element),
-        cmocka_unit_test(what_is_wrong_is_refused_by_name),
-        cmocka_unit_test(options_are_checked_and_say_what_there_will_be),
-        cmocka_unit_test(what_was_written_is_read),
-        cmocka_unit_test(a_line_cut_or_changed_anywhere_does_no_harm),
-        cmocka_unit_test(a_long_line_in_any_order_takes_no_longer),
-        cmocka_unit_test(parsing_survives_a_lack_of_memory),
+        cmocka_unit_test(libsvm_line_gives_a_label_and_a_dense_vector),
+        cmocka_unit_test(libsvm_sparse_element_keeps_the_order_of_the_line),
+        cmocka_unit_test(libsvm_from_zero_accepts_index_0_and_unbounded_indices),
+        cmocka_unit_test(libsvm_line_of_blanks_or_a_comment_is_no_element),
+        cmocka_unit_test(libsvm_parse_error_names_the_wrong_part),
+        cmocka_unit_test(libsvm_check_rejects_invalid_options_and_spec_follows_them),
+        cmocka_unit_test(libsvm_reads_random_lines_as_written),
+        cmocka_unit_test(libsvm_parse_survives_a_line_cut_or_changed_anywhere),
+        cmocka_unit_test(libsvm_parse_of_falling_indices_is_not_quadratic),
+        cmocka_unit_test(libsvm_parse_leaks_nothing_when_out_of_memory),
     };
     return cmocka_run_group_tests_name("libsvm", tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void lines_end_with_a_newline_or_the_file(void **state)
     (void)state;
 }
 
-static void a_line_of_more_bytes_than_allowed_is_refused_and_may_be_skipped(void **state)
+static void line_next_rejects_a_line_that_is_too_long_and_line_pass_skips_it(void **state)
 {
     const char *text = "1234\r\n12345\n1234";
     ch_reader  *r = t_reader(text, strlen(text));
@@ -45,19 +45,19 @@ static void a_line_of_more_bytes_than_allowed_is_refused_and_may_be_skipped(void
     t_assert_error(ch__line_next(r, 4, &line), CH_RESOURCE_EXHAUSTED, t_folder, "byte 6",
                    "4 bytes");
     t_assert_error(ch__line_next(r, 4, &line), CH_RESOURCE_EXHAUSTED, "byte 6");
-    assert_int_equal(ch__line_pass(r, 100, &has_end), CH_OK);
+    assert_int_equal(ch__line_skip(r, 100, &has_end), CH_OK);
     assert_true(has_end);
     assert_int_equal(ch__line_next(r, 4, &line), CH_OK);
     assert_memory_equal(line.data, "1234", 4);
     has_end = false;
-    assert_int_equal(ch__line_pass(r, 100, &has_end), CH_OK); /* of none */
+    assert_int_equal(ch__line_skip(r, 100, &has_end), CH_OK); /* of none */
     assert_true(has_end);
     ch__reader_close(r);
     (void)state;
 }
 
 /* PROMISES S6: no more is held of an endless line than may be in it. */
-static void an_endless_line_is_not_read_to_its_end(void **state)
+static void line_next_does_not_read_an_endless_line_to_its_end(void **state)
 {
     size_t     n = 4 << 20;
     char      *text = malloc(n);
@@ -99,7 +99,7 @@ static void lines_across_blocks_are_whole(void **state)
             end++;
         if (k % 3 == 2) {
             do
-                assert_int_equal(ch__line_pass(r, 1000, &has_end), CH_OK);
+                assert_int_equal(ch__line_skip(r, 1000, &has_end), CH_OK);
             while (!has_end);
         } else {
             assert_int_equal(ch__line_next(r, 1 << 20, &line), CH_OK);
@@ -117,7 +117,7 @@ static void lines_across_blocks_are_whole(void **state)
 }
 
 /* PROMISES F15. */
-static void reading_lines_survives_a_lack_of_memory(void **state)
+static void line_next_leaks_nothing_when_out_of_memory(void **state)
 {
     size_t    n = 2 << 20;
     char     *text = malloc(n);
@@ -144,10 +144,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_end_with_a_newline_or_the_file),
-        cmocka_unit_test(a_line_of_more_bytes_than_allowed_is_refused_and_may_be_skipped),
-        cmocka_unit_test(an_endless_line_is_not_read_to_its_end),
+        cmocka_unit_test(line_next_rejects_a_line_that_is_too_long_and_line_pass_skips_it),
+        cmocka_unit_test(line_next_does_not_read_an_endless_line_to_its_end),
         cmocka_unit_test(lines_across_blocks_are_whole),
-        cmocka_unit_test(reading_lines_survives_a_lack_of_memory),
+        cmocka_unit_test(line_next_leaks_nothing_when_out_of_memory),
     };
     return cmocka_run_group_tests_name("lines", tests, t_setup, t_folder_remove);
 }

@@ -11,7 +11,7 @@ static void refuses(ch_status rc, const char *word)
     t_refused(rc, CH_INVALID_ARGUMENT, word, "NULL");
 }
 
-static void iterators_name_what_is_null(void **state)
+static void iterator_functions_name_the_null_argument(void **state)
 {
     const ch_tensor_spec *spec = &(ch_tensor_spec){.dtype = CH_I64};
     ch_dataset           *d = ch_dataset_range(0, 3, 1);
@@ -53,7 +53,7 @@ static void iterators_name_what_is_null(void **state)
     ch_dataset_unref(d);
 }
 
-static void datasets_name_what_is_null(void **state)
+static void dataset_functions_name_the_null_argument(void **state)
 {
     ch_dataset *d = ch_dataset_range(0, 3, 1), *out = NULL;
     void       *bytes = NULL;
@@ -80,7 +80,7 @@ static void datasets_name_what_is_null(void **state)
     ch_dataset_unref(d);
 }
 
-static void writers_of_records_name_what_is_null(void **state)
+static void record_writer_functions_name_the_null_argument(void **state)
 {
     ch_record_writer *w = NULL;
 
@@ -119,7 +119,7 @@ static ch_dataset *none_of(const ch_input_context *c, void *arg)
 }
 
 /* However many stages stand on it. */
-static void what_failed_when_it_was_made_is_the_status(void **state)
+static void dataset_functions_return_the_error_of_a_dataset_that_was_not_made(void **state)
 {
     ch_iterator *it = NULL;
     ch_dataset  *out = NULL;
@@ -159,10 +159,10 @@ static void what_failed_when_it_was_made_is_the_status(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(iterators_name_what_is_null),
-        cmocka_unit_test(datasets_name_what_is_null),
-        cmocka_unit_test(writers_of_records_name_what_is_null),
-        cmocka_unit_test(what_failed_when_it_was_made_is_the_status),
+        cmocka_unit_test(iterator_functions_name_the_null_argument),
+        cmocka_unit_test(dataset_functions_name_the_null_argument),
+        cmocka_unit_test(record_writer_functions_name_the_null_argument),
+        cmocka_unit_test(dataset_functions_return_the_error_of_a_dataset_that_was_not_made),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

@@ -52,7 +52,7 @@ static void assert_as_the_library(const char *s)
 
 /* ---- floats ---- */
 
-static void numbers_that_are_hard_to_round_are_rounded_right(void **state)
+static void number_parse_rounds_hard_cases_right(void **state)
 {
     static const char *const rows[] = {"0",
                                        "-0",
@@ -154,7 +154,7 @@ static void roll_float(dice *d, char *s, size_t size)
     }
 }
 
-static void random_numbers_are_rounded_as_the_library_does(void **state)
+static void number_parse_rounds_random_numbers_as_strtod(void **state)
 {
     for (uint64_t seed = 0; seed < 60000; seed++) {
         dice d = {seed};
@@ -167,7 +167,7 @@ static void random_numbers_are_rounded_as_the_library_does(void **state)
 }
 
 /* A few digits or many, with powers of ten at which one way to convert ends and another begins. */
-static void random_digits_are_rounded_as_the_library_does(void **state)
+static void number_parse_rounds_random_digits_as_strtod(void **state)
 {
     for (uint64_t seed = 0; seed < 60000; seed++) {
         dice d = {seed};
@@ -186,7 +186,7 @@ static void random_digits_are_rounded_as_the_library_does(void **state)
     (void)state;
 }
 
-static void any_number_of_digits_counts(void **state)
+static void number_parse_rounds_long_digits_as_strtod(void **state)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         dice d = {seed};
@@ -205,7 +205,7 @@ static void any_number_of_digits_counts(void **state)
 }
 
 /* A midpoint of doubles, with a 1 behind a thousand zeros. */
-static void a_last_digit_decides_however_late_it_comes(void **state)
+static void number_parse_reads_a_decisive_digit_after_a_thousand_zeros(void **state)
 {
     char   s[1200];
     double x;
@@ -221,7 +221,7 @@ static void a_last_digit_decides_however_late_it_comes(void **state)
     (void)state;
 }
 
-static void names_of_numbers_are_known_in_any_case(void **state)
+static void number_parse_reads_inf_and_nan_in_any_case(void **state)
 {
     double x;
     float  y;
@@ -235,7 +235,7 @@ static void names_of_numbers_are_known_in_any_case(void **state)
     (void)state;
 }
 
-static void what_is_no_number_is_refused(void **state)
+static void number_parse_rejects_text_that_is_no_number(void **state)
 {
     static const char *const rows[] = {
         "",      " ",      "+",    "-",     ".",   "e5",  ".e5",   "1e",      "1e+",
@@ -256,7 +256,7 @@ static void what_is_no_number_is_refused(void **state)
     (void)state;
 }
 
-static void blanks_around_a_number_are_nothing(void **state)
+static void number_parse_ignores_blanks_around_it(void **state)
 {
     double  x;
     int64_t i;
@@ -271,7 +271,7 @@ static void blanks_around_a_number_are_nothing(void **state)
     (void)state;
 }
 
-static void sixteen_bit_floats_are_rounded(void **state)
+static void number_parse_rounds_16_bit_floats(void **state)
 {
     uint16_t x;
 
@@ -286,7 +286,7 @@ static void sixteen_bit_floats_are_rounded(void **state)
 
 /* ---- integers ---- */
 
-static void integers_are_held_up_to_their_ends(void **state)
+static void number_parse_accepts_integers_up_to_the_limits_of_their_dtype(void **state)
 {
     static const struct {
         ch_dtype    dtype;
@@ -321,7 +321,7 @@ static void integers_are_held_up_to_their_ends(void **state)
     (void)state;
 }
 
-static void a_bool_is_zero_or_one_or_a_word(void **state)
+static void number_parse_reads_a_bool_as_0_1_true_or_false(void **state)
 {
     static const char *const no[] = {"2", "00", "t", "yes", "truee", "-1", "tru"};
     uint8_t                  x = 9;
@@ -341,7 +341,7 @@ static void a_bool_is_zero_or_one_or_a_word(void **state)
 
 /* ---- text in messages ---- */
 
-static void bytes_are_shown_without_harm(void **state)
+static void show_escapes_and_cuts_bytes_for_messages(void **state)
 {
     char     long_text[100];
     ch_shown all;
@@ -361,18 +361,18 @@ static void bytes_are_shown_without_harm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_that_are_hard_to_round_are_rounded_right),
-        cmocka_unit_test(random_numbers_are_rounded_as_the_library_does),
-        cmocka_unit_test(random_digits_are_rounded_as_the_library_does),
-        cmocka_unit_test(any_number_of_digits_counts),
-        cmocka_unit_test(a_last_digit_decides_however_late_it_comes),
-        cmocka_unit_test(names_of_numbers_are_known_in_any_case),
-        cmocka_unit_test(what_is_no_number_is_refused),
-        cmocka_unit_test(blanks_around_a_number_are_nothing),
-        cmocka_unit_test(sixteen_bit_floats_are_rounded),
-        cmocka_unit_test(integers_are_held_up_to_their_ends),
-        cmocka_unit_test(a_bool_is_zero_or_one_or_a_word),
-        cmocka_unit_test(bytes_are_shown_without_harm),
+        cmocka_unit_test(number_parse_rounds_hard_cases_right),
+        cmocka_unit_test(number_parse_rounds_random_numbers_as_strtod),
+        cmocka_unit_test(number_parse_rounds_random_digits_as_strtod),
+        cmocka_unit_test(number_parse_rounds_long_digits_as_strtod),
+        cmocka_unit_test(number_parse_reads_a_decisive_digit_after_a_thousand_zeros),
+        cmocka_unit_test(number_parse_reads_inf_and_nan_in_any_case),
+        cmocka_unit_test(number_parse_rejects_text_that_is_no_number),
+        cmocka_unit_test(number_parse_ignores_blanks_around_it),
+        cmocka_unit_test(number_parse_rounds_16_bit_floats),
+        cmocka_unit_test(number_parse_accepts_integers_up_to_the_limits_of_their_dtype),
+        cmocka_unit_test(number_parse_reads_a_bool_as_0_1_true_or_false),
+        cmocka_unit_test(show_escapes_and_cuts_bytes_for_messages),
     };
     return cmocka_run_group_tests_name("number", tests, NULL, NULL);
 }

@@ -182,7 +182,7 @@ static int mark(const char *element, bool *seen)
 /* ---- parts ---- */
 
 /* The k-th element of part i of n is element k * n + i, whatever is between it and the sources; and so each is once in one. */
-static void parts_are_every_n_th_element(void **state)
+static void dataset_part_has_every_n_th_element(void **state)
 {
     ch_dataset *row[] = {
         range(10),
@@ -232,7 +232,7 @@ static void parts_are_every_n_th_element(void **state)
 }
 
 /* Where maps are below a shuffle, parts are mixed each for itself: each example once, in as many batches, of the same sizes. */
-static void parts_that_are_shuffled_have_each_example_once(void **state)
+static void shuffled_dataset_parts_have_each_example_once(void **state)
 {
     static given part;
     ch_dataset  *d = batched(shuffled(mapped(range(23))), 4);
@@ -260,7 +260,7 @@ static void parts_that_are_shuffled_have_each_example_once(void **state)
 }
 
 /* 5.5.4: files are divided where there are enough, below all that may be: batches end with the files of a part then. */
-static void parts_have_files_of_their_own(void **state)
+static void dataset_parts_read_their_own_files(void **state)
 {
     static given part;
     ch_dataset  *row[] = {
@@ -294,7 +294,7 @@ static void parts_have_files_of_their_own(void **state)
 }
 
 /* What is computed for an example is computed for one part. */
-static void parts_compute_no_element_twice(void **state)
+static void dataset_parts_compute_no_element_twice(void **state)
 {
     static given part;
     struct {
@@ -324,7 +324,7 @@ static void parts_compute_no_element_twice(void **state)
 }
 
 /* A description has the rows of its part, and of no other. */
-static void parts_of_rows_in_memory_are_no_larger_than_the_whole(void **state)
+static void dataset_parts_of_rows_in_memory_are_no_larger_than_the_whole(void **state)
 {
     enum { MANY = 3000 };
     ch_dataset *d = batched(slices(MANY, false), 8);
@@ -351,7 +351,7 @@ static void parts_of_rows_in_memory_are_no_larger_than_the_whole(void **state)
 }
 
 /* 5.5.8: a shard whose number is left open is where it is divided. */
-static void a_hint_says_where(void **state)
+static void shard_hint_divides_at_the_open_shard_stage(void **state)
 {
     static given part;
     ch_dataset  *d =
@@ -364,7 +364,7 @@ static void a_hint_says_where(void **state)
     ch_dataset_unref(d);
 }
 
-static void the_log_says_what_was_chosen_and_why(void **state)
+static void dataset_part_logs_the_policy_and_its_reason(void **state)
 {
     struct {
         ch_dataset *d;
@@ -408,13 +408,13 @@ static int begin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_every_n_th_element),
-        cmocka_unit_test(parts_that_are_shuffled_have_each_example_once),
-        cmocka_unit_test(parts_have_files_of_their_own),
-        cmocka_unit_test(parts_compute_no_element_twice),
-        cmocka_unit_test(parts_of_rows_in_memory_are_no_larger_than_the_whole),
-        cmocka_unit_test(a_hint_says_where),
-        cmocka_unit_test(the_log_says_what_was_chosen_and_why),
+        cmocka_unit_test(dataset_part_has_every_n_th_element),
+        cmocka_unit_test(shuffled_dataset_parts_have_each_example_once),
+        cmocka_unit_test(dataset_parts_read_their_own_files),
+        cmocka_unit_test(dataset_parts_compute_no_element_twice),
+        cmocka_unit_test(dataset_parts_of_rows_in_memory_are_no_larger_than_the_whole),
+        cmocka_unit_test(shard_hint_divides_at_the_open_shard_stage),
+        cmocka_unit_test(dataset_part_logs_the_policy_and_its_reason),
     };
 
     return cmocka_run_group_tests(tests, begin, t_folder_remove);

@@ -135,7 +135,7 @@ static void assert_about(int64_t ns, int64_t want)
         fail_msg("%lld us, want about %lld", (long long)ns / US, (long long)want / US);
 }
 
-static void time_goes_to_who_spends_it(void **state)
+static void profile_gives_busy_time_to_the_stage_that_spends_it(void **state)
 {
     (void)state;
     for (int threads = CH_OFF; threads <= 2; threads++) {
@@ -158,7 +158,7 @@ static void time_goes_to_who_spends_it(void **state)
     }
 }
 
-static void other_work_and_waiting_are_not_counted(void **state)
+static void profile_excludes_other_threads_and_waiting(void **state)
 {
     ch_stage_profile p[8];
     int64_t          cpu_ns;
@@ -179,7 +179,7 @@ static void other_work_and_waiting_are_not_counted(void **state)
 
 /* The clock costs more than such elements do, so that few of them are timed. The time of each stage is then an estimate,
  * and may be 0 for a short one; the sum is checked. */
-static void a_million_tiny_elements_take_no_more_than_the_processor_did(void **state)
+static void profile_of_tiny_elements_sums_to_no_more_than_cpu_time(void **state)
 {
     (void)state;
     for (int threads = CH_OFF; threads <= 2; threads += 3) {
@@ -214,7 +214,7 @@ static ch_dataset *rows(void)
                           &(ch_csv_options){.no_header = true});
 }
 
-static void clock_is_read_for_few_rows_when_threads_are_off(void **state)
+static void profile_reads_the_clock_for_few_rows_when_threads_are_off(void **state)
 {
     ch_stage_profile p[8];
     int64_t          cpu_ns, reads = ch__clock_reads();
@@ -225,7 +225,7 @@ static void clock_is_read_for_few_rows_when_threads_are_off(void **state)
 }
 
 /* If few were timed, each would stand for many, and the sum would depend on chance. */
-static void every_long_call_is_timed_when_threads_are_off(void **state)
+static void profile_times_every_long_call_when_threads_are_off(void **state)
 {
     ch_stage_profile p[8];
     int64_t          cpu_ns, reads = ch__clock_reads();
@@ -236,7 +236,7 @@ static void every_long_call_is_timed_when_threads_are_off(void **state)
 }
 
 /* By chance a sample may be long that stands for many: only a stage that always has too much is wrong. */
-static void stage_that_passes_rows_on_takes_little_time(void **state)
+static void profile_of_a_stage_that_passes_rows_on_is_small(void **state)
 {
     ch_stage_profile p[8];
     int64_t          cpu_ns;
@@ -260,7 +260,7 @@ static ch_dataset *body(ch_dataset *element, void *arg)
     return that(ch_dataset_unbatch(element), works, &short_ns);
 }
 
-static void work_in_bodies_is_the_stages_that_run_them(void **state)
+static void profile_gives_work_in_bodies_to_the_stage_that_runs_them(void **state)
 {
     (void)state;
     for (int threads = CH_OFF; threads <= 2; threads += 3) {
@@ -278,13 +278,13 @@ static void work_in_bodies_is_the_stages_that_run_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(time_goes_to_who_spends_it),
-        cmocka_unit_test(other_work_and_waiting_are_not_counted),
-        cmocka_unit_test(a_million_tiny_elements_take_no_more_than_the_processor_did),
-        cmocka_unit_test(clock_is_read_for_few_rows_when_threads_are_off),
-        cmocka_unit_test(every_long_call_is_timed_when_threads_are_off),
-        cmocka_unit_test(stage_that_passes_rows_on_takes_little_time),
-        cmocka_unit_test(work_in_bodies_is_the_stages_that_run_them),
+        cmocka_unit_test(profile_gives_busy_time_to_the_stage_that_spends_it),
+        cmocka_unit_test(profile_excludes_other_threads_and_waiting),
+        cmocka_unit_test(profile_of_tiny_elements_sums_to_no_more_than_cpu_time),
+        cmocka_unit_test(profile_reads_the_clock_for_few_rows_when_threads_are_off),
+        cmocka_unit_test(profile_times_every_long_call_when_threads_are_off),
+        cmocka_unit_test(profile_of_a_stage_that_passes_rows_on_is_small),
+        cmocka_unit_test(profile_gives_work_in_bodies_to_the_stage_that_runs_them),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

@@ -128,7 +128,7 @@ static void restore_often(ch_dataset *d, int times)
     ch_dataset_unref(d);
 }
 
-static void a_generator_is_not_called_while_it_is_moved(void **state)
+static void generator_is_not_called_during_restore(void **state)
 {
     counter c = {0};
 
@@ -137,7 +137,7 @@ static void a_generator_is_not_called_while_it_is_moved(void **state)
 }
 
 /* Bytes that are none; a place of fewer states; a function that refuses. */
-static void a_place_that_is_refused_leaves_the_iterator_where_it_was(void **state)
+static void restore_keeps_the_iterator_position_when_it_fails(void **state)
 {
     (void)state;
     for (int threads = CH_OFF; threads < 3; threads++) {
@@ -175,7 +175,7 @@ static void a_place_that_is_refused_leaves_the_iterator_where_it_was(void **stat
     }
 }
 
-static void a_generator_without_a_place_stays_where_it_is(void **state)
+static void restore_rejects_a_generator_without_save_and_keeps_its_position(void **state)
 {
     const ch_generator g = {
         .spec = &one_int, .n_spec = 1, .next = counter_next, .restart = counter_restart};
@@ -200,7 +200,7 @@ static void a_generator_without_a_place_stays_where_it_is(void **state)
     ch_dataset_unref(without);
 }
 
-static void a_generator_of_one_state_serves_one_iterator_at_a_time(void **state)
+static void generator_without_make_serves_one_iterator_at_a_time(void **state)
 {
     counter      c = {0};
     ch_dataset  *d = counting(&c), *more = ch_dataset_batch(ch_dataset_ref(d), 2, NULL);
@@ -236,7 +236,7 @@ static void a_generator_of_one_state_serves_one_iterator_at_a_time(void **state)
 }
 
 /* Also where it stands in two places of one dataset. */
-static void a_generator_of_one_state_serves_one_stage(void **state)
+static void generator_without_make_serves_one_stage(void **state)
 {
     counter     c = {0};
     ch_dataset *g = counting(&c);
@@ -263,7 +263,7 @@ static void a_generator_of_one_state_serves_one_stage(void **state)
 }
 
 /* A cache opens what is below it anew, before it lets go of what it had. */
-static void a_generator_below_a_cache_is_opened_again(void **state)
+static void generator_below_a_cache_is_opened_again_after_restart(void **state)
 {
     counter      c = {0};
     ch_dataset  *d = ch_dataset_cache(ch_dataset_take(counting(&c), 6), NULL);
@@ -290,7 +290,7 @@ static ch_status as_it_is(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-static void a_function_below_a_cache_is_called_by_one_thread(void **state)
+static void c_function_below_a_cache_is_called_by_one_thread(void **state)
 {
     ch_dataset *d =
         ch_dataset_map_call(ch_dataset_range(0, 1000, 1), as_it_is, NULL, 1, &one_int, NULL);
@@ -301,7 +301,7 @@ static void a_function_below_a_cache_is_called_by_one_thread(void **state)
 
 /* ---- working ahead, or not ---- */
 
-static void nothing_is_done_beforehand_where_that_is_off(void **state)
+static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
 {
     counter      c = {0};
     ch_dataset  *d = counting(&c);
@@ -347,7 +347,7 @@ static ch_status below_17(void *arg, ch_tuple *in, bool *keep)
 }
 
 /* Whatever an error says, it is not taken for the end; behind the end nothing comes. */
-static void take_while_ends_at_the_first_and_stays_ended(void **state)
+static void take_while_ends_at_the_first_false_and_stays_ended(void **state)
 {
     static const char want[] = "0 | 1 | 2 | 3 | 4 | !OUT_OF_RANGE | 6 | 7 | 8 | 9 | 10 | 11 | "
                                "12 | 13 | 14 | 15 | 16";
@@ -410,7 +410,7 @@ static void second_pass(int n, int64_t *out)
     ch_dataset_unref(d);
 }
 
-static void the_orders_of_a_pass_follow_from_its_number(void **state)
+static void shuffle_order_of_a_pass_depends_on_its_number_only(void **state)
 {
     int64_t first[ROUND * TIMES], other[ROUND * TIMES];
 
@@ -452,7 +452,7 @@ static void boast(const void *place, size_t size, int64_t n, void **out, size_t 
 }
 
 /* PROMISES S6: memory is reserved for what is there. */
-static void a_place_that_tells_of_more_than_it_has_costs_nothing(void **state)
+static void restore_rejects_a_false_count_without_allocating_it(void **state)
 {
     ch_dataset  *d = ch_dataset_interleave(ch_dataset_range(0, 5, 1), ten_more, NULL, NULL);
     ch_iterator *it = NULL;
@@ -468,7 +468,7 @@ static void a_place_that_tells_of_more_than_it_has_costs_nothing(void **state)
     boast(place, size, INT32_MAX / 16, &more, &more_size);
     ch__mem_watch(true);
     assert_int_equal(ch_iterator_restore(it, more, more_size), CH_INVALID_ARGUMENT);
-    assert_in_range(ch__mem_most(), 0, (int64_t)more_size + (16 << 20));
+    assert_in_range(ch__mem_peak(), 0, (int64_t)more_size + (16 << 20));
     ch__mem_watch(false);
     assert_int_equal(ch_iterator_restore(it, place, size), CH_OK);
     ch_bytes_free(place);
@@ -480,7 +480,7 @@ static void a_place_that_tells_of_more_than_it_has_costs_nothing(void **state)
 
 /* Bytes that a library wrote before streams had names (ch_stream_name), 8 elements into the pipeline
  * below: they mean what they meant. */
-static void restore_goes_on_in_the_same_order_when_the_place_is_old(void **state)
+static void restore_continues_in_the_same_order_from_an_old_position(void **state)
 {
     static const char place[] =
         "\x08\x02\x11\x25\x97\x5f\x76\xcc\x94\x47\x9b\x1a\x12\x0a\x08\x69\x74\x65\x72\x61"
@@ -515,18 +515,18 @@ static void restore_goes_on_in_the_same_order_when_the_place_is_old(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_place_that_tells_of_more_than_it_has_costs_nothing),
-        cmocka_unit_test(the_orders_of_a_pass_follow_from_its_number),
-        cmocka_unit_test(restore_goes_on_in_the_same_order_when_the_place_is_old),
-        cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
-        cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
-        cmocka_unit_test(a_generator_without_a_place_stays_where_it_is),
-        cmocka_unit_test(a_generator_of_one_state_serves_one_iterator_at_a_time),
-        cmocka_unit_test(a_generator_of_one_state_serves_one_stage),
-        cmocka_unit_test(a_generator_below_a_cache_is_opened_again),
-        cmocka_unit_test(a_function_below_a_cache_is_called_by_one_thread),
-        cmocka_unit_test(nothing_is_done_beforehand_where_that_is_off),
-        cmocka_unit_test(take_while_ends_at_the_first_and_stays_ended),
+        cmocka_unit_test(restore_rejects_a_false_count_without_allocating_it),
+        cmocka_unit_test(shuffle_order_of_a_pass_depends_on_its_number_only),
+        cmocka_unit_test(restore_continues_in_the_same_order_from_an_old_position),
+        cmocka_unit_test(generator_is_not_called_during_restore),
+        cmocka_unit_test(restore_keeps_the_iterator_position_when_it_fails),
+        cmocka_unit_test(restore_rejects_a_generator_without_save_and_keeps_its_position),
+        cmocka_unit_test(generator_without_make_serves_one_iterator_at_a_time),
+        cmocka_unit_test(generator_without_make_serves_one_stage),
+        cmocka_unit_test(generator_below_a_cache_is_opened_again_after_restart),
+        cmocka_unit_test(c_function_below_a_cache_is_called_by_one_thread),
+        cmocka_unit_test(iterator_reads_no_element_early_when_prefetch_is_off),
+        cmocka_unit_test(take_while_ends_at_the_first_false_and_stays_ended),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

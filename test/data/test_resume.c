@@ -52,7 +52,7 @@ static void fail_case(uint64_t number, bool unordered, const char *what, const c
 
 /* ---- order ---- */
 
-static void order_does_not_depend_on_threads(void **state)
+static void pipeline_order_does_not_depend_on_threads(void **state)
 {
     static t_given one, other;
     int            n = n_cases(60);
@@ -117,7 +117,7 @@ static void take_up(uint64_t number, bool unordered, int n, int threads, t_given
     ch_dataset_unref(other);
 }
 
-static void a_place_of_any_pipeline_is_taken_up(void **state)
+static void random_pipelines_restore_a_saved_position(void **state)
 {
     static t_given whole, parts;
     dice           d = {5};
@@ -135,7 +135,7 @@ static void a_place_of_any_pipeline_is_taken_up(void **state)
     }
 }
 
-static void a_place_behind_unordered_stages_loses_and_repeats_nothing(void **state)
+static void unordered_pipelines_restore_each_element_once(void **state)
 {
     static t_given whole, parts;
     dice           d = {6};
@@ -281,13 +281,13 @@ static void run_killed(bool unordered)
     }
 }
 
-static void a_new_process_goes_on_where_a_killed_one_was(void **state)
+static void new_process_restores_the_position_of_a_killed_one(void **state)
 {
     (void)state;
     run_killed(false);
 }
 
-static void a_new_process_loses_and_repeats_nothing_behind_unordered_stages(void **state)
+static void new_process_restores_each_element_once_after_unordered_stages(void **state)
 {
     (void)state;
     run_killed(true);
@@ -305,11 +305,11 @@ static int make_directory(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_does_not_depend_on_threads),
-        cmocka_unit_test(a_place_of_any_pipeline_is_taken_up),
-        cmocka_unit_test(a_place_behind_unordered_stages_loses_and_repeats_nothing),
-        cmocka_unit_test(a_new_process_goes_on_where_a_killed_one_was),
-        cmocka_unit_test(a_new_process_loses_and_repeats_nothing_behind_unordered_stages),
+        cmocka_unit_test(pipeline_order_does_not_depend_on_threads),
+        cmocka_unit_test(random_pipelines_restore_a_saved_position),
+        cmocka_unit_test(unordered_pipelines_restore_each_element_once),
+        cmocka_unit_test(new_process_restores_the_position_of_a_killed_one),
+        cmocka_unit_test(new_process_restores_each_element_once_after_unordered_stages),
     };
 
     if (argc == 6)

@@ -134,7 +134,7 @@ static ch_dataset *pairs(ch_dataset *window, void *arg)
 
 /* ---- what they give ---- */
 
-static void maps_are_steps_or_functions(void **state)
+static void map_accepts_steps_and_c_functions(void **state)
 {
     int64_t bad = 2;
 
@@ -200,7 +200,7 @@ static void words_made_a_vector(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_reshape(ch_step_in(s, 0), ch_shape_of(1)));
 }
 
-static void strings_pass_a_step_that_does_not_touch_them(void **state)
+static void map_step_passes_strings_through_and_rejects_other_use(void **state)
 {
     ch_step_fn wrong[] = {sum_of_words, words_made_a_vector};
 
@@ -231,7 +231,7 @@ static void is_known(ch_step *s, void *arg)
 }
 
 /* The table may go once the dataset is made. */
-static void words_are_looked_up_in_a_table(void **state)
+static void map_step_looks_words_up_in_a_table(void **state)
 {
     static const ch_str known[] = {{"d", 1}, {"two words", 9}, {"a", 1}};
     ch_tensor          *t = NULL;
@@ -252,7 +252,7 @@ static void words_are_looked_up_in_a_table(void **state)
     t_gives(some, "a, 0 | two words, 2 | d, 3 | a, 4");
 }
 
-static void unequal_rows_are_padded_or_ragged(void **state)
+static void padded_batch_and_ragged_batch_accept_rows_of_unequal_length(void **state)
 {
     (void)state;
     t_gives(ch_dataset_padded_batch(lengths(4), 2, NULL), "0 1 | 2 2 0 3 3 3");
@@ -267,7 +267,7 @@ static void unequal_rows_are_padded_or_ragged(void **state)
         "0 1 | 3 3 3 0 4 4 4 4 | 2 2 | 5 5 5 5 5");
 }
 
-static void rows_go_in_and_out_of_batches(void **state)
+static void unbatch_and_rebatch_keep_the_rows(void **state)
 {
     (void)state;
     t_gives(ch_dataset_unbatch(ch_dataset_batch(range(5), 3, NULL)), "0 | 1 | 2 | 3 | 4");
@@ -279,7 +279,7 @@ static void rows_go_in_and_out_of_batches(void **state)
             " | 0 |  | 1 |  | 2 | "); /* 5.3.8: worker 1 */
 }
 
-static void ragged_rows_go_in_and_out_of_batches(void **state)
+static void unbatch_and_rebatch_keep_ragged_rows(void **state)
 {
     const ch_tensor_spec *spec = NULL;
     ch_dataset           *d = ch_dataset_unbatch(ragged(5, 3));
@@ -306,7 +306,7 @@ static void ragged_rows_go_in_and_out_of_batches(void **state)
     t_gives(ch_dataset_rebatch(d, 1, (int64_t[]){2}, NULL), "0 0 1, 2 | 0 2 5, 4 4 6 6 6");
 }
 
-static void splits_that_do_not_fit_are_an_error(void **state)
+static void unbatch_and_rebatch_reject_invalid_row_splits(void **state)
 {
     static int64_t       splits[][3] = {{0, 1, 4}, {1, 2, 3}, {0, 4, 3}, {0, -1, 3}, {0, 1, 2}};
     const ch_tensor_spec spec[] = {
@@ -325,7 +325,7 @@ static void splits_that_do_not_fit_are_an_error(void **state)
             " | 1 2 3");
 }
 
-static void bodies_stand_for_elements(void **state)
+static void flat_map_interleave_and_window_replace_elements_by_bodies(void **state)
 {
     (void)state;
     t_gives(ch_dataset_flat_map(range(3), twice, NULL), "0 | 0 | 1 | 1 | 2 | 2");
@@ -346,7 +346,7 @@ static void bodies_stand_for_elements(void **state)
     t_gives(ch_dataset_window(range(7), 3, pairs, NULL, NULL), "0 1 | 3 4");
 }
 
-static void samples_follow_weights(void **state)
+static void sample_from_follows_its_weights(void **state)
 {
     (void)state;
     t_gives(ch_dataset_sample_from(2, (ch_dataset *[]){range(3), ch_dataset_range(7, 9, 1)},
@@ -355,7 +355,7 @@ static void samples_follow_weights(void **state)
 }
 
 /* As long as the formats allow (S7). */
-static void names_of_any_length_stay_whole(void **state)
+static void component_names_of_any_length_are_kept(void **state)
 {
     static char           name[2][4000], rename[2 * 4000 + 2], want[4020];
     const ch_tensor_spec *spec;
@@ -394,7 +394,7 @@ static void names_of_any_length_stay_whole(void **state)
     ch_dataset_unref(d);
 }
 
-static void parts_are_chosen_by_name(void **state)
+static void select_chooses_components_by_name(void **state)
 {
     int64_t     x[] = {1, 2}, y[] = {3, 4};
     ch_tensor  *t[2] = {NULL, NULL};
@@ -513,7 +513,7 @@ static void with_threads(ch_dataset **d, int threads)
     *d = ch_dataset_with_options(*d, &(ch_dataset_options){.threads = threads});
 }
 
-static void the_number_of_threads_does_not_matter(void **state)
+static void stages_give_the_same_elements_with_any_number_of_threads(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
@@ -537,7 +537,7 @@ static void the_number_of_threads_does_not_matter(void **state)
 }
 
 /* Saved by one iterator, with any number of threads, and taken up by another with another number. */
-static void a_place_anywhere_is_taken_up(void **state)
+static void stages_restore_a_position_anywhere(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
@@ -579,7 +579,7 @@ static void a_place_anywhere_is_taken_up(void **state)
 }
 
 /* Sent to another machine and run there: the same elements. */
-static void a_decoded_dataset_gives_the_same(void **state)
+static void decoded_dataset_gives_the_same_elements(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
@@ -618,7 +618,7 @@ static void a_decoded_dataset_gives_the_same(void **state)
     }
 }
 
-static void an_iterator_dropped_in_mid_flight_ends_its_threads(void **state)
+static void iterator_unref_ends_its_threads_in_mid_flight(void **state)
 {
     (void)state;
     for (int i = 0; i < 200; i++) {
@@ -688,7 +688,7 @@ static int try_all(pipeline make)
 }
 
 /* PROMISES F15. */
-static void without_memory_there_is_an_error_and_no_leak(void **state)
+static void stages_fail_without_leak_when_out_of_memory(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
@@ -718,22 +718,22 @@ static void without_memory_there_is_an_error_and_no_leak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_are_steps_or_functions),
-        cmocka_unit_test(strings_pass_a_step_that_does_not_touch_them),
-        cmocka_unit_test(words_are_looked_up_in_a_table),
-        cmocka_unit_test(unequal_rows_are_padded_or_ragged),
-        cmocka_unit_test(rows_go_in_and_out_of_batches),
-        cmocka_unit_test(ragged_rows_go_in_and_out_of_batches),
-        cmocka_unit_test(splits_that_do_not_fit_are_an_error),
-        cmocka_unit_test(bodies_stand_for_elements),
-        cmocka_unit_test(samples_follow_weights),
-        cmocka_unit_test(parts_are_chosen_by_name),
-        cmocka_unit_test(names_of_any_length_stay_whole),
-        cmocka_unit_test(the_number_of_threads_does_not_matter),
-        cmocka_unit_test(a_place_anywhere_is_taken_up),
-        cmocka_unit_test(a_decoded_dataset_gives_the_same),
-        cmocka_unit_test(without_memory_there_is_an_error_and_no_leak),
-        cmocka_unit_test(an_iterator_dropped_in_mid_flight_ends_its_threads),
+        cmocka_unit_test(map_accepts_steps_and_c_functions),
+        cmocka_unit_test(map_step_passes_strings_through_and_rejects_other_use),
+        cmocka_unit_test(map_step_looks_words_up_in_a_table),
+        cmocka_unit_test(padded_batch_and_ragged_batch_accept_rows_of_unequal_length),
+        cmocka_unit_test(unbatch_and_rebatch_keep_the_rows),
+        cmocka_unit_test(unbatch_and_rebatch_keep_ragged_rows),
+        cmocka_unit_test(unbatch_and_rebatch_reject_invalid_row_splits),
+        cmocka_unit_test(flat_map_interleave_and_window_replace_elements_by_bodies),
+        cmocka_unit_test(sample_from_follows_its_weights),
+        cmocka_unit_test(select_chooses_components_by_name),
+        cmocka_unit_test(component_names_of_any_length_are_kept),
+        cmocka_unit_test(stages_give_the_same_elements_with_any_number_of_threads),
+        cmocka_unit_test(stages_restore_a_position_anywhere),
+        cmocka_unit_test(decoded_dataset_gives_the_same_elements),
+        cmocka_unit_test(stages_fail_without_leak_when_out_of_memory),
+        cmocka_unit_test(iterator_unref_ends_its_threads_in_mid_flight),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

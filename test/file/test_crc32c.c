@@ -20,7 +20,7 @@ static uint32_t model(uint32_t crc, const void *data, size_t n)
 }
 
 /* RFC 3720, B.4. */
-static void known_values(void **state)
+static void crc32c_gives_the_values_of_rfc_3720(void **state)
 {
     unsigned char data[32];
 
@@ -36,7 +36,7 @@ static void known_values(void **state)
     (void)state;
 }
 
-static void every_way_equals_the_definition(void **state)
+static void crc32c_implementations_agree_with_the_definition(void **state)
 {
     const char  *name;
     ch_crc32c_fn run;
@@ -44,7 +44,7 @@ static void every_way_equals_the_definition(void **state)
     size_t       sizes[] = {2000, 3072, 4095,  6143,  6144,  6145,  6167,
                             6168, 8192, 12287, 12288, 12312, 16384, 20000 - 64};
 
-    for (int i = 0; ch__crc32c_way(i, &name, &run); i++) {
+    for (int i = 0; ch__crc32c_variant(i, &name, &run); i++) {
         if (run == NULL) {
             print_message("%s: not on this machine\n", name);
             continue;
@@ -59,7 +59,7 @@ static void every_way_equals_the_definition(void **state)
     (void)state;
 }
 
-static void a_checksum_can_be_made_in_parts(void **state)
+static void crc32c_can_be_computed_in_parts(void **state)
 {
     char    *data = t_noise(5000, 3);
     uint32_t whole = ch__crc32c(0, data, 5000);
@@ -71,7 +71,7 @@ static void a_checksum_can_be_made_in_parts(void **state)
 }
 
 /* TR-2, TBF-2: "hello" has bb1f1c19 behind it, in little endian. */
-static void the_masked_form_is_that_of_tfrecord(void **state)
+static void crc32c_mask_is_that_of_tfrecord(void **state)
 {
     assert_int_equal(ch__crc32c_mask(ch__crc32c(0, "hello", 5)), 0x191c1fbbu);
     assert_int_equal(ch__crc32c_mask(ch__crc32c(0, "123456789", 9)), 0xc78ab0e5u);
@@ -82,10 +82,10 @@ static void the_masked_form_is_that_of_tfrecord(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values),
-        cmocka_unit_test(every_way_equals_the_definition),
-        cmocka_unit_test(a_checksum_can_be_made_in_parts),
-        cmocka_unit_test(the_masked_form_is_that_of_tfrecord),
+        cmocka_unit_test(crc32c_gives_the_values_of_rfc_3720),
+        cmocka_unit_test(crc32c_implementations_agree_with_the_definition),
+        cmocka_unit_test(crc32c_can_be_computed_in_parts),
+        cmocka_unit_test(crc32c_mask_is_that_of_tfrecord),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

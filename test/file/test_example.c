@@ -36,7 +36,7 @@ static void assert_message(ch_example *e, const char *hex)
 }
 
 /* EX-1, EX-2 */
-static void lists_are_written_as_protobuf_does(void **state)
+static void example_encode_writes_lists_as_protobuf_does(void **state)
 {
     ch_example *e = example_new();
 
@@ -57,7 +57,7 @@ static void lists_are_written_as_protobuf_does(void **state)
     (void)state;
 }
 
-static void every_dtype_has_its_list(void **state)
+static void example_encode_writes_every_dtype_to_its_list(void **state)
 {
     static const char ints[] = "0a0d0a0b0a016112061a040a020102";
     ch_example       *e = example_new();
@@ -96,7 +96,7 @@ static void every_dtype_has_its_list(void **state)
 }
 
 /* EX-4: the order of a map means nothing; ours is that of the names. */
-static void features_are_in_the_order_of_their_names(void **state)
+static void example_encode_sorts_features_by_name(void **state)
 {
     static const char *const names[] = {"b", "ab", "", "aa", "c", "a"};
     ch_example              *e = example_new(), *f = example_new();
@@ -120,7 +120,7 @@ static void features_are_in_the_order_of_their_names(void **state)
     (void)state;
 }
 
-static void long_lists_have_long_lengths(void **state)
+static void example_encode_writes_long_lists(void **state)
 {
     enum { N = 100000 };
     ch_example *e = example_new();
@@ -137,7 +137,7 @@ static void long_lists_have_long_lengths(void **state)
     (void)state;
 }
 
-static void strided_tensors_are_written_in_row_major_order(void **state)
+static void example_set_writes_strided_tensors_in_row_major_order(void **state)
 {
     ch_example *e = example_new();
     ch_tensor  *t = NULL, *turned = NULL;
@@ -153,7 +153,7 @@ static void strided_tensors_are_written_in_row_major_order(void **state)
     (void)state;
 }
 
-static void what_no_list_holds_is_refused(void **state)
+static void example_set_rejects_values_that_no_list_holds(void **state)
 {
     ch_example *e = example_new();
     ch_tensor  *t = NULL;
@@ -169,7 +169,7 @@ static void what_no_list_holds_is_refused(void **state)
     (void)state;
 }
 
-static void setting_again_allocates_nothing(void **state)
+static void example_set_allocates_nothing_the_second_time(void **state)
 {
     ch_example *e = example_new();
     ch_tensor  *t = NULL;
@@ -220,7 +220,7 @@ static ch_status write_records(const char *name, const ch_save_options *opt)
 }
 
 /* TR-1, TR-2, TR-4 */
-static void records_are_read_as_they_were_written(void **state)
+static void record_writer_output_is_read_back(void **state)
 {
     static const char *const names[] = {"r", "r.gz", "r.zst"};
     size_t                   n;
@@ -253,7 +253,7 @@ static void records_are_read_as_they_were_written(void **state)
     (void)state;
 }
 
-static void a_dropped_writer_leaves_nothing(void **state)
+static void record_writer_drop_leaves_no_file(void **state)
 {
     ch_record_writer *w = NULL;
 
@@ -266,7 +266,7 @@ static void a_dropped_writer_leaves_nothing(void **state)
     (void)state;
 }
 
-static void any_call_and_any_allocation_may_fail(void **state)
+static void record_writer_leaves_no_file_when_a_call_or_allocation_fails(void **state)
 {
     int64_t live = ch__mem_live(), calls = ch__file_calls(), allocs = ch__mem_allocs();
 
@@ -289,16 +289,16 @@ static void any_call_and_any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_written_as_protobuf_does),
-        cmocka_unit_test(every_dtype_has_its_list),
-        cmocka_unit_test(features_are_in_the_order_of_their_names),
-        cmocka_unit_test(long_lists_have_long_lengths),
-        cmocka_unit_test(strided_tensors_are_written_in_row_major_order),
-        cmocka_unit_test(what_no_list_holds_is_refused),
-        cmocka_unit_test(setting_again_allocates_nothing),
-        cmocka_unit_test(records_are_read_as_they_were_written),
-        cmocka_unit_test(a_dropped_writer_leaves_nothing),
-        cmocka_unit_test(any_call_and_any_allocation_may_fail),
+        cmocka_unit_test(example_encode_writes_lists_as_protobuf_does),
+        cmocka_unit_test(example_encode_writes_every_dtype_to_its_list),
+        cmocka_unit_test(example_encode_sorts_features_by_name),
+        cmocka_unit_test(example_encode_writes_long_lists),
+        cmocka_unit_test(example_set_writes_strided_tensors_in_row_major_order),
+        cmocka_unit_test(example_set_rejects_values_that_no_list_holds),
+        cmocka_unit_test(example_set_allocates_nothing_the_second_time),
+        cmocka_unit_test(record_writer_output_is_read_back),
+        cmocka_unit_test(record_writer_drop_leaves_no_file),
+        cmocka_unit_test(record_writer_leaves_no_file_when_a_call_or_allocation_fails),
     };
 
     if (!t_can_pack())

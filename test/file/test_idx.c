@@ -3,7 +3,7 @@
 
 #include "arrays.h"
 
-static void every_type_is_read_and_written(void **state)
+static void idx_loads_and_saves_every_dtype(void **state)
 {
     for (size_t i = 0; i < T_COUNT(idx_of); i++) {
         ch_tensor *t = NULL;
@@ -23,7 +23,7 @@ static void every_type_is_read_and_written(void **state)
     (void)state;
 }
 
-static void compressed_files_are_read_and_written(void **state)
+static void idx_loads_and_saves_compressed_files(void **state)
 {
     ch_tensor *t = t_array(CH_I16, ch_shape_of(20, 30, 5)), *back = NULL;
 
@@ -35,7 +35,7 @@ static void compressed_files_are_read_and_written(void **state)
     (void)state;
 }
 
-static void what_idx_cannot_hold_is_not_saved(void **state)
+static void idx_save_rejects_dtypes_that_idx_lacks(void **state)
 {
     ch_tensor *t = t_array(CH_I64, ch_shape_of(2));
 
@@ -46,7 +46,7 @@ static void what_idx_cannot_hold_is_not_saved(void **state)
     (void)state;
 }
 
-static void what_is_no_idx_file_is_an_error(void **state)
+static void idx_load_rejects_files_that_are_no_idx(void **state)
 {
     static const struct {
         const char *bytes;
@@ -76,7 +76,7 @@ static void what_is_no_idx_file_is_an_error(void **state)
     (void)state;
 }
 
-static void a_file_cut_at_any_byte_is_an_error(void **state)
+static void idx_load_reports_a_file_cut_at_any_byte(void **state)
 {
     ch_tensor *t = NULL;
 
@@ -86,7 +86,7 @@ static void a_file_cut_at_any_byte_is_an_error(void **state)
     (void)state;
 }
 
-static void rows_are_read_one_by_one(void **state)
+static void idx_rows_are_read_one_by_one(void **state)
 {
     ch_reader  *r = NULL;
     ch_array    a;
@@ -118,7 +118,7 @@ static ch_status save_and_load(void)
     return rc;
 }
 
-static void any_call_and_any_allocation_may_fail(void **state)
+static void idx_fails_without_leak_when_a_call_or_allocation_fails(void **state)
 {
     t_write("a.idx", idx_of[3].data, idx_of[3].n);
     int64_t live = ch__mem_live(), calls = ch__file_calls(), allocs = ch__mem_allocs();
@@ -138,13 +138,13 @@ static void any_call_and_any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_is_read_and_written),
-        cmocka_unit_test(compressed_files_are_read_and_written),
-        cmocka_unit_test(what_idx_cannot_hold_is_not_saved),
-        cmocka_unit_test(what_is_no_idx_file_is_an_error),
-        cmocka_unit_test(a_file_cut_at_any_byte_is_an_error),
-        cmocka_unit_test(rows_are_read_one_by_one),
-        cmocka_unit_test(any_call_and_any_allocation_may_fail),
+        cmocka_unit_test(idx_loads_and_saves_every_dtype),
+        cmocka_unit_test(idx_loads_and_saves_compressed_files),
+        cmocka_unit_test(idx_save_rejects_dtypes_that_idx_lacks),
+        cmocka_unit_test(idx_load_rejects_files_that_are_no_idx),
+        cmocka_unit_test(idx_load_reports_a_file_cut_at_any_byte),
+        cmocka_unit_test(idx_rows_are_read_one_by_one),
+        cmocka_unit_test(idx_fails_without_leak_when_a_call_or_allocation_fails),
     };
 
     if (!t_can_pack())

@@ -8,7 +8,7 @@ static ch_status load_bytes(const void *data, size_t n, ch_tensor **out)
     return ch_npy_load(t_write("a.npy", data, n), NULL, out);
 }
 
-static void every_dtype_of_numpy_is_read(void **state)
+static void npy_load_reads_every_dtype_of_numpy(void **state)
 {
     for (size_t i = 0; i < T_COUNT(npy_of); i++) {
         ch_tensor *t = NULL;
@@ -20,7 +20,7 @@ static void every_dtype_of_numpy_is_read(void **state)
     (void)state;
 }
 
-static void columns_first_versions_and_orders_of_keys_are_read(void **state)
+static void npy_load_reads_fortran_order_other_versions_and_any_key_order(void **state)
 {
     for (size_t i = 0; i < T_COUNT(npy_like); i++) {
         ch_tensor *t = NULL;
@@ -32,7 +32,7 @@ static void columns_first_versions_and_orders_of_keys_are_read(void **state)
     (void)state;
 }
 
-static void scalars_vectors_cubes_and_empty_arrays_are_read(void **state)
+static void npy_load_reads_scalars_vectors_cubes_and_empty_arrays(void **state)
 {
     ch_tensor *t[4];
     double     x;
@@ -53,7 +53,7 @@ static void scalars_vectors_cubes_and_empty_arrays_are_read(void **state)
     (void)state;
 }
 
-static void what_tensors_do_not_hold_is_refused_by_name(void **state)
+static void npy_load_rejects_dtypes_that_tensors_lack_by_name(void **state)
 {
     static const char *const words[] = {"strings", "strings",   "complex", "times",
                                         "fields",  "raw bytes", "9 axes",  "version 4.0"};
@@ -65,7 +65,7 @@ static void what_tensors_do_not_hold_is_refused_by_name(void **state)
     (void)state;
 }
 
-static void damaged_headers_are_errors(void **state)
+static void npy_load_rejects_damaged_headers(void **state)
 {
     ch_tensor *t = NULL;
     char       long_head[12] = "\x93NUMPY\x02\x00\xff\xff\xff\x7f";
@@ -79,7 +79,7 @@ static void damaged_headers_are_errors(void **state)
     (void)state;
 }
 
-static void a_file_cut_at_any_byte_or_too_long_is_an_error(void **state)
+static void npy_load_rejects_a_file_cut_at_any_byte_or_too_long(void **state)
 {
     const golden *g = &npy_of[1];
     char          more[512] = {0};
@@ -93,7 +93,7 @@ static void a_file_cut_at_any_byte_or_too_long_is_an_error(void **state)
 }
 
 /* PROMISES S6, S7. */
-static void a_huge_shape_takes_no_memory(void **state)
+static void npy_load_of_a_huge_shape_takes_no_memory(void **state)
 {
     static const char *const shapes[] = {"(1000000000000000000,)", "(1000000000, 1000000000)",
                                          "(9223372036854775807,)", "(4000000000,)"};
@@ -112,7 +112,7 @@ static void a_huge_shape_takes_no_memory(void **state)
     (void)state;
 }
 
-static void what_is_saved_is_loaded(void **state)
+static void npy_save_and_load_keep_every_dtype_and_shape(void **state)
 {
     static const ch_compression kinds[] = {CH_UNCOMPRESSED, CH_GZIP, CH_ZSTD, CH_ZLIB};
     const ch_shape shapes[] = {ch_shape_scalar(), ch_shape_of(5), ch_shape_of(0, 2),
@@ -143,7 +143,7 @@ static void what_is_saved_is_loaded(void **state)
     (void)state;
 }
 
-static void strided_tensors_are_saved_in_row_major_order(void **state)
+static void npy_save_writes_strided_tensors_in_row_major_order(void **state)
 {
     ch_tensor *t = t_array(CH_I32, ch_shape_of(3, 2)), *turned = NULL, *back = NULL;
     int        perm[] = {1, 0};
@@ -160,7 +160,7 @@ static void strided_tensors_are_saved_in_row_major_order(void **state)
     (void)state;
 }
 
-static void what_numpy_has_no_dtype_for_is_not_saved(void **state)
+static void npy_save_rejects_dtypes_that_numpy_lacks(void **state)
 {
     ch_tensor *t = NULL;
 
@@ -175,7 +175,7 @@ static void what_numpy_has_no_dtype_for_is_not_saved(void **state)
     (void)state;
 }
 
-static void bools_are_zero_or_one_whatever_the_file_has(void **state)
+static void npy_load_makes_bools_zero_or_one(void **state)
 {
     unsigned char file[256];
     const golden *g = &npy_of[11];
@@ -191,7 +191,7 @@ static void bools_are_zero_or_one_whatever_the_file_has(void **state)
 
 /* ---- by rows ---- */
 
-static void rows_are_spans_in_our_order_of_bytes(void **state)
+static void npy_rows_are_read_in_native_byte_order(void **state)
 {
     for (size_t i = 0; i < T_COUNT(npy_of); i++) {
         ch_reader  *r = NULL;
@@ -223,7 +223,7 @@ static void rows_are_spans_in_our_order_of_bytes(void **state)
     (void)state;
 }
 
-static void columns_and_scalars_have_no_rows(void **state)
+static void npy_check_rows_rejects_fortran_order_and_scalars(void **state)
 {
     const golden *g[] = {&npy_like[0], &npy_other[0]};
 
@@ -259,7 +259,7 @@ static ch_status save_and_load(void)
     return rc;
 }
 
-static void any_call_and_any_allocation_may_fail(void **state)
+static void npy_fails_without_leak_when_a_call_or_allocation_fails(void **state)
 {
     t_write("fortran.npy", npy_like[0].data, npy_like[0].n);
     int64_t live = ch__mem_live(), calls = ch__file_calls(), allocs = ch__mem_allocs();
@@ -287,20 +287,20 @@ static void any_call_and_any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dtype_of_numpy_is_read),
-        cmocka_unit_test(columns_first_versions_and_orders_of_keys_are_read),
-        cmocka_unit_test(scalars_vectors_cubes_and_empty_arrays_are_read),
-        cmocka_unit_test(what_tensors_do_not_hold_is_refused_by_name),
-        cmocka_unit_test(damaged_headers_are_errors),
-        cmocka_unit_test(a_file_cut_at_any_byte_or_too_long_is_an_error),
-        cmocka_unit_test(a_huge_shape_takes_no_memory),
-        cmocka_unit_test(what_is_saved_is_loaded),
-        cmocka_unit_test(strided_tensors_are_saved_in_row_major_order),
-        cmocka_unit_test(what_numpy_has_no_dtype_for_is_not_saved),
-        cmocka_unit_test(bools_are_zero_or_one_whatever_the_file_has),
-        cmocka_unit_test(rows_are_spans_in_our_order_of_bytes),
-        cmocka_unit_test(columns_and_scalars_have_no_rows),
-        cmocka_unit_test(any_call_and_any_allocation_may_fail),
+        cmocka_unit_test(npy_load_reads_every_dtype_of_numpy),
+        cmocka_unit_test(npy_load_reads_fortran_order_other_versions_and_any_key_order),
+        cmocka_unit_test(npy_load_reads_scalars_vectors_cubes_and_empty_arrays),
+        cmocka_unit_test(npy_load_rejects_dtypes_that_tensors_lack_by_name),
+        cmocka_unit_test(npy_load_rejects_damaged_headers),
+        cmocka_unit_test(npy_load_rejects_a_file_cut_at_any_byte_or_too_long),
+        cmocka_unit_test(npy_load_of_a_huge_shape_takes_no_memory),
+        cmocka_unit_test(npy_save_and_load_keep_every_dtype_and_shape),
+        cmocka_unit_test(npy_save_writes_strided_tensors_in_row_major_order),
+        cmocka_unit_test(npy_save_rejects_dtypes_that_numpy_lacks),
+        cmocka_unit_test(npy_load_makes_bools_zero_or_one),
+        cmocka_unit_test(npy_rows_are_read_in_native_byte_order),
+        cmocka_unit_test(npy_check_rows_rejects_fortran_order_and_scalars),
+        cmocka_unit_test(npy_fails_without_leak_when_a_call_or_allocation_fails),
     };
 
     if (!t_can_pack())

@@ -25,7 +25,7 @@ static void assert_golden(const ch_tuple *t)
     assert_true(x == -3);
 }
 
-static void numpys_files_are_read(void **state)
+static void npz_load_reads_files_of_numpy(void **state)
 {
     ch_tuple *t = NULL;
 
@@ -43,7 +43,7 @@ static void numpys_files_are_read(void **state)
     (void)state;
 }
 
-static void what_is_saved_is_loaded(void **state)
+static void npz_save_and_load_keep_names_and_arrays(void **state)
 {
     ch_tensor *x = t_array(CH_F32, ch_shape_of(2, 3)),
               *big = t_array(CH_I32, ch_shape_of(90000));
@@ -80,7 +80,7 @@ static void what_is_saved_is_loaded(void **state)
     (void)state;
 }
 
-static void an_archive_of_nothing_is_one(void **state)
+static void npz_saves_and_loads_an_empty_archive(void **state)
 {
     ch_tuple *t = NULL, *back = NULL;
 
@@ -93,7 +93,7 @@ static void an_archive_of_nothing_is_one(void **state)
     (void)state;
 }
 
-static void what_a_npz_cannot_hold_is_not_saved(void **state)
+static void npz_save_rejects_per_replica_values_and_invalid_names(void **state)
 {
     ch_tensor *x = t_array(CH_F32, ch_shape_of(2));
     ch_value  *v[2] = {NULL};
@@ -118,7 +118,7 @@ static void what_a_npz_cannot_hold_is_not_saved(void **state)
     (void)state;
 }
 
-static void an_archive_cut_at_any_byte_is_an_error(void **state)
+static void npz_load_reports_an_archive_cut_at_any_byte(void **state)
 {
     ch_tuple *t = NULL;
 
@@ -129,7 +129,7 @@ static void an_archive_cut_at_any_byte_is_an_error(void **state)
 }
 
 /* A changed byte is an error, or stands where nobody looks (times, attributes, versions). */
-static void a_changed_byte_never_changes_an_array(void **state)
+static void npz_load_never_gives_other_arrays_after_a_changed_byte(void **state)
 {
     unsigned char file[2048];
     int           unseen = 0;
@@ -160,7 +160,7 @@ static size_t directory_of(const golden *g)
     return ch__le32(g->data + g->n - 6);
 }
 
-static void what_the_directory_says_is_checked(void **state)
+static void npz_load_checks_the_zip_directory(void **state)
 {
     const golden *g = &npz_of[0];
     unsigned char file[2048];
@@ -173,12 +173,12 @@ static void what_the_directory_says_is_checked(void **state)
         ch_status   rc;
         const char *word;
     } rows[] = {
-        {d + 8, 1, 2, CH_DATA_LOSS, "differ"},                    /* encrypted, here alone */
-        {d + 10, 8, 2, CH_DATA_LOSS, "differ"},                   /* method */
-        {d + 16, 5, 4, CH_DATA_LOSS, "differ"},                   /* checksum */
-        {d + 20, 5, 4, CH_DATA_LOSS, "differ"},                   /* packed size */
-        {d + 20, 0xfffffff0, 4, CH_DATA_LOSS, "over each other"}, /* the same, huge */
-        {d + 24, 0x7fffffff, 4, CH_DATA_LOSS, "differ"},          /* size */
+        {d + 8, 1, 2, CH_DATA_LOSS, "differ"},            /* encrypted, here alone */
+        {d + 10, 8, 2, CH_DATA_LOSS, "differ"},           /* method */
+        {d + 16, 5, 4, CH_DATA_LOSS, "differ"},           /* checksum */
+        {d + 20, 5, 4, CH_DATA_LOSS, "differ"},           /* packed size */
+        {d + 20, 0xfffffff0, 4, CH_DATA_LOSS, "overlap"}, /* the same, huge */
+        {d + 24, 0x7fffffff, 4, CH_DATA_LOSS, "differ"},  /* size */
         {d + 24, 0xffffffff, 4, CH_DATA_LOSS, "64-bit size"},
         {d + 28, 0, 2, CH_DATA_LOSS, "damaged"},  /* no name */
         {d + 28, 99, 2, CH_DATA_LOSS, "damaged"}, /* a name past the entry */
@@ -188,12 +188,12 @@ static void what_the_directory_says_is_checked(void **state)
         {d + 46, 'y', 1, CH_DATA_LOSS, "differ"}, /* name */
         {d + 46, 0, 1, CH_DATA_LOSS, "damaged"},
         {end + 4, 1, 2, CH_UNIMPLEMENTED, "several files"},
-        {end + 8, 0x00020002, 4, CH_DATA_LOSS, "behind its last entry"},
+        {end + 8, 0x00020002, 4, CH_DATA_LOSS, "after the last entry"},
         {end + 8, 0x00040004, 4, CH_DATA_LOSS, "more members"},
         {end + 8, 0x70007000, 4, CH_DATA_LOSS, "more members"},
         {end + 8, 0xffffffff, 4, CH_DATA_LOSS, "locator"},
-        {end + 12, 0x7fffffff, 4, CH_DATA_LOSS, "where it cannot be"},
-        {end + 16, 0x7fffffff, 4, CH_DATA_LOSS, "where it cannot be"},
+        {end + 12, 0x7fffffff, 4, CH_DATA_LOSS, "outside the file"},
+        {end + 16, 0x7fffffff, 4, CH_DATA_LOSS, "outside the file"},
         {end + 16, 0, 4, CH_DATA_LOSS, "damaged"},
     };
 
@@ -205,7 +205,7 @@ static void what_the_directory_says_is_checked(void **state)
     (void)state;
 }
 
-static void encrypted_and_unknown_members_are_refused_by_name(void **state)
+static void npz_load_rejects_encrypted_and_unknown_members_by_name(void **state)
 {
     const golden *g = &npz_of[0];
     unsigned char file[2048];
@@ -222,7 +222,7 @@ static void encrypted_and_unknown_members_are_refused_by_name(void **state)
 }
 
 /* A member of 64-bit sizes and a directory with a 64-bit end, as archives past 4 GiB have them. */
-static void large_archives_have_numbers_of_64_bits(void **state)
+static void npz_load_reads_zip64_archives(void **state)
 {
     const golden *g = &npz_of[0];
     unsigned char file[4096], *at;
@@ -275,7 +275,7 @@ static void large_archives_have_numbers_of_64_bits(void **state)
     ch__put_le(end64 + 48, UINT64_MAX, 8);
     t_assert_error(load_bytes(file, n, &t), CH_DATA_LOSS, "64-bit directory");
     ch__put_le(end64 + 48, INT64_MAX, 8);
-    t_assert_error(load_bytes(file, n, &t), CH_DATA_LOSS, "where it cannot be");
+    t_assert_error(load_bytes(file, n, &t), CH_DATA_LOSS, "outside the file");
     ch__put_le(end64 + 48, d, 8);
     ch__put_le(end64 + 24, INT64_MAX, 8);
     ch__put_le(end64 + 32, INT64_MAX, 8);
@@ -288,7 +288,7 @@ static void large_archives_have_numbers_of_64_bits(void **state)
 }
 
 /* PROMISES S11. */
-static void a_member_that_expands_too_much_is_refused(void **state)
+static void npz_load_rejects_a_member_that_expands_too_much(void **state)
 {
     ch_tensor *zeros = NULL;
     ch_tuple  *t = NULL, *back = NULL;
@@ -309,7 +309,7 @@ static void a_member_that_expands_too_much_is_refused(void **state)
     (void)state;
 }
 
-static void members_are_read_by_rows(void **state)
+static void npz_members_are_read_by_rows(void **state)
 {
     for (size_t k = 0; k < T_COUNT(npz_of); k++) {
         ch_zip     *z = NULL;
@@ -338,7 +338,7 @@ static void members_are_read_by_rows(void **state)
     (void)state;
 }
 
-static void what_is_no_archive_is_an_error(void **state)
+static void npz_load_rejects_files_that_are_no_archive(void **state)
 {
     ch_tuple *t = NULL;
 
@@ -346,7 +346,7 @@ static void what_is_no_archive_is_an_error(void **state)
     t_assert_error(load_bytes("not a zip archive, but as long as its end is", 44, &t),
                    CH_DATA_LOSS, "a.npz");
     t_assert_error(ch_npz_load(t_path("none"), NULL, &t), CH_NOT_FOUND, "none");
-    t_assert_error(ch_npz_load(t_folder, NULL, &t), CH_INVALID_ARGUMENT, "not a plain file");
+    t_assert_error(ch_npz_load(t_folder, NULL, &t), CH_INVALID_ARGUMENT, "not a regular file");
     t_assert_error(ch_npz_load(NULL, NULL, &t), CH_INVALID_ARGUMENT, "no name");
     (void)state;
 }
@@ -362,7 +362,7 @@ static ch_status load_and_save(void)
     return rc;
 }
 
-static void any_call_and_any_allocation_may_fail(void **state)
+static void npz_fails_without_leak_when_a_call_or_allocation_fails(void **state)
 {
     t_write("a.npz", npz_of[1].data, npz_of[1].n);
     int64_t live = ch__mem_live(), calls = ch__file_calls(), allocs = ch__mem_allocs();
@@ -384,19 +384,19 @@ static void any_call_and_any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numpys_files_are_read),
-        cmocka_unit_test(what_is_saved_is_loaded),
-        cmocka_unit_test(an_archive_of_nothing_is_one),
-        cmocka_unit_test(what_a_npz_cannot_hold_is_not_saved),
-        cmocka_unit_test(an_archive_cut_at_any_byte_is_an_error),
-        cmocka_unit_test(a_changed_byte_never_changes_an_array),
-        cmocka_unit_test(what_the_directory_says_is_checked),
-        cmocka_unit_test(encrypted_and_unknown_members_are_refused_by_name),
-        cmocka_unit_test(large_archives_have_numbers_of_64_bits),
-        cmocka_unit_test(a_member_that_expands_too_much_is_refused),
-        cmocka_unit_test(members_are_read_by_rows),
-        cmocka_unit_test(what_is_no_archive_is_an_error),
-        cmocka_unit_test(any_call_and_any_allocation_may_fail),
+        cmocka_unit_test(npz_load_reads_files_of_numpy),
+        cmocka_unit_test(npz_save_and_load_keep_names_and_arrays),
+        cmocka_unit_test(npz_saves_and_loads_an_empty_archive),
+        cmocka_unit_test(npz_save_rejects_per_replica_values_and_invalid_names),
+        cmocka_unit_test(npz_load_reports_an_archive_cut_at_any_byte),
+        cmocka_unit_test(npz_load_never_gives_other_arrays_after_a_changed_byte),
+        cmocka_unit_test(npz_load_checks_the_zip_directory),
+        cmocka_unit_test(npz_load_rejects_encrypted_and_unknown_members_by_name),
+        cmocka_unit_test(npz_load_reads_zip64_archives),
+        cmocka_unit_test(npz_load_rejects_a_member_that_expands_too_much),
+        cmocka_unit_test(npz_members_are_read_by_rows),
+        cmocka_unit_test(npz_load_rejects_files_that_are_no_archive),
+        cmocka_unit_test(npz_fails_without_leak_when_a_call_or_allocation_fails),
     };
 
     if (!t_can_pack())

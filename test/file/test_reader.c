@@ -42,7 +42,7 @@ static size_t size_of(unsigned *seed)
     return x % 16 == 0 ? x / 16 % 600000 : x / 16 % 5000;
 }
 
-static void wants_of_any_size_give_the_files_bytes(void **state)
+static void reader_want_of_any_size_gives_the_bytes_of_the_file(void **state)
 {
     for (unsigned seed = 0; seed < 20; seed++) {
         unsigned   dice = seed;
@@ -67,7 +67,7 @@ static void wants_of_any_size_give_the_files_bytes(void **state)
     (void)state;
 }
 
-static void kept_spans_outlive_the_reader(void **state)
+static void reader_spans_outlive_the_reader(void **state)
 {
     enum { SPANS = 200 };
     struct {
@@ -101,7 +101,7 @@ static void kept_spans_outlive_the_reader(void **state)
     (void)state;
 }
 
-static void reading_on_allocates_nothing(void **state)
+static void reader_allocates_nothing_when_blocks_return_to_the_pool(void **state)
 {
     ch_block_pool *pool = NULL;
     ch_buffer     *kept[8] = {NULL};
@@ -130,7 +130,7 @@ static void reading_on_allocates_nothing(void **state)
     (void)state;
 }
 
-static void blocks_are_aligned_whatever_became_of_those_before(void **state)
+static void block_pool_gives_aligned_blocks_after_others_have_grown(void **state)
 {
     ch_block_pool *pool = NULL;
     ch_buffer     *block[50];
@@ -150,24 +150,25 @@ static void blocks_are_aligned_whatever_became_of_those_before(void **state)
     (void)state;
 }
 
-static void notes_stay_as_long_as_their_block(void **state)
+static void block_notes_live_as_long_as_their_block(void **state)
 {
     ch_block_pool *pool = NULL;
     ch_buffer     *block[40];
     int            n_noted = 0;
 
     assert_int_equal(ch__block_pool_new(&pool), CH_OK);
-    ch__block_pool_notes(pool, 100);
+    ch__block_pool_reserve_notes(pool, 100);
     for (int pass = 0; pass < 2; pass++) {
         int n = 0;
 
         for (int i = 0; i < 40; i++) {
             block[i] = ch__block_get(pool, 0);
             assert_non_null(block[i]);
-            char *a = ch__block_note(block[i], 50), *b = ch__block_note(block[i], 64);
+            char *a = ch__block_alloc_note(block[i], 50),
+                 *b = ch__block_alloc_note(block[i], 64);
 
             memset(block[i]->data, 0, block[i]->bytes);
-            assert_null(ch__block_note(block[i], 1));
+            assert_null(ch__block_alloc_note(block[i], 1));
             if (a == NULL)
                 continue;
             n++;
@@ -187,7 +188,7 @@ static void notes_stay_as_long_as_their_block(void **state)
 }
 
 /* PROMISES S6: a declared length takes no memory. */
-static void a_want_without_bytes_takes_no_memory(void **state)
+static void reader_want_past_the_end_takes_no_memory(void **state)
 {
     ch_reader *r = NULL;
 
@@ -202,7 +203,7 @@ static void a_want_without_bytes_takes_no_memory(void **state)
     (void)state;
 }
 
-static void a_block_grows_as_bytes_arrive(void **state)
+static void reader_block_grows_as_bytes_arrive(void **state)
 {
     ch_reader *r = open_noise(NULL);
 
@@ -219,7 +220,7 @@ static void a_block_grows_as_bytes_arrive(void **state)
     (void)state;
 }
 
-static void a_reader_goes_back_and_forth(void **state)
+static void reader_seeks_back_and_forth(void **state)
 {
     static const int64_t to[] = {0, 10, 300000, 299999, 0, 2 << 20, N - 1, N, 5, N / 2};
     size_t               packed;
@@ -246,7 +247,7 @@ static void a_reader_goes_back_and_forth(void **state)
     (void)state;
 }
 
-static void bytes_are_skipped_whether_they_are_there_or_not(void **state)
+static void reader_skip_skips_bytes_in_and_beyond_its_block(void **state)
 {
     ch_reader *r = open_noise(NULL);
     int64_t    at = 0, skipped;
@@ -271,7 +272,7 @@ static void bytes_are_skipped_whether_they_are_there_or_not(void **state)
 }
 
 /* A file that is cut short while it is read is an error there, not the end: a text would seem whole. */
-static void a_file_that_shrinks_while_it_is_read_is_an_error(void **state)
+static void reader_reports_a_file_that_shrinks_while_it_is_read(void **state)
 {
     ch_reader *r = NULL;
     int64_t    skipped;
@@ -298,7 +299,7 @@ static void *drop_all(void *arg)
     return NULL;
 }
 
-static void blocks_return_from_any_thread(void **state)
+static void reader_blocks_are_returned_from_any_thread(void **state)
 {
     for (int pass = 0; pass < 20; pass++) {
         ch_buffer *kept[2][300] = {{NULL}};
@@ -341,7 +342,7 @@ static ch_status use_all(void)
     return rc;
 }
 
-static void any_call_and_any_allocation_may_fail(void **state)
+static void reader_fails_without_leak_when_a_call_or_allocation_fails(void **state)
 {
     int64_t calls = ch__file_calls(), allocs = ch__mem_allocs(), live = ch__mem_live();
 
@@ -366,18 +367,18 @@ static void any_call_and_any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wants_of_any_size_give_the_files_bytes),
-        cmocka_unit_test(kept_spans_outlive_the_reader),
-        cmocka_unit_test(reading_on_allocates_nothing),
-        cmocka_unit_test(blocks_are_aligned_whatever_became_of_those_before),
-        cmocka_unit_test(notes_stay_as_long_as_their_block),
-        cmocka_unit_test(a_want_without_bytes_takes_no_memory),
-        cmocka_unit_test(a_block_grows_as_bytes_arrive),
-        cmocka_unit_test(a_reader_goes_back_and_forth),
-        cmocka_unit_test(bytes_are_skipped_whether_they_are_there_or_not),
-        cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_an_error),
-        cmocka_unit_test(blocks_return_from_any_thread),
-        cmocka_unit_test(any_call_and_any_allocation_may_fail),
+        cmocka_unit_test(reader_want_of_any_size_gives_the_bytes_of_the_file),
+        cmocka_unit_test(reader_spans_outlive_the_reader),
+        cmocka_unit_test(reader_allocates_nothing_when_blocks_return_to_the_pool),
+        cmocka_unit_test(block_pool_gives_aligned_blocks_after_others_have_grown),
+        cmocka_unit_test(block_notes_live_as_long_as_their_block),
+        cmocka_unit_test(reader_want_past_the_end_takes_no_memory),
+        cmocka_unit_test(reader_block_grows_as_bytes_arrive),
+        cmocka_unit_test(reader_seeks_back_and_forth),
+        cmocka_unit_test(reader_skip_skips_bytes_in_and_beyond_its_block),
+        cmocka_unit_test(reader_reports_a_file_that_shrinks_while_it_is_read),
+        cmocka_unit_test(reader_blocks_are_returned_from_any_thread),
+        cmocka_unit_test(reader_fails_without_leak_when_a_call_or_allocation_fails),
     };
 
     if (!t_can_pack())

@@ -37,7 +37,7 @@ static ch_reader *open_bytes(const void *data, size_t n)
 }
 
 /* TR-1, TR-2, TR-3: the end of a file is where a record could begin. */
-static void records_are_found_one_after_the_other(void **state)
+static void record_next_finds_records_in_order(void **state)
 {
     ch_reader *r = open_bytes(golden, sizeof(golden));
     ch_record  x;
@@ -60,7 +60,7 @@ static void records_are_found_one_after_the_other(void **state)
     (void)state;
 }
 
-static void an_empty_file_has_no_records(void **state)
+static void record_next_finds_no_record_in_an_empty_file(void **state)
 {
     ch_reader *r = open_bytes("", 0);
     ch_record  x;
@@ -94,7 +94,7 @@ static ch_status read_all(ch_reader *r, int *good, int *bad)
 }
 
 /* TR-3 */
-static void a_file_cut_at_any_byte_is_a_truncated_record(void **state)
+static void record_next_reports_a_truncated_record_at_any_byte(void **state)
 {
     for (size_t cut = 1; cut < sizeof(golden); cut++) {
         int        good, bad;
@@ -116,7 +116,7 @@ static void a_file_cut_at_any_byte_is_a_truncated_record(void **state)
 }
 
 /* TR-3: no byte can change without a word. */
-static void a_changed_byte_is_found(void **state)
+static void record_checksums_detect_any_changed_byte(void **state)
 {
     unsigned char data[sizeof(golden)];
 
@@ -143,7 +143,7 @@ static void a_changed_byte_is_found(void **state)
     (void)state;
 }
 
-static void damaged_data_is_an_error_that_names_file_and_byte(void **state)
+static void record_check_error_names_file_and_byte(void **state)
 {
     ch_record x = {"hellO", 5, 0x191c1fbbu, 1234};
 
@@ -153,7 +153,7 @@ static void damaged_data_is_an_error_that_names_file_and_byte(void **state)
 }
 
 /* PROMISES S6: a length with a good checksum is not to be trusted either. */
-static void a_huge_length_takes_no_memory(void **state)
+static void record_next_of_a_huge_length_takes_no_memory(void **state)
 {
     static const uint64_t sizes[] = {1000,           MOST + 1,  (uint64_t)1 << 40,
                                      INT64_MAX - 15, INT64_MAX, UINT64_MAX};
@@ -182,7 +182,7 @@ static void a_huge_length_takes_no_memory(void **state)
     (void)state;
 }
 
-static void records_of_any_size_come_back(void **state)
+static void record_next_reads_records_of_any_size(void **state)
 {
     enum { RECORDS = 400 };
     char     *noise = t_noise(700000, 1), *file = malloc(16 << 20);
@@ -227,7 +227,7 @@ static void records_of_any_size_come_back(void **state)
 }
 
 /* TR-5: a record that is skipped may have any data, but not any length. */
-static void skipping_checks_lengths_only(void **state)
+static void record_skip_checks_lengths_only(void **state)
 {
     for (size_t i = 0; i < 21; i++) {
         unsigned char data[sizeof(golden)];
@@ -255,14 +255,14 @@ static void skipping_checks_lengths_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_found_one_after_the_other),
-        cmocka_unit_test(an_empty_file_has_no_records),
-        cmocka_unit_test(a_file_cut_at_any_byte_is_a_truncated_record),
-        cmocka_unit_test(a_changed_byte_is_found),
-        cmocka_unit_test(damaged_data_is_an_error_that_names_file_and_byte),
-        cmocka_unit_test(a_huge_length_takes_no_memory),
-        cmocka_unit_test(records_of_any_size_come_back),
-        cmocka_unit_test(skipping_checks_lengths_only),
+        cmocka_unit_test(record_next_finds_records_in_order),
+        cmocka_unit_test(record_next_finds_no_record_in_an_empty_file),
+        cmocka_unit_test(record_next_reports_a_truncated_record_at_any_byte),
+        cmocka_unit_test(record_checksums_detect_any_changed_byte),
+        cmocka_unit_test(record_check_error_names_file_and_byte),
+        cmocka_unit_test(record_next_of_a_huge_length_takes_no_memory),
+        cmocka_unit_test(record_next_reads_records_of_any_size),
+        cmocka_unit_test(record_skip_checks_lengths_only),
     };
 
     return cmocka_run_group_tests(tests, t_setup, t_folder_remove);

@@ -53,7 +53,7 @@ static ch_status read_file(const char *path, const ch_load_options *opt, char *t
 }
 
 /* TR-4: none, gzip, zlib and zstd */
-static void a_file_is_read_as_it_was_written(void **state)
+static void stream_reads_files_of_every_compression(void **state)
 {
     enum { N = 300000 };
     char *data = t_noise(N, 1), *back = malloc(N + 1);
@@ -78,7 +78,7 @@ static void a_file_is_read_as_it_was_written(void **state)
     (void)state;
 }
 
-static void few_bytes_at_a_time_and_signals_change_nothing(void **state)
+static void stream_reads_the_same_after_short_and_interrupted_reads(void **state)
 {
     enum { N = 3000 };
     char *data = t_noise(N, 2), *back = malloc(N + 1);
@@ -87,11 +87,11 @@ static void few_bytes_at_a_time_and_signals_change_nothing(void **state)
         const char *path = write_packed(kinds[k], data, N);
         size_t      n;
 
-        ch__file_cut(7);
+        ch__file_limit_io(7);
         assert_int_equal(
             read_file(path, &(ch_load_options){.compression = kinds[k]}, back, N + 1, &n),
             CH_OK);
-        ch__file_cut(0);
+        ch__file_limit_io(0);
         assert_int_equal(n, N);
         assert_memory_equal(back, data, N);
     }
@@ -101,7 +101,7 @@ static void few_bytes_at_a_time_and_signals_change_nothing(void **state)
 }
 
 /* TR-4: by the name, unless the caller says it */
-static void the_name_says_how_it_is_compressed(void **state)
+static void stream_finds_the_compression_by_the_file_name(void **state)
 {
     size_t packed, n;
     char  *gz = t_pack(CH_GZIP, "text", 4, &packed), back[100];
@@ -121,7 +121,7 @@ static void the_name_says_how_it_is_compressed(void **state)
     (void)state;
 }
 
-static void several_members_are_one_stream(void **state)
+static void stream_joins_several_compressed_members(void **state)
 {
     for (int k = 1; k < KINDS; k++) {
         size_t n1, n2, n;
@@ -142,7 +142,7 @@ static void several_members_are_one_stream(void **state)
     (void)state;
 }
 
-static void what_python_has_compressed_is_read(void **state)
+static void stream_reads_files_compressed_by_python(void **state)
 {
     static const char text[] = "one line\nand another\n";
     char              back[100];
@@ -161,7 +161,7 @@ static void what_python_has_compressed_is_read(void **state)
     (void)state;
 }
 
-static void a_compressed_file_cut_at_any_byte_is_an_error(void **state)
+static void stream_reports_a_compressed_file_cut_at_any_byte(void **state)
 {
     char *data = t_noise(500, 3), back[1000];
 
@@ -182,7 +182,7 @@ static void a_compressed_file_cut_at_any_byte_is_an_error(void **state)
     (void)state;
 }
 
-static void a_damaged_file_is_an_error_that_names_file_and_byte(void **state)
+static void stream_error_names_file_and_byte_of_damage(void **state)
 {
     char *data = t_noise(500, 3), back[1000];
 
@@ -214,7 +214,7 @@ static void a_damaged_file_is_an_error_that_names_file_and_byte(void **state)
     (void)state;
 }
 
-static void what_cannot_be_opened_says_why(void **state)
+static void stream_open_error_says_why(void **state)
 {
     ch_file_stream *s = NULL;
 
@@ -232,7 +232,7 @@ static void what_cannot_be_opened_says_why(void **state)
 }
 
 /* PROMISES S11: the first 3 MiB are free, then 100 bytes may come from each. */
-static void what_expands_too_much_is_refused(void **state)
+static void stream_rejects_a_file_that_expands_too_much(void **state)
 {
     enum { N = 20 << 20 };
     char *zeros = calloc(1, N), *back = malloc(N + 1);
@@ -260,7 +260,7 @@ static void what_expands_too_much_is_refused(void **state)
     (void)state;
 }
 
-static void bytes_can_be_skipped_and_returned_to(void **state)
+static void stream_skips_and_seeks_back(void **state)
 {
     enum { N = 200000 };
     static const int64_t to[] = {0,      1,      5000,   4999, 0,     150000,
@@ -295,7 +295,7 @@ static void bytes_can_be_skipped_and_returned_to(void **state)
     (void)state;
 }
 
-static void a_part_of_a_file_is_a_stream_too(void **state)
+static void stream_open_part_reads_a_part_of_a_file(void **state)
 {
     enum { N = 100000 };
     char           *data = t_noise(N, 5), *back = malloc(N);
@@ -306,11 +306,11 @@ static void a_part_of_a_file_is_a_stream_too(void **state)
     t_write("whole", data, N);
     for (int64_t from = 0; from < N; from += 33333) {
         assert_int_equal(ch__stream_open_part(t_path("whole"),
-                                              &(ch_part_of_file){.label = "part",
-                                                                 .from = from,
-                                                                 .bytes = 20000,
-                                                                 .compression = CH_UNCOMPRESSED,
-                                                                 .expect_bytes = -1},
+                                              &(ch_file_part){.label = "part",
+                                                              .from = from,
+                                                              .bytes = 20000,
+                                                              .compression = CH_UNCOMPRESSED,
+                                                              .expect_bytes = -1},
                                               NULL, &s),
                          CH_OK);
         size_t want = from + 20000 < N ? 20000 : (size_t)(N - from);
@@ -349,7 +349,7 @@ static ch_status use_all(ch_compression kind)
     return rc;
 }
 
-static void any_call_may_fail(void **state)
+static void stream_fails_without_leak_when_a_call_fails(void **state)
 {
     char *data = t_noise(4000, 5);
 
@@ -368,7 +368,7 @@ static void any_call_may_fail(void **state)
     (void)state;
 }
 
-static void any_allocation_may_fail(void **state)
+static void stream_fails_without_leak_when_out_of_memory(void **state)
 {
     char *data = t_noise(4000, 5);
 
@@ -392,19 +392,19 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_read_as_it_was_written),
-        cmocka_unit_test(few_bytes_at_a_time_and_signals_change_nothing),
-        cmocka_unit_test(the_name_says_how_it_is_compressed),
-        cmocka_unit_test(several_members_are_one_stream),
-        cmocka_unit_test(what_python_has_compressed_is_read),
-        cmocka_unit_test(a_compressed_file_cut_at_any_byte_is_an_error),
-        cmocka_unit_test(a_damaged_file_is_an_error_that_names_file_and_byte),
-        cmocka_unit_test(what_cannot_be_opened_says_why),
-        cmocka_unit_test(what_expands_too_much_is_refused),
-        cmocka_unit_test(bytes_can_be_skipped_and_returned_to),
-        cmocka_unit_test(a_part_of_a_file_is_a_stream_too),
-        cmocka_unit_test(any_call_may_fail),
-        cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(stream_reads_files_of_every_compression),
+        cmocka_unit_test(stream_reads_the_same_after_short_and_interrupted_reads),
+        cmocka_unit_test(stream_finds_the_compression_by_the_file_name),
+        cmocka_unit_test(stream_joins_several_compressed_members),
+        cmocka_unit_test(stream_reads_files_compressed_by_python),
+        cmocka_unit_test(stream_reports_a_compressed_file_cut_at_any_byte),
+        cmocka_unit_test(stream_error_names_file_and_byte_of_damage),
+        cmocka_unit_test(stream_open_error_says_why),
+        cmocka_unit_test(stream_rejects_a_file_that_expands_too_much),
+        cmocka_unit_test(stream_skips_and_seeks_back),
+        cmocka_unit_test(stream_open_part_reads_a_part_of_a_file),
+        cmocka_unit_test(stream_fails_without_leak_when_a_call_fails),
+        cmocka_unit_test(stream_fails_without_leak_when_out_of_memory),
     };
 
     if (!t_can_pack())

@@ -31,7 +31,7 @@ static ch_status write_file(const char *name, const ch_save_options *opt, const 
     return rc;
 }
 
-static void what_is_put_is_in_the_file(void **state)
+static void writer_puts_all_bytes_into_the_file(void **state)
 {
     enum { N = 700000 };
     char *data = t_noise(N, 1);
@@ -40,9 +40,9 @@ static void what_is_put_is_in_the_file(void **state)
         assert_int_equal(write_file("a", NULL, data, N, piece), CH_OK);
         assert_file("a", data, N);
     }
-    ch__file_cut(1000);
+    ch__file_limit_io(1000);
     assert_int_equal(write_file("a", NULL, data, N, 100000), CH_OK);
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     assert_file("a", data, N);
     assert_int_equal(write_file("a", NULL, data, 0, 1), CH_OK);
     assert_file("a", data, 0);
@@ -51,7 +51,7 @@ static void what_is_put_is_in_the_file(void **state)
     (void)state;
 }
 
-static void compressed_files_are_smaller_and_say_the_same(void **state)
+static void writer_compresses_files_that_read_back_the_same(void **state)
 {
     enum { N = 700000 };
     static const ch_compression kinds[] = {CH_GZIP, CH_ZLIB, CH_ZSTD};
@@ -94,7 +94,7 @@ static void compressed_files_are_smaller_and_say_the_same(void **state)
     (void)state;
 }
 
-static void nothing_is_seen_before_the_commit(void **state)
+static void writer_changes_no_file_before_commit(void **state)
 {
     ch_writer *w = NULL;
 
@@ -111,7 +111,7 @@ static void nothing_is_seen_before_the_commit(void **state)
 }
 
 /* PROMISES S8: a link that stands where the file should be is replaced, and not followed. */
-static void links_are_not_followed(void **state)
+static void writer_replaces_a_link_instead_of_following_it(void **state)
 {
     struct stat about;
 
@@ -125,7 +125,7 @@ static void links_are_not_followed(void **state)
     (void)state;
 }
 
-static void a_file_has_the_rights_that_the_umask_leaves(void **state)
+static void writer_gives_a_new_file_the_rights_of_the_umask(void **state)
 {
     struct stat about;
     mode_t      old = umask(027);
@@ -138,7 +138,7 @@ static void a_file_has_the_rights_that_the_umask_leaves(void **state)
 }
 
 /* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
-static void a_file_that_is_replaced_gives_its_rights_to_the_new_one(void **state)
+static void writer_keeps_the_rights_of_a_replaced_file(void **state)
 {
     struct stat about;
 
@@ -153,7 +153,7 @@ static void a_file_that_is_replaced_gives_its_rights_to_the_new_one(void **state
     (void)state;
 }
 
-static void what_is_no_file_is_not_replaced(void **state)
+static void writer_rejects_fifos_and_directories(void **state)
 {
     struct stat about;
     int64_t     n;
@@ -172,7 +172,7 @@ static void what_is_no_file_is_not_replaced(void **state)
     (void)state;
 }
 
-static void any_call_may_fail(void **state)
+static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state)
 {
     char *data = t_noise(600000, 1);
 
@@ -199,7 +199,7 @@ static void any_call_may_fail(void **state)
     (void)state;
 }
 
-static void any_allocation_may_fail(void **state)
+static void writer_fails_without_leak_when_out_of_memory(void **state)
 {
     for (int k = 0; k < 3; k++) {
         ch_save_options opt = {.compression =
@@ -221,7 +221,7 @@ static void any_allocation_may_fail(void **state)
     (void)state;
 }
 
-static void after_a_failure_nothing_is_written(void **state)
+static void writer_writes_nothing_after_a_failure(void **state)
 {
     ch_writer *w = NULL;
     char      *data = t_noise(300000, 1);
@@ -238,7 +238,7 @@ static void after_a_failure_nothing_is_written(void **state)
     (void)state;
 }
 
-static void a_full_disk_is_said(void **state)
+static void fail_errno_reports_a_full_disk(void **state)
 {
     int fd = open("/dev/full", O_WRONLY);
 
@@ -251,7 +251,7 @@ static void a_full_disk_is_said(void **state)
     (void)state;
 }
 
-static void what_cannot_be_made_says_why(void **state)
+static void writer_open_error_says_why(void **state)
 {
     ch_writer *w = NULL;
     char       name[300];
@@ -271,7 +271,7 @@ static void what_cannot_be_made_says_why(void **state)
     (void)state;
 }
 
-static void bytes_can_be_patched_and_parts_compressed(void **state)
+static void writer_patches_bytes_and_compresses_sections(void **state)
 {
     ch_writer *w = NULL;
     ch_section section;
@@ -286,9 +286,9 @@ static void bytes_can_be_patched_and_parts_compressed(void **state)
     assert_int_equal(section.crc, 0xcbf43926u);
     assert_int_equal(ch__writer_offset(w), 4 + section.packed_bytes);
     assert_int_equal(ch__writer_put(w, "end", 3), CH_OK);
-    ch__file_cut(1);
+    ch__file_limit_io(1);
     assert_int_equal(ch__writer_patch(w, 1, "abc", 3), CH_OK);
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     assert_int_equal(ch__writer_commit(w), CH_OK);
     char *back = t_read(t_path("parts"), &n), *zlib = t_pack(CH_ZLIB, "123456789", 9, &packed);
     assert_int_equal(packed, section.packed_bytes);
@@ -304,19 +304,19 @@ static void bytes_can_be_patched_and_parts_compressed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_put_is_in_the_file),
-        cmocka_unit_test(compressed_files_are_smaller_and_say_the_same),
-        cmocka_unit_test(nothing_is_seen_before_the_commit),
-        cmocka_unit_test(links_are_not_followed),
-        cmocka_unit_test(a_file_has_the_rights_that_the_umask_leaves),
-        cmocka_unit_test(a_file_that_is_replaced_gives_its_rights_to_the_new_one),
-        cmocka_unit_test(what_is_no_file_is_not_replaced),
-        cmocka_unit_test(any_call_may_fail),
-        cmocka_unit_test(any_allocation_may_fail),
-        cmocka_unit_test(after_a_failure_nothing_is_written),
-        cmocka_unit_test(a_full_disk_is_said),
-        cmocka_unit_test(what_cannot_be_made_says_why),
-        cmocka_unit_test(bytes_can_be_patched_and_parts_compressed),
+        cmocka_unit_test(writer_puts_all_bytes_into_the_file),
+        cmocka_unit_test(writer_compresses_files_that_read_back_the_same),
+        cmocka_unit_test(writer_changes_no_file_before_commit),
+        cmocka_unit_test(writer_replaces_a_link_instead_of_following_it),
+        cmocka_unit_test(writer_gives_a_new_file_the_rights_of_the_umask),
+        cmocka_unit_test(writer_keeps_the_rights_of_a_replaced_file),
+        cmocka_unit_test(writer_rejects_fifos_and_directories),
+        cmocka_unit_test(writer_leaves_the_old_or_the_new_file_when_a_call_fails),
+        cmocka_unit_test(writer_fails_without_leak_when_out_of_memory),
+        cmocka_unit_test(writer_writes_nothing_after_a_failure),
+        cmocka_unit_test(fail_errno_reports_a_full_disk),
+        cmocka_unit_test(writer_open_error_says_why),
+        cmocka_unit_test(writer_patches_bytes_and_compresses_sections),
     };
 
     if (!t_can_pack())

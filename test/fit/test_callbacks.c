@@ -27,7 +27,7 @@ static void drop_seen(void *self)
     ((seen *)self)->n_dropped++;
 }
 
-static void what_is_no_callback_is_refused(void **state)
+static void callback_new_rejects_invalid_ops(void **state)
 {
     ch_callback *c = NULL;
 
@@ -47,7 +47,7 @@ static void what_is_no_callback_is_refused(void **state)
     (void)state;
 }
 
-static void a_callback_hears_what_it_asked_for_and_is_dropped_once(void **state)
+static void callback_receives_its_events_and_is_dropped_once(void **state)
 {
     ch_callback_ops ops = {"mine", CH_ON_BEGIN | CH_ON_STEP, see, drop_seen};
     seen            s = {0};
@@ -66,7 +66,7 @@ static void a_callback_hears_what_it_asked_for_and_is_dropped_once(void **state)
     (void)state;
 }
 
-static void the_first_that_fails_ends_it_but_all_hear_of_the_end(void **state)
+static void callback_error_ends_the_training_and_all_callbacks_get_the_end(void **state)
 {
     ch_callback_ops ops[] = {{"first", CH_ON_STEP | CH_ON_END, see, NULL},
                              {"second", CH_ON_STEP | CH_ON_END, see, NULL},
@@ -100,7 +100,7 @@ static ch_status count_steps(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void a_function_is_a_callback(void **state)
+static void callback_of_makes_a_callback_of_a_function(void **state)
 {
     ch_training  t = {0};
     ch_callback *c = NULL;
@@ -171,7 +171,7 @@ static ch_callback_early_stopping_options some_early(unsigned *seed)
     };
 }
 
-static void early_stopping_stops_where_the_rules_say(void **state)
+static void early_stopping_stops_in_the_epoch_of_the_model(void **state)
 {
     unsigned seed = 5;
 
@@ -240,7 +240,7 @@ static void assert_all(ch_model *m, double value)
     }
 }
 
-static void the_variables_are_those_of_the_best_epoch_in_the_end(void **state)
+static void early_stopping_restores_the_variables_of_the_best_epoch(void **state)
 {
     unsigned  seed = 11;
     ch_model *m = new_model();
@@ -294,7 +294,7 @@ static void early_stopping_says_why_and_starts_anew_with_each_training(void **st
     (void)state;
 }
 
-static void an_epoch_without_the_number_is_passed_over_and_told_of_once(void **state)
+static void early_stopping_warns_once_when_its_metric_is_missing(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -314,7 +314,7 @@ static void an_epoch_without_the_number_is_passed_over_and_told_of_once(void **s
     (void)state;
 }
 
-static void an_evaluation_restores_nothing(void **state)
+static void early_stopping_restores_nothing_in_an_evaluation(void **state)
 {
     ch_model    *m = new_model();
     ch_callback *c = NULL;
@@ -338,7 +338,7 @@ static void an_evaluation_restores_nothing(void **state)
     (void)state;
 }
 
-static void options_of_early_stopping_are_checked(void **state)
+static void early_stopping_rejects_invalid_options(void **state)
 {
     ch_callback *c = NULL;
 
@@ -365,7 +365,7 @@ static void options_of_early_stopping_are_checked(void **state)
 
 /* ---- not finite, and out of time ---- */
 
-static void a_loss_that_is_not_finite_stops(void **state)
+static void stop_on_nan_stops_when_the_loss_is_not_finite(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -393,7 +393,7 @@ static void a_loss_that_is_not_finite_stops(void **state)
     (void)state;
 }
 
-static void no_loss_is_no_reason_to_stop(void **state)
+static void stop_on_nan_warns_once_when_there_is_no_loss(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -410,7 +410,7 @@ static void no_loss_is_no_reason_to_stop(void **state)
     (void)state;
 }
 
-static void time_that_is_up_stops(void **state)
+static void time_limit_stops_the_training(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {.began_ns = ch__now_ns(), .step = 7};
@@ -444,7 +444,7 @@ static double halve(int epoch, double rate, void *arg)
     return epoch == 0 ? rate : epoch == 9 ? -1 : rate / 2;
 }
 
-static void a_rate_is_set_as_an_epoch_begins(void **state)
+static void rate_schedule_sets_the_rate_when_an_epoch_begins(void **state)
 {
     ch_callback  *c = NULL;
     ch_optimizer *o = NULL;
@@ -473,7 +473,7 @@ static void a_rate_is_set_as_an_epoch_begins(void **state)
     (void)state;
 }
 
-static void a_rate_that_cannot_be_set_is_refused_before_the_first_step(void **state)
+static void rate_callbacks_reject_an_optimizer_with_a_schedule(void **state)
 {
     ch_schedule   s = ch_schedule_constant(0.5);
     ch_callback  *c[2] = {0};
@@ -525,7 +525,7 @@ static double slow_plateau(const ch_callback_plateau_options *o, double rate, in
     return rate;
 }
 
-static void a_plateau_reduces_where_the_rules_say(void **state)
+static void reduce_on_plateau_reduces_the_rate_as_the_model(void **state)
 {
     unsigned      seed = 3;
     ch_optimizer *optimizer = NULL;
@@ -558,7 +558,7 @@ static void a_plateau_reduces_where_the_rules_say(void **state)
     (void)state;
 }
 
-static void a_plateau_has_keras_defaults_and_starts_anew(void **state)
+static void reduce_on_plateau_has_the_defaults_of_keras_and_starts_anew(void **state)
 {
     ch_optimizer *o = NULL;
     ch_callback  *c = NULL;
@@ -581,7 +581,7 @@ static void a_plateau_has_keras_defaults_and_starts_anew(void **state)
     (void)state;
 }
 
-static void options_of_a_plateau_are_checked(void **state)
+static void reduce_on_plateau_rejects_invalid_options(void **state)
 {
     ch_callback *c = NULL;
 
@@ -643,7 +643,7 @@ static const char *saved(const ch_callback_save_hook_options *o, int epochs, con
     return s.text;
 }
 
-static void a_save_hook_is_called_by_epochs_steps_and_time(void **state)
+static void save_hook_is_called_by_epochs_steps_and_time(void **state)
 {
     assert_string_equal(saved(NULL, 3, NULL, 0), "3 6 9 ");
     assert_string_equal(saved(NULL, 2, NULL, 1), "3 6 7 ");
@@ -661,8 +661,7 @@ static void a_save_hook_is_called_by_epochs_steps_and_time(void **state)
     (void)state;
 }
 
-static void
-with_a_number_only_what_is_better_is_saved_and_what_is_there_in_the_end(void **state)
+static void save_hook_with_monitor_saves_improvements_and_the_last_step(void **state)
 {
     static const double loss[] = {5, 6, 4, 4, 3, NAN, 9};
 
@@ -677,7 +676,7 @@ with_a_number_only_what_is_better_is_saved_and_what_is_there_in_the_end(void **s
     (void)state;
 }
 
-static void a_save_that_fails_ends_the_training(void **state)
+static void save_hook_error_ends_the_training(void **state)
 {
     saves        s = {.answer = CH_DATA_LOSS};
     ch_callback *c = NULL;
@@ -724,7 +723,7 @@ static ch_status make(int which, ch_callback **out)
     }
 }
 
-static void without_memory_none_is_made_and_nothing_leaks(void **state)
+static void callbacks_leak_nothing_when_out_of_memory(void **state)
 {
     for (int which = 0; which < 7; which++) {
         int64_t   live = ch__mem_live();
@@ -745,7 +744,7 @@ static void without_memory_none_is_made_and_nothing_leaks(void **state)
     (void)state;
 }
 
-static void half_a_copy_is_not_restored(void **state)
+static void early_stopping_does_not_restore_an_incomplete_copy(void **state)
 {
     ch_model    *m = new_model();
     ch_callback *c = NULL;
@@ -774,30 +773,29 @@ static void half_a_copy_is_not_restored(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_no_callback_is_refused),
-        cmocka_unit_test(a_callback_hears_what_it_asked_for_and_is_dropped_once),
-        cmocka_unit_test(the_first_that_fails_ends_it_but_all_hear_of_the_end),
-        cmocka_unit_test(a_function_is_a_callback),
-        cmocka_unit_test(early_stopping_stops_where_the_rules_say),
-        cmocka_unit_test(the_variables_are_those_of_the_best_epoch_in_the_end),
+        cmocka_unit_test(callback_new_rejects_invalid_ops),
+        cmocka_unit_test(callback_receives_its_events_and_is_dropped_once),
+        cmocka_unit_test(callback_error_ends_the_training_and_all_callbacks_get_the_end),
+        cmocka_unit_test(callback_of_makes_a_callback_of_a_function),
+        cmocka_unit_test(early_stopping_stops_in_the_epoch_of_the_model),
+        cmocka_unit_test(early_stopping_restores_the_variables_of_the_best_epoch),
         cmocka_unit_test(early_stopping_says_why_and_starts_anew_with_each_training),
-        cmocka_unit_test(an_epoch_without_the_number_is_passed_over_and_told_of_once),
-        cmocka_unit_test(an_evaluation_restores_nothing),
-        cmocka_unit_test(options_of_early_stopping_are_checked),
-        cmocka_unit_test(a_loss_that_is_not_finite_stops),
-        cmocka_unit_test(no_loss_is_no_reason_to_stop),
-        cmocka_unit_test(time_that_is_up_stops),
-        cmocka_unit_test(a_rate_is_set_as_an_epoch_begins),
-        cmocka_unit_test(a_rate_that_cannot_be_set_is_refused_before_the_first_step),
-        cmocka_unit_test(a_plateau_reduces_where_the_rules_say),
-        cmocka_unit_test(a_plateau_has_keras_defaults_and_starts_anew),
-        cmocka_unit_test(options_of_a_plateau_are_checked),
-        cmocka_unit_test(a_save_hook_is_called_by_epochs_steps_and_time),
-        cmocka_unit_test(
-            with_a_number_only_what_is_better_is_saved_and_what_is_there_in_the_end),
-        cmocka_unit_test(a_save_that_fails_ends_the_training),
-        cmocka_unit_test(without_memory_none_is_made_and_nothing_leaks),
-        cmocka_unit_test(half_a_copy_is_not_restored),
+        cmocka_unit_test(early_stopping_warns_once_when_its_metric_is_missing),
+        cmocka_unit_test(early_stopping_restores_nothing_in_an_evaluation),
+        cmocka_unit_test(early_stopping_rejects_invalid_options),
+        cmocka_unit_test(stop_on_nan_stops_when_the_loss_is_not_finite),
+        cmocka_unit_test(stop_on_nan_warns_once_when_there_is_no_loss),
+        cmocka_unit_test(time_limit_stops_the_training),
+        cmocka_unit_test(rate_schedule_sets_the_rate_when_an_epoch_begins),
+        cmocka_unit_test(rate_callbacks_reject_an_optimizer_with_a_schedule),
+        cmocka_unit_test(reduce_on_plateau_reduces_the_rate_as_the_model),
+        cmocka_unit_test(reduce_on_plateau_has_the_defaults_of_keras_and_starts_anew),
+        cmocka_unit_test(reduce_on_plateau_rejects_invalid_options),
+        cmocka_unit_test(save_hook_is_called_by_epochs_steps_and_time),
+        cmocka_unit_test(save_hook_with_monitor_saves_improvements_and_the_last_step),
+        cmocka_unit_test(save_hook_error_ends_the_training),
+        cmocka_unit_test(callbacks_leak_nothing_when_out_of_memory),
+        cmocka_unit_test(early_stopping_does_not_restore_an_incomplete_copy),
     };
 
     return cmocka_run_group_tests_name("callbacks", tests, NULL, NULL);

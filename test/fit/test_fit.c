@@ -246,7 +246,7 @@ static void one_by_one(ch_model *m, const arrays *a, int rows, double *loss, dou
     }
 }
 
-static void every_row_counts_once_and_rows_keep_their_order(void **state)
+static void evaluate_counts_every_row_once_and_predict_keeps_their_order(void **state)
 {
     static const int sizes[] = {1, 2, 7, 45};
     arrays           a = new_arrays(ROWS);
@@ -283,7 +283,7 @@ static void every_row_counts_once_and_rows_keep_their_order(void **state)
 
 /* ---- options ---- */
 
-static void arrays_are_batched_and_split(void **state)
+static void fit_batches_and_splits_arrays(void **state)
 {
     fixture     x = new_fixture(MIRRORED_2);
     ch_data     d = {.n = 2, .array = x.a.t};
@@ -304,7 +304,7 @@ static void arrays_are_batched_and_split(void **state)
     (void)state;
 }
 
-static void epochs_of_so_many_steps_go_on_in_the_data(void **state)
+static void fit_with_steps_per_epoch_continues_in_the_data(void **state)
 {
     fixture     x = new_fixture(MIRRORED_2);
     ch_dataset *d = batches(&x.a, 2);
@@ -323,7 +323,7 @@ static void epochs_of_so_many_steps_go_on_in_the_data(void **state)
 }
 
 /* With weights of 0 and 1, rows of weight 0 might as well not be there; the mean is over all rows. */
-static void weights_of_classes_multiply(void **state)
+static void class_weight_multiplies_row_weights(void **state)
 {
     fixture      x = new_fixture(ONE_DEVICE), y = new_fixture(ONE_DEVICE);
     const double weight[CLASSES] = {0.5, 0, 2};
@@ -348,7 +348,7 @@ static void weights_of_classes_multiply(void **state)
 }
 
 /* A metric that was made before counts rows, as those of `metrics` do, unless it is told to heed weights. */
-static void metrics_of_ones_own_heed_weights_if_told(void **state)
+static void metric_of_the_program_uses_weights_only_when_weighted(void **state)
 {
     for (int weighted = 0; weighted < 2; weighted++) {
         fixture       x = new_fixture(MIRRORED_2);
@@ -390,7 +390,7 @@ static void custom(ch_step *s, ch_model *m, void *arg)
     ch_step_out(s, "mine", ch_all_reduce(CH_SUM, loss));
 }
 
-static void a_step_of_ones_own_takes_the_place(void **state)
+static void compile_train_step_replaces_the_step_of_fit(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
     ch_optimizer *o = NULL;
@@ -407,7 +407,7 @@ static void a_step_of_ones_own_takes_the_place(void **state)
     (void)state;
 }
 
-static void data_of_another_strategy_is_refused_with_both_names(void **state)
+static void fit_rejects_an_iterator_of_another_strategy_and_names_both(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_strategy *other = strategy_of(CENTRAL);
@@ -463,7 +463,7 @@ static void train_by_parts(int which, int inside, float *vars, double *loss, flo
 }
 
 /* A model remembers its strategy: the results are the same bits wherever the calls are made. */
-static void it_works_inside_the_scope_and_outside(void **state)
+static void fit_has_the_same_bits_inside_and_outside_the_scope(void **state)
 {
     static float want[MOST], vars[MOST];
     float        first[CLASSES], y[CLASSES];
@@ -531,7 +531,7 @@ static void copy_vars(ch_model *from, ch_model *to)
 }
 
 /* To compile, to evaluate and to predict change nothing of it; and it changes nothing of a training. */
-static void a_plain_call_is_not_affected(void **state)
+static void plain_call_of_a_model_is_not_changed_by_compile_and_predict(void **state)
 {
     for (int which = 0; which < STRATEGIES; which++) {
         arrays       a = new_arrays(ROWS);
@@ -569,7 +569,7 @@ static void a_plain_call_is_not_affected(void **state)
     (void)state;
 }
 
-static void what_is_missing_is_said(void **state)
+static void fit_error_names_what_compile_lacks(void **state)
 {
     fixture     x = new_fixture(DEFAULT);
     ch_model   *m = new_model(x.st);
@@ -588,7 +588,7 @@ static void what_is_missing_is_said(void **state)
     t_refused(ch_fit(x.m, (ch_data){.dataset = none}, NULL, NULL), CH_INVALID_ARGUMENT,
               "no elements", "fit");
     t_refused(ch_fit(x.m, (ch_data){.n = 1, .array = x.a.t}, NULL, NULL), CH_INVALID_ARGUMENT,
-              "1 component;", "the truth");
+              "1 component,", "the truth");
     ch_dataset_unref(none);
     ch_model_unref(m);
     drop_fixture(&x);
@@ -619,7 +619,7 @@ static ch_status see(ch_training *t, ch_event event, void *arg)
 }
 
 /* b begin, e epoch, s step, t its end, v validation, w its step, x its end, y end. */
-static void callbacks_are_told_in_order_and_may_stop_it(void **state)
+static void callbacks_of_fit_get_events_in_order_and_may_stop_it(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     seen         s = {.stop_at = 0};
@@ -676,7 +676,7 @@ static ch_status look(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void a_training_tells_where_it_is(void **state)
+static void training_gives_step_and_epoch_to_callbacks(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_callback *c = NULL;
@@ -690,7 +690,7 @@ static void a_training_tells_where_it_is(void **state)
     (void)state;
 }
 
-static void a_history_can_be_read(void **state)
+static void history_gives_names_values_and_curve(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
     ch_history   *h = NULL, *same;
@@ -749,7 +749,7 @@ static double missing(fixture *x, bool evaluates)
 
 /* All of the time that a clock outside of the call shows is in the table, but 1 % or 1 ms. The machine may do something else in
  * between: the best of some is looked at. */
-static void the_table_adds_up_to_the_clock_on_the_wall(void **state)
+static void time_table_sums_to_the_wall_clock_time(void **state)
 {
     fixture x = new_fixture(MIRRORED_2);
 
@@ -773,7 +773,7 @@ static const char *named(char *path, size_t size, const char *directory, const c
     return path;
 }
 
-static void the_best_that_was_evaluated_is_exported(void **state)
+static void train_and_evaluate_exports_the_best_model(void **state)
 {
     char        directory[] = "/tmp/cohort-fit-XXXXXX";
     fixture     x = new_fixture(MIRRORED_2);
@@ -821,7 +821,7 @@ static void the_best_that_was_evaluated_is_exported(void **state)
     (void)state;
 }
 
-static void it_ends_with_the_data(void **state)
+static void train_and_evaluate_ends_with_the_data(void **state)
 {
     fixture     x = new_fixture(DEFAULT);
     ch_dataset *d = batches(&x.a, 2);
@@ -843,22 +843,22 @@ int main(void)
         cmocka_unit_test(predict_within_one_batch_starts_no_pipeline_and_gives_the_same_rows),
         cmocka_unit_test(predict_reads_the_clock_once_when_no_trace_is_written),
         cmocka_unit_test(fit_gives_the_numbers_of_a_loop_to_the_bit),
-        cmocka_unit_test(every_row_counts_once_and_rows_keep_their_order),
-        cmocka_unit_test(arrays_are_batched_and_split),
-        cmocka_unit_test(epochs_of_so_many_steps_go_on_in_the_data),
-        cmocka_unit_test(weights_of_classes_multiply),
-        cmocka_unit_test(metrics_of_ones_own_heed_weights_if_told),
-        cmocka_unit_test(a_step_of_ones_own_takes_the_place),
-        cmocka_unit_test(data_of_another_strategy_is_refused_with_both_names),
-        cmocka_unit_test(it_works_inside_the_scope_and_outside),
-        cmocka_unit_test(a_plain_call_is_not_affected),
-        cmocka_unit_test(what_is_missing_is_said),
-        cmocka_unit_test(callbacks_are_told_in_order_and_may_stop_it),
-        cmocka_unit_test(a_training_tells_where_it_is),
-        cmocka_unit_test(a_history_can_be_read),
-        cmocka_unit_test(the_table_adds_up_to_the_clock_on_the_wall),
-        cmocka_unit_test(the_best_that_was_evaluated_is_exported),
-        cmocka_unit_test(it_ends_with_the_data),
+        cmocka_unit_test(evaluate_counts_every_row_once_and_predict_keeps_their_order),
+        cmocka_unit_test(fit_batches_and_splits_arrays),
+        cmocka_unit_test(fit_with_steps_per_epoch_continues_in_the_data),
+        cmocka_unit_test(class_weight_multiplies_row_weights),
+        cmocka_unit_test(metric_of_the_program_uses_weights_only_when_weighted),
+        cmocka_unit_test(compile_train_step_replaces_the_step_of_fit),
+        cmocka_unit_test(fit_rejects_an_iterator_of_another_strategy_and_names_both),
+        cmocka_unit_test(fit_has_the_same_bits_inside_and_outside_the_scope),
+        cmocka_unit_test(plain_call_of_a_model_is_not_changed_by_compile_and_predict),
+        cmocka_unit_test(fit_error_names_what_compile_lacks),
+        cmocka_unit_test(callbacks_of_fit_get_events_in_order_and_may_stop_it),
+        cmocka_unit_test(training_gives_step_and_epoch_to_callbacks),
+        cmocka_unit_test(history_gives_names_values_and_curve),
+        cmocka_unit_test(time_table_sums_to_the_wall_clock_time),
+        cmocka_unit_test(train_and_evaluate_exports_the_best_model),
+        cmocka_unit_test(train_and_evaluate_ends_with_the_data),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

@@ -14,7 +14,7 @@ static ch_data arrays_of(const fixture *x)
 }
 
 /* Each call reads all of it: what an earlier one has read to the end begins anew. */
-static void an_iterator_that_has_ended_begins_anew(void **state)
+static void evaluate_restarts_an_iterator_that_has_ended(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_dataset  *d = batches(&x.a, 2);
@@ -49,7 +49,7 @@ static void an_iterator_that_has_ended_begins_anew(void **state)
 }
 
 /* It goes on where it is: with two of six batches read, there are four. */
-static void an_iterator_goes_on_where_it_is(void **state)
+static void evaluate_continues_an_iterator_at_its_position(void **state)
 {
     fixture      x = new_fixture(DEFAULT);
     ch_dataset  *d = batches(&x.a, 2);
@@ -69,7 +69,7 @@ static void an_iterator_goes_on_where_it_is(void **state)
     (void)state;
 }
 
-static void numbers_of_no_rows_are_an_error(void **state)
+static void evaluate_rejects_data_without_rows(void **state)
 {
     fixture     x = new_fixture(MIRRORED_2);
     ch_dataset *none = ch_dataset_take(batches(&x.a, 2), 0);
@@ -93,7 +93,7 @@ static void numbers_of_no_rows_are_an_error(void **state)
 }
 
 /* Nobody would come back from a pass over it. */
-static void data_without_an_end_needs_a_number_of_steps(void **state)
+static void fit_rejects_endless_data_without_a_number_of_steps(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_dataset  *d = ch_dataset_repeat(batches(&x.a, 2), CH_INFINITE);
@@ -124,7 +124,7 @@ static void data_without_an_end_needs_a_number_of_steps(void **state)
     (void)state;
 }
 
-static void predictions_of_no_rows_have_the_shape_of_others(void **state)
+static void predict_of_no_rows_has_the_shape_of_the_output(void **state)
 {
     for (int which = 0; which < STRATEGIES; which++) {
         fixture    x = new_fixture(which);
@@ -142,7 +142,7 @@ static void predictions_of_no_rows_have_the_shape_of_others(void **state)
 }
 
 /* Shares that no f64 has exactly: of ten rows 0.8 leaves two, and 0.9 one. */
-static void a_split_counts_whole_rows(void **state)
+static void validation_split_counts_whole_rows(void **state)
 {
     static const struct {
         double  split;
@@ -169,7 +169,7 @@ static void a_split_counts_whole_rows(void **state)
 }
 
 /* An earlier error is not taken for the reason, unless it was that a dataset could not be made. */
-static void no_data_is_explained_by_what_failed_to_make_it(void **state)
+static void fit_without_data_reports_the_error_of_the_dataset(void **state)
 {
     fixture x = new_fixture(DEFAULT);
 
@@ -236,7 +236,7 @@ static double huber_by_hand(const float *y, const float *t, double delta)
     return sum / (ROWS * CLASSES);
 }
 
-static void a_loss_may_take_a_number(void **state)
+static void compile_accepts_a_loss_with_an_argument(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
     ch_tensor    *truth = one_hot(&x.a), *y = NULL;
@@ -274,7 +274,7 @@ static void a_loss_may_take_a_number(void **state)
 }
 
 /* Nothing is said of what nothing was gathered for. */
-static void a_silent_step_has_no_loss(void **state)
+static void train_step_without_logs_has_no_loss(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
     ch_optimizer *o = new_sgd();
@@ -307,7 +307,7 @@ static void names_a_line_of_ours(void)
 }
 
 /* That of the call, whatever fails in a step that the library records. */
-static void errors_name_a_line_of_the_program(void **state)
+static void fit_errors_name_a_line_of_the_program(void **state)
 {
     fixture       x = new_fixture(DEFAULT);
     ch_tensor    *truth = one_hot(&x.a), *y = NULL;
@@ -345,7 +345,7 @@ static ch_status fail_silently(ch_strategy *st, const char *name, double number,
     return CH_INTERNAL;
 }
 
-static void metrics_that_are_not_made_are_said(void **state)
+static void compile_error_names_a_metric_that_was_not_made(void **state)
 {
     fixture x = new_fixture(DEFAULT);
 
@@ -359,7 +359,7 @@ static void metrics_that_are_not_made_are_said(void **state)
     (void)state;
 }
 
-static void lists_of_callbacks_are_looked_at_first(void **state)
+static void fit_rejects_invalid_lists_of_callbacks(void **state)
 {
     fixture      x = new_fixture(DEFAULT);
     ch_callback *none = NULL;
@@ -405,7 +405,7 @@ static ch_status evaluate_inside(ch_training *t, ch_event event, void *arg)
 }
 
 /* The numbers and the variables of a training are the same to the bit whether a callback evaluates in it or not. */
-static void an_evaluation_in_a_callback_leaves_no_trace(void **state)
+static void evaluate_in_a_callback_does_not_change_the_training(void **state)
 {
     double       loss[2], accuracy[2];
     float        var[2][MOST];
@@ -451,7 +451,7 @@ static ch_status meddle(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void a_model_in_use_is_neither_compiled_nor_fitted(void **state)
+static void model_in_use_rejects_compile_and_fit(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_callback *c = NULL;
@@ -508,7 +508,7 @@ static ch_callback *stop_at(stopping *s)
 }
 
 /* An epoch that was stopped before its first step is none: it would have the best loss of all. */
-static void an_epoch_without_steps_is_none(void **state)
+static void epoch_stopped_before_its_first_step_is_not_in_the_history(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     stopping     s = {.when = CH_ON_EPOCH_BEGIN, .after = 2};
@@ -533,7 +533,7 @@ static void an_epoch_without_steps_is_none(void **state)
 }
 
 /* A validation ends with the step in which it is stopped, and has no numbers: the best could be among them. */
-static void a_validation_can_be_stopped(void **state)
+static void validation_stopped_by_a_callback_has_no_values(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     stopping     s = {.when = CH_ON_VALIDATION_STEP, .after = 2};
@@ -589,7 +589,7 @@ static void predict_that_is_stopped_before_its_only_batch_gives_no_rows(void **s
 }
 
 /* Who was stopped in a step is still validated: early stopping and the like want the number. */
-static void who_stops_in_a_step_is_still_validated(void **state)
+static void fit_stopped_in_a_step_is_still_validated(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     stopping     s = {.when = CH_ON_STEP, .after = 2};
@@ -607,7 +607,7 @@ static void who_stops_in_a_step_is_still_validated(void **state)
     (void)state;
 }
 
-static void the_end_is_told_whatever_happened(void **state)
+static void callbacks_get_the_end_event_after_an_error(void **state)
 {
     fixture             x = new_fixture(MIRRORED_2);
     stopping            s = {.when = CH_ON_VALIDATION_STEP, .after = 2, .fails = true};
@@ -630,7 +630,7 @@ static void the_end_is_told_whatever_happened(void **state)
     (void)state;
 }
 
-static void epochs_are_counted_right_at_both_ends(void **state)
+static void fit_counts_epochs_from_initial_epoch(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     stopping     s = {.when = (ch_event)0};
@@ -662,7 +662,7 @@ static ch_status see_epochs(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void train_and_evaluate_says_what_is_wrong(void **state)
+static void train_and_evaluate_rejects_invalid_options(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
     ch_data      d = arrays_of(&x);
@@ -689,26 +689,26 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predict_that_is_stopped_before_its_only_batch_gives_no_rows),
-        cmocka_unit_test(an_iterator_that_has_ended_begins_anew),
-        cmocka_unit_test(an_iterator_goes_on_where_it_is),
-        cmocka_unit_test(numbers_of_no_rows_are_an_error),
-        cmocka_unit_test(data_without_an_end_needs_a_number_of_steps),
-        cmocka_unit_test(predictions_of_no_rows_have_the_shape_of_others),
-        cmocka_unit_test(a_split_counts_whole_rows),
-        cmocka_unit_test(no_data_is_explained_by_what_failed_to_make_it),
-        cmocka_unit_test(a_loss_may_take_a_number),
-        cmocka_unit_test(a_silent_step_has_no_loss),
-        cmocka_unit_test(errors_name_a_line_of_the_program),
-        cmocka_unit_test(metrics_that_are_not_made_are_said),
-        cmocka_unit_test(lists_of_callbacks_are_looked_at_first),
-        cmocka_unit_test(an_evaluation_in_a_callback_leaves_no_trace),
-        cmocka_unit_test(a_model_in_use_is_neither_compiled_nor_fitted),
-        cmocka_unit_test(an_epoch_without_steps_is_none),
-        cmocka_unit_test(a_validation_can_be_stopped),
-        cmocka_unit_test(who_stops_in_a_step_is_still_validated),
-        cmocka_unit_test(the_end_is_told_whatever_happened),
-        cmocka_unit_test(epochs_are_counted_right_at_both_ends),
-        cmocka_unit_test(train_and_evaluate_says_what_is_wrong),
+        cmocka_unit_test(evaluate_restarts_an_iterator_that_has_ended),
+        cmocka_unit_test(evaluate_continues_an_iterator_at_its_position),
+        cmocka_unit_test(evaluate_rejects_data_without_rows),
+        cmocka_unit_test(fit_rejects_endless_data_without_a_number_of_steps),
+        cmocka_unit_test(predict_of_no_rows_has_the_shape_of_the_output),
+        cmocka_unit_test(validation_split_counts_whole_rows),
+        cmocka_unit_test(fit_without_data_reports_the_error_of_the_dataset),
+        cmocka_unit_test(compile_accepts_a_loss_with_an_argument),
+        cmocka_unit_test(train_step_without_logs_has_no_loss),
+        cmocka_unit_test(fit_errors_name_a_line_of_the_program),
+        cmocka_unit_test(compile_error_names_a_metric_that_was_not_made),
+        cmocka_unit_test(fit_rejects_invalid_lists_of_callbacks),
+        cmocka_unit_test(evaluate_in_a_callback_does_not_change_the_training),
+        cmocka_unit_test(model_in_use_rejects_compile_and_fit),
+        cmocka_unit_test(epoch_stopped_before_its_first_step_is_not_in_the_history),
+        cmocka_unit_test(validation_stopped_by_a_callback_has_no_values),
+        cmocka_unit_test(fit_stopped_in_a_step_is_still_validated),
+        cmocka_unit_test(callbacks_get_the_end_event_after_an_error),
+        cmocka_unit_test(fit_counts_epochs_from_initial_epoch),
+        cmocka_unit_test(train_and_evaluate_rejects_invalid_options),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

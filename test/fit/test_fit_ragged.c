@@ -185,7 +185,7 @@ static void ragged_rows_train_as_in_plain_c_when_room_is_nan(void **state)
     (void)state;
 }
 
-static void weights_of_lines_and_classes_count_when_rows_are_ragged(void **state)
+static void row_and_class_weights_count_when_rows_are_ragged(void **state)
 {
     static const double of_class[] = {0.5, 2};
 
@@ -231,7 +231,7 @@ static void count_warnings(const ch_log_record *r, void *arg)
     *(int *)arg += strcmp(r->code, "program-cache") == 0;
 }
 
-static void a_run_over_ragged_ids_plans_few_programs(void **state)
+static void fit_over_ragged_ids_plans_few_programs(void **state)
 {
     const ch_tensor_spec spec[] = {{"words", CH_I64, ch_shape_of(-1)},
                                    {"kind", CH_F32, ch_shape_of(1)}};
@@ -342,7 +342,7 @@ static void planning_is_a_row_of_the_time_table(void **state)
 
 /* ---- metrics ---- */
 
-static void metrics_with_and_without_numbers_are_given_alike(void **state)
+static void compile_accepts_metric_specs_with_and_without_arguments(void **state)
 {
     ch_strategy  *st = strategy_of(MIRRORED_2);
     ch_model     *m = new_regression(st, 0.5);
@@ -378,7 +378,7 @@ static void metrics_with_and_without_numbers_are_given_alike(void **state)
     (void)state;
 }
 
-static void a_spec_makes_the_metric_of_its_name(void **state)
+static void metric_spec_makes_the_metric_of_its_name(void **state)
 {
     const struct {
         ch_metric_spec spec;
@@ -451,13 +451,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ragged_rows_train_as_in_plain_c),
         cmocka_unit_test(ragged_rows_train_as_in_plain_c_when_room_is_nan),
-        cmocka_unit_test(weights_of_lines_and_classes_count_when_rows_are_ragged),
-        cmocka_unit_test(a_run_over_ragged_ids_plans_few_programs),
+        cmocka_unit_test(row_and_class_weights_count_when_rows_are_ragged),
+        cmocka_unit_test(fit_over_ragged_ids_plans_few_programs),
         cmocka_unit_test(pieces_of_a_ragged_batch_have_room_for_their_capacity),
         cmocka_unit_test(examples_are_rows_when_the_first_input_is_ragged),
         cmocka_unit_test(planning_is_a_row_of_the_time_table),
-        cmocka_unit_test(a_spec_makes_the_metric_of_its_name),
-        cmocka_unit_test(metrics_with_and_without_numbers_are_given_alike),
+        cmocka_unit_test(metric_spec_makes_the_metric_of_its_name),
+        cmocka_unit_test(compile_accepts_metric_specs_with_and_without_arguments),
         cmocka_unit_test(ragged_rows_are_validated_and_predicted_in_order),
     };
 

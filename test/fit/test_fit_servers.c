@@ -70,21 +70,21 @@ static void compare(fixture a, fixture b)
     drop_fixture(&b);
 }
 
-static void one_worker_is_one_device_to_the_bit(void **state)
+static void fit_on_one_worker_equals_one_device_to_the_bit(void **state)
 {
     compare(new_fixture(ONE_DEVICE), over_servers(1, 1));
     (void)state;
 }
 
 /* A batch of seven rows over two devices is 4 and 3. */
-static void devices_of_a_worker_are_replicas_to_the_bit(void **state)
+static void fit_on_two_devices_of_a_worker_equals_mirrored_to_the_bit(void **state)
 {
     compare(new_fixture(MIRRORED_2), over_servers(1, 2));
     (void)state;
 }
 
 /* Where each step sees all before it, it does not matter who runs it. */
-static void steps_in_order_are_one_device_to_the_bit(void **state)
+static void fit_in_synchronous_order_equals_one_device_to_the_bit(void **state)
 {
     static const ch_coordinator_options how[] = {
         {.mode = CH_BOUNDED_STALENESS, .staleness = 0},
@@ -112,7 +112,7 @@ static ch_strategy *cut_in_two(int workers)
 }
 
 /* B20 */
-static void shards_of_a_model(void **state)
+static void model_variables_are_shards_with_part_names(void **state)
 {
     static const char *const name[] = {"dense/kernel/part_0", "dense/kernel/part_1"};
     ch_strategy             *st = cut_in_two(1);
@@ -147,7 +147,7 @@ static void shards_of_a_model(void **state)
 }
 
 /* Wherever they are cut. */
-static void shards_are_trained_to_the_bit(void **state)
+static void fit_of_shards_equals_one_device_to_the_bit(void **state)
 {
     compare(new_fixture(ONE_DEVICE), over(cut_in_two(1)));
     (void)state;
@@ -168,7 +168,7 @@ static void set_zero(ch_model *m)
 }
 
 /* Of 16 bits: a variable that is set is set with its master, which is cut as it is; so is a shard. */
-static void the_best_epoch_comes_back(void **state)
+static void early_stopping_restores_shards_and_16_bit_variables(void **state)
 {
     ch_strategy *st[] = {strategy_of(ONE_DEVICE), cut_in_two(1)};
     arrays       a = new_arrays(ROWS);
@@ -239,7 +239,7 @@ static double iterations_of(ch_optimizer *o)
 }
 
 /* Every row counts once whoever had it; the optimizer has seen every step. */
-static void every_mode_trains(void **state)
+static void fit_counts_every_row_once_in_every_coordinator_mode(void **state)
 {
     static const ch_coordinator_options how[] = {
         {.mode = CH_ASYNCHRONOUS},
@@ -355,7 +355,7 @@ static void model_that_reads_default_is_fitted_to_the_bit(void **state)
 /* ---- evaluate and predict ---- */
 
 /* Sums of several workers come in any order, so the loss may differ in its last places; predictions do not. */
-static void evaluation_is_spread_over_workers(void **state)
+static void evaluate_runs_on_all_workers(void **state)
 {
     fixture     a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
     ch_history *h[2] = {NULL};
@@ -391,7 +391,7 @@ static ch_status spoil(ch_training *t, ch_event event, void *arg)
 }
 
 /* Whatever changes the variables meanwhile. */
-static void evaluation_reads_one_version(void **state)
+static void evaluate_on_servers_reads_one_version_of_variables(void **state)
 {
     fixture             x = over_servers(2, 1);
     ch_history         *h[3] = {NULL};
@@ -423,7 +423,7 @@ static void evaluation_reads_one_version(void **state)
 }
 
 /* Rows that are kept have places of their own, whoever adds them. */
-static void a_metric_that_keeps_rows(void **state)
+static void auc_on_several_workers_equals_one_device(void **state)
 {
     fixture    a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
     fixture   *x[] = {&a, &b};
@@ -485,7 +485,7 @@ static ch_status saved(ch_training *t, bool best, void *arg)
 }
 
 /* Who asks for numbers after a step has those of all steps so far; who saves, what they have made. */
-static void callbacks_see_what_was_done(void **state)
+static void callbacks_on_servers_see_the_values_of_all_steps_so_far(void **state)
 {
     static seen s[2];
     fixture     a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
@@ -535,7 +535,7 @@ static ch_status evaluate_within(ch_training *t, ch_event event, void *arg)
 }
 
 /* Leaves no trace, though steps are under way when it is called. */
-static void an_evaluation_in_a_callback(void **state)
+static void evaluate_in_a_callback_on_servers_does_not_change_the_training(void **state)
 {
     fixture      a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
     ch_history  *h[2] = {NULL};
@@ -566,7 +566,7 @@ static ch_status press(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void an_interrupt_ends_it(void **state)
+static void interrupt_ends_fit_on_servers(void **state)
 {
     fixture       x = over_servers(3, 1);
     ch_callback  *c = NULL;
@@ -617,7 +617,7 @@ static ch_optimizer *compile_custom(fixture *x)
     return o;
 }
 
-static void results_are_taken_in_order(void **state)
+static void fit_on_servers_reads_results_of_steps_in_order(void **state)
 {
     fixture       a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
     ch_optimizer *o[] = {compile_custom(&a), compile_custom(&b)};
@@ -641,7 +641,7 @@ static void results_are_taken_in_order(void **state)
 }
 
 /* The error comes later than the step, and names it all the same. Then all is as it was. */
-static void an_error_names_its_step(void **state)
+static void fit_error_on_servers_names_epoch_and_step(void **state)
 {
     fixture       x = over_servers(3, 1);
     ch_optimizer *o = compile_custom(&x);
@@ -677,7 +677,7 @@ static ch_status kill_one(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static void a_lost_worker_does_no_harm(void **state)
+static void fit_continues_when_a_worker_is_lost(void **state)
 {
     ch_local_cluster *cluster = NULL;
     ch_strategy      *st =
@@ -714,7 +714,7 @@ static ch_status kill_server(ch_training *t, ch_event event, void *arg)
 }
 
 /* It is the end, and the error says which. */
-static void a_lost_server_is_named(void **state)
+static void fit_error_names_the_lost_server(void **state)
 {
     ch_local_cluster *cluster = NULL;
     ch_strategy      *st =
@@ -736,7 +736,7 @@ static void a_lost_server_is_named(void **state)
 
 /* ---- where the time went ---- */
 
-static void the_table_has_all_of_the_time(void **state)
+static void time_table_on_servers_sums_to_the_total(void **state)
 {
     fixture       x = over_servers(2, 1);
     ch_history   *h = train(&x);
@@ -763,7 +763,7 @@ static void the_table_has_all_of_the_time(void **state)
 
 /* ---- without epochs ---- */
 
-static void train_and_evaluate(void **state)
+static void train_and_evaluate_on_servers_equals_one_device(void **state)
 {
     fixture     a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
     fixture    *x[] = {&a, &b};
@@ -789,26 +789,26 @@ static void train_and_evaluate(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_worker_is_one_device_to_the_bit),
-        cmocka_unit_test(devices_of_a_worker_are_replicas_to_the_bit),
-        cmocka_unit_test(steps_in_order_are_one_device_to_the_bit),
-        cmocka_unit_test(shards_of_a_model),
-        cmocka_unit_test(shards_are_trained_to_the_bit),
-        cmocka_unit_test(the_best_epoch_comes_back),
-        cmocka_unit_test(every_mode_trains),
+        cmocka_unit_test(fit_on_one_worker_equals_one_device_to_the_bit),
+        cmocka_unit_test(fit_on_two_devices_of_a_worker_equals_mirrored_to_the_bit),
+        cmocka_unit_test(fit_in_synchronous_order_equals_one_device_to_the_bit),
+        cmocka_unit_test(model_variables_are_shards_with_part_names),
+        cmocka_unit_test(fit_of_shards_equals_one_device_to_the_bit),
+        cmocka_unit_test(early_stopping_restores_shards_and_16_bit_variables),
+        cmocka_unit_test(fit_counts_every_row_once_in_every_coordinator_mode),
         cmocka_unit_test(model_that_reads_default_is_fitted_to_the_bit),
-        cmocka_unit_test(evaluation_is_spread_over_workers),
-        cmocka_unit_test(evaluation_reads_one_version),
-        cmocka_unit_test(a_metric_that_keeps_rows),
-        cmocka_unit_test(callbacks_see_what_was_done),
-        cmocka_unit_test(an_evaluation_in_a_callback),
-        cmocka_unit_test(an_interrupt_ends_it),
-        cmocka_unit_test(results_are_taken_in_order),
-        cmocka_unit_test(an_error_names_its_step),
-        cmocka_unit_test(a_lost_worker_does_no_harm),
-        cmocka_unit_test(a_lost_server_is_named),
-        cmocka_unit_test(the_table_has_all_of_the_time),
-        cmocka_unit_test(train_and_evaluate),
+        cmocka_unit_test(evaluate_runs_on_all_workers),
+        cmocka_unit_test(evaluate_on_servers_reads_one_version_of_variables),
+        cmocka_unit_test(auc_on_several_workers_equals_one_device),
+        cmocka_unit_test(callbacks_on_servers_see_the_values_of_all_steps_so_far),
+        cmocka_unit_test(evaluate_in_a_callback_on_servers_does_not_change_the_training),
+        cmocka_unit_test(interrupt_ends_fit_on_servers),
+        cmocka_unit_test(fit_on_servers_reads_results_of_steps_in_order),
+        cmocka_unit_test(fit_error_on_servers_names_epoch_and_step),
+        cmocka_unit_test(fit_continues_when_a_worker_is_lost),
+        cmocka_unit_test(fit_error_names_the_lost_server),
+        cmocka_unit_test(time_table_on_servers_sums_to_the_total),
+        cmocka_unit_test(train_and_evaluate_on_servers_equals_one_device),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

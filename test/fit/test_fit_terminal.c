@@ -268,7 +268,7 @@ static const ch_fit_options long_one = {.epochs = 1000,
                                         .catch_interrupt = true};
 
 /* The step is done, nothing else is begun, and what is there is returned. */
-static void the_key_once_finishes_the_step(void **state)
+static void interrupt_key_once_finishes_the_step(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_STEP, .after = 12, .presses = 1}, &long_one);
 
@@ -283,7 +283,7 @@ static void the_key_once_finishes_the_step(void **state)
     (void)state;
 }
 
-static void the_key_in_a_validation_ends_it(void **state)
+static void interrupt_key_ends_a_validation(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_VALIDATION_STEP, .after = 4, .presses = 1},
                             &long_one);
@@ -298,7 +298,7 @@ static void the_key_in_a_validation_ends_it(void **state)
     (void)state;
 }
 
-static void the_key_twice_ends_the_process(void **state)
+static void interrupt_key_twice_ends_the_process(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_STEP, .after = 5, .presses = 2}, &long_one);
 
@@ -309,7 +309,7 @@ static void the_key_twice_ends_the_process(void **state)
 }
 
 /* Without the option the key is the program's: here, nobody's. */
-static void the_key_is_not_ours_unless_asked(void **state)
+static void interrupt_key_is_not_caught_without_the_option(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_STEP, .after = 5, .presses = 1},
                             &(ch_fit_options){.epochs = 1000, .batch = 5});
@@ -372,10 +372,10 @@ int main(void)
         cmocka_unit_test(fit_draws_its_line_on_a_terminal),
         cmocka_unit_test(fit_writes_lines_to_a_pipe),
         cmocka_unit_test(fit_is_quiet_unless_asked),
-        cmocka_unit_test(the_key_once_finishes_the_step),
-        cmocka_unit_test(the_key_in_a_validation_ends_it),
-        cmocka_unit_test(the_key_twice_ends_the_process),
-        cmocka_unit_test(the_key_is_not_ours_unless_asked),
+        cmocka_unit_test(interrupt_key_once_finishes_the_step),
+        cmocka_unit_test(interrupt_key_ends_a_validation),
+        cmocka_unit_test(interrupt_key_twice_ends_the_process),
+        cmocka_unit_test(interrupt_key_is_not_caught_without_the_option),
         cmocka_unit_test(fit_writes_a_trace),
     };
 

@@ -26,7 +26,7 @@ static ch_history *make(void)
     return h;
 }
 
-static void epochs_are_counted_from_one_and_nan_is_a_number(void **state)
+static void history_print_counts_epochs_from_one_and_shows_nan(void **state)
 {
     ch_history *h = make();
     char        text[512];
@@ -42,7 +42,7 @@ static void epochs_are_counted_from_one_and_nan_is_a_number(void **state)
 }
 
 /* All that the loop does between steps counts, but not validation, callbacks and planning. */
-static void speed_is_that_of_training(void **state)
+static void history_print_time_excludes_validation_and_callbacks_from_speed(void **state)
 {
     ch_history *h = make();
     char        text[1024];
@@ -71,7 +71,7 @@ static void speed_is_that_of_training(void **state)
     (void)state;
 }
 
-static void the_time_of_a_short_training_is_in_milliseconds(void **state)
+static void history_print_time_of_a_short_training_is_in_milliseconds(void **state)
 {
     ch_history *h = make();
     char        text[1024];
@@ -123,7 +123,7 @@ static void time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth(void
     (void)state;
 }
 
-static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
+static void history_plot_draws_loss_over_steps_and_others_over_epochs(void **state)
 {
     ch_history *h = make();
     char        text[4096];
@@ -137,7 +137,8 @@ static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
     ch_history_plot(h, "val_loss", 40, 6, text, sizeof(text));
     assert_non_null(strstr(text, " epoch 1                          3\n"));
     ch_history_plot(h, "accuracy", 40, 6, text, sizeof(text));
-    assert_string_equal(text, "no epoch has a log named \"accuracy\"; there are loss, val_loss\n");
+    assert_string_equal(text,
+                        "no epoch has a log named \"accuracy\"; there are loss, val_loss\n");
     ch_history_plot(h, NULL, 40, 6, text, sizeof(text));
     assert_string_equal(text, "no epoch has a log named \"\"; there are loss, val_loss\n");
     assert_true(ch_history_plot(NULL, "loss", 40, 6, text, sizeof(text)) > 40);
@@ -145,7 +146,7 @@ static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
     (void)state;
 }
 
-static void what_is_measured_has_no_tail(void **state)
+static void rounded_text_has_no_digits_below_its_unit(void **state)
 {
     assert_string_equal(ch__rounded_text(0.015975159000000003, 1e6).text, "0.015975");
     assert_string_equal(ch__rounded_text(3.2, 1e6).text, "3.2");
@@ -156,12 +157,12 @@ static void what_is_measured_has_no_tail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epochs_are_counted_from_one_and_nan_is_a_number),
-        cmocka_unit_test(speed_is_that_of_training),
-        cmocka_unit_test(the_time_of_a_short_training_is_in_milliseconds),
+        cmocka_unit_test(history_print_counts_epochs_from_one_and_shows_nan),
+        cmocka_unit_test(history_print_time_excludes_validation_and_callbacks_from_speed),
+        cmocka_unit_test(history_print_time_of_a_short_training_is_in_milliseconds),
         cmocka_unit_test(time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth),
-        cmocka_unit_test(the_curve_is_over_steps_and_other_numbers_over_epochs),
-        cmocka_unit_test(what_is_measured_has_no_tail),
+        cmocka_unit_test(history_plot_draws_loss_over_steps_and_others_over_epochs),
+        cmocka_unit_test(rounded_text_has_no_digits_below_its_unit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

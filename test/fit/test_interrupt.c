@@ -62,7 +62,7 @@ static int press_after_release(void)
     return 3;
 }
 
-static void once_sets_a_flag_and_twice_ends_the_process(void **state)
+static void interrupt_once_sets_a_flag_and_twice_ends_the_process(void **state)
 {
     assert_int_equal(outcome(press_once), 0);
     assert_int_equal(outcome(press_twice), 1000 + SIGINT);
@@ -89,7 +89,7 @@ static int nest(void)
     return ch__interrupted() ? 0 : 4;
 }
 
-static void trainings_nest(void **state)
+static void interrupt_handlers_nest(void **state)
 {
     assert_int_equal(outcome(nest), 0);
     (void)state;
@@ -135,7 +135,7 @@ static int stay_ignored(void)
     return ch__interrupted() ? 1 : 0;
 }
 
-static void the_programs_own_handler_comes_back(void **state)
+static void interrupt_release_restores_the_handler_of_the_program(void **state)
 {
     assert_int_equal(outcome(come_back), 0);
     assert_int_equal(outcome(keep_a_newer), 0);
@@ -164,7 +164,7 @@ static int read_on(void)
     return ch__interrupted() ? 0 : 3;
 }
 
-static void calls_of_the_system_are_not_interrupted(void **state)
+static void interrupt_does_not_break_system_calls(void **state)
 {
     assert_int_equal(outcome(read_on), 0);
     (void)state;
@@ -205,7 +205,7 @@ static int stop_threads(void)
     return 3;
 }
 
-static void one_is_for_all_threads(void **state)
+static void interrupt_stops_the_trainings_of_all_threads(void **state)
 {
     assert_int_equal(outcome(stop_threads), 1000 + SIGINT);
     (void)state;
@@ -223,7 +223,7 @@ static int leave_the_line(void)
     return 3;
 }
 
-static void what_ends_now_ends_its_line_too(void **state)
+static void interrupt_that_ends_the_process_ends_the_live_line(void **state)
 {
     char text[64] = "";
     int  ends[2];
@@ -246,7 +246,7 @@ static int keep_errno(void)
     return errno == 77 ? 0 : 1;
 }
 
-static void errno_stays(void **state)
+static void interrupt_handler_keeps_errno(void **state)
 {
     assert_int_equal(outcome(keep_errno), 0);
     (void)state;
@@ -255,13 +255,13 @@ static void errno_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(once_sets_a_flag_and_twice_ends_the_process),
-        cmocka_unit_test(trainings_nest),
-        cmocka_unit_test(the_programs_own_handler_comes_back),
-        cmocka_unit_test(calls_of_the_system_are_not_interrupted),
-        cmocka_unit_test(one_is_for_all_threads),
-        cmocka_unit_test(what_ends_now_ends_its_line_too),
-        cmocka_unit_test(errno_stays),
+        cmocka_unit_test(interrupt_once_sets_a_flag_and_twice_ends_the_process),
+        cmocka_unit_test(interrupt_handlers_nest),
+        cmocka_unit_test(interrupt_release_restores_the_handler_of_the_program),
+        cmocka_unit_test(interrupt_does_not_break_system_calls),
+        cmocka_unit_test(interrupt_stops_the_trainings_of_all_threads),
+        cmocka_unit_test(interrupt_that_ends_the_process_ends_the_live_line),
+        cmocka_unit_test(interrupt_handler_keeps_errno),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

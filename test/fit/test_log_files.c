@@ -56,7 +56,7 @@ static void train(ch_callback *c)
 
 /* ---- numbers ---- */
 
-static void numbers_read_back_to_the_same(void **state)
+static void number_text_reads_back_to_the_same_number(void **state)
 {
     static const struct {
         double      x;
@@ -102,7 +102,7 @@ static void numbers_read_back_to_the_same(void **state)
 }
 
 /* Where the machine has such a locale; else this says nothing. */
-static void a_point_is_a_point_in_every_locale(void **state)
+static void number_text_has_a_point_in_every_locale(void **state)
 {
     static const char *const name[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8",
                                        "ps_AF.UTF-8"};
@@ -116,7 +116,7 @@ static void a_point_is_a_point_in_every_locale(void **state)
 
 /* ---- CSV ---- */
 
-static void a_csv_log_has_a_line_for_each_epoch(void **state)
+static void csv_log_has_a_line_for_each_epoch(void **state)
 {
     const char  *path = t_path("epochs.csv");
     ch_callback *c = NULL;
@@ -134,7 +134,7 @@ static void a_csv_log_has_a_line_for_each_epoch(void **state)
     (void)state;
 }
 
-static void a_name_that_comes_later_gets_a_column(void **state)
+static void csv_log_adds_a_column_for_a_later_name(void **state)
 {
     const char  *path = t_path("steps.csv");
     ch_callback *c = NULL;
@@ -159,7 +159,7 @@ static void a_name_that_comes_later_gets_a_column(void **state)
     (void)state;
 }
 
-static void appending_goes_by_the_names_that_are_there(void **state)
+static void csv_log_appends_by_the_names_in_the_file(void **state)
 {
     const char  *path = t_path("append.csv");
     ch_callback *c = NULL;
@@ -191,7 +191,7 @@ static void appending_goes_by_the_names_that_are_there(void **state)
     (void)state;
 }
 
-static void names_are_quoted_and_numbers_may_be_missing(void **state)
+static void csv_log_quotes_names_and_leaves_missing_values_empty(void **state)
 {
     const char  *path = t_path("names.csv");
     ch_callback *c = NULL;
@@ -216,7 +216,7 @@ static void names_are_quoted_and_numbers_may_be_missing(void **state)
 }
 
 /* What a link points to is not replaced, nor is the link. */
-static void a_link_keeps_its_columns(void **state)
+static void csv_log_to_a_link_keeps_its_columns(void **state)
 {
     const char  *path = t_path("link.csv"), *target = t_path("target.csv");
     ch_callback *c = NULL;
@@ -264,7 +264,7 @@ static const char *without_seconds(const char *text)
     return left;
 }
 
-static void a_json_log_has_an_object_for_each_line(void **state)
+static void json_log_has_an_object_on_each_line(void **state)
 {
     const char  *path = t_path("log.jsonl");
     ch_callback *c = NULL;
@@ -284,7 +284,7 @@ static void a_json_log_has_an_object_for_each_line(void **state)
     (void)state;
 }
 
-static void what_json_cannot_say_is_null_or_escaped(void **state)
+static void json_log_writes_null_for_nan_and_escapes_names(void **state)
 {
     const char  *path = t_path("odd.jsonl");
     ch_callback *c = NULL;
@@ -307,7 +307,7 @@ static void what_json_cannot_say_is_null_or_escaped(void **state)
 
 /* ---- what goes wrong ---- */
 
-static void files_that_cannot_be_written_are_refused(void **state)
+static void log_files_reject_paths_that_cannot_be_written(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -334,7 +334,7 @@ static void files_that_cannot_be_written_are_refused(void **state)
     (void)state;
 }
 
-static void an_evaluation_writes_no_line(void **state)
+static void csv_log_writes_no_line_in_an_evaluation(void **state)
 {
     const char  *path = t_path("quiet.csv");
     ch_callback *c = NULL;
@@ -376,7 +376,7 @@ static ch_status try_training(const char *path, bool is_json)
     return rc != CH_OK ? rc : end;
 }
 
-static void whatever_fails_the_log_is_whole_and_nothing_leaks(void **state)
+static void csv_log_is_complete_when_a_call_or_allocation_fails(void **state)
 {
     const char *path = t_path("fails.csv");
 
@@ -404,28 +404,29 @@ static void whatever_fails_the_log_is_whole_and_nothing_leaks(void **state)
     (void)state;
 }
 
-static void few_bytes_at_a_time_make_the_same_file(void **state)
+static void csv_log_is_the_same_after_short_writes(void **state)
 {
     const char *path = t_path("cut.csv");
 
     put_file(path, "");
-    ch__file_cut(3);
+    ch__file_limit_io(3);
     t_ok(try_training(path, false));
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     assert_string_equal(text_of(path), "epoch,step,loss,val_loss\n0,1,0.5,\n0,1,0.5,0.25\n");
     (void)state;
 }
 
 /* ---- folders ---- */
 
-static void folders_are_made_with_those_they_are_in(void **state)
+static void folder_make_makes_all_parent_folders(void **state)
 {
     t_ok(ch__folder_make(t_path("a/b//c")));
     t_ok(ch__folder_make(t_path("a/b/c/")));
     assert_int_equal(access(t_path("a/b/c"), W_OK), 0);
     put_file(t_path("a/file"), "");
     t_refused(ch__folder_make(t_path("a/file")), CH_NOT_FOUND, "a/file", "folder");
-    t_refused(ch__folder_make(t_path("a/file/x")), CH_NOT_FOUND, "a/file/x", "cannot be made");
+    t_refused(ch__folder_make(t_path("a/file/x")), CH_NOT_FOUND, "a/file/x",
+              "cannot be created");
     t_refused(ch__folder_make(""), CH_INVALID_ARGUMENT, "folder", "name");
     t_ok(ch__folder_make("/"));
     (void)state;
@@ -434,20 +435,20 @@ static void folders_are_made_with_those_they_are_in(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_read_back_to_the_same),
-        cmocka_unit_test(a_point_is_a_point_in_every_locale),
-        cmocka_unit_test(a_csv_log_has_a_line_for_each_epoch),
-        cmocka_unit_test(a_name_that_comes_later_gets_a_column),
-        cmocka_unit_test(appending_goes_by_the_names_that_are_there),
-        cmocka_unit_test(names_are_quoted_and_numbers_may_be_missing),
-        cmocka_unit_test(a_link_keeps_its_columns),
-        cmocka_unit_test(a_json_log_has_an_object_for_each_line),
-        cmocka_unit_test(what_json_cannot_say_is_null_or_escaped),
-        cmocka_unit_test(files_that_cannot_be_written_are_refused),
-        cmocka_unit_test(an_evaluation_writes_no_line),
-        cmocka_unit_test(whatever_fails_the_log_is_whole_and_nothing_leaks),
-        cmocka_unit_test(few_bytes_at_a_time_make_the_same_file),
-        cmocka_unit_test(folders_are_made_with_those_they_are_in),
+        cmocka_unit_test(number_text_reads_back_to_the_same_number),
+        cmocka_unit_test(number_text_has_a_point_in_every_locale),
+        cmocka_unit_test(csv_log_has_a_line_for_each_epoch),
+        cmocka_unit_test(csv_log_adds_a_column_for_a_later_name),
+        cmocka_unit_test(csv_log_appends_by_the_names_in_the_file),
+        cmocka_unit_test(csv_log_quotes_names_and_leaves_missing_values_empty),
+        cmocka_unit_test(csv_log_to_a_link_keeps_its_columns),
+        cmocka_unit_test(json_log_has_an_object_on_each_line),
+        cmocka_unit_test(json_log_writes_null_for_nan_and_escapes_names),
+        cmocka_unit_test(log_files_reject_paths_that_cannot_be_written),
+        cmocka_unit_test(csv_log_writes_no_line_in_an_evaluation),
+        cmocka_unit_test(csv_log_is_complete_when_a_call_or_allocation_fails),
+        cmocka_unit_test(csv_log_is_the_same_after_short_writes),
+        cmocka_unit_test(folder_make_makes_all_parent_folders),
     };
 
     return cmocka_run_group_tests_name("log_files", tests, t_folder_make, t_folder_remove);

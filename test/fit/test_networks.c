@@ -168,19 +168,19 @@ static void learn_alike(const network *net)
     }
 }
 
-static void convolutions_and_synchronized_norms_learn_alike(void **state)
+static void convolution_network_learns_alike_under_all_strategies(void **state)
 {
     learn_alike(&(network){pictures, false});
     (void)state;
 }
 
-static void embeddings_and_attention_learn_alike(void **state)
+static void attention_network_learns_alike_under_all_strategies(void **state)
 {
     learn_alike(&(network){attention, true});
     (void)state;
 }
 
-static void embeddings_and_recurrence_learn_alike(void **state)
+static void recurrent_network_learns_alike_under_all_strategies(void **state)
 {
     learn_alike(&(network){recurrence, true});
     (void)state;
@@ -196,9 +196,9 @@ static int eight_gpus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(convolutions_and_synchronized_norms_learn_alike),
-        cmocka_unit_test(embeddings_and_attention_learn_alike),
-        cmocka_unit_test(embeddings_and_recurrence_learn_alike),
+        cmocka_unit_test(convolution_network_learns_alike_under_all_strategies),
+        cmocka_unit_test(attention_network_learns_alike_under_all_strategies),
+        cmocka_unit_test(recurrent_network_learns_alike_under_all_strategies),
     };
 
     setenv("COHORT_CHECK_COPIES", "true", 1);

@@ -32,7 +32,7 @@ static void expect(int n, const double *y, int columns, int rows, const char *wa
     assert_int_equal(length, strlen(want));
 }
 
-static void a_line_goes_from_number_to_number(void **state)
+static void plot_draws_a_line_between_numbers(void **state)
 {
     double y[] = {4, 3, 2, 1};
 
@@ -53,7 +53,7 @@ static void a_line_goes_from_number_to_number(void **state)
     (void)state;
 }
 
-static void what_is_not_finite_is_a_gap(void **state)
+static void plot_leaves_a_gap_for_numbers_that_are_not_finite(void **state)
 {
     double y[] = {2, 2, NAN, 1, INFINITY, 2, -INFINITY};
 
@@ -66,7 +66,7 @@ static void what_is_not_finite_is_a_gap(void **state)
     (void)state;
 }
 
-static void numbers_that_are_all_the_same_are_in_the_middle(void **state)
+static void plot_draws_equal_numbers_in_the_middle(void **state)
 {
     double y[] = {0.5, 0.5};
 
@@ -86,7 +86,7 @@ static void numbers_that_are_all_the_same_are_in_the_middle(void **state)
     (void)state;
 }
 
-static void without_numbers_there_are_the_axes_alone(void **state)
+static void plot_without_numbers_draws_the_axes_alone(void **state)
 {
     double      y[] = {NAN, NAN};
     const char *axes = "  |\n"
@@ -117,7 +117,7 @@ static void measure(const char *text, int *lines, int *columns)
     }
 }
 
-static void a_picture_is_as_large_as_asked(void **state)
+static void plot_has_the_given_size_within_limits(void **state)
 {
     static char text[80000];
     double      y[1000];
@@ -142,7 +142,7 @@ static void a_picture_is_as_large_as_asked(void **state)
     (void)state;
 }
 
-static void numbers_of_any_size_are_drawn(void **state)
+static void plot_draws_numbers_of_any_size(void **state)
 {
     double y[] = {-1.7e308, 1.7e308};
     char   text[2048];
@@ -154,7 +154,7 @@ static void numbers_of_any_size_are_drawn(void **state)
     (void)state;
 }
 
-static void an_axis_has_a_unit(void **state)
+static void plot_axis_has_a_unit(void **state)
 {
     double y[] = {2, 1};
     char   text[512];
@@ -173,7 +173,7 @@ static void an_axis_has_a_unit(void **state)
     (void)state;
 }
 
-static void text_that_does_not_fit_is_counted(void **state)
+static void plot_returns_the_length_when_the_text_does_not_fit(void **state)
 {
     double y[] = {1, 2, 3};
     float  x[] = {1, 2};
@@ -201,7 +201,7 @@ static void expect_picture(int height, int width, const float *x, const char *wa
 }
 
 /* Standard output is a file while it lasts. */
-static void two_rows_are_a_line_of_shades(void **state)
+static void picture_draws_two_rows_as_a_line_of_shades(void **state)
 {
     float x[] = {0, 0.5f, 1, 0, 0.5f, 1, 0, 0, 1};
     float grey[] = {7, 7, 7, 7}, bad[] = {NAN, 0, 255, -INFINITY};
@@ -245,7 +245,7 @@ static void expect_cut_picture(void)
     }
 }
 
-static void a_terminal_with_colors_shows_grey(void **state)
+static void picture_is_grey_on_a_terminal_with_colors(void **state)
 {
     float x[] = {0, 1, 1, 0};
     float same[] = {1, 1, 0, 0, 1, 1};
@@ -278,16 +278,16 @@ static void a_terminal_with_colors_shows_grey(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_goes_from_number_to_number),
-        cmocka_unit_test(what_is_not_finite_is_a_gap),
-        cmocka_unit_test(numbers_that_are_all_the_same_are_in_the_middle),
-        cmocka_unit_test(without_numbers_there_are_the_axes_alone),
-        cmocka_unit_test(a_picture_is_as_large_as_asked),
-        cmocka_unit_test(numbers_of_any_size_are_drawn),
-        cmocka_unit_test(an_axis_has_a_unit),
-        cmocka_unit_test(text_that_does_not_fit_is_counted),
-        cmocka_unit_test(two_rows_are_a_line_of_shades),
-        cmocka_unit_test(a_terminal_with_colors_shows_grey),
+        cmocka_unit_test(plot_draws_a_line_between_numbers),
+        cmocka_unit_test(plot_leaves_a_gap_for_numbers_that_are_not_finite),
+        cmocka_unit_test(plot_draws_equal_numbers_in_the_middle),
+        cmocka_unit_test(plot_without_numbers_draws_the_axes_alone),
+        cmocka_unit_test(plot_has_the_given_size_within_limits),
+        cmocka_unit_test(plot_draws_numbers_of_any_size),
+        cmocka_unit_test(plot_axis_has_a_unit),
+        cmocka_unit_test(plot_returns_the_length_when_the_text_does_not_fit),
+        cmocka_unit_test(picture_draws_two_rows_as_a_line_of_shades),
+        cmocka_unit_test(picture_is_grey_on_a_terminal_with_colors),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

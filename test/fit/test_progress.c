@@ -51,7 +51,7 @@ static int count_lines(const char *text)
 
 /* ---- numbers ---- */
 
-static void numbers_are_short(void **state)
+static void short_number_has_few_digits(void **state)
 {
     assert_string_equal(ch__short_number(0).text, "0.0000");
     assert_string_equal(ch__short_number(0.31251).text, "0.3125");
@@ -82,7 +82,7 @@ static void numbers_are_short(void **state)
 
 /* ---- lines ---- */
 
-static void an_epoch_that_is_short_is_one_line(void **state)
+static void progress_lines_show_a_short_epoch_as_one_line(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 2, .epoch_steps = 100};
@@ -111,7 +111,7 @@ static void an_epoch_that_is_short_is_one_line(void **state)
 }
 
 /* At each tenth, if the last line is 5 s old; and every 30 s. */
-static void a_long_epoch_says_now_and_then_where_it_is(void **state)
+static void progress_lines_show_a_long_epoch_at_intervals(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = 1000};
@@ -140,7 +140,7 @@ static void a_long_epoch_says_now_and_then_where_it_is(void **state)
     (void)state;
 }
 
-static void a_number_of_steps_that_is_not_known_has_no_eta(void **state)
+static void progress_lines_have_no_eta_when_steps_are_unknown(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = CH_UNKNOWN};
@@ -158,7 +158,7 @@ static void a_number_of_steps_that_is_not_known_has_no_eta(void **state)
     (void)state;
 }
 
-static void a_file_gets_no_control_characters(void **state)
+static void progress_lines_have_no_control_characters(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = 1};
@@ -181,7 +181,7 @@ static void a_file_gets_no_control_characters(void **state)
     (void)state;
 }
 
-static void evaluations_have_no_epochs(void **state)
+static void progress_lines_of_an_evaluation_have_no_epochs(void **state)
 {
     pipe_end     p;
     ch_training  t = {.is_evaluation = true, .validation_steps = 3};
@@ -207,7 +207,7 @@ static void evaluations_have_no_epochs(void **state)
     (void)state;
 }
 
-static void predictions_have_no_numbers(void **state)
+static void progress_lines_of_a_prediction_have_no_metrics(void **state)
 {
     pipe_end     p;
     ch_training  t = {.is_evaluation = true, .validation_steps = 1};
@@ -231,7 +231,7 @@ static void predictions_have_no_numbers(void **state)
 
 /* ---- objects ---- */
 
-static void each_line_is_an_object(void **state)
+static void progress_json_writes_an_object_on_each_line(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = CH_UNKNOWN};
@@ -279,7 +279,7 @@ static ch_status count_refresh(ch_training *t)
     return CH_OK;
 }
 
-static void numbers_are_asked_for_when_they_are_shown(void **state)
+static void progress_reads_metrics_only_when_it_shows_them(void **state)
 {
     const ch_progress how[] = {CH_PROGRESS_BAR, CH_PROGRESS_JSON, CH_PROGRESS_LINES};
     const int         times[] = {40, 2, 1};
@@ -302,7 +302,7 @@ static void numbers_are_asked_for_when_they_are_shown(void **state)
     (void)state;
 }
 
-static void a_training_goes_on_where_nothing_can_be_written(void **state)
+static void progress_does_not_fail_when_nothing_can_be_written(void **state)
 {
     int fds[] = {open("/dev/full", O_WRONLY), -1};
 
@@ -322,7 +322,7 @@ static void a_training_goes_on_where_nothing_can_be_written(void **state)
     (void)state;
 }
 
-static void a_training_goes_on_without_memory_for_its_line(void **state)
+static void progress_does_not_fail_when_out_of_memory(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = 3};
@@ -350,7 +350,7 @@ static void a_training_goes_on_without_memory_for_its_line(void **state)
     (void)state;
 }
 
-static void there_is_nothing_to_be_made_where_it_is_off(void **state)
+static void progress_new_rejects_off_and_invalid_modes(void **state)
 {
     ch_callback *c = NULL;
 
@@ -363,7 +363,7 @@ static void there_is_nothing_to_be_made_where_it_is_off(void **state)
 
 /* ---- a live line on something that is no terminal ---- */
 
-static void a_bar_that_was_asked_for_needs_no_sequences(void **state)
+static void progress_bar_works_without_escape_sequences(void **state)
 {
     pipe_end     p;
     ch_training  t = {.epochs = 1, .epoch_steps = 2};
@@ -390,7 +390,7 @@ static void a_bar_that_was_asked_for_needs_no_sequences(void **state)
 }
 
 /* Whatever the names, the numbers and the width: no line is wider than the terminal, and names do not control it. */
-static void no_line_is_too_wide(void **state)
+static void progress_line_is_never_wider_than_the_terminal(void **state)
 {
     const char *names[] = {"loss",
                            "\xe6\xb8\xac\xe8\xa9\xa6",
@@ -436,7 +436,7 @@ static void no_line_is_too_wide(void **state)
     (void)state;
 }
 
-static void numbers_reserve_their_columns(void **state)
+static void progress_reserve_counts_the_columns_of_metrics(void **state)
 {
     ch_logs l = {0};
 
@@ -454,21 +454,21 @@ static void numbers_reserve_their_columns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_short),
-        cmocka_unit_test(an_epoch_that_is_short_is_one_line),
-        cmocka_unit_test(a_long_epoch_says_now_and_then_where_it_is),
-        cmocka_unit_test(a_number_of_steps_that_is_not_known_has_no_eta),
-        cmocka_unit_test(a_file_gets_no_control_characters),
-        cmocka_unit_test(evaluations_have_no_epochs),
-        cmocka_unit_test(predictions_have_no_numbers),
-        cmocka_unit_test(each_line_is_an_object),
-        cmocka_unit_test(numbers_are_asked_for_when_they_are_shown),
-        cmocka_unit_test(a_training_goes_on_where_nothing_can_be_written),
-        cmocka_unit_test(a_training_goes_on_without_memory_for_its_line),
-        cmocka_unit_test(there_is_nothing_to_be_made_where_it_is_off),
-        cmocka_unit_test(a_bar_that_was_asked_for_needs_no_sequences),
-        cmocka_unit_test(no_line_is_too_wide),
-        cmocka_unit_test(numbers_reserve_their_columns),
+        cmocka_unit_test(short_number_has_few_digits),
+        cmocka_unit_test(progress_lines_show_a_short_epoch_as_one_line),
+        cmocka_unit_test(progress_lines_show_a_long_epoch_at_intervals),
+        cmocka_unit_test(progress_lines_have_no_eta_when_steps_are_unknown),
+        cmocka_unit_test(progress_lines_have_no_control_characters),
+        cmocka_unit_test(progress_lines_of_an_evaluation_have_no_epochs),
+        cmocka_unit_test(progress_lines_of_a_prediction_have_no_metrics),
+        cmocka_unit_test(progress_json_writes_an_object_on_each_line),
+        cmocka_unit_test(progress_reads_metrics_only_when_it_shows_them),
+        cmocka_unit_test(progress_does_not_fail_when_nothing_can_be_written),
+        cmocka_unit_test(progress_does_not_fail_when_out_of_memory),
+        cmocka_unit_test(progress_new_rejects_off_and_invalid_modes),
+        cmocka_unit_test(progress_bar_works_without_escape_sequences),
+        cmocka_unit_test(progress_line_is_never_wider_than_the_terminal),
+        cmocka_unit_test(progress_reserve_counts_the_columns_of_metrics),
     };
 
     t_environment();

@@ -153,7 +153,7 @@ static void expect(screen *s, int line, const char *want)
 
 /* ---- what it shows ---- */
 
-static void a_line_is_drawn_over_and_over_and_stays_in_the_end(void **state)
+static void progress_bar_is_redrawn_and_stays_after_the_end(void **state)
 {
     screen      *s = open_screen(100);
     ch_training  t = {.epochs = 2, .epoch_steps = 20, .validation_steps = 3};
@@ -199,7 +199,7 @@ static void a_line_is_drawn_over_and_over_and_stays_in_the_end(void **state)
     (void)state;
 }
 
-static void ascii_without_color_where_the_environment_says_so(void **state)
+static void progress_bar_is_ascii_without_color_when_the_environment_says_so(void **state)
 {
     screen      *s = open_screen(80);
     ch_training  t = {.epochs = 1, .epoch_steps = 1000};
@@ -224,7 +224,7 @@ static void ascii_without_color_where_the_environment_says_so(void **state)
     (void)state;
 }
 
-static void a_terminal_that_cannot_erase_gets_lines(void **state)
+static void progress_writes_lines_to_a_terminal_that_cannot_erase(void **state)
 {
     for (int i = 0; i < 2; i++) {
         screen      *s = open_screen(80);
@@ -250,7 +250,7 @@ static void a_terminal_that_cannot_erase_gets_lines(void **state)
     (void)state;
 }
 
-static void without_a_number_of_steps_something_moves(void **state)
+static void progress_bar_moves_when_steps_are_unknown(void **state)
 {
     screen      *s = open_screen(100);
     ch_training  t = {.epochs = 1, .epoch_steps = CH_UNKNOWN};
@@ -278,7 +278,7 @@ static void without_a_number_of_steps_something_moves(void **state)
     (void)state;
 }
 
-static void what_does_not_fit_in_the_end_goes_below(void **state)
+static void progress_bar_puts_metrics_that_do_not_fit_on_the_next_line(void **state)
 {
     screen      *s = open_screen(80);
     ch_training  t = {.epochs = 1, .epoch_steps = 10};
@@ -299,7 +299,7 @@ static void what_does_not_fit_in_the_end_goes_below(void **state)
 }
 
 /* As the demo's line is: the rate has its place before the bar has. */
-static void what_there_is_room_for(void **state)
+static void progress_bar_drops_parts_when_columns_are_few(void **state)
 {
     static const struct {
         int         columns;
@@ -339,7 +339,7 @@ static void what_there_is_room_for(void **state)
     (void)state;
 }
 
-static void evaluations_are_a_line_under_their_title(void **state)
+static void progress_bar_of_an_evaluation_is_one_line(void **state)
 {
     screen      *s = open_screen(60);
     ch_training  t = {.is_evaluation = true, .validation_steps = 4};
@@ -370,7 +370,7 @@ static void evaluations_are_a_line_under_their_title(void **state)
 
 /* ---- while it stands there ---- */
 
-static void a_window_may_change_its_width(void **state)
+static void progress_bar_follows_the_width_of_the_window(void **state)
 {
     static const int widths[] = {120, 80, 40, 41, 20, 12, 4, 1, 200, 60, 300, 30, 100};
     screen          *s = open_screen(100);
@@ -402,7 +402,7 @@ static void a_window_may_change_its_width(void **state)
 }
 
 /* Between the look at its width and the drawing: nothing is on a row where nobody erases it. */
-static void a_window_that_gets_narrower_meanwhile_cuts_the_line(void **state)
+static void live_line_is_cut_when_the_window_narrows_while_it_is_drawn(void **state)
 {
     screen *s = open_screen(60);
 
@@ -420,7 +420,7 @@ static void a_window_that_gets_narrower_meanwhile_cuts_the_line(void **state)
     (void)state;
 }
 
-static void the_log_is_above_the_line(void **state)
+static void log_records_are_printed_above_the_progress_bar(void **state)
 {
     screen      *s = open_screen(80);
     ch_training  t = {.epochs = 1, .epoch_steps = 10};
@@ -448,7 +448,7 @@ static void the_log_is_above_the_line(void **state)
     (void)state;
 }
 
-static void the_second_of_two_trainings_writes_lines(void **state)
+static void progress_of_a_second_training_writes_lines(void **state)
 {
     screen      *s = open_screen(80);
     ch_training  t = {.epochs = 1, .epoch_steps = 10}, other = {.epochs = 1, .epoch_steps = 1};
@@ -476,17 +476,17 @@ static void the_second_of_two_trainings_writes_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_is_drawn_over_and_over_and_stays_in_the_end),
-        cmocka_unit_test(ascii_without_color_where_the_environment_says_so),
-        cmocka_unit_test(a_terminal_that_cannot_erase_gets_lines),
-        cmocka_unit_test(without_a_number_of_steps_something_moves),
-        cmocka_unit_test(what_does_not_fit_in_the_end_goes_below),
-        cmocka_unit_test(what_there_is_room_for),
-        cmocka_unit_test(evaluations_are_a_line_under_their_title),
-        cmocka_unit_test(a_window_may_change_its_width),
-        cmocka_unit_test(a_window_that_gets_narrower_meanwhile_cuts_the_line),
-        cmocka_unit_test(the_log_is_above_the_line),
-        cmocka_unit_test(the_second_of_two_trainings_writes_lines),
+        cmocka_unit_test(progress_bar_is_redrawn_and_stays_after_the_end),
+        cmocka_unit_test(progress_bar_is_ascii_without_color_when_the_environment_says_so),
+        cmocka_unit_test(progress_writes_lines_to_a_terminal_that_cannot_erase),
+        cmocka_unit_test(progress_bar_moves_when_steps_are_unknown),
+        cmocka_unit_test(progress_bar_puts_metrics_that_do_not_fit_on_the_next_line),
+        cmocka_unit_test(progress_bar_drops_parts_when_columns_are_few),
+        cmocka_unit_test(progress_bar_of_an_evaluation_is_one_line),
+        cmocka_unit_test(progress_bar_follows_the_width_of_the_window),
+        cmocka_unit_test(live_line_is_cut_when_the_window_narrows_while_it_is_drawn),
+        cmocka_unit_test(log_records_are_printed_above_the_progress_bar),
+        cmocka_unit_test(progress_of_a_second_training_writes_lines),
     };
 
     t_environment();

@@ -301,7 +301,7 @@ static file read_file, other_file;
 /* ---- messages, byte for byte ---- */
 
 /* EV-2, EV-3 */
-static void the_first_record_is_the_version(void **state)
+static void event_file_begins_with_the_version(void **state)
 {
     static const unsigned char payload[] = "\x09\0\0\0\0\0\0\xf0\x3f\x1a\x0d"
                                            "brain.Event:2";
@@ -321,7 +321,7 @@ static void the_first_record_is_the_version(void **state)
 }
 
 /* EV-2, EV-5 */
-static void an_old_scalar_is_a_tag_and_a_float(void **state)
+static void event_of_a_simple_scalar_is_a_tag_and_a_float(void **state)
 {
     static const unsigned char payload[] =
         "\x09\0\0\0\0\0\0\0\x40\x10\x05\x2a\x0d\x0a\x0b\x0a\x04"
@@ -337,7 +337,7 @@ static void an_old_scalar_is_a_tag_and_a_float(void **state)
 }
 
 /* EV-4 */
-static void a_scalar_is_a_tensor_with_a_plugin(void **state)
+static void event_of_a_scalar_is_a_tensor_with_a_plugin(void **state)
 {
     static const unsigned char payload[] =
         "\x09\0\0\0\0\0\0\0\x40\x10\x05\x2a\x23\x0a\x21\x0a\x04loss"
@@ -353,7 +353,7 @@ static void a_scalar_is_a_tensor_with_a_plugin(void **state)
     (void)state;
 }
 
-static void texts_and_steps_of_any_size_are_read_back(void **state)
+static void event_texts_and_steps_of_any_size_are_read_back(void **state)
 {
     static char text[300000];
     int64_t     step = 1;
@@ -422,7 +422,7 @@ static void a_histogram_has_thirty_buckets_from_the_least_to_the_most(void **sta
     (void)state;
 }
 
-static void equal_numbers_have_one_bucket_and_none_has_none(void **state)
+static void histogram_of_equal_numbers_has_one_bucket_and_of_none_no_bucket(void **state)
 {
     static const int8_t same[] = {7, 7, 7};
     static const double nothing[] = {(double)NAN, (double)INFINITY};
@@ -448,7 +448,7 @@ static ch_summary scalar(const char *tag, double value)
 }
 
 /* EV-1, EV-6 */
-static void what_is_added_is_written_when_asked_for(void **state)
+static void events_are_written_on_flush(void **state)
 {
     ch_summary  s = scalar("a", 1);
     ch_events  *e = NULL;
@@ -477,7 +477,7 @@ static void what_is_added_is_written_when_asked_for(void **state)
 }
 
 /* EV-6: above 64 KiB, or after the time limit at the next event */
-static void much_is_written_unasked_and_so_is_what_has_waited(void **state)
+static void events_are_written_after_64_kib_or_the_time_limit(void **state)
 {
     static char text[70000];
     ch_events  *e = NULL, *f = NULL;
@@ -516,7 +516,7 @@ static ch_status try_events(void)
                        : (assert_int_equal(ch__events_close(e), CH_OK), rc);
 }
 
-static void whatever_fails_is_said_and_nothing_leaks(void **state)
+static void events_report_errors_and_leak_nothing(void **state)
 {
     int64_t   live = ch__mem_live();
     ch_status rc;
@@ -537,9 +537,9 @@ static void whatever_fails_is_said_and_nothing_leaks(void **state)
         assert_int_equal(ch__mem_live(), live);
         assert_true(n < 100);
     }
-    ch__file_cut(5);
+    ch__file_limit_io(5);
     t_ok(try_events());
-    ch__file_cut(0);
+    ch__file_limit_io(0);
     (void)state;
 }
 
@@ -606,7 +606,7 @@ static void train(ch_callback *c, ch_training *t)
     t_end(c, t);
 }
 
-static void scalars_have_keras_tags(void **state)
+static void tensorboard_scalars_have_the_tags_of_keras(void **state)
 {
     const char   *top = t_path("run");
     ch_callback  *c = NULL;
@@ -638,7 +638,7 @@ static void scalars_have_keras_tags(void **state)
     (void)state;
 }
 
-static void each_training_has_files_of_its_own(void **state)
+static void tensorboard_writes_new_files_for_each_training(void **state)
 {
     const char  *top = t_path("again");
     char         path[512];
@@ -660,7 +660,7 @@ static void each_training_has_files_of_its_own(void **state)
     (void)state;
 }
 
-static void an_epoch_is_there_when_it_has_ended(void **state)
+static void tensorboard_writes_an_epoch_when_it_ends(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -681,7 +681,7 @@ static void an_epoch_is_there_when_it_has_ended(void **state)
 }
 
 /* The first at once, all numbers of it; the others once a second, or when a validation begins. */
-static void a_step_is_there_before_its_epoch_has_ended(void **state)
+static void tensorboard_writes_a_step_before_its_epoch_ends(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {.step = 1};
@@ -705,7 +705,7 @@ static void a_step_is_there_before_its_epoch_has_ended(void **state)
     (void)state;
 }
 
-static void histograms_are_of_the_models_variables(void **state)
+static void tensorboard_histograms_are_of_the_variables_of_the_model(void **state)
 {
     ch_callback *c = NULL;
     ch_model    *m = new_model();
@@ -739,7 +739,7 @@ static void histograms_are_of_the_models_variables(void **state)
     (void)state;
 }
 
-static void the_model_and_its_step_are_texts(void **state)
+static void tensorboard_writes_the_model_and_its_step_as_text(void **state)
 {
     ch_callback *c = NULL;
     ch_model    *m = new_model();
@@ -772,7 +772,7 @@ static void the_model_and_its_step_are_texts(void **state)
     (void)state;
 }
 
-static void a_text_of_ones_own_is_there_at_once(void **state)
+static void tensorboard_text_is_written_at_once(void **state)
 {
     ch_callback *c = NULL, *other = NULL;
 
@@ -795,7 +795,7 @@ static void a_text_of_ones_own_is_there_at_once(void **state)
     (void)state;
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void tensorboard_rejects_invalid_options(void **state)
 {
     ch_callback *c = NULL;
     ch_training  t = {0};
@@ -841,7 +841,7 @@ static ch_status try_training(ch_model *m)
     return rc != CH_OK ? rc : end;
 }
 
-static void without_memory_it_ends_and_nothing_leaks(void **state)
+static void tensorboard_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_model *m = new_model();
     int64_t   live;
@@ -863,25 +863,25 @@ static void without_memory_it_ends_and_nothing_leaks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_record_is_the_version),
-        cmocka_unit_test(an_old_scalar_is_a_tag_and_a_float),
-        cmocka_unit_test(a_scalar_is_a_tensor_with_a_plugin),
-        cmocka_unit_test(texts_and_steps_of_any_size_are_read_back),
+        cmocka_unit_test(event_file_begins_with_the_version),
+        cmocka_unit_test(event_of_a_simple_scalar_is_a_tag_and_a_float),
+        cmocka_unit_test(event_of_a_scalar_is_a_tensor_with_a_plugin),
+        cmocka_unit_test(event_texts_and_steps_of_any_size_are_read_back),
         cmocka_unit_test(a_histogram_counts_every_finite_number_once),
         cmocka_unit_test(a_histogram_has_thirty_buckets_from_the_least_to_the_most),
-        cmocka_unit_test(equal_numbers_have_one_bucket_and_none_has_none),
-        cmocka_unit_test(what_is_added_is_written_when_asked_for),
-        cmocka_unit_test(much_is_written_unasked_and_so_is_what_has_waited),
-        cmocka_unit_test(whatever_fails_is_said_and_nothing_leaks),
-        cmocka_unit_test(scalars_have_keras_tags),
-        cmocka_unit_test(each_training_has_files_of_its_own),
-        cmocka_unit_test(an_epoch_is_there_when_it_has_ended),
-        cmocka_unit_test(a_step_is_there_before_its_epoch_has_ended),
-        cmocka_unit_test(histograms_are_of_the_models_variables),
-        cmocka_unit_test(the_model_and_its_step_are_texts),
-        cmocka_unit_test(a_text_of_ones_own_is_there_at_once),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(without_memory_it_ends_and_nothing_leaks),
+        cmocka_unit_test(histogram_of_equal_numbers_has_one_bucket_and_of_none_no_bucket),
+        cmocka_unit_test(events_are_written_on_flush),
+        cmocka_unit_test(events_are_written_after_64_kib_or_the_time_limit),
+        cmocka_unit_test(events_report_errors_and_leak_nothing),
+        cmocka_unit_test(tensorboard_scalars_have_the_tags_of_keras),
+        cmocka_unit_test(tensorboard_writes_new_files_for_each_training),
+        cmocka_unit_test(tensorboard_writes_an_epoch_when_it_ends),
+        cmocka_unit_test(tensorboard_writes_a_step_before_its_epoch_ends),
+        cmocka_unit_test(tensorboard_histograms_are_of_the_variables_of_the_model),
+        cmocka_unit_test(tensorboard_writes_the_model_and_its_step_as_text),
+        cmocka_unit_test(tensorboard_text_is_written_at_once),
+        cmocka_unit_test(tensorboard_rejects_invalid_options),
+        cmocka_unit_test(tensorboard_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests_name("tensorboard", tests, t_folder_make, t_folder_remove);

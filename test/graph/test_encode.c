@@ -236,7 +236,7 @@ static void assert_comes_back(const ch_graph *g)
     ch_bytes_free(again.data);
 }
 
-static void a_graph_comes_back_as_it_was(void **state)
+static void graph_decode_restores_an_encoded_graph(void **state)
 {
     void (*const record[])(ch_step *) = {record_sample, record_symbols, record_bodies,
                                          record_words,  record_ids,     record_vocabulary};
@@ -250,7 +250,7 @@ static void a_graph_comes_back_as_it_was(void **state)
     (void)state;
 }
 
-static void an_empty_graph_comes_back(void **state)
+static void graph_decode_restores_an_empty_graph(void **state)
 {
     ch_graph *g = NULL;
 
@@ -260,7 +260,7 @@ static void an_empty_graph_comes_back(void **state)
     (void)state;
 }
 
-static void what_printing_does_not_show_comes_back_too(void **state)
+static void graph_decode_restores_fields_that_are_not_printed(void **state)
 {
     ch_graph      *g = sample(), *back;
     bytes          b = encoded(g);
@@ -291,7 +291,7 @@ static void what_printing_does_not_show_comes_back_too(void **state)
     (void)state;
 }
 
-static void what_a_later_version_added_to_the_message_is_skipped(void **state)
+static void graph_decode_ignores_unknown_fields(void **state)
 {
     const unsigned char unknown[] = {0xfa, 0x07, 3, 'n', 'e', 'w'}; /* field 127 */
     bytes               b = encoded_sample();
@@ -664,12 +664,12 @@ static void assert_refused(void (*record)(ch_step *s), int n, const hostile *row
 #alter, alter, CH_##rc, words                                                          \
     }
 
-static void a_hostile_message_is_refused_by_name(void **state)
+static void graph_decode_rejects_hostile_messages(void **state)
 {
     static const hostile rows[] = {
         ROW(no_format, INVALID_ARGUMENT, "not an encoded graph"),
         ROW(later_format, UNIMPLEMENTED, "format 7, but this library reads format 1"),
-        ROW(long_graph_name, INVALID_ARGUMENT, "name is longer than 4096"),
+        ROW(long_graph_name, INVALID_ARGUMENT, "graph is longer than 4096"),
         ROW(many_symbols, INVALID_ARGUMENT, "4294967295 symbols"),
         ROW(no_symbols, INVALID_ARGUMENT, "axis 0 has symbol 1, but there are 0 symbols"),
         ROW(unknown_op, UNIMPLEMENTED,
@@ -771,7 +771,7 @@ static void symbol_of_the_future(Cohort__Graph *m)
     m->calls[2] = fill;
 }
 
-static void a_symbol_is_made_once_before_it_is_used(void **state)
+static void graph_decode_rejects_symbols_that_no_node_made(void **state)
 {
     static const hostile rows[] = {
         ROW(a_known_symbol, INVALID_ARGUMENT, "f32(rows, 4) in the message, but"),
@@ -796,7 +796,7 @@ static void strings_of_tanh(Cohort__Graph *m)
     set(&call_of(m, "tanh")->outputs[0]->dtype, "string");
 }
 
-static void strings_come_in_and_nobody_computes_with_them(void **state)
+static void graph_decode_rejects_ops_on_strings(void **state)
 {
     static const hostile rows[] = {
         ROW(tanh_of_strings, INVALID_ARGUMENT,
@@ -868,7 +868,7 @@ static void table_of_another_kind(Cohort__Graph *m)
     a->flag = true;
 }
 
-static void a_hostile_table_is_refused(void **state)
+static void graph_decode_rejects_hostile_tables(void **state)
 {
     static const hostile rows[] = {
         ROW(no_table, INVALID_ARGUMENT, "the table is NULL"),
@@ -913,7 +913,7 @@ static void missing_size(Cohort__Graph *m)
     t->sizes[last] = t->sizes[--t->n_sizes];
 }
 
-static void a_hostile_vocabulary_is_refused(void **state)
+static void graph_decode_rejects_hostile_vocabularies(void **state)
 {
     static const hostile rows[] = {
         ROW(words_for_ids, INVALID_ARGUMENT, "the table has both ids and words"),
@@ -940,7 +940,7 @@ static void shuffled_ids(Cohort__Graph *m)
     v[3] = truth;
 }
 
-static void keys_may_come_in_any_order(void **state)
+static void graph_decode_accepts_table_keys_in_any_order(void **state)
 {
     assert_int_equal(decode_altered(record_ids, shuffled_ids), CH_OK);
     (void)state;
@@ -1016,7 +1016,7 @@ static void body_that_reads(Cohort__Graph *m)
     alter_body(m, make_read);
 }
 
-static void a_hostile_body_is_refused_and_said_where(void **state)
+static void graph_decode_rejects_hostile_bodies_and_names_the_attribute(void **state)
 {
     static const hostile rows[] = {
         ROW(garbage_body, INVALID_ARGUMENT, "attribute then: the"),
@@ -1060,7 +1060,7 @@ static void record_host_call(ch_step *s)
     ch_step_out(s, NULL, y);
 }
 
-static void a_host_call_is_refused_by_name_scope_and_line(void **state)
+static void graph_encode_rejects_a_host_call_by_name_scope_and_line(void **state)
 {
     ch_graph *g = recorded(record_host_call);
     bytes     b = {0};
@@ -1084,7 +1084,7 @@ static void a_host_call_is_refused_by_name_scope_and_line(void **state)
 /* ---- harm ---- */
 
 /* PROMISES S7: whatever is cut off, nothing is read beyond the end and nothing stays behind. */
-static void a_message_cut_anywhere_is_harmless(void **state)
+static void graph_decode_survives_a_message_cut_anywhere(void **state)
 {
     bytes   b = encoded_sample();
     int64_t live = ch__mem_live();
@@ -1127,7 +1127,7 @@ static void assert_survives_a_lack_of_memory(void (*record)(ch_step *s))
 }
 
 /* PROMISES F15. */
-static void encoding_and_decoding_survive_a_lack_of_memory(void **state)
+static void graph_codec_leaks_nothing_when_out_of_memory(void **state)
 {
     void (*const record[])(ch_step *) = {record_sample, record_ids, record_vocabulary};
 
@@ -1183,7 +1183,7 @@ static void cap_memory(bool on)
 }
 
 /* PROMISES S6, S7: a megabyte of the smallest parts, each of which would become much more. */
-static void many_small_parts_do_not_take_much_memory_or_time(void **state)
+static void graph_decode_of_many_small_parts_takes_bounded_memory(void **state)
 {
     static const struct {
         const char *name, *field;
@@ -1274,7 +1274,7 @@ static void record_products(ch_step *s)
     ch_step_out(s, NULL, x);
 }
 
-static void what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused(void **state)
+static void graph_encode_rejects_graphs_that_decode_would_reject_as_too_large(void **state)
 {
     ch_graph *g, *back = NULL;
     bytes     b = {0};
@@ -1299,7 +1299,7 @@ static void what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused(void 
 }
 
 /* PROMISES S9. */
-static void bodies_nest_64_deep_and_no_deeper(void **state)
+static void graph_decode_accepts_bodies_64_deep_and_no_deeper(void **state)
 {
     const char  *attr = NULL, *words = "bodies nest deeper than 64";
     const ch_op *op = op_with_body(&attr);
@@ -1328,23 +1328,23 @@ static void bodies_nest_64_deep_and_no_deeper(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_graph_comes_back_as_it_was),
-        cmocka_unit_test(an_empty_graph_comes_back),
-        cmocka_unit_test(what_printing_does_not_show_comes_back_too),
-        cmocka_unit_test(what_a_later_version_added_to_the_message_is_skipped),
-        cmocka_unit_test(a_hostile_message_is_refused_by_name),
-        cmocka_unit_test(a_symbol_is_made_once_before_it_is_used),
-        cmocka_unit_test(strings_come_in_and_nobody_computes_with_them),
-        cmocka_unit_test(a_hostile_table_is_refused),
-        cmocka_unit_test(a_hostile_vocabulary_is_refused),
-        cmocka_unit_test(keys_may_come_in_any_order),
-        cmocka_unit_test(a_hostile_body_is_refused_and_said_where),
-        cmocka_unit_test(a_host_call_is_refused_by_name_scope_and_line),
-        cmocka_unit_test(a_message_cut_anywhere_is_harmless),
-        cmocka_unit_test(encoding_and_decoding_survive_a_lack_of_memory),
-        cmocka_unit_test(many_small_parts_do_not_take_much_memory_or_time),
-        cmocka_unit_test(what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused),
-        cmocka_unit_test(bodies_nest_64_deep_and_no_deeper),
+        cmocka_unit_test(graph_decode_restores_an_encoded_graph),
+        cmocka_unit_test(graph_decode_restores_an_empty_graph),
+        cmocka_unit_test(graph_decode_restores_fields_that_are_not_printed),
+        cmocka_unit_test(graph_decode_ignores_unknown_fields),
+        cmocka_unit_test(graph_decode_rejects_hostile_messages),
+        cmocka_unit_test(graph_decode_rejects_symbols_that_no_node_made),
+        cmocka_unit_test(graph_decode_rejects_ops_on_strings),
+        cmocka_unit_test(graph_decode_rejects_hostile_tables),
+        cmocka_unit_test(graph_decode_rejects_hostile_vocabularies),
+        cmocka_unit_test(graph_decode_accepts_table_keys_in_any_order),
+        cmocka_unit_test(graph_decode_rejects_hostile_bodies_and_names_the_attribute),
+        cmocka_unit_test(graph_encode_rejects_a_host_call_by_name_scope_and_line),
+        cmocka_unit_test(graph_decode_survives_a_message_cut_anywhere),
+        cmocka_unit_test(graph_codec_leaks_nothing_when_out_of_memory),
+        cmocka_unit_test(graph_decode_of_many_small_parts_takes_bounded_memory),
+        cmocka_unit_test(graph_encode_rejects_graphs_that_decode_would_reject_as_too_large),
+        cmocka_unit_test(graph_decode_accepts_bodies_64_deep_and_no_deeper),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static void chain(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_sub(y, x));
 }
 
-static void a_chain_is_one_call_and_needs_no_memory(void **state)
+static void fuse_makes_a_chain_one_call_without_memory(void **state)
 {
     ch_function *f = ran(chain, NULL);
 
@@ -87,7 +87,7 @@ static void two_parts(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_add(a, b));
 }
 
-static void chains_that_meet_are_one_call_with_several_results(void **state)
+static void fuse_makes_chains_that_join_one_call_with_several_results(void **state)
 {
     ch_function *f = ran(two_parts, NULL);
 
@@ -106,7 +106,7 @@ static void around(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_neg(ch_mul(a, sum)));
 }
 
-static void no_chain_goes_around_a_call_that_is_not_part_of_it(void **state)
+static void fuse_does_not_fuse_around_a_call_outside_the_chain(void **state)
 {
     ch_function *f = ran(around, NULL);
 
@@ -125,7 +125,7 @@ static void thousand(ch_step *s, void *arg)
     ch_step_out(s, "y", y);
 }
 
-static void a_long_chain_becomes_a_few_calls(void **state)
+static void fuse_makes_a_long_chain_a_few_calls(void **state)
 {
     ch_function *f = ran(thousand, NULL);
 
@@ -144,7 +144,7 @@ static void spread(ch_step *s, void *arg)
 }
 
 /* The gradient of a sum repeats one number; in a chain that costs nothing. */
-static void a_broadcast_joins_the_chain_that_uses_it(void **state)
+static void fuse_adds_a_broadcast_to_the_chain_that_uses_it(void **state)
 {
     ch_function *f = ran(spread, NULL);
 
@@ -170,7 +170,7 @@ static void momentum_step(ch_step *s, void *arg)
     ch_var_assign_sub(s, o->w, ch_mul(m, ch_number(s, 0.1)));
 }
 
-static void an_update_is_one_call_in_place(void **state)
+static void fuse_makes_an_optimizer_update_one_call_in_place(void **state)
 {
     momentum     o = {t_var(NULL, "w", t_noise(ch_shape_of(ROWS, COLUMNS), 2)),
                       t_var(NULL, "m", t_noise(ch_shape_of(ROWS, COLUMNS), 3))};
@@ -204,7 +204,7 @@ static void waited_for(ch_step *s, void *arg)
                   0));
 }
 
-static void what_others_wait_for_is_not_held_back_by_an_update(void **state)
+static void fuse_does_not_delay_a_value_that_other_calls_read(void **state)
 {
     momentum     o = {t_var(NULL, "w", t_f32(ch_shape_of(2, 3), (float[]){1, 2, 3, 4, 5, 6})),
                       NULL};
@@ -333,7 +333,7 @@ static int run_random(unsigned seed, bool fuse, ch_tensor **out, int *n_calls)
     return n;
 }
 
-static void any_graph_gives_the_same_bits_fused_and_not(void **state)
+static void fuse_keeps_the_bits_of_random_graphs(void **state)
 {
     int fewer = 0;
 
@@ -361,14 +361,14 @@ static void any_graph_gives_the_same_bits_fused_and_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chain_is_one_call_and_needs_no_memory),
-        cmocka_unit_test(chains_that_meet_are_one_call_with_several_results),
-        cmocka_unit_test(no_chain_goes_around_a_call_that_is_not_part_of_it),
-        cmocka_unit_test(a_long_chain_becomes_a_few_calls),
-        cmocka_unit_test(a_broadcast_joins_the_chain_that_uses_it),
-        cmocka_unit_test(an_update_is_one_call_in_place),
-        cmocka_unit_test(what_others_wait_for_is_not_held_back_by_an_update),
-        cmocka_unit_test(any_graph_gives_the_same_bits_fused_and_not),
+        cmocka_unit_test(fuse_makes_a_chain_one_call_without_memory),
+        cmocka_unit_test(fuse_makes_chains_that_join_one_call_with_several_results),
+        cmocka_unit_test(fuse_does_not_fuse_around_a_call_outside_the_chain),
+        cmocka_unit_test(fuse_makes_a_long_chain_a_few_calls),
+        cmocka_unit_test(fuse_adds_a_broadcast_to_the_chain_that_uses_it),
+        cmocka_unit_test(fuse_makes_an_optimizer_update_one_call_in_place),
+        cmocka_unit_test(fuse_does_not_delay_a_value_that_other_calls_read),
+        cmocka_unit_test(fuse_keeps_the_bits_of_random_graphs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

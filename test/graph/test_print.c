@@ -44,7 +44,7 @@ static void assert_prints(const ch_graph *g, const char *want)
     assert_int_equal(n, strlen(want));
 }
 
-static void a_graph_reads_like_a_program(void **state)
+static void graph_print_writes_one_line_per_node(void **state)
 {
     const float data[] = {1, -2, 3.5f, 0, 5, 6, 7, 8};
     static int  key_w, key_b;
@@ -97,7 +97,7 @@ static void same(ch_step *s, void *arg, ch_node **out)
     (void)s;
 }
 
-static void bodies_stand_under_their_call(void **state)
+static void graph_print_writes_bodies_below_their_call(void **state)
 {
     ch_step  *s = begun("choose");
     ch_node  *x = ch_step_in(s, 0), *y = NULL;
@@ -126,7 +126,7 @@ static void bodies_stand_under_their_call(void **state)
     (void)state;
 }
 
-static void what_does_not_fit_is_counted(void **state)
+static void graph_print_returns_the_length_when_the_text_does_not_fit(void **state)
 {
     ch_graph *g = finished(begun("small"));
     char      text[8] = "", all[128];
@@ -143,9 +143,9 @@ static void what_does_not_fit_is_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_graph_reads_like_a_program),
-        cmocka_unit_test(bodies_stand_under_their_call),
-        cmocka_unit_test(what_does_not_fit_is_counted),
+        cmocka_unit_test(graph_print_writes_one_line_per_node),
+        cmocka_unit_test(graph_print_writes_bodies_below_their_call),
+        cmocka_unit_test(graph_print_returns_the_length_when_the_text_does_not_fit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

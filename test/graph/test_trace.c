@@ -28,7 +28,7 @@ static void span(const char *track, const char *name)
     ch__trace_span(track, name, last, last + 10);
 }
 
-static void an_empty_trace_is_whole(void **state)
+static void trace_without_spans_is_a_complete_file(void **state)
 {
     t_trace *t;
 
@@ -44,7 +44,7 @@ static void an_empty_trace_is_whole(void **state)
     (void)state;
 }
 
-static void spans_are_on_tracks_with_their_times(void **state)
+static void trace_spans_are_on_tracks_with_their_times(void **state)
 {
     int64_t  at;
     t_trace *t;
@@ -70,7 +70,7 @@ static void spans_are_on_tracks_with_their_times(void **state)
     (void)state;
 }
 
-static void any_name_is_a_string(void **state)
+static void trace_escapes_names_as_json_strings(void **state)
 {
     static const char *const name[] = {
         "a \"quoted\" back\\slash", "line\nbreak\ttab\x01\x7f", "gr\xc3\xbc\xc3\x9f",
@@ -106,7 +106,7 @@ static void keep_warning(const ch_log_record *record, void *arg)
         snprintf(warned, sizeof(warned), "%s", record->text);
 }
 
-static void trace_past_its_limit_says_what_it_left_out_in_the_file_and_the_log(void **state)
+static void trace_reports_missing_spans_in_file_and_log_past_its_limit(void **state)
 {
     t_trace *t;
 
@@ -137,7 +137,7 @@ static void *write_many(void *track)
     return NULL;
 }
 
-static void threads_write_at_once(void **state)
+static void trace_accepts_spans_of_several_threads(void **state)
 {
     pthread_t thread[4];
     char      name[4][16];
@@ -159,7 +159,7 @@ static void threads_write_at_once(void **state)
 }
 
 /* What comes after the end is not in the file, and does no harm. */
-static void it_may_be_closed_and_opened_while_threads_write(void **state)
+static void trace_can_be_closed_and_opened_while_threads_write(void **state)
 {
     static char name[] = "busy";
     pthread_t   thread;
@@ -174,7 +174,7 @@ static void it_may_be_closed_and_opened_while_threads_write(void **state)
     (void)state;
 }
 
-static void one_is_open_at_a_time(void **state)
+static void trace_open_rejects_a_second_trace(void **state)
 {
     t_ok(ch__trace_open(path()));
     t_refused(ch__trace_open(t_path("another.json")), CH_FAILED_PRECONDITION, "another.json",
@@ -184,7 +184,7 @@ static void one_is_open_at_a_time(void **state)
     (void)state;
 }
 
-static void errors_of_files_come_out(void **state)
+static void trace_reports_file_errors_on_open_and_close(void **state)
 {
     t_refused(ch__trace_open("/nowhere/to/be/found.json"), CH_NOT_FOUND, "trace", "/nowhere");
     t_refused(ch__trace_open("/dev/full"), CH_RESOURCE_EXHAUSTED, "/dev/full", "space");
@@ -202,7 +202,7 @@ static void errors_of_files_come_out(void **state)
     (void)state;
 }
 
-static void without_memory_spans_are_counted_and_the_file_is_whole(void **state)
+static void trace_counts_lost_spans_when_out_of_memory(void **state)
 {
     int64_t  live = ch__mem_live();
     t_trace *t;
@@ -224,7 +224,7 @@ static void without_memory_spans_are_counted_and_the_file_is_whole(void **state)
     (void)state;
 }
 
-static void a_forked_child_leaves_the_file_alone(void **state)
+static void trace_file_is_not_written_by_a_forked_child(void **state)
 {
     int      status = 0;
     pid_t    child;
@@ -285,7 +285,7 @@ static int run_again_with(const char *file)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void the_setting_opens_it_and_the_end_of_the_process_closes_it(void **state)
+static void trace_setting_opens_the_file_and_process_exit_closes_it(void **state)
 {
     t_trace *t;
 
@@ -303,17 +303,17 @@ static void the_setting_opens_it_and_the_end_of_the_process_closes_it(void **sta
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_trace_is_whole),
-        cmocka_unit_test(spans_are_on_tracks_with_their_times),
-        cmocka_unit_test(any_name_is_a_string),
-        cmocka_unit_test(trace_past_its_limit_says_what_it_left_out_in_the_file_and_the_log),
-        cmocka_unit_test(threads_write_at_once),
-        cmocka_unit_test(it_may_be_closed_and_opened_while_threads_write),
-        cmocka_unit_test(one_is_open_at_a_time),
-        cmocka_unit_test(errors_of_files_come_out),
-        cmocka_unit_test(without_memory_spans_are_counted_and_the_file_is_whole),
-        cmocka_unit_test(a_forked_child_leaves_the_file_alone),
-        cmocka_unit_test(the_setting_opens_it_and_the_end_of_the_process_closes_it),
+        cmocka_unit_test(trace_without_spans_is_a_complete_file),
+        cmocka_unit_test(trace_spans_are_on_tracks_with_their_times),
+        cmocka_unit_test(trace_escapes_names_as_json_strings),
+        cmocka_unit_test(trace_reports_missing_spans_in_file_and_log_past_its_limit),
+        cmocka_unit_test(trace_accepts_spans_of_several_threads),
+        cmocka_unit_test(trace_can_be_closed_and_opened_while_threads_write),
+        cmocka_unit_test(trace_open_rejects_a_second_trace),
+        cmocka_unit_test(trace_reports_file_errors_on_open_and_close),
+        cmocka_unit_test(trace_counts_lost_spans_when_out_of_memory),
+        cmocka_unit_test(trace_file_is_not_written_by_a_forked_child),
+        cmocka_unit_test(trace_setting_opens_the_file_and_process_exit_closes_it),
     };
 
     (void)argv;

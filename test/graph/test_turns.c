@@ -46,7 +46,7 @@ static void run(machine *m, ch_turns *t, int64_t total_ns)
 enum { US = 1000, MS = 1000000 };
 static const int64_t second = 1000000000;
 
-static void the_shorter_way_is_found_from_either_guess(void **state)
+static void turns_finds_the_faster_way_from_either_guess(void **state)
 {
     static const int64_t ns[][2] = {{60 * US, 20 * US},   {20 * US, 30 * US},
                                     {300 * US, 200 * US}, {110 * US, 200 * US},
@@ -64,7 +64,7 @@ static void the_shorter_way_is_found_from_either_guess(void **state)
     (void)state;
 }
 
-static void a_long_program_is_tried_in_turns_once_and_then_seldom(void **state)
+static void turns_tries_a_long_program_in_turns_once_and_then_seldom(void **state)
 {
     machine  m = {.threads_ns = 500 * (int64_t)MS, .turns_ns = second, .dice = 1};
     ch_turns t;
@@ -79,7 +79,7 @@ static void a_long_program_is_tried_in_turns_once_and_then_seldom(void **state)
     (void)state;
 }
 
-static void trials_take_a_64th_of_the_time_and_less_if_they_lose(void **state)
+static void turns_spends_at_most_a_64th_of_the_time_on_trials(void **state)
 {
     machine  m = {.threads_ns = 100 * US, .turns_ns = 102 * US, .dice = 1};
     ch_turns t;
@@ -109,7 +109,7 @@ static double share_in_turns(machine *m, ch_turns *t, int64_t total_ns)
     return (double)n_turns / n;
 }
 
-static void load_that_comes_and_goes_changes_the_way(void **state)
+static void turns_changes_the_way_when_the_load_changes(void **state)
 {
     machine  m = {.threads_ns = 110 * US, .turns_ns = 200 * US, .dice = 7};
     ch_turns t;
@@ -127,7 +127,7 @@ static void load_that_comes_and_goes_changes_the_way(void **state)
 }
 
 /* Of ways that take equally long none is left for the other at every trial. */
-static void equal_ways_change_seldom(void **state)
+static void turns_seldom_changes_between_equal_ways(void **state)
 {
     machine  m = {.threads_ns = 100 * US, .turns_ns = 100 * US, .dice = 3};
     ch_turns t;
@@ -147,11 +147,11 @@ static void equal_ways_change_seldom(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_shorter_way_is_found_from_either_guess),
-        cmocka_unit_test(a_long_program_is_tried_in_turns_once_and_then_seldom),
-        cmocka_unit_test(trials_take_a_64th_of_the_time_and_less_if_they_lose),
-        cmocka_unit_test(load_that_comes_and_goes_changes_the_way),
-        cmocka_unit_test(equal_ways_change_seldom),
+        cmocka_unit_test(turns_finds_the_faster_way_from_either_guess),
+        cmocka_unit_test(turns_tries_a_long_program_in_turns_once_and_then_seldom),
+        cmocka_unit_test(turns_spends_at_most_a_64th_of_the_time_on_trials),
+        cmocka_unit_test(turns_changes_the_way_when_the_load_changes),
+        cmocka_unit_test(turns_seldom_changes_between_equal_ways),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

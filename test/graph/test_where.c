@@ -17,7 +17,7 @@ __attribute__((noinline)) static void tell(char *text, size_t size)
     ch__where(__builtin_return_address(0), text, size);
 }
 
-static void an_address_of_this_program_has_a_line(void **state)
+static void address_of_this_program_resolves_to_file_and_line(void **state)
 {
     char text[256], want[64];
 
@@ -31,7 +31,7 @@ static void an_address_of_this_program_has_a_line(void **state)
 }
 
 /* cmocka stands for a program that was compiled without -g. */
-static void where_no_line_can_be_told_the_place_is_and_what_to_do(void **state)
+static void address_without_debug_information_resolves_to_offset_and_advice(void **state)
 {
     int (*const program)(const char *, const struct CMUnitTest *, size_t, CMFixtureFunction,
                          CMFixtureFunction) = _cmocka_run_group_tests;
@@ -49,7 +49,7 @@ static void where_no_line_can_be_told_the_place_is_and_what_to_do(void **state)
     (void)state;
 }
 
-static void nothing_is_said_of_no_address(void **state)
+static void null_address_resolves_to_empty_text(void **state)
 {
     char text[8] = "x";
 
@@ -58,7 +58,7 @@ static void nothing_is_said_of_no_address(void **state)
     (void)state;
 }
 
-static void an_error_gets_what_was_called_scope_and_place(void **state)
+static void fail_in_adds_call_and_scope_to_the_message(void **state)
 {
     (void)ch__fail(CH_INVALID_ARGUMENT, "concat: no");
     assert_int_equal(ch__fail_in(CH_ABORTED, "ch_stack", "a/b", NULL), CH_ABORTED);
@@ -72,10 +72,10 @@ static void an_error_gets_what_was_called_scope_and_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_of_this_program_has_a_line),
-        cmocka_unit_test(where_no_line_can_be_told_the_place_is_and_what_to_do),
-        cmocka_unit_test(nothing_is_said_of_no_address),
-        cmocka_unit_test(an_error_gets_what_was_called_scope_and_place),
+        cmocka_unit_test(address_of_this_program_resolves_to_file_and_line),
+        cmocka_unit_test(address_without_debug_information_resolves_to_offset_and_advice),
+        cmocka_unit_test(null_address_resolves_to_empty_text),
+        cmocka_unit_test(fail_in_adds_call_and_scope_to_the_message),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,8 +38,8 @@ static inline void t_stage(scene *s, const ch_local_cluster_options *local, int 
 {
     memset(s, 0, sizeof(*s));
     t_ok(ch__net_sim(&(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms}, &s->net));
-    t_ok(ch__local_cluster_on(s->net, local, &(ch_local_cluster_how){.coord.tick = 10 * ms},
-                              &s->cluster));
+    t_ok(ch__local_cluster_new_on(
+        s->net, local, &(ch_local_cluster_task_options){.coord.tick = 10 * ms}, &s->cluster));
 }
 
 static inline void t_open(scene *s, const ch_local_cluster_options *local, int step_ms,

@@ -521,7 +521,7 @@ static void *schedule_some(void *arg)
     return NULL;
 }
 
-static void several_threads_schedule_steps_that_read_default(void **state)
+static void coordinator_schedules_steps_that_read_default_from_several_threads(void **state)
 {
     ch_strategy    *st = t_in_shards(1);
     ch_coordinator *c = NULL;
@@ -633,7 +633,7 @@ static void model_on_servers_is_called_under_default(void **state)
     }
 }
 
-static void default_reads_shards_and_what_they_are_of(void **state)
+static void default_reads_a_shard_and_the_whole_variable_on_servers(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "v", ch_shape_of(6)), *read[] = {v, ch_var_shard(v, 1)};
@@ -764,7 +764,7 @@ static void give_whole(ch_step *s, void *v)
     ch_step_out(s, "x", ch_identity(ch_var_read(s, v)));
 }
 
-static void several_threads_read_variables_of_servers_while_workers_change_them(void **state)
+static void default_reads_variables_of_servers_from_threads_while_workers_write(void **state)
 {
     ch_strategy    *st = t_in_shards(2);
     ch_coordinator *c = NULL;
@@ -808,13 +808,13 @@ int main(void)
         cmocka_unit_test(worker_function_keeps_the_variables_of_default),
         cmocka_unit_test(write_of_a_worker_to_default_is_refused_with_the_reason),
         cmocka_unit_test(variable_of_a_third_strategy_is_refused_by_workers_and_servers),
-        cmocka_unit_test(several_threads_schedule_steps_that_read_default),
+        cmocka_unit_test(coordinator_schedules_steps_that_read_default_from_several_threads),
         cmocka_unit_test(model_on_servers_is_called_under_default),
-        cmocka_unit_test(default_reads_shards_and_what_they_are_of),
+        cmocka_unit_test(default_reads_a_shard_and_the_whole_variable_on_servers),
         cmocka_unit_test(default_reads_a_sync_on_read_variable_of_servers),
         cmocka_unit_test(default_reads_the_programs_copy_of_a_per_worker_variable),
         cmocka_unit_test(default_says_which_server_is_lost_when_it_reads_its_variable),
-        cmocka_unit_test(several_threads_read_variables_of_servers_while_workers_change_them),
+        cmocka_unit_test(default_reads_variables_of_servers_from_threads_while_workers_write),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ static ch_tensor *take(ch_buffer_pool *s, ch_dtype dtype, ch_shape shape)
     return t;
 }
 
-static void what_nobody_has_is_given_again(void **state)
+static void buffer_pool_reuses_a_buffer_without_references(void **state)
 {
     ch_buffer_pool s = {0};
     ch_tensor     *a = take(&s, CH_F32, ch_shape_of(MANY)), *b;
@@ -36,7 +36,7 @@ static void what_nobody_has_is_given_again(void **state)
 }
 
 /* A view of it is as good as itself. */
-static void what_somebody_has_stays_theirs(void **state)
+static void buffer_pool_does_not_reuse_a_buffer_that_a_view_holds(void **state)
 {
     ch_buffer_pool s = {0};
     ch_tensor     *a = take(&s, CH_F32, ch_shape_of(4, MANY)), *row = NULL, *b;
@@ -54,7 +54,7 @@ static void what_somebody_has_stays_theirs(void **state)
 }
 
 /* Of as many as there are places for, and of what is not asked for any more. */
-static void a_shelf_does_not_grow(void **state)
+static void buffer_pool_memory_is_bounded(void **state)
 {
     ch_buffer_pool s = {0};
     ch_tensor     *t[3 * CH_BUFFER_POOL_SIZE];
@@ -73,7 +73,7 @@ static void a_shelf_does_not_grow(void **state)
     assert_int_equal(ch__mem_live(), live);
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void buffer_pool_rejects_a_negative_size_and_reports_lack_of_memory(void **state)
 {
     ch_buffer_pool s = {0};
     ch_tensor     *t = NULL;
@@ -90,7 +90,7 @@ static void what_cannot_be_is_refused(void **state)
 }
 
 /* A tensor of another device is the same memory, which stays as long as somebody has it. */
-static void lending_copies_nothing(void **state)
+static void lend_shares_the_memory_of_the_tensor(void **state)
 {
     ch_device *other = NULL;
     ch_tensor *t = t_noise(ch_shape_of(3, 4), 1), *lent = NULL, *same = NULL;
@@ -99,16 +99,16 @@ static void lending_copies_nothing(void **state)
     (void)state;
     t_ok(ch__device_of_task("ps", 7, 0, &other));
     live = ch__mem_live();
-    t_ok(ch__lend(t, other, &lent));
+    t_ok(ch__tensor_share(t, other, &lent));
     assert_ptr_equal(ch_tensor_data(lent), ch_tensor_data(t));
     assert_ptr_equal(ch_tensor_device(lent), other);
-    t_ok(ch__lend(lent, other, &same));
+    t_ok(ch__tensor_share(lent, other, &same));
     assert_ptr_equal(same, lent);
     for (int i = 1; i <= 2; i++) {
         ch_tensor *none = NULL;
 
         ch__mem_fail_at(i);
-        t_refused(ch__lend(t, other, &none), CH_RESOURCE_EXHAUSTED, "memory", "");
+        t_refused(ch__tensor_share(t, other, &none), CH_RESOURCE_EXHAUSTED, "memory", "");
         ch__mem_fail_at(0);
     }
     ch_tensor_unref(t);
@@ -120,7 +120,7 @@ static void lending_copies_nothing(void **state)
 }
 
 /* Ids of every step, and rows in their order, in memory of the step before. */
-static void a_lookup_that_was_seen_takes_no_fresh_memory(void **state)
+static void id_split_reuses_its_memory_from_step_to_step(void **state)
 {
     ch_tensor   *rows = t_noise(ch_shape_of(4096, 16), 1), *ids = NULL;
     ch_id_split *s = NULL;
@@ -136,14 +136,14 @@ static void a_lookup_that_was_seen_takes_no_fresh_memory(void **state)
         if (k == 2)
             ch__mem_watch(true);
         t_ok(ch__id_split(s, ids, 5000, 1));
-        t_ok(ch__id_split_sent(s, 0, &sent));
-        t_ok(ch__id_split_rows(s, rows, 0, &of));
-        t_ok(ch__id_split_spread(s, CH_F32, ch_shape_of(16), &of, &out));
+        t_ok(ch__id_split_update_ids(s, 0, &sent));
+        t_ok(ch__id_split_update_rows(s, rows, 0, &of));
+        t_ok(ch__id_split_lookup_rows(s, CH_F32, ch_shape_of(16), &of, &out));
         ch_tensor_unref(sent);
         ch_tensor_unref(of);
         ch_tensor_unref(out);
         if (k >= 2)
-            assert_true(ch__mem_most() < 65536); /* it holds 256 KiB and more */
+            assert_true(ch__mem_peak() < 65536); /* it holds 256 KiB and more */
     }
     ch__mem_watch(false);
     ch__id_split_free(s);
@@ -154,12 +154,12 @@ static void a_lookup_that_was_seen_takes_no_fresh_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_nobody_has_is_given_again),
-        cmocka_unit_test(what_somebody_has_stays_theirs),
-        cmocka_unit_test(a_shelf_does_not_grow),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(lending_copies_nothing),
-        cmocka_unit_test(a_lookup_that_was_seen_takes_no_fresh_memory),
+        cmocka_unit_test(buffer_pool_reuses_a_buffer_without_references),
+        cmocka_unit_test(buffer_pool_does_not_reuse_a_buffer_that_a_view_holds),
+        cmocka_unit_test(buffer_pool_memory_is_bounded),
+        cmocka_unit_test(buffer_pool_rejects_a_negative_size_and_reports_lack_of_memory),
+        cmocka_unit_test(lend_shares_the_memory_of_the_tensor),
+        cmocka_unit_test(id_split_reuses_its_memory_from_step_to_step),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,7 +36,7 @@ static void is_there_but_for(scene *s, int lost)
 }
 
 /* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat notices an idle worker too, and its loss is counted. Each worker has its state. */
-static void a_worker_is_lost_between_steps(void **state)
+static void job_goes_on_when_an_idle_worker_is_lost(void **state)
 {
     scene s;
 
@@ -61,7 +61,7 @@ static void a_worker_is_lost_between_steps(void **state)
 }
 
 /* WR-2, SC-12, UP-5, FC-5: its steps are run by others, and what it had done already is not done twice. */
-static void a_worker_is_lost_amid_steps(void **state)
+static void job_runs_each_step_once_when_a_worker_is_lost_during_steps(void **state)
 {
     (void)state;
     for (int at = 1; at < 60; at += 7) {
@@ -109,7 +109,7 @@ static void lose_it_while_data_is_made(int64_t at_us)
 }
 
 /* WR-3, WR-10, RD-8 */
-static void a_worker_is_lost_during_dataset_creation(void **state)
+static void per_worker_dataset_is_read_once_when_its_worker_is_lost_at_creation(void **state)
 {
     (void)state;
     for (int64_t us = 0; us < 1500; us += 50)
@@ -125,7 +125,7 @@ static void read_one_step(ch_step *s, void *arg)
 }
 
 /* WR-5: both come back, get their data again and take steps. Each loss is counted once. */
-static void two_workers_are_lost_at_once(void **state)
+static void job_counts_losses_and_sends_data_again_when_two_workers_are_lost(void **state)
 {
     enum { STEPS = 80 };
     scene          s;
@@ -177,7 +177,7 @@ static void two_workers_are_lost_at_once(void **state)
 }
 
 /* WR-5: an error of another kind, while a worker that came back is given its data again, is the error of the steps that read it. */
-static void data_that_is_gone_when_a_worker_comes_back_is_the_error_of_its_steps(void **state)
+static void steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data(void **state)
 {
     char           path[] = "/tmp/cohort-failures-XXXXXX";
     int            fd = mkstemp(path);
@@ -216,7 +216,7 @@ static void data_that_is_gone_when_a_worker_comes_back_is_the_error_of_its_steps
 
 /* The worker lives and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and what
  * it goes on to send must not count: it is of a registration that has ended. */
-static void server_refuses_updates_of_a_worker_that_was_given_up(void **state)
+static void server_rejects_updates_of_a_live_worker_that_was_declared_lost(void **state)
 {
     (void)state;
     for (int at = 1; at < 1000; at += 111) {
@@ -239,7 +239,7 @@ static void server_refuses_updates_of_a_worker_that_was_given_up(void **state)
     }
 }
 
-static void a_worker_is_lost_twice_in_a_row(void **state)
+static void job_runs_each_step_once_when_a_worker_is_lost_twice(void **state)
 {
     scene s;
 
@@ -258,7 +258,7 @@ static void a_worker_is_lost_twice_in_a_row(void **state)
 }
 
 /* WR-7, WR-9: join waits for a worker that comes back, though the queue is full as well. */
-static void all_workers_are_lost_and_one_comes_back(void **state)
+static void join_waits_for_a_restarted_worker_when_all_are_lost(void **state)
 {
     scene s;
 
@@ -275,7 +275,7 @@ static void all_workers_are_lost_and_one_comes_back(void **state)
 }
 
 /* WR-6: not for ever. The error is that of the wait, and when a worker comes all goes on. */
-static void no_worker_comes_back(void **state)
+static void join_ends_at_its_deadline_when_no_worker_comes_back(void **state)
 {
     scene s;
 
@@ -292,7 +292,7 @@ static void no_worker_comes_back(void **state)
 }
 
 /* WR-8: a worker that never returns does not keep others out. */
-static void one_never_returns_and_another_does(void **state)
+static void restarted_worker_is_used_while_another_stays_lost(void **state)
 {
     scene s;
 
@@ -310,7 +310,7 @@ static void one_never_returns_and_another_does(void **state)
 
 /* WR-4, FC-3: a worker lives and reaches the servers, but not the coordinator. The servers reject its
  * late updates, its steps run elsewhere, and this may happen any number of times. */
-static void a_worker_is_cut_off_and_comes_back(void **state)
+static void job_applies_each_step_once_when_a_worker_is_cut_off_repeatedly(void **state)
 {
     enum { TIMES = 12, STEPS = 200 };
     scene s;
@@ -337,7 +337,7 @@ static void a_worker_is_cut_off_and_comes_back(void **state)
 }
 
 /* FC-1, FC-2: it reaches no server for a while, as often as may be; then it does. */
-static void a_server_is_out_of_reach_for_a_while(void **state)
+static void job_finishes_when_a_server_is_unreachable_for_a_while(void **state)
 {
     scene s;
 
@@ -357,7 +357,7 @@ static void a_server_is_out_of_reach_for_a_while(void **state)
 }
 
 /* WR-11: variables are read and set while a worker is being replaced. */
-static void variables_are_there_while_a_worker_is_lost(void **state)
+static void variables_are_read_and_set_while_a_worker_is_lost(void **state)
 {
     scene      s;
     ch_var    *v;
@@ -381,7 +381,7 @@ static void variables_are_there_while_a_worker_is_lost(void **state)
     t_close(&s);
 }
 
-static void a_worker_is_added_while_the_job_runs(void **state)
+static void added_worker_runs_steps_of_a_running_job(void **state)
 {
     scene s;
     int   task = -1;
@@ -401,7 +401,7 @@ static void a_worker_is_added_while_the_job_runs(void **state)
 }
 
 /* It outlives the strategy, and nobody gives it steps. */
-static void a_worker_is_added_when_the_strategy_is_gone(void **state)
+static void local_cluster_adds_a_worker_after_its_strategy_is_freed(void **state)
 {
     ch_local_cluster *cluster = NULL;
     ch_strategy      *st = t_cluster(NULL, NULL, &cluster);
@@ -415,7 +415,7 @@ static void a_worker_is_added_when_the_strategy_is_gone(void **state)
 }
 
 /* In rounds, and where staleness is bounded, a step that its worker took along holds up the others until another has run it. */
-static void rounds_and_bounds_go_on_though_workers_are_lost(void **state)
+static void synchronous_and_bounded_modes_finish_when_workers_are_lost(void **state)
 {
     static const ch_coordinator_options how[] = {
         {.mode = CH_SYNCHRONOUS, .round = 4},
@@ -440,7 +440,7 @@ static void rounds_and_bounds_go_on_though_workers_are_lost(void **state)
 }
 
 /* One that reaches no server keeps its steps; with backups others run them too, and what it sends later is not done twice. */
-static void steps_that_take_long_are_given_to_others_too(void **state)
+static void backups_run_the_steps_of_a_worker_that_reaches_no_server(void **state)
 {
     scene s;
 
@@ -496,7 +496,7 @@ static void cancel_and_lose(int64_t at_us)
     t_close(&s);
 }
 
-static void cancellation_races_with_recovery(void **state)
+static void join_cancels_steps_once_when_a_worker_is_lost_at_the_same_time(void **state)
 {
     (void)state;
     for (int64_t us = 0; us < 1200; us += 60)
@@ -550,21 +550,21 @@ static void lose_a_server(bool comes_back)
 
 /* FC-7, FC-8, CSH-4: the job ends with an error that names the server, and every later call returns it. The
  * variables of other servers can still be read. */
-static void a_parameter_server_is_lost(void **state)
+static void job_ends_with_unavailable_when_a_parameter_server_is_lost(void **state)
 {
     (void)state;
     lose_a_server(false);
 }
 
 /* FC-8: one that comes back has nothing of what it had. */
-static void a_parameter_server_is_lost_and_comes_back(void **state)
+static void job_stays_ended_when_a_lost_parameter_server_comes_back(void **state)
 {
     (void)state;
     lose_a_server(true);
 }
 
 /* WR-10b: the only worker is lost with it, and join still reports the loss */
-static void a_parameter_server_is_lost_while_join_waits(void **state)
+static void join_reports_a_parameter_server_that_is_lost_while_it_waits(void **state)
 {
     scene s;
 
@@ -579,7 +579,7 @@ static void a_parameter_server_is_lost_while_join_waits(void **state)
 }
 
 /* FC-7: calls that wait for it are told, and those that come later. */
-static void a_parameter_server_is_lost_while_its_variables_are_used(void **state)
+static void variable_calls_name_the_server_when_it_is_lost(void **state)
 {
     scene      s;
     ch_var    *there, *more = NULL;
@@ -605,7 +605,7 @@ static void a_parameter_server_is_lost_while_its_variables_are_used(void **state
 
 /* FC-1, FC-7, CSH-1: one that is there and does not answer is lost after a minute, and not before: then every call is
  * UNAVAILABLE and names it. */
-static void a_parameter_server_does_not_answer(void **state)
+static void parameter_server_is_lost_after_a_minute_without_replies(void **state)
 {
     scene s;
 
@@ -644,7 +644,7 @@ static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
 }
 
 /* A call that takes longer than it is waited for is made again, and comes to its end. */
-static void what_takes_long_is_waited_for_longer_each_time(void **state)
+static void variable_read_waits_longer_each_time_when_the_server_is_slow(void **state)
 {
     scene s;
 
@@ -662,7 +662,7 @@ static void large_step(ch_step *s, void *arg)
 }
 
 /* Beside a step that does not end, servers keep nothing of those that have ended. */
-static void what_servers_keep_is_bounded_though_a_step_does_not_end(void **state)
+static void server_memory_is_bounded_when_a_step_does_not_end(void **state)
 {
     enum { STEPS = 500 };
     scene        s;
@@ -702,7 +702,7 @@ static void what_servers_keep_is_bounded_though_a_step_does_not_end(void **state
 }
 
 /* Many of its answers are lost, and it is not. */
-static void a_parameter_server_is_asked_again(void **state)
+static void parameter_server_is_not_lost_when_most_messages_are_dropped(void **state)
 {
     scene s;
 
@@ -717,7 +717,7 @@ static void a_parameter_server_is_asked_again(void **state)
 }
 
 /* Nobody is blamed for what the coordinator missed itself. */
-static void who_stood_still_himself_blames_nobody(void **state)
+static void coordinator_declares_no_worker_lost_after_its_own_pause(void **state)
 {
     scene s;
 
@@ -734,7 +734,7 @@ static void who_stood_still_himself_blames_nobody(void **state)
 }
 
 /* What it is told is large: it takes that in, and is waited for as long as that may take. */
-static void a_worker_that_is_told_something_large_is_waited_for(void **state)
+static void coordinator_waits_for_a_worker_that_receives_a_large_dataset(void **state)
 {
     enum { ELEMENTS = 1 << 21 };
     scene          s;
@@ -767,7 +767,7 @@ static void a_worker_that_is_told_something_large_is_waited_for(void **state)
 /* ---- over threads ---- */
 
 /* The same on real threads: workers are killed and started again while steps run. */
-static void workers_come_and_go_on_threads(void **state)
+static void job_runs_each_step_once_when_workers_restart_on_threads(void **state)
 {
     enum { STEPS = 2000 };
     scene s = {0};
@@ -791,36 +791,36 @@ static void workers_come_and_go_on_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_is_lost_between_steps),
-        cmocka_unit_test(a_worker_is_lost_amid_steps),
-        cmocka_unit_test(a_worker_is_lost_during_dataset_creation),
-        cmocka_unit_test(two_workers_are_lost_at_once),
-        cmocka_unit_test(data_that_is_gone_when_a_worker_comes_back_is_the_error_of_its_steps),
-        cmocka_unit_test(server_refuses_updates_of_a_worker_that_was_given_up),
-        cmocka_unit_test(a_worker_is_lost_twice_in_a_row),
-        cmocka_unit_test(all_workers_are_lost_and_one_comes_back),
-        cmocka_unit_test(no_worker_comes_back),
-        cmocka_unit_test(one_never_returns_and_another_does),
-        cmocka_unit_test(a_worker_is_cut_off_and_comes_back),
-        cmocka_unit_test(a_server_is_out_of_reach_for_a_while),
-        cmocka_unit_test(variables_are_there_while_a_worker_is_lost),
-        cmocka_unit_test(a_worker_is_added_while_the_job_runs),
-        cmocka_unit_test(a_worker_is_added_when_the_strategy_is_gone),
-        cmocka_unit_test(rounds_and_bounds_go_on_though_workers_are_lost),
-        cmocka_unit_test(steps_that_take_long_are_given_to_others_too),
-        cmocka_unit_test(cancellation_races_with_recovery),
-        cmocka_unit_test(a_parameter_server_is_lost),
-        cmocka_unit_test(a_parameter_server_is_lost_and_comes_back),
-        cmocka_unit_test(a_parameter_server_is_lost_while_join_waits),
-        cmocka_unit_test(a_parameter_server_is_lost_while_its_variables_are_used),
-        cmocka_unit_test(a_parameter_server_does_not_answer),
+        cmocka_unit_test(job_goes_on_when_an_idle_worker_is_lost),
+        cmocka_unit_test(job_runs_each_step_once_when_a_worker_is_lost_during_steps),
+        cmocka_unit_test(per_worker_dataset_is_read_once_when_its_worker_is_lost_at_creation),
+        cmocka_unit_test(job_counts_losses_and_sends_data_again_when_two_workers_are_lost),
+        cmocka_unit_test(steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data),
+        cmocka_unit_test(server_rejects_updates_of_a_live_worker_that_was_declared_lost),
+        cmocka_unit_test(job_runs_each_step_once_when_a_worker_is_lost_twice),
+        cmocka_unit_test(join_waits_for_a_restarted_worker_when_all_are_lost),
+        cmocka_unit_test(join_ends_at_its_deadline_when_no_worker_comes_back),
+        cmocka_unit_test(restarted_worker_is_used_while_another_stays_lost),
+        cmocka_unit_test(job_applies_each_step_once_when_a_worker_is_cut_off_repeatedly),
+        cmocka_unit_test(job_finishes_when_a_server_is_unreachable_for_a_while),
+        cmocka_unit_test(variables_are_read_and_set_while_a_worker_is_lost),
+        cmocka_unit_test(added_worker_runs_steps_of_a_running_job),
+        cmocka_unit_test(local_cluster_adds_a_worker_after_its_strategy_is_freed),
+        cmocka_unit_test(synchronous_and_bounded_modes_finish_when_workers_are_lost),
+        cmocka_unit_test(backups_run_the_steps_of_a_worker_that_reaches_no_server),
+        cmocka_unit_test(join_cancels_steps_once_when_a_worker_is_lost_at_the_same_time),
+        cmocka_unit_test(job_ends_with_unavailable_when_a_parameter_server_is_lost),
+        cmocka_unit_test(job_stays_ended_when_a_lost_parameter_server_comes_back),
+        cmocka_unit_test(join_reports_a_parameter_server_that_is_lost_while_it_waits),
+        cmocka_unit_test(variable_calls_name_the_server_when_it_is_lost),
+        cmocka_unit_test(parameter_server_is_lost_after_a_minute_without_replies),
         cmocka_unit_test(a_parameter_server_that_works_slowly_is_not_lost),
-        cmocka_unit_test(what_takes_long_is_waited_for_longer_each_time),
-        cmocka_unit_test(what_servers_keep_is_bounded_though_a_step_does_not_end),
-        cmocka_unit_test(a_parameter_server_is_asked_again),
-        cmocka_unit_test(who_stood_still_himself_blames_nobody),
-        cmocka_unit_test(a_worker_that_is_told_something_large_is_waited_for),
-        cmocka_unit_test(workers_come_and_go_on_threads),
+        cmocka_unit_test(variable_read_waits_longer_each_time_when_the_server_is_slow),
+        cmocka_unit_test(server_memory_is_bounded_when_a_step_does_not_end),
+        cmocka_unit_test(parameter_server_is_not_lost_when_most_messages_are_dropped),
+        cmocka_unit_test(coordinator_declares_no_worker_lost_after_its_own_pause),
+        cmocka_unit_test(coordinator_waits_for_a_worker_that_receives_a_large_dataset),
+        cmocka_unit_test(job_runs_each_step_once_when_workers_restart_on_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

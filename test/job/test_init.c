@@ -41,7 +41,7 @@ static void shards_are_cut_out(ch_init init, ch_dtype dtype, ch_shape shape, ch_
 }
 
 /* IV-4, IV-8 */
-static void shards_have_the_numbers_of_the_whole(void **state)
+static void ps_init_gives_shards_the_numbers_of_the_whole_variable(void **state)
 {
     const ch_init init[] = {ch_init_zeros(),          ch_init_constant(3),
                             ch_init_uniform(-1, 1),   ch_init_normal(0, 1),
@@ -74,7 +74,7 @@ static void refuses(const Cohort__PsInit *m, ch_status rc, const char *word)
 
     ch__mem_watch(true);
     assert_int_equal(ch__init_spec_compute(m, device, 1 << 20, &t), rc);
-    assert_true(ch__mem_most() < 1 << 16);
+    assert_true(ch__mem_peak() < 1 << 16);
     ch__mem_watch(false);
     assert_null(t);
     if (strstr(ch_error_message(), word) == NULL)
@@ -82,7 +82,7 @@ static void refuses(const Cohort__PsInit *m, ch_status rc, const char *word)
 }
 
 /* PROMISES S6 */
-static void what_makes_no_sense_is_refused_and_reserves_nothing(void **state)
+static void ps_init_rejects_invalid_fields_without_allocating(void **state)
 {
     char           name[] = "x", kind[32] = "uniform", fan[] = "in", dtype[16] = "f32";
     int64_t        shape[9] = {8, 4};
@@ -145,8 +145,8 @@ static void what_makes_no_sense_is_refused_and_reserves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_have_the_numbers_of_the_whole),
-        cmocka_unit_test(what_makes_no_sense_is_refused_and_reserves_nothing),
+        cmocka_unit_test(ps_init_gives_shards_the_numbers_of_the_whole_variable),
+        cmocka_unit_test(ps_init_rejects_invalid_fields_without_allocating),
     };
 
     if (ch__device_of_task("ps", 0, 0, &device) != CH_OK)

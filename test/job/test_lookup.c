@@ -49,7 +49,7 @@ static int calls(int method)
 /* ---- outside steps ---- */
 
 /* SV-9: x[i], from the end if negative. */
-static void a_row_is_asked_of_the_shard_that_has_it(void **state)
+static void var_row_reads_one_shard(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "w", ch_shape_of(8, 2));
@@ -94,7 +94,7 @@ static const int64_t none = CH_SLICE_END;
 
 /* SV-10, SV-13: rows 0 to 7 as shards 3, 3, 2. An empty slice keeps the tail of the shape, and a bound
  * beyond an end is clamped to it. */
-static void slices_are_cut_over_shards(void **state)
+static void var_slice_spans_shards(void **state)
 {
     const slice s[] = {
         {none, none, 3, 3, {0, 3, 6}},
@@ -120,7 +120,7 @@ static void slices_are_cut_over_shards(void **state)
     ch_strategy_unref(st);
 }
 
-static void only_shards_that_have_rows_of_a_slice_are_asked(void **state)
+static void var_slice_calls_only_servers_with_rows_of_the_slice(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "w", ch_shape_of(8, 2));
@@ -139,7 +139,7 @@ static void only_shards_that_have_rows_of_a_slice_are_asked(void **state)
 }
 
 /* SV-17, EM-4: rows in the order of the ids; the result has the shape of the ids, then that of a row. */
-static void rows_come_in_the_order_of_their_ids(void **state)
+static void var_lookup_returns_rows_in_the_order_of_the_ids(void **state)
 {
     const int64_t id[] = {21, 0, 12, 22, 10, 0};
     ch_strategy  *st = t_in_shards(3);
@@ -165,7 +165,7 @@ static void rows_come_in_the_order_of_their_ids(void **state)
 }
 
 /* B22, 6.7.6: 13 rows in 5 shards. */
-static void the_lookup_of_the_page(void **state)
+static void var_lookup_finds_rows_in_five_shards_of_thirteen_rows(void **state)
 {
     static const int rows[] = {3, 3, 3, 2, 2};
     ch_strategy     *st = t_in_shards(5);
@@ -192,7 +192,7 @@ static void the_lookup_of_the_page(void **state)
 }
 
 /* SV-12: what is no number, or none of a row, is refused. */
-static void ids_that_are_none_are_refused(void **state)
+static void var_lookup_rejects_ids_out_of_range_or_not_integer(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "w", ch_shape_of(8, 2)), *scalar = t_var_in(st, "s", 1);
@@ -226,7 +226,7 @@ static void ids_that_are_none_are_refused(void **state)
 }
 
 /* Every shard has a piece of each row. */
-static void rows_of_a_variable_that_is_cut_along_another_axis(void **state)
+static void var_lookup_joins_rows_of_shards_along_the_last_axis(void **state)
 {
     ch_partitioner p = ch_partitioner_fixed(3);
     ch_strategy   *st;
@@ -253,7 +253,7 @@ static void rows_of_a_variable_that_is_cut_along_another_axis(void **state)
     ch_strategy_unref(st);
 }
 
-static void rows_of_a_variable_of_any_strategy(void **state)
+static void var_row_slice_and_lookup_read_a_variable_of_default(void **state)
 {
     ch_var *v = t_table(NULL, "w", ch_shape_of(4, 2)),
            *empty = t_table(NULL, "e", ch_shape_of(0, 2));
@@ -273,7 +273,7 @@ static void rows_of_a_variable_of_any_strategy(void **state)
 }
 
 /* Wherever memory is short it is an error, and nothing is left behind; with memory it works again. */
-static void rows_without_memory_are_an_error(void **state)
+static void var_lookup_and_slice_report_lack_of_memory(void **state)
 {
     ch_var    *v = t_table(NULL, "w", ch_shape_of(4, 2));
     ch_tensor *ids = t_ids(ch_shape_of(2), (int64_t[]){3, 1}), *t = NULL;
@@ -334,7 +334,7 @@ static ch_tensor *run_with(ch_strategy *st, ch_step_fn step, void *arg, int n,
 }
 
 /* EM-1, EM-2, EM-4: a gather for each shard, and no full read; a repeated id is asked for once. */
-static void a_step_that_looks_up_asks_each_shard_once(void **state)
+static void gather_in_a_step_calls_each_server_once(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "w", ch_shape_of(9, 1));
@@ -366,7 +366,7 @@ static void bounded_gather_step(ch_step *s, void *v)
 }
 
 /* EM-5: rows are scaled down to a norm, here 5: [3, 4] stays, and [6, 8] does not. */
-static void rows_are_scaled_where_they_were_looked_up(void **state)
+static void gather_with_a_maximum_norm_scales_rows_without_reading_the_table(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_var(st, "w", t_f32(ch_shape_of(3, 2), (float[]){3, 4, 6, 8, 0.5f, 0}));
@@ -426,7 +426,7 @@ static ch_tensor *run_bag(ch_strategy *st, bag *b)
 }
 
 /* EM-6, EM-8: rows {0, 3}, {4}, {1}; by their sum, their mean, and with weights. */
-static void lists_of_ids_are_combined(void **state)
+static void embedding_bag_combines_rows_by_sum_and_mean_with_weights(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     bag          b = {.table = five_rows(st), .combiner = CH_COMBINE_MEAN};
@@ -459,7 +459,7 @@ static void bag_of_what_is_left_step(ch_step *s, void *v)
 }
 
 /* EM-7, EM-8: of ids 0, -1; 4, of weight -1; and 1 there are left 0; none; and 1. Those below 0 are no rows for any step. */
-static void a_list_without_ids_is_zeros(void **state)
+static void embedding_bag_gives_zeros_for_a_list_without_ids(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = five_rows(st);
@@ -534,7 +534,7 @@ static float loss_after(ch_strategy *st, int steps)
 }
 
 /* EM-1, EM-6: only rows are asked for, and the numbers are those of a table in this process. */
-static void a_layer_of_bags_reads_rows_and_no_table(void **state)
+static void embedding_bag_layer_reads_rows_but_not_the_table(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     float        want = loss_after(NULL, 5);
@@ -680,7 +680,7 @@ static void scatter_to(ch_strategy *st, scatter *c)
 }
 
 /* SV-16: as of a variable in one piece; rows of one id come one after the other. */
-static void scatters_are_those_of_a_variable_in_one_piece(void **state)
+static void scatter_on_shards_equals_scatter_on_a_whole_variable(void **state)
 {
     static const scatter_fn fn[] = {
         ch_var_scatter_add, ch_var_scatter_sub, ch_var_scatter_mul,   ch_var_scatter_div,
@@ -705,7 +705,7 @@ static void scatters_are_those_of_a_variable_in_one_piece(void **state)
 }
 
 /* SV-14: ids are a list. */
-static void ids_of_a_scatter_are_a_list(void **state)
+static void scatter_rejects_ids_of_rank_two(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     scatter      c = {ch_var_scatter_add, t_table(st, "w", ch_shape_of(8, 2))};
@@ -724,24 +724,24 @@ static void ids_of_a_scatter_are_a_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_is_asked_of_the_shard_that_has_it),
-        cmocka_unit_test(slices_are_cut_over_shards),
-        cmocka_unit_test(only_shards_that_have_rows_of_a_slice_are_asked),
-        cmocka_unit_test(rows_come_in_the_order_of_their_ids),
-        cmocka_unit_test(the_lookup_of_the_page),
-        cmocka_unit_test(ids_that_are_none_are_refused),
-        cmocka_unit_test(rows_of_a_variable_that_is_cut_along_another_axis),
-        cmocka_unit_test(rows_of_a_variable_of_any_strategy),
-        cmocka_unit_test(rows_without_memory_are_an_error),
-        cmocka_unit_test(a_step_that_looks_up_asks_each_shard_once),
-        cmocka_unit_test(rows_are_scaled_where_they_were_looked_up),
-        cmocka_unit_test(lists_of_ids_are_combined),
-        cmocka_unit_test(a_list_without_ids_is_zeros),
-        cmocka_unit_test(a_layer_of_bags_reads_rows_and_no_table),
+        cmocka_unit_test(var_row_reads_one_shard),
+        cmocka_unit_test(var_slice_spans_shards),
+        cmocka_unit_test(var_slice_calls_only_servers_with_rows_of_the_slice),
+        cmocka_unit_test(var_lookup_returns_rows_in_the_order_of_the_ids),
+        cmocka_unit_test(var_lookup_finds_rows_in_five_shards_of_thirteen_rows),
+        cmocka_unit_test(var_lookup_rejects_ids_out_of_range_or_not_integer),
+        cmocka_unit_test(var_lookup_joins_rows_of_shards_along_the_last_axis),
+        cmocka_unit_test(var_row_slice_and_lookup_read_a_variable_of_default),
+        cmocka_unit_test(var_lookup_and_slice_report_lack_of_memory),
+        cmocka_unit_test(gather_in_a_step_calls_each_server_once),
+        cmocka_unit_test(gather_with_a_maximum_norm_scales_rows_without_reading_the_table),
+        cmocka_unit_test(embedding_bag_combines_rows_by_sum_and_mean_with_weights),
+        cmocka_unit_test(embedding_bag_gives_zeros_for_a_list_without_ids),
+        cmocka_unit_test(embedding_bag_layer_reads_rows_but_not_the_table),
         cmocka_unit_test(embedding_bag_moves_only_its_rows_when_the_table_is_on_servers),
         cmocka_unit_test(embedding_bag_names_itself_and_the_table_when_an_id_is_out_of_range),
-        cmocka_unit_test(scatters_are_those_of_a_variable_in_one_piece),
-        cmocka_unit_test(ids_of_a_scatter_are_a_list),
+        cmocka_unit_test(scatter_on_shards_equals_scatter_on_a_whole_variable),
+        cmocka_unit_test(scatter_rejects_ids_of_rank_two),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

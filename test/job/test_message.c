@@ -144,28 +144,28 @@ static void dispatch_passes_the_request_to_the_handler_of_its_method(void **stat
 
 static void dispatch_names_the_method_when_the_request_is_not_valid(void **state)
 {
-    call(parcel_of(CH_PS_READ, 10)); /* bytes of a field 0, which no message has */
+    call(message_of(CH_PS_READ, 10)); /* bytes of a field 0, which no message has */
     is_refused(CH_INVALID_ARGUMENT, "read", "10 bytes are not a valid PsRead message");
     (void)state;
 }
 
 static void dispatch_names_the_method_when_the_role_does_not_have_it(void **state)
 {
-    call(parcel_of(CH_WORKER_RUN, 0));
+    call(message_of(CH_WORKER_RUN, 0));
     is_refused(CH_UNIMPLEMENTED, "run", "a reader has no method 33");
     (void)state;
 }
 
 static void dispatch_says_the_number_when_there_is_no_such_method(void **state)
 {
-    call(parcel_of(4000000000u, 0));
+    call(message_of(4000000000u, 0));
     is_refused(CH_UNIMPLEMENTED, "call", "a reader has no method 4000000000");
     (void)state;
 }
 
 static void dispatch_names_the_method_when_the_handler_fails(void **state)
 {
-    call(parcel_of(CH_PS_FENCE, 0));
+    call(message_of(CH_PS_FENCE, 0));
     is_refused(CH_ABORTED, "fence", "no fence today");
     (void)state;
 }

@@ -25,7 +25,7 @@ static ch_status no_values(const ch_value_context *c, void *arg, ch_tuple **out)
     return CH_OK;
 }
 
-static void a_coordinator_is_made_of_something(void **state)
+static void coordinator_calls_reject_null(void **state)
 {
     scene s;
 
@@ -49,7 +49,7 @@ static void a_coordinator_is_made_of_something(void **state)
     t_close(&s);
 }
 
-static void a_step_s_arguments_are_there(void **state)
+static void schedule_rejects_null_arguments(void **state)
 {
     scene              s;
     ch_per_worker     *none = NULL;
@@ -69,7 +69,7 @@ static void a_step_s_arguments_are_there(void **state)
     t_close(&s);
 }
 
-static void what_is_fetched_is_there(void **state)
+static void fetch_rejects_null_arguments(void **state)
 {
     scene      s;
     ch_remote *r[2] = {NULL};
@@ -98,7 +98,7 @@ static void what_is_fetched_is_there(void **state)
     t_close(&s);
 }
 
-static void data_of_workers_is_made_of_something(void **state)
+static void per_worker_data_calls_reject_null(void **state)
 {
     scene          s;
     ch_dataset    *d = ch_dataset_range(0, 4, 1);
@@ -142,7 +142,7 @@ static void data_of_workers_is_made_of_something(void **state)
     t_close(&s);
 }
 
-static void a_strategy_of_parameter_servers_is_made_of_something(void **state)
+static void parameter_server_strategy_rejects_null_and_negative_counts(void **state)
 {
     scene             s;
     ch_local_cluster *cluster = NULL;
@@ -173,7 +173,7 @@ static void a_strategy_of_parameter_servers_is_made_of_something(void **state)
     t_close(&s);
 }
 
-static void rows_are_of_a_variable(void **state)
+static void var_slice_and_lookup_reject_null(void **state)
 {
     scene          s;
     ch_tensor     *t = NULL, *ids = t_ids(ch_shape_of(1), (int64_t[]){0});
@@ -204,12 +204,12 @@ static void rows_are_of_a_variable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_coordinator_is_made_of_something),
-        cmocka_unit_test(a_step_s_arguments_are_there),
-        cmocka_unit_test(what_is_fetched_is_there),
-        cmocka_unit_test(data_of_workers_is_made_of_something),
-        cmocka_unit_test(a_strategy_of_parameter_servers_is_made_of_something),
-        cmocka_unit_test(rows_are_of_a_variable),
+        cmocka_unit_test(coordinator_calls_reject_null),
+        cmocka_unit_test(schedule_rejects_null_arguments),
+        cmocka_unit_test(fetch_rejects_null_arguments),
+        cmocka_unit_test(per_worker_data_calls_reject_null),
+        cmocka_unit_test(parameter_server_strategy_rejects_null_and_negative_counts),
+        cmocka_unit_test(var_slice_and_lookup_reject_null),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

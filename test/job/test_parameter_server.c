@@ -19,7 +19,7 @@ static void count_rows(ch_step *s, void *arg)
     ch_step_out(s, "n", ch_var_read(s, c->n));
 }
 
-static void a_step_runs_on_a_worker(void **state)
+static void parameter_server_step_updates_variables_on_servers(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, NULL);
     counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
@@ -44,7 +44,7 @@ static void a_step_runs_on_a_worker(void **state)
 }
 
 /* Tasks share no memory: what a program writes to a result is its own. */
-static void a_result_is_the_programs_own(void **state)
+static void step_result_is_a_copy_that_the_program_may_write(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1}, NULL, NULL);
     counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
@@ -66,7 +66,7 @@ static void a_result_is_the_programs_own(void **state)
 }
 
 /* Three epochs of four steps. */
-static void the_program_of_the_page(void **state)
+static void parameter_server_program_counts_steps_of_three_epochs(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3}, NULL, NULL);
     ch_coordinator *co = NULL;
@@ -218,9 +218,9 @@ static void a_server_reads_a_variable_before_the_step_writes_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_runs_on_a_worker),
-        cmocka_unit_test(a_result_is_the_programs_own),
-        cmocka_unit_test(the_program_of_the_page),
+        cmocka_unit_test(parameter_server_step_updates_variables_on_servers),
+        cmocka_unit_test(step_result_is_a_copy_that_the_program_may_write),
+        cmocka_unit_test(parameter_server_program_counts_steps_of_three_epochs),
         cmocka_unit_test(a_step_reads_the_old_value_of_a_variable_that_it_assigns),
         cmocka_unit_test(a_server_reads_a_variable_before_the_step_writes_it),
     };

@@ -82,7 +82,7 @@ static void count_steps(counting *c, int n)
 /* ---- whose it is ---- */
 
 /* PW-1: a step has that of the worker which runs it; ch_var_get and ch_var_set are of the program's; all can be read, at any time. */
-static void each_worker_has_its_own_and_the_program_another(void **state)
+static void per_worker_variable_has_a_copy_on_each_worker_and_in_the_program(void **state)
 {
     counting   c;
     ch_tensor *t = t_f32(ch_shape_scalar(), &(float){7});
@@ -109,7 +109,7 @@ static void each_worker_has_its_own_and_the_program_another(void **state)
 }
 
 /* PW-1: it is there from the first step on that uses it; a worker that came later, and one that never ran it, have the first value. */
-static void a_copy_begins_with_the_first_value(void **state)
+static void per_worker_variable_copy_begins_with_the_initial_value(void **state)
 {
     counting  c;
     ch_tuple *out = NULL;
@@ -133,7 +133,7 @@ static void a_copy_begins_with_the_first_value(void **state)
 
 /* VP-5, PT-4: it is on no server and is not cut; the next variable goes where it would have gone without
  * it. */
-static void it_is_on_no_server_and_is_not_cut(void **state)
+static void per_worker_variable_is_on_no_server_and_not_sharded(void **state)
 {
     ch_strategy *st =
         t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2},
@@ -193,7 +193,7 @@ static void check_refusals(ch_strategy *st)
 }
 
 /* PW-2: under every strategy alike. */
-static void what_it_may_not_be(void **state)
+static void per_worker_variable_must_not_be_trainable_or_colocated_with(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL), *one = NULL;
     ch_var      *own, *v = NULL;
@@ -224,7 +224,7 @@ static void get_all_in_step(ch_step *s, void *arg)
 }
 
 /* PW-2 */
-static void who_asks_for_all_of_what_is_one_is_told(void **state)
+static void var_get_all_rejects_a_variable_that_is_not_per_worker(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
     ch_var      *v = t_var_in(st, "v", 1), *own = own_var(st, "own", 1, CH_AGGREGATE_NONE);
@@ -245,7 +245,7 @@ static void who_asks_for_all_of_what_is_one_is_told(void **state)
 /* ---- workers that are lost ---- */
 
 /* PW-3: of who is lost it is the first value, and the next life begins with that. */
-static void a_lost_worker_begins_again(void **state)
+static void per_worker_variable_resets_when_its_worker_is_lost(void **state)
 {
     counting c;
     float    others;
@@ -275,7 +275,7 @@ static void cut_off(counting *c, bool is_cut)
 }
 
 /* PW-3: also of one that was given up while it lived, and has its memory yet. */
-static void a_worker_that_was_given_up_begins_again(void **state)
+static void per_worker_variable_resets_when_its_live_worker_is_declared_lost(void **state)
 {
     counting c;
     float    others;
@@ -297,7 +297,7 @@ static void a_worker_that_was_given_up_begins_again(void **state)
 }
 
 /* PW-3: amid steps. Those that it had are run elsewhere, and count there; what ran in its new life counts in the new copy. */
-static void a_worker_is_lost_amid_steps_with_what_it_had(void **state)
+static void per_worker_variable_counts_repeated_steps_on_the_new_worker(void **state)
 {
     (void)state;
     for (int at = 1; at < 60; at += 7) {
@@ -366,7 +366,7 @@ static void run_chain(ch_strategy *st, float *out)
 }
 
 /* PW-1: in whichever segments of a step it is read and written, a step runs as under OneDevice, where it is a variable like any other. */
-static void one_step_runs_under_every_strategy(void **state)
+static void per_worker_variable_gives_equal_results_under_every_strategy(void **state)
 {
     ch_strategy *st[3] = {NULL};
     float        is[3][18];
@@ -407,7 +407,7 @@ static void take_back(ch_step *s, void *arg)
 }
 
 /* PW-1: what it was given is its own: who gave it may write there again. */
-static void it_is_assigned_what_is_computed_by_nobody(void **state)
+static void per_worker_variable_keeps_a_copy_of_an_assigned_input(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
     giving g = {own_var(st, "own", 3, 0), own_var(st, "other", 4, 0), t_var_in(st, "s", 0)};
@@ -444,7 +444,7 @@ static void fail_late(ch_step *s, void *arg)
 }
 
 /* PW-1: as of any variable. */
-static void a_step_that_fails_changes_no_copy(void **state)
+static void per_worker_variable_is_unchanged_when_its_step_fails(void **state)
 {
     counting     c;
     ch_function *f;
@@ -501,7 +501,7 @@ static float add_of_replicas(ch_aggregation how)
 }
 
 /* PW-1, AV-2: the devices of a worker share its copy. */
-static void what_replicas_of_a_worker_assign_is_aggregated(void **state)
+static void per_worker_variable_aggregates_assignments_of_replicas(void **state)
 {
     (void)state;
     assert_true(add_of_replicas(CH_AGGREGATE_SUM) == 9);
@@ -526,7 +526,7 @@ static void add_to_own(ch_step *s, void *arg)
 }
 
 /* PW-1: an update from outside is of the program's copy, here, where no server's variable is. */
-static void an_update_from_outside_is_of_the_programs(void **state)
+static void strategy_update_changes_the_programs_copy_of_a_per_worker_variable(void **state)
 {
     counting     c;
     ch_function *f, *g;
@@ -546,7 +546,7 @@ static void an_update_from_outside_is_of_the_programs(void **state)
     close_counting(&c);
 }
 
-static void a_clone_begins_with_the_programs(void **state)
+static void per_worker_variable_clone_begins_with_the_programs_copy(void **state)
 {
     counting c;
     ch_var  *twin = NULL, *before;
@@ -569,7 +569,7 @@ static void a_clone_begins_with_the_programs(void **state)
 }
 
 /* PW-1: a recorded step takes the next one of the name, which begins as that says. */
-static void one_that_is_freed_is_forgotten(void **state)
+static void per_worker_variable_is_replaced_by_the_next_of_its_name(void **state)
 {
     counting c;
 
@@ -613,7 +613,7 @@ static void *watch(void *arg)
 }
 
 /* PW-1: while workers run, and others read what they have. */
-static void workers_on_threads_have_their_own(void **state)
+static void per_worker_variable_is_read_while_workers_on_threads_update_it(void **state)
 {
     enum { STEPS = 400 };
     counting  c = {0};
@@ -640,22 +640,22 @@ static void workers_on_threads_have_their_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_worker_has_its_own_and_the_program_another),
-        cmocka_unit_test(a_copy_begins_with_the_first_value),
-        cmocka_unit_test(it_is_on_no_server_and_is_not_cut),
-        cmocka_unit_test(what_it_may_not_be),
-        cmocka_unit_test(who_asks_for_all_of_what_is_one_is_told),
-        cmocka_unit_test(a_lost_worker_begins_again),
-        cmocka_unit_test(a_worker_that_was_given_up_begins_again),
-        cmocka_unit_test(a_worker_is_lost_amid_steps_with_what_it_had),
-        cmocka_unit_test(one_step_runs_under_every_strategy),
-        cmocka_unit_test(it_is_assigned_what_is_computed_by_nobody),
-        cmocka_unit_test(a_step_that_fails_changes_no_copy),
-        cmocka_unit_test(what_replicas_of_a_worker_assign_is_aggregated),
-        cmocka_unit_test(an_update_from_outside_is_of_the_programs),
-        cmocka_unit_test(a_clone_begins_with_the_programs),
-        cmocka_unit_test(one_that_is_freed_is_forgotten),
-        cmocka_unit_test(workers_on_threads_have_their_own),
+        cmocka_unit_test(per_worker_variable_has_a_copy_on_each_worker_and_in_the_program),
+        cmocka_unit_test(per_worker_variable_copy_begins_with_the_initial_value),
+        cmocka_unit_test(per_worker_variable_is_on_no_server_and_not_sharded),
+        cmocka_unit_test(per_worker_variable_must_not_be_trainable_or_colocated_with),
+        cmocka_unit_test(var_get_all_rejects_a_variable_that_is_not_per_worker),
+        cmocka_unit_test(per_worker_variable_resets_when_its_worker_is_lost),
+        cmocka_unit_test(per_worker_variable_resets_when_its_live_worker_is_declared_lost),
+        cmocka_unit_test(per_worker_variable_counts_repeated_steps_on_the_new_worker),
+        cmocka_unit_test(per_worker_variable_gives_equal_results_under_every_strategy),
+        cmocka_unit_test(per_worker_variable_keeps_a_copy_of_an_assigned_input),
+        cmocka_unit_test(per_worker_variable_is_unchanged_when_its_step_fails),
+        cmocka_unit_test(per_worker_variable_aggregates_assignments_of_replicas),
+        cmocka_unit_test(strategy_update_changes_the_programs_copy_of_a_per_worker_variable),
+        cmocka_unit_test(per_worker_variable_clone_begins_with_the_programs_copy),
+        cmocka_unit_test(per_worker_variable_is_replaced_by_the_next_of_its_name),
+        cmocka_unit_test(per_worker_variable_is_read_while_workers_on_threads_update_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

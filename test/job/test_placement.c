@@ -24,7 +24,7 @@ static ch_status strategy_of(const char *cluster, const ch_simple_options *opt)
 }
 
 /* PS-1, PS-2: in this order. */
-static void a_cluster_is_looked_at_before_it_is_asked(void **state)
+static void parameter_server_strategy_rejects_invalid_clusters_before_any_call(void **state)
 {
     const ch_status no = CH_INVALID_ARGUMENT;
     ch_strategy    *st = NULL;
@@ -44,7 +44,7 @@ static void a_cluster_is_looked_at_before_it_is_asked(void **state)
 }
 
 /* PS-3: the coordinator is task 0 of "chief", which a cluster of this process has. */
-static void the_coordinator_is_the_chief(void **state)
+static void local_cluster_coordinator_is_task_0_of_chief(void **state)
 {
     ch_local_cluster *local = NULL;
     ch_resolver      *r;
@@ -77,7 +77,7 @@ static void the_coordinator_is_the_chief(void **state)
 }
 
 /* PS-4, PS-5: it waits for all servers and one worker, and asks again until they answer; not without limit. */
-static void making_one_waits_for_servers_and_a_worker(void **state)
+static void parameter_server_strategy_waits_for_all_servers_and_one_worker(void **state)
 {
     scene s;
 
@@ -168,7 +168,7 @@ static ch_status rename_it(ch_var_spec *spec, void *arg)
 }
 
 /* VP-3: neither an entered device nor a hook moves it. */
-static void the_strategy_chooses_and_not_the_device_that_was_entered(void **state)
+static void variable_placement_on_servers_ignores_the_entered_device(void **state)
 {
     static char  name[] = "renamed";
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2}, NULL, NULL);
@@ -207,7 +207,7 @@ static ch_var *beside(ch_strategy *st, ch_var *v, ch_shape shape)
 }
 
 /* VP-4, PT-4, 6.7.6, B23: one partition, scalars and what is beside a shard are plain. */
-static void what_is_colocated_is_where_the_other_is(void **state)
+static void colocated_variable_is_on_the_server_of_the_other(void **state)
 {
     ch_strategy *st = t_in_shards(2);
     ch_var *row = t_table(st, "row", ch_shape_of(1, 4)), *scalar = t_var_in(st, "scalar", 1);
@@ -251,7 +251,7 @@ static void train_step(ch_step *s, void *arg)
 }
 
 /* VP-6: slots are made when a step is first scheduled, each beside its variable, shard by shard. */
-static void what_a_step_makes_when_it_is_recorded_is_placed_too(void **state)
+static void optimizer_slots_are_placed_beside_their_variable_shards(void **state)
 {
     ch_strategy    *st = t_in_shards(2);
     ch_coordinator *co = NULL;
@@ -355,7 +355,7 @@ static void placement_is_the_same_each_time_and_can_be_printed(void **state)
 }
 
 /* By bytes, not by count; shards of one on different servers. */
-static void placement_may_go_by_bytes(void **state)
+static void placement_by_bytes_chooses_the_server_with_the_fewest_bytes(void **state)
 {
     ch_strategy *st =
         t_cluster(&(ch_local_cluster_options){.ps = 3},
@@ -395,7 +395,7 @@ static ch_status ask_me(void *arg, const ch_tensor_spec *of, int64_t *parts)
 }
 
 /* PT-1, PT-4: asked once for each variable, with its shape and dtype; not of scalars and of what is beside others. */
-static void a_partitioner_is_asked_once_for_each_variable(void **state)
+static void partitioner_is_called_once_for_each_variable(void **state)
 {
     questions    q = {0};
     ch_strategy *st = t_cluster(
@@ -428,7 +428,7 @@ static ch_status two_axes(void *arg, const ch_tensor_spec *of, int64_t *parts)
 }
 
 /* PT-2: the error is that of the variable, which is not made. */
-static void what_a_partitioner_does_wrong_is_the_variable_s_error(void **state)
+static void var_new_reports_an_invalid_result_of_the_partitioner(void **state)
 {
     ch_strategy *st =
         t_cluster(NULL, &(ch_parameter_server_options){.partitioner = {.fn = two_axes}}, NULL);
@@ -444,7 +444,7 @@ static void what_a_partitioner_does_wrong_is_the_variable_s_error(void **state)
 }
 
 /* B21: MinSize(256 KiB, one for each of three servers). */
-static void the_partitioner_of_the_page(void **state)
+static void min_size_partitioner_shards_variables_over_three_servers(void **state)
 {
     const struct {
         ch_shape shape;
@@ -480,7 +480,7 @@ static void the_partitioner_of_the_page(void **state)
 /* ---- first values ---- */
 
 /* IV-2, IV-7: each shard gets its rows, and is named after the whole. */
-static void a_first_value_is_cut(void **state)
+static void initial_value_is_divided_among_shards(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_tensor   *t = t_counted(ch_shape_of(5, 2));
@@ -503,7 +503,7 @@ static void a_first_value_is_cut(void **state)
 
 /* IV-1, IV-3, IV-4, IV-8: an initializer gives the numbers of a variable in one piece, so no two shards
  * are the same. Without an initializer the variable is zeros. */
-static void an_initializer_knows_nothing_of_shards(void **state)
+static void sharded_variable_is_initialised_like_a_whole_one(void **state)
 {
     ch_strategy      *st = t_in_shards(3);
     const ch_var_spec spec = {
@@ -531,7 +531,7 @@ static void an_initializer_knows_nothing_of_shards(void **state)
 }
 
 /* IV-4, IV-5: servers make the numbers, so that the memory of a table is that of its shards, and little more. */
-static void nobody_ever_has_all_of_a_large_table(void **state)
+static void large_table_is_initialised_without_a_second_copy(void **state)
 {
     enum { ROWS = 1 << 18, WIDTH = 64, BYTES = ROWS * WIDTH * 4 };
     ch_strategy *st = t_in_shards(4);
@@ -544,14 +544,14 @@ static void nobody_ever_has_all_of_a_large_table(void **state)
                                    .shape = ch_shape_of(ROWS, WIDTH),
                                    .init = ch_init_uniform(-1, 1)},
                     &table));
-    assert_in_range(ch__mem_most(), BYTES, BYTES + BYTES / 4); /* shards begin at large pages */
+    assert_in_range(ch__mem_peak(), BYTES, BYTES + BYTES / 4); /* shards begin at large pages */
     ch__mem_watch(false);
     ch_var_unref(table);
     ch_strategy_unref(st);
 }
 
 /* What is read is put together where it is given, and there is no other copy of it. */
-static void reading_a_table_takes_memory_for_one(void **state)
+static void var_get_of_a_sharded_table_takes_memory_for_one_copy(void **state)
 {
     enum { ROWS = 1 << 18, WIDTH = 16, BYTES = ROWS * WIDTH * 4 };
     ch_tensor *t = NULL;
@@ -565,7 +565,7 @@ static void reading_a_table_takes_memory_for_one(void **state)
                         &table));
         ch__mem_watch(true);
         t_ok(ch_var_get(table, &t));
-        assert_in_range(ch__mem_most(), BYTES, BYTES + BYTES / 4);
+        assert_in_range(ch__mem_peak(), BYTES, BYTES + BYTES / 4);
         ch__mem_watch(false);
         ch_tensor_unref(t);
         ch_var_unref(table);
@@ -576,24 +576,24 @@ static void reading_a_table_takes_memory_for_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_cluster_is_looked_at_before_it_is_asked),
-        cmocka_unit_test(the_coordinator_is_the_chief),
-        cmocka_unit_test(making_one_waits_for_servers_and_a_worker),
+        cmocka_unit_test(parameter_server_strategy_rejects_invalid_clusters_before_any_call),
+        cmocka_unit_test(local_cluster_coordinator_is_task_0_of_chief),
+        cmocka_unit_test(parameter_server_strategy_waits_for_all_servers_and_one_worker),
         cmocka_unit_test(replicas_are_the_devices_of_one_worker),
         cmocka_unit_test(variables_are_placed_in_turn),
-        cmocka_unit_test(the_strategy_chooses_and_not_the_device_that_was_entered),
-        cmocka_unit_test(what_is_colocated_is_where_the_other_is),
-        cmocka_unit_test(what_a_step_makes_when_it_is_recorded_is_placed_too),
+        cmocka_unit_test(variable_placement_on_servers_ignores_the_entered_device),
+        cmocka_unit_test(colocated_variable_is_on_the_server_of_the_other),
+        cmocka_unit_test(optimizer_slots_are_placed_beside_their_variable_shards),
         cmocka_unit_test(placement_is_the_same_each_time_and_can_be_printed),
         cmocka_unit_test(placement_table_keeps_its_columns_when_names_are_long),
-        cmocka_unit_test(placement_may_go_by_bytes),
-        cmocka_unit_test(a_partitioner_is_asked_once_for_each_variable),
-        cmocka_unit_test(what_a_partitioner_does_wrong_is_the_variable_s_error),
-        cmocka_unit_test(the_partitioner_of_the_page),
-        cmocka_unit_test(a_first_value_is_cut),
-        cmocka_unit_test(an_initializer_knows_nothing_of_shards),
-        cmocka_unit_test(nobody_ever_has_all_of_a_large_table),
-        cmocka_unit_test(reading_a_table_takes_memory_for_one),
+        cmocka_unit_test(placement_by_bytes_chooses_the_server_with_the_fewest_bytes),
+        cmocka_unit_test(partitioner_is_called_once_for_each_variable),
+        cmocka_unit_test(var_new_reports_an_invalid_result_of_the_partitioner),
+        cmocka_unit_test(min_size_partitioner_shards_variables_over_three_servers),
+        cmocka_unit_test(initial_value_is_divided_among_shards),
+        cmocka_unit_test(sharded_variable_is_initialised_like_a_whole_one),
+        cmocka_unit_test(large_table_is_initialised_without_a_second_copy),
+        cmocka_unit_test(var_get_of_a_sharded_table_takes_memory_for_one_copy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

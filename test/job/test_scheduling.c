@@ -48,7 +48,7 @@ static void a_strategy_has_one_coordinator(void **state)
     ch_strategy_unref(st);
 }
 
-static void an_option_that_is_wrong_is_named(void **state)
+static void coordinator_new_names_an_invalid_option(void **state)
 {
     static const struct {
         ch_coordinator_options opt;
@@ -81,7 +81,7 @@ static void schedule_step(ch_step *s, void *arg)
     t_count_step(s, c);
 }
 
-static void a_step_schedules_nothing(void **state)
+static void schedule_is_refused_inside_a_step(void **state)
 {
     scene        s;
     ch_function *f;
@@ -97,7 +97,7 @@ static void a_step_schedules_nothing(void **state)
 }
 
 /* CC-4: with the last reference all ends, whatever was scheduled, and no memory is left. */
-static void letting_go_of_it_ends_what_runs(void **state)
+static void coordinator_ends_all_steps_when_its_last_reference_is_released(void **state)
 {
     int64_t live = ch__mem_live();
 
@@ -245,7 +245,7 @@ static void close_slow(slow_scene *c)
 
 /* FC-4: what a worker was given and has not begun is run by one that has nothing to do. The first call ends as cancelled, any
  * number of times, which is nobody's error. */
-static void nothing_waits_behind_a_slow_step_while_a_worker_is_idle(void **state)
+static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -269,7 +269,7 @@ static void nothing_waits_behind_a_slow_step_while_a_worker_is_idle(void **state
 }
 
 /* Nor while it is told what it does not know yet. */
-static void nothing_waits_for_a_worker_that_is_told_something(void **state)
+static void idle_worker_takes_steps_of_a_worker_that_receives_a_function(void **state)
 {
     slow_scene   c;
     ch_function *other;
@@ -373,7 +373,7 @@ static void a_step_that_cannot_be_recorded_is_not_scheduled(void **state)
 }
 
 /* SC-2, SC-9, RV-2: results have the structure and the names of the step's; a result may be fetched twice. */
-static void results_are_fetched(void **state)
+static void remote_fetch_returns_results_with_their_names(void **state)
 {
     scene        s;
     ch_function *f = t_function(echo_step, NULL);
@@ -449,7 +449,7 @@ static void before_and_after_step(ch_step *s, void *arg)
 
 /* SC-11, CC-3: one worker runs one step at a time, in the order of schedule. A step that it has to repeat
  * keeps its place. */
-static void one_worker_runs_steps_in_their_order(void **state)
+static void worker_runs_steps_in_scheduling_order(void **state)
 {
     enum { STEPS = 50 };
 
@@ -532,7 +532,7 @@ static void a_full_queue_makes_schedule_wait(void **state)
 }
 
 /* Of bytes too: one step more goes, also if it alone is larger. */
-static void a_queue_is_full_of_bytes_too(void **state)
+static void schedule_waits_when_the_queue_holds_capacity_bytes(void **state)
 {
     static const int64_t sizes[] = {100, 5000}; /* of f32 */
 
@@ -580,7 +580,7 @@ static void *schedules(void *arg)
 }
 
 /* CN-1, CN-5: threads may schedule, join and ask at the same time. */
-static void several_threads_may_schedule_and_join(void **state)
+static void coordinator_schedules_and_joins_from_several_threads(void **state)
 {
     enum { THREADS = 4, EACH = 200 };
     scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
@@ -649,7 +649,7 @@ static void peek_step(ch_step *s, void *arg)
 }
 
 /* All of a round see what there was when it began. */
-static void rounds_see_one_moment(void **state)
+static void synchronous_round_reads_the_values_of_its_beginning(void **state)
 {
     enum { STEPS = 12, ROUND = 4 };
     scene        s;
@@ -727,7 +727,7 @@ static void a_round_begins_anew_when_join_has_returned_an_error(void **state)
 /* ---- what is going on ---- */
 
 /* DG-2, DG-3: two runs of one function are one recording and two steps; a restart is one worker lost. */
-static void what_is_going_on_is_counted(void **state)
+static void coordinator_stats_count_steps_and_lost_workers(void **state)
 {
     scene                s;
     ch_coordinator_stats stats;
@@ -835,7 +835,7 @@ static void steps_wait_for_a_worker_that_is_overdue(void **state)
 }
 
 /* A step that may take longer than any wait is waited for as long as that, by join and by fetch. */
-static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
+static void join_and_fetch_wait_as_long_as_step_seconds(void **state)
 {
     scene      s;
     ch_remote *r = NULL;
@@ -860,7 +860,7 @@ static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
 }
 
 /* A wait with a deadline leaves steps as they are: they go on, and are waited for later. */
-static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **state)
+static void join_for_and_fetch_for_end_at_their_deadline(void **state)
 {
     scene         s;
     ch_remote    *r = NULL;
@@ -879,7 +879,7 @@ static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **
               "fetch: step 1 of step: ", "would have to wait for the step to end");
     assert_true(ch__sim_now(s.net) == began);
     t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED,
-              "join: waited 50 ms for steps", "; 1 of 1 workers are ready");
+              "join: waited 50 ms for scheduled steps", "; 1 of 1 workers are ready");
     t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED,
               "fetch: step 1 of step: waited 50 ms for the step to end",
               "; 1 of 1 workers are ready");
@@ -949,7 +949,7 @@ static void a_run_does_not_wait_behind_a_full_queue(void **state)
 }
 
 /* However long that is: nothing overflows. */
-static void a_step_may_take_very_long(void **state)
+static void step_seconds_do_not_overflow(void **state)
 {
     static const double seconds[] = {1e-12, 1e9, 1e10, 1e300};
 
@@ -1093,7 +1093,7 @@ step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped(void **s
 }
 
 /* Of those that the strategy keeps the oldest is forgotten, but not by the steps that need it. */
-static void a_function_is_there_as_long_as_its_steps(void **state)
+static void function_lives_as_long_as_its_scheduled_steps(void **state)
 {
     enum { MANY = 300 };
     scene s;
@@ -1128,7 +1128,7 @@ static void *fetch_often(void *arg)
 }
 
 /* Each makes of it what workers are told, and none takes away what another's steps need. */
-static void several_threads_may_use_a_function_first(void **state)
+static void function_is_first_scheduled_by_several_threads_at_once(void **state)
 {
     enum { THREADS = 4, TIMES = 20 };
     scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
@@ -1154,44 +1154,44 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_strategy_has_one_coordinator),
-        cmocka_unit_test(an_option_that_is_wrong_is_named),
-        cmocka_unit_test(a_step_schedules_nothing),
-        cmocka_unit_test(letting_go_of_it_ends_what_runs),
+        cmocka_unit_test(coordinator_new_names_an_invalid_option),
+        cmocka_unit_test(schedule_is_refused_inside_a_step),
+        cmocka_unit_test(coordinator_ends_all_steps_when_its_last_reference_is_released),
         cmocka_unit_test(threads_end_with_the_strategy),
         cmocka_unit_test(join_waits_for_all_that_was_scheduled),
         cmocka_unit_test(join_has_no_limit_while_steps_end),
-        cmocka_unit_test(nothing_waits_behind_a_slow_step_while_a_worker_is_idle),
-        cmocka_unit_test(nothing_waits_for_a_worker_that_is_told_something),
+        cmocka_unit_test(idle_worker_takes_steps_that_wait_behind_a_slow_step),
+        cmocka_unit_test(idle_worker_takes_steps_of_a_worker_that_receives_a_function),
         cmocka_unit_test(steps_that_read_a_worker_s_own_data_stay_with_it),
         cmocka_unit_test(a_step_that_cannot_be_recorded_is_not_scheduled),
-        cmocka_unit_test(results_are_fetched),
+        cmocka_unit_test(remote_fetch_returns_results_with_their_names),
         cmocka_unit_test(a_step_without_results_gives_an_empty_tuple),
         cmocka_unit_test(a_result_outlives_its_worker),
-        cmocka_unit_test(one_worker_runs_steps_in_their_order),
+        cmocka_unit_test(worker_runs_steps_in_scheduling_order),
         cmocka_unit_test(schedule_waits_for_a_join),
         cmocka_unit_test(a_full_queue_makes_schedule_wait),
-        cmocka_unit_test(a_queue_is_full_of_bytes_too),
-        cmocka_unit_test(several_threads_may_schedule_and_join),
+        cmocka_unit_test(schedule_waits_when_the_queue_holds_capacity_bytes),
+        cmocka_unit_test(coordinator_schedules_and_joins_from_several_threads),
         cmocka_unit_test(staleness_is_bounded),
-        cmocka_unit_test(rounds_see_one_moment),
+        cmocka_unit_test(synchronous_round_reads_the_values_of_its_beginning),
         cmocka_unit_test(a_round_begins_anew_when_join_has_returned_an_error),
-        cmocka_unit_test(what_is_going_on_is_counted),
+        cmocka_unit_test(coordinator_stats_count_steps_and_lost_workers),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
-        cmocka_unit_test(a_step_may_take_very_long),
-        cmocka_unit_test(join_and_fetch_give_up_after_the_seconds_that_they_are_given),
+        cmocka_unit_test(step_seconds_do_not_overflow),
+        cmocka_unit_test(join_for_and_fetch_for_end_at_their_deadline),
         cmocka_unit_test(statistics_say_which_worker_is_lost),
         cmocka_unit_test(a_run_does_not_wait_behind_a_full_queue),
         cmocka_unit_test(steps_go_to_other_workers_when_one_is_overdue),
         cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
-        cmocka_unit_test(a_wait_lasts_as_long_as_a_step_may_take),
+        cmocka_unit_test(join_and_fetch_wait_as_long_as_step_seconds),
         cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
         cmocka_unit_test(step_seconds_begin_when_the_step_before_has_ended),
         cmocka_unit_test(
             step_seconds_are_of_the_step_that_the_worker_is_at_when_calls_overtake),
         cmocka_unit_test(
             step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped),
-        cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
-        cmocka_unit_test(several_threads_may_use_a_function_first),
+        cmocka_unit_test(function_lives_as_long_as_its_scheduled_steps),
+        cmocka_unit_test(function_is_first_scheduled_by_several_threads_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,7 +273,7 @@ static void tear_down(setting *s)
 /* ---- tests ---- */
 
 /* UP-1, UP-5: n additions are n additions; and each is told what it came to. */
-static void an_update_is_applied_and_gives_what_it_should(void **state)
+static void server_applies_an_update_and_returns_its_result(void **state)
 {
     setting s;
 
@@ -289,7 +289,7 @@ static void an_update_is_applied_and_gives_what_it_should(void **state)
 }
 
 /* PROMISES F3: the second attempt of a step changes nothing, and is told what the first was. */
-static void an_update_that_comes_again_is_not_applied_again(void **state)
+static void server_applies_a_repeated_update_once(void **state)
 {
     setting s;
 
@@ -309,7 +309,7 @@ static void an_update_that_comes_again_is_not_applied_again(void **state)
 }
 
 /* PROMISES F2: what a worker sends that was given up is refused, whenever it comes. */
-static void a_worker_that_was_given_up_is_not_heard(void **state)
+static void server_rejects_updates_of_a_registration_below_the_fence(void **state)
 {
     Cohort__PsFence m;
     char            worker[] = "worker/0";
@@ -331,7 +331,7 @@ static void a_worker_that_was_given_up_is_not_heard(void **state)
 }
 
 /* UP-3: a value that was given stays as it was; a pin keeps all values. */
-static void what_was_read_does_not_change(void **state)
+static void server_leaves_read_values_and_snapshots_unchanged_by_updates(void **state)
 {
     setting     s;
     ch_message *kept;
@@ -353,7 +353,7 @@ static void what_was_read_does_not_change(void **state)
 }
 
 /* Releasing a pin ends those before it; the second copies of their calls, late, keep nothing. */
-static void a_pin_that_was_released_does_not_come_back(void **state)
+static void server_does_not_recreate_a_released_snapshot(void **state)
 {
     setting s;
     int64_t live;
@@ -389,7 +389,7 @@ static void a_pin_that_was_released_does_not_come_back(void **state)
 }
 
 /* An assign is once for a step; in between others change the variable. */
-static void an_assign_that_comes_again_is_not_done_again(void **state)
+static void server_applies_a_repeated_assign_once(void **state)
 {
     uint64_t number = 1;
     setting  s;
@@ -413,7 +413,7 @@ static void an_assign_that_comes_again_is_not_done_again(void **state)
 }
 
 /* Neither what was read nor what was sent is the variable. */
-static void an_assign_takes_and_leaves_copies(void **state)
+static void server_assign_shares_no_memory_with_its_value_or_with_readers(void **state)
 {
     uint64_t    number = 1;
     setting     s;
@@ -435,7 +435,7 @@ static void an_assign_takes_and_leaves_copies(void **state)
 }
 
 /* The second of two values does not fit: the first is not set either. */
-static void an_assign_changes_all_or_nothing(void **state)
+static void server_assign_changes_all_variables_or_none(void **state)
 {
     uint64_t   number[2] = {1, 2}, stranger[2] = {1, 9};
     ch_tensor *short_one = NULL, *whole = NULL;
@@ -465,7 +465,7 @@ static void an_assign_changes_all_or_nothing(void **state)
 }
 
 /* However little memory there is, both variables have the new value, or none has. */
-static void an_assign_without_memory_changes_nothing(void **state)
+static void server_assign_changes_nothing_when_memory_is_short(void **state)
 {
     uint64_t  number[2] = {1, 2};
     ch_status rc = CH_UNAVAILABLE;
@@ -489,7 +489,7 @@ static void an_assign_without_memory_changes_nothing(void **state)
 }
 
 /* Steps that are done are refused as soon as a ping says that they are, and no ping takes that back. */
-static void a_ping_says_which_steps_are_done(void **state)
+static void server_rejects_steps_that_a_ping_retired(void **state)
 {
     uint64_t number = 1;
     setting  s;
@@ -536,7 +536,7 @@ static const void *place_of_value(asker *a)
 }
 
 /* Neither the variable nor the gradient, which is another task's, is copied. */
-static void what_nobody_holds_is_written_where_it_is(void **state)
+static void server_updates_a_value_in_place_when_no_reader_holds_it(void **state)
 {
     setting     s;
     const void *at;
@@ -547,14 +547,14 @@ static void what_nobody_holds_is_written_where_it_is(void **state)
     ch__mem_watch(true);
     for (uint64_t i = 4; i < 20; i++)
         t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
-    assert_true(ch__mem_most() < LITTLE);
+    assert_true(ch__mem_peak() < LITTLE);
     ch__mem_watch(false);
     assert_ptr_equal(place_of_value(&s.a), at);
     tear_down(&s);
 }
 
 /* A worker that reads, keeps what it read while it pushes, and reads again: two places, in turns. */
-static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
+static void server_alternates_between_two_buffers_when_a_reader_holds_the_value(void **state)
 {
     setting     s;
     const void *at[2];
@@ -575,7 +575,7 @@ static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
         if (i == 6)
             ch__mem_watch(true);
         if (i >= 6)
-            assert_true(ch__mem_most() < LITTLE);
+            assert_true(ch__mem_peak() < LITTLE);
     }
     ch__mem_watch(false);
     ch__message_unref(kept);
@@ -583,7 +583,7 @@ static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
 }
 
 /* The second place goes when it was not needed for some time. */
-static void memory_for_copies_is_given_back(void **state)
+static void server_frees_the_second_buffer_when_no_reader_needs_it(void **state)
 {
     setting     s;
     ch_message *kept;
@@ -609,7 +609,7 @@ static void memory_for_copies_is_given_back(void **state)
 }
 
 /* However large the table of what is remembered once was. */
-static void what_steps_were_given_goes_with_them(void **state)
+static void server_frees_remembered_results_when_steps_retire(void **state)
 {
     uint64_t number = 1;
     setting  s;
@@ -629,7 +629,7 @@ static void what_steps_were_given_goes_with_them(void **state)
     tear_down(&s);
 }
 
-static void rows_that_were_let_go_of_make_room_for_others(void **state)
+static void server_reuses_the_memory_of_released_rows(void **state)
 {
     Cohort__PsRows m;
     uint64_t       number = 2;
@@ -648,7 +648,7 @@ static void rows_that_were_let_go_of_make_room_for_others(void **state)
         if (i == 2)
             ch__mem_watch(true);
         if (i >= 2)
-            assert_true(ch__mem_most() < LITTLE);
+            assert_true(ch__mem_peak() < LITTLE);
     }
     ch__mem_watch(false);
     ch_tensor_unref(ids);
@@ -656,7 +656,7 @@ static void rows_that_were_let_go_of_make_room_for_others(void **state)
     end(&a);
 }
 
-static void rows_are_given_by_their_ids(void **state)
+static void server_returns_rows_by_their_ids(void **state)
 {
     static const float   data[6] = {0, 1, 10, 11, 20, 21};
     static const int64_t id[3] = {2, 0, 2}, bad[1] = {3};
@@ -687,7 +687,7 @@ static void rows_are_given_by_their_ids(void **state)
 }
 
 /* The last step that can be counted is remembered as any other, and nothing is left of it. */
-static void the_last_step_leaves_nothing(void **state)
+static void server_leaks_nothing_after_the_largest_step_number(void **state)
 {
     int64_t live = ch__mem_live();
     setting s;
@@ -702,7 +702,7 @@ static void the_last_step_leaves_nothing(void **state)
     assert_int_equal(ch__mem_live(), live);
 }
 
-static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
+static void server_rejects_invalid_requests_and_changes_nothing(void **state)
 {
     Cohort__PsFree m;
     uint64_t       number = 1;
@@ -728,7 +728,7 @@ static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
     tear_down(&s);
 }
 
-static void functions_that_are_not_needed_any_more_go(void **state)
+static void server_frees_functions_on_request(void **state)
 {
     Cohort__PsFree m;
     setting        s;
@@ -751,7 +751,7 @@ static void functions_that_are_not_needed_any_more_go(void **state)
 }
 
 /* The table of numbers against a list. */
-static void a_table_holds_what_it_was_told(void **state)
+static void server_map_finds_keys_that_were_set_and_not_removed(void **state)
 {
     static char has[64][4];
     static int  thing;
@@ -787,26 +787,26 @@ static void a_table_holds_what_it_was_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_that_are_not_needed_any_more_go),
-        cmocka_unit_test(a_table_holds_what_it_was_told),
-        cmocka_unit_test(an_update_is_applied_and_gives_what_it_should),
-        cmocka_unit_test(an_update_that_comes_again_is_not_applied_again),
-        cmocka_unit_test(a_worker_that_was_given_up_is_not_heard),
-        cmocka_unit_test(what_was_read_does_not_change),
-        cmocka_unit_test(a_pin_that_was_released_does_not_come_back),
-        cmocka_unit_test(an_assign_that_comes_again_is_not_done_again),
-        cmocka_unit_test(an_assign_takes_and_leaves_copies),
-        cmocka_unit_test(an_assign_changes_all_or_nothing),
-        cmocka_unit_test(an_assign_without_memory_changes_nothing),
-        cmocka_unit_test(a_ping_says_which_steps_are_done),
-        cmocka_unit_test(what_nobody_holds_is_written_where_it_is),
-        cmocka_unit_test(what_is_held_for_a_step_costs_a_copy_and_no_memory),
-        cmocka_unit_test(memory_for_copies_is_given_back),
-        cmocka_unit_test(what_steps_were_given_goes_with_them),
-        cmocka_unit_test(rows_that_were_let_go_of_make_room_for_others),
-        cmocka_unit_test(rows_are_given_by_their_ids),
-        cmocka_unit_test(the_last_step_leaves_nothing),
-        cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
+        cmocka_unit_test(server_frees_functions_on_request),
+        cmocka_unit_test(server_map_finds_keys_that_were_set_and_not_removed),
+        cmocka_unit_test(server_applies_an_update_and_returns_its_result),
+        cmocka_unit_test(server_applies_a_repeated_update_once),
+        cmocka_unit_test(server_rejects_updates_of_a_registration_below_the_fence),
+        cmocka_unit_test(server_leaves_read_values_and_snapshots_unchanged_by_updates),
+        cmocka_unit_test(server_does_not_recreate_a_released_snapshot),
+        cmocka_unit_test(server_applies_a_repeated_assign_once),
+        cmocka_unit_test(server_assign_shares_no_memory_with_its_value_or_with_readers),
+        cmocka_unit_test(server_assign_changes_all_variables_or_none),
+        cmocka_unit_test(server_assign_changes_nothing_when_memory_is_short),
+        cmocka_unit_test(server_rejects_steps_that_a_ping_retired),
+        cmocka_unit_test(server_updates_a_value_in_place_when_no_reader_holds_it),
+        cmocka_unit_test(server_alternates_between_two_buffers_when_a_reader_holds_the_value),
+        cmocka_unit_test(server_frees_the_second_buffer_when_no_reader_needs_it),
+        cmocka_unit_test(server_frees_remembered_results_when_steps_retire),
+        cmocka_unit_test(server_reuses_the_memory_of_released_rows),
+        cmocka_unit_test(server_returns_rows_by_their_ids),
+        cmocka_unit_test(server_leaks_nothing_after_the_largest_step_number),
+        cmocka_unit_test(server_rejects_invalid_requests_and_changes_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -467,7 +467,7 @@ static ch_message *draw(unsigned *seed, uint64_t *retired, uint64_t *registratio
 /* ---- tests ---- */
 
 /* Nobody reads from the second; the third hears all again that it heard before, in any order. */
-static void stores_that_are_told_the_same_hold_the_same_bits(void **state)
+static void server_states_that_apply_equal_messages_hold_equal_bits(void **state)
 {
     enum { CASES = 100, HELD = 3 };
 
@@ -551,7 +551,7 @@ static void live_with_little_memory(bool is_read)
     ch__server_state_free(twin);
 }
 
-static void what_fails_for_want_of_memory_changes_nothing(void **state)
+static void server_state_is_unchanged_when_a_message_lacks_memory(void **state)
 {
     int64_t live = 0;
 
@@ -565,7 +565,7 @@ static void what_fails_for_want_of_memory_changes_nothing(void **state)
 }
 
 /* The second fails, say: the first is not applied again. */
-static void attempts_go_on_behind_what_was_applied(void **state)
+static void server_state_resumes_a_repeated_attempt_after_applied_updates(void **state)
 {
     ch_server_state *s = new_store(0), *twin = new_store(1);
     journal          j = {0};
@@ -595,7 +595,7 @@ static void attempts_go_on_behind_what_was_applied(void **state)
 }
 
 /* Steps above the retired one that have ended are refused, whatever is said later, and what was said before. */
-static void steps_that_are_said_to_have_ended_are_refused(void **state)
+static void server_state_rejects_steps_that_have_ended(void **state)
 {
     static const struct {
         uint64_t below, n, live[3];
@@ -690,7 +690,7 @@ static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **
     ch__server_state_free(s);
 }
 
-static void rows_are_given_of_all_variables_or_of_none(void **state)
+static void server_state_returns_rows_of_all_variables_or_none(void **state)
 {
     Cohort__PsRows   m;
     ch_server_state *s = new_store(0);
@@ -772,7 +772,7 @@ static ch_status assign_region(ch_server_state *s, uint64_t step, int64_t *begin
     return ch__server_state_assign(s, &m, 2, (ch_tensor *[]){value, value});
 }
 
-static void store_refuses_regions_that_do_not_fit(void **state)
+static void server_state_rejects_regions_that_do_not_fit(void **state)
 {
     ch_server_state *s = new_store(0);
     ch_tensor       *out = NULL, *value = t_noise(ch_shape_of(2, 1), 3);
@@ -812,13 +812,13 @@ static void store_refuses_regions_that_do_not_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stores_that_are_told_the_same_hold_the_same_bits),
-        cmocka_unit_test(what_fails_for_want_of_memory_changes_nothing),
-        cmocka_unit_test(attempts_go_on_behind_what_was_applied),
-        cmocka_unit_test(steps_that_are_said_to_have_ended_are_refused),
+        cmocka_unit_test(server_states_that_apply_equal_messages_hold_equal_bits),
+        cmocka_unit_test(server_state_is_unchanged_when_a_message_lacks_memory),
+        cmocka_unit_test(server_state_resumes_a_repeated_attempt_after_applied_updates),
+        cmocka_unit_test(server_state_rejects_steps_that_have_ended),
         cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
-        cmocka_unit_test(rows_are_given_of_all_variables_or_of_none),
-        cmocka_unit_test(store_refuses_regions_that_do_not_fit),
+        cmocka_unit_test(server_state_returns_rows_of_all_variables_or_none),
+        cmocka_unit_test(server_state_rejects_regions_that_do_not_fit),
     };
 
     return cmocka_run_group_tests(tests, make_vars, drop_vars);

@@ -6,7 +6,7 @@
 #include "job/shard.h"
 
 /* PT-5: and the table of worked numbers. */
-static void shards_are_as_equal_as_can_be(void **state)
+static void part_begin_divides_rows_as_equally_as_possible(void **state)
 {
     static const struct {
         int64_t size;
@@ -30,7 +30,7 @@ static void shards_are_as_equal_as_can_be(void **state)
 }
 
 /* SV-15, EM-3: base 10 extra 2; 13 ids in 5 shards. */
-static void a_row_is_in_the_shard_that_has_it(void **state)
+static void part_of_finds_the_shard_of_a_row(void **state)
 {
     (void)state;
     assert_int_equal(ch__part_of(32, 3, 10), 0);
@@ -95,7 +95,7 @@ static void check_lookup(ch_id_split *s, const ch_tensor *ids, int64_t size, int
         ch_tensor *asked = NULL;
         int64_t    begin = ch__part_begin(size, n, k);
 
-        t_ok(ch__id_split_asked(s, k, &asked));
+        t_ok(ch__id_split_lookup_ids(s, k, &asked));
         for (int64_t i = 0; asked != NULL && i < ch_tensor_count(asked); i++) {
             int64_t id = begin + id_at(asked, (int)i);
 
@@ -106,7 +106,7 @@ static void check_lookup(ch_id_split *s, const ch_tensor *ids, int64_t size, int
         part[k] = asked != NULL ? give(asked, begin) : NULL;
         ch_tensor_unref(asked);
     }
-    t_ok(ch__id_split_spread(s, CH_F32, ch_shape_of(2), part, &out));
+    t_ok(ch__id_split_lookup_rows(s, CH_F32, ch_shape_of(2), part, &out));
     for (int i = 0; i < ch_tensor_count(ids); i++) {
         const float *at = (const float *)ch_tensor_data(out) + 2 * (int64_t)i;
         int64_t      id = id_at(ids, i);
@@ -129,8 +129,8 @@ static void check_update(ch_id_split *s, const ch_tensor *ids, int64_t size, int
         ch_tensor *sent = NULL, *of = NULL;
         int        at = 0;
 
-        t_ok(ch__id_split_sent(s, k, &sent));
-        t_ok(ch__id_split_rows(s, rows, k, &of));
+        t_ok(ch__id_split_update_ids(s, k, &sent));
+        t_ok(ch__id_split_update_rows(s, rows, k, &of));
         assert_int_equal(ch_tensor_count(sent), ch_tensor_shape(of).dim[0]);
         for (int i = 0; i < count; i++) {
             int64_t id = id_at(ids, i);
@@ -150,7 +150,7 @@ static void check_update(ch_id_split *s, const ch_tensor *ids, int64_t size, int
     ch_tensor_unref(rows);
 }
 
-static void ids_go_to_their_shards(void **state)
+static void id_split_sends_ids_to_their_shards(void **state)
 {
     ch_id_split *s = NULL;
     unsigned     seed = 1;
@@ -166,7 +166,7 @@ static void ids_go_to_their_shards(void **state)
         for (int i = k - 1; i >= 0; i--)
             stray = id_at(ids, i) < 0 || id_at(ids, i) >= size ? i : stray;
         t_ok(ch__id_split(s, ids, size, n));
-        assert_int_equal(ch__id_split_stray(s), stray);
+        assert_int_equal(ch__id_split_first_invalid(s), stray);
         check_lookup(s, ids, size, n);
         check_update(s, ids, size, n);
         ch_tensor_unref(ids);
@@ -175,7 +175,7 @@ static void ids_go_to_their_shards(void **state)
 }
 
 /* Every allocation may fail: an error, and nothing is lost. */
-static void without_memory_it_says_so(void **state)
+static void id_split_reports_lack_of_memory(void **state)
 {
     ch_tensor *ids = NULL;
     unsigned   seed = 3;
@@ -195,7 +195,7 @@ static void without_memory_it_says_so(void **state)
         if (rc == CH_OK)
             rc = ch__id_split(s, ids, 20, 3);
         if (rc == CH_OK)
-            rc = ch__id_split_sent(s, 1, &t);
+            rc = ch__id_split_update_ids(s, 1, &t);
         ch__mem_fail_at(0);
         ok = rc == CH_OK;
         assert_true(ok || rc == CH_RESOURCE_EXHAUSTED);
@@ -209,10 +209,10 @@ static void without_memory_it_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_are_as_equal_as_can_be),
-        cmocka_unit_test(a_row_is_in_the_shard_that_has_it),
-        cmocka_unit_test(ids_go_to_their_shards),
-        cmocka_unit_test(without_memory_it_says_so),
+        cmocka_unit_test(part_begin_divides_rows_as_equally_as_possible),
+        cmocka_unit_test(part_of_finds_the_shard_of_a_row),
+        cmocka_unit_test(id_split_sends_ids_to_their_shards),
+        cmocka_unit_test(id_split_reports_lack_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

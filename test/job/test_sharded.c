@@ -11,7 +11,7 @@ static void double_step(ch_step *s, void *w)
 }
 
 /* SV-3, SV-5, B20: FixedShards(2) of w [100, 10], and 2.0 * w. */
-static void the_partitioned_variable_of_the_page(void **state)
+static void sharded_variable_lists_its_parts_and_is_read_as_a_whole(void **state)
 {
     ch_strategy *st = t_in_shards(2);
     ch_var      *w = t_table(st, "w", ch_shape_of(100, 10));
@@ -72,7 +72,7 @@ static void a_model_lists_its_shards(void **state)
 }
 
 /* SV-7, SV-5: shards of 2, 1 and 1 rows; another dtype or shape is refused. */
-static void assigning_gives_each_shard_its_rows(void **state)
+static void var_set_and_add_give_each_shard_its_rows(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     ch_var      *v = t_table(st, "w", ch_shape_of(4, 2));
@@ -245,7 +245,7 @@ static void an_optimizer_takes_the_whole_or_its_shards(void **state)
 }
 
 /* SV-20 */
-static void some_of_the_shards_are_not_enough(void **state)
+static void optimizer_rejects_some_of_the_shards_of_a_variable(void **state)
 {
     ch_strategy *st = t_in_shards(3);
     trained      t = {.w = t_table(st, "w", ch_shape_of(7, 2)), .n = 2};
@@ -265,7 +265,7 @@ static void some_of_the_shards_are_not_enough(void **state)
 }
 
 /* SV-18: a function that was recorded takes another variable of that name and shape. */
-static void a_recorded_step_takes_a_variable_that_is_like_it(void **state)
+static void recorded_step_accepts_a_new_variable_of_equal_name_and_shape(void **state)
 {
     ch_strategy *st = t_in_shards(2);
     ch_var      *w = t_table(st, "w", ch_shape_of(4));
@@ -334,7 +334,7 @@ static ch_status try_assign(ch_var *v, const assigning *how, ch_dtype dtype, ch_
 }
 
 /* UP-1: dtypes are equal, and so are the sizes of an assign. assign_add and assign_sub spread a value as ch_add does. */
-static void an_assign_wants_the_same_shape_and_dtype(void **state)
+static void assign_rejects_another_shape_or_dtype(void **state)
 {
     static const assigning how[] = {{.assign = ch_var_assign},
                                     {.assign = ch_var_assign_add},
@@ -373,7 +373,7 @@ static void scatter_one_step(ch_step *s, void *v)
 
 /* UP-1, UP-2, UP-4, UP-5: 300 steps of three workers add k to all rows, and 1 to one row. No update is
  * lost, and a later read sees them all. */
-static void updates_of_several_workers_lose_nothing_of_each_other(void **state)
+static void updates_of_several_workers_are_all_applied(void **state)
 {
     enum { STEPS = 300 };
     ch_strategy *st =
@@ -412,7 +412,7 @@ static void fill_step(ch_step *s, void *v)
 }
 
 /* UP-3: a value that is read is of one moment: all elements of it have had the same additions. */
-static void a_read_is_of_one_moment(void **state)
+static void var_get_is_atomic_while_steps_update_the_variable(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1, .workers = 2}, NULL, NULL);
     ch_coordinator *co = NULL;
@@ -458,7 +458,7 @@ static void read_write_step(ch_step *s, void *arg)
 }
 
 /* UP-4, CA-1: in a step reads and writes keep their order; what it does not write it reads once. */
-static void a_step_sees_what_it_has_written(void **state)
+static void step_reads_its_own_writes(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
     order        o = {t_var_in(st, "v", 1)};
@@ -512,7 +512,7 @@ static double assigned(ch_strategy *st, ch_aggregation how, bool adds)
 }
 
 /* AV-1, AV-2: replicas of a worker assign 1, 2 and 3 to one variable. */
-static void what_replicas_assign_is_aggregated(void **state)
+static void variable_on_servers_aggregates_assignments_of_replicas(void **state)
 {
     ch_strategy *st =
         t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2, .devices = 3}, NULL, NULL);
@@ -644,7 +644,7 @@ static void value_container_finds_a_variable_on_servers_by_its_copy(void **state
 }
 
 /* AV-2: without an aggregation replicas may not assign what differs. */
-static void what_differs_wants_an_aggregation(void **state)
+static void variable_on_servers_rejects_unequal_assignments_without_aggregation(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL);
     summed       a = {t_var_in(st, "v", 1), false};
@@ -659,7 +659,7 @@ static void what_differs_wants_an_aggregation(void **state)
 }
 
 /* AV-3: it is not copied into another strategy. */
-static void a_variable_stays_in_its_strategy(void **state)
+static void var_clone_is_refused_in_the_scope_of_another_strategy(void **state)
 {
     ch_strategy *st = t_in_shards(2), *other = NULL;
     ch_var      *v = t_table(st, "v", ch_shape_of(4)), *twin = NULL;
@@ -681,9 +681,9 @@ static void a_variable_stays_in_its_strategy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_partitioned_variable_of_the_page),
+        cmocka_unit_test(sharded_variable_lists_its_parts_and_is_read_as_a_whole),
         cmocka_unit_test(a_model_lists_its_shards),
-        cmocka_unit_test(assigning_gives_each_shard_its_rows),
+        cmocka_unit_test(var_set_and_add_give_each_shard_its_rows),
         cmocka_unit_test(a_shard_is_the_same_memory_as_its_rows_of_the_whole),
         cmocka_unit_test(a_shard_may_outlive_the_whole),
         cmocka_unit_test(a_variable_in_shards_is_differentiated_like_any_other),
@@ -692,15 +692,15 @@ int main(void)
             update_changes_a_variable_on_servers_once_when_a_worker_has_two_devices),
         cmocka_unit_test(update_non_slot_runs_once_beside_a_variable_on_servers),
         cmocka_unit_test(value_container_finds_a_variable_on_servers_by_its_copy),
-        cmocka_unit_test(some_of_the_shards_are_not_enough),
-        cmocka_unit_test(a_recorded_step_takes_a_variable_that_is_like_it),
-        cmocka_unit_test(an_assign_wants_the_same_shape_and_dtype),
-        cmocka_unit_test(updates_of_several_workers_lose_nothing_of_each_other),
-        cmocka_unit_test(a_read_is_of_one_moment),
-        cmocka_unit_test(a_step_sees_what_it_has_written),
-        cmocka_unit_test(what_replicas_assign_is_aggregated),
-        cmocka_unit_test(what_differs_wants_an_aggregation),
-        cmocka_unit_test(a_variable_stays_in_its_strategy),
+        cmocka_unit_test(optimizer_rejects_some_of_the_shards_of_a_variable),
+        cmocka_unit_test(recorded_step_accepts_a_new_variable_of_equal_name_and_shape),
+        cmocka_unit_test(assign_rejects_another_shape_or_dtype),
+        cmocka_unit_test(updates_of_several_workers_are_all_applied),
+        cmocka_unit_test(var_get_is_atomic_while_steps_update_the_variable),
+        cmocka_unit_test(step_reads_its_own_writes),
+        cmocka_unit_test(variable_on_servers_aggregates_assignments_of_replicas),
+        cmocka_unit_test(variable_on_servers_rejects_unequal_assignments_without_aggregation),
+        cmocka_unit_test(var_clone_is_refused_in_the_scope_of_another_strategy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

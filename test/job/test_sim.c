@@ -44,7 +44,7 @@ typedef struct world {
     ch_coordinator_options how;
     ch_sim_options         faults;
     bool                   has_poison, is_healed;
-    ch_var                *ledger, *seen, *count[SERVERS], *kept;
+    ch_var                *cells, *seen, *count[SERVERS], *per_worker;
     ch_var                *row; /* of Default: the cell of the step that is scheduled next */
     ch_function           *step, *peek;
     ch_started             own; /* a run of `peek` that was started and not waited for */
@@ -78,16 +78,16 @@ static void step_of(ch_step *s, void *arg)
     ch_node *row = ch_var_read(s, w->row);
     ch_node *example = ch_reshape(ch_step_in(s, IN_EXAMPLE), ch_shape_of(1));
     ch_node *one = ch_cast(ch_equal(row, row), CH_F32);
-    ch_node *before = ch_sum_all(ch_mul(ch_var_read(s, w->ledger), ch_step_in(s, IN_MASK)));
+    ch_node *before = ch_sum_all(ch_mul(ch_var_read(s, w->cells), ch_step_in(s, IN_MASK)));
     ch_node *count = ch_var_read(s, w->count[0]);
-    ch_node *poison = ch_gather(ch_var_read(s, w->ledger), ch_step_in(s, IN_POISON), 0);
+    ch_node *poison = ch_gather(ch_var_read(s, w->cells), ch_step_in(s, IN_POISON), 0);
 
     poison = ch_mul(poison, one); /* computed by the worker: a step fails before its updates */
-    ch_var_scatter_add(s, w->ledger, row, one);
+    ch_var_scatter_add(s, w->cells, row, one);
     ch_var_scatter_add(s, w->seen, example, one);
     for (int i = 0; i < SERVERS; i++)
         ch_var_assign_add(s, w->count[i], ch_number(s, 1));
-    ch_var_assign_add(s, w->kept, ch_number(s, 1));
+    ch_var_assign_add(s, w->per_worker, ch_number(s, 1));
     ch_step_out(s, "before", before);
     ch_step_out(s, "count", count);
     ch_step_out(s, "poison", poison);
@@ -211,8 +211,8 @@ static void heal(world *w)
 /* ---- what servers apply ---- */
 
 /* 3, 5. */
-static void saw(void *arg, const char *worker, uint64_t registration, uint64_t step,
-                uint32_t sequence)
+static void watch(void *arg, const char *worker, uint64_t registration, uint64_t step,
+                  uint32_t sequence)
 {
     world          *w = arg;
     ch_task        *task = ch__local_cluster_coordinator(w->local);
@@ -251,24 +251,24 @@ static void open_world(world *w, uint64_t seed)
                             .twice = r / 19200 % 2 != 0 ? (int)(r / 38400 % 200) : 0,
                             .late = r / 76800 % 2 != 0 ? (int)(r / 153600 % 100) : 0}};
     t_ok(ch__net_sim(&w->faults, &w->net));
-    t_ok(ch__local_cluster_on(
+    t_ok(ch__local_cluster_new_on(
         w->net, &(ch_local_cluster_options){.ps = SERVERS, .workers = WORKERS},
-        &(ch_local_cluster_how){
+        &(ch_local_cluster_task_options){
             .coord =
                 {.tick = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
             .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
-            .server = {.saw = saw, .arg = w}},
+            .server = {.watch = watch, .arg = w}},
         &w->cluster));
     w->local = w->cluster;
     t_ok(ch_strategy_parameter_server(
         ch_local_cluster_resolver(w->cluster),
         &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &w->st));
     t_ok(ch_coordinator_new(w->st, &w->how, &w->co));
-    w->ledger = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
+    w->cells = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
     w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(EXAMPLES), NULL));
     for (int i = 0; i < SERVERS; i++)
         w->count[i] = t_var_in(w->st, "count", 0);
-    t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->kept));
+    t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->per_worker));
     t_ok(ch_var_new(ch_strategy_current(),
                     &(ch_var_spec){.name = "row", .dtype = CH_I64, .shape = ch_shape_of(1)},
                     &w->row));
@@ -283,11 +283,11 @@ static void close_world(world *w)
     finish_own(w);
     ch_function_unref(w->step);
     ch_function_unref(w->peek);
-    ch_var_unref(w->ledger);
+    ch_var_unref(w->cells);
     ch_var_unref(w->seen);
     for (int i = 0; i < SERVERS; i++)
         ch_var_unref(w->count[i]);
-    ch_var_unref(w->kept);
+    ch_var_unref(w->per_worker);
     ch_var_unref(w->row);
     ch_coordinator_unref(w->co);
     ch_strategy_unref(w->st);
@@ -331,12 +331,12 @@ static void note_round(world *w, int i)
 }
 
 /* 8. */
-static float sum_kept(world *w)
+static float sum_per_worker(world *w)
 {
     ch_tuple *all = NULL;
     float     sum = 0;
 
-    if (ch_var_get_all(w->kept, &all) != CH_OK)
+    if (ch_var_get_all(w->per_worker, &all) != CH_OK)
         is_wrong(w, ch_error_message());
     for (int i = 0; all != NULL && i < ch_tuple_count(all); i++)
         sum += *t_floats(all, i, 0);
@@ -412,7 +412,7 @@ static void check_counts(world *w)
     ch_tensor *t = NULL;
     int        n_well = 0;
 
-    t_ok(ch_var_get(w->ledger, &t));
+    t_ok(ch_var_get(w->cells, &t));
     for (int i = 0; i < STEPS; i++) {
         float   x = ((const float *)ch_tensor_data(t))[i];
         outcome how = i < w->n_scheduled ? outcome_of(w, i) : CANCELLED;
@@ -433,10 +433,10 @@ static void check_counts(world *w)
     ch_tensor_unref(t);
 }
 
-static void check_kept(world *w)
+static void check_per_worker(world *w)
 {
     ch_coordinator_stats s;
-    float                sum = sum_kept(w);
+    float                sum = sum_per_worker(w);
 
     t_ok(ch_coordinator_get_stats(w->co, &s));
     if (s.finished == STEPS && s.failed + s.cancelled == 0 &&
@@ -541,7 +541,7 @@ static void schedule_all(world *w)
         if (ch__sim_draw(w->net, i % 50 == 49 || is_poisoned(w, i) ? 2 : 40) == 0)
             join_now(w);
         if (i % 50 == 25)
-            (void)sum_kept(w);
+            (void)sum_per_worker(w);
     }
 }
 
@@ -562,7 +562,7 @@ static uint64_t run(world *w, uint64_t seed)
     schedule_all(w);
     heal(w);
     join_now(w);
-    check_kept(w);
+    check_per_worker(w);
     hash = ch__sim_hash(w->net);
     ch_per_worker_unref(w->data);
     ch_per_worker_unref(data);
@@ -597,7 +597,7 @@ static uint64_t number(const char *name, uint64_t usual)
     return text != NULL ? strtoull(text, NULL, 10) : usual;
 }
 
-static void a_job_survives_whatever_happens(void **state)
+static void job_keeps_its_promises_under_simulated_faults(void **state)
 {
     static world warm;
     uint64_t     first = number("T_FIRST_SEED", 0), n = number("T_SEEDS", 200);
@@ -614,7 +614,7 @@ static void a_job_survives_whatever_happens(void **state)
 }
 
 /* Workers are lost all the time. */
-static void hear_nothing(const ch_log_record *r, void *arg)
+static void ignore_log(const ch_log_record *r, void *arg)
 {
     (void)arg;
     (void)r;
@@ -642,8 +642,9 @@ int main(void)
 {
     leave_out(getenv("T_MUTANT"));
     (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* on the simulated clock */
-    ch_log_set_sink(hear_nothing, NULL, CH_LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_job_survives_whatever_happens)};
+    ch_log_set_sink(ignore_log, NULL, CH_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(job_keeps_its_promises_under_simulated_faults)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,16 +7,16 @@
 
 enum { NONE = 99, MOST = 32 }; /* no bound; rows of a result */
 
-static ch_bounds bounds(int64_t start, int64_t stop, int64_t step)
+static ch_slice_bounds bounds(int64_t start, int64_t stop, int64_t step)
 {
-    return (ch_bounds){start, stop, start != NONE, stop != NONE, step};
+    return (ch_slice_bounds){start, stop, start != NONE, stop != NONE, step};
 }
 
 /* What a caller does: asks each shard once, and puts its rows where they belong. Returns how many there are. */
-static int64_t read_rows(int64_t size, int n, ch_bounds b, int64_t *row)
+static int64_t read_rows(int64_t size, int n, ch_slice_bounds b, int64_t *row)
 {
-    ch_picked all;
-    int64_t   count = 0;
+    ch_slice_range all;
+    int64_t        count = 0;
 
     for (int i = 0; i < MOST; i++)
         row[i] = -1;
@@ -24,8 +24,8 @@ static int64_t read_rows(int64_t size, int n, ch_bounds b, int64_t *row)
     assert_in_range(all.count, 0, MOST);
     assert_int_equal(all.at, 0);
     for (int i = 0; i < n; i++) {
-        int64_t   begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
-        ch_picked of = ch__slice_shard(all, size, n, i);
+        int64_t        begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
+        ch_slice_range of = ch__slice_shard(all, size, n, i);
 
         assert_true(of.count >= 0 && of.at >= 0 && of.at + of.count <= all.count);
         assert_true(of.count > 0 || of.begin == 0);
@@ -42,7 +42,7 @@ static int64_t read_rows(int64_t size, int n, ch_bounds b, int64_t *row)
     return count;
 }
 
-static void check_rows(int64_t size, int n, ch_bounds b, int count, const int *want)
+static void check_rows(int64_t size, int n, ch_slice_bounds b, int count, const int *want)
 {
     int64_t row[MOST];
 
@@ -54,7 +54,7 @@ static void check_rows(int64_t size, int n, ch_bounds b, int count, const int *w
 /* ---- slices ---- */
 
 /* SV-10: rows 0 to 7 as shards 3, 3, 2. */
-static void slices_are_those_of_the_specification(void **state)
+static void slice_rows_match_the_specification(void **state)
 {
     static const struct {
         int start, stop, step, n, row[4];
@@ -74,7 +74,7 @@ static void slices_are_those_of_the_specification(void **state)
 }
 
 /* SV-13: a start beyond an end is at that end, whatever the step. */
-static void a_start_beyond_an_end_is_at_that_end(void **state)
+static void slice_start_beyond_an_end_is_clamped(void **state)
 {
     (void)state;
     for (int n = 1; n <= 10; n++) {
@@ -102,7 +102,7 @@ static int model_rows(int size, int start, int stop, int step, int *row)
 }
 
 /* SV-10, SV-13: all starts and stops from -13 to 13 and none, steps from -3 to 3, shards from 1 to one for each row. */
-static void slices_are_those_of_a_slow_model(void **state)
+static void slice_rows_match_a_slow_model(void **state)
 {
     static const int size[] = {0, 1, 2, 5, 8, 10, 13};
     int              want[MOST];
@@ -123,10 +123,10 @@ static void slices_are_those_of_a_slow_model(void **state)
 }
 
 /* Nothing overflows. */
-static void bounds_and_steps_may_be_huge(void **state)
+static void slice_bounds_and_steps_do_not_overflow(void **state)
 {
     static const int64_t huge[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX - 1, INT64_MAX};
-    ch_picked            all, of;
+    ch_slice_range       all, of;
 
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -138,21 +138,21 @@ static void bounds_and_steps_may_be_huge(void **state)
         check_rows(10, 3, bounds(NONE, huge[i], 6), is_up ? 2 : 0, (int[]){0, 6});
         check_rows(10, 3, bounds(NONE, huge[i], -6), is_up ? 0 : 2, (int[]){9, 3});
     }
-    t_ok(ch__slice_rows(INT64_MAX, &(ch_bounds){.step = -(INT64_MAX - 1)}, &all));
+    t_ok(ch__slice_rows(INT64_MAX, &(ch_slice_bounds){.step = -(INT64_MAX - 1)}, &all));
     assert_int_equal(all.count, 2);
     of = ch__slice_shard(all, INT64_MAX, 2, 0); /* the last row is the other one's */
     assert_true(of.begin == 0 && of.count == 1 && of.at == 1);
-    t_ok(ch__slice_rows(INT64_MAX, &(ch_bounds){.step = 1}, &all));
+    t_ok(ch__slice_rows(INT64_MAX, &(ch_slice_bounds){.step = 1}, &all));
     of = ch__slice_shard(all, INT64_MAX, 3, 2);
     assert_int_equal(of.at, ch__part_begin(INT64_MAX, 3, 2));
     assert_int_equal(of.at + of.count, INT64_MAX);
 }
 
 /* SV-10 */
-static void a_step_of_zero_is_refused(void **state)
+static void slice_rejects_a_step_of_zero(void **state)
 {
-    ch_bounds b = bounds(NONE, NONE, 0);
-    ch_picked all = {.count = -7};
+    ch_slice_bounds b = bounds(NONE, NONE, 0);
+    ch_slice_range  all = {.count = -7};
 
     (void)state;
     t_refused(ch__slice_rows(8, &b, &all), CH_INVALID_ARGUMENT, "slice", "step is 0");
@@ -162,7 +162,7 @@ static void a_step_of_zero_is_refused(void **state)
 /* ---- one row ---- */
 
 /* SV-9, B22: of 13 ids in 5 shards 9 is (3, 0) and 12 is (4, 1). */
-static void an_index_is_a_row_of_the_shard_that_has_it(void **state)
+static void slice_row_finds_the_shard_and_row_of_an_index(void **state)
 {
     static const struct {
         int index, shard, row;
@@ -180,7 +180,7 @@ static void an_index_is_a_row_of_the_shard_that_has_it(void **state)
 }
 
 /* SV-9 */
-static void an_index_out_of_bounds_is_refused(void **state)
+static void slice_row_rejects_an_index_out_of_bounds(void **state)
 {
     static const int64_t beyond[] = {13, -14, INT64_MAX, INT64_MIN};
     int                  shard = -7;
@@ -200,19 +200,19 @@ static void an_index_out_of_bounds_is_refused(void **state)
 /* ---- values ---- */
 
 /* Reads it from shards, of which each is looked at once. */
-static ch_tensor *read_slice(ch_tensor *whole, int n, ch_bounds b)
+static ch_tensor *read_slice(ch_tensor *whole, int n, ch_slice_bounds b)
 {
-    ch_shape   shape = ch_tensor_shape(whole), result = shape;
-    ch_tensor *out = NULL;
-    ch_picked  all;
+    ch_shape       shape = ch_tensor_shape(whole), result = shape;
+    ch_tensor     *out = NULL;
+    ch_slice_range all;
 
     t_ok(ch__slice_rows(shape.dim[0], &b, &all));
     result.dim[0] = all.count;
     t_ok(ch_tensor_new(CH_F32, result, &out));
     for (int i = 0; i < n; i++) {
-        ch_picked  of = ch__slice_shard(all, shape.dim[0], n, i);
-        int64_t    end = of.begin + (of.count - 1) * of.step + (of.step > 0 ? 1 : -1);
-        ch_tensor *shard = NULL, *from = NULL, *to = NULL;
+        ch_slice_range of = ch__slice_shard(all, shape.dim[0], n, i);
+        int64_t        end = of.begin + (of.count - 1) * of.step + (of.step > 0 ? 1 : -1);
+        ch_tensor     *shard = NULL, *from = NULL, *to = NULL;
 
         if (of.count == 0)
             continue;
@@ -228,7 +228,7 @@ static ch_tensor *read_slice(ch_tensor *whole, int n, ch_bounds b)
 }
 
 /* SV-11: further axes, and new ones, are a matter of what was read. */
-static void further_axes_are_views_of_the_rows_that_were_read(void **state)
+static void slice_of_further_axes_is_a_view_of_the_rows(void **state)
 {
     ch_tensor *whole = t_noise(ch_shape_of(8, 4), 5);
     ch_tensor *read = read_slice(whole, 3, bounds(6, NONE, -2)), *columns = NULL, *more = NULL;
@@ -254,7 +254,7 @@ static void further_axes_are_views_of_the_rows_that_were_read(void **state)
 }
 
 /* SV-13: of nothing, too, further axes are cut. */
-static void an_empty_slice_has_the_sizes_that_it_would_have(void **state)
+static void empty_slice_keeps_the_sizes_of_further_axes(void **state)
 {
     ch_tensor *whole = t_noise(ch_shape_of(8, 2), 5);
     ch_tensor *read = read_slice(whole, 3, bounds(0, 0, 1)), *column = NULL;
@@ -271,15 +271,15 @@ static void an_empty_slice_has_the_sizes_that_it_would_have(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_are_those_of_the_specification),
-        cmocka_unit_test(a_start_beyond_an_end_is_at_that_end),
-        cmocka_unit_test(slices_are_those_of_a_slow_model),
-        cmocka_unit_test(bounds_and_steps_may_be_huge),
-        cmocka_unit_test(a_step_of_zero_is_refused),
-        cmocka_unit_test(an_index_is_a_row_of_the_shard_that_has_it),
-        cmocka_unit_test(an_index_out_of_bounds_is_refused),
-        cmocka_unit_test(further_axes_are_views_of_the_rows_that_were_read),
-        cmocka_unit_test(an_empty_slice_has_the_sizes_that_it_would_have),
+        cmocka_unit_test(slice_rows_match_the_specification),
+        cmocka_unit_test(slice_start_beyond_an_end_is_clamped),
+        cmocka_unit_test(slice_rows_match_a_slow_model),
+        cmocka_unit_test(slice_bounds_and_steps_do_not_overflow),
+        cmocka_unit_test(slice_rejects_a_step_of_zero),
+        cmocka_unit_test(slice_row_finds_the_shard_and_row_of_an_index),
+        cmocka_unit_test(slice_row_rejects_an_index_out_of_bounds),
+        cmocka_unit_test(slice_of_further_axes_is_a_view_of_the_rows),
+        cmocka_unit_test(empty_slice_keeps_the_sizes_of_further_axes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

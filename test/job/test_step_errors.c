@@ -75,7 +75,7 @@ static void ended_as(ch_remote *r, ch_status want, const char *word)
 }
 
 /* AE-1, AE-5: of several errors the first is told, once. */
-static void the_first_error_is_told_once(void **state)
+static void join_reports_the_first_error_once(void **state)
 {
     act        a;
     ch_remote *r[3];
@@ -99,7 +99,7 @@ static void the_first_error_is_told_once(void **state)
 }
 
 /* AE-2: until somebody calls, what was scheduled is run. */
-static void steps_go_on_until_a_call_says_the_error(void **state)
+static void steps_run_until_a_call_reports_the_error(void **state)
 {
     act        a;
     ch_remote *bad, *good[20];
@@ -122,7 +122,7 @@ static void steps_go_on_until_a_call_says_the_error(void **state)
 
 /* AE-3, AE-6, RV-1, RV-2, RV-4: join cancels what waits and what runs, and returns when nothing does. A fetch of a step that
  * failed gives its error, and a fetch of a cancelled one says to schedule it again. */
-static void join_cancels_the_others(void **state)
+static void join_cancels_other_steps_when_it_reports_an_error(void **state)
 {
     act        a;
     ch_remote *bad, *other[50];
@@ -158,7 +158,7 @@ static void join_cancels_the_others(void **state)
 }
 
 /* AE-3, SC-8: done says it too. */
-static void done_says_the_error(void **state)
+static void coordinator_done_reports_the_error(void **state)
 {
     act        a;
     ch_remote *bad;
@@ -176,7 +176,7 @@ static void done_says_the_error(void **state)
 }
 
 /* AE-4: and schedule, whose own step is cancelled with the others. */
-static void schedule_says_the_error_and_its_step_is_cancelled(void **state)
+static void schedule_reports_the_error_and_cancels_its_own_step(void **state)
 {
     act        a;
     ch_remote *bad, *none = NULL;
@@ -196,7 +196,7 @@ static void schedule_says_the_error_and_its_step_is_cancelled(void **state)
 }
 
 /* AE-5: then the coordinator is as good as new, and so is the data that was being read. */
-static void afterwards_all_goes_on(void **state)
+static void coordinator_goes_on_after_an_error_was_reported(void **state)
 {
     act            a;
     ch_dataset    *d = ch_dataset_range(1, 100, 1);
@@ -232,7 +232,7 @@ static void afterwards_all_goes_on(void **state)
 }
 
 /* AE-7, AE-8: data that cannot be read is the error of the steps that read it, as it is; without such steps it is nobody's. */
-static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
+static void steps_fail_with_the_error_of_the_data_that_they_read(void **state)
 {
     act         a;
     ch_dataset *d = ch_dataset_fixed_records(
@@ -258,7 +258,7 @@ static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
 }
 
 /* An error of a run has the line, where its op is in one alone. */
-static void an_error_says_the_line_that_recorded_it(void **state)
+static void step_error_names_the_line_that_recorded_the_op(void **state)
 {
     act a;
 
@@ -271,7 +271,7 @@ static void an_error_says_the_line_that_recorded_it(void **state)
 }
 
 /* Also if the worker has several devices, so that the error names a replica before the op. */
-static void an_error_says_the_line_when_a_worker_has_two_devices(void **state)
+static void step_error_names_the_line_when_a_worker_has_two_devices(void **state)
 {
     scene        s;
     ch_function *picky;
@@ -294,7 +294,7 @@ static void add_step(ch_step *s, void *arg)
 }
 
 /* Which is a mistake, and is called by the variable's name. */
-static void a_variable_is_freed_that_a_step_uses(void **state)
+static void step_error_names_a_variable_that_was_freed(void **state)
 {
     act          a;
     ch_var      *v;
@@ -314,7 +314,7 @@ static void a_variable_is_freed_that_a_step_uses(void **state)
 }
 
 /* A step that its caller waits for by himself: its error is nobody else's. */
-static void the_error_of_a_run_is_that_call_s(void **state)
+static void strategy_run_returns_its_own_error_and_join_does_not(void **state)
 {
     act        a;
     ch_remote *good;
@@ -340,7 +340,7 @@ static void fail_again(void *arg)
 }
 
 /* AE-1, AE-5: an error that comes when the one before it is being told is not lost. */
-static void the_next_error_is_told_too(void **state)
+static void join_reports_an_error_that_came_during_the_last_join(void **state)
 {
     act        a;
     ch_remote *bad;
@@ -458,7 +458,7 @@ static void join_stops_a_step_that_computes_when_another_has_failed(void **state
 }
 
 /* An error says by fields which step failed, and where. */
-static void an_error_says_its_step_and_its_worker(void **state)
+static void error_info_names_the_step_and_the_worker(void **state)
 {
     act           a;
     ch_remote    *bad;
@@ -490,7 +490,7 @@ static void an_error_says_its_step_and_its_worker(void **state)
 }
 
 /* The program may cancel its own steps: what was cancelled has changed nothing, and is no error of join. */
-static void a_program_cancels_its_own_steps(void **state)
+static void remote_cancel_changes_nothing_and_is_no_error_of_join(void **state)
 {
     enum { STEPS = 12 };
 
@@ -531,7 +531,7 @@ static void a_program_cancels_its_own_steps(void **state)
 }
 
 /* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
-static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
+static void step_of_a_lost_worker_is_cancelled_while_an_error_is_reported(void **state)
 {
     act        a;
     ch_remote *bad, *other[12];
@@ -560,23 +560,23 @@ static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_error_is_told_once),
-        cmocka_unit_test(steps_go_on_until_a_call_says_the_error),
-        cmocka_unit_test(join_cancels_the_others),
+        cmocka_unit_test(join_reports_the_first_error_once),
+        cmocka_unit_test(steps_run_until_a_call_reports_the_error),
+        cmocka_unit_test(join_cancels_other_steps_when_it_reports_an_error),
         cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
         cmocka_unit_test(join_stops_a_step_that_computes_when_another_has_failed),
-        cmocka_unit_test(an_error_says_its_step_and_its_worker),
-        cmocka_unit_test(a_program_cancels_its_own_steps),
-        cmocka_unit_test(done_says_the_error),
-        cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
-        cmocka_unit_test(the_next_error_is_told_too),
-        cmocka_unit_test(afterwards_all_goes_on),
-        cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
-        cmocka_unit_test(an_error_says_the_line_that_recorded_it),
-        cmocka_unit_test(an_error_says_the_line_when_a_worker_has_two_devices),
-        cmocka_unit_test(a_variable_is_freed_that_a_step_uses),
-        cmocka_unit_test(the_error_of_a_run_is_that_call_s),
-        cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),
+        cmocka_unit_test(error_info_names_the_step_and_the_worker),
+        cmocka_unit_test(remote_cancel_changes_nothing_and_is_no_error_of_join),
+        cmocka_unit_test(coordinator_done_reports_the_error),
+        cmocka_unit_test(schedule_reports_the_error_and_cancels_its_own_step),
+        cmocka_unit_test(join_reports_an_error_that_came_during_the_last_join),
+        cmocka_unit_test(coordinator_goes_on_after_an_error_was_reported),
+        cmocka_unit_test(steps_fail_with_the_error_of_the_data_that_they_read),
+        cmocka_unit_test(step_error_names_the_line_that_recorded_the_op),
+        cmocka_unit_test(step_error_names_the_line_when_a_worker_has_two_devices),
+        cmocka_unit_test(step_error_names_a_variable_that_was_freed),
+        cmocka_unit_test(strategy_run_returns_its_own_error_and_join_does_not),
+        cmocka_unit_test(step_of_a_lost_worker_is_cancelled_while_an_error_is_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -149,7 +149,7 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, wher
     ch__net_free(c.a.net);
 }
 
-static void steps_through_servers(void **state)
+static void step_exec_gives_the_results_of_a_local_run(void **state)
 {
     (void)state;
     for (int n = 0; n < N_WHERES; n++)
@@ -199,7 +199,7 @@ static void asks_without_memory(const ch_placed_plan *sent, ch_tensor *const *in
 }
 
 /* What a server gives is not trusted: fewer rows than were asked for are not read past their end. */
-static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **state)
+static void step_exec_reports_lack_of_memory_and_rejects_missing_rows(void **state)
 {
     static cluster  c;
     static uint64_t function[MOST_VALUES];
@@ -253,8 +253,8 @@ static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_through_servers),
-        cmocka_unit_test(asking_fails_cleanly_and_rows_that_are_missing_are_refused),
+        cmocka_unit_test(step_exec_gives_the_results_of_a_local_run),
+        cmocka_unit_test(step_exec_reports_lack_of_memory_and_rejects_missing_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

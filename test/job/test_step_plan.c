@@ -205,17 +205,17 @@ static void look_up(worker *w, const ch_remote_part *r, int var)
 
     for (int k = 0; k < row.rank; k++)
         row.dim[k] = st->shape[var].dim[k + 1];
-    assert_true(r->or_zero || ch__id_split_stray(s) == -1);
+    assert_true(r->or_zero || ch__id_split_first_invalid(s) == -1);
     for (int k = 0; k < ch__layout_parts(st->layout[var]); k++) {
         ch_tensor *ids = NULL;
 
-        t_ok(ch__id_split_asked(s, k, &ids));
+        t_ok(ch__id_split_lookup_ids(s, k, &ids));
         if (ids != NULL)
             part[k] = rows_of_shard(st->value[var][k], ids);
         ch_tensor_unref(ids);
     }
-    t_ok(ch__id_split_spread(s, ch_tensor_dtype(st->value[var][0]), row, part,
-                             &w->value[r->out[0]]));
+    t_ok(ch__id_split_lookup_rows(s, ch_tensor_dtype(st->value[var][0]), row, part,
+                                  &w->value[r->out[0]]));
     for (int k = 0; k < ch__layout_parts(st->layout[var]); k++)
         ch_tensor_unref(part[k]);
     ch__id_split_free(s);
@@ -246,14 +246,14 @@ static ch_tensor *input_of_shard(const worker *w, const ch_remote_part *r, int v
 
     if (role == CH_SHARD_WHOLE)
         return ch_tensor_ref(t);
-    if (role == CH_SHARD_CUT) {
+    if (role == CH_SHARD_SLICE) {
         t_ok(ch__layout_cut(l, whole, t, k, &out));
         return out;
     }
     s = split_of(role == CH_SHARD_IDS ? t : w->value[r->in[in->ids].value], whole.dim[0],
                  ch__layout_parts(l));
-    t_ok(role == CH_SHARD_IDS ? ch__id_split_sent(s, k, &out)
-                              : ch__id_split_rows(s, t, k, &out));
+    t_ok(role == CH_SHARD_IDS ? ch__id_split_update_ids(s, k, &out)
+                              : ch__id_split_update_rows(s, t, k, &out));
     ch__id_split_free(s);
     return out;
 }
@@ -461,7 +461,7 @@ static counts check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, wh
     return c;
 }
 
-static void a_step_by_hand(void **state)
+static void step_plan_reads_and_updates_variables_without_an_optimizer(void **state)
 {
     (void)state;
     for (int n = 0; n < N_WHERES; n++) {
@@ -479,7 +479,7 @@ static void a_step_by_hand(void **state)
     }
 }
 
-static void optimizers(void **state)
+static void step_plan_gives_the_results_of_a_local_run_with_optimizers(void **state)
 {
     (void)state;
     for (int k = 0; k < 6; k++)
@@ -501,7 +501,7 @@ static void optimizers(void **state)
 
 /* ---- rows ---- */
 
-static void rows_are_looked_up_where_they_are(void **state)
+static void step_plan_looks_rows_up_on_servers(void **state)
 {
     (void)state;
     for (int k = 0; k < 3; k++)
@@ -523,7 +523,7 @@ static void rows_are_looked_up_where_they_are(void **state)
         }
 }
 
-static void what_depends_on_servers_waits_for_them(void **state)
+static void step_plan_has_two_local_parts_when_a_lookup_needs_a_lookup(void **state)
 {
     (void)state;
     for (int n = 0; n < N_WHERES; n++) {
@@ -543,7 +543,7 @@ static void what_depends_on_servers_waits_for_them(void **state)
 
 /* ---- assigns ---- */
 
-static void assigns(void **state)
+static void step_plan_gives_the_results_of_a_local_run_with_assigns(void **state)
 {
     (void)state;
     for (int n = 0; n < N_WHERES; n++) {
@@ -561,11 +561,11 @@ static void assigns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_by_hand),
-        cmocka_unit_test(optimizers),
-        cmocka_unit_test(rows_are_looked_up_where_they_are),
-        cmocka_unit_test(what_depends_on_servers_waits_for_them),
-        cmocka_unit_test(assigns),
+        cmocka_unit_test(step_plan_reads_and_updates_variables_without_an_optimizer),
+        cmocka_unit_test(step_plan_gives_the_results_of_a_local_run_with_optimizers),
+        cmocka_unit_test(step_plan_looks_rows_up_on_servers),
+        cmocka_unit_test(step_plan_has_two_local_parts_when_a_lookup_needs_a_lookup),
+        cmocka_unit_test(step_plan_gives_the_results_of_a_local_run_with_assigns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,7 @@ static source source_of(ch_dataset *d)
     return s;
 }
 
-static ch_stream *stream_at(const source *s, int64_t first, const void *place, size_t n)
+static ch_stream *stream_at(const source *s, int64_t first, const void *position, size_t n)
 {
     ch_stream *out = NULL;
 
@@ -107,8 +107,8 @@ static ch_stream *stream_at(const source *s, int64_t first, const void *place, s
                                              .reader = s->name.reader,
                                              .pass = s->name.pass,
                                              .first = first,
-                                             .place = place,
-                                             .n_place = n,
+                                             .position = position,
+                                             .n_position = n,
                                              .n_replicas = s->n_replicas},
                         &out));
     return out;
@@ -238,7 +238,7 @@ static ch_dataset *pipeline(int which, dice *d)
 
 enum { N_PIPELINES = 8 };
 
-static void any_order_of_numbers_gives_what_an_iterator_gives(void **state)
+static void stream_gives_elements_by_number_in_any_order(void **state)
 {
     static model m;
 
@@ -282,7 +282,7 @@ static bool walk_any(dice *d, bool unordered)
     return is_sent;
 }
 
-static void any_pipeline_has_numbers(void **state)
+static void stream_numbers_elements_of_random_pipelines(void **state)
 {
     int n = n_cases(400), n_sent = 0;
 
@@ -293,7 +293,7 @@ static void any_pipeline_has_numbers(void **state)
 }
 
 /* Whoever reads them, and whatever was read before. */
-static void stages_that_are_unordered_have_numbers_too(void **state)
+static void stream_numbers_elements_of_unordered_stages(void **state)
 {
     int n = n_cases(200), n_sent = 0;
 
@@ -303,7 +303,7 @@ static void stages_that_are_unordered_have_numbers_too(void **state)
     assert_true(n_sent >= n / 5);
 }
 
-static void a_group_for_replicas_is_on_their_devices(void **state)
+static void stream_puts_a_group_on_the_devices_of_its_replicas(void **state)
 {
     source     from = source_of(ch_dataset_range(0, 5, 1));
     ch_device *device[2] = {NULL, NULL};
@@ -478,7 +478,7 @@ static void stream_shards_of_a_shuffle_are_disjoint(void **state)
 }
 
 /* A place names the stream that it is in, whatever the stream that goes there is called. */
-static void stream_goes_on_as_the_reader_and_pass_of_its_place(void **state)
+static void stream_resumes_as_the_reader_and_pass_of_its_position(void **state)
 {
     static model m;
     ch_dataset  *x =
@@ -509,7 +509,7 @@ static void stream_goes_on_as_the_reader_and_pass_of_its_place(void **state)
 /* ---- taken up by others ---- */
 
 /* Several streams, each now made anew at a place, now moved to one that another kept. */
-static void a_stream_is_taken_up_by_others(void **state)
+static void stream_resumes_from_a_position_of_another_stream(void **state)
 {
     static model m;
 
@@ -567,7 +567,7 @@ static void *copy_of_place(const ch_stream *s, int64_t *number, size_t *n)
     return copy;
 }
 
-static void a_number_before_the_place_is_out_of_range(void **state)
+static void stream_rejects_an_element_before_its_position(void **state)
 {
     source       from = source_of(ch_dataset_range(0, 400, 1));
     ch_stream   *s = stream_of(&from), *later;
@@ -607,7 +607,7 @@ static void a_number_before_the_place_is_out_of_range(void **state)
 }
 
 /* What it is given is then not even looked at. */
-static void a_stream_that_has_been_there_stays(void **state)
+static void stream_move_ignores_a_position_that_the_stream_has_passed(void **state)
 {
     source       from = source_of(ch_dataset_range(0, 400, 1));
     ch_stream   *s = stream_of(&from);
@@ -630,7 +630,7 @@ static void a_stream_that_has_been_there_stays(void **state)
     drop_model(&m);
 }
 
-static void a_place_that_is_refused_changes_nothing(void **state)
+static void stream_move_rejects_an_invalid_position_and_changes_nothing(void **state)
 {
     source       from = source_of(ch_dataset_range(0, 400, 1));
     source       others = source_of(ch_dataset_range(0, 401, 1));
@@ -640,36 +640,37 @@ static void a_place_that_is_refused_changes_nothing(void **state)
     ch_tuple    *t = NULL;
     int64_t      number = 0;
     size_t       n = 0;
-    void        *place;
+    void        *position;
 
     (void)state;
     model_of(x, (ch_stream_name){0}, 1, &m);
     t_ok(ch__stream_element(other, 200, &t));
     ch_tuple_unref(t);
-    place = copy_of_place(other, &number, &n);
+    position = copy_of_place(other, &number, &n);
 
-    t_refused(ch__stream_move(s, number, place, n), CH_INVALID_ARGUMENT, "stream 7",
+    t_refused(ch__stream_move(s, number, position, n), CH_INVALID_ARGUMENT, "stream 7",
               "another dataset");
     check_number(s, &m, 5);
     t_refused(ch__stream_move(s, number, "junk", 4), CH_INVALID_ARGUMENT, "stream 7",
               "element 192");
-    t_refused(ch__stream_move(s, -1, place, n), CH_INVALID_ARGUMENT, "stream 7", "element -1");
+    t_refused(ch__stream_move(s, -1, position, n), CH_INVALID_ARGUMENT, "stream 7",
+              "element -1");
     t_refused(ch__stream_move(s, number, NULL, 0), CH_INVALID_ARGUMENT, "stream 7", "NULL");
     check_number(s, &m, 6);
 
-    bad = stream_at(&from, number, place, n);
+    bad = stream_at(&from, number, position, n);
     for (int i = 0; i < 3; i++)
         t_refused(ch__stream_element(bad, number, &t), CH_INVALID_ARGUMENT, "stream 7",
                   "another dataset");
-    free(place);
+    free(position);
     check_number(s, &m, 399);
-    place = copy_of_place(s, &number, &n);
-    t_ok(ch__stream_move(bad, number, place, n)); /* what it was made with matters no more */
+    position = copy_of_place(s, &number, &n);
+    t_ok(ch__stream_move(bad, number, position, n)); /* what it was made with matters no more */
     check_number(bad, &m, number);
     ch__stream_free(bad);
     ch__stream_free(s);
     ch__stream_free(other);
-    free(place);
+    free(position);
     ch_bytes_free(from.bytes);
     ch_bytes_free(others.bytes);
     ch_dataset_unref(x);
@@ -678,7 +679,7 @@ static void a_place_that_is_refused_changes_nothing(void **state)
 
 /* ---- what is kept ---- */
 
-static void places_are_kept_every_so_often(void **state)
+static void stream_keeps_a_position_at_each_interval(void **state)
 {
     source       from = source_of(ch_dataset_range(0, 400, 1));
     ch_stream   *s = stream_of(&from);
@@ -695,8 +696,9 @@ static void places_are_kept_every_so_often(void **state)
 
         check_number(s, &m, i);
         assert_int_equal(ch__stream_position(s, &number, &bytes, &n),
-                         i >= CH_STREAM_POSITIONS - 1);
-        assert_int_equal(number, (i + 1) / CH_STREAM_POSITIONS * CH_STREAM_POSITIONS);
+                         i >= CH_STREAM_POSITION_INTERVAL - 1);
+        assert_int_equal(number,
+                         (i + 1) / CH_STREAM_POSITION_INTERVAL * CH_STREAM_POSITION_INTERVAL);
     }
     ch__stream_free(s);
     ch_bytes_free(from.bytes);
@@ -705,7 +707,7 @@ static void places_are_kept_every_so_often(void **state)
 }
 
 /* To keep one costs no more than to read what lies between them. */
-static void places_that_are_large_are_kept_less_often(void **state)
+static void stream_keeps_large_positions_less_often(void **state)
 {
     source     from = source_of(ch_dataset_shuffle(slices(20000), 10000, NULL));
     int64_t    read = 0, kept = 0, last = 0;
@@ -731,7 +733,7 @@ static void places_that_are_large_are_kept_less_often(void **state)
     ch_bytes_free(from.bytes);
 }
 
-static void what_was_read_last_is_not_read_again(void **state)
+static void stream_keeps_the_last_elements(void **state)
 {
     source     from = source_of(slices(100));
     ch_stream *s = stream_of(&from);
@@ -755,7 +757,7 @@ static void what_was_read_last_is_not_read_again(void **state)
 }
 
 /* Of elements of 12 MB two are kept, and of larger ones the last. */
-static void what_is_kept_is_bounded_by_its_bytes(void **state)
+static void stream_bounds_the_bytes_of_kept_elements(void **state)
 {
     const int64_t rows[] = {1 << 20, 4 << 20};
     const int     kept[] = {2, 1};
@@ -807,7 +809,7 @@ static ch_dataset *bad_csv(int n, const char *path)
 }
 
 /* With and without replicas: an error that interrupts a group has a number, and the group the next. */
-static void bad_records_have_numbers(void **state)
+static void stream_numbers_the_errors_of_bad_records(void **state)
 {
     static model m;
 
@@ -831,7 +833,7 @@ static void bad_records_have_numbers(void **state)
     }
 }
 
-static void an_error_says_of_which_stream_and_element_each_time(void **state)
+static void stream_error_names_the_stream_and_the_element(void **state)
 {
     source     from = source_of(bad_csv(100, t_path("bad.csv")));
     ch_stream *s = stream_of(&from);
@@ -853,7 +855,7 @@ static void an_error_says_of_which_stream_and_element_each_time(void **state)
 }
 
 /* An iterator goes on with the next file: then numbers would be of other elements than those that workers have who find it. */
-static void a_file_that_cannot_be_opened_takes_no_number(void **state)
+static void stream_repeats_the_error_of_a_file_that_cannot_be_opened(void **state)
 {
     const char  *path[] = {t_path("one.csv"), t_path("two.csv"), t_path("three.csv")};
     ch_dataset  *x[3];
@@ -892,7 +894,7 @@ static void a_file_that_cannot_be_opened_takes_no_number(void **state)
     drop_model(&m);
 }
 
-static void descriptions_that_are_none_are_refused(void **state)
+static void stream_new_rejects_invalid_descriptions(void **state)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
     ch_dataset          *calls =
@@ -918,7 +920,7 @@ static void descriptions_that_are_none_are_refused(void **state)
     ch_bytes_free(from.bytes);
 }
 
-static void arguments_are_checked(void **state)
+static void stream_new_rejects_invalid_arguments(void **state)
 {
     source            from = source_of(ch_dataset_range(0, 9, 1));
     ch_stream        *s = NULL;
@@ -965,7 +967,7 @@ static ch_dataset *needy(int which)
 }
 
 /* Whatever fails, and wherever: that call may, and after it all is as it was. Threads get their share. */
-static void without_memory_a_stream_stays_what_it_is(void **state)
+static void stream_is_unchanged_when_memory_is_short(void **state)
 {
     static model m;
 
@@ -1003,7 +1005,7 @@ static void without_memory_a_stream_stays_what_it_is(void **state)
     }
 }
 
-static void without_memory_none_is_made_and_nothing_leaks(void **state)
+static void stream_new_leaks_nothing_when_memory_is_short(void **state)
 {
     source  from = source_of(needy(0));
     int64_t live = ch__mem_live(), n = 0;
@@ -1042,29 +1044,29 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order_of_numbers_gives_what_an_iterator_gives),
-        cmocka_unit_test(any_pipeline_has_numbers),
-        cmocka_unit_test(stages_that_are_unordered_have_numbers_too),
-        cmocka_unit_test(a_group_for_replicas_is_on_their_devices),
+        cmocka_unit_test(stream_gives_elements_by_number_in_any_order),
+        cmocka_unit_test(stream_numbers_elements_of_random_pipelines),
+        cmocka_unit_test(stream_numbers_elements_of_unordered_stages),
+        cmocka_unit_test(stream_puts_a_group_on_the_devices_of_its_replicas),
         cmocka_unit_test(stream_draws_are_distinct_for_every_reader_pass_and_epoch),
         cmocka_unit_test(stream_shuffles_alike_in_passes_and_epochs_when_same_each_time),
         cmocka_unit_test(stream_shards_of_a_shuffle_are_disjoint),
-        cmocka_unit_test(stream_goes_on_as_the_reader_and_pass_of_its_place),
-        cmocka_unit_test(a_stream_is_taken_up_by_others),
-        cmocka_unit_test(a_number_before_the_place_is_out_of_range),
-        cmocka_unit_test(a_stream_that_has_been_there_stays),
-        cmocka_unit_test(a_place_that_is_refused_changes_nothing),
-        cmocka_unit_test(places_are_kept_every_so_often),
-        cmocka_unit_test(places_that_are_large_are_kept_less_often),
-        cmocka_unit_test(what_was_read_last_is_not_read_again),
-        cmocka_unit_test(what_is_kept_is_bounded_by_its_bytes),
-        cmocka_unit_test(bad_records_have_numbers),
-        cmocka_unit_test(an_error_says_of_which_stream_and_element_each_time),
-        cmocka_unit_test(a_file_that_cannot_be_opened_takes_no_number),
-        cmocka_unit_test(descriptions_that_are_none_are_refused),
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(without_memory_a_stream_stays_what_it_is),
-        cmocka_unit_test(without_memory_none_is_made_and_nothing_leaks),
+        cmocka_unit_test(stream_resumes_as_the_reader_and_pass_of_its_position),
+        cmocka_unit_test(stream_resumes_from_a_position_of_another_stream),
+        cmocka_unit_test(stream_rejects_an_element_before_its_position),
+        cmocka_unit_test(stream_move_ignores_a_position_that_the_stream_has_passed),
+        cmocka_unit_test(stream_move_rejects_an_invalid_position_and_changes_nothing),
+        cmocka_unit_test(stream_keeps_a_position_at_each_interval),
+        cmocka_unit_test(stream_keeps_large_positions_less_often),
+        cmocka_unit_test(stream_keeps_the_last_elements),
+        cmocka_unit_test(stream_bounds_the_bytes_of_kept_elements),
+        cmocka_unit_test(stream_numbers_the_errors_of_bad_records),
+        cmocka_unit_test(stream_error_names_the_stream_and_the_element),
+        cmocka_unit_test(stream_repeats_the_error_of_a_file_that_cannot_be_opened),
+        cmocka_unit_test(stream_new_rejects_invalid_descriptions),
+        cmocka_unit_test(stream_new_rejects_invalid_arguments),
+        cmocka_unit_test(stream_is_unchanged_when_memory_is_short),
+        cmocka_unit_test(stream_new_leaks_nothing_when_memory_is_short),
     };
 
     return cmocka_run_group_tests(tests, set_up, t_folder_remove);

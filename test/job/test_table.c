@@ -101,7 +101,7 @@ static void on_all(scene *s, ch_function *f, const ch_arguments *args, int n,
 
 /* TBL-1: here and on every worker, whose copy is its own: the program's may go. One that is lost and comes back
  * is told again. */
-static void keys_stand_for_the_same_here_and_on_every_worker(void **state)
+static void table_find_gives_equal_values_on_every_worker(void **state)
 {
     const int64_t  want[] = {0, 1, -2};
     scene          s;
@@ -143,7 +143,7 @@ static void keys_stand_for_the_same_here_and_on_every_worker(void **state)
     (void)state;
 }
 
-static void a_step_is_given_words(void **state)
+static void table_lookup_in_a_step_takes_words_as_input(void **state)
 {
     const int      which[] = {3, 1, 4, 0};
     scene          s;
@@ -196,7 +196,7 @@ static void every_worker_reads(ch_dataset *d, int n, const int64_t *want)
 }
 
 /* TBL-3: the table is in the dataset's description, and each worker makes its own of it. */
-static void a_table_goes_with_the_dataset_that_looks_up(void **state)
+static void table_is_sent_with_the_dataset_that_uses_it(void **state)
 {
     ch_table   *t = three();
     ch_tensor  *keys = t_ids(ch_shape_of(3), (int64_t[]){0, 1, -1});
@@ -209,7 +209,7 @@ static void a_table_goes_with_the_dataset_that_looks_up(void **state)
     (void)state;
 }
 
-static void words_become_ids_where_they_are_read(void **state)
+static void table_lookup_of_words_runs_in_the_dataset_of_each_worker(void **state)
 {
     const int   which[] = {3, 1, 4, 0};
     ch_table   *t = vocabulary();
@@ -337,10 +337,10 @@ static void a_table_is_looked_up_alike_under_every_strategy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_stand_for_the_same_here_and_on_every_worker),
-        cmocka_unit_test(a_step_is_given_words),
-        cmocka_unit_test(a_table_goes_with_the_dataset_that_looks_up),
-        cmocka_unit_test(words_become_ids_where_they_are_read),
+        cmocka_unit_test(table_find_gives_equal_values_on_every_worker),
+        cmocka_unit_test(table_lookup_in_a_step_takes_words_as_input),
+        cmocka_unit_test(table_is_sent_with_the_dataset_that_uses_it),
+        cmocka_unit_test(table_lookup_of_words_runs_in_the_dataset_of_each_worker),
         cmocka_unit_test(rows_of_words_are_trained_alike_under_every_strategy),
         cmocka_unit_test(a_table_is_looked_up_alike_under_every_strategy),
     };

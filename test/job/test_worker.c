@@ -42,7 +42,7 @@ static void send_function(setting *s)
     ch__free(data);
 }
 
-static ch_message *run_parcel(const setting *s, uint64_t step, ch_tuple *in)
+static ch_message *run_message(const setting *s, uint64_t step, ch_tuple *in)
 {
     Cohort__WorkerRun m;
     ch_message       *p = NULL;
@@ -131,7 +131,7 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, where at,
     for (uint64_t n = 0; n < STEPS; n++) {
         ch_tuple *out = NULL;
 
-        ask_task(&s.c.a, "worker/1", run_parcel(&s, n, in));
+        ask_task(&s.c.a, "worker/1", run_message(&s, n, in));
         run_whole(&s, in, &out);
         if (opt->drop + opt->twice + opt->late == 0)
             compare_results(&s, out); /* of a step that is run again they are of what it left */
@@ -168,7 +168,7 @@ static void a_worker_runs_steps(void **state)
 }
 
 /* PROMISES F3, F9. */
-static void what_is_lost_or_repeated_changes_nothing(void **state)
+static void worker_steps_are_correct_when_messages_are_lost_or_repeated(void **state)
 {
     const char *cases = getenv("T_CASES");
     int         n = cases != NULL ? atoi(cases) : 20;
@@ -200,7 +200,7 @@ static void kill_worker(void *arg)
 }
 
 /* What the killed one had sent, and what the next one sends for the same step, is applied once: PROMISES F1. */
-static void a_step_is_run_again_after_its_worker_died(void **state)
+static void step_is_applied_once_when_its_worker_dies_and_restarts(void **state)
 {
     static setting s;
     ch_tuple      *in = rows_of(8);
@@ -222,7 +222,7 @@ static void a_step_is_run_again_after_its_worker_died(void **state)
                             ch__sim_now(s.c.a.net) + ch__sim_draw(s.c.a.net, 1500000),
                             kill_worker, &k));
             do {
-                ending = try_to_ask(&s.c.a, "worker/1", run_parcel(&s, n, in));
+                ending = try_to_ask(&s.c.a, "worker/1", run_message(&s, n, in));
                 if (ending == CH_ENDED_ERROR && s.c.a.fault.code == CH_NOT_FOUND)
                     send_function(&s); /* a new one knows nothing */
             } while (ending != CH_ENDED_OK);
@@ -295,7 +295,7 @@ static ch_ending run_with_elements(setting *s, uint32_t first, uint32_t second)
     return try_to_ask(&s->c.a, "worker/1", p);
 }
 
-static void elements_that_stand_at_one_place_are_refused(void **state)
+static void worker_rejects_two_elements_for_one_input(void **state)
 {
     static setting s;
     ch_tensor     *t[3];
@@ -320,9 +320,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_runs_steps),
-        cmocka_unit_test(what_is_lost_or_repeated_changes_nothing),
-        cmocka_unit_test(a_step_is_run_again_after_its_worker_died),
-        cmocka_unit_test(elements_that_stand_at_one_place_are_refused),
+        cmocka_unit_test(worker_steps_are_correct_when_messages_are_lost_or_repeated),
+        cmocka_unit_test(step_is_applied_once_when_its_worker_dies_and_restarts),
+        cmocka_unit_test(worker_rejects_two_elements_for_one_input),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

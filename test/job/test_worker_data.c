@@ -109,7 +109,7 @@ static int64_t element(act *a, int i, int *worker)
 
 /* RD-1, RD-3, RD-4, RR-8, RR-10, SC-2: each worker reads the whole dataset, from its beginning. A step gets
  * the per-worker values of the worker that runs it, so it can tell which worker that is. */
-static void every_worker_has_the_whole_dataset(void **state)
+static void per_worker_dataset_gives_each_worker_the_whole_data(void **state)
 {
     act     a;
     int64_t next[3] = {0};
@@ -251,7 +251,7 @@ static void shuffle_orders_are_the_same_when_workers_are_lost(void **state)
 }
 
 /* RD-2: a new pass begins at the beginning while the one before it goes on */
-static void each_pass_begins_at_the_beginning(void **state)
+static void per_worker_pass_begins_at_the_first_element(void **state)
 {
     act            a;
     ch_per_worker *pass[3] = {NULL};
@@ -316,7 +316,7 @@ static ch_dataset *sharded(const ch_input_context *c, void *arg)
 
 /* RR-10, RD-1: the function is called for each worker; five workers read range(10) by their number, sums
  * 5, 7, 9, 11, 13. */
-static void a_function_makes_each_worker_s_data(void **state)
+static void per_worker_dataset_function_is_called_for_each_worker(void **state)
 {
     act a;
     int n_calls = 0, n[5] = {0};
@@ -355,7 +355,7 @@ static ch_dataset *names(const ch_input_context *c, void *arg)
 }
 
 /* B24: shuffle, repeat, batch, on every worker: two batches hold each name once. */
-static void the_dataset_function_of_the_page(void **state)
+static void per_worker_dataset_function_may_shuffle_repeat_and_batch(void **state)
 {
     act  a;
     char seen[3][MOST * 2] = {{0}};
@@ -409,7 +409,7 @@ static ch_tensor *description(act *a, int worker)
 }
 
 /* Data in memory is a part of the description. */
-static void what_workers_have_the_same_is_in_memory_once(void **state)
+static void per_worker_dataset_of_equal_data_is_in_memory_once(void **state)
 {
     act            a;
     ch_tensor     *first;
@@ -464,7 +464,7 @@ static ch_dataset *batches_of_context(const ch_input_context *c, void *arg)
 
 /* RR-8, PS-10: one pipeline, and the replicas of one worker: a batch is a worker's, and what a function gives is neither cut nor
  * divided. */
-static void a_function_s_context_is_that_of_one_worker(void **state)
+static void per_worker_dataset_function_context_describes_one_worker(void **state)
 {
     act              a;
     ch_input_context seen = {0};
@@ -609,7 +609,7 @@ static void a_worker_s_values_reach_each_of_its_replicas(void **state)
 }
 
 /* Inputs of each replica stand beside elements and values, in any order. */
-static void inputs_of_replicas_and_what_workers_have_go_together(void **state)
+static void step_takes_replica_inputs_beside_per_worker_data_and_values(void **state)
 {
     act            a;
     ch_per_worker *plain = NULL, *pass[2] = {NULL}, *each[4];
@@ -766,7 +766,7 @@ static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
 
 /* The part of a worker that is lost is read by a worker that has finished its own, before parts that others
  * still read. */
-static void a_part_without_a_worker_is_taken_first(void **state)
+static void part_of_a_lost_worker_is_read_before_parts_of_live_workers(void **state)
 {
     act a;
     int n_of_lost[2] = {0};
@@ -854,7 +854,7 @@ static void a_shared_pipeline_is_read_once_though_workers_are_lost(void **state)
 }
 
 /* RD-9: made while a worker is away, it is there when that comes back. */
-static void a_dataset_is_made_while_a_worker_is_away(void **state)
+static void per_worker_dataset_reaches_a_worker_that_was_lost_at_creation(void **state)
 {
     act a;
 
@@ -961,7 +961,7 @@ static ch_status same(void *arg, ch_tuple *in, ch_tuple **out)
 }
 
 /* SC-4, RV-5, RD-5: a dataset is no argument, a pass over it is; values are values; C functions cannot be sent. */
-static void what_is_no_argument_is_refused(void **state)
+static void schedule_rejects_datasets_and_foreign_passes_as_arguments(void **state)
 {
     act            a, other;
     ch_per_worker *bad = NULL;
@@ -1023,7 +1023,7 @@ static ch_status other_values(const ch_value_context *c, void *arg, ch_tuple **o
 }
 
 /* A step is recorded once: what workers have is to look alike, but for sizes that are not known. */
-static void data_that_is_not_alike_is_refused(void **state)
+static void per_worker_data_of_unequal_specs_is_rejected(void **state)
 {
     static const struct {
         difference  is;
@@ -1123,14 +1123,14 @@ static void run_the_program(bool is_killed)
 }
 
 /* B25 */
-static void the_program_of_the_page(void **state)
+static void per_worker_program_counts_steps_and_rows_of_three_epochs(void **state)
 {
     (void)state;
     run_the_program(false);
 }
 
 /* B25: the same numbers when a worker is killed in mid-epoch. */
-static void the_program_of_the_page_though_a_worker_is_killed_in_each_epoch(void **state)
+static void per_worker_program_counts_alike_when_a_worker_is_killed_in_each_epoch(void **state)
 {
     (void)state;
     run_the_program(true);
@@ -1139,32 +1139,32 @@ static void the_program_of_the_page_though_a_worker_is_killed_in_each_epoch(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_worker_has_the_whole_dataset),
-        cmocka_unit_test(each_pass_begins_at_the_beginning),
+        cmocka_unit_test(per_worker_dataset_gives_each_worker_the_whole_data),
+        cmocka_unit_test(per_worker_pass_begins_at_the_first_element),
         cmocka_unit_test(workers_shuffle_in_orders_of_their_own),
         cmocka_unit_test(shuffle_orders_are_distinct_for_every_worker_pass_and_epoch),
         cmocka_unit_test(shuffle_orders_are_the_same_when_workers_are_lost),
-        cmocka_unit_test(a_function_makes_each_worker_s_data),
-        cmocka_unit_test(the_dataset_function_of_the_page),
-        cmocka_unit_test(what_workers_have_the_same_is_in_memory_once),
+        cmocka_unit_test(per_worker_dataset_function_is_called_for_each_worker),
+        cmocka_unit_test(per_worker_dataset_function_may_shuffle_repeat_and_batch),
+        cmocka_unit_test(per_worker_dataset_of_equal_data_is_in_memory_once),
         cmocka_unit_test(a_worker_s_batches_are_cut_for_its_replicas),
-        cmocka_unit_test(a_function_s_context_is_that_of_one_worker),
+        cmocka_unit_test(per_worker_dataset_function_context_describes_one_worker),
         cmocka_unit_test(a_worker_s_values_reach_each_of_its_replicas),
-        cmocka_unit_test(inputs_of_replicas_and_what_workers_have_go_together),
+        cmocka_unit_test(step_takes_replica_inputs_beside_per_worker_data_and_values),
         cmocka_unit_test(a_shared_dataset_is_read_once),
         cmocka_unit_test(a_worker_reads_its_own_part_first),
-        cmocka_unit_test(a_part_without_a_worker_is_taken_first),
+        cmocka_unit_test(part_of_a_lost_worker_is_read_before_parts_of_live_workers),
         cmocka_unit_test(a_position_survives_its_worker),
         cmocka_unit_test(a_position_survives_its_worker_far_into_the_data),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_shared_pipeline_is_read_once_though_workers_are_lost),
-        cmocka_unit_test(a_dataset_is_made_while_a_worker_is_away),
+        cmocka_unit_test(per_worker_dataset_reaches_a_worker_that_was_lost_at_creation),
         cmocka_unit_test(a_pass_lives_as_long_as_steps_read_it),
         cmocka_unit_test(a_step_takes_many_arguments),
-        cmocka_unit_test(what_is_no_argument_is_refused),
-        cmocka_unit_test(data_that_is_not_alike_is_refused),
-        cmocka_unit_test(the_program_of_the_page),
-        cmocka_unit_test(the_program_of_the_page_though_a_worker_is_killed_in_each_epoch),
+        cmocka_unit_test(schedule_rejects_datasets_and_foreign_passes_as_arguments),
+        cmocka_unit_test(per_worker_data_of_unequal_specs_is_rejected),
+        cmocka_unit_test(per_worker_program_counts_steps_and_rows_of_three_epochs),
+        cmocka_unit_test(per_worker_program_counts_alike_when_a_worker_is_killed_in_each_epoch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@ static void count_warnings(const ch_log_record *r, void *arg)
 
 /* RR-1, PS-12: no coordinator is needed, and nothing is warned of. A worker runs the step: without any, the
  * call reports that none is ready. */
-static void a_run_without_a_coordinator_is_for_a_worker(void **state)
+static void strategy_run_uses_a_worker_without_a_coordinator(void **state)
 {
     scene        s;
     ch_function *f = t_function(replica_step, NULL);
@@ -49,7 +49,7 @@ static void a_run_without_a_coordinator_is_for_a_worker(void **state)
 }
 
 /* RR-2: the results of one replica are plain. */
-static void a_step_runs_on_a_worker(void **state)
+static void worker_with_one_device_returns_plain_results(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, NULL);
     ch_function *f = t_function(replica_step, NULL);
@@ -147,7 +147,7 @@ static void results_are_reduced_over_the_replicas_of_a_worker(void **state)
 }
 
 /* RR-3, RR-6: of one replica a value is its own sum, mean and gathering. */
-static void a_plain_value_is_what_it_is(void **state)
+static void reduce_and_gather_return_a_plain_value_of_one_replica(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.workers = 2}, NULL, NULL);
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_counted(ch_shape_of(2))});
@@ -163,7 +163,7 @@ static void a_plain_value_is_what_it_is(void **state)
 }
 
 /* RR-6, CX-5 */
-static void results_are_gathered_and_taken_apart(void **state)
+static void results_of_a_worker_are_gathered_and_split_by_replica(void **state)
 {
     ch_strategy *st = t_cluster(&two_replicas, NULL, NULL);
     ch_tuple    *x = doubled(st, 2, 1), *local[2] = {NULL};
@@ -193,7 +193,7 @@ static ch_status number_of(const ch_value_context *c, void *arg, ch_tuple **out)
 }
 
 /* CX-6: called once for each replica. */
-static void values_come_from_a_function(void **state)
+static void value_function_is_called_for_each_replica_of_a_worker(void **state)
 {
     ch_strategy *two = t_cluster(&two_replicas, NULL, NULL), *one = t_cluster(NULL, NULL, NULL);
     ch_tuple    *v = NULL;
@@ -216,7 +216,7 @@ static void values_come_from_a_function(void **state)
 }
 
 /* CX-1, CX-2, CX-4 */
-static void the_scope_is_that_of_any_strategy(void **state)
+static void parameter_server_scope_behaves_like_that_of_other_strategies(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL), *other = NULL;
     ch_function *f = t_function(replica_step, NULL);
@@ -294,14 +294,14 @@ static void a_loop_over_distributed_data_runs_on_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_without_a_coordinator_is_for_a_worker),
-        cmocka_unit_test(a_step_runs_on_a_worker),
+        cmocka_unit_test(strategy_run_uses_a_worker_without_a_coordinator),
+        cmocka_unit_test(worker_with_one_device_returns_plain_results),
         cmocka_unit_test(a_step_runs_once_on_each_replica_of_one_worker),
         cmocka_unit_test(results_are_reduced_over_the_replicas_of_a_worker),
-        cmocka_unit_test(a_plain_value_is_what_it_is),
-        cmocka_unit_test(results_are_gathered_and_taken_apart),
-        cmocka_unit_test(values_come_from_a_function),
-        cmocka_unit_test(the_scope_is_that_of_any_strategy),
+        cmocka_unit_test(reduce_and_gather_return_a_plain_value_of_one_replica),
+        cmocka_unit_test(results_of_a_worker_are_gathered_and_split_by_replica),
+        cmocka_unit_test(value_function_is_called_for_each_replica_of_a_worker),
+        cmocka_unit_test(parameter_server_scope_behaves_like_that_of_other_strategies),
         cmocka_unit_test(a_loop_over_distributed_data_runs_on_workers),
     };
 

@@ -123,7 +123,7 @@ static void check_length(ch_dtype t, int64_t n)
             }
 }
 
-static void sums_of_arrays_are_those_of_the_model_at_every_length_and_level(void **state)
+static void accumulate_agrees_with_the_model_at_every_length_and_level(void **state)
 {
     (void)state;
     for (int level = 0; level <= (int)ch__simd_best(); level++) {
@@ -134,7 +134,7 @@ static void sums_of_arrays_are_those_of_the_model_at_every_length_and_level(void
     }
 }
 
-static void dtypes_of_this_test_are_all_that_can_be_added(void **state)
+static void accumulate_supports_the_tested_dtypes_only(void **state)
 {
     (void)state;
     for (int t = 0; t <= CH_STR; t++) {
@@ -149,8 +149,8 @@ static void dtypes_of_this_test_are_all_that_can_be_added(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_of_arrays_are_those_of_the_model_at_every_length_and_level),
-        cmocka_unit_test(dtypes_of_this_test_are_all_that_can_be_added),
+        cmocka_unit_test(accumulate_agrees_with_the_model_at_every_length_and_level),
+        cmocka_unit_test(accumulate_supports_the_tested_dtypes_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

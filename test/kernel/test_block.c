@@ -151,7 +151,7 @@ static const float special[] = {
 enum { N_SPECIAL = sizeof(special) / sizeof(special[0]) };
 
 /* A walk over all floats in steps of a prime, and the special ones. */
-static void functions_of_f32_are_as_exact_as_promised(void **state)
+static void block_functions_of_f32_are_within_their_bounds(void **state)
 {
     static float x[N];
 
@@ -245,7 +245,7 @@ static void check_powers(int n, const float *x, const float *y)
     }
 }
 
-static void powers_are_exact_and_follow_c(void **state)
+static void block_pow_is_exact_and_follows_c(void **state)
 {
     static float x[N], y[N];
     uint64_t     seed = 7;
@@ -328,7 +328,7 @@ static bool is_compare(int code)
     return code >= CH_BLOCK_equal && code <= CH_BLOCK_greater_equal;
 }
 
-static void every_level_gives_the_same_bits(void **state)
+static void block_functions_have_the_same_bits_at_every_level(void **state)
 {
     static _Alignas(64) char a[N * 8], b[N * 8], c[N];
     uint64_t                 seed = 11;
@@ -353,7 +353,7 @@ static void every_level_gives_the_same_bits(void **state)
     (void)state;
 }
 
-static void every_level_casts_to_the_same_bits(void **state)
+static void block_casts_have_the_same_bits_at_every_level(void **state)
 {
     static _Alignas(64) char a[N * 8];
     uint64_t                 seed = 13;
@@ -375,7 +375,7 @@ static void every_level_casts_to_the_same_bits(void **state)
 }
 
 /* The result may be written over an input that has as wide elements. */
-static void results_may_replace_inputs(void **state)
+static void block_functions_may_write_over_an_input(void **state)
 {
     static _Alignas(64) char a[N * 8], b[N * 8], want[N * 8];
     static const double      param[4] = {-0.75, 1.5};
@@ -448,7 +448,7 @@ static void check_narrowing(ch_dtype t, uint16_t (*want)(float), float (*back)(u
     }
 }
 
-static void halves_are_as_tensors_have_them(void **state)
+static void block_casts_of_f16_and_bf16_agree_with_tensors(void **state)
 {
     check_widening(CH_BF16, ch__bf16_to_f32);
     check_widening(CH_F16, ch__f16_to_f32);
@@ -460,7 +460,7 @@ static void halves_are_as_tensors_have_them(void **state)
 /* ---- casts ---- */
 
 /* What a double becomes, by the tensors' own rule: exact sources go through it. */
-static void casts_are_as_tensors_have_them(void **state)
+static void block_casts_agree_with_tensors(void **state)
 {
     static const ch_dtype    exact[] = {CH_F32, CH_F64, CH_I8,  CH_I16,
                                         CH_I32, CH_U8,  CH_U16, CH_U32};
@@ -498,7 +498,7 @@ static void casts_are_as_tensors_have_them(void **state)
     (void)state;
 }
 
-static void integers_wrap_when_cast(void **state)
+static void block_casts_wrap_integers(void **state)
 {
     const int64_t x[] = {-1, 300, INT64_MIN, (int64_t)1 << 40, 0x12345678abcdefff};
     const void   *in[1] = {x};
@@ -521,7 +521,7 @@ static void integers_wrap_when_cast(void **state)
 }
 
 /* As if rounded once, from all 64 bits. */
-static void large_integers_become_the_nearest_half(void **state)
+static void block_casts_round_large_integers_to_the_nearest_16_bit_float(void **state)
 {
     static int64_t x[N];
     static float   f[N];
@@ -570,7 +570,7 @@ static int64_t trunc_of(int64_t a, int64_t b)
     return (a < 0) != (b < 0) ? -size : size;
 }
 
-static void integer_division_never_traps(void **state)
+static void block_integer_division_never_traps(void **state)
 {
     static const int32_t edge[] = {0,  1, -1, 2,         -2,        3,
                                    -3, 7, -7, INT32_MAX, INT32_MIN, 1000003};
@@ -596,7 +596,7 @@ static void integer_division_never_traps(void **state)
     (void)state;
 }
 
-static void whole_range_of_bytes_is_right(void **state)
+static void block_floordiv_of_i8_is_right_for_all_pairs(void **state)
 {
     static int8_t a[65536], b[65536], y[65536];
     const void   *in[2] = {a, b};
@@ -627,7 +627,7 @@ static void whole_range_of_bytes_is_right(void **state)
 }
 
 /* What numpy gives for the same. */
-static void float_division_is_floored_as_in_numpy(void **state)
+static void block_floordiv_of_floats_agrees_with_numpy(void **state)
 {
     static const struct {
         double a, b, q, r;
@@ -672,7 +672,7 @@ static float one(ch_block_code code, float a, float b)
     return y;
 }
 
-static void nan_goes_through(void **state)
+static void block_functions_propagate_nan(void **state)
 {
     static const ch_block_code all[] = {
         CH_BLOCK_minimum, CH_BLOCK_maximum, CH_BLOCK_relu,       CH_BLOCK_clip, CH_BLOCK_sign,
@@ -687,7 +687,7 @@ static void nan_goes_through(void **state)
     (void)state;
 }
 
-static void infinities_have_limits(void **state)
+static void block_activations_of_infinity_are_their_limits(void **state)
 {
     assert_true(one(CH_BLOCK_gelu, -INFINITY, 0) == 0);
     assert_true(one(CH_BLOCK_gelu_tanh, -INFINITY, 0) == 0);
@@ -704,20 +704,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_and_silu_in_f64_are_within_their_bound),
-        cmocka_unit_test(functions_of_f32_are_as_exact_as_promised),
-        cmocka_unit_test(powers_are_exact_and_follow_c),
-        cmocka_unit_test(every_level_gives_the_same_bits),
-        cmocka_unit_test(every_level_casts_to_the_same_bits),
-        cmocka_unit_test(results_may_replace_inputs),
-        cmocka_unit_test(halves_are_as_tensors_have_them),
-        cmocka_unit_test(casts_are_as_tensors_have_them),
-        cmocka_unit_test(integers_wrap_when_cast),
-        cmocka_unit_test(large_integers_become_the_nearest_half),
-        cmocka_unit_test(integer_division_never_traps),
-        cmocka_unit_test(whole_range_of_bytes_is_right),
-        cmocka_unit_test(float_division_is_floored_as_in_numpy),
-        cmocka_unit_test(nan_goes_through),
-        cmocka_unit_test(infinities_have_limits),
+        cmocka_unit_test(block_functions_of_f32_are_within_their_bounds),
+        cmocka_unit_test(block_pow_is_exact_and_follows_c),
+        cmocka_unit_test(block_functions_have_the_same_bits_at_every_level),
+        cmocka_unit_test(block_casts_have_the_same_bits_at_every_level),
+        cmocka_unit_test(block_functions_may_write_over_an_input),
+        cmocka_unit_test(block_casts_of_f16_and_bf16_agree_with_tensors),
+        cmocka_unit_test(block_casts_agree_with_tensors),
+        cmocka_unit_test(block_casts_wrap_integers),
+        cmocka_unit_test(block_casts_round_large_integers_to_the_nearest_16_bit_float),
+        cmocka_unit_test(block_integer_division_never_traps),
+        cmocka_unit_test(block_floordiv_of_i8_is_right_for_all_pairs),
+        cmocka_unit_test(block_floordiv_of_floats_agrees_with_numpy),
+        cmocka_unit_test(block_functions_propagate_nan),
+        cmocka_unit_test(block_activations_of_infinity_are_their_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "kernel/hyper.h"
 
 /* Adam as its paper has it, but for epsilon, which Keras adds before the correction. */
-static void adam_is_what_it_is_on_paper(void **state)
+static void adam_rule_agrees_with_the_paper(void **state)
 {
     const ch_rule  *adam = ch__rule(CH_RULE_ADAM);
     ch_rule_numbers set = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-7, .scale = 1};
@@ -32,7 +32,7 @@ static void adam_is_what_it_is_on_paper(void **state)
     (void)state;
 }
 
-static void norms_are_brought_down_and_a_rate_of_0_stops_ftrl(void **state)
+static void hyper_fill_scales_by_clip_norm_and_stops_ftrl_at_rate_0(void **state)
 {
     ch_rule_numbers set = {.clip_norm = 1, .scale = 1};
     ch_rule_run     run = {.rate = 0, .apply = true, .divisor = 1, .squares = 16};
@@ -48,8 +48,8 @@ static void norms_are_brought_down_and_a_rate_of_0_stops_ftrl(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adam_is_what_it_is_on_paper),
-        cmocka_unit_test(norms_are_brought_down_and_a_rate_of_0_stops_ftrl),
+        cmocka_unit_test(adam_rule_agrees_with_the_paper),
+        cmocka_unit_test(hyper_fill_scales_by_clip_norm_and_stops_ftrl_at_rate_0),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,7 +173,7 @@ static void do_mix(const ch_norm_loops *l, int64_t n, void *to, numbers *sums)
     l->mix(4, n / 4, &x, &y, &z, &x, &y, &z, to);
 }
 
-static void rows_have_the_same_bits_at_every_level(void **state)
+static void row_kernels_have_the_same_bits_at_every_level(void **state)
 {
     static const row_fn each[] = {do_softmax,          do_log_softmax, do_softmax_grad,
                                   do_log_softmax_grad, do_losses,      do_layer,
@@ -200,7 +200,7 @@ static void rows_have_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
-static void orders_have_the_same_bits_at_every_level(void **state)
+static void sort_keys_and_extremes_have_the_same_bits_at_every_level(void **state)
 {
     static uint64_t key[2][N], best[2][N];
     static int64_t  where[2][N];
@@ -216,9 +216,9 @@ static void orders_have_the_same_bits_at_every_level(void **state)
             memset(where, 0, sizeof(where));
             for (int i = 0; i < 2; i++) {
                 orders[i * level]->keys_f32(n, &x, (ch_sort_order){7, 9}, key[i]);
-                orders[i * level]->take_larger(n, key[i], 1, best[i], where[i]);
+                orders[i * level]->update_largest(n, key[i], 1, best[i], where[i]);
                 orders[i * level]->keys_f64(n, &x, (ch_sort_order){7, 9}, key[i]);
-                orders[i * level]->take_larger(n, key[i], 2, best[i], where[i]);
+                orders[i * level]->update_largest(n, key[i], 2, best[i], where[i]);
                 most[i] = orders[i * level]->largest(n, key[i]);
             }
             assert_memory_equal(key[0], key[1], sizeof(key[0]));
@@ -231,7 +231,7 @@ static void orders_have_the_same_bits_at_every_level(void **state)
 /* ---- exactness ---- */
 
 /* 1 to 6 rows against as many others, of every count. */
-static void rows_less_others_have_the_same_bits_at_every_level(void **state)
+static void row_differences_have_the_same_bits_at_every_level(void **state)
 {
     enum { MOST = 6 };
 
@@ -248,8 +248,8 @@ static void rows_less_others_have_the_same_bits_at_every_level(void **state)
 
                     t->dots(k, MOST + 1 - k, counts[c], out[i].f64, x.f64, counts[c], share[i],
                             MOST);
-                    t->take(k, MOST + 1 - k, counts[c], out[i].f64, x.f64, counts[c], share[i],
-                            MOST);
+                    t->subtract(k, MOST + 1 - k, counts[c], out[i].f64, x.f64, counts[c],
+                                share[i], MOST);
                 }
                 assert_memory_equal(share[0], share[1], sizeof(share[0]));
                 assert_memory_equal(&out[0], &out[1], sizeof(out[0]));
@@ -257,7 +257,7 @@ static void rows_less_others_have_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
-static void a_long_sum_of_f32_loses_nothing(void **state)
+static void fold_of_a_long_f32_sum_is_exact(void **state)
 {
     const int64_t n = 1 << 22;
     float        *v = malloc((size_t)n * sizeof(*v)), got = 0;
@@ -284,7 +284,7 @@ static void sort_puts_nan_last_and_keeps_equal_zeros_in_order(void **state)
 {
     const float   v[] = {NAN, 0.0f, -1, -0.0f, INFINITY, -INFINITY, -NAN, 1};
     const int64_t up[] = {5, 2, 1, 3, 7, 4, 0, 6}, down[] = {0, 6, 4, 7, 1, 3, 2, 5};
-    ch_along      a = ch__along(CH_F32, ch_shape_of(8), 0);
+    ch_axis_view  a = ch__axis_view(CH_F32, ch_shape_of(8), 0);
     ch_ranked     room[16];
     float         sorted[8];
     int64_t       index[8];
@@ -299,11 +299,11 @@ static void sort_puts_nan_last_and_keeps_equal_zeros_in_order(void **state)
     (void)state;
 }
 
-static void the_first_nan_is_largest_and_smallest(void **state)
+static void argmax_and_argmin_find_the_first_nan(void **state)
 {
     const double v[] = {1, -INFINITY, NAN, INFINITY, NAN};
-    ch_along     line = ch__along(CH_F64, ch_shape_of(5), 0);
-    ch_along     column = ch__along(CH_F64, ch_shape_of(1, 5, 1), 1);
+    ch_axis_view line = ch__axis_view(CH_F64, ch_shape_of(5), 0);
+    ch_axis_view column = ch__axis_view(CH_F64, ch_shape_of(1, 5, 1), 1);
     int64_t      where = 0;
 
     for (int smallest = 0; smallest < 2; smallest++) {
@@ -318,10 +318,10 @@ static void the_first_nan_is_largest_and_smallest(void **state)
     (void)state;
 }
 
-static void extremes_of_integers_are_found_at_their_ends(void **state)
+static void argmax_and_folds_find_the_limits_of_integers(void **state)
 {
     const int64_t v[] = {INT64_MIN, INT64_MAX, INT64_MIN};
-    ch_along      a = ch__along(CH_I64, ch_shape_of(3), 0);
+    ch_axis_view  a = ch__axis_view(CH_I64, ch_shape_of(3), 0);
     int64_t       where = 9;
     int8_t        least = 0;
     ch_fold       f;
@@ -336,14 +336,14 @@ static void extremes_of_integers_are_found_at_their_ends(void **state)
     (void)state;
 }
 
-static void a_long_line_sorts_as_a_short_one_does(void **state)
+static void sort_of_a_long_line_is_stable_and_right(void **state)
 {
     enum { LONG = 20000 };
-    double    *v = malloc(LONG * sizeof(*v)), *sorted = malloc(LONG * sizeof(*v));
-    int64_t   *index = malloc(LONG * sizeof(*index));
-    ch_ranked *room = malloc(2 * LONG * sizeof(*room));
-    ch_along   a = ch__along(CH_F64, ch_shape_of(LONG), 0);
-    uint64_t   seed = 3;
+    double      *v = malloc(LONG * sizeof(*v)), *sorted = malloc(LONG * sizeof(*v));
+    int64_t     *index = malloc(LONG * sizeof(*index));
+    ch_ranked   *room = malloc(2 * LONG * sizeof(*room));
+    ch_axis_view a = ch__axis_view(CH_F64, ch_shape_of(LONG), 0);
+    uint64_t     seed = 3;
 
     for (int i = 0; i < LONG; i++)
         v[i] = (double)(bits(&seed) % 1000) * pow(10, (double)(bits(&seed) % 7));
@@ -365,14 +365,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folds_have_the_same_bits_at_every_level),
         cmocka_unit_test(folds_of_integers_are_exact_at_every_length),
-        cmocka_unit_test(rows_have_the_same_bits_at_every_level),
-        cmocka_unit_test(rows_less_others_have_the_same_bits_at_every_level),
-        cmocka_unit_test(orders_have_the_same_bits_at_every_level),
-        cmocka_unit_test(a_long_sum_of_f32_loses_nothing),
+        cmocka_unit_test(row_kernels_have_the_same_bits_at_every_level),
+        cmocka_unit_test(row_differences_have_the_same_bits_at_every_level),
+        cmocka_unit_test(sort_keys_and_extremes_have_the_same_bits_at_every_level),
+        cmocka_unit_test(fold_of_a_long_f32_sum_is_exact),
         cmocka_unit_test(sort_puts_nan_last_and_keeps_equal_zeros_in_order),
-        cmocka_unit_test(the_first_nan_is_largest_and_smallest),
-        cmocka_unit_test(extremes_of_integers_are_found_at_their_ends),
-        cmocka_unit_test(a_long_line_sorts_as_a_short_one_does),
+        cmocka_unit_test(argmax_and_argmin_find_the_first_nan),
+        cmocka_unit_test(argmax_and_folds_find_the_limits_of_integers),
+        cmocka_unit_test(sort_of_a_long_line_is_stable_and_right),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

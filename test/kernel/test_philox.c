@@ -21,7 +21,7 @@ static ch_philox a_stream(uint64_t seed)
 }
 
 /* kat_vectors of Random123: philox4x32, 10 rounds. */
-static void blocks_are_the_published_ones(void **state)
+static void philox_blocks_are_the_published_ones(void **state)
 {
     static const uint32_t known[][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
@@ -40,7 +40,7 @@ static void blocks_are_the_published_ones(void **state)
     (void)state;
 }
 
-static void lanes_hold_the_blocks_of_their_numbers(void **state)
+static void philox_lanes_hold_the_blocks_of_their_numbers(void **state)
 {
     ch_philox p = a_stream(1);
     int64_t   group = ((int64_t)1 << 28) - 2; /* across the end of the counter's first word */
@@ -60,7 +60,7 @@ static void lanes_hold_the_blocks_of_their_numbers(void **state)
     (void)state;
 }
 
-static void a_change_of_any_part_of_the_name_is_another_stream(void **state)
+static void philox_stream_changes_with_any_part_of_its_name(void **state)
 {
     ch_philox_name name[] = {{0},
                              {.seed = 1},
@@ -84,7 +84,7 @@ static void a_change_of_any_part_of_the_name_is_another_stream(void **state)
 }
 
 /* Every level computes the same bits, for every length. */
-static void levels_agree(void **state)
+static void philox_has_the_same_bits_at_every_level(void **state)
 {
     static uint32_t        w[N], w2[N];
     static double          a[N], b[N], x[N];
@@ -130,7 +130,7 @@ static void levels_agree(void **state)
 }
 
 /* P(X < z) is u again, to a few units of 2^-52. */
-static void normals_are_quantiles(void **state)
+static void philox_f64_normals_are_quantiles(void **state)
 {
     static uint32_t w[N];
     static double   z[N / 2];
@@ -155,7 +155,7 @@ static void normals_are_quantiles(void **state)
     (void)state;
 }
 
-static void f32_normals_are_quantiles_too(void **state)
+static void philox_f32_normals_are_quantiles(void **state)
 {
     static uint32_t w[N];
     static float    z[N];
@@ -184,7 +184,7 @@ static void f32_normals_are_quantiles_too(void **state)
     (void)state;
 }
 
-static void whole_numbers_stay_within_their_range(void **state)
+static void philox_integers_stay_within_their_range(void **state)
 {
     static const uint64_t range[] = {1, 2, 3, 10, 1000, (uint64_t)1 << 32};
     static uint32_t       w[N];
@@ -215,7 +215,7 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-static void a_permutation_has_every_number_once(void **state)
+static void philox_permutation_has_every_number_once(void **state)
 {
     static const int64_t size[] = {0, 1, 2, 3, 511, 512, 513, 5000};
 
@@ -234,7 +234,7 @@ static void a_permutation_has_every_number_once(void **state)
 
 /* Of 24000 permutations of four, each of the 24 comes about as often: chi squared, 23 degrees.
  */
-static void permutations_are_equally_likely(void **state)
+static void philox_permutations_are_equally_likely(void **state)
 {
     int    count[256] = {0}, kinds = 0;
     double chi = 0;
@@ -259,15 +259,15 @@ static void permutations_are_equally_likely(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_the_published_ones),
-        cmocka_unit_test(lanes_hold_the_blocks_of_their_numbers),
-        cmocka_unit_test(a_change_of_any_part_of_the_name_is_another_stream),
-        cmocka_unit_test(levels_agree),
-        cmocka_unit_test(normals_are_quantiles),
-        cmocka_unit_test(f32_normals_are_quantiles_too),
-        cmocka_unit_test(whole_numbers_stay_within_their_range),
-        cmocka_unit_test(a_permutation_has_every_number_once),
-        cmocka_unit_test(permutations_are_equally_likely),
+        cmocka_unit_test(philox_blocks_are_the_published_ones),
+        cmocka_unit_test(philox_lanes_hold_the_blocks_of_their_numbers),
+        cmocka_unit_test(philox_stream_changes_with_any_part_of_its_name),
+        cmocka_unit_test(philox_has_the_same_bits_at_every_level),
+        cmocka_unit_test(philox_f64_normals_are_quantiles),
+        cmocka_unit_test(philox_f32_normals_are_quantiles),
+        cmocka_unit_test(philox_integers_stay_within_their_range),
+        cmocka_unit_test(philox_permutation_has_every_number_once),
+        cmocka_unit_test(philox_permutations_are_equally_likely),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,7 +161,7 @@ static inline void actor_start(ch_net *net, actor *a, const char *name)
     assert_int_equal(actor_try(net, a, name, 0, 0), CH_OK);
 }
 
-static inline ch_message *parcel_of(uint32_t method, size_t n_bytes)
+static inline ch_message *message_of(uint32_t method, size_t n_bytes)
 {
     void       *bytes;
     ch_message *p = NULL;
@@ -187,7 +187,7 @@ static inline void actor_call(actor *a, const char *peer, uint64_t incarnation)
 {
     ch_outbox *outbox = ch__task_enter(a->task);
 
-    actor_post(a, outbox, peer, parcel_of(5, 10), 10 * s_ns, incarnation);
+    actor_post(a, outbox, peer, message_of(5, 10), 10 * s_ns, incarnation);
     ch__task_leave(a->task);
 }
 

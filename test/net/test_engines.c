@@ -52,7 +52,7 @@ static void start_both(void)
 
 /* ---- calls ---- */
 
-static void a_call_is_answered_with_what_it_carries(void **state)
+static void reply_carries_the_bytes_and_tensors_of_the_call(void **state)
 {
     const float data[] = {1, 2, 3, 4, 5, 6};
     ch_tensor  *t[2] = {NULL}, *turned = NULL;
@@ -101,7 +101,7 @@ static void a_call_is_answered_with_what_it_carries(void **state)
     (void)state;
 }
 
-static void a_refusal_says_who_and_why(void **state)
+static void error_reply_names_the_task_and_the_reason(void **state)
 {
     start_both();
     server.mode = REFUSE;
@@ -113,7 +113,7 @@ static void a_refusal_says_who_and_why(void **state)
     (void)state;
 }
 
-static void an_answer_is_taken_once(void **state)
+static void second_reply_to_a_call_is_ignored(void **state)
 {
     start_both();
     server.mode = ANSWER_TWICE;
@@ -125,21 +125,21 @@ static void an_answer_is_taken_once(void **state)
     (void)state;
 }
 
-static void a_call_ends_at_its_deadline_and_the_callee_hears_of_it(void **state)
+static void call_ends_at_its_deadline_and_is_cancelled_at_the_callee(void **state)
 {
     ch_outbox *outbox;
 
     start_both();
     server.mode = KEEP;
     outbox = ch__task_enter(client.task);
-    actor_post(&client, outbox, "server", parcel_of(1, 8), 5 * ms_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 8), 5 * ms_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_TIMEOUT], 1);
     assert_int_equal(client.status, CH_DEADLINE_EXCEEDED);
     assert_string_equal(client.text, "call to server: no reply before the deadline");
     actor_wait(&server, &server.n_cancels, 1);
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[0], parcel_of(1, 8)); /* nobody waits for it */
+    ch__outbox_reply(outbox, server.kept[0], message_of(1, 8)); /* nobody waits for it */
     ch__task_leave(server.task);
     server.mode = ECHO;
     actor_call(&client, "server", 0);
@@ -168,7 +168,7 @@ static void a_call_can_be_cancelled(void **state)
     (void)state;
 }
 
-static void a_call_to_nobody_is_lost(void **state)
+static void call_to_a_missing_task_is_lost(void **state)
 {
     actor_start(net, &client, "client");
     actor_call(&client, "server", 0);
@@ -182,7 +182,7 @@ static void a_call_to_nobody_is_lost(void **state)
 
 /* ---- lives ---- */
 
-static void calls_to_one_that_dies_are_lost(void **state)
+static void calls_to_a_killed_task_are_lost(void **state)
 {
     start_both();
     server.mode = KEEP;
@@ -200,7 +200,7 @@ static void calls_to_one_that_dies_are_lost(void **state)
     (void)state;
 }
 
-static void calls_of_one_that_dies_are_cancelled(void **state)
+static void calls_of_a_killed_task_are_cancelled(void **state)
 {
     start_both();
     server.mode = KEEP;
@@ -213,7 +213,7 @@ static void calls_of_one_that_dies_are_cancelled(void **state)
     (void)state;
 }
 
-static void another_life_has_a_larger_incarnation(void **state)
+static void restarted_task_has_a_larger_incarnation(void **state)
 {
     uint64_t   first;
     ch_outbox *outbox;
@@ -230,7 +230,7 @@ static void another_life_has_a_larger_incarnation(void **state)
     assert_true(server.incarnation > first);
     outbox = ch__task_enter(server.task);
     ch__outbox_reply(outbox, server.kept[0],
-                     parcel_of(1, 1)); /* of the earlier life: dropped */
+                     message_of(1, 1)); /* of the earlier life: dropped */
     server.mode = ECHO;
     ch__task_leave(server.task);
     actor_wait(&client, &client.n_ended, 1);
@@ -246,7 +246,7 @@ static void another_life_has_a_larger_incarnation(void **state)
     (void)state;
 }
 
-static void a_life_that_cannot_begin_leaves_nothing(void **state)
+static void task_start_that_fails_leaves_nothing(void **state)
 {
     actor *a = &client;
     char   name[80];
@@ -274,7 +274,7 @@ static void a_life_that_cannot_begin_leaves_nothing(void **state)
 
 /* ---- room ---- */
 
-static void a_link_has_room_for_so_many_calls(void **state)
+static void link_limits_the_number_of_calls(void **state)
 {
     ch_outbox *outbox;
     ch_link   *l;
@@ -288,7 +288,7 @@ static void a_link_has_room_for_so_many_calls(void **state)
     assert_string_equal(ch__link_name(l), "server");
     assert_int_equal(ch__link_calls(l), 4);
     for (int i = 0; i < 6; i++)
-        actor_post(&client, outbox, "server", parcel_of(1, 1), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, 1), 10 * s_ns, 0);
     assert_int_equal(ch__link_calls(l), 0);
     assert_int_equal(ch__link_bytes(l), 0);
     ch__task_leave(client.task);
@@ -296,7 +296,7 @@ static void a_link_has_room_for_so_many_calls(void **state)
     actor_wait(&server, &server.n_calls, 4);
     assert_int_equal(client.n_ended, 2);
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[0], parcel_of(1, 1));
+    ch__outbox_reply(outbox, server.kept[0], message_of(1, 1));
     ch__task_leave(server.task);
     actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
     ch__task_enter(client.task);
@@ -305,7 +305,7 @@ static void a_link_has_room_for_so_many_calls(void **state)
     (void)state;
 }
 
-static void a_link_has_room_for_so_many_bytes(void **state)
+static void link_limits_the_bytes_of_calls(void **state)
 {
     ch_outbox *outbox;
     ch_link   *l;
@@ -314,17 +314,17 @@ static void a_link_has_room_for_so_many_bytes(void **state)
     assert_int_equal(actor_try(net, &server, "server", 0, 100), CH_OK);
     outbox = ch__task_enter(client.task);
     l = ch__task_link(client.task, "server");
-    actor_post(&client, outbox, "server", parcel_of(1, 60), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 60), 10 * s_ns, 0);
     assert_int_equal(ch__link_bytes(l), 40);
-    actor_post(&client, outbox, "server", parcel_of(1, 41), 10 * s_ns, 0);
-    actor_post(&client, outbox, "server", parcel_of(1, 40), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 41), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 40), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_ended, 3);
     assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 1);
     assert_int_equal(client.ended[CH_ENDED_OK], 2);
     outbox = ch__task_enter(client.task);
-    actor_post(&client, outbox, "server", parcel_of(1, 1000), 10 * s_ns, 0); /* alone */
-    actor_post(&client, outbox, "server", parcel_of(1, 1), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 1000), 10 * s_ns, 0); /* alone */
+    actor_post(&client, outbox, "server", message_of(1, 1), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_ended, 5);
     assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 2);
@@ -384,7 +384,7 @@ static void work_is_done_in_order(void **state)
     (void)state;
 }
 
-static void work_of_one_that_dies_is_dropped(void **state)
+static void work_of_a_killed_task_is_dropped(void **state)
 {
     atomic_int n_run[6] = {0}, n_dropped = 0;
     ch_outbox *outbox;
@@ -401,7 +401,7 @@ static void work_of_one_that_dies_is_dropped(void **state)
     outbox = ch__task_enter(client.task);
     ch__outbox_work(outbox, 1, add_one, add_one, &n_run[0]); /* it is dead */
     ch__outbox_timer(outbox, 1, 0);
-    actor_post(&client, outbox, "server", parcel_of(1, 1), s_ns, 0);
+    actor_post(&client, outbox, "server", message_of(1, 1), s_ns, 0);
     ch__task_leave(client.task);
     assert_int_equal(client.n_timers, 0);
     (void)state;
@@ -415,7 +415,7 @@ static bool never(void *arg)
     return false;
 }
 
-static void a_wait_has_a_limit_and_says_whom_it_waited_for(void **state)
+static void task_wait_ends_at_its_limit_and_names_what_it_waited_for(void **state)
 {
     ch_outbox *outbox;
 
@@ -447,7 +447,7 @@ static void scenario(void)
         actor_try(own, &b, "b", 0, 0) == CH_OK) {
         outbox = ch__task_enter(a.task);
         for (int i = 0; i < 3 && ch__task_link(a.task, "b") != NULL; i++)
-            if ((p = parcel_of(1, 100)) != NULL)
+            if ((p = message_of(1, 100)) != NULL)
                 actor_post(&a, outbox, "b", p, 5 * ms_ns, 0);
         ch__outbox_work(outbox, 1, add_one, add_one, &n);
         ch__outbox_timer(outbox, 1, ch__task_now(a.task) + ms_ns);
@@ -470,7 +470,7 @@ static void ignore(const ch_log_record *r, void *arg)
     (void)arg;
 }
 
-static void want_of_memory_leaves_nothing_and_ends_every_call(void **state)
+static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
 {
     ch_log_set_sink(ignore, NULL, CH_LOG_ERROR);
     for (int64_t n = 1, before; n < 1000; n++) {
@@ -489,20 +489,21 @@ static void want_of_memory_leaves_nothing_and_ends_every_call(void **state)
 
 #define OVER(engine, test) cmocka_unit_test_setup_teardown(test, open_##engine, close_net)
 #define TESTS(engine)                                                                          \
-    OVER(engine, a_call_is_answered_with_what_it_carries),                                     \
-        OVER(engine, a_refusal_says_who_and_why), OVER(engine, an_answer_is_taken_once),       \
-        OVER(engine, a_call_ends_at_its_deadline_and_the_callee_hears_of_it),                  \
-        OVER(engine, a_call_can_be_cancelled), OVER(engine, a_call_to_nobody_is_lost),         \
-        OVER(engine, calls_to_one_that_dies_are_lost),                                         \
-        OVER(engine, calls_of_one_that_dies_are_cancelled),                                    \
-        OVER(engine, another_life_has_a_larger_incarnation),                                   \
-        OVER(engine, a_life_that_cannot_begin_leaves_nothing),                                 \
-        OVER(engine, a_link_has_room_for_so_many_calls),                                       \
-        OVER(engine, a_link_has_room_for_so_many_bytes),                                       \
+    OVER(engine, reply_carries_the_bytes_and_tensors_of_the_call),                             \
+        OVER(engine, error_reply_names_the_task_and_the_reason),                               \
+        OVER(engine, second_reply_to_a_call_is_ignored),                                       \
+        OVER(engine, call_ends_at_its_deadline_and_is_cancelled_at_the_callee),                \
+        OVER(engine, a_call_can_be_cancelled), OVER(engine, call_to_a_missing_task_is_lost),   \
+        OVER(engine, calls_to_a_killed_task_are_lost),                                         \
+        OVER(engine, calls_of_a_killed_task_are_cancelled),                                    \
+        OVER(engine, restarted_task_has_a_larger_incarnation),                                 \
+        OVER(engine, task_start_that_fails_leaves_nothing),                                    \
+        OVER(engine, link_limits_the_number_of_calls),                                         \
+        OVER(engine, link_limits_the_bytes_of_calls),                                          \
         OVER(engine, timers_can_be_moved_and_ended), OVER(engine, work_is_done_in_order),      \
-        OVER(engine, work_of_one_that_dies_is_dropped),                                        \
-        OVER(engine, a_wait_has_a_limit_and_says_whom_it_waited_for),                          \
-        OVER(engine, want_of_memory_leaves_nothing_and_ends_every_call)
+        OVER(engine, work_of_a_killed_task_is_dropped),                                        \
+        OVER(engine, task_wait_ends_at_its_limit_and_names_what_it_waited_for),                \
+        OVER(engine, calls_end_and_leak_nothing_when_memory_is_short)
 
 int main(void)
 {

@@ -30,7 +30,7 @@ static int end(void **state)
 }
 
 /* A parcel with tensors of all types, one of no elements and one of strings. */
-static ch_message *rich_parcel(void)
+static ch_message *rich_message(void)
 {
     const ch_str s[] = {{"one", 3}, {"", 0}, {"three\0four", 10}};
     ch_tensor   *t[CH_DTYPE_COUNT + 1] = {NULL};
@@ -55,7 +55,7 @@ static ch_frame rich_frame(void)
                       .from = UINT64_MAX,
                       .to = 3,
                       .timeout = 1000000000,
-                      .message = rich_parcel()};
+                      .message = rich_message()};
 }
 
 static ch_frame refusal(void)
@@ -143,7 +143,7 @@ static ch_status read_pieces(ch_frame_reader *r, const uint8_t *bytes, size_t n,
     return st;
 }
 
-static void check_trip(ch_frame f)
+static void check_round_trip(ch_frame f)
 {
     static const size_t pieces[] = {1, 3, 64, 1000, 1 << 20};
     void               *bytes = NULL;
@@ -151,7 +151,7 @@ static void check_trip(ch_frame f)
 
     assert_int_equal(ch__frame_encode(&f, &bytes, &size), CH_OK);
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
-        ch_frame_reader r = {.most = 1 << 20};
+        ch_frame_reader r = {.max_bytes = 1 << 20};
         int             n;
 
         assert_int_equal(read_pieces(&r, bytes, size, pieces[i], &n), CH_OK);
@@ -163,17 +163,18 @@ static void check_trip(ch_frame f)
     ch__frame_drop(&f);
 }
 
-static void what_is_written_is_read(void **state)
+static void frame_round_trip_is_exact(void **state)
 {
-    check_trip(rich_frame());
-    check_trip(refusal());
-    check_trip((ch_frame){.kind = CH_FRAME_CANCEL, .call = 1, .from = 2});
-    check_trip((ch_frame){.kind = CH_FRAME_REPLY, .ending = CH_ENDED_REPLACED, .call = 7});
+    check_round_trip(rich_frame());
+    check_round_trip(refusal());
+    check_round_trip((ch_frame){.kind = CH_FRAME_CANCEL, .call = 1, .from = 2});
+    check_round_trip(
+        (ch_frame){.kind = CH_FRAME_REPLY, .ending = CH_ENDED_REPLACED, .call = 7});
     (void)state;
 }
 
 /* The header is the message that proto/net.proto says. */
-static void others_can_read_a_header(void **state)
+static void frame_header_is_the_message_of_net_proto(void **state)
 {
     ch_frame              f = rich_frame();
     void                 *bytes = NULL;
@@ -191,8 +192,9 @@ static void others_can_read_a_header(void **state)
     assert_true(h->version == 1 && h->kind == 1 && h->call == f.call && h->from == f.from);
     assert_true(h->to == 3 && h->timeout_ns == 1000000000 && h->method == 77);
     assert_int_equal(h->n_tensors, CH_DTYPE_COUNT + 1);
-    assert_int_equal(4 + length + h->looks_bytes + h->message_bytes + h->tensors_bytes, size);
-    t = cohort__frame_tensors__unpack(NULL, h->looks_bytes, at + 4 + length);
+    assert_int_equal(4 + length + h->tensor_headers_bytes + h->message_bytes + h->tensors_bytes,
+                     size);
+    t = cohort__frame_tensors__unpack(NULL, h->tensor_headers_bytes, at + 4 + length);
     assert_non_null(t);
     assert_int_equal(t->n_tensors, CH_DTYPE_COUNT + 1);
     assert_int_equal(t->tensors[CH_STR]->dtype, CH_STR);
@@ -234,12 +236,12 @@ static void check_refused(Cohort__FrameHeader h, const void *body, size_t n, ch_
 {
     uint8_t         room[2048];
     size_t          size = frame_of(h, body, n, room);
-    ch_frame_reader r = {.most = 64 << 20};
+    ch_frame_reader r = {.max_bytes = 64 << 20};
     int             n_whole;
 
     ch__mem_watch(true);
     assert_int_equal(read_pieces(&r, room, size, size, &n_whole), want);
-    assert_in_range(ch__mem_most(), 0, (int64_t)size + (16 << 20));
+    assert_in_range(ch__mem_peak(), 0, (int64_t)size + (16 << 20));
     ch__mem_watch(false);
     if (strstr(ch_error_message(), text) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", ch_error_message(), text);
@@ -253,7 +255,7 @@ static void check_refused(Cohort__FrameHeader h, const void *body, size_t n, ch_
         check_refused(h, NULL, 0, status, text);                                               \
     } while (0)
 
-static void headers_that_make_no_sense_are_refused(void **state)
+static void frame_reader_rejects_invalid_headers(void **state)
 {
     REFUSED(h.version = 2, CH_DATA_LOSS, "version 2");
     REFUSED(h.version = 0, CH_DATA_LOSS, "version 0");
@@ -269,7 +271,7 @@ static void headers_that_make_no_sense_are_refused(void **state)
     REFUSED(h.n_tensors = 1, CH_DATA_LOSS, "fewer or smaller");
     /* S6: sizes that nobody has. */
     REFUSED(h.n_tensors = 8193, CH_RESOURCE_EXHAUSTED, "at most");
-    REFUSED(h.looks_bytes = 2 << 20, CH_RESOURCE_EXHAUSTED, "at most");
+    REFUSED(h.tensor_headers_bytes = 2 << 20, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED(h.message_bytes = 1ull << 60, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED(h.tensors_bytes = UINT64_MAX, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED((h.tensors_bytes = 64 << 20, h.message_bytes = 1), CH_RESOURCE_EXHAUSTED,
@@ -295,11 +297,11 @@ static void check_look(uint32_t dtype, int rank, const uint64_t *shape, uint64_t
     looks.tensors = list;
     h.n_tensors = 1;
     h.tensors_bytes = all;
-    h.looks_bytes = cohort__frame_tensors__pack(&looks, body);
-    check_refused(h, body, h.looks_bytes, CH_DATA_LOSS, text);
+    h.tensor_headers_bytes = cohort__frame_tensors__pack(&looks, body);
+    check_refused(h, body, h.tensor_headers_bytes, CH_DATA_LOSS, text);
 }
 
-static void tensors_that_make_no_sense_are_refused(void **state)
+static void frame_reader_rejects_invalid_tensor_headers(void **state)
 {
     const uint64_t two[] = {2}, huge[] = {1ull << 40, 1ull << 40}, wide[] = {UINT64_MAX};
     const uint64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -331,13 +333,13 @@ static void check_strings(uint64_t first, uint64_t second, size_t n_text, const 
     looks.n_tensors = 1;
     looks.tensors = list;
     h.n_tensors = 1;
-    h.looks_bytes = cohort__frame_tensors__pack(&looks, body);
-    memcpy(body + h.looks_bytes, rows, sizeof(rows));
-    memset(body + h.looks_bytes + sizeof(rows), 't', n_text);
-    check_refused(h, body, h.looks_bytes + sizeof(rows) + n_text, CH_DATA_LOSS, text);
+    h.tensor_headers_bytes = cohort__frame_tensors__pack(&looks, body);
+    memcpy(body + h.tensor_headers_bytes, rows, sizeof(rows));
+    memset(body + h.tensor_headers_bytes + sizeof(rows), 't', n_text);
+    check_refused(h, body, h.tensor_headers_bytes + sizeof(rows) + n_text, CH_DATA_LOSS, text);
 }
 
-static void strings_stay_within_their_tensor(void **state)
+static void frame_reader_rejects_strings_beyond_their_tensor(void **state)
 {
     check_strings(3, 3, 5, "longer than the rest");
     check_strings(UINT64_MAX, 3, 5, "longer than the rest");
@@ -345,12 +347,12 @@ static void strings_stay_within_their_tensor(void **state)
     (void)state;
 }
 
-static void what_does_not_begin_as_a_frame_is_refused(void **state)
+static void frame_reader_rejects_bytes_that_do_not_begin_a_frame(void **state)
 {
     static const char *const begin_as[] = {"HTTP", "CHxx", "CH\0\0", "ch\4\0"};
 
     for (size_t i = 0; i < sizeof(begin_as) / sizeof(begin_as[0]); i++) {
-        ch_frame_reader r = {.most = 1000};
+        ch_frame_reader r = {.max_bytes = 1000};
         int             n;
 
         assert_int_equal(read_pieces(&r, (const uint8_t *)begin_as[i], 4, 4, &n), CH_DATA_LOSS);
@@ -360,13 +362,13 @@ static void what_does_not_begin_as_a_frame_is_refused(void **state)
 }
 
 /* A tensor of 60 MiB of which only a little comes. */
-static void memory_follows_what_comes(void **state)
+static void frame_reader_allocates_as_bytes_arrive(void **state)
 {
     ch_tensor      *t = NULL;
     ch_message     *p = NULL;
     void           *bytes = NULL;
     size_t          size = 0;
-    ch_frame_reader r = {.most = 64 << 20};
+    ch_frame_reader r = {.max_bytes = 64 << 20};
     int             n;
 
     assert_int_equal(ch_tensor_new(CH_F32, ch_shape_of(15 << 20), &t), CH_OK);
@@ -375,7 +377,7 @@ static void memory_follows_what_comes(void **state)
     assert_int_equal(ch__frame_encode(&f, &bytes, &size), CH_OK);
     ch__mem_watch(true);
     assert_int_equal(read_pieces(&r, bytes, 1 << 20, 4096, &n), CH_OK);
-    assert_in_range(ch__mem_most(), 0, 17 << 20);
+    assert_in_range(ch__mem_peak(), 0, 17 << 20);
     ch__mem_watch(false);
     assert_int_equal(
         read_pieces(&r, (uint8_t *)bytes + (1 << 20), size - (1 << 20), 1 << 16, &n), CH_OK);
@@ -387,13 +389,13 @@ static void memory_follows_what_comes(void **state)
     (void)state;
 }
 
-static void frames_may_follow_each_other(void **state)
+static void frame_reader_reads_frames_in_sequence(void **state)
 {
     ch_frame        f = refusal();
     void           *bytes = NULL;
     size_t          size = 0;
     uint8_t        *twice;
-    ch_frame_reader r = {.most = 1 << 20};
+    ch_frame_reader r = {.max_bytes = 1 << 20};
     bool            is_whole;
     size_t          used;
 
@@ -416,7 +418,7 @@ static void frames_may_follow_each_other(void **state)
     (void)state;
 }
 
-static void want_of_memory_is_an_error(void **state)
+static void frame_encode_and_read_report_lack_of_memory(void **state)
 {
     ch_frame  f = rich_frame();
     void     *bytes = NULL;
@@ -431,7 +433,7 @@ static void want_of_memory_is_an_error(void **state)
     }
     rc = CH_RESOURCE_EXHAUSTED;
     for (int64_t n = 1; rc != CH_OK; n++) {
-        ch_frame_reader r = {.most = 1 << 20};
+        ch_frame_reader r = {.max_bytes = 1 << 20};
 
         ch__mem_fail_at(n);
         rc = read_pieces(&r, bytes, size, 1000, &whole);
@@ -444,7 +446,7 @@ static void want_of_memory_is_an_error(void **state)
     (void)state;
 }
 
-static void a_message_has_a_limit(void **state)
+static void message_new_rejects_more_bytes_than_the_limit(void **state)
 {
     ch_message *p = NULL;
     void       *bytes;
@@ -458,16 +460,16 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(what_is_written_is_read),
-        TEST(others_can_read_a_header),
-        TEST(headers_that_make_no_sense_are_refused),
-        TEST(tensors_that_make_no_sense_are_refused),
-        TEST(strings_stay_within_their_tensor),
-        TEST(what_does_not_begin_as_a_frame_is_refused),
-        TEST(memory_follows_what_comes),
-        TEST(frames_may_follow_each_other),
-        TEST(want_of_memory_is_an_error),
-        TEST(a_message_has_a_limit),
+        TEST(frame_round_trip_is_exact),
+        TEST(frame_header_is_the_message_of_net_proto),
+        TEST(frame_reader_rejects_invalid_headers),
+        TEST(frame_reader_rejects_invalid_tensor_headers),
+        TEST(frame_reader_rejects_strings_beyond_their_tensor),
+        TEST(frame_reader_rejects_bytes_that_do_not_begin_a_frame),
+        TEST(frame_reader_allocates_as_bytes_arrive),
+        TEST(frame_reader_reads_frames_in_sequence),
+        TEST(frame_encode_and_read_report_lack_of_memory),
+        TEST(message_new_rejects_more_bytes_than_the_limit),
     };
     ch_tensor *t = NULL;
 

@@ -52,14 +52,14 @@ static void call_and_wait(int n)
         ch_outbox *outbox = ch__task_enter(client.task);
         reached    r = {&client.n_ended, (int)client.n_posted + 1};
 
-        actor_post(&client, outbox, "server", parcel_of(1, 8), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, 8), 10 * s_ns, 0);
         assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"),
                          CH_OK);
         ch__task_leave(client.task);
     }
 }
 
-static void between_two_that_are_hot_nobody_is_woken(void **state)
+static void inproc_calls_between_spinning_tasks_wake_no_thread(void **state)
 {
     int64_t n_wakes = INT64_MAX;
 
@@ -77,7 +77,7 @@ static void between_two_that_are_hot_nobody_is_woken(void **state)
     (void)state;
 }
 
-static void calls_in_a_row_share_their_wakes(void **state)
+static void inproc_calls_in_a_row_share_their_wakes(void **state)
 {
     enum { N = 10000 };
     int64_t    before;
@@ -88,7 +88,7 @@ static void calls_in_a_row_share_their_wakes(void **state)
     before = ch__wake_count();
     outbox = ch__task_enter(client.task);
     for (int i = 0; i < N; i++)
-        actor_post(&client, outbox, "server", parcel_of(1, 8), 100 * s_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, 8), 100 * s_ns, 0);
     assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"), CH_OK);
     ch__task_leave(client.task);
     assert_in_range(ch__wake_count() - before, 0, N / 20);
@@ -96,7 +96,7 @@ static void calls_in_a_row_share_their_wakes(void **state)
 }
 
 /* A box, an outbox and a table that have been filled once need no more memory: only parcels do. */
-static void calls_allocate_nothing_but_their_parcels(void **state)
+static void inproc_calls_allocate_only_their_messages(void **state)
 {
     int64_t before;
 
@@ -136,7 +136,7 @@ static void begin_to_hold(actor *a, hold *h)
         sched_yield();
 }
 
-static void a_task_that_works_answers_and_hears_its_timers(void **state)
+static void inproc_task_replies_and_runs_timers_while_it_works(void **state)
 {
     hold       h = {false};
     ch_outbox *outbox;
@@ -174,7 +174,7 @@ static void let_go_later(void *arg)
     atomic_store(&h->may_end, true);
 }
 
-static void a_kill_waits_for_work_that_runs_and_drops_what_it_made(void **state)
+static void task_kill_waits_for_running_work_and_drops_its_result(void **state)
 {
     hold       h = {false};
     ch_thread *t = NULL;
@@ -209,7 +209,7 @@ static void kill_client(void *arg)
     ch__task_kill(client.task);
 }
 
-static void who_waits_in_a_task_that_is_killed_hears_of_it(void **state)
+static void task_wait_ends_with_unavailable_when_the_task_is_killed(void **state)
 {
     ch_thread *t = NULL;
 
@@ -236,7 +236,7 @@ static void call_from_a_thread(void *arg)
         ch_outbox *outbox = ch__task_enter(client.task);
         reached    r = {&client.ended[CH_ENDED_OK], 0};
 
-        actor_post(&client, outbox, "server", parcel_of(1, 8), 100 * s_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, 8), 100 * s_ns, 0);
         r.least = client.ended[CH_ENDED_OK] + 1; /* anybody's will do */
         if (ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server") == CH_OK)
             ++*mine;
@@ -262,7 +262,7 @@ static void threads_may_share_a_task(void **state)
 }
 
 /* Tasks that call each other without end while they are killed and restarted under them. */
-static void lives_end_and_begin_under_load(void **state)
+static void inproc_calls_end_when_tasks_restart_under_load(void **state)
 {
     start_both(0);
     for (int i = 0; i < 200; i++) {
@@ -292,7 +292,7 @@ static void hold_turn(void *arg)
     ch__task_leave(server.task);
 }
 
-static void a_callee_that_does_not_look_is_not_buried(void **state)
+static void cancelled_calls_take_room_until_the_callee_has_seen_them(void **state)
 {
     hold       h = {false};
     ch_thread *t = NULL;
@@ -321,15 +321,15 @@ int main(void)
 #define TEST(name)     cmocka_unit_test_setup_teardown(name, open_net, close_net)
 #define SPINNING(name) cmocka_unit_test_setup_teardown(name, open_spinning, close_net)
     const struct CMUnitTest tests[] = {
-        SPINNING(between_two_that_are_hot_nobody_is_woken),
-        TEST(calls_in_a_row_share_their_wakes),
-        TEST(calls_allocate_nothing_but_their_parcels),
-        TEST(a_task_that_works_answers_and_hears_its_timers),
-        TEST(a_kill_waits_for_work_that_runs_and_drops_what_it_made),
-        TEST(who_waits_in_a_task_that_is_killed_hears_of_it),
+        SPINNING(inproc_calls_between_spinning_tasks_wake_no_thread),
+        TEST(inproc_calls_in_a_row_share_their_wakes),
+        TEST(inproc_calls_allocate_only_their_messages),
+        TEST(inproc_task_replies_and_runs_timers_while_it_works),
+        TEST(task_kill_waits_for_running_work_and_drops_its_result),
+        TEST(task_wait_ends_with_unavailable_when_the_task_is_killed),
         TEST(threads_may_share_a_task),
-        TEST(lives_end_and_begin_under_load),
-        TEST(a_callee_that_does_not_look_is_not_buried),
+        TEST(inproc_calls_end_when_tasks_restart_under_load),
+        TEST(cancelled_calls_take_room_until_the_callee_has_seen_them),
     };
 
     return cmocka_run_group_tests_name("inproc", tests, NULL, NULL);

@@ -70,7 +70,7 @@ static int64_t earliest(void)
     return first;
 }
 
-static void it_knows_what_is_open_and_what_is_due(void **state)
+static void pending_table_finds_entries_and_the_earliest(void **state)
 {
     ch_pending_table t = {0};
     int64_t          live = ch__mem_live();
@@ -90,7 +90,7 @@ static void it_knows_what_is_open_and_what_is_due(void **state)
     (void)state;
 }
 
-static void those_of_one_time_come_in_order(void **state)
+static void pending_table_returns_entries_of_equal_time_in_order(void **state)
 {
     ch_pending_table t = {0};
 
@@ -106,7 +106,7 @@ static void those_of_one_time_come_in_order(void **state)
     (void)state;
 }
 
-static void without_memory_it_stays_as_it_was(void **state)
+static void pending_table_is_unchanged_when_memory_is_short(void **state)
 {
     ch_pending_table t = {0};
 
@@ -129,9 +129,9 @@ static void without_memory_it_stays_as_it_was(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_knows_what_is_open_and_what_is_due),
-        cmocka_unit_test(those_of_one_time_come_in_order),
-        cmocka_unit_test(without_memory_it_stays_as_it_was),
+        cmocka_unit_test(pending_table_finds_entries_and_the_earliest),
+        cmocka_unit_test(pending_table_returns_entries_of_equal_time_in_order),
+        cmocka_unit_test(pending_table_is_unchanged_when_memory_is_short),
     };
 
     return cmocka_run_group_tests_name("table", tests, NULL, NULL);

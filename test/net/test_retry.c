@@ -106,7 +106,7 @@ static probe *call_to(const char *peer, ch_retry_policy policy, uint64_t incarna
     *p = (probe){.retry = {.id = ++self.n_calls,
                            .link = ch__task_link(self.task, peer),
                            .incarnation = incarnation,
-                           .message = parcel_of(7, 32),
+                           .message = message_of(7, 32),
                            .policy = policy}};
     if (p->retry.link == NULL || p->retry.message == NULL ||
         ch__retries_add(&self.retries, &p->retry) != CH_OK) {
@@ -189,12 +189,12 @@ static void retry_passes_over_a_reply_to_an_earlier_attempt(void **state)
     run_until_ms(net, 16); /* the first attempt is late at 10 ms, the second made at 15 ms */
     assert_int_equal(server.n_calls, 2);
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[0], parcel_of(7, 1));
+    ch__outbox_reply(outbox, server.kept[0], message_of(7, 1));
     ch__task_leave(server.task);
     run_until_ms(net, 17);
     assert_int_equal(p->n_ends, 0);
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[1], parcel_of(7, 1));
+    ch__outbox_reply(outbox, server.kept[1], message_of(7, 1));
     ch__task_leave(server.task);
     run_to_rest(net);
     assert_int_equal(p->n_ends, 1);
@@ -278,7 +278,7 @@ static void retry_waits_when_the_link_has_no_room(void **state)
     assert_int_equal(server.n_calls, 1);
     server.mode = ECHO;
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[0], parcel_of(7, 1));
+    ch__outbox_reply(outbox, server.kept[0], message_of(7, 1));
     ch__task_leave(server.task);
     run_to_rest(net);
     assert_int_equal(first->retry.n_attempts, 1);
@@ -376,7 +376,7 @@ static ch_retry *cancel(uint64_t id)
     return r;
 }
 
-static void retry_cancelled_while_open_tells_the_peer_and_reports_no_end(void **state)
+static void retry_cancelled_while_pending_cancels_its_call_and_reports_no_end(void **state)
 {
     ch_net *net = open_net(NULL, 0);
     probe  *p;
@@ -583,7 +583,7 @@ int main(void)
         cmocka_unit_test(retry_reaches_the_next_incarnation_unless_it_names_one),
         cmocka_unit_test(retry_ends_when_the_peer_was_replaced),
         cmocka_unit_test(retry_goes_on_when_the_peer_was_replaced_and_the_policy_allows_it),
-        cmocka_unit_test(retry_cancelled_while_open_tells_the_peer_and_reports_no_end),
+        cmocka_unit_test(retry_cancelled_while_pending_cancels_its_call_and_reports_no_end),
         cmocka_unit_test(retry_cancelled_between_attempts_makes_no_further_one),
         cmocka_unit_test(retries_cancel_to_returns_the_calls_to_that_peer_alone),
         cmocka_unit_test(retries_pass_over_events_of_other_calls),

@@ -26,7 +26,7 @@ static void push_to(void *arg)
     *(*at)++ = 1;
 }
 
-static void the_clock_jumps_to_what_happens_next(void **state)
+static void sim_clock_jumps_to_the_next_event(void **state)
 {
     ch_net    *net = open_sim(NULL);
     int64_t    seen[4] = {0}, *at = seen;
@@ -63,7 +63,7 @@ static void kill_server(void *arg)
     ch__task_kill(server.task);
 }
 
-static void a_wait_for_what_cannot_come_is_an_error(void **state)
+static void sim_wait_without_further_events_is_an_error(void **state)
 {
     ch_net *net = open_sim(NULL);
 
@@ -91,7 +91,7 @@ static int ok_of_100(const ch_sim_options *opt, const char *cut_from)
         ch__sim_cut(net, "server", cut_from, true);
     for (int i = 0; i < 100; i++) {
         outbox = ch__task_enter(client.task);
-        actor_post(&client, outbox, "server", parcel_of(1, 8), 50 * ms_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, 8), 50 * ms_ns, 0);
         ch__task_leave(client.task);
         actor_wait(&client, &client.n_ended, i + 1);
     }
@@ -100,7 +100,7 @@ static int ok_of_100(const ch_sim_options *opt, const char *cut_from)
     return client.ended[CH_ENDED_OK];
 }
 
-static void faults_happen_as_often_as_is_said(void **state)
+static void sim_faults_happen_at_their_rates(void **state)
 {
     assert_int_equal(ok_of_100(&(ch_sim_options){.seed = 1}, NULL), 100);
     assert_in_range(ok_of_100(&(ch_sim_options){.seed = 1, .drop = 200}, NULL), 40, 85);
@@ -112,7 +112,7 @@ static void faults_happen_as_often_as_is_said(void **state)
     (void)state;
 }
 
-static void calls_overtake_each_other(void **state)
+static void sim_calls_overtake_each_other(void **state)
 {
     ch_net    *net = open_sim(&(ch_sim_options){.seed = 4, .late = 300});
     ch_outbox *outbox = ch__task_enter(client.task);
@@ -120,13 +120,13 @@ static void calls_overtake_each_other(void **state)
 
     server.mode = KEEP;
     for (int i = 0; i < 50; i++)
-        actor_post(&client, outbox, "server", parcel_of(1, (size_t)i), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", message_of(1, (size_t)i), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&server, &server.n_calls, 50);
     server.mode = ECHO;
     outbox = ch__task_enter(server.task);
     for (int i = 0; i < 50; i++)
-        ch__outbox_reply(outbox, server.kept[i], parcel_of(1, 1));
+        ch__outbox_reply(outbox, server.kept[i], message_of(1, 1));
     ch__task_leave(server.task);
     for (uint64_t last = 0; client.n_ended < 50; last = client.last_id) {
         actor_wait(&client, &client.n_ended, client.n_ended + 1);
@@ -137,7 +137,7 @@ static void calls_overtake_each_other(void **state)
     (void)state;
 }
 
-static void work_takes_time_and_is_lost_in_a_crash(void **state)
+static void sim_work_takes_time_and_is_dropped_in_a_crash(void **state)
 {
     ch_net *net = open_sim(&(ch_sim_options){.seed = 4, .work_us = 10000});
     int64_t runs[2] = {0}, *run = runs, drops[2] = {0}, *drop = drops;
@@ -427,7 +427,7 @@ static void check_world(const world *w)
     assert_int_equal(w->n_works, w->n_work_ends);
 }
 
-static void every_call_ends_once_whatever_happens(void **state)
+static void sim_calls_end_once_under_random_faults(void **state)
 {
     static world w, again;
     const char  *cases = getenv("T_CASES");
@@ -457,12 +457,12 @@ static void every_call_ends_once_whatever_happens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_clock_jumps_to_what_happens_next),
-        cmocka_unit_test(a_wait_for_what_cannot_come_is_an_error),
-        cmocka_unit_test(faults_happen_as_often_as_is_said),
-        cmocka_unit_test(calls_overtake_each_other),
-        cmocka_unit_test(work_takes_time_and_is_lost_in_a_crash),
-        cmocka_unit_test(every_call_ends_once_whatever_happens),
+        cmocka_unit_test(sim_clock_jumps_to_the_next_event),
+        cmocka_unit_test(sim_wait_without_further_events_is_an_error),
+        cmocka_unit_test(sim_faults_happen_at_their_rates),
+        cmocka_unit_test(sim_calls_overtake_each_other),
+        cmocka_unit_test(sim_work_takes_time_and_is_dropped_in_a_crash),
+        cmocka_unit_test(sim_calls_end_once_under_random_faults),
     };
 
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);

@@ -19,12 +19,12 @@ static int64_t width_of(ch_shape s)
 /* ---- the rules, one element at a time ---- */
 
 static const double numbers[CH_HYPERS] = {
-    [CH_HYPER_APPLY] = 1,      [CH_HYPER_SCALE] = 0.75,   [CH_HYPER_CLIP] = 0.5,
-    [CH_HYPER_RATE] = 0.125,   [CH_HYPER_DECAY] = 0.01,   [CH_HYPER_BETA1] = 0.9,
-    [CH_HYPER_REST1] = 0.1,    [CH_HYPER_BETA2] = 0.99,   [CH_HYPER_REST2] = 0.01,
-    [CH_HYPER_EPSILON] = 1e-3, [CH_HYPER_MOMENTUM] = 0.8, [CH_HYPER_POWER] = -0.5,
-    [CH_HYPER_L1] = 0.05,      [CH_HYPER_L2] = 0.02,      [CH_HYPER_SHRINK] = 0.03,
-    [CH_HYPER_RIGHT1] = 3,     [CH_HYPER_RIGHT2] = 30,
+    [CH_HYPER_APPLY] = 1,       [CH_HYPER_SCALE] = 0.75,     [CH_HYPER_CLIP] = 0.5,
+    [CH_HYPER_RATE] = 0.125,    [CH_HYPER_DECAY] = 0.01,     [CH_HYPER_BETA1] = 0.9,
+    [CH_HYPER_REST1] = 0.1,     [CH_HYPER_BETA2] = 0.99,     [CH_HYPER_REST2] = 0.01,
+    [CH_HYPER_EPSILON] = 1e-3,  [CH_HYPER_MOMENTUM] = 0.8,   [CH_HYPER_POWER] = -0.5,
+    [CH_HYPER_L1] = 0.05,       [CH_HYPER_L2] = 0.02,        [CH_HYPER_SHRINK] = 0.03,
+    [CH_HYPER_CORRECTION1] = 3, [CH_HYPER_CORRECTION2] = 30,
 };
 
 static const double *h = numbers;
@@ -142,8 +142,8 @@ static void lamb_of(int64_t n, const double *g, t_array *out)
 
             m[i] = pass == 0 ? moment(m[i], cut(g[i]), CH_HYPER_REST1) : m[i];
             v[i] = pass == 0 ? moment(v[i], cut(g[i]) * cut(g[i]), CH_HYPER_REST2) : v[i];
-            u = h[CH_HYPER_RIGHT1] * m[i] /
-                    (sqrt(h[CH_HYPER_RIGHT2] * v[i]) + h[CH_HYPER_EPSILON]) +
+            u = h[CH_HYPER_CORRECTION1] * m[i] /
+                    (sqrt(h[CH_HYPER_CORRECTION2] * v[i]) + h[CH_HYPER_EPSILON]) +
                 h[CH_HYPER_DECAY] * w[i];
             if (pass == 1)
                 w[i] -= h[CH_HYPER_RATE] * sqrt(weight) / sqrt(length) * u;
@@ -311,8 +311,8 @@ static void are_norms(const t_array *in, t_array *out)
     applied(CH_RULE_LAMB, in, after);
     t_out(out, ch_shape_of(2));
     for (int64_t i = 0; i < ch_shape_count(in[0].shape); i++) {
-        double m = after[1].v[i] * numbers[CH_HYPER_RIGHT1];
-        double v = after[2].v[i] * numbers[CH_HYPER_RIGHT2];
+        double m = after[1].v[i] * numbers[CH_HYPER_CORRECTION1];
+        double v = after[2].v[i] * numbers[CH_HYPER_CORRECTION2];
         double step =
             m / (sqrt(v) + numbers[CH_HYPER_EPSILON]) + numbers[CH_HYPER_DECAY] * in[0].v[i];
 
@@ -456,8 +456,8 @@ static void numbers_of(ch_rule_kind rule, const t_array *in, t_array *out)
     v[CH_HYPER_L1] = 0.25;
     v[CH_HYPER_L2] = 0.125 + 1 / rate;
     v[CH_HYPER_SHRINK] = 0.75;
-    v[CH_HYPER_RIGHT1] = 1 / right1;
-    v[CH_HYPER_RIGHT2] = 1 / right2;
+    v[CH_HYPER_CORRECTION1] = 1 / right1;
+    v[CH_HYPER_CORRECTION2] = 1 / right2;
 }
 
 #define HYPER_FUNCTIONS(RULE)                                                                  \

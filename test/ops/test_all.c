@@ -70,7 +70,7 @@ static void every_sample_is_of_an_op(void **state)
 }
 
 /* What the table says of an op holds together. */
-static void every_op_is_whole(void **state)
+static void op_table_entries_are_consistent(void **state)
 {
     for (const ch_op *const *op = ch__op_table(); *op != NULL; op++) {
         const ch_op *o = *op;
@@ -92,7 +92,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_has_a_sample),
         cmocka_unit_test(every_sample_is_of_an_op),
-        cmocka_unit_test(every_op_is_whole),
+        cmocka_unit_test(op_table_entries_are_consistent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,7 @@ static void print_step(ch_step *s, void *arg)
     ch_step_out(s, "x", x);
 }
 
-static void prints_come_in_order_one_line_each(void **state)
+static void print_writes_one_line_each_in_recording_order(void **state)
 {
     ch_function *f = NULL;
     ch_tuple    *in = rows(2, (float[]){1, 2, 3, 4.5f}, 2);
@@ -91,7 +91,7 @@ static void prints_come_in_order_one_line_each(void **state)
     (void)state;
 }
 
-static void printing_to_nobody_costs_no_memory(void **state)
+static void print_allocates_nothing_when_nothing_is_logged(void **state)
 {
     ch_function *f = NULL;
     ch_tuple    *in = rows(2, (float[]){1, 2, 3, 4.5f}, 2);
@@ -107,7 +107,7 @@ static void printing_to_nobody_costs_no_memory(void **state)
     (void)state;
 }
 
-static void replicas_say_who_they_are(void **state)
+static void print_names_the_replica(void **state)
 {
     ch_strategy *st = NULL;
     ch_function *f = NULL;
@@ -151,7 +151,7 @@ static void chain_step(ch_step *s, void *arg)
     ch_step_out(s, "x", x);
 }
 
-static void a_check_fails_the_run_wherever_it_stands_and_no_variable_changes(void **state)
+static void check_numerics_fails_the_run_and_changes_no_variable(void **state)
 {
     ch_tensor *first = NULL, *now = NULL;
     ch_tuple  *good = rows(1, (float[]){5, 6}, 2), *bad = rows(1, (float[]){5, NAN}, 2);
@@ -250,11 +250,11 @@ static int two_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(prints_come_in_order_one_line_each, listen_to_log,
-                                        close_log),
-        cmocka_unit_test(printing_to_nobody_costs_no_memory),
-        cmocka_unit_test_setup_teardown(replicas_say_who_they_are, listen_to_log, close_log),
-        cmocka_unit_test(a_check_fails_the_run_wherever_it_stands_and_no_variable_changes),
+        cmocka_unit_test_setup_teardown(print_writes_one_line_each_in_recording_order,
+                                        listen_to_log, close_log),
+        cmocka_unit_test(print_allocates_nothing_when_nothing_is_logged),
+        cmocka_unit_test_setup_teardown(print_names_the_replica, listen_to_log, close_log),
+        cmocka_unit_test(check_numerics_fails_the_run_and_changes_no_variable),
         cmocka_unit_test(host_calls_keep_their_order),
         cmocka_unit_test(a_step_with_a_host_call_cannot_be_encoded),
     };

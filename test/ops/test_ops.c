@@ -728,7 +728,7 @@ static void an_answer(t_case *c, const char *how, uint64_t seed)
     ch_function_unref(f);
 }
 
-static void any_shape_is_run_or_refused_with_a_reason(void **state)
+static void op_runs_or_rejects_random_shapes_with_a_reason(void **state)
 {
     int64_t live = ch__mem_live(), n = cases_to_try();
     int     samples = count_samples();
@@ -871,7 +871,7 @@ static void record_scrambled(ch_step *s, ch_node *const *in, ch_node **out)
         out[0] = again;
 }
 
-static void any_attributes_are_run_or_refused_with_a_reason(void **state)
+static void op_runs_or_rejects_random_attributes_with_a_reason(void **state)
 {
     int64_t live = ch__mem_live(), n = cases_to_try();
     int     samples = count_samples();
@@ -951,9 +951,9 @@ static size_t new_tests(struct CMUnitTest *t)
     for (const t_refusal *x = family->refusals; x->op != NULL; x++)
         t[n++] = new_test(x->op, x->name, "refused", refusal, x);
     t[n++] = (struct CMUnitTest)cmocka_unit_test_teardown(
-        any_shape_is_run_or_refused_with_a_reason, forget);
+        op_runs_or_rejects_random_shapes_with_a_reason, forget);
     t[n++] = (struct CMUnitTest)cmocka_unit_test_teardown(
-        any_attributes_are_run_or_refused_with_a_reason, forget);
+        op_runs_or_rejects_random_attributes_with_a_reason, forget);
     return n;
 }
 

@@ -88,7 +88,7 @@ static void three_times(ch_step *s, void *arg)
     ch_step_out(s, "y", last);
 }
 
-static void the_inputs_of_a_body_are_the_steps(void **state)
+static void body_reads_the_inputs_of_its_step(void **state)
 {
     gives(three_times, NULL, 3, (float[]){51.5, 103, 154.5});
     (void)state;
@@ -119,7 +119,7 @@ static void number_from_outside(ch_step *s, void *arg)
     ch_step_out(s, "y", y);
 }
 
-static void a_number_that_a_body_captures_takes_the_type_of_what_it_meets(void **state)
+static void captured_number_takes_the_type_of_the_other_operand(void **state)
 {
     gives(number_from_outside, NULL, 3, (float[]){3, 5, 6});
     (void)state;
@@ -138,7 +138,7 @@ static void gradient_of_nothing(ch_step *s, void *x, ch_node **out)
     out[0] = ch_gradient(ch_sum_all(ch_fill(s, CH_F32, ch_shape_of(2), 1)), x);
 }
 
-static void what_a_body_captures_has_a_gradient_in_it(void **state)
+static void captured_value_has_a_gradient_inside_the_body(void **state)
 {
     ch_branch_fn branch = gradient_of_square;
 
@@ -196,7 +196,7 @@ static void nest(ch_step *s, void *arg)
     ch_step_out(s, "y", last);
 }
 
-static void a_condition_from_outside_chooses_inside_a_loop(void **state)
+static void cond_in_a_loop_takes_a_condition_from_outside(void **state)
 {
     gives(nest, NULL, 3, (float[]){4, 8, 12});
     (void)state;
@@ -220,7 +220,7 @@ static void draw_in_a_loop(ch_step *s, void *arg)
     ch_step_out(s, "y", y);
 }
 
-static void what_is_drawn_like_a_captured_value_is_drawn_in_every_iteration(void **state)
+static void random_op_like_a_captured_value_is_drawn_in_every_iteration(void **state)
 {
     ch_tuple *out = NULL;
 
@@ -343,12 +343,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_output_of_the_step_cannot_be_made_inside_a_body),
-        cmocka_unit_test(the_inputs_of_a_body_are_the_steps),
-        cmocka_unit_test(a_number_that_a_body_captures_takes_the_type_of_what_it_meets),
-        cmocka_unit_test(what_a_body_captures_has_a_gradient_in_it),
+        cmocka_unit_test(body_reads_the_inputs_of_its_step),
+        cmocka_unit_test(captured_number_takes_the_type_of_the_other_operand),
+        cmocka_unit_test(captured_value_has_a_gradient_inside_the_body),
         cmocka_unit_test(a_gradient_in_a_body_goes_on_outside_of_it),
-        cmocka_unit_test(a_condition_from_outside_chooses_inside_a_loop),
-        cmocka_unit_test(what_is_drawn_like_a_captured_value_is_drawn_in_every_iteration),
+        cmocka_unit_test(cond_in_a_loop_takes_a_condition_from_outside),
+        cmocka_unit_test(random_op_like_a_captured_value_is_drawn_in_every_iteration),
         cmocka_unit_test(an_error_in_a_body_names_its_own_line_and_scope),
         cmocka_unit_test(an_error_of_a_run_in_a_body_names_its_own_line_and_scope),
         cmocka_unit_test(an_error_in_the_gradient_of_a_body_names_the_line_in_the_body),

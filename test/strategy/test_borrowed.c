@@ -315,7 +315,7 @@ static void write_to_another_strategys_variable_is_refused_with_the_reason(void 
     (void)state;
 }
 
-static void two_strategies_of_one_kind_are_told_apart_when_mixed(void **state)
+static void strategy_label_distinguishes_strategies_of_one_kind(void **state)
 {
     ch_strategy *a = t_mirrored(2), *b = t_mirrored(2);
     ch_var      *v = pair(a, "v", 1, 2);
@@ -419,7 +419,7 @@ int main(void)
         cmocka_unit_test(variable_of_default_is_differentiated),
         cmocka_unit_test(function_keeps_the_variables_of_another_strategy),
         cmocka_unit_test(write_to_another_strategys_variable_is_refused_with_the_reason),
-        cmocka_unit_test(two_strategies_of_one_kind_are_told_apart_when_mixed),
+        cmocka_unit_test(strategy_label_distinguishes_strategies_of_one_kind),
         cmocka_unit_test(model_is_called_outside_its_strategy),
         cmocka_unit_test(model_without_variables_is_refused_outside_its_strategy),
     };

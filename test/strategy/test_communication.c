@@ -19,7 +19,7 @@ static void is(ch_communication_options c, ch_cross_device way, int64_t bytes, d
     assert_true(c.timeout_seconds == seconds);
 }
 
-static void what_is_said_over_it_wins(void **state) /* 4.7.2 */
+static void communication_merge_prefers_the_options_that_are_merged_in(void **state) /* 4.7.2 */
 {
     const ch_communication_options base = {CH_CROSS_RING, 100, 2}, none = {0};
 
@@ -69,7 +69,8 @@ static void pack_them(ch_step *s, void *arg)
     }
 }
 
-static void a_pack_is_full_when_it_has_more_than_that(void **state) /* 4.7.4, 4.7.6 */
+static void
+all_reduce_pack_is_full_when_it_exceeds_bytes_per_pack(void **state) /* 4.7.4, 4.7.6 */
 {
     static const struct {
         int64_t limit;
@@ -170,7 +171,7 @@ static bool differ(const float *a, const float *b)
 }
 
 /* A call that asks for a way gets the bits of a strategy that has it, and no other call does. */
-static void a_calls_options_go_over_the_strategys(void **state) /* 4.7.3 */
+static void all_reduce_options_override_those_of_the_strategy(void **state) /* 4.7.3 */
 {
     ch_value *v = noise_of_four();
     ch_tuple *in = NULL, *out[WAYS] = {NULL};
@@ -228,7 +229,7 @@ static void reduce_as_told(ch_step *s, void *arg)
     ch_step_out(s, NULL, sum);
 }
 
-static void options_of_a_call_that_are_none_are_refused(void **state) /* 4.7.1, 4.7.3 */
+static void all_reduce_and_reduce_to_reject_invalid_options(void **state) /* 4.7.1, 4.7.3 */
 {
     static ch_communication_options bad[] = {{.implementation = (ch_cross_device)9},
                                              {.bytes_per_pack = -1},
@@ -295,7 +296,7 @@ static void *run_often(void *arg)
 }
 
 /* 4.6.5: what they reduce does not mix. */
-static void two_threads_may_use_a_strategy_at_once(void **state)
+static void strategy_runs_steps_of_two_threads_at_once(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     runner       r[2] = {{st, 1, 0}, {st, 50, 0}};
@@ -313,11 +314,11 @@ static void two_threads_may_use_a_strategy_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_said_over_it_wins),
-        cmocka_unit_test(a_pack_is_full_when_it_has_more_than_that),
-        cmocka_unit_test(a_calls_options_go_over_the_strategys),
-        cmocka_unit_test(options_of_a_call_that_are_none_are_refused),
-        cmocka_unit_test(two_threads_may_use_a_strategy_at_once),
+        cmocka_unit_test(communication_merge_prefers_the_options_that_are_merged_in),
+        cmocka_unit_test(all_reduce_pack_is_full_when_it_exceeds_bytes_per_pack),
+        cmocka_unit_test(all_reduce_options_override_those_of_the_strategy),
+        cmocka_unit_test(all_reduce_and_reduce_to_reject_invalid_options),
+        cmocka_unit_test(strategy_runs_steps_of_two_threads_at_once),
     };
 
     return cmocka_run_group_tests_name("communication", tests, t_four_gpus, NULL);

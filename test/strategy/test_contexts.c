@@ -141,7 +141,7 @@ static void add_three(ch_step *s, void *arg)
 }
 
 /* 1.4.4, 1.4.5, 2.1.3: each has its own of what is per-replica or mirrored, and all have the rest. */
-static void a_replica_gets_its_component_or_what_all_share(void **state)
+static void replica_reads_its_component_or_the_shared_value(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = t_var(st, "v", t_f32(ch_shape_scalar(), (float[]){40}));
@@ -169,7 +169,7 @@ static void a_replica_gets_its_component_or_what_all_share(void **state)
     (void)state;
 }
 
-static void outside_a_mirrored_value_is_that_of_the_current_device(void **state) /* 2.1.3 */
+static void mirrored_value_outside_steps_is_that_of_the_current_device(void **state) /* 2.1.3 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = value_of(CH_MIRRORED, 2, (float[]){7, 8});
@@ -352,7 +352,7 @@ static void fail_somewhere(ch_step *s, void *arg)
 }
 
 /* 1.4.9: with its own code, and the next run is none the worse for it. */
-static void an_error_anywhere_reaches_the_caller(void **state)
+static void step_error_at_any_depth_reaches_the_caller(void **state)
 {
     ch_strategy *st[STRATEGIES];
 
@@ -571,8 +571,8 @@ static void call_in_step(ch_step *s, void *arg)
     ch_step_out(s, "one", ch_number(s, 1));
 }
 
-static void
-what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.3, 1.3.5, 1.3.6, 1.3.12 */
+static void cross_replica_calls_are_refused_in_replica_context(
+    void **state) /* 1.3.3, 1.3.5, 1.3.6, 1.3.12 */
 {
     caller      unused = {0};
     ch_dataset *d;
@@ -619,16 +619,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_called_once_by_the_callers_thread),
         cmocka_unit_test(replicas_are_numbered),
-        cmocka_unit_test(a_replica_gets_its_component_or_what_all_share),
-        cmocka_unit_test(outside_a_mirrored_value_is_that_of_the_current_device),
+        cmocka_unit_test(replica_reads_its_component_or_the_shared_value),
+        cmocka_unit_test(mirrored_value_outside_steps_is_that_of_the_current_device),
         cmocka_unit_test(results_keep_their_order_and_names),
         cmocka_unit_test(values_of_one_kind_are_recorded_once),
         cmocka_unit_test(results_are_arguments_of_the_next_run),
-        cmocka_unit_test(an_error_anywhere_reaches_the_caller),
+        cmocka_unit_test(step_error_at_any_depth_reaches_the_caller),
         cmocka_unit_test(a_variable_made_in_a_step_is_one_for_all_replicas),
         cmocka_unit_test(a_merge_call_may_gather),
         cmocka_unit_test(default_is_a_strategy_that_is_not_set),
-        cmocka_unit_test(what_moves_values_is_for_code_outside_replicas),
+        cmocka_unit_test(cross_replica_calls_are_refused_in_replica_context),
     };
 
     return cmocka_run_group_tests_name("contexts", tests, t_four_gpus, NULL);

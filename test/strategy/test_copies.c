@@ -52,7 +52,7 @@ static void add_1_and_2(ch_step *s, void *arg)
         ch_var_assign_add(s, v[i], ch_add(zero, ch_number(s, i + 1)));
 }
 
-static void in_no_scope_a_read_is_of_all_copies(void **state) /* 3.4.6 */
+static void sync_on_read_variable_read_in_no_scope_is_the_aggregate(void **state) /* 3.4.6 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v[2];
@@ -73,7 +73,7 @@ static void set_own(ch_step *s, void *v)
     ch_var_assign(s, v, ch_add(ch_cast(ch_step_replica_id(s), CH_F32), ch_number(s, 3)));
 }
 
-static void what_is_read_depends_on_the_kind(void **state) /* 6.5.11 */
+static void var_get_reads_by_synchronisation_and_aggregation(void **state) /* 6.5.11 */
 {
     static const struct {
         ch_sync        sync;
@@ -126,7 +126,8 @@ static void a_step_reads_a_variable_once(void **state) /* 3.5.6 */
     (void)state;
 }
 
-static void no_mean_of_integers_where_one_is_shared(void **state) /* 3.5.4, 3.1.4 */
+static void
+central_storage_rejects_mean_aggregation_of_integers(void **state) /* 3.5.4, 3.1.4 */
 {
     ch_strategy *st = t_central(2);
     ch_var      *v = NULL;
@@ -158,7 +159,7 @@ static void read_own_and_all(ch_step *s, void *v)
 }
 
 /* 3.4.11, 3.3.13: a merge call reads the value of all copies */
-static void a_replica_can_read_what_all_have(void **state)
+static void replica_reads_the_value_of_all_copies_through_a_merge_call(void **state)
 {
     static const struct {
         ch_sync sync;
@@ -202,7 +203,7 @@ static void is_among(ch_strategy *st, ch_var *v, int n)
     ch_value_unref(copies);
 }
 
-static void a_copy_leads_to_its_variable(void **state) /* 2.5.1, 2.5.2, 6.7.5 */
+static void value_container_finds_a_variable_by_its_copy(void **state) /* 2.5.1, 2.5.2, 6.7.5 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1), NULL, NULL};
     ch_tensor   *other = t_f32(ch_shape_scalar(), NULL);
@@ -237,7 +238,7 @@ static void have_the_same_devices(ch_var *v, ch_var *w)
     ch_value_unref(of_w);
 }
 
-static void a_clone_is_another_like_it(void **state) /* 3.8.1 */
+static void var_clone_has_the_same_properties_and_its_own_value(void **state) /* 3.8.1 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)}, *other = t_mirrored(2);
 
@@ -304,7 +305,7 @@ static ch_tuple *two(ch_value_kind kind, float first, float second)
     return out;
 }
 
-static void in_a_merge_call_each_copy_gets_its_own(void **state) /* 3.3.8 */
+static void merge_call_assigns_each_copy_its_component(void **state) /* 3.3.8 */
 {
     static const ch_value_kind kind[] = {CH_MIRRORED, CH_PER_REPLICA};
     ch_strategy               *st = t_mirrored(2);
@@ -431,7 +432,7 @@ static void all_are(ch_var *v, const double *want)
 }
 
 /* Replica r has (r, r + 1) for rows (r, r + 1). */
-static void rows_of_all_replicas_are_used(void **state) /* 3.6.2, 3.6.3 */
+static void scatter_add_and_sub_combine_rows_of_all_replicas(void **state) /* 3.6.2, 3.6.3 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 
@@ -451,7 +452,7 @@ static void rows_of_all_replicas_are_used(void **state) /* 3.6.2, 3.6.3 */
 }
 
 /* Replica r has r + 2 for row r. */
-static void rows_are_divided_and_multiplied(void **state) /* 3.6.4 */
+static void scatter_mul_and_div_combine_rows_of_all_replicas(void **state) /* 3.6.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_tensor   *t = NULL;
@@ -473,7 +474,8 @@ static void rows_are_divided_and_multiplied(void **state) /* 3.6.4 */
     (void)state;
 }
 
-static void the_first_replicas_rows_are_for_all(void **state) /* 3.6.5 */
+static void
+scatter_with_first_aggregation_takes_rows_of_the_first_replica(void **state) /* 3.6.5 */
 {
     static const struct {
         scatter change;
@@ -497,7 +499,8 @@ static void the_first_replicas_rows_are_for_all(void **state) /* 3.6.5 */
     (void)state;
 }
 
-static void each_replica_changes_its_own_rows(void **state) /* 3.6.6 */
+static void
+scatter_without_aggregation_changes_the_copy_of_the_replica(void **state) /* 3.6.6 */
 {
     static const struct {
         scatter change;
@@ -517,7 +520,7 @@ static void each_replica_changes_its_own_rows(void **state) /* 3.6.6 */
     (void)state;
 }
 
-static void in_a_merge_call_rows_of_all_copies_change(void **state) /* 3.6.7 */
+static void scatter_in_a_merge_call_changes_all_copies(void **state) /* 3.6.7 */
 {
     static const float ones[] = {1, 1, 1};
     ch_strategy       *st[] = {t_mirrored(2), t_central(2)};
@@ -543,7 +546,8 @@ static void count_warnings(const ch_log_record *r, void *arg)
 }
 
 /* One number at rows that differ makes copies differ: it is warned of, and refused where replicas share one. */
-static void one_value_at_rows_of_their_own_differs_too(void **state) /* 3.6.6, 3.5.2 */
+static void
+scatter_of_one_value_at_unequal_rows_warns_or_is_refused(void **state) /* 3.6.6, 3.5.2 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
     int          n_warnings = 0;
@@ -571,7 +575,7 @@ static void one_value_at_rows_of_their_own_differs_too(void **state) /* 3.6.6, 3
     (void)state;
 }
 
-static void some_changes_of_rows_cannot_be_added_up(void **state) /* 3.6.1 */
+static void scatter_min_max_and_update_are_refused_with_sum_or_mean(void **state) /* 3.6.1 */
 {
     static const struct {
         scatter     change;
@@ -594,7 +598,7 @@ static void some_changes_of_rows_cannot_be_added_up(void **state) /* 3.6.1 */
     (void)state;
 }
 
-static void rows_of_copies_that_differ_on_purpose_stay(void **state) /* 3.4.9 */
+static void scatter_is_refused_on_a_sync_on_read_variable(void **state) /* 3.4.9 */
 {
     static const scatter each[] = {ch_var_scatter_add,   ch_var_scatter_sub, ch_var_scatter_mul,
                                    ch_var_scatter_div,   ch_var_scatter_min, ch_var_scatter_max,
@@ -615,23 +619,23 @@ static void rows_of_copies_that_differ_on_purpose_stay(void **state) /* 3.4.9 */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_no_scope_a_read_is_of_all_copies),
-        cmocka_unit_test(what_is_read_depends_on_the_kind),
+        cmocka_unit_test(sync_on_read_variable_read_in_no_scope_is_the_aggregate),
+        cmocka_unit_test(var_get_reads_by_synchronisation_and_aggregation),
         cmocka_unit_test(a_step_reads_a_variable_once),
-        cmocka_unit_test(no_mean_of_integers_where_one_is_shared),
-        cmocka_unit_test(a_replica_can_read_what_all_have),
-        cmocka_unit_test(a_copy_leads_to_its_variable),
-        cmocka_unit_test(a_clone_is_another_like_it),
-        cmocka_unit_test(in_a_merge_call_each_copy_gets_its_own),
+        cmocka_unit_test(central_storage_rejects_mean_aggregation_of_integers),
+        cmocka_unit_test(replica_reads_the_value_of_all_copies_through_a_merge_call),
+        cmocka_unit_test(value_container_finds_a_variable_by_its_copy),
+        cmocka_unit_test(var_clone_has_the_same_properties_and_its_own_value),
+        cmocka_unit_test(merge_call_assigns_each_copy_its_component),
         cmocka_unit_test(an_update_reads_its_own_copy),
-        cmocka_unit_test(rows_of_all_replicas_are_used),
-        cmocka_unit_test(rows_are_divided_and_multiplied),
-        cmocka_unit_test(the_first_replicas_rows_are_for_all),
-        cmocka_unit_test(each_replica_changes_its_own_rows),
-        cmocka_unit_test(in_a_merge_call_rows_of_all_copies_change),
-        cmocka_unit_test(one_value_at_rows_of_their_own_differs_too),
-        cmocka_unit_test(some_changes_of_rows_cannot_be_added_up),
-        cmocka_unit_test(rows_of_copies_that_differ_on_purpose_stay),
+        cmocka_unit_test(scatter_add_and_sub_combine_rows_of_all_replicas),
+        cmocka_unit_test(scatter_mul_and_div_combine_rows_of_all_replicas),
+        cmocka_unit_test(scatter_with_first_aggregation_takes_rows_of_the_first_replica),
+        cmocka_unit_test(scatter_without_aggregation_changes_the_copy_of_the_replica),
+        cmocka_unit_test(scatter_in_a_merge_call_changes_all_copies),
+        cmocka_unit_test(scatter_of_one_value_at_unequal_rows_warns_or_is_refused),
+        cmocka_unit_test(scatter_min_max_and_update_are_refused_with_sum_or_mean),
+        cmocka_unit_test(scatter_is_refused_on_a_sync_on_read_variable),
     };
 
     return cmocka_run_group_tests_name("copies", tests, t_four_gpus, NULL);

@@ -61,7 +61,7 @@ static void catch (const ch_log_record *r, void *arg)
     snprintf(c->text, sizeof(c->text), "%s", r->text);
 }
 
-static void at_most_64_programs_are_kept_and_the_tenth_is_reported(void **state)
+static void function_keeps_at_most_64_programs_and_warns_at_the_tenth(void **state)
 {
     ch_function *f = t_function(twice, NULL);
     caught       c = {0};
@@ -83,7 +83,7 @@ static void at_most_64_programs_are_kept_and_the_tenth_is_reported(void **state)
     (void)state;
 }
 
-static void at_most_64_recordings_are_kept_with_their_programs(void **state)
+static void function_keeps_at_most_64_recordings_with_their_programs(void **state)
 {
     ch_function *f = t_function(twice, NULL);
     int64_t      live;
@@ -214,7 +214,7 @@ static void ask_for_too_much(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 1)));
 }
 
-static void an_input_that_is_not_there_is_an_error(void **state)
+static void step_in_rejects_a_missing_input(void **state)
 {
     ch_function *f = t_function(ask_for_too_much, NULL);
     ch_tuple    *in = rows_of(2, 3);
@@ -232,7 +232,7 @@ static void sum_both(ch_step *s, void *arg)
     ch_step_out(s, "z", ch_add(ch_sum_all(ch_step_in(s, 0)), ch_sum_all(ch_step_in(s, 1))));
 }
 
-static void inputs_that_no_longer_have_equally_many_rows_are_both_named(void **state)
+static void function_of_graph_names_both_inputs_of_unequal_rows(void **state)
 {
     ch_function *f = t_function(sum_both, NULL), *g = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(4, 2), 1), *y = t_noise(ch_shape_of(5, 3), 1);
@@ -399,7 +399,7 @@ static void count_on(ch_step *s, void *arg)
     ch_step_out(s, "next", ch_add(ch_step_number(s), ch_number(s, by)));
 }
 
-static void a_whole_number_may_stand_beside_an_integer_and_a_fraction_not(void **state)
+static void number_beside_an_integer_must_be_whole(void **state)
 {
     double       by = 2;
     ch_function *f = t_function(count_on, &by), *g = NULL;
@@ -438,7 +438,7 @@ static void scan_at_random(ch_step *s, void *arg)
     ch_step_out(s, "dx", ch_gradient(y, x));
 }
 
-static void each_iteration_draws_its_own_numbers_and_its_gradient_the_same(void **state)
+static void scan_draws_new_numbers_each_iteration_and_its_gradient_the_same(void **state)
 {
     ch_function *f = t_function(scan_at_random, NULL);
     ch_tensor   *ones = t_f32(ch_shape_of(5, 2), (float[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
@@ -505,7 +505,7 @@ static void watching_shows_every_node_and_changes_no_bit(void **state)
 
 /* ---- printing ---- */
 
-static void a_graph_prints_as_one_would_write_it(void **state)
+static void graph_print_writes_inputs_scopes_nodes_and_results(void **state)
 {
     ch_function *f = t_function(mix, NULL);
     char         text[2048];
@@ -526,21 +526,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_recorded_once_for_all_numbers_of_rows),
-        cmocka_unit_test(at_most_64_programs_are_kept_and_the_tenth_is_reported),
-        cmocka_unit_test(at_most_64_recordings_are_kept_with_their_programs),
+        cmocka_unit_test(function_keeps_at_most_64_programs_and_warns_at_the_tenth),
+        cmocka_unit_test(function_keeps_at_most_64_recordings_with_their_programs),
         cmocka_unit_test(inputs_are_found_by_name_in_whatever_order_they_come),
         cmocka_unit_test(an_error_names_op_shapes_scope_and_line),
-        cmocka_unit_test(an_input_that_is_not_there_is_an_error),
-        cmocka_unit_test(inputs_that_no_longer_have_equally_many_rows_are_both_named),
+        cmocka_unit_test(step_in_rejects_a_missing_input),
+        cmocka_unit_test(function_of_graph_names_both_inputs_of_unequal_rows),
         cmocka_unit_test(an_error_of_sizes_that_only_a_run_knows_names_the_line),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
         cmocka_unit_test(gradients_can_be_differentiated_again),
         cmocka_unit_test(a_power_of_zero_has_a_slope),
         cmocka_unit_test(planning_takes_a_time_in_proportion_to_the_numbers_in_a_step),
-        cmocka_unit_test(a_whole_number_may_stand_beside_an_integer_and_a_fraction_not),
-        cmocka_unit_test(each_iteration_draws_its_own_numbers_and_its_gradient_the_same),
+        cmocka_unit_test(number_beside_an_integer_must_be_whole),
+        cmocka_unit_test(scan_draws_new_numbers_each_iteration_and_its_gradient_the_same),
         cmocka_unit_test(watching_shows_every_node_and_changes_no_bit),
-        cmocka_unit_test(a_graph_prints_as_one_would_write_it),
+        cmocka_unit_test(graph_print_writes_inputs_scopes_nodes_and_results),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ static ch_value *all_have(int n, ch_shape shape, double first)
 }
 
 /* 4.3.1, 4.3.8, B6 */
-static void components_follow_each_other(void **state)
+static void gather_concatenates_components(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_device   *gpu = NULL;
@@ -48,7 +48,7 @@ static void components_follow_each_other(void **state)
 }
 
 /* 4.3.2, 4.3.3, B7 */
-static void along_any_axis(void **state)
+static void gather_concatenates_along_any_axis(void **state)
 {
     ch_strategy *st = t_mirrored(4);
     ch_shape     shape = ch_shape_of(1, 2, 3);
@@ -70,7 +70,7 @@ static void along_any_axis(void **state)
 }
 
 /* 4.3.4 */
-static void sizes_along_the_axis_may_differ(void **state)
+static void gather_accepts_unequal_sizes_along_its_axis(void **state)
 {
     ch_strategy *st = t_mirrored(4);
     ch_tensor   *down[4], *across[4];
@@ -95,7 +95,7 @@ static void sizes_along_the_axis_may_differ(void **state)
 }
 
 /* 4.3.5, 4.3.7, B8: sparse values exist in steps only */
-static void what_does_not_fit_is_refused(void **state)
+static void gather_rejects_scalars_and_unequal_shapes(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = t_both(t_counting(CH_I32, ch_shape_of(1, 2, 3), 0),
@@ -132,7 +132,7 @@ static void what_does_not_fit_is_refused(void **state)
 }
 
 /* 4.3.8, 8.8, 1.5.2, 6.3.7 */
-static void a_plain_value_is_one_replica_s(void **state)
+static void gather_rejects_a_plain_value_with_several_replicas(void **state)
 {
     ch_strategy *one[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
     ch_strategy *two[] = {t_mirrored(2), t_central(2)};
@@ -152,7 +152,7 @@ static void a_plain_value_is_one_replica_s(void **state)
     (void)state;
 }
 
-static void strings_and_strides_are_no_trouble(void **state)
+static void gather_accepts_strings_and_strided_tensors(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_tensor   *a = NULL, *b = NULL, *all;
@@ -222,7 +222,7 @@ static void gather_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.4, B8 */
-static void in_a_step_it_is_all_gather(void **state)
+static void gather_is_refused_in_steps_and_in_scopes_of_other_strategies(void **state)
 {
     ch_strategy *st = t_mirrored(2), *other = t_central(2);
     ch_function *f = t_function(gather_inside, st);
@@ -246,14 +246,14 @@ static void in_a_step_it_is_all_gather(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(components_follow_each_other),
-        cmocka_unit_test(along_any_axis),
-        cmocka_unit_test(sizes_along_the_axis_may_differ),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(a_plain_value_is_one_replica_s),
-        cmocka_unit_test(strings_and_strides_are_no_trouble),
+        cmocka_unit_test(gather_concatenates_components),
+        cmocka_unit_test(gather_concatenates_along_any_axis),
+        cmocka_unit_test(gather_accepts_unequal_sizes_along_its_axis),
+        cmocka_unit_test(gather_rejects_scalars_and_unequal_shapes),
+        cmocka_unit_test(gather_rejects_a_plain_value_with_several_replicas),
+        cmocka_unit_test(gather_accepts_strings_and_strided_tensors),
         cmocka_unit_test(a_tuple_is_gathered_leaf_by_leaf),
-        cmocka_unit_test(in_a_step_it_is_all_gather),
+        cmocka_unit_test(gather_is_refused_in_steps_and_in_scopes_of_other_strategies),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

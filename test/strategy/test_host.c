@@ -85,7 +85,7 @@ static void a_host_function_that_runs_a_step_gets_an_error_not_a_deadlock(void *
     (void)state;
 }
 
-static void after_a_fork_the_child_gets_an_error_and_the_parent_goes_on(void **state)
+static void forked_child_gets_an_error_and_its_parent_goes_on(void **state)
 {
     ch_strategy *st = NULL;
     ch_function *f = t_function(nothing, NULL);
@@ -114,7 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_hosts_settings_of_openmp_stay_as_they_were),
         cmocka_unit_test(a_host_function_that_runs_a_step_gets_an_error_not_a_deadlock),
-        cmocka_unit_test(after_a_fork_the_child_gets_an_error_and_the_parent_goes_on),
+        cmocka_unit_test(forked_child_gets_an_error_and_its_parent_goes_on),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}));

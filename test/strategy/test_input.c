@@ -102,7 +102,7 @@ static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
 }
 
 /* B1, 2.1.1, 5.7.2, 5.8.1 */
-static void each_replica_gets_its_part_on_its_device(void **state)
+static void distribute_dataset_puts_parts_on_the_devices_of_replicas(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(4, 2);
@@ -132,7 +132,7 @@ static void each_replica_gets_its_part_on_its_device(void **state)
 }
 
 /* 5.7.2: elsewhere on the host */
-static void elements_may_stay_on_the_host(void **state)
+static void distribute_dataset_leaves_elements_on_the_host_on_request(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(4, 2);
@@ -152,7 +152,7 @@ static void elements_may_stay_on_the_host(void **state)
 }
 
 /* 8.1, B12, 5.4.11, 5.4.12 */
-static void a_batch_is_cut_for_all(void **state)
+static void distribute_dataset_divides_batches_among_replicas(void **state)
 {
     for (int i = 0; i < 2; i++) {
         ch_strategy *st = i == 0 ? t_mirrored(2) : t_central(2);
@@ -310,7 +310,7 @@ static void training_on_no_rows_changes_nothing(void **state)
 }
 
 /* 5.1.1, 5.1.2, 1.5.1, 6.3.6, 5.8.1, 5.9.4: nothing is cut for one, and values are plain */
-static void one_replica_gets_all_as_it_is(void **state)
+static void distribute_dataset_gives_one_replica_whole_elements(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
 
@@ -334,7 +334,7 @@ static void one_replica_gets_all_as_it_is(void **state)
 }
 
 /* 5.2.3, 8.6 */
-static void what_has_no_rows_wants_a_batch(void **state)
+static void distribute_dataset_rejects_scalar_elements(void **state)
 {
     ch_strategy *st = t_mirrored(2);
 
@@ -349,7 +349,7 @@ static void what_has_no_rows_wants_a_batch(void **state)
 /* ---- the pages' examples ---- */
 
 /* B29, 5.9.8 */
-static void rows_of_an_array(void **state)
+static void make_numpy_dataset_gives_rows_of_an_array(void **state)
 {
     ch_strategy *two = t_mirrored(2), *one = t_mirrored(1);
     double       ones[10];
@@ -371,7 +371,7 @@ static void rows_of_an_array(void **state)
 }
 
 /* 5.9.8 */
-static void arrays_are_copied_and_keep_their_order(void **state)
+static void make_numpy_dataset_copies_arrays_and_keeps_their_order(void **state)
 {
     ch_strategy *st = t_mirrored(2), *one = NULL;
     ch_tensor   *xy[] = {t_counting(CH_F32, ch_shape_of(6, 2), 0),
@@ -423,7 +423,7 @@ static ch_dataset *ones(const ch_input_context *c, void *arg)
 }
 
 /* B30, 5.9.2, 5.9.6, 5.6.5 */
-static void the_first_names_of_input_and_run(void **state)
+static void experimental_run_takes_elements_of_make_input_fn_iterator(void **state)
 {
     for (int n = 1; n <= 2; n++) {
         ch_strategy     *st = t_mirrored(n);
@@ -458,7 +458,7 @@ static void the_first_names_of_input_and_run(void **state)
 }
 
 /* B31, 5.8.8: a fold is a loop */
-static void a_loop_over_epochs(void **state)
+static void distributed_iterator_restarts_for_each_epoch(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(8, 4);
@@ -521,7 +521,7 @@ static ch_dataset *four_files(void)
 }
 
 /* B32, B35: one process */
-static void records_of_files(void **state)
+static void distribute_dataset_divides_records_of_files(void **state)
 {
     ch_strategy          *one = t_one_device(), *two = t_central(2);
     ch_dataset           *d = four_files();
@@ -545,7 +545,7 @@ static void records_of_files(void **state)
 }
 
 /* B33, B36, 5.6.1, 5.6.3 */
-static void a_function_is_told_who_reads(void **state)
+static void dataset_function_receives_the_input_context(void **state)
 {
     ch_strategy          *st = t_mirrored(2);
     ch_function          *f = t_function(sum, NULL);
@@ -580,7 +580,7 @@ static void a_function_is_told_who_reads(void **state)
 }
 
 /* B35, 5.8.5: what takes the component's spec takes every batch, and nothing else */
-static void a_step_of_the_component_takes_every_batch(void **state)
+static void step_declared_for_the_component_spec_takes_every_batch(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(9, 4);
@@ -618,7 +618,7 @@ static void a_step_of_the_component_takes_every_batch(void **state)
     (void)state;
 }
 
-static void central_storage_takes_all_of_a_type(void **state)
+static void central_storage_uses_all_devices_of_a_type(void **state)
 {
     ch_strategy *st = NULL, *cores = NULL;
 
@@ -638,7 +638,7 @@ static void central_storage_takes_all_of_a_type(void **state)
     (void)state;
 }
 
-static void central_storage_gets_its_data(void **state)
+static void central_storage_divides_batches_among_its_devices(void **state)
 {
     ch_strategy *cpu = NULL, *one = t_central(1), *two = t_central(2);
     ch_iterator *it = NULL;
@@ -666,7 +666,7 @@ static void central_storage_gets_its_data(void **state)
 }
 
 /* B41, 6.4.6, 8.5: options are taken */
-static void reduce_after_distribute(void **state)
+static void reduce_sums_distributed_batches_under_central_storage(void **state)
 {
     ch_strategy *st = NULL;
     ch_dataset  *d = batches(8, 8);
@@ -703,7 +703,7 @@ static void reduce_after_distribute(void **state)
 }
 
 /* 5.4.8, 5.8.6: the end is no error, unless it is not expected */
-static void the_end_comes_again(void **state)
+static void distributed_iterator_repeats_the_end_of_the_data(void **state)
 {
     ch_strategy *st = t_mirrored(2);
 
@@ -731,7 +731,7 @@ static void the_end_comes_again(void **state)
 }
 
 /* 5.8.3, 5.8.4: rows are known where every batch is full */
-static void what_is_known_of_an_element(void **state)
+static void iterator_element_spec_knows_rows_when_all_batches_are_full(void **state)
 {
     ch_strategy *st = t_mirrored(2);
 
@@ -803,7 +803,7 @@ static void function_gives(ch_strategy *st, ch_input_fn fn, void *arg,
 
 /* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 5.7.6, 8.11, 8.12: the elements of the function are dealt out as they
  * are, and none is lost, also if replicas do not divide their number */
-static void what_a_function_makes_is_dealt_out(void **state)
+static void datasets_from_function_are_dealt_to_replicas_without_loss(void **state)
 {
     for (int i = 0; i < 2; i++) {
         ch_strategy *st = i == 0 ? t_mirrored(2) : t_central(2);
@@ -827,7 +827,7 @@ static void what_a_function_makes_is_dealt_out(void **state)
 }
 
 /* 5.6.2, 5.6.5, 1.5.1, 6.3.6 */
-static void contexts_of_strategies(void **state)
+static void input_context_counts_the_replicas_of_each_strategy(void **state)
 {
     const struct {
         ch_strategy *st;
@@ -859,7 +859,7 @@ static ch_dataset *times_table(const ch_input_context *c, void *arg)
 }
 
 /* 5.6.5, 5.7.5 */
-static void a_replica_may_have_a_pipeline_of_its_own(void **state)
+static void per_replica_input_makes_a_pipeline_for_each_replica(void **state)
 {
     const ch_input_options each = {.replication = CH_EACH_REPLICA};
     const ch_input_options placed = {
@@ -887,7 +887,7 @@ static void a_replica_may_have_a_pipeline_of_its_own(void **state)
 }
 
 /* A place among pipelines of unequal lengths, at any step, is where another goes on. */
-static void a_place_among_pipelines_is_saved(void **state)
+static void iterator_over_pipelines_saves_and_restores_its_position(void **state)
 {
     const ch_input_options each = {.replication = CH_EACH_REPLICA};
     ch_strategy           *st = t_mirrored(2);
@@ -955,7 +955,7 @@ static ch_dataset *not_for_1(const ch_input_context *c, void *arg)
     return c->pipeline == 1 ? none(c, NULL) : ch_dataset_range(0, 3, 1);
 }
 
-static void what_is_wrong_with_a_pipeline_is_said(void **state)
+static void iterator_over_pipelines_reports_errors_of_a_pipeline(void **state)
 {
     const ch_input_options each = {.replication = CH_EACH_REPLICA};
     ch_strategy           *st = t_mirrored(2);
@@ -974,7 +974,7 @@ static void what_is_wrong_with_a_pipeline_is_said(void **state)
 }
 
 /* 5.7.1, 5.7.3, 5.7.4 */
-static void options_that_do_not_fit_are_refused(void **state)
+static void input_options_that_do_not_fit_are_refused(void **state)
 {
     const ch_input_options each = {.replication = CH_EACH_REPLICA};
     const ch_input_options placed = {.place_on_device = true, .fetch_to_device = CH_OFF};
@@ -1036,7 +1036,7 @@ static void take_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.9, 5.8.7 */
-static void elements_are_taken_outside_steps(void **state)
+static void distributed_iterator_is_refused_in_steps_and_in_other_scopes(void **state)
 {
     ch_strategy *st = t_mirrored(2), *other = t_central(2);
     ch_dataset  *d = batches(8, 2);
@@ -1103,7 +1103,7 @@ static void make_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.5, 1.3.8, 1.3.12 */
-static void who_may_ask_for_data_where(void **state)
+static void input_calls_are_refused_in_steps_and_in_other_scopes(void **state)
 {
     ch_strategy     *st = t_mirrored(2), *other = t_mirrored(2);
     ch_function     *f = t_function(make_inside, st);
@@ -1169,7 +1169,7 @@ static ch_dataset *ten(const ch_input_context *c, void *arg)
 }
 
 /* 5.9.3, 5.9.4 */
-static void input_functions_of_old(void **state)
+static void make_input_fn_iterator_restarts_datasets_but_not_generators(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_iterator *it = NULL;
@@ -1193,7 +1193,7 @@ static void input_functions_of_old(void **state)
 }
 
 /* 5.9.6, 5.9.9 */
-static void runs_that_take_their_elements(void **state)
+static void run_steps_takes_its_elements_from_the_iterator(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(8, 2);
@@ -1225,7 +1225,7 @@ static void runs_that_take_their_elements(void **state)
 }
 
 /* 1.3.9 */
-static void another_strategys_elements_are_left_alone(void **state)
+static void run_steps_rejects_an_iterator_of_another_strategy(void **state)
 {
     ch_strategy *st = t_mirrored(2), *other[] = {t_mirrored(2), t_mirrored(3), NULL};
     ch_dataset  *d = batches(4, 2);
@@ -1267,7 +1267,7 @@ static ch_dataset *cut_and_doubled(const ch_input_context *c, void *dataset)
 }
 
 /* 5.1.6: a distributed dataset may be transformed further */
-static void what_replicas_get_is_transformed_further(void **state)
+static void distributed_dataset_is_transformed_further(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = batches(7, 4);
@@ -1288,7 +1288,7 @@ static void nothing_in(ch_step *s, void *arg)
 }
 
 /* 5.9.6: without an iterator it is a run */
-static void a_run_without_data(void **state)
+static void experimental_run_without_an_iterator_runs_once(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(nothing_in, NULL);
@@ -1310,39 +1310,39 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_replica_gets_its_part_on_its_device),
-        cmocka_unit_test(elements_may_stay_on_the_host),
-        cmocka_unit_test(a_batch_is_cut_for_all),
+        cmocka_unit_test(distribute_dataset_puts_parts_on_the_devices_of_replicas),
+        cmocka_unit_test(distribute_dataset_leaves_elements_on_the_host_on_request),
+        cmocka_unit_test(distribute_dataset_divides_batches_among_replicas),
         cmocka_unit_test(rows_add_up_to_the_same_under_each_strategy),
         cmocka_unit_test(a_step_takes_a_batch_of_no_rows),
         cmocka_unit_test(training_on_no_rows_changes_nothing),
-        cmocka_unit_test(one_replica_gets_all_as_it_is),
-        cmocka_unit_test(what_has_no_rows_wants_a_batch),
-        cmocka_unit_test(rows_of_an_array),
-        cmocka_unit_test(arrays_are_copied_and_keep_their_order),
-        cmocka_unit_test(the_first_names_of_input_and_run),
-        cmocka_unit_test(a_loop_over_epochs),
-        cmocka_unit_test(records_of_files),
-        cmocka_unit_test(a_function_is_told_who_reads),
-        cmocka_unit_test(a_step_of_the_component_takes_every_batch),
-        cmocka_unit_test(central_storage_takes_all_of_a_type),
-        cmocka_unit_test(central_storage_gets_its_data),
-        cmocka_unit_test(reduce_after_distribute),
-        cmocka_unit_test(the_end_comes_again),
-        cmocka_unit_test(what_is_known_of_an_element),
-        cmocka_unit_test(what_a_function_makes_is_dealt_out),
-        cmocka_unit_test(contexts_of_strategies),
-        cmocka_unit_test(a_replica_may_have_a_pipeline_of_its_own),
-        cmocka_unit_test(a_place_among_pipelines_is_saved),
-        cmocka_unit_test(what_is_wrong_with_a_pipeline_is_said),
-        cmocka_unit_test(options_that_do_not_fit_are_refused),
-        cmocka_unit_test(elements_are_taken_outside_steps),
-        cmocka_unit_test(who_may_ask_for_data_where),
-        cmocka_unit_test(input_functions_of_old),
-        cmocka_unit_test(runs_that_take_their_elements),
-        cmocka_unit_test(another_strategys_elements_are_left_alone),
-        cmocka_unit_test(what_replicas_get_is_transformed_further),
-        cmocka_unit_test(a_run_without_data),
+        cmocka_unit_test(distribute_dataset_gives_one_replica_whole_elements),
+        cmocka_unit_test(distribute_dataset_rejects_scalar_elements),
+        cmocka_unit_test(make_numpy_dataset_gives_rows_of_an_array),
+        cmocka_unit_test(make_numpy_dataset_copies_arrays_and_keeps_their_order),
+        cmocka_unit_test(experimental_run_takes_elements_of_make_input_fn_iterator),
+        cmocka_unit_test(distributed_iterator_restarts_for_each_epoch),
+        cmocka_unit_test(distribute_dataset_divides_records_of_files),
+        cmocka_unit_test(dataset_function_receives_the_input_context),
+        cmocka_unit_test(step_declared_for_the_component_spec_takes_every_batch),
+        cmocka_unit_test(central_storage_uses_all_devices_of_a_type),
+        cmocka_unit_test(central_storage_divides_batches_among_its_devices),
+        cmocka_unit_test(reduce_sums_distributed_batches_under_central_storage),
+        cmocka_unit_test(distributed_iterator_repeats_the_end_of_the_data),
+        cmocka_unit_test(iterator_element_spec_knows_rows_when_all_batches_are_full),
+        cmocka_unit_test(datasets_from_function_are_dealt_to_replicas_without_loss),
+        cmocka_unit_test(input_context_counts_the_replicas_of_each_strategy),
+        cmocka_unit_test(per_replica_input_makes_a_pipeline_for_each_replica),
+        cmocka_unit_test(iterator_over_pipelines_saves_and_restores_its_position),
+        cmocka_unit_test(iterator_over_pipelines_reports_errors_of_a_pipeline),
+        cmocka_unit_test(input_options_that_do_not_fit_are_refused),
+        cmocka_unit_test(distributed_iterator_is_refused_in_steps_and_in_other_scopes),
+        cmocka_unit_test(input_calls_are_refused_in_steps_and_in_other_scopes),
+        cmocka_unit_test(make_input_fn_iterator_restarts_datasets_but_not_generators),
+        cmocka_unit_test(run_steps_takes_its_elements_from_the_iterator),
+        cmocka_unit_test(run_steps_rejects_an_iterator_of_another_strategy),
+        cmocka_unit_test(distributed_dataset_is_transformed_further),
+        cmocka_unit_test(experimental_run_without_an_iterator_runs_once),
     };
 
     return cmocka_run_group_tests(tests, set_up, t_folder_remove);

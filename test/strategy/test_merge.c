@@ -102,8 +102,8 @@ static void look(ch_step *s, void *arg)
     ch_step_out(s, "one", own_number(s));
 }
 
-static void
-who_speaks_of_whom(void **state) /* 1.1.2, 1.1.3, 1.1.4, 1.1.5, 1.1.6, 1.4.1, 1.4.10 */
+static void context_changes_in_scopes_steps_merge_calls_and_updates(
+    void **state) /* 1.1.2, 1.1.3, 1.1.4, 1.1.5, 1.1.6, 1.4.1, 1.4.10 */
 {
     ch_strategy *st = t_mirrored(2), *none = ch_strategy_current();
     looking      l = {.v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE)};
@@ -158,7 +158,7 @@ static void merge_sum(ch_step *s, void *v)
 }
 
 /* 1.4.6, 4.2.13 */
-static void what_replicas_have_is_reduced_and_assigned(void **state)
+static void merge_call_reduces_and_assigns_values_of_replicas(void **state)
 {
     ch_strategy *one = NULL, *st[3];
 
@@ -193,7 +193,7 @@ static void merge_in_default(ch_step *s, void *arg)
     ch_step_out(s, "out", out);
 }
 
-static void alone_a_merge_call_is_a_call(void **state) /* 1.4.12 */
+static void merge_call_under_default_is_a_plain_call(void **state) /* 1.4.12 */
 {
     ch_tuple *out = NULL;
 
@@ -356,7 +356,7 @@ static void merge_outside(ch_step *s, void *arg)
 }
 
 static void
-in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14, 1.4.7, 2.1.2 */
+merge_call_rejects_computing_with_per_replica_values(void **state) /* 1.3.14, 1.4.7, 2.1.2 */
 {
     static const struct {
         ch_merge_fn fn;
@@ -401,7 +401,8 @@ static void merge_own(ch_step *s, void *v)
     ch_step_out(s, "read", out);
 }
 
-static void in_a_merge_call_copies_are_read_together(void **state) /* 3.4.1, 3.4.5 */
+static void
+merge_call_reads_the_aggregate_of_a_sync_on_read_variable(void **state) /* 3.4.1, 3.4.5 */
 {
     static const struct {
         ch_aggregation aggregation;
@@ -463,7 +464,8 @@ static void change(ch_strategy *st, changing c, float first, float second, ch_tu
     ch_function_unref(f);
 }
 
-static void an_update_is_of_each_copy(void **state) /* 3.2.1, 3.4.7, 3.4.8, 6.5.6, 6.5.7, 8.4 */
+static void strategy_update_changes_each_copy_with_its_component(
+    void **state) /* 3.2.1, 3.4.7, 3.4.8, 6.5.6, 6.5.7, 8.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -496,7 +498,7 @@ static void an_update_is_of_each_copy(void **state) /* 3.2.1, 3.4.7, 3.4.8, 6.5.
     (void)state;
 }
 
-static void what_is_shared_is_updated_once(void **state) /* 3.5.5 */
+static void strategy_update_changes_a_shared_variable_once(void **state) /* 3.5.5 */
 {
     ch_strategy *st = t_central(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -531,7 +533,7 @@ static void update_in_replica(ch_step *s, void *arg)
     ch_step_out(s, "now", now);
 }
 
-static void a_replica_may_update_too(void **state) /* 1.3.6, 6.5.8 */
+static void update_in_replica_context_changes_each_copy_once(void **state) /* 1.3.6, 6.5.8 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 5, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -600,7 +602,7 @@ static void assign_different(ch_strategy *st, ch_step_fn step, ch_var *v)
 }
 
 /* 6.5.6: the log says so once, and such a variable is not one whose copies are compared. */
-static void an_update_may_make_copies_differ(void **state)
+static void strategy_update_warns_once_when_copies_differ(void **state)
 {
     static const ch_step_fn step[] = {update_with_own, merge_with_own, NULL};
     ch_strategy            *st[] = {t_mirrored(2), t_central(2)};
@@ -629,7 +631,7 @@ static void an_update_may_make_copies_differ(void **state)
 }
 
 /* What is one value for all copies keeps them equal, and nobody is warned. */
-static void an_update_with_one_value_warns_of_nothing(void **state)
+static void strategy_update_with_one_value_for_all_copies_does_not_warn(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 0, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -664,18 +666,18 @@ static void an_update_with_one_value_warns_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_speaks_of_whom),
-        cmocka_unit_test(what_replicas_have_is_reduced_and_assigned),
-        cmocka_unit_test(alone_a_merge_call_is_a_call),
+        cmocka_unit_test(context_changes_in_scopes_steps_merge_calls_and_updates),
+        cmocka_unit_test(merge_call_reduces_and_assigns_values_of_replicas),
+        cmocka_unit_test(merge_call_under_default_is_a_plain_call),
         cmocka_unit_test(merge_call_computes_with_a_plain_input_under_every_strategy),
         cmocka_unit_test(merge_reduce_gives_the_mean_of_integers_as_a_float),
-        cmocka_unit_test(in_a_merge_call_what_replicas_have_is_opaque),
-        cmocka_unit_test(in_a_merge_call_copies_are_read_together),
-        cmocka_unit_test(an_update_is_of_each_copy),
-        cmocka_unit_test(what_is_shared_is_updated_once),
-        cmocka_unit_test(a_replica_may_update_too),
-        cmocka_unit_test(an_update_may_make_copies_differ),
-        cmocka_unit_test(an_update_with_one_value_warns_of_nothing),
+        cmocka_unit_test(merge_call_rejects_computing_with_per_replica_values),
+        cmocka_unit_test(merge_call_reads_the_aggregate_of_a_sync_on_read_variable),
+        cmocka_unit_test(strategy_update_changes_each_copy_with_its_component),
+        cmocka_unit_test(strategy_update_changes_a_shared_variable_once),
+        cmocka_unit_test(update_in_replica_context_changes_each_copy_once),
+        cmocka_unit_test(strategy_update_warns_once_when_copies_differ),
+        cmocka_unit_test(strategy_update_with_one_value_for_all_copies_does_not_warn),
     };
 
     return cmocka_run_group_tests_name("merge", tests, t_four_gpus, NULL);

@@ -339,7 +339,7 @@ static void record(ch_step *s, void *arg)
     ch_step_out(s, "y", make(s, ch_step_in(s, 0)));
 }
 
-static void every_mistake_gets_an_error(void **state)
+static void step_recording_reports_every_mistake(void **state)
 {
     ch_function *f;
 
@@ -422,7 +422,7 @@ static void types_that_differ_between_replicas_are_named(void **state)
     (void)state;
 }
 
-static void lists_that_are_not_there_are_refused(void **state)
+static void null_lists_are_refused(void **state)
 {
     ch_tuple    *tuple = NULL;
     ch_graph    *g = NULL;
@@ -517,7 +517,7 @@ static void merge(ch_step *s, void *fn)
     ch_step_out(s, "y", y);
 }
 
-static void message_names_the_call_the_variable_and_the_line(void **state)
+static void step_error_names_the_call_the_variable_and_the_line(void **state)
 {
     static ch_merge_fn reduces = reduce_in_merge, gathers = gather_in_merge,
                        calls = call_in_merge;
@@ -585,12 +585,12 @@ static void graph_that_calls_the_host_is_refused_with_the_name_of_the_call(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mistake_gets_an_error),
+        cmocka_unit_test(step_recording_reports_every_mistake),
         cmocka_unit_test(a_node_of_another_functions_step_is_refused),
         cmocka_unit_test(a_value_with_too_many_components_is_refused),
         cmocka_unit_test(types_that_differ_between_replicas_are_named),
-        cmocka_unit_test(lists_that_are_not_there_are_refused),
-        cmocka_unit_test(message_names_the_call_the_variable_and_the_line),
+        cmocka_unit_test(null_lists_are_refused),
+        cmocka_unit_test(step_error_names_the_call_the_variable_and_the_line),
         cmocka_unit_test(graph_that_calls_the_host_is_refused_with_the_name_of_the_call),
     };
 

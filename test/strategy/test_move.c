@@ -39,7 +39,7 @@ static void is_there(ch_value *v, int n, ch_dtype dtype, double x)
 }
 
 /* 4.2.1, 4.2.3, 4.2.4, 4.2.12 */
-static void a_reduction_goes_where_it_is_wanted(void **state)
+static void reduce_to_puts_the_result_at_its_destination(void **state)
 {
     for (int i = 0; i < 2; i++)
         for (int n = 2; n <= 4; n++) {
@@ -62,7 +62,7 @@ static void a_reduction_goes_where_it_is_wanted(void **state)
 }
 
 /* 4.2.4, 4.2.8, 4.2.9, 8.9: any pair of destinations, any types */
-static void several_are_reduced_in_order(void **state)
+static void batch_reduce_to_returns_results_in_order(void **state)
 {
     ch_strategy *st = t_mirrored(3);
     ch_value    *a = on_gpus(CH_PER_REPLICA, CH_F32, 3, 0, 1);
@@ -95,7 +95,7 @@ static void several_are_reduced_in_order(void **state)
 }
 
 /* Of a batch one that fails takes all along, and leaves nothing behind. */
-static void a_batch_is_reduced_or_not(void **state)
+static void batch_reduce_to_gives_all_results_or_none(void **state)
 {
     ch_strategy         *st = t_mirrored(2);
     ch_value            *a = on_gpus(CH_PER_REPLICA, CH_F32, 2, 0, 1);
@@ -129,7 +129,7 @@ static void a_batch_is_reduced_or_not(void **state)
 }
 
 /* 4.2.1, 4.2.2 */
-static void destinations_are_one_of_three(void **state)
+static void destination_must_be_one_of_device_value_and_variable(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = on_gpus(CH_PER_REPLICA, CH_F32, 2, 0, 1), *out = NULL;
@@ -163,7 +163,7 @@ static void destinations_are_one_of_three(void **state)
 }
 
 /* 4.2.5, 4.2.7 */
-static void what_is_equal_already(void **state)
+static void reduce_to_returns_a_mirrored_value_as_its_mean(void **state)
 {
     ch_strategy *st = t_mirrored(2), *one = t_mirrored(1);
     ch_value    *m = on_gpus(CH_MIRRORED, CH_F32, 2, 7, 0), *out = NULL;
@@ -192,7 +192,7 @@ static void what_is_equal_already(void **state)
 }
 
 /* 4.2.6, 4.2.13: what comes to where a variable is; the variable is assigned by who wants that */
-static void a_variable_is_a_place(void **state)
+static void reduce_to_accepts_a_variable_as_destination(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2), t_one_device()};
 
@@ -216,7 +216,7 @@ static void a_variable_is_a_place(void **state)
 }
 
 /* 4.2.11, 1.5.2, 6.3.7 */
-static void one_device_gives_back_what_it_gets(void **state)
+static void reduce_to_under_one_device_returns_its_argument(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device()};
     ch_value *v = on_gpus(CH_PLAIN, CH_F32, 1, 5, 0), *w = on_gpus(CH_PLAIN, CH_F32, 1, 6, 0);
@@ -244,7 +244,7 @@ static void one_device_gives_back_what_it_gets(void **state)
 }
 
 /* 4.2.10, 1.5.4 */
-static void a_tensor_is_copied_to_places(void **state)
+static void broadcast_to_copies_a_tensor_to_its_destination(void **state)
 {
     ch_strategy *st = t_mirrored(2), *one = t_one_device();
     ch_value    *v = on_gpus(CH_PER_REPLICA, CH_F32, 2, 0, 1), *out = NULL;
@@ -280,7 +280,7 @@ static void move_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.5, 1.3.12 */
-static void they_are_for_code_outside_replicas(void **state)
+static void reduce_to_and_broadcast_to_are_refused_in_replica_context(void **state)
 {
     ch_strategy *st = t_mirrored(2), *other = t_mirrored(2);
     ch_function *f = t_function(move_inside, st);
@@ -312,15 +312,15 @@ static void they_are_for_code_outside_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reduction_goes_where_it_is_wanted),
-        cmocka_unit_test(several_are_reduced_in_order),
-        cmocka_unit_test(a_batch_is_reduced_or_not),
-        cmocka_unit_test(destinations_are_one_of_three),
-        cmocka_unit_test(what_is_equal_already),
-        cmocka_unit_test(a_variable_is_a_place),
-        cmocka_unit_test(one_device_gives_back_what_it_gets),
-        cmocka_unit_test(a_tensor_is_copied_to_places),
-        cmocka_unit_test(they_are_for_code_outside_replicas),
+        cmocka_unit_test(reduce_to_puts_the_result_at_its_destination),
+        cmocka_unit_test(batch_reduce_to_returns_results_in_order),
+        cmocka_unit_test(batch_reduce_to_gives_all_results_or_none),
+        cmocka_unit_test(destination_must_be_one_of_device_value_and_variable),
+        cmocka_unit_test(reduce_to_returns_a_mirrored_value_as_its_mean),
+        cmocka_unit_test(reduce_to_accepts_a_variable_as_destination),
+        cmocka_unit_test(reduce_to_under_one_device_returns_its_argument),
+        cmocka_unit_test(broadcast_to_copies_a_tensor_to_its_destination),
+        cmocka_unit_test(reduce_to_and_broadcast_to_are_refused_in_replica_context),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

@@ -94,7 +94,7 @@ static void functions_that_can_fail_name_what_is_null(void **state)
     (void)n, (void)state;
 }
 
-static void what_tells_of_nothing_says_nothing(void **state)
+static void getters_of_null_return_empty_values(void **state)
 {
     assert_int_equal(ch_tensor_dtype(NULL), CH_F32);
     assert_int_equal(ch_tensor_shape(NULL).rank, 0);
@@ -145,7 +145,7 @@ static void what_tells_of_nothing_says_nothing(void **state)
     (void)state;
 }
 
-static void what_does_something_with_nothing_does_nothing(void **state)
+static void ref_unref_and_step_calls_ignore_null(void **state)
 {
     ch_tensor_unref(ch_tensor_ref(NULL));
     ch_value_unref(ch_value_ref(NULL));
@@ -186,8 +186,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(functions_that_can_fail_name_what_is_null),
-        cmocka_unit_test(what_tells_of_nothing_says_nothing),
-        cmocka_unit_test(what_does_something_with_nothing_does_nothing),
+        cmocka_unit_test(getters_of_null_return_empty_values),
+        cmocka_unit_test(ref_unref_and_step_calls_ignore_null),
         cmocka_unit_test(printers_print_null),
     };
 

@@ -252,13 +252,13 @@ static void random_steps_do_what_was_recorded(void **state)
     (void)state;
 }
 
-static void and_so_do_those_of_replicas(void **state)
+static void random_steps_of_mirrored_replicas_do_what_was_recorded(void **state)
 {
     random_steps(t_mirrored(2), cases(100));
     (void)state;
 }
 
-static void and_of_replicas_that_share_variables(void **state)
+static void random_steps_of_central_storage_do_what_was_recorded(void **state)
 {
     random_steps(t_central(3), cases(200));
     (void)state;
@@ -287,7 +287,7 @@ static void mixed_close(void *self)
     (void)self;
 }
 
-static void and_of_replicas_that_share_some(void **state)
+static void random_steps_with_some_shared_variables_do_what_was_recorded(void **state)
 {
     static const ch_strategy_ops ops = {"Mixed", mixed_devices, mixed_place, mixed_close};
     ch_strategy                 *st = NULL;
@@ -303,9 +303,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_do_what_was_recorded),
-        cmocka_unit_test(and_so_do_those_of_replicas),
-        cmocka_unit_test(and_of_replicas_that_share_variables),
-        cmocka_unit_test(and_of_replicas_that_share_some),
+        cmocka_unit_test(random_steps_of_mirrored_replicas_do_what_was_recorded),
+        cmocka_unit_test(random_steps_of_central_storage_do_what_was_recorded),
+        cmocka_unit_test(random_steps_with_some_shared_variables_do_what_was_recorded),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

@@ -54,7 +54,7 @@ static void check_cuts(size_t n, const cut *c)
 /* ---- a fixed number ---- */
 
 /* PT-3, PT-5, PT-6: rows 1 to 3 of the table of worked numbers. */
-static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
+static void partitioner_fixed_gives_at_most_one_shard_for_each_row(void **state)
 {
     const cut c[] = {
         {ch_partitioner_fixed(2), CH_F32, ch_shape_of(10, 3), 2, {5, 5}},
@@ -76,7 +76,7 @@ static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
 }
 
 /* B22: ids of 13 rows. */
-static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
+static void partitioner_fixed_divides_thirteen_rows_into_five_shards(void **state)
 {
     static const int begin[] = {0, 3, 6, 9, 11, 13};
     ch_partitioner   p = ch_partitioner_fixed(5);
@@ -91,7 +91,7 @@ static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
 }
 
 /* PT-6: a variable without rows is whole. */
-static void a_variable_without_rows_is_whole(void **state)
+static void partitioner_keeps_a_variable_without_rows_whole(void **state)
 {
     const cut c[] = {
         {ch_partitioner_fixed(4), CH_F32, ch_shape_of(0, 3), 1, {0}},
@@ -108,7 +108,7 @@ static void a_variable_without_rows_is_whole(void **state)
 /* ---- by size ---- */
 
 /* PT-7: rows 4 and 5 of the table of worked numbers. */
-static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
+static void partitioner_min_size_makes_as_many_shards_as_allowed(void **state)
 {
     const cut c[] = {
         {ch_partitioner_min_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
@@ -126,7 +126,7 @@ static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
 }
 
 /* PT-8: rows 6 and 7 of the table of worked numbers, with "at least" as on the page. */
-static void no_shard_is_below_the_least_size(void **state)
+static void partitioner_min_size_makes_no_shard_below_the_minimum(void **state)
 {
     const cut c[] = {
         {ch_partitioner_min_size(262144, 2), CH_F32, ch_shape_of(300, 256), 1, {0}},
@@ -148,7 +148,7 @@ static void no_shard_is_below_the_least_size(void **state)
 }
 
 /* B21: MinSize(256 KiB, at most one for each of three servers). */
-static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void **state)
+static void partitioner_min_size_gives_each_server_at_most_one_shard(void **state)
 {
     const ch_partitioner p = ch_partitioner_min_size(256 << 10, 3);
     const cut            c[] = {
@@ -164,7 +164,7 @@ static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void *
 }
 
 /* PT-9: rows 8 to 11 of the table of worked numbers. */
-static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
+static void partitioner_max_size_makes_as_few_shards_as_allowed(void **state)
 {
     const cut c[] = {
         {ch_partitioner_max_size(4, 0), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
@@ -194,7 +194,7 @@ static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
 }
 
 /* PT-10 */
-static void strings_count_for_what_they_are_said_to(void **state)
+static void partitioner_counts_strings_by_bytes_per_string(void **state)
 {
     const ch_partitioner as_usual = ch_partitioner_max_size(32, 0);
     ch_partitioner       small = as_usual, huge = as_usual;
@@ -211,7 +211,7 @@ static void strings_count_for_what_they_are_said_to(void **state)
 }
 
 /* PT-2: any axis may be cut. */
-static void any_axis_may_be_cut(void **state)
+static void partitioner_divides_along_any_axis(void **state)
 {
     ch_partitioner fixed = ch_partitioner_fixed(3), min = ch_partitioner_min_size(64, 8);
     ch_partitioner max = ch_partitioner_max_size(64, 0);
@@ -245,7 +245,7 @@ static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
 }
 
 /* PT-7, PT-9, PT-6: arguments below 1 are refused, and 0 where it has no meaning. */
-static void limits_below_one_are_refused(void **state)
+static void partitioner_rejects_limits_below_one(void **state)
 {
     ch_partitioner strings = ch_partitioner_max_size(8, 0);
     ch_tensor_spec of = {"table", CH_STR, ch_shape_of(6, 2)};
@@ -265,7 +265,7 @@ static void limits_below_one_are_refused(void **state)
 }
 
 /* PT-7 */
-static void an_axis_that_the_variable_has_not_is_refused(void **state)
+static void partitioner_rejects_an_axis_out_of_range(void **state)
 {
     ch_partitioner p = ch_partitioner_fixed(2);
     ch_tensor_spec of = {"table", CH_F32, ch_shape_of(6, 2)};
@@ -283,7 +283,7 @@ static void an_axis_that_the_variable_has_not_is_refused(void **state)
     check_refused(p, of, "no axis 2");
 }
 
-static void a_variable_whose_sizes_are_not_known_is_refused(void **state)
+static void partitioner_rejects_a_variable_of_unknown_size(void **state)
 {
     const ch_partitioner p = ch_partitioner_fixed(2), whole = {0};
     ch_shape             deep = {.rank = CH_MAX_RANK + 1};
@@ -297,7 +297,7 @@ static void a_variable_whose_sizes_are_not_known_is_refused(void **state)
     check_refused(p, (ch_tensor_spec){NULL, CH_F32, ch_shape_of(-1, 2)}, "f32");
 }
 
-static void more_shards_than_the_most_are_refused(void **state)
+static void partitioner_rejects_more_than_4096_shards(void **state)
 {
     ch_tensor_spec of = {"table", CH_F32, ch_shape_of(5000)};
 
@@ -312,7 +312,7 @@ static void more_shards_than_the_most_are_refused(void **state)
         &(cut){ch_partitioner_min_size(4, INT32_MAX), CH_F32, ch_shape_of(5000), 4096, {2}});
 }
 
-static void what_is_null_is_named(void **state)
+static void partitioner_divide_names_the_null_argument(void **state)
 {
     const ch_partitioner p = ch_partitioner_fixed(2);
     const ch_tensor_spec of = {"w", CH_F32, ch_shape_of(4)};
@@ -355,7 +355,7 @@ static ch_status own_parts(void *arg, const ch_tensor_spec *of, int64_t *parts)
 }
 
 /* PT-1 */
-static void a_function_is_asked_once_with_what_the_variable_will_be(void **state)
+static void partitioner_function_is_called_once_with_the_variable_spec(void **state)
 {
     own            o = {.parts = {2, 1, 1}};
     ch_partitioner p = {.fn = own_parts, .arg = &o};
@@ -374,7 +374,7 @@ static void a_function_is_asked_once_with_what_the_variable_will_be(void **state
 }
 
 /* PT-3, PT-2: any axis may be cut. */
-static void a_function_may_cut_one_axis(void **state)
+static void partitioner_function_may_divide_one_axis(void **state)
 {
     static const struct {
         int64_t parts[3];
@@ -399,7 +399,7 @@ static void a_function_may_cut_one_axis(void **state)
 }
 
 /* PT-2: what it refuses of a variable of rank 3. A list that is missing or empty cannot be given here. */
-static void a_functions_wrong_counts_are_refused(void **state)
+static void partitioner_function_with_invalid_counts_is_rejected(void **state)
 {
     static const struct {
         int64_t     parts[3];
@@ -433,7 +433,7 @@ static ch_status cut_axis_five(void *arg, const ch_tensor_spec *of, int64_t *par
     return CH_OK;
 }
 
-static void a_function_that_cuts_an_axis_that_is_not_there_is_refused(void **state)
+static void partitioner_function_that_divides_a_missing_axis_is_rejected(void **state)
 {
     ch_partitioner p = {.fn = cut_axis_five};
 
@@ -441,7 +441,7 @@ static void a_function_that_cuts_an_axis_that_is_not_there_is_refused(void **sta
     check_refused(p, (ch_tensor_spec){"kernel", CH_F32, ch_shape_of(4, 3)}, "axis 5");
 }
 
-static void a_function_with_too_many_shards_is_refused(void **state)
+static void partitioner_function_with_too_many_shards_is_rejected(void **state)
 {
     own            o = {.parts = {1, 5000}};
     ch_partitioner p = {.fn = own_parts, .arg = &o};
@@ -450,7 +450,7 @@ static void a_function_with_too_many_shards_is_refused(void **state)
     check_refused(p, (ch_tensor_spec){"kernel", CH_F32, ch_shape_of(4, 9000)}, "4096");
 }
 
-static void a_function_that_fails_is_heard(void **state)
+static void partitioner_function_error_is_returned(void **state)
 {
     own            o = {.rc = CH_DATA_LOSS, .why = "no table of sizes", .parts = {2}};
     ch_partitioner p = {.fn = own_parts, .arg = &o};
@@ -468,7 +468,7 @@ static void a_function_that_fails_is_heard(void **state)
 }
 
 /* PT-4: scalars, and without a partitioner. (Colocated ones are not asked about either, by who makes them.) */
-static void nobody_is_asked_about_scalars(void **state)
+static void partitioner_is_not_called_for_scalars(void **state)
 {
     own            o = {.rc = CH_INTERNAL};
     ch_partitioner p[] = {{.fn = own_parts, .arg = &o},
@@ -492,27 +492,27 @@ static void nobody_is_asked_about_scalars(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fixed_number_of_shards_is_at_most_one_for_each_row),
-        cmocka_unit_test(thirteen_rows_in_five_shards_begin_where_the_page_says),
-        cmocka_unit_test(a_variable_without_rows_is_whole),
-        cmocka_unit_test(shards_of_a_least_size_are_as_many_as_may_be),
-        cmocka_unit_test(no_shard_is_below_the_least_size),
-        cmocka_unit_test(the_partitioner_of_the_page_gives_each_server_a_shard_at_most),
-        cmocka_unit_test(shards_of_a_most_size_are_as_few_as_may_be),
-        cmocka_unit_test(strings_count_for_what_they_are_said_to),
-        cmocka_unit_test(any_axis_may_be_cut),
-        cmocka_unit_test(limits_below_one_are_refused),
-        cmocka_unit_test(an_axis_that_the_variable_has_not_is_refused),
-        cmocka_unit_test(a_variable_whose_sizes_are_not_known_is_refused),
-        cmocka_unit_test(more_shards_than_the_most_are_refused),
-        cmocka_unit_test(what_is_null_is_named),
-        cmocka_unit_test(a_function_is_asked_once_with_what_the_variable_will_be),
-        cmocka_unit_test(a_function_may_cut_one_axis),
-        cmocka_unit_test(a_functions_wrong_counts_are_refused),
-        cmocka_unit_test(a_function_that_cuts_an_axis_that_is_not_there_is_refused),
-        cmocka_unit_test(a_function_with_too_many_shards_is_refused),
-        cmocka_unit_test(a_function_that_fails_is_heard),
-        cmocka_unit_test(nobody_is_asked_about_scalars),
+        cmocka_unit_test(partitioner_fixed_gives_at_most_one_shard_for_each_row),
+        cmocka_unit_test(partitioner_fixed_divides_thirteen_rows_into_five_shards),
+        cmocka_unit_test(partitioner_keeps_a_variable_without_rows_whole),
+        cmocka_unit_test(partitioner_min_size_makes_as_many_shards_as_allowed),
+        cmocka_unit_test(partitioner_min_size_makes_no_shard_below_the_minimum),
+        cmocka_unit_test(partitioner_min_size_gives_each_server_at_most_one_shard),
+        cmocka_unit_test(partitioner_max_size_makes_as_few_shards_as_allowed),
+        cmocka_unit_test(partitioner_counts_strings_by_bytes_per_string),
+        cmocka_unit_test(partitioner_divides_along_any_axis),
+        cmocka_unit_test(partitioner_rejects_limits_below_one),
+        cmocka_unit_test(partitioner_rejects_an_axis_out_of_range),
+        cmocka_unit_test(partitioner_rejects_a_variable_of_unknown_size),
+        cmocka_unit_test(partitioner_rejects_more_than_4096_shards),
+        cmocka_unit_test(partitioner_divide_names_the_null_argument),
+        cmocka_unit_test(partitioner_function_is_called_once_with_the_variable_spec),
+        cmocka_unit_test(partitioner_function_may_divide_one_axis),
+        cmocka_unit_test(partitioner_function_with_invalid_counts_is_rejected),
+        cmocka_unit_test(partitioner_function_that_divides_a_missing_axis_is_rejected),
+        cmocka_unit_test(partitioner_function_with_too_many_shards_is_rejected),
+        cmocka_unit_test(partitioner_function_error_is_returned),
+        cmocka_unit_test(partitioner_is_not_called_for_scalars),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

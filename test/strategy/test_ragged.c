@@ -114,7 +114,7 @@ static void check_rowwise(const ch_tuple *out, int64_t n)
     assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 3), 0)), 2);
 }
 
-static void results_have_live_rows_alone(void **state)
+static void ragged_results_have_live_rows_alone(void **state)
 {
     for (int poison = 0; poison < 2; poison++) {
         ch_function *f = NULL;
@@ -136,7 +136,7 @@ static void results_have_live_rows_alone(void **state)
     (void)state;
 }
 
-static void runs_of_other_sizes_allocate_nothing(void **state)
+static void ragged_runs_of_other_sizes_allocate_nothing(void **state)
 {
     ch_function *f = NULL;
     ch_tuple    *in[] = {two_rows(57, 9, 57), two_rows(64, 1, 64), two_rows(60, 60, 60)};
@@ -226,8 +226,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(capacity_is_the_least_quarter_step_that_holds_n),
-        cmocka_unit_test(results_have_live_rows_alone),
-        cmocka_unit_test(runs_of_other_sizes_allocate_nothing),
+        cmocka_unit_test(ragged_results_have_live_rows_alone),
+        cmocka_unit_test(ragged_runs_of_other_sizes_allocate_nothing),
         cmocka_unit_test(sums_over_flat_values_are_exact_and_the_warning_says_what_to_do),
         cmocka_unit_test(splits_that_end_behind_the_values_are_refused),
     };

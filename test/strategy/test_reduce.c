@@ -30,7 +30,7 @@ static ch_value *zero_to_five(void)
 }
 
 /* 4.1.1, B9 */
-static void an_op_has_a_name(void **state)
+static void reduce_op_parse_accepts_sum_and_mean_in_any_case(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_reduce_op op = CH_MEAN;
@@ -52,7 +52,7 @@ static void an_op_has_a_name(void **state)
 }
 
 /* 4.1.3, 4.1.4, 4.1.5, 4.1.11, 4.1.20, B11 */
-static void components_are_combined_elementwise_or_along_an_axis(void **state)
+static void reduce_combines_components_elementwise_or_along_an_axis(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 
@@ -82,7 +82,7 @@ static void components_are_combined_elementwise_or_along_an_axis(void **state)
 }
 
 /* 4.1.6, 4.1.12, B12 */
-static void a_short_batch_weighs_what_it_has(void **state)
+static void reduce_mean_weighs_a_short_batch_by_its_rows(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = zero_to_five(), *means;
@@ -116,7 +116,7 @@ static void a_short_batch_weighs_what_it_has(void **state)
 }
 
 /* 4.1.7: replica r has r, r + 1 times */
-static void sizes_may_differ_from_replica_to_replica(void **state)
+static void reduce_along_an_axis_accepts_unequal_sizes(void **state)
 {
     const ch_dtype type[] = {CH_F32, CH_I32};
 
@@ -142,7 +142,7 @@ static void sizes_may_differ_from_replica_to_replica(void **state)
 }
 
 /* 4.1.8, 4.1.9, 4.1.10 */
-static void an_axis_is_one_that_is_there(void **state)
+static void reduce_rejects_an_axis_out_of_range(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = t_both(t_counting(CH_F32, ch_shape_of(2, 3), 0),
@@ -175,7 +175,7 @@ static void an_axis_is_one_that_is_there(void **state)
 }
 
 /* 4.1.4: of several axes, the elements are those of all */
-static void several_axes_count_together(void **state)
+static void reduce_axes_reduces_several_axes_together(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = t_both(t_counting(CH_I32, ch_shape_of(2, 2, 3), 0),
@@ -196,7 +196,7 @@ static void several_axes_count_together(void **state)
 }
 
 /* 4.1.11, 8.14 */
-static void the_mean_of_integers_is_a_float(void **state)
+static void reduce_mean_of_integers_is_a_float(void **state)
 {
     static const struct {
         ch_dtype from, to;
@@ -240,7 +240,7 @@ static void the_mean_of_integers_is_a_float(void **state)
 }
 
 /* 16-bit sums along an axis are rounded once, and integers do not pass through floats. */
-static void sums_are_not_rounded_on_the_way(void **state)
+static void reduce_rounds_sums_once(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     int64_t      big = (1LL << 62) + 1;
@@ -264,7 +264,7 @@ static void sums_are_not_rounded_on_the_way(void **state)
 }
 
 /* 4.1.13 */
-static void an_empty_replica_weighs_nothing(void **state)
+static void reduce_mean_gives_an_empty_replica_no_weight(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v =
@@ -284,7 +284,7 @@ static void an_empty_replica_weighs_nothing(void **state)
 }
 
 /* 4.1.14, 8.8, 3.3.12: any value, any op, zero too */
-static void what_is_not_per_replica(void **state)
+static void reduce_rejects_plain_values_and_sums_of_mirrored_values(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
     ch_value    *plain = t_value(CH_PLAIN, 1, (ch_tensor *[]){t_number(CH_F32, 0)});
@@ -321,7 +321,7 @@ static void what_is_not_per_replica(void **state)
 }
 
 /* 4.1.14, 4.1.18, 1.5.2, 6.3.7: one replica */
-static void one_replica_alone_is_no_special_case(void **state)
+static void reduce_with_one_replica_accepts_a_plain_value(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
 
@@ -352,7 +352,7 @@ static void one_two(ch_step *s, void *arg)
 }
 
 /* 4.1.19 */
-static void what_a_step_gave_is_reduced(void **state)
+static void reduce_accepts_results_of_a_step(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_mirrored(3), t_central(2)};
 
@@ -380,7 +380,7 @@ static void own_id(ch_step *s, void *arg)
 }
 
 /* 4.1.17, B10 */
-static void the_result_is_on_the_current_device(void **state)
+static void reduce_puts_its_result_on_the_current_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(own_id, NULL);
@@ -455,7 +455,7 @@ static void reduce_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.3 */
-static void it_is_for_code_outside_replicas(void **state)
+static void reduce_is_refused_in_steps_and_in_scopes_of_other_strategies(void **state)
 {
     attempt      a = {t_mirrored(2), zero_to_seven(CH_F32)};
     ch_strategy *other = t_mirrored(2);
@@ -475,7 +475,7 @@ static void it_is_for_code_outside_replicas(void **state)
 }
 
 /* A loss is reduced after every step: that takes the memory of the result and no more. */
-static void scalars_take_no_memory_but_the_result(void **state)
+static void reduce_of_scalars_allocates_only_the_result(void **state)
 {
     ch_strategy *st = t_mirrored(4);
     ch_value    *v = t_value(CH_PER_REPLICA, 4,
@@ -529,7 +529,7 @@ static void close_nothing(void *self)
     (void)self;
 }
 
-static void many_replicas_are_added_up(void **state)
+static void reduce_sums_seventeen_replicas(void **state)
 {
     static const ch_strategy_ops ops = {"Many", seventeen_devices, place_nowhere,
                                         close_nothing};
@@ -543,7 +543,7 @@ static void many_replicas_are_added_up(void **state)
 }
 
 /* Whichever allocation fails, nothing is left behind. */
-static void without_memory_it_fails_and_leaves_nothing(void **state)
+static void reduce_leaks_nothing_when_memory_is_short(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = many(2);
@@ -578,24 +578,24 @@ static int seventeen_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_op_has_a_name),
-        cmocka_unit_test(components_are_combined_elementwise_or_along_an_axis),
-        cmocka_unit_test(a_short_batch_weighs_what_it_has),
-        cmocka_unit_test(sizes_may_differ_from_replica_to_replica),
-        cmocka_unit_test(an_axis_is_one_that_is_there),
-        cmocka_unit_test(several_axes_count_together),
-        cmocka_unit_test(the_mean_of_integers_is_a_float),
-        cmocka_unit_test(sums_are_not_rounded_on_the_way),
-        cmocka_unit_test(an_empty_replica_weighs_nothing),
-        cmocka_unit_test(what_is_not_per_replica),
-        cmocka_unit_test(one_replica_alone_is_no_special_case),
-        cmocka_unit_test(what_a_step_gave_is_reduced),
-        cmocka_unit_test(the_result_is_on_the_current_device),
+        cmocka_unit_test(reduce_op_parse_accepts_sum_and_mean_in_any_case),
+        cmocka_unit_test(reduce_combines_components_elementwise_or_along_an_axis),
+        cmocka_unit_test(reduce_mean_weighs_a_short_batch_by_its_rows),
+        cmocka_unit_test(reduce_along_an_axis_accepts_unequal_sizes),
+        cmocka_unit_test(reduce_rejects_an_axis_out_of_range),
+        cmocka_unit_test(reduce_axes_reduces_several_axes_together),
+        cmocka_unit_test(reduce_mean_of_integers_is_a_float),
+        cmocka_unit_test(reduce_rounds_sums_once),
+        cmocka_unit_test(reduce_mean_gives_an_empty_replica_no_weight),
+        cmocka_unit_test(reduce_rejects_plain_values_and_sums_of_mirrored_values),
+        cmocka_unit_test(reduce_with_one_replica_accepts_a_plain_value),
+        cmocka_unit_test(reduce_accepts_results_of_a_step),
+        cmocka_unit_test(reduce_puts_its_result_on_the_current_device),
         cmocka_unit_test(a_tuple_is_reduced_leaf_by_leaf),
-        cmocka_unit_test(it_is_for_code_outside_replicas),
-        cmocka_unit_test(scalars_take_no_memory_but_the_result),
-        cmocka_unit_test(many_replicas_are_added_up),
-        cmocka_unit_test(without_memory_it_fails_and_leaves_nothing),
+        cmocka_unit_test(reduce_is_refused_in_steps_and_in_scopes_of_other_strategies),
+        cmocka_unit_test(reduce_of_scalars_allocates_only_the_result),
+        cmocka_unit_test(reduce_sums_seventeen_replicas),
+        cmocka_unit_test(reduce_leaks_nothing_when_memory_is_short),
     };
 
     return cmocka_run_group_tests(tests, seventeen_places, NULL);

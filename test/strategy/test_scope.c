@@ -9,7 +9,7 @@
 
 /* ---- scope ---- */
 
-static void a_scope_is_the_strategy_of_what_is_made_in_it(void **state) /* 1.1.9 */
+static void variable_made_in_a_scope_belongs_to_its_strategy(void **state) /* 1.1.9 */
 {
     ch_strategy *st = NULL, *other = NULL;
     ch_var      *in = NULL, *out = NULL;
@@ -64,7 +64,7 @@ static void *look_around(void *arg)
     return NULL;
 }
 
-static void another_thread_is_in_no_scope(void **state) /* 1.1.1, 1.1.7 */
+static void scope_does_not_reach_other_threads(void **state) /* 1.1.1, 1.1.7 */
 {
     ch_strategy *st = NULL;
     ch_context   there = CH_CONTEXT_REPLICA;
@@ -81,7 +81,8 @@ static void another_thread_is_in_no_scope(void **state) /* 1.1.1, 1.1.7 */
     (void)state;
 }
 
-static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1, 1.2.2, 1.2.4 */
+static void
+strategy_leave_ends_the_scope_at_the_outermost_level(void **state) /* 1.2.1, 1.2.2, 1.2.4 */
 {
     ch_strategy *st = NULL, *other = NULL;
 
@@ -103,7 +104,7 @@ static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1, 1.2.2, 
     (void)state;
 }
 
-static void defaults_scope_is_hardly_one(void **state) /* 1.2.7, 1.2.8 */
+static void default_scope_allows_the_scope_of_another_strategy(void **state) /* 1.2.7, 1.2.8 */
 {
     ch_strategy *none = ch_strategy_current(), *st = NULL;
     ch_var      *v = NULL;
@@ -128,7 +129,7 @@ static void defaults_scope_is_hardly_one(void **state) /* 1.2.7, 1.2.8 */
     (void)state;
 }
 
-static void one_may_be_set_for_good(void **state) /* 1.2.9 */
+static void strategy_set_holds_outside_scopes_and_is_refused_inside(void **state) /* 1.2.9 */
 {
     ch_strategy *a = NULL, *b = NULL;
 
@@ -181,7 +182,7 @@ static void call_from_a_replica(ch_step *s, void *arg)
 }
 
 /* 1.2.3, 1.3.1, 1.3.2, 1.3.6, 1.3.7, 1.3.12, 1.4.10 */
-static void what_is_for_outside_is_refused_inside(void **state)
+static void enter_run_and_update_are_refused_in_replica_context(void **state)
 {
     calling      c = {.f = t_function(nothing, NULL)};
     ch_function *f = t_function(call_from_a_replica, &c);
@@ -234,7 +235,7 @@ static ch_status refuse_without_a_word(ch_var_spec *spec, void *arg)
     return CH_PERMISSION_DENIED;
 }
 
-static void a_hook_sees_what_is_about_to_be_made(void **state)
+static void var_creator_may_rename_or_refuse_a_variable(void **state)
 {
     char    outer[] = "outer", inner[] = "inner";
     ch_var *v = NULL;
@@ -260,7 +261,8 @@ static void a_hook_sees_what_is_about_to_be_made(void **state)
 }
 
 /* What is entered in a scope ends with it, and what was entered before does not. */
-static void a_scope_ends_with_what_was_entered_in_it(void **state) /* 1.2.5, 1.2.6 */
+static void
+strategy_leave_ends_devices_and_hooks_entered_in_the_scope(void **state) /* 1.2.5, 1.2.6 */
 {
     char         outer[] = "outer", inner[] = "inner";
     ch_strategy *st = NULL;
@@ -331,7 +333,7 @@ static void touch_in_step(ch_step *s, void *arg)
     ch_step_out(s, "v", ch_var_read(s, t->v));
 }
 
-static void a_variable_is_read_and_set_outside_steps(void **state) /* 1.3.10, 3.2.1 */
+static void var_get_and_set_are_refused_inside_steps(void **state) /* 1.3.10, 3.2.1 */
 {
     float        five = 5;
     ch_strategy *st = NULL, *other = NULL;
@@ -514,7 +516,7 @@ static void stop_early(ch_step *s, void *arg)
     assert_non_null(strstr(ch_error_message(), "no more than 3"));
 }
 
-static void a_step_tells_its_first_error_while_it_is_recorded(void **state)
+static void step_status_returns_the_first_error_during_recording(void **state)
 {
     ch_function *f = t_function(stop_early, NULL);
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2), 1)});
@@ -528,21 +530,21 @@ static void a_step_tells_its_first_error_while_it_is_recorded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_scope_is_the_strategy_of_what_is_made_in_it),
+        cmocka_unit_test(variable_made_in_a_scope_belongs_to_its_strategy),
         cmocka_unit_test(scopes_nest_64_deep),
-        cmocka_unit_test(another_thread_is_in_no_scope),
-        cmocka_unit_test(after_the_last_leave_it_is_as_before),
-        cmocka_unit_test(defaults_scope_is_hardly_one),
-        cmocka_unit_test(one_may_be_set_for_good),
-        cmocka_unit_test(what_is_for_outside_is_refused_inside),
-        cmocka_unit_test(a_hook_sees_what_is_about_to_be_made),
-        cmocka_unit_test(a_scope_ends_with_what_was_entered_in_it),
-        cmocka_unit_test(a_variable_is_read_and_set_outside_steps),
+        cmocka_unit_test(scope_does_not_reach_other_threads),
+        cmocka_unit_test(strategy_leave_ends_the_scope_at_the_outermost_level),
+        cmocka_unit_test(default_scope_allows_the_scope_of_another_strategy),
+        cmocka_unit_test(strategy_set_holds_outside_scopes_and_is_refused_inside),
+        cmocka_unit_test(enter_run_and_update_are_refused_in_replica_context),
+        cmocka_unit_test(var_creator_may_rename_or_refuse_a_variable),
+        cmocka_unit_test(strategy_leave_ends_devices_and_hooks_entered_in_the_scope),
+        cmocka_unit_test(var_get_and_set_are_refused_inside_steps),
         cmocka_unit_test(random_numbers_depend_on_seed_and_step_number_alone),
         cmocka_unit_test(a_graph_outlives_its_function),
         cmocka_unit_test(a_variable_lives_until_its_last_reference_and_its_strategy_as_long),
         cmocka_unit_test(a_tensor_is_made_on_the_device_that_is_named),
-        cmocka_unit_test(a_step_tells_its_first_error_while_it_is_recorded),
+        cmocka_unit_test(step_status_returns_the_first_error_during_recording),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}));

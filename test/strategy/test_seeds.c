@@ -111,7 +111,7 @@ static void own_id(ch_step *s, void *arg)
 /* ---- two GPUs ---- */
 
 /* B1 */
-static void a_dataset_goes_through_a_step(void **state)
+static void mirrored_step_doubles_a_distributed_dataset(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(twice, NULL);
@@ -135,7 +135,7 @@ static void a_dataset_goes_through_a_step(void **state)
 }
 
 /* B9 */
-static void ids_add_up_by_any_name_of_the_op(void **state)
+static void reduce_sums_replica_ids_by_any_name_of_the_op(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(own_id, NULL);
@@ -165,7 +165,7 @@ static ch_status how_many(const ch_value_context *c, void *arg, ch_tuple **out)
 }
 
 /* B14: where the page prints a bare 4, there is one for each replica */
-static void values_from_a_function_go_through_a_step(void **state)
+static void mirrored_step_doubles_values_from_a_function(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(twice, NULL);
@@ -193,7 +193,7 @@ static void sum_of_ids(ch_step *s, void *arg)
 }
 
 /* B15 */
-static void replicas_add_up_their_ids(void **state)
+static void all_reduce_sums_replica_ids(void **state)
 {
     ch_strategy *st = NULL;
     ch_function *f = t_function(sum_of_ids, NULL);
@@ -261,7 +261,7 @@ static ch_dataset *ten_ones(ch_strategy *st)
 }
 
 /* B29: two replicas: scalars cannot be cut, batches can */
-static void an_array_is_cut_for_two(void **state)
+static void numpy_dataset_is_divided_for_two_replicas(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_dataset  *d = ten_ones(st);
@@ -421,7 +421,7 @@ static void an_iterator_has_the_spec_of_its_dataset(void **state)
 }
 
 /* B39: two GPUs, which are the compute devices unless others are named */
-static void central_storage_cuts_for_all_gpus(void **state)
+static void central_storage_divides_batches_among_all_gpus(void **state)
 {
     ch_strategy *st = central();
     ch_function *f = t_function(plus_1, NULL);
@@ -461,7 +461,7 @@ static ch_status of_an_array(const ch_value_context *c, void *arg, ch_tuple **ou
 }
 
 /* B2', B3, B4: one device */
-static void values_for_the_one_replica(void **state)
+static void values_from_a_function_are_made_for_one_replica(void **state)
 {
     static const struct {
         ch_value_fn fn;
@@ -483,7 +483,7 @@ static void values_for_the_one_replica(void **state)
 }
 
 /* B28 */
-static void ten_runs_on_one_device(void **state)
+static void one_device_runs_a_step_ten_times(void **state)
 {
     ch_strategy *st = t_one_device();
     ch_function *f = t_function(twice, NULL);
@@ -515,7 +515,7 @@ static void ten_runs_on_one_device(void **state)
 }
 
 /* B28' */
-static void one_device_by_any_form_of_its_name(void **state)
+static void one_device_accepts_any_form_of_a_device_name(void **state)
 {
     static const char *const row[][2] = {{"/cpu:0", "CPU:0"},
                                          {"/device:CPU:0", "CPU:0"},
@@ -539,7 +539,7 @@ static void one_device_by_any_form_of_its_name(void **state)
 }
 
 /* B29: one replica */
-static void an_array_is_ten_scalars_for_one(void **state)
+static void numpy_dataset_gives_scalars_to_one_replica(void **state)
 {
     ch_strategy *st[] = {t_one_device(), mirrored(), central()};
 
@@ -563,7 +563,7 @@ static void an_array_is_ten_scalars_for_one(void **state)
 }
 
 /* B40: the CPU keeps no variables then, and there is one compute device */
-static void central_storage_with_one_gpu(void **state)
+static void central_storage_with_one_gpu_gives_it_whole_batches(void **state)
 {
     ch_strategy *st = central();
     ch_dataset  *d = batches(10, 2);
@@ -586,7 +586,7 @@ static void central_storage_with_one_gpu(void **state)
 /* ---- no GPU ---- */
 
 /* B39: no GPU: all of a batch, on the CPU */
-static void central_storage_without_gpus(void **state)
+static void central_storage_without_gpus_runs_whole_batches_on_the_cpu(void **state)
 {
     ch_strategy *st = central();
     ch_function *f = t_function(plus_1, NULL);
@@ -633,7 +633,7 @@ static const char *strings_of(ch_iterator *it)
 }
 
 /* B32: two workers, each of one replica: what the input of a worker is cut to */
-static void two_workers_read_files_in_turn(void **state)
+static void dataset_distribute_gives_files_to_two_workers_in_turn(void **state)
 {
     static const char *const want[] = {"10 11 12 30 31 32 ", "20 21 22 40 41 42 "};
     ch_dataset              *d = ch_dataset_batch(four_files(), 4, NULL);
@@ -672,28 +672,28 @@ static bool passes_with(const char *devices, const char *title, const struct CMU
 int main(void)
 {
     static const struct CMUnitTest two[] = {
-        cmocka_unit_test(a_dataset_goes_through_a_step),
-        cmocka_unit_test(ids_add_up_by_any_name_of_the_op),
-        cmocka_unit_test(values_from_a_function_go_through_a_step),
-        cmocka_unit_test(replicas_add_up_their_ids),
+        cmocka_unit_test(mirrored_step_doubles_a_distributed_dataset),
+        cmocka_unit_test(reduce_sums_replica_ids_by_any_name_of_the_op),
+        cmocka_unit_test(mirrored_step_doubles_values_from_a_function),
+        cmocka_unit_test(all_reduce_sums_replica_ids),
         cmocka_unit_test(a_variable_is_mirrored_inside_the_scope),
-        cmocka_unit_test(an_array_is_cut_for_two),
+        cmocka_unit_test(numpy_dataset_is_divided_for_two_replicas),
         cmocka_unit_test_setup_teardown(a_declared_step_takes_every_batch_of_records,
                                         t_folder_make, t_folder_remove),
         cmocka_unit_test(an_iterator_has_the_spec_of_its_dataset),
-        cmocka_unit_test(central_storage_cuts_for_all_gpus),
+        cmocka_unit_test(central_storage_divides_batches_among_all_gpus),
     };
     static const struct CMUnitTest one[] = {
-        cmocka_unit_test(values_for_the_one_replica),
-        cmocka_unit_test(ten_runs_on_one_device),
-        cmocka_unit_test(one_device_by_any_form_of_its_name),
-        cmocka_unit_test(an_array_is_ten_scalars_for_one),
-        cmocka_unit_test(central_storage_with_one_gpu),
+        cmocka_unit_test(values_from_a_function_are_made_for_one_replica),
+        cmocka_unit_test(one_device_runs_a_step_ten_times),
+        cmocka_unit_test(one_device_accepts_any_form_of_a_device_name),
+        cmocka_unit_test(numpy_dataset_gives_scalars_to_one_replica),
+        cmocka_unit_test(central_storage_with_one_gpu_gives_it_whole_batches),
     };
     static const struct CMUnitTest none[] = {
-        cmocka_unit_test(central_storage_without_gpus),
-        cmocka_unit_test_setup_teardown(two_workers_read_files_in_turn, t_folder_make,
-                                        t_folder_remove),
+        cmocka_unit_test(central_storage_without_gpus_runs_whole_batches_on_the_cpu),
+        cmocka_unit_test_setup_teardown(dataset_distribute_gives_files_to_two_workers_in_turn,
+                                        t_folder_make, t_folder_remove),
     };
     bool ok = passes_with("GPU=2", "two GPUs", two, sizeof(two) / sizeof(*two));
 

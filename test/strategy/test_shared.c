@@ -111,7 +111,8 @@ static const struct {
 
 enum { ROWS = sizeof(row) / sizeof(row[0]) };
 
-static void what_is_one_for_all_is_not_summed(void **state) /* 3.3, 3.3.1, 3.3.6, 3.5.3, 8.8 */
+static void assign_rejects_a_sum_of_one_value_for_all_replicas(
+    void **state) /* 3.3, 3.3.1, 3.3.6, 3.5.3, 8.8 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 
@@ -136,7 +137,8 @@ static void what_is_one_for_all_is_not_summed(void **state) /* 3.3, 3.3.1, 3.3.6
 }
 
 /* The mean of three fives that were added up could be something else. */
-static void its_mean_is_it_and_so_is_the_first(void **state) /* 3.3, 3.3.2, 3.5.3 */
+static void assign_of_one_value_for_all_replicas_keeps_it_with_mean_or_first(
+    void **state) /* 3.3, 3.3.2, 3.5.3 */
 {
     const ch_aggregation how[] = {CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
     ch_strategy         *st[] = {t_mirrored(2), t_central(2)};
@@ -155,7 +157,8 @@ static void its_mean_is_it_and_so_is_the_first(void **state) /* 3.3, 3.3.2, 3.5.
     (void)state;
 }
 
-static void in_a_merge_call_it_is_not_summed_either(void **state) /* 4.1.14, 1.4.6 */
+static void
+merge_reduce_rejects_a_sum_of_one_value_for_all_replicas(void **state) /* 4.1.14, 1.4.6 */
 {
     ch_strategy *st = t_mirrored(2);
 
@@ -203,7 +206,7 @@ static void all_reduced(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_cast(ch_all_reduce(CH_SUM, ch_number(s, 1)), CH_F32));
 }
 
-static void ones_of_all_replicas_add_up_to_their_number(void **state) /* 4.4.1 */
+static void all_reduce_of_a_literal_one_counts_the_replicas(void **state) /* 4.4.1 */
 {
     ch_strategy *st = t_mirrored(3);
     ch_function *f = t_function(all_reduced, NULL);
@@ -220,11 +223,11 @@ static void ones_of_all_replicas_add_up_to_their_number(void **state) /* 4.4.1 *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_one_for_all_is_not_summed),
-        cmocka_unit_test(its_mean_is_it_and_so_is_the_first),
-        cmocka_unit_test(in_a_merge_call_it_is_not_summed_either),
+        cmocka_unit_test(assign_rejects_a_sum_of_one_value_for_all_replicas),
+        cmocka_unit_test(assign_of_one_value_for_all_replicas_keeps_it_with_mean_or_first),
+        cmocka_unit_test(merge_reduce_rejects_a_sum_of_one_value_for_all_replicas),
         cmocka_unit_test(a_plain_input_and_one_of_each_replica_are_two_recordings),
-        cmocka_unit_test(ones_of_all_replicas_add_up_to_their_number),
+        cmocka_unit_test(all_reduce_of_a_literal_one_counts_the_replicas),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

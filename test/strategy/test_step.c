@@ -182,7 +182,7 @@ static void a_decoded_step_trains_with_the_same_bits(void **state)
     (void)state;
 }
 
-static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(void **state)
+static void repeated_step_allocates_nothing_and_wakes_each_device_once(void **state)
 {
     ch_strategy *st = two_devices();
     network      net = new_network(st);
@@ -340,7 +340,7 @@ static void drop_small_run(small_run *r)
 }
 
 /* PROMISES F15. */
-static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
+static void mirrored_step_leaks_nothing_when_any_allocation_fails(void **state)
 {
     small_run first = {0};
     ch_status rc = try_small_run(&first); /* what a process makes once is made */
@@ -457,7 +457,7 @@ static void use_old_after_update(ch_step *s, void *arg)
     ch_step_out(s, "old", ch_mul(old, ch_number(s, 10)));
 }
 
-static void the_old_value_can_be_used_after_an_update(void **state)
+static void variable_read_before_an_update_keeps_its_old_value(void **state)
 {
     ch_var      *v = t_var(NULL, "v", t_f32(ch_shape_of(3), (float[]){1, 2, 3}));
     ch_function *f = t_function(use_old_after_update, v);
@@ -475,7 +475,7 @@ static void the_old_value_can_be_used_after_an_update(void **state)
     (void)state;
 }
 
-static void results_may_outlive_everything(void **state)
+static void step_results_outlive_their_function_and_variables(void **state)
 {
     ch_var      *v = t_var(NULL, "v", t_f32(ch_shape_of(1), (float[]){0}));
     ch_function *f = t_function(use_old_after_update, v);
@@ -517,7 +517,7 @@ static ch_status try_words(ch_function **f, ch_tuple *in, ch_tuple **out)
     return rc == CH_OK ? ch_strategy_run(NULL, *f, in, out) : rc;
 }
 
-static void strings_that_come_out_outlive_those_that_came_in(void **state)
+static void string_results_outlive_string_inputs(void **state)
 {
     ch_tuple     *in = three_words(), *out = NULL;
     ch_function  *f = NULL;
@@ -536,7 +536,7 @@ static void strings_that_come_out_outlive_those_that_came_in(void **state)
 }
 
 /* PROMISES F15. */
-static void strings_come_out_or_memory_was_short(void **state)
+static void string_results_leak_nothing_when_memory_is_short(void **state)
 {
     ch_tuple *in = three_words();
     ch_status rc = CH_RESOURCE_EXHAUSTED;
@@ -600,17 +600,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_train_as_one_and_stay_equal),
         cmocka_unit_test(a_decoded_step_trains_with_the_same_bits),
-        cmocka_unit_test(a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once),
+        cmocka_unit_test(repeated_step_allocates_nothing_and_wakes_each_device_once),
         cmocka_unit_test(copies_are_compared_before_the_next_step),
         cmocka_unit_test(copies_that_differ_are_an_error_without_results),
-        cmocka_unit_test(any_allocation_may_fail_without_a_crash_or_a_leak),
+        cmocka_unit_test(mirrored_step_leaks_nothing_when_any_allocation_fails),
         cmocka_unit_test(
             a_step_that_fails_on_one_replica_changes_no_variable_and_the_next_runs),
         cmocka_unit_test(reads_see_assigns_and_two_variables_can_be_swapped),
-        cmocka_unit_test(the_old_value_can_be_used_after_an_update),
-        cmocka_unit_test(results_may_outlive_everything),
-        cmocka_unit_test(strings_that_come_out_outlive_those_that_came_in),
-        cmocka_unit_test(strings_come_out_or_memory_was_short),
+        cmocka_unit_test(variable_read_before_an_update_keeps_its_old_value),
+        cmocka_unit_test(step_results_outlive_their_function_and_variables),
+        cmocka_unit_test(string_results_outlive_string_inputs),
+        cmocka_unit_test(string_results_leak_nothing_when_memory_is_short),
         cmocka_unit_test(steps_do_not_compute_with_strings),
     };
 

@@ -97,7 +97,8 @@ static void mirrored_takes_accelerators_before_cores(void **state) /* 6.5.1 */
     (void)state;
 }
 
-static void a_device_has_one_replica(void **state) /* 6.5.2, 6.4.4 */
+static void
+mirrored_and_central_storage_reject_a_repeated_device(void **state) /* 6.5.2, 6.4.4 */
 {
     static const char *const twice[] = {"/gpu:1", "/device:GPU:1"};
     static const char *const none[] = {"/gpu:7"};
@@ -177,7 +178,7 @@ static void central_storage_keeps_variables_with_the_one_device_or_the_host(void
     (void)state;
 }
 
-static void one_device_is_said(void **state) /* 6.3.2 */
+static void one_device_requires_an_existing_device(void **state) /* 6.3.2 */
 {
     ch_strategy *st = NULL;
 
@@ -195,7 +196,7 @@ static void one_device_is_said(void **state) /* 6.3.2 */
     (void)state;
 }
 
-static void an_entered_device_is_not_where_variables_go(void **state) /* 6.4.3 */
+static void variables_ignore_the_entered_device_except_under_default(void **state) /* 6.4.3 */
 {
     ch_strategy *st[3] = {NULL};
 
@@ -268,7 +269,7 @@ static void non_slots_go_with_the_first(ch_strategy *st)
         ch_var_unref(v[i]);
 }
 
-static void strategies_side_by_side(void **state) /* 6.2, 1.5.4 */
+static void strategies_report_their_devices_and_traits(void **state) /* 6.2, 1.5.4 */
 {
     static const char *const gpu[] = {"/gpu:1"};
     static const row         want[] = {{"Default", NULL, NULL, 1, false, false},
@@ -418,7 +419,7 @@ static void puts_values_together(ch_strategy *st)
     ch_tuple_unref(values);
 }
 
-static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1, 6.7.2 */
+static void program_calls_work_under_every_strategy(void **state) /* 6.7.1, 6.7.2 */
 {
     ch_strategy *st[4] = {NULL};
 
@@ -538,9 +539,9 @@ static void updates_and_colocates(ch_strategy *st, ch_var *v)
     ch_function_unref(back);
 }
 
-/* 6.7.5: strategies_side_by_side has the devices and the traits, takes_arrays_and_runs the arrays and the
+/* 6.7.5: strategies_report_their_devices_and_traits has the devices and the traits, takes_arrays_and_runs the arrays and the
  * runs of several steps. */
-static void calls_of_extended_work_under_each(void **state)
+static void extended_calls_work_under_every_strategy(void **state)
 {
     enum { STRATEGIES = 5 };
     ch_strategy *st[STRATEGIES] = {NULL};
@@ -575,7 +576,7 @@ static void calls_of_extended_work_under_each(void **state)
 
 /* ---- one device ---- */
 
-static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1, 6.3.3 */
+static void one_device_runs_the_whole_step_on_its_device(void **state) /* 6.3.1, 6.3.3 */
 {
     ch_strategy *st = NULL;
     ch_function *f = t_function(twice, NULL);
@@ -617,7 +618,7 @@ static void change(ch_step *s, void *arg)
     ch_step_out(s, "now", a->assign(s, a->v, ch_step_in(s, 0)));
 }
 
-static void update_and_colocate_under_one_device(void **state) /* 6.3.5 */
+static void one_device_updates_and_colocates_variables(void **state) /* 6.3.5 */
 {
     ch_strategy *st = NULL;
     adding       a = {NULL, ch_var_assign_add};
@@ -654,7 +655,7 @@ static void count_copies(ch_step *s, void *arg)
 }
 
 /* 6.5.9, 6.4.7: on each device of the copies, so once where replicas share one. */
-static void what_is_no_slot_is_updated_where_it_belongs(void **state)
+static void update_non_slot_runs_on_each_device_of_the_copies(void **state)
 {
     ch_strategy *st[2] = {NULL};
     ch_tuple    *in;
@@ -699,7 +700,7 @@ static void set_seven(ch_step *s, void *v)
 }
 
 /* 6.5.9: what a function does on other devices than those of a variable's copies is not done to some of them. */
-static void an_update_elsewhere_leaves_copies_equal(void **state)
+static void update_non_slot_is_refused_when_copies_would_differ(void **state)
 {
     ch_strategy *st[2] = {NULL};
 
@@ -734,7 +735,7 @@ static void an_update_elsewhere_leaves_copies_equal(void **state)
     (void)state;
 }
 
-static void a_place_that_is_none_is_refused(void **state)
+static void update_non_slot_rejects_invalid_destinations(void **state)
 {
     ch_strategy *st;
     ch_function *f = t_function(count_copies, NULL);
@@ -808,7 +809,8 @@ static ch_strategy *new_own(alternating *a)
     return st;
 }
 
-static void new_variables_go_where_another_is(void **state) /* 3.1.10, 3.1.16, 6.4.3 */
+static void
+colocated_variables_are_on_the_devices_of_the_other(void **state) /* 3.1.10, 3.1.16, 6.4.3 */
 {
     alternating  a;
     ch_strategy *st = new_own(&a), *other = NULL;
@@ -839,7 +841,7 @@ static void new_variables_go_where_another_is(void **state) /* 3.1.10, 3.1.16, 6
     (void)state;
 }
 
-static void a_strategy_that_makes_no_sense_is_refused(void **state)
+static void strategy_new_and_var_new_reject_an_invalid_custom_strategy(void **state)
 {
     alternating     a;
     ch_strategy_ops without = own_ops;
@@ -880,7 +882,7 @@ static void a_strategy_that_makes_no_sense_is_refused(void **state)
 }
 
 /* Each replica on a device of its own, at first and in every run. */
-static void a_device_is_there_for_one_replica(void **state)
+static void strategy_new_rejects_a_missing_or_repeated_device(void **state)
 {
     alternating  a;
     ch_strategy *st = new_own(&a), *none = NULL;
@@ -923,7 +925,7 @@ static ch_dataset *own_rows(const ch_input_context *c, void *arg)
 }
 
 /* What the library's strategies say of themselves another may say too. */
-static void what_a_strategy_says_of_itself(void **state)
+static void strategy_new_takes_traits_resolver_and_parameter_devices(void **state)
 {
     const ch_strategy_traits traits = {.is_multi_worker = true, .requires_static_shapes = true};
     alternating              a;
@@ -967,25 +969,28 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(mirrored_takes_accelerators_before_cores, reset),
-        cmocka_unit_test_teardown(a_device_has_one_replica, reset),
+        cmocka_unit_test_teardown(mirrored_and_central_storage_reject_a_repeated_device, reset),
         cmocka_unit_test_teardown(strategy_error_names_the_setting_that_has_all_devices, reset),
         cmocka_unit_test_teardown(
             central_storage_keeps_variables_with_the_one_device_or_the_host, reset),
-        cmocka_unit_test_teardown(one_device_is_said, reset),
-        cmocka_unit_test_teardown(an_entered_device_is_not_where_variables_go, reset),
-        cmocka_unit_test_teardown(strategies_side_by_side, reset),
+        cmocka_unit_test_teardown(one_device_requires_an_existing_device, reset),
+        cmocka_unit_test_teardown(variables_ignore_the_entered_device_except_under_default,
+                                  reset),
+        cmocka_unit_test_teardown(strategies_report_their_devices_and_traits, reset),
         cmocka_unit_test_teardown(default_has_no_devices_of_its_own, reset),
-        cmocka_unit_test_teardown(what_a_program_calls_is_there_under_each, reset),
-        cmocka_unit_test_teardown(calls_of_extended_work_under_each, reset),
-        cmocka_unit_test_teardown(all_of_a_step_is_on_the_one_device, reset),
-        cmocka_unit_test_teardown(update_and_colocate_under_one_device, reset),
-        cmocka_unit_test_teardown(what_is_no_slot_is_updated_where_it_belongs, reset),
-        cmocka_unit_test_teardown(an_update_elsewhere_leaves_copies_equal, reset),
-        cmocka_unit_test_teardown(a_place_that_is_none_is_refused, reset),
-        cmocka_unit_test_teardown(new_variables_go_where_another_is, reset),
-        cmocka_unit_test_teardown(a_strategy_that_makes_no_sense_is_refused, reset),
-        cmocka_unit_test_teardown(a_device_is_there_for_one_replica, reset),
-        cmocka_unit_test_teardown(what_a_strategy_says_of_itself, reset),
+        cmocka_unit_test_teardown(program_calls_work_under_every_strategy, reset),
+        cmocka_unit_test_teardown(extended_calls_work_under_every_strategy, reset),
+        cmocka_unit_test_teardown(one_device_runs_the_whole_step_on_its_device, reset),
+        cmocka_unit_test_teardown(one_device_updates_and_colocates_variables, reset),
+        cmocka_unit_test_teardown(update_non_slot_runs_on_each_device_of_the_copies, reset),
+        cmocka_unit_test_teardown(update_non_slot_is_refused_when_copies_would_differ, reset),
+        cmocka_unit_test_teardown(update_non_slot_rejects_invalid_destinations, reset),
+        cmocka_unit_test_teardown(colocated_variables_are_on_the_devices_of_the_other, reset),
+        cmocka_unit_test_teardown(strategy_new_and_var_new_reject_an_invalid_custom_strategy,
+                                  reset),
+        cmocka_unit_test_teardown(strategy_new_rejects_a_missing_or_repeated_device, reset),
+        cmocka_unit_test_teardown(strategy_new_takes_traits_resolver_and_parameter_devices,
+                                  reset),
     };
 
     return cmocka_run_group_tests_name("strategies", tests, NULL, NULL);

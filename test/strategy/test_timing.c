@@ -70,7 +70,7 @@ static int count_instrs(const ch_function *f, const char *name, ch_work_kind wor
     return n;
 }
 
-static void calls_know_what_they_are_for(void **state)
+static void program_instructions_have_their_kind_of_work(void **state)
 {
     training t = begin(t_mirrored(2));
 
@@ -88,7 +88,7 @@ static void calls_know_what_they_are_for(void **state)
     (void)state;
 }
 
-static void a_call_that_takes_in_others_stays_what_it_is(void **state)
+static void fused_instruction_keeps_its_kind_of_work(void **state)
 {
     training          t = begin(t_mirrored(1));
     const ch_program *p;
@@ -119,7 +119,7 @@ static void adds_up(const ch_timing *t)
     assert_int_equal(sum, t->total_ns);
 }
 
-static void entries_add_up_to_the_total(void **state)
+static void timing_entries_add_up_to_the_total(void **state)
 {
     ch_strategy *const all[] = {NULL, t_mirrored(1), t_mirrored(2), t_mirrored(4),
                                 t_central(3)};
@@ -199,19 +199,19 @@ static double waited(bool reduces)
     return (double)t.ns[CH_WORK_WAIT] / (double)t.total_ns;
 }
 
-static void who_comes_late_makes_the_other_wait(void **state)
+static void timing_counts_the_wait_for_a_late_replica_at_an_all_reduce(void **state)
 {
     assert_true(waited(true) > 0.25);
     (void)state;
 }
 
-static void who_is_done_first_waits_too(void **state)
+static void timing_counts_the_wait_for_a_late_replica_at_the_end(void **state)
 {
     assert_true(waited(false) > 0.25);
     (void)state;
 }
 
-static void a_failed_run_has_its_times(void **state)
+static void timing_of_a_failed_run_adds_up(void **state)
 {
     lagging      l = {.who = 1, .reduces = true, .fails = true};
     ch_strategy *st = t_mirrored(2);
@@ -229,7 +229,7 @@ static void a_failed_run_has_its_times(void **state)
 }
 
 /* What one function's clocks were told is nothing to the next. */
-static void runs_that_are_timed_and_not_may_alternate(void **state)
+static void timed_and_untimed_runs_may_alternate(void **state)
 {
     training  t = begin(t_mirrored(2));
     ch_timing time;
@@ -248,7 +248,7 @@ static void runs_that_are_timed_and_not_may_alternate(void **state)
 
 /* ---- the trace ---- */
 
-static void each_device_has_a_track_of_nested_spans(void **state)
+static void trace_has_a_track_of_nested_spans_for_each_device(void **state)
 {
     training t = begin(t_mirrored(3));
     t_trace *trace;
@@ -275,7 +275,7 @@ static void each_device_has_a_track_of_nested_spans(void **state)
     (void)state;
 }
 
-static void a_wait_is_a_span_of_its_own_and_a_failed_run_has_one(void **state)
+static void trace_has_spans_for_waits_and_failed_runs(void **state)
 {
     lagging      l = {.who = 1, .reduces = true};
     ch_strategy *st = t_mirrored(2);
@@ -302,15 +302,15 @@ static void a_wait_is_a_span_of_its_own_and_a_failed_run_has_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_know_what_they_are_for),
-        cmocka_unit_test(a_call_that_takes_in_others_stays_what_it_is),
-        cmocka_unit_test(entries_add_up_to_the_total),
-        cmocka_unit_test(who_comes_late_makes_the_other_wait),
-        cmocka_unit_test(who_is_done_first_waits_too),
-        cmocka_unit_test(a_failed_run_has_its_times),
-        cmocka_unit_test(runs_that_are_timed_and_not_may_alternate),
-        cmocka_unit_test(each_device_has_a_track_of_nested_spans),
-        cmocka_unit_test(a_wait_is_a_span_of_its_own_and_a_failed_run_has_one),
+        cmocka_unit_test(program_instructions_have_their_kind_of_work),
+        cmocka_unit_test(fused_instruction_keeps_its_kind_of_work),
+        cmocka_unit_test(timing_entries_add_up_to_the_total),
+        cmocka_unit_test(timing_counts_the_wait_for_a_late_replica_at_an_all_reduce),
+        cmocka_unit_test(timing_counts_the_wait_for_a_late_replica_at_the_end),
+        cmocka_unit_test(timing_of_a_failed_run_adds_up),
+        cmocka_unit_test(timed_and_untimed_runs_may_alternate),
+        cmocka_unit_test(trace_has_a_track_of_nested_spans_for_each_device),
+        cmocka_unit_test(trace_has_spans_for_waits_and_failed_runs),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=4"}));

@@ -195,7 +195,7 @@ static void a_step_in_turns_wakes_no_thread_and_allocates_nothing(void **state)
 }
 
 /* Long enough for trials of either way. */
-static void a_step_that_changes_its_way_allocates_nothing(void **state)
+static void step_that_switches_between_turns_and_threads_allocates_nothing(void **state)
 {
     job     j = {.st = t_mirrored(REPLICAS)};
     int64_t allocs;
@@ -213,7 +213,7 @@ static void a_step_that_changes_its_way_allocates_nothing(void **state)
     (void)state;
 }
 
-static void no_replica_waits_in_turns_and_times_add_up(void **state)
+static void timing_in_turns_has_no_waits_and_adds_up(void **state)
 {
     job       j = {.st = t_mirrored(REPLICAS)};
     ch_timing t;
@@ -273,8 +273,8 @@ int main(void)
         cmocka_unit_test_setup(
             host_calls_of_replicas_run_at_the_same_time_even_if_turns_are_asked_for, in_turns),
         cmocka_unit_test_setup(a_step_in_turns_wakes_no_thread_and_allocates_nothing, in_turns),
-        cmocka_unit_test(a_step_that_changes_its_way_allocates_nothing),
-        cmocka_unit_test_setup(no_replica_waits_in_turns_and_times_add_up, in_turns),
+        cmocka_unit_test(step_that_switches_between_turns_and_threads_allocates_nothing),
+        cmocka_unit_test_setup(timing_in_turns_has_no_waits_and_adds_up, in_turns),
         cmocka_unit_test_setup(
             a_trace_of_turns_has_a_span_for_each_call_and_each_turn_of_others, in_turns),
     };

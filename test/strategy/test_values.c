@@ -34,7 +34,7 @@ static ch_tensor *how_many(const ch_value_context *c)
 }
 
 /* 2.4.2, 2.4.5, 2.3.1, B2, B2', B3, B4: what each replica has of values from a function */
-static void values_come_from_a_function(void **state)
+static void distribute_values_from_function_gives_each_replica_its_value(void **state)
 {
     static const struct {
         number_fn fn;
@@ -105,7 +105,7 @@ static ch_status three_numbers(const ch_value_context *c, void *arg, ch_tuple **
 }
 
 /* 2.4.2, 2.4.6: leaf by leaf, and where the function made them */
-static void a_function_may_make_several(void **state)
+static void value_function_may_return_several_leaves(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_tuple    *t = NULL;
@@ -133,7 +133,7 @@ static ch_tensor *share(const ch_value_context *c)
 }
 
 /* 2.4.1: replica 2 of 4 is told 2 and 4; one alone is told 0 and 1 */
-static void a_value_context_is_two_numbers(void **state)
+static void value_context_has_the_replica_id_and_the_number_of_replicas(void **state)
 {
     ch_strategy *st[] = {t_mirrored(4), t_central(4), t_one_device(), NULL};
     number_fn    fn = share;
@@ -175,7 +175,7 @@ static ch_status wrong_for_1(const ch_value_context *c, void *arg, ch_tuple **ou
 }
 
 /* 2.2.2: replicas have the same leaves */
-static void replicas_have_the_same_leaves(void **state)
+static void value_function_must_return_the_same_leaves_for_each_replica(void **state)
 {
     static const struct {
         wrong       w;
@@ -215,7 +215,7 @@ static void plus_1_and_2(ch_step *s, void *arg)
 }
 
 /* 2.3.2, 2.3.3, 2.2.9, 2.2.1: leaves, order and names are kept */
-static void each_replica_has_a_tuple_of_its_own(void **state)
+static void local_results_gives_each_replica_its_tuple(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(plus_1_and_2, NULL);
@@ -245,7 +245,7 @@ static void each_replica_has_a_tuple_of_its_own(void **state)
 }
 
 /* 2.3.4, 1.5.2, 6.3.7 */
-static void one_device_never_takes_apart(void **state)
+static void local_results_under_one_device_returns_the_leaves_whole(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device()};
     ch_tuple    *t = t_one(t_both(t_number(CH_F32, 1), t_number(CH_F32, 2)), "x");
@@ -262,7 +262,7 @@ static void one_device_never_takes_apart(void **state)
     (void)state;
 }
 
-static void local_results_are_as_many_as_replicas(void **state)
+static void local_results_rejects_values_of_another_number_of_replicas(void **state)
 {
     ch_strategy *st = t_mirrored(3), *one = t_mirrored(1);
     ch_tuple    *t = t_one(t_both(t_number(CH_F32, 1), t_number(CH_F32, 2)), "x");
@@ -329,7 +329,7 @@ static void values_inside(ch_step *s, void *arg)
 }
 
 /* 1.3.8: nothing is asked of where the code is */
-static void both_work_anywhere(void **state)
+static void value_calls_are_allowed_in_steps_and_in_other_scopes(void **state)
 {
     seen         a = {t_mirrored(2), NULL};
     ch_strategy *other = t_central(2);
@@ -394,7 +394,7 @@ static void sum_of_ids(ch_step *s, void *arg)
 }
 
 /* B15, 4.4.6, 4.4.7 */
-static void what_replicas_add_up_is_on_their_devices(void **state)
+static void all_reduce_sum_of_ids_is_a_result_on_each_device(void **state)
 {
     ch_strategy *st = NULL;
     ch_function *f = t_function(sum_of_ids, NULL);
@@ -416,7 +416,7 @@ static void what_replicas_add_up_is_on_their_devices(void **state)
 }
 
 /* 2.1.6 */
-static void values_of_one_specification_are_one_to_a_step(void **state)
+static void step_is_recorded_once_for_values_of_one_spec(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(twice, NULL);
@@ -440,7 +440,7 @@ static void values_of_one_specification_are_one_to_a_step(void **state)
 }
 
 /* 2.1.3, 8.16: in a replica its own; outside the one on the current device, else the first */
-static void a_mirrored_value_is_the_nearest(void **state)
+static void mirrored_value_is_read_from_the_nearest_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_function *f = t_function(twice, NULL);
@@ -492,7 +492,7 @@ static void results_of_one_replica_are_plain(void **state)
 }
 
 /* 2.1.7 */
-static void values_print_as_on_the_pages(void **state)
+static void value_print_lists_components_by_replica(void **state)
 {
     ch_value *v = t_both(t_number(CH_F32, 1), t_number(CH_F32, 2));
     ch_value *m = t_value(CH_MIRRORED, 1, (ch_tensor *[]){t_number(CH_I32, 7)});
@@ -510,22 +510,22 @@ static void values_print_as_on_the_pages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_come_from_a_function),
+        cmocka_unit_test(distribute_values_from_function_gives_each_replica_its_value),
         cmocka_unit_test(one_device_has_plain_values),
-        cmocka_unit_test(a_function_may_make_several),
-        cmocka_unit_test(a_value_context_is_two_numbers),
-        cmocka_unit_test(replicas_have_the_same_leaves),
-        cmocka_unit_test(each_replica_has_a_tuple_of_its_own),
-        cmocka_unit_test(one_device_never_takes_apart),
-        cmocka_unit_test(local_results_are_as_many_as_replicas),
+        cmocka_unit_test(value_function_may_return_several_leaves),
+        cmocka_unit_test(value_context_has_the_replica_id_and_the_number_of_replicas),
+        cmocka_unit_test(value_function_must_return_the_same_leaves_for_each_replica),
+        cmocka_unit_test(local_results_gives_each_replica_its_tuple),
+        cmocka_unit_test(local_results_under_one_device_returns_the_leaves_whole),
+        cmocka_unit_test(local_results_rejects_values_of_another_number_of_replicas),
         cmocka_unit_test(local_results_refuses_a_count_other_than_the_local_replicas),
-        cmocka_unit_test(both_work_anywhere),
+        cmocka_unit_test(value_calls_are_allowed_in_steps_and_in_other_scopes),
         cmocka_unit_test(results_are_per_replica_and_on_their_devices),
-        cmocka_unit_test(what_replicas_add_up_is_on_their_devices),
-        cmocka_unit_test(values_of_one_specification_are_one_to_a_step),
-        cmocka_unit_test(a_mirrored_value_is_the_nearest),
+        cmocka_unit_test(all_reduce_sum_of_ids_is_a_result_on_each_device),
+        cmocka_unit_test(step_is_recorded_once_for_values_of_one_spec),
+        cmocka_unit_test(mirrored_value_is_read_from_the_nearest_device),
         cmocka_unit_test(results_of_one_replica_are_plain),
-        cmocka_unit_test(values_print_as_on_the_pages),
+        cmocka_unit_test(value_print_lists_components_by_replica),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);

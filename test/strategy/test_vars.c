@@ -127,7 +127,8 @@ static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, c
 
 /* ---- making them ---- */
 
-static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3.1.4, 8.14 */
+static void var_new_rejects_invalid_synchronisation_and_aggregation(
+    void **state) /* 3.1.2, 3.1.3, 3.1.4, 8.14 */
 {
     static const ch_aggregation allowed[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
                                              CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
@@ -173,7 +174,7 @@ static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3
     (void)state;
 }
 
-static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1, 3.1.5 */
+static void variables_are_trainable_unless_synchronised_on_read(void **state) /* 3.1.1, 3.1.5 */
 {
     static const struct {
         ch_sync sync;
@@ -204,7 +205,7 @@ static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1, 3.1.5 
 }
 
 static void
-each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6, 3.1.7, 3.1.13, 6.5.5 */
+mirrored_variable_has_a_copy_on_each_device(void **state) /* 3.1.6, 3.1.7, 3.1.13, 6.5.5 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = NULL, *w = NULL;
@@ -249,7 +250,7 @@ static void count_warnings(const ch_log_record *r, void *arg)
 
 /* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then. CentralStorage has one copy, and
  * refuses it. */
-static void a_write_without_aggregation_is_the_replicas_own(void **state)
+static void assign_without_aggregation_changes_the_copy_of_the_replica(void **state)
 {
     ch_strategy *st = t_mirrored(2), *central = t_central(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
@@ -276,7 +277,8 @@ static void a_write_without_aggregation_is_the_replicas_own(void **state)
     (void)state;
 }
 
-static void a_sum_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.4, 3.3.6, 8.7 */
+static void assign_with_sum_adds_the_values_of_all_replicas(
+    void **state) /* 3.3, 3.3.1, 3.3.4, 3.3.6, 8.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -297,7 +299,8 @@ static void a_sum_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.4, 3.3.6, 
     (void)state;
 }
 
-static void a_mean_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.2, 3.3.4, 8.7 */
+static void assign_with_mean_averages_the_values_of_all_replicas(
+    void **state) /* 3.3, 3.3.1, 3.3.2, 3.3.4, 8.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_MEAN);
@@ -328,7 +331,8 @@ static void a_mean_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.2, 3.3.4,
     (void)state;
 }
 
-static void the_first_replica_speaks_for_all(void **state) /* 3.3, 3.3.3, 3.3.4 */
+static void
+assign_with_first_takes_the_value_of_the_first_replica(void **state) /* 3.3, 3.3.3, 3.3.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 15, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
@@ -342,7 +346,7 @@ static void the_first_replica_speaks_for_all(void **state) /* 3.3, 3.3.3, 3.3.4 
     (void)state;
 }
 
-static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3, 3.3.5, 1.3.10 */
+static void var_set_and_add_change_all_copies(void **state) /* 3.1.9, 3.3, 3.3.5, 1.3.10 */
 {
     static const ch_aggregation each[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
                                           CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
@@ -381,7 +385,7 @@ static void read_it(ch_step *s, void *v)
 }
 
 /* 3.3.10, 8.16: in a replica its own copy */
-static void what_is_read_is_the_copy_on_the_current_device(void **state)
+static void var_get_reads_the_copy_on_the_current_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
@@ -409,7 +413,8 @@ static void what_is_read_is_the_copy_on_the_current_device(void **state)
 
 /* ---- on read ---- */
 
-static void each_replica_has_its_own_until_it_is_read(void **state) /* 3.4.1, 3.4.2, 3.4.3 */
+static void
+sync_on_read_variable_is_aggregated_when_it_is_read(void **state) /* 3.4.1, 3.4.2, 3.4.3 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -472,7 +477,7 @@ static void set_in_step(ch_step *s, void *v)
 }
 
 /* The copies add up to what was set, to the last bit, from outside and from a merge call. */
-static void what_is_set_is_read(void **state) /* 3.4.1, 3.4.10 */
+static void sync_on_read_sum_reads_exactly_what_was_set(void **state) /* 3.4.1, 3.4.10 */
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16, CH_I32, CH_I64};
     const double   special[] = {0, 1e-45, -3e38, INFINITY};
@@ -511,7 +516,7 @@ static void what_is_set_is_read(void **state) /* 3.4.1, 3.4.10 */
     (void)state;
 }
 
-static void the_first_of_those_that_differ(void **state) /* 3.4.4 */
+static void sync_on_read_first_reads_the_first_copy(void **state) /* 3.4.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *own = var(st, 2, CH_SYNC_ON_READ, CH_AGGREGATE_FIRST);
@@ -533,7 +538,7 @@ static void the_first_of_those_that_differ(void **state) /* 3.4.4 */
     (void)state;
 }
 
-static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4, 3.4.10, 8.15 */
+static void var_add_and_sub_reject_a_sync_on_read_sum(void **state) /* 3.4, 3.4.10, 8.15 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -588,7 +593,8 @@ static void read_and_add(ch_step *s, void *v)
     ch_step_out(s, "sum", ch_all_reduce(CH_SUM, ch_var_read(s, v)));
 }
 
-static void in_a_replica_its_own_is_read(void **state) /* 3.3.11, 3.3.13, 3.4.5, 3.4.13 */
+static void
+replica_reads_its_own_copy_of_a_variable(void **state) /* 3.3.11, 3.3.13, 3.4.5, 3.4.13 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *mean = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN);
@@ -717,7 +723,7 @@ static void holds(ch_var *v, const float *want)
     ch_value_unref(copies);
 }
 
-static void rows_of_all_replicas_change_copies_and_what_is_shared(
+static void scatter_applies_rows_of_all_replicas_to_copies_and_shared_variables(
     void **state) /* 3.6.2, 3.6.3, 3.6.4, 3.6.5 */
 {
     static const struct {
@@ -792,7 +798,7 @@ static void scatter_ids(ch_step *s, void *v)
 }
 
 /* Five rows in batches of four: the second is one row for the first replica and none for the other. */
-static void a_short_batch_need_not_have_the_first_replicas_rows(void **state) /* 3.6.5 */
+static void scatter_with_first_aggregation_accepts_a_short_batch(void **state) /* 3.6.5 */
 {
     for (int shares = 0; shares < 2; shares++) {
         static const float zeros[5];
@@ -821,7 +827,7 @@ static void a_short_batch_need_not_have_the_first_replicas_rows(void **state) /*
 }
 
 /* From outside: an update, which is of every copy. */
-static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 */
+static void scatter_in_an_update_changes_all_copies(void **state) /* 3.6.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = vector(st, CH_F32, 3, (float[]){1, 1, 1}, CH_AGGREGATE_SUM);
@@ -845,8 +851,8 @@ static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 *
 
 /* ---- shared ---- */
 
-static void
-replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15, 2.3.3 */
+static void central_storage_variable_is_shared_and_aggregates_writes(
+    void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15, 2.3.3 */
 {
     for (int n = 2; n <= 4; n++) {
         ch_strategy *st = t_central(n);
@@ -899,7 +905,7 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3
     (void)state;
 }
 
-static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14, 6.4.5 */
+static void variable_of_one_replica_is_plain_and_on_its_device(void **state) /* 3.1.14, 6.4.5 */
 {
     static const char *const where[] = {"GPU:1", "GPU:0", "GPU:0", "CPU:0"};
     ch_strategy             *one = NULL, *each[4];
@@ -998,26 +1004,26 @@ static void variables_have_names_of_their_own_when_threads_make_them_at_once(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_makes_one_without_sense_is_told),
+        cmocka_unit_test(var_new_rejects_invalid_synchronisation_and_aggregation),
         cmocka_unit_test(variables_have_names_of_their_own_when_threads_make_them_at_once),
-        cmocka_unit_test(they_are_trainable_unless_they_differ),
-        cmocka_unit_test(each_replica_has_a_copy_on_its_device),
-        cmocka_unit_test(a_write_without_aggregation_is_the_replicas_own),
-        cmocka_unit_test(a_sum_is_of_all_replicas),
-        cmocka_unit_test(a_mean_is_of_all_replicas),
-        cmocka_unit_test(the_first_replica_speaks_for_all),
-        cmocka_unit_test(from_outside_all_copies_are_set),
-        cmocka_unit_test(what_is_read_is_the_copy_on_the_current_device),
-        cmocka_unit_test(each_replica_has_its_own_until_it_is_read),
-        cmocka_unit_test(what_is_set_is_read),
-        cmocka_unit_test(the_first_of_those_that_differ),
-        cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
-        cmocka_unit_test(in_a_replica_its_own_is_read),
-        cmocka_unit_test(rows_of_all_replicas_change_copies_and_what_is_shared),
-        cmocka_unit_test(a_short_batch_need_not_have_the_first_replicas_rows),
-        cmocka_unit_test(from_outside_rows_of_all_copies_are_changed),
-        cmocka_unit_test(replicas_share_one_and_write_it_together),
-        cmocka_unit_test(one_replica_has_an_ordinary_variable),
+        cmocka_unit_test(variables_are_trainable_unless_synchronised_on_read),
+        cmocka_unit_test(mirrored_variable_has_a_copy_on_each_device),
+        cmocka_unit_test(assign_without_aggregation_changes_the_copy_of_the_replica),
+        cmocka_unit_test(assign_with_sum_adds_the_values_of_all_replicas),
+        cmocka_unit_test(assign_with_mean_averages_the_values_of_all_replicas),
+        cmocka_unit_test(assign_with_first_takes_the_value_of_the_first_replica),
+        cmocka_unit_test(var_set_and_add_change_all_copies),
+        cmocka_unit_test(var_get_reads_the_copy_on_the_current_device),
+        cmocka_unit_test(sync_on_read_variable_is_aggregated_when_it_is_read),
+        cmocka_unit_test(sync_on_read_sum_reads_exactly_what_was_set),
+        cmocka_unit_test(sync_on_read_first_reads_the_first_copy),
+        cmocka_unit_test(var_add_and_sub_reject_a_sync_on_read_sum),
+        cmocka_unit_test(replica_reads_its_own_copy_of_a_variable),
+        cmocka_unit_test(scatter_applies_rows_of_all_replicas_to_copies_and_shared_variables),
+        cmocka_unit_test(scatter_with_first_aggregation_accepts_a_short_batch),
+        cmocka_unit_test(scatter_in_an_update_changes_all_copies),
+        cmocka_unit_test(central_storage_variable_is_shared_and_aggregates_writes),
+        cmocka_unit_test(variable_of_one_replica_is_plain_and_on_its_device),
     };
 
     return cmocka_run_group_tests_name("vars", tests, t_four_gpus, NULL);

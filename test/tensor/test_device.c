@@ -28,7 +28,7 @@ static ch_status configure(const char *spec)
     return ch_devices_configure(&(ch_devices_options){.spec = spec, .threads = 1});
 }
 
-static void by_default_cores_are_cpu_devices(void **state)
+static void devices_are_the_cores_by_default(void **state)
 {
     int cores = ch__cpu_count(), n = cores < 8 ? cores : 8;
 
@@ -61,7 +61,7 @@ static void devices_stand_in_the_order_of_the_text_after_the_cpus(void **state)
 }
 
 /* 6.1.23: for g GPUs there are GPU:0 to g-1; for none there is CPU:0. */
-static void the_host_is_always_there(void **state)
+static void devices_always_include_the_host(void **state)
 {
     static const char *const specs[] = {"GPU=2", "CPU=0,GPU=2", "GPU=2,CPU=1"};
 
@@ -76,7 +76,7 @@ static void the_host_is_always_there(void **state)
     (void)state;
 }
 
-static void text_that_names_no_devices_is_refused_with_the_form(void **state)
+static void devices_configure_rejects_malformed_text_and_shows_the_form(void **state)
 {
     static const char *const specs[] = {"GPU",    "GPU=",        "=2",        "GPU=two",
                                         "GPU=-1", "GPU=1,",      "GPU=1;",    "GPU=1GPU",
@@ -90,7 +90,7 @@ static void text_that_names_no_devices_is_refused_with_the_form(void **state)
     (void)state;
 }
 
-static void options_that_make_no_sense_are_refused(void **state)
+static void devices_configure_rejects_invalid_options(void **state)
 {
     assert_int_equal(ch_devices_configure(&(ch_devices_options){.threads = -1}),
                      CH_INVALID_ARGUMENT);
@@ -116,7 +116,7 @@ static void devices_in_use_can_only_be_configured_as_they_are(void **state)
     (void)state;
 }
 
-static void settings_say_which_devices_there_are(void **state)
+static void devices_follow_the_settings_devices_and_threads(void **state)
 {
     assert_int_equal(ch__config_set("devices", "CPU=1,GPU=3"), CH_OK);
     assert_int_equal(ch__config_set("threads", "2"), CH_OK);
@@ -134,7 +134,7 @@ static void count_record(const ch_log_record *r, void *arg)
         ++*(int *)arg;
 }
 
-static void a_setting_that_names_no_devices_is_said_and_ignored(void **state)
+static void devices_setting_that_is_malformed_is_ignored_with_a_warning(void **state)
 {
     int n = 0;
 
@@ -207,7 +207,7 @@ static void device_error_names_no_setting_when_the_device_is_of_another_task(voi
     assert_null(strstr(ch_error_message(), "COHORT_DEVICES"));
 }
 
-static void a_device_that_is_not_there_gives_a_list_of_those_that_are(void **state)
+static void device_find_lists_the_devices_when_none_matches(void **state)
 {
     ch_device *d = NULL;
 
@@ -223,7 +223,7 @@ static void a_device_that_is_not_there_gives_a_list_of_those_that_are(void **sta
     (void)state;
 }
 
-static void entering_nests_and_leaving_too_often_is_harmless(void **state)
+static void device_enter_nests_and_extra_device_leave_is_harmless(void **state)
 {
     assert_int_equal(configure("GPU=2"), CH_OK);
     ch_device_leave();
@@ -269,7 +269,7 @@ static void devices_share_no_cache_line(void **state)
     (void)state;
 }
 
-static void a_workspace_grows_and_says_when_it_moved(void **state)
+static void device_workspace_grows_and_counts_generations(void **state)
 {
     ch_device   *d = ch_device_at(0);
     ch_workspace a, b, c;
@@ -329,7 +329,7 @@ static void visit_job(void *arg)
     v->n_runs++;
 }
 
-static void every_job_runs_once_on_its_own_device(void **state)
+static void devices_run_runs_each_job_once_on_its_device(void **state)
 {
     visit      v[N] = {0};
     ch_device *device[N];
@@ -402,7 +402,7 @@ static void held_devices_run_one_launch_at_a_time(void **state)
     (void)state;
 }
 
-static void a_run_that_cannot_start_its_threads_runs_nothing(void **state)
+static void devices_run_runs_nothing_when_threads_cannot_start(void **state)
 {
     visit v[2] = {0};
 
@@ -418,7 +418,7 @@ static void a_run_that_cannot_start_its_threads_runs_nothing(void **state)
     (void)state;
 }
 
-static void more_threads_than_cores_are_a_crowd(void **state)
+static void devices_crowded_is_true_for_more_threads_than_cores(void **state)
 {
     ch_device *device[2];
 
@@ -427,8 +427,8 @@ static void more_threads_than_cores_are_a_crowd(void **state)
                      CH_OK);
     device[0] = ch_device_at(0);
     device[1] = ch_device_at(1);
-    assert_false(ch__devices_crowded(1, device));
-    assert_true(ch__devices_crowded(2, device));
+    assert_false(ch__devices_oversubscribed(1, device));
+    assert_true(ch__devices_oversubscribed(2, device));
     (void)state;
 }
 
@@ -500,7 +500,7 @@ static ch_status scenario(void)
     return st;
 }
 
-static void whichever_allocation_fails_nothing_leaks(void **state)
+static void devices_leak_nothing_when_out_of_memory(void **state)
 {
     ch_status st = scenario();
     int64_t   live = ch__mem_live();
@@ -519,7 +519,7 @@ static void whichever_allocation_fails_nothing_leaks(void **state)
     (void)state;
 }
 
-static void without_memory_there_are_no_devices_until_there_is(void **state)
+static void devices_are_made_later_when_out_of_memory_at_first(void **state)
 {
     ch_tensor *t = NULL;
     ch_device *d = NULL;
@@ -538,35 +538,36 @@ static void without_memory_there_are_no_devices_until_there_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(by_default_cores_are_cpu_devices, reset),
+        cmocka_unit_test_teardown(devices_are_the_cores_by_default, reset),
         cmocka_unit_test_teardown(devices_stand_in_the_order_of_the_text_after_the_cpus, reset),
-        cmocka_unit_test_teardown(the_host_is_always_there, reset),
+        cmocka_unit_test_teardown(devices_always_include_the_host, reset),
         cmocka_unit_test_teardown(device_error_names_the_setting_that_helps, reset),
         cmocka_unit_test_teardown(
             device_error_names_no_setting_when_the_device_is_of_another_task, reset),
-        cmocka_unit_test_teardown(text_that_names_no_devices_is_refused_with_the_form, reset),
-        cmocka_unit_test_teardown(options_that_make_no_sense_are_refused, reset),
-        cmocka_unit_test_teardown(devices_in_use_can_only_be_configured_as_they_are, reset),
-        cmocka_unit_test_teardown(settings_say_which_devices_there_are, reset),
-        cmocka_unit_test_teardown(a_setting_that_names_no_devices_is_said_and_ignored, reset),
-        cmocka_unit_test_teardown(a_device_is_found_by_any_form_of_its_name, reset),
-        cmocka_unit_test_teardown(a_device_that_is_not_there_gives_a_list_of_those_that_are,
+        cmocka_unit_test_teardown(devices_configure_rejects_malformed_text_and_shows_the_form,
                                   reset),
-        cmocka_unit_test_teardown(entering_nests_and_leaving_too_often_is_harmless, reset),
+        cmocka_unit_test_teardown(devices_configure_rejects_invalid_options, reset),
+        cmocka_unit_test_teardown(devices_in_use_can_only_be_configured_as_they_are, reset),
+        cmocka_unit_test_teardown(devices_follow_the_settings_devices_and_threads, reset),
+        cmocka_unit_test_teardown(devices_setting_that_is_malformed_is_ignored_with_a_warning,
+                                  reset),
+        cmocka_unit_test_teardown(a_device_is_found_by_any_form_of_its_name, reset),
+        cmocka_unit_test_teardown(device_find_lists_the_devices_when_none_matches, reset),
+        cmocka_unit_test_teardown(device_enter_nests_and_extra_device_leave_is_harmless, reset),
         cmocka_unit_test_teardown(tensors_are_made_on_the_current_device_and_counted_there,
                                   reset),
         cmocka_unit_test_teardown(devices_share_no_cache_line, reset),
-        cmocka_unit_test_teardown(a_workspace_grows_and_says_when_it_moved, reset),
+        cmocka_unit_test_teardown(device_workspace_grows_and_counts_generations, reset),
         cmocka_unit_test_teardown(a_device_of_one_thread_has_no_team, reset),
-        cmocka_unit_test_teardown(every_job_runs_once_on_its_own_device, reset),
+        cmocka_unit_test_teardown(devices_run_runs_each_job_once_on_its_device, reset),
         cmocka_unit_test_teardown(held_devices_run_one_launch_at_a_time, reset),
-        cmocka_unit_test_teardown(a_run_that_cannot_start_its_threads_runs_nothing, reset),
-        cmocka_unit_test_teardown(more_threads_than_cores_are_a_crowd, reset),
+        cmocka_unit_test_teardown(devices_run_runs_nothing_when_threads_cannot_start, reset),
+        cmocka_unit_test_teardown(devices_crowded_is_true_for_more_threads_than_cores, reset),
         cmocka_unit_test_teardown(a_forked_child_is_refused_the_devices_of_its_parent, reset),
         cmocka_unit_test_teardown(a_child_forked_before_the_first_use_has_devices_of_its_own,
                                   reset),
-        cmocka_unit_test_teardown(whichever_allocation_fails_nothing_leaks, reset),
-        cmocka_unit_test_teardown(without_memory_there_are_no_devices_until_there_is, reset),
+        cmocka_unit_test_teardown(devices_leak_nothing_when_out_of_memory, reset),
+        cmocka_unit_test_teardown(devices_are_made_later_when_out_of_memory_at_first, reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static float float_of(uint32_t u)
     return x;
 }
 
-static void every_f16_comes_back_from_f32_unchanged(void **state)
+static void f16_to_f32_and_back_is_unchanged(void **state)
 {
     for (uint32_t i = 0; i <= UINT16_MAX; i++) {
         float    x = ch__f16_to_f32((uint16_t)i);
@@ -33,7 +33,7 @@ static void every_f16_comes_back_from_f32_unchanged(void **state)
     (void)state;
 }
 
-static void every_bf16_comes_back_from_f32_unchanged(void **state)
+static void bf16_to_f32_and_back_is_unchanged(void **state)
 {
     for (uint32_t i = 0; i <= UINT16_MAX; i++) {
         float    x = ch__bf16_to_f32((uint16_t)i);
@@ -62,7 +62,7 @@ static double f16_by_definition(uint16_t x)
     return x & 0x8000 ? -magnitude : magnitude;
 }
 
-static void every_f16_is_what_its_bits_say(void **state)
+static void f16_to_f32_agrees_with_the_definition(void **state)
 {
     for (uint32_t i = 0; i <= UINT16_MAX; i++) {
         double want = f16_by_definition((uint16_t)i);
@@ -164,7 +164,7 @@ static void f16_agrees_with_the_compiler(void **state)
 #endif
 
 /* Through f32 these would round twice: to a tie, and then to even. */
-static void a_double_is_rounded_to_16_bits_once(void **state)
+static void f64_to_16_bits_is_rounded_once(void **state)
 {
     uint16_t got;
 
@@ -194,7 +194,7 @@ static double stored(ch_dtype dtype, double value)
     return ch__load(dtype, at);
 }
 
-static void what_does_not_fit_an_integer_goes_to_its_nearer_end(void **state)
+static void store_of_a_double_out_of_range_saturates_integers(void **state)
 {
     static const struct {
         ch_dtype dtype;
@@ -223,16 +223,16 @@ static void what_does_not_fit_an_integer_goes_to_its_nearer_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_f16_comes_back_from_f32_unchanged),
-        cmocka_unit_test(every_bf16_comes_back_from_f32_unchanged),
-        cmocka_unit_test(every_f16_is_what_its_bits_say),
+        cmocka_unit_test(f16_to_f32_and_back_is_unchanged),
+        cmocka_unit_test(bf16_to_f32_and_back_is_unchanged),
+        cmocka_unit_test(f16_to_f32_agrees_with_the_definition),
         cmocka_unit_test(f32_rounds_to_the_nearest_and_ties_to_even),
         cmocka_unit_test(f32_beside_every_f16_and_every_middle_rounds_right),
 #if defined(__FLT16_MANT_DIG__)
         cmocka_unit_test(f16_agrees_with_the_compiler),
 #endif
-        cmocka_unit_test(a_double_is_rounded_to_16_bits_once),
-        cmocka_unit_test(what_does_not_fit_an_integer_goes_to_its_nearer_end),
+        cmocka_unit_test(f64_to_16_bits_is_rounded_once),
+        cmocka_unit_test(store_of_a_double_out_of_range_saturates_integers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,7 +78,7 @@ static ch_layout random_layout(unsigned *seed, int rank)
     return l;
 }
 
-static void parts_hold_every_element_once(void **state)
+static void layout_parts_hold_every_element_once(void **state)
 {
     unsigned seed = 1;
 
@@ -114,7 +114,7 @@ static void parts_hold_every_element_once(void **state)
     }
 }
 
-static void parts_join_to_the_whole(void **state)
+static void layout_parts_join_to_the_whole(void **state)
 {
     unsigned seed = 2;
 
@@ -137,7 +137,7 @@ static void parts_join_to_the_whole(void **state)
 }
 
 /* A bias of shape (4) lies along the last axis of a (6, 4) weight; a (6, 1) column does not. */
-static void values_of_lower_rank_are_cut_along_the_axes_they_have(void **state)
+static void layout_cut_of_lower_rank_uses_the_axes_of_the_value(void **state)
 {
     ch_tensor *bias = numbered(ch_shape_of(4)), *column = numbered(ch_shape_of(6, 1));
     ch_tensor *part = NULL;
@@ -159,7 +159,7 @@ static void values_of_lower_rank_are_cut_along_the_axes_they_have(void **state)
 }
 
 /* Scalars that every shard computes alike: the first is the result. */
-static void join_uses_the_first_part_along_axes_that_parts_lack(void **state)
+static void layout_join_uses_the_first_part_along_axes_that_parts_lack(void **state)
 {
     ch_tensor *a = numbered(ch_shape_of(3)), *b = numbered(ch_shape_of(3)), *joined = NULL;
 
@@ -171,7 +171,7 @@ static void join_uses_the_first_part_along_axes_that_parts_lack(void **state)
     ch_tensor_unref(b);
 }
 
-static void join_refuses_parts_of_other_sizes(void **state)
+static void layout_join_rejects_parts_of_other_sizes(void **state)
 {
     ch_tensor *a = numbered(ch_shape_of(1)), *b = numbered(ch_shape_of(3)), *joined = NULL;
 
@@ -202,7 +202,7 @@ static ch_region random_region(unsigned *seed, ch_shape shape)
     return b;
 }
 
-static void intersection_has_the_elements_of_both_regions(void **state)
+static void region_intersect_has_the_elements_of_both_regions(void **state)
 {
     unsigned seed = 3;
 
@@ -238,7 +238,7 @@ static void region_fits_refuses_regions_past_the_end(void **state)
 }
 
 /* Every allocation of a cut and a join fails once. */
-static void cut_and_join_leak_nothing_without_memory(void **state)
+static void layout_cut_and_join_leak_nothing_when_out_of_memory(void **state)
 {
     ch_layout l = {.parts = {2, 3}};
 
@@ -266,14 +266,14 @@ static void cut_and_join_leak_nothing_without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_hold_every_element_once),
-        cmocka_unit_test(parts_join_to_the_whole),
-        cmocka_unit_test(values_of_lower_rank_are_cut_along_the_axes_they_have),
-        cmocka_unit_test(join_uses_the_first_part_along_axes_that_parts_lack),
-        cmocka_unit_test(join_refuses_parts_of_other_sizes),
-        cmocka_unit_test(intersection_has_the_elements_of_both_regions),
+        cmocka_unit_test(layout_parts_hold_every_element_once),
+        cmocka_unit_test(layout_parts_join_to_the_whole),
+        cmocka_unit_test(layout_cut_of_lower_rank_uses_the_axes_of_the_value),
+        cmocka_unit_test(layout_join_uses_the_first_part_along_axes_that_parts_lack),
+        cmocka_unit_test(layout_join_rejects_parts_of_other_sizes),
+        cmocka_unit_test(region_intersect_has_the_elements_of_both_regions),
         cmocka_unit_test(region_fits_refuses_regions_past_the_end),
-        cmocka_unit_test(cut_and_join_leak_nothing_without_memory),
+        cmocka_unit_test(layout_cut_and_join_leak_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "cohort/shape.h"
 #include "tensor/tensor.h"
 
-static void every_dtype_is_parsed_by_its_own_name(void **state)
+static void dtype_parse_reads_the_name_of_every_dtype(void **state)
 {
     for (int i = 0; i < CH_DTYPE_COUNT; i++) {
         ch_dtype t = CH_DTYPE_COUNT;
@@ -44,7 +44,7 @@ static void dtypes_are_parsed_by_the_names_of_numpy_and_tensorflow(void **state)
     (void)state;
 }
 
-static void a_dtype_that_is_none_is_refused_by_name(void **state)
+static void dtype_parse_names_the_invalid_dtype(void **state)
 {
     ch_dtype t = CH_I8;
 
@@ -81,7 +81,7 @@ static void shapes_are_values_that_compare_by_rank_and_sizes(void **state)
     (void)state;
 }
 
-static void a_rank_above_the_limit_gives_a_shape_that_is_refused(void **state)
+static void shape_of_a_rank_above_the_limit_is_rejected(void **state)
 {
     ch_shape s = ch_shape_of(1, 1, 1, 1, 1, 1, 1, 1, 1);
     int64_t  count, bytes;
@@ -93,7 +93,7 @@ static void a_rank_above_the_limit_gives_a_shape_that_is_refused(void **state)
     (void)state;
 }
 
-static void a_count_is_the_product_and_minus_one_where_there_is_none(void **state)
+static void shape_count_is_the_product_or_minus_one(void **state)
 {
     assert_int_equal(ch_shape_count(ch_shape_scalar()), 1);
     assert_int_equal(ch_shape_count(ch_shape_of(2, 3, 4)), 24);
@@ -105,7 +105,7 @@ static void a_count_is_the_product_and_minus_one_where_there_is_none(void **stat
     (void)state;
 }
 
-static void sizes_whose_bytes_overflow_are_refused_and_named(void **state)
+static void tensor_size_names_sizes_whose_bytes_overflow(void **state)
 {
     int64_t count, bytes;
 
@@ -137,7 +137,7 @@ static void shapes_print_as_tuples(void **state)
     (void)state;
 }
 
-static void printing_into_too_little_room_says_how_much_is_needed(void **state)
+static void shape_print_returns_the_length_when_the_text_does_not_fit(void **state)
 {
     char text[4] = "xxx";
 
@@ -147,7 +147,7 @@ static void printing_into_too_little_room_says_how_much_is_needed(void **state)
     (void)state;
 }
 
-static void strides_are_in_elements_and_the_last_axis_is_dense(void **state)
+static void strides_count_elements_and_the_last_axis_is_dense(void **state)
 {
     int64_t stride[CH_MAX_RANK];
 
@@ -162,17 +162,17 @@ static void strides_are_in_elements_and_the_last_axis_is_dense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dtype_is_parsed_by_its_own_name),
+        cmocka_unit_test(dtype_parse_reads_the_name_of_every_dtype),
         cmocka_unit_test(dtypes_are_parsed_by_the_names_of_numpy_and_tensorflow),
-        cmocka_unit_test(a_dtype_that_is_none_is_refused_by_name),
+        cmocka_unit_test(dtype_parse_names_the_invalid_dtype),
         cmocka_unit_test(a_dtype_is_float_or_integer_or_neither),
         cmocka_unit_test(shapes_are_values_that_compare_by_rank_and_sizes),
-        cmocka_unit_test(a_rank_above_the_limit_gives_a_shape_that_is_refused),
-        cmocka_unit_test(a_count_is_the_product_and_minus_one_where_there_is_none),
-        cmocka_unit_test(sizes_whose_bytes_overflow_are_refused_and_named),
+        cmocka_unit_test(shape_of_a_rank_above_the_limit_is_rejected),
+        cmocka_unit_test(shape_count_is_the_product_or_minus_one),
+        cmocka_unit_test(tensor_size_names_sizes_whose_bytes_overflow),
         cmocka_unit_test(shapes_print_as_tuples),
-        cmocka_unit_test(printing_into_too_little_room_says_how_much_is_needed),
-        cmocka_unit_test(strides_are_in_elements_and_the_last_axis_is_dense),
+        cmocka_unit_test(shape_print_returns_the_length_when_the_text_does_not_fit),
+        cmocka_unit_test(strides_count_elements_and_the_last_axis_is_dense),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ static void assert_parses(const char *text, const char *want)
     assert_prints(&spec, want);
 }
 
-static void names_parse_and_print_in_one_form(void **state)
+static void device_names_parse_and_print_in_one_form(void **state)
 {
     assert_parses("", "");                    /* 6.1.1 */
     assert_parses("/cpu:0", "/device:CPU:0"); /* 6.1.2 */
@@ -47,7 +47,7 @@ static void names_parse_and_print_in_one_form(void **state)
     (void)state;
 }
 
-static void every_type_that_needs_no_device_before_it_is_known(void **state)
+static void device_spec_knows_types_without_the_device_prefix(void **state)
 {
     assert_parses("Tpu:3", "/device:TPU:3");
     assert_parses("custom:3", "/device:CUSTOM:3");
@@ -55,7 +55,7 @@ static void every_type_that_needs_no_device_before_it_is_known(void **state)
     (void)state;
 }
 
-static void a_type_of_this_process_needs_no_device_before_it_either(void **state)
+static void device_spec_knows_configured_types_without_the_device_prefix(void **state)
 {
     ch_device_spec spec;
 
@@ -76,7 +76,7 @@ static void assert_refuses(const char *text, const char *why)
     assert_int_equal(spec.index, 77);
 }
 
-static void names_that_are_none_are_refused_with_the_reason(void **state)
+static void device_spec_parse_error_gives_the_reason(void **state)
 {
     assert_refuses("/job:muu/device:GPU:2/cpu:0", "multiple device types"); /* 6.1.8 */
     assert_refuses("/foo:1", "Unknown attribute \"foo\"");                  /* 6.1.9 */
@@ -104,7 +104,7 @@ static void assert_merges(const char *base, const char *over, const char *want)
     assert_prints(&merged, want);
 }
 
-static void in_a_merge_the_parts_that_are_set_win(void **state)
+static void device_spec_merge_prefers_the_parts_that_are_set(void **state)
 {
     assert_merges("/job:foo/replica:0", "/task:1/device:GPU:2",
                   "/job:foo/replica:0/task:1/device:GPU:2"); /* 6.1.11 */
@@ -123,7 +123,7 @@ static void assert_canonical(const char *text, const char *fallback, const char 
     assert_prints(&spec, want);
 }
 
-static void canonical_names_have_all_parts(void **state)
+static void device_spec_canonical_has_all_parts(void **state)
 {
     assert_canonical("", NULL, "/job:localhost/replica:0/task:0/device:CPU:0"); /* 6.1.12 */
     assert_canonical("/cpu:0", NULL,
@@ -142,7 +142,7 @@ static void canonical_names_have_all_parts(void **state)
     (void)state;
 }
 
-static void a_canonical_type_has_no_small_letters(void **state)
+static void device_spec_canonical_type_has_no_small_letters(void **state)
 {
     ch_device_spec spec;
 
@@ -154,7 +154,7 @@ static void a_canonical_type_has_no_small_letters(void **state)
     (void)state;
 }
 
-static void the_job_of_this_process_fills_the_gap(void **state)
+static void device_find_fills_in_the_job_of_this_process(void **state)
 {
     ch_device *d = NULL;
 
@@ -167,7 +167,7 @@ static void the_job_of_this_process_fills_the_gap(void **state)
     (void)state;
 }
 
-static void the_device_that_was_entered_fills_the_gaps(void **state)
+static void device_find_fills_in_parts_of_the_current_device(void **state)
 {
     ch_device *gpu = NULL, *d = NULL;
 
@@ -196,7 +196,7 @@ static void the_host_of_a_device_is_the_cpu_of_its_task(void **state)
     (void)state;
 }
 
-static void a_name_within_its_task_has_no_job_and_no_task(void **state)
+static void device_spec_local_has_no_job_and_no_task(void **state)
 {
     ch_device_spec spec;
 
@@ -210,17 +210,17 @@ static void a_name_within_its_task_has_no_job_and_no_task(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_parse_and_print_in_one_form),
-        cmocka_unit_test(every_type_that_needs_no_device_before_it_is_known),
-        cmocka_unit_test(a_type_of_this_process_needs_no_device_before_it_either),
-        cmocka_unit_test(names_that_are_none_are_refused_with_the_reason),
-        cmocka_unit_test(in_a_merge_the_parts_that_are_set_win),
-        cmocka_unit_test(canonical_names_have_all_parts),
-        cmocka_unit_test(a_canonical_type_has_no_small_letters),
-        cmocka_unit_test(the_job_of_this_process_fills_the_gap),
-        cmocka_unit_test(the_device_that_was_entered_fills_the_gaps),
+        cmocka_unit_test(device_names_parse_and_print_in_one_form),
+        cmocka_unit_test(device_spec_knows_types_without_the_device_prefix),
+        cmocka_unit_test(device_spec_knows_configured_types_without_the_device_prefix),
+        cmocka_unit_test(device_spec_parse_error_gives_the_reason),
+        cmocka_unit_test(device_spec_merge_prefers_the_parts_that_are_set),
+        cmocka_unit_test(device_spec_canonical_has_all_parts),
+        cmocka_unit_test(device_spec_canonical_type_has_no_small_letters),
+        cmocka_unit_test(device_find_fills_in_the_job_of_this_process),
+        cmocka_unit_test(device_find_fills_in_parts_of_the_current_device),
         cmocka_unit_test(the_host_of_a_device_is_the_cpu_of_its_task),
-        cmocka_unit_test(a_name_within_its_task_has_no_job_and_no_task),
+        cmocka_unit_test(device_spec_local_has_no_job_and_no_task),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

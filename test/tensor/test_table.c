@@ -62,7 +62,7 @@ static void gives(const ch_table *t, ch_tensor *keys, const int64_t *want)
 static const ch_str word[] = {
     {"the", 3}, {"cat", 3}, {"", 0}, {"the cat sat", 11}, {"t\0e", 3}};
 
-static void ids_stand_for_values(void **state)
+static void table_maps_ids_to_values(void **state)
 {
     const int64_t keys[] = {0, 1, 2}, asked[] = {0, 1, -1};
     ch_table     *t = table(tensor(CH_I64, 3, keys), tensor(CH_I64, 3, keys), -2);
@@ -75,7 +75,7 @@ static void ids_stand_for_values(void **state)
     (void)state;
 }
 
-static void words_stand_for_their_places(void **state)
+static void table_maps_words_to_their_index_by_default(void **state)
 {
     const ch_str asked[] = {{"cat", 3},  {"The", 3},          {"", 0},     {"the", 3},
                             {"t\0e", 3}, {"the cat sat", 11}, {"t\0d", 3}, {"the cat sad", 11}};
@@ -101,7 +101,7 @@ static void a_table_may_be_empty(void **state)
     (void)state;
 }
 
-static void every_second_key_and_the_values_backwards(void **state)
+static void table_accepts_strided_keys_and_values(void **state)
 {
     const int64_t keys[] = {10, 0, 20, 0, INT64_MIN, 0, INT64_MAX, 0};
     const int64_t values[] = {3, 2, 1, 0};
@@ -119,7 +119,7 @@ static void every_second_key_and_the_values_backwards(void **state)
     (void)state;
 }
 
-static void what_is_found_has_the_shape_of_the_keys(void **state)
+static void table_find_result_has_the_shape_of_the_keys(void **state)
 {
     const int32_t keys[] = {5, 6, 7, 8, 9, 10};
     ch_table     *t = table(tensor(CH_I32, 6, keys), NULL, -1);
@@ -138,7 +138,7 @@ static void what_is_found_has_the_shape_of_the_keys(void **state)
     (void)state;
 }
 
-static void a_table_is_its_own(void **state)
+static void table_copies_its_keys_and_values(void **state)
 {
     int64_t    keys[] = {1, 2}, values[] = {10, 20};
     ch_tensor *k = NULL, *v = NULL;
@@ -298,7 +298,7 @@ static void check_model(const model *m)
     ch_table_unref(t);
 }
 
-static void a_table_gives_what_a_list_gives(void **state)
+static void table_agrees_with_a_list_on_random_keys(void **state)
 {
     static const ch_dtype keys[] = {CH_I32, CH_I64, CH_STR};
     const char           *cases = getenv("T_CASES");
@@ -314,7 +314,7 @@ static void a_table_gives_what_a_list_gives(void **state)
 }
 
 /* Their hashes begin with the same bits, so they are in one bucket. */
-static void keys_that_are_much_alike_are_told_apart(void **state)
+static void table_distinguishes_keys_of_one_bucket(void **state)
 {
     enum { N = 500 };
     int64_t  id[2 * N], want[2 * N];
@@ -336,7 +336,7 @@ static void keys_that_are_much_alike_are_told_apart(void **state)
     (void)state;
 }
 
-static void the_order_in_which_keys_come_makes_no_difference(void **state)
+static void table_does_not_depend_on_the_order_of_keys(void **state)
 {
     enum { N = 40 };
     int64_t   a[N], b[N];
@@ -386,7 +386,7 @@ static void refused(ch_tensor *keys, ch_tensor *values, double missing, const ch
     ch_tensor_unref(values);
 }
 
-static void a_key_stands_for_one_value(void **state)
+static void table_rejects_a_key_with_two_values(void **state)
 {
     const int64_t id[] = {4, 7, 9, 7}, place[] = {0, 1, 2, 3}, same[] = {0, 1, 2, 1};
     const ch_str  twice[] = {{"a\n", 2}, {"b", 1}, {"a\n", 2}};
@@ -402,7 +402,7 @@ static void a_key_stands_for_one_value(void **state)
     (void)state;
 }
 
-static void there_are_as_many_values_as_keys(void **state)
+static void table_rejects_unequal_numbers_of_keys_and_values(void **state)
 {
     const int64_t id[] = {4, 7, 9};
 
@@ -415,7 +415,7 @@ static void there_are_as_many_values_as_keys(void **state)
     (void)state;
 }
 
-static void what_a_table_cannot_be_is_refused(void **state)
+static void table_rejects_invalid_keys_and_values(void **state)
 {
     ch_str     huge[] = {{"x", 3000000000u}, {"y", 2000000000u}};
     ch_tensor *square = NULL, *big = NULL, *out = NULL, *ids;
@@ -449,7 +449,7 @@ static void what_a_table_cannot_be_is_refused(void **state)
 }
 
 /* PROMISES F15. */
-static void a_table_is_made_and_asked_or_memory_was_short(void **state)
+static void table_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_tensor *words = tensor(CH_STR, 5, word), *all = tensor(CH_STR, 5, word), *some = NULL;
     ch_status  rc = CH_RESOURCE_EXHAUSTED;
@@ -479,19 +479,19 @@ static void a_table_is_made_and_asked_or_memory_was_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_stand_for_values),
-        cmocka_unit_test(words_stand_for_their_places),
+        cmocka_unit_test(table_maps_ids_to_values),
+        cmocka_unit_test(table_maps_words_to_their_index_by_default),
         cmocka_unit_test(a_table_may_be_empty),
-        cmocka_unit_test(every_second_key_and_the_values_backwards),
-        cmocka_unit_test(what_is_found_has_the_shape_of_the_keys),
-        cmocka_unit_test(a_table_is_its_own),
-        cmocka_unit_test(a_table_gives_what_a_list_gives),
-        cmocka_unit_test(keys_that_are_much_alike_are_told_apart),
-        cmocka_unit_test(the_order_in_which_keys_come_makes_no_difference),
-        cmocka_unit_test(a_key_stands_for_one_value),
-        cmocka_unit_test(there_are_as_many_values_as_keys),
-        cmocka_unit_test(what_a_table_cannot_be_is_refused),
-        cmocka_unit_test(a_table_is_made_and_asked_or_memory_was_short),
+        cmocka_unit_test(table_accepts_strided_keys_and_values),
+        cmocka_unit_test(table_find_result_has_the_shape_of_the_keys),
+        cmocka_unit_test(table_copies_its_keys_and_values),
+        cmocka_unit_test(table_agrees_with_a_list_on_random_keys),
+        cmocka_unit_test(table_distinguishes_keys_of_one_bucket),
+        cmocka_unit_test(table_does_not_depend_on_the_order_of_keys),
+        cmocka_unit_test(table_rejects_a_key_with_two_values),
+        cmocka_unit_test(table_rejects_unequal_numbers_of_keys_and_values),
+        cmocka_unit_test(table_rejects_invalid_keys_and_values),
+        cmocka_unit_test(table_leaks_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

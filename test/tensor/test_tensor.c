@@ -94,7 +94,7 @@ static void a_tensor_may_have_no_elements(void **state)
     (void)state;
 }
 
-static void a_tensor_that_cannot_be_is_refused_and_named(void **state)
+static void tensor_new_names_an_invalid_shape_or_dtype(void **state)
 {
     ch_tensor *t = NULL;
 
@@ -116,7 +116,7 @@ static void a_tensor_that_cannot_be_is_refused_and_named(void **state)
     (void)state;
 }
 
-static void a_copy_does_not_share_the_data_it_was_made_of(void **state)
+static void tensor_copy_of_does_not_share_its_data(void **state)
 {
     float      data[] = {1, 2, 3, 4};
     ch_tensor *t = NULL;
@@ -128,7 +128,7 @@ static void a_copy_does_not_share_the_data_it_was_made_of(void **state)
     (void)state;
 }
 
-static void elements_are_read_and_written_as_doubles(void **state)
+static void tensor_get_and_set_use_doubles_for_every_dtype(void **state)
 {
     for (int i = 0; i < CH_STR; i++) {
         ch_tensor *t = NULL;
@@ -145,7 +145,7 @@ static void elements_are_read_and_written_as_doubles(void **state)
     (void)state;
 }
 
-static void an_index_out_of_range_is_refused_and_named(void **state)
+static void tensor_get_names_an_index_out_of_range(void **state)
 {
     ch_tensor *t = counting(CH_I32, ch_shape_of(2, 3));
     double     x;
@@ -181,7 +181,7 @@ static void a_string_tensor_owns_copies_of_its_strings(void **state)
     (void)state;
 }
 
-static void strings_and_numbers_do_not_mix(void **state)
+static void tensor_functions_reject_strings_for_numbers(void **state)
 {
     ch_tensor *text = NULL, *number = counting(CH_F32, ch_shape_scalar());
     double     x;
@@ -204,7 +204,7 @@ static void count_release(void *arg)
     ++*(int *)arg;
 }
 
-static void wrapped_memory_is_released_once_with_the_last_view(void **state)
+static void tensor_wrap_releases_memory_once_with_the_last_view(void **state)
 {
     float      data[] = {1, 2, 3, 4};
     int        n = 0;
@@ -224,7 +224,7 @@ static void wrapped_memory_is_released_once_with_the_last_view(void **state)
     (void)state;
 }
 
-static void memory_that_was_not_wrapped_is_not_released(void **state)
+static void tensor_wrap_releases_nothing_when_it_fails(void **state)
 {
     _Alignas(8) char data[16];
     int              n = 0;
@@ -248,7 +248,7 @@ static void memory_that_was_not_wrapped_is_not_released(void **state)
     (void)state;
 }
 
-static void wrapped_strings_are_read_but_not_replaced(void **state)
+static void tensor_wrap_of_strings_is_read_only(void **state)
 {
     ch_str     data[] = {str("one")};
     ch_tensor *t = NULL, *copy = NULL;
@@ -267,7 +267,7 @@ static void wrapped_strings_are_read_but_not_replaced(void **state)
     (void)state;
 }
 
-static void views_share_and_keep_the_buffer(void **state)
+static void tensor_views_share_and_keep_the_buffer(void **state)
 {
     int64_t    live = ch__mem_live();
     ch_tensor *t = counting(CH_F32, ch_shape_of(4, 2)), *view = NULL;
@@ -282,7 +282,7 @@ static void views_share_and_keep_the_buffer(void **state)
     (void)state;
 }
 
-static void a_slice_steps_both_ways(void **state)
+static void tensor_slice_steps_both_ways(void **state)
 {
     static const struct {
         int64_t     from, to, step;
@@ -312,7 +312,7 @@ static void a_slice_steps_both_ways(void **state)
     (void)state;
 }
 
-static void a_slice_out_of_range_says_which_end(void **state)
+static void tensor_slice_error_says_which_end_is_out_of_range(void **state)
 {
     ch_tensor *t = counting(CH_F32, ch_shape_of(5, 2)), *view = NULL;
 
@@ -336,7 +336,7 @@ static void a_slice_out_of_range_says_which_end(void **state)
     (void)state;
 }
 
-static void a_transpose_reorders_axes_without_copying(void **state)
+static void tensor_transpose_reorders_axes_without_copying(void **state)
 {
     ch_tensor *t = counting(CH_I64, ch_shape_of(2, 3)), *view = NULL;
 
@@ -355,7 +355,7 @@ static void a_transpose_reorders_axes_without_copying(void **state)
     (void)state;
 }
 
-static void a_reshape_is_a_view_where_strides_allow_it(void **state)
+static void tensor_reshape_is_a_view_when_strides_allow_it(void **state)
 {
     ch_tensor *t = counting(CH_I32, ch_shape_of(4, 2, 6)), *half = NULL, *view = NULL;
 
@@ -383,7 +383,7 @@ static void a_reshape_is_a_view_where_strides_allow_it(void **state)
     (void)state;
 }
 
-static void a_reshape_works_out_one_size(void **state)
+static void tensor_reshape_infers_one_size(void **state)
 {
     ch_tensor *t = NULL, *u = NULL;
 
@@ -407,7 +407,7 @@ static void a_reshape_works_out_one_size(void **state)
 
 /* Every shape of 24 elements, of every transposition of 2x3x4: the elements keep their order,
  * copied or not. */
-static void a_reshape_keeps_the_order_of_elements(void **state)
+static void tensor_reshape_keeps_the_order_of_elements(void **state)
 {
     static const int perms[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -439,7 +439,7 @@ static void a_reshape_keeps_the_order_of_elements(void **state)
     (void)state;
 }
 
-static void copies_follow_any_strides_of_every_dtype(void **state)
+static void tensor_copy_follows_any_strides_of_every_dtype(void **state)
 {
     for (int i = 0; i < CH_STR; i++) {
         ch_tensor *t = counting((ch_dtype)i, ch_shape_of(3, 4)), *across = NULL, *down = NULL;
@@ -459,7 +459,7 @@ static void copies_follow_any_strides_of_every_dtype(void **state)
     (void)state;
 }
 
-static void copies_between_views_that_overlap_are_as_if_they_did_not(void **state)
+static void tensor_copy_between_overlapping_views_is_right(void **state)
 {
     ch_tensor *t = counting(CH_I32, ch_shape_of(6)), *from = NULL, *to = NULL;
 
@@ -477,7 +477,7 @@ static void copies_between_views_that_overlap_are_as_if_they_did_not(void **stat
     (void)state;
 }
 
-static void a_copy_into_another_dtype_or_shape_is_refused(void **state)
+static void tensor_copy_rejects_another_dtype_or_shape(void **state)
 {
     ch_tensor *a = counting(CH_I32, ch_shape_of(6)), *b = counting(CH_I32, ch_shape_of(2, 3)),
               *c = counting(CH_F32, ch_shape_of(6));
@@ -491,7 +491,7 @@ static void a_copy_into_another_dtype_or_shape_is_refused(void **state)
     (void)state;
 }
 
-static void strings_are_copied_through_views_too(void **state)
+static void tensor_copy_of_strings_follows_views(void **state)
 {
     ch_tensor *t = NULL, *view = NULL, *flat = NULL;
     ch_str     words[] = {str("a"), str("b"), str("c"), str("")};
@@ -507,7 +507,7 @@ static void strings_are_copied_through_views_too(void **state)
     (void)state;
 }
 
-static void what_is_contiguous_or_there_already_is_not_copied(void **state)
+static void tensor_contiguous_and_tensor_to_copy_only_when_needed(void **state)
 {
     ch_tensor *t = counting(CH_F32, ch_shape_of(2, 3)), *same = NULL, *moved = NULL;
     ch_device *other = ch_device_at(ch_device_count(NULL) - 1);
@@ -566,7 +566,7 @@ static void keep(ch_tensor *t)
     recycled = t;
 }
 
-static void a_tensor_with_a_home_goes_back_there(void **state)
+static void tensor_unref_calls_recycle_instead_of_free(void **state)
 {
     ch_tensor *t = counting(CH_F32, ch_shape_of(2));
 
@@ -600,7 +600,7 @@ static void tensors_print_as_nested_brackets(void **state)
     (void)state;
 }
 
-static void elements_print_by_their_dtype(void **state)
+static void tensor_print_formats_elements_by_dtype(void **state)
 {
     double   f64[] = {0.1, -1.0 / 3, 1e20, -NAN, -INFINITY};
     int64_t  i64[] = {INT64_MIN, INT64_MAX};
@@ -631,7 +631,7 @@ static void elements_print_by_their_dtype(void **state)
     (void)state;
 }
 
-static void long_strings_print_their_beginning(void **state)
+static void tensor_print_cuts_long_strings(void **state)
 {
     char       long_text[100], text[200];
     ch_tensor *t = NULL;
@@ -645,7 +645,7 @@ static void long_strings_print_their_beginning(void **state)
     (void)state;
 }
 
-static void specs_print_name_dtype_and_sizes(void **state)
+static void tensor_spec_print_shows_name_dtype_and_shape(void **state)
 {
     char text[64];
 
@@ -684,7 +684,7 @@ static ch_status scenario(void)
     return st;
 }
 
-static void whichever_allocation_fails_nothing_leaks(void **state)
+static void tensors_leak_nothing_when_out_of_memory(void **state)
 {
     int64_t   live = ch__mem_live();
     ch_status st;
@@ -720,34 +720,34 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_tensor_is_zero_contiguous_and_aligned),
         cmocka_unit_test(a_tensor_may_have_no_elements),
-        cmocka_unit_test(a_tensor_that_cannot_be_is_refused_and_named),
-        cmocka_unit_test(a_copy_does_not_share_the_data_it_was_made_of),
-        cmocka_unit_test(elements_are_read_and_written_as_doubles),
-        cmocka_unit_test(an_index_out_of_range_is_refused_and_named),
+        cmocka_unit_test(tensor_new_names_an_invalid_shape_or_dtype),
+        cmocka_unit_test(tensor_copy_of_does_not_share_its_data),
+        cmocka_unit_test(tensor_get_and_set_use_doubles_for_every_dtype),
+        cmocka_unit_test(tensor_get_names_an_index_out_of_range),
         cmocka_unit_test(a_string_tensor_owns_copies_of_its_strings),
-        cmocka_unit_test(strings_and_numbers_do_not_mix),
-        cmocka_unit_test(wrapped_memory_is_released_once_with_the_last_view),
-        cmocka_unit_test(memory_that_was_not_wrapped_is_not_released),
-        cmocka_unit_test(wrapped_strings_are_read_but_not_replaced),
-        cmocka_unit_test(views_share_and_keep_the_buffer),
-        cmocka_unit_test(a_slice_steps_both_ways),
-        cmocka_unit_test(a_slice_out_of_range_says_which_end),
-        cmocka_unit_test(a_transpose_reorders_axes_without_copying),
-        cmocka_unit_test(a_reshape_is_a_view_where_strides_allow_it),
-        cmocka_unit_test(a_reshape_works_out_one_size),
-        cmocka_unit_test(a_reshape_keeps_the_order_of_elements),
-        cmocka_unit_test(copies_follow_any_strides_of_every_dtype),
-        cmocka_unit_test(copies_between_views_that_overlap_are_as_if_they_did_not),
-        cmocka_unit_test(a_copy_into_another_dtype_or_shape_is_refused),
-        cmocka_unit_test(strings_are_copied_through_views_too),
-        cmocka_unit_test(what_is_contiguous_or_there_already_is_not_copied),
+        cmocka_unit_test(tensor_functions_reject_strings_for_numbers),
+        cmocka_unit_test(tensor_wrap_releases_memory_once_with_the_last_view),
+        cmocka_unit_test(tensor_wrap_releases_nothing_when_it_fails),
+        cmocka_unit_test(tensor_wrap_of_strings_is_read_only),
+        cmocka_unit_test(tensor_views_share_and_keep_the_buffer),
+        cmocka_unit_test(tensor_slice_steps_both_ways),
+        cmocka_unit_test(tensor_slice_error_says_which_end_is_out_of_range),
+        cmocka_unit_test(tensor_transpose_reorders_axes_without_copying),
+        cmocka_unit_test(tensor_reshape_is_a_view_when_strides_allow_it),
+        cmocka_unit_test(tensor_reshape_infers_one_size),
+        cmocka_unit_test(tensor_reshape_keeps_the_order_of_elements),
+        cmocka_unit_test(tensor_copy_follows_any_strides_of_every_dtype),
+        cmocka_unit_test(tensor_copy_between_overlapping_views_is_right),
+        cmocka_unit_test(tensor_copy_rejects_another_dtype_or_shape),
+        cmocka_unit_test(tensor_copy_of_strings_follows_views),
+        cmocka_unit_test(tensor_contiguous_and_tensor_to_copy_only_when_needed),
         cmocka_unit_test(threads_may_share_a_tensor_to_ref_and_unref_it),
-        cmocka_unit_test(a_tensor_with_a_home_goes_back_there),
+        cmocka_unit_test(tensor_unref_calls_recycle_instead_of_free),
         cmocka_unit_test(tensors_print_as_nested_brackets),
-        cmocka_unit_test(elements_print_by_their_dtype),
-        cmocka_unit_test(long_strings_print_their_beginning),
-        cmocka_unit_test(specs_print_name_dtype_and_sizes),
-        cmocka_unit_test(whichever_allocation_fails_nothing_leaks),
+        cmocka_unit_test(tensor_print_formats_elements_by_dtype),
+        cmocka_unit_test(tensor_print_cuts_long_strings),
+        cmocka_unit_test(tensor_spec_print_shows_name_dtype_and_shape),
+        cmocka_unit_test(tensors_leak_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, two_devices, no_devices);

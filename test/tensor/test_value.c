@@ -106,7 +106,7 @@ static void a_value_prints_its_kind_and_its_components(void **state)
     (void)state;
 }
 
-static void a_tuple_finds_its_leaves_by_place_and_by_name(void **state)
+static void tuple_finds_its_leaves_by_index_and_by_name(void **state)
 {
     ch_tensor *x = scalar(1), *y = scalar(2);
     ch_value  *v[] = {value(CH_PLAIN, 1, &x), value(CH_PLAIN, 1, &y)};
@@ -134,7 +134,7 @@ static void a_tuple_finds_its_leaves_by_place_and_by_name(void **state)
     (void)state;
 }
 
-static void two_leaves_of_one_name_are_refused(void **state)
+static void tuple_new_rejects_two_leaves_of_one_name(void **state)
 {
     ch_tensor *x = scalar(1);
     ch_value  *v = value(CH_PLAIN, 1, &x);
@@ -161,7 +161,7 @@ static void assert_tuple_prints(const ch_tuple *t, const char *want)
     assert_string_equal(text, want);
 }
 
-static void a_tuple_prints_names_or_places(void **state)
+static void tuple_print_shows_names_or_indices(void **state)
 {
     ch_tensor *x = scalar(1);
     ch_value  *v = value(CH_PLAIN, 1, &x);
@@ -203,7 +203,7 @@ static ch_status scenario(void)
     return st;
 }
 
-static void whichever_allocation_fails_nothing_leaks(void **state)
+static void values_and_tuples_leak_nothing_when_out_of_memory(void **state)
 {
     ch_status st = scenario();
     int64_t   live = ch__mem_live();
@@ -222,7 +222,7 @@ static void whichever_allocation_fails_nothing_leaks(void **state)
     (void)state;
 }
 
-static void what_a_tuple_holds_prints_under_its_name(void **state)
+static void tuple_print_indents_its_leaves(void **state)
 {
     ch_tensor *matrix = NULL;
     ch_value  *each;
@@ -247,11 +247,11 @@ int main(void)
         cmocka_unit_test(a_plain_value_is_the_same_for_every_replica),
         cmocka_unit_test(a_value_of_the_wrong_number_of_tensors_is_refused),
         cmocka_unit_test(a_value_prints_its_kind_and_its_components),
-        cmocka_unit_test(a_tuple_finds_its_leaves_by_place_and_by_name),
-        cmocka_unit_test(two_leaves_of_one_name_are_refused),
-        cmocka_unit_test(a_tuple_prints_names_or_places),
-        cmocka_unit_test(what_a_tuple_holds_prints_under_its_name),
-        cmocka_unit_test(whichever_allocation_fails_nothing_leaks),
+        cmocka_unit_test(tuple_finds_its_leaves_by_index_and_by_name),
+        cmocka_unit_test(tuple_new_rejects_two_leaves_of_one_name),
+        cmocka_unit_test(tuple_print_shows_names_or_indices),
+        cmocka_unit_test(tuple_print_indents_its_leaves),
+        cmocka_unit_test(values_and_tuples_leak_nothing_when_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

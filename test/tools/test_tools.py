@@ -142,6 +142,26 @@ class Checks(unittest.TestCase):
         self.passes('check-readme', page(table))
         self.fails('check-readme', page(table.replace('net', 'ckpt')), 'not that of tools/check-layers')
 
+    def test_prose_has_words_of_the_glossary_and_names_subjects(self):
+        def file(text, path='src/base/a.c'):
+            return {path: text}
+
+        self.passes('check-prose', file('/* Returns the number of workers. */\nint n;\n'))
+        self.fails('check-prose', file('int n_belts;\n'), 'src/base/a.c:1: n_belts: doc/glossary.md')
+        self.passes('check-prose', file('bool ch_cluster_is_chief;\nint n_round_trips;\n'))
+        self.fails('check-prose', file('/* The task is\n * told. */\nint n;\n'), 'src/base/a.c:1: "is told"')
+        self.fails('check-prose', file('int n; /* ' + 'a word ' * 13 + '*/\n'), 'src/base/a.c:1: 103 columns')
+        self.fails('check-prose', file('/* Returns a word. */\n' + 'int n;\n' * 201), 'opens with a paragraph')
+        self.passes('check-prose', file('/* ' + 'Returns a word. ' * 5 + '\n' + ' * Again a word.\n' * 5 + ' */\n' + 'int n;\n' * 201))
+        self.fails('check-prose', file('/* ' + '\n * '.join(['What the caller wants is the number of workers here.'] * 120) + ' */\n'),
+                   'of 1,000 words are what')
+        self.fails('check-prose', {'src/base/a.h': 'struct ch_a {\n};\n', 'src/net/a.h': 'struct ch_a {\n};\n'},
+                   'ch_a is defined in src/base/a.h too')
+        test = 'static void %s(void **state)\n{\n}\nint main(void)\n{\n    cmocka_unit_test(%s);\n}\n'
+        self.fails('check-prose', file(test % ('it_works', 'it_works'), 'test/a/test_a.c'), 'begin with the subject')
+        same = test % ('shape_is_kept', 'shape_is_kept')
+        self.fails('check-prose', {'test/a/test_a.c': same, 'test/b/test_b.c': same}, 'is in test/a/test_a.c too')
+
     def test_examples_are_short_and_listed(self):
         tree = {'examples/a.c': 'int a;\n' * 120, 'examples/b.cc': 'int b;\n', 'examples/c.h': '',
                 'examples/README.md': '[a](a.c), [b.cc](b.cc) and `c.h`\n',

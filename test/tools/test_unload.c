@@ -56,7 +56,7 @@ static void unloading_a_plugin_leaves_threads_and_code_when_it_used_the_library(
     (void)state;
 }
 
-static void the_library_can_be_opened_used_and_closed_again_and_again(void **state)
+static void library_can_be_opened_used_and_closed_repeatedly(void **state)
 {
     int threads = 0;
 
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unloading_a_plugin_leaves_threads_and_code_when_it_used_the_library),
-        cmocka_unit_test(the_library_can_be_opened_used_and_closed_again_and_again),
+        cmocka_unit_test(library_can_be_opened_used_and_closed_repeatedly),
     };
 
     if (argc < 3)

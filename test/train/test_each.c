@@ -225,7 +225,7 @@ static ch_optimizer *rule_of(int i, const char **name)
     return o;
 }
 
-static void each_optimizer(void **state)
+static void optimizers_learn_alike_under_all_strategies(void **state)
 {
     static float want[MOST], got[MOST];
 
@@ -307,7 +307,7 @@ static ch_layer *layer_of(int i, data *kind)
     }
 }
 
-static void each_layer(void **state)
+static void layers_learn_alike_under_all_strategies(void **state)
 {
     static float want[MOST], got[MOST];
 
@@ -408,7 +408,7 @@ static int learn_bags(int which, ch_combiner combiner, float *out)
     return n;
 }
 
-static void bags(void **state)
+static void embedding_bags_learn_alike_under_all_strategies(void **state)
 {
     static float want[MOST], got[MOST];
 
@@ -425,7 +425,7 @@ static void bags(void **state)
 }
 
 /* Random numbers are each replica's own: it runs, and learns something. */
-static void dropout(void **state)
+static void dropout_layer_trains_under_all_strategies(void **state)
 {
     static float first[MOST], got[MOST];
 
@@ -525,7 +525,7 @@ static double measured(int i, int which)
     return x;
 }
 
-static void each_metric(void **state)
+static void metrics_are_alike_under_all_strategies(void **state)
 {
     for (int i = 0; i < METRICS; i++) {
         double want = measured(i, DEFAULT);
@@ -549,8 +549,11 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_optimizer), cmocka_unit_test(each_layer),  cmocka_unit_test(bags),
-        cmocka_unit_test(dropout),        cmocka_unit_test(each_metric),
+        cmocka_unit_test(optimizers_learn_alike_under_all_strategies),
+        cmocka_unit_test(layers_learn_alike_under_all_strategies),
+        cmocka_unit_test(embedding_bags_learn_alike_under_all_strategies),
+        cmocka_unit_test(dropout_layer_trains_under_all_strategies),
+        cmocka_unit_test(metrics_are_alike_under_all_strategies),
     };
 
     return cmocka_run_group_tests_name("each", tests, set_up, NULL);

@@ -276,7 +276,7 @@ static void check_run(const run *r, int n_replicas)
     ch_strategy_unref(st);
 }
 
-static void training_goes_as_it_does_elsewhere(void **state)
+static void training_agrees_with_the_golden_runs(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
@@ -287,7 +287,7 @@ static void training_goes_as_it_does_elsewhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_goes_as_it_does_elsewhere),
+        cmocka_unit_test(training_agrees_with_the_golden_runs),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));

@@ -57,7 +57,7 @@ static trained train_in(ch_dtype dtype)
     return t;
 }
 
-static void sixteen_bits_are_as_accurate_in_half_the_memory(void **state)
+static void training_in_16_bits_is_as_accurate_with_half_the_parameter_bytes(void **state)
 {
     const trained wide = train_in(CH_F32);
 
@@ -79,7 +79,7 @@ static void sixteen_bits_are_as_accurate_in_half_the_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sixteen_bits_are_as_accurate_in_half_the_memory)};
+        cmocka_unit_test(training_in_16_bits_is_as_accurate_with_half_the_parameter_bytes)};
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = 1}));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,7 +54,7 @@ static void near(double have, double want, double off)
         fail_msg("%.9g, want %.9g within %g", have, want, off);
 }
 
-static void all_zeros_of_the_struct_are_zeros(void **state)
+static void init_of_an_empty_struct_gives_zeros(void **state)
 {
     ch_tensor *t = make((ch_init){0}, "w", CH_I64, ch_shape_of(2, 3));
 
@@ -64,7 +64,7 @@ static void all_zeros_of_the_struct_are_zeros(void **state)
     (void)state;
 }
 
-static void constants_and_identities_are_exact_in_every_type(void **state)
+static void init_constant_and_identity_are_exact_in_every_dtype(void **state)
 {
     for (int d = 0; d < CH_DTYPE_COUNT; d++) {
         ch_tensor *t, *eye;
@@ -84,7 +84,7 @@ static void constants_and_identities_are_exact_in_every_type(void **state)
     (void)state;
 }
 
-static void uniform_numbers_fill_their_interval(void **state)
+static void init_uniform_fills_its_interval(void **state)
 {
     static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
 
@@ -98,7 +98,7 @@ static void uniform_numbers_fill_their_interval(void **state)
     (void)state;
 }
 
-static void normal_numbers_have_their_moments(void **state)
+static void init_normal_has_its_mean_and_deviation(void **state)
 {
     static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
 
@@ -118,7 +118,7 @@ static void normal_numbers_have_their_moments(void **state)
 }
 
 /* Keras: limits sqrt(6 / (in + out)), sqrt(6 / in); a window multiplies both fans. */
-static void fans_are_those_of_keras(void **state)
+static void init_fans_are_those_of_keras(void **state)
 {
     ch_tensor *conv = make(ch_init_glorot_uniform(), "w", CH_F32, ch_shape_of(3, 3, 20, 50));
     ch_tensor *flat = NULL;
@@ -157,7 +157,7 @@ static void check_orthogonal(int64_t rows, int64_t columns)
     ch_tensor_unref(t);
 }
 
-static void orthogonal_matrices_are(void **state)
+static void init_orthogonal_gives_orthogonal_matrices(void **state)
 {
     check_orthogonal(7, 7);
     check_orthogonal(40, 13);
@@ -177,7 +177,7 @@ static bool same(ch_tensor *a, ch_tensor *b)
     return equal;
 }
 
-static void name_and_seed_choose_the_numbers_and_size_does_not(void **state)
+static void init_numbers_depend_on_name_and_seed_and_not_on_size(void **state)
 {
     ch_init    one = ch_init_normal(0, 1), other = one;
     ch_shape   shape = ch_shape_of(5, 5);
@@ -197,7 +197,7 @@ static void name_and_seed_choose_the_numbers_and_size_does_not(void **state)
 
 /* A program that starts anew, or elsewhere, starts from the same; and test/golden/philox.py,
  * which has a Philox of its own, from these too. */
-static void the_numbers_stay_what_they_are(void **state)
+static void init_numbers_agree_with_the_golden_philox(void **state)
 {
     ch_shape   shape = ch_shape_of(1, G_PHILOX_N);
     ch_init    uniform = ch_init_uniform(0, 1), normal = ch_init_normal(0, 1);
@@ -234,7 +234,7 @@ static void part_is_a_slice(ch_init init, ch_dtype dtype, ch_tensor *whole, int 
     ch_tensor_unref(part);
 }
 
-static void a_part_has_the_numbers_of_the_whole(void **state)
+static void init_of_a_part_has_the_numbers_of_the_whole(void **state)
 {
     static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
     static const ch_shape shape[] = {{2, {70, 45}}, {3, {3, 50, 21}}, {1, {5000}}};
@@ -263,7 +263,7 @@ static void a_part_has_the_numbers_of_the_whole(void **state)
     (void)state;
 }
 
-static void empty_ones_are_fine(void **state)
+static void init_accepts_empty_shapes(void **state)
 {
     ch_tensor_unref(make(ch_init_orthogonal(1), "", CH_F32, ch_shape_of(0, 3)));
     ch_tensor_unref(make(ch_init_he_normal(), "", CH_F32, ch_shape_of(3, 0)));
@@ -279,7 +279,7 @@ static void refused(ch_init init, ch_dtype dtype, ch_shape shape, const char *wo
     assert_null(t);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void init_rejects_invalid_arguments(void **state)
 {
     ch_shape m = ch_shape_of(2, 2);
 
@@ -296,7 +296,7 @@ static void what_makes_no_sense_is_refused(void **state)
     (void)state;
 }
 
-static void a_variable_takes_dtype_shape_and_initialiser(void **state)
+static void variable_takes_dtype_shape_and_initialiser(void **state)
 {
     ch_strategy *st = NULL;
     ch_var      *a = NULL, *b = NULL, *c = NULL;
@@ -332,18 +332,18 @@ static void a_variable_takes_dtype_shape_and_initialiser(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_zeros_of_the_struct_are_zeros),
-        cmocka_unit_test(constants_and_identities_are_exact_in_every_type),
-        cmocka_unit_test(uniform_numbers_fill_their_interval),
-        cmocka_unit_test(normal_numbers_have_their_moments),
-        cmocka_unit_test(fans_are_those_of_keras),
-        cmocka_unit_test(orthogonal_matrices_are),
-        cmocka_unit_test(name_and_seed_choose_the_numbers_and_size_does_not),
-        cmocka_unit_test(the_numbers_stay_what_they_are),
-        cmocka_unit_test(a_part_has_the_numbers_of_the_whole),
-        cmocka_unit_test(empty_ones_are_fine),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(a_variable_takes_dtype_shape_and_initialiser),
+        cmocka_unit_test(init_of_an_empty_struct_gives_zeros),
+        cmocka_unit_test(init_constant_and_identity_are_exact_in_every_dtype),
+        cmocka_unit_test(init_uniform_fills_its_interval),
+        cmocka_unit_test(init_normal_has_its_mean_and_deviation),
+        cmocka_unit_test(init_fans_are_those_of_keras),
+        cmocka_unit_test(init_orthogonal_gives_orthogonal_matrices),
+        cmocka_unit_test(init_numbers_depend_on_name_and_seed_and_not_on_size),
+        cmocka_unit_test(init_numbers_agree_with_the_golden_philox),
+        cmocka_unit_test(init_of_a_part_has_the_numbers_of_the_whole),
+        cmocka_unit_test(init_accepts_empty_shapes),
+        cmocka_unit_test(init_rejects_invalid_arguments),
+        cmocka_unit_test(variable_takes_dtype_shape_and_initialiser),
     };
 
     if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)

@@ -79,7 +79,7 @@ static void dense_starts_from_glorots_uniform_and_zeros(void **state)
     (void)state;
 }
 
-static void a_seed_changes_the_first_values(void **state)
+static void layer_seed_changes_the_initial_values(void **state)
 {
     ch_layer  *a = ch_layer_dense(3, NULL), *b = ch_layer_dense(3, NULL);
     ch_tensor *x = t_noise(ch_shape_of(1, 3), 1);
@@ -98,7 +98,7 @@ static void a_seed_changes_the_first_values(void **state)
     (void)state;
 }
 
-static void another_width_is_an_error_that_names_the_layer_and_both(void **state)
+static void layer_error_names_the_layer_and_both_widths(void **state)
 {
     ch_layer *l = ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(5, NULL)});
 
@@ -125,7 +125,7 @@ static ch_layer *two_blocks(void)
                                (ch_layer *[]){block[0], block[1], ch_layer_dense(1, NULL)});
 }
 
-static void names_are_paths_and_unique(void **state)
+static void layer_variable_names_are_unique_paths(void **state)
 {
     static const char *const want[] = {
         "net/block/dense/kernel", "net/block/dense/bias",     "net/block/out/kernel",
@@ -153,7 +153,7 @@ static void names_are_paths_and_unique(void **state)
     (void)state;
 }
 
-static void siblings_of_one_name_are_counted(void **state)
+static void layer_names_of_siblings_are_numbered(void **state)
 {
     ch_layer *l =
         ch_layer_sequential(NULL, 4,
@@ -208,7 +208,7 @@ static void a_layer_that_is_called_twice_shares_its_variables(void **state)
     (void)state;
 }
 
-static void a_layer_in_two_places_is_listed_once(void **state)
+static void layer_with_two_parents_is_listed_once(void **state)
 {
     ch_layer *shared = ch_layer_dense(3, NULL);
     ch_layer *inner = ch_layer_sequential("inner", 1, (ch_layer *[]){ch_layer_ref(shared)});
@@ -223,7 +223,7 @@ static void a_layer_in_two_places_is_listed_once(void **state)
 }
 
 /* A layer that others have keeps its name; one that is new gives way, wherever it stands. */
-static void names_are_unique_beside_layers_of_others(void **state)
+static void layer_names_are_unique_beside_shared_layers(void **state)
 {
     ch_layer *a = ch_layer_dense(3, NULL), *b = ch_layer_dense(3, NULL);
     ch_layer *first = ch_layer_sequential("first", 1, (ch_layer *[]){a});
@@ -253,7 +253,7 @@ static void names_are_unique_beside_layers_of_others(void **state)
     (void)state;
 }
 
-static void many_layers_of_one_name_are_named_at_once(void **state)
+static void layer_names_of_20000_siblings_are_found_quickly(void **state)
 {
     enum { MANY = 20000 };
     ch_layer       **l = calloc(MANY, sizeof(ch_layer *)), *all;
@@ -276,7 +276,7 @@ static void many_layers_of_one_name_are_named_at_once(void **state)
 
 /* ---- recording again, replicas, dtypes ---- */
 
-static void other_rows_and_axes_use_the_same_variables(void **state)
+static void layer_uses_the_same_variables_for_other_numbers_of_rows_and_axes(void **state)
 {
     t_call         c = {.layer = ch_layer_dense(2, NULL)};
     ch_function   *f = t_function(t_forward, &c);
@@ -300,7 +300,7 @@ static void other_rows_and_axes_use_the_same_variables(void **state)
     (void)state;
 }
 
-static void replicas_have_equal_variables_and_stay_so(void **state)
+static void layer_variables_stay_equal_on_all_replicas(void **state)
 {
     ch_strategy   *st = NULL;
     ch_layer      *l = two_blocks();
@@ -320,7 +320,7 @@ static void replicas_have_equal_variables_and_stay_so(void **state)
     (void)state;
 }
 
-static void variables_have_the_dtype_that_is_set(void **state)
+static void layer_set_dtype_sets_the_dtype_of_variables(void **state)
 {
     static const ch_dtype dtype[] = {CH_F64, CH_BF16, CH_F16};
 
@@ -348,7 +348,7 @@ static void variables_have_the_dtype_that_is_set(void **state)
 
 /* ---- layers without variables ---- */
 
-static void activations_are_what_their_names_say(void **state)
+static void activations_have_their_known_values(void **state)
 {
     static const float x[] = {-2, -0.5f, 0, 1.5f};
     static const struct {
@@ -376,7 +376,7 @@ static void activations_are_what_their_names_say(void **state)
     (void)state;
 }
 
-static void shapes_change_and_elements_do_not(void **state)
+static void flatten_and_reshape_layers_keep_the_elements(void **state)
 {
     ch_layer    *flat = ch_layer_flatten(), *shaped = ch_layer_reshape(ch_shape_of(2, -1));
     ch_tensor   *x = t_noise(ch_shape_of(2, 3, 4), 1);
@@ -396,7 +396,7 @@ static void shapes_change_and_elements_do_not(void **state)
     (void)state;
 }
 
-static void pools_take_the_largest_or_the_mean_of_windows(void **state)
+static void pool_layers_take_the_largest_or_the_mean_of_windows(void **state)
 {
     static const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     ch_layer          *max = ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID);
@@ -488,7 +488,7 @@ static void scale_drop(void *self)
 static const ch_layer_ops scale_ops = {
     .type = "scale", .build = scale_build, .call = scale_call, .drop = scale_drop};
 
-static void programs_can_write_layers(void **state)
+static void layer_new_makes_a_layer_of_the_program(void **state)
 {
     int            dropped = 0;
     scale_self     self = {.first = 3, .dropped = &dropped};
@@ -517,7 +517,7 @@ static ch_status fail_without_a_word(ch_layer *l, void *self, int n, ch_node *co
     return CH_INVALID_ARGUMENT;
 }
 
-static void a_build_that_says_nothing_is_not_given_older_words(void **state)
+static void layer_build_error_without_message_shows_no_earlier_message(void **state)
 {
     ch_layer_ops ops = {
         .type = "silent", .build = fail_without_a_word, .call = scale_call, .drop = NULL};
@@ -544,7 +544,7 @@ static ch_node *adds_wrong(ch_step *s, int n, ch_node *const *in, bool training,
     return ch_add(in[0], ch_fill(s, CH_F32, ch_shape_of(7), 0));
 }
 
-static void errors_in_ones_own_function_name_the_line_there(void **state)
+static void layer_function_error_names_its_layer_and_line(void **state)
 {
     ch_layer *none = ch_layer_function("none", gives_nothing, NULL, 0, NULL);
     ch_layer *wrong = ch_layer_function("wrong", adds_wrong, NULL, 0, NULL);
@@ -567,7 +567,7 @@ static void not_made(ch_layer *l, const char *word)
         fail_msg("\"%s\" has no \"%s\"", ch_error_message(), word);
 }
 
-static void what_makes_no_sense_is_not_made(void **state)
+static void layer_constructors_reject_invalid_arguments(void **state)
 {
     int64_t live = ch__mem_live();
 
@@ -605,7 +605,7 @@ static void what_makes_no_sense_is_not_made(void **state)
     (void)state;
 }
 
-static void calls_that_make_no_sense_are_refused(void **state)
+static void layer_call_rejects_invalid_arguments(void **state)
 {
     ch_layer  *l = ch_layer_dense(1, NULL), *scalar = ch_layer_dense(1, NULL);
     ch_tuple  *out = NULL;
@@ -630,7 +630,7 @@ static void calls_that_make_no_sense_are_refused(void **state)
 }
 
 /* Every allocation fails once: no crash, no leak, and then it works. */
-static void without_memory_nothing_is_left_behind(void **state)
+static void layers_leak_nothing_when_out_of_memory(void **state)
 {
     int64_t live = ch__mem_live();
 
@@ -658,27 +658,27 @@ int main(void)
         cmocka_unit_test(dense_is_a_product_a_bias_and_an_activation),
         cmocka_unit_test(dense_takes_any_number_of_axes_before_the_last),
         cmocka_unit_test(dense_starts_from_glorots_uniform_and_zeros),
-        cmocka_unit_test(a_seed_changes_the_first_values),
-        cmocka_unit_test(another_width_is_an_error_that_names_the_layer_and_both),
-        cmocka_unit_test(names_are_paths_and_unique),
-        cmocka_unit_test(siblings_of_one_name_are_counted),
+        cmocka_unit_test(layer_seed_changes_the_initial_values),
+        cmocka_unit_test(layer_error_names_the_layer_and_both_widths),
+        cmocka_unit_test(layer_variable_names_are_unique_paths),
+        cmocka_unit_test(layer_names_of_siblings_are_numbered),
         cmocka_unit_test(a_layer_that_is_called_twice_shares_its_variables),
-        cmocka_unit_test(a_layer_in_two_places_is_listed_once),
-        cmocka_unit_test(names_are_unique_beside_layers_of_others),
-        cmocka_unit_test(many_layers_of_one_name_are_named_at_once),
-        cmocka_unit_test(other_rows_and_axes_use_the_same_variables),
-        cmocka_unit_test(replicas_have_equal_variables_and_stay_so),
-        cmocka_unit_test(variables_have_the_dtype_that_is_set),
-        cmocka_unit_test(activations_are_what_their_names_say),
-        cmocka_unit_test(shapes_change_and_elements_do_not),
-        cmocka_unit_test(pools_take_the_largest_or_the_mean_of_windows),
+        cmocka_unit_test(layer_with_two_parents_is_listed_once),
+        cmocka_unit_test(layer_names_are_unique_beside_shared_layers),
+        cmocka_unit_test(layer_names_of_20000_siblings_are_found_quickly),
+        cmocka_unit_test(layer_uses_the_same_variables_for_other_numbers_of_rows_and_axes),
+        cmocka_unit_test(layer_variables_stay_equal_on_all_replicas),
+        cmocka_unit_test(layer_set_dtype_sets_the_dtype_of_variables),
+        cmocka_unit_test(activations_have_their_known_values),
+        cmocka_unit_test(flatten_and_reshape_layers_keep_the_elements),
+        cmocka_unit_test(pool_layers_take_the_largest_or_the_mean_of_windows),
         cmocka_unit_test(dropout_drops_in_training_only),
-        cmocka_unit_test(programs_can_write_layers),
-        cmocka_unit_test(a_build_that_says_nothing_is_not_given_older_words),
-        cmocka_unit_test(errors_in_ones_own_function_name_the_line_there),
-        cmocka_unit_test(what_makes_no_sense_is_not_made),
-        cmocka_unit_test(calls_that_make_no_sense_are_refused),
-        cmocka_unit_test(without_memory_nothing_is_left_behind),
+        cmocka_unit_test(layer_new_makes_a_layer_of_the_program),
+        cmocka_unit_test(layer_build_error_without_message_shows_no_earlier_message),
+        cmocka_unit_test(layer_function_error_names_its_layer_and_line),
+        cmocka_unit_test(layer_constructors_reject_invalid_arguments),
+        cmocka_unit_test(layer_call_rejects_invalid_arguments),
+        cmocka_unit_test(layers_leak_nothing_when_out_of_memory),
     };
 
     if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)

@@ -434,14 +434,14 @@ static void check_golden(const golden *g, ch_dtype dtype, double off)
     ch_layer_unref(r.layer);
 }
 
-static void every_layer_gives_what_pytorch_gives(void **state)
+static void layers_agree_with_pytorch_in_f32(void **state)
 {
     for (int i = 0; i < N_GOLDEN; i++)
         check_golden(&table[i], CH_F32, 3e-6);
     (void)state;
 }
 
-static void in_16_bits_it_is_near_that(void **state)
+static void layers_agree_with_pytorch_in_16_bits(void **state)
 {
     for (int i = 0; i < N_GOLDEN; i++) {
         check_golden(&table[i], CH_F16, 0.01);
@@ -450,7 +450,7 @@ static void in_16_bits_it_is_near_that(void **state)
     (void)state;
 }
 
-static void in_64_bits_too(void **state)
+static void layers_agree_with_pytorch_in_f64(void **state)
 {
     for (int i = 0; i < N_GOLDEN; i++)
         check_golden(&table[i], CH_F64, 2e-6);
@@ -459,7 +459,7 @@ static void in_64_bits_too(void **state)
 
 /* ---- rows ---- */
 
-static void no_rows_are_fine(void **state)
+static void layers_accept_inputs_without_rows(void **state)
 {
     for (int i = 0; i < N_GOLDEN; i++) {
         const golden *g = &table[i];
@@ -562,7 +562,7 @@ static void check_parted(const golden *g, ch_strategy *st, int64_t first)
     ch_layer_unref(split);
 }
 
-static void two_replicas_take_the_step_of_the_whole_batch(void **state)
+static void layers_on_two_replicas_take_the_step_of_the_whole_batch(void **state)
 {
     ch_strategy *st = NULL;
 
@@ -627,7 +627,7 @@ static void rows_stats(const float *x, int from, int to, int c, double *mean, do
 }
 
 /* Each replica normalises by its own rows; the moving statistics are the weighed means. */
-static void moving_statistics_are_weighed_by_rows(void **state)
+static void batch_norm_weighs_moving_statistics_by_rows(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 4), 3);
@@ -660,7 +660,7 @@ static void moving_statistics_are_weighed_by_rows(void **state)
     (void)state;
 }
 
-static void no_rows_anywhere_move_nothing(void **state)
+static void batch_norm_keeps_moving_statistics_when_there_are_no_rows(void **state)
 {
     for (int many = 0; many < 2; many++)
         for (int sync = 0; sync < 2; sync++) {
@@ -684,7 +684,7 @@ static void no_rows_anywhere_move_nothing(void **state)
     (void)state;
 }
 
-static void synchronized_statistics_are_those_of_all_rows(void **state)
+static void synchronized_batch_norm_uses_the_statistics_of_all_rows(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 4), 3);
@@ -766,7 +766,7 @@ static void check_counts(ch_strategy *st, ch_step_fn one, ch_step_fn other, bool
     }
 }
 
-static void elements_are_counted_on_whatever_axis_rows_stand(void **state)
+static void batch_norm_counts_elements_with_rows_on_any_axis(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 3, 4), 3);
@@ -793,7 +793,7 @@ static void input_gradient(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(ch_mul(ch_square(ch_sigmoid(y)), weights)), x));
 }
 
-static void synchronized_gradients_cross_replicas(void **state)
+static void synchronized_batch_norm_gradients_cross_replicas(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 4), 3);
@@ -821,7 +821,7 @@ static void synchronized_gradients_cross_replicas(void **state)
     (void)state;
 }
 
-static void statistics_are_f32_beside_16_bits(void **state)
+static void batch_norm_statistics_are_f32_when_variables_are_16_bits(void **state)
 {
     ch_layer *l = made(golden_of("batch_norm"), NULL, CH_BF16);
 
@@ -848,7 +848,7 @@ static void batch_norm_can_do_without_gamma_and_beta(void **state)
 
 /* ---- the rest ---- */
 
-static void an_lstm_forgets_little_at_first(void **state)
+static void lstm_forget_bias_is_initially_1(void **state)
 {
     ch_layer *l = ch_layer_lstm(3, NULL);
     float    *bias;
@@ -862,7 +862,7 @@ static void an_lstm_forgets_little_at_first(void **state)
     (void)state;
 }
 
-static void the_last_state_is_the_end_of_the_sequence(void **state)
+static void lstm_last_state_is_the_end_of_the_sequence(void **state)
 {
     const golden *g = golden_of("lstm");
     ch_layer     *l = ch_layer_lstm(2, NULL);
@@ -881,7 +881,7 @@ static void the_last_state_is_the_end_of_the_sequence(void **state)
     (void)state;
 }
 
-static void other_times_and_images_use_the_same_variables(void **state)
+static void lstm_and_conv2d_use_the_same_variables_for_other_sizes(void **state)
 {
     ch_layer *lstm = ch_layer_lstm(2, NULL), *conv = ch_layer_conv2d(2, 3, 3, NULL);
 
@@ -899,7 +899,7 @@ static void other_times_and_images_use_the_same_variables(void **state)
     (void)state;
 }
 
-static void dropout_in_a_block_is_for_training(void **state)
+static void transformer_block_drops_in_training_only(void **state)
 {
     ch_layer *l =
         ch_layer_transformer_block(2, &(ch_layer_transformer_options){.dropout = 0.5});
@@ -918,7 +918,7 @@ static void dropout_in_a_block_is_for_training(void **state)
     (void)state;
 }
 
-static void a_block_can_have_rms_norms_and_no_biases(void **state)
+static void transformer_block_can_have_rms_norms_and_no_biases(void **state)
 {
     ch_layer *l = ch_layer_transformer_block(
         2, &(ch_layer_transformer_options){
@@ -933,7 +933,7 @@ static void a_block_can_have_rms_norms_and_no_biases(void **state)
     (void)state;
 }
 
-static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
+static void embedding_gradient_changes_its_rows_alone(void **state)
 {
     const golden *g = golden_of("embedding");
     ch_layer     *l = made(g, NULL, CH_F32);
@@ -960,7 +960,7 @@ static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
     (void)state;
 }
 
-static void a_mask_says_who_sees_whom(void **state)
+static void attention_mask_selects_the_visible_positions(void **state)
 {
     const golden *g = golden_of("attention");
     ch_layer     *l = ch_layer_multi_head_attention(2, NULL);
@@ -986,7 +986,7 @@ static void add_labels(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_add(ch_layer_call_n(arg, s, 3, in, true), in[2]));
 }
 
-static void a_bag_has_the_rows_of_what_it_is_told(void **state)
+static void embedding_bag_has_the_rows_of_its_third_input(void **state)
 {
     const golden *g = golden_of("bag");
     ch_layer     *l = made(g, NULL, CH_F32);
@@ -1022,7 +1022,7 @@ static ch_layer *everything(void)
             ch_layer_gru(2, NULL)});
 }
 
-static void without_memory_nothing_is_left_behind(void **state)
+static void model_of_all_layers_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_model_options o = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, 3)}}};
     ch_model        *m = NULL;
@@ -1049,7 +1049,7 @@ static void without_memory_nothing_is_left_behind(void **state)
     (void)state;
 }
 
-static void steps_allocate_nothing(void **state)
+static void step_of_all_layers_allocates_nothing(void **state)
 {
     t_call       c = {everything(), true, 1e-3};
     ch_function *f = t_function(train, &c);
@@ -1115,7 +1115,7 @@ static void not_made(ch_layer *l, const char *word)
 /* A first call that fails, then one of another size that must be the first: by rank, by width
  * (the sizes that are known only when it is called), and by what comes after a part that went
  * well. */
-static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
+static void layer_is_unchanged_when_its_first_call_fails(void **state)
 {
     ch_shape flat = ch_shape_of(2, 4), images = ch_shape_of(2, 5, 6, 3),
              times = ch_shape_of(2, 3, 6);
@@ -1154,7 +1154,7 @@ static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
     (void)state;
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void layers_reject_invalid_options_and_inputs(void **state)
 {
     ch_layer *odd = ch_layer_multi_head_attention(3, NULL);
     ch_layer *groups = ch_layer_conv2d(4, 1, 1, &(ch_layer_conv_options){.groups = 2});
@@ -1219,32 +1219,32 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layer_gives_what_pytorch_gives),
-        cmocka_unit_test(in_16_bits_it_is_near_that),
-        cmocka_unit_test(in_64_bits_too),
-        cmocka_unit_test(no_rows_are_fine),
-        cmocka_unit_test(two_replicas_take_the_step_of_the_whole_batch),
+        cmocka_unit_test(layers_agree_with_pytorch_in_f32),
+        cmocka_unit_test(layers_agree_with_pytorch_in_16_bits),
+        cmocka_unit_test(layers_agree_with_pytorch_in_f64),
+        cmocka_unit_test(layers_accept_inputs_without_rows),
+        cmocka_unit_test(layers_on_two_replicas_take_the_step_of_the_whole_batch),
         cmocka_unit_test(batch_norm_moves_its_statistics_in_training_only),
-        cmocka_unit_test(moving_statistics_are_weighed_by_rows),
-        cmocka_unit_test(no_rows_anywhere_move_nothing),
-        cmocka_unit_test(synchronized_statistics_are_those_of_all_rows),
-        cmocka_unit_test(elements_are_counted_on_whatever_axis_rows_stand),
-        cmocka_unit_test(synchronized_gradients_cross_replicas),
-        cmocka_unit_test(statistics_are_f32_beside_16_bits),
+        cmocka_unit_test(batch_norm_weighs_moving_statistics_by_rows),
+        cmocka_unit_test(batch_norm_keeps_moving_statistics_when_there_are_no_rows),
+        cmocka_unit_test(synchronized_batch_norm_uses_the_statistics_of_all_rows),
+        cmocka_unit_test(batch_norm_counts_elements_with_rows_on_any_axis),
+        cmocka_unit_test(synchronized_batch_norm_gradients_cross_replicas),
+        cmocka_unit_test(batch_norm_statistics_are_f32_when_variables_are_16_bits),
         cmocka_unit_test(batch_norm_can_do_without_gamma_and_beta),
-        cmocka_unit_test(an_lstm_forgets_little_at_first),
-        cmocka_unit_test(the_last_state_is_the_end_of_the_sequence),
-        cmocka_unit_test(other_times_and_images_use_the_same_variables),
-        cmocka_unit_test(dropout_in_a_block_is_for_training),
-        cmocka_unit_test(a_block_can_have_rms_norms_and_no_biases),
-        cmocka_unit_test(the_gradient_of_an_embedding_touches_its_rows_alone),
-        cmocka_unit_test(a_mask_says_who_sees_whom),
-        cmocka_unit_test(a_bag_has_the_rows_of_what_it_is_told),
-        cmocka_unit_test(without_memory_nothing_is_left_behind),
-        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(lstm_forget_bias_is_initially_1),
+        cmocka_unit_test(lstm_last_state_is_the_end_of_the_sequence),
+        cmocka_unit_test(lstm_and_conv2d_use_the_same_variables_for_other_sizes),
+        cmocka_unit_test(transformer_block_drops_in_training_only),
+        cmocka_unit_test(transformer_block_can_have_rms_norms_and_no_biases),
+        cmocka_unit_test(embedding_gradient_changes_its_rows_alone),
+        cmocka_unit_test(attention_mask_selects_the_visible_positions),
+        cmocka_unit_test(embedding_bag_has_the_rows_of_its_third_input),
+        cmocka_unit_test(model_of_all_layers_leaks_nothing_when_out_of_memory),
+        cmocka_unit_test(step_of_all_layers_allocates_nothing),
         cmocka_unit_test(a_layer_can_be_called_in_a_scan),
-        cmocka_unit_test(a_first_call_that_fails_leaves_a_layer_as_it_was),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(layer_is_unchanged_when_its_first_call_fails),
+        cmocka_unit_test(layers_reject_invalid_options_and_inputs),
     };
 
     if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)

@@ -258,7 +258,7 @@ static void check_kind(const struct kind *k, ch_dtype dtype, ch_shape shape)
     ch_function_unref(f);
 }
 
-static void losses_and_gradients_are_what_they_should_be(void **state)
+static void losses_and_their_gradients_agree_with_the_reference(void **state)
 {
     (void)state;
     for (int k = 0; k < KINDS; k++) {
@@ -271,7 +271,7 @@ static void losses_and_gradients_are_what_they_should_be(void **state)
     }
 }
 
-static void a_prediction_with_one_axis_has_an_example_in_each_row(void **state)
+static void loss_of_one_axis_has_an_example_in_each_row(void **state)
 {
     static const float       p[3] = {1, 2, 4}, t[3] = {0, 4, 4};
     static const struct kind kind = {"mse", ch_loss_mse, ref_mse, NOISE, NOISE};
@@ -289,7 +289,7 @@ static void a_prediction_with_one_axis_has_an_example_in_each_row(void **state)
     ch_function_unref(f);
 }
 
-static void extreme_numbers_give_finite_losses(void **state)
+static void losses_of_extreme_numbers_are_finite(void **state)
 {
     static const double p[] = {3e4, -3e4, 0, 3e4, 1e-30, -2e4}, t[] = {0, 1, 0, 1, 0, 0};
     static const double zero[6] = {0};
@@ -431,7 +431,7 @@ static void plain_average(averaging a, double *loss, double *slope)
 }
 
 /* 4.1.6, 4.1.13 */
-static void a_replica_weighs_what_it_has(void **state)
+static void loss_average_weighs_replicas_by_their_rows_and_weights(void **state)
 {
     static const int deals[][2] = {{4, 3}, {6, 1}, {7, 0}, {0, 7}};
 
@@ -453,7 +453,7 @@ static void a_replica_weighs_what_it_has(void **state)
     }
 }
 
-static void a_batch_of_nothing_costs_nothing(void **state)
+static void loss_average_of_an_empty_batch_is_0(void **state)
 {
     double loss, slope[3];
 
@@ -474,7 +474,7 @@ static void no_input_step(ch_step *s, void *arg)
                 ch_all_reduce(CH_SUM, ch_loss_average(ch_loss_mse(x, ch_zeros_like(x)), NULL)));
 }
 
-static void a_step_without_inputs_averages_over_its_replicas(void **state)
+static void loss_average_without_inputs_is_over_replicas(void **state)
 {
     (void)state;
     for (int n = 1; n <= 2; n++) {
@@ -497,7 +497,7 @@ static void average_16_step(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_loss_average(ch_step_in(s, 0), NULL));
 }
 
-static void averages_of_16_bits_are_exact(void **state)
+static void loss_average_of_16_bits_is_exact(void **state)
 {
     static double x[5001];
 
@@ -585,7 +585,7 @@ static void refusal_step(ch_step *s, void *arg)
     ch_step_out(s, NULL, z);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void losses_reject_invalid_arguments(void **state)
 {
     static const char *const words[][2] = {
         {"loss_mse: shapes (", "differ"},
@@ -627,14 +627,14 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_and_gradients_are_what_they_should_be),
-        cmocka_unit_test(a_prediction_with_one_axis_has_an_example_in_each_row),
-        cmocka_unit_test(extreme_numbers_give_finite_losses),
-        cmocka_unit_test(a_replica_weighs_what_it_has),
-        cmocka_unit_test(a_batch_of_nothing_costs_nothing),
-        cmocka_unit_test(a_step_without_inputs_averages_over_its_replicas),
-        cmocka_unit_test(averages_of_16_bits_are_exact),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(losses_and_their_gradients_agree_with_the_reference),
+        cmocka_unit_test(loss_of_one_axis_has_an_example_in_each_row),
+        cmocka_unit_test(losses_of_extreme_numbers_are_finite),
+        cmocka_unit_test(loss_average_weighs_replicas_by_their_rows_and_weights),
+        cmocka_unit_test(loss_average_of_an_empty_batch_is_0),
+        cmocka_unit_test(loss_average_without_inputs_is_over_replicas),
+        cmocka_unit_test(loss_average_of_16_bits_is_exact),
+        cmocka_unit_test(losses_reject_invalid_arguments),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));

@@ -182,7 +182,7 @@ static void train_deep(ch_step *s, void *arg)
 
 /* Each is applied as soon as it is there; only what must see them all, such as their common norm, keeps
  * them all. */
-static void gradients_share_memory(void **state)
+static void gradients_share_memory_unless_a_common_norm_is_needed(void **state)
 {
     const double one = WIDE * WIDE * sizeof(float);
 
@@ -216,7 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_many_layers_options_and_metrics_allocate_nothing),
-        cmocka_unit_test(gradients_share_memory),
+        cmocka_unit_test(gradients_share_memory_unless_a_common_norm_is_needed),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));

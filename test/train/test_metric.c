@@ -487,7 +487,7 @@ static void check_kind(const struct kind *k, const data *d, int n_replicas, bool
     ch_strategy_unref(st);
 }
 
-static void metrics_are_what_a_plain_count_says(void **state)
+static void metrics_agree_with_a_plain_count(void **state)
 {
     data d = make_data();
 
@@ -542,7 +542,7 @@ static ch_metric *exact(int64_t capacity)
 }
 
 /* From the documentation of Keras and of scikit-learn. */
-static void areas_are_those_of_others(void **state)
+static void auc_agrees_with_keras_and_scikit_learn(void **state)
 {
     static const float yes[] = {0, 0, 1, 1}, keras[] = {0, 0.5f, 0.3f, 0.9f};
     static const float sk[] = {0.1f, 0.4f, 0.35f, 0.8f}, masked[] = {1, 0, 0, 1};
@@ -561,7 +561,7 @@ static void areas_are_those_of_others(void **state)
     assert_true(isnan(known(exact(2), 2, yes + 1, (float[]){NAN, 1}, NULL)));
 }
 
-static void guesses_that_are_nan_or_beyond_the_ends_do_not_hide(void **state)
+static void auc_of_predictions_that_are_nan_or_out_of_range_is_right(void **state)
 {
     static const float yes[] = {0, 1, 0, 1}, signs[] = {-1, 1, -1, 1};
 
@@ -577,7 +577,7 @@ static void guesses_that_are_nan_or_beyond_the_ends_do_not_hide(void **state)
     near("signs", known(auc(0), 4, signs, (float[]){0.1f, 0.9f, 0.2f, 0.8f}, NULL), 0, 0);
 }
 
-static void metrics_that_are_null_are_refused(void **state)
+static void metric_functions_reject_a_null_metric(void **state)
 {
     ch_tensor     *t = NULL;
     ch_var *const *v = NULL;
@@ -609,7 +609,7 @@ static void a_confusion_matrix_has_truth_in_its_rows(void **state)
 }
 
 /* A count in f32 would stay where it is. */
-static void counts_do_not_stop_at_16_million(void **state)
+static void metric_sum_does_not_stop_at_16_million(void **state)
 {
     static const double before[] = {1 << 25, 1 << 25};
     static const float  one = 1;
@@ -629,7 +629,7 @@ static void counts_do_not_stop_at_16_million(void **state)
 
 /* ---- memory ---- */
 
-static void updates_allocate_nothing(void **state)
+static void metric_updates_allocate_nothing(void **state)
 {
     data d = make_data();
 
@@ -656,7 +656,7 @@ static void updates_allocate_nothing(void **state)
         }
 }
 
-static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
+static void metrics_leak_nothing_when_out_of_memory(void **state)
 {
     data         d = make_data();
     ch_strategy *st = replicas(1);
@@ -694,7 +694,7 @@ static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
 
 /* ---- refusals ---- */
 
-static void room_that_is_full_fails_the_step_and_changes_nothing(void **state)
+static void exact_auc_fails_the_step_unchanged_when_its_capacity_is_full(void **state)
 {
     data d = make_data();
 
@@ -735,7 +735,7 @@ static void refusal_step(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_step_in(s, YES)); /* a call at the end would not return here */
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void metrics_reject_invalid_arguments(void **state)
 {
     static const struct {
         ch_metric_spec (*spec)(void);
@@ -780,7 +780,7 @@ static void what_makes_no_sense_is_refused(void **state)
               "classes");
 }
 
-static void a_label_that_is_no_class_fails_the_step(void **state)
+static void confusion_metric_fails_the_step_when_a_label_is_no_class(void **state)
 {
     ch_metric   *m = NULL;
     ch_function *f = t_function(known_step, &m);
@@ -799,17 +799,17 @@ static void a_label_that_is_no_class_fails_the_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(metrics_are_what_a_plain_count_says),
-        cmocka_unit_test(areas_are_those_of_others),
-        cmocka_unit_test(guesses_that_are_nan_or_beyond_the_ends_do_not_hide),
-        cmocka_unit_test(metrics_that_are_null_are_refused),
+        cmocka_unit_test(metrics_agree_with_a_plain_count),
+        cmocka_unit_test(auc_agrees_with_keras_and_scikit_learn),
+        cmocka_unit_test(auc_of_predictions_that_are_nan_or_out_of_range_is_right),
+        cmocka_unit_test(metric_functions_reject_a_null_metric),
         cmocka_unit_test(a_confusion_matrix_has_truth_in_its_rows),
-        cmocka_unit_test(counts_do_not_stop_at_16_million),
-        cmocka_unit_test(updates_allocate_nothing),
-        cmocka_unit_test(any_allocation_may_fail_without_a_crash_or_a_leak),
-        cmocka_unit_test(room_that_is_full_fails_the_step_and_changes_nothing),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(a_label_that_is_no_class_fails_the_step),
+        cmocka_unit_test(metric_sum_does_not_stop_at_16_million),
+        cmocka_unit_test(metric_updates_allocate_nothing),
+        cmocka_unit_test(metrics_leak_nothing_when_out_of_memory),
+        cmocka_unit_test(exact_auc_fails_the_step_unchanged_when_its_capacity_is_full),
+        cmocka_unit_test(metrics_reject_invalid_arguments),
+        cmocka_unit_test(confusion_metric_fails_the_step_when_a_label_is_no_class),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));

@@ -15,7 +15,7 @@ static ch_layer *mlp(void)
 static const ch_model_options mnist = {.n_inputs = 1,
                                        .input = {{CH_F32, {.rank = 2, .dim = {-1, 784}}}}};
 
-static void inputs_make_the_variables_at_once(void **state)
+static void model_new_with_inputs_makes_the_variables(void **state)
 {
     ch_model      *m = NULL;
     ch_var *const *v;
@@ -31,7 +31,7 @@ static void inputs_make_the_variables_at_once(void **state)
     (void)state;
 }
 
-static void it_prints_as_a_table(void **state)
+static void model_print_writes_a_table(void **state)
 {
     static const char want[] = "Layer (type)         Output          Parameters\n"
                                "-----------------------------------------------\n"
@@ -56,7 +56,7 @@ static void it_prints_as_a_table(void **state)
     (void)state;
 }
 
-static void what_was_not_called_yet_says_so(void **state)
+static void model_print_marks_layers_that_were_not_called(void **state)
 {
     ch_model *m = NULL;
     char      text[2048];
@@ -68,7 +68,7 @@ static void what_was_not_called_yet_says_so(void **state)
     (void)state;
 }
 
-static void layers_in_layers_are_indented(void **state)
+static void model_print_indents_layers_in_layers(void **state)
 {
     static const char want[] = "Layer (type)               Output             Parameters\n"
                                "--------------------------------------------------------\n"
@@ -111,7 +111,7 @@ static void layers_in_layers_are_indented(void **state)
     (void)state;
 }
 
-static void dtype_and_seed_are_the_models(void **state)
+static void model_options_set_dtype_and_seed_of_layers(void **state)
 {
     ch_model_options o = mnist;
     ch_model        *a = NULL, *b = NULL;
@@ -216,7 +216,7 @@ static float train_split(const int *end, int steps)
     return (float)loss;
 }
 
-static void it_learns_alike_however_rows_fall_on_replicas(void **state)
+static void model_learns_alike_for_any_division_of_rows_among_replicas(void **state)
 {
     float even = train_split((int[]){4, 8}, 150), odd = train_split((int[]){7, 8}, 150);
     float all = train_split((int[]){8, 8}, 150); /* the second has no rows */
@@ -229,7 +229,7 @@ static void it_learns_alike_however_rows_fall_on_replicas(void **state)
 
 /* ---- errors ---- */
 
-static void errors_say_what_to_do(void **state)
+static void model_new_errors_say_what_to_do(void **state)
 {
     ch_model        *m = NULL;
     ch_model_options o = mnist;
@@ -257,7 +257,7 @@ static void errors_say_what_to_do(void **state)
     (void)state;
 }
 
-static void a_model_that_is_null_is_nothing(void **state)
+static void model_functions_accept_a_null_model(void **state)
 {
     char           text[8] = "before";
     ch_model      *m = NULL;
@@ -277,7 +277,7 @@ static void call_it(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_model_call(arg, s, ch_step_in(s, 0), false));
 }
 
-static void strategies_do_not_mix(void **state)
+static void model_call_rejects_another_strategy(void **state)
 {
     ch_strategy *st = NULL, *other = NULL;
     ch_model    *m = NULL;
@@ -311,7 +311,7 @@ static void call_both_ways(ch_step *s, void *m)
     ch_step_out(s, "list", ch_model_call_n(m, s, 1, &x, false));
 }
 
-static void a_list_of_one_input_is_that_input(void **state)
+static void model_call_n_of_one_input_equals_model_call(void **state)
 {
     ch_model    *m = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(2, 784), 1);
@@ -329,7 +329,7 @@ static void a_list_of_one_input_is_that_input(void **state)
     (void)state;
 }
 
-static void without_memory_nothing_is_left_behind(void **state)
+static void model_new_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_model_options o = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 3)}}};
     int64_t          live = ch__mem_live();
@@ -355,17 +355,17 @@ static void without_memory_nothing_is_left_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inputs_make_the_variables_at_once),
-        cmocka_unit_test(it_prints_as_a_table),
-        cmocka_unit_test(layers_in_layers_are_indented),
-        cmocka_unit_test(what_was_not_called_yet_says_so),
-        cmocka_unit_test(dtype_and_seed_are_the_models),
-        cmocka_unit_test(it_learns_alike_however_rows_fall_on_replicas),
-        cmocka_unit_test(errors_say_what_to_do),
-        cmocka_unit_test(a_model_that_is_null_is_nothing),
-        cmocka_unit_test(strategies_do_not_mix),
-        cmocka_unit_test(a_list_of_one_input_is_that_input),
-        cmocka_unit_test(without_memory_nothing_is_left_behind),
+        cmocka_unit_test(model_new_with_inputs_makes_the_variables),
+        cmocka_unit_test(model_print_writes_a_table),
+        cmocka_unit_test(model_print_indents_layers_in_layers),
+        cmocka_unit_test(model_print_marks_layers_that_were_not_called),
+        cmocka_unit_test(model_options_set_dtype_and_seed_of_layers),
+        cmocka_unit_test(model_learns_alike_for_any_division_of_rows_among_replicas),
+        cmocka_unit_test(model_new_errors_say_what_to_do),
+        cmocka_unit_test(model_functions_accept_a_null_model),
+        cmocka_unit_test(model_call_rejects_another_strategy),
+        cmocka_unit_test(model_call_n_of_one_input_equals_model_call),
+        cmocka_unit_test(model_new_leaks_nothing_when_out_of_memory),
     };
 
     if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)

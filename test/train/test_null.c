@@ -13,7 +13,7 @@ static void refuses(ch_status rc, const char *word)
     t_refused(rc, CH_INVALID_ARGUMENT, word, "NULL");
 }
 
-static void optimizers_and_their_questions_name_what_is_null(void **state)
+static void optimizer_functions_name_the_null_argument(void **state)
 {
     int64_t       live = ch__mem_live(), n = -7;
     ch_optimizer *o = NULL;
@@ -51,7 +51,7 @@ static void optimizers_and_their_questions_name_what_is_null(void **state)
     (void)state;
 }
 
-static void metrics_name_what_is_null(void **state)
+static void metric_functions_name_the_null_argument(void **state)
 {
     ch_metric *m = NULL;
     ch_tensor *t = NULL;
@@ -72,7 +72,7 @@ static void metrics_name_what_is_null(void **state)
 }
 
 /* A layer that a model takes is let go of on an error. */
-static void layers_and_models_name_what_is_null(void **state)
+static void layer_and_model_functions_name_the_null_argument(void **state)
 {
     int64_t   live = ch__mem_live();
     ch_model *m = NULL;
@@ -98,7 +98,7 @@ static void layers_and_models_name_what_is_null(void **state)
     (void)state;
 }
 
-static void what_tells_of_nothing_says_nothing(void **state)
+static void layer_and_model_getters_accept_null(void **state)
 {
     ch_layer *const *child = &(ch_layer *){NULL};
     ch_var *const   *v = &(ch_var *){NULL};
@@ -125,7 +125,7 @@ static void what_tells_of_nothing_says_nothing(void **state)
     (void)state;
 }
 
-static void what_does_something_with_nothing_does_nothing(void **state)
+static void layer_model_and_optimizer_calls_ignore_null(void **state)
 {
     ch_layer_unref(ch_layer_ref(NULL));
     ch_model_unref(ch_model_ref(NULL));
@@ -187,7 +187,7 @@ static void use_nothing(ch_step *s, void *arg)
     }
 }
 
-static void in_a_step_it_is_an_error(void **state)
+static void null_layer_optimizer_or_metric_in_a_step_is_an_error(void **state)
 {
     static const char *const word[] = {"layer",     "model",     "optimizer", "optimizer",
                                        "optimizer", "optimizer", "metric"};
@@ -201,7 +201,7 @@ static void in_a_step_it_is_an_error(void **state)
     (void)state;
 }
 
-static void a_model_that_is_not_prints_null(void **state)
+static void model_print_of_null_writes_null(void **state)
 {
     char text[16];
 
@@ -214,13 +214,14 @@ static void a_model_that_is_not_prints_null(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_a_step_it_is_an_error), /* before a layer could not be made */
-        cmocka_unit_test(optimizers_and_their_questions_name_what_is_null),
-        cmocka_unit_test(metrics_name_what_is_null),
-        cmocka_unit_test(layers_and_models_name_what_is_null),
-        cmocka_unit_test(what_tells_of_nothing_says_nothing),
-        cmocka_unit_test(what_does_something_with_nothing_does_nothing),
-        cmocka_unit_test(a_model_that_is_not_prints_null),
+        cmocka_unit_test(
+            null_layer_optimizer_or_metric_in_a_step_is_an_error), /* before a layer could not be made */
+        cmocka_unit_test(optimizer_functions_name_the_null_argument),
+        cmocka_unit_test(metric_functions_name_the_null_argument),
+        cmocka_unit_test(layer_and_model_functions_name_the_null_argument),
+        cmocka_unit_test(layer_and_model_getters_accept_null),
+        cmocka_unit_test(layer_model_and_optimizer_calls_ignore_null),
+        cmocka_unit_test(model_print_of_null_writes_null),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

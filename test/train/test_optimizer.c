@@ -236,7 +236,7 @@ static void ten_steps(const struct golden *c, ch_dtype dtype, bool sparse)
     ch_var_unref(j.v[0]);
 }
 
-static void ten_steps_of_every_rule_are_those_of_numpy(void **state)
+static void optimizer_rules_agree_with_numpy_for_ten_steps(void **state)
 {
     for (size_t i = 0; i < sizeof(g_cases) / sizeof(g_cases[0]); i++) {
         ten_steps(&g_cases[i], CH_F32, false);
@@ -245,7 +245,7 @@ static void ten_steps_of_every_rule_are_those_of_numpy(void **state)
     (void)state;
 }
 
-static void ten_sparse_steps_of_every_rule_are_those_of_numpy(void **state)
+static void optimizer_rules_agree_with_numpy_for_ten_sparse_steps(void **state)
 {
     for (size_t i = 0; i < sizeof(g_cases) / sizeof(g_cases[0]); i++) {
         ten_steps(&g_cases[i], CH_F32, true);
@@ -364,7 +364,7 @@ static ch_optimizer *sgd_with(double rate, const ch_optimizer_options *opt)
     return o;
 }
 
-static void gradients_of_k_steps_are_applied_as_those_of_one_large_batch(void **state)
+static void optimizer_accumulate_equals_one_large_batch(void **state)
 {
     const ch_optimizer_options options[] = {
         {.accumulate = 3},
@@ -444,7 +444,7 @@ static void run_on_two(ch_strategy *st, ch_function *f, int t, int cut)
     ch_tuple_unref(in);
 }
 
-static void two_replicas_train_as_one_with_the_whole_batch(void **state)
+static void optimizer_on_two_replicas_equals_one_with_the_whole_batch(void **state)
 {
     const int                  cut[] = {6, 4, 12, 0, 6, 11};
     const ch_optimizer_options options[] = {
@@ -484,7 +484,7 @@ static void rate_out(ch_step *s, void *arg)
     ch_optimizer_apply(j->o, s, 1, j->v, &d);
 }
 
-static void the_rate_is_set_between_steps_and_nothing_is_recorded_again(void **state)
+static void optimizer_set_rate_takes_effect_without_recording_again(void **state)
 {
     job          j = {.o = sgd_with(0.5, NULL), .n = 1};
     ch_function *f = static_function(apply_dense, &j);
@@ -509,7 +509,7 @@ static void the_rate_is_set_between_steps_and_nothing_is_recorded_again(void **s
     (void)state;
 }
 
-static void a_schedule_follows_the_steps_that_were_applied(void **state)
+static void optimizer_schedule_follows_the_steps_that_were_applied(void **state)
 {
     ch_schedule  p = ch_schedule_warm_up(ch_schedule_polynomial(0.5, 4, 0.125, 1), 2);
     job          j = {.o = sgd_with(
@@ -546,7 +546,7 @@ static void a_schedule_follows_the_steps_that_were_applied(void **state)
 
 /* ---- what it keeps ---- */
 
-static void slots_are_variables_with_names(void **state)
+static void optimizer_slots_are_variables_with_names(void **state)
 {
     model          m = new_model(NULL, CH_F32,
                                  adam_with(&(ch_optimizer_options){.name = "mine", .average = 0.5}));
@@ -578,7 +578,7 @@ static void slots_are_variables_with_names(void **state)
     (void)state;
 }
 
-static void a_moving_average_follows_the_variable(void **state)
+static void optimizer_average_follows_the_variable(void **state)
 {
     job          j = {.o = sgd_with(
                           1, &(ch_optimizer_options){.average = 0.75, .nonfinite = CH_NONFINITE_SKIP}),
@@ -604,7 +604,7 @@ static void a_moving_average_follows_the_variable(void **state)
 
 /* ---- what is not finite ---- */
 
-static void what_is_not_finite_is_passed_on_or_skipped_or_stops(void **state)
+static void optimizer_nonfinite_policy_passes_skips_or_stops(void **state)
 {
     for (int policy = CH_NONFINITE_PASS; policy <= CH_NONFINITE_STOP; policy++) {
         ch_optimizer_options opt = {.nonfinite = (ch_nonfinite)policy};
@@ -658,7 +658,7 @@ static void check_clipped(const ch_optimizer_options *opt, const double *a, cons
     ch_var_unref(j.v[1]);
 }
 
-static void gradients_are_clipped_by_value_norm_or_the_norm_of_all(void **state)
+static void optimizer_clips_gradients_by_value_norm_or_global_norm(void **state)
 {
     check_clipped(&(ch_optimizer_options){.clip_value = 3.5}, (double[]){-3, 3.5},
                   (double[]){-3.5});
@@ -673,7 +673,7 @@ static void gradients_are_clipped_by_value_norm_or_the_norm_of_all(void **state)
 }
 
 /* The rows of id 1 are one row of 8 and 6. */
-static void the_norm_of_a_sparse_gradient_is_that_of_its_sum(void **state)
+static void clip_norm_of_a_sparse_gradient_is_that_of_its_sum(void **state)
 {
     const double         ids[] = {1, 0, 1}, rows[] = {5, 3, 6, 0, 3, 3}, zeros[8] = {0};
     ch_optimizer_options opt[] = {{.clip_norm = 5}, {.clip_global_norm = 5}};
@@ -770,8 +770,7 @@ static void run_linear(ch_function *f, double x, double y)
                              tensor_of(CH_F16, ch_shape_of(1), &y)});
 }
 
-static void
-a_dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_many_good_ones(void **state)
+static void dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_good_ones(void **state)
 {
     job j = {.o = sgd_with(1, &(ch_optimizer_options){.dynamic_loss_scale = true}), .n = 1};
     ch_function   *f = static_function(linear_loss, &j);
@@ -822,7 +821,7 @@ static void run_alone(ch_function *f)
     t_ok(ch_strategy_run(NULL, f, NULL, NULL));
 }
 
-static void calls_with_other_variables_gather_gradients_by_themselves(void **state)
+static void optimizer_accumulates_separately_for_calls_with_other_variables(void **state)
 {
     job          j = {.o = sgd_with(1, &(ch_optimizer_options){.accumulate = 2}), .n = 2};
     ch_function *f = t_function(one_by_one, &j);
@@ -843,7 +842,7 @@ static void calls_with_other_variables_gather_gradients_by_themselves(void **sta
 
 /* ---- FTRL at rate 0 ---- */
 
-static void ftrl_stays_where_it_is_at_a_rate_of_zero(void **state)
+static void ftrl_changes_nothing_at_a_rate_of_zero(void **state)
 {
     static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
     ch_schedule           p = ch_schedule_warm_up(ch_schedule_constant(0.5), 2);
@@ -885,7 +884,7 @@ static void ftrl_stays_where_it_is_at_a_rate_of_zero(void **state)
 
 /* ---- the loss scale ---- */
 
-static void a_dynamic_loss_scale_stays_finite(void **state)
+static void dynamic_loss_scale_stays_finite(void **state)
 {
     job          j = {.o = sgd_with(1, &(ch_optimizer_options){.dynamic_loss_scale = true,
                                                                .loss_scale = 0x1.8p126}),
@@ -917,7 +916,7 @@ static void scaled_by_hand(ch_step *s, void *arg)
     ch_optimizer_apply(j->o, s, 1, j->v, &d);
 }
 
-static void gradients_of_ones_own_are_scaled_by_the_loss_scale_too(void **state)
+static void loss_scale_applies_to_gradients_of_the_program(void **state)
 {
     for (int k = 0; k < 2; k++) {
         job          j = {.o = sgd_with(1, &(ch_optimizer_options){.loss_scale = 1024,
@@ -940,7 +939,7 @@ static void gradients_of_ones_own_are_scaled_by_the_loss_scale_too(void **state)
 
 /* ---- what is made, set and read outside of steps ---- */
 
-static void slots_can_be_made_without_a_step(void **state)
+static void optimizer_build_makes_slots_without_a_step(void **state)
 {
     const ch_optimizer_options opt = {
         .accumulate = 2, .average = 0.5, .dynamic_loss_scale = true};
@@ -970,7 +969,7 @@ static void slots_can_be_made_without_a_step(void **state)
     (void)state;
 }
 
-static void a_rate_is_kept_and_applied_in_full(void **state)
+static void optimizer_rate_is_kept_and_applied_in_f64(void **state)
 {
     job          j = {.o = sgd_with(0.1, NULL), .n = 1};
     ch_function *f = static_function(apply_dense, &j);
@@ -990,7 +989,7 @@ static void a_rate_is_kept_and_applied_in_full(void **state)
     (void)state;
 }
 
-static void a_16_bit_variable_that_is_set_stays_so(void **state)
+static void variable_of_16_bits_keeps_a_set_value_in_its_master(void **state)
 {
     for (int k = 0; k < 2; k++) {
         ch_dtype     t = k == 0 ? CH_BF16 : CH_F16;
@@ -1058,7 +1057,7 @@ static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state
     (void)state;
 }
 
-static void averages_are_read_and_trade_places_with_the_variables(void **state)
+static void optimizer_averages_are_read_and_swapped_with_variables(void **state)
 {
     for (int k = 0; k < 2; k++) {
         ch_dtype t = k == 0 ? CH_F32 : CH_BF16;
@@ -1094,7 +1093,7 @@ static void averages_are_read_and_trade_places_with_the_variables(void **state)
     (void)state;
 }
 
-static void names_are_as_long_as_they_are(void **state)
+static void optimizer_slot_names_are_not_cut(void **state)
 {
     static char  long_name[1501], want[1600];
     job          j = {.o = adam_with(NULL), .n = 1};
@@ -1130,7 +1129,7 @@ static void first_rows(ch_step *s, void *arg)
     ch_optimizer_apply(j->o, s, j->n, j->v, d);
 }
 
-static void a_rule_that_makes_gradients_dense_says_so_once_for_each_variable(void **state)
+static void optimizer_logs_once_per_variable_when_it_makes_gradients_dense(void **state)
 {
     n_notes = 0;
     ch_log_set_sink(count_notes, NULL, CH_LOG_INFO);
@@ -1157,7 +1156,7 @@ static void a_rule_that_makes_gradients_dense_says_so_once_for_each_variable(voi
 
 /* ---- memory, threads ---- */
 
-static void a_step_that_was_seen_allocates_nothing(void **state)
+static void optimizer_step_allocates_nothing_the_second_time(void **state)
 {
     const ch_optimizer_options options[] = {
         {0},
@@ -1201,7 +1200,7 @@ static int state_of(model *m, ch_var *out[32])
     return n + 2;
 }
 
-static void a_decoded_step_trains_with_the_same_bits(void **state)
+static void decoded_optimizer_step_trains_with_the_same_bits(void **state)
 {
     ch_strategy *st = two_devices();
     model        m = new_model(st, CH_BF16,
@@ -1263,7 +1262,7 @@ static long largest_copy(const char *plan)
 }
 
 /* Nothing that is larger than a number is copied to where it belongs. */
-static void variables_and_slots_are_updated_in_place(void **state)
+static void optimizer_updates_variables_and_slots_in_place(void **state)
 {
     const ch_optimizer_options options[] = {
         {0},
@@ -1349,7 +1348,7 @@ static uint64_t train_big(int kind)
 
 static const char *program;
 
-static void any_number_of_threads_gives_the_same_bits(void **state)
+static void optimizer_has_the_same_bits_with_any_number_of_threads(void **state)
 {
     char line[2][256];
 
@@ -1458,7 +1457,7 @@ static void in_a_scan(ch_step *s, void *arg)
             NULL);
 }
 
-static void questions_to_nobody_are_refused(void **state)
+static void optimizer_getters_reject_a_null_optimizer(void **state)
 {
     ch_var *const *all = NULL;
     int64_t        n;
@@ -1475,7 +1474,7 @@ static void questions_to_nobody_are_refused(void **state)
     (void)state;
 }
 
-static void rates_and_schedules_are_finite_and_not_negative(void **state)
+static void optimizer_rejects_negative_and_nonfinite_rates_and_schedules(void **state)
 {
     const ch_schedule bad[] = {ch_schedule_constant(NAN),
                                ch_schedule_constant(1e39),
@@ -1514,7 +1513,7 @@ static void rates_and_schedules_are_finite_and_not_negative(void **state)
     (void)state;
 }
 
-static void what_makes_no_sense_is_refused_with_a_reason(void **state)
+static void optimizer_rejects_invalid_arguments_with_a_reason(void **state)
 {
     ch_optimizer *o = NULL;
     ch_schedule   p = ch_schedule_cosine(1, 0, 0);
@@ -1523,17 +1522,13 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
                         var_of(NULL, "i", CH_I64, ch_shape_of(2), (double[]){1, 2})}};
     ch_step_fn    step[] = {integers, twice,   other_shape,    no_optimizer,  no_lists,
                             no_loss,  nothing, loss_with_axes, not_trainable, in_a_scan};
-    const char   *word[] = {"is i64, want a float type",
-                            "is given twice",
-                            "w is f32(3), want f32(2)",
-                            "the optimizer is NULL",
-                            "list of gradients is NULL",
-                            "the loss is NULL",
-                            "there is nothing to train",
-                            "is f32(2), want one number; use ch_loss_average",
-                            "variable mean is not trainable",
-                            "not inside a cond, while or scan"};
-    const int     last = sizeof(step) / sizeof(step[0]) - 1;
+    const char   *word[] = {
+          "is i64, want a float type",      "is given twice",
+          "w is f32(3), want f32(2)",       "the optimizer is NULL",
+          "list of gradients is NULL",      "the loss is NULL",
+          "there is nothing to train",      "is f32(2), want one number; use ch_loss_average",
+          "variable mean is not trainable", "not inside a cond, while or scan"};
+    const int last = sizeof(step) / sizeof(step[0]) - 1;
 
     t_refused(ch_optimizer_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1",
               "0");
@@ -1574,7 +1569,7 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     (void)state;
 }
 
-static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
+static void optimizer_leaks_nothing_when_out_of_memory(void **state)
 {
     for (int n = 1, done = 0; !done; n++) {
         int64_t      live = ch__mem_live();
@@ -1609,40 +1604,40 @@ static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_steps_of_every_rule_are_those_of_numpy),
-        cmocka_unit_test(ten_sparse_steps_of_every_rule_are_those_of_numpy),
-        cmocka_unit_test(gradients_of_k_steps_are_applied_as_those_of_one_large_batch),
-        cmocka_unit_test(two_replicas_train_as_one_with_the_whole_batch),
-        cmocka_unit_test(the_rate_is_set_between_steps_and_nothing_is_recorded_again),
-        cmocka_unit_test(a_schedule_follows_the_steps_that_were_applied),
-        cmocka_unit_test(slots_are_variables_with_names),
-        cmocka_unit_test(a_moving_average_follows_the_variable),
-        cmocka_unit_test(what_is_not_finite_is_passed_on_or_skipped_or_stops),
-        cmocka_unit_test(gradients_are_clipped_by_value_norm_or_the_norm_of_all),
-        cmocka_unit_test(the_norm_of_a_sparse_gradient_is_that_of_its_sum),
+        cmocka_unit_test(optimizer_rules_agree_with_numpy_for_ten_steps),
+        cmocka_unit_test(optimizer_rules_agree_with_numpy_for_ten_sparse_steps),
+        cmocka_unit_test(optimizer_accumulate_equals_one_large_batch),
+        cmocka_unit_test(optimizer_on_two_replicas_equals_one_with_the_whole_batch),
+        cmocka_unit_test(optimizer_set_rate_takes_effect_without_recording_again),
+        cmocka_unit_test(optimizer_schedule_follows_the_steps_that_were_applied),
+        cmocka_unit_test(optimizer_slots_are_variables_with_names),
+        cmocka_unit_test(optimizer_average_follows_the_variable),
+        cmocka_unit_test(optimizer_nonfinite_policy_passes_skips_or_stops),
+        cmocka_unit_test(optimizer_clips_gradients_by_value_norm_or_global_norm),
+        cmocka_unit_test(clip_norm_of_a_sparse_gradient_is_that_of_its_sum),
         cmocka_unit_test(a_16_bit_variable_has_one_master_for_all_its_optimizers),
         cmocka_unit_test(small_steps_of_a_bf16_variable_add_up_in_its_master),
         cmocka_unit_test(sixteen_bit_models_train_like_wide_ones),
         cmocka_unit_test(
-            a_dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_many_good_ones),
-        cmocka_unit_test(calls_with_other_variables_gather_gradients_by_themselves),
-        cmocka_unit_test(ftrl_stays_where_it_is_at_a_rate_of_zero),
-        cmocka_unit_test(a_dynamic_loss_scale_stays_finite),
-        cmocka_unit_test(gradients_of_ones_own_are_scaled_by_the_loss_scale_too),
-        cmocka_unit_test(slots_can_be_made_without_a_step),
-        cmocka_unit_test(a_rate_is_kept_and_applied_in_full),
-        cmocka_unit_test(a_16_bit_variable_that_is_set_stays_so),
-        cmocka_unit_test(averages_are_read_and_trade_places_with_the_variables),
-        cmocka_unit_test(names_are_as_long_as_they_are),
-        cmocka_unit_test(a_rule_that_makes_gradients_dense_says_so_once_for_each_variable),
-        cmocka_unit_test(a_step_that_was_seen_allocates_nothing),
-        cmocka_unit_test(a_decoded_step_trains_with_the_same_bits),
-        cmocka_unit_test(variables_and_slots_are_updated_in_place),
-        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
-        cmocka_unit_test(questions_to_nobody_are_refused),
-        cmocka_unit_test(rates_and_schedules_are_finite_and_not_negative),
-        cmocka_unit_test(what_makes_no_sense_is_refused_with_a_reason),
-        cmocka_unit_test(any_allocation_may_fail_without_a_crash_or_a_leak),
+            dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_good_ones),
+        cmocka_unit_test(optimizer_accumulates_separately_for_calls_with_other_variables),
+        cmocka_unit_test(ftrl_changes_nothing_at_a_rate_of_zero),
+        cmocka_unit_test(dynamic_loss_scale_stays_finite),
+        cmocka_unit_test(loss_scale_applies_to_gradients_of_the_program),
+        cmocka_unit_test(optimizer_build_makes_slots_without_a_step),
+        cmocka_unit_test(optimizer_rate_is_kept_and_applied_in_f64),
+        cmocka_unit_test(variable_of_16_bits_keeps_a_set_value_in_its_master),
+        cmocka_unit_test(optimizer_averages_are_read_and_swapped_with_variables),
+        cmocka_unit_test(optimizer_slot_names_are_not_cut),
+        cmocka_unit_test(optimizer_logs_once_per_variable_when_it_makes_gradients_dense),
+        cmocka_unit_test(optimizer_step_allocates_nothing_the_second_time),
+        cmocka_unit_test(decoded_optimizer_step_trains_with_the_same_bits),
+        cmocka_unit_test(optimizer_updates_variables_and_slots_in_place),
+        cmocka_unit_test(optimizer_has_the_same_bits_with_any_number_of_threads),
+        cmocka_unit_test(optimizer_getters_reject_a_null_optimizer),
+        cmocka_unit_test(optimizer_rejects_negative_and_nonfinite_rates_and_schedules),
+        cmocka_unit_test(optimizer_rejects_invalid_arguments_with_a_reason),
+        cmocka_unit_test(optimizer_leaks_nothing_when_out_of_memory),
     };
 
     program = argv[0];

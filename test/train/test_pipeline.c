@@ -112,7 +112,7 @@ static ch_dataset *of_take_while(size_t *way)
     return ch_dataset_take_while(ch_dataset_range(0, 3, 1), step, way);
 }
 
-static void variables_are_not_for_steps_of_a_pipeline(void **state)
+static void dataset_stages_reject_steps_that_use_variables(void **state)
 {
     static ch_dataset *(*const stage[])(size_t *) = {of_map, of_filter, of_take_while};
     static const char *const name[] = {"map", "filter", "take_while"};
@@ -161,7 +161,7 @@ static int drop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variables_are_not_for_steps_of_a_pipeline),
+        cmocka_unit_test(dataset_stages_reject_steps_that_use_variables),
     };
 
     return cmocka_run_group_tests(tests, make, drop);

@@ -249,21 +249,21 @@ static void learn_alike(rule which, ch_dtype dtype, double tolerance)
         }
 }
 
-static void sgd_learns_alike(void **state)
+static void sgd_learns_alike_with_any_number_of_replicas(void **state)
 {
     learn_alike(SGD, CH_F64, 1e-10);
     learn_alike(SGD, CH_F32, 1e-4);
     (void)state;
 }
 
-static void momentum_learns_alike(void **state)
+static void momentum_learns_alike_with_any_number_of_replicas(void **state)
 {
     learn_alike(MOMENTUM, CH_F64, 1e-10);
     learn_alike(MOMENTUM, CH_F32, 1e-4);
     (void)state;
 }
 
-static void adam_learns_alike(void **state)
+static void adam_learns_alike_with_any_number_of_replicas(void **state)
 {
     learn_alike(ADAM, CH_F64, 1e-10);
     (void)state;
@@ -277,7 +277,7 @@ static void devices_of(int threads)
 
 /* The same bits however many threads a device has, and whoever is late. The layers are wide enough that the threads
  * of a device share them. */
-static void neither_threads_nor_time_matter(void **state)
+static void training_has_the_same_bits_with_any_threads_and_delays(void **state)
 {
     static const int replicas[] = {2, 3};
     static double    first[MOST], again[MOST];
@@ -313,10 +313,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sgd_learns_alike),
-        cmocka_unit_test(momentum_learns_alike),
-        cmocka_unit_test(adam_learns_alike),
-        cmocka_unit_test(neither_threads_nor_time_matter),
+        cmocka_unit_test(sgd_learns_alike_with_any_number_of_replicas),
+        cmocka_unit_test(momentum_learns_alike_with_any_number_of_replicas),
+        cmocka_unit_test(adam_learns_alike_with_any_number_of_replicas),
+        cmocka_unit_test(training_has_the_same_bits_with_any_threads_and_delays),
     };
 
     return cmocka_run_group_tests_name("replicas", tests, set_up, NULL);

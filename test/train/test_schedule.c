@@ -40,7 +40,7 @@ static void expect(ch_schedule p, int64_t step, double rate)
         fail_msg("step %d, in a step: %.9g, want %.9g", (int)step, node_at(&p, step), rate);
 }
 
-static void constants_and_exponentials(void **state)
+static void schedule_constant_and_exponential_follow_their_formulas(void **state)
 {
     expect(ch_schedule_constant(0.25), 0, 0.25);
     expect(ch_schedule_constant(0.25), 1000000, 0.25);
@@ -53,7 +53,7 @@ static void constants_and_exponentials(void **state)
     (void)state;
 }
 
-static void pieces_change_after_their_boundaries(void **state)
+static void schedule_piecewise_changes_after_its_boundaries(void **state)
 {
     ch_schedule p = ch_schedule_piecewise(2, (double[]){100, 200}, (double[]){1, 0.5, 0.125});
 
@@ -66,7 +66,7 @@ static void pieces_change_after_their_boundaries(void **state)
     (void)state;
 }
 
-static void polynomials_and_cosines_end_where_they_are_told(void **state)
+static void schedule_polynomial_and_cosine_end_at_their_last_value(void **state)
 {
     ch_schedule p = ch_schedule_polynomial(1, 10, 0.2, 2), c = ch_schedule_cosine(2, 100, 0.25);
 
@@ -82,7 +82,7 @@ static void polynomials_and_cosines_end_where_they_are_told(void **state)
     (void)state;
 }
 
-static void cosines_restart(void **state)
+static void schedule_cosine_restarts_follow_their_formula(void **state)
 {
     ch_schedule same = ch_schedule_cosine_restarts(1, 10, 1, 0.5, 0);
     ch_schedule wider = ch_schedule_cosine_restarts(1, 10, 2, 0.5, 0.2);
@@ -101,7 +101,7 @@ static void cosines_restart(void **state)
     (void)state;
 }
 
-static void warming_up_comes_first(void **state)
+static void schedule_warm_up_precedes_the_schedule(void **state)
 {
     ch_schedule p = ch_schedule_warm_up(ch_schedule_exponential(0.5, 10, 0.5, false), 4);
     ch_schedule c = ch_schedule_warm_up(ch_schedule_cosine_restarts(1, 10, 3, 1, 0), 5);
@@ -115,7 +115,7 @@ static void warming_up_comes_first(void **state)
     (void)state;
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void schedule_check_rejects_invalid_schedules(void **state)
 {
     ch_schedule bad[] = {ch_schedule_cosine(1, 0, 0),
                          ch_schedule_cosine_restarts(1, 1, 0.5, 1, 0),
@@ -144,12 +144,12 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constants_and_exponentials),
-        cmocka_unit_test(pieces_change_after_their_boundaries),
-        cmocka_unit_test(polynomials_and_cosines_end_where_they_are_told),
-        cmocka_unit_test(cosines_restart),
-        cmocka_unit_test(warming_up_comes_first),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(schedule_constant_and_exponential_follow_their_formulas),
+        cmocka_unit_test(schedule_piecewise_changes_after_its_boundaries),
+        cmocka_unit_test(schedule_polynomial_and_cosine_end_at_their_last_value),
+        cmocka_unit_test(schedule_cosine_restarts_follow_their_formula),
+        cmocka_unit_test(schedule_warm_up_precedes_the_schedule),
+        cmocka_unit_test(schedule_check_rejects_invalid_schedules),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,8 +123,8 @@ static ch_status pack_hold(const ch_coord *c, ch_message **out)
     return rc;
 }
 
-/* Marks the steps that have begun. `begun` is ascending, and so is the list of all steps that have
- * not ended. (c->running is not: own steps are first there.) */
+/* Marks the steps that have begun. `begun` is ascending, and so is the list of all steps that
+ * have not ended. (c->running is not: own steps are first there.) */
 static void mark_begun(const ch_coord *c, size_t n, const uint64_t *begun)
 {
     size_t i = 0;

@@ -588,7 +588,7 @@ static ch_status wait_for_steps(ch_task *coord, const ch_coord *c, bool (*is_ove
     int64_t   ended = count_ended(&c->stats), began = ch__task_now(coord), since = began;
     ch_status rc;
 
-    if (limit_ms == CH_AT_ONCE)
+    if (limit_ms == CH_NO_WAIT)
         return is_over(arg)
                    ? CH_OK
                    : ch__fail(CH_DEADLINE_EXCEEDED,
@@ -739,7 +739,7 @@ static int64_t limit_left(ch_task *coord, int64_t limit_ms, int64_t began)
 {
     int64_t left = limit_ms - (ch__task_now(coord) - began) / 1000000;
 
-    return limit_ms <= 0 ? limit_ms : left > 0 ? left : CH_AT_ONCE;
+    return limit_ms <= 0 ? limit_ms : left > 0 ? left : CH_NO_WAIT;
 }
 
 void ch__coord_cancel(ch_task *coord, ch_scheduled *s)

@@ -364,9 +364,9 @@ static uint64_t round_size(const ch_coord *c)
     return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
 }
 
-/* Handles a server's reply to the snapshot of a round. If the server replied with an error, because
- * its memory was exhausted, no step of the round may begin. After the last reply the round is
- * forgotten, and the next tick begins it again with a new snapshot. */
+/* Handles a server's reply to the snapshot of a round. If the server replied with an error,
+ * because its memory was exhausted, no step of the round may begin. After the last reply the
+ * round is forgotten, and the next tick begins it again with a new snapshot. */
 static void on_round_snapshot(const ch_coord_context *t, const ch_coord_call *call)
 {
     ch_sync_round *r = &t->c->round;

@@ -162,8 +162,8 @@ static void on_fenced(const ch_coord_context *t, const ch_coord_call *call)
     ch__queue_send(t);
 }
 
-/* Sends FENCE to the servers to which it was not sent in this round. If memory is exhausted, the
- * next tick begins a new round. */
+/* Sends FENCE to the servers to which it was not sent in this round. If memory is exhausted,
+ * the next tick begins a new round. */
 static void send_fences(const ch_coord_context *t, ch_worker_entry *m)
 {
     Cohort__PsFence message;

@@ -192,14 +192,14 @@ ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox
 {
     const ch_server_options *opt = arg;
     ch_server_state         *s = NULL;
-    ch_status                rc = ch__server_state_new(opt->device, opt->most_bytes, &s);
+    ch_status                rc = ch__server_state_new(opt->device, opt->max_init_bytes, &s);
 
     (void)t;
     (void)incarnation;
     (void)outbox;
     if (rc != CH_OK)
         return rc;
-    ch__server_state_watch(s, opt->saw, opt->arg);
+    ch__server_state_watch(s, opt->watch, opt->arg);
     *self = s;
     return CH_OK;
 }

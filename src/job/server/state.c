@@ -97,7 +97,7 @@ static bool uses(const ch_server_function *f, const ch_server_var *v)
     return false;
 }
 
-/* Frees a function if it uses the variable `arg`; for ch__map_sift. */
+/* Frees a function if it uses the variable `arg`; for ch__map_remove_if. */
 static bool drop_if_uses(void *arg, ch_key k, void *value)
 {
     (void)k;
@@ -112,7 +112,7 @@ typedef struct number_range {
     uint64_t first, n;
 } number_range;
 
-/* Frees a function if its number is in the range `arg`; for ch__map_sift. */
+/* Frees a function if its number is in the range `arg`; for ch__map_remove_if. */
 static bool drop_if_in_range(void *arg, ch_key k, void *value)
 {
     const number_range *range = arg;
@@ -128,13 +128,13 @@ void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m)
     number_range range = {m->first_function, m->functions};
 
     if (range.n > 0)
-        ch__map_sift(&s->functions, drop_if_in_range, &range);
+        ch__map_remove_if(&s->functions, drop_if_in_range, &range);
     for (size_t i = 0; i < m->n_variables; i++) {
         ch_server_var *v = ch__map_find(&s->values.variables, ch__key(m->variables[i]));
 
         if (v == NULL)
             continue;
-        ch__map_sift(&s->functions, drop_if_uses, v);
+        ch__map_remove_if(&s->functions, drop_if_uses, v);
         ch__values_remove(&s->values, v);
     }
 }
@@ -394,7 +394,7 @@ static void drop_if_large(ch_server_state *s)
     if (4 * s->applied.n <= s->applied.cap &&
         s->result_bytes <= 2 * s->bytes_before + FEW_BYTES)
         return;
-    ch__map_sift(&s->applied, drop_if_ended, s);
+    ch__map_remove_if(&s->applied, drop_if_ended, s);
     s->bytes_before = s->result_bytes;
 }
 
@@ -546,7 +546,7 @@ static ch_status lend_inputs(const ch_server_state *s, int n, ch_tensor *const *
     ch_status   rc = t == NULL ? ch__fail_memory("inputs") : CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch__lend(in[i], s->values.device, &t[i]);
+        rc = ch__tensor_share(in[i], s->values.device, &t[i]);
     if (rc == CH_OK)
         rc = ch_tuple_of(n, t, out);
     for (int i = 0; t != NULL && i < n; i++)

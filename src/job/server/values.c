@@ -279,7 +279,7 @@ ch_status ch__values_snapshot(ch_values *s, uint64_t number)
     return rc;
 }
 
-/* Frees a snapshot if it was released; for ch__map_sift. */
+/* Frees a snapshot if it was released; for ch__map_remove_if. */
 static bool drop_if_released(void *arg, ch_key k, void *value)
 {
     const ch_values *s = arg;
@@ -295,7 +295,7 @@ void ch__values_release(ch_values *s, uint64_t last)
     if (last <= s->released)
         return;
     s->released = last;
-    ch__map_sift(&s->snapshots, drop_if_released, s);
+    ch__map_remove_if(&s->snapshots, drop_if_released, s);
 }
 
 void ch__values_drop(ch_values *s)

@@ -125,14 +125,14 @@ static void fail_with(ch_worker_run *r, ch_outbox *outbox, const ch_fault *why)
 }
 
 /* Adds a saved position of a stream to the reply, as a tensor after the results. Does
- * so only if a new position may have been saved: every CH_STREAM_POSITIONS elements. */
+ * so only if a new position may have been saved: every CH_STREAM_POSITION_INTERVAL elements. */
 static ch_status add_position(const ch_worker_run *r, Cohort__WorkerReply *m, ch_tensor **out)
 {
     for (int i = 0; i < r->n_elements; i++) {
         const void *bytes = NULL;
         size_t      n = 0;
 
-        if (r->element[i].number % CH_STREAM_POSITIONS != 0 ||
+        if (r->element[i].number % CH_STREAM_POSITION_INTERVAL != 0 ||
             !ch__stream_position(r->element[i].from, &m->position_number, &bytes, &n))
             continue;
         m->position_stream = r->element[i].stream;
@@ -218,7 +218,7 @@ static ch_status prepare_if_first(ch_worker_run *r, bool *is_first)
         return CH_OK;
     rc = prepare_per_worker(r);
     if (committed->n >= MANY)
-        ch__map_sift(committed, is_retired, r);
+        ch__map_remove_if(committed, is_retired, r);
     return rc == CH_OK ? ch__map_set(committed, ch__key(r->step), r->env) : rc;
 }
 
@@ -569,7 +569,7 @@ static void compute(void *arg)
                               .seed = r->seed,
                               .stop = &r->stop,
                               .group = r->env->group,
-                              .meet = &ch__group_as_meet},
+                              .group_ops = &ch__group_ops},
                     &r->out);
     if (r->rc != CH_OK)
         (void)ch__fault_record(&r->fault, r->rc, -1, NULL);

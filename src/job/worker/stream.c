@@ -228,15 +228,15 @@ static bool has_passing_error(ch_wire *w, ch_wire_span message, int depth)
     return w->fault != NULL;
 }
 
-/* Saves a position if CH_STREAM_POSITIONS elements have been read since the last, and as many
- * bytes as the last position has; so saving costs less than reading. If it fails, a later call
- * tries again. */
+/* Saves a position if CH_STREAM_POSITION_INTERVAL elements have been read since the last, and
+ * as many bytes as the last position has; so saving costs less than reading. If it fails, a
+ * later call tries again. */
 static void save_position(ch_stream *s)
 {
     saved_position p = {.number = s->next};
     ch_wire        w;
 
-    if (s->next - position_before(s, s->next)->number < CH_STREAM_POSITIONS ||
+    if (s->next - position_before(s, s->next)->number < CH_STREAM_POSITION_INTERVAL ||
         s->bytes_read < s->position_bytes)
         return;
     s->bytes_read = 0;
@@ -405,7 +405,7 @@ static bool can_reach(const ch_stream *s, int64_t number)
 ch_status ch__stream_move(ch_stream *s, int64_t number, const void *bytes, size_t n)
 {
     saved_position p = {0};
-    ch_status      rc = ch__want_given(s->name, "position", bytes, NULL, NULL);
+    ch_status      rc = ch__check_not_null(s->name, "position", bytes, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
@@ -442,7 +442,7 @@ static ch_status check_options(const ch_stream_options *opt, const char *name)
     if (opt->reader < 0 || opt->pass < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: reader %lld in pass %lld; want 0 or more",
                         name, (long long)opt->reader, (long long)opt->pass);
-    if (opt->first < 0 || (opt->place == NULL && opt->first != 0))
+    if (opt->first < 0 || (opt->position == NULL && opt->first != 0))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: first is element %lld; want a number of 0 or more, and a position "
                         "if it is not 0",
@@ -470,7 +470,7 @@ static ch_status set_dataset(ch_stream *s, const void *bytes, size_t n)
         d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
     }
     s->dataset = d;
-    return d != NULL ? CH_OK : ch__fail_still("reading it without threads");
+    return d != NULL ? CH_OK : ch__fail_earlier("reading it without threads");
 }
 
 static ch_status set_devices(ch_stream *s, const ch_stream_options *opt)
@@ -509,8 +509,8 @@ ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out)
     rc = set_dataset(s, opt->dataset, opt->n_dataset);
     if (rc == CH_OK)
         rc = set_devices(s, opt);
-    if (rc == CH_OK && opt->place != NULL)
-        rc = copy_position(opt->first, opt->place, opt->n_place, &s->base);
+    if (rc == CH_OK && opt->position != NULL)
+        rc = copy_position(opt->first, opt->position, opt->n_position, &s->base);
     if (rc != CH_OK) {
         ch__stream_free(s);
         return ch__fail_at(rc, "%s", name);

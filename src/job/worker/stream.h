@@ -26,7 +26,7 @@
 
 #include "cohort/iterator.h"
 
-enum { CH_STREAM_POSITIONS = 64 }; /* elements between saved positions */
+enum { CH_STREAM_POSITION_INTERVAL = 64 }; /* elements between saved positions */
 
 typedef struct ch_stream ch_stream;
 
@@ -38,9 +38,9 @@ typedef struct ch_stream_options {
      * that the stream belongs to, and the number of the pass. Each pair has its own random
      * numbers. Ignored if there is a position, because a position includes them. */
     int64_t     reader, pass;
-    int64_t     first;   /* number of the next element at the position */
-    const void *place;   /* position to begin at; NULL: the beginning, and first must be 0 */
-    size_t      n_place; /* bytes of the position */
+    int64_t     first;      /* number of the next element at the position */
+    const void *position;   /* position to begin at; NULL: the beginning, and first must be 0 */
+    size_t      n_position; /* bytes of the position */
     /* 0 or 1: one element at a time. More: one element per replica, as per-replica values. */
     int               n_replicas;
     ch_device *const *device; /* n_replicas devices; NULL: elements stay where they are made */
@@ -63,13 +63,13 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out);
  * belong to the stream and are valid until the next call. Returns false if none was saved since
  * the stream was created.
  *
- * A position is saved every CH_STREAM_POSITIONS elements. If a position has many
+ * A position is saved every CH_STREAM_POSITION_INTERVAL elements. If a position has many
  * bytes (a large shuffle), the next is saved only when as many bytes have been read. */
 bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n);
 
 /* Moves the stream to a position that another stream of the same dataset saved, with `number`
  * as the next element. Does nothing if the stream can reach `number` already. On an error the
  * stream is unchanged. */
-ch_status ch__stream_move(ch_stream *s, int64_t number, const void *place, size_t n);
+ch_status ch__stream_move(ch_stream *s, int64_t number, const void *position, size_t n);
 
 #endif

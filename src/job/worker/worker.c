@@ -231,8 +231,8 @@ static ch_status on_stream(const ch_received *r, const void *request)
     o.dataset = p->tensor[0]->data;
     o.n_dataset = ch_tensor_bytes(p->tensor[0]);
     if (p->n_tensors == 2) {
-        o.place = p->tensor[1]->data;
-        o.n_place = ch_tensor_bytes(p->tensor[1]);
+        o.position = p->tensor[1]->data;
+        o.n_position = ch_tensor_bytes(p->tensor[1]);
     }
     rc = ch__stream_new(&o, &s);
     if (rc == CH_OK)

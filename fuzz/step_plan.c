@@ -1,4 +1,4 @@
-/* fuzz/route.c -- what ch__step_plan_decode makes of anything.
+/* fuzz/step_plan.c -- what ch__step_plan_decode makes of anything.
  *
  * A route that was decoded encodes to bytes that decode to the same bytes again. Inputs begin as real steps, in shards or not;
  * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ch__mem_watch(true);
     rc = ch__step_plan_decode(data, size, &r);
     if (which % 16 == 0) {
-        MUST(ch__mem_most() <= (int64_t)size + (16 << 20));
+        MUST(ch__mem_peak() <= (int64_t)size + (16 << 20));
         ch__mem_watch(false);
     }
     if (rc == CH_OK) {
