@@ -14,33 +14,40 @@
  *   2. Send. The coordinator takes the first step of the queue and the worker with the fewest
  *      steps. If the worker does not have the step's function (an encoded step plan,
  *      job/step_plan.h) or its data streams, the coordinator sends these first (FUNCTION,
- *      STREAM). Then it leases the elements that the step reads. Then it calls RUN with the
- *      step's number, inputs and elements, and with the worker's registration. This call is an
- *      attempt of the step.
+ *      STREAM). Then it leases the elements that the step reads: it reserves their numbers in
+ *      the stream for this step, until the step ends. Then it calls RUN with the step's number,
+ *      inputs and elements, and with the worker's registration. This call is an attempt of the
+ *      step.
  *   3. Run. The worker runs its attempts one after the other (job/worker.h). It reads variables
  *      from servers (READ, ROWS), computes the local parts of the plan, and sends updates
- *      (UPDATE). It repeats a call until the server replies. If a server does not reply for too
- *      long, the worker hands the step back, and the coordinator sends it to a worker again.
+ *      (UPDATE). It repeats a call for up to ch_worker_options.patience_ns. If the server has
+ *      not replied by then, the worker hands the step back, and the coordinator queues it
+ *      again.
  *   4. Apply. A server applies each update once. It records (step, sequence) with the results,
  *      and answers a repeated update from this record. A server rejects the updates of a fenced
  *      registration, of a step that has ended, and of a step that is held because it is being
  *      cancelled.
  *   5. Acknowledge. The worker replies to RUN with the results, or with an error. The step has
- *      then ended, and ch__coord_wait returns the results or the error. If a step fails, the
- *      next schedule, join or done cancels the other steps and returns the error.
- *   6. Retire. All steps below the number `retired` have ended. Messages to workers and servers
- *      carry this number. Servers then reject these steps and free their records of them.
+ *      then ended, and ch__coord_wait returns the results or the error. A step does not end if
+ *      the worker hands it back, or if its worker is being fenced and replies with an error. If
+ *      a step fails, the next schedule, join or done cancels the other steps and returns the
+ *      error.
+ *   6. Retire. All steps below the number `retired` have ended. RUN, UPDATE, ASSIGN and PING
+ *      carry this number. Servers then reject these steps and free their records of them. A
+ *      step whose reply was lost has not ended, so its records are kept.
  *
  * If the worker dies in the middle:
  *   7. Notice. The coordinator pings every worker at each tick. It declares a worker lost if
- *      the worker does not reply for `misses` ticks, if the connection breaks, or if the
- *      worker was restarted and replies with another incarnation.
+ *      the worker does not reply for more than `misses` ticks, if the connection breaks, or if
+ *      the worker was restarted and replies with another incarnation.
  *   8. Fence. It increments the worker's registration and calls FENCE on every server. Once a
  *      server has replied, it rejects all updates of the old registration.
  *   9. Repeat. When all servers have replied, the coordinator puts the worker's steps back into
  *      the queue. Each keeps its number, elements and seed. The new attempt sends all updates
- *      of the step; servers apply those that the first attempt did not. If the first attempt's
- *      reply to RUN arrives before the last FENCE reply, the step ends and is not repeated.
+ *      of the step; servers apply those that the first attempt did not. It reads the variables
+ *      again, so it may compute from updates of the first attempt, unless it reads a snapshot.
+ *      If the first attempt's reply to RUN arrives before the last FENCE reply, the step ends
+ *      and is not repeated.
  *  10. Return. A lost worker that replies to a ping again receives steps under its new
  *      registration. It drops all runs of older registrations, and its per-worker variables
  *      have their initial values again.

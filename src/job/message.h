@@ -3,8 +3,8 @@
  * The coordinator and the workers call servers, and the coordinator calls workers, by the
  * methods below. A call carries the method's request: a protobuf message (proto/job.proto),
  * with tensors beside it. The reply carries the method's reply in the same way. proto/job.proto
- * describes each message. The callee's side is job/dispatch.h; the callers repeat lost calls
- * with net/retry.h.
+ * describes each message. The callee's side is job/dispatch.h. Callers repeat lost calls with
+ * net/retry.h, except CH_WORKER_RUN and pings.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_MESSAGE_H
@@ -26,11 +26,11 @@ enum {
     CH_PS_UPDATE,     /* W: applies the updates of a step */
     CH_PS_FENCE,      /* C: rejects updates of a worker's old registrations from now on */
     CH_PS_SNAPSHOT,   /* C: takes or releases a snapshot of all variables */
-    CH_PS_PING,       /* C: replies if alive; carries which steps have ended */
+    CH_PS_PING,       /* C: replies if alive; carries ended steps, releases holds */
     CH_PS_ASSIGN,     /* C: sets variables, or regions of them */
     CH_PS_HOLD,       /* C: rejects updates of steps that are being cancelled */
     CH_WORKER_FUNCTION = 32, /* C: sends a function: a step plan */
-    CH_WORKER_RUN,           /* C: runs a step; replies when the step has ended */
+    CH_WORKER_RUN,           /* C: runs an attempt of a step; replies when it has ended */
     CH_WORKER_PING,          /* C: replies if alive, with the list of its steps */
     CH_WORKER_STREAM,        /* C: sends a data stream */
     CH_WORKER_DROP,          /* C: drops steps, functions, streams and per-worker variables */

@@ -24,8 +24,9 @@
  *
  * To cancel steps, the coordinator sends CH_PS_HOLD to every server. From its reply on, a
  * server rejects updates of these steps. The reply lists the steps of which the server had
- * applied an update. A step that no server has applied ends as cancelled. Then the coordinator
- * releases the hold (CH_PS_PING), and the other steps are run again, to their end.
+ * applied an update. A step of which no server has applied an update ends as cancelled. Then
+ * the coordinator releases the hold (CH_PS_PING), and the other steps are run again, to their
+ * end.
  *
  * The server replies to a call before it receives the next. So a read sees all updates of a
  * call or none of them, unless an update failed. CH_PS_UPDATE, CH_PS_ASSIGN and CH_PS_PING

@@ -1,9 +1,9 @@
 /* job/slice.h -- rows x[i] and x[start:stop:step] of a sharded variable, as in Python.
  *
- *     rc = ch__slice_rows(size, &(ch_slice_bounds){.start = -3, .has_start = true, .step = 1},
- * &all);
+ *     ch_slice_bounds last_3 = {.start = -3, .has_start = true, .step = 1}; // x[-3:]
+ *     rc = ch__slice_rows(size, &last_3, &all);
  *     for (int i = 0; i < n; i++) {
- *         ch_slice_range of = ch__slice_shard(all, size, n, i); // x[-3:]
+ *         ch_slice_range of = ch__slice_shard(all, size, n, i);
  *         ... read rows `of` of shard i into rows of.at to of.at + of.count - 1 of the result
  *     }
  *

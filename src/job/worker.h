@@ -26,14 +26,18 @@
  * because servers apply an update once. If the server does not reply within `patience_ns`, the
  * worker replies that it cannot reach the server, and the coordinator queues the step again.
  *
- * If the worker dies during 2 to 6, the coordinator finds out by a missing heartbeat, a lost
- * connection or a new incarnation under the worker's name. It increments the registration of
- * the worker and sends a fence to every server. When all servers have replied, it queues the
- * steps of the worker again. The next attempt has the same step number and reads the same
- * elements. Servers apply the updates that are missing, and no update twice.
+ * If the worker dies during 1, the step is still in the queue of the coordinator. If the worker
+ * dies during 2 to 6, the coordinator finds out by a missing heartbeat, a lost connection or a
+ * new incarnation under the worker's name. It increments the registration of the worker and
+ * sends a fence to every server. When all servers have replied, it queues the steps of the
+ * worker again. The next attempt has the same step number and reads the same elements. Servers
+ * apply the updates that are missing, and no update twice. The attempt reads the variables
+ * again, and some of them may already contain updates of the first attempt.
  *
  * To cancel a step, the coordinator sends CH_WORKER_DROP. If the run has sent no update, the
- * worker ends it without a reply. A run that has sent an update continues to its end.
+ * worker ends it without a reply, because the coordinator no longer waits for that call. A run
+ * that has sent an update is not dropped. If a hold rejects its next update, the coordinator
+ * runs the step again after the hold.
  *
  * A worker that was declared lost may still be alive. When it receives a call with a newer
  * registration, it drops the runs of older registrations and resets its per-worker variables to
