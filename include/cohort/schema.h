@@ -35,11 +35,12 @@ typedef struct ch_feature {
 /* A column of a CSV file, which becomes a scalar; or several adjacent columns, which become a
  * vector, such as the 784 pixels of an image. */
 typedef struct ch_csv_column {
-    const char *name; /* name in the header, if there is a header, and of the component */
+    /* Name of the component. If the file has a header, also the name of the (first) column. */
+    const char *name;
     ch_dtype    dtype;
     const char *missing; /* text of an empty field; NULL: it is an error */
     int         field;   /* number of the first field, from 1; 0: by name, or else in order */
-    int         fields;  /* number of fields of a vector; 0: a scalar from a single field */
+    int         fields;  /* fields of a vector, also 1; 0: a scalar of one field */
 } ch_csv_column;
 
 #endif

@@ -8,8 +8,9 @@
  *     {
  *         ch_node *x = ch_step_in(s, 0), *y = ch_step_in(s, 1);
  *         ch_node *w = ch_var_read(s, arg);
- *         ch_node *loss = ch_mean_all(ch_square(ch_sub(ch_matmul(x, false, w, false), y)));
- *         ch_node *dw = ch_gradient(loss, w);
+ *         ch_node *error = ch_sub(ch_matmul(x, false, w, false), y);
+ *         ch_node *loss = ch_div(ch_sum_all(ch_square(error)), ch_step_global_rows(s));
+ *         ch_node *dw = ch_all_reduce(CH_SUM, ch_gradient(loss, w)); // over the replicas
  *         ch_var_assign_sub(s, arg, ch_mul(ch_number(s, 0.1), dw));
  *         ch_step_out(s, "loss", loss);
  *     }
