@@ -140,7 +140,7 @@ static inline void ask_task(client *c, const char *name, ch_message *p)
     ask_many(c, 1, &name, 1, 1);
 }
 
-/* Takes the parcel over. */
+/* Takes over the message. */
 static inline void ask(client *c, int server, ch_message *p)
 {
     char name[16];

@@ -111,7 +111,7 @@ static ch_status make_batches(const char *call, const ch_data *d, const ch_array
 
 /* Splits the rows of an array among n replicas, as the pipeline splits a batch of the nominal
  * size `batch`. All replicas get equal shares; the first batch % n replicas get a row more. A
- * batch with fewer rows fills the replicas in order. */
+ * batch with fewer rows fills the replicas in order. If `batch` is 0, no replica gets a row. */
 static ch_status split_batch(ch_tensor *t, int64_t batch, int n, ch_value **out)
 {
     ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
@@ -243,23 +243,7 @@ ch_status ch__source_next(ch_source *s, ch_tuple **out)
     return rc == CH_OK ? ch_iterator_next(s->it, out) : rc;
 }
 
-/* Makes a value of the same kind whose components have no rows. */
-static ch_status without_rows(const ch_value *v, ch_value **out)
-{
-    int         n = ch_value_count(v);
-    ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
-    ch_status   rc = part == NULL ? ch__fail_memory("arrays") : CH_OK;
-
-    for (int r = 0; r < n && rc == CH_OK; r++)
-        rc = ch_tensor_rows(ch_value_at(v, r), 0, 0, &part[r]);
-    if (rc == CH_OK)
-        rc = ch_value_new(ch_value_kind_of(v), n, part, out);
-    for (int r = 0; part != NULL && r < n; r++)
-        ch_tensor_unref(part[r]);
-    ch__free(part);
-    return rc;
-}
-
+/* Makes a batch like `whole` in which no replica has a row. */
 static ch_status whole_without_rows(const ch_tuple *whole, ch_tuple **out)
 {
     int        n = ch_tuple_count(whole);
@@ -267,7 +251,8 @@ static ch_status whole_without_rows(const ch_tuple *whole, ch_tuple **out)
     ch_status  rc = v == NULL ? ch__fail_memory("arrays") : CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = without_rows(ch_tuple_at(whole, i), &v[i]);
+        rc = split_batch(ch_value_at(ch_tuple_at(whole, i), 0), 0,
+                         ch_value_count(ch_tuple_at(whole, i)), &v[i]);
     if (rc == CH_OK)
         rc = ch_tuple_new(n, v, NULL, out);
     for (int i = 0; v != NULL && i < n; i++)

@@ -129,7 +129,7 @@ static void record_frame(sim *s, const ch_task *to, const ch_frame *f)
     record(s, f->name, NULL, (uint64_t)f->kind << 8 | (uint64_t)f->ending);
     if (p == NULL)
         return;
-    record(s, "parcel", NULL, (uint64_t)p->method << 32 | (uint64_t)p->n_tensors);
+    record(s, "message", NULL, (uint64_t)p->method << 32 | (uint64_t)p->n_tensors);
     s->hash = ch__hash(s->hash, p->bytes, p->n_bytes);
 }
 
