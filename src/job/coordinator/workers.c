@@ -192,8 +192,8 @@ void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m)
         return;
     ch__log(
         CH_LOG_WARNING, "worker-lost",
-        "%s (incarnation %llu) does not reply or was restarted; its %d steps are repeated by "
-        "other workers",
+        "%s (incarnation %llu) does not reply or was restarted; it had %d steps, which will be "
+        "repeated",
         m->name, (unsigned long long)m->incarnation, m->n_runs);
     m->state = CH_WORKER_FENCING;
     m->registration++;
