@@ -21,7 +21,6 @@ typedef struct job {
     ch_function *step;
     ch_tensor   *row;
     ch_tuple    *batch;
-    int64_t      n; /* predictions that its thread makes */
 } job;
 
 static void forward(ch_step *s, void *arg)
@@ -82,71 +81,83 @@ static void by_run(void *arg, int64_t n)
     }
 }
 
-static void *thread_main(void *arg)
-{
-    by_predict(arg, ((job *)arg)->n);
-    return NULL;
-}
-
-/* n predictions on each of two threads. */
-static void by_two(void *arg, int64_t n)
-{
-    job      *j = arg;
-    pthread_t other;
-
-    j[1].n = n;
-    if (pthread_create(&other, NULL, thread_main, &j[1]) != 0)
-        exit(1);
-    by_predict(&j[0], n);
-    (void)pthread_join(other, NULL);
-}
-
-/* As many on one thread. */
+/* As many predictions on one thread as others make on two. */
 static void by_one(void *arg, int64_t n)
 {
     by_predict(arg, 2 * n);
 }
 
-/* ---- a second process ---- */
+/* ---- a second thread and a second process, which wait for orders ---- */
 
-static int order[2], answer[2]; /* pipes to it and back, of int64_t */
+/* Pipes to a helper and back. An order is the number of predictions to make, and so is the answer. */
+typedef struct helper {
+    job *job;
+    int  order[2], answer[2];
+} helper;
 
-/* Makes as many predictions as it is told to, until this process ends. */
-static void serve(void)
+static helper in_thread, in_process;
+
+/* Makes as many predictions as each order says, until the process ends. */
+static void *serve(void *arg)
 {
-    job     j;
+    helper *h = arg;
     int64_t n;
 
-    make_job(&j, "CPU:0");
-    while (read(order[0], &n, sizeof(n)) == sizeof(n)) {
-        by_predict(&j, n);
-        if (write(answer[1], &n, sizeof(n)) != sizeof(n))
+    while (read(h->order[0], &n, sizeof(n)) == sizeof(n)) {
+        by_predict(h->job, n);
+        if (write(h->answer[1], &n, sizeof(n)) != sizeof(n))
             break;
     }
-    _exit(0);
+    return NULL;
 }
 
-/* Before the first use of a device, whose threads a fork would not copy. */
+static void begin_thread(job *j)
+{
+    pthread_t thread;
+
+    in_thread.job = j;
+    if (pipe(in_thread.order) != 0 || pipe(in_thread.answer) != 0 ||
+        pthread_create(&thread, NULL, serve, &in_thread) != 0)
+        exit(1);
+    (void)pthread_detach(thread);
+}
+
+/* Call this before the first use of a device, whose threads a fork would not copy. */
 static void begin_process(void)
 {
     pid_t child;
 
-    if (pipe(order) != 0 || pipe(answer) != 0 || (child = fork()) < 0)
+    if (pipe(in_process.order) != 0 || pipe(in_process.answer) != 0 || (child = fork()) < 0)
         exit(1);
     if (child == 0) {
-        close(order[1]);
-        serve();
+        job j;
+
+        close(in_process.order[1]);
+        make_job(&j, "CPU:0");
+        in_process.job = &j;
+        serve(&in_process);
+        _exit(0);
     }
 }
 
-/* n predictions in each of two processes. */
+/* n predictions by a helper and n by this thread. */
+static void by_both(helper *h, job *j, int64_t n)
+{
+    if (write(h->order[1], &n, sizeof(n)) != sizeof(n))
+        exit(1);
+    by_predict(j, n);
+    if (read(h->answer[0], &n, sizeof(n)) != sizeof(n))
+        exit(1);
+}
+
+static void by_two(void *arg, int64_t n)
+{
+    by_both(&in_thread, arg, n);
+}
+
 static void by_processes(void *arg, int64_t n)
 {
-    if (write(order[1], &n, sizeof(n)) != sizeof(n))
-        exit(1);
-    by_predict(arg, n);
-    if (read(answer[0], &n, sizeof(n)) != sizeof(n))
-        exit(1);
+    by_both(&in_process, arg, n);
 }
 
 int main(int argc, char **argv)
@@ -157,6 +168,7 @@ int main(int argc, char **argv)
     begin_process();
     make_job(&j[0], "CPU:0");
     make_job(&j[1], ch_device_count("CPU") > 1 ? "CPU:1" : "CPU:0");
+    begin_thread(&j[1]);
     bench_run(b, &(bench_case){.name = "one row, of ch_strategy_run",
                                .unit = "us",
                                .scale = 1e6,
@@ -165,7 +177,7 @@ int main(int argc, char **argv)
     bench_run(b, &(bench_case){.name = "two threads, to one thread",
                                .unit = "us/row",
                                .scale = 1e6 / 2,
-                               .ours = {.run = by_two, .arg = j},
+                               .ours = {.run = by_two, .arg = &j[0]},
                                .peer = {{"one thread", .run = by_one, .arg = &j[0]}},
                                .limit = {.run = by_processes, .arg = &j[0]}});
     drop_job(&j[0]);
