@@ -64,8 +64,8 @@ typedef struct bench_case {
 } bench_case;
 
 /* Reads --json, --peers, --ours (no other side: for a profiler), --quick (one short round: to see that it
- * works) and words, of which a
- * case's name must then contain one. */
+ * works), --once (one round of ours after a short warm-up, without checks: tools/compare-bench repeats it)
+ * and words, of which a case's name must then contain one. */
 bench *bench_open(const char *name, int argc, char **argv);
 bool   bench_is_quick(const bench *b);
 /* Whether a large row should do a small part of its work: --quick, unless peers do the whole of it. */
