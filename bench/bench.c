@@ -524,7 +524,8 @@ bench *bench_open(const char *name, int argc, char **argv)
         else if (argv[i][0] != '-')
             b->word[b->n_words++] = argv[i];
         else {
-            fprintf(stderr, "usage: %s [--json] [--peers] [--ours] [--quick] [--once] [CASE...]\n",
+            fprintf(stderr,
+                    "usage: %s [--json] [--peers] [--ours] [--quick] [--once] [CASE...]\n",
                     argv[0]);
             exit(2);
         }
