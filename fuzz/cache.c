@@ -8,11 +8,11 @@
  * longest: 1500
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/sys.h"
 #include "cohort/cohort.h"
 #include "dataset/alter.h"
 #include "file/crc32c.h"
 #include "file/help.h"
-#include "file/sys.h"
 
 enum { ROWS = 5, MOST_RECORD = 1000, MOST_FILE = 4096 };
 

@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/sys.h"
 #include "data/csv.h"
 #include "data/csv_text.h"
 #include "data/number.h"
 #include "element.h"
-#include "file/sys.h"
 #include "tokens.h"
 
 enum { N_COLUMNS = 5, MOST_BYTES = 1500 };

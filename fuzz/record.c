@@ -10,10 +10,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/record.h"
 
+#include "base/sys.h"
 #include "file/codec.h"
 #include "file/crc32c.h"
 #include "file/help.h"
-#include "file/sys.h"
 
 enum { MOST_RECORD = 3000, MOST_PLAIN = 1 << 16 };
 

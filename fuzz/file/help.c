@@ -5,9 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/sys.h"
 #include "cohort/log.h"
 #include "file/block.h"
-#include "file/sys.h"
 
 uint64_t some_size(dice *d)
 {

@@ -22,11 +22,11 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "data/iterator.h"
 #include "data/position.h"
 #include "data/stages.h"
 #include "file/record.h"
-#include "file/sys.h"
 #include "file/writer.h"
 
 enum {

@@ -13,9 +13,9 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "data/iterator.h"
 #include "data/random.h"
-#include "file/sys.h"
 
 typedef struct naming {
     ch_cursor base;

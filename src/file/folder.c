@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "file/sys.h"
+#include "base/sys.h"
 
 static bool is_folder(const char *path)
 {

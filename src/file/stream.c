@@ -20,8 +20,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "file/codec.h"
-#include "file/sys.h"
 
 /* IN_BYTES: compressed bytes per read. SKIP_BYTES: bytes per read while skipping. */
 enum { IN_BYTES = 128 << 10, SKIP_BYTES = 16 << 10 };

@@ -24,8 +24,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "file/codec.h"
-#include "file/sys.h"
 
 enum { BUFFER_BYTES = 256 << 10 };
 

@@ -29,9 +29,9 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "file/bytes.h"
 #include "file/codec.h"
-#include "file/sys.h"
 
 enum {
     LOCAL_SIGNATURE = 0x04034b50,

@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "file/sys.h"
+#include "base/sys.h"
 
 char *ch__bytes_builder_reserve(ch_bytes_builder *p, size_t n)
 {

@@ -21,11 +21,11 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "base/thread.h"
 #include "file/bytes.h"
 #include "file/folder.h"
 #include "file/record.h"
-#include "file/sys.h"
 #include "tensor/tensor.h"
 
 /* ---- fields of a message ---- */

@@ -20,7 +20,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "file/sys.h"
+#include "base/sys.h"
 #include "file/writer.h"
 #include "fit/bytes_builder.h"
 #include "fit/callback.h"

@@ -28,8 +28,8 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "base/thread.h"
-#include "file/sys.h"
 
 enum {
     MAX_TRACKS = 320, /* more than the replicas of a process */

@@ -9,7 +9,7 @@
 
 #include "../file/folder.h"
 #include "base/mem.h"
-#include "file/sys.h"
+#include "base/sys.h"
 #include "pipeline.h"
 
 /* Removes all files, and says how many there were. */

@@ -15,8 +15,8 @@
 #include "../file/folder.h"
 #include "base/config.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "file/crc32c.h"
-#include "file/sys.h"
 #include "file/writer.h"
 #include "pipeline.h"
 

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/sys.h"
 #include "cohort/file.h"
 #include "file/codec.h"
-#include "file/sys.h"
 #include "folder.h"
 
 static inline int t_setup(void **state)

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "../file/folder.h"
+#include "base/sys.h"
 #include "file/folder.h"
-#include "file/sys.h"
 #include "fit/number.h"
 
 /* The text of a file; good until the next call. */

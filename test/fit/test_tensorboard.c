@@ -7,9 +7,9 @@
 #include <dirent.h>
 
 #include "../file/folder.h"
+#include "base/sys.h"
 #include "cohort/function.h"
 #include "file/record.h"
-#include "file/sys.h"
 #include "fit/events.h"
 
 /* ---- a reader ---- */

@@ -8,8 +8,8 @@
 #include "../file/folder.h"
 #include "base/config.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "base/thread.h"
-#include "file/sys.h"
 #include "graph/trace.h"
 #include "trace_help.h"
 

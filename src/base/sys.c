@@ -1,11 +1,11 @@
-/* file/sys.c -- system calls on files, counted; tests can make them fail or limit their bytes.
+/* base/sys.c -- system calls on files, counted; tests can make them fail or limit their bytes.
  *
  * Each wrapper counts its call, fails if a test asked for that, and repeats the system call
  * after EINTR. The counters are atomic, because several threads read and write files.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "file/sys.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* file/sys.h -- wraps the system calls on files.
+/* base/sys.h -- wraps the system calls on files.
  *
  * All file access goes through these functions, as all memory comes from base/mem.h. Tests can
  * make the n-th call fail (PROMISES F12) or limit the bytes of each read and write. Each
@@ -6,8 +6,8 @@
  * are repeated. Any thread may call them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FILE_SYS_H
-#define FILE_SYS_H
+#ifndef BASE_SYS_H
+#define BASE_SYS_H
 
 #include <stdbool.h>
 #include <stddef.h>
