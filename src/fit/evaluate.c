@@ -14,8 +14,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/trace.h"
 #include "fit/history.h"
-#include "graph/trace.h"
 #include "tensor/ragged.h"
 
 /* ---- a pass ---- */

@@ -13,11 +13,11 @@
 
 #include "base/fault.h"
 #include "base/terminal.h"
+#include "base/trace.h"
 #include "fit/evaluate.h"
 #include "fit/history.h"
 #include "fit/interrupt.h"
 #include "fit/loop.h"
-#include "graph/trace.h"
 #include "tensor/ragged.h"
 
 enum { POINTS = 32 }; /* points of the curve of the loss in an epoch */

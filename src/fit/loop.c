@@ -12,10 +12,10 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/trace.h"
 #include "fit/interrupt.h"
 #include "fit/progress.h"
 #include "graph/function.h"
-#include "graph/trace.h"
 #include "strategy/strategy.h"
 
 /* Reads the metrics of the steps so far into the logs. */

@@ -21,9 +21,9 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/trace.h"
 #include "graph/function.h"
 #include "graph/room.h"
-#include "graph/trace.h"
 #include "graph/where.h"
 #include "tensor/ragged.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/thread.h"
-#include "graph/trace.h"
+#include "base/trace.h"
 
 const char *ch__work_name(ch_work_kind work)
 {

@@ -3,11 +3,11 @@
  * Times are compared with each other, never with a clock on the wall.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "../base/trace_help.h"
 #include "../file/folder.h"
-#include "../graph/trace_help.h"
 #include "base/thread.h"
+#include "base/trace.h"
 #include "graph/function.h"
-#include "graph/trace.h"
 #include "strategy/strategy.h"
 
 /* ---- a training step of two layers, the second without an activation ---- */

@@ -6,12 +6,12 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
+#include "../base/trace_help.h"
 #include "../file/folder.h"
-#include "../graph/trace_help.h"
 #include "base/config.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "graph/trace.h"
+#include "base/trace.h"
 #include "strategy/strategy.h"
 
 enum { REPLICAS = 3, WIDE = 4096 };

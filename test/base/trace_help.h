@@ -1,8 +1,8 @@
-/* test/graph/trace_help.h -- reads a trace back: a strict little parser of JSON, and what must hold of spans.
+/* test/base/trace_help.h -- reads a trace back: a strict little parser of JSON, and what must hold of spans.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef TEST_GRAPH_TRACE_HELP_H
-#define TEST_GRAPH_TRACE_HELP_H
+#ifndef TEST_BASE_TRACE_HELP_H
+#define TEST_BASE_TRACE_HELP_H
 
 #include <ctype.h>
 #include <math.h>

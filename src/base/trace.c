@@ -1,7 +1,7 @@
-/* graph/trace.c -- writes the trace file.
+/* base/trace.c -- writes the trace file.
  *
- * graph/timing.c writes spans with ch__trace_span. Main structs: `track`, a buffer of events
- * for each track, and `file`, the open file.
+ * Modules write spans: graph/timing.c for runs and their calls, fit/loop.c for the training
+ * loop. Main structs: `track`, a buffer of events for each track, and `file`, the open file.
  *
  * Invariants:
  *   1. A track has a block of text for its events, and a lock. There is no contention if each
@@ -13,8 +13,8 @@
  *   4. A forked child inherits the open file and does not write to it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* for program_invocation_short_name */
-#include "graph/trace.h"
+#define _GNU_SOURCE /* for program_invocation_short_name, pthread_getname_np and gettid */
+#include "base/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -411,4 +411,25 @@ void ch__trace_span(const char *track_name, const char *name, int64_t begin_ns, 
     pthread_mutex_unlock(&t->lock);
     if (is_lost)
         atomic_fetch_add(&n_dropped, 1);
+}
+
+int64_t ch__trace_begin(void)
+{
+    return ch__trace_is_on() ? ch__now_ns() : 0;
+}
+
+void ch__trace_end(const char *track_name, const char *name, int64_t began_ns)
+{
+    char    thread[16] = "", own[48];
+    int64_t now;
+
+    if (began_ns == 0)
+        return;
+    now = ch__now_ns();
+    if (track_name == NULL) {
+        (void)pthread_getname_np(pthread_self(), thread, sizeof(thread));
+        snprintf(own, sizeof(own), "%s (thread %ld)", thread, (long)gettid());
+        track_name = own;
+    }
+    ch__trace_span(track_name, name, began_ns, now);
 }

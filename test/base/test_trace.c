@@ -1,4 +1,4 @@
-/* test/graph/test_trace.c -- a trace is whole JSON, whatever happens.
+/* test/base/test_trace.c -- a trace is whole JSON, whatever happens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "graph/trace.h"
+#include "base/trace.h"
 #include "trace_help.h"
 
 static const char *path(void)
@@ -39,7 +39,7 @@ static void trace_without_spans_is_a_complete_file(void **state)
     assert_false(ch__trace_is_on());
     t = t_trace_read(path());
     assert_int_equal(t->n_spans, 0);
-    assert_non_null(strstr(t->process, "test_graph_trace"));
+    assert_non_null(strstr(t->process, "test_base_trace"));
     free(t);
     (void)state;
 }
@@ -66,6 +66,37 @@ static void trace_spans_are_on_tracks_with_their_times(void **state)
     assert_int_equal(t->span[1].begin - t->span[0].begin, 1000);
     assert_int_equal(t->span[1].end, t->span[0].end);
     assert_string_equal(t->labels, "");
+    free(t);
+    (void)state;
+}
+
+static void *span_of_thread(void *arg)
+{
+    int64_t began = ch__trace_begin();
+
+    ch__trace_end(NULL, "job", began);
+    ch__trace_end("GPU:0", "step", began);
+    (void)arg;
+    return NULL;
+}
+
+static void trace_end_writes_a_span_on_the_track_of_its_thread(void **state)
+{
+    pthread_t other;
+    t_trace  *t;
+
+    assert_int_equal(ch__trace_begin(), 0);
+    t_ok(ch__trace_open(path()));
+    ch__trace_end(NULL, "began before the file", 0);
+    span_of_thread(NULL);
+    assert_int_equal(pthread_create(&other, NULL, span_of_thread, NULL), 0);
+    pthread_join(other, NULL);
+    t_ok(ch__trace_close());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 4);
+    assert_int_equal(t->n_tracks, 3); /* two threads and GPU:0 */
+    assert_int_equal(t_count(t, "GPU:0", "step"), 2);
+    assert_int_equal(t_count(t, "(thread ", "job"), 1);
     free(t);
     (void)state;
 }
@@ -305,6 +336,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trace_without_spans_is_a_complete_file),
         cmocka_unit_test(trace_spans_are_on_tracks_with_their_times),
+        cmocka_unit_test(trace_end_writes_a_span_on_the_track_of_its_thread),
         cmocka_unit_test(trace_escapes_names_as_json_strings),
         cmocka_unit_test(trace_reports_missing_spans_in_file_and_log_past_its_limit),
         cmocka_unit_test(trace_accepts_spans_of_several_threads),
