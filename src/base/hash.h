@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define CH_HASH_START 0xcbf29ce484222325u /* hash of no bytes */
 
@@ -16,6 +17,12 @@ static inline uint64_t ch__hash(uint64_t h, const void *data, size_t n)
     for (size_t i = 0; i < n; i++)
         h = (h ^ p[i]) * 0x100000001b3u;
     return h;
+}
+
+/* Returns the hash of a text, without its final zero. */
+static inline uint64_t ch__hash_text(const char *text)
+{
+    return ch__hash(CH_HASH_START, text, strlen(text));
 }
 
 #endif

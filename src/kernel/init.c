@@ -14,8 +14,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/by_name.h"
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "kernel/ortho.h"
 #include "kernel/philox.h"
@@ -92,7 +92,7 @@ typedef struct distribution {
 /* Returns the random stream of a variable. Streams differ by the name of the variable. */
 static ch_philox stream_of(const ch_init *init, const char *name)
 {
-    return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = ch__name_fnv(name)});
+    return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = ch__hash_text(name)});
 }
 
 /* Turn n draws of a stream into numbers. An f64 number needs two words, an f32 number a single

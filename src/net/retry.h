@@ -28,7 +28,7 @@
 #ifndef NET_RETRY_H
 #define NET_RETRY_H
 
-#include "base/id_map.h"
+#include "base/map.h"
 #include "net/net.h"
 
 /* The time limits of the attempts, in ns. */

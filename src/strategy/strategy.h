@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/by_name.h"
+#include "base/map.h"
 #include "cohort/iterator.h"
 #include "cohort/strategy_ops.h"
 #include "collective/group.h"
@@ -34,7 +34,7 @@ struct ch_strategy {
     ch_strategy_parts  parts;
     ch_strategy_traits traits;
     pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
-    ch_by_name         vars; /* all variables by name, not referenced */
+    ch_map             vars; /* all variables by name, not referenced */
     atomic_uint        generation; /* incremented when vars changes */
 };
 

@@ -37,7 +37,7 @@ static char *unique_name(const ch_strategy *st, const char *wanted)
     if (name == NULL)
         return NULL;
     snprintf(name, size, "%s", wanted);
-    for (int i = 1; ch__by_name_get(&st->vars, name) != NULL; i++)
+    for (int i = 1; ch__map_find_name(&st->vars, name) != NULL; i++)
         snprintf(name, size, "%s_%d", wanted, i);
     return name;
 }
@@ -206,7 +206,7 @@ static ch_status register_name(ch_strategy *st, ch_var *v, const char *wanted)
 
     pthread_mutex_lock(&st->lock);
     v->name = unique_name(st, wanted);
-    is_registered = v->name != NULL && ch__by_name_put(&st->vars, v->name, v);
+    is_registered = v->name != NULL && ch__map_set_name(&st->vars, v->name, v) == CH_OK;
     atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
     return is_registered ? CH_OK : ch__fail_memory("a variable");
@@ -217,7 +217,9 @@ static void unregister(ch_strategy *st, ch_var *v)
 {
     pthread_mutex_lock(&st->lock);
     unlink_followers(v);
-    ch__by_name_remove(&st->vars, v->name);
+    (void)ch__map_remove_name(&st->vars, v->name);
+    if (st->vars.n == 0)
+        ch__map_drop(&st->vars);
     atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
 }
@@ -441,11 +443,11 @@ ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
 
     *n = 0;
     pthread_mutex_lock(&st->lock);
-    list = ch__calloc(st->vars.n + 1, sizeof(*list));
+    list = ch__calloc((size_t)st->vars.n + 1, sizeof(*list));
     if (list == NULL)
         rc = ch__fail_memory("a list of variables");
-    for (size_t i = 0; i < st->vars.cap && list != NULL; i++) {
-        ch_var *v = ch__by_name_at(&st->vars, i);
+    for (int i = 0; i < st->vars.cap && list != NULL; i++) {
+        ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL && try_ref(v))
             list[(*n)++] = v;
@@ -475,8 +477,8 @@ ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
     if (found != NULL)
         return found->strategy == st ? ch_var_ref(found) : NULL;
     pthread_mutex_lock(&st->lock);
-    for (size_t i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
-        ch_var *v = ch__by_name_at(&st->vars, i);
+    for (int i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
+        ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL && has_copy(v, copy) && try_ref(v))
             found = v;
@@ -568,7 +570,7 @@ ch_aggregation ch_var_aggregation(const ch_var *v)
  * finds its variables too. Checks the dtype and shape. The caller must hold the lock. */
 static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
 {
-    ch_var *v = ch__by_name_get(&st->vars, r->name);
+    ch_var *v = ch__map_find_name(&st->vars, r->name);
 
     if (v == NULL || v->strategy == NULL) /* NULL strategy: the variable is being created */
         return ch__fail(CH_NOT_FOUND,
@@ -654,8 +656,8 @@ ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
     if (!ch__config()->check_copies)
         return CH_OK;
     pthread_mutex_lock(&st->lock);
-    for (size_t i = 0; i < st->vars.cap && rc == CH_OK; i++) {
-        const ch_var *v = ch__by_name_at(&st->vars, i);
+    for (int i = 0; i < st->vars.cap && rc == CH_OK; i++) {
+        const ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL) /* skips variables that are being created */
             rc = check_copies(v);
@@ -682,7 +684,7 @@ ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g)
 
     pthread_mutex_lock(&st->lock);
     for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
-        const ch_var *v = ch__by_name_get(&st->vars, g->resource[i].name);
+        const ch_var *v = ch__map_find_name(&st->vars, g->resource[i].name);
 
         if (g->resource[i].value == g->resource[i].read || v == NULL || v->n_copies == 1 ||
             is_on_devices(v, run))

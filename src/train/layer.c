@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "cohort/math.h"
 
 /* ---- errors of constructors ---- */
@@ -79,29 +80,29 @@ static bool is_name(const char *name)
 /* The names of the children of a layer. The value of a name is the address of its child's entry
  * in `suffix`. */
 typedef struct siblings {
-    ch_by_name names;
-    int       *suffix; /* the last number that was appended to the name of each child */
+    ch_map names;
+    int   *suffix; /* the last number that was appended to the name of each child */
 } siblings;
 
 /* Gives a child a free name: its own, "dense", or else "dense_1". Returns false if memory is
  * exhausted. */
 static bool name_child(siblings *t, ch_layer *c, int *counter)
 {
-    int   *taken = ch__by_name_get(&t->names, c->name);
+    int   *taken = ch__map_find_name(&t->names, c->name);
     size_t size = strlen(c->name) + 16;
     char  *name;
 
     if (taken == NULL)
-        return ch__by_name_put(&t->names, c->name, counter);
+        return ch__map_set_name(&t->names, c->name, counter) == CH_OK;
     name = ch__malloc(size);
     if (name == NULL)
         return false;
     do
         snprintf(name, size, "%s_%d", c->name, ++*taken);
-    while (ch__by_name_get(&t->names, name) != NULL);
+    while (ch__map_find_name(&t->names, name) != NULL);
     ch__free(c->name);
     c->name = name;
-    return ch__by_name_put(&t->names, name, counter);
+    return ch__map_set_name(&t->names, name, counter) == CH_OK;
 }
 
 /* Enters the name of a child that already belongs to another layer. Such a child keeps its
@@ -109,11 +110,12 @@ static bool name_child(siblings *t, ch_layer *c, int *counter)
 static ch_status check_name(siblings *t, const ch_layer *l, int i)
 {
     ch_layer *c = l->child[i];
-    int      *taken = ch__by_name_get(&t->names, c->name);
+    int      *taken = ch__map_find_name(&t->names, c->name);
 
     if (taken == NULL)
-        return ch__by_name_put(&t->names, c->name, &t->suffix[i]) ? CH_OK
-                                                                  : ch__fail_memory(c->name);
+        return ch__map_set_name(&t->names, c->name, &t->suffix[i]) == CH_OK
+                   ? CH_OK
+                   : ch__fail_memory(c->name);
     if (l->child[taken - t->suffix] == c)
         return CH_OK;
     return ch__fail(
@@ -143,7 +145,7 @@ static ch_status adopt(ch_layer *l, int n, ch_layer *const *child)
         if (!name_child(&t, child[i], &t.suffix[i]))
             rc = ch__fail_memory(l->ops->type);
     }
-    ch__by_name_drop(&t.names);
+    ch__map_drop(&t.names);
     ch__free(t.suffix);
     return rc;
 }

@@ -10,7 +10,6 @@
 
 #include <stdatomic.h>
 
-#include "base/by_name.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/layer.h"

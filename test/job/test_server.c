@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
-#include "base/id_map.h"
 #include "base/mem.h"
 #include "base/protobuf.h"
 #include "graph/function.h"
@@ -750,45 +749,10 @@ static void server_frees_functions_on_request(void **state)
     tear_down(&s);
 }
 
-/* The table of numbers against a list. */
-static void server_map_finds_keys_that_were_set_and_not_removed(void **state)
-{
-    static char has[64][4];
-    static int  thing;
-    ch_map      m = {0};
-    unsigned    seed = 5;
-    int         n = 0;
-
-    (void)state;
-    for (int i = 0; i < 5000; i++) {
-        ch_key k;
-
-        seed = seed * 1664525u + 1013904223u;
-        k = (ch_key){(seed >> 8) % 64 * 1000003, (seed >> 20) % 4};
-        if (seed >> 31) {
-            assert_int_equal(ch__map_remove(&m, k) != NULL, has[k.a / 1000003][k.b]);
-            n -= has[k.a / 1000003][k.b];
-            has[k.a / 1000003][k.b] = 0;
-        } else {
-            t_ok(ch__map_set(&m, k, &thing));
-            n += !has[k.a / 1000003][k.b];
-            has[k.a / 1000003][k.b] = 1;
-        }
-        assert_int_equal(m.n, n);
-    }
-    for (int i = 0; i < 64; i++)
-        for (int k = 0; k < 4; k++)
-            assert_int_equal(ch__map_find(&m, (ch_key){(uint64_t)i * 1000003, (uint64_t)k}) !=
-                                 NULL,
-                             has[i][k]);
-    ch__map_drop(&m);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(server_frees_functions_on_request),
-        cmocka_unit_test(server_map_finds_keys_that_were_set_and_not_removed),
         cmocka_unit_test(server_applies_an_update_and_returns_its_result),
         cmocka_unit_test(server_applies_a_repeated_update_once),
         cmocka_unit_test(server_rejects_updates_of_a_registration_below_the_fence),

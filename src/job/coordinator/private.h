@@ -27,7 +27,7 @@
 #define JOB_COORDINATOR_PRIVATE_H
 
 #include "base/fault.h"
-#include "base/id_map.h"
+#include "base/map.h"
 #include "job/coordinator.h"
 #include "job/coordinator/heartbeat.h"
 #include "job/message.h"

@@ -20,7 +20,7 @@
 #ifndef JOB_SERVER_VALUES_H
 #define JOB_SERVER_VALUES_H
 
-#include "base/id_map.h"
+#include "base/map.h"
 #include "job/server/init.h"
 #include "tensor/buffer_pool.h"
 #include "tensor/layout.h"

@@ -28,7 +28,7 @@
 #include <stdatomic.h>
 
 #include "base/fault.h"
-#include "base/id_map.h"
+#include "base/map.h"
 #include "collective/group.h"
 #include "graph/function.h"
 #include "job/message.h"

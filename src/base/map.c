@@ -1,31 +1,46 @@
-/* base/id_map.c -- a hash table of pointers with open addressing, at most half full.
+/* base/map.c -- a hash table of pointers with open addressing and linear probing, at most half
+ * full.
+ *
+ * Invariant: there is no free entry between the home entry of a key (which its hash selects) and
+ * the entry that holds the key. A removal therefore moves later entries into the gap.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/id_map.h"
+#include "base/map.h"
 
-#include <stdbool.h>
+#include <string.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
-static uint64_t hash_of(ch_key k)
+static uint64_t hash_of(const ch_map *m, ch_key k)
 {
+    if (m->has_names)
+        return k.a;
+
     uint64_t h = (k.a ^ (k.b * 0xD6E8FEB86659FD93u)) * 0x9E3779B97F4A7C15u;
 
     return h ^ (h >> 29);
 }
 
-static bool has_key(const ch_map_entry *e, ch_key k)
+static ch_key key_of_name(const char *name)
 {
-    return e->key.a == k.a && e->key.b == k.b;
+    return (ch_key){ch__hash_text(name), (uintptr_t)name};
+}
+
+static bool is_same_key(const ch_map *m, ch_key x, ch_key y)
+{
+    return x.a == y.a &&
+           (x.b == y.b || (m->has_names && strcmp((const char *)(uintptr_t)x.b,
+                                                  (const char *)(uintptr_t)y.b) == 0));
 }
 
 /* Returns the entry of the key, or the free entry to put the key in. */
 static ch_map_entry *entry_of(const ch_map *m, ch_key key)
 {
-    uint64_t at = hash_of(key), mask = (uint64_t)m->cap - 1;
+    uint64_t at = hash_of(m, key), mask = (uint64_t)m->cap - 1;
 
-    while (m->entry[at & mask].value != NULL && !has_key(&m->entry[at & mask], key))
+    while (m->entry[at & mask].value != NULL && !is_same_key(m, m->entry[at & mask].key, key))
         at++;
     return &m->entry[at & mask];
 }
@@ -37,7 +52,7 @@ void *ch__map_find(const ch_map *m, ch_key key)
 
 static ch_status grow(ch_map *m)
 {
-    ch_map grown = {.cap = m->cap > 0 ? 2 * m->cap : 16};
+    ch_map grown = {.cap = m->cap > 0 ? 2 * m->cap : 16, .has_names = m->has_names};
 
     grown.entry = ch__calloc((size_t)grown.cap, sizeof(*grown.entry));
     if (grown.entry == NULL)
@@ -65,14 +80,13 @@ ch_status ch__map_set(ch_map *m, ch_key key, void *value)
     return CH_OK;
 }
 
-/* Frees the entry `gap`. Moves later entries forward, because a search ends at the first free
- * entry. */
+/* Frees the entry `gap`. Moves later entries into it, but none before its home entry. */
 static void close_gap(ch_map *m, int gap)
 {
     int mask = m->cap - 1;
 
     for (int i = (gap + 1) & mask; m->entry[i].value != NULL; i = (i + 1) & mask) {
-        int home = (int)(hash_of(m->entry[i].key) & (uint64_t)mask);
+        int home = (int)(hash_of(m, m->entry[i].key) & (uint64_t)mask);
 
         if (((i - home) & mask) >= ((i - gap) & mask)) {
             m->entry[gap] = m->entry[i];
@@ -92,6 +106,22 @@ void *ch__map_remove(ch_map *m, ch_key key)
     m->n--;
     close_gap(m, (int)(e - m->entry));
     return value;
+}
+
+void *ch__map_find_name(const ch_map *m, const char *name)
+{
+    return ch__map_find(m, key_of_name(name));
+}
+
+ch_status ch__map_set_name(ch_map *m, const char *name, void *value)
+{
+    m->has_names = true;
+    return ch__map_set(m, key_of_name(name), value);
+}
+
+void *ch__map_remove_name(ch_map *m, const char *name)
+{
+    return ch__map_remove(m, key_of_name(name));
 }
 
 /* After a removal, close_gap may move a later entry into entry i, so entry i is tested again.

@@ -1,10 +1,11 @@
-/* base/id_map.h -- a hash table of pointers, keyed by one or two numbers.
+/* base/map.h -- a hash table of pointers, keyed by one or two numbers or by a name.
  *
- * A table is not synchronised.
+ * A table has keys of one kind. It does not copy names: the memory of a name must stay valid as
+ * long as the name is in the table. A table is not synchronised.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef BASE_ID_MAP_H
-#define BASE_ID_MAP_H
+#ifndef BASE_MAP_H
+#define BASE_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +13,7 @@
 #include "cohort/status.h"
 
 typedef struct ch_key {
-    uint64_t a, b;
+    uint64_t a, b; /* the numbers; of a name: its hash and its address */
 } ch_key;
 
 /* Returns the key of an object that has a single number. */
@@ -27,10 +28,12 @@ typedef struct ch_map_entry {
 } ch_map_entry;
 
 /* Zero-initialise a map before its first use. The map does not own its values. The order of its
- * entries depends on the keys and the order of calls, not on addresses. */
+ * entries depends on the keys and the order of calls, not on addresses. Loops over all values
+ * read entry[0] to entry[cap - 1]. */
 typedef struct ch_map {
     int           n, cap; /* used entries; all entries (0 or a power of two) */
     ch_map_entry *entry;
+    bool          has_names; /* the keys are names */
 } ch_map;
 
 /* Returns the value of a key, or NULL if the key is not in the map. */
@@ -40,6 +43,10 @@ void *ch__map_find(const ch_map *m, ch_key key);
 ch_status ch__map_set(ch_map *m, ch_key key, void *value);
 /* Removes a key. Returns its value, or NULL if the key is not in the map. */
 void *ch__map_remove(ch_map *m, ch_key key);
+/* The same for names. */
+void     *ch__map_find_name(const ch_map *m, const char *name);
+ch_status ch__map_set_name(ch_map *m, const char *name, void *value);
+void     *ch__map_remove_name(ch_map *m, const char *name);
 /* Removes every entry for which should_remove() returns true. should_remove() may free the
  * value. It may be called twice for an entry that stays. */
 void ch__map_remove_if(ch_map *m, bool (*should_remove)(void *arg, ch_key key, void *value),
