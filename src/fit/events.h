@@ -13,8 +13,8 @@
 #ifndef FIT_EVENTS_H
 #define FIT_EVENTS_H
 
+#include "base/bytes_builder.h"
 #include "cohort/tensor.h"
-#include "fit/bytes_builder.h"
 
 enum { CH_HISTOGRAM_BUCKETS = 30 };
 

@@ -4,7 +4,7 @@
 #ifndef FIT_JSON_H
 #define FIT_JSON_H
 
-#include "fit/bytes_builder.h"
+#include "base/bytes_builder.h"
 #include "fit/training.h"
 
 /* Appends `, "loss": 0.31` for each log. NaN and infinities are written as null. */

@@ -17,12 +17,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/bytes_builder.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sys.h"
 #include "file/writer.h"
-#include "fit/bytes_builder.h"
 #include "fit/callback.h"
 #include "fit/json.h"
 #include "fit/number.h"

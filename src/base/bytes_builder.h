@@ -1,17 +1,15 @@
-/* fit/bytes_builder.h -- a growable buffer of bytes that are later written to a file.
+/* base/bytes_builder.h -- a growable buffer of bytes.
  *
- * A builder that is all zeros is empty. If memory is exhausted, the builder remembers it
- * (has_failed): later calls add nothing, and ch__bytes_builder_write returns
- * RESOURCE_EXHAUSTED.
+ * A builder that is all zeros is empty. If memory is exhausted, has_failed is set, and later
+ * calls add nothing: the caller must look at has_failed before it uses the bytes.
+ * ch__bytes_builder_write (file/sys.h) does.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FIT_BYTES_BUILDER_H
-#define FIT_BYTES_BUILDER_H
+#ifndef BASE_BYTES_BUILDER_H
+#define BASE_BYTES_BUILDER_H
 
 #include <stdbool.h>
 #include <stddef.h>
-
-#include "cohort/status.h"
 
 typedef struct ch_bytes_builder {
     char *at;          /* owned; NULL: nothing was allocated yet */
@@ -27,11 +25,5 @@ void ch__bytes_builder_add(ch_bytes_builder *p, const void *data, size_t n);
 void ch__bytes_builder_text(ch_bytes_builder *p, const char *text);
 /* Frees the buffer. The builder is empty afterwards, and may be used again. */
 void ch__bytes_builder_drop(ch_bytes_builder *p);
-
-/* Writes all bytes to the open file `fd`, and then empties the builder. `path` is used in
- * messages only. On an error the bytes stay in the builder; some may have been written. */
-CH_MUST_CHECK ch_status ch__bytes_builder_write(ch_bytes_builder *p, int fd, const char *path);
-/* Appends the bytes of the open file `fd` from its position to its end. */
-CH_MUST_CHECK ch_status ch__bytes_builder_read(ch_bytes_builder *p, int fd, const char *path);
 
 #endif
