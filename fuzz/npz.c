@@ -8,7 +8,7 @@
  * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "file/bytes.h"
+#include "base/bytes.h"
 #include "file/codec.h"
 #include "file/help.h"
 

@@ -1,9 +1,11 @@
-/* base/pbwire.c -- decoding of protobuf fields: long varints, arrays of varints, and faults.
+/* base/pbwire.c -- reads long varints and arrays of varints, and writes fields.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/pbwire.h"
 
 #include <string.h>
+
+#include "base/bytes.h"
 
 void ch__wire_set_fault(ch_wire *w, const uint8_t *at, const char *why)
 {
@@ -63,4 +65,60 @@ int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out)
     for (; n < most && s->at < s->end && ch__wire_varint(w, s, &x); n++)
         out[n] = (int64_t)x;
     return n;
+}
+
+/* ---- writing ---- */
+
+static void put_tag(ch_bytes_builder *p, int field, ch_wire_type type)
+{
+    ch__bytes_builder_varint(p, (uint64_t)field << 3 | type);
+}
+
+void ch__wire_put_number(ch_bytes_builder *p, int field, uint64_t x)
+{
+    if (x == 0)
+        return;
+    put_tag(p, field, CH_WIRE_VARINT);
+    ch__bytes_builder_varint(p, x);
+}
+
+void ch__wire_put_fixed32(ch_bytes_builder *p, int field, uint32_t x)
+{
+    put_tag(p, field, CH_WIRE_32);
+    ch__bytes_builder_fixed32(p, x);
+}
+
+void ch__wire_put_fixed64(ch_bytes_builder *p, int field, uint64_t x)
+{
+    put_tag(p, field, CH_WIRE_64);
+    ch__bytes_builder_fixed64(p, x);
+}
+
+void ch__wire_put_bytes(ch_bytes_builder *p, int field, const void *data, size_t n)
+{
+    put_tag(p, field, CH_WIRE_BYTES);
+    ch__bytes_builder_sized(p, data, n);
+}
+
+void ch__wire_put_text(ch_bytes_builder *p, int field, const char *text)
+{
+    ch__wire_put_bytes(p, field, text, strlen(text));
+}
+
+size_t ch__wire_begin(ch_bytes_builder *p, int field)
+{
+    put_tag(p, field, CH_WIRE_BYTES);
+    return p->n;
+}
+
+/* The length of the contents precedes them, but is known only now, so this function moves the
+ * contents to insert the length. */
+void ch__wire_end(ch_bytes_builder *p, size_t start)
+{
+    size_t bytes = p->n - start, length = ch__varint_bytes(bytes);
+
+    if (ch__bytes_builder_reserve(p, length) == NULL)
+        return;
+    memmove(p->at + start + length, p->at + start, bytes);
+    ch__put_varint((unsigned char *)p->at + start, bytes);
 }

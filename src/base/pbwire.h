@@ -1,4 +1,6 @@
-/* base/pbwire.h -- the fields of an encoded protobuf message, one after the other.
+/* base/pbwire.h -- reads and writes the fields of encoded protobuf messages.
+ *
+ * Reading, one field after the other:
  *
  *     ch_wire w = ch__wire(bytes, size);
  *     ch_wire_span message = w.all;
@@ -10,7 +12,14 @@
  *
  * A submessage is the data of a field, and so another span. Nothing is copied and nothing
  * recurses. The ch_wire keeps the first fault; after a fault, all loops over its spans end.
- * The bytes may be untrusted.
+ * The bytes may be untrusted. base/protobuf.h unpacks whole messages instead.
+ *
+ * Writing, to a bytes builder:
+ *
+ *     ch__wire_put_number(p, 1, 42);
+ *     size_t start = ch__wire_begin(p, 2);
+ *     ch__wire_put_text(p, 1, "name");
+ *     ch__wire_end(p, start);
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_PBWIRE_H
@@ -19,6 +28,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/bytes_builder.h"
 
 /* Bytes of a message that are not decoded yet. */
 typedef struct ch_wire_span {
@@ -148,5 +159,19 @@ static inline bool ch__wire_field(ch_wire_span *s, int number, ch_wire_span *dat
     s->at = at + bytes;
     return true;
 }
+
+/* ---- writing ---- */
+
+/* Append a field. put_number writes a varint, and omits 0, which is the default of an absent
+ * field. The others write every value. */
+void ch__wire_put_number(ch_bytes_builder *p, int field, uint64_t x);
+void ch__wire_put_fixed32(ch_bytes_builder *p, int field, uint32_t x);
+void ch__wire_put_fixed64(ch_bytes_builder *p, int field, uint64_t x);
+void ch__wire_put_bytes(ch_bytes_builder *p, int field, const void *data, size_t n);
+void ch__wire_put_text(ch_bytes_builder *p, int field, const char *text);
+/* Begin and end a field of type CH_WIRE_BYTES whose contents are appended in between, such as a
+ * nested message. begin returns the start of the contents, for end. */
+size_t ch__wire_begin(ch_bytes_builder *p, int field);
+void   ch__wire_end(ch_bytes_builder *p, size_t start);
 
 #endif

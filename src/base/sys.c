@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/bytes_builder.h"
 #include "base/fault.h"
 
 static atomic_int_least64_t n_calls;
@@ -230,39 +229,6 @@ ch_status ch__fail_errno(int error, const char *format, ...)
     va_end(args);
     return ch__fail(status_of(error), "%s: %s", text,
                     strerror_r(error, reason, sizeof(reason)));
-}
-
-ch_status ch__bytes_builder_write(ch_bytes_builder *p, int fd, const char *path)
-{
-    int written = 0;
-
-    if (p->has_failed)
-        return ch__fail_memory(path);
-    while (written < p->n) {
-        ssize_t put = ch__sys_write(fd, p->at + written, (size_t)(p->n - written));
-
-        if (put <= 0)
-            return ch__fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be written", path);
-        written += (int)put;
-    }
-    p->n = 0;
-    return CH_OK;
-}
-
-ch_status ch__bytes_builder_read(ch_bytes_builder *p, int fd, const char *path)
-{
-    enum { PART = 64 << 10 };
-    char   *room;
-    ssize_t got;
-
-    do {
-        room = ch__bytes_builder_reserve(p, PART);
-        if (room == NULL)
-            return ch__fail_memory(path);
-        got = ch__sys_read(fd, room, PART);
-        p->n -= PART - (got > 0 ? (int)got : 0);
-    } while (got > 0);
-    return got == 0 ? CH_OK : ch__fail_errno(errno, "%s: cannot be read", path);
 }
 
 int64_t ch__file_calls(void)

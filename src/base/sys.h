@@ -16,7 +16,6 @@
 
 #include "cohort/status.h"
 
-struct ch_bytes_builder;
 struct stat;
 
 int     ch__sys_open(const char *path, int flags, mode_t mode); /* adds O_CLOEXEC */
@@ -42,14 +41,6 @@ int  ch__sys_dup(int fd); /* a second descriptor of the same open file; shares i
 /* Returns the ch_status for `error`, an errno, and sets the message "<format>: <strerror>". */
 ch_status ch__fail_errno(int error, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
-
-/* Writes all bytes to the open file `fd`, and then empties the builder. `path` is used in
- * messages only. RESOURCE_EXHAUSTED: memory was exhausted while the builder was filled. On an error the bytes stay in the builder; some may have been written. */
-CH_MUST_CHECK ch_status ch__bytes_builder_write(struct ch_bytes_builder *p, int fd,
-                                                const char *path);
-/* Appends the bytes of the open file `fd` from its position to its end. */
-CH_MUST_CHECK ch_status ch__bytes_builder_read(struct ch_bytes_builder *p, int fd,
-                                               const char *path);
 
 /* For tests. Returns the number of calls since the process began. Calls of close, unlink, lock
  * and dup are not counted and never fail on request. */

@@ -18,6 +18,7 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/pbwire.h"
@@ -31,17 +32,6 @@ enum { FORMAT = 2 }; /* version of the encoding; a position of another version i
 
 /* ---- parts as messages ---- */
 
-/* Writes a varint of at most 10 bytes; returns its length. */
-static size_t put_varint(uint64_t x, uint8_t *to)
-{
-    size_t n = 0;
-
-    for (; x >= 0x80; x >>= 7)
-        to[n++] = (uint8_t)(x | 0x80);
-    to[n++] = (uint8_t)x;
-    return n;
-}
-
 /* Encodes strings: their lengths as varints, and their bytes concatenated. */
 static ch_status encode_strings(ch_arena *a, const ch_part *p, Cohort__Part *m)
 {
@@ -50,16 +40,18 @@ static ch_status encode_strings(ch_arena *a, const ch_part *p, Cohort__Part *m)
 
     for (size_t i = 0; i < n; i++)
         bytes += s[i].size;
-    m->lengths.data = ch__arena_alloc(a, 10 * n + 1);
+    m->lengths.data = ch__arena_alloc(a, CH_VARINT_BYTES * n + 1);
     m->data.data = ch__arena_alloc(a, bytes + 1);
     if (m->lengths.data == NULL || m->data.data == NULL)
         return ch__fail_memory("strings of an element");
+    uint8_t *end = m->lengths.data;
     for (size_t i = 0; i < n; i++) {
-        m->lengths.len += put_varint(s[i].size, m->lengths.data + m->lengths.len);
+        end = ch__put_varint(end, s[i].size);
         if (s[i].size > 0)
             memcpy(m->data.data + m->data.len, s[i].data, s[i].size);
         m->data.len += s[i].size;
     }
+    m->lengths.len = (size_t)(end - m->lengths.data);
     return CH_OK;
 }
 

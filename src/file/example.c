@@ -16,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
+#include "base/bytes_builder.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/file.h"
-#include "file/bytes.h"
 #include "tensor/tensor.h"
 
 /* Tags of the length-delimited fields 1 to 3. */
@@ -30,37 +31,29 @@ typedef enum list_kind { BYTES_LIST = TAG_1, FLOAT_LIST = TAG_2, INT64_LIST = TA
 /* The largest message that protobuf accepts. */
 static const size_t max_bytes = INT32_MAX;
 
-/* A growable buffer: n bytes in use, of cap. */
-typedef struct buffer {
-    unsigned char *data;
-    size_t         n, cap;
-} buffer;
-
 typedef struct feature {
-    char  *name;
-    buffer field; /* the encoded entry of Features, with its tag and length */
+    char            *name;
+    ch_bytes_builder field; /* the encoded entry of Features, with its tag and length */
 } feature;
 
 struct ch_example {
-    feature *feature; /* sorted by name */
-    int      n, cap;
-    /* result of the last ch_example_encode */
-    buffer message;
+    feature         *feature; /* sorted by name */
+    int              n, cap;
+    ch_bytes_builder message; /* result of the last ch_example_encode */
 };
 
-/* Makes the buffer hold at least n bytes. Returns its beginning, or NULL if memory is
- * exhausted. */
-static unsigned char *buffer_reserve(buffer *r, size_t n)
+/* Makes n bytes the contents of the builder, for the caller to fill, and returns their address.
+ * Returns NULL if memory is exhausted; the builder keeps its contents then. */
+static unsigned char *replace_contents(ch_bytes_builder *b, size_t n)
 {
-    if (n > r->cap) {
-        unsigned char *data = ch__realloc(r->data, n + n / 4);
+    ch_bytes_builder before = *b;
+    char            *at;
 
-        if (data == NULL)
-            return NULL;
-        r->data = data;
-        r->cap = n + n / 4;
-    }
-    return r->data;
+    ch__bytes_builder_clear(b);
+    at = ch__bytes_builder_reserve(b, n);
+    if (at == NULL)
+        *b = before;
+    return (unsigned char *)at;
 }
 
 ch_status ch_example_new(ch_example **out)
@@ -83,7 +76,7 @@ void ch_example_clear(ch_example *e)
         return;
     for (int i = 0; i < e->n; i++) {
         ch__free(e->feature[i].name);
-        ch__free(e->feature[i].field.data);
+        ch__bytes_builder_drop(&e->feature[i].field);
     }
     e->n = 0;
 }
@@ -94,35 +87,22 @@ void ch_example_free(ch_example *e)
         return;
     ch_example_clear(e);
     ch__free(e->feature);
-    ch__free(e->message.data);
+    ch__bytes_builder_drop(&e->message);
     ch__free(e);
 }
 
 /* ---- wire format ---- */
 
-static size_t varint_bytes(uint64_t x)
-{
-    return (size_t)(63 - __builtin_clzll(x | 1)) / 7 + 1;
-}
-
 /* Returns the size of a field with n bytes of contents, including tag and length. */
 static size_t field_bytes(size_t n)
 {
-    return 1 + varint_bytes(n) + n;
-}
-
-static unsigned char *put_varint(unsigned char *at, uint64_t x)
-{
-    for (; x >= 128; x >>= 7)
-        *at++ = (unsigned char)(x | 128);
-    *at++ = (unsigned char)x;
-    return at;
+    return 1 + ch__varint_bytes(n) + n;
 }
 
 static unsigned char *put_head(unsigned char *at, int tag, size_t n)
 {
     *at++ = (unsigned char)tag;
-    return put_varint(at, n);
+    return ch__put_varint(at, n);
 }
 
 static unsigned char *put_field(unsigned char *at, int tag, const void *data, size_t n)
@@ -168,7 +148,7 @@ static size_t ints_bytes(const ch_tensor *t)
     size_t n = 0;
 
     for (int64_t i = 0; i < ch_tensor_count(t); i++)
-        n += varint_bytes(int_at(t->dtype, t->data, i));
+        n += ch__varint_bytes(int_at(t->dtype, t->data, i));
     return n;
 }
 
@@ -208,7 +188,7 @@ static unsigned char *put_ints(unsigned char *at, const ch_tensor *t)
 {
     at = put_head(at, TAG_1, ints_bytes(t));
     for (int64_t i = 0; i < ch_tensor_count(t); i++)
-        at = put_varint(at, int_at(t->dtype, t->data, i));
+        at = ch__put_varint(at, int_at(t->dtype, t->data, i));
     return at;
 }
 
@@ -284,7 +264,7 @@ static ch_status encode_feature(feature *f, const ch_tensor *t)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "example: feature \"%s\" has %zu bytes; protobuf allows at most %zu",
                         f->name, all, max_bytes);
-    unsigned char *at = buffer_reserve(&f->field, all);
+    unsigned char *at = replace_contents(&f->field, all);
     if (at == NULL)
         return ch__fail_memory("example");
     at = put_head(at, TAG_1, entry);
@@ -292,7 +272,6 @@ static ch_status encode_feature(feature *f, const ch_tensor *t)
     at = put_head(at, TAG_2, value);
     at = put_head(at, (int)kind_of(t->dtype), list);
     put_list(at, t);
-    f->field.n = all;
     return CH_OK;
 }
 
@@ -341,18 +320,18 @@ ch_status ch_example_encode(ch_example *e, ch_str *out)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "example: the message has %zu bytes; protobuf allows at most %zu", all,
                         max_bytes);
-    at = buffer_reserve(&e->message, all);
+    at = replace_contents(&e->message, all);
     if (at == NULL)
         return ch__fail_memory("example");
     at = put_head(at, TAG_1, features);
     for (int i = 0; i < e->n; i++) {
-        const buffer *field = &e->feature[i].field;
+        const ch_bytes_builder *field = &e->feature[i].field;
 
         /* The size is 0 if ch_example_set ran out of memory after it had added the feature. */
         if (field->n > 0)
-            memcpy(at, field->data, field->n);
+            memcpy(at, field->at, field->n);
         at += field->n;
     }
-    *out = (ch_str){(const char *)e->message.data, all};
+    *out = (ch_str){e->message.at, all};
     return CH_OK;
 }

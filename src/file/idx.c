@@ -7,8 +7,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/idx.h"
 
+#include "base/bytes.h"
 #include "base/fault.h"
-#include "file/bytes.h"
 
 enum { FIXED_BYTES = 4, SIZE_BYTES = 4 };
 

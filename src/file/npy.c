@@ -16,8 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
-#include "file/bytes.h"
 
 enum {
     FIXED_BYTES = 8,            /* bytes of magic and version */

@@ -10,8 +10,8 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
-#include "file/bytes.h"
 #include "file/crc32c.h"
 
 enum { HEAD_BYTES = 12, FOOT_BYTES = 4 };

@@ -1,9 +1,9 @@
 /* file/record_writer.c -- writes TFRecord files (TR-1).
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "file/bytes.h"
 #include "file/crc32c.h"
 #include "file/record.h"
 #include "file/writer.h"

@@ -27,10 +27,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/sys.h"
-#include "file/bytes.h"
 #include "file/codec.h"
 
 enum {

@@ -13,9 +13,9 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "file/bytes.h"
 #include "file/codec.h"
 #include "file/zip.h"
 

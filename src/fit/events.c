@@ -1,7 +1,7 @@
 /* fit/events.c -- event files for TensorBoard (EV-1 to EV-6).
  *
- * The first half encodes Event messages of protobuf by hand. The second half makes histograms,
- * and writes the messages as TFRecords to a file. A ch_events buffers records and appends them
+ * The first part encodes Event messages of protobuf by hand. The others make histograms, and
+ * write the messages as TFRecords to a file. A ch_events buffers records and appends them
  * to its file. tensorboard.c is the caller.
  *
  * Invariant: the buffer (`pending`) contains only whole records, so a reader sees a partial
@@ -21,100 +21,12 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/pbwire.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "file/bytes.h"
 #include "file/folder.h"
 #include "file/record.h"
 #include "tensor/tensor.h"
-
-/* ---- fields of a message ---- */
-
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5, VARINT_BYTES = 10 };
-
-static int varint(uint64_t x, unsigned char to[VARINT_BYTES])
-{
-    int n = 0;
-
-    for (; x >= 0x80; x >>= 7)
-        to[n++] = (unsigned char)(x | 0x80);
-    to[n++] = (unsigned char)x;
-    return n;
-}
-
-static void put_varint(ch_bytes_builder *p, uint64_t x)
-{
-    unsigned char text[VARINT_BYTES];
-
-    ch__bytes_builder_add(p, text, (size_t)varint(x, text));
-}
-
-static void put_tag(ch_bytes_builder *p, int field, int type)
-{
-    put_varint(p, (uint64_t)(field << 3 | type));
-}
-
-/* Writes an integer field. Zero is not written, because it is the default of an absent
- * field. */
-static void put_number(ch_bytes_builder *p, int field, int64_t x)
-{
-    if (x == 0)
-        return;
-    put_tag(p, field, VARINT);
-    put_varint(p, (uint64_t)x);
-}
-
-static void put_f64_bits(ch_bytes_builder *p, double x)
-{
-    unsigned char bytes[8];
-    uint64_t      bits;
-
-    memcpy(&bits, &x, sizeof(bits));
-    ch__put_le(bytes, bits, 8);
-    ch__bytes_builder_add(p, bytes, 8);
-}
-
-static void put_f32_bits(ch_bytes_builder *p, float x)
-{
-    unsigned char bytes[4];
-    uint32_t      bits;
-
-    memcpy(&bits, &x, sizeof(bits));
-    ch__put_le(bytes, bits, 4);
-    ch__bytes_builder_add(p, bytes, 4);
-}
-
-static void put_bytes(ch_bytes_builder *p, int field, const void *data, size_t n)
-{
-    put_tag(p, field, BYTES);
-    put_varint(p, n);
-    ch__bytes_builder_add(p, data, n);
-}
-
-static void put_text(ch_bytes_builder *p, int field, const char *text)
-{
-    put_bytes(p, field, text, strlen(text));
-}
-
-/* begin and end enclose a nested message. The length of the message precedes it, but is known
- * only at the end, so `end` moves the message to insert the length. */
-static int begin(ch_bytes_builder *p, int field)
-{
-    put_tag(p, field, BYTES);
-    return p->n;
-}
-
-static void end(ch_bytes_builder *p, int start)
-{
-    unsigned char length[VARINT_BYTES];
-    size_t        bytes = (size_t)(p->n - start);
-    int           n = varint(bytes, length);
-
-    if (ch__bytes_builder_reserve(p, (size_t)n) == NULL)
-        return;
-    memmove(p->at + start + n, p->at + start, bytes);
-    memcpy(p->at + start, length, (size_t)n);
-}
 
 /* ---- messages ---- */
 
@@ -147,89 +59,100 @@ enum {
     CLASS_TENSOR = 2
 };
 
+static uint64_t bits_of_f64(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+static uint32_t bits_of_f32(double x)
+{
+    float    f = (float)x;
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof(bits));
+    return bits;
+}
+
 static void put_wall_time(ch_bytes_builder *p, double wall_time)
 {
-    put_tag(p, EVENT_WALL_TIME, FIXED64);
-    put_f64_bits(p, wall_time);
+    ch__wire_put_fixed64(p, EVENT_WALL_TIME, bits_of_f64(wall_time));
 }
 
 void ch__event_version(ch_bytes_builder *p, double wall_time)
 {
     put_wall_time(p, wall_time);
-    put_text(p, EVENT_FILE_VERSION, "brain.Event:2");
-}
-
-static void put_simple(ch_bytes_builder *p, double x)
-{
-    put_tag(p, VALUE_SIMPLE, FIXED32);
-    put_f32_bits(p, (float)x);
+    ch__wire_put_text(p, EVENT_FILE_VERSION, "brain.Event:2");
 }
 
 static void put_scalar(ch_bytes_builder *p, double x)
 {
-    int tensor = begin(p, VALUE_TENSOR);
+    size_t tensor = ch__wire_begin(p, VALUE_TENSOR);
 
-    put_number(p, TENSOR_DTYPE, DT_FLOAT);
-    end(p, begin(p, TENSOR_SHAPE));
-    int content = begin(p, TENSOR_CONTENT);
-    put_f32_bits(p, (float)x);
-    end(p, content);
-    end(p, tensor);
+    ch__wire_put_number(p, TENSOR_DTYPE, DT_FLOAT);
+    ch__wire_end(p, ch__wire_begin(p, TENSOR_SHAPE));
+    size_t content = ch__wire_begin(p, TENSOR_CONTENT);
+    ch__bytes_builder_fixed32(p, bits_of_f32(x));
+    ch__wire_end(p, content);
+    ch__wire_end(p, tensor);
 }
 
 /* Writes a dimension. A size of 0 is written too, as an empty message. */
 static void put_dim(ch_bytes_builder *p, int64_t size)
 {
-    int dim = begin(p, SHAPE_DIM);
+    size_t dim = ch__wire_begin(p, SHAPE_DIM);
 
-    put_number(p, DIM_SIZE, size);
-    end(p, dim);
+    ch__wire_put_number(p, DIM_SIZE, (uint64_t)size);
+    ch__wire_end(p, dim);
 }
 
 /* Writes a tensor of the shape (buckets, 3). */
 static void put_histogram(ch_bytes_builder *p, const ch_histogram *h)
 {
-    int tensor = begin(p, VALUE_TENSOR);
+    size_t tensor = ch__wire_begin(p, VALUE_TENSOR);
 
-    put_number(p, TENSOR_DTYPE, DT_DOUBLE);
-    int shape = begin(p, TENSOR_SHAPE);
+    ch__wire_put_number(p, TENSOR_DTYPE, DT_DOUBLE);
+    size_t shape = ch__wire_begin(p, TENSOR_SHAPE);
     put_dim(p, h->n);
     put_dim(p, 3);
-    end(p, shape);
-    int content = begin(p, TENSOR_CONTENT);
+    ch__wire_end(p, shape);
+    size_t content = ch__wire_begin(p, TENSOR_CONTENT);
     for (int i = 0; i < h->n; i++)
         for (int k = 0; k < 3; k++)
-            put_f64_bits(p, h->bucket[i][k]);
-    end(p, content);
-    end(p, tensor);
+            ch__bytes_builder_fixed64(p, bits_of_f64(h->bucket[i][k]));
+    ch__wire_end(p, content);
+    ch__wire_end(p, tensor);
 }
 
 static void put_string(ch_bytes_builder *p, ch_str text)
 {
-    int tensor = begin(p, VALUE_TENSOR);
+    size_t tensor = ch__wire_begin(p, VALUE_TENSOR);
 
-    put_number(p, TENSOR_DTYPE, DT_STRING);
-    end(p, begin(p, TENSOR_SHAPE));
-    put_bytes(p, TENSOR_STRING, text.data, text.size);
-    end(p, tensor);
+    ch__wire_put_number(p, TENSOR_DTYPE, DT_STRING);
+    ch__wire_end(p, ch__wire_begin(p, TENSOR_SHAPE));
+    ch__wire_put_bytes(p, TENSOR_STRING, text.data, text.size);
+    ch__wire_end(p, tensor);
 }
 
-static void put_metadata(ch_bytes_builder *p, const char *plugin, int class)
+static void put_metadata(ch_bytes_builder *p, const char *plugin, int data_class)
 {
-    int metadata = begin(p, VALUE_METADATA), data = begin(p, METADATA_PLUGIN);
+    size_t metadata = ch__wire_begin(p, VALUE_METADATA),
+           data = ch__wire_begin(p, METADATA_PLUGIN);
 
-    put_text(p, PLUGIN_NAME, plugin);
-    end(p, data);
-    put_number(p, METADATA_CLASS, class);
-    end(p, metadata);
+    ch__wire_put_text(p, PLUGIN_NAME, plugin);
+    ch__wire_end(p, data);
+    ch__wire_put_number(p, METADATA_CLASS, (uint64_t)data_class);
+    ch__wire_end(p, metadata);
 }
 
 static void put_value(ch_bytes_builder *p, const ch_summary *s)
 {
-    put_text(p, VALUE_TAG, s->tag);
+    ch__wire_put_text(p, VALUE_TAG, s->tag);
     switch (s->kind) {
     case CH_SUMMARY_SIMPLE:
-        put_simple(p, s->value);
+        ch__wire_put_fixed32(p, VALUE_SIMPLE, bits_of_f32(s->value));
         break;
     case CH_SUMMARY_SCALAR:
         put_scalar(p, s->value);
@@ -249,11 +172,11 @@ static void put_value(ch_bytes_builder *p, const ch_summary *s)
 void ch__event_summary(ch_bytes_builder *p, double wall_time, int64_t step, const ch_summary *s)
 {
     put_wall_time(p, wall_time);
-    put_number(p, EVENT_STEP, step);
-    int summary = begin(p, EVENT_SUMMARY), value = begin(p, SUMMARY_VALUE);
+    ch__wire_put_number(p, EVENT_STEP, (uint64_t)step);
+    size_t summary = ch__wire_begin(p, EVENT_SUMMARY), value = ch__wire_begin(p, SUMMARY_VALUE);
     put_value(p, s);
-    end(p, value);
-    end(p, summary);
+    ch__wire_end(p, value);
+    ch__wire_end(p, summary);
 }
 
 /* ---- histograms ---- */
@@ -357,14 +280,14 @@ static ch_status add_message(ch_events *e)
     ch_record_frame f;
 
     if (!e->message.has_failed) {
-        f = ch__record_frame(e->message.at, (size_t)e->message.n);
+        f = ch__record_frame(e->message.at, e->message.n);
         ch__bytes_builder_add(&e->pending, f.head, sizeof(f.head));
-        ch__bytes_builder_add(&e->pending, e->message.at, (size_t)e->message.n);
+        ch__bytes_builder_add(&e->pending, e->message.at, e->message.n);
         ch__bytes_builder_add(&e->pending, f.foot, sizeof(f.foot));
     }
     if (e->message.has_failed || e->pending.has_failed)
         return e->failed = ch__fail_memory(e->path);
-    e->message.n = 0;
+    ch__bytes_builder_clear(&e->message);
     if (e->pending.n < FULL_BYTES && ch__now_ns() - e->flushed_ns < e->flush_ns)
         return CH_OK;
     return ch__events_flush(e);

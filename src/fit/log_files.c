@@ -238,7 +238,7 @@ static ch_status replace_file(log_file *l, const ch_bytes_builder *text)
         l->path, &(ch_save_options){.compression = CH_UNCOMPRESSED, .no_sync = true}, &w);
     if (rc != CH_OK)
         return rc;
-    rc = ch__writer_put(w, text->at, (size_t)text->n);
+    rc = ch__writer_put(w, text->at, text->n);
     if (rc != CH_OK) {
         ch__writer_drop(w);
         return rc;

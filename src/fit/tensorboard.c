@@ -203,8 +203,7 @@ static ch_status add_lines(board *b, const char *tag, int64_t step, const char *
         ch__bytes_builder_text(&p, "\n");
         text += n + (text[n] == '\n');
     }
-    rc = p.has_failed ? ch__fail_memory("tensorboard")
-                      : add_text(b, tag, step, p.at, (size_t)p.n);
+    rc = p.has_failed ? ch__fail_memory("tensorboard") : add_text(b, tag, step, p.at, p.n);
     ch__bytes_builder_drop(&p);
     return rc;
 }

@@ -70,7 +70,7 @@ static ch_status write_file(const char *path, const ch_bytes_builder *p)
     ch_status  rc =
         p->has_failed ? ch__fail_memory("an export") : ch__writer_open(path, NULL, &w);
 
-    if (rc == CH_OK && (rc = ch__writer_put(w, p->at, (size_t)p->n)) != CH_OK)
+    if (rc == CH_OK && (rc = ch__writer_put(w, p->at, p->n)) != CH_OK)
         ch__writer_drop(w);
     else if (rc == CH_OK)
         rc = ch__writer_commit(w);

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "base/pbwire.h"
 #include "tensor/tensor.h"
@@ -28,13 +29,9 @@ static void put_bytes(writer *p, const void *bytes, size_t n)
 
 static void put_varint(writer *p, uint64_t v)
 {
-    uint8_t  text[10];
-    unsigned n = 0;
+    uint8_t text[CH_VARINT_BYTES];
 
-    for (; v >= 0x80; v >>= 7)
-        text[n++] = (uint8_t)(v | 0x80);
-    text[n++] = (uint8_t)v;
-    put_bytes(p, text, n);
+    put_bytes(p, text, (size_t)(ch__put_varint(text, v) - text));
 }
 
 /* Omits a field that is 0, as proto3 does. */
@@ -94,7 +91,7 @@ static void put_strings(writer *p, const ch_str *s, int64_t n)
 static void put_tensor_header(writer *p, ch_tensor *t)
 {
     uint8_t text[16 * (CH_MAX_RANK + 2)];
-    uint8_t sizes[10 * CH_MAX_RANK];
+    uint8_t sizes[CH_VARINT_BYTES * CH_MAX_RANK];
     writer  header = {.at = text}, shape = {.at = sizes};
 
     put_number(&header, 1, (uint64_t)t->dtype);

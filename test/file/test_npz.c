@@ -3,7 +3,7 @@
 #include <limits.h>
 
 #include "arrays.h"
-#include "file/bytes.h"
+#include "base/bytes.h"
 #include "file/npy.h"
 #include "file/zip.h"
 

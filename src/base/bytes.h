@@ -1,9 +1,13 @@
-/* file/bytes.h -- reads and writes little-endian and big-endian integers at any address.
+/* base/bytes.h -- reads and writes integers at any address: little-endian, big-endian, and
+ * varints (seven bits in a byte, the lowest first, as protobuf encodes them).
+ *
+ * base/pbwire.h decodes varints of untrusted bytes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FILE_BYTES_H
-#define FILE_BYTES_H
+#ifndef BASE_BYTES_H
+#define BASE_BYTES_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -44,6 +48,22 @@ static inline unsigned char *ch__put_le(unsigned char *to, uint64_t x, int bytes
 static inline unsigned char *ch__put_be32(unsigned char *to, uint32_t x)
 {
     return ch__put_le(to, __builtin_bswap32(x), 4);
+}
+
+enum { CH_VARINT_BYTES = 10 }; /* of the longest varint */
+
+/* Returns the size of x as a varint, in bytes. */
+static inline size_t ch__varint_bytes(uint64_t x)
+{
+    return (size_t)(63 - __builtin_clzll(x | 1)) / 7 + 1;
+}
+
+static inline unsigned char *ch__put_varint(unsigned char *to, uint64_t x)
+{
+    for (; x >= 0x80; x >>= 7)
+        *to++ = (unsigned char)(x | 0x80);
+    *to++ = (unsigned char)x;
+    return to;
 }
 
 #endif
