@@ -4,7 +4,7 @@
  * writes of a message that it read must be read here. Mutators change messages within messages and
  * mend the lengths around them (example/mutate.c).
  *
- * covers: src/data/example.c src/base/pbwire.c src/base/wire.h
+ * covers: src/data/example.c src/base/pbwire.c src/base/pbwire.h
  * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */

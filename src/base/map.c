@@ -1,8 +1,8 @@
 /* base/map.c -- a hash table of pointers with open addressing and linear probing, at most half
  * full.
  *
- * Invariant: there is no free entry between the home entry of a key (which its hash selects) and
- * the entry that holds the key. A removal therefore moves later entries into the gap.
+ * Invariant: there is no free entry between the home entry of a key (which its hash selects)
+ * and the entry that holds the key. A removal therefore moves later entries into the gap.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/map.h"

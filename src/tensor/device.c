@@ -201,6 +201,11 @@ static bool plan_equal(const plan *a, const plan *b)
     return true;
 }
 
+static int64_t read_bytes(void *device)
+{
+    return ch__counter_sum(&((const ch_device *)device)->bytes);
+}
+
 static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row *row,
                         int index)
 {
@@ -213,6 +218,13 @@ static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row
     memcpy(d->where.job, p->job, sizeof(p->job));
     memcpy(d->where.type, row->type, sizeof(row->type));
     ch_device_spec_print(&d->where, d->name, sizeof(d->name));
+    d->bytes_row = (ch_counter_row){.name = "device_bytes",
+                                    .unit = "bytes",
+                                    .help = "memory of tensors and programs in use on a device",
+                                    .label = d->name,
+                                    .read = read_bytes,
+                                    .arg = d};
+    ch__counter_row_add(&d->bytes_row);
 }
 
 static void after_fork(void)
@@ -342,6 +354,7 @@ ch_status ch__device_of_task(const char *job, int task, int index, ch_device **o
 
 static void device_drop(ch_device *d)
 {
+    ch__counter_row_remove(&d->bytes_row);
     ch__device_stop(d);
     ch__team_free(d->team);
     ch__device_free(d, d->workspace.base, d->workspace.bytes);

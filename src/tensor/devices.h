@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/counter.h"
+#include "base/counter_table.h"
 #include "tensor/device.h"
 
 #define CH_DEVICE_NAME 192 /* bytes of the longest name */
@@ -23,7 +24,8 @@ struct ch_device {
     int            n_threads;
     int            n_cores; /* of the process, when the device was created */
 
-    ch_counter bytes; /* in use; also changed by threads of other devices (host memory) */
+    ch_counter     bytes; /* in use; also changed by threads of other devices (host memory) */
+    ch_counter_row bytes_row; /* publishes `bytes` */
 
     /* Aligned, because threads that run on different devices must not share a cache line. */
     alignas(CH_ALIGN) pthread_mutex_t hold; /* held during the run of a program */
