@@ -2,8 +2,8 @@
  *
  * If threads on different cores add to the same number, its cache line moves between the cores,
  * and each addition waits for the line. A striped counter is several numbers in different cache
- * lines, and the value is the sum of all stripes. The first threads that count own a stripe each
- * and add without an atomic read-modify-write; later threads share the other stripes.
+ * lines, and the value is the sum of all stripes. The first threads that count own a stripe
+ * each and add without an atomic read-modify-write; later threads share the other stripes.
  * Zero-initialise a counter before its first use.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -103,7 +103,8 @@ void *ch__malloc(size_t bytes)
 }
 
 /* Blocks up to this size come from malloc and are cleared here: malloc takes them from the
- * calling thread's cache of freed blocks (tcache), and glibc's calloc does not use that cache. */
+ * calling thread's cache of freed blocks (tcache), and glibc's calloc does not use that
+ * cache. */
 enum { CH_TCACHE_BYTES = 1024 };
 
 void *ch__calloc(size_t n, size_t bytes)
