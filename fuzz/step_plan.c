@@ -4,7 +4,7 @@
  * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
  * time goes into decoding the graphs, which fuzz/decode.c has many of: here they are a few calls each, and inputs short.
  *
- * covers: src/job/step_plan_codec.c
+ * covers: src/job/step_plan/codec.c
  * longest: 1400
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -2,7 +2,7 @@
  *
  * The inputs and resources of the part are added first, then its calls in order, then its
  * outputs and writes. If a size changes (a shard), every copied call runs its shape rule again;
- * otherwise dtypes and dims are copied. job/step_plan.c and job/shard.c call ch__graph_extract.
+ * otherwise dtypes and dims are copied. job/step_plan/ and job/shard.c call ch__graph_extract.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/extract.h"

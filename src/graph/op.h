@@ -414,7 +414,7 @@ typedef struct ch_block {
 /* ---- partition rules ----
  *
  * How a call may be divided. Each axis of an input or output belongs to a factor. Dividing a
- * factor divides all axes that belong to it. job/step_plan.c uses the rules to run updates on
+ * factor divides all axes that belong to it. job/step_plan/ uses the rules to run updates on
  * the shards of a variable. */
 
 typedef enum ch_factor_kind {

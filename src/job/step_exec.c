@@ -542,7 +542,7 @@ static ch_status pack_reads(const ch_step_exec *t, request *q)
  * shards on the same server are two updates. */
 static uint32_t sequence_of(const struct ch_step_exec_part *p)
 {
-    enum { SHARDS = 1 << 12 }; /* shards of a variable at most (step_plan_codec.c) */
+    enum { SHARDS = 1 << 12 }; /* shards of a variable at most (step_plan/codec.c) */
 
     return (uint32_t)p->remote * SHARDS + (uint32_t)p->shard;
 }

@@ -112,7 +112,7 @@ ch_status ch__step_plan_new(const ch_graph *g, const int *placement, ch_step_pla
 /* Frees a plan. NULL is allowed. */
 void ch__step_plan_free(ch_step_plan *r);
 
-/* ---- encoding (step_plan_codec.c) ---- */
+/* ---- encoding (step_plan/codec.c) ---- */
 
 /* The placement of a variable that a plan reads or updates. */
 typedef struct ch_plan_variable {

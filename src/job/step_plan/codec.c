@@ -1,4 +1,4 @@
-/* job/step_plan_codec.c -- encodes step plans, and decodes untrusted ones (step_plan.h).
+/* job/step_plan/codec.c -- encodes step plans, and decodes untrusted ones (step_plan.h).
  *
  * The format is the message StepPlan of proto/job.proto. ch__step_plan_encode builds the
  * message in an arena and packs it. ch__step_plan_decode unpacks a message and checks it, so
