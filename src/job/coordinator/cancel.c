@@ -279,7 +279,7 @@ static void advance(const ch_coord_context *t)
         resume(t);
         begin_round(t); /* with the steps for which a cancel was requested meanwhile */
         advance(t);     /* if no worker was called, there is no reply that would do it */
-        ch__queue_send(t);
+        ch__scheduler_send(t);
     }
 }
 
@@ -292,7 +292,7 @@ static void request(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason
     s->cancel_reason = why;
     t->c->cancel.n_wanted++;
     if (s->was_sent)
-        ch__queue_park(t->c, s);
+        ch__queue_set_running(t->c, s);
     else
         ch__queue_end(t, s, CH_STEP_CANCELLED);
 }

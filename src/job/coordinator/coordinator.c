@@ -193,9 +193,9 @@ static void tick(const ch_coord_context *t)
         tick_server(t, i);
     ch__workers_tick(t);
     ch__cancel_tick(t);
-    ch__queue_send(t); /* before backups: queued steps have precedence */
+    ch__scheduler_send(t); /* before backups: queued steps have precedence */
     if (t->c->opt.how.backups)
-        ch__queue_backups(t);
+        ch__scheduler_send_backups(t);
     ch__outbox_timer(t->outbox, TICK, t->now + t->c->opt.tick);
 }
 
@@ -232,7 +232,7 @@ static void on_reply(const ch_coord_context *t, const ch_net_event *e)
     ch_scheduled *s = ch__map_remove(&t->c->calls, (ch_key){e->id, 0});
 
     if (s != NULL) {
-        ch__queue_on_reply(t, s, attempt_of(s, e->id), e);
+        ch__attempt_on_reply(t, s, attempt_of(s, e->id), e);
         report_ended(t);
     } else if (!ch__coord_call_on_reply(t, e)) {
         on_ping(t, e);
@@ -252,7 +252,7 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *
         if (e->id == TICK)
             tick(&t);
         else if (!ch__retries_on_timer(&t.c->retries, e->id, now, outbox))
-            ch__queue_on_timer(&t, e->id);
+            ch__attempts_on_timer(&t, e->id);
         break;
     case CH_EVENT_CALL:
         ch__dispatch(&role, self, e, now, outbox);
@@ -285,7 +285,7 @@ static void close_coord(void *self)
     while (c->inputs != NULL)
         ch__worker_input_unref(&(ch_coord_context){c, NULL, 0}, c->inputs);
     for (int i = 0; i < c->functions.cap; i++)
-        ch__coord_function_free(c->functions.entry[i].value);
+        ch__step_function_free(c->functions.entry[i].value);
     ch__map_drop(&c->functions);
     ch__map_drop(&c->calls);
     free_peers(c);

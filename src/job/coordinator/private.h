@@ -3,11 +3,15 @@
  *   coordinator.c  the task: its events, its tick, snapshots, lost servers
  *   call.c         retried calls to servers and workers
  *   heartbeat.c    pings, and the count of ticks without a reply
- *   workers.c      the worker table: pings, functions and streams that were sent, lost workers
- *   queue.c        steps: their order, the worker that runs each step, how they end
+ *   workers.c      the worker table: pings, what each worker was sent, lost workers
+ *   step_function.c  the step plans that workers receive
+ *   queue.c        the lists of steps: their order, and how steps end
+ *   scheduler.c    which step runs on which worker, and when
+ *   attempt.c      RUN calls of steps to workers, and their outcomes
  *   cancel.c       cancelling steps
  *   input.c        the elements that steps read
- *   client.c       the functions of job/coordinator.h, which the program's threads call
+ *   client.c       connect, schedule, wait and join, for the program's threads
+ *   variables.c    variables outside of steps, for the program's threads
  *
  * ch_coord is the state of the task. The main structs in it:
  *   ch_worker_entry    a worker: its state, registration, and the list of its attempts
@@ -15,7 +19,7 @@
  *   ch_scheduled       a step that has not ended, or that the program still refers to
  *   ch_attempt         a RUN call of a step to a worker; a step has at most two at a time
  *   ch_coord_call      any other call, repeated until the callee replies
- *   ch_coord_function  a function of the program: a step plan that workers receive
+ *   ch_step_function   a step function: a step plan that workers receive
  *   ch_worker_input    the data streams or tensors that steps read on each worker
  *   ch_cancel          the round of cancelling
  *
@@ -43,8 +47,11 @@ typedef struct ch_coord_context {
 } ch_coord_context;
 
 /* Locks the task for a thread of the program (ch__task_enter). The caller must call
- * ch__task_leave. `c` is NULL if the task has ended. */
+ * ch__coord_leave or ch__task_leave. `c` is NULL if the task has ended. After a wait
+ * (ch__task_wait) the caller must read `now` again. */
 ch_coord_context ch__coord_enter(ch_task *coord);
+/* Unlocks the task and returns `rc`. */
+ch_status ch__coord_leave(ch_task *coord, ch_status rc);
 
 /* ---- calls to servers and workers ---- */
 
@@ -171,10 +178,14 @@ void ch__workers_on_ping(const ch_coord_context *t, ch_worker_entry *m, const ch
 void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m);
 /* Returns true if the worker has received the function or stream of this number, and no other
  * is being sent to it. Otherwise returns false, and sends `message` if it was not sent before.
- * When the worker has replied, queued steps are sent (ch__queue_send). */
+ * When the worker has replied, queued steps are sent (ch__scheduler_send). */
 bool ch__workers_send_once(const ch_coord_context *t, ch_worker_entry *m, uint64_t number,
                            ch_message *message);
-typedef enum ch_sent_kind { CH_SENT_FUNCTION, CH_SENT_STREAM, CH_SENT_PER_WORKER } ch_sent_kind;
+typedef enum ch_sent_kind {
+    CH_SENT_STEP_FUNCTION,
+    CH_SENT_STREAM,
+    CH_SENT_PER_WORKER
+} ch_sent_kind;
 /* Sends DROP for a function, stream or per-worker variable that is no longer used, to all
  * workers that may have it. Does nothing if the task is ending. */
 void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind kind);
@@ -215,7 +226,7 @@ typedef struct ch_attempt {
 /* The coordinator's record of a function of the program. Created by ch__coord_add_function,
  * owned by the coordinator task (ch_coord.functions). Freed when the program has forgotten it
  * (ch__coord_forget_function) and the last step that uses it has ended, or with the task. */
-typedef struct ch_coord_function {
+typedef struct ch_step_function {
     uint64_t        number;
     char            name[48]; /* for error messages; cut if it is longer */
     int             n_ops;
@@ -224,7 +235,7 @@ typedef struct ch_coord_function {
     uint64_t        first_update, n_updates; /* numbers of its updates on servers */
     int64_t         n_steps;                 /* steps that use it and have not ended */
     bool            is_forgotten;            /* by the program */
-} ch_coord_function;
+} ch_step_function;
 
 /* A step, or an assignment (is_assign). An assignment has a step number and is in the list of
  * steps that have not ended, but it is neither queued nor running. */
@@ -232,11 +243,11 @@ struct ch_scheduled {
     atomic_int    refs; /* the coordinator's until the step has ended, and the program's */
     ch_scheduled *next, *prev; /* in the list of all steps that have not ended, by number */
     /* In ch_coord.queue or ch_coord.running: own steps first, then by number. */
-    ch_scheduled      *after, *before;
-    uint64_t           step, snapshot, seed; /* `step` is the step's number */
-    ch_coord_function *function; /* NULL: an assignment, or the function was freed before */
-    uint64_t order;  /* index among the steps that are not own: for rounds, staleness */
-    int64_t  number; /* for ch_step_number */
+    ch_scheduled     *after, *before;
+    uint64_t          step, snapshot, seed; /* `step` is the step's number */
+    ch_step_function *function; /* NULL: an assignment, or the function was freed before */
+    uint64_t          order; /* index among the steps that are not own: for rounds, staleness */
+    int64_t           number; /* for ch_step_number */
     ch_scheduled_state state;
     /* is_own: see ch_step_request. is_silent: the results are not needed. was_sent: the step
      * has or had an attempt. */
@@ -262,37 +273,30 @@ typedef struct ch_step_list {
     int64_t       n_own;    /* own steps among them */
 } ch_step_list;
 
-/* Sends queued steps to workers, as many as the mode of the coordinator and the workers
- * allow. */
-void ch__queue_send(const ch_coord_context *t);
-/* Handles the end of an attempt's call. */
-void ch__queue_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
-                        const ch_net_event *e);
-/* Handles a timer. If the timer is a worker's alarm, and the step that the worker runs has
- * exceeded its time limit, fails the step. */
-void ch__queue_on_timer(const ch_coord_context *t, uint64_t id);
-/* Ends the attempts of a worker that is lost and fenced. Queues its steps again, except those
- * that have another attempt. */
-void ch__queue_worker_lost(const ch_coord_context *t, int worker);
-/* Marks a worker as overdue (ch_worker_entry.is_overdue), and queues its steps again. */
-void ch__queue_worker_overdue(const ch_coord_context *t, ch_worker_entry *m);
-/* Handles a worker's reply to a ping that was sent at time `pinged_at`. Repeats the steps that
- * were sent before that time and that two replies in a row have not listed. Fails the step that
- * the worker runs if it has exceeded its time limit. */
-void ch__queue_on_ping(const ch_coord_context *t, ch_worker_entry *m,
-                       const Cohort__WorkerReply *reply, int64_t pinged_at);
-/* Sends slow steps to idle workers as a second attempt (ch_coordinator_options.backups). */
-void ch__queue_backups(const ch_coord_context *t);
-/* Fails the queued steps that need a function or stream which a worker has rejected. */
-void ch__queue_fail_users(const ch_coord_context *t, uint64_t number, const ch_fault *why);
-/* Fails all steps that have not ended, because the job has failed. */
-void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why);
-/* Moves a queued step to the running list without an attempt, so that it is not sent until
- * ch__queue_resume. A running step stays there. */
-void ch__queue_park(ch_coord *c, ch_scheduled *s);
+/* Gives a step the next number and adds it to the queue. Takes the coordinator's reference
+ * over. */
+void ch__queue_add(ch_coord *c, ch_scheduled *s);
+/* Moves a queued step to the list of running steps. A running step stays there. A step without
+ * an attempt is then parked: it is not sent until ch__queue_resume. */
+void ch__queue_set_running(ch_coord *c, ch_scheduled *s);
+/* Returns true if the step must not be sent before a round of cancelling has ended. */
+bool ch__queue_is_parked(const ch_scheduled *s);
+/* Queues a running step again, unless it has another attempt or is parked. */
+void ch__queue_requeue(const ch_coord_context *t, ch_scheduled *s);
 /* Queues a parked step again. Ends its attempts, except those on workers that are being fenced:
  * these end when the fence is complete. */
 void ch__queue_resume(const ch_coord_context *t, ch_scheduled *s);
+/* Ends a step in state `how`: ends its attempts, removes it from all lists and releases its
+ * inputs. Releases the coordinator's reference, so the step may be freed. */
+void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_state how);
+/* Fails a step. Adds the step's number, step function and program line to the error. */
+void ch__queue_fail(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why);
+/* Fails a step with this thread's error. */
+void ch__queue_fail_status(const ch_coord_context *t, ch_scheduled *s, ch_status rc);
+/* Fails the queued steps that need a step function or stream which a worker has rejected. */
+void ch__queue_fail_users(const ch_coord_context *t, uint64_t number, const ch_fault *why);
+/* Fails all steps that have not ended, because the job has failed. */
+void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why);
 /* Returns the number below which all steps have ended. */
 uint64_t ch__queue_retired(const ch_coord *c);
 /* Returns the oldest step that has not ended and is neither own nor an assignment, or NULL. */
@@ -300,16 +304,47 @@ const ch_scheduled *ch__queue_oldest(const ch_coord *c);
 /* Makes a PING for servers. It carries the retired number, the steps above it that have not
  * ended, and the round of cancelling up to which holds may be released. */
 CH_MUST_CHECK ch_status ch__queue_pack_retired(const ch_coord *c, ch_message **out);
-/* Gives a step the next number and adds it to the queue. Takes the coordinator's reference
- * over. */
-void ch__queue_add(ch_coord *c, ch_scheduled *s);
-/* Ends a step in state `how`: ends its attempts, removes it from all lists and releases its
- * inputs. Releases the coordinator's reference, so the step may be freed. */
-void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_state how);
-void ch__coord_function_free(ch_coord_function *f); /* NULL is allowed */
-/* Frees a function here, on workers and on servers, if the program has forgotten it and no step
- * uses it. */
-void ch__coord_function_free_unused(const ch_coord_context *t, ch_coord_function *f);
+
+/* ---- scheduling ---- */
+
+/* Sends queued steps to workers, as many as the mode of the coordinator and the workers
+ * allow. */
+void ch__scheduler_send(const ch_coord_context *t);
+/* Sends slow steps to idle workers as a second attempt (ch_coordinator_options.backups). */
+void ch__scheduler_send_backups(const ch_coord_context *t);
+
+/* ---- attempts ---- */
+
+enum { CH_WORKER_ATTEMPTS = 32 }; /* attempts that a worker has at the same time, at most */
+
+/* Sends RUN to a worker that has the step function and the streams. Returns false if memory is
+ * exhausted. */
+bool ch__attempt_send(const ch_coord_context *t, ch_scheduled *s, int worker);
+/* Ends attempt i of a step, if there is one, and cancels its call. */
+void ch__attempt_end(const ch_coord_context *t, ch_scheduled *s, int i);
+/* Handles the end of an attempt's call. */
+void ch__attempt_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
+                          const ch_net_event *e);
+/* Handles a timer. If the timer is a worker's alarm, and the step that the worker runs has
+ * exceeded its time limit, fails the step. */
+void ch__attempts_on_timer(const ch_coord_context *t, uint64_t id);
+/* Handles a worker's reply to a ping that was sent at time `pinged_at`. Repeats the steps that
+ * were sent before that time and that two replies in a row have not listed. Fails the step that
+ * the worker runs if it has exceeded its time limit. */
+void ch__attempts_on_ping(const ch_coord_context *t, ch_worker_entry *m,
+                          const Cohort__WorkerReply *reply, int64_t pinged_at);
+/* Ends the attempts of a worker that is lost and fenced. Queues its steps again, except those
+ * that have another attempt. */
+void ch__attempts_worker_lost(const ch_coord_context *t, int worker);
+/* Marks a worker as overdue (ch_worker_entry.is_overdue), and queues its steps again. */
+void ch__attempts_worker_overdue(const ch_coord_context *t, ch_worker_entry *m);
+
+/* ---- step functions ---- */
+
+void ch__step_function_free(ch_step_function *f); /* NULL is allowed */
+/* Frees a step function here, on workers and on servers, if the program has forgotten it and no
+ * step uses it. */
+void ch__step_function_free_unused(const ch_coord_context *t, ch_step_function *f);
 
 /* ---- cancelling ---- */
 
@@ -428,7 +463,7 @@ struct ch_coord {
     } in_use[CH_SNAPSHOTS];           /* snapshots that are in use, by ascending number */
     uint64_t         released_upto;   /* servers were called to release snapshots up to this */
     ch_map           calls;           /* ch_scheduled of each open attempt, by id of its call */
-    ch_map           functions;       /* ch_coord_function, by number */
+    ch_map           functions;       /* ch_step_function, by number */
     ch_retries       retries;         /* ch_coord_call */
     ch_worker_input *inputs;          /* list of all */
     ch_scheduled    *oldest, *newest; /* list of all steps that have not ended, by number */

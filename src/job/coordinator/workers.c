@@ -111,13 +111,13 @@ static void on_alive(const ch_coord_context *t, ch_worker_entry *m, const ch_net
         m->sent = (ch_map){0};
         m->is_overdue = done->busy; /* with a step from before it was declared lost */
         m->overdue_at = pinged_at;
-        ch__queue_send(t);
+        ch__scheduler_send(t);
     } else if (m->state == CH_WORKER_READY && m->incarnation != e->peer.incarnation &&
                CH_KEEPS(INCARNATION)) {
         ch__workers_declare_lost(t, m);
     } else if (m->state == CH_WORKER_READY) {
         m->is_overdue &= done->busy || pinged_at < m->overdue_at;
-        ch__queue_on_ping(t, m, done, pinged_at);
+        ch__attempts_on_ping(t, m, done, pinged_at);
     }
     ch__protobuf_free(m_done);
 }
@@ -158,8 +158,8 @@ static void on_fenced(const ch_coord_context *t, const ch_coord_call *call)
     if (--m->n_unfenced > 0)
         return;
     m->state = CH_WORKER_ABSENT;
-    ch__queue_worker_lost(t, worker);
-    ch__queue_send(t);
+    ch__attempts_worker_lost(t, worker);
+    ch__scheduler_send(t);
 }
 
 /* Sends FENCE to the servers to which it was not sent in this round. If memory is exhausted,
@@ -209,7 +209,7 @@ void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m)
         send_fences(t, m);
     } else {
         m->state = CH_WORKER_ABSENT;
-        ch__queue_worker_lost(t, index_of(t->c, m));
+        ch__attempts_worker_lost(t, index_of(t->c, m));
     }
 }
 
@@ -231,7 +231,7 @@ static void send_drop(const ch_coord_context *t, int worker, uint64_t number, ch
     ch_message        *p = NULL;
 
     cohort__worker_drop__init(&m);
-    m.n_functions = kind == CH_SENT_FUNCTION;
+    m.n_functions = kind == CH_SENT_STEP_FUNCTION;
     m.n_streams = kind == CH_SENT_STREAM;
     m.n_per_worker = kind == CH_SENT_PER_WORKER;
     m.functions = m.streams = m.per_worker = &number;
@@ -269,7 +269,7 @@ static void on_sent(const ch_coord_context *t, const ch_coord_call *call)
         if (call->fault != NULL)
             ch__queue_fail_users(t, call->arg, call->fault);
     }
-    ch__queue_send(t);
+    ch__scheduler_send(t);
 }
 
 bool ch__workers_send_once(const ch_coord_context *t, ch_worker_entry *m, uint64_t number,
