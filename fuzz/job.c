@@ -2,7 +2,7 @@
  *
  * They have variables, graphs, steps and data, and run them (job/session.h). fuzz/call.c is quicker, and runs nothing.
  *
- * covers: src/job/server/init.c src/job/server/server.c src/job/server/state.c src/job/server/values.c src/job/worker/worker.c src/job/worker/run.c src/job/worker/per_worker.c src/net/retry.c
+ * covers: src/job/server/init.c src/job/server/server.c src/job/server/state.c src/job/server/steps.c src/job/server/values.c src/job/worker/worker.c src/job/worker/run.c src/job/worker/per_worker.c src/net/retry.c
  * longest: 120
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,18 +1,16 @@
-/* job/server/state.c -- the state of a parameter server (state.h).
+/* job/server/state.c -- the state of a parameter server: variables and updates (state.h).
  *
- * A ch_server_state holds the variables (values.h), the functions of updates
- * (ch_server_function) and a table of applied updates. Only server.c and tests call it.
+ * A ch_server_state (private.h) holds the variables (values.h), the graphs of updates
+ * (ch_server_update) and a table of applied updates. Only server.c and tests call it.
  *
  * Before an update runs, ch__server_state_update checks in this order that
- *   1. the worker's registration is not fenced (check_fence)
- *   2. the step has not ended (check_step)
- *   3. the step is not held (check_hold)
- *   4. the functions exist and the number of tensors is right (check_updates)
+ *   1. the worker's registration is not fenced (steps.c)
+ *   2. the step has not ended (steps.c)
+ *   3. the step is not held (steps.c)
+ *   4. the graphs exist and the number of tensors is right (check_updates)
  * and then skips each update whose (step, sequence) is in the table of applied updates.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "job/server/state.h"
-
 #include <string.h>
 
 #include "base/fault.h"
@@ -20,51 +18,18 @@
 #include "base/mutant.h"
 #include "graph/function.h"
 #include "graph/run.h"
-#include "job/server/values.h"
+#include "job/server/private.h"
 #include "tensor/print.h"
 
-/* A server's record of a function that updates run: a graph that changes variables. Created
- * when a worker defines it (ch__server_state_define), owned by ch_server_state.functions. Freed
- * when the coordinator frees the function or a variable of it (ch__server_state_remove), or
- * with the state. */
-typedef struct ch_server_function {
+/* The graph of an update, which changes variables. Created when a worker defines it
+ * (ch__server_state_define), owned by ch_server_state.updates. Freed when the coordinator frees
+ * the update or a variable of it (ch__server_state_remove), or with the state. */
+typedef struct ch_server_update {
     ch_function   *function;
     ch_graph      *graph;
     int            n;
     ch_server_var *variable[]; /* by index of the graph's resource; owned by the state */
-} ch_server_function;
-
-/* The results of an update that was applied; of an assign n is 0. */
-typedef struct applied {
-    int        n;
-    ch_tensor *result[];
-} applied;
-
-/* A worker that was declared lost at least once. */
-typedef struct fence {
-    struct fence *next;
-    uint64_t      oldest; /* oldest accepted registration */
-    char          worker[];
-} fence;
-
-struct ch_server_state {
-    ch_values values;
-    ch_map    functions; /* ch_server_function, by number */
-    ch_map    applied;   /* struct applied, by step and sequence */
-    /* Bytes of the remembered results, now and after the last drop_if_large. */
-    int64_t result_bytes, bytes_before;
-    fence  *fences;
-    /* All steps below `retired` have ended. `version` counts applied updates and assigns. */
-    uint64_t  retired, version;
-    uint64_t  below; /* of the steps below this number, only those in `live` have not ended */
-    size_t    n_live;
-    uint64_t *live;  /* rising */
-    uint64_t  round; /* of the last hold, or of the last release */
-    size_t    n_held;
-    uint64_t *held;        /* steps of the hold, rising */
-    ch_update_watch watch; /* for tests; NULL: none */
-    void           *arg;   /* for the watch function */
-};
+} ch_server_update;
 
 /* The sequence number under which an assign is remembered. Updates must not use it. */
 static const uint32_t assign_sequence = 0xffffffff;
@@ -82,14 +47,14 @@ ch_status ch__server_state_create(ch_server_state *s, const Cohort__PsCreate *m,
     return ch__values_add(&s->values, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
 }
 
-static void drop_function(ch_server_function *f)
+static void drop_update(ch_server_update *f)
 {
     ch_function_unref(f->function);
     ch_graph_unref(f->graph);
     ch__free(f);
 }
 
-static bool uses(const ch_server_function *f, const ch_server_var *v)
+static bool uses(const ch_server_update *f, const ch_server_var *v)
 {
     for (int i = 0; i < f->n; i++)
         if (f->variable[i] == v)
@@ -103,7 +68,7 @@ static bool drop_if_uses(void *arg, ch_key k, void *value)
     (void)k;
     if (!uses(value, arg))
         return false;
-    drop_function(value);
+    drop_update(value);
     return true;
 }
 
@@ -119,7 +84,7 @@ static bool drop_if_in_range(void *arg, ch_key k, void *value)
 
     if (k.a - range->first >= range->n)
         return false;
-    drop_function(value);
+    drop_update(value);
     return true;
 }
 
@@ -128,13 +93,13 @@ void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m)
     number_range range = {m->first_function, m->functions};
 
     if (range.n > 0)
-        ch__map_remove_if(&s->functions, drop_if_in_range, &range);
+        ch__map_remove_if(&s->updates, drop_if_in_range, &range);
     for (size_t i = 0; i < m->n_variables; i++) {
         ch_server_var *v = ch__map_find(&s->values.variables, ch__key(m->variables[i]));
 
         if (v == NULL)
             continue;
-        ch__map_remove_if(&s->functions, drop_if_uses, v);
+        ch__map_remove_if(&s->updates, drop_if_uses, v);
         ch__values_remove(&s->values, v);
     }
 }
@@ -143,7 +108,7 @@ void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m)
 
 /* Checks an untrusted graph: its resources must be distinct and have the dtypes and shapes of
  * the variables that the message lists. */
-static ch_status check_resources(const ch_server_function *f)
+static ch_status check_resources(const ch_server_update *f)
 {
     if (f->graph->n_resources != f->n)
         return ch__fail(CH_INVALID_ARGUMENT, "the graph has %d variables, the message lists %d",
@@ -164,8 +129,8 @@ static ch_status check_resources(const ch_server_function *f)
     return CH_OK;
 }
 
-static ch_status make_function(const ch_server_state *s, const Cohort__PsDefine *m,
-                               ch_server_function *f)
+static ch_status make_update(const ch_server_state *s, const Cohort__PsDefine *m,
+                             ch_server_update *f)
 {
     ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &f->graph);
 
@@ -185,21 +150,21 @@ static ch_status make_function(const ch_server_state *s, const Cohort__PsDefine 
 
 ch_status ch__server_state_define(ch_server_state *s, const Cohort__PsDefine *m)
 {
-    ch_server_function *f;
-    ch_status           rc;
+    ch_server_update *f;
+    ch_status         rc;
 
     if (m->function == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "the function has no number");
-    if (ch__map_find(&s->functions, ch__key(m->function)) != NULL)
+    if (ch__map_find(&s->updates, ch__key(m->function)) != NULL)
         return CH_OK; /* a repeated call */
     f = ch__calloc(1, sizeof(*f) + m->n_variables * sizeof(f->variable[0]));
     if (f == NULL)
         return ch__fail_memory("a function");
-    rc = make_function(s, m, f);
+    rc = make_update(s, m, f);
     if (rc == CH_OK)
-        rc = ch__map_set(&s->functions, ch__key(m->function), f);
+        rc = ch__map_set(&s->updates, ch__key(m->function), f);
     if (rc != CH_OK)
-        drop_function(f);
+        drop_update(f);
     return rc;
 }
 
@@ -210,8 +175,6 @@ static void drop_tensors(size_t n, ch_tensor **t)
     for (size_t i = 0; i < n; i++)
         ch_tensor_unref(t[i]);
 }
-
-/* ---- regions ---- */
 
 /* Decodes a region of an untrusted message, for a variable of this shape. */
 static ch_status parse_region(const Cohort__PsRegion *m, ch_shape shape, ch_region *out)
@@ -299,199 +262,6 @@ ch_status ch__server_state_snapshot(ch_server_state *s, const Cohort__PsSnapshot
     return CH_OK;
 }
 
-/* ---- fences and steps that have ended ---- */
-
-ch_status ch__server_state_fence(ch_server_state *s, const Cohort__PsFence *m)
-{
-    fence *f = s->fences;
-
-    while (f != NULL && strcmp(f->worker, m->worker) != 0)
-        f = f->next;
-    if (f == NULL) {
-        f = ch__calloc(1, sizeof(*f) + strlen(m->worker) + 1);
-        if (f == NULL)
-            return ch__fail_memory("a fence");
-        memcpy(f->worker, m->worker, strlen(m->worker) + 1);
-        f->next = s->fences;
-        s->fences = f;
-    }
-    f->oldest = m->registration > f->oldest ? m->registration : f->oldest;
-    return CH_OK;
-}
-
-static ch_status check_fence(const ch_server_state *s, const Cohort__PsUpdate *m)
-{
-    for (const fence *f = s->fences; f != NULL; f = f->next)
-        if (strcmp(f->worker, m->worker) == 0 && m->registration < f->oldest && CH_KEEPS(FENCE))
-            return ch__fail(
-                CH_ABORTED,
-                "step %llu: update from %s rejected: registration %llu is fenced (oldest "
-                "accepted: %llu)",
-                (unsigned long long)m->step, m->worker, (unsigned long long)m->registration,
-                (unsigned long long)f->oldest);
-    return CH_OK;
-}
-
-/* Returns true if a rising list contains a number (binary search). */
-static bool is_in_list(size_t n, const uint64_t *list, uint64_t wanted)
-{
-    size_t from = 0;
-
-    while (from < n) {
-        size_t at = from + (n - from) / 2;
-
-        if (list[at] == wanted)
-            return true;
-        if (list[at] < wanted)
-            from = at + 1;
-        else
-            n = at;
-    }
-    return false;
-}
-
-static bool has_ended(const ch_server_state *s, uint64_t step)
-{
-    return step < s->retired || (step < s->below && !is_in_list(s->n_live, s->live, step));
-}
-
-static ch_status check_step(const ch_server_state *s, uint64_t step)
-{
-    return !has_ended(s, step) || !CH_KEEPS(RETIRE)
-               ? CH_OK
-               : ch__fail(CH_ABORTED,
-                          "step %llu has ended, as have all steps below %llu; its "
-                          "updates are rejected",
-                          (unsigned long long)step, (unsigned long long)s->retired);
-}
-
-static void drop_applied(ch_server_state *s, applied *a)
-{
-    for (int i = 0; i < a->n; i++) {
-        s->result_bytes -= (int64_t)ch_tensor_bytes(a->result[i]);
-        ch_tensor_unref(a->result[i]);
-    }
-    ch__free(a);
-}
-
-static bool drop_if_ended(void *arg, ch_key k, void *value)
-{
-    ch_server_state *s = arg;
-
-    if (!has_ended(s, k.a))
-        return false;
-    drop_applied(s, value);
-    return true;
-}
-
-/* Drops the remembered updates of steps that have ended. Scans the table only if more than a
- * quarter of it is in use, or if the results take more than twice the bytes that they took
- * after the last scan. */
-static void drop_if_large(ch_server_state *s)
-{
-    enum { FEW_BYTES = 1 << 20 };
-
-    if (4 * s->applied.n <= s->applied.cap &&
-        s->result_bytes <= 2 * s->bytes_before + FEW_BYTES)
-        return;
-    ch__map_remove_if(&s->applied, drop_if_ended, s);
-    s->bytes_before = s->result_bytes;
-}
-
-void ch__server_state_retire(ch_server_state *s, uint64_t below)
-{
-    if (below <= s->retired)
-        return;
-    s->retired = below;
-    drop_if_large(s);
-}
-
-static ch_status check_rising(size_t n, const uint64_t *step)
-{
-    for (size_t i = 1; i < n; i++)
-        if (step[i] <= step[i - 1])
-            return ch__fail(CH_INVALID_ARGUMENT, "the list of steps is not in rising order");
-    return CH_OK;
-}
-
-/* Messages may arrive out of order, so the old and the new list are merged. The list with the
- * larger `below` is kept, without the steps that have ended according to either list. */
-ch_status ch__server_state_live(ch_server_state *s, uint64_t below, size_t n,
-                                const uint64_t *live)
-{
-    const uint64_t *from = below >= s->below ? live : s->live;
-    size_t          n_from = below >= s->below ? n : s->n_live, n_new = 0;
-    uint64_t       *list;
-
-    if (below == 0)
-        return CH_OK; /* the message has no list */
-    if (check_rising(n, live) != CH_OK)
-        return CH_INVALID_ARGUMENT;
-    list = ch__calloc(n_from + 1, sizeof(*list));
-    if (list == NULL)
-        return ch__fail_memory("the list of live steps");
-    for (size_t i = 0; i < n_from; i++)
-        if (!has_ended(s, from[i]) && (from[i] >= below || is_in_list(n, live, from[i])))
-            list[n_new++] = from[i];
-    ch__free(s->live);
-    s->live = list;
-    s->n_live = n_new;
-    s->below = below > s->below ? below : s->below;
-    drop_if_large(s);
-    return CH_OK;
-}
-
-/* ---- holds: steps that may be cancelled ---- */
-
-static bool was_applied(const ch_server_state *s, uint64_t step)
-{
-    for (int i = 0; i < s->applied.cap; i++)
-        if (s->applied.entry[i].value != NULL && s->applied.entry[i].key.a == step)
-            return true;
-    return false;
-}
-
-ch_status ch__server_state_hold(ch_server_state *s, const Cohort__PsHold *m, uint64_t *begun,
-                                size_t *n_begun)
-{
-    ch_status rc = check_rising(m->n_steps, m->steps);
-    uint64_t *held;
-
-    if (rc != CH_OK)
-        return rc;
-    if (m->round > s->round) {
-        held = ch__calloc(m->n_steps + 1, sizeof(*held));
-        if (held == NULL)
-            return ch__fail_memory("the list of held steps");
-        memcpy(held, m->steps, m->n_steps * sizeof(*held));
-        ch__free(s->held);
-        s->held = held;
-        s->n_held = m->n_steps;
-        s->round = m->round;
-    }
-    *n_begun = 0;
-    for (size_t i = 0; i < m->n_steps; i++)
-        if (was_applied(s, m->steps[i]))
-            begun[(*n_begun)++] = m->steps[i];
-    return CH_OK;
-}
-
-void ch__server_state_release(ch_server_state *s, uint64_t round)
-{
-    if (round < s->round)
-        return;
-    s->round = round; /* so that a late hold of this round holds nothing */
-    s->n_held = 0;
-}
-
-static ch_status check_hold(const ch_server_state *s, uint64_t step)
-{
-    return !is_in_list(s->n_held, s->held, step) || !CH_KEEPS(HOLD)
-               ? CH_OK
-               : ch__fail(CH_ABORTED, "step %llu: update rejected: the step is being cancelled",
-                          (unsigned long long)step);
-}
-
 /* ---- updates ---- */
 
 /* Checks all updates of a message before the first is applied. */
@@ -500,8 +270,7 @@ static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate 
     int64_t wanted = 0;
 
     for (size_t i = 0; i < m->n_updates; i++) {
-        const ch_server_function *f =
-            ch__map_find(&s->functions, ch__key(m->updates[i]->function));
+        const ch_server_update *f = ch__map_find(&s->updates, ch__key(m->updates[i]->function));
 
         if (f == NULL)
             return ch__fail(
@@ -526,7 +295,7 @@ static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate 
 /* ch_run_ops.resource: gives the memory of the variable that a resource names. */
 static ch_status variable_data(void *owner, const ch_resource *r, int local, void **out)
 {
-    ch_server_function *f = owner;
+    ch_server_update *f = owner;
 
     (void)local;
     for (int i = 0; i < f->n; i++)
@@ -556,7 +325,7 @@ static ch_status lend_inputs(const ch_server_state *s, int n, ch_tensor *const *
 }
 
 /* Runs the graph of an update. First makes the variables private that the graph writes. */
-static ch_status run_update(ch_server_state *s, ch_server_function *f, uint64_t step, int n,
+static ch_status run_update(ch_server_state *s, ch_server_update *f, uint64_t step, int n,
                             ch_tensor *const *in, ch_tuple **out)
 {
     static const ch_run_ops ops = {.resource = variable_data};
@@ -585,13 +354,12 @@ static ch_status run_update(ch_server_state *s, ch_server_function *f, uint64_t 
 
 /* Applies an update and remembers it under the key `at`. Enters it in the table before it runs,
  * because after the run an error must not occur any more. */
-static ch_status apply(ch_server_state *s, ch_server_function *f, ch_key at,
-                       ch_tensor *const *in)
+static ch_status apply(ch_server_state *s, ch_server_update *f, ch_key at, ch_tensor *const *in)
 {
-    int       n = f->graph->n_outputs;
-    applied  *a = ch__calloc(1, sizeof(*a) + (size_t)n * sizeof(a->result[0]));
-    ch_tuple *out = NULL;
-    ch_status rc = a == NULL ? ch__fail_memory("an update") : ch__map_set(&s->applied, at, a);
+    int         n = f->graph->n_outputs;
+    ch_applied *a = ch__calloc(1, sizeof(*a) + (size_t)n * sizeof(a->result[0]));
+    ch_tuple   *out = NULL;
+    ch_status   rc = a == NULL ? ch__fail_memory("an update") : ch__map_set(&s->applied, at, a);
 
     if (rc != CH_OK) {
         ch__free(a);
@@ -622,7 +390,7 @@ static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_ten
         ch_key                     k = {m->step, one->sequence};
 
         if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
-            rc = apply(s, ch__map_find(&s->functions, ch__key(one->function)), k, in + at);
+            rc = apply(s, ch__map_find(&s->updates, ch__key(one->function)), k, in + at);
             if (rc == CH_OK && s->watch != NULL)
                 s->watch(s->arg, m->worker, m->registration, m->step, one->sequence);
         }
@@ -634,12 +402,12 @@ static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_ten
 ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m, int n,
                                   ch_tensor *const *in)
 {
-    ch_status rc = check_fence(s, m);
+    ch_status rc = ch__server_check_fence(s, m);
 
     if (rc == CH_OK)
-        rc = check_step(s, m->step);
+        rc = ch__server_check_step(s, m->step);
     if (rc == CH_OK)
-        rc = check_hold(s, m->step);
+        rc = ch__server_check_hold(s, m->step);
     if (rc == CH_OK)
         rc = check_updates(s, m, n);
     return rc == CH_OK ? apply_all(s, m, in) : rc;
@@ -651,7 +419,7 @@ int ch__server_state_results(const ch_server_state *s, const Cohort__PsUpdate *m
     int n = 0;
 
     for (size_t i = 0; i < m->n_updates; i++) {
-        const applied *a =
+        const ch_applied *a =
             ch__map_find(&s->applied, (ch_key){m->step, m->updates[i]->sequence});
 
         if (count != NULL)
@@ -697,9 +465,9 @@ static ch_status check_assign(const ch_server_state *s, const Cohort__PsAssign *
 static ch_status assign_once(ch_server_state *s, const Cohort__PsAssign *m,
                              const ch_region *region, ch_tensor *const *value)
 {
-    ch_key    at = {m->step, assign_sequence};
-    applied  *a = ch__calloc(1, sizeof(*a));
-    ch_status rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
+    ch_key      at = {m->step, assign_sequence};
+    ch_applied *a = ch__calloc(1, sizeof(*a));
+    ch_status   rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
 
     if (rc != CH_OK) {
         ch__free(a);
@@ -718,7 +486,7 @@ ch_status ch__server_state_assign(ch_server_state *s, const Cohort__PsAssign *m,
                                   ch_tensor *const *value)
 {
     ch_region *region;
-    ch_status  rc = check_step(s, m->step);
+    ch_status  rc = ch__server_check_step(s, m->step);
 
     if (rc != CH_OK || ch__map_find(&s->applied, (ch_key){m->step, assign_sequence}) != NULL)
         return rc;
@@ -761,17 +529,17 @@ void ch__server_state_free(ch_server_state *s)
         return;
     for (int i = 0; i < s->applied.cap; i++)
         if (s->applied.entry[i].value != NULL)
-            drop_applied(s, s->applied.entry[i].value);
-    for (int i = 0; i < s->functions.cap; i++)
-        if (s->functions.entry[i].value != NULL)
-            drop_function(s->functions.entry[i].value);
+            ch__server_drop_applied(s, s->applied.entry[i].value);
+    for (int i = 0; i < s->updates.cap; i++)
+        if (s->updates.entry[i].value != NULL)
+            drop_update(s->updates.entry[i].value);
     ch__map_drop(&s->applied);
     ch__free(s->live);
     ch__free(s->held);
-    ch__map_drop(&s->functions);
+    ch__map_drop(&s->updates);
     ch__values_drop(&s->values);
     while (s->fences != NULL) {
-        fence *f = s->fences;
+        ch_fence *f = s->fences;
 
         s->fences = f->next;
         ch__free(f);
