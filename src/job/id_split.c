@@ -2,7 +2,7 @@
  *
  * Two passes over the list of ids. find_shards finds the shard of each id and counts the ids of
  * each shard. fill_shards lists the positions of each shard, and finds repeated ids with a hash
- * table. Callers are step_exec.c and strategy/var_rows.c.
+ * table. Callers are step_exec/ and strategy/var_rows.c.
  *
  * Invariants:
  *   1. Positions of a shard are in the order of the list. So an update receives the rows of a

@@ -4,7 +4,7 @@
  * the larger shards come first (TensorFlow's "div" strategy). A worker sends each shard its
  * part of the inputs of an update, and assembles the results of the shards.
  *
- * ch__shard_graph is in shard.c, ch_id_split in id_split.c. Callers are step_exec.c and, for
+ * ch__shard_graph is in shard.c, ch_id_split in id_split.c. Callers are step_exec/ and, for
  * lookups outside steps, strategy/var_rows.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */

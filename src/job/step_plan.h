@@ -93,7 +93,7 @@ typedef struct ch_step_plan {
     int             n_outputs;
     int            *output; /* numbers of the values that are the step's results */
     ch_arena        arena;  /* memory of all lists */
-    /* Buffers that an execution of the plan leaves for the next (step_exec.c); NULL: none.
+    /* Buffers that an execution of the plan leaves for the next (job/step_exec/); NULL: none.
      * Executions of the same plan must not run concurrently. */
     struct ch_step_exec_cache *cache;
 } ch_step_plan;
