@@ -76,7 +76,7 @@ static ch_message *push(void *arg, int peer)
     m.worker = worker;
     m.n_updates = 1;
     m.updates = &list;
-    one.function = 1;
+    one.update = 1;
     one.inputs = 2;
     must(ch__message_pack(CH_PS_UPDATE, &m.base, 2, t, &p));
     return p;
@@ -198,7 +198,7 @@ static void tell(job *j, const ch_graph *g)
     cohort__ps_define__init(&m);
     must(ch_graph_encode(g, &bytes, &m.graph.len));
     m.graph.data = bytes;
-    m.function = 1;
+    m.update = 1;
     m.n_variables = 1;
     m.variables = &number;
     must(ch__message_pack(CH_PS_DEFINE, &m.base, 0, NULL, &p));

@@ -7,13 +7,13 @@
 
 enum { MOST_TENSORS = 4 };
 
-static blob graph[GRAPHS], plan[ROUTES], stream[STREAMS];
+static blob graph[GRAPHS], plan[PLANS], stream[STREAMS];
 
 void calls_init(void)
 {
     for (int i = 0; i < GRAPHS; i++)
         graph[i] = make_graph(i);
-    for (int i = 0; i < ROUTES; i++)
+    for (int i = 0; i < PLANS; i++)
         plan[i] = make_plan(i, 1);
     for (int i = 0; i < STREAMS; i++)
         stream[i] = make_stream(i);
@@ -139,11 +139,11 @@ static ch_tensor *some_view(void)
     return view;
 }
 
-/* A route or a dataset, as bytes. */
+/* A step plan or a dataset, as bytes. */
 static ch_tensor *some_blob(source *s)
 {
     uint8_t     b = next_byte(s);
-    const blob *from = b % 4 < 3 ? &plan[b / 4 % ROUTES] : &stream[b / 4 % STREAMS];
+    const blob *from = b % 4 < 3 ? &plan[b / 4 % PLANS] : &stream[b / 4 % STREAMS];
     ch_tensor  *t = make_bytes(from);
 
     turn(s, ch_tensor_data_mut(t), from->size);
@@ -247,7 +247,7 @@ static ch_message *right_update(source *s)
 
     cohort__ps_update__init(&m);
     cohort__ps_update_one__init(&one);
-    one.function = i + 1;
+    one.update = i + 1;
     one.inputs = i + 1;
     one.sequence = (uint32_t)number(s);
     m.step = number(s);

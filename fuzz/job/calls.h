@@ -1,7 +1,7 @@
 /* fuzz/job/calls.h -- calls to servers and workers, from bytes.
  *
- * A message is put together field by field, or is any bytes at all; beside it are tensors of a few kinds. Graphs, routes and datasets
- * are real ones, or real ones with some bits turned.
+ * A message is built field by field, or consists of arbitrary bytes. It carries tensors of a few kinds. Graphs, step plans and
+ * datasets are valid, or valid with some bits flipped.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_JOB_CALLS_H
@@ -16,7 +16,7 @@ enum { MOST_FIELDS = 256 };
 typedef struct source {
     const uint8_t *data;
     size_t         left;
-    bool           is_turned; /* a graph, route or dataset was not what it was */
+    bool           is_turned; /* bits of a graph, step plan or dataset were flipped */
     int            n_fields;
     void          *field[MOST_FIELDS]; /* memory of the message that is being made */
 } source;

@@ -1,4 +1,4 @@
-/* fuzz/job/make.h -- what a job begins with, as bytes: graphs that change variables, and steps as routes.
+/* fuzz/job/make.h -- the objects of a job, as bytes: graphs of updates, step plans and datasets.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_JOB_MAKE_H
 #define FUZZ_JOB_MAKE_H
@@ -6,7 +6,7 @@
 #include "cohort/cohort.h"
 #include "fuzz.h"
 
-enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2, FUNCTIONS = 3, STREAMS = 2 };
+enum { VARIABLES = 3, GRAPHS = 2, PLANS = 2, FUNCTIONS = 3, STREAMS = 2 };
 
 /* Bytes that were made once, to be sent and changed. */
 typedef struct blob {
@@ -20,9 +20,9 @@ void must(ch_status rc);
 ch_var *const *make_variables(void);
 /* Graph i changes variable i. */
 blob make_graph(int i);
-/* Route 0 changes v and counts; route 1 reads rows of the table, and changes them. In so many shards if the variable has rows. */
+/* Step plan 0 changes v and n; step plan 1 reads rows of the table and changes them. Variables with rows have n_shards shards. */
 blob make_plan(int i, int n_shards);
-/* A dataset of two elements: of one component that route 0 takes, or of two. */
+/* A dataset of two elements, with one component, which is an input of step plan 0, or with two. */
 blob       make_stream(int i);
 ch_tensor *make_bytes(const blob *b);
 ch_tensor *make_tensor(ch_dtype dtype, ch_shape shape);

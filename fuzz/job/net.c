@@ -222,7 +222,7 @@ static void drive_free(ch_net *net)
     ch__free(net);
 }
 
-/* A task keeps its links and its room from life to life. */
+/* A task keeps its links and its memory when it is started again. */
 void direct_begin(ch_task *t)
 {
     t->incarnation = 0;

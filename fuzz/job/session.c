@@ -50,7 +50,7 @@ static ch_message *definition_of(int i)
     ch_message      *p;
 
     cohort__ps_define__init(&m);
-    m.function = number;
+    m.update = number;
     m.graph = (ProtobufCBinaryData){graph.size, graph.data};
     m.n_variables = 1;
     m.variables = &number;
@@ -68,13 +68,13 @@ static ch_tensor *plan_tensor(int i)
     return t;
 }
 
-/* Of each route one, and one of route 0 whose last input and whose result are variables of the worker's own, 1 and 2. */
+/* A step function for each step plan, and one of step plan 0 whose last input and result are per-worker variables 1 and 2. */
 static ch_message *function_of(int i)
 {
     Cohort__WorkerFunction m;
     Cohort__WorkerVariable per_worker[2], *list[2] = {&per_worker[0], &per_worker[1]};
     uint64_t               registration = 1;
-    ch_tensor             *t[3] = {plan_tensor(i % ROUTES)};
+    ch_tensor             *t[3] = {plan_tensor(i % PLANS)};
     ch_message            *p = NULL;
 
     cohort__worker_function__init(&m);
@@ -82,7 +82,7 @@ static ch_message *function_of(int i)
     m.n_servers = 1;
     m.servers = &registration;
     m.per_worker = list;
-    for (; i == ROUTES && m.n_per_worker < 2; m.n_per_worker++) {
+    for (; i == PLANS && m.n_per_worker < 2; m.n_per_worker++) {
         cohort__worker_variable__init(list[m.n_per_worker]);
         per_worker[m.n_per_worker].variable = m.n_per_worker + 1;
         per_worker[m.n_per_worker].read = m.n_per_worker == 0;

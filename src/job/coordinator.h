@@ -12,8 +12,8 @@
  * How a step runs (RUN, READ and so on are methods of job/message.h):
  *   1. Schedule. ch__coord_schedule gives the step a number and adds it to the queue.
  *   2. Send. The coordinator takes the first step of the queue and the worker with the fewest
- *      steps. If the worker does not have the step's function (an encoded step plan,
- *      job/step_plan.h) or its data streams, the coordinator sends these first (FUNCTION,
+ *      steps. If the worker does not have the step function (an encoded step plan,
+ *      job/step_plan.h) or the data streams, the coordinator sends these first (FUNCTION,
  *      STREAM). Then it leases the elements that the step reads: it reserves their numbers in
  *      the stream for this step, until the step ends. Then it calls RUN with the step's number,
  *      inputs and elements, and with the worker's registration. This call is an attempt of the
@@ -54,6 +54,31 @@
  * If only a message of RUN was lost, the worker's replies to pings do not list the step. After
  * two such replies the coordinator makes a new attempt.
  *
+ * A rejected update. The server replies CH_ABORTED (4). The worker does not repeat the call:
+ * the run ends, and the worker replies to RUN with that error. The coordinator does not fail
+ * the step, and the program never receives this error:
+ *   - The registration is fenced. Errors of a worker that is being fenced are ignored, and when
+ *     the fence is complete its calls are cancelled. The step is repeated (9).
+ *   - The step has ended. Its calls were cancelled when it ended, so the reply is ignored.
+ *   - The step is held. Errors of a held step are ignored. After the round the step is
+ *     cancelled, or queued again if a server has applied an update of it.
+ *
+ * Per-worker variables. Every worker has its own copy, and a step reads and changes the copy of
+ * the worker that runs it. The copy changes when the run finishes, once for each step and
+ * registration: if the worker runs the step again, because its reply was lost, the copy does
+ * not change again. If another worker takes the step over, the copy of that worker changes:
+ *   - Repeated after a loss: the copy of the lost worker is reset to the initial value.
+ *   - Stolen: the first worker drops the waiting run, and its copy does not change.
+ *   - Backup: both workers run the step. The first reply ends the step, and the other attempt
+ *     is cancelled.
+ * If the other worker finishes before the cancellation arrives, both copies change. So a sum
+ * over the copies may count a step twice that was stolen or had a backup.
+ *
+ * Waits. COHORT_WAIT_LIMIT_MS (default 600,000) limits every call that blocks; the call then
+ * returns CH_DEADLINE_EXCEEDED. If the call waits for steps (schedule, wait_for_room, wait,
+ * join, done), the time begins anew whenever a step ends, and while steps run the time limit of
+ * a step (step_seconds) is added to it. The limit_ms of wait and join replaces all of this.
+ *
  * Invariants:
  *   1. A step has a number, larger than the numbers of all steps before it. It keeps the number
  *      in every attempt. It ends once: done, failed or cancelled. A cancelled step has changed
@@ -84,7 +109,7 @@ typedef struct ch_coord_options {
     /* Times are in ns. For each field 0 means the default. */
     int64_t tick; /* between two pings to a task; default 100 ms */
     /* A worker is declared lost after more than this number of ticks in a row without a reply;
-     * default 5. While functions or streams are being sent to the worker, the number is
+     * default 5. While step functions or streams are being sent to the worker, the number is
      * larger. */
     int misses;
     /* A server is declared lost after this time without a reply; default 60 s. The deadline of
@@ -143,26 +168,27 @@ uint64_t ch__coord_new_numbers(ch_task *coord, int n);
 
 /* ---- steps ---- */
 
-/* The numbers that a function's updates have on servers: n numbers from `first` on. */
+/* The numbers on servers of the updates of a step function: n numbers from `first` on. */
 typedef struct ch_updates {
     uint64_t first, n;
 } ch_updates;
 
-/* How a function uses a per-worker variable. The variables that are read are the last inputs of
- * the step plan, those that are written are its last results, both in the order of the list. */
+/* How a step function uses a per-worker variable. The variables that are read are the last
+ * inputs of the step plan, those that are written are its last results, both in the order of
+ * the list. */
 typedef struct ch_per_worker_spec {
     uint64_t   number; /* of ch__coord_new_numbers */
     bool       is_read, is_written;
     ch_tensor *initial; /* borrowed; must not be changed afterwards */
 } ch_per_worker_spec;
 
-/* An op of a function and the program line that records it, for error messages. */
+/* An op of a step function and the program line that records it, for error messages. */
 typedef struct ch_recorded_op {
     const char *name;
     const void *caller; /* return address into the program; NULL: several lines record the op */
 } ch_recorded_op;
 
-/* Describes a function to ch__coord_add_function, which copies it into a ch_coord_function. */
+/* Describes a step function to ch__coord_add_function. */
 typedef struct ch_function_spec {
     const char *name; /* for error messages; copied */
     int         n_ops, n_per_worker;
@@ -172,17 +198,17 @@ typedef struct ch_function_spec {
     ch_updates                updates;
 } ch_function_spec;
 
-/* Adds a function and sets *number. A worker receives the function before the first step that
- * uses it there. `plan` is an encoded step plan as a tensor of bytes; takes the reference over,
+/* Adds a step function and sets *number. A worker receives it before the first step that uses
+ * it there. `plan` is an encoded step plan as a tensor of bytes; takes the reference over,
  * on an error too. */
 CH_MUST_CHECK ch_status ch__coord_add_function(ch_task *coord, const ch_function_spec *f,
                                                ch_tensor *plan, uint64_t *number);
-/* Frees a function on all tasks when the steps that use it have ended. Does not block. */
+/* Frees a step function on all tasks when the steps that use it have ended. Does not block. */
 void ch__coord_forget_function(ch_task *coord, uint64_t function);
 
 /* Reads the current copies of a per-worker variable. Blocks until the workers that are ready
  * have replied. Sets *n to the number of workers, and *out to a list with a tensor for each.
- * The tensor is NULL if the worker is not ready, or has received no function that uses the
+ * The tensor is NULL if the worker is not ready, or has received no step function that uses the
  * variable. The caller must unref the tensors and free the list with ch__free. It must not
  * change the tensors. */
 CH_MUST_CHECK ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t variable, int *n,
@@ -191,15 +217,15 @@ CH_MUST_CHECK ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t varia
 void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable);
 
 typedef struct ch_step_request {
-    uint64_t function;
-    int64_t  number; /* for ch_step_number and random numbers */
+    uint64_t function; /* number of the step function */
+    int64_t  number;   /* for ch_step_number and random numbers */
     /* Seed of random numbers; snapshot of the variables that the step reads, 0 for their
      * current values. */
     uint64_t seed, snapshot;
     /* The tensors of `in`, in this order:
      *   - n_inputs tensors that all replicas share; or, if n_in - n_shared > n_inputs, n_inputs
      *     tensors for each replica, replica by replica;
-     *   - n_shared tensors that all replicas share. They are the last inputs of the function,
+     *   - n_shared tensors that all replicas share. They are the last inputs of the step plan,
      *     after the worker inputs. */
     int                     n_in, n_inputs, n_shared;
     ch_tensor *const       *in; /* borrowed; each tensor is referenced */
@@ -240,7 +266,7 @@ void ch__coord_cancel(ch_task *coord, ch_scheduled *s);
 /* Sets *out to true if no step is queued or running. Returns an error of a step like join. */
 CH_MUST_CHECK ch_status ch__coord_done(ch_task *coord, bool *out);
 /* Blocks until the step has ended. Returns its error, CH_CANCELLED, or CH_OK and its results.
- * The step owns the results. `function` is the name of its function, for error messages. */
+ * The step owns the results. `function` is the name of the step function, for messages. */
 CH_MUST_CHECK ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
                                        int64_t limit_ms, const ch_message **out);
 /* Returns the number of a step, from 1 on. */

@@ -19,8 +19,8 @@
  * coordinator is the caller. W: a worker is the caller. */
 enum {
     CH_PS_CREATE = 1, /* C: creates a variable or a shard */
-    CH_PS_FREE,       /* C: frees variables and functions */
-    CH_PS_DEFINE,     /* W: defines a function: the graph of an update */
+    CH_PS_FREE,       /* C: frees variables and updates */
+    CH_PS_DEFINE,     /* W: defines an update: a graph */
     CH_PS_READ,       /* C, W: reads variables, or regions of them */
     CH_PS_ROWS,       /* C, W: reads rows of variables by id */
     CH_PS_UPDATE,     /* W: applies the updates of a step */
@@ -29,11 +29,11 @@ enum {
     CH_PS_PING,       /* C: replies if alive; carries ended steps, releases holds */
     CH_PS_ASSIGN,     /* C: sets variables, or regions of them */
     CH_PS_HOLD,       /* C: rejects updates of steps that are being cancelled */
-    CH_WORKER_FUNCTION = 32, /* C: sends a function: a step plan */
+    CH_WORKER_FUNCTION = 32, /* C: sends a step function: a step plan */
     CH_WORKER_RUN,           /* C: runs an attempt of a step; replies when it has ended */
     CH_WORKER_PING,          /* C: replies if alive, with the list of its steps */
     CH_WORKER_STREAM,        /* C: sends a data stream */
-    CH_WORKER_DROP,          /* C: drops steps, functions, streams and per-worker variables */
+    CH_WORKER_DROP,          /* C: drops steps, step functions, streams, per-worker variables */
     CH_WORKER_READ,          /* C: reads a per-worker variable */
     CH_METHOD_END
 };

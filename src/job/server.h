@@ -5,7 +5,7 @@
  * (job/server/state.h) and replies. It calls no other task.
  *
  * How an update is applied:
- *   1. A worker sends the graph of the update (CH_PS_DEFINE), once for each function and shard.
+ *   1. A worker sends the graph of the update (CH_PS_DEFINE), once for each update and shard.
  *   2. In each step the worker sends CH_PS_UPDATE. The call carries the step number, the
  *      worker's name and registration, and for each update a sequence number and its input
  *      tensors.

@@ -90,9 +90,9 @@ bool ch__step_exec_is_done(const ch_step_exec *t);
 /* Returns result i of a replica, borrowed. The execution must be done. */
 ch_tensor *ch__step_exec_result(const ch_step_exec *t, int i, int replica);
 
-/* Gives the function number and the graph of an update for a shard, as CH_PS_DEFINE needs
+/* Gives the number and the graph of an update for a shard, as CH_PS_DEFINE needs
  * them. The caller must unref *graph. */
-ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard,
-                               uint64_t *function, ch_graph **graph);
+ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard, uint64_t *number,
+                               ch_graph **graph);
 
 #endif

@@ -131,9 +131,9 @@ typedef struct ch_placed_plan {
     ch_step_plan           *plan;
     int                     n_variables;
     const ch_plan_variable *variable; /* by index of the graph's resource */
-    /* By remote part. Shard k of update i is function number function[i] + k on its server.
-     * Reads and lookups do not use their numbers. */
-    const uint64_t *function;
+    /* Numbers of updates, by remote part. Shard k of update i has number update[i] + k on its
+     * server. Reads and lookups do not use their numbers. */
+    const uint64_t *update;
 } ch_placed_plan;
 
 /* Encodes a plan. The caller must free *bytes with ch__free. Returns UNIMPLEMENTED if the plan

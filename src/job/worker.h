@@ -1,12 +1,13 @@
 /* job/worker.h -- the worker task: runs steps whose variables are on parameter servers.
  *
- * A worker receives functions, streams and steps to run from the coordinator (methods
- * CH_WORKER_* of job/message.h). A function is a step plan (job/step_plan.h). A stream is a
- * dataset that is read by element number (job/worker/stream.h).
+ * A worker receives step functions, streams and steps to run from the coordinator (methods
+ * CH_WORKER_* of job/message.h). A step function is a step plan (job/step_plan.h) with its
+ * per-worker variables. A stream is a dataset that is read by element number
+ * (job/worker/stream.h).
  *
  * How a scheduled step runs:
  *   1. The coordinator takes the step from its queue and chooses a worker. It first sends the
- *      function and the streams that this worker does not have yet (CH_WORKER_FUNCTION,
+ *      step function and the streams that this worker does not have yet (CH_WORKER_FUNCTION,
  *      CH_WORKER_STREAM).
  *   2. It calls CH_WORKER_RUN. The request has the step number, the worker's registration, the
  *      input tensors and the numbers of the elements to read. This call is an attempt of the
@@ -15,7 +16,8 @@
  *      single run at a time, in the order of the calls.
  *   4. The run reads its elements and executes the step plan (job/step_exec.h): it calls
  *      servers for the remote parts and computes the local parts on the worker's devices.
- *      Before the first update of a function it sends the graph of the update to the server.
+ *      Before it uses an update for the first time, it sends the graph of the update to the
+ *      server.
  *   5. The servers apply each update of the step once, and reply (job/server.h).
  *   6. When all parts are done, the worker changes its per-worker variables and replies to
  *      CH_WORKER_RUN with the results. The reply is the acknowledgement: the coordinator ends
@@ -25,6 +27,12 @@
  * If a call to a server is lost or late, the worker sends the same message again. This is safe
  * because servers apply an update once. If the server does not reply within `patience_ns`, the
  * worker replies that it cannot reach the server, and the coordinator queues the step again.
+ *
+ * If a server replies with an error, the worker ends the run and passes the error on to the
+ * coordinator. CH_ABORTED is no exception: the server has rejected an update because the
+ * registration of the worker is fenced, or the step has ended or is held. The coordinator
+ * ignores this error (job/coordinator.h). A worker itself replies CH_ABORTED to a call with a
+ * registration older than its own.
  *
  * If the worker dies during 1, the step is still in the queue of the coordinator. If the worker
  * dies during 2 to 6, the coordinator finds out by a missing heartbeat, a lost connection or a
@@ -42,6 +50,11 @@
  * A worker that was declared lost may still be alive. When it receives a call with a newer
  * registration, it drops the runs of older registrations and resets its per-worker variables to
  * their initial values.
+ *
+ * The per-worker variables change when a run finishes, all or none. The worker remembers the
+ * steps that have changed them, until these are retired, so a step that it runs twice changes
+ * them once. A run that is dropped, fails or hands the step back does not change them. A step
+ * that another worker takes over uses the copies of that worker (job/coordinator.h).
  *
  * Two numbers must not be confused. The incarnation identifies a process: it grows when a task
  * is started again. The registration is counted by the coordinator: it grows when the

@@ -176,7 +176,7 @@ static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
     assert_int_equal(plan->n_remote_parts, 1);
     t_ok(ch_graph_encode(plan->remote[0].graph, &bytes, &m.graph.len));
     m.graph.data = bytes;
-    m.function = 1;
+    m.update = 1;
     m.n_variables = 1;
     m.variables = &number;
     rc = ask(a, CH_PS_DEFINE, &m.base, 0, NULL);
@@ -206,7 +206,7 @@ static ch_status update(asker *a, attempt at, int n, ch_tensor *const *x)
     m.retired = at.retired;
     m.n_updates = 1;
     m.updates = &list;
-    one.function = at.function == 0 ? 1 : at.function;
+    one.update = at.function == 0 ? 1 : at.function;
     one.sequence = at.sequence;
     one.inputs = (uint32_t)n;
     return ask(a, CH_PS_UPDATE, &m.base, n, x);
@@ -329,7 +329,7 @@ static void server_rejects_updates_of_a_registration_below_the_fence(void **stat
     tear_down(&s);
 }
 
-/* UP-3: a value that was given stays as it was; a pin keeps all values. */
+/* UP-3: a value that was read does not change; a snapshot keeps all values. */
 static void server_leaves_read_values_and_snapshots_unchanged_by_updates(void **state)
 {
     setting     s;
@@ -351,7 +351,7 @@ static void server_leaves_read_values_and_snapshots_unchanged_by_updates(void **
     tear_down(&s);
 }
 
-/* Releasing a pin ends those before it; the second copies of their calls, late, keep nothing. */
+/* A release ends all older snapshots too. A late second copy of a call does not take the snapshot again. */
 static void server_does_not_recreate_a_released_snapshot(void **state)
 {
     setting s;
@@ -363,7 +363,8 @@ static void server_does_not_recreate_a_released_snapshot(void **state)
         t_ok(update(&s.a, (attempt){.step = i}, 1, &s.one));
         t_ok(snapshot(&s.a, 10 * i, false));
     }
-    t_ok(snapshot(&s.a, 20, false)); /* came twice: it keeps what it kept */
+    t_ok(snapshot(&s.a, 20,
+                  false)); /* a second copy of the call: the snapshot does not change */
     assert_true(first_of(&s.a, 1, 20) == 2);
     t_ok(snapshot(&s.a, 30, true));
     for (uint64_t i = 1; i <= 3; i++)
@@ -515,7 +516,7 @@ enum {
     LITTLE = 1 << 15
 }; /* elements of a variable; bytes that a call may take */
 
-/* Parcels are handed over as they are. */
+/* Messages are delivered without encoding. */
 static void set_up_large(setting *s)
 {
     begin(&s->a, false);
@@ -735,12 +736,12 @@ static void server_frees_functions_on_request(void **state)
     cohort__ps_free__init(&m);
     (void)state;
     set_up(&s);
-    m.first_function = 2;
-    m.functions = UINT64_MAX - 2;
+    m.first_update = 2;
+    m.n_updates = UINT64_MAX - 2;
     t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
     t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
-    m.first_function = 1;
-    m.functions = 1;
+    m.first_update = 1;
+    m.n_updates = 1;
     t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
     t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL)); /* came twice */
     t_refused(update(&s.a, (attempt){.step = 2}, 1, &s.one), CH_NOT_FOUND, "function 1",

@@ -1,6 +1,6 @@
-/* test/job/test_server_state.c -- a store by itself: what it is told is a log, and what fails leaves it as it was.
+/* test/job/test_server_state.c -- a server state by itself: messages are a log, and a message that fails changes nothing.
  *
- * What a server answers is in test_server.c. Here stores are told the same parcels, and compared.
+ * The replies of a server are tested in test_server.c. Here two states process the same messages, and are compared.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -105,7 +105,7 @@ static ch_message *define(uint64_t function)
                 number[i] = v;
     t_ok(ch_graph_encode(r->graph, &bytes, &m.graph.len));
     m.graph.data = bytes;
-    m.function = function;
+    m.update = function;
     m.n_variables = (size_t)r->n_variables;
     m.variables = number;
     p = spoken(CH_PS_DEFINE, &m.base, 0, NULL);
@@ -141,7 +141,7 @@ static ch_message *update(attempt at)
     for (int i = 0; i < at.n; i++) {
         cohort__ps_update_one__init(&one[i]);
         one[i].sequence = (uint32_t)i;
-        one[i].function = at.function[i];
+        one[i].update = at.function[i];
         one[i].inputs = (uint32_t)inputs_of(at.function[i], at.seed, t + n);
         n += (int)one[i].inputs;
         list[i] = &one[i];
@@ -200,8 +200,8 @@ static ch_message *drop(uint64_t function)
     Cohort__PsFree m;
 
     cohort__ps_free__init(&m);
-    m.first_function = function;
-    m.functions = 1;
+    m.first_update = function;
+    m.n_updates = 1;
     return spoken(CH_PS_FREE, &m.base, 0, NULL);
 }
 
@@ -259,7 +259,7 @@ static void tell_assign(ch_server_state *s, const ch_message *p, const Cohort__P
     ch__server_state_retire(s, m->retired);
 }
 
-/* All that the message says. The n-th allocation of the store fails; 0: none does. */
+/* Processes a message. The n-th allocation of the state fails; 0: none does. */
 static told tell_failing(ch_server_state *s, const ch_message *p, int64_t n)
 {
     told              out = {.rc = CH_OK};
@@ -336,7 +336,7 @@ static ch_status read_value(const ch_server_state *s, uint64_t number, uint64_t 
     return ch__server_state_read(s, &m, out);
 }
 
-/* To everybody who reads, with pins up to `last` too. */
+/* Reads of both states give equal values, from snapshots up to `last` too. */
 static void same_stores(const ch_server_state *a, const ch_server_state *b, uint64_t last)
 {
     assert_int_equal(ch__server_state_version(a), ch__server_state_version(b));
@@ -442,7 +442,7 @@ static ch_message *draw_ping(unsigned *seed, uint64_t *retired)
     return ping(*retired, below, n, live);
 }
 
-/* Steps in no particular order, some of which come twice, late, or from a life that was given up. */
+/* Steps in random order. Some messages come twice or late, or are of a fenced registration. */
 static ch_message *draw(unsigned *seed, uint64_t *retired, uint64_t *registration,
                         uint64_t *pinned)
 {
@@ -512,7 +512,7 @@ static void server_states_that_apply_equal_messages_hold_equal_bits(void **state
     }
 }
 
-/* A life of a store in which each message fails first, at one allocation after the other. Its twin is told it when it went well. */
+/* Each message fails first, at each of its allocations in turn. The second state processes it when it has succeeded. */
 static void live_with_little_memory(bool is_read)
 {
     ch_server_state *s = new_store(0), *twin = new_store(1);
@@ -643,7 +643,7 @@ static ch_status tell_step(ch_server_state *s, uint64_t step)
     return t.rc;
 }
 
-/* Takes the parcel over. Returns which steps had begun, as a number: 35 for steps 3 and 5. */
+/* Takes the message over. Returns the steps that had begun as a number: 35 for steps 3 and 5. */
 static uint64_t begun_of(ch_server_state *s, ch_message *p)
 {
     told     t = tell(s, p);

@@ -1,4 +1,4 @@
-/* test/job/test_step_exec.c -- steps in parts through real servers, which give the bits of the step as it was.
+/* test/job/test_step_exec.c -- step plans with real servers give the same bits as the undivided step.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -20,7 +20,7 @@ static void define_all(cluster *c, const ch_placed_plan *r)
             void            *bytes = NULL;
 
             cohort__ps_define__init(&m);
-            t_ok(ch__step_exec_update(r, i, k, &m.function, &g));
+            t_ok(ch__step_exec_update(r, i, k, &m.update, &g));
             t_ok(ch_graph_encode(g, &bytes, &m.graph.len));
             m.graph.data = bytes;
             m.n_variables = (size_t)u->n_variables;
@@ -178,7 +178,7 @@ static void step_exec_gives_the_results_of_a_local_run(void **state)
         }
 }
 
-/* Whichever allocation of it fails, a trip that asks says so, and can be let go of. */
+/* If any allocation fails, a step execution that builds calls returns the error, and can be freed. */
 static void asks_without_memory(const ch_placed_plan *sent, ch_tensor *const *input)
 {
     ch_status rc = CH_RESOURCE_EXHAUSTED;

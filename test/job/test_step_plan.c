@@ -1,4 +1,4 @@
-/* test/job/test_step_plan.c -- a step that is cut gives the bits of the step as it was.
+/* test/job/test_step_plan.c -- a divided step gives the same bits as the undivided step.
  *
  * Every step runs twice: whole, under Default, and in parts, with a model of servers that is as simple as can be: a
  * list of tensors by name. Values and variables must be the same afterwards, wherever variables are, and in however
@@ -363,7 +363,7 @@ static int place_of(const store *s, int i, where at)
     return (size * MOST_SHARDS + ch__layout_parts(l)) * at.places + i % at.places;
 }
 
-/* The route as a worker gets it. */
+/* The step plan as a worker receives it. */
 static ch_step_plan *send(ch_step_plan *plan, const store *s, const int *place)
 {
     static struct ch_plan_shard shard[MOST_VARS][MOST_SHARDS];
@@ -393,7 +393,7 @@ static ch_step_plan *send(ch_step_plan *plan, const store *s, const int *place)
         assert_true(ch_shape_equal(got.variable[i].shape, s->shape[i]));
     }
     for (int i = 0; i < plan->n_remote_parts; i++)
-        assert_int_equal(got.function[i], function[i]);
+        assert_int_equal(got.update[i], function[i]);
     ch__free(bytes);
     ch__step_plan_free(plan);
     return got.plan;

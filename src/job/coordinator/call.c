@@ -2,7 +2,7 @@
  *
  * Each call is repeated until the callee replies (net/retry.h). A call ends once: with a reply,
  * with an error, or with neither if its worker was declared lost. A call to a lost server ends
- * with the error of the job (ch_coord.broken). RUN calls are not made here: see queue.c.
+ * with the error of the job (ch_coord.broken). RUN calls are not made here: see attempt.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"

@@ -400,7 +400,7 @@ uint64_t ch__scheduled_number(const ch_scheduled *s)
     return s->step;
 }
 
-/* Makes an error of a step that has no fault. Adds the step's number and function. */
+/* Makes an error of a step that has no fault. Adds the step's number and step function. */
 static ch_status fail_step(const ch_scheduled *s, const char *function, ch_status rc,
                            const char *text)
 {

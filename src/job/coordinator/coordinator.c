@@ -1,6 +1,6 @@
 /* job/coordinator/coordinator.c -- the coordinator task: its events, tick, snapshots, servers.
  *
- * The task handles these events (on_event): the end of an attempt of a step (queue.c), of a
+ * The task handles these events (on_event): the end of an attempt of a step (attempt.c), of a
  * retried call (call.c) or of a ping, and timers. At every tick it pings servers and workers,
  * declares silent tasks lost, continues a round of cancelling and sends queued steps.
  * The state is ch_coord (private.h). ch__coord_start is the only entry point; the functions for
@@ -60,14 +60,14 @@ ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uin
     return rc;
 }
 
-void ch__servers_free_functions(const ch_coord_context *t, uint64_t first, uint64_t n)
+void ch__servers_free_updates(const ch_coord_context *t, uint64_t first, uint64_t n)
 {
     Cohort__PsFree m;
     ch_message    *p = NULL;
 
     cohort__ps_free__init(&m);
-    m.first_function = first;
-    m.functions = n;
+    m.first_update = first;
+    m.n_updates = n;
     if (n > 0 && t->outbox != NULL &&
         ch__message_pack(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
         (void)ch__coord_call_servers(t, p, NULL, 0);

@@ -14,7 +14,7 @@
  *   2. No step that has not ended reads an element before `position`. A newer position waits in
  *      `pending` until the steps that read before it have ended (`n_before`).
  *
- * queue.c chooses, sends and leases in this order: ch__worker_input_choose,
+ * scheduler.c chooses, sends and leases in this order: ch__worker_input_choose,
  * ch__worker_input_is_sent, ch__worker_input_lease. The strategy creates worker inputs.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,17 +1,17 @@
 /* job/coordinator/private.h -- the parts of the coordinator task that its files share.
  *
- *   coordinator.c  the task: its events, its tick, snapshots, lost servers
- *   call.c         retried calls to servers and workers
- *   heartbeat.c    pings, and the count of ticks without a reply
- *   workers.c      the worker table: pings, what each worker was sent, lost workers
+ *   coordinator.c    the task: its events, its tick, snapshots, lost servers
+ *   call.c           retried calls to servers and workers
+ *   heartbeat.c      pings, and the count of ticks without a reply
+ *   workers.c        the worker table: pings, what each worker was sent, lost workers
  *   step_function.c  the step plans that workers receive
- *   queue.c        the lists of steps: their order, and how steps end
- *   scheduler.c    which step runs on which worker, and when
- *   attempt.c      RUN calls of steps to workers, and their outcomes
- *   cancel.c       cancelling steps
- *   input.c        the elements that steps read
- *   client.c       connect, schedule, wait and join, for the program's threads
- *   variables.c    variables outside of steps, for the program's threads
+ *   queue.c          the lists of steps: their order, and how steps end
+ *   scheduler.c      which step runs on which worker, and when
+ *   attempt.c        RUN calls of steps to workers, and their outcomes
+ *   cancel.c         cancelling steps
+ *   input.c          the elements that steps read
+ *   client.c         connect, schedule, wait and join, for the program's threads
+ *   variables.c      variables outside of steps, for the program's threads
  *
  * ch_coord is the state of the task. The main structs in it:
  *   ch_worker_entry    a worker: its state, registration, and the list of its attempts
@@ -135,11 +135,11 @@ typedef struct ch_worker_entry {
     int          n_unfenced;           /* servers that have not replied to FENCE yet */
     int          n_fence_calls;        /* servers to which FENCE was sent */
     uint32_t     fence_round;          /* number of times that FENCE was sent to all servers */
-    int          n_sending;            /* open calls that send a function or a stream */
+    int          n_sending;            /* open calls that send step functions, streams */
     int64_t      sending_bytes;        /* of these calls */
     int          n_runs;               /* attempts in the list below */
     int64_t      n_finished, n_losses; /* steps done by it; times it was declared lost */
-    ch_map  sent; /* numbers of the functions and streams that were sent or are being sent */
+    ch_map  sent; /* numbers of step functions and streams that were sent or are being sent */
     int64_t last_end, mean; /* time when its last step ended; mean time of a step */
     /* The attempts of this worker. `first` is the attempt that the worker presumably runs; the
      * others follow in the order in which they were sent. */
@@ -176,9 +176,9 @@ void ch__workers_on_ping(const ch_coord_context *t, ch_worker_entry *m, const ch
 /* Declares a worker lost, unless it is lost already: increments its registration and fences the
  * old one on all servers. When all have replied, the worker's steps are queued again. */
 void ch__workers_declare_lost(const ch_coord_context *t, ch_worker_entry *m);
-/* Returns true if the worker has received the function or stream of this number, and no other
- * is being sent to it. Otherwise returns false, and sends `message` if it was not sent before.
- * When the worker has replied, queued steps are sent (ch__scheduler_send). */
+/* Returns true if the worker has received the step function or stream of this number, and no
+ * other is being sent to it. Otherwise returns false, and sends `message` if it was not sent
+ * before. When the worker has replied, queued steps are sent (ch__scheduler_send). */
 bool ch__workers_send_once(const ch_coord_context *t, ch_worker_entry *m, uint64_t number,
                            ch_message *message);
 typedef enum ch_sent_kind {
@@ -186,7 +186,7 @@ typedef enum ch_sent_kind {
     CH_SENT_STREAM,
     CH_SENT_PER_WORKER
 } ch_sent_kind;
-/* Sends DROP for a function, stream or per-worker variable that is no longer used, to all
+/* Sends DROP for a step function, stream or per-worker variable that is no longer used, to all
  * workers that may have it. Does nothing if the task is ending. */
 void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind kind);
 /* Adds an entry for the next worker. */
@@ -223,7 +223,7 @@ typedef struct ch_attempt {
     int64_t            sent_at;     /* time in ns */
 } ch_attempt;
 
-/* The coordinator's record of a function of the program. Created by ch__coord_add_function,
+/* The coordinator's record of a step function. Created by ch__coord_add_function,
  * owned by the coordinator task (ch_coord.functions). Freed when the program has forgotten it
  * (ch__coord_forget_function) and the last step that uses it has ended, or with the task. */
 typedef struct ch_step_function {
@@ -245,7 +245,7 @@ struct ch_scheduled {
     /* In ch_coord.queue or ch_coord.running: own steps first, then by number. */
     ch_scheduled     *after, *before;
     uint64_t          step, snapshot, seed; /* `step` is the step's number */
-    ch_step_function *function; /* NULL: an assignment, or the function was freed before */
+    ch_step_function *function;             /* NULL: an assignment, or it was freed before */
     uint64_t          order; /* index among the steps that are not own: for rounds, staleness */
     int64_t           number; /* for ch_step_number */
     ch_scheduled_state state;
@@ -453,8 +453,8 @@ struct ch_coord {
     int               n_workers, cap_workers;
     ch_worker_entry **worker;
     ch_peer_server   *server;
-    /* Counters: ids of calls and timers; numbers of functions, streams and variables; steps;
-     * steps that are not own; snapshots. */
+    /* Counters: ids of calls and timers; numbers of step functions, updates, streams and
+     * variables; steps; steps that are not own; snapshots. */
     uint64_t n_ids, n_numbers, n_steps, n_orders, n_snapshots;
     int      n_in_use;
     struct {
@@ -488,8 +488,8 @@ CH_MUST_CHECK ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_
                                             uint64_t *snapshot);
 /* Ends the use of a snapshot. Servers release it when all older snapshots are released too. */
 void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot);
-/* Frees n functions (updates) on all servers, from number `first` on. */
-void ch__servers_free_functions(const ch_coord_context *t, uint64_t first, uint64_t n);
+/* Frees n updates on all servers, from number `first` on. */
+void ch__servers_free_updates(const ch_coord_context *t, uint64_t first, uint64_t n);
 /* Declares a server lost. The job has failed: all steps and all calls to the server end with
  * this error. */
 void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why);

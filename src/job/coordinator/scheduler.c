@@ -125,12 +125,12 @@ static int find_free_worker(const ch_coord_context *t, uint64_t excluded)
 
 typedef enum send_outcome {
     SENT,
-    NOT_YET, /* the worker must receive a function or stream first, or memory is exhausted */
+    NOT_YET, /* the worker must receive something first, or memory is exhausted */
     ENDED    /* the step has failed */
 } send_outcome;
 
-/* Sends a step to a worker that has room, after the function and the streams that it needs.
- * Leases its elements when all of them have arrived. */
+/* Sends a step to a worker that has room, after the step function and the streams that it
+ * needs. Leases its elements when all of them have arrived. */
 static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
     ch_coord        *c = t->c;

@@ -28,7 +28,7 @@ void ch__step_function_free_unused(const ch_coord_context *t, ch_step_function *
         return;
     (void)ch__map_remove(&t->c->functions, (ch_key){f->number, 0});
     ch__workers_drop(t, f->number, CH_SENT_STEP_FUNCTION);
-    ch__servers_free_functions(t, f->first_update, f->n_updates);
+    ch__servers_free_updates(t, f->first_update, f->n_updates);
     ch__step_function_free(f);
 }
 

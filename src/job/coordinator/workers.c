@@ -1,4 +1,4 @@
-/* job/coordinator/workers.c -- the worker table: pings, lost workers, functions and streams.
+/* job/coordinator/workers.c -- the worker table: pings, lost workers, objects that were sent.
  *
  * ch_worker_entry (private.h) is an entry. Its state changes like this:
  *
@@ -12,12 +12,12 @@
  *   2. The attempts of a lost worker end only when all servers have replied to FENCE. Until
  *      then a step of the worker is not repeated, and a successful reply of the worker still
  *      counts.
- *   3. A function or stream is sent to a worker once in each registration, before the first
- *      step that needs it (`sent`). No step is sent to a worker that has not yet received them
- *      all (`n_sending`).
+ *   3. A step function or stream is sent to a worker once in each registration, before the
+ *      first step that needs it (`sent`). No step is sent to a worker that has not yet received
+ *      them all (`n_sending`).
  *
- * coordinator.c calls this file at each tick and at the end of a ping; queue.c and input.c call
- * it to send and drop functions and streams.
+ * coordinator.c calls this file at each tick and at the end of a ping. scheduler.c, input.c and
+ * step_function.c call it to send and drop step functions and streams.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -64,7 +64,7 @@ static int index_of(const ch_coord *c, const ch_worker_entry *m)
 /* ---- pings ---- */
 
 /* Returns the number of ticks for which a worker may be silent. A worker that is receiving
- * large functions or streams may be silent for longer, because it handles them before the
+ * large step functions or streams may be silent for longer, because it handles them before the
  * ping. */
 static int64_t patience(const ch_coord *c, const ch_worker_entry *m)
 {
@@ -222,7 +222,7 @@ void ch__workers_tick(const ch_coord_context *t)
     }
 }
 
-/* ---- functions and streams ---- */
+/* ---- step functions and streams ---- */
 
 /* Sends DROP for one object to a worker. */
 static void send_drop(const ch_coord_context *t, int worker, uint64_t number, ch_sent_kind kind)
@@ -240,8 +240,8 @@ static void send_drop(const ch_coord_context *t, int worker, uint64_t number, ch
         (void)!ch__coord_call(t, ch__to_worker(worker), p, NULL, 0);
 }
 
-/* A per-worker variable arrives at a worker with the functions that use it, so `sent` does not
- * list it, and DROP is sent to all workers. */
+/* A per-worker variable arrives at a worker with the step functions that use it, so `sent` does
+ * not list it, and DROP is sent to all workers. */
 void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind kind)
 {
     for (int i = 0; i < t->c->n_workers && t->outbox != NULL; i++) {
@@ -254,8 +254,8 @@ void ch__workers_drop(const ch_coord_context *t, uint64_t number, ch_sent_kind k
     }
 }
 
-/* Handles the reply to a function or a stream. If the worker has rejected it, fails the steps
- * that need it. */
+/* Handles the reply to a step function or a stream. If the worker has rejected it, fails the
+ * steps that need it. */
 static void on_sent(const ch_coord_context *t, const ch_coord_call *call)
 {
     ch_worker_entry *m = t->c->worker[call->to.index];

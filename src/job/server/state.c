@@ -62,7 +62,7 @@ static bool uses(const ch_server_update *f, const ch_server_var *v)
     return false;
 }
 
-/* Frees a function if it uses the variable `arg`; for ch__map_remove_if. */
+/* Frees an update if it uses the variable `arg`; for ch__map_remove_if. */
 static bool drop_if_uses(void *arg, ch_key k, void *value)
 {
     (void)k;
@@ -77,7 +77,7 @@ typedef struct number_range {
     uint64_t first, n;
 } number_range;
 
-/* Frees a function if its number is in the range `arg`; for ch__map_remove_if. */
+/* Frees an update if its number is in the range `arg`; for ch__map_remove_if. */
 static bool drop_if_in_range(void *arg, ch_key k, void *value)
 {
     const number_range *range = arg;
@@ -90,7 +90,7 @@ static bool drop_if_in_range(void *arg, ch_key k, void *value)
 
 void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m)
 {
-    number_range range = {m->first_function, m->functions};
+    number_range range = {m->first_update, m->n_updates};
 
     if (range.n > 0)
         ch__map_remove_if(&s->updates, drop_if_in_range, &range);
@@ -153,16 +153,16 @@ ch_status ch__server_state_define(ch_server_state *s, const Cohort__PsDefine *m)
     ch_server_update *f;
     ch_status         rc;
 
-    if (m->function == 0)
+    if (m->update == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "the function has no number");
-    if (ch__map_find(&s->updates, ch__key(m->function)) != NULL)
+    if (ch__map_find(&s->updates, ch__key(m->update)) != NULL)
         return CH_OK; /* a repeated call */
     f = ch__calloc(1, sizeof(*f) + m->n_variables * sizeof(f->variable[0]));
     if (f == NULL)
         return ch__fail_memory("a function");
     rc = make_update(s, m, f);
     if (rc == CH_OK)
-        rc = ch__map_set(&s->updates, ch__key(m->function), f);
+        rc = ch__map_set(&s->updates, ch__key(m->update), f);
     if (rc != CH_OK)
         drop_update(f);
     return rc;
@@ -270,14 +270,14 @@ static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate 
     int64_t wanted = 0;
 
     for (size_t i = 0; i < m->n_updates; i++) {
-        const ch_server_update *f = ch__map_find(&s->updates, ch__key(m->updates[i]->function));
+        const ch_server_update *f = ch__map_find(&s->updates, ch__key(m->updates[i]->update));
 
         if (f == NULL)
             return ch__fail(
                 CH_NOT_FOUND,
                 "function %llu does not exist here; do not free a variable that a scheduled "
                 "step uses",
-                (unsigned long long)m->updates[i]->function);
+                (unsigned long long)m->updates[i]->update);
         if (m->updates[i]->inputs != (uint32_t)f->graph->n_inputs)
             return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", f->graph->name,
                             f->graph->n_inputs, m->updates[i]->inputs);
@@ -390,7 +390,7 @@ static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_ten
         ch_key                     k = {m->step, one->sequence};
 
         if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
-            rc = apply(s, ch__map_find(&s->updates, ch__key(one->function)), k, in + at);
+            rc = apply(s, ch__map_find(&s->updates, ch__key(one->update)), k, in + at);
             if (rc == CH_OK && s->watch != NULL)
                 s->watch(s->arg, m->worker, m->registration, m->step, one->sequence);
         }

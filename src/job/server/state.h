@@ -65,15 +65,15 @@ void ch__server_state_watch(ch_server_state *s, ch_update_watch watch, void *arg
  * computed here; then n must be 0. */
 CH_MUST_CHECK ch_status ch__server_state_create(ch_server_state *s, const Cohort__PsCreate *m,
                                                 int n, ch_tensor *const *value);
-/* Defines a function: a graph over variables, for updates. */
+/* Defines an update: a graph over variables. */
 CH_MUST_CHECK ch_status ch__server_state_define(ch_server_state *s, const Cohort__PsDefine *m);
-/* Removes variables, the functions that use them, and the listed functions. Ignores numbers
+/* Removes variables, the updates that use them, and the listed updates. Ignores numbers
  * that do not exist. */
 void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m);
 
 /* Applies the updates of a message that were not applied before, in order. Checks the whole
  * message first, and applies nothing if a check fails: ABORTED if the registration is fenced,
- * the step has ended or the step is held; NOT_FOUND if a function does not exist;
+ * the step has ended or the step is held; NOT_FOUND if an update was not defined;
  * INVALID_ARGUMENT if the number of inputs is wrong. If a graph fails, the updates before it
  * stay applied. */
 CH_MUST_CHECK ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m,

@@ -338,7 +338,7 @@ static void fill_one(const ch_step_exec *t, const struct ch_step_exec_part *p,
 {
     cohort__ps_update_one__init(one);
     one->sequence = sequence_of(p);
-    one->function = t->placed->function[p->remote] + (uint64_t)p->shard;
+    one->update = t->placed->update[p->remote] + (uint64_t)p->shard;
     one->inputs = (uint32_t)t->placed->plan->remote[p->remote].n_in;
 }
 

@@ -411,13 +411,13 @@ ch_tensor *ch__step_exec_result(const ch_step_exec *t, int i, int replica)
 
 /* ---- definitions of updates ---- */
 
-ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard,
-                               uint64_t *function, ch_graph **graph)
+ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard, uint64_t *number,
+                               ch_graph **graph)
 {
     const ch_remote_part *u = &r->plan->remote[remote];
     ch_layout             l = ch__exec_layout(ch__exec_main_variable(r, u));
 
-    *function = r->function[remote] + (uint64_t)shard;
+    *number = r->update[remote] + (uint64_t)shard;
     if (ch__layout_parts(l) > 1)
         return ch__shard_graph(u->graph, u->in, l, shard, graph);
     *graph = ch_graph_ref(u->graph);

@@ -111,7 +111,7 @@ static Cohort__PlanLocalPart *encode_local_part(encoder *e, const ch_local_part 
 }
 
 static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r,
-                                             uint64_t function)
+                                             uint64_t update)
 {
     Cohort__PlanRemotePart *m = alloc(e, 1, sizeof(*m));
     Cohort__PlanInput      *in = alloc(e, (size_t)r->n_in, sizeof(*in));
@@ -125,7 +125,7 @@ static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r
     m->or_zero = r->or_zero;
     m->is_sum = r->is_sum;
     m->graph = encode_graph(e, r->graph);
-    m->function = function;
+    m->update = update;
     m->in = alloc(e, (size_t)r->n_in, sizeof(*m->in));
     m->n_in = (size_t)r->n_in;
     for (int i = 0; i < r->n_in && e->rc == CH_OK; i++) {
@@ -163,7 +163,7 @@ static ch_status build_message(encoder *e, const ch_placed_plan *r, Cohort__Step
     for (int i = 0; i < plan->n_local_parts && e->rc == CH_OK; i++)
         m->local_parts[i] = encode_local_part(e, &plan->local_part[i]);
     for (int i = 0; i < plan->n_remote_parts && e->rc == CH_OK; i++)
-        m->remote_parts[i] = encode_remote(e, &plan->remote[i], r->function[i]);
+        m->remote_parts[i] = encode_remote(e, &plan->remote[i], r->update[i]);
     return e->rc;
 }
 
@@ -192,7 +192,7 @@ typedef struct decoder {
     ch_step_plan     *plan;
     ch_plan_variable *variable;
     int               n_variables;
-    uint64_t         *function;
+    uint64_t         *update;
     unsigned char    *is_produced; /* by value: it is an input or an output of a part */
 } decoder;
 
@@ -394,10 +394,10 @@ static ch_status alloc_tables(decoder *d, const Cohort__StepPlan *m)
     d->plan->remote = plan_alloc(d, m->n_remote_parts, sizeof(ch_remote_part));
     d->plan->local_part = plan_alloc(d, m->n_local_parts, sizeof(ch_local_part));
     d->variable = plan_alloc(d, m->n_variables, sizeof(*d->variable));
-    d->function = plan_alloc(d, m->n_remote_parts, sizeof(*d->function));
+    d->update = plan_alloc(d, m->n_remote_parts, sizeof(*d->update));
     d->is_produced = plan_alloc(d, m->values, 1);
     if (d->plan->remote == NULL || d->plan->local_part == NULL || d->variable == NULL ||
-        d->function == NULL || d->is_produced == NULL)
+        d->update == NULL || d->is_produced == NULL)
         return ch__fail_memory("a step plan");
     memset(d->is_produced, 1, m->inputs);
     return CH_OK;
@@ -413,7 +413,7 @@ static ch_status decode_parts(decoder *d, const Cohort__StepPlan *m)
         rc = decode_local_part(d, m->local_parts[i],
                                &d->plan->local_part[d->plan->n_local_parts++]);
     for (size_t i = 0; i < m->n_remote_parts && rc == CH_OK; i++) {
-        d->function[i] = m->remote_parts[i]->function;
+        d->update[i] = m->remote_parts[i]->update;
         rc = decode_remote(d, m->remote_parts[i], &d->plan->remote[d->plan->n_remote_parts++]);
     }
     d->plan->n_outputs = (int)m->n_outputs;
@@ -461,6 +461,6 @@ ch_status ch__step_plan_decode(const void *bytes, size_t n, ch_placed_plan *r)
         ch__step_plan_free(d.plan);
         return rc;
     }
-    *r = (ch_placed_plan){d.plan, d.n_variables, d.variable, d.function};
+    *r = (ch_placed_plan){d.plan, d.n_variables, d.variable, d.update};
     return CH_OK;
 }

@@ -357,7 +357,7 @@ static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
     return CH_OK;
 }
 
-/* Appends the per-worker variables that the function reads. All replicas share them. */
+/* Appends the per-worker variables that the step plan reads. All replicas share them. */
 static ch_status gather_per_worker(const ch_worker_run *r, ch_tensor **in)
 {
     int n = r->f->placed.plan->n_inputs, at = count_plain_inputs(r);
@@ -471,7 +471,7 @@ static ch_status pack_graph(const ch_worker_function *f, int remote, int shard,
 
     cohort__ps_define__init(&m);
     if (rc == CH_OK)
-        rc = ch__step_exec_update(&f->placed, remote, shard, &m.function, &g);
+        rc = ch__step_exec_update(&f->placed, remote, shard, &m.update, &g);
     if (rc == CH_OK)
         rc = ch_graph_encode(g, &bytes, &m.graph.len);
     m.graph.data = bytes;

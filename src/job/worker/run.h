@@ -54,13 +54,13 @@ typedef struct ch_run_env {
     ch_group *group; /* collectives of the replicas; NULL: there is one replica */
 } ch_run_env;
 
-/* How a function uses a per-worker variable. */
+/* How a step function uses a per-worker variable. */
 typedef struct ch_per_worker_use {
     uint64_t number; /* of the variable */
     bool     is_read, is_written;
 } ch_per_worker_use;
 
-/* A worker's record of a function that steps run. Created when the coordinator sends it
+/* A worker's record of a step function. Created when the coordinator sends it
  * (CH_WORKER_FUNCTION), owned by the worker (ch_run_env.functions), borrowed by the first run.
  * Freed when the coordinator drops it and the first run does not use it, or with the worker. */
 typedef struct ch_worker_function {

@@ -1,15 +1,15 @@
-/* job/worker/worker.c -- the task of a worker: functions, streams and the list of runs.
+/* job/worker/worker.c -- the task of a worker: step functions, streams and the list of runs.
  *
- * A worker has a handler for each method. It keeps functions, streams and per-worker variables
- * by number until the coordinator drops them (CH_WORKER_DROP). It keeps runs (run.h) in a list
- * in the order of their calls. The first run is executed, the others wait. The main struct is
- * `worker`; worker.h describes the protocol with the coordinator.
+ * A worker has a handler for each method. It keeps step functions, streams and per-worker
+ * variables by number until the coordinator drops them (CH_WORKER_DROP). It keeps runs (run.h)
+ * in a list in the order of their calls. The first run is executed, the others wait. The main
+ * struct is `worker`; worker.h describes the protocol with the coordinator.
  *
  * Invariants:
  *   1. Only the first run has begun: only it has calls to servers, a work item and borrowed
  *      objects.
- *   2. A function or a stream is not freed while the first run uses it. The CH_WORKER_DROP call
- *      waits, and is answered when all its objects are freed.
+ *   2. A step function or a stream is not freed while the first run uses it. The
+ *      CH_WORKER_DROP call waits, and is answered when all its objects are freed.
  *   3. No run in the list has a registration older than `registration`, except a first run that
  *      is over while its work item still runs.
  *
@@ -47,7 +47,7 @@ static bool is_bytes(const ch_tensor *t)
     return t->dtype == CH_U8 && t->contiguous;
 }
 
-/* ---- functions ---- */
+/* ---- step functions ---- */
 
 static int shards_of(const ch_placed_plan *s, const ch_remote_part *r)
 {
@@ -94,7 +94,7 @@ static ch_status set_servers(ch_worker_function *f, const Cohort__WorkerFunction
     return check_servers(f);
 }
 
-/* Allocates the tables of a function and prepares its local parts. */
+/* Allocates the tables of a step function and prepares its local parts. */
 static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
     const ch_step_plan *r = f->placed.plan;
@@ -118,7 +118,7 @@ static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFun
     return rc;
 }
 
-/* Decodes the list of per-worker variables that a function uses. */
+/* Decodes the list of per-worker variables that a step function uses. */
 static ch_status set_per_worker(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
     f->per_worker = ch__calloc(m->n_per_worker + 1, sizeof(*f->per_worker));
@@ -140,7 +140,7 @@ static ch_status set_per_worker(ch_worker_function *f, const Cohort__WorkerFunct
     return CH_OK;
 }
 
-/* Creates the per-worker variables of a function that do not exist yet. */
+/* Creates the per-worker variables of a step function that do not exist yet. */
 static ch_status begin_per_worker(worker *w, const ch_worker_function *f,
                                   ch_tensor *const *initial)
 {
@@ -151,7 +151,7 @@ static ch_status begin_per_worker(worker *w, const ch_worker_function *f,
         ch_per_worker_var *k = NULL;
 
         if (ch__map_find(&w->env.per_worker, key) != NULL)
-            continue; /* created with another function */
+            continue; /* created with another step function */
         rc = ch__per_worker_new(w->env.opt.device[0], initial[i], &k);
         if (rc == CH_OK)
             rc = ch__map_set(&w->env.per_worker, key, k);
@@ -245,7 +245,7 @@ static ch_status on_stream(const ch_received *r, const void *request)
 
 /* ---- dropping ---- */
 
-/* Frees the functions, streams and per-worker variables of a request. */
+/* Frees the step functions, streams and per-worker variables of a request. */
 static void drop_objects(worker *w, const Cohort__WorkerDrop *m)
 {
     for (size_t i = 0; i < m->n_functions; i++) {
@@ -269,7 +269,7 @@ static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
 }
 
 /* Returns true if the first run is over but has not ended, is a step of the request, or uses a
- * function or a stream of the request. */
+ * step function or a stream of the request. */
 static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
 {
     const ch_worker_run *r = w->first;
