@@ -1,6 +1,6 @@
-/* fuzz/step_plan.c -- what ch__step_plan_decode makes of anything.
+/* fuzz/step_plan.c -- ch__step_plan_decode on arbitrary bytes.
  *
- * A route that was decoded encodes to bytes that decode to the same bytes again. Inputs begin as real steps, in shards or not;
+ * A step plan that was decoded encodes to bytes that decode to the same plan. Inputs begin as real steps, in shards or not;
  * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
  * time goes into decoding the graphs, which fuzz/decode.c has many of: here they are a few calls each, and inputs short.
  *
@@ -17,14 +17,14 @@
 
 enum { MOST_SHARDS = 3 };
 
-static blob start[ROUTES * MOST_SHARDS];
+static blob start[PLANS * MOST_SHARDS];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
-    for (int i = 0; i < ROUTES * MOST_SHARDS; i++)
-        start[i] = make_plan(i % ROUTES, 1 + i / ROUTES);
+    for (int i = 0; i < PLANS * MOST_SHARDS; i++)
+        start[i] = make_plan(i % PLANS, 1 + i / PLANS);
     return 0;
 }
 
@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
 {
     dice        d = {seed};
-    const blob *b = &start[roll(&d, ROUTES * MOST_SHARDS)];
+    const blob *b = &start[roll(&d, PLANS * MOST_SHARDS)];
     size_t      n = 0;
 
     switch (roll(&d, 16)) {

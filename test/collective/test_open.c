@@ -1,7 +1,7 @@
 /* test/collective/test_open.c -- sums that are begun and ended later: whatever else replicas do between.
  *
- * Members run one random list of meetings, each at its own pace, and everything that comes out is compared with what it must
- * be. Numbers are whole, so that sums have no order. The same lists run on a thread for each member, and in turns on one
+ * All members run the same random list of barriers, each at its own pace, and all results are compared with the expected
+ * values. Numbers are whole, so that sums have no order. The same lists run on a thread for each member, and in turns on one
  * thread.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -87,7 +87,7 @@ static ch_dataset *cached(int n, const char *name)
     return ch_dataset_cache(source(n), t_path(name));
 }
 
-/* Without threads, which would work ahead. */
+/* Without threads, because they would prefetch. */
 static ch_dataset *alone(ch_dataset *d)
 {
     return ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});

@@ -107,7 +107,7 @@ static void expect(ch_iterator *it, int from, int n)
     }
 }
 
-/* Goes back to the same place again and again, while threads work ahead; takes the dataset over. */
+/* Restores the same position many times, while threads prefetch. Takes the dataset over. */
 static void restore_often(ch_dataset *d, int times)
 {
     ch_iterator *it = NULL;
@@ -299,7 +299,7 @@ static void c_function_below_a_cache_is_called_by_one_thread(void **state)
     restore_often(ch_dataset_cache(d, NULL), 5);
 }
 
-/* ---- working ahead, or not ---- */
+/* ---- with and without prefetch ---- */
 
 static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
 {

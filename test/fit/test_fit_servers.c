@@ -422,7 +422,7 @@ static void evaluate_on_servers_reads_one_version_of_variables(void **state)
     (void)state;
 }
 
-/* Rows that are kept have places of their own, whoever adds them. */
+/* Every stored row has a position of its own, whichever worker adds it. */
 static void auc_on_several_workers_equals_one_device(void **state)
 {
     fixture    a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);

@@ -89,7 +89,7 @@ static inline void begin(asker *a, const ch_sim_options *opt)
         &a->task));
 }
 
-/* Takes the parcel over; the answer, if there is one, is in a->answer. */
+/* Takes the message over. The reply, if there is one, is in a->answer. */
 static inline ch_ending try_to_ask(asker *a, const char *name, ch_message *p)
 {
     ch_outbox *outbox;

@@ -214,8 +214,8 @@ static void steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data(v
     t_close(&s);
 }
 
-/* The worker lives and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and what
- * it goes on to send must not count: it is of a registration that has ended. */
+/* The worker is alive and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and
+ * servers must reject its further updates, because they belong to a fenced registration. */
 static void server_rejects_updates_of_a_live_worker_that_was_declared_lost(void **state)
 {
     (void)state;
@@ -633,7 +633,7 @@ static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
     t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 6}, 1, NULL);
     t_schedule(&s, 6);
     all_ran(&s, 6);
-    ch__sim_slow(s.net, "ps/0", CH_PS_UPDATE, 200 * ms); /* 20 beats each */
+    ch__sim_slow(s.net, "ps/0", CH_PS_UPDATE, 200 * ms); /* 20 ticks each */
     t_schedule(&s, 500);
     t_pass(&s, 65000);
     assert_true(t_value_of(s.n) < 400);
@@ -748,7 +748,7 @@ static void coordinator_waits_for_a_worker_that_receives_a_large_dataset(void **
     f = t_function(first_step, &s);
     t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &data));
     t_ok(ch_per_worker_iterate(data, &it));
-    ch__sim_slow(s.net, "worker/0", CH_WORKER_STREAM, 100 * ms); /* 10 beats */
+    ch__sim_slow(s.net, "worker/0", CH_WORKER_STREAM, 100 * ms); /* 10 ticks */
     for (int i = 0; i < 10; i++)
         t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
     t_ok(ch_coordinator_join(s.co));

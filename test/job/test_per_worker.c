@@ -244,7 +244,7 @@ static void var_get_all_rejects_a_variable_that_is_not_per_worker(void **state)
 
 /* ---- workers that are lost ---- */
 
-/* PW-3: of who is lost it is the first value, and the next life begins with that. */
+/* PW-3: when a worker is lost its copy is reset, and its next incarnation begins with the initial value. */
 static void per_worker_variable_resets_when_its_worker_is_lost(void **state)
 {
     counting c;
@@ -296,7 +296,7 @@ static void per_worker_variable_resets_when_its_live_worker_is_declared_lost(voi
     close_counting(&c);
 }
 
-/* PW-3: amid steps. Those that it had are run elsewhere, and count there; what ran in its new life counts in the new copy. */
+/* PW-3: during steps. The lost worker's steps count in the copies of other workers; steps of its next incarnation count in the new copy. */
 static void per_worker_variable_counts_repeated_steps_on_the_new_worker(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ static void run_chain(ch_strategy *st, float *out)
     ch_var_unref(c.slow);
 }
 
-/* PW-1: in whichever segments of a step it is read and written, a step runs as under OneDevice, where it is a variable like any other. */
+/* PW-1: whichever local parts read and write it, a step gives the results of OneDevice, where it is an ordinary variable. */
 static void per_worker_variable_gives_equal_results_under_every_strategy(void **state)
 {
     ch_strategy *st[3] = {NULL};

@@ -8,7 +8,7 @@
  *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
  *      cancelled steps again, and counts them as any other; it also cancels some itself
  *   2. each example was given to one step that ended well; of those that did not, to none
- *   3. no update of a life that was given up is applied after all servers were told
+ *   3. no update of a fenced registration is applied after all servers have replied to the fence
  *   4. a step sees all those before it that its mode promises, and in a synchronous round none of its own
  *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more; the next step reads
  *      what the variables were then, or later values
@@ -151,7 +151,7 @@ static void happen(void *arg)
     if (!w->is_healed && f->kind == KILL)
         ch__task_kill(t);
     if (f->kind == RESTART && ch__task_restart(t) != CH_OK) {
-        /* it lives: the kill came after */
+        /* it is alive: the kill came later */
     }
     if (f->kind == JUMP && !w->is_healed)
         ch__sim_jump(w->net, ch__sim_draw(w->net, 3000 * ms_ns));
@@ -224,10 +224,10 @@ static void watch(void *arg, const char *worker, uint64_t registration, uint64_t
     for (int i = 0; c != NULL && i < c->n_workers; i++) {
         const ch_worker_entry *m = c->worker[i];
 
-        /* Lives are counted from 1, and each time that the worker is given up ends one. */
+        /* Registrations are counted from 1, and rise each time the worker is declared lost. */
         if (strcmp(m->name, worker) == 0 && registration <= (uint64_t)m->n_losses &&
             m->state != CH_WORKER_FENCING)
-            is_wrong(w, "an update of a life was applied that had been given up");
+            is_wrong(w, "an update of a fenced registration was applied");
     }
 }
 

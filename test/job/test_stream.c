@@ -508,7 +508,7 @@ static void stream_resumes_as_the_reader_and_pass_of_its_position(void **state)
 
 /* ---- taken up by others ---- */
 
-/* Several streams, each now made anew at a place, now moved to one that another kept. */
+/* Several streams; each is now created at a position, now moved to a position that another has saved. */
 static void stream_resumes_from_a_position_of_another_stream(void **state)
 {
     static model m;
@@ -555,7 +555,7 @@ static void stream_resumes_from_a_position_of_another_stream(void **state)
     }
 }
 
-/* A copy of the place that a stream kept last. */
+/* A copy of the last position that a stream has saved. */
 static void *copy_of_place(const ch_stream *s, int64_t *number, size_t *n)
 {
     const void *bytes = NULL;

@@ -853,7 +853,7 @@ static void a_shared_pipeline_is_read_once_though_workers_are_lost(void **state)
     assert_int_equal(t_folder_remove(state), 0);
 }
 
-/* RD-9: made while a worker is away, it is there when that comes back. */
+/* RD-9: a dataset that is created while a worker is lost reaches the worker when it returns. */
 static void per_worker_dataset_reaches_a_worker_that_was_lost_at_creation(void **state)
 {
     act a;

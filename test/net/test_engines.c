@@ -180,7 +180,7 @@ static void call_to_a_missing_task_is_lost(void **state)
     (void)state;
 }
 
-/* ---- lives ---- */
+/* ---- incarnations ---- */
 
 static void calls_to_a_killed_task_are_lost(void **state)
 {
@@ -230,7 +230,7 @@ static void restarted_task_has_a_larger_incarnation(void **state)
     assert_true(server.incarnation > first);
     outbox = ch__task_enter(server.task);
     ch__outbox_reply(outbox, server.kept[0],
-                     message_of(1, 1)); /* of the earlier life: dropped */
+                     message_of(1, 1)); /* of the earlier incarnation: dropped */
     server.mode = ECHO;
     ch__task_leave(server.task);
     actor_wait(&client, &client.n_ended, 1);

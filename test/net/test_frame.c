@@ -29,7 +29,7 @@ static int end(void **state)
     return ch__mem_live() == live ? 0 : -1;
 }
 
-/* A parcel with tensors of all types, one of no elements and one of strings. */
+/* A message with tensors of all types, one without elements and one of strings. */
 static ch_message *rich_message(void)
 {
     const ch_str s[] = {{"one", 3}, {"", 0}, {"three\0four", 10}};

@@ -95,7 +95,7 @@ static void inproc_calls_in_a_row_share_their_wakes(void **state)
     (void)state;
 }
 
-/* A box, an outbox and a table that have been filled once need no more memory: only parcels do. */
+/* A mailbox, an outbox and a table that were full once need no more memory; only messages do. */
 static void inproc_calls_allocate_only_their_messages(void **state)
 {
     int64_t before;

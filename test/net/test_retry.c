@@ -466,7 +466,7 @@ static void ignore(const ch_log_record *r, void *arg)
     (void)arg;
 }
 
-/* A call ends well, or is refused when it is added, or the caller's life ends. */
+/* A call succeeds, or is rejected when it is added, or the caller's incarnation ends. */
 static void make_calls_with_little_memory(void)
 {
     ch_net *net = open_net(&(ch_sim_options){.seed = 5, .drop = 200, .encode = true}, 0);

@@ -161,7 +161,7 @@ static void sim_work_takes_time_and_is_dropped_in_a_crash(void **state)
 
 /* What the model knows of a call, by its number in the whole run. */
 typedef struct known {
-    bool     was_seen, has_ended, is_gone; /* gone: with the life that made it */
+    bool     was_seen, has_ended, is_gone; /* gone: with the incarnation that made it */
     int      by;
     uint64_t incarnation; /* of who made it */
     int64_t  deadline;
@@ -260,7 +260,7 @@ static void took_call(node *n, const ch_net_event *e, ch_outbox *outbox)
     n->kept_number[n->n_kept++] = number;
 }
 
-/* Every call ends once, in the life that made it; what was carried out was seen, what was not carried out was not. */
+/* Every call ends once, in the incarnation that made it. A call was seen if and only if it was carried out. */
 static void took_ending(node *n, const ch_net_event *e, int64_t now)
 {
     world *w = n->world;
@@ -284,7 +284,7 @@ static void took_ending(node *n, const ch_net_event *e, int64_t now)
     case CH_ENDED_TIMEOUT:
         assert_true(now >= k->deadline);
         break;
-    case CH_ENDED_REPLACED: /* of one that came twice: the first may have come to the earlier life */
+    case CH_ENDED_REPLACED: /* of a call that came twice: the first may have reached the earlier incarnation */
         assert_true(!k->was_seen || w->has_twins);
         break;
     case CH_ENDED_NO_ROOM:

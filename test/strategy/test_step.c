@@ -204,8 +204,8 @@ static void repeated_step_allocates_nothing_and_wakes_each_device_once(void **st
     assert_int_equal(ch__mem_allocs() - allocs, 0);
     /* One for each of four small all_reduces, and one before variables change. */
     assert_int_equal(ch__group_barriers(st->group) - meetings, 10 * 5);
-    /* The first device's replica is the caller's, the second's thread is called once a step. Nobody is woken
-     * but by that, by the end of a step, and by the other one at a meeting. */
+    /* The caller runs the replica of the first device; the thread of the second is called once a step. A thread is
+     * woken by that call, by the end of a step, and by the other thread at a barrier, and by nothing else. */
     assert_int_equal(atomic_load(&second->work) - calls, 10);
     assert_true(ch__wake_count() - wakes <= 10 * (1 + 1 + 5));
     t_ok(ch__config_set("replicas", "auto"));
