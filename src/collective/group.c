@@ -1,7 +1,7 @@
 /* collective/group.c -- barriers of the replicas of a process, and collectives on top of them.
  *
  * The structs are ch_group and ch_member (member.h). The kernels of the collective ops call the
- * ch__group_ functions. graph/run.c calls the functions of ch__group_ops around a run.
+ * ch__group_ functions. graph/launch.c calls the functions of ch__group_ops around a run.
  * cross.c has the implementations of all_reduce.
  *
  * Invariants:

@@ -1,9 +1,9 @@
 /* graph/dims.c -- sizes with symbols, and the helper functions of shape rules and partition
  * rules.
  *
- * Declared in graph/op.h, used by the `infer` and `factors` functions of ops, and by all of
- * graph/ for arithmetic, comparison and printing of sizes. Symbol 1 is printed as "rows",
- * symbol n as "sn".
+ * Declared in graph/node.h and graph/op.h, used by the `infer` and `factors` functions of ops,
+ * and by all of graph/ for arithmetic, comparison and printing of sizes. Symbol 1 is printed as
+ * "rows", symbol n as "sn".
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

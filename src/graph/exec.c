@@ -1,8 +1,8 @@
 /* graph/exec.c -- runs a program on a device.
  *
- * An instance (ch_instance) is a program with addresses. graph/run.c creates one for each
- * replica and runs it; ops/body.c creates instances of loop and branch bodies in scratch
- * memory.
+ * An instance (ch_instance) is a program with addresses. graph/prepared.c creates one for each
+ * replica, graph/launch.c runs it; ops/body.c creates instances of loop and branch bodies in
+ * scratch memory.
  *
  * Invariants:
  *   1. run_instrs is the only code between two kernels. It takes no lock, allocates nothing and

@@ -2,8 +2,9 @@
  * sets.
  *
  * A ch_function has a step (or a fixed graph), a cache of recordings, and a cache of prepared
- * graphs. graph/function.c has the caches, graph/prepared.c makes prepared graphs and result
- * sets, and graph/run.c uses both for a run.
+ * graphs. graph/function.c creates functions and caches prepared graphs, graph/recording.c
+ * records steps and caches the recordings, graph/prepared.c makes prepared graphs,
+ * graph/result_set.c the memory of their results. graph/run.c uses all of them for a run.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_FUNCTION_H
@@ -38,6 +39,8 @@ typedef struct ch_recording {
     bool                *may_have_room; /* by input: axis 0 may have room (graph/room.h) */
     ch_graph            *graph;
 } ch_recording;
+
+void ch__recording_free(ch_recording *r);
 
 /* A graph that is ready to run with given input shapes on given devices: a program for each
  * variant, an instance for each replica, and a pool of result sets. */
@@ -85,6 +88,8 @@ ch_tuple *ch__result_set_tuple(struct ch_result_set *k);
 /* Return the memory and the tensor of an output for a replica. */
 void      *ch__result_set_data(struct ch_result_set *k, int replica, int output);
 ch_tensor *ch__result_set_tensor(struct ch_result_set *k, int replica, int output);
+/* Frees the sets in the pool of p. */
+void ch__result_sets_free(ch_prepared *p);
 
 struct ch_function {
     atomic_int      refs;

@@ -1,10 +1,11 @@
 /* graph/graph.c -- graphs: reference counting, lists of calls, outputs and resources, live
  * values.
  *
- * graph/step.c, decode.c, specialise.c and extract.c build graphs with these functions, and the
- * passes and the planner read them. Nodes, names and arrays of inputs are in the arena of the
- * graph. The arrays `input`, `output` and `resource` grow and are allocated separately. A graph
- * holds references to the tensors, tables and bodies in attributes and to borrowed variables.
+ * graph/step_call.c, decode.c, specialise.c and extract.c build graphs with these functions,
+ * and the passes and the planner read them. Nodes, names and arrays of inputs are in the arena
+ * of the graph. The arrays `input`, `output` and `resource` grow and are allocated separately.
+ * A graph holds references to the tensors, tables and bodies in attributes and to borrowed
+ * variables.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/graph.h"

@@ -1,7 +1,8 @@
 /* graph/graph.h -- graphs: the representation of a recorded step.
  *
- * graph/step.c records graphs, gradient.c and the passes extend and rewrite them, specialise.c
- * copies them with numbers for symbols, and plan.c turns them into programs.
+ * graph/step.c, step_call.c and body.c record graphs, gradient.c and the passes extend and
+ * rewrite them, specialise.c copies them with numbers for symbols, and plan.c turns them into
+ * programs.
  *
  * Terms:
  *   call      a use of an op, with attributes, inputs and outputs

@@ -51,6 +51,13 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out);
 /* Returns the outermost step that this thread is recording; NULL: none. If recordings are
  * nested, the one that began last. */
 ch_step *ch__step_recording(void);
+/* Returns the outermost step that contains s; s itself if s is not a body. */
+static inline ch_step *ch__step_outermost(ch_step *s)
+{
+    while (s->outer != NULL)
+        s = s->outer;
+    return s;
+}
 /* Adds an input to the graph of s. NULL: an error is recorded in s. */
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims);
 /* The same with all attributes; a->index is ignored. */
@@ -85,6 +92,8 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
 /* Returns true if a call in s may use n: n belongs to the graph of s or of a step that contains
  * s. */
 bool ch__step_can_use(const ch_step *s, const ch_node *n);
+/* Returns true if the recording of n's graph has ended, so that no call can use n. */
+bool ch__node_has_ended(const ch_node *n);
 /* Returns the node for n in the graph of s: n itself, or an input of the body s that represents
  * n. Adds such an input if necessary. NULL: an error is recorded in s. */
 ch_node *ch__step_capture(ch_step *s, ch_node *n);

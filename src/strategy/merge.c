@@ -2,7 +2,7 @@
  *
  * A step is recorded in replica context. ch_merge_call switches to cross-replica context,
  * ch_replica_call back, and ch_update to the update of the copies of a variable. The context
- * decides which ops are allowed (graph/step.c) and the meaning of an assign (assign.c). In
+ * decides which ops are allowed (graph/step_call.c) and the meaning of an assign (assign.c). In
  * every context all replicas execute the recorded ops.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -16,20 +16,9 @@ ch_strategy *ch_step_strategy(ch_step *s)
     return s != NULL ? s->owner : NULL;
 }
 
-/* Returns the step that encloses all bodies of cond, while and scan. Only its context
- * counts. */
-static ch_step *outermost(ch_step *s)
-{
-    while (s->outer != NULL)
-        s = s->outer;
-    return s;
-}
-
 ch_step_context ch__step_context(const ch_step *s)
 {
-    while (s->outer != NULL)
-        s = s->outer;
-    return s->context;
+    return s->outer != NULL ? ch__step_outermost(s->outer)->context : s->context;
 }
 
 /* Returns true if `call` may be recorded in s now: the context must be `from` or `other`, and s
@@ -174,7 +163,7 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
 /* Switches back to cross-replica context. Returns y. */
 static ch_node *end_reduction(const ch_node *x, ch_node *y)
 {
-    outermost(ch_node_step(x))->context = CH_STEP_CONTEXT_CROSS;
+    ch__step_outermost(ch_node_step(x))->context = CH_STEP_CONTEXT_CROSS;
     return y;
 }
 

@@ -311,13 +311,8 @@ static ch_node *wide(ch_node *each)
  * examples are counted with a collective. */
 static ch_node *global_count(ch_step *s, ch_node *each)
 {
-    const ch_step  *top = s;
-    const ch_graph *g;
+    const ch_graph *g = ch__step_outermost(s)->graph;
     ch_dim          all;
-
-    while (top->outer != NULL)
-        top = top->outer;
-    g = top->graph;
 
     if (!ch__dims_product(&each->dims, 0, each->dims.rank, &all)) {
         ch_step_fail(

@@ -1,0 +1,376 @@
+/* graph/launch.c -- runs a prepared graph on all replicas of this process.
+ *
+ * graph/run.c calls ch__launch with a ch_launch: the inputs, the prepared graph and the result
+ * set of a run. A ch_replica_job is the part of a replica. The replicas run on the threads of
+ * their devices, or in turns on the calling thread (graph/turns.h). graph/exec.c runs a program
+ * on a device.
+ *
+ * Invariants:
+ *   1. All devices of a run are held, in the order of ch_device_at, during run_held. Members of
+ *      ch_prepared that belong to a run (run_memory, resource, staged, turns) are used only
+ *      then.
+ *   2. A replica that fails aborts the group, so that no other replica waits for it.
+ *   3. Nothing is allocated, except in the first run of a prepared graph.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "graph/room.h"
+#include "base/trace.h"
+#include "tensor/ragged.h"
+
+/* ---- a replica ---- */
+
+static ch_status barrier(void *arg)
+{
+    ch_replica_job *j = arg;
+
+    return j->launch->run->group_ops->barrier(j->launch->run->group, j->local);
+}
+
+/* Passes the outputs of an instruction to the observer, as tensors that refer to the arena. */
+static void see(void *arg, const ch_instr *in, const ch_call *c)
+{
+    ch_replica_job *j = arg;
+    ch_tensor      *out[CH_MAX_OUT];
+    char            name[128];
+    int             n = 0;
+
+    if (in->node == NULL)
+        return;
+    for (; n < in->n_out; n++)
+        if (ch_tensor_wrap(in->node[n].dtype, ch__shape(&in->node[n]), c->out[n], NULL, NULL,
+                           &out[n]) != CH_OK)
+            break;
+    snprintf(name, sizeof(name), "%s%s%s", in->node->scope != NULL ? in->node->scope : "",
+             in->node->scope != NULL ? "/" : "", in->node->op->name);
+    j->launch->see(name, j->env.replica, n, out, j->launch->see_arg);
+    while (n > 0)
+        ch_tensor_unref(out[--n]);
+}
+
+/* True if this thread is inside a run. A host function must not start another run, because that
+ * run would wait for the devices that this run holds. */
+static _Thread_local bool is_running;
+
+bool ch__run_is_on_thread(void)
+{
+    return is_running;
+}
+
+static void start_clock(ch_replica_job *j, bool is_first)
+{
+    ch_device *on = j->launch->p->device[j->local];
+
+    if (is_first)
+        ch__clock_start(j->bind.clock, ch__trace_is_on() ? ch_device_name(on) : NULL);
+    else
+        ch__clock_continue(j->bind.clock);
+}
+
+static void stop_clock(ch_replica_job *j, ch_status rc)
+{
+    if (rc == CH__BLOCKED)
+        ch__clock_suspend(j->bind.clock);
+    else
+        ch__clock_stop(j->bind.clock, j->launch->run->function->name, rc != CH_OK);
+}
+
+/* Runs a replica until it ends or returns CH__BLOCKED. After CH__BLOCKED the caller must call
+ * advance again, with is_first false. */
+static ch_status advance(ch_replica_job *j, bool is_first)
+{
+    ch_launch   *l = j->launch;
+    ch_instance *x = l->p->instance[j->local];
+    ch_status    rc;
+
+    if (j->bind.clock != NULL)
+        start_clock(j, is_first);
+    is_running = true;
+    rc = is_first ? ch__instance_run(x, &j->bind) : ch__instance_continue(x, &j->bind);
+    is_running = false;
+    if (j->bind.clock != NULL)
+        stop_clock(j, rc);
+    if (rc == CH_OK || rc == CH__BLOCKED)
+        return rc;
+    ch__fault_record(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
+    if (l->run->group != NULL)
+        l->run->group_ops->abort_run(l->run->group);
+    return rc;
+}
+
+static void run_replica(void *arg)
+{
+    (void)advance(arg, true);
+}
+
+/* Runs all replicas on this thread in rounds. In each round a replica runs until it ends or
+ * must wait for the others. */
+static ch_status run_in_turns(ch_launch *l)
+{
+    int n_left = l->p->n_local;
+
+    for (bool is_first = true; n_left > 0; is_first = false)
+        for (int r = 0; r < l->p->n_local; r++) {
+            ch_replica_job *j = &l->job[r];
+            ch_status       rc;
+
+            if (!is_first && j->has_ended)
+                continue;
+            rc = ch_device_enter(l->p->device[r]);
+            /* can happen for the first replica only: the depth of all is equal */
+            if (rc != CH_OK)
+                return rc;
+            j->has_ended = advance(j, is_first) != CH__BLOCKED;
+            n_left -= j->has_ended;
+            ch_device_leave();
+        }
+    return CH_OK;
+}
+
+/* ---- inputs, outputs and variables of a replica ---- */
+
+/* Looks up the storage of the owner's variables, if their generation has changed. */
+static ch_status find_resources(ch_launch *l)
+{
+    ch_prepared *p = l->p;
+    int          n = p->graph->n_resources;
+
+    if (p->has_resources && p->generation == l->run->generation)
+        return CH_OK;
+    for (int r = 0; r < p->n_local; r++)
+        for (int i = 0; i < n; i++) {
+            ch_status rc = CH_OK;
+
+            if (!ch__is_borrowed(&p->graph->resource[i]))
+                rc = l->run->ops->resource(l->run->owner, &p->graph->resource[i], r,
+                                           &p->resource[r * n + i]);
+            if (rc != CH_OK)
+                return ch__fail_at(rc, "%s", l->run->function->name);
+        }
+    p->has_resources = true;
+    p->generation = l->run->generation;
+    return CH_OK;
+}
+
+/* Makes all replicas read the fetched values. */
+static void bind_borrowed(const ch_launch *l)
+{
+    ch_prepared *p = l->p;
+    int          n = p->graph->n_resources;
+
+    for (int i = 0; i < n && l->borrowed != NULL; i++)
+        for (int r = 0; r < p->n_local && l->borrowed[i] != NULL; r++)
+            p->resource[r * n + i] = l->borrowed[i]->data;
+}
+
+/* Sets *out to the data of input i for replica r. If the program needs room that the tensor
+ * does not have, the data is copied to a larger buffer. */
+static ch_status stage_input(ch_launch *l, int r, int i, const void **out)
+{
+    ch_prepared     *p = l->p;
+    int              at = r * p->n_in + i;
+    const ch_tensor *t = l->args.tensor[at];
+    size_t           has = ch_tensor_bytes(t), each = ch_dtype_bytes(t->dtype);
+    size_t           needs = (size_t)ch_shape_count(p->shape[at]) * each;
+
+    *out = t->data;
+    if (has >= needs || (has + t->room >= needs && !ch__room_is_poisoned()))
+        return CH_OK;
+    if (p->staged[at] == NULL)
+        p->staged[at] = ch__device_alloc(p->device[r], needs);
+    if (p->staged[at] == NULL)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "input %d of %s: no memory for %zu bytes", i,
+                        p->graph->name, needs);
+    if (has > 0)
+        memcpy(p->staged[at], t->data, has);
+    if (ch__room_is_poisoned())
+        ch__room_fill(t->dtype, (char *)p->staged[at] + has, (int64_t)((needs - has) / each));
+    *out = p->staged[at];
+    return CH_OK;
+}
+
+/* Sets the number of rows of a result to that of its input, without the room. */
+static void cut_output(ch_launch *l, int r, int o)
+{
+    const ch_prepared *p = l->p;
+    ch_tensor         *t = ch__result_set_tensor(l->result_set, r, o);
+
+    t->shape.dim[0] = p->graph->output[o].node->dims.dim[0].n *
+                      l->args.tensor[r * p->n_in + p->live_input[o]]->shape.dim[0];
+}
+
+/* Prepares the job of replica r. `input` and `output` are arrays for its pointers. */
+static ch_status set_up_replica(ch_launch *l, int r, int64_t number, int64_t global_rows,
+                                const void **input, void **output)
+{
+    const ch_run   *run = l->run;
+    ch_prepared    *p = l->p;
+    ch_replica_job *j = &l->job[r];
+    ch_program     *program = p->program[p->variant[r]];
+    ch_team        *team = NULL;
+    ch_status       rc = ch__device_team(p->device[r], &team);
+
+    if (rc == CH_OK)
+        rc = ch__device_workspace(p->device[r], program->arena_bytes, program->touches_part,
+                                  &j->workspace);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < p->n_in && rc == CH_OK; i++)
+        rc = stage_input(l, r, i, &input[i]);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < p->n_out; i++) {
+        output[i] = ch__result_set_data(l->result_set, r, i);
+        if (p->live_input[i] >= 0)
+            cut_output(l, r, i);
+    }
+    j->launch = l;
+    j->local = r;
+    j->env = (ch_env){.replica = run->first_replica + r,
+                      .n_replicas = run->n_replicas,
+                      .step = number,
+                      .seed = run->seed,
+                      .global_rows = global_rows,
+                      .group = run->group,
+                      .team = team,
+                      .local = r,
+                      .stop = run->stop};
+    j->bind =
+        (ch_bind){.input = input,
+                  .output = output,
+                  .resource = &p->resource[r * p->graph->n_resources],
+                  .arena = j->workspace.base,
+                  .arena_generation = j->workspace.generation,
+                  .env = &j->env,
+                  .team = team,
+                  .barrier = run->group != NULL ? barrier : NULL,
+                  .barrier_arg = j,
+                  .clock = l->clock != NULL ? &l->clock[r] : NULL,
+                  .see = l->see != NULL && p->watched ? see : NULL,
+                  .see_arg = j,
+                  .doing = run->group != NULL ? run->group_ops->doing(run->group, r) : NULL};
+    return CH_OK;
+}
+
+/* ---- all replicas ---- */
+
+/* Returns the rows of the first input over all local replicas. A plain value counts once for
+ * each replica. */
+static int64_t count_rows(const ch_run *run, const ch_args *a)
+{
+    int64_t rows = ch__tuple_rows(run->in);
+
+    return a->n_in > 0 && ch_value_count(ch_tuple_at(run->in, 0)) == 1 ? rows * a->n_local
+                                                                       : rows;
+}
+
+/* Runs all replicas in turns or on threads, and sums up their clocks. */
+static ch_status run_replicas(ch_launch *l, bool in_turns, void **arg)
+{
+    ch_prepared *p = l->p;
+    ch_status    rc;
+
+    if (l->run->group != NULL)
+        l->run->group_ops->reset(l->run->group, l->clock, in_turns);
+    rc = in_turns ? run_in_turns(l) : ch__devices_run(p->n_local, p->device, run_replica, arg);
+    if (rc == CH_OK && l->run->timing != NULL && in_turns)
+        ch__timing_sum(l->run->timing, p->n_local, l->clock);
+    else if (rc == CH_OK && l->run->timing != NULL)
+        ch__timing_mean(l->run->timing, p->n_local, l->clock);
+    return rc;
+}
+
+/* Runs all replicas in the configured mode or, if that is auto, in the mode that has been
+ * faster. */
+static ch_status run_measured(ch_launch *l, void **arg)
+{
+    ch_prepared     *p = l->p;
+    ch_replicas_mode way = ch__config()->replicas;
+    int64_t          begin;
+    ch_status        rc;
+
+    if (p->n_local == 1 || p->needs_threads || way != CH_REPLICAS_AUTO)
+        return run_replicas(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS,
+                            arg);
+    begin = ch__now_ns();
+    rc = run_replicas(l, ch__turns_next(&p->turns), arg);
+    ch__turns_note(&p->turns, ch__now_ns() - begin);
+    return rc;
+}
+
+/* Holds or releases all devices, in the order of their ordinals. A fixed order prevents
+ * deadlocks between runs. */
+static void hold_all(ch_prepared *p, bool hold)
+{
+    int before = -1;
+
+    for (int k = 0; k < p->n_local; k++) {
+        int next = -1;
+
+        for (int r = 0; r < p->n_local; r++) {
+            int o = ch__device_ordinal(p->device[r]);
+
+            if (o > before && (next < 0 || o < ch__device_ordinal(p->device[next])))
+                next = r;
+        }
+        before = ch__device_ordinal(p->device[next]);
+        if (hold)
+            ch__device_hold(p->device[next]);
+        else
+            ch__device_release(p->device[next]);
+    }
+}
+
+/* Runs the program while all devices are held. p->run_memory is used by this run only: it holds
+ * the jobs, their addresses, the addresses of inputs and outputs, and the clocks. */
+static ch_status run_held(ch_launch *l, int64_t number)
+{
+    const ch_run *run = l->run;
+    ch_prepared  *p = l->p;
+    size_t        n = (size_t)p->n_local;
+    size_t        n_in = n * (size_t)p->n_in, n_out = n * (size_t)p->n_out;
+    ch_status     rc = find_resources(l);
+
+    bind_borrowed(l);
+    if (rc == CH_OK && run->ops->begin != NULL)
+        rc = run->ops->begin(run, p->graph);
+    if (rc == CH_OK && p->run_memory == NULL)
+        p->run_memory = ch__alloc_aligned(n * (sizeof(ch_replica_job) + sizeof(ch_clock)) +
+                                          (n + n_in + n_out) * sizeof(void *));
+    if (rc == CH_OK && p->run_memory == NULL)
+        rc = ch__fail_memory("a run");
+    if (rc != CH_OK)
+        return rc;
+    l->job = p->run_memory;
+    void       **job = (void **)(void *)(l->job + n);
+    const void **input = (const void **)(void *)(job + n);
+    void       **output = job + n + n_in;
+    int64_t      rows = run->has_rows ? run->global_rows : count_rows(run, &l->args);
+
+    if (run->timing != NULL || ch__trace_is_on())
+        l->clock = (ch_clock *)(void *)(output + n_out);
+    for (int r = 0; r < p->n_local && rc == CH_OK; r++) {
+        rc = set_up_replica(l, r, number, rows, input + r * p->n_in, output + r * p->n_out);
+        job[r] = &l->job[r];
+    }
+    if (rc == CH_OK)
+        rc = run_measured(l, job);
+    if (rc == CH_OK)
+        rc = ch__fault_raise(&l->fault);
+    return rc == CH_OK && run->ops->end != NULL ? run->ops->end(run, p->graph) : rc;
+}
+
+ch_status ch__launch(ch_launch *l, int64_t number)
+{
+    ch_status rc;
+
+    hold_all(l->p, true);
+    rc = run_held(l, number);
+    hold_all(l->p, false);
+    return rc;
+}

@@ -1,0 +1,44 @@
+/* graph/launch.h -- the state of a run, for graph/run.c and graph/launch.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef GRAPH_LAUNCH_H
+#define GRAPH_LAUNCH_H
+
+#include "graph/function.h"
+
+/* inline capacity: inputs of all replicas, or resources, that need no allocation */
+#define CH_LAUNCH_FEW 32
+
+/* The part of a run that belongs to a replica. */
+typedef struct ch_replica_job {
+    struct ch_launch *launch;
+    int               local;
+    ch_env            env;
+    ch_bind           bind;
+    ch_workspace      workspace;
+    bool              has_ended; /* in turns: the replica has finished or failed */
+} ch_replica_job;
+
+/* The state of a run. few_tensors, few_shapes and few_borrowed are inline memory for small
+ * runs. */
+typedef struct ch_launch {
+    const ch_run         *run;
+    ch_prepared          *p;
+    ch_args               args;
+    struct ch_result_set *result_set;
+    ch_fault              fault; /* first error of a replica */
+    ch_node_see           see;
+    void                 *see_arg;
+    ch_replica_job       *job;
+    ch_clock             *clock; /* by replica; NULL: the run is not timed */
+    ch_tensor            *few_tensors[CH_LAUNCH_FEW];
+    ch_tensor           **borrowed; /* by resource: values of borrowed variables; NULL: none */
+    ch_tensor            *few_borrowed[CH_LAUNCH_FEW];
+    ch_shape              few_shapes[CH_LAUNCH_FEW];
+} ch_launch;
+
+/* Runs l->p on all local replicas, with the inputs l->args, and writes the results to
+ * l->result_set. Holds all devices. `number` is the number of the run. */
+ch_status ch__launch(ch_launch *l, int64_t number);
+
+#endif
