@@ -26,6 +26,7 @@
 #include "cohort/iterator.h"
 #include "cohort/layer.h"
 #include "cohort/layout.h"
+#include "cohort/local_cluster.h"
 #include "cohort/log.h"
 #include "cohort/loss.h"
 #include "cohort/metric.h"

@@ -1,13 +1,13 @@
 /* job/local_cluster.h -- a cluster of tasks in this process.
  *
- * Implements ch_local_cluster of cohort/parameter_server.h. The tasks share no memory except
+ * Implements ch_local_cluster of cohort/local_cluster.h. The tasks share no memory except
  * through messages. The cluster's resolver holds the reference count and owns the cluster.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_LOCAL_CLUSTER_H
 #define JOB_LOCAL_CLUSTER_H
 
-#include "cohort/parameter_server.h"
+#include "cohort/local_cluster.h"
 #include "job/coordinator.h"
 #include "job/server.h"
 #include "job/worker.h"

@@ -1,5 +1,5 @@
 /* test/job/test_null.c -- NULL, and numbers below 0, in the place of what is wanted: a status that names the argument, and never a
- * crash. All that coordinator.h and parameter_server.h declare.
+ * crash. All that coordinator.h, local_cluster.h and parameter_server.h declare.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"
