@@ -12,8 +12,8 @@
  * independently or without regard to their order. Otherwise AUTO chooses DATA.
  *
  * ch__dataset_part divides a dataset into parts for workers that fetch elements at their own
- * pace (strategy/coordinator.c). Each element stays whole and is in exactly one part. A part
- * consists of files, as above, or of blocks of elements, which are taken below batches and
+ * pace (strategy/per_worker_data.c). Each element stays whole and is in exactly one part. A
+ * part consists of files, as above, or of blocks of elements, which are taken below batches and
  * maps.
  *
  * Both build a new tree of stages from the old. `division` holds the state of such a rewrite.

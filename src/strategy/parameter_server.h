@@ -3,8 +3,8 @@
  * ch_ps is the strategy, ch_ps_function a graph that was sent to the coordinator task,
  * ch_ps_var the storage of a variable. parameter_server.c creates the strategy,
  * parameter_server_vars.c and parameter_server_per_worker.c implement its variables,
- * parameter_server_run.c its steps. strategy/coordinator.c is the public ch_coordinator on top
- * of them.
+ * parameter_server_function.c makes the functions that workers run, parameter_server_run.c runs
+ * steps. strategy/coordinator.c is the public ch_coordinator on top of them.
  *
  * Locking: a section between ch__task_enter(ps->coord) and ch__task_leave protects the fields
  * of ch_ps that are marked below. The coordinator task must not be entered twice by the same
@@ -49,7 +49,7 @@ typedef struct ch_ps {
 /* Returns the ch_ps of a strategy, or NULL if it is a strategy of another kind. */
 ch_ps *ch__ps_of(const ch_strategy *st);
 /* Stores the number of the function that workers run for graph `g`. Makes and sends the step
- * plan if the graph is new or its variables have changed. (parameter_server_run.c) */
+ * plan if the graph is new or its variables have changed. (parameter_server_function.c) */
 CH_MUST_CHECK ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number);
 /* Frees all functions. Called when the strategy is freed. */
 void ch__ps_functions_drop(ch_ps *ps);

@@ -7,7 +7,7 @@
  * changes no copy.
  *
  * A variable of Default becomes an input in the same way. Its value is sent with the step
- * (parameter_server_run.c).
+ * (parameter_server_function.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

@@ -1,23 +1,20 @@
-/* strategy/var.c -- variables: creation, names, layout, lookup and checks of their copies.
+/* strategy/var.c -- variables: creation, names, layout, followers and properties.
  *
  * ch_var (strategy/var.h) is independent of its storage, which st->var_ops creates. make_var
  * creates a variable in this order: register the name, choose the layout, create the storage,
- * publish. Runs find variables by name through the callbacks at the end of the file.
+ * publish. var_find.c finds variables for runs.
  *
  * Invariants:
  *   1. st->vars contains every variable of the strategy, without a reference. Names are unique.
- *   2. A variable is visible to other threads only when v->strategy is set (publish). A lookup
- *      must ignore entries where it is NULL, and entries where try_ref fails.
+ *   2. A variable is visible to other threads only when v->strategy is set (publish).
  *   3. st->generation changes whenever st->vars does, so that runs find their variables again.
  *   4. The links between a leader and its followers are changed under the strategy's lock. They
  *      are removed before either variable is freed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "graph/step.h"
@@ -57,25 +54,13 @@ void ch__var_follow(ch_var *v, ch_var *leader)
             leader->shard[i]); /* setting a shard of the leader sets the shard of v */
 }
 
-/* Adds a reference to v and returns true, unless its last reference was released. Then another
- * thread is about to free v. The caller must hold the lock. */
-static bool try_ref(ch_var *v)
-{
-    int refs = atomic_load(&v->refs);
-
-    while (refs > 0)
-        if (atomic_compare_exchange_weak(&v->refs, &refs, refs + 1))
-            return true;
-    return false;
-}
-
 ch_var *ch__var_follower(const ch_var *leader)
 {
     ch_var *f;
 
     pthread_mutex_lock(&leader->strategy->lock);
     f = leader->follower;
-    while (f != NULL && !try_ref(f))
+    while (f != NULL && !ch__var_try_ref(f))
         f = f->next_follower;
     pthread_mutex_unlock(&leader->strategy->lock);
     return f;
@@ -431,62 +416,6 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
     return CH_OK;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(ch_var *const *)a)->name, (*(ch_var *const *)b)->name);
-}
-
-ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
-{
-    ch_var  **list;
-    ch_status rc = CH_OK;
-
-    *n = 0;
-    pthread_mutex_lock(&st->lock);
-    list = ch__calloc((size_t)st->vars.n + 1, sizeof(*list));
-    if (list == NULL)
-        rc = ch__fail_memory("a list of variables");
-    for (int i = 0; i < st->vars.cap && list != NULL; i++) {
-        ch_var *v = st->vars.entry[i].value;
-
-        if (v != NULL && v->strategy != NULL && try_ref(v))
-            list[(*n)++] = v;
-    }
-    pthread_mutex_unlock(&st->lock);
-    if (rc == CH_OK) {
-        qsort(list, (size_t)*n, sizeof(*list), by_name);
-        *out = list;
-    }
-    return rc;
-}
-
-/* Returns true if the tensor is a copy of v. */
-static bool has_copy(const ch_var *v, const ch_tensor *t)
-{
-    for (int i = 0; i < v->n_copies; i++)
-        if (v->copy[i] == t)
-            return true;
-    return false;
-}
-
-ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
-{
-    ch_var *found = copy != NULL ? ch__var_of_fetched(copy) : NULL;
-
-    st = ch__strategy_or_current(st);
-    if (found != NULL)
-        return found->strategy == st ? ch_var_ref(found) : NULL;
-    pthread_mutex_lock(&st->lock);
-    for (int i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
-        ch_var *v = st->vars.entry[i].value;
-
-        if (v != NULL && v->strategy != NULL && has_copy(v, copy) && try_ref(v))
-            found = v;
-    }
-    pthread_mutex_unlock(&st->lock);
-    return found;
-}
-
 ch_var *ch_var_ref(ch_var *v)
 {
     if (v != NULL)
@@ -564,139 +493,4 @@ ch_sync ch_var_sync(const ch_var *v)
 ch_aggregation ch_var_aggregation(const ch_var *v)
 {
     return v != NULL ? v->aggregation : CH_AGGREGATE_NONE;
-}
-
-/* Finds the variable of a resource by its name, so that a graph from a file or another process
- * finds its variables too. Checks the dtype and shape. The caller must hold the lock. */
-static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
-{
-    ch_var *v = ch__map_find_name(&st->vars, r->name);
-
-    if (v == NULL || v->strategy == NULL) /* NULL strategy: the variable is being created */
-        return ch__fail(CH_NOT_FOUND,
-                        "variable %s: %s has no variable of this name; it may have been freed",
-                        r->name, st->label);
-    if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "variable %s: its dtype or shape differs from the recorded variable",
-                        r->name);
-    *out = v;
-    return CH_OK;
-}
-
-ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out)
-{
-    ch_strategy *st = owner;
-    ch_var      *v = NULL;
-    ch_status    rc;
-
-    pthread_mutex_lock(&st->lock);
-    rc = find_var(st, r, &v);
-    if (rc == CH_OK && !ch__var_is_local(v))
-        rc = ch__fail(
-            CH_FAILED_PRECONDITION,
-            "variable %s is on %s, and this run is local; use ch_strategy_run, which runs the "
-            "step on a worker",
-            v->name, ch_var_device(v));
-    if (rc == CH_OK)
-        *out = ch__var_copy(v, local)->data;
-    pthread_mutex_unlock(&st->lock);
-    return rc;
-}
-
-ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out)
-{
-    ch_var   *v = NULL;
-    ch_status rc;
-
-    pthread_mutex_lock(&st->lock);
-    rc = find_var(st, r, &v);
-    if (rc == CH_OK && !try_ref(v))
-        rc = ch__fail(CH_NOT_FOUND, "variable %s: it was freed", r->name);
-    pthread_mutex_unlock(&st->lock);
-    if (rc == CH_OK)
-        *out = v;
-    return rc;
-}
-
-/* ---- checks of copies ---- */
-
-/* Returns the index of the first copy that differs from copy 0; 0 if none does. */
-static int find_differing_copy(const ch_var *v)
-{
-    size_t bytes = (size_t)ch_tensor_count(v->copy[0]) * ch_dtype_bytes(v->dtype);
-
-    for (int i = 1; i < v->n_copies && bytes > 0; i++)
-        if (memcmp(v->copy[0]->data, v->copy[i]->data, bytes) != 0)
-            return i;
-    return 0;
-}
-
-/* Returns INTERNAL if the copies of a mirrored variable differ, unless the log has warned of
- * that. */
-static ch_status check_copies(const ch_var *v)
-{
-    int differing = v->n_copies > 1 && v->sync != CH_SYNC_ON_READ && !v->has_warned
-                        ? find_differing_copy(v)
-                        : 0;
-
-    if (differing == 0)
-        return CH_OK;
-    return ch__fail(CH_INTERNAL, "variable %s: its copies on %s and %s differ after a step",
-                    v->name, ch_device_name(ch_tensor_device(v->copy[0])),
-                    ch_device_name(ch_tensor_device(v->copy[differing])));
-}
-
-ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
-{
-    ch_strategy *st = run->owner;
-    ch_status    rc = CH_OK;
-
-    (void)g;
-    if (!ch__config()->check_copies)
-        return CH_OK;
-    pthread_mutex_lock(&st->lock);
-    for (int i = 0; i < st->vars.cap && rc == CH_OK; i++) {
-        const ch_var *v = st->vars.entry[i].value;
-
-        if (v != NULL && v->strategy != NULL) /* skips variables that are being created */
-            rc = check_copies(v);
-    }
-    pthread_mutex_unlock(&st->lock);
-    return rc;
-}
-
-/* Returns true if the copies of v are on the devices of the run, in the same order. */
-static bool is_on_devices(const ch_var *v, const ch_run *run)
-{
-    if (v->n_copies != run->n_local)
-        return false;
-    for (int i = 0; i < v->n_copies; i++)
-        if (ch_tensor_device(v->copy[i]) != run->device[i])
-            return false;
-    return true;
-}
-
-ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g)
-{
-    ch_strategy *st = run->owner;
-    ch_status    rc = CH_OK;
-
-    pthread_mutex_lock(&st->lock);
-    for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
-        const ch_var *v = ch__map_find_name(&st->vars, g->resource[i].name);
-
-        if (g->resource[i].value == g->resource[i].read || v == NULL || v->n_copies == 1 ||
-            is_on_devices(v, run))
-            continue;
-        rc = ch__fail(
-            CH_FAILED_PRECONDITION,
-            "%s: it assigns to variable %s, whose %d copies are on %s and others, and "
-            "runs on %s%s: its copies would differ; use ch_strategy_update with this variable",
-            ch_function_name(run->function), v->name, v->n_copies,
-            ch_device_name(ch_tensor_device(v->copy[0])), ch_device_name(run->device[0]),
-            run->n_local > 1 ? " and others" : "");
-    }
-    pthread_mutex_unlock(&st->lock);
-    return rc;
 }

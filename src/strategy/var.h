@@ -101,6 +101,18 @@ static inline bool ch__var_is_per_replica(const ch_var *v)
     return v->sync == CH_SYNC_ON_READ && v->n_copies > 1;
 }
 
+/* Adds a reference to v and returns true, unless its last reference was released. Then another
+ * thread is about to free v. The caller must hold the strategy's lock. */
+static inline bool ch__var_try_ref(ch_var *v)
+{
+    int refs = atomic_load(&v->refs);
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&v->refs, &refs, refs + 1))
+            return true;
+    return false;
+}
+
 /* ---- creating variables (var.c, create.c) ---- */
 
 /* Creates a variable as ch_var_new does, with the layout of `colocated`. If the shape does not
@@ -127,7 +139,7 @@ void ch__var_follow(ch_var *v, ch_var *leader);
 /* Returns a new reference to a follower of `leader`, or NULL if it has none. */
 ch_var *ch__var_follower(const ch_var *leader);
 
-/* ---- finding variables (var.c) ---- */
+/* ---- finding variables (var_find.c) ---- */
 
 /* Lists all variables, sorted by name. Each is referenced. The caller must free the list with
  * ch__free. */
@@ -168,17 +180,17 @@ ch_status ch__var_check_change(const ch_var *v, const char *name);
 
 /* ---- callbacks of runs (graph/run.h) ---- */
 
-/* Stores the address of the copy of local replica `local` in *out. (var.c) */
+/* Stores the address of the copy of local replica `local` in *out. (var_find.c) */
 ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out);
 /* Stores a new reference to the value of a variable of another strategy: the first copy of a
  * mirrored variable, the aggregate of a variable that is CH_SYNC_ON_READ. The value of a remote
  * variable is fetched. (var_value.c) */
 ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out);
 /* Called after a run. Returns INTERNAL if COHORT_CHECK_COPIES is set and the copies of a
- * mirrored variable differ. (var.c) */
+ * mirrored variable differ. (var_find.c) */
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);
 /* Called before an update. Returns FAILED_PRECONDITION if the update would change some copies
- * of a variable and not the others. (var.c) */
+ * of a variable and not the others. (var_find.c) */
 ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g);
 
 #endif
