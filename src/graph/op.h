@@ -359,5 +359,9 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
 /* Records a call without inputs, in step s. Otherwise as ch__node_at. */
 ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const void *attrs);
 #define ch__source(...) ch__source_at(__builtin_return_address(0), __VA_ARGS__)
+/* Records the error that an input of a composite op is NULL, as ch__node_at does for an op. One
+ * of the n inputs must be NULL. Returns NULL. */
+ch_node *ch__null_input_at(const void *caller, const char *op, int n, ch_node *const *in);
+#define ch__null_input(...) ch__null_input_at(__builtin_return_address(0), __VA_ARGS__)
 
 #endif

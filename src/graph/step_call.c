@@ -348,3 +348,16 @@ ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const vo
         return NULL;
     return add_call(s, caller, op, attrs, 0, NULL);
 }
+
+ch_node *ch__null_input_at(const void *caller, const char *op, int n, ch_node *const *in)
+{
+    ch_step *s = step_of(n, in);
+    int      i = 0;
+
+    while (i < n - 1 && in[i] != NULL)
+        i++;
+    if (s != NULL && s->rc == CH_OK)
+        ch__step_record_error(s, ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op, i),
+                              caller);
+    return NULL;
+}

@@ -457,8 +457,8 @@ ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t 
     const void     *before;
     ch_node        *y;
 
-    if (x == NULL)
-        return NULL;
+    if (x == NULL || filter == NULL)
+        return ch__null_input("conv2d_transpose", 2, (ch_node *[]){x, filter});
     before = ch__step_begin(ch_node_step(x));
     a.size = (ch_ints){.n = 2, .at = {rows, cols}};
     y = ch__node(&ch__op_conv2d_input_grad, &a, 2, ((ch_node *[]){x, filter}));
@@ -476,7 +476,7 @@ ch_node *ch_depthwise_conv2d(ch_node *x, ch_node *filter, const ch_conv_options 
     ch_node        *y;
 
     if (x == NULL || filter == NULL)
-        return NULL;
+        return ch__null_input("depthwise_conv2d", 2, (ch_node *[]){x, filter});
     before = ch__step_begin(ch_node_step(x));
     flat = filter->dims;
     if (flat.rank == 4 && ch__dims_product(&filter->dims, 2, 4, &flat.dim[3])) {

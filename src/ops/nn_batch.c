@@ -472,13 +472,16 @@ static bool are_columns(ch_step *s, const ch_node *x, ch_node *const *column,
 ch_node *ch_batch_norm_inference(ch_node *x, ch_node *gamma, ch_node *beta, ch_node *mean,
                                  ch_node *variance, double eps)
 {
-    ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
     const void *caller = __builtin_return_address(0), *before;
+    ch_step    *s;
     ch_dtype    t;
     ch_node    *scale, *y;
 
-    if (s == NULL || gamma == NULL || beta == NULL || mean == NULL || variance == NULL ||
-        !are_columns(s, x, (ch_node *[]){gamma, beta, mean, variance}, caller))
+    if (x == NULL || gamma == NULL || beta == NULL || mean == NULL || variance == NULL)
+        return ch__null_input("batch_norm_inference", 5,
+                              (ch_node *[]){x, gamma, beta, mean, variance});
+    s = ch_node_step(x);
+    if (!are_columns(s, x, (ch_node *[]){gamma, beta, mean, variance}, caller))
         return NULL;
     before = ch__step_begin_at(s, caller, NULL);
     t = ch__stat_dtype(x->dtype);

@@ -329,6 +329,18 @@ static void transposed_is(const t_array *in, t_array *out)
     correlate(INPUT, &w, &out[0], &f, &y);
 }
 
+static void transposed_null(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d_transpose(NULL, in[0], 7, 6, NULL);
+}
+
+static void depthwise_null(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_depthwise_conv2d(in[0], NULL, NULL);
+}
+
 /* Onto 2 x 1. */
 static void transposed_column(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -931,6 +943,12 @@ static const t_sample samples[] = {
 };
 
 static const t_refusal refusals[] = {
+    {.op = "conv2d_input_grad", .name = "an image that is NULL", .n_in = 1, .dtype = CH_F32,
+     .in = {{.shape = {4, {3, 3, 2, 2}}}}, .record = transposed_null, .code = CH_INVALID_ARGUMENT,
+     .words = {"conv2d_transpose: input 0 is NULL"}},
+    {.op = "conv2d", .name = "a depthwise filter that is NULL", .n_in = 1, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 5, 2}}}}, .record = depthwise_null, .code = CH_INVALID_ARGUMENT,
+     .words = {"depthwise_conv2d: input 1 is NULL"}},
     {.op = "attention", .name = "matrices", .n_in = 3, .dtype = CH_F32,
      .in = {{.shape = {2, {4, 5}}}, {.shape = {2, {6, 5}}}, {.shape = {2, {6, 2}}}},
      .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"attention(", "rank 2, want 4"}},

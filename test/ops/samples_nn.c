@@ -371,6 +371,12 @@ static void inference(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_batch_norm_inference(in[0], in[1], in[2], in[3], in[4], EPS);
 }
 
+static void inference_of_null(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_batch_norm_inference(in[0], in[1], in[2], NULL, in[3], EPS);
+}
+
 static void inference_want(const t_array *in, t_array *out)
 {
     int64_t n = last(&in[0]);
@@ -688,6 +694,9 @@ static const t_refusal refusals[] = {
             WORDS("batch_norm_inference", "mean is (3,)"), IN(T_UNIT, 2, {3, 4}),
             FIXED(T_UNIT, 1, {4}), FIXED(T_UNIT, 1, {4}), FIXED(T_UNIT, 1, {3}),
             FIXED(T_UNIT, 1, {4})),
+    REFUSED("mul", "a mean that is NULL", inference_of_null, 4, CH_F32,
+            WORDS("batch_norm_inference: input 3 is NULL"), IN(T_UNIT, 2, {3, 4}),
+            FIXED(T_UNIT, 1, {4}), FIXED(T_UNIT, 1, {4}), FIXED(T_UNIT, 1, {4})),
     REFUSED("sparse_softmax_cross_entropy", "a label that is no class", sparse, 2, CH_F32,
             WORDS("label", "position 0", "0 .. 2"), IN(T_UNIT, 2, {1, 3}),
             {.shape = {1, {1}}, .fill = T_IDS, .limit = 1 << 30, .is_ids = true}),
