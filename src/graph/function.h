@@ -92,14 +92,16 @@ ch_tensor *ch__result_set_tensor(struct ch_result_set *k, int replica, int outpu
 void ch__result_sets_free(ch_prepared *p);
 
 struct ch_function {
-    atomic_int      refs;
-    char           *name;
-    ch_step_fn      step;
-    void           *arg;
-    ch_graph       *fixed_graph;         /* graph that is used instead of a step; NULL: none */
-    bool           *fixed_may_have_room; /* by input of fixed_graph */
-    pthread_mutex_t lock;                /* guards the members below */
-    bool            static_rows;         /* record axis 0 of inputs as a number too */
+    atomic_int refs;
+    char      *name;
+    ch_step_fn step;
+    void      *arg;
+    ch_graph  *fixed_graph;         /* graph that is used instead of a step; NULL: none */
+    bool      *fixed_may_have_room; /* by input of fixed_graph */
+    /* record axis 0 of inputs as a number too; atomic, because a step may set it while the
+     * function is recorded */
+    atomic_bool     static_rows;
+    pthread_mutex_t lock; /* guards the members below */
     atomic_bool     is_recording;
     pthread_t       recorder; /* thread that records, if is_recording */
     ch_recording   *recordings;

@@ -352,11 +352,11 @@ static ch_recording *find_recording(ch_function *f, const ch_run *run, const ch_
 static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_input_attrs *in,
                         ch_recording **out)
 {
-    bool      needs_numbers = false;
+    bool      numbers = f->static_rows, needs_numbers = false;
     int       n_symbols;
     int64_t   began;
     ch_graph *g = NULL;
-    ch_status rc = recorded_inputs(run, a, f->static_rows, in, &n_symbols);
+    ch_status rc = recorded_inputs(run, a, numbers, in, &n_symbols);
 
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);
@@ -364,7 +364,7 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
         return CH_OK;
     began = ch__now_ns();
     rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
-    if (rc != CH_OK && needs_numbers && !f->static_rows && !run->rows_unknown) {
+    if (rc != CH_OK && needs_numbers && !numbers && !run->rows_unknown) {
         /* record again, for these sizes only */
         rc = recorded_inputs(run, a, true, in, &n_symbols);
         if (rc != CH_OK)
@@ -372,7 +372,8 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
         if ((*out = find_recording(f, run, a, in)) != NULL)
             return CH_OK;
         rc = call_step(f, run, a, in, n_symbols, &needs_numbers, &g);
-        f->static_rows |= rc == CH_OK; /* it will need numbers again */
+        if (rc == CH_OK)
+            f->static_rows = true; /* it will need numbers again */
     }
     if (rc == CH_OK)
         rc = store_recording(f, run, a, in, g, out);

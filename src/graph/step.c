@@ -62,6 +62,8 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->composite = outer->composite;
         s->work = outer->work;
         memcpy(s->scope, outer->scope, sizeof(s->scope));
+        memcpy(s->scope_begin, outer->scope_begin, sizeof(s->scope_begin));
+        s->scope_depth = outer->scope_depth;
     } else {
         s->previous = recording;
         recording = s;
@@ -199,25 +201,27 @@ void ch__step_restore_site(ch_step *s, ch_site site)
 
 void ch_step_enter(ch_step *s, const char *scope)
 {
-    size_t used = s != NULL ? strlen(s->scope) : 0;
-
     if (s == NULL)
         return;
-    scope = scope != NULL ? scope : "NULL"; /* so that ch_step_leave leaves this scope */
+    if (s->scope_depth < CH_SCOPE_DEPTH) {
+        size_t used = strlen(s->scope);
 
-    snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "", scope);
-    s->scope_copy = NULL;
+        s->scope_begin[s->scope_depth] = (short)used;
+        snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "",
+                 scope != NULL ? scope : "NULL");
+        s->scope_copy = NULL;
+    }
+    s->scope_depth++;
 }
 
 void ch_step_leave(ch_step *s)
 {
-    char *slash = s != NULL ? strrchr(s->scope, '/') : NULL;
-
-    if (s == NULL)
+    if (s == NULL || s->scope_depth == 0)
         return;
-
-    *(slash != NULL ? slash : s->scope) = '\0';
-    s->scope_copy = NULL;
+    if (--s->scope_depth < CH_SCOPE_DEPTH) {
+        s->scope[s->scope_begin[s->scope_depth]] = '\0';
+        s->scope_copy = NULL;
+    }
 }
 
 /* ---- inputs, outputs, resources ---- */

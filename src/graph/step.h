@@ -12,14 +12,18 @@
 
 #include "graph/graph.h"
 
-#define CH_SCOPE_MAX 512
+#define CH_SCOPE_MAX   512
+#define CH_SCOPE_DEPTH 256
 
 /* A recording. The members `context` and `active` are used in the outermost step only. */
 struct ch_step {
-    ch_graph   *graph;
-    ch_status   rc; /* first error; CH_OK: none. After an error nothing more is recorded */
-    char        error[CH_FAULT_TEXT];
-    char        scope[CH_SCOPE_MAX]; /* scope path, such as "block/dense"; "": no scope */
+    ch_graph *graph;
+    ch_status rc; /* first error; CH_OK: none. After an error nothing more is recorded */
+    char      error[CH_FAULT_TEXT];
+    char      scope[CH_SCOPE_MAX]; /* scope path, such as "block/dense"; "": no scope */
+    int       scope_depth;         /* number of scopes that were entered and not left */
+    /* length of `scope` before each of them; deeper scopes do not change `scope` */
+    short       scope_begin[CH_SCOPE_DEPTH];
     const char *scope_copy; /* copy of `scope` in the arena of the graph; NULL: not made yet */
     /* address in the user's code while a composite op records; NULL: none */
     const void *caller;

@@ -2,6 +2,7 @@
  * where.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -28,6 +29,40 @@ static void twice(ch_step *s, void *arg)
     (void)arg;
     n_recorded++;
     ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 0)));
+}
+
+static void sets_static_rows(ch_step *s, void *arg)
+{
+    ch_function_static_rows(*(ch_function **)arg);
+    n_recorded++;
+    ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 0)));
+}
+
+static void *set_static_rows(void *f)
+{
+    for (int i = 0; i < 1000; i++)
+        ch_function_static_rows(f);
+    return NULL;
+}
+
+/* The sanitizer for threads sees a race if the member is not atomic. */
+static void function_static_rows_may_be_set_while_the_function_records_and_runs(void **state)
+{
+    ch_function *f = NULL;
+    pthread_t    other;
+
+    f = t_function(sets_static_rows, &f);
+    n_recorded = 0;
+    assert_int_equal(pthread_create(&other, NULL, set_static_rows, f), 0);
+    for (int i = 0; i < 20; i++)
+        run_rows(f, 3, 5);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    n_recorded = 0;
+    run_rows(f, 4, 5); /* a recording for each number of rows */
+    run_rows(f, 5, 5);
+    assert_int_equal(n_recorded, 2);
+    ch_function_unref(f);
+    (void)state;
 }
 
 static void a_step_is_recorded_once_for_all_numbers_of_rows(void **state)
@@ -206,6 +241,46 @@ static void an_error_names_op_shapes_scope_and_line(void **state)
     ch_tuple_unref(in);
     ch_function_unref(f);
     (void)line, (void)state;
+}
+
+/* ---- scopes ---- */
+
+static void enter_paths(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    (void)arg;
+    ch_step_leave(s); /* no scope is open */
+    ch_step_enter(s, "outer");
+    ch_step_enter(s, "a/b");
+    x = ch_exp(x);
+    ch_step_leave(s);
+    x = ch_tanh(x);
+    for (int i = 0; i < 1000; i++)
+        ch_step_enter(s, "deep");
+    for (int i = 0; i < 1000; i++)
+        ch_step_leave(s);
+    x = ch_square(x);
+    ch_step_leave(s);
+    ch_step_out(s, "y", ch_sqrt(x));
+}
+
+static void step_leave_closes_the_whole_scope_when_its_name_has_a_slash(void **state)
+{
+    ch_function *f = t_function(enter_paths, NULL);
+    char         text[2048];
+    const char  *exp, *tanh, *square, *root;
+
+    run_rows(f, 3, 5);
+    ch_graph_print(ch_function_graph(f), text, sizeof(text));
+    exp = strstr(text, "  # outer/a/b\n  %1 = exp %0");
+    tanh = strstr(text, "  # outer\n  %2 = tanh %1");
+    square = strstr(text, "%3 = square %2");
+    root = strstr(text, "%4 = sqrt %3");
+    assert_true(exp != NULL && tanh != NULL && square != NULL && root != NULL);
+    assert_null(strstr(text, "deep"));
+    ch_function_unref(f);
+    (void)state;
 }
 
 static void ask_for_too_much(ch_step *s, void *arg)
@@ -526,10 +601,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_recorded_once_for_all_numbers_of_rows),
+        cmocka_unit_test(function_static_rows_may_be_set_while_the_function_records_and_runs),
         cmocka_unit_test(function_keeps_at_most_64_programs_and_warns_at_the_tenth),
         cmocka_unit_test(function_keeps_at_most_64_recordings_with_their_programs),
         cmocka_unit_test(inputs_are_found_by_name_in_whatever_order_they_come),
         cmocka_unit_test(an_error_names_op_shapes_scope_and_line),
+        cmocka_unit_test(step_leave_closes_the_whole_scope_when_its_name_has_a_slash),
         cmocka_unit_test(step_in_rejects_a_missing_input),
         cmocka_unit_test(function_of_graph_names_both_inputs_of_unequal_rows),
         cmocka_unit_test(an_error_of_sizes_that_only_a_run_knows_names_the_line),
