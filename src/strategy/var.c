@@ -54,15 +54,16 @@ void ch__var_follow(ch_var *v, ch_var *leader)
             leader->shard[i]); /* setting a shard of the leader sets the shard of v */
 }
 
-ch_var *ch__var_follower(const ch_var *leader)
+ch_var *ch__var_next_follower(const ch_var *leader, ch_var *before)
 {
     ch_var *f;
 
     pthread_mutex_lock(&leader->strategy->lock);
-    f = leader->follower;
+    f = before != NULL ? before->next_follower : leader->follower;
     while (f != NULL && !ch__var_try_ref(f))
         f = f->next_follower;
     pthread_mutex_unlock(&leader->strategy->lock);
+    ch_var_unref(before); /* may free it, which takes the lock */
     return f;
 }
 

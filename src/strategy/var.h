@@ -136,8 +136,10 @@ int ch__creator_depth(void);
  * v's dtype. This keeps the master copy of a 16-bit variable up to date. Both must belong to
  * the same strategy. The link ends when either variable is freed. */
 void ch__var_follow(ch_var *v, ch_var *leader);
-/* Returns a new reference to a follower of `leader`, or NULL if it has none. */
-ch_var *ch__var_follower(const ch_var *leader);
+/* Returns a new reference to the follower of `leader` after `before`, or to the first if
+ * `before` is NULL; NULL if there is none. Releases the caller's reference to `before`, which
+ * must be a follower of `leader`. */
+ch_var *ch__var_next_follower(const ch_var *leader, ch_var *before);
 
 /* ---- finding variables (var_find.c) ---- */
 

@@ -166,15 +166,24 @@ static ch_status update_follower(ch_var *f, ch_tensor *value)
     return rc;
 }
 
+/* Updates all followers of v after v was set to `value`. */
+static ch_status update_followers(ch_var *v, ch_tensor *value)
+{
+    ch_status rc = CH_OK;
+
+    for (ch_var *f = ch__var_next_follower(v, NULL); f != NULL; f = ch__var_next_follower(v, f))
+        if (rc == CH_OK)
+            rc = update_follower(f, value);
+    return rc;
+}
+
 ch_status ch__var_set(ch_var *v, ch_tensor *value)
 {
     ch_status rc = check_value(v, value);
 
     if (rc == CH_OK)
         rc = write_var(v, value);
-    for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
-        rc = update_follower(f, value);
-    return rc;
+    return rc == CH_OK ? update_followers(v, value) : rc;
 }
 
 ch_status ch_var_set(ch_var *v, ch_tensor *value)
@@ -184,18 +193,6 @@ ch_status ch_var_set(ch_var *v, ch_tensor *value)
                        : ch__fail(CH_INVALID_ARGUMENT, "variable set: the variable is NULL");
 
     return rc == CH_OK ? ch__var_set(v, value) : rc;
-}
-
-/* Updates the followers of v from its current value. */
-static ch_status update_followers(ch_var *v)
-{
-    ch_tensor *now = NULL;
-    ch_status  rc = v->follower != NULL ? v->strategy->var_ops->read(v, NULL, &now) : CH_OK;
-
-    for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
-        rc = update_follower(f, now);
-    ch_tensor_unref(now);
-    return rc;
 }
 
 /* Adds to a variable, or subtracts from it. `name` is for messages. */
@@ -214,7 +211,16 @@ static ch_status change(ch_var *v, ch_tensor *delta, bool subtract, const char *
         rc = ch__var_check_change(v, name);
     if (rc == CH_OK)
         rc = v->strategy->var_ops->add(v, delta, subtract);
-    return rc == CH_OK ? update_followers(v) : rc;
+    ch_var    *follower = rc == CH_OK ? ch__var_next_follower(v, NULL) : NULL;
+    ch_tensor *now = NULL;
+
+    if (follower != NULL)
+        rc = v->strategy->var_ops->read(v, NULL, &now);
+    if (now != NULL)
+        rc = update_followers(v, now);
+    ch_tensor_unref(now);
+    ch_var_unref(follower);
+    return rc;
 }
 
 ch_status ch_var_add(ch_var *v, ch_tensor *delta)

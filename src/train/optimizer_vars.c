@@ -141,7 +141,7 @@ static ch_status initial_value(const ch_optimizer *o, ch_var *v, int i, ch_tenso
 /* Uses the master of the variable if another optimizer has created it. */
 static ch_status use_master(ch_optimizer *o, ch_opt_entry *e)
 {
-    ch_var   *found = ch__var_follower(e->var);
+    ch_var   *found = ch__var_next_follower(e->var, NULL);
     ch_status rc = CH_OK;
 
     if (found == NULL)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "help.h"
+#include "strategy/strategy.h"
 
 static ch_tensor *number(ch_dtype dtype, double value)
 {
@@ -1001,11 +1002,55 @@ static void variables_have_names_of_their_own_when_threads_make_them_at_once(voi
     (void)state;
 }
 
+typedef struct setter {
+    ch_var     *leader;
+    atomic_bool stop;
+    int         rc; /* 0: all went well */
+} setter;
+
+static void *set_leader(void *arg)
+{
+    setter    *s = arg;
+    ch_tensor *one = number(CH_F32, 1);
+
+    while (!atomic_load(&s->stop))
+        s->rc |= (int)ch_var_set(s->leader, one);
+    ch_tensor_unref(one);
+    return NULL;
+}
+
+static void var_set_updates_followers_that_another_thread_makes_and_frees(void **state)
+{
+    ch_strategy *st = NULL;
+    setter       s = {0};
+    pthread_t    thread;
+
+    t_ok(ch_strategy_one_device("CPU:0", &st));
+    s.leader = var(st, 0, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    assert_int_equal(pthread_create(&thread, NULL, set_leader, &s), 0);
+    for (int i = 0; i < 2000; i++) {
+        ch_var *f[2] = {var(st, 0, CH_SYNC_AUTO, CH_AGGREGATE_NONE),
+                        var(st, 0, CH_SYNC_AUTO, CH_AGGREGATE_NONE)};
+
+        ch__var_follow(f[0], s.leader);
+        ch__var_follow(f[1], s.leader);
+        ch_var_unref(f[i % 2]);
+        ch_var_unref(f[1 - i % 2]);
+    }
+    atomic_store(&s.stop, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(s.rc, 0);
+    ch_var_unref(s.leader);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(var_new_rejects_invalid_synchronisation_and_aggregation),
         cmocka_unit_test(variables_have_names_of_their_own_when_threads_make_them_at_once),
+        cmocka_unit_test(var_set_updates_followers_that_another_thread_makes_and_frees),
         cmocka_unit_test(variables_are_trainable_unless_synchronised_on_read),
         cmocka_unit_test(mirrored_variable_has_a_copy_on_each_device),
         cmocka_unit_test(assign_without_aggregation_changes_the_copy_of_the_replica),
