@@ -262,8 +262,10 @@ int ch_model_shards(ch_model *m, ch_var *const **out)
         return n_vars < 0 ? n_vars : n;
     ch__free(m->shard);
     m->shard = ch__calloc((size_t)n + 1, sizeof(ch_var *));
-    if (m->shard == NULL)
+    if (m->shard == NULL) {
+        (void)ch__fail_memory("model shards");
         return -1;
+    }
     n = 0;
     for (int i = 0; i < n_vars; i++)
         for (int k = 0; k < ch_var_shards(var[i]); k++)

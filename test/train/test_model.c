@@ -352,6 +352,23 @@ static void model_new_leaks_nothing_when_out_of_memory(void **state)
     (void)state;
 }
 
+static void model_shards_reports_that_memory_is_exhausted(void **state)
+{
+    ch_model_options o = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 3)}}};
+    ch_var *const   *var = NULL;
+    ch_model        *m = NULL;
+
+    t_ok(ch_model_new(NULL, mlp(), &o, &m));
+    assert_true(ch_model_shards(m, &var) > 0); /* the list of variables is made once */
+    ch__mem_fail_at(1);
+    assert_int_equal(ch_model_shards(m, &var), -1);
+    ch__mem_fail_at(0);
+    assert_non_null(strstr(ch_error_message(), "model shards"));
+    assert_true(ch_model_shards(m, &var) > 0);
+    ch_model_unref(m);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +383,7 @@ int main(void)
         cmocka_unit_test(model_call_rejects_another_strategy),
         cmocka_unit_test(model_call_n_of_one_input_equals_model_call),
         cmocka_unit_test(model_new_leaks_nothing_when_out_of_memory),
+        cmocka_unit_test(model_shards_reports_that_memory_is_exhausted),
     };
 
     if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)
