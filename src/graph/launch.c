@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "base/config.h"
-#include "graph/room.h"
 #include "base/trace.h"
+#include "graph/room.h"
 #include "tensor/ragged.h"
 
 /* ---- a replica ---- */

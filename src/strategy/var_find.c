@@ -32,10 +32,10 @@ ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
 
     *n = 0;
     pthread_mutex_lock(&st->lock);
-    list = ch__calloc(st->vars.n + 1, sizeof(*list));
+    list = ch__calloc((size_t)st->vars.n + 1, sizeof(*list));
     if (list == NULL)
         rc = ch__fail_memory("a list of variables");
-    for (size_t i = 0; i < st->vars.cap && list != NULL; i++) {
+    for (int i = 0; i < st->vars.cap && list != NULL; i++) {
         ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL && ch__var_try_ref(v))
@@ -66,7 +66,7 @@ ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
     if (found != NULL)
         return found->strategy == st ? ch_var_ref(found) : NULL;
     pthread_mutex_lock(&st->lock);
-    for (size_t i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
+    for (int i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
         ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL && has_copy(v, copy) && ch__var_try_ref(v))
@@ -168,7 +168,7 @@ ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
     if (!ch__config()->check_copies)
         return CH_OK;
     pthread_mutex_lock(&st->lock);
-    for (size_t i = 0; i < st->vars.cap && rc == CH_OK; i++) {
+    for (int i = 0; i < st->vars.cap && rc == CH_OK; i++) {
         const ch_var *v = st->vars.entry[i].value;
 
         if (v != NULL && v->strategy != NULL) /* skips variables that are being created */

@@ -4,7 +4,7 @@
 #ifndef JOB_SERVER_PRIVATE_H
 #define JOB_SERVER_PRIVATE_H
 
-#include "base/id_map.h"
+#include "base/map.h"
 #include "job/server/state.h"
 #include "job/server/values.h"
 
