@@ -184,8 +184,8 @@ static ch_status all_gather_run(const ch_call *c, ch_kernel_tile t)
 static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                             ch_node *din[]);
 
-static const ch_kernel all_gather_shared = {"shared", ch__fits_always, all_gather_prepare,
-                                            all_gather_run, NULL};
+static const ch_kernel all_gather_shared = {"shared", .prepare = all_gather_prepare,
+                                            .run = all_gather_run};
 
 const ch_op ch__op_all_gather = {
     .name = "all_gather",
@@ -275,8 +275,8 @@ static void reduce_scatter_grad(ch_step *s, const ch_node *n, ch_node *const dou
     din[0] = ch__node(&ch__op_all_gather, &a, 1, dout);
 }
 
-static const ch_kernel reduce_scatter_shared = {
-    "shared", ch__fits_always, reduce_scatter_prepare, reduce_scatter_run, NULL};
+static const ch_kernel reduce_scatter_shared = {"shared", .prepare = reduce_scatter_prepare,
+                                                .run = reduce_scatter_run};
 
 const ch_op ch__op_reduce_scatter = {
     .name = "reduce_scatter",

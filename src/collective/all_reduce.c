@@ -160,8 +160,8 @@ static ch_status all_reduce_factors(const ch_node *n, ch_factors *f)
     return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
 }
 
-static const ch_kernel all_reduce_shared = {"shared", ch__fits_always, all_reduce_prepare,
-                                            all_reduce_run, NULL};
+static const ch_kernel all_reduce_shared = {"shared", .prepare = all_reduce_prepare,
+                                            .run = all_reduce_run};
 
 const ch_op ch__op_all_reduce = {
     .name = "all_reduce",
@@ -192,8 +192,8 @@ static ch_status begin_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel begin_shared = {"shared", ch__fits_always, all_reduce_prepare, begin_run,
-                                       NULL};
+static const ch_kernel begin_shared = {"shared", .prepare = all_reduce_prepare,
+                                       .run = begin_run};
 
 const ch_op ch__op_all_reduce_begin = {
     .name = "all_reduce_begin",
@@ -228,8 +228,7 @@ static void end_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
         din[i] = dout[i];
 }
 
-static const ch_kernel end_shared = {"shared", ch__fits_always, all_reduce_prepare, end_run,
-                                     NULL};
+static const ch_kernel end_shared = {"shared", .prepare = all_reduce_prepare, .run = end_run};
 
 const ch_op ch__op_all_reduce_end = {
     .name = "all_reduce_end",

@@ -114,8 +114,8 @@ static ch_status broadcast_run(const ch_call *c, ch_kernel_tile t)
 
 static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 
-static const ch_kernel broadcast_shared = {"shared", ch__fits_always, broadcast_prepare,
-                                           broadcast_run, NULL};
+static const ch_kernel broadcast_shared = {"shared", .prepare = broadcast_prepare,
+                                           .run = broadcast_run};
 
 /* Elementwise if there is a single array. Several arrays have no axis in common. */
 static ch_status broadcast_factors(const ch_node *n, ch_factors *f)
@@ -211,8 +211,8 @@ static void to_first_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = ch__node(&ch__op_broadcast, &(broadcast_attrs){true, n->in[0]->dims}, 1, dout);
 }
 
-static const ch_kernel to_first_shared = {"shared", ch__fits_always, to_first_prepare,
-                                          to_first_run, NULL};
+static const ch_kernel to_first_shared = {"shared", .prepare = to_first_prepare,
+                                          .run = to_first_run};
 
 const ch_op ch__op_reduce_to_first = {
     .name = "reduce_to_first",

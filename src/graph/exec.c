@@ -326,9 +326,9 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
 {
     static const int one[CH_MAX_PHASES] = {1, 1, 1};
     ch_arena         arena = {0};
-    ch_prep          p = {.node = n, .threads = ch__team_size(team), .arena = &arena};
-    ch_call          c = {.in = in, .out = out, .env = env, .node = n};
-    ch_status        rc = k->prepare(n, &p);
+    ch_prep   p = {.node = n, .arg = k->arg, .threads = ch__team_size(team), .arena = &arena};
+    ch_call   c = {.in = in, .out = out, .env = env, .node = n};
+    ch_status rc = k->prepare != NULL ? k->prepare(n, &p) : CH_OK;
 
     if (rc == CH_OK && p.is_view) {
         memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));

@@ -145,10 +145,11 @@ typedef struct ch_call {
     const ch_node *node; /* the call, for error messages */
 } ch_call;
 
-/* The interface between the planner and ch_kernel.prepare. The planner sets node, threads,
+/* The interface between the planner and ch_kernel.prepare. The planner sets node, arg, threads,
  * unused, watched and arena. The other members are zero and may be set by the kernel. */
 typedef struct ch_prep {
     const ch_node *node; /* head of the specialised call */
+    const void    *arg;  /* ch_kernel.arg */
     int threads; /* number of threads of the device, at least 1; must not influence results */
     /* state of the kernel: memory of ch__prep_state, or any memory that ch_kernel.drop frees */
     void  *state;
@@ -178,19 +179,29 @@ typedef struct ch_prep {
 void *ch__prep_state(ch_prep *p, size_t bytes);
 
 /* An implementation of an op. Kernels are stateless constants; the state of a call is
- * ch_prep.state. */
+ * ch_prep.state. Members that a definition does not name are NULL. */
 typedef struct ch_kernel {
     const char *name; /* name in printed plans */
-    /* Returns true if the kernel supports the dtypes and shapes of the call, and this CPU. */
-    bool (*fits)(const ch_node *n);
-    /* Plans a call. Called once for each program. */
+    /* Returns true if the kernel supports the dtypes and shapes of the call, and this CPU.
+     * NULL: the kernel supports all calls that the shape rule accepts. */
+    bool (*fits)(const ch_node *n, const void *arg);
+    /* Plans a call. Called once for each program. NULL: one tile, without state. */
     ch_status (*prepare)(const ch_node *n, ch_prep *p);
     /* Computes a tile. Called by several threads at the same time if there are several
      * tiles. */
     ch_status (*run)(const ch_call *c, ch_kernel_tile t);
     /* Frees the state. NULL: the state is only arena memory. */
     void (*drop)(void *state);
+    /* constant for `fits` and for `prepare` (ch_prep.arg) that distinguishes kernels with the
+     * same functions, such as the engine of a product; NULL: not used */
+    const void *arg;
 } ch_kernel;
+
+/* Returns true if kernel k supports call n. */
+static inline bool ch__kernel_fits(const ch_kernel *k, const ch_node *n)
+{
+    return k->fits == NULL || k->fits(n, k->arg);
+}
 
 /* Appends the origin of a call to this thread's error message, as ", in block/dense, at
  * train.c:41". Returns rc. */

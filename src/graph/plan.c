@@ -33,8 +33,8 @@
 const ch_kernel *ch__kernel_for(const ch_node *n)
 {
     for (const ch_kernel *const *k = n->op->kernels; *k != NULL; k++)
-        if (k[1] == NULL || (*k)->fits(n))
-            return (*k)->fits(n) ? *k : NULL;
+        if (ch__kernel_fits(*k, n))
+            return *k;
     return NULL;
 }
 
@@ -88,12 +88,13 @@ static ch_status prepare_call(ch_planner *pl, int i)
         return ch__fail(CH_UNIMPLEMENTED, "%s: no kernel for %s", n->op->name,
                         ch_dtype_name(n->n_in > 0 ? n->in[0]->dtype : n->dtype));
     p->node = n;
+    p->arg = pl->kernel[i]->arg;
     p->threads = pl->opt->threads;
     p->arena = &pl->p->arena;
     p->watched = pl->opt->keep_all;
     for (int k = 0; k < n->n_out; k++)
         p->unused[k] = !pl->used[n[k].id] && !pl->opt->keep_all;
-    rc = pl->kernel[i]->prepare(n, p);
+    rc = pl->kernel[i]->prepare != NULL ? pl->kernel[i]->prepare(n, p) : CH_OK;
     pl->p->touches_part |= p->touches_part;
     return rc;
 }

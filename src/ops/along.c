@@ -127,29 +127,17 @@ static ch_status arg_prepare(const ch_node *n, ch_prep *p)
     return scan_prepare(n, p, a->axis) == NULL ? ch__fail_memory(n->op->name) : CH_OK;
 }
 
-static void arg_tile(const ch_call *c, int tile, bool smallest)
+static ch_status arg_run(const ch_call *c, ch_kernel_tile t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;
 
-    ch__tile_range(s->units, s->tiles, tile, &from, &to);
-    ch__argmax(&s->along, smallest, from, to, c->in[0], c->out[0]);
-}
-
-static ch_status argmax_run(const ch_call *c, ch_kernel_tile t)
-{
-    arg_tile(c, t.index, false);
+    ch__tile_range(s->units, s->tiles, t.index, &from, &to);
+    ch__argmax(&s->along, c->node->op == &ch__op_argmin, from, to, c->in[0], c->out[0]);
     return CH_OK;
 }
 
-static ch_status argmin_run(const ch_call *c, ch_kernel_tile t)
-{
-    arg_tile(c, t.index, true);
-    return CH_OK;
-}
-
-static const ch_kernel argmax_scan = {"scan", ch__fits_always, arg_prepare, argmax_run, NULL};
-static const ch_kernel argmin_scan = {"scan", ch__fits_always, arg_prepare, argmin_run, NULL};
+static const ch_kernel arg_scan = {"scan", .prepare = arg_prepare, .run = arg_run};
 
 const ch_op ch__op_argmax = {
     .name = "argmax",
@@ -161,7 +149,7 @@ const ch_op ch__op_argmax = {
     .infer = arg_infer,
     .factors = arg_factors,
     .flags = CH_OP_NO_GRAD,
-    .kernels = (const ch_kernel *const[]){&argmax_scan, NULL},
+    .kernels = (const ch_kernel *const[]){&arg_scan, NULL},
 };
 const ch_op ch__op_argmin = {
     .name = "argmin",
@@ -173,7 +161,7 @@ const ch_op ch__op_argmin = {
     .infer = arg_infer,
     .factors = arg_factors,
     .flags = CH_OP_NO_GRAD,
-    .kernels = (const ch_kernel *const[]){&argmin_scan, NULL},
+    .kernels = (const ch_kernel *const[]){&arg_scan, NULL},
 };
 
 ch_node *ch_argmax(ch_node *x, int axis)
@@ -248,8 +236,7 @@ static ch_status cumsum_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const cumsum_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel cumsum_scan = {"scan", ch__fits_always, cumsum_prepare, cumsum_run,
-                                      NULL};
+static const ch_kernel cumsum_scan = {"scan", .prepare = cumsum_prepare, .run = cumsum_run};
 
 const ch_op ch__op_cumsum = {
     .name = "cumsum",
@@ -319,8 +306,7 @@ static ch_status others_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const arg_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel others_scan = {"scan", ch__fits_always, others_prepare, others_run,
-                                      NULL};
+static const ch_kernel others_scan = {"scan", .prepare = others_prepare, .run = others_run};
 
 /* The matrix of second derivatives of a product is symmetric and has zeros on its diagonal. So
  * prod_pairs computes the product of that matrix with dout. */

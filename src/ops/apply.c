@@ -280,7 +280,7 @@ static ch_status apply_factors(const ch_node *n, ch_factors *f)
     return rc;
 }
 
-static const ch_kernel apply_plain = {"plain", ch__fits_always, apply_prepare, apply_run, NULL};
+static const ch_kernel apply_plain = {"plain", .prepare = apply_prepare, .run = apply_run};
 
 const ch_op ch__op_apply = {
     .name = "apply",
@@ -410,8 +410,8 @@ static ch_status apply_norms_factors(const ch_node *n, ch_factors *f)
     return CH_OK;
 }
 
-static const ch_kernel apply_norms_plain = {"plain", ch__fits_always, apply_norms_prepare,
-                                            apply_norms_run, NULL};
+static const ch_kernel apply_norms_plain = {"plain", .prepare = apply_norms_prepare,
+                                            .run = apply_norms_run};
 
 const ch_op ch__op_apply_norms = {
     .name = "apply_norms",
@@ -484,8 +484,8 @@ static ch_status clear_if_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel clear_if_plain = {"plain", ch__fits_always, clear_if_prepare,
-                                         clear_if_run, NULL};
+static const ch_kernel clear_if_plain = {"plain", .prepare = clear_if_prepare,
+                                         .run = clear_if_run};
 
 const ch_op ch__op_clear_if = {
     .name = "clear_if",
@@ -544,8 +544,8 @@ static ch_status round_over_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel round_over_plain = {"plain", ch__fits_always, round_over_prepare,
-                                           round_over_run, NULL};
+static const ch_kernel round_over_plain = {"plain", .prepare = round_over_prepare,
+                                           .run = round_over_run};
 
 const ch_op ch__op_round_over = {
     .name = "round_over",

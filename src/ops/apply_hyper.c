@@ -63,8 +63,7 @@ static ch_status hyper_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel hyper_plain = {"plain", ch__fits_always, ch__prepare_nothing, hyper_run,
-                                      NULL};
+static const ch_kernel hyper_plain = {"plain", .run = hyper_run};
 
 const ch_op ch__op_hyper = {
     .name = "hyper",

@@ -186,8 +186,8 @@ static ch_status apply_rows_factors(const ch_node *n, ch_factors *f)
     return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, false, f);
 }
 
-static const ch_kernel apply_rows_plain = {"plain", ch__fits_always, apply_rows_prepare,
-                                           apply_rows_run, NULL};
+static const ch_kernel apply_rows_plain = {"plain", .prepare = apply_rows_prepare,
+                                           .run = apply_rows_run};
 
 const ch_op ch__op_apply_rows = {
     .name = "apply_rows",
@@ -255,8 +255,8 @@ static ch_status marked_ids_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel marked_ids_plain = {"plain", ch__fits_always, marked_ids_prepare,
-                                           marked_ids_run, NULL};
+static const ch_kernel marked_ids_plain = {"plain", .prepare = marked_ids_prepare,
+                                           .run = marked_ids_run};
 
 const ch_op ch__op_marked_ids = {
     .name = "marked_ids",
@@ -354,8 +354,8 @@ static ch_status merge_rows_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel merge_rows_plain = {"plain", ch__fits_always, merge_rows_prepare,
-                                           merge_rows_run, NULL};
+static const ch_kernel merge_rows_plain = {"plain", .prepare = merge_rows_prepare,
+                                           .run = merge_rows_run};
 
 const ch_op ch__op_merge_rows = {
     .name = "merge_rows",
@@ -473,8 +473,8 @@ static ch_status round_rows_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, x);
 }
 
-static const ch_kernel round_rows_plain = {"plain", ch__fits_always, round_rows_prepare,
-                                           round_rows_run, NULL};
+static const ch_kernel round_rows_plain = {"plain", .prepare = round_rows_prepare,
+                                           .run = round_rows_run};
 
 const ch_op ch__op_round_rows = {
     .name = "round_rows",

@@ -97,8 +97,8 @@ static ch_status all_finite_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel all_finite_plain = {"plain", ch__fits_always, whole_prepare,
-                                           all_finite_run, NULL};
+static const ch_kernel all_finite_plain = {"plain", .prepare = whole_prepare,
+                                           .run = all_finite_run};
 
 const ch_op ch__op_all_finite = {
     .name = "all_finite",
@@ -170,8 +170,8 @@ static void sum_squares_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
         din[i] = ch_mul(ch_mul(n->in[i], ch_number(s, 2)), ch_cast(dout[0], n->in[i]->dtype));
 }
 
-static const ch_kernel sum_squares_plain = {"plain", ch__fits_always, whole_prepare,
-                                            sum_squares_run, NULL};
+static const ch_kernel sum_squares_plain = {"plain", .prepare = whole_prepare,
+                                            .run = sum_squares_run};
 
 const ch_op ch__op_sum_squares = {
     .name = "sum_squares",

@@ -354,8 +354,8 @@ static ch_status transpose_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, a->perm.n, out);
 }
 
-static const ch_kernel transpose_move = {"move", ch__fits_always, transpose_prepare,
-                                         ch__boxes_run, NULL};
+static const ch_kernel transpose_move = {"move", .prepare = transpose_prepare,
+                                         .run = ch__boxes_run};
 
 const ch_op ch__op_transpose = {
     .name = "transpose",
@@ -459,8 +459,8 @@ static bool broadcast_block(const ch_node *n, ch_block *b)
     return b->fn != NULL;
 }
 
-static const ch_kernel broadcast_move = {"move", ch__fits_always, broadcast_prepare,
-                                         ch__boxes_run, NULL};
+static const ch_kernel broadcast_move = {"move", .prepare = broadcast_prepare,
+                                         .run = ch__boxes_run};
 
 const ch_op ch__op_broadcast_to = {
     .name = "broadcast_to",

@@ -144,8 +144,7 @@ static ch_status slice_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel slice_move = {"move", ch__fits_always, slice_prepare, ch__boxes_run,
-                                     NULL};
+static const ch_kernel slice_move = {"move", .prepare = slice_prepare, .run = ch__boxes_run};
 
 const ch_op ch__op_slice = {
     .name = "slice",
@@ -364,7 +363,7 @@ static void pad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__node(&ch__op_slice, &back, 1, dout);
 }
 
-static const ch_kernel pad_plain = {"plain", ch__fits_always, pad_prepare, pad_run, NULL};
+static const ch_kernel pad_plain = {"plain", .prepare = pad_prepare, .run = pad_run};
 
 const ch_op ch__op_pad = {
     .name = "pad",
@@ -475,8 +474,8 @@ static ch_status reverse_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel reverse_move = {"move", ch__fits_always, reverse_prepare, ch__boxes_run,
-                                       NULL};
+static const ch_kernel reverse_move = {"move", .prepare = reverse_prepare,
+                                       .run = ch__boxes_run};
 
 const ch_op ch__op_reverse = {
     .name = "reverse",
@@ -598,7 +597,7 @@ static ch_status tile_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel tile_move = {"move", ch__fits_always, tile_prepare, ch__boxes_run, NULL};
+static const ch_kernel tile_move = {"move", .prepare = tile_prepare, .run = ch__boxes_run};
 
 const ch_op ch__op_tile = {
     .name = "tile",

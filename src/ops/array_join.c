@@ -135,8 +135,7 @@ static ch_status concat_factors(const ch_node *n, ch_factors *f)
     return join_factors(n->dims.rank, axis, n->n_in, 1, f);
 }
 
-static const ch_kernel concat_move = {"move", ch__fits_always, concat_prepare, ch__boxes_run,
-                                      NULL};
+static const ch_kernel concat_move = {"move", .prepare = concat_prepare, .run = ch__boxes_run};
 
 static void concat_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 
@@ -307,7 +306,7 @@ static ch_status part_factors(const ch_node *n, ch_factors *f)
                                                   : CH_OK;
 }
 
-static const ch_kernel part_move = {"move", ch__fits_always, part_prepare, ch__boxes_run, NULL};
+static const ch_kernel part_move = {"move", .prepare = part_prepare, .run = ch__boxes_run};
 
 const ch_op ch__op_part = {
     .name = "part",
@@ -468,8 +467,7 @@ static ch_status split_factors(const ch_node *n, ch_factors *f)
     return join_factors(n->dims.rank, axis, 1, n->n_out, f);
 }
 
-static const ch_kernel split_move = {"move", ch__fits_always, split_prepare, ch__boxes_run,
-                                     NULL};
+static const ch_kernel split_move = {"move", .prepare = split_prepare, .run = ch__boxes_run};
 
 const ch_op ch__op_split = {
     .name = "split",

@@ -102,7 +102,7 @@ static bool fill_block(const ch_node *n, ch_block *b)
     return b->fn != NULL;
 }
 
-static const ch_kernel fill_plain = {"plain", ch__fits_always, fill_prepare, fill_run, NULL};
+static const ch_kernel fill_plain = {"plain", .prepare = fill_prepare, .run = fill_run};
 
 const ch_op ch__op_fill = {
     .name = "fill",
@@ -230,7 +230,7 @@ static ch_status range_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel range_plain = {"plain", ch__fits_always, range_prepare, range_run, NULL};
+static const ch_kernel range_plain = {"plain", .prepare = range_prepare, .run = range_run};
 
 const ch_op ch__op_range = {
     .name = "range",
@@ -340,7 +340,7 @@ static ch_status eye_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel eye_plain = {"plain", ch__fits_always, eye_prepare, eye_run, NULL};
+static const ch_kernel eye_plain = {"plain", .prepare = eye_prepare, .run = eye_run};
 
 const ch_op ch__op_eye = {
     .name = "eye",

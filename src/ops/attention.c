@@ -296,10 +296,10 @@ static void attention_grad_grad(ch_step *s, const ch_node *n, ch_node *const dou
 
 /* ---- the ops ---- */
 
-static const ch_kernel attention_blocks = {"blocks", ch__fits_always, prepare, attention_run,
-                                           drop};
-static const ch_kernel attention_grad_blocks = {"blocks", ch__fits_always, prepare,
-                                                attention_grad_run, drop};
+static const ch_kernel attention_blocks = {"blocks", .prepare = prepare, .run = attention_run,
+                                           .drop = drop};
+static const ch_kernel attention_grad_blocks = {"blocks", .prepare = prepare,
+                                                .run = attention_grad_run, .drop = drop};
 
 /* Batches and heads may be cut; time and size must be whole. */
 static ch_status attention_factors(const ch_node *n, ch_factors *f)

@@ -99,8 +99,8 @@ static ch_status cond_run(const ch_call *c, ch_kernel_tile t)
     return ch__instance_run(r.instance, &r.bind);
 }
 
-static const ch_kernel cond_plain = {"bodies", ch__fits_always, cond_prepare, cond_run,
-                                     cond_drop};
+static const ch_kernel cond_plain = {"bodies", .prepare = cond_prepare, .run = cond_run,
+                                     .drop = cond_drop};
 
 static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 

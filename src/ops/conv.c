@@ -155,11 +155,11 @@ static ch_status conv_infer(ch_infer *c)
 
 /* ---- kernels, the same for all ops ---- */
 
-static bool conv_fits(const ch_node *n, const ch_conv_engine *e)
+static bool conv_fits(const ch_node *n, const void *engine)
 {
     ch_conv_dims d = dims_of(n);
 
-    return ch__conv_fits(e, kind_of(n->op), n->dtype, &d);
+    return ch__conv_fits(engine, kind_of(n->op), n->dtype, &d);
 }
 
 typedef struct conv_state {
@@ -167,7 +167,7 @@ typedef struct conv_state {
     ch_epilogue then; /* conv2d_fused only */
 } conv_state;
 
-static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine *e)
+static ch_status conv_prepare(const ch_node *n, ch_prep *p)
 {
     const ch_window_attrs *t = ch__attrs(n);
     conv_state            *x = ch__prep_state(p, sizeof(*x));
@@ -179,7 +179,7 @@ static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine
         return ch__fail_memory(n->op->name);
     v = &x->conv;
     (void)ch__epilogue_make(n->dtype, n->n_in > 2, t->activation, &x->then);
-    rc = ch__conv_open(v, e, kind_of(n->op), n->dtype, &d);
+    rc = ch__conv_open(v, p->arg, kind_of(n->op), n->dtype, &d);
     if (rc != CH_OK) {
         p->state = NULL;
         return rc;
@@ -218,33 +218,15 @@ static void conv_drop(void *state)
     ch__conv_close(&((conv_state *)state)->conv);
 }
 
-static bool fits_onednn(const ch_node *n)
-{
-    return conv_fits(n, &ch__conv_onednn);
-}
-
-static bool fits_own(const ch_node *n)
-{
-    return conv_fits(n, &ch__conv_own);
-}
-
-static ch_status prepare_onednn(const ch_node *n, ch_prep *p)
-{
-    return conv_prepare(n, p, &ch__conv_onednn);
-}
-
-static ch_status prepare_own(const ch_node *n, ch_prep *p)
-{
-    return conv_prepare(n, p, &ch__conv_own);
-}
-
-static const ch_kernel        conv_onednn = {"onednn", fits_onednn, prepare_onednn, conv_run,
-                                             conv_drop};
-static const ch_kernel        conv_own = {"own", fits_own, prepare_own, conv_run, conv_drop};
+static const ch_kernel        conv_onednn = {"onednn", conv_fits, conv_prepare,
+                                             conv_run, conv_drop, &ch__conv_onednn};
+static const ch_kernel        conv_own = {"own",    conv_fits, conv_prepare,
+                                          conv_run, conv_drop, &ch__conv_own};
+static const ch_kernel        fused_onednn = {"onednn",  conv_fits, conv_prepare,
+                                              fused_run, conv_drop, &ch__conv_onednn};
+static const ch_kernel        fused_own = {"own",     conv_fits, conv_prepare,
+                                           fused_run, conv_drop, &ch__conv_own};
 static const ch_kernel *const conv_kernels[] = {&conv_onednn, &conv_own, NULL};
-static const ch_kernel        fused_onednn = {"onednn", fits_onednn, prepare_onednn, fused_run,
-                                              conv_drop};
-static const ch_kernel        fused_own = {"own", fits_own, prepare_own, fused_run, conv_drop};
 
 /* ---- gradients: each op has the two others as gradients ---- */
 

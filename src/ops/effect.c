@@ -166,8 +166,7 @@ static void check_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
     din[0] = ch_check_numerics(dout[0], message);
 }
 
-static const ch_kernel check_kernel = {"plain", ch__fits_always, check_prepare, check_run,
-                                       NULL};
+static const ch_kernel check_kernel = {"plain", .prepare = check_prepare, .run = check_run};
 
 const ch_op ch__op_check_numerics = {
     .name = "check_numerics",
@@ -214,8 +213,7 @@ static ch_status claim_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel claim_kernel = {"plain", ch__fits_always, ch__prepare_nothing, claim_run,
-                                       NULL};
+static const ch_kernel claim_kernel = {"plain", .run = claim_run};
 
 const ch_op ch__op_check = {
     .name = "check",
@@ -280,8 +278,7 @@ static ch_status print_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel print_kernel = {"plain", ch__fits_always, ch__prepare_nothing, print_run,
-                                       NULL};
+static const ch_kernel print_kernel = {"plain", .run = print_run};
 
 const ch_op ch__op_print = {
     .name = "print",
@@ -409,8 +406,7 @@ static ch_status host_run(const ch_call *c, ch_kernel_tile t)
     return rc;
 }
 
-static const ch_kernel host_kernel = {"host", ch__fits_always, ch__prepare_nothing, host_run,
-                                      NULL};
+static const ch_kernel host_kernel = {"host", .run = host_run};
 
 const ch_op ch__op_host_call = {
     .name = "host_call",

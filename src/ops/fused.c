@@ -603,8 +603,8 @@ static ch_status elementwise_run(const ch_call *call, ch_kernel_tile t)
     return CH_OK;
 }
 
-const ch_kernel ch__kernel_elementwise = {"blocks", ch__fits_always, elementwise_prepare,
-                                          elementwise_run, NULL};
+const ch_kernel ch__kernel_elementwise = {"blocks", .prepare = elementwise_prepare,
+                                          .run = elementwise_run};
 
 /* ---- fused: calls that ch__pass_fuse creates; recorded graphs contain none ---- */
 
@@ -626,8 +626,8 @@ static ch_status fused_prepare(const ch_node *n, ch_prep *p)
     return prepare_steps(n, p, (int)a->n_steps, a->step);
 }
 
-static const ch_kernel fused_blocks = {"blocks", ch__fits_always, fused_prepare,
-                                       elementwise_run, NULL};
+static const ch_kernel fused_blocks = {"blocks", .prepare = fused_prepare,
+                                       .run = elementwise_run};
 
 const ch_op ch__op_fused = {
     .name = "fused",

@@ -213,8 +213,7 @@ static bool gather_absorb(const ch_node *n, const ch_node *user, ch_rewrite *w)
            ch__apply_gathered(n, user, w);
 }
 
-static const ch_kernel gather_plain = {"plain", ch__fits_always, gather_prepare, gather_run,
-                                       NULL};
+static const ch_kernel gather_plain = {"plain", .prepare = gather_prepare, .run = gather_run};
 
 const ch_op ch__op_gather = {
     .name = "gather",
@@ -316,8 +315,8 @@ static ch_status flat_ids_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel flat_ids_plain = {"plain", ch__fits_always, flat_ids_prepare,
-                                         flat_ids_run, NULL};
+static const ch_kernel flat_ids_plain = {"plain", .prepare = flat_ids_prepare,
+                                         .run = flat_ids_run};
 
 const ch_op ch__op_flat_ids = {
     .name = "flat_ids",
@@ -466,8 +465,8 @@ static ch_status one_hot_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
-static const ch_kernel one_hot_plain = {"plain", ch__fits_always, one_hot_prepare, one_hot_run,
-                                        NULL};
+static const ch_kernel one_hot_plain = {"plain", .prepare = one_hot_prepare,
+                                        .run = one_hot_run};
 
 const ch_op ch__op_one_hot = {
     .name = "one_hot",

@@ -190,8 +190,8 @@ static ch_status embedding_bag_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, out);
 }
 
-static const ch_kernel embedding_bag_plain = {"plain", ch__fits_always, embedding_bag_prepare,
-                                              embedding_bag_run, NULL};
+static const ch_kernel embedding_bag_plain = {"plain", .prepare = embedding_bag_prepare,
+                                              .run = embedding_bag_run};
 
 const ch_op ch__op_embedding_bag = {
     .name = "embedding_bag",
@@ -280,8 +280,8 @@ static ch_status bag_entries_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel bag_entries_plain = {"plain", ch__fits_always, bag_entries_prepare,
-                                            bag_entries_run, NULL};
+static const ch_kernel bag_entries_plain = {"plain", .prepare = bag_entries_prepare,
+                                            .run = bag_entries_run};
 
 const ch_op ch__op_bag_entries = {
     .name = "bag_entries",
@@ -372,8 +372,8 @@ static void bag_live_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = bag_fill(ch__bag_live_rows(dout[0], n->in[1], n->in[2]), n->in[0], n->in[1]);
 }
 
-static const ch_kernel bag_live_plain = {"plain", ch__fits_always, bag_live_prepare,
-                                         bag_live_run, NULL};
+static const ch_kernel bag_live_plain = {"plain", .prepare = bag_live_prepare,
+                                         .run = bag_live_run};
 
 const ch_op ch__op_bag_live = {
     .name = "bag_live",

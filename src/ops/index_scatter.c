@@ -171,8 +171,8 @@ static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
         din[ROWS] = ch_neg(din[ROWS]);
 }
 
-static const ch_kernel scatter_add_plain = {"plain", ch__fits_always, scatter_add_prepare,
-                                            fold_run, NULL};
+static const ch_kernel scatter_add_plain = {"plain", .prepare = scatter_add_prepare,
+                                            .run = fold_run};
 
 const ch_op ch__op_scatter_add = {
     .name = "scatter_add",
@@ -240,8 +240,8 @@ static ch_status scatter_fold_prepare(const ch_node *n, ch_prep *p)
     return scatter_prepare(n, p, fold_codes[a->how]);
 }
 
-static const ch_kernel scatter_fold_plain = {"plain", ch__fits_always, scatter_fold_prepare,
-                                             fold_run, NULL};
+static const ch_kernel scatter_fold_plain = {"plain", .prepare = scatter_fold_prepare,
+                                             .run = fold_run};
 
 /* Has no gradient; asking for it is an error. The derivative of a row would depend on all rows
  * that are folded into the same row of x before and after it. */
@@ -315,8 +315,8 @@ static ch_status last_ids_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel last_ids_plain = {"plain", ch__fits_always, last_ids_prepare,
-                                         last_ids_run, NULL};
+static const ch_kernel last_ids_plain = {"plain", .prepare = last_ids_prepare,
+                                         .run = last_ids_run};
 
 const ch_op ch__op_last_ids = {
     .name = "last_ids",
@@ -367,8 +367,8 @@ static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dou
     din[ROWS] = ch__gather_or_zero(dout[0], last);
 }
 
-static const ch_kernel scatter_update_plain = {"plain", ch__fits_always, scatter_update_prepare,
-                                               scatter_update_run, NULL};
+static const ch_kernel scatter_update_plain = {"plain", .prepare = scatter_update_prepare,
+                                               .run = scatter_update_run};
 
 const ch_op ch__op_scatter_update = {
     .name = "scatter_update",

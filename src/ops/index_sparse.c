@@ -89,8 +89,8 @@ static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel check_ids_plain = {"plain", ch__fits_always, check_ids_prepare,
-                                          check_ids_run, NULL};
+static const ch_kernel check_ids_plain = {"plain", .prepare = check_ids_prepare,
+                                          .run = check_ids_run};
 
 const ch_op ch__op_check_ids = {
     .name = "check_ids",
@@ -288,8 +288,8 @@ static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, out);
 }
 
-static const ch_kernel sparse_rows_plain = {"plain", ch__fits_always, sparse_rows_prepare,
-                                            sparse_rows_run, NULL};
+static const ch_kernel sparse_rows_plain = {"plain", .prepare = sparse_rows_prepare,
+                                            .run = sparse_rows_run};
 
 const ch_op ch__op_sparse_rows = {
     .name = "sparse_rows",

@@ -400,8 +400,8 @@ static ch_status scan_run(const ch_call *c, ch_kernel_tile tile)
     return CH_OK;
 }
 
-static const ch_kernel scan_plain = {"bodies", ch__fits_always, scan_prepare, scan_run,
-                                     scan_drop};
+static const ch_kernel scan_plain = {"bodies", .prepare = scan_prepare, .run = scan_run,
+                                     .drop = scan_drop};
 
 static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
 

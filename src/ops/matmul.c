@@ -103,15 +103,15 @@ static void matmul_plan(const ch_node *n, int threads, ch_product *p)
                      threads);
 }
 
-static bool matmul_fits(const ch_node *n, const ch_gemm_engine *e)
+static bool matmul_fits(const ch_node *n, const void *engine)
 {
     ch_product p;
 
     matmul_plan(n, 1, &p);
-    return ch__product_fits(&p, e);
+    return ch__product_fits(&p, engine);
 }
 
-static ch_status matmul_prepare(const ch_node *n, ch_prep *p, const ch_gemm_engine *e)
+static ch_status matmul_prepare(const ch_node *n, ch_prep *p)
 {
     const matmul_attrs *t = ch__attrs(n);
     matmul_state       *x = ch__prep_state(p, sizeof(*x));
@@ -121,7 +121,7 @@ static ch_status matmul_prepare(const ch_node *n, ch_prep *p, const ch_gemm_engi
         return ch__fail_memory("matmul");
     matmul_plan(n, p->threads, &x->product);
     (void)ch__epilogue_make(n->dtype, n->n_in > 2, t->activation, &x->then);
-    rc = ch__product_open(&x->product, e);
+    rc = ch__product_open(&x->product, p->arg);
     if (rc != CH_OK) {
         p->state = NULL;
         return rc;
@@ -160,41 +160,19 @@ static void matmul_drop(void *state)
     ch__product_close(&((matmul_state *)state)->product);
 }
 
-static bool fits_onednn(const ch_node *n)
-{
-    return matmul_fits(n, &ch__gemm_onednn);
-}
-
-static bool fits_wide(const ch_node *n)
-{
-    return matmul_fits(n, &ch__gemm_wide);
-}
-
-static bool fits_own(const ch_node *n)
-{
-    return matmul_fits(n, &ch__gemm_own);
-}
-
-static ch_status prepare_onednn(const ch_node *n, ch_prep *p)
-{
-    return matmul_prepare(n, p, &ch__gemm_onednn);
-}
-
-static ch_status prepare_wide(const ch_node *n, ch_prep *p)
-{
-    return matmul_prepare(n, p, &ch__gemm_wide);
-}
-
-static ch_status prepare_own(const ch_node *n, ch_prep *p)
-{
-    return matmul_prepare(n, p, &ch__gemm_own);
-}
-
-static const ch_kernel matmul_onednn = {"onednn", fits_onednn, prepare_onednn, matmul_run,
-                                        matmul_drop};
-static const ch_kernel matmul_wide = {"widened", fits_wide, prepare_wide, matmul_run,
-                                      matmul_drop};
-static const ch_kernel matmul_own = {"own", fits_own, prepare_own, matmul_run, matmul_drop};
+/* The kernels of matmul and matmul_fused, one for each engine. */
+static const ch_kernel matmul_onednn = {"onednn",   matmul_fits, matmul_prepare,
+                                        matmul_run, matmul_drop, &ch__gemm_onednn};
+static const ch_kernel matmul_wide = {"widened",  matmul_fits, matmul_prepare,
+                                      matmul_run, matmul_drop, &ch__gemm_wide};
+static const ch_kernel matmul_own = {"own",      matmul_fits, matmul_prepare,
+                                     matmul_run, matmul_drop, &ch__gemm_own};
+static const ch_kernel fused_onednn = {"onednn",  matmul_fits, matmul_prepare,
+                                       fused_run, matmul_drop, &ch__gemm_onednn};
+static const ch_kernel fused_wide = {"widened", matmul_fits, matmul_prepare,
+                                     fused_run, matmul_drop, &ch__gemm_wide};
+static const ch_kernel fused_own = {"own",     matmul_fits, matmul_prepare,
+                                    fused_run, matmul_drop, &ch__gemm_own};
 
 /* Returns x (..., m, n) as (rows, n). Returns x itself if the number of rows is not a size that
  * ch_dim can express. */
@@ -377,12 +355,6 @@ static ch_status fused_infer(ch_infer *c)
                               (long long)t->activation, ch_dtype_name(c->dtype[0]));
     return CH_OK;
 }
-
-static const ch_kernel fused_onednn = {"onednn", fits_onednn, prepare_onednn, fused_run,
-                                       matmul_drop};
-static const ch_kernel fused_wide = {"widened", fits_wide, prepare_wide, fused_run,
-                                     matmul_drop};
-static const ch_kernel fused_own = {"own", fits_own, prepare_own, fused_run, matmul_drop};
 
 const ch_op ch__op_matmul_fused = {
     .name = "matmul_fused",

@@ -321,10 +321,9 @@ static ch_status batch_grad_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel batch_kernel = {"columns", ch__fits_always, batch_prepare, batch_run,
-                                       NULL};
-static const ch_kernel batch_grad_kernel = {"columns", ch__fits_always, batch_prepare,
-                                            batch_grad_run, NULL};
+static const ch_kernel batch_kernel = {"columns", .prepare = batch_prepare, .run = batch_run};
+static const ch_kernel batch_grad_kernel = {"columns", .prepare = batch_prepare,
+                                            .run = batch_grad_run};
 
 /* ---- gradients ---- */
 

@@ -216,12 +216,12 @@ static ch_status dense_grad_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel sparse_rows = {"rows", ch__fits_always, loss_prepare, sparse_run, NULL};
-static const ch_kernel dense_rows = {"rows", ch__fits_always, loss_prepare, dense_run, NULL};
-static const ch_kernel sparse_grad_rows = {"rows", ch__fits_always, loss_prepare,
-                                           sparse_grad_run, NULL};
-static const ch_kernel dense_grad_rows = {"rows", ch__fits_always, loss_prepare, dense_grad_run,
-                                          NULL};
+static const ch_kernel sparse_rows = {"rows", .prepare = loss_prepare, .run = sparse_run};
+static const ch_kernel dense_rows = {"rows", .prepare = loss_prepare, .run = dense_run};
+static const ch_kernel sparse_grad_rows = {"rows", .prepare = loss_prepare,
+                                           .run = sparse_grad_run};
+static const ch_kernel dense_grad_rows = {"rows", .prepare = loss_prepare,
+                                          .run = dense_grad_run};
 
 /* ---- gradients ---- */
 

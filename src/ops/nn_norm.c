@@ -227,9 +227,9 @@ static ch_status norm_grad_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel norm_kernel = {"rows", ch__fits_always, norm_prepare, norm_run, NULL};
-static const ch_kernel norm_grad_kernel = {"rows", ch__fits_always, norm_grad_prepare,
-                                           norm_grad_run, NULL};
+static const ch_kernel norm_kernel = {"rows", .prepare = norm_prepare, .run = norm_run};
+static const ch_kernel norm_grad_kernel = {"rows", .prepare = norm_grad_prepare,
+                                           .run = norm_grad_run};
 
 /* ---- gradients ---- */
 

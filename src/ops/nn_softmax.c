@@ -96,14 +96,13 @@ static ch_status log_softmax_grad_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel softmax_rows = {"rows", ch__fits_always, softmax_prepare, softmax_run,
-                                       NULL};
-static const ch_kernel log_softmax_rows = {"rows", ch__fits_always, softmax_prepare,
-                                           log_softmax_run, NULL};
-static const ch_kernel softmax_grad_rows = {"rows", ch__fits_always, softmax_prepare,
-                                            softmax_grad_run, NULL};
-static const ch_kernel log_softmax_grad_rows = {"rows", ch__fits_always, softmax_prepare,
-                                                log_softmax_grad_run, NULL};
+static const ch_kernel softmax_rows = {"rows", .prepare = softmax_prepare, .run = softmax_run};
+static const ch_kernel log_softmax_rows = {"rows", .prepare = softmax_prepare,
+                                           .run = log_softmax_run};
+static const ch_kernel softmax_grad_rows = {"rows", .prepare = softmax_prepare,
+                                            .run = softmax_grad_run};
+static const ch_kernel log_softmax_grad_rows = {"rows", .prepare = softmax_prepare,
+                                                .run = log_softmax_grad_run};
 
 /* ---- gradients: softmax: dx = y (d - sum(y d)); log_softmax: dx = d - exp(y) sum(d) ---- */
 

@@ -74,10 +74,6 @@ extern const ch_op     ch__op_fused;
  * combined with another node. (ops/cast.c) */
 ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype);
 
-/* Default ch_kernel functions: `fits` for a kernel that accepts every node, and `prepare` for a
- * kernel without state. (ops/source.c) */
-bool      ch__fits_always(const ch_node *n);
-ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p);
 /* The kernel of ops whose output 0 is the memory of input 0: reshape, identity, stop_gradient.
  * (ops/source.c) */
 extern const ch_kernel ch__kernel_view;

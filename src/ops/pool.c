@@ -182,7 +182,7 @@ static ch_status pool_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel pool_plain = {"plain", ch__fits_always, pool_prepare, pool_run, NULL};
+static const ch_kernel        pool_plain = {"plain", .prepare = pool_prepare, .run = pool_run};
 static const ch_kernel *const pool_kernels[] = {&pool_plain, NULL};
 
 /* ---- gradients ---- */

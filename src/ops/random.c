@@ -138,8 +138,8 @@ static ch_status uniform_run(const ch_call *call, ch_kernel_tile tile)
     return CH_OK;
 }
 
-static const ch_kernel uniform_kernel = {"philox", ch__fits_always, uniform_prepare,
-                                         uniform_run, NULL};
+static const ch_kernel uniform_kernel = {"philox", .prepare = uniform_prepare,
+                                         .run = uniform_run};
 
 const ch_op ch__op_random_uniform = {
     .name = "random_uniform",
@@ -249,8 +249,7 @@ static ch_status normal_run(const ch_call *call, ch_kernel_tile tile)
     return CH_OK;
 }
 
-static const ch_kernel normal_kernel = {"philox", ch__fits_always, normal_prepare, normal_run,
-                                        NULL};
+static const ch_kernel normal_kernel = {"philox", .prepare = normal_prepare, .run = normal_run};
 
 const ch_op ch__op_random_normal = {
     .name = "random_normal",
@@ -401,8 +400,8 @@ static ch_status bernoulli_run(const ch_call *call, ch_kernel_tile tile)
     return CH_OK;
 }
 
-static const ch_kernel bernoulli_kernel = {"philox", ch__fits_always, bernoulli_prepare,
-                                           bernoulli_run, NULL};
+static const ch_kernel bernoulli_kernel = {"philox", .prepare = bernoulli_prepare,
+                                           .run = bernoulli_run};
 
 const ch_op ch__op_bernoulli = {
     .name = "bernoulli",
@@ -536,8 +535,8 @@ static ch_status integers_run(const ch_call *call, ch_kernel_tile tile)
     return CH_OK;
 }
 
-static const ch_kernel integers_kernel = {"philox", ch__fits_always, integers_prepare,
-                                          integers_run, NULL};
+static const ch_kernel integers_kernel = {"philox", .prepare = integers_prepare,
+                                          .run = integers_run};
 
 const ch_op ch__op_random_integers = {
     .name = "random_integers",

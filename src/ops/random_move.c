@@ -106,8 +106,8 @@ static void dropout_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__node(&ch__op_dropout, &a, 1, &dout[0]);
 }
 
-static const ch_kernel dropout_kernel = {"philox", ch__fits_always, dropout_prepare,
-                                         dropout_run, NULL};
+static const ch_kernel dropout_kernel = {"philox", .prepare = dropout_prepare,
+                                         .run = dropout_run};
 
 const ch_op ch__op_dropout = {
     .name = "dropout",
@@ -213,8 +213,8 @@ static void shuffle_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__node(&ch__op_shuffle, &a, 1, &dout[0]);
 }
 
-static const ch_kernel shuffle_kernel = {"plain", ch__fits_always, shuffle_prepare, shuffle_run,
-                                         NULL};
+static const ch_kernel shuffle_kernel = {"plain", .prepare = shuffle_prepare,
+                                         .run = shuffle_run};
 
 const ch_op ch__op_shuffle = {
     .name = "shuffle",

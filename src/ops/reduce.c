@@ -110,9 +110,10 @@ static ch_status reduce_factors(const ch_node *n, ch_factors *f)
 
 /* ---- kernel ---- */
 
-static ch_status fold_prepare(const ch_node *n, ch_prep *p, ch_fold_kind kind)
+static ch_status fold_prepare(const ch_node *n, ch_prep *p)
 {
     const reduce_attrs *a = ch__attrs(n);
+    ch_fold_kind        kind = *(const ch_fold_kind *)p->arg;
     ch_fold            *f = ch__prep_state(p, sizeof(*f));
     bool                is_folded[CH_MAX_RANK] = {false};
 
@@ -138,39 +139,6 @@ static ch_status fold_run(const ch_call *c, ch_kernel_tile t)
         ch__fold_join(c->state, c->scratch, c->out[0]);
     return CH_OK;
 }
-
-static ch_status sum_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_SUM);
-}
-static ch_status mean_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_MEAN);
-}
-static ch_status prod_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_PROD);
-}
-static ch_status max_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_MAX);
-}
-static ch_status min_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_MIN);
-}
-static ch_status logsumexp_prepare(const ch_node *n, ch_prep *p)
-{
-    return fold_prepare(n, p, CH_FOLD_LOGSUMEXP);
-}
-
-static const ch_kernel sum_fold = {"fold", ch__fits_always, sum_prepare, fold_run, NULL};
-static const ch_kernel mean_fold = {"fold", ch__fits_always, mean_prepare, fold_run, NULL};
-static const ch_kernel prod_fold = {"fold", ch__fits_always, prod_prepare, fold_run, NULL};
-static const ch_kernel max_fold = {"fold", ch__fits_always, max_prepare, fold_run, NULL};
-static const ch_kernel min_fold = {"fold", ch__fits_always, min_prepare, fold_run, NULL};
-static const ch_kernel logsumexp_fold = {"fold", ch__fits_always, logsumexp_prepare, fold_run,
-                                         NULL};
 
 /* ---- div_count: x divided by the product of some sizes ----
  * The product is computed in f64 when the graph is specialised. It is not a node, because it
@@ -357,23 +325,25 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
 
 /* ---- ops ---- */
 
-#define REDUCE_OP(title, rule, kernel)                                                         \
+#define REDUCE_OP(title, rule, kind)                                                           \
     .name = title, .version = 1, .n_in = 1, .n_out = 1, .attrs = reduce_rows,                  \
     .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors,             \
     .kernels = (const ch_kernel *const[])                                                      \
     {                                                                                          \
-        &kernel, NULL                                                                          \
+        &(const ch_kernel){"fold", .prepare = fold_prepare, .run = fold_run,                   \
+                           .arg = &(const ch_fold_kind){kind}},                                \
+            NULL                                                                               \
     }
 
-const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, sum_fold), .grad = sum_grad};
-const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, mean_fold), .grad = mean_grad};
-const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, prod_fold), .grad = prod_grad};
-const ch_op ch__op_max = {REDUCE_OP("max", number_infer, max_fold), .grad = extreme_grad};
-const ch_op ch__op_min = {REDUCE_OP("min", number_infer, min_fold), .grad = extreme_grad};
-const ch_op ch__op_logsumexp = {REDUCE_OP("logsumexp", float_infer, logsumexp_fold),
+const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad};
+const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .grad = mean_grad};
+const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, CH_FOLD_PROD), .grad = prod_grad};
+const ch_op ch__op_max = {REDUCE_OP("max", number_infer, CH_FOLD_MAX), .grad = extreme_grad};
+const ch_op ch__op_min = {REDUCE_OP("min", number_infer, CH_FOLD_MIN), .grad = extreme_grad};
+const ch_op ch__op_logsumexp = {REDUCE_OP("logsumexp", float_infer, CH_FOLD_LOGSUMEXP),
                                 .grad = logsumexp_grad};
-const ch_op ch__op_any = {REDUCE_OP("any", bool_infer, max_fold), .flags = CH_OP_NO_GRAD};
-const ch_op ch__op_all = {REDUCE_OP("all", bool_infer, min_fold), .flags = CH_OP_NO_GRAD};
+const ch_op ch__op_any = {REDUCE_OP("any", bool_infer, CH_FOLD_MAX), .flags = CH_OP_NO_GRAD};
+const ch_op ch__op_all = {REDUCE_OP("all", bool_infer, CH_FOLD_MIN), .flags = CH_OP_NO_GRAD};
 
 /* ---- recording ---- */
 

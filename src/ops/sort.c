@@ -115,7 +115,7 @@ static ch_status sort_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const sort_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel sort_radix = {"radix", ch__fits_always, sort_prepare, sort_run, NULL};
+static const ch_kernel sort_radix = {"radix", .prepare = sort_prepare, .run = sort_run};
 
 const ch_op ch__op_sort = {
     .name = "sort",
@@ -205,7 +205,7 @@ static ch_status top_k_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, n->dims.rank - 1);
 }
 
-static const ch_kernel top_k_heap = {"heap", ch__fits_always, top_k_prepare, top_k_run, NULL};
+static const ch_kernel top_k_heap = {"heap", .prepare = top_k_prepare, .run = top_k_run};
 
 const ch_op ch__op_top_k = {
     .name = "top_k",
@@ -354,8 +354,8 @@ static ch_status along_factors(const ch_node *n, ch_factors *f)
     return ch__factors_along(n, f, (int)((const along_attrs *)ch__attrs(n))->axis);
 }
 
-static const ch_kernel take_plain = {"plain", ch__fits_always, take_prepare, take_run, NULL};
-static const ch_kernel put_plain = {"plain", ch__fits_always, put_prepare, put_run, NULL};
+static const ch_kernel take_plain = {"plain", .prepare = take_prepare, .run = take_run};
+static const ch_kernel put_plain = {"plain", .prepare = put_prepare, .run = put_run};
 
 const ch_op ch__op_take_along = {
     .name = "take_along",

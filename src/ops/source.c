@@ -5,8 +5,7 @@
  * step_number read ch_env at run time; CH_OP_READS_ENV keeps the planner from folding them.
  * `rows` is the size of axis 0 as a value.
  *
- * Also here: the trivial kernel functions that other families use (ch__fits_always,
- * ch__prepare_nothing, ch__kernel_view).
+ * Also here: ch__kernel_view, the kernel of ops whose output is the memory of their input.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -146,18 +145,6 @@ ch_node *ch_number(ch_step *s, double value)
 
 /* ---- numbers that are known only at run time ---- */
 
-bool ch__fits_always(const ch_node *n)
-{
-    (void)n;
-    return true;
-}
-
-ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p)
-{
-    (void)n, (void)p;
-    return CH_OK;
-}
-
 static ch_status view_prepare(const ch_node *n, ch_prep *p)
 {
     (void)n;
@@ -172,7 +159,7 @@ static ch_status view_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-const ch_kernel ch__kernel_view = {"view", ch__fits_always, view_prepare, view_run, NULL};
+const ch_kernel ch__kernel_view = {"view", .prepare = view_prepare, .run = view_run};
 
 static ch_status i32_scalar(ch_infer *c)
 {
@@ -212,14 +199,10 @@ static ch_status step_number_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel replica_id_plain = {"plain", ch__fits_always, ch__prepare_nothing,
-                                           replica_id_run, NULL};
-static const ch_kernel replica_count_plain = {"plain", ch__fits_always, ch__prepare_nothing,
-                                              replica_count_run, NULL};
-static const ch_kernel global_rows_plain = {"plain", ch__fits_always, ch__prepare_nothing,
-                                            global_rows_run, NULL};
-static const ch_kernel step_number_plain = {"plain", ch__fits_always, ch__prepare_nothing,
-                                            step_number_run, NULL};
+static const ch_kernel replica_id_plain = {"plain", .run = replica_id_run};
+static const ch_kernel replica_count_plain = {"plain", .run = replica_count_run};
+static const ch_kernel global_rows_plain = {"plain", .run = global_rows_run};
+static const ch_kernel step_number_plain = {"plain", .run = step_number_run};
 
 const ch_op ch__op_replica_id = {
     .name = "replica_id",
@@ -312,7 +295,7 @@ static ch_status rows_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel rows_plain = {"plain", ch__fits_always, rows_prepare, rows_run, NULL};
+static const ch_kernel rows_plain = {"plain", .prepare = rows_prepare, .run = rows_run};
 
 const ch_op ch__op_rows = {
     .name = "rows",

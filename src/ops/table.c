@@ -62,7 +62,7 @@ static ch_status table_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel table_plain = {"plain", ch__fits_always, table_prepare, table_run, NULL};
+static const ch_kernel table_plain = {"plain", .prepare = table_prepare, .run = table_run};
 
 const ch_op ch__op_table_lookup = {
     .name = "table_lookup",

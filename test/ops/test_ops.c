@@ -264,13 +264,13 @@ static void see_candidates(void *arg, const ch_instr *instr, const ch_call *call
         return;
     for (k = n->op->kernels; *k != NULL; k++)
         plain = *k;
-    if (plain == n->op->kernels[0] || !plain->fits(n))
+    if (plain == n->op->kernels[0] || !ch__kernel_fits(plain, n))
         return;
     want = run_candidate(a, n, plain, call, NULL);
     for (k = n->op->kernels; k[1] != NULL; k++) {
         t_result *got;
 
-        if (!(*k)->fits(n))
+        if (!ch__kernel_fits(*k, n))
             continue;
         got = run_candidate(a, n, *k, call, NULL);
         snprintf(how, sizeof(how), "kernel %s of %s beside the plain one", (*k)->name,
