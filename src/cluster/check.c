@@ -19,17 +19,6 @@ static bool is_role(const char *type)
            is_type(type, "evaluator");
 }
 
-static ch_status check_jobs(const ch_cluster *c)
-{
-    for (int i = 0; i < c->n_jobs; i++)
-        if (!is_role(c->job[i].name))
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "Disallowed task type found in cluster spec: \"%s\"; a job that "
-                            "trains has chief, worker, ps and evaluator",
-                            c->job[i].name);
-    return CH_OK;
-}
-
 /* Returns INVALID_ARGUMENT unless `type` is NULL or a job of the cluster. An evaluator need not
  * be listed. */
 static ch_status check_type(const ch_cluster *c, const char *type)
@@ -84,8 +73,12 @@ ch_status ch_cluster_check(const ch_cluster *c, const char *task_type, int task_
     if (rc == CH_OK && task_id < -1)
         rc = ch__fail(CH_INVALID_ARGUMENT, "cluster check: task_id is %d, want -1 or more",
                       task_id);
-    if (rc == CH_OK)
-        rc = check_jobs(c);
+    for (int i = 0; rc == CH_OK && i < c->n_jobs; i++)
+        if (!is_role(c->job[i].name))
+            rc = ch__fail(CH_INVALID_ARGUMENT,
+                          "Disallowed task type found in cluster spec: \"%s\"; a job that "
+                          "trains has chief, worker, ps and evaluator",
+                          c->job[i].name);
     if (rc == CH_OK)
         rc = check_type(c, task_type);
     if (rc == CH_OK)

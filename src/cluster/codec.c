@@ -100,43 +100,36 @@ static ch_status read_job(ch_arena *a, const Cohort__JobDef *m, ch_cluster_job *
     return CH_OK;
 }
 
-static ch_status read_cluster(const Cohort__ClusterDef *m, ch_cluster **out)
-{
-    ch_cluster_job *job = NULL;
-    ch_arena        a = {0};
-    ch_status       rc = CH_OK;
-
-    if (m->n_job > CH_CLUSTER_JOBS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs, want at most %d", m->n_job,
-                        CH_CLUSTER_JOBS);
-    job = ch__arena_alloc(&a, (m->n_job + 1) * sizeof(*job));
-    if (job == NULL)
-        return ch__fail_memory("decoding a cluster");
-    for (size_t i = 0; i < m->n_job && rc == CH_OK; i++)
-        rc = read_job(&a, m->job[i], &job[i]);
-    if (rc == CH_OK)
-        rc = ch_cluster_new((int)m->n_job, job, out);
-    ch__arena_drop(&a);
-    return rc;
-}
-
 ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
 {
-    size_t            budget = ((size_t)16 << 20) + 2 * n;
-    ProtobufCMessage *m;
-    ch_status         rc =
+    size_t                    budget = ((size_t)16 << 20) + 2 * n;
+    ProtobufCMessage         *message;
+    const Cohort__ClusterDef *m;
+    ch_cluster_job           *job = NULL;
+    ch_arena                  a = {0};
+    ch_status                 rc =
         ch__check_not_null("decoding a cluster", n > 0 ? "bytes" : NULL, bytes, "out", out);
 
     if (rc != CH_OK)
         return rc;
-    m = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
-    if (m == NULL)
+    message = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
+    if (message == NULL)
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "decoding a cluster: the %zu bytes are not a ClusterDef message, or need "
             "more than %zu bytes of memory",
             n, budget);
-    rc = read_cluster((const Cohort__ClusterDef *)m, out);
-    ch__protobuf_free(m);
+    m = (const Cohort__ClusterDef *)message;
+    if (m->n_job > CH_CLUSTER_JOBS)
+        rc = ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs, want at most %d", m->n_job,
+                      CH_CLUSTER_JOBS);
+    else if ((job = ch__arena_alloc(&a, (m->n_job + 1) * sizeof(*job))) == NULL)
+        rc = ch__fail_memory("decoding a cluster");
+    for (size_t i = 0; rc == CH_OK && i < m->n_job; i++)
+        rc = read_job(&a, m->job[i], &job[i]);
+    if (rc == CH_OK)
+        rc = ch_cluster_new((int)m->n_job, job, out);
+    ch__arena_drop(&a);
+    ch__protobuf_free(message);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "decoding a cluster");
 }

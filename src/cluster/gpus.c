@@ -28,39 +28,27 @@ static int count_items(const char *text)
     return n;
 }
 
-/* State of the count of lines that begin with "GPU ". The text arrives in pieces. */
-typedef struct lines {
-    int    n;         /* lines found */
-    size_t at;        /* position in the current line */
-    bool   is_prefix; /* the line has matched "GPU " up to this position */
-} lines;
-
-static void count_lines(lines *l, const char *bytes, size_t n)
+/* Reads from a pipe until its end. Returns the number of lines that begin with "GPU ". */
+static int count_lines(int from)
 {
     static const char begins[] = "GPU ";
-
-    for (size_t i = 0; i < n; i++) {
-        if (bytes[i] == '\n') {
-            l->at = 0;
-            continue;
-        }
-        l->is_prefix = (l->at == 0 || l->is_prefix) && l->at < 4 && bytes[i] == begins[l->at];
-        l->n += l->is_prefix && l->at == 3;
-        l->at++;
-    }
-}
-
-/* Reads from a pipe until its end. Returns the number of lines that begin with "GPU ". */
-static int read_lines(int from)
-{
-    lines   l = {0};
-    char    bytes[512];
-    ssize_t n;
+    char              bytes[512];
+    bool              is_prefix = false; /* the line has matched `begins` up to here */
+    size_t            at = 0;            /* position in the line */
+    int               lines = 0;
+    ssize_t           n;
 
     while ((n = read(from, bytes, sizeof(bytes))) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0)
-            count_lines(&l, bytes, (size_t)n);
-    return l.n;
+        for (ssize_t i = 0; i < n; i++) {
+            if (bytes[i] == '\n') {
+                at = 0;
+                continue;
+            }
+            is_prefix = (at == 0 || is_prefix) && at < 4 && bytes[i] == begins[at];
+            lines += is_prefix && at == 3;
+            at++;
+        }
+    return lines;
 }
 
 /* Starts nvidia-smi with its output to the descriptor `out`. Returns 0 or an errno value. */
@@ -117,7 +105,7 @@ static ch_status run_nvidia_smi(int *out)
         return ch__fail(CH_RESOURCE_EXHAUSTED, "counting GPUs: no pipe: %s", strerror(errno));
     error = start(pipes[1], &pid);
     close(pipes[1]);
-    n = error == 0 ? read_lines(pipes[0]) : 0;
+    n = error == 0 ? count_lines(pipes[0]) : 0;
     close(pipes[0]);
     if (error == ENOENT) {
         ch__log(CH_LOG_INFO, "cluster",

@@ -86,13 +86,7 @@ typedef struct pattern {
     piece piece[2 * MAX_BRACKETS + 1];
 } pattern;
 
-static void drop_pattern(pattern *p)
-{
-    for (int i = 0; i < p->n; i++)
-        ch__free(p->piece[i].range);
-}
-
-/* Parses a pattern. The caller must call drop_pattern, also on an error. */
+/* Parses a pattern. The caller must free its ranges, also on an error. */
 static ch_status read_pattern(const char *text, size_t n, pattern *p)
 {
     const char *end = text + n, *at = text;
@@ -206,7 +200,8 @@ static ch_status expand(const char *text, size_t n, ch_arena *arena, ch_hosts *o
         if (rc == CH_OK && !next_host(&p))
             break;
     }
-    drop_pattern(&p);
+    for (int i = 0; i < p.n; i++)
+        ch__free(p.piece[i].range);
     return rc;
 }
 

@@ -200,13 +200,6 @@ ch_status ch_resolver_cluster(ch_resolver *r, ch_cluster **out)
     return rc;
 }
 
-/* Terminates the texts of a source, because the program's own source may not have done so. */
-static void terminate_texts(ch_resolver_self *s)
-{
-    s->task_type[sizeof(s->task_type) - 1] = '\0';
-    s->rpc_layer[sizeof(s->rpc_layer) - 1] = '\0';
-}
-
 ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *out)
 {
     uint64_t         mark = ch__fail_mark();
@@ -215,7 +208,9 @@ ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *out)
 
     if (rc != CH_OK)
         return rc;
-    terminate_texts(&mine);
+    /* The program's own source may not have terminated its texts. */
+    mine.task_type[sizeof(mine.task_type) - 1] = '\0';
+    mine.rpc_layer[sizeof(mine.rpc_layer) - 1] = '\0';
     if (r->set.task_type[0] != '\0')
         memcpy(mine.task_type, r->set.task_type, sizeof(mine.task_type));
     if (r->set.task_id >= 0)

@@ -69,17 +69,6 @@ static bool has_job(const merger *m, const char *name)
     return false;
 }
 
-static ch_status merge(merger *m, ch_cluster **out)
-{
-    ch_status rc = CH_OK;
-
-    for (int i = 0; i < m->n && rc == CH_OK; i++)
-        for (int k = 0; k < m->cluster[i]->n_jobs && rc == CH_OK; k++)
-            if (!has_job(m, m->cluster[i]->job[k].name))
-                rc = merge_job(m, m->cluster[i]->job[k].name);
-    return rc == CH_OK ? ch_cluster_new(m->n_jobs, m->job, out) : rc;
-}
-
 /* ---- the resolver ---- */
 
 static ch_status union_cluster(void *self, ch_cluster **out)
@@ -92,8 +81,12 @@ static ch_status union_cluster(void *self, ch_cluster **out)
         rc = ch_resolver_cluster(u->part[i], &m.cluster[i]);
         m.n += rc == CH_OK;
     }
+    for (int i = 0; i < m.n && rc == CH_OK; i++)
+        for (int k = 0; k < m.cluster[i]->n_jobs && rc == CH_OK; k++)
+            if (!has_job(&m, m.cluster[i]->job[k].name))
+                rc = merge_job(&m, m.cluster[i]->job[k].name);
     if (rc == CH_OK)
-        rc = merge(&m, out);
+        rc = ch_cluster_new(m.n_jobs, m.job, out);
     for (int i = 0; i < m.n; i++)
         ch_cluster_unref(m.cluster[i]);
     ch__free(m.cluster);
@@ -148,18 +141,6 @@ static void union_close(void *self)
 static const ch_resolver_ops union_ops = {"Union",      union_cluster,      union_self,
                                           union_master, union_accelerators, union_close};
 
-static ch_status check_parts(int n, ch_resolver *const *r)
-{
-    if (n < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "a union of %d resolvers: at least one is needed",
-                        n);
-    for (int i = 0; i < n; i++)
-        if (r[i] == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "a union of %d resolvers: number %d is NULL",
-                            n, i);
-    return CH_OK;
-}
-
 ch_status ch_resolver_union(int n, ch_resolver *const *r, const ch_resolver_options *opt,
                             ch_resolver **out)
 {
@@ -167,10 +148,15 @@ ch_status ch_resolver_union(int n, ch_resolver *const *r, const ch_resolver_opti
     ch_status rc =
         ch__check_not_null("a union of resolvers", "out", out, n > 0 ? "r" : NULL, r);
 
-    if (rc == CH_OK)
-        rc = check_parts(n, r);
     if (rc != CH_OK)
         return rc;
+    if (n < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "a union of %d resolvers: at least one is needed",
+                        n);
+    for (int i = 0; i < n; i++)
+        if (r[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "a union of %d resolvers: number %d is NULL",
+                            n, i);
     u = ch__calloc(1, sizeof(*u));
     if (u != NULL)
         u->part = ch__calloc((size_t)n, sizeof(ch_resolver *));

@@ -151,11 +151,6 @@ static ch_status plan_parse(plan *p, const char *spec)
     return p->n_devices <= MAX_DEVICES ? CH_OK : spec_fail(spec, "more than 1024 devices");
 }
 
-static int minimum(int n, int most)
-{
-    return n < most ? n : most;
-}
-
 /* Makes a plan from `spec`; "" means a CPU device for each core, at most DEFAULT_DEVICES. */
 static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan *out)
 {
@@ -174,7 +169,7 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
                         opt->threads, CH_MAX_THREADS);
     memcpy(p.job, job, strlen(job) + 1);
     if (spec[0] == '\0') {
-        p.n_devices = minimum(cores, DEFAULT_DEVICES);
+        p.n_devices = cores < DEFAULT_DEVICES ? cores : DEFAULT_DEVICES;
         p.n_rows = 1;
         p.row[0] = (plan_row){.type = "CPU", .n = p.n_devices};
     } else {

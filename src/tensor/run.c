@@ -84,15 +84,6 @@ bool ch__devices_oversubscribed(int n, ch_device *const *device)
     return n_threads > device[0]->n_cores;
 }
 
-/* Waits without a limit, because the workers use memory of the caller. Everything in a job that
- * can block has its own limit. */
-static void wait_for_workers(ch_device *leader, unsigned seen, int spin)
-{
-    while (ch__gate_wait(&leader->done, seen, spin, "the other devices of this run") != CH_OK)
-        ch__log(CH_LOG_WARNING, "devices-run", "run led by %s: still waiting for %d devices",
-                leader->name, atomic_load(&leader->n_left));
-}
-
 ch_status ch__devices_start(int n, ch_device *const *device)
 {
     ch_status st = CH_OK;
@@ -128,8 +119,12 @@ ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
         ch__gate_open(&d->work);
     }
     job(arg[0]);
-    if (n > 1)
-        wait_for_workers(leader, seen, spin);
+    /* Waits without a limit, because the workers use memory of the caller. Everything in a job
+     * that can block has its own limit. */
+    while (n > 1 &&
+           ch__gate_wait(&leader->done, seen, spin, "the other devices of this run") != CH_OK)
+        ch__log(CH_LOG_WARNING, "devices-run", "run led by %s: still waiting for %d devices",
+                leader->name, atomic_load(&leader->n_left));
     ch_device_leave();
     return CH_OK;
 }

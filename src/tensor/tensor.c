@@ -110,17 +110,6 @@ ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape, const in
     return CH_OK;
 }
 
-/* Creates a contiguous tensor. Takes over the caller's reference to `b`, even on failure. */
-static ch_status tensor_over(ch_buffer *b, ch_dtype dtype, ch_shape shape, ch_tensor **out)
-{
-    int64_t stride[CH_MAX_RANK];
-
-    ch__strides(shape, stride);
-    ch_status st = ch__tensor_view(b, dtype, shape, stride, b->data, out);
-    ch__buffer_unref(b);
-    return st;
-}
-
 ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
     return ch_tensor_new_on(NULL, dtype, shape, out);
@@ -128,7 +117,7 @@ ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
 
 ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
-    int64_t   count, bytes;
+    int64_t   count, bytes, stride[CH_MAX_RANK];
     ch_status st = ch__check_not_null("tensor new", "out", out, NULL, NULL);
 
     if (st == CH_OK)
@@ -146,7 +135,10 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
                         "in use there)",
                         ch__label(dtype, shape).text, ch_device_name(device), (long long)bytes,
                         ch_device_bytes(device));
-    return tensor_over(b, dtype, shape, out);
+    ch__strides(shape, stride);
+    st = ch__tensor_view(b, dtype, shape, stride, b->data, out);
+    ch__buffer_unref(b);
+    return st;
 }
 
 ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)
@@ -191,21 +183,6 @@ ch_status ch_tensor_of_text(const char *text, ch_tensor **out)
     return ch_tensor_copy_of(CH_STR, ch_shape_scalar(), &(ch_str){text, strlen(text)}, out);
 }
 
-/* Returns INVALID_ARGUMENT if `data` cannot hold such a tensor. */
-static ch_status wrap_check(ch_dtype dtype, ch_shape shape, const void *data, int64_t count)
-{
-    size_t align = dtype == CH_STR ? _Alignof(ch_str) : ch_dtype_bytes(dtype);
-
-    if (data == NULL && count > 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor wrap: %s has elements, but data is NULL",
-                        ch__label(dtype, shape).text);
-    if ((uintptr_t)data % align != 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "tensor wrap: data %p is not aligned to the %zu bytes that %s needs",
-                        data, align, ch__label(dtype, shape).text);
-    return CH_OK;
-}
-
 ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*release)(void *arg),
                          void *arg, ch_tensor **out)
 {
@@ -215,10 +192,16 @@ ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*rele
 
     if (st == CH_OK)
         st = ch__tensor_size(dtype, shape, &count, &bytes);
-    if (st == CH_OK)
-        st = wrap_check(dtype, shape, data, count);
     if (st != CH_OK)
         return st;
+    if (data == NULL && count > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor wrap: %s has elements, but data is NULL",
+                        ch__label(dtype, shape).text);
+    size_t align = dtype == CH_STR ? _Alignof(ch_str) : ch_dtype_bytes(dtype);
+    if ((uintptr_t)data % align != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor wrap: data %p is not aligned to the %zu bytes that %s needs",
+                        data, align, ch__label(dtype, shape).text);
     wrapped *w = ch__calloc(1, sizeof(*w));
     if (w == NULL || device == NULL) {
         ch__free(w);

@@ -9,8 +9,12 @@
 #include "base/mem.h"
 #include "tensor/print.h"
 
-static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor)
+ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor, ch_value **out)
 {
+    ch_status st = ch__check_not_null("value", "the list of tensors", tensor, "out", out);
+
+    if (st != CH_OK)
+        return st;
     if (kind != CH_PLAIN && kind != CH_PER_REPLICA && kind != CH_MIRRORED)
         return ch__fail(CH_INVALID_ARGUMENT, "value: invalid kind %d", (int)kind);
     if (n < 1 || (kind == CH_PLAIN && n != 1))
@@ -19,17 +23,6 @@ static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor
     for (int i = 0; i < n; i++)
         if (tensor[i] == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "value: component %d of %d is NULL", i, n);
-    return CH_OK;
-}
-
-ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor, ch_value **out)
-{
-    ch_status st = ch__check_not_null("value", "the list of tensors", tensor, "out", out);
-
-    if (st == CH_OK)
-        st = value_check(kind, n, tensor);
-    if (st != CH_OK)
-        return st;
     ch_value *v = ch__calloc(1, sizeof(*v) + (size_t)n * sizeof(ch_tensor *));
     if (v == NULL)
         return ch__fail_memory("value");
