@@ -56,20 +56,8 @@ static ch_status size_of_all(ch_infer *c, int axis, ch_dim *out)
     return CH_OK;
 }
 
-/* Checks that the replicas' shapes of input i are equal except in the axis. */
-static ch_status check_peers(const ch_infer *c, int i, int axis)
-{
-    for (int r = 1; r < c->n_peers; r++)
-        for (int k = 0; k < c->in[i].rank; k++)
-            if (k != axis && !ch__dim_same(c->peer[0][i].dim[k], c->peer[r][i].dim[k]))
-                return ch__infer_fail(
-                    c,
-                    "replica 0 has %s and replica %d has %s; they may differ in axis %d only",
-                    ch__type_text(c->dtype[i], &c->peer[0][i]), r,
-                    ch__type_text(c->dtype[i], &c->peer[r][i]), axis);
-    return CH_OK;
-}
-
+/* Checks that input i has the axis, with the size of input 0, and that the replicas' shapes of
+ * input i are equal except in the axis. */
 static ch_status check_array(const ch_infer *c, int i, int64_t axis)
 {
     if (c->in[i].rank == 0)
@@ -83,7 +71,15 @@ static ch_status check_array(const ch_infer *c, int i, int64_t axis)
     if (!ch__dim_same(c->in[i].dim[axis], c->in[0].dim[axis]))
         return ch__infer_fail(c, "inputs 0 and %d differ in the size of axis %lld", i,
                               (long long)axis);
-    return check_peers(c, i, (int)axis);
+    for (int r = 1; r < c->n_peers; r++)
+        for (int k = 0; k < c->in[i].rank; k++)
+            if (k != axis && !ch__dim_same(c->peer[0][i].dim[k], c->peer[r][i].dim[k]))
+                return ch__infer_fail(
+                    c,
+                    "replica 0 has %s and replica %d has %s; they may differ in axis %d only",
+                    ch__type_text(c->dtype[i], &c->peer[0][i]), r,
+                    ch__type_text(c->dtype[i], &c->peer[r][i]), (int)axis);
+    return CH_OK;
 }
 
 static ch_status all_gather_infer(ch_infer *c)

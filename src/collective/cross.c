@@ -139,14 +139,6 @@ static bool is_small(const ch_addends *s)
     return slot_begin(s, s->n) <= CH_SLOT_BYTES;
 }
 
-static void put_in_slot(ch_group *g, int me, const ch_addends *s, const void *const *in)
-{
-    for (int i = 0; i < s->n; i++)
-        if (s->array[i].count > 0)
-            memcpy(ch__slot(g, me, g->member[me].next_slot) + slot_begin(s, i), in[i],
-                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
-}
-
 /* Adds all slots. Every member computes the whole sum, because it is small. */
 static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *const *out)
 {
@@ -192,8 +184,10 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
     if (rc != CH_OK)
         return rc;
     publish(g, me, in, out);
-    if (small)
-        put_in_slot(g, me, s, in);
+    for (int i = 0; small && i < s->n; i++)
+        if (s->array[i].count > 0)
+            memcpy(ch__slot(g, me, m->next_slot) + slot_begin(s, i), in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
     ch__group_arrive(g, me, label);
     m->open_sum = s;
     m->open_set = m->next_set;

@@ -38,15 +38,6 @@
 
 enum { SPIN_ROUNDS = 4000 }; /* before a member parks */
 
-/* Allocates the members and their slots. */
-static ch_status make_room(ch_group *g)
-{
-    g->member = ch__alloc_aligned((size_t)g->n * sizeof(*g->member));
-    g->slots = ch__alloc_aligned((size_t)g->n * 2 * CH_SLOT_BYTES);
-    return g->member != NULL && g->slots != NULL ? CH_OK
-                                                 : ch__fail_memory("a group of replicas");
-}
-
 int64_t ch__limit_ms(double timeout_seconds)
 {
     return (int64_t)ceil(fmin(timeout_seconds, 1e9) * 1000);
@@ -55,7 +46,6 @@ int64_t ch__limit_ms(double timeout_seconds)
 ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
 {
     ch_group *g;
-    ch_status rc;
 
     if (opt->n < 1 || opt->n > CH_GROUP_MAX)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -68,10 +58,11 @@ ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
     g->spin = opt->spin ? SPIN_ROUNDS : 0;
     g->limit_ms = ch__limit_ms(opt->timeout_seconds);
     g->cross = ch__cross_of(opt->cross);
-    rc = make_room(g);
-    if (rc != CH_OK) {
+    g->member = ch__alloc_aligned((size_t)g->n * sizeof(*g->member));
+    g->slots = ch__alloc_aligned((size_t)g->n * 2 * CH_SLOT_BYTES);
+    if (g->member == NULL || g->slots == NULL) {
         ch__group_free(g);
-        return rc;
+        return ch__fail_memory("a group of replicas");
     }
     *out = g;
     return CH_OK;

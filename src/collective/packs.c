@@ -50,15 +50,17 @@ static void reduce_pack(const void *caller, ch_reduce_op op, pack *p,
     p->bytes = 0;
 }
 
-/* Packs from the last node to the first, the order in which gradients are computed. A pack is
- * full when it has more than bytes_per_pack bytes, or CH_PACK_MAX nodes. */
-static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                         const ch_communication_options *how, ch_node **out)
+void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                          const ch_communication_options *how, ch_node **out)
 {
     int64_t full =
         how != NULL && how->bytes_per_pack > 0 ? how->bytes_per_pack : default_pack_bytes;
     pack p = {0};
 
+    for (int i = 0; i < n; i++)
+        out[i] = is_reduced_alone(op, x[i]) ? ch__all_reduce_one(caller, op, x[i], how) : NULL;
+    /* Packs from the last node to the first, the order in which gradients are computed. A pack
+     * is full when it has more than `full` bytes, or CH_PACK_MAX nodes. */
     for (int i = n - 1; i >= 0; i--) {
         if (is_reduced_alone(op, x[i]))
             continue;
@@ -70,14 +72,6 @@ static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *co
     }
     if (p.n > 0)
         reduce_pack(caller, op, &p, how, out);
-}
-
-void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                          const ch_communication_options *how, ch_node **out)
-{
-    for (int i = 0; i < n; i++)
-        out[i] = is_reduced_alone(op, x[i]) ? ch__all_reduce_one(caller, op, x[i], how) : NULL;
-    reduce_dense(caller, op, n, x, how, out);
 }
 
 void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out)

@@ -113,17 +113,6 @@ static ch_status open_product(ch_attention_plan *a, int which, int last_rows, in
     return rc;
 }
 
-/* Opens the 8 variants of each product. The bits of i are last_rows, last_keys and add. */
-static ch_status open_products(ch_attention_plan *a, size_t *most)
-{
-    ch_status rc = CH_OK;
-
-    for (int which = 0; which < CH_ATTENTION_PRODUCTS; which++)
-        for (int i = 0; i < 8 && rc == CH_OK; i++)
-            rc = open_product(a, which, i >> 2, i >> 1 & 1, i & 1, most);
-    return rc;
-}
-
 static void plan_blocks(ch_attention_plan *a)
 {
     const ch_attention_dims *d = &a->dims;
@@ -169,7 +158,9 @@ ch_status ch__attention_open(ch_attention_plan *a, const ch_attention_dims *d, b
     a->loops = ch__rows_of(a->compute, 1, d->s).loops;
     plan_blocks(a);
     if (a->n_rows > 0 && a->n_keys > 0 && d->batch * d->heads > 0)
-        rc = open_products(a, &most);
+        for (int which = 0; which < CH_ATTENTION_PRODUCTS; which++)
+            for (int i = 0; i < 8 && rc == CH_OK; i++) /* all variants of the product */
+                rc = open_product(a, which, i >> 2, i >> 1 & 1, i & 1, &most);
     if (rc != CH_OK) {
         ch__attention_close(a);
         return rc;
@@ -348,13 +339,6 @@ static ch_status weigh(const ch_attention_plan *a, const block *b)
     return rc;
 }
 
-static ch_status forward_block(const ch_attention_plan *a, const block *b)
-{
-    ch_status rc = weigh(a, b);
-
-    return rc == CH_OK ? out_of_scores(a, b, WV, a->dims.e, b->scores, b->v, b->o) : rc;
-}
-
 static ch_status backward_block(const ch_attention_plan *a, const block *b)
 {
     int64_t   size = size_of(a), all = ch__min(key_blocks(a, b) * a->keys, a->dims.s);
@@ -454,7 +438,9 @@ static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t unit
     b.k = operand(a, in[1], head * d->s * d->d, d->s * d->d, &at);
     b.v = operand(a, in[2], head * d->s * d->e, d->s * d->e, &at);
     b.o = result(a, out, from * d->e, rows * d->e, &at);
-    rc = forward_block(a, &b);
+    rc = weigh(a, &b);
+    if (rc == CH_OK)
+        rc = out_of_scores(a, &b, WV, d->e, b.scores, b.v, b.o);
     finish(a, b.o, out, from * d->e, rows * d->e);
     return rc;
 }

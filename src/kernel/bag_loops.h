@@ -30,11 +30,12 @@ CH_SIMD_DECLARE(ch_bag_loops, ch__bag_loops)
  * later position. */
 static inline const void *ch__bag_row(const ch_bag_rows *r, int64_t at)
 {
-    int64_t id = ch__id(r->ids, at);
+    int64_t id = ch__id(r->ids, at), later = -1;
 
     if (at + CH_PREFETCH_ROWS < r->end)
-        ch__prefetch_read(r->table + ch__id(r->ids, at + CH_PREFETCH_ROWS) * r->bytes,
-                          r->bytes);
+        later = ch__id(r->ids, at + CH_PREFETCH_ROWS);
+    if ((uint64_t)later < (uint64_t)r->n_rows) /* the address of another id may overflow */
+        ch__prefetch_read(r->table + later * r->bytes, r->bytes);
     return (uint64_t)id < (uint64_t)r->n_rows ? r->table + id * r->bytes : NULL;
 }
 

@@ -21,15 +21,6 @@ static char *at_mut(void *base, ch_dtype t, int64_t index)
  * A band of rows of a and c is widened at a time. So only little memory is in f32, because
  * callers use 16-bit floats to save memory. */
 
-/* Returns the rows of a band. Each band packs b again, so bands of few rows are used only for a
- * small b. */
-static int64_t band_of(const ch_gemm_dims *d)
-{
-    int64_t rows = d->k * d->n <= 1 << 14 ? 32 : 128;
-
-    return d->m < rows ? d->m : rows;
-}
-
 typedef struct wide {
     const ch_gemm_engine *engine;
     void                 *state;
@@ -42,20 +33,6 @@ typedef struct wide {
 static bool wide_fits(const ch_gemm_dims *d)
 {
     return d->dtype == CH_BF16 || d->dtype == CH_F16;
-}
-
-static ch_gemm_dims wide_dims(const ch_gemm_dims *d)
-{
-    ch_gemm_dims w = *d;
-
-    w.dtype = CH_F32;
-    w.batch = 1;
-    w.m = band_of(d);
-    w.lda = d->ta ? w.m : d->k;
-    w.ldb = d->tb ? d->k : d->n;
-    w.ldc = d->n;
-    w.a_step = w.b_step = w.c_step = 0;
-    return w;
 }
 
 static void wide_close(void *state)
@@ -71,12 +48,21 @@ static ch_status wide_open(const ch_gemm_dims *d, void **state, size_t *scratch_
 {
     const ch_gemm_engine *engine;
     size_t                more = 0;
-    wide                 *w = ch__calloc(1, sizeof(*w));
-    ch_status             rc;
+    /* Each band packs b again, so bands of few rows are used only for a small b. */
+    int64_t   band = ch__min(d->m, d->k * d->n <= 1 << 14 ? 32 : 128);
+    wide     *w = ch__calloc(1, sizeof(*w));
+    ch_status rc;
 
     if (w == NULL)
         return ch__fail_memory("matrix product");
-    w->dims = wide_dims(d);
+    w->dims = *d;
+    w->dims.dtype = CH_F32;
+    w->dims.batch = 1;
+    w->dims.m = band;
+    w->dims.lda = d->ta ? band : d->k;
+    w->dims.ldb = d->tb ? d->k : d->n;
+    w->dims.ldc = d->n;
+    w->dims.a_step = w->dims.b_step = w->dims.c_step = 0;
     engine = ch__gemm_for(&w->dims);
     rc = engine->open(&w->dims, &w->state, &more);
     if (rc != CH_OK) {

@@ -218,21 +218,15 @@ static void multiply_columns(const work *w, block x)
     }
 }
 
-/* Sets c to 0, the sum over an empty k, unless d->add is set. */
-static void set_zero(const ch_gemm_dims *d, char *c)
-{
-    for (int64_t i = 0; i < d->m && !d->add; i++)
-        memset(at_mut(c, d->dtype, i * d->ldc), 0, (size_t)d->n * ch_dtype_bytes(d->dtype));
-}
-
 static void multiply(const ch_gemm_dims *d, const void *a, const void *b, void *c,
                      char *scratch)
 {
     work  w;
     block x = {0};
 
-    if (d->k == 0) {
-        set_zero(d, c);
+    if (d->k == 0) { /* the sum over an empty k is 0 */
+        for (int64_t i = 0; i < d->m && !d->add; i++)
+            memset(at_mut(c, d->dtype, i * d->ldc), 0, (size_t)d->n * ch_dtype_bytes(d->dtype));
         return;
     }
     w = work_of(d, a, b, c, scratch);

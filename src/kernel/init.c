@@ -121,11 +121,6 @@ static void draw_f64(const distribution *d, const uint32_t *w, int64_t n, double
 
 enum { CHUNK_BYTES = CH_PHILOX_CHUNK * sizeof(float) }; /* 16-bit numbers need half of it */
 
-static int64_t chunk_numbers(ch_dtype dtype)
-{
-    return dtype == CH_F64 ? CH_PHILOX_CHUNK / 2 : CH_PHILOX_CHUNK;
-}
-
 static void draw_chunk(const distribution *d, const ch_philox *stream, ch_dtype dtype,
                        int64_t k, char *out)
 {
@@ -168,8 +163,8 @@ static runs runs_of(ch_shape whole, int axis, int64_t begin, ch_shape part)
 static void fill_drawn(const distribution *d, const ch_philox *stream, ch_dtype dtype,
                        const runs *r, char *out)
 {
-    int64_t                 each = chunk_numbers(dtype), drawn = -1;
-    size_t                  size = ch_dtype_bytes(dtype);
+    int64_t each = dtype == CH_F64 ? CH_PHILOX_CHUNK / 2 : CH_PHILOX_CHUNK, drawn = -1;
+    size_t  size = ch_dtype_bytes(dtype);
     _Alignas(CH_ALIGN) char chunk[CHUNK_BYTES];
 
     for (int64_t i = 0; i < r->n; i++)
@@ -187,24 +182,16 @@ static void fill_drawn(const distribution *d, const ch_philox *stream, ch_dtype 
 
 /* ---- fan in, fan out ---- */
 
-static double product(ch_shape s, int from, int to)
-{
-    double p = 1;
-
-    for (int i = from; i < to; i++)
-        p *= (double)s.dim[i];
-    return p;
-}
-
 static double fan_of(ch_fan kind, ch_shape s)
 {
     int    k = s.rank;
-    double window = k > 2 ? product(s, 0, k - 2) : 1;
-    double in = k == 0 ? 1 : window * (double)s.dim[k > 1 ? k - 2 : 0];
-    double out = k == 0 ? 1 : window * (double)s.dim[k - 1];
-    double fan = kind == CH_FAN_IN ? in : kind == CH_FAN_OUT ? out : (in + out) / 2;
+    double window = 1, in, out;
 
-    return fmax(fan, 1);
+    for (int i = 0; i < k - 2; i++)
+        window *= (double)s.dim[i];
+    in = k == 0 ? 1 : window * (double)s.dim[k > 1 ? k - 2 : 0];
+    out = k == 0 ? 1 : window * (double)s.dim[k - 1];
+    return fmax(kind == CH_FAN_IN ? in : kind == CH_FAN_OUT ? out : (in + out) / 2, 1);
 }
 
 static distribution distribution_of(const ch_init *init, ch_shape shape)

@@ -188,13 +188,6 @@ const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int 
 
 #define WIDEN_CHUNK 512 /* 16-bit elements that are widened at a time */
 
-/* Computes to = fold(to, from), for example to + from. Both must have a dtype of the block
- * functions. */
-static void fold_row(const ch_scatter *s, const void *from, void *to)
-{
-    ch__blocks()->fn[s->fold][s->dtype](s->width, (const void *[]){to, from}, to, NULL);
-}
-
 /* Folds a row of 16-bit floats into f32, or into 16 bits with rounding. */
 static void fold_half_row(const ch_scatter *s, const uint16_t *from, void *to)
 {
@@ -233,7 +226,7 @@ static inline void write_row(const ch_scatter *s, const target *t, const char *r
     else if (ch__dtype_is_half(s->dtype))
         fold_half_row(s, (const uint16_t *)(const void *)row, to);
     else
-        fold_row(s, row, to);
+        ch__blocks()->fn[s->fold][s->dtype](s->width, (const void *[]){to, row}, to, NULL);
 }
 
 static inline void write_all(const ch_scatter *s, ch_ids ids, const char *rows, const target *t,

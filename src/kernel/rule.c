@@ -180,15 +180,6 @@ void ch__groups_sort(const ch_groups *g, ch_ids ids, int chunk, void *scratch)
     ch__scatter_sort(&g->scatter, ids, chunk, scratch);
 }
 
-static group_index group_index_of(const ch_groups *g, void *scratch)
-{
-    char *at = (char *)scratch + sorted_bytes(g);
-    char *table = at + (size_t)g->scatter.n_ids * sizeof(group);
-    char *next = table + (size_t)g->scatter.n_ids * 2 * sizeof(uint32_t);
-
-    return (group_index){(void *)at, (void *)table, (void *)next};
-}
-
 /* Counts the positions that a tile owns, and those of all tiles before it. */
 static void count_owned(const ch_groups *g, const void *scratch, int tile, int64_t *before,
                         int64_t *mine)
@@ -237,8 +228,11 @@ static uint32_t group_ids(const ch_groups *g, ch_ids ids, int tile, void *scratc
 {
     int64_t  before = 0, mine = g->scatter.n_ids;
     uint32_t n = 0;
+    char    *groups = (char *)scratch + sorted_bytes(g);
+    char    *table = groups + (size_t)g->scatter.n_ids * sizeof(group);
+    char    *next = table + (size_t)g->scatter.n_ids * 2 * sizeof(uint32_t);
 
-    *p = group_index_of(g, scratch);
+    *p = (group_index){(void *)groups, (void *)table, (void *)next};
     if (g->scatter.tiles > 1)
         count_owned(g, scratch, tile, &before, &mine);
     p->groups += before;
