@@ -10,17 +10,6 @@
 
 #include "ops/ops.h"
 
-ch_status ch__infer_want_arith(const ch_infer *c)
-{
-    ch_dtype t = c->dtype[0];
-
-    if (ch_dtype_is_float(t) || t == CH_I8 || t == CH_I32 || t == CH_I64 || t == CH_U8)
-        return CH_OK;
-    return ch__infer_fail(c,
-                          "input 0 is %s, want a float type, i8, i32, i64 or u8; cast it first",
-                          ch_dtype_name(t));
-}
-
 ch_status ch__infer_want_axis(const ch_infer *c, int64_t axis)
 {
     if (axis >= 0 && axis < c->in[0].rank)
@@ -71,7 +60,7 @@ static ch_status arg_infer(ch_infer *c)
 {
     const arg_attrs *a = c->attrs;
     ch_dims          out = {0};
-    ch_status        rc = ch__infer_want_arith(c);
+    ch_status        rc = ch__infer_want_arith(c, 0);
 
     if (rc == CH_OK)
         rc = ch__infer_want_axis(c, a->axis);
@@ -191,7 +180,7 @@ static const ch_attr cumsum_rows[] = {
 static ch_status cumsum_infer(ch_infer *c)
 {
     const cumsum_attrs *a = c->attrs;
-    ch_status           rc = ch__infer_want_arith(c);
+    ch_status           rc = ch__infer_want_arith(c, 0);
 
     if (rc == CH_OK)
         rc = ch__infer_want_axis(c, a->axis);

@@ -132,16 +132,6 @@ static const ch_attr apply_attr_rows[] = {
     CH_ATTR_END,
 };
 
-static ch_status infer_norms(ch_infer *c, const ch_rule *r)
-{
-    if (!r->has_norms)
-        return ch__infer_fail(c, "rule %s has no norms", r->name);
-    if (c->dtype[NORMS] != CH_F64 || c->in[NORMS].rank != 1 ||
-        !ch__dim_is(c->in[NORMS].dim[0], 2))
-        return ch__infer_fail(c, "input %d must be a vector of 2 norms in f64", NORMS);
-    return CH_OK;
-}
-
 static ch_status apply_infer(ch_infer *c)
 {
     const apply_attrs *a = c->attrs;
@@ -153,11 +143,17 @@ static ch_status apply_infer(ch_infer *c)
         return ch__infer_fail(c, "there are %d inputs, want %d or more", c->n_in,
                               SLOTS + shift);
     rc = ch__infer_apply(c, a->rule, &r, HYPER + shift);
-    if (rc == CH_OK && a->has_norms && r != NULL)
-        rc = infer_norms(c, r);
-    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD + shift]))
-        rc = ch__infer_fail(c, "the gradient must have the shape of the variable");
-    return rc;
+    if (rc != CH_OK)
+        return rc;
+    if (a->has_norms && r != NULL && !r->has_norms)
+        return ch__infer_fail(c, "rule %s has no norms", r->name);
+    if (a->has_norms && r != NULL &&
+        (c->dtype[NORMS] != CH_F64 || c->in[NORMS].rank != 1 ||
+         !ch__dim_is(c->in[NORMS].dim[0], 2)))
+        return ch__infer_fail(c, "input %d must be a vector of 2 norms in f64", NORMS);
+    if (!ch__dims_same(&c->in[VAR], &c->in[GRAD + shift]))
+        return ch__infer_fail(c, "the gradient must have the shape of the variable");
+    return CH_OK;
 }
 
 typedef struct apply_state {

@@ -251,14 +251,6 @@ static ch_status print_infer(ch_infer *c)
     return CH_OK;
 }
 
-/* Replaces line breaks by spaces, because each row of a tensor is printed as a line. */
-static void join_lines(char *text)
-{
-    for (; *text != '\0'; text++)
-        if (*text == '\n')
-            *text = ' ';
-}
-
 static ch_status print_run(const ch_call *c, ch_kernel_tile t)
 {
     const print_attrs *a = ch__attrs(c->node);
@@ -270,7 +262,9 @@ static ch_status print_run(const ch_call *c, ch_kernel_tile t)
     if (!ch__log_is_enabled(CH_LOG_PRINT))
         return CH_OK;
     ch__text_array(&o, x->dtype, ch__shape(x), c->in[0]);
-    join_lines(text);
+    for (char *at = text; *at != '\0'; at++) /* each row of a tensor is printed as a line */
+        if (*at == '\n')
+            *at = ' ';
     if (c->env->n_replicas > 1)
         snprintf(replica, sizeof(replica), "replica %d, ", c->env->replica);
     ch__log(CH_LOG_PRINT, "print", "%s%s%s%s", replica, a->label != NULL ? a->label : "",
@@ -352,20 +346,6 @@ static ch_status host_infer(ch_infer *c)
     return CH_OK;
 }
 
-/* Makes tensors over the memory of n values. On an error, out[0 .. n - 1] may contain tensors
- * that the caller must unref, and NULL. */
-static ch_status wrap(int n, const ch_node *const *node, void *const *data, ch_tensor **out)
-{
-    for (int i = 0; i < n; i++) {
-        ch_status rc =
-            ch_tensor_wrap(node[i]->dtype, ch__shape(node[i]), data[i], NULL, NULL, &out[i]);
-
-        if (rc != CH_OK)
-            return rc;
-    }
-    return CH_OK;
-}
-
 /* Calls the program's function. If the function fails, its error message is added to the
  * call's; if the function set no message, the status name is added. */
 static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *const *out)
@@ -387,18 +367,20 @@ static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *co
 
 static ch_status host_run(const ch_call *c, ch_kernel_tile t)
 {
-    const ch_node *n = c->node, *node[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];
+    const ch_node *n = c->node;
     void          *data[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];
     ch_tensor     *all[CH_MAX_HOST_IN + CH_MAX_HOST_OUT] = {0};
     int            n_in = n->n_in, n_all = n->n_in + n->n_out;
-    ch_status      rc;
+    ch_status      rc = CH_OK;
 
     (void)t;
-    for (int i = 0; i < n_all; i++)
-        node[i] = i < n_in ? n->in[i] : &n[i - n_in];
     memcpy(data, c->in, (size_t)n_in * sizeof(data[0])); /* fn must not write to its inputs */
     memcpy(data + n_in, c->out, (size_t)n->n_out * sizeof(data[0]));
-    rc = wrap(n_all, node, data, all);
+    for (int i = 0; i < n_all && rc == CH_OK; i++) {
+        const ch_node *x = i < n_in ? n->in[i] : &n[i - n_in];
+
+        rc = ch_tensor_wrap(x->dtype, ch__shape(x), data[i], NULL, NULL, &all[i]);
+    }
     if (rc == CH_OK)
         rc = call_host(c, all, all + n_in);
     for (int i = 0; i < n_all; i++)

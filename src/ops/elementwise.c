@@ -28,7 +28,7 @@ ch_node *ch__masked(ch_step *s, ch_node *condition, ch_node *d)
 
 /* ---- shape rules ---- */
 
-static ch_status want_arith(const ch_infer *c, int i)
+ch_status ch__infer_want_arith(const ch_infer *c, int i)
 {
     ch_dtype t = c->dtype[i];
 
@@ -60,7 +60,7 @@ static ch_status broadcast_to(ch_infer *c, ch_dtype t)
 
 ch_status ch__infer_arith(ch_infer *c)
 {
-    ch_status rc = want_arith(c, 0);
+    ch_status rc = ch__infer_want_arith(c, 0);
 
     return rc == CH_OK ? broadcast_to(c, c->dtype[0]) : rc;
 }

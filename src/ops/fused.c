@@ -330,26 +330,6 @@ static void allow_over(const chain *c, const values *v, const ch_fused_step *ste
                 p->over[step[i].result] |= 1u << j;
 }
 
-static size_t widest(const chain *c, const values *v)
-{
-    size_t width = 1;
-
-    for (int j = 0; j < c->n_in + c->n_steps; j++)
-        if (live_bytes(v->dtype[j]) > width)
-            width = live_bytes(v->dtype[j]);
-    return width;
-}
-
-/* Returns the cost of an element: the cost of every step, plus 1 for reading and writing. */
-static int64_t chain_cost(int n_steps, const ch_fused_step *step)
-{
-    int64_t cost = 1;
-
-    for (int i = 0; i < n_steps; i++)
-        cost += ch__block_cost(step[i].block.fn);
-    return cost;
-}
-
 /* Returns true if the step reads inputs 0, 1, 2, ... in order. This can be false in a chain of
  * one step, because equal inputs of the call are merged: mul(x, x) has one input. */
 static bool reads_inputs_in_order(const ch_fused_step *s)
@@ -368,6 +348,8 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
     int           once[CH_FUSED_STEPS], n_steps = drop_copies(n, n_all, all, step);
     buffers       b = {0};
     values        v = {0};
+    size_t        width = 1; /* bytes of the widest element */
+    int64_t       cost = 1;  /* of an element: reading and writing, then every step */
     chain        *c = ch__prep_state(p, sizeof(*c));
 
     if (c == NULL ||
@@ -390,10 +372,13 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
     for (int i = 0; i < n_steps; i++)
         lower_step(c, &v, &b, &step[i], i, once[i]);
     c->is_plain = b.n == 0 && n_steps == 1 && reads_inputs_in_order(&step[0]);
-    cut(c, b.n, widest(c, &v));
+    for (int j = 0; j < n->n_in + n_steps; j++)
+        width = live_bytes(v.dtype[j]) > width ? live_bytes(v.dtype[j]) : width;
+    cut(c, b.n, width);
     allow_over(c, &v, step, p);
-    c->n_tiles = p->tiles[0] =
-        ch__tile_count(c->n_blocks, c->block * chain_cost(n_steps, step));
+    for (int i = 0; i < n_steps; i++)
+        cost += ch__block_cost(step[i].block.fn);
+    c->n_tiles = p->tiles[0] = ch__tile_count(c->n_blocks, c->block * cost);
     p->n_phases = 1;
     return CH_OK;
 }

@@ -148,7 +148,7 @@ static ch_status scatter_add_infer(ch_infer *c)
     ch_status rc = scatter_check(c);
 
     if (rc == CH_OK)
-        rc = ch__infer_want_addable(c, X);
+        rc = ch__infer_want_arith(c, X);
     return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
 }
 

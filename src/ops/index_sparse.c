@@ -138,16 +138,6 @@ static const ch_attr sparse_rows_rows[] = {
     CH_ATTR_END,
 };
 
-ch_status ch__infer_want_addable(const ch_infer *c, int i)
-{
-    ch_dtype t = c->dtype[i];
-
-    if (ch_dtype_is_float(t) || t == CH_I8 || t == CH_I32 || t == CH_I64 || t == CH_U8)
-        return CH_OK;
-    return ch__infer_fail(c, "input %d is %s, want a float type, i8, i32, i64 or u8; cast it",
-                          i, ch_dtype_name(t));
-}
-
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows)
 {
     ch_dim    a, b;
@@ -176,7 +166,7 @@ static ch_status sparse_rows_infer(ch_infer *c)
     ch_dims             d = c->in[1];
 
     if (rc == CH_OK)
-        rc = ch__infer_want_addable(c, 1);
+        rc = ch__infer_want_arith(c, 1);
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->n_rows);
     if (rc != CH_OK)

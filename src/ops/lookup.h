@@ -31,10 +31,8 @@ ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries);
 bool ch__gather_is_rows(const ch_node *n);
 bool ch__gather_gives_zeros(const ch_node *n);
 
-/* Parts of shape rules. ch__infer_want_addable fails unless input i is a float type, i8, i32,
- * i64 or u8. ch__infer_id_rows fails unless input `ids` has ids, rank 1 and as many elements as
- * input `rows` has rows. (ops/index_sparse.c) */
-ch_status ch__infer_want_addable(const ch_infer *c, int i);
+/* Part of shape rules. Fails unless input `ids` has ids, rank 1 and as many elements as input
+ * `rows` has rows. (ops/index_sparse.c) */
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows);
 
 /* Fails the run with a message such as "id 7 at position 3 is not in [0, 5)".

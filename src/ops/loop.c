@@ -192,9 +192,8 @@ static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
 }
 
 /* If the trace of a while has 2^48 bytes or more (ch__size_is_supported), sets its number of
- * slices to
- * 0. For a gradient, which has xs, fails instead if the machine has too little memory, because
- * its trace must have as many slices as the xs. */
+ * slices to 0. For a gradient, which has xs, fails instead if the machine has too little memory,
+ * because its trace must have as many slices as the xs. */
 static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
 {
     int     first = a->body->n_outputs;
@@ -522,18 +521,6 @@ static bool check_values(ch_step *s, const char *op, const char *what, int n,
     return true;
 }
 
-static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *carry,
-                       ch_node *const *x)
-{
-    return check_number(s, "scan", "n_carry", spec->n_carry, CH_MAX_OUT / 2) &&
-           check_number(s, "scan", "n_x", spec->n_x, INT_MAX) &&
-           check_number(s, "scan", "n_y", spec->n_y, CH_MAX_OUT - spec->n_carry * 2) &&
-           ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y) &&
-           check_values(s, "scan", "carry", spec->n_carry, carry, false) &&
-           check_values(s, "scan", "x", spec->n_x, x, true) &&
-           (spec->n_x > 0 || check_number(s, "scan", "length", spec->length, INT64_MAX));
-}
-
 /* Returns the number of entries of the caller's result list to write. Returns 0 if n is larger
  * than any loop allows, because then the length of the list is not known. */
 static int n_written(int n)
@@ -558,7 +545,13 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
     p.reverse = spec->reverse;
     p.length = ch__dim(spec->length);
     before = ch__step_begin(s);
-    if (s->rc == CH_OK && check_scan(s, spec, carry, x)) {
+    if (s->rc == CH_OK && check_number(s, "scan", "n_carry", spec->n_carry, CH_MAX_OUT / 2) &&
+        check_number(s, "scan", "n_x", spec->n_x, INT_MAX) &&
+        check_number(s, "scan", "n_y", spec->n_y, CH_MAX_OUT - spec->n_carry * 2) &&
+        ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y) &&
+        check_values(s, "scan", "carry", spec->n_carry, carry, false) &&
+        check_values(s, "scan", "x", spec->n_x, x, true) &&
+        (spec->n_x > 0 || check_number(s, "scan", "length", spec->length, INT64_MAX))) {
         if (spec->n_x > 0)
             p.length = x[0]->dims.dim[0];
         record_scan(s, &p, record_scan_body, &r, out);

@@ -27,11 +27,6 @@ static const ch_attr matmul_rows[] = {
     CH_ATTR_END,
 };
 
-static bool is_number_type(ch_dtype t)
-{
-    return ch_dtype_is_float(t) || t == CH_I8 || t == CH_U8 || t == CH_I32 || t == CH_I64;
-}
-
 /* Returns batch size k, counted from the right, without the last two axes. Returns 1 if d has
  * fewer batch axes. */
 static ch_dim batch_dim(const ch_dims *d, int k)
@@ -64,10 +59,12 @@ static ch_status matmul_infer(ch_infer *c)
     ch_dims             out = {0};
     ch_status           rc = ch__infer_want_same(c);
     ch_dim              inner_a, inner_b;
+    ch_dtype            dtype = c->dtype[0];
 
     if (rc != CH_OK)
         return rc;
-    if (!is_number_type(c->dtype[0]))
+    if (!ch_dtype_is_float(dtype) && dtype != CH_I8 && dtype != CH_U8 && dtype != CH_I32 &&
+        dtype != CH_I64)
         return ch__infer_fail(
             c, "%s cannot be multiplied; cast it to a float, i8, u8, i32 or i64 first",
             ch_dtype_name(c->dtype[0]));
@@ -186,15 +183,6 @@ static ch_node *as_matrix(ch_node *x)
     return ch__reshape_dims(x, &two);
 }
 
-/* Returns the gradient of b for a batch of a with a single b, the common case. The product sums
- * over the batch. */
-static ch_node *shared_b_grad(ch_node *a, ch_node *dc, bool tb)
-{
-    ch_node *a2 = as_matrix(a), *dc2 = as_matrix(dc);
-
-    return tb ? ch_matmul(dc2, true, a2, false) : ch_matmul(a2, true, dc2, false);
-}
-
 /* da = dc . b', db = a' . dc. The gradient of a transposed operand is transposed too. */
 static void matmul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -207,18 +195,12 @@ static void matmul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_
     (void)s;
     din[0] = t->ta ? ch_matmul(b, t->tb, dc, true) : ch_matmul(dc, false, b, !t->tb);
     din[0] = ch__unbroadcast(din[0], a);
-    if (shares_b)
-        din[1] = shared_b_grad(a, dc, t->tb);
-    else
-        din[1] = t->tb ? ch_matmul(dc, true, a, t->ta) : ch_matmul(a, !t->ta, dc, false);
+    if (shares_b) { /* the common case: the product of two matrices sums over the batch */
+        a = as_matrix(a);
+        dc = as_matrix(dc);
+    }
+    din[1] = t->tb ? ch_matmul(dc, true, a, t->ta) : ch_matmul(a, !t->ta, dc, false);
     din[1] = ch__unbroadcast(din[1], b);
-}
-
-/* Sets the factors of the batch axes of an operand; -1 where the operand is repeated. */
-static void batch_factors(const ch_dims *d, int rank, const int *batch, int *out)
-{
-    for (int k = 0; k < d->rank - 2; k++)
-        out[k] = ch__dim_is(d->dim[k], 1) ? -1 : batch[rank - d->rank + k];
 }
 
 /* m and n may be cut freely. Cutting k leaves partial sums. */
@@ -236,7 +218,8 @@ static ch_status matmul_factors(const ch_node *n, ch_factors *f)
         const ch_dims *d = &n->in[i]->dims;
         bool           swap = i == 0 ? t->ta : t->tb;
 
-        batch_factors(d, rank, all, some);
+        for (int j = 0; j < d->rank - 2; j++) /* -1: the operand is repeated along the axis */
+            some[j] = ch__dim_is(d->dim[j], 1) ? -1 : all[rank - d->rank + j];
         some[d->rank - (swap ? 1 : 2)] = i == 0 ? m : k;
         some[d->rank - (swap ? 2 : 1)] = i == 0 ? k : w;
         ch__factor_map(f, i, d->rank, some);
@@ -284,19 +267,14 @@ ch_node *ch__bias_of(const ch_node *n, const ch_node *user)
                                                                                        : NULL;
 }
 
-/* Returns true if b is a single matrix and a is not transposed. Then a batch of a is a single
- * matrix of rows, and each tile of c is a block of its rows and columns. */
-static bool is_single_product(const ch_node *n, const matmul_attrs *t)
-{
-    return !t->ta && n->in[1]->dims.rank == 2;
-}
-
 static bool matmul_absorb(const ch_node *n, const ch_node *user, ch_rewrite *out)
 {
     matmul_attrs t = *(const matmul_attrs *)ch__attrs(n);
     ch_node     *bias = n->n_in == 2 ? ch__bias_of(n, user) : NULL;
 
-    if (t.activation != 0 || !is_single_product(n, &t))
+    /* If b is a single matrix and a is not transposed, a batch of a is a single matrix of rows,
+     * and each tile of c is a block of its rows and columns. */
+    if (t.activation != 0 || t.ta || n->in[1]->dims.rank != 2)
         return false;
     t.activation = ch__activation_of(user);
     if (bias == NULL && t.activation == 0)

@@ -39,6 +39,9 @@ CH_OPS(CH_OP_DECLARE)
  * Functions that return a node record calls in the step of their inputs. They return NULL if an
  * input is NULL or a call fails; the step keeps the error. */
 
+/* Part of shape rules. Fails unless input i is a float type, i8, i32, i64 or u8.
+ * (ops/elementwise.c) */
+ch_status ch__infer_want_arith(const ch_infer *c, int i);
 /* Returns the gradient of broadcasting `like` to d's dims: d summed over the axes along which
  * `like` was repeated. Returns d itself if no axis was repeated. (ops/reduce.c) */
 ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);

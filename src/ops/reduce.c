@@ -76,7 +76,7 @@ static ch_status float_infer(ch_infer *c)
 
 static ch_status number_infer(ch_infer *c)
 {
-    ch_status rc = ch__infer_want_arith(c);
+    ch_status rc = ch__infer_want_arith(c, 0);
 
     return rc != CH_OK ? rc : reduce_infer(c);
 }

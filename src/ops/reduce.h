@@ -13,8 +13,6 @@
     X(sort) X(top_k) X(take_along) X(put_along)
 /* clang-format on */
 
-/* Fails unless input 0 is a float type, i8, i32, i64 or u8. */
-ch_status ch__infer_want_arith(const ch_infer *c);
 /* Fails unless 0 <= axis < rank of input 0. The message contains the rank. */
 ch_status ch__infer_want_axis(const ch_infer *c, int64_t axis);
 /* Returns the axis counted from 0, so that equal calls have equal attributes. Returns `axis`

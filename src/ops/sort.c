@@ -48,7 +48,7 @@ static ch_ranked *tile_buffer(const ch_call *c, int tile)
 
 static ch_status want_sortable(const ch_infer *c)
 {
-    return c->dtype[0] == CH_BOOL ? CH_OK : ch__infer_want_arith(c);
+    return c->dtype[0] == CH_BOOL ? CH_OK : ch__infer_want_arith(c, 0);
 }
 
 /* ---- sort: output 0 has the sorted values, output 1 their positions in the input ---- */
