@@ -537,14 +537,9 @@ static void stream_resumes_from_a_position_of_another_stream(void **state)
             at = wander(&d, at, least[now], numbers_of(&m));
             if (roll(&d, 30) > 0 || !ch__stream_position(s[now], &number, &bytes, &n))
                 continue;
-            if (roll(&d, 2) == 0) {
-                t_ok(ch__stream_move(s[other], number, bytes, n));
-                least[other] = number < least[other] ? number : least[other];
-            } else {
-                ch__stream_free(s[other]);
-                s[other] = stream_at(&from, number, bytes, n);
-                least[other] = number;
-            }
+            ch__stream_free(s[other]);
+            s[other] = stream_at(&from, number, bytes, n);
+            least[other] = number;
             now = other;
             at = at < least[now] ? least[now] : at;
         }
@@ -591,7 +586,8 @@ static void stream_rejects_an_element_before_its_position(void **state)
     t_refused(ch__stream_element(later, 255, &t), CH_OUT_OF_RANGE, "stream 7", "256");
     check_number(later, &m, 256);
     t_refused(ch__stream_element(later, 255, &t), CH_OUT_OF_RANGE, "element 255", "256");
-    t_ok(ch__stream_move(later, early, at_early, n_early));
+    ch__stream_free(later);
+    later = stream_at(&from, early, at_early, n_early);
     check_number(later, &m, 255);
     check_number(later, &m, 64);
     check_number(later, &m, 399);
@@ -606,75 +602,29 @@ static void stream_rejects_an_element_before_its_position(void **state)
     drop_model(&m);
 }
 
-/* What it is given is then not even looked at. */
-static void stream_move_ignores_a_position_that_the_stream_has_passed(void **state)
+static void stream_rejects_the_position_of_another_dataset(void **state)
 {
-    source       from = source_of(ch_dataset_range(0, 400, 1));
-    ch_stream   *s = stream_of(&from);
-    static model m;
-    ch_dataset  *x = ch_dataset_range(0, 400, 1);
+    source     from = source_of(ch_dataset_range(0, 400, 1));
+    source     others = source_of(ch_dataset_range(0, 401, 1));
+    ch_stream *other = stream_of(&others), *bad;
+    ch_tuple  *t = NULL;
+    int64_t    number = 0;
+    size_t     n = 0;
+    void      *position;
 
     (void)state;
-    model_of(x, (ch_stream_name){0}, 1, &m);
-    t_ok(ch__stream_move(s, 0, "junk", 4));
-    check_number(s, &m, 130);
-    t_ok(ch__stream_move(s, 131, "junk", 4));
-    t_ok(ch__stream_move(s, 64, "junk", 4));
-    t_ok(ch__stream_move(s, 3, "junk", 4));
-    check_number(s, &m, 65);
-    t_ok(ch__stream_move(s, 128, "junk", 4));
-    check_number(s, &m, 128);
-    ch__stream_free(s);
-    ch_bytes_free(from.bytes);
-    ch_dataset_unref(x);
-    drop_model(&m);
-}
-
-static void stream_move_rejects_an_invalid_position_and_changes_nothing(void **state)
-{
-    source       from = source_of(ch_dataset_range(0, 400, 1));
-    source       others = source_of(ch_dataset_range(0, 401, 1));
-    ch_stream   *s = stream_of(&from), *other = stream_of(&others), *bad;
-    static model m;
-    ch_dataset  *x = ch_dataset_range(0, 400, 1);
-    ch_tuple    *t = NULL;
-    int64_t      number = 0;
-    size_t       n = 0;
-    void        *position;
-
-    (void)state;
-    model_of(x, (ch_stream_name){0}, 1, &m);
     t_ok(ch__stream_element(other, 200, &t));
     ch_tuple_unref(t);
     position = copy_of_place(other, &number, &n);
-
-    t_refused(ch__stream_move(s, number, position, n), CH_INVALID_ARGUMENT, "stream 7",
-              "another dataset");
-    check_number(s, &m, 5);
-    t_refused(ch__stream_move(s, number, "junk", 4), CH_INVALID_ARGUMENT, "stream 7",
-              "element 192");
-    t_refused(ch__stream_move(s, -1, position, n), CH_INVALID_ARGUMENT, "stream 7",
-              "element -1");
-    t_refused(ch__stream_move(s, number, NULL, 0), CH_INVALID_ARGUMENT, "stream 7", "NULL");
-    check_number(s, &m, 6);
-
     bad = stream_at(&from, number, position, n);
     for (int i = 0; i < 3; i++)
         t_refused(ch__stream_element(bad, number, &t), CH_INVALID_ARGUMENT, "stream 7",
                   "another dataset");
-    free(position);
-    check_number(s, &m, 399);
-    position = copy_of_place(s, &number, &n);
-    t_ok(ch__stream_move(bad, number, position, n)); /* what it was made with matters no more */
-    check_number(bad, &m, number);
     ch__stream_free(bad);
-    ch__stream_free(s);
     ch__stream_free(other);
     free(position);
     ch_bytes_free(from.bytes);
     ch_bytes_free(others.bytes);
-    ch_dataset_unref(x);
-    drop_model(&m);
 }
 
 /* ---- what is kept ---- */
@@ -1054,8 +1004,7 @@ int main(void)
         cmocka_unit_test(stream_resumes_as_the_reader_and_pass_of_its_position),
         cmocka_unit_test(stream_resumes_from_a_position_of_another_stream),
         cmocka_unit_test(stream_rejects_an_element_before_its_position),
-        cmocka_unit_test(stream_move_ignores_a_position_that_the_stream_has_passed),
-        cmocka_unit_test(stream_move_rejects_an_invalid_position_and_changes_nothing),
+        cmocka_unit_test(stream_rejects_the_position_of_another_dataset),
         cmocka_unit_test(stream_keeps_a_position_at_each_interval),
         cmocka_unit_test(stream_keeps_large_positions_less_often),
         cmocka_unit_test(stream_keeps_the_last_elements),

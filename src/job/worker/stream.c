@@ -355,7 +355,7 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out)
     if (number < s->base.number)
         return ch__fail(CH_OUT_OF_RANGE,
                         "%s: element %lld is before the position at which the stream began, "
-                        "element %lld; move the stream to an earlier position",
+                        "element %lld; create the stream at an earlier position",
                         s->name, (long long)number, (long long)s->base.number);
     r = find_result(s, number);
     if (r == NULL && number < s->end) {
@@ -392,44 +392,6 @@ static ch_status copy_position(int64_t number, const void *bytes, size_t n, save
     if (n > 0)
         memcpy(copy, bytes, n);
     *out = (saved_position){number, copy, n};
-    return CH_OK;
-}
-
-/* Returns true if the stream has been at `number` before, and so can read it again. */
-static bool can_reach(const ch_stream *s, int64_t number)
-{
-    return number >= s->base.number &&
-           (number <= s->next || position_before(s, number)->number == number);
-}
-
-ch_status ch__stream_move(ch_stream *s, int64_t number, const void *bytes, size_t n)
-{
-    saved_position p = {0};
-    ch_status      rc = ch__check_not_null(s->name, "position", bytes, NULL, NULL);
-
-    if (rc != CH_OK)
-        return rc;
-    if (number < 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: position of element %lld; want a number of 0 or more", s->name,
-                        (long long)number);
-    if (can_reach(s, number))
-        return CH_OK;
-    rc = open_iterator(s);
-    if (rc == CH_OK)
-        rc = copy_position(number, bytes, n, &p);
-    if (rc == CH_OK)
-        rc = restore_to(s, &p);
-    if (rc != CH_OK) {
-        drop_position(&p);
-        return rc;
-    }
-    if (number < s->base.number) {
-        add_position(s, s->base);
-        s->base = p;
-    } else {
-        add_position(s, p);
-    }
     return CH_OK;
 }
 

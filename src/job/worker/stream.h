@@ -56,7 +56,7 @@ void ch__stream_free(ch_stream *s);
 /* Reads an element, which the caller must unref; NULL: the data ends before it. If the stream
  * is past the element, it comes from a small cache of recent elements, or is read again from
  * the last saved position before it. OUT_OF_RANGE if it is before the oldest position of the
- * stream, at which the stream began or to which it was moved. */
+ * stream, at which the stream began. */
 ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out);
 
 /* Gives the position that was saved last: the number of its next element, and its bytes, which
@@ -66,10 +66,5 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out);
  * A position is saved every CH_STREAM_POSITION_INTERVAL elements. If a position has many
  * bytes (a large shuffle), the next is saved only when as many bytes have been read. */
 bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n);
-
-/* Moves the stream to a position that another stream of the same dataset saved, with `number`
- * as the next element. Does nothing if the stream can reach `number` already. On an error the
- * stream is unchanged. */
-ch_status ch__stream_move(ch_stream *s, int64_t number, const void *position, size_t n);
 
 #endif
