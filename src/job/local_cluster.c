@@ -283,7 +283,10 @@ static ch_status find(const char *call, const ch_local_cluster *c, const char *j
         return rc;
     *out = ch__local_cluster_task(c, job, task);
     if (*out == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: the cluster has no %s %d", call, job, task);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the local cluster has no %s %d; it has ps 0 to %d "
+                        "and worker 0 to %d",
+                        call, job, task, c->n_ps - 1, c->n_workers - 1);
     return CH_OK;
 }
 

@@ -62,7 +62,9 @@ static ch_status check_cluster(ch_resolver *r, int *n_servers)
 
     if (rc == CH_OK && ch_cluster_jobs(c) == 0)
         rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "cluster spec must be non-empty: the %s resolver gives one without jobs",
+                      "cluster spec must be non-empty: the %s resolver gives one without jobs; "
+                      "set COHORT_CLUSTER or TF_CONFIG, or start a cluster in this process "
+                      "(ch_cluster_local)",
                       ch_resolver_name(r));
     if (rc == CH_OK)
         rc = ch_resolver_task_type(r, type, sizeof(type));

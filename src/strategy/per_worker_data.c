@@ -96,7 +96,9 @@ static ch_status make_sample(ch_per_worker *p, int i, const ch_tensor_spec *spec
             return ch__fail(
                 CH_INVALID_ARGUMENT,
                 "component %d of the data: the size of axis %d is unknown; only axis 0 may "
-                "have an unknown size",
+                "have an unknown size; pad it to a fixed size (ch_pad_options.shape of "
+                "ch_dataset_padded_batch), or make ragged batches (ch_batch_options.ragged of "
+                "ch_dataset_batch)",
                 i, k);
         shape.dim[0] = shape.rank == 1 && ch__ragged_stem(spec->name, CH_RAGGED_SPLITS) >= 0;
         p->rows_unknown = true;

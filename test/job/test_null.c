@@ -98,6 +98,22 @@ static void fetch_rejects_null_arguments(void **state)
     t_close(&s);
 }
 
+static void
+per_worker_data_suggests_padded_and_ragged_batches_when_axis_1_is_unknown(void **state)
+{
+    scene          s;
+    ch_dataset    *rows = ch_dataset_batch(ch_dataset_range(0, 10, 1), 3, NULL);
+    ch_dataset    *d = ch_dataset_padded_batch(rows, 2, NULL);
+    ch_per_worker *p = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
+    refuses(ch_coordinator_distribute_dataset(s.co, d, &p), "axis 1 is unknown",
+            "ch_dataset_padded_batch");
+    ch_dataset_unref(d);
+    t_close(&s);
+}
+
 static void per_worker_data_calls_reject_null(void **state)
 {
     scene          s;
@@ -208,6 +224,8 @@ int main(void)
         cmocka_unit_test(schedule_rejects_null_arguments),
         cmocka_unit_test(fetch_rejects_null_arguments),
         cmocka_unit_test(per_worker_data_calls_reject_null),
+        cmocka_unit_test(
+            per_worker_data_suggests_padded_and_ragged_batches_when_axis_1_is_unknown),
         cmocka_unit_test(parameter_server_strategy_rejects_null_and_negative_counts),
         cmocka_unit_test(var_slice_and_lookup_reject_null),
     };

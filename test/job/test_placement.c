@@ -31,6 +31,7 @@ static void parameter_server_strategy_rejects_invalid_clusters_before_any_call(v
 
     (void)state;
     t_refused(strategy_of("{}", NULL), no, "parameter-server strategy", "non-empty");
+    t_refused(strategy_of("{}", NULL), no, "COHORT_CLUSTER", "ch_cluster_local");
     t_refused(strategy_of("{\"other\": [\"a:1\"]}", NULL), no, "Disallowed", "other");
     t_refused(strategy_of("{\"chief\": [\"a:1\", \"b:1\"]}", NULL), no, "at most one", "chief");
     t_refused(strategy_of("{\"chief\": [\"a:1\"]}", NULL), no, "at least one", "ps");
@@ -73,6 +74,19 @@ static void local_cluster_coordinator_is_task_0_of_chief(void **state)
               "another cluster");
     ch_strategy_unref(st);
     ch_cluster_unref(c);
+    ch_local_cluster_unref(local);
+}
+
+static void local_cluster_kill_names_the_existing_tasks_when_there_is_no_such_task(void **state)
+{
+    ch_local_cluster *local = NULL;
+
+    (void)state;
+    t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &local));
+    t_refused(ch_local_cluster_kill(local, "workers", 0), CH_INVALID_ARGUMENT, "no workers 0",
+              "ps 0 to 1 and worker 0 to 2");
+    t_refused(ch_local_cluster_restart(local, "ps", 2), CH_INVALID_ARGUMENT, "no ps 2",
+              "ps 0 to 1 and worker 0 to 2");
     ch_local_cluster_unref(local);
 }
 
@@ -578,6 +592,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameter_server_strategy_rejects_invalid_clusters_before_any_call),
         cmocka_unit_test(local_cluster_coordinator_is_task_0_of_chief),
+        cmocka_unit_test(
+            local_cluster_kill_names_the_existing_tasks_when_there_is_no_such_task),
         cmocka_unit_test(parameter_server_strategy_waits_for_all_servers_and_one_worker),
         cmocka_unit_test(replicas_are_the_devices_of_one_worker),
         cmocka_unit_test(variables_are_placed_in_turn),
