@@ -247,8 +247,9 @@ static ch_status check_jobs(int n, const ch_slurm_count *job, const step *s)
 static ch_status make_cluster(const slurm *o, step *s, int n, const ch_slurm_count *job,
                               ch_cluster **out)
 {
-    const char    **address = ch__calloc((size_t)s->n_ranks + 1, sizeof(*address));
-    ch_cluster_job *jobs = ch__calloc((size_t)n, sizeof(*jobs));
+    const char **address =
+        ch__arena_alloc(&s->arena, ((size_t)s->n_ranks + 1) * sizeof(*address));
+    ch_cluster_job *jobs = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*jobs));
     ch_status rc = address == NULL || jobs == NULL ? ch__fail_memory("a step of Slurm") : CH_OK;
 
     for (int i = 0; i < s->n_ranks && rc == CH_OK; i++) {
@@ -261,11 +262,7 @@ static ch_status make_cluster(const slurm *o, step *s, int n, const ch_slurm_cou
     }
     for (int i = 0, at = 0; i < n && rc == CH_OK; at += job[i++].tasks)
         jobs[i] = (ch_cluster_job){job[i].name, job[i].tasks, address + at, NULL};
-    if (rc == CH_OK)
-        rc = ch_cluster_new(n, jobs, out);
-    ch__free(jobs);
-    ch__free(address);
-    return rc;
+    return rc == CH_OK ? ch_cluster_new(n, jobs, out) : rc;
 }
 
 /* ---- the resolver ---- */

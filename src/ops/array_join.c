@@ -528,7 +528,7 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 
 ch_node *ch_stack(int n, ch_node *const *x, int axis)
 {
-    ch_node    *few[16], **wide = few, *y = NULL;
+    ch_node   **wide, *y = NULL;
     ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? ch_node_step(x[0]) : NULL;
     const void *before;
 
@@ -537,15 +537,12 @@ ch_node *ch_stack(int n, ch_node *const *x, int axis)
         return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
     }
     before = ch__step_begin(s);
-    if (n > 16 && (wide = ch__calloc((size_t)n, sizeof(*wide))) == NULL) {
-        ch__step_record_error(s, ch__fail_memory("stack"), NULL);
-    } else {
+    wide = ch__step_nodes(s, "stack", n);
+    if (wide != NULL) {
         for (int i = 0; i < n; i++)
             wide[i] = ch_expand_dims(x[i], axis);
         y = ch_concat(n, wide, axis);
     }
-    if (wide != few)
-        ch__free(wide);
     ch__step_end(s, before);
     return y;
 }

@@ -64,17 +64,24 @@ ch_status ch__body_check(const ch_infer *c, const ch_graph *g, int from, int at,
     return CH_OK;
 }
 
+ch_node **ch__step_nodes(ch_step *s, const char *what, int n)
+{
+    ch_node **x = ch__arena_alloc(&s->graph->arena, (size_t)n * sizeof(*x));
+
+    if (x == NULL)
+        ch__step_record_error(s, ch__fail_memory(what), NULL);
+    return x;
+}
+
 void ch__record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
                      ch_node *const *in0, int n1, ch_node *const *in1, int n2,
                      ch_node *const *in2, int n_out, ch_node **out)
 {
     int       n_in = n0 + n1 + n2;
-    ch_node **in = ch__calloc((size_t)n_in + 1, sizeof(*in)), *n = NULL;
+    ch_node **in = ch__step_nodes(s, op->name, n_in + 1), *n = NULL;
 
-    if (in == NULL) {
-        ch__step_record_error(s, ch__fail_memory(op->name), NULL);
+    if (in == NULL)
         return;
-    }
     for (int i = 0; i < n0; i++)
         in[i] = in0[i];
     for (int i = 0; i < n1; i++)
@@ -82,7 +89,6 @@ void ch__record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
     for (int i = 0; i < n2; i++)
         in[n0 + n1 + i] = in2[i];
     n = n_in > 0 ? ch__node_at(NULL, op, attrs, n_in, in) : ch__source_at(NULL, s, op, attrs);
-    ch__free(in);
     for (int i = 0; i < n_out && n != NULL; i++)
         out[i] = &n[i];
 }
@@ -110,13 +116,11 @@ void ch__body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in, ch_nod
                        ch_node **d)
 {
     ch_node  *out[CH_MAX_OUT] = {0}, *sum = ch_number(s, 0);
-    ch_node **x = ch__calloc((size_t)g->n_inputs + 1, sizeof(*x));
+    ch_node **x = ch__step_nodes(s, "gradient", g->n_inputs + 1);
     int       n = 0;
 
-    if (x == NULL) {
-        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
+    if (x == NULL)
         return;
-    }
     for (int i = 0; i < g->n_inputs; i++)
         if (ch_dtype_is_float(g->input[i]->dtype))
             x[n++] = in[i];
@@ -125,5 +129,4 @@ void ch__body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in, ch_nod
             if (dout[i] != NULL)
                 sum = ch_add(sum, ch_cast(ch_sum_all(ch_mul(out[i], dout[i])), CH_F64));
     ch_gradients(sum, NULL, n, x, d);
-    ch__free(x);
 }

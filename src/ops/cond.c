@@ -193,14 +193,12 @@ static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void
     branch_gradient  *b = arg;
     const cond_attrs *a = b->call->attrs;
     int               n_in = b->call->n_in - 1;
-    ch_node         **in = ch__calloc((size_t)n_in * 2 + 2, sizeof(*in)), **d = in + n_in + 1;
+    ch_node         **in = ch__step_nodes(s, "gradient", n_in * 2 + 2), **d = in + n_in + 1;
     ch_node          *dout[CH_MAX_OUT] = {0};
 
     (void)n, (void)none;
-    if (in == NULL) {
-        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
+    if (in == NULL)
         return;
-    }
     for (int i = 0; i < b->body->n_inputs; i++)
         in[i] = ch__step_capture(s, b->call->in[b->first + i]);
     for (int i = 0; i < b->call->n_out; i++)
@@ -217,7 +215,6 @@ static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void
                            ? d[k++]
                            : ch__full_like(ch__step_capture(s, b->call->in[first + i]), 0));
     }
-    ch__free(in);
 }
 
 static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])

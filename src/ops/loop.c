@@ -192,8 +192,8 @@ static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
 }
 
 /* If the trace of a while has 2^48 bytes or more (ch__size_is_supported), sets its number of
- * slices to 0. For a gradient, which has xs, fails instead if the machine has too little memory,
- * because its trace must have as many slices as the xs. */
+ * slices to 0. For a gradient, which has xs, fails instead if the machine has too little
+ * memory, because its trace must have as many slices as the xs. */
 static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
 {
     int     first = a->body->n_outputs;
@@ -623,14 +623,12 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     int             n_in = b->n_carry + b->n_x + b->n_captures;
     int             n_sums = b->n_float_carry + b->n_float_capture;
     ch_node *const *slice = in + n_sums; /* of the trace, the xs, the dys and the dtraces */
-    ch_node       **fwd = ch__calloc((size_t)n_in * 2 + 2, sizeof(*fwd)), **d = fwd + n_in + 1;
+    ch_node       **fwd = ch__step_nodes(s, "gradient", n_in * 2 + 2), **d = fwd + n_in + 1;
     ch_node        *dout[CH_MAX_OUT] = {0};
 
     (void)n;
-    if (fwd == NULL) {
-        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
+    if (fwd == NULL)
         return;
-    }
     for (int i = 0; i < b->n_carry + b->n_x; i++)
         fwd[i] = i == b->stop - 1 ? ch__step_capture(s, b->call->in[i]) : *slice++;
     for (int i = 0; i < b->n_captures; i++)
@@ -643,7 +641,6 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
                      ch_add(in[b->n_float_carry + i], d[b->n_float_carry + b->n_float_x + i]));
     for (int i = 0; i < b->n_float_x; i++)
         ch__body_out(s, d[b->n_float_carry + i]);
-    ch__free(fwd);
 }
 
 /* Returns true if the trace of scan n fits in the memory of this machine. Otherwise records an
@@ -684,7 +681,7 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
                            ch__count_floats(g, n_carry + n_x, g->n_inputs),
                            has_dy,
                            has_dtrace};
-    ch_node         **nodes = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*nodes));
+    ch_node         **nodes = ch__step_nodes(s, "gradient", (n->n_in + n->n_out) * 2 + 2);
     ch_node         **carry = nodes, **x = nodes + n->n_in + n->n_out, *out[CH_MAX_OUT] = {0};
     scan_parts        p = {.n_carry = b.n_float_carry + b.n_float_capture,
                            .n_y = b.n_float_x,
@@ -692,10 +689,8 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
                            .reverse = !a->reverse,
                            .counted = a->counted || a->stop > 0};
 
-    if (nodes == NULL) {
-        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
+    if (nodes == NULL)
         return;
-    }
     for (int i = 0; i < n_carry; i++)
         if (ch_dtype_is_float(n[i].dtype))
             carry[k++] = dout[i] != NULL ? dout[i] : ch__full_like(ch__out(n, i), 0);
@@ -732,7 +727,6 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     for (int i = n_carry; i < n_carry + n_x; i++)
         if (ch_dtype_is_float(n->in[i]->dtype))
             din[i] = out[k++];
-    ch__free(nodes);
 }
 
 /* ---- while: a scan with a stop carry, which is its last carry ---- */

@@ -39,6 +39,9 @@ CH_OPS(CH_OP_DECLARE)
  * Functions that return a node record calls in the step of their inputs. They return NULL if an
  * input is NULL or a call fails; the step keeps the error. */
 
+/* Returns a zeroed array of n nodes that lives as long as the graph of the step. Returns NULL
+ * if memory is exhausted; the step keeps the error, which begins with `what`. (ops/body.c) */
+ch_node **ch__step_nodes(ch_step *s, const char *what, int n);
 /* Part of shape rules. Fails unless input i is a float type, i8, i32, i64 or u8.
  * (ops/elementwise.c) */
 ch_status ch__infer_want_arith(const ch_infer *c, int i);
