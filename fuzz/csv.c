@@ -3,7 +3,7 @@
  * The first byte says how: with a header or not, which separator, how few bytes a read gives. The
  * model is a naive reader of whole texts, below; numbers are compared with the C library's.
  *
- * covers: src/data/csv.c src/data/csv_text.c src/data/number.c src/data/decimal.c
+ * covers: src/data/format/csv.c src/data/format/csv_text.c src/data/format/number.c src/data/format/decimal.c
  * longest: 250
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -14,9 +14,9 @@
 
 #include "base/mem.h"
 #include "base/sys.h"
-#include "data/csv.h"
-#include "data/csv_text.h"
-#include "data/number.h"
+#include "data/format/csv.h"
+#include "data/format/csv_text.h"
+#include "data/format/number.h"
 #include "element.h"
 #include "tokens.h"
 

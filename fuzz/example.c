@@ -4,11 +4,11 @@
  * writes of a message that it read must be read here. Mutators change messages within messages and
  * mend the lengths around them (example/mutate.c).
  *
- * covers: src/data/example.c src/base/pbwire.c src/base/pbwire.h
+ * covers: src/data/format/example.c src/base/pbwire.c src/base/pbwire.h
  * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/example.h"
+#include "data/format/example.h"
 #include "base/mem.h"
 #include "element.h"
 #include "example/mutate.h"

@@ -3,14 +3,14 @@
  * Dense and sparse elements of a line must say the same, and a line that is written of what was
  * read must be read as that.
  *
- * covers: src/data/libsvm.c
+ * covers: src/data/format/libsvm.c
  * longest: 200
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "base/mem.h"
-#include "data/libsvm.h"
+#include "data/format/libsvm.h"
 #include "element.h"
 #include "tokens.h"
 

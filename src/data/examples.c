@@ -7,7 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/prefetch.h"
-#include "data/example.h"
+#include "data/format/example.h"
 #include "data/iterator.h"
 
 typedef struct parsing {

@@ -3,7 +3,8 @@
  * All are ch_reading stages (data/reading.h). `pull` runs in one thread at a time and finds the
  * end of each record. It adds a raw element: the text of the record in the reader's block,
  * without a copy, with its line number and offset. `make` runs in several threads and parses
- * raw elements with data/csv.c or data/libsvm.c. The elements of `lines` stay raw.
+ * raw elements with data/format/csv.c or data/format/libsvm.c. The elements of `lines` stay
+ * raw.
  *
  * Invariants:
  *   1. r->n is the number of lines read from the open file, so that messages name the line.
@@ -17,11 +18,11 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/csv.h"
-#include "data/csv_text.h"
+#include "data/format/csv.h"
+#include "data/format/csv_text.h"
+#include "data/format/libsvm.h"
+#include "data/format/lines.h"
 #include "data/iterator.h"
-#include "data/libsvm.h"
-#include "data/lines.h"
 #include "data/reading.h"
 
 /* The content of a raw element's room. */

@@ -6,8 +6,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-#include "data/csv.h"
-#include "data/csv_text.h"
+#include "data/format/csv.h"
+#include "data/format/csv_text.h"
 #include "random.h"
 
 /* ---- records and fields ---- */

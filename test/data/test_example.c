@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "cohort/file.h"
-#include "data/example.h"
+#include "data/format/example.h"
 #include "random.h"
 
 /* ---- a writer ---- */

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-#include "data/libsvm.h"
+#include "data/format/libsvm.h"
 #include "random.h"
 
 static const ch_libsvm dense = {.n_features = 5}, sparse = {.n_features = 5, .sparse = true};

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-#include "data/lines.h"
+#include "data/format/lines.h"
 #include "random.h"
 
 static void assert_lines(const char *text, const char *const *want)

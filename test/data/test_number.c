@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-#include "data/number.h"
-#include "data/show.h"
+#include "data/format/number.h"
+#include "data/format/show.h"
 #include "random.h"
 
 static uint64_t bits_of(double x)

@@ -1,8 +1,8 @@
-/* data/decimal.h -- converts decimal text to the nearest float.
+/* data/format/decimal.h -- converts decimal text to the nearest float.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_DECIMAL_H
-#define DATA_DECIMAL_H
+#ifndef DATA_FORMAT_DECIMAL_H
+#define DATA_FORMAT_DECIMAL_H
 
 #include "cohort/shape.h"
 

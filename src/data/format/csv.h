@@ -1,4 +1,4 @@
-/* data/csv.h -- parses a record of CSV to an element of scalars and vectors.
+/* data/format/csv.h -- parses a record of CSV to an element of scalars and vectors.
  *
  *     rc = ch__csv_schema_new(n, column, ',', true, &schema);      // once
  *     rc = ch__csv_layout_new(schema, &header, &layout);           // for each file
@@ -10,8 +10,8 @@
  * change once created, so any number of threads may use them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_CSV_H
-#define DATA_CSV_H
+#ifndef DATA_FORMAT_CSV_H
+#define DATA_FORMAT_CSV_H
 
 #include "cohort/schema.h"
 #include "data/element.h"

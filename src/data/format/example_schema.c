@@ -1,11 +1,13 @@
-/* data/example_schema.c -- creates example schemas: checks the features and builds tables.
+/* data/format/example_schema.c -- creates example schemas: checks the features and builds
+ * tables.
  *
  * A ch_example_schema has the features, a hash table of their names, and a buffer with the
  * default values of optional features. The stage `parse_examples` (data/examples.c) creates it;
- * data/example.c uses it. The features may come from a decoded dataset, so they are untrusted.
+ * data/format/example.c uses it. The features may come from a decoded dataset, so they are
+ * untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/example_schema.h"
+#include "data/format/example_schema.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* data/example.c -- parses tf.train.Example records: features become the parts of an element.
+/* data/format/example.c -- parses tf.train.Example records: features become the parts of an
+ * element.
  *
  * A `parse` holds the state of a call; it has a `list` for each feature of the schema. There
  * are three steps:
@@ -15,7 +16,7 @@
  * The stage `parse_examples` (data/examples.c) calls this file. Records are untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/example.h"
+#include "data/format/example.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -23,9 +24,9 @@
 
 #include "base/fault.h"
 #include "base/pbwire.h"
-#include "data/example_schema.h"
-#include "data/number.h"
-#include "data/show.h"
+#include "data/format/example_schema.h"
+#include "data/format/number.h"
+#include "data/format/show.h"
 
 /* The kind of a feature's list: the field number in the message Feature, which has one of
  * them. */

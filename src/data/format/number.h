@@ -1,4 +1,4 @@
-/* data/number.h -- stores integers as elements of a dtype, and parses numbers from text.
+/* data/format/number.h -- stores integers as elements of a dtype, and parses numbers from text.
  *
  * All parsers of text use this syntax. It does not depend on the program's locale:
  *
@@ -13,8 +13,8 @@
  * f64.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_NUMBER_H
-#define DATA_NUMBER_H
+#ifndef DATA_FORMAT_NUMBER_H
+#define DATA_FORMAT_NUMBER_H
 
 #include "tensor/tensor.h"
 

@@ -1,11 +1,11 @@
-/* data/lines.h -- reads the lines of a file without copying them.
+/* data/format/lines.h -- reads the lines of a file without copying them.
  *
  *     while ((rc = ch__line_next(r, max_bytes, &line)) == CH_OK && line.data != NULL)
  *         ...
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_LINES_H
-#define DATA_LINES_H
+#ifndef DATA_FORMAT_LINES_H
+#define DATA_FORMAT_LINES_H
 
 #include "file/reader.h"
 

@@ -1,7 +1,7 @@
-/* data/names.c -- a hash table from names to indices.
+/* data/format/names.c -- a hash table from names to indices.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/names.h"
+#include "data/format/names.h"
 
 #include <string.h>
 

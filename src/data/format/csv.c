@@ -1,4 +1,4 @@
-/* data/csv.c -- parses a record of CSV to an element of scalars and vectors.
+/* data/format/csv.c -- parses a record of CSV to an element of scalars and vectors.
  *
  * ch__csv_parse first finds the fields of the columns in the record. Their sizes determine the
  * memory for text. Then it creates the element and converts each field to a number or a text. A
@@ -9,16 +9,16 @@
  * are numbered from 0 (`which`).
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/csv.h"
+#include "data/format/csv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fault.h"
-#include "data/csv_schema.h"
-#include "data/csv_text.h"
-#include "data/number.h"
-#include "data/show.h"
+#include "data/format/csv_schema.h"
+#include "data/format/csv_text.h"
+#include "data/format/number.h"
+#include "data/format/show.h"
 
 /* A field that a column reads. */
 typedef struct wanted {

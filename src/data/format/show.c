@@ -1,5 +1,7 @@
-/* data/show.c -- prints bytes of a file in a message.   SPDX-License-Identifier: Apache-2.0 */
-#include "data/show.h"
+/* data/format/show.c -- prints bytes of a file in a message.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/format/show.h"
 
 void ch__text_bytes(ch_text *o, ch_str s, size_t most)
 {

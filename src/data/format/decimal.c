@@ -1,7 +1,7 @@
-/* data/decimal.c -- converts decimal text to the nearest float.
+/* data/format/decimal.c -- converts decimal text to the nearest float.
  *
  * ch__decimal_read parses the text to a ch_decimal. ch__decimal_f64 and ch__decimal_f32 convert
- * it with the first of these methods that applies. data/number.c calls them.
+ * it with the first of these methods that applies. data/format/number.c calls them.
  *
  * 1. An integer up to 2^53 is an exact double, and so is 10^k up to k = 22. The product or
  *    quotient of two exact doubles is rounded only once, by the CPU, so it is the nearest
@@ -16,7 +16,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "data/decimal.h"
+#include "data/format/decimal.h"
 
 #include <locale.h>
 #include <math.h>
@@ -172,7 +172,7 @@ typedef unsigned __int128 wide;
 static const struct {
     uint64_t high, low;
 } five[] = {
-#include "data/decimal_powers.inc"
+#include "data/format/decimal_powers.inc"
 };
 
 enum { MOST_POWER = (sizeof(five) / sizeof(five[0]) - 1) / 2 };

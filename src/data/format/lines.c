@@ -1,5 +1,5 @@
-/* data/lines.c -- reads the lines of a file.   SPDX-License-Identifier: Apache-2.0 */
-#include "data/lines.h"
+/* data/format/lines.c -- reads the lines of a file.   SPDX-License-Identifier: Apache-2.0 */
+#include "data/format/lines.h"
 
 #include <string.h>
 

@@ -1,12 +1,12 @@
-/* data/csv_text.c -- finds the ends of records and fields in CSV text.
+/* data/format/csv_text.c -- finds the ends of records and fields in CSV text.
  *
  * A ch_csv_scan is a small state machine over the bytes of a record. As long as a record has no
  * quote, memchr finds its end; from the first quote on, every byte is examined. ch__csv_next
  * reads the next record through a ch_reader, and ch__csv_field splits a record. The stage `csv`
- * (data/text.c) and data/csv.c call them.
+ * (data/text.c) and data/format/csv.c call them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/csv_text.h"
+#include "data/format/csv_text.h"
 
 #include <string.h>
 

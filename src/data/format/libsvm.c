@@ -1,4 +1,4 @@
-/* data/libsvm.c -- parses a line of LibSVM text into an element.
+/* data/format/libsvm.c -- parses a line of LibSVM text into an element.
  *
  * ch__libsvm_parse allocates the element first, for the largest number of values that the line
  * can have, and then parses each index:value pair into place. data/text.c calls it in worker
@@ -8,15 +8,15 @@
  * the indices parsed a second time, sorted and compared.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/libsvm.h"
+#include "data/format/libsvm.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/number.h"
-#include "data/show.h"
+#include "data/format/number.h"
+#include "data/format/show.h"
 
 ch_status ch__libsvm_check(const ch_libsvm *o)
 {

@@ -1,16 +1,16 @@
-/* data/number.c -- stores integers as elements of a dtype, and parses numbers from text.
+/* data/format/number.c -- stores integers as elements of a dtype, and parses numbers from text.
  *
  * Used by the parsers of CSV, LibSVM (text) and tf.train.Example (integers). Decimal text
- * becomes a float in data/decimal.c. The functions are pure: no locale, no state, no
+ * becomes a float in data/format/decimal.c. The functions are pure: no locale, no state, no
  * allocation.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/number.h"
+#include "data/format/number.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "data/decimal.h"
+#include "data/format/decimal.h"
 
 /* ---- integers into elements ---- */
 

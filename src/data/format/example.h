@@ -1,4 +1,5 @@
-/* data/example.h -- parses tf.train.Example records: features become the parts of an element.
+/* data/format/example.h -- parses tf.train.Example records: features become the parts of an
+ * element.
  *
  *     ch_example_schema *s = NULL;
  *     rc = ch__example_schema_new(2, feature, &s);
@@ -15,8 +16,8 @@
  * contents and the expected contents.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_EXAMPLE_H
-#define DATA_EXAMPLE_H
+#ifndef DATA_FORMAT_EXAMPLE_H
+#define DATA_FORMAT_EXAMPLE_H
 
 #include "cohort/schema.h"
 #include "data/element.h"

@@ -1,12 +1,12 @@
-/* data/csv_text.h -- finds the ends of records and fields in CSV text.
+/* data/format/csv_text.h -- finds the ends of records and fields in CSV text.
  *
  *     record:  field (separator field)*, up to \n, \r\n or the end of the file
  *     field:   "any text, with "" for a quote; it may contain line ends", or any text without
  *              separator and line end; a quote that does not begin a field has no meaning
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_CSV_TEXT_H
-#define DATA_CSV_TEXT_H
+#ifndef DATA_FORMAT_CSV_TEXT_H
+#define DATA_FORMAT_CSV_TEXT_H
 
 #include "file/reader.h"
 

@@ -1,11 +1,11 @@
-/* data/show.h -- prints bytes of a file in a message: quoted, shortened and escaped.
+/* data/format/show.h -- prints bytes of a file in a message: quoted, shortened and escaped.
  *
  * The bytes are untrusted. Control characters are escaped, so that a terminal cannot interpret
  * them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_SHOW_H
-#define DATA_SHOW_H
+#ifndef DATA_FORMAT_SHOW_H
+#define DATA_FORMAT_SHOW_H
 
 #include "tensor/print.h"
 

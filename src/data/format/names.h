@@ -1,10 +1,11 @@
-/* data/names.h -- a hash table from names to indices, for the columns and features of a file.
+/* data/format/names.h -- a hash table from names to indices, for the columns and features of a
+ * file.
  *
  * The table is built once and then only read, so any number of threads may search it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_NAMES_H
-#define DATA_NAMES_H
+#ifndef DATA_FORMAT_NAMES_H
+#define DATA_FORMAT_NAMES_H
 
 #include "base/mem.h"
 

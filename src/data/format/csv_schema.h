@@ -1,12 +1,12 @@
-/* data/csv_schema.h -- the columns of a CSV schema; private to data/csv.c and
- * data/csv_schema.c.
+/* data/format/csv_schema.h -- the columns of a CSV schema; private to data/format/csv.c and
+ * data/format/csv_schema.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_CSV_SCHEMA_H
-#define DATA_CSV_SCHEMA_H
+#ifndef DATA_FORMAT_CSV_SCHEMA_H
+#define DATA_FORMAT_CSV_SCHEMA_H
 
-#include "data/csv.h"
-#include "data/names.h"
+#include "data/format/csv.h"
+#include "data/format/names.h"
 
 enum { CH_CSV_FIELDS = 1 << 20 /* limit of the fields of all columns together */ };
 

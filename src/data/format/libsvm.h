@@ -1,4 +1,4 @@
-/* data/libsvm.h -- parses a line of LibSVM text into an element.
+/* data/format/libsvm.h -- parses a line of LibSVM text into an element.
  *
  *     label [qid:n] index:value index:value ... [# comment]
  *
@@ -10,8 +10,8 @@
  * line, "values" f32 (?) and "y" f32 ().
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_LIBSVM_H
-#define DATA_LIBSVM_H
+#ifndef DATA_FORMAT_LIBSVM_H
+#define DATA_FORMAT_LIBSVM_H
 
 #include "data/element.h"
 

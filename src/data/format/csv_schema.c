@@ -1,14 +1,14 @@
-/* data/csv_schema.c -- creates CSV schemas: checks the columns and builds a table of their
- * names.
+/* data/format/csv_schema.c -- creates CSV schemas: checks the columns and builds a table of
+ * their names.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/csv_schema.h"
+#include "data/format/csv_schema.h"
 
 #include <string.h>
 
 #include "base/fault.h"
-#include "data/number.h"
-#include "data/show.h"
+#include "data/format/number.h"
+#include "data/format/show.h"
 
 static ch_status check_column(const ch_csv_schema *s, int i, const ch_csv_column *c)
 {

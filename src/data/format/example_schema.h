@@ -1,12 +1,12 @@
-/* data/example_schema.h -- the features of an example schema; private to data/example.c and
- * data/example_schema.c.
+/* data/format/example_schema.h -- the features of an example schema; private to
+ * data/format/example.c and data/format/example_schema.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DATA_EXAMPLE_SCHEMA_H
-#define DATA_EXAMPLE_SCHEMA_H
+#ifndef DATA_FORMAT_EXAMPLE_SCHEMA_H
+#define DATA_FORMAT_EXAMPLE_SCHEMA_H
 
-#include "data/example.h"
-#include "data/names.h"
+#include "data/format/example.h"
+#include "data/format/names.h"
 
 typedef struct ch_example_feature {
     const char *name;
