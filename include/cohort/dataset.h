@@ -114,7 +114,7 @@ CH_API ch_dataset *ch_dataset_file_list(int n, const char *const *path);
 typedef struct ch_read_options {
     ch_compression compression;
     /* Skip records that are damaged or larger than the limits, and count them
-     * (ch_iterator_skipped). Running out of memory is an error nevertheless. */
+     * (ch_iterator_skipped). Exhausted memory and failed reads are errors nevertheless. */
     bool skip_bad;
     /* Largest size of a record or line, in bytes; 0: 64 MiB. A larger record is an error, or is
      * skipped; the records after it are read. */

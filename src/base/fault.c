@@ -23,6 +23,7 @@
 
 static _Thread_local char      message[CH_FAULT_TEXT];
 static _Thread_local bool      is_limit; /* the error is from ch__fail_limit */
+static _Thread_local bool      is_io;    /* the error is from ch__fail_io */
 static _Thread_local ch_status code;     /* of the last error; CH_OK: no call has failed */
 static _Thread_local uint64_t  n_faults; /* errors of this thread so far */
 /* The location of the error, as far as it is known. */
@@ -77,7 +78,7 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args)
     if (length >= CH_FAULT_TEXT)
         mark_cut(text);
     memcpy(message, text, strlen(text) + 1);
-    is_limit = false;
+    is_limit = is_io = false;
     code = rc;
     clear_location(&location);
     n_faults++;
@@ -98,6 +99,22 @@ ch_status ch__fail_limit(const char *format, ...)
 bool ch__failed_at_limit(void)
 {
     return is_limit;
+}
+
+ch_status ch__fail_io(ch_status rc, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    ch__failv(rc, format, args);
+    va_end(args);
+    is_io = true;
+    return rc;
+}
+
+bool ch__failed_at_io(void)
+{
+    return is_io;
 }
 
 ch_status ch__fail(ch_status rc, const char *format, ...)
@@ -152,7 +169,7 @@ ch_status ch__check_not_null(const char *call, const char *a, const void *is_a, 
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
     char              where[CH_FAULT_TEXT];
-    bool              was_limit = is_limit;
+    bool              was_limit = is_limit, was_io = is_io;
     ch_fault_location was_location = location;
     va_list           args;
 
@@ -166,6 +183,7 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
         return rc;
     ch__fail(rc, "%s: %s", where, message);
     is_limit = was_limit;
+    is_io = was_io;
     location = was_location;
     return rc;
 }

@@ -32,6 +32,10 @@ ch_status ch__fail_memory(const char *what) __attribute__((cold));
 /* Fails with RESOURCE_EXHAUSTED because a limit was exceeded that the caller can set. More
  * memory would not help. */
 ch_status ch__fail_limit(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+/* Fails because a system call on a file failed. The data in the file may be undamaged, even if
+ * `rc` is DATA_LOSS. */
+ch_status ch__fail_io(ch_status rc, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
 /* Call ch__fail_mark before a function of the program and ch__fail_since with its result. If
  * the function returned an error without setting a message, ch__fail_since sets the message to
  * the text of the status. Otherwise the message would be that of an earlier error. Returns
@@ -40,6 +44,8 @@ uint64_t  ch__fail_mark(void);
 ch_status ch__fail_since(uint64_t mark, ch_status rc);
 /* Returns true if the last error of this thread is from ch__fail_limit. */
 bool ch__failed_at_limit(void);
+/* Returns true if the last error of this thread is from ch__fail_io. */
+bool ch__failed_at_io(void);
 /* Returns CH_OK if neither pointer is NULL. Otherwise fails with INVALID_ARGUMENT, "<call>:
  * <name> is NULL". `a` and `b` are the names of the pointers is_a and is_b; if a name is NULL,
  * its pointer is not checked. */
@@ -96,6 +102,7 @@ ch_status ch__fault_raise(const ch_fault *f);
 /* For clang's analyzer, which does not see that ch__fail never returns CH_OK. */
 #define ch__fail(rc, ...)     ((void)ch__fail(rc, __VA_ARGS__), (rc))
 #define ch__fail_limit(...)   ((void)ch__fail_limit(__VA_ARGS__), CH_RESOURCE_EXHAUSTED)
+#define ch__fail_io(rc, ...)  ((void)ch__fail_io(rc, __VA_ARGS__), (rc))
 #define ch__fail_memory(what) ((void)ch__fail_memory(what), CH_RESOURCE_EXHAUSTED)
 #define ch__fail_earlier(...) ((void)ch__fail_earlier(__VA_ARGS__), CH_INVALID_ARGUMENT)
 /* Likewise: if ch__check_not_null returns CH_OK, the pointers are not NULL. */

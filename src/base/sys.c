@@ -227,8 +227,8 @@ ch_status ch__fail_errno(int error, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return ch__fail(status_of(error), "%s: %s", text,
-                    strerror_r(error, reason, sizeof(reason)));
+    return ch__fail_io(status_of(error), "%s: %s", text,
+                       strerror_r(error, reason, sizeof(reason)));
 }
 
 int64_t ch__file_calls(void)

@@ -10,7 +10,8 @@
  *   2. No record is lost without an error, unless skip_bad is set. Then it is counted
  *      (ch__cursor_skipped).
  *   3. skip_bad skips only damaged data (DATA_LOSS) and records above a size limit. All other
- *      errors are returned, for example if memory is exhausted or a file is missing.
+ *      errors are returned, for example if memory is exhausted, a file is missing or a read
+ *      fails.
  *   4. The position is the open file, its size and a byte offset. A file that has another size
  *      when it is restored is an error.
  *
@@ -165,11 +166,19 @@ bool ch__reading_is_large(ch_status rc)
     return rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit();
 }
 
+/* Returns true if skip_bad is set and the error means damaged data. A failed system call is
+ * DATA_LOSS too (EIO), but the data may be undamaged. */
+static bool skips_damage(const Cohort__Read *read, ch_status rc)
+{
+    return read != NULL && read->skip_bad && rc == CH_DATA_LOSS && !ch__failed_at_io();
+}
+
 bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_data_job *job,
                            ch_status rc)
 {
-    if (read == NULL || !read->skip_bad || r->names == NULL ||
-        (rc != CH_DATA_LOSS && !ch__reading_is_large(rc))) {
+    bool skips_large = read != NULL && read->skip_bad && ch__reading_is_large(rc);
+
+    if (r->names == NULL || (!skips_damage(read, rc) && !skips_large)) {
         ch__data_job_add_error(job, rc);
         return false;
     }
@@ -185,7 +194,7 @@ void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_data_job *jo
 }
 
 /* If the record's end cannot be found, because the file is damaged there, both problems are
- * reported as one error. An error that is not DATA_LOSS, for example exhausted memory, is
+ * reported as one error. Another error, for example exhausted memory or a failed read, is
  * reported alone. */
 bool ch__reading_skip_large(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
@@ -199,7 +208,7 @@ bool ch__reading_skip_large(ch_reading *r, const Cohort__Read *read, ch_data_job
         (void)ch__reading_leave_out(r, read, job, ch__fault_raise(&why));
         return true;
     }
-    if (rc == CH_DATA_LOSS)
+    if (rc == CH_DATA_LOSS && !ch__failed_at_io())
         rc = ch__fail_limit("%s; the end of the record cannot be found: %s", why.text,
                             ch_error_message());
     ch__reading_damage(r, read, job, rc);
@@ -212,7 +221,7 @@ static bool skip_rest(ch_reading *r, const Cohort__Read *read, ch_data_job *job)
 {
     ch_status rc = r->skip(r);
 
-    if (rc == CH_DATA_LOSS && read != NULL && read->skip_bad)
+    if (skips_damage(read, rc))
         ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is skipped",
                 ch_error_message());
     else if (rc != CH_OK)

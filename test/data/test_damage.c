@@ -878,6 +878,28 @@ static void skip_bad_does_not_skip_records_when_out_of_memory(void **state)
     }
 }
 
+static void skip_bad_does_not_skip_records_when_a_system_call_fails(void **state)
+{
+    static outcome        o;
+    const ch_read_options opt = {.skip_bad = true};
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+        int64_t     before = ch__file_calls(), most;
+
+        take_all(with_threads(k->make(names(k->file, k->file), &opt), CH_OFF), &o);
+        most = ch__file_calls() - before;
+        for (int64_t n = 1; n <= most; n++) {
+            ch__file_fail_at(n);
+            take_all(with_threads(k->make(names(k->file, k->file), &opt), CH_OFF), &o);
+            ch__file_fail_at(0);
+            if (o.n_errors != 1 || o.rc != CH_DATA_LOSS || o.n_skipped != 0)
+                fail_outcome(k, "a failing call", n, &o);
+        }
+    }
+}
+
 static int64_t take_some(ch_iterator *it, int most)
 {
     ch_tuple *t = NULL;
@@ -1201,6 +1223,7 @@ int main(void)
         cmocka_unit_test(restore_rejects_a_position_in_a_file_that_has_changed),
         cmocka_unit_test(readers_reject_a_file_that_expands_too_much),
         cmocka_unit_test(skip_bad_does_not_skip_records_when_out_of_memory),
+        cmocka_unit_test(skip_bad_does_not_skip_records_when_a_system_call_fails),
         cmocka_unit_test(iterator_skipped_continues_its_count_after_restore),
         cmocka_unit_test(readers_report_a_file_truncated_while_it_is_read),
         cmocka_unit_test(record_that_is_no_example_is_an_error_or_skipped),
