@@ -91,7 +91,7 @@ ch_status ch_npz_load(const char *path, const ch_load_options *opt, ch_tuple **o
     ch_zip   *z = NULL;
     ch_status rc;
 
-    if (opt != NULL && opt->compression > CH_UNCOMPRESSED)
+    if (path != NULL && opt != NULL && opt->compression > CH_UNCOMPRESSED)
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "%s: a .npz file declares its own compression; leave the option at CH_BY_NAME",
@@ -134,6 +134,8 @@ ch_status ch_npz_save(const char *path, const ch_tuple *t, const ch_save_options
     ch_zip_writer *z = NULL;
     ch_status      rc;
 
+    if (path == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "writing a file: no name given (path is NULL)");
     for (int i = 0; i < ch_tuple_count(t); i++)
         if (ch_value_kind_of(ch_tuple_at(t, i)) != CH_PLAIN)
             return ch__fail(CH_INVALID_ARGUMENT,

@@ -373,7 +373,8 @@ static ch_status open_file(opening *o)
 {
     struct stat about;
 
-    o->fd = ch__sys_open(o->path, O_RDONLY, 0);
+    /* O_NONBLOCK: opening a FIFO must not block. */
+    o->fd = ch__sys_open(o->path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
     if (o->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", o->path);
     if (ch__sys_stat(o->fd, &about) != 0)

@@ -104,6 +104,7 @@ static void npz_save_rejects_per_replica_values_and_invalid_names(void **state)
     assert_int_equal(ch_tuple_new(1, v, NULL, &t), CH_OK);
     t_assert_error(ch_npz_save(t_path("no.npz"), t, NULL), CH_INVALID_ARGUMENT, "no.npz",
                    "replica");
+    t_assert_error(ch_npz_save(NULL, t, NULL), CH_INVALID_ARGUMENT, "no name");
     ch_tuple_unref(t);
     ch_value_unref(v[0]);
     v[0] = ch_value_ref(v[1]);
@@ -348,6 +349,19 @@ static void npz_load_rejects_files_that_are_no_archive(void **state)
     t_assert_error(ch_npz_load(t_path("none"), NULL, &t), CH_NOT_FOUND, "none");
     t_assert_error(ch_npz_load(t_folder, NULL, &t), CH_INVALID_ARGUMENT, "not a regular file");
     t_assert_error(ch_npz_load(NULL, NULL, &t), CH_INVALID_ARGUMENT, "no name");
+    t_assert_error(ch_npz_load(NULL, &(ch_load_options){.compression = CH_ZLIB}, &t),
+                   CH_INVALID_ARGUMENT, "no name");
+    (void)state;
+}
+
+static void npz_load_rejects_a_fifo_without_blocking(void **state)
+{
+    ch_tuple *t = NULL;
+
+    assert_int_equal(mkfifo(t_path("fifo.npz"), 0600), 0);
+    t_assert_error(ch_npz_load(t_path("fifo.npz"), NULL, &t), CH_INVALID_ARGUMENT, "fifo.npz",
+                   "not a regular file");
+    assert_int_equal(unlink(t_path("fifo.npz")), 0);
     (void)state;
 }
 
@@ -396,6 +410,7 @@ int main(void)
         cmocka_unit_test(npz_load_rejects_a_member_that_expands_too_much),
         cmocka_unit_test(npz_members_are_read_by_rows),
         cmocka_unit_test(npz_load_rejects_files_that_are_no_archive),
+        cmocka_unit_test(npz_load_rejects_a_fifo_without_blocking),
         cmocka_unit_test(npz_fails_without_leak_when_a_call_or_allocation_fails),
     };
 
