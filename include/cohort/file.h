@@ -114,8 +114,8 @@ CH_API CH_MUST_CHECK ch_status ch_record_writer_open(const char            *path
 /* Append a record of bytes, or an encoded example. */
 CH_API CH_MUST_CHECK ch_status ch_record_writer_add(ch_record_writer *w, ch_str record);
 CH_API CH_MUST_CHECK ch_status ch_record_writer_add_example(ch_record_writer *w, ch_example *e);
-/* Completes the file and frees the writer, also on an error. If an add could not write, this
- * call fails too, and there is no file. */
+/* Completes the file and frees the writer, also on an error. If an add could not
+ * encode or write, this call fails too, and there is no file. */
 CH_API CH_MUST_CHECK ch_status ch_record_writer_close(ch_record_writer *w);
 /* Frees the writer and removes the incomplete file. NULL is fine. */
 CH_API void ch_record_writer_drop(ch_record_writer *w);

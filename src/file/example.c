@@ -233,28 +233,7 @@ static int find(const ch_example *e, const char *name, bool *found)
     return high;
 }
 
-/* Returns the feature with this name; adds an empty feature if there is none. Returns NULL if
- * memory is exhausted. */
-static feature *feature_of(ch_example *e, const char *name)
-{
-    bool found;
-    int  at = find(e, name, &found);
-
-    if (found)
-        return &e->feature[at];
-    if (!ch__grow((void **)&e->feature, &e->cap, e->n + 1, sizeof(*e->feature)))
-        return NULL;
-    char *copy = ch__strdup(name);
-    if (copy == NULL)
-        return NULL;
-    feature *f = &e->feature[at];
-    memmove(f + 1, f, (size_t)(e->n - at) * sizeof(*f));
-    *f = (feature){.name = copy};
-    e->n++;
-    return f;
-}
-
-/* Encodes the feature as a field of Features. */
+/* Encodes the feature as a field of Features. On failure the feature is not changed. */
 static ch_status encode_feature(feature *f, const ch_tensor *t)
 {
     size_t name = strlen(f->name), list = list_bytes(t), value = field_bytes(list);
@@ -272,6 +251,30 @@ static ch_status encode_feature(feature *f, const ch_tensor *t)
     at = put_head(at, TAG_2, value);
     at = put_head(at, (int)kind_of(t->dtype), list);
     put_list(at, t);
+    return CH_OK;
+}
+
+/* Sets the feature, or adds it. On failure the example is not changed. */
+static ch_status set_feature(ch_example *e, const char *name, const ch_tensor *t)
+{
+    feature   added = {0};
+    bool      found;
+    int       at = find(e, name, &found);
+    ch_status rc;
+
+    if (found)
+        return encode_feature(&e->feature[at], t);
+    if (!ch__grow((void **)&e->feature, &e->cap, e->n + 1, sizeof(*e->feature)) ||
+        (added.name = ch__strdup(name)) == NULL)
+        return ch__fail_memory("example");
+    rc = encode_feature(&added, t);
+    if (rc != CH_OK) {
+        ch__free(added.name);
+        return rc;
+    }
+    memmove(&e->feature[at + 1], &e->feature[at], (size_t)(e->n - at) * sizeof(added));
+    e->feature[at] = added;
+    e->n++;
     return CH_OK;
 }
 
@@ -296,11 +299,8 @@ ch_status ch_example_set(ch_example *e, const char *name, ch_tensor *t)
         rc = ch_tensor_contiguous(t, &contiguous);
     if (rc == CH_OK)
         rc = check_feature(name, contiguous);
-    if (rc == CH_OK) {
-        feature *f = feature_of(e, name);
-
-        rc = f != NULL ? encode_feature(f, contiguous) : ch__fail_memory("example");
-    }
+    if (rc == CH_OK)
+        rc = set_feature(e, name, contiguous);
     ch_tensor_unref(contiguous);
     return rc;
 }
@@ -327,9 +327,7 @@ ch_status ch_example_encode(ch_example *e, ch_str *out)
     for (int i = 0; i < e->n; i++) {
         const ch_bytes_builder *field = &e->feature[i].field;
 
-        /* The size is 0 if ch_example_set ran out of memory after it had added the feature. */
-        if (field->n > 0)
-            memcpy(at, field->at, field->n);
+        memcpy(at, field->at, field->n);
         at += field->n;
     }
     *out = (ch_str){e->message.at, all};

@@ -64,9 +64,10 @@ ch_status ch_record_writer_add_example(ch_record_writer *x, ch_example *e)
     ch_str    bytes;
     ch_status rc = ch__check_not_null("TFRecord file", "the writer", x, "the example", e);
 
-    if (rc == CH_OK)
-        rc = ch_example_encode(e, &bytes);
-    return rc == CH_OK ? ch_record_writer_add(x, bytes) : rc;
+    if (rc != CH_OK)
+        return rc;
+    rc = ch_example_encode(e, &bytes);
+    return rc == CH_OK ? ch_record_writer_add(x, bytes) : ch__writer_fail(x->w, rc);
 }
 
 ch_status ch_record_writer_close(ch_record_writer *x)

@@ -267,6 +267,12 @@ const char *ch__writer_path(const ch_writer *w)
     return w->path;
 }
 
+ch_status ch__writer_fail(ch_writer *w, ch_status rc)
+{
+    w->failed = w->failed != CH_OK ? w->failed : rc;
+    return rc;
+}
+
 /* ---- writing ---- */
 
 /* Fails because an earlier call failed. */

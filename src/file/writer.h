@@ -37,6 +37,9 @@ CH_MUST_CHECK ch_status ch__writer_patch(ch_writer *w, int64_t offset, const voi
 /* Returns the size of the file so far in bytes, as on disk, including buffered bytes. */
 int64_t     ch__writer_offset(const ch_writer *w);
 const char *ch__writer_path(const ch_writer *w);
+/* Marks the writer as failed, because its caller could not make the bytes to put: all further
+ * calls fail with `rc`, also ch__writer_commit. Returns `rc`. */
+ch_status ch__writer_fail(ch_writer *w, ch_status rc);
 
 /* A section: the bytes that are put between ch__writer_begin and ch__writer_end. They are
  * compressed on their own (`kind` may be CH_UNCOMPRESSED). The file itself must be

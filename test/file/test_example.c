@@ -189,6 +189,35 @@ static void example_set_allocates_nothing_the_second_time(void **state)
     (void)state;
 }
 
+static void example_set_leaves_the_example_unchanged_when_out_of_memory(void **state)
+{
+    ch_example *e = example_new();
+    ch_tensor  *t = NULL;
+    ch_status   rc = CH_RESOURCE_EXHAUSTED;
+    ch_str      before, after;
+    char        copy[64];
+
+    assert_int_equal(ch_tensor_scalar(CH_I64, 7, &t), CH_OK);
+    assert_int_equal(ch_example_set(e, "m", t), CH_OK);
+    assert_int_equal(ch_example_encode(e, &before), CH_OK);
+    assert_true(before.size <= sizeof(copy));
+    memcpy(copy, before.data, before.size);
+    for (int64_t n = 1; rc != CH_OK; n++) {
+        ch__mem_fail_at(n);
+        rc = ch_example_set(e, "a", t);
+        ch__mem_fail_at(0);
+        if (rc == CH_OK)
+            break;
+        assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
+        assert_int_equal(ch_example_encode(e, &after), CH_OK);
+        assert_int_equal(after.size, before.size);
+        assert_memory_equal(after.data, copy, after.size);
+    }
+    ch_tensor_unref(t);
+    ch_example_free(e);
+    (void)state;
+}
+
 /* ---- files ---- */
 
 static ch_status write_records(const char *name, const ch_save_options *opt)
@@ -266,6 +295,23 @@ static void record_writer_drop_leaves_no_file(void **state)
     (void)state;
 }
 
+static void record_writer_leaves_no_file_when_an_example_cannot_be_encoded(void **state)
+{
+    ch_record_writer *w = NULL;
+    ch_example       *e = example_new();
+
+    assert_int_equal(ch_record_writer_open(t_path("unencoded"), NULL, &w), CH_OK);
+    ch__mem_fail_at(1); /* the message of the example */
+    t_assert_error(ch_record_writer_add_example(w, e), CH_RESOURCE_EXHAUSTED, "example");
+    ch__mem_fail_at(0);
+    t_assert_error(ch_record_writer_add(w, (ch_str){"hello", 5}), CH_RESOURCE_EXHAUSTED,
+                   "failed before");
+    t_assert_error(ch_record_writer_close(w), CH_RESOURCE_EXHAUSTED, "failed before");
+    assert_int_not_equal(access(t_path("unencoded"), F_OK), 0);
+    ch_example_free(e);
+    (void)state;
+}
+
 static void record_writer_leaves_no_file_when_a_call_or_allocation_fails(void **state)
 {
     int64_t live = ch__mem_live(), calls = ch__file_calls(), allocs = ch__mem_allocs();
@@ -296,8 +342,10 @@ int main(void)
         cmocka_unit_test(example_set_writes_strided_tensors_in_row_major_order),
         cmocka_unit_test(example_set_rejects_values_that_no_list_holds),
         cmocka_unit_test(example_set_allocates_nothing_the_second_time),
+        cmocka_unit_test(example_set_leaves_the_example_unchanged_when_out_of_memory),
         cmocka_unit_test(record_writer_output_is_read_back),
         cmocka_unit_test(record_writer_drop_leaves_no_file),
+        cmocka_unit_test(record_writer_leaves_no_file_when_an_example_cannot_be_encoded),
         cmocka_unit_test(record_writer_leaves_no_file_when_a_call_or_allocation_fails),
     };
 
