@@ -1,6 +1,7 @@
 /* train/layer.h -- the struct behind ch_layer, and helpers for the layers of the library.
  *
- * layer.c implements the object, layers_*.c the layers. A layer is a node of a tree: it has
+ * layer.c implements the object, layer_call.c its calls, activation.c the activations, and
+ * layers_*.c the layers. A layer is a node of a tree: it has
  * children, variables (weights) and a table of functions (ch_layer_ops) with its own memory,
  * `self`.
  *
@@ -65,6 +66,8 @@ ch_layer *ch__layer_fail(const char *format, ...) __attribute__((format(printf, 
 ch_status ch__layer_last_error(const char *what);
 /* Clears the last error of a constructor on this thread. */
 void ch__layer_clear_error(void);
+/* Drops the variables of the layer, without those of its children. */
+void ch__layer_drop_weights(ch_layer *l);
 
 /* Returns true if the last axis of x has the size that the layer was built for. Otherwise fails
  * the step and returns false. */
