@@ -1,6 +1,7 @@
 /* data/workqueue.c -- ordered work queues.
  *
- * A ch_workqueue belongs to a cursor and holds a list of ch_data_job in the order of pulling.
+ * A ch_workqueue belongs to a cursor and holds a list of ch_data_job (data/job.h) in the order
+ * of pulling.
  * Stages open it and read its results; the iterator's threads call ch__workqueue_work.
  * "Consumer" below is the thread that calls ch__workqueue_next, usually on behalf of the parent
  * cursor.
@@ -86,114 +87,6 @@ ch_waiters *ch__workqueue_waiters(ch_workqueue *q)
     return &q->waiters;
 }
 
-/* ---- jobs ---- */
-
-static void drop_results(ch_data_job *job)
-{
-    for (int k = job->n_delivered; k < job->n; k++)
-        ch__job_result_drop(&job->result[k]);
-    job->n = job->n_delivered = 0;
-}
-
-static void job_free(ch_data_job *job)
-{
-    if (job == NULL)
-        return;
-    drop_results(job);
-    ch__free(job->result);
-    ch__free(job->note);
-    ch__free(job);
-}
-
-void ch__job_result_drop(ch_job_result *s)
-{
-    ch__element_free(s->element);
-    ch__free(s->text);
-    *s = (ch_job_result){0};
-}
-
-void ch__job_result_fail(ch_job_result *s, ch_status rc)
-{
-    ch__job_result_drop(s);
-    s->rc = rc;
-    s->is_between = ch__error_is_between();
-    s->text = ch__strdup(ch_error_message());
-}
-
-/* Appends an empty result to the job. If memory is exhausted, sets has_lost and returns NULL.
- * From then on the job accepts no results, so that the error follows directly on the results
- * before it. */
-static ch_job_result *job_add_result(ch_data_job *job)
-{
-    if (job->has_lost ||
-        !ch__grow((void **)&job->result, &job->capacity, job->n + 1, sizeof(*job->result))) {
-        job->has_lost = true;
-        return NULL;
-    }
-    job->result[job->n] = (ch_job_result){0};
-    return &job->result[job->n++];
-}
-
-void ch__data_job_add(ch_data_job *job, ch_element *e)
-{
-    ch_job_result *s = job_add_result(job);
-
-    if (s != NULL)
-        s->element = e;
-    else
-        ch__element_free(e);
-}
-
-void ch__data_job_add_error(ch_data_job *job, ch_status rc)
-{
-    ch_job_result *s = job_add_result(job);
-
-    if (s != NULL)
-        ch__job_result_fail(s, rc);
-}
-
-void ch__data_job_fill(ch_data_job *job, ch_cursor *from)
-{
-    while (job->n < job->want && !job->has_lost) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(from, &e);
-
-        if (rc != CH_OK) {
-            ch__data_job_add_error(job, rc);
-            if (rc == CH_CANCELLED)
-                return;
-        } else if (e == NULL) {
-            job->has_end = true;
-            return;
-        } else {
-            ch__data_job_add(job, e);
-        }
-    }
-}
-
-void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job)
-{
-    ch__data_job_fill(job, c->in[0]);
-}
-
-void ch__data_job_note(ch_data_job *job, const char *text)
-{
-    if (job->note != NULL && strcmp(job->note, text) == 0)
-        return;
-    ch__free(job->note);
-    job->note = ch__strdup(text);
-}
-
-void ch__data_job_close_gaps(ch_data_job *job)
-{
-    int n = 0;
-
-    for (int k = 0; k < job->n; k++)
-        if (job->result[k].element != NULL || job->result[k].rc != CH_OK)
-            job->result[n++] = job->result[k];
-    job->n = n;
-}
-
 /* ---- opening and closing ---- */
 
 /* Adds the queue to the iterator's list. Cursors open their inputs first, so queues closer to
@@ -269,7 +162,7 @@ void ch__workqueue_close(ch_workqueue *q)
     pthread_mutex_lock(&q->it->lock);
     unregister_queue(q);
     pthread_mutex_unlock(&q->it->lock);
-    job_free(q->free_job);
+    ch__data_job_free(q->free_job);
     pthread_cond_destroy(&q->waiters.changed);
     ch__free(q);
 }
@@ -412,18 +305,12 @@ static ch_data_job *job_new(ch_workqueue *q)
         job = ch__calloc(1, sizeof(*job));
     if (job == NULL)
         return NULL;
-    drop_results(job);
+    ch__data_job_clear(job);
     job->bytes = 0;
     job->is_ready = job->has_end = job->is_last = job->has_lost = false;
     job->want = q->want;
     job->first = q->n_pulled;
     return job;
-}
-
-/* Returns true if measured times decide the size of jobs. */
-static bool workqueue_is_tuned(const ch_workqueue *q)
-{
-    return q->opt.want == 0 && q->it->n_threads > 0;
 }
 
 /* Doubles or halves the job size after a job of `n` results took `ns`. A job should be just
@@ -481,8 +368,9 @@ static void end_pull(ch_workqueue *q, const ch_data_job *job, int n)
 /* Pulls and makes one job. The caller must hold the lock; the call releases it meanwhile. */
 static ch_status work(ch_workqueue *q)
 {
-    bool is_timed = ch__workqueue_is_timed(q), is_tuned = workqueue_is_tuned(q);
+    bool is_timed = ch__workqueue_is_timed(q);
     bool pulls_overlap = q->it->n_threads > 0; /* others may pull while this thread makes */
+    bool is_tuned = q->opt.want == 0 && q->it->n_threads > 0; /* the time decides q->want */
     ch_data_job *job;
     int64_t      began, from, before, own, pulled, made;
     int          n;
@@ -634,7 +522,7 @@ ch_status ch__workqueue_next(ch_workqueue *q, ch_element **out)
         pthread_mutex_lock(&q->it->lock);
         if (job != NULL) {
             charge(q, job, 0);
-            job_free(q->free_job);
+            ch__data_job_free(q->free_job);
             q->free_job = job;
             q->current = NULL;
             if (q->it->budget.most > 0)
@@ -744,24 +632,12 @@ void ch__workqueue_clear(ch_workqueue *q)
     ch__charge_add(&q->it->budget, &q->charge, -q->charge.held);
     pthread_mutex_unlock(&q->it->lock);
     for (int i = 0; i < q->n; i++)
-        job_free(q->queue[i]);
-    job_free(q->current);
+        ch__data_job_free(q->queue[i]);
+    ch__data_job_free(q->current);
     q->current = NULL;
     q->n = 0;
     q->has_ended = false;
     q->n_pulled = 0;
-}
-
-static void save_job(const ch_data_job *job, ch_saver *s)
-{
-    for (int k = job->n_delivered; k < job->n; k++)
-        if (job->result[k].rc == CH_OK)
-            ch__save_element(s, job->result[k].element);
-        else
-            ch__save_fault(s, job->result[k].rc, job->result[k].text,
-                           job->result[k].is_between);
-    if (job->has_lost)
-        ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory", false);
 }
 
 /* Adds the number of results of a job that must be saved. Returns false if the stage ends with
@@ -785,9 +661,9 @@ void ch__workqueue_save(ch_workqueue *q, ch_saver *s)
     ch__save_int(s, q->has_ended);
     ch__save_int(s, n);
     if (q->current != NULL)
-        save_job(q->current, s);
+        ch__data_job_save(q->current, s);
     for (int i = 0; i < n_jobs; i++)
-        save_job(q->queue[i], s);
+        ch__data_job_save(q->queue[i], s);
 }
 
 /* Loads all results into a single job, `current`, whatever their number. */
@@ -819,6 +695,11 @@ ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from)
 }
 
 /* ---- stages that return the results of their queue ---- */
+
+void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job)
+{
+    ch__data_job_fill(job, c->in[0]);
+}
 
 ch_status ch__queued_next(ch_cursor *c, ch_element **out)
 {

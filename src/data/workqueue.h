@@ -12,9 +12,10 @@
  *     const ch_stage ch__stage_x = {.name = "x", ..., CH_QUEUED_STAGE,
  *                                   .close = ch__close_nothing};
  *
- * The threads belong to the iterator (data/iterator.c). Each thread searches the queues for
- * work, beginning at the sources. A consumer that waits for a job runs jobs of the same queue
- * meanwhile. If the iterator has no threads, the consumer does all work, one element at a time.
+ * The threads belong to the iterator (data/iterator_threads.c). Each thread searches the queues
+ * for work, beginning at the sources. A consumer that waits for a job runs jobs of the same
+ * queue meanwhile. If the iterator has no threads, the consumer does all work, one element at a
+ * time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_WORKQUEUE_H
@@ -22,7 +23,7 @@
 
 #include <pthread.h>
 
-#include "data/data.h"
+#include "data/job.h"
 
 /* A condition variable with a count of its waiters, used with the iterator's lock. There is one
  * for each event, because waking a thread takes longer than producing most elements. */
@@ -35,33 +36,6 @@ void ch__waiters_init(ch_waiters *w);
 void ch__waiters_wake_all(ch_waiters *w);
 /* Wakes a single thread. That thread must wake the next if more work is left. */
 void ch__waiters_wake_one(ch_waiters *w);
-
-/* A result of a job: an element, or the error in its place. */
-typedef struct ch_job_result {
-    ch_element *element; /* owned; NULL: an error, or a result that was dropped */
-    ch_status   rc;
-    bool        is_between; /* the error does not stand for an element (ch__error_between) */
-    char       *text;       /* message of the error; NULL: there was no memory for it */
-    int64_t     extra;      /* a value that pull passes to make */
-} ch_job_result;
-
-typedef struct ch_data_job {
-    bool is_ready; /* make has finished */
-    bool has_end;  /* set by pull: the input has ended */
-    bool is_last;  /* set by make: the stage ends here, and jobs pulled later are discarded */
-    /* Memory was exhausted while a result was added. The error is delivered after the results
-     * that the job has. */
-    bool    has_lost;
-    int     n, n_delivered; /* results: in the job, and of these delivered */
-    int     want;           /* number of results that pull should add */
-    int64_t bytes;          /* charged to the budget (data/budget.h) */
-    int64_t first;          /* index of its first element among all elements the queue pulled */
-    /* Text that pull passes to make, for example a file name. It stays until pull sets another;
-     * NULL: none. */
-    char          *note;
-    int            capacity; /* of `result` */
-    ch_job_result *result;   /* n results */
-} ch_data_job;
 
 typedef struct ch_workqueue_ops {
     /* Adds up to job->want results with ch__data_job_add. Sets has_end at the end of the
@@ -124,20 +98,6 @@ ch_status ch__queued_load(ch_cursor *c, ch_loader *l);
 
 /* A pull that reads from the only input of the stage. */
 void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job);
-
-/* For pull: add a result to the job. */
-void ch__data_job_add(ch_data_job *job, ch_element *e); /* takes ownership of the element */
-void ch__data_job_add_error(ch_data_job *job, ch_status rc); /* with this thread's message */
-/* Adds results of `from` until the job has job->want results or the cursor ends. */
-void ch__data_job_fill(ch_data_job *job, ch_cursor *from);
-/* Sets job->note to a copy of `text`. If memory is exhausted, the note becomes NULL. */
-void ch__data_job_note(ch_data_job *job, const char *text);
-/* For make: removes the results that were dropped. */
-void ch__data_job_close_gaps(ch_data_job *job);
-/* Replaces a result by this thread's error. */
-void ch__job_result_fail(ch_job_result *s, ch_status rc);
-/* Frees the element or error of a result. */
-void ch__job_result_drop(ch_job_result *s);
 
 /* ---- for the iterator ---- */
 
