@@ -1,9 +1,10 @@
-/* data/iterator.c -- iterators: the public functions, worker threads, positions and profiles.
+/* data/iterator.c -- iterators: the public functions that create, read, save and restore them.
  *
  * A ch_iterator (data/iterator.h) owns a tree of cursors and the threads that run the jobs of
  * their workqueues. The root of the tree is a cursor of the private stage `iterator`. Its
  * workqueue prefetches for the program. ch_iterator_next collects a group of its elements, one
- * for each replica, and returns the group as a tuple.
+ * for each replica, and returns the group as a tuple. The threads are in
+ * data/iterator_threads.c, the profiles in data/profile.c.
  *
  * Callers: the program; src/fit/ and src/strategy/, which read batches; src/job/worker/, which
  * reads a stream of elements by number.
@@ -20,139 +21,13 @@
 
 #include <string.h>
 
-#include "base/config.h"
 #include "base/fault.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "data/element_pool.h"
 #include "data/position.h"
 #include "data/rows.h"
-#include "tensor/print.h"
 
 enum { MOST_REPLICAS = 1 << 16 };
-
-/* ---- waiting ---- */
-
-void ch__iterator_wake_all(ch_iterator *it)
-{
-    ch__waiters_wake_all(&it->idle);
-    ch__waiters_wake_all(&it->others);
-    for (int i = 0; i < it->n_workqueues; i++)
-        ch__waiters_wake_all(ch__workqueue_waiters(it->workqueue[i]));
-}
-
-static struct timespec deadline_in_ms(int64_t ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
-/* Prints the stages that may be slow: the stage of the busy workqueue nearest to the sources,
- * and the stages below it that its jobs call. If no workqueue is busy, prints `stage`. */
-static void print_busy(const ch_iterator *it, const char *stage, char *text, size_t size)
-{
-    const ch_cursor *c = NULL;
-    ch_text          t = ch__text(text, size);
-
-    for (int i = 0; i < it->n_workqueues && c == NULL; i++)
-        c = ch__workqueue_busy(it->workqueue[i]);
-    ch__text_add(&t, "%s", c != NULL ? c->stage->name : stage);
-    while (c != NULL && c->n_in > 0 && c->in[0]->workqueue == NULL) {
-        c = c->in[0];
-        ch__text_add(&t, " < %s", c->stage->name);
-    }
-    if (it->file[0] != '\0')
-        ch__text_add(&t, "; the last file opened is %s", it->file);
-}
-
-void ch__iterator_set_file(ch_iterator *it, const char *path)
-{
-    pthread_mutex_lock(&it->lock);
-    (void)snprintf(it->file, sizeof(it->file), "%s", path);
-    pthread_mutex_unlock(&it->lock);
-}
-
-/* The wait has no limit, because a source may be a user's function that waits for external
- * events. Each warning doubles the time before the next warning. */
-void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *stage)
-{
-    int64_t         ms = it->notice_ms > 0 ? it->notice_ms : ch__config()->wait_notice_ms;
-    struct timespec until = deadline_in_ms(ms);
-    char            busy[512];
-    int             rc;
-
-    waiters->n++;
-    rc = pthread_cond_timedwait(&waiters->changed, &it->lock, &until);
-    waiters->n--;
-    if (rc != 0) {
-        print_busy(it, stage, busy, sizeof(busy));
-        ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
-        it->notice_ms = ch__min(ms, INT32_MAX) * 2;
-    }
-}
-
-/* ---- threads ---- */
-
-/* Runs a job of the first workqueue that has work; returns false if there is none. Sources come
- * first, so that jobs of later stages find their input ready and do not wait for a reader. The
- * caller must hold the lock; it is released while the job runs. */
-static bool run_job(ch_iterator *it)
-{
-    for (int i = 0; i < it->n_workqueues; i++)
-        if (ch__workqueue_work(it->workqueue[i]))
-            return true;
-    return false;
-}
-
-static void worker_main(void *arg)
-{
-    ch_iterator *it = arg;
-
-    pthread_mutex_lock(&it->lock);
-    while (!it->stops)
-        if (it->is_paused || !run_job(it)) {
-            it->idle.n++;
-            pthread_cond_wait(&it->idle.changed, &it->lock);
-            it->idle.n--;
-        }
-    pthread_mutex_unlock(&it->lock);
-}
-
-/* Starts the worker threads. If a thread cannot be started, the iterator runs with fewer
- * threads; without any, the caller's thread does all work. */
-static void start_workers(ch_iterator *it)
-{
-    for (int i = 0; i < it->n_threads && it->worker != NULL; i++) {
-        ch_thread *t = NULL;
-
-        if (ch__thread_start("input", worker_main, it, &t) != CH_OK)
-            break;
-        it->worker[i] = t;
-        pthread_mutex_lock(&it->lock);
-        it->n_workers++;
-        pthread_mutex_unlock(&it->lock);
-    }
-    it->has_started = true;
-}
-
-static void stop_workers(ch_iterator *it)
-{
-    pthread_mutex_lock(&it->lock);
-    it->stops = true;
-    ch__iterator_wake_all(it);
-    pthread_mutex_unlock(&it->lock);
-    for (int i = 0; i < it->n_workers; i++)
-        ch__thread_join(it->worker[i]);
-    it->n_workers = 0;
-}
 
 /* ---- the root stage: prefetches for the program ---- */
 
@@ -236,18 +111,6 @@ static const ch_stage out_stage = {
 
 /* ---- creating and freeing ---- */
 
-static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
-{
-    ch_dataset_options o = d->options;
-
-    it->go_on = opt->go_on;
-    it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;
-    it->ahead = opt->ahead;
-    it->n_threads = o.threads == 0 ? ch__cpu_count() : o.threads == CH_OFF ? 0 : o.threads;
-    it->unordered = o.unordered;
-    it->budget.most = ch__min(o.memory_bytes, INT64_MAX / 8);
-}
-
 static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
 {
     size_t n = (size_t)it->n_replicas;
@@ -261,16 +124,9 @@ static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
     return CH_OK;
 }
 
-static void init_lock(ch_iterator *it)
-{
-    ch__waiters_init(&it->idle);
-    ch__waiters_init(&it->others);
-    pthread_mutex_init(&it->lock, NULL);
-}
-
 static void iterator_free(ch_iterator *it)
 {
-    stop_workers(it);
+    ch__iterator_stop_workers(it);
     ch__cursor_close(it->root);
     if (it->group != NULL)
         drop_group(it);
@@ -318,10 +174,18 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
         return ch__fail_memory("iterator");
     atomic_init(&it->refs, 1);
     ch__element_pool_open();
-    init_lock(it);
+    ch__waiters_init(&it->idle);
+    ch__waiters_init(&it->others);
+    pthread_mutex_init(&it->lock, NULL);
     it->skips_made = it->skips;
     it->name = name;
-    set_options(it, d, opt);
+    it->go_on = opt->go_on;
+    it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;
+    it->ahead = opt->ahead;
+    int threads = d->options.threads;
+    it->n_threads = threads == 0 ? ch__cpu_count() : threads == CH_OFF ? 0 : threads;
+    it->unordered = d->options.unordered;
+    it->budget.most = ch__min(d->options.memory_bytes, INT64_MAX / 8);
     rc = make_room(it, opt);
     if (rc == CH_OK) {
         d = ch_dataset_ref(d);
@@ -446,7 +310,7 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
                         "iterator: it ended with an error; call ch_iterator_restart, or set "
                         "ch_iterator_options.go_on to continue after errors");
     if (!it->has_started)
-        start_workers(it);
+        ch__iterator_start_workers(it);
     rc = fill_group(it, &is_end);
     it->has_failed |= rc != CH_OK;
     if (rc != CH_OK)
@@ -513,32 +377,6 @@ int64_t ch_iterator_skipped(const ch_iterator *it)
 
 /* ---- positions ---- */
 
-/* Stops the worker threads from starting jobs, and blocks until all running jobs have
- * finished. */
-static void pause_workers(ch_iterator *it)
-{
-    pthread_mutex_lock(&it->lock);
-    it->is_paused = true;
-    for (int i = 0; i < it->n_workqueues; i++) {
-        const ch_cursor *busy = ch__workqueue_busy(it->workqueue[i]);
-
-        if (busy != NULL) {
-            ch__iterator_wait(it, &it->others, busy->stage->name);
-            i = -1; /* scan again: the running job may have run jobs of other workqueues */
-        }
-    }
-    pthread_mutex_unlock(&it->lock);
-}
-
-/* Ends pause_workers. */
-static void resume_workers(ch_iterator *it)
-{
-    pthread_mutex_lock(&it->lock);
-    it->is_paused = false;
-    ch__iterator_wake_all(it);
-    pthread_mutex_unlock(&it->lock);
-}
-
 ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
 {
     ch_status rc = ch__check_not_null("save", "the iterator", it, NULL, NULL);
@@ -547,9 +385,9 @@ ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
         rc = ch__check_not_null("save", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
-    pause_workers(it);
+    ch__iterator_pause_workers(it);
     rc = ch__position_save(it->root, it->dataset->hash, bytes, n);
-    resume_workers(it);
+    ch__iterator_resume_workers(it);
     return rc;
 }
 
@@ -647,7 +485,7 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
         rc = ch__position_read(it->dataset->hash, bytes, n, &position);
     if (rc != CH_OK)
         return rc;
-    pause_workers(it);
+    ch__iterator_pause_workers(it);
     if (it->dataset->shares_state)
         rc = ch__position_save(it->root, it->dataset->hash, &saved, &n_saved);
     if (rc == CH_OK) {
@@ -655,139 +493,8 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
         if (rc != CH_OK && saved != NULL)
             rc = undo_restore(it, saved, n_saved, rc);
     }
-    resume_workers(it);
+    ch__iterator_resume_workers(it);
     ch_bytes_free(saved);
     ch__protobuf_free(&position->base);
     return rc;
-}
-
-/* ---- profile ----
- *
- * A workqueue measures the time of whole jobs. The calls of a cursor's `next` are timed by
- * samples (data/cursor.c). A job calls the cursors below its own, down to the next workqueues,
- * so their sampled times are subtracted from the time of the jobs. */
-
-/* Returns true if the jobs of the cursor's workqueue are timed. Otherwise the cursor's time is
- * the time of its calls. */
-static bool has_timed_workqueue(const ch_cursor *c)
-{
-    return c->workqueue != NULL && ch__workqueue_is_timed(c->workqueue);
-}
-
-/* Returns the time of the calls of a cursor without a timed workqueue, in ns, without the calls
- * of its inputs. */
-static int64_t own_ns(const ch_cursor *c)
-{
-    int64_t ns = c->counts.ns;
-
-    for (int i = 0; i < c->n_in; i++)
-        ns -= c->in[i]->counts.ns;
-    return ns > 0 ? ns : 0;
-}
-
-/* Returns the time of the cursors that the jobs of c's workqueue call, in ns: all cursors below
- * `c` down to the next timed workqueues. */
-static int64_t inside_ns(const ch_cursor *c)
-{
-    int64_t ns = 0;
-
-    for (int i = 0; i < c->n_in; i++)
-        if (!has_timed_workqueue(c->in[i]))
-            ns += own_ns(c->in[i]) + inside_ns(c->in[i]);
-    return ns;
-}
-
-/* Returns the factor that scales the sampled times of the cursors below `c`, so that their sum
- * does not exceed the measured time of c's jobs. At most 1. */
-static double share_of(const ch_cursor *c)
-{
-    ch_stage_profile whole = {0};
-    int64_t          inside = inside_ns(c);
-
-    ch__workqueue_profile(c->workqueue, &whole);
-    return inside > whole.busy_ns ? (double)whole.busy_ns / (double)inside : 1;
-}
-
-/* Adds the profile of `c` and of the cursors below it, a parent before its inputs. The time of
- * a body belongs to the stage that runs it. `share` is share_of the nearest timed workqueue
- * above. *at is the index of the next entry; entries from `n` on are counted, not written. */
-static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_profile *out,
-                       int n, int *at)
-{
-    const ch_counts *k = &c->counts;
-    ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
-    int              own = (*at)++;
-
-    if (c->workqueue != NULL)
-        ch__workqueue_profile(c->workqueue, &p);
-    if (has_timed_workqueue(c)) {
-        int64_t inside = inside_ns(c);
-
-        share = share_of(c);
-        p.busy_ns = inside < p.busy_ns ? p.busy_ns - inside : 0;
-    } else {
-        p.busy_ns = (int64_t)(share * (double)own_ns(c));
-    }
-    p.busy_ns += k->body_ns;
-    p.wait_ns += k->body_wait_ns;
-    if (out != NULL && own < n)
-        out[own] = p;
-    for (int i = 0; i < c->n_in; i++)
-        profile_of(c->in[i], depth + 1, share, out, n, at);
-}
-
-int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
-{
-    int at = 0;
-
-    if (it == NULL)
-        return 0;
-    pthread_mutex_lock(&it->lock);
-    profile_of(it->root->in[0], 0, share_of(it->root), out, out != NULL ? n : 0, &at);
-    pthread_mutex_unlock(&it->lock);
-    return at;
-}
-
-/* Returns the time that the program has waited for the root cursor, in ns. */
-static int64_t waited_ns(ch_iterator *it)
-{
-    ch_stage_profile p = {0};
-
-    pthread_mutex_lock(&it->lock);
-    ch__workqueue_profile(it->root->workqueue, &p);
-    pthread_mutex_unlock(&it->lock);
-    return p.wait_ns;
-}
-
-int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
-{
-    int               n = ch_iterator_profile(it, NULL, 0);
-    ch_stage_profile *p = it != NULL ? ch__calloc((size_t)n, sizeof(*p)) : NULL;
-    ch_text           t = ch__text(text, size);
-    double            sum = 0;
-
-    if (it == NULL)
-        ch__text_add(&t, "NULL");
-    if (p == NULL)
-        return ch__text_length(&t);
-    /* The number of stages may have changed since the first call. */
-    n = (int)ch__min(n, ch_iterator_profile(it, p, n));
-    for (int i = 0; i < n; i++)
-        sum += (double)p[i].busy_ns;
-    ch__text_add(&t, "%-28s %12s %10s %7s %10s %s\n", "stage", "elements", "busy ms", "share",
-                 "waited ms", "ready");
-    for (int i = 0; i < n; i++) {
-        ch__text_add(&t, "%*s%-*s %12lld %10.1f %6.1f%% %10.1f", 2 * p[i].depth, "",
-                     28 - 2 * p[i].depth > 0 ? 28 - 2 * p[i].depth : 0, p[i].stage,
-                     (long long)p[i].n_elements, (double)p[i].busy_ns / 1e6,
-                     sum > 0 ? 100 * (double)p[i].busy_ns / sum : 0,
-                     (double)p[i].wait_ns / 1e6);
-        if (p[i].capacity > 0)
-            ch__text_add(&t, " %d of %d", p[i].ready, p[i].capacity);
-        ch__text_add(&t, "\n");
-    }
-    ch__text_add(&t, "%-28s %12s %10.1f %6.1f%% %10.1f\n", "all; the program", "", sum / 1e6,
-                 sum > 0 ? 100.0 : 0, (double)waited_ns(it) / 1e6);
-    ch__free(p);
-    return ch__text_length(&t);
 }

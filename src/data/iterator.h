@@ -72,6 +72,18 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
  * replica. */
 ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out);
 
+/* ---- data/iterator_threads.c ---- */
+
+/* Starts the worker threads. If a thread cannot be started, the iterator runs with fewer
+ * threads; without any, the caller's thread does all work. */
+void ch__iterator_start_workers(ch_iterator *it);
+/* Cancels all work and blocks until the worker threads have ended. */
+void ch__iterator_stop_workers(ch_iterator *it);
+/* Stops the worker threads from starting jobs until ch__iterator_resume_workers. Blocks until
+ * all running jobs have finished. */
+void ch__iterator_pause_workers(ch_iterator *it);
+void ch__iterator_resume_workers(ch_iterator *it);
+
 /* Wakes all threads that wait for the iterator or for any of its workqueues. The caller must
  * hold the lock. */
 void ch__iterator_wake_all(ch_iterator *it);
