@@ -135,7 +135,7 @@ struct ch_dataset {
     bool         skips_bad;       /* contains a record reader that skips damaged records */
     uint64_t     hash;            /* of the description, without data in memory */
     _Atomic uint64_t fingerprint; /* see ch__dataset_fingerprint; 0: not computed yet */
-    /* The warning that every worker reads all data was logged (data/distribute.c). */
+    /* The warning that every worker reads all data was logged (distribute.c, parts.c). */
     atomic_bool has_warned;
     bool        is_unordered; /* contains a stage that may return elements in any order */
     ch_dataset *next_free;    /* link of the list of stages that ch_dataset_unref frees */
@@ -223,7 +223,7 @@ ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, in
 /* Creates part `index` of n disjoint parts of `d`. Each example is in exactly one part, in
  * elements as large as those of `d`. The division is made as close to the sources as possible,
  * so that few stages run for more than one part. A reader of one part must read all parts in
- * the same pass. (data/distribute.c) */
+ * the same pass. (data/parts.c) */
 ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out);
 
 /* Returns a dataset that takes an element of each of n inputs in turn. An input that has ended

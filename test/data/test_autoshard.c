@@ -6,7 +6,8 @@
 #include "pipeline.h"
 
 static int  warnings, infos;
-static char text[512]; /* of the last record */
+static char text[512];    /* of the last record */
+static char warning[512]; /* of the last warning */
 
 static void sink(const ch_log_record *r, void *arg)
 {
@@ -15,6 +16,8 @@ static void sink(const ch_log_record *r, void *arg)
         return;
     *(r->level == CH_LOG_WARNING ? &warnings : &infos) += 1;
     snprintf(text, sizeof(text), "%s", r->text);
+    if (r->level == CH_LOG_WARNING)
+        snprintf(warning, sizeof(warning), "%s", r->text);
 }
 
 static int setup(void **state)
@@ -81,6 +84,21 @@ static void distribute_warning_names_policy_reason_and_remedy(void **state)
     ch_dataset_unref(d);
 }
 
+static void distribute_warning_names_the_remedy_when_a_batch_drops_its_remainder(void **state)
+{
+    const char *const name[] = {"a.txt", "b.txt"};
+    ch_dataset *d = ch_dataset_batch(ch_dataset_lines(ch_dataset_file_list(2, name), NULL), 4,
+                                     &(ch_batch_options){.drop_remainder = true});
+
+    (void)state;
+    distribute(d, 2);
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(warning, "would drop a remainder of its own in batch"));
+    assert_non_null(strstr(warning, "drop_remainder unset, or set policy CH_SHARD_FILE"));
+    assert_null(strstr(warning, "at least one file"));
+    ch_dataset_unref(d);
+}
+
 static void distribute_does_not_warn_when_the_program_chose_the_policy(void **state)
 {
     const ch_shard_policy policy[] = {CH_SHARD_DATA, CH_SHARD_OFF};
@@ -126,6 +144,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(distribute_warns_once_when_auto_divides_by_element, setup),
         cmocka_unit_test_setup(distribute_warning_names_policy_reason_and_remedy, setup),
+        cmocka_unit_test_setup(
+            distribute_warning_names_the_remedy_when_a_batch_drops_its_remainder, setup),
         cmocka_unit_test_setup(distribute_does_not_warn_when_the_program_chose_the_policy,
                                setup),
         cmocka_unit_test_setup(part_warns_once_when_stages_run_on_every_worker, setup),
