@@ -809,6 +809,54 @@ static void server_state_rejects_regions_that_do_not_fit(void **state)
     ch__server_state_free(s);
 }
 
+static void server_state_assigns_two_regions_of_a_string_variable(void **state)
+{
+    const ch_str     words[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}}, *now;
+    int64_t          begin[] = {0, 2}, size = 1;
+    uint64_t         variable[] = {W, W};
+    char             name[] = "words";
+    ch_server_state *s = new_store(0);
+    ch_tensor       *t = NULL, *value[2] = {NULL};
+    Cohort__PsCreate create_words;
+    Cohort__PsAssign m;
+    Cohort__PsRegion r[2], *list[] = {&r[0], &r[1]};
+    ch_message      *p;
+
+    (void)state;
+    cohort__ps_create__init(&create_words);
+    create_words.variable = W;
+    create_words.name = name;
+    t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(4), words, &t));
+    p = spoken(CH_PS_CREATE, &create_words.base, 1, &t);
+    t_ok(tell(s, p).rc);
+    cohort__ps_assign__init(&m);
+    m.step = 1;
+    m.n_variables = m.n_regions = 2;
+    m.variables = variable;
+    m.regions = list;
+    for (int i = 0; i < 2; i++) {
+        cohort__ps_region__init(&r[i]);
+        r[i].n_begin = r[i].n_size = 1;
+        r[i].begin = &begin[i];
+        r[i].size = &size;
+        t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(1),
+                               &(ch_str){i == 0 ? "first" : "second", i == 0 ? 5 : 6},
+                               &value[i]));
+    }
+    t_ok(ch__server_state_assign(s, &m, 2, value));
+    t = NULL;
+    t_ok(read_value(s, W, 0, &t));
+    now = ch_tensor_data(t);
+    assert_memory_equal(now[0].data, "first", 5);
+    assert_memory_equal(now[1].data, "b", 1);
+    assert_memory_equal(now[2].data, "second", 6);
+    ch_tensor_unref(t);
+    ch_tensor_unref(value[0]);
+    ch_tensor_unref(value[1]);
+    ch__message_unref(p);
+    ch__server_state_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -819,6 +867,7 @@ int main(void)
         cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
         cmocka_unit_test(server_state_returns_rows_of_all_variables_or_none),
         cmocka_unit_test(server_state_rejects_regions_that_do_not_fit),
+        cmocka_unit_test(server_state_assigns_two_regions_of_a_string_variable),
     };
 
     return cmocka_run_group_tests(tests, make_vars, drop_vars);

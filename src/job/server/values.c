@@ -148,9 +148,9 @@ static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tenso
 
 /* Prepares an assign, so that nothing can fail afterwards. *out is the new value of `v`, or
  * stays NULL if the region will be written in place. Strings always get a new value, because
- * copying a string may fail: it allocates memory. */
+ * copying a string may fail: it allocates memory. The new value is a copy of `old`. */
 static ch_status prepare_value(ch_values *s, ch_server_var *v, const ch_region *region,
-                               ch_tensor *value, ch_tensor **out)
+                               ch_tensor *old, ch_tensor *value, ch_tensor **out)
 {
     ch_status rc;
 
@@ -158,7 +158,7 @@ static ch_status prepare_value(ch_values *s, ch_server_var *v, const ch_region *
         return copy_to_device(s, value, out);
     if (v->value->dtype != CH_STR)
         return ch__values_make_private(s, v);
-    rc = copy_to_device(s, v->value, out);
+    rc = copy_to_device(s, old, out);
     return rc == CH_OK ? copy_region(value, region, *out) : rc;
 }
 
@@ -169,9 +169,15 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
     ch_tensor **next = ch__calloc(n + 1, sizeof(*next));
     ch_status   rc = next == NULL ? ch__fail_memory("values") : CH_OK;
 
-    for (size_t i = 0; i < n && rc == CH_OK; i++)
-        rc = prepare_value(s, ch__map_find(&s->variables, ch__key(number[i])),
-                           region != NULL ? &region[i] : NULL, value[i], &next[i]);
+    for (size_t i = 0; i < n && rc == CH_OK; i++) {
+        ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
+        ch_tensor     *old = v->value;
+
+        /* Another region of the same variable may have a new value already. */
+        for (size_t k = 0; k < i && old->dtype == CH_STR; k++)
+            old = number[k] == number[i] ? next[k] : old;
+        rc = prepare_value(s, v, region != NULL ? &region[i] : NULL, old, value[i], &next[i]);
+    }
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
         ch_tensor     *old = v->value;
