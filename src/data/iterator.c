@@ -124,19 +124,25 @@ static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
     return CH_OK;
 }
 
-static void iterator_free(ch_iterator *it)
+/* Frees the cursors and the group of the current position. */
+static void free_position(ch_iterator *it)
 {
-    ch__iterator_stop_workers(it);
     ch__cursor_close(it->root);
     if (it->group != NULL)
         drop_group(it);
+    ch__free(it->group);
+}
+
+static void iterator_free(ch_iterator *it)
+{
+    ch__iterator_stop_workers(it);
+    free_position(it);
     ch_dataset_unref(it->dataset);
     pthread_cond_destroy(&it->idle.changed);
     pthread_cond_destroy(&it->others.changed);
     pthread_mutex_destroy(&it->lock);
     ch__free(it->workqueue);
     ch__free(it->worker);
-    ch__free(it->group);
     ch__free(it->device);
     if (it->owner.drop != NULL)
         it->owner.drop(it->owner.self);
@@ -417,15 +423,6 @@ static void set_state(ch_iterator *it, const iterator_state *s)
     it->name = s->name;
 }
 
-/* Frees the cursors and the group of the current state. */
-static void free_state(ch_iterator *it)
-{
-    ch__cursor_close(it->root);
-    if (it->group != NULL)
-        drop_group(it);
-    ch__free(it->group);
-}
-
 /* Moves the iterator to a position. Loads into new cursors, so that the old cursors are
  * unchanged if the position is invalid. While both trees exist, the budget counts two trees. */
 static ch_status load_position(ch_iterator *it, const Cohort__Position *position)
@@ -445,7 +442,7 @@ static ch_status load_position(ch_iterator *it, const Cohort__Position *position
         rc = ch__position_load(it->root, position);
     new = get_state(it);
     set_state(it, rc == CH_OK ? &old : &new);
-    free_state(it);
+    free_position(it);
     set_state(it, rc == CH_OK ? &new : &old);
     it->budget.n_more--;
     return rc;

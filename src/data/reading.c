@@ -75,16 +75,11 @@ ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read)
 
 /* ---- files ---- */
 
-/* Returns true if `names` has a name that was not opened yet. */
-static bool has_name(const ch_reading *r)
-{
-    return r->names != NULL && r->name < ch_shape_count(r->names->part[0].shape);
-}
-
-/* Reads input elements until there is a name. r->names stays NULL if the input has ended. */
+/* Reads input elements until `names` has a name that was not opened yet. r->names stays NULL if
+ * the input has ended. */
 static ch_status next_names(ch_reading *r)
 {
-    while (!has_name(r)) {
+    while (r->names == NULL || r->name >= ch_shape_count(r->names->part[0].shape)) {
         ch_status rc;
 
         ch__element_free(r->names);

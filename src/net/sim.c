@@ -470,21 +470,16 @@ static int64_t task_next_time(const sim_task *t)
     return at;
 }
 
-static void run_work(sim_task *t)
-{
-    ch_task_work w = t->work;
-
-    w.run(w.arg);
-    t->is_working = false;
-    ch__work_end(&t->task, &w);
-}
-
 static void run_task_event(sim *s, sim_task *t)
 {
     record(s, "own", &t->task, (uint64_t)t->task.n_ended << 1 | t->is_working);
     task_lock(t);
     if (t->is_working && t->work_until <= s->now) {
-        run_work(t);
+        ch_task_work w = t->work;
+
+        w.run(w.arg);
+        t->is_working = false;
+        ch__work_end(&t->task, &w);
     } else if (t->task.n_ended > 0 && t->endings_at <= s->now) {
         t->endings_at = INT64_MAX;
         ch__task_deliver_endings(&t->task);
