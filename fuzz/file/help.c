@@ -65,10 +65,10 @@ void with_failures(unsigned which, void (*body)(const char *path), const char *p
     if (which % 2 == 0)
         ch__mem_fail_at(1 + which / 2 % 16);
     else
-        ch__file_fail_at(1 + which / 2 % 8);
+        ch__file_fail_at(1 + which / 2 % 8, EIO);
     body(path);
     ch__mem_fail_at(0);
-    ch__file_fail_at(0);
+    ch__file_fail_at(0, 0);
 }
 
 bool same_tensors(const ch_tensor *a, const ch_tensor *b)

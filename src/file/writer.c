@@ -13,7 +13,6 @@
 #define _GNU_SOURCE
 #include "file/writer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -248,12 +247,12 @@ void ch__writer_tidy(const char *path)
     if (folder_bytes > 0)
         folder[folder_bytes] = '\0';
     snprintf(prefix, sizeof(prefix), TEMP_PREFIX, path + folder_bytes);
-    d = opendir(folder);
-    while (d != NULL && (e = readdir(d)) != NULL)
+    d = ch__sys_opendir(folder);
+    while (d != NULL && (e = ch__sys_readdir(d)) != NULL)
         if (is_temp_name(e->d_name, prefix))
             remove_stale(path, folder_bytes, e->d_name);
     if (d != NULL)
-        closedir(d);
+        ch__sys_closedir(d);
     ch__free(folder);
 }
 
@@ -407,27 +406,16 @@ static ch_status sync_file(ch_writer *w)
     return ch__sys_close(fd) == 0 ? CH_OK : fail_write(w, errno, "closing");
 }
 
-/* Syncs the folder, so that the rename is durable. EINVAL is ignored: some file systems cannot
- * sync a folder. */
+/* Syncs the folder, so that the rename is durable. */
 static ch_status sync_folder(ch_writer *w)
 {
-    ch_status rc = CH_OK;
-
     w->temp[w->folder_bytes] = '\0';
-    const char *folder = w->folder_bytes > 0 ? w->temp : ".";
-    int         fd = ch__sys_open(folder, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0)
-        return ch__fail_errno(errno,
-                              "%s: written, but its folder cannot be opened for fsync; a power "
-                              "failure may lose the file",
-                              w->path);
-    if (ch__sys_sync(fd) != 0 && errno != EINVAL)
-        rc = ch__fail_errno(
-            errno,
-            "%s: written, but its folder cannot be synced; a power failure may lose the file",
-            w->path);
-    ch__sys_close(fd);
-    return rc;
+    if (ch__sys_sync_folder(w->folder_bytes > 0 ? w->temp : ".") == 0)
+        return CH_OK;
+    return ch__fail_errno(
+        errno,
+        "%s: written, but its folder cannot be synced; a power failure may lose the file",
+        w->path);
 }
 
 static ch_status commit(ch_writer *w)

@@ -221,14 +221,14 @@ static void trace_reports_file_errors_on_open_and_close(void **state)
     t_refused(ch__trace_open("/dev/full"), CH_RESOURCE_EXHAUSTED, "/dev/full", "space");
     assert_false(ch__trace_is_on());
     t_ok(ch__trace_open(path()));
-    ch__file_fail_at(1);
+    ch__file_fail_at(1, EIO);
     write_many(gpu);
-    ch__file_fail_at(0);
+    ch__file_fail_at(0, 0);
     assert_false(ch__trace_is_on());
     t_refused(ch__trace_close(), CH_DATA_LOSS, "trace.json", "could not be written completely");
-    ch__file_fail_at(1);
+    ch__file_fail_at(1, EIO);
     assert_int_not_equal(ch__trace_open(path()), CH_OK);
-    ch__file_fail_at(0);
+    ch__file_fail_at(0, 0);
     t_ok(ch__trace_close());
     (void)state;
 }

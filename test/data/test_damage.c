@@ -394,9 +394,9 @@ static void readers_report_a_failed_system_call_and_leak_nothing(void **state)
             most = ch__file_calls() - first;
             assert_true(most > 4);
             for (int64_t n = 1; n <= most; n++) {
-                ch__file_fail_at(n);
+                ch__file_fail_at(n, EIO);
                 take_all(with_threads(k->make(names(k->file, k->file), NULL), threads), &o);
-                ch__file_fail_at(0);
+                ch__file_fail_at(0, 0);
                 if (o.n_errors != 1 || o.rc != CH_DATA_LOSS ||
                     strstr(o.text, k->file) == NULL ||
                     (strstr(o.text, "cannot be") == NULL && !names_byte(o.text)) ||

@@ -268,9 +268,9 @@ static void npy_fails_without_leak_when_a_call_or_allocation_fails(void **state)
     allocs = ch__mem_allocs() - allocs;
     int files = t_count_files();
     for (int64_t i = 1; i <= calls; i++) {
-        ch__file_fail_at(i);
+        ch__file_fail_at(i, EIO);
         t_assert_error(save_and_load(), CH_DATA_LOSS, ".npy");
-        ch__file_fail_at(0);
+        ch__file_fail_at(0, 0);
         assert_int_equal(ch__mem_live(), live);
         assert_int_equal(t_count_files(), files);
     }

@@ -385,9 +385,9 @@ static void npz_fails_without_leak_when_a_call_or_allocation_fails(void **state)
     allocs = ch__mem_allocs() - allocs;
     int files = t_count_files();
     for (int64_t i = 1; i <= calls + allocs; i++) {
-        i <= calls ? ch__file_fail_at(i) : ch__mem_fail_at(i - calls);
+        i <= calls ? ch__file_fail_at(i, EIO) : ch__mem_fail_at(i - calls);
         t_assert_error(load_and_save(), i <= calls ? CH_DATA_LOSS : CH_RESOURCE_EXHAUSTED, "");
-        ch__file_fail_at(0);
+        ch__file_fail_at(0, 0);
         ch__mem_fail_at(0);
         assert_int_equal(ch__mem_live(), live);
         assert_int_equal(t_count_files(), files);

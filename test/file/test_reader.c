@@ -350,9 +350,9 @@ static void reader_fails_without_leak_when_a_call_or_allocation_fails(void **sta
     calls = ch__file_calls() - calls;
     allocs = ch__mem_allocs() - allocs;
     for (int64_t i = 1; i <= calls; i++) {
-        ch__file_fail_at(i);
+        ch__file_fail_at(i, EIO);
         t_assert_error(use_all(), CH_DATA_LOSS, "noise");
-        ch__file_fail_at(0);
+        ch__file_fail_at(0, 0);
         assert_int_equal(ch__mem_live(), live);
     }
     for (int64_t i = 1; i <= allocs; i++) {

@@ -359,9 +359,9 @@ static void stream_fails_without_leak_when_a_call_fails(void **state)
         assert_int_equal(use_all(kinds[k]), CH_OK);
         int64_t n = ch__file_calls() - before;
         for (int64_t i = 1; i <= n; i++) {
-            ch__file_fail_at(i);
+            ch__file_fail_at(i, EIO);
             t_assert_error(use_all(kinds[k]), CH_DATA_LOSS, "packed", "Input/output error");
-            ch__file_fail_at(0);
+            ch__file_fail_at(0, 0);
         }
     }
     free(data);

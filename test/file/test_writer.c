@@ -137,7 +137,6 @@ static void writer_gives_a_new_file_the_rights_of_the_umask(void **state)
     (void)state;
 }
 
-/* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
 static void writer_keeps_the_rights_of_a_replaced_file(void **state)
 {
     struct stat about;
@@ -172,6 +171,7 @@ static void writer_rejects_fifos_and_directories(void **state)
     (void)state;
 }
 
+/* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
 static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state)
 {
     char *data = t_noise(600000, 1);
@@ -185,15 +185,41 @@ static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state
         t_write("f", "old", 3);
         int files = t_count_files();
         for (int64_t i = 1; i <= calls; i++) {
-            ch__file_fail_at(i);
+            ch__file_fail_at(i, EIO);
             t_assert_error(write_file("f", &opt, data, 600000, 50000), CH_DATA_LOSS, "/f",
                            "Input/output error");
-            ch__file_fail_at(0);
+            ch__file_fail_at(0, 0);
             assert_int_equal(ch__mem_live(), live);
             assert_int_equal(t_count_files(), files);
             if (i < calls - 1) /* the last two are of the folder */
                 assert_file("f", "old", 3);
         }
+    }
+    free(data);
+    (void)state;
+}
+
+/* PROMISES F12: the disk stays full. */
+static void writer_leaves_no_temporary_file_when_the_disk_is_full(void **state)
+{
+    char   *data = t_noise(600000, 1);
+    int64_t calls;
+    int     files;
+
+    t_write("full", "old", 3);
+    calls = ch__file_calls();
+    assert_int_equal(write_file("full", NULL, data, 600000, 50000), CH_OK);
+    calls = ch__file_calls() - calls;
+    t_write("full", "old", 3);
+    files = t_count_files();
+    for (int64_t i = 1; i <= calls; i++) {
+        ch__file_fail_from(i, ENOSPC);
+        t_assert_error(write_file("full", NULL, data, 600000, 50000), CH_RESOURCE_EXHAUSTED,
+                       "/full", "No space left");
+        ch__file_fail_from(0, 0);
+        assert_int_equal(t_count_files(), files);
+        if (i < calls - 1) /* the last two are of the folder */
+            assert_file("full", "old", 3);
     }
     free(data);
     (void)state;
@@ -227,14 +253,66 @@ static void writer_writes_nothing_after_a_failure(void **state)
     char      *data = t_noise(300000, 1);
 
     assert_int_equal(ch__writer_open(t_path("failed"), NULL, &w), CH_OK);
-    ch__file_fail_at(1);
+    ch__file_fail_at(1, EIO);
     t_assert_error(ch__writer_put(w, data, 300000), CH_DATA_LOSS, "failed", "byte 0");
-    ch__file_fail_at(0);
+    ch__file_fail_at(0, 0);
     t_assert_error(ch__writer_put(w, data, 1), CH_DATA_LOSS, "failed before");
     t_assert_error(ch__writer_patch(w, 0, data, 1), CH_DATA_LOSS, "failed before");
     t_assert_error(ch__writer_commit(w), CH_DATA_LOSS, "failed before");
     assert_int_not_equal(access(t_path("failed"), F_OK), 0);
     free(data);
+    (void)state;
+}
+
+static int try_mkdir(int *error)
+{
+    int rc = ch__sys_mkdir(t_path("made"));
+
+    *error = errno;
+    if (rc == 0)
+        assert_int_equal(ch__sys_rmdir(t_path("made")), 0);
+    return rc;
+}
+
+static void file_call_fails_once_or_from_then_on_with_any_errno(void **state)
+{
+    int error;
+
+    ch__file_fail_at(2, EDQUOT);
+    assert_int_equal(access(t_path("made"), F_OK), -1);
+    assert_int_equal(try_mkdir(&error), 0); /* and rmdir, which needs no space */
+    assert_int_equal(try_mkdir(&error), -1);
+    assert_int_equal(error, EDQUOT);
+    assert_int_equal(try_mkdir(&error), 0);
+    ch__file_fail_from(1, EROFS);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(try_mkdir(&error), -1);
+        assert_int_equal(error, EROFS);
+        assert_int_equal(ch__sys_unlink(t_path("none")), -1);
+        assert_int_equal(errno, EROFS);
+        assert_null(ch__sys_opendir(t_folder));
+    }
+    ch__file_fail_from(0, 0);
+    assert_int_equal(try_mkdir(&error), 0);
+    (void)state;
+}
+
+static void listing_tells_its_end_from_a_failure(void **state)
+{
+    DIR *d = ch__sys_opendir(t_folder);
+    int  n = 0;
+
+    assert_non_null(d);
+    while (ch__sys_readdir(d) != NULL)
+        n++;
+    assert_int_equal(errno, 0);
+    assert_int_equal(n, t_count_files() + 2);
+    ch__file_fail_at(1, EIO);
+    assert_null(ch__sys_readdir(d));
+    assert_int_equal(errno, EIO);
+    ch__sys_closedir(d);
+    assert_null(ch__sys_opendir(t_path("no/folder")));
+    assert_int_equal(errno, ENOENT);
     (void)state;
 }
 
@@ -312,8 +390,11 @@ int main(void)
         cmocka_unit_test(writer_keeps_the_rights_of_a_replaced_file),
         cmocka_unit_test(writer_rejects_fifos_and_directories),
         cmocka_unit_test(writer_leaves_the_old_or_the_new_file_when_a_call_fails),
+        cmocka_unit_test(writer_leaves_no_temporary_file_when_the_disk_is_full),
         cmocka_unit_test(writer_fails_without_leak_when_out_of_memory),
         cmocka_unit_test(writer_writes_nothing_after_a_failure),
+        cmocka_unit_test(file_call_fails_once_or_from_then_on_with_any_errno),
+        cmocka_unit_test(listing_tells_its_end_from_a_failure),
         cmocka_unit_test(fail_errno_reports_a_full_disk),
         cmocka_unit_test(writer_open_error_says_why),
         cmocka_unit_test(writer_patches_bytes_and_compresses_sections),

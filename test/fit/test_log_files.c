@@ -390,10 +390,10 @@ static void csv_log_is_complete_when_a_call_or_allocation_fails(void **state)
             if (way < 2)
                 ch__mem_fail_at(n);
             else
-                ch__file_fail_at(n);
+                ch__file_fail_at(n, EIO);
             rc = try_training(path, way % 2 == 1);
             ch__mem_fail_at(0);
-            ch__file_fail_at(0);
+            ch__file_fail_at(0, 0);
             assert_int_equal(ch__mem_live(), live);
             assert_true(strncmp(text_of(path), "epoch,old", 9) == 0);
             assert_non_null(strstr(text_of(path), "\n9,8"));

@@ -531,9 +531,9 @@ static void events_report_errors_and_leak_nothing(void **state)
     }
     rc = CH_UNIMPLEMENTED;
     for (int n = 3; rc != CH_OK; n++) { /* that a folder above cannot be made may not matter */
-        ch__file_fail_at(n);
+        ch__file_fail_at(n, EIO);
         rc = try_events();
-        ch__file_fail_at(0);
+        ch__file_fail_at(0, 0);
         assert_int_equal(ch__mem_live(), live);
         assert_true(n < 100);
     }
