@@ -1,4 +1,4 @@
-/* file/folder.c -- creates folders.   SPDX-License-Identifier: Apache-2.0 */
+/* file/folder.c -- creates folders, durably.   SPDX-License-Identifier: Apache-2.0 */
 #include "file/folder.h"
 
 #include <errno.h>
@@ -18,8 +18,29 @@ static bool is_folder(const char *path)
     return fd >= 0;
 }
 
-/* Ignores errors of the parents: a parent may exist in a folder that this process may not write
- * to. If a parent is really missing, creating the folder itself fails. */
+/* Syncs the folder that contains `path`, a new folder. Changes `path` and restores it. */
+static ch_status sync_parent(char *path)
+{
+    char *slash = strrchr(path, '/');
+    int   rc;
+
+    if (slash == NULL || slash == path) {
+        rc = ch__sys_sync_folder(slash == NULL ? "." : "/");
+    } else {
+        *slash = '\0';
+        rc = ch__sys_sync_folder(path);
+        *slash = '/';
+    }
+    if (rc == 0)
+        return CH_OK;
+    return ch__fail_errno(errno,
+                          "%s: created, but the folder that contains it cannot be synced; a "
+                          "power failure may lose it",
+                          path);
+}
+
+/* Ignores errors of creating the parents: a parent may exist in a folder that this process may
+ * not write to. If a parent is really missing, creating the folder itself fails. */
 ch_status ch__folder_make(const char *path)
 {
     char     *part;
@@ -32,12 +53,16 @@ ch_status ch__folder_make(const char *path)
     part = ch__strdup(path);
     if (part == NULL)
         return ch__fail_memory(path);
-    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    for (char *slash = strchr(part + 1, '/'); slash != NULL && rc == CH_OK;
+         slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        (void)ch__sys_mkdir(part);
+        if (ch__sys_mkdir(part) == 0)
+            rc = sync_parent(part);
         *slash = '/';
     }
-    if (ch__sys_mkdir(part) != 0)
+    if (rc == CH_OK && ch__sys_mkdir(part) == 0)
+        rc = sync_parent(part);
+    else if (rc == CH_OK)
         error = errno;
     if (error != 0 && !((error == EEXIST || error == EROFS) && is_folder(part)))
         rc = ch__fail_errno(error == EEXIST ? ENOTDIR : error,
