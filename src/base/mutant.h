@@ -3,15 +3,16 @@
  *     if (CH_KEEPS(DEDUPE) && was_applied(...))
  *
  * `./dev sim --mutants` builds with CH_MUTANTS and runs the simulated jobs once for each check
- * in the list below, which it names in the environment variable T_MUTANT. Every run must fail.
- * In all other builds CH_KEEPS is 1 and costs nothing.
+ * in the first list below, which it names in the environment variable T_MUTANT. Every run must
+ * fail. `./dev crash --mutants` does the same with the crash tests and the second list. In all
+ * other builds CH_KEEPS is 1 and costs nothing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_MUTANT_H
 #define BASE_MUTANT_H
 
 /* The checks. Each comment is the behaviour without the check. ./dev reads the names. */
-#define CH_MUTANTS_ALL(X)                                                                      \
+#define CH_MUTANTS_SIM(X)                                                                      \
     X(DEDUPE)      /* a server applies a repeated update again */                              \
     X(FENCE)       /* servers accept updates of lost workers */                                \
     X(RETIRE)      /* servers accept updates of steps that have ended */                       \
@@ -25,6 +26,13 @@
     X(HOLD)        /* servers apply updates of steps that are being cancelled */               \
     X(INCARNATION) /* a restarted worker is mistaken for its previous incarnation */
 
+#define CH_MUTANTS_CRASH(X)                                                                    \
+    X(FILESYNC)   /* a file is renamed before its bytes are durable */                         \
+    X(FOLDERSYNC) /* the rename of a saved file is not durable when the call returns */        \
+    X(PARENTSYNC) /* a new folder is not durable when the call returns */
+
+#define CH_MUTANTS_ALL(X)    CH_MUTANTS_SIM(X) CH_MUTANTS_CRASH(X)
+
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,
 typedef enum ch_mutant {
     CH_MUTANT_NONE,
@@ -33,7 +41,7 @@ typedef enum ch_mutant {
 #undef CH_MUTANT_NAME
 
 #ifdef CH_MUTANTS
-extern ch_mutant ch__mutant; /* the check that is left out; test_sim.c sets it */
+extern ch_mutant ch__mutant; /* the check that is left out; test/mutant.h sets it */
 #define CH_KEEPS(check) (ch__mutant != CH_MUTANT_##check)
 #else
 #define CH_KEEPS(check) 1

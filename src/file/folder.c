@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/mutant.h"
 #include "base/sys.h"
 
 static bool is_folder(const char *path)
@@ -24,6 +25,8 @@ static ch_status sync_parent(char *path)
     char *slash = strrchr(path, '/');
     int   rc;
 
+    if (!CH_KEEPS(PARENTSYNC))
+        return CH_OK;
     if (slash == NULL || slash == path) {
         rc = ch__sys_sync_folder(slash == NULL ? "." : "/");
     } else {

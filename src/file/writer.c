@@ -23,6 +23,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/mutant.h"
 #include "base/sys.h"
 #include "file/codec.h"
 
@@ -400,7 +401,7 @@ static ch_status sync_file(ch_writer *w)
     int fd = w->fd;
 
     /* After a failed fsync the contents on disk are unknown, so there is no retry (F12). */
-    if (!w->no_sync && ch__sys_sync(fd) != 0)
+    if (!w->no_sync && CH_KEEPS(FILESYNC) && ch__sys_sync(fd) != 0)
         return fail_write(w, errno, "syncing");
     w->fd = -1;
     return ch__sys_close(fd) == 0 ? CH_OK : fail_write(w, errno, "closing");
@@ -435,7 +436,7 @@ static ch_status commit(ch_writer *w)
             errno, "%s: not replaced: the complete temporary file %s cannot be renamed",
             w->path, w->temp);
     w->has_temp = false;
-    return w->no_sync ? CH_OK : sync_folder(w);
+    return w->no_sync || !CH_KEEPS(FOLDERSYNC) ? CH_OK : sync_folder(w);
 }
 
 ch_status ch__writer_commit(ch_writer *w)

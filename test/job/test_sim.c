@@ -24,8 +24,8 @@
 
 #include <stdlib.h>
 
+#include "../mutant.h"
 #include "base/mem.h"
-#include "base/mutant.h"
 #include "job/coordinator/private.h"
 #include "job/local_cluster.h"
 #include "strategy/strategy.h"
@@ -620,27 +620,9 @@ static void ignore_log(const ch_log_record *r, void *arg)
     (void)r;
 }
 
-/* Of a build that can: leaves out the check that T_MUTANT names. */
-static void leave_out(const char *name)
-{
-#ifdef CH_MUTANTS
-#define NAME_OF(check) #check,
-    static const char *const all[] = {CH_MUTANTS_ALL(NAME_OF)};
-#undef NAME_OF
-
-    for (size_t i = 0; name != NULL && i < sizeof(all) / sizeof(all[0]); i++)
-        if (strcmp(all[i], name) == 0)
-            ch__mutant = (ch_mutant)(i + 1);
-    if (name != NULL && ch__mutant == CH_MUTANT_NONE)
-        fail_msg("there is no check %s", name);
-#else
-    (void)name;
-#endif
-}
-
 int main(void)
 {
-    leave_out(getenv("T_MUTANT"));
+    t_leave_out_a_check();
     (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* on the simulated clock */
     ch_log_set_sink(ignore_log, NULL, CH_LOG_ERROR);
     const struct CMUnitTest tests[] = {
