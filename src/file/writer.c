@@ -7,7 +7,9 @@
  *   1. The temporary file is in the folder of the destination, so that rename is atomic.
  *   2. The writer holds the temporary file's lock until the rename. ch__writer_tidy removes
  *      only temporary files that it can lock.
- *   3. After the first failure the writer never renames: `failed` makes all later calls fail.
+ *   3. The temporary file has mode 0600 until the commit, so that no other user can open it
+ *      earlier. It gets its final mode before the sync, so that the mode is durable too.
+ *   4. After the first failure the writer never renames: `failed` makes all later calls fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -107,7 +109,7 @@ static ch_status open_temp(ch_writer *w)
         rc = name_temp(w);
         if (rc != CH_OK)
             return rc;
-        w->fd = ch__sys_open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+        w->fd = ch__sys_open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     } while (w->fd < 0 ? errno == EEXIST : !lock_temp(w, tries++));
     if (w->fd < 0)
         return ch__fail_errno(errno,
@@ -159,12 +161,7 @@ static ch_status open_all(ch_writer *w, const char *path, const ch_save_options 
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", path);
     }
-    rc = open_temp(w);
-    if (rc == CH_OK && w->replaces && ch__sys_chmod(w->fd, w->mode) != 0)
-        rc = ch__fail_errno(errno,
-                            "%s: cannot be written: temporary file %s cannot be given mode %o",
-                            w->path, w->temp, (unsigned)w->mode);
-    return rc;
+    return open_temp(w);
 }
 
 ch_status ch__writer_open(const char *path, const ch_save_options *opt, ch_writer **out)
@@ -396,6 +393,21 @@ ch_status ch__writer_patch(ch_writer *w, int64_t offset, const void *data, size_
 
 /* ---- committing ---- */
 
+/* Gives the temporary file, which was private until now, the mode of the file that it replaces,
+ * or else the mode that the umask leaves. A new file stays as it is if its file system has no
+ * modes (EPERM, EOPNOTSUPP). */
+static ch_status set_mode(ch_writer *w)
+{
+    mode_t mode = w->replaces ? w->mode : 0666 & ~ch__sys_umask();
+
+    if (ch__sys_chmod(w->fd, mode) == 0 ||
+        (!w->replaces && (errno == EPERM || errno == EOPNOTSUPP)))
+        return CH_OK;
+    return ch__fail_errno(errno,
+                          "%s: cannot be written: temporary file %s cannot be given mode %o",
+                          w->path, w->temp, (unsigned)mode);
+}
+
 static ch_status sync_file(ch_writer *w)
 {
     int fd = w->fd;
@@ -427,6 +439,8 @@ static ch_status commit(ch_writer *w)
         rc = put_encoded(w, "", 0, true);
     if (rc == CH_OK)
         rc = flush(w);
+    if (rc == CH_OK)
+        rc = set_mode(w);
     if (rc == CH_OK)
         rc = sync_file(w);
     if (rc != CH_OK)

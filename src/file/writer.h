@@ -8,9 +8,10 @@
  * A writer holds a lock on its temporary file. ch__writer_tidy uses the lock to tell the
  * temporary file of a killed process from a file that is being written.
  *
- * The new file has the mode of the file that it replaces. A symbolic link is replaced, not
- * followed. A directory, FIFO or device is not replaced. A writer must be used by one thread at
- * a time.
+ * The temporary file is private (mode 0600) until the commit. The new file has the mode of the
+ * file that it replaces, or else the mode that the umask leaves. A symbolic link is replaced,
+ * and not followed. A directory, FIFO or device is not replaced. A writer must be used by one
+ * thread at a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_WRITER_H

@@ -152,6 +152,81 @@ static void writer_keeps_the_rights_of_a_replaced_file(void **state)
     (void)state;
 }
 
+/* Returns the path of the only temporary file of `name`. */
+static const char *find_temp(const char *name)
+{
+    char        prefix[64];
+    const char *found = NULL;
+    DIR        *d = opendir(t_folder);
+
+    snprintf(prefix, sizeof(prefix), ".%s.tmp-", name);
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0) {
+            assert_null(found);
+            found = t_path(e->d_name);
+        }
+    closedir(d);
+    assert_non_null(found);
+    return found;
+}
+
+static mode_t mode_of(const char *path)
+{
+    struct stat about;
+
+    assert_int_equal(lstat(path, &about), 0);
+    return about.st_mode & 07777;
+}
+
+/* PROMISES S8: no other user can open a file before it is complete. */
+static void writer_keeps_the_temporary_file_private_until_commit(void **state)
+{
+    mode_t old = umask(0);
+
+    for (int replaces = 0; replaces < 2; replaces++) {
+        ch_writer *w = NULL;
+
+        if (replaces)
+            assert_int_equal(chmod(t_path("private"), 0644), 0);
+        assert_int_equal(ch__writer_open(t_path("private"), NULL, &w), CH_OK);
+        assert_int_equal(mode_of(find_temp("private")), 0600);
+        assert_int_equal(ch__writer_put(w, "new", 3), CH_OK);
+        assert_int_equal(mode_of(find_temp("private")), 0600);
+        assert_int_equal(ch__writer_commit(w), CH_OK);
+        assert_int_equal(mode_of(t_path("private")), replaces ? 0644 : 0666);
+    }
+    umask(old);
+    assert_int_equal(unlink(t_path("private")), 0);
+    (void)state;
+}
+
+/* PROMISES S8: links that stand where temporary files will be are not followed. */
+static void writer_creates_no_file_through_a_link_at_a_temporary_name(void **state)
+{
+    ch_writer *w = NULL;
+    char       first[512], link[600];
+    unsigned   counter;
+    int        n;
+
+    assert_int_equal(ch__writer_open(t_path("linked"), NULL, &w), CH_OK);
+    snprintf(first, sizeof(first), "%s", find_temp("linked"));
+    ch__writer_drop(w);
+    n = (int)(strrchr(first, '-') - first) + 1;
+    counter = (unsigned)strtoul(first + n, NULL, 10);
+    for (unsigned i = 1; i <= 3; i++) {
+        snprintf(link, sizeof(link), "%.*s%u", n, first, counter + i);
+        assert_int_equal(symlink(t_path("victim"), link), 0);
+    }
+    assert_int_equal(write_file("linked", NULL, "new", 3, 3), CH_OK);
+    assert_file("linked", "new", 3);
+    assert_int_equal(access(t_path("victim"), F_OK), -1);
+    for (unsigned i = 1; i <= 3; i++) {
+        snprintf(link, sizeof(link), "%.*s%u", n, first, counter + i);
+        assert_int_equal(unlink(link), 0);
+    }
+    (void)state;
+}
+
 static void writer_rejects_fifos_and_directories(void **state)
 {
     struct stat about;
@@ -388,6 +463,8 @@ int main(void)
         cmocka_unit_test(writer_replaces_a_link_instead_of_following_it),
         cmocka_unit_test(writer_gives_a_new_file_the_rights_of_the_umask),
         cmocka_unit_test(writer_keeps_the_rights_of_a_replaced_file),
+        cmocka_unit_test(writer_keeps_the_temporary_file_private_until_commit),
+        cmocka_unit_test(writer_creates_no_file_through_a_link_at_a_temporary_name),
         cmocka_unit_test(writer_rejects_fifos_and_directories),
         cmocka_unit_test(writer_leaves_the_old_or_the_new_file_when_a_call_fails),
         cmocka_unit_test(writer_leaves_no_temporary_file_when_the_disk_is_full),
