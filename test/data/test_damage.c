@@ -891,9 +891,9 @@ static void skip_bad_does_not_skip_records_when_a_system_call_fails(void **state
         take_all(with_threads(k->make(names(k->file, k->file), &opt), CH_OFF), &o);
         most = ch__file_calls() - before;
         for (int64_t n = 1; n <= most; n++) {
-            ch__file_fail_at(n);
+            ch__file_fail_at(n, EIO);
             take_all(with_threads(k->make(names(k->file, k->file), &opt), CH_OFF), &o);
-            ch__file_fail_at(0);
+            ch__file_fail_at(0, 0);
             if (o.n_errors != 1 || o.rc != CH_DATA_LOSS || o.n_skipped != 0)
                 fail_outcome(k, "a failing call", n, &o);
         }

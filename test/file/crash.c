@@ -32,7 +32,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "file/sys.h"
+#include "base/sys.h"
 
 enum { MAX_FDS = 4096, EMPTY = -1, ROOT = 0, PATH_BYTES = 1024 };
 enum { CACHE_BYTES = 32 << 20 };
@@ -172,7 +172,7 @@ static void on_open(t_crash *c, const ch_file_op *call)
     at = find_slot(c, call->path, &is_known);
     found = !is_known || at != EMPTY ? (is_known ? c->slot[at].now : EMPTY) : ROOT;
     if (found == EMPTY && (!is_known || (call->flags & O_CREAT) == 0)) {
-        c->fault = "a file was opened that file/sys.h has not created";
+        c->fault = "a file was opened that base/sys.h has not created";
         return;
     }
     if (found == EMPTY) {
@@ -215,14 +215,14 @@ static void on_name(t_crash *c, const ch_file_op *call)
     at = find_slot(c, call->path, &is_known);
     to = call->to != NULL ? find_slot(c, call->to, &is_to_known) : EMPTY;
     if (!is_known || !is_to_known || at == EMPTY || (call->to != NULL && to == EMPTY)) {
-        c->fault = "a name was changed in a folder that file/sys.h has not created";
+        c->fault = "a name was changed in a folder that base/sys.h has not created";
         return;
     }
     child = c->slot[at].now;
     if (call->kind == CH_FILE_MKDIR) {
         put_name(c, at, add_node(c, true, inside(c, call->path) + 1), -1);
     } else if (child == EMPTY) {
-        c->fault = "a name was changed that file/sys.h has not created";
+        c->fault = "a name was changed that base/sys.h has not created";
     } else if (call->kind == CH_FILE_RENAME) {
         put_name(c, to, child, -1);
         put_name(c, at, EMPTY, c->n_ops - 1);

@@ -1,6 +1,6 @@
 /* test/file/crash.h -- the states in which a power failure may leave a folder (PROMISES F13, 5.4).
  *
- * A recording (t_crash) observes file/sys.h while the code under test changes a folder. From the
+ * A recording (t_crash) observes base/sys.h while the code under test changes a folder. From the
  * recording, t_crash_run builds the folder as it may be after a crash: after each prefix of the
  * operations, with any part of what was not synced. It gives each state to a check.
  *
@@ -40,7 +40,7 @@ t_crash *t_crash_record(const char *folder, int64_t max_bytes);
 /* Marks a moment. Checks get the number of marks before the crash. */
 void t_crash_mark(t_crash *c);
 /* Ends the recording. Fails the test if it is not complete: too many bytes, links, files that
- * were not created through file/sys.h. */
+ * were not created through base/sys.h. */
 void t_crash_stop(t_crash *c);
 void t_crash_free(t_crash *c);
 /* Returns the number of syncs, of files and folders. */
