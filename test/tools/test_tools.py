@@ -347,6 +347,19 @@ class Checks(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn('    5  f  src/ops/a.c:5', out)
 
+    def test_size_counts_functions_that_are_called_once(self):
+        define = 'static int {}(int x)\n{{\n    return x;\n}}\n\n'
+        text = 'static int late(int x);\n\n' + ''.join(define.format(n) for n in ('once', 'twice', 'listed', 'passed'))
+        text += 'static const op table[] = {{.once = listed}};\n\n'
+        text += 'int f(int x)\n{\n    call(passed);\n    passed(1);\n    /* once(2) */\n'
+        text += '    return once(x) + twice(x) + twice(listed(x)) + late(x);\n}\n\n' + define.format('late')
+        code, out = run('size', {'src/ops/a.c': text, 'src/net/a.c': 'int g;\n'}, '--once')
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r'src/ops .* 40 %\n')  # once and late, of five
+        self.assertRegex(out, r'src/net .* -\n')
+        self.assertRegex(out, r'the library .* 40 %\n')
+        self.assertTrue(out.endswith('src/ops/a.c: late\nsrc/ops/a.c: once\n'), out)
+
 
 class Report(unittest.TestCase):
     def report(self, *programs):
