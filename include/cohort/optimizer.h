@@ -66,8 +66,14 @@ typedef struct ch_optimizer_options {
     /* Decoupled weight decay: var -= rate * decay * var. With a sparse gradient, only for its
      * rows. 0: none, except 0.01 for AdamW and LAMB; CH_OFF: none. */
     double weight_decay;
-    /* Limits of the gradients; 0: none. At most one of the two norms may be set. Norms are
-     * clipped first, then values. */
+    /* Limits of the gradients; 0: no limit. They apply to the gradient that the rule uses:
+     * summed over the replicas, divided by the loss scale, averaged over `accumulate` calls.
+     * Weight decay is not clipped. First one of the two norms, of which at most one may be set:
+     *   - clip_norm: if the L2 norm of a variable's gradient is greater, this gradient is
+     *     multiplied by clip_norm / norm. Each variable is clipped by itself.
+     *   - clip_global_norm: if the L2 norm of all gradients of the call together is greater,
+     *     all are multiplied by clip_global_norm / norm. Their direction stays.
+     * Then clip_value: each number of a gradient is limited to [-clip_value, clip_value]. */
     double clip_value, clip_norm, clip_global_norm;
     /* Number of calls whose gradients are averaged and then applied once; 0: 1. Every call has
      * the same weight: with batches of unequal size, the result is the mean of their means.

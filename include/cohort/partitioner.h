@@ -38,7 +38,9 @@ typedef enum ch_partitioner_kind {
 /* A partitioner. `fn` and `arg` are for CH_PARTITIONER_CALL, the fields after `kind` for the
  * others. */
 typedef struct ch_partitioner {
-    ch_partitioner_fn   fn; /* NULL: variables are not divided */
+    /* Used only if `kind` is CH_PARTITIONER_CALL. NULL: variables are not divided, so a
+     * partitioner of all zeros divides nothing. */
+    ch_partitioner_fn   fn;
     void               *arg;
     ch_partitioner_kind kind;
     int                 shards;           /* FIXED: number of shards; else: maximum number */
