@@ -18,10 +18,22 @@
 
 /* ---- checks and casts ---- */
 
+/* Returns true if the shape of `wide` is that of `x` with a last axis of size 1. */
+static bool is_column_of(const ch_node *wide, const ch_node *x)
+{
+    ch_dims d = wide->dims;
+
+    if (d.rank != x->dims.rank + 1 || d.dim[d.rank - 1].sym != 0 || d.dim[d.rank - 1].n != 1)
+        return false;
+    d.rank--;
+    return ch__dims_same(&d, &x->dims);
+}
+
 bool ch__same_shape(const char *what, ch_node *a, ch_node *b)
 {
-    char     one[160], two[160];
-    ch_step *s = a != NULL ? ch_node_step(a) : ch_node_step(b);
+    char           one[160], two[160];
+    ch_step       *s = a != NULL ? ch_node_step(a) : ch_node_step(b);
+    const ch_node *wide;
 
     if (s == NULL)
         return false;
@@ -33,7 +45,15 @@ bool ch__same_shape(const char *what, ch_node *a, ch_node *b)
         return true;
     ch__dims_print(&a->dims, one, sizeof(one));
     ch__dims_print(&b->dims, two, sizeof(two));
-    ch_step_fail(s, "%s: shapes %s and %s differ; reshape one of them", what, one, two);
+    wide = a->dims.rank > b->dims.rank ? a : b;
+    if (is_column_of(wide, wide == a ? b : a))
+        ch_step_fail(s,
+                     "%s: shapes %s and %s differ by an axis of size 1; for labels from a CSV "
+                     "file set .fields = 1 in their ch_csv_column, otherwise reshape one of "
+                     "the two (ch_expand_dims, ch_squeeze, ch_tensor_reshape)",
+                     what, one, two);
+    else
+        ch_step_fail(s, "%s: shapes %s and %s differ; reshape one of them", what, one, two);
     return false;
 }
 

@@ -585,6 +585,32 @@ static void refusal_step(ch_step *s, void *arg)
     ch_step_out(s, NULL, z);
 }
 
+static void column_step(ch_step *s, void *arg)
+{
+    ch_node *y = ch_step_in(s, 1), *column = ch_expand_dims(y, -1);
+    bool     is_first = *(bool *)arg;
+
+    ch_step_out(s, NULL, ch_loss_mse(is_first ? column : y, is_first ? y : column));
+}
+
+/* A prediction (rows, 1) against labels (rows), as a CSV file gives them, or the reverse. */
+static void losses_suggest_fields_when_an_axis_of_size_1_is_missing(void **state)
+{
+    ch_tuple *in = t_tuple(2, (ch_tensor *[]){t_noise(ch_shape_of(2, 3), 1),
+                                              t_f32(ch_shape_of(2), (float[]){1, 7})});
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool         is_first = i == 0;
+        ch_function *f = t_function(column_step, &is_first);
+
+        t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "loss_mse: shapes (",
+                  "set .fields = 1");
+        ch_function_unref(f);
+    }
+    ch_tuple_unref(in);
+}
+
 static void losses_reject_invalid_arguments(void **state)
 {
     static const char *const words[][2] = {
@@ -634,6 +660,7 @@ int main(void)
         cmocka_unit_test(loss_average_of_an_empty_batch_is_0),
         cmocka_unit_test(loss_average_without_inputs_is_over_replicas),
         cmocka_unit_test(loss_average_of_16_bits_is_exact),
+        cmocka_unit_test(losses_suggest_fields_when_an_axis_of_size_1_is_missing),
         cmocka_unit_test(losses_reject_invalid_arguments),
     };
 
