@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "example.h"
+#include "picture.h"
 
 /* EDGE: what is left out of a picture on both sides, so that three of them fit in 80 columns. */
 enum { SIDE = 28, CLASSES = 10, SHOWN = 3, EDGE = 1, WIDE = SIDE - 2 * EDGE, DRAWN = 4000 };
@@ -78,23 +79,15 @@ static inline void show(const pictures *p, const ch_tensor *guess)
     static uint8_t all[SIDE][SHOWN * WIDE];
     const uint8_t *pixel = ch_tensor_data(p->t[0]);
     const float   *logit = ch_tensor_data(guess);
-    ch_tensor     *t = NULL;
 
     for (int i = 0; i < SHOWN; i++)
         for (int row = 0; row < SIDE; row++)
             memcpy(&all[row][i * WIDE], pixel + (i * SIDE + row) * SIDE + EDGE, WIDE);
-    must(ch_tensor_copy_of(CH_U8, ch_shape_of(SIDE, SHOWN * WIDE), all, &t));
-    size_t room = (size_t)ch_picture(t, NULL, 0) + 1; /* colors make it long */
-    char  *text = malloc(room);
-    want(text != NULL, "memory for a picture", "none");
-    ch_picture(t, text, room);
-    fputs(text, stdout);
+    print_picture(stdout, SIDE, SHOWN * WIDE, all[0]);
     for (int i = 0; i < SHOWN; i++)
         printf("%*s%-*s", WIDE / 4, "", i < SHOWN - 1 ? WIDE - WIDE / 4 : 0,
                name_of(p, logit + i * CLASSES));
     puts("");
-    free(text);
-    ch_tensor_unref(t);
 }
 
 static inline void drop(pictures *p)

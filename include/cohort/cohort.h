@@ -35,7 +35,6 @@
 #include "cohort/optimizer.h"
 #include "cohort/parameter_server.h"
 #include "cohort/partitioner.h"
-#include "cohort/picture.h"
 #include "cohort/replica.h"
 #include "cohort/resolver.h"
 #include "cohort/schedule.h"

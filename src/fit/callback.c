@@ -193,10 +193,11 @@ void ch__monitor_reset(ch_monitor *m)
 
 void ch__training_names(ch_training *t, char *text, size_t size)
 {
-    ch_text o = ch__text(text, size);
+    ch_text        o = ch__text(text, size);
+    const ch_logs *logs = ch__training_logs(t);
 
-    for (int i = 0; i < ch_training_logs(t); i++)
-        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", ch_training_log_name(t, i));
+    for (int i = 0; i < logs->n; i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", logs->at[i].name);
     if (o.used == 0)
         ch__text_add(&o, "none");
 }
@@ -218,12 +219,11 @@ static void warn_once(ch_monitor *m, ch_training *t)
 
 bool ch__monitor_find(const ch_monitor *m, ch_training *t, double *out)
 {
-    for (int i = 0; i < ch_training_logs(t); i++)
-        if (strcmp(ch_training_log_name(t, i), m->name) == 0) {
-            *out = ch_training_log(t, i);
-            return true;
-        }
-    return false;
+    const double *value = ch__logs_find(ch__training_logs(t), m->name);
+
+    if (value != NULL)
+        *out = *value;
+    return value != NULL;
 }
 
 bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)

@@ -99,18 +99,15 @@ static ch_status make_metric(ch_compiled *c, ch_metric_spec spec, ch_metric **ou
     return ch__fail_since(mark, rc);
 }
 
-static bool is_given(const ch_metric_spec *spec)
-{
-    return spec->kind != NULL || spec->make != NULL;
-}
-
 static ch_status make_metrics(ch_compiled *c, const ch_metric_spec *spec, bool is_weighted)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < CH_COMPILE_METRICS && is_given(&spec[i]) && rc == CH_OK; i++) {
+    for (int i = 0; i < CH_COMPILE_METRICS && rc == CH_OK; i++) {
         ch_metric *m = NULL;
 
+        if (spec[i].kind == NULL && spec[i].make == NULL) /* the end of the list */
+            break;
         rc = make_metric(c, spec[i], &m);
         if (rc != CH_OK)
             return ch__fail_at(rc, "compile: %s %d", is_weighted ? "weighted metric" : "metric",

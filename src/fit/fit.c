@@ -187,19 +187,15 @@ static ch_status run_steps(fitting *f, bool *ended)
     return rc;
 }
 
-/* Returns true if Ctrl-C was pressed: then there is no validation, because the user waits. */
-static bool is_interrupted(const fitting *f)
-{
-    return f->loop.catches && ch__interrupted();
-}
-
+/* Runs the validation if this epoch has one. After Ctrl-C there is none, because the user
+ * waits. */
 static ch_status validate(fitting *f)
 {
     ch_training *t = &f->loop.t;
     int          every = f->opt->validation_every > 0 ? f->opt->validation_every : 1;
     ch_status    rc;
 
-    if (!f->validates || is_interrupted(f) ||
+    if (!f->validates || (f->loop.catches && ch__interrupted()) ||
         (t->epoch + 1 - f->opt->initial_epoch) % every != 0)
         return CH_OK;
     ch__loop_charge(&f->loop, CH_TIME_OTHER);
@@ -286,13 +282,6 @@ static ch_status run_epoch(fitting *f, bool *ended)
 
 /* ---- the whole training ---- */
 
-static int64_t epoch_steps(const fitting *f)
-{
-    int64_t n = f->opt->steps_per_epoch > 0 ? f->opt->steps_per_epoch : f->train.steps;
-
-    return n > 0 ? n : CH_UNKNOWN;
-}
-
 /* Returns true if the training has no further epochs. `ended`: the data has ended. */
 static bool is_over(const fitting *f, bool ended)
 {
@@ -307,11 +296,12 @@ static ch_status run_epochs(fitting *f)
 {
     ch_training *t = &f->loop.t;
     int          end = f->opt->epochs > 0 ? f->opt->epochs : 1;
+    int64_t      steps = f->opt->steps_per_epoch > 0 ? f->opt->steps_per_epoch : f->train.steps;
     bool         ended = false;
     ch_status    rc;
 
     t->epoch = f->opt->initial_epoch;
-    t->epoch_steps = epoch_steps(f);
+    t->epoch_steps = steps > 0 ? steps : CH_UNKNOWN;
     rc = ch__loop_notify(&f->loop, CH_ON_BEGIN);
     while (rc == CH_OK && !t->stops && t->epoch < end) {
         rc = run_epoch(f, &ended);
@@ -383,6 +373,7 @@ static ch_status finish(fitting *f, ch_status rc)
     rc = close_trace(f, rc);
     ch__loop_table(&f->loop, &f->history->time);
     f->history->time.one_replica_step = f->opt->one_replica_step;
+    f->history->has_failed = rc != CH_OK;
     if (f->opt->summary)
         print_summary(f->history);
     return rc;

@@ -19,7 +19,9 @@ struct ch_history {
     ch_time_table time;
     /* The data was arrays, so advice on a slow pipeline does not apply. */
     bool is_of_arrays;
-    char why[160]; /* reason of an early stop; "": the training was not stopped */
+    bool
+        has_failed; /* the training ended with an error, so its times say nothing about speed */
+    char why[160];  /* reason of an early stop; "": the training was not stopped */
 };
 
 ch_status ch__history_new(ch_history **out);

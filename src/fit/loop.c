@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/trace.h"
 #include "fit/interrupt.h"
-#include "fit/progress.h"
+#include "fit/report/progress.h"
 #include "graph/function.h"
 #include "strategy/strategy.h"
 

@@ -161,12 +161,6 @@ static bool is_whole(const ch_data *d, const ch_array_options *how)
 
 /* ---- all kinds ---- */
 
-static ch_status open_dataset(const ch_compiled *c, ch_dataset *d, ch_source *out)
-{
-    out->steps = ch_dataset_cardinality(d);
-    return ch_strategy_distribute_dataset(c->strategy, d, NULL, &out->it);
-}
-
 static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterator *it,
                                ch_source *out)
 {
@@ -188,7 +182,7 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
 ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data *d,
                           const ch_array_options *how, ch_source *out)
 {
-    ch_dataset *batches = NULL;
+    ch_dataset *batches = NULL, *x;
     ch_status   rc = check_data(call, d);
 
     *out = (ch_source){.it = NULL};
@@ -200,8 +194,11 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
         return open_whole(c, d, how->batch, out);
     if (rc == CH_OK && d->dataset == NULL)
         rc = make_batches(call, d, how, &batches);
-    if (rc == CH_OK)
-        rc = open_dataset(c, batches != NULL ? batches : d->dataset, out);
+    if (rc == CH_OK) {
+        x = batches != NULL ? batches : d->dataset;
+        out->steps = ch_dataset_cardinality(x);
+        rc = ch_strategy_distribute_dataset(c->strategy, x, NULL, &out->it);
+    }
     ch_dataset_unref(batches);
     return rc;
 }

@@ -38,7 +38,7 @@ static int count_inputs(const ch_step *s, const ch_compiled *c)
 }
 
 /* Splits the inputs of the step into the components of a batch. Fails the step and returns
- * false if their number is wrong. */
+ * false if their number is wrong, or if the data has no batches. */
 static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch *b)
 {
     int n = count_inputs(s, c), has = ch_step_in_count(s);
@@ -56,6 +56,13 @@ static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch 
         b->truth = ch_step_in(s, n);
     if (with_truth && has == n + 2)
         b->weights = ch_step_in(s, n + 1);
+    if (ch_node_shape(with_truth ? b->truth : b->in[0]).rank == 0) {
+        ch_step_fail(s,
+                     "the dataset gives single elements (%s is a scalar), want batches of "
+                     "rows; add ch_dataset_batch to the dataset",
+                     with_truth ? "the truth" : "the input");
+        return false;
+    }
     return true;
 }
 
@@ -93,11 +100,6 @@ static ch_node *weights_of(ch_step *s, const ch_compiled *c, const batch *b, ch_
 
 /* ---- the steps ---- */
 
-static ch_node *loss_of(const ch_compiled *c, ch_node *guess, ch_node *truth)
-{
-    return c->loss != NULL ? c->loss(guess, truth) : c->loss_with(guess, truth, c->loss_arg);
-}
-
 /* Returns the loss of each example, and updates the metrics. NULL: no loss. The loss in the
  * logs is the mean, over the examples, of the loss times the weight: the number that training
  * minimises. */
@@ -107,7 +109,8 @@ static ch_node *update_metrics(ch_step *s, ch_compiled *c, const batch *b, ch_no
     ch_node *each = NULL;
 
     if (ch__compiled_has_loss(c) && guess != NULL) {
-        each = loss_of(c, guess, b->truth);
+        each = c->loss != NULL ? c->loss(guess, b->truth)
+                               : c->loss_with(guess, b->truth, c->loss_arg);
         ch_metric_update(c->loss_mean, s, NULL,
                          weights == NULL || each == NULL
                              ? each

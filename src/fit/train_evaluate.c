@@ -16,8 +16,8 @@
 #include "file/folder.h"
 #include "file/writer.h"
 #include "fit/callback.h"
-#include "fit/json.h"
 #include "fit/loop.h"
+#include "fit/report/json.h"
 
 enum { EVERY = 1000 }; /* default steps between evaluations */
 
@@ -85,7 +85,7 @@ static ch_status export_numbers(ch_training *t, const char *directory)
 
     snprintf(head, sizeof(head), "{\"step\": %lld", (long long)ch_training_step(t));
     ch__bytes_builder_text(&text, head);
-    ch__json_logs(&text, t);
+    ch__json_logs(&text, ch__training_logs(t));
     ch__bytes_builder_text(&text, "}\n");
     if (rc == CH_OK)
         rc = write_file(path, &text);
@@ -158,14 +158,6 @@ static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
     return rc;
 }
 
-/* Returns the greatest possible number of epochs. */
-static int epochs_of(int64_t max_steps, int64_t every)
-{
-    int64_t n = max_steps > 0 ? (max_steps - 1) / every + 1 : INT_MAX;
-
-    return n < INT_MAX ? (int)n : INT_MAX;
-}
-
 static ch_status check(const ch_train_evaluate_options *opt, const ch_data *test)
 {
     if (opt->max_steps < 0 || opt->evaluate_every < 0 || opt->evaluate_steps < 0 ||
@@ -183,10 +175,12 @@ static ch_status check(const ch_train_evaluate_options *opt, const ch_data *test
 static ch_fit_options fit_options(const ch_train_evaluate_options *opt, const ch_data *test)
 {
     ch_fit_options fit = opt->fit;
+    int64_t        every = opt->evaluate_every > 0 ? opt->evaluate_every : EVERY;
+    int64_t        epochs = opt->max_steps > 0 ? (opt->max_steps - 1) / every + 1 : INT_MAX;
 
     fit.initial_epoch = 0;
-    fit.steps_per_epoch = opt->evaluate_every > 0 ? opt->evaluate_every : EVERY;
-    fit.epochs = epochs_of(opt->max_steps, fit.steps_per_epoch);
+    fit.steps_per_epoch = every;
+    fit.epochs = epochs < INT_MAX ? (int)epochs : INT_MAX;
     fit.validation = *test;
     fit.validation_split = 0;
     fit.validation_steps = opt->evaluate_steps;

@@ -44,11 +44,18 @@ ch_status ch__logs_set(ch_logs *l, const char *name, double value)
     return CH_OK;
 }
 
-double ch__logs_get(const ch_logs *l, const char *name)
+const double *ch__logs_find(const ch_logs *l, const char *name)
 {
     const struct ch_log_entry *e = find(l, name);
 
-    return e != NULL ? e->value : (double)NAN;
+    return e != NULL ? &e->value : NULL;
+}
+
+double ch__logs_get(const ch_logs *l, const char *name)
+{
+    const double *value = ch__logs_find(l, name);
+
+    return value != NULL ? *value : (double)NAN;
 }
 
 void ch__logs_drop(ch_logs *l)
@@ -57,6 +64,11 @@ void ch__logs_drop(ch_logs *l)
         ch__free(l->at[i].name);
     ch__free(l->at);
     *l = (ch_logs){0};
+}
+
+bool ch__is_of_validation(const char *name)
+{
+    return strncmp(name, "val_", 4) == 0;
 }
 
 /* ---- comparison of values ---- */
@@ -143,15 +155,14 @@ double ch_training_seconds(const ch_training *t)
     return t != NULL ? (double)(ch__now_ns() - t->began_ns) * 1e-9 : 0;
 }
 
-/* Reads the logs again if they are stale. If a read fails, all logs are NaN; the training
- * returns the error later by itself. */
-static void refresh(ch_training *t)
+/* If a read fails, all logs are NaN; the training returns the error later by itself. */
+const ch_logs *ch__training_logs(ch_training *t)
 {
     bool      peeks = t->peeks && t->drain != NULL;
     ch_status rc = CH_OK;
 
     if (!t->is_stale && (peeks || !t->is_peeked))
-        return;
+        return &t->logs;
     if (!peeks)
         (void)ch__training_drain(t); /* the error of a failed step is returned later */
     if (t->refresh != NULL)
@@ -160,6 +171,7 @@ static void refresh(ch_training *t)
         t->logs.at[i].value = (double)NAN;
     t->is_stale = false;
     t->is_peeked = peeks;
+    return &t->logs;
 }
 
 ch_status ch__training_drain(ch_training *t)
@@ -169,34 +181,26 @@ ch_status ch__training_drain(ch_training *t)
 
 int ch_training_logs(ch_training *t)
 {
-    if (t == NULL)
-        return 0;
-    refresh(t);
-    return t->logs.n;
+    return t != NULL ? ch__training_logs(t)->n : 0;
 }
 
 const char *ch_training_log_name(ch_training *t, int i)
 {
-    if (t == NULL)
-        return NULL;
-    refresh(t);
-    return i >= 0 && i < t->logs.n ? t->logs.at[i].name : NULL;
+    const ch_logs *l = t != NULL ? ch__training_logs(t) : NULL;
+
+    return l != NULL && i >= 0 && i < l->n ? l->at[i].name : NULL;
 }
 
 double ch_training_log(ch_training *t, int i)
 {
-    if (t == NULL)
-        return (double)NAN;
-    refresh(t);
-    return i >= 0 && i < t->logs.n ? t->logs.at[i].value : (double)NAN;
+    const ch_logs *l = t != NULL ? ch__training_logs(t) : NULL;
+
+    return l != NULL && i >= 0 && i < l->n ? l->at[i].value : (double)NAN;
 }
 
 double ch_training_get(ch_training *t, const char *name)
 {
-    if (t == NULL || name == NULL)
-        return (double)NAN;
-    refresh(t);
-    return ch__logs_get(&t->logs, name);
+    return t != NULL && name != NULL ? ch__logs_get(ch__training_logs(t), name) : (double)NAN;
 }
 
 void ch_training_stop(ch_training *t, const char *why)

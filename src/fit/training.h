@@ -1,7 +1,8 @@
 /* fit/training.h -- the state of a running training, as callbacks read it.
  *
- * The loops (fit/loop.h) write a ch_training; callbacks and the progress line read it with the
- * functions of cohort/callback.h. All of them run on the thread of the loop.
+ * The loops (fit/loop.h) write a ch_training after each step and epoch; callbacks read it with
+ * the functions of cohort/callback.h. It is the only record of the course of a training: all of
+ * fit/report/ shows or writes its values. Everything runs on the thread of the loop.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_TRAINING_H
@@ -21,9 +22,14 @@ typedef struct ch_logs {
 
 /* Sets the number of that name, or adds it. `name` is copied. */
 ch_status ch__logs_set(ch_logs *l, const char *name, double value);
+/* Returns the number of that name; NULL if there is none. Borrowed until the logs change. */
+const double *ch__logs_find(const ch_logs *l, const char *name);
 /* Returns the number of that name; NaN if there is none. */
 double ch__logs_get(const ch_logs *l, const char *name);
 void   ch__logs_drop(ch_logs *l);
+
+/* Returns true if the log is of a validation: its name begins with "val_". */
+bool ch__is_of_validation(const char *name);
 
 struct ch_training {
     ch_model     *model;
@@ -58,6 +64,9 @@ struct ch_training {
     char why[160]; /* reason of the first call of ch_training_stop */
 };
 
+/* Returns the logs, borrowed until the next step. Reads the metrics first if steps have run.
+ * The same as ch_training_logs, _log_name and _log together. */
+const ch_logs *ch__training_logs(ch_training *t);
 /* Blocks until no step is in flight. Must be called before code reads the effects of steps.
  * Returns the error of the first step that failed. */
 ch_status ch__training_drain(ch_training *t);

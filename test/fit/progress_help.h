@@ -11,7 +11,7 @@
 
 #include "../strategy/help.h"
 #include "base/mem.h"
-#include "fit/progress.h"
+#include "fit/report/progress.h"
 #include "fit/training.h"
 
 static int64_t t_now; /* ns */

@@ -713,9 +713,6 @@ static void history_gives_names_values_and_curve(void **state)
     assert_non_null(strstr(text, "times the speed of one replica"));
     assert_true(ch_history_plot(same, "loss", 40, 6, text, sizeof(text)) > 40);
     assert_true(ch_history_plot(same, "sparse_accuracy", 40, 6, text, sizeof(text)) > 40);
-    assert_true(ch_plot(15, curve, 40, 6, text, sizeof(text)) > 40);
-    assert_true(ch_picture(x.a.t[0], text, sizeof(text)) > ROWS);
-    assert_int_equal(ch_picture(NULL, text, sizeof(text)), 0);
     ch_history_unref(same);
     drop_fixture(&x);
     (void)state;

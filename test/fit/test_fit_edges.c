@@ -92,6 +92,25 @@ static void evaluate_rejects_data_without_rows(void **state)
     (void)state;
 }
 
+static void fit_names_ch_dataset_batch_when_the_data_has_no_batches(void **state)
+{
+    fixture     x = new_fixture(DEFAULT);
+    ch_dataset *d = ch_dataset_slices(2, x.a.t, NULL);
+    ch_history *h = NULL;
+    char        text[2048];
+
+    t_refused(ch_fit(x.m, (ch_data){.dataset = d}, NULL, &h), CH_INVALID_ARGUMENT,
+              "gives single elements (the truth is a scalar)", "add ch_dataset_batch");
+    ch_history_print_time(h, text, sizeof(text));
+    assert_null(strstr(text, " wait for ")); /* no advice after a failure */
+    ch_history_unref(h);
+    t_refused(ch_evaluate(x.m, (ch_data){.dataset = d}, NULL, NULL), CH_INVALID_ARGUMENT,
+              "gives single elements", "add ch_dataset_batch");
+    ch_dataset_unref(d);
+    drop_fixture(&x);
+    (void)state;
+}
+
 /* Nobody would come back from a pass over it. */
 static void fit_rejects_endless_data_without_a_number_of_steps(void **state)
 {
@@ -692,6 +711,7 @@ int main(void)
         cmocka_unit_test(evaluate_restarts_an_iterator_that_has_ended),
         cmocka_unit_test(evaluate_continues_an_iterator_at_its_position),
         cmocka_unit_test(evaluate_rejects_data_without_rows),
+        cmocka_unit_test(fit_names_ch_dataset_batch_when_the_data_has_no_batches),
         cmocka_unit_test(fit_rejects_endless_data_without_a_number_of_steps),
         cmocka_unit_test(predict_of_no_rows_has_the_shape_of_the_output),
         cmocka_unit_test(validation_split_counts_whole_rows),

@@ -10,7 +10,7 @@
 #include "../file/folder.h"
 #include "base/sys.h"
 #include "file/folder.h"
-#include "fit/number.h"
+#include "fit/report/number.h"
 
 /* The text of a file; good until the next call. */
 static const char *text_of(const char *path)

@@ -8,7 +8,7 @@
 
 #include "base/terminal.h"
 #include "cohort/dataset.h"
-#include "fit/progress_text.h"
+#include "fit/report/progress_text.h"
 
 /* ---- a pipe ---- */
 
@@ -403,21 +403,20 @@ static void progress_line_is_never_wider_than_the_terminal(void **state)
     for (int i = 0; i < 6; i++)
         t_ok(ch__logs_set(&l, names[i], i % 2 ? 1.23456e-200 : -0.5));
     for (int i = 0; i < 250 * 16; i++) {
-        ch_pace           pace = {.step = 123456,
-                                  .steps = i & 1 ? 1234567 : -1,
-                                  .seconds = 4e5,
-                                  .per_step = 3,
-                                  .per_second = 12345,
-                                  .is_done = i & 2,
-                                  .is_validating = i & 4,
-                                  .validation_steps = 50,
-                                  .frame = i};
-        ch_progress_style look = {.columns = i / 16, .is_utf8 = i & 8};
-        char              text[4096];
-        ch_text           o = ch__text(text, sizeof(text));
+        ch_progress_record r = {.step = 123456,
+                                .steps = i & 1 ? 1234567 : -1,
+                                .epoch_seconds = 4e5,
+                                .per_step = 3,
+                                .per_second = 12345,
+                                .is_done = i & 2,
+                                .is_validating = i & 4,
+                                .validation_steps = 50,
+                                .logs = &l};
+        ch_progress_style  look = {.columns = i / 16, .is_utf8 = i & 8, .frame = i};
+        char               text[4096];
+        ch_text            o = ch__text(text, sizeof(text));
 
-        assert_true(ch__progress_live(&o, &pace, &l, &look) < look.columns ||
-                    look.columns == 0);
+        assert_true(ch__progress_live(&o, &r, &look) < look.columns || look.columns == 0);
         for (char *at = text, *end; at != NULL; at = end != NULL ? end + 1 : NULL) {
             int columns = 0;
 

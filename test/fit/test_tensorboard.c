@@ -10,7 +10,7 @@
 #include "base/sys.h"
 #include "cohort/function.h"
 #include "file/record.h"
-#include "fit/events.h"
+#include "fit/report/events.h"
 
 /* ---- a reader ---- */
 
@@ -660,6 +660,27 @@ static void tensorboard_writes_new_files_for_each_training(void **state)
     (void)state;
 }
 
+static void tensorboard_writes_the_texts_in_each_training(void **state)
+{
+    char         path[512];
+    ch_callback *c = NULL;
+    ch_model    *m = new_model();
+    ch_training  t = {.model = m};
+
+    t_ok(ch_callback_tensorboard(t_path("both"), NULL, &c));
+    for (int i = 0; i < 2; i++) {
+        train(c, &t);
+        assert_int_equal(find_files(t_path("both/train"), path), 1);
+        read_events(path, &read_file);
+        assert_non_null(find(&read_file, "model", 0));
+        assert_null(find(&read_file, "model", 1));
+        assert_int_equal(unlink(path), 0);
+    }
+    ch_callback_unref(c);
+    ch_model_unref(m);
+    (void)state;
+}
+
 static void tensorboard_writes_an_epoch_when_it_ends(void **state)
 {
     ch_callback *c = NULL;
@@ -875,6 +896,7 @@ int main(void)
         cmocka_unit_test(events_report_errors_and_leak_nothing),
         cmocka_unit_test(tensorboard_scalars_have_the_tags_of_keras),
         cmocka_unit_test(tensorboard_writes_new_files_for_each_training),
+        cmocka_unit_test(tensorboard_writes_the_texts_in_each_training),
         cmocka_unit_test(tensorboard_writes_an_epoch_when_it_ends),
         cmocka_unit_test(tensorboard_writes_a_step_before_its_epoch_ends),
         cmocka_unit_test(tensorboard_histograms_are_of_the_variables_of_the_model),

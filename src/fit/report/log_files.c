@@ -1,4 +1,4 @@
-/* fit/log_files.c -- callbacks that write logs to a file: CSV, or JSON lines.
+/* fit/report/log_files.c -- callbacks that write logs to a file: CSV, or JSON lines.
  *
  * A log_file is the state of a callback of ch_callback_csv_log or ch_callback_json_log. Each
  * line is a single write, so that a reader of the growing file sees whole lines.
@@ -24,8 +24,8 @@
 #include "base/sys.h"
 #include "file/writer.h"
 #include "fit/callback.h"
-#include "fit/json.h"
-#include "fit/number.h"
+#include "fit/report/json.h"
+#include "fit/report/number.h"
 
 typedef struct log_file {
     ch_callback_ops ops; /* own copy, because `events` has CH_ON_STEP only if every_steps > 0 */
@@ -284,18 +284,15 @@ static ch_status widen(log_file *l, int old)
 
 /* ---- lines ---- */
 
-static ch_status add_columns(log_file *l, ch_training *t)
+static ch_status add_columns(log_file *l, const ch_logs *logs)
 {
     int       old = l->n;
     ch_status rc = add_column(l, "epoch", 5);
 
     if (rc == CH_OK && l->every_steps > 0)
         rc = add_column(l, "step", 4);
-    for (int i = 0; rc == CH_OK && i < ch_training_logs(t); i++) {
-        const char *name = ch_training_log_name(t, i);
-
-        rc = add_column(l, name, strlen(name));
-    }
+    for (int i = 0; rc == CH_OK && i < logs->n; i++)
+        rc = add_column(l, logs->at[i].name, strlen(logs->at[i].name));
     if (rc != CH_OK || l->n == old)
         return rc;
     if (l->has_header)
@@ -305,33 +302,31 @@ static ch_status add_columns(log_file *l, ch_training *t)
     return CH_OK;
 }
 
-static void put_cell(log_file *l, ch_training *t, const char *name)
+/* Appends the value of a column: nothing if this line has no such log. */
+static void put_cell(log_file *l, const ch_training *t, const ch_logs *logs, const char *name)
 {
-    double x = 0;
+    const double *log = ch__logs_find(logs, name);
+    double        x;
 
-    if (strcmp(name, "epoch") == 0) {
-        x = ch_training_epoch(t);
-    } else if (strcmp(name, "step") == 0) {
-        x = (double)ch_training_step(t);
-    } else {
-        int i = 0, n = ch_training_logs(t);
-
-        while (i < n && strcmp(ch_training_log_name(t, i), name) != 0)
-            i++;
-        if (i == n)
-            return;
-        x = ch_training_log(t, i);
-    }
+    if (strcmp(name, "epoch") == 0)
+        x = t->epoch;
+    else if (strcmp(name, "step") == 0)
+        x = (double)t->step;
+    else if (log != NULL)
+        x = *log;
+    else
+        return;
     ch__bytes_builder_text(&l->line, ch__number_text(x, false).text);
 }
 
 static ch_status csv_line(log_file *l, ch_training *t)
 {
-    ch_status rc = add_columns(l, t);
+    const ch_logs *logs = ch__training_logs(t);
+    ch_status      rc = add_columns(l, logs);
 
     for (int i = 0; i < l->n; i++) {
         ch__bytes_builder_add(&l->line, ",", i > 0);
-        put_cell(l, t, l->column[i]);
+        put_cell(l, t, logs, l->column[i]);
     }
     ch__bytes_builder_add(&l->line, "\n", 1);
     return rc;
@@ -347,7 +342,7 @@ static void json_line(log_file *l, ch_training *t, ch_event event)
              (long long)ch_training_step(t));
     ch__bytes_builder_text(&l->line, head);
     ch__bytes_builder_text(&l->line, ch__rounded_text(ch_training_seconds(t), 1e6).text);
-    ch__json_logs(&l->line, t);
+    ch__json_logs(&l->line, ch__training_logs(t));
     ch__bytes_builder_text(&l->line, "}\n");
 }
 

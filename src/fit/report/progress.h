@@ -1,4 +1,4 @@
-/* fit/progress.h -- the progress line of ch_fit and ch_evaluate, as a callback.
+/* fit/report/progress.h -- the progress line of ch_fit and ch_evaluate, as a callback.
  *
  *   - BAR: a live line, redrawn at most 20 times a second, as wide as the window is at that
  *     time. It shows the step, a bar, seconds, time per step, examples per second, the loss and
@@ -12,8 +12,8 @@
  * Write errors are ignored: a training must not fail because its progress cannot be shown.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FIT_PROGRESS_H
-#define FIT_PROGRESS_H
+#ifndef FIT_REPORT_PROGRESS_H
+#define FIT_REPORT_PROGRESS_H
 
 #include "cohort/fit.h"
 

@@ -1,4 +1,4 @@
-/* fit/events.c -- event files for TensorBoard (EV-1 to EV-6).
+/* fit/report/events.c -- event files for TensorBoard (EV-1 to EV-6).
  *
  * The first part encodes Event messages of protobuf by hand. The others make histograms, and
  * write the messages as TFRecords to a file. A ch_events buffers records and appends them
@@ -9,7 +9,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "fit/events.h"
+#include "fit/report/events.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,12 +1,11 @@
-/* fit/plot.c -- small pictures for terminals.
+/* fit/report/plot.c -- plots of numbers for terminals.
  *
  * A `plot` is a grid of cells, one for each character. The line is drawn as dots in the cells;
  * then the cells are printed with labels and axes. With UTF-8 a cell is a braille character of
- * 2 x 4 dots, otherwise a single dot. ch__picture prints pixels directly. picture.c is the
- * caller.
+ * 2 x 4 dots, otherwise a single dot. history_print.c is the caller.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "fit/plot.h"
+#include "fit/report/plot.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/terminal.h"
 #include "tensor/print.h"
@@ -184,15 +182,8 @@ static int label_width(const plot *p)
     return isnan(p->low) ? 1 : low > high ? low : high;
 }
 
-int ch__plot(int n, const double *y, int columns, int rows, char *text, size_t size)
-{
-    n = y != NULL && n > 0 ? n : 0;
-    return ch__plot_over(&(ch_plot_axis){.first = n > 0, .last = n}, n, y, columns, rows, text,
-                         size);
-}
-
-int ch__plot_over(const ch_plot_axis *axis, int n, const double *y, int columns, int rows,
-                  char *text, size_t size)
+int ch__plot(const ch_plot_axis *axis, int n, const double *y, int columns, int rows,
+             char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
     plot    p = {.is_utf8 = ch__locale_is_utf8()};
@@ -208,95 +199,6 @@ int ch__plot_over(const ch_plot_axis *axis, int n, const double *y, int columns,
     for (int i = 0; i < p.rows; i++)
         add_row(&o, &p, i);
     add_axis(&o, &p, axis);
-    cut_to_lines(&o);
-    return ch__text_length(&o);
-}
-
-/* ---- pixels ---- */
-
-typedef struct {
-    int          height, width;
-    const float *pixel;
-    float        low, high;
-} image;
-
-static void find_pixel_range(image *m)
-{
-    m->low = INFINITY;
-    m->high = -INFINITY;
-    for (int i = 0; i < m->height * m->width; i++) {
-        if (!isfinite(m->pixel[i]))
-            continue;
-        m->low = fminf(m->low, m->pixel[i]);
-        m->high = fmaxf(m->high, m->pixel[i]);
-    }
-}
-
-/* Returns the brightness of a pixel, from 0 (dark) to 1 (bright). A pixel that is NaN or
- * outside of the image is dark. */
-static double shade(const image *m, int row, int column)
-{
-    double x = row < m->height ? (double)m->pixel[row * m->width + column] : NAN;
-    double span = (double)m->high - m->low;
-
-    return isnan(x) || !(span > 0) ? 0 : fmin(fmax((x - m->low) / span, 0), 1);
-}
-
-/* Prints two rows of pixels as half blocks, with one of 24 shades of grey for the upper and the
- * lower half. Repeats the escape sequence only if a shade changes. */
-static void add_colors(ch_text *o, const image *m, int row)
-{
-    int now[2] = {-1, -1};
-
-    for (int i = 0; i < m->width; i++) {
-        int upper = 232 + (int)lrint(23 * shade(m, row, i));
-        int lower = 232 + (int)lrint(23 * shade(m, row + 1, i));
-
-        if (upper != now[0] || lower != now[1])
-            ch__text_add(o, "\033[38;5;%d;48;5;%dm", upper, lower);
-        ch__text_add(o, "\u2580");
-        now[0] = upper;
-        now[1] = lower;
-    }
-    ch__text_add(o, "\033[0m\n");
-}
-
-/* Prints two rows of pixels as characters: denser characters for brighter means of the two
- * pixels. */
-static void add_chars(ch_text *o, const image *m, int row, bool is_utf8)
-{
-    static const char *const unicode[] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
-    static const char        ascii[] = " .:-=+*#%@";
-
-    for (int i = 0; i < m->width; i++) {
-        double x = shade(m, row, i);
-
-        if (row + 1 < m->height)
-            x = (x + shade(m, row + 1, i)) / 2;
-        if (is_utf8)
-            ch__text_add(o, "%s", unicode[lrint(4 * x)]);
-        else
-            ch__text_add(o, "%c", ascii[lrint(9 * x)]);
-    }
-    ch__text_add(o, "\n");
-}
-
-int ch__picture(int height, int width, const float *pixel, char *text, size_t size)
-{
-    ch_text o = ch__text(text, size);
-    image   m = {.height = height, .width = width, .pixel = pixel};
-    bool    is_utf8 = ch__locale_is_utf8();
-    bool    has_color = is_utf8 && ch__terminal(STDOUT_FILENO).has_color;
-
-    if (pixel == NULL || height <= 0 || width <= 0)
-        return 0;
-    find_pixel_range(&m);
-    for (int row = 0; row < height; row += 2) {
-        if (has_color)
-            add_colors(&o, &m, row);
-        else
-            add_chars(&o, &m, row, is_utf8);
-    }
     cut_to_lines(&o);
     return ch__text_length(&o);
 }

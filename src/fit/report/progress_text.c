@@ -1,6 +1,6 @@
-/* fit/progress_text.c -- progress as text.
+/* fit/report/progress_text.c -- progress as text.
  *
- * Formats a ch_pace and logs as a live line for a terminal, a line for a file, or a JSON
+ * Renders a ch_progress_record as a live line for a terminal, a line for a file, or a JSON
  * object. progress.c is the caller. Nothing here allocates: all functions append to a ch_text.
  * Invariants of the live line:
  *
@@ -10,14 +10,15 @@
  *   3. Names of logs are untrusted: bytes that could control the terminal are replaced.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "fit/progress_text.h"
+#include "fit/report/progress_text.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "fit/number.h"
+#include "fit/report/json.h"
+#include "fit/report/number.h"
 
 /* ---- numbers ---- */
 
@@ -88,19 +89,6 @@ ch_short ch__short_rate(double x)
 
 enum { NAME_BYTES = 96, NAME_COLUMNS = 32 };
 
-/* Returns the number of bytes of the multi-byte UTF-8 character at s; 0 if it is ASCII or
- * invalid. */
-static int character_bytes(const char *s)
-{
-    unsigned char c = (unsigned char)*s;
-    int           n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 0;
-
-    for (int i = 1; i < n; i++)
-        if (((unsigned char)s[i] & 0xc0) != 0x80)
-            return 0;
-    return c < 0xf5 ? n : 0;
-}
-
 /* Copies a name without bytes that could control the terminal: control characters and invalid
  * UTF-8 become "?". Long names are cut. Returns the number of columns. Characters of three or
  * more bytes are counted as two columns, because they may be wide; if they are not, the line is
@@ -110,7 +98,7 @@ static int clean_name(const char *name, bool is_utf8, char out[NAME_BYTES])
     int n = 0, columns = 0;
 
     while (*name != '\0' && columns < NAME_COLUMNS && n + 5 < NAME_BYTES) {
-        int bytes = character_bytes(name);
+        int bytes = ch__utf8_bytes(name);
 
         if (bytes > 0 && is_utf8) {
             memcpy(out + n, name, (size_t)bytes);
@@ -124,11 +112,6 @@ static int clean_name(const char *name, bool is_utf8, char out[NAME_BYTES])
     }
     out[n] = '\0';
     return columns;
-}
-
-bool ch__is_of_validation(const char *name)
-{
-    return strncmp(name, "val_", 4) == 0;
 }
 
 int ch__progress_reserve(const ch_logs *l, bool is_utf8, bool with_validation)
@@ -289,69 +272,60 @@ static layout choose_layout(const line *l, const ch_logs *logs)
     return parts;
 }
 
-static void add_head(line *l, const ch_pace *p)
+static void add_head(line *l, const ch_progress_record *r)
 {
     char text[64];
-    int  n, digits = snprintf(NULL, 0, "%" PRId64, p->steps);
+    int  n, digits = snprintf(NULL, 0, "%" PRId64, r->steps);
 
-    if (p->steps >= 0)
-        n = snprintf(text, sizeof(text), " %*" PRId64 "/%" PRId64, digits, p->step, p->steps);
+    if (r->steps >= 0)
+        n = snprintf(text, sizeof(text), " %*" PRId64 "/%" PRId64, digits, r->step, r->steps);
     else
-        n = snprintf(text, sizeof(text), " %" PRId64, p->step);
+        n = snprintf(text, sizeof(text), " %" PRId64, r->step);
     add(l, BOLD, n, text);
 }
 
-static double seconds_left(const ch_pace *p)
+/* Writes the remaining time if it can be estimated, otherwise the elapsed time. */
+static const char *time_of(const ch_progress_record *r, char when[40])
 {
-    return p->per_step * (double)(p->steps > p->step ? p->steps - p->step : 0);
-}
+    double left = r->per_step * (double)(r->steps > r->step ? r->steps - r->step : 0);
 
-/* Returns true if the remaining time can be estimated. */
-static bool has_end(const ch_pace *p)
-{
-    return !p->is_done && !p->is_validating && p->steps >= 0 && p->per_step > 0;
-}
-
-/* Writes the remaining time if it is known, otherwise the elapsed time. */
-static const char *time_of(const ch_pace *p, char when[40])
-{
-    if (has_end(p))
-        snprintf(when, 40, "ETA %s", ch__short_time(seconds_left(p)).text);
-    else if (p->is_done)
-        snprintf(when, 40, "%s", ch__short_elapsed(p->seconds).text);
+    if (r->is_done)
+        snprintf(when, 40, "%s", ch__short_elapsed(r->epoch_seconds).text);
+    else if (!r->is_validating && r->steps >= 0 && r->per_step > 0)
+        snprintf(when, 40, "ETA %s", ch__short_time(left).text);
     else
-        snprintf(when, 40, "%s", ch__short_time(p->seconds).text);
+        snprintf(when, 40, "%s", ch__short_time(r->epoch_seconds).text);
     return when;
 }
 
-static void add_times(line *l, const ch_pace *p, int rate)
+static void add_times(line *l, const ch_progress_record *r, int rate)
 {
     char text[64], when[40];
     int  n;
 
-    n = snprintf(text, sizeof(text), " %s", time_of(p, when));
+    n = snprintf(text, sizeof(text), " %s", time_of(r, when));
     add(l, NULL, n, text);
-    if (p->per_step > 0) {
-        n = snprintf(text, sizeof(text), " %s", ch__short_step(p->per_step).text);
+    if (r->per_step > 0) {
+        n = snprintf(text, sizeof(text), " %s", ch__short_step(r->per_step).text);
         add(l, NULL, n, text);
     }
-    if (p->per_second > 0 && rate > 0) {
-        n = snprintf(text, sizeof(text), " %s%s/s", ch__short_rate(p->per_second).text,
+    if (r->per_second > 0 && rate > 0) {
+        n = snprintf(text, sizeof(text), " %s%s/s", ch__short_rate(r->per_second).text,
                      rate == 2 ? " ex" : "");
         add(l, NULL, n, text);
     }
 }
 
-static void add_validation(line *l, const ch_pace *p)
+static void add_validation(line *l, const ch_progress_record *r)
 {
     char text[80];
     int  n;
 
-    if (p->validation_steps > 0)
+    if (r->validation_steps > 0)
         n = snprintf(text, sizeof(text), " - validating %" PRId64 "/%" PRId64,
-                     p->validation_step, p->validation_steps);
+                     r->validation_step, r->validation_steps);
     else
-        n = snprintf(text, sizeof(text), " - validating %" PRId64, p->validation_step);
+        n = snprintf(text, sizeof(text), " - validating %" PRId64, r->validation_step);
     add(l, NULL, n, text);
 }
 
@@ -413,73 +387,64 @@ static void add_all_numbers(line *l, const ch_logs *logs)
     }
 }
 
-int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs,
-                      const ch_progress_style *style)
+int ch__progress_live(ch_text *o, const ch_progress_record *r, const ch_progress_style *style)
 {
     line   l = {.o = o, .style = style};
     layout parts;
 
-    add_head(&l, p);
-    parts = choose_layout(&l, logs);
+    add_head(&l, r);
+    parts = choose_layout(&l, r->logs);
     l.is_tight = parts.is_tight;
     if (parts.bar > 0 && has_room(&l, 1 + parts.bar)) {
         add(&l, NULL, 1, " ");
-        if (p->steps > 0)
-            add_bar(&l, parts.bar, fmin((double)p->step / (double)p->steps, 1));
-        else if (p->is_done)
+        if (r->steps > 0)
+            add_bar(&l, parts.bar, fmin((double)r->step / (double)r->steps, 1));
+        else if (r->is_done)
             add_bar(&l, parts.bar, 1);
         else
-            add_moving_bar(&l, parts.bar, p->frame);
+            add_moving_bar(&l, parts.bar, style->frame);
     }
-    add_times(&l, p, parts.rate);
-    if (p->is_validating)
-        add_validation(&l, p);
-    if (p->is_done)
-        add_all_numbers(&l, logs);
+    add_times(&l, r, parts.rate);
+    if (r->is_validating)
+        add_validation(&l, r);
+    if (r->is_done)
+        add_all_numbers(&l, r->logs);
     else
-        add_numbers(&l, logs);
+        add_numbers(&l, r->logs);
     return l.columns;
 }
 
 /* ---- line for a file ---- */
 
-void ch__progress_plain(ch_text *o, const ch_pace *p, const ch_logs *l)
+void ch__progress_plain(ch_text *o, const ch_progress_record *r)
 {
     char name[NAME_BYTES], when[40];
 
-    ch__text_add(o, "%s - %" PRId64, p->title, p->step);
-    if (p->steps >= 0)
-        ch__text_add(o, "/%" PRId64, p->steps);
-    ch__text_add(o, " - %s", time_of(p, when));
-    if (p->per_step > 0)
-        ch__text_add(o, " - %s", ch__short_step(p->per_step).text);
-    if (p->per_second > 0)
-        ch__text_add(o, " - %s ex/s", ch__short_rate(p->per_second).text);
-    for (int i = 0; i < l->n; i++) {
-        (void)clean_name(l->at[i].name, true, name);
-        ch__text_add(o, " - %s: %s", name, ch__short_number(l->at[i].value).text);
+    ch__text_add(o, "%s - %" PRId64, r->title, r->step);
+    if (r->steps >= 0)
+        ch__text_add(o, "/%" PRId64, r->steps);
+    ch__text_add(o, " - %s", time_of(r, when));
+    if (r->per_step > 0)
+        ch__text_add(o, " - %s", ch__short_step(r->per_step).text);
+    if (r->per_second > 0)
+        ch__text_add(o, " - %s ex/s", ch__short_rate(r->per_second).text);
+    for (int i = 0; i < r->logs->n; i++) {
+        (void)clean_name(r->logs->at[i].name, true, name);
+        ch__text_add(o, " - %s: %s", name, ch__short_number(r->logs->at[i].value).text);
     }
     ch__text_add(o, "\n");
 }
 
 /* ---- JSON object ---- */
 
-/* Adds a JSON string. Bytes that are not UTF-8 become "?", because JSON must be UTF-8. */
 static void add_string(ch_text *o, const char *s)
 {
+    char text[8];
+
     ch__text_add(o, "\"");
     while (*s != '\0') {
-        int n = character_bytes(s);
-
-        if (n > 0)
-            ch__text_add(o, "%.*s", n, s);
-        else if (*s == '"' || *s == '\\')
-            ch__text_add(o, "\\%c", *s);
-        else if ((unsigned char)*s < 0x20)
-            ch__text_add(o, "\\u%04x", (unsigned)*s);
-        else
-            ch__text_add(o, "%c", (unsigned char)*s < 0x80 ? *s : '?');
-        s += n > 0 ? n : 1;
+        s += ch__json_character(s, text);
+        ch__text_add(o, "%s", text);
     }
     ch__text_add(o, "\"");
 }
@@ -492,25 +457,25 @@ static void add_count(ch_text *o, const char *name, int64_t n)
         ch__text_add(o, ", \"%s\": null", name);
 }
 
-void ch__progress_object(ch_text *o, const ch_moment *at, const ch_pace *p, const ch_logs *l)
+void ch__progress_object(ch_text *o, const ch_progress_record *r)
 {
-    ch__text_add(o, "{\"event\": \"%s\"", at->event);
-    add_count(o, "epoch", at->epoch);
-    add_count(o, "epochs", at->epochs);
-    add_count(o, "step", p->step);
-    add_count(o, "steps", p->steps);
+    ch__text_add(o, "{\"event\": \"%s\"", r->event);
+    add_count(o, "epoch", r->epoch);
+    add_count(o, "epochs", r->epochs);
+    add_count(o, "step", r->step);
+    add_count(o, "steps", r->steps);
     ch__text_add(o, ", \"seconds\": %s, \"examples_per_second\": %s",
-                 ch__rounded_text(at->seconds, 1e3).text,
-                 p->per_second > 0 ? ch__rounded_text(p->per_second, 1e1).text : "null");
-    if (at->why != NULL) {
+                 ch__rounded_text(r->seconds, 1e3).text,
+                 r->per_second > 0 ? ch__rounded_text(r->per_second, 1e1).text : "null");
+    if (r->why != NULL) {
         ch__text_add(o, ", \"stopped\": ");
-        add_string(o, at->why);
+        add_string(o, r->why);
     }
     ch__text_add(o, ", \"logs\": {");
-    for (int i = 0; i < l->n; i++) {
+    for (int i = 0; i < r->logs->n; i++) {
         ch__text_add(o, i > 0 ? ", " : "");
-        add_string(o, l->at[i].name);
-        ch__text_add(o, ": %s", ch__number_text(l->at[i].value, true).text);
+        add_string(o, r->logs->at[i].name);
+        ch__text_add(o, ": %s", ch__number_text(r->logs->at[i].value, true).text);
     }
     ch__text_add(o, "}}\n");
 }

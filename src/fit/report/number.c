@@ -1,7 +1,7 @@
-/* fit/number.c -- numbers as text that reads back to the same double.
+/* fit/report/number.c -- numbers as text that reads back to the same double.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "fit/number.h"
+#include "fit/report/number.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* fit/progress.c -- the progress callback: when the line is drawn, and the speed it shows.
+/* fit/report/progress.c -- the progress callback: when the line is drawn, and its values.
  *
  * A `progress` is the state of the callback. It receives all events of a loop, decides whether
- * something is due to be shown, measures the speed (ch_pace), and formats it with
+ * something is due to be shown, fills a ch_progress_record, and renders it with
  * progress_text.c. Events of ch_evaluate and ch_predict are handled as if their pass were an
  * epoch. Invariants:
  *
@@ -11,7 +11,7 @@
  *      lines above it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "fit/progress.h"
+#include "fit/report/progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #include "base/terminal.h"
 #include "base/thread.h"
 #include "fit/callback.h"
-#include "fit/progress_text.h"
+#include "fit/report/progress_text.h"
 
 #define MS ((int64_t)1000000)
 
@@ -79,29 +79,49 @@ static int64_t rows_seen(const ch_training *t)
     return t->is_evaluation ? t->examples : t->epoch_examples;
 }
 
-/* Returns the progress and the speed. The speed excludes the first step, because it is slower
- * than the others, and validation. */
-static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, bool is_done)
+/* Writes the title of an epoch or a pass. An evaluation is recognised by its logs: it has some
+ * after its first step, and a prediction has none. */
+static void put_title(const ch_training *t, char text[64])
 {
-    int64_t until = p->trained_ns != 0 ? p->trained_ns : now;
-    ch_pace pace = {.step = steps_done(t),
-                    .steps = steps_to_do(t),
-                    .seconds = (double)(now - p->epoch_ns) * 1e-9,
-                    .is_done = is_done,
-                    .is_validating = p->trained_ns != 0 && !is_done,
-                    .validation_step = t->validation_step,
-                    .validation_steps = t->validation_steps,
-                    .frame = p->frame};
-    bool    has_more = p->first_step > 0 && pace.step > p->first_step;
-    double  passed = (double)(until - (has_more ? p->first_ns : p->epoch_ns)) * 1e-9;
-    int64_t steps = pace.step - (has_more ? p->first_step : 0);
-    int64_t examples = rows_seen(t) - (has_more ? p->first_examples : 0);
+    if (t->is_evaluation)
+        snprintf(text, 64, "%s", t->is_stale || t->logs.n > 0 ? "Evaluate" : "Predict");
+    else
+        snprintf(text, 64, t->epochs > 0 ? "%s %d/%d" : "%s %d",
+                 t->epoch_name != NULL ? t->epoch_name : "Epoch", t->epoch + 1, t->epochs);
+}
 
+/* Returns the record to show. The speed excludes the first step, because it is slower than the
+ * others, and validation. */
+static ch_progress_record record_of(const progress *p, const ch_training *t, int64_t now,
+                                    bool is_done)
+{
+    int64_t            until = p->trained_ns != 0 ? p->trained_ns : now;
+    ch_progress_record r = {.event = !is_done           ? "step"
+                                     : t->is_evaluation ? "evaluation"
+                                                        : "epoch",
+                            .epoch = t->epoch,
+                            .epochs = t->epochs,
+                            .step = steps_done(t),
+                            .steps = steps_to_do(t),
+                            .seconds = (double)(now - p->began_ns) * 1e-9,
+                            .epoch_seconds = (double)(now - p->epoch_ns) * 1e-9,
+                            .is_done = is_done,
+                            .is_validating = p->trained_ns != 0 && !is_done,
+                            .validation_step = t->validation_step,
+                            .validation_steps = t->validation_steps,
+                            .why = t->stops ? t->why : NULL,
+                            .logs = &p->seen};
+    bool               has_more = p->first_step > 0 && r.step > p->first_step;
+    double             passed = (double)(until - (has_more ? p->first_ns : p->epoch_ns)) * 1e-9;
+    int64_t            steps = r.step - (has_more ? p->first_step : 0);
+    int64_t            examples = rows_seen(t) - (has_more ? p->first_examples : 0);
+
+    put_title(t, r.title);
     if (steps > 0 && passed > 0) {
-        pace.per_step = passed / (double)steps;
-        pace.per_second = (double)examples / passed;
+        r.per_step = passed / (double)steps;
+        r.per_second = (double)examples / passed;
     }
-    return pace;
+    return r;
 }
 
 /* Copies the logs of the training to p->seen. Logs of a validation are those of an earlier
@@ -109,107 +129,103 @@ static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, boo
  * not shown. */
 static void copy_logs(progress *p, ch_training *t, bool is_done)
 {
+    const ch_logs *logs = ch__training_logs(t);
+
     ch__logs_drop(&p->seen);
-    for (int i = 0; i < ch_training_logs(t); i++) {
-        const char *name = ch_training_log_name(t, i);
+    for (int i = 0; i < logs->n; i++) {
+        const char *name = logs->at[i].name;
 
         if (is_done || !ch__is_of_validation(name))
-            (void)ch__logs_set(&p->seen, name, ch_training_log(t, i));
+            (void)ch__logs_set(&p->seen, name, logs->at[i].value);
         if (!ch__is_of_validation(name))
             (void)ch__logs_set(&p->expected, name, 0);
     }
 }
 
-/* Returns the title of the line. An evaluation is recognised by its logs: it has some after its
- * first step, and a prediction has none. */
-static const char *title(const ch_training *t, char text[64])
-{
-    if (t->is_evaluation)
-        return t->is_stale || t->logs.n > 0 ? "Evaluate" : "Predict";
-    snprintf(text, 64, t->epochs > 0 ? "%s %d/%d" : "%s %d",
-             t->epoch_name != NULL ? t->epoch_name : "Epoch", t->epoch + 1, t->epochs);
-    return text;
-}
-
 /* ---- live line ---- */
 
-static void draw(progress *p, const ch_training *t, int64_t now, bool is_done)
+static void draw(progress *p, const ch_progress_record *r)
 {
     char              text[TEXT_BYTES];
     ch_text           o = ch__text(text, sizeof(text));
-    ch_pace           pace = pace_of(p, t, now, is_done);
     ch_progress_style style = {.columns = ch__terminal_columns(p->fd),
                                .has_color = p->terminal.has_color,
                                .is_utf8 = p->is_utf8,
+                               .frame = p->frame++,
                                .expected = &p->expected};
-    int               width = ch__progress_live(&o, &pace, &p->seen, &style);
+    int               width = ch__progress_live(&o, r, &style);
 
-    p->frame++;
-    if (is_done)
+    if (r->is_done)
         ch__live_end(text);
     else
         ch__live_draw(text, width, style.columns);
-    p->has_live = !is_done;
+    p->has_live = !r->is_done;
 }
 
-static void draw_title(progress *p, const ch_training *t)
+static void draw_title(const progress *p, const ch_training *t)
 {
     char    text[64], line[96];
     ch_text o = ch__text(line, sizeof(line));
 
-    ch__text_add(&o, p->terminal.has_color ? "\033[1m%s\033[0m\n" : "%s\n", title(t, text));
+    put_title(t, text);
+    ch__text_add(&o, p->terminal.has_color ? "\033[1m%s\033[0m\n" : "%s\n", text);
     ch__print_above(p->fd, line, (size_t)ch__text_length(&o));
 }
 
 /* ---- lines and JSON objects ---- */
 
-static void print_line(const progress *p, const ch_training *t, int64_t now, bool is_done)
+static void print_line(const progress *p, const ch_progress_record *r)
 {
-    char    text[TEXT_BYTES], name[64];
+    char    text[TEXT_BYTES];
     ch_text o = ch__text(text, sizeof(text));
-    ch_pace pace = pace_of(p, t, now, is_done);
 
-    pace.title = title(t, name);
-    ch__progress_plain(&o, &pace, &p->seen);
+    ch__progress_plain(&o, r);
     ch__print_above(p->fd, text, o.used < sizeof(text) ? o.used : sizeof(text) - 1);
 }
 
-static void print_object(const progress *p, const ch_training *t, int64_t now,
-                         const char *event)
+static void print_object(const progress *p, const ch_progress_record *r)
 {
-    char      text[TEXT_BYTES];
-    ch_text   o = ch__text(text, sizeof(text));
-    ch_pace   pace = pace_of(p, t, now, false);
-    ch_moment at = {.event = event,
-                    .epoch = t->epoch,
-                    .epochs = t->epochs,
-                    .seconds = (double)(now - p->began_ns) * 1e-9,
-                    .why = t->stops ? t->why : NULL};
+    char    text[TEXT_BYTES];
+    ch_text o = ch__text(text, sizeof(text));
 
-    ch__progress_object(&o, &at, &pace, &p->seen);
+    ch__progress_object(&o, r);
     if (o.used < sizeof(text)) /* a partial object could not be parsed */
         ch__print_above(p->fd, text, o.used);
 }
 
+/* Prints the object of the beginning or the end of a training. */
+static void print_event(const progress *p, const ch_training *t, int64_t now, const char *event)
+{
+    ch_progress_record r = record_of(p, t, now, false);
+
+    r.event = event;
+    print_object(p, &r);
+}
+
 static void show(progress *p, ch_training *t, int64_t now, bool is_done)
 {
+    ch_progress_record r;
+
     if (p->trained_ns == 0 || is_done)
         copy_logs(p, t, is_done);
     p->shown_ns = now;
+    r = record_of(p, t, now, is_done);
     if (p->how == CH_PROGRESS_JSON)
-        print_object(p, t, now, !is_done ? "step" : t->is_evaluation ? "evaluation" : "epoch");
+        print_object(p, &r);
     else if (p->has_live)
-        draw(p, t, now, is_done);
+        draw(p, &r);
     else
-        print_line(p, t, now, is_done);
+        print_line(p, &r);
 }
 
 /* ---- events ---- */
 
 /* Begins an epoch. If another callback has the live line, this one prints whole lines above
  * it. */
-static void open_epoch(progress *p, ch_training *t, int64_t now)
+static void open_epoch(progress *p, const ch_training *t, int64_t now)
 {
+    ch_progress_record r;
+
     if (p->is_open)
         return;
     p->is_open = true;
@@ -222,7 +238,8 @@ static void open_epoch(progress *p, ch_training *t, int64_t now)
         return;
     if (!t->is_evaluation) /* the title of an evaluation is known after its first step */
         draw_title(p, t);
-    draw(p, t, now, false);
+    r = record_of(p, t, now, false);
+    draw(p, &r);
 }
 
 /* Returns true if the progress must be shown now. */
@@ -257,7 +274,7 @@ static void on_begin(progress *p, ch_training *t, int64_t now)
     p->first_step = p->trained_ns = 0;
     ch__logs_drop(&p->expected);
     if (p->how == CH_PROGRESS_JSON)
-        print_object(p, t, now, "begin");
+        print_event(p, t, now, "begin");
 }
 
 static void on_step(progress *p, ch_training *t, int64_t now)
@@ -297,7 +314,7 @@ static void on_end(progress *p, ch_training *t, int64_t now)
         ch__live_end(NULL);
     p->has_live = p->is_open = false;
     if (p->how == CH_PROGRESS_JSON) {
-        print_object(p, t, now, "end");
+        print_event(p, t, now, "end");
     } else if (t->stops) {
         ch__text_add(&o, "Stopped: %s\n", t->why);
         ch__print_above(p->fd, text, (size_t)ch__text_length(&o));

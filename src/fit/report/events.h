@@ -1,4 +1,4 @@
-/* fit/events.h -- event files for TensorBoard.
+/* fit/report/events.h -- event files for TensorBoard.
  *
  *     rc = ch__events_open("logs/train", 10000, &e);
  *     rc = ch__events_add(e, epoch,
@@ -10,8 +10,8 @@
  * records are appended whole, unless the process is killed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FIT_EVENTS_H
-#define FIT_EVENTS_H
+#ifndef FIT_REPORT_EVENTS_H
+#define FIT_REPORT_EVENTS_H
 
 #include "base/bytes_builder.h"
 #include "cohort/tensor.h"

@@ -1,19 +1,20 @@
-/* fit/history_print.c -- a history as text.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/report/history_print.c -- a history as text: numbers, plots, the table of times.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "fit/history.h"
-#include "fit/plot.h"
+#include "fit/report/plot.h"
 #include "tensor/print.h"
 
 /* ---- numbers of epochs ---- */
 
 static int width_of(const char *name)
 {
-    int n = 0;
+    int n = (int)strlen(name);
 
-    while (name[n] != '\0')
-        n++;
     return n > 9 ? n : 9;
 }
 
@@ -21,14 +22,12 @@ static int width_of(const char *name)
  * such log. */
 static void print_number(ch_text *o, const ch_logs *logs, const char *name)
 {
-    for (int i = 0; i < logs->n; i++)
-        if (strcmp(logs->at[i].name, name) == 0) {
-            double x = logs->at[i].value;
+    const double *x = ch__logs_find(logs, name);
 
-            ch__text_add(o, "  %*.4g", width_of(name), isnan(x) ? fabs(x) : x);
-            return;
-        }
-    ch__text_add(o, "  %*s", width_of(name), "-");
+    if (x != NULL)
+        ch__text_add(o, "  %*.4g", width_of(name), isnan(*x) ? fabs(*x) : *x);
+    else
+        ch__text_add(o, "  %*s", width_of(name), "-");
 }
 
 /* Prints epochs counted from 1, as the progress line does. */
@@ -51,16 +50,12 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
 
 /* ---- where the time went ---- */
 
-/* Returns the seconds spent in steps and between them, including waits. */
-static double seconds_of_steps(const ch_time_table *t)
-{
-    return t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
-           t->seconds[CH_TIME_PLANNING];
-}
-
 static void print_speed(ch_text *o, const ch_time_table *t)
 {
-    double inside = seconds_of_steps(t), rate = (double)t->examples / inside;
+    /* Seconds spent in steps and between them, including waits. */
+    double inside = t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
+                    t->seconds[CH_TIME_PLANNING];
+    double rate = (double)t->examples / inside;
     double ms = 1e3 * inside / (double)t->steps;
 
     if (t->steps == 0 || !(inside > 0))
@@ -120,9 +115,64 @@ int ch_history_print_time(const ch_history *h, char *text, size_t size)
                          t.seconds[i] / unit, t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
     ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total / unit, 100.0);
     print_speed(&o, &t);
-    if (h != NULL)
+    if (h != NULL && !h->has_failed)
         print_advice(&o, h);
     if (t.peak_bytes > 0)
         ch__text_add(&o, "at most %.0f MiB of memory\n", (double)t.peak_bytes / (1 << 20));
     return ch__text_length(&o);
+}
+
+/* ---- plots ---- */
+
+static bool has_name(const ch_history *h, const char *name)
+{
+    for (int i = 0; i < ch_history_count(h); i++)
+        if (name != NULL && strcmp(ch_history_name(h, i), name) == 0)
+            return true;
+    return false;
+}
+
+/* Prints a message with the names of the logs, because an empty plot would look as if there
+ * were no numbers. */
+static int print_names(const ch_history *h, const char *name, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    ch__text_add(&o, "no epoch has a log named \"%.60s\"; there %s", name != NULL ? name : "",
+                 ch_history_count(h) == 1 ? "is" : "are");
+    for (int i = 0; i < ch_history_count(h); i++)
+        ch__text_add(&o, "%s %.60s", i > 0 ? "," : "", ch_history_name(h, i));
+    ch__text_add(&o, "\n");
+    return ch__text_length(&o);
+}
+
+/* Plots the curve of the loss over the steps. While the training runs the number of steps is
+ * not known, so the axis counts the points. */
+static int plot_curve(const ch_history *h, int columns, int rows, char *text, size_t size)
+{
+    ch_plot_axis axis = {"step", 1, h->time.steps};
+
+    if (axis.last < h->n_curve) /* the training is still running */
+        axis = (ch_plot_axis){NULL, 1, h->n_curve};
+    return ch__plot(&axis, h->n_curve, h->curve, columns, rows, text, size);
+}
+
+/* Counts epochs from 1, as the progress line does. */
+int ch_history_plot(const ch_history *h, const char *name, int columns, int rows, char *text,
+                    size_t size)
+{
+    int          n = ch_history_epochs(h), result;
+    double      *y;
+    ch_plot_axis axis = {"epoch", n > 0, n};
+
+    if (h != NULL && name != NULL && strcmp(name, "loss") == 0 && h->n_curve > 1)
+        return plot_curve(h, columns, rows, text, size);
+    if (ch_history_count(h) > 0 && !has_name(h, name))
+        return print_names(h, name, text, size);
+    y = ch__malloc(((size_t)n + 1) * sizeof(double));
+    for (int i = 0; y != NULL && i < n; i++)
+        y[i] = ch_history_at(h, name, i);
+    result = ch__plot(&axis, y != NULL ? n : 0, y, columns, rows, text, size);
+    ch__free(y);
+    return result;
 }

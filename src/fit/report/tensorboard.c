@@ -1,4 +1,4 @@
-/* fit/tensorboard.c -- the callback that writes event files for TensorBoard.
+/* fit/report/tensorboard.c -- the callback that writes event files for TensorBoard.
  *
  * The tags are those of Keras:
  *
@@ -7,9 +7,9 @@
  *                  the texts "model" and "step"
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
- * A `board` is the state of the callback. Each training writes new files (fit/events.h). They
- * are flushed at the end of an epoch, before a validation, and at most once a second after the
- * scalars of a step, so that TensorBoard shows them soon.
+ * A `board` is the state of the callback. Each training writes new files
+ * (fit/report/events.h). They are flushed at the end of an epoch, before a validation, and at
+ * most once a second after the scalars of a step, so that TensorBoard shows them soon.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "fit/callback.h"
-#include "fit/events.h"
+#include "fit/report/events.h"
 #include "tensor/tensor.h"
 
 /* Least milliseconds between two writes of a file, and between two flushes after steps. */
@@ -30,7 +30,8 @@ typedef struct board {
     char           *directory;
     int64_t         every_steps;
     int             histograms;         /* epochs between histograms; 0: none */
-    bool            has_graph;          /* the texts "model" and "step" must still be written */
+    bool            has_graph;          /* each training writes the texts "model" and "step" */
+    bool            needs_graph;        /* this training has not written them yet */
     ch_events      *train, *validation; /* NULL: not open */
     /* Time of the last flush after the scalars of a step; 0: none yet. */
     int64_t flushed_ns;
@@ -90,25 +91,21 @@ static ch_status add_scalar(ch_events *e, const char *kind, const char *name, in
     return rc;
 }
 
-/* Returns the name without the prefix "val_" if it is a log of a validation; otherwise NULL. */
-static const char *validation_name(const char *name)
-{
-    return strncmp(name, "val_", 4) == 0 ? name + 4 : NULL;
-}
-
 static ch_status add_epoch(board *b, ch_training *t)
 {
-    int       epoch = ch_training_epoch(t), n = ch_training_logs(t);
-    ch_status rc = CH_OK;
+    const ch_logs *logs = ch__training_logs(t);
+    ch_status      rc = CH_OK;
 
-    for (int i = 0; rc == CH_OK && i < n; i++) {
-        const char *name = ch_training_log_name(t, i), *stripped = validation_name(name);
+    for (int i = 0; rc == CH_OK && i < logs->n; i++) {
+        const char *name = logs->at[i].name;
+        bool        is_validation = ch__is_of_validation(name);
 
-        if (stripped != NULL)
+        if (is_validation)
             rc = open_events(b, "validation", &b->validation);
         if (rc == CH_OK)
-            rc = add_scalar(stripped != NULL ? b->validation : b->train, "epoch_",
-                            stripped != NULL ? stripped : name, epoch, ch_training_log(t, i));
+            rc = add_scalar(is_validation ? b->validation : b->train, "epoch_",
+                            is_validation ? name + strlen("val_") : name, t->epoch,
+                            logs->at[i].value);
     }
     return rc;
 }
@@ -130,13 +127,13 @@ static ch_status add_rate(board *b, ch_training *t)
  * is flushed at once. */
 static ch_status add_step(board *b, ch_training *t)
 {
-    int64_t   now = ch__now_ns();
-    ch_status rc = CH_OK;
+    const ch_logs *logs = ch__training_logs(t);
+    int64_t        now = ch__now_ns();
+    ch_status      rc = CH_OK;
 
-    for (int i = 0; rc == CH_OK && i < ch_training_logs(t); i++)
-        if (validation_name(ch_training_log_name(t, i)) == NULL)
-            rc = add_scalar(b->train, "batch_", ch_training_log_name(t, i), ch_training_step(t),
-                            ch_training_log(t, i));
+    for (int i = 0; rc == CH_OK && i < logs->n; i++)
+        if (!ch__is_of_validation(logs->at[i].name))
+            rc = add_scalar(b->train, "batch_", logs->at[i].name, t->step, logs->at[i].value);
     if (rc != CH_OK ||
         (b->flushed_ns != 0 && now - b->flushed_ns < STEPS_MS * (int64_t)1000000))
         return rc;
@@ -243,7 +240,7 @@ static ch_status add_graph(board *b, const ch_training *t)
 {
     ch_status rc = add_printed(b, "model", t, print_model);
 
-    b->has_graph = false;
+    b->needs_graph = false;
     if (rc == CH_OK && t->function != NULL && ch_function_graph(t->function) != NULL)
         rc = add_printed(b, "step", t, print_step);
     return rc;
@@ -259,7 +256,7 @@ static ch_status end_epoch(board *b, ch_training *t)
         rc = add_rate(b, t);
     if (rc == CH_OK && b->histograms > 0 && ch_training_epoch(t) % b->histograms == 0)
         rc = add_histograms(b, t);
-    if (rc == CH_OK && b->has_graph)
+    if (rc == CH_OK && b->needs_graph)
         rc = add_graph(b, t);
     return rc == CH_OK ? flush(b) : rc;
 }
@@ -272,6 +269,7 @@ static ch_status board_on(void *self, ch_training *t, ch_event event)
         return CH_OK;
     if (event == CH_ON_BEGIN) {
         b->flushed_ns = 0;
+        b->needs_graph = b->has_graph;
         return open_events(b, "train", &b->train);
     }
     if (event == CH_ON_VALIDATION_BEGIN) /* a validation may take long */

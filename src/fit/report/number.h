@@ -1,8 +1,8 @@
-/* fit/number.h -- numbers as text that reads back to the same double.
+/* fit/report/number.h -- numbers as text that reads back to the same double.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FIT_NUMBER_H
-#define FIT_NUMBER_H
+#ifndef FIT_REPORT_NUMBER_H
+#define FIT_REPORT_NUMBER_H
 
 #include <stdbool.h>
 
