@@ -19,6 +19,7 @@
 #include "fit/interrupt.h"
 #include "fit/loop.h"
 #include "tensor/ragged.h"
+#include "train/model.h"
 
 enum { POINTS = 32 }; /* points of the curve of the loss in an epoch */
 
@@ -143,12 +144,17 @@ static ch_status fail_at_step(const fitting *f, ch_status rc, int64_t step)
 static ch_status run_step(fitting *f, ch_tuple *batch)
 {
     ch_training *t = &f->loop.t;
-    int64_t      step = t->epoch_step + 1;
-    ch_status    rc =
-        ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL, &step);
+    int64_t      step = t->epoch_step + 1, number = ch__model_steps(t->model);
+    ch_status    rc;
 
+    /* The function may be new (class weights, ch_compile); the numbers of its steps go on. */
+    rc = ch_function_set_runs(f->loop.c->train, number);
+    if (rc == CH_OK)
+        rc = ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL,
+                           &step);
     if (rc != CH_OK)
         return fail_at_step(f, rc, step);
+    ch__model_set_steps(t->model, number + 1);
     t->step++;
     t->epoch_step++;
     t->examples += ch__tuple_rows(batch);

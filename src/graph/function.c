@@ -136,6 +136,21 @@ int ch_function_programs(const ch_function *f)
     return f != NULL ? f->n_programs : 0;
 }
 
+int64_t ch_function_runs(const ch_function *f)
+{
+    return f != NULL ? atomic_load(&f->n_runs) : 0;
+}
+
+ch_status ch_function_set_runs(ch_function *f, int64_t runs)
+{
+    if (f == NULL || runs < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "set the number of runs of %s to %lld: want a function, and 0 or more",
+                        f != NULL ? f->name : "NULL", (long long)runs);
+    atomic_store(&f->n_runs, runs);
+    return CH_OK;
+}
+
 int64_t ch__function_planning_ns(ch_function *f)
 {
     int64_t ns;

@@ -111,10 +111,11 @@ struct ch_function {
     int             n_programs;
     ch_graph       *last_graph; /* graph and program of the last run */
     ch_program     *last_program;
-    int64_t         n_runs;
-    int64_t         planning_ns; /* total time of recording and planning in ns */
-    ch_node_see     see;
-    void           *see_arg;
+    /* runs that have started; the number of the next run */
+    atomic_int_least64_t n_runs;
+    int64_t              planning_ns; /* total time of recording and planning in ns */
+    ch_node_see          see;
+    void                *see_arg;
 };
 
 /* Makes the function run graph g, which it references, instead of its step. */

@@ -102,8 +102,8 @@ static int64_t count_run(ch_function *f, const ch_run *run, ch_graph *g)
         ch_graph_unref(f->last_graph);
         f->last_graph = ch_graph_ref(g);
     }
-    f->n_runs++;
-    return run->step >= 0 ? run->step : f->n_runs - 1;
+    int64_t nth = atomic_fetch_add_explicit(&f->n_runs, 1, memory_order_relaxed);
+    return run->step >= 0 ? run->step : nth;
 }
 
 /* Sets l->p to the prepared graph for the inputs, referenced, and *number to the number of the

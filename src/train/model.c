@@ -21,6 +21,7 @@ struct ch_model {
     ch_layer    *layer;
     int          n_inputs; /* number of inputs; 0: not known */
     ch_var     **shard;    /* array that ch_model_shards returned last */
+    int64_t      n_steps;  /* training steps of ch_fit so far */
     void        *attached; /* data of ch_compile; `drop` frees it */
     void (*drop)(void *attached);
 };
@@ -155,6 +156,16 @@ void ch_model_unref(ch_model *m)
 int ch__model_inputs(const ch_model *m)
 {
     return m->n_inputs;
+}
+
+int64_t ch__model_steps(const ch_model *m)
+{
+    return m->n_steps;
+}
+
+void ch__model_set_steps(ch_model *m, int64_t steps)
+{
+    m->n_steps = steps;
 }
 
 void ch__model_attach(ch_model *m, void *attached, void (*drop)(void *attached))

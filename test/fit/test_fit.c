@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "fit/history.h"
 #include "fit_help.h"
+#include "train/model.h"
 
 enum { EPOCHS = 3 };
 
@@ -318,6 +319,34 @@ static void fit_with_steps_per_epoch_continues_in_the_data(void **state)
     assert_int_equal(ch_history_time(h).examples, 2 * ROWS);
     ch_history_unref(h);
     ch_dataset_unref(d);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void note_number(ch_step *s, ch_model *m, void *arg)
+{
+    (void)m;
+    (void)arg;
+    ch_step_out(s, "number", ch_cast(ch_step_number(s), CH_F64));
+}
+
+/* ch_fit makes a new function when class weights change, and ch_compile makes new functions. */
+static void fit_goes_on_counting_steps_when_the_function_is_new(void **state)
+{
+    fixture      x = new_fixture(MIRRORED_2);
+    const double weight[CLASSES] = {1, 1, 2};
+    ch_history  *h = NULL;
+    ch_data      d = {.n = 2, .array = x.a.t};
+
+    t_ok(ch_fit(x.m, d, &(ch_fit_options){.batch = (ROWS + 1) / 2}, NULL));
+    t_ok(ch_fit(x.m, d,
+                &(ch_fit_options){.batch = ROWS, .n_classes = CLASSES, .class_weight = weight},
+                NULL));
+    assert_int_equal(ch__model_steps(x.m), 3);
+    t_ok(ch_compile(x.m, &(ch_compile_options){.train_step = note_number}));
+    t_ok(ch_fit(x.m, d, &(ch_fit_options){.batch = ROWS}, &h));
+    assert_true(ch_history_at(h, "number", 0) == 3);
+    ch_history_unref(h);
     drop_fixture(&x);
     (void)state;
 }
@@ -843,6 +872,7 @@ int main(void)
         cmocka_unit_test(evaluate_counts_every_row_once_and_predict_keeps_their_order),
         cmocka_unit_test(fit_batches_and_splits_arrays),
         cmocka_unit_test(fit_with_steps_per_epoch_continues_in_the_data),
+        cmocka_unit_test(fit_goes_on_counting_steps_when_the_function_is_new),
         cmocka_unit_test(class_weight_multiplies_row_weights),
         cmocka_unit_test(metric_of_the_program_uses_weights_only_when_weighted),
         cmocka_unit_test(compile_train_step_replaces_the_step_of_fit),

@@ -597,9 +597,57 @@ static void graph_print_writes_inputs_scopes_nodes_and_results(void **state)
     (void)state;
 }
 
+static void draw(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x", ch_random_uniform(s, CH_F32, ch_shape_of(8), 0, 1, 3));
+    ch_step_out(s, "number", ch_step_number(s));
+}
+
+/* Runs `f` and returns its number; `x` gets its random numbers. */
+static int64_t run_draw(ch_function *f, float x[8])
+{
+    ch_tuple *out = NULL;
+    double    number = -1;
+
+    t_ok(ch_strategy_run(NULL, f, NULL, &out));
+    memcpy(x, ch_tensor_data(ch_value_at(ch_tuple_get(out, "x"), 0)), 8 * sizeof(float));
+    t_ok(ch_tensor_item(ch_value_at(ch_tuple_get(out, "number"), 0), &number));
+    ch_tuple_unref(out);
+    return (int64_t)number;
+}
+
+static void function_draws_the_numbers_of_the_run_that_set_runs_names(void **state)
+{
+    enum { RUNS = 5, FROM = 3 };
+    ch_function *first = NULL, *second = NULL;
+    float        x[RUNS][8], again[8];
+
+    t_ok(ch_function_new("draw", draw, NULL, &first));
+    t_ok(ch_function_new("draw", draw, NULL, &second));
+    assert_int_equal(ch_function_runs(first), 0);
+    for (int i = 0; i < RUNS; i++)
+        assert_int_equal(run_draw(first, x[i]), i);
+    assert_int_equal(ch_function_runs(first), RUNS);
+    assert_memory_not_equal(x[FROM], x[FROM + 1], sizeof(again));
+    t_ok(ch_function_set_runs(second, FROM));
+    for (int i = FROM; i < RUNS; i++) {
+        assert_int_equal(run_draw(second, again), i);
+        assert_memory_equal(again, x[i], sizeof(again));
+    }
+    t_refused(ch_function_set_runs(second, -1), CH_INVALID_ARGUMENT, "draw", "-1");
+    t_refused(ch_function_set_runs(NULL, 1), CH_INVALID_ARGUMENT, "NULL", "function");
+    assert_int_equal(ch_function_runs(second), RUNS);
+    assert_int_equal(ch_function_runs(NULL), 0);
+    ch_function_unref(first);
+    ch_function_unref(second);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(function_draws_the_numbers_of_the_run_that_set_runs_names),
         cmocka_unit_test(a_step_is_recorded_once_for_all_numbers_of_rows),
         cmocka_unit_test(function_static_rows_may_be_set_while_the_function_records_and_runs),
         cmocka_unit_test(function_keeps_at_most_64_programs_and_warns_at_the_tenth),
