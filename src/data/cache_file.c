@@ -27,6 +27,7 @@
 #include "data/position.h"
 #include "data/stages.h"
 #include "file/record.h"
+#include "file/temp.h"
 #include "file/writer.h"
 
 enum {
@@ -154,7 +155,7 @@ static ch_status begin_writing(file_cache *x)
 {
     ch_status rc;
 
-    ch__writer_tidy(path_of(&x->base));
+    ch__temp_tidy(path_of(&x->base));
     rc = ch_record_writer_open(path_of(&x->base), NULL, &x->writer);
     x->mode = WRITES;
     if (rc == CH_OK)

@@ -1,8 +1,12 @@
-/* file/folder.c -- creates folders, durably.   SPDX-License-Identifier: Apache-2.0 */
+/* file/folder.c -- creates folders, durably, and lists and syncs them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -72,4 +76,34 @@ ch_status ch__folder_make(const char *path)
                             "%s: the folder does not exist and cannot be created", path);
     ch__free(part);
     return rc;
+}
+
+int ch__folder_list(const char *path, bool (*visit)(void *arg, const char *name), void *arg)
+{
+    DIR           *d = ch__sys_opendir(path);
+    struct dirent *e;
+    int            error;
+
+    if (d == NULL)
+        return errno;
+    while ((e = ch__sys_readdir(d)) != NULL)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+            !visit(arg, e->d_name))
+            break;
+    error = e == NULL ? errno : 0;
+    ch__sys_closedir(d);
+    return error;
+}
+
+/* Does not allocate, because the file is already in place when the folder is synced. */
+int ch__folder_sync(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char        folder[PATH_MAX] = ".";
+
+    if (slash != NULL && slash - path + 1 >= PATH_MAX)
+        return ENAMETOOLONG;
+    if (slash != NULL)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path) + 1, path);
+    return ch__sys_sync_folder(folder) == 0 ? 0 : errno;
 }

@@ -5,8 +5,8 @@
  * (PROMISES F12, F13, S8). If any step fails, the destination holds either the old file or the
  * new file.
  *
- * A writer holds a lock on its temporary file. ch__writer_tidy uses the lock to tell the
- * temporary file of a killed process from a file that is being written.
+ * A writer holds a lock on its temporary file (file/temp.h). ch__temp_tidy removes the
+ * temporary files of killed processes.
  *
  * The temporary file is private (mode 0600) until the commit. The new file has the mode of the
  * file that it replaces, or else the mode that the umask leaves. A symbolic link is replaced,
@@ -25,9 +25,6 @@ typedef struct ch_writer ch_writer;
  * ch__writer_commit or ch__writer_drop. */
 CH_MUST_CHECK ch_status ch__writer_open(const char *path, const ch_save_options *opt,
                                         ch_writer **out);
-/* Removes temporary files for `path` that writers in killed processes have left. Errors are
- * ignored. */
-void ch__writer_tidy(const char *path);
 /* Appends n bytes. After a failure, all further calls on the writer fail with the same
  * status. */
 CH_MUST_CHECK ch_status ch__writer_put(ch_writer *w, const void *data, size_t n);

@@ -11,6 +11,7 @@
 
 #include "../mutant.h"
 #include "file/folder.h"
+#include "file/temp.h"
 #include "file/writer.h"
 #include "help.h"
 
@@ -264,7 +265,7 @@ static void save(const char *path, int v)
 }
 
 /* The file is that of the last save that had returned, or of the next one. Nothing else is left
- * after ch__writer_tidy. */
+ * after ch__temp_tidy. */
 static bool is_old_or_new(void *arg, const char *folder, int n_marks)
 {
     static char bytes[SAVE_BYTES * 2];
@@ -280,7 +281,7 @@ static bool is_old_or_new(void *arg, const char *folder, int n_marks)
         n = read(fd, bytes, sizeof(bytes));
         close(fd);
     }
-    ch__writer_tidy(path);
+    ch__temp_tidy(path);
     d = opendir(folder);
     for (struct dirent *e; (e = readdir(d)) != NULL;)
         n_files += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
