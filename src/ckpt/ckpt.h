@@ -1,0 +1,139 @@
+/* ckpt/ckpt.h -- checkpoint files: maps names to tensors on disk, and back.
+ *
+ * The format is TensorBundle V2 (doc/checkpoint-format.md). A checkpoint with the prefix
+ * "run/ckpt-7" is the file run/ckpt-7.index, which lists the tensors, and data files
+ * run/ckpt-7.data-00000-of-00002 and so on, which hold their bytes.
+ *
+ *     ch__ckpt_layout(n, item);                                        // one data file
+ *     rc = ch__ckpt_write_data("run/ckpt-7", 0, 1, n, item, fetch, arg, NULL);
+ *     rc = ch__ckpt_write_index("run/ckpt-7", 1, n, item, NULL);       // the commit
+ *
+ *     rc = ch__ckpt_open("run/ckpt-7", &c);
+ *     rc = ch__ckpt_read(c, "w", NULL, to);
+ *     ch__ckpt_close(c);
+ *
+ * The module has no threads. Different data files may be written by different threads at the
+ * same time. Several threads may read from an open checkpoint.
+ *
+ * Files are untrusted. The memory of a reader is at most 16 MiB plus twice the size of the
+ * file. A checkpoint has at most 2^20 tensors and 2^20 slices; a name has at most 4096 bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef CKPT_CKPT_H
+#define CKPT_CKPT_H
+
+#include "base/bytes_builder.h"
+#include "tensor/layout.h"
+
+enum { CH_CKPT_MAX_NAME = 4096, CH_CKPT_MAX_ITEMS = 1 << 20, CH_CKPT_MAX_FILES = 99999 };
+
+/* ---- writing ---- */
+
+/* A tensor, or a slice of a tensor, in a data file. */
+typedef struct ch_ckpt_item {
+    const char *name; /* the key; borrowed */
+    ch_dtype    dtype;
+    ch_shape    whole;    /* shape of the tensor */
+    bool        is_slice; /* the file holds `region` of the tensor only */
+    ch_region   region;
+    int64_t     bytes;  /* of the item in the file, without padding */
+    int         file;   /* number of the data file */
+    int64_t     offset; /* in the data file; set by ch__ckpt_layout */
+    uint32_t    crc;    /* masked; set by ch__ckpt_write_data, of strings by the encoder */
+} ch_ckpt_item;
+
+/* Returns the bytes of a tensor of numbers; -1 if the shape is invalid. */
+int64_t ch__ckpt_bytes(ch_dtype dtype, ch_shape shape);
+/* Returns the rows (elements of axis 0) of each slice of a tensor, or of a shard, of this
+ * shape. Slices have at most 64 MiB, unless a row has more. Returns all rows if the tensor must
+ * stay whole, because TensorFlow cannot join slices of its dtype (f16, u16, u32, u64, strings),
+ * or if it has at most 64 MiB. The last slice may have fewer rows. */
+int64_t ch__ckpt_slice_rows(ch_dtype dtype, ch_shape shape);
+/* Sets the offsets of n items that follow each other in a data file: multiples of 4096 for
+ * items of 1 MiB and more, of 64 for others. Returns the size of the file. */
+int64_t ch__ckpt_layout(int n, ch_ckpt_item *item);
+
+/* Encodes n strings as the bytes of an item and computes the item's checksum (TBF-15). On
+ * exhausted memory out->has_failed is set. */
+void ch__ckpt_encode_strings(int64_t n, const ch_str *s, ch_bytes_builder *out, uint32_t *crc);
+
+/* Gives the bytes [from, from + n) of item i in *bytes. They must stay valid and unchanged
+ * until the next call for this file. The writer asks for the bytes of each item in order. */
+typedef ch_status (*ch_ckpt_fetch)(void *arg, int i, int64_t from, int64_t n,
+                                   const void **bytes);
+
+typedef struct ch_ckpt_write_options {
+    bool no_sync;   /* omits fsync */
+    bool no_direct; /* writes through the page cache */
+} ch_ckpt_write_options;
+
+/* Writes a data file: the items, at their offsets, and zeros between them. Sets their
+ * checksums. The offsets must ascend. Uses a temporary name, direct I/O if the file system has
+ * it, fsync and a rename. Does not sync the folder. If the address that `fetch` gives has the
+ * same remainder modulo 4096 as the offset in the file, large items are written from there
+ * without a copy. On an error no temporary file is left. `opt` may be NULL. */
+CH_MUST_CHECK ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
+                                            ch_ckpt_item *item, ch_ckpt_fetch fetch, void *arg,
+                                            const ch_ckpt_write_options *opt);
+/* Commits a checkpoint: syncs the folder, writes the index in the same way, and syncs the
+ * folder again. `item` holds the items of all data files. INVALID_ARGUMENT: two items have the
+ * same name and are not different slices of a tensor. */
+CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n,
+                                             const ch_ckpt_item          *item,
+                                             const ch_ckpt_write_options *opt);
+
+/* ---- reading ---- */
+
+typedef struct ch_ckpt ch_ckpt;
+
+/* A tensor of an open checkpoint. */
+typedef struct ch_ckpt_entry {
+    const char *name;         /* valid until the checkpoint is closed */
+    ch_dtype    dtype;        /* CH_DTYPE_COUNT: Cohort has no such dtype */
+    int         dtype_number; /* TensorFlow's (TBF-12) */
+    ch_shape    shape;
+    int         n_parts;  /* slices; 1 if the tensor is stored whole */
+    bool        is_whole; /* the tensor is not stored as slices */
+} ch_ckpt_entry;
+
+/* A tensor or slice in a data file. */
+typedef struct ch_ckpt_part {
+    ch_region region;
+    int       file;
+    int64_t   offset, bytes;
+    uint32_t  crc; /* masked */
+} ch_ckpt_part;
+
+/* Opens a checkpoint: reads and checks the whole index, opens the data files that it names, and
+ * checks that each tensor lies inside its file. The files stay readable until ch__ckpt_close,
+ * even if they are removed. NOT_FOUND: the index or a data file does not exist. DATA_LOSS: the
+ * index is damaged. OUT_OF_RANGE: a data file is truncated. */
+CH_MUST_CHECK ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out);
+void                    ch__ckpt_close(ch_ckpt *c); /* c may be NULL */
+
+int ch__ckpt_count(const ch_ckpt *c);   /* tensors */
+int ch__ckpt_n_files(const ch_ckpt *c); /* data files that the index states */
+/* Returns the size of a data file in bytes; -1 if no tensor is in it. */
+int64_t ch__ckpt_file_bytes(const ch_ckpt *c, int file);
+/* Gives tensor i. Tensors are in ascending order of their names' bytes. */
+void ch__ckpt_entry(const ch_ckpt *c, int i, ch_ckpt_entry *out);
+void ch__ckpt_part(const ch_ckpt *c, int i, int part, ch_ckpt_part *out);
+/* Returns the index of the tensor with this name, or -1. */
+int ch__ckpt_find(const ch_ckpt *c, const char *name);
+
+/* Reads a region of a tensor of numbers to `to`, contiguous; region NULL: the whole tensor. The
+ * region may intersect any of the stored slices. Parts whose checksum was not verified since
+ * the checkpoint was opened are verified while they are read; after an error the contents of
+ * `to` are undefined. NOT_FOUND: no such name. INVALID_ARGUMENT: the slices do not cover the
+ * region, or the region does not fit. DATA_LOSS: a checksum is wrong; the message names the
+ * file and the byte. UNIMPLEMENTED: Cohort has no such dtype. */
+CH_MUST_CHECK ch_status ch__ckpt_read(ch_ckpt *c, const char *name, const ch_region *region,
+                                      void *to);
+/* Reads all strings of a tensor. *out is a single block of memory, with the bytes behind the
+ * array; the caller must free it with ch__free. */
+CH_MUST_CHECK ch_status ch__ckpt_read_strings(ch_ckpt *c, const char *name, ch_str **out);
+/* Verifies the checksums of tensor i, unless they were verified before. The message of an error
+ * names file and byte. Needs at most 1 MiB of memory. */
+CH_MUST_CHECK ch_status ch__ckpt_verify(ch_ckpt *c, int i);
+
+#endif

@@ -1,0 +1,508 @@
+/* ckpt/write.c -- writes data files and the index of a checkpoint.
+ *
+ * ckpt_output is a file under its temporary name. Bytes are appended to it in order. Large
+ * ranges at an address that is aligned like their offset are written with direct I/O from where
+ * they are. All other bytes are collected in a buffer of BUFFER bytes, which begins at a
+ * multiple of ALIGN in the file. The end of the file, which is no multiple of ALIGN, is written
+ * through the page cache with a second descriptor. If the file system refuses direct I/O
+ * (EINVAL), that descriptor writes everything.
+ *
+ *   1. The index is renamed last, after the folder was synced: it is the commit.
+ *   2. After an error nothing is renamed, and no temporary file is left.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/sys.h"
+#include "ckpt/index.h"
+#include "ckpt/sstable.h"
+#include "file/crc32c.h"
+#include "file/folder.h"
+#include "file/temp.h"
+
+enum {
+    ALIGN = 4096,         /* of offsets and addresses of direct I/O */
+    SMALL_ALIGN = 64,     /* of small items */
+    LARGE_ITEM = 1 << 20, /* bytes of an item that is aligned to ALIGN */
+    BUFFER = 1 << 20,     /* a multiple of ALIGN */
+    FETCH = 4 << 20,      /* bytes of an item that are checksummed and written at a time */
+    MAX_SLICE = 64 << 20  /* bytes */
+};
+
+/* ---- layout ---- */
+
+int64_t ch__ckpt_bytes(ch_dtype dtype, ch_shape shape)
+{
+    int64_t n = ch_shape_count(shape), bytes;
+
+    return n >= 0 && ch__mul_size(n, (int64_t)ch_dtype_bytes(dtype), &bytes) ? bytes : -1;
+}
+
+int64_t ch__ckpt_slice_rows(ch_dtype dtype, ch_shape shape)
+{
+    int64_t bytes = ch__ckpt_bytes(dtype, shape), rows;
+
+    if (shape.rank == 0)
+        return 1;
+    if (dtype == CH_F16 || dtype == CH_U16 || dtype == CH_U32 || dtype == CH_U64 ||
+        dtype == CH_STR || bytes <= MAX_SLICE)
+        return shape.dim[0];
+    rows = MAX_SLICE / (bytes / shape.dim[0]);
+    return rows > 0 ? rows : 1;
+}
+
+int64_t ch__ckpt_layout(int n, ch_ckpt_item *item)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < n; i++) {
+        item[i].offset = ch__round_up(end, item[i].bytes >= LARGE_ITEM ? ALIGN : SMALL_ALIGN);
+        end = item[i].offset + item[i].bytes;
+    }
+    return end;
+}
+
+/* ---- a file under its temporary name ---- */
+
+typedef struct ckpt_output {
+    const char *path;
+    ch_temp     temp;
+    int         direct; /* descriptor for direct I/O; -1: none */
+    bool        no_sync;
+    int64_t     written;  /* bytes of the file that are on disk or in the page cache */
+    char       *buffer;   /* BUFFER bytes, aligned to ALIGN; they follow `written` */
+    char       *memory;   /* memory of the buffer */
+    int64_t     n_buffer; /* bytes in the buffer */
+} ckpt_output;
+
+static ch_status fail_output(const ckpt_output *o, const char *action)
+{
+    return ch__fail_errno(errno, "%s: %s failed at byte %lld", o->path, action,
+                          (long long)o->written);
+}
+
+/* Checks the object at the destination: anything but a regular file or a link is kept. */
+static ch_status check_destination(const char *path)
+{
+    struct stat about;
+
+    if (ch__sys_lstat(path, &about) != 0)
+        return errno == ENOENT
+                   ? CH_OK
+                   : ch__fail_errno(errno, "%s: its attributes cannot be read", path);
+    return S_ISREG(about.st_mode) || S_ISLNK(about.st_mode)
+               ? CH_OK
+               : ch__fail(CH_INVALID_ARGUMENT,
+                          "%s: is no regular file and cannot be replaced; choose another name",
+                          path);
+}
+
+/* The caller must call output_drop, also after an error. */
+static ch_status output_open(ckpt_output *o, const char *path, const ch_ckpt_write_options *opt)
+{
+    ch_status rc;
+
+    *o = (ckpt_output){.path = path, .direct = -1, .no_sync = opt != NULL && opt->no_sync};
+    o->temp.fd = o->temp.lock = -1;
+    rc = check_destination(path);
+    if (rc != CH_OK)
+        return rc;
+    o->memory = ch__malloc(BUFFER + ALIGN);
+    if (o->memory == NULL)
+        return ch__fail_memory(path);
+    o->buffer = o->memory + (ALIGN - (uintptr_t)o->memory % ALIGN);
+    rc = ch__temp_open(&o->temp, path);
+    if (rc != CH_OK || (opt != NULL && opt->no_direct))
+        return rc;
+    /* A second descriptor, because a file system without direct I/O may create the file and
+     * then fail. */
+    o->direct = ch__sys_open(o->temp.name, O_WRONLY | O_DIRECT | O_NOFOLLOW, 0);
+    return o->direct >= 0 || errno == EINVAL
+               ? CH_OK
+               : ch__fail_errno(errno, "%s: temporary file %s cannot be opened", path,
+                                o->temp.name);
+}
+
+static void output_drop(ckpt_output *o)
+{
+    if (o->direct >= 0)
+        ch__sys_close(o->direct);
+    ch__temp_drop(&o->temp);
+    ch__free(o->memory);
+}
+
+/* Writes n bytes at the end of the file, past the buffer, which must be empty. */
+static ch_status write_through(ckpt_output *o, const char *data, int64_t n)
+{
+    while (n > 0) {
+        bool is_aligned =
+            (((uintptr_t)data | (uintptr_t)o->written | (uintptr_t)n) & (ALIGN - 1)) == 0;
+        bool    is_direct = o->direct >= 0 && is_aligned;
+        ssize_t put =
+            ch__sys_pwrite(is_direct ? o->direct : o->temp.fd, data, (size_t)n, o->written);
+
+        if (put < 0 && is_direct && errno == EINVAL) {
+            ch__sys_close(o->direct);
+            o->direct = -1;
+            continue;
+        }
+        if (put <= 0) {
+            errno = put < 0 ? errno : ENOSPC;
+            return fail_output(o, "writing");
+        }
+        data += put;
+        n -= put;
+        o->written += put;
+    }
+    return CH_OK;
+}
+
+static ch_status flush_output(ckpt_output *o)
+{
+    int64_t n = o->n_buffer;
+
+    o->n_buffer = 0;
+    return write_through(o, o->buffer, n);
+}
+
+/* Appends n bytes; data NULL: zeros. */
+static ch_status put_output(ckpt_output *o, const char *data, int64_t n)
+{
+    ch_status rc = CH_OK;
+
+    while (n > 0 && rc == CH_OK) {
+        int64_t now, position = o->written + o->n_buffer;
+
+        if (data != NULL && n >= LARGE_ITEM / 2 && position % ALIGN == 0 &&
+            (uintptr_t)data % ALIGN == 0) {
+            now = n - n % ALIGN;
+            rc = flush_output(o);
+            if (rc == CH_OK)
+                rc = write_through(o, data, now);
+        } else {
+            now = ch__min(n, BUFFER - o->n_buffer);
+            if (data != NULL)
+                memcpy(o->buffer + o->n_buffer, data, (size_t)now);
+            else
+                memset(o->buffer + o->n_buffer, 0, (size_t)now);
+            o->n_buffer += now;
+            if (o->n_buffer == BUFFER)
+                rc = flush_output(o);
+        }
+        data = data != NULL ? data + now : NULL;
+        n -= now;
+    }
+    return rc;
+}
+
+/* Writes the rest of the buffer: full blocks directly, the end through the page cache. Syncs
+ * and renames. */
+static ch_status output_commit(ckpt_output *o)
+{
+    int64_t   n = o->n_buffer, aligned = n - n % ALIGN;
+    ch_status rc;
+
+    o->n_buffer = 0;
+    rc = write_through(o, o->buffer, aligned);
+    if (rc == CH_OK)
+        rc = write_through(o, o->buffer + aligned, n - aligned);
+    if (rc == CH_OK)
+        rc = ch__temp_set_mode(&o->temp, -1);
+    /* After a failed fsync the contents on disk are unknown, so there is no retry (F12). */
+    if (rc == CH_OK && !o->no_sync && ch__sys_sync(o->temp.fd) != 0)
+        rc = fail_output(o, "syncing");
+    return rc == CH_OK ? ch__temp_rename(&o->temp) : rc;
+}
+
+/* ---- data files ---- */
+
+static ch_shape item_shape(const ch_ckpt_item *x)
+{
+    ch_shape shape = x->whole;
+
+    for (int k = 0; k < shape.rank && x->is_slice; k++)
+        shape.dim[k] = x->region.size[k];
+    return shape;
+}
+
+/* Checks an item; `end` is the end of the item before it in its file. */
+static ch_status check_item(const ch_ckpt_item *x, int64_t end)
+{
+    const char *problem = NULL;
+    bool        is_valid =
+        x->whole.rank >= 0 && x->whole.rank <= CH_MAX_RANK && ch_shape_count(x->whole) >= 0;
+
+    if (x->name == NULL || x->name[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "writing a checkpoint: a tensor has no name");
+    if (strlen(x->name) > CH_CKPT_MAX_NAME)
+        problem = "the name is longer than 4096 bytes";
+    else if ((unsigned)x->dtype >= CH_DTYPE_COUNT || !is_valid)
+        problem = "invalid dtype or shape";
+    else if (x->is_slice && !ch__region_fits(&x->region, x->whole))
+        problem = "the slice does not fit into the tensor";
+    else if (x->bytes < 0 ||
+             (x->dtype != CH_STR && x->bytes != ch__ckpt_bytes(x->dtype, item_shape(x))))
+        problem = "the size does not match shape and dtype";
+    else if (x->offset < end || x->bytes > INT64_MAX - x->offset)
+        problem = "the offsets do not ascend";
+    return problem == NULL ? CH_OK
+                           : ch__fail(CH_INVALID_ARGUMENT,
+                                      "writing a checkpoint: \"%.80s\": %s", x->name, problem);
+}
+
+/* Writes the bytes of item i. */
+static ch_status write_item(ckpt_output *o, ch_ckpt_item *x, int i, ch_ckpt_fetch fetch,
+                            void *arg)
+{
+    uint32_t  crc = 0;
+    ch_status rc = put_output(o, NULL, x->offset - (o->written + o->n_buffer));
+
+    for (int64_t at = 0, n; at < x->bytes && rc == CH_OK; at += n) {
+        const void *bytes = NULL;
+
+        /* Chunks end at multiples of ALIGN in the file, so that the next chunk is aligned. */
+        n = ch__min(x->bytes - at, FETCH - (x->offset + at) % ALIGN);
+        rc = fetch(arg, i, at, n, &bytes);
+        if (rc == CH_OK && x->dtype != CH_STR)
+            crc = ch__crc32c(crc, bytes, (size_t)n);
+        if (rc == CH_OK)
+            rc = put_output(o, bytes, n);
+    }
+    if (rc == CH_OK && x->dtype != CH_STR)
+        x->crc = ch__crc32c_mask(crc);
+    return rc;
+}
+
+ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
+                              ch_ckpt_item *item, ch_ckpt_fetch fetch, void *arg,
+                              const ch_ckpt_write_options *opt)
+{
+    size_t      room = ch__ckpt_path_room(prefix);
+    char       *path = ch__malloc(room);
+    ckpt_output o;
+    int64_t     end = 0;
+    ch_status   rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
+
+    for (int i = 0; i < n && rc == CH_OK; end = item[i].offset + item[i].bytes, i++)
+        rc = check_item(&item[i], end);
+    if (rc == CH_OK) {
+        ch__ckpt_data_path(prefix, file, n_files, path, room);
+        rc = output_open(&o, path, opt);
+        for (int i = 0; i < n && rc == CH_OK; i++)
+            rc = write_item(&o, &item[i], i, fetch, arg);
+        if (rc == CH_OK)
+            rc = output_commit(&o);
+        output_drop(&o);
+    }
+    ch__free(path);
+    return rc;
+}
+
+/* ---- the index ---- */
+
+/* A key of the index, and the items that its entry describes. */
+typedef struct ckpt_key {
+    size_t offset, bytes; /* in the memory of keys */
+    int    item;          /* the item; of a tensor in slices: the first */
+    int    n_items;       /* items of a tensor in slices; 0: the entry is of the item itself */
+} ckpt_key;
+
+/* An index under construction. */
+typedef struct ckpt_keys {
+    ch_bytes_builder    memory;
+    ckpt_key           *key;
+    int                 n, capacity;
+    const ch_ckpt_item *item;
+    int                *order; /* items, sorted by name */
+} ckpt_keys;
+
+static bool add_key(ckpt_keys *k, size_t from, int item, int n_items)
+{
+    if (k->memory.has_failed ||
+        !ch__grow((void **)&k->key, &k->capacity, k->n + 1, sizeof(*k->key)))
+        return false;
+    k->key[k->n++] = (ckpt_key){from, k->memory.n - from, item, n_items};
+    return true;
+}
+
+/* Whether an item is stored as a slice. A slice of everything is stored whole (TBF-20). */
+static bool is_slice(const ch_ckpt_item *x)
+{
+    return x->is_slice && !ch_shape_equal(item_shape(x), x->whole);
+}
+
+/* The arrays that qsort compares; set around each qsort. */
+static _Thread_local const ckpt_keys *sort_keys;
+
+static int compare_names(const void *a, const void *b)
+{
+    const int *x = a, *y = b;
+    int        order = strcmp(sort_keys->item[*x].name, sort_keys->item[*y].name);
+
+    return order != 0 ? order : *x - *y;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const ckpt_key *x = a, *y = b;
+    const char     *memory = sort_keys->memory.at;
+    size_t          n = x->bytes < y->bytes ? x->bytes : y->bytes;
+    int             order = memcmp(memory + x->offset, memory + y->offset, n);
+
+    return order != 0 ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* Adds the keys of the items order[from, to), which have the same name. */
+static ch_status add_keys(ckpt_keys *k, int from, int to)
+{
+    const ch_ckpt_item *first = &k->item[k->order[from]];
+    size_t              begin = k->memory.n;
+    bool                fits = true;
+
+    if (!is_slice(first)) {
+        if (to > from + 1)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "writing a checkpoint: two tensors have the name \"%.80s\"",
+                            first->name);
+        ch__bytes_builder_text(&k->memory, first->name);
+        return add_key(k, begin, k->order[from], 0) ? CH_OK : ch__fail_memory("index");
+    }
+    for (int i = from; i < to && fits; i++) {
+        const ch_ckpt_item *x = &k->item[k->order[i]];
+
+        if (!is_slice(x) || x->dtype != first->dtype || !ch_shape_equal(x->whole, first->whole))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "writing a checkpoint: the slices of \"%.80s\" have different "
+                            "dtypes or shapes",
+                            first->name);
+        begin = k->memory.n;
+        ch__ckpt_emit_slice_key(&k->memory, x->name, x->whole.rank, &x->region);
+        fits = add_key(k, begin, k->order[i], 0);
+    }
+    begin = k->memory.n;
+    ch__bytes_builder_text(&k->memory, first->name);
+    return fits && add_key(k, begin, from, to - from) ? CH_OK : ch__fail_memory("index");
+}
+
+static ch_status sort_all(ckpt_keys *k, int n)
+{
+    ch_status rc = CH_OK;
+
+    k->order = ch__malloc(((size_t)n + 1) * sizeof(*k->order));
+    if (k->order == NULL)
+        return ch__fail_memory("index");
+    for (int i = 0; i < n; i++)
+        k->order[i] = i;
+    sort_keys = k;
+    qsort(k->order, (size_t)n, sizeof(*k->order), compare_names);
+    for (int i = 0, end; i < n && rc == CH_OK; i = end) {
+        for (end = i + 1;
+             end < n && strcmp(k->item[k->order[i]].name, k->item[k->order[end]].name) == 0;)
+            end++;
+        rc = add_keys(k, i, end);
+    }
+    if (rc != CH_OK || n == 0)
+        return rc;
+    qsort(k->key, (size_t)k->n, sizeof(*k->key), compare_keys);
+    for (int i = 1; i < k->n; i++)
+        if (compare_keys(&k->key[i - 1], &k->key[i]) == 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "writing a checkpoint: two slices of \"%.80s\" are the same",
+                            k->item[k->key[i].item].name);
+    return CH_OK;
+}
+
+static void emit_entry(const ckpt_keys *k, const ckpt_key *key, ch_bytes_builder *value)
+{
+    if (key->n_items == 0) {
+        const ch_ckpt_item *x = &k->item[key->item];
+
+        ch__ckpt_emit_entry(value, x, item_shape(x));
+        return;
+    }
+    ch__ckpt_emit_tensor(value, &k->item[k->order[key->item]]);
+    for (int i = 0; i < key->n_items; i++) {
+        const ch_ckpt_item *x = &k->item[k->order[key->item + i]];
+
+        ch__ckpt_emit_slice(value, x->whole.rank, &x->region);
+    }
+}
+
+/* Encodes the index into w->out. */
+static ch_status build_index(int n_files, int n, const ch_ckpt_item *item, ch_sst_writer *w)
+{
+    ckpt_keys        k = {.item = item};
+    ch_bytes_builder value = {0};
+    ch_status        rc = sort_all(&k, n);
+
+    ch__ckpt_emit_header(&value, n_files);
+    ch__sst_add(w, (ch_str){"", 0}, value.at, value.n);
+    for (int i = 0; i < k.n && rc == CH_OK; i++) {
+        value.n = 0;
+        emit_entry(&k, &k.key[i], &value);
+        if (value.has_failed)
+            break;
+        ch__sst_add(w, (ch_str){k.memory.at + k.key[i].offset, k.key[i].bytes}, value.at,
+                    value.n);
+    }
+    ch__sst_end(w);
+    if (rc == CH_OK && (value.has_failed || w->out.has_failed))
+        rc = ch__fail_memory("index");
+    ch__bytes_builder_drop(&value);
+    ch__bytes_builder_drop(&k.memory);
+    ch__free(k.key);
+    ch__free(k.order);
+    return rc;
+}
+
+static ch_status sync_folder_of(const char *path)
+{
+    int error = ch__folder_sync(path);
+
+    return error == 0 ? CH_OK : ch__fail_errno(error, "%s: its folder cannot be synced", path);
+}
+
+ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_ckpt_item *item,
+                               const ch_ckpt_write_options *opt)
+{
+    ch_ckpt_write_options cached = {.no_sync = opt != NULL && opt->no_sync, .no_direct = true};
+    size_t                room = ch__ckpt_path_room(prefix);
+    char                 *path = ch__malloc(room);
+    ch_sst_writer         w = {.has_ended = false};
+    ckpt_output           o;
+    ch_status             rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = check_item(&item[i], 0);
+        if (rc == CH_OK && (item[i].file < 0 || item[i].file >= n_files))
+            rc = ch__fail(CH_INVALID_ARGUMENT,
+                          "writing a checkpoint: \"%.80s\": data file %d of %d", item[i].name,
+                          item[i].file, n_files);
+    }
+    if (rc == CH_OK)
+        rc = build_index(n_files, n, item, &w);
+    if (rc == CH_OK && !cached.no_sync)
+        rc = sync_folder_of(prefix);
+    if (rc == CH_OK) {
+        snprintf(path, room, "%s.index", prefix);
+        rc = output_open(&o, path, &cached);
+        if (rc == CH_OK)
+            rc = put_output(&o, w.out.at, (int64_t)w.out.n);
+        if (rc == CH_OK)
+            rc = output_commit(&o);
+        output_drop(&o);
+        if (rc == CH_OK && !cached.no_sync)
+            rc = sync_folder_of(prefix);
+    }
+    ch__sst_drop(&w);
+    ch__free(path);
+    return rc;
+}

@@ -1,0 +1,362 @@
+"""bundle.py -- reads and writes checkpoints of the format TensorBundle V2, in plain Python.
+
+A second implementation, written from the description of the format alone, which shares nothing with src/ckpt/.
+read(prefix) gives {name: (dtype, shape, bytes or list of bytes)}, write(prefix, tensors) takes the same; a tensor
+may also be ('slices', dtype, shape, [(begin, size, bytes), ...]).
+
+    python3 test/ckpt/bundle.py --seeds fuzz/corpus     writes the seeds of fuzz/ckpt*.c and their like
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import os
+import struct
+import sys
+import tempfile
+
+MAGIC = bytes.fromhex('57fb808b247547db')
+SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 14: 2, 17: 2, 18: 16, 19: 2, 22: 4, 23: 8}
+STRING = 7
+
+
+def crc_table():
+    for i in range(256):
+        for _ in range(8):
+            i = i >> 1 ^ (0x82f63b78 if i & 1 else 0)
+        yield i
+
+
+TABLE = list(crc_table())
+
+
+def crc32c(data, crc=0):
+    crc ^= 0xffffffff
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 255]
+    return crc ^ 0xffffffff
+
+
+def mask(crc):
+    return ((crc >> 15 | crc << 17 & 0xffffffff) + 0xa282ead8) & 0xffffffff
+
+
+# ---- varints and messages ----
+
+def varint(x):
+    x &= (1 << 64) - 1
+    out = b''
+    while x >= 128:
+        out += bytes([x & 127 | 128])
+        x >>= 7
+    return out + bytes([x])
+
+
+def get_varint(data, at):
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 128:
+            return value, at
+
+
+def field(number, value):
+    """A field with an integer (absent if 0) or with bytes."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value) if value else b''
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def fields(data):
+    at = 0
+    while at < len(data):
+        tag, at = get_varint(data, at)
+        if tag & 7 == 0:
+            value, at = get_varint(data, at)
+        elif tag & 7 == 2:
+            size, at = get_varint(data, at)
+            value, at = data[at:at + size], at + size
+        elif tag & 7 == 5:
+            value, at = struct.unpack_from('<I', data, at)[0], at + 4
+        else:
+            raise ValueError(f'wire type {tag & 7}')
+        yield tag >> 3, value
+
+
+def first(data, number, default=0):
+    return next((v for n, v in fields(data) if n == number), default)
+
+
+# ---- tables ----
+
+def block(entries, interval):
+    out, restarts, last = b'', [], b''
+    for i, (key, value) in enumerate(entries):
+        shared = 0
+        if i % interval == 0:
+            restarts.append(len(out))
+        else:
+            while shared < min(len(key), len(last)) and key[shared] == last[shared]:
+                shared += 1
+        out += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        last = key
+    restarts = restarts or [0]
+    return out + struct.pack(f'<{len(restarts) + 1}I', *restarts, len(restarts))
+
+
+def parse_block(data):
+    count, = struct.unpack_from('<I', data, len(data) - 4)
+    end, at, key = len(data) - 4 - 4 * count, 0, b''
+    while at < end:
+        shared, at = get_varint(data, at)
+        unshared, at = get_varint(data, at)
+        size, at = get_varint(data, at)
+        key = key[:shared] + data[at:at + unshared]
+        at += unshared
+        yield key, data[at:at + size]
+        at += size
+
+
+def snappy(data):
+    """Decompresses a snappy block."""
+    size, at = get_varint(data, 0)
+    out = bytearray()
+    while at < len(data):
+        tag = data[at]
+        at += 1
+        if tag & 3 == 0:
+            n = (tag >> 2) + 1
+            if n > 60:
+                extra = n - 60
+                n = int.from_bytes(data[at:at + extra], 'little') + 1
+                at += extra
+            out += data[at:at + n]
+            at += n
+            continue
+        if tag & 3 == 1:
+            n, offset = (tag >> 2 & 7) + 4, tag >> 5 << 8 | data[at]
+            at += 1
+        else:
+            width = 2 if tag & 3 == 2 else 4
+            n, offset = (tag >> 2) + 1, int.from_bytes(data[at:at + width], 'little')
+            at += width
+        for _ in range(n):
+            out.append(out[-offset])
+    assert len(out) == size
+    return bytes(out)
+
+
+def pack_literals(data):
+    """A snappy block of literals only."""
+    out = varint(len(data))
+    for at in range(0, len(data), 60):
+        part = data[at:at + 60]
+        out += bytes([len(part) - 1 << 2]) + part
+    return out
+
+
+class TableWriter:
+    def __init__(self, compress=False):
+        self.out, self.handles, self.compress = b'', [], compress
+
+    def put(self, data, compress=False):
+        data = pack_literals(data) if compress else data
+        typed = data + bytes([1 if compress else 0])
+        handle = varint(len(self.out)) + varint(len(data))
+        self.out += typed + struct.pack('<I', mask(crc32c(typed)))
+        return handle
+
+    def write(self, entries, per_block):
+        groups = [entries[i:i + per_block] for i in range(0, len(entries), per_block)]
+        index = [(group[-1][0], self.put(block(group, 16), self.compress)) for group in groups]
+        meta = self.put(block([], 1))
+        foot = meta + self.put(block(index, 1))
+        return self.out + foot.ljust(40, b'\0') + MAGIC
+
+
+def read_table(data):
+    assert data[-8:] == MAGIC
+    foot = data[-48:-8]
+    _, at = get_varint(foot, 0)
+    _, at = get_varint(foot, at)
+
+    def get(offset, size):
+        typed = data[offset:offset + size + 1]
+        assert struct.unpack_from('<I', data, offset + size + 1)[0] == mask(crc32c(typed))
+        return snappy(typed[:-1]) if typed[-1] == 1 else typed[:-1]
+
+    offset, at = get_varint(foot, at)
+    size, at = get_varint(foot, at)
+    for _, handle in parse_block(get(offset, size)):
+        offset, at = get_varint(handle, 0)
+        yield from parse_block(get(offset, get_varint(handle, at)[0]))
+
+
+# ---- keys of slices ----
+
+def key_number(x):
+    data = x.to_bytes((x.bit_length() + 7) // 8, 'big')
+    return bytes([len(data)]) + data
+
+
+def key_signed(x):
+    n = 1
+    while not -(1 << 7 * n - 1) <= x < 1 << 7 * n - 1:
+        n += 1
+    value = (x & (1 << 8 * n) - 1) ^ ((1 << n) - 1) << 7 * n
+    return value.to_bytes(n, 'big')
+
+
+def slice_key(name, extents):
+    text = name.replace(b'\xff', b'\xff\0') + b'\0\1'
+    return key_number(0) + text + key_number(len(extents)) + b''.join(key_signed(a) + key_signed(b) for a, b in extents)
+
+
+# ---- bundles ----
+
+def shape_message(shape):
+    return field(2, b''.join(field(2, field(1, n)) for n in shape))
+
+
+def parse_shape(entry):
+    return tuple(first(dim, 1) for number, dim in fields(first(entry, 2, b'')) if number == 2)
+
+
+def encode_strings(strings):
+    lengths = b''.join(struct.pack('<I', len(s)) for s in strings)
+    check = struct.pack('<I', mask(crc32c(lengths)))
+    data = b''.join(varint(len(s)) for s in strings) + check + b''.join(strings)
+    return data, crc32c(b''.join(strings), crc32c(check, crc32c(lengths)))
+
+
+def decode_strings(data, n):
+    at, lengths = 0, []
+    for _ in range(n):
+        size, at = get_varint(data, at)
+        lengths.append(size)
+    check = mask(crc32c(b''.join(struct.pack('<I', x) for x in lengths)))
+    assert struct.unpack_from('<I', data, at)[0] == check
+    at += 4
+    out = []
+    for size in lengths:
+        out.append(data[at:at + size])
+        at += size
+    assert at == len(data)
+    return out
+
+
+def write(prefix, tensors, files=1, per_block=7, compress=False):
+    data, entries = [b''] * files, {}
+
+    def put(key, dtype, shape, values):
+        number = len(entries) % files
+        text, crc = encode_strings(values) if dtype == STRING else (values, crc32c(values))
+        entries[key] = (field(1, dtype) + shape_message(shape) + field(3, number) + field(4, len(data[number])) +
+                        field(5, len(text)) + b'\x35' + struct.pack('<I', mask(crc)))
+        data[number] += text
+
+    for name, tensor in tensors.items():
+        name = name.encode()
+        if tensor[0] != 'slices':
+            put(name, *tensor)
+            continue
+        _, dtype, shape, parts = tensor
+        listed = b''
+        for begin, size, values in parts:
+            whole = [(b, n) == (0, dim) for b, n, dim in zip(begin, size, shape)]
+            extents = [(0, -1) if w else (b, n) for w, b, n in zip(whole, begin, size)]
+            put(slice_key(name, extents), dtype, size, values)
+            listed += field(7, b''.join(
+                field(1, b'' if n < 0 else field(1, b) + varint(2 << 3) + varint(n)) for b, n in extents))
+        entries[name] = field(1, dtype) + shape_message(shape) + listed
+    header = [(b'', field(1, files) + field(3, field(1, 1)))]
+    for i, text in enumerate(data):
+        with open(f'{prefix}.data-{i:05d}-of-{files:05d}', 'wb') as f:
+            f.write(text)
+    with open(prefix + '.index', 'wb') as f:
+        f.write(TableWriter(compress).write(header + sorted(entries.items()), per_block))
+
+
+def read(prefix):
+    with open(prefix + '.index', 'rb') as f:
+        entries = dict(read_table(f.read()))
+    files = first(entries.pop(b''), 1)
+    data, out = {}, {}
+
+    def get(entry):
+        number = first(entry, 3)
+        if number not in data:
+            with open(f'{prefix}.data-{number:05d}-of-{files:05d}', 'rb') as f:
+                data[number] = f.read()
+        text = data[number][first(entry, 4):first(entry, 4) + first(entry, 5)]
+        shape, dtype = parse_shape(entry), first(entry, 1)
+        count = 1
+        for n in shape:
+            count *= n
+        if dtype == STRING:
+            values = decode_strings(text, count)
+            crc = encode_strings(values)[1]
+        else:
+            values, crc = text, crc32c(text)
+            assert len(text) == count * SIZES[dtype]
+        assert first(entry, 6) == mask(crc)
+        return values
+
+    for key, entry in entries.items():
+        if key[:1] == b'\0':
+            continue
+        dtype, shape = first(entry, 1), parse_shape(entry)
+        listed = [v for n, v in fields(entry) if n == 7]
+        if not listed:
+            out[key.decode()] = (dtype, shape, get(entry))
+            continue
+        parts = []
+        for text in listed:
+            raw = [(first(e, 1), first(e, 2, -1)) for n, e in fields(text) if n == 1]
+            extents = [(b, dim if n < 0 else n) for (b, n), dim in zip(raw, shape)]
+            part = get(entries[slice_key(key, raw)])
+            parts.append((tuple(b for b, _ in extents), tuple(n for _, n in extents), part))
+        out[key.decode()] = ('slices', dtype, shape, parts)
+    return out
+
+
+# ---- seeds ----
+
+def write_seeds(corpus):
+    def seed(target, name, data):
+        os.makedirs(os.path.join(corpus, target), exist_ok=True)
+        with open(os.path.join(corpus, target, name), 'wb') as f:
+            f.write(data)
+
+    numbers = struct.pack('<6f', *range(6))
+    checkpoints = {
+        'whole': {'w': (1, (2, 3), numbers), 'b': (9, (), bytes(8))},
+        'slices': {'w': ('slices', 1, (2, 3), [((0, 0), (2, 1), numbers[:8]), ((0, 1), (2, 2), numbers[8:])])},
+        'strings': {'s': (STRING, (2,), [b'ab', b'']), 'e': (1, (0,), b''), 'c': (8, (1,), bytes(8))}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, tensors in checkpoints.items():
+            prefix = os.path.join(folder, name)
+            for compress in (False, True):
+                write(prefix, tensors, 1, 2, compress)
+                with open(prefix + '.index', 'rb') as f:
+                    index = f.read()
+                seed('ckpt_table', name + ('_snappy' if compress else ''), index)
+            with open(prefix + '.data-00000-of-00001', 'rb') as f:
+                data = f.read()
+            entries = b''.join(bytes([len(k), len(v)]) + k + v for k, v in read_table(index))
+            seed('ckpt', name, bytes([1, len(data)]) + data + entries)
+    seed('state_file', 'two', b'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\n'
+                              b'all_model_checkpoint_paths: "ckpt-2"\nall_model_checkpoint_timestamps: 1.5e9\n'
+                              b'all_model_checkpoint_timestamps: 1600000000.25\nlast_preserved_timestamp: -1\n')
+    seed('state_file', 'escapes', b"model_checkpoint_path : '/dir/a\\x41\\101\\n\\\\' ; # text\n")
+    seed('state_file', 'outside', b'model_checkpoint_path: "../a"\n')
+    node = field(1, field(1, 1) + field(2, b'a')) + field(5, b'')
+    leaf = field(2, field(1, b'VARIABLE_VALUE') + field(2, b'w') + field(3, b'a/.ATTRIBUTES/VARIABLE_VALUE'))
+    slot = field(3, field(1, 1) + field(2, b'm') + field(3, 0)) + field(4, field(1, b'x'))
+    seed('object_graph', 'three', b''.join(field(1, x) for x in (node, leaf, slot)))
+
+
+if __name__ == '__main__':
+    if sys.argv[1:2] != ['--seeds']:
+        sys.exit('bundle.py --seeds DIRECTORY')
+    write_seeds(sys.argv[2])

@@ -1,0 +1,91 @@
+/* ckpt/samples.c -- writes a checkpoint for Python, and prints one that Python has written.
+ *
+ *     samples write PREFIX
+ *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+
+static int write_samples(const char *prefix)
+{
+    static t_bundle      b;
+    static float         grid[12];
+    static const int64_t scalar = -7;
+    char                 many[300];
+    const ch_str         texts[4] = {{"one", 3}, {"", 0}, {"\xff\0x", 3}, {many, 300}};
+    ch_bytes_builder     e = {0};
+    ch_status            rc;
+
+    memset(many, 'y', sizeof(many));
+    for (int i = 0; i < 12; i++)
+        grid[i] = (float)i;
+    t_add_slice(&b, "w", CH_F32, ch_shape_of(4, 3),
+                t_region(2, (int64_t[]){0, 0}, (int64_t[]){3, 3}), grid);
+    t_add(&b, "empty", CH_F32, ch_shape_of(0, 3), grid);
+    t_add_strings(&b, "texts", ch_shape_of(2, 2), texts, &e);
+    t_add_slice(&b, "w", CH_F32, ch_shape_of(4, 3),
+                t_region(2, (int64_t[]){3, 0}, (int64_t[]){1, 3}), grid + 9)
+        ->file = 1;
+    t_add(&b, "a/scalar", CH_I64, ch_shape_scalar(), &scalar)->file = 1;
+    rc = t_write_bundle(&b, prefix, 2, false, NULL);
+    ch__bytes_builder_drop(&e);
+    if (rc != CH_OK)
+        fprintf(stderr, "%s\n", ch_error_message());
+    return rc != CH_OK;
+}
+
+static void print_hex(const char *data, size_t n)
+{
+    printf("\t");
+    for (size_t i = 0; i < n; i++)
+        printf("%02x", (unsigned char)data[i]);
+}
+
+static ch_status print_entry(ch_ckpt *c, int i)
+{
+    ch_ckpt_entry e;
+    ch_str       *strings = NULL;
+    char         *data;
+    ch_status     rc;
+
+    ch__ckpt_entry(c, i, &e);
+    printf("%s\t%d\t", e.name, e.dtype_number);
+    for (int k = 0; k < e.shape.rank; k++)
+        printf("%lld,", (long long)e.shape.dim[k]);
+    if (e.dtype == CH_STR) {
+        rc = ch__ckpt_read_strings(c, e.name, &strings);
+        for (int64_t k = 0; rc == CH_OK && k < ch_shape_count(e.shape); k++)
+            print_hex(strings[k].data, strings[k].size);
+        ch__free(strings);
+    } else {
+        size_t n = (size_t)ch__ckpt_bytes(e.dtype, e.shape);
+
+        data = malloc(n + 1);
+        rc = ch__ckpt_read(c, e.name, NULL, data);
+        if (rc == CH_OK)
+            print_hex(data, n);
+        free(data);
+    }
+    printf("\n");
+    return rc == CH_OK ? ch__ckpt_verify(c, i) : rc;
+}
+
+static int dump(const char *prefix)
+{
+    ch_ckpt  *c = NULL;
+    ch_status rc = ch__ckpt_open(prefix, &c);
+
+    for (int i = 0; rc == CH_OK && i < ch__ckpt_count(c); i++)
+        rc = print_entry(c, i);
+    ch__ckpt_close(c);
+    if (rc != CH_OK)
+        fprintf(stderr, "%s\n", ch_error_message());
+    return rc != CH_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        return 2;
+    return strcmp(argv[1], "write") == 0 ? write_samples(argv[2]) : dump(argv[2]);
+}
