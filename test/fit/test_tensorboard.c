@@ -674,6 +674,7 @@ static void tensorboard_writes_the_texts_in_each_training(void **state)
         read_events(path, &read_file);
         assert_non_null(find(&read_file, "model", 0));
         assert_null(find(&read_file, "model", 1));
+        close_events(&read_file);
         assert_int_equal(unlink(path), 0);
     }
     ch_callback_unref(c);
