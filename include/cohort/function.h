@@ -64,10 +64,10 @@ CH_API const char *ch_function_name(const ch_function *f);
 CH_API int ch_function_recordings(const ch_function *f);
 CH_API int ch_function_programs(const ch_function *f);
 
-/* ch_function_runs returns the number of runs that have started, which is also the number of the
- * next run. The random numbers of a step depend on the number of its run (cohort/random.h). A
- * program that continues a training in another process saves the number, and sets it there with
- * ch_function_set_runs before the first run. INVALID_ARGUMENT: `runs` is negative. */
+/* ch_function_runs returns the number of runs that have started, which is also the number of
+ * the next run. The random numbers of a step depend on the number of its run (cohort/random.h).
+ * A program that continues a training in another process saves the number, and sets it there
+ * with ch_function_set_runs before the first run. INVALID_ARGUMENT: `runs` is negative. */
 CH_API int64_t                 ch_function_runs(const ch_function *f);
 CH_API CH_MUST_CHECK ch_status ch_function_set_runs(ch_function *f, int64_t runs);
 
