@@ -1,10 +1,12 @@
-/* examples/asynchronous.c -- workers that do not wait for each other learn as much as replicas that do.
+/* examples/asynchronous.c -- asynchronous training with ch_fit, compared with Mirrored.
  *
  *     ./asynchronous [short] [EPOCHS] [FOLDER]
  *
- * A perceptron is trained on Fashion-MNIST twice with ch_fit: by the replicas of Mirrored, which add up their gradients in each step;
- * and by three workers with parameter servers, each of which updates the variables when it is done, with gradients of
- * what they were a moment ago. FOLDER is where the pictures are; without them stripes are drawn.
+ * Trains a perceptron on Fashion-MNIST twice. Under Mirrored, all replicas add up their
+ * gradients in each step. Under ParameterServer, three workers update the variables
+ * independently, so their gradients may belong to slightly older values. The example checks
+ * that both runs reach nearly the same accuracy. FOLDER holds the data set. If the data set is
+ * not installed, the example trains on synthetic striped images.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "clothes.h"
@@ -18,7 +20,7 @@ static void scale(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_cast(ch_step_in(s, 1), CH_I32));
 }
 
-/* Batches of the first `rows` (0: of all), made ready by a step of their own. */
+/* Returns batches of the first `rows` images (0: all images); `scale` converts each batch. */
 static ch_dataset *batches(pictures *p, int64_t rows, bool shuffles)
 {
     ch_dataset *d = ch_dataset_slices(2, p->t, NULL);
@@ -39,7 +41,7 @@ static ch_layer *network(void)
                        ch_layer_dense(CLASSES, NULL)});
 }
 
-/* What share of the test's pictures is named right in the end. */
+/* Trains a new model. Returns the share of test images that it classifies correctly. */
 static double learn(ch_strategy *st, ch_dataset *train, ch_dataset *test, int epochs)
 {
     ch_model     *m = NULL;

@@ -1,13 +1,15 @@
-/* examples/callbacks.c -- fit, and what may change its course: early stopping, a rate that falls, a function of one's own.
+/* examples/callbacks.c -- callbacks of ch_fit: early stopping, falling rate, a C function.
  *
  *     ./callbacks [short]
  *
- * Few points with wrong labels among them are learned by heart: the loss falls, that of the validation rises.
+ * The training set is small and has wrong labels, so the model overfits: the training loss
+ * falls, but the validation loss rises.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
 
-/* Told of every epoch: prints a line when the rate has changed, and could end the training by ch_training_stop. */
+/* Runs after every epoch. Prints a line if the learning rate has changed. A callback may call
+ * ch_training_stop to end the training. */
 static ch_status on_epoch(ch_training *t, ch_event event, void *arg)
 {
     double *last = arg, rate = 0;
@@ -15,11 +17,11 @@ static ch_status on_epoch(ch_training *t, ch_event event, void *arg)
     (void)event;
     must(ch_optimizer_rate(ch_training_optimizer(t), &rate));
     if (rate != *last)
-        printf("epoch %3d  rate %-7.2g loss %.3f  of the validation %.3f\n",
+        printf("epoch %3d  rate %-7.2g loss %.3f  validation loss %.3f\n",
                ch_training_epoch(t) + 1, rate, ch_training_get(t, "loss"),
                ch_training_get(t, "val_loss"));
     *last = rate;
-    return CH_OK; /* an error would end the training, with what ch_fail said */
+    return CH_OK; /* an error, set with ch_fail, would end the training */
 }
 
 int main(int argc, char **argv)
@@ -39,7 +41,7 @@ int main(int argc, char **argv)
     must(ch_optimizer_adam(0.01, NULL, NULL, &adam));
     compile_network(m, adam);
 
-    /* Ends when the validation has not got better for a while, and gives back the best variables. */
+    /* Stops if the validation loss does not improve for 12 epochs; restores the best values. */
     must(ch_callback_early_stopping(
         &(ch_callback_early_stopping_options){.patience = 12, .restore_best = true},
         &callback[0]));
@@ -60,10 +62,10 @@ int main(int argc, char **argv)
     must(ch_evaluate(m, (ch_data){.n = 2, .array = test}, NULL, &after));
     best = ch_history_best(h, "val_loss", CH_GOAL_AUTO, &epoch);
     ch_history_plot(h, "val_loss", 72, 10, text, sizeof(text));
-    printf("\nthe loss of the validation\n%s\n", text);
+    printf("\nvalidation loss\n%s\n", text);
     printf("stopped after %d epochs: %s\n", ch_history_epochs(h),
-           ch_history_stopped(h) != NULL ? ch_history_stopped(h) : "all done");
-    printf("epoch %d was the best, with %.3f; the model now has %.3f\n", epoch + 1, best,
+           ch_history_stopped(h) != NULL ? ch_history_stopped(h) : "all epochs done");
+    printf("epoch %d was the best (loss %.3f); loss of the model now: %.3f\n", epoch + 1, best,
            ch_history_last(after, "loss"));
 
     ch_history_unref(after);

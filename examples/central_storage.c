@@ -1,16 +1,17 @@
-/* examples/central_storage.c -- a table of embeddings that is there once, whatever the number of replicas.
+/* examples/central_storage.c -- a single copy of a large embedding table for all replicas.
  *
  *     ./central_storage [short]
  *
- * How well does a user like an item? Both have rows of a large table. Mirrored would keep it, and the optimizer's
- * slots, on every core; CentralStorage has it on one device, from which all replicas read the rows they need.
+ * The model predicts ratings. Each user and each item has a row in the table. Mirrored copies
+ * the table and the optimizer's slots to every device. CentralStorage keeps a single copy on
+ * CPU:0, from which all replicas read the rows that they need.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
 
 enum { IDS = 20000, WIDTH = 16, RATINGS = 100000 };
 
-/* Ids (N, 2), a user's and an item's, to (N, 1). */
+/* Maps ids (N, 2), the user and the item of each rating, to predicted ratings (N, 1). */
 static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
                         ch_layer *const *layer, void *arg)
 {
@@ -21,13 +22,13 @@ static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
     return ch_layer_call(layer[1], s, both, training);
 }
 
-/* From -0.5 to 0.5, in no order. */
+/* Returns the taste of a user or an item: a fixed number from -0.5 to 0.5. */
 static float taste(int id)
 {
     return (float)(id * 37 % 101) / 100 - 0.5f;
 }
 
-/* A rating is what the user gives to all, and what the item gets from all. */
+/* Makes ids and ratings. A rating is the sum of the tastes of the user and of the item. */
 static void make_ratings(ch_tensor **t)
 {
     must(ch_tensor_new(CH_I32, ch_shape_of(RATINGS, 2), &t[0]));
@@ -41,7 +42,7 @@ static void make_ratings(ch_tensor **t)
     }
 }
 
-/* Trains, says what each device holds then, and returns the error. */
+/* Trains, prints the memory in use on each device, unrefs the strategy. Returns the error. */
 static double train(ch_strategy *st, ch_tensor **ratings, int epochs)
 {
     ch_layer     *layer[] = {ch_layer_embedding(IDS, WIDTH, NULL), ch_layer_dense(1, NULL)};
@@ -54,7 +55,7 @@ static double train(ch_strategy *st, ch_tensor **ratings, int epochs)
         st, ch_layer_function("ratings", forward, NULL, 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, 2)}}}, &m));
     must(ch_optimizer_adagrad(0.3, NULL, NULL,
-                              &adagrad)); /* of the table, a step touches rows alone */
+                              &adagrad)); /* a step updates only the rows that it has read */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_mse,
                                              .metrics = {ch_metric_rmse()}}));

@@ -1,4 +1,4 @@
-/* examples/circle.c -- learns which points of a square are in a circle, and checks that it has.
+/* examples/circle.c -- learns which points of a square are in a circle; checks the accuracy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -31,7 +31,7 @@ int main(void)
         point[i][1] = y;
         is_inside[i] = x * x + y * y < 0.6f;
     }
-    if ((rc = ch_strategy_mirrored(NULL, &st)) || /* every core: this line is the choice */
+    if ((rc = ch_strategy_mirrored(NULL, &st)) || /* trains on every core */
         (rc = ch_tensor_copy_of(CH_F32, ch_shape_of(POINTS, 2), point, &data[0])) ||
         (rc = ch_tensor_copy_of(CH_I32, ch_shape_of(POINTS), is_inside, &data[1])) ||
         (rc = ch_model_new(st, ch_layer_sequential("net", 2, layer), &input, &model)) ||

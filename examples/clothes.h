@@ -1,4 +1,4 @@
-/* examples/clothes.h -- Fashion-MNIST, or what stands in for it; and a look at it.
+/* examples/clothes.h -- loads Fashion-MNIST, or draws synthetic striped images; prints images.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef EXAMPLES_CLOTHES_H
@@ -9,7 +9,7 @@
 #include "example.h"
 #include "picture.h"
 
-/* EDGE: what is left out of a picture on both sides, so that three of them fit in 80 columns. */
+/* EDGE: columns cut off on each side of a printed image, so that three fit in 80 columns. */
 enum { SIDE = 28, CLASSES = 10, SHOWN = 3, EDGE = 1, WIDE = SIDE - 2 * EDGE, DRAWN = 4000 };
 
 #define FOLDER "/usr/share/datasets/fashion-mnist"
@@ -18,13 +18,13 @@ static const char *const clothes[CLASSES] = {"T-shirt", "trousers", "pullover", 
                                              "coat",    "sandal",   "shirt",    "sneaker",
                                              "bag",     "boot"};
 
-/* Images (rows, 28, 28, 1) of bytes, and their labels. */
+/* Images (rows, 28, 28, 1) and labels (rows), both u8. */
 typedef struct pictures {
     ch_tensor *t[2];
-    bool       is_drawn;
+    bool       is_drawn; /* synthetic striped images */
 } pictures;
 
-/* Stripes: how steep they are is the class. */
+/* Draws synthetic images of stripes. The slope of the stripes is the class. */
 static inline void draw(pictures *p)
 {
     p->is_drawn = true;
@@ -40,7 +40,7 @@ static inline void draw(pictures *p)
     }
 }
 
-/* "train" or "t10k". */
+/* Loads a part of the data set: "train" or "t10k". Draws images if it is not readable. */
 static inline void load(const char *folder, const char *name, pictures *p)
 {
     char       path[2][512];
@@ -61,7 +61,7 @@ static inline void load(const char *folder, const char *name, pictures *p)
     ch_tensor_unref(flat);
 }
 
-/* What a row of logits says. */
+/* Returns the name of the class with the largest of CLASSES logits. */
 static inline const char *name_of(const pictures *p, const float *logit)
 {
     static char text[32];
@@ -73,7 +73,7 @@ static inline const char *name_of(const pictures *p, const float *logit)
     return p->is_drawn ? text : clothes[best];
 }
 
-/* The first pictures side by side, and what the model takes them for. */
+/* Prints the first images side by side, and below each the class that the model predicts. */
 static inline void show(const pictures *p, const ch_tensor *guess)
 {
     static uint8_t all[SIDE][SHOWN * WIDE];

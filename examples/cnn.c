@@ -1,9 +1,9 @@
-/* examples/cnn.c -- a convolutional network tells drawn shapes apart.
+/* examples/cnn.c -- a convolutional network classifies drawn shapes.
  *
  *     ./cnn [short] [f32 | bf16 | f16]
  *
- * Disks, frames, crosses and stripes of any size, at any place, in noise, drawn anew for every
- * step. In bf16 and f16 what the layers hold and hand on takes half the memory.
+ * Each step draws new disks, frames, crosses and stripes, with random sizes, positions and
+ * noise. In bf16 and f16 the weights and activations take half the memory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -55,7 +55,7 @@ static float uniform(float lo, float hi)
     return lo + (hi - lo) * (float)rand() / (float)RAND_MAX;
 }
 
-/* Whether a shape of radius r is at (x, y) from its middle. */
+/* Returns true if a shape of radius r covers the point (x, y), relative to its centre. */
 static bool is_lit(int shape, float x, float y, float r)
 {
     float across = fabsf(x), down = fabsf(y);

@@ -1,8 +1,9 @@
-/* examples/csv.c -- from CSV files to a model: a pipeline with columns of several types, and where its time goes.
+/* examples/csv.c -- CSV files with columns of several types; a profile of the stages.
  *
  *     ./csv [short]
  *
- * What a house costs, from its area, its rooms (which are not always known) and its district, which is a word.
+ * Predicts the price of a house from its area, its number of rooms (which may be missing) and
+ * its district (a word).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
@@ -31,10 +32,10 @@ static void write_files(const char *folder)
     }
 }
 
-/* One file's rows. A column that is not named, the id, is passed over. */
+/* Returns the rows of a file. Columns that are not named here, such as the id, are skipped. */
 static ch_dataset *read_file(ch_dataset *file, void *arg)
 {
-    const ch_csv_column column[] = {{.name = "area"}, /* f32, unless another is said */
+    const ch_csv_column column[] = {{.name = "area"}, /* f32 is the default dtype */
                                     {.name = "rooms", .missing = "3"},
                                     {.name = "district", .dtype = CH_STR},
                                     {.name = "price"}};
@@ -43,7 +44,7 @@ static ch_dataset *read_file(ch_dataset *file, void *arg)
     return ch_dataset_csv(file, 4, column, NULL);
 }
 
-/* Steps do not compute with text, C functions may. A house is its area, its rooms, and a 1 for its district. */
+/* Converts a row to numbers, in C because it has text: area, rooms, one-hot district. */
 static ch_status encode(void *arg, ch_tuple *in, ch_tuple **out)
 {
     float      x[2 + DISTRICTS] = {(float)number_of(in, "area") / 200,
@@ -75,7 +76,7 @@ static ch_dataset *pipeline(const char *folder)
 
     d = ch_dataset_interleave(d, read_file, NULL, &(ch_interleave_options){.cycle = FILES});
     d = ch_dataset_map_call(d, encode, NULL, 2, spec, NULL);
-    d = ch_dataset_cache(d, NULL); /* what comes before is done in the first epoch alone */
+    d = ch_dataset_cache(d, NULL); /* the stages above run in the first epoch only */
     d = ch_dataset_batch(ch_dataset_shuffle(d, FILES * ROWS, NULL), BATCH, NULL);
     return ch_dataset_prefetch(d, 4);
 }
@@ -106,7 +107,7 @@ int main(int argc, char **argv)
                 &h));
     error = ch_history_last(h, "loss");
     ch_iterator_print_profile(it, text, sizeof(text));
-    printf("the price is known to %.1f thousand\n\n%s", 500 * error, text);
+    printf("mean error of the price: %.1f thousand\n\n%s", 500 * error, text);
     ch_history_unref(h);
     ch_iterator_unref(it);
     ch_dataset_unref(d);

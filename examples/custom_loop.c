@@ -1,9 +1,11 @@
-/* examples/custom_loop.c -- a loop of one's own over a distributed dataset, short last batch included.
+/* examples/custom_loop.c -- a custom loop over a distributed dataset with a short last batch.
  *
  *     ./custom_loop [short]
  *
- * Each element of the iterator has the rows of every replica. 1000 rows in batches of 64 leave 40 for the last one,
- * of which the first replicas get more: a loss that is divided by the rows of all is right however they are dealt.
+ * Each element of the iterator has the rows of every replica. 1000 rows in batches of 64 leave
+ * 40 rows for the last batch. If these do not divide evenly, the first replicas get more rows.
+ * ch_loss_average divides by the rows of all replicas, so the division does not change the
+ * result.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -25,7 +27,7 @@ static void train(ch_step *s, void *arg)
     int            n = ch_model_trainable(j->model, &var);
 
     ch_optimizer_minimize(j->optimizer, s, ch_loss_average(each, NULL), n, var);
-    ch_step_out(s, "loss", each); /* one for each row of this replica */
+    ch_step_out(s, "loss", each); /* a loss for each row of this replica */
 }
 
 static void test(ch_step *s, void *arg)
@@ -37,17 +39,17 @@ static void test(ch_step *s, void *arg)
     ch_step_out(s, "right", ch_cast(right, CH_F32));
 }
 
-/* How the rows of a batch were dealt to the replicas. */
+/* Prints the number of rows that each replica has in a batch. */
 static void print_rows(const job *j, ch_tuple *batch)
 {
     for (int r = 0; r < ch_strategy_replicas(j->strategy); r++)
         printf(" %d", (int)ch_tensor_count(ch_value_at(ch_tuple_at(batch, 1), r)));
 }
 
-/* Runs a step on all of the data. Returns the mean over all rows of what it gives. */
+/* Runs a step on every batch. Returns the mean of its output over all rows. */
 static double run_epoch(const job *j, ch_function *step, ch_iterator *it)
 {
-    int        n = POINTS / BATCH; /* of whole batches */
+    int        n = POINTS / BATCH; /* full batches that remain */
     ch_tuple  *batch = NULL, *out = NULL;
     ch_tensor *sum = NULL;
     double     x = 0, total = 0;
@@ -57,7 +59,7 @@ static double run_epoch(const job *j, ch_function *step, ch_iterator *it)
         if (batch == NULL)
             break;
         must(ch_strategy_run(j->strategy, step, batch, &out));
-        /* Along axis 0: all rows of all replicas, of which some may have none. */
+        /* Along axis 0: sums the rows of all replicas. A replica may have no rows. */
         must(ch_strategy_reduce(j->strategy, CH_SUM, ch_tuple_at(out, 0), 0, &sum));
         must(ch_tensor_item(sum, &x));
         total += x;
@@ -66,7 +68,7 @@ static double run_epoch(const job *j, ch_function *step, ch_iterator *it)
         ch_tensor_unref(sum);
         ch_tuple_unref(out);
     }
-    must(ch_iterator_restart(it)); /* the next pass; a shuffle has another order */
+    must(ch_iterator_restart(it)); /* the next pass shuffles in another order */
     return total / POINTS;
 }
 
@@ -84,7 +86,7 @@ int main(int argc, char **argv)
     must(ch_optimizer_adam(0.01, NULL, NULL, &j.optimizer));
     must(ch_function_new("train", train, &j, &step[0]));
     must(ch_function_new("test", test, &j, &step[1]));
-    for (int i = 0; i < 2; i++) { /* to learn from, and to test with */
+    for (int i = 0; i < 2; i++) { /* training data, test data */
         ch_tensor *points[2];
 
         make_points(POINTS, 0, points);
@@ -94,12 +96,12 @@ int main(int argc, char **argv)
         drop_points(points);
     }
     for (int i = 1; i <= epochs; i++) {
-        printf("epoch %2d, rows of its last batch:", i);
+        printf("epoch %2d, rows of the last batch:", i);
         printf(", loss %.4f\n", run_epoch(&j, step[0], it[0]));
     }
-    printf("the same of new points:");
+    printf("test points, rows of the last batch:");
     right = run_epoch(&j, step[1], it[1]);
-    printf(", %.1f %% are right\n", 100 * right);
+    printf(", accuracy %.1f %%\n", 100 * right);
     for (int i = 0; i < 2; i++) {
         ch_iterator_unref(it[i]);
         ch_dataset_unref(d[i]);

@@ -1,4 +1,4 @@
-/* examples/example.h -- what the examples share.
+/* examples/example.h -- helper functions of all examples.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef EXAMPLES_EXAMPLE_H
@@ -10,7 +10,7 @@
 
 #include "cohort/cohort.h"
 
-/* An error is the end. */
+/* Prints an error and exits if a call has failed. */
 static inline void must(ch_status rc)
 {
     if (rc == CH_OK)
@@ -19,7 +19,7 @@ static inline void must(ch_status rc)
     exit(1);
 }
 
-/* And so is a thing that is not what it should be. */
+/* Prints a message and exits if `ok` is false. `what` was expected, `have` is the input. */
 static inline void want(bool ok, const char *what, const char *have)
 {
     if (ok)
@@ -28,13 +28,13 @@ static inline void want(bool ok, const char *what, const char *have)
     exit(1);
 }
 
-/* Whether the first argument asks for the short form, which the tests run. */
+/* Returns true if the first argument is "short". The tests run the examples this way. */
 static inline bool is_short(int argc, char **argv)
 {
     return argc > 1 && strcmp(argv[1], "short") == 0;
 }
 
-/* Names of the CPU devices of this machine, for strategies that want names. Returns how many there are. */
+/* Stores the names of the CPU devices, at most MOST_CORES. Returns their number. */
 enum { MOST_CORES = 64 };
 static inline int name_cores(const char *name[MOST_CORES])
 {
@@ -45,7 +45,7 @@ static inline int name_cores(const char *name[MOST_CORES])
     return n;
 }
 
-/* A leaf that is a number: the first replica's, if each has one. */
+/* Returns the number in a component; if it is per replica, the number of the first replica. */
 static inline double number_of(const ch_tuple *t, const char *name)
 {
     double x = 0;
@@ -54,7 +54,7 @@ static inline double number_of(const ch_tuple *t, const char *name)
     return x;
 }
 
-/* The inputs of a step, of tensors that it takes over. */
+/* Returns the tensors as the inputs of a step. Unrefs the tensors. */
 static inline ch_tuple *batch_of(int n, ch_tensor *const *t)
 {
     ch_tuple *batch = NULL;

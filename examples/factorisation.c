@@ -1,10 +1,10 @@
-/* examples/factorisation.c -- matrix factorisation: who will like what.
+/* examples/factorisation.c -- matrix factorisation: predicts ratings of items by users.
  *
  *     ./factorisation [short]
  *
- * A rating is the product of a row of one table and a row of another. A step looks up 512 rows
- * of tables with 30000, and its gradients and updates touch these rows alone; then once more with the tables cut
- * in shards, on parameter servers, and three workers that run the steps without waiting for each other.
+ * A rating is the dot product of a row of the user table and a row of the item table. A step
+ * reads and updates 512 rows of each table. The example trains in this process, and then with
+ * three asynchronous workers and the tables in shards on two parameter servers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -22,14 +22,14 @@ static void train(ch_step *s, void *arg)
     job     *j = arg;
     ch_node *rating = ch_step_in(s, 2), *row[2], *guess;
 
-    for (int i = 0; i < 2; i++) /* gathers: their gradients stay sparse */
+    for (int i = 0; i < 2; i++) /* the gradient of a gather is sparse */
         row[i] = ch_gather(ch_var_read(s, j->table[i]), ch_step_in(s, i), 0);
     guess = ch_sum(ch_mul(row[0], row[1]), 1, (int[]){-1}, false);
     ch_optimizer_minimize(j->optimizer, s, ch_sum_all(ch_loss_mse(guess, rating)), 2, j->table);
     ch_metric_update(j->error, s, rating, guess, NULL);
 }
 
-/* What users like and items have, which the model does not know. */
+/* Hidden features of users and items, from which the ratings are made. */
 static float taste[2][USERS][TASTES];
 
 static ch_tuple *next_batch(void) /* users, items and ratings */
@@ -66,7 +66,7 @@ static job new_job(ch_strategy *st)
     return j;
 }
 
-/* Runs the steps here, or has a coordinator's workers run them. Returns the error of the last ones. */
+/* Trains on the workers of c; NULL: in this process. Returns the error of the last steps. */
 static double learn(ch_strategy *st, ch_coordinator *c, int steps)
 {
     job          j = new_job(st);
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
     must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), &halves, &st));
     must(ch_coordinator_new(st, NULL, &c));
-    puts("by three workers, with half of each table on each of two parameter servers");
+    puts("three workers, with half of each table on each of two parameter servers");
     there = learn(st, c, steps);
     ch_coordinator_unref(c);
     ch_strategy_unref(st);

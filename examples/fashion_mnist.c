@@ -1,15 +1,16 @@
-/* examples/fashion_mnist.c -- a convolutional network learns clothes, on every core of this machine.
+/* examples/fashion_mnist.c -- a convolutional network classifies clothes, on every core.
  *
  *     ./fashion_mnist [short | EPOCHS] [FOLDER]
  *
- * Fashion-MNIST is Debian's package dataset-fashion-mnist. Without it, stripes are learned which clothes.h draws.
+ * Fashion-MNIST is Debian's package dataset-fashion-mnist. If the data set is not installed,
+ * the example trains on synthetic striped images.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "clothes.h"
 
 enum { BATCH = 128 };
 
-/* Bytes become numbers from 0 to 1, and labels i32: for each batch, by the threads of the pipeline. */
+/* Converts pixels to numbers from 0 to 1, and labels to i32. Runs on the pipeline's threads. */
 static void scale(ch_step *s, void *arg)
 {
     (void)arg;
@@ -56,7 +57,9 @@ int main(int argc, char **argv)
     load(folder, "train", &train);
     load(folder, "t10k", &test);
     if (train.is_drawn || test.is_drawn)
-        printf("No Fashion-MNIST in %s: stripes are learned instead.\n", folder);
+        printf("Fashion-MNIST is not in %s.\n"
+               "The example trains on synthetic striped images.\n",
+               folder);
     ch_dataset *learn = ch_dataset_shuffle(ch_dataset_slices(2, train.t, NULL), 10000, NULL);
     ch_dataset *check = ch_dataset_slices(2, test.t, NULL);
     if (brief) {
@@ -66,12 +69,12 @@ int main(int argc, char **argv)
     learn = ch_dataset_map(ch_dataset_batch(learn, BATCH, NULL), scale, NULL, NULL);
     check = ch_dataset_map(ch_dataset_batch(check, BATCH, NULL), scale, NULL, NULL);
 
-    must(ch_strategy_mirrored(NULL, &st)); /* every core: this line is the choice */
+    must(ch_strategy_mirrored(NULL, &st)); /* trains on every core */
     must(ch_model_new(
         st, network(),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}},
         &m));
-    /* The rate falls to nothing: the last steps settle what the first ones found. */
+    /* The learning rate falls to 0 at the last step. */
     ch_schedule fall =
         ch_schedule_cosine(3e-3, (double)(epochs * ch_dataset_cardinality(learn)), 0);
     must(ch_optimizer_adam(3e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
@@ -86,7 +89,7 @@ int main(int argc, char **argv)
                                   .catch_interrupt = true},
                 &h));
     ch_history_plot(h, "loss", 72, 10, text, sizeof(text));
-    printf("\nthe loss\n%s\n", text);
+    printf("\nloss\n%s\n", text);
     must(
         ch_predict(m, (ch_data){.dataset = check}, &(ch_evaluate_options){.steps = 1}, &guess));
     show(&test, guess);
@@ -94,7 +97,7 @@ int main(int argc, char **argv)
     printf("\ntest accuracy %.1f %%\n", 100 * ch_history_last(result, "sparse_accuracy"));
     puts("\nWhat to try next\n"
          "  COHORT_DEVICES=CPU=1 ./dev demo       one replica\n"
-         "  COHORT_TRACE=trace.json ./dev demo    look at it in https://ui.perfetto.dev\n"
+         "  COHORT_TRACE=trace.json ./dev demo    a trace for https://ui.perfetto.dev\n"
          "  doc/guide/first-model.md, and examples/README.md for the other programs");
     ch_history_unref(result);
     ch_tensor_unref(guess);

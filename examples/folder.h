@@ -1,4 +1,4 @@
-/* examples/folder.h -- a folder for the files of an example, which goes with it.
+/* examples/folder.h -- a temporary folder for the files of an example.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef EXAMPLES_FOLDER_H
@@ -8,7 +8,7 @@
 
 #include "example.h"
 
-/* A name in a folder; good until the fourth call after this one. */
+/* Returns the path of a file in a folder. It stays valid until the fourth call after this. */
 static inline const char *in_folder(const char *folder, const char *name)
 {
     static char path[4][256];
@@ -25,14 +25,14 @@ static inline void make_folder(char folder[32])
     want(mkdtemp(folder) != NULL, "a folder in /tmp", folder);
 }
 
-/* With all that is in it. */
+/* Removes the folder and its files. */
 static inline void drop_folder(char folder[32])
 {
     FTS    *tree = fts_open((char *[]){folder, NULL}, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     FTSENT *e;
 
     while (tree != NULL && (e = fts_read(tree)) != NULL)
-        if (e->fts_info != FTS_D) /* a folder comes again behind what is in it */
+        if (e->fts_info != FTS_D) /* FTS_DP follows the files of a folder */
             remove(e->fts_path);
     if (tree != NULL)
         fts_close(tree);

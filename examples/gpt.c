@@ -1,4 +1,4 @@
-/* examples/gpt.c -- a small GPT learns a text, character by character, and goes on with it.
+/* examples/gpt.c -- a small GPT learns a text, character by character, and continues it.
  *
  *     ./gpt [short]
  *
@@ -18,7 +18,8 @@ typedef struct job {
     ch_optimizer *optimizer;
 } job;
 
-/* Characters (N, TIME) to logits (N, TIME, CHARS). Layers: of characters, of places, the rest. */
+/* Maps characters (N, TIME) to logits (N, TIME, CHARS). Layers 0 and 1 embed characters and
+ * positions. */
 static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
                         ch_layer *const *layer, void *arg)
 {
@@ -32,7 +33,7 @@ static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
     return x;
 }
 
-/* TIME characters of each piece, which has one more. */
+/* Returns TIME characters of each piece, from index 0 or 1. A piece has TIME + 1 characters. */
 static ch_node *part(ch_step *s, int from)
 {
     return ch_slice(ch_step_in(s, 0), 2, (int64_t[]){0, from}, (int64_t[]){-1, TIME});
@@ -50,7 +51,7 @@ static void train(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* The most likely character behind a piece. */
+/* Predicts the most likely character after a piece. */
 static void speak(ch_step *s, void *arg)
 {
     job     *j = arg;
@@ -60,7 +61,7 @@ static void speak(ch_step *s, void *arg)
     ch_step_out(s, "character", ch_argmax(logits, -1));
 }
 
-/* The result of a step on pieces of the text, from `at`, or if that is negative from anywhere. */
+/* Runs a step on pieces of the text from `at` on (-1: random pieces). Returns its output. */
 static double run(ch_function *step, int rows, int at)
 {
     ch_tensor *t = NULL;
@@ -107,7 +108,7 @@ int main(int argc, char **argv)
         if (i % 40 == 0)
             printf("step %3d  loss %.3f\n", i, loss);
     }
-    for (int i = end; i < end + MORE; i++) /* what it says is what it hears next */
+    for (int i = end; i < end + MORE; i++) /* each prediction is input for the next */
         text[i] = (char)run(next, 1, i - TIME - 1);
     printf("%s\n", text + end);
     ch_function_unref(next);

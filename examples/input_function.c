@@ -1,9 +1,9 @@
-/* examples/input_function.c -- each replica reads files of its own: a function that is told who asks makes its dataset.
+/* examples/input_function.c -- an input function: each replica reads its own files.
  *
  *     ./input_function [short]
  *
- * Measurements are in eight files. Replica r of n reads files r, r + n, ...; nobody cuts batches, and no
- * replica waits for another's disk.
+ * Measurements are in eight files. Replica r of n reads files r, r + n, ... Batches are not
+ * divided among replicas, and no replica waits for the input of another replica.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
@@ -11,7 +11,7 @@
 
 enum { FILES = 8, ROWS = 1000, INPUTS = 3, GLOBAL_BATCH = 840 /* divides by 1 to 8 */ };
 
-/* y = 2 a - b + 0.5 c, and a little noise: a row is a, b, c, y. */
+/* Writes rows (a, b, c, y) with y = 2 a - b + 0.5 c + noise. */
 static void write_files(const char *folder)
 {
     for (int f = 0; f < FILES; f++) {
@@ -32,11 +32,11 @@ static void write_files(const char *folder)
     }
 }
 
-/* Called once for each pipeline. With CH_EACH_REPLICA that is once for each replica. */
+/* Called once for each pipeline: with CH_EACH_REPLICA, once for each replica. */
 static ch_dataset *make_input(const ch_input_context *c, void *folder)
 {
     ch_dataset *d = ch_dataset_files(in_folder(folder, "part-*.npy"), NULL);
-    int64_t     batch = 0; /* of one replica */
+    int64_t     batch = 0; /* rows for a replica */
     char        text[80];
 
     ch_input_context_print(c, text, sizeof(text));
@@ -99,12 +99,12 @@ int main(int argc, char **argv)
     must(ch_var_copies(j.seen, &seen));
     for (int r = 0; r < ch_value_count(seen); r++) {
         must(ch_tensor_item(ch_value_at(seen, r), &number));
-        printf("replica %d saw %.0f rows\n", r, number);
+        printf("replica %d trained on %.0f rows\n", r, number);
     }
     must(ch_var_get(j.weight, &weight));
     must(ch_tensor_get(weight, (int64_t[]){0, 0}, &number));
     ch_tensor_print(weight, text, sizeof(text));
-    printf("weights, which should be 2, -1 and 0.5: %s\n", text);
+    printf("weights (want 2, -1 and 0.5): %s\n", text);
     ch_tensor_unref(weight);
     ch_value_unref(seen);
     ch_iterator_unref(it);

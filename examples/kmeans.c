@@ -1,16 +1,17 @@
-/* examples/kmeans.c -- k-means over all replicas: all-reduce, all-gather and broadcast without a gradient.
+/* examples/kmeans.c -- k-means over all replicas: all-reduce, all-gather, broadcast.
  *
  *     ./kmeans [short]
  *
- * Each replica has points of its own, which stay where they are. What goes between them are sums: where its points
- * think the centres should be, and how many think so.
+ * Each replica has its own points, which are not exchanged. The replicas exchange only sums:
+ * for each centre, the sum of the points that are nearest to it, and the number of these
+ * points.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
 
 enum { CENTRES = 4, REPLICAS = 3, POINTS = 400 };
 
-/* Points (n, 2) less each of the centres (k, 2): squares of distances (n, k). */
+/* Returns the squared distances (n, k) between points (n, 2) and centres (k, 2). */
 static ch_node *distances(ch_node *x, ch_node *centre)
 {
     ch_node *apart = ch_sub(ch_expand_dims(x, 1), ch_expand_dims(centre, 0));
@@ -18,7 +19,7 @@ static ch_node *distances(ch_node *x, ch_node *centre)
     return ch_sum(ch_square(apart), 1, (int[]){-1}, false);
 }
 
-/* The first centres are points of replica 0, which it tells the others. */
+/* Sets the centres to the first points of replica 0, with a broadcast. */
 static void begin(ch_step *s, void *centre)
 {
     ch_node *some = ch_gather(ch_step_in(s, 0), ch_range(s, CH_I32, 0, CENTRES, 1), 0);
@@ -33,17 +34,17 @@ static void improve(ch_step *s, void *centre)
     ch_node *mine[] = {ch_segment_sum(x, nearest, CENTRES),
                        ch_segment_sum(ch_ones_like(nearest), nearest, CENTRES),
                        ch_sum_all(ch_min(far, 1, (int[]){-1}, false))};
-    ch_node *all[3], *n; /* the same on each replica, so that it may be assigned */
+    ch_node *all[3], *n; /* equal on all replicas, so they may be assigned */
 
-    ch_all_reduce_all(CH_SUM, 3, mine, all); /* they meet once for all three */
+    ch_all_reduce_all(CH_SUM, 3, mine, all); /* a single collective for all three */
     n = ch_expand_dims(ch_cast(ch_maximum(all[1], ch_number(s, 1)), CH_F32), 1);
     ch_var_assign(s, centre, ch_div(all[0], n));
     ch_step_out(s, "error", ch_div(all[2], ch_step_global_rows(s)));
-    /* Who has how many of each: rows of all replicas, one after the other. */
+    /* A row for each replica: the number of its points at each centre. */
     ch_step_out(s, "counts", ch_all_gather(ch_expand_dims(mine[1], 0), 0));
 }
 
-/* A replica's points, around four places that the others have too; replica 2 has twice as many. */
+/* Makes the points of a replica, around four centres. Replica 2 has twice as many points. */
 static ch_status make_replica(const ch_value_context *c, void *arg, ch_tuple **out)
 {
     int        n = c->replica == 2 ? 2 * POINTS : POINTS;
@@ -71,7 +72,7 @@ int main(int argc, char **argv)
     double       error = 0;
     char         text[1024];
 
-    must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=3"})); /* on any machine */
+    must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=3"})); /* three replicas */
     must(ch_strategy_mirrored(NULL, &st));
     must(ch_var_new(st, &(ch_var_spec){"centre", .shape = ch_shape_of(CENTRES, 2)}, &centre));
     must(ch_function_new("begin", begin, centre, &first));
@@ -82,13 +83,13 @@ int main(int argc, char **argv)
         ch_tuple_unref(out);
         must(ch_strategy_run(st, step, points, &out));
         error = number_of(out, "error");
-        printf("step %2d  mean square of the distances %.5f\n", i, error);
+        printf("step %2d  mean squared distance %.5f\n", i, error);
     }
     must(ch_var_get(centre, &t));
     ch_tensor_print(t, text, sizeof(text));
     printf("centres %s\n", text);
     ch_tensor_print(ch_value_at(ch_tuple_get(out, "counts"), 0), text, sizeof(text));
-    printf("points at each centre, a row for each replica, which all of them have %s\n", text);
+    printf("points at each centre (a row for each replica): %s\n", text);
     ch_tensor_unref(t);
     ch_tuple_unref(out);
     ch_tuple_unref(points);

@@ -1,9 +1,10 @@
-/* examples/logistic.c -- logistic regression on lines as LibSVM has them.
+/* examples/logistic.c -- logistic regression on a file in LibSVM format.
  *
- *     ./logistic [short | file]           of lines such as    +1 12:0.5 503:1
+ *     ./logistic [short | file]           lines such as    +1 12:0.5 503:1
  *
- * A line has as many features as it likes: the batch is ragged, and the sum over a line is an
- * embedding bag with a table of one column. FTRL with l1 leaves weights at 0 that do not help.
+ * Lines have different numbers of features, so a batch is ragged. The weighted sum over a line
+ * is an embedding bag with a table of width 1. FTRL with l1 keeps weights of useless features
+ * at 0.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -29,7 +30,7 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(j->area, s, label, ch_sigmoid(logit), NULL);
 }
 
-/* Lines of 1 to 30 features, of which those below 100 say what the line is. */
+/* Writes lines of 1 to 30 features. The features below 100 determine the label. */
 static void make_lines(FILE *file)
 {
     for (int i = 0; i < 100 * ROWS; i++) {
@@ -47,13 +48,13 @@ static void make_lines(FILE *file)
     rewind(file);
 }
 
-/* The next ROWS lines; behind the last, the first. What is behind the last end is not looked at,
- * and every batch has one size. */
+/* Returns the next ROWS lines; continues at the beginning after the last line. All batches have
+ * the same size: elements after end[ROWS] are ignored. */
 static ch_tuple *next_batch(FILE *file)
 {
     static float   label[ROWS], value[ROOM];
     static int64_t end[ROWS + 1], id[ROOM];
-    static char   *line; /* what getline needs */
+    static char   *line; /* the buffer of getline */
     static size_t  size;
     ch_tensor     *t[4] = {NULL};
     char          *at, *colon;
@@ -70,7 +71,7 @@ static ch_tuple *next_batch(FILE *file)
             long feature = strtol(at, &colon, 10);
 
             want(*colon == ':' && feature >= 0, "feature:value", at);
-            want(end[i + 1] < ROOM, "no more features in a batch than there is ROOM", line);
+            want(end[i + 1] < ROOM, "at most ROOM features in a batch", line);
             id[end[i + 1]] = feature % FEATURES;
             value[end[i + 1]] = strtof(colon + 1, &at);
         }

@@ -1,8 +1,8 @@
-/* examples/logs.c -- what a training leaves behind: tables, TensorBoard's files, a trace of who did what when.
+/* examples/logs.c -- log files of a training: CSV, JSON, TensorBoard, a trace.
  *
  *     ./logs [short | FOLDER]
  *
- * Without a folder, the files are shown and removed.
+ * Without a folder, the example prints the first lines of the files and removes them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include "folder.h"
 #include "points.h"
 
-/* Prints the first lines of a file, cut to the width of a page. */
+/* Prints the first lines of a file. Long lines are cut. */
 static void show(const char *folder, const char *name, int lines)
 {
     char  text[100];
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
                           .callback = callback,
                           .progress = CH_PROGRESS_AUTO,
                           .catch_interrupt = true,
-                          .trace = in_folder(folder, "trace.json")}, /* or COHORT_TRACE */
+                          .trace = in_folder(folder, "trace.json")}, /* or set COHORT_TRACE */
         &h));
     accuracy = ch_history_last(h, "val_sparse_accuracy");
 
@@ -75,11 +75,11 @@ int main(int argc, char **argv)
     show(folder, "steps.json", 4);
     show(folder, "trace.json", 4);
     ch_history_print(h, text, sizeof(text));
-    printf("\nthe history, of which a program asks by name\n%s", text);
+    printf("\nhistory (ch_history_last and others read it by name)\n%s", text);
     ch_history_print_time(h, text, sizeof(text));
     printf("\n%s", text);
     if (is_kept)
-        printf("\nto look at: tensorboard --logdir %s/tensorboard; %s/trace.json in "
+        printf("\nto view: tensorboard --logdir %s/tensorboard; %s/trace.json in "
                "https://ui.perfetto.dev\n",
                folder, folder);
     else

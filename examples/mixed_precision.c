@@ -1,9 +1,10 @@
-/* examples/mixed_precision.c -- large batches in little memory: 16 bits, gradients of several batches, clipping, a schedule.
+/* examples/mixed_precision.c -- 16-bit training: loss scale, accumulated gradients, averages.
  *
  *     ./mixed_precision [short] [f32 | bf16 | f16]
  *
- * All of it is options of the optimizer, but for the dtype, which is the model's. The variables are 16 bits, and
- * the optimizer keeps f32 masters of them: an update that is too small for 16 bits is not lost.
+ * The dtype is an option of the model; everything else is an option of the optimizer. The
+ * variables have that dtype. If it has 16 bits, the optimizer also keeps f32 copies, so that
+ * updates that are too small for 16 bits are not lost.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -17,7 +18,7 @@ int main(int argc, char **argv)
     int         updates = epochs * (POINTS / (BATCH * BATCHES));
     ch_schedule rate = ch_schedule_warm_up(ch_schedule_cosine(0.02, updates, 0.05), 20);
     ch_optimizer_options opt = {.schedule = &rate,
-                                .accumulate = BATCHES, /* an update has the rows of 4 batches */
+                                .accumulate = BATCHES, /* batches for each update */
                                 .clip_global_norm = 1,
                                 .average = 0.98,
                                 .nonfinite = CH_NONFINITE_SKIP};
@@ -33,7 +34,7 @@ int main(int argc, char **argv)
 
     if (argc > 1 + brief)
         must(ch_dtype_parse(argv[argc - 1], &dtype));
-    opt.dynamic_loss_scale = dtype == CH_F16; /* its small gradients would be 0 */
+    opt.dynamic_loss_scale = dtype == CH_F16; /* else small gradients would be 0 */
     make_points(POINTS, 0, train);
     make_points(1000, 0, test);
     must(ch_strategy_mirrored(NULL, &st));
@@ -50,15 +51,15 @@ int main(int argc, char **argv)
                 NULL));
 
     must(ch_evaluate(m, (ch_data){.n = 2, .array = test}, NULL, &now));
-    must(ch_optimizer_swap_averages(adamw)); /* the mean of the last steps: less noise */
+    must(ch_optimizer_swap_averages(adamw)); /* moving averages: less noise */
     must(ch_evaluate(m, (ch_data){.n = 2, .array = test}, NULL, &averaged));
     must(ch_optimizer_iterations(adamw, &applied));
     must(ch_optimizer_skipped(adamw, &skipped));
     must(ch_optimizer_loss_scale(adamw, &scale));
     accuracy = ch_history_last(averaged, "sparse_accuracy");
-    printf("%lld updates, of %d batches of %d rows each; %lld skipped; the loss scale is %g\n",
+    printf("%lld updates, each of %d batches of %d rows; %lld skipped; loss scale %g\n",
            (long long)applied, BATCHES, BATCH, (long long)skipped, scale);
-    printf("accuracy %.1f %%, of the averages %.1f %%\n",
+    printf("accuracy %.1f %%, with averaged variables %.1f %%\n",
            100 * ch_history_last(now, "sparse_accuracy"), 100 * accuracy);
     ch_history_unref(averaged);
     ch_history_unref(now);

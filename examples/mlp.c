@@ -2,8 +2,8 @@
  *
  *     ./mlp [short]
  *
- * A model, a loss, an optimizer and a metric, put together in a step of one's own. The strategy
- * is one line: each device is a replica and gets its share of the rows.
+ * A custom step combines a model, a loss, an optimizer and a metric. Under Mirrored each device
+ * is a replica and gets its share of the rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -17,7 +17,7 @@ typedef struct job {
     ch_metric    *loss, *accuracy;
 } job;
 
-/* Recorded once, whatever the number of rows and replicas. */
+/* Recorded once, for any number of rows and replicas. */
 static void train(ch_step *s, void *arg)
 {
     job           *j = arg;
@@ -32,7 +32,7 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(j->accuracy, s, colour, logits, NULL);
 }
 
-/* New points in a square, and the colours of their fields. */
+/* Makes random points in a square, and the colours of their fields. */
 static void make_points(int rows, ch_tensor **x, ch_tensor **colour)
 {
     must(ch_tensor_new(CH_F32, ch_shape_of(rows, 2), x));
@@ -47,7 +47,7 @@ static void make_points(int rows, ch_tensor **x, ch_tensor **colour)
     }
 }
 
-/* Rows dealt to the replicas: some may get one more than others. */
+/* Returns ROWS points, divided among the replicas. The numbers of rows differ by at most 1. */
 static ch_tuple *next_batch(int replicas)
 {
     ch_tensor *x[MOST_REPLICAS], *colour[MOST_REPLICAS];
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     ch_function           *step = NULL;
     double                 loss = 0, accuracy = 0;
 
-    must(ch_strategy_mirrored(NULL, &j.strategy)); /* every core: this line is the choice */
+    must(ch_strategy_mirrored(NULL, &j.strategy)); /* trains on every core */
     must(ch_model_new(j.strategy,
                       ch_layer_sequential("mlp", 3,
                                           (ch_layer *[]){ch_layer_dense(64, &hidden),

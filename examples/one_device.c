@@ -1,9 +1,10 @@
-/* examples/one_device.c -- a search for a learning rate: several models at once, each on a device of its own.
+/* examples/one_device.c -- a search for a learning rate: a model on each core at the same time.
  *
  *     ./one_device [short]
  *
- * OneDevice is Mirrored for one: what is made under it is on the device that it names. So a thread for
- * each core trains one model after the other, and none of them meets another.
+ * OneDevice places all variables and steps on the named device. The example starts a thread for
+ * each core, which trains models on that core. The threads share only the data and the list of
+ * trials.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -46,7 +47,7 @@ static void attempt(trial *t)
     ch_strategy_unref(st);
 }
 
-/* What a core does: the next trial that nobody has, until there is none. */
+/* Runs on a thread for each core: executes trials until none is left. */
 static void *work(void *core)
 {
     for (int i; (i = atomic_fetch_add(&next, 1)) < TRIALS;) {

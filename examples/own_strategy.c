@@ -1,15 +1,16 @@
-/* examples/own_strategy.c -- a strategy that is not of the library.
+/* examples/own_strategy.c -- a custom strategy.
  *
  *     ./own_strategy [short]
  *
- * Alternating: a replica on every CPU device; every variable has a single copy, and variables
- * take the devices in turn, so that each device holds its part of a model.
+ * The strategy "Alternating" has a replica on every CPU device. Every variable has a single
+ * copy. Variables are placed on the devices in turn, so that each device holds a part of the
+ * model.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
 
 typedef struct alternating {
-    int        n, next; /* devices; which of them the next variable gets */
+    int        n, next; /* devices; variables placed so far */
     ch_device *device[];
 } alternating;
 
@@ -23,7 +24,7 @@ static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
     alternating *a = self;
 
     (void)spec;
-    out->device[0] = a->device[a->next++ % a->n]; /* one copy, for all replicas */
+    out->device[0] = a->device[a->next++ % a->n]; /* a single copy for all replicas */
     return CH_OK;
 }
 
@@ -39,14 +40,14 @@ static ch_strategy *new_alternating(void)
         a->device[a->n] = ch_device_at(a->n); /* CPU devices come first */
     must(ch_strategy_new(&ops, a,
                          &(ch_strategy_parts){.n_replicas = n,
-                                              .n_parameter = n, /* any of them */
+                                              .n_parameter = n, /* any may hold variables */
                                               .parameter = a->device,
                                               .own_pipelines = true},
                          &st));
     return st;
 }
 
-/* ---- a model that knows nothing of it ---- */
+/* ---- a model, which is independent of the strategy ---- */
 
 enum { ROWS = 64, COLUMNS = 8, LAYERS = 3 };
 
@@ -59,8 +60,7 @@ static void train(ch_step *s, void *arg)
 {
     model   *m = arg;
     ch_node *x = ch_random_uniform(s, CH_F32, ch_shape_of(ROWS, COLUMNS), -0.5, 0.5, 1);
-    ch_node *y = x,
-            *loss; /* what comes in is to come out; each replica has numbers of its own */
+    ch_node *y = x, *loss; /* the target is x; each replica draws its own numbers */
 
     for (int i = 0; i < LAYERS; i++) {
         y = ch_matmul(y, false, ch_var_read(s, m->weight[i]), false);

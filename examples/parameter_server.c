@@ -1,9 +1,9 @@
-/* examples/parameter_server.c -- parameter servers: two keep the variables, three workers run the steps.
+/* examples/parameter_server.c -- two parameter servers and three workers; a worker fails.
  *
  *     ./parameter_server [short]
  *
- * The program is the coordinator: it makes variables and data, schedules steps, and waits for them. In the midst of the second
- * epoch a worker is killed. The others run its steps, no update is lost and none is made twice; later it comes back.
+ * The program is the coordinator. In epoch 2 it kills a worker, and restarts it after epoch 3.
+ * The other workers run its steps meanwhile. Every update is applied exactly once.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -16,7 +16,7 @@ typedef struct job {
     ch_metric    *loss, *accuracy;
 } job;
 
-/* What a worker does, with its next batch. */
+/* The step, which workers run on their next batch. */
 static void train(ch_step *s, void *arg)
 {
     job           *j = arg;
@@ -31,7 +31,7 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(j->accuracy, s, truth, logits, NULL);
 }
 
-/* Every worker has the whole dataset, in an order of its own; it is described here, and read there. */
+/* Describes a dataset, which every worker reads as a whole, in its own order. */
 static ch_per_worker *new_dataset(ch_coordinator *c)
 {
     ch_tensor     *points[2];
@@ -57,7 +57,7 @@ static job new_job(ch_strategy *st)
     return j;
 }
 
-/* Both of them as they are, and from now on nothing again. */
+/* Prints and resets both metrics. Returns the accuracy. */
 static double report(const job *j, int epoch)
 {
     double loss = 0, accuracy = 0;
@@ -90,14 +90,14 @@ int main(int argc, char **argv)
     j = new_job(st);
     must(ch_function_new("train", train, &j, &step));
     for (int epoch = 1; epoch <= epochs; epoch++) {
-        must(ch_per_worker_iterate(data, &it)); /* from the beginning, on every worker */
-        for (int i = 0; i < STEPS; i++) {       /* returns at once: some worker will run it */
+        must(ch_per_worker_iterate(data, &it)); /* a new iterator on every worker */
+        for (int i = 0; i < STEPS; i++) {       /* returns before the step has run */
             must(ch_coordinator_schedule(c, step, &(ch_arguments){.n_each = 1, .each = &it},
                                          NULL));
             if (epoch == 2 && i == STEPS / 2)
                 must(ch_local_cluster_kill(cluster, "worker", 1));
         }
-        must(ch_coordinator_join(c)); /* all of them have run: what they made can be read */
+        must(ch_coordinator_join(c)); /* waits until all steps have run */
         accuracy = report(&j, epoch);
         ch_per_worker_unref(it);
         if (epoch == 3)

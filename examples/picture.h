@@ -24,7 +24,7 @@ typedef struct picture {
 } picture;
 
 /* Returns true if the locale is UTF-8: the first of these variables that is set decides. */
-static inline bool speaks_utf8(void)
+static inline bool is_utf8_locale(void)
 {
     const char *const name[] = {"LC_ALL", "LC_CTYPE", "LANG"};
 
@@ -93,7 +93,7 @@ static inline void print_characters(FILE *f, const picture *p, int row, bool is_
 static inline void print_picture(FILE *f, int height, int width, const uint8_t *pixel)
 {
     picture p = {height, width, pixel, 255, 0};
-    bool    is_utf8 = speaks_utf8(), is_grey = is_utf8 && has_colors(f);
+    bool    is_utf8 = is_utf8_locale(), is_grey = is_utf8 && has_colors(f);
 
     for (int i = 0; i < height * width; i++) {
         p.low = pixel[i] < p.low ? pixel[i] : p.low;

@@ -1,4 +1,4 @@
-/* examples/points.h -- points in a square, for examples that are about something else.
+/* examples/points.h -- generated data, and a network that learns it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef EXAMPLES_POINTS_H
@@ -11,7 +11,8 @@ static inline float between(float lo, float hi)
     return lo + (hi - lo) * (float)rand() / (float)RAND_MAX;
 }
 
-/* Points (n, 2), and for each a label, 1 in a ring and 0 elsewhere; a share `wrong` of the labels is drawn by lot. */
+/* Makes points (n, 2) and labels (n): 1 inside a ring, 0 elsewhere. A share `wrong` of the
+ * labels is random. */
 static inline void make_points(int n, float wrong, ch_tensor **t)
 {
     must(ch_tensor_new(CH_F32, ch_shape_of(n, 2), &t[0]));
@@ -27,7 +28,7 @@ static inline void make_points(int n, float wrong, ch_tensor **t)
     }
 }
 
-/* A network for them, of two hidden layers. */
+/* Returns a network for these points, with two hidden layers. */
 static inline ch_model *new_network(ch_strategy *st, int width, const ch_model_options *opt)
 {
     ch_layer_dense_options hidden = {.activation = CH_RELU};
@@ -42,7 +43,7 @@ static inline ch_model *new_network(ch_strategy *st, int width, const ch_model_o
     return m;
 }
 
-/* What most of them are trained with. */
+/* Sets the optimizer (NULL: the model is only evaluated), the loss and the metric. */
 static inline void compile_network(ch_model *m, ch_optimizer *optimizer)
 {
     must(ch_compile(m, &(ch_compile_options){.optimizer = optimizer,

@@ -23,7 +23,7 @@ int main(void)
         float y = point[i][1] = 2.0f * (float)row / SIDE - 1;
         inside[i] = x * x + y * y < 0.6f;
     }
-    int failed = ch_strategy_mirrored(NULL, &st) || /* all cores: this line is the choice */
+    int failed = ch_strategy_mirrored(NULL, &st) || /* trains on all cores */
                  ch_tensor_copy_of(CH_F32, ch_shape_of(POINTS, 2), point, &data[0]) ||
                  ch_tensor_copy_of(CH_I32, ch_shape_of(POINTS), inside, &data[1]) ||
                  ch_model_new(st, ch_layer_sequential("net", 2, layer), NULL, &model) ||

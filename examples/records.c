@@ -1,9 +1,10 @@
-/* examples/records.c -- a network is trained from a TFRecord file, stopped, and goes on.
+/* examples/records.c -- trains from a TFRecord file; saves and restores the position.
  *
  *     ./records [short]
  *
- * Which column of an image is brighter than its noise? Half way the program gives up its iterator and takes
- * up another at the place that it has saved: no record is missed, none comes twice.
+ * The model finds the column of a noisy image that is brighter. After half of the steps the
+ * program saves the position of the iterator, frees it, and restores the position in a new
+ * iterator. No record is missed or repeated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -64,7 +65,7 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(accuracy, s, lit, logits, NULL);
 }
 
-/* Returns how many steps there were. */
+/* Runs at most `most` steps, until the data ends. Returns the number of steps. */
 static int run(ch_iterator *it, ch_function *step, int most)
 {
     ch_tuple *batch = NULL;
@@ -103,7 +104,7 @@ int main(int argc, char **argv)
     ch_iterator_unref(it);
     must(ch_iterator_new(d, NULL, &it));
     must(ch_iterator_restore(it, place, n));
-    printf(", stopped, %d more\n", run(it, step, INT32_MAX));
+    printf(", restored, %d more steps\n", run(it, step, INT32_MAX));
     must(ch_metric_result(accuracy, &right));
     ch_iterator_print_profile(it, text, sizeof(text));
     printf("accuracy %.2f %%\n\n%s", 100 * right, text);

@@ -1,23 +1,23 @@
-/* examples/reviews.c -- reviews of any length: words, ragged batches of ids, an embedding bag.
+/* examples/reviews.c -- texts without padding: ragged batches of word ids, an embedding bag.
  *
  *     ./reviews [short] [mirrored | servers]
  *
- * Is a review kind? Its words become ids by a vocabulary, and a batch is all ids, one after the
- * other, with the places where reviews end: nothing is padded. The model is the mean of the words'
- * rows of a table, and a dense layer. With parameter servers the table is theirs, and workers
- * fetch and update the rows of the words in their batch.
+ * Classifies reviews as kind or unkind. A vocabulary maps words to ids. A batch holds the ids
+ * of all its reviews and the end of each review, without padding. The model is the mean of the
+ * words' rows in a table, and a dense layer. With parameter servers the table is on the
+ * servers, and workers read and update the rows of the words in their batch.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
 
 enum { REVIEWS = 4000, MOST_WORDS = 40, WORDS = 12, WIDTH = 8 };
 
-/* Unkind, kind, and words that say nothing. */
+/* Unkind, kind and neutral words. */
 static const char *const said[3][4] = {{"dull", "slow", "loud", "empty"},
                                        {"warm", "clever", "fine", "lovely"},
                                        {"the", "film", "was", "and"}};
 
-/* Review number i: some words, of which more are kind than unkind, or fewer; and which it is. */
+/* Makes review i: words (mostly kind if i is odd, mostly unkind otherwise) and the label. */
 static ch_status write_review(void *arg, ch_tuple *in, ch_tuple **out)
 {
     unsigned i = (unsigned)*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -45,7 +45,7 @@ static void number_words(ch_step *s, void *vocabulary)
     ch_step_out(s, "kind", ch_step_in(s, 1));
 }
 
-/* Batches of "words/values" (ids), "words/row_splits" (where reviews end) and "kind". */
+/* Batches of "words/values" (ids), "words/row_splits" (ends of reviews), "kind". */
 static ch_dataset *reviews(int64_t from, int64_t to)
 {
     const ch_tensor_spec spec[] = {{"words", CH_STR, ch_shape_of(-1)},
@@ -58,7 +58,7 @@ static ch_dataset *reviews(int64_t from, int64_t to)
     for (int i = 0; i < WORDS; i++)
         word[i] = (ch_str){said[i / 4][i % 4], strlen(said[i / 4][i % 4])};
     must(ch_tensor_copy_of(CH_STR, ch_shape_of(WORDS), word, &words));
-    must(ch_table_new(words, NULL, WORDS, &vocabulary)); /* all other words are the last row */
+    must(ch_table_new(words, NULL, WORDS, &vocabulary)); /* unknown words: the last row */
     d = ch_dataset_map_call(d, write_review, NULL, 2, spec, NULL);
     d = ch_dataset_shuffle(ch_dataset_map(d, number_words, vocabulary, NULL), REVIEWS, NULL);
     ch_table_unref(vocabulary);
@@ -66,7 +66,7 @@ static ch_dataset *reviews(int64_t from, int64_t to)
     return ch_dataset_batch(d, 64, &(ch_batch_options){.ragged = true});
 }
 
-/* The strategy is the one thing that differs. */
+/* Returns the strategy. The rest of the program is the same for both. */
 static ch_strategy *strategy_of(const char *name)
 {
     ch_strategy      *st = NULL;
@@ -95,10 +95,10 @@ int main(int argc, char **argv)
 
     must(ch_model_new(st, ch_layer_sequential("reviews", 2, layer), NULL, &m));
     must(ch_optimizer_adagrad(0.3, NULL, NULL,
-                              &adagrad)); /* which touches rows of these words alone */
+                              &adagrad)); /* updates only the rows of words in the batch */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_binary,
-                                             /* of logits: above 0 is yes */
+                                             /* logits: above 0 is yes */
                                              .metrics = {ch_metric_binary_accuracy(0)}}));
     must(ch_fit(m, (ch_data){.dataset = train},
                 &(ch_fit_options){.epochs = is_short(argc, argv) ? 2 : 10,
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
                                   .summary = !is_short(argc, argv)},
                 &h));
     right = ch_history_last(h, "val_binary_accuracy");
-    printf("%.1f %% of the reviews are taken as they are meant\n", 100 * right);
+    printf("%.1f %% of the reviews are classified correctly\n", 100 * right);
     ch_history_unref(h);
     ch_optimizer_unref(adagrad);
     ch_model_unref(m);

@@ -1,9 +1,9 @@
-/* examples/spirals.c -- a small network learns three spirals, on every core of this machine.
+/* examples/spirals.c -- a small network learns three spirals, on every core.
  *
  *     ./spirals [short]
  *
- * 2 -> 64 -> 64 -> 3, softmax, SGD. Each device is a replica and draws points of its own; the
- * gradients are summed over all replicas, and every copy of a variable takes the same step.
+ * 2 -> 64 -> 64 -> 3, softmax, SGD. Each device is a replica and draws its own points. The
+ * gradients are averaged over all replicas, so every copy of a variable gets the same update.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -15,7 +15,7 @@ typedef struct model {
     ch_var      *var[VARS]; /* weights and biases in turn */
 } model;
 
-/* Points (POINTS, 2) of three interleaved arms, a little off their lines; and which arm. */
+/* Returns noisy points (POINTS, 2) on three interleaved arms, and the arm of each point. */
 static ch_node *spirals(ch_step *s, ch_node **arm)
 {
     ch_node *t = ch_random_uniform(s, CH_F32, ch_shape_of(POINTS), 0, 1, 1), *angle;

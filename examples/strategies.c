@@ -1,9 +1,9 @@
-/* examples/strategies.c -- one program under every strategy of one machine: the choice is one line.
+/* examples/strategies.c -- the same program under four strategies.
  *
  *     ./strategies [short] [default | one_device | mirrored | central_storage]
  *
- * With no name, all of them in turn. They begin with the same numbers and see the same batches, so
- * they come to the same loss; the sums of several replicas differ in the last place.
+ * Without a name, all strategies run in turn. They start with the same weights and read the
+ * same batches, so their losses are equal except for rounding in the sums over replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -14,7 +14,7 @@ enum { POINTS = 4000, BATCH = 64 };
 
 static const char *const names[] = {"default", "one_device", "mirrored", "central_storage"};
 
-/* The line. All else in this file knows nothing of it. */
+/* Creates a strategy. The rest of the file is independent of the choice. */
 static ch_strategy *choose(const char *name)
 {
     const char                *core[MOST_CORES];
@@ -46,7 +46,7 @@ static double train(ch_strategy *st, ch_tensor **points, int epochs)
     compile_network(m, adam);
     must(ch_fit(m, (ch_data){.n = 2, .array = points},
                 &(ch_fit_options){.epochs = epochs,
-                                  .batch = BATCH, /* of all replicas together */
+                                  .batch = BATCH, /* rows for all replicas together */
                                   .progress = CH_PROGRESS_AUTO,
                                   .catch_interrupt = true},
                 &h));

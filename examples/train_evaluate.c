@@ -1,8 +1,9 @@
-/* examples/train_evaluate.c -- training by steps, not epochs, with an evaluation now and then; the best is kept, and loaded.
+/* examples/train_evaluate.c -- training by steps, with evaluations; saves the best values.
  *
  *     ./train_evaluate [short]
  *
- * The data has no end: it is repeated for ever. best.npz has the variables by their names, for numpy too.
+ * The training data is repeated without end. best.npz holds the variables by name; numpy can
+ * read it too.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
@@ -23,7 +24,7 @@ static ch_dataset *batches_of(int n, bool for_ever)
     return ch_dataset_batch(d, BATCH, NULL);
 }
 
-/* Sets the variables of a model to those of a file. */
+/* Sets the variables of a model to the values in a file. */
 static void load(ch_model *m, const char *path)
 {
     ch_tuple      *file = NULL;
@@ -68,16 +69,17 @@ int main(int argc, char **argv)
                               &h));
     ch_history_print(h, text, sizeof(text));
     best = ch_history_best(h, "val_loss", CH_GOAL_AUTO, &which);
-    printf("%sevaluation %d was the best, with a loss of %.4f\n", text, which + 1, best);
+    printf("%sevaluation %d was the best (loss %.4f)\n", text, which + 1, best);
 
-    /* Another program would begin here: a model of the same layers, under any strategy, and no optimizer. */
+    /* This part could be another program. The model needs the same layers, but no optimizer,
+     * and may have any strategy. */
     again = new_network(NULL, 32, NULL);
     compile_network(again, NULL);
-    printf("loading\n");
+    printf("loaded variables\n");
     load(again, in_folder(folder, "best.npz"));
     must(ch_evaluate(again, (ch_data){.dataset = test}, NULL, &after));
     loaded = ch_history_last(after, "loss");
-    printf("the model that was loaded has a loss of %.4f\n", loaded);
+    printf("loss of the loaded model: %.4f\n", loaded);
 
     drop_folder(folder);
     ch_history_unref(after);

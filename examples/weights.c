@@ -1,17 +1,18 @@
-/* examples/weights.c -- rare cases that matter: weights of classes, and weights of examples.
+/* examples/weights.c -- rare positive cases: weights of classes, and weights of examples.
  *
  *     ./weights [short]
  *
- * One point in twenty is a case. Without weights, a model that always says no is nearly always right; with them, what is
- * missed costs more. A class's weight is that of each of its examples, so both ways come to the same here; weights of
- * examples can say more (how sure is a label? how large was the sale?).
+ * About 6 % of the points are positive. Without weights, a model that always answers "negative"
+ * has a low loss. With weights, a missed positive case costs 20 times as much. In this example
+ * the weights of classes and of examples are equal, so both give the same result. Weights of
+ * examples can also express other facts, such as the reliability of a label.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
 
 enum { POINTS = 6000, RARE = 20 };
 
-/* Cases are those of the points that are in the ring and have luck; the third tensor has the weights. */
+/* Makes points and weights (t[2]). A random part of the points in the ring is positive. */
 static void make_cases(ch_tensor **t)
 {
     make_points(POINTS, 0, t);
@@ -24,7 +25,8 @@ static void make_cases(ch_tensor **t)
     }
 }
 
-/* Trains on the first n components, and says how many cases are found, and at what price. Returns the share found. */
+/* Trains on the first n tensors. Prints the cases found and the false alarms. Returns the share
+ * of positive cases that were found. */
 static double train(const char *what, ch_tensor **data, int n, const double *class_weight,
                     int epochs)
 {
@@ -51,10 +53,10 @@ static double train(const char *what, ch_tensor **data, int n, const double *cla
                                   .progress = CH_PROGRESS_AUTO,
                                   .catch_interrupt = true},
                 &h));
-    must(ch_metric_tensor(confusion, &counts)); /* of the last epoch */
+    must(ch_metric_tensor(confusion, &counts)); /* counts of the last epoch */
     count = ch_tensor_data(counts);
     found = count[3] / (count[2] + count[3]);
-    printf("weights of %-8s  loss %.4f  found %4.0f of %4.0f cases, with %4.0f false alarms\n",
+    printf("weights: %-8s  loss %.4f  found %4.0f of %4.0f cases, with %4.0f false alarms\n",
            what, ch_history_last(h, "loss"), count[3], count[2] + count[3], count[1]);
     ch_tensor_unref(counts);
     ch_history_unref(h);
@@ -72,7 +74,7 @@ int main(int argc, char **argv)
     double       found[3];
 
     make_cases(data);
-    found[0] = train("nothing", data, 2, NULL, epochs);
+    found[0] = train("none", data, 2, NULL, epochs);
     found[1] = train("classes", data, 2, class_weight, epochs);
     found[2] = train("examples", data, 3, NULL, epochs);
     drop_points(data);

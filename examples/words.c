@@ -1,9 +1,10 @@
-/* examples/words.c -- lines of text of any length: buckets by length, padding, and a mask.
+/* examples/words.c -- texts of different lengths: buckets by length, padding, a mask.
  *
  *     ./words [short]
  *
- * Is a review kind? A line becomes as many ids as it has words. Lines of about one length come into one batch, padded
- * to one of three lengths: little is padded, and the step is planned for few sizes.
+ * Classifies reviews as kind or unkind. A line becomes an id for each word. Lines of similar
+ * length share a batch and are padded to 5, 10 or 15 ids. This needs little padding, and the
+ * step is planned for few sizes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
@@ -14,7 +15,7 @@ static const char *const said[3][4] = {{"dull", "slow", "loud", "empty"},
                                        {"warm", "clever", "fine", "lovely"},
                                        {"the", "film", "was", "and"}};
 
-/* Lines such as "1 the lovely film": more kind words than others, or fewer. */
+/* Writes lines such as "1 the lovely film": the label, then mostly kind (1) or unkind words. */
 static void write_lines(const char *path)
 {
     FILE *file = fopen(path, "w");
@@ -31,7 +32,7 @@ static void write_lines(const char *path)
     fclose(file);
 }
 
-/* A line to the ids of its words, by a hash that is never 0, and its label. */
+/* Converts a line to the ids of its words (hashes, never 0) and its label. */
 static ch_status split(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t    id[MOST_WORDS] = {0}, n = 0;
@@ -53,7 +54,7 @@ static ch_status split(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-/* Ids (N, T) to (N, 1): the mean of the words' rows, of those that are words. */
+/* Maps ids (N, T) to logits (N, 1): a dense layer on the mean row. Id 0 is padding. */
 static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
                         ch_layer *const *layer, void *arg)
 {
@@ -69,8 +70,8 @@ static ch_dataset *pipeline(const char *path)
 {
     const ch_tensor_spec spec[] = {{"words", CH_I64, ch_shape_of(-1)},
                                    {"kind", CH_F32, ch_shape_of(1)}};
-    const int64_t        boundary[] = {6, 11, MOST_WORDS + 1}; /* up to 5 words, to 10, to 15 */
-    const int64_t        rows[] = {128, 64, 32, 32};           /* short lines, more of them */
+    const int64_t        boundary[] = {6, 11, MOST_WORDS + 1}; /* <= 5 words, <= 10, <= 15 */
+    const int64_t        rows[] = {128, 64, 32, 32};           /* short lines: more */
     ch_dataset          *d = ch_dataset_lines(ch_dataset_files(path, NULL), NULL);
 
     d = ch_dataset_cache(ch_dataset_map_call(d, split, NULL, 2, spec, NULL), NULL);
@@ -96,10 +97,10 @@ int main(int argc, char **argv)
     must(ch_strategy_mirrored(NULL, &st));
     must(ch_model_new(st, ch_layer_function("kind", forward, NULL, 2, layer), NULL, &m));
     must(ch_optimizer_adagrad(0.3, NULL, NULL,
-                              &adagrad)); /* which touches rows of these words alone */
+                              &adagrad)); /* updates only the rows of words in the batch */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_binary,
-                                             /* of logits: above 0 is yes */
+                                             /* logits: above 0 is yes */
                                              .metrics = {ch_metric_binary_accuracy(0)}}));
     must(ch_fit(m, (ch_data){.dataset = d},
                 &(ch_fit_options){.epochs = is_short(argc, argv) ? 3 : 10,
@@ -107,7 +108,7 @@ int main(int argc, char **argv)
                                   .catch_interrupt = true},
                 &h));
     right = ch_history_last(h, "binary_accuracy");
-    printf("%.1f %% of the lines are taken as they are meant\n", 100 * right);
+    printf("%.1f %% of the lines are classified correctly\n", 100 * right);
     ch_history_unref(h);
     ch_optimizer_unref(adagrad);
     ch_model_unref(m);

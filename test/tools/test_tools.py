@@ -153,8 +153,11 @@ class Checks(unittest.TestCase):
         self.fails('check-prose', file('int n; /* ' + 'a word ' * 13 + '*/\n'), 'src/base/a.c:1: 103 columns')
         self.fails('check-prose', file('/* Returns a word. */\n' + 'int n;\n' * 201), 'opens with a paragraph')
         self.passes('check-prose', file('/* ' + 'Returns a word. ' * 5 + '\n' + ' * Again a word.\n' * 5 + ' */\n' + 'int n;\n' * 201))
-        self.fails('check-prose', file('/* ' + '\n * '.join(['What the caller wants is the number of workers here.'] * 120) + ' */\n'),
-                   'of 1,000 words are what')
+        what = '/* ' + '\n * '.join(['What the caller wants is the number of workers here.'] * 120) + ' */\n'
+        self.fails('check-prose', file(what), 'of 1,000 words of comments are what')
+        self.fails('check-prose', file('/* The task is told. */\n', 'examples/a.c'), 'examples/a.c:1: "is told"')
+        good = '/* ' + '\n * '.join(['Returns the number of workers of the group here.'] * 900) + ' */\n'
+        self.fails('check-prose', {'src/base/a.c': good, 'examples/a.c': what}, 'examples: 100.0 of 1,000 words of comments are what')
         self.fails('check-prose', {'src/base/a.h': 'struct ch_a {\n};\n', 'src/net/a.h': 'struct ch_a {\n};\n'},
                    'ch_a is defined in src/base/a.h too')
         test = 'static void %s(void **state)\n{\n}\nint main(void)\n{\n    cmocka_unit_test(%s);\n}\n'
