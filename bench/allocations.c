@@ -1,6 +1,7 @@
-/* bench/allocations.c -- counts what anyone in the process allocates: the library, its engines, libc.
+/* bench/allocations.c -- counts all allocations of the process: library, engines, libc.
  *
- * A program's own malloc takes the place of libc's for all that is loaded with it; these count and pass on.
+ * The malloc of a program replaces the malloc of libc for all loaded libraries. The functions
+ * here count a call and pass it on to glibc.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -10,7 +11,8 @@
 
 #include "bench.h"
 
-/* Threads count in different cache lines. A single counter would slow two threads that allocate. */
+/* Threads use counters in different cache lines, because a shared counter would slow them
+ * down. */
 enum { N_COUNTERS = 64 };
 
 static struct {
@@ -37,13 +39,13 @@ static void add_one(void)
     atomic_fetch_add_explicit(&count[own - 1].n, 1, memory_order_relaxed);
 }
 
-/* glibc's own, under the names that it keeps for this. */
+/* The functions of glibc, under their internal names. */
 void *__libc_malloc(size_t bytes);                     /* NOLINT */
 void *__libc_calloc(size_t n, size_t bytes);           /* NOLINT */
 void *__libc_realloc(void *p, size_t bytes);           /* NOLINT */
 void *__libc_memalign(size_t alignment, size_t bytes); /* NOLINT */
 
-/* Else only this program would call them, and not what it loads. */
+/* Must be visible, or loaded libraries would not call these functions. */
 #define SHOWN __attribute__((visibility("default")))
 
 SHOWN void *malloc(size_t bytes);

@@ -1,8 +1,8 @@
-/* bench/allreduce.c -- the sum of an f32 array over replicas that are threads of one process, in place.
+/* bench/allreduce.c -- all-reduce of an f32 array in place, by threads of a process.
  *
- * The collective by itself, without a step around it. The limit is what must be done: of two threads each
- * adds its half of both arrays and writes it to both, after one exchange of a cache line. The peer is
- * Open MPI with two processes of this machine.
+ * Measures the collective without a step. The limit is the necessary work: each of two threads
+ * adds its half of both arrays and writes the sums to both, after a single exchange of a cache
+ * line. The peer is Open MPI with two processes on this machine.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -24,11 +24,11 @@ typedef struct member {
     ch_thread      *thread;
     const void     *in;
     void           *out;
-    _Atomic int64_t came; /* of the limit */
+    _Atomic int64_t came; /* barriers reached; used by the limit */
     ch_gate         done;
 } member;
 
-/* Members but the first are threads that wait for work. */
+/* Every member except the first is a thread that waits for work. */
 struct job {
     ch_group  *group;
     int        n;
@@ -47,7 +47,7 @@ static void sum_up(member *m, int64_t n)
         must(ch__group_all_reduce(m->job->group, m->me, &m->job->sum, &m->in, &m->out));
 }
 
-/* Two members: says that it came, and waits for the other. */
+/* A barrier of two members. */
 static void exchange(member *m)
 {
     member *other = &m->job->member[1 - m->me];
@@ -106,7 +106,8 @@ static void run_limit(void *arg, int64_t n)
     all_work(arg, add_half, n);
 }
 
-/* Sums of small whole numbers are exact; zeros are left, which stay so however often they are added. */
+/* Checks a sum of small integers, which is exact. Leaves zeros, which repeated sums do not
+ * change. */
 static bool adds_right(void *arg, char *why, size_t size)
 {
     job    *j = arg;
@@ -177,7 +178,7 @@ static void measure(bench *b, int n, int64_t bytes, const char *size)
     snprintf(
         command, sizeof(command),
         "d=$(mktemp -d) && mpicc -O2 -o $d/peer $PEERS/mpi_allreduce.c && "
-        /* mpirun would print a line for every SIGCONT that it forwards. */
+        /* If it forwarded signals, mpirun would print a line for every SIGCONT. */
         "mpirun --allow-run-as-root --mca ess_base_forward_signals none --bind-to core -n 2 "
         "$d/peer %lld; rm -r $d",
         (long long)bytes);

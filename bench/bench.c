@@ -1,8 +1,10 @@
 /* bench/bench.c -- rounds, medians, the table and the lines of JSON.
  *
- * A block is what one side does in one round: one sample that is thrown away, while caches fill
- * and the threads of the side before go to sleep, then those that count. A sample is as
- * many runs as fill 20 ms, so that neither the clock nor the scheduler's tick shows.
+ * In each round every side (our code, a peer, the limit) executes a block: a sample that is
+ * discarded, while caches fill and the threads of the previous side fall asleep, and then the
+ * samples that count. A sample has as many runs as take 20 ms, so that the resolution of the
+ * clock and the scheduler's tick have no effect. The file has the functions of bench.h; its
+ * main structs are `bench` (the options of the program) and `side`.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* pipe2 */
@@ -25,11 +27,11 @@
 
 #define MAX_SIDES   (BENCH_MAX_PEERS + 2)
 #define MAX_ROUNDS  15
-#define DISTURBED   0.15 /* a spread that the median of few rounds does not bear */
+#define DISTURBED   0.15 /* a spread above this needs more rounds */
 #define MAX_SAMPLES 5
 #define MAX_RUNS    ((int64_t)1 << 40)
 #define ANSWER_S    600
-#define NAME_WIDTH  44 /* columns of a case's name; a longer one has a line of its own */
+#define NAME_WIDTH  44 /* columns of a case's name; a longer name has its own line */
 #define REST_NS     200000000
 
 struct bench {
@@ -38,19 +40,19 @@ struct bench {
     int         n_words;
     char      **word;
     int         n_rounds;
-    double      sample_s;  /* the least time of a sample */
-    double      warm_up_s; /* the most of a warm-up */
+    double      sample_s;  /* shortest time of a sample */
+    double      warm_up_s; /* longest time of a warm-up */
     bool        has_header, has_failed;
 };
 
 typedef struct side {
     const bench_side *what;
-    FILE             *to, *from; /* the peer's program */
+    FILE             *to, *from; /* pipes to and from the peer's program */
     pid_t             pid;
     int64_t           n;                 /* runs in a sample */
-    int               n_samples;         /* in a block */
+    int               n_samples;         /* samples in a block */
     double            round[MAX_ROUNDS]; /* median seconds of a run */
-    double seconds, spread; /* of all rounds; half the range, as a part of the median */
+    double seconds, spread; /* median of all rounds; half the range, divided by the median */
     bool   is_lost;
 } side;
 
@@ -80,8 +82,9 @@ static double median(const double *x, int n)
 
 /* Sides */
 
-/* Whose turn it is has the machine to itself: other programs stand still, also the threads that some of them let spin
- * while there is nothing to do. All of a program that stays in its group: mpirun's ranks do not. */
+/* Process groups of the peers. Peers are stopped (SIGSTOP) when it is not their turn, because
+ * idle threads of some programs spin. Processes that leave the group are not stopped: mpirun's
+ * ranks. */
 static volatile pid_t group[BENCH_MAX_PEERS];
 
 static void end_groups(int signal_number)
@@ -132,7 +135,7 @@ static bool side_start(side *s, const bench_side *what)
         _exit(127);
     }
     if (s->pid > 0) {
-        (void)setpgid(s->pid, s->pid); /* whoever of the two comes first */
+        (void)setpgid(s->pid, s->pid); /* the child does it too; either may be first */
         note_group(0, s->pid);
     }
     close(down[0]);
@@ -142,7 +145,7 @@ static bool side_start(side *s, const bench_side *what)
     return s->pid > 0 && s->to != NULL && s->from != NULL;
 }
 
-/* Closing its input ends a peer. */
+/* Ends a peer: closes its input, and waits for its exit. */
 static void side_stop(side *s)
 {
     side_tell(s, SIGCONT);
@@ -155,7 +158,7 @@ static void side_stop(side *s)
     note_group(s->pid, 0);
 }
 
-/* The number that a peer answers a line with; NAN: none. */
+/* Sends a line to a peer. Returns the number in its reply, or NAN if there is none. */
 static double ask(side *s, const char *question)
 {
     char          line[256], *end = line;
@@ -170,7 +173,7 @@ static double ask(side *s, const char *question)
     return end == line ? NAN : answer;
 }
 
-/* Seconds of one run, from n of them. A side that does not answer is lost for the case. */
+/* Executes n runs. Returns the seconds of a run. Sets is_lost if a peer does not reply. */
 static double side_time(side *s, int64_t n)
 {
     double begin, seconds;
@@ -190,7 +193,7 @@ static double side_time(side *s, int64_t n)
     return s->is_lost ? NAN : seconds / (double)n;
 }
 
-/* Finds how many runs make a sample, and runs until three samples bring nothing better. */
+/* Finds the number of runs of a sample, then runs until three samples bring no improvement. */
 static void side_warm_up(const bench *b, side *s)
 {
     double begin = bench_now(), t = side_time(s, 1), best;
@@ -235,8 +238,8 @@ static void side_sum_up(side *s, int n_rounds)
 /* Output */
 
 typedef struct figure {
-    double value;  /* NAN: there is none */
-    double spread; /* 0: not known */
+    double value;  /* NAN: no value */
+    double spread; /* 0: unknown */
 } figure;
 
 static const figure no_figure = {NAN, 0};
@@ -246,7 +249,7 @@ static double figure_of(const bench_case *c, const side *s)
     return c->better == BENCH_LOWER ? c->scale * s->seconds : c->scale / s->seconds;
 }
 
-/* Above 1: ours is the better one. */
+/* Returns a ratio that is above 1 if ours is better. */
 static double ratio(bench_better better, double ours, double other)
 {
     double r = better == BENCH_LOWER ? other / ours : ours / other;
@@ -396,7 +399,8 @@ static int start_sides(const bench *b, const bench_case *c, side *s)
     return n;
 }
 
-/* Whether peers come to the same as ours. One that does not answer is lost. */
+/* Returns true if the peers have the same result as ours. Sets is_lost if a peer does not
+ * reply. */
 static bool agree(const bench_case *c, side *s, int n, char *why, size_t size)
 {
     double ours = c->result(c->ours.arg);
@@ -422,7 +426,7 @@ static void stop_sides(side *s, int n)
         side_stop(&s[i]);
 }
 
-/* All sides in turns; as often again where another program got in the way of one. */
+/* Measures all sides in turns. Adds rounds if the spread of a side is above DISTURBED. */
 static void run_rounds(bench *b, const bench_case *c, side *s, int n)
 {
     int most = b->n_rounds;
@@ -460,8 +464,7 @@ void bench_run(bench *b, const bench_case *c)
     }
     for (int i = 0; i < n; i++)
         if (s[i].what->command != NULL)
-            side_time(&s[i],
-                      1); /* it is ready when it answers; starting would disturb the others */
+            side_time(&s[i], 1); /* waits for its start, which would disturb other sides */
     for (int i = 0; i < n; i++)
         side_warm_up(b, &s[i]);
     run_rounds(b, c, s, n);
@@ -487,9 +490,10 @@ bool bench_wants(const bench *b, const char *case_name)
     return b->n_words == 0;
 }
 
-/* OpenBLAS chooses its kernels by the model of the CPU, and for models newer than itself takes
- * those of 2004. A peer gets its best setting, so in that case the program starts again with
- * a better name in the environment, where OpenBLAS looks when it is loaded. */
+/* OpenBLAS chooses its kernels by the model of the CPU. For unknown new models it uses kernels
+ * of 2004. A peer should have its best setting, so in that case the program sets
+ * OPENBLAS_CORETYPE and executes itself again, because OpenBLAS reads the variable when it is
+ * loaded. */
 static void wake_openblas(char **argv)
 {
 #if BENCH_HAS_OPENBLAS && defined(__x86_64__)
@@ -533,11 +537,11 @@ bench *bench_open(const char *name, int argc, char **argv)
     b->n_rounds = b->quick || b->once ? 1 : 7;
     b->sample_s = b->quick ? 1e-4 : 0.02;
     b->warm_up_s = b->quick ? 0 : b->once ? 0.3 : 3;
-    signal(SIGPIPE, SIG_IGN); /* a peer that died is a row without a peer */
+    signal(SIGPIPE, SIG_IGN); /* a write to a dead peer must return an error */
     signal(SIGINT, end_groups);
     signal(SIGTERM, end_groups);
     setenv("PEERS", BENCH_PEERS_DIR, 1);
-    setenv("PYTHON", "/usr/bin/python3", 1); /* not another one's, without the packages */
+    setenv("PYTHON", "/usr/bin/python3", 1); /* the Python that has the packages */
     return b;
 }
 

@@ -1,9 +1,9 @@
-/* bench/bench.h -- measuring side by side.
+/* bench/bench.h -- measures code side by side with peers and limits.
  *
- * A machine is shared and noisy, so a time by itself says little. A case is measured in turns
- * with what it is compared to: peers that do the same work, and the limit that this machine
- * sets. Ours, peer, limit, ours, peer, limit: five rounds or more, each after a warm-up that
- * lasts until the time settles. A side's figure is the median of its rounds' medians.
+ * Machines are shared and noisy, so a single time means little. Therefore a case is measured in
+ * turns with peers, which do the same work, and with the limit of this machine: ours, peer,
+ * limit, ours, peer, limit. There are at least five rounds, after a warm-up that lasts until
+ * the time is stable. The figure of a side is the median of the medians of its rounds.
  *
  *     static void add(void *arg, int64_t n) { for (...n) ...; }
  *
@@ -18,10 +18,11 @@
  *         return bench_close(b);
  *     }
  *
- * A peer that is another program reads lines "run N" and answers each with the seconds that
- * N runs took, and before them perhaps "result"; `command` is a line of shell, in which $PEERS is bench/peers and $PYTHON is
- * Debian's Python. It stands still while it is not asked. Such peers are measured only when asked for (--peers), since they
- * need packages of their own.
+ * A peer may be another program. It reads lines "run N" and replies to each with the seconds of
+ * N runs. If the case has `result`, it first reads a line "result" and replies with a number.
+ * `command` is a shell command, in which $PEERS is bench/peers and $PYTHON is Debian's Python.
+ * The program is stopped (SIGSTOP) when it is not its turn. Such peers are measured only with
+ * --peers, because they need additional packages.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_BENCH_H
@@ -37,9 +38,9 @@ typedef struct bench bench;
 
 typedef enum bench_better { BENCH_LOWER, BENCH_HIGHER } bench_better;
 
-/* One of those compared: a function that does the work n times, or a command that does. */
+/* A side of a comparison: a function that does the work n times, or a command of a peer. */
 typedef struct bench_side {
-    const char *name; /* for peers: who, and with which setting, "PyTorch, 1 thread" */
+    const char *name; /* of a peer, with its setting: "PyTorch, 1 thread" */
     void (*run)(void *arg, int64_t n);
     void       *arg;
     const char *command;
@@ -51,37 +52,39 @@ typedef struct bench_case {
     bench_better better;
     double       scale; /* LOWER: figure = scale * seconds of a run; HIGHER: scale / seconds */
     bench_side   ours;
-    bench_side   peer[BENCH_MAX_PEERS]; /* settings of one peer: the best of them counts */
-    bench_side   limit;                 /* no `run`: `limit_figure`, if that is not 0 */
+    bench_side   peer[BENCH_MAX_PEERS]; /* settings of a peer; the best counts */
+    bench_side   limit;                 /* `run` is NULL: limit_figure, if not 0 */
     double       limit_figure;
-    bool rest; /* between sides: threads of OpenMP and OpenBLAS spin for 0.1 s after work */
-    /* Whether ours gives the right result; if not, `why`, and the row is void. May be NULL. */
+    bool rest; /* sleep between sides, as OpenMP and OpenBLAS spin for 0.1 s after work */
+    /* Returns true if our result is right; otherwise sets `why`. May be NULL. */
     bool (*check)(void *arg, char *why, size_t size);
-    /* If not NULL: a number that ours comes to, asked for once, after the check. A peer that is a
-     * program comes to the same, within `tolerance` of it, or the row is void. */
+    /* Returns a result of ours. Called once, after the check. The result of a peer program must
+     * not differ by more than `tolerance`, or the row is void. May be NULL. */
     double (*result)(void *arg);
-    double tolerance; /* 1e-3: a thousandth of the number */
+    double tolerance; /* relative */
 } bench_case;
 
-/* Reads --json, --peers, --ours (no other side: for a profiler), --quick (one short round: to see that it
- * works), --once (one round of ours after a short warm-up, without checks: tools/compare-bench repeats it)
- * and words, of which a case's name must then contain one. */
+/* Parses the arguments: --json, --peers, --ours (no other side, for a profiler), --quick (a
+ * single short round, as a test), --once (a single round of ours after a short warm-up, without
+ * checks, for tools/compare-bench), and words. If there are words, only cases whose names
+ * contain any of them run. */
 bench *bench_open(const char *name, int argc, char **argv);
 bool   bench_is_quick(const bench *b);
-/* Whether a large row should do a small part of its work: --quick, unless peers do the whole of it. */
+/* Returns true if large cases should reduce their work: with --quick, unless --peers is set
+ * too. */
 bool bench_is_small(const bench *b);
 bool bench_wants(const bench *b, const char *case_name);
 void bench_run(bench *b, const bench_case *c);
-/* A row whose figures were found otherwise, such as bytes; a limit of NAN is not known. */
+/* Adds a row with figures that are not times, such as bytes. A limit of NAN is unknown. */
 void bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
                double ours, double limit);
-/* Marks a row as void: a result was wrong. */
+/* Marks a row as void because a result was wrong. */
 void bench_void(bench *b, const char *case_name, const char *why);
-/* The program's exit code: 1 if a row was void or a peer did not answer. */
+/* Returns the exit code of the program: 1 if a row was void or a peer did not reply. */
 int bench_close(bench *b);
 
 double bench_now(void); /* seconds, monotonic */
-/* How often anyone in this process has allocated memory. */
+/* Returns the number of allocations in this process so far, including those of libraries. */
 int64_t bench_allocations(void);
 
 #endif

@@ -1,12 +1,11 @@
-/* bench/cnn.c -- a step of SGD of a small convolutional network on 128 images of 28x28, one process on
- * both cores.
+/* bench/cnn.c -- an SGD step of a convolutional network on 128 images of 28x28, two cores.
  *
- * The limit is the two convolutions and their three gradients alone.   SPDX-License-Identifier: Apache-2.0 */
+ * The limit: both convolutions, their three gradients.   SPDX-License-Identifier: Apache-2.0 */
 #include "training.h"
 
 enum { ROWS = 128 };
 
-/* The convolutions of a step and nothing else. */
+/* Records only the convolutions of a step. */
 static void convolve(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0), *pooled = ch_step_in(s, 1);

@@ -1,8 +1,8 @@
-/* bench/conv.c -- convolutions: a step that is nothing else, beside oneDNN called directly.
+/* bench/conv.c -- convolutions: a step with a single op, and oneDNN called directly.
  *
- * Shapes of small and of large networks, forward; and of two of them the gradients. f32, one thread. The
- * direct call has its filter in oneDNN's favourite layout already, which a step, whose filter
- * changes, must bring it to.
+ * Measures shapes of small and large networks, forward, and for two shapes also the gradients;
+ * f32, a single thread. The direct call has its filter in oneDNN's preferred layout from the
+ * start. A step must convert the filter each time, because the filter changes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* setenv */
@@ -30,7 +30,7 @@ typedef struct job {
     ch_function *f;
     ch_tuple    *in;
 
-    dnnl_primitive_t primitive; /* of the direct call */
+    dnnl_primitive_t primitive; /* the direct call */
     dnnl_exec_arg_t  arg[4];
     int              n_args;
 } job;
@@ -127,7 +127,7 @@ static void new_desc(const job *j, dnnl_convolution_desc_t *d, kind what)
             d, dnnl_convolution_direct, &x, &f, NULL, &y, stride, none, before, after));
 }
 
-/* Memory of ones: what it is must not slow it down, as tiny numbers would. */
+/* Adds an argument filled with ones. Denormal numbers would slow the computation down. */
 static void add_arg(job *j, const_dnnl_primitive_desc_t pd, int arg)
 {
     const dnnl_memory_desc_t *md =
@@ -222,7 +222,7 @@ int main(int argc, char **argv)
     };
     bench *b;
 
-    if (getenv("OMP_NUM_THREADS") == NULL) { /* it is read when the program is loaded */
+    if (getenv("OMP_NUM_THREADS") == NULL) { /* OpenMP reads it when it is loaded */
         setenv("OMP_NUM_THREADS", "1", 1);
         execv("/proc/self/exe", argv);
     }

@@ -4,7 +4,7 @@
 
 #include "must.h"
 
-/* Returns rows [from, to) of the first axis, as a tensor of their own. */
+/* Returns a copy of rows [from, to) of the first axis. */
 static inline ch_tensor *rows_of(const ch_tensor *t, int64_t from, int64_t to)
 {
     ch_shape   shape = ch_tensor_shape(t);

@@ -1,8 +1,9 @@
-/* bench/dispatch.c -- what a node costs when it computes nearly nothing.
+/* bench/dispatch.c -- the overhead of a node.
  *
- * A chain of 1000 additions of scalars, and 200 forward and backward, fused and not: the time
- * is the engine's own. Then one step of SGD of a small network, where the limit is the time of
- * its five matrix products, called directly.
+ * The first cases are a chain of 1000 additions of scalars, and a chain of 200 forward and
+ * backward, with and without fusion. They compute almost nothing, so their time is overhead.
+ * The last case is an SGD step of a small network; the limit is its five matrix products,
+ * called directly.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <cblas.h>
@@ -47,7 +48,7 @@ static void record_chain(ch_step *s, void *arg)
     ch_step_out(s, NULL, chain_of(s, CHAIN));
 }
 
-/* Both kinds of op, so that the backward pass has work of its own. */
+/* Uses two kinds of ops, so that the backward pass has its own work. */
 static void record_grad(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0), *one = ch_step_in(s, 1), *y = x;
@@ -96,7 +97,7 @@ static bool check_chain(void *arg, char *why, size_t size)
 typedef struct network {
     job     job;
     ch_var *var[4];
-    float  *x, *w1, *w2, *h, *logits; /* of the limit */
+    float  *x, *w1, *w2, *h, *logits; /* operands of the limit */
 } network;
 
 static void record_step(ch_step *s, void *arg)
@@ -166,7 +167,7 @@ static network new_network(void)
     return net;
 }
 
-/* The five products of a step, by the same engine's fastest single-threaded call. */
+/* Computes the five products of a step with direct calls of OpenBLAS. */
 static void products(void *arg, int64_t n)
 {
     network *p = arg;
@@ -185,7 +186,7 @@ static void products(void *arg, int64_t n)
     }
 }
 
-/* Allocations and page faults of a step that was seen before: there must be none. */
+/* Counts allocations and page faults of a step that has run before. There must be none. */
 static void count_steady(bench *b, job *j)
 {
     struct rusage before, after;

@@ -1,8 +1,10 @@
-/* bench/embedding.c -- a whole step with a table of 4 million rows of 64: 2048 sums of 26 rows, their gradient, and the
- * update of those rows alone.
+/* bench/embedding.c -- a training step with an embedding table of 4 million rows of 64 numbers.
  *
- * The limit is what the step must move: each row read once for the sum, and read and written once for the update (with
- * Adagrad its slot too), as fast as this machine reads rows at random.
+ * The step computes 2048 sums of 26 rows, their gradient, and a sparse update of these rows.
+ *
+ * The limit is the necessary memory traffic, at the speed of random access on this machine:
+ * each row is read once for the sum, and read and written once for the update. Adagrad also
+ * reads and writes the slot.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* madvise */
@@ -23,7 +25,7 @@ enum { WIDTH = 64, ROWS = 2048, EACH = 26, TURNS = 16 };
 typedef struct lookups {
     training  t;
     ch_layer *table;
-    ch_tuple *turn[TURNS]; /* other ids in every step */
+    ch_tuple *turn[TURNS]; /* ids of successive steps */
     int       next;
     bool      is_adagrad;
 } lookups;
@@ -58,8 +60,9 @@ static int compare_ids(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* By how much the sum goes down in the first step: an id that stands c times has a gradient of c in all of
- * its row, which SGD takes away times the rate, and Adagrad divided by the root of its square and 0.1. */
+/* Returns the decrease of the sum in the first step. If an id occurs c times, every element of
+ * its row has the gradient c. SGD subtracts RATE * c; Adagrad subtracts RATE * c / sqrt(0.1 + c
+ * * c). */
 static double first_drop(const ch_tuple *turn, bool adagrad)
 {
     static int32_t id[ROWS * EACH];
@@ -91,15 +94,15 @@ static bool goes_down(void *arg, char *why, size_t size)
     return false;
 }
 
-/* What the limit moves: rows of other ids in every step, as the step does; else they would
- * stay in the cache. */
+/* Data of the limit. Successive runs use different ids, as the step does, because otherwise the
+ * rows would stay in the cache. */
 typedef struct rows {
     float   *table;
-    int64_t *id; /* of all turns */
+    int64_t *id; /* ids of all steps, one after the other */
     int      next;
 } rows;
 
-/* What a core does of it: half of a turn's ids. */
+/* Work of a core: half of the ids of a step. */
 typedef struct half {
     float         *table;
     const int64_t *id;
@@ -129,7 +132,7 @@ static void *touch_half(void *arg)
     return NULL;
 }
 
-/* As many rows as a step has, read for a sum, then read and written, at random, on both cores. */
+/* The limit: reads the rows of a step, then reads and writes them, on two cores. */
 static void touch(void *arg, int64_t n)
 {
     rows *r = arg;
@@ -147,7 +150,7 @@ static void touch(void *arg, int64_t n)
     }
 }
 
-/* On large pages, as the library's own memory is: else it would be the limit of page tables. */
+/* Allocates the table on large pages, as the library does, to avoid the cost of page tables. */
 static float *new_table(void)
 {
     size_t bytes = (size_t)n_ids * WIDTH * sizeof(float);

@@ -1,8 +1,9 @@
-/* bench/fit.c -- what ch_fit costs over the loop that one would write.
+/* bench/fit.c -- the overhead of ch_fit over a hand-written loop.
  *
- * A network whose step takes about a millisecond on two replicas, 1000 steps an epoch, the same data; the limit is the
- * bare loop: take a batch, run the step, and read loss and accuracy at the end of the epoch. Then how much of the time on the wall the table at the
- * end of a fit accounts for.
+ * A step takes about 1 ms on two replicas, and an epoch has 1000 steps. The limit is a loop
+ * over the same data that gets a batch, runs the step, and reads loss and accuracy at the end
+ * of the epoch. The last row is the share of the wall-clock time that the time table of a fit
+ * accounts for. The struct `job` holds the model and the options of both variants.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
@@ -30,14 +31,14 @@ typedef struct job {
     ch_dataset   *data;
     ch_model     *model;
     ch_optimizer *optimizer;
-    /* Of ch_fit. */
+    /* Used by ch_fit. */
     ch_progress  progress;
     int          n_callbacks;
     ch_callback *callback[1];
-    /* Of the loop. */
+    /* Used by the loop. */
     ch_function *step;
     ch_metric   *loss, *accuracy;
-    double       is; /* the loss of the last epoch */
+    double       is; /* loss of the last epoch */
 } job;
 
 /* ---- the loop ---- */
@@ -102,7 +103,7 @@ static void by_fit(void *arg, int64_t n)
     ch_history_unref(h);
 }
 
-/* What a program may look at after each step. */
+/* A callback that runs after each step. */
 static ch_status look(ch_training *t, ch_event event, void *arg)
 {
     int64_t *steps = arg;
@@ -184,7 +185,7 @@ static void drop_job(job *j)
     ch_callback_unref(j->callback[0]);
 }
 
-/* Both train: what one of them finds at the end is not far from what the other does next. */
+/* Checks that both train: the loss of the loop is close to the loss of the ch_fit before it. */
 static bool check(void *arg, char *why, size_t size)
 {
     job   *j = arg;
@@ -209,7 +210,7 @@ static void measure(bench *b, job *j, const char *name)
                                .check = check});
 }
 
-/* The sum of the table's rows, and the clock outside of ch_fit. */
+/* Compares the sum of the time table with the time measured outside of ch_fit. */
 static void measure_table(bench *b, job *j)
 {
     const char *name = "rows of the time table, of the time on the wall";
@@ -227,7 +228,7 @@ static void measure_table(bench *b, job *j)
     ch_history_unref(h);
 }
 
-/* What a terminal would be sent goes nowhere. */
+/* Redirects stderr to /dev/null, because of progress lines. Returns the old descriptor. */
 static int hide_errors(void)
 {
     int kept = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);

@@ -1,7 +1,8 @@
-/* bench/gemm.c -- matrix products: a step that is nothing else, beside the engines called directly.
+/* bench/gemm.c -- matrix products: a step with a single op, and engines called directly.
  *
- * Shapes of forward passes, of backward passes (one side transposed) and square ones; f32, one thread.
- * The peer is OpenBLAS, the limit oneDNN's own call. The last rows are of other types.
+ * Measures shapes of forward passes, of backward passes (an operand is transposed) and squares;
+ * f32, a single thread. The peer is OpenBLAS. The limit is a direct call of oneDNN. The last
+ * rows have other types.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* setenv */
@@ -29,7 +30,7 @@ typedef struct job {
     char         name[64];
     ch_function *f;
     ch_tuple    *in;
-    void        *a, *b, *c; /* of the direct calls */
+    void        *a, *b, *c; /* operands of the direct calls */
 } job;
 
 static void record(ch_step *s, void *arg)
@@ -81,7 +82,7 @@ static void record_cast(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_cast(ch_step_in(s, 0), *(const ch_dtype *)arg));
 }
 
-/* The same numbers in another type. */
+/* Returns the same numbers in another type. */
 static ch_tensor *as(ch_dtype t, ch_tensor *x)
 {
     ch_function *f = NULL;
@@ -98,7 +99,7 @@ static ch_tensor *as(ch_dtype t, ch_tensor *x)
     return y;
 }
 
-/* A tensor of random numbers, and its memory again for the direct calls. */
+/* Makes a tensor of random numbers. Returns a copy of its memory, for the direct calls. */
 static void *noise(ch_dtype t, ch_shape s, unsigned seed, ch_tensor **out)
 {
     int64_t    n = ch_shape_count(s);
@@ -200,7 +201,7 @@ int main(int argc, char **argv)
     };
     bench *b;
 
-    if (getenv("OMP_NUM_THREADS") == NULL) { /* it is read when the program is loaded */
+    if (getenv("OMP_NUM_THREADS") == NULL) { /* OpenMP reads it when it is loaded */
         setenv("OMP_NUM_THREADS", "1", 1);
         execv("/proc/self/exe", argv);
     }

@@ -1,4 +1,4 @@
-/* bench/gpt2.c -- a step of AdamW of the shape of GPT-2, 124 million parameters, 4 rows of 64 tokens.
+/* bench/gpt2.c -- an AdamW step of GPT-2, 124 million parameters, 4 rows of 64 tokens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "language.h"

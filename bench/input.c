@@ -1,7 +1,8 @@
-/* bench/input.c -- a file of a million examples of 3 KiB: read, checked, parsed, shuffled, batched.
+/* bench/input.c -- a pipeline: reads a million examples of 3 KiB, parses, shuffles, batches.
  *
- * A run is a whole pass of an iterator that goes on to the next, as from epoch to epoch. The limit is a bare loop that reads the same file and computes the checksum of
- * all of it, on one core. The file is in the page cache: what is measured is the pipeline, not the disk.
+ * A run is a pass over the file; the iterator continues with the next pass, as from epoch to
+ * epoch. The limit is a loop on a single core that reads the same file and computes its
+ * checksums. The file is in the page cache, so that the pipeline is measured and not the disk.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
@@ -73,7 +74,7 @@ static void open_input(input *in)
     ch_dataset_unref(d);
 }
 
-/* Passes over the file; returns the sum of labels, and of what images begin with. */
+/* Reads the file once. Returns the sum of the labels and of the first bytes of the images. */
 static int64_t pass(const input *in, bool profile)
 {
     ch_iterator *it = in->it;
@@ -124,7 +125,7 @@ static bool is_all_there(void *arg, char *why, size_t size)
     return got == want;
 }
 
-/* Reads the file and checks it, and nothing else. */
+/* The limit: reads the file and computes checksums. */
 static void bare(void *arg, int64_t n)
 {
     const input *in = arg;
@@ -143,7 +144,7 @@ static void bare(void *arg, int64_t n)
     free(block);
 }
 
-/* ---- what the thread that trains pays ---- */
+/* ---- the cost for the training thread ---- */
 
 enum { STEPS = 301, BUSY_US = 2000 };
 
@@ -154,7 +155,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median time to get a batch, for a program that then works for 2 ms with it. */
+/* Measures the median time to get a batch, in a program that computes for 2 ms per batch. */
 static void measure_step(bench *b, const input *in)
 {
     const char *name = "getting a batch, in a step of 2 ms";

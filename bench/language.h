@@ -1,7 +1,8 @@
 /* bench/language.h -- language models of the shape of GPT-2: the rows `transformer` and `gpt2`.
  *
- * Tokens and their places are embedded, blocks follow, and the tokens' own table gives the logits. The limit
- * is 6 multiplications for each parameter and token, at this machine's speed.
+ * A model embeds tokens and positions, applies transformer blocks, and multiplies by the token
+ * table to get the logits. The limit is 6 multiplications for each parameter and token, at the
+ * speed of this machine.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_LANGUAGE_H
@@ -16,7 +17,8 @@ typedef struct language {
 
 enum { MAX_LAYERS = 16 };
 
-/* ids (rows, length) to logits (rows, length, vocabulary). layer: tokens, places, norm, blocks. */
+/* Maps ids (rows, length) to logits (rows, length, vocabulary). layer: tokens, positions, norm,
+ * blocks. */
 static inline ch_node *speak(ch_step *s, int n_in, ch_node *const *in, bool is_training,
                              ch_layer *const *layer, void *arg)
 {
@@ -81,7 +83,7 @@ static inline void measure_language(bench *b, language *l, const bench_side *pee
         &(ch_model_options){.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, l->length)}}},
         &t.model));
     fill_model(t.model);
-    /* Epsilon stands at another place in PyTorch's AdamW; where it is next to nothing, both are one. */
+    /* PyTorch's AdamW adds epsilon at another point; a tiny epsilon makes the results equal. */
     must(
         ch_optimizer_adamw(1e-4, &(ch_optimizer_adam_options){.epsilon = 1e-12}, NULL, &t.opt));
     must(ch_function_new("language", classify, &t, &t.step));

@@ -1,6 +1,7 @@
-/* bench/machine.c -- what this machine can do at best: the limits of the other rows.
+/* bench/machine.c -- the speed of this machine: the limits of the other benchmarks.
  *
- * One core moves bytes and multiplies; two threads on two cores pass a word to and fro.
+ * Measures memory traffic and matrix products on a single core, and the time in which two
+ * threads on two cores exchange a word.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* CPU sets */
@@ -33,7 +34,7 @@ static block block_new(size_t bytes)
         exit(1);
     for (size_t i = 0; i < k.n; i++) {
         k.a[i] = 1;
-        k.b[i] = 0x1p-20f; /* small: many additions stay finite */
+        k.b[i] = 0x1p-20f; /* small, so that sums stay finite */
     }
     return k;
 }
@@ -50,7 +51,7 @@ static void copy(void *arg, int64_t n)
 
     while (n-- > 0) {
         memcpy(k->a, k->b, k->n * sizeof(float));
-        __asm__ volatile("" ::: "memory"); /* each copy is made */
+        __asm__ volatile("" ::: "memory"); /* the compiler must not omit a copy */
     }
 }
 
@@ -72,7 +73,7 @@ static void add(void *arg, int64_t n)
         add_once(k->a, k->b, k->n);
 }
 
-/* `bytes` in each of a and b; counted once, as the bytes of the sum are. */
+/* a and b have `bytes` each. The figure counts them once. */
 static void run_bytes(bench *b, const char *name, void (*run)(void *, int64_t), size_t bytes)
 {
     if (!bench_wants(b, name))
@@ -103,8 +104,8 @@ static void sgemm(void *arg, int64_t n)
                     p->a, p->size, p->b, p->size, 0, p->c, p->size);
 }
 
-/* Rows of a are all i, columns of b all j, so c[i][j] is size * i * j, small enough to be
- * exact. */
+/* Row i of a is all i, and column j of b is all j, so c[i][j] must be size * i * j, which is
+ * small enough to be exact. */
 static bool sgemm_is_right(void *arg, char *why, size_t size)
 {
     product *p = arg;
@@ -146,12 +147,12 @@ static void run_sgemm(bench *b, const char *name, int size)
     free(p.c);
 }
 
-/* Passing a word to and fro. The sender writes odd numbers, the other answers with even ones.
- */
+/* Exchanging a word. The sender writes odd numbers, and the other thread replies with even
+ * ones. */
 
 typedef struct table {
     _Alignas(64) atomic_uint ball;
-    bool    parks; /* waits in the kernel, else spins */
+    bool    parks; /* waits in the kernel; false: spins */
     int64_t n;
 } table;
 
@@ -171,7 +172,8 @@ static void hit(table *t, unsigned value)
         syscall(SYS_futex, &t->ball, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* The i-th core this process may use, so that the two never share one. */
+/* Pins the thread to the i-th core that the process may use. The two threads use different
+ * cores. */
 static void stay_on(int i)
 {
     cpu_set_t may, one;

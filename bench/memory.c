@@ -1,8 +1,9 @@
-/* bench/memory.c -- the planned arena against what must be alive at one time.
+/* bench/memory.c -- the size of planned arenas, compared with a lower bound.
  *
- * Three models take a training step. tools/arena-bound replays each printed plan, knowing
- * nothing of the planner, and says how small an arena could be. Then one of them runs on, and
- * so does a model of layers with an optimizer's options and metrics: the process must not grow.
+ * Plans a training step of three models. tools/arena-bound, which is independent of the
+ * planner, replays each printed plan and computes the bytes that must be alive at the same
+ * time. The last rows run many steps, also of a model with layers, optimizer options and
+ * metrics, and check that the process does not grow.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "bench.h"
 #include "must.h"
 
-/* ---- models: functions of a batch and of variables, which they name as they go ---- */
+/* ---- models: functions of a batch and of variables, which they create when recorded ---- */
 
 enum { MAX_VARS = 32 };
 
@@ -25,7 +26,7 @@ typedef struct model {
     ch_node *read[MAX_VARS];
 } model;
 
-/* The next variable of the model, made when the step is first recorded. */
+/* Reads the next variable of the model. Creates it when the step is first recorded. */
 static ch_node *param(ch_step *s, model *m, ch_shape shape)
 {
     int i = m->n_read++;
@@ -84,7 +85,7 @@ static ch_node *norm(ch_step *s, model *m, ch_node *x)
     return ch_layer_norm(x, gamma, param(s, m, ch_shape_of(WIDTH)), 1e-5);
 }
 
-/* (batch, tokens, width) to (batch, heads, tokens, width / heads). */
+/* Maps (batch, tokens, width) to (batch, heads, tokens, width / heads). */
 static ch_node *heads(ch_node *x)
 {
     x = ch_reshape(x, ch_shape_of(-1, TOKENS, HEADS, WIDTH / HEADS));
@@ -122,7 +123,7 @@ static void train(ch_step *s, void *arg)
 
 /* ---- measuring ---- */
 
-/* Gives a plan to tools/arena-bound and reads its answer. */
+/* Runs tools/arena-bound on a plan and reads its output. */
 static bool ask_bound(const char *plan, double *arena, double *bound)
 {
     char  path[] = "/tmp/cohort-plan-XXXXXX", command[256], answer[128] = "";
@@ -159,7 +160,7 @@ static void measure(bench *b, const char *name, ch_function *f)
     free(plan);
 }
 
-/* Anyone's, in steps that were seen before. */
+/* Counts all allocations of the process in steps that have run before. */
 static void count_allocations(bench *b, const char *name, ch_function *f, ch_tuple *batch)
 {
     char    row[96];
@@ -192,7 +193,7 @@ static void grow(bench *b, const char *row, ch_function *f, ch_tuple *batch, int
 
     for (int i = 0; i < 20; i++)
         must(ch_strategy_run(NULL, f, batch, NULL));
-    (void)resident_kib(); /* asking takes a little once */
+    (void)resident_kib(); /* the first call allocates */
     before = resident_kib();
     for (int i = 0; i < steps; i++)
         must(ch_strategy_run(NULL, f, batch, NULL));

@@ -1,6 +1,6 @@
-/* bench/mlp.c -- a step of SGD of 784-512-512-10 on 128 rows, one process on both cores.
+/* bench/mlp.c -- an SGD step of a 784-512-512-10 perceptron on 128 rows, on two cores.
  *
- * The limit is its eight products, by OpenBLAS on both cores.   SPDX-License-Identifier: Apache-2.0 */
+ * The limit: its eight products, by OpenBLAS.   SPDX-License-Identifier: Apache-2.0 */
 #include "training.h"
 
 enum { ROWS = 128, WIDTHS = 4 };

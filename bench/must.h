@@ -1,4 +1,4 @@
-/* bench/must.h -- a row that cannot go on says why and ends.   SPDX-License-Identifier: Apache-2.0 */
+/* bench/must.h -- exits if a call has failed.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_MUST_H
 #define BENCH_MUST_H
 

@@ -1,8 +1,8 @@
-/* bench/predict.c -- predictions of one row: what ch_predict costs over running the step, and two threads.
+/* bench/predict.c -- predictions of a single row: the overhead of ch_predict, two threads.
  *
- * The limit of the first case is ch_strategy_run of the model's forward step on the same row. In the second,
- * two threads predict, each with a model and a device of its own. The peer is one thread that makes as many
- * predictions; the limit is two processes, which share nothing but the machine.
+ * The limit of the first case is ch_strategy_run of the model's forward step on the same row.
+ * In the second case two threads predict, each with its own model and device. The peer is a
+ * single thread that makes as many predictions. The limit is two processes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -81,15 +81,16 @@ static void by_run(void *arg, int64_t n)
     }
 }
 
-/* As many predictions on one thread as others make on two. */
+/* Makes 2 n predictions on this thread. */
 static void by_one(void *arg, int64_t n)
 {
     by_predict(arg, 2 * n);
 }
 
-/* ---- a second thread and a second process, which wait for orders ---- */
+/* ---- a second thread and a second process, which wait for requests ---- */
 
-/* Pipes to a helper and back. An order is the number of predictions to make, and so is the answer. */
+/* Pipes to a helper and back. A request is the number of predictions to make. The reply is the
+ * same number. */
 typedef struct helper {
     job *job;
     int  order[2], answer[2];
@@ -97,7 +98,7 @@ typedef struct helper {
 
 static helper in_thread, in_process;
 
-/* Makes as many predictions as each order says, until the process ends. */
+/* Reads requests and makes the predictions, until the process ends. */
 static void *serve(void *arg)
 {
     helper *h = arg;
@@ -122,7 +123,8 @@ static void begin_thread(job *j)
     (void)pthread_detach(thread);
 }
 
-/* Call this before the first use of a device, whose threads a fork would not copy. */
+/* Starts the process. Must be called before the first use of a device, because fork does not
+ * copy the device's threads. */
 static void begin_process(void)
 {
     pid_t child;
@@ -140,7 +142,7 @@ static void begin_process(void)
     }
 }
 
-/* n predictions by a helper and n by this thread. */
+/* Makes n predictions on a helper and n on this thread, at the same time. */
 static void by_both(helper *h, job *j, int64_t n)
 {
     if (write(h->order[1], &n, sizeof(n)) != sizeof(n))

@@ -1,11 +1,13 @@
-/* bench/ps_dense.c -- a variable on a parameter server: values given, gradients applied, and calls that do nothing.
+/* bench/ps_dense.c -- a variable on a parameter server: pull, push, step, empty calls.
  *
- * Server and client are tasks of this process, each with a thread. A pull ends when the client has copied the value that it was handed; a push
- * ends when the server has subtracted the gradient, times a rate, from its variable. In a step the client keeps what it
- * pulled while it pushes, as a worker does: the server then must not write over it.
+ * Server and client are tasks of this process, each with a thread. A pull ends when the client
+ * has copied the value. A push ends when the server has subtracted the gradient, times a rate,
+ * from its variable. In a step the client keeps the pulled value while it pushes, as a worker
+ * does, so the server must not write to that memory.
  *
- * The limits are what must be done on one core: a copy of the value; the subtraction; and, for a step, the subtraction into other
- * memory. The peer copies from process to process.
+ * The limits are the necessary work on a single core. For a pull it is a copy of the value, for
+ * a push the subtraction, and for a step the subtraction into other memory. The peer is
+ * PyTorch's RPC, which copies between processes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -22,10 +24,10 @@ typedef struct job {
     client      c;
     int64_t     count;
     uint64_t    step;
-    bool        is_push; /* of a step: the next call */
+    bool        is_push; /* in a step: the next call is a push */
     ch_tensor  *gradient, *hyper;
     ch_message *pulled;
-    float      *a, *b, *to; /* of the limits */
+    float      *a, *b, *to; /* operands of the limits */
 } job;
 
 /* ---- calls ---- */
@@ -49,8 +51,8 @@ static ch_message *pull(void *arg, int peer)
     return read_message(1);
 }
 
-/* What came is copied to memory of the client's own: that is more than a worker does, who reads it where it is, and what
- * the peer does. */
+/* Copies the pulled value to the client's memory, then pulls again. A worker reads the value
+ * without a copy, but the peer copies it. */
 static ch_message *pull_and_copy(void *arg, int peer)
 {
     job *j = arg;
@@ -82,7 +84,7 @@ static ch_message *push(void *arg, int peer)
     return p;
 }
 
-/* What was pulled is kept until the next one comes. */
+/* Keeps the pulled value until the next pull. */
 static ch_message *pull_or_push(void *arg, int peer)
 {
     job *j = arg;
@@ -157,7 +159,8 @@ static void descend(ch_step *s, void *arg)
     ch_optimizer_apply(m->opt, s, 1, &m->v, &gradient);
 }
 
-/* What the rule takes beside the gradient, which the worker's part of the step computes from iterations and rate. */
+/* Returns the second input of the update. The local part of the step computes it from the
+ * number of iterations and the rate. */
 static ch_tensor *hyper_of(const ch_local_part *s, ch_tensor *gradient)
 {
     ch_function *f = NULL;
@@ -266,8 +269,8 @@ static void run_subtract_apart(void *arg, int64_t n)
 
 /* ---- rows ---- */
 
-/* The gradient is of small whole numbers, so that sums are exact: every push takes away the same. What was pulled before
- * stays as it was. */
+/* Checks the values after some steps, and that a value that was pulled before has not changed.
+ * The gradient has small integers, so that the results are exact. */
 static bool applies_right(void *arg, char *why, size_t size)
 {
     job         *j = arg;
@@ -342,7 +345,7 @@ static void measure(bench *b, int64_t bytes, const char *size)
     static const struct {
         const char *name;
         void (*run)(void *arg, int64_t n), (*limit)(void *arg, int64_t n);
-        int times; /* that the bytes pass */
+        int times; /* transfers of the bytes in a run */
     } row[] = {{"pull", run_pulls, run_copy, 1},
                {"push", run_pushes, run_subtract, 1},
                {"step", run_steps, run_subtract_apart, 2}};

@@ -1,12 +1,15 @@
-/* bench/ps_embed.c -- a table of 4 million rows of 64 in two shards on two parameter servers, and two workers that look
- * rows up and update them, 2048 x 26 ids in a step.
+/* bench/ps_embed.c -- an embedding table on two parameter servers, used by two workers.
  *
- * The step is recorded as any other and cut (job/step_plan.h): ids to the servers, rows back, their gradient, and rows to the servers, which
- * subtract it, times a rate, from the rows that they belong to. All tasks are in this process, each with a thread: four threads
- * that work, on as many cores as there are. A step takes the same time with a table of twice the size. The loss is half the sum
- * of squares, so the gradient of a row is the row; nobody asks for the loss itself.
+ * The table has 4 million rows of 64 numbers in two shards. A step reads and updates the rows
+ * of 2048 x 26 ids. It is recorded and divided into local and remote parts (job/step_plan.h).
+ * The worker sends ids to the servers, receives rows, and sends the gradient of the rows. The
+ * servers subtract it, times a rate, from their rows. All tasks are in this process; two
+ * servers and two workers have a thread each. The loss is half the sum of squares, so the
+ * gradient of a row is the row itself; the loss is not computed. A step takes the same time
+ * with a table of twice the size.
  *
- * The limit is what must be moved: rows of the table to a worker, and rows subtracted from those of the table, at random, on two cores.
+ * The limit is the necessary memory traffic at random rows, on two cores: rows of the table are
+ * copied to a worker, and rows are subtracted from rows of the table.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -38,7 +41,7 @@ typedef struct table {
     int                  next[WORKERS];
     uint64_t             n_steps, open[WORKERS][WINDOW];
     int                  n_open[WORKERS];
-    ch_tensor           *copy; /* of the limit */
+    ch_tensor           *copy; /* rows of the worker, for the limit */
     float               *out[WORKERS];
 } table;
 
@@ -46,7 +49,8 @@ static ch_worker_options worker_options[WORKERS];
 
 /* ---- the step ---- */
 
-/* Half the sum of squares has the rows as its gradient: they are pulled, and pushed, and nothing is computed between. */
+/* Records the step. The gradient of half the sum of squares is the rows, so nothing is computed
+ * between pull and push. */
 static void look_up(ch_step *s, void *arg)
 {
     table   *t = arg;
@@ -114,7 +118,7 @@ static void send_step(table *t)
     ch__free(data);
 }
 
-/* Records the step, without running it. */
+/* Records the step without running it. */
 static void record(table *t)
 {
     static const int place[VARS] = {0, 1, 2};
@@ -135,7 +139,7 @@ static void record(table *t)
 
 /* ---- runs ---- */
 
-/* All below the oldest step that is open are done. */
+/* Returns the oldest pending step. All steps below it have ended. */
 static uint64_t oldest(const table *t)
 {
     uint64_t least = t->n_steps;
@@ -162,7 +166,7 @@ static ch_message *next_step(void *arg, int worker)
     return p;
 }
 
-/* A worker runs its steps in order. */
+/* Removes the first pending step of a worker, because a worker runs its steps in order. */
 static void step_ended(void *arg, int worker)
 {
     table *t = arg;
@@ -187,7 +191,7 @@ static void run_steps(void *arg, int64_t n)
     run_some(arg, WORKERS, worker, n);
 }
 
-/* ---- whether it is right ---- */
+/* ---- the check of the result ---- */
 
 static bool same_table(table *t, char *why, size_t size)
 {
@@ -215,7 +219,8 @@ static bool same_table(table *t, char *why, size_t size)
     return is_same;
 }
 
-/* Steps of the first worker alone, to the bit what the same steps do to a variable of this process. */
+/* Runs steps on the first worker only. The table must be equal, to the bit, to a variable of
+ * this process after the same steps. */
 static bool is_right(void *arg, char *why, size_t size)
 {
     static const char *const worker[] = {"worker/0"};
@@ -249,7 +254,7 @@ static double random_unit(void)
     return (double)(random_bits() >> 11) * 0x1p-53;
 }
 
-/* Sums of 1 / k^exponent; popular ids are anywhere in the table. */
+/* Returns the partial sums of 1 / k^EXPONENT. */
 static double *zipf_sums(int64_t n)
 {
     double *sum = malloc((size_t)n * sizeof(*sum)), so_far = 0;

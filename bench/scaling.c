@@ -1,8 +1,9 @@
-/* bench/scaling.c -- from one replica to two, of one core each; and two replicas beside two processes of PyTorch.
+/* bench/scaling.c -- scaling from a single replica to two; two processes of PyTorch.
  *
- * In the rows that scale, the limit is one replica alone with as many rows as each of the two has: what is there
- * of it is the efficiency. The rows with a peer train on a batch that is divided between two replicas, or two
- * processes that are joined by DistributedDataParallel over gloo.
+ * Each replica has a core. In the scaling cases the limit is a single replica with as many rows
+ * as each of the two replicas has, so the ratio is the efficiency. The cases with a peer train
+ * on a batch that is divided between two replicas, or between two processes with
+ * DistributedDataParallel over gloo.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "deal.h"
@@ -17,7 +18,7 @@
 typedef struct network {
     const char *name;
     ch_layer *(*layer)(void);
-    ch_tensor_spec input; /* rows are -1 */
+    ch_tensor_spec input; /* -1 for the number of rows */
     int            labels;
 } network;
 
@@ -46,7 +47,7 @@ static network speaker(void)
 
 /* ---- batches ---- */
 
-/* `rows` for all replicas together. */
+/* Makes a batch of `rows` rows for all replicas together. */
 static void deal_batch(training *t, const network *n, int rows, int replicas)
 {
     ch_shape  shape = n->input.shape, wanted;
@@ -65,7 +66,7 @@ static void deal_batch(training *t, const network *n, int rows, int replicas)
 
 /* ---- training ---- */
 
-/* The loss is that of the replica's rows; what is compared is the mean. */
+/* Records a step whose loss is the replica's share of the mean loss. Outputs the mean loss. */
 static void divided(ch_step *s, void *arg)
 {
     training      *t = arg;

@@ -1,7 +1,7 @@
-/* bench/schedule.c -- steps through a coordinator to two workers: empty ones, and such that take about 100 us.
+/* bench/schedule.c -- steps that a coordinator schedules on two workers: empty, or 100 us.
  *
- * The limit of the latter is two threads that run the same step by themselves, with nobody to tell them: 1.00 of it is two workers
- * that are always busy.
+ * The limit of the steps of about 100 us is two threads that run the same step without a
+ * coordinator. A ratio of 1.00 means that both workers are always busy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -20,14 +20,14 @@ typedef struct job {
     int               n_products;
 } job;
 
-/* As many products as it takes, and no variable. */
+/* Records n_products matrix products, and no variable. */
 static void work(ch_step *s, void *arg)
 {
     const job *j = arg;
     ch_node   *x = j->n_products > 0 ? ch_step_in(s, 0) : NULL, *y = x;
 
     for (int i = 0; i < j->n_products;
-         i++) /* the first one's inner size is the rows, a symbol */
+         i++) /* the inner size of the first product is a symbol */
         y = ch_matmul(y, i == 0, i == 0 ? x : y, false);
     if (y != NULL)
         ch_step_out(s, "sum", ch_sum_all(y));
@@ -112,7 +112,7 @@ static void set_up_own(job *j)
     }
 }
 
-/* As many products as take 100 us. */
+/* Sets n_products so that a step takes about 100 us. */
 static void choose_products(job *j)
 {
     for (j->n_products = 1; j->n_products < MOST; j->n_products++) {

@@ -1,4 +1,4 @@
-/* bench/servers.h -- parameter servers in this process, and a program that asks them, for the rows that do.
+/* bench/servers.h -- parameter servers in this process, and a client that calls them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_SERVERS_H
@@ -16,7 +16,8 @@
 
 enum { SERVERS = 2 };
 
-/* Whoever asks: one peer, or two at a time. Keeps the last answer, and asks again when one comes. */
+/* A task that calls a peer, or two at the same time. Keeps the last reply. Makes the next call
+ * when a reply arrives. */
 typedef struct client {
     ch_net  *net;
     ch_task *task;
@@ -24,15 +25,15 @@ typedef struct client {
     ch_link *link[2];
     int64_t  n_left[2], n_open;
     uint64_t n_ids;
-    ch_message *(*make)(void *arg, int peer); /* the next call */
-    void (*on_end)(void *arg, int peer);      /* of one; NULL: nothing */
+    ch_message *(*make)(void *arg, int peer); /* makes the next call */
+    void (*on_end)(void *arg, int peer);      /* called when a call has ended; may be NULL */
     void       *arg;
     ch_message *answer;
 } client;
 
 static ch_server_options server_options[SERVERS];
 
-/* A call's id says whom it was made to. */
+/* Makes the next call to a peer. Bit 0 of the id of a call is the index of the peer. */
 static inline void post_next(client *c, int peer, ch_outbox *outbox, int64_t now)
 {
     c->n_left[peer]--;
@@ -110,7 +111,7 @@ static inline void start_servers(client *c)
         &c->task));
 }
 
-/* Makes n calls to each peer, `window` of them at a time, and returns when all are answered. */
+/* Makes n calls to each peer, at most `window` at a time. Blocks until all have ended. */
 static inline void ask_many(client *c, int n_peers, const char *const *peer, int64_t n,
                             int window)
 {
@@ -140,7 +141,7 @@ static inline void ask_task(client *c, const char *name, ch_message *p)
     ask_many(c, 1, &name, 1, 1);
 }
 
-/* Takes over the message. */
+/* Makes a single call. Consumes the message. */
 static inline void ask(client *c, int server, ch_message *p)
 {
     char name[16];
@@ -149,7 +150,7 @@ static inline void ask(client *c, int server, ch_message *p)
     ask_task(c, name, p);
 }
 
-/* Takes a reference to the value over. */
+/* Creates a variable on a server. Consumes a reference to the value. */
 static inline void create(client *c, int server, uint64_t number, const char *name,
                           ch_tensor *t)
 {

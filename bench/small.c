@@ -1,9 +1,10 @@
-/* bench/small.c -- short steps on two replicas, beside one device that has the whole batch.
+/* bench/small.c -- short steps on two replicas, compared with a single device.
  *
- * A step of 20 to 200 microseconds on one device is too short to wake a thread for. ch_strategy_mirrored
- * should cost little there: the limit is the same training on one device, with the same global batch. Cases
- * whose names say shorter or longer are outside of that range on the machine of doc/performance.md. Each case
- * is measured on the machine as it is, and again while a process on each of two cores keeps it busy.
+ * A step that takes 20 to 200 us on a single device is too short to wake a thread. There
+ * ch_strategy_mirrored should have little overhead. The limit is the same training on a single
+ * device, with the same global batch. Cases with "shorter" or "longer" in their names are
+ * outside of that range on the machine of doc/performance.md. Each case is measured twice: on
+ * an idle machine, and while a process on each of two cores computes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* sched_setaffinity */
@@ -27,8 +28,8 @@ enum { CORES = 2, POINTS = 2048 };
 
 static pid_t hogs[CORES];
 
-/* Keeps the process to the i-th CPU of those it may use. Two busy processes on one core would leave the other
- * core idle, for whole measurements at a time. */
+/* Pins the process to the i-th CPU that it may use. Otherwise both busy processes could stay on
+ * the same core during a measurement, and the other core would be idle. */
 static void keep_to_cpu(int i)
 {
     cpu_set_t all, one;
@@ -43,7 +44,8 @@ static void keep_to_cpu(int i)
     (void)sched_setaffinity(0, sizeof(one), &one);
 }
 
-/* Begins processes that compute for ever, one on each core, and stops them until they are wanted. */
+/* Starts a process on each core that computes without end, and stops it (SIGSTOP) until it is
+ * needed. */
 static void begin_load(void)
 {
     for (int i = 0; i < CORES; i++) {
@@ -79,7 +81,7 @@ static void end_load(void)
 typedef struct network {
     const char *name;
     int         n_in, n_hidden, n_out;
-    int         rows; /* of the global batch */
+    int         rows; /* in the global batch */
 } network;
 
 typedef struct job {
@@ -88,8 +90,8 @@ typedef struct job {
     ch_model      *model;
     ch_optimizer  *optimizer;
     ch_function   *step;
-    ch_tuple      *batch;    /* of the loop */
-    ch_tensor     *array[2]; /* of ch_fit */
+    ch_tuple      *batch;    /* for the loop */
+    ch_tensor     *array[2]; /* for ch_fit */
 } job;
 
 static ch_tensor *numbers(ch_shape shape, unsigned seed)
@@ -216,7 +218,7 @@ static double loss_of(job *j)
 
 /* ---- both ---- */
 
-/* Two jobs that begin with the same weights come to the same losses. */
+/* Checks that two jobs with the same initial weights have the same losses. */
 static bool agrees(const network *net, char *why, size_t size)
 {
     job    one, two;

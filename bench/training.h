@@ -1,8 +1,8 @@
-/* bench/training.h -- what the rows that train a model share: a step, its batch, and how fast this machine
- * multiplies.
+/* bench/training.h -- the training step and its batch, for benchmarks that train a model.
  *
- * Weights and batches are those of bench/peers/torch_train.py, number for number, so that both must come to
- * the same loss.
+ * Weights and batches are equal to those of bench/peers/torch_train.py, number by number, so
+ * that both must have the same loss. The struct `training` holds a model and its step. The
+ * struct `multiplying` measures the speed of matrix products on this machine, for limits.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_TRAINING_H
@@ -17,10 +17,10 @@
 #include "bench.h"
 #include "must.h"
 
-/* The cores that ours and the limit use. */
+/* Cores that ours and the limit use. */
 enum { CORES = 2 };
 
-/* The peer in its three sensible settings; the best of them counts. */
+/* The peer in its three sensible settings; the best counts. */
 #define TORCH(what)                                                                            \
     {                                                                                          \
         {"PyTorch, 2 threads, OpenBLAS 1",                                                     \
@@ -34,12 +34,12 @@ enum { CORES = 2 };
     }
 
 typedef struct training {
-    ch_strategy  *strategy; /* NULL: none */
+    ch_strategy  *strategy; /* NULL: the default strategy */
     ch_model     *model;
     ch_optimizer *opt;
     ch_function  *step;
     ch_tuple     *batch;
-    double        loss; /* of the last of the first steps, whose weights the others' made */
+    double        loss; /* of the fifth step, after four updates */
 } training;
 
 static inline uint32_t next_random(void)
@@ -49,7 +49,7 @@ static inline uint32_t next_random(void)
     return (seed = seed * 1664525u + 1013904223u) >> 8;
 }
 
-/* 24 bits for element i of an array that has a number of its own. */
+/* Returns 24 pseudo-random bits for element i of an array. Every array has its own number. */
 static inline uint32_t mixed(uint32_t array, uint32_t i)
 {
     uint32_t x = i * 2654435761u + (array + 1) * 40503u;
@@ -59,7 +59,7 @@ static inline uint32_t mixed(uint32_t array, uint32_t i)
     return (x ^ x >> 16) >> 8;
 }
 
-/* middle + scale * numbers in [-1, 1). */
+/* Returns pseudo-random numbers in [middle - scale, middle + scale). */
 static inline ch_tensor *noise(uint32_t array, ch_shape shape, float middle, float scale)
 {
     ch_tensor *t = NULL;
@@ -84,10 +84,11 @@ static inline ch_tensor *labels(uint32_t array, ch_shape shape, int64_t limit)
     return t;
 }
 
-/* The arrays of a batch; variables have the numbers of their places in the list. */
+/* Numbers of the arrays of a batch. The number of a variable is its index in the list. */
 enum { BATCH_X = 1000, BATCH_Y };
 
-/* Kernels by what they sum over, tables small, gammas around 1, and what is added around 0. */
+/* Sets the variables: kernels are scaled by the size of their sums, tables are small, gammas
+ * are around 1, and biases around 0. */
 static inline void fill_model(ch_model *m)
 {
     ch_var *const *var;
@@ -149,7 +150,7 @@ static inline ch_layer *convolutional(void)
 
 /* ---- training ---- */
 
-/* Inputs x and labels y; the labels' loss of what the model makes of x. */
+/* Records a training step with inputs x and labels y. Outputs the loss. */
 static inline void classify(ch_step *s, void *arg)
 {
     training      *t = arg;
@@ -189,8 +190,8 @@ static inline void run_training(void *arg, int64_t n)
         must(ch_strategy_run(t->strategy, t->step, t->batch, NULL));
 }
 
-/* A batch that is seen again and again is learned. The loss of the fifth step is that of weights which
- * four steps have made. */
+/* Checks that the loss falls when a batch is repeated. Keeps the loss of the fifth step, which
+ * depends on the updates of four steps. */
 static inline bool learns(void *arg, char *why, size_t size)
 {
     training *t = arg;
@@ -218,7 +219,7 @@ static inline void drop_training(training *t)
     ch_strategy_unref(t->strategy);
 }
 
-/* As many multiplications as a step has, in one square shape, by OpenBLAS on all cores. */
+/* Square matrix products by OpenBLAS on all cores, with as many operations as a step has. */
 typedef struct multiplying {
     double flops; /* of a step */
     float *a, *b, *c;

@@ -1,4 +1,4 @@
-/* bench/transformer.c -- a step of AdamW of 6 layers, 384 wide, 6 heads, 8 rows of 128 tokens.
+/* bench/transformer.c -- an AdamW step: 6 layers of width 384, 6 heads, 8 rows of 128 tokens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "language.h"

@@ -1,5 +1,6 @@
-/* bench/peers/mpi_allreduce.c -- Open MPI's side of bench/allreduce.c: MPI_Allreduce of an f32 array of
- * argv[1] bytes, in place.
+/* bench/peers/mpi_allreduce.c -- the peer of bench/allreduce.c: MPI_Allreduce in place.
+ *
+ * argv[1] is the size of the f32 array in bytes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -8,8 +9,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* How often, as rank 0 was told; 0: that was all. The others sleep until then, and do not spin in MPI while
- * somebody else is measured. */
+/* Returns the number of runs that rank 0 reads from its input; 0: the input has ended. Other
+ * ranks sleep until then, because a rank that spins in MPI would disturb the measurement of
+ * other sides. */
 static long times(int rank, int n_ranks)
 {
     char line[64];

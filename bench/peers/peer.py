@@ -1,5 +1,5 @@
-"""The peer's side of bench/bench.h: lines "run N" in, seconds out, until the input ends. And "result", before any of
-them: the number that the row's own program must come to as well.
+"""The protocol of peers (bench/bench.h): reads lines "run N" and prints the seconds of N runs, until the input ends. A
+line "result" may come first; the reply is a number that our program must have too.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -8,7 +8,7 @@ import time
 
 
 def serve_many(work, result=None):
-    """Calls `work` with N for each line and answers with the seconds that took."""
+    """Calls `work` with N for each line and prints the seconds that the call took."""
     for line in sys.stdin:
         if line.strip() == 'result':
             print(result(), flush=True)
@@ -20,7 +20,7 @@ def serve_many(work, result=None):
 
 
 def serve(work, result=None):
-    """The same for work that is done once in a call."""
+    """The same for a function that does the work once in each call."""
     def many(n):
         for _ in range(n):
             work()

@@ -1,7 +1,7 @@
-"""torch_ddp.py mlp|cnn -- a training step of two processes of PyTorch, joined by DistributedDataParallel over gloo.
+"""torch_ddp.py mlp|cnn -- a training step of two PyTorch processes with DistributedDataParallel over gloo.
 
-Each has half of the rows, and one thread. The first answers for both (bench/bench.h); what it is told, it tells the
-other. Weights and batches are those of torch_train.py.
+Each process has half of the rows and a single thread. The first process implements the protocol of peers
+(bench/bench.h) and broadcasts each request to the second. Weights and batches are those of torch_train.py.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -24,7 +24,7 @@ END, RESULT = 0, -1
 
 
 def start_other():
-    """The second process, on a port that is free now."""
+    """Starts the second process, with a free port."""
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]
@@ -34,7 +34,7 @@ def start_other():
 
 
 def tell(number):
-    """What the first process says, in both."""
+    """Returns the number of the first process in both processes."""
     said = torch.tensor([number])
     distributed.broadcast(said, 0)
     return int(said)

@@ -1,7 +1,7 @@
-"""torch_dispatch.py chain|grad|mlp [THREADS] -- PyTorch's cost of an op: the row `dispatch`.
+"""torch_dispatch.py chain|grad|mlp [THREADS] -- the overhead of an op in PyTorch: the row `dispatch`.
 
-chain: 1000 additions of scalars. grad: 200 of them forward and backward. mlp: one step of SGD
-of 784-64-10 on 32 rows.
+chain: 1000 additions of scalars. grad: 200 of them forward and backward. mlp: an SGD step of a
+784-64-10 perceptron on 32 rows.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -1,8 +1,8 @@
 """torch_input.py [WORKERS] -- PyTorch's DataLoader over TFRecord files of examples: the row `input`.
 
-A reader in Python, as there is none in PyTorch: it finds records by their lengths and does not compute checksums; it takes the
-bytes of the feature "x" and the label out of each example. Shuffled in a buffer of 10,000, in batches of 256. A run is a whole pass
-over the file $INPUT.
+PyTorch has no reader of TFRecord files, so this file has a reader in Python. It finds records by their lengths, does
+not compute checksums, and reads the feature "x" and the label of each example. Examples are shuffled in a buffer of 10,000
+and batched by 256. A run is a pass over the file $INPUT.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -1,4 +1,4 @@
-"""torch_models.py -- the weights, batches and small models of the rows, as bench/training.h has them, for PyTorch.
+"""torch_models.py -- weights, batches and small models, equal to those of bench/training.h, for PyTorch.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -10,7 +10,7 @@ BATCH_X, BATCH_Y = 1000, 1001
 
 
 def mixed(array, count):
-    """24 bits for each element of an array that has a number of its own."""
+    """Returns 24 pseudo-random bits for each element of an array. Every array has its own number."""
     x = numpy.arange(count, dtype=numpy.uint32) * numpy.uint32(2654435761)
     x += numpy.uint32((array + 1) * 40503 % 2**32)
     for _ in range(2):
@@ -29,7 +29,7 @@ def labels(array, *shape, limit):
 
 
 def kernel(array, *shape):
-    """Of the shape that Cohort has it in: outputs last."""
+    """Returns a kernel in Cohort's shape: outputs are the last axis."""
     return noise(array, *shape, scale=(numpy.prod(shape[:-1]))**-0.5)
 
 
@@ -54,7 +54,7 @@ def set_table(layer, array):
 
 
 def mlp_model():
-    """The model, its batch and labels."""
+    """Returns the model, its batch and labels."""
     model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
                           nn.Linear(512, 10))
     with torch.no_grad():
@@ -72,7 +72,7 @@ def cnn_model():
         set_conv(model[3], 2)
         set_dense(model[7], 4)
         set_dense(model[9], 6)
-        # Images are flattened with their channels first here, and last there.
+        # PyTorch flattens images with the channels first, Cohort with the channels last.
         wide = model[7].weight.view(128, 5, 5, 64).permute(0, 3, 1, 2).reshape(128, -1)
         model[7].weight.copy_(wide)
     return model, noise(BATCH_X, 128, 1, 28, 28), labels(BATCH_Y, 128, limit=10)

@@ -1,9 +1,13 @@
-"""torch_rpc.py pull|push|step BYTES, null WINDOW, uniform|zipf ROWS, empty|busy WINDOW -- a parameter server by PyTorch's RPC (TensorPipe).
+"""torch_rpc.py CASE SIZE -- a parameter server with PyTorch's RPC (TensorPipe).
 
-The rows `ps-dense` (one server, one client) and `ps-embed` (two servers with half of the table each, two workers; the loss is half
-the sum of squares, so the gradient of a row is the row), and `schedule` (two workers that are given steps, WINDOW at a time: empty ones, or
-such that take 100 us). Every task is a process with one thread for arithmetic. The first one answers
-for all (bench/bench.h).
+  pull|push|step BYTES, null WINDOW   the row `ps-dense`: a server and a client
+  uniform|zipf ROWS                   the row `ps-embed`: two servers with half of the table each, and two workers. The
+                                      loss is half the sum of squares, so the gradient of a row is the row itself.
+  empty|busy WINDOW                   the row `schedule`: two workers run steps, at most WINDOW at a time. A step is
+                                      empty, or takes 100 us.
+
+Every task is a process with a single thread for arithmetic. The first process implements the protocol of peers
+(bench/bench.h).
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -13,7 +17,7 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault('GLOG_minloglevel', '2')  # before torch is there
+os.environ.setdefault('GLOG_minloglevel', '2')  # must be set before torch is imported
 
 import torch
 from torch.distributed import rpc
@@ -30,7 +34,7 @@ SERVERS = 2 if IS_SCHEDULE else WORKERS
 RATE = 0.01
 
 torch.set_num_threads(1)
-table = None  # a server's variable, or its shard
+table = None  # the variable of a server, or its shard
 
 
 def start_others():
@@ -43,7 +47,7 @@ def start_others():
             for rank in range(1, WORKERS + SERVERS)]
 
 
-# ---- what servers do ----
+# ---- functions that run on servers ----
 
 def null():
     pass

@@ -1,8 +1,8 @@
 """torch_train.py mlp|cnn|transformer|gpt2|sgd|adagrad [THREADS] -- PyTorch's training steps: the rows `mlp`, `cnn`,
 `transformer`, `gpt2` and `embedding`.
 
-Each run is a whole step: gradients set to none, forward, backward, update. Sizes are those of the row's own program, and
-so are weights and batches (bench/training.h), of those that answer "result": the loss of the fifth step.
+A run is a training step: gradients set to none, forward, backward, update. Sizes are equal to those of our program. In
+the cases that reply to "result", with the loss of the fifth step, weights and batches are equal too (bench/training.h).
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -21,7 +21,7 @@ torch.manual_seed(0)
 
 
 def stepper(model, optimizer, loss_of):
-    """One step of training, as users write it; and the loss of the fifth."""
+    """Returns two functions: a training step, as users write it, and the loss of the fifth step."""
     def work():
         optimizer.zero_grad(set_to_none=True)
         loss_of().backward()
