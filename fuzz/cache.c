@@ -1,8 +1,9 @@
-/* fuzz/cache.c -- what a cache makes of any file of its name.
+/* fuzz/cache.c -- the file of ch_dataset_cache, with arbitrary contents.
  *
- * Elements that are read are of the dataset's kind, or there is an error; a place in the file is gone
- * to or refused. A file that the cache wrote, whatever fails meanwhile, gives what went into it. The
- * mutator begins with such a file, changes fields of its records, and mends lengths and checksums.
+ * The cache must return elements with the dtypes and shapes of the dataset, or an error. It
+ * must restore a position in the file, or return an error. A file that the cache has written
+ * must have all elements, even if calls failed while it was written. The mutator starts with
+ * such a file, changes fields of its records, and corrects lengths and checksums.
  *
  * covers: src/data/cache_file.c
  * longest: 1500
@@ -16,13 +17,13 @@
 
 enum { ROWS = 5, MOST_RECORD = 1000, MOST_FILE = 4096 };
 
-/* ---- what is cached ---- */
+/* ---- the dataset that is cached ---- */
 
 static const ch_tensor_spec spec[] = {{.dtype = CH_I64},
                                       {.dtype = CH_F32, .shape = {1, {-1}}},
                                       {.dtype = CH_STR, .shape = {1, {1}}}};
 
-/* x, x % 3 times x, and a text; the last element fails where that is asked for. */
+/* An element is x, x % 3 copies of x, and a text. If `fails` is set, the last element fails. */
 static bool fails;
 
 static ch_status row_of(void *arg, ch_tuple *in, ch_tuple **out)
@@ -48,7 +49,8 @@ static ch_status row_of(void *arg, ch_tuple *in, ch_tuple **out)
     return rc;
 }
 
-/* Both files have names that stay. */
+/* Returns the dataset with its cache at `path`. Both paths are constant, so both datasets are
+ * kept. */
 static ch_dataset *cached(const char *path)
 {
     static ch_dataset *made[2];
@@ -63,7 +65,7 @@ static ch_dataset *cached(const char *path)
     return *kept = d;
 }
 
-/* ---- taking ---- */
+/* ---- reading ---- */
 
 static void check_tuple(ch_tuple *t)
 {
@@ -83,7 +85,7 @@ static void check_tuple(ch_tuple *t)
         sink = sink + fuzz_hash((const uint8_t *)s.data, s.size);
 }
 
-/* Up to `most` of what is left; how many elements, or -1 with an error among them. */
+/* Reads up to `most` elements. Returns their number, or -1 if a read has failed. */
 static int take(ch_iterator *it, int most)
 {
     int  n = 0;
@@ -106,7 +108,8 @@ static int take(ch_iterator *it, int most)
 
 static const ch_iterator_options go_on = {.go_on = true};
 
-/* From where `it` is, with another iterator, and without the file if that is asked for. */
+/* Reads from the position of `it` with another iterator. Before that, removes the file `gone`
+ * if it is not NULL. */
 static void go_there(ch_dataset *d, ch_iterator *it, const char *gone)
 {
     ch_iterator *other = NULL;
@@ -154,7 +157,8 @@ static void write_file(const char *path)
     ch_iterator_unref(it);
 }
 
-/* A file that is there by now is a good one; and if not, one is made. */
+/* Checks that the cache returns all elements. If the file does not exist, the cache writes
+ * it. */
 static void check_written(const char *path)
 {
     ch_dataset  *d = cached(path);
@@ -208,7 +212,7 @@ static size_t put_record(dice *d, const uint8_t *data, size_t size, uint8_t *to)
     return 16 + size;
 }
 
-/* The records once more: one of them changed, dropped or twice. */
+/* Copies the records of a file. Changes, drops or repeats a record. */
 static size_t alter_file(dice *d, const uint8_t *data, size_t size, uint8_t *out, size_t room)
 {
     static uint8_t one[MOST_RECORD];
@@ -238,7 +242,7 @@ static size_t alter_file(dice *d, const uint8_t *data, size_t size, uint8_t *out
     return roll(d, 16) == 0 && n > 0 ? roll(d, n) : n;
 }
 
-/* What the cache writes itself. */
+/* Stores a file that the cache has written. */
 static size_t good_file(uint8_t *out, size_t room)
 {
     const char *path = file_to_write();

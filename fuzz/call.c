@@ -1,7 +1,8 @@
-/* fuzz/call.c -- what a parameter server and a worker make of any message.
+/* fuzz/call.c -- arbitrary messages to a parameter server and a worker.
  *
- * Every kind of message is decoded and checked against tasks that have a few variables and nothing else (job/session.h), so hardly
- * anything is run: for very many inputs. fuzz/job.c is for what comes of calls that follow each other, fuzz/step_plan.c for steps.
+ * The tasks have a few variables and no graphs, steps or data (job/session.h). They decode and
+ * check messages of every kind but run almost nothing, so that the target is fast. fuzz/job.c
+ * tests sequences of calls, and fuzz/step_plan.c tests steps.
  *
  * covers: src/job/message.c src/job/dispatch.c
  * longest: 64

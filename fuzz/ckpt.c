@@ -1,9 +1,9 @@
-/* fuzz/ckpt.c -- what becomes of any entries of an index, and of any data.
+/* fuzz/ckpt.c -- reads checkpoints with arbitrary index entries and data.
  *
  * The input: a byte of options, the size of the data file, its bytes, then entries (size of the
  * key, size of the value, key, value). The entries are sorted and written as a table. With
- * option 1 their checksums are those of the data. What is read whole must be what is read in
- * parts, and memory is limited.
+ * option 1 their checksums match the data. A tensor must have the same bytes whether it is read
+ * whole or in parts, and the memory of the reader is limited.
  *
  * covers: src/ckpt/index.c src/ckpt/entry.c src/ckpt/read.c
  * longest: 600

@@ -1,7 +1,8 @@
-/* fuzz/ckpt_table.c -- what becomes of anything that is called the index of a checkpoint.
+/* fuzz/ckpt_table.c -- reads arbitrary files as the index of a checkpoint.
  *
- * The input is the file. The mutator changes a byte of a block and mends the checksum. What the
- * reader accepts must have ascending keys, and the writer must make a table that reads the same.
+ * The input is the file. The mutator changes a byte of a block and corrects the checksum. A
+ * table that the reader accepts must have ascending keys. If the writer writes its entries, the
+ * reader must return the same entries.
  *
  * covers: src/ckpt/sstable.c src/ckpt/snappy.c
  * longest: 1500
@@ -90,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Mends the checksum of the block at `from` if its end is where a checksum could be. */
+/* Corrects the checksum of the block at `from` if the file has room for a checksum after it. */
 static void mend(uint8_t *data, size_t from, size_t n)
 {
     uint32_t crc = ch__crc32c_mask(ch__crc32c(0, data + from, n + 1));
@@ -121,7 +122,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
         n > size - offset || size - offset - n < 5)
         return size;
     mend(data, offset, n);
-    /* The handles of the data blocks stand at the ends of the entries of the index block. */
+    /* The handles of the data blocks are at the ends of the entries of the index block. */
     for (uint64_t i = offset, limit = offset + n; i + 4 < limit;) {
         uint64_t shared, own, bytes, from, length;
 

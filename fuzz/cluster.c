@@ -1,8 +1,9 @@
-/* fuzz/cluster.c -- what comes of any text or bytes that say who is in a job.
+/* fuzz/cluster.c -- descriptions of a cluster: arbitrary messages and texts.
  *
- * The first byte says what the rest is: a cluster message, the text of a cluster, of TF_CONFIG, of a list of
- * hosts, or of tasks on each. A cluster that was made prints as text that makes the same cluster, and encodes to bytes that do
- * too; every question has an answer. A list of hosts keeps its bounds.
+ * The first byte selects the kind of the rest: a cluster message, the text of a cluster, of
+ * TF_CONFIG, of a list of hosts, or of tasks per host. If a cluster is created, its printed
+ * text and its encoded bytes must give the same cluster, and all functions that read it must
+ * return. A list of hosts must stay within its limits.
  *
  * covers: src/cluster/cluster.c src/cluster/codec.c src/cluster/parse.c src/cluster/hostlist.c src/cluster/check.c
  * longest: 600
@@ -15,7 +16,7 @@
 
 enum { MESSAGE, TEXT, TF_CONFIG, HOSTS, TASKS, N_KINDS };
 
-/* ---- what was made ---- */
+/* ---- checks of a cluster ---- */
 
 static void check_same(const ch_cluster *c, const ch_cluster *again)
 {
@@ -99,7 +100,7 @@ static void check_cluster(const ch_cluster *c)
     check_encode(c);
 }
 
-/* ---- making it ---- */
+/* ---- parsing ---- */
 
 static bool is_refusal(ch_status rc)
 {
@@ -170,7 +171,7 @@ static void try_one(int kind, const char *text, size_t n)
         try_cluster(kind, text, n);
 }
 
-/* Some allocation fails: no harm, and nothing is left. */
+/* Repeats the call with an allocation that fails. It must not crash or leak. */
 static void try_without_memory(int kind, const char *text, size_t n, unsigned which)
 {
     ch_cluster *c = NULL;
@@ -194,7 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (size == 0)
         return 0;
-    alone = malloc(size); /* the rest, and an end */
+    alone = malloc(size); /* the rest, and a zero byte */
     memcpy(alone, data + 1, size - 1);
     alone[size - 1] = '\0';
     if (h % 8 == 0)
@@ -205,7 +206,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* ---- changing it ---- */
+/* ---- mutating ---- */
 
 static const char *const json[] = {"{\"cluster\": {",
                                    "}}",

@@ -1,7 +1,8 @@
-/* fuzz/csv.c -- what the CSV parser makes of any text.
+/* fuzz/csv.c -- the CSV parser, with arbitrary text.
  *
- * The first byte says how: with a header or not, which separator, how few bytes a read gives. The
- * model is a naive reader of whole texts, below; numbers are compared with the C library's.
+ * The first byte selects the options: header, separator, and the number of bytes of each read.
+ * The records are compared with those of a model, which is a simple reader of the whole text
+ * (struct naive). Numbers are compared with those of the C library.
  *
  * covers: src/data/format/csv.c src/data/format/csv_text.c src/data/format/number.c src/data/format/decimal.c
  * longest: 250
@@ -32,7 +33,7 @@ static const char separators[] = {',', ';', '\t', 'a'};
 
 static ch_csv_schema *schema[2][sizeof(separators)]; /* without and with a header */
 static ch_block_pool *pool;
-static int            file; /* in memory */
+static int            file; /* descriptor of a file in memory */
 static char           path[64];
 
 static ch_reader *open_text(const char *text, size_t size)
@@ -55,7 +56,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     file = memfd_create("text", 0);
     MUST(file >= 0);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
-    ch__reader_close(open_text("", 0)); /* the pool has its block */
+    ch__reader_close(open_text("", 0)); /* the pool allocates its block */
     (void)argc, (void)argv;
     return 0;
 }
@@ -66,7 +67,7 @@ typedef struct naive {
     char        separator;
     const char *text;
     size_t      size, at;
-    char       *field; /* of the record: what each means, one after the other */
+    char       *field; /* contents of the record's fields, without separators and quotes */
     size_t      n_bytes, end[5000];
     int         n_fields;
 } naive;
@@ -87,7 +88,7 @@ static void keep_byte(naive *m)
     m->field[m->n_bytes++] = m->text[m->at++];
 }
 
-/* False if it is not closed, or something is behind it. */
+/* Reads a quoted field. Returns false if the quote is not closed, or text follows it. */
 static bool naive_quoted(naive *m)
 {
     for (m->at++; m->at < m->size; keep_byte(m)) {
@@ -100,7 +101,7 @@ static bool naive_quoted(naive *m)
     return false;
 }
 
-/* Reads a record; *there is false at the end. */
+/* Reads a record. Sets *there to false at the end. Returns false if a quote is wrong. */
 static bool naive_next(naive *m, bool *there)
 {
     while (m->at < m->size && is_line_end(m))
@@ -124,7 +125,7 @@ static bool naive_next(naive *m, bool *there)
     return true;
 }
 
-/* The record's fields are the model's; false if a quote is wrong. */
+/* Checks that the fields are equal to those of the model. Returns false if a quote is wrong. */
 static bool check_fields(const naive *m, bool is_good, const ch_csv_record *record)
 {
     const char  *at = record->data, *end = at + record->size;
@@ -156,7 +157,7 @@ static bool check_fields(const naive *m, bool is_good, const ch_csv_record *reco
 
 /* ---- numbers ---- */
 
-/* Every type, where the library says what the number is. */
+/* Parses the number in every type and compares it with the result of strtod. */
 static void check_integers(ch_str s, const char *text)
 {
     for (int t = 0; t < CH_DTYPE_COUNT; t++) {
@@ -199,7 +200,7 @@ static void check_numbers(const naive *m)
         check_number((ch_str){m->field + from, m->end[i] - from});
 }
 
-/* ---- all of it ---- */
+/* ---- records ---- */
 
 static void parse_record(const ch_csv_schema *s, const ch_csv_layout *l,
                          const ch_csv_record *record)
@@ -217,7 +218,7 @@ static void parse_record(const ch_csv_schema *s, const ch_csv_layout *l,
     ch__element_free(e);
 }
 
-/* The layout that the header gives, or none for it. */
+/* Returns the layout for a header; NULL if the header is invalid. */
 static ch_csv_layout *make_layout(const ch_csv_schema *s, const ch_csv_record *header)
 {
     ch_csv_layout *l = NULL;
@@ -249,7 +250,7 @@ static void check_parse(const ch_csv_schema *s, ch_reader *r)
     ch__csv_layout_free(l);
 }
 
-/* Reads it side by side with the model, up to the first fault. */
+/* Compares the records with those of the model, up to the first error. */
 static void check_model(char separator, ch_reader *r, const char *text, size_t size)
 {
     naive         m = {.separator = separator, .text = text, .size = size};

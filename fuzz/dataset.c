@@ -1,9 +1,10 @@
-/* fuzz/dataset.c -- what decoding a dataset, and going to a place in one, make of anything.
+/* fuzz/dataset.c -- decodes datasets and restores positions, from arbitrary bytes.
  *
- * A dataset that was decoded must print and encode to bytes that decode to the same bytes again; one
- * that reads no files gives some elements. A place is gone to or refused, and what follows is
- * elements or errors. The first byte says which of the two it is. The mutator begins with a dataset
- * or a place that is good, and changes a field of its messages.
+ * The first byte selects a dataset or a position. A dataset that was decoded must print, and
+ * its encoded bytes must decode to the same bytes again. If it reads no files, it also runs for
+ * some elements. An iterator must restore a position or return an error, and then return
+ * elements or errors. The mutator starts with a valid dataset or position and changes a field
+ * of its messages.
  *
  * covers: src/data/codec.c src/data/position.c src/data/print.c
  * longest: 3000
@@ -19,7 +20,7 @@ static void silence(const ch_log_record *r, void *arg)
     (void)arg;
 }
 
-/* ---- pipelines whose places are tried ---- */
+/* ---- pipelines whose positions are restored ---- */
 
 static void doubled(ch_step *s, void *arg)
 {
@@ -101,7 +102,7 @@ enum { KINDS = 7 };
 
 static ch_dataset *made[KINDS];
 
-/* What an input says of itself reserves little (PROMISES S6): 16 MiB at most, and what is there anyway. */
+/* Checks the memory limit (PROMISES S6): 16 MiB plus twice the size of the input. */
 static void end_watch(size_t size)
 {
     MUST(ch__mem_peak() <= 2 * (int64_t)size + (17 << 20));
@@ -136,7 +137,8 @@ static void go_to(int kind, const void *data, size_t size, unsigned h)
 
 /* ---- descriptions ---- */
 
-/* Small enough to be run here: no stage may take in, or pass over, more than a few elements. */
+/* Returns true if the dataset may run here: no stage reads or skips more than a few
+ * elements. */
 static bool is_small(const ch_dataset *d)
 {
     static const char *const quick[] = {
@@ -189,7 +191,7 @@ static void decode(const void *data, size_t size, unsigned h)
     ch_dataset_unref(d);
 }
 
-/* ---- good ones ---- */
+/* ---- valid datasets ---- */
 
 static void is_small_number(ch_step *s, void *arg)
 {
@@ -197,7 +199,8 @@ static void is_small_number(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_less(ch_step_in(s, 0), ch_number(s, 9)));
 }
 
-/* Datasets that are decoded and not run, of the stages that `pipeline` has not. */
+/* Returns a dataset that is decoded but not run. These have the stages that `pipeline`
+ * lacks. */
 static ch_dataset *description(int kind)
 {
     static const ch_tensor_spec row = {.name = "a", .dtype = CH_F32, .shape = {1, {3}}};
@@ -311,7 +314,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* Begins with what is good now and then, and keeps messages messages most of the time. */
+/* Sometimes starts with a valid input. Most changes keep the message decodable. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     dice   d = {seed};

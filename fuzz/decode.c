@@ -1,11 +1,11 @@
-/* fuzz/decode.c -- what ch_graph_decode makes of anything, and what becomes of what it takes.
+/* fuzz/decode.c -- decodes graphs from arbitrary bytes, and runs them.
  *
- * A graph that was decoded must print, encode to bytes that decode to the same bytes again, and
- * be specialised, planned and (if it is small) run without harm, with the same results whether
- * planned or call by call. Inputs come from three mutators: libFuzzer's own on bytes, one that
- * changes a field of the message (decode/alter.c), and one that adds a call which some op's
- * shape rule accepts (decode/grow.c). The last is how random input gets past the checks, and
- * how every op meets attributes that nobody meant.
+ * A graph that was decoded must print, and its encoded bytes must decode to the same bytes
+ * again. It is specialised, planned and, if it is small, run. The optimised program must give
+ * the same results as a program that runs call by call. Inputs come from three mutators.
+ * libFuzzer's mutator changes bytes, decode/alter.c changes a field of the message, and
+ * decode/grow.c adds a call that the shape rule of an op accepts. With the last, random input
+ * passes the checks and tests every op with unusual attributes.
  *
  * covers: src/graph/decode.c src/graph/decode_part.c
  *
@@ -20,9 +20,9 @@
 #include "graph/graph.pb-c.h"
 #include "graph/program.h"
 
-enum { SMALL_BYTES = 1 << 16 }; /* what a run may touch */
+enum { SMALL_BYTES = 1 << 16 }; /* most bytes of a graph that is run */
 
-/* ---- there and back ---- */
+/* ---- decoding and encoding ---- */
 
 static void check_print(const ch_graph *g)
 {
@@ -49,7 +49,7 @@ static void check_encode(const ch_graph *g)
     ch_bytes_free(again);
 }
 
-/* ---- running it ---- */
+/* ---- running ---- */
 
 static bool has_body(const ch_graph *g)
 {
@@ -60,7 +60,7 @@ static bool has_body(const ch_graph *g)
     return false;
 }
 
-/* A program with all that it is bound to: inputs, outputs, variables, in this order. */
+/* A program and the memory of its inputs, outputs and variables, in this order. */
 typedef struct bound {
     ch_program *p;
     int         n;
@@ -97,7 +97,7 @@ static bool is_small(bound *b)
     return b->memory != NULL;
 }
 
-/* Small numbers, of which some are equal, some are no ids and some are zero. */
+/* Stores numbers from -1 to 3: some are equal, some are zero, and -1 is not an id. */
 static void fill(ch_dtype dtype, int64_t bytes, char *at)
 {
     static const ch_str word[] = {{"", 0}, {"x", 1}, {"word", 4}};
@@ -156,7 +156,7 @@ static void drop(bound *b)
     ch__program_unref(b->p);
 }
 
-/* The same bits, but that which NaN it is may differ. */
+/* Returns true if the bits are equal, or both numbers are NaN. */
 static bool is_same(ch_dtype dtype, int64_t bytes, const char *a, const char *b)
 {
     const size_t size = ch_dtype_bytes(dtype);
@@ -173,7 +173,7 @@ static void check_same(const bound *quick, const bound *slow)
 {
     const ch_graph *g = graph_of(slow);
 
-    MUST(quick->rc == CH_OK || slow->rc != CH_OK); /* it may fail where nobody asked */
+    MUST(quick->rc == CH_OK || slow->rc != CH_OK); /* slow also runs unused calls */
     for (int i = g->n_inputs; slow->rc == CH_OK && i < slow->n; i++) {
         int      r = i - g->n_inputs - g->n_outputs;
         ch_dtype dtype = r >= 0 ? g->resource[r].dtype : g->output[i - g->n_inputs].node->dtype;
@@ -182,7 +182,7 @@ static void check_same(const bound *quick, const bound *slow)
     }
 }
 
-/* Every symbol as its number times two: equal ones equal, none of them one. */
+/* Replaces symbols by 0, 2, 4 or 6: equal symbols get equal sizes, and none is 1. */
 static bool shape_of(const ch_dims *d, ch_shape *out)
 {
     *out = (ch_shape){.rank = d->rank};
@@ -216,12 +216,12 @@ static bool plan(const ch_graph *g, const ch_plan_options *opt, bound *out)
     return ok;
 }
 
-/* Planned (folded, fused, in place, memory used again) or call by call: the same results. */
+/* Compares the optimised program (folded, fused, in place, memory reused) with call by call. */
 static void check_programs(const ch_graph *g)
 {
     bound quick = {0}, slow = {0};
 
-    /* A loop may go on for ever, so those are planned only. */
+    /* A loop may never end, so graphs with bodies are planned but not run. */
     if (plan(g, &(ch_plan_options){.threads = 1}, &quick) && !has_body(g) && run(&quick) &&
         plan(g, &(ch_plan_options){.keep_all = true, .threads = 1}, &slow) && run(&slow))
         check_same(&quick, &slow);
@@ -237,12 +237,13 @@ static void no_log(const ch_log_record *record, void *arg)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     ch_log_set_sink(no_log, NULL, CH_LOG_ERROR);
-    ch_device_current(); /* makes the devices, once */
+    ch_device_current(); /* creates the devices */
     (void)argc, (void)argv;
     return 0;
 }
 
-/* A number that depends on the bytes: what is checked beyond decoding, which is quick, is checked for some. */
+/* Returns a hash of the input. It selects the inputs that get checks beyond decoding, which are
+ * slow. */
 static unsigned hash(const uint8_t *data, size_t size)
 {
     unsigned h = 2166136261u;
@@ -252,7 +253,7 @@ static unsigned hash(const uint8_t *data, size_t size)
     return h >> 8;
 }
 
-/* Some allocation fails. */
+/* Repeats the call with an allocation that fails. */
 static void check_memory(const uint8_t *data, size_t size, unsigned which)
 {
     ch_graph *g = NULL;

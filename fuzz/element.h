@@ -1,4 +1,4 @@
-/* fuzz/element.h -- what must hold of every element that a parser made.
+/* fuzz/element.h -- checks of elements that a parser has made.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_ELEMENT_H
 #define FUZZ_ELEMENT_H
@@ -11,7 +11,7 @@ static inline unsigned fuzz_touch(const void *data, size_t size)
     return size > 0 ? fuzz_hash(data, size) : 0;
 }
 
-/* Its parts are what was said, and every byte of them can be read. */
+/* Checks that the parts match the spec and that all their bytes are readable. */
 static inline void fuzz_check_element(const ch_element *e, int n, const ch_tensor_spec *spec)
 {
     static volatile unsigned sink;

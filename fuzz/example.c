@@ -1,8 +1,8 @@
-/* fuzz/example.c -- what ch__example_parse makes of anything.
+/* fuzz/example.c -- ch__example_parse, with arbitrary bytes.
  *
- * protobuf-c is the model: what both can read must have the same values, and what protobuf-c
- * writes of a message that it read must be read here. Mutators change messages within messages and
- * mend the lengths around them (example/mutate.c).
+ * The model is protobuf-c. If both parsers accept a message, the values must be equal. If
+ * protobuf-c accepts a message and packs it again, ch__example_parse must accept the result.
+ * The mutators change nested messages and correct the lengths around them (example/mutate.c).
  *
  * covers: src/data/format/example.c src/base/pbwire.c src/base/pbwire.h
  * longest: 1000
@@ -18,7 +18,7 @@
 
 enum { N_SCHEMAS = 4, N_FEATURES = 4 };
 
-/* The first one is compared with the model: its features have the kinds of the lists. */
+/* Schema 0 is compared with the model. Its features have the same kinds as the lists. */
 static const ch_feature feature[N_SCHEMAS][N_FEATURES] = {
     {{.name = "i", .dtype = CH_I64, .shape = {1, {-1}}, .optional = true},
      {.name = "f", .dtype = CH_F32, .shape = {1, {-1}}, .optional = true},
@@ -44,7 +44,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     for (int i = 0; i < N_SCHEMAS; i++)
         MUST(ch__example_schema_new(N_FEATURES, feature[i], &schema[i]) == CH_OK);
-    ch_device_current(); /* makes the devices, once */
+    ch_device_current(); /* creates the devices */
     (void)argc, (void)argv;
     return 0;
 }
@@ -57,7 +57,7 @@ static void release_block(ch_buffer *b)
     ch__free(b);
 }
 
-/* In a block, or in the record's own memory. */
+/* Returns an element that holds the record in its own memory, or else in a block. */
 static ch_element *record_of(const void *data, size_t size, bool is_own)
 {
     ch_buffer  *block = ch__calloc(1, sizeof(*block));
@@ -103,7 +103,7 @@ static bool is_key(const Model__Entry *e, const char *name)
     return key.len == strlen(name) && memcmp(key.data, name, key.len) == 0;
 }
 
-/* The last of that name; NULL: none. */
+/* Returns the last feature of that name, or NULL. */
 static const model_feature *model_find(const Model__Example *m, const char *name)
 {
     const model_feature *found = NULL;
@@ -152,7 +152,7 @@ static int64_t check_floats(const model_feature *f, const ch_part *p)
     return n;
 }
 
-/* Integers are taken as floats too, rounded. */
+/* Checks integers. A float feature accepts them too, rounded. */
 static int64_t check_integers(const model_feature *f, const ch_part *p)
 {
     int64_t n = 0;
@@ -179,7 +179,7 @@ static void check_part(const model_feature *f, const ch_part *p)
     MUST(p->shape.dim[0] == n);
 }
 
-/* Whether the feature has a list of a kind that the first schema takes, or none. */
+/* Returns true if the feature has no list, or a list of the kind that schema 0 expects. */
 static bool fits(const model_feature *f, ch_dtype dtype)
 {
     return n_kinds(f) == 0 || (dtype == CH_STR       ? f->n_bytes_list > 0
@@ -187,8 +187,8 @@ static bool fits(const model_feature *f, ch_dtype dtype)
                                                      : f->n_int64_list > 0);
 }
 
-/* What was read of it must be what the model has. A Feature of several kinds is not looked at:
- * the model does not know which was the last. */
+/* Checks that the element is equal to the model's message. Skips a Feature with several kinds
+ * of lists, because the model does not keep their order. */
 static void check_same(const Model__Example *m, ch_status rc, const ch_element *e)
 {
     bool all_fit = true;
@@ -264,7 +264,7 @@ static void check_model(const uint8_t *data, size_t size)
     model__example__free_unpacked(m, NULL);
 }
 
-/* Some allocation fails. */
+/* Repeats the call with an allocation that fails. */
 static void check_memory(const uint8_t *data, size_t size, unsigned which)
 {
     ch_element *record = record_of(data, size, which % 2), *e = NULL;

@@ -1,7 +1,8 @@
-/* fuzz/frame.c -- what the reader of frames makes of any bytes, in pieces of any size.
+/* fuzz/frame.c -- the frame reader, with arbitrary bytes in pieces of any size.
  *
- * However the bytes are cut, the same must come out; what was read and is written again must be read as the same;
- * and memory never runs ahead of what came by more than 16 MiB (PROMISES S5, S6).
+ * The frames must not depend on how the bytes are divided. A frame that is written and read
+ * again must be the same. The reader must not allocate more than 16 MiB beyond the bytes that
+ * have arrived (PROMISES S5, S6).
  *
  * covers: src/net/frame_read.c src/net/frame.c
  * longest: 600
@@ -11,7 +12,7 @@
 #include "base/mem.h"
 #include "fuzz.h"
 
-/* All frames of the input, one after the other, as a hash of what they say. */
+/* The result of reading an input: a hash of the contents of all frames. */
 typedef struct outcome {
     ch_status rc;
     int       n_frames;
@@ -89,7 +90,7 @@ static outcome read_all(const uint8_t *data, size_t size, size_t piece)
     return o;
 }
 
-/* The first frame, written and read again. */
+/* Writes the first frame and reads it again. */
 static void check_again(const uint8_t *data, size_t size)
 {
     ch_frame_reader r = {.max_bytes = 1 << 20};
@@ -139,12 +140,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
     (void)argc;
     (void)argv;
-    MUST(ch_tensor_scalar(CH_F32, 1, &t) == CH_OK); /* what the process makes once */
+    MUST(ch_tensor_scalar(CH_F32, 1, &t) == CH_OK); /* allocates what the process keeps */
     ch_tensor_unref(t);
     return 0;
 }
 
-/* ---- frames that are nearly right ---- */
+/* ---- nearly valid frames ---- */
 
 static ch_tensor *some_tensor(dice *d)
 {
@@ -191,7 +192,7 @@ static ch_frame some_frame(dice *d)
     return f;
 }
 
-/* Writes a frame into data; 0: it does not fit. */
+/* Writes a frame into `data`. Returns its size; 0 if it does not fit. */
 static size_t write_frame(dice *d, uint8_t *data, size_t max_size)
 {
     ch_frame f = some_frame(d);
@@ -212,12 +213,12 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     size_t n;
 
     switch (roll(&d, 8)) {
-    case 0: /* another one */
+    case 0: /* replaces the input by a new frame */
         n = write_frame(&d, data, max_size);
         return n > 0 ? n : size;
-    case 1: /* one more */
+    case 1: /* appends a frame */
         return size + write_frame(&d, data + size, max_size - size);
-    case 2: /* a number of the header, or of the looks behind it, is another */
+    case 2: /* changes a byte of the header or of the tensor descriptions after it */
     case 3:
     case 4:
         if (size > 5)

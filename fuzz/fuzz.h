@@ -1,4 +1,4 @@
-/* fuzz/fuzz.h -- what fuzz targets share.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/fuzz.h -- helpers of all fuzz targets.   SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_FUZZ_H
 #define FUZZ_FUZZ_H
 
@@ -30,7 +30,7 @@ typedef struct dice {
     uint64_t state;
 } dice;
 
-/* A number in [0, n). */
+/* Returns a pseudo-random number in [0, n). */
 static inline uint64_t roll(dice *d, uint64_t n)
 {
     uint64_t z = (d->state += 0x9e3779b97f4a7c15u); /* splitmix64 */
@@ -40,7 +40,8 @@ static inline uint64_t roll(dice *d, uint64_t n)
     return (z ^ (z >> 31)) % n;
 }
 
-/* A number that depends on the bytes: what is checked for some inputs is checked for those. */
+/* Returns a hash of the bytes. Targets use it to select the inputs that get expensive
+ * checks. */
 static inline unsigned fuzz_hash(const uint8_t *data, size_t size)
 {
     unsigned h = 2166136261u;
@@ -50,7 +51,8 @@ static inline unsigned fuzz_hash(const uint8_t *data, size_t size)
     return h >> 8;
 }
 
-/* A copy whose end a sanitizer sees; freed with free(). */
+/* Returns a copy of exactly this size, so that a sanitizer detects reads past its end. Free it
+ * with free(). */
 static inline char *fuzz_alone(const void *data, size_t size)
 {
     char *copy = malloc(size > 0 ? size : 1);

@@ -1,6 +1,7 @@
-/* fuzz/idx.c -- what becomes of anything that is called an IDX file.
+/* fuzz/idx.c -- reads arbitrary files as IDX files.
  *
- * What loads must save to the same bytes. The mutator writes headers whose sizes fit.
+ * If a file loads, the saved tensor must have the same bytes. The mutator writes headers whose
+ * sizes fit.
  *
  * covers: src/file/idx.c
  * longest: 500
@@ -39,14 +40,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (h % 16 == 0)
         with_failures(h / 16, load, path);
     if (ch_idx_load(path, NULL, &t) == CH_OK) {
-        bool fits = true; /* sizes past INT32_MAX are read, where another one is 0 */
+        bool fits = true; /* a size may exceed INT32_MAX if another size is 0 */
 
         for (int i = 0; i < t->shape.rank; i++)
             fits = fits && t->shape.dim[i] <= INT32_MAX;
         if (h % 16 == 1 && fits)
             check_saved(t, data, size);
         ch_tensor_unref(t);
-    } else if (h % 64 == 2) { /* what cannot be written says so */
+    } else if (h % 64 == 2) { /* saving such a tensor must fail */
         MUST(ch_tensor_new(h % 128 == 2 ? CH_I64 : CH_U8, ch_shape_of(0, (int64_t)1 << 40),
                            &t) == CH_OK);
         MUST(ch_idx_save(file_to_write(), t, NULL) != CH_OK);

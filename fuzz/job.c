@@ -1,6 +1,7 @@
-/* fuzz/job.c -- what a parameter server and a worker make of any calls, one after the other.
+/* fuzz/job.c -- arbitrary sequences of calls to a parameter server and a worker.
  *
- * They have variables, graphs, steps and data, and run them (job/session.h). fuzz/call.c is quicker, and runs nothing.
+ * The tasks have variables, graphs, steps and data, and run steps (job/session.h). fuzz/call.c
+ * is faster, but runs nothing.
  *
  * covers: src/job/server/init.c src/job/server/server.c src/job/server/state.c src/job/server/steps.c src/job/server/values.c src/job/worker/worker.c src/job/worker/run.c src/job/worker/per_worker.c src/net/retry.c
  * longest: 120

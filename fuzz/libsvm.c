@@ -1,7 +1,7 @@
-/* fuzz/libsvm.c -- what the LibSVM parser makes of any text, line by line.
+/* fuzz/libsvm.c -- the LibSVM parser, with arbitrary lines.
  *
- * Dense and sparse elements of a line must say the same, and a line that is written of what was
- * read must be read as that.
+ * The dense and the sparse element of a line must have the same values. An element that is
+ * written as a line must be parsed to the same element.
  *
  * covers: src/data/format/libsvm.c
  * longest: 200
@@ -16,7 +16,8 @@
 
 enum { N_FEATURES = 40 };
 
-/* NULL: nothing was there, or it was refused; *rc says which. */
+/* Parses a line. Returns NULL if the line is empty (*rc is CH_OK) or invalid (*rc is the
+ * error). */
 static ch_element *parse(const ch_libsvm *o, const char *line, size_t size, ch_status *rc)
 {
     char          *alone = fuzz_alone(line, size);
@@ -57,7 +58,7 @@ static void check_same(const ch_element *dense, const ch_element *sparse)
     MUST(n_more <= n);
 }
 
-/* Writes what was read; it must be read as that. */
+/* Writes an element as a line, which must be parsed to the same element. */
 static void check_again(const ch_libsvm *o, const ch_element *e)
 {
     char           text[8000];
@@ -98,7 +99,7 @@ static void check_line(bool from_zero, const char *line, size_t size)
     ch__element_free(z);
 }
 
-/* Some allocation fails. */
+/* Repeats the call with an allocation that fails. */
 static void check_memory(const char *line, size_t size, unsigned which)
 {
     const ch_libsvm o = {0, true, true};

@@ -1,4 +1,5 @@
-/* fuzz/message.h -- fields of protobuf messages, for mutators.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/message.h -- fields of protobuf messages, for mutators.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_MESSAGE_H
 #define FUZZ_MESSAGE_H
 

@@ -1,6 +1,7 @@
-/* fuzz/npy.c -- what becomes of anything that is called a .npy file.
+/* fuzz/npy.c -- reads arbitrary files as .npy files.
  *
- * What loads must load the same by rows, and when it is saved and loaded again.
+ * If a file loads, loading it by rows must give the same tensor, and so must saving and loading
+ * it again.
  *
  * covers: src/file/npy.c src/file/array.c
  * longest: 1000
@@ -27,7 +28,7 @@ static void load_and_save(const char *path)
     ch_tensor_unref(t);
 }
 
-/* Whether it loads by rows as it does as a whole; `t` is NULL where it did not load. */
+/* Checks that loading by rows gives the same tensor; `t` is NULL if the file did not load. */
 static void check_rows(const char *path, const ch_tensor *t)
 {
     ch_reader  *r = NULL;

@@ -1,8 +1,8 @@
-/* fuzz/npz.c -- what becomes of anything that is called a .npz file.
+/* fuzz/npz.c -- reads arbitrary files as .npz files.
  *
- * What loads must load the same when it is saved and loaded again, stored and deflated. The mutator
- * takes archives apart, changes a member as fuzz/npy.c does, and puts them together again, with
- * checksums, sizes and places that fit, but for one field now and then.
+ * If a file loads, saving and loading it again, stored or deflated, must give the same tensors.
+ * The mutator splits an archive into members, changes a member as fuzz/npy.c does, and joins
+ * the members with valid checksums, sizes and offsets. Sometimes a single field is wrong.
  *
  * covers: src/file/zip.c src/file/npz.c
  * longest: 1000
@@ -91,7 +91,7 @@ static size_t deflated(const uint8_t *in, size_t n, uint8_t *out, size_t room)
     return ch__deflate_new(-15, 1, &c) == CH_OK ? convert(c, in, n, out, room) : 0;
 }
 
-/* Members by their local headers, one behind the other. */
+/* Reads the members by their local headers, in file order. Returns their number. */
 static int take_apart(const uint8_t *data, size_t size, member *m)
 {
     size_t at = 0;
@@ -121,11 +121,11 @@ static int take_apart(const uint8_t *data, size_t size, member *m)
     return n;
 }
 
-/* Of a member in the archive that is being made. */
+/* Fields of a member in the new archive. */
 typedef struct place {
     size_t   offset, packed;
     uint32_t crc;
-    bool     is_wide, is_behind; /* 64-bit sizes, sizes behind the member */
+    bool     is_wide, is_behind; /* 64-bit sizes, sizes after the member */
     int      method, flags;
 } place;
 
@@ -153,7 +153,7 @@ static uint8_t *put_sizes(uint8_t *at, const member *m, const place *p, bool is_
     return ch__put_le(at, none || !p->is_wide ? 0 : is_local ? 20 : 28, 2);
 }
 
-/* The members as an archive; 0: no room. */
+/* Writes an archive. Returns its size; 0 if it does not fit. */
 static size_t put_together(dice *d, const member *m, int n, uint8_t *out, size_t room)
 {
     static uint8_t all[1 << 16];
@@ -206,7 +206,7 @@ static size_t put_together(dice *d, const member *m, int n, uint8_t *out, size_t
     at = ch__put_le(at, is_large ? UINT32_MAX : (uint64_t)(end - directory), 4);
     at = ch__put_le(at, is_large ? UINT32_MAX : (uint64_t)(directory - all), 4);
     at = ch__put_le(at, 0, 2);
-    if (roll(d, 4) == 0) { /* one field that does not fit */
+    if (roll(d, 4) == 0) { /* a wrong field */
         uint8_t *from = roll(d, 2) == 0 ? directory : all;
         uint64_t x = some_size(d);
 
@@ -218,7 +218,7 @@ static size_t put_together(dice *d, const member *m, int n, uint8_t *out, size_t
     return (size_t)(at - all);
 }
 
-/* One member changed, one more, one less, or another name. */
+/* Changes, adds, removes or renames a member. Returns the number of members. */
 static int alter_members(dice *d, member *m, int n)
 {
     int which = n > 0 ? (int)roll(d, (uint64_t)n) : 0;

@@ -1,4 +1,4 @@
-/* fuzz/object_graph.c -- what becomes of anything that is called an object graph.
+/* fuzz/object_graph.c -- decodes arbitrary bytes as an object graph.
  *
  * A graph that is decoded must be encoded to a message that decodes to the same graph.
  *

@@ -1,8 +1,8 @@
-/* fuzz/record.c -- what becomes of anything that is called a TFRecord file.
+/* fuzz/record.c -- reads arbitrary files as TFRecord files.
  *
- * The first byte of an input says how the rest is compressed. What is read must be what a plain
- * loop over the bytes finds. The mutator takes files apart into records, changes those, and mends
- * lengths, checksums and compression.
+ * The first byte of an input selects the compression of the rest. The reader must return the
+ * same records as the model, which is a simple loop over the bytes. The mutator splits a file
+ * into records, changes a record, and corrects lengths, checksums and compression.
  *
  * covers: src/file/record.c src/file/stream.c src/file/reader.c
  * longest: 600
@@ -17,7 +17,7 @@
 
 enum { MOST_RECORD = 3000, MOST_PLAIN = 1 << 16 };
 
-static int kind_of_run; /* of the input at hand */
+static int kind_of_run; /* compression of the current input */
 
 static const ch_compression kinds[] = {CH_UNCOMPRESSED, CH_GZIP, CH_ZLIB, CH_ZSTD};
 
@@ -44,7 +44,7 @@ static uint32_t masked(const uint8_t *data, size_t n)
 
 /* ---- reading ---- */
 
-/* Blocks are small, so that records lie across their ends. */
+/* Opens a file with small blocks, so that records cross their boundaries. */
 static ch_status open_kind(const char *path, int kind, unsigned h, ch_reader **out)
 {
     ch_load_options opt = {.compression = kinds[kind], .max_bytes = 10000};
@@ -57,7 +57,7 @@ static ch_status open_kind(const char *path, int kind, unsigned h, ch_reader **o
     return rc;
 }
 
-/* The loop that a reader must agree with: the record at `at`, or how it fails. */
+/* The model: stores the size of the record at `at`, or returns the error of the reader. */
 static ch_status model_next(const uint8_t *data, size_t size, size_t at, uint64_t *n)
 {
     if (size - at < 12 || load32(data + at + 8) != masked(data + at, 8))
@@ -68,7 +68,7 @@ static ch_status model_next(const uint8_t *data, size_t size, size_t at, uint64_
     return size - at < 16 + *n ? CH_DATA_LOSS : CH_OK;
 }
 
-/* Records that are kept while reading goes on. */
+/* Number of records that are kept while the reader continues. */
 enum { KEPT = 5 };
 typedef struct kept {
     ch_buffer *block;
@@ -115,7 +115,8 @@ static void check_against_model(ch_reader *r, const uint8_t *data, size_t size)
         check_kept(&ring[i], data);
 }
 
-/* Skipping k and reading one gives what reading k + 1 gives. */
+/* Checks that skipping k records and reading a record gives the same as reading k + 1
+ * records. */
 static void check_skip(ch_reader *r, int64_t k)
 {
     int64_t   skipped;
@@ -127,13 +128,13 @@ static void check_skip(ch_reader *r, int64_t k)
     if (skip == CH_OK)
         skip = ch__record_next(r, MOST_RECORD, &y);
     if (ch__reader_seek(r, 0) != CH_OK)
-        return; /* what is compressed may be damaged */
+        return; /* compressed data may be damaged */
     for (int64_t i = 0; i <= k && rc == CH_OK && (i == 0 || x.data != NULL); i++)
         rc = ch__record_next(r, MOST_RECORD, &x);
     if (rc == CH_OK && kind_of_run != 3)
         MUST(skip == CH_OK && x.offset == y.offset && x.size == y.size && x.crc == y.crc);
     else if (rc == CH_DATA_LOSS &&
-             kind_of_run != 3) /* where zstd fails depends on what is asked */
+             kind_of_run != 3) /* zstd detects damage at different points */
         MUST(skip != CH_OK);
 }
 
@@ -157,7 +158,7 @@ static void read_all(const char *path)
     ch__reader_close(r);
 }
 
-/* A part of a file, whose size and sum are known or wrong. */
+/* Reads a part of a file. The expected size and checksum are right or wrong. */
 static void check_part(const char *path, const uint8_t *data, size_t size, unsigned h)
 {
     ch_file_part part = {
@@ -212,7 +213,8 @@ typedef struct span {
     size_t   n;
 } span;
 
-/* All of `in` through a codec; 0: it is too much, or damaged. */
+/* Converts `in` with a codec. Returns the size; 0 if the result does not fit or `in` is
+ * damaged. */
 static size_t convert(ch_codec *c, span in, bool is_last, uint8_t *out, size_t room)
 {
     ch_codec_io io = {(const char *)in.data, in.n, (char *)out, room};
@@ -267,7 +269,7 @@ static size_t put_record(dice *d, span x, uint8_t *to)
     return 16 + x.n;
 }
 
-/* The records of a plain file once more, one of them changed, one more or one less. */
+/* Copies the records of an uncompressed file. Changes, adds, repeats or drops a record. */
 static size_t alter_records(dice *d, span in, uint8_t *out, size_t room)
 {
     static uint8_t one[MOST_RECORD];
@@ -303,7 +305,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
         return LLVMFuzzerMutate(data, size, max_size);
     size_t n = unpack(data[0] % 4, (span){data + 1, size - 1}, plain, sizeof(plain));
     n = alter_records(&d, (span){plain, n}, altered, sizeof(altered));
-    if (roll(&d, 4) == 0) /* plain ones are many times as quick */
+    if (roll(&d, 4) == 0) /* uncompressed inputs are much faster */
         data[0] = (uint8_t)(roll(&d, 2) == 0 ? 0 : roll(&d, 4));
     size_t packed = pack(data[0] % 4, (span){altered, n}, data + 1, max_size - 1);
     return packed > 0 ? packed + 1 : LLVMFuzzerMutate(data, size, max_size);

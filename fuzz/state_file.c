@@ -1,7 +1,7 @@
-/* fuzz/state_file.c -- what the parser of state files makes of any text.
+/* fuzz/state_file.c -- the parser of state files, with arbitrary text.
  *
- * Paths that it gives must stay inside the directory, and must be found again when the state
- * file is written and read.
+ * The paths that the parser returns must stay inside the directory. If they are written to a
+ * state file, the parser must return them again.
  *
  * covers: src/ckpt/state_file.c
  * longest: 300
@@ -43,7 +43,7 @@ static void write_and_read(const ch_state_file *s)
         atexit(remove_state);
     }
     if (ch__state_file_write(folder, s, true) != CH_OK)
-        return; /* "checkpoint" is no path of a checkpoint */
+        return; /* a checkpoint cannot be called "checkpoint" */
     MUST(ch__state_file_read(folder, &back) == CH_OK);
     MUST(back.n == s->n && strcmp(back.latest, s->latest) == 0);
     for (int i = 0; i < s->n; i++)

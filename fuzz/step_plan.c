@@ -1,8 +1,9 @@
 /* fuzz/step_plan.c -- ch__step_plan_decode on arbitrary bytes.
  *
- * A step plan that was decoded encodes to bytes that decode to the same plan. Inputs begin as real steps, in shards or not;
- * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
- * time goes into decoding the graphs, which fuzz/decode.c has many of: here they are a few calls each, and inputs short.
+ * The encoded bytes of a decoded step plan must decode to the same plan. Inputs start as real
+ * steps, with or without shards. Then decode/alter.c changes fields of the message and of its
+ * graphs, or libFuzzer changes bytes. Most of the time is spent on decoding graphs.
+ * fuzz/decode.c tests these, so the graphs here have few calls and the inputs are short.
  *
  * covers: src/job/step_plan/codec.c
  * longest: 1400
@@ -43,7 +44,7 @@ static void check_again(const ch_placed_plan *r)
     ch__free(again);
 }
 
-/* Some allocation fails, in decoding or in encoding. */
+/* Decodes and encodes while an allocation fails. */
 static void check_memory(const uint8_t *data, size_t size, unsigned which)
 {
     ch_placed_plan r = {0};

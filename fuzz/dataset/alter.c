@@ -1,7 +1,7 @@
-/* fuzz/dataset/alter.c -- messages changed field by field, by their descriptors.
+/* fuzz/dataset/alter.c -- changes fields of messages, by their descriptors.
  *
- * A field is changed in the message as it was unpacked, the message packed, and the field put back,
- * since the message's memory is its own.
+ * The mutator unpacks a message, changes a field, packs the message, and restores the field
+ * before it frees the message, because protobuf-c must free the original pointers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "alter.h"
@@ -9,7 +9,7 @@
 #include "../message.h"
 #include "base/mem.h"
 
-/* What was there before a change. */
+/* The bytes before a change. */
 typedef struct change {
     void  *at;
     char   was[16];
@@ -114,7 +114,7 @@ static void alter_value(dice *d, const ProtobufCFieldDescriptor *f, char *at, in
     }
 }
 
-/* One less, two in each other's place, or one of them changed. */
+/* Removes the last element, exchanges or copies elements, or changes an element. */
 static void alter_list(dice *d, const ProtobufCFieldDescriptor *f, char *m, int depth)
 {
     size_t *n = (size_t *)(void *)(m + f->quantifier_offset), width = field_bytes(f->type),
@@ -138,7 +138,7 @@ static void alter_list(dice *d, const ProtobufCFieldDescriptor *f, char *m, int 
         put(list + i * width, other, width);
         put(list + k * width, one, width);
         return;
-    case 2: /* one of them twice */
+    case 2: /* copies an element */
         memcpy(one, list + i * width, width);
         put(list + k * width, one, width);
         return;
@@ -161,7 +161,7 @@ static void alter_message(dice *d, ProtobufCMessage *m, int depth)
         alter_value(d, f, (char *)m + f->offset, depth);
 }
 
-/* Packs the message as it is now, and puts back what it was. */
+/* Packs the changed message, then restores the fields. */
 static size_t pack(const ProtobufCMessage *m, uint8_t *to, size_t room)
 {
     size_t n = protobuf_c_message_get_packed_size(m);
@@ -188,8 +188,7 @@ size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
 
     if (m == NULL)
         return 0;
-    if (p->n_states > 0 &&
-        roll(d, 8) > 0) /* what belongs to the whole stays most of the time */
+    if (p->n_states > 0 && roll(d, 8) > 0) /* most changes are in a state */
         alter_some(d, &p->states[roll(d, p->n_states)]->base);
     else
         alter_some(d, m);
@@ -211,7 +210,7 @@ size_t alter_cached(dice *d, uint8_t *data, size_t size, size_t max_size)
     return n;
 }
 
-/* A stage's attributes, as the message they are. */
+/* Changes the attributes of a stage, which are a message in its bytes. */
 static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t room)
 {
     for (const ch_stage *const *t = ch__stages(); *t != NULL; t++)

@@ -1,4 +1,4 @@
-/* fuzz/decode/alter.c -- changes one thing in a message, whatever its fields are.
+/* fuzz/decode/alter.c -- changes a field of a message of any type.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -49,11 +49,11 @@ static char *some_text(dice *d)
     return strdup(n > 0 && roll(d, 2) == 0 ? (*table)->attrs[roll(d, n)].name : (*table)->name);
 }
 
-/* ---- one field ---- */
+/* ---- a field ---- */
 
 static void alter_message(dice *d, ProtobufCMessage *m);
 
-/* A body is a message in the bytes of another. */
+/* Changes bytes. They may hold the body of a call, which is a message itself. */
 static void alter_bytes(dice *d, ProtobufCBinaryData *b)
 {
     Cohort__Graph *body = roll(d, 4) > 0 ? cohort__graph__unpack(NULL, b->len, b->data) : NULL;

@@ -1,5 +1,5 @@
-/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c and fuzz/step_plan.c.   SPDX-License-Identifier: Apache-2.0
- */
+/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c and fuzz/step_plan.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_DECODE_H
 #define FUZZ_DECODE_H
 
@@ -8,11 +8,12 @@
 #include "../fuzz.h"
 #include "graph/graph.h"
 
-/* Small numbers most of the time, and those at which things break. */
+/* Returns a small number most of the time, otherwise a boundary value. */
 int64_t some_integer(dice *d);
 double  some_number(dice *d);
 
-/* Change the message, or the encoded graph, in `data` and return its new size; 0 if that was not possible. */
+/* Change the message, or the encoded graph, in `data`. Return its new size; 0 if that is not
+ * possible. */
 size_t alter(dice *d, const ProtobufCMessageDescriptor *type, uint8_t *data, size_t size,
              size_t max_size);
 size_t grow(dice *d, uint8_t *data, size_t size, size_t max_size);

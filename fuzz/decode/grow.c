@@ -13,14 +13,14 @@ enum { MOST_IN = 8, MOST_DEPTH = 2, LARGE_BYTES = 1500 };
 typedef struct grower {
     dice     *d;
     ch_graph *g;
-    int       depth; /* of bodies */
-    int       n_in;  /* of the call in the making */
+    int       depth; /* depth of nested bodies */
+    int       n_in;  /* inputs of the call that is being made */
     ch_node  *in[MOST_IN];
 } grower;
 
 static ch_status grow_calls(grower *w, uint64_t n);
 
-/* One of the values, the later ones more often. */
+/* Returns a random value. Later values are more likely. */
 static ch_node *some_value(grower *w)
 {
     uint64_t at, n = 0;
@@ -77,7 +77,7 @@ static ch_tensor *some_tensor(grower *w)
     return t;
 }
 
-/* A few keys, ids or words, which stand for zeros. */
+/* Returns a table with a few keys, ids or words, all of which map to zero. */
 static ch_table *some_table(grower *w)
 {
     static const ch_str word[] = {{"", 0}, {"x", 1}, {"word", 4}, {"words and words", 15}};
@@ -107,7 +107,7 @@ static ch_node *add_input(ch_graph *g, ch_dtype dtype, const ch_dims *dims)
     return n;
 }
 
-/* A body for some of the call's inputs, from the first or the second on. */
+/* Returns a body whose inputs are those of the call, with or without the first. */
 static ch_graph *some_body(grower *w)
 {
     grower   inner = {.d = w->d, .depth = w->depth + 1};
@@ -191,7 +191,7 @@ static const ch_op *some_op(dice *d)
     }
 }
 
-/* The sources say which input or variable they are. */
+/* Sets the index of an op that reads an input or a variable. */
 static bool settle_source(grower *w, const ch_op *op, void *attrs)
 {
     if (op == ch__roles.input) {
@@ -286,7 +286,7 @@ static ch_status grow_calls(grower *w, uint64_t n)
     return CH_OK;
 }
 
-/* Makes some value an output, and one that fits the new value of a variable. */
+/* Makes a random value an output, and the new value of each variable that it fits. */
 static void grow_roots(grower *w)
 {
     ch_node *n = some_value(w);
@@ -324,7 +324,8 @@ size_t grow(dice *d, uint8_t *data, size_t size, size_t max_size)
     void  *bytes = NULL;
     size_t n = 0;
 
-    /* Most faults need few calls, and small graphs are fast: large ones make room for new. */
+    /* Most bugs need few calls, and small graphs are fast, so large graphs are often
+     * replaced. */
     if (roll(d, LARGE_BYTES) < size || ch_graph_decode(data, size, &w.g) != CH_OK)
         w.g = begin(d);
     if (w.g == NULL)

@@ -1,4 +1,4 @@
-/* fuzz/example/mutate.c -- changes a message within a message, and mends the lengths around it.
+/* fuzz/example/mutate.c -- changes a nested message, and corrects the lengths around it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example/mutate.h"
@@ -32,9 +32,9 @@ static void add_message(buffer *b, int number, const void *data, size_t n)
     add(b, data, n);
 }
 
-/* ---- within ---- */
+/* ---- nested messages ---- */
 
-/* A field of bytes, at one depth. */
+/* A field of bytes at some depth. */
 typedef struct place {
     size_t field, length, data, end; /* offsets */
 } place;
@@ -50,7 +50,7 @@ static bool read_varint(const uint8_t *data, size_t *at, size_t end, uint64_t *o
     return false;
 }
 
-/* Picks a field of bytes among those in [from, to): each is as likely. */
+/* Picks a field of bytes in [from, to), with equal probability. */
 static bool pick(dice *d, const uint8_t *data, size_t from, size_t to, place *out)
 {
     uint64_t tag, n;
@@ -79,7 +79,7 @@ static bool pick(dice *d, const uint8_t *data, size_t from, size_t to, place *ou
     return seen > 0;
 }
 
-/* Puts `with` where [p.data, p.end) was, for each place from the innermost out. */
+/* Replaces the innermost field by `with`, and corrects the lengths of the fields around it. */
 static size_t mend(const place *p, int depth, buffer *with, uint8_t *data, size_t size,
                    size_t max_size)
 {
@@ -117,10 +117,10 @@ size_t mutate_within(dice *d, uint8_t *data, size_t size, size_t max_size)
     with.n = 0;
     add(&with, data + from, to - from);
     switch (roll(d, 4)) {
-    case 0: /* what it has, twice */
+    case 0: /* repeats the contents */
         add(&with, data + from, to - from);
         break;
-    case 1: /* a field more */
+    case 1: /* adds a field */
         add_message(&with, 1 + (int)roll(d, 3), data + from, roll(d, to - from + 1));
         break;
     default:
@@ -129,7 +129,7 @@ size_t mutate_within(dice *d, uint8_t *data, size_t size, size_t max_size)
     return mend(p, depth, &with, data, size, max_size);
 }
 
-/* ---- a feature more ---- */
+/* ---- adding a feature ---- */
 
 static void add_values(dice *d, int kind, buffer *list)
 {
@@ -159,7 +159,7 @@ size_t mutate_grow(dice *d, uint8_t *data, size_t size, size_t max_size)
     static const char names[] = "ifsux";
     static buffer     list, feature, entry, features, all;
     int               kind = 1 + (int)roll(d, 3);
-    size_t            name = roll(d, 8) ? (size_t)(3 - kind) : roll(d, 5); /* its own, mostly */
+    size_t            name = roll(d, 8) ? (size_t)(3 - kind) : roll(d, 5); /* mostly its own */
 
     list.n = feature.n = entry.n = features.n = all.n = 0;
     add_values(d, kind, &list);

@@ -1,10 +1,10 @@
-/* fuzz/file/alter_npy.c -- .npy files whose headers say something else, and fit.
+/* fuzz/file/alter_npy.c -- changes headers of .npy files so that their sizes fit.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 enum { TEXT_MOST = 600 };
 
-/* ---- a header from nothing ---- */
+/* ---- a new header ---- */
 
 static size_t some_shape(dice *d, char *text, size_t room, uint64_t *count)
 {
@@ -33,7 +33,7 @@ static const char *some_descr(dice *d, unsigned *size)
     return s;
 }
 
-/* The three entries in some order; *bytes is how many elements take. */
+/* Writes the three entries in random order. Sets *bytes to the size of all elements. */
 static size_t some_text(dice *d, char *text, uint64_t *bytes)
 {
     static const int order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
@@ -55,7 +55,7 @@ static size_t some_text(dice *d, char *text, uint64_t *bytes)
                             entry[o[2]], roll(d, 2) == 0 ? ", " : "", "\n");
 }
 
-/* A file of this text and `n_data` bytes; 0: no room. */
+/* Writes a file with this header and n_data bytes. Returns its size; 0 if it does not fit. */
 static size_t put_file(dice *d, const char *text, size_t n_text, const uint8_t *old,
                        size_t n_old, size_t n_data, uint8_t *out, size_t max_size)
 {
@@ -93,7 +93,7 @@ size_t alter_npy(dice *d, uint8_t *data, size_t size, size_t max_size)
         return put_file(d, text, n_text, old, n_old, bytes < 2000 ? (size_t)bytes : roll(d, 60),
                         data, max_size);
     }
-    /* The text it has, changed as bytes are; its length put right. */
+    /* Changes bytes of the existing header and corrects its length. */
     memcpy(text, data + before, head);
     n_text = LLVMFuzzerMutate((uint8_t *)text, head, TEXT_MOST);
     return put_file(d, text, n_text, old + before + head, n_old - before - head,

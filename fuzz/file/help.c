@@ -1,4 +1,5 @@
-/* fuzz/file/help.c -- files in memory, failures on purpose.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/file/help.c -- files in memory, injected failures.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "help.h"
 
@@ -87,8 +88,8 @@ static void no_log(const ch_log_record *record, void *arg)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     ch_log_set_sink(no_log, NULL, CH_LOG_ERROR);
-    ch_device_current();                    /* makes the devices, once */
-    ch__block_pool_set_default_bytes(1000); /* else most of the time goes into clearing them */
+    ch_device_current();                    /* creates the devices */
+    ch__block_pool_set_default_bytes(1000); /* clearing large blocks would be slow */
     (void)argc, (void)argv;
     return 0;
 }

@@ -1,4 +1,10 @@
-/* fuzz/job/calls.c -- calls to servers and workers, from bytes.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/job/calls.c -- calls to servers and workers, from bytes.
+ *
+ * next_call() is the entry point. The bytes of the input select the method, the fields of its
+ * request and its tensors. Some calls are valid except for their numbers, so that tasks accept
+ * them more often.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/calls.h"
 
 #include "job/make.h"
@@ -44,7 +50,7 @@ static void *field_memory(source *s, size_t bytes)
     return s->field[s->n_fields++] = p;
 }
 
-/* Some of its bits, if the input says so. */
+/* Flips some bits, as the input selects. */
 static void turn(source *s, uint8_t *data, size_t n)
 {
     for (int k = next_byte(s) % 4; k > 0 && n > 0; k--) {
@@ -108,7 +114,7 @@ static ProtobufCMessage *some_message(source *s, const ProtobufCMessageDescripto
         size_t                          size = field_bytes(f->type), n = next_byte(s) % 4;
 
         if (f->label != PROTOBUF_C_LABEL_REPEATED) {
-            if (f->type != PROTOBUF_C_TYPE_MESSAGE || n % 2 == 1) /* such may be left out */
+            if (f->type != PROTOBUF_C_TYPE_MESSAGE || n % 2 == 1) /* a message may be absent */
                 fill(s, f, at);
             continue;
         }
@@ -120,7 +126,7 @@ static ProtobufCMessage *some_message(source *s, const ProtobufCMessageDescripto
     return m;
 }
 
-/* Ids are within the table, or nearly. */
+/* Returns ids, of which some are just outside of the table. */
 static ch_tensor *some_ids(source *s)
 {
     ch_tensor *t = make_tensor(CH_I64, ch_shape_of(next_byte(s) % 5));
@@ -139,7 +145,7 @@ static ch_tensor *some_view(void)
     return view;
 }
 
-/* A step plan or a dataset, as bytes. */
+/* Returns a step plan or a dataset as bytes, with some bits flipped. */
 static ch_tensor *some_blob(source *s)
 {
     uint8_t     b = next_byte(s);
@@ -194,7 +200,7 @@ static int some_tensors(source *s, ch_tensor **t)
     return n;
 }
 
-/* What is there of the input is the message. */
+/* Returns a message whose bytes are the next bytes of the input. */
 static ch_message *any_message(source *s, uint32_t method_number)
 {
     ch_tensor  *t[MOST_TENSORS];
@@ -223,7 +229,7 @@ static ch_message *some_request(source *s, uint32_t method_number)
     return p;
 }
 
-/* ---- calls that are right, but for their numbers ---- */
+/* ---- calls that are valid except for their numbers ---- */
 
 static ch_tensor *two_ids(source *s)
 {
@@ -234,7 +240,7 @@ static ch_tensor *two_ids(source *s)
     return t;
 }
 
-/* Graph 0 takes what is added, graph 1 ids and rows. */
+/* Update 0 has an input, the addend. Update 1 has two inputs, ids and rows. */
 static ch_message *right_update(source *s)
 {
     Cohort__PsUpdate    m;
@@ -274,8 +280,9 @@ static ch_message *right_rows(source *s)
     return p;
 }
 
-/* Function 1 takes three tensors, some of them from elements, wherever those say that they stand, and function 3 one less, which the worker
- * has; function 2 takes ids. */
+/* Function 1 has three inputs. Some of them may come from elements of datasets, at positions
+ * that the input selects. Function 3 has an input less, which is a per-worker variable.
+ * Function 2 has ids. */
 static ch_message *right_run(source *s)
 {
     Cohort__WorkerRun     m;
@@ -305,7 +312,7 @@ static ch_message *right_run(source *s)
     return p;
 }
 
-/* Sizes are small, or not sizes at all. */
+/* Returns a call that creates a variable. The sizes are small or invalid. */
 static ch_message *right_create(source *s)
 {
     static char kind[][20] = {"zeros",      "constant",         "uniform",
@@ -363,6 +370,6 @@ one_call next_call(source *s)
     if (b >= 240 && b <= 250)
         return right_call(s, b % 4);
     p = is_any ? any_message(s, m) : some_request(s, m);
-    /* Some go to who does not expect them. */
+    /* Some calls go to the wrong kind of task. */
     return (one_call){m, b > 250 ? !of_worker : of_worker, p};
 }

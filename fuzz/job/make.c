@@ -1,4 +1,4 @@
-/* fuzz/job/make.c -- what a job begins with, as bytes.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/job/make.c -- the objects of a job, as bytes.   SPDX-License-Identifier: Apache-2.0 */
 #include "job/make.h"
 
 #include "graph/function.h"
@@ -72,7 +72,7 @@ static void look_up(ch_step *s, void *arg)
     ch_step_out(s, "rows", rows);
 }
 
-/* Takes the inputs over. */
+/* Records a step and makes its step plan. Unrefs the inputs. */
 static ch_step_plan *plan_of(ch_step_fn step, int n, ch_tensor **in, ch_function **f)
 {
     static const int place[VARIABLES] = {0, 1, 2};

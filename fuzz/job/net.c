@@ -1,4 +1,10 @@
-/* fuzz/job/net.c -- tasks without delays.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/job/net.c -- tasks without delays.
+ *
+ * An implementation of net/wire.h in a single thread. The struct `direct` holds a queue of
+ * frames in flight and the time. direct_ask() delivers frames, work and timers until a call has
+ * ended.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/net.h"
 
 #include "base/mem.h"
@@ -15,7 +21,7 @@ typedef struct sent {
 } sent;
 
 typedef struct direct {
-    ch_net    net; /* first */
+    ch_net    net; /* must be first */
     int64_t   now;
     sent      queue[MOST_FRAMES];
     int       first, n;
@@ -72,7 +78,7 @@ static void wire_cancel(ch_link *l, uint64_t call, int64_t bytes)
         (void)push(direct_of(l->task), peer, &f);
 }
 
-/* Nobody's task asked: the answer is for who called direct_ask. */
+/* Sends a reply to a task. If `back` is NULL, the reply is for direct_ask. */
 static void wire_answer(ch_task *t, void *back, ch_frame *f)
 {
     direct *d = direct_of(t);
@@ -115,7 +121,8 @@ static void end_life(ch_task *t)
     t->opt.ops->close(ch__incarnation_end(t));
 }
 
-/* What came of an event: what is posted is sent, work is done, endings are told, until there is no more of it. */
+/* Ends the handling of an event: sends messages, runs work and delivers ended calls, until
+ * nothing is left. */
 static void end_turn(ch_task *t)
 {
     ch_task_work w;
@@ -155,7 +162,7 @@ static void deliver(direct *d)
     end_turn(s.to);
 }
 
-/* The first alarm of any task; false: there is none until then. */
+/* Fires the first timer of any task up to `until`. Returns false if there is none. */
 static bool pass_time(direct *d, int64_t until)
 {
     ch_task *first = NULL;
@@ -222,7 +229,7 @@ static void drive_free(ch_net *net)
     ch__free(net);
 }
 
-/* A task keeps its links and its memory when it is started again. */
+/* Starts a task again. It keeps its links and its memory. */
 void direct_begin(ch_task *t)
 {
     t->incarnation = 0;

@@ -1,4 +1,9 @@
-/* fuzz/job/session.c -- a server and a worker, for one input.   SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/job/session.c -- a server and a worker, which run the calls of an input.
+ *
+ * session_init() makes the tasks and the messages that create their objects. session_run()
+ * starts the tasks, makes the calls of an input, and ends the tasks.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/session.h"
 
 #include "base/mem.h"
@@ -19,7 +24,7 @@ static ch_net           *net;
 static ch_task          *server, *worker;
 static int64_t           live; /* blocks of memory before the first input */
 
-/* ---- what there is before the first call ---- */
+/* ---- objects of the tasks ---- */
 
 static ch_message *message_of(uint32_t method, const ProtobufCMessage *m, ch_tensor *t)
 {
@@ -68,7 +73,8 @@ static ch_tensor *plan_tensor(int i)
     return t;
 }
 
-/* A step function for each step plan, and one of step plan 0 whose last input and result are per-worker variables 1 and 2. */
+/* Returns step function i: one for each step plan, and a last one of step plan 0 whose last
+ * input and result are per-worker variables 1 and 2. */
 static ch_message *function_of(int i)
 {
     Cohort__WorkerFunction m;
@@ -156,8 +162,8 @@ void session_init(void)
 
 typedef struct session {
     source   from;
-    unsigned has;      /* of what they do not know yet */
-    bool     is_short; /* of memory */
+    unsigned has;      /* HAS_*: objects that are still to be created */
+    bool     is_short; /* allocations fail */
 } session;
 
 static void tell(session *s, unsigned what, ch_task *whom, int n, ch_message *const *p)
@@ -169,7 +175,7 @@ static void tell(session *s, unsigned what, ch_task *whom, int n, ch_message *co
         MUST(direct_ask(whom, ch__message_ref(p[i])) == CH_ENDED_OK || s->is_short);
 }
 
-/* What they have that such a call may use, if they do not have it yet. */
+/* Creates the objects that a call of this method may use, unless they exist. */
 static void prepare(session *s, uint32_t method_number)
 {
     bool uses_all = method_number == CH_WORKER_RUN || method_number == CH_WORKER_DROP ||
@@ -225,6 +231,6 @@ void session_run(const uint8_t *data, size_t size, unsigned may_have)
     direct_end(worker);
     direct_end(server);
     MUST(which % 16 != 0 || ch__mem_peak() < most_memory);
-    MUST(ch__mem_live() <= live + 64); /* what tasks and devices keep, once */
+    MUST(ch__mem_live() <= live + 64); /* memory that tasks and devices keep */
     ch__mem_watch(false);
 }

@@ -1,11 +1,13 @@
-/* fuzz/job/session.h -- a server and a worker, for one input.
+/* fuzz/job/session.h -- a server and a worker, which run the calls of an input.
  *
- * An input says what they have to begin with, and is then a list of calls to them (job/calls.h). However odd, a call is answered or refused,
- * memory stays within bounds, and nothing is left of it, also if memory is short meanwhile.
+ * The first byte of an input selects the objects that the tasks have. The rest is a list of
+ * calls (job/calls.h). Every call must end with a reply or an error. Memory must stay within
+ * limits and must not leak, even if allocations fail.
  *
- * Tasks begin anew with each input, so that one alone shows again what it found, and calls go straight to them (job/net.h). What
- * they have is told them before the first call that may use it: to decode it for every input would take most of the time. What is
- * accepted of turned graphs and datasets is not run: how long they take is not for a decoder to say.
+ * The tasks start again for each input, so that a single input reproduces a failure. Calls are
+ * delivered without threads (job/net.h). Objects are created before the first call that may use
+ * them, because creating all objects for every input would take most of the time. Graphs and
+ * datasets with flipped bits are decoded but not run, because they could run for any time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FUZZ_JOB_SESSION_H
@@ -13,10 +15,10 @@
 
 #include "fuzz.h"
 
-/* What they can have: variables, graphs over those, steps, data. */
+/* Objects of the tasks: variables, graphs that update them, step functions, datasets. */
 enum { HAS_VARIABLES = 1, HAS_GRAPHS = 2, HAS_FUNCTIONS = 4, HAS_STREAMS = 8, HAS_ALL = 15 };
 
-void session_init(void); /* once */
+void session_init(void); /* must be called first */
 void session_run(const uint8_t *data, size_t size, unsigned may_have);
 
 #endif
