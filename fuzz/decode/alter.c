@@ -1,5 +1,10 @@
 /* fuzz/decode/alter.c -- changes a field of a message of any type.
  *
+ * alter() unpacks the message by its descriptor, changes one to four fields, and packs it
+ * again. Numbers get small or boundary values, texts become names of ops, attributes or dtypes,
+ * and lists get longer, shorter or change their order. fuzz/decode.c and fuzz/step_plan.c call
+ * it.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>

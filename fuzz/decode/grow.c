@@ -1,5 +1,9 @@
 /* fuzz/decode/grow.c -- adds calls to a graph, with any attributes that a shape rule accepts.
  *
+ * grow() decodes a graph, or begins a new graph, and adds up to four calls. For each call it
+ * picks a random op, inputs and attributes, until the shape rule of the op accepts them. The
+ * struct `grower` holds the state. A body of a call is a graph that grows in the same way.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
