@@ -1,4 +1,8 @@
-/* test/job/cluster.h -- parameter servers in a simulation, and somebody who asks and waits for each answer.
+/* test/job/cluster.h -- parameter servers in a simulation, and a client task that calls them.
+ *
+ * The client (asker) sends a message to a task and runs the simulation until the call has
+ * ended.
+ * Tests of servers and workers use it instead of a coordinator.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_CLUSTER_H
@@ -15,7 +19,7 @@
 
 enum { SERVERS = 3, MOST_VARS = 64, MOST_SHARDS = 8, MOST_VALUES = 256 };
 
-/* ---- a worker that waits for each answer ---- */
+/* ---- a client that waits for each reply ---- */
 
 typedef struct asker {
     ch_net     *net;
@@ -89,7 +93,8 @@ static inline void begin(asker *a, const ch_sim_options *opt)
         &a->task));
 }
 
-/* Takes the message over. The reply, if there is one, is in a->answer. */
+/* Sends a message, and waits for the end of the call. Takes over the reference to the message.
+ * The reply, if there is one, is in a->answer. */
 static inline ch_ending try_to_ask(asker *a, const char *name, ch_message *p)
 {
     ch_outbox *outbox;
@@ -107,7 +112,7 @@ static inline ch_ending try_to_ask(asker *a, const char *name, ch_message *p)
     return a->ending;
 }
 
-/* The same until it is answered: what is asked may be asked twice. */
+/* Repeats the call until the task replies. The task may receive the message more than once. */
 static inline void ask_task(asker *a, const char *name, ch_message *p)
 {
     ch_ending ending;

@@ -1,4 +1,6 @@
-/* test/job/help.h -- clusters in this process, for tests.   SPDX-License-Identifier: Apache-2.0 */
+/* test/job/help.h -- local clusters and their strategies, for tests.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_HELP_H
 #define TEST_JOB_HELP_H
 
@@ -7,7 +9,8 @@
 #include "cohort/dataset.h"
 #include "cohort/parameter_server.h"
 
-/* A strategy over a cluster of its own; *cluster may be NULL. */
+/* Returns a strategy over a new local cluster. `cluster` may be NULL; otherwise the caller owns
+ * *cluster. */
 static inline ch_strategy *t_cluster(const ch_local_cluster_options    *local,
                                      const ch_parameter_server_options *opt,
                                      ch_local_cluster                 **cluster)

@@ -1,4 +1,6 @@
-/* test/job/rows.h -- tables, ids and rows, for tests of variables in shards.   SPDX-License-Identifier: Apache-2.0 */
+/* test/job/rows.h -- tables, ids and rows, for tests of sharded variables.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_ROWS_H
 #define TEST_JOB_ROWS_H
 
@@ -20,7 +22,8 @@ static inline ch_var *t_table(ch_strategy *st, const char *name, ch_shape shape)
     return t_var(st, name, t_counted(shape));
 }
 
-/* Cut along axis 0 in so many shards, over two servers. */
+/* Returns a strategy with two servers, which cuts each variable along axis 0 into this many
+ * shards. */
 static inline ch_strategy *t_in_shards(int shards)
 {
     return t_cluster(
@@ -36,7 +39,7 @@ static inline ch_tensor *t_ids(ch_shape shape, const int64_t *id)
     return t;
 }
 
-/* Takes over `is`. */
+/* Compares a tensor with the expected shape and values. Takes over the reference `is`. */
 static inline void t_same(ch_tensor *is, ch_shape shape, const float *want)
 {
     const float *x = ch_tensor_data(is);
@@ -49,7 +52,7 @@ static inline void t_same(ch_tensor *is, ch_shape shape, const float *want)
     ch_tensor_unref(is);
 }
 
-/* The value of a variable is this; NULL of `want`: zeros. */
+/* Compares the value of a variable with `want`; `want` NULL: zeros. */
 static inline void t_var_is(ch_var *v, const float *want)
 {
     ch_tensor *t = NULL;

@@ -1,4 +1,4 @@
-/* test/job/rules.h -- every rule of the optimizers, for tests of all of them.
+/* test/job/rules.h -- a list of all update rules of the optimizers, for tests of every rule.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_RULES_H

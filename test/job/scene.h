@@ -1,4 +1,5 @@
-/* test/job/scene.h -- clusters in a simulation: faults at chosen times, by a clock that jumps.
+/* test/job/scene.h -- a simulated cluster with a coordinator: faults at chosen times, on a
+ * virtual clock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_SCENE_H
@@ -15,7 +16,7 @@ typedef struct scene {
     ch_local_cluster *cluster;
     ch_strategy      *st;
     ch_coordinator   *co;
-    ch_var           *n; /* that steps count in */
+    ch_var           *n; /* variable that every step increments */
     ch_function      *count;
     int               n_cues;
     struct cue {
@@ -33,7 +34,7 @@ static inline void t_count_step(ch_step *s, void *arg)
     ch_step_out(s, "n", ch_var_read(s, c->n));
 }
 
-/* Without a strategy. A step takes up to step_ms. */
+/* Opens a cluster without a strategy. A step takes up to step_ms. */
 static inline void t_stage(scene *s, const ch_local_cluster_options *local, int step_ms)
 {
     memset(s, 0, sizeof(*s));
@@ -75,7 +76,7 @@ static inline void restart_on_cue(void *arg)
     t_ok(ch_local_cluster_restart(c->scene->cluster, c->job, c->task));
 }
 
-/* So many us from now. */
+/* Calls fn after `us` microseconds of the virtual clock. */
 static inline void t_at(scene *s, int64_t us, void (*fn)(void *arg), const char *job, int task)
 {
     assert_true(s->n_cues < MOST_CUES);

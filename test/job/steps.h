@@ -1,4 +1,6 @@
-/* test/job/steps.h -- steps of all kinds, for those who run them in parts.   SPDX-License-Identifier: Apache-2.0 */
+/* test/job/steps.h -- steps of all kinds, for tests that run a step in parts.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_JOB_STEPS_H
 #define TEST_JOB_STEPS_H
 
@@ -117,7 +119,7 @@ static inline void look_rows_up(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* Ids that are computed, from rows that were looked up. */
+/* Looks up rows, computes ids from them, and looks up the rows of those ids. */
 static inline void look_up_twice(ch_step *s, void *arg)
 {
     job     *j = arg;
@@ -140,7 +142,7 @@ static inline void assign_all_ways(ch_step *s, void *arg)
     job     *j = arg;
     ch_node *w = ch_var_read(s, j->w);
 
-    ch_var_assign(s, j->b, ch_sum(w, 1, (int[]){0}, false)); /* of what was read */
+    ch_var_assign(s, j->b, ch_sum(w, 1, (int[]){0}, false)); /* sum of the old value */
     ch_var_assign_add(s, j->b, ch_var_read(s, j->n));
     ch_var_assign(s, j->n, ch_number(s, 7));
     ch_var_assign(s, j->w, ch_add(ch_mul(w, ch_number(s, 0.9)), ch_sum_all(ch_step_in(s, 0))));

@@ -1,9 +1,9 @@
 /* test/job/test_aggregated_rules.c -- optimizers on variables that have an aggregation.
  *
- * An aggregation says what becomes of the values that replicas assign. An optimizer sums the
- * gradients over the replicas and gives every copy the same new value, so the aggregation must not
- * change the training. Every rule trains a variable of every aggregation under every strategy. The
- * result must have the same bits as the training without an aggregation.
+ * An aggregation defines how the values that replicas assign are combined. An optimizer sums
+ * the gradients over the replicas and gives every copy the same new value, so the aggregation
+ * must not change the training. Every rule trains a variable of every aggregation under every
+ * strategy. The result must have the same bits as the training without an aggregation.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -81,7 +81,7 @@ static void train_step(ch_step *s, void *arg)
     ch_optimizer_minimize(t->opt, s, ch_mean_all(ch_square(want)), 1, (ch_var *[]){t->w});
 }
 
-/* Some ids twice, some rows not at all. */
+/* Returns a batch in which some ids occur twice and some rows do not occur. */
 static ch_tuple *batch(int step)
 {
     const int64_t id[STEPS][IDS] = {{0, 10, 3, 3, 7}, {5, 1, 10, 0, 5}};
@@ -105,7 +105,7 @@ static ch_var *new_var(ch_strategy *st, ch_dtype dtype, ch_aggregation aggregati
     return v;
 }
 
-/* Options that keep further variables beside the trained one. */
+/* Options that add further variables to the trained variable. */
 static const struct {
     const char          *name;
     ch_dtype             dtype;
@@ -126,7 +126,7 @@ typedef struct lesson {
     bool is_sparse;
 } lesson;
 
-/* Returns the variable's value behind STEPS steps. */
+/* Returns the value of the variable after STEPS steps. */
 static ch_tensor *train(ch_strategy *st, const lesson *l, ch_aggregation aggregation)
 {
     training     t = {.w = new_var(st, options[l->option].dtype, aggregation),
@@ -201,7 +201,7 @@ CHECK(servers_two_devices)
 CHECK(shards_one_device)
 CHECK(shards_two_devices)
 
-/* ---- by hand ---- */
+/* ---- a training whose result is known ---- */
 
 static void follow_one(ch_step *s, void *arg)
 {
@@ -211,7 +211,8 @@ static void follow_one(ch_step *s, void *arg)
     ch_optimizer_minimize(t->opt, s, ch_square(off), 1, (ch_var *[]){t->w});
 }
 
-/* The gradient over two replicas is 4 (w - 1): at rate 0.1 a step takes 0.4 of the way to 1. */
+/* The gradient over two replicas is 4 (w - 1): at rate 0.1 a step moves w by 0.4 of its
+ * distance to 1. */
 static void sgd_sums_gradients_when_the_variable_has_an_aggregation(void **state)
 {
     ch_strategy *(*const make[])(void) = {mirrored, central_storage, servers_two_devices};

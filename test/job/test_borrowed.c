@@ -1,7 +1,8 @@
-/* test/job/test_borrowed.c -- steps of workers that read variables of Default, and steps of Default that read variables of
- * parameter servers.
+/* test/job/test_borrowed.c -- steps on workers that read variables of Default, and steps of
+ * Default that read variables of parameter servers.
  *
- * test/strategy/test_borrowed.c has the rules that do not need servers.
+ * A step on a worker reads the value that the variable of Default had when the step was
+ * scheduled. The rules that need no servers are tested in test/strategy/test_borrowed.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -36,7 +37,7 @@ static void give_rows(ch_step *s, void *v)
     ch_step_out(s, "x", ch_mul(ch_var_read(s, v), ch_number(s, 2)));
 }
 
-/* VP-2: it is the program's, and what it is goes with the step. */
+/* VP-2: the variable belongs to the program, and its value is sent with the step. */
 static void variable_of_default_is_read_by_every_worker(void **state)
 {
     static const float once[] = {0, 2, 4, 6}, later[] = {10, 10, 10, 10};
@@ -79,7 +80,7 @@ static void count_up(ch_step *s, void *v)
     ch_var_assign_add(s, v, ch_number(s, 1));
 }
 
-/* Changes a variable of Default, one way after the other. */
+/* Sets a variable of Default to x, each time by another call. */
 static void change_to(ch_var *v, ch_function *up, float x)
 {
     ch_value *copies = NULL;
@@ -89,7 +90,7 @@ static void change_to(ch_var *v, ch_function *up, float x)
         set_number(v, x);
         break;
     case 1:
-        t_ok(ch_strategy_run(NULL, up, NULL, NULL)); /* it was x - 1 */
+        t_ok(ch_strategy_run(NULL, up, NULL, NULL)); /* the value before was x - 1 */
         break;
     default:
         t_ok(ch_var_copies(v, &copies));
@@ -98,7 +99,8 @@ static void change_to(ch_var *v, ch_function *up, float x)
     }
 }
 
-/* The steps wait, since a worker has a step of 20 ms and more to run, while the program changes the variable. */
+/* The worker needs at least 20 ms for its first step, so the other steps wait in the queue
+ * while the program changes the variable. */
 static void step_reads_the_value_that_default_has_when_it_is_scheduled(void **state)
 {
     enum { STEPS = 30 };
@@ -126,7 +128,7 @@ static void step_reads_the_value_that_default_has_when_it_is_scheduled(void **st
 }
 
 typedef struct sum_up {
-    ch_var *sum, *v; /* on a server, of Default */
+    ch_var *sum, *v; /* sum is on a server, v belongs to Default */
 } sum_up;
 
 static void add_value(ch_step *s, void *arg)
@@ -138,7 +140,8 @@ static void add_value(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_identity(x));
 }
 
-/* The program goes on changing the variable: attempts that are made again must not read what it is then. */
+/* The program changes the variable all the time. A repeated attempt must read the value from
+ * the time of scheduling. */
 static void repeated_attempt_reads_the_same_value_of_default(void **state)
 {
     enum { STEPS = 40 };
@@ -193,17 +196,18 @@ static void waiting_steps_share_one_copy_of_a_variable_of_default(void **state)
     ch_var_unref(v);
 }
 
-/* ---- among all that a step takes ---- */
+/* ---- beside all other kinds of arguments ---- */
 
 enum { WORKERS = 2, DEVICES = 2 };
 
 typedef struct mixture {
-    ch_var *first, *last; /* of Default, */
-    ch_var *own;          /* each worker's, */
-    ch_var *table;        /* on servers, in shards */
+    ch_var *first, *last; /* of Default */
+    ch_var *own;          /* per-worker variable */
+    ch_var *table;        /* on servers, sharded */
 } mixture;
 
-/* Inputs are: one of the order, two values of each worker, and an element of each worker's data. */
+/* The inputs are an input of the call, two per-worker values and an element of the per-worker
+ * data. */
 static void take_all(ch_step *s, void *arg)
 {
     const mixture *m = arg;
@@ -229,7 +233,7 @@ static ch_status two_values(const ch_value_context *c, void *arg, ch_tuple **out
     return CH_OK;
 }
 
-/* An input that replicas share, or one for each. */
+/* Returns an input that replicas share, or a per-replica input. */
 static ch_tuple *order_input(bool each)
 {
     ch_tensor *t[DEVICES] = {t_f32(ch_shape_scalar(), &(float){50}),
@@ -315,7 +319,8 @@ static void give_row_count(ch_step *s, void *v)
     ch_step_out(s, "rows", ch_cast(ch_step_global_rows(s), CH_F32));
 }
 
-/* The rows of a step are those of its first input, and a variable is none. */
+/* The number of rows of a step is that of its first input. A variable of Default is not an
+ * input. */
 static void step_without_inputs_has_no_rows_when_it_reads_default(void **state)
 {
     ch_strategy *st[] = {NULL, t_in_shards(1)};
@@ -336,7 +341,7 @@ static void step_without_inputs_has_no_rows_when_it_reads_default(void **state)
 }
 
 typedef struct training {
-    ch_var *w, *rate, *table; /* the latter two of Default */
+    ch_var *w, *rate, *table; /* rate and table belong to Default */
 } training;
 
 static void train_on_table(ch_step *s, void *arg)
@@ -351,7 +356,7 @@ static void train_on_table(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* Returns w after three steps, in the last of which the rate is another. */
+/* Returns w after three steps. The third step has another rate. */
 static ch_tensor *train_on(ch_strategy *st)
 {
     training t = {t_var(st, "w", t_noise(ch_shape_of(3, 5), 1)), t_var_in(NULL, "rate", 0.1),
@@ -548,11 +553,12 @@ static void coordinator_schedules_steps_that_read_default_from_several_threads(v
     ch_strategy_unref(st);
 }
 
-/* ---- Default reads variables of servers ---- */
+/* ---- Default reads variables on servers ---- */
 
 enum { WORDS = 7, WIDTH = 3, ROWS = 4 };
 
-/* An embedding of words, whose table is in shards, and layers with all kinds of variables. */
+/* Returns a model with an embedding, whose table is sharded, and with layers that have all
+ * kinds of variables. */
 static ch_model *text_model(ch_strategy *st)
 {
     ch_layer *root = ch_layer_sequential(
@@ -602,7 +608,8 @@ static void same_predictions(ch_strategy *st, ch_function *f, ch_tuple *in, floa
     ch_tuple_unref(out);
 }
 
-/* CX-2: the model's own strategy is the reference: it looks rows up, and Default fetches the whole tables. */
+/* CX-2: the results under the model's own strategy, which looks rows up, are the expected
+ * results. Default fetches the whole tables. */
 static void model_on_servers_is_called_under_default(void **state)
 {
     static const int64_t id[] = {0, 6, 3, 3, 1, 5, 2, 4};
@@ -622,7 +629,7 @@ static void model_on_servers_is_called_under_default(void **state)
             same_predictions(st, f, in, y[i]);
             assert_memory_not_equal(y[i], y[i - 1], sizeof(y[0]));
         }
-        assert_int_equal(ch_function_recordings(f), 2); /* one for each strategy */
+        assert_int_equal(ch_function_recordings(f), 2); /* a recording for each strategy */
         t_refused(ch_strategy_run(NULL, g, in, NULL), CH_FAILED_PRECONDITION,
                   "may read it but not write it", "moving_mean");
         ch_tuple_unref(in);
@@ -660,7 +667,8 @@ static void default_reads_a_shard_and_the_whole_variable_on_servers(void **state
     ch_strategy_unref(st);
 }
 
-/* Servers have one copy of it, whatever its aggregation: there is nothing to add up. */
+/* Servers have a single copy of the variable, so there is nothing to add up, whatever its
+ * aggregation. */
 static void default_reads_a_sync_on_read_variable_of_servers(void **state)
 {
     ch_strategy *st =
@@ -701,7 +709,7 @@ static void default_reads_the_programs_copy_of_a_per_worker_variable(void **stat
     t_ok(ch_var_new(st, &(ch_var_spec){.initial = three, .per_worker = true}, &v));
     up = t_function(count_up, v);
     f = t_function(give_number, v);
-    t_ok(ch_strategy_run(st, up, NULL, NULL)); /* a worker counts in its own */
+    t_ok(ch_strategy_run(st, up, NULL, NULL)); /* a worker increments its own copy */
     for (int i = 0; i < 2; i++) {
         t_ok(ch_strategy_run(NULL, f, NULL, &out));
         assert_true(*t_floats(out, 0, 0) == (i == 0 ? 3 : 8));
@@ -738,7 +746,8 @@ typedef struct reader {
     bool         is_right;
 } reader;
 
-/* All elements of a shard are of one moment, and no read is of an earlier one than the read before it. */
+/* All elements of a shard that a read returns are from the same moment, and no read returns
+ * older values than the read before. */
 static void *read_some(void *arg)
 {
     reader *r = arg;

@@ -1,4 +1,7 @@
-/* test/job/test_buffer_pool.c -- memory that comes back, and memory of others.   SPDX-License-Identifier: Apache-2.0 */
+/* test/job/test_buffer_pool.c -- buffers that a pool reuses, and tensors that lend their
+ * memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 #include "base/mem.h"
 #include "job/shard.h"
@@ -26,7 +29,7 @@ static void buffer_pool_reuses_a_buffer_without_references(void **state)
 
     (void)state;
     ch_tensor_unref(a);
-    b = take(&s, CH_I64, ch_shape_of(8, MANY / 16)); /* as many bytes */
+    b = take(&s, CH_I64, ch_shape_of(8, MANY / 16)); /* the same number of bytes */
     assert_ptr_equal(ch_tensor_data(b), at);
     a = take(&s, CH_F32, ch_shape_of(MANY));
     assert_ptr_not_equal(ch_tensor_data(a), at);
@@ -35,7 +38,7 @@ static void buffer_pool_reuses_a_buffer_without_references(void **state)
     ch__buffer_pool_drop(&s);
 }
 
-/* A view of it is as good as itself. */
+/* A view keeps the buffer in use, as the tensor itself does. */
 static void buffer_pool_does_not_reuse_a_buffer_that_a_view_holds(void **state)
 {
     ch_buffer_pool s = {0};
@@ -53,7 +56,8 @@ static void buffer_pool_does_not_reuse_a_buffer_that_a_view_holds(void **state)
     ch_tensor_unref(b);
 }
 
-/* Of as many as there are places for, and of what is not asked for any more. */
+/* The pool keeps at most CH_BUFFER_POOL_SIZE buffers, and frees buffers of sizes that are no
+ * longer requested. */
 static void buffer_pool_memory_is_bounded(void **state)
 {
     ch_buffer_pool s = {0};
@@ -65,7 +69,7 @@ static void buffer_pool_memory_is_bounded(void **state)
         t[i] = take(&s, CH_F32, ch_shape_of(MANY));
     for (int i = 0; i < 3 * CH_BUFFER_POOL_SIZE; i++)
         ch_tensor_unref(t[i]);
-    assert_true(ch__mem_live() <= live + 2 * CH_BUFFER_POOL_SIZE); /* a block and its head */
+    assert_true(ch__mem_live() <= live + 2 * CH_BUFFER_POOL_SIZE); /* a buffer and its header */
     for (int i = 0; i < 1000; i++)
         ch_tensor_unref(take(&s, CH_F32, ch_shape_of(4 * MANY)));
     assert_true(ch__mem_live() <= live + 2);
@@ -89,7 +93,8 @@ static void buffer_pool_rejects_a_negative_size_and_reports_lack_of_memory(void 
     ch__buffer_pool_drop(&s);
 }
 
-/* A tensor of another device is the same memory, which stays as long as somebody has it. */
+/* ch__tensor_share gives a tensor of another device with the same memory. The memory stays
+ * until its last reference is released. */
 static void lend_shares_the_memory_of_the_tensor(void **state)
 {
     ch_device *other = NULL;
@@ -119,7 +124,7 @@ static void lend_shares_the_memory_of_the_tensor(void **state)
     assert_true(ch__mem_live() < live);
 }
 
-/* Ids of every step, and rows in their order, in memory of the step before. */
+/* The lists of ids and rows of a step use the memory of the step before. */
 static void id_split_reuses_its_memory_from_step_to_step(void **state)
 {
     ch_tensor   *rows = t_noise(ch_shape_of(4096, 16), 1), *ids = NULL;
@@ -143,7 +148,7 @@ static void id_split_reuses_its_memory_from_step_to_step(void **state)
         ch_tensor_unref(of);
         ch_tensor_unref(out);
         if (k >= 2)
-            assert_true(ch__mem_peak() < 65536); /* it holds 256 KiB and more */
+            assert_true(ch__mem_peak() < 65536); /* the split itself needs 256 KiB and more */
     }
     ch__mem_watch(false);
     ch__id_split_free(s);

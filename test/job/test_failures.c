@@ -1,7 +1,9 @@
-/* test/job/test_failures.c -- workers and parameter servers that are lost, each scenario by its name.
+/* test/job/test_failures.c -- workers and parameter servers that are lost: a test for each
+ * scenario.
  *
- * A step adds 1, and takes up to so many ms of a simulated clock; tasks are killed and started again at chosen times. After
- * every one of these the sum is that of the steps: none was lost, and none was run twice.
+ * Every step adds 1 to a variable, and takes up to a given number of ms of the virtual clock.
+ * Tasks are killed and restarted at chosen times. After each scenario the variable must equal
+ * the number of steps: no step was lost, and none was applied twice.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -22,7 +24,8 @@ static void all_ran(scene *s, int n)
 
 /* ---- workers ---- */
 
-/* Compares the state of each of three workers; `lost` is not there, -1: all are. */
+/* Compares the state of each of three workers with the expected state: `lost` is lost, the
+ * others are ready. -1: all are ready. */
 static void is_there_but_for(scene *s, int lost)
 {
     for (int i = 0; i < 3; i++) {
@@ -35,7 +38,8 @@ static void is_there_but_for(scene *s, int lost)
     assert_int_equal(t_stats(s).ready, lost < 0 ? 3 : 2);
 }
 
-/* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat notices an idle worker too, and its loss is counted. Each worker has its state. */
+/* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat detects the loss of an idle worker too, and the
+ * loss is counted. Each worker has its own state. */
 static void job_goes_on_when_an_idle_worker_is_lost(void **state)
 {
     scene s;
@@ -60,7 +64,8 @@ static void job_goes_on_when_an_idle_worker_is_lost(void **state)
     t_close(&s);
 }
 
-/* WR-2, SC-12, UP-5, FC-5: its steps are run by others, and what it had done already is not done twice. */
+/* WR-2, SC-12, UP-5, FC-5: other workers run its steps. Updates that it had already sent are
+ * not applied twice. */
 static void job_runs_each_step_once_when_a_worker_is_lost_during_steps(void **state)
 {
     (void)state;
@@ -83,7 +88,7 @@ static void first_step(ch_step *s, void *arg)
     ch_var_assign_add(s, c->n, ch_cast(ch_step_in(s, 0), CH_F32));
 }
 
-/* A worker is killed and started again while it is told of data, at this time. */
+/* Kills and restarts a worker at this time, while it receives the description of its data. */
 static void lose_it_while_data_is_made(int64_t at_us)
 {
     scene          s;
@@ -124,7 +129,8 @@ static void read_one_step(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_step_in(s, 0));
 }
 
-/* WR-5: both come back, get their data again and take steps. Each loss is counted once. */
+/* WR-5: both workers come back, get their data again and run steps. Each loss is counted
+ * once. */
 static void job_counts_losses_and_sends_data_again_when_two_workers_are_lost(void **state)
 {
     enum { STEPS = 80 };
@@ -155,7 +161,7 @@ static void job_counts_losses_and_sends_data_again_when_two_workers_are_lost(voi
     }
     all_ran(&s, STEPS);
     assert_int_equal(t_stats(&s).workers_lost, 2);
-    for (int i = 0; i < STEPS; i++) { /* every worker counts up from 0: no gap, no repetition */
+    for (int i = 0; i < STEPS; i++) { /* each worker's numbers: 0, 1, 2, ... */
         ch_tuple *out = NULL;
 
         t_ok(ch_remote_fetch(r[i], &out));
@@ -168,7 +174,7 @@ static void job_counts_losses_and_sends_data_again_when_two_workers_are_lost(voi
         for (int w = 0; w < n_seen[i]; w++)
             n_read[w]++;
     }
-    assert_true(n_read[1] > 0 && n_read[2] > 0); /* not only the worker that stayed */
+    assert_true(n_read[1] > 0 && n_read[2] > 0); /* also the restarted workers have read */
     ch_per_worker_unref(it);
     ch_per_worker_unref(data);
     ch_dataset_unref(d);
@@ -176,7 +182,8 @@ static void job_counts_losses_and_sends_data_again_when_two_workers_are_lost(voi
     t_close(&s);
 }
 
-/* WR-5: an error of another kind, while a worker that came back is given its data again, is the error of the steps that read it. */
+/* WR-5: if a restarted worker fails to create its data with another error, the steps that read
+ * the data fail with that error. */
 static void steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data(void **state)
 {
     char           path[] = "/tmp/cohort-failures-XXXXXX";
@@ -204,7 +211,7 @@ static void steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data(v
     t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
     t_restart_in(&s, 100, "worker", 0);
     t_refused(ch_coordinator_join(s.co), CH_NOT_FOUND, path, "worker/0");
-    t_schedule(&s, 1); /* the worker is there, for steps that do not read it */
+    t_schedule(&s, 1); /* the worker runs steps that do not read the data */
     all_ran(&s, 2);
     assert_int_equal(t_stats(&s).workers_lost, 1);
     ch_per_worker_unref(it);
@@ -214,8 +221,9 @@ static void steps_fail_with_the_data_error_when_a_restarted_worker_has_no_data(v
     t_close(&s);
 }
 
-/* The worker is alive and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and
- * servers must reject its further updates, because they belong to a fenced registration. */
+/* The worker runs and can reach the servers, but the coordinator cannot reach it. Another
+ * worker runs its steps. Servers must reject its further updates, because they belong to a
+ * fenced registration. */
 static void server_rejects_updates_of_a_live_worker_that_was_declared_lost(void **state)
 {
     (void)state;
@@ -257,7 +265,7 @@ static void job_runs_each_step_once_when_a_worker_is_lost_twice(void **state)
     t_close(&s);
 }
 
-/* WR-7, WR-9: join waits for a worker that comes back, though the queue is full as well. */
+/* WR-7, WR-9: join waits for a worker that comes back, although the queue is full as well. */
 static void join_waits_for_a_restarted_worker_when_all_are_lost(void **state)
 {
     scene s;
@@ -267,14 +275,15 @@ static void join_waits_for_a_restarted_worker_when_all_are_lost(void **state)
     for (int i = 0; i < 3; i++)
         t_kill_in(&s, 30, "worker", i);
     t_restart_in(&s, 5000, "worker", 2);
-    t_schedule(&s, 60); /* which waits for room: none of them takes anything */
+    t_schedule(&s, 60); /* waits for space in the queue: no worker runs steps */
     assert_true(ch__sim_now(s.net) > 5000 * ms);
     all_ran(&s, 60);
     assert_int_equal(t_stats(&s).ready, 1);
     t_close(&s);
 }
 
-/* WR-6: not for ever. The error is that of the wait, and when a worker comes all goes on. */
+/* WR-6: join does not wait for ever. It returns the error of the wait. When a worker comes
+ * back, the steps continue. */
 static void join_ends_at_its_deadline_when_no_worker_comes_back(void **state)
 {
     scene s;
@@ -291,7 +300,7 @@ static void join_ends_at_its_deadline_when_no_worker_comes_back(void **state)
     t_close(&s);
 }
 
-/* WR-8: a worker that never returns does not keep others out. */
+/* WR-8: a worker that never returns does not prevent other workers from returning. */
 static void restarted_worker_is_used_while_another_stays_lost(void **state)
 {
     scene s;
@@ -308,8 +317,9 @@ static void restarted_worker_is_used_while_another_stays_lost(void **state)
     t_close(&s);
 }
 
-/* WR-4, FC-3: a worker lives and reaches the servers, but not the coordinator. The servers reject its
- * late updates, its steps run elsewhere, and this may happen any number of times. */
+/* WR-4, FC-3: a worker runs and can reach the servers, but not the coordinator. The servers
+ * reject its late updates, and other workers run its steps. This may happen any number of
+ * times. */
 static void job_applies_each_step_once_when_a_worker_is_cut_off_repeatedly(void **state)
 {
     enum { TIMES = 12, STEPS = 200 };
@@ -328,7 +338,7 @@ static void job_applies_each_step_once_when_a_worker_is_cut_off_repeatedly(void 
         t_pass(&s, 200);
         assert_int_equal(t_stats(&s).ready, 3);
     }
-    all_ran(&s, STEPS); /* each was applied once, though some were begun twice */
+    all_ran(&s, STEPS); /* each was applied once, although some were started twice */
     assert_true(t_stats(&s).repeated > 0);
     assert_int_equal(t_stats(&s).failed + t_stats(&s).cancelled, 0);
     t_pass(&s, 1000);
@@ -336,7 +346,8 @@ static void job_applies_each_step_once_when_a_worker_is_cut_off_repeatedly(void 
     t_close(&s);
 }
 
-/* FC-1, FC-2: it reaches no server for a while, as often as may be; then it does. */
+/* FC-1, FC-2: the worker cannot reach any server for a while, several times; then it can
+ * again. */
 static void job_finishes_when_a_server_is_unreachable_for_a_while(void **state)
 {
     scene s;
@@ -394,13 +405,13 @@ static void added_worker_runs_steps_of_a_running_job(void **state)
     assert_int_equal(task, 1);
     t_pass(&s, 50);
     assert_int_equal(t_stats(&s).ready, 2);
-    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0)); /* so the new one has all of it */
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0)); /* worker 1 runs the other steps */
     all_ran(&s, 50);
     assert_int_equal(t_stats(&s).workers, 2);
     t_close(&s);
 }
 
-/* It outlives the strategy, and nobody gives it steps. */
+/* The cluster outlives the strategy. The new worker gets no steps. */
 static void local_cluster_adds_a_worker_after_its_strategy_is_freed(void **state)
 {
     ch_local_cluster *cluster = NULL;
@@ -414,7 +425,8 @@ static void local_cluster_adds_a_worker_after_its_strategy_is_freed(void **state
     ch_local_cluster_unref(cluster);
 }
 
-/* In rounds, and where staleness is bounded, a step that its worker took along holds up the others until another has run it. */
+/* In synchronous and bounded-staleness mode, a step of a lost worker delays the other steps
+ * until another worker has run it. */
 static void synchronous_and_bounded_modes_finish_when_workers_are_lost(void **state)
 {
     static const ch_coordinator_options how[] = {
@@ -439,7 +451,8 @@ static void synchronous_and_bounded_modes_finish_when_workers_are_lost(void **st
     }
 }
 
-/* One that reaches no server keeps its steps; with backups others run them too, and what it sends later is not done twice. */
+/* A worker that cannot reach any server keeps its steps. With backups, other workers run them
+ * too, and its late updates are not applied twice. */
 static void backups_run_the_steps_of_a_worker_that_reaches_no_server(void **state)
 {
     scene s;
@@ -467,7 +480,7 @@ static void fail_step(ch_step *s, void *arg)
     ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 0)), "it is not above 0");
 }
 
-/* A worker is lost and comes back while a join cancels what was scheduled. */
+/* A worker is lost and comes back while a join cancels the scheduled steps. */
 static void cancel_and_lose(int64_t at_us)
 {
     scene        s;
@@ -486,7 +499,7 @@ static void cancel_and_lose(int64_t at_us)
     assert_int_equal(ch_coordinator_join(s.co), CH_INVALID_ARGUMENT);
     n = t_value_of(s.n);
     t_pass(&s, 500);
-    assert_true(t_value_of(s.n) == n); /* nothing of it runs any more */
+    assert_true(t_value_of(s.n) == n); /* no cancelled step runs any more */
     assert_true((double)t_stats(&s).finished == n);
     t_schedule(&s, 10);
     t_ok(ch_coordinator_join(s.co));
@@ -538,7 +551,7 @@ static void lose_a_server(bool comes_back)
     says_which_is_lost(ch_coordinator_schedule(s.co, s.count, NULL, NULL));
     says_which_is_lost(ch_strategy_run(s.st, s.count, NULL, NULL));
     says_which_is_lost(ch_var_get(there, &t));
-    t_ok(ch_remote_fetch(done, &out)); /* what was there before is there */
+    t_ok(ch_remote_fetch(done, &out)); /* results from before the loss can be fetched */
     ch_tuple_unref(out);
     assert_true(ch_remote_has_ended(r));
     assert_true(t_value_of(s.n) >= 1);
@@ -556,7 +569,7 @@ static void job_ends_with_unavailable_when_a_parameter_server_is_lost(void **sta
     lose_a_server(false);
 }
 
-/* FC-8: one that comes back has nothing of what it had. */
+/* FC-8: a server that comes back has lost its variables. */
 static void job_stays_ended_when_a_lost_parameter_server_comes_back(void **state)
 {
     (void)state;
@@ -578,7 +591,7 @@ static void join_reports_a_parameter_server_that_is_lost_while_it_waits(void **s
     t_close(&s);
 }
 
-/* FC-7: calls that wait for it are told, and those that come later. */
+/* FC-7: calls that wait for the server and later calls return the error. */
 static void variable_calls_name_the_server_when_it_is_lost(void **state)
 {
     scene      s;
@@ -603,8 +616,8 @@ static void variable_calls_name_the_server_when_it_is_lost(void **state)
     t_close(&s);
 }
 
-/* FC-1, FC-7, CSH-1: one that is there and does not answer is lost after a minute, and not before: then every call is
- * UNAVAILABLE and names it. */
+/* FC-1, FC-7, CSH-1: a server that runs but does not reply is lost after a minute, and not
+ * before. Then every call returns UNAVAILABLE and names the server. */
 static void parameter_server_is_lost_after_a_minute_without_replies(void **state)
 {
     scene s;
@@ -624,7 +637,7 @@ static void parameter_server_is_lost_after_a_minute_without_replies(void **state
     t_close(&s);
 }
 
-/* A server that has much to do answers late, and is not lost; nor is what is asked of it. */
+/* A busy server replies late. It is not declared lost, and calls to it succeed. */
 static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
 {
     scene s;
@@ -643,7 +656,8 @@ static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
     t_close(&s);
 }
 
-/* A call that takes longer than it is waited for is made again, and comes to its end. */
+/* If a call takes longer than its deadline, it is repeated with a longer deadline until it
+ * ends. */
 static void variable_read_waits_longer_each_time_when_the_server_is_slow(void **state)
 {
     scene s;
@@ -661,7 +675,8 @@ static void large_step(ch_step *s, void *arg)
                 ch_var_assign_add(s, arg, ch_fill(s, CH_F32, ch_shape_of(1 << 14), 1)));
 }
 
-/* Beside a step that does not end, servers keep nothing of those that have ended. */
+/* While a single step does not end, servers do not keep the records of other steps that have
+ * ended. */
 static void server_memory_is_bounded_when_a_step_does_not_end(void **state)
 {
     enum { STEPS = 500 };
@@ -701,7 +716,7 @@ static void server_memory_is_bounded_when_a_step_does_not_end(void **state)
     t_close(&s);
 }
 
-/* Many of its answers are lost, and it is not. */
+/* Many replies of the server are lost, but the server is not declared lost. */
 static void parameter_server_is_not_lost_when_most_messages_are_dropped(void **state)
 {
     scene s;
@@ -716,7 +731,7 @@ static void parameter_server_is_not_lost_when_most_messages_are_dropped(void **s
     t_close(&s);
 }
 
-/* Nobody is blamed for what the coordinator missed itself. */
+/* A pause of the coordinator itself is not mistaken for the loss of its peers. */
 static void coordinator_declares_no_worker_lost_after_its_own_pause(void **state)
 {
     scene s;
@@ -733,7 +748,8 @@ static void coordinator_declares_no_worker_lost_after_its_own_pause(void **state
     t_close(&s);
 }
 
-/* What it is told is large: it takes that in, and is waited for as long as that may take. */
+/* Reading a large message takes the worker some time. The coordinator waits that long before it
+ * declares the worker lost. */
 static void coordinator_waits_for_a_worker_that_receives_a_large_dataset(void **state)
 {
     enum { ELEMENTS = 1 << 21 };
@@ -753,7 +769,7 @@ static void coordinator_waits_for_a_worker_that_receives_a_large_dataset(void **
         t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
     t_ok(ch_coordinator_join(s.co));
     assert_int_equal(t_stats(&s).workers_lost, 0);
-    ch__sim_slow(s.net, "worker/0", CH_WORKER_PING, 10000 * ms); /* and then not */
+    ch__sim_slow(s.net, "worker/0", CH_WORKER_PING, 10000 * ms); /* now it is lost */
     t_pass(&s, 100);
     assert_int_equal(t_stats(&s).workers_lost, 1);
     ch_per_worker_unref(it);
@@ -764,7 +780,7 @@ static void coordinator_waits_for_a_worker_that_receives_a_large_dataset(void **
     t_close(&s);
 }
 
-/* ---- over threads ---- */
+/* ---- on threads ---- */
 
 /* The same on real threads: workers are killed and started again while steps run. */
 static void job_runs_each_step_once_when_workers_restart_on_threads(void **state)

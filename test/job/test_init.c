@@ -1,4 +1,4 @@
-/* test/job/test_init.c -- first values as words: what servers make of them.
+/* test/job/test_init.c -- initial values of variables that servers compute from a description.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -16,7 +16,7 @@ static ch_tensor *made(const Cohort__PsInit *m)
     return t;
 }
 
-/* Each shard of a variable is, to the bit, what is cut out of the whole. */
+/* Compares each shard of a variable, bit by bit, with the same region of the whole variable. */
 static void shards_are_cut_out(ch_init init, ch_dtype dtype, ch_shape shape, ch_layout l)
 {
     char         name[] = "table";
@@ -81,7 +81,6 @@ static void refuses(const Cohort__PsInit *m, ch_status rc, const char *word)
         fail_msg("\"%s\" says nothing of %s", ch_error_message(), word);
 }
 
-/* PROMISES S6 */
 static void ps_init_rejects_invalid_fields_without_allocating(void **state)
 {
     char           name[] = "x", kind[32] = "uniform", fan[] = "in", dtype[16] = "f32";

@@ -1,6 +1,8 @@
-/* test/job/test_lookup.c -- rows of variables in shards: indices, slices, lookups, embeddings, scatters.
+/* test/job/test_lookup.c -- rows of sharded variables: indices, slices, lookups, embeddings,
+ * scatters.
  *
- * ch__message_pack is wrapped by the linker, so that what is asked of servers can be counted.
+ * ch__message_pack is wrapped by the linker, so that the tests can count the calls to servers
+ * and the bytes that are sent.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -10,8 +12,8 @@
 #include "job/message.h"
 #include "rows.h"
 
-static atomic_int   said[64]; /* of each method: calls and their answers */
-static atomic_llong most;     /* elements of a tensor that was read whole */
+static atomic_int   said[64]; /* messages of each method: calls and replies */
+static atomic_llong most;     /* elements of the largest tensor that was read whole */
 static atomic_llong moved;    /* bytes between workers and servers, both ways */
 
 ch_status __real_ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
@@ -40,7 +42,7 @@ static void forget_said(void)
     atomic_store(&moved, 0);
 }
 
-/* How many calls were made: each is answered once. */
+/* Returns the number of calls of a method. Each call has a reply. */
 static int calls(int method)
 {
     return atomic_load(&said[method]) / 2;
@@ -48,7 +50,7 @@ static int calls(int method)
 
 /* ---- outside steps ---- */
 
-/* SV-9: x[i], from the end if negative. */
+/* SV-9: x[i]; a negative i counts from the end. */
 static void var_row_reads_one_shard(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -191,7 +193,7 @@ static void var_lookup_finds_rows_in_five_shards_of_thirteen_rows(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-12: what is no number, or none of a row, is refused. */
+/* SV-12: ids that are not integers or are out of range are rejected. */
 static void var_lookup_rejects_ids_out_of_range_or_not_integer(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -225,7 +227,7 @@ static void var_lookup_rejects_ids_out_of_range_or_not_integer(void **state)
     ch_strategy_unref(st);
 }
 
-/* Every shard has a piece of each row. */
+/* Each shard has some columns of every row. */
 static void var_lookup_joins_rows_of_shards_along_the_last_axis(void **state)
 {
     ch_partitioner p = ch_partitioner_fixed(3);
@@ -272,7 +274,8 @@ static void var_row_slice_and_lookup_read_a_variable_of_default(void **state)
     ch_var_unref(v);
 }
 
-/* Wherever memory is short it is an error, and nothing is left behind; with memory it works again. */
+/* If any allocation fails, the call returns an error and leaks nothing. Later, with memory, it
+ * succeeds. */
 static void var_lookup_and_slice_report_lack_of_memory(void **state)
 {
     ch_var    *v = t_table(NULL, "w", ch_shape_of(4, 2));
@@ -320,7 +323,7 @@ static ch_tensor *first_of(ch_tuple *out)
     return t;
 }
 
-/* A step of one table with such inputs. */
+/* Runs a step that has a table and these inputs. */
 static ch_tensor *run_with(ch_strategy *st, ch_step_fn step, void *arg, int n,
                            ch_tensor *const *in)
 {
@@ -333,7 +336,8 @@ static ch_tensor *run_with(ch_strategy *st, ch_step_fn step, void *arg, int n,
     return first_of(out);
 }
 
-/* EM-1, EM-2, EM-4: a gather for each shard, and no full read; a repeated id is asked for once. */
+/* EM-1, EM-2, EM-4: a gather for each shard, and no full read; a repeated id is requested
+ * once. */
 static void gather_in_a_step_calls_each_server_once(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -348,7 +352,7 @@ static void gather_in_a_step_calls_each_server_once(void **state)
     t_ok(ch_strategy_run(st, f, in, &out));
     t = first_of(out);
     t_same(t, ch_shape_of(2, 3, 1), (float[]){8, 0, 4, 4, 4, 8});
-    assert_in_range(calls(CH_PS_ROWS), 2, 3); /* a call has all of its server's shards */
+    assert_in_range(calls(CH_PS_ROWS), 2, 3); /* a call covers all shards on its server */
     assert_int_equal(calls(CH_PS_READ), 0);
     ch_tuple_unref(in);
     ch_function_unref(f);
@@ -385,7 +389,7 @@ typedef struct bag {
     ch_var     *table;
     ch_combiner combiner;
     bool        weighted;
-    ch_tensor  *one; /* (1, 1); not NULL: by the root of the sum of squares of the weights */
+    ch_tensor  *one; /* (1, 1); not NULL: rows are divided by the norm of the weights */
 } bag;
 
 static void bag_step(ch_step *s, void *arg)
@@ -393,7 +397,7 @@ static void bag_step(ch_step *s, void *arg)
     const bag *b = arg;
     ch_node   *ids = ch_step_in(s, 0), *splits = ch_step_in(s, 1);
     ch_node   *weights = b->weighted ? ch_step_in(s, 2) : NULL;
-    ch_node   *rows = ch_gather(ch_var_read(s, b->table), ids, 0); /* so no table is read */
+    ch_node   *rows = ch_gather(ch_var_read(s, b->table), ids, 0); /* no full read */
 
     rows = ch_embedding_bag(rows, ch_range_like(ids, 0, CH_I64), splits,
                             &(ch_bag_options){.combiner = b->combiner, .weights = weights});
@@ -425,7 +429,7 @@ static ch_tensor *run_bag(ch_strategy *st, bag *b)
     return run_with(st, bag_step, b, b->weighted ? 3 : 2, in);
 }
 
-/* EM-6, EM-8: rows {0, 3}, {4}, {1}; by their sum, their mean, and with weights. */
+/* EM-6, EM-8: rows {0, 3}, {4}, {1}; combined by sum, by mean, and with weights. */
 static void embedding_bag_combines_rows_by_sum_and_mean_with_weights(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -458,7 +462,8 @@ static void bag_of_what_is_left_step(ch_step *s, void *v)
                                  &(ch_bag_options){.combiner = CH_COMBINE_MEAN}));
 }
 
-/* EM-7, EM-8: of ids 0, -1; 4, of weight -1; and 1 there are left 0; none; and 1. Those below 0 are no rows for any step. */
+/* EM-7, EM-8: the lists are {0, -1}, {4 with weight -1} and {1}. The remaining ids are {0}, {}
+ * and {1}. Negative ids are not rows in any step. */
 static void embedding_bag_gives_zeros_for_a_list_without_ids(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -487,7 +492,7 @@ typedef struct bags {
     ch_optimizer *optimizer;
 } bags;
 
-/* Ids and row_splits; what is behind the last split is padding. */
+/* The inputs are ids and row_splits. The ids after the last split are padding. */
 static void train_bags(ch_step *s, void *arg)
 {
     bags          *b = arg;
@@ -514,7 +519,7 @@ static ch_tuple *bags_of(const int64_t *ids, int n)
 
 static float loss_after(ch_strategy *st, int steps)
 {
-    static const int64_t ids[] = {3, 19, 0, 3, 7, -1, 99}; /* two of padding */
+    static const int64_t ids[] = {3, 19, 0, 3, 7, -1, 99}; /* the last two are padding */
     bags                 b = {.layer = ch_layer_embedding_bag(20, 4, CH_COMBINE_MEAN, NULL)};
     ch_function         *f = t_function(train_bags, &b);
     ch_tuple            *in = bags_of(ids, 7), *out = NULL;
@@ -533,7 +538,8 @@ static float loss_after(ch_strategy *st, int steps)
     return loss;
 }
 
-/* EM-1, EM-6: only rows are asked for, and the numbers are those of a table in this process. */
+/* EM-1, EM-6: only rows are requested, and the numbers equal those of a table in this
+ * process. */
 static void embedding_bag_layer_reads_rows_but_not_the_table(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -543,7 +549,7 @@ static void embedding_bag_layer_reads_rows_but_not_the_table(void **state)
     forget_said();
     assert_true(fabsf(loss_after(st, 5) - want) <= 1e-6f * fabsf(want));
     assert_true(calls(CH_PS_ROWS) > 0);
-    assert_true(atomic_load(&most) <= 1); /* the optimizer's rate */
+    assert_true(atomic_load(&most) <= 1); /* only the learning rate is read whole */
     ch_strategy_unref(st);
 }
 
@@ -571,7 +577,7 @@ static void train_large_bag(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* The loss of the third step; the bytes that this step moved. */
+/* Returns the loss of the third step. Stores the bytes that this step sent and received. */
 static float train_large(ch_strategy *st, bool weighted, ch_combiner combiner, long long *bytes)
 {
     large_bag    b = {.table =
@@ -606,7 +612,7 @@ static float train_large(ch_strategy *st, bool weighted, ch_combiner combiner, l
     return loss;
 }
 
-/* EM-1: a step moves its few rows, there and back, and not the table of 640,000 bytes. */
+/* EM-1: a step sends and receives its few rows, and not the table of 640,000 bytes. */
 static void embedding_bag_moves_only_its_rows_when_the_table_is_on_servers(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -679,7 +685,8 @@ static void scatter_to(ch_strategy *st, scatter *c)
     ch_function_unref(f);
 }
 
-/* SV-16: as of a variable in one piece; rows of one id come one after the other. */
+/* SV-16: the result equals that of a whole variable; rows with equal ids are applied in
+ * order. */
 static void scatter_on_shards_equals_scatter_on_a_whole_variable(void **state)
 {
     static const scatter_fn fn[] = {
@@ -704,7 +711,7 @@ static void scatter_on_shards_equals_scatter_on_a_whole_variable(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-14: ids are a list. */
+/* SV-14: ids must have rank 1. */
 static void scatter_rejects_ids_of_rank_two(void **state)
 {
     ch_strategy *st = t_in_shards(3);

@@ -1,4 +1,7 @@
-/* test/job/test_message.c -- the table of methods, and calls that are passed to handlers by it.
+/* test/job/test_message.c -- the table of methods, and the dispatch of calls to handlers.
+ *
+ * The task reader/0 has a role with two handlers. The tests send it valid and invalid calls,
+ * and check its replies, also if allocations fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../net/actor.h"
@@ -144,7 +147,7 @@ static void dispatch_passes_the_request_to_the_handler_of_its_method(void **stat
 
 static void dispatch_names_the_method_when_the_request_is_not_valid(void **state)
 {
-    call(message_of(CH_PS_READ, 10)); /* bytes of a field 0, which no message has */
+    call(message_of(CH_PS_READ, 10)); /* field number 0 is invalid */
     is_refused(CH_INVALID_ARGUMENT, "read", "10 bytes are not a valid PsRead message");
     (void)state;
 }
@@ -170,10 +173,11 @@ static void dispatch_names_the_method_when_the_handler_fails(void **state)
     (void)state;
 }
 
-/* Without memory for the reply the call is refused, or lost: it never has two replies. */
+/* If there is no memory for the reply, the call is rejected or lost. It never has two
+ * replies. */
 static void dispatch_replies_once_when_any_allocation_fails(void **state)
 {
-    call(read_of(1)); /* so that there is a link */
+    call(read_of(1)); /* creates the link */
     for (int64_t n = 1, before; n < 100; n++) {
         ch_message *p = read_of(1);
         int         ended;

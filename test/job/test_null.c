@@ -1,5 +1,6 @@
-/* test/job/test_null.c -- NULL, and numbers below 0, in the place of what is wanted: a status that names the argument, and never a
- * crash. All that coordinator.h, local_cluster.h and parameter_server.h declare.
+/* test/job/test_null.c -- NULL and negative numbers as arguments: every function of
+ * coordinator.h, local_cluster.h and parameter_server.h returns a status that names the
+ * argument, and never crashes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"

@@ -1,4 +1,7 @@
-/* test/job/test_parameter_server.c -- the strategy over a cluster in this process.
+/* test/job/test_parameter_server.c -- the parameter-server strategy over a local cluster.
+ *
+ * Small programs schedule steps, join and fetch results. The tasks of the cluster run on
+ * threads of this process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -43,7 +46,7 @@ static void parameter_server_step_updates_variables_on_servers(void **state)
     ch_strategy_unref(st);
 }
 
-/* Tasks share no memory: what a program writes to a result is its own. */
+/* Tasks share no memory: a program may write to a result without changing a variable. */
 static void step_result_is_a_copy_that_the_program_may_write(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1}, NULL, NULL);
@@ -65,7 +68,7 @@ static void step_result_is_a_copy_that_the_program_may_write(void **state)
     ch_strategy_unref(st);
 }
 
-/* Three epochs of four steps. */
+/* The program runs three epochs of four steps. */
 static void parameter_server_program_counts_steps_of_three_epochs(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3}, NULL, NULL);
@@ -81,7 +84,7 @@ static void parameter_server_program_counts_steps_of_three_epochs(void **state)
     t_ok(ch_coordinator_new(st, NULL, &co));
     t_ok(ch_function_new("count", count_rows, &c, &f));
     t_ok(ch_coordinator_schedule(co, f, &(ch_arguments){.in = in}, &r));
-    ch_remote_unref(ch_remote_ref(r)); /* who has another reference keeps it */
+    ch_remote_unref(ch_remote_ref(r)); /* another reference keeps the object alive */
     t_ok(ch_remote_fetch(r, &out));
     ch_coordinator_unref(ch_coordinator_ref(co));
     t_ok(ch_coordinator_create_per_worker_dataset(co, d, &data));
@@ -149,7 +152,7 @@ static void replace(ch_step *s, void *var)
     ch_var_assign(s, var, ch_step_in(s, 0));
 }
 
-/* Both the read and the assignment can be sent at once. */
+/* The read and the assignment may be sent in the same request. */
 static void a_step_reads_the_old_value_of_a_variable_that_it_assigns(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
@@ -171,7 +174,7 @@ static void a_step_reads_the_old_value_of_a_variable_that_it_assigns(void **stat
     ch_strategy_unref(st);
 }
 
-/* The last two values that a step was given, and the sum of those before them. */
+/* The last two values that a step received, and the sum of the values before them. */
 typedef struct recent {
     ch_var *newest, *older, *sum;
 } recent;

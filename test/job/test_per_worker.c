@@ -1,4 +1,8 @@
-/* test/job/test_per_worker.c -- variables of which each worker has its own, and the program another.
+/* test/job/test_per_worker.c -- per-worker variables: each worker has a copy, and the program
+ * has another.
+ *
+ * The tests compare the copies after steps, after the loss of workers, and while several
+ * threads use them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -18,7 +22,7 @@ static ch_var *own_var(ch_strategy *st, const char *name, float value, ch_aggreg
     return v;
 }
 
-/* What worker i has, of so many. */
+/* Returns the value on worker i of n workers. */
 static float of_worker(ch_var *v, int i, int n)
 {
     ch_tuple *all = NULL;
@@ -41,7 +45,7 @@ static float sum_of(ch_var *v, int n)
     return sum;
 }
 
-/* A step that counts in a variable of the worker's own, and in one on a server. */
+/* A step that counts in a per-worker variable and in a variable on a server. */
 typedef struct counting {
     scene        s;
     ch_var      *own;
@@ -79,9 +83,10 @@ static void count_steps(counting *c, int n)
     t_ok(ch_coordinator_join(c->s.co));
 }
 
-/* ---- whose it is ---- */
+/* ---- copies ---- */
 
-/* PW-1: a step has that of the worker which runs it; ch_var_get and ch_var_set are of the program's; all can be read, at any time. */
+/* PW-1: a step uses the copy of the worker that runs it; ch_var_get and ch_var_set use the
+ * program's copy; all copies can be read at any time. */
 static void per_worker_variable_has_a_copy_on_each_worker_and_in_the_program(void **state)
 {
     counting   c;
@@ -108,7 +113,8 @@ static void per_worker_variable_has_a_copy_on_each_worker_and_in_the_program(voi
     close_counting(&c);
 }
 
-/* PW-1: it is there from the first step on that uses it; a worker that came later, and one that never ran it, have the first value. */
+/* PW-1: a copy exists from the first step that uses it. A worker that joined later, or that
+ * never ran such a step, has the initial value. */
 static void per_worker_variable_copy_begins_with_the_initial_value(void **state)
 {
     counting  c;
@@ -131,8 +137,8 @@ static void per_worker_variable_copy_begins_with_the_initial_value(void **state)
     close_counting(&c);
 }
 
-/* VP-5, PT-4: it is on no server and is not cut; the next variable goes where it would have gone without
- * it. */
+/* VP-5, PT-4: a per-worker variable is on no server and is not sharded. The next variable is
+ * placed as if it did not exist. */
 static void per_worker_variable_is_on_no_server_and_not_sharded(void **state)
 {
     ch_strategy *st =
@@ -166,7 +172,7 @@ static void per_worker_variable_is_on_no_server_and_not_sharded(void **state)
     ch_strategy_unref(st);
 }
 
-/* ---- what it may not be ---- */
+/* ---- options that are rejected ---- */
 
 static void make_in_step(ch_step *s, void *arg)
 {
@@ -255,7 +261,7 @@ static void per_worker_variable_resets_when_its_worker_is_lost(void **state)
     count_steps(&c, 30);
     others = of_worker(c.own, 0, 3) + of_worker(c.own, 2, 3);
     t_ok(ch_local_cluster_kill(c.s.cluster, "worker", 1));
-    assert_true(of_worker(c.own, 1, 3) == 100); /* nobody knows yet that it is lost */
+    assert_true(of_worker(c.own, 1, 3) == 100); /* the loss is not detected yet */
     t_pass(&c.s, 200);
     assert_true(of_worker(c.own, 1, 3) == 100);
     t_ok(ch_local_cluster_restart(c.s.cluster, "worker", 1));
@@ -274,7 +280,7 @@ static void cut_off(counting *c, bool is_cut)
     t_pass(&c->s, 2000);
 }
 
-/* PW-3: also of one that was given up while it lived, and has its memory yet. */
+/* PW-3: also if the worker was declared lost while it was running and still has its memory. */
 static void per_worker_variable_resets_when_its_live_worker_is_declared_lost(void **state)
 {
     counting c;
@@ -296,7 +302,8 @@ static void per_worker_variable_resets_when_its_live_worker_is_declared_lost(voi
     close_counting(&c);
 }
 
-/* PW-3: during steps. The lost worker's steps count in the copies of other workers; steps of its next incarnation count in the new copy. */
+/* PW-3: the worker is lost during steps. Its steps are repeated and count in the copies of
+ * other workers. Steps of its next incarnation count in the new copy. */
 static void per_worker_variable_counts_repeated_steps_on_the_new_worker(void **state)
 {
     (void)state;
@@ -319,7 +326,8 @@ static void per_worker_variable_counts_repeated_steps_on_the_new_worker(void **s
 
 /* ---- steps ---- */
 
-/* Reads it to know which rows to look up, writes it of what was found there, and again of what it is then. */
+/* The step reads the variable to choose the rows of a lookup, assigns a value that depends on
+ * these rows, and then reads and assigns again. */
 typedef struct chained {
     ch_var *table, *own, *slow;
 } chained;
@@ -365,7 +373,8 @@ static void run_chain(ch_strategy *st, float *out)
     ch_var_unref(c.slow);
 }
 
-/* PW-1: whichever local parts read and write it, a step gives the results of OneDevice, where it is an ordinary variable. */
+/* PW-1: whichever local parts read and write the variable, a step gives the results of
+ * OneDevice, where the variable is an ordinary variable. */
 static void per_worker_variable_gives_equal_results_under_every_strategy(void **state)
 {
     ch_strategy *st[3] = {NULL};
@@ -389,7 +398,8 @@ typedef struct giving {
     ch_var *own, *other, *server;
 } giving;
 
-/* Its value goes to others as it is: an input, a number, what a server has, what another has. */
+/* Assigns to the variable, without computing, an input, a constant, the value of a variable on
+ * a server and the value of another per-worker variable. */
 static void hand_over(ch_step *s, void *arg)
 {
     giving *g = arg;
@@ -406,7 +416,8 @@ static void take_back(ch_step *s, void *arg)
     ch_var_assign(s, g->own, ch_var_assign_add(s, g->server, ch_var_read(s, g->other)));
 }
 
-/* PW-1: what it was given is its own: who gave it may write there again. */
+/* PW-1: the variable has a copy of the assigned value, so the caller may overwrite the
+ * input. */
 static void per_worker_variable_keeps_a_copy_of_an_assigned_input(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
@@ -443,7 +454,7 @@ static void fail_late(ch_step *s, void *arg)
     ch_check(ch_less(n, ch_step_in(s, 0)), "too many");
 }
 
-/* PW-1: as of any variable. */
+/* PW-1: as with any variable. */
 static void per_worker_variable_is_unchanged_when_its_step_fails(void **state)
 {
     counting     c;
@@ -510,7 +521,7 @@ static void per_worker_variable_aggregates_assignments_of_replicas(void **state)
     assert_true(add_of_replicas(CH_AGGREGATE_NONE) == 1);
 }
 
-/* ---- the program's ---- */
+/* ---- the copy of the program ---- */
 
 static void add_to_both(ch_step *s, void *arg)
 {
@@ -525,7 +536,8 @@ static void add_to_own(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_number(s, 1));
 }
 
-/* PW-1: an update from outside is of the program's copy, here, where no server's variable is. */
+/* PW-1: an update outside of a step changes the program's copy in this process. A variable on a
+ * server is updated on the server. */
 static void strategy_update_changes_the_programs_copy_of_a_per_worker_variable(void **state)
 {
     counting     c;
@@ -568,7 +580,8 @@ static void per_worker_variable_clone_begins_with_the_programs_copy(void **state
     close_counting(&c);
 }
 
-/* PW-1: a recorded step takes the next one of the name, which begins as that says. */
+/* PW-1: a recorded step uses the next variable of the same name, which begins with its own
+ * initial value. */
 static void per_worker_variable_is_replaced_by_the_next_of_its_name(void **state)
 {
     counting c;
@@ -612,7 +625,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* PW-1: while workers run, and others read what they have. */
+/* PW-1: workers run steps while other threads read all copies. */
 static void per_worker_variable_is_read_while_workers_on_threads_update_it(void **state)
 {
     enum { STEPS = 400 };

@@ -1,11 +1,15 @@
-/* test/job/test_placement.c -- the strategy: what it is made of, where variables and shards go, how they begin.
+/* test/job/test_placement.c -- creation of the parameter-server strategy, placement of
+ * variables and shards, and initial values.
+ *
+ * The tests check which server has each variable and shard, the printed placement table, the
+ * calls of partitioners, and the memory that large tables need.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
 #include "rows.h"
 #include "scene.h"
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static ch_status strategy_of(const char *cluster, const ch_simple_options *opt)
 {
@@ -23,7 +27,7 @@ static ch_status strategy_of(const char *cluster, const ch_simple_options *opt)
     return rc;
 }
 
-/* PS-1, PS-2: in this order. */
+/* PS-1, PS-2: the faults are reported in this order. */
 static void parameter_server_strategy_rejects_invalid_clusters_before_any_call(void **state)
 {
     const ch_status no = CH_INVALID_ARGUMENT;
@@ -44,7 +48,7 @@ static void parameter_server_strategy_rejects_invalid_clusters_before_any_call(v
     t_refused(ch_strategy_parameter_server(NULL, NULL, &st), no, "cluster", "NULL");
 }
 
-/* PS-3: the coordinator is task 0 of "chief", which a cluster of this process has. */
+/* PS-3: the coordinator is task 0 of "chief", which a local cluster has. */
 static void local_cluster_coordinator_is_task_0_of_chief(void **state)
 {
     ch_local_cluster *local = NULL;
@@ -90,7 +94,8 @@ static void local_cluster_kill_names_the_existing_tasks_when_there_is_no_such_ta
     ch_local_cluster_unref(local);
 }
 
-/* PS-4, PS-5: it waits for all servers and one worker, and asks again until they answer; not without limit. */
+/* PS-4, PS-5: the constructor waits for all servers and a worker, and repeats its calls until
+ * they reply, up to a limit. */
 static void parameter_server_strategy_waits_for_all_servers_and_one_worker(void **state)
 {
     scene s;
@@ -139,7 +144,7 @@ static void replicas_are_the_devices_of_one_worker(void **state)
     ch_strategy_unref(st);
 }
 
-/* ---- where variables go ---- */
+/* ---- placement ---- */
 
 static const char *const ps_name[] = {"/job:ps/replica:0/task:0/device:CPU:0",
                                       "/job:ps/replica:0/task:1/device:CPU:0",
@@ -150,7 +155,8 @@ static void is_on(ch_var *v, int server)
     assert_string_equal(ch_var_device(v), ps_name[server]);
 }
 
-/* VP-1, VP-2, 6.7.6, B19: four in the scope of three servers, one outside. */
+/* VP-1, VP-2, 6.7.6, B19: four variables in the scope of three servers, a fifth outside of
+ * it. */
 static void variables_are_placed_in_turn(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 3}, NULL, NULL);
@@ -181,7 +187,7 @@ static ch_status rename_it(ch_var_spec *spec, void *arg)
     return CH_OK;
 }
 
-/* VP-3: neither an entered device nor a hook moves it. */
+/* VP-3: neither an entered device nor a hook changes the placement. */
 static void variable_placement_on_servers_ignores_the_entered_device(void **state)
 {
     static char  name[] = "renamed";
@@ -220,7 +226,8 @@ static ch_var *beside(ch_strategy *st, ch_var *v, ch_shape shape)
     return made;
 }
 
-/* VP-4, PT-4, 6.7.6, B23: one partition, scalars and what is beside a shard are plain. */
+/* VP-4, PT-4, 6.7.6, B23: scalars, variables with a single partition, and variables that are
+ * colocated with a shard are not sharded. */
 static void colocated_variable_is_on_the_server_of_the_other(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -237,7 +244,7 @@ static void colocated_variable_is_on_the_server_of_the_other(void **state)
     is_on(ch_var_shard(w, 1), 1);
     is_on(own, 0);
     is_on(other, 1);
-    is_on(next, 0); /* as if there had been neither */
+    is_on(next, 0); /* placed as if the two colocated variables did not exist */
     assert_int_equal(ch_var_shards(row), 1);
     assert_int_equal(ch_var_shards(scalar), 1);
     assert_int_equal(ch_var_shards(own), 1);
@@ -264,7 +271,8 @@ static void train_step(ch_step *s, void *arg)
                           (ch_var *[]){t->w});
 }
 
-/* VP-6: slots are made when a step is first scheduled, each beside its variable, shard by shard. */
+/* VP-6: slots are created when a step is first scheduled, each on the server of its variable,
+ * shard by shard. */
 static void optimizer_slots_are_placed_beside_their_variable_shards(void **state)
 {
     ch_strategy    *st = t_in_shards(2);
@@ -307,7 +315,8 @@ static void table_of(char *text, size_t size, ch_placement placement)
     ch_strategy_unref(st);
 }
 
-/* Every row has its numbers and places below those of the row before, whatever the names are. */
+/* Each column of the table begins at the same position in every row, however long the names
+ * are. */
 static void placement_table_keeps_its_columns_when_names_are_long(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 1}, NULL, NULL);
@@ -368,7 +377,7 @@ static void placement_is_the_same_each_time_and_can_be_printed(void **state)
     assert_string_equal(text, again);
 }
 
-/* By bytes, not by count; shards of one on different servers. */
+/* By bytes, not by count; the shards of a variable are on different servers. */
 static void placement_by_bytes_chooses_the_server_with_the_fewest_bytes(void **state)
 {
     ch_strategy *st =
@@ -386,7 +395,7 @@ static void placement_by_bytes_chooses_the_server_with_the_fewest_bytes(void **s
         ch_var_unref(v[i]);
     ch_var_unref(large);
     v[0] = t_table(st, "small", ch_shape_of(10));
-    is_on(v[0], 0); /* what is gone does not count */
+    is_on(v[0], 0); /* freed variables do not count */
     ch_var_unref(v[0]);
     ch_strategy_unref(st);
 }
@@ -408,7 +417,8 @@ static ch_status ask_me(void *arg, const ch_tensor_spec *of, int64_t *parts)
     return CH_OK;
 }
 
-/* PT-1, PT-4: asked once for each variable, with its shape and dtype; not of scalars and of what is beside others. */
+/* PT-1, PT-4: called once for each variable, with its shape and dtype; not called for scalars
+ * and colocated variables. */
 static void partitioner_is_called_once_for_each_variable(void **state)
 {
     questions    q = {0};
@@ -441,7 +451,7 @@ static ch_status two_axes(void *arg, const ch_tensor_spec *of, int64_t *parts)
     return CH_OK;
 }
 
-/* PT-2: the error is that of the variable, which is not made. */
+/* PT-2: ch_var_new returns the error, and the variable is not created. */
 static void var_new_reports_an_invalid_result_of_the_partitioner(void **state)
 {
     ch_strategy *st =
@@ -457,7 +467,7 @@ static void var_new_reports_an_invalid_result_of_the_partitioner(void **state)
     ch_strategy_unref(st);
 }
 
-/* B21: MinSize(256 KiB, one for each of three servers). */
+/* B21: MinSize(256 KiB), at most a shard for each of three servers. */
 static void min_size_partitioner_shards_variables_over_three_servers(void **state)
 {
     const struct {
@@ -491,9 +501,9 @@ static void min_size_partitioner_shards_variables_over_three_servers(void **stat
     ch_strategy_unref(st);
 }
 
-/* ---- first values ---- */
+/* ---- initial values ---- */
 
-/* IV-2, IV-7: each shard gets its rows, and is named after the whole. */
+/* IV-2, IV-7: each shard gets its rows, and its name is derived from that of the variable. */
 static void initial_value_is_divided_among_shards(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -502,7 +512,7 @@ static void initial_value_is_divided_among_shards(void **state)
 
     (void)state;
     t_ok(ch_var_new(st, &(ch_var_spec){.name = "w", .initial = t}, &v));
-    *(float *)ch_tensor_data_mut(t) = 99; /* it was copied */
+    *(float *)ch_tensor_data_mut(t) = 99; /* the variable has a copy */
     assert_string_equal(ch_var_name(v), "w");
     assert_string_equal(ch_var_name(ch_var_shard(v, 0)), "w/part_0");
     assert_string_equal(ch_var_name(ch_var_shard(v, 2)), "w/part_2");
@@ -515,8 +525,8 @@ static void initial_value_is_divided_among_shards(void **state)
     ch_strategy_unref(st);
 }
 
-/* IV-1, IV-3, IV-4, IV-8: an initializer gives the numbers of a variable in one piece, so no two shards
- * are the same. Without an initializer the variable is zeros. */
+/* IV-1, IV-3, IV-4, IV-8: an initializer gives the same numbers as for a whole variable, so no
+ * two shards are equal. Without an initializer the variable is zeros. */
 static void sharded_variable_is_initialised_like_a_whole_one(void **state)
 {
     ch_strategy      *st = t_in_shards(3);
@@ -544,7 +554,8 @@ static void sharded_variable_is_initialised_like_a_whole_one(void **state)
     ch_strategy_unref(st);
 }
 
-/* IV-4, IV-5: servers make the numbers, so that the memory of a table is that of its shards, and little more. */
+/* IV-4, IV-5: servers compute the numbers, so a table needs the memory of its shards and little
+ * more. */
 static void large_table_is_initialised_without_a_second_copy(void **state)
 {
     enum { ROWS = 1 << 18, WIDTH = 64, BYTES = ROWS * WIDTH * 4 };
@@ -564,7 +575,7 @@ static void large_table_is_initialised_without_a_second_copy(void **state)
     ch_strategy_unref(st);
 }
 
-/* What is read is put together where it is given, and there is no other copy of it. */
+/* The shards are read directly into the result, so there is no second copy. */
 static void var_get_of_a_sharded_table_takes_memory_for_one_copy(void **state)
 {
     enum { ROWS = 1 << 18, WIDTH = 16, BYTES = ROWS * WIDTH * 4 };

@@ -1,7 +1,6 @@
-/* test/job/test_row_errors.c -- wrong ids and rows in changes of variables.
+/* test/job/test_row_errors.c -- invalid ids and rows in assignments to rows of variables.
  *
- * Every strategy must give one and the same message, which names the call, the variable and the
- * reason.
+ * Every strategy must give the same message, which names the call, the variable and the reason.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/ops.h"
@@ -9,7 +8,7 @@
 
 enum { ROWS = 4, WIDTH = 3 };
 
-/* ---- mistakes ---- */
+/* ---- invalid calls ---- */
 
 static ch_node *ids(ch_step *s)
 {
@@ -128,7 +127,7 @@ static void refuse_mistake(ch_strategy *st, int i)
     ch_tensor_unref(initial);
 }
 
-/* Each mistake has a strategy of its own, in which the name "w" is free. */
+/* Each invalid call has its own strategy, in which the name "w" is not used yet. */
 static void refuse_mistakes(ch_strategy *(*make)(void))
 {
     for (int i = 0; i < N_MISTAKES; i++) {
@@ -189,7 +188,7 @@ static void wrong_rows_are_named_when_variables_are_on_servers(void **state)
     refuse_mistakes(shards);
 }
 
-/* The name "w" is free once in Default, so there is one mistake. */
+/* The name "w" can be used only once in Default, so there is a single invalid call. */
 static void wrong_rows_are_named_when_the_strategy_is_default(void **state)
 {
     (void)state;

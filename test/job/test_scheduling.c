@@ -1,6 +1,8 @@
-/* test/job/test_scheduling.c -- schedule, join, done and fetch; results that may not be there yet.
+/* test/job/test_scheduling.c -- schedule, join, done and fetch; results of steps that have not
+ * ended yet; modes, deadlines and statistics.
  *
- * Where it matters what is going on at which moment, the cluster is a simulated one: a step takes up to so many ms.
+ * Tests that depend on the time of an event run on a simulated cluster (scene.h), in which a
+ * step takes up to a given number of ms of the virtual clock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
@@ -96,7 +98,7 @@ static void schedule_is_refused_inside_a_step(void **state)
     t_close(&s);
 }
 
-/* CC-4: with the last reference all ends, whatever was scheduled, and no memory is left. */
+/* CC-4: when the last reference is released, all scheduled steps end, and no memory is left. */
 static void coordinator_ends_all_steps_when_its_last_reference_is_released(void **state)
 {
     int64_t live = ch__mem_live();
@@ -112,7 +114,7 @@ static void coordinator_ends_all_steps_when_its_last_reference_is_released(void 
         if (is_held)
             t_close(&s);
         assert_false(ch_remote_has_ended(r));
-        ch_remote_unref(r); /* which is a reference too: it keeps the coordinator */
+        ch_remote_unref(r); /* the remote value is also a reference to the coordinator */
         if (!is_held)
             t_close(&s);
         assert_int_equal(ch__mem_live(), live);
@@ -132,14 +134,14 @@ static int count_threads(void)
     return n;
 }
 
-/* CC-4: the threads of a cluster are gone when its last reference is */
+/* CC-4: the threads of a cluster have ended when its last reference is released */
 static void threads_end_with_the_strategy(void **state)
 {
     int before = 0;
 
     (void)state;
     for (int i = 0; i < 4;
-         i++) { /* the first round starts threads that stay, such as devices' */
+         i++) { /* the first round starts threads that stay, such as those of devices */
         scene s = {.st = t_cluster(&three_workers, NULL, NULL)};
 
         t_ok(ch_coordinator_new(s.st, NULL, &s.co));
@@ -153,7 +155,8 @@ static void threads_end_with_the_strategy(void **state)
     }
 }
 
-/* CC-2, SC-6, SC-8, SC-10: all workers run at once, each takes steps, and none takes much more than its share. */
+/* CC-2, SC-6, SC-8, SC-10: all workers run at the same time, each runs steps, and none runs
+ * much more than its share. */
 static void join_waits_for_all_that_was_scheduled(void **state)
 {
     scene   s;
@@ -162,10 +165,10 @@ static void join_waits_for_all_that_was_scheduled(void **state)
 
     (void)state;
     t_open(&s, &three_workers, 100, NULL);
-    t_ok(ch_coordinator_join(s.co)); /* of nothing, at once */
+    t_ok(ch_coordinator_join(s.co)); /* without steps, join returns at once */
     t_ok(ch_coordinator_done(s.co, &done));
     assert_true(done);
-    t_schedule(&s, 3); /* they are told of the function first */
+    t_schedule(&s, 3); /* sends the function to the workers */
     t_ok(ch_coordinator_join(s.co));
     began = ch__sim_now(s.net);
     t_schedule(&s, 30);
@@ -174,7 +177,7 @@ static void join_waits_for_all_that_was_scheduled(void **state)
     assert_true(t_stats(&s).running > 3);
     t_ok(ch_coordinator_join(s.co));
     assert_true(ch__sim_now(s.net) - began <
-                15 * 100 * ms); /* one alone would have taken 30 of them, at 50 on average */
+                15 * 100 * ms); /* a single worker would need 30 times 50 ms on average */
     t_ok(ch_coordinator_done(s.co, &done));
     assert_true(done);
     assert_true(t_value_of(s.n) == 33);
@@ -189,7 +192,7 @@ static void join_waits_for_all_that_was_scheduled(void **state)
     t_close(&s);
 }
 
-/* SC-6: it waits as long as it takes, and as long as steps end it is no error. */
+/* SC-6: join waits as long as steps end, without a limit. */
 static void join_has_no_limit_while_steps_end(void **state)
 {
     scene s;
@@ -203,7 +206,7 @@ static void join_has_no_limit_while_steps_end(void **state)
     t_close(&s);
 }
 
-/* ---- who runs what ---- */
+/* ---- which worker runs a step ---- */
 
 typedef struct slow_scene {
     scene        s;
@@ -218,7 +221,8 @@ static void slow_step(ch_step *s, void *arg)
     ch_var_assign_add(s, c->there, ch_number(s, 1));
 }
 
-/* A step that writes there, on ps 1, takes over a second; others take some microseconds. */
+/* A step that writes to a variable on ps/1 takes over a second; other steps take some
+ * microseconds. */
 static void open_slow(slow_scene *c, const ch_coordinator_options *opt)
 {
     t_open(&c->s, &(ch_local_cluster_options){.ps = 2, .workers = 2}, 1, opt);
@@ -243,8 +247,8 @@ static void close_slow(slow_scene *c)
     t_close(&c->s);
 }
 
-/* FC-4: what a worker was given and has not begun is run by one that has nothing to do. The first call ends as cancelled, any
- * number of times, which is nobody's error. */
+/* FC-4: an idle worker runs steps that were sent to another worker and have not begun there.
+ * The first call ends as cancelled, any number of times, and this is not an error. */
 static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
 {
     (void)state;
@@ -257,7 +261,7 @@ static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
         open_slow(&c, &how);
         t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
         t_schedule(&c.s, 20);
-        assert_true(i >= 2 || t_stats(&c.s).running > 4); /* they have been given them */
+        assert_true(i >= 2 || t_stats(&c.s).running > 4); /* the worker has received them */
         t_pass(&c.s, 50);
         assert_int_equal(t_stats(&c.s).finished, 550 + 20);
         assert_int_equal(t_stats(&c.s).running, 1);
@@ -268,7 +272,7 @@ static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
     }
 }
 
-/* Nor while it is told what it does not know yet. */
+/* The same while a worker receives a function. */
 static void idle_worker_takes_steps_of_a_worker_that_receives_a_function(void **state)
 {
     slow_scene   c;
@@ -294,7 +298,7 @@ static void own_data_step(ch_step *s, void *arg)
     ch_var_assign_add(s, c->s.n, ch_cast(ch_equal(ch_step_in(s, 0), ch_step_in(s, 0)), CH_F32));
 }
 
-/* But those that read their worker's own data stay with it. */
+/* Steps that read the data of their worker are not moved to other workers. */
 static void steps_that_read_a_worker_s_own_data_stay_with_it(void **state)
 {
     slow_scene     c;
@@ -309,7 +313,7 @@ static void steps_that_read_a_worker_s_own_data_stay_with_it(void **state)
     t_ok(ch_per_worker_iterate(data, &it));
     for (int i = 0; i < 20; i++) {
         if (i < 12 && i % 2 == 0)
-            t_ok(ch_coordinator_join(c.s.co)); /* so that both are told all of it */
+            t_ok(ch_coordinator_join(c.s.co)); /* both workers have function and data */
         if (i == 12)
             t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
         t_ok(ch_coordinator_schedule(c.s.co, f, &(ch_arguments){.n_each = 1, .each = &it},
@@ -350,7 +354,7 @@ static ch_tensor *one_number(double x)
     return t_f32(ch_shape_scalar(), (float[]){(float)x});
 }
 
-/* SC-1, SC-3: what is wrong with a step is the error of schedule. */
+/* SC-1, SC-3: schedule returns the error of a step that cannot be recorded. */
 static void a_step_that_cannot_be_recorded_is_not_scheduled(void **state)
 {
     scene        s;
@@ -372,7 +376,8 @@ static void a_step_that_cannot_be_recorded_is_not_scheduled(void **state)
     t_close(&s);
 }
 
-/* SC-2, SC-9, RV-2: results have the structure and the names of the step's; a result may be fetched twice. */
+/* SC-2, SC-9, RV-2: results have the structure and the names of the step's results; a result
+ * may be fetched twice. */
 static void remote_fetch_returns_results_with_their_names(void **state)
 {
     scene        s;
@@ -419,7 +424,8 @@ static void a_step_without_results_gives_an_empty_tuple(void **state)
     t_close(&s);
 }
 
-/* SC-13: a result is here when its step has ended, whatever becomes of the worker. */
+/* SC-13: the result is in the program's process when its step has ended, even if the worker is
+ * lost later. */
 static void a_result_outlives_its_worker(void **state)
 {
     scene      s;
@@ -447,8 +453,8 @@ static void before_and_after_step(ch_step *s, void *arg)
     ch_step_out(s, "after", ch_var_read(s, c->n));
 }
 
-/* SC-11, CC-3: one worker runs one step at a time, in the order of schedule. A step that it has to repeat
- * keeps its place. */
+/* SC-11, CC-3: a worker runs a step at a time, in the order of schedule. A step that is
+ * repeated keeps its position in this order. */
 static void worker_runs_steps_in_scheduling_order(void **state)
 {
     enum { STEPS = 50 };
@@ -473,7 +479,8 @@ static void worker_runs_steps_in_scheduling_order(void **state)
         for (int i = 0; i < STEPS; i++) {
             float before = t_floats(out[i], 0, 0)[0];
 
-            /* none runs in between; messages may change places, but no step goes to the end */
+            /* no other step runs in between; messages may overtake each other, but no step
+             * moves to the end */
             assert_true(t_floats(out[i], 1, 0)[0] == before + 1);
             assert_true(fabsf(before - (float)i) <= (is_lost ? 3 : 0));
             ch_tuple_unref(out[i]);
@@ -484,7 +491,8 @@ static void worker_runs_steps_in_scheduling_order(void **state)
     }
 }
 
-/* Calls while another caller is in join, whose stack is below this one: it cannot return before these do. */
+/* Makes calls while another caller is in join. The stack frame of that caller is below this
+ * one, so its join cannot return before these calls. */
 static void call_during_join(void *arg)
 {
     scene *s = arg;
@@ -506,14 +514,14 @@ static void schedule_waits_for_a_join(void **state)
     t_schedule(&s, 10);
     t_ok(ch__sim_at(s.net, ch__sim_now(s.net) + 20 * ms, call_during_join, &s));
     t_ok(ch_coordinator_join(s.co));
-    assert_int_equal(t_stats(&s).finished, 10); /* the step that was refused is not there */
+    assert_int_equal(t_stats(&s).finished, 10); /* the rejected step was not scheduled */
     t_schedule(&s, 1);
     t_ok(ch_coordinator_join(s.co));
     assert_true(t_value_of(s.n) == 11);
     t_close(&s);
 }
 
-/* SC-5: with so many steps that wait, schedule waits for one to begin. */
+/* SC-5: when the queue is full, schedule waits until a step begins. */
 static void a_full_queue_makes_schedule_wait(void **state)
 {
     scene s;
@@ -531,10 +539,11 @@ static void a_full_queue_makes_schedule_wait(void **state)
     t_close(&s);
 }
 
-/* Of bytes too: one step more goes, also if it alone is larger. */
+/* The limit in bytes: schedule accepts steps until the queue exceeds it, so a step that is
+ * larger than the limit is accepted too. */
 static void schedule_waits_when_the_queue_holds_capacity_bytes(void **state)
 {
-    static const int64_t sizes[] = {100, 5000}; /* of f32 */
+    static const int64_t sizes[] = {100, 5000}; /* elements of type f32 */
 
     (void)state;
     for (int k = 0; k < 2; k++) {
@@ -553,7 +562,7 @@ static void schedule_waits_when_the_queue_holds_capacity_bytes(void **state)
         t_ok(ch_coordinator_join(s.co));
         assert_int_equal(t_stats(&s).finished, 40);
         t_schedule(&s, 10);
-        assert_true(t_stats(&s).queued > 3); /* those have no inputs */
+        assert_true(t_stats(&s).queued > 3); /* steps without inputs have no bytes */
         t_ok(ch_coordinator_join(s.co));
         ch_tuple_unref(in);
         ch_function_unref(f);
@@ -579,7 +588,7 @@ static void *schedules(void *arg)
     return NULL;
 }
 
-/* CN-1, CN-5: threads may schedule, join and ask at the same time. */
+/* CN-1, CN-5: several threads may call schedule, join and done at the same time. */
 static void coordinator_schedules_and_joins_from_several_threads(void **state)
 {
     enum { THREADS = 4, EACH = 200 };
@@ -612,7 +621,7 @@ static void coordinator_schedules_and_joins_from_several_threads(void **state)
 
 /* ---- modes ---- */
 
-/* A step sees what the others have done that began before it: all of those more than `staleness` before. */
+/* A step sees all updates of the steps that were scheduled more than `staleness` before it. */
 static void staleness_is_bounded(void **state)
 {
     enum { STEPS = 60 };
@@ -630,7 +639,7 @@ static void staleness_is_bounded(void **state)
             t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[i]));
         t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
         for (int i = 0; i < STEPS; i++) {
-            double n = (double)t_floats(out[i], 0, 0)[0]; /* its own one too */
+            double n = (double)t_floats(out[i], 0, 0)[0]; /* includes its own update */
 
             assert_true(n >= i + 1 - bound[b] && n <= i + 1 + bound[b]);
             ch_tuple_unref(out[i]);
@@ -648,7 +657,7 @@ static void peek_step(ch_step *s, void *arg)
     ch_var_assign_add(s, c->n, ch_number(s, 1));
 }
 
-/* All of a round see what there was when it began. */
+/* All steps of a round read the values from the beginning of the round. */
 static void synchronous_round_reads_the_values_of_its_beginning(void **state)
 {
     enum { STEPS = 12, ROUND = 4 };
@@ -690,7 +699,7 @@ static void set_to(ch_var *v, float x)
     ch_tensor_unref(t);
 }
 
-/* A round that an error ended does not go on: the next step reads what variables are now. */
+/* An error ends a round. The next step begins a new round and reads the current values. */
 static void a_round_begins_anew_when_join_has_returned_an_error(void **state)
 {
     scene        s;
@@ -724,9 +733,10 @@ static void a_round_begins_anew_when_join_has_returned_an_error(void **state)
     t_close(&s);
 }
 
-/* ---- what is going on ---- */
+/* ---- statistics and limits ---- */
 
-/* DG-2, DG-3: two runs of one function are one recording and two steps; a restart is one worker lost. */
+/* DG-2, DG-3: two runs of a function are counted as 1 recording and 2 steps; a restart is
+ * counted as 1 lost worker. */
 static void coordinator_stats_count_steps_and_lost_workers(void **state)
 {
     scene                s;
@@ -753,7 +763,8 @@ static void coordinator_stats_count_steps_and_lost_workers(void **state)
     t_close(&s);
 }
 
-/* DG-1: a step that takes too long is an error that names its worker, and not a line in a log. */
+/* DG-1: a step that takes too long fails with an error that names its worker; it is not only
+ * logged. */
 static void a_step_that_takes_too_long_is_an_error(void **state)
 {
     scene      s;
@@ -775,7 +786,8 @@ static void slow_down(scene *s, int step_ms)
     ch__sim_faults(s->net, &(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms});
 }
 
-/* A worker that computes beyond the limit of a step gets no steps, and the steps that it had go to others. */
+/* A worker whose step exceeds the limit gets no steps, and its other steps are moved to other
+ * workers. */
 static void steps_go_to_other_workers_when_one_is_overdue(void **state)
 {
     scene      s;
@@ -789,7 +801,7 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     t_ok(ch_coordinator_join(s.co));
     slow_down(&s, 100000);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &slow));
-    t_pass(&s, 10); /* it computes, for some seconds */
+    t_pass(&s, 10); /* worker/0 computes for some seconds */
     slow_down(&s, 1);
     t_refused(ch_remote_fetch(slow, &out), CH_DEADLINE_EXCEEDED, "worker/", "in 0.1 s");
     assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
@@ -799,7 +811,7 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     }
     assert_true(t_value_of(s.n) == 210);
     assert_int_equal(t_stats(&s).failed, 1);
-    t_pass(&s, 200000); /* by now the overdue one is free: it can do without the other */
+    t_pass(&s, 200000); /* the overdue worker is free again and can run all steps */
     for (int i = 0; i < 2; i++) {
         t_ok(ch_local_cluster_kill(s.cluster, "worker", i));
         t_schedule(&s, 10);
@@ -812,7 +824,7 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     t_close(&s);
 }
 
-/* Without another worker steps wait until the overdue one is free, and run then. */
+/* If there is no other worker, steps wait until the overdue worker is free, and then run. */
 static void steps_wait_for_a_worker_that_is_overdue(void **state)
 {
     scene s;
@@ -834,7 +846,7 @@ static void steps_wait_for_a_worker_that_is_overdue(void **state)
     t_close(&s);
 }
 
-/* A step that may take longer than any wait is waited for as long as that, by join and by fetch. */
+/* If step_seconds exceeds the limit of waits, join and fetch wait for step_seconds. */
 static void join_and_fetch_wait_as_long_as_step_seconds(void **state)
 {
     scene      s;
@@ -859,7 +871,7 @@ static void join_and_fetch_wait_as_long_as_step_seconds(void **state)
     t_close(&s);
 }
 
-/* A wait with a deadline leaves steps as they are: they go on, and are waited for later. */
+/* When a wait reaches its deadline, the steps continue and can be waited for later. */
 static void join_for_and_fetch_for_end_at_their_deadline(void **state)
 {
     scene         s;
@@ -870,7 +882,7 @@ static void join_for_and_fetch_for_end_at_their_deadline(void **state)
 
     (void)state;
     t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1, NULL);
-    t_ok(ch_coordinator_join_for(s.co, 0)); /* nothing waits or runs */
+    t_ok(ch_coordinator_join_for(s.co, 0)); /* no step is queued or running */
     slow_down(&s, 100000);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
     began = ch__sim_now(s.net);
@@ -900,7 +912,7 @@ static void join_for_and_fetch_for_end_at_their_deadline(void **state)
     t_close(&s);
 }
 
-/* What each worker does can be asked, and which of them was lost. */
+/* The statistics have the state of each worker and name the lost worker. */
 static void statistics_say_which_worker_is_lost(void **state)
 {
     scene           s;
@@ -931,7 +943,7 @@ static void statistics_say_which_worker_is_lost(void **state)
     t_close(&s);
 }
 
-/* A run whose caller waits goes before all steps that were scheduled, however many wait. */
+/* A run whose caller waits begins before all scheduled steps, however many are queued. */
 static void a_run_does_not_wait_behind_a_full_queue(void **state)
 {
     scene s;
@@ -948,7 +960,7 @@ static void a_run_does_not_wait_behind_a_full_queue(void **state)
     t_close(&s);
 }
 
-/* However long that is: nothing overflows. */
+/* Very large values of step_seconds do not overflow. */
 static void step_seconds_do_not_overflow(void **state)
 {
     static const double seconds[] = {1e-12, 1e9, 1e10, 1e300};
@@ -969,7 +981,7 @@ static void step_seconds_do_not_overflow(void **state)
     }
 }
 
-/* What a worker has before it does not count: it runs one after the other. */
+/* The time in which a step waits for the steps before it on the same worker does not count. */
 static void a_step_that_waits_for_its_worker_is_not_late(void **state)
 {
     scene s;
@@ -985,7 +997,7 @@ static void a_step_that_waits_for_its_worker_is_not_late(void **state)
 
 enum { FAST = 20 };
 
-/* 20 steps that are fast, and one behind them that is not: its server takes long. */
+/* 20 fast steps, and after them a slow step, whose server takes 20 s. */
 typedef struct late_scene {
     scene        s, on_ps_1;
     ch_function *f;
@@ -999,10 +1011,10 @@ static void open_late(late_scene *c, const ch_sim_options *net)
            &(ch_coordinator_options){.step_seconds = 0.5});
     ch__sim_faults(c->s.net, net);
     for (uint64_t i = 0; i < net->seed; i++)
-        (void)ch__sim_draw(c->s.net, 2); /* other numbers from here on */
+        (void)ch__sim_draw(c->s.net, 2); /* advances the random numbers */
     c->on_ps_1.n = t_var_in(c->s.st, "on ps/1", 0);
     c->f = t_function(t_count_step, &c->on_ps_1);
-    t_schedule(&c->s, 100); /* the worker is known to be fast, and gets many at a time */
+    t_schedule(&c->s, 100); /* a fast worker gets many steps at a time */
     t_ok(ch_coordinator_schedule(c->s.co, c->f, NULL, NULL));
     t_ok(ch_coordinator_join(c->s.co));
     ch__sim_slow(c->s.net, "ps/1", CH_PS_UPDATE, 20000 * ms);
@@ -1031,7 +1043,7 @@ static void close_late(late_scene *c)
     t_close(&c->s);
 }
 
-/* However many steps its worker was given before it. */
+/* The number of steps that the worker received before does not matter. */
 static void step_seconds_begin_when_the_step_before_has_ended(void **state)
 {
     late_scene c;
@@ -1047,7 +1059,8 @@ static void step_seconds_begin_when_the_step_before_has_ended(void **state)
     close_late(&c);
 }
 
-/* The worker runs steps in the order in which they come, which may not be the order in which they were sent. */
+/* The worker runs steps in the order in which the calls arrive, which may differ from the order
+ * in which they were sent. */
 static void step_seconds_are_of_the_step_that_the_worker_is_at_when_calls_overtake(void **state)
 {
     (void)state;
@@ -1078,10 +1091,10 @@ step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped(void **s
     t_ok(ch_coordinator_join(s.co));
     slow_down(&s, 100000);
     t_schedule(&s, 1);
-    t_pass(&s, 5); /* worker/0 computes, for some seconds */
+    t_pass(&s, 5); /* worker/0 computes for some seconds */
     slow_down(&s, 1);
     t_ok(ch_coordinator_join(s.co));
-    assert_int_equal(t_stats(&s).backups, 1); /* worker/1 has done it */
+    assert_int_equal(t_stats(&s).backups, 1); /* worker/1 has run the step */
     t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     began = ch__sim_now(s.net);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
@@ -1092,7 +1105,8 @@ step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped(void **s
     t_close(&s);
 }
 
-/* Of those that the strategy keeps the oldest is forgotten, but not by the steps that need it. */
+/* The strategy keeps a limited number of functions and drops the oldest. Scheduled steps keep
+ * the function that they need. */
 static void function_lives_as_long_as_its_scheduled_steps(void **state)
 {
     enum { MANY = 300 };
@@ -1127,7 +1141,8 @@ static void *fetch_often(void *arg)
     return NULL;
 }
 
-/* Each makes of it what workers are told, and none takes away what another's steps need. */
+/* Each thread creates the message that sends the function to workers. No thread frees a message
+ * that the steps of another thread need. */
 static void function_is_first_scheduled_by_several_threads_at_once(void **state)
 {
     enum { THREADS = 4, TIMES = 20 };

@@ -1,4 +1,9 @@
-/* test/job/test_server.c -- a parameter server by itself: what it gives, what it applies, and what it refuses.
+/* test/job/test_server.c -- a parameter server alone: its replies, the updates that it applies,
+ * and the calls that it rejects.
+ *
+ * A client task (asker) calls the server in a simulated network and waits for each reply. The
+ * tests repeat, delay and reorder calls, and let allocations fail. server_state.c is tested
+ * alone in test_server_state.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
@@ -11,13 +16,13 @@
 #include "strategy/strategy.h"
 #include "tensor/device.h"
 
-/* ---- who asks ---- */
+/* ---- the client ---- */
 
 typedef struct asker {
     ch_net     *net;
     ch_task    *task, *server;
     uint64_t    n_asked;
-    int64_t     fail_at; /* of the allocations that a call takes; 0: none */
+    int64_t     fail_at; /* number of the allocation of a call that fails; 0: none */
     bool        has_ended;
     ch_ending   ending;
     ch_message *answer;
@@ -87,7 +92,8 @@ static void end(asker *a)
     ch__net_free(a->net);
 }
 
-/* Tensors are borrowed. The answer's code; its tensors are in a->answer. */
+/* Calls the server. Borrows the tensors. Returns the code of the reply; its tensors are in
+ * a->answer. */
 static ch_status ask(asker *a, uint32_t method, const ProtobufCMessage *m, int n,
                      ch_tensor *const *t)
 {
@@ -144,7 +150,7 @@ static float first_of(asker *a, uint64_t number, uint64_t snapshot)
     return *(const float *)ch_tensor_data(a->answer->tensor[0]);
 }
 
-/* ---- updates, as steps make them ---- */
+/* ---- updates, as steps send them ---- */
 
 static void add_step(ch_step *s, void *arg)
 {
@@ -156,7 +162,8 @@ static void add_silently(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_step_in(s, 0));
 }
 
-/* The graph of v += x, and of what v is then if the step says so, as function 1 of variable 1. */
+/* Defines function 1 on variable 1: the graph of v += x, which also returns the new v if the
+ * step does. */
 static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
 {
     Cohort__PsDefine m;
@@ -271,7 +278,7 @@ static void tear_down(setting *s)
 
 /* ---- tests ---- */
 
-/* UP-1, UP-5: n additions are n additions; and each is told what it came to. */
+/* UP-1, UP-5: n additions are applied n times; each reply has the value after its addition. */
 static void server_applies_an_update_and_returns_its_result(void **state)
 {
     setting s;
@@ -287,7 +294,7 @@ static void server_applies_an_update_and_returns_its_result(void **state)
     tear_down(&s);
 }
 
-/* PROMISES F3: the second attempt of a step changes nothing, and is told what the first was. */
+/* The second attempt of a step changes nothing, and its reply is that of the first attempt. */
 static void server_applies_a_repeated_update_once(void **state)
 {
     setting s;
@@ -299,7 +306,7 @@ static void server_applies_a_repeated_update_once(void **state)
         assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == 1);
     }
     t_ok(update(&s.a, (attempt){.step = 7, .sequence = 1}, 1,
-                &s.one)); /* another update of it */
+                &s.one)); /* another update of the same step */
     t_ok(update(&s.a, (attempt){.step = 8, .retired = 8}, 1, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 3);
     t_refused(update(&s.a, (attempt){.step = 7}, 1, &s.one), CH_ABORTED, "step 7", "below 8");
@@ -307,7 +314,7 @@ static void server_applies_a_repeated_update_once(void **state)
     tear_down(&s);
 }
 
-/* PROMISES F2: what a worker sends that was given up is refused, whenever it comes. */
+/* Updates of a registration that was declared lost are rejected, whenever they arrive. */
 static void server_rejects_updates_of_a_registration_below_the_fence(void **state)
 {
     Cohort__PsFence m;
@@ -320,7 +327,7 @@ static void server_rejects_updates_of_a_registration_below_the_fence(void **stat
     m.worker = worker;
     m.registration = 5;
     t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
-    m.registration = 3; /* an old one, late: the fence stays */
+    m.registration = 3; /* an older fence that arrives late: the newer fence stays */
     t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
     t_refused(update(&s.a, (attempt){.step = 1, .registration = 4}, 1, &s.one), CH_ABORTED,
               "worker/0", "registration 4");
@@ -351,7 +358,8 @@ static void server_leaves_read_values_and_snapshots_unchanged_by_updates(void **
     tear_down(&s);
 }
 
-/* A release ends all older snapshots too. A late second copy of a call does not take the snapshot again. */
+/* A release ends all older snapshots too. A late repetition of the call does not create the
+ * snapshot again. */
 static void server_does_not_recreate_a_released_snapshot(void **state)
 {
     setting s;
@@ -363,8 +371,7 @@ static void server_does_not_recreate_a_released_snapshot(void **state)
         t_ok(update(&s.a, (attempt){.step = i}, 1, &s.one));
         t_ok(snapshot(&s.a, 10 * i, false));
     }
-    t_ok(snapshot(&s.a, 20,
-                  false)); /* a second copy of the call: the snapshot does not change */
+    t_ok(snapshot(&s.a, 20, false)); /* a repeated call: the snapshot does not change */
     assert_true(first_of(&s.a, 1, 20) == 2);
     t_ok(snapshot(&s.a, 30, true));
     for (uint64_t i = 1; i <= 3; i++)
@@ -380,7 +387,7 @@ static void server_does_not_recreate_a_released_snapshot(void **state)
     t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "snapshot 30", "here");
     assert_true(first_of(&s.a, 1, 40) == 4);
 
-    t_ok(snapshot(&s.a, 60, true)); /* before it was ever set */
+    t_ok(snapshot(&s.a, 60, true)); /* before the variable was set for the first time */
     t_ok(snapshot(&s.a, 60, false));
     t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "snapshot 60", "here");
     t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "snapshot 40", "here");
@@ -388,7 +395,7 @@ static void server_does_not_recreate_a_released_snapshot(void **state)
     tear_down(&s);
 }
 
-/* An assign is once for a step; in between others change the variable. */
+/* An assign is applied once for a step, even if other steps change the variable in between. */
 static void server_applies_a_repeated_assign_once(void **state)
 {
     uint64_t number = 1;
@@ -400,8 +407,8 @@ static void server_applies_a_repeated_assign_once(void **state)
     t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
     t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 1);
-    t_ok(update(&s.a, (attempt){.step = 3}, 1, &s.one)); /* its updates are another thing */
-    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one)); /* came twice */
+    t_ok(update(&s.a, (attempt){.step = 3}, 1, &s.one));          /* counted separately */
+    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one)); /* repeated */
     assert_true(first_of(&s.a, 1, 0) == 2);
     t_ok(assign(&s.a, (attempt){.step = 4, .retired = 4}, 1, &number, &s.zero));
     t_refused(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one), CH_ABORTED, "step 3",
@@ -412,7 +419,7 @@ static void server_applies_a_repeated_assign_once(void **state)
     tear_down(&s);
 }
 
-/* Neither what was read nor what was sent is the variable. */
+/* The variable shares no memory with values that were read or sent. */
 static void server_assign_shares_no_memory_with_its_value_or_with_readers(void **state)
 {
     uint64_t    number = 1;
@@ -434,7 +441,7 @@ static void server_assign_shares_no_memory_with_its_value_or_with_readers(void *
     tear_down(&s);
 }
 
-/* The second of two values does not fit: the first is not set either. */
+/* The second of two values has the wrong shape, so the first is not set either. */
 static void server_assign_changes_all_variables_or_none(void **state)
 {
     uint64_t   number[2] = {1, 2}, stranger[2] = {1, 9};
@@ -464,7 +471,7 @@ static void server_assign_changes_all_variables_or_none(void **state)
     tear_down(&s);
 }
 
-/* However little memory there is, both variables have the new value, or none has. */
+/* Whichever allocation fails, either both variables have the new value, or neither has. */
 static void server_assign_changes_nothing_when_memory_is_short(void **state)
 {
     uint64_t  number[2] = {1, 2};
@@ -488,7 +495,8 @@ static void server_assign_changes_nothing_when_memory_is_short(void **state)
     tear_down(&s);
 }
 
-/* Steps that are done are refused as soon as a ping says that they are, and no ping takes that back. */
+/* When a ping has retired steps, the server rejects their calls. A later ping cannot undo
+ * this. */
 static void server_rejects_steps_that_a_ping_retired(void **state)
 {
     uint64_t number = 1;
@@ -514,7 +522,7 @@ static void server_rejects_steps_that_a_ping_retired(void **state)
 enum {
     MANY = 1 << 18,
     LITTLE = 1 << 15
-}; /* elements of a variable; bytes that a call may take */
+}; /* elements of a variable; bytes that a call may allocate */
 
 /* Messages are delivered without encoding. */
 static void set_up_large(setting *s)
@@ -535,7 +543,7 @@ static const void *place_of_value(asker *a)
     return ch_tensor_data(a->answer->tensor[0]);
 }
 
-/* Neither the variable nor the gradient, which is another task's, is copied. */
+/* Neither the variable nor the gradient, which belongs to another task, is copied. */
 static void server_updates_a_value_in_place_when_no_reader_holds_it(void **state)
 {
     setting     s;
@@ -553,7 +561,8 @@ static void server_updates_a_value_in_place_when_no_reader_holds_it(void **state
     tear_down(&s);
 }
 
-/* A worker that reads, keeps what it read while it pushes, and reads again: two places, in turns. */
+/* A worker reads, keeps the value while it sends an update, and reads again: the server uses
+ * two buffers in turns. */
 static void server_alternates_between_two_buffers_when_a_reader_holds_the_value(void **state)
 {
     setting     s;
@@ -582,7 +591,7 @@ static void server_alternates_between_two_buffers_when_a_reader_holds_the_value(
     tear_down(&s);
 }
 
-/* The second place goes when it was not needed for some time. */
+/* The second buffer is freed when it was not needed for some time. */
 static void server_frees_the_second_buffer_when_no_reader_needs_it(void **state)
 {
     setting     s;
@@ -591,7 +600,7 @@ static void server_frees_the_second_buffer_when_no_reader_needs_it(void **state)
 
     (void)state;
     set_up_large(&s);
-    for (uint64_t i = 4; i < 150; i++) { /* what is remembered of updates comes and goes */
+    for (uint64_t i = 4; i < 150; i++) { /* the server creates and frees records of updates */
         if (i == 100)
             live = ch__mem_live();
         t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
@@ -608,7 +617,7 @@ static void server_frees_the_second_buffer_when_no_reader_needs_it(void **state)
     tear_down(&s);
 }
 
-/* However large the table of what is remembered once was. */
+/* The table of remembered results shrinks, however large it was. */
 static void server_frees_remembered_results_when_steps_retire(void **state)
 {
     uint64_t number = 1;
@@ -686,14 +695,15 @@ static void server_returns_rows_by_their_ids(void **state)
     end(&a);
 }
 
-/* The last step that can be counted is remembered as any other, and nothing is left of it. */
+/* The step with the largest possible number is remembered as any other, and its record is
+ * freed. */
 static void server_leaks_nothing_after_the_largest_step_number(void **state)
 {
     int64_t live = ch__mem_live();
     setting s;
 
     (void)state;
-    for (int i = 0; i < 3; i++) { /* workspaces of devices are made once */
+    for (int i = 0; i < 3; i++) { /* workspaces of devices are allocated once */
         live = ch__mem_live();
         set_up(&s);
         t_ok(update(&s.a, (attempt){.step = UINT64_MAX, .retired = UINT64_MAX}, 1, &s.one));
@@ -716,7 +726,7 @@ static void server_rejects_invalid_requests_and_changes_nothing(void **state)
     t_refused(update(&s.a, (attempt){.step = 1}, 0, NULL), CH_INVALID_ARGUMENT, "takes 1",
               "not 0");
     t_refused(create(&s.a, 1, "another", s.one), CH_ALREADY_EXISTS, "another", "of v");
-    t_ok(create(&s.a, 1, "v", s.one)); /* came twice */
+    t_ok(create(&s.a, 1, "v", s.one)); /* repeated */
     t_refused(ask(&s.a, 99, &m.base, 0, NULL), CH_UNIMPLEMENTED, "method 99", "no");
     assert_true(first_of(&s.a, 1, 0) == 0);
     m.n_variables = 1;
@@ -743,7 +753,7 @@ static void server_frees_functions_on_request(void **state)
     m.first_update = 1;
     m.n_updates = 1;
     t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
-    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL)); /* came twice */
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL)); /* repeated */
     t_refused(update(&s.a, (attempt){.step = 2}, 1, &s.one), CH_NOT_FOUND, "function 1",
               "here");
     assert_true(first_of(&s.a, 1, 0) == 1);

@@ -1,7 +1,8 @@
-/* test/job/test_server_memory.c -- parameter servers that are out of memory for a moment.
+/* test/job/test_server_memory.c -- parameter servers whose memory is exhausted for a moment.
  *
- * ch__server_state_fence and ch__server_state_snapshot are wrapped by the linker, so that the next calls of them fail. The
- * jobs run in the simulator: a job that waits for ever ends with an error.
+ * ch__server_state_fence and ch__server_state_snapshot are wrapped by the linker, so that the
+ * next calls of them fail. The jobs run in the simulator: if a job waited for ever, it would
+ * end with an error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -57,7 +58,7 @@ static void lost_worker_is_fenced_again_when_a_server_had_no_memory(void **state
     }
 }
 
-/* Gives the value that the step has read, and adds 1. */
+/* Returns the value that the step has read, and adds 1. */
 static void read_and_count(ch_step *step, void *arg)
 {
     const scene *s = arg;
@@ -102,7 +103,7 @@ static void snapshot_is_an_error_and_is_released_when_a_server_had_no_memory(voi
 
     (void)state;
     t_open(&s, &three_workers, 10, NULL);
-    for (int i = 0; i < 100; i++) { /* more than there may be at the same time */
+    for (int i = 0; i < 100; i++) { /* more than may exist at the same time */
         n_failing_snapshots = 1;
         t_refused(s.st->exec->snapshot(s.st, &snapshot), CH_RESOURCE_EXHAUSTED, "snapshot",
                   "out of memory");

@@ -1,6 +1,9 @@
-/* test/job/test_server_state.c -- a server state by itself: messages are a log, and a message that fails changes nothing.
+/* test/job/test_server_state.c -- a server state alone: equal messages give equal states, and a
+ * message that fails changes nothing.
  *
- * The replies of a server are tested in test_server.c. Here two states process the same messages, and are compared.
+ * Two states process the same list of messages (journal), and are compared. Some messages are
+ * repeated or late, and some fail because an allocation fails. The replies of a server are
+ * tested in test_server.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -14,14 +17,14 @@
 
 enum { ROWS = 20, MOST_GIVEN = 8, LONGEST = 120 };
 
-/* ---- what they are told ---- */
+/* ---- messages ---- */
 
 enum { W = 1, M, TABLE, STRANGER }; /* variables */
 enum { PUSH = 1, SCATTER, BEND };   /* functions */
 
 static ch_var *vars[STRANGER];
 
-/* A graph over two variables, which gives something. */
+/* A graph over two variables, with a result. */
 static void push(ch_step *s, void *arg)
 {
     ch_node *m = ch_var_assign_add(s, vars[M], ch_step_in(s, 0));
@@ -42,7 +45,7 @@ static void bend(ch_step *s, void *arg)
     ch_var_assign(s, vars[W], ch_tanh(ch_var_read(s, vars[W])));
 }
 
-/* What it takes, and how many of these; the caller's. */
+/* Creates the inputs of a function. Returns their number. The caller owns them. */
 static int inputs_of(uint64_t function, unsigned seed, ch_tensor **out)
 {
     if (function == PUSH)
@@ -118,7 +121,7 @@ static ch_message *define(uint64_t function)
 
 typedef struct attempt {
     uint64_t step, retired, registration;
-    int      n; /* of its updates */
+    int      n; /* number of its updates */
     uint64_t function[3];
     unsigned seed;
 } attempt;
@@ -225,7 +228,7 @@ static ch_message *release(uint64_t round)
     return spoken(CH_PS_PING, &m.base, 0, NULL);
 }
 
-/* ---- telling, and comparing ---- */
+/* ---- processing messages, and comparing states ---- */
 
 typedef struct told {
     ch_status  rc;
@@ -336,7 +339,7 @@ static ch_status read_value(const ch_server_state *s, uint64_t number, uint64_t 
     return ch__server_state_read(s, &m, out);
 }
 
-/* Reads of both states give equal values, from snapshots up to `last` too. */
+/* Compares the values that both states return, also from snapshots up to `last`. */
 static void same_stores(const ch_server_state *a, const ch_server_state *b, uint64_t last)
 {
     assert_int_equal(ch__server_state_version(a), ch__server_state_version(b));
@@ -353,7 +356,7 @@ static void same_stores(const ch_server_state *a, const ch_server_state *b, uint
         }
 }
 
-/* ---- scenes ---- */
+/* ---- states with variables, and random messages ---- */
 
 static int make_vars(void **state)
 {
@@ -372,7 +375,7 @@ static int drop_vars(void **state)
     return 0;
 }
 
-/* Each on a device of its own, as servers are. */
+/* Returns a state on its own device, as servers have. */
 static ch_server_state *new_store(int i)
 {
     ch_device       *device = NULL;
@@ -428,7 +431,8 @@ static ch_message *draw_update(unsigned *seed, uint64_t step, uint64_t retired,
     return update(at);
 }
 
-/* Some of the steps that come still have ended. A step that ends does so once: which, says its number. */
+/* Some of the later steps have ended as well. Whether a step has ended depends on its number
+ * only, so no ping contradicts another. */
 static ch_message *draw_ping(unsigned *seed, uint64_t *retired)
 {
     uint64_t live[8], below;
@@ -442,7 +446,8 @@ static ch_message *draw_ping(unsigned *seed, uint64_t *retired)
     return ping(*retired, below, n, live);
 }
 
-/* Steps in random order. Some messages come twice or late, or are of a fenced registration. */
+/* Returns a random message for a random step. Some messages are repeated or late, or belong to
+ * a fenced registration. */
 static ch_message *draw(unsigned *seed, uint64_t *retired, uint64_t *registration,
                         uint64_t *pinned)
 {
@@ -466,7 +471,8 @@ static ch_message *draw(unsigned *seed, uint64_t *retired, uint64_t *registratio
 
 /* ---- tests ---- */
 
-/* Nobody reads from the second; the third hears all again that it heard before, in any order. */
+/* The values of `a` are read and held between messages; those of `b` are not. `twice` also
+ * processes earlier messages again, in random order. */
 static void server_states_that_apply_equal_messages_hold_equal_bits(void **state)
 {
     enum { CASES = 100, HELD = 3 };
@@ -512,7 +518,8 @@ static void server_states_that_apply_equal_messages_hold_equal_bits(void **state
     }
 }
 
-/* Each message fails first, at each of its allocations in turn. The second state processes it when it has succeeded. */
+/* Each message is first processed with each of its allocations failing in turn. When it has
+ * succeeded, the second state processes it. */
 static void live_with_little_memory(bool is_read)
 {
     ch_server_state *s = new_store(0), *twin = new_store(1);
@@ -556,7 +563,7 @@ static void server_state_is_unchanged_when_a_message_lacks_memory(void **state)
     int64_t live = 0;
 
     (void)state;
-    for (int i = 0; i < 4; i++) { /* workspaces of devices are made once */
+    for (int i = 0; i < 4; i++) { /* workspaces of devices are allocated once */
         if (i == 2)
             live = ch__mem_live();
         live_with_little_memory(i % 2);
@@ -564,7 +571,8 @@ static void server_state_is_unchanged_when_a_message_lacks_memory(void **state)
     assert_int_equal(ch__mem_live(), live);
 }
 
-/* The second fails, say: the first is not applied again. */
+/* If the second update of an attempt fails, the first is not applied again when the attempt is
+ * repeated. */
 static void server_state_resumes_a_repeated_attempt_after_applied_updates(void **state)
 {
     ch_server_state *s = new_store(0), *twin = new_store(1);
@@ -594,7 +602,8 @@ static void server_state_resumes_a_repeated_attempt_after_applied_updates(void *
     ch__server_state_free(twin);
 }
 
-/* Steps above the retired one that have ended are refused, whatever is said later, and what was said before. */
+/* Steps that have ended are rejected, also if they are above the retired number, and whatever
+ * earlier or later pings contain. */
 static void server_state_rejects_steps_that_have_ended(void **state)
 {
     static const struct {
@@ -643,7 +652,7 @@ static ch_status tell_step(ch_server_state *s, uint64_t step)
     return t.rc;
 }
 
-/* Takes the message over. Returns the steps that had begun as a number: 35 for steps 3 and 5. */
+/* Takes over the message. Returns the steps that had begun as digits: 35 for steps 3 and 5. */
 static uint64_t begun_of(ch_server_state *s, ch_message *p)
 {
     told     t = tell(s, p);
@@ -656,7 +665,8 @@ static uint64_t begun_of(ch_server_state *s, ch_message *p)
     return digits;
 }
 
-/* Between a hold and its release no update of a held step is applied, so that the answer to the hold stays true. */
+/* Between a hold and its release no update of a held step is applied, so that the reply to the
+ * hold stays correct. */
 static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **state)
 {
     ch_server_state *s = new_store(0);
@@ -674,17 +684,17 @@ static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **
         assert_int_equal(tell_step(s, step), CH_ABORTED);
     t_ok(tell_step(s, 6));
     assert_int_equal(ch__server_state_version(s), 3);
-    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35); /* asked again */
+    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35); /* repeated */
     (void)begun_of(s, release(0));
     assert_int_equal(tell_step(s, 2), CH_ABORTED);
     (void)begun_of(s, release(1));
     t_ok(tell_step(s, 2));
-    t_ok(tell_step(s, 3)); /* once more: it is not applied twice */
+    t_ok(tell_step(s, 3)); /* repeated: the update is not applied twice */
     assert_int_equal(ch__server_state_version(s), 4);
-    (void)begun_of(s, hold(1, 1, (uint64_t[]){7})); /* late: its round is over */
+    (void)begun_of(s, hold(1, 1, (uint64_t[]){7})); /* late: this hold was released */
     t_ok(tell_step(s, 7));
     assert_int_equal(begun_of(s, hold(2, 1, (uint64_t[]){8})), 0);
-    assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* in its place */
+    assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* replaces the hold */
     t_ok(tell_step(s, 8));
     assert_int_equal(tell_step(s, 9), CH_ABORTED);
     ch__server_state_free(s);
@@ -766,7 +776,7 @@ static ch_status assign_region(ch_server_state *s, uint64_t step, int64_t *begin
     r.begin = begin;
     r.size = size;
     m.step = step;
-    m.n_variables = m.n_regions = 2; /* of one variable */
+    m.n_variables = m.n_regions = 2; /* of the same variable */
     m.variables = variable;
     m.regions = list;
     return ch__server_state_assign(s, &m, 2, (ch_tensor *[]){value, value});
@@ -797,7 +807,7 @@ static void server_state_rejects_regions_that_do_not_fit(void **state)
     t_refused(assign_region(s, 7, (int64_t[]){0, 0}, (int64_t[]){1, 2}, value),
               CH_INVALID_ARGUMENT, "variable", "is");
     assert_null(out);
-    /* Two regions of one variable in a message, while somebody has the value. */
+    /* Two regions of a variable in a message, while a reader holds the value. */
     t_ok(read_region(s, 2, (int64_t[]){0, 0}, 2, (int64_t[]){4, 3}, &out));
     t_ok(assign_region(s, 8, (int64_t[]){2, 2}, (int64_t[]){2, 1}, value));
     ch_tensor_unref(out);

@@ -1,11 +1,15 @@
-/* test/job/test_shard.c -- which shard has what, and what of a value belongs to which.
+/* test/job/test_shard.c -- division of rows among shards, and of ids and rows by shard.
+ *
+ * ch__part_begin and ch__part_of divide the rows of a variable. ch_id_split divides a list of
+ * ids among shards, and joins the rows that the shards return. Random lists are compared with
+ * simple models.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 #include "base/mem.h"
 #include "job/shard.h"
 
-/* PT-5: and the table of worked numbers. */
+/* PT-5: and the table of worked examples. */
 static void part_begin_divides_rows_as_equally_as_possible(void **state)
 {
     static const struct {
@@ -53,7 +57,7 @@ static unsigned draw(unsigned *seed)
     return *seed >> 8;
 }
 
-/* A few out of range, and many twice. */
+/* Returns random ids: a few are out of range, and many occur twice. */
 static ch_tensor *random_ids(unsigned *seed, ch_dtype dtype, int n, int64_t size)
 {
     ch_tensor *t = NULL;
@@ -72,7 +76,7 @@ static int64_t id_at(const ch_tensor *t, int i)
     return (int64_t)x;
 }
 
-/* Rows that say which they are: what shard k gives for the ids it was asked for. */
+/* Returns the rows of shard k for the requested ids. The contents of a row identify it. */
 static ch_tensor *give(const ch_tensor *asked, int64_t begin)
 {
     ch_tensor *t = t_f32(ch_shape_of(ch_tensor_count(asked), 2), NULL);
@@ -119,7 +123,8 @@ static void check_lookup(ch_id_split *s, const ch_tensor *ids, int64_t size, int
     ch_tensor_unref(out);
 }
 
-/* Every shard gets the ids of its rows, in order, with their rows, and -1 behind them. */
+/* Checks that every shard gets the ids of its rows, in order, with their rows, and -1 after
+ * them. */
 static void check_update(ch_id_split *s, const ch_tensor *ids, int64_t size, int n)
 {
     int        count = (int)ch_tensor_count(ids);
@@ -174,7 +179,7 @@ static void id_split_sends_ids_to_their_shards(void **state)
     ch__id_split_free(s);
 }
 
-/* Every allocation may fail: an error, and nothing is lost. */
+/* If any allocation fails, the call returns an error and leaks nothing. */
 static void id_split_reports_lack_of_memory(void **state)
 {
     ch_tensor *ids = NULL;

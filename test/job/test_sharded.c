@@ -1,4 +1,8 @@
-/* test/job/test_sharded.c -- a variable in shards is a variable: values, assigns, gradients; what an update promises.
+/* test/job/test_sharded.c -- sharded variables: values, assignments, gradients, and the
+ * guarantees of updates.
+ *
+ * A sharded variable must behave as a whole variable does. Its shards can also be used as
+ * variables.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"
@@ -49,7 +53,8 @@ static void sharded_variable_lists_its_parts_and_is_read_as_a_whole(void **state
     ch_strategy_unref(st);
 }
 
-/* SV-4, B20: a model lists the shards, each an ordinary variable, where somebody asks for what is stored. */
+/* SV-4, B20: a model lists the shards, each an ordinary variable, if the caller asks for the
+ * stored variables. */
 static void a_model_lists_its_shards(void **state)
 {
     ch_strategy   *st = t_in_shards(2);
@@ -71,7 +76,7 @@ static void a_model_lists_its_shards(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-7, SV-5: shards of 2, 1 and 1 rows; another dtype or shape is refused. */
+/* SV-7, SV-5: shards of 2, 1 and 1 rows; another dtype or shape is rejected. */
 static void var_set_and_add_give_each_shard_its_rows(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -82,7 +87,7 @@ static void var_set_and_add_give_each_shard_its_rows(void **state)
 
     (void)state;
     t_ok(ch_var_set(v, t));
-    *(float *)ch_tensor_data_mut(t) = 99; /* it was copied */
+    *(float *)ch_tensor_data_mut(t) = 99; /* the variable has a copy */
     t_var_is(ch_var_shard(v, 0), (float[]){4, 4, 5, 5});
     t_var_is(ch_var_shard(v, 1), (float[]){6, 6});
     t_var_is(ch_var_shard(v, 2), (float[]){7, 7});
@@ -101,7 +106,7 @@ static void var_set_and_add_give_each_shard_its_rows(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-3: what is set in a shard is seen in the whole, and the other way round. */
+/* SV-3: a value that is set in a shard is visible in the whole variable, and vice versa. */
 static void a_shard_is_the_same_memory_as_its_rows_of_the_whole(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -118,7 +123,8 @@ static void a_shard_is_the_same_memory_as_its_rows_of_the_whole(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-19: a shard that somebody holds outlives the whole. */
+/* SV-19: a shard stays valid after the whole variable is freed, if the caller has a
+ * reference. */
 static void a_shard_may_outlive_the_whole(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -166,7 +172,7 @@ static void descend(ch_strategy *st, line *l, int n)
     ch_function_unref(f);
 }
 
-/* SV-20: a gradient is taken of the whole.  */
+/* SV-20: the gradient is computed for the whole variable. */
 static void a_variable_in_shards_is_differentiated_like_any_other(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -189,7 +195,7 @@ typedef struct trained {
     ch_optimizer *optimizer;
     ch_var       *w, *list[3];
     int           n;
-    bool          applies; /* gradients of each in the list */
+    bool          applies; /* the list has a gradient for each shard */
 } trained;
 
 static void train_step(ch_step *s, void *arg)
@@ -201,7 +207,7 @@ static void train_step(ch_step *s, void *arg)
         ch_optimizer_minimize(t->optimizer, s, loss, t->n, t->list);
         return;
     }
-    for (int i = 0; i < t->n; i++) /* of a sum of squares: twice what it is */
+    for (int i = 0; i < t->n; i++) /* the gradient of the sum of squares: twice the value */
         d[i] = ch_mul(ch_number(s, 2), ch_var_read(s, t->list[i]));
     ch_optimizer_apply(t->optimizer, s, t->n, t->list, d);
 }
@@ -219,13 +225,13 @@ static ch_status train(ch_strategy *st, trained *t)
     return rc;
 }
 
-/* SV-20: an optimizer takes the whole, or all of its shards, and does the same. */
+/* SV-20: an optimizer accepts the whole variable or all of its shards, with the same result. */
 static void an_optimizer_takes_the_whole_or_its_shards(void **state)
 {
     ch_tensor *want = NULL;
 
     (void)state;
-    for (int way = 0; way < 4; way++) { /* in one piece, whole, shards, gradients of shards */
+    for (int way = 0; way < 4; way++) { /* unsharded, whole, shards, gradients of shards */
         ch_strategy *st = way > 0 ? t_in_shards(3) : NULL;
         trained t = {.w = t_table(st, "w", ch_shape_of(7, 2)), .n = 1, .applies = way == 3};
 
@@ -264,7 +270,7 @@ static void optimizer_rejects_some_of_the_shards_of_a_variable(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-18: a function that was recorded takes another variable of that name and shape. */
+/* SV-18: a recorded function uses another variable of the same name and shape. */
 static void recorded_step_accepts_a_new_variable_of_equal_name_and_shape(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -286,7 +292,7 @@ static void recorded_step_accepts_a_new_variable_of_equal_name_and_shape(void **
     ch_strategy_unref(st);
 }
 
-/* ---- what an update promises ---- */
+/* ---- guarantees of updates ---- */
 
 static void add_step(ch_step *s, void *v)
 {
@@ -313,7 +319,7 @@ static void assign_step(ch_step *s, void *arg)
     a->assign(s, a->v, ch_step_in(s, 0));
 }
 
-/* Runs one assignment of ones. */
+/* Runs a step that assigns ones. */
 static ch_status try_assign(ch_var *v, const assigning *how, ch_dtype dtype, ch_shape shape)
 {
     assigning    a = {v, how->assign};
@@ -333,7 +339,8 @@ static ch_status try_assign(ch_var *v, const assigning *how, ch_dtype dtype, ch_
     return rc;
 }
 
-/* UP-1: dtypes are equal, and so are the sizes of an assign. assign_add and assign_sub spread a value as ch_add does. */
+/* UP-1: dtypes must be equal, and for assign also the sizes. assign_add and assign_sub
+ * broadcast a value as ch_add does. */
 static void assign_rejects_another_shape_or_dtype(void **state)
 {
     static const assigning how[] = {{.assign = ch_var_assign},
@@ -371,8 +378,8 @@ static void scatter_one_step(ch_step *s, void *v)
     ch_var_scatter_add(s, v, ch_step_in(s, 0), ch_step_in(s, 1));
 }
 
-/* UP-1, UP-2, UP-4, UP-5: 300 steps of three workers add k to all rows, and 1 to one row. No update is
- * lost, and a later read sees them all. */
+/* UP-1, UP-2, UP-4, UP-5: 300 steps of three workers add k to all rows, and 1 to a single row.
+ * No update is lost, and a later read sees all updates. */
 static void updates_of_several_workers_are_all_applied(void **state)
 {
     enum { STEPS = 300 };
@@ -411,7 +418,8 @@ static void fill_step(ch_step *s, void *v)
     ch_var_assign_add(s, v, ch_fill(s, CH_F32, ch_shape_of(4096), 1));
 }
 
-/* UP-3: a value that is read is of one moment: all elements of it have had the same additions. */
+/* UP-3: all elements of a value that is read are from the same moment: they include the same
+ * additions. */
 static void var_get_is_atomic_while_steps_update_the_variable(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1, .workers = 2}, NULL, NULL);
@@ -457,7 +465,8 @@ static void read_write_step(ch_step *s, void *arg)
     ch_step_out(s, "last", ch_var_read(s, v));
 }
 
-/* UP-4, CA-1: in a step reads and writes keep their order; what it does not write it reads once. */
+/* UP-4, CA-1: the reads and writes of a step keep their order; a variable that the step does
+ * not write is read once. */
 static void step_reads_its_own_writes(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL);
@@ -511,7 +520,7 @@ static double assigned(ch_strategy *st, ch_aggregation how, bool adds)
     return x;
 }
 
-/* AV-1, AV-2: replicas of a worker assign 1, 2 and 3 to one variable. */
+/* AV-1, AV-2: replicas of a worker assign 1, 2 and 3 to the same variable. */
 static void variable_on_servers_aggregates_assignments_of_replicas(void **state)
 {
     ch_strategy *st =
@@ -527,7 +536,7 @@ static void variable_on_servers_aggregates_assignments_of_replicas(void **state)
     assert_true(assigned(st, CH_AGGREGATE_MEAN, true) == 3);
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "x", .aggregation = (ch_aggregation)9}, &v),
               CH_INVALID_ARGUMENT, "aggregation", "9");
-    v = t_var_in(st, "outside", 1); /* outside replicas: once */
+    v = t_var_in(st, "outside", 1); /* outside of replica context: once */
     t_ok(ch_var_set(v, two));
     t_ok(ch_var_add(v, two));
     assert_true(t_value_of(v) == 4);
@@ -544,7 +553,8 @@ static void add_input_step(ch_step *s, void *v)
     ch_step_out(s, "now", ch_var_read(s, v));
 }
 
-/* A value for each of two replicas; the update of a single copy takes the first. */
+/* Returns a per-replica value for two replicas; the update of a single copy uses the first
+ * component. */
 static ch_tuple *per_replica(float a, float b)
 {
     ch_tensor *t[2] = {t_f32(ch_shape_scalar(), &a), t_f32(ch_shape_scalar(), &b)};
@@ -633,7 +643,7 @@ static void value_container_finds_a_variable_on_servers_by_its_copy(void **state
     assert_ptr_equal(of, w);
     ch_var_unref(of);
     assert_null(ch_strategy_value_container(other, ch_value_at(copies, 0)));
-    assert_null(ch_strategy_value_container(st, value)); /* a value, and not a copy */
+    assert_null(ch_strategy_value_container(st, value)); /* a value, not a copy of a variable */
     ch_tensor_unref(value);
     ch_var_unref(v);
     ch_var_unref(w);
@@ -643,7 +653,7 @@ static void value_container_finds_a_variable_on_servers_by_its_copy(void **state
     ch_value_unref(again);
 }
 
-/* AV-2: without an aggregation replicas may not assign what differs. */
+/* AV-2: without an aggregation replicas must not assign different values. */
 static void variable_on_servers_rejects_unequal_assignments_without_aggregation(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL);
@@ -658,7 +668,7 @@ static void variable_on_servers_rejects_unequal_assignments_without_aggregation(
     ch_strategy_unref(st);
 }
 
-/* AV-3: it is not copied into another strategy. */
+/* AV-3: the variable is not copied into another strategy. */
 static void var_clone_is_refused_in_the_scope_of_another_strategy(void **state)
 {
     ch_strategy *st = t_in_shards(2), *other = NULL;

@@ -1,8 +1,9 @@
-/* test/job/test_sharded_rules.c -- optimizers on variables in shards, against the same variable in one piece.
+/* test/job/test_sharded_rules.c -- optimizers on sharded variables, compared with the same
+ * variable unsharded.
  *
- * A sharded variable is one variable. So every rule, with every option that looks at the gradient or the variable as a
- * whole, must train it as the Default strategy trains the variable in one piece. The sums of norms are added in another order, so
- * values agree to a tolerance.
+ * Every rule, with every option that uses the norm of the gradient or of the variable, must
+ * train a sharded variable as the Default strategy trains the unsharded variable. The terms of
+ * norms are added in another order, so values agree to a tolerance.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -49,7 +50,7 @@ static void train_step(ch_step *s, void *arg)
                           (ch_var *[]){t->w});
 }
 
-/* Some ids twice, some rows not at all. */
+/* Returns a batch in which some ids occur twice and some rows do not occur. */
 static ch_tuple *batch(int step)
 {
     const int64_t id[STEPS][IDS] = {
@@ -60,7 +61,7 @@ static ch_tuple *batch(int step)
     return t_tuple(2, in);
 }
 
-/* The variable behind STEPS steps. */
+/* Trains the variable for STEPS steps, and stores its value. */
 static void train(ch_strategy *st, int rule, int option, bool is_sparse, float *out)
 {
     training     t = {.w = t_var(st, "w", t_noise(ch_shape_of(ROWS, WIDTH), 3)),
@@ -85,7 +86,8 @@ static void train(ch_strategy *st, int rule, int option, bool is_sparse, float *
     ch_var_unref(t.w);
 }
 
-/* Trains with every rule under every option, the variable cut in so many shards along an axis. */
+/* Trains with every rule and every option; the variable has this many shards along an axis.
+ * Returns the number of differences. */
 static int count_differences(int shards, int axis, bool is_sparse)
 {
     ch_partitioner p = ch_partitioner_fixed(shards);

@@ -1,23 +1,39 @@
-/* test/job/test_sim.c -- a whole job under a simulator that loses, delays and repeats messages, cuts links, kills and restarts workers.
+/* test/job/test_sim.c -- whole jobs in the network simulator, under random faults.
  *
- * A seed chooses the faults and when they happen (each seed some kinds of them), the mode of the coordinator, whether slow steps get
- * backups, and whether some steps fail. The job: every step adds one to a cell of its own, which a variable of Default says when it
- * is scheduled, one to the cell of the example that it was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
+ * The simulator (net/sim.h) loses, delays and repeats messages, cuts links, kills and restarts
+ * workers, and makes the clock jump. A seed determines the faults and their times (each seed
+ * has some of the kinds), the mode of the coordinator, whether slow steps get backups, and
+ * whether some steps fail.
  *
- *   1. after every join, and after every error that was reported: each step that ended well is in its own cell once, a step
- *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
- *      cancelled steps again, and counts them as any other; it also cancels some itself
- *   2. each example was given to one step that ended well; of those that did not, to none
- *   3. no update of a fenced registration is applied after all servers have replied to the fence
- *   4. a step sees all those before it that its mode promises, and in a synchronous round none of its own
- *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more; the next step reads
- *      what the variables were then, or later values
- *   6. every remote value ends
- *   7. after the last fault the job comes to its end
- *   8. what workers keep can be read at any time; where no attempt was lost or made twice, it is all steps
- *   9. nothing leaks, and a seed gives the same events each time
+ * The job has two servers and three workers. The program schedules STEPS steps (schedule_all).
+ * Step i adds 1 to element i of the variable `cells`, to the element of `seen` that belongs to
+ * the example it has read, to a count on each server, and to a per-worker variable. The step
+ * reads i from a variable of Default, `row`. If a step is cancelled, the program schedules it
+ * again. The program also cancels some steps itself.
  *
- * T_SEEDS says how many seeds (./dev sim), T_FIRST_SEED from which, T_SEED one alone.
+ * The struct world holds the job and the first violation that was found (`wrong`). The
+ * following invariants are checked while the job runs and at its end; comments of functions
+ * give their numbers:
+ *
+ *   1. After every join and after every reported error: the element of a successful step is 1,
+ *      that of a failed or cancelled step is 0, and the counts equal the number of successful
+ *      steps.
+ *   2. No example was read by two successful steps. The number of examples in `seen` equals the
+ *      number of successful steps.
+ *   3. After all servers have replied to a fence, no update of the fenced registration is
+ *      applied.
+ *   4. A step sees the updates of all earlier steps that its mode guarantees. In synchronous
+ *      mode it sees no update of its own round.
+ *   5. When join has returned, no step runs, and no update of a cancelled step is applied
+ *      later. The next step reads the values from the time of the join, or later values.
+ *   6. Every remote value ends.
+ *   7. After the last fault, the job finishes within a limit of time.
+ *   8. Per-worker variables can be read at any time. If no attempt was lost or repeated, their
+ *      sum is the number of steps.
+ *   9. No memory leaks, and the same seed gives the same events again.
+ *
+ * Environment variables: T_SEEDS is the number of seeds (./dev sim), T_FIRST_SEED the first of
+ * them. T_SEED runs a single seed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -45,21 +61,21 @@ typedef struct world {
     ch_sim_options         faults;
     bool                   has_poison, is_healed;
     ch_var                *cells, *seen, *count[SERVERS], *per_worker;
-    ch_var                *row; /* of Default: the cell of the step that is scheduled next */
+    ch_var                *row; /* of Default: the index of the step that is scheduled next */
     ch_function           *step, *peek;
-    ch_started             own; /* a run of `peek` that was started and not waited for */
-    uint64_t               own_snapshot; /* that it reads; 0: no run was started */
+    ch_started             own; /* a run of `peek` that was started and not yet waited for */
+    uint64_t               own_snapshot; /* snapshot that `own` reads; 0: no run was started */
     ch_per_worker         *data;
-    int                    n_scheduled;     /* steps: the first so many of `remote` */
+    int                    n_scheduled;     /* used elements of `remote` */
     ch_remote             *remote[STEPS];   /* NULL: schedule returned an error */
-    int                    first;           /* step since the last join */
-    int                    expected[STEPS]; /* steps before the round of each */
-    float                  least[STEPS]; /* the count when the last join before it returned */
-    float                  count_joined; /* the count when the last join returned */
-    uint64_t               cancelled; /* no update of a step up to this is applied any more */
+    int                    first;           /* first step after the last join */
+    int                    expected[STEPS]; /* number of steps before the round of each step */
+    float                  least[STEPS];    /* the count at the last join before the step */
+    float                  count_joined;    /* the count at the last join */
+    uint64_t               cancelled; /* no update of a step up to this number may be applied */
     int                    n_errors, n_faults;
     bool                   must_repeat; /* steps may have been cancelled */
-    char                   wrong[256];  /* what must not be, and was */
+    char                   wrong[256];  /* the first violation; "": none */
 } world;
 
 static void is_wrong(world *w, const char *what)
@@ -82,7 +98,7 @@ static void step_of(ch_step *s, void *arg)
     ch_node *count = ch_var_read(s, w->count[0]);
     ch_node *poison = ch_gather(ch_var_read(s, w->cells), ch_step_in(s, IN_POISON), 0);
 
-    poison = ch_mul(poison, one); /* computed by the worker: a step fails before its updates */
+    poison = ch_mul(poison, one); /* on the worker: a step fails before its updates */
     ch_var_scatter_add(s, w->cells, row, one);
     ch_var_scatter_add(s, w->seen, example, one);
     for (int i = 0; i < SERVERS; i++)
@@ -101,7 +117,8 @@ static void peek_of(ch_step *s, void *arg)
     ch_step_out(s, "count", ch_var_read(s, w->count[0]));
 }
 
-/* Waits for the evaluation that start_own started, if there is one. It ends well, whatever steps were cancelled meanwhile. */
+/* Waits for the evaluation that start_own has started, if there is one. The evaluation must
+ * succeed, even if steps were cancelled meanwhile. */
 static void finish_own(world *w)
 {
     if (w->own_snapshot == 0)
@@ -112,8 +129,8 @@ static void finish_own(world *w)
     w->own_snapshot = 0;
 }
 
-/* Starts an evaluation, as ch_evaluate does during a training: a step whose caller waits for it, with a larger number than
- * the training steps that are running. */
+/* Starts an evaluation, as ch_evaluate does during training: its caller waits for it, and its
+ * step number is larger than those of the running training steps. */
 static void start_own(world *w)
 {
     finish_own(w);
@@ -151,7 +168,7 @@ static void happen(void *arg)
     if (!w->is_healed && f->kind == KILL)
         ch__task_kill(t);
     if (f->kind == RESTART && ch__task_restart(t) != CH_OK) {
-        /* it is alive: the kill came later */
+        /* the worker runs, because the restart happened before the kill */
     }
     if (f->kind == JUMP && !w->is_healed)
         ch__sim_jump(w->net, ch__sim_draw(w->net, 3000 * ms_ns));
@@ -166,7 +183,8 @@ static void plan_fault(world *w, fault *f, int kind, int64_t at, int worker, int
     t_ok(ch__sim_at(w->net, at, happen, f));
 }
 
-/* Half of the seeds have each kind. */
+/* Plans the faults of a seed. Half of the seeds have kills, half have cuts, and a quarter have
+ * a jump of the clock. */
 static void plan(world *w, fault *f)
 {
     bool    kills = ch__sim_draw(w->net, 2), cuts = ch__sim_draw(w->net, 2);
@@ -201,16 +219,16 @@ static void heal(world *w)
     ch__sim_faults(w->net, &(ch_sim_options){.encode = w->faults.encode});
     for (int i = 0; i < WORKERS; i++) {
         if (ch__task_restart(ch__local_cluster_task(w->local, "worker", i)) != CH_OK) {
-            /* it lives */
+            /* the worker runs */
         }
         for (int k = WORKERS; k <= WORKERS + SERVERS; k++)
             ch__sim_cut(w->net, name_of(i, a, sizeof(a)), name_of(k, b, sizeof(b)), false);
     }
 }
 
-/* ---- what servers apply ---- */
+/* ---- updates that servers apply ---- */
 
-/* 3, 5. */
+/* Checks invariants 3 and 5. Servers call it for each update that they apply. */
 static void watch(void *arg, const char *worker, uint64_t registration, uint64_t step,
                   uint32_t sequence)
 {
@@ -224,7 +242,7 @@ static void watch(void *arg, const char *worker, uint64_t registration, uint64_t
     for (int i = 0; c != NULL && i < c->n_workers; i++) {
         const ch_worker_entry *m = c->worker[i];
 
-        /* Registrations are counted from 1, and rise each time the worker is declared lost. */
+        /* Registrations begin at 1 and rise each time the worker is declared lost. */
         if (strcmp(m->name, worker) == 0 && registration <= (uint64_t)m->n_losses &&
             m->state != CH_WORKER_FENCING)
             is_wrong(w, "an update of a fenced registration was applied");
@@ -299,7 +317,8 @@ static bool is_poisoned(const world *w, int i)
     return w->has_poison && (i == 60 || i == 61 || i == 150);
 }
 
-/* Those that it must have seen: counted by the mask. */
+/* Returns the inputs of step i. The mask selects the cells of the steps that step i must
+ * see. */
 static ch_tuple *inputs_of(const world *w, int i)
 {
     float      mask[STEPS] = {0};
@@ -330,7 +349,7 @@ static void note_round(world *w, int i)
     w->least[i] = w->count_joined;
 }
 
-/* 8. */
+/* Checks that per-worker variables can be read (invariant 8). Returns their sum. */
 static float sum_per_worker(world *w)
 {
     ch_tuple *all = NULL;
@@ -344,11 +363,11 @@ static float sum_per_worker(world *w)
     return sum;
 }
 
-/* ---- what must hold ---- */
+/* ---- invariants ---- */
 
 typedef enum outcome { WELL, FAILED, CANCELLED } outcome;
 
-/* 4, 5. */
+/* Checks invariants 4 and 5 for the results of step i. */
 static void check_results(world *w, int i, const ch_tuple *out)
 {
     float before = *t_floats(out, 0, 0), count = *t_floats(out, 1, 0);
@@ -362,14 +381,15 @@ static void check_results(world *w, int i, const ch_tuple *out)
         is_wrong(w, "a step read values from before the last join");
 }
 
-/* 6. Of a step that was scheduled, when nothing runs any more. */
+/* Returns the outcome of a step that was scheduled. Must be called when no step runs. Checks
+ * invariant 6. */
 static outcome outcome_of(world *w, int i)
 {
     ch_tuple *out = NULL;
     ch_status rc;
 
     if (w->remote[i] == NULL)
-        return CANCELLED; /* the call that would have scheduled it reported an error */
+        return CANCELLED; /* ch_coordinator_schedule returned an error */
     if (!ch_remote_has_ended(w->remote[i])) {
         is_wrong(w, "a remote value has not ended");
         return CANCELLED;
@@ -387,7 +407,7 @@ static outcome outcome_of(world *w, int i)
     return WELL;
 }
 
-/* 2. */
+/* Checks invariant 2. */
 static void check_examples(world *w, int n_well)
 {
     ch_tensor *t = NULL;
@@ -406,7 +426,8 @@ static void check_examples(world *w, int n_well)
     ch_tensor_unref(t);
 }
 
-/* 1, when nothing runs: what servers have is what steps reported. */
+/* Checks invariant 1: the variables agree with the outcomes of the steps. Must be called when
+ * no step runs. */
 static void check_counts(world *w)
 {
     ch_tensor *t = NULL;
@@ -446,7 +467,7 @@ static void check_per_worker(world *w)
 
 /* ---- the program ---- */
 
-/* 5: an error is reported when nothing runs any more of what it ended. */
+/* Checks invariant 5 after a call has returned an error of a step: no step runs any more. */
 static void took_error(world *w)
 {
     const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
@@ -483,7 +504,7 @@ static bool is_cancelled(world *w, int i)
            (ch_remote_has_ended(w->remote[i]) && outcome_of(w, i) == CANCELLED);
 }
 
-/* As programs are told: a step that was cancelled is scheduled again. */
+/* Schedules cancelled steps again, as the documentation asks programs to do. */
 static void repeat_cancelled(world *w)
 {
     while (w->must_repeat && w->wrong[0] == '\0') {
@@ -494,14 +515,14 @@ static void repeat_cancelled(world *w)
     }
 }
 
-/* 7: after the last fault it takes less than this. */
+/* Joins, and repeats cancelled steps until join succeeds. Checks invariants 5 and 7. */
 static void join_now(world *w)
 {
     const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
     ch_status       rc = CH_OK;
 
     do {
-        w->must_repeat |= w->has_poison; /* those that have ended as cancelled since */
+        w->must_repeat |= w->has_poison; /* some steps may have been cancelled since */
         repeat_cancelled(w);
         rc = ch__coord_join(ch__local_cluster_coordinator(w->local), w->is_healed ? 20000 : 0);
         if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
@@ -515,7 +536,7 @@ static void join_now(world *w)
     check_counts(w);
 }
 
-/* The program cancels one of its steps now and then, or all of them, and evaluates now and then. */
+/* Sometimes cancels step i or all steps, and sometimes starts an evaluation. */
 static void cancel_some(world *w, int i)
 {
     int64_t which = ch__sim_draw(w->net, 40);
@@ -607,13 +628,13 @@ static void job_keeps_its_promises_under_simulated_faults(void **state)
         first = number("T_SEED", 0);
         n = 1;
     }
-    (void)run(&warm, first); /* what stays as long as the process */
+    (void)run(&warm, first); /* allocates the memory that stays until the process ends */
     for (uint64_t seed = first; seed < first + n && n_wrong < 5; seed++)
         check_seed(seed, seed % 100 == 0);
     assert_int_equal(n_wrong, 0);
 }
 
-/* Workers are lost all the time. */
+/* Discards the messages about lost workers, which are frequent. */
 static void ignore_log(const ch_log_record *r, void *arg)
 {
     (void)arg;
@@ -623,7 +644,7 @@ static void ignore_log(const ch_log_record *r, void *arg)
 int main(void)
 {
     t_leave_out_a_check();
-    (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* on the simulated clock */
+    (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* of the simulated clock */
     ch_log_set_sink(ignore_log, NULL, CH_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(job_keeps_its_promises_under_simulated_faults)};

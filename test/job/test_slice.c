@@ -1,18 +1,23 @@
-/* test/job/test_slice.c -- rows of variables in shards: which rows of which shard, in which order.
+/* test/job/test_slice.c -- slices of sharded variables: the rows of each shard, and their
+ * order.
+ *
+ * ch__slice_shard and its helpers map the rows of a slice to shards. The results are compared
+ * with a slow model that steps through the slice as Python does.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 #include "job/shard.h"
 #include "job/slice.h"
 
-enum { NONE = 99, MOST = 32 }; /* no bound; rows of a result */
+enum { NONE = 99, MOST = 32 }; /* NONE: no bound; MOST: rows of a result */
 
 static ch_slice_bounds bounds(int64_t start, int64_t stop, int64_t step)
 {
     return (ch_slice_bounds){start, stop, start != NONE, stop != NONE, step};
 }
 
-/* What a caller does: asks each shard once, and puts its rows where they belong. Returns how many there are. */
+/* Reads a slice as callers do: requests rows from each shard once, and stores them at their
+ * positions. Returns the number of rows. */
 static int64_t read_rows(int64_t size, int n, ch_slice_bounds b, int64_t *row)
 {
     ch_slice_range all;
@@ -33,7 +38,7 @@ static int64_t read_rows(int64_t size, int n, ch_slice_bounds b, int64_t *row)
             int64_t local = of.begin + k * of.step;
 
             assert_true(local >= 0 && local < end - begin);
-            assert_int_equal(row[of.at + k], -1); /* nobody was there */
+            assert_int_equal(row[of.at + k], -1); /* the position was not written before */
             row[of.at + k] = begin + local;
         }
         count += of.count;
@@ -73,7 +78,7 @@ static void slice_rows_match_the_specification(void **state)
         check_rows(8, 3, bounds(row[i].start, row[i].stop, row[i].step), row[i].n, row[i].row);
 }
 
-/* SV-13: a start beyond an end is at that end, whatever the step. */
+/* SV-13: a start beyond an end is clamped to that end, whatever the step. */
 static void slice_start_beyond_an_end_is_clamped(void **state)
 {
     (void)state;
@@ -83,7 +88,7 @@ static void slice_start_beyond_an_end_is_clamped(void **state)
     }
 }
 
-/* Python's rule with as little arithmetic as can be: a step at a time. */
+/* Python's rule with a minimum of arithmetic: adds the step until the stop is reached. */
 static int model_rows(int size, int start, int stop, int step, int *row)
 {
     int first = step > 0 ? 0 : size - 1, end = step > 0 ? size : -1, n = 0;
@@ -101,7 +106,8 @@ static int model_rows(int size, int start, int stop, int step, int *row)
     return n;
 }
 
-/* SV-10, SV-13: all starts and stops from -13 to 13 and none, steps from -3 to 3, shards from 1 to one for each row. */
+/* SV-10, SV-13: all starts and stops from -13 to 13 and none, steps from -3 to 3, and from 1
+ * shard to as many shards as rows. */
 static void slice_rows_match_a_slow_model(void **state)
 {
     static const int size[] = {0, 1, 2, 5, 8, 10, 13};
@@ -122,7 +128,7 @@ static void slice_rows_match_a_slow_model(void **state)
                 }
 }
 
-/* Nothing overflows. */
+/* Bounds and steps near the limits of int64_t do not overflow. */
 static void slice_bounds_and_steps_do_not_overflow(void **state)
 {
     static const int64_t huge[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX - 1, INT64_MAX};
@@ -140,7 +146,7 @@ static void slice_bounds_and_steps_do_not_overflow(void **state)
     }
     t_ok(ch__slice_rows(INT64_MAX, &(ch_slice_bounds){.step = -(INT64_MAX - 1)}, &all));
     assert_int_equal(all.count, 2);
-    of = ch__slice_shard(all, INT64_MAX, 2, 0); /* the last row is the other one's */
+    of = ch__slice_shard(all, INT64_MAX, 2, 0); /* the last row is in the other shard */
     assert_true(of.begin == 0 && of.count == 1 && of.at == 1);
     t_ok(ch__slice_rows(INT64_MAX, &(ch_slice_bounds){.step = 1}, &all));
     of = ch__slice_shard(all, INT64_MAX, 3, 2);
@@ -159,7 +165,7 @@ static void slice_rejects_a_step_of_zero(void **state)
     assert_int_equal(all.count, -7);
 }
 
-/* ---- one row ---- */
+/* ---- a single row ---- */
 
 /* SV-9, B22: of 13 ids in 5 shards 9 is (3, 0) and 12 is (4, 1). */
 static void slice_row_finds_the_shard_and_row_of_an_index(void **state)
@@ -199,7 +205,7 @@ static void slice_row_rejects_an_index_out_of_bounds(void **state)
 
 /* ---- values ---- */
 
-/* Reads it from shards, of which each is looked at once. */
+/* Reads a slice from the shards of a variable. Each shard is read once. */
 static ch_tensor *read_slice(ch_tensor *whole, int n, ch_slice_bounds b)
 {
     ch_shape       shape = ch_tensor_shape(whole), result = shape;
@@ -227,7 +233,7 @@ static ch_tensor *read_slice(ch_tensor *whole, int n, ch_slice_bounds b)
     return out;
 }
 
-/* SV-11: further axes, and new ones, are a matter of what was read. */
+/* SV-11: slices of further axes, and new axes, are applied to the rows that were read. */
 static void slice_of_further_axes_is_a_view_of_the_rows(void **state)
 {
     ch_tensor *whole = t_noise(ch_shape_of(8, 4), 5);
@@ -253,7 +259,7 @@ static void slice_of_further_axes_is_a_view_of_the_rows(void **state)
     ch_tensor_unref(whole);
 }
 
-/* SV-13: of nothing, too, further axes are cut. */
+/* SV-13: further axes of an empty slice are cut too. */
 static void empty_slice_keeps_the_sizes_of_further_axes(void **state)
 {
     ch_tensor *whole = t_noise(ch_shape_of(8, 2), 5);

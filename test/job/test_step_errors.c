@@ -1,6 +1,8 @@
-/* test/job/test_step_errors.c -- steps that fail: which call says so, what becomes of the others.
+/* test/job/test_step_errors.c -- steps that fail: the call that returns the error, and the
+ * effect on other steps.
  *
- * Steps take up to so many ms of a simulated clock, and fail if they are told to.
+ * The steps run on a simulated cluster (scene.h) and take up to a given number of ms of the
+ * virtual clock. A step fails if its input is not above 0.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -31,7 +33,7 @@ static void begin(act *a, int workers, int step_ms)
     a->good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
     a->bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
     t_ok(ch_coordinator_schedule(a->s.co, a->picky, &(ch_arguments){.in = a->good}, NULL));
-    t_ok(ch_coordinator_join(a->s.co)); /* who takes it knows it by now */
+    t_ok(ch_coordinator_join(a->s.co)); /* now the workers have the function */
 }
 
 static void end(act *a)
@@ -74,7 +76,7 @@ static void ended_as(ch_remote *r, ch_status want, const char *word)
     ch_remote_unref(r);
 }
 
-/* AE-1, AE-5: of several errors the first is told, once. */
+/* AE-1, AE-5: of several errors the first is reported, once. */
 static void join_reports_the_first_error_once(void **state)
 {
     act        a;
@@ -98,7 +100,7 @@ static void join_reports_the_first_error_once(void **state)
     end(&a);
 }
 
-/* AE-2: until somebody calls, what was scheduled is run. */
+/* AE-2: scheduled steps run until a call reports the error. */
 static void steps_run_until_a_call_reports_the_error(void **state)
 {
     act        a;
@@ -120,8 +122,9 @@ static void steps_run_until_a_call_reports_the_error(void **state)
     end(&a);
 }
 
-/* AE-3, AE-6, RV-1, RV-2, RV-4: join cancels what waits and what runs, and returns when nothing does. A fetch of a step that
- * failed gives its error, and a fetch of a cancelled one says to schedule it again. */
+/* AE-3, AE-6, RV-1, RV-2, RV-4: join cancels queued and running steps, and returns when none
+ * runs. A fetch of a failed step returns its error. A fetch of a cancelled step returns
+ * CANCELLED, and the message asks to schedule the step again. */
 static void join_cancels_other_steps_when_it_reports_an_error(void **state)
 {
     act        a;
@@ -137,7 +140,7 @@ static void join_cancels_other_steps_when_it_reports_an_error(void **state)
     t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0", "worker/");
     n = t_value_of(a.s.n);
     t_pass(&a.s, 10000);
-    assert_true(t_value_of(a.s.n) == n); /* nothing was running any more */
+    assert_true(t_value_of(a.s.n) == n); /* no step was running */
     ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
     for (int i = 0; i < 50; i++) {
         ch_tuple *out = NULL;
@@ -157,7 +160,7 @@ static void join_cancels_other_steps_when_it_reports_an_error(void **state)
     end(&a);
 }
 
-/* AE-3, SC-8: done says it too. */
+/* AE-3, SC-8: done reports the error too. */
 static void coordinator_done_reports_the_error(void **state)
 {
     act        a;
@@ -175,7 +178,7 @@ static void coordinator_done_reports_the_error(void **state)
     end(&a);
 }
 
-/* AE-4: and schedule, whose own step is cancelled with the others. */
+/* AE-4: schedule reports the error, and its own step is cancelled with the others. */
 static void schedule_reports_the_error_and_cancels_its_own_step(void **state)
 {
     act        a;
@@ -195,7 +198,7 @@ static void schedule_reports_the_error_and_cancels_its_own_step(void **state)
     end(&a);
 }
 
-/* AE-5: then the coordinator is as good as new, and so is the data that was being read. */
+/* AE-5: after that the coordinator is usable, and so is the data that was being read. */
 static void coordinator_goes_on_after_an_error_was_reported(void **state)
 {
     act            a;
@@ -231,7 +234,8 @@ static void coordinator_goes_on_after_an_error_was_reported(void **state)
     end(&a);
 }
 
-/* AE-7, AE-8: data that cannot be read is the error of the steps that read it, as it is; without such steps it is nobody's. */
+/* AE-7, AE-8: if data cannot be read, the steps that read it fail with the unchanged error. If
+ * no step reads it, there is no error. */
 static void steps_fail_with_the_error_of_the_data_that_they_read(void **state)
 {
     act         a;
@@ -257,7 +261,7 @@ static void steps_fail_with_the_error_of_the_data_that_they_read(void **state)
     end(&a);
 }
 
-/* An error of a run has the line, where its op is in one alone. */
+/* The error of a run names the source line if only a single line has recorded such an op. */
 static void step_error_names_the_line_that_recorded_the_op(void **state)
 {
     act a;
@@ -270,7 +274,8 @@ static void step_error_names_the_line_that_recorded_the_op(void **state)
     end(&a);
 }
 
-/* Also if the worker has several devices, so that the error names a replica before the op. */
+/* The same if the worker has several devices, so that the message has the replica before the
+ * op. */
 static void step_error_names_the_line_when_a_worker_has_two_devices(void **state)
 {
     scene        s;
@@ -293,7 +298,7 @@ static void add_step(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_number(s, 1));
 }
 
-/* Which is a mistake, and is called by the variable's name. */
+/* The program must not free the variable. The error has the name of the variable. */
 static void step_error_names_a_variable_that_was_freed(void **state)
 {
     act          a;
@@ -313,7 +318,7 @@ static void step_error_names_a_variable_that_was_freed(void **state)
     end(&a);
 }
 
-/* A step that its caller waits for by himself: its error is nobody else's. */
+/* The caller of a run waits for it, so only that caller gets its error. */
 static void strategy_run_returns_its_own_error_and_join_does_not(void **state)
 {
     act        a;
@@ -329,7 +334,8 @@ static void strategy_run_returns_its_own_error_and_join_does_not(void **state)
     end(&a);
 }
 
-/* What another thread does while a join waits for workers to stop: it is told the error too, and goes on, into the next one. */
+/* Another thread, which acts while a join waits for workers to stop. It gets the same error,
+ * continues, and causes the next error. */
 static void fail_again(void *arg)
 {
     act *a = arg;
@@ -339,7 +345,7 @@ static void fail_again(void *arg)
     t_pass(&a->s, 1000);
 }
 
-/* AE-1, AE-5: an error that comes when the one before it is being told is not lost. */
+/* AE-1, AE-5: an error that occurs while the previous error is being reported is not lost. */
 static void join_reports_an_error_that_came_during_the_last_join(void **state)
 {
     act        a;
@@ -361,7 +367,8 @@ static void join_reports_an_error_that_came_during_the_last_join(void **state)
     end(&a);
 }
 
-/* A step that is reported as cancelled has changed nothing: scheduled again, as its error says, it counts once. */
+/* A step that is reported as cancelled has changed nothing. If the program schedules it again,
+ * as the error asks, it counts once. */
 static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
 {
     enum { STEPS = 40 };
@@ -370,7 +377,7 @@ static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
     for (int round = 0; round < 20; round++) {
         act        a;
         ch_remote *bad, *good[STEPS];
-        int        n = 1; /* of begin */
+        int        n = 1; /* number of calls of begin */
 
         begin(&a, 3, 2);
         for (int i = 0; i < round; i++)
@@ -407,7 +414,8 @@ static void spin(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x
     next[0] = ch_add(carry[0], ch_number(s, 1));
 }
 
-/* Computes for years, then counts. With several replicas they meet at the end. */
+/* Computes for years, then counts. If there are several replicas, they have a collective at the
+ * end. */
 static void endless_step(ch_step *s, void *arg)
 {
     ch_node *first = ch_mul(ch_var_read(s, arg), ch_number(s, 1)), *last = NULL;
@@ -417,7 +425,8 @@ static void endless_step(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_all_reduce(CH_SUM, last));
 }
 
-/* A step that computes is cancelled between two kernels, and has changed nothing; its worker goes on. */
+/* A running step is cancelled between two kernels, and has changed nothing. Its worker then
+ * runs other steps. */
 static void stop_a_step_that_computes(int devices)
 {
     act                      a;
@@ -457,7 +466,7 @@ static void join_stops_a_step_that_computes_when_another_has_failed(void **state
     stop_a_step_that_computes(2);
 }
 
-/* An error says by fields which step failed, and where. */
+/* The error info has fields for the step that failed and for its location. */
 static void error_info_names_the_step_and_the_worker(void **state)
 {
     act           a;
@@ -481,7 +490,7 @@ static void error_info_names_the_step_and_the_worker(void **state)
         t_ok(ch_coordinator_get_worker_stats(a.s.co, atoi(at.task + 7), &w));
     }
     assert_int_equal(ch_coordinator_join_for(a.s.co, -1), CH_INVALID_ARGUMENT);
-    ch_error_get_info(&at); /* of another error nothing stays */
+    ch_error_get_info(&at); /* the info of another error has no such fields */
     assert_true(at.step == 0 && at.function[0] == '\0' && at.task[0] == '\0');
     assert_int_equal(at.replica, -1);
     assert_true(ch_remote_step(NULL) == 0);
@@ -489,7 +498,8 @@ static void error_info_names_the_step_and_the_worker(void **state)
     end(&a);
 }
 
-/* The program may cancel its own steps: what was cancelled has changed nothing, and is no error of join. */
+/* The program may cancel its own steps. A cancelled step has changed nothing, and join does not
+ * report it. */
 static void remote_cancel_changes_nothing_and_is_no_error_of_join(void **state)
 {
     enum { STEPS = 12 };
@@ -518,7 +528,7 @@ static void remote_cancel_changes_nothing_and_is_no_error_of_join(void **state)
             assert_true(rc == CH_OK || i % 2 == 0 || at % 4 == 0);
             n += rc == CH_OK;
             n_cancelled += rc != CH_OK;
-            t_ok(ch_remote_cancel(r[i])); /* it has ended: nothing happens */
+            t_ok(ch_remote_cancel(r[i])); /* the step has ended: no effect */
             ch_tuple_unref(out);
             ch_remote_unref(r[i]);
         }
@@ -530,7 +540,8 @@ static void remote_cancel_changes_nothing_and_is_no_error_of_join(void **state)
     }
 }
 
-/* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
+/* CN-3: if a worker is lost while an error is being reported, its step is cancelled and not
+ * repeated. */
 static void step_of_a_lost_worker_is_cancelled_while_an_error_is_reported(void **state)
 {
     act        a;

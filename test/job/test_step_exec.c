@@ -1,4 +1,8 @@
-/* test/job/test_step_exec.c -- step plans with real servers give the same bits as the undivided step.
+/* test/job/test_step_exec.c -- step executions with real servers give the same bits as the
+ * undivided step.
+ *
+ * The test makes the calls of a step execution itself, without a worker, and sends each call
+ * twice. It also lets allocations fail and gives invalid replies.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -71,7 +75,7 @@ static void run_local_part(ch_step_exec *t, const ch_local_part *s, int64_t rows
     ch_function_unref(f);
 }
 
-/* Every call is made twice: the second changes nothing. */
+/* Runs a step execution. Every call is made twice, and the second call must change nothing. */
 static void run_exec(cluster *c, ch_step_exec *t, int64_t rows)
 {
     while (!ch__step_exec_is_done(t)) {
@@ -198,7 +202,8 @@ static void asks_without_memory(const ch_placed_plan *sent, ch_tensor *const *in
     }
 }
 
-/* What a server gives is not trusted: fewer rows than were asked for are not read past their end. */
+/* Replies of servers are not trusted: if a reply has fewer rows than were requested, the
+ * execution does not read past the end. */
 static void step_exec_reports_lack_of_memory_and_rejects_missing_rows(void **state)
 {
     static cluster  c;
@@ -232,7 +237,7 @@ static void step_exec_reports_lack_of_memory_and_rejects_missing_rows(void **sta
 
         if (call[i]->message->method != CH_PS_ROWS)
             continue;
-        /* 30 ids of 20, each once, of 8 bytes, and their rows */
+        /* 30 ids below 20, each distinct id once with 8 bytes, and their rows */
         assert_in_range((int64_t)call[i]->bytes, 10 * (8 + 3 * 4), 20 * (8 + 3 * 4));
         t_ok(ch_tensor_new(CH_F32, ch_shape_of(19, 3), &few));
         t_ok(ch__message_new(CH_PS_ROWS, 0, NULL, 1, &few, &p));

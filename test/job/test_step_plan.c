@@ -1,8 +1,8 @@
 /* test/job/test_step_plan.c -- a divided step gives the same bits as the undivided step.
  *
- * Every step runs twice: whole, under Default, and in parts, with a model of servers that is as simple as can be: a
- * list of tensors by name. Values and variables must be the same afterwards, wherever variables are, and in however
- * many shards.
+ * Every step runs twice: whole, under Default, and in parts, with a simple model of servers: a
+ * list of tensors by name (store). Results and variables must be equal afterwards, for every
+ * placement of the variables and every number of shards.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -22,7 +22,7 @@ typedef struct store {
     ch_shape   shape[MOST_VARS];
     ch_layout  layout[MOST_VARS];
     ch_tensor *value[MOST_VARS][MOST_SHARDS];
-    int        shard; /* on which a graph runs now */
+    int        shard; /* shard on which a graph runs */
 } store;
 
 static int place_in(const store *s, const char *name)
@@ -50,7 +50,8 @@ static ch_layout layout_of(ch_shape shape, int axis, int n)
     return ch__layout_along(axis, cuts ? n : 1);
 }
 
-/* Copies of what a strategy has of the resources of a graph, cut along an axis where that can be. */
+/* Copies the variables of a graph from their strategy into the store, and cuts them along an
+ * axis if possible. */
 static void fill_store(store *s, const ch_graph *g, int axis, int n)
 {
     s->n = g->n_resources;
@@ -82,7 +83,7 @@ static void empty_store(store *s)
     s->n = 0;
 }
 
-/* ---- running the parts ---- */
+/* ---- execution of the parts ---- */
 
 typedef struct worker {
     const ch_graph     *g;
@@ -93,7 +94,7 @@ typedef struct worker {
     int                 n_reads, n_lookups, n_updates;
 } worker;
 
-/* As it would come over a wire. */
+/* Runs a graph after it was encoded and decoded, as a worker does. */
 static void run_graph(worker *w, ch_graph *g, int n_in, ch_tensor *const *in, int n_out,
                       ch_tensor **out)
 {
@@ -162,7 +163,7 @@ static ch_id_split *split_of(const ch_tensor *ids, int64_t size, int n)
     return s;
 }
 
-/* What a shard gives for ids that are all its own. */
+/* Returns the rows of a shard for ids that all belong to it. */
 static ch_tensor *rows_of_shard(const ch_tensor *table, const ch_tensor *ids)
 {
     ch_shape       shape = ch_tensor_shape(table);
@@ -181,7 +182,7 @@ static ch_tensor *rows_of_shard(const ch_tensor *table, const ch_tensor *ids)
     return t;
 }
 
-/* Every shard has a piece of each row. */
+/* Each shard has some columns of every row. */
 static void look_up_pieces(worker *w, const ch_remote_part *r, int var)
 {
     const store *st = w->store;
@@ -221,7 +222,8 @@ static void look_up(worker *w, const ch_remote_part *r, int var)
     ch__id_split_free(s);
 }
 
-/* The shape that inputs lie along, and the layout: of the widest of its variables. */
+/* Returns the widest variable of a graph. Its shape and layout determine how inputs are
+ * divided. */
 static int widest_of(const store *s, const ch_graph *g)
 {
     int best = place_in(s, g->resource[0].name);
@@ -310,7 +312,8 @@ static void ask(worker *w, const ch_remote_part *r)
     }
 }
 
-/* Remotes as soon as they can be; updates that give nothing at the end. */
+/* Runs remote parts as soon as their inputs are available, and updates without results at the
+ * end. */
 static void ask_ready(worker *w, bool *done, bool last)
 {
     for (bool more = true; more;) {
@@ -343,18 +346,18 @@ static void run_plan(worker *w)
         assert_true(done[i]);
 }
 
-/* ---- both ways ---- */
+/* ---- whole and divided ---- */
 
 typedef struct counts {
     int local_parts, reads, lookups, updates;
 } counts;
 
-/* Where variables are: at so many places, in so many shards along an axis. */
+/* The placement of variables: the number of servers, and the number of shards along an axis. */
 typedef struct where {
     int places, axis, shards;
 } where;
 
-/* Resources of one place are cut alike: at the same rows. */
+/* Variables on the same server are divided at the same rows. */
 static int place_of(const store *s, int i, where at)
 {
     ch_layout l = s->layout[i];
@@ -363,7 +366,7 @@ static int place_of(const store *s, int i, where at)
     return (size * MOST_SHARDS + ch__layout_parts(l)) * at.places + i % at.places;
 }
 
-/* The step plan as a worker receives it. */
+/* Encodes and decodes the step plan, as if it was sent to a worker. */
 static ch_step_plan *send(ch_step_plan *plan, const store *s, const int *place)
 {
     static struct ch_plan_shard shard[MOST_VARS][MOST_SHARDS];
@@ -403,7 +406,7 @@ enum { N_WHERES = 8 };
 static const where wheres[N_WHERES] = {{1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 0, 1},
                                        {1, 0, 2}, {2, 0, 3}, {1, 1, 2}, {2, 1, 3}};
 
-/* Runs f once more, whole and in parts. */
+/* Runs f once more whole and in parts. */
 static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
 {
     ch_graph     *g = ch_function_graph(f);
@@ -447,7 +450,8 @@ static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
 
 /* ---- steps ---- */
 
-/* Records and runs it once, so that all variables are there; then both ways, twice. */
+/* Records and runs the step once, so that all variables exist; then compares both forms,
+ * twice. */
 static counts check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, where at)
 {
     ch_function *f = NULL;
@@ -472,7 +476,7 @@ static void step_plan_reads_and_updates_variables_without_an_optimizer(void **st
         make_job(&j);
         c = check_step(by_hand, &j, in, 8, wheres[n]);
         assert_int_equal(c.local_parts, 1);
-        assert_int_equal(c.reads, 2); /* n is only changed */
+        assert_int_equal(c.reads, 2); /* n is written but not read */
         assert_int_equal(c.updates, 3);
         drop_job(&j);
         ch_tuple_unref(in);

@@ -1,6 +1,10 @@
-/* test/job/test_stream.c -- elements by their numbers, against a plain iterator.
+/* test/job/test_stream.c -- elements of a dataset by their numbers, compared with a plain
+ * iterator.
  *
- * Random walks over numbers: T_CASES says how many, T_SEED which.
+ * A stream (job/stream.h) returns element n of a pipeline, for any n, and saves positions from
+ * which another stream can continue. The tests request random numbers of random pipelines, from
+ * several streams, with bad records and with failing allocations. T_CASES is the number of
+ * cases, T_SEED the seed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../data/any.h"
@@ -23,15 +27,15 @@ static uint64_t seed_of(int i)
            (uint64_t)i;
 }
 
-/* ---- what a plain iterator gives ---- */
+/* ---- the elements of a plain iterator ---- */
 
 typedef struct model {
     int   n;
-    bool  has_end; /* there are no more than n */
+    bool  has_end; /* the data has n elements */
     char *text[MOST];
 } model;
 
-/* An element, or its error, as text that is good until the next call. */
+/* Returns an element or its error as text, which is valid until the next call. */
 static const char *text_of(ch_status rc, ch_tuple *t)
 {
     static t_given g;
@@ -87,7 +91,7 @@ typedef struct source {
     ch_stream_name name;
 } source;
 
-/* Takes the dataset over. */
+/* Takes over the reference to the dataset. */
 static source source_of(ch_dataset *d)
 {
     source s = {.n_replicas = 1};
@@ -137,7 +141,8 @@ static void check_number(ch_stream *s, const model *m, int64_t number)
     ch_tuple_unref(t);
 }
 
-/* Mostly the next one; some again, some from further back, some further on. */
+/* Returns a random next number: mostly the following number, sometimes the same, an earlier or
+ * a later number. */
 static int64_t wander(dice *d, int64_t at, int64_t least, int64_t n)
 {
     switch (roll(d, 40)) {
@@ -162,7 +167,7 @@ static int64_t wander(dice *d, int64_t at, int64_t least, int64_t n)
     return at < least ? least : at >= n ? n - 1 : at;
 }
 
-/* One behind the end is asked for too. */
+/* Returns the number of elements, plus 1 so that a number after the end is requested too. */
 static int64_t numbers_of(const model *m)
 {
     return m->n + (m->has_end ? 3 : 0);
@@ -260,7 +265,8 @@ static void stream_gives_elements_by_number_in_any_order(void **state)
     }
 }
 
-/* Any pipeline, in any pass. False: it cannot be sent, since it calls C functions. */
+/* Tests a random pipeline in a random pass. Returns false if it cannot be sent, because it
+ * calls C functions. */
 static bool walk_any(dice *d, bool unordered)
 {
     static model m;
@@ -292,7 +298,7 @@ static void stream_numbers_elements_of_random_pipelines(void **state)
     assert_true(n_sent >= n / 5);
 }
 
-/* Whoever reads them, and whatever was read before. */
+/* The numbers do not depend on the reader or on the elements that were read before. */
 static void stream_numbers_elements_of_unordered_stages(void **state)
 {
     int n = n_cases(200), n_sent = 0;
@@ -339,7 +345,7 @@ typedef struct order {
     char text[N_TEXT];
 } order;
 
-/* The first N_EPOCHS epochs of N_ELEMENTS that a stream gives. */
+/* Reads the first N_EPOCHS epochs, of N_ELEMENTS each, from a stream. */
 static void read_orders(const source *from, order *out)
 {
     ch_stream *s = stream_of(from);
@@ -360,7 +366,7 @@ static void read_orders(const source *from, order *out)
     ch__stream_free(s);
 }
 
-/* One order for each (reader, pass, epoch). Takes the dataset over. */
+/* Stores the order of each (reader, pass, epoch). Takes over the reference to the dataset. */
 static void read_all_orders(ch_dataset *d, order *out)
 {
     source from = source_of(d);
@@ -379,7 +385,7 @@ static order *all_orders(ch_dataset *d)
     return is;
 }
 
-/* Eight datasets, of which each element comes from one. */
+/* Returns a dataset that takes each element from a random dataset out of eight. */
 static ch_dataset *sampled(void)
 {
     enum { N = 8 };
@@ -390,7 +396,8 @@ static ch_dataset *sampled(void)
     return ch_dataset_take(ch_dataset_sample_from(N, d, NULL, NULL), N_ELEMENTS);
 }
 
-/* A pipeline that draws in each of N_EPOCHS epochs of N_ELEMENTS elements. */
+/* Returns a pipeline that uses random numbers in each of N_EPOCHS epochs of N_ELEMENTS
+ * elements. */
 static ch_dataset *drawing(int which)
 {
     ch_dataset *d = ch_dataset_range(0, N_ELEMENTS, 1);
@@ -446,7 +453,7 @@ static void stream_shuffles_alike_in_passes_and_epochs_when_same_each_time(void 
                                     is[k * N_PASSES * N_EPOCHS].text);
 }
 
-/* Workers that divide data by ch_dataset_shard each read their share of one order. */
+/* Workers that divide data by ch_dataset_shard read disjoint parts of the same order. */
 static void stream_shards_of_a_shuffle_are_disjoint(void **state)
 {
     (void)state;
@@ -477,7 +484,8 @@ static void stream_shards_of_a_shuffle_are_disjoint(void **state)
     }
 }
 
-/* A place names the stream that it is in, whatever the stream that goes there is called. */
+/* A position contains the name of its stream. A stream that continues there has the order of
+ * that name, and not of its own. */
 static void stream_resumes_as_the_reader_and_pass_of_its_position(void **state)
 {
     static model m;
@@ -506,9 +514,10 @@ static void stream_resumes_as_the_reader_and_pass_of_its_position(void **state)
     ch_bytes_free(from.bytes);
 }
 
-/* ---- taken up by others ---- */
+/* ---- positions of other streams ---- */
 
-/* Several streams; each is now created at a position, now moved to a position that another has saved. */
+/* Several streams. Each is sometimes created at a position and sometimes moved to a position
+ * that another has saved. */
 static void stream_resumes_from_a_position_of_another_stream(void **state)
 {
     static model m;
@@ -550,7 +559,7 @@ static void stream_resumes_from_a_position_of_another_stream(void **state)
     }
 }
 
-/* A copy of the last position that a stream has saved. */
+/* Returns a copy of the last position that a stream has saved. */
 static void *copy_of_place(const ch_stream *s, int64_t *number, size_t *n)
 {
     const void *bytes = NULL;
@@ -627,7 +636,7 @@ static void stream_rejects_the_position_of_another_dataset(void **state)
     ch_bytes_free(others.bytes);
 }
 
-/* ---- what is kept ---- */
+/* ---- kept positions and elements ---- */
 
 static void stream_keeps_a_position_at_each_interval(void **state)
 {
@@ -656,7 +665,7 @@ static void stream_keeps_a_position_at_each_interval(void **state)
     drop_model(&m);
 }
 
-/* To keep one costs no more than to read what lies between them. */
+/* The bytes of saved positions do not exceed the bytes of the elements between them. */
 static void stream_keeps_large_positions_less_often(void **state)
 {
     source     from = source_of(ch_dataset_shuffle(slices(20000), 10000, NULL));
@@ -672,7 +681,7 @@ static void stream_keeps_large_positions_less_often(void **state)
 
         t_ok(ch__stream_element(s, i, &t));
         ch_tuple_unref(t);
-        read += 1024; /* what an element counts for at least */
+        read += 1024; /* least number of bytes that an element counts */
         if (ch__stream_position(s, &number, &bytes, &n) && number != last) {
             kept += (int64_t)n;
             last = number;
@@ -706,7 +715,7 @@ static void stream_keeps_the_last_elements(void **state)
     ch_bytes_free(from.bytes);
 }
 
-/* Of elements of 12 MB two are kept, and of larger ones the last. */
+/* Of elements of 12 MB two are kept; of larger elements only the last. */
 static void stream_bounds_the_bytes_of_kept_elements(void **state)
 {
     const int64_t rows[] = {1 << 20, 4 << 20};
@@ -741,7 +750,7 @@ static void stream_bounds_the_bytes_of_kept_elements(void **state)
 
 /* ---- errors ---- */
 
-/* Lines of numbers, of which some are none. */
+/* Lines of a CSV file, some of which are not numbers. */
 static ch_dataset *bad_csv(int n, const char *path)
 {
     FILE *f = fopen(path, "w");
@@ -758,7 +767,8 @@ static ch_dataset *bad_csv(int n, const char *path)
                           &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
 }
 
-/* With and without replicas: an error that interrupts a group has a number, and the group the next. */
+/* With and without replicas: an error that interrupts a group has a number, and the group has
+ * the next. */
 static void stream_numbers_the_errors_of_bad_records(void **state)
 {
     static model m;
@@ -804,7 +814,8 @@ static void stream_error_names_the_stream_and_the_element(void **state)
     ch_bytes_free(from.bytes);
 }
 
-/* An iterator goes on with the next file: then numbers would be of other elements than those that workers have who find it. */
+/* A plain iterator continues with the next file. A stream must not: if another worker can open
+ * the file, numbers would belong to different elements on different workers. */
 static void stream_repeats_the_error_of_a_file_that_cannot_be_opened(void **state)
 {
     const char  *path[] = {t_path("one.csv"), t_path("two.csv"), t_path("three.csv")};
@@ -862,7 +873,7 @@ static void stream_new_rejects_invalid_descriptions(void **state)
     opt.dataset = from.bytes;
     for (size_t k = 0; k < from.n; k++) {
         opt.n_dataset = k;
-        if (ch__stream_new(&opt, &s) == CH_OK) /* cut between two stages */
+        if (ch__stream_new(&opt, &s) == CH_OK) /* truncated between two stages */
             ch__stream_free(s);
         else
             assert_non_null(strstr(ch_error_message(), "stream 9"));
@@ -896,7 +907,7 @@ static void stream_new_rejects_invalid_arguments(void **state)
     ch_bytes_free(from.bytes);
 }
 
-/* ---- no memory ---- */
+/* ---- failing allocations ---- */
 
 static ch_dataset *needy(int which)
 {
@@ -916,7 +927,8 @@ static ch_dataset *needy(int which)
     }
 }
 
-/* Whatever fails, and wherever: that call may, and after it all is as it was. Threads get their share. */
+/* Whichever allocation fails, the call may fail, and the stream is unchanged after it. Threads
+ * of the pipeline are included. */
 static void stream_is_unchanged_when_memory_is_short(void **state)
 {
     static model m;
@@ -976,7 +988,7 @@ static void stream_new_leaks_nothing_when_memory_is_short(void **state)
             ch_tuple_unref(t);
         }
         ch__stream_free(s);
-        if (!is_made) /* what was read may be kept for others */
+        if (!is_made) /* after a successful call, memory may stay in pools */
             assert_int_equal(ch__mem_live(), live);
     }
     assert_true(n > 5);

@@ -1,11 +1,15 @@
-/* test/job/test_table.c -- static tables under every strategy, on every worker, and in what workers read.
+/* test/job/test_table.c -- static tables under every strategy, on every worker, and in datasets
+ * of workers.
+ *
+ * A table maps keys to values in a step or a pipeline. Workers receive a copy with the function
+ * or dataset that uses it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/table.h"
 #include "rows.h"
 #include "scene.h"
 
-/* Keys 0, 1 and 2 stand for themselves, all others for -2. */
+/* Keys 0, 1 and 2 are mapped to themselves, all others to -2. */
 static ch_table *three(void)
 {
     ch_tensor *keys = t_ids(ch_shape_of(3), (int64_t[]){0, 1, 2});
@@ -29,7 +33,7 @@ static ch_tensor *words(int n, const int *which)
     return t;
 }
 
-/* Its words stand for 0, 1, 2, 3, the empty one and all others for 4. */
+/* Its words are mapped to 0, 1, 2, 3; the empty word and all others to 4. */
 static ch_table *vocabulary(void)
 {
     ch_tensor *keys = words(4, (int[]){0, 1, 2, 3});
@@ -53,7 +57,7 @@ static void fail_step(ch_step *s, void *arg)
     ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 5)), "a key is small");
 }
 
-/* To every replica. */
+/* Compares the values of every replica. */
 static void gives(const ch_tuple *t, int n, const int64_t *want)
 {
     const ch_value *v = ch_tuple_at(t, 0);
@@ -77,7 +81,7 @@ static ch_status number_of_worker(const ch_value_context *c, void *arg, ch_tuple
 
 enum { WORKERS = 3, STEPS = 30 };
 
-/* Schedules steps of `f`; each gives what it found in `want`, and every worker runs some. */
+/* Schedules steps of `f` until every worker has run some; each must return `want`. */
 static void on_all(scene *s, ch_function *f, const ch_arguments *args, int n,
                    const int64_t *want)
 {
@@ -99,8 +103,8 @@ static void on_all(scene *s, ch_function *f, const ch_arguments *args, int n,
         assert_true(ran[i]);
 }
 
-/* TBL-1: here and on every worker, whose copy is its own: the program's may go. One that is lost and comes back
- * is told again. */
+/* TBL-1: in this process and on every worker. Each worker has its own copy, so the program may
+ * free its table. A restarted worker receives the table again. */
 static void table_find_gives_equal_values_on_every_worker(void **state)
 {
     const int64_t  want[] = {0, 1, -2};
@@ -122,7 +126,7 @@ static void table_find_gives_equal_values_on_every_worker(void **state)
     t_ok(ch_coordinator_create_per_worker_values(s.co, number_of_worker, NULL, &who));
     args = (ch_arguments){.in = in, .n_each = 1, .each = &who};
     f = t_function(look_up, t);
-    t_ok(ch_coordinator_schedule(s.co, f, &args, NULL)); /* is recorded, and has its table */
+    t_ok(ch_coordinator_schedule(s.co, f, &args, NULL)); /* the recording refers to the table */
     ch_table_unref(t);
     on_all(&s, f, &args, 3, want);
     fails = t_function(fail_step, NULL); /* AE-5: tables survive an error */
@@ -165,7 +169,7 @@ static void table_lookup_in_a_step_takes_words_as_input(void **state)
     (void)state;
 }
 
-/* ---- in what workers read ---- */
+/* ---- in datasets of workers ---- */
 
 static void same(ch_step *s, void *arg)
 {
@@ -174,7 +178,7 @@ static void same(ch_step *s, void *arg)
         ch_step_out(s, NULL, ch_step_in(s, i));
 }
 
-/* Reads the first element of `d`, which it takes over, on every worker. */
+/* Reads the first element of `d` on every worker. Takes over the reference `d`. */
 static void every_worker_reads(ch_dataset *d, int n, const int64_t *want)
 {
     scene          s;
@@ -195,7 +199,8 @@ static void every_worker_reads(ch_dataset *d, int n, const int64_t *want)
     t_close(&s);
 }
 
-/* TBL-3: the table is in the dataset's description, and each worker makes its own of it. */
+/* TBL-3: the table is in the description of the dataset, and each worker creates its own
+ * copy. */
 static void table_is_sent_with_the_dataset_that_uses_it(void **state)
 {
     ch_table   *t = three();
@@ -252,10 +257,11 @@ static ch_strategy *strategy(int i)
 
 typedef struct network {
     ch_table *words;
-    ch_var   *rows; /* of each word, and of all others */
+    ch_var   *rows; /* a row for each word, and a row for all others */
 } network;
 
-/* Words to ids, ids to rows; these go down by what their squares' gradient says. */
+/* Maps words to ids, looks up their rows, and subtracts the gradient of the sum of their
+ * squares. */
 static void train(ch_step *s, void *arg)
 {
     network *n = arg;
@@ -310,7 +316,7 @@ static void rows_of_words_are_trained_alike_under_every_strategy(void **state)
         ch_table_unref(net.words);
         ch_strategy_unref(st);
     }
-    assert_true(want[4] == 4 && want[0] == 0 && want[1] != 1); /* nobody said "sat" */
+    assert_true(want[4] == 4 && want[0] == 0 && want[1] != 1); /* "sat" does not occur */
     (void)state;
 }
 

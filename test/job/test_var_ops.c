@@ -1,5 +1,7 @@
-/* test/job/test_var_ops.c -- storage of variables behind its interface (strategy/var.h): regions that are read and written, under
- * every kind of strategy, against a tensor that is changed in the same way.
+/* test/job/test_var_ops.c -- the interface of variable storage (strategy/var.h): reads and
+ * writes of regions, under every kind of strategy.
+ *
+ * Each variable is compared with a tensor that is changed in the same way.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -13,7 +15,7 @@ static unsigned draw(unsigned *seed, unsigned below)
     return (*seed >> 8) % below;
 }
 
-/* A region that may be empty, or everything. */
+/* Returns a random region: it may be empty, or the whole variable. */
 static ch_region random_region(unsigned *seed, ch_shape shape)
 {
     ch_region r = {.begin = {0}};
@@ -180,7 +182,7 @@ static void strings_in_a_region_are_written_on_servers_and_here(void **state)
     }
 }
 
-/* Only the servers that hold any of a region are called: the other one is dead. */
+/* Only the servers that hold a part of the region are called: the other server is dead. */
 static void region_of_one_shard_needs_its_server_alone(void **state)
 {
     ch_local_cluster *cluster = NULL;

@@ -1,7 +1,9 @@
-/* test/job/test_worker.c -- a worker and its servers, over a wire that loses, delays and repeats.
+/* test/job/test_worker.c -- a worker and its servers, over a network that loses, delays and
+ * repeats messages.
  *
- * Steps are run one after the other by a worker, each asked for until it is answered, and the same ones whole under
- * Default: variables have the same bits, so nothing was lost and nothing done twice; and results, where nothing had to be run again.
+ * A client sends steps to the worker, each until the worker replies, and runs the same steps
+ * whole under Default. The variables must have the same bits, so no update was lost or applied
+ * twice. The results must be equal too, unless a step was repeated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -134,7 +136,7 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, where at,
         ask_task(&s.c.a, "worker/1", run_message(&s, n, in));
         run_whole(&s, in, &out);
         if (opt->drop + opt->twice + opt->late == 0)
-            compare_results(&s, out); /* of a step that is run again they are of what it left */
+            compare_results(&s, out); /* a repeated step reads its own updates */
         compare_variables(&s, false);
         ch_tuple_unref(out);
     }
@@ -167,7 +169,6 @@ static void a_worker_runs_steps(void **state)
         check_all(&(ch_sim_options){.seed = 1, .encode = true}, n);
 }
 
-/* PROMISES F3, F9. */
 static void worker_steps_are_correct_when_messages_are_lost_or_repeated(void **state)
 {
     const char *cases = getenv("T_CASES");
@@ -199,7 +200,8 @@ static void kill_worker(void *arg)
     k->n++;
 }
 
-/* What the killed one had sent, and what the next one sends for the same step, is applied once: PROMISES F1. */
+/* Updates that the killed worker has sent, and updates that the restarted worker sends for the
+ * same step, are applied once. */
 static void step_is_applied_once_when_its_worker_dies_and_restarts(void **state)
 {
     static setting s;
@@ -224,12 +226,13 @@ static void step_is_applied_once_when_its_worker_dies_and_restarts(void **state)
             do {
                 ending = try_to_ask(&s.c.a, "worker/1", run_message(&s, n, in));
                 if (ending == CH_ENDED_ERROR && s.c.a.fault.code == CH_NOT_FOUND)
-                    send_function(&s); /* a new one knows nothing */
+                    send_function(&s); /* the new incarnation has no functions */
             } while (ending != CH_ENDED_OK);
             run_whole(&s, in, &out);
             assert_int_equal(s.c.a.answer->n_tensors, ch_tuple_count(out));
             ch_tuple_unref(out);
-            /* What an attempt computes depends on what the one before it had changed: not so how often a step counts. */
+            /* The values that a repeated attempt computes depend on the updates of the attempt
+             * before; the number of updates does not. */
             compare_variables(&s, true);
         }
         assert_true(k.n > 0);
@@ -239,7 +242,7 @@ static void step_is_applied_once_when_its_worker_dies_and_restarts(void **state)
     ch_tuple_unref(in);
 }
 
-/* ---- what a call may not say ---- */
+/* ---- invalid calls ---- */
 
 static void sum_of_three(ch_step *s, void *arg)
 {
@@ -274,7 +277,8 @@ static void send_stream(setting *s)
     ch_dataset_unref(d);
 }
 
-/* With one input that comes along, and two elements that stand where it says. */
+/* Runs a step with an input in the message and two elements, which are inputs number `first`
+ * and `second`. */
 static ch_ending run_with_elements(setting *s, uint32_t first, uint32_t second)
 {
     Cohort__WorkerRun     m;

@@ -1,4 +1,9 @@
-/* test/job/test_worker_data.c -- data and values that every worker has its own of, and data that all share.
+/* test/job/test_worker_data.c -- per-worker datasets and values, and datasets that all workers
+ * share.
+ *
+ * Steps report the element that they have read and the worker that ran them. The tests check
+ * the order of elements for each worker, pass and epoch, also when workers are lost, and that
+ * each element of a shared dataset is read once.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../file/folder.h"
@@ -9,7 +14,7 @@
 
 enum { MOST = 64 };
 
-/* What steps read: who, and what. */
+/* Returns the number of the worker and the element that the step has read. */
 static void report_step(ch_step *s, void *arg)
 {
     (void)arg;
@@ -49,7 +54,7 @@ static void ask_who(act *a)
                                                  &a->who));
 }
 
-/* Takes over `d`. */
+/* Takes over the reference `d`. */
 static void read_each(act *a, ch_dataset *d, bool is_shared)
 {
     t_ok(is_shared ? ch_coordinator_distribute_dataset(a->s.co, d, &a->data)
@@ -91,7 +96,7 @@ static int64_t integer(const ch_tuple *t, int leaf)
     return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, leaf), 0));
 }
 
-/* What step i read, and on which worker. */
+/* Returns the element that step i has read, and its worker. */
 static int64_t element(act *a, int i, int *worker)
 {
     ch_tuple *out = NULL;
@@ -105,7 +110,7 @@ static int64_t element(act *a, int i, int *worker)
     return x;
 }
 
-/* ---- the whole for each ---- */
+/* ---- datasets that each worker reads whole ---- */
 
 /* RD-1, RD-3, RD-4, RR-8, RR-10, SC-2: each worker reads the whole dataset, from its beginning. A step gets
  * the per-worker values of the worker that runs it, so it can tell which worker that is. */
@@ -135,13 +140,14 @@ static void per_worker_dataset_gives_each_worker_the_whole_data(void **state)
 enum { N_WORKERS = 3, N_PASSES = 4, N_EPOCHS = 4, N_IN_EPOCH = 12, N_IN_BATCH = 4 };
 enum { N_STREAMS = N_WORKERS * N_PASSES, N_ORDERS = N_STREAMS * N_EPOCHS };
 
-/* What was read of one (worker, pass). */
+/* The elements that a worker has read in a pass. */
 typedef struct reading {
     int     n;
     int64_t x[N_EPOCHS * N_IN_EPOCH];
 } reading;
 
-/* The seed page's pipeline: shuffle, repeat, batch. The elements say whose they are, and batches have numbers. */
+/* The pipeline of the seed page: shuffle, repeat, batch. Each element contains the number of
+ * its worker, and batches are numbered. */
 static ch_dataset *shuffled_batches(const ch_input_context *c, void *arg)
 {
     ch_dataset *d = ch_dataset_range(100 * c->worker, 100 * c->worker + N_IN_EPOCH, 1);
@@ -174,7 +180,7 @@ static void take_batch(const ch_tuple *out, reading *r)
     }
 }
 
-/* Reads a pass until every worker's stream has given N_EPOCHS epochs. */
+/* Reads a pass until the stream of every worker has given N_EPOCHS epochs. */
 static void read_pass(act *a, reading *r)
 {
     while (!is_complete(r)) {
@@ -216,7 +222,8 @@ static void read_passes(reading *r, bool kills)
     end(&a);
 }
 
-/* RD-2, RD-4: each pass begins at the beginning, and every (worker, pass, epoch) has an order of its own. */
+/* RD-2, RD-4: each pass begins at the first element, and every (worker, pass, epoch) has its
+ * own order. */
 static void shuffle_orders_are_distinct_for_every_worker_pass_and_epoch(void **state)
 {
     static reading r[N_STREAMS];
@@ -250,7 +257,7 @@ static void shuffle_orders_are_the_same_when_workers_are_lost(void **state)
     assert_memory_equal(r, again, sizeof(r));
 }
 
-/* RD-2: a new pass begins at the beginning while the one before it goes on */
+/* RD-2: a new pass begins at the first element while earlier passes continue */
 static void per_worker_pass_begins_at_the_first_element(void **state)
 {
     act            a;
@@ -397,7 +404,7 @@ static ch_dataset *the_same(const ch_input_context *c, void *arg)
     return ch_dataset_range(0, 1000, 1);
 }
 
-/* The description of each worker's data, of the pass that was made last. */
+/* Returns the description of a worker's data in the most recent pass. */
 static ch_tensor *description(act *a, int worker)
 {
     ch_task         *coord = ch__ps_of(a->s.st)->coord;
@@ -408,7 +415,7 @@ static ch_tensor *description(act *a, int worker)
     return is;
 }
 
-/* Data in memory is a part of the description. */
+/* Data in memory is a part of the description, so equal descriptions must be shared. */
 static void per_worker_dataset_of_equal_data_is_in_memory_once(void **state)
 {
     act            a;
@@ -432,7 +439,7 @@ static void per_worker_dataset_of_equal_data_is_in_memory_once(void **state)
     end(&a);
 }
 
-/* RR-9, CX-9: a worker with two replicas cuts its batches for them. */
+/* RR-9, CX-9: a worker with two replicas divides its batches among them. */
 static void a_worker_s_batches_are_cut_for_its_replicas(void **state)
 {
     act       a;
@@ -462,8 +469,9 @@ static ch_dataset *batches_of_context(const ch_input_context *c, void *arg)
                             NULL);
 }
 
-/* RR-8, PS-10: one pipeline, and the replicas of one worker: a batch is a worker's, and what a function gives is neither cut nor
- * divided. */
+/* RR-8, PS-10: the context has a single pipeline and the replicas of a single worker. The batch
+ * size is that of a worker, and the dataset of the function is neither batched again nor
+ * sharded. */
 static void per_worker_dataset_function_context_describes_one_worker(void **state)
 {
     act              a;
@@ -519,7 +527,7 @@ static ch_value *one(float x)
     return v;
 }
 
-/* Takes over the values. */
+/* Takes over the references to the values. */
 static ch_tuple *leaves(int n, ch_value **v)
 {
     ch_tuple *t = NULL;
@@ -530,7 +538,7 @@ static ch_tuple *leaves(int n, ch_value **v)
     return t;
 }
 
-/* One for each replica, and one for both. */
+/* Returns a per-replica value, and a value that both replicas share. */
 static ch_status own_and_shared(const ch_value_context *c, void *arg, ch_tuple **out)
 {
     (void)arg;
@@ -589,7 +597,7 @@ static void begin_in_pairs(act *a)
     t_open(&a->s, &(ch_local_cluster_options){.workers = 1, .devices = 2}, 1, NULL);
 }
 
-/* A value of a worker may have one for each replica. */
+/* A per-worker value may be a per-replica value. */
 static void a_worker_s_values_reach_each_of_its_replicas(void **state)
 {
     act            a;
@@ -608,7 +616,7 @@ static void a_worker_s_values_reach_each_of_its_replicas(void **state)
     end(&a);
 }
 
-/* Inputs of each replica stand beside elements and values, in any order. */
+/* Per-replica inputs may be combined with elements and per-worker values, in any order. */
 static void step_takes_replica_inputs_beside_per_worker_data_and_values(void **state)
 {
     act            a;
@@ -639,8 +647,7 @@ static void step_takes_replica_inputs_beside_per_worker_data_and_values(void **s
     }
     ch_tuple_unref(out);
 
-    out = run_all(&a, in, 1,
-                  &plain); /* values that replicas share beside inputs that they do not */
+    out = run_all(&a, in, 1, &plain); /* shared values beside per-replica inputs */
     assert_true(t_floats(out, 0, 1)[0] == 2 && t_floats(out, 2, 1)[0] == 7);
     ch_tuple_unref(out);
     ch_tuple_unref(in);
@@ -650,9 +657,9 @@ static void step_takes_replica_inputs_beside_per_worker_data_and_values(void **s
     end(&a);
 }
 
-/* ---- one for all ---- */
+/* ---- shared datasets ---- */
 
-/* Each element of a pass is read by one step, whoever runs it. */
+/* Each element of a pass is read by a single step, on any worker. */
 static void a_shared_dataset_is_read_once(void **state)
 {
     act  a;
@@ -673,7 +680,7 @@ static void a_shared_dataset_is_read_once(void **state)
     end(&a);
 }
 
-/* While its own part lasts, a worker reads no other: every third element, from its number on. */
+/* A worker first reads its own part: every third element, beginning with its number. */
 static void a_worker_reads_its_own_part_first(void **state)
 {
     act a;
@@ -700,7 +707,8 @@ static void same_number(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_step_in(s, 0));
 }
 
-/* RD-8, WR-10: the position survives the worker, also if it comes back and is lost again meanwhile. */
+/* RD-8, WR-10: the position is kept when the worker is lost, also if it comes back and is lost
+ * again. */
 static void a_position_survives_its_worker(void **state)
 {
     act a;
@@ -719,7 +727,8 @@ static void a_position_survives_its_worker(void **state)
     end(&a);
 }
 
-/* RD-8: far into the data, where the next worker begins at a saved position and not at the first element */
+/* RD-8: late in the data, where the next incarnation begins at a saved position and not at the
+ * first element */
 static void a_position_survives_its_worker_far_into_the_data(void **state)
 {
     enum { ROUNDS = 6, EACH = 50 };
@@ -764,8 +773,8 @@ static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
     end(&a);
 }
 
-/* The part of a worker that is lost is read by a worker that has finished its own, before parts that others
- * still read. */
+/* The part of a lost worker is read by a worker that has finished its own part, before parts
+ * that other workers still read. */
 static void part_of_a_lost_worker_is_read_before_parts_of_live_workers(void **state)
 {
     act a;
@@ -794,7 +803,8 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
 }
 
-/* Rows 0 to n - 1, doubled, each once, in so many batches of up to 4. Takes over `d`. */
+/* Reads the rows 0 to n - 1, doubled, each once, in n_batches batches of up to 4 rows. Takes
+ * over the reference `d`. */
 static void read_batches_once(ch_dataset *d, int n_batches, int n)
 {
     act  a;
@@ -828,7 +838,7 @@ static void read_batches_once(ch_dataset *d, int n_batches, int n)
     end(&a);
 }
 
-/* Shards are taken below the map and the batch: of the source, or of its files. */
+/* The data is divided before the map and the batch: at the source, or by its files. */
 static void a_shared_pipeline_is_read_once_though_workers_are_lost(void **state)
 {
     ch_dataset *files;
@@ -849,7 +859,7 @@ static void a_shared_pipeline_is_read_once_though_workers_are_lost(void **state)
     files = ch_dataset_csv(ch_dataset_files(t_path("n-*"), NULL), 1,
                            &(ch_csv_column){.name = "n", .dtype = CH_I64}, NULL);
     read_batches_once(ch_dataset_range(0, 83, 1), 21, 83);
-    read_batches_once(files, 7 + 5 + 5, 63); /* 27, 18 and 18 of their own */
+    read_batches_once(files, 7 + 5 + 5, 63); /* parts of 27, 18 and 18 rows */
     assert_int_equal(t_folder_remove(state), 0);
 }
 
@@ -882,7 +892,7 @@ static void a_pass_lives_as_long_as_steps_read_it(void **state)
 
     (void)state;
     begin(&a, ch_dataset_range(0, 1000, 1), false);
-    t_ok(ch_coordinator_done(a.s.co, &done)); /* making it is no step */
+    t_ok(ch_coordinator_done(a.s.co, &done)); /* creating the pass is not a step */
     assert_true(done);
     assert_int_equal(t_stats(&a.s).queued + t_stats(&a.s).running, 0);
     read_on(&a, 20);
@@ -909,7 +919,7 @@ static void sum_step(ch_step *s, void *arg)
     ch_step_out(s, "sum", sum);
 }
 
-/* SC-2: as many arguments as one likes, of all kinds. */
+/* SC-2: any number of arguments, of all kinds. */
 static void a_step_takes_many_arguments(void **state)
 {
     enum { EACH = 20, OWN = 40 };
@@ -933,7 +943,7 @@ static void a_step_takes_many_arguments(void **state)
                                  &(ch_arguments){.in = in, .n_each = EACH, .each = each}, &r));
     t_ok(ch_remote_fetch(r, &out));
     assert_in_range((int)t_floats(out, 0, 0)[0], 780 + 19 * 7,
-                    780 + 19 * 7 + 2); /* and which worker it was */
+                    780 + 19 * 7 + 2); /* and the number of the worker */
     for (int i = 1; i < EACH - 1; i++)
         ch_per_worker_unref(each[i]);
     ch_tuple_unref(out);
@@ -943,7 +953,7 @@ static void a_step_takes_many_arguments(void **state)
     end(&a);
 }
 
-/* ---- what cannot be given ---- */
+/* ---- arguments that are rejected ---- */
 
 static ch_status nothing(const ch_value_context *c, void *arg, ch_tuple **out)
 {
@@ -960,7 +970,8 @@ static ch_status same(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-/* SC-4, RV-5, RD-5: a dataset is no argument, a pass over it is; values are values; C functions cannot be sent. */
+/* SC-4, RV-5, RD-5: a dataset is not an argument, but a pass over it is; per-worker values are
+ * accepted as they are; C functions cannot be sent. */
 static void schedule_rejects_datasets_and_foreign_passes_as_arguments(void **state)
 {
     act            a, other;
@@ -992,7 +1003,7 @@ static void schedule_rejects_datasets_and_foreign_passes_as_arguments(void **sta
     end(&a);
 }
 
-/* What a worker has that differs from what worker 0 has. */
+/* How the data of worker 2 differs from that of worker 0. */
 typedef enum difference { NOTHING, DTYPE, SIZE, RANK, COUNT, UNKNOWN_ROWS, NAME } difference;
 
 static ch_dataset *other_dataset(const ch_input_context *c, void *arg)
@@ -1022,7 +1033,8 @@ static ch_status other_values(const ch_value_context *c, void *arg, ch_tuple **o
     return CH_OK;
 }
 
-/* A step is recorded once: what workers have is to look alike, but for sizes that are not known. */
+/* A step is recorded once, so the data of all workers must have the same specs, except unknown
+ * sizes. */
 static void per_worker_data_of_unequal_specs_is_rejected(void **state)
 {
     static const struct {
@@ -1063,7 +1075,7 @@ static void per_worker_data_of_unequal_specs_is_rejected(void **state)
     end(&a);
 }
 
-/* ---- the program of the page ---- */
+/* ---- the program of the seed page ---- */
 
 typedef struct counting {
     ch_var *n, *iterations, *rows;
@@ -1078,7 +1090,7 @@ static void count_rows_step(ch_step *s, void *arg)
     ch_var_assign_add(s, c->rows, ch_cast(ch_rows(ch_step_in(s, 0)), CH_F32));
 }
 
-/* Three epochs of four steps; if `is_killed`, a worker is in each. */
+/* Runs three epochs of four steps; if `is_killed`, a worker is killed in each epoch. */
 static void run_the_program(bool is_killed)
 {
     act          a;
@@ -1129,7 +1141,7 @@ static void per_worker_program_counts_steps_and_rows_of_three_epochs(void **stat
     run_the_program(false);
 }
 
-/* B25: the same numbers when a worker is killed in mid-epoch. */
+/* B25: the numbers are the same when a worker is killed in the middle of an epoch. */
 static void per_worker_program_counts_alike_when_a_worker_is_killed_in_each_epoch(void **state)
 {
     (void)state;

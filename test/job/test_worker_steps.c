@@ -1,4 +1,8 @@
-/* test/job/test_worker_steps.c -- run, reduce, gather and scopes of the parameter-server strategy.
+/* test/job/test_worker_steps.c -- run, reduce, gather and scopes of the parameter-server
+ * strategy.
+ *
+ * ch_strategy_run runs a step on a worker and waits for it. The tests compare its results with
+ * those of replicas in a single process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"
@@ -20,8 +24,8 @@ static void count_warnings(const ch_log_record *r, void *arg)
     *(int *)arg += 1;
 }
 
-/* RR-1, PS-12: no coordinator is needed, and nothing is warned of. A worker runs the step: without any, the
- * call reports that none is ready. */
+/* RR-1, PS-12: no coordinator is needed, and there is no warning. A worker runs the step. If
+ * there is no worker, the call reports that none is ready. */
 static void strategy_run_uses_a_worker_without_a_coordinator(void **state)
 {
     scene        s;
@@ -41,14 +45,14 @@ static void strategy_run_uses_a_worker_without_a_coordinator(void **state)
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     assert_int_equal(n_warnings, 0);
     t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
-    t_ok(ch_strategy_run(s.st, f, NULL, NULL)); /* the other worker */
+    t_ok(ch_strategy_run(s.st, f, NULL, NULL)); /* now on the other worker */
     t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     t_refused(ch_strategy_run(s.st, f, NULL, NULL), CH_DEADLINE_EXCEEDED, "0 of 2 workers", "");
     ch_function_unref(f);
     t_close(&s);
 }
 
-/* RR-2: the results of one replica are plain. */
+/* RR-2: the results of a single replica are plain tensors. */
 static void worker_with_one_device_returns_plain_results(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, NULL);
@@ -65,7 +69,8 @@ static void worker_with_one_device_returns_plain_results(void **state)
     ch_strategy_unref(st);
 }
 
-/* RR-2, RR-5, CX-3: once for each replica of one worker, who are counted within it. */
+/* RR-2, RR-5, CX-3: once for each replica of a single worker; the replicas are numbered within
+ * the worker. */
 static void a_step_runs_once_on_each_replica_of_one_worker(void **state)
 {
     ch_strategy *st = t_cluster(&two_replicas, NULL, NULL);
@@ -92,7 +97,8 @@ static void twice_step(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_mul(ch_number(s, 2), ch_step_in(s, 0)));
 }
 
-/* What two replicas make of values of their own, (n0) and (n1) numbers from 0 on. */
+/* Returns the results of a step that doubles per-replica inputs: n0 and n1 numbers from 0
+ * on. */
 static ch_tuple *doubled(ch_strategy *st, int n0, int n1)
 {
     ch_function *f = t_function(twice_step, NULL);
@@ -121,7 +127,8 @@ static ch_tensor *reduced(ch_strategy *st, ch_reduce_op op, const ch_tuple *t, i
     return out;
 }
 
-/* RR-3, RR-4, CX-7: [0,1,2,3] and [4,5,6,7], doubled by the step; over the replicas of the worker. */
+/* RR-3, RR-4, CX-7: [0,1,2,3] and [4,5,6,7], doubled by the step; reduced over the replicas of
+ * the worker. */
 static void results_are_reduced_over_the_replicas_of_a_worker(void **state)
 {
     ch_strategy *st = t_cluster(&two_replicas, NULL, NULL);
@@ -146,7 +153,7 @@ static void results_are_reduced_over_the_replicas_of_a_worker(void **state)
     ch_strategy_unref(st);
 }
 
-/* RR-3, RR-6: of one replica a value is its own sum, mean and gathering. */
+/* RR-3, RR-6: the sum, mean and gathering of a single replica's value are the value itself. */
 static void reduce_and_gather_return_a_plain_value_of_one_replica(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_cluster_options){.workers = 2}, NULL, NULL);
@@ -232,8 +239,8 @@ static void parameter_server_scope_behaves_like_that_of_other_strategies(void **
     t_ok(ch_strategy_one_device("CPU:0", &other));
     assert_int_equal(ch_strategy_enter(other), CH_FAILED_PRECONDITION);
     ch_strategy_leave();
-    t_ok(ch_strategy_run(st, f, NULL, NULL)); /* which needs no scope */
-    t_ok(ch_var_set(v, two));                 /* nor does this */
+    t_ok(ch_strategy_run(st, f, NULL, NULL)); /* a run needs no scope */
+    t_ok(ch_var_set(v, two));                 /* ch_var_set needs none either */
     assert_true(t_value_of(v) == 2);
     t_ok(ch_strategy_enter(other));
     assert_int_equal(ch_var_new(st, &(ch_var_spec){.initial = two}, &w),
@@ -254,7 +261,8 @@ static void rows_step(ch_step *s, void *arg)
     ch_step_out(s, "first", ch_cast(ch_sum_all(ch_step_in(s, 0)), CH_F32));
 }
 
-/* RR-7, RR-9, CX-9: data that is read here and run there; a batch of 5 over two replicas is 3 and 2, of 4 over one is 4. */
+/* RR-7, RR-9, CX-9: the program reads data and workers run steps on it; a batch of 5 over two
+ * replicas is 3 and 2, of 4 over a single replica is 4. */
 static void a_loop_over_distributed_data_runs_on_workers(void **state)
 {
     ch_strategy *two = t_cluster(&two_replicas, NULL, NULL), *one = t_cluster(NULL, NULL, NULL);
