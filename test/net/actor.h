@@ -1,4 +1,6 @@
-/* net/actor.h -- a task for tests: counts what it is told, and answers calls as it is told to.
+/* test/net/actor.h -- a task for tests: counts its events, and replies to calls as its mode
+ * demands.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_NET_ACTOR_H
 #define TEST_NET_ACTOR_H
@@ -34,10 +36,10 @@ typedef struct actor {
     int         n_ended, ended[N_ENDINGS];
     uint64_t    last_id;
     ch_peer     answerer;
-    ch_message *answer; /* the last */
+    ch_message *answer; /* of the last call */
     ch_status   status;
     char        text[256], by[96], op[64];
-    /* Timers and work, in the order in which they came. */
+    /* Ids of timers and work, in the order of their events. */
     int      n_timers, n_works;
     uint64_t timer[16], work[16];
     int64_t  timer_at[16];
@@ -134,7 +136,7 @@ static inline ch_status actor_make(void *arg, ch_task *t, uint64_t incarnation,
 
     (void)t;
     if (a->fails_to_begin) {
-        ch__outbox_timer(outbox, 1, 0); /* forgotten */
+        ch__outbox_timer(outbox, 1, 0); /* dropped, because the start fails */
         return ch__fail(CH_ABORTED, "it does not want to");
     }
     a->n_made++;
@@ -171,7 +173,7 @@ static inline ch_message *message_of(uint32_t method, size_t n_bytes)
     return p;
 }
 
-/* In the turn. */
+/* Makes a call. Must be called in the task's turn. */
 static inline void actor_post(actor *a, ch_outbox *outbox, const char *peer, ch_message *p,
                               int64_t wait_ns, uint64_t incarnation)
 {
@@ -191,7 +193,7 @@ static inline void actor_call(actor *a, const char *peer, uint64_t incarnation)
     ch__task_leave(a->task);
 }
 
-/* Waits until one of its numbers is at least so much. */
+/* The condition of a wait: a number has reached at least this value. */
 typedef struct reached {
     const int *number;
     int        least;

@@ -1,4 +1,9 @@
-/* net/test_engines.c -- what every engine does, over each of them.
+/* test/net/test_engines.c -- the tests that every engine of the network must pass: calls,
+ * incarnations, room, timers and work, waits, memory.
+ *
+ * Each test runs with the inproc engine and with the simulator. A client and a server (actor.h)
+ * call each other.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
 
@@ -139,7 +144,7 @@ static void call_ends_at_its_deadline_and_is_cancelled_at_the_callee(void **stat
     assert_string_equal(client.text, "call to server: no reply before the deadline");
     actor_wait(&server, &server.n_cancels, 1);
     outbox = ch__task_enter(server.task);
-    ch__outbox_reply(outbox, server.kept[0], message_of(1, 8)); /* nobody waits for it */
+    ch__outbox_reply(outbox, server.kept[0], message_of(1, 8)); /* the call has ended */
     ch__task_leave(server.task);
     server.mode = ECHO;
     actor_call(&client, "server", 0);
@@ -160,7 +165,7 @@ static void a_call_can_be_cancelled(void **state)
     ch__outbox_cancel(outbox, 1);
     ch__outbox_cancel(outbox, 1);
     ch__outbox_cancel(outbox, 99);
-    assert_int_equal(client.n_ended, 0); /* not while it is told something */
+    assert_int_equal(client.n_ended, 0); /* no event during the turn */
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_CANCELLED], 1);
     actor_wait(&server, &server.n_cancels, 1);
@@ -174,7 +179,7 @@ static void call_to_a_missing_task_is_lost(void **state)
     actor_call(&client, "server", 0);
     actor_wait(&client, &client.ended[CH_ENDED_LOST], 1);
     assert_int_equal(client.status, CH_UNAVAILABLE);
-    actor_start(net, &server, "server"); /* it comes later */
+    actor_start(net, &server, "server"); /* the server starts later */
     actor_call(&client, "server", 0);
     actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
     (void)state;
@@ -193,7 +198,7 @@ static void calls_to_a_killed_task_are_lost(void **state)
     ch__task_kill(server.task);
     assert_int_equal(server.n_closed, 1);
     actor_wait(&client, &client.n_ended, 5);
-    /* A simulated peer may not hear of it, and then it is late. */
+    /* The simulator may lose the notice. Then the call ends at its deadline. */
     assert_int_equal(client.ended[CH_ENDED_LOST] + client.ended[CH_ENDED_TIMEOUT], 5);
     if (!is_sim)
         assert_int_equal(client.ended[CH_ENDED_LOST], 5);
@@ -355,7 +360,7 @@ static void timers_can_be_moved_and_ended(void **state)
     assert_memory_equal(client.timer, ((const uint64_t[]){5, 1, 4, 2}), 4 * sizeof(uint64_t));
     assert_true(client.timer_at[1] >= now + 1 * ms_ns && client.timer_at[3] >= now + 4 * ms_ns);
     outbox = ch__task_enter(client.task);
-    ch__outbox_timer(outbox, 2, ch__task_now(client.task)); /* may be used again */
+    ch__outbox_timer(outbox, 2, ch__task_now(client.task)); /* the id may be used again */
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_timers, 5);
     (void)state;
@@ -380,7 +385,7 @@ static void work_is_done_in_order(void **state)
     actor_wait(&client, &client.n_works, 5);
     assert_memory_equal(client.work, ((const uint64_t[]){10, 11, 12, 13, 14}), 40);
     assert_int_equal(n_run, 2);
-    assert_int_equal(n_dropped, 3); /* as run, none as drop */
+    assert_int_equal(n_dropped, 3); /* all as run, none as drop */
     (void)state;
 }
 
@@ -399,7 +404,7 @@ static void work_of_a_killed_task_is_dropped(void **state)
     ch__task_kill(client.task);
     assert_true(n_dropped >= 6 - client.n_works); /* each ran, was dropped, or both */
     outbox = ch__task_enter(client.task);
-    ch__outbox_work(outbox, 1, add_one, add_one, &n_run[0]); /* it is dead */
+    ch__outbox_work(outbox, 1, add_one, add_one, &n_run[0]); /* the task is dead */
     ch__outbox_timer(outbox, 1, 0);
     actor_post(&client, outbox, "server", message_of(1, 1), s_ns, 0);
     ch__task_leave(client.task);
@@ -432,7 +437,8 @@ static void task_wait_ends_at_its_limit_and_names_what_it_waited_for(void **stat
 
 /* ---- memory ---- */
 
-/* A scenario in which every allocation may fail: nothing may be left over, and every call must end. */
+/* A scenario that is run with each allocation failing in turn: nothing may leak, and every call
+ * must end. */
 static void scenario(void)
 {
     ch_net     *own = NULL;
@@ -510,7 +516,7 @@ int main(void)
     const struct CMUnitTest tests[] = {TESTS(sim), TESTS(inproc)};
     ch_tensor              *t = NULL;
 
-    /* What the process makes once. */
+    /* Allocates objects that exist once in a process. */
     if (ch_tensor_scalar(CH_F32, 1, &t) != CH_OK)
         return 1;
     ch_tensor_unref(t);

@@ -1,4 +1,9 @@
-/* net/test_frame.c -- frames as bytes: what is written is read, and nothing else is believed.
+/* test/net/test_frame.c -- frames as bytes: a frame that is written is read unchanged, and
+ * invalid frames are rejected.
+ *
+ * Frames are untrusted input. The tests change every field of a header, truncate frames,
+ * deliver them in pieces, and check that a reader allocates memory only as bytes arrive.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +34,8 @@ static int end(void **state)
     return ch__mem_live() == live ? 0 : -1;
 }
 
-/* A message with tensors of all types, one without elements and one of strings. */
+/* Returns a message with tensors of all dtypes, including a tensor without elements and a
+ * tensor of strings. */
 static ch_message *rich_message(void)
 {
     const ch_str s[] = {{"one", 3}, {"", 0}, {"three\0four", 10}};
@@ -126,7 +132,7 @@ static void check_same(const ch_frame *a, const ch_frame *b)
         check_same_tensor(a->message->tensor[i], b->message->tensor[i]);
 }
 
-/* Reads frames that come in pieces of `piece` bytes; the last of them is in r->frame. */
+/* Reads frames that arrive in pieces of `piece` bytes. The last frame is in r->frame. */
 static ch_status read_pieces(ch_frame_reader *r, const uint8_t *bytes, size_t n, size_t piece,
                              int *n_whole)
 {
@@ -173,7 +179,7 @@ static void frame_round_trip_is_exact(void **state)
     (void)state;
 }
 
-/* The header is the message that proto/net.proto says. */
+/* The header is the message that proto/net.proto defines. */
 static void frame_header_is_the_message_of_net_proto(void **state)
 {
     ch_frame              f = rich_frame();
@@ -207,7 +213,7 @@ static void frame_header_is_the_message_of_net_proto(void **state)
     (void)state;
 }
 
-/* A frame of a header and what follows, in `room`. */
+/* Writes a frame with this header and body to `room`. Returns its size. */
 static size_t frame_of(Cohort__FrameHeader h, const void *body, size_t n, uint8_t *room)
 {
     size_t length = cohort__frame_header__pack(&h, room + 4);
@@ -269,7 +275,7 @@ static void frame_reader_rejects_invalid_headers(void **state)
     REFUSED((h.kind = 3, h.message_bytes = 1), CH_DATA_LOSS, "must not have");
     REFUSED(h.tensors_bytes = 1, CH_DATA_LOSS, "but no tensor");
     REFUSED(h.n_tensors = 1, CH_DATA_LOSS, "fewer or smaller");
-    /* S6: sizes that nobody has. */
+    /* Sizes above the limits. */
     REFUSED(h.n_tensors = 8193, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED(h.tensor_headers_bytes = 2 << 20, CH_RESOURCE_EXHAUSTED, "at most");
     REFUSED(h.message_bytes = 1ull << 60, CH_RESOURCE_EXHAUSTED, "at most");
@@ -361,7 +367,7 @@ static void frame_reader_rejects_bytes_that_do_not_begin_a_frame(void **state)
     (void)state;
 }
 
-/* A tensor of 60 MiB of which only a little comes. */
+/* A tensor of 60 MiB of which only a few bytes arrive. */
 static void frame_reader_allocates_as_bytes_arrive(void **state)
 {
     ch_tensor      *t = NULL;
@@ -473,7 +479,7 @@ int main(void)
     };
     ch_tensor *t = NULL;
 
-    if (ch_tensor_scalar(CH_F32, 1, &t) != CH_OK) /* what the process makes once */
+    if (ch_tensor_scalar(CH_F32, 1, &t) != CH_OK) /* objects that exist once in a process */
         return 1;
     ch_tensor_unref(t);
     return cmocka_run_group_tests_name("frame", tests, NULL, NULL);

@@ -1,4 +1,9 @@
-/* net/test_inproc.c -- threads: who is woken, who delivers, who may run at once.
+/* test/net/test_inproc.c -- the inproc engine: wake-ups of threads, delivery, and the execution
+ * of work beside turns.
+ *
+ * The tests count wake-ups and allocations, and let several threads and restarting tasks call
+ * each other.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "actor.h"
@@ -24,7 +29,8 @@ static int open_net(void **state)
     return open_with(0);
 }
 
-/* One second: nobody is put to sleep by what else the machine does. */
+/* Threads spin for a second before they sleep, so that other load of the machine does not put
+ * them to sleep. */
 static int open_spinning(void **state)
 {
     (void)state;
@@ -66,7 +72,8 @@ static void inproc_calls_between_spinning_tasks_wake_no_thread(void **state)
     if (ch__cpu_count() < 2)
         skip();
     start_both(0);
-    /* Until threads have found their cores, which other programs use too. */
+    /* Repeats until the scheduler has placed the threads on cores, which other programs use
+     * too. */
     for (int i = 0; i < 100 && n_wakes > 25; i++) {
         int64_t before = ch__wake_count();
 
@@ -95,7 +102,7 @@ static void inproc_calls_in_a_row_share_their_wakes(void **state)
     (void)state;
 }
 
-/* A mailbox, an outbox and a table that were full once need no more memory; only messages do. */
+/* Mailbox, outbox and table keep their memory; only messages are allocated. */
 static void inproc_calls_allocate_only_their_messages(void **state)
 {
     int64_t before;
@@ -148,7 +155,7 @@ static void inproc_task_replies_and_runs_timers_while_it_works(void **state)
     outbox = ch__task_enter(server.task);
     ch__outbox_timer(outbox, 1, ch__task_now(server.task) + 2 * ms_ns);
     ch__task_leave(server.task);
-    while (true) { /* nobody waits in its turn: the helper must do it */
+    while (true) { /* no thread waits here: the helper runs it */
         int n;
 
         ch__task_enter(server.task);
@@ -225,7 +232,7 @@ static void task_wait_ends_with_unavailable_when_the_task_is_killed(void **state
     (void)state;
 }
 
-/* Threads of the program that use one task at once, each waiting for its own calls. */
+/* Several threads of the program use the same task, each waiting for its own calls. */
 enum { N_THREADS = 4, N_EACH = 300 };
 
 static void call_from_a_thread(void *arg)
@@ -237,7 +244,7 @@ static void call_from_a_thread(void *arg)
         reached    r = {&client.ended[CH_ENDED_OK], 0};
 
         actor_post(&client, outbox, "server", message_of(1, 8), 100 * s_ns, 0);
-        r.least = client.ended[CH_ENDED_OK] + 1; /* anybody's will do */
+        r.least = client.ended[CH_ENDED_OK] + 1; /* a reply to any thread is enough */
         if (ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server") == CH_OK)
             ++*mine;
         ch__task_leave(client.task);
@@ -261,7 +268,7 @@ static void threads_may_share_a_task(void **state)
     (void)state;
 }
 
-/* Tasks that call each other without end while they are killed and restarted under them. */
+/* Tasks call each other all the time while they are killed and restarted. */
 static void inproc_calls_end_when_tasks_restart_under_load(void **state)
 {
     start_both(0);
@@ -280,7 +287,8 @@ static void inproc_calls_end_when_tasks_restart_under_load(void **state)
     (void)state;
 }
 
-/* What was cancelled takes room until the callee has seen it, however often the caller tries. */
+/* A cancelled call occupies room until the callee has received the cancellation, however often
+ * the caller retries. */
 static void hold_turn(void *arg)
 {
     hold *h = arg;

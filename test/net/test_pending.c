@@ -1,4 +1,5 @@
-/* net/test_table.c -- the table of what is open, against a plain list.
+/* test/net/test_pending.c -- the table of pending calls and timers, compared with plain arrays.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +24,7 @@ static int64_t below(int64_t n)
     return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
 }
 
-/* By kind and id: its number, 0 if it is not open, and its time. */
+/* By kind and id: the number (0: not pending), and the time. */
 static uint64_t number[2][N_IDS];
 static int64_t  at[2][N_IDS];
 
@@ -55,7 +56,7 @@ static void change(ch_pending_table *t, int k, int id)
         return;
     }
     ch__pending_drop(t, e);
-    assert_null(ch__pending_at(t, kind_of[k], number[k][id])); /* nor ever again */
+    assert_null(ch__pending_at(t, kind_of[k], number[k][id])); /* never used again */
     number[k][id] = 0;
 }
 

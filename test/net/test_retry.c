@@ -1,9 +1,8 @@
-/* net/test_retry.c -- retried calls under the simulator: lost, late, repeated, replaced,
- * refused, cancelled, without room and without memory.
+/* test/net/test_retry.c -- retried calls under the simulator: lost, late, repeated, replaced,
+ * rejected, cancelled, without room and without memory.
  *
- * A caller task makes retried calls to servers (actor.h) and counts the ends of each. The
- * policy is that of `usual` unless a test says otherwise, so the times of attempts are known
- * exactly.
+ * A caller task makes retried calls to servers (actor.h) and counts the ends of each. Unless a
+ * test has another policy, it uses `usual`, so the times of attempts are known exactly.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
@@ -17,7 +16,7 @@ enum { N_CALLS = 100 };
 
 /* A retried call of the caller, and its outcome. */
 typedef struct probe {
-    ch_retry  retry; /* first */
+    ch_retry  retry; /* must be the first field */
     int       n_ends;
     ch_ending ending;
     ch_status code;
@@ -125,7 +124,7 @@ static void run_to_rest(ch_net *net)
         ;
 }
 
-/* Runs until just after the time, in ms, so that what happens at that time has happened. */
+/* Runs until just after a time in ms, so that all events of that time have happened. */
 static void run_until_ms(ch_net *net, int64_t ms)
 {
     ch__sim_run_until(net, ms * ms_ns + ms_ns / 2);
@@ -255,7 +254,7 @@ static void retry_sends_the_message_again_when_it_is_lost(void **state)
     ch_net *net = open_net(NULL, 0);
     probe  *p = call_to("nobody", usual, 0);
 
-    run_until_ms(net, 4); /* nobody listens: the attempt ends at once */
+    run_until_ms(net, 4); /* there is no such task: the attempt ends at once */
     assert_int_equal(p->retry.n_attempts, 1);
     assert_false(p->retry.is_open);
     run_until_ms(net, 26);
@@ -307,7 +306,7 @@ static void retry_ends_when_its_patience_is_used_up(void **state)
     (void)state;
 }
 
-/* ---- peers that are started again ---- */
+/* ---- peers that restart ---- */
 
 static void retry_reaches_the_next_incarnation_unless_it_names_one(void **state)
 {
@@ -386,7 +385,7 @@ static void retry_cancelled_while_pending_cancels_its_call_and_reports_no_end(vo
     run_until_ms(net, 1);
     assert_ptr_equal(cancel(p->retry.id), &p->retry);
     assert_null(cancel(p->retry.id));
-    run_until_ms(net, 3); /* before the attempt would be late, of which the peer hears too */
+    run_until_ms(net, 3); /* before the deadline; the peer is cancelled */
     assert_int_equal(server.n_cancels, 1);
     run_to_rest(net);
     assert_int_equal(p->n_ends, 0);
@@ -518,7 +517,7 @@ static void retries_stay_as_they_were_when_there_is_no_memory_for_another(void *
     (void)state;
 }
 
-/* ---- all at once ---- */
+/* ---- all faults together ---- */
 
 static void kill_server(void *arg)
 {

@@ -1,4 +1,10 @@
-/* net/test_sim.c -- the simulator: its clock, its faults, its replays; and random tasks against a model.
+/* test/net/test_sim.c -- the simulator: its clock, its faults and its replays; and random
+ * tasks, compared with a model.
+ *
+ * Random tasks call each other under random faults. The model records every call, and checks
+ * that each call ends once, in the incarnation that made it, and that its ending agrees with
+ * the events of the callee.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
 
@@ -157,13 +163,13 @@ static void sim_work_takes_time_and_is_dropped_in_a_crash(void **state)
     (void)state;
 }
 
-/* ---- random tasks against a model ---- */
+/* ---- random tasks and their model ---- */
 
-/* What the model knows of a call, by its number in the whole run. */
+/* The record of a call in the model, by its number in the whole run. */
 typedef struct known {
-    bool     was_seen, has_ended, is_gone; /* gone: with the incarnation that made it */
+    bool     was_seen, has_ended, is_gone; /* is_gone: the incarnation that made it has ended */
     int      by;
-    uint64_t incarnation; /* of who made it */
+    uint64_t incarnation; /* of the caller */
     int64_t  deadline;
 } known;
 
@@ -179,7 +185,7 @@ typedef struct node {
     int        n_kept;
     ch_call_id kept[MOST_KEPT];
     uint64_t   kept_number[MOST_KEPT];
-    uint64_t   work; /* that it waits for, 0: none */
+    uint64_t   work; /* that the node waits for; 0: none */
 } node;
 
 struct world {
@@ -260,7 +266,8 @@ static void took_call(node *n, const ch_net_event *e, ch_outbox *outbox)
     n->kept_number[n->n_kept++] = number;
 }
 
-/* Every call ends once, in the incarnation that made it. A call was seen if and only if it was carried out. */
+/* Every call ends once, in the incarnation that made it. Whether the callee has received the
+ * call must agree with its ending. */
 static void took_ending(node *n, const ch_net_event *e, int64_t now)
 {
     world *w = n->world;
@@ -284,7 +291,7 @@ static void took_ending(node *n, const ch_net_event *e, int64_t now)
     case CH_ENDED_TIMEOUT:
         assert_true(now >= k->deadline);
         break;
-    case CH_ENDED_REPLACED: /* of a call that came twice: the first may have reached the earlier incarnation */
+    case CH_ENDED_REPLACED: /* a twin may have reached the old incarnation */
         assert_true(!k->was_seen || w->has_twins);
         break;
     case CH_ENDED_NO_ROOM:
@@ -450,7 +457,7 @@ static void sim_calls_end_once_under_random_faults(void **state)
         assert_int_equal(ch__mem_live(), live);
     }
     for (int i = 0; i < N_ENDINGS; i++)
-        assert_true(total[i] > 0); /* each way to end was seen */
+        assert_true(total[i] > 0); /* every kind of ending occurred */
     (void)state;
 }
 
