@@ -1,4 +1,4 @@
-/* test/fit/fit_help.h -- a small model with its data, over every strategy.
+/* test/fit/fit_help.h -- a small model with its data, under every strategy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_FIT_FIT_HELP_H
@@ -44,7 +44,7 @@ typedef struct arrays {
     ch_tensor *t[3];
 } arrays;
 
-/* Inputs, labels, and a weight for each row. */
+/* Returns inputs, labels, and a weight for each row. */
 static inline arrays new_arrays(int rows)
 {
     arrays a = {{t_noise(ch_shape_of(rows, WIDTH), 5), labels(rows), NULL}};
@@ -61,7 +61,7 @@ static inline void drop_arrays(arrays *a)
         ch_tensor_unref(a->t[i]);
 }
 
-/* The first n of them in batches, the last of which is short. */
+/* Returns the first n arrays as a dataset of batches. The last batch is short. */
 static inline ch_dataset *batches(const arrays *a, int n)
 {
     return ch_dataset_batch(ch_dataset_shuffle(ch_dataset_slices(n, a->t, NULL), 16, NULL),
@@ -105,7 +105,8 @@ static inline void compile(ch_model *m)
     compile_with(m, NULL);
 }
 
-/* The bits of all variables; those of fewer than 32 each are followed by zeros. */
+/* Copies the bits of all variables. Elements of fewer than 32 bits are padded with zeros.
+ * Returns the number of elements. */
 static inline int vars_of(ch_model *m, float *out)
 {
     ch_var *const *var;

@@ -1,4 +1,5 @@
-/* test/fit/progress_help.h -- a training that the test leads, with a clock of its own, and what it shows.
+/* test/fit/progress_help.h -- a simulated training with its own clock, for tests of the
+ * progress callback.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_FIT_PROGRESS_HELP_H
@@ -26,7 +27,7 @@ static inline void t_pass(double ms)
     t_now += (int64_t)(ms * 1e6);
 }
 
-/* The environment of a user with a terminal of today. */
+/* Sets the environment of a user with a modern terminal. */
 static inline void t_environment(void)
 {
     setenv("TERM", "xterm-256color", 1);
@@ -52,7 +53,7 @@ static inline void t_begin_epoch(ch_callback *c, ch_training *t)
     t_tell(c, t, CH_ON_EPOCH_BEGIN);
 }
 
-/* n steps of so many milliseconds and 32 rows. */
+/* Runs n steps of 32 rows that take `ms` milliseconds each. */
 static inline void t_steps(ch_callback *c, ch_training *t, int n, double ms)
 {
     for (int i = 0; i < n; i++) {

@@ -1,9 +1,13 @@
-/* test_callbacks.c -- callbacks: made and told; those that stop, set the rate and save.
+/* test/fit/test_callbacks.c -- callbacks: creation and events; callbacks that stop the
+ * training, change the learning rate, or save.
+ *
+ * The tests call the events of a callback with a simulated training (training_help.h). Early
+ * stopping and the plateau rule are compared with slow models over random sequences.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "training_help.h"
 
-/* ---- made and told ---- */
+/* ---- creation and events ---- */
 
 typedef struct seen {
     int       n_dropped, n_told;
@@ -120,9 +124,9 @@ static void callback_of_makes_a_callback_of_a_function(void **state)
 
 /* ---- early stopping ---- */
 
-/* What the rules say, from the whole of the sequence: the epochs that are better than all
- * before them, then at which the count began last, then whether an epoch stops. Returns the
- * epoch, -1: none. */
+/* A slow model of the rules, with the whole sequence: computes which epochs are better than all
+ * before them, when the count of epochs last began, and whether an epoch stops. Returns the
+ * epoch that stops; -1: none. */
 static int slow_early(const ch_callback_early_stopping_options *o, int n, const double *x,
                       int *best)
 {
@@ -150,7 +154,7 @@ static int slow_early(const ch_callback_early_stopping_options *o, int n, const 
         if (is_better[i])
             *best = i;
         else if (*best < 0)
-            *best = -2 - o->start_epoch; /* nothing yet: the first that was looked at */
+            *best = -2 - o->start_epoch; /* none yet: the first epoch compared */
         int wait = since >= o->start_epoch ? i - since : i - o->start_epoch + 1;
         if (!is_better[i] && wait >= o->patience && i > 0)
             return i;
@@ -207,7 +211,7 @@ static ch_model *new_model(void)
     return m;
 }
 
-/* All numbers of all variables. */
+/* Sets all elements of all variables. */
 static void set_all(ch_model *m, double value)
 {
     ch_var *const *v;
@@ -363,7 +367,7 @@ static void early_stopping_rejects_invalid_options(void **state)
     (void)state;
 }
 
-/* ---- not finite, and out of time ---- */
+/* ---- values that are not finite, and time limits ---- */
 
 static void stop_on_nan_stops_when_the_loss_is_not_finite(void **state)
 {
@@ -428,7 +432,7 @@ static void time_limit_stops_the_training(void **state)
     (void)state;
 }
 
-/* ---- rates ---- */
+/* ---- learning rates ---- */
 
 static double rate_of(ch_optimizer *o)
 {
@@ -494,9 +498,9 @@ static void rate_callbacks_reject_an_optimizer_with_a_schedule(void **state)
     (void)state;
 }
 
-/* What the rules say: the rate after n epochs. An epoch counts if it is not better than the
- * best before it, and lies behind the cooldown of the last change; so many in a row make a
- * change. */
+/* A slow model of the rule: returns the rate after n epochs. An epoch counts if it is not
+ * better than the best before it, and is after the cooldown of the last change. `patience` such
+ * epochs in a row change the rate. */
 static double slow_plateau(const ch_callback_plateau_options *o, double rate, int n,
                            const double *x)
 {
@@ -605,7 +609,7 @@ typedef struct saves {
     ch_status answer;
 } saves;
 
-/* "3 " for a save after step 3 of what is the best so far, "3- " of what is not. */
+/* Appends "3 " for a save after step 3 if the epoch is the best so far, otherwise "3- ". */
 static ch_status save(ch_training *t, bool best, void *arg)
 {
     saves *s = arg;
@@ -615,8 +619,8 @@ static ch_status save(ch_training *t, bool best, void *arg)
     return s->answer;
 }
 
-/* Epochs of three steps, and as many more steps as are said; the loss is as given for each
- * epoch. */
+/* Runs epochs of three steps and the given number of further steps. Each epoch has the given
+ * loss. */
 static const char *saved(const ch_callback_save_hook_options *o, int epochs, const double *loss,
                          int more)
 {

@@ -1,4 +1,8 @@
-/* test/fit/test_fit.c -- compile, fit, evaluate, predict: as a loop of one's own, over every strategy.
+/* test/fit/test_fit.c -- compile, fit, evaluate and predict under every strategy, compared with
+ * a training loop that the test writes itself.
+ *
+ * The results of ch_fit must have the bits of that loop. Further tests cover options, class
+ * weights, scopes, callbacks, the time table, and ch_train_and_evaluate.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,7 +16,7 @@
 
 enum { EPOCHS = 3 };
 
-/* ---- a loop of one's own ---- */
+/* ---- a hand-written loop ---- */
 
 typedef struct own {
     ch_model     *m;
@@ -53,10 +57,11 @@ static void run_epoch(ch_strategy *st, ch_function *f, ch_iterator *it)
     }
 }
 
-/* What a training may be told besides: all of it is the optimizer's and the model's, so that a loop has it too. */
+/* Options of a training that belong to the optimizer and the model, so that the loop uses them
+ * too. */
 typedef struct setting {
     ch_dtype             dtype;
-    int                  parts; /* of an element: 3 have weights */
+    int                  parts; /* of an element; 3: with weights */
     ch_optimizer_options opt;
 } setting;
 
@@ -102,7 +107,7 @@ static numbers by_hand(int which, const arrays *a, const setting *set)
     return out;
 }
 
-/* The same by ch_fit. */
+/* Trains with ch_fit. */
 static numbers by_fit(int which, const arrays *a, const setting *set)
 {
     static numbers out;
@@ -144,7 +149,7 @@ static void fit_gives_the_numbers_of_a_loop_to_the_bit(void **state)
     (void)state;
 }
 
-/* ---- arrays of one batch ---- */
+/* ---- arrays that fit in a batch ---- */
 
 static ch_tensor *predicted(ch_model *m, ch_tensor *x, int64_t rows, int64_t batch)
 {
@@ -157,7 +162,8 @@ static ch_tensor *predicted(ch_model *m, ch_tensor *x, int64_t rows, int64_t bat
     return y;
 }
 
-/* The same through a dataset, which needs a pipeline. Returns the allocations of the call. */
+/* Predicts through a dataset, which needs a pipeline. Returns the number of allocations of the
+ * call. */
 static int64_t allocs_of_pipeline(ch_model *m, ch_tensor *x, int64_t rows)
 {
     ch_tensor  *part = NULL, *y = NULL;
@@ -175,7 +181,8 @@ static int64_t allocs_of_pipeline(ch_model *m, ch_tensor *x, int64_t rows)
     return before;
 }
 
-/* Starting a pipeline shows in its allocations, for its stages, buffers and threads. */
+/* A pipeline allocates stages, buffers and threads, so the number of allocations shows whether
+ * it was started. */
 static void predict_within_one_batch_starts_no_pipeline_and_gives_the_same_rows(void **state)
 {
     for (int which = 0; which < STRATEGIES; which++) {
@@ -201,7 +208,7 @@ static void predict_within_one_batch_starts_no_pipeline_and_gives_the_same_rows(
     (void)state;
 }
 
-/* A prediction has no time table. Only its beginning is noted, for callbacks. */
+/* A prediction has no time table. Only its start time is recorded, for callbacks. */
 static void predict_reads_the_clock_once_when_no_trace_is_written(void **state)
 {
     fixture    x = new_fixture(0);
@@ -219,7 +226,7 @@ static void predict_reads_the_clock_once_when_no_trace_is_written(void **state)
 
 /* ---- evaluate and predict ---- */
 
-/* What the model says of row i, computed by itself. */
+/* Computes the model's results of each row separately. */
 static void one_by_one(ch_model *m, const arrays *a, int rows, double *loss, double *right,
                        float *logits)
 {
@@ -314,7 +321,7 @@ static void fit_with_steps_per_epoch_continues_in_the_data(void **state)
     t_ok(ch_fit(x.m, (ch_data){.dataset = d},
                 &(ch_fit_options){.epochs = 5, .steps_per_epoch = 4, .initial_epoch = 2}, &h));
     assert_int_equal(ch_history_epochs(h), 3);
-    assert_int_equal(ch_history_time(h).steps, 12); /* two passes of six */
+    assert_int_equal(ch_history_time(h).steps, 12); /* two passes of six steps */
     assert_false(h->is_of_arrays);
     assert_int_equal(ch_history_time(h).examples, 2 * ROWS);
     ch_history_unref(h);
@@ -330,7 +337,8 @@ static void note_number(ch_step *s, ch_model *m, void *arg)
     ch_step_out(s, "number", ch_cast(ch_step_number(s), CH_F64));
 }
 
-/* ch_fit makes a new function when class weights change, and ch_compile makes new functions. */
+/* ch_fit creates a new function when class weights change, and ch_compile creates new
+ * functions. */
 static void fit_goes_on_counting_steps_when_the_function_is_new(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -351,7 +359,8 @@ static void fit_goes_on_counting_steps_when_the_function_is_new(void **state)
     (void)state;
 }
 
-/* With weights of 0 and 1, rows of weight 0 might as well not be there; the mean is over all rows. */
+/* With weights of 0 and 1, rows of weight 0 do not contribute to the sum; the mean is over all
+ * rows. */
 static void class_weight_multiplies_row_weights(void **state)
 {
     fixture      x = new_fixture(ONE_DEVICE), y = new_fixture(ONE_DEVICE);
@@ -376,7 +385,8 @@ static void class_weight_multiplies_row_weights(void **state)
     (void)state;
 }
 
-/* A metric that was made before counts rows, as those of `metrics` do, unless it is told to heed weights. */
+/* A metric that the program has created counts rows without weights, as those of `metrics` do,
+ * unless it was created as weighted. */
 static void metric_of_the_program_uses_weights_only_when_weighted(void **state)
 {
     for (int weighted = 0; weighted < 2; weighted++) {
@@ -458,8 +468,8 @@ static void fit_rejects_an_iterator_of_another_strategy_and_names_both(void **st
     (void)state;
 }
 
-/* The results of compile, fit, evaluate and predict, of which those in `inside` (bits 0 to 3) are called in the
- * scope of the model's strategy. */
+/* Stores the results of compile, fit, evaluate and predict. The calls whose bits are set in
+ * `inside` (bits 0 to 3) are made in the scope of the model's strategy. */
 static void train_by_parts(int which, int inside, float *vars, double *loss, float *first)
 {
     fixture     x = new_fixture(which);
@@ -491,7 +501,7 @@ static void train_by_parts(int which, int inside, float *vars, double *loss, flo
     drop_fixture(&x);
 }
 
-/* A model remembers its strategy: the results are the same bits wherever the calls are made. */
+/* A model has a strategy: the results have the same bits in every scope. */
 static void fit_has_the_same_bits_inside_and_outside_the_scope(void **state)
 {
     static float want[MOST], vars[MOST];
@@ -516,7 +526,7 @@ static void call_it(ch_step *s, void *m)
     ch_step_out(s, "y", ch_model_call(m, s, ch_step_in(s, 0), false));
 }
 
-/* The result of a plain call for the first rows, under a strategy, with a function of its own. */
+/* Calls the model on the first rows, under a strategy, with a new function. */
 static void call_under(ch_strategy *st, ch_model *m, ch_tensor *x, float *out)
 {
     ch_function *f = t_function(call_it, m);
@@ -559,7 +569,8 @@ static void copy_vars(ch_model *from, ch_model *to)
     }
 }
 
-/* To compile, to evaluate and to predict change nothing of it; and it changes nothing of a training. */
+/* Compile, evaluate and predict do not change the result of a plain call, and a plain call does
+ * not change a training. */
 static void plain_call_of_a_model_is_not_changed_by_compile_and_predict(void **state)
 {
     for (int which = 0; which < STRATEGIES; which++) {
@@ -585,7 +596,7 @@ static void plain_call_of_a_model_is_not_changed_by_compile_and_predict(void **s
         t_ok(ch_fit(x.m, d, NULL, &h[1]));
         assert_true(ch_history_last(h[0], "loss") == ch_history_last(h[1], "loss"));
         call_plainly(m, a.t[0], before);
-        call_under(NULL, m, a.t[0], after); /* outside its strategy, it is the same model */
+        call_under(NULL, m, a.t[0], after); /* the same result outside of its strategy */
         assert_memory_equal(before, after, sizeof(before));
         ch_callback_unref(c);
         ch_history_unref(h[0]);
@@ -678,7 +689,7 @@ static void callbacks_of_fit_get_events_in_order_and_may_stop_it(void **state)
     (void)state;
 }
 
-/* What a callback is told agrees with what was asked for. */
+/* Checks that the state that a callback can read agrees with the options of the call. */
 static ch_status look(ch_training *t, ch_event event, void *arg)
 {
     const fixture *x = arg;
@@ -731,7 +742,7 @@ static void history_gives_names_values_and_curve(void **state)
     same = ch_history_ref(h);
     ch_history_unref(h);
     assert_int_equal(ch_history_count(same), 2);
-    assert_int_equal(ch_history_curve(same, &curve), 15); /* five steps an epoch */
+    assert_int_equal(ch_history_curve(same, &curve), 15); /* five steps in each epoch */
     assert_true(isfinite(curve[0]) && isfinite(curve[14]));
     ch_history_print(same, text, sizeof(text));
     assert_non_null(strstr(text, "sparse_accuracy"));
@@ -747,7 +758,8 @@ static void history_gives_names_values_and_curve(void **state)
     (void)state;
 }
 
-/* Seconds that the table does not have, of a call that reads ahead with threads, which end with it. */
+/* Returns the seconds that are missing in the time table of a call with a prefetch stage, whose
+ * threads end with the call. */
 static double missing(fixture *x, bool evaluates)
 {
     ch_dataset   *d = ch_dataset_prefetch(batches(&x->a, 2), 4);
@@ -773,8 +785,8 @@ static double missing(fixture *x, bool evaluates)
     return outside - t.total < 0.01 * outside ? 0 : outside - t.total;
 }
 
-/* All of the time that a clock outside of the call shows is in the table, but 1 % or 1 ms. The machine may do something else in
- * between: the best of some is looked at. */
+/* The time table must contain the whole time that a clock outside of the call measures, except
+ * 1 % or 1 ms. Other load may disturb a measurement, so the best of several counts. */
 static void time_table_sums_to_the_wall_clock_time(void **state)
 {
     fixture x = new_fixture(MIRRORED_2);
@@ -792,7 +804,7 @@ static void time_table_sums_to_the_wall_clock_time(void **state)
 
 /* ---- train and evaluate ---- */
 
-/* A name in the directory, in memory of the caller's. */
+/* Writes the path of a file in the directory to the caller's memory. */
 static const char *named(char *path, size_t size, const char *directory, const char *name)
 {
     snprintf(path, size, "%s/%s", directory, name);
@@ -855,7 +867,7 @@ static void train_and_evaluate_ends_with_the_data(void **state)
 
     t_ok(ch_train_and_evaluate(x.m, (ch_data){.dataset = d}, (ch_data){.dataset = d},
                                &(ch_train_evaluate_options){.evaluate_every = 4}, &h));
-    assert_int_equal(ch_history_epochs(h), 2); /* of four steps, and of two */
+    assert_int_equal(ch_history_epochs(h), 2); /* of four steps, and of two steps */
     assert_int_equal(ch_history_time(h).steps, 6);
     ch_history_unref(h);
     ch_dataset_unref(d);

@@ -1,4 +1,8 @@
-/* test/fit/test_fit_edges.c -- compile, fit, evaluate, predict where things are missing, ended, or done twice.
+/* test/fit/test_fit_edges.c -- compile, fit, evaluate and predict in unusual cases: data that
+ * is empty or has ended, invalid arguments, calls inside callbacks, and trainings that are
+ * stopped.
+ *
+ * Errors must name the call and a line of the program.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -6,14 +10,14 @@
 #include "cohort/ops.h"
 #include "fit_help.h"
 
-/* ---- data that has ended, or has nothing ---- */
+/* ---- data that is empty or has ended ---- */
 
 static ch_data arrays_of(const fixture *x)
 {
     return (ch_data){.n = 2, .array = x->a.t};
 }
 
-/* Each call reads all of it: what an earlier one has read to the end begins anew. */
+/* Each call reads all of the data: an iterator that has ended is restarted. */
 static void evaluate_restarts_an_iterator_that_has_ended(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -48,7 +52,7 @@ static void evaluate_restarts_an_iterator_that_has_ended(void **state)
     (void)state;
 }
 
-/* It goes on where it is: with two of six batches read, there are four. */
+/* The call continues at the iterator's position: after two of six batches it reads four. */
 static void evaluate_continues_an_iterator_at_its_position(void **state)
 {
     fixture      x = new_fixture(DEFAULT);
@@ -111,7 +115,7 @@ static void fit_names_ch_dataset_batch_when_the_data_has_no_batches(void **state
     (void)state;
 }
 
-/* Nobody would come back from a pass over it. */
+/* A pass over endless data would never return. */
 static void fit_rejects_endless_data_without_a_number_of_steps(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -160,7 +164,8 @@ static void predict_of_no_rows_has_the_shape_of_the_output(void **state)
     (void)state;
 }
 
-/* Shares that no f64 has exactly: of ten rows 0.8 leaves two, and 0.9 one. */
+/* Shares that f64 cannot represent exactly: of ten rows 0.8 leaves two, and 0.9 a single
+ * row. */
 static void validation_split_counts_whole_rows(void **state)
 {
     static const struct {
@@ -187,7 +192,8 @@ static void validation_split_counts_whole_rows(void **state)
     (void)state;
 }
 
-/* An earlier error is not taken for the reason, unless it was that a dataset could not be made. */
+/* An earlier error is not reported as the reason, unless it was the failed creation of a
+ * dataset. */
 static void fit_without_data_reports_the_error_of_the_dataset(void **state)
 {
     fixture x = new_fixture(DEFAULT);
@@ -231,7 +237,7 @@ static ch_optimizer *new_sgd(void)
     return o;
 }
 
-/* Rows of a target for each class. */
+/* Returns the labels as one-hot rows. */
 static ch_tensor *one_hot(const arrays *a)
 {
     ch_tensor *t = t_f32(ch_shape_of(ROWS, CLASSES), NULL);
@@ -242,7 +248,7 @@ static ch_tensor *one_hot(const arrays *a)
     return t;
 }
 
-/* What the loss is of a guess and a target, as the formula says. */
+/* Computes the loss of a prediction and a target by the formula. */
 static double huber_by_hand(const float *y, const float *t, double delta)
 {
     double sum = 0;
@@ -292,7 +298,7 @@ static void compile_accepts_a_loss_with_an_argument(void **state)
     (void)state;
 }
 
-/* Nothing is said of what nothing was gathered for. */
+/* A value without any logged number is NaN. */
 static void train_step_without_logs_has_no_loss(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
@@ -316,7 +322,7 @@ static void train_step_without_logs_has_no_loss(void **state)
     (void)state;
 }
 
-/* If lines are known, it is one of this file. */
+/* If the message contains a source line, the line must be in this file. */
 static void names_a_line_of_ours(void)
 {
     const char *text = ch_error_message();
@@ -325,7 +331,7 @@ static void names_a_line_of_ours(void)
         fail_msg("%s", text);
 }
 
-/* That of the call, whatever fails in a step that the library records. */
+/* The line is that of the call, whatever fails in a step that the library records. */
 static void fit_errors_name_a_line_of_the_program(void **state)
 {
     fixture       x = new_fixture(DEFAULT);
@@ -349,7 +355,7 @@ static void fit_errors_name_a_line_of_the_program(void **state)
     (void)state;
 }
 
-/* ---- what a program may get wrong ---- */
+/* ---- invalid arguments ---- */
 
 static ch_status make_nothing(ch_strategy *st, const char *name, double number, ch_metric **out)
 {
@@ -397,7 +403,7 @@ static void fit_rejects_invalid_lists_of_callbacks(void **state)
     (void)state;
 }
 
-/* ---- calls in calls ---- */
+/* ---- calls inside callbacks ---- */
 
 typedef struct inner {
     fixture *x;
@@ -423,7 +429,8 @@ static ch_status evaluate_inside(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-/* The numbers and the variables of a training are the same to the bit whether a callback evaluates in it or not. */
+/* The results and the variables of a training have the same bits whether a callback evaluates
+ * or not. */
 static void evaluate_in_a_callback_does_not_change_the_training(void **state)
 {
     double       loss[2], accuracy[2];
@@ -493,11 +500,11 @@ static void model_in_use_rejects_compile_and_fit(void **state)
 
 typedef struct stopping {
     ch_event when;
-    int      after; /* events of that kind */
-    bool     fails; /* instead of stopping */
+    int      after; /* number of events of that kind */
+    bool     fails; /* returns an error instead of stopping */
     int      n, ends;
-    int      epoch; /* at the end */
-    int64_t  steps; /* of an epoch, at the beginning */
+    int      epoch; /* number of epochs at the end */
+    int64_t  steps; /* steps of an epoch, read at the beginning */
 } stopping;
 
 static ch_status stop_then(ch_training *t, ch_event event, void *arg)
@@ -526,7 +533,8 @@ static ch_callback *stop_at(stopping *s)
     return c;
 }
 
-/* An epoch that was stopped before its first step is none: it would have the best loss of all. */
+/* An epoch that was stopped before its first step is not recorded, because its loss would be
+ * the best of all. */
 static void epoch_stopped_before_its_first_step_is_not_in_the_history(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -551,7 +559,8 @@ static void epoch_stopped_before_its_first_step_is_not_in_the_history(void **sta
     (void)state;
 }
 
-/* A validation ends with the step in which it is stopped, and has no numbers: the best could be among them. */
+/* A validation ends with the step in which it is stopped, and gives no values, because
+ * callbacks could take them for the best. */
 static void validation_stopped_by_a_callback_has_no_values(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -587,7 +596,7 @@ static void validation_stopped_by_a_callback_has_no_values(void **state)
     (void)state;
 }
 
-/* The arrays fit in one batch, so that there is no iterator. */
+/* The arrays fit in a single batch, so there is no iterator. */
 static void predict_that_is_stopped_before_its_only_batch_gives_no_rows(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);
@@ -607,7 +616,8 @@ static void predict_that_is_stopped_before_its_only_batch_gives_no_rows(void **s
     (void)state;
 }
 
-/* Who was stopped in a step is still validated: early stopping and the like want the number. */
+/* A training that was stopped in a step is still validated, because callbacks such as early
+ * stopping need the value. */
 static void fit_stopped_in_a_step_is_still_validated(void **state)
 {
     fixture      x = new_fixture(MIRRORED_2);

@@ -1,7 +1,7 @@
 /* test/fit/test_fit_ragged.c -- ch_fit, ch_evaluate and ch_predict on rows of unequal length.
  *
- * The model is a logistic regression: each row is a list of ids, and its logit is the sum of their
- * weights. The tests compare it with the same regression in plain C, in doubles.
+ * The model is a logistic regression: each row is a list of ids, and its logit is the sum of
+ * their weights. The tests compare it with the same regression in plain C, in doubles.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -19,7 +19,7 @@ enum { LINES = 230, PER_BATCH = 16, VOCABULARY = 40, MOST_IDS = 23 };
 
 static int count_of(int line)
 {
-    return line * 7 % MOST_IDS; /* 0 among them */
+    return line * 7 % MOST_IDS; /* may be 0 */
 }
 
 static int64_t id_of(int line, int k)
@@ -37,7 +37,7 @@ static float weight_of(int line)
     return 0.5f + (float)(line % 3);
 }
 
-/* A line's number to its ids, its truth and its weight. */
+/* Maps the number of a line to its ids, its label and its weight. */
 static ch_status line_of(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int        line = (int)*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -60,7 +60,7 @@ static ch_status line_of(void *arg, ch_tuple *in, ch_tuple **out)
     return rc;
 }
 
-/* With a weight for each line if `parts` is 3. */
+/* The elements have a weight if `parts` is 3. */
 static ch_dataset *lines(int parts)
 {
     static int           two = 2, three = 3;
@@ -204,7 +204,7 @@ static int programs_of(ch_model *m)
     return ch_function_programs(c->train);
 }
 
-/* Lines of 1 to 400 ids: no two batches have as many. */
+/* Lines of 1 to 400 ids: no two batches have the same number of ids. */
 static ch_status long_line(void *arg, ch_tuple *in, ch_tuple **out)
 {
     uint64_t line =
@@ -225,7 +225,7 @@ static ch_status long_line(void *arg, ch_tuple *in, ch_tuple **out)
     return rc;
 }
 
-/* The tenth program of a function is a warning. */
+/* Counts warnings: the tenth program of a function causes one. */
 static void count_warnings(const ch_log_record *r, void *arg)
 {
     *(int *)arg += strcmp(r->code, "program-cache") == 0;
@@ -255,11 +255,11 @@ static void fit_over_ragged_ids_plans_few_programs(void **state)
         ch_strategy_unref(st);
     }
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
-    assert_int_equal(warnings, 0); /* of workers' programs neither */
+    assert_int_equal(warnings, 0); /* also none about programs of workers */
     (void)state;
 }
 
-/* So that a step takes them as they are, without a copy. */
+/* With this room a step uses the pieces without a copy. */
 static void pieces_of_a_ragged_batch_have_room_for_their_capacity(void **state)
 {
     const ch_tensor_spec spec[] = {{"words", CH_I64, ch_shape_of(-1)},

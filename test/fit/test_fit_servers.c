@@ -1,4 +1,9 @@
-/* test/fit/test_fit_servers.c -- compile, fit, evaluate, predict where variables are on parameter servers, and workers run the steps.
+/* test/fit/test_fit_servers.c -- compile, fit, evaluate and predict with the parameter-server
+ * strategy: variables are on servers, and workers run the steps.
+ *
+ * Trainings with a single worker or in synchronous order must have the bits of the same
+ * training on a single device. Further tests cover sharded variables, modes, callbacks, and
+ * workers and servers that are lost.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -45,7 +50,7 @@ static void same_history(const ch_history *a, const ch_history *b)
                         ch_history_at(b, ch_history_name(a, i), e));
 }
 
-/* Three epochs with a validation, whose last batches are short. */
+/* Trains for three epochs with a validation. The last batches are short. */
 static ch_history *train(fixture *x)
 {
     ch_dataset *d = batches(&x->a, 2);
@@ -57,7 +62,7 @@ static ch_history *train(fixture *x)
     return h;
 }
 
-/* Trains the same model over both, and lets go of them. */
+/* Trains the same model in both fixtures, compares the results, and drops the fixtures. */
 static void compare(fixture a, fixture b)
 {
     ch_history *h[2] = {train(&a), train(&b)};
@@ -76,14 +81,14 @@ static void fit_on_one_worker_equals_one_device_to_the_bit(void **state)
     (void)state;
 }
 
-/* A batch of seven rows over two devices is 4 and 3. */
+/* A batch of seven rows on two devices is divided into 4 and 3. */
 static void fit_on_two_devices_of_a_worker_equals_mirrored_to_the_bit(void **state)
 {
     compare(new_fixture(MIRRORED_2), over_servers(1, 2));
     (void)state;
 }
 
-/* Where each step sees all before it, it does not matter who runs it. */
+/* Each step sees all earlier steps, so it does not matter which worker runs it. */
 static void fit_in_synchronous_order_equals_one_device_to_the_bit(void **state)
 {
     static const ch_coordinator_options how[] = {
@@ -102,7 +107,7 @@ static void fit_in_synchronous_order_equals_one_device_to_the_bit(void **state)
     (void)state;
 }
 
-/* ---- variables in shards ---- */
+/* ---- sharded variables ---- */
 
 static ch_strategy *cut_in_two(int workers)
 {
@@ -146,7 +151,7 @@ static void model_variables_are_shards_with_part_names(void **state)
     (void)state;
 }
 
-/* Wherever they are cut. */
+/* Along every axis. */
 static void fit_of_shards_equals_one_device_to_the_bit(void **state)
 {
     compare(new_fixture(ONE_DEVICE), over(cut_in_two(1)));
@@ -167,7 +172,8 @@ static void set_zero(ch_model *m)
     }
 }
 
-/* Of 16 bits: a variable that is set is set with its master, which is cut as it is; so is a shard. */
+/* A 16-bit variable has a master copy. Setting the variable or a shard also sets the master,
+ * which is sharded in the same way. */
 static void early_stopping_restores_shards_and_16_bit_variables(void **state)
 {
     ch_strategy *st[] = {strategy_of(ONE_DEVICE), cut_in_two(1)};
@@ -187,7 +193,7 @@ static void early_stopping_restores_shards_and_16_bit_variables(void **state)
             &(ch_callback_early_stopping_options){
                 .monitor = "loss", .goal = CH_GOAL_MAX, .patience = 9, .restore_best = true},
             &stop));
-        for (int k = 0; k < 3; k++) { /* the second begins with the masters */
+        for (int k = 0; k < 3; k++) { /* the second call begins with the masters */
             if (k == 2)
                 set_zero(m[i]);
             t_ok(ch_fit(m[i], (ch_data){.n = 2, .array = a.t},
@@ -238,7 +244,7 @@ static double iterations_of(ch_optimizer *o)
     return (double)n;
 }
 
-/* Every row counts once whoever had it; the optimizer has seen every step. */
+/* Every row counts once, on whichever worker, and the optimizer counts every step. */
 static void fit_counts_every_row_once_in_every_coordinator_mode(void **state)
 {
     static const ch_coordinator_options how[] = {
@@ -291,7 +297,8 @@ static ch_node *scale_inputs(ch_step *s, int n_in, ch_node *const *in, bool trai
     return ch_layer_call(layer[0], s, ch_mul(in[0], ch_var_read(s, scale)), training);
 }
 
-/* The scale is another in every step: steps that wait for a worker keep that which they were begun with. */
+/* The scale changes in every step. Steps that wait for a worker use the scale from the time
+ * when they were started. */
 static ch_status change_scale(ch_training *t, ch_event event, void *scale)
 {
     float      x = 1 + 0.1f * (float)ch_training_step(t);
@@ -354,7 +361,8 @@ static void model_that_reads_default_is_fitted_to_the_bit(void **state)
 
 /* ---- evaluate and predict ---- */
 
-/* Sums of several workers come in any order, so the loss may differ in its last places; predictions do not. */
+/* The sums of several workers are added in any order, so the last digits of the loss may
+ * differ; predictions do not. */
 static void evaluate_runs_on_all_workers(void **state)
 {
     fixture     a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
@@ -390,7 +398,7 @@ static ch_status spoil(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-/* Whatever changes the variables meanwhile. */
+/* Even if the variables change during the evaluation. */
 static void evaluate_on_servers_reads_one_version_of_variables(void **state)
 {
     fixture             x = over_servers(2, 1);
@@ -422,7 +430,7 @@ static void evaluate_on_servers_reads_one_version_of_variables(void **state)
     (void)state;
 }
 
-/* Every stored row has a position of its own, whichever worker adds it. */
+/* Every stored row has its own position, whichever worker adds it. */
 static void auc_on_several_workers_equals_one_device(void **state)
 {
     fixture    a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
@@ -484,7 +492,8 @@ static ch_status saved(ch_training *t, bool best, void *arg)
     return CH_OK;
 }
 
-/* Who asks for numbers after a step has those of all steps so far; who saves, what they have made. */
+/* A callback that reads numbers after a step gets those of all steps so far, and a callback
+ * that saves gets the variables after these steps. */
 static void callbacks_on_servers_see_the_values_of_all_steps_so_far(void **state)
 {
     static seen s[2];
@@ -534,7 +543,8 @@ static ch_status evaluate_within(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-/* Leaves no trace, though steps are under way when it is called. */
+/* The evaluation does not change the training, although steps are in flight when it is
+ * called. */
 static void evaluate_in_a_callback_on_servers_does_not_change_the_training(void **state)
 {
     fixture      a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
@@ -586,14 +596,14 @@ static void interrupt_ends_fit_on_servers(void **state)
     assert_int_equal(ch_history_epochs(h), 1);
     assert_true(isfinite(ch_history_at(h, "loss", 0)));
     assert_int_equal(t.steps, 5);
-    assert_int_equal(count_steps(x.st), 5); /* those that were begun were finished */
+    assert_int_equal(count_steps(x.st), 5); /* all started steps were finished */
     ch_callback_unref(c);
     ch_history_unref(h);
     drop_fixture(&x);
     (void)state;
 }
 
-/* ---- steps of one's own ---- */
+/* ---- custom steps ---- */
 
 static void custom(ch_step *s, ch_model *m, void *arg)
 {
@@ -607,7 +617,7 @@ static void custom(ch_step *s, ch_model *m, void *arg)
     ch_step_out(s, "mine", ch_all_reduce(CH_SUM, loss));
 }
 
-/* The optimizer is the caller's. */
+/* Returns the optimizer, which the caller owns. */
 static ch_optimizer *compile_custom(fixture *x)
 {
     ch_optimizer *o = NULL;
@@ -640,7 +650,8 @@ static void fit_on_servers_reads_results_of_steps_in_order(void **state)
     (void)state;
 }
 
-/* The error comes later than the step, and names it all the same. Then all is as it was. */
+/* The error is detected after later steps were started, and still names its epoch and step.
+ * Afterwards the model is usable. */
 static void fit_error_on_servers_names_epoch_and_step(void **state)
 {
     fixture       x = over_servers(3, 1);
@@ -648,7 +659,7 @@ static void fit_error_on_servers_names_epoch_and_step(void **state)
     ch_history   *h = NULL;
     float        *in = ch_tensor_data_mut(x.a.t[0]), good = in[6 * 4 * WIDTH];
 
-    in[6 * 4 * WIDTH] = 1000; /* in the seventh batch of four */
+    in[6 * 4 * WIDTH] = 1000; /* in the seventh batch of four rows */
     t_refused(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
                      &(ch_fit_options){.batch = 4, .shuffle = CH_OFF}, &h),
               CH_INVALID_ARGUMENT, "fit: epoch 1, step 7: ", "too much");
@@ -670,7 +681,7 @@ static ch_status kill_one(ch_training *t, ch_event event, void *arg)
     (void)event;
     if (ch_training_step(t) == 4)
         t_ok(ch_local_cluster_kill(arg, "worker", 1));
-    if (ch_training_step(t) == 20) { /* and another one comes */
+    if (ch_training_step(t) == 20) { /* and a new worker is added */
         t_ok(ch_local_cluster_add_worker(arg, &task));
         assert_int_equal(task, 3);
     }
@@ -713,7 +724,7 @@ static ch_status kill_server(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-/* It is the end, and the error says which. */
+/* The training ends, and the error names the server. */
 static void fit_error_names_the_lost_server(void **state)
 {
     ch_local_cluster *cluster = NULL;
@@ -734,7 +745,7 @@ static void fit_error_names_the_lost_server(void **state)
     (void)state;
 }
 
-/* ---- where the time went ---- */
+/* ---- the time table ---- */
 
 static void time_table_on_servers_sums_to_the_total(void **state)
 {

@@ -1,6 +1,8 @@
-/* test/fit/test_fit_terminal.c -- ch_fit as a person has it: its line on a terminal, Ctrl-C, the table, the trace.
+/* test/fit/test_fit_terminal.c -- ch_fit as a user sees it: its line on a terminal, Ctrl-C, the
+ * table, the trace.
  *
- * Each training is in a process of its own, whose terminal the test holds: Ctrl-C is the byte that the key sends.
+ * Each training runs in a child process on a pseudo-terminal whose other end the test reads.
+ * The test sends Ctrl-C as the byte that the key sends.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -20,9 +22,9 @@
 
 enum { KEY = 3, SHOWN = 1 << 17, SOON = 60 };
 
-/* ---- in the process that trains ---- */
+/* ---- in the child ---- */
 
-/* What it says of its training, and when the key is to be pressed: these bytes go to the test. */
+/* The results of the training, which the child sends to the test. */
 typedef struct report {
     int     rc, epochs;
     int64_t steps, validation_steps;
@@ -31,9 +33,9 @@ typedef struct report {
 } report;
 
 typedef struct child {
-    int      ready, answer; /* write ends: 'k' wants the key, and the report */
-    ch_event event;         /* at which it wants it; 0: never */
-    int      after;         /* events of that kind */
+    int      ready, answer; /* write ends of pipes: 'k' requests the key; the report */
+    ch_event event;         /* at which the child requests the key; 0: never */
+    int      after;         /* number of events of that kind */
     int      presses;
     int64_t  validation_steps;
     int      n;
@@ -50,7 +52,7 @@ static ch_status want_keys(ch_training *t, ch_event event, void *arg)
     for (int i = 0; i < c->presses; i++) {
         if (write(c->ready, "k", 1) != 1)
             return CH_INTERNAL;
-        while (!ch__interrupted() || i > 0) /* the second one ends the process here */
+        while (!ch__interrupted() || i > 0) /* the second Ctrl-C ends the process here */
             ch__relax();
     }
     return CH_OK;
@@ -87,17 +89,17 @@ static void train_and_report(child *c, const ch_fit_options *opt)
 /* ---- in the test ---- */
 
 typedef struct outcome {
-    int    status; /* as waitpid tells it */
+    int    status; /* from waitpid */
     bool   has_report;
     report report;
-    char  *shown; /* all that came to standard error */
+    char  *shown; /* all output to standard error */
 } outcome;
 
 typedef struct ends {
-    int terminal, other; /* the side of the test, and the side of the process */
+    int terminal, other; /* the end of the test, and the end of the child */
 } ends;
 
-/* A terminal, or if there is none (a root without /dev/pts) nothing. */
+/* Opens a pseudo-terminal. Returns false if there is none (a root without /dev/pts). */
 static bool open_terminal(ends *e)
 {
     struct winsize size = {.ws_row = 24, .ws_col = 120};
@@ -125,7 +127,8 @@ static void be_child(const ends *e, bool is_terminal, child *c, const ch_fit_opt
     _exit(0);
 }
 
-/* Takes what comes until both have ended: a terminal ends with an error when nobody holds its other side. */
+/* Reads until both ends have closed. A read from a terminal fails when its other end is
+ * closed. */
 static void listen_to(const ends *e, int ready, outcome *o)
 {
     struct pollfd from[2] = {{e->terminal, POLLIN, 0}, {ready, POLLIN, 0}};
@@ -211,7 +214,7 @@ static void shows(const outcome *o, const char *word)
 
 /* ---- tests ---- */
 
-/* The line is drawn in place, and the table stands below it. */
+/* The line is redrawn in place, and the table is below it. */
 static void fit_draws_its_line_on_a_terminal(void **state)
 {
     outcome     o = on_terminal((child){.n = 0}, &(ch_fit_options){.epochs = 3,
@@ -236,7 +239,7 @@ static void fit_draws_its_line_on_a_terminal(void **state)
     (void)state;
 }
 
-/* On a pipe there is no such thing as a place: nothing of it moves the cursor. */
+/* On a pipe the output must not move the cursor. */
 static void fit_writes_lines_to_a_pipe(void **state)
 {
     outcome o = on_pipe(&(ch_fit_options){
@@ -267,13 +270,13 @@ static const ch_fit_options long_one = {.epochs = 1000,
                                         .summary = true,
                                         .catch_interrupt = true};
 
-/* The step is done, nothing else is begun, and what is there is returned. */
+/* The step is finished, no other step is started, and the results so far are returned. */
 static void interrupt_key_once_finishes_the_step(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_STEP, .after = 12, .presses = 1}, &long_one);
 
     ended_well(&o);
-    assert_int_equal(o.report.steps, 12); /* nine of the first epoch, three of the second */
+    assert_int_equal(o.report.steps, 12); /* 9 of epoch 1, 3 of epoch 2 */
     assert_int_equal(o.report.epochs, 2);
     assert_int_equal(o.report.validation_steps, 9);
     assert_true(o.report.has_loss && !o.report.has_val_loss);
@@ -308,7 +311,7 @@ static void interrupt_key_twice_ends_the_process(void **state)
     (void)state;
 }
 
-/* Without the option the key is the program's: here, nobody's. */
+/* Without the option, ch_fit does not handle the key, and here the program does not either. */
 static void interrupt_key_is_not_caught_without_the_option(void **state)
 {
     outcome o = on_terminal((child){.event = CH_ON_STEP, .after = 5, .presses = 1},
@@ -321,7 +324,7 @@ static void interrupt_key_is_not_caught_without_the_option(void **state)
 
 /* ---- the trace ---- */
 
-/* Whether its brackets, outside of strings, close what they open. */
+/* Returns true if all brackets outside of strings are balanced. */
 static bool is_balanced(const char *text)
 {
     char   open[64];
@@ -341,7 +344,7 @@ static bool is_balanced(const char *text)
     return n == 0 && !in_string;
 }
 
-/* A whole file, with a track for the loop and one for each of both devices. */
+/* The file is complete and has a track for the loop and a track for each of both devices. */
 static void fit_writes_a_trace(void **state)
 {
     char    path[] = "/tmp/cohort-trace-XXXXXX";

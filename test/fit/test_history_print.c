@@ -1,4 +1,7 @@
-/* test/fit/test_history_print.c -- a history as text.   SPDX-License-Identifier: Apache-2.0 */
+/* test/fit/test_history_print.c -- ch_history_print and ch_history_print_time: a history as
+ * text.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 
 #include <math.h>
@@ -8,7 +11,7 @@
 #include "fit/history.h"
 #include "fit/report/number.h"
 
-/* Of three epochs, of which the second has no validation. */
+/* Returns a history of three epochs. The second epoch has no validation. */
 static ch_history *make(void)
 {
     ch_history *h = NULL;
@@ -41,7 +44,8 @@ static void history_print_counts_epochs_from_one_and_shows_nan(void **state)
     (void)state;
 }
 
-/* All that the loop does between steps counts, but not validation, callbacks and planning. */
+/* The time between steps includes everything that the loop does, except validation, callbacks
+ * and planning. */
 static void history_print_time_excludes_validation_and_callbacks_from_speed(void **state)
 {
     ch_history *h = make();
@@ -118,7 +122,7 @@ static void time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth(void
         ch_history_print_time(h, text, sizeof(text));
         for (int k = 0; k < N; k++)
             assert_int_equal(strstr(text, waits[k].advice) != NULL, k == i);
-        h->has_failed = true; /* then the times say nothing about the speed */
+        h->has_failed = true; /* then the times contain no information about the speed */
         ch_history_print_time(h, text, sizeof(text));
         assert_null(strstr(text, " wait for "));
         h->has_failed = false;

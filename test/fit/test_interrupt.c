@@ -1,4 +1,9 @@
-/* test/fit/test_interrupt.c -- Ctrl-C once, and twice: in processes of their own.   SPDX-License-Identifier: Apache-2.0 */
+/* test/fit/test_interrupt.c -- Ctrl-C, pressed once and twice.
+ *
+ * Signal handlers belong to the process, so each test runs in a child process and checks how
+ * the child ends.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +22,7 @@
 #include "base/thread.h"
 #include "fit/interrupt.h"
 
-/* What a child ends with: its exit code, or 1000 and the signal. */
+/* Runs a child. Returns its exit code, or 1000 plus the number of the signal that ended it. */
 static int outcome(int (*child)(void))
 {
     pid_t id = fork();
@@ -70,7 +75,8 @@ static void interrupt_once_sets_a_flag_and_twice_ends_the_process(void **state)
     (void)state;
 }
 
-/* An inner training that was stopped stops the outer one too; a later one begins anew. */
+/* An inner training that was stopped stops the outer training too; a later training is not
+ * affected. */
 static int nest(void)
 {
     ch__interrupt_catch();
@@ -116,7 +122,7 @@ static int come_back(void)
     return atomic_load(&n_own) == 1 ? 0 : 2;
 }
 
-/* The program has changed its mind meanwhile: what it put there stays. */
+/* The program has installed another handler meanwhile: that handler stays. */
 static int keep_a_newer(void)
 {
     ch__interrupt_catch();
@@ -143,7 +149,7 @@ static void interrupt_release_restores_the_handler_of_the_program(void **state)
     (void)state;
 }
 
-/* A call of the system that waits goes on waiting, and gets what it waited for. */
+/* A blocking system call continues after the signal, and returns its data. */
 static int read_on(void)
 {
     int   ends[2];
@@ -170,7 +176,7 @@ static void interrupt_does_not_break_system_calls(void **state)
     (void)state;
 }
 
-/* Each catches and waits for the flag, as a training polls it. */
+/* Each thread catches the signal and polls the flag, as a training does. */
 static void *train(void *arg)
 {
     atomic_int *ready = arg;
@@ -180,7 +186,7 @@ static void *train(void *arg)
     while (!ch__interrupted())
         ch__relax();
     atomic_fetch_sub(ready, 1);
-    while (atomic_load(ready) > 0) /* the last to leave clears the flag */
+    while (atomic_load(ready) > 0) /* the last thread to release clears the flag */
         ch__relax();
     ch__interrupt_release();
     return NULL;
@@ -211,7 +217,7 @@ static void interrupt_stops_the_trainings_of_all_threads(void **state)
     (void)state;
 }
 
-/* The shell's prompt does not stand in the progress line. */
+/* The cursor leaves the progress line, so that the shell's prompt is below it. */
 static int leave_the_line(void)
 {
     ch__interrupt_catch();

@@ -1,4 +1,8 @@
-/* test_log_files.c -- the numbers of a training as CSV and as an object a line.
+/* test/fit/test_log_files.c -- log files of a training: as CSV, and as JSON with an object on
+ * each line.
+ *
+ * The tests compare whole files, also after a training is continued, after columns are added,
+ * and after failed writes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "training_help.h"
@@ -12,7 +16,7 @@
 #include "file/folder.h"
 #include "fit/report/number.h"
 
-/* The text of a file; good until the next call. */
+/* Returns the text of a file, valid until the next call. */
 static const char *text_of(const char *path)
 {
     static char text[1 << 16];
@@ -35,7 +39,7 @@ static void put_file(const char *path, const char *text)
     fclose(f);
 }
 
-/* Two epochs of two steps, of which the second has a number more. */
+/* Runs two epochs of two steps. The second epoch has an additional number. */
 static void train(ch_callback *c)
 {
     ch_training t = {0};
@@ -101,7 +105,7 @@ static void number_text_reads_back_to_the_same_number(void **state)
     (void)state;
 }
 
-/* Where the machine has such a locale; else this says nothing. */
+/* If the machine has no such locale, the test checks nothing. */
 static void number_text_has_a_point_in_every_locale(void **state)
 {
     static const char *const name[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8",
@@ -127,7 +131,7 @@ static void csv_log_has_a_line_for_each_epoch(void **state)
     assert_string_equal(text_of(path), "epoch,loss,val_loss\n"
                                        "0,0.5,0.5\n"
                                        "1,0.25,1.5\n");
-    train(c); /* again: it goes on */
+    train(c); /* the file is continued */
     assert_string_equal(text_of(path), "epoch,loss,val_loss\n"
                                        "0,0.5,0.5\n1,0.25,1.5\n0,0.5,0.5\n1,0.25,1.5\n");
     ch_callback_unref(c);
@@ -164,7 +168,7 @@ static void csv_log_appends_by_the_names_in_the_file(void **state)
     const char  *path = t_path("append.csv");
     ch_callback *c = NULL;
 
-    put_file(path, "epoch,\"a, \"\"b\"\"\",val_loss\r\n0,1,2\r\n1,3"); /* not ended */
+    put_file(path, "epoch,\"a, \"\"b\"\"\",val_loss\r\n0,1,2\r\n1,3"); /* cut off */
     t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.append = true}, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,\"a, \"\"b\"\"\",val_loss,loss\n"
@@ -215,7 +219,7 @@ static void csv_log_quotes_names_and_leaves_missing_values_empty(void **state)
     (void)state;
 }
 
-/* What a link points to is not replaced, nor is the link. */
+/* Neither the link nor its target is replaced. */
 static void csv_log_to_a_link_keeps_its_columns(void **state)
 {
     const char  *path = t_path("link.csv"), *target = t_path("target.csv");
@@ -242,9 +246,9 @@ static void csv_log_to_a_link_keeps_its_columns(void **state)
     (void)state;
 }
 
-/* ---- an object a line ---- */
+/* ---- JSON lines ---- */
 
-/* Without the seconds, which are never the same. */
+/* Removes the seconds, which differ each time. */
 static const char *without_seconds(const char *text)
 {
     static char left[1 << 16];
@@ -305,7 +309,7 @@ static void json_log_writes_null_for_nan_and_escapes_names(void **state)
     (void)state;
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static void log_files_reject_paths_that_cannot_be_written(void **state)
 {
@@ -348,8 +352,8 @@ static void csv_log_writes_no_line_in_an_evaluation(void **state)
     (void)state;
 }
 
-/* Epochs with a name that comes late, so that the file is written anew, in a training in which
- * something fails. */
+/* Runs a training in which a new name appears late, so that the file must be rewritten, while a
+ * file operation or an allocation fails. */
 static ch_status try_training(const char *path, bool is_json)
 {
     ch_callback_log_file_options o = {.append = true, .every_steps = 1};

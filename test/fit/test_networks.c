@@ -1,7 +1,9 @@
-/* test/fit/test_networks.c -- networks of every kind learn the same on any number of replicas.
+/* test/fit/test_networks.c -- networks of every kind give the same result on any number of
+ * replicas.
  *
- * 100 steps of ch_fit in f64, the last batch of an epoch a short one: what one device learns, 2, 3, 4 and 8 replicas
- * learn, to 1e-10 of the largest variable. test/train/test_replicas.c has the same of every optimizer that is promised.
+ * 100 steps of ch_fit in f64, with a short last batch in each epoch. The variables on 2, 3, 4
+ * and 8 replicas must equal those on a single device to 1e-10 of the largest variable.
+ * test/train/test_replicas.c has the same test for every optimizer.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -55,7 +57,7 @@ static ch_layer *recurrence(void)
 
 typedef struct network {
     ch_layer *(*make)(void);
-    bool takes_words; /* else pictures */
+    bool takes_words; /* false: images */
 } network;
 
 /* ---- data ---- */
@@ -114,7 +116,8 @@ static int vars_of(ch_model *m, double *out)
     return count;
 }
 
-/* All variables in the end, those of batch norm's statistics too; returns how many numbers. */
+/* Stores all variables after the training, including the statistics of batch norm. Returns the
+ * number of elements. */
 static int learn(const network *net, int replicas, double *out)
 {
     ch_tensor *t[2] = {net->takes_words ? numbers_below(ch_shape_of(ROWS, TIME), WORDS)

@@ -1,4 +1,4 @@
-/* test/fit/test_picture.c -- images as text, which the examples print.
+/* test/fit/test_picture.c -- images as text, as the examples print them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@ static void speak(const char *locale)
     setenv("LANG", locale, 1);
 }
 
-/* Prints to memory, which is no terminal. */
+/* Prints to memory, which is not a terminal. */
 static void expect_characters(int height, int width, const uint8_t *x, const char *want)
 {
     char  *text = NULL;

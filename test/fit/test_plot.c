@@ -1,4 +1,9 @@
-/* test/fit/test_plot.c -- plots for terminals.   SPDX-License-Identifier: Apache-2.0 */
+/* test/fit/test_plot.c -- plots for terminals.
+ *
+ * The tests compare whole plots, and check for many sizes that a plot has the requested number
+ * of lines and columns.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,7 +116,7 @@ static void plot_without_numbers_draws_the_axes_alone(void **state)
     (void)state;
 }
 
-/* How many lines there are, and the columns of the longest: a character is a column. */
+/* Counts the lines, and the columns of the longest line. Each character is a column. */
 static void measure(const char *text, int *lines, int *columns)
 {
     *lines = *columns = 0;
@@ -186,7 +191,7 @@ static void plot_returns_the_length_when_the_text_does_not_fit(void **state)
     speak("C");
     whole = plot(3, y, 24, 4, NULL, 0);
     assert_int_equal(plot(3, y, 24, 4, text, sizeof(text)), whole);
-    assert_string_equal(text, ""); /* whole lines, of which none fits */
+    assert_string_equal(text, ""); /* only whole lines are written, and none fits */
     assert_int_equal(plot(3, y, 24, 4, lines, sizeof(lines)), whole);
     assert_string_equal(lines, "3 +      ***************\n");
     (void)state;

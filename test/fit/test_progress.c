@@ -1,4 +1,8 @@
-/* test/fit/test_progress.c -- progress as lines of a file and as objects, and the text of a live line.
+/* test/fit/test_progress.c -- the progress callback: lines in a file, JSON objects, and the
+ * text of a live line.
+ *
+ * A simulated training with its own clock (progress_help.h) calls the callback, and the tests
+ * compare the bytes in a pipe.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -25,7 +29,7 @@ static void open_pipe(pipe_end *p)
     *p = (pipe_end){.reader = ends[0], .writer = ends[1]};
 }
 
-/* What arrived since the last time. */
+/* Returns the bytes that arrived since the last call. */
 static const char *arrived(pipe_end *p)
 {
     ssize_t n = read(p->reader, p->text, sizeof(p->text) - 1);
@@ -89,7 +93,7 @@ static void progress_lines_show_a_short_epoch_as_one_line(void **state)
     ch_callback *c;
 
     open_pipe(&p);
-    c = t_progress(CH_PROGRESS_AUTO, p.writer); /* no terminal: lines */
+    c = t_progress(CH_PROGRESS_AUTO, p.writer); /* not a terminal, so lines are written */
     t_tell(c, &t, CH_ON_BEGIN);
     t_begin_epoch(c, &t);
     t_pass(990);
@@ -110,7 +114,7 @@ static void progress_lines_show_a_short_epoch_as_one_line(void **state)
     (void)state;
 }
 
-/* At each tenth, if the last line is 5 s old; and every 30 s. */
+/* A line is written at each tenth of an epoch if the last line is 5 s old, and every 30 s. */
 static void progress_lines_show_a_long_epoch_at_intervals(void **state)
 {
     pipe_end     p;
@@ -245,7 +249,7 @@ static void progress_json_writes_an_object_on_each_line(void **state)
                         "\"steps\": null, \"seconds\": 0, \"examples_per_second\": null, "
                         "\"logs\": {}}\n");
     t_begin_epoch(c, &t);
-    t_steps(c, &t, 11, 100); /* one a second */
+    t_steps(c, &t, 11, 100); /* an object each second */
     assert_string_equal(arrived(&p),
                         "{\"event\": \"step\", \"epoch\": 0, \"epochs\": 1, \"step\": 10, "
                         "\"steps\": null, \"seconds\": 1, \"examples_per_second\": 320, "
@@ -268,7 +272,7 @@ static void progress_json_writes_an_object_on_each_line(void **state)
     (void)state;
 }
 
-/* ---- what it costs, and what goes wrong ---- */
+/* ---- cost and errors ---- */
 
 static int n_refreshed;
 
@@ -361,7 +365,7 @@ static void progress_new_rejects_off_and_invalid_modes(void **state)
     (void)state;
 }
 
-/* ---- a live line on something that is no terminal ---- */
+/* ---- a live line on a file that is not a terminal ---- */
 
 static void progress_bar_works_without_escape_sequences(void **state)
 {
@@ -389,7 +393,8 @@ static void progress_bar_works_without_escape_sequences(void **state)
     (void)state;
 }
 
-/* Whatever the names, the numbers and the width: no line is wider than the terminal, and names do not control it. */
+/* For all names, numbers and widths: no line is wider than the terminal, and names cannot
+ * contain control characters. */
 static void progress_line_is_never_wider_than_the_terminal(void **state)
 {
     const char *names[] = {"loss",

@@ -1,8 +1,9 @@
-/* test/fit/test_progress_terminal.c -- the live line on a pseudo-terminal, as a person sees it.
+/* test/fit/test_progress_terminal.c -- the live line on a pseudo-terminal, as a user sees it.
  *
- * What arrives is put on a screen. A line of it is as long as it is: where the window is narrower, such a line
- * is shown broken, as terminals do which break lines anew when they are resized. Whoever writes beyond the window's
- * width, or erases one row of a broken line and not the others, is found out.
+ * The bytes are drawn on a simulated screen (screen). A line of the screen keeps its length: if
+ * the window is narrower, the line occupies several rows, as on terminals that wrap lines again
+ * when they are resized. So the tests detect a write beyond the window's width, and an erase of
+ * only some rows of a wrapped line.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -21,8 +22,8 @@ typedef struct {
     int  reader, writer; /* the two ends of the terminal */
     int  columns, line, column;
     bool has_color, is_narrowed,
-        cuts; /* cuts: what is beyond the window is lost, not on the next row */
-    char cell[LINES][CELLS][CELL]; /* a character, "" if there is none */
+        cuts;                      /* cuts: text beyond the window is lost instead of wrapped */
+    char cell[LINES][CELLS][CELL]; /* a character; "": none */
 } screen;
 
 static void resize(screen *s, int columns)
@@ -54,7 +55,7 @@ static void close_screen(screen *s)
     free(s);
 }
 
-/* A row of the window ends where the next one begins. */
+/* Erases to the end of the row of the window, or to the end of the screen. */
 static void erase(screen *s, bool to_end)
 {
     int row_end = s->columns > 0 ? (s->column / s->columns + 1) * s->columns : CELLS;
@@ -66,7 +67,7 @@ static void erase(screen *s, bool to_end)
             s->cell[i][j][0] = '\0';
 }
 
-/* Returns the bytes of the sequence. */
+/* Executes a control sequence. Returns its number of bytes. */
 static int obey(screen *s, const char *text)
 {
     int n = 2;
@@ -117,7 +118,8 @@ static void show(screen *s, const char *text)
     }
 }
 
-/* All that was written up to now: a bell is sent after it, since terminals take their time. */
+/* Reads all output so far. Because terminals are asynchronous, a bell is sent after it and
+ * waited for. */
 static void look(screen *s)
 {
     static char text[65536];
@@ -151,7 +153,7 @@ static void expect(screen *s, int line, const char *want)
     assert_string_equal(line_of(s, line), want);
 }
 
-/* ---- what it shows ---- */
+/* ---- contents of the line ---- */
 
 static void progress_bar_is_redrawn_and_stays_after_the_end(void **state)
 {
@@ -167,7 +169,7 @@ static void progress_bar_is_redrawn_and_stays_after_the_end(void **state)
     expect(s, 1,
            " 10/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ ETA 1s 100ms/step 320 ex/s - loss: 0.1000 - "
            "accuracy: 0.5000");
-    assert_int_equal(s->column, 0); /* where a window that gets narrower does no harm */
+    assert_int_equal(s->column, 0); /* there a narrower window does not matter */
     assert_true(s->has_color);
     t_steps(c, &t, 10, 100);
     t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
@@ -214,7 +216,7 @@ static void progress_bar_is_ascii_without_color_when_the_environment_says_so(voi
     expect(s, 1,
            "  500/1000 [==>..] ETA 1s 2.0ms/step 16.0k/s - loss: 0.0020 - accuracy: 0.5000");
     assert_false(s->has_color);
-    t_tell(c, &t, CH_ON_END); /* failed: it stays as it is */
+    t_tell(c, &t, CH_ON_END); /* after a failure the line stays as it is */
     expect(s, 1,
            "  500/1000 [==>..] ETA 1s 2.0ms/step 16.0k/s - loss: 0.0020 - accuracy: 0.5000");
     assert_int_equal(s->line, 2);
@@ -298,7 +300,7 @@ static void progress_bar_puts_metrics_that_do_not_fit_on_the_next_line(void **st
     (void)state;
 }
 
-/* As the demo's line is: the rate has its place before the bar has. */
+/* The line of the demo: when space is short, the rate is kept rather than the bar. */
 static void progress_bar_drops_parts_when_columns_are_few(void **state)
 {
     static const struct {
@@ -330,7 +332,7 @@ static void progress_bar_drops_parts_when_columns_are_few(void **state)
             t_log(&t, "loss", 1.0 / (double)t.epoch_step);
             t_log(&t, "sparse_accuracy", 0.9);
             t_tell(c, &t, CH_ON_STEP);
-            look(s); /* a terminal keeps only so much */
+            look(s); /* the buffer of a terminal is small */
         }
         expect(s, 1, at[i].want);
         t_drop(c, &t);
@@ -368,7 +370,7 @@ static void progress_bar_of_an_evaluation_is_one_line(void **state)
     (void)state;
 }
 
-/* ---- while it stands there ---- */
+/* ---- other output, and a window that is resized ---- */
 
 static void progress_bar_follows_the_width_of_the_window(void **state)
 {
@@ -401,7 +403,8 @@ static void progress_bar_follows_the_width_of_the_window(void **state)
     (void)state;
 }
 
-/* Between the look at its width and the drawing: nothing is on a row where nobody erases it. */
+/* The window narrows after its width was read and before the line is drawn: no text may be on a
+ * row that is not erased later. */
 static void live_line_is_cut_when_the_window_narrows_while_it_is_drawn(void **state)
 {
     screen *s = open_screen(60);
@@ -441,7 +444,7 @@ static void log_records_are_printed_above_the_progress_bar(void **state)
     expect(s, 0, "Epoch 1/1");
     expect(s, 1, "cohort: warning [code]: something");
     expect(s, 2, line);
-    t_drop(c, &t); /* in the middle of an epoch: what comes next is below */
+    t_drop(c, &t); /* in the middle of an epoch: later output is below the line */
     look(s);
     assert_int_equal(s->line, 3);
     close_screen(s);

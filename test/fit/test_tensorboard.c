@@ -1,5 +1,8 @@
-/* test_tensorboard.c -- event files, read back by a reader that shares nothing with the writer:
- * checksums are computed bit by bit, messages taken apart field by field.
+/* test/fit/test_tensorboard.c -- event files of TensorBoard, read by a reader that shares no
+ * code with the writer.
+ *
+ * The reader computes checksums bit by bit and decodes messages field by field. The tests
+ * compare messages, histograms and whole files.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "training_help.h"
@@ -42,7 +45,7 @@ typedef struct part {
 
 typedef struct field {
     int      number, type;
-    uint64_t value; /* of varints and fixed ones */
+    uint64_t value; /* of varints and fixed-size fields */
     part     data;
 } field;
 
@@ -96,7 +99,7 @@ typedef struct event {
     int64_t              dim[4];
     const unsigned char *content;
     size_t               n_content;
-    char                *text; /* in `all` of the file, ended by hand */
+    char                *text; /* in `all` of the file, terminated by the reader */
     size_t               n_text;
 } event;
 
@@ -232,7 +235,7 @@ static void close_events(file *f)
     f->n = 0;
 }
 
-/* All of a file, each record with both its checksums. */
+/* Reads all records of a file, and checks both checksums of each record. */
 static void read_events(const char *path, file *f)
 {
     FILE *in = fopen(path, "rb");
@@ -258,7 +261,7 @@ static void read_events(const char *path, file *f)
     assert_true(f->event[0].wall_time > 1e9);
 }
 
-/* How many event files a folder has; the path of one of them. */
+/* Returns the number of event files in a folder, and stores the path of the last. */
 static int find_files(const char *folder, char path[512])
 {
     DIR *d = opendir(folder);
@@ -298,7 +301,7 @@ static const event *find(const file *f, const char *tag, int64_t step)
 
 static file read_file, other_file;
 
-/* ---- messages, byte for byte ---- */
+/* ---- messages as bytes ---- */
 
 /* EV-2, EV-3 */
 static void event_file_begins_with_the_version(void **state)
@@ -462,7 +465,7 @@ static void events_are_written_on_flush(void **state)
     assert_true(strlen(name) == 20 + 10 + strlen(want));
     assert_string_equal(name + 30, want);
 
-    read_events(ch__events_path(e), &read_file); /* the first record is there at once */
+    read_events(ch__events_path(e), &read_file); /* the first record is written at once */
     assert_int_equal(read_file.n, 1);
     for (int i = 0; i < 3; i++)
         t_ok(ch__events_add(e, i, &s));
@@ -484,7 +487,7 @@ static void events_are_written_after_64_kib_or_the_time_limit(void **state)
     ch_summary  s = scalar("a", 1);
 
     t_ok(ch__events_open(t_path("much"), INT32_MAX, &e));
-    t_ok(ch__events_open(t_path("much"), 0, &f)); /* the same second: another file */
+    t_ok(ch__events_open(t_path("much"), 0, &f)); /* in the same second: another file */
     assert_string_not_equal(ch__events_path(e), ch__events_path(f));
     t_ok(ch__events_add(e, 1,
                         &(ch_summary){CH_SUMMARY_TEXT, "t", .text = {text, sizeof(text)}}));
@@ -509,7 +512,7 @@ static ch_status try_events(void)
         return rc;
     rc = ch__events_add(e, 1, &s);
     if (rc != CH_OK) {
-        assert_int_not_equal(ch__events_add(e, 2, &s), CH_OK); /* sticks */
+        assert_int_not_equal(ch__events_add(e, 2, &s), CH_OK); /* the error is sticky */
         assert_non_null(strstr(ch_error_message(), "try/this"));
     }
     return rc == CH_OK ? ch__events_close(e)
@@ -530,7 +533,7 @@ static void events_report_errors_and_leak_nothing(void **state)
         assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
     }
     rc = CH_UNIMPLEMENTED;
-    for (int n = 3; rc != CH_OK; n++) { /* that a folder above cannot be made may not matter */
+    for (int n = 3; rc != CH_OK; n++) { /* from 3: errors of mkdir may be ignored */
         ch__file_fail_at(n, EIO);
         rc = try_events();
         ch__file_fail_at(0, 0);
@@ -563,7 +566,7 @@ static void step_of(ch_step *s, void *arg)
     ch_step_out(s, "twice", ch_add(x, x));
 }
 
-/* A function that has run once. */
+/* Returns a function that has run once. */
 static ch_function *ran(void)
 {
     ch_function *f = t_function(step_of, NULL);
@@ -588,7 +591,7 @@ static float scalar_of(const file *f, const char *tag, int64_t step)
     return as_f32(slow_le(e->content, 4));
 }
 
-/* Two epochs of two steps. */
+/* Runs two epochs of two steps. */
 static void train(ch_callback *c, ch_training *t)
 {
     t_begin(c, t);
@@ -702,7 +705,8 @@ static void tensorboard_writes_an_epoch_when_it_ends(void **state)
     (void)state;
 }
 
-/* The first at once, all numbers of it; the others once a second, or when a validation begins. */
+/* The first step is written at once, with all of its numbers; further steps once a second, or
+ * when a validation begins. */
 static void tensorboard_writes_a_step_before_its_epoch_ends(void **state)
 {
     ch_callback *c = NULL;
@@ -780,7 +784,7 @@ static void tensorboard_writes_the_model_and_its_step_as_text(void **state)
     assert_null(find(&read_file, "model", 1));
     close_events(&read_file);
 
-    t.function = fresh; /* which has not run */
+    t.function = fresh; /* a function that has not run */
     t_ok(ch_callback_tensorboard(t_path("fresh"), NULL, &c));
     train(c, &t);
     ch_callback_unref(c);
@@ -839,7 +843,7 @@ static void tensorboard_rejects_invalid_options(void **state)
     (void)state;
 }
 
-/* A training in which something fails. */
+/* Runs a training in which an allocation or a file operation fails. */
 static ch_status try_training(ch_model *m)
 {
     ch_callback *c = NULL;

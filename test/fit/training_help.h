@@ -1,4 +1,5 @@
-/* test/fit/training_help.h -- a training that a test leads through its epochs.
+/* test/fit/training_help.h -- a simulated training, for tests of callbacks.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_FIT_TRAINING_HELP_H
 #define TEST_FIT_TRAINING_HELP_H
@@ -30,7 +31,7 @@ static inline void t_begin(ch_callback *c, ch_training *t)
     t_ok(t_tell(c, t, CH_ON_BEGIN));
 }
 
-/* The end of an epoch with this one number; whether the callback wants to stop. */
+/* Ends an epoch with a single number. Returns whether the callback requests a stop. */
 static inline bool t_epoch(ch_callback *c, ch_training *t, int epoch, const char *name,
                            double value)
 {
@@ -48,14 +49,14 @@ static inline void t_end(ch_callback *c, ch_training *t)
     ch__logs_drop(&t->logs);
 }
 
-/* Numbers that depend on the seed only. */
+/* Returns a number that depends only on the seed. */
 static inline unsigned t_random(unsigned *seed, unsigned below)
 {
     *seed = *seed * 1664525u + 1013904223u;
     return (*seed >> 8) % below;
 }
 
-/* Where the log goes: how often, and the last. */
+/* A sink of the log: the number of records, and the last record. */
 typedef struct t_logged {
     int  n;
     char text[512];
