@@ -24,7 +24,7 @@ static inline ch_strategy *t_replicas(int n)
     return t_replicas_with(n, (ch_communication_options){0});
 }
 
-/* A tensor of counting numbers: first, first + 1, ... */
+/* Returns a tensor with the elements first, first + 1, ... */
 static inline ch_tensor *t_count(ch_dtype dtype, ch_shape shape, double first)
 {
     ch_tensor *wide = NULL, *t = NULL;
@@ -50,7 +50,7 @@ static inline ch_tensor *t_count(ch_dtype dtype, ch_shape shape, double first)
     return t;
 }
 
-/* Element i of what a replica has of a leaf. */
+/* Returns element i of a replica's component of a leaf. */
 static inline double t_number(const ch_tuple *out, int leaf, int replica, int64_t i)
 {
     const ch_tensor *t = ch_value_at(ch_tuple_at(out, leaf), replica);
@@ -69,7 +69,7 @@ static inline double t_number(const ch_tuple *out, int leaf, int replica, int64_
     }
 }
 
-/* The leaf has this shape on every replica, and these numbers. */
+/* Checks that the leaf has this shape and these numbers on every replica. */
 static inline void t_all_have(const ch_tuple *out, int leaf, ch_shape shape, const double *want)
 {
     const ch_value *v = ch_tuple_at(out, leaf);
@@ -84,7 +84,8 @@ static inline void t_all_have(const ch_tuple *out, int leaf, ch_shape shape, con
     }
 }
 
-/* A leaf for n replicas, whose references it takes over; in a tuple of one. */
+/* Returns a leaf with a component for each of n replicas. Takes over the references to the
+ * tensors. */
 static inline ch_value *t_each(int n, ch_tensor *const *t)
 {
     ch_value *v = NULL;
@@ -105,7 +106,7 @@ static inline ch_tuple *t_values(int n, ch_value *const *v)
     return t;
 }
 
-/* Runs a step once; the caller unrefs what comes. Takes over `in`. */
+/* Runs a step once. Takes over the reference `in`. The caller must release the result. */
 static inline ch_tuple *t_run(ch_strategy *st, ch_step_fn step, void *arg, ch_tuple *in)
 {
     ch_function *f = t_function(step, arg);
@@ -117,7 +118,7 @@ static inline ch_tuple *t_run(ch_strategy *st, ch_step_fn step, void *arg, ch_tu
     return out;
 }
 
-/* It is refused with this. */
+/* Checks that a run fails with this code and message. */
 static inline void t_run_refused(ch_strategy *st, ch_step_fn step, void *arg, ch_tuple *in,
                                  ch_status code, const char *word, const char *other)
 {

@@ -1,4 +1,8 @@
-/* test/collective/test_all_reduce.c -- all_reduce in a step, dense and sparse, and its gradient.
+/* test/collective/test_all_reduce.c -- all_reduce in a step, dense and sparse, and its
+ * gradient.
+ *
+ * Results are compared with sums computed by hand, for every reduction, for several dtypes, and
+ * for dense and sparse values in the same call.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/op.h"
@@ -45,7 +49,8 @@ static void all_reduce_of_ones_is_the_number_of_replicas(void **state)
     (void)state;
 }
 
-/* What n replicas have of 1, 3 and [39, 2], [3, 41]; one has both sums. */
+/* Returns the inputs of n replicas, 1 and 3, and [39, 2] and [3, 41]; a single replica has both
+ * sums. */
 static ch_tuple *pair(int n)
 {
     const float a[] = {1, 3, 4}, b[][2] = {{39, 2}, {3, 41}, {42, 43}};
@@ -120,7 +125,7 @@ static void all_reduce_gradient_is_the_same_reduction(void **state)
     (void)state;
 }
 
-/* Of three that go together only the middle one is used. */
+/* Reduces three values together, and uses only the second. */
 static void slope_of_one_of_three(ch_step *s, void *arg)
 {
     ch_node *x[3] = {ch_step_in(s, 0), ch_step_in(s, 0), ch_step_in(s, 0)}, *y[3];
@@ -186,7 +191,7 @@ static void all_reduce_result_is_on_the_device_of_each_replica(void **state)
     (void)state;
 }
 
-/* Adds up the input as numbers of another type. */
+/* Adds up the input after a cast to another dtype. */
 static void reduce_as(ch_step *s, void *dtype)
 {
     ch_node *x = ch_cast(ch_step_in(s, 0), *(const ch_dtype *)dtype);
@@ -194,7 +199,8 @@ static void reduce_as(ch_step *s, void *dtype)
     ch_step_out(s, NULL, ch_cast(ch_all_reduce(CH_SUM, x), CH_F64));
 }
 
-/* 4.4.1: all types that steps compute with, also of replicas without rows; others are refused. */
+/* 4.4.1: all dtypes that steps compute with, also if a replica has no rows; others are
+ * rejected. */
 static void all_reduce_accepts_number_dtypes_and_rejects_others(void **state)
 {
     static const ch_dtype dtype[] = {CH_F16, CH_BF16, CH_F32, CH_F64,
@@ -244,7 +250,8 @@ static void t_store(ch_tensor *t, int i, int x)
         ((int8_t *)data)[i] = (int8_t)x;
 }
 
-/* 8.14: as ch_strategy_reduce of the same values, also if all replicas have the same, or there is one. */
+/* 8.14: the same as ch_strategy_reduce of the same values, also if all replicas have equal
+ * values, or there is a single replica. */
 static void all_reduce_mean_of_integers_is_floating_point_as_on_the_host(void **state)
 {
     static const ch_dtype dtype[] = {CH_I32, CH_I64, CH_I8, CH_U8};
@@ -261,7 +268,7 @@ static void all_reduce_mean_of_integers_is_floating_point_as_on_the_host(void **
 
         for (int r = 0; r < n; r++) {
             t_ok(ch_tensor_new(from, ch_shape_of(3), &t[r]));
-            for (int i = 0; i < 3; i++) /* their sum is beyond the range of i8 */
+            for (int i = 0; i < 3; i++) /* the sum exceeds the range of i8 */
                 t_store(t[r], i, 90 + 11 * r + i);
         }
         v = t_each(n, t);
@@ -287,8 +294,8 @@ static void all_reduce_mean_of_integers_is_floating_point_as_on_the_host(void **
 
 /* ---- sparse ---- */
 
-/* Inputs are ids and rows for each of `pairs`; `dense` more after them. A sparse gradient of those is that
- * of a table by what was looked up, times the rows. */
+/* The inputs are ids and rows for each of `pairs`, and then `dense` dense values. Each sparse
+ * gradient is that of a table with respect to a lookup, times the rows. */
 typedef struct sparse_job {
     ch_reduce_op op;
     int          pairs, dense;
@@ -319,7 +326,7 @@ static void reduce_sparse(ch_step *s, void *arg)
 
         ch_step_out(s, NULL, out[i]);
         if (is_pair && out[i] != NULL) {
-            ch_step_out(s, NULL, out[i]->head->in[0]); /* it stayed sparse: ids, rows */
+            ch_step_out(s, NULL, out[i]->head->in[0]); /* the result is sparse: ids, rows */
             ch_step_out(s, NULL, out[i]->head->in[1]);
         }
     }
@@ -414,7 +421,7 @@ static void sparse_all_reduce_joins_the_rows_of_four_replicas(void **state)
     (void)state;
 }
 
-/* 4.4.1, 4.5.7: one replica has no slices */
+/* 4.4.1, 4.5.7: a replica has no slices */
 static void all_reduce_of_dense_and_sparse_values_keeps_their_order(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -450,7 +457,8 @@ static void all_reduce_of_dense_and_sparse_values_keeps_their_order(void **state
     (void)state;
 }
 
-/* The sum of a sparse gradient, times the replica's number + 1, by the rows it was made of. */
+/* Computes the gradient of the sum of a sparse gradient, times the replica's number + 1, with
+ * respect to its rows. */
 static void slope_through_sparse(ch_step *s, void *arg)
 {
     ch_node *rows = ch_step_in(s, 1);
@@ -460,7 +468,7 @@ static void slope_through_sparse(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(ch_mul(sum, c)), rows));
 }
 
-/* 4.4.4: there is one here. */
+/* 4.4.4: here the gradient exists. */
 static void sparse_all_reduce_has_a_gradient(void **state)
 {
     ch_strategy *st = t_replicas(2);

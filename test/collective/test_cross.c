@@ -1,5 +1,8 @@
-/* test/collective/test_cross.c -- each way in which replicas add up gives the sum, and the same bits on
- * every replica.
+/* test/collective/test_cross.c -- every implementation of the cross-replica sum gives the sum,
+ * and the same bits on every replica.
+ *
+ * The tests run the implementations on threads with random arrays, for many sizes and numbers
+ * of members, and through the options of a strategy.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -20,7 +23,7 @@ static const ch_dtype dtypes[] = {CH_F32, CH_F64, CH_F16, CH_BF16,
                                   CH_I8,  CH_U8,  CH_I32, CH_I64};
 enum { DTYPES = 8, ARRAYS = 4 };
 
-/* What each of n members brings: `arrays` of them, with numbers that a seed gives. */
+/* The input of each of n members: `arrays` arrays, with numbers that depend on a seed. */
 typedef struct job {
     ch_group   *group;
     ch_addends  sum;
@@ -61,7 +64,7 @@ static void run_members(job *j)
         t_ok(j->rc[r]);
 }
 
-/* Whole numbers are added without rounding, in whatever order; `fine` ones are not. */
+/* Whole numbers are added without rounding, in any order; `fine` numbers are rounded. */
 static double number(int r, int k, int64_t i, bool fine)
 {
     uint64_t x = (uint64_t)i * 2654435761u + (uint64_t)(r * 40503 + k * 977 + 1) * 0x9e3779b9u;
@@ -151,7 +154,7 @@ static void check_one(int n, ch_cross_device way, ch_dtype dtype, ch_reduce_op o
     drop(&j);
 }
 
-/* 4.6.1, 4.6.4, 4.6.7, 4.6.12, 8.10: odd numbers of members too */
+/* 4.6.1, 4.6.4, 4.6.7, 4.6.12, 8.10: also for odd numbers of members */
 static void cross_reduce_gives_sum_and_mean_in_every_implementation(void **state)
 {
     const int64_t count[] = {0, 1, 7, 3001};
@@ -206,7 +209,8 @@ static void check_bits(int n, ch_cross_device way, ch_dtype dtype, int64_t count
     drop(&j[1]);
 }
 
-/* 4.7.6: ways differ in the last place at most; one way never, from run to run, in place or not. */
+/* 4.7.6: the results of different implementations differ in the last digit at most; the results
+ * of an implementation are the same in every run, in place or not. */
 static void cross_reduce_has_the_same_bits_on_every_replica_and_in_every_run(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16};
@@ -221,7 +225,8 @@ static void cross_reduce_has_the_same_bits_on_every_replica_and_in_every_run(voi
 static const ch_addend mixed[ARRAYS] = {
     {CH_F32, 40001}, {CH_F64, 3}, {CH_F32, 0}, {CH_BF16, 7013}};
 
-/* 4.7.6: what goes along does not matter, whatever is packed together. */
+/* 4.7.6: the result of an array does not depend on the other arrays of the call or on the
+ * packs. */
 static void cross_reduce_has_the_same_bits_for_arrays_together_and_alone(void **state)
 {
     for (int n = 2; n <= 5; n++)
@@ -260,7 +265,8 @@ static void add_inputs(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_all_reduce(CH_MEAN, ch_step_in(s, 0)));
 }
 
-/* 4.6.12: 1, 2, 3, 4 and [1,2], [3,4], [5,6], [7,8] over 1, 2 and 4; by the option of the strategy. */
+/* 4.6.12: 1, 2, 3, 4 and [1,2], [3,4], [5,6], [7,8] over 1, 2 and 4 replicas; by the option of
+ * the strategy. */
 static void strategy_option_selects_the_cross_reduce_implementation(void **state)
 {
     for (int w = CH_CROSS_AUTO; w <= CH_CROSS_RING; w++)
@@ -325,7 +331,7 @@ static void communication_merge_prefers_options_of_the_call(void **state)
     (void)state;
 }
 
-/* Arrays of 4, 800, 32 and 128 bytes, packed from the last to the first. */
+/* Reduces arrays of 4, 800, 32 and 128 bytes, which are packed from the last to the first. */
 static void pack_four(ch_step *s, void *arg)
 {
     static const int size[] = {1, 200, 8, 32};
@@ -341,7 +347,8 @@ static void pack_four(ch_step *s, void *arg)
         ch_step_out(s, NULL, sum[i]);
 }
 
-/* 4.6.5, 4.7.4: a pack is closed when it has more than it should; sums do not depend on it. */
+/* 4.6.5, 4.7.4: a pack is closed when it exceeds bytes_per_pack; the sums do not depend on the
+ * packs. */
 static void all_reduce_packs_arrays_by_bytes_per_pack(void **state)
 {
     static const struct {

@@ -1,5 +1,7 @@
-/* test/collective/test_faults.c -- replicas that fail, or do not come: the error arrives, nothing hangs,
- * and the next run is as good as the first. `test_faults 1000` fails that often.
+/* test/collective/test_faults.c -- replicas that fail or do not arrive at a collective: the
+ * caller gets the error, no replica hangs, and the next run is correct.
+ *
+ * `test_faults 1000` runs 1000 random failures.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -12,7 +14,7 @@ enum { REPLICAS = 3, NODES = 9 };
 
 static int n_runs = 100;
 
-/* Which node of which replica fails, or is late: -1 is none. */
+/* The replica and its node that fails or is late; -1: none. */
 static struct {
     int at, replica, late_ms;
 } plan;
@@ -25,7 +27,7 @@ static int32_t to_int(const ch_tensor *t)
     return *(const int32_t *)ch_tensor_data(t);
 }
 
-/* Passes its second input on. */
+/* Copies the second input to the output. */
 static ch_status node_of(void *arg, int n_in, ch_tensor *const *in, int n_out,
                          ch_tensor *const *out)
 {
@@ -53,7 +55,7 @@ static ch_node *node(ch_step *s, int i, ch_node *x)
     return y;
 }
 
-/* Node, collective, node, collective...; then a variable changes. */
+/* Records a node, a collective, a node, a collective, ..., and then a change of a variable. */
 static void work(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0), *big;
@@ -123,7 +125,7 @@ static void step_of_replicas_changes_no_variable_when_any_op_fails(void **state)
             char name[32];
 
             seed = seed * 1664525u + 1013904223u;
-            plan.at = (int)(seed >> 8) % (NODES + 1); /* or none: past the last */
+            plan.at = (int)(seed >> 8) % (NODES + 1); /* NODES: no node fails */
             plan.replica = (int)(seed >> 20) % REPLICAS;
             snprintf(name, sizeof(name), "replica %d", plan.replica);
             if (plan.at == NODES) {
@@ -168,7 +170,7 @@ static void collective_timeout_names_the_missing_replica_and_its_last_op(void **
         all_copies_are(&x, i + 1);
     }
     drop_fixture(&x);
-    x = new_fixture((ch_communication_options){0}); /* no limit but that of any wait */
+    x = new_fixture((ch_communication_options){0}); /* no limit except that of every wait */
     plan.at = 1;
     plan.late_ms = 120;
     t_ok(ch_strategy_run(x.st, x.f, x.in, NULL));
@@ -177,7 +179,7 @@ static void collective_timeout_names_the_missing_replica_and_its_last_op(void **
     (void)state;
 }
 
-/* A sparse sum of which one replica is late. */
+/* A sparse sum for which a replica is late. */
 static void sparse_and_late(ch_step *s, void *arg)
 {
     ch_node *table = ch_var_read(s, arg), *x = node(s, 0, ch_step_in(s, 0));
@@ -198,7 +200,7 @@ static void sparse_all_reduce_obeys_the_timeout(void **state)
     plan.at = -1;
     t_ok(ch_strategy_run(st, f, in, NULL));
     plan.at = 0;
-    plan.replica = 0; /* the caller's own thread */
+    plan.replica = 0; /* on the caller's thread */
     plan.late_ms = 120;
     t_refused(ch_strategy_run(st, f, in, NULL), CH_DEADLINE_EXCEEDED, "all_gather",
               "replica 0 (at no barrier of this run)");
@@ -211,10 +213,10 @@ static void sparse_all_reduce_obeys_the_timeout(void **state)
     (void)state;
 }
 
-/* What a call says of how long it waits. */
+/* The options of a call that determine how long it waits. */
 typedef struct waiting {
     ch_var                  *table;
-    int                      kind; /* of reduction: one, several, sparse */
+    int                      kind; /* of reduction: single, several, sparse */
     ch_communication_options how;
 } waiting;
 
@@ -234,8 +236,8 @@ static void wait_for_late(ch_step *s, void *arg)
     ch_step_out(s, NULL, sum[0]);
 }
 
-/* Runs until a run ends before its 20 ms are over, because a busy machine may stop a replica for that long.
- * A run that can never end in time fails every attempt. */
+/* Repeats a run until it ends before its 20 ms are over, because a busy machine may stop a
+ * replica for that long. A run that can never end in time fails every attempt. */
 static ch_status run_patiently(ch_strategy *st, ch_function *f, ch_tuple *in)
 {
     ch_status rc = CH_DEADLINE_EXCEEDED;
@@ -250,7 +252,7 @@ static void collective_timeout_of_the_call_overrides_the_strategy(void **state)
 {
     for (int i = 0; i < 12; i++) {
         const double short_s = 0.02, long_s = 30;
-        bool         calls = i / 3 % 2 == 0; /* the call's is short, and the strategy's long */
+        bool         calls = i / 3 % 2 == 0; /* short limit in the call */
         ch_strategy *st =
             t_replicas_with(2, (ch_communication_options){
                                    .timeout_seconds = calls ? long_s : short_s,
@@ -280,7 +282,7 @@ static void collective_timeout_of_the_call_overrides_the_strategy(void **state)
     (void)state;
 }
 
-/* Runs are begun with a new function each, so that all is made anew. */
+/* Runs a new function, so that everything is allocated again. */
 static ch_status run_anew(const fixture *x)
 {
     ch_function *f = NULL;

@@ -1,5 +1,8 @@
 /* test/collective/test_gather.c -- all_gather and broadcast in a step, and their gradients.
  *
+ * The tests gather along every axis, with equal and different sizes on the replicas, and
+ * differentiate twice.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
@@ -8,8 +11,8 @@ static void gather(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_all_gather(ch_step_in(s, 0), *(int *)arg));
 }
 
-/* n replicas, each with an array of this shape that counts from 0: along the axis each element stands n
- * times. */
+/* Gathers from n replicas, each with the same array of this shape that counts from 0: along the
+ * axis the array occurs n times. */
 static void check_same_shape(int n, ch_dtype dtype, ch_shape shape, int axis)
 {
     ch_strategy *st = t_replicas(n);
@@ -72,14 +75,15 @@ static void all_gather_joins_four_replicas_along_the_last_axis(void **state)
     (void)state;
 }
 
-/* The same from an input that was transposed. */
+/* Gathers a transposed input. */
 static void gather_columns(ch_step *s, void *arg)
 {
     (void)arg;
     ch_step_out(s, NULL, ch_all_gather(ch_transpose(ch_step_in(s, 0), 2, (int[]){1, 0}), 1));
 }
 
-/* 4.3.4: (r + 1, 1) along axis 0, and as (1, r + 1) along axis 1; then with replicas that have nothing. */
+/* 4.3.4: (r + 1, 1) along axis 0, and as (1, r + 1) along axis 1; then with replicas that have
+ * no rows. */
 static void all_gather_accepts_different_sizes_along_its_axis(void **state)
 {
     ch_strategy *st = t_replicas(4);
@@ -108,7 +112,8 @@ static void all_gather_accepts_different_sizes_along_its_axis(void **state)
     (void)state;
 }
 
-/* An element (o, i, k) of replica r, whose shape is (2, 3, 4) but for r + 1 along `axis`. */
+/* Returns element (o, i, k) of replica r, whose shape is (2, 3, 4) except for r + 1 along
+ * `axis`. */
 static double element(int r, int64_t o, int64_t i, int64_t k)
 {
     return 1000 * r + 100 * (double)o + 10 * (double)i + (double)k;
@@ -130,7 +135,8 @@ static ch_tensor *of_replica(int r, int axis, int64_t size)
     return t;
 }
 
-/* 4.3.1, 4.3.4: inputs of the step that differ in any axis, in none, and in that axis by other sizes. */
+/* 4.3.1, 4.3.4: inputs of the step whose sizes differ along any axis, along none, and along
+ * that axis by other sizes. */
 static void all_gather_joins_step_inputs_along_the_axis_in_which_they_differ(void **state)
 {
     ch_strategy *st = t_replicas(3);
@@ -177,7 +183,8 @@ static void all_gather_joins_step_inputs_along_the_axis_in_which_they_differ(voi
     (void)state;
 }
 
-/* d of sum(gathered * (replica + 1)) is the sum of all replicas' numbers, in the shape of the input. */
+/* The derivative of sum(gathered * (replica + 1)) is the sum of all replicas' numbers, in the
+ * shape of the input. */
 static void gather_inputs_back(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
@@ -271,7 +278,8 @@ static void all_gather_rejects_scalars_and_invalid_axes(void **state)
     (void)state;
 }
 
-/* 4.3.8: with one replica the value itself; with more, what comes is each replica's own. */
+/* 4.3.8: with a single replica the result is the value itself; with more, the result is
+ * per-replica. */
 static void all_gather_of_one_replica_is_the_value_and_of_two_is_per_replica(void **state)
 {
     ch_strategy *one = NULL, *two = t_replicas(2);
@@ -306,7 +314,7 @@ static void gather_all(ch_step *s, void *arg)
     ch_all_gather_all(3, in, 0, out);
     ch_step_out(s, "a", out[0]);
     ch_step_out(s, "b", out[1]);
-    ch_step_out(s, "sum", ch_add(out[1], out[2])); /* they have as many rows as each other */
+    ch_step_out(s, "sum", ch_add(out[1], out[2])); /* both have the same number of rows */
 }
 
 /* 4.3.9, 8.19 */
@@ -329,7 +337,7 @@ static void all_gather_joins_several_values_one_by_one(void **state)
 
 /* ---- gradients ---- */
 
-/* y = all_gather(x) * (replica + 1), summed, and what the gradient is. */
+/* Computes y = all_gather(x) * (replica + 1), summed, and its gradient. */
 static void gather_and_back(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
@@ -356,7 +364,8 @@ static void the_gradient_of_all_gather_is_this_replicas_part_of_the_sum(void **s
     (void)state;
 }
 
-/* The square of each gathered element, times the replica's number + 1: the slope tells which it was. */
+/* The square of each gathered element, times the replica's number + 1, so that the gradient
+ * identifies the element. */
 static void gather_squares(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
@@ -367,7 +376,7 @@ static void gather_squares(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(y), x));
 }
 
-/* 4.3.10: sizes that differ, one of them 0: dx = 2 x (1 + 2 + 3). */
+/* 4.3.10: different sizes, also 0: dx = 2 x (1 + 2 + 3). */
 static void all_gather_gradient_is_right_when_sizes_differ(void **state)
 {
     ch_strategy *st = t_replicas(3);
@@ -433,7 +442,7 @@ static void from_first(ch_step *s, void *arg)
 static void broadcast_gives_all_replicas_the_value_of_replica_0(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_I32, CH_I64};
-    const int      count[] = {0, 1, 7, 5000}; /* in a slot, and not */
+    const int      count[] = {0, 1, 7, 5000}; /* some fit in a slot, others do not */
 
     for (int n = 1; n <= 4; n++)
         for (int d = 0; d < 4; d++)
@@ -471,7 +480,8 @@ static void the_gradient_of_broadcast_is_the_sum_at_replica_0(void **state)
     (void)state;
 }
 
-/* Replica 0 has fewer rows than the others, none, or more; its gradient has its own. */
+/* Replica 0 has fewer rows than the others, none, or more. Its gradient has its own number of
+ * rows. */
 static void broadcast_accepts_replicas_of_other_shapes_than_replica_0(void **state)
 {
     static const int rows[][3] = {{1, 3, 0}, {0, 3, 1}, {4, 0, 2}};

@@ -1,8 +1,9 @@
-/* test/collective/test_open.c -- sums that are begun and ended later: whatever else replicas do between.
+/* test/collective/test_open.c -- sums that are begun and ended later, with other collectives in
+ * between.
  *
- * All members run the same random list of barriers, each at its own pace, and all results are compared with the expected
- * values. Numbers are whole, so that sums have no order. The same lists run on a thread for each member, and in turns on one
- * thread.
+ * All members run the same random list of barriers, each at its own pace, and all results are
+ * compared with the expected values. Numbers are whole, so that the order of additions does not
+ * matter. The same lists run on a thread for each member, and in turns on a single thread.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sched.h>
@@ -15,7 +16,7 @@
 #include "help.h"
 #include "strategy/strategy.h"
 
-enum { ACTS = 24, SMALL = 50, LARGE = 6000, SLOT = 2048 /* floats that go through a slot */ };
+enum { ACTS = 24, SMALL = 50, LARGE = 6000, SLOT = 2048 /* SLOT: floats that fit in a slot */ };
 
 typedef enum kind { BEGIN, END, WHOLE, BROADCAST, GATHER, MEET, KINDS } kind;
 
@@ -28,7 +29,7 @@ typedef struct list {
     ch_group *group;
     int       n, n_acts, quits; /* the act at which the last member gives up; -1: never */
     int       way;              /* CH_CROSS_... of sums */
-    bool      leaves;           /* instead, it ends there without a word */
+    bool      leaves;           /* the last member ends there without an error */
     bool      in_turns;
     uint64_t  seed;
     act       act[ACTS];
@@ -79,8 +80,8 @@ typedef struct member {
     int         me;
     uint64_t    pace;
     ch_status   rc;
-    int         wrong; /* numbers that were not what they should be */
-    int         at;    /* the act to go on with; n_acts: the end of all sums; past it: none */
+    int         wrong; /* number of wrong results */
+    int         at;    /* the next act; n_acts: the end of all sums; above: done */
     int64_t     meetings;
     float      *data[ACTS], *joined[ACTS];
     const void *in[ACTS][1];
@@ -91,7 +92,8 @@ typedef struct member {
     bool        is_open[ACTS];
 } member;
 
-/* As it is counted: one for each sum, and one more at the end of large ones; two for what is gathered. */
+/* The number of barriers: 1 for each sum, 1 more at the end of a large sum, and 2 for a
+ * gather. */
 typedef struct model {
     int64_t meetings;
     bool    is_closing;
@@ -173,7 +175,7 @@ static ch_status do_act(member *m, int at)
     }
 }
 
-/* Goes on with its list until the end, an error, or CH__BLOCKED. */
+/* Runs the list to the end, to an error, or until CH__BLOCKED. */
 static void member_main(void *arg)
 {
     member *m = arg;
@@ -196,7 +198,7 @@ static void member_main(void *arg)
         check_open(m);
 }
 
-/* Members that are blocked, one after the other, until none is. */
+/* Runs blocked members in turns until none is blocked. */
 static void run_in_turns(list *l, member **m)
 {
     int n_blocked = l->n;
@@ -309,7 +311,8 @@ static void group_sums_in_turns_are_right_in_every_implementation(void **state)
     (void)state;
 }
 
-/* As many barriers as on threads: the model counts those of the shared way. */
+/* The number of barriers is the same as on threads. The model counts those of the shared
+ * implementation. */
 static void group_in_turns_counts_as_many_barriers_as_with_threads(void **state)
 {
     for (int seed = 0; seed < 100; seed++) {
@@ -329,7 +332,8 @@ static void group_in_turns_counts_as_many_barriers_as_with_threads(void **state)
     (void)state;
 }
 
-/* A bug of the library would look like this; an endless loop would be worse than the error. */
+/* Only a bug in the library could cause this. The group then returns an error instead of
+ * looping for ever. */
 static void group_in_turns_fails_when_a_member_cannot_arrive(void **state)
 {
     list    l = {.n = 3, .n_acts = 2, .quits = 1, .leaves = true, .in_turns = true};
@@ -386,7 +390,7 @@ static void group_members_end_when_one_member_gives_up(void **state)
 
 enum { LAYERS = 4, WIDTH = 64 };
 
-/* Values that are made one after the other, and their sums. */
+/* Computes values from each other, and their sums. */
 static void chain(ch_step *s, void *arg)
 {
     ch_node *x[LAYERS], *sum[LAYERS];
@@ -412,7 +416,8 @@ static int find(const char *text, const char *what, int nth)
     return at != NULL ? (int)(at - text) : -1;
 }
 
-/* The sum of the last value is begun before the next one is computed, and all are ended at the end. */
+/* The sum of a value is begun before the next value is computed, and all sums are ended at the
+ * end. */
 static void all_reduce_pack_begins_after_its_last_value_is_computed(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -424,7 +429,7 @@ static void all_reduce_pack_begins_after_its_last_value_is_computed(void **state
     t_ok(ch_strategy_run(st, f, NULL, &out));
     for (int i = 0; i < LAYERS; i++)
         assert_true(t_number(out, i, 1, 0) == 3);
-    /* One for each pack, and one at the end of all. */
+    /* A barrier for each pack, and another at the end. */
     assert_int_equal(ch__group_barriers(st->group) - before, LAYERS + 1);
     assert_true(ch_graph_print(ch_function_graph(f), text, sizeof(text)) < (int)sizeof(text));
     for (int i = 0; i < LAYERS - 1; i++) {
