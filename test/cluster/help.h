@@ -1,4 +1,4 @@
-/* test/cluster/help.h -- short ways to make clusters and to ask resolvers.
+/* test/cluster/help.h -- helpers that create clusters and check the results of resolvers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_CLUSTER_HELP_H
@@ -23,7 +23,7 @@ static inline void t_ok(ch_status rc)
         fail_msg("%s: %s", ch_status_name(rc), ch_error_message());
 }
 
-/* The call failed with this code, and its message has these words. */
+/* Checks that the call failed with this code, and that its message contains these words. */
 static inline void t_refused(ch_status rc, ch_status code, const char *words)
 {
     if (rc != code)
@@ -41,7 +41,7 @@ static inline ch_cluster *t_cluster(const char *text)
     return c;
 }
 
-/* It prints as this. */
+/* Checks the text that a cluster is printed as. */
 static inline void t_prints(const ch_cluster *c, const char *text)
 {
     char printed[2048];
@@ -50,7 +50,7 @@ static inline void t_prints(const ch_cluster *c, const char *text)
     assert_string_equal(printed, text);
 }
 
-/* The cluster that a resolver gives prints as this. */
+/* Checks the text of the cluster that a resolver returns. */
 static inline void t_gives(ch_resolver *r, const char *text)
 {
     ch_cluster *c = NULL;
@@ -79,7 +79,7 @@ static inline void t_has_layer(ch_resolver *r, const char *layer)
     assert_string_equal(text, layer);
 }
 
-/* What ch_resolver_master gives; NULL, -1 and NULL where nothing is asked. */
+/* Checks the result of ch_resolver_master; NULL, -1 and NULL: arguments that are not given. */
 static inline void t_master(ch_resolver *r, const char *type, int id, const char *layer,
                             const char *want)
 {
@@ -99,7 +99,7 @@ static inline ch_resolver *t_simple(const char *cluster, const ch_simple_options
     return r;
 }
 
-/* The environment has no source of a cluster. */
+/* Removes all variables from the environment that describe a cluster. */
 static inline int t_no_environment(void **state)
 {
     static const char *const name[] = {"COHORT_CLUSTER",
@@ -126,8 +126,8 @@ static inline int t_no_environment(void **state)
     return 0;
 }
 
-/* Lets allocation after allocation fail until the call works, and sees that nothing is left. The call
- * undoes what it did. */
+/* Lets each allocation fail in turn until the call succeeds, and checks that nothing leaks. The
+ * call must release its results. */
 static inline void t_out_of_memory(ch_status (*call)(void *arg), void *arg)
 {
     int64_t   live = ch__mem_live();

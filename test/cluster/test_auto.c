@@ -1,4 +1,9 @@
-/* test/cluster/test_auto.c -- which cluster am I in?   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_auto.c -- the resolver that finds the cluster in the environment.
+ *
+ * The tests set the variables of COHORT_CLUSTER, TF_CONFIG, Slurm, MPI and torchrun, alone and
+ * together, and check the cluster, the task, and the errors if they contradict each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 static char told[512]; /* the last record of the log */
@@ -32,7 +37,7 @@ static ch_resolver *resolver(const ch_auto_options *opt)
     return r;
 }
 
-/* It is found in `name`, and this is the task. */
+/* Checks that the cluster is found in the source `name`, with this task. */
 static void found(const char *name, const char *cluster, const char *type, int id)
 {
     ch_resolver *r = resolver(NULL);
@@ -109,7 +114,7 @@ static void auto_resolver_reads_cohort_cluster_and_cohort_task(void **state) /* 
     found("COHORT", "{\"worker\": [\"a:1\", \"b:1\"]}", "worker", 0);
     r = resolver(&(ch_auto_options){.mine = {"worker", true, 1, NULL, NULL}});
     t_is_task(r, "worker", 1);
-    setenv("COHORT_CLUSTER", "worker|a:1;n:1", 1); /* it is asked each time */
+    setenv("COHORT_CLUSTER", "worker|a:1;n:1", 1); /* the environment is read each time */
     t_master(r, NULL, -1, NULL, "n:1");
     ch_resolver_unref(r);
     (void)state;
@@ -157,7 +162,7 @@ static void auto_resolver_reads_the_variables_of_each_launcher(void **state)
                 "SLURM_STEP_TASKS_PER_NODE=1(x2)");
     found("Slurm", "{\"worker\": [\"n1:8888\", \"n2:8888\"]}", "worker", 1);
     assert_string_equal(told, "cluster from Slurm: worker 2; this is worker/1");
-    ENVIRONMENT("SLURM_PROCID=0", "SLURM_JOB_ID=7"); /* a batch script is no step */
+    ENVIRONMENT("SLURM_PROCID=0", "SLURM_JOB_ID=7"); /* a batch script is not a step */
     found("none", "{}", "", -1);
     (void)state;
 }
@@ -188,7 +193,7 @@ static void auto_resolver_uses_the_first_of_several_sources_that_agree(void **st
     setenv("COHORT_CLUSTER", "worker|a:1;b:1", 1);
     setenv("COHORT_TASK", "worker/1", 1);
     found("COHORT", "{\"worker\": [\"a:1\", \"b:1\"]}", "worker", 1);
-    unsetenv("COHORT_CLUSTER"); /* the task alone says the same as the others */
+    unsetenv("COHORT_CLUSTER"); /* only the task, equal to that of the other sources */
     found("TF_CONFIG", "{\"worker\": [\"a:1\", \"b:1\"]}", "worker", 1);
     (void)state;
 }
@@ -215,7 +220,7 @@ static void auto_resolver_names_two_sources_that_disagree(void **state)
     (void)state;
 }
 
-/* Parts that cannot be numbered in one way are only counted. */
+/* If the sources number the ranks in different ways, only the counts are compared. */
 static void auto_resolver_compares_only_counts_when_ranks_are_ambiguous(void **state)
 {
     ENVIRONMENT("COHORT_CLUSTER=ps|p:1,worker|a:1;b:1", "COHORT_TASK=worker/0", "RANK=2",
@@ -223,7 +228,7 @@ static void auto_resolver_compares_only_counts_when_ranks_are_ambiguous(void **s
     found("COHORT", "{\"ps\": [\"p:1\"], \"worker\": [\"a:1\", \"b:1\"]}", "worker", 0);
     setenv("WORLD_SIZE", "4", 1);
     disagree("COHORT", "3 tasks, and 4 tasks");
-    setenv("COHORT_TASK", "evaluator", 1); /* is one of them, and not listed */
+    setenv("COHORT_TASK", "evaluator", 1); /* counted, though not listed */
     found("COHORT", "{\"ps\": [\"p:1\"], \"worker\": [\"a:1\", \"b:1\"]}", "evaluator", 0);
     ENVIRONMENT("COHORT_CLUSTER={\"worker\": {\"4\": \"a:1\"}}", "COHORT_TASK=worker/4",
                 "RANK=4", "WORLD_SIZE=8");
@@ -231,7 +236,7 @@ static void auto_resolver_compares_only_counts_when_ranks_are_ambiguous(void **s
     (void)state;
 }
 
-/* srun starts one mpirun or torchrun on each node, and that starts the processes. */
+/* srun starts an mpirun or torchrun on each node, which starts the processes. */
 static void auto_resolver_does_not_compare_srun_with_the_launcher_it_started(void **state)
 {
     ENVIRONMENT("RANK=5", "WORLD_SIZE=8", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",

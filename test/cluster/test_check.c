@@ -1,4 +1,5 @@
-/* test/cluster/test_check.c -- jobs that train: which tasks they have, and who leads.
+/* test/cluster/test_check.c -- checks of clusters for training: allowed jobs and tasks, the
+ * chief, and ids of workers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -58,7 +59,7 @@ static void cluster_check_rejects_a_second_chief_or_evaluator(void **state) /* C
     (void)state;
 }
 
-/* Of a job that knows only some of its tasks the number is one of these. */
+/* If a job lists only some of its tasks, the id must be in the list. */
 static void
 cluster_check_rejects_a_task_id_that_is_not_in_the_job(void **state) /* CV-5, 6.6.4 */
 {
@@ -121,7 +122,7 @@ static void cluster_worker_count_includes_the_chief(void **state) /* CV-8, 6.6.5
     assert_int_equal(n, 3);
     t_ok(ch_cluster_worker_count(c, "worker", &n));
     assert_int_equal(n, 3);
-    t_ok(ch_cluster_worker_count(c, "evaluator", &n)); /* not listed: it is alone */
+    t_ok(ch_cluster_worker_count(c, "evaluator", &n)); /* not listed: the evaluator is alone */
     assert_int_equal(n, 1);
     t_ok(ch_cluster_worker_count(e, "evaluator", &n));
     assert_int_equal(n, 1);

@@ -1,9 +1,14 @@
-/* test/cluster/test_cluster.c -- jobs, tasks and addresses.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_cluster.c -- ch_cluster: creation, parsing, queries.
+ *
+ * The tests parse lists, maps, JSON text and the short form, print clusters, look up tasks, and
+ * check the message of every invalid input.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 static const char *const three[] = {"w0:1", "w1:1", "w2:1"};
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static void cluster_is_made_of_lists_maps_text_bytes_or_another_cluster(void **state) /* CS-1 */
 {
@@ -180,7 +185,7 @@ static void cluster_parse_reads_the_short_form(void **state) /* SRV-21 */
     (void)state;
 }
 
-/* ---- asking it ---- */
+/* ---- queries ---- */
 
 static void cluster_print_writes_lists_for_jobs_without_gaps(void **state) /* CS-5 */
 {

@@ -1,4 +1,6 @@
-/* test/cluster/test_codec.c -- clusters as bytes.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_codec.c -- clusters as bytes of the protobuf message ClusterDef.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 static void cluster_encode_writes_the_bytes_of_a_cluster_def(void **state) /* CS-4, CS-9 */
@@ -38,7 +40,7 @@ static void cluster_encode_gives_equal_bytes_for_equal_clusters(void **state) /*
     (void)state;
 }
 
-/* A field that is not known is passed over, as of a message of a later version. */
+/* Unknown fields are ignored, because a later version may add fields. */
 static void cluster_decode_ignores_unknown_fields(void **state)
 {
     static const unsigned char bytes[] = {0x0a, 3, 0x0a, 1, 'a', 0x78, 5};
@@ -88,7 +90,7 @@ static void cluster_decode_rejects_malformed_bytes(void **state)
     (void)state;
 }
 
-/* Two bytes make a task, which takes fifty: a message must not fill a machine. */
+/* Two bytes of a message create a task of fifty bytes, so the decoder must limit the memory. */
 static void cluster_decode_takes_bounded_memory(void **state)
 {
     size_t         n = (size_t)4 << 20, body = n - 5;

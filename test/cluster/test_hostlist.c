@@ -1,4 +1,6 @@
-/* test/cluster/test_hostlist.c -- Slurm's short forms.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_hostlist.c -- Slurm's short forms of lists of hosts and of tasks per node.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/hostlist.h"
 #include "help.h"
 
@@ -32,7 +34,7 @@ static void hostlist_expands_ranges_in_brackets(void **state) /* SL-3 */
     (void)state;
 }
 
-/* The reference refuses names with two brackets, which Slurm writes. */
+/* The reference rejects names with two brackets, which Slurm writes. */
 static void hostlist_expands_names_with_several_brackets(void **state) /* SL-4 */
 {
     expands("r[1-2]n[1-4]", "r1n1 r1n2 r1n3 r1n4 r2n1 r2n2 r2n3 r2n4");

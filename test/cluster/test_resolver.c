@@ -1,9 +1,13 @@
-/* test/cluster/test_resolver.c -- what every resolver does, and one that a program writes.
+/* test/cluster/test_resolver.c -- the behaviour that all resolvers share, and resolvers that a
+ * program implements.
+ *
+ * The test implements resolvers with ch_resolver_ops: a cluster that grows with each call, and
+ * a source without any data about its own task.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-/* A resolver of the program's: a cluster that grows with each question. */
+/* A resolver of the program: its cluster grows with each call. */
 typedef struct growing {
     int  n_asked, n_closed;
     bool fails, is_silent;
@@ -23,7 +27,7 @@ static ch_status growing_cluster(void *self, ch_cluster **out)
 static ch_status growing_self(void *self, ch_resolver_self *out)
 {
     (void)self;
-    memset(out->task_type, 'w', sizeof(out->task_type)); /* without an end */
+    memset(out->task_type, 'w', sizeof(out->task_type)); /* not terminated */
     memset(out->rpc_layer, 'r', sizeof(out->rpc_layer));
     out->task_id = 2;
     return CH_OK;
@@ -37,7 +41,7 @@ static void growing_close(void *self)
 static const ch_resolver_ops growing_ops = {"growing", growing_cluster, growing_self, NULL,
                                             NULL,      growing_close};
 
-/* Says nothing of itself. */
+/* Returns no data about the task. */
 static ch_status nothing_self(void *self, ch_resolver_self *out)
 {
     (void)self, (void)out;
@@ -140,7 +144,7 @@ static void resolver_reads_its_source_on_every_call(void **state) /* CR-4 */
     (void)state;
 }
 
-/* The devices are those of task 10 of worker2: neither task 1 nor worker. */
+/* The devices belong to task 10 of worker2, and not to task 1 or to job worker. */
 static void resolver_counts_accelerators_by_type(void **state) /* CR-5 */
 {
     growing         g = {0};
@@ -160,7 +164,7 @@ static void resolver_counts_accelerators_by_type(void **state) /* CR-5 */
     assert_int_equal(a.n, 0);
     t_ok(ch_resolver_num_accelerators(r, "worker", 10, &a));
     assert_int_equal(a.n, 0);
-    t_ok(ch_resolver_num_accelerators(r, "worker", -1, &a)); /* half a task is none */
+    t_ok(ch_resolver_num_accelerators(r, "worker", -1, &a)); /* no index: not a task */
     assert_int_equal(a.n, 2);
     ch_resolver_unref(r);
     (void)state;

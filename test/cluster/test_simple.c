@@ -1,4 +1,6 @@
-/* test/cluster/test_simple.c -- a cluster that the program has.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_simple.c -- the simple resolver: a cluster that the program gives.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 static const char *const three =
@@ -54,7 +56,7 @@ static void simple_resolver_master_is_the_given_task_or_the_option(void **state)
     ch_resolver_unref(r);
     r = t_simple(
         three, &(ch_simple_options){.mine = {"worker", true, 1, "grpc", NULL}, .master = "m"});
-    t_master(r, NULL, -1, NULL, "m"); /* its own task is not looked at */
+    t_master(r, NULL, -1, NULL, "m"); /* its own task is not used */
     t_master(r, "worker", -1, NULL, "m");
     t_master(r, NULL, 2, NULL, "m");
     t_master(r, "worker", 2, NULL, "grpc://worker2:2222");

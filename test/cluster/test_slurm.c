@@ -1,4 +1,8 @@
-/* test/cluster/test_slurm.c -- a step that Slurm started.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_slurm.c -- the resolver for steps that Slurm has started.
+ *
+ * The tests set Slurm's environment variables and replace nvidia-smi by scripts.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,7 +51,7 @@ static int per_task(ch_resolver *r)
     return a.item[0].count;
 }
 
-/* A program nvidia-smi that does this, and nothing else where programs are. */
+/* Makes a script the program nvidia-smi, and the only program in PATH. */
 static void nvidia_smi(const char *script)
 {
     static char folder[64], path[96];
@@ -72,7 +76,7 @@ static void nvidia_smi(const char *script)
     chmod(path, 0700);
 }
 
-/* Workers, from port 8888, with what is found. */
+/* The default: a job of workers, whose ports begin at 8888, and GPUs that are detected. */
 static void slurm_resolver_gives_workers_from_port_8888_by_default(void **state) /* SL-1 */
 {
     ch_resolver *r;
@@ -85,7 +89,7 @@ static void slurm_resolver_gives_workers_from_port_8888_by_default(void **state)
     t_has_layer(r, "grpc");
     t_is_task(r, "worker", 1);
     gpus_are(r, "2,3");
-    assert_string_equal(getenv("CUDA_VISIBLE_DEVICES"), "0,1,2,3"); /* it is the program's */
+    assert_string_equal(getenv("CUDA_VISIBLE_DEVICES"), "0,1,2,3"); /* not changed */
     ch_resolver_unref(r);
     (void)state;
 }
@@ -146,7 +150,7 @@ static void slurm_resolver_takes_tasks_per_node_and_hosts_from_options(void **st
     (void)state;
 }
 
-/* An empty CUDA_VISIBLE_DEVICES is no GPU, and no nvidia-smi neither. */
+/* If CUDA_VISIBLE_DEVICES is empty, or there is no nvidia-smi, there are no GPUs. */
 static void slurm_resolver_counts_visible_gpus(void **state) /* SL-7 */
 {
     static const struct {
@@ -294,7 +298,7 @@ static void slurm_resolver_gives_one_parameter_server_and_four_workers(void **st
     (void)state;
 }
 
-/* The reference fails. */
+/* The reference fails in this case. */
 static void slurm_resolver_accepts_nodes_without_gpus(void **state) /* SL-14 */
 {
     ch_resolver *r;
@@ -308,7 +312,7 @@ static void slurm_resolver_accepts_nodes_without_gpus(void **state) /* SL-14 */
     (void)state;
 }
 
-/* The reference sorts hosts by name, and ranks get addresses of others. */
+/* The reference sorts hosts by name, so ranks get the addresses of other hosts. */
 static void slurm_hosts_are_in_the_order_of_their_ranks(void **state) /* SL-15 */
 {
     ch_resolver *r;

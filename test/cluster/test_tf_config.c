@@ -1,4 +1,9 @@
-/* test/cluster/test_tf_config.c -- the variable TF_CONFIG.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_tf_config.c -- the resolver for the environment variable TF_CONFIG.
+ *
+ * The tests set the variable to valid and invalid JSON, and check the cluster, the task, the
+ * master and the accelerators.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 #define TWO_AND_THREE                                                                          \
@@ -16,7 +21,7 @@ static ch_resolver *resolver(const char *text, const ch_resolver_options *opt)
 
 static void tf_config_is_read_on_every_call(void **state) /* TC-1 */
 {
-    ch_resolver *r = resolver("{", NULL); /* no fault yet */
+    ch_resolver *r = resolver("{", NULL); /* not read yet, so no error */
     ch_cluster  *c = NULL;
     char         text[64];
     int          id;
@@ -128,12 +133,12 @@ static void tf_config_master_prefers_session_master_and_checks_the_task(void **s
                               NULL);
     char         text[CH_MASTER_BYTES];
 
-    t_master(r, "worker", 1, "http", "here"); /* as it is */
+    t_master(r, "worker", 1, "http", "here"); /* returned unchanged */
     setenv("TF_CONFIG",
            "{\"cluster\": {\"worker\": {\"1\": \"w1:1\"}}, \"task\": {\"type\": "
            "\"worker\", \"index\": 1}}",
            1);
-    t_master(r, NULL, -1, NULL, "w1:1"); /* one task, but not a list of one */
+    t_master(r, NULL, -1, NULL, "w1:1"); /* a map with a single task, not a list */
     setenv("TF_CONFIG", "{\"cluster\": {\"worker\": []}}", 1);
     t_refused(ch_resolver_master(r, "worker", 0, NULL, text, sizeof(text)), CH_INVALID_ARGUMENT,
               "No task with index 0");
@@ -143,7 +148,7 @@ static void tf_config_master_prefers_session_master_and_checks_the_task(void **s
     t_refused(ch_resolver_master(r, "chief", 0, NULL, text, sizeof(text)), CH_INVALID_ARGUMENT,
               "No such job in cluster");
     t_refused(ch_resolver_master(r, NULL, -1, NULL, text, sizeof(text)), CH_INVALID_ARGUMENT,
-              "No such job in cluster"); /* nobody says which task this is */
+              "No such job in cluster"); /* the task of this process is not given */
     ch_resolver_unref(r);
     (void)state;
 }
@@ -220,7 +225,7 @@ static void tf_config_evaluator_need_not_be_listed(void **state) /* TC-11 */
     (void)state;
 }
 
-/* One of the parameter servers of a page's job. */
+/* A parameter server of the job on the page. */
 static void tf_config_resolves_a_task_of_a_parameter_server_job(void **state) /* B17 */
 {
     ch_resolver *r =

@@ -1,4 +1,6 @@
-/* test/cluster/test_union.c -- several resolvers as one.   SPDX-License-Identifier: Apache-2.0 */
+/* test/cluster/test_union.c -- a resolver that combines several resolvers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 static ch_resolver *union_of(ch_resolver *a, ch_resolver *b, const ch_resolver_options *opt)
@@ -6,7 +8,7 @@ static ch_resolver *union_of(ch_resolver *a, ch_resolver *b, const ch_resolver_o
     ch_resolver *r = NULL;
 
     t_ok(ch_resolver_union(2, (ch_resolver *[]){a, b}, opt, &r));
-    ch_resolver_unref(a); /* it keeps them */
+    ch_resolver_unref(a); /* the union has its own references */
     ch_resolver_unref(b);
     return r;
 }
@@ -59,12 +61,12 @@ static void union_resolver_appends_lists_and_keeps_task_indices(void **state) /*
     assert_null(c);
     ch_resolver_unref(r);
     r = union_of(t_simple("{\"w\": []}", NULL), t_simple("w|a:1", NULL), NULL);
-    t_gives(r, "{\"w\": [\"a:1\"]}"); /* a job without tasks is no map */
+    t_gives(r, "{\"w\": [\"a:1\"]}"); /* a job without tasks counts as a list */
     ch_resolver_unref(r);
     (void)state;
 }
 
-/* Task id 0 too. */
+/* Also if the task id is 0. */
 static void union_resolver_prefers_its_options_over_the_first_resolver(void **state) /* UN-3 */
 {
     ch_simple_options one = {.mine = {"worker", true, 3, "grpc", NULL}};
@@ -82,7 +84,7 @@ static void union_resolver_prefers_its_options_over_the_first_resolver(void **st
     t_has_layer(r, "ucx");
     ch_resolver_unref(r);
     r = union_of(t_simple("w|a:1", NULL), t_simple("w|a:1", &two), NULL);
-    t_is_task(r, "", -1); /* the second is not asked */
+    t_is_task(r, "", -1); /* the second resolver is not called */
     ch_resolver_unref(r);
     (void)state;
 }
