@@ -1,4 +1,5 @@
-/* test/strategy/help.h -- short ways to make values, for tests of whole steps.
+/* test/strategy/help.h -- helpers that create values, variables and strategies, for tests of
+ * whole steps.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_STRATEGY_HELP_H
@@ -21,7 +22,7 @@ static inline void t_ok(ch_status rc)
         fail_msg("%s: %s", ch_status_name(rc), ch_error_message());
 }
 
-/* The call failed with this code, and its message has these words. */
+/* Checks that the call failed with this code, and that its message contains these words. */
 static inline void t_refused(ch_status rc, ch_status code, const char *word, const char *other)
 {
     if (rc != code)
@@ -40,7 +41,7 @@ static inline ch_tensor *t_f32(ch_shape shape, const float *data)
     return t;
 }
 
-/* Numbers in [-1, 1) that depend on the seed only. */
+/* Returns a tensor of numbers in [-1, 1) that depend only on the seed. */
 static inline ch_tensor *t_noise(ch_shape shape, unsigned seed)
 {
     ch_tensor *t = t_f32(shape, NULL);
@@ -53,7 +54,7 @@ static inline ch_tensor *t_noise(ch_shape shape, unsigned seed)
     return t;
 }
 
-/* Replicas on the first n virtual GPUs, of which a test has configured four. */
+/* Returns a strategy with replicas on the first n virtual GPUs. Tests configure four GPUs. */
 static inline ch_strategy *t_mirrored(int n)
 {
     static const char *const name[] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3"};
@@ -98,7 +99,7 @@ static inline ch_function *t_function(ch_step_fn step, void *arg)
     return f;
 }
 
-/* A tuple of plain tensors, whose references it takes over. */
+/* Returns a tuple of plain tensors. Takes over their references. */
 static inline ch_tuple *t_tuple(int n, ch_tensor *const *t)
 {
     ch_tuple *tuple = NULL;
@@ -114,7 +115,7 @@ static inline const float *t_floats(const ch_tuple *out, int leaf, int replica)
     return ch_tensor_data(ch_value_at(ch_tuple_at(out, leaf), replica));
 }
 
-/* Element i of a variable's copy. */
+/* Returns element i of a copy of a variable. */
 static inline float t_copy_of(ch_var *v, int copy, int i)
 {
     ch_value *all = NULL;
@@ -126,7 +127,7 @@ static inline float t_copy_of(ch_var *v, int copy, int i)
     return x;
 }
 
-/* Bytes that the plan of the step takes. */
+/* Returns the bytes of the arena that the plan of the step needs. */
 static inline double t_arena_bytes(ch_function *f)
 {
     static char text[1 << 16];

@@ -1,5 +1,8 @@
-/* test/strategy/test_body.c -- branches and loop bodies: what they see of the step around them,
- * and where their errors are.
+/* test/strategy/test_body.c -- branches and loop bodies: their access to the step around them,
+ * and the location of their errors.
+ *
+ * The bodies of ch_cond and loops may use nodes of the enclosing step. The tests check results,
+ * gradients and the source lines in errors.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -42,7 +45,7 @@ static ch_node *is_positive(ch_node *x)
     return ch_greater(ch_sum_all(x), ch_number(ch_node_step(x), 0));
 }
 
-/* A step that is one cond, whose branches are both `branch`, with x as their argument. */
+/* A step with a single cond. Both branches are `branch`, with x as their argument. */
 static void one_cond(ch_step *s, void *branch)
 {
     ch_node *x = ch_step_in(s, 0), *y = NULL;
@@ -148,7 +151,7 @@ static void captured_value_has_a_gradient_inside_the_body(void **state)
     (void)state;
 }
 
-/* d (x^2)^2 / dx, where x^2 is from outside. */
+/* d (x^2)^2 / dx, where x^2 is a node of the enclosing step. */
 static void gradient_through_outside(ch_step *s, void *arg, ch_node **out)
 {
     captured *c = arg;
@@ -270,7 +273,7 @@ static void an_error_of_a_run_in_a_body_names_its_own_line_and_scope(void **stat
     (void)state;
 }
 
-/* NaN comes up in the gradient alone: sqrt is fine at 0, its derivative is not. */
+/* NaN occurs in the gradient only: sqrt is defined at 0, its derivative is not. */
 static void has_a_bad_gradient(ch_step *s, void *x, ch_node **out)
 {
     ch_step_enter(s, "inside");

@@ -1,7 +1,8 @@
-/* test/strategy/test_borrowed.c -- steps that read variables of another strategy than their own.
+/* test/strategy/test_borrowed.c -- steps that read variables of another strategy than their
+ * own.
  *
- * Variables of Default are read in any step, and a step of Default reads the variables of all
- * strategies. Nobody but a variable's own strategy writes it.
+ * Any step may read variables of Default, and a step of Default may read the variables of all
+ * strategies. Only the strategy of a variable may write it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -27,7 +28,8 @@ static ch_var *pair(ch_strategy *st, const char *name, float a, float b)
     return t_var(st, name, t_f32(ch_shape_of(2), (float[]){a, b}));
 }
 
-/* Runs f, whose output 0 is of two elements, and compares it on every replica r with (r + 1) * (a, b). */
+/* Runs f, whose output 0 has two elements, and compares it on every replica r with (r + 1) *
+ * (a, b). */
 static void gives(ch_strategy *st, ch_function *f, float a, float b)
 {
     ch_tuple *out = NULL;
@@ -144,7 +146,7 @@ static void default_reads_the_aggregate_of_a_sync_on_read_variable(void **state)
     (void)state;
 }
 
-/* ---- where a read may stand ---- */
+/* ---- contexts in which a read is allowed ---- */
 
 typedef struct two {
     ch_var *own, *other;
@@ -238,7 +240,8 @@ static void variable_of_default_is_differentiated(void **state)
     (void)state;
 }
 
-/* The recorded step holds what it reads, so the order of release does not matter. */
+/* The recorded step has references to the variables that it reads, so they may be released in
+ * any order. */
 static void function_keeps_the_variables_of_another_strategy(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -255,7 +258,8 @@ static void function_keeps_the_variables_of_another_strategy(void **state)
 
 /* ---- writes ---- */
 
-/* Each goes on after the write, so that the compiler makes no jump of it and its line is known. */
+/* Each function continues after the write, so that the compiler does not make a tail call and
+ * the source line is known. */
 
 static void write_whole(ch_step *s, void *v)
 {
@@ -363,7 +367,8 @@ static void train(ch_step *s, void *m)
     ch_step_out(s, "y", ch_model_call(m, s, ch_step_in(s, 0), true));
 }
 
-/* The model's own strategy, with the same rows on each replica, is the reference. */
+/* The results under the model's own strategy, with the same rows on each replica, are the
+ * expected results. */
 static void model_is_called_outside_its_strategy(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), NULL};

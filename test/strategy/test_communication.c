@@ -1,7 +1,8 @@
-/* test/strategy/test_communication.c -- what is said of how replicas meet, and threads that use
- * one strategy at once.
+/* test/strategy/test_communication.c -- communication options of strategies and of calls, and
+ * threads that use a strategy at the same time.
  *
- * Numbers at tests are those of the statements they show.
+ * The options choose the implementation of sums, the bytes of a pack and the timeout. The
+ * numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -34,7 +35,7 @@ static void communication_merge_prefers_the_options_that_are_merged_in(void **st
        CH_CROSS_RING, 100, 0.5);
     is(ch_communication_merge(&base, NULL), CH_CROSS_RING, 100, 2);
     is(ch_communication_merge(NULL, &base), CH_CROSS_RING, 100, 2);
-    is(base, CH_CROSS_RING, 100, 2); /* as it was */
+    is(base, CH_CROSS_RING, 100, 2); /* unchanged */
     (void)state;
 }
 
@@ -44,7 +45,7 @@ enum { ARRAYS = 4 };
 
 typedef struct packing {
     int64_t limit;
-    int     pack[ARRAYS]; /* which one array i is in, from 0 */
+    int     pack[ARRAYS]; /* pack of array i, from 0 */
 } packing;
 
 static void pack_them(ch_step *s, void *arg)
@@ -76,7 +77,7 @@ all_reduce_pack_is_full_when_it_exceeds_bytes_per_pack(void **state) /* 4.7.4, 4
         int64_t limit;
         int     pack[ARRAYS];
     } row[] = {{0, {0, 0, 0, 0}},     {200, {1, 0, 0, 0}},
-               {128, {2, 1, 0, 0}}, /* which the first does not exceed */
+               {128, {2, 1, 0, 0}}, /* the first array does not exceed the limit */
                {127, {2, 1, 1, 0}},   {1, {3, 2, 1, 0}},
                {100000, {0, 0, 0, 0}}};
     static const float count[] = {32, 8, 200, 1};
@@ -98,11 +99,12 @@ all_reduce_pack_is_full_when_it_exceeds_bytes_per_pack(void **state) /* 4.7.4, 4
     (void)state;
 }
 
-/* ---- of a call ---- */
+/* ---- options of a call ---- */
 
 enum { N = 4, SIZE = 1001, WAYS = CH_CROSS_RING + 1 };
 
-/* Each way, and between them the strategy's own, begun and ended. */
+/* Reduces with each implementation, and in between with that of the strategy; single values and
+ * several values. */
 static void reduce_each_way(ch_step *s, void *arg)
 {
     ch_node *x[2] = {ch_step_in(s, 0), ch_step_in(s, 0)}, *sum[2];
@@ -170,7 +172,8 @@ static bool differ(const float *a, const float *b)
     return false;
 }
 
-/* A call that asks for a way gets the bits of a strategy that has it, and no other call does. */
+/* A call with an implementation option has the bits of a strategy with that implementation.
+ * Other calls are not affected. */
 static void all_reduce_options_override_those_of_the_strategy(void **state) /* 4.7.3 */
 {
     ch_value *v = noise_of_four();
@@ -213,7 +216,7 @@ static void all_reduce_options_override_those_of_the_strategy(void **state) /* 4
         ch_function_unref(f);
         ch_strategy_unref(st);
     }
-    assert_true(n_different >= 2); /* or nothing was shown */
+    assert_true(n_different >= 2); /* otherwise the test proves nothing */
     for (int w = CH_CROSS_AUTO; w < WAYS; w++)
         ch_tuple_unref(out[w]);
     ch_tuple_unref(in);
@@ -278,7 +281,7 @@ static void *run_often(void *arg)
 {
     runner      *r = arg;
     ch_function *f = NULL;
-    float        sum = (float)(2 * r->first + 1); /* of what replicas 0 and 1 have at first */
+    float        sum = (float)(2 * r->first + 1); /* of the initial values */
 
     sum = 2 * (2 * sum + 1) + 1;
     if (ch_function_new("sums", sum_of_all, &r->first, &f) != CH_OK)
@@ -295,7 +298,7 @@ static void *run_often(void *arg)
     return NULL;
 }
 
-/* 4.6.5: what they reduce does not mix. */
+/* 4.6.5: the sums of the two threads are not mixed. */
 static void strategy_runs_steps_of_two_threads_at_once(void **state)
 {
     ch_strategy *st = t_mirrored(2);

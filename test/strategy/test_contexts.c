@@ -1,13 +1,14 @@
-/* test/strategy/test_contexts.c -- runs: what replicas are given, what comes of it, and errors.
+/* test/strategy/test_contexts.c -- runs of steps: arguments of replicas, results and errors,
+ * under every strategy.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
 #include "help.h"
 
-/* A per-replica or mirrored value of these numbers, each on its replica's GPU. */
+/* Returns a per-replica or mirrored value of these numbers, each on its replica's GPU. */
 static ch_value *value_of(ch_value_kind kind, int n, const float *x)
 {
     ch_tensor *t[4] = {NULL};
@@ -46,7 +47,7 @@ static float number_in(const ch_tuple *out, const char *name, int replica)
     return *(const float *)ch_tensor_data(ch_value_at(ch_tuple_get(out, name), replica));
 }
 
-/* Default, OneDevice, and two and three replicas of the others. */
+/* Default, OneDevice, and Mirrored and CentralStorage with two and three replicas. */
 enum { STRATEGIES = 6 };
 
 static void make_all(ch_strategy **st)
@@ -65,7 +66,7 @@ static void drop_all(ch_strategy **st)
         ch_strategy_unref(st[i]);
 }
 
-/* ---- who calls ---- */
+/* ---- the context of a call ---- */
 
 typedef struct caller {
     pthread_t thread;
@@ -140,7 +141,8 @@ static void add_three(ch_step *s, void *arg)
     ch_step_out(s, "variable", ch_var_read(s, arg));
 }
 
-/* 1.4.4, 1.4.5, 2.1.3: each has its own of what is per-replica or mirrored, and all have the rest. */
+/* 1.4.4, 1.4.5, 2.1.3: a replica reads its component of a per-replica or mirrored value; other
+ * values are shared. */
 static void replica_reads_its_component_or_the_shared_value(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -174,7 +176,7 @@ static void mirrored_value_outside_steps_is_that_of_the_current_device(void **st
     ch_strategy *st = t_mirrored(2);
     ch_value    *v = value_of(CH_MIRRORED, 2, (float[]){7, 8});
 
-    for (int i = 0; i < 3; i++) { /* the host has none: the first */
+    for (int i = 0; i < 3; i++) { /* without a component on the host the first is used */
         ch_tensor *t = NULL;
 
         t_ok(ch_device_enter(ch_device_at(i)));
@@ -245,7 +247,7 @@ static void values_of_one_kind_are_recorded_once(void **state) /* 2.1.6 */
     (void)state;
 }
 
-/* ---- one run after another ---- */
+/* ---- runs after each other ---- */
 
 static void first_link(ch_step *s, void *first)
 {
@@ -271,7 +273,8 @@ static void third_link(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_add(ch_add(a, ch_mul(b, ch_number(s, 2))), ch_number(s, 2)));
 }
 
-/* The first link gives x0 and x1, and so on. */
+/* Runs three steps, each on the results of the step before. The first gives first + r on
+ * replica r. */
 static void chain(ch_strategy *st, float first, const float *want)
 {
     ch_tuple *one = NULL, *two = NULL, *three = NULL;
@@ -313,7 +316,7 @@ typedef enum where { IN_STEP, IN_MERGE, IN_REPLICA_CALL, IN_INNER_MERGE, PLACES 
 
 typedef struct failing {
     where place, here;
-    bool  when_it_runs; /* else when it is recorded */
+    bool  when_it_runs; /* false: fails while it is recorded */
 } failing;
 
 static ch_status run_out(void *arg, int n_in, ch_tensor *const *in, int n_out,
@@ -351,7 +354,7 @@ static void fail_somewhere(ch_step *s, void *arg)
     deeper(s, 0, NULL, NULL, arg);
 }
 
-/* 1.4.9: with its own code, and the next run is none the worse for it. */
+/* 1.4.9: the error keeps its code, and the next run is not affected. */
 static void step_error_at_any_depth_reaches_the_caller(void **state)
 {
     ch_strategy *st[STRATEGIES];
@@ -361,7 +364,7 @@ static void step_error_at_any_depth_reaches_the_caller(void **state)
         for (where w = IN_STEP; w < PLACES; w++) {
             t_refused(run(st[i], fail_somewhere, &(failing){.place = w}, NULL, NULL),
                       CH_INVALID_ARGUMENT, "no way at", "step");
-            if (w == IN_MERGE || w == IN_INNER_MERGE) /* which call nobody */
+            if (w == IN_MERGE || w == IN_INNER_MERGE) /* merge calls have no host calls */
                 continue;
             t_refused(run(st[i], fail_somewhere, &(failing){w, IN_STEP, true}, NULL, NULL),
                       CH_OUT_OF_RANGE, "no more of it", "source");
@@ -372,7 +375,7 @@ static void step_error_at_any_depth_reaches_the_caller(void **state)
     (void)state;
 }
 
-/* ---- variables made in a step ---- */
+/* ---- variables created in a step ---- */
 
 typedef struct making {
     ch_var      *v;
@@ -417,13 +420,13 @@ static void a_variable_made_in_a_step_is_one_for_all_replicas(void **state) /* 1
     (void)state;
 }
 
-/* ---- gathered in a merge call ---- */
+/* ---- gathers in a merge call ---- */
 
 static void gather_all(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
 {
     (void)arg;
     assert_int_equal(n, 1);
-    out[0] = ch_mul(ch_merge_gather(in[0], 0), ch_number(s, 10)); /* one value by now */
+    out[0] = ch_mul(ch_merge_gather(in[0], 0), ch_number(s, 10)); /* a single value now */
 }
 
 static void gather_own(ch_step *s, void *arg)
@@ -498,14 +501,14 @@ static void default_is_a_strategy_that_is_not_set(void **state) /* 1.1.8, 1.4.11
     assert_int_equal(a.in_merge, CH_CONTEXT_CROSS);
     assert_false(a.is_set);
     assert_ptr_equal(a.with, ch_strategy_current());
-    assert_int_equal(a.run, CH_FAILED_PRECONDITION); /* not within itself either */
+    assert_int_equal(a.run, CH_FAILED_PRECONDITION); /* a step cannot run inside itself */
     assert_true(number_in(out, "four", 0) == 4);
     ch_tuple_unref(out);
     ch_function_unref(a.f);
     (void)state;
 }
 
-/* ---- what is for outside ---- */
+/* ---- calls that are not allowed in steps ---- */
 
 enum { CALLS = 9 };
 
@@ -517,7 +520,7 @@ typedef struct calls {
     ch_iterator *it;
     ch_tensor   *array;
     ch_status    code[CALLS];
-    const char  *word; /* that each message must have */
+    const char  *word; /* in each message */
 } calls;
 
 static ch_dataset *sixteen_by_two(const ch_input_context *context, void *arg)

@@ -1,7 +1,7 @@
-/* test/strategy/test_copies.c -- what copies of variables are read as, and how rows of them
- * change.
+/* test/strategy/test_copies.c -- copies of variables: how they are read, and how their rows are
+ * changed.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -78,7 +78,7 @@ static void var_get_reads_by_synchronisation_and_aggregation(void **state) /* 6.
     static const struct {
         ch_sync        sync;
         ch_aggregation aggregation;
-        float          on_host, on_second; /* of copies 3 and 4 */
+        float          on_host, on_second; /* if the copies are 3 and 4 */
     } row[] = {{CH_SYNC_ON_WRITE, CH_AGGREGATE_NONE, 3, 4},
                {CH_SYNC_ON_READ, CH_AGGREGATE_SUM, 7, 7},
                {CH_SYNC_ON_READ, CH_AGGREGATE_MEAN, 3.5F, 3.5F},
@@ -107,7 +107,7 @@ static void read_twice(ch_step *s, void *v)
 
     assert_ptr_equal(ch_var_read(s, v), first);
     ch_var_assign(s, v, ch_add(first, ch_number(s, 1)));
-    assert_ptr_not_equal(ch_var_read(s, v), first); /* what was assigned */
+    assert_ptr_not_equal(ch_var_read(s, v), first); /* the assigned value */
     ch_step_out(s, "was", first);
 }
 
@@ -163,7 +163,7 @@ static void replica_reads_the_value_of_all_copies_through_a_merge_call(void **st
 {
     static const struct {
         ch_sync sync;
-        float   own, all; /* of 2, plus 10 */
+        float   own, all; /* if the value is 2; plus 10 */
     } row[] = {{CH_SYNC_ON_READ, 11, 12}, {CH_SYNC_ON_WRITE, 12, 12}};
     ch_strategy *st = t_mirrored(2);
     ch_tensor   *two = t_f32(ch_shape_scalar(), (float[]){2});
@@ -173,7 +173,7 @@ static void replica_reads_the_value_of_all_copies_through_a_merge_call(void **st
         ch_function *f = t_function(read_own_and_all, v);
         ch_tuple    *out = NULL;
 
-        t_ok(ch_var_set(v, two)); /* a sum on read: 1 for each replica */
+        t_ok(ch_var_set(v, two)); /* with a sum on read: each copy is 1 */
         t_ok(ch_strategy_run(st, f, NULL, &out));
         for (int r = 0; r < 2; r++) {
             assert_true(t_floats(out, 0, r)[0] == row[i].own);
@@ -274,7 +274,7 @@ static void var_clone_has_the_same_properties_and_its_own_value(void **state) /*
     (void)state;
 }
 
-/* ---- each its own, from outside ---- */
+/* ---- per-replica values in merge calls and updates ---- */
 
 static void assign_as_it_is(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
 {
@@ -290,7 +290,7 @@ static void merge_own(ch_step *s, void *v)
     ch_merge_call(s, assign_as_it_is, v, 1, &x, 0, NULL);
 }
 
-/* A tuple of one value with these for replicas 0 and 1. */
+/* Returns a tuple of a single value with these components for replicas 0 and 1. */
 static ch_tuple *two(ch_value_kind kind, float first, float second)
 {
     ch_tensor *t[] = {t_f32(ch_shape_scalar(), &first), t_f32(ch_shape_scalar(), &second)};
@@ -358,14 +358,14 @@ typedef ch_node *(*scatter)(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
 typedef struct scattering {
     ch_var *v;
     scatter change;
-    int     id, per_id;     /* the first row: id + per_id * replica */
+    int     id, per_id;     /* the first id: id + per_id * replica */
     float   x, per_x;       /* its value: x + per_x * replica */
-    bool    is_two;         /* and the next row, with 1 more */
+    bool    is_two;         /* also the next id, with a value that is 1 larger */
     bool    in_merge, once; /* in a merge call; from constants */
-    bool    one_x;          /* the value is a constant */
+    bool    one_x;          /* the value is the same constant on all replicas */
 } scattering;
 
-/* first, and second if there are two, as a vector. */
+/* Returns `first`, and first + 1 if is_two, as a vector. */
 static ch_node *vector(const scattering *c, ch_node *first)
 {
     ch_step *s = ch_node_step(first);
@@ -413,7 +413,7 @@ static void scatters(scattering c)
     t_ok(run(ch_var_strategy(c.v), scatter_it, &c, NULL));
 }
 
-/* Each copy of it is this; ends it. */
+/* Checks that each copy has these values. Releases the variable. */
 static void all_are(ch_var *v, const double *want)
 {
     ch_value *copies = NULL;
@@ -431,7 +431,7 @@ static void all_are(ch_var *v, const double *want)
     ch_var_unref(v);
 }
 
-/* Replica r has (r, r + 1) for rows (r, r + 1). */
+/* Replica r scatters (r, r + 1) to rows (r, r + 1). */
 static void scatter_add_and_sub_combine_rows_of_all_replicas(void **state) /* 3.6.2, 3.6.3 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
@@ -451,7 +451,7 @@ static void scatter_add_and_sub_combine_rows_of_all_replicas(void **state) /* 3.
     (void)state;
 }
 
-/* Replica r has r + 2 for row r. */
+/* Replica r scatters r + 2 to row r. */
 static void scatter_mul_and_div_combine_rows_of_all_replicas(void **state) /* 3.6.4 */
 {
     ch_strategy *st = t_mirrored(2);
@@ -481,7 +481,7 @@ scatter_with_first_aggregation_takes_rows_of_the_first_replica(void **state) /* 
         scatter change;
         float   was[3];
         int     id;
-        float   x; /* and more for others, who are not asked */
+        float   x; /* larger on other replicas, which are ignored */
         double  want[3];
     } row[] = {{ch_var_scatter_min, {0, 2, 0}, 1, 1, {0, 1, 0}},
                {ch_var_scatter_max, {0, 0, 0}, 0, 1, {1, 0, 0}},
@@ -545,7 +545,8 @@ static void count_warnings(const ch_log_record *r, void *arg)
     *(int *)arg += strcmp(r->code, "copies-differ") == 0;
 }
 
-/* One number at rows that differ makes copies differ: it is warned of, and refused where replicas share one. */
+/* A shared value at different rows makes copies differ. The library warns, or rejects it if
+ * replicas share a single copy. */
 static void
 scatter_of_one_value_at_unequal_rows_warns_or_is_refused(void **state) /* 3.6.6, 3.5.2 */
 {

@@ -1,5 +1,8 @@
-/* test/strategy/test_function.c -- recording once, planning for every size, errors that say
- * where.
+/* test/strategy/test_function.c -- functions: a step is recorded once, planned for every size,
+ * and its errors name their source line.
+ *
+ * The tests count recordings and programs, and check names of inputs, gradients of gradients,
+ * the time of planning, and printed graphs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -45,7 +48,7 @@ static void *set_static_rows(void *f)
     return NULL;
 }
 
-/* The sanitizer for threads sees a race if the member is not atomic. */
+/* The thread sanitizer reports a race if the member is not atomic. */
 static void function_static_rows_may_be_set_while_the_function_records_and_runs(void **state)
 {
     ch_function *f = NULL;
@@ -129,7 +132,7 @@ static void function_keeps_at_most_64_recordings_with_their_programs(void **stat
         run_rows(f, 2, columns);
     live = ch__mem_live();
     for (int64_t columns = 65; columns <= 90; columns++) {
-        run_rows(f, 2, 1); /* used all the time: it stays */
+        run_rows(f, 2, 1); /* used in each round, so it stays */
         run_rows(f, 2, columns);
     }
     assert_int_equal(n_recorded, 90);
@@ -150,7 +153,7 @@ static void subtract_by_name(ch_step *s, void *arg)
     ch_step_out(s, "z", ch_sub(ch_step_in_named(s, "x"), ch_step_in_named(s, "y")));
 }
 
-/* (5, 3) under these names. */
+/* Returns (5, 3) under these names. */
 static ch_tuple *named(const char *first, const char *second)
 {
     ch_tuple   *t = NULL;
@@ -193,7 +196,8 @@ static void inputs_are_found_by_name_in_whatever_order_they_come(void **state)
     assert_int_equal(n_recorded, 2);
     t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "none of its 2 inputs",
               "\"y\"");
-    /* A function over a graph takes them in its order, and says so. */
+    /* A function that was created from a graph takes its inputs in the graph's order, and its
+     * errors name that order. */
     t_ok(ch_function_of_graph("again", ch_function_graph(f), &g));
     assert_float_equal(run_named(g, "x", "y"), 2, 0);
     assert_float_equal(run_named(g, NULL, NULL), 2, 0);
@@ -221,7 +225,7 @@ static void multiply_wrongly(ch_step *s, void *arg)
     ch_step_leave(s);
     ch_step_leave(s);
     assert_null(x);
-    x = ch_add(ch_relu(x), ch_step_in(s, 0)); /* and so on, as if nothing had happened */
+    x = ch_add(ch_relu(x), ch_step_in(s, 0)); /* recording continues after the error */
     assert_null(x);
     ch_step_out(s, "y", x);
 }
@@ -321,7 +325,7 @@ static void function_of_graph_names_both_inputs_of_unequal_rows(void **state)
     t_refused(ch_strategy_run(NULL, g, unequal, NULL), CH_INVALID_ARGUMENT,
               "again: input 1 has 5 rows and input 0 4",
               "record the step with inputs that differ");
-    t_ok(ch_strategy_run(NULL, f, unequal, NULL)); /* a step is recorded anew */
+    t_ok(ch_strategy_run(NULL, f, unequal, NULL)); /* the step is recorded again */
     ch_tuple_unref(equal);
     ch_tuple_unref(unequal);
     ch_function_unref(f);
@@ -336,7 +340,7 @@ static void repeat_often(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_tile(ch_step_in(s, 0), 2, (int64_t[]){1 << 22, 1 << 20}));
 }
 
-/* Whether the result is too large is known only when the rows are. */
+/* Whether the result is too large depends on the number of rows, which only the run has. */
 static void an_error_of_sizes_that_only_a_run_knows_names_the_line(void **state)
 {
     ch_function *f = t_function(repeat_often, NULL);
@@ -386,7 +390,7 @@ static void cube(ch_step *s, void *arg)
     ch_step_out(s, "d1", d1);
     ch_step_out(s, "d2", d2);
     ch_step_out(s, "d3", d3);
-    ch_step_out(s, "d4", d4); /* nothing reaches it: zeros, never NULL */
+    ch_step_out(s, "d4", d4); /* d3 does not depend on x: zeros, never NULL */
 }
 
 static void gradients_can_be_differentiated_again(void **state)
@@ -457,7 +461,7 @@ static double seconds_for(int n)
     return (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
 }
 
-/* Telling equal numbers apart must not take the square of how many there are. */
+/* Merging equal constants must not take time that is quadratic in their number. */
 static void planning_takes_a_time_in_proportion_to_the_numbers_in_a_step(void **state)
 {
     double few = seconds_for(500), many = seconds_for(4000);
@@ -530,7 +534,7 @@ static void scan_draws_new_numbers_each_iteration_and_its_gradient_the_same(void
     (void)state;
 }
 
-/* ---- watching ---- */
+/* ---- watched runs ---- */
 
 typedef struct seen {
     int  n;
@@ -604,7 +608,7 @@ static void draw(ch_step *s, void *arg)
     ch_step_out(s, "number", ch_step_number(s));
 }
 
-/* Runs `f` and returns its number; `x` gets its random numbers. */
+/* Runs `f` and returns the number of the run; `x` gets its random numbers. */
 static int64_t run_draw(ch_function *f, float x[8])
 {
     ch_tuple *out = NULL;

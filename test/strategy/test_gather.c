@@ -1,6 +1,7 @@
 /* test/strategy/test_gather.c -- ch_strategy_gather.
  *
- * The numbers in comments are those of spec/strategies.md and spec/examples.md.
+ * The tests gather values of up to four replicas along every axis. The numbers in comments are
+ * rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -8,7 +9,7 @@
 
 #define N(...) ((const double[]){__VA_ARGS__})
 
-/* What gathering v, which it lets go of, gives. */
+/* Returns the gathered value. Takes over the reference `v`. */
 static ch_tensor *gathered(ch_strategy *st, ch_value *v, int axis)
 {
     ch_tensor *t = NULL;
@@ -18,7 +19,7 @@ static ch_tensor *gathered(ch_strategy *st, ch_value *v, int axis)
     return t;
 }
 
-/* The same for each of n replicas. */
+/* Returns a value with the same component for each of n replicas. */
 static ch_value *all_have(int n, ch_shape shape, double first)
 {
     ch_tensor *t[4];
@@ -89,7 +90,7 @@ static void gather_accepts_unequal_sizes_along_its_axis(void **state)
                st,
                t_both(t_counting(CH_F32, ch_shape_of(2, 2), 0), t_f32(ch_shape_of(0, 2), NULL)),
                0),
-           CH_F32, ch_shape_of(2, 2), N(0, 1, 2, 3)); /* none is a number too */
+           CH_F32, ch_shape_of(2, 2), N(0, 1, 2, 3)); /* a component without rows */
     ch_strategy_unref(st);
     (void)state;
 }
@@ -189,7 +190,7 @@ static void a_tuple_is_gathered_leaf_by_leaf(void **state)
 
     t_ok(ch_tuple_new(2, v, (const char *[]){"a", NULL}, &t));
     live = ch__mem_live();
-    for (int n = 1; rc != CH_OK; n++) { /* whichever allocation fails, nothing is left behind */
+    for (int n = 1; rc != CH_OK; n++) { /* if any allocation fails, nothing leaks */
         ch__mem_fail_at(n);
         rc = ch_strategy_gather_tuple(st, t, 0, &all);
         ch__mem_fail_at(0);

@@ -1,4 +1,5 @@
-/* test/strategy/test_host.c -- what the program around the library keeps to itself.
+/* test/strategy/test_host.c -- process-wide settings of the host program that the library must
+ * not change.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
@@ -24,7 +25,8 @@ static ch_tuple *inputs(void)
                                       t_noise(ch_shape_of(3, 3, 4, 8), 2)});
 }
 
-/* OpenMP's number of threads, where the process has it. No other library is called that has one. */
+/* The number of OpenMP threads, if the process has OpenMP. The library calls no other library
+ * with such a setting. */
 static void the_hosts_settings_of_openmp_stay_as_they_were(void **state)
 {
     int (*get)(void) = NULL;

@@ -1,7 +1,7 @@
-/* test/strategy/test_input.c -- data for the replicas of a strategy.
+/* test/strategy/test_input.c -- datasets and iterators for the replicas of a strategy.
  *
- * The numbers in comments are those of spec/strategies.md and spec/examples.md. How batches are cut and
- * data divided is shown in test/data/test_distribute.c.
+ * The numbers in comments are rows of doc/conformance.md and doc/seed-examples.md. The division
+ * of batches and data is tested in test/data/test_distribute.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../data/pipeline.h"
@@ -16,7 +16,7 @@ static ch_dataset *batches(int64_t n, int64_t size)
     return ch_dataset_batch(ch_dataset_range(0, n, 1), size, NULL);
 }
 
-/* All that `it` gives; replicas by "/". */
+/* Returns all elements of `it` as text; "/" separates replicas. */
 static const char *all_of(ch_iterator *it)
 {
     static t_given g;
@@ -26,7 +26,8 @@ static const char *all_of(ch_iterator *it)
     return g.text;
 }
 
-/* The distribution of d, which it lets go of, gives this. */
+/* Distributes d and compares its elements with the expected text. Takes over the reference
+ * `d`. */
 static void gives(ch_strategy *st, ch_dataset *d, const ch_input_options *opt, const char *want)
 {
     ch_iterator *it = NULL;
@@ -47,7 +48,7 @@ static void refuses(ch_strategy *st, ch_dataset *d, const ch_input_options *opt,
     ch_dataset_unref(d);
 }
 
-/* ---- what replicas get ---- */
+/* ---- elements of replicas ---- */
 
 static void twice(ch_step *s, void *arg)
 {
@@ -73,7 +74,7 @@ static void mean(ch_step *s, void *arg)
     ch_step_out(s, "mean", ch_mean_all(ch_cast(ch_step_in(s, 0), CH_F32)));
 }
 
-/* The results of running `step` on all of d, which it lets go of. */
+/* Returns the results of `step` on all elements of d. Takes over the reference `d`. */
 static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
 {
     static t_given g;
@@ -94,7 +95,7 @@ static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
         ch_tuple_unref(out);
         ch_tuple_unref(batch);
     }
-    assert_int_equal(ch_function_recordings(f), 1); /* for short and empty batches too */
+    assert_int_equal(ch_function_recordings(f), 1); /* also for short and empty batches */
     ch_dataset_unref(d);
     ch_iterator_unref(it);
     ch_function_unref(f);
@@ -253,7 +254,7 @@ static void train(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* All numbers of a model, those of batch norm too; returns how many. */
+/* Copies all numbers of a model, including those of batch norm. Returns their number. */
 static int numbers_of(ch_model *m, float *out)
 {
     ch_var *const *var;
@@ -309,7 +310,8 @@ static void training_on_no_rows_changes_nothing(void **state)
     (void)state;
 }
 
-/* 5.1.1, 5.1.2, 1.5.1, 6.3.6, 5.8.1, 5.9.4: nothing is cut for one, and values are plain */
+/* 5.1.1, 5.1.2, 1.5.1, 6.3.6, 5.8.1, 5.9.4: with a single replica elements are not divided, and
+ * values are plain */
 static void distribute_dataset_gives_one_replica_whole_elements(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
@@ -346,7 +348,7 @@ static void distribute_dataset_rejects_scalar_elements(void **state)
     (void)state;
 }
 
-/* ---- the pages' examples ---- */
+/* ---- examples of the pages ---- */
 
 /* B29, 5.9.8 */
 static void make_numpy_dataset_gives_rows_of_an_array(void **state)
@@ -381,7 +383,7 @@ static void make_numpy_dataset_copies_arrays_and_keeps_their_order(void **state)
     const char  *pass = "0 1 2 3 4 5 / 6 7 8 9 10 11, 100 101 102 / 103 104 105";
     char         both[200];
 
-    ((float *)ch_tensor_data_mut(xy[0]))[0] = 77; /* the dataset has its own */
+    ((float *)ch_tensor_data_mut(xy[0]))[0] = 77; /* the dataset has a copy */
     d = ch_dataset_batch(ch_dataset_repeat(d, 2), 6, NULL);
     t_ok(ch_strategy_make_dataset_iterator(st, d, &it)); /* 5.9.1 */
     snprintf(both, sizeof(both), "%s | %s", pass, pass);
@@ -392,7 +394,7 @@ static void make_numpy_dataset_copies_arrays_and_keeps_their_order(void **state)
     assert_string_equal(all_of(it), both);
     ch_iterator_unref(it);
     t_ok(ch_strategy_one_device("/cpu:0", &one));
-    t_ok(ch_strategy_make_dataset_iterator(one, d, &it)); /* 5.9.1: one device does not split */
+    t_ok(ch_strategy_make_dataset_iterator(one, d, &it)); /* 5.9.1: a device does not split */
     assert_string_equal(all_of(it), "0 1 2 3 4 5 6 7 8 9 10 11, 100 101 102 103 104 105 | "
                                     "0 1 2 3 4 5 6 7 8 9 10 11, 100 101 102 103 104 105");
     ch_iterator_unref(it);
@@ -408,7 +410,8 @@ static void make_numpy_dataset_copies_arrays_and_keeps_their_order(void **state)
     (void)state;
 }
 
-/* Batches of ones for a replica of a global batch of 8, for ever; tells what it was told. */
+/* Returns endless batches of ones, with the batch size of a replica if the global batch is 8.
+ * Stores the input context. */
 static ch_dataset *ones(const ch_input_context *c, void *arg)
 {
     ch_input_context *seen = arg;
@@ -520,7 +523,7 @@ static ch_dataset *four_files(void)
     return ch_dataset_tfrecord(ch_dataset_file_list(4, name), NULL);
 }
 
-/* B32, B35: one process */
+/* B32, B35: a single process */
 static void distribute_dataset_divides_records_of_files(void **state)
 {
     ch_strategy          *one = t_one_device(), *two = t_central(2);
@@ -579,7 +582,8 @@ static void dataset_function_receives_the_input_context(void **state)
     (void)state;
 }
 
-/* B35, 5.8.5: what takes the component's spec takes every batch, and nothing else */
+/* B35, 5.8.5: a function that is declared for the component's spec accepts every batch, and
+ * rejects other inputs */
 static void step_declared_for_the_component_spec_takes_every_batch(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -665,7 +669,7 @@ static void central_storage_divides_batches_among_its_devices(void **state)
     (void)state;
 }
 
-/* B41, 6.4.6, 8.5: options are taken */
+/* B41, 6.4.6, 8.5: options are accepted */
 static void reduce_sums_distributed_batches_under_central_storage(void **state)
 {
     ch_strategy *st = NULL;
@@ -702,7 +706,7 @@ static void reduce_sums_distributed_batches_under_central_storage(void **state)
     (void)state;
 }
 
-/* 5.4.8, 5.8.6: the end is no error, unless it is not expected */
+/* 5.4.8, 5.8.6: the end is not an error, unless an element was required */
 static void distributed_iterator_repeats_the_end_of_the_data(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -730,7 +734,7 @@ static void distributed_iterator_repeats_the_end_of_the_data(void **state)
     (void)state;
 }
 
-/* 5.8.3, 5.8.4: rows are known where every batch is full */
+/* 5.8.3, 5.8.4: the number of rows is known if every batch is full */
 static void iterator_element_spec_knows_rows_when_all_batches_are_full(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -752,7 +756,7 @@ static void iterator_element_spec_knows_rows_when_all_batches_are_full(void **st
     (void)state;
 }
 
-/* ---- functions that make datasets ---- */
+/* ---- functions that create datasets ---- */
 
 static ch_dataset *four(const ch_input_context *c, void *arg)
 {
@@ -801,8 +805,9 @@ static void function_gives(ch_strategy *st, ch_input_fn fn, void *arg,
     ch_iterator_unref(it);
 }
 
-/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 5.7.6, 8.11, 8.12: the elements of the function are dealt out as they
- * are, and none is lost, also if replicas do not divide their number */
+/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 5.7.6, 8.11, 8.12: the elements of the function are dealt
+ * to replicas as they are, and none is lost, even if the number of replicas does not divide
+ * their number */
 static void datasets_from_function_are_dealt_to_replicas_without_loss(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -848,7 +853,8 @@ static void input_context_counts_the_replicas_of_each_strategy(void **state)
     (void)state;
 }
 
-/* 1 to 9, times the pipeline's number + 1; fewer for the first if `arg` says so. */
+/* 1 to 9, times the pipeline's number + 1. The first pipeline has *arg numbers if arg is not
+ * NULL. */
 static ch_dataset *times_table(const ch_input_context *c, void *arg)
 {
     int64_t k = c->pipeline + 1, n = c->pipeline == 0 && arg != NULL ? *(const int *)arg : 9;
@@ -871,7 +877,7 @@ static void per_replica_input_makes_a_pipeline_for_each_replica(void **state)
     ch_tuple    *e = NULL;
 
     function_gives(st, times_table, NULL, &each, table);
-    function_gives(st, times_table, &(int){7}, &each, /* one that has ended gets no rows */
+    function_gives(st, times_table, &(int){7}, &each, /* no rows after its end */
                    "1 / 2 | 2 / 4 | 3 / 6 | 4 / 8 | 5 / 10 | 6 / 12 | 7 / 14 |  / 16 |  / 18");
     function_gives(st, times_table, &(int){0}, &each,
                    " / 2 |  / 4 |  / 6 |  / 8 |  / 10 |  / 12 |  / 14 |  / 16 |  / 18");
@@ -886,7 +892,8 @@ static void per_replica_input_makes_a_pipeline_for_each_replica(void **state)
     (void)state;
 }
 
-/* A place among pipelines of unequal lengths, at any step, is where another goes on. */
+/* A position among pipelines of unequal lengths, saved at any step, can be restored by another
+ * iterator. */
 static void iterator_over_pipelines_saves_and_restores_its_position(void **state)
 {
     const ch_input_options each = {.replication = CH_EACH_REPLICA};
@@ -1016,7 +1023,7 @@ static void input_options_that_do_not_fit_are_refused(void **state)
     (void)state;
 }
 
-/* ---- where elements may be taken ---- */
+/* ---- contexts in which elements may be read ---- */
 
 typedef struct taker {
     ch_iterator *it, *defaults;
@@ -1050,16 +1057,16 @@ static void distributed_iterator_is_refused_in_steps_and_in_other_scopes(void **
     t_ok(ch_strategy_enter(other));
     t_refused(ch_iterator_next(a.it, &t), CH_FAILED_PRECONDITION, "mixing different strategies",
               "");
-    t_ok(ch_iterator_next(a.defaults, &t)); /* the dataset's own */
+    t_ok(ch_iterator_next(a.defaults, &t)); /* an iterator of Default */
     ch_tuple_unref(t);
     ch_strategy_leave();
     t_ok(ch_strategy_enter(st));
-    t_ok(ch_iterator_get_next(a.it, &t)); /* nothing was lost on the way */
+    t_ok(ch_iterator_get_next(a.it, &t)); /* no element was lost */
     t_is(ch_value_at(ch_tuple_at(t, 0), 0), CH_I64, ch_shape_of(1), N(0));
     t_ok(ch_strategy_run(NULL, g, t, NULL));
     ch_strategy_leave();
     ch_tuple_unref(t);
-    ch_strategy_unref(st); /* the iterator has it */
+    ch_strategy_unref(st); /* the iterator has a reference */
     t_ok(ch_iterator_get_next(a.it, &t));
     t_is(ch_value_at(ch_tuple_at(t, 0), 0), CH_I64, ch_shape_of(1), N(2));
     ch_tuple_unref(t);
@@ -1128,9 +1135,9 @@ static void input_calls_are_refused_in_steps_and_in_other_scopes(void **state)
     (void)state;
 }
 
-/* ---- the first names ---- */
+/* ---- iterators of the first API ---- */
 
-/* A function that gives numbers, ends, and knows no beginning. */
+/* A function that returns numbers up to an end, and cannot be restarted. */
 typedef struct counter {
     int64_t n, calls;
 } counter;
@@ -1184,9 +1191,9 @@ static void make_input_fn_iterator_restarts_datasets_but_not_generators(void **s
     ch_iterator_unref(it);
     t_ok(ch_strategy_make_input_fn_iterator(st, counting, &c, CH_PER_WORKER, &it));
     assert_string_equal(all_of(it), "0 / 1 | 2 / 3 | 4 / 5 | 6 / 7 | 8 / 9");
-    assert_int_equal(c.calls, 11); /* one for each replica and step, and the end */
+    assert_int_equal(c.calls, 11); /* for each replica and step, and the end */
     t_ok(ch_iterator_restart(it));
-    assert_string_equal(all_of(it), ""); /* what has no beginning has ended */
+    assert_string_equal(all_of(it), ""); /* it cannot be restarted, so it has ended */
     ch_iterator_unref(it);
     ch_strategy_unref(st);
     (void)state;
@@ -1256,7 +1263,7 @@ static void run_steps_rejects_an_iterator_of_another_strategy(void **state)
     (void)state;
 }
 
-/* The rest of a dataset that was cut for the replicas. */
+/* Divides a dataset for the replicas, and applies a map to the result. */
 static ch_dataset *cut_and_doubled(const ch_input_context *c, void *dataset)
 {
     ch_dataset *mine = NULL;
@@ -1287,7 +1294,7 @@ static void nothing_in(ch_step *s, void *arg)
     ch_step_out(s, "id", ch_step_replica_id(s));
 }
 
-/* 5.9.6: without an iterator it is a run */
+/* 5.9.6: without an iterator the call is a run */
 static void experimental_run_without_an_iterator_runs_once(void **state)
 {
     ch_strategy *st = t_mirrored(2);

@@ -1,7 +1,8 @@
-/* test/strategy/test_launchers.c -- a strategy of one process warns if a launcher started several copies.
+/* test/strategy/test_launchers.c -- a strategy for a single process warns if a launcher started
+ * several copies.
  *
- * Every case runs in a child, because the warning comes once in a process and the environment belongs to
- * the process. The parent uses no device, so that the child may.
+ * Every case runs in a child, because the warning is given once in a process and the
+ * environment belongs to the process. The parent uses no device, so that the child may.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -27,7 +28,7 @@ static void sink(const ch_log_record *r, void *arg)
     }
 }
 
-/* Every strategy of one process, in the order of `first`. */
+/* Every strategy for a single process, in the order of `first`. */
 enum { ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, PARAMETER_SERVER, N_KINDS };
 
 static ch_status make(int kind, ch_strategy **out)
@@ -51,8 +52,8 @@ static ch_status make(int kind, ch_strategy **out)
     }
 }
 
-/* The number of warnings in a process that has these variables, NULL at the end, and makes the `first` kind of
- * strategy, then all. */
+/* Returns the number of warnings in a process that has these environment variables (the list
+ * ends with NULL) and creates the `first` kind of strategy, then all kinds. */
 static int warnings_with(const char *const *variable, int first, const char *words)
 {
     pid_t id = fork();
@@ -72,7 +73,7 @@ static int warnings_with(const char *const *variable, int first, const char *wor
             }
             ch_strategy_unref(st);
             if (i < 0 && words != NULL && warnings != 1)
-                _exit(FAILED); /* by another strategy than the first */
+                _exit(FAILED); /* the first strategy did not warn */
         }
         _exit(warnings);
     }
@@ -122,7 +123,7 @@ static void launcher_warning_is_left_out_when_the_process_is_alone(void **state)
     (void)state;
     assert_int_equal(warnings_with(WITH("RANK", "0", "WORLD_SIZE", "1"), MIRRORED, NULL), 0);
     assert_int_equal(warnings_with(WITH("WORLD_SIZE", "2"), MIRRORED, NULL), 0);
-    /* salloc: an allocation for two, and no step. sbatch: a rank, and no step. */
+    /* salloc: an allocation for two tasks without a step. sbatch: a rank without a step. */
     assert_int_equal(
         warnings_with(WITH("SLURM_JOB_ID", "9", "SLURM_NTASKS", "2"), MIRRORED, NULL), 0);
     assert_int_equal(

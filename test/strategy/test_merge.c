@@ -1,6 +1,7 @@
-/* test/strategy/test_merge.c -- merge calls, updates, and what may be said where.
+/* test/strategy/test_merge.c -- merge calls, updates, and the calls that are allowed in each
+ * context.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/config.h"
@@ -145,7 +146,7 @@ static void add_up(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v
     assert_int_equal(n, 1);
     if (v != NULL)
         ch_var_assign(s, v, sum);
-    out[0] = ch_mul(sum, ch_number(s, 10)); /* what was reduced is one value */
+    out[0] = ch_mul(sum, ch_number(s, 10)); /* the reduced value is a single value */
 }
 
 static void merge_sum(ch_step *s, void *v)
@@ -211,7 +212,7 @@ static void add_ten(ch_step *s, int n, ch_node *const *in, ch_node **out, void *
     out[1] = ch_merge_reduce(CH_SUM, in[1]);
 }
 
-/* A plain input, and a value that each replica computes. */
+/* Merges a plain input and a value that each replica computes. */
 static void merge_input(ch_step *s, void *arg)
 {
     ch_node *in[2] = {ch_step_in(s, 0), own_number(s)}, *out[2] = {NULL};
@@ -288,7 +289,7 @@ static void merge_reduce_gives_the_mean_of_integers_as_a_float(void **state) /* 
     (void)state;
 }
 
-/* ---- what may not be said ---- */
+/* ---- calls that are rejected ---- */
 
 static void use_opaque(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
 {
@@ -382,7 +383,7 @@ merge_call_rejects_computing_with_per_replica_values(void **state) /* 1.3.14, 1.
     (void)state;
 }
 
-/* ---- on read, in a merge call ---- */
+/* ---- sync-on-read variables in a merge call ---- */
 
 static void set_and_read(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
 {
@@ -542,7 +543,7 @@ static void update_in_replica_context_changes_each_copy_once(void **state) /* 1.
         float want;
     } row[] = {{ch_var_assign_add, 8}, {ch_var_assign_sub, 5}, {ch_var_assign, 3}};
 
-    for (int i = 0; i < 3; i++) { /* with 3, which is not added up over replicas */
+    for (int i = 0; i < 3; i++) { /* with 3, which is not summed over replicas */
         ch_tuple *out = NULL;
 
         t_ok(run(st, update_in_replica, &(changing){v, row[i].assign}, &out));
@@ -586,7 +587,7 @@ static void count_warnings(const ch_log_record *r, void *arg)
     *(int *)arg += strcmp(r->code, "copies-differ") == 0;
 }
 
-/* Runs twice, and once more what makes no difference. */
+/* Runs an update with different values twice, and then an update that keeps the difference. */
 static void assign_different(ch_strategy *st, ch_step_fn step, ch_var *v)
 {
     changing c = {v, ch_var_assign};
@@ -601,7 +602,7 @@ static void assign_different(ch_strategy *st, ch_step_fn step, ch_var *v)
     t_ok(run(st, update_in_replica, &(changing){v, ch_var_assign_add}, NULL));
 }
 
-/* 6.5.6: the log says so once, and such a variable is not one whose copies are compared. */
+/* 6.5.6: the log warns once, and the check of copies skips such a variable. */
 static void strategy_update_warns_once_when_copies_differ(void **state)
 {
     static const ch_step_fn step[] = {update_with_own, merge_with_own, NULL};
@@ -618,7 +619,7 @@ static void strategy_update_warns_once_when_copies_differ(void **state)
         assert_true(copy_of(v, 0) == 4 && copy_of(v, 1) == 5);
         assert_int_equal(n_warnings, i + 1);
         assign_different(st[1], step[i], shared);
-        assert_true(copy_of(shared, 0) == 4); /* from what the first has */
+        assert_true(copy_of(shared, 0) == 4); /* from the value of the first replica */
         assert_int_equal(n_warnings, i + 1);
         ch_var_unref(v);
         ch_var_unref(shared);
@@ -630,7 +631,7 @@ static void strategy_update_warns_once_when_copies_differ(void **state)
     (void)state;
 }
 
-/* What is one value for all copies keeps them equal, and nobody is warned. */
+/* A value that is the same for all copies keeps them equal, and there is no warning. */
 static void strategy_update_with_one_value_for_all_copies_does_not_warn(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -649,8 +650,7 @@ static void strategy_update_with_one_value_for_all_copies_does_not_warn(void **s
     ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
     t_ok(ch_strategy_update(st, v, f, mirrored, NULL));
     assert_int_equal(n_warnings, 0);
-    t_ok(ch_strategy_update(st, v, f, both,
-                            NULL)); /* of which nobody knows that they are equal */
+    t_ok(ch_strategy_update(st, v, f, both, NULL)); /* not known to be equal */
     assert_int_equal(n_warnings, 1);
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     assert_true(copy_of(v, 0) == 3 && copy_of(v, 1) == 3);

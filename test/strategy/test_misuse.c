@@ -1,12 +1,15 @@
-/* test/strategy/test_misuse.c -- mistakes that programs make with steps: each gets an error that says what
- * to do, and nothing crashes.
+/* test/strategy/test_misuse.c -- mistakes of programs in steps: each gives an error with a
+ * remedy, and none crashes.
+ *
+ * Each mistake is a small function that is recorded in a step. The tests check the code and the
+ * words of the error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
 typedef ch_node *(*mistake)(ch_step *s, ch_node *x);
 
-static ch_node *kept; /* what a branch gives away, against the rules */
+static ch_node *kept; /* a node that a branch leaks to its caller, which is not allowed */
 
 static void square_and_keep(ch_step *s, void *arg, ch_node **out)
 {
@@ -211,7 +214,7 @@ static ch_node *stack_of_nothing(ch_step *s, ch_node *x)
     return ch_stack(0, NULL, 0);
 }
 
-/* Whoever is given NULL first says so, though nothing tells it of which step it is. */
+/* The first op that gets NULL reports the error, although it has no step. */
 static ch_node *an_op_of_null_only(ch_step *s, ch_node *x)
 {
     (void)s, (void)x;
@@ -363,7 +366,7 @@ static void keep_the_input(ch_step *s, void *arg)
     ch_step_out(s, "y", kept);
 }
 
-/* Of a function that lives, as the one that ran before usually does. */
+/* The other function still exists, which is the usual case. */
 static void a_node_of_another_functions_step_is_refused(void **state)
 {
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 4), 1)});
@@ -442,13 +445,13 @@ static void null_lists_are_refused(void **state)
     (void)state;
 }
 
-/* ---- what messages name ---- */
+/* ---- names in messages ---- */
 
 static void fail_as(ch_step *s, void *arg)
 {
     (void)arg;
     ch_step_fail_as(s, CH_RESOURCE_EXHAUSTED, "only %d left", 3);
-    ch_step_out(s, "x", ch_step_in(s, 0)); /* not the last call, so that its line is known */
+    ch_step_out(s, "x", ch_step_in(s, 0)); /* not a tail call: its line is known */
 }
 
 static void assign_input(ch_step *s, void *v)

@@ -1,6 +1,8 @@
-/* test/strategy/test_move.c -- reductions and copies that go where they are wanted.
+/* test/strategy/test_move.c -- ch_strategy_reduce_to, batch_reduce_to and broadcast_to:
+ * reductions and copies with a destination.
  *
- * The numbers in comments are those of spec/strategies.md.
+ * The destination is a device, a variable or a value. The numbers in comments are rows of
+ * doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -8,7 +10,7 @@
 
 #define N(...) ((const double[]){__VA_ARGS__})
 
-/* A scalar on each of n GPUs: first, first + 1, ... */
+/* Returns a value with a scalar on each of n GPUs: first, first + 1, ... */
 static ch_value *on_gpus(ch_value_kind kind, ch_dtype dtype, int n, double first, double step)
 {
     ch_tensor *t[4];
@@ -24,7 +26,8 @@ static ch_value *on_gpus(ch_value_kind kind, ch_dtype dtype, int n, double first
     return t_value(kind, n, t);
 }
 
-/* `v`, which it lets go of, is this number on each of n GPUs, or on the CPU if n is 0. */
+/* Checks that `v` is this number on each of n GPUs, or on the CPU if n is 0. Takes over the
+ * reference `v`. */
 static void is_there(ch_value *v, int n, ch_dtype dtype, double x)
 {
     static const char *const gpu[] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3"};
@@ -61,7 +64,7 @@ static void reduce_to_puts_the_result_at_its_destination(void **state)
     (void)state;
 }
 
-/* 4.2.4, 4.2.8, 4.2.9, 8.9: any pair of destinations, any types */
+/* 4.2.4, 4.2.8, 4.2.9, 8.9: any pair of destinations, any dtypes */
 static void batch_reduce_to_returns_results_in_order(void **state)
 {
     ch_strategy *st = t_mirrored(3);
@@ -94,7 +97,7 @@ static void batch_reduce_to_returns_results_in_order(void **state)
     (void)state;
 }
 
-/* Of a batch one that fails takes all along, and leaves nothing behind. */
+/* If a value of a batch fails, the whole call fails, and nothing leaks. */
 static void batch_reduce_to_gives_all_results_or_none(void **state)
 {
     ch_strategy         *st = t_mirrored(2);
@@ -171,13 +174,13 @@ static void reduce_to_returns_a_mirrored_value_as_its_mean(void **state)
     ch_value    *whole = on_gpus(CH_MIRRORED, CH_I32, 2, 7, 0);
 
     t_ok(ch_strategy_reduce_to(st, CH_MEAN, m, &(ch_destination){.device = "/cpu:0"}, &out));
-    assert_ptr_equal(ch_value_at(out, 1), ch_value_at(m, 1)); /* as it was */
+    assert_ptr_equal(ch_value_at(out, 1), ch_value_at(m, 1)); /* unchanged */
     is_there(out, 2, CH_F32, 7);
     t_refused(ch_strategy_reduce_to(st, CH_SUM, m, &(ch_destination){.value = m}, &out),
               CH_INVALID_ARGUMENT, "reduce to", "mirrored");
     t_ok(
         ch_strategy_reduce_to(st, CH_MEAN, whole, &(ch_destination){.device = "/cpu:0"}, &out));
-    is_there(out, 0, CH_F64, 7); /* of integers it is a float, so not the value itself */
+    is_there(out, 0, CH_F64, 7); /* the mean of integers is a float, so not the value itself */
     ch_value_unref(whole);
     t_ok(ch_strategy_reduce_to(one, CH_MEAN, single, &(ch_destination){.value = single}, &out));
     is_there(out, 1, CH_F32, 7);
@@ -191,7 +194,8 @@ static void reduce_to_returns_a_mirrored_value_as_its_mean(void **state)
     (void)state;
 }
 
-/* 4.2.6, 4.2.13: what comes to where a variable is; the variable is assigned by who wants that */
+/* 4.2.6, 4.2.13: the result is placed where the variable is; the variable itself is not
+ * assigned */
 static void reduce_to_accepts_a_variable_as_destination(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2), t_one_device()};

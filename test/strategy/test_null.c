@@ -1,5 +1,6 @@
-/* test/strategy/test_null.c -- NULL in the place of an object: a status that names the argument,
- * nothing, or "NULL", and never a crash. All that the engine's headers declare.
+/* test/strategy/test_null.c -- NULL instead of an object: every function of the engine's
+ * headers returns a status that names the argument, does nothing, or prints "NULL", and never
+ * crashes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -177,7 +178,7 @@ static void printers_print_null(void **state)
     assert_int_equal(ch_graph_print(NULL, text, sizeof(text)), 4);
     assert_int_equal(ch_function_print_plan(NULL, text, sizeof(text)), 4);
     assert_string_equal(text, "NULL");
-    assert_int_equal(ch_tensor_print(NULL, NULL, 16), 4); /* nor need there be room */
+    assert_int_equal(ch_tensor_print(NULL, NULL, 16), 4); /* the buffer may be NULL too */
     assert_int_equal(ch_shape_print(ch_shape_of(2), NULL, 16), 4);
     (void)state;
 }

@@ -1,8 +1,10 @@
-/* test/strategy/test_order.c -- the planner moves calls; what a step does stays what was recorded.
+/* test/strategy/test_order.c -- the planner reorders calls, but the effects of a step are those
+ * of the recorded order.
  *
- * Random steps that read, compute, differentiate, check, and change variables in any order, run as planned
- * and again while they are watched, when nothing is moved and nothing written over. One that fails changes
- * nothing. Replicas on threads of their own and replicas in turns come to the same bits. T_CASES says how many.
+ * Random steps read, compute, differentiate, check, and change variables in any order. Each
+ * runs as planned, and again watched, so that no call is moved and no value overwritten. A step
+ * that fails must change nothing. Replicas on threads and replicas in turns must give the same
+ * bits. T_CASES is the number of cases.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -26,7 +28,7 @@ static int roll(job *j, int sides)
     return (int)((j->dice >> 16) % (unsigned)sides);
 }
 
-/* Small whole numbers that depend on x. */
+/* Returns small whole numbers that depend on x. */
 static ch_node *ids_of(ch_node *x)
 {
     ch_node *column = ch_slice(x, 2, (int64_t[]){0, 0}, (int64_t[]){SIDE, 1});
@@ -35,7 +37,7 @@ static ch_node *ids_of(ch_node *x)
                    CH_I32);
 }
 
-/* The gradient of something that looks rows up and multiplies, or only multiplies. */
+/* Returns the gradient of a product, with or without a lookup of rows. */
 static ch_node *gradient_of(ch_node *x, ch_node *y, ch_node *w, bool looks_up)
 {
     ch_node *z = ch_matmul(y, false, w, true);
@@ -55,7 +57,7 @@ static void change(ch_step *s, int how, ch_var *v, ch_node *x, ch_node *y)
         ch_var_scatter_add(s, v, ids_of(x), ch_tanh(y));
 }
 
-/* What is made of x, y and a variable; NULL: it is done with them. */
+/* Records a random call with x, y and a variable. Returns its result; NULL: no result. */
 static ch_node *make(ch_step *s, job *j, int kind, ch_node *x, ch_node *y)
 {
     ch_var  *v = j->var[roll(j, VARS)];
@@ -109,7 +111,7 @@ static void step(ch_step *s, void *arg)
     }
 }
 
-/* ---- both ways ---- */
+/* ---- planned and watched ---- */
 
 static void see(const char *name, int replica, int n, ch_tensor *const *out, void *arg)
 {
@@ -152,7 +154,7 @@ static void put_vars(job *j, results *r)
     }
 }
 
-/* False: the step failed. */
+/* Returns false if the step failed. */
 static bool run(job *j, ch_tuple *in, bool watched, results *r)
 {
     ch_function *f = t_function(step, j);
@@ -193,7 +195,7 @@ static void make_vars(job *j)
     }
 }
 
-/* As `run`, with replicas on threads, and again in turns. What comes of both is the same. */
+/* As `run`, with replicas on threads, and again in turns. Both results must be equal. */
 static bool run_both_ways(job *j, ch_tuple *in, results *r)
 {
     static results in_turns;
@@ -264,7 +266,7 @@ static void random_steps_of_central_storage_do_what_was_recorded(void **state)
     (void)state;
 }
 
-/* A strategy of one's own that has some variables once and some for each replica. */
+/* A custom strategy that has some variables once and some for each replica. */
 static ch_device *two[2];
 
 static ch_device *const *mixed_devices(void *self)

@@ -1,6 +1,7 @@
-/* test/strategy/test_partition.c -- partitioners: into how many shards which variables are cut.
+/* test/strategy/test_partition.c -- partitioners: the number of shards of each variable.
  *
- * Numbers are those of section 2.3 of the specification of parameter servers, and of the examples of the pages.
+ * The numbers in comments are rows of doc/conformance.md and doc/seed-examples.md. The table of
+ * worked numbers is a part of the specification, which is not in the repository.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -10,18 +11,18 @@ typedef struct cut {
     ch_partitioner p;
     ch_dtype       dtype;
     ch_shape       shape;
-    int            shards;  /* 1: whole */
-    int            rows[8]; /* of the first ones, along the axis; 0: not said */
+    int            shards;  /* 1: not sharded */
+    int            rows[8]; /* of the first shards, along the axis; 0: not checked */
 } cut;
 
-/* Asks for the one axis that is divided, and for the number of its parts. */
+/* Calls a partitioner. Stores the axis that is divided, and the number of its parts. */
 static ch_status divide(const ch_partitioner *p, const ch_tensor_spec *of, int *axis, int *n)
 {
     ch_layout l = {.parts = {-7}}, before = l;
     ch_status rc = ch_partitioner_divide(p, of, &l);
 
     if (rc != CH_OK) {
-        assert_memory_equal(&l, &before, sizeof(l)); /* nothing is written */
+        assert_memory_equal(&l, &before, sizeof(l)); /* unchanged on an error */
         return rc;
     }
     *axis = ch__layout_axis(l);
@@ -143,11 +144,11 @@ static void partitioner_min_size_makes_no_shard_below_the_minimum(void **state)
 
             t_ok(divide(&p, &of, &axis, &n));
             assert_true(n == 1 || rows / n * 6 >= min);
-            assert_true(n == rows || rows / (n + 1) * 6 < min); /* nor could there be more */
+            assert_true(n == rows || rows / (n + 1) * 6 < min); /* more would be too small */
         }
 }
 
-/* B21: MinSize(256 KiB, at most one for each of three servers). */
+/* B21: MinSize(256 KiB, at most a shard for each of three servers). */
 static void partitioner_min_size_gives_each_server_at_most_one_shard(void **state)
 {
     const ch_partitioner p = ch_partitioner_min_size(256 << 10, 3);
@@ -207,10 +208,10 @@ static void partitioner_counts_strings_by_bytes_per_string(void **state)
     check_cut(&(cut){small, CH_STR, shape, 2, {3, 3}});
     check_cut(&(cut){huge, CH_STR, ch_shape_of(6, 2), 6, {1, 1, 1}});
     check_cut(&(cut){small, CH_F64, shape, 2, {3, 3}});
-    check_cut(&(cut){huge, CH_F64, shape, 2, {3, 3}}); /* of strings alone */
+    check_cut(&(cut){huge, CH_F64, shape, 2, {3, 3}}); /* for strings only */
 }
 
-/* PT-2: any axis may be cut. */
+/* PT-2: any axis may be divided. */
 static void partitioner_divides_along_any_axis(void **state)
 {
     ch_partitioner fixed = ch_partitioner_fixed(3), min = ch_partitioner_min_size(64, 8);
@@ -230,9 +231,9 @@ static void partitioner_divides_along_any_axis(void **state)
     check_cut(&(cut){max, CH_F32, ch_shape_of(2, 2, 9), 3, {3, 3, 3}});
 }
 
-/* ---- what is refused ---- */
+/* ---- invalid arguments ---- */
 
-/* Nothing is written, and the variable is named. */
+/* Checks that the call writes nothing, and that the error names the variable. */
 static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
 {
     int axis = -7, shards = -7;
@@ -244,7 +245,7 @@ static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
     assert_int_equal(shards, -7);
 }
 
-/* PT-7, PT-9, PT-6: arguments below 1 are refused, and 0 where it has no meaning. */
+/* PT-7, PT-9, PT-6: arguments below 1 are rejected, and 0 if it has no meaning. */
 static void partitioner_rejects_limits_below_one(void **state)
 {
     ch_partitioner strings = ch_partitioner_max_size(8, 0);
@@ -307,7 +308,7 @@ static void partitioner_rejects_more_than_4096_shards(void **state)
     check_cut(&(cut){ch_partitioner_fixed(4096), CH_F32, ch_shape_of(5000), 4096, {2, 2}});
     check_cut(&(cut){ch_partitioner_fixed(5000), CH_F32, ch_shape_of(10), 10, {1, 1}});
     check_cut(&(cut){ch_partitioner_max_size(4, 7), CH_F32, ch_shape_of(5000), 7, {715, 715}});
-    /* "At most so many" is kept by fewer. */
+    /* A maximum may be above the limit; the number of shards is then the limit. */
     check_cut(
         &(cut){ch_partitioner_min_size(4, INT32_MAX), CH_F32, ch_shape_of(5000), 4096, {2}});
 }
@@ -327,12 +328,12 @@ static void partitioner_divide_names_the_null_argument(void **state)
     assert_int_equal(n, 1);
 }
 
-/* ---- one's own ---- */
+/* ---- custom partitioners ---- */
 
-/* What it will say, and what it saw. */
+/* The result of a custom partitioner, and the arguments of its calls. */
 typedef struct own {
     ch_status      rc;
-    const char    *why; /* NULL: it says nothing */
+    const char    *why; /* message of the error; NULL: none */
     int64_t        parts[CH_MAX_RANK];
     int            n_calls;
     ch_tensor_spec of;
@@ -373,7 +374,7 @@ static void partitioner_function_is_called_once_with_the_variable_spec(void **st
     assert_int_equal(n, 2);
 }
 
-/* PT-3, PT-2: any axis may be cut. */
+/* PT-3, PT-2: any axis may be divided. */
 static void partitioner_function_may_divide_one_axis(void **state)
 {
     static const struct {
@@ -398,7 +399,8 @@ static void partitioner_function_may_divide_one_axis(void **state)
     }
 }
 
-/* PT-2: what it refuses of a variable of rank 3. A list that is missing or empty cannot be given here. */
+/* PT-2: invalid results for a variable of rank 3. A missing or empty list is not possible in
+ * C. */
 static void partitioner_function_with_invalid_counts_is_rejected(void **state)
 {
     static const struct {
@@ -424,7 +426,7 @@ static void partitioner_function_with_invalid_counts_is_rejected(void **state)
     }
 }
 
-/* More than the variable has axes, but no more than any has. */
+/* Divides axis 5, which is valid for some ranks, but not for this variable. */
 static ch_status cut_axis_five(void *arg, const ch_tensor_spec *of, int64_t *parts)
 {
     (void)arg;
@@ -460,14 +462,15 @@ static void partitioner_function_error_is_returned(void **state)
     (void)state;
     t_refused(divide(&p, &of, &axis, &n), CH_DATA_LOSS, "partitioner, for variable kernel",
               "no table of sizes");
-    o = (own){.rc = CH_NOT_FOUND}; /* and says nothing: not what was said before */
+    o = (own){.rc = CH_NOT_FOUND}; /* without a message: the earlier message must not be used */
     t_refused(divide(&p, &of, &axis, &n), CH_NOT_FOUND, "kernel", ch_status_text(CH_NOT_FOUND));
     assert_null(strstr(ch_error_message(), "no table of sizes"));
     assert_int_equal(axis, -7);
     assert_int_equal(n, -7);
 }
 
-/* PT-4: scalars, and without a partitioner. (Colocated ones are not asked about either, by who makes them.) */
+/* PT-4: for scalars, and if there is no partitioner. (Colocated variables are not passed to
+ * partitioners either.) */
 static void partitioner_is_not_called_for_scalars(void **state)
 {
     own            o = {.rc = CH_INTERNAL};

@@ -1,5 +1,8 @@
-/* test/strategy/test_ragged.c -- ragged arguments of steps: programs that fit many sizes, and results
- * that never tell.
+/* test/strategy/test_ragged.c -- ragged arguments of steps: a program fits many sizes, and the
+ * results do not depend on its capacity.
+ *
+ * The values of a ragged argument have room after their last element. The tests compare results
+ * with plain C for many sizes, and count programs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -11,7 +14,7 @@
 
 /* ---- capacities ---- */
 
-/* The least allowed size that is not below n, found by trying all. */
+/* Returns the least allowed size that is not below n, by trying all. */
 static int64_t capacity_by_trying(int64_t n)
 {
     int64_t best = INT64_MAX;
@@ -36,7 +39,7 @@ static void capacity_is_the_least_quarter_step_that_holds_n(void **state)
 
 /* ---- arguments ---- */
 
-/* Values 0, 1, ... n - 1 in two rows, which end at `first` and `end`. */
+/* Returns the values 0, 1, ... n - 1 in two rows, which end at `first` and `end`. */
 static ch_tuple *two_rows(int64_t n, int64_t first, int64_t end)
 {
     static const char *const name[] = {"x/values", "x/row_splits"};
@@ -69,7 +72,8 @@ static ch_status run_rows(ch_function *f, int64_t n, int64_t end, ch_tuple **out
 
 /* ---- steps ---- */
 
-/* Sums of rows, of each value's square root, as a table of one column: row-wise ops and a bag. */
+/* Returns the sum of the square roots of each row, as a table with a single column: row-wise
+ * ops and a bag. */
 static ch_node *sums_of(ch_step *s, ch_node *x)
 {
     ch_node *one = ch_fill(s, CH_F32, ch_shape_of(1, 1), 1), *zero = ch_cast(x, CH_I32);
@@ -156,7 +160,7 @@ static void ragged_runs_of_other_sizes_allocate_nothing(void **state)
     (void)state;
 }
 
-/* ---- ops that would see the room ---- */
+/* ---- ops that would read the room ---- */
 
 static void mixing(ch_step *s, void *arg)
 {
@@ -217,7 +221,7 @@ static void splits_that_end_behind_the_values_are_refused(void **state)
     t_ok(ch_function_new("rowwise", rowwise, NULL, &f));
     for (int64_t end = 58; end <= 70; end++) /* the capacity of 57 is 64 */
         t_refused(run_rows(f, 57, end, NULL), CH_INVALID_ARGUMENT, "row split", "57 ids");
-    t_ok(run_rows(f, 57, 50, NULL)); /* values behind the last split are in no row */
+    t_ok(run_rows(f, 57, 50, NULL)); /* values after the last split are in no row */
     ch_function_unref(f);
     (void)state;
 }

@@ -1,8 +1,8 @@
-/* test/strategy/test_random.c -- random steps: planned and run at once, or node by node.
+/* test/strategy/test_random.c -- random steps: planned, compared with a run node by node.
  *
- * A step of random calls on inputs and variables is run twice from the same state: as the planner
- * would have it (fused, folded, in place, memory used again and again), and watched, where every
- * value has memory of its own. Whatever the planner did, the bits must be the same.
+ * A step of random calls on inputs and variables is run twice from the same state: as planned
+ * (fused, folded, in place, with reused memory), and watched, so that every value has its own
+ * memory. The bits must be equal.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -31,7 +31,7 @@ typedef struct chance {
     ch_var  *var[VARS];
 } chance;
 
-/* A (SIZE, SIZE) node made of one or two others. */
+/* Records a random call on a and b. Returns a node of shape (SIZE, SIZE). */
 static ch_node *any_call(ch_step *s, uint64_t *r, ch_node *a, ch_node *b)
 {
     ch_node *part[2];
@@ -100,7 +100,7 @@ static void nothing(const char *node, int replica, int n, ch_tensor *const *out,
     (void)node, (void)replica, (void)n, (void)out, (void)arg;
 }
 
-/* Runs three steps from the initial state; appends all results and variables to `bits`. */
+/* Runs three steps from the initial state. Appends all results and variables to `bits`. */
 static size_t run_steps(chance *c, bool watched, float *bits)
 {
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(SIZE, SIZE), 99)});
@@ -130,7 +130,7 @@ static size_t run_steps(chance *c, bool watched, float *bits)
     return n;
 }
 
-static uint64_t n_seeds = 1000; /* or the program's argument: 100000 take a minute */
+static uint64_t n_seeds = 1000; /* or the first argument of the test; 100000 take a minute */
 
 static void a_planned_step_gives_the_bits_of_one_run_node_by_node(void **state)
 {
@@ -147,7 +147,7 @@ static void a_planned_step_gives_the_bits_of_one_run_node_by_node(void **state)
     (void)state;
 }
 
-/* ---- placing buffers ---- */
+/* ---- placement of buffers ---- */
 
 static bool overlap(const ch_memory_span *a, const ch_memory_span *b)
 {
@@ -182,7 +182,7 @@ static void buffers_that_live_at_one_time_never_overlap(void **state)
             worst = (double)arena / (double)live;
         ch__buffers_drop(&b);
     }
-    assert_true(worst < 1.3); /* random lives are harder than any model's */
+    assert_true(worst < 1.3); /* random lifetimes are harder than those of models */
     (void)state;
 }
 

@@ -1,6 +1,7 @@
 /* test/strategy/test_reduce.c -- ch_strategy_reduce.
  *
- * The numbers in comments are those of spec/strategies.md and spec/examples.md.
+ * The tests reduce values of all kinds, with and without axes, under several strategies. The
+ * numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -9,7 +10,7 @@
 
 #define N(...) ((const double[]){__VA_ARGS__})
 
-/* What the reduction of v, which it lets go of, gives. */
+/* Returns the result of a reduction. Takes over the reference `v`. */
 static ch_tensor *reduced(ch_strategy *st, ch_reduce_op op, ch_value *v, int axis)
 {
     ch_tensor *t = NULL;
@@ -56,7 +57,7 @@ static void reduce_combines_components_elementwise_or_along_an_axis(void **state
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 
-    for (int i = 0; i < 4; i++) { /* within the scope and outside */
+    for (int i = 0; i < 4; i++) { /* inside and outside of the scope */
         ch_strategy *s = st[i / 2], *arg = i % 2 ? NULL : s;
 
         if (arg == NULL)
@@ -115,7 +116,7 @@ static void reduce_mean_weighs_a_short_batch_by_its_rows(void **state)
     (void)state;
 }
 
-/* 4.1.7: replica r has r, r + 1 times */
+/* 4.1.7: replica r has the value r in r + 1 rows */
 static void reduce_along_an_axis_accepts_unequal_sizes(void **state)
 {
     const ch_dtype type[] = {CH_F32, CH_I32};
@@ -166,7 +167,7 @@ static void reduce_rejects_an_axis_out_of_range(void **state)
               "-1 axes", "");
     t_refused(ch_strategy_reduce_axes(st, CH_SUM, v, 1, NULL, &t), CH_INVALID_ARGUMENT,
               "1 axes", "NULL");
-    t_ok(ch_strategy_reduce_axes(st, CH_SUM, v, 0, NULL, &t)); /* none: CH_NO_AXIS */
+    t_ok(ch_strategy_reduce_axes(st, CH_SUM, v, 0, NULL, &t)); /* no axes: CH_NO_AXIS */
     t_gave(t, CH_F32, ch_shape_of(2, 3), N(0, 2, 4, 6, 8, 10));
     ch_value_unref(v);
     ch_value_unref(scalar);
@@ -174,7 +175,7 @@ static void reduce_rejects_an_axis_out_of_range(void **state)
     (void)state;
 }
 
-/* 4.1.4: of several axes, the elements are those of all */
+/* 4.1.4: with several axes, the elements of all of them are reduced */
 static void reduce_axes_reduces_several_axes_together(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -212,7 +213,7 @@ static void reduce_mean_of_integers_is_a_float(void **state)
                        t_both(t_of(row[i].from, ch_shape_of(2), N(100, 7)),
                               t_of(row[i].from, ch_shape_of(2), N(120, 8))),
                        CH_NO_AXIS),
-               row[i].to, ch_shape_of(2), N(110, 7.5)); /* 220 is no i8, and is not needed */
+               row[i].to, ch_shape_of(2), N(110, 7.5)); /* the sum 220 exceeds i8 */
         t_gave_number(reduced(st, CH_MEAN,
                               t_both(t_of(row[i].from, ch_shape_of(2), N(100, 120)),
                                      t_of(row[i].from, ch_shape_of(2), N(120, 100))),
@@ -226,11 +227,11 @@ static void reduce_mean_of_integers_is_a_float(void **state)
     t_gave_number(reduced(NULL, CH_MEAN,
                           t_value(CH_PLAIN, 1, (ch_tensor *[]){t_number(CH_I32, 3)}),
                           CH_NO_AXIS),
-                  CH_F64, 3); /* of one too: the type does not depend on who is there */
+                  CH_F64, 3); /* also for a single replica */
     t_gave_number(reduced(st, CH_MEAN,
                           t_both(t_number(CH_U64, 0x1p63), t_number(CH_U64, 0x1p63)),
                           CH_NO_AXIS),
-                  CH_F64, 0x1p63); /* which is no i64, and twice it no u64 */
+                  CH_F64, 0x1p63); /* above the range of i64; the sum exceeds u64 */
     v = t_both(t_number(CH_BOOL, 1), t_number(CH_BOOL, 1));
     t_refused(ch_strategy_reduce(st, CH_SUM, v, CH_NO_AXIS, &t), CH_INVALID_ARGUMENT, "bool",
               "cast");
@@ -253,7 +254,7 @@ static void reduce_rounds_sums_once(void **state)
                           t_both(t_of(CH_F16, ch_shape_of(64), many),
                                  t_of(CH_F16, ch_shape_of(64), many)),
                           0),
-                  CH_F16, 2000); /* the sum is no f16 */
+                  CH_F16, 2000); /* the sum exceeds f16 */
     t_ok(ch_tensor_copy_of(CH_U64, ch_shape_of(1), &big, &a));
     t_ok(ch_tensor_copy_of(CH_U64, ch_shape_of(1), &(int64_t){1}, &b));
     t = reduced(st, CH_SUM, t_both(a, b), 0);
@@ -320,7 +321,7 @@ static void reduce_rejects_plain_values_and_sums_of_mirrored_values(void **state
     (void)state;
 }
 
-/* 4.1.14, 4.1.18, 1.5.2, 6.3.7: one replica */
+/* 4.1.14, 4.1.18, 1.5.2, 6.3.7: a single replica */
 static void reduce_with_one_replica_accepts_a_plain_value(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
@@ -436,7 +437,7 @@ static void a_tuple_is_reduced_leaf_by_leaf(void **state)
     (void)state;
 }
 
-/* What a step that is being recorded tries. */
+/* The calls that a step makes while it is recorded. */
 typedef struct attempt {
     ch_strategy *st;
     ch_value    *v;
@@ -474,7 +475,7 @@ static void reduce_is_refused_in_steps_and_in_scopes_of_other_strategies(void **
     (void)state;
 }
 
-/* A loss is reduced after every step: that takes the memory of the result and no more. */
+/* Programs reduce a loss after every step, so the call must allocate only the result. */
 static void reduce_of_scalars_allocates_only_the_result(void **state)
 {
     ch_strategy *st = t_mirrored(4);
@@ -542,7 +543,7 @@ static void reduce_sums_seventeen_replicas(void **state)
     (void)state;
 }
 
-/* Whichever allocation fails, nothing is left behind. */
+/* If any allocation fails, nothing leaks. */
 static void reduce_leaks_nothing_when_memory_is_short(void **state)
 {
     ch_strategy *st = t_mirrored(2);

@@ -1,5 +1,8 @@
-/* test/strategy/test_scope.c -- the strategy's scope, runs with numbers of their own, and how
- * long things live.
+/* test/strategy/test_scope.c -- the scope of a strategy, seeds and step numbers of runs, and
+ * lifetimes of objects.
+ *
+ * The tests make calls inside and outside of scopes, steps and host calls, and check that
+ * objects live as long as they have references.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -24,14 +27,14 @@ static void variable_made_in_a_scope_belongs_to_its_strategy(void **state) /* 1.
     assert_int_equal(ch_strategy_replicas(NULL), 2);
     t_refused(ch_strategy_enter(other), CH_FAILED_PRECONDITION, "mixing different strategies",
               "");
-    t_ok(ch_strategy_enter(st)); /* it nests */
+    t_ok(ch_strategy_enter(st)); /* scopes nest */
     ch_strategy_leave();
     assert_ptr_equal(ch_strategy_current(), st);
     ch_strategy_leave();
     assert_string_equal(ch_strategy_name(NULL), "Default");
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "out"}, &out));
     assert_ptr_equal(ch_var_strategy(out), ch_strategy_current());
-    ch_strategy_leave(); /* of nothing: nothing happens */
+    ch_strategy_leave(); /* without a scope the call does nothing */
     assert_string_equal(ch_strategy_name(NULL), "Default");
     ch_var_unref(in);
     ch_var_unref(out);
@@ -48,7 +51,7 @@ static void scopes_nest_64_deep(void **state)
     for (int i = 0; i < 64; i++)
         t_ok(ch_strategy_enter(st));
     t_refused(ch_strategy_enter(st), CH_FAILED_PRECONDITION, "more than 64 deep", "");
-    ch_strategy_unref(st); /* the scope holds it */
+    ch_strategy_unref(st); /* the scope has a reference */
     assert_int_equal(ch_strategy_replicas(NULL), 2);
     for (int i = 0; i < 64; i++)
         ch_strategy_leave();
@@ -56,7 +59,7 @@ static void scopes_nest_64_deep(void **state)
     (void)state;
 }
 
-/* ---- which call is legal where ---- */
+/* ---- calls that are allowed in each context ---- */
 
 static void *look_around(void *arg)
 {
@@ -218,7 +221,7 @@ static void enter_run_and_update_are_refused_in_replica_context(void **state)
     (void)state;
 }
 
-/* ---- where variables go ---- */
+/* ---- placement of variables ---- */
 
 static ch_status rename_it(ch_var_spec *spec, void *arg)
 {
@@ -243,7 +246,7 @@ static void var_creator_may_rename_or_refuse_a_variable(void **state)
     t_ok(ch_var_creator_enter(rename_it, outer));
     t_ok(ch_var_creator_enter(rename_it, inner));
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
-    assert_string_equal(ch_var_name(v), "outer"); /* the innermost is asked first */
+    assert_string_equal(ch_var_name(v), "outer"); /* the innermost hook is called first */
     ch_var_unref(v);
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "bad"}, &v), CH_INVALID_ARGUMENT,
               "no such name here", "bad");
@@ -252,7 +255,7 @@ static void var_creator_may_rename_or_refuse_a_variable(void **state)
     t_ok(ch_var_creator_enter(refuse_without_a_word, NULL));
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v), CH_PERMISSION_DENIED,
               "mine", "");
-    assert_null(strstr(ch_error_message(), "no such name")); /* which was about another */
+    assert_null(strstr(ch_error_message(), "no such name")); /* of an earlier error */
     ch_var_creator_leave();
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "mine");
@@ -260,7 +263,8 @@ static void var_creator_may_rename_or_refuse_a_variable(void **state)
     (void)state;
 }
 
-/* What is entered in a scope ends with it, and what was entered before does not. */
+/* Devices and hooks that were entered in a scope end with it. Those that were entered before
+ * stay. */
 static void
 strategy_leave_ends_devices_and_hooks_entered_in_the_scope(void **state) /* 1.2.5, 1.2.6 */
 {
@@ -283,8 +287,7 @@ strategy_leave_ends_devices_and_hooks_entered_in_the_scope(void **state) /* 1.2.
     assert_ptr_equal(ch_device_current(), now);
     ch_var_creator_leave();
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &w));
-    assert_string_equal(ch_var_name(w),
-                        "mine"); /* there was but the one from before the scope */
+    assert_string_equal(ch_var_name(w), "mine"); /* only the outer hook was left */
     ch_var_unref(w);
     ch_var_unref(v);
     ch_strategy_unref(st);
@@ -296,7 +299,7 @@ strategy_leave_ends_devices_and_hooks_entered_in_the_scope(void **state) /* 1.2.
 typedef struct touch {
     ch_var    *v;
     ch_tensor *five;
-    ch_status  get, set, add; /* what came of them in a step */
+    ch_status  get, set, add; /* results of the calls in a step */
     bool       in_host;
 } touch;
 
@@ -340,8 +343,7 @@ static void var_get_and_set_are_refused_inside_steps(void **state) /* 1.3.10, 3.
     touch        t = {.five = t_f32(ch_shape_scalar(), &five)};
     ch_tensor   *now = NULL;
 
-    t_ok(ch_strategy_central_storage(NULL,
-                                     &st)); /* one replica, so that nobody else touches it */
+    t_ok(ch_strategy_central_storage(NULL, &st)); /* one replica: no other writer */
     t_ok(ch_strategy_mirrored(NULL, &other));
     t_ok(ch_var_new(st, &(ch_var_spec){.name = "v"}, &t.v));
     for (int in_host = 0; in_host < 2; in_host++) {
@@ -359,7 +361,7 @@ static void var_get_and_set_are_refused_inside_steps(void **state) /* 1.3.10, 3.
     t_refused(ch_var_get(t.v, &now), CH_FAILED_PRECONDITION, "mixing different", "v");
     t_refused(ch_var_set(t.v, t.five), CH_FAILED_PRECONDITION, "mixing different", "v");
     ch_strategy_leave();
-    t_ok(ch_var_set(t.v, t.five)); /* in no scope, as in its own */
+    t_ok(ch_var_set(t.v, t.five)); /* outside of any scope, as in its own */
     t_ok(ch_strategy_enter(st));
     t_ok(ch_var_get(t.v, &now));
     ch_strategy_leave();
@@ -432,7 +434,7 @@ static void random_numbers_depend_on_seed_and_step_number_alone(void **state)
     (void)state;
 }
 
-/* ---- lives ---- */
+/* ---- lifetimes ---- */
 
 static void twice(ch_step *s, void *arg)
 {

@@ -1,7 +1,8 @@
-/* test/strategy/test_seeds.c -- the examples of the pages that show a result, as they stand there.
+/* test/strategy/test_seeds.c -- the examples of the pages that show a result, in C.
  *
- * B1 to B41 are rows of doc/seed-examples.md, which says which other tests show the rest. A page says on which devices an
- * example runs, and a process has the same devices from beginning to end: there is one for each such set.
+ * B1 to B41 are rows of doc/seed-examples.md, which lists the tests of the other examples. An
+ * example requires certain devices, and the devices of a process do not change. So the examples
+ * for each set of devices run in their own process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sys/wait.h>
@@ -17,7 +18,7 @@ static ch_dataset *batches(int64_t n, int64_t size)
     return ch_dataset_batch(ch_dataset_range(0, n, 1), size, NULL);
 }
 
-/* MirroredStrategy(): every device that there is of the first type. */
+/* MirroredStrategy(): all devices of the first type. */
 static ch_strategy *mirrored(void)
 {
     ch_strategy *st = NULL;
@@ -34,7 +35,7 @@ static ch_strategy *central(void)
     return st;
 }
 
-/* It is PR{a | b}, each on its GPU. */
+/* Checks that v is PR{a | b}, with each component on its GPU. */
 static void is_per_replica(const ch_value *v, ch_dtype dtype, ch_shape a, ch_shape b,
                            const double *x, const double *y)
 {
@@ -54,7 +55,7 @@ static void is_plain(const ch_value *v, ch_dtype dtype, ch_shape shape, const do
     t_on(ch_value_at(v, 0), device);
 }
 
-/* What each replica has of a tuple's one leaf is this number. */
+/* Checks that the only leaf of a tuple has this number on each replica. */
 static void local_results_are(ch_strategy *st, const ch_tuple *t, int n, ch_dtype dtype,
                               const double *x)
 {
@@ -69,7 +70,7 @@ static void local_results_are(ch_strategy *st, const ch_tuple *t, int n, ch_dtyp
     }
 }
 
-/* The next element, or what `f` makes of it. */
+/* Returns the next element, or the result of `f` for it. */
 static ch_tuple *next_of(ch_strategy *st, ch_iterator *it, ch_function *f)
 {
     ch_tuple *t = NULL, *out = NULL;
@@ -164,7 +165,7 @@ static ch_status how_many(const ch_value_context *c, void *arg, ch_tuple **out)
     return CH_OK;
 }
 
-/* B14: where the page prints a bare 4, there is one for each replica */
+/* B14: the page prints a bare 4; here each replica has a 4 */
 static void mirrored_step_doubles_values_from_a_function(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -211,7 +212,7 @@ static void all_reduce_sums_replica_ids(void **state)
     (void)state;
 }
 
-/* A variable of 1.0 that is given neither a name nor a strategy. */
+/* Returns a variable of 1.0 that was created without a name or strategy. */
 static ch_var *variable_of_1(void)
 {
     return t_var(NULL, NULL, t_number(CH_F32, 1));
@@ -260,7 +261,7 @@ static ch_dataset *ten_ones(ch_strategy *st)
     return d;
 }
 
-/* B29: two replicas: scalars cannot be cut, batches can */
+/* B29: two replicas: scalars cannot be divided, batches can */
 static void numpy_dataset_is_divided_for_two_replicas(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -323,7 +324,8 @@ static void same(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_step_in(s, 0));
 }
 
-/* A step whose input has the spec of a component of these batches, which differ in size. */
+/* Returns a step whose input has the spec of a component of these batches, which differ in
+ * size. */
 static ch_function *declared_for(ch_strategy *st, ch_dataset *d)
 {
     ch_function          *f = t_function(same, NULL);
@@ -341,7 +343,7 @@ static ch_function *declared_for(ch_strategy *st, ch_dataset *d)
     return f;
 }
 
-/* Takes the tensor over. */
+/* Takes over the reference to the tensor. */
 static void refuses(ch_strategy *st, ch_function *f, ch_tensor *x, const char *word)
 {
     ch_tuple *in = t_tuple(1, &x);
@@ -350,7 +352,8 @@ static void refuses(ch_strategy *st, ch_function *f, ch_tensor *x, const char *w
     ch_tuple_unref(in);
 }
 
-/* B35: batches of 4 are cut to 2 and 2; of 5 to 3 and 2, and the last one to 2 and none */
+/* B35: batches of 4 are divided into 2 and 2; of 5 into 3 and 2, and the last batch into 2 and
+ * none */
 static void a_declared_step_takes_every_batch_of_records(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -386,7 +389,8 @@ static void a_declared_step_takes_every_batch_of_records(void **state)
     (void)state;
 }
 
-/* Batches of ones for a replica of a global batch of 8, for ever. */
+/* Returns endless batches of ones, with the batch size of a replica if the global batch is
+ * 8. */
 static ch_dataset *ones(const ch_input_context *c, void *arg)
 {
     int64_t     rows = 0;
@@ -420,7 +424,7 @@ static void an_iterator_has_the_spec_of_its_dataset(void **state)
     (void)state;
 }
 
-/* B39: two GPUs, which are the compute devices unless others are named */
+/* B39: two GPUs, which are the compute devices by default */
 static void central_storage_divides_batches_among_all_gpus(void **state)
 {
     ch_strategy *st = central();
@@ -444,7 +448,7 @@ static void central_storage_divides_batches_among_all_gpus(void **state)
     (void)state;
 }
 
-/* ---- one GPU ---- */
+/* ---- a single GPU ---- */
 
 static ch_status always_1(const ch_value_context *c, void *arg, ch_tuple **out)
 {
@@ -460,7 +464,7 @@ static ch_status of_an_array(const ch_value_context *c, void *arg, ch_tuple **ou
     return CH_OK;
 }
 
-/* B2', B3, B4: one device */
+/* B2', B3, B4: a single device */
 static void values_from_a_function_are_made_for_one_replica(void **state)
 {
     static const struct {
@@ -538,7 +542,7 @@ static void one_device_accepts_any_form_of_a_device_name(void **state)
     (void)state;
 }
 
-/* B29: one replica */
+/* B29: a single replica */
 static void numpy_dataset_gives_scalars_to_one_replica(void **state)
 {
     ch_strategy *st[] = {t_one_device(), mirrored(), central()};
@@ -562,7 +566,7 @@ static void numpy_dataset_gives_scalars_to_one_replica(void **state)
     (void)state;
 }
 
-/* B40: the CPU keeps no variables then, and there is one compute device */
+/* B40: the variables are not on the CPU then, and there is a single compute device */
 static void central_storage_with_one_gpu_gives_it_whole_batches(void **state)
 {
     ch_strategy *st = central();
@@ -585,7 +589,7 @@ static void central_storage_with_one_gpu_gives_it_whole_batches(void **state)
 
 /* ---- no GPU ---- */
 
-/* B39: no GPU: all of a batch, on the CPU */
+/* B39: no GPU: the whole batch, on the CPU */
 static void central_storage_without_gpus_runs_whole_batches_on_the_cpu(void **state)
 {
     ch_strategy *st = central();
@@ -609,7 +613,7 @@ static void central_storage_without_gpus_runs_whole_batches_on_the_cpu(void **st
     (void)state;
 }
 
-/* The strings of the batches that `it` gives, with a space after each. */
+/* Returns the strings of the batches of `it`, with a space after each. */
 static const char *strings_of(ch_iterator *it)
 {
     static char text[200];
@@ -632,7 +636,7 @@ static const char *strings_of(ch_iterator *it)
     return text;
 }
 
-/* B32: two workers, each of one replica: what the input of a worker is cut to */
+/* B32: two workers with a replica each: the input of a worker after the division */
 static void dataset_distribute_gives_files_to_two_workers_in_turn(void **state)
 {
     static const char *const want[] = {"10 11 12 30 31 32 ", "20 21 22 40 41 42 "};
@@ -653,7 +657,7 @@ static void dataset_distribute_gives_files_to_two_workers_in_turn(void **state)
     (void)state;
 }
 
-/* Runs tests in a process of its own that has these devices; false: one of them failed. */
+/* Runs tests in a child process that has these devices. Returns false if a test failed. */
 static bool passes_with(const char *devices, const char *title, const struct CMUnitTest *test,
                         size_t n)
 {

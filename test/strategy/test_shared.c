@@ -1,6 +1,8 @@
-/* test/strategy/test_shared.c -- what is one value for all replicas, and cannot be added up over them.
+/* test/strategy/test_shared.c -- values that all replicas share, which cannot be summed over
+ * replicas.
  *
- * Numbers at tests are those of the statements they show.
+ * A literal or a plain input is the same value for all replicas. The tests assign, merge and
+ * reduce such values. The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -39,7 +41,7 @@ static ch_node *computed(ch_step *s)
 
 typedef struct job {
     made         make;
-    ch_var      *v; /* NULL: in a merge call, without one */
+    ch_var      *v; /* NULL: the job is a merge call, without a variable */
     ch_reduce_op op;
 } job;
 
@@ -65,7 +67,7 @@ static void merge(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_cast(out, CH_F32));
 }
 
-/* Runs it with an input of five: one for all, or each its own. */
+/* Runs a function with the input 5: plain if is_plain, otherwise per-replica. */
 static ch_status run_function(ch_strategy *st, ch_function *f, bool is_plain, ch_tuple **out)
 {
     float      five = 5;
@@ -104,7 +106,7 @@ static ch_var *new_var(ch_strategy *st, ch_aggregation aggregation)
 static const struct {
     made  make;
     bool  is_plain;
-    float sum; /* 0: it is refused */
+    float sum; /* 0: the call is rejected */
 } row[] = {{literal, true, 0},  {literal_expression, true, 0}, {input, true, 0},
            {input, false, 10},  {own_literal, true, 10},       {own_input, true, 10},
            {computed, true, 10}};
@@ -136,7 +138,7 @@ static void assign_rejects_a_sum_of_one_value_for_all_replicas(
     (void)state;
 }
 
-/* The mean of three fives that were added up could be something else. */
+/* The value is not computed as the mean of three equal values, which could be rounded. */
 static void assign_of_one_value_for_all_replicas_keeps_it_with_mean_or_first(
     void **state) /* 3.3, 3.3.2, 3.5.3 */
 {
@@ -182,7 +184,8 @@ merge_reduce_rejects_a_sum_of_one_value_for_all_replicas(void **state) /* 4.1.14
     (void)state;
 }
 
-/* A step that was recorded with the one is recorded again for the other. */
+/* A step that was recorded with a plain input is recorded again for a per-replica input, and
+ * vice versa. */
 static void a_plain_input_and_one_of_each_replica_are_two_recordings(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -192,7 +195,7 @@ static void a_plain_input_and_one_of_each_replica_are_two_recordings(void **stat
     t_ok(run_function(st, f, false, NULL));
     t_refused(run_function(st, f, true, NULL), CH_INVALID_ARGUMENT, "a plain input", "");
     t_ok(run_function(st, f, false, NULL));
-    assert_int_equal(ch_function_recordings(f), 1); /* the one that went well */
+    assert_int_equal(ch_function_recordings(f), 1); /* of the run that succeeded */
     assert_true(t_copy_of(j.v, 1, 0) == 10);
     ch_function_unref(f);
     ch_var_unref(j.v);

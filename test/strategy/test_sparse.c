@@ -1,6 +1,6 @@
 /* test/strategy/test_sparse.c -- sparse values as arguments and results of steps.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -13,7 +13,7 @@ typedef struct slices {
     const float *rows; /* n * WIDE */
 } slices;
 
-/* The argument "g" of so many replicas; plain if there is one. */
+/* Returns the argument "g" for a number of replicas; plain if there is a single replica. */
 static ch_tuple *argument(int replicas, const slices *each)
 {
     const char *const name[] = {"g/ids", "g/rows"};
@@ -97,7 +97,7 @@ static void sparse_argument_is_reduced_and_is_an_argument_again(void **state)
         assert_true(t_copy_of(v, 0, 1 * WIDE) == -(want->rows[0] + want->rows[2]));
         assert_true(t_copy_of(v, 0, 3 * WIDE + 1) == -want->rows[5]);
         assert_true(t_copy_of(v, 0, 0) == 0);
-        one = argument(1, &of_two[1]); /* a plain argument is that of every replica */
+        one = argument(1, &of_two[1]); /* every replica gets a plain argument */
         ch_tuple_unref(after);
         t_ok(ch_strategy_run(st, g, one, &after));
         assert_true(t_copy_of(v, 0, 3 * WIDE + 1) == -want->rows[5] - 6);

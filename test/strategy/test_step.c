@@ -1,4 +1,8 @@
-/* test/strategy/test_step.c -- what running a step promises, on one device and on two.
+/* test/strategy/test_step.c -- guarantees of a step's run, with one and with two devices.
+ *
+ * A small network is trained with even, short and empty shares of batches. The tests compare
+ * bits and count allocations, barriers and wake-ups. Further tests let allocations and replicas
+ * fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -77,7 +81,7 @@ static ch_tensor *share_of(ch_tensor *t, int64_t from, int64_t to, const char *d
     return there;
 }
 
-/* `rows` of data, cut after `cut` rows into two replicas' shares. */
+/* Returns `rows` rows of data; the first replica has `cut` of them, the second the others. */
 static ch_tuple *batch_of(int64_t rows, int64_t cut)
 {
     ch_tensor *x = t_noise(ch_shape_of(rows, IN), 7), *y = t_noise(ch_shape_of(rows, OUT), 8);
@@ -161,7 +165,7 @@ static void a_decoded_step_trains_with_the_same_bits(void **state)
     size_t       n = 0;
     float        here[IN * HIDDEN], there[IN * HIDDEN];
 
-    run_for_loss(st, f, batch); /* records; the sizes to come were never seen */
+    run_for_loss(st, f, batch); /* records; the following sizes are new */
     t_ok(ch_graph_encode(ch_function_graph(f), &bytes, &n));
     t_ok(ch_graph_decode(bytes, n, &g));
     t_ok(ch_function_of_graph("sent", g, &sent));
@@ -202,10 +206,11 @@ static void repeated_step_allocates_nothing_and_wakes_each_device_once(void **st
     for (int i = 0; i < 10; i++)
         run_for_loss(st, f, batch);
     assert_int_equal(ch__mem_allocs() - allocs, 0);
-    /* One for each of four small all_reduces, and one before variables change. */
+    /* A barrier for each of four small all_reduces, and another before variables change. */
     assert_int_equal(ch__group_barriers(st->group) - meetings, 10 * 5);
-    /* The caller runs the replica of the first device; the thread of the second is called once a step. A thread is
-     * woken by that call, by the end of a step, and by the other thread at a barrier, and by nothing else. */
+    /* The caller runs the replica of the first device; the thread of the second device is
+     * called once in each step. A thread is woken only by that call, by the end of a step, and
+     * by the other thread at a barrier. */
     assert_int_equal(atomic_load(&second->work) - calls, 10);
     assert_true(ch__wake_count() - wakes <= 10 * (1 + 1 + 5));
     t_ok(ch__config_set("replicas", "auto"));
@@ -216,7 +221,7 @@ static void repeated_step_allocates_nothing_and_wakes_each_device_once(void **st
     (void)state;
 }
 
-/* ---- looking after copies ---- */
+/* ---- the check of copies ---- */
 
 typedef struct worker {
     ch_strategy *st;
@@ -238,7 +243,7 @@ static void run_often(void *arg)
         w->rc = ch_strategy_run(w->st, w->f, NULL, NULL);
 }
 
-/* Each compares what its own step left, while nobody else changes it. */
+/* Each thread compares the copies after its own step, before another step changes them. */
 static void copies_are_compared_before_the_next_step(void **state)
 {
     ch_strategy *st = two_devices();
@@ -292,7 +297,7 @@ static void copies_that_differ_are_an_error_without_results(void **state)
 
 /* ---- faults ---- */
 
-/* Everything a small training run does, as far as memory goes. */
+/* A small training run that makes all kinds of allocations. */
 typedef struct small_run {
     ch_strategy *st;
     ch_tensor   *t[5];
@@ -339,11 +344,10 @@ static void drop_small_run(small_run *r)
     ch_strategy_unref(r->st);
 }
 
-/* PROMISES F15. */
 static void mirrored_step_leaks_nothing_when_any_allocation_fails(void **state)
 {
     small_run first = {0};
-    ch_status rc = try_small_run(&first); /* what a process makes once is made */
+    ch_status rc = try_small_run(&first); /* allocates objects that exist once in a process */
     int       n = 0;
 
     t_ok(rc);
@@ -364,7 +368,7 @@ static void mirrored_step_leaks_nothing_when_any_allocation_fails(void **state)
     (void)state;
 }
 
-/* Fails on the replica whose first input has a 1 in it. */
+/* Fails on the replica whose first input contains a 1. */
 static void fail_on_one(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
@@ -419,7 +423,7 @@ static void swap_and_add(ch_step *s, void *arg)
 
     ch_var_assign(s, v[0], b);
     ch_var_assign(s, v[1], a);
-    ch_var_assign_add(s, v[2], ch_var_read(s, v[0])); /* sees what was assigned */
+    ch_var_assign_add(s, v[2], ch_var_read(s, v[0])); /* reads the assigned value */
     ch_step_out(s, "old", a);
     ch_step_out(s, "new", ch_var_read(s, v[0]));
     ch_step_out(s, "sum", ch_var_read(s, v[2]));
@@ -535,7 +539,6 @@ static void string_results_outlive_string_inputs(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void string_results_leak_nothing_when_memory_is_short(void **state)
 {
     ch_tuple *in = three_words();

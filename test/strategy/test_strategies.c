@@ -1,7 +1,7 @@
-/* test/strategy/test_strategies.c -- each strategy: its devices, its properties, its calls; and
- * one that is written here.
+/* test/strategy/test_strategies.c -- each strategy: its devices, its properties and its calls;
+ * and a custom strategy that the test implements.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int reset(void **state)
     return 0;
 }
 
-/* The names of n devices, without what they have in common: "GPU:0 GPU:1". */
+/* Returns the names of n devices without their common prefix: "GPU:0 GPU:1". */
 static const char *names(int n, ch_device *const *device)
 {
     static char text[200];
@@ -37,7 +37,7 @@ static const char *names(int n, ch_device *const *device)
     return text;
 }
 
-/* Where replicas and variables of a strategy are. */
+/* Checks the devices of the replicas and of the variables of a strategy. */
 static void is_on(ch_strategy *st, const char *workers, const char *parameters)
 {
     ch_device *const *device = NULL;
@@ -50,7 +50,7 @@ static void is_on(ch_strategy *st, const char *workers, const char *parameters)
     assert_string_equal(names(n, device), parameters);
 }
 
-/* A variable of a strategy is there; ends it. */
+/* Checks the devices of a variable. Releases the variable. */
 static void var_is_on(ch_var *v, const char *where)
 {
     ch_device *device[4];
@@ -126,7 +126,8 @@ static ch_status mirrored_over(const char *const *name, int n, ch_strategy **out
     return ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = n, .device = name}, out);
 }
 
-/* The setting gives all devices that the strategy was asked to use, and not only the first that is missing. */
+/* The error gives the value of the setting that includes all requested devices, and not only
+ * the first missing device. */
 static void strategy_error_names_the_setting_that_has_all_devices(void **state)
 {
     static const char *const gpus[] = {"/gpu:0", "GPU:1"},
@@ -189,7 +190,7 @@ static void one_device_requires_an_existing_device(void **state) /* 6.3.2 */
     is_on(st, "GPU:0", "GPU:0");
     ch_strategy_unref(st);
     t_ok(ch_device_enter(ch_device_at(2)));
-    t_ok(ch_strategy_one_device("/task:0", &st)); /* the device entered is the rest of it */
+    t_ok(ch_strategy_one_device("/task:0", &st)); /* the entered device completes the name */
     ch_device_leave();
     is_on(st, "GPU:1", "GPU:1");
     ch_strategy_unref(st);
@@ -208,14 +209,14 @@ static void variables_ignore_the_entered_device_except_under_default(void **stat
     var_is_on(new_var(st[0], "v"), "GPU:0");
     var_is_on(new_var(st[1], "v"), "GPU:0 GPU:1");
     var_is_on(new_var(st[2], "v"), "CPU:0");
-    var_is_on(new_var(NULL, "v"), "GPU:1"); /* but for Default's */
+    var_is_on(new_var(NULL, "v"), "GPU:1"); /* Default uses the entered device */
     ch_device_leave();
     for (int i = 0; i < 3; i++)
         ch_strategy_unref(st[i]);
     (void)state;
 }
 
-/* ---- side by side ---- */
+/* ---- properties of all strategies ---- */
 
 static void nothing(ch_step *s, void *arg)
 {
@@ -224,7 +225,7 @@ static void nothing(ch_step *s, void *arg)
 }
 
 typedef struct row {
-    const char *name, *workers, *parameters; /* NULL: it has none */
+    const char *name, *workers, *parameters; /* NULL: none */
     int         replicas;
     bool        isolates, between_graph;
 } row;
@@ -239,7 +240,7 @@ static void is_as(ch_strategy *st, const row *want)
     assert_string_equal(ch_strategy_name(st), want->name);
     assert_int_equal(ch_strategy_replicas(st), want->replicas);
     assert_int_equal(ch_strategy_local_replicas(st), want->replicas);
-    assert_null(ch_strategy_resolver(st)); /* one machine needs none */
+    assert_null(ch_strategy_resolver(st)); /* not needed on a single machine */
     assert_true(t.should_init && t.should_checkpoint && t.should_save_summary);
     assert_false(t.is_multi_worker || t.requires_static_shapes);
     assert_int_equal(t.between_graph, want->between_graph);
@@ -256,7 +257,7 @@ static void is_as(ch_strategy *st, const row *want)
     ch_function_unref(f);
 }
 
-/* What goes with variables b and a goes with a, wherever that is. */
+/* For variables b and a, non-slot variables are placed with a. */
 static void non_slots_go_with_the_first(ch_strategy *st)
 {
     ch_var        *v[] = {new_var(st, "b"), new_var(st, "a"), new_var(st, "c")};
@@ -341,7 +342,8 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, "id", ch_step_replica_id(s));
 }
 
-/* Runs on one element of an iterator, which it ends: the sum of "y" is that. */
+/* Runs a step on an element of an iterator, and compares the sum of "y". Releases the
+ * iterator. */
 static void runs_on(ch_strategy *st, ch_iterator *it, double want)
 {
     ch_function *f = t_function(twice, NULL);
@@ -372,7 +374,7 @@ static void takes_data(ch_strategy *st)
     t_ok(ch_strategy_make_dataset_iterator(st, d, &it));
     runs_on(st, it, 12);
     t_ok(ch_strategy_distribute_datasets_from_function(st, rows_of_four, NULL, NULL, &it));
-    runs_on(st, it, 4 * n * (4 * n - 1)); /* four for each */
+    runs_on(st, it, 4 * n * (4 * n - 1)); /* four rows for each replica */
     t_ok(ch_strategy_make_input_fn_iterator(st, rows_of_four, NULL, CH_PER_WORKER, &it));
     runs_on(st, it, 4 * n * (4 * n - 1));
     ch_dataset_unref(d);
@@ -456,7 +458,7 @@ static void give_back(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_step_in(s, 0));
 }
 
-/* A value of 1 for each replica. */
+/* Returns a value with a 1 for each replica. */
 static ch_value *ones_of(ch_strategy *st)
 {
     int        n = ch_strategy_replicas(st);
@@ -475,7 +477,7 @@ static float first_of(const ch_value *v)
     return *(const float *)ch_tensor_data(ch_value_at(v, 0));
 }
 
-/* Reductions give n to where v is, or to the CPU. */
+/* Reduces ones to the location of v and to the CPU. The result is the number of replicas n. */
 static void reduces_to_places(ch_strategy *st, ch_var *v)
 {
     ch_destination        cpu = {.device = "/cpu:0"}, beside = {.var = v};
@@ -492,7 +494,7 @@ static void reduces_to_places(ch_strategy *st, ch_var *v)
         assert_true(first_of(out[i]) == n);
         ch_value_unref(out[i]);
     }
-    if (st != NULL) { /* Default refuses it: 1.5.4 */
+    if (st != NULL) { /* Default rejects it: 1.5.4 */
         t_ok(ch_strategy_broadcast_to(st, ch_value_at(ones, 0), &beside, &out[0]));
         assert_true(first_of(out[0]) == 1);
         ch_value_unref(out[0]);
@@ -500,7 +502,8 @@ static void reduces_to_places(ch_strategy *st, ch_var *v)
     ch_value_unref(ones);
 }
 
-/* An update sets v to 5, update_non_slot computes beside it, and another variable is made there. */
+/* An update sets v to 5, update_non_slot computes on v's devices, and another variable is
+ * colocated with v. */
 static void updates_and_colocates(ch_strategy *st, ch_var *v)
 {
     ch_function   *set = t_function(set_to_input, v), *back = t_function(give_back, NULL);
@@ -539,8 +542,8 @@ static void updates_and_colocates(ch_strategy *st, ch_var *v)
     ch_function_unref(back);
 }
 
-/* 6.7.5: strategies_report_their_devices_and_traits has the devices and the traits, takes_arrays_and_runs the arrays and the
- * runs of several steps. */
+/* 6.7.5: the devices and traits are tested in strategies_report_their_devices_and_traits,
+ * arrays and runs of several steps in takes_arrays_and_runs. */
 static void extended_calls_work_under_every_strategy(void **state)
 {
     enum { STRATEGIES = 5 };
@@ -574,7 +577,7 @@ static void extended_calls_work_under_every_strategy(void **state)
     (void)state;
 }
 
-/* ---- one device ---- */
+/* ---- a single device ---- */
 
 static void one_device_runs_the_whole_step_on_its_device(void **state) /* 6.3.1, 6.3.3 */
 {
@@ -604,7 +607,7 @@ static void one_device_runs_the_whole_step_on_its_device(void **state) /* 6.3.1,
     (void)state;
 }
 
-/* ---- where variables go, and what is done there ---- */
+/* ---- placement of variables, and updates there ---- */
 
 typedef struct adding {
     ch_var *v;
@@ -645,7 +648,7 @@ static void one_device_updates_and_colocates_variables(void **state) /* 6.3.5 */
     (void)state;
 }
 
-/* Adds the number of the copy and 1 to what is given. */
+/* Returns the input plus the number of the copy plus 1. */
 static void count_copies(ch_step *s, void *arg)
 {
     ch_node *id = ch_cast(ch_step_replica_id(s), CH_F32);
@@ -654,7 +657,7 @@ static void count_copies(ch_step *s, void *arg)
     ch_step_out(s, "which", ch_add(ch_step_in(s, 0), ch_add(id, ch_number(s, 1))));
 }
 
-/* 6.5.9, 6.4.7: on each device of the copies, so once where replicas share one. */
+/* 6.5.9, 6.4.7: on each device of the copies, so once if replicas share a copy. */
 static void update_non_slot_runs_on_each_device_of_the_copies(void **state)
 {
     ch_strategy *st[2] = {NULL};
@@ -699,7 +702,8 @@ static void set_seven(ch_step *s, void *v)
     ch_var_assign(s, v, ch_number(s, 7));
 }
 
-/* 6.5.9: what a function does on other devices than those of a variable's copies is not done to some of them. */
+/* 6.5.9: a function on a device that does not have all copies of a variable must not change
+ * some of the copies. */
 static void update_non_slot_is_refused_when_copies_would_differ(void **state)
 {
     ch_strategy *st[2] = {NULL};
@@ -721,7 +725,7 @@ static void update_non_slot_is_refused_when_copies_would_differ(void **state)
             if (i == 0)
                 t_refused(rc, CH_FAILED_PRECONDITION, "variable v", "would differ");
             else
-                t_ok(rc); /* it has one copy, which is all of it */
+                t_ok(rc); /* the variable has a single copy */
         }
         assert_true(t_copy_of(v, 0, 0) == (i == 0 ? 0 : 7));
         t_ok(ch_strategy_update_non_slot(st[i], &(ch_destination){.value = there}, f, NULL,
@@ -767,12 +771,12 @@ static void update_non_slot_rejects_invalid_destinations(void **state)
     (void)state;
 }
 
-/* ---- one of our own ---- */
+/* ---- a custom strategy ---- */
 
 typedef struct alternating {
     ch_device *device[2];
     int        next, n_copies, cut_axis, n_parts;
-    ch_status  rc; /* of place */
+    ch_status  rc; /* result of `place` */
     bool       is_closed;
 } alternating;
 
@@ -848,7 +852,7 @@ static void strategy_new_and_var_new_reject_an_invalid_custom_strategy(void **st
     ch_strategy    *st = new_own(&a), *none = NULL;
     ch_var         *v = NULL;
 
-    a.n_copies = 3; /* of which there is room for two */
+    a.n_copies = 3; /* the layout has space for two */
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INTERNAL, "3 copies",
               "Alternating");
     a.n_copies = 1;
@@ -881,7 +885,7 @@ static void strategy_new_and_var_new_reject_an_invalid_custom_strategy(void **st
     (void)state;
 }
 
-/* Each replica on a device of its own, at first and in every run. */
+/* Each replica needs its own device, at creation and in every run. */
 static void strategy_new_rejects_a_missing_or_repeated_device(void **state)
 {
     alternating  a;
@@ -900,7 +904,7 @@ static void strategy_new_rejects_a_missing_or_repeated_device(void **state)
         t_refused(ch_strategy_run(st, f, NULL, &out), CH_INVALID_ARGUMENT, word, "run step");
         assert_true(none == NULL && out == NULL);
     }
-    a.n_copies = 2; /* of which it places one */
+    a.n_copies = 2; /* only the first is placed */
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INVALID_ARGUMENT,
               "device 1 of 2 is NULL", "variable v");
     a.n_copies = 1;
@@ -910,7 +914,7 @@ static void strategy_new_rejects_a_missing_or_repeated_device(void **state)
               "device 0 of 1 is NULL", "Alternating");
     a.device[0] = first;
     a.device[1] = ch_device_at(1);
-    t_ok(ch_strategy_run(st, f, NULL, &out)); /* as it was */
+    t_ok(ch_strategy_run(st, f, NULL, &out)); /* usable again */
     ch_tuple_unref(out);
     ch_function_unref(f);
     ch_strategy_unref(st);
@@ -924,7 +928,7 @@ static ch_dataset *own_rows(const ch_input_context *c, void *arg)
                             NULL);
 }
 
-/* What the library's strategies say of themselves another may say too. */
+/* A custom strategy may have all traits of the library's strategies. */
 static void strategy_new_takes_traits_resolver_and_parameter_devices(void **state)
 {
     const ch_strategy_traits traits = {.is_multi_worker = true, .requires_static_shapes = true};

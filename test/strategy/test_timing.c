@@ -1,6 +1,6 @@
-/* test/strategy/test_timing.c -- where the time of a run goes, and its trace.
+/* test/strategy/test_timing.c -- the time of a run by kind of work, and its trace.
  *
- * Times are compared with each other, never with a clock on the wall.
+ * Times are compared with each other, never with absolute limits.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../base/trace_help.h"
@@ -58,7 +58,8 @@ static void end(training *t)
     ch_strategy_unref(t->st);
 }
 
-/* Instructions of the last program whose op's name begins so, for this work; NULL is any name. */
+/* Returns the number of instructions of the last program with this kind of work whose op's name
+ * begins with `name`; NULL: any name. */
 static int count_instrs(const ch_function *f, const char *name, ch_work_kind work)
 {
     const ch_program *p = f->last_program;
@@ -101,7 +102,7 @@ static void fused_instruction_keeps_its_kind_of_work(void **state)
         if (p->instr[i].node != NULL && p->instr[i].node->scope != NULL &&
             p->instr[i].work == CH_WORK_FORWARD)
             n_absorbed++;
-    assert_int_equal(n_absorbed, 1); /* matmul, bias and relu are one call */
+    assert_int_equal(n_absorbed, 1); /* matmul, bias and relu are a single call */
     end(&t);
     (void)state;
 }
@@ -147,9 +148,9 @@ static void timing_entries_add_up_to_the_total(void **state)
 /* ---- replicas that wait ---- */
 
 typedef struct lagging {
-    int  who;     /* takes its time; -1: nobody */
-    bool fails;   /* and then does not come */
-    bool reduces; /* they meet */
+    int  who;     /* the slow replica; -1: none */
+    bool fails;   /* then fails before the collective */
+    bool reduces; /* the step has a collective */
 } lagging;
 
 static ch_status take_time(void *arg, int n_in, ch_tensor *const *in, int n_out,
@@ -182,7 +183,7 @@ static void lag(ch_step *s, void *arg)
     ch_step_out(s, NULL, l->reduces ? ch_all_reduce(CH_SUM, y) : y);
 }
 
-/* The share of a run's time that replicas wait, of which one does nothing else. */
+/* Returns the share of a run's time that replicas wait. Replica 0 only waits. */
 static double waited(bool reduces)
 {
     lagging      l = {.who = 1, .reduces = reduces};
@@ -193,7 +194,7 @@ static double waited(bool reduces)
     t_ok(ch_strategy_run(st, f, NULL, NULL));
     t_ok(ch__strategy_run_timed(st, f, NULL, NULL, &t));
     adds_up(&t);
-    assert_true(t.ns[CH_WORK_REDUCE] < t.ns[CH_WORK_WAIT]); /* it was taken out of that */
+    assert_true(t.ns[CH_WORK_REDUCE] < t.ns[CH_WORK_WAIT]); /* waiting is no reducing */
     ch_function_unref(f);
     ch_strategy_unref(st);
     return (double)t.ns[CH_WORK_WAIT] / (double)t.total_ns;
@@ -228,7 +229,7 @@ static void timing_of_a_failed_run_adds_up(void **state)
     (void)state;
 }
 
-/* What one function's clocks were told is nothing to the next. */
+/* The clocks of a timed run do not affect the next run. */
 static void timed_and_untimed_runs_may_alternate(void **state)
 {
     training  t = begin(t_mirrored(2));

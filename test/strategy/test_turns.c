@@ -1,7 +1,8 @@
 /* test/strategy/test_turns.c -- replicas that run in turns on the caller's thread.
  *
- * That the results are those of replicas on threads, to the bit, is in test_order.c, and for training in
- * test/train/test_replicas.c. Here: errors, host calls, wake-ups, allocations, times and traces.
+ * test_order.c and, for training, test/train/test_replicas.c compare the results with those of
+ * replicas on threads. This file tests errors, host calls, wake-ups, allocations, times and
+ * traces.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -36,8 +37,8 @@ static void drop_job(job *j)
     ch_strategy_unref(j->st);
 }
 
-/* Sums, a gather and a broadcast with a check behind each, all over replicas; then a variable changes.
- * Input 0: which check fails; input 1: on which replica. */
+/* Records sums, a gather and a broadcast over the replicas, with a check after each; then a
+ * variable changes. Input 0 is the number of the check that fails, input 1 the replica. */
 static void checked(ch_step *s, void *v)
 {
     ch_node *at = ch_step_in(s, 0), *who = ch_step_in(s, 1), *id = ch_step_replica_id(s);
@@ -98,13 +99,14 @@ static void a_replica_that_fails_in_turns_ends_the_step_and_changes_nothing(void
 
 /* ---- host calls ---- */
 
-/* Where the two calls of a step find each other. */
+/* The state that the two host calls of a step share. */
 static struct {
     pthread_t  thread[2];
     atomic_int n_here;
 } hosts;
 
-/* Returns when the call on the other replica has begun too: in turns that would be never. */
+/* Returns when the call on the other replica has begun too. In turns this would never
+ * happen. */
 static ch_status meet(void *arg, int n_in, ch_tensor *const *in, int n_out,
                       ch_tensor *const *out)
 {
@@ -163,7 +165,7 @@ host_calls_of_replicas_run_at_the_same_time_even_if_turns_are_asked_for(void **s
     (void)state;
 }
 
-/* ---- what it costs ---- */
+/* ---- cost ---- */
 
 static void many_sums(ch_step *s, void *v)
 {
@@ -194,7 +196,7 @@ static void a_step_in_turns_wakes_no_thread_and_allocates_nothing(void **state)
     (void)state;
 }
 
-/* Long enough for trials of either way. */
+/* The loop is long enough that both ways are tried and measured. */
 static void step_that_switches_between_turns_and_threads_allocates_nothing(void **state)
 {
     job     j = {.st = t_mirrored(REPLICAS)};
@@ -234,7 +236,8 @@ static void timing_in_turns_has_no_waits_and_adds_up(void **state)
     (void)state;
 }
 
-/* A call that is left and gone on with is one span, around those of the turns of others. */
+/* A call that is interrupted and continued is a single span, around the spans of the other
+ * turns. */
 static void a_trace_of_turns_has_a_span_for_each_call_and_each_turn_of_others(void **state)
 {
     static const char *const name[] = {"GPU:0", "GPU:1", "GPU:2"};

@@ -1,6 +1,7 @@
-/* test/strategy/test_values.c -- values of several replicas: made from a function, taken apart, printed.
+/* test/strategy/test_values.c -- values of several replicas: creation from a function, local
+ * results, printing.
  *
- * The numbers in comments are those of spec/strategies.md and spec/examples.md.
+ * The numbers in comments are rows of doc/conformance.md and doc/seed-examples.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -10,7 +11,7 @@
 
 typedef ch_tensor *(*number_fn)(const ch_value_context *c);
 
-/* A tuple of what the function at `arg` makes. */
+/* Returns a tuple with the result of the function at `arg`. */
 static ch_status one_number(const ch_value_context *c, void *arg, ch_tuple **out)
 {
     *out = t_tuple(1, (ch_tensor *[]){(*(const number_fn *)arg)(c)});
@@ -33,7 +34,7 @@ static ch_tensor *how_many(const ch_value_context *c)
     return t_number(CH_I32, c->n_replicas);
 }
 
-/* 2.4.2, 2.4.5, 2.3.1, B2, B2', B3, B4: what each replica has of values from a function */
+/* 2.4.2, 2.4.5, 2.3.1, B2, B2', B3, B4: each replica's component of values from a function */
 static void distribute_values_from_function_gives_each_replica_its_value(void **state)
 {
     static const struct {
@@ -66,7 +67,7 @@ static void distribute_values_from_function_gives_each_replica_its_value(void **
     (void)state;
 }
 
-/* 2.4.3, 1.5.1: once, as it is */
+/* 2.4.3, 1.5.1: called once, with a plain result */
 static void one_device_has_plain_values(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device()};
@@ -84,7 +85,8 @@ static void one_device_has_plain_values(void **state)
     (void)state;
 }
 
-/* Three numbers, times the replica's. Counts its calls, which come in order. */
+/* Returns three numbers, times the replica's number. Counts its calls, which are made in
+ * order. */
 static ch_status three_numbers(const ch_value_context *c, void *arg, ch_tuple **out)
 {
     int       *calls = arg;
@@ -104,7 +106,7 @@ static ch_status three_numbers(const ch_value_context *c, void *arg, ch_tuple **
     return CH_OK;
 }
 
-/* 2.4.2, 2.4.6: leaf by leaf, and where the function made them */
+/* 2.4.2, 2.4.6: leaf by leaf, on the devices that the function has chosen */
 static void value_function_may_return_several_leaves(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -132,7 +134,7 @@ static ch_tensor *share(const ch_value_context *c)
     return t_number(CH_F64, (double)c->replica / c->n_replicas);
 }
 
-/* 2.4.1: replica 2 of 4 is told 2 and 4; one alone is told 0 and 1 */
+/* 2.4.1: the context of replica 2 of 4 has 2 and 4; that of a single replica has 0 and 1 */
 static void value_context_has_the_replica_id_and_the_number_of_replicas(void **state)
 {
     ch_strategy *st[] = {t_mirrored(4), t_central(4), t_one_device(), NULL};
@@ -151,7 +153,7 @@ static void value_context_has_the_replica_id_and_the_number_of_replicas(void **s
     (void)state;
 }
 
-/* What replica 1 does otherwise. */
+/* How the function differs for replica 1. */
 typedef enum wrong { FAILS, GIVES_NONE, MORE, ANOTHER_NAME, NO_NAME, NOT_PLAIN } wrong;
 
 static ch_status wrong_for_1(const ch_value_context *c, void *arg, ch_tuple **out)
@@ -174,7 +176,7 @@ static ch_status wrong_for_1(const ch_value_context *c, void *arg, ch_tuple **ou
     return w == FAILS ? ch_fail(CH_DATA_LOSS, "no luck") : CH_OK;
 }
 
-/* 2.2.2: replicas have the same leaves */
+/* 2.2.2: replicas must have the same leaves */
 static void value_function_must_return_the_same_leaves_for_each_replica(void **state)
 {
     static const struct {
@@ -272,7 +274,7 @@ static void local_results_rejects_values_of_another_number_of_replicas(void **st
               "2 components");
     assert_null(each[0]);
     t_refused(ch_strategy_local_results(one, t, 1, each), CH_INVALID_ARGUMENT, "\"x\"",
-              "2 components"); /* too many are none of its own either */
+              "2 components"); /* a single replica cannot have two either */
     ch_strategy_unref(one);
     t_refused(ch_strategy_local_results(st, NULL, 3, each), CH_INVALID_ARGUMENT, "the tuple",
               "NULL");
@@ -328,7 +330,7 @@ static void values_inside(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_number(s, 1));
 }
 
-/* 1.3.8: nothing is asked of where the code is */
+/* 1.3.8: allowed in every context */
 static void value_calls_are_allowed_in_steps_and_in_other_scopes(void **state)
 {
     seen         a = {t_mirrored(2), NULL};
@@ -439,7 +441,8 @@ static void step_is_recorded_once_for_values_of_one_spec(void **state)
     (void)state;
 }
 
-/* 2.1.3, 8.16: in a replica its own; outside the one on the current device, else the first */
+/* 2.1.3, 8.16: in a replica its own component; outside the component on the current device,
+ * else the first */
 static void mirrored_value_is_read_from_the_nearest_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -448,7 +451,7 @@ static void mirrored_value_is_read_from_the_nearest_device(void **state)
     ch_tensor   *c[2] = {NULL, NULL}, *mean = NULL;
     ch_device   *d = NULL;
 
-    for (int r = 0; r < 2; r++) { /* unequal, so that one can tell */
+    for (int r = 0; r < 2; r++) { /* unequal, to identify the component */
         t_ok(ch_device_find(t_gpus[r], &d));
         t_ok(ch_tensor_new_on(d, CH_F32, ch_shape_scalar(), &c[r]));
         t_ok(ch_tensor_set(c[r], NULL, r + 1));
@@ -470,7 +473,7 @@ static void mirrored_value_is_read_from_the_nearest_device(void **state)
     (void)state;
 }
 
-/* 2.2.4: with one they are plain */
+/* 2.2.4: the results of a single replica are plain */
 static void results_of_one_replica_are_plain(void **state)
 {
     ch_strategy *st[] = {t_mirrored(1), t_central(1), t_one_device()};

@@ -1,6 +1,7 @@
-/* test/strategy/test_vars.c -- variables of several replicas: who writes what, and what is read.
+/* test/strategy/test_vars.c -- variables of several replicas: assignments in replicas and
+ * outside, synchronisation, aggregation, and reads.
  *
- * Numbers at tests are those of the statements they show.
+ * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -126,7 +127,7 @@ static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, c
     t_ok(try_write((writing){v, assign, value, 0, true}));
 }
 
-/* ---- making them ---- */
+/* ---- creation ---- */
 
 static void var_new_rejects_invalid_synchronisation_and_aggregation(
     void **state) /* 3.1.2, 3.1.3, 3.1.4, 8.14 */
@@ -166,7 +167,7 @@ static void var_new_rejects_invalid_synchronisation_and_aggregation(
     t_ok(ch_var_new(st, &(ch_var_spec){.name = "a"}, &v)); /* 3.1.3: the default */
     assert_int_equal(ch_var_aggregation(v), CH_AGGREGATE_NONE);
     ch_var_unref(v);
-    for (int i = 0; i < 4; i++) { /* 3.1.3: what is allowed */
+    for (int i = 0; i < 4; i++) { /* 3.1.3: allowed values */
         t_ok(ch_var_new(st, &(ch_var_spec){.name = "a", .aggregation = allowed[i]}, &v));
         assert_int_equal(ch_var_aggregation(v), allowed[i]);
         ch_var_unref(v);
@@ -224,7 +225,7 @@ mirrored_variable_has_a_copy_on_each_device(void **state) /* 3.1.6, 3.1.7, 3.1.1
                                    : "/job:localhost/replica:0/task:0/device:GPU:1");
     assert_memory_equal(ch_tensor_data(ch_value_at(copies, 0)),
                         ch_tensor_data(ch_value_at(copies, 1)), 2 * sizeof(float));
-    for (int i = 0; i < 2; i++) /* the initializer ran, and once */
+    for (int i = 0; i < 2; i++) /* the initializer ran once */
         assert_true(((const float *)ch_tensor_data(ch_value_at(copies, 0)))[i] != 0);
     ch_value_unref(copies);
     assert_int_equal(ch_var_dtype(v), CH_F32);
@@ -242,15 +243,15 @@ mirrored_variable_has_a_copy_on_each_device(void **state) /* 3.1.6, 3.1.7, 3.1.1
     (void)state;
 }
 
-/* ---- on write ---- */
+/* ---- sync on write ---- */
 
 static void count_warnings(const ch_log_record *r, void *arg)
 {
     *(int *)arg += strcmp(r->code, "copies-differ") == 0;
 }
 
-/* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then. CentralStorage has one copy, and
- * refuses it. */
+/* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then.
+ * CentralStorage has a single copy, and rejects the write. */
 static void assign_without_aggregation_changes_the_copy_of_the_replica(void **state)
 {
     ch_strategy *st = t_mirrored(2), *central = t_central(2);
@@ -287,7 +288,7 @@ static void assign_with_sum_adds_the_values_of_all_replicas(
     t_refused(try_write((writing){v, ch_var_assign, 5, 0, true}), CH_INVALID_ARGUMENT,
               "same value for all replicas", "cannot be summed");
     copies_are(v, 1, 1);
-    write_literal(v, ch_var_assign_add, 0); /* zero is zero */
+    write_literal(v, ch_var_assign_add, 0); /* a literal 0 is accepted */
     copies_are(v, 1, 1);
     replicas_write(v, ch_var_assign, 2, 0);
     copies_are(v, 4, 4);
@@ -412,7 +413,7 @@ static void var_get_reads_the_copy_on_the_current_device(void **state)
     (void)state;
 }
 
-/* ---- on read ---- */
+/* ---- sync on read ---- */
 
 static void
 sync_on_read_variable_is_aggregated_when_it_is_read(void **state) /* 3.4.1, 3.4.2, 3.4.3 */
@@ -477,7 +478,8 @@ static void set_in_step(ch_step *s, void *v)
     ch_merge_call(s, set_in_merge, v, 1, &x, 0, NULL);
 }
 
-/* The copies add up to what was set, to the last bit, from outside and from a merge call. */
+/* The sum of the copies equals the value that was set, to the last bit, outside of steps and in
+ * a merge call. */
 static void sync_on_read_sum_reads_exactly_what_was_set(void **state) /* 3.4.1, 3.4.10 */
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16, CH_I32, CH_I64};
@@ -560,7 +562,7 @@ static void var_add_and_sub_reject_a_sync_on_read_sum(void **state) /* 3.4, 3.4.
     copies_are(first, 12, 12);
     t_ok(ch_var_sub(first, six));
     copies_are(first, 6, 6);
-    replicas_write(none, ch_var_assign_add, 1, 1); /* 2 and 3: each its own */
+    replicas_write(none, ch_var_assign_add, 1, 1); /* 2 and 3: each copy its own */
     copies_are(none, 2, 3);
     t_refused(ch_var_get(none, &t), CH_INVALID_ARGUMENT, "no aggregation", "v");
     t_ok(ch_var_set(none, six));
@@ -571,11 +573,11 @@ static void var_add_and_sub_reject_a_sync_on_read_sum(void **state) /* 3.4, 3.4.
                                    .sync = CH_SYNC_ON_READ,
                                    .aggregation = CH_AGGREGATE_SUM},
                     &whole));
-    set(whole, 7); /* nothing is lost: the first gets more */
+    set(whole, 7); /* the first copy gets the remainder */
     copies_are(whole, 4, 3);
     assert_true(value_of(whole) == 7);
     set(whole, -7);
-    copies_are(whole, -3, -4); /* the first has one more here too */
+    copies_are(whole, -3, -4); /* the first copy is larger by 1 here too */
     assert_true(value_of(whole) == -7);
     ch_tensor_unref(six);
     ch_tensor_unref(zero);
@@ -637,7 +639,7 @@ typedef struct scattering {
     scatter_fn fn;
 } scattering;
 
-/* Each replica gives ids and rows of its own. */
+/* Scatters different ids and rows on each replica. */
 static void scatter_it(ch_step *s, void *arg)
 {
     const scattering *x = arg;
@@ -646,7 +648,7 @@ static void scatter_it(ch_step *s, void *arg)
 }
 
 typedef struct rows {
-    int   n; /* in each replica */
+    int   n; /* rows of each replica */
     int   id[2][2];
     float x[2][2];
 } rows;
@@ -798,7 +800,8 @@ static void scatter_ids(ch_step *s, void *v)
     ch_var_scatter_add(s, v, ids, ch_cast(ch_add(ids, ch_number(s, 1)), CH_F32));
 }
 
-/* Five rows in batches of four: the second is one row for the first replica and none for the other. */
+/* Five rows in batches of four: the second batch has a row for the first replica and none for
+ * the other. */
 static void scatter_with_first_aggregation_accepts_a_short_batch(void **state) /* 3.6.5 */
 {
     for (int shares = 0; shares < 2; shares++) {
@@ -827,7 +830,7 @@ static void scatter_with_first_aggregation_accepts_a_short_batch(void **state) /
     (void)state;
 }
 
-/* From outside: an update, which is of every copy. */
+/* An update from outside of a step changes every copy. */
 static void scatter_in_an_update_changes_all_copies(void **state) /* 3.6.7 */
 {
     ch_strategy *st = t_mirrored(2);
@@ -850,7 +853,7 @@ static void scatter_in_an_update_changes_all_copies(void **state) /* 3.6.7 */
     (void)state;
 }
 
-/* ---- shared ---- */
+/* ---- variables that replicas share ---- */
 
 static void central_storage_variable_is_shared_and_aggregates_writes(
     void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15, 2.3.3 */
@@ -874,7 +877,7 @@ static void central_storage_variable_is_shared_and_aggregates_writes(
         t_refused(try_write((writing){none, ch_var_assign, 0, 1, false}), CH_INVALID_ARGUMENT,
                   "needs an aggregation", "v");
         write_literal(none, ch_var_assign, 8);
-        for (int sync = CH_SYNC_AUTO; sync <= CH_SYNC_ON_READ; sync++) { /* whatever is said */
+        for (int sync = CH_SYNC_AUTO; sync <= CH_SYNC_ON_READ; sync++) { /* all have one copy */
             ch_var *any = var(st, 3, (ch_sync)sync, CH_AGGREGATE_SUM);
 
             replicas_write(any, ch_var_assign_add, 1, 0);
@@ -884,7 +887,7 @@ static void central_storage_variable_is_shared_and_aggregates_writes(
         assert_true(value_of(none) == 8);
         set(x, 6);
         assert_true(value_of(x) == 6);
-        set(y, 7); /* no division, though it is a sum on read */
+        set(y, 7); /* not divided, though it is a sum on read */
         assert_true(value_of(y) == 7);
         t_ok(ch_var_add(y, one));
         assert_true(value_of(y) == 8);
@@ -925,7 +928,7 @@ static void variable_of_one_replica_is_plain_and_on_its_device(void **state) /* 
         assert_true(value_of(v) == 5);
         replicas_write(v, ch_var_assign_add, 1, 0);
         assert_true(value_of(v) == 6);
-        t_ok(ch_var_add(v, two)); /* which a sum of several replicas refuses */
+        t_ok(ch_var_add(v, two)); /* rejected for a sum of several replicas */
         assert_true(value_of(v) == 8);
         ch_tensor_unref(two);
         t_ok(ch_var_copies(v, &copies));
@@ -949,7 +952,7 @@ typedef struct maker {
     pthread_barrier_t *begin;
     ch_strategy       *strategy;
     ch_var            *var[MADE];
-    int                rc; /* 0: all went well */
+    int                rc; /* 0: success */
 } maker;
 
 static void *make_variables(void *arg)
@@ -970,7 +973,8 @@ static int by_text(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-/* All want the same name, so that looking for a free one takes most of the time. */
+/* All threads request the same name, so that the search for a free name takes most of the
+ * time. */
 static void variables_have_names_of_their_own_when_threads_make_them_at_once(void **state)
 {
     static maker       m[MAKERS];
@@ -1005,7 +1009,7 @@ static void variables_have_names_of_their_own_when_threads_make_them_at_once(voi
 typedef struct setter {
     ch_var     *leader;
     atomic_bool stop;
-    int         rc; /* 0: all went well */
+    int         rc; /* 0: success */
 } setter;
 
 static void *set_leader(void *arg)

@@ -1,4 +1,4 @@
-/* test/strategy/values.h -- short ways to make and compare values of several replicas.
+/* test/strategy/values.h -- helpers that create and compare values of several replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_STRATEGY_VALUES_H
@@ -8,7 +8,7 @@
 
 #include "help.h"
 
-/* These numbers as a tensor. */
+/* Returns a tensor with these numbers. */
 static inline ch_tensor *t_of(ch_dtype dtype, ch_shape shape, const double *x)
 {
     ch_tensor *flat = NULL, *t = NULL;
@@ -21,7 +21,7 @@ static inline ch_tensor *t_of(ch_dtype dtype, ch_shape shape, const double *x)
     return t;
 }
 
-/* first, first + 1, ... */
+/* Returns a tensor with the numbers first, first + 1, ... */
 static inline ch_tensor *t_counting(ch_dtype dtype, ch_shape shape, double first)
 {
     double x[64];
@@ -37,7 +37,7 @@ static inline ch_tensor *t_number(ch_dtype dtype, double x)
     return t_of(dtype, ch_shape_scalar(), &x);
 }
 
-/* A value of these tensors, whose references it takes over. */
+/* Returns a value of these tensors. Takes over their references. */
 static inline ch_value *t_value(ch_value_kind kind, int n, ch_tensor *const *t)
 {
     ch_value *v = NULL;
@@ -53,7 +53,7 @@ static inline ch_value *t_both(ch_tensor *a, ch_tensor *b)
     return t_value(CH_PER_REPLICA, 2, (ch_tensor *[]){a, b});
 }
 
-/* A tuple of one value, whose reference it takes over. */
+/* Returns a tuple of a single value. Takes over its reference. */
 static inline ch_tuple *t_one(ch_value *v, const char *name)
 {
     ch_tuple *t = NULL;
@@ -63,7 +63,7 @@ static inline ch_tuple *t_one(ch_value *v, const char *name)
     return t;
 }
 
-/* It is of this type and shape and has these numbers; NaN equals NaN. */
+/* Checks the dtype, the shape and the numbers; NaN equals NaN. */
 static inline void t_is(ch_tensor *t, ch_dtype dtype, ch_shape shape, const double *x)
 {
     ch_tensor *flat = NULL;
@@ -83,7 +83,7 @@ static inline void t_is(ch_tensor *t, ch_dtype dtype, ch_shape shape, const doub
     ch_tensor_unref(flat);
 }
 
-/* The same, and the end of it. */
+/* The same. Releases the tensor. */
 static inline void t_gave(ch_tensor *t, ch_dtype dtype, ch_shape shape, const double *x)
 {
     t_is(t, dtype, shape, x);
