@@ -37,7 +37,7 @@ static void give_rows(ch_step *s, void *v)
     ch_step_out(s, "x", ch_mul(ch_var_read(s, v), ch_number(s, 2)));
 }
 
-/* VP-2: the variable belongs to the program, and its value is sent with the step. */
+/* VP-2: not changed, and its value is sent with the step. */
 static void variable_of_default_is_read_by_every_worker(void **state)
 {
     static const float once[] = {0, 2, 4, 6}, later[] = {10, 10, 10, 10};

@@ -2,8 +2,8 @@
  * and the calls that it rejects.
  *
  * A client task (asker) calls the server in a simulated network and waits for each reply. The
- * tests repeat, delay and reorder calls, and let allocations fail. server_state.c is tested
- * alone in test_server_state.c.
+ * tests repeat, delay and reorder calls, and let allocations fail. The server state
+ * (job/server/state.h) is tested alone in test_server_state.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"

@@ -1,9 +1,9 @@
 /* test/job/test_sim.c -- whole jobs in the network simulator, under random faults.
  *
- * The simulator (net/sim.h) loses, delays and repeats messages, cuts links, kills and restarts
- * workers, and makes the clock jump. A seed determines the faults and their times (each seed
- * has some of the kinds), the mode of the coordinator, whether slow steps get backups, and
- * whether some steps fail.
+ * The simulator (src/net/sim.c) loses, delays and repeats messages, cuts links, kills and
+ * restarts workers, and makes the clock jump. A seed determines the faults and their times
+ * (each seed has some of the kinds), the mode of the coordinator, whether slow steps get
+ * backups, and whether some steps fail.
  *
  * The job has two servers and three workers. The program schedules STEPS steps (schedule_all).
  * Step i adds 1 to element i of the variable `cells`, to the element of `seen` that belongs to

@@ -1,10 +1,10 @@
 /* test/job/test_stream.c -- elements of a dataset by their numbers, compared with a plain
  * iterator.
  *
- * A stream (job/stream.h) returns element n of a pipeline, for any n, and saves positions from
- * which another stream can continue. The tests request random numbers of random pipelines, from
- * several streams, with bad records and with failing allocations. T_CASES is the number of
- * cases, T_SEED the seed.
+ * A stream (job/worker/stream.h) returns element n of a pipeline, for any n, and saves
+ * positions from which another stream can continue. The tests request random numbers of random
+ * pipelines, from several streams, with bad records and with failing allocations. T_CASES is
+ * the number of cases, T_SEED the seed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../data/any.h"

@@ -1,8 +1,8 @@
 /* test/job/test_worker_steps.c -- run, reduce, gather and scopes of the parameter-server
  * strategy.
  *
- * ch_strategy_run runs a step on a worker and waits for it. The tests compare its results with
- * those of replicas in a single process.
+ * ch_strategy_run runs a step on a worker and waits for it. The tests check its results for
+ * workers with a single device and with two devices.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"

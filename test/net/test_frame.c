@@ -1,8 +1,8 @@
 /* test/net/test_frame.c -- frames as bytes: a frame that is written is read unchanged, and
  * invalid frames are rejected.
  *
- * Frames are untrusted input. The tests change every field of a header, truncate frames,
- * deliver them in pieces, and check that a reader allocates memory only as bytes arrive.
+ * Frames are untrusted input. The tests change fields of headers, deliver frames in pieces, and
+ * check that a reader allocates memory only as bytes arrive.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
