@@ -1,5 +1,8 @@
-/* test/api/hostile.h -- shared by the calls that tools/make-hostile-calls writes, the objects that
- * these calls are given, and the test that makes them.
+/* test/api/hostile.h -- declarations shared by the files of the hostile-call test.
+ *
+ * These files are the calls that tools/make-hostile-calls writes, hostile_objects.c, which
+ * makes the arguments of the calls, and test_hostile.c, which makes the calls.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_API_HOSTILE_H
 #define TEST_API_HOSTILE_H
@@ -14,10 +17,10 @@
 
 /* ---- the calls ---- */
 
-/* Where a call is made. */
+/* The context in which a call is made. */
 typedef enum hostile_context {
-    HOSTILE_PLAIN,       /* and, with usual arguments, in a step too */
-    HOSTILE_NOT_IN_STEP, /* as a step needs the object */
+    HOSTILE_PLAIN,       /* and also in a step, with usual arguments */
+    HOSTILE_NOT_IN_STEP, /* not in a step, because the step itself uses the object */
     HOSTILE_IN_STEP,     /* while a step is recorded */
     HOSTILE_IN_MERGE,    /* in a merge call of a step */
     HOSTILE_IN_BUILD,    /* in the build function of a layer */
@@ -31,10 +34,10 @@ typedef struct hostile_function {
     bool (*call)(int n);
     hostile_context    context;
     bool               works;   /* with usual arguments */
-    const char *const *hostile; /* statements; the last is NULL */
+    const char *const *hostile; /* C statements; the last is NULL */
 } hostile_function;
 
-extern const hostile_function hostile_functions[]; /* the last has no name */
+extern const hostile_function hostile_functions[]; /* the last entry has no name */
 
 extern const char *hostile_long_text;      /* 20000 bytes */
 extern char        hostile_zeros[1 << 14]; /* a list of NULLs or zeros */
@@ -50,8 +53,9 @@ enum {
 
 /* ---- usual values of arguments ----
  *
- * Each function makes its object when it is first called, in the process of the call; some make a
- * new one each time, for calls that take their argument over. NULL if it cannot be made. */
+ * Each function makes its object when it is first called, in the process of the call. Functions
+ * marked "new" make an object in every call, because the library takes ownership of it. All
+ * return NULL if the object cannot be made. */
 
 extern bool usual_strategy_is_servers;
 extern bool usual_strategy_was_used; /* usual_strategy was called */
@@ -86,12 +90,12 @@ ch_metric    *usual_metric(void);
 ch_callback  *usual_callback(void);
 ch_callback  *usual_tensorboard(void);
 ch_history   *usual_history(void);
-ch_training  *usual_training(void); /* HOSTILE_IN_TRAINING */
+ch_training  *usual_training(void); /* for HOSTILE_IN_TRAINING */
 ch_example   *usual_example(void);
 ch_record_writer *usual_writer(void);
 ch_cluster       *usual_cluster(void);
 ch_resolver      *usual_resolver(void);
-ch_slurm_options  usual_slurm_options(void); /* and the variables of a step of Slurm */
+ch_slurm_options  usual_slurm_options(void); /* also sets the environment */
 ch_resolver      *usual_slurm(void);
 ch_local_cluster *usual_local_cluster(void);
 ch_strategy      *usual_servers(void); /* ParameterServer over it */
@@ -108,12 +112,12 @@ usual_bytes usual_encoded_dataset(void);
 usual_bytes usual_encoded_cluster(void);
 usual_bytes usual_place(void); /* of usual_iterator */
 
-extern char usual_text[64]; /* room for text */
+extern char usual_text[64]; /* buffer for text */
 
 /* Files that calls read, in the working directory. */
 ch_status usual_write_files(void);
 
-/* Functions for calls that take one. */
+/* Functions for arguments that are function pointers or tables of functions. */
 extern const ch_strategy_ops usual_strategy_ops;
 extern const ch_resolver_ops usual_resolver_ops;
 extern const ch_callback_ops usual_callback_ops;
@@ -148,11 +152,11 @@ void usual_update(ch_step *s, ch_var *v, int n, ch_node *const *in, ch_node **ou
 ch_node *usual_forward(ch_step *s, int n_in, ch_node *const *in, bool training,
                        ch_layer *const *layer, void *arg);
 
-/* The step that is recorded, and nodes of it; all NULL outside. */
+/* The step that is being recorded, and nodes of it; all NULL outside of a recording. */
 typedef struct hostile_recording {
     ch_step  *s;
-    bool      is_body; /* nodes cannot be results: the call is in a merge call or a layer */
-    ch_layer *layer;   /* that is built */
+    bool      is_body; /* in a merge call or a layer, so nodes cannot be results */
+    ch_layer *layer;   /* the layer that is being built */
     ch_node  *x;       /* f32 (2, 2), an input */
     ch_node  *ids;     /* i64 (2), an input: 0, 1 */
     ch_node  *strings; /* (2), an input */
@@ -170,12 +174,13 @@ extern hostile_recording recording;
 
 /* ---- using results ----
  *
- * What a call gives is used, because a hostile value may do its harm there. */
+ * The test uses the results of each call, because a hostile value may cause a fault only
+ * then. */
 
-extern bool use_takes_gradients; /* nodes are used by a gradient too */
+extern bool use_takes_gradients; /* also compute gradients of the nodes */
 
-/* Returns true for CH_OK. CH_INTERNAL, or an error without a message, ends the process with
- * HOSTILE_BROKEN: it is a fault of the library. */
+/* Returns true for CH_OK. Ends the process with HOSTILE_BROKEN for CH_INTERNAL or an error
+ * without a message, because both are faults of the library. */
 bool use_status(ch_status rc);
 void use_char(const char *text);
 void use_node(ch_node *n);

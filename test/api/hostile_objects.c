@@ -1,7 +1,7 @@
-/* test/api/hostile_objects.c -- objects and functions that hostile calls are given beside the
- * hostile argument, and uses of what the calls give.
+/* test/api/hostile_objects.c -- objects and functions that serve as arguments of hostile calls,
+ * and functions that use the results of these calls.
  *
- * Objects are made in the process of the call and end with it; nothing is freed.
+ * Each object is made in the process of the call and ends with that process. Nothing is freed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -61,7 +61,7 @@ ch_value *usual_value(void)
     return ch_value_new(CH_PER_REPLICA, 2, (ch_tensor *[]){t, t}, &v) == CH_OK ? v : NULL;
 }
 
-/* A tuple of tensors with names. */
+/* Returns a tuple of named tensors. */
 static ch_tuple *tuple_of(int n, ch_tensor *const *t, const char *const *name)
 {
     ch_value *v[4] = {0};
@@ -384,7 +384,7 @@ ch_callback *usual_tensorboard(void)
     return c;
 }
 
-/* Trains usual_model for one epoch. */
+/* Trains usual_model for an epoch. */
 static ch_status fit(ch_callback *c, ch_history **out)
 {
     return ch_fit(usual_model(), (ch_data){.dataset = usual_dataset()},
@@ -602,7 +602,7 @@ usual_bytes usual_place(void)
     return ch_iterator_save(usual_iterator(), &b.bytes, &b.n) == CH_OK ? b : (usual_bytes){0};
 }
 
-/* ---- other functions that calls are given ---- */
+/* ---- other functions that serve as arguments ---- */
 
 ch_status usual_host(void *arg, int n_in, ch_tensor *const *in, int n_out,
                      ch_tensor *const *out)
@@ -755,7 +755,7 @@ void use_dataset(ch_dataset *d)
         use_iterator(it);
 }
 
-/* Records a step and runs it, unless one is recorded. */
+/* Records a step and runs it. If a step is being recorded already, adds to that step. */
 static void in_step(ch_step_fn step, void *arg)
 {
     ch_function *f = NULL;

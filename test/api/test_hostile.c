@@ -1,13 +1,14 @@
-/* test/api/test_hostile.c -- no public function crashes, hangs or breaks an invariant of the library,
- * whatever its arguments are.
+/* test/api/test_hostile.c -- no public function crashes, hangs or breaks an invariant of the
+ * library, with any arguments.
  *
- *     test_hostile [--servers] FUNCTION...     calls these alone, and prints what each call gave
+ *      test_hostile [--servers] FUNCTION...     calls only these, and prints the result of each call
  *
- * tools/make-hostile-calls writes the calls from the headers: each function with usual arguments,
- * with each hostile value of each argument in turn, and with the first of all arguments at once. Each
- * call is made in a process of its own, so that a crash is attributed and no call sees what another
- * one left behind; several are made at a time. A process may not take more than LIMIT_BYTES of
- * memory, so that large sizes fail the way they would on any machine.
+ * tools/make-hostile-calls writes the calls from the headers. It calls each function with usual
+ * arguments, then with each hostile value of each argument in turn, then with the first hostile
+ * value of all arguments at once. Each call runs in its own process, so that a crash is
+ * attributed to its call and calls do not affect each other. Several processes run at a time. A
+ * process may allocate at most LIMIT_BYTES of memory, so that large sizes fail on every machine
+ * alike.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -29,7 +30,7 @@
 enum { LIMIT_SECONDS = 30 };
 #define LIMIT_BYTES (4ll << 30)
 
-/* The sanitizers reserve more address space than that, and have a limit of their own. */
+/* The sanitizers reserve more address space than LIMIT_BYTES, and have their own limit. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const bool limits_address_space = false;
 #else
@@ -137,7 +138,8 @@ static ch_status make_inputs(ch_tuple **out)
     return rc == CH_OK ? ch_tuple_new(N, v, name, out) : rc;
 }
 
-/* A step that a call is made in: axis 0 of its inputs is a symbol, or results have gradients. */
+/* The step in which a call is made: axis 0 of its inputs is a symbol, or results have
+ * gradients. */
 typedef enum step_kind { WITH_SYMBOLS, WITH_GRADIENTS, WITH_NUMBERS } step_kind;
 
 static void call_in_step(attempt *a, step_kind kind)
@@ -187,7 +189,7 @@ static void make_call(attempt *a)
 {
     ch_error_info info;
 
-    a->f->call(-1); /* makes objects, which cannot be made in a step */
+    a->f->call(-1); /* makes the objects that cannot be made in a step */
     if (usual_strategy_is_servers && !usual_strategy_was_used)
         _exit(HOSTILE_NOT_TRIED);
     switch (a->context) {
@@ -211,7 +213,7 @@ static void make_call(attempt *a)
         printf("    %s\n", a->worked ? "worked" : ch_error_message());
 }
 
-/* Makes a call in a new process. Returns its exit status, as wait does. */
+/* Makes a call in a new process. Returns its exit status in the form of wait(). */
 static int call(attempt a)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -226,7 +228,7 @@ static int call(attempt a)
                               freopen("/dev/null", "w", stderr) == NULL))
             _exit(HOSTILE_NOT_MADE);
         for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-            signal(faults[i], SIG_DFL); /* cmocka would go on after them */
+            signal(faults[i], SIG_DFL); /* cmocka's handlers would continue after the signal */
         if (limits_address_space &&
             setrlimit(RLIMIT_AS, &(struct rlimit){LIMIT_BYTES, LIMIT_BYTES}) != 0)
             _exit(HOSTILE_NOT_MADE);
@@ -239,7 +241,7 @@ static int call(attempt a)
     return status;
 }
 
-/* True if this is what should come of a call. */
+/* Returns true if the exit code is correct for this call. */
 static bool is_right(const attempt *a, int code)
 {
     if (a->hostile == 0 && a->context == a->f->context && !usual_strategy_is_servers)
@@ -247,8 +249,8 @@ static bool is_right(const attempt *a, int code)
     return code == HOSTILE_WORKED || code == HOSTILE_REFUSED || code == HOSTILE_NOT_TRIED;
 }
 
-/* Makes one call. Adds 1 to *faults, and says what happened, if there was a fault. Returns the exit
- * code, -1 if there is none. */
+/* Makes a call. If there was a fault, adds 1 to *faults and prints it. Returns the exit code,
+ * or -1 if there is none. */
 static int try_call(attempt a, int *faults)
 {
     const char *what = a.hostile == 0 ? "usual arguments" : a.f->hostile[a.hostile - 1];
@@ -269,7 +271,7 @@ static int try_call(attempt a, int *faults)
     return code;
 }
 
-/* Makes all calls of a function. Returns how many faults there were. */
+/* Makes all calls of a function. Returns the number of faults. */
 static int count_faults(const hostile_function *f, bool is_printed)
 {
     attempt a = {f, 0, f->context, is_printed, false};
@@ -287,8 +289,8 @@ static int count_faults(const hostile_function *f, bool is_printed)
     return faults;
 }
 
-/* Makes and enters a folder in which calls read and write files. The files are written by a process of
- * their own: one that has used devices cannot be forked. */
+/* Makes and enters a folder in which calls read and write files. A separate process writes the
+ * files, because a process that has used devices cannot be forked. */
 static bool enter_folder(const char *name)
 {
     char  path[128];
@@ -306,7 +308,8 @@ static bool enter_folder(const char *name)
 
 enum { WORKERS = 4, MOST_FAULTS = 100 };
 
-/* Makes the calls of every WORKERS-th function, from `first` on. Returns how many faults there were. */
+/* Makes the calls of every WORKERS-th function, from `first` on. Returns the number of
+ * faults. */
 static int work(int first)
 {
     char name[32];
@@ -353,7 +356,7 @@ static void public_functions_neither_crash_nor_hang_when_variables_are_on_server
     assert_int_equal(count_all_faults(), 0);
 }
 
-/* Makes the calls of functions that are named, and prints what comes of them. */
+/* Makes the calls of the named functions, and prints the result of each. */
 static int print_calls(int n, char **name)
 {
     int faults = 0;

@@ -1,5 +1,4 @@
-/* test/base/pseudo_terminal.h -- a terminal for tests, where the system has any.
- *
+/* test/base/pseudo_terminal.h -- pseudo-terminals for tests, on systems that have them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_BASE_PSEUDO_TERMINAL_H
 #define TEST_BASE_PSEUDO_TERMINAL_H
@@ -8,7 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Both its ends. Skips the test where there is none: in a root without /dev/pts, for one. */
+/* Opens both ends of a pseudo-terminal. Skips the test if the system has none, for example in a
+ * root without /dev/pts. */
 static inline void t_terminal(int *reader, int *writer)
 {
     *reader = posix_openpt(O_RDWR | O_NOCTTY);

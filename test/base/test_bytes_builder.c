@@ -1,4 +1,5 @@
-/* base/test_bytes_builder.c -- a builder holds the bytes that were appended, or has failed.
+/* test/base/test_bytes_builder.c -- a builder holds all bytes that were appended, or has
+ * failed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* base/test_config.c -- settings come from the environment, once, and say what is wrong.
+/* test/base/test_config.c -- settings are read from the environment once, and errors name the
+ * setting.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 static char warnings[2048];
 static int  n_warnings;
 
-/* Asks for the settings from inside the sink, as a program's may: that must not deadlock. */
+/* Reads the settings inside the log sink, as a program may. This must not deadlock. */
 static void keep_warnings(const ch_log_record *r, void *arg)
 {
     size_t at = strlen(warnings);

@@ -1,4 +1,4 @@
-/* base/test_counter_table.c -- a visit sees each row that is in the table, and its value.
+/* test/base/test_counter_table.c -- a visit of the counter table reads every row and its value.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "tensor/device.h"
 
-/* The names of all rows in the order of a visit, and the values of two. */
+/* The names of all rows in the order of a visit, and the values of two rows. */
 typedef struct visit {
     char    names[2048];
     int64_t blocks, device_bytes;
@@ -110,7 +110,8 @@ static void counter_table_has_a_row_for_each_device(void **state)
 
 static atomic_bool is_over;
 
-/* Adds a row of a number in its own block, and frees the block as soon as the row is removed. */
+/* Adds a row whose number is in its own block. Frees the block as soon as the row is
+ * removed. */
 static void *come_and_go(void *arg)
 {
     while (!atomic_load(&is_over)) {

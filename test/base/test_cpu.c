@@ -1,5 +1,4 @@
-/* test/base/test_cpu.c -- CPU quotas of control groups, in made-up trees of /proc and /sys.
- *
+/* test/base/test_cpu.c -- CPU quotas of control groups, in simulated trees of /proc and /sys.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -14,7 +13,7 @@
 #include "../file/folder.h"
 #include "base/thread.h"
 
-/* Writes a file below the tree's folder, and makes the folders on its way. */
+/* Writes a file below the tree's folder, and makes the folders of its path. */
 static void put(const char *tree, const char *path, const char *text)
 {
     char  command[1024], full[512];
@@ -86,7 +85,7 @@ static void quota_of_version_2_is_the_least_of_the_group_and_its_ancestors(void 
     (void)state;
 }
 
-/* In a container the group may be mounted as the root of what can be seen. */
+/* In a container, the group may be mounted as the root of the visible tree. */
 static void quota_of_version_1_is_found_below_the_mounted_group(void **state)
 {
     v1("v1", "/docker/abc", "/docker/abc/inner");

@@ -1,4 +1,4 @@
-/* base/test_log.c -- who gets which record.
+/* test/base/test_log.c -- the sink, the level and the default output of log records.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static void listen(const ch_log_record *r, void *arg)
 {
     heard *h = arg;
 
-    assert_int_equal(h->n_inside++, 0); /* one thread at a time, and never from within */
+    assert_int_equal(h->n_inside++, 0); /* one thread at a time, and no nested call */
     h->n++;
     h->level = r->level;
     snprintf(h->code, sizeof(h->code), "%s", r->code);
@@ -109,7 +109,7 @@ static void log_sink_is_called_by_one_thread_at_a_time(void **state)
     (void)state;
 }
 
-/* What the default sink writes to stderr for one record of each level. */
+/* Copies the text that the default sink writes to stderr for a record of each level. */
 static void default_output(char *out, int bytes)
 {
     FILE  *file = tmpfile();
@@ -139,7 +139,7 @@ static void default_log_sink_writes_prints_warnings_and_errors_to_stderr(void **
                                  "cohort: warning [code]: level 3\n"
                                  "cohort: error [code]: level 4\n");
         ch_log_set_sink(listen, &h, CH_LOG_DEBUG);
-        ch_log_set_sink(NULL, NULL, CH_LOG_DEBUG); /* the default again, level and all */
+        ch_log_set_sink(NULL, NULL, CH_LOG_DEBUG); /* restores the default sink and its level */
     }
     (void)state;
 }

@@ -1,4 +1,5 @@
-/* base/test_map.c -- keys are found as long as they are in the map, after any changes.
+/* test/base/test_map.c -- a map finds the keys that are in it, and no others, after any
+ * changes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ static void map_of_names_agrees_with_an_array_under_random_changes(void **state)
         int i;
 
         seed = seed * 1664525u + 1013904223u;
-        i = (int)(seed >> 8) % (k < 10000 ? MANY : 20); /* first it grows, then few change */
+        i = (int)(seed >> 8) % (k < 10000 ? MANY : 20); /* grows, then few change */
         if (is_in[i])
             assert_ptr_equal(ch__map_remove_name(&t, text[i]), text[i]);
         else

@@ -1,4 +1,9 @@
-/* base/test_mem.c -- memory is aligned, zeroed, counted, and fails on request.
+/* test/base/test_mem.c -- memory is aligned, zeroed and counted, and allocations fail on
+ * request.
+ *
+ * The tests cover base/mem.h: blocks, growable arrays, arenas, the count of live allocations,
+ * and ch__mem_fail_at and its relatives, with which all other tests let an allocation fail.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,7 +123,7 @@ static void aligned_blocks_are_aligned_and_zeroed(void **state)
     static const size_t sizes[] = {1, 63, 64, 65, 4096, (2 << 20) - 1, 2 << 20, (2 << 20) + 1};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        for (int again = 0; again < 2; again++) { /* the second may reuse the first's pages */
+        for (int again = 0; again < 2; again++) { /* the 2nd may reuse pages of the 1st */
             unsigned char *p = ch__alloc_aligned(sizes[i]);
 
             assert_non_null(p);
@@ -237,7 +242,7 @@ static void an_arena_copies_text_and_data(void **state)
     assert_memory_equal(ch__arena_copy(&a, data, sizeof(data)), data, sizeof(data));
     assert_non_null(ch__arena_copy(&a, NULL, 0));
     ch__arena_drop(&a);
-    ch__arena_drop(&a); /* an empty one is fine */
+    ch__arena_drop(&a); /* dropping an empty arena is allowed */
     (void)state;
 }
 

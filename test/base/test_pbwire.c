@@ -1,4 +1,5 @@
-/* base/test_pbwire.c -- fields are read as they were written, and damaged bytes are a fault.
+/* test/base/test_pbwire.c -- fields are read as they were written, and damaged bytes are
+ * rejected.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,8 +93,8 @@ static void pbwire_varints_have_the_size_that_is_computed(void **state)
     (void)state;
 }
 
-/* Every prefix of a message ends at a field or is a fault. No byte behind the prefix is read:
- * the copy ends there, so that a sanitizer sees it. */
+/* Every prefix of a message ends at a field or is rejected. The copy ends with the prefix, so
+ * that a sanitizer finds a read behind it. */
 static void pbwire_reports_a_fault_when_a_message_is_cut(void **state)
 {
     ch_bytes_builder b = {0};

@@ -1,4 +1,8 @@
-/* base/test_status.c -- codes, messages, and errors that cross threads.
+/* test/base/test_status.c -- status codes, error messages, and errors that cross threads.
+ *
+ * An error message belongs to the thread in which it was set. A ch_fault carries the first
+ * error of several threads, with its message, to the thread that raises it.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +53,7 @@ static void status_name_is_unknown_when_the_number_is_no_code(void **state)
 
 static void error_message_is_empty_in_a_thread_that_never_failed(void **state)
 {
-    assert_string_equal(ch_error_message(), ""); /* runs before any test that fails */
+    assert_string_equal(ch_error_message(), ""); /* must run before any test that fails */
     (void)state;
 }
 
@@ -220,7 +224,7 @@ static void fault_record_succeeds_in_one_of_many_threads(void **state)
         assert_int_equal(pthread_create(&id[i], NULL, fail_and_take, &f), 0);
     while (!ch__fault_is_set(&f))
         continue;
-    assert_int_equal(ch__fault_raise(&f), CH_NOT_FOUND); /* perhaps while it is written */
+    assert_int_equal(ch__fault_raise(&f), CH_NOT_FOUND); /* threads may still record */
     assert_string_equal(ch_error_message(), "replica 2: from another thread");
     for (int i = 0; i < N; i++)
         assert_int_equal(pthread_join(id[i], NULL), 0);

@@ -1,4 +1,10 @@
-/* base/test_terminal.c -- what a terminal can, and what goes above its live line.   SPDX-License-Identifier: Apache-2.0 */
+/* test/base/test_terminal.c -- abilities of terminals, and the live line at the bottom of a
+ * terminal.
+ *
+ * The tests use pseudo-terminals. They check escape sequences, colours, UTF-8 and width against
+ * environment variables, and that text printed above the live line keeps the line.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +50,8 @@ static void close_both(pair p)
     close(p.writer);
 }
 
-/* All that was written arrives in one read: it is far less than a terminal keeps. */
+/* Reads all that was written in a single read, because it is far less than a terminal
+ * buffers. */
 static const char *arrived(pair p)
 {
     static char text[4096];
@@ -139,7 +146,7 @@ static void write_all_fails_when_not_all_bytes_are_written(void **state)
     (void)state;
 }
 
-/* Lines are not broken while it is drawn. */
+/* Line wrapping is off while the live line is drawn. */
 #define NO  "\033[?7l"
 #define YES "\033[?7h"
 
@@ -149,7 +156,7 @@ static void live_line_has_one_owner_at_a_time(void **state)
 
     assert_true(ch__live_set(p.writer, true));
     assert_false(ch__live_set(p.writer, true));
-    ch__live_end(NULL); /* nothing was drawn: no newline */
+    ch__live_end(NULL); /* the live line was not drawn: no newline */
     assert_true(ch__live_set(p.writer, true));
     ch__live_draw("one", 3, 80);
     ch__live_draw("two", 3, 80);
@@ -197,7 +204,7 @@ static void print_above_keeps_the_live_line_below(void **state)
     ch__live_leave();
     ch__live_end(NULL);
     assert_string_equal(arrived(p), "\n\n");
-    ch__live_leave(); /* there is none */
+    ch__live_leave(); /* there is no live line */
     ch__print_above(p.writer, "end\n", 4);
     assert_string_equal(arrived(p), "end\n");
     close_both(p);

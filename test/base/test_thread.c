@@ -1,4 +1,8 @@
-/* base/test_thread.c -- threads, gates and teams.
+/* test/base/test_thread.c -- threads, gates and teams.
+ *
+ * A gate is a counter that threads wait for; a team runs the indices of a loop on several
+ * threads. The tests check that no wake-up is lost and that every index runs once.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -44,7 +48,7 @@ static void a_thread_has_its_name_and_takes_no_signals(void **state)
     assert_string_equal(other.name, "a name that is ");
     assert_false(other.takes_interrupts);
     look_at_myself(&mine);
-    assert_true(mine.takes_interrupts); /* starting one changed nothing here */
+    assert_true(mine.takes_interrupts); /* unchanged by starting a thread */
     ch__thread_join(NULL);
     (void)state;
 }
@@ -70,7 +74,7 @@ static void now_ns_does_not_run_backwards(void **state)
     (void)state;
 }
 
-/* Two threads that hand a turn to and fro. */
+/* Two threads that take turns by means of gates. */
 typedef struct {
     ch_gate     ping, pong;
     atomic_bool is_over;
@@ -131,7 +135,7 @@ static void wake_count_counts_parked_threads_that_are_woken(void **state)
     ch_thread *other = table_start(&t);
     int64_t    before = ch__wake_count();
 
-    while (ch__wake_count() == before) /* until one of the two was asleep when called */
+    while (ch__wake_count() == before) /* until a thread was asleep when it was woken */
         table_turn(&t);
     table_stop(&t, other);
     (void)state;
@@ -183,8 +187,8 @@ static void gate_wait_for_has_its_own_limit(void **state)
 
 enum { MOST = 1000 };
 
-/* Not atomic on purpose: only if an index runs once, and the end of the loop is the end of
- * all its work, do the thread sanitizer and the sums agree. */
+/* This counter is not atomic on purpose. The sums and the thread sanitizer find an index that
+ * runs twice, or work that continues after the loop has ended. */
 static void count_index(void *arg, int i)
 {
     int *times = arg;
@@ -234,7 +238,8 @@ static void team_run_is_in_order_when_the_team_is_null(void **state)
     (void)state;
 }
 
-/* Short jobs on changing stack frames: a helper that wakes late finds a later job, or none. */
+/* Runs short jobs on changing stack frames. A helper that wakes late finds a later job, or
+ * none. */
 static void team_helper_that_wakes_late_leaves_later_jobs_alone(void **state)
 {
     ch_team *team = NULL;
@@ -256,7 +261,7 @@ typedef struct {
     int        n_wanted;
 } meeting;
 
-/* Yields only once all others have come: each of them must be on a thread of its own. */
+/* Returns when all indices have arrived, so each index must have its own thread. */
 static void meet(void *arg, int i)
 {
     meeting *m = arg;

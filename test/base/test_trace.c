@@ -1,4 +1,7 @@
-/* test/base/test_trace.c -- a trace is whole JSON, whatever happens.
+/* test/base/test_trace.c -- a trace file is complete JSON in all cases.
+ *
+ * trace_help.h parses the files. The tests cover several threads, lost spans, file errors,
+ * forked children, and the setting that opens a trace for the whole process.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -18,7 +21,7 @@ static const char *path(void)
     return t_path("trace.json");
 }
 
-/* Spans of 10 ns, one after another, from now. */
+/* Writes a span of 10 ns that begins now, or at the end of the last span. */
 static void span(const char *track, const char *name)
 {
     static _Thread_local int64_t last;
@@ -32,7 +35,7 @@ static void trace_without_spans_is_a_complete_file(void **state)
 {
     t_trace *t;
 
-    t_ok(ch__trace_close()); /* none is open: fine */
+    t_ok(ch__trace_close()); /* no span is open: allowed */
     t_ok(ch__trace_open(path()));
     assert_true(ch__trace_is_on());
     t_ok(ch__trace_close());
@@ -189,7 +192,7 @@ static void trace_accepts_spans_of_several_threads(void **state)
     (void)state;
 }
 
-/* What comes after the end is not in the file, and does no harm. */
+/* Spans that are written after the trace was closed are not in the file and cause no fault. */
 static void trace_can_be_closed_and_opened_while_threads_write(void **state)
 {
     static char name[] = "busy";
@@ -279,7 +282,7 @@ static void trace_file_is_not_written_by_a_forked_child(void **state)
     (void)state;
 }
 
-/* ---- by the setting, in a process of its own, which ends without a word ---- */
+/* ---- a trace that a setting opens, in a separate process that does not close it ---- */
 
 static void answer(ch_step *s, void *arg)
 {

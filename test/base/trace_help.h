@@ -1,5 +1,5 @@
-/* test/base/trace_help.h -- reads a trace back: a strict little parser of JSON, and what must hold of spans.
- *
+/* test/base/trace_help.h -- reads a trace file back with a strict JSON parser, and checks its
+ * spans.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_BASE_TRACE_HELP_H
 #define TEST_BASE_TRACE_HELP_H
@@ -28,10 +28,10 @@ typedef struct t_trace {
     char process[128], labels[128];
 } t_trace;
 
-/* One event, as it is read. */
+/* A parsed event. */
 typedef struct t_event {
-    char   ph[8], name[1024], value[256]; /* value: of its one argument */
-    double number[4];                     /* pid, tid, ts, dur; NaN: it has none */
+    char   ph[8], name[1024], value[256]; /* value: of its only argument */
+    double number[4];                     /* pid, tid, ts, dur; NaN: absent */
 } t_event;
 
 static inline void t_blank(const char **at)
@@ -49,7 +49,7 @@ static inline void t_want(const char **at, char c)
     t_blank(at);
 }
 
-/* \u is taken as one byte: no more is written by a trace. */
+/* Parses a string. \u is decoded to a single byte, because a trace writes no larger code. */
 static inline void t_string(const char **at, char *to, size_t size)
 {
     size_t n = 0;
@@ -166,7 +166,7 @@ static inline int t_by_begin(const void *a, const void *b)
     return x->end > y->end ? -1 : x->end < y->end;
 }
 
-/* Of two spans on a track one is in the other, or they do not overlap. */
+/* Checks that two spans on a track are nested or do not overlap. */
 static inline void t_check_nesting(t_trace *t)
 {
     t_span *open[64];
@@ -186,7 +186,7 @@ static inline void t_check_nesting(t_trace *t)
     }
 }
 
-/* Whole, and as it must be; the caller frees it. */
+/* Reads and checks a whole trace. The caller must free the result. */
 static inline t_trace *t_trace_read(const char *path)
 {
     FILE    *f = fopen(path, "r");
@@ -204,7 +204,7 @@ static inline t_trace *t_trace_read(const char *path)
     return t;
 }
 
-/* How many spans of a track have a name that begins so. */
+/* Returns the number of spans of a track whose name begins with this text. */
 static inline int t_count(const t_trace *t, const char *track, const char *name)
 {
     int n = 0, tid = -1;

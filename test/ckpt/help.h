@@ -1,4 +1,5 @@
-/* test/ckpt/help.h -- checkpoints from arrays in memory.   SPDX-License-Identifier: Apache-2.0 */
+/* test/ckpt/help.h -- writes checkpoints from arrays in memory, for tests.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_CKPT_HELP_H
 #define TEST_CKPT_HELP_H
 
@@ -68,8 +69,8 @@ static inline ch_status t_fetch(void *arg, int i, int64_t from, int64_t n, const
     return CH_OK;
 }
 
-/* Writes the bundle; items of a file must be neighbours, in the order of the files. With
- * `dense`, items follow each other without padding, as TensorFlow writes them. */
+/* Writes the bundle. Items of a file must be neighbours, in the order of the files. If `dense`
+ * is true, items follow each other without padding, as TensorFlow writes them. */
 static inline ch_status t_write_bundle(t_bundle *b, const char *prefix, int n_files, bool dense,
                                        const ch_ckpt_write_options *opt)
 {
@@ -110,7 +111,7 @@ static inline ch_region t_range(int64_t begin, int64_t size)
     return t_region(1, &begin, &size);
 }
 
-/* Bytes from hexadecimal digits; blanks are skipped. Returns their number. */
+/* Converts hexadecimal digits to bytes and skips blanks. Returns the number of bytes. */
 static inline size_t t_unhex(const char *text, unsigned char *to)
 {
     size_t n = 0;

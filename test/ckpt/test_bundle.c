@@ -1,4 +1,8 @@
-/* ckpt/test_bundle.c -- the bytes of checkpoint files, and what reading them gives.
+/* test/ckpt/test_bundle.c -- the bytes of checkpoint files, and the results of reading them.
+ *
+ * Golden bytes come from the description of the format, whose statements the tests cite (G-1,
+ * TBF-1). The tests write bundles and their tables, read them back, and read bundles that are
+ * damaged, compressed or contradictory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -363,7 +367,7 @@ static void table_reader_reports_damage_at_any_byte(void **state)
         memcpy(copy, w.out.at, (size_t)w.out.n);
         copy[i] ^= 0x11;
         rc = read_table(copy, (size_t)w.out.n, &s);
-        /* The metaindex block, the padding of the footer and a handle of that block are not
+        /* The metaindex block, the padding of the footer and the handle of that block are not
          * used. */
         if (rc == CH_OK)
             assert_true(i >= w.out.n - 48 - 14 - 22);
@@ -391,7 +395,7 @@ static void set_type(char *table, int n, int type)
 /* TBF-5: blocks may be compressed with snappy */
 static void table_reader_accepts_snappy_and_no_other_compression(void **state)
 {
-    /* An entry with key "" and 20 times 'v', and one restart: literal, then a copy. */
+    /* An entry with key "" and 20 times 'v', and a single restart: literal, then a copy. */
     static const unsigned char packed[] = {31, 3 << 2,     0, 0,      20, 'v', 1 | 7 << 2,
                                            1,  1 | 4 << 2, 1, 7 << 2, 0,  0,   0,
                                            0,  1,          0, 0,      0};
@@ -533,8 +537,8 @@ static void bundle_errors_name_file_and_byte(void **state)
     (void)state;
 }
 
-/* An index with one entry, whose value is given in hexadecimal digits. `slices` are pairs of
- * key and value before it. */
+/* Opens an index with a single entry, whose value is given in hexadecimal digits. `slices` are
+ * pairs of key and value before that entry. */
 static ch_status open_entry(const char *const *slices, const char *value)
 {
     ch_sst_writer w = {0};

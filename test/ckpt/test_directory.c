@@ -1,4 +1,7 @@
-/* ckpt/test_directory.c -- state files, object graphs, and directories of checkpoints.
+/* test/ckpt/test_directory.c -- state files, object graphs, and directories of checkpoints.
+ *
+ * A state file is the text file `checkpoint` that names the checkpoints of a directory. The
+ * tests also cover the removal of leftovers of killed processes and the lock of a directory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -185,7 +188,8 @@ static void object_graph_reads_back_as_encoded(void **state)
                 (ch__free(back.memory), true));
         ch__mem_fail_at(0);
     }
-    /* A node that does not exist; an invalid text; damage at each byte does no harm. */
+    /* Reads a graph that refers to a missing node, an invalid text, and graphs with a damaged
+     * byte. */
     t_assert_error(ch__object_graph_decode((ch_str){"\x0a\x04\x0a\x02\x08\x01", 6}, &back),
                    CH_DATA_LOSS, "node", "byte");
     t_assert_error(ch__object_graph_decode((ch_str){"\x0a\x05\x0a\x03\x12\x01\0", 7}, &back),
@@ -205,7 +209,7 @@ static void object_graph_reads_back_as_encoded(void **state)
     (void)state;
 }
 
-/* PROMISES S7: memory for a message of many empty nodes */
+/* Decodes a message of many empty nodes. The size of the message must limit the memory. */
 static void object_graph_memory_is_limited_by_the_message(void **state)
 {
     enum { N = 4 << 20 };
@@ -309,7 +313,7 @@ static void checkpoint_leftovers_of_killed_processes_are_removed(void **state)
         t_write(gone[i], "", 0);
     for (int i = 0; i < 5; i++)
         t_write(kept[i], "", 0);
-    fd = open(t_path(kept[4]), O_WRONLY); /* it is being written */
+    fd = open(t_path(kept[4]), O_WRONLY); /* this checkpoint is being written */
     assert_true(ch__sys_lock(fd));
     ch__ckpt_remove_leftovers(t_path("lo"), "ckpt");
     for (int i = 0; i < 4; i++)
@@ -335,7 +339,7 @@ static void checkpoint_lock_names_the_process_that_holds_it(void **state)
     assert_int_equal(ch__ckpt_lock(t_folder, &l), CH_OK);
     ch__ckpt_unlock(l);
     ch__ckpt_unlock(NULL);
-    /* The lock of a killed process ends. */
+    /* The lock of a killed process is released. */
     assert_int_equal(pipe(pipes), 0);
     pid_t child = fork();
     if (child == 0) {

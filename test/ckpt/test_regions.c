@@ -1,4 +1,8 @@
-/* ckpt/test_regions.c -- random checkpoints against a simple model, and failures at every call.
+/* test/ckpt/test_regions.c -- random checkpoints against a simple model, and failures of every
+ * call.
+ *
+ * The model copies regions element by element. The tests write tensors in random slices and
+ * read them by random regions, then let each system call and each allocation fail once.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -158,7 +162,7 @@ static void random_checkpoints_read_back_by_any_regions(void **state)
             ch__ckpt_entry(c, at, &e);
             assert_int_equal(e.n_parts, t->n_parts);
             assert_true(e.dtype == t->dtype && ch_shape_equal(e.shape, t->shape));
-            for (int k = 0; k < 6; k++) { /* some of them after the checksums are verified */
+            for (int k = 0; k < 6; k++) { /* after the checksums are verified */
                 ch_region r = {.begin = {0}};
 
                 for (int a = 0; a < t->shape.rank; a++) {
@@ -276,7 +280,7 @@ static ch_status load_some(const char *prefix)
     return rc;
 }
 
-/* TBF-26: PROMISES F12 */
+/* TBF-26 */
 static void checkpoint_write_leaves_no_temporary_file_when_a_call_fails(void **state)
 {
     int64_t n = 0;
@@ -317,7 +321,6 @@ static void checkpoint_write_leaves_no_temporary_file_when_a_call_fails(void **s
     (void)state;
 }
 
-/* PROMISES F15 */
 static void checkpoint_calls_fail_without_leak_when_out_of_memory(void **state)
 {
     for (int which = 0; which < 2; which++)

@@ -1,5 +1,5 @@
-/* test/doc/prelude.h -- what the guides' snippets take for granted: they are compiled behind it.
- *
+/* test/doc/prelude.h -- variables and headers that the snippets of the guides use. Each snippet
+ * is compiled behind this file.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_DOC_PRELUDE_H
 #define TEST_DOC_PRELUDE_H
@@ -17,7 +17,7 @@ static int           i, n, epoch, epochs = 3;
 static ch_strategy  *st;
 static ch_model     *m;
 static ch_optimizer *opt;
-static ch_step      *s; /* in what stands in a step */
+static ch_step      *s; /* for snippets of the body of a step */
 static ch_dataset   *d, *train, *test;
 static ch_iterator  *it;
 static ch_tensor    *x, *y, *t;

@@ -22,7 +22,7 @@ static inline double t_element(ch_dtype dtype, int i)
     }
 }
 
-/* The tensor has these sizes, and those elements. */
+/* Checks that the tensor has this dtype, this shape and the elements of t_element. */
 static inline void t_assert_array(const ch_tensor *t, ch_dtype dtype, ch_shape shape)
 {
     ch_shape have = ch_tensor_shape(t);
@@ -57,7 +57,7 @@ static inline ch_tensor *t_array(ch_dtype dtype, ch_shape shape)
     return out;
 }
 
-/* numpy's code of a dtype, as in the golden names: "little_f4". */
+/* Returns numpy's code of a dtype, as in the golden names: "little_f4". */
 static inline ch_dtype t_dtype_of(const char *name)
 {
     char     code[8];

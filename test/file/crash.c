@@ -1,16 +1,17 @@
-/* test/file/crash.c -- records changes of a folder, and builds the states that a crash may leave.
+/* test/file/crash.c -- records changes of a folder, and builds the states that a crash may
+ * leave.
  *
- * t_crash is a list of operations on nodes (files and folders, as inodes) and slots. A slot is a
- * name in a folder; an operation NAME puts a node into a slot or empties it. Calls become
- * operations in `add_call`: a rename is two of them, NAME of the new slot and NAME of the old.
+ * t_crash is a list of operations on nodes (files and folders, as inodes) and slots. A slot is
+ * a name in a folder; an operation NAME puts a node into a slot or empties it. `add_call`
+ * converts calls to operations: a rename becomes two, NAME of the new slot and NAME of the old.
  *
  * A state is a prefix of the operations and a choice for each operation in it. `build` puts the
- * state into a fresh folder. States are told apart by a hash of their choices as far as they
- * matter, so that equal states are checked once.
+ * state into a fresh folder. Two states are equal if the hashes of their effective choices are
+ * equal, and equal states are checked once.
  *
- * Contents of files are kept in a cache folder and linked into the states, because writing them
- * costs more than all else. A file that the check has changed leaves the cache: `take_back` sees
- * it by its time of change.
+ * A cache folder holds the contents of files, which are linked into the states, because writing
+ * them again would take most of the time. `take_back` removes a file from the cache if its time
+ * of change shows that the check has changed it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -56,19 +57,19 @@ typedef enum op_kind { WRITE, TRUNCATE, NAME, SYNC, MARK } op_kind;
 
 typedef struct op {
     op_kind kind;
-    int node;  /* the file of WRITE and TRUNCATE; of SYNC; of NAME: now in the slot, or EMPTY */
-    int slot;  /* of NAME */
-    int after; /* an operation without which this one has no effect; -1: none */
+    int node; /* file of WRITE, TRUNCATE; node of SYNC; of NAME: the slot's new node or EMPTY */
+    int slot; /* of NAME */
+    int after;      /* an operation without which this one has no effect; -1: none */
     int64_t offset; /* of WRITE; of TRUNCATE: the size */
     size_t  n;
     char   *bytes;
 } op;
 
 struct t_crash {
-    pthread_mutex_t lock; /* because threads may change files while the test sets a mark */
+    pthread_mutex_t lock; /* threads may change files while the test sets a mark */
     char           *folder;
     int64_t         max_bytes, n_bytes;
-    const char     *fault;          /* why the recording is not complete; NULL: it is */
+    const char     *fault;          /* why the recording is incomplete; NULL: complete */
     int             of_fd[MAX_FDS]; /* nodes; EMPTY: not in the folder */
     int             n_nodes, n_slots, n_ops, n_syncs;
     node           *node;
@@ -97,7 +98,7 @@ static int add_node(t_crash *c, bool is_folder, const char *label)
     return c->n_nodes++;
 }
 
-/* Returns the slot of a name in a folder; it is new and empty if there was none. */
+/* Returns the slot of a name in a folder. If there is none, adds an empty slot. */
 static int slot_of(t_crash *c, int folder, const char *name, size_t n)
 {
     for (int i = 0; i < c->n_slots; i++)
@@ -125,8 +126,8 @@ static const char *inside(const t_crash *c, const char *path)
                                                                                    : NULL;
 }
 
-/* Returns the slot of a path, or EMPTY for the recorded folder itself. Sets *is_known to false if
- * a folder in the path is not known. */
+/* Returns the slot of a path, or EMPTY for the recorded folder itself. Sets *is_known to false
+ * if the path contains an unknown folder. */
 static int find_slot(t_crash *c, const char *path, bool *is_known)
 {
     int at = EMPTY, folder = ROOT;
@@ -200,7 +201,7 @@ static void on_write(t_crash *c, const ch_file_op *call, int file)
     o->bytes = memcpy(must(malloc(call->n)), call->bytes, call->n);
 }
 
-/* A rename, unlink, mkdir or rmdir. */
+/* Adds the operations of a rename, unlink, mkdir or rmdir. */
 static void on_name(t_crash *c, const ch_file_op *call)
 {
     bool is_known, is_to_known = true;
@@ -386,13 +387,13 @@ void t_crash_free(t_crash *c)
 
 /* ---- a state ---- */
 
-/* The part of an operation that the crash leaves. HEAD to BLOCKS are of a write. */
+/* The part of an operation that the crash leaves. HEAD to BLOCKS apply to writes. */
 typedef enum part {
     LOST,
     WHOLE,
     HEAD,   /* the bytes before `at` */
     TAIL,   /* the bytes from `at` on */
-    LENGTH, /* no bytes, but the file is as long */
+    LENGTH, /* no bytes, but the file has its new length */
     BLOCKS  /* some blocks of `at` bytes, by `seed` */
 } part;
 
@@ -407,7 +408,7 @@ typedef struct state {
     t_crash_check          check;
     void                  *arg;
     uint64_t               random;
-    int      *durable_at; /* for each operation, the sync that makes it durable, or n_ops */
+    int      *durable_at; /* for each operation, the sync that makes it durable; n_ops: none */
     choice   *choice;     /* for each operation */
     int      *in_slot;    /* the node in each slot, in this state */
     bool     *is_built;   /* for each folder; in this state */
@@ -417,7 +418,7 @@ typedef struct state {
 
     char      root[64]; /* holds `now`, the state, and `cache` */
     uint64_t *seen, n_seen, seen_size;
-    uint64_t *cached, *used; /* hashes of files in the cache, and of those in this state */
+    uint64_t *cached, *used; /* hashes of files in the cache and in this state */
     int       n_cached, n_used;
     int64_t   cache_bytes;
     char     *bytes; /* contents of a file under construction */
@@ -525,7 +526,7 @@ static void forget(state *s, int i)
     s->cached[i] = s->cached[--s->n_cached];
 }
 
-/* Sets `path` to a file with the contents of `file` in this state. */
+/* Puts a file with the contents of `file` in this state at `path`. */
 static void find_cached(state *s, int file, char *path, size_t room)
 {
     uint64_t        hash = s->node_hash[file];
@@ -548,7 +549,8 @@ static void find_cached(state *s, int file, char *path, size_t room)
     s->cache_bytes += (int64_t)s->n + 4096;
 }
 
-/* Removes from the cache the files that the check has changed, and all when there are too many. */
+/* Removes from the cache the files that the check has changed, or all files if there are too
+ * many. */
 static void take_back(state *s)
 {
     for (int i = 0; i < s->n_used; i++) {
@@ -610,7 +612,7 @@ static uint64_t visit(state *s, int folder, const char *path)
         if (path != NULL)
             snprintf(full, sizeof(full), "%s/%s", path, s->c->slot[i].name);
         if (s->c->node[child].is_folder) {
-            if (!s->is_built[child]) /* its second name, of a rename */
+            if (!s->is_built[child]) /* the second name of a renamed node */
                 hash = mix(hash, mix((uint64_t)i, visit(s, child, path != NULL ? full : NULL)));
             continue;
         }
@@ -637,7 +639,7 @@ static void remove_all(const char *path)
     nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Adds a hash. Returns false if it was there. */
+/* Adds a hash. Returns false if it was there already. */
 static bool add_seen(state *s, uint64_t hash)
 {
     uint64_t at;
@@ -738,7 +740,7 @@ static void choose_all(state *s, part p)
         s->choice[s->pending[i]] = (choice){.part = p};
 }
 
-/* Begins a prefix: what is durable is whole, the rest is pending. */
+/* Begins a prefix: durable operations are complete, all others are pending. */
 static void set_prefix(state *s, int prefix)
 {
     s->prefix = prefix;
@@ -752,7 +754,7 @@ static void set_prefix(state *s, int prefix)
     }
 }
 
-/* Returns the n-th multiple of `unit` in a write as an offset in it; 0: there is none. */
+/* Returns the n-th multiple of `unit` in a write as an offset in it, or 0 if there is none. */
 static uint32_t cut_at(const op *o, uint32_t unit, uint32_t n)
 {
     uint64_t at = (uint64_t)(n + 1) * unit - (uint64_t)o->offset % unit;
@@ -807,7 +809,8 @@ static void each_alone(state *s)
     }
 }
 
-/* Tears each write at its first, middle and last boundary, with all else present. */
+/* Tears each write at its first, middle and last boundary; all other operations are
+ * complete. */
 static void each_torn(state *s)
 {
     for (int i = 0; i < s->n_pending; i++) {
@@ -838,7 +841,7 @@ static void each_torn(state *s)
 
 static void random_subset(state *s)
 {
-    static const uint32_t share[] = {1, 4, 7}; /* of 8: operations that are lost */
+    static const uint32_t share[] = {1, 4, 7}; /* eighths of the operations that are lost */
     uint32_t              lost = share[draw(s, 3)];
 
     for (int i = 0; i < s->n_pending; i++) {
@@ -852,7 +855,7 @@ static void random_subset(state *s)
     try_state(s);
 }
 
-/* Applies a level to all prefixes, in an order in which the first ones are spread over all. */
+/* Applies a level to all prefixes, in an order whose beginning is spread over all of them. */
 static void try_prefixes(state *s, level f)
 {
     int64_t n = s->c->n_ops + 1, stride = n * 5 / 8 + 1;

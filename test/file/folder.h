@@ -1,4 +1,5 @@
-/* test/file/folder.h -- a folder that a test has for itself.   SPDX-License-Identifier: Apache-2.0 */
+/* test/file/folder.h -- a temporary folder for the tests of a group.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_FILE_FOLDER_H
 #define TEST_FILE_FOLDER_H
 
@@ -6,7 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* There from t_folder_make to t_folder_remove, which are a group's set-up and its end. */
+/* The folder exists from t_folder_make, the set-up of a group, to t_folder_remove, its
+ * teardown. */
 static char t_folder[64];
 
 static inline int t_folder_make(void **state)
@@ -16,7 +18,7 @@ static inline int t_folder_make(void **state)
     return mkdtemp(t_folder) != NULL ? 0 : -1;
 }
 
-/* With all that is in it. */
+/* Removes the folder and its contents. */
 static inline int t_folder_remove(void **state)
 {
     char command[128];
@@ -26,7 +28,7 @@ static inline int t_folder_remove(void **state)
     return system(command);
 }
 
-/* A path in it; the text is good until the fourth call from now. */
+/* Returns a path in the folder. The text is valid until the fourth next call. */
 static inline const char *t_path(const char *name)
 {
     static char text[4][512];

@@ -1,4 +1,5 @@
-/* test/file/help.h -- what tests of files share: a folder of their own, and bytes to put there.
+/* test/file/help.h -- functions shared by the tests of files: a temporary folder, and test
+ * bytes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_FILE_HELP_H
 #define TEST_FILE_HELP_H
@@ -25,7 +26,7 @@
 
 static inline int t_setup(void **state)
 {
-    ch_device_current(); /* made once, and not counted by tests that count */
+    ch_device_current(); /* made once, so that tests which count allocations do not count it */
     return t_folder_make(state);
 }
 
@@ -51,7 +52,7 @@ static inline const char *t_write(const char *name, const void *data, size_t n)
     return path;
 }
 
-/* The whole of a file, which the caller frees with free(). */
+/* Returns the contents of a file. The caller must free() them. */
 static inline char *t_read(const char *path, size_t *n)
 {
     FILE *f = fopen(path, "rb");
@@ -67,7 +68,7 @@ static inline char *t_read(const char *path, size_t *n)
     return data;
 }
 
-/* Bytes that do not repeat soon, and compress a little. */
+/* Returns bytes that do not repeat soon, and compress a little. */
 static inline char *t_noise(size_t n, unsigned seed)
 {
     char *data = malloc(n + 1);
@@ -79,7 +80,7 @@ static inline char *t_noise(size_t n, unsigned seed)
     return data;
 }
 
-/* `data` compressed, which the caller frees with free(). */
+/* Returns compressed `data`. The caller must free() it. */
 static inline char *t_pack(ch_compression kind, const void *data, size_t n, size_t *packed)
 {
     size_t      room = n + n / 8 + 4096;
@@ -96,7 +97,8 @@ static inline char *t_pack(ch_compression kind, const void *data, size_t n, size
     return out;
 }
 
-/* False, and says so, where the build has nothing to compress with: such tests are skipped. */
+/* Returns false, and prints a message, if the build lacks a compression library. Such tests are
+ * skipped. */
 static inline bool t_can_pack(void)
 {
 #if CH_HAVE_ZLIB && CH_HAVE_ZSTD
@@ -107,7 +109,7 @@ static inline bool t_can_pack(void)
 #endif
 }
 
-/* The call failed so, and its message has these words in it. */
+/* Checks that the call failed with this status, and that its message contains these words. */
 #define t_assert_error(rc, code, ...)                                                          \
     t_check_error(rc, code, (const char *[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 

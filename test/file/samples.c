@@ -21,7 +21,7 @@ static const char *in(const char *folder, const char *name)
     return path;
 }
 
-/* (2, 3): i - 2, or i where there are no negative numbers. */
+/* Returns a tensor of shape (2, 3): i - 2, or i for types without negative numbers. */
 static ch_tensor *array(ch_dtype dtype)
 {
     ch_tensor *t = NULL;

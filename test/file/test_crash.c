@@ -1,8 +1,8 @@
-/* file/test_crash.c -- what crashes may leave of files, folders and saves (PROMISES F13).
+/* test/file/test_crash.c -- files, folders and saves after simulated crashes.
  *
- * The first tests show that crash.h builds the states that its model promises. The others give it
- * the saves of file/writer.c and the folders of file/folder.c. T_STATES in the environment is the
- * number of states of the saves.
+ * The first tests show that crash.h builds the states that its model describes. The others
+ * apply it to the saves of file/writer.c and the folders of file/folder.c. T_STATES in the
+ * environment is the number of states of the saves.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "crash.h"
@@ -42,8 +42,8 @@ static bool has_seen(const sights *seen, const char *text)
     return false;
 }
 
-/* Notes "marks:contents", where each 512 bytes are shown as their first letter, and a zero byte as
- * "0"; "-": there is no file. */
+/* Adds "marks:contents", where each 512 bytes are shown as their first letter and a zero byte
+ * as "0". "-": there is no file. */
 static bool note_file(void *arg, const char *folder, int n_marks)
 {
     char        path[256], text[64];
@@ -170,7 +170,7 @@ static void crash_loses_names_until_their_folder_is_synced(void **state)
     t_crash                 *c = t_crash_record(folder, MAX_BYTES);
     int                      fd = create(t_path("r/a"));
 
-    assert_int_equal(ch__sys_sync(fd), 0); /* of the file: its name is not durable */
+    assert_int_equal(ch__sys_sync(fd), 0); /* a sync of the file: its name is not durable */
     ch__sys_close(fd);
     assert_int_equal(ch__sys_rename(t_path("r/a"), t_path("r/b")), 0);
     assert_int_equal(ch__sys_sync_folder(folder), 0);
@@ -264,8 +264,8 @@ static void save(const char *path, int v)
     assert_int_equal(ch__writer_commit(w), CH_OK);
 }
 
-/* The file is that of the last save that had returned, or of the next one. Nothing else is left
- * after ch__temp_tidy. */
+/* Returns true if the file is that of the last save that had returned, or of the next save, and
+ * if ch__temp_tidy leaves no other file. */
 static bool is_old_or_new(void *arg, const char *folder, int n_marks)
 {
     static char bytes[SAVE_BYTES * 2];
@@ -314,7 +314,7 @@ static t_crash *record_saves(void)
     return c;
 }
 
-/* PROMISES F13: a file is the old or the new one after a crash, never a mixture. */
+/* After a crash, a file is the old or the new version, never a mixture. */
 static void saved_file_is_old_or_new_after_any_crash(void **state)
 {
     t_crash_options opt = {.states = t_crash_states(3000), .seed = 1};
@@ -328,7 +328,7 @@ static void saved_file_is_old_or_new_after_any_crash(void **state)
     (void)state;
 }
 
-/* PROMISES 5.4: the test would notice if any of the syncs were left out. */
+/* The test fails if any of the syncs is left out. */
 static void saved_file_is_bad_after_a_crash_when_any_sync_is_left_out(void **state)
 {
     t_crash *c = record_saves();

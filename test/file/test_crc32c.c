@@ -1,10 +1,11 @@
-/* file/test_crc32c.c -- every way to compute CRC-32C gives what a bit at a time gives.
+/* test/file/test_crc32c.c -- every implementation of CRC-32C gives the result of a bitwise
+ * loop.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/crc32c.h"
 
 #include "help.h"
 
-/* The definition: a bit at a time. */
+/* The definition of CRC-32C, a bit at a time. */
 static uint32_t model(uint32_t crc, const void *data, size_t n)
 {
     const unsigned char *p = data;

@@ -1,4 +1,8 @@
-/* file/test_example.c -- tf.train.Example messages, and TFRecord files of them.
+/* test/file/test_example.c -- tf.train.Example messages, and TFRecord files of them.
+ *
+ * The tests compare encoded examples with their bytes in hexadecimal digits. Files of examples
+ * are read back, and a failure of any call must leave no file.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/record.h"
 
@@ -50,7 +54,7 @@ static void example_encode_writes_lists_as_protobuf_does(void **state)
     assert_message(e, "0a130a110a0161120c120a0a080000803f000000c0");
     set(e, "a", CH_STR, ch_shape_of(2), (ch_str[]){{"xy", 2}, {"", 0}});
     assert_message(e, "0a0f0a0d0a016112080a060a0278790a00");
-    /* Nothing in it. */
+    /* An empty feature. */
     set(e, "a", CH_I64, ch_shape_of(0), NULL);
     assert_message(e, "0a090a070a016112021a00");
     ch_example_free(e);
@@ -86,7 +90,7 @@ static void example_encode_writes_every_dtype_to_its_list(void **state)
     assert_message(e, "0a130a110a0161120c120a0a080000803f000000c0");
     set(e, "a", CH_BF16, ch_shape_of(2), (uint16_t[]){0x3f80, 0xc000});
     assert_message(e, "0a130a110a0161120c120a0a080000803f000000c0");
-    /* An image is one value of bytes. */
+    /* An image is a single value of bytes. */
     set(e, "a", CH_U8, ch_shape_of(1, 3), (uint8_t[]){1, 2, 255});
     assert_message(e, "0a0e0a0c0a016112070a050a030102ff");
     set(e, "a", CH_U8, ch_shape_of(0, 3), NULL);
@@ -130,7 +134,7 @@ static void example_encode_writes_long_lists(void **state)
     assert_int_equal(ch_tensor_new(CH_F32, ch_shape_of(N), &t), CH_OK);
     assert_int_equal(ch_example_set(e, "x", t), CH_OK);
     assert_int_equal(ch_example_encode(e, &s), CH_OK);
-    /* list 4 + 4N, feature 4 more, entry 3 + 4 more, features 4 more, example 4 more */
+    /* bytes: list 4 + 4N, feature 4 more, entry 3 + 4 more, features 4 more, example 4 more */
     assert_int_equal(s.size, 4 * N + 4 + 4 + 3 + 4 + 4 + 4);
     ch_tensor_unref(t);
     ch_example_free(e);

@@ -1,4 +1,5 @@
-/* file/test_idx.c -- IDX files.   SPDX-License-Identifier: Apache-2.0 */
+/* test/file/test_idx.c -- IDX files.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/idx.h"
 
 #include "arrays.h"

@@ -1,4 +1,9 @@
-/* file/test_npy.c -- .npy files, numpy's and ours.   SPDX-License-Identifier: Apache-2.0 */
+/* test/file/test_npy.c -- .npy files that numpy or Cohort has written.
+ *
+ * Golden files of numpy are in test/golden/files.inc. The tests load and save every dtype and
+ * shape, read rows, and load headers that are damaged or declare a huge shape.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/npy.h"
 
 #include "arrays.h"
@@ -92,7 +97,6 @@ static void npy_load_rejects_a_file_cut_at_any_byte_or_too_long(void **state)
     (void)state;
 }
 
-/* PROMISES S6, S7. */
 static void npy_load_of_a_huge_shape_takes_no_memory(void **state)
 {
     static const char *const shapes[] = {"(1000000000000000000,)", "(1000000000, 1000000000)",
@@ -126,7 +130,7 @@ static void npy_save_and_load_keep_every_dtype_and_shape(void **state)
             ch_tensor     *back = NULL, *t = t_array((ch_dtype)d, shapes[s]);
 
             if (s == 4 && ch_dtype_bytes((ch_dtype)d) < 4 && d != CH_BOOL) {
-                ch_tensor_unref(t); /* too small for so many different elements */
+                ch_tensor_unref(t); /* the dtype has too few different values for this shape */
                 continue;
             }
             assert_int_equal(
@@ -212,7 +216,8 @@ static void npy_rows_are_read_in_native_byte_order(void **state)
                                 t_element(a.dtype, 3 * k + j));
             }
             assert_int_equal(ch__array_end(r, &a), CH_OK);
-            /* Back to any row: what was turned in memory is read anew. */
+            /* Seeks back to a row. A row whose byte order was swapped in memory is read
+             * again. */
             assert_int_equal(ch__reader_seek(r, a.offset + a.row_bytes), CH_OK);
             assert_int_equal(ch__array_row(r, &a, &row[1]), CH_OK);
             assert_true(ch__load(a.dtype, row[1]) == t_element(a.dtype, 3));

@@ -1,4 +1,8 @@
-/* file/test_npz.c -- .npz files and the zip archives that they are.
+/* test/file/test_npz.c -- .npz files and the zip archives that hold them.
+ *
+ * Golden archives of numpy are in test/golden/files.inc. The tests change, cut and rewrite
+ * archives byte by byte, and cover zip64, encrypted members and members that expand too much.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
 
@@ -35,7 +39,7 @@ static void npz_load_reads_files_of_numpy(void **state)
         assert_string_equal(ch_tuple_name(t, 0), "x");
         ch_tuple_unref(t);
     }
-    /* Sizes behind the members; a member that is no array. */
+    /* Sizes behind the members; a member that is not an array. */
     assert_int_equal(load_bytes(npz_other[0].data, npz_other[0].n, &t), CH_OK);
     assert_int_equal(ch_tuple_count(t), 1);
     t_assert_array(ch_value_at(ch_tuple_get(t, "x"), 0), CH_F32, ch_shape_of(2, 3));
@@ -129,7 +133,8 @@ static void npz_load_reports_an_archive_cut_at_any_byte(void **state)
     (void)state;
 }
 
-/* A changed byte is an error, or stands where nobody looks (times, attributes, versions). */
+/* A changed byte is an error, or is in a field that the reader does not use (times, attributes,
+ * versions). */
 static void npz_load_never_gives_other_arrays_after_a_changed_byte(void **state)
 {
     unsigned char file[2048];
@@ -155,7 +160,7 @@ static void npz_load_never_gives_other_arrays_after_a_changed_byte(void **state)
     (void)state;
 }
 
-/* Where the directory of a golden file is, and its first entry. */
+/* Returns the offset of the directory of a golden file, which is that of its first entry. */
 static size_t directory_of(const golden *g)
 {
     return ch__le32(g->data + g->n - 6);
@@ -174,7 +179,7 @@ static void npz_load_checks_the_zip_directory(void **state)
         ch_status   rc;
         const char *word;
     } rows[] = {
-        {d + 8, 1, 2, CH_DATA_LOSS, "differ"},            /* encrypted, here alone */
+        {d + 8, 1, 2, CH_DATA_LOSS, "differ"},            /* encrypted, in the directory only */
         {d + 10, 8, 2, CH_DATA_LOSS, "differ"},           /* method */
         {d + 16, 5, 4, CH_DATA_LOSS, "differ"},           /* checksum */
         {d + 20, 5, 4, CH_DATA_LOSS, "differ"},           /* packed size */
@@ -222,7 +227,8 @@ static void npz_load_rejects_encrypted_and_unknown_members_by_name(void **state)
     (void)state;
 }
 
-/* A member of 64-bit sizes and a directory with a 64-bit end, as archives past 4 GiB have them. */
+/* An archive with a member of 64-bit sizes and a directory with a 64-bit end, as archives past
+ * 4 GiB have them. */
 static void npz_load_reads_zip64_archives(void **state)
 {
     const golden *g = &npz_of[0];
@@ -288,7 +294,6 @@ static void npz_load_reads_zip64_archives(void **state)
     (void)state;
 }
 
-/* PROMISES S11. */
 static void npz_load_rejects_a_member_that_expands_too_much(void **state)
 {
     ch_tensor *zeros = NULL;

@@ -1,4 +1,9 @@
-/* file/test_reader.c -- spans of files stay where they are, in memory that is used again.
+/* test/file/test_reader.c -- spans of files stay valid and in place, in blocks that are used
+ * again.
+ *
+ * A ch_reader reads a file in blocks of a pool. A span keeps its block until it is released,
+ * also after the reader is closed and from any thread.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/reader.h"
 
@@ -33,7 +38,7 @@ static ch_reader *open_noise(ch_block_pool *pool)
     return r;
 }
 
-/* Small and large wants, in no order. */
+/* Returns small and large sizes in random order. */
 static size_t size_of(unsigned *seed)
 {
     *seed = *seed * 1664525u + 1013904223u;
@@ -97,7 +102,7 @@ static void reader_spans_outlive_the_reader(void **state)
         assert_memory_equal(span[i].at, noise + span[i].from, span[i].n);
         ch__buffer_unref(span[i].block);
     }
-    assert_true(ch__mem_live() < live); /* the pool has gone with the last of them */
+    assert_true(ch__mem_live() < live); /* the pool is freed with its last block */
     (void)state;
 }
 
@@ -177,8 +182,7 @@ static void block_notes_live_as_long_as_their_block(void **state)
             assert_int_equal((uintptr_t)a % 16, 0);
             assert_int_equal((uintptr_t)b % 16, 0);
         }
-        assert_true(n > 0 &&
-                    n >= n_noted); /* a block that comes again has all of the room again */
+        assert_true(n > 0 && n >= n_noted); /* a returned block has its full size again */
         n_noted = n;
         for (int i = 0; i < 40; i++)
             ch__buffer_unref(block[i]);
@@ -187,7 +191,7 @@ static void block_notes_live_as_long_as_their_block(void **state)
     (void)state;
 }
 
-/* PROMISES S6: a declared length takes no memory. */
+/* A declared length allocates no memory. */
 static void reader_want_past_the_end_takes_no_memory(void **state)
 {
     ch_reader *r = NULL;
@@ -271,7 +275,8 @@ static void reader_skip_skips_bytes_in_and_beyond_its_block(void **state)
     (void)state;
 }
 
-/* A file that is cut short while it is read is an error there, not the end: a text would seem whole. */
+/* A file that becomes shorter while it is read is an error and not an end of file, because a
+ * truncated text would seem complete. */
 static void reader_reports_a_file_that_shrinks_while_it_is_read(void **state)
 {
     ch_reader *r = NULL;

@@ -1,4 +1,9 @@
-/* file/test_record.c -- TFRecord files: what is whole is given, what is not is named.
+/* test/file/test_record.c -- TFRecord files: good records are returned, damaged records are
+ * reported.
+ *
+ * The tests frame records by a second, simple implementation. They cut and change every byte of
+ * a file, and declare lengths that exceed the file.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/record.h"
 
@@ -7,7 +12,7 @@
 
 enum { MOST = 1 << 20 };
 
-/* The framing, written here once more and simply. */
+/* Frames a record. This is a second, simple implementation. */
 static size_t frame(char *to, const char *data, uint64_t size)
 {
     uint32_t crc = ch__crc32c_mask(ch__crc32c(0, &size, 8));
@@ -71,8 +76,8 @@ static void record_next_finds_no_record_in_an_empty_file(void **state)
     (void)state;
 }
 
-/* Reads all records; the good ones in *good, those with bad data in *bad. */
-/* A record whose data is corrupted says so, and reading goes on. */
+/* Reads all records. Counts good records in *good and records with corrupted data in *bad;
+ * reading continues after the latter. */
 static ch_status read_all(ch_reader *r, int *good, int *bad)
 {
     ch_record x;
@@ -133,7 +138,7 @@ static void record_checksums_detect_any_changed_byte(void **state)
                            i < 21 ? "byte 0" : "byte 21");
             assert_int_equal(strstr(ch_error_message(), "is this a TFRecord file?") != NULL,
                              i < 21);
-        } else { /* the data: reading goes on behind it */
+        } else { /* the data is damaged: reading continues behind it */
             assert_int_equal(rc, CH_OK);
             assert_int_equal(good, 1);
             assert_int_equal(bad, 1);
@@ -152,7 +157,7 @@ static void record_check_error_names_file_and_byte(void **state)
     (void)state;
 }
 
-/* PROMISES S6: a length with a good checksum is not to be trusted either. */
+/* A length with a correct checksum must not be trusted either. */
 static void record_next_of_a_huge_length_takes_no_memory(void **state)
 {
     static const uint64_t sizes[] = {1000,           MOST + 1,  (uint64_t)1 << 40,
@@ -205,7 +210,7 @@ static void record_next_reads_records_of_any_size(void **state)
     assert_int_equal(ch__record_next(r, MOST, &x), CH_OK);
     assert_null(x.data);
 
-    /* Records are passed over by their lengths. */
+    /* Records are skipped by their lengths. */
     for (int at = 0, step = 1; at + step < RECORDS; at += step + 1, step += 7) {
         int64_t skipped;
 

@@ -1,4 +1,8 @@
-/* file/test_stream.c -- the bytes of a file, whatever it is compressed with, or an error.
+/* test/file/test_stream.c -- a stream gives the uncompressed bytes of a file, or an error.
+ *
+ * The tests cover every compression, several members in a file, short reads, files cut at any
+ * byte, parts of files, and files that expand too much.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/stream.h"
 
@@ -10,7 +14,7 @@
 static const ch_compression kinds[] = {CH_UNCOMPRESSED, CH_GZIP, CH_ZLIB, CH_ZSTD};
 enum { KINDS = 4 };
 
-/* `data` in a file, compressed so. */
+/* Writes `data` to a file with this compression. */
 static const char *write_packed(ch_compression kind, const char *data, size_t n)
 {
     size_t packed = n;
@@ -24,7 +28,7 @@ static const char *write_packed(ch_compression kind, const char *data, size_t n)
     return path;
 }
 
-/* Reads all that follows in pieces of up to `piece` bytes; the number of bytes in *n. */
+/* Reads all bytes that follow, in pieces of up to `piece` bytes. Sets *n to their number. */
 static ch_status read_rest(ch_file_stream *s, char *to, size_t room, size_t piece, size_t *n)
 {
     size_t got = 1;
@@ -38,7 +42,7 @@ static ch_status read_rest(ch_file_stream *s, char *to, size_t room, size_t piec
     return CH_OK;
 }
 
-/* Opens, reads and closes. */
+/* Opens, reads and closes a stream. */
 static ch_status read_file(const char *path, const ch_load_options *opt, char *to, size_t room,
                            size_t *n)
 {
@@ -199,7 +203,7 @@ static void stream_error_names_file_and_byte_of_damage(void **state)
             t_assert_error(rc, CH_DATA_LOSS, path, "byte");
             out[i] ^= 0x55;
         }
-        /* Something else behind it. */
+        /* Other bytes behind the compressed data. */
         char *more = malloc(packed + 40);
         memcpy(more, out, packed);
         memset(more + packed, 'x', 40);
@@ -231,7 +235,7 @@ static void stream_open_error_says_why(void **state)
     (void)state;
 }
 
-/* PROMISES S11: the first 3 MiB are free, then 100 bytes may come from each. */
+/* The first 3 MiB are free; after that, each compressed byte may give 100 bytes. */
 static void stream_rejects_a_file_that_expands_too_much(void **state)
 {
     enum { N = 20 << 20 };
@@ -329,7 +333,7 @@ static void stream_open_part_reads_a_part_of_a_file(void **state)
     (void)state;
 }
 
-/* Everything that a stream can do, in few calls. */
+/* Uses every feature of a stream in few calls. */
 static ch_status use_all(ch_compression kind)
 {
     char            to[5000];

@@ -1,4 +1,10 @@
-/* file/test_writer.c -- a file appears whole or not at all.   SPDX-License-Identifier: Apache-2.0 */
+/* test/file/test_writer.c -- a file is complete or does not appear.
+ *
+ * A ch_writer writes a temporary file and renames it at commit. The tests check the rights of
+ * files, links at their names, and that a failure of any call leaves the old or the new file
+ * and no temporary file.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "file/writer.h"
 
 #include <errno.h>
@@ -110,7 +116,7 @@ static void writer_changes_no_file_before_commit(void **state)
     (void)state;
 }
 
-/* PROMISES S8: a link that stands where the file should be is replaced, and not followed. */
+/* A link at the name of the file is replaced, and not followed. */
 static void writer_replaces_a_link_instead_of_following_it(void **state)
 {
     struct stat about;
@@ -178,7 +184,7 @@ static mode_t mode_of(const char *path)
     return about.st_mode & 07777;
 }
 
-/* PROMISES S8: no other user can open a file before it is complete. */
+/* No other user can open a file before it is complete. */
 static void writer_keeps_the_temporary_file_private_until_commit(void **state)
 {
     mode_t old = umask(0);
@@ -200,7 +206,7 @@ static void writer_keeps_the_temporary_file_private_until_commit(void **state)
     (void)state;
 }
 
-/* PROMISES S8: links that stand where temporary files will be are not followed. */
+/* Links at the names of temporary files are not followed. */
 static void writer_creates_no_file_through_a_link_at_a_temporary_name(void **state)
 {
     ch_writer *w = NULL;
@@ -246,7 +252,7 @@ static void writer_rejects_fifos_and_directories(void **state)
     (void)state;
 }
 
-/* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
+/* Whichever call fails, the old or the new file is there, and no other file. */
 static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state)
 {
     char *data = t_noise(600000, 1);
@@ -266,7 +272,7 @@ static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state
             ch__file_fail_at(0, 0);
             assert_int_equal(ch__mem_live(), live);
             assert_int_equal(t_count_files(), files);
-            if (i < calls - 1) /* the last two are of the folder */
+            if (i < calls - 1) /* the last two syncs are of the folder */
                 assert_file("f", "old", 3);
         }
     }
@@ -274,7 +280,7 @@ static void writer_leaves_the_old_or_the_new_file_when_a_call_fails(void **state
     (void)state;
 }
 
-/* PROMISES F12: the disk stays full. */
+/* The disk stays full. */
 static void writer_leaves_no_temporary_file_when_the_disk_is_full(void **state)
 {
     char   *data = t_noise(600000, 1);
@@ -293,7 +299,7 @@ static void writer_leaves_no_temporary_file_when_the_disk_is_full(void **state)
                        "/full", "No space left");
         ch__file_fail_from(0, 0);
         assert_int_equal(t_count_files(), files);
-        if (i < calls - 1) /* the last two are of the folder */
+        if (i < calls - 1) /* the last two syncs are of the folder */
             assert_file("full", "old", 3);
     }
     free(data);
@@ -355,7 +361,7 @@ static void file_call_fails_once_or_from_then_on_with_any_errno(void **state)
 
     ch__file_fail_at(2, EDQUOT);
     assert_int_equal(access(t_path("made"), F_OK), -1);
-    assert_int_equal(try_mkdir(&error), 0); /* and rmdir, which needs no space */
+    assert_int_equal(try_mkdir(&error), 0); /* also calls rmdir, which needs no space */
     assert_int_equal(try_mkdir(&error), -1);
     assert_int_equal(error, EDQUOT);
     assert_int_equal(try_mkdir(&error), 0);
@@ -395,7 +401,7 @@ static void fail_errno_reports_a_full_disk(void **state)
 {
     int fd = open("/dev/full", O_WRONLY);
 
-    if (fd < 0) /* no such device: nothing to see */
+    if (fd < 0) /* there is no such device here: nothing to test */
         return;
     assert_int_equal(ch__sys_write(fd, "x", 1), -1);
     t_assert_error(ch__fail_errno(errno, "%s", "file"), CH_RESOURCE_EXHAUSTED,
@@ -416,7 +422,7 @@ static void writer_open_error_says_why(void **state)
     t_assert_error(write_file("folder", NULL, "x", 1, 1), CH_INVALID_ARGUMENT, "folder",
                    "a directory");
     rmdir(t_path("folder"));
-    /* A name that just fits, though the one beside it is longer. */
+    /* A name of the largest length, although the name of its temporary file would be longer. */
     memset(name, 'n', 255);
     name[255] = '\0';
     assert_int_equal(write_file(name, NULL, "x", 1, 1), CH_OK);

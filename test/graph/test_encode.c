@@ -1,7 +1,9 @@
-/* graph/test_encode.c -- a graph comes back from its bytes as it was, and nothing else does.
+/* test/graph/test_encode.c -- a decoded graph equals the graph that was encoded, and invalid
+ * messages are rejected.
  *
- * Hostile messages are made from a good one: it is unpacked, one thing in it is changed, and it
- * is packed again.
+ * Hostile messages are made from a valid message: a test unpacks it, changes a field, and packs
+ * it again. Other tests cut messages at every byte and bound the memory and the time that
+ * decoding takes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -27,7 +29,7 @@ typedef struct bytes {
     size_t n;
 } bytes;
 
-/* ---- a graph with one of everything ---- */
+/* ---- a graph with every feature ---- */
 
 static ch_node *add_constant(ch_step *s, ch_dtype dtype, ch_shape shape, const void *data)
 {
@@ -62,7 +64,7 @@ static void record_sample(ch_step *s)
     ch__step_read(s, &key_b, "b", CH_F32, ch_shape_of(3));
 }
 
-/* A step "train" of inputs f32(rows, 4) and i64(2*rows). */
+/* Records a step "train" with inputs f32(rows, 4) and i64(2*rows). */
 static ch_graph *recorded(void (*record)(ch_step *s))
 {
     const ch_dims by4 = {2, {{1, 1}, {4, 0}}}, ids = {1, {{2, 1}}};
@@ -85,7 +87,7 @@ static ch_graph *sample(void)
     return recorded(record_sample);
 }
 
-/* Axes of different inputs that are joined are as long as nobody knows: a symbol for each. */
+/* Joins axes of different inputs, whose sizes are unknown. Each size gets its own symbol. */
 static void record_symbols(ch_step *s)
 {
     const ch_dims other = {2, {{1, 2}, {4, 0}}};
@@ -96,7 +98,7 @@ static void record_symbols(ch_step *s)
     wide = ch_concat(2, (ch_node *[]){x, y}, 0);
     wider = ch_concat(2, (ch_node *[]){wide, y}, 0);
     ch_step_out(s, "wide", ch_tanh(wide));
-    ch_step_out(s, "wider", ch_zeros_like(wider)); /* it names the symbol in an attribute */
+    ch_step_out(s, "wider", ch_zeros_like(wider)); /* its attribute names the symbol */
 }
 
 static void twice(ch_step *s, void *arg, ch_node **out)
@@ -122,7 +124,7 @@ static void record_bodies(ch_step *s)
     ch_step_out(s, "y", y);
 }
 
-/* Strings come in, and go out as they are. */
+/* Strings are an input and an output, unchanged. */
 static void record_words(ch_step *s)
 {
     const ch_dims one_each = {1, {{1, 1}}};
@@ -133,7 +135,8 @@ static void record_words(ch_step *s)
     ch_step_out(s, "y", ch_tanh(ch_step_in(s, 0)));
 }
 
-/* Keys stand for true and, at the end, false: and so do all others. Takes over the keys. */
+/* The table maps all keys to true except the last, which it maps to false, as all unknown keys.
+ * Takes ownership of the keys. */
 static ch_node *look_up(ch_tensor *keys, int64_t n, ch_node *asked)
 {
     bool       values[8];
@@ -403,7 +406,7 @@ static void forward_reference(Cohort__Graph *m)
 {
     call_of(m, "rows")->inputs[0] = 9;
 }
-static void own_output(Cohort__Graph *m) /* a cycle of one */
+static void own_output(Cohort__Graph *m) /* a call that reads its own output */
 {
     call_of(m, "rows")->inputs[0] = 3;
 }
@@ -432,7 +435,7 @@ static void wrong_output_dtype(Cohort__Graph *m)
 }
 static void unknown_output_dtype(Cohort__Graph *m)
 {
-    set(&call_of(m, "rows")->outputs[0]->dtype, "float32"); /* there is one name for each */
+    set(&call_of(m, "rows")->outputs[0]->dtype, "float32"); /* each dtype has a single name */
 }
 static void wrong_output_size(Cohort__Graph *m)
 {
@@ -758,13 +761,13 @@ static void a_multiple_of_a_symbol(Cohort__Graph *m)
 }
 static void symbols_the_wrong_way_round(Cohort__Graph *m)
 {
-    first_concat(m)->outputs[0]->symbols[0] = m->symbols; /* what a later call makes */
+    first_concat(m)->outputs[0]->symbols[0] = m->symbols; /* a symbol that a later call makes */
 }
 static void symbol_of_the_future(Cohort__Graph *m)
 {
     Cohort__Call *fill = call_of(m, "fill"), *first = m->calls[2];
 
-    /* The one that names the symbol comes before the one that makes it. */
+    /* The call that names the symbol is before the call that makes it. */
     for (size_t i = 0; i < m->n_calls; i++)
         if (m->calls[i] == fill)
             m->calls[i] = first;
@@ -907,7 +910,8 @@ static void missing_size(Cohort__Graph *m)
     Cohort__Table *t = table_of(m);
     size_t         last = 0;
 
-    /* The empty word is not missed in the text, but there is a value too many then. */
+    /* Without the size of the empty word the text still matches, but there is a value too
+     * many. */
     while (t->sizes[last] != 0)
         last++;
     t->sizes[last] = t->sizes[--t->n_sizes];
@@ -1081,16 +1085,16 @@ static void graph_encode_rejects_a_host_call_by_name_scope_and_line(void **state
     (void)state;
 }
 
-/* ---- harm ---- */
+/* ---- damage ---- */
 
-/* PROMISES S7: whatever is cut off, nothing is read beyond the end and nothing stays behind. */
+/* Wherever a message is cut, decoding reads nothing beyond the end and leaks nothing. */
 static void graph_decode_survives_a_message_cut_anywhere(void **state)
 {
     bytes   b = encoded_sample();
     int64_t live = ch__mem_live();
 
     for (size_t n = 0; n < b.n; n++) {
-        void     *part = malloc(n + 1); /* of its own, so that a sanitizer sees its end */
+        void     *part = malloc(n + 1); /* so that a sanitizer sees its end */
         ch_graph *g = NULL;
 
         memcpy(part, b.data, n);
@@ -1126,7 +1130,6 @@ static void assert_survives_a_lack_of_memory(void (*record)(ch_step *s))
     ch_graph_unref(g);
 }
 
-/* PROMISES F15. */
 static void graph_codec_leaks_nothing_when_out_of_memory(void **state)
 {
     void (*const record[])(ch_step *) = {record_sample, record_ids, record_vocabulary};
@@ -1145,7 +1148,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A megabyte of the same field again and again. */
+/* Fills a megabyte with the same field again and again. */
 static bytes repeated(const void *field, size_t n)
 {
     bytes b = {malloc(1 << 20), 0};
@@ -1159,7 +1162,7 @@ static bytes repeated(const void *field, size_t n)
     return b;
 }
 
-/* Lets this process have 64 MiB more than it has, where a sanitizer does not need it all. */
+/* Limits this process to 64 MiB more than it has, unless a sanitizer needs more. */
 static void cap_memory(bool on)
 {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -1182,7 +1185,7 @@ static void cap_memory(bool on)
 #endif
 }
 
-/* PROMISES S6, S7: a megabyte of the smallest parts, each of which would become much more. */
+/* A megabyte of the smallest parts, each of which would need much more memory when decoded. */
 static void graph_decode_of_many_small_parts_takes_bounded_memory(void **state)
 {
     static const struct {
@@ -1213,8 +1216,8 @@ static void graph_decode_of_many_small_parts_takes_bounded_memory(void **state)
         cap_memory(false);
         took = seconds() - start;
         if (rc == CH_RESOURCE_EXHAUSTED && strstr(ch_error_message(), "more than") == NULL)
-            fail_msg("%s: %s", rows[i].name, ch_error_message()); /* it was the machine's end */
-        if (took > 1) /* 0.1, on a machine that does nothing else */
+            fail_msg("%s: %s", rows[i].name, ch_error_message()); /* the limit of the process */
+        if (took > 1) /* seconds; 0.1 on an idle machine */
             fail_msg("%s: %g s", rows[i].name, took);
         ch_graph_unref(g);
         free(b.data);
@@ -1222,7 +1225,7 @@ static void graph_decode_of_many_small_parts_takes_bounded_memory(void **state)
     (void)state;
 }
 
-/* An op with a body, if there is one yet. */
+/* Returns an op with a body, or NULL if there is none. */
 static const ch_op *op_with_body(const char **attr)
 {
     for (const ch_op *const *op = ch__op_table(); *op != NULL; op++)
@@ -1234,7 +1237,7 @@ static const ch_op *op_with_body(const char **attr)
     return NULL;
 }
 
-/* A graph whose only call has this body. */
+/* Returns a graph whose only call has this body. */
 static bytes around(bytes body, const ch_op *op, const char *attr)
 {
     char          op_name[64], attr_name[64];
@@ -1298,7 +1301,6 @@ static void graph_encode_rejects_graphs_that_decode_would_reject_as_too_large(vo
     (void)state;
 }
 
-/* PROMISES S9. */
 static void graph_decode_accepts_bodies_64_deep_and_no_deeper(void **state)
 {
     const char  *attr = NULL, *words = "bodies nest deeper than 64";
@@ -1309,7 +1311,7 @@ static void graph_decode_accepts_bodies_64_deep_and_no_deeper(void **state)
         free(b.data);
         skip();
     }
-    memcpy(b.data, (const unsigned char[]){8, 1}, 2); /* format 1, and no more */
+    memcpy(b.data, (const unsigned char[]){8, 1}, 2); /* only format = 1 */
     for (int depth = 0; depth < 4000; depth++) {
         bytes     next = around(b, op, attr);
         ch_graph *g = NULL;

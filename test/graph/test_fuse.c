@@ -1,4 +1,9 @@
-/* test/graph/test_fuse.c -- chains of elementwise calls become one, and nothing else changes.
+/* test/graph/test_fuse.c -- fusion joins chains of elementwise calls and changes no result.
+ *
+ * The tests count the kernel calls of a program and the bytes of its arena, and check that
+ * variables are still updated in place. Random graphs must give the same bits with and without
+ * fusion.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 
@@ -22,7 +27,7 @@ static ch_tuple *run(ch_function *f, int n, ch_tensor *const *in)
     return out;
 }
 
-/* Kernel calls of the program that ran last, and copies that the planner had to add. */
+/* Kernel calls of the last program, and copies that the planner had to add. */
 static int calls(const ch_function *f)
 {
     int n = 0;
@@ -46,7 +51,7 @@ static bool has_call(const ch_function *f, const char *op)
     return false;
 }
 
-/* Runs a step on one matrix and counts what became of it. */
+/* Runs a step on a matrix and counts the calls of its program. */
 static ch_function *ran(ch_step_fn step, void *arg)
 {
     ch_function *f = t_function(step, arg);
@@ -57,7 +62,7 @@ static ch_function *ran(ch_step_fn step, void *arg)
     return f;
 }
 
-/* ---- what is fused ---- */
+/* ---- chains that are fused ---- */
 
 static void chain(ch_step *s, void *arg)
 {
@@ -80,7 +85,7 @@ static void fuse_makes_a_chain_one_call_without_memory(void **state)
 static void two_parts(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
-    ch_node *a = ch_exp(ch_neg(x)), *b = ch_sqrt(ch_abs(x)); /* meet in the sum */
+    ch_node *a = ch_exp(ch_neg(x)), *b = ch_sqrt(ch_abs(x)); /* both chains join in this sum */
 
     (void)arg;
     ch_step_out(s, "a", a);
@@ -100,7 +105,7 @@ static void fuse_makes_chains_that_join_one_call_with_several_results(void **sta
 static void around(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0), *a = ch_mul(x, x);
-    ch_node *sum = ch_sum_all(a); /* needs a, and is needed below: it stands in between */
+    ch_node *sum = ch_sum_all(a); /* between two parts of the chain: reads a */
 
     (void)arg;
     ch_step_out(s, "y", ch_neg(ch_mul(a, sum)));
@@ -143,7 +148,7 @@ static void spread(ch_step *s, void *arg)
     ch_step_out(s, "d", d);
 }
 
-/* The gradient of a sum repeats one number; in a chain that costs nothing. */
+/* The gradient of a sum broadcasts a scalar. In a chain, the broadcast costs nothing. */
 static void fuse_adds_a_broadcast_to_the_chain_that_uses_it(void **state)
 {
     ch_function *f = ran(spread, NULL);
@@ -154,7 +159,7 @@ static void fuse_adds_a_broadcast_to_the_chain_that_uses_it(void **state)
     (void)state;
 }
 
-/* ---- variables are still overwritten in place ---- */
+/* ---- variables are overwritten in place ---- */
 
 typedef struct momentum {
     ch_var *w, *m;
@@ -189,8 +194,8 @@ static void fuse_makes_an_optimizer_update_one_call_in_place(void **state)
     (void)state;
 }
 
-/* `twice` is needed by a lookup that can fail, and by the update of w. Were it one call with the
- * update, w could not be overwritten before the lookup has gone well. */
+/* A lookup that can fail reads `twice`, and so does the update of w. If `twice` were fused with
+ * the update, w could not be overwritten before the lookup has succeeded. */
 static void waited_for(ch_step *s, void *arg)
 {
     momentum *o = arg;
@@ -223,7 +228,7 @@ static void fuse_does_not_delay_a_value_that_other_calls_read(void **state)
     (void)state;
 }
 
-/* ---- any graph: the same bits ---- */
+/* ---- random graphs have the same bits ---- */
 
 typedef struct random_graph {
     unsigned seed;
@@ -274,7 +279,7 @@ static ch_node *random_call(unsigned *seed, ch_step *s, ch_node *a, ch_node *b)
     }
 }
 
-/* Values of different shapes, all of which broadcast together. */
+/* Values of different shapes that all broadcast together. */
 static void random_step(ch_step *s, void *arg)
 {
     random_graph *r = arg;
@@ -289,7 +294,7 @@ static void random_step(ch_step *s, void *arg)
         ch_node *a = x[next(&seed) % (unsigned)n], *b = x[next(&seed) % (unsigned)n];
         ch_shape shape;
 
-        if (n > 8 && next(&seed) % 2 == 0) /* mostly recent ones, so that chains grow */
+        if (n > 8 && next(&seed) % 2 == 0) /* mostly recent values, so that chains grow */
             a = x[n - 1 - (int)(next(&seed) % 4)];
         x[n] = random_call(&seed, s, a, b);
         shape = ch_node_shape(x[n]);
@@ -303,7 +308,7 @@ static void random_step(ch_step *s, void *arg)
     ch_step_out(s, NULL, x[n - 1]);
 }
 
-/* Two runs; what comes out of the second, and the variables after it. */
+/* Runs the graph twice. Returns the results of the second run and the variables after it. */
 static int run_random(unsigned seed, bool fuse, ch_tensor **out, int *n_calls)
 {
     random_graph r = {.seed = seed};
@@ -338,7 +343,7 @@ static void fuse_keeps_the_bits_of_random_graphs(void **state)
     int fewer = 0;
 
     for (unsigned k = 0; k <= 300; k++) {
-        /* In the last one, two new values want to be where one value is before them. */
+        /* With the last seed, the planner could put two new values where an old value was. */
         unsigned   seed = k < 300 ? k : 6871;
         ch_tensor *fused[NODES + 3], *plain[NODES + 3];
         int        n_fused, n_plain, n = run_random(seed, true, fused, &n_fused);

@@ -1,5 +1,4 @@
-/* graph/test_print.c -- graphs are printed as people like to read them.
- *
+/* test/graph/test_print.c -- the readable text form of graphs.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

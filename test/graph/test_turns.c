@@ -1,6 +1,7 @@
-/* test/graph/test_turns.c -- how the choice between threads and turns follows the times of runs.
+/* test/graph/test_turns.c -- the choice between threads and turns follows the durations of
+ * runs.
  *
- * The times are made up: no test waits for a clock.
+ * The tests simulate the durations: no test reads a clock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -12,10 +13,10 @@
 
 #include "graph/turns.h"
 
-/* A machine on which a run takes so long, in ns, in each way. */
+/* A simulated machine, with the duration of a run in each mode. */
 typedef struct machine {
     int64_t  threads_ns, turns_ns;
-    int64_t  stall_ns; /* a run in ten takes this much longer, on threads one in three */
+    int64_t  stall_ns; /* additional duration of a run in ten; on threads, of a run in three */
     unsigned dice;
     int64_t  total_ns; /* of all runs so far, */
     int64_t  trial_ns; /* and of those that were trials */
@@ -97,7 +98,7 @@ static void turns_spends_at_most_a_64th_of_the_time_on_trials(void **state)
     (void)state;
 }
 
-/* Of the next `total_ns` of the machine's time, the share of runs in turns. */
+/* Returns the share of runs in turns during the next `total_ns` of simulated time. */
 static double share_in_turns(machine *m, ch_turns *t, int64_t total_ns)
 {
     int n = 0, n_turns = 0;
@@ -126,7 +127,7 @@ static void turns_changes_the_way_when_the_load_changes(void **state)
     (void)state;
 }
 
-/* Of ways that take equally long none is left for the other at every trial. */
+/* If both modes take equally long, trials do not switch from each to the other every time. */
 static void turns_seldom_changes_between_equal_ways(void **state)
 {
     machine  m = {.threads_ns = 100 * US, .turns_ns = 100 * US, .dice = 3};

@@ -1,4 +1,5 @@
-/* test/graph/test_where.c -- source lines of addresses.   SPDX-License-Identifier: Apache-2.0 */
+/* test/graph/test_where.c -- source lines of code addresses.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static void address_of_this_program_resolves_to_file_and_line(void **state)
     (void)state;
 }
 
-/* cmocka stands for a program that was compiled without -g. */
+/* The cmocka library is an example of code that was compiled without -g. */
 static void address_without_debug_information_resolves_to_offset_and_advice(void **state)
 {
     int (*const program)(const char *, const struct CMUnitTest *, size_t, CMFixtureFunction,
@@ -41,7 +42,7 @@ static void address_without_debug_information_resolves_to_offset_and_advice(void
     memcpy(&at, &program, sizeof(at)); /* C does not convert functions to addresses */
     ch__where(at + 4, text, sizeof(text));
     if (strstr(text, ".c:") != NULL)
-        skip(); /* its debug information is installed */
+        skip(); /* skipped if debug information of cmocka is installed */
     assert_non_null(strstr(text, "+0x"));
 #if CH_HAVE_LIBDW
     assert_non_null(strstr(text, "(compile with -g to see the line)"));

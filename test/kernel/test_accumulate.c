@@ -1,8 +1,8 @@
 /* test/kernel/test_accumulate.c -- sums over replicas: each dtype, length and SIMD level.
  *
- * Each case is computed again one element at a time, by a model that no compiler vectorises. It
- * must give the same bits. Arrays begin one element behind an aligned address, and the elements
- * on either side of a result must not change.
+ * Each case is computed again element by element, by a model that the compiler does not
+ * vectorise. It must give the same bits. Arrays begin an element behind an aligned address, and
+ * the elements on either side of a result must not change.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static const ch_dtype dtypes[] = {CH_F32, CH_F64, CH_BF16, CH_F16,
                                   CH_I8,  CH_I32, CH_I64,  CH_U8};
 enum { N_DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
-/* Element 0 and the one behind the last are not part of the array. */
+/* Element 0 and the element behind the last are not part of the array. */
 typedef struct array {
     _Alignas(64) char at[ROOM * sizeof(double)];
 } array;
@@ -31,7 +31,7 @@ typedef struct sum {
     ch_dtype dtype;
     int64_t  n;
     int      n_src, n_dst, divisor;
-    bool     in_place; /* the first result is the last source */
+    bool     in_place; /* the first result overwrites the last source */
 } sum;
 
 static void *element(ch_dtype t, array *a, int64_t i)
@@ -45,7 +45,7 @@ static uint32_t next(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Integers of every size, so that sums wrap; floats in [-2, 2). */
+/* Fills integers of every size, so that sums wrap, or floats in [-2, 2). */
 static void fill(ch_dtype t, array *a, uint32_t seed)
 {
     for (size_t i = 0; i < sizeof(a->at); i++)
@@ -54,7 +54,7 @@ static void fill(ch_dtype t, array *a, uint32_t seed)
         ch__store(t, element(t, a, i), (double)next(&seed) / (1 << 22) - 2);
 }
 
-/* Element i of the sum, where `to` points. */
+/* Writes element i of the sum to `to`. */
 static void model(const sum *s, array *src, int64_t i, void *to)
 {
     const ch_dtype    t = s->dtype;
@@ -63,7 +63,7 @@ static void model(const sum *s, array *src, int64_t i, void *to)
     volatile uint64_t u = 0;
 
     for (int k = 0; k < s->n_src; k++) {
-        uint64_t wide = 0; /* its low bytes come first: the library is for such machines */
+        uint64_t wide = 0; /* low bytes first: only little-endian is supported */
 
         if (ch_dtype_is_float(t)) {
             double x = ch__load(t, element(t, &src[k], i));

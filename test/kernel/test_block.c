@@ -1,4 +1,9 @@
-/* test/kernel/test_block.c -- how exact block functions are, and that no level differs.
+/* test/kernel/test_block.c -- accuracy of block functions, and equal bits at all SIMD levels.
+ *
+ * Block functions compute many elements of an elementwise op or a cast. The tests compare them
+ * with libm in a wider type, with the conversions of tensors, and with each other at every
+ * level; then they check limits, NaN, infinities and integer division.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +85,7 @@ static double rsqrt_(double x)
     return 1 / sqrt(x);
 }
 
-/* The distance to the next float, of what is finite. */
+/* Returns the distance to the next float; y must be finite. */
 static double unit(double y)
 {
     int e;
@@ -95,7 +100,7 @@ typedef struct promise {
     ch_block_code code;
     double (*f)(double);
     double most; /* units in the last place of the result, */
-    bool   of_x; /* or of the argument, whichever is larger */
+    bool   of_x; /* or of the argument, whichever unit is larger */
 } promise;
 
 static const promise promises[] = {
@@ -150,7 +155,7 @@ static const float special[] = {
 };
 enum { N_SPECIAL = sizeof(special) / sizeof(special[0]) };
 
-/* A walk over all floats in steps of a prime, and the special ones. */
+/* Visits all floats in steps of a prime, and the special values. */
 static void block_functions_of_f32_are_within_their_bounds(void **state)
 {
     static float x[N];
@@ -170,7 +175,8 @@ static void block_functions_of_f32_are_within_their_bounds(void **state)
     (void)state;
 }
 
-/* The same functions in long double. x is an f64, so that 11 more bits are enough for a bound of units. */
+/* The same functions in long double. x is an f64, so 11 more bits are enough to measure
+ * units. */
 static long double long_sigmoid(long double x)
 {
     long double e = expl(-fabsl(x));
@@ -193,7 +199,7 @@ static long double long_silu(long double x)
     return x * long_sigmoid(x);
 }
 
-/* include/cohort/math.h: within 5 (1 + x^2) units in the last place. Where results are subnormal the
+/* include/cohort/math.h: within 5 (1 + x^2) units in the last place. For subnormal results the
  * unit is the smallest number. */
 static void gelu_and_silu_in_f64_are_within_their_bound(void **state)
 {
@@ -271,7 +277,7 @@ static void block_pow_is_exact_and_follows_c(void **state)
 
 /* ---- levels ---- */
 
-/* Bits of all kinds, and small numbers among them. */
+/* Fills random bits of all kinds, with small numbers among them. */
 static void fill(ch_dtype t, void *at, int n, uint64_t *seed)
 {
     size_t size = ch_dtype_bytes(t);
@@ -290,7 +296,8 @@ static void fill(ch_dtype t, void *at, int n, uint64_t *seed)
     }
 }
 
-/* NaNs are alike: which of two comes out is the compiler's choice. */
+/* Returns true if the bits are equal. All NaNs are equal, because the compiler chooses which of
+ * two NaNs is the result. */
 static bool alike(ch_dtype t, const void *a, const void *b)
 {
     double x = ch__load(t, a), y = ch__load(t, b);
@@ -374,7 +381,7 @@ static void block_casts_have_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
-/* The result may be written over an input that has as wide elements. */
+/* The result may overwrite an input whose elements have the same size. */
 static void block_functions_may_write_over_an_input(void **state)
 {
     static _Alignas(64) char a[N * 8], b[N * 8], want[N * 8];
@@ -459,7 +466,7 @@ static void block_casts_of_f16_and_bf16_agree_with_tensors(void **state)
 
 /* ---- casts ---- */
 
-/* What a double becomes, by the tensors' own rule: exact sources go through it. */
+/* Casts of types that f64 holds exactly agree with the conversion of a double by tensors. */
 static void block_casts_agree_with_tensors(void **state)
 {
     static const ch_dtype    exact[] = {CH_F32, CH_F64, CH_I8,  CH_I16,
@@ -520,7 +527,7 @@ static void block_casts_wrap_integers(void **state)
     (void)state;
 }
 
-/* As if rounded once, from all 64 bits. */
+/* The result must be as if all 64 bits were rounded once. */
 static void block_casts_round_large_integers_to_the_nearest_16_bit_float(void **state)
 {
     static int64_t x[N];
@@ -531,7 +538,7 @@ static void block_casts_round_large_integers_to_the_nearest_16_bit_float(void **
     for (int i = 0; i < N; i++) {
         int shift = (int)(bits(&seed) % 40);
 
-        /* Half way between two bf16 numbers, and a little beside it. */
+        /* Numbers half way between two bf16 numbers, and close to it. */
         x[i] = (int64_t)((bits(&seed) | (uint64_t)1 << 63) >> (1 + shift) &
                          ~((uint64_t)0xffffffffffffff >> (1 + shift)));
         x[i] |= (int64_t)((uint64_t)1 << 54 >> shift);
@@ -589,7 +596,7 @@ static void block_integer_division_never_traps(void **state)
     for (int i = 0; i < EDGES * EDGES; i++) {
         int64_t want = b[i] == 0 ? 0 : floor_of(a[i], b[i]);
 
-        assert_int_equal(q[i], (int32_t)want); /* the smallest over -1 wraps to itself */
+        assert_int_equal(q[i], (int32_t)want); /* smallest / -1 wraps to itself */
         assert_int_equal(r[i], b[i] == 0 ? 0 : (int32_t)(a[i] - want * b[i]));
         assert_int_equal(whole[i], b[i] == 0 ? 0 : (int32_t)trunc_of(a[i], b[i]));
     }
@@ -626,7 +633,7 @@ static void block_floordiv_of_i8_is_right_for_all_pairs(void **state)
     (void)state;
 }
 
-/* What numpy gives for the same. */
+/* The results of numpy. */
 static void block_floordiv_of_floats_agrees_with_numpy(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* test/kernel/test_hyper.c -- a rule without a graph, as a server of parameters uses it.
+/* test/kernel/test_hyper.c -- update rules without a graph, as a parameter server applies them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include "kernel/hyper.h"
 
-/* Adam as its paper has it, but for epsilon, which Keras adds before the correction. */
+/* Adam as in its paper, except that epsilon is added before the correction, as in Keras. */
 static void adam_rule_agrees_with_the_paper(void **state)
 {
     const ch_rule  *adam = ch__rule(CH_RULE_ADAM);

@@ -1,4 +1,10 @@
-/* test/kernel/test_lanes.c -- folds, rows and orders: the same bits at every level; and their edges.
+/* test/kernel/test_lanes.c -- reductions, row kernels and sorts: equal bits at every SIMD
+ * level.
+ *
+ * The tests run each kernel at every length that has its own code path, at every level, and
+ * compare the bits with those of the base level or of a scalar loop. Others check NaN, signed
+ * zeros and the limits of integers.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +28,7 @@ static const ch_norm_table *const  norms[] = CH_SIMD_LIST(ch__norm_table);
 static const ch_ortho_table *const orthos[] = CH_SIMD_LIST(ch__ortho_table);
 static const ch_sort_table *const  orders[] = CH_SIMD_LIST(ch__sort_table);
 
-/* Every count that has a part of its own somewhere. */
+/* Lengths that use each code path of a kernel. */
 static const int64_t counts[] = {0, 1, 3, 4, 7, 15, 16, 17, 31, 32, 33, 100, 511, 512, 1500, N};
 enum { N_COUNTS = sizeof(counts) / sizeof(counts[0]) };
 
@@ -74,7 +80,7 @@ static void folds_have_the_same_bits_at_every_level(void **state)
                 for (int c = 0; c < N_COUNTS; c++) {
                     ch_fold_acc acc[2];
 
-                    /* Products of f32 are of f64. */
+                    /* Loops for products of f32 read f64. */
                     fill(&x,
                          t == CH_FOLD_F32 && kind == CH_FOLD_PROD ? CH_FOLD_F64
                                                                   : (ch_fold_type)t,
@@ -94,7 +100,8 @@ static void folds_have_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
-/* At every level, the base too, against a loop that no compiler vectorises. */
+/* Compares every level, including the base level, with a loop that the compiler does not
+ * vectorise. */
 static void folds_of_integers_are_exact_at_every_length(void **state)
 {
     fill(&x, CH_FOLD_I64, 7);
@@ -230,7 +237,7 @@ static void sort_keys_and_extremes_have_the_same_bits_at_every_level(void **stat
 
 /* ---- exactness ---- */
 
-/* 1 to 6 rows against as many others, of every count. */
+/* 1 to 6 rows minus as many other rows, of every length. */
 static void row_differences_have_the_same_bits_at_every_level(void **state)
 {
     enum { MOST = 6 };

@@ -1,4 +1,9 @@
-/* kernel/test_philox.c -- Philox against its published answers, and what is made of its words.
+/* test/kernel/test_philox.c -- Philox against its published results, and numbers made from its
+ * words.
+ *
+ * The numbers are uniform, normal, integers in a range and permutations. The tests compare
+ * normals with quantiles of the normal distribution, and all levels bit by bit.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -129,7 +134,7 @@ static void philox_has_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
-/* P(X < z) is u again, to a few units of 2^-52. */
+/* P(X < z) must give u again, to a few units of 2^-52. */
 static void philox_f64_normals_are_quantiles(void **state)
 {
     static uint32_t w[N];
@@ -137,7 +142,7 @@ static void philox_f64_normals_are_quantiles(void **state)
     ch_philox       p = a_stream(4);
 
     ch__philox()->words(&p, 0, GROUPS, w);
-    w[0] = w[CH_PHILOX_LANES] = 0; /* the ends */
+    w[0] = w[CH_PHILOX_LANES] = 0; /* both ends of the range */
     w[1] = w[CH_PHILOX_LANES + 1] = 0xffffffff;
     w[2] = 0x80000000, w[CH_PHILOX_LANES + 2] = 0;
     ch__philox()->normal_f64(N / 2, w, &(ch_normal){0, 1, 0, 1}, z);
@@ -175,7 +180,7 @@ static void philox_f32_normals_are_quantiles(void **state)
         for (int i = 0; i < N; i++) {
             uint32_t pair[2 * CH_PHILOX_LANES] = {w[i]};
 
-            pair[CH_PHILOX_LANES] = 0x80000000; /* the middle of the word's part */
+            pair[CH_PHILOX_LANES] = 0x80000000; /* the middle of the interval of the word */
             ch__philox()->normal_f64(1, pair, of, fine);
             if (fabs(z[i] - fine[0]) > 1e-6 * fabs(fine[0]) + 1e-9)
                 fail_msg("of word %08x it is %.9g, want %.9g", (unsigned)w[i], z[i], fine[0]);
@@ -232,8 +237,8 @@ static void philox_permutation_has_every_number_once(void **state)
     (void)state;
 }
 
-/* Of 24000 permutations of four, each of the 24 comes about as often: chi squared, 23 degrees.
- */
+/* Draws 24000 permutations of four. Each of the 24 must be about equally frequent: chi squared,
+ * 23 degrees of freedom. */
 static void philox_permutations_are_equally_likely(void **state)
 {
     int    count[256] = {0}, kinds = 0;
@@ -252,7 +257,7 @@ static void philox_permutations_are_equally_likely(void **state)
             chi += (count[i] - 1000.0) * (count[i] - 1000.0) / 1000;
         }
     assert_int_equal(kinds, 24);
-    assert_true(chi < 50); /* one time in a thousand it would be more */
+    assert_true(chi < 50); /* exceeded with probability 0.001 */
     (void)state;
 }
 

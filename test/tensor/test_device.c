@@ -1,4 +1,9 @@
-/* tensor/test_device.c -- devices are chosen once, found by name, and run jobs together.
+/* test/tensor/test_device.c -- devices are configured once, found by name, and run jobs.
+ *
+ * The tests cover the text and the settings that configure devices, the names of devices, the
+ * current device of a thread, launches on several devices, forked processes, and allocation
+ * failures.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -164,7 +169,7 @@ static void a_device_is_found_by_any_form_of_its_name(void **state)
     (void)state;
 }
 
-/* The setting that the error names gives the device that was wanted, and keeps the others. */
+/* The setting that the error names provides the wanted device, and keeps the others. */
 static void device_error_names_the_setting_that_helps(void **state)
 {
     static const struct {
@@ -196,7 +201,7 @@ static void device_error_names_the_setting_that_helps(void **state)
     }
 }
 
-/* No number of local devices gives another task's device. */
+/* A device of another task cannot be obtained by any number of local devices. */
 static void device_error_names_no_setting_when_the_device_is_of_another_task(void **state)
 {
     ch_device *d = NULL;
@@ -258,7 +263,7 @@ static void tensors_are_made_on_the_current_device_and_counted_there(void **stat
     (void)state;
 }
 
-/* Otherwise runs on different devices would wait for each other's writes. */
+/* If devices shared a cache line, runs on different devices would slow each other's writes. */
 static void devices_share_no_cache_line(void **state)
 {
     assert_int_equal(configure("CPU=3"), CH_OK);
@@ -358,7 +363,8 @@ static void devices_run_runs_each_job_once_on_its_device(void **state)
     (void)state;
 }
 
-/* Two threads launch over the same devices: each run finds them its own. */
+/* Two threads launch on the same devices. During a run, the devices belong to its launch
+ * alone. */
 typedef struct launch {
     ch_device *device[2];
     int       *sum;
@@ -378,7 +384,7 @@ static void *launch_often(void *arg)
         ch__device_hold(l->device[0]);
         ch__device_hold(l->device[1]);
         if (ch__devices_run(2, l->device, add_job, args) != CH_OK)
-            return arg; /* the devices stay held: the test is over */
+            return arg; /* the devices stay held: the test has ended */
         ch__device_release(l->device[0]);
         ch__device_release(l->device[1]);
     }
@@ -480,7 +486,7 @@ static void a_child_forked_before_the_first_use_has_devices_of_its_own(void **st
     (void)state;
 }
 
-/* Everything from the first device on, with the table itself. */
+/* Uses devices from the first call on, including the device table. */
 static ch_status scenario(void)
 {
     ch_tensor *t = NULL;

@@ -1,4 +1,8 @@
-/* tensor/test_half.c -- 16-bit floats round to nearest, ties to even.
+/* test/tensor/test_half.c -- 16-bit floats round to nearest, ties to even.
+ *
+ * The model searches the nearest 16-bit number among all of them. The tests compare it with the
+ * conversions of f32 and f64 for all exponents and next to every tie.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +30,7 @@ static void f16_to_f32_and_back_is_unchanged(void **state)
         uint16_t back = ch__f16_of_f32(x);
 
         if (isnan(x))
-            assert_int_equal(back, i | 0x200); /* made quiet */
+            assert_int_equal(back, i | 0x200); /* NaN is made quiet */
         else
             assert_int_equal(back, i);
     }
@@ -47,7 +51,7 @@ static void bf16_to_f32_and_back_is_unchanged(void **state)
     (void)state;
 }
 
-/* What the bits of an f16 say, by the definition. */
+/* Returns the value of the bits of an f16, by the definition. */
 static double f16_by_definition(uint16_t x)
 {
     int    exponent = x >> 10 & 0x1f, fraction = x & 0x3ff;
@@ -73,8 +77,9 @@ static void f16_to_f32_agrees_with_the_definition(void **state)
     (void)state;
 }
 
-/* The nearest by search: for |x| the largest 16-bit number not above it, or its successor.
- * Taking infinity for the number that would come next makes overflow round as IEEE says. */
+/* Finds the nearest 16-bit number by search: for |x|, the largest that is not above it, or its
+ * successor. Infinity stands for the number after the largest, so that overflow rounds as in
+ * IEEE 754. */
 static uint16_t nearest_by_search(double x, double (*decode)(uint16_t), uint16_t infinity,
                                   double beyond)
 {
@@ -163,7 +168,7 @@ static void f16_agrees_with_the_compiler(void **state)
 }
 #endif
 
-/* Through f32 these would round twice: to a tie, and then to even. */
+/* A conversion through f32 would round these twice: to a tie, and then to even. */
 static void f64_to_16_bits_is_rounded_once(void **state)
 {
     uint16_t got;

@@ -1,4 +1,7 @@
-/* tensor/test_layout.c -- layouts: sizes of parts, regions, cutting and joining, against a model that looks at every element.
+/* test/tensor/test_layout.c -- layouts: sizes of parts, regions, cutting and joining.
+ *
+ * The model visits every element. The tests compare it with random layouts, whose axes may have
+ * more parts than elements, and let every allocation fail once.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -28,7 +31,7 @@ static unsigned draw(unsigned *seed, unsigned below)
     return (*seed >> 8) % below;
 }
 
-/* An i32 tensor whose elements are their own numbers. */
+/* Returns an i32 tensor in which each element is its own index. */
 static ch_tensor *numbered(ch_shape shape)
 {
     ch_tensor *t = NULL;
@@ -48,7 +51,7 @@ static int32_t at(const ch_tensor *t, const int64_t *index)
     return ((const int32_t *)(const void *)t->data)[k];
 }
 
-/* Counts an index up, the last axis fastest; false at the end. */
+/* Increments an index, the last axis fastest. Returns false at the end. */
 static bool next(ch_shape shape, int64_t *index)
 {
     for (int k = shape.rank - 1; k >= 0; k--) {
@@ -68,7 +71,8 @@ static ch_shape random_shape(unsigned *seed)
     return s;
 }
 
-/* Up to 64 parts; an axis may have more parts than elements, so that some parts are empty. */
+/* Makes a layout of up to 64 parts. An axis may have more parts than elements, so that some
+ * parts are empty. */
 static ch_layout random_layout(unsigned *seed, int rank)
 {
     ch_layout l = {.parts = {0}};
@@ -158,7 +162,7 @@ static void layout_cut_of_lower_rank_uses_the_axes_of_the_value(void **state)
     ch_tensor_unref(column);
 }
 
-/* Scalars that every shard computes alike: the first is the result. */
+/* Scalars are equal on all shards: the result is that of the first. */
 static void layout_join_uses_the_first_part_along_axes_that_parts_lack(void **state)
 {
     ch_tensor *a = numbered(ch_shape_of(3)), *b = numbered(ch_shape_of(3)), *joined = NULL;

@@ -1,4 +1,4 @@
-/* tensor/test_shape.c -- element types have names and sizes; shapes count without overflow.
+/* test/tensor/test_shape.c -- names and sizes of dtypes; counts of shapes without overflow.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

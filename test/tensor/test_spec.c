@@ -1,4 +1,7 @@
-/* tensor/test_spec.c -- names of devices: the numbers are statements of spec/strategies.md.
+/* test/tensor/test_spec.c -- names of devices: parsing, merging and printing them.
+ *
+ * Numbers in comments are statements of doc/conformance.md, section 6.1.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,9 @@
-/* tensor/test_table.c -- static tables: what keys stand for, outside of steps.
+/* test/tensor/test_table.c -- static tables: lookups outside of steps.
+ *
+ * A ch_table maps ids or words to values. The model is a list that is searched from its
+ * beginning. The tests compare both on random keys and check that invalid keys and values are
+ * rejected.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +33,7 @@ static ch_tensor *tensor(ch_dtype dtype, int64_t n, const void *data)
     return t;
 }
 
-/* Takes over the tensors. */
+/* Takes ownership of the tensors. */
 static ch_table *table(ch_tensor *keys, ch_tensor *values, double missing)
 {
     ch_table *t = NULL;
@@ -39,7 +44,7 @@ static ch_table *table(ch_tensor *keys, ch_tensor *values, double missing)
     return t;
 }
 
-/* Takes over the tensor. */
+/* Takes ownership of the tensor. */
 static ch_tensor *found(const ch_table *t, ch_tensor *keys)
 {
     ch_tensor *out = NULL;
@@ -158,7 +163,7 @@ static void table_copies_its_keys_and_values(void **state)
     (void)state;
 }
 
-/* ---- against a list that is searched from its beginning ---- */
+/* ---- comparison with a list that is searched from its beginning ---- */
 
 static uint64_t bits(uint64_t *state)
 {
@@ -180,7 +185,8 @@ typedef struct model {
     double   value[MOST], missing;
 } model;
 
-/* Few enough that some are the same, some of them close together and some far apart. */
+/* Returns few different keys, so that some are equal, some close together and some far
+ * apart. */
 static int64_t some_id(uint64_t *s, ch_dtype dtype)
 {
     static const int64_t far[] = {INT64_MIN, INT64_MAX, (int64_t)1 << 32, -((int64_t)1 << 40)};
@@ -215,7 +221,7 @@ static int place_of(const model *m, int n, int64_t id, ch_str w)
     return -1;
 }
 
-/* A number that every type of numbers holds. */
+/* Returns a number that every numeric dtype holds. */
 static double some_value(uint64_t *s, ch_dtype dtype)
 {
     return dtype == CH_BOOL ? (double)(bits(s) % 2) : (double)(bits(s) % 100);
@@ -313,14 +319,14 @@ static void table_agrees_with_a_list_on_random_keys(void **state)
     (void)state;
 }
 
-/* Their hashes begin with the same bits, so they are in one bucket. */
+/* Hashes of these keys begin with the same bits, so all keys are in the same bucket. */
 static void table_distinguishes_keys_of_one_bucket(void **state)
 {
     enum { N = 500 };
     int64_t  id[2 * N], want[2 * N];
     uint64_t inverse = 1;
 
-    for (int i = 0; i < 6; i++) /* Newton's way to 1 over the multiplier, in 2^64 */
+    for (int i = 0; i < 6; i++) /* Newton: inverse of the multiplier modulo 2^64 */
         inverse *= 2 - 0x9e3779b97f4a7c15u * inverse;
     for (int i = 0; i < 2 * N; i++) {
         uint64_t x = (uint64_t)i * inverse;
@@ -372,7 +378,7 @@ static void table_does_not_depend_on_the_order_of_keys(void **state)
 
 /* ---- refusals ---- */
 
-/* Takes over the tensors. */
+/* Takes ownership of the tensors. */
 static void refused(ch_tensor *keys, ch_tensor *values, double missing, const char *what,
                     const char *more)
 {
@@ -448,13 +454,12 @@ static void table_rejects_invalid_keys_and_values(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void table_leaks_nothing_when_out_of_memory(void **state)
 {
     ch_tensor *words = tensor(CH_STR, 5, word), *all = tensor(CH_STR, 5, word), *some = NULL;
     ch_status  rc = CH_RESOURCE_EXHAUSTED;
 
-    ok(ch_tensor_slice(all, 0, 0, 5, 2, &some)); /* is made contiguous */
+    ok(ch_tensor_slice(all, 0, 0, 5, 2, &some)); /* not contiguous: the library copies it */
     for (int n = 1; rc != CH_OK; n++) {
         int64_t    live = ch__mem_live();
         ch_table  *t = NULL;

@@ -1,4 +1,8 @@
-/* tensor/test_tensor.c -- tensors, views of them, and how they print.
+/* test/tensor/test_tensor.c -- tensors, views of tensors, and their text form.
+ *
+ * The tests cover ownership of memory (new, wrapped, viewed, recycled), slices, transpositions
+ * and reshapes with any strides, copies, conversions of every dtype, strings, and printing.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +17,7 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-/* 0, 1, 2, ... of a shape. */
+/* Returns a tensor of this shape with elements 0, 1, 2, ... */
 static ch_tensor *counting(ch_dtype dtype, ch_shape shape)
 {
     ch_tensor *t = NULL;
@@ -172,7 +176,7 @@ static void a_string_tensor_owns_copies_of_its_strings(void **state)
     assert_int_equal(ch_tensor_str(t, (int64_t[]){0}, &s), CH_OK);
     assert_int_equal(s.size, 3);
     assert_memory_equal(s.data, "one", 3);
-    assert_int_equal(ch_tensor_set_str(t, (int64_t[]){0}, s), CH_OK); /* of itself */
+    assert_int_equal(ch_tensor_set_str(t, (int64_t[]){0}, s), CH_OK); /* a view of itself */
     assert_int_equal(ch_tensor_set_str(t, (int64_t[]){1}, (ch_str){"a\0b", 3}), CH_OK);
     assert_int_equal(ch_tensor_str(t, (int64_t[]){1}, &s), CH_OK);
     assert_memory_equal(s.data, "a\0b", 3);
@@ -359,7 +363,7 @@ static void tensor_reshape_is_a_view_when_strides_allow_it(void **state)
 {
     ch_tensor *t = counting(CH_I32, ch_shape_of(4, 2, 6)), *half = NULL, *view = NULL;
 
-    /* Rows 0 and 2: the last two axes lie as one, the first does not. */
+    /* Rows 0 and 2: the last two axes are contiguous together, the first is not. */
     assert_int_equal(ch_tensor_slice(t, 0, 0, 4, 2, &half), CH_OK);
     assert_int_equal(ch_tensor_reshape(half, ch_shape_of(2, 1, 3, 4), &view), CH_OK);
     assert_ptr_equal(ch_tensor_data(view), ch_tensor_data(t));
@@ -405,8 +409,8 @@ static void tensor_reshape_infers_one_size(void **state)
     (void)state;
 }
 
-/* Every shape of 24 elements, of every transposition of 2x3x4: the elements keep their order,
- * copied or not. */
+/* Reshapes every transposition of (2, 3, 4) to every shape of 24 elements. The elements keep
+ * their order, whether copied or not. */
 static void tensor_reshape_keeps_the_order_of_elements(void **state)
 {
     static const int perms[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
@@ -657,7 +661,7 @@ static void tensor_spec_print_shows_name_dtype_and_shape(void **state)
     (void)state;
 }
 
-/* A bit of everything that allocates; the first failure ends it. */
+/* Calls every function that allocates; the first failure ends the sequence. */
 static ch_status scenario(void)
 {
     ch_str     words[] = {str("a"), str("b"), str("c"), str("d")};
@@ -671,7 +675,7 @@ static ch_status scenario(void)
     if (st == CH_OK)
         st = ch_tensor_to(view, ch_device_at(1), &moved);
     if (st == CH_OK)
-        st = ch_tensor_copy(view, t); /* over itself */
+        st = ch_tensor_copy(view, t); /* a copy over itself */
     if (st == CH_OK)
         st = ch_tensor_set_str(t, (int64_t[]){0, 1}, str("e"));
     if (st == CH_OK)

@@ -1,4 +1,9 @@
-/* tensor/test_value.c -- values hold a tensor for each replica, tuples hold values by name.
+/* test/tensor/test_value.c -- values with a tensor for each replica, and tuples of named
+ * values.
+ *
+ * The tests cover references, the number of components, per-replica and mirrored values, the
+ * lookup of tuple leaves by index and name, printing, and allocation failures.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -179,7 +184,7 @@ static void tuple_print_shows_names_or_indices(void **state)
     (void)state;
 }
 
-/* Makes and drops a bit of everything; the first failure ends it. */
+/* Makes and frees values and tuples of every kind; the first failure ends the sequence. */
 static ch_status scenario(void)
 {
     ch_tensor *x = NULL, *y = NULL;

@@ -1,11 +1,10 @@
-/* A benchmark for test_tools.py: rows whose figures are known.
- *
+/* test/tools/bench_program.c -- a benchmark with known results, for test_tools.py.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "../../bench/bench.h"
 
-/* Not before a millisecond has passed, n times. */
+/* Runs n times, at least a millisecond each. */
 static void a_millisecond(void *arg, int64_t n)
 {
     double until = bench_now() + 1e-3 * (double)n;
@@ -28,7 +27,7 @@ static double is_two(void *arg)
     return 2;
 }
 
-/* Asked for a result, 2.02; for runs, a millisecond each. */
+/* A peer that prints the result 2.02, or a millisecond for each run. */
 #define COMES_TO_2_02                                                                          \
     "while read -r run n; do "                                                                 \
     "if [ $run = result ]; then echo 2.02; else echo $((n * 1))e-3; fi; done"

@@ -10,7 +10,7 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
 }
 
-/* Returns 0 if a step on two replicas, which starts threads, gives what it should. */
+/* Returns 0 if a step on two replicas, which starts threads, gives the expected result. */
 int plugin_use(void)
 {
     static const float data[] = {1, 2, 3, 4};

@@ -1,7 +1,11 @@
-/* test/tools/test_unload.c -- a program may load and unload the library, or a plug-in that links it.
+/* test/tools/test_unload.c -- a program may load and unload the library, or a plug-in that
+ * links it.
  *
- * test_unload LIBRARY PLUGIN. The program itself does not link the library. The library's threads
- * last: unloading must neither take their code away nor leave more of them behind.
+ *      test_unload LIBRARY PLUGIN
+ *
+ * The program itself does not link the library. The library's threads outlive an unload, so
+ * unloading must not unmap their code, and loading again must not start more threads.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
