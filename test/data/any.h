@@ -1,8 +1,8 @@
-/* test/data/any.h -- any pipeline: a number stands for each.
+/* test/data/any.h -- random pipelines, each of which is given by a number.
  *
- * Elements are i64 scalars all the way, so that every stage may follow every other; the last one
- * may batch them. All that is random comes from the number, so that another process makes the same
- * pipeline of it.
+ * Every stage has elements that are i64 scalars, so that any stage may follow any other; the
+ * last stage may be a batch. All random choices come from the number, so that another process
+ * makes the same pipeline from it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_DATA_ANY_H
@@ -70,7 +70,7 @@ static inline ch_status any_give(ch_shape shape, const int64_t *data, ch_tuple *
     return rc;
 }
 
-/* A number that is written. */
+/* Parses a number from text. */
 static inline ch_status any_parse(void *arg, ch_tuple *in, ch_tuple **out)
 {
     ch_str  s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -83,7 +83,7 @@ static inline ch_status any_parse(void *arg, ch_tuple *in, ch_tuple **out)
     return any_give(ch_shape_scalar(), &x, out);
 }
 
-/* Takes now longer, now shorter. */
+/* Returns the element after a varying time. */
 static inline ch_status any_slow(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t x = any_int(in) + 7;
@@ -191,7 +191,8 @@ static inline void any_save_tuple(const char *path, ch_tensor *t)
     ch_value_unref(v);
 }
 
-/* The same numbers as lines, plain and compressed, LibSVM text, records of 8 bytes, IDX and npz. */
+/* Writes the same numbers as lines, plain and compressed, LibSVM text, records of 8 bytes, IDX
+ * and npz. */
 static inline void any_write_other_kinds(const char *directory, const char *name, ch_tensor *t)
 {
     const int64_t *x = ch_tensor_data(t);
@@ -249,7 +250,7 @@ static inline void any_write_file(const char *directory, int f)
     ch_example_free(e);
 }
 
-/* What the pipelines read: one of the files is empty. */
+/* Writes the files that the pipelines read. A file is empty. */
 static inline void any_write_files(const char *directory)
 {
     for (int f = 0; f < ANY_FILES; f++)
@@ -271,7 +272,7 @@ static inline ch_dataset *any_names(const char *directory, const char *end, dice
                                                 .reshuffle = roll(d, 2)});
 }
 
-/* Elements of strings, and of other types, as i64 scalars. */
+/* Returns a source of strings or of other types, converted to i64 scalars. */
 static inline ch_dataset *any_other_source(const char *directory, dice *d)
 {
     static int           first = 0, second = 1;
@@ -346,7 +347,7 @@ static inline ch_dataset *any_with_place(ch_dataset *d)
     return ch_dataset_map(ch_dataset_enumerate(d, 1), any_pair, NULL, NULL);
 }
 
-/* Through rows of unequal lengths. */
+/* Converts elements to rows of unequal lengths and back. */
 static inline ch_dataset *any_ragged(ch_dataset *x, int64_t n)
 {
     const ch_tensor_spec some = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
@@ -357,7 +358,7 @@ static inline ch_dataset *any_ragged(ch_dataset *x, int64_t n)
     return ch_dataset_flat_map(x, any_rows, NULL);
 }
 
-/* In memory, or in a file that the next one of this number finds. */
+/* Adds a cache in memory, or in a file that a later pipeline of the same number reads. */
 static inline ch_dataset *any_cache(const char *directory, const char *of, ch_dataset *x,
                                     dice *d)
 {
@@ -428,8 +429,8 @@ static inline ch_dataset *any_stage(const char *directory, ch_dataset *x, dice *
     }
 }
 
-/* Stages behind which the elements are the same whatever order they come in; some of them give what is
- * ready first. */
+/* Adds a stage that gives the same elements in any order of its input. Some of these stages do
+ * not keep the order. */
 static inline ch_dataset *any_heap_stage(const char *directory, ch_dataset *x, dice *d)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
@@ -482,8 +483,8 @@ static inline ch_dataset *any_last(ch_dataset *x, dice *d)
     }
 }
 
-/* Pipeline `number` over the files of a directory. `unordered`: stages in it are, and what it gives may
- * come in any order. */
+/* Returns pipeline `number` over the files of a directory. If `unordered` is true, some stages
+ * do not keep the order of elements. */
 static inline ch_dataset *any_pipeline(const char *directory, uint64_t number, bool unordered,
                                        int threads)
 {

@@ -1,4 +1,5 @@
-/* data/help.h -- what tests of the data module share.   SPDX-License-Identifier: Apache-2.0 */
+/* test/data/help.h -- functions shared by the tests of the data module.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_DATA_HELP_H
 #define TEST_DATA_HELP_H
 
@@ -10,7 +11,8 @@ static inline ch_str t_text(const char *s)
     return (ch_str){s, strlen(s)};
 }
 
-/* A copy that stands alone, so that a sanitizer sees a read past its end; freed with free(). */
+/* Returns a copy in a block of its own, so that a sanitizer finds a read past its end. The
+ * caller must free() it. */
 static inline char *t_alone(const void *data, size_t n)
 {
     char *alone = malloc(n > 0 ? n : 1);

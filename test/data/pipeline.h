@@ -1,11 +1,13 @@
-/* test/data/pipeline.h -- short ways to run pipelines, for tests.   SPDX-License-Identifier: Apache-2.0 */
+/* test/data/pipeline.h -- functions that run a pipeline and compare its elements, for tests.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_DATA_PIPELINE_H
 #define TEST_DATA_PIPELINE_H
 
 #include "../strategy/help.h"
 #include "cohort/iterator.h"
 
-/* What a pipeline gave, as text: "0 1 | 2 3 | !INVALID_ARGUMENT | ..."; parts by commas. */
+/* The elements of a pipeline as text: "0 1 | 2 3 | !INVALID_ARGUMENT | ..."; commas separate
+ * components. */
 typedef struct t_given {
     char   text[65536];
     size_t used;
@@ -61,7 +63,7 @@ static inline void t_add_tuple(t_given *g, ch_tuple *t)
     }
 }
 
-/* Up to `most` elements; -1: all. Errors are given as their names. */
+/* Reads up to `most` elements; -1: all. Adds errors by their names. */
 static inline void t_take(ch_iterator *it, int most, t_given *g)
 {
     for (int i = 0; i != most; i++) {
@@ -81,7 +83,7 @@ static inline void t_take(ch_iterator *it, int most, t_given *g)
     }
 }
 
-/* Runs the dataset, which it lets go of, and compares. */
+/* Runs the dataset, compares its elements with `want`, and releases it. */
 static inline void t_gives(ch_dataset *d, const char *want)
 {
     static t_given g;

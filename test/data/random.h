@@ -17,7 +17,7 @@ static inline uint64_t roll_bits(dice *d)
     return z ^ (z >> 31);
 }
 
-/* A number in [0, n). */
+/* Returns a number in [0, n). */
 static inline uint64_t roll(dice *d, uint64_t n)
 {
     return roll_bits(d) % n;

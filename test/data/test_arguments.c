@@ -1,5 +1,5 @@
-/* test/data/test_arguments.c -- arguments that cannot be are refused, each named with its value.
- *
+/* test/data/test_arguments.c -- functions reject invalid arguments and name the argument and
+ * its value.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "pipeline.h"
 
@@ -13,7 +13,7 @@ static ch_dataset *name(void)
     return ch_dataset_file_list(1, (const char *[]){"x"});
 }
 
-/* Nothing was made, and the error has this text. Takes `d` over. */
+/* Checks that `d` was not made and that the error has this text. Takes ownership of `d`. */
 static void assert_refused(ch_dataset *d, const char *text)
 {
     assert_null(d);
@@ -46,7 +46,7 @@ static void csv_column_rejects_a_field_number_below_1(void **state)
                    "field -3, want 1 or more");
 }
 
-/* What is wrong is said, and nothing of what is not. */
+/* The error names the wrong option, and no other option. */
 static void dataset_errors_name_the_wrong_option(void **state)
 {
     ch_feature f = {.name = NULL, .dtype = CH_I64};
@@ -70,7 +70,7 @@ static void dataset_errors_name_the_wrong_option(void **state)
                    "feature \"f\" is of rank");
 }
 
-/* ---- descriptions of many stages ---- */
+/* ---- descriptions with many stages ---- */
 
 static void dataset_encode_writes_each_of_thousands_of_inputs_once(void **state)
 {

@@ -1,5 +1,7 @@
-/* test/data/test_arrays.c -- datasets of npy and npz files: what they are told by the first file, and
- * what they refuse.
+/* test/data/test_arrays.c -- datasets of npy and npz files.
+ *
+ * The first file decides the components, dtypes and shapes of such a dataset. Files that differ
+ * from it, and archives or headers that are invalid, are rejected.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -196,7 +198,7 @@ static void npz_expands_as_far_as_max_expansion_allows(void **state)
     }
 }
 
-/* ---- rows of nothing ---- */
+/* ---- rows without elements ---- */
 
 static void npy_rejects_a_header_with_more_rows_than_the_file(void **state)
 {

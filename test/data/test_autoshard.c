@@ -1,6 +1,5 @@
-/* test/data/test_autoshard.c -- the log says how data was divided among workers, and warns of work that is
- * done for nothing.
- *
+/* test/data/test_autoshard.c -- the log shows how data is divided among workers, and warns if
+ * workers repeat the same work.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/data.h"
 #include "pipeline.h"
@@ -63,8 +62,8 @@ static void distribute_warns_once_when_auto_divides_by_element(void **state)
     assert_int_equal(warnings, 0);
     distribute(d, 2);
     assert_int_equal(warnings, 1);
-    assert_int_equal(infos, 2); /* of the single worker, and of worker 1 */
-    distribute(d, 2);           /* as for another epoch */
+    assert_int_equal(infos, 2); /* for the single worker, and for worker 1 */
+    distribute(d, 2);           /* again, as for another epoch */
     assert_int_equal(warnings, 1);
     ch_dataset_unref(d);
 }
@@ -122,7 +121,7 @@ static void part_warns_once_when_stages_run_on_every_worker(void **state)
     } row[] = {
         {ch_dataset_repeat(mapped(), 2),
          1},           /* the map is below the repeat: all workers run it */
-        {mapped(), 0}, /* all workers count; each maps its own numbers */
+        {mapped(), 0}, /* all workers count, and each maps its own numbers */
     };
 
     (void)state;

@@ -1,4 +1,7 @@
-/* test/data/test_bodies.c -- bodies: each draws numbers of its own; functions in them take turns.
+/* test/data/test_bodies.c -- bodies of flat_map, interleave and window.
+ *
+ * Each body draws its own random numbers, which are the same after a restore and with any
+ * number of threads. C functions inside bodies run in a single thread at a time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <poll.h>
@@ -68,7 +71,7 @@ static int by_value(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Cuts "a | b | c" at its bars. */
+/* Splits "a | b | c" at its bars. */
 static int cut(char *text, char **out)
 {
     static const char bar[] = " | ";
@@ -139,7 +142,7 @@ static void random_numbers_of_bodies_are_the_same_after_restore_and_with_threads
             t_ok(ch_iterator_save(it, &bytes, &size));
             ch_iterator_unref(it);
             ch_dataset_unref(d);
-            d = run(kind); /* options may differ, or not be there */
+            d = run(kind); /* options may differ or be absent */
             if (n % 2 == 0)
                 d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
             t_ok(ch_iterator_new(d, NULL, &other));
@@ -171,7 +174,7 @@ static void shuffle_with_same_each_time_repeats_its_order_in_bodies(void **state
     ch_dataset_unref(d);
 }
 
-/* ---- turns ---- */
+/* ---- functions run one at a time ---- */
 
 static atomic_int n_inside, n_clashes;
 
@@ -271,7 +274,7 @@ static void generator_without_make_is_rejected_in_a_body(void **state)
 
 /* ---- windows ---- */
 
-/* As much memory as there are elements, whatever size is asked for. */
+/* A window takes memory for its elements only, not for its declared size. */
 static void window_takes_memory_for_its_elements_only(void **state)
 {
     ch_dataset  *d = ch_dataset_window(ch_dataset_range(0, 10, 1), INT32_MAX, NULL, NULL, NULL);
@@ -303,7 +306,8 @@ static ch_dataset *bad_body(ch_dataset *element, void *arg)
     return ch_dataset_batch(element, -3, NULL);
 }
 
-/* A body that is none says why, or that it did not; what went wrong before has no part in it. */
+/* If a function returns no dataset, the error is that of the function or a default text, and
+ * not an earlier error. */
 static void flat_map_rejects_a_function_that_returns_no_dataset(void **state)
 {
     (void)state;
@@ -312,7 +316,7 @@ static void flat_map_rejects_a_function_that_returns_no_dataset(void **state)
         ch_iterator  *it = NULL;
         ch_dataset   *d = ch_dataset_range(0, 3, 1);
 
-        assert_int_not_equal(ch_iterator_next(NULL, NULL), CH_OK); /* an old error */
+        assert_int_not_equal(ch_iterator_next(NULL, NULL), CH_OK); /* an earlier error */
         d = i % 3 == 0   ? ch_dataset_flat_map(d, fn, NULL)
             : i % 3 == 1 ? ch_dataset_interleave(d, fn, NULL, NULL)
                          : ch_dataset_window(d, 2, fn, NULL, NULL);

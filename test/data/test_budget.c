@@ -1,4 +1,7 @@
-/* test/data/test_budget.c -- memory_bytes is kept: counted by the elements' memory itself.
+/* test/data/test_budget.c -- the option memory_bytes limits the memory of elements in buffers.
+ *
+ * The tests count the memory of the elements themselves. With any budget, a pipeline gives the
+ * same elements or an error that names the stage which needs more.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -7,7 +10,7 @@
 
 #include "pipeline.h"
 
-enum { BYTES = 16 << 10, N = 300 }; /* of an element's memory, and elements */
+enum { BYTES = 16 << 10, N = 300 }; /* bytes of an element's memory; number of elements */
 
 /* ---- elements whose memory is counted ---- */
 
@@ -61,7 +64,7 @@ static ch_dataset *within(ch_dataset *d, int64_t bytes)
                                    &(ch_dataset_options){.threads = 3, .memory_bytes = bytes});
 }
 
-/* Waits for more than `n` elements at a time, or a while. */
+/* Waits until more than `n` elements exist at the same time, or until a time limit. */
 static bool comes_to_more_than(int n)
 {
     struct timespec until;
@@ -80,8 +83,8 @@ static bool comes_to_more_than(int n)
     return is_more;
 }
 
-/* Takes all, and checks that they come in order; the first ones after a while, so that threads work as far
- * ahead as they may. True if more than `n` elements were there at a time. */
+/* Reads all elements and checks their order. Waits before the first, so that threads prefetch
+ * as far as they may. Returns true if more than `n` elements existed at the same time. */
 static bool takes_more_than(ch_dataset *d, int n)
 {
     ch_iterator *it = NULL;
@@ -109,7 +112,7 @@ static void prefetch_stays_within_the_budget(void **state)
 {
     (void)state;
     assert_true(takes_more_than(ch_dataset_prefetch(blocks(), 64), 40));
-    for (int n = 10; n <= 40; n += 10) /* and one that the program has */
+    for (int n = 10; n <= 40; n += 10) /* n, and the element that the program holds */
         assert_false(takes_more_than(
             within(ch_dataset_prefetch(blocks(), 64), (int64_t)n * BYTES), n + 1));
 }
@@ -130,7 +133,7 @@ static void shuffle_buffer_counts_against_the_budget(void **state)
     assert_false(takes_more_than(within(d, 40 * (int64_t)BYTES), 41));
 }
 
-/* ---- what does not fit ---- */
+/* ---- budgets that are too small ---- */
 
 static void refused(ch_dataset *d, int64_t bytes, const char *stage)
 {
@@ -162,7 +165,7 @@ static void budget_error_names_the_stage_that_needs_more(void **state)
     assert_non_null(strstr(ch_error_message(), "memory_bytes is -1"));
 }
 
-/* ---- nothing else changes ---- */
+/* ---- the elements stay the same ---- */
 
 static ch_dataset *rows_of(ch_dataset *element, void *arg)
 {
@@ -181,8 +184,8 @@ static ch_dataset *mixture(void)
     return ch_dataset_repeat(ch_dataset_batch(d, 7, NULL), 2);
 }
 
-/* With any budget there are the same elements, or an error that says that it is too small; a place that
- * was saved without one is taken up. */
+/* With any budget the elements are the same, or there is an error that the budget is too small.
+ * A position that was saved without a budget is restored. */
 static void pipeline_gives_the_same_elements_or_an_error_with_any_budget(void **state)
 {
     static t_given want, got;

@@ -1,4 +1,8 @@
-/* test/data/test_cache.c -- caches in files: whole or not there, and never another's.
+/* test/data/test_cache.c -- caches in files and in memory.
+ *
+ * A cache file is complete or absent, and belongs to a single dataset. The tests let writers be
+ * killed, several iterators write at the same time, bytes change, and every system call and
+ * allocation fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
@@ -12,7 +16,7 @@
 #include "base/sys.h"
 #include "pipeline.h"
 
-/* Removes all files, and says how many there were. */
+/* Removes all files. Returns their number. */
 static int empty_folder(void)
 {
     DIR *d = opendir(t_folder);
@@ -40,11 +44,11 @@ static void write_all(const char *name, const char *data, size_t n)
     fclose(f);
 }
 
-/* ---- what is cached ---- */
+/* ---- the cached dataset ---- */
 
 static int n_calls, fails_at = -1;
 
-/* "x" becomes x, (x, x + 1 ...) of up to 3, and a text. */
+/* Converts "x" to x, (x, x + 1 ...) of up to 3, and a text. */
 static ch_status rows(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t    x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)), at = 0;
@@ -87,13 +91,13 @@ static ch_dataset *cached(int n, const char *name)
     return ch_dataset_cache(source(n), t_path(name));
 }
 
-/* Without threads, because they would prefetch. */
+/* Turns threads off, because they would prefetch. */
 static ch_dataset *alone(ch_dataset *d)
 {
     return ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
 }
 
-/* All that it gives, errors too, as text that is good until the fourth call from now. */
+/* Returns all elements and errors as text, which is valid until the fourth next call. */
 static const char *all_of(ch_dataset *d)
 {
     static t_given given[4];
@@ -109,7 +113,7 @@ static const char *all_of(ch_dataset *d)
     return g->text;
 }
 
-/* ---- whole or not there ---- */
+/* ---- complete or absent ---- */
 
 static void cache_file_of_one_pass_is_read_by_later_passes(void **state)
 {
@@ -133,7 +137,7 @@ static void cache_file_of_one_pass_is_read_by_later_passes(void **state)
     }
 }
 
-/* Also where the first of the passes is the one that writes: below, nothing is shuffled anew. */
+/* The first pass writes the cache. Later passes read it, so they are not shuffled again. */
 static void cache_gives_the_elements_of_the_first_pass_in_every_pass(void **state)
 {
     static char want[65536];
@@ -172,8 +176,8 @@ static void cache_leaves_no_file_when_a_pass_is_incomplete(void **state)
     assert_int_equal(empty_folder(), 0);
 }
 
-/* Some at the same time, in this process and in others. */
-/* In memory and in a file: with an error in it the pass is not whole, and the next one asks again. */
+/* In memory and in a file: a pass with an error is incomplete, so the next pass computes the
+ * elements again. */
 static void cache_drops_a_pass_with_an_error(void **state)
 {
     static t_given first, second, third;
@@ -208,7 +212,7 @@ static void cache_drops_a_pass_with_an_error(void **state)
     assert_int_equal(empty_folder(), 1);
 }
 
-/* What is kept within a budget is let go of with it. */
+/* A pass that exceeds the budget is dropped, so the next pass exceeds it again. */
 static void a_cache_that_was_too_small_is_filled_again(void **state)
 {
     ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 100, 1), NULL);
@@ -230,7 +234,7 @@ static void a_cache_that_was_too_small_is_filled_again(void **state)
     ch_dataset_unref(d);
 }
 
-/* Writes half a cache, and is killed. */
+/* Starts a process that writes half a cache and is killed. */
 static void write_half_and_die(void)
 {
     pid_t child = fork();
@@ -263,7 +267,7 @@ static void cache_removes_temporary_files_of_killed_writers(void **state)
     write_all(".c.tmp-1-x", "", 0);
     write_all(".other.tmp-1-1", "", 0);
     t_ok(ch_iterator_new(d, NULL, &it));
-    t_ok(ch_iterator_next(it, &t)); /* this one lives, and goes on below */
+    t_ok(ch_iterator_next(it, &t)); /* this writer is alive, and continues below */
     ch_tuple_unref(t);
     assert_string_equal(all_of(ch_dataset_cache(source(9), t_path("c"))), all_of(source(9)));
     assert_int_equal(remove(t_path("c")), 0);
@@ -271,7 +275,7 @@ static void cache_removes_temporary_files_of_killed_writers(void **state)
     assert_true(is_there("c"));
     ch_iterator_unref(it);
     ch_dataset_unref(d);
-    assert_int_equal(empty_folder(), 3); /* the file, and what nobody knows */
+    assert_int_equal(empty_folder(), 3); /* the cache, and two files of unknown origin */
 }
 
 static void cache_is_right_when_several_iterators_write_it(void **state)
@@ -307,7 +311,7 @@ static void cache_is_right_when_several_iterators_write_it(void **state)
     assert_int_equal(empty_folder(), 1);
 }
 
-/* ---- another's, or damaged ---- */
+/* ---- caches of other datasets, damaged caches ---- */
 
 static void cache_rejects_a_file_of_another_dataset(void **state)
 {
@@ -343,7 +347,7 @@ static char *read_all(const char *name, size_t *n)
     return data;
 }
 
-/* Every byte is covered by a checksum, or is one. */
+/* A checksum covers every byte of the file. */
 static void cache_detects_a_changed_or_missing_byte_anywhere(void **state)
 {
     char   want[1000], *good, *bad;
@@ -396,7 +400,7 @@ static void cache_damage_error_names_file_and_byte(void **state)
     empty_folder();
 }
 
-/* ---- what fails ---- */
+/* ---- failures ---- */
 
 static void cache_reports_one_error_when_its_file_cannot_be_written(void **state)
 {
@@ -407,7 +411,7 @@ static void cache_reports_one_error_when_its_file_cannot_be_written(void **state
     assert_string_equal(all_of(cached(9, "no/such/folder")), want);
 }
 
-/* PROMISES F12: elements come all the same, and a file that is there is a good one. */
+/* The elements are the same, and an existing file is a good one. */
 static void cache_leaves_a_good_file_when_any_system_call_fails(void **state)
 {
     static char want[65536];
@@ -432,7 +436,6 @@ static void cache_leaves_a_good_file_when_any_system_call_fails(void **state)
     }
 }
 
-/* PROMISES F15. */
 static void cache_fails_without_leak_when_out_of_memory(void **state)
 {
     (void)state;
@@ -477,10 +480,10 @@ static void cache_fails_without_leak_when_out_of_memory(void **state)
     empty_folder();
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* Saved anywhere in three passes, the first of which writes. What the file is when the place is taken up
- * does not matter. */
+/* Positions are saved anywhere in three passes, of which the first writes. The state of the
+ * file at the time of the restore does not matter. */
 static void cache_restores_a_position_anywhere_in_any_pass(void **state)
 {
     static t_given head, whole, rest;
@@ -545,7 +548,7 @@ static void cache_file_name_is_encoded_with_the_dataset(void **state)
     empty_folder();
 }
 
-/* Where workers read other files each has a cache of its own. */
+/* If workers read different files, each worker has its own cache. */
 static void cache_has_a_file_for_each_worker_when_workers_read_other_data(void **state)
 {
     char        name[4][400];

@@ -1,5 +1,4 @@
-/* test/data/test_cardinality.c -- how many elements a dataset says it has, and how many it gives.
- *
+/* test/data/test_cardinality.c -- ch_dataset_cardinality agrees with the number of elements.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "pipeline.h"
 
@@ -8,7 +7,7 @@ static ch_dataset *range(int64_t n)
     return ch_dataset_range(0, n, 1);
 }
 
-/* Takes `d` over. */
+/* Takes ownership of `d`. */
 static void has(ch_dataset *d, int64_t n)
 {
     assert_non_null(d);
@@ -49,7 +48,7 @@ static void cardinality_of_rebatch_counts_rows(void **state)
                            NULL),
         CH_INFINITE);
     has(ch_dataset_rebatch(ch_dataset_batch(range(9), 4, NULL), 1, (int64_t[]){2}, NULL),
-        CH_UNKNOWN); /* the last is short */
+        CH_UNKNOWN); /* the last batch is short */
 }
 
 static ch_dataset *sample(int64_t a, int64_t b, const double *weight, bool stop)
@@ -110,7 +109,7 @@ static void cardinality_of_window_counts_windows(void **state)
     ch_dataset_unref(d);
 }
 
-/* ---- many passes over nothing ---- */
+/* ---- many passes without elements ---- */
 
 static ch_status none(void *arg, ch_tuple *in, bool *keep)
 {

@@ -1,7 +1,7 @@
-/* data/test_csv.c -- records, fields and columns of CSV.
+/* test/data/test_csv.c -- records, fields and columns of CSV.
  *
- * Two models: texts that Python's csv module read (test/golden/csv_texts.py), and a writer below
- * that knows what it wrote.
+ * There are two models: texts that Python's csv module has read (test/golden/csv_texts.py), and
+ * a writer below, whose fields are known.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -25,7 +25,7 @@ static const golden texts[] = {
 
 enum { N_TEXTS = sizeof(texts) / sizeof(texts[0]) };
 
-/* Adds the fields of a record to `out`, as the table has them; false at a fault. */
+/* Adds the fields of a record to `out`, in the form of the table. Returns false at a fault. */
 static bool add_fields(const ch_csv_record *record, char *out, size_t *n)
 {
     const char  *at = record->data, *end = at + record->size;
@@ -103,7 +103,7 @@ static void csv_records_have_offset_and_number_of_lines(void **state)
     ch_csv_record x;
 
     assert_int_equal(ch__csv_next(r, ',', 100, &x), CH_OK);
-    assert_int_equal(x.offset, 3); /* behind the mark */
+    assert_int_equal(x.offset, 3); /* behind the byte order mark */
     assert_int_equal(x.size, 3);
     assert_int_equal(x.n_blank, 0);
     assert_int_equal(x.n_lines, 1);
@@ -206,7 +206,7 @@ static ch_status parse(const ch_csv_layout *l, const void *text, size_t n, ch_el
     char     *alone = t_alone(text, n);
     ch_status rc = ch__csv_parse(l, (ch_str){alone, n}, out);
 
-    free(alone); /* the element looks into nothing but itself */
+    free(alone); /* the element refers to no other memory */
     return rc;
 }
 
@@ -306,7 +306,7 @@ static void csv_columns_without_a_header_are_in_order_or_by_number(void **state)
     (void)state;
 }
 
-/* MNIST as CSV: 785 fields, which are two components. */
+/* MNIST as CSV: 785 fields in two components. */
 static void csv_adjacent_fields_form_a_vector(void **state)
 {
     const ch_csv_column c[] = {
@@ -469,14 +469,14 @@ static void csv_schema_spec_has_names_dtypes_and_shapes(void **state)
     (void)state;
 }
 
-/* ---- every way to write the same ---- */
+/* ---- every form of the same table ---- */
 
-enum { N_COLUMNS = 70 }; /* more than fit the stack */
+enum { N_COLUMNS = 70 }; /* too many for the stack */
 
 typedef struct table {
     ch_csv_column column[N_COLUMNS];
     char          name[N_COLUMNS][8];
-    char          value[N_COLUMNS][24]; /* what is meant */
+    char          value[N_COLUMNS][24]; /* the value that is written */
 } table;
 
 static void roll_value(dice *d, ch_dtype dtype, char *out)
@@ -495,7 +495,7 @@ static void roll_value(dice *d, ch_dtype dtype, char *out)
     }
 }
 
-/* As a field, in quotes where it must be, and sometimes where not. */
+/* Writes a value as a field, in quotes if they are needed, and sometimes if not. */
 static size_t write_field(dice *d, const char *value, char separator, char *out)
 {
     bool in_quotes =
@@ -604,7 +604,6 @@ static void csv_parse_survives_a_record_cut_or_changed_anywhere(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void csv_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     dice      d = {12};

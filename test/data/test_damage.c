@@ -1,8 +1,10 @@
-/* test/data/test_damage.c -- files that fail to be read, are damaged or hostile, through whole pipelines.
+/* test/data/test_damage.c -- files that cannot be read, are damaged or hostile, in whole
+ * pipelines.
  *
- * Every source that reads files gets every kind of trouble. What must come of it: what was good before
- * it, an error that names the file and the byte, or a count where damage is to be left out; memory that
- * follows what was read (PROMISES S6, S7, S11); no thread, block or open file left behind.
+ * Every source that reads files gets every kind of damage. The pipeline must give the good
+ * elements before the damage, and then an error that names the file and the byte, or count the
+ * damage if it is skipped. Its memory must be limited by the bytes that were read. No thread,
+ * block or open file may be left behind.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
@@ -108,8 +110,8 @@ static ch_dataset *of_npz(ch_dataset *files, const ch_read_options *o)
 typedef struct kind {
     const char *file;
     ch_dataset *(*make)(ch_dataset *files, const ch_read_options *o);
-    bool is_summed; /* every byte is under a checksum */
-    bool is_text;   /* any bytes are a file of this kind, more or less */
+    bool is_summed; /* a checksum covers every byte */
+    bool is_text;   /* almost any bytes are a valid file of this kind */
 } kind;
 
 static const kind kinds[] = {
@@ -194,14 +196,14 @@ static void write_files(void)
 
 /* ---- running ---- */
 
-/* What a file gives, and the first error it gives. */
+/* The elements of a file, and its first error. */
 typedef struct outcome {
     t_given   given;
     int       n_errors;
-    ch_status rc; /* the first one */
+    ch_status rc; /* status of the first error */
     char      text[1024];
     int64_t   n_skipped;
-    int64_t   most_bytes; /* of memory */
+    int64_t   most_bytes; /* most bytes of memory that were held */
 } outcome;
 
 static ch_dataset *with_threads(ch_dataset *d, int threads)
@@ -209,7 +211,7 @@ static ch_dataset *with_threads(ch_dataset *d, int threads)
     return ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
 }
 
-/* Takes all, errors too; fails where there is no end to it. Lets go of `d`. */
+/* Reads all elements and errors. Fails if there is no end. Releases `d`. */
 static void take_all(ch_dataset *d, outcome *o)
 {
     ch_iterator *it = NULL;
@@ -260,7 +262,7 @@ static bool is_prefix(const char *a, const char *b)
     return strncmp(a, b, strlen(a)) == 0;
 }
 
-/* Not damaged, but not what was asked for. */
+/* Returns true if the file is not damaged, but differs from the request. */
 static bool is_other(ch_status rc)
 {
     return rc == CH_INVALID_ARGUMENT || rc == CH_NOT_FOUND || rc == CH_UNIMPLEMENTED;
@@ -268,7 +270,7 @@ static bool is_other(ch_status rc)
 
 enum { ROOM = 16 << 20 };
 
-/* What holds of any outcome. */
+/* Checks the properties that every outcome must have. */
 static void check_outcome(const kind *k, const char *what, int64_t at, size_t read,
                           const outcome *o)
 {
@@ -296,7 +298,7 @@ static void readers_give_all_rows_of_undamaged_files(void **state)
     }
 }
 
-/* A file in place of another, of the same name in a folder of its own. */
+/* Reads `data` in place of a file, from a file of the same name in another folder. */
 static void damaged(const kind *k, const char *data, size_t n, const ch_read_options *opt,
                     int threads, outcome *o)
 {
@@ -372,7 +374,7 @@ static int n_open(void)
     return n;
 }
 
-/* Two files, of which a call fails: PROMISES F12 for reading. */
+/* Reads two files while a system call fails. */
 static void readers_report_a_failed_system_call_and_leak_nothing(void **state)
 {
     static outcome o;
@@ -456,7 +458,8 @@ static const kind *kind_of(const char *file)
     return NULL;
 }
 
-/* The file gives `n` elements and then this error; left out, the same elements and a count. */
+/* Checks that the file gives `n` elements and then this error. With skip_bad, it must give the
+ * same elements and count the damage. */
 static void is_refused(const char *file, const char *data, size_t size, int n, ch_status rc,
                        const char *words)
 {
@@ -472,7 +475,7 @@ static void is_refused(const char *file, const char *data, size_t size, int n, c
         fail_outcome(k, words, n, &o);
 }
 
-/* The head of a record with a length that is as it should be: only the data is not there. */
+/* Writes the head of a record with a correct length and checksum, but without data. */
 static void put_head(char *to, uint64_t length)
 {
     uint32_t crc;
@@ -545,7 +548,7 @@ static void npy_rejects_false_headers(void **state)
     }
 }
 
-/* Sizes of axes are 32 bits each: their product is not. */
+/* Each axis has a size of 32 bits, but the product of the sizes needs more. */
 static void idx_rejects_too_many_axes_or_elements(void **state)
 {
     static const char many[] =
@@ -581,7 +584,7 @@ static void readers_do_not_end_text_at_a_nul_byte(void **state)
     assert_non_null(strstr(o.text, "NUL"));
 }
 
-/* A file that is nothing but zeros, and nothing on the disk. */
+/* Writes a sparse file of zeros, which takes no space on the disk. */
 static void write_zeros(const char *name, int64_t n)
 {
     write_file(name, "", 0);
@@ -596,7 +599,7 @@ static void readers_stop_endless_lines_and_records_at_max_record_bytes(void **st
     FILE                    *f;
 
     (void)state;
-    write_zeros("endless", (int64_t)1 << 27); /* all of it is passed over, none held */
+    write_zeros("endless", (int64_t)1 << 27); /* skipped, and not held in memory */
     for (int i = 0; i < 3; i++)
         for (int64_t most = 1000; most <= 8 << 20; most *= 8192) {
             const kind     *k = kind_of(file[i]);
@@ -608,7 +611,7 @@ static void readers_stop_endless_lines_and_records_at_max_record_bytes(void **st
                 o.most_bytes > most + ROOM)
                 fail_outcome(k, "endless", most, &o);
         }
-    put_head(head, 8 << 20); /* all of it is there, and not what was written */
+    put_head(head, 8 << 20); /* the data is there, but its checksum is wrong */
     f = fopen(t_path("endless"), "r+b");
     assert_int_equal(fwrite(head, 1, 12, f), 12);
     fclose(f);
@@ -619,7 +622,7 @@ static void readers_stop_endless_lines_and_records_at_max_record_bytes(void **st
         fail_outcome(&kinds[0], "zeros", 0, &o);
 }
 
-/* ---- one that is larger than it may be ---- */
+/* ---- records that exceed max_record_bytes ---- */
 
 static ch_dataset *of_csv_text(ch_dataset *files, const ch_read_options *o)
 {
@@ -681,8 +684,8 @@ static void readers_skip_only_the_record_that_is_too_large(void **state)
     }
 }
 
-/* An error does not wait for the end of what it tells of, and neither does who lets go of an iterator:
- * to read these would take minutes. */
+/* Neither an error nor the release of an iterator waits for the end of the record: reading
+ * these records would take minutes. */
 static void iterator_error_does_not_wait_for_the_end_of_an_endless_line(void **state)
 {
     static const char *const file[] = {"e.txt", "g.csv", "i.svm"};
@@ -698,13 +701,14 @@ static void iterator_error_does_not_wait_for_the_end_of_an_endless_line(void **s
 
         t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
         t_refused(ch_iterator_next(it, &t), CH_RESOURCE_EXHAUSTED, "vast", "max_record_bytes");
-        ch_iterator_unref(it); /* its threads are passing over the rest */
+        ch_iterator_unref(it); /* its threads are skipping the rest */
         ch_dataset_unref(d);
     }
     assert_int_equal(unlink(t_path("vast")), 0);
 }
 
-/* More than is passed over at once: the rest is by later pulls, from a place too. */
+/* The record is too large to be skipped in a single call: later calls skip the rest, also after
+ * a restore. */
 static void readers_skip_a_very_large_record_in_several_calls(void **state)
 {
     static const struct {
@@ -749,7 +753,7 @@ static void readers_skip_a_very_large_record_in_several_calls(void **state)
     }
 }
 
-/* A FIFO that nobody writes to has no end, and a device may have none: neither is opened. */
+/* A FIFO without a writer has no end, and a device may have none: neither is opened. */
 static void readers_reject_fifos_devices_and_directories(void **state)
 {
     static outcome o;
@@ -768,7 +772,7 @@ static void readers_reject_fifos_devices_and_directories(void **state)
     }
 }
 
-/* Lines are counted behind it, and a place is where it should be. */
+/* Line numbers behind a skipped record are correct, and so is a saved position. */
 static void readers_count_lines_right_after_a_skipped_record(void **state)
 {
     static const char     text[] = "1,a\n\n2,\"b\n\nbbbbb\"\nx,c\n5,e\n";
@@ -796,7 +800,8 @@ static void readers_count_lines_right_after_a_skipped_record(void **state)
     ch_iterator_unref(it);
     ch_dataset_unref(d);
 
-    /* Every line could begin a record that is as large: it is one, and read once. */
+    /* Every line could begin another large record. It is reported as a single record and read
+     * once. */
     FILE *f = fopen(t_path("large.csv"), "wb");
     for (int i = 0; i < 500000; i++)
         assert_int_equal(fwrite("a\",\"\"\"\n", 1, 7, f), 7);
@@ -810,7 +815,6 @@ static void readers_count_lines_right_after_a_skipped_record(void **state)
     assert_non_null(strstr(o.text, "cannot be found"));
 }
 
-/* PROMISES S11. */
 static void readers_reject_a_file_that_expands_too_much(void **state)
 {
     static const char *const file[] = {"bomb.gz", "bomb.zst", "bomb.gz", "bomb.zst"};
@@ -819,7 +823,7 @@ static void readers_reject_a_file_that_expands_too_much(void **state)
 
     (void)state;
     for (int i = 0; i < 4; i++) {
-        const int   level[] = {1, 1, 9, 19}; /* the last with a window of 8 MiB */
+        const int   level[] = {1, 1, 9, 19}; /* the last file has a window of 8 MiB */
         struct stat about;
         ch_writer  *w = NULL;
 
@@ -838,7 +842,7 @@ static void readers_reject_a_file_that_expands_too_much(void **state)
     }
 }
 
-/* Nothing is wrong with the file: it is not left out, nor is any of its records. */
+/* The file is not damaged, so neither the file nor any of its records is skipped. */
 static void skip_bad_does_not_skip_records_when_out_of_memory(void **state)
 {
     static outcome        o;
@@ -911,7 +915,8 @@ static int64_t take_some(ch_iterator *it, int most)
     return ch_iterator_skipped(it);
 }
 
-/* Also where those who go to the place read, behind a cache, what was read before. */
+/* With and without a cache, behind which an iterator reads elements again when it restores a
+ * position. */
 static void iterator_skipped_continues_its_count_after_restore(void **state)
 {
     enum { N = 200, EACH = 7, BAD = N / EACH + 1 };
@@ -939,7 +944,7 @@ static void iterator_skipped_continues_its_count_after_restore(void **state)
         so_far = ch_iterator_skipped(it);
         take_some(other, 1);
         t_ok(ch_iterator_restore(other, bytes, n));
-        if (i % 4 < 2) /* threads go on reading */
+        if (i % 4 < 2) /* without threads, which would continue to read */
             assert_int_equal(ch_iterator_skipped(other), so_far);
         assert_int_equal(take_some(it, -1), BAD);
         assert_int_equal(take_some(other, -1), BAD);
@@ -979,7 +984,7 @@ static void write_much(const kind *k)
         ch_tensor_unref(t);
     } else {
         FILE *f = fopen(t_path("much"), "wb");
-        /* one header, and then the rest of the file over and over */
+        /* a header, and then the rest of the file again and again */
         size_t head = k->make == of_fixed ? 3 : k->make == of_csv ? 4 : 0;
         size_t tail = k->make == of_fixed ? 2 : 0;
 
@@ -1003,7 +1008,7 @@ static void readers_report_a_file_truncated_while_it_is_read(void **state)
         int          n = 0;
 
         if (strstr(k->file, ".gz") != NULL || strstr(k->file, ".zst") != NULL)
-            continue; /* what is compressed ends too soon: a_file_cut_anywhere... */
+            continue; /* see readers_report_a_file_cut_at_any_byte */
         write_much(k);
         d = ch_dataset_batch(k->make(names("much", NULL), NULL), 64, NULL);
         d = with_threads(d, i % 2 ? CH_OFF : 2);
@@ -1072,17 +1077,17 @@ static int make_directory(void **state)
     (void)state;
     if (t_folder_make(NULL) != 0 || mkdir(t_path("bad"), 0700) != 0)
         return -1;
-    ch_log_set_sink(silence, NULL, CH_LOG_ERROR); /* of what is left out */
-    ch_device_current();                          /* made once, and not counted */
+    ch_log_set_sink(silence, NULL, CH_LOG_ERROR); /* no messages about skipped records */
+    ch_device_current();                          /* made once, so it is not counted */
     write_files();
     return 0;
 }
 
-/* ---- records that are whole, and no examples ---- */
+/* ---- intact records that are not examples ---- */
 
 enum { BAD_ONE = 2, RECORD_HEAD = 12, RECORD_TAIL = 4 };
 
-/* Four records: those of x = 0, 1 and 3, and what stands in the place of 2. Returns its offset. */
+/* Writes four records: x = 0, 1, `bad` and 3. Returns the offset of `bad`. */
 static int64_t write_one_that_is_none(const char *name, ch_str bad)
 {
     ch_record_writer *w = NULL;
@@ -1113,7 +1118,7 @@ static ch_dataset *read_each(ch_dataset *file, void *arg)
     return ch_dataset_tfrecord(file, arg);
 }
 
-/* Read one file after the other, or several at once and out of order. */
+/* Reads the files one by one, or several at once without order. */
 static ch_dataset *examples_of(const char *name, const ch_read_options *o, bool mixed)
 {
     ch_read_options own = *o;
@@ -1146,7 +1151,7 @@ static void record_that_is_no_example_is_an_error_or_skipped(void **state)
             assert_int_equal(o.n_skipped, 1);
             continue;
         }
-        /* an example without features is one, and not what was asked for */
+        /* an example without features is valid, but lacks the requested feature */
         assert_int_equal(o.n_errors, 1);
         assert_int_equal(o.n_skipped, 0);
         assert_int_equal(o.rc, is_empty ? CH_INVALID_ARGUMENT : CH_DATA_LOSS);
@@ -1167,7 +1172,7 @@ static void hear_notice(const ch_log_record *r, void *arg)
                strstr(r->text, *(const char **)arg) != NULL;
 }
 
-/* Takes as long as it takes for somebody to complain twice. */
+/* Takes as long as two messages about a slow input need. */
 static ch_status slow_call(void *arg, ch_tuple *in, ch_tuple **out)
 {
     (void)arg;

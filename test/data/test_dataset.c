@@ -1,4 +1,10 @@
-/* test/data/test_dataset.c -- stages, one by one.   SPDX-License-Identifier: Apache-2.0 */
+/* test/data/test_dataset.c -- each stage by itself, C functions in stages, and decoding of
+ * datasets.
+ *
+ * The last tests decode short messages that describe very many stages or components. Decoding
+ * must limit both.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
 #include "pipeline.h"
@@ -295,7 +301,7 @@ static void filter_call_and_take_while_call_use_c_functions(void **state)
     t_gives(ch_dataset_take_while_call(range(9), is_below, &limit), "0 | 1 | 2");
 }
 
-/* ---- few stages that describe very many ---- */
+/* ---- few stages that refer to very many ---- */
 
 typedef struct bytes {
     uint8_t *at;
@@ -334,7 +340,7 @@ static void put_stage(bytes *b, const char *name, int n_in, int in, const void *
     put_text(b, 2, room, stage.n);
 }
 
-/* A source, and 200 stages that each take twice from the one before: 2 to the 200th in all. */
+/* Decodes a source and 200 stages that each read their input twice: 2^200 paths in all. */
 static void decode_doublings(const char *name, const void *attrs, size_t n_attrs)
 {
     static uint8_t room[1 << 16];
@@ -352,19 +358,19 @@ static void decode_doublings(const char *name, const void *attrs, size_t n_attrs
 
 static void dataset_decode_rejects_too_many_stages(void **state)
 {
-    static const char one_int[] = "\x0a\x05\x12\x03i64"; /* ElementSpec: one part, an i64 */
+    static const char one_int[] = "\x0a\x05\x12\x03i64"; /* ElementSpec: a component, i64 */
     ch_dataset       *d = range(3);
     int               n = 0;
 
     (void)state;
-    decode_doublings("zip", "", 0); /* of elements without components there is no end to that */
+    decode_doublings("zip", "", 0); /* without components, elements have no size */
     decode_doublings("concatenate", one_int, sizeof(one_int) - 1);
     for (; d != NULL; n++)
         d = ch_dataset_concatenate(2, (ch_dataset *[]){ch_dataset_ref(d), d});
     assert_int_equal(n, 14);
 }
 
-/* One below that limit: whoever walks over it is done soon. */
+/* Just below that limit, functions that visit all stages must still be fast. */
 static void dataset_with_shared_stages_is_distributed_and_printed_quickly(void **state)
 {
     ch_dataset *d = ch_dataset_with_options(
@@ -391,7 +397,8 @@ static void dataset_with_shared_stages_is_distributed_and_printed_quickly(void *
     ch_dataset_unref(d);
 }
 
-/* Bytes that name a stage are few; what they bring into being, names above all, is not. */
+/* Few bytes name a stage, but its components, and above all their names, may need much
+ * memory. */
 static void dataset_decode_limits_the_components_of_its_stages(void **state)
 {
     enum { NAME = 300000, STAGES = 1000 };

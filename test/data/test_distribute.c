@@ -1,6 +1,8 @@
-/* test/data/test_distribute.c -- one dataset for many replicas on many workers.
+/* test/data/test_distribute.c -- a dataset divided among workers and their replicas.
  *
- * The numbers are those of spec/strategies.md, section 5.
+ * The tests cover the division of batches among replicas, shard policies, input contexts,
+ * elements that fail, and positions. Numbers in comments are statements of doc/conformance.md,
+ * section 5.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "pipeline.h"
@@ -20,7 +22,7 @@ static ch_dataset *dropping(int64_t n, int64_t size)
     return ch_dataset_batch(range(n), size, &(ch_batch_options){.drop_remainder = true});
 }
 
-/* What worker w of W gets, R replicas on each; replicas by "/". */
+/* Checks the elements of worker w of W with R replicas each; "/" separates replicas. */
 static void worker_gets(ch_dataset *d, int n_workers, int worker, int n_local, const char *want)
 {
     static t_given         g;
@@ -39,7 +41,7 @@ static void worker_gets(ch_dataset *d, int n_workers, int worker, int n_local, c
     assert_string_equal(g.text, want);
 }
 
-/* x, and x % 3 times x. */
+/* Returns x, and x repeated x % 3 times. */
 static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t    x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -144,7 +146,7 @@ static void distribute_splits_a_batch_for_replicas(void **state)
     (void)state;
     worker_gets(batches(14, 8), 1, 0, 2, "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13");
     worker_gets(ch_dataset_map(batches(14, 8), same, NULL, NULL), 1, 0, 2,
-                "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13"); /* the map changes nothing of that */
+                "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13"); /* the map does not change this */
     worker_gets(ch_dataset_map(batches(3, 2), twice_the_rows, NULL, NULL), 1, 0, 2,
                 "0 1 / 0 1 | 2 / 2");
     worker_gets(batches(9, 4), 1, 0, 2, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
@@ -378,8 +380,8 @@ static ch_dataset *masked(unsigned *mask)
                                &one, NULL);
 }
 
-/* Computes what n_replicas should get of it: element k goes to replica k mod n_replicas, whether
- * others fail or not. A step without any element does not happen. */
+/* Computes the elements that n_replicas should get: element k belongs to replica k mod
+ * n_replicas, whether other elements fail or not. There is no step without any element. */
 static void model_groups(unsigned mask, int n_replicas, t_given *g)
 {
     memset(g, 0, sizeof(*g));
@@ -401,7 +403,7 @@ static void model_groups(unsigned mask, int n_replicas, t_given *g)
     }
 }
 
-/* Takes `before` results, saves the position, and takes the others from a second iterator. */
+/* Takes `before` results, saves the position, and takes the rest from a second iterator. */
 static void take_in_two(ch_dataset *d, int n_replicas, int before, t_given *g)
 {
     const ch_iterator_options opt = {.n_replicas = n_replicas, .go_on = true};
@@ -501,7 +503,7 @@ static void elements_keep_their_replica_when_batches_fail(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
-        /* Row 5 fails. Of the pieces, the one fails that begins with 5 or, without row 5, with 8. */
+        /* Row 5 fails. The piece fails that begins with 5 or, without row 5, with 8. */
         unsigned       row_mask = 1u << 4, piece_mask = row[i].row_fails ? 1u << 7 : 1u << 4;
         ch_dataset    *d = ch_dataset_range(1, 13, 1);
         static t_given g;
@@ -526,7 +528,7 @@ static void elements_keep_their_replica_when_batches_fail(void **state)
     }
 }
 
-/* Makes rows 1 to 12, of which those of the mask fail. */
+/* Makes rows 1 to 12. The rows of the mask fail. */
 static ch_dataset *masked_rows(unsigned *mask)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
@@ -549,7 +551,7 @@ static ch_dataset *body_of_batches(ch_dataset *element, void *mask)
     return ch_dataset_batch(masked_rows(mask), 2, NULL);
 }
 
-/* Whichever stage collects the rows: later rows fill the batch, so that no batch is missing. */
+/* In every stage that collects rows, later rows fill the batch, so that no batch is missing. */
 static void batches_keep_their_replica_when_a_row_fails(void **state)
 {
     unsigned    mask = 1u << 4;
@@ -575,7 +577,8 @@ static void batches_keep_their_replica_when_a_row_fails(void **state)
     }
 }
 
-/* As iterator.h says: a row is not an element, even if it would have been a batch of its own. */
+/* As iterator.h documents: a row is not an element, even if it would have been a batch of its
+ * own. */
 static void rows_move_up_to_another_replica_when_a_row_below_a_batch_fails(void **state)
 {
     unsigned       mask = 1u << 4;
@@ -588,7 +591,7 @@ static void rows_move_up_to_another_replica_when_a_row_below_a_batch_fails(void 
     ch_dataset_unref(d);
 }
 
-/* The row that failed may have been for the batch of any shard. */
+/* The failed row may have belonged to the batch of any shard. */
 static void shards_all_get_an_error_between_batches(void **state)
 {
     static const char *const want[] = {"1 2 | !ABORTED | 6 7 | 10 11",
@@ -713,7 +716,7 @@ static void split_rejects_components_of_unequal_rows(void **state)
     ch_dataset_unref(d);
 }
 
-/* What n replicas get of d, which it lets go of, if each batch is cut by itself. */
+/* Checks the elements that n replicas get of d if each batch is split evenly. Releases d. */
 static void evenly(ch_dataset *d, int n, const char *want)
 {
     static t_given         g;
@@ -785,7 +788,7 @@ static ch_status below_5(void *arg, ch_tuple *in, bool *keep)
     return CH_OK;
 }
 
-/* Elements that are no batches, one replica a worker: as they are. */
+/* Elements that are not batches, with a replica on each worker, stay as they are. */
 static void shard_policies_divide_elements_that_are_no_batches(void **state)
 {
     static const ch_dataset_options off = {.shard = CH_SHARD_OFF},
@@ -841,7 +844,7 @@ static void shard_policies_divide_batches_as_documented(void **state)
     d = ch_dataset_with_options(ch_dataset_flat_map(batches(12, 8), whole, NULL),
                                 &(ch_dataset_options){.shard = CH_SHARD_OFF});
     worker_gets(d, 2, 1, 1, "0 1 2 3 | 4 5 6 7 | 8 9 | 10 11");
-    /* a batch without rows is no step for workers that each have all the data */
+    /* a batch without rows is not a step if each worker has all the data */
     d = ch_dataset_with_options(
         ch_dataset_flat_map(
             ch_dataset_concatenate(
@@ -860,7 +863,7 @@ static void shard_policies_divide_batches_as_documented(void **state)
     d = ch_dataset_shard(range(20), CH_BY_HINT, 0);
     t_refused(ch_iterator_new(d, NULL, &it), CH_FAILED_PRECONDITION, "shard", "HINT");
     ch_dataset_unref(d);
-    /* in bodies too */
+    /* also in bodies */
     d = ch_dataset_with_options(
         ch_dataset_batch(ch_dataset_flat_map(batches(8, 4), every_other, NULL), 2, NULL),
         &(ch_dataset_options){.shard = CH_SHARD_HINT});
@@ -925,12 +928,12 @@ static void input_context_batch_size_divides_the_global_batch(void **state)
                   &(ch_input_context){.n_pipelines = 2, .n_replicas = 3}, 6, &size),
               CH_INVALID_ARGUMENT, "3 replicas", "2 workers");
     t_ok(ch_input_context_batch_size(&(ch_input_context){.n_pipelines = 4}, 12, &size));
-    assert_int_equal(size, 3);                      /* 0 replicas are one for each worker */
+    assert_int_equal(size, 3);                      /* 0 replicas: a replica on each worker */
     ch_input_context_print(&c, text, sizeof(text)); /* 5.6.4 */
     assert_string_equal(text, "InputContext(input pipeline id 1, total: 3)");
 }
 
-/* Two elements for each worker, its number first. */
+/* Makes two elements for each worker, of which the first is its number. */
 static ch_dataset *two_of_worker(const ch_input_context *c, void *arg)
 {
     int64_t rows;

@@ -1,4 +1,9 @@
-/* test/data/test_errors.c -- an error of a function comes once, in its place; iterators end at once.
+/* test/data/test_errors.c -- an error of a function is reported once, in the position of its
+ * element.
+ *
+ * The tests let a function fail for a single element, in many pipelines, and check the elements
+ * around it, saved positions, zips, batches, and the message of the error. Others end iterators
+ * while their threads work.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <poll.h>
@@ -30,7 +35,7 @@ static ch_status give(int64_t x, ch_tuple **out)
     return rc;
 }
 
-/* ---- functions that fail for one element, which is BAD, and give the others as they are ---- */
+/* ---- functions that fail for the element BAD, and return all others unchanged ---- */
 
 static ch_status bad_map(void *arg, ch_tuple *in, ch_tuple **out)
 {
@@ -40,7 +45,7 @@ static ch_status bad_map(void *arg, ch_tuple *in, ch_tuple **out)
     return give(int_of(in), out);
 }
 
-/* With the code that stages use for an end. */
+/* Fails with the code that stages use for the end of the data. */
 static ch_status ending_map(void *arg, ch_tuple *in, ch_tuple **out)
 {
     (void)arg;
@@ -73,7 +78,8 @@ static ch_status bad_next(void *arg, ch_tuple **out)
     return x < N ? give(x, out) : CH_OK;
 }
 
-/* As a step: row x of a table that has all but one of the rows; gathering it is an error. */
+/* A step that gathers row x of a table. For BAD, it gathers a row beyond the table, which is an
+ * error. */
 static void bad_step(ch_step *s, void *arg)
 {
     float      data[2 * N];
@@ -84,7 +90,7 @@ static void bad_step(ch_step *s, void *arg)
     for (int i = 0; i < 2 * N; i++)
         data[i] = (float)i;
     t_ok(ch_tensor_copy_of(CH_F32, ch_shape_of(2 * N), data, &t));
-    /* of BAD, far behind the table */
+    /* for BAD: far beyond the table */
     at = ch_select(ch_equal(id, ch_number(s, BAD)), ch_cast(ch_number(s, 1000000), CH_I64), id);
     ch_step_out(s, NULL, ch_cast(ch_gather(ch_constant(s, t), ch_cast(at, CH_I64), 0), CH_I64));
     ch_tensor_unref(t);
@@ -155,7 +161,7 @@ static ch_dataset *with_threads(ch_dataset *d, int threads)
     return ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
 }
 
-/* The elements that came, and where the error was among them. */
+/* The elements that were read, and the position of the error among them. */
 typedef struct seen {
     int  count[N]; /* of each value */
     int  n, n_errors, error_at;
@@ -204,7 +210,7 @@ static void iterator_reports_an_error_once_in_order_and_continues_with_go_on(voi
                          s.error_at, s.text);
             for (int i = 0; i < N; i++)
                 assert_int_equal(s.count[i], i != BAD);
-            t_ok(ch_iterator_restart(it)); /* and once in each pass */
+            t_ok(ch_iterator_restart(it)); /* again once in each pass */
             look(it, &s);
             assert_int_equal(s.n_errors, 1);
             assert_int_equal(s.n, N - 1);
@@ -257,7 +263,8 @@ static void generator_continues_after_it_failed(void **state)
     }
 }
 
-/* Errors that wait in buffers are part of a place, and a cache does not fail again for them. */
+/* A saved position contains errors that wait in buffers. A cache does not fail again for
+ * these. */
 static void iterator_restores_a_position_before_or_after_an_error(void **state)
 {
     (void)state;
@@ -292,7 +299,7 @@ static void iterator_restores_a_position_before_or_after_an_error(void **state)
 
 /* ---- zips ---- */
 
-/* Fails for the elements whose bits are set. */
+/* Fails for the elements whose bits are set in the mask. */
 static ch_status map_but(void *arg, ch_tuple *in, ch_tuple **out)
 {
     if ((*(const unsigned *)arg >> int_of(in) & 1) != 0)
@@ -305,7 +312,8 @@ static ch_dataset *all_but(int n, unsigned *bad)
     return ch_dataset_map_call(ch_dataset_range(0, n, 1), map_but, bad, 1, &one_int, NULL);
 }
 
-/* What the zip of three such inputs gives: of each place all, or one error. */
+/* Computes the zip of three such inputs: at each position an element of all inputs, or a single
+ * error. */
 static void zip_model(unsigned bad, int n, t_given *g)
 {
     memset(g, 0, sizeof(*g));
@@ -382,7 +390,7 @@ static ch_dataset *batched(ch_dataset *d, int64_t size, bool padded)
     return padded ? ch_dataset_padded_batch(d, size, NULL) : ch_dataset_batch(d, size, NULL);
 }
 
-/* Even where they never end, and nothing fills a batch. */
+/* Also if the input is endless and no row is good. */
 static void batch_reports_errors_at_once_instead_of_collecting_them(void **state)
 {
     (void)state;
@@ -404,7 +412,7 @@ static void batch_reports_errors_at_once_instead_of_collecting_them(void **state
         }
 }
 
-/* The error comes before the batch that it interrupted, which is whole. */
+/* The error is reported before the batch that it interrupted. That batch is full. */
 static void batch_is_filled_with_later_rows_after_an_error(void **state)
 {
     static const char want[] =
@@ -431,7 +439,7 @@ static void batch_is_filled_with_later_rows_after_an_error(void **state)
                 t_ok(ch_iterator_restore(other, bytes, size));
                 t_take(other, -1, &g);
                 assert_string_equal(g.text, want);
-                t_ok(ch_iterator_restart(other)); /* nothing is left of the pass before */
+                t_ok(ch_iterator_restart(other)); /* no state of the last pass is left */
                 memset(&g, 0, sizeof(g));
                 t_take(other, 3, &g);
                 t_ok(ch_iterator_restart(other));
@@ -446,13 +454,13 @@ static void batch_is_filled_with_later_rows_after_an_error(void **state)
             }
 }
 
-/* ---- ending in mid-flight ---- */
+/* ---- iterators that end while threads work ---- */
 
 static atomic_int n_running, n_calls;
 
 enum { NAP_MS = 10 };
 
-/* Quick at first, so that items become large, and then slow. */
+/* Is fast at first, so that jobs become large, and then slow. */
 static void nap(int64_t x)
 {
     atomic_fetch_add(&n_calls, 1);
@@ -548,12 +556,12 @@ static int n_threads(void)
     return n;
 }
 
-/* Waits for calls that are being made, and for none that is not begun. */
+/* The release waits for calls in progress, and starts no other calls. */
 static void iterator_unref_waits_only_for_calls_in_progress(void **state)
 {
     ch_dataset *(*const make[])(void) = {s_map,       s_one_at_a_time, s_unordered,  s_filter,
                                          s_generator, s_shuffled,      s_interleaved};
-    static const int n_taken[] = {800, 800, 800, 800, 800, 0, 10}; /* none of them slow */
+    static const int n_taken[] = {800, 800, 800, 800, 800, 0, 10}; /* all of these are fast */
     int              before = n_threads();
 
     (void)state;
@@ -585,7 +593,7 @@ static void iterator_unref_waits_only_for_calls_in_progress(void **state)
     }
 }
 
-/* ---- what functions say ---- */
+/* ---- messages of functions ---- */
 
 enum { TELLS = 1, SILENT = 4 };
 
@@ -714,7 +722,7 @@ static void error_of_a_make_function_has_its_message_or_the_default(void **state
 
 /* ---- bodies ---- */
 
-/* Elements are numbered in each body from 0: an error says in which it was. */
+/* Each body numbers its elements from 0. The error names the body. */
 static ch_dataset *add_map(ch_dataset *d, void *arg)
 {
     (void)arg;
@@ -740,7 +748,7 @@ static void error_in_a_body_names_the_outer_element(void **state)
         t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
         t_ok(ch_iterator_next(it, &t));
         ch_tuple_unref(t);
-        t_ok(ch_iterator_save(it, &bytes, &n)); /* the number is part of a place */
+        t_ok(ch_iterator_save(it, &bytes, &n)); /* the position contains the number */
         t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &again));
         t_ok(ch_iterator_restore(again, bytes, n));
         look(again, &s);

@@ -1,8 +1,8 @@
-/* test/data/test_exactly_once.c -- nothing is lost and nothing comes twice, however the data is divided.
+/* test/data/test_exactly_once.c -- no row is lost or repeated by any division of the data.
  *
- * Random pipelines over every kind of source, for W workers of R replicas each, against a model that
- * works on a list of numbers and knows neither stages nor threads. T_CASES says how many; T_SEED
- * which.
+ * The tests run random pipelines over every kind of source, for W workers of R replicas each.
+ * The model works on a list of numbers, without stages or threads. T_CASES is the number of
+ * cases; T_SEED selects them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -87,7 +87,7 @@ static void sort(list *l)
 
 /* ---- sources ---- */
 
-enum { FILES = 5, ROWS = 7 }; /* file f has ROWS * f rows: one is empty */
+enum { FILES = 5, ROWS = 7 }; /* file f has ROWS * f rows, so file 0 is empty */
 
 static const char *file_of(int f, const char *end)
 {
@@ -109,7 +109,8 @@ static void save_tuple(const char *path, ch_tensor *t)
     ch_value_unref(v);
 }
 
-/* The same numbers as lines, LibSVM text, records of 8 bytes, IDX, npz and compressed lines. */
+/* Writes the same numbers as lines, LibSVM text, records of 8 bytes, IDX, npz and compressed
+ * lines. */
 static void write_other_kinds(int f, ch_tensor *t)
 {
     const int64_t *x = ch_tensor_data(t);
@@ -196,7 +197,7 @@ static ch_dataset *from_memory(int n)
     return d;
 }
 
-/* A number that is written. */
+/* Parses a number from text. */
 static ch_status parse(void *arg, ch_tuple *in, ch_tuple **out)
 {
     ch_str     s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -263,7 +264,7 @@ static ch_status make_counter(void *arg, void **out)
 
 static ch_dataset *from_function(int n)
 {
-    static int64_t       n_given; /* of the case at hand */
+    static int64_t       n_given; /* of the current case */
     const ch_tensor_spec one = {.dtype = CH_I64};
     const ch_generator   g = {
           .spec = &one, .n_spec = 1, .next = count_on, .restart = count_again};
@@ -309,7 +310,7 @@ static ch_dataset *source_of_files(int kind)
     }
 }
 
-/* A dataset of the numbers 0 .. n - 1; *any_order: files may be shuffled. */
+/* Returns a dataset of the numbers 0 .. n - 1. Sets *any_order if files may be shuffled. */
 static ch_dataset *source(int kind, list *l, bool *any_order)
 {
     int n = kind < FIRST_OF_FILES ? draw(70) : ROWS * (FILES - 1) * FILES / 2;
@@ -353,7 +354,8 @@ static const char *cache_of(int number)
     return text;
 }
 
-/* One more stage on both sides. What depends on the order is only done where it is known. */
+/* Adds a stage to the dataset and to the model. Stages that depend on the order are used only
+ * if the order is known. */
 static ch_dataset *stage(int number, ch_dataset *d, list *l, bool *any_order)
 {
     int n, k;
@@ -403,7 +405,7 @@ static ch_dataset *stage(int number, ch_dataset *d, list *l, bool *any_order)
 
 /* ---- ragged rows ---- */
 
-/* |x| % 4 times x, and x: what the one row is of, the other is of too. */
+/* Returns x repeated |x| % 4 times, and x: both components must belong to the same row. */
 static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
 {
     ch_tensor *number = ch_value_at(ch_tuple_at(in, 0), 0), *t[2] = {NULL, number};
@@ -450,7 +452,7 @@ static void check_ragged(const ch_tensor *values, const ch_tensor *splits, const
     }
 }
 
-/* ---- what the workers got ---- */
+/* ---- rows that the workers got ---- */
 
 static void add_rows(list *got, ch_tuple *t, int replica)
 {
@@ -466,7 +468,7 @@ static void add_rows(list *got, ch_tuple *t, int replica)
     }
 }
 
-/* All replicas of workers first .. last - 1, step by step. */
+/* Reads all replicas of workers first .. last - 1, step by step. */
 static void run_workers(ch_dataset *d, int n_workers, int first, int last, int n_local,
                         ch_batch_split split, list *got)
 {
@@ -502,8 +504,8 @@ static void run_workers(ch_dataset *d, int n_workers, int first, int last, int n
         ch_iterator_unref(it[w]);
 }
 
-/* A policy, and what its pipeline needs. Files and hints divide what comes before all other stages, so that
- * what depends on the order would be something else on each worker. */
+/* Chooses a policy and prepares the pipeline for it. Policies FILE and HINT divide the input of
+ * all other stages, so stages that depend on the order would differ on each worker. */
 static ch_shard_policy policy_for(int kind, ch_dataset **d, bool *any_order)
 {
     switch (draw(6)) {
@@ -524,7 +526,8 @@ static ch_shard_policy policy_for(int kind, ch_dataset **d, bool *any_order)
     }
 }
 
-/* Whether all rows of `got` are of `want`, none more often than there; both are sorted. */
+/* Returns true if `want` contains all rows of `got`, each at least as often. Both are
+ * sorted. */
 static bool is_part_of(const list *got, const list *want)
 {
     int k = 0;
@@ -538,7 +541,8 @@ static bool is_part_of(const list *got, const list *want)
     return true;
 }
 
-/* How many rows batches of `size` lose at least and at most, if each of `n` workers may drop a remainder. */
+/* Returns true if the number of rows is possible when each of `n` workers may drop the
+ * remainder of a batch of `size`. */
 static bool fits(const list *got, const list *want, int size, int n)
 {
     if (n == 1)
@@ -554,13 +558,14 @@ static bool is_as_wanted(list *got, list *want, bool any_order, int n_dropping, 
     } else if (n_dropping > 0) {
         model_cut(want, 0, want->n / size * size);
     }
-    if (any_order && n_dropping > 0) /* which rows were dropped is not known */
+    if (any_order && n_dropping > 0) /* the dropped rows are unknown */
         return fits(got, want, size, n_dropping) && is_part_of(got, want);
     return got->n == want->n &&
            memcmp(got->at, want->at, (size_t)want->n * sizeof(want->at[0])) == 0;
 }
 
-/* With policy OFF each worker has all of it: they are looked at one by one. */
+/* Checks the rows of all workers together. With policy OFF, checks each worker by itself,
+ * because each has all the data. */
 static void check_workers(int number, ch_dataset *d, ch_shard_policy policy, int size,
                           bool drop, const list *model, bool any_order)
 {

@@ -1,7 +1,7 @@
-/* data/test_example.c -- examples become elements, whatever way they were written.
+/* test/data/test_example.c -- examples of every valid encoding become elements.
  *
- * The model is the writer below: it knows the values that it wrote, and writes them in every way
- * that the format allows.
+ * The model is the writer below. It keeps the values that it has written, and writes them in
+ * every form that the format allows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -64,7 +64,7 @@ static void release_block(ch_buffer *b)
     ch__free(b);
 }
 
-/* An element of one string, whose bytes are in a block of exactly that size. */
+/* Returns an element with a single string, whose bytes are in a block of exactly that size. */
 static ch_element *record_of(const void *data, size_t n)
 {
     block      *b = ch__malloc(sizeof(*b) + n);
@@ -82,7 +82,7 @@ static ch_element *record_of(const void *data, size_t n)
     return e;
 }
 
-/* One whose bytes are its own, as ch__element_copy makes them. */
+/* Returns a record that owns its bytes, as ch__element_copy makes it. */
 static ch_element *record_without_block(const void *data, size_t n)
 {
     ch_element *e = record_of(data, n), *copy = NULL;
@@ -110,7 +110,7 @@ static ch_element *parsed(const ch_example_schema *s, const bytes *b)
     return e;
 }
 
-/* The message has all of these words, up to NULL. */
+/* Checks that the error message contains all of these words, up to NULL. */
 static void assert_fails(const ch_feature *f, const bytes *b, ch_status rc, const char *word,
                          ...)
 {
@@ -130,7 +130,7 @@ static void assert_fails(const ch_feature *f, const bytes *b, ch_status rc, cons
     ch__example_schema_free(s);
 }
 
-/* {name: the list of `kind` with these fields in it} */
+/* Appends {name: the list of `kind` with these fields in it}. */
 static bytes example_of(const char *name, int kind, const void *values, size_t n)
 {
     bytes feature = {.n = 0}, entry = {.n = 0}, features = {.n = 0}, example = {.n = 0};
@@ -187,7 +187,7 @@ static void assert_string(const ch_element *e, int part, int i, const char *text
     assert_memory_equal(s.data, text, s.size);
 }
 
-/* ---- one feature ---- */
+/* ---- a single feature ---- */
 
 /* EX-2 */
 static void example_parse_reads_the_bytes_of_the_specification(void **state)
@@ -203,7 +203,7 @@ static void example_parse_reads_the_bytes_of_the_specification(void **state)
     assert_int_equal(e->part[0].dtype, CH_I64);
     assert_true(ch_shape_equal(e->part[0].shape, ch_shape_of(2)));
     assert_memory_equal(e->part[0].data, ((int64_t[]){1, 2}), 16);
-    assert_int_equal(e->n_owners, 0); /* nothing looks into the record: its block is free */
+    assert_int_equal(e->n_owners, 0); /* no reference to the record: its block is free */
     ch__element_free(e);
     ch__example_schema_free(s);
     (void)state;
@@ -236,7 +236,7 @@ static void example_parse_rejects_an_integer_out_of_range_of_its_dtype(void **st
 {
     static const struct {
         ch_dtype dtype;
-        int64_t  low, high; /* the last that it holds */
+        int64_t  low, high; /* the limits of the dtype */
     } rows[] = {{CH_BOOL, 0, 1},         {CH_I8, -128, 127},    {CH_U8, 0, 255},
                 {CH_I16, -32768, 32767}, {CH_U16, 0, 65535},    {CH_I32, INT32_MIN, INT32_MAX},
                 {CH_U32, 0, UINT32_MAX}, {CH_U64, 0, INT64_MAX}};
@@ -406,7 +406,7 @@ static void example_parse_gives_a_missing_feature_its_default_or_no_rows(void **
     bytes              nothing = {.n = 0};
     ch_element        *e = parsed(s, &nothing);
 
-    ch__example_schema_free(s); /* the element lives on */
+    ch__example_schema_free(s); /* the element stays valid */
     assert_true(value_at(e, 0, 0) == -1 && value_at(e, 0, 1) == -1);
     assert_string(e, 1, 0, "none");
     assert_string(e, 2, 0, "");
@@ -503,7 +503,7 @@ static void example_schema_spec_has_names_dtypes_and_shapes(void **state)
     ch_example_schema    *s = schema_of(1, &f);
     const ch_tensor_spec *spec = NULL;
 
-    name[0] = '?'; /* it was copied */
+    name[0] = '?'; /* the library has copied it */
     assert_int_equal(ch__example_schema_spec(s, &spec), 1);
     assert_string_equal(spec[0].name, "x");
     assert_int_equal(spec[0].dtype, CH_F64);
@@ -570,9 +570,9 @@ static void example_parse_error_names_the_byte_of_malformed_data(void **state)
     (void)state;
 }
 
-/* ---- every way to write the same ---- */
+/* ---- every form of the same example ---- */
 
-/* A random field that no message of Example has, or of a type that it does not have there. */
+/* Appends a random field that messages of Example do not have, or have with another type. */
 static void add_unknown(dice *d, bytes *b)
 {
     int number = (int)roll(d, 2) ? 4 + (int)roll(d, 1000) : 1 + (int)roll(d, 3);
@@ -601,7 +601,7 @@ static void add_some_unknown(dice *d, bytes *b)
         add_unknown(d, b);
 }
 
-/* Values of one feature, of one kind; floats and integers as bits. */
+/* Values of a feature, all of the same kind; floats and integers as bits. */
 typedef struct model {
     int      kind; /* 0: not in the example */
     int      n;
@@ -620,7 +620,7 @@ static void add_value(const model *m, int i, bytes *b)
     }
 }
 
-/* Values [from, to) as fields of a list. */
+/* Appends values [from, to) as fields of a list. */
 static void add_values(dice *d, const model *m, int from, int to, bytes *list)
 {
     while (from < to) {
@@ -645,7 +645,8 @@ static void add_values(dice *d, const model *m, int from, int to, bytes *list)
     add_some_unknown(d, list);
 }
 
-/* The Feature: lists of the same kind are merged, those of other kinds before it are void. */
+/* Appends the Feature. Lists of the same kind are merged; a list replaces earlier lists of
+ * other kinds. */
 static void add_feature(dice *d, const model *m, bytes *feature)
 {
     int half = m->n / 2;
@@ -723,17 +724,17 @@ static void write_example(dice *d, const model *m, bytes *out)
     for (int i = 0; i < N_FEATURES; i++) {
         int f = (first + i) % N_FEATURES;
 
-        if (roll(d, 6) == 0) /* the last one wins */
+        if (roll(d, 6) == 0) /* the last entry counts */
             add_entry(d, every_kind[f].name, &m[roll(d, N_FEATURES)], &features);
         if (roll(d, 6) == 0)
             add_entry(d, "nobody asks", &m[f], &features);
-        if (roll(d, 6) == 0) { /* Features in two fields */
+        if (roll(d, 6) == 0) { /* Features in two fields of the example */
             add_message(out, 1, features.data, features.n);
             features.n = 0;
         }
         if (m[f].kind != 0 || roll(d, 2))
             add_entry(d, every_kind[f].name, &m[f], &features);
-        else /* takes back what an earlier entry of that name said */
+        else /* cancels an earlier entry of that name */
             add_entry(d, every_kind[f].name, &(model){.kind = 0}, &features);
     }
     add_some_unknown(d, out);
@@ -832,7 +833,7 @@ static void example_parse_survives_any_changed_byte(void **state)
     (void)state;
 }
 
-/* What the library writes, it reads: every type that a feature can have. */
+/* The parser reads all that the library writes: every dtype that a feature can have. */
 static void example_encode_output_is_parsed_to_the_same_values(void **state)
 {
     ch_example *x = NULL;
@@ -953,10 +954,9 @@ static void example_schema_is_shared_by_threads(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void example_parse_leaks_nothing_when_out_of_memory(void **state)
 {
-    enum { N = 40 }; /* more than fit the stack */
+    enum { N = 40 }; /* too many for the stack */
     ch_feature f[N];
     char       name[N][8];
     bytes      b = example_of_integers(1, (int64_t[]){3});
@@ -1012,13 +1012,13 @@ static void example_parse_frees_the_kept_record_when_out_of_memory(void **state)
 
 static int make_devices(void **state)
 {
-    ch_device_current(); /* once, and not counted by tests that count */
+    ch_device_current(); /* made once, so that tests which count allocations do not count it */
     (void)state;
     return 0;
 }
 
-/* PROMISES S6: what stands for a missing feature is made beforehand, and is of a size that anybody may
- * ask for. */
+/* The default value of a missing feature is allocated with the schema, so its size must be
+ * limited. */
 static void example_schema_limits_the_bytes_of_defaults(void **state)
 {
     const ch_feature huge = {

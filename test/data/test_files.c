@@ -1,5 +1,8 @@
-/* test/data/test_files.c -- pipelines that read files: what they give, from any place, and what is
- * wrong with files.
+/* test/data/test_files.c -- pipelines that read files: their rows, positions, damage and
+ * division.
+ *
+ * The tests cover every kind of file with any number of threads, positions inside files, shard
+ * policies that divide files or rows among workers, and the listing of directories.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <locale.h>
@@ -297,7 +300,8 @@ static void listen(const ch_log_record *r, void *arg)
     snprintf(said, sizeof(said), "%s", r->text);
 }
 
-/* The rows of worker w of W, as text; what the log said must have these words. Takes `d` over. */
+/* Checks the rows of worker w of W, as text, and that the log contains these words. Takes
+ * ownership of `d`. */
 static void worker_reads(ch_dataset *d, ch_shard_policy policy, int n_workers, int w,
                          const char *want, const char *log)
 {
@@ -368,7 +372,7 @@ static void shard_file_gives_workers_their_own_files(void **state)
                  "because files cannot be divided below take");
     worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 1, "", "policy DATA");
     worker_reads(numbers("n-1"), CH_SHARD_AUTO, 2, 0, "10 11", "fewer files than workers");
-    /* names that repeat are counted once, and divided before they repeat */
+    /* repeated names count once, and are divided before the repeat */
     d = ch_dataset_interleave(ch_dataset_repeat(ch_dataset_files(t_path("n-*"), NULL), 2),
                               lines_of, NULL, &(ch_interleave_options){.cycle = 1});
     worker_reads(d, CH_SHARD_AUTO, 5, 3, "30 31 80 81 30 31 80 81", "enough files");
@@ -445,7 +449,7 @@ static void distribute_divides_shuffled_file_names_before_the_shuffle(void **sta
     }
 }
 
-/* 5.5.10, 8.13: every worker is told. */
+/* 5.5.10, 8.13: every worker gets the error. */
 static void shard_file_fails_on_every_worker_when_files_are_too_few(void **state)
 {
     (void)state;
@@ -463,7 +467,7 @@ static void shard_file_fails_on_every_worker_when_files_are_too_few(void **state
                       &out),
                   CH_INVALID_ARGUMENT, "10 files", "20 workers");
         ch_dataset_unref(d);
-        /* and where it turns out only there */
+        /* and if only the stage can detect it */
         d = ch__dataset_shard(ch_dataset_files(t_path("n-*"), NULL), 20, w, "files");
         t_ok(ch_iterator_new(d, NULL, &it));
         do {
@@ -511,7 +515,8 @@ static void distribute_splits_batches_of_a_workers_files_for_all_replicas(void *
     }
 }
 
-/* Workers of unequal locales divide the same files: a locale that sorts otherwise, where one can be made. */
+/* Workers with different locales divide the same files. Uses a locale with another sort order,
+ * if it can be made. */
 static void dataset_files_sorts_names_by_bytes_in_any_locale(void **state)
 {
     static const char *const name[] = {"o-B", "o-a", "o-b", "o-A"};
@@ -530,7 +535,7 @@ static void dataset_files_sorts_names_by_bytes_in_any_locale(void **state)
     setlocale(LC_ALL, "C");
 }
 
-/* Left out, it would be data that is missing. */
+/* If the directory were skipped, its data would be missing. */
 static void dataset_files_names_a_directory_that_cannot_be_read(void **state)
 {
     const ch_files_options opt = {.may_be_empty = true};
@@ -539,7 +544,7 @@ static void dataset_files_names_a_directory_that_cannot_be_read(void **state)
     (void)state;
     assert_int_equal(mkdir(t_path("dir-a"), 0700), 0);
     write_text("dir-a/x", "x");
-    assert_int_equal(symlink("dir-b", t_path("dir-b")), 0); /* leads to itself */
+    assert_int_equal(symlink("dir-b", t_path("dir-b")), 0); /* a link to itself */
     t_gives(ch_dataset_lines(ch_dataset_files(t_path("dir-a/*"), &opt), NULL), "x");
     t_gives(ch_dataset_lines(ch_dataset_files(t_path("dir-c/*"), &opt), NULL), "");
     for (int i = 0; i < 2; i++) {

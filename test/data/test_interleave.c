@@ -1,6 +1,7 @@
-/* test/data/test_interleave.c -- bodies in turn, or whoever is ready: nothing is lost, nothing comes twice.
+/* test/data/test_interleave.c -- interleave, in turn or without order, loses and repeats no
+ * element.
  *
- * The model is a list of lists. T_CASES says how many cases, T_SEED which.
+ * The model is a list of lists. T_CASES is the number of cases; T_SEED selects them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -12,7 +13,7 @@
 
 enum { BODIES = 12, MOST = 8, STRIDE = 1000 };
 
-/* ---- bodies: the numbers STRIDE * b, STRIDE * b + 1 ..., as many as the input says ---- */
+/* ---- bodies: the numbers STRIDE * b, STRIDE * b + 1 ...; the input is their count ---- */
 
 static ch_status numbers_of(void *arg, ch_tuple *in, ch_tuple **out)
 {
@@ -31,7 +32,7 @@ static ch_status numbers_of(void *arg, ch_tuple *in, ch_tuple **out)
     return rc;
 }
 
-/* Now longer, now shorter. */
+/* Returns after a varying time. */
 static ch_status dawdle(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
@@ -70,7 +71,7 @@ static ch_dataset *interleaved(int n, const int64_t *size, const ch_interleave_o
 
 /* ---- the model ---- */
 
-/* In turn: `cycle` places, each with the body that came to it. */
+/* Models the order in turn: `cycle` slots, each with an open body. */
 static int model(int n, const int64_t *size, int cycle, int block, int64_t *out)
 {
     int  place[BODIES], given[BODIES] = {0}, next = 0, at = 0, total = 0, left = n;
@@ -102,7 +103,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Up to `most` more elements. */
+/* Reads up to `most` more elements. */
 static int take(ch_iterator *it, int most, int64_t *out)
 {
     int n = 0;
@@ -119,7 +120,7 @@ static int take(ch_iterator *it, int most, int64_t *out)
     return n;
 }
 
-/* Elements of one body come in their order, whoever is first. */
+/* Checks that the elements of each body are in order. */
 static void check_bodies(int n, const int64_t *got, int total)
 {
     int64_t last[BODIES];
@@ -132,7 +133,7 @@ static void check_bodies(int n, const int64_t *got, int total)
     }
 }
 
-/* Saved somewhere, and taken up by another iterator. */
+/* Saves a position and restores it in another iterator. */
 static void one_case(uint64_t number)
 {
     dice                  d = {number};
@@ -183,13 +184,13 @@ static void interleave_gives_each_element_once(void **state)
         one_case(first * 1000003 + (uint64_t)i);
 }
 
-/* ---- first come ---- */
+/* ---- without order ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
-static int             n_others; /* elements of other bodies that were taken */
+static int             n_others; /* elements of other bodies that were read */
 
-/* Until four of them were taken; if that is not to be, a tenth of a second. */
+/* Waits until four of them were read, at most a tenth of a second. */
 static void wait_for_others(void)
 {
     struct timespec until;
@@ -235,7 +236,8 @@ static ch_dataset *slow_body(ch_dataset *element, void *arg)
         wait_long, NULL, 1, &one, &(ch_map_options){.parallel = 2});
 }
 
-/* How many of the first elements are of the first body, which waits before each. */
+/* Returns the number of first elements that belong to the first body, which waits before each
+ * element. */
 static int slow_ones(bool unordered)
 {
     const int64_t size[] = {3, 7};

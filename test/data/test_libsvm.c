@@ -1,4 +1,8 @@
-/* data/test_libsvm.c -- lines of LibSVM become dense and sparse elements.
+/* test/data/test_libsvm.c -- lines of LibSVM text become dense and sparse elements.
+ *
+ * The tests compare random lines with the numbers that were written, cut and change lines at
+ * every byte, and check that the errors name the wrong part of the line.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
@@ -162,7 +166,7 @@ enum { N = 200 };
 
 typedef struct line {
     int   n;
-    int   index[N]; /* from 1 on, in the line's order */
+    int   index[N]; /* from 1 on, in the order of the line */
     float value[N];
     char  text[N * 40];
     bool  is_twice;
@@ -242,7 +246,7 @@ static void libsvm_parse_survives_a_line_cut_or_changed_anywhere(void **state)
     (void)state;
 }
 
-/* Indices that fall, all the way: no step may be quadratic. */
+/* All indices decrease: parsing must not be quadratic. */
 static void libsvm_parse_of_falling_indices_is_not_quadratic(void **state)
 {
     enum { MANY = 300000 };
@@ -260,7 +264,6 @@ static void libsvm_parse_of_falling_indices_is_not_quadratic(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void libsvm_parse_leaks_nothing_when_out_of_memory(void **state)
 {
     int64_t   live = ch__mem_live();

@@ -1,4 +1,4 @@
-/* data/test_lines.c -- lines are found whatever ends them and wherever they lie.
+/* test/data/test_lines.c -- lines with any line ending, at any offset in a block.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
@@ -50,13 +50,13 @@ static void line_next_rejects_a_line_that_is_too_long_and_line_pass_skips_it(voi
     assert_int_equal(ch__line_next(r, 4, &line), CH_OK);
     assert_memory_equal(line.data, "1234", 4);
     has_end = false;
-    assert_int_equal(ch__line_skip(r, 100, &has_end), CH_OK); /* of none */
+    assert_int_equal(ch__line_skip(r, 100, &has_end), CH_OK); /* of an empty file */
     assert_true(has_end);
     ch__reader_close(r);
     (void)state;
 }
 
-/* PROMISES S6: no more is held of an endless line than may be in it. */
+/* At most the largest line is held in memory. */
 static void line_next_does_not_read_an_endless_line_to_its_end(void **state)
 {
     size_t     n = 4 << 20;
@@ -73,7 +73,7 @@ static void line_next_does_not_read_an_endless_line_to_its_end(void **state)
     (void)state;
 }
 
-/* Lines that cross blocks, found again by a naive loop. */
+/* Finds lines that cross blocks, and finds them again by a simple loop. */
 static void lines_across_blocks_are_whole(void **state)
 {
     size_t     n = 3 << 20, at = 0, seen = 0;
@@ -116,7 +116,6 @@ static void lines_across_blocks_are_whole(void **state)
     (void)state;
 }
 
-/* PROMISES F15. */
 static void line_next_leaks_nothing_when_out_of_memory(void **state)
 {
     size_t    n = 2 << 20;

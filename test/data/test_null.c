@@ -1,5 +1,4 @@
-/* test/data/test_null.c -- NULL in the place of an object, and of a dataset that could not be made.
- *
+/* test/data/test_null.c -- NULL as an object, and as a dataset that could not be made.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "pipeline.h"
 
@@ -45,7 +44,7 @@ static void iterator_functions_name_the_null_argument(void **state)
     refuses(ch_iterator_save(it, &bytes, NULL), "n is");
     refuses(ch_iterator_restore(it, NULL, 5), "bytes");
     assert_int_equal(ch_iterator_element_spec(it, NULL), 1);
-    t_ok(ch_iterator_get_next(it, &t)); /* the first: nothing was lost */
+    t_ok(ch_iterator_get_next(it, &t)); /* the first element: none was lost */
     assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0)), 0);
     assert_true(bytes == NULL && n == 7);
     ch_tuple_unref(t);
@@ -103,7 +102,7 @@ static void record_writer_functions_name_the_null_argument(void **state)
     t_ok(ch_record_writer_close(w));
 }
 
-/* ---- what was not made ---- */
+/* ---- datasets that could not be made ---- */
 
 static ch_dataset *missing(void)
 {
@@ -118,7 +117,7 @@ static ch_dataset *none_of(const ch_input_context *c, void *arg)
     return missing();
 }
 
-/* However many stages stand on it. */
+/* After any number of further stages. */
 static void dataset_functions_return_the_error_of_a_dataset_that_was_not_made(void **state)
 {
     ch_iterator *it = NULL;

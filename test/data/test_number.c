@@ -1,7 +1,8 @@
-/* data/test_number.c -- numbers are read from text exactly, and stored if the type holds them.
+/* test/data/test_number.c -- numbers are read from text exactly, and stored if the dtype holds
+ * them.
  *
- * The model of floats is the C library's strtod and strtof, in the C locale that a program has
- * when it begins.
+ * The model of floats is strtod and strtof of the C library, in the C locale, which a program
+ * has when it starts.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
@@ -111,7 +112,7 @@ static void number_parse_rounds_hard_cases_right(void **state)
     (void)state;
 }
 
-/* A number, its neighbours' midpoint or something just beside that. */
+/* Writes a number, the midpoint of two neighbours, or a number next to the midpoint. */
 static void roll_float(dice *d, char *s, size_t size)
 {
     double x = f64_of(roll_bits(d) & ~((uint64_t)1 << 62) &
@@ -121,17 +122,17 @@ static void roll_float(dice *d, char *s, size_t size)
     if (!isfinite(x))
         x = 1;
     switch (roll(d, 6)) {
-    case 0: /* short, as people write them */
+    case 0: /* short numbers, as people write them */
         snprintf(s, size, "%.*f", (int)roll(d, 8), (double)(int64_t)roll_bits(d) / 0x1p43);
         break;
-    case 1: /* as programs do */
+    case 1: /* long numbers, as programs write them */
         snprintf(s, size, "%.*e", (int)roll(d, 20), f64_of(roll_bits(d) % 0x7fefffffffffffffu));
         break;
     case 2:
         snprintf(s, size, "%.17g", x);
         break;
-    case 3:               /* between two doubles: exactly, and a little more */
-        if (roll(d, 2)) { /* 54 bits of which the last is 1, times a power of two */
+    case 3:               /* between two doubles: the midpoint, or a little more */
+        if (roll(d, 2)) { /* 54 bits, the last of which is 1, times a power of two */
             snprintf(s, size, "%llu", ((1ull << 53) | roll_bits(d) >> 11 | 1) << roll(d, 10));
             break;
         }
@@ -145,7 +146,7 @@ static void roll_float(dice *d, char *s, size_t size)
 
         mid = f64_of(bits_of(mid) | 0x10000000);
         n = snprintf(s, size, "%.*e", 130, mid);
-        if (roll(d, 2)) /* the last digit of the mantissa up by one */
+        if (roll(d, 2)) /* increments the last digit */
             s[n - 5] = '1';
         break;
     }
@@ -166,7 +167,7 @@ static void number_parse_rounds_random_numbers_as_strtod(void **state)
     (void)state;
 }
 
-/* A few digits or many, with powers of ten at which one way to convert ends and another begins. */
+/* Few or many digits, with powers of ten at which the method of conversion changes. */
 static void number_parse_rounds_random_digits_as_strtod(void **state)
 {
     for (uint64_t seed = 0; seed < 60000; seed++) {
@@ -178,7 +179,7 @@ static void number_parse_rounds_random_digits_as_strtod(void **state)
         if (roll(&d, 4) == 0)
             n += snprintf(s + n, sizeof(s) - (size_t)n, "%llu",
                           (unsigned long long)roll_bits(&d));
-        if (roll(&d, 4) == 0) /* halves of doubles have few digits that are not 0 */
+        if (roll(&d, 4) == 0) /* midpoints of doubles have few digits that are not 0 */
             n += snprintf(s + n, sizeof(s) - (size_t)n, "5");
         snprintf(s + n, sizeof(s) - (size_t)n, "e%d", (int)roll(&d, 140) - 70);
         assert_as_the_library(s);
@@ -204,7 +205,7 @@ static void number_parse_rounds_long_digits_as_strtod(void **state)
     (void)state;
 }
 
-/* A midpoint of doubles, with a 1 behind a thousand zeros. */
+/* A midpoint of doubles, with a 1 after a thousand zeros. */
 static void number_parse_reads_a_decisive_digit_after_a_thousand_zeros(void **state)
 {
     char   s[1200];
@@ -354,7 +355,7 @@ static void show_escapes_and_cuts_bytes_for_messages(void **state)
     assert_string_equal(all.text + 40, "x...\"");
     memset(long_text, 0, sizeof(long_text));
     all = ch__show((ch_str){long_text, sizeof(long_text)});
-    assert_int_equal(strlen(all.text), 4 * 40 + 5); /* nothing is cut off */
+    assert_int_equal(strlen(all.text), 4 * 40 + 5); /* the text is not cut off */
     (void)state;
 }
 

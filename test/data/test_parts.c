@@ -1,4 +1,8 @@
-/* test/data/test_parts.c -- one dataset as parts, for workers that take elements as they can.
+/* test/data/test_parts.c -- a dataset divided into parts, for workers that fetch elements on
+ * demand.
+ *
+ * ch__dataset_part returns part i of n. The parts together have each element once, and no map
+ * computes an element twice. The log names the policy that was used.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -9,7 +13,7 @@
 
 enum { MOST = 64, FILES = 4, ROWS = 5 };
 
-static char line[512]; /* that was logged last */
+static char line[512]; /* the last line of the log */
 
 static void sink(const ch_log_record *r, void *arg)
 {
@@ -89,7 +93,7 @@ static ch_dataset *slices(int64_t n, bool text)
     return d;
 }
 
-/* 0 to 19, in four files. */
+/* Makes a dataset of 0 to 19, in four files. */
 static ch_dataset *numbers(void)
 {
     return ch_dataset_csv(ch_dataset_files(t_path("n-*"), NULL), 1,
@@ -115,12 +119,12 @@ static int write_files(void **state)
     return 0;
 }
 
-/* ---- what they give ---- */
+/* ---- elements of parts ---- */
 
 typedef struct given {
     int     n;
     char    element[MOST][256];
-    int64_t n_maps; /* elements that maps gave */
+    int64_t n_maps; /* elements that maps returned */
 } given;
 
 static void take(ch_dataset *d, given *g)
@@ -163,7 +167,7 @@ static void take_part(ch_dataset *d, int n, int index, given *g)
     ch_dataset_unref(part);
 }
 
-/* Counts the numbers of an element, of which each is there once. */
+/* Counts the numbers of an element. Each must occur once. */
 static int mark(const char *element, bool *seen)
 {
     int   n = 0;
@@ -181,7 +185,8 @@ static int mark(const char *element, bool *seen)
 
 /* ---- parts ---- */
 
-/* The k-th element of part i of n is element k * n + i, whatever is between it and the sources; and so each is once in one. */
+/* The k-th element of part i of n is element k * n + i, with any stages above the sources. So
+ * each element is in exactly one part. */
 static void dataset_part_has_every_n_th_element(void **state)
 {
     ch_dataset *row[] = {
@@ -209,7 +214,7 @@ static void dataset_part_has_every_n_th_element(void **state)
         with_policy(batched(mapped(range(9)), 2), CH_SHARD_FILE),
         with_policy(batched(mapped(range(9)), 2), CH_SHARD_HINT),
         with_policy(batched(mapped(numbers()), 6), CH_SHARD_DATA),
-        dropping(mapped(numbers()), 6), /* each file would drop a remainder of its own */
+        dropping(mapped(numbers()), 6), /* each file would drop its own remainder */
     };
     static given all, part;
 
@@ -231,7 +236,8 @@ static void dataset_part_has_every_n_th_element(void **state)
     }
 }
 
-/* Where maps are below a shuffle, parts are mixed each for itself: each example once, in as many batches, of the same sizes. */
+/* If maps are below a shuffle, each part is shuffled by itself. Each example occurs once, in
+ * the same number of batches, of the same sizes. */
 static void shuffled_dataset_parts_have_each_example_once(void **state)
 {
     static given part;
@@ -293,13 +299,13 @@ static void dataset_parts_read_their_own_files(void **state)
     }
 }
 
-/* What is computed for an example is computed for one part. */
+/* Maps compute each element in a single part. */
 static void dataset_parts_compute_no_element_twice(void **state)
 {
     static given part;
     struct {
         ch_dataset *d;
-        int64_t     n_maps; /* by one who reads all */
+        int64_t     n_maps; /* calls of maps when the whole dataset is read */
         bool        is_shared;
     } row[] = {
         {batched(mapped(range(23)), 4), 23, true},
@@ -323,7 +329,7 @@ static void dataset_parts_compute_no_element_twice(void **state)
     }
 }
 
-/* A description has the rows of its part, and of no other. */
+/* An encoded part contains its own rows only. */
 static void dataset_parts_of_rows_in_memory_are_no_larger_than_the_whole(void **state)
 {
     enum { MANY = 3000 };
@@ -394,7 +400,7 @@ static void dataset_part_logs_the_policy_and_its_reason(void **state)
             fail_msg("\"%s\" does not say \"%s\"", line, row[r].says);
         line[0] = '\0';
         take_part(row[r].d, n, 1, &part);
-        assert_string_equal(line, ""); /* once */
+        assert_string_equal(line, ""); /* logged once */
         ch_dataset_unref(row[r].d);
     }
 }

@@ -1,6 +1,6 @@
-/* test/data/test_profile.c -- profiles say where the processor's time went, also on a busy machine.
+/* test/data/test_profile.c -- profiles attribute CPU time to stages, also on a busy machine.
  *
- * Functions that work for a known time, by their threads' clocks.
+ * The functions of the pipelines work for a known time, by the clocks of their threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -37,7 +37,7 @@ static ch_status works(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-/* Waits for what does not come. */
+/* Waits for a condition that is never signalled, until a time limit. */
 static ch_status waits(void *arg, ch_tuple *in, ch_tuple **out)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -57,7 +57,8 @@ static ch_status waits(void *arg, ch_tuple *in, ch_tuple **out)
     return CH_OK;
 }
 
-/* Sanitizers make what a stage does for itself dear, beside which its work should be seen. */
+/* Sanitizers raise the cost of the stages themselves, so the work of the functions is raised
+ * too. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { DEAR = 8 };
 #else
@@ -72,7 +73,7 @@ static ch_dataset *that(ch_dataset *d, ch_map_fn fn, int64_t *ns)
     return ch_dataset_map_call(d, fn, ns, 1, &one, NULL);
 }
 
-/* ---- the machine's other work ---- */
+/* ---- load from other threads ---- */
 
 static atomic_bool is_over;
 
@@ -86,7 +87,8 @@ static void *burn(void *arg)
 
 /* ---- profiles ---- */
 
-/* Runs it, which gives `many`; returns how many stages there are in `p`, of which there can be 8. *cpu_ns: of the process. */
+/* Runs a dataset of `many` elements. Returns the number of stages in `p`, at most 8. Sets
+ * *cpu_ns to the CPU time of the process. */
 static int profile_many(ch_dataset *d, int threads, int64_t many, ch_stage_profile *p,
                         int64_t *cpu_ns)
 {
@@ -103,8 +105,7 @@ static int profile_many(ch_dataset *d, int threads, int64_t many, ch_stage_profi
         t_ok(ch_iterator_next(it, &t));
     }
     assert_int_equal(many, 0);
-    n = ch_iterator_profile(it, p,
-                            8); /* before the processor's time, so that none of it is later */
+    n = ch_iterator_profile(it, p, 8); /* before the clock is read, so that no work is later */
     *cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
     assert_true(ch_iterator_print_profile(it, text, sizeof(text)) < (int)sizeof(text));
     assert_non_null(strstr(text, "100.0%"));
@@ -128,7 +129,7 @@ static int64_t sum_of(const ch_stage_profile *p, int n)
     return sum;
 }
 
-/* Hardly less; more by what the rest of the stage costs. */
+/* Allows little less, and more for the other work of the stage. */
 static void assert_about(int64_t ns, int64_t want)
 {
     if (ns < want * 9 / 10 || ns > want * 16 / 10)
@@ -174,11 +175,12 @@ static void profile_excludes_other_threads_and_waiting(void **state)
     for (int i = 0; i < 3; i++)
         pthread_join(thread[i], NULL);
     assert_about(p[1].busy_ns, N * short_ns);
-    assert_true(p[2].busy_ns < N * short_ns / 2); /* it waited three times as long */
+    assert_true(p[2].busy_ns < N * short_ns / 2); /* waited three times as long */
 }
 
-/* The clock costs more than such elements do, so that few of them are timed. The time of each stage is then an estimate,
- * and may be 0 for a short one; the sum is checked. */
+/* Reading the clock takes longer than such an element, so that few elements are timed. The time
+ * of each stage is then an estimate, and may be 0 for a short stage. The test checks the
+ * sum. */
 static void profile_of_tiny_elements_sums_to_no_more_than_cpu_time(void **state)
 {
     (void)state;
@@ -196,7 +198,7 @@ static void profile_of_tiny_elements_sums_to_no_more_than_cpu_time(void **state)
     }
 }
 
-/* ---- rows, of which each takes less time than reading the clock ---- */
+/* ---- rows that each take less time than reading the clock ---- */
 
 enum { ROWS = 20000, BATCH = 100 };
 
@@ -224,7 +226,7 @@ static void profile_reads_the_clock_for_few_rows_when_threads_are_off(void **sta
     assert_in_range(ch__clock_reads() - reads, 1, ROWS / 2);
 }
 
-/* If few were timed, each would stand for many, and the sum would depend on chance. */
+/* If few calls were timed, each would count for many, and the sum would depend on chance. */
 static void profile_times_every_long_call_when_threads_are_off(void **state)
 {
     ch_stage_profile p[8];
@@ -232,10 +234,11 @@ static void profile_times_every_long_call_when_threads_are_off(void **state)
 
     (void)state;
     profile(that(ch_dataset_range(0, N, 1), works, &long_ns), CH_OFF, p, &cpu_ns);
-    assert_true(ch__clock_reads() - reads > 2 * 3 * N); /* of options, map and the iterator */
+    assert_true(ch__clock_reads() - reads > 2 * 3 * N); /* by options, map and the iterator */
 }
 
-/* By chance a sample may be long that stands for many: only a stage that always has too much is wrong. */
+/* By chance, a timed call that counts for many may be long. So the test fails only if the stage
+ * has too much time in every trial. */
 static void profile_of_a_stage_that_passes_rows_on_is_small(void **state)
 {
     ch_stage_profile p[8];

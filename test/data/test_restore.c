@@ -1,4 +1,9 @@
-/* test/data/test_restore.c -- going to a place while threads work; places that are refused.
+/* test/data/test_restore.c -- restores of positions while threads work, and positions that are
+ * rejected.
+ *
+ * Many tests use a generator that counts its calls and can refuse to restore. Others cover
+ * generators below caches, prefetch, the end of take_while, and positions that an older library
+ * has written.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <poll.h>
@@ -27,11 +32,11 @@ static void leave(void)
     atomic_fetch_sub(&n_inside, 1);
 }
 
-/* ---- a generator of one state ---- */
+/* ---- a generator with a single state ---- */
 
 typedef struct counter {
     int64_t at;
-    bool    refuses; /* to go anywhere but to where it was last */
+    bool    refuses; /* refuses to restore any position but the last */
     int64_t last;
 } counter;
 
@@ -107,7 +112,8 @@ static void expect(ch_iterator *it, int from, int n)
     }
 }
 
-/* Restores the same position many times, while threads prefetch. Takes the dataset over. */
+/* Restores the same position many times, while threads prefetch. Takes ownership of the
+ * dataset. */
 static void restore_often(ch_dataset *d, int times)
 {
     ch_iterator *it = NULL;
@@ -136,7 +142,7 @@ static void generator_is_not_called_during_restore(void **state)
     restore_often(counting(&c), 20);
 }
 
-/* Bytes that are none; a place of fewer states; a function that refuses. */
+/* Bytes that are not a position; a position with fewer states; a function that refuses. */
 static void restore_keeps_the_iterator_position_when_it_fails(void **state)
 {
     (void)state;
@@ -215,7 +221,7 @@ static void generator_without_make_serves_one_iterator_at_a_time(void **state)
     t_refused(ch_iterator_new(more, NULL, &other), CH_FAILED_PRECONDITION, "generator",
               "another iterator");
     assert_null(other);
-    expect(it, 5, 5); /* which the others did not move */
+    expect(it, 5, 5); /* the failed calls did not move it */
     t_ok(ch_iterator_restart(it));
     expect(it, 0, 5);
     t_ok(ch_iterator_save(it, &bytes, &n));
@@ -227,7 +233,7 @@ static void generator_without_make_serves_one_iterator_at_a_time(void **state)
     t_refused(ch_iterator_restore(it, bytes, n - 1), CH_INVALID_ARGUMENT, "restore", "");
     t_refused(ch_iterator_new(d, NULL, &other), CH_FAILED_PRECONDITION, "generator", "`make`");
     ch_iterator_unref(it);
-    t_ok(ch_iterator_new(d, NULL, &it)); /* now that it is free */
+    t_ok(ch_iterator_new(d, NULL, &it)); /* the generator is free now */
     expect(it, 0, 5);
     ch_iterator_unref(it);
     ch_bytes_free(bytes);
@@ -235,7 +241,7 @@ static void generator_without_make_serves_one_iterator_at_a_time(void **state)
     ch_dataset_unref(more);
 }
 
-/* Also where it stands in two places of one dataset. */
+/* Two stages of a dataset cannot use the same generator either. */
 static void generator_without_make_serves_one_stage(void **state)
 {
     counter     c = {0};
@@ -255,14 +261,14 @@ static void generator_without_make_serves_one_stage(void **state)
         assert_null(it);
         ch_dataset_unref(both[i]);
     }
-    t_ok(ch_iterator_new(g, NULL, &it)); /* nothing of that stays */
+    t_ok(ch_iterator_new(g, NULL, &it)); /* the failed calls have left no state */
     expect(it, 0, 5);
     ch_iterator_unref(it);
     ch_dataset_unref(g);
     (void)state;
 }
 
-/* A cache opens what is below it anew, before it lets go of what it had. */
+/* A cache opens the stages below it again before it closes those of the last pass. */
 static void generator_below_a_cache_is_opened_again_after_restart(void **state)
 {
     counter      c = {0};
@@ -279,7 +285,7 @@ static void generator_below_a_cache_is_opened_again_after_restart(void **state)
     ch_dataset_unref(d);
 }
 
-/* ---- functions below a cache, which asks for its elements anew ---- */
+/* ---- functions below a cache, which calls them again ---- */
 
 static ch_status as_it_is(void *arg, ch_tuple *in, ch_tuple **out)
 {
@@ -319,7 +325,7 @@ static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
     }
     t_ok(ch_iterator_save(it, &bytes, &n));
     ch_iterator_unref(it);
-    t_ok(ch_iterator_new(d, NULL, &it)); /* by one that does */
+    t_ok(ch_iterator_new(d, NULL, &it)); /* an iterator that prefetches */
     t_ok(ch_iterator_restore(it, bytes, n));
     expect(it, 5, 5);
     ch_bytes_free(bytes);
@@ -333,7 +339,7 @@ static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
     ch_dataset_unref(d);
 }
 
-/* ---- an end that a function says ---- */
+/* ---- an end that a function decides ---- */
 
 static ch_status below_17(void *arg, ch_tuple *in, bool *keep)
 {
@@ -346,7 +352,7 @@ static ch_status below_17(void *arg, ch_tuple *in, bool *keep)
     return CH_OK;
 }
 
-/* Whatever an error says, it is not taken for the end; behind the end nothing comes. */
+/* No error is mistaken for the end. After the end there are no elements. */
 static void take_while_ends_at_the_first_false_and_stays_ended(void **state)
 {
     static const char want[] = "0 | 1 | 2 | 3 | 4 | !OUT_OF_RANGE | 6 | 7 | 8 | 9 | 10 | 11 | "
@@ -387,7 +393,7 @@ static void take_while_ends_at_the_first_false_and_stays_ended(void **state)
 
 enum { ROUND = 10, TIMES = 3 };
 
-/* The second pass, begun after `n` elements of the first. */
+/* Reads the second pass, which begins after `n` elements of the first. */
 static void second_pass(int n, int64_t *out)
 {
     ch_dataset *d = ch_dataset_repeat(
@@ -422,7 +428,7 @@ static void shuffle_order_of_a_pass_depends_on_its_number_only(void **state)
     (void)state;
 }
 
-/* ---- places that say more than they have ---- */
+/* ---- positions with false counts ---- */
 
 static ch_dataset *ten_more(ch_dataset *element, void *arg)
 {
@@ -430,7 +436,7 @@ static ch_dataset *ten_more(ch_dataset *element, void *arg)
     return ch_dataset_repeat(element, 10);
 }
 
-/* The place says that a body was given so many elements. */
+/* Changes the position, so that a body has given `n` elements. */
 static void boast(const void *place, size_t size, int64_t n, void **out, size_t *out_size)
 {
     Cohort__Position *p = cohort__position__unpack(NULL, size, place);
@@ -451,7 +457,7 @@ static void boast(const void *place, size_t size, int64_t n, void **out, size_t 
     cohort__position__free_unpacked(p, NULL);
 }
 
-/* PROMISES S6: memory is reserved for what is there. */
+/* Memory is allocated only for data that is in the position. */
 static void restore_rejects_a_false_count_without_allocating_it(void **state)
 {
     ch_dataset  *d = ch_dataset_interleave(ch_dataset_range(0, 5, 1), ten_more, NULL, NULL);
@@ -478,8 +484,8 @@ static void restore_rejects_a_false_count_without_allocating_it(void **state)
     (void)state;
 }
 
-/* Bytes that a library wrote before streams had names (ch_stream_name), 8 elements into the pipeline
- * below: they mean what they meant. */
+/* A position that a library wrote before streams had names (ch_stream_name), after 8 elements
+ * of the pipeline below. Its meaning must not change. */
 static void restore_continues_in_the_same_order_from_an_old_position(void **state)
 {
     static const char place[] =

@@ -1,8 +1,9 @@
-/* test/data/test_resume.c -- a place is taken up by a new process; threads do not change what comes.
+/* test/data/test_resume.c -- a new process restores a position; threads do not change the
+ * elements.
  *
- * Random pipelines (any.h), against a run that nothing interrupted. This program is also the process
- * that takes elements, saves its place and is killed, and the one that goes on: see work().
- * T_CASES says how many pipelines, T_SEED which.
+ * The tests compare random pipelines (any.h) with an uninterrupted run. This program is also
+ * the process that reads elements, saves its position and is killed, and the process that
+ * continues: see work(). T_CASES is the number of pipelines; T_SEED selects them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
@@ -68,14 +69,14 @@ static void pipeline_order_does_not_depend_on_threads(void **state)
     }
 }
 
-/* ---- elements as a heap ---- */
+/* ---- elements without order ---- */
 
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The elements of `text` in the order of the alphabet. */
+/* Sorts the elements of `text`. */
 static void sort_elements(char *text)
 {
     static char  sorted[2 * sizeof(((t_given *)0)->text)];
@@ -92,7 +93,7 @@ static void sort_elements(char *text)
     memcpy(text, sorted, used + 1);
 }
 
-/* ---- places, in this process ---- */
+/* ---- positions, in this process ---- */
 
 static void take_up(uint64_t number, bool unordered, int n, int threads, t_given *g)
 {
@@ -155,7 +156,7 @@ static void unordered_pipelines_restore_each_element_once(void **state)
     }
 }
 
-/* ---- places, in another process ---- */
+/* ---- positions, in another process ---- */
 
 static void write_bytes(const char *name, const void *data, size_t size)
 {
@@ -178,8 +179,8 @@ static char *read_bytes(const char *name, size_t *size)
     return data;
 }
 
-/* What this program does as a process of its own. "begin": takes n elements, saves its place, says so
- * and works on until it is killed. "go-on": takes the rest from there. */
+/* The main function of the other processes. "begin": reads n elements, saves its position,
+ * reports that, and continues until it is killed. "go-on": reads the rest from there. */
 static int work(char **argv)
 {
     static t_given g;
@@ -214,7 +215,8 @@ static int work(char **argv)
     return 0;
 }
 
-/* Starts this program to do that; *out is where it says that its place is saved. */
+/* Starts this program as such a process. *out is the pipe on which it reports that its position
+ * is saved. */
 static pid_t start(const char *what, uint64_t number, int n, bool unordered, int *out)
 {
     char  number_text[32], n_text[32];

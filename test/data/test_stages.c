@@ -1,4 +1,8 @@
-/* test/data/test_stages.c -- what each stage gives, and that a place of any of them is taken up.
+/* test/data/test_stages.c -- the elements of each stage, and restored positions in each stage.
+ *
+ * A table of pipelines, with every kind of stage, is run with different numbers of threads,
+ * saved and restored at every position, encoded and decoded, and run with allocations that
+ * fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
@@ -61,7 +65,7 @@ static ch_status square_or_fail(void *arg, ch_tuple *in, ch_tuple **out)
 
 static const ch_tensor_spec one_int = {.dtype = CH_I64};
 
-/* x as x times x: of unequal lengths. */
+/* Returns x repeated x times, so that lengths are unequal. */
 static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t    x = int_of(in), data[32];
@@ -90,7 +94,7 @@ static ch_dataset *ragged(int64_t n, int64_t size)
     return ch_dataset_batch(lengths(n), size, &(ch_batch_options){.ragged = true});
 }
 
-/* Both halves, under their names, the second one first. */
+/* Returns both components of ragged rows by name, the second first. */
 static void twice_the_values(ch_step *s, void *arg)
 {
     (void)arg;
@@ -98,7 +102,7 @@ static void twice_the_values(ch_step *s, void *arg)
     ch_step_out(s, "x/values", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
 }
 
-/* Splits that do not fit what there is. */
+/* Returns row splits that do not fit the values. */
 static ch_status bad_splits(void *arg, ch_tuple *in, ch_tuple **out)
 {
     ch_tensor *t[2] = {NULL, NULL};
@@ -132,7 +136,7 @@ static ch_dataset *pairs(ch_dataset *window, void *arg)
     return ch_dataset_batch(window, 2, &(ch_batch_options){.drop_remainder = true});
 }
 
-/* ---- what they give ---- */
+/* ---- elements of stages ---- */
 
 static void map_accepts_steps_and_c_functions(void **state)
 {
@@ -230,7 +234,7 @@ static void is_known(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_less(ch_table_lookup(arg, ch_step_in(s, 0)), ch_number(s, 9)));
 }
 
-/* The table may go once the dataset is made. */
+/* The table may be released after the dataset is made. */
 static void map_step_looks_words_up_in_a_table(void **state)
 {
     static const ch_str known[] = {{"d", 1}, {"two words", 9}, {"a", 1}};
@@ -295,7 +299,7 @@ static void unbatch_and_rebatch_keep_ragged_rows(void **state)
             "1 2 2, 0 0 1 3 | 3 3 3, 0 3");
     t_gives(ch_dataset_rebatch(ragged(3, 2), 2, (int64_t[]){2, 0}, NULL),
             "1, 0 0 1 | , 0 | 2 2, 0 2");
-    /* A ragged batch of ragged batches: its rows are batches. */
+    /* A ragged batch of ragged batches: each row is a batch. */
     t_gives(ch_dataset_unbatch(
                 ch_dataset_batch(ragged(4, 2), 2, &(ch_batch_options){.ragged = true})),
             "1, 0 0 1 | 2 2 3 3 3, 0 2 5");
@@ -354,7 +358,7 @@ static void sample_from_follows_its_weights(void **state)
             "0 | 1 | 2");
 }
 
-/* As long as the formats allow (S7). */
+/* Names may be as long as the formats allow. */
 static void component_names_of_any_length_are_kept(void **state)
 {
     static char           name[2][4000], rename[2 * 4000 + 2], want[4020];
@@ -364,7 +368,7 @@ static void component_names_of_any_length_are_kept(void **state)
     ch_dataset           *d;
 
     (void)state;
-    for (int i = 0; i < 2; i++) { /* they differ in their last letter */
+    for (int i = 0; i < 2; i++) { /* the names differ in their last letter */
         memset(name[i], 'n', sizeof(name[i]) - 1);
         name[i][sizeof(name[i]) - 2] = (char)('a' + i);
         t_ok(ch_tensor_new(CH_F32, ch_shape_of(4), &t[i]));
@@ -381,7 +385,7 @@ static void component_names_of_any_length_are_kept(void **state)
     ch_dataset_unref(d);
     for (int i = 0; i < 2; i++)
         ch_tensor_unref(t[i]);
-    /* also as the two halves of ragged rows, and back */
+    /* also as the two components of ragged rows, and back */
     d = ch_dataset_map_call(
         range(4), square_or_fail, NULL, 2,
         (ch_tensor_spec[]){{.name = name[0], .dtype = CH_I64, .shape = {1, {-1}}},
@@ -410,7 +414,7 @@ static void select_chooses_components_by_name(void **state)
     ch_tensor_unref(t[1]);
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 typedef ch_dataset *(*pipeline)(void);
 
@@ -536,7 +540,8 @@ static void stages_give_the_same_elements_with_any_number_of_threads(void **stat
     }
 }
 
-/* Saved by one iterator, with any number of threads, and taken up by another with another number. */
+/* An iterator with any number of threads saves the position; an iterator with another number
+ * restores it. */
 static void stages_restore_a_position_anywhere(void **state)
 {
     (void)state;
@@ -578,7 +583,7 @@ static void stages_restore_a_position_anywhere(void **state)
     }
 }
 
-/* Sent to another machine and run there: the same elements. */
+/* A dataset that was encoded and decoded, as for another machine, gives the same elements. */
 static void decoded_dataset_gives_the_same_elements(void **state)
 {
     (void)state;
@@ -601,7 +606,7 @@ static void decoded_dataset_gives_the_same_elements(void **state)
             ch_dataset *none = NULL;
 
             if (ch_dataset_decode(bytes, cut, &none) == CH_OK)
-                ch_dataset_unref(none); /* without its last stages it may be one */
+                ch_dataset_unref(none); /* it may be valid without its last stages */
         }
         ch_bytes_free(bytes);
         memset(&first, 0, sizeof(first));
@@ -635,8 +640,8 @@ static void iterator_unref_ends_its_threads_in_mid_flight(void **state)
     }
 }
 
-/* Makes a pipeline, takes from it, saves and goes on, with whatever memory there is. How many elements it
- * gave; -1: something said that there was an error. */
+/* Makes a pipeline, reads from it, saves and restores its position, while allocations may fail.
+ * Returns the number of elements; -1: a call returned an error. */
 static int try_all(pipeline make)
 {
     ch_dataset  *d = make();
@@ -687,13 +692,12 @@ static int try_all(pipeline make)
     return has_failed ? -1 : n;
 }
 
-/* PROMISES F15. */
 static void stages_fail_without_leak_when_out_of_memory(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
         int64_t first, most, live;
-        int     all = try_all(pipelines[p]), some; /* devices and the like are there now */
+        int     all = try_all(pipelines[p]), some; /* devices and the like exist now */
 
         first = ch__mem_allocs();
         assert_int_equal(try_all(pipelines[p]), all);
