@@ -1,4 +1,8 @@
-/* test/ops/sample.c -- a sample made ready to run, and running it.
+/* test/ops/sample.c -- fills, records, runs and compares cases of samples (harness.h).
+ *
+ * Cases are filled from a fixed seed, rounded to their dtype, recorded at a level, and run on a
+ * device or as a single program. All memory of a test is in a list that t_forget frees.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
@@ -53,7 +57,7 @@ void t_out(t_array *out, ch_shape shape)
     out->v = t_alloc((size_t)n * sizeof(double));
 }
 
-static const t_case *running; /* the case that ran last */
+static const t_case *running; /* the last case that ran */
 
 void t_expect(bool holds, const char *format, ...)
 {
@@ -84,7 +88,7 @@ double t_uniform(uint64_t *state)
     return (double)(t_bits(state) >> 11) * 0x1p-53;
 }
 
-/* In (-1, 1), away from where things have corners. */
+/* Returns a number in (-1, 1) that is not close to a point where functions are not smooth. */
 static double unit(uint64_t *state)
 {
     for (;;) {
@@ -287,8 +291,8 @@ void t_case_raise_ones(t_case *c, const t_result *low)
 
 /* ---- recording ---- */
 
-/* The gradient of each output of `low` with respect to each input that has one; and, where
- * there is more than one such output, of all of them at once. */
+/* Records the gradient of each output of `low` with respect to each input that has a gradient.
+ * If several outputs have gradients, also records the gradient of all of them at once. */
 static void record_gradients(const t_case *c, int level, ch_node *const *in,
                              ch_node *const *low, ch_node **out)
 {
@@ -335,7 +339,7 @@ static bool calls(const ch_graph *g, const char *name)
     return false;
 }
 
-/* In the graph itself or in the body of one of its calls. */
+/* Returns true if the op is in the graph or in the body of a call. */
 static bool has_op(const ch_graph *g, const char *name)
 {
     if (calls(g, name))
@@ -427,7 +431,7 @@ ch_tuple *t_arguments_ragged(const t_case *c)
     return in;
 }
 
-/* The storage of the "variables" that static inputs are. */
+/* Finds the storage of a static input, which is recorded as a variable. */
 static ch_status find_resource(void *owner, const ch_resource *r, int local, void **out)
 {
     t_case *c = owner;
@@ -638,7 +642,7 @@ static double typical_size(const t_array *a)
     return finite > 0 ? sqrt(sum / (double)finite) : 0;
 }
 
-/* As a dtype of less range would hold it. */
+/* Returns x rounded and limited as a dtype of smaller range holds it. */
 static double held(ch_dtype dtype, double x)
 {
     double room = 0;

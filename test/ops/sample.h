@@ -1,11 +1,10 @@
-/* test/ops/sample.h -- one row for each thing an op promises.
+/* test/ops/sample.h -- samples: a table row for each property of an op.
  *
- * A sample says how to record an op, on which inputs, and what must come out, by a plain
- * reference in f64 that shares no code with the library. From that one row the suite checks:
- * the result in every dtype the sample names; with one thread and with several, fused and not,
- * the same bits; the gradient against finite differences in f64, and the gradient of the
- * gradient; encoding and decoding, the same bits. An op of the table without a sample fails the
- * suite.
+ * A sample has a function that records an op, the inputs, and a plain reference in f64 that
+ * shares no code with the library. From a sample, the suite checks the result in every dtype of
+ * the sample; equal bits with one thread and with several, fused and not fused, and after
+ * encoding and decoding; the gradient against finite differences in f64; and the gradient of
+ * the gradient. An op of the table without a sample fails the suite.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_OPS_SAMPLE_H
@@ -17,23 +16,24 @@
 /* An array of the reference: row-major doubles. */
 typedef struct t_array {
     ch_shape shape;
-    double  *v; /* room for count elements; `t_out` makes an output's */
+    double  *v; /* memory of count elements; t_out allocates that of an output */
 } t_array;
 
-/* Sets an output's shape and gives it zeros. */
+/* Sets the shape of an output and fills it with zeros. */
 void t_out(t_array *out, ch_shape shape);
 
-/* For `check`: ends the test, naming op, sample and dtype, if this does not hold. */
+/* For `check`: ends the test unless the condition holds. The message names op, sample and
+ * dtype. */
 void t_expect(bool holds, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* How an input is filled, from a fixed seed. */
+/* The values of an input, from a fixed seed. */
 typedef enum t_fill {
     T_UNIT,     /* uniform in (-1, 1), nothing within 0.05 of 0 or of a half */
     T_POSITIVE, /* uniform in (0.2, 2) */
     T_DISTINCT, /* a permutation of well separated values: for max, sort, top_k */
     T_IDS,      /* integers in [0, limit) */
-    T_BOOL,     /* 0 or 1; a bool, whatever dtype the sample runs in */
-    T_SMALL,    /* integers in [-4, 4], none 0: exact in every dtype; u8 gets their sizes */
+    T_BOOL,     /* 0 or 1; a bool in every dtype of the sample */
+    T_SMALL,    /* integers in [-4, 4] except 0: exact in every dtype; absolute values for u8 */
     T_SORTED,   /* nondecreasing integers in [0, limit): segment ids */
     T_SPLITS    /* the same, from 0 on: row splits */
 } t_fill;
@@ -42,8 +42,8 @@ typedef struct t_input {
     ch_shape shape;
     t_fill   fill;
     int      limit;     /* of T_IDS and T_SORTED */
-    bool     is_ids;    /* stays i64 (then i32) whatever dtype the sample runs in */
-    bool     is_static; /* its axis 0 is a number: it is given as a variable, as weights are */
+    bool     is_ids;    /* i64 (then i32) in every dtype of the sample */
+    bool     is_static; /* axis 0 is a number; recorded as a variable, like weights */
 } t_input;
 
 enum {
@@ -54,14 +54,14 @@ enum {
 
 typedef struct t_sample {
     const char *op;     /* of the table: "matmul" */
-    const char *name;   /* of the case: "transposed, broadcast batch" */
-    unsigned    dtypes; /* bits of ch_dtype; the float inputs run in each */
+    const char *name;   /* name of the case: "transposed, broadcast batch" */
+    unsigned    dtypes; /* bits of ch_dtype; the sample runs with float inputs in each */
     int         n_in;
     t_input     in[8];
     int         n_out; /* 0 means 1 */
-    /* Records it; sets the outputs. */
+    /* Records the op and sets the outputs. */
     void (*record)(ch_step *s, ch_node *const *in, ch_node **out);
-    /* The result, by other means. NULL where `check` says what must hold instead. */
+    /* Computes the result independently. NULL if `check` checks the result instead. */
     void (*reference)(const t_array *in, t_array *out);
     void (*check)(const t_array *in, const t_array *out);
     unsigned flags;     /* T_NO_GRAD and the like */
@@ -70,14 +70,14 @@ typedef struct t_sample {
 } t_sample;
 
 enum {
-    T_NO_GRAD = 1 << 0,   /* it has none, or is not smooth where the inputs are */
+    T_NO_GRAD = 1 << 0,   /* has no gradient, or is not smooth at the inputs */
     T_GRAD_ONCE = 1 << 1, /* the gradient has no gradient */
-    T_RANDOM = 1 << 2,    /* other numbers in other steps, of other seeds, on other replicas */
+    T_RANDOM = 1 << 2,    /* differs with the step, the seed and the replica */
     T_NO_ENCODE = 1 << 3,
-    T_ALLOCATES = 1 << 4 /* even in the steady state: host calls */
+    T_ALLOCATES = 1 << 4 /* allocates in every run: host calls */
 };
 
-/* A call that must fail while recording or running, with these words in its message. */
+/* A call that must fail while it is recorded or run, with these words in its message. */
 typedef struct t_refusal {
     const char *op;
     const char *name;
@@ -89,8 +89,8 @@ typedef struct t_refusal {
     const char *words[3];
 } t_refusal;
 
-/* Each family's file has these two; test_ops.c lists them. Both end with a row whose op is
- * NULL. */
+/* The file of each family defines these two tables, and test_ops.c lists them. Both end with a
+ * row whose op is NULL. */
 typedef struct t_family {
     const char      *name;
     const t_sample  *samples;

@@ -1,4 +1,8 @@
-/* test/ops/samples_apply.c -- update rules, on whole arrays and on rows.
+/* test/ops/samples_apply.c -- samples of update rules, on whole arrays and on rows.
+ *
+ * The reference of each rule is step_of, which updates a single element in doubles. Other
+ * samples cover the computation of hyperparameters, merged rows, and global norms.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -16,7 +20,7 @@ static int64_t width_of(ch_shape s)
     return n;
 }
 
-/* ---- the rules, one element at a time ---- */
+/* ---- the rules, element by element ---- */
 
 static const double numbers[CH_HYPERS] = {
     [CH_HYPER_APPLY] = 1,       [CH_HYPER_SCALE] = 0.75,     [CH_HYPER_CLIP] = 0.5,
@@ -39,7 +43,7 @@ static double moment(double old, double new, int rest)
     return old * (1 - h[rest]) + new *h[rest];
 }
 
-/* One element: its variable, its gradient, its slots. */
+/* Updates an element: its variable, its gradient, its slots. */
 static void step_of(ch_rule_kind rule, double *w, double g, double *a, double *b, double *c)
 {
     double rate = h[CH_HYPER_RATE], eps = h[CH_HYPER_EPSILON], mu = h[CH_HYPER_MOMENTUM];
@@ -112,7 +116,7 @@ static void step_of(ch_rule_kind rule, double *w, double g, double *a, double *b
     }
 }
 
-/* n elements at an offset of everything. */
+/* Updates n elements at offset `at` of all arrays. */
 static void steps_of(ch_rule_kind rule, int64_t n, const double *g, t_array *out, int64_t at)
 {
     for (int64_t i = 0; i < n; i++)
@@ -157,7 +161,7 @@ static bool is_centered(ch_rule_kind rule)
     return rule == CH_RULE_RMSPROP_CENTERED || rule == CH_RULE_RMSPROP_CENTERED_MOMENTUM;
 }
 
-/* All four arrays, so that rules without slots need no case of their own. */
+/* Copies all four arrays, so that rules without slots need no special case. */
 static void begin(ch_rule_kind rule, const t_array *var, const t_array *slot, t_array *out)
 {
     int n = ch__rule(rule)->n_slots;
@@ -189,8 +193,8 @@ static void applied(ch_rule_kind rule, const t_array *in, t_array *out)
     memcpy(out, full, (size_t)(1 + ch__rule(rule)->n_slots) * sizeof(*out));
 }
 
-/* in: var, ids, rows, slots. Ids below `skip` stand for no row, those from there on for row
- * id - skip. */
+/* in: var, ids, rows, slots. Ids below `skip` denote no row; id denotes row id - skip
+ * otherwise. */
 static void applied_rows(ch_rule_kind rule, const t_array *in, t_array *out, int64_t skip)
 {
     t_array full[4], sum, seen;
@@ -236,7 +240,7 @@ static void apply(ch_rule_kind rule, ch_step *s, ch_node *const *in, ch_node **o
 {
     for (int k = 0; k < ch__rule(rule)->n_slots; k++)
         out[1 + k] = in[2 + k];
-    if (is_centered(rule)) /* a mean whose square is less than that of the squares */
+    if (is_centered(rule)) /* a mean whose square is less than the mean of squares */
         out[2] = ch_mul(out[2], ch_number(s, 0.2));
     out[0] = ch__apply(rule, in[0], in[1], NULL, hyper(s, in[0]), out + 1);
 }
@@ -288,7 +292,7 @@ DENSE_RULES(DENSE_FUNCTIONS)
     }
 SPARSE_RULES(SPARSE_FUNCTIONS)
 
-/* With norms that are given, as those of these elements are: nothing differs. */
+/* Passes the norms of these elements as an argument. The result must be the same. */
 static void apply_normed(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *norms = ch__apply_norms(CH_RULE_LAMB, in[0], in[1], hyper(s, in[0]), in + 2);
@@ -333,7 +337,7 @@ static void are_marks(const t_array *in, t_array *out)
         out->v[i] = in[0].v[i] > 0 ? (double)i : -1;
 }
 
-/* Where the numbers say so, nothing changes. */
+/* If the hyperparameter APPLY is 0, nothing changes. */
 static void apply_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
     double off[CH_HYPERS];
@@ -354,7 +358,7 @@ static void are_as_before(const t_array *in, t_array *out)
     memcpy(out, full, 3 * sizeof(*out));
 }
 
-/* Ids of [0, 9): two below stand for no row, and so do those behind the last. */
+/* Ids in [0, 9), minus 2: negative ids and ids behind the last row denote no row. */
 static void rows_missing(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *ids = ch_sub(in[1], ch_number(s, 2));
@@ -368,7 +372,7 @@ static void are_missing(const t_array *in, t_array *out)
     applied_rows(CH_RULE_ADAGRAD, in, out, 2);
 }
 
-/* Each id's row is looked up among a few: -1 and 4 are none of them. */
+/* Looks up the row of each id among few rows. -1 and 4 denote no row. */
 static void rows_looked_up(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *which = ch_sub(ch_mod(in[1], ch_number(s, 6)), ch_number(s, 1));
@@ -394,14 +398,14 @@ static void are_looked_up(const t_array *in, t_array *out)
     applied_rows(CH_RULE_MOMENTUM, full, out, 0);
 }
 
-/* ---- the numbers ---- */
+/* ---- hyperparameters ---- */
 
 static ch_node *scalar(ch_step *s, ch_dtype dtype, double x)
 {
     return ch_fill(s, dtype, ch_shape_scalar(), x);
 }
 
-/* From two floats: the rate and the loss scale. */
+/* Computes them from two floats: the rate and the loss scale. */
 static void hyper_of(ch_rule_kind rule, ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_rule_numbers set = {.beta1 = 0.9,
@@ -474,7 +478,7 @@ HYPER_FUNCTIONS(ADAM)
 HYPER_FUNCTIONS(ADAMAX)
 HYPER_FUNCTIONS(LAMB)
 
-/* ---- all of many ---- */
+/* ---- conditions on all elements ---- */
 
 static void whether_finite(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -510,7 +514,7 @@ static void are_squares(const t_array *in, t_array *out)
 
 /* ---- merge_rows, clear_if ---- */
 
-/* Ids of [0, 9), of which 7 rows are there. */
+/* Ids in [0, 9), for 7 existing rows. */
 static void merge(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -553,7 +557,7 @@ static void is_merged_1000(const t_array *in, t_array *out)
     merged(in, out, 1000);
 }
 
-/* Ids of [0, 9): two below 0 and those from 5 on stand for no row. */
+/* Ids in [0, 9), minus 2: negative ids and ids from 5 on denote no row. */
 static void round_to(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = ch_mul(in[2], ch_number(s, 0.5));

@@ -1,7 +1,8 @@
-/* test/ops/samples_array.c -- shapes, pieces, and arrays out of nothing.
+/* test/ops/samples_array.c -- samples of ops on shapes and parts, and of ops that create
+ * arrays.
  *
- * Every reference is the same few lines: for each element of the result, its index says which
- * element of which input it is. How it says so is all that differs.
+ * Every reference visits each element of the result and computes from its index the input and
+ * the element that it comes from. Only this computation differs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -88,7 +89,7 @@ static void is_ones(const t_array *in, t_array *out)
     out[0].v[0] = in[0].v[0];
 }
 
-/* A size that does not divide is known once rows are numbers. */
+/* Whether a size divides evenly is known only when the number of rows is known. */
 static void pair_rows(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -333,7 +334,7 @@ static void is_concat_one(const t_array *in, t_array *out)
     joined(1, in, out, 1);
 }
 
-/* The number of inputs is beyond what fits into lists. */
+/* More inputs than the fixed lists of the library hold. */
 static void concat_many(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x[40];
@@ -373,7 +374,7 @@ static void is_stacked(const t_array *in, t_array *out)
                     in[k].v[i * b + j];
 }
 
-/* ---- part: what the gradient of concat takes ---- */
+/* ---- part: the gradient of concat ---- */
 
 static void grad_of_concat(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -435,7 +436,7 @@ static void is_split_equal(const t_array *in, t_array *out)
     parted(in, out, 1, 3, sizes_equal);
 }
 
-/* Only one part is used: the others' gradient is zeros. */
+/* Only a single part is used: the gradient of the others is zeros. */
 static void split_one(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *part[3];
@@ -516,7 +517,8 @@ static void is_slice_rows(const t_array *in, t_array *out)
     cut(in, out, (int64_t[]){1, 0, 0}, (int64_t[]){2, -1, -1}, ones);
 }
 
-/* Also of what never changes; node by node, where nothing is folded, it is a copy. */
+/* Slices a constant. If the graph is run node by node, without constant folding, the slice is a
+ * copy. */
 static void slice_constant(ch_step *s, ch_node *const *in, ch_node **out)
 {
     static const double v[] = {1, 2, 3, 4, 5, 6};
@@ -561,7 +563,7 @@ static void is_strided(const t_array *in, t_array *out)
     cut(in, out, (int64_t[]){0, 5, 1}, (int64_t[]){-1, 3, 3}, (int64_t[]){1, -2, 3});
 }
 
-/* x[::-1, -100:100] with numbers of rows, and x[3:1] which is nothing. */
+/* x[::-1, -100:100] with a known number of rows, and x[3:1], which is empty. */
 static void strided_back(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -723,9 +725,9 @@ static void is_reverse_two(const t_array *in, t_array *out)
     reversed(in, out, 1u | 1u << (in[0].shape.rank - 1));
 }
 
-/* ---- out of nothing ---- */
+/* ---- arrays without inputs ---- */
 
-/* Recording may have failed before. */
+/* Returns the dtype of a node, or f32 if recording has failed before. */
 static ch_dtype dtype_of(const ch_node *n)
 {
     return n != NULL ? ch_node_dtype(n) : CH_F32;

@@ -1,4 +1,8 @@
-/* test/ops/samples_control.c -- branches and loops.   SPDX-License-Identifier: Apache-2.0 */
+/* test/ops/samples_control.c -- samples of branches and loops: cond, scan and while.
+ *
+ * The references run the same branches and loops in doubles.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "sample.h"

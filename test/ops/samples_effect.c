@@ -1,4 +1,9 @@
-/* test/ops/samples_effect.c -- what passes values on, checks them, or calls out.
+/* test/ops/samples_effect.c -- samples of ops that pass values on, check them, print them, or
+ * call C functions.
+ *
+ * The samples cover identity, stop_gradient, check_numerics, check, print and host_call.
+ * test_effects.c tests their effects outside of the graph.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
@@ -36,7 +41,7 @@ static void stop_gradient(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_stop_gradient(in[0]);
 }
 
-/* Its gradient is 0, whatever its value. */
+/* The gradient is 0 for any value. */
 static void gradient_of_stopped(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -62,7 +67,7 @@ static void check_unnamed(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_check_numerics(in[0], NULL);
 }
 
-/* Two rows of three, with one odd number. */
+/* Returns a constant of two rows of three numbers, with x in place of number `at`. */
 static ch_node *odd(ch_step *s, double x, int64_t at)
 {
     float      v[6] = {1, 2, 3, 4, 5, 6};
@@ -96,14 +101,14 @@ static void check_minus_inf(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_check_numerics(odd(s, -INFINITY, 2), NULL);
 }
 
-/* Nobody uses its result, and still it is made. */
+/* The check runs although its result is not used. */
 static void check_unused(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)ch_check_numerics(odd(s, NAN, 5), "aside");
     out[0] = in[0];
 }
 
-/* The gradient of a sum that is infinite. */
+/* Computes the gradient of an infinite sum. */
 static void check_gradient(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *y = ch_check_numerics(in[0], "x"), *weight = odd(s, INFINITY, 3);
@@ -149,7 +154,7 @@ static void print(ch_step *s, ch_node *const *in, ch_node **out)
 
 /* ---- host_call ---- */
 
-/* Sums and counts, by the tensors' public interface. */
+/* Computes sums and counts by the public functions of tensors. */
 static ch_status sum_and_negate(void *arg, int n_in, ch_tensor *const *in, int n_out,
                                 ch_tensor *const *out)
 {

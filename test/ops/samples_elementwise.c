@@ -1,6 +1,7 @@
-/* test/ops/samples_elementwise.c -- elementwise ops, alone, broadcast and in chains.
+/* test/ops/samples_elementwise.c -- samples of elementwise ops, alone, broadcast and in chains.
  *
- * The references are written in doubles, one element at a time.
+ * The references compute in doubles, element by element.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -8,7 +9,7 @@
 
 /* ---- a reference that broadcasts ---- */
 
-/* The element of `a` that index k of a result of this shape sees. */
+/* Returns the element of `a` that is broadcast to index k of a result of this shape. */
 static double at(const t_array *a, ch_shape shape, int64_t k)
 {
     int64_t from = 0, step = 1;
@@ -61,7 +62,7 @@ static void refer2(const t_array *in, t_array *out, double (*f)(double, double))
         out[0].v[k] = f(at(&in[0], s, k), at(&in[1], s, k));
 }
 
-/* ---- what each op is ---- */
+/* ---- definitions of the ops ---- */
 
 #define UNARY(op, expression)                                                                  \
     static void record_##op(ch_step *s, ch_node *const *in, ch_node **out)                     \
@@ -141,7 +142,7 @@ BINARY(logical_or, a != 0 || b != 0)
 BINARY(logical_xor, (a != 0) != (b != 0))
 #undef BINARY
 
-/* ---- those with attributes ---- */
+/* ---- ops with attributes ---- */
 
 static void record_clip(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -165,7 +166,7 @@ static void record_clip_whole(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_clip(in[0], -2.5, 3.5);
 }
 
-/* Of integers: what lies between -2.5 and 3.5. */
+/* For integers: the range from -2.5 to 3.5. */
 static double value_clip_whole(double x)
 {
     return x < -2 ? -2 : x > 3 ? 3 : x;
@@ -274,7 +275,7 @@ CAST(bool, CH_BOOL, to_bool)
 
 /* ---- chains ---- */
 
-/* Several results, one of them used again, and numbers that broadcast. */
+/* Several results, a result that is used again, and broadcast scalars. */
 static void record_chain(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *m = ch_mul(in[0], in[1]);
@@ -300,7 +301,7 @@ static void reference_chain(const t_array *in, t_array *out)
     }
 }
 
-/* Types that change on the way. */
+/* A chain in which the dtype changes. */
 static void record_mixed(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *is_low = ch_less(in[0], in[1]);
@@ -325,7 +326,7 @@ static void reference_mixed(const t_array *in, t_array *out)
     }
 }
 
-/* Values that are broadcast and filled on the way. */
+/* A chain with values that are broadcast and filled inside it. */
 static void record_spread(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *wide = ch_broadcast_to(in[1], ch_shape_of(4, 6));
@@ -366,13 +367,13 @@ static void reference_filled(const t_array *in, t_array *out)
     }
 }
 
-/* A gradient of a few rows, scaled; ids repeat. */
+/* A gradient of few rows, scaled; ids repeat. */
 static void record_sparse(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *rows = ch_sparse_rows(in[0], in[1], 5);
 
     out[0] = ch_neg(ch_div(ch_mul(ch_number(s, 3), ch_mul(rows, ch_number(s, 2))), in[2]));
-    out[1] = ch_mul(rows, in[3]); /* by a row: not a scale */
+    out[1] = ch_mul(rows, in[3]); /* multiplied by a row: not a scale */
 }
 
 static void reference_sparse(const t_array *in, t_array *out)
@@ -404,7 +405,7 @@ static void reference_sparse_cast(const t_array *in, t_array *out)
         out[0].v[(int64_t)in[0].v[i / 3] * 3 + i % 3] += in[1].v[i];
 }
 
-/* More instructions than one chain holds, of one number. */
+/* More instructions than a chain holds, all on the same input. */
 static void record_long(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = in[0];
@@ -422,8 +423,8 @@ static void reference_long(const t_array *in, t_array *out)
         out[0].v[k] = 101 * in[0].v[k] + 100 * in[1].v[k];
 }
 
-/* More inputs than one chain takes: every row of a table by itself, as slices of different
- * values would be. */
+/* More inputs than a chain takes: each row of a table by itself, like slices of different
+ * values. */
 static void record_wide(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = in[0];
@@ -445,7 +446,7 @@ static void reference_wide(const t_array *in, t_array *out)
     }
 }
 
-/* ---- refused ---- */
+/* ---- refusals ---- */
 
 static void record_clip_backwards(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -483,7 +484,7 @@ static void record_select_by_number(ch_step *s, ch_node *const *in, ch_node **ou
 
 #define OF(op) record_##op, .reference = reference_##op
 
-/* A matrix, no rows, a scalar, a few tiles. */
+/* A matrix, no rows, a scalar, several tiles. */
 #define UNARY_ROWS(name_, types, fill_, flags_)                                               \
     {.op = #name_, .name = "of a matrix", .dtypes = types, .n_in = 1,                         \
      .in = {{.shape = {2, {5, 3}}, .fill = fill_}}, .record = OF(name_), .flags = flags_},    \
@@ -496,7 +497,7 @@ static void record_select_by_number(ch_step *s, ch_node *const *in, ch_node **ou
      .in = {{.shape = {2, {61, 2003}}, .fill = fill_}}, .record = OF(name_),                  \
      .flags = T_NO_GRAD}
 
-/* Two matrices, a row, a column, none, and numbers. */
+/* Two matrices, a row, a column, an empty matrix, and scalars. */
 #define BINARY_ROWS(name_, types, fill_a, fill_b, flags_)                                     \
     {.op = #name_, .name = "of two matrices", .dtypes = types, .n_in = 2,                     \
      .in = {{.shape = {2, {5, 3}}, .fill = fill_a}, {.shape = {2, {5, 3}}, .fill = fill_b}},  \

@@ -1,4 +1,8 @@
-/* test/ops/samples_index.c -- rows by id: reading, writing, adding up.
+/* test/ops/samples_index.c -- samples of ops that read, write and add rows by id.
+ *
+ * The samples cover check_ids, gather, gather_nd, one_hot, table_lookup, scatters, segment sums
+ * and embedding bags, with ids that are out of range, repeated or unused.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -13,7 +17,7 @@ enum {
     T_ADDS = T_FLOATS | T_INTS
 };
 
-/* Elements of a row: all axes but the first. */
+/* Returns the elements of a row: all axes but the first. */
 static int64_t width_of(ch_shape s)
 {
     int64_t n = 1;
@@ -23,7 +27,7 @@ static int64_t width_of(ch_shape s)
     return n;
 }
 
-/* Recording may have failed before. */
+/* Returns the dtype of a node, or f32 if recording has failed before. */
 static ch_dtype dtype_of(const ch_node *n)
 {
     return n != NULL ? ch_node_dtype(n) : CH_F32;
@@ -97,7 +101,7 @@ static void is_gather_last(const t_array *in, t_array *out)
     gathered(&in[0], &in[1], &out[0], in[0].shape.rank - 1);
 }
 
-/* Two lookups in one table: their gradients are joined. */
+/* Two lookups in the same table: their gradients are joined. */
 static void gather_twice(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -196,7 +200,8 @@ static void is_hot_wide(const t_array *in, t_array *out)
 
 /* ---- table_lookup ---- */
 
-/* Keys 0, 3, 6, ... below `limit`, of which key k stands for k mod 7, in this dtype; all others for 9. */
+/* Makes a table of keys 0, 3, 6, ... below `limit`. It maps key k to k mod 7, in this dtype,
+ * and all other keys to 9. */
 static ch_status make_table(int64_t limit, ch_dtype dtype, ch_table **out)
 {
     ch_tensor *keys = NULL, *values = NULL;
@@ -216,7 +221,7 @@ static ch_status make_table(int64_t limit, ch_dtype dtype, ch_table **out)
     return rc;
 }
 
-/* The step keeps the table. */
+/* The step keeps a reference to the table. */
 static void look_up(ch_step *s, ch_node *keys, int64_t limit, ch_dtype dtype, ch_node **out)
 {
     ch_table *t = NULL;
@@ -267,7 +272,7 @@ static void is_scatter_add(const t_array *in, t_array *out)
             out[0].v[(int64_t)in[1].v[i] * width + k] += in[2].v[i * width + k];
 }
 
-/* Row ids[i] of x becomes f of it and rows[i], for one i after another. */
+/* Replaces row ids[i] of x by f of it and rows[i], for each i in order. */
 static void folded(const t_array *in, t_array *out, double (*f)(double, double))
 {
     int64_t width = width_of(in[0].shape);
@@ -322,7 +327,7 @@ static void is_scatter_sub(const t_array *in, t_array *out)
     folded(in, out, minus);
 }
 
-/* From something large, so that nothing below 0 comes out: a u8 would wrap around. */
+/* Subtracts from large numbers, so that no result is negative: a u8 would wrap around. */
 static void scatter_sub_40(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_scatter_sub(ch_add(in[0], ch_number(s, 40)), in[1], in[2]);
@@ -384,7 +389,7 @@ static void is_scatter_whole(const t_array *in, t_array *out)
     folded(in, out, whole_over);
 }
 
-/* NaN, of the logarithms of what is negative, is on either side and on both. */
+/* NaN, the logarithm of negative numbers, on either side and on both. */
 static void scatter_odd(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = ch_log(in[0]), *rows = ch_log(in[2]);
@@ -423,7 +428,7 @@ static void is_scatter_update(const t_array *in, t_array *out)
             out[0].v[(int64_t)in[1].v[i] * width + k] = in[2].v[i * width + k];
 }
 
-/* Of rows that were put in one place, only the last has a gradient. */
+/* If several rows are written to the same id, only the last has a gradient. */
 static void grad_of_update(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *y = ch_scatter_update(in[0], in[1], in[2]);
@@ -491,7 +496,8 @@ static void is_summed_1000(const t_array *in, t_array *out)
 
 /* ---- embedding_bag ---- */
 
-/* Bags of table rows; splits, weights and the list of ids may be longer than what is used. */
+/* Computes bags of table rows. Splits, weights and ids may have unused elements at their
+ * ends. */
 static void bagged(const t_array *table, const t_array *ids, const t_array *splits,
                    const t_array *weights, bool mean, t_array *out)
 {
@@ -561,7 +567,8 @@ static void is_bag_weighted_mean(const t_array *in, t_array *out)
     bagged(&in[0], &in[1], &in[2], &in[3], true, &out[0]);
 }
 
-/* The rows have a name: the result can be joined to what has as many. */
+/* The number of bags is the symbol of another input, so the result can be joined with that
+ * input. */
 static void bag_beside(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *bag;
@@ -584,7 +591,7 @@ static void is_bag_beside(const t_array *in, t_array *out)
     }
 }
 
-/* Weights make the gradient tell its parts apart. */
+/* Weighted outputs, so that the parts of the gradient differ. */
 static void grad_of_bag(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *y =
@@ -611,7 +618,7 @@ static void is_grad_of_bag(const t_array *in, t_array *out)
     }
 }
 
-/* With respect to the table, and to the weights. */
+/* The gradients with respect to the table and to the weights. */
 static void grad_of_weighted_bag(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *y = ch_embedding_bag(in[0], in[1], in[2], &(ch_bag_options){.weights = in[3]});

@@ -1,4 +1,8 @@
-/* test/ops/samples_matmul.c -- products of matrices.
+/* test/ops/samples_matmul.c -- samples of matrix products, convolutions, pooling and attention.
+ *
+ * The references are nested loops in doubles. Gradients of convolutions and pools have their
+ * own references.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
@@ -30,7 +34,8 @@ static void tt(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_matmul(in[0], true, in[1], true);
 }
 
-/* The element of a batched matrix at the batch that out's batch number i stands for. */
+/* Returns an element of a batched matrix, at the batch that is broadcast to batch i of the
+ * result. */
 static double element(const t_array *x, const ch_shape *out, int64_t batch, int64_t r,
                       int64_t c)
 {
@@ -97,7 +102,7 @@ static void tt_is(const t_array *in, t_array *out)
     product(in, out, true, true);
 }
 
-/* ---- what follows a product, and is taken in by it ---- */
+/* ---- ops that are fused into the product ---- */
 
 static void linear_relu(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -149,7 +154,7 @@ static void activated_is(const t_array *in, t_array *out)
 
 /* ---- convolution ---- */
 
-/* A convolution as the reference sees it. */
+/* The parameters of a convolution in the reference. */
 typedef struct window {
     int64_t stride, dilation, top, left, groups;
 } window;
@@ -162,7 +167,7 @@ static int64_t outputs(int64_t size, int64_t taps, int64_t stride, int64_t dilat
     return (size + pads - (taps - 1) * dilation - 1) / stride + 1;
 }
 
-/* Zeros before the first, as TensorFlow's SAME has it. */
+/* Returns the number of zeros before the first element, as with padding SAME in TensorFlow. */
 static int64_t zeros_before(int64_t size, int64_t taps, int64_t stride, int64_t dilation)
 {
     int64_t n = outputs(size, taps, stride, dilation, true, 0);
@@ -173,7 +178,7 @@ static int64_t zeros_before(int64_t size, int64_t taps, int64_t stride, int64_t 
 
 enum { OUTPUT, INPUT, FILTER };
 
-/* For every product x . f that y is a sum of: adds it to y, or y . f to x, or x . y to f. */
+/* For every product x . f in the sum y: adds it to y, or y . f to x, or x . y to f. */
 static void correlate(int what, const window *w, t_array *x, t_array *f, t_array *y)
 {
     const int64_t *a = x->shape.dim, *b = f->shape.dim, *c = y->shape.dim;
@@ -311,7 +316,7 @@ static void depthwise_is(const t_array *in, t_array *out)
     convolve(flat, out, 1, 1, true, no_pad, b[2]);
 }
 
-/* Of the strided one, on 7 x 6. */
+/* The transpose of the strided convolution, with a result of 7 x 6. */
 static void transposed(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -341,7 +346,7 @@ static void depthwise_null(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_depthwise_conv2d(in[0], NULL, NULL);
 }
 
-/* Onto 2 x 1. */
+/* With a result of 2 x 1. */
 static void transposed_column(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -408,7 +413,8 @@ static int64_t pool_axis(const pooling *p, int k, int64_t size, int64_t *before)
                    p->pad[2 * k] + p->pad[2 * k + 1]);
 }
 
-/* For each output, what is under its window: its largest (the first) or their mean. */
+/* For each output, computes the largest element under its window (the first of equals) or the
+ * mean. */
 static void pool(const pooling *p, const t_array *in, t_array *out, bool is_max,
                  const t_array *pick)
 {
@@ -501,7 +507,8 @@ static void mean_same_is(const t_array *in, t_array *out)
     pool(&pool_same, &in[0], &out[0], false, NULL);
 }
 
-/* dx of x and dy, and of that the gradient with respect to dy: v at the largest. */
+/* dx for x and dy; then the gradient of dx with respect to dy, which is v at the largest
+ * element. */
 static void max_grad(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *y;
@@ -514,7 +521,7 @@ static void max_grad_is(const t_array *in, t_array *out)
 {
     t_array number = in[0], y;
 
-    t_out(&number, in[0].shape); /* which element is picked */
+    t_out(&number, in[0].shape); /* the index of each element */
     t_out(&out[0], in[0].shape);
     for (int64_t k = 0; k < ch_shape_count(in[0].shape); k++)
         number.v[k] = (double)k;
@@ -528,7 +535,7 @@ static void max_pick(ch_step *s, ch_node *const *in, ch_node **out)
     ch_node *y, *dy, *dx;
 
     max_same(s, in, &y);
-    dy = ch_mul(y, ch_number(s, 0.0)); /* anything of y's shape */
+    dy = ch_mul(y, ch_number(s, 0.0)); /* any values of y's shape */
     ch_gradients(y, dy, 1, &in[0], &dx);
     ch_gradients(dx, in[1], 1, &dy, out);
 }
@@ -546,7 +553,7 @@ static void mean_grad(ch_step *s, ch_node *const *in, ch_node **out)
     if (in[0] == NULL)
         return;
     shape = ch_node_shape(in[0]);
-    shape.dim[1] = shape.dim[1] > 0 ? 2 * shape.dim[1] - 1 : 0; /* its stride is 2 */
+    shape.dim[1] = shape.dim[1] > 0 ? 2 * shape.dim[1] - 1 : 0; /* the stride is 2 */
     x = ch_fill(s, ch_node_dtype(in[0]), shape, 1.0);
     mean_same(s, &x, &y);
     ch_gradients(y, in[0], 1, &x, out);
@@ -576,7 +583,7 @@ static void max_bad_pad(ch_step *s, ch_node *const *in, ch_node **out)
 
 /* ---- attention ---- */
 
-/* What mask element (b, h, i, j) is; 0 without a mask. */
+/* Returns mask element (b, h, i, j), or 0 without a mask. */
 static double mask_at(const t_array *m, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     int64_t d[4] = {1, 1, 1, 1};
@@ -590,7 +597,7 @@ static double mask_at(const t_array *m, int64_t b, int64_t h, int64_t i, int64_t
     return m->v[((b * d[1] + h) * d[2] + i) * d[3] + j];
 }
 
-/* One query: mask is NULL, or hides where it is 0, or is added. */
+/* Computes a query. The mask is NULL, hides positions where it is 0, or is added. */
 static void attend(const t_array *in, t_array *out, const t_array *mask, bool hides,
                    bool causal, double scale, const int64_t at[3])
 {
@@ -675,7 +682,7 @@ static void attend_both_is(const t_array *in, t_array *out)
     attention(in, out, &in[3], true, true, 0.7);
 }
 
-/* x with itself: its three roles share a node. */
+/* Self-attention: query, key and value are the same node. */
 static void attend_self(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -687,7 +694,7 @@ static void attend_self_is(const t_array *in, t_array *out)
     attend_plain_is((const t_array[]){in[0], in[0], in[0]}, out);
 }
 
-/* The gradient of sum(o * do) with respect to v: weights' . do, for the plain one. */
+/* The gradient of sum(o * do) with respect to v: transposed weights . do, without options. */
 static void attend_grad(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *o;

@@ -1,11 +1,15 @@
-/* test/ops/samples_nn.c -- softmax, normalisation, losses.
+/* test/ops/samples_nn.c -- samples of softmax, normalisations and losses.
+ *
+ * The references view an array as (outer, n, inner) around an axis, or as rows and columns.
+ * Gradients of softmax and normalisations are written out term by term.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
 #include "sample.h"
 
-/* ---- along one axis: (outer, n, inner) ---- */
+/* ---- along an axis: (outer, n, inner) ---- */
 
 typedef struct view {
     int64_t outer, n, inner;
@@ -75,7 +79,7 @@ SOFTMAX(softmax_middle, softmax, 1, false)
 SOFTMAX(log_softmax_last, log_softmax, -1, true)
 SOFTMAX(log_softmax_middle, log_softmax, 1, true)
 
-/* Logits that would overflow: 1000 more for all, infinitely less for some. */
+/* Logits that would overflow: 1000 is added to all, and some are minus infinity. */
 static void softmax_far(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = ch_add(in[0], ch_number(s, 1000)), *zero = ch_sub(in[0], in[0]);
@@ -247,7 +251,7 @@ static void rms_back_want(const t_array *in, t_array *out)
     want_norm_back(&in[0], &in[1], &in[2], false, out);
 }
 
-/* 16-bit x beside f32 parameters, in both directions. */
+/* A 16-bit x with f32 parameters, and their gradients. */
 static void mixed(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *gamma = ch_cast(in[1], CH_F32), *beta = ch_cast(in[2], CH_F32);
@@ -300,7 +304,7 @@ static void want_batch(const t_array *x, const t_array *gamma, const t_array *be
     }
 }
 
-/* The statistics in x's dtype, so that all outputs have one. */
+/* Casts the statistics to x's dtype, so that all outputs have the same dtype. */
 static void batch(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -314,7 +318,7 @@ static void batch_want(const t_array *in, t_array *out)
     want_batch(&in[0], &in[1], &in[2], out);
 }
 
-/* A mean that is large beside the deviation. */
+/* A mean that is large compared to the deviation. */
 static void batch_far(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] =
@@ -339,7 +343,7 @@ static void batch_back(ch_step *s, ch_node *const *in, ch_node **out)
     ch_gradients(y, in[3], 3, in, out);
 }
 
-/* As layer_norm's, down the columns; gamma is one number for each of them. */
+/* Like the gradient of layer_norm, along columns; gamma has a number for each column. */
 static void batch_back_want(const t_array *in, t_array *out)
 {
     int64_t n = last(&in[0]), m = rows(&in[0]);
@@ -503,7 +507,7 @@ static void sigmoid_want(const t_array *in, t_array *out)
     }
 }
 
-/* Far out the loss is x or 0; at 0 the gradient is a half less z. */
+/* Far from 0 the loss is x or 0; at 0 the gradient is 0.5 - z. */
 static void sigmoid_edges(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *zero = ch_sub(in[0], in[0]), *far = ch_mul(ch_sign(in[0]), ch_number(s, 60));

@@ -1,7 +1,9 @@
-/* test/ops/samples_random.c -- random numbers: their distributions, at a fixed seed.
+/* test/ops/samples_random.c -- samples of random numbers: their distributions, at a fixed seed.
  *
- * What is expected holds for a false alarm rate of about one in a thousand for each check; at a
- * fixed seed it then holds always. SPDX-License-Identifier: Apache-2.0 */
+ * Each bound has a false alarm rate of about 0.001. Because the seed is fixed, a check that
+ * passes once always passes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
 #include <math.h>
@@ -40,8 +42,8 @@ static void has_deviation(const t_array *x, double mean, double deviation)
              deviation);
 }
 
-/* Kolmogorov and Smirnov: how far the share of numbers below any x is from what it should be.
- * The 16-bit floats are coarse, so 0.5% more is allowed. */
+/* Kolmogorov-Smirnov test: checks the largest difference between the share of numbers below x
+ * and its expected value. The 16-bit floats are coarse, so 0.5% more is allowed. */
 static void has_distribution(const t_array *x, double (*below)(double))
 {
     int64_t n = ch_shape_count(x->shape);
@@ -56,7 +58,7 @@ static void has_distribution(const t_array *x, double (*below)(double))
     t_expect(most < 1.95 / sqrt((double)n) + 5e-3, "it is %g away from its distribution", most);
 }
 
-/* Neighbours have nothing to do with each other. */
+/* Checks that neighbours are not correlated. */
 static void is_uncorrelated(const t_array *x, double mean, double deviation)
 {
     static const int64_t lag[] = {1, 2, 16, 32, 64, 100};
@@ -125,7 +127,7 @@ static void check_uniform_like(const t_array *in, const t_array *out)
     lies_within(out, -3, 0x1.3ffffffffffffp2);
 }
 
-/* So narrow that rounding up would reach hi. */
+/* An interval so narrow that rounding up would reach hi. */
 static void uniform_narrow(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_random_uniform(s, ch_node_dtype(in[0]), ch_shape_of(5000), 1, 1.0625, 0);
@@ -379,7 +381,7 @@ static void dropout_third(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_dropout(in[0], 1.0 / 3, 0);
 }
 
-/* Each element is 0 or half as large again. */
+/* Checks that each element is 0 or 1.5 times its input. */
 static void check_dropout(const t_array *in, const t_array *out)
 {
     int64_t n = ch_shape_count(in[0].shape), dropped = 0;
@@ -405,7 +407,7 @@ static void drop_slice(ch_step *s, void *arg, ch_node *const *carry, ch_node *co
     y[0] = ch_dropout(x[0], 1.0 / 3, 0);
 }
 
-/* Each iteration drops other elements, and the gradient the same ones again. */
+/* Each iteration drops different elements, and the gradient drops the same elements again. */
 static void dropout_in_loop(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_scan_spec spec = {.n_carry = 1, .n_x = 1, .n_y = 1};
@@ -427,7 +429,7 @@ static void check_dropout_in_loop(const t_array *in, const t_array *out)
 static void dropout_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_dropout(ch_dropout(in[0], 1e-30, 0), 0, 0); /* the second is no call at all */
+    out[0] = ch_dropout(ch_dropout(in[0], 1e-30, 0), 0, 0); /* the outer one records no call */
 }
 
 static void is_same(const t_array *in, t_array *out)
@@ -462,7 +464,7 @@ static void shuffle(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_shuffle(in[0], 0);
 }
 
-/* The rows that came in, each once. */
+/* Checks that the rows are those of the input, each once. */
 static void check_shuffle(const t_array *in, const t_array *out)
 {
     int64_t rows = in[0].shape.dim[0];

@@ -1,4 +1,9 @@
-/* test/ops/samples_reduce.c -- folding axes, and order along one of them.
+/* test/ops/samples_reduce.c -- samples of reductions, and of ops that order elements along an
+ * axis.
+ *
+ * The reference of all reductions adds each element to its output, in order. Other samples
+ * cover sorts, cumulative sums, and the ops from which gradients are built.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
@@ -6,8 +11,7 @@
 
 #include "sample.h"
 
-/* ---- the reference of all folds: every element goes to its output, one after the other ----
- */
+/* ---- reference of all reductions: each element in order, to its output ---- */
 
 typedef enum fold { SUM, MEAN, PROD, MAX, MIN, LOGSUMEXP, ANY, ALL } fold;
 
@@ -41,7 +45,7 @@ static bool is_in(int k, int rank, int n, const int *axis)
     return false;
 }
 
-/* Which output element `i` of the input goes to. */
+/* Returns the output element to which element `i` of the input belongs. */
 static int64_t target(const ch_shape *s, int64_t i, int n, const int *axis)
 {
     int64_t at = 0, stride = 1;
@@ -83,7 +87,7 @@ static void want_fold(fold kind, const t_array *x, int n, const int *axis, bool 
                                         : out->v[i];
 }
 
-/* A way to call one fold, and its reference. */
+/* Defines a call of a reduction and its reference. */
 #define FOLD(id, op, kind, keep, ...)                                                          \
     static void id(ch_step *s, ch_node *const *in, ch_node **out)                              \
     {                                                                                          \
@@ -107,7 +111,7 @@ static void want_fold(fold kind, const t_array *x, int n, const int *axis, bool 
         want_fold(kind, &in[0], in[0].shape.rank, (const int[]){0, 1, 2, 3, 4, 5, 6, 7},       \
                   false, out);                                                                 \
     }
-/* Every fold in the ways that have loops of their own. */
+/* Defines every reduction for the axes that have their own loops. */
 #define FOLD_WAYS(op, kind)                                                                    \
     FOLD(op##_last, op, kind, false, -1)                                                       \
     FOLD(op##_first, op, kind, false, 0)                                                       \
@@ -146,7 +150,7 @@ static void wrapped_want(const t_array *in, t_array *out)
         out->v[i] = (double)(int8_t)(uint8_t)(int64_t)out->v[i];
 }
 
-/* NaN and infinities put where only one of the rows has them. */
+/* Puts NaN and infinities into some rows only. */
 static void poison(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *zero = ch_sub(in[0], in[0]), *bad = ch_div(zero, zero);
@@ -169,7 +173,7 @@ static void poison_want(const t_array *in, t_array *out)
     want_fold(MIN, &x, 1, (const int[]){0}, false, &out[1]);
 }
 
-/* ---- along one axis: (outer, n, inner) ---- */
+/* ---- along an axis: (outer, n, inner) ---- */
 
 typedef struct view {
     int64_t outer, n, inner;
@@ -331,7 +335,7 @@ TOP_K(top_3, 3)
 TOP_K(top_20, 20)
 TOP_K(top_0, 0)
 
-/* ---- what gradients are made of ---- */
+/* ---- ops in gradients ---- */
 
 static void others(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -353,7 +357,7 @@ static void others_want(const t_array *in, t_array *out)
     }
 }
 
-/* The same with a zero, and with two, in every line: relu of T_UNIT has many. */
+/* The same with a zero, or two zeros, in every line: relu of T_UNIT has many. */
 static void others_of_zeros(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *x = ch_relu(in[0]);
@@ -433,7 +437,7 @@ static void put_want(const t_array *in, t_array *out)
         out->v[k / 3 * n + (int64_t)index.v[k]] = in[1].v[k];
 }
 
-/* The derivative of what `put` puts is what it takes. */
+/* The derivative of `put` with respect to the elements that it writes. */
 static void take(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *d = NULL;
@@ -469,7 +473,7 @@ enum { F32 = 1 << CH_F32, INTS = T_FLOATS | T_INTS };
         .n_out = n_out_, .record = fn, .reference = fn##_want, .flags = flags_                 \
     }
 
-/* The large ones are of several tiles. */
+/* The large samples have several tiles. */
 #define SAMPLES_OF(op, fill, dtypes, flags, flags_of_nothing)                                  \
     ROW(#op, "last axis", dtypes, op##_last, 1, flags, IN(fill, 2, {5, 3})),                   \
         ROW(#op, "last axis, long", dtypes, op##_last, 1, flags, IN(fill, 2, {2, 5003})),      \

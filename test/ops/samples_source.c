@@ -1,4 +1,5 @@
-/* test/ops/samples_source.c -- numbers that only a run knows.
+/* test/ops/samples_source.c -- samples of ops whose result depends on the run: sizes, step,
+ * replica.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 

@@ -1,6 +1,7 @@
-/* test/ops/test_all.c -- no op without a sample.
+/* test/ops/test_all.c -- every op has a sample, and the op table is consistent.
  *
  * T_FAMILIES lists, as X(name), the families whose samples are built.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 #define T_FAMILY_ADDRESS(name) &name,
 static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
 
-/* What a program binds instead of running, and what only passes make. */
+/* Ops that a program binds instead of running, and ops that only passes create. */
 static const char *const structural[] = {"input",        "read",         "constant", "fused",
                                          "matmul_fused", "conv2d_fused", NULL};
 
@@ -37,7 +38,7 @@ static bool has_sample(const char *op)
     return false;
 }
 
-/* Ops that meet other replicas are tested with those, in test/strategy. */
+/* Collective ops have no samples. Tests in test/strategy run them with replicas. */
 static void every_op_has_a_sample(void **state)
 {
     char missing[4096] = "";
@@ -69,7 +70,7 @@ static void every_sample_is_of_an_op(void **state)
     (void)state;
 }
 
-/* What the table says of an op holds together. */
+/* Checks that the fields of each op in the table are consistent. */
 static void op_table_entries_are_consistent(void **state)
 {
     for (const ch_op *const *op = ch__op_table(); *op != NULL; op++) {

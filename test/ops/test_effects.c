@@ -1,4 +1,9 @@
-/* test/ops/test_effects.c -- what is seen from outside: lines in the log, calls, failed runs.
+/* test/ops/test_effects.c -- effects of ops outside of the graph: log lines, host calls, failed
+ * runs.
+ *
+ * The tests record the lines of the log and the order of host calls. A check that fails must
+ * fail the run and change no variable.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +23,7 @@
 
 /* ---- helpers ---- */
 
-static char seen[4096]; /* the log's lines, each with its code */
+static char seen[4096]; /* the lines of the log, each with its code */
 
 static void sink(const ch_log_record *r, void *arg)
 {
@@ -124,13 +129,13 @@ static void print_names_the_replica(void **state)
     (void)state;
 }
 
-/* ---- check_numerics (PROMISES F11) ---- */
+/* ---- check_numerics ---- */
 
-/* A chain of three values with a check behind one of them; a variable is written last. */
+/* A chain of three values with a check behind a value; a variable is written last. */
 typedef struct chain {
     ch_var *v;
     int     position;
-    bool    unused; /* nobody uses the check's result */
+    bool    unused; /* the result of the check is not used */
 } chain;
 
 static void chain_step(ch_step *s, void *arg)

@@ -43,7 +43,7 @@ enum { MOST_ELEMENTS = 1 << 11 }; /* of a case's inputs */
 #define T_FAMILY_ADDRESS(name) &name,
 static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
 
-/* Ops whose last place depends on the level (doc/guide/determinism.md). */
+/* Ops whose last bits depend on the level (doc/guide/determinism.md). */
 static const char *const products[] = {
     "matmul",         "conv2d", "conv2d_input_grad", "conv2d_filter_grad", "attention",
     "attention_grad", NULL};
@@ -92,7 +92,8 @@ static bool resize(const t_sample *x, int64_t size, int64_t n, t_sample *out)
     return all <= MOST_ELEMENTS;
 }
 
-/* The case that `record_resized` records: a sample's function has no argument of its own. */
+/* The case that `record_resized` records, in a global because a record function has no
+ * argument. */
 static struct {
     const t_sample *x;
     int64_t         size, n; /* size becomes n */
@@ -148,7 +149,7 @@ static bool is_tried(int n)
     return every_length || (n & (n - 1)) == 0 || ((n + 1) & n) == 0 || ((n - 1) & (n - 2)) == 0;
 }
 
-/* Records and plans the case anew, since plans hold functions of the level. */
+/* Records and plans the case again, because plans hold functions of the level. */
 static ch_status run_at(ch_simd level, t_case *c, t_result **out)
 {
     ch_function *f = t_function(c, 0);
@@ -162,7 +163,8 @@ static ch_status run_at(ch_simd level, t_case *c, t_result **out)
     return rc;
 }
 
-/* `want` is the result at the base level; NULL: the op refused the case. */
+/* Checks the result at a level. `want` is the result at the base level; NULL: the op refused
+ * the case. */
 static void compare(t_case *c, ch_simd level, double tolerance, const t_result *want)
 {
     t_result *got = NULL;
@@ -185,7 +187,7 @@ static void compare(t_case *c, ch_simd level, double tolerance, const t_result *
                           2 * t_tolerance(tolerance, c->dtype, got->dtype[i]));
 }
 
-/* The types that a case runs with: of its inputs, and of those that are ids. */
+/* The dtypes that a case runs with: of its inputs, and of its ids. */
 typedef struct types {
     ch_dtype dtype, ids;
 } types;
@@ -207,7 +209,7 @@ static bool check_case(const t_sample *x, types t)
 }
 
 /* The sizes of a sample's inputs and attributes; none if the op does not take these types. A
- * large sample does not run as it is: test_ops.c runs it, at every level. */
+ * large sample does not run in its own size here, because test_ops.c runs it at every level. */
 static sizes sizes_of(const t_sample *x, types t)
 {
     sizes    s = {0};
@@ -224,7 +226,8 @@ static sizes sizes_of(const t_sample *x, types t)
     return s;
 }
 
-/* How often an op ran with each size, with some types; whether it could have. */
+/* The number of runs of an op with each size, for given types. has_sizes: some size can be
+ * replaced. */
 typedef struct coverage {
     bool has_sizes;
     int  ran[LAST + 1];
@@ -248,7 +251,8 @@ static void check_sample(const t_sample *x, types t, coverage *all)
         }
 }
 
-/* Whether another dtype, or other ids, would make another case of the sample. */
+/* Returns true if another dtype, or another type of ids, would make a different case of the
+ * sample. */
 static bool has_dtype(const t_sample *x)
 {
     for (int i = 0; i < x->n_in; i++)
@@ -265,7 +269,8 @@ static bool has_ids(const t_sample *x)
     return false;
 }
 
-/* All samples of an op whose cases differ in these types from those before. */
+/* Checks all samples of an op whose cases with these types differ from those with earlier
+ * types. */
 static void check_types(const char *op, types t)
 {
     coverage all = {0};
@@ -301,7 +306,7 @@ static int forget(void **state)
     return 0;
 }
 
-/* Starts the threads, so that tests see only allocations of their own. */
+/* Starts the threads, so that tests count only their own allocations. */
 static int start(void **state)
 {
     ch_devices_options opt = {.spec = "CPU=1", .threads = 1};
@@ -309,7 +314,7 @@ static int start(void **state)
     ch_workspace       w;
 
     (void)state;
-    best = ch__simd_best(); /* asking takes microseconds in a virtual machine */
+    best = ch__simd_best(); /* slow in a virtual machine, so it is called once */
     return ch_devices_configure(&opt) != CH_OK ||
            ch__device_team(ch_device_at(0), &team) != CH_OK ||
            ch__device_workspace(ch_device_at(0), 4096, false, &w) != CH_OK;
@@ -337,7 +342,7 @@ int main(int argc, char **argv)
 
     every_length = argc > 1 && strcmp(argv[1], "every") == 0;
 #if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* large blocks come again and again: keep them */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* keep large blocks, because they are needed again */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif
     for (int i = 0; families[i] != NULL; i++)

@@ -32,7 +32,7 @@ static const int64_t large = 100000000;
 
 static int n_calls;
 
-/* Counts a call and gives 1. */
+/* Counts a call and returns 1. */
 static ch_status count_call(void *arg, int n_in, ch_tensor *const *in, int n_out,
                             ch_tensor *const *out)
 {
@@ -48,7 +48,8 @@ static ch_node *is_below_30(ch_step *s, void *arg, ch_node *const *x)
     return ch_less(x[0], ch_number(s, 30));
 }
 
-/* x * w, by way of a host call that each iteration makes, again in the gradient. */
+/* Returns x * w, through a host call that each iteration makes, and makes again in the
+ * gradient. */
 static void multiply(ch_step *s, void *w, ch_node *const *x, ch_node **next)
 {
     ch_node *now = ch_stop_gradient(x[0]), *one = NULL;
@@ -118,7 +119,8 @@ static size_t resident(size_t *all)
     return bytes;
 }
 
-/* A buffer begins and ends within pages of up to 2 MiB: a few dozen of those may be resident. */
+/* A buffer begins and ends within pages of up to 2 MiB, so a few dozen of these pages may be
+ * resident. */
 static void assert_workspace_is_mostly_untouched(void)
 {
     size_t all, here = resident(&all);
@@ -171,7 +173,7 @@ static void while_gradient_makes_as_many_iterations_as_the_loop(void **state)
     double       got[3];
 
     assert_int_equal(ch_function_new("loop", gradient_step, (void *)&limit, &f), CH_OK);
-    for (int round = 0; round < 2; round++) { /* the second finds the slices of the first */
+    for (int round = 0; round < 2; round++) { /* the second run finds the slices of the first */
         int n = round == 0 ? N : 4;           /* 2.5^4 is the first power above 30 */
 
         double w = round == 0 ? 1.5 : 2.5;
@@ -181,7 +183,7 @@ static void while_gradient_makes_as_many_iterations_as_the_loop(void **state)
         assert_about(got[0], pow(w, n));
         assert_about(got[1], pow(w, n));
         assert_about(got[2], n * pow(w, n - 1));
-        /* Each call of ch_gradient makes a backward loop of its own. */
+        /* Each call of ch_gradient makes its own backward loop. */
         assert_int_equal(n_calls, 3 * n);
         assert_workspace_is_mostly_untouched();
     }
@@ -238,7 +240,8 @@ static void while_second_gradient_touches_no_more_than_its_iterations(void **sta
     (void)state;
 }
 
-/* Random numbers in [1.2, 1.8): other ones in each iteration, the same again in the gradient. */
+/* Multiplies by random numbers in [1.2, 1.8). They differ in each iteration, and are the same
+ * again in the gradient. */
 static void multiply_randomly(ch_step *s, void *w, ch_node *const *x, ch_node **next)
 {
     next[0] = ch_mul(ch_mul(x[0], w), ch_random_uniform(s, CH_F32, ch_shape_of(), 1.2, 1.8, 7));
@@ -307,7 +310,7 @@ static void while_in_a_scan_touches_no_more_than_its_iterations(void **state)
     (void)state;
 }
 
-/* ---- refusals, and a user who watches ---- */
+/* ---- refusals ---- */
 
 static void while_gradient_is_refused_when_its_limit_needs_too_much_memory(void **state)
 {
@@ -324,7 +327,7 @@ static void while_gradient_is_refused_when_its_limit_needs_too_much_memory(void 
     (void)state;
 }
 
-/* ---- a state whose rows the run says ---- */
+/* ---- a state whose number of rows is known only in the run ---- */
 
 typedef struct rows_arg {
     int64_t limit;
@@ -349,7 +352,7 @@ static void rows_step(ch_step *s, void *arg)
         ch_step_out(s, "dx", ch_sum_all(ch_gradient(y, x)));
 }
 
-/* Runs f, a rows_step, on so many ones. */
+/* Runs f, a rows_step, on `rows` ones. */
 static ch_status run_rows(ch_function *f, int64_t rows, int n, double *got)
 {
     ch_tensor *x = NULL;
@@ -469,7 +472,7 @@ static void while_shows_zeros_after_its_iterations_when_watched(void **state)
 
 /* ---- all of them ---- */
 
-/* A workspace never shrinks: each test begins with a new one. */
+/* A workspace never shrinks, so each test begins with a new device. */
 static int new_device(void **state)
 {
     (void)state;
@@ -500,6 +503,6 @@ int main(void)
         cmocka_unit_test_setup(while_shows_zeros_after_its_iterations_when_watched, new_device),
     };
 
-    mallopt(M_PERTURB, 0); /* MALLOC_PERTURB_ would have malloc itself touch every page */
+    mallopt(M_PERTURB, 0); /* with MALLOC_PERTURB_, malloc itself would touch every page */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

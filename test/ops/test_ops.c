@@ -1,9 +1,9 @@
-/* test/ops/test_ops.c -- every promise that one row of samples stands for.
+/* test/ops/test_ops.c -- runs the checks of all samples of a family.
  *
- * Built once for each family, with T_FAMILY naming it. Each sample is a test of results, one of
- * gradients and one of running out of memory; each refusal is a test; and whatever the
- * samples record is recorded again with random shapes, dtypes, ids and attributes, where
- * nothing is promised but an answer: a result, or an error that says why.
+ * The program is built once for each family, which T_FAMILY names. Each sample has a test of
+ * results, a test of gradients and a test of allocation failures; each refusal is a test.
+ * Finally, the calls of the samples are recorded again with random shapes, dtypes, ids and
+ * attributes. These must give a result, or an error with a message.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -61,7 +61,7 @@ static void check_reference(const t_sample *x, const t_case *c, const t_result *
                       t_tolerance(x->tolerance, c->dtype, got->dtype[i]));
 }
 
-/* The inputs are what they were: a program never writes them. */
+/* Checks that the inputs are unchanged: a program must not write them. */
 static void check_inputs(const t_case *c)
 {
     for (int i = 0; i < c->n_in[c->level]; i++) {
@@ -78,7 +78,7 @@ static void check_inputs(const t_case *c)
     }
 }
 
-/* In the steady state nothing is allocated, and the same comes out. */
+/* Checks that further runs allocate nothing and give the same result. */
 static void check_again(t_case *c, ch_function *f, const t_result *want)
 {
     ch_tuple *in = t_arguments(c);
@@ -100,7 +100,7 @@ static void check_again(t_case *c, ch_function *f, const t_result *want)
     t_assert_same_bits(c, "run again", got, want);
 }
 
-/* The same program with other teams. */
+/* Runs the same program with other teams. */
 static void check_threads(t_case *c, ch_function *f, const t_result *want)
 {
     ch_team *team[] = {NULL, team_of_2};
@@ -123,7 +123,8 @@ static void check_static_rows(t_case *c, int level, const t_result *want)
     ch_function_unref(f);
 }
 
-/* Flat values of ragged components, with garbage behind their last rows, give what exact sizes do. */
+/* Flat values of ragged components, with garbage behind their last rows, must give the same
+ * results as exact sizes. */
 static void check_room(t_case *c, int level)
 {
     ch_function *exact = t_function(c, level), *roomy = t_function(c, level);
@@ -157,8 +158,8 @@ static void check_unfused(t_case *c, const t_result *want)
     ch_function_unref(f);
 }
 
-/* With T_SEEDS=DIR in the environment, the first small graph of each op is kept there: these
- * are the seeds of fuzz/decode.c. */
+/* If T_SEEDS=DIR is in the environment, writes the first small graph of each op to that folder.
+ * These files are the seeds of fuzz/decode.c. */
 static void keep_seed(const t_case *c, const void *bytes, size_t n)
 {
     const char *dir = getenv("T_SEEDS");
@@ -290,7 +291,8 @@ static void see_nothing(const char *node, int replica, int n, ch_tensor *const *
     (void)node, (void)replica, (void)n, (void)out, (void)arg;
 }
 
-/* Watched, each call has memory of its own; so every kernel can be run on what it was given. */
+/* In a run with `see`, each call has its own memory. So every kernel that fits can be run on
+ * the inputs of the call. */
 static void check_kernels(t_case *c, int level, double tolerance, const t_result *want)
 {
     ch_function *f = t_function(c, level);
@@ -307,10 +309,10 @@ static void check_kernels(t_case *c, int level, double tolerance, const t_result
     ch_function_unref(f);
 }
 
-/* ---- other rows, other keys ---- */
+/* ---- other numbers of rows, other random keys ---- */
 
-/* A recording that has symbols for rows serves other numbers of rows, none among them, just as
- * one that was made for those. */
+/* A recording with symbols for rows must give the same results for other numbers of rows, 0
+ * included, as a recording that was made for those numbers. */
 static void check_other_rows(const t_sample *x, ch_dtype dtype, ch_dtype ids, ch_function *f,
                              t_case *recorded)
 {
@@ -407,7 +409,7 @@ static void results(void **state)
 
 /* ---- gradients ---- */
 
-/* The results with element k of input i moved by h. */
+/* Computes the results with element k of input i moved by h. */
 static t_result *probe(t_case *c, ch_function *low, int i, int64_t k, double h)
 {
     double   *at = ch_tensor_data_mut(c->in[i].tensor), was = at[k];
@@ -419,7 +421,8 @@ static t_result *probe(t_case *c, ch_function *low, int i, int64_t k, double h)
     return r;
 }
 
-/* The weighed sum of differences: not the difference of sums, which may be large. */
+/* Returns the weighted sum of differences, not the difference of sums, because sums may be
+ * large. */
 static double weighed(const t_array *up, const t_array *down, const t_array *weight)
 {
     double  sum = 0;
@@ -494,7 +497,7 @@ static void check_differences(t_case *c, ch_function *low, const t_result *high,
     }
 }
 
-/* Rows as symbols and as numbers: the same gradient. */
+/* With rows as symbols and as numbers, the gradient must be the same. */
 static void check_symbolic_gradient(const t_sample *x, const t_result *low)
 {
     t_case      *c = t_case_of(x, CH_F64, CH_I64, 0);
@@ -508,7 +511,7 @@ static void check_symbolic_gradient(const t_sample *x, const t_result *low)
     t_case_drop(c);
 }
 
-/* In the other float types, the gradient is the f64 one as far as their precision goes. */
+/* In other float types, the gradient must equal that of f64 within their precision. */
 static void check_gradient_dtypes(const t_sample *x)
 {
     static const ch_dtype kind[] = {CH_F32, CH_BF16, CH_F16};
@@ -580,7 +583,7 @@ static void gradients(void **state)
                  x->name, (long long)(ch__mem_live() - live));
 }
 
-/* ---- running out of memory (PROMISES F15) ---- */
+/* ---- allocation failures ---- */
 
 static ch_dtype first_dtype(const t_sample *x)
 {
@@ -590,7 +593,7 @@ static ch_dtype first_dtype(const t_sample *x)
     return CH_F32;
 }
 
-/* Whichever allocation fails, the run says so and gives everything back. */
+/* Whichever allocation fails, the run must return an error and release all memory. */
 static void out_of_memory(void **state)
 {
     const t_sample *x = *state;
@@ -651,7 +654,7 @@ static void refusal(void **state)
         t_fail(c, "%lld allocations were not given back", (long long)(ch__mem_live() - live));
 }
 
-/* ---- anything at all (PROMISES S10) ---- */
+/* ---- random calls ---- */
 
 static int count_samples(void)
 {
@@ -690,7 +693,8 @@ static ch_shape random_shape(uint64_t *state, ch_shape like)
     return ch_shape_make(s.rank, s.dim);
 }
 
-/* Mostly what belongs there; sometimes ids that are far out, NaN, or too large. */
+/* Returns mostly a valid value; sometimes ids that are out of range, NaN, or numbers that are
+ * too large. */
 static double random_value(uint64_t *state, double fallback)
 {
     static const double odd[] = {-1,    1e9,  -1e9, NAN,   INFINITY, -INFINITY,
@@ -779,7 +783,7 @@ static int64_t odd_int(uint64_t *state)
     return odd[t_bits(state) % (sizeof(odd) / sizeof(odd[0]))];
 }
 
-/* An attribute as a broken or hostile file would have it. */
+/* Changes an attribute to a value that a damaged or hostile file could have. */
 static void scramble_attr(const ch_attr *row, void *attrs, uint64_t *state)
 {
     static const double number[] = {-1, 0, 0.5, 1, 2, NAN, INFINITY, -INFINITY, 1e300, -1e-300};
@@ -821,7 +825,7 @@ static void scramble_attr(const ch_attr *row, void *attrs, uint64_t *state)
     }
 }
 
-/* Calls of the sample's op again, on the same inputs, with attributes that nobody asked for. */
+/* Calls of the sample's op on the same inputs, with changed attributes. */
 typedef struct scrambled {
     const t_case *c;
     uint64_t      state;
@@ -957,7 +961,7 @@ static size_t new_tests(struct CMUnitTest *t)
     return n;
 }
 
-/* Starts the threads, so that tests see only what they allocate themselves. */
+/* Starts the threads, so that tests count only their own allocations. */
 static int start(void **state)
 {
     ch_devices_options opt = {.spec = "CPU=1", .threads = T_THREADS};
@@ -991,7 +995,7 @@ int main(void)
         rows++;
     t = calloc(rows, sizeof(*t));
 #if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* large blocks come again and again: keep them */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* keep large blocks, because they are needed again */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif
     rows = new_tests(t);

@@ -1,7 +1,8 @@
-/* test/ops/test_slopes.c -- gradients of smooth activations against exact slopes.
+/* test/ops/test_slopes.c -- gradients of smooth activations against exact derivatives.
  *
- * The samples of test_ops.c compare gradients with finite differences, which are good to a few digits.
- * Here the slopes have closed forms in f64, so that the bound of cohort/math.h can be checked.
+ * The samples of test_ops.c compare gradients with finite differences, which are accurate to a
+ * few digits. Here the derivatives have closed forms in f64, so that the bound of cohort/math.h
+ * can be checked.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>

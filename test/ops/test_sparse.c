@@ -1,4 +1,8 @@
-/* test/ops/test_sparse.c -- gradients of lookups stay rows, up to the variable.
+/* test/ops/test_sparse.c -- gradients of lookups stay sparse until the variable is updated.
+ *
+ * A sparse gradient is a list of ids and rows. The tests check its form, the memory of an
+ * update, which must not hold a second table, and scatters into variables.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +73,7 @@ static void assert_untouched(ch_var *v)
     ch_tensor_unref(now);
 }
 
-/* ---- what a gradient is ---- */
+/* ---- the form of a gradient ---- */
 
 static void look(ch_step *s, void *arg)
 {
@@ -127,7 +131,7 @@ static void a_lookups_gradient_is_sparse_until_it_meets_a_dense_one(void **state
     ch_var_unref(x.v);
 }
 
-/* ---- up to the variable ---- */
+/* ---- updates of the variable ---- */
 
 static void descend(ch_step *s, void *arg)
 {
@@ -155,9 +159,9 @@ static void an_update_writes_the_rows_that_were_looked_up_and_no_others(void **s
     assert_int_equal(ch_function_new("descend", descend, &x, &f), CH_OK);
     assert_int_equal(run(f, 5, ids, 4, splits, &out), CH_OK);
     assert_true(x.sparse);
-    assert_true(f->last_program->arena_bytes < ROWS * WIDTH); /* there is no second table */
+    assert_true(f->last_program->arena_bytes < ROWS * WIDTH); /* no memory for a second table */
     got = ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0));
-    for (int i = 0; i < 5; i++) /* what is behind the last split stands for no row */
+    for (int i = 0; i < 5; i++) /* ids behind the last split denote no row */
         assert_int_equal(got[i], i < 3 ? ids[i] : -1);
     assert_int_equal(ch_var_get(x.v, &now), CH_OK);
     row = ch_tensor_data(now);

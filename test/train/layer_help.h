@@ -1,5 +1,5 @@
-/* test/train/layer_help.h -- calling layers, setting their variables, comparing results.
- *
+/* test/train/layer_help.h -- functions that call layers, set their variables and compare
+ * results.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_TRAIN_LAYER_HELP_H
 #define TEST_TRAIN_LAYER_HELP_H
@@ -12,10 +12,11 @@
 typedef struct t_call {
     ch_layer *layer;
     bool      training;
-    double    rate; /* of a step down the gradient of the mean square; 0: none */
+    double    rate; /* of a gradient step that lowers the mean square; 0: no step */
 } t_call;
 
-/* Calls the layer with all inputs; results: what it gives, its mean square. */
+/* Calls the layer with all inputs. The results are its output and the mean square of the
+ * output. */
 static inline void t_forward(ch_step *s, void *arg)
 {
     t_call        *c = arg;
@@ -39,7 +40,7 @@ static inline void t_forward(ch_step *s, void *arg)
         ch_var_assign_sub(s, v[i], ch_all_reduce(CH_MEAN, ch_mul(d[i], ch_number(s, c->rate))));
 }
 
-/* Runs the layer once under a strategy; takes the inputs over. */
+/* Runs the layer once under a strategy. Takes ownership of the inputs. */
 static inline ch_status t_try(ch_strategy *st, t_call *c, int n, ch_tensor *const *in,
                               ch_tuple **out)
 {
@@ -52,7 +53,7 @@ static inline ch_status t_try(ch_strategy *st, t_call *c, int n, ch_tensor *cons
     return rc;
 }
 
-/* The result of one call outside of training. */
+/* Returns the result of a call outside of training. */
 static inline ch_tensor *t_apply_n(ch_layer *l, int n, ch_tensor *const *in)
 {
     ch_tuple  *out = NULL;
@@ -69,7 +70,7 @@ static inline ch_tensor *t_apply(ch_layer *l, ch_tensor *x)
     return t_apply_n(l, 1, &x);
 }
 
-/* Calling the layer fails with these words. */
+/* Checks that calling the layer fails with these words in the message. */
 static inline void t_refuses(ch_layer *l, ch_tensor *x, const char *word, const char *other)
 {
     ch_tuple *out = NULL;
@@ -85,7 +86,7 @@ static inline void t_near(double have, double want, double off)
         fail_msg("%.9g, want %.9g", have, want);
 }
 
-/* Compares with n numbers and lets go of the tensor. */
+/* Compares the tensor with n numbers and releases it. */
 static inline void t_is(ch_tensor *t, ch_shape shape, const float *want, double off)
 {
     char have[96], wanted[96];
@@ -98,7 +99,7 @@ static inline void t_is(ch_tensor *t, ch_shape shape, const float *want, double 
     ch_tensor_unref(t);
 }
 
-/* Sets a variable of a layer, by its path, to noise of a seed, rounded as its dtype is. */
+/* Sets a variable of a layer, given by its path, to noise of a seed, rounded to its dtype. */
 static inline void t_fill(ch_layer *l, const char *path, unsigned seed)
 {
     ch_var    *v = ch_layer_var(l, path);
@@ -123,7 +124,7 @@ static inline void t_fill(ch_layer *l, const char *path, unsigned seed)
     ch_tensor_unref(value);
 }
 
-/* A copy of a variable as floats; free() it. */
+/* Returns a copy of a variable as floats. The caller must free() it. */
 static inline float *t_values(ch_layer *l, const char *path)
 {
     ch_var    *v = ch_layer_var(l, path);
@@ -139,7 +140,7 @@ static inline float *t_values(ch_layer *l, const char *path)
     return x;
 }
 
-/* Ten small steps down lower what the layer gives: gradients reach its variables. */
+/* Checks that ten small steps lower the loss, so that gradients reach the variables. */
 static inline void t_learns(ch_strategy *st, ch_layer *l, double rate, int n,
                             ch_tensor *const *in)
 {

@@ -1,4 +1,8 @@
-/* test/train/test_each.c -- each optimizer, layer and metric once under each strategy: as under none.
+/* test/train/test_each.c -- each optimizer, layer and metric under each strategy, compared with
+ * none.
+ *
+ * The same rows are trained under Default, OneDevice, Mirrored and CentralStorage. The
+ * variables and metrics at the end must agree.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -41,7 +45,7 @@ static ch_shape shape_of(data kind, int64_t rows)
                : (kind == SEQUENCE ? ch_shape_of(rows, 5, 4) : ch_shape_of(rows, 4));
 }
 
-/* Rows [from, to). */
+/* Returns rows [from, to). */
 static ch_tensor *rows_of(data kind, int from, int to)
 {
     int64_t    width = ch_shape_count(shape_of(kind, 1));
@@ -98,7 +102,7 @@ typedef struct job {
     ch_model     *model;
     ch_optimizer *optimizer;
     ch_metric    *metric;
-    int           truth; /* of the metric: a row of `metrics` */
+    int           truth; /* form of the truth: a row of `metrics` */
 } job;
 
 static void train(ch_step *s, void *arg)
@@ -130,7 +134,7 @@ static int vars_of(ch_model *m, float *out)
     return count;
 }
 
-/* What a net of this layer and a dense one has learned after a few steps. */
+/* Trains a net of this layer and a dense layer for a few steps, and returns its variables. */
 static int learn(int which, ch_layer *layer, data kind, ch_optimizer *o, float *out)
 {
     ch_model_options shapes = {.n_inputs = 1,
@@ -167,7 +171,7 @@ static void same(const char *name, int which, const float *a, const float *b, in
 
 enum { RULES = 18 };
 
-/* With sparse gradients too: those of an embedding. */
+/* Each rule is used with dense gradients and with the sparse gradients of an embedding. */
 static ch_optimizer *rule_of(int i, const char **name)
 {
     static const char *const names[RULES] = {
@@ -328,11 +332,11 @@ static void layers_learn_alike_under_all_strategies(void **state)
     (void)state;
 }
 
-/* ---- bags: rows of any number of ids ---- */
+/* ---- bags: rows with any number of ids ---- */
 
 enum { BAG_IDS = 9 };
 
-/* Row i has i % 4 ids; those of rows [from, to), or where they begin, or the labels. */
+/* Row i has i % 4 ids. Returns, for rows [from, to), the ids, the row splits or the labels. */
 static ch_tensor *bag_part(int part, int from, int to)
 {
     int32_t    id[4 * ROWS], split[ROWS + 1] = {0};
@@ -424,7 +428,8 @@ static void embedding_bags_learn_alike_under_all_strategies(void **state)
     (void)state;
 }
 
-/* Random numbers are each replica's own: it runs, and learns something. */
+/* Random numbers differ between replicas, so the test checks only that training runs and
+ * learns. */
 static void dropout_layer_trains_under_all_strategies(void **state)
 {
     static float first[MOST], got[MOST];
@@ -474,7 +479,8 @@ static ch_metric *metric_of(int i, ch_strategy *st)
     return m;
 }
 
-/* Guesses out of six numbers, truth out of the label, in the form that the metric takes. */
+/* Makes predictions from six numbers and truth from the label, in the form that the metric
+ * takes. */
 static void measure(ch_step *s, void *arg)
 {
     job     *j = arg;

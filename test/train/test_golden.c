@@ -1,7 +1,8 @@
 /* test/train/test_golden.c -- training runs whose losses another program has computed.
  *
- * test/golden/runs.py has the same models, data, first weights and rules on PyTorch; its
- * losses are in test/golden/runs.inc. Change neither for the sake of the other.
+ * test/golden/runs.py has the same models, data, initial weights and rules in PyTorch; its
+ * losses are in test/golden/runs.inc. If they differ, find the error: do not adapt a program to
+ * the other.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -14,7 +15,7 @@ enum { CHARS = 11, TIME = 6, WIDTH = 8, HEADS = 2, BATCHES = 4, MOST_WEIGHTS = 2
 
 typedef struct weight {
     const char *path;
-    double      scale; /* in [-scale, scale); below 0: 1 is added, for gains */
+    double      scale; /* in [-scale, scale); negative: 1 is added, for gains */
 } weight;
 
 typedef struct run {
@@ -22,15 +23,15 @@ typedef struct run {
     const double *loss;
     int           n_losses;
     ch_layer *(*layer)(void);
-    weight   weight[MOST_WEIGHTS]; /* the i-th is made from seed 100 + i */
+    weight   weight[MOST_WEIGHTS]; /* weight i is made from seed 100 + i */
     int      rows;
-    ch_shape x, y;             /* one row of each */
-    int      x_limit, y_limit; /* of ids; 0: floats */
+    ch_shape x, y;             /* shape of a row */
+    int      x_limit, y_limit; /* limit of ids; 0: floats */
     ch_node *(*each)(ch_node *logits, ch_node *y);
     ch_status (*optimizer)(ch_optimizer **out);
 } run;
 
-/* ---- numbers, as runs.py has them ---- */
+/* ---- numbers, as in runs.py ---- */
 
 static unsigned bits(unsigned *x)
 {
@@ -211,7 +212,7 @@ static void set_weights(const run *r, ch_model *m)
     assert_int_equal(ch_model_trainable(m, &var), n);
 }
 
-/* Rows dealt unevenly: the second of two replicas has about a third. */
+/* Divides rows unevenly: the second of two replicas gets about a third. */
 static ch_value *dealt(ch_tensor *all, int rows, int n_replicas)
 {
     int        cut = n_replicas == 1 ? rows : rows - rows / 3;

@@ -1,7 +1,7 @@
 /* test/train/test_half.c -- 16-bit training of the CNN example: half the memory, the same
  * accuracy.
  *
- * The example itself is included: its network, its step, its images.
+ * The test includes the source of the example, and uses its network, its step and its images.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
@@ -11,7 +11,7 @@ int cnn_main(int argc, char **argv);
 #include "../../examples/cnn.c" /* NOLINT(bugprone-suspicious-include) */
 #undef main
 
-enum { STEPS = 300, LAST = 100 }; /* in all; over which the accuracy is taken */
+enum { STEPS = 300, LAST = 100 }; /* LAST: those whose accuracy counts */
 
 typedef struct trained {
     double accuracy, arena_bytes, parameter_bytes;
@@ -29,7 +29,7 @@ static double parameter_bytes(ch_model *m)
     return sum;
 }
 
-/* The same images in the same order for every dtype. */
+/* Trains on the same images in the same order for every dtype. */
 static trained train_in(ch_dtype dtype)
 {
     job          j;
@@ -68,8 +68,8 @@ static void training_in_16_bits_is_as_accurate_with_half_the_parameter_bytes(voi
         if (!(fabs(half.accuracy - wide.accuracy) <= 0.005))
             fail_msg("%g, where f32 has %g", half.accuracy, wide.accuracy);
         assert_true(half.parameter_bytes == wide.parameter_bytes / 2);
-        /* 0.554 of it: half, and the input in 16 bits, which f32 need not copy (0.026), and an
-         * image at a time in f32 for the gradients of pools (0.03 for 64 images). */
+        /* The ratio is 0.554: half, and the input in 16 bits, which f32 need not copy (0.026),
+         * and an image at a time in f32 for the gradients of pools (0.03 for 64 images). */
         if (!(half.arena_bytes < 0.56 * wide.arena_bytes))
             fail_msg("%.0f bytes, where f32 takes %.0f", half.arena_bytes, wide.arena_bytes);
     }

@@ -1,4 +1,8 @@
-/* test_init.c -- first values: their range, spread and independence.
+/* test/train/test_init.c -- initial values of variables: their range, spread and independence.
+ *
+ * The tests compute means, deviations and fans from the values. Initial values depend on name
+ * and seed only, so a part of a variable has the values of the whole; golden values come from
+ * test/golden/philox.py.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -27,7 +31,7 @@ typedef struct summary {
     double least, most, mean, deviation;
 } summary;
 
-/* Of a matrix that it takes over. */
+/* Takes ownership of the matrix. */
 static summary summed(ch_tensor *t)
 {
     summary  s = {INFINITY, -INFINITY, 0, 0};
@@ -162,7 +166,7 @@ static void init_orthogonal_gives_orthogonal_matrices(void **state)
     check_orthogonal(7, 7);
     check_orthogonal(40, 13);
     check_orthogonal(13, 40);
-    check_orthogonal(70, 70); /* several blocks, the last with little left of it */
+    check_orthogonal(70, 70); /* several blocks, of which the last is short */
     check_orthogonal(1030, 33);
     check_orthogonal(1, 1);
     (void)state;
@@ -195,8 +199,8 @@ static void init_numbers_depend_on_name_and_seed_and_not_on_size(void **state)
     (void)state;
 }
 
-/* A program that starts anew, or elsewhere, starts from the same; and test/golden/philox.py,
- * which has a Philox of its own, from these too. */
+/* The values are the same in every process and on every machine. test/golden/philox.py, which
+ * has its own Philox, computes the same values. */
 static void init_numbers_agree_with_the_golden_philox(void **state)
 {
     ch_shape   shape = ch_shape_of(1, G_PHILOX_N);
@@ -215,7 +219,8 @@ static void init_numbers_agree_with_the_golden_philox(void **state)
     (void)state;
 }
 
-/* The rows (axis 0), columns or planes from `begin` to `end` of the whole, to the bit. */
+/* Checks that the rows (axis 0), columns or planes from `begin` to `end` have the bits of the
+ * whole. */
 static void part_is_a_slice(ch_init init, ch_dtype dtype, ch_tensor *whole, int axis,
                             int64_t begin, int64_t end)
 {
@@ -322,7 +327,7 @@ static void variable_takes_dtype_shape_and_initialiser(void **state)
     spec.init = ch_init_normal(0, -1);
     t_refused(ch_var_new(st, &spec, &a), CH_INVALID_ARGUMENT, "variable w", "deviation");
     spec.init = ch_init_zeros();
-    t_ok(ch_var_new(st, &spec, &a)); /* the name was given back */
+    t_ok(ch_var_new(st, &spec, &a)); /* the name is free again */
     assert_string_equal(ch_var_name(a), "w");
     ch_var_unref(a);
     ch_strategy_unref(st);

@@ -1,5 +1,7 @@
-/* test_layer.c -- the object: names, variables, errors, sharing; and the layers without or with
- * one product.
+/* test/train/test_layer.c -- layers as objects, and layers with at most a single product.
+ *
+ * The tests cover names, variables, errors, sharing, layers that the program defines, and the
+ * layers dense, flatten, reshape, pools, dropout and activations.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -7,7 +9,7 @@
 
 /* ---- dense ---- */
 
-/* tanh(x . kernel + bias), written out. */
+/* Computes tanh(x . kernel + bias) without the library. */
 static void dense_reference(int rows, int in, int out, const float *x, const float *kernel,
                             const float *bias, float *y)
 {
@@ -88,7 +90,7 @@ static void layer_seed_changes_the_initial_values(void **state)
     ch_layer_set_seed(b, 7);
     ch_tensor_unref(t_apply(a, ch_tensor_ref(x)));
     of_a = t_values(a, "kernel");
-    ch_layer_unref(a); /* its names are free again */
+    ch_layer_unref(a); /* the names of its variables are free again */
     ch_tensor_unref(t_apply(b, x));
     of_b = t_values(b, "kernel");
     assert_memory_not_equal(of_a, of_b, 9 * sizeof(float));
@@ -222,7 +224,8 @@ static void layer_with_two_parents_is_listed_once(void **state)
     (void)state;
 }
 
-/* A layer that others have keeps its name; one that is new gives way, wherever it stands. */
+/* A shared layer keeps its name. A new layer with the same name is renamed, wherever it is in
+ * the net. */
 static void layer_names_are_unique_beside_shared_layers(void **state)
 {
     ch_layer *a = ch_layer_dense(3, NULL), *b = ch_layer_dense(3, NULL);
@@ -238,7 +241,7 @@ static void layer_names_are_unique_beside_shared_layers(void **state)
     assert_string_equal(ch_layer_name(child[0]), "dense_1");
     assert_string_equal(ch_layer_name(child[1]), "dense");
     assert_string_equal(ch_layer_name(child[2]), "dense_2");
-    assert_ptr_equal(child[3], child[1]); /* twice the same is no other */
+    assert_ptr_equal(child[3], child[1]); /* the same layer twice is not a second layer */
     ch_tensor_unref(t_apply(mixed, t_noise(ch_shape_of(2, 3), 1)));
     assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense/kernel")), "first/dense/kernel");
     assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense_1/kernel")),
@@ -267,7 +270,7 @@ static void layer_names_of_20000_siblings_are_found_quickly(void **state)
     assert_int_equal(ch_layer_children(all, &child), MANY);
     assert_string_equal(ch_layer_name(child[0]), "dropout");
     assert_string_equal(ch_layer_name(child[2]), "dropout_1");
-    assert_string_equal(ch_layer_name(child[3]), "dropout_3"); /* the second is taken */
+    assert_string_equal(ch_layer_name(child[3]), "dropout_3"); /* the second name is in use */
     assert_string_equal(ch_layer_name(child[MANY - 1]), "dropout_19999");
     ch_layer_unref(all);
     free(l);
@@ -337,7 +340,7 @@ static void layer_set_dtype_sets_the_dtype_of_variables(void **state)
         for (int k = 0; k < 10; k++)
             assert_int_equal(ch_var_dtype(v[k]), dtype[i]);
         t_learns(NULL, l, 0.05, 1, &x);
-        ch_layer_set_dtype(l, CH_F32); /* too late */
+        ch_layer_set_dtype(l, CH_F32); /* too late: the variables exist */
         y = t_apply(l, t_noise(ch_shape_of(6, 5), 1));
         assert_int_equal(ch_tensor_dtype(y), dtype[i]);
         ch_tensor_unref(y);
@@ -445,7 +448,7 @@ static void dropout_drops_in_training_only(void **state)
     (void)state;
 }
 
-/* ---- layers of one's own ---- */
+/* ---- layers that a program defines ---- */
 
 typedef struct scale_self {
     double  first;
@@ -523,7 +526,7 @@ static void layer_build_error_without_message_shows_no_earlier_message(void **st
         .type = "silent", .build = fail_without_a_word, .call = scale_call, .drop = NULL};
     ch_layer *l = ch_layer_new(&ops, NULL, 0, 0, NULL);
 
-    assert_null(ch_layer_dense(0, NULL)); /* "0 units", which is about another */
+    assert_null(ch_layer_dense(0, NULL)); /* an earlier error, "0 units", of another layer */
     t_refuses(l, t_noise(ch_shape_of(2, 3), 1), "silent", "");
     assert_null(strstr(ch_error_message(), "units"));
     ch_layer_unref(l);
@@ -589,7 +592,7 @@ static void layer_constructors_reject_invalid_arguments(void **state)
     not_made(ch_layer_function("f", NULL, NULL, 1, (ch_layer *[]){ch_layer_dense(1, NULL)}),
              "NULL");
     not_made(ch_layer_new(NULL, NULL, 0, 0, NULL), "a call");
-    /* The error of the innermost stays, and nothing leaks. */
+    /* The error of the innermost layer is returned, and nothing leaks. */
     not_made(ch_layer_sequential(
                  "net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_dense(-4, NULL)}),
              "-4 units");
@@ -597,10 +600,10 @@ static void layer_constructors_reject_invalid_arguments(void **state)
                  "net", 2, (ch_layer *[]){ch_layer_dense(-5, NULL), ch_layer_dense(3, NULL)}),
              "-5 units");
     assert_null(
-        ch_layer_sequential("net", 1, (ch_layer *[]){NULL})); /* its error is told here ... */
+        ch_layer_sequential("net", 1, (ch_layer *[]){NULL})); /* ch_model_new reports it ... */
     assert_int_equal(ch_model_new(NULL, NULL, NULL, &(ch_model *){NULL}), CH_INVALID_ARGUMENT);
     not_made(ch_layer_sequential("net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), NULL}),
-             "layer 1 of 2 is NULL"); /* ... and is not that of another */
+             "layer 1 of 2 is NULL"); /* ... and no later call does */
     assert_int_equal(ch__mem_live(), live);
     (void)state;
 }
@@ -618,7 +621,8 @@ static void layer_call_rejects_invalid_arguments(void **state)
     t_refused(t_try(NULL, &(t_call){.layer = l}, 2, two, &out), CH_INVALID_ARGUMENT,
               "called with 2 nodes, want 1", "in dense");
     t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want at least 1 axis", "f32()");
-    /* What could not be made before another layer was used has nothing to do with it. */
+    /* If a layer could not be made before another layer was used, its error is not reported for
+     * the latter. */
     (void)ch_layer_dense(0, NULL);
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 3), 1)));
     t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "the layer is NULL");
@@ -629,7 +633,7 @@ static void layer_call_rejects_invalid_arguments(void **state)
     (void)state;
 }
 
-/* Every allocation fails once: no crash, no leak, and then it works. */
+/* Every allocation fails once: no crash and no leak; the next call works. */
 static void layers_leak_nothing_when_out_of_memory(void **state)
 {
     int64_t live = ch__mem_live();

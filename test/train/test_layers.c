@@ -1,5 +1,8 @@
-/* test_layers.c -- every kind of layer against PyTorch (test/golden/layers.py): what it gives
- * and its gradients; then what all of them promise: no rows, replicas, 16-bit floats.
+/* test/train/test_layers.c -- every kind of layer against PyTorch (test/golden/layers.py).
+ *
+ * A table has a row for each golden case. The tests compare outputs and gradients, and then
+ * properties that all layers share: batches without rows, replicas with any number of rows,
+ * 16-bit floats, loops, and first calls that fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../golden/layers.h"
@@ -19,7 +22,7 @@ typedef struct golden_var {
 typedef struct golden {
     const char *name;
     ch_layer *(*make)(void);
-    ch_shape     in[3]; /* of noise of seeds 1, 2 and 3 */
+    ch_shape     in[3]; /* made from noise of seeds 1, 2 and 3 */
     int          n_in;
     ch_shape     out;
     const float *y;
@@ -329,7 +332,7 @@ static const golden *golden_of(const char *name)
     return NULL;
 }
 
-/* ---- running one ---- */
+/* ---- running a case ---- */
 
 static ch_tensor *ids_of(ch_shape shape, const int32_t *id)
 {
@@ -339,7 +342,7 @@ static ch_tensor *ids_of(ch_shape shape, const int32_t *id)
     return t;
 }
 
-/* The inputs of a row of the table, or of no rows. */
+/* Makes the inputs of a row of the table, or inputs without rows. */
 static void inputs_of(const golden *g, bool empty, ch_tensor **in)
 {
     static const int32_t ids[] = {0, 6, 2, 2, 2, 5}, bag[] = {0, 6, 2, 2, 5, 1};
@@ -476,7 +479,7 @@ static void layers_accept_inputs_without_rows(void **state)
     (void)state;
 }
 
-/* The sum of squares over the replicas' rows, one step down its gradient. */
+/* Makes a step along the gradient of the sum of squares over the rows of all replicas. */
 static void train(ch_step *s, void *arg)
 {
     t_call        *c = arg;
@@ -505,7 +508,7 @@ static void run_train(ch_strategy *st, ch_layer *l, ch_tuple *batch)
     ch_function_unref(f);
 }
 
-/* The rows of one batch as two per-replica parts. */
+/* Divides the rows of a batch into two per-replica parts. */
 static ch_tuple *parted(int n, ch_tensor *const *in, const int64_t *end)
 {
     ch_value *leaf[2] = {NULL, NULL};
@@ -542,7 +545,7 @@ static void assert_same_vars(const golden *g, ch_layer *a, ch_layer *b, double o
     }
 }
 
-/* However the rows fall on replicas, the step is that of the whole batch. */
+/* For any division of the rows among replicas, the step must be that of the whole batch. */
 static void check_parted(const golden *g, ch_strategy *st, int64_t first)
 {
     ch_layer  *whole = made(g, NULL, CH_F32), *split = made(g, st, CH_F32);
@@ -596,7 +599,7 @@ static void batch_norm_moves_its_statistics_in_training_only(void **state)
     assert_true(mean == 0 && variance == 1);
     t_ok(t_try(NULL, &(t_call){l, true, 0}, 1, (ch_tensor *[]){ch_tensor_ref(x)}, &out));
     ch_tuple_unref(out);
-    y = t_apply(l, ch_tensor_ref(x)); /* by the moving ones */
+    y = t_apply(l, ch_tensor_ref(x)); /* uses the moving statistics */
     for (int c = 0; c < 4; c++) {
         moving(l, 0, c, &mean, &variance);
         t_near(mean, batch_norm_mean[c], 1e-6);
@@ -616,7 +619,7 @@ static void batch_norm_moves_its_statistics_in_training_only(void **state)
     (void)state;
 }
 
-/* The mean and the variance of rows [from, to) of (n, 4). */
+/* Computes the mean and the variance of rows [from, to) of (n, 4). */
 static void rows_stats(const float *x, int from, int to, int c, double *mean, double *variance)
 {
     *mean = *variance = 0;
@@ -626,7 +629,7 @@ static void rows_stats(const float *x, int from, int to, int c, double *mean, do
         *variance += (x[4 * r + c] - *mean) * (x[4 * r + c] - *mean) / (to - from);
 }
 
-/* Each replica normalises by its own rows; the moving statistics are the weighed means. */
+/* Each replica normalises by its own rows. The moving statistics are the weighted means. */
 static void batch_norm_weighs_moving_statistics_by_rows(void **state)
 {
     ch_strategy *st = NULL;
@@ -711,7 +714,7 @@ static void synchronized_batch_norm_uses_the_statistics_of_all_rows(void **state
     (void)state;
 }
 
-/* Rows that stand on another axis: its size is a symbol too. */
+/* The rows are on another axis, whose size is a symbol too. */
 static void norm_straight(ch_step *s, void *arg)
 {
     ch_step_out(s, NULL, ch_layer_call(arg, s, ch_step_in(s, 0), true));
@@ -725,7 +728,7 @@ static void norm_transposed(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_transpose(ch_layer_call(arg, s, x, true), 3, axis));
 }
 
-/* Two axes of rows: (rows, rows, 1). */
+/* Two axes are rows: (rows, rows, 1). */
 static void norm_pairs(ch_step *s, void *arg)
 {
     ch_node *x = ch_reshape(ch_step_in(s, 0), ch_shape_of(-1, 12));
@@ -784,7 +787,8 @@ static void batch_norm_counts_elements_with_rows_on_any_axis(void **state)
     (void)state;
 }
 
-/* Gradients with respect to the input, through the statistics of all rows: as on one device. */
+/* Gradients with respect to the input, through the statistics of all rows, are those on a
+ * single device. */
 static void input_gradient(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0), *y = ch_layer_call(arg, s, x, true);
@@ -876,7 +880,7 @@ static void lstm_last_state_is_the_end_of_the_sequence(void **state)
         last[i] = lstm_y[i / 2 * 8 + 6 + i % 2];
     t_is(t_apply(l, t_noise(g->in[0], 1)), ch_shape_of(2, 2), last, 1e-6);
     t_is(t_apply(l, t_noise(ch_shape_of(2, 0, 3), 1)), ch_shape_of(2, 2), (float[]){0, 0, 0, 0},
-         0); /* no time at all */
+         0); /* a sequence of length 0 */
     ch_layer_unref(l);
     (void)state;
 }
@@ -978,7 +982,7 @@ static void attention_mask_selects_the_visible_positions(void **state)
     (void)state;
 }
 
-/* With the rows of the labels, what comes out of a bag can meet them. */
+/* The bag has as many rows as the labels, so their values can be added. */
 static void add_labels(ch_step *s, void *arg)
 {
     ch_node *in[] = {ch_step_in(s, 0), ch_step_in(s, 1), ch_step_in(s, 2)};
@@ -1007,7 +1011,8 @@ static void embedding_bag_has_the_rows_of_its_third_input(void **state)
     (void)state;
 }
 
-/* One layer of each kind in a net; every allocation fails once, while it is made and built. */
+/* Makes a net with a layer of each kind. Every allocation fails once, while it is made and
+ * built. */
 static ch_layer *everything(void)
 {
     return ch_layer_sequential(
@@ -1028,7 +1033,7 @@ static void model_of_all_layers_leaks_nothing_when_out_of_memory(void **state)
     ch_model        *m = NULL;
     int64_t          live;
 
-    t_ok(ch_model_new(NULL, everything(), &o, &m)); /* what is kept for good is there now */
+    t_ok(ch_model_new(NULL, everything(), &o, &m)); /* objects that are made once exist now */
     ch_model_unref(m);
     live = ch__mem_live();
     for (int64_t k = 1;; k++) {
@@ -1112,9 +1117,9 @@ static void not_made(ch_layer *l, const char *word)
         fail_msg("\"%s\" has no \"%s\"", ch_error_message(), word);
 }
 
-/* A first call that fails, then one of another size that must be the first: by rank, by width
- * (the sizes that are known only when it is called), and by what comes after a part that went
- * well. */
+/* The first call fails. A call of another size must then be a valid first call: of another
+ * rank, of another width (sizes that are known only in the call), and after a part of the net
+ * was built. */
 static void layer_is_unchanged_when_its_first_call_fails(void **state)
 {
     ch_shape flat = ch_shape_of(2, 4), images = ch_shape_of(2, 5, 6, 3),
@@ -1143,7 +1148,7 @@ static void layer_is_unchanged_when_its_first_call_fails(void **state)
     ch_tensor_unref(t_apply(block, t_noise(times, 1)));
     ch_tensor_unref(t_apply(net, t_noise(images, 1)));
     assert_string_equal(ch_var_name(ch_layer_var(net, "dense/kernel")), "net/dense/kernel");
-    /* One that was called keeps its variables, whatever fails then. */
+    /* A layer that was called keeps its variables if a later call fails. */
     t_refuses(heads, t_noise(ch_shape_of(2, 3, 8), 1), "attention: the input is",
               "built for 6");
     t_refuses(net, t_noise(ch_shape_of(2, 5, 1, 3), 1), "conv2d", "in net/conv2d");

@@ -1,4 +1,7 @@
-/* test/train/test_loss.c -- losses: values, gradients, and how they are averaged.
+/* test/train/test_loss.c -- losses: their values and gradients, and how they are averaged.
+ *
+ * Each loss has a plain reference in doubles. The averages are computed on one and two replicas
+ * with unequal numbers of rows, with and without weights, and compared with the whole batch.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -10,7 +13,7 @@
 
 enum { CLASSES = 5, MOST = 256 };
 
-/* The loss of n numbers that are one example's. */
+/* Returns the loss of an example of n numbers. */
 typedef double (*reference)(int n, const double *p, const double *t);
 
 static double ref_log_softmax(int n, const double *p, int at)
@@ -175,7 +178,8 @@ static void fill_row(fill how, int n, unsigned *seed, double *x)
         x[i] /= sum;
 }
 
-/* `rows` rows of n with few digits, so that 16 bits hold them; shares are of f32. */
+/* Makes `rows` rows of n numbers with few digits, so that 16 bits hold them; shares are of
+ * f32. */
 static void fill_rows(fill how, int rows, int n, unsigned seed, double *x)
 {
     assert_true(rows * n <= MOST);
@@ -250,7 +254,7 @@ static void check_kind(const struct kind *k, ch_dtype dtype, ch_shape shape)
         down = k->ref(n, p + i / n * n, t + i / n * n);
         p[i] = was;
         if (fabs(up + down - 2 * k->ref(n, p + i / n * n, t + i / n * n)) <
-            1e-7) /* no corner */
+            1e-7) /* no point where the loss is not smooth */
             near(k->name, item(out, 1, 0, i), (up - down) / (2 * h), tolerance);
     }
     ch_tuple_unref(out);
@@ -319,8 +323,8 @@ static void losses_of_extreme_numbers_are_finite(void **state)
 typedef struct averaging {
     ch_var *w;
     int     weights; /* 0: none, 1: of ch_loss_average, 2: of ch_loss_weighted_mean */
-    int     tokens;  /* losses have a second axis of this size; 0: no */
-    bool    is_flat; /* and it is merged with the rows */
+    int     tokens;  /* size of a second axis of the losses; 0: none */
+    bool    is_flat; /* the second axis is merged with the rows */
     int     rows_of; /* rows are those of this input */
 } averaging;
 
@@ -371,7 +375,7 @@ static ch_value *dealt(ch_shape shape, const double *x, int n, const int *rows)
     return v;
 }
 
-/* Loss and slope of 7 rows, dealt to one or two replicas. */
+/* Computes loss and derivative of 7 rows, divided among one or two replicas. */
 static void run_average(averaging a, int n, const int *rows, double *loss, double *slope)
 {
     ch_strategy *st = replicas(n);
@@ -404,7 +408,7 @@ static void run_average(averaging a, int n, const int *rows, double *loss, doubl
     ch_strategy_unref(st);
 }
 
-/* The same on the whole batch, plainly. */
+/* Computes the same for the whole batch, in a simple loop. */
 static void plain_average(averaging a, double *loss, double *slope)
 {
     static const double w[3] = {0.5, -1, 2};
@@ -490,7 +494,8 @@ static void loss_average_without_inputs_is_over_replicas(void **state)
     }
 }
 
-/* A sum of many losses leaves the range of f16, and their number the digits of bf16. */
+/* A sum of many losses exceeds the range of f16, and their number exceeds the digits of
+ * bf16. */
 static void average_16_step(ch_step *s, void *arg)
 {
     (void)arg;

@@ -1,8 +1,9 @@
-/* test/train/test_memory.c -- training a model of layers takes no memory once it has begun.
+/* test/train/test_memory.c -- training a model of layers allocates nothing after its first
+ * steps.
  *
- * In f32 all that it is made of is our own, and nobody in the process allocates: every malloc is
- * counted (but where a sanitizer has taken malloc's place). In bf16 oneDNN multiplies on some
- * CPUs, which allocates a little in every call; then it is we who do not.
+ * In f32 only code of the library runs, so the test counts every malloc of the process (unless
+ * a sanitizer replaces malloc). In bf16, oneDNN multiplies on some CPUs and allocates a little
+ * in every call; then the test counts only allocations of the library.
  *
  * The long form, 100,000 steps, is a row of bench/memory.c.
  *
@@ -12,7 +13,7 @@
 #include "../../bench/bench.h"
 #include "base/mem.h"
 
-/* What anyone in the process has allocated so far, if that can be counted. */
+/* Returns the number of allocations in the process so far, if they can be counted. */
 static int64_t all_allocations(void)
 {
 #if TEST_COUNTS_MALLOC
@@ -45,7 +46,7 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(j->confusion, s, label, logits, NULL);
 }
 
-/* Layers of many kinds, an optimizer with many options. */
+/* Makes layers of many kinds, and an optimizer with many options. */
 static void make_job(ch_strategy *st, ch_dtype dtype, job *j)
 {
     ch_layer *layer[] = {
@@ -75,7 +76,8 @@ static void make_job(ch_strategy *st, ch_dtype dtype, job *j)
     t_ok(ch_metric_new(st, ch_metric_confusion(CLASSES), &j->confusion));
 }
 
-/* On a replica's own device: what is elsewhere is copied in every step. */
+/* Returns integers on the replica's own device, because a tensor on another device is copied in
+ * every step. */
 static ch_tensor *integers(int replica, ch_shape shape, int below)
 {
     ch_device *device = NULL;
@@ -157,7 +159,7 @@ enum { DEEP = 12, WIDE = 64 };
 
 typedef struct deep {
     ch_model     *model;
-    ch_optimizer *optimizer; /* NULL: by hand */
+    ch_optimizer *optimizer; /* NULL: the step updates the variables itself */
 } deep;
 
 static void train_deep(ch_step *s, void *arg)
@@ -180,8 +182,8 @@ static void train_deep(ch_step *s, void *arg)
         ch_var_assign_sub(s, var[i], ch_mul(ch_number(s, 0.1), by[i]));
 }
 
-/* Each is applied as soon as it is there; only what must see them all, such as their common norm, keeps
- * them all. */
+/* Each gradient is applied as soon as it is computed. Only options that need all gradients,
+ * such as their common norm, keep all of them in memory. */
 static void gradients_share_memory_unless_a_common_norm_is_needed(void **state)
 {
     const double one = WIDE * WIDE * sizeof(float);

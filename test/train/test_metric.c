@@ -1,4 +1,8 @@
-/* test/train/test_metric.c -- metrics against plain references, over steps and replicas.
+/* test/train/test_metric.c -- metrics against plain references, over several steps and
+ * replicas.
+ *
+ * All examples of all steps are in an array, from which the references compute each metric at
+ * once. Other tests compare AUC with Keras and scikit-learn, and check memory and refusals.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -8,13 +12,13 @@
 
 enum { CLASSES = 4, STEPS = 5, MOST = 64, ROOM = 40 };
 
-/* Rows dealt to two replicas in each step. */
+/* The number of rows of two replicas in each step. */
 static const int deals[STEPS][2] = {{5, 3}, {0, 4}, {6, 0}, {0, 0}, {1, 1}};
 
 /* All examples of all steps. */
 typedef struct data {
     int    n;
-    double guess[MOST][CLASSES]; /* of yes and no: the first alone */
+    double guess[MOST][CLASSES]; /* binary metrics use the first class only */
     double hot[MOST][CLASSES];
     double label[MOST], yes[MOST], weight[MOST];
 } data;
@@ -25,7 +29,8 @@ static double uniform(unsigned *seed)
     return (double)(*seed >> 8) / (1 << 24);
 }
 
-/* Guesses are in steps of 1/8, so that many are equal; no two of one row are. */
+/* Makes the data. Predictions are multiples of 1/8, so that many are equal, but all differ
+ * within a row. */
 static data make_data(void)
 {
     data     d = {0};
@@ -80,7 +85,7 @@ static double ref_mean(const data *d, const double *w)
     return over(ref_total(d, w), CLASSES * sum(d, w));
 }
 
-/* How many classes are guessed higher than the label. */
+/* Returns the number of classes whose prediction is higher than that of the label. */
 static int rank_of_label(const data *d, int i)
 {
     int rank = 0;
@@ -115,7 +120,8 @@ static double ref_top_9(const data *d, const double *w)
     return 1;
 }
 
-/* How often truth is `yes` and the guess is above the threshold: as asked for. */
+/* Returns the weighted number of examples whose truth is `yes` and whose prediction is above
+ * the threshold, or the reverse, as the arguments request. */
 static double outcomes(const data *d, const double *w, bool yes, bool above, double threshold)
 {
     double x = 0;
@@ -160,7 +166,8 @@ static double ref_equal(const data *d, const double *w)
     return over(x, sum(d, w));
 }
 
-/* The area of trapezia under the curve through the points of all thresholds. */
+/* Returns the area below the curve through the points of all thresholds, by the trapezoidal
+ * rule. */
 static double area_of_thresholds(const data *d, const double *w, int n)
 {
     double area = 0, x0 = 0, y0 = 0;
@@ -188,7 +195,7 @@ static double ref_auc(const data *d, const double *w)
     return area_of_thresholds(d, w, 200);
 }
 
-/* Every pair of a yes and a no. */
+/* Compares every pair of a positive and a negative example. */
 static double ref_exact(const data *d, const double *w)
 {
     double pairs = 0, all = 0;
@@ -295,7 +302,7 @@ static ch_metric_spec new_confusion(void)
     return ch_metric_confusion(CLASSES);
 }
 
-typedef enum form { OF_LABELS, OF_ROWS, OF_YES } form; /* of truth; guesses to match */
+typedef enum form { OF_LABELS, OF_ROWS, OF_YES } form; /* of the truth; predictions match */
 
 static const struct kind {
     const char *name; /* by default */
@@ -373,7 +380,7 @@ static ch_tensor *tensor_of(ch_dtype dtype, ch_shape shape, const double *x)
     return t;
 }
 
-/* Rows [from, from + n) as inputs. */
+/* Returns rows [from, from + n) as inputs. */
 static void make_inputs(const data *d, int from, int n, ch_tensor **in)
 {
     double first[MOST];
@@ -404,7 +411,7 @@ static ch_tuple *make_batch(const data *d, int step, int n_replicas)
     for (int i = 0; i < INPUTS; i++) {
         ch_tensor *all[2] = {NULL};
 
-        for (int r = 0; r < n_replicas; r++) { /* where it is used, so that no run copies it */
+        for (int r = 0; r < n_replicas; r++) { /* on its device, so that no run copies it */
             t_ok(ch_tensor_to(t[r][i], ch_device_at(r), &all[r]));
             ch_tensor_unref(t[r][i]);
         }
@@ -442,7 +449,7 @@ static void near(const char *what, double got, double want, double tolerance)
         fail_msg("%s: got %.12g, want %.12g", what, got, want);
 }
 
-/* Every replica holds the whole. */
+/* Checks that every replica holds the whole result. */
 static void check_copies(ch_metric *m)
 {
     ch_var *const *var;
@@ -476,7 +483,7 @@ static void check_kind(const struct kind *k, const data *d, int n_replicas, bool
     near(k->name, result(j.metric), 0, 0);
     for (int round = 0; round < 2; round++) { /* the second as the first, after a reset */
         run_steps(st, f, d, n_replicas);
-        near(k->name, result(j.metric), want, 1e-6); /* losses come in f32 */
+        near(k->name, result(j.metric), want, 1e-6); /* losses are computed in f32 */
         check_copies(j.metric);
         t_ok(ch_metric_reset(j.metric));
         near(k->name, result(j.metric), 0, 0);
@@ -573,7 +580,7 @@ static void auc_of_predictions_that_are_nan_or_out_of_range_is_right(void **stat
         assert_true(isnan(known(auc(0), 4, yes, guess, NULL)));
     }
     near("beyond", known(auc(0), 4, yes, (float[]){-5, 1, -3, 7}, NULL), 1, 1e-12);
-    /* What is not 0 is yes: all of these are, and there is no curve. */
+    /* All numbers that are not 0 are positive examples. Here all are, so there is no curve. */
     near("signs", known(auc(0), 4, signs, (float[]){0.1f, 0.9f, 0.2f, 0.8f}, NULL), 0, 0);
 }
 
@@ -608,7 +615,7 @@ static void a_confusion_matrix_has_truth_in_its_rows(void **state)
     ch_metric_unref(m);
 }
 
-/* A count in f32 would stay where it is. */
+/* A count in f32 would stop growing. */
 static void metric_sum_does_not_stop_at_16_million(void **state)
 {
     static const double before[] = {1 << 25, 1 << 25};
@@ -684,7 +691,7 @@ static void metrics_leak_nothing_when_out_of_memory(void **state)
         ch_function_unref(f);
         ch_metric_unref(j.metric);
         assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
-        if (n > 1) /* the first leaves what is made once in a process */
+        if (n > 1) /* the first run leaves objects that are made once in a process */
             assert_int_equal(ch__mem_live(), live);
         live = ch__mem_live();
     }
@@ -732,7 +739,7 @@ static void refusal_step(ch_step *s, void *arg)
     ch_metric_update(i == 5 ? NULL : j->metric, s, ch_step_in(s, truth[i]),
                      i == 4 ? NULL : ch_step_in(s, guess[i]),
                      i == 3 ? ch_step_in(s, GUESS) : NULL);
-    ch_step_out(s, NULL, ch_step_in(s, YES)); /* a call at the end would not return here */
+    ch_step_out(s, NULL, ch_step_in(s, YES)); /* a tail call would not return to this line */
 }
 
 static void metrics_reject_invalid_arguments(void **state)

@@ -1,4 +1,8 @@
-/* test_model.c -- models: built at once or when called, printed, trained on replicas.
+/* test/train/test_model.c -- models: built at once or in their first call, printed, trained on
+ * replicas.
+ *
+ * The tests compare trained weights for several divisions of the rows among two replicas, and
+ * check the table that ch_model_print writes, options, errors, and allocation failures.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -141,7 +145,7 @@ static void model_options_set_dtype_and_seed_of_layers(void **state)
     (void)state;
 }
 
-/* ---- training it ---- */
+/* ---- training ---- */
 
 static void train(ch_step *s, void *arg)
 {
@@ -161,7 +165,7 @@ static void train(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
 }
 
-/* Rows [from, to) of the batch for each of two replicas. */
+/* Returns rows [from, to) of the batch for each of two replicas. */
 static ch_tuple *batch_of(const int *end)
 {
     ch_value  *leaf[2] = {NULL, NULL};
@@ -219,7 +223,7 @@ static float train_split(const int *end, int steps)
 static void model_learns_alike_for_any_division_of_rows_among_replicas(void **state)
 {
     float even = train_split((int[]){4, 8}, 150), odd = train_split((int[]){7, 8}, 150);
-    float all = train_split((int[]){8, 8}, 150); /* the second has no rows */
+    float all = train_split((int[]){8, 8}, 150); /* the second replica has no rows */
 
     assert_true(even < 0.3);
     t_near(odd, even, 1e-3);

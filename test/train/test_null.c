@@ -1,5 +1,8 @@
-/* test/train/test_null.c -- NULL in the place of an object: a status that names the argument,
- * nothing, or "NULL", and never a crash. All that the headers of training declare.
+/* test/train/test_null.c -- NULL as an object, in all functions that the headers of training
+ * declare.
+ *
+ * Each function returns a status that names the argument, does nothing, or prints "NULL". None
+ * crashes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
@@ -71,7 +74,7 @@ static void metric_functions_name_the_null_argument(void **state)
     (void)state;
 }
 
-/* A layer that a model takes is let go of on an error. */
+/* A layer that is passed to a model is released on an error. */
 static void layer_and_model_functions_name_the_null_argument(void **state)
 {
     int64_t   live = ch__mem_live();
@@ -159,7 +162,7 @@ static void layer_model_and_optimizer_calls_ignore_null(void **state)
     (void)state;
 }
 
-/* Objects that are NULL in a step make it fail, with a reason. */
+/* Objects that are NULL in a step make it fail, with a message. */
 static void use_nothing(ch_step *s, void *arg)
 {
     switch (*(int *)arg) {
@@ -215,7 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            null_layer_optimizer_or_metric_in_a_step_is_an_error), /* before a layer could not be made */
+            null_layer_optimizer_or_metric_in_a_step_is_an_error), /* no layer has failed yet */
         cmocka_unit_test(optimizer_functions_name_the_null_argument),
         cmocka_unit_test(metric_functions_name_the_null_argument),
         cmocka_unit_test(layer_and_model_functions_name_the_null_argument),

@@ -1,6 +1,9 @@
-/* test/train/test_optimizer.c -- what optimizers promise.
+/* test/train/test_optimizer.c -- optimizers: rules, options, slots, schedules and 16-bit
+ * training.
  *
  * The sequences of ten steps are those of test/golden/optimizers.py, which does not use Cohort.
+ * Most other tests train a small model, whose table has sparse gradients and whose weights have
+ * dense gradients, on one or two replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
@@ -13,7 +16,7 @@
 #include "base/mem.h"
 #include "tensor/tensor.h"
 
-/* ---- short ways ---- */
+/* ---- helpers ---- */
 
 static ch_tensor *tensor_of(ch_dtype dtype, ch_shape shape, const double *v)
 {
@@ -75,7 +78,7 @@ static int64_t skipped_of(ch_optimizer *o)
     return n;
 }
 
-/* ---- gradients from outside ---- */
+/* ---- gradients that are inputs ---- */
 
 typedef struct job {
     ch_optimizer *o;
@@ -260,7 +263,7 @@ enum { TABLE = 9, WIDE = 4, OUT = 3, BATCH = 12 };
 
 typedef struct model {
     ch_optimizer *o;
-    ch_var       *v[2]; /* table, weights */
+    ch_var       *v[2]; /* table and weights */
 } model;
 
 static void train(ch_step *s, void *arg)
@@ -302,13 +305,14 @@ static void drop_model(model *m)
     ch_var_unref(m->v[1]);
 }
 
-/* Example i of step t: an id, and what is wanted. The row 8 is never named. */
+/* Example i of step t: an id and its target. Row 8 is never used. */
 static int64_t id_of(int t, int i)
 {
     return (t * 5 + i * i) % (TABLE - 1);
 }
 
-/* Examples [from, to) of step t, on the device of a replica; -1: here. */
+/* Returns examples [from, to) of step t, on the device of a replica; -1: on the current
+ * device. */
 static void examples(int t, int from, int to, ch_tensor **out)
 {
     ch_tensor *all = t_noise(ch_shape_of(BATCH, OUT), (unsigned)t + 10);
@@ -421,7 +425,7 @@ static ch_tensor *moved(ch_tensor *t, const char *device)
     return there;
 }
 
-/* The first `cut` examples on one replica, the others on the other. */
+/* Runs the first `cut` examples on a replica and the rest on the other. */
 static void run_on_two(ch_strategy *st, ch_function *f, int t, int cut)
 {
     ch_tensor *a[2], *b[2];
@@ -493,7 +497,7 @@ static void optimizer_set_rate_takes_effect_without_recording_again(void **state
     j.v[0] = var_of(NULL, "w", CH_F32, ch_shape_of(1), (double[]){8});
     t_ok(ch_optimizer_rate(j.o, &rate));
     assert_true(rate == 0.5);
-    t_ok(ch_optimizer_set_rate(j.o, 0.25)); /* before there is a step */
+    t_ok(ch_optimizer_set_rate(j.o, 0.25)); /* before the first step */
     run_with(f, 1, (ch_tensor *[]){tensor_of(CH_F32, ch_shape_of(1), (double[]){4})});
     assert_true(value_at(j.v[0], 0) == 7);
     t_ok(ch_optimizer_set_rate(j.o, 2));
@@ -544,7 +548,7 @@ static void optimizer_schedule_follows_the_steps_that_were_applied(void **state)
     (void)state;
 }
 
-/* ---- what it keeps ---- */
+/* ---- slots ---- */
 
 static void optimizer_slots_are_variables_with_names(void **state)
 {
@@ -568,9 +572,9 @@ static void optimizer_slots_are_variables_with_names(void **state)
     assert_string_equal(ch_var_name(all[1]), "mine/rate");
     for (int i = 0; i < n; i++)
         assert_false(ch_var_is_trainable(all[i]));
-    run_on(f, 1, 0, 5); /* another size finds them again */
+    run_on(f, 1, 0, 5); /* a step of another size uses the same slots */
     assert_int_equal(ch_optimizer_vars(m.o, &all), n);
-    /* Row 8 was never named: neither it nor its slots have changed. */
+    /* Row 8 was never used: neither it nor its slots have changed. */
     for (int i = 0; i < WIDE; i++)
         assert_true(value_at(ch_optimizer_slot(m.o, m.v[0], "v"), 8 * WIDE + i) == 0);
     ch_function_unref(f);
@@ -602,7 +606,7 @@ static void optimizer_average_follows_the_variable(void **state)
     (void)state;
 }
 
-/* ---- what is not finite ---- */
+/* ---- gradients that are not finite ---- */
 
 static void optimizer_nonfinite_policy_passes_skips_or_stops(void **state)
 {
@@ -672,7 +676,7 @@ static void optimizer_clips_gradients_by_value_norm_or_global_norm(void **state)
     (void)state;
 }
 
-/* The rows of id 1 are one row of 8 and 6. */
+/* The two rows of id 1 are added: (8, 6). */
 static void clip_norm_of_a_sparse_gradient_is_that_of_its_sum(void **state)
 {
     const double         ids[] = {1, 0, 1}, rows[] = {5, 3, 6, 0, 3, 3}, zeros[8] = {0};
@@ -706,7 +710,7 @@ static void small_steps_of_a_bf16_variable_add_up_in_its_master(void **state)
     ch_var      *master;
 
     j.v[0] = var_of(NULL, "w", CH_BF16, ch_shape_of(2), (double[]){1, 2});
-    for (int t = 0; t < 64; t++) /* less than half a place of bf16 each */
+    for (int t = 0; t < 64; t++) /* each less than half a unit of bf16 */
         run_with(
             f, 1,
             (ch_tensor *[]){tensor_of(CH_BF16, ch_shape_of(2), (double[]){0x1p-10, -0x1p-10})});
@@ -739,8 +743,7 @@ static void sixteen_bit_models_train_like_wide_ones(void **state)
             run_on(g, t, 0, BATCH);
         }
         assert_same_models(&a, &b, 0.08);
-        /* What the variable holds is the master, rounded; in rows that were named, and
-         * others. */
+        /* The variable equals the rounded master, in rows that were used and in others. */
         master = ch_optimizer_slot(a.o, a.v[0], "master");
         for (int i = 0; i < TABLE * WIDE; i++)
             assert_float_equal(value_at(a.v[0], i), value_at(master, i),
@@ -753,7 +756,7 @@ static void sixteen_bit_models_train_like_wide_ones(void **state)
     (void)state;
 }
 
-/* loss = sum(w * x), so that the gradient is x; in f16 it is scaled on its way. */
+/* loss = sum(w * x), so the gradient is x. In f16 it is scaled during the backward pass. */
 static void linear_loss(ch_step *s, void *arg)
 {
     job     *j = arg;
@@ -778,7 +781,7 @@ static void dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_good_on
     ch_var *const *all = NULL;
 
     j.v[0] = var_of(NULL, "w", CH_F16, ch_shape_of(1), (double[]){0});
-    /* Their product is less than f16 can hold, but not so 2^15 times it. */
+    /* The product is too small for f16, but 2^15 times the product is not. */
     run_linear(f, 0x1p-13, 0x1p-13);
     assert_true(value_at(ch_optimizer_slot(j.o, j.v[0], "master"), 0) == -0x1p-26);
     scale = NULL;
@@ -807,7 +810,7 @@ static void dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_good_on
 
 /* ---- lists of variables ---- */
 
-/* Inputs: none; the gradients are ones. Each variable is trained by a call of its own. */
+/* Inputs: none; the gradients are ones. A separate call trains each variable. */
 static void one_by_one(ch_step *s, void *arg)
 {
     job *j = arg;
@@ -832,7 +835,7 @@ static void optimizer_accumulates_separately_for_calls_with_other_variables(void
         run_alone(f);
         for (int i = 0; i < 2; i++)
             assert_true(value_at(j.v[i], 0) == 8 - t / 2);
-        assert_int_equal(iterations_of(j.o), t / 2 * 2); /* one more for each that is applied */
+        assert_int_equal(iterations_of(j.o), t / 2 * 2); /* 1 more for each that is applied */
     }
     assert_non_null(ch_optimizer_slot(j.o, j.v[1], "sum"));
     ch_function_unref(f);
@@ -866,7 +869,7 @@ static void ftrl_changes_nothing_at_a_rate_of_zero(void **state)
                 run_with(
                     f, 1,
                     (ch_tensor *[]){tensor_of(t, ch_shape_of(2, 1), (double[]){0.5, 0.5})});
-            assert_int_equal(iterations_of(j.o), i + 1); /* the schedule goes on */
+            assert_int_equal(iterations_of(j.o), i + 1); /* the schedule continues */
             assert_true(isfinite(value_at(j.v[0], 0)));
             assert_true((value_at(j.v[0], 0) == 0.5) == (i == 0));
             if (i == 0) {
@@ -904,8 +907,8 @@ static void dynamic_loss_scale_stays_finite(void **state)
     (void)state;
 }
 
-/* The gradient of w * x * y in f16, by hand: it is less than f16 can hold, but for the
- * scale. */
+/* The gradient of w * x * y in f16, computed by the program. It is too small for f16 without
+ * the loss scale. */
 static void scaled_by_hand(ch_step *s, void *arg)
 {
     job     *j = arg;
@@ -937,7 +940,7 @@ static void loss_scale_applies_to_gradients_of_the_program(void **state)
     (void)state;
 }
 
-/* ---- what is made, set and read outside of steps ---- */
+/* ---- slots that are made, set and read outside of steps ---- */
 
 static void optimizer_build_makes_slots_without_a_step(void **state)
 {
@@ -955,7 +958,7 @@ static void optimizer_build_makes_slots_without_a_step(void **state)
     for (int i = 0; i < n; i++)
         snprintf(name[i], sizeof(name[i]), "%s", ch_var_name(all[i]));
     run_on(f, 0, 0, BATCH);
-    assert_int_equal(ch_optimizer_vars(m.o, &all), n); /* a step needs no others */
+    assert_int_equal(ch_optimizer_vars(m.o, &all), n); /* a step makes no others */
     for (int i = 0; i < n; i++)
         assert_string_equal(name[i], ch_var_name(all[i]));
     assert_string_equal(ch_var_name(ch_optimizer_slot(m.o, m.v[1], "sum")), "w/adam/sum");
@@ -1004,14 +1007,14 @@ static void variable_of_16_bits_keeps_a_set_value_in_its_master(void **state)
         t_ok(ch_var_set(j.v[0], eights));
         run_alone(f);
         assert_true(value_at(j.v[0], 0) == 7.5 && value_at(j.v[0], 1) == 1);
-        /* What is set to what it is keeps the digits that only the master has. */
+        /* If a variable is set to its own value, the master keeps its additional digits. */
         master = ch_optimizer_slot(j.o, j.v[0], "master");
         t_ok(ch_optimizer_set_rate(j.o, 0x1p-16));
         run_alone(f);
         t_ok(ch_var_get(j.v[0], &value));
         t_ok(ch_var_set(j.v[0], value));
         assert_true(value_at(j.v[0], 0) == 7.5 && value_at(master, 0) == 7.5 - 0x1p-16);
-        /* A master that has lost its optimizer, or its variable, is no one's. */
+        /* A master outlives its optimizer and its variable, and is independent then. */
         ch_var_ref(master);
         ch_function_unref(f);
         ch_optimizer_unref(j.o);
@@ -1025,7 +1028,8 @@ static void variable_of_16_bits_keeps_a_set_value_in_its_master(void **state)
     (void)state;
 }
 
-/* Two that take turns on one variable, as two losses might: both move the one exact value. */
+/* Two optimizers take turns on a variable, as with two losses. Both update the same exact
+ * value. */
 static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state)
 {
     job            a = {.o = sgd_with(0x1p-10, NULL), .n = 1}, b = a;
@@ -1037,7 +1041,7 @@ static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state
     a.v[0] = b.v[0] = var_of(NULL, "w", CH_BF16, ch_shape_of(2), (double[]){1, 2});
     f = t_function(one_by_one, &a);
     g = t_function(one_by_one, &b);
-    for (int t = 0; t < 32; t++) { /* less than half a place of bf16 each */
+    for (int t = 0; t < 32; t++) { /* each less than half a unit of bf16 */
         run_alone(f);
         run_alone(g);
     }
@@ -1046,7 +1050,7 @@ static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state
     assert_ptr_equal(ch_optimizer_slot(b.o, b.v[0], "master"), master);
     assert_true(value_at(master, 0) == 1 - 0x1.8p-4 && value_at(a.v[0], 0) == 1 - 0x1.8p-4);
     assert_int_equal(ch_optimizer_vars(b.o, &all), 3); /* iterations, rate, master */
-    /* It is there as long as one of them is. */
+    /* The master exists as long as an optimizer uses it. */
     ch_function_unref(f);
     ch_optimizer_unref(a.o);
     run_alone(g);
@@ -1118,7 +1122,7 @@ static void count_notes(const ch_log_record *r, void *arg)
     n_notes += strcmp(r->code, "sparse-gradient-densified") == 0;
 }
 
-/* Gradients of the first row of each. */
+/* Gradients of the first row of each variable. */
 static void first_rows(ch_step *s, void *arg)
 {
     job     *j = arg;
@@ -1140,7 +1144,7 @@ static void optimizer_logs_once_per_variable_when_it_makes_gradients_dense(void 
         t_ok(ch_optimizer_adamax(0.5, NULL, NULL, &j.o));
         for (int i = 0; i < 2; i++)
             j.v[i] = var_of(NULL, "w", CH_F32, ch_shape_of(2, 1), (double[]){1, 2});
-        for (int n = 1; n < 4; n++) /* each size is recorded */
+        for (int n = 1; n < 4; n++) /* each size makes a recording */
             run_with(
                 f, 2,
                 (ch_tensor *[]){tensor_of(CH_I64, ch_shape_of(n), (double[]){0, 0, 0}),
@@ -1186,7 +1190,8 @@ static void optimizer_step_allocates_nothing_the_second_time(void **state)
     (void)state;
 }
 
-/* All that training changes: the model's variables, then the optimizer's. */
+/* Returns all variables that training changes: those of the model, then those of the
+ * optimizer. */
 static int state_of(model *m, ch_var *out[32])
 {
     ch_var *const *all = NULL;
@@ -1247,7 +1252,7 @@ static void decoded_optimizer_step_trains_with_the_same_bits(void **state)
     (void)state;
 }
 
-/* The largest copy of a plan, in bytes. */
+/* Returns the size of the largest copy of a plan, in bytes. */
 static long largest_copy(const char *plan)
 {
     long most = 0;
@@ -1261,7 +1266,7 @@ static long largest_copy(const char *plan)
     return most;
 }
 
-/* Nothing that is larger than a number is copied to where it belongs. */
+/* No value that is larger than a number is copied to its destination. */
 static void optimizer_updates_variables_and_slots_in_place(void **state)
 {
     const ch_optimizer_options options[] = {
@@ -1286,7 +1291,8 @@ static void optimizer_updates_variables_and_slots_in_place(void **state)
     (void)state;
 }
 
-/* Large enough for several tiles: a hash of all bits after a few steps. */
+/* Returns a hash of all bits after a few steps of a model that is large enough for several
+ * tiles. */
 enum { BIG_ROWS = 3000, BIG_WIDTH = 24, BIG_IDS = 20000 };
 
 static void big_step(ch_step *s, void *arg)
@@ -1413,7 +1419,7 @@ static void no_loss(ch_step *s, void *arg)
     ch_optimizer_minimize(m->o, s, NULL, 1, m->v);
 }
 
-/* One number for each element: their sum is not what anybody meant. */
+/* A loss with a number for each element. Their sum is probably not intended. */
 static void loss_with_axes(ch_step *s, void *arg)
 {
     model *m = arg;

@@ -1,6 +1,5 @@
-/* test/train/test_pipeline.c -- what has variables cannot be used by the steps of a pipeline: each way to try
- * is an error that says so.
- *
+/* test/train/test_pipeline.c -- steps of a pipeline cannot use objects with variables. Each
+ * attempt is an error with a message.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 

@@ -1,9 +1,10 @@
-/* test/train/test_replicas.c -- the same training, on any number of replicas.
+/* test/train/test_replicas.c -- the same training on any number of replicas.
  *
- * The same rows in the same batches, dealt to 1, 2, 3, 4 and 8 replicas, the last batch a short one of which
- * some get nothing: what was learned is the same, but for rounding. After every step all copies of all
- * variables are compared bit for bit (COHORT_CHECK_COPIES). Two runs of one configuration give the same bits,
- * with any number of threads in a device, whichever replica is late, and in turns too.
+ * The same rows in the same batches are divided among 1, 2, 3, 4 and 8 replicas. The last batch
+ * is short, so that some replicas get no rows. The trained weights are equal except for
+ * rounding. After every step all copies of all variables are compared bit by bit
+ * (COHORT_CHECK_COPIES). Two runs of a configuration give the same bits, with any number of
+ * threads in a device, with any delays of replicas, and in turns.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -17,11 +18,11 @@
 
 enum { ROWS = 100, BATCH = 24, WIDE = 6, HIDDEN = 8, CLASSES = 3, STEPS = 100, MOST = 1 << 15 };
 
-/* What is learned, and how. */
+/* The model that is trained, and disturbances. */
 typedef struct lesson {
     int      hidden, n_hidden, steps;
-    bool     calls;   /* a function of the program's, in every replica and step ... */
-    unsigned dawdles; /* ... which takes its time: not 0, and different for different times */
+    bool     calls;   /* every replica calls a C function in each step */
+    unsigned dawdles; /* seed of the duration of these calls; 0: no delay */
 } lesson;
 
 static const lesson usual = {HIDDEN, 1, STEPS, false, 0};
@@ -35,7 +36,7 @@ typedef struct training {
     atomic_uint   n_calls;
 } training;
 
-/* Which replica comes first to where they meet is another one each time. */
+/* Delays a replica, so that a different replica is first at the next collective each time. */
 static ch_status dawdle(void *arg, int n_in, ch_tensor *const *in, int n_out,
                         ch_tensor *const *out)
 {
@@ -66,7 +67,7 @@ static void train(ch_step *s, void *arg)
     ch_optimizer_minimize(t->optimizer, s, ch_loss_average(each, NULL), n, var);
 }
 
-/* Numbers in [-1, 1) that depend on i. */
+/* Returns numbers in [-1, 1) that depend on i. */
 static double noise(unsigned i)
 {
     i = (i ^ 61u) * 2654435761u;
@@ -97,7 +98,8 @@ static ch_tensor *labels(int from, int n)
     return t;
 }
 
-/* Rows [from, from + n) dealt in order; a replica gets BATCH / replicas, the first ones one more. */
+/* Divides rows [from, from + n) in order. A replica gets BATCH / replicas rows, and the first
+ * replicas get a row more. */
 static ch_tuple *deal(ch_dtype dtype, int from, int n, int replicas)
 {
     ch_tensor *x[8], *y[8];
@@ -158,7 +160,7 @@ static ch_strategy *strategy_of(int replicas, bool shares)
     return st;
 }
 
-/* The weights after all steps, one after another; returns how many. */
+/* Copies the weights after all steps. Returns their number. */
 static int weights_of(training *t, double *out)
 {
     ch_var *const *var;
@@ -228,7 +230,8 @@ static void agree(const double *a, const double *b, int n, double tolerance, int
         fail_msg("%d replicas: %g apart, the largest is %g", replicas, apart, largest);
 }
 
-/* As many replicas as there are learn what one does, with copies and with shared variables. */
+/* Checks that training on several replicas gives the weights of a single replica, with copies
+ * and with shared variables. */
 static void learn_alike(rule which, ch_dtype dtype, double tolerance)
 {
     static const int replicas[] = {2, 3, 4, 8};
@@ -275,8 +278,8 @@ static void devices_of(int threads)
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8", .threads = threads}));
 }
 
-/* The same bits however many threads a device has, and whoever is late. The layers are wide enough that the threads
- * of a device share them. */
+/* The bits are the same with any number of threads in a device and any delays. The layers are
+ * wide enough that the threads of a device share them. */
 static void training_has_the_same_bits_with_any_threads_and_delays(void **state)
 {
     static const int replicas[] = {2, 3};

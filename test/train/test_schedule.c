@@ -1,5 +1,4 @@
-/* test/train/test_schedule.c -- what schedules promise.
- *
+/* test/train/test_schedule.c -- learning rate schedules, computed in C and in a step.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 
@@ -31,7 +30,7 @@ static double node_at(const ch_schedule *p, int64_t step)
     return rate;
 }
 
-/* In C and in a step. */
+/* Checks the rate in C and in a step. */
 static void expect(ch_schedule p, int64_t step, double rate)
 {
     if (!(fabs(ch_schedule_at(&p, step) - rate) <= 1e-12))
