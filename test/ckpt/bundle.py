@@ -1,7 +1,7 @@
 """bundle.py -- reads and writes checkpoints of the format TensorBundle V2, in plain Python.
 
-A second implementation, written from the description of the format alone, which shares nothing with src/ckpt/.
-read(prefix) gives {name: (dtype, shape, bytes or list of bytes)}, write(prefix, tensors) takes the same; a tensor
+This second implementation was written from the description of the format and shares no code with src/ckpt/.
+read(prefix) returns {name: (dtype, shape, bytes or list of bytes)}, write(prefix, tensors) takes the same; a tensor
 may also be ('slices', dtype, shape, [(begin, size, bytes), ...]).
 
     python3 test/ckpt/bundle.py --seeds fuzz/corpus     writes the seeds of fuzz/ckpt*.c and their like
@@ -61,7 +61,7 @@ def get_varint(data, at):
 
 
 def field(number, value):
-    """A field with an integer (absent if 0) or with bytes."""
+    """Returns a field with an integer (absent if 0) or with bytes."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value) if value else b''
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -147,7 +147,7 @@ def snappy(data):
 
 
 def pack_literals(data):
-    """A snappy block of literals only."""
+    """Returns a snappy block of literals only."""
     out = varint(len(data))
     for at in range(0, len(data), 60):
         part = data[at:at + 60]

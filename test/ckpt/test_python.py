@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""test_python.py SAMPLES -- bundle.py reads what the library writes, and the library reads what bundle.py writes.
+"""test_python.py SAMPLES -- bundle.py reads checkpoints of the library, and the reverse.
 
 SAMPLES is the program of test/ckpt/samples.c: `samples write PREFIX` writes a checkpoint, and `samples dump PREFIX`
-prints the tensors of one.
+prints the tensors of a checkpoint.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -20,7 +20,7 @@ samples = None
 
 
 def dump(prefix):
-    """{name: (dtype number, shape, bytes or list of bytes)}, as the library reads them."""
+    """Returns {name: (dtype number, shape, bytes or list of bytes)}, as the library reads them."""
     text = subprocess.run([samples, 'dump', prefix], check=True, stdout=subprocess.PIPE).stdout.decode()
     out = {}
     for line in text.splitlines():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""test_man.py SOURCE PAGES -- the manual pages are whole: every function and header is there, and roff has no complaint.
+"""test_man.py SOURCE PAGES -- every function and header has a manual page, and roff reports no fault.
 
-Which functions there are is read from the headers here in another way than tools/make-man does it.
+The test finds the functions in the headers by another method than tools/make-man.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -16,7 +16,7 @@ API = re.compile(r'\bCH_API\b[^;{]*?\b(ch_\w+)\s*\(')
 REQUESTS = {'.\\"', '.TH', '.SH', '.PP', '.RS', '.RE', '.EX', '.EE', '.TP', '.IP', '.B', '.I', '.BR',
             '.RB', '.IR', '.ad', '.nh'}
 PAIRS = (('.RS', '.RE'), ('.EX', '.EE'))
-# What would be left of a comment or a macro that was not understood.
+# Remains of a comment or a macro that tools/make-man did not convert.
 LEFT_OVER = re.compile(r'/\*|\*/|\bCH_API\b|\bCH_MUST_CHECK\b|\bCH_LIKE_PRINTF\b|__attribute__|SPDX')
 
 
@@ -31,7 +31,7 @@ def functions(header):
 
 
 def missing(source, pages):
-    """Functions and headers that have no page, or are not shown on it."""
+    """Returns the functions and headers that have no page, or are not shown on their page."""
     for header in sorted(glob.glob(f'{source}/include/cohort/*.h')):
         name = os.path.basename(header)[:-2]
         if name == 'cohort':
@@ -49,7 +49,7 @@ def missing(source, pages):
 
 
 def wrong_by_ourselves(path):
-    """What roff would complain of, for machines that have none."""
+    """Returns the faults that roff would report, for machines without roff."""
     text = read(path)
     for number, line in enumerate(text.split('\n'), 1):
         word = line.split(' ')[0]

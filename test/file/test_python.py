@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""test_python.py SAMPLES -- what the library writes, Python reads.
+"""test_python.py SAMPLES -- Python reads the files that the library writes.
 
-SAMPLES is the program that test/file/samples.c makes; it writes files into a folder. Formats are read
-by Python's own modules, and .npy and .npz by numpy too where that is installed.
+SAMPLES is the program of test/file/samples.c, which writes files into a folder. Python's own modules
+read the formats. If numpy is installed, it reads .npy and .npz too.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -23,7 +23,7 @@ try:
 except ImportError:
     numpy = None
 
-# Our name, numpy's code, struct's.
+# Name of the dtype in Cohort, its code in numpy, its code in struct.
 DTYPES = {'f32': ('<f4', 'f'), 'f64': ('<f8', 'd'), 'f16': ('<f2', 'e'), 'i8': ('|i1', 'b'),
           'i16': ('<i2', 'h'), 'i32': ('<i4', 'i'), 'i64': ('<i8', 'q'), 'u8': ('|u1', 'B'),
           'u16': ('<u2', 'H'), 'u32': ('<u4', 'I'), 'u64': ('<u8', 'Q'), 'bool': ('|b1', '?')}
@@ -88,7 +88,7 @@ def varint(text, at):
 
 
 def fields(text):
-    """(number, bytes) of a message whose fields all have a length."""
+    """Yields (number, bytes) of a message whose fields all have a length."""
     at = 0
     while at < len(text):
         tag, at = varint(text, at)

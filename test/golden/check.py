@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""check.py SCRIPT -- a golden file is what its script gives, to within the last digits.
+"""check.py SCRIPT -- a golden file equals the output of its script, except for rounding.
 
-Wants numpy and PyTorch, of this Python or of the system's; without them it is skipped, 77.
+The scripts need numpy and PyTorch, of this Python or of the system's. Without them the test is
+skipped (exit code 77).
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,7 +18,7 @@ NUMBER = re.compile(r'[-+]?\d+\.?\d*(?:e[-+]?\d+)?')
 
 
 def made_by(script):
-    """What a script prints; None where Python lacks what it wants."""
+    """Returns the output of a script, or None if Python lacks a module that it needs."""
     for name in (sys.executable, '/usr/bin/python3'):
         done = subprocess.run([name, HERE / script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               check=False, text=True)
@@ -29,7 +30,7 @@ def made_by(script):
 
 
 def differs(made, kept):
-    """Where two texts differ by more than rounding; None if they do not."""
+    """Returns the first difference of two texts beyond rounding, or None."""
     if NUMBER.sub('#', made) != NUMBER.sub('#', kept):
         return 'other words'
     for a, b in zip(NUMBER.findall(made), NUMBER.findall(kept)):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""csv_texts.py -- random CSV texts and what Python's csv module reads in them, as a C table.
+"""csv_texts.py -- random CSV texts and their fields as read by Python's csv module, as a C table.
 
     python3 test/golden/csv_texts.py > test/golden/csv_texts.inc
 
-A row is {text, bytes, what was read, whether that ended in an error}: fields are separated by
+A row is {text, bytes, fields, whether reading ended in an error}: fields are separated by
 \\037, records end with \\036. The reader is strict: text behind a closing quote, and quotes that
-do not close, are errors. Empty lines are no records.
+do not close, are errors. Empty lines are not records.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""files.py -- files as numpy, gzip, zlib and zipfile write them; writes files.inc.
+"""files.py -- files written by numpy, gzip, zlib and zipfile; writes files.inc.
 
 An array of shape (2, 3) holds 1.5 * i - 4 (floats), 3 * i - 4 (signed), 3 * i (unsigned), i % 2
 (bool), for i from 0 to 5.
@@ -34,7 +34,7 @@ def npy(x, version=(1, 0)):
 
 
 def head(text, major=1):
-    """A .npy with this header, and no elements."""
+    """Returns a .npy with this header, and no elements."""
     text = text.encode() + b'\n'
     return b'\x93NUMPY' + bytes([major, 0]) + struct.pack('<H' if major == 1 else '<I',
                                                           len(text)) + text
@@ -48,7 +48,7 @@ def show(name, data):
 
 
 def rows(name, entries):
-    """A table of files: what they are called, and where they are."""
+    """Prints a table of files: their names and their bytes."""
     for key, data in entries:
         show(f'{name}_{key}', data)
     print(f'static const golden {name}[] = {{')
@@ -64,7 +64,7 @@ def npz(save, **arrays):
 
 
 def streamed_zip():
-    """Written to what cannot seek, so that sizes stand behind the members."""
+    """Returns an archive written to a stream that cannot seek, so that sizes are behind the members."""
     class Pipe(io.RawIOBase):
         def __init__(self):
             self.data = b''

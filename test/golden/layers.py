@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""layers.py -- what layers give and their gradients, computed by PyTorch; writes layers.h.
+"""layers.py -- outputs and gradients of layers, computed by PyTorch; writes layers.h.
 
 Inputs and variables are the noise of test/strategy/help.h, by seed, so that the test makes the
-same ones. The loss is the mean square of the output.
+same numbers. The loss is the mean square of the output.
 
     python3 test/golden/layers.py > test/golden/layers.h
 
@@ -84,8 +84,8 @@ def convolutions():
     d, p, b = variable((3, 3, 4, 2), 10), variable((1, 1, 8, 3), 11), variable((3,), 12)
     case('separable', conv(depthwise(x, d), p) + b, [d, p, b])
 
-    # kernel (kh, kw, out, in); SAME with stride 2 and window 3 pads no row before and one after
-    # of what the convolution sees
+    # kernel (kh, kw, out, in); SAME with stride 2 and window 3 pads no row before
+    # the input of the convolution, and a row after it
     k, b = variable((3, 3, 3, 4), 10), variable((3,), 11)
     full = F.conv_transpose2d(nchw(x), k.permute(3, 2, 0, 1), None, 2)
     case('transpose', nhwc(full) + b, [k, b])

@@ -5,8 +5,8 @@
 
 The rules are written from their definitions: Keras 2.11's for SGD, Adagrad, RMSprop, Adam,
 AdamW, Adamax and FTRL, You et al. 2019 for LAMB, and for row-wise Adagrad the mean of squares
-of each row. Sparse steps add up rows of equal ids, then change the named rows alone; rules that
-change all rows see a dense gradient.
+of each row. Sparse steps add up rows of equal ids, then change only the rows with a gradient;
+rules that change all rows get a dense gradient.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -70,7 +70,7 @@ def first_slots(rule, o, shape):
 
 
 def step(rule, o, w, g, s, t):
-    """The new w; the slots are changed in place. t counts from 1."""
+    """Returns the new w; changes the slots in place. t counts from 1."""
     if rule != 'lamb':
         w = w - RATE * o.get('decay', 0) * w
     if rule == 'sgd':

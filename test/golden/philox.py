@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""philox.py -- first values of a variable, from a Philox4x32-10 written here; writes philox.inc.
+"""philox.py -- initial values of a variable, from a second Philox4x32-10; writes philox.inc.
 
-The generator is that of Salmon and others (2011), its normals the quantiles of the standard
-library; neither knows of Cohort. How a variable's name becomes a stream, and how words become
-draws, is what src/kernel/philox.h and src/strategy/init.c promise.
+The generator is that of Salmon and others (2011). Its normals are quantiles of Python's standard
+library. Neither uses Cohort. src/kernel/philox.h and src/kernel/init.c document how the name of a
+variable becomes a stream, and how words become numbers.
 
     python3 test/golden/philox.py > test/golden/philox.inc
 
@@ -32,14 +32,14 @@ def fnv1a(name):
 
 
 def stream(seed, own):
-    """The key and the upper half of the counter; keys are digits of pi."""
+    """Returns the key and the upper half of the counter; keys are digits of pi."""
     c = block([seed & M32, seed >> 32, own & M32, own >> 32], [0x243f6a88, 0x85a308d3])
     c = block(c, [0x13198a2e, 0x03707344])
     return c[:2], c[2:]
 
 
 def words(n, key, high):
-    """Groups of 16 blocks: the words 0 of all of them, then the words 1 ..."""
+    """Returns groups of 16 blocks: word 0 of all blocks, then word 1 of all blocks, and so on."""
     out = []
     for group in range((n + 63) // 64):
         blocks = [block([16 * group + i, 0] + high, key) for i in range(16)]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""runs.py -- the losses of small training runs, made without Cohort.
+"""runs.py -- losses of small training runs, computed without Cohort.
 
     python3 test/golden/runs.py > test/golden/runs.inc
 
-Gradients are PyTorch's, in f64; update rules are Keras's, written out below. Data and first
-weights are numbers of a linear congruential generator, which test/train/test_golden.c makes too.
+Gradients are PyTorch's, in f64; update rules are Keras's, written out below. Data and initial
+weights are numbers of a linear congruential generator, which test/train/test_golden.c has too.
 Debian: python3-torch.
 
 SPDX-License-Identifier: Apache-2.0
@@ -36,7 +36,7 @@ class Numbers:
 
 
 def weights(*specs):
-    """Variable i of (scale, shape) from seed 100 + i, plus 1 if it is a gain."""
+    """Returns variable i of (scale, shape) from seed 100 + i, plus 1 if it is a gain."""
     out = []
     for i, (scale, *shape) in enumerate(specs):
         w = Numbers(100 + i).floats(abs(scale), *shape)
@@ -44,7 +44,7 @@ def weights(*specs):
     return out
 
 
-# ---- rules: each gets (w, its gradient, its slots, the step from 1 on) ----
+# ---- rules: arguments are (w, its gradient, its slots, the step from 1 on) ----
 
 def sgd(rate, momentum):
     def rule(w, g, slot, t):
@@ -73,7 +73,7 @@ def adagrad(rate, initial=0.1, eps=1e-7):
 
 
 def touched(rule):
-    """The rule on the rows that have a gradient: others, and their slots, stay as they are."""
+    """Applies the rule to the rows that have a gradient: other rows, and their slots, stay unchanged."""
     def on_rows(w, g, slot, t):
         rows = g.abs().sum(1).nonzero().flatten()
         part, some = w[rows], {k: v[rows] for k, v in slot.items()}
@@ -85,7 +85,7 @@ def touched(rule):
 
 
 def run(name, steps, w, loss_of, rule, table=False):
-    """`table`: the first variable is one, of which a step sees some rows."""
+    """`table`: the first variable is a table, of which a step uses some rows."""
     slots, losses = [{} for _ in w], []
     for t in range(steps):
         loss = loss_of(Numbers(1000 + t % 4))  # four batches, in turn

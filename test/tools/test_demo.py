@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_demo.py PROGRAM -- examples/fashion_mnist on a terminal of 80 columns, as a newcomer sees it.
+"""test_demo.py PROGRAM -- the output of examples/fashion_mnist on a terminal of 80 columns.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,11 +17,11 @@ from fcntl import ioctl
 PROGRAM = sys.argv.pop()
 COLUMNS = 80
 SEQUENCE = re.compile(r'\033\[[0-9;?]*[A-Za-z]')
-SKIPPED = 77  # what meson takes for "skipped"
+SKIPPED = 77  # exit code that meson reports as skipped
 
 
 def run(args, interrupt_at=None, **more):
-    """Its exit status, and what arrived; Ctrl-C when `interrupt_at` has."""
+    """Returns the exit status and the output. Sends Ctrl-C when the output contains `interrupt_at`."""
     reader, writer = pty.openpty()
     ioctl(writer, termios.TIOCSWINSZ, struct.pack('HHHH', 50, COLUMNS, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ('NO_COLOR', 'COLUMNS', 'LC_CTYPE')}
@@ -47,7 +47,7 @@ def run(args, interrupt_at=None, **more):
 
 class Demo(unittest.TestCase):
     def check_lines(self, text, columns=COLUMNS):
-        """Whole sequences, no line wider than the window, none that ends in a color."""
+        """Checks for complete escape sequences, and that no line is wider than the window or ends in a color."""
         self.assertNotIn('\033', SEQUENCE.sub('', text))
         self.assertNotIn('\ufffd', text)
         for line in text.split('\n'):

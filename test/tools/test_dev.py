@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_dev.py -- which programs ./dev runs, and as which user.
+"""test_dev.py -- the programs that ./dev runs, and their user.
 
 Each test runs a copy of ./dev in a small tree of its own, as a user without privileges. Stand-ins for
 apt-get, dpkg-query, meson, ninja, sudo and ldconfig come first in PATH and write their arguments to a
@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
-NOBODY = 65534  # the user to run as if the tests run as root, whom no permission stops
+NOBODY = 65534  # the user of ./dev if the tests run as root, because permissions do not apply to root
 
 SAY = 'echo "${AS_ROOT-}$(basename "$0") $*" >>"$LOG"\n'
 STAND_INS = {
@@ -69,7 +69,7 @@ class Tree:
         self.folder.cleanup()
 
     def run(self, *args, installed='*', loader='/lib', script=None):
-        """The exit code, the output and the calls of ./dev ARGS, or of a script."""
+        """Returns the exit code, the output and the calls of ./dev ARGS, or of a script."""
         log = f'{self.top}/log'
         env = {'PATH': f'{self.top}/bin:/usr/bin:/bin', 'LOG': log, 'INSTALLED': installed,
                'LOADER_FOLDER': loader, 'HOME': self.top}
@@ -128,7 +128,7 @@ class Install(unittest.TestCase):
     def test_install_names_the_remedy_when_there_is_no_sudo(self):
         with Tree() as tree:
             os.remove(f'{tree.top}/bin/sudo')
-            # Nothing else of /usr/bin may stand in for it.
+            # No other program of /usr/bin may replace it.
             for name in ('sh', 'id', 'dirname', 'mktemp', 'rm', 'cat', 'echo', 'basename', 'mkdir', 'sed', 'grep', 'awk', 'readlink'):
                 os.symlink(shutil.which(name), f'{tree.top}/bin/{name}')
             prefix = tree.mkdir('closed', 0o555)
@@ -148,7 +148,7 @@ class Install(unittest.TestCase):
 
 class Packages(unittest.TestCase):
     def packages(self, command, installed):
-        """The packages that a command asks apt-get for."""
+        """Returns the packages that a command requests from apt-get."""
         with Tree() as tree:
             _, _, calls = tree.run(*command, installed=installed)
         asked = [c for c in calls if 'apt-get' in c and ' install ' in c and 'sudo' not in c]
@@ -165,7 +165,7 @@ class Packages(unittest.TestCase):
         for command in (['install', '--prefix=mine'], ['demo']):
             asked = self.packages(command, '')
             self.assertIn('libjansson-dev', asked)
-            self.assertIn('libc6-dev', asked)  # gcc alone does not bring the headers of C
+            self.assertIn('libc6-dev', asked)  # the package gcc does not install the C headers
             self.assertFalse(asked & {'g++', 'libcmocka-dev', 'libopenblas-dev', 'qemu-user'})
         self.assertLess({'g++', 'libcmocka-dev', 'libopenblas-dev'}, self.packages(['test'], ''))
 
@@ -174,7 +174,7 @@ class Bench(unittest.TestCase):
     built = None  # the targets of each call of ninja
 
     def rows(self, *args):
-        """The benchmarks that ./dev bench ARGS runs, in a tree with two of them."""
+        """Returns the benchmarks that ./dev bench ARGS runs, in a tree with two of them."""
         with Tree() as tree:
             tree.run(script=['sh', '-c', 'mkdir bench; echo "int main(void)" | tee bench/fit.c >bench/ps_dense.c; '
                                          'echo "int help(void)" >bench/allocations.c'])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each check of tools/ passes on a sound tree and fails on the fault it is there for.
+"""test_tools.py -- each check of tools/ passes on a valid tree and fails on the fault that it detects.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -16,7 +16,7 @@ SPDX = '/* SPDX-License-Identifier: Apache-2.0 */\n'
 
 
 def run(tool, tree, *args):
-    """The exit code and output of tools/<tool> in a tree of these files."""
+    """Returns the exit code and output of tools/<tool> in a tree of these files."""
     with tempfile.TemporaryDirectory() as top:
         for path, text in tree.items():
             os.makedirs(os.path.join(top, os.path.dirname(path)), exist_ok=True)
@@ -230,7 +230,7 @@ class Checks(unittest.TestCase):
 
     @staticmethod
     def conformance(row='| 1.1.1 | one | `test/x/test_x.c: a` |  |', source='/* 1.1.1: text */\n', **more):
-        """A tree of one statement, one example and one test, whose comment is `source`."""
+        """Returns a tree with a statement, an example and a test, whose comment is `source`."""
         return {'tools/statements': '# numbers\n1.1.1\nB1\n', 'doc/conformance.md': row + '\n',
                 'doc/seed-examples.md': '| B1 | 000:1 |  | later: checkpoints |\n',
                 'test/x/test_x.c': source + 'static void a(void **state)\n{\n}\n', **more}
@@ -400,7 +400,7 @@ class Report(unittest.TestCase):
 
 
 class Bench(unittest.TestCase):
-    """The runner, by a program (bench_program.c) whose every run takes a millisecond."""
+    """The benchmark runner, with a program (bench_program.c) whose runs take a millisecond each."""
 
     def rows(self, *args):
         done = subprocess.run([os.environ['BENCH_PROGRAM'], '--quick', '--json', *args], text=True,
