@@ -1,4 +1,4 @@
-/* ckpt/samples.c -- writes a checkpoint for Python, and prints one that Python has written.
+/* test/ckpt/samples.c -- writes a checkpoint for Python, and prints a checkpoint of Python.
  *
  *     samples write PREFIX
  *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs

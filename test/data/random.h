@@ -1,4 +1,5 @@
-/* data/random.h -- random numbers of tests: splitmix64.   SPDX-License-Identifier: Apache-2.0 */
+/* test/data/random.h -- random numbers of tests: splitmix64.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_DATA_RANDOM_H
 #define TEST_DATA_RANDOM_H
 

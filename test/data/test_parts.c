@@ -1,8 +1,8 @@
 /* test/data/test_parts.c -- a dataset divided into parts, for workers that fetch elements on
  * demand.
  *
- * ch__dataset_part returns part i of n. The parts together have each element once, and no map
- * computes an element twice. The log names the policy that was used.
+ * ch__dataset_part returns part i of n. The parts together have each element once. Some
+ * tests count the calls of maps, or check the policy that the log names.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* test/data/test_restore.c -- restores of positions while threads work, and positions that are
  * rejected.
  *
- * Many tests use a generator that counts its calls and can refuse to restore. Others cover
+ * Many tests use a generator of consecutive numbers that can refuse to restore. Others cover
  * generators below caches, prefetch, the end of take_while, and positions that an older library
  * has written.
  *

@@ -1040,7 +1040,7 @@ static void graph_decode_rejects_hostile_bodies_and_names_the_attribute(void **s
 
 #undef ROW
 
-/* ---- what cannot be encoded ---- */
+/* ---- graphs that cannot be encoded ---- */
 
 static ch_status host_one(void *arg, int n_in, ch_tensor *const *in, int n_out,
                           ch_tensor *const *out)

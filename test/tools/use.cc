@@ -1,4 +1,4 @@
-// A C++ program that uses the library as installed.
+// test/tools/use.cc -- a C++ program that uses the installed library.
 // SPDX-License-Identifier: Apache-2.0
 #include <cohort/cohort.h>
 
