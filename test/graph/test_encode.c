@@ -932,7 +932,7 @@ static void graph_decode_rejects_hostile_vocabularies(void **state)
     (void)state;
 }
 
-/* In any order, and merged where that is the same. */
+/* Moves the first key and its value to the end. */
 static void shuffled_ids(Cohort__Graph *m)
 {
     uint8_t *v = table_of(m)->values.data, *id = table_of(m)->ids.data, aside[8], truth = v[0];

@@ -18,8 +18,8 @@ typedef struct machine {
     int64_t  threads_ns, turns_ns;
     int64_t  stall_ns; /* additional duration of a run in ten; on threads, of a run in three */
     unsigned dice;
-    int64_t  total_ns; /* of all runs so far, */
-    int64_t  trial_ns; /* and of those that were trials */
+    int64_t  total_ns; /* duration of all runs so far */
+    int64_t  trial_ns; /* duration of the trials among them */
 } machine;
 
 static unsigned roll(machine *m, unsigned sides)

@@ -1,7 +1,8 @@
 /* test/ops/samples_apply.c -- samples of update rules, on whole arrays and on rows.
  *
  * The reference of each rule is step_of, which updates a single element in doubles. Other
- * samples cover the computation of hyperparameters, merged rows, and global norms.
+ * samples cover the computation of hyperparameters, sums of squares, and merged, marked and
+ * rounded rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

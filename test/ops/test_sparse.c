@@ -90,7 +90,7 @@ static void look(ch_step *s, void *arg)
     ch_step_out(s, "ids", x->joined ? d->in[0] : NULL);
     ch_step_out(s, "d", d);
     d = ch_gradient(ch_add(ch_sum_all(both), ch_sum_all(table)), table);
-    x->dense = d != NULL && strcmp(d->head->op->name, "scatter_add") == 0; /* where it is */
+    x->dense = d != NULL && strcmp(d->head->op->name, "scatter_add") == 0; /* in place */
     ch_step_out(s, "all", d);
 }
 

@@ -962,7 +962,8 @@ static void optimizer_build_makes_slots_without_a_step(void **state)
     for (int i = 0; i < n; i++)
         assert_string_equal(name[i], ch_var_name(all[i]));
     assert_string_equal(ch_var_name(ch_optimizer_slot(m.o, m.v[1], "sum")), "w/adam/sum");
-    assert_non_null(ch_optimizer_slot(m.o, m.v[0], "pending")); /* of the first, for all */
+    assert_non_null(
+        ch_optimizer_slot(m.o, m.v[0], "pending")); /* slot of the first, used by all */
     assert_null(ch_optimizer_slot(m.o, m.v[1], "pending"));
     t_refused(ch_optimizer_build(m.o, 0, NULL), CH_INVALID_ARGUMENT, "adam",
               "nothing to train");
