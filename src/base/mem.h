@@ -1,8 +1,7 @@
 /* base/mem.h -- allocates all memory of the library.
  *
  * All allocations go through this file, so that they are counted and tests can make the n-th
- * allocation fail (PROMISES F15). Nothing else in src/ may call malloc; tools/check-banned
- * enforces this.
+ * allocation fail. Nothing else in src/ may call malloc; tools/check-banned enforces this.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_MEM_H

@@ -1,10 +1,10 @@
 /* base/sys.h -- wraps the system calls on files.
  *
  * All file access goes through these functions, as all memory comes from base/mem.h. Tests can
- * make the n-th call fail with any errno (PROMISES F12), limit the bytes of each read and
- * write, and observe the calls that change files. From these, test/file/crash.h builds the
- * states that a power failure may leave (F13). Each function returns the result of its system
- * call and sets errno. Calls that a signal interrupts are repeated. Any thread may call them.
+ * make the n-th call fail with any errno, limit the bytes of each read and write, and observe
+ * the calls that change files. From these, test/file/crash.h builds the states that a power
+ * failure may leave. Each function returns the result of its system call and sets errno. Calls
+ * that a signal interrupts are repeated. Any thread may call them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_SYS_H

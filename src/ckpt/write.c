@@ -216,7 +216,7 @@ static ch_status output_commit(ckpt_output *o)
         rc = write_through(o, o->buffer + aligned, n - aligned);
     if (rc == CH_OK)
         rc = ch__temp_set_mode(&o->temp, -1);
-    /* After a failed fsync the contents on disk are unknown, so there is no retry (F12). */
+    /* After a failed fsync the contents on disk are unknown, so there is no retry. */
     if (rc == CH_OK && !o->no_sync && ch__sys_sync(o->temp.fd) != 0)
         rc = fail_output(o, "syncing");
     return rc == CH_OK ? ch__temp_rename(&o->temp) : rc;

@@ -1,7 +1,7 @@
 /* cluster/codec.c -- encodes and decodes clusters as protobuf messages (proto/cluster.proto).
  *
- * Encoded bytes are untrusted. Decoding uses at most 16 MiB plus twice the size of the message
- * (PROMISES S7). The contents are checked by ch_cluster_new, as for every cluster.
+ * Encoded bytes are untrusted. Decoding uses at most 16 MiB plus twice the size of the message.
+ * The contents are checked by ch_cluster_new, as for every cluster.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  *      stage that several stages refer to is written once.
  *   2. Decoding creates each stage with ch__dataset_new, and `infer` checks the attributes. So
  *      untrusted bytes result in a valid dataset or in an error.
- *   3. Messages use at most 16 MiB plus twice the size of the input (PROMISES S7).
+ *   3. Messages use at most 16 MiB plus twice the size of the input.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

@@ -18,7 +18,7 @@
 #include "base/mem.h"
 
 /* A block doubles up to this size and then grows in steps of this size, so that the reserved
- * memory exceeds the bytes read only by a bounded amount (PROMISES S6). */
+ * memory exceeds the bytes read only by a bounded amount. */
 static const size_t max_growth = (size_t)8 << 20;
 
 static void free_name(ch_buffer *b)

@@ -4,7 +4,7 @@
  * reads into `in`, from which the decoder (file/codec.h) writes into the caller's memory.
  * file/reader.c is the main caller; file/zip.c opens parts of files. Files are untrusted:
  *
- *   1. Decompressed bytes are limited, absolutely and by ratio (PROMISES S6, S11).
+ *   1. Decompressed bytes are limited, absolutely and by ratio.
  *   2. Damaged data fails at the same decompressed byte for any sizes of reads; see decode().
  *   3. A file that shrinks while it is read is DATA_LOSS, never a silent end.
  *
@@ -26,10 +26,10 @@
 /* IN_BYTES: compressed bytes per read. SKIP_BYTES: bytes per read while skipping. */
 enum { IN_BYTES = 128 << 10, SKIP_BYTES = 16 << 10 };
 
-/* decompressed bytes per compressed byte (PROMISES S11) */
+/* decompressed bytes per compressed byte */
 static const int default_expansion = 100;
 /* Decompressed bytes to which the ratio does not apply. Together with the window of a decoder
- * and the unused end of a block, this stays below 16 MiB (PROMISES S6). */
+ * and the unused end of a block, this stays below 16 MiB. */
 static const int64_t unlimited_bytes = (int64_t)3 << 20;
 static const int64_t default_max_bytes = (int64_t)1 << 40;
 

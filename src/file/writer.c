@@ -52,7 +52,7 @@ static ch_status fail_write(ch_writer *w, int error, const char *action)
 
 /* Checks the object at the destination. A regular file is replaced and its mode is kept. A link
  * is replaced and not followed, because otherwise the creator of the link would choose which
- * file is written (PROMISES S8). Anything else is INVALID_ARGUMENT. */
+ * file is written. Anything else is INVALID_ARGUMENT. */
 static ch_status check_existing(ch_writer *w)
 {
     struct stat about;
@@ -270,7 +270,7 @@ static ch_status sync_file(ch_writer *w)
 {
     int fd = w->temp.fd;
 
-    /* After a failed fsync the contents on disk are unknown, so there is no retry (F12). */
+    /* After a failed fsync the contents on disk are unknown, so there is no retry. */
     if (!w->no_sync && CH_KEEPS(FILESYNC) && ch__sys_sync(fd) != 0)
         return fail_write(w, errno, "syncing");
     w->temp.fd = -1;

@@ -1,9 +1,8 @@
 /* file/writer.h -- writes files atomically: a file appears complete or not at all.
  *
  * A writer creates a temporary file in the folder of the destination and compresses into it.
- * The commit syncs the temporary file, renames it to the destination, and syncs the folder
- * (PROMISES F12, F13, S8). If any step fails, the destination holds either the old file or the
- * new file.
+ * The commit syncs the temporary file, renames it to the destination, and syncs the folder.
+ * If any step fails, the destination holds either the old file or the new file.
  *
  * A writer holds a lock on its temporary file (file/temp.h). ch__temp_tidy removes the
  * temporary files of killed processes.

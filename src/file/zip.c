@@ -53,7 +53,7 @@ enum {
     DEFLATED = 8,
 };
 
-/* Limits of PROMISES S7. */
+/* Limits of an archive. Archives are untrusted, so the memory for them must be bounded. */
 static const int64_t max_directory_bytes = 16 << 20;
 static const size_t  max_name_bytes = 4096;
 static const int     max_members = 1000000;

@@ -7,7 +7,7 @@
 /* Version of the message. doc/graph-format.md says when it changes. */
 #define CH_CODEC_FORMAT 1
 
-/* Limits of a graph. The encoder and the decoder reject larger graphs (PROMISES S7, S9). */
+/* Limits of a graph. The encoder and the decoder reject larger graphs. */
 #define CH_CODEC_MAX_DEPTH   64        /* nesting of bodies */
 #define CH_CODEC_MAX_CALLS   (1 << 20) /* including calls in bodies */
 #define CH_CODEC_MAX_INPUTS  (1 << 14) /* of a call */

@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "tensor/print.h"
 
-enum { NAME_BYTES = 4096 }; /* PROMISES S7 */
+enum { NAME_BYTES = 4096 }; /* longest name of a feature */
 
 /* ---- checks ---- */
 
@@ -120,7 +120,7 @@ static char *fill_default(ch_example_feature *to, const ch_feature *f, char *at)
 }
 
 /* Limit of the default values. An untrusted description of a few bytes must not exhaust the
- * memory (PROMISES S6). */
+ * memory. */
 static const size_t most_defaults = (size_t)16 << 20;
 
 static ch_status make_defaults(ch_example_schema *s, const ch_feature *feature)

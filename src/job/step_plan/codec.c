@@ -20,7 +20,7 @@
 #include "job/step_plan.h"
 #include "tensor/tensor.h"
 
-/* Limits, checked by encoder and decoder (PROMISES S7). */
+/* Limits, checked by encoder and decoder. */
 enum { MAX_VALUES = 1 << 16, MAX_PARTS = 1 << 14, MAX_SHARDS = 1 << 12 };
 
 /* ---- encoding ---- */
