@@ -52,6 +52,13 @@ ch_status ch__communication_of(const ch_strategy *st, const char *call,
 
 /* ---- in a step ---- */
 
+ch_communication_options ch__communication_of_step(const ch_step *s)
+{
+    const ch_strategy *st = s->owner;
+
+    return (ch_communication_options){.bytes_per_pack = st->parts.communication.bytes_per_pack};
+}
+
 /* Stores the options of a collective in *how: those of the call, and bytes_per_pack of the call
  * or the strategy. The other options of the strategy are omitted because the group already has
  * them. Records an error in s and returns false if the options are invalid. */

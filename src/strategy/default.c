@@ -40,6 +40,7 @@ static void make_default(void)
 {
     (void)ch__strategy_init(&the_default, &default_ops, NULL,
                             &(ch_strategy_parts){.n_replicas = 1, .is_bare = true});
+    the_default.uses_current_device = true;
     snprintf(the_default.label, sizeof(the_default.label), "%s", default_ops.name);
 }
 

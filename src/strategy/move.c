@@ -192,7 +192,7 @@ ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t, const ch_desti
 
     if (rc == CH_OK)
         rc = ch__check_not_null("broadcast to", "the tensor", t, "out", out);
-    if (rc == CH_OK && st == ch__strategy_default())
+    if (rc == CH_OK && st->uses_current_device)
         rc =
             ch__fail(CH_UNIMPLEMENTED,
                      "broadcast to: the Default strategy has no devices of its own to copy to; "

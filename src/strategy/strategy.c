@@ -261,7 +261,7 @@ ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const *
     st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
         return ch__check_not_null("worker devices", "n", n, "out", out);
-    if (st == ch__strategy_default())
+    if (st->uses_current_device)
         return fail_no_devices(st, "worker");
     *n = st->n_local;
     *out = st->ops->devices(st->self);
@@ -273,7 +273,7 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
     st = ch__strategy_or_current(st);
     if (n == NULL || out == NULL)
         return ch__check_not_null("parameter devices", "n", n, "out", out);
-    if (st == ch__strategy_default())
+    if (st->uses_current_device)
         return fail_no_devices(st, "parameter");
     *n = st->parts.n_parameter > 0 ? st->parts.n_parameter : st->n_local;
     *out = st->parts.n_parameter > 0 ? st->parts.parameter : st->ops->devices(st->self);

@@ -1,4 +1,8 @@
-/* strategy/strategy.h -- private definition of ch_strategy, shared by the files of strategy/.
+/* strategy/strategy.h -- the interface of strategy/ to other modules, and struct ch_strategy.
+ *
+ * train/ and fit/ include this header to record and run steps and to create variables; they
+ * call the functions below and those of strategy/var.h. Of the fields of ch_strategy they use
+ * `exec` only.
  *
  * A strategy has n_local replicas in this process, each on its own device. Its ch_strategy_ops
  * choose the devices and the layout of each variable. Its var_ops store the variables
@@ -28,6 +32,9 @@ struct ch_strategy {
     atomic_int             refs;
     int                    n_replicas; /* replicas of the job */
     int                    n_local;    /* replicas of this process */
+    /* The replica runs on the current device of the calling thread, so the strategy has no
+     * devices of its own. True for Default only. */
+    bool      uses_current_device;
     ch_group *group;     /* barrier and collectives of the replicas; NULL if n_local is 1 */
     char      label[96]; /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
     /* Copy of the argument of ch_strategy_new. parts.traits points to the next field. */
@@ -68,6 +75,10 @@ ch_status ch__communication_check(const char *name, const ch_communication_optio
 ch_status ch__communication_of(const ch_strategy *st, const char *call,
                                const ch_communication_options *over,
                                ch_communication_options       *out);
+
+/* Returns the options for all-reducing the gradients of a step: bytes_per_pack of the step's
+ * strategy. The other options are defaults, because the group has those of the strategy. */
+ch_communication_options ch__communication_of_step(const ch_step *s);
 
 /* Returns true if steps of `st` may read variables of `of`. That holds if the two are the same
  * strategy or if either is Default. (assign.c) */

@@ -1,4 +1,7 @@
-/* strategy/var.h -- private definition of ch_var, its storage and its internal calls.
+/* strategy/var.h -- struct ch_var, the storage of variables, and calls for other modules.
+ *
+ * strategy/strategy.h includes this header, so it is also a part of the interface of strategy/
+ * to train/ and fit/.
  *
  * A variable has a layout (cohort/layout.h) and a storage. The strategy chooses the layout
  * (ch_strategy_ops.place). The storage is created, read and written by a ch_var_ops. There are

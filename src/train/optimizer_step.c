@@ -465,20 +465,12 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
     return CH_OK;
 }
 
-/* Returns the options for packing the gradients. All others are defaults, so that the group
- * decides. */
-static ch_communication_options packing(const ch_step *s)
-{
-    return (ch_communication_options){
-        .bytes_per_pack = ((const ch_strategy *)s->owner)->parts.communication.bytes_per_pack};
-}
-
 /* Applies the gradients `d`, which are multiplied by the loss scale. */
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
     const int                      n = r->n;
     const ch_work_kind             before = r->s->work;
-    const ch_communication_options how = packing(r->s);
+    const ch_communication_options how = ch__communication_of_step(r->s);
     ch_status                      rc = check_gradients(r->o, n, var, d);
 
     r->s->work = CH_WORK_UPDATE;
