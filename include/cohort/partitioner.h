@@ -4,7 +4,7 @@
  * axis. The parameter-server strategy uses it (cohort/parameter_server.h).
  *
  *     ch_partitioner p = ch_partitioner_min_size(256 << 10, n_servers);
- *         p.axis = -1;                                          // the last axis, not the first
+ *     p.axis = -1;                                          // the last axis, not the first
  *     ch_partitioner own = {.fn = my_rule, .arg = &limits}; // a function of the program
  *
  *   - A partitioner is a plain value; all zeros divides nothing. It borrows `arg`.

@@ -1,7 +1,7 @@
 /* collective/group.h -- groups: the replicas of a process, with collectives in shared memory.
  *
  * A member of a group is a replica, with a number from 0. All members call the same collectives
- * in the same order. A member that fails aborts the run (ch_group_ops.give_up): all other
+ * in the same order. A member that fails aborts the run (ch_group_ops.abort_run): all other
  * members then return CH_ABORTED from the collective in which they wait, and from all later
  * collectives of this run. No member waits longer than the time limit.
  *

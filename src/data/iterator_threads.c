@@ -5,8 +5,8 @@
  * if the input is slow. Consumers of a workqueue (data/workqueue.c) wait here too.
  *
  * Invariants:
- *   1. it->lock guards the workqueues, the waiters and `is_paused`. A job runs
- *      without the lock.
+ *   1. it->lock guards the workqueues, the waiters and `is_paused`. A job runs without the
+ *      lock.
  *   2. While the workers are paused, no job is running and none begins.
  *
  * SPDX-License-Identifier: Apache-2.0 */

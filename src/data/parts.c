@@ -1,6 +1,6 @@
 /* data/parts.c -- divides a dataset into parts for workers that fetch at their own pace.
  *
- * ch__dataset_part is called by strategy/coordinator.c. Each element stays whole and is in
+ * ch__dataset_part is called by strategy/per_worker_data.c. Each element stays whole and is in
  * exactly one part. A part consists of files (data/divide.h), or of blocks of elements, which
  * are taken below batches and maps, so that a worker does not compute elements of other parts.
  *

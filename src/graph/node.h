@@ -3,9 +3,8 @@
  * ch_dim is a size, which may be a symbol. ch_node is a value of a graph and, if it is the
  * first output of its call, also the description of the call. ch_attr is a row of a table that
  * lists the attributes of an op. graph/op.h includes this header and describes ops;
- * graph/graph.h describes graphs.
- * Nodes and attributes are in the arena of their graph, and live
- * as long as the graph.
+ * graph/graph.h describes graphs. Nodes and attributes are in the arena of their graph, and
+ * live as long as the graph.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_NODE_H

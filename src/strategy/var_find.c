@@ -2,7 +2,8 @@
  *
  * Runs find variables by name through ch__var_memory, steps of parameter servers through
  * ch__var_of_resource. ch__vars_check_copies and ch__vars_check_update are called around a run
- * (ch_run_ops). Checkpoints list all variables with ch__strategy_vars.
+ * (ch_run_ops). ch_strategy_print_placement lists all variables with
+ * ch__strategy_vars.
  *
  * Invariants:
  *   1. st->vars is read under the strategy's lock.
