@@ -39,7 +39,7 @@ typedef struct ch_iterator_options {
      * a scalar component is then 0 or "". 0: give single elements. */
     int               n_replicas;
     ch_device *const *device; /* n_replicas devices; NULL: elements stay where they are made */
-    int               ahead;  /* prefetched groups; 0: adaptive; CH_OFF: none */
+    int               prefetch; /* prefetched groups; 0: adaptive; CH_OFF: none */
 } ch_iterator_options;
 
 /* Creates an iterator at the beginning of `d`, which is borrowed. `opt` may be NULL. If `d` is

@@ -172,7 +172,7 @@ static ch_status prefetch_open(ch_cursor *c)
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
     int                           n = (int)CH_ATTRS(c, Cohort__Count)->count;
 
-    return ch__workqueue_open(c, &ops, &(ch_workqueue_options){.want = 1, .ahead = n});
+    return ch__workqueue_open(c, &ops, &(ch_workqueue_options){.want = 1, .prefetch = n});
 }
 
 const ch_stage ch__stage_prefetch = {

@@ -396,7 +396,7 @@ static ch_status body_open(ch_cursor *of, body_options options, int n, ch_elemen
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && options.prefetch)
-            rc = ch__workqueue_open(&f->base, &ops, &(ch_workqueue_options){.ahead = 2});
+            rc = ch__workqueue_open(&f->base, &ops, &(ch_workqueue_options){.prefetch = 2});
     }
     if (rc == CH_OK) {
         *out = &f->base;

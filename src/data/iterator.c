@@ -35,7 +35,7 @@ static ch_status out_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
     const ch_iterator            *it = c->it;
-    ch_workqueue_options          opt = {.want = it->n_replicas, .ahead = it->ahead};
+    ch_workqueue_options          opt = {.want = it->n_replicas, .prefetch = it->prefetch};
 
     return ch__workqueue_open(c, &ops, &opt);
 }
@@ -172,9 +172,9 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     if (opt->n_replicas < 0 || opt->n_replicas > MOST_REPLICAS)
         return ch__fail(CH_INVALID_ARGUMENT, "iterator: n_replicas is %d, want 0 to %d",
                         opt->n_replicas, MOST_REPLICAS);
-    if (opt->ahead < CH_OFF)
-        return ch__fail(CH_INVALID_ARGUMENT, "iterator: ahead is %d, want 0 or more, or CH_OFF",
-                        opt->ahead);
+    if (opt->prefetch < CH_OFF)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "iterator: prefetch is %d, want 0 or more, or CH_OFF", opt->prefetch);
     it = ch__calloc(1, sizeof(*it));
     if (it == NULL)
         return ch__fail_memory("iterator");
@@ -187,7 +187,7 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     it->name = name;
     it->go_on = opt->go_on;
     it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;
-    it->ahead = opt->ahead;
+    it->prefetch = opt->prefetch;
     int threads = d->options.threads;
     it->n_threads = threads == 0 ? ch__cpu_count() : threads == CH_OFF ? 0 : threads;
     it->unordered = d->options.unordered;

@@ -30,8 +30,8 @@ struct ch_iterator {
     int  n_replicas, n_group; /* elements of a full group (at least 1), and of this group */
     /* The elements of the next step, one for each replica; owned. NULL: that element failed. */
     ch_element **group;
-    ch_device  **device; /* n_replicas; NULL: the current device */
-    int          ahead;  /* groups to prefetch; 0: chosen at run time; CH_OFF: none */
+    ch_device  **device;   /* n_replicas; NULL: the current device */
+    int          prefetch; /* groups to prefetch; 0: chosen at run time; CH_OFF: none */
     /* The name of the stream of random numbers that the stages draw from. ch_iterator_restore
      * replaces it by the saved name. */
     ch_stream_name    name;

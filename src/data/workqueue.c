@@ -138,8 +138,8 @@ ch_status ch__workqueue_open(ch_cursor *c, const ch_workqueue_ops *ops,
     q->ops = ops;
     q->opt = *opt;
     q->want = opt->want > 0 ? opt->want : 1;
-    q->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
-    if (threads == 0 || opt->ahead == CH_OFF)
+    q->capacity = opt->prefetch > 0 ? opt->prefetch : 2 * threads + 2;
+    if (threads == 0 || opt->prefetch == CH_OFF)
         q->capacity = 1;
     if (q->capacity > MAX_COUNT)
         q->capacity = MAX_COUNT;
@@ -257,13 +257,13 @@ static bool has_work(const ch_workqueue *q)
  * the last stage, does not if there are worker threads, unless prefetching is off. */
 static bool consumer_works(const ch_workqueue *q)
 {
-    return q->it->n_workers == 0 || q->opt.ahead == CH_OFF || q->cursor->parent != NULL;
+    return q->it->n_workers == 0 || q->opt.prefetch == CH_OFF || q->cursor->parent != NULL;
 }
 
 /* Returns true if there is work for threads that prefetch. */
 static bool has_prefetch_work(const ch_workqueue *q)
 {
-    return q->opt.ahead != CH_OFF && has_work(q);
+    return q->opt.prefetch != CH_OFF && has_work(q);
 }
 
 /* Returns true if a job can be popped, or if the queue is at its end. */
@@ -451,10 +451,10 @@ static ch_data_job *pop_job(ch_workqueue *q)
 }
 
 /* Doubles the number of jobs to prefetch if the consumer must wait although threads are idle.
- * Leaves a fixed number (opt.ahead) unchanged. */
+ * Leaves a fixed number (opt.prefetch) unchanged. */
 static void grow_capacity(ch_workqueue *q)
 {
-    if (q->opt.ahead > 0 || q->n_pulled <= 8 || q->it->idle.n == 0 ||
+    if (q->opt.prefetch > 0 || q->n_pulled <= 8 || q->it->idle.n == 0 ||
         q->capacity * 2 > 8 * q->it->n_threads + 8)
         return;
     q->capacity *= 2;

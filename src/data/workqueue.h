@@ -49,7 +49,7 @@ typedef struct ch_workqueue_options {
     int want; /* elements per job; 0: tuned so that a job is worth a thread switch */
     /* Jobs to prefetch; 0: tuned at run time; CH_OFF: none, the consumer runs each job
      * itself. */
-    int  ahead;
+    int  prefetch;
     int  at_once;   /* threads that may work at the same time; 0: any number */
     bool unordered; /* deliver the job that is ready first */
 } ch_workqueue_options;

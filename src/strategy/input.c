@@ -79,7 +79,7 @@ static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_optio
                             ch_iterator **out)
 {
     bool                stays_on_host = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
-    ch_iterator_options o = {.n_replicas = st->n_local, .ahead = opt->per_replica_buffer};
+    ch_iterator_options o = {.n_replicas = st->n_local, .prefetch = opt->per_replica_buffer};
     ch_iterator        *it = NULL;
     ch_status           rc = CH_OK;
 

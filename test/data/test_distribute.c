@@ -249,7 +249,7 @@ static void split_sizes_of_a_full_batch_are_fixed(void **state)
 static void replicas_take_elements_in_turn(void **state)
 {
     static const struct {
-        int         ahead, n_replicas;
+        int         prefetch, n_replicas;
         const char *name, *gives;
     } row[] = {
         {0, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},             /* 5.1.4, 5.4.5 */
@@ -275,9 +275,10 @@ static void replicas_take_elements_in_turn(void **state)
         d = by == 0                          ? range(n)
             : strstr(row[i].name, "dropped") ? dropping(n, by)
                                              : batches(n, by);
-        t_ok(ch_iterator_new(
-            d, &(ch_iterator_options){.n_replicas = row[i].n_replicas, .ahead = row[i].ahead},
-            &it));
+        t_ok(ch_iterator_new(d,
+                             &(ch_iterator_options){.n_replicas = row[i].n_replicas,
+                                                    .prefetch = row[i].prefetch},
+                             &it));
         t_take(it, -1, &g);
         assert_string_equal(g.text, row[i].gives);
         ch_iterator_unref(it);

@@ -316,7 +316,7 @@ static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
     size_t       n = 0;
 
     (void)state;
-    t_ok(ch_iterator_new(d, &(ch_iterator_options){.ahead = CH_OFF}, &it));
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.prefetch = CH_OFF}, &it));
     atomic_store(&n_calls, 0);
     for (int i = 0; i < 5; i++) {
         expect(it, i, 1);
@@ -331,7 +331,7 @@ static void iterator_reads_no_element_early_when_prefetch_is_off(void **state)
     ch_bytes_free(bytes);
     t_ok(ch_iterator_save(it, &bytes, &n));
     ch_iterator_unref(it);
-    t_ok(ch_iterator_new(d, &(ch_iterator_options){.ahead = CH_OFF}, &it));
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.prefetch = CH_OFF}, &it));
     t_ok(ch_iterator_restore(it, bytes, n));
     expect(it, 10, 5);
     ch_bytes_free(bytes);
