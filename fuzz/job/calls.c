@@ -320,28 +320,28 @@ static ch_message *right_create(source *s)
                               "fan_normal", "orthogonal",       "identity"};
     static char fan[][8] = {"in", "out", "average"}, dtype[][8] = {"f32", "f64", "i64", "str"};
     Cohort__PsCreate m;
-    Cohort__PsInit   first;
+    Cohort__PsInit   init;
     char             name[] = "x";
     int64_t          shape[3];
     ch_message      *p = NULL;
 
     cohort__ps_create__init(&m);
-    cohort__ps_init__init(&first);
+    cohort__ps_init__init(&init);
     m.variable = 8 + next_byte(s) % 4;
-    m.name = first.name = name;
-    m.first = &first;
-    first.kind = kind[next_byte(s) % 9];
-    first.fan = fan[next_byte(s) % 3];
-    first.dtype = dtype[next_byte(s) % 4];
-    first.a = (int8_t)next_byte(s);
-    first.b = (int8_t)next_byte(s);
-    first.shape = shape;
-    first.n_shape = next_byte(s) % 4;
-    for (size_t i = 0; i < first.n_shape; i++)
+    m.name = init.name = name;
+    m.init = &init;
+    init.kind = kind[next_byte(s) % 9];
+    init.fan = fan[next_byte(s) % 3];
+    init.dtype = dtype[next_byte(s) % 4];
+    init.a = (int8_t)next_byte(s);
+    init.b = (int8_t)next_byte(s);
+    init.shape = shape;
+    init.n_shape = next_byte(s) % 4;
+    for (size_t i = 0; i < init.n_shape; i++)
         shape[i] = (int64_t)number(s);
-    first.axis = next_byte(s) % 3;
-    first.begin = (int64_t)number(s);
-    first.size = (int64_t)number(s);
+    init.axis = next_byte(s) % 3;
+    init.begin = (int64_t)number(s);
+    init.size = (int64_t)number(s);
     must(ch__message_pack(CH_PS_CREATE, &m.base, 0, NULL, &p));
     return p;
 }

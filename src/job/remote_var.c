@@ -151,7 +151,7 @@ static ch_status new_create(const ch_plan_variable *v, int i, ch_tensor *initial
         (void)snprintf(name, size, v->n_shards > 1 ? "%s/part_%d" : "%s", v->name, i);
     if (rc == CH_OK && initial == NULL) {
         ch__init_spec_pack(&initial_spec, layout_of(v), i, &spec);
-        m.first = &spec;
+        m.init = &spec;
     }
     if (rc == CH_OK && initial != NULL)
         rc = ch__layout_cut(layout_of(v), v->shape, initial, i, &part);

@@ -39,12 +39,12 @@ static const uint32_t assign_sequence = 0xffffffff;
 ch_status ch__server_state_create(ch_server_state *s, const Cohort__PsCreate *m, int n,
                                   ch_tensor *const *value)
 {
-    int want = m->first == NULL;
+    int want = m->init == NULL;
 
     if (n != want)
         return ch__fail(CH_INVALID_ARGUMENT, "variable %s: the message has %d values, want %d",
                         m->name, n, want);
-    return ch__values_add(&s->values, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
+    return ch__values_add(&s->values, m->variable, m->name, n > 0 ? value[0] : NULL, m->init);
 }
 
 static void drop_update(ch_server_update *f)
