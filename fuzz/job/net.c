@@ -116,7 +116,7 @@ static void wire_close(ch_task *t)
 
 /* ---- turns ---- */
 
-static void end_life(ch_task *t)
+static void end_incarnation(ch_task *t)
 {
     t->opt.ops->close(ch__incarnation_end(t));
 }
@@ -138,7 +138,7 @@ static void end_turn(ch_task *t)
         ch__outbox_flush(&t->outbox);
     }
     if (t->is_alive && t->is_broken)
-        end_life(t);
+        end_incarnation(t);
 }
 
 static void begin_turn(ch_task *t)
@@ -224,7 +224,7 @@ static void drive_free(ch_net *net)
 {
     for (int i = 0; i < net->n_tasks; i++)
         if (net->task[i]->is_alive)
-            end_life(net->task[i]);
+            end_incarnation(net->task[i]);
     ch__net_close(net);
     ch__free(net);
 }
@@ -241,7 +241,7 @@ void direct_end(ch_task *t)
     direct *d = direct_of(t);
 
     if (t->is_alive)
-        end_life(t);
+        end_incarnation(t);
     MUST(d->n == 0);
     d->now = 0;
 }

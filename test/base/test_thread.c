@@ -259,27 +259,27 @@ static void team_helper_that_wakes_late_leaves_later_jobs_alone(void **state)
 typedef struct {
     atomic_int n_here;
     int        n_wanted;
-} meeting;
+} arrivals;
 
 /* Returns when all indices have arrived, so each index must have its own thread. */
-static void meet(void *arg, int i)
+static void arrive_and_wait(void *arg, int i)
 {
-    meeting *m = arg;
+    arrivals *a = arg;
 
-    atomic_fetch_add(&m->n_here, 1);
-    while (atomic_load(&m->n_here) < m->n_wanted)
+    atomic_fetch_add(&a->n_here, 1);
+    while (atomic_load(&a->n_here) < a->n_wanted)
         sched_yield();
     (void)i;
 }
 
 static void team_run_uses_all_members(void **state)
 {
-    meeting  m = {.n_wanted = 4};
+    arrivals a = {.n_wanted = 4};
     ch_team *team = NULL;
 
-    assert_int_equal(ch__team_new("meet", 4, &team), CH_OK);
-    ch__team_run(team, 4, meet, &m);
-    assert_int_equal(atomic_load(&m.n_here), 4);
+    assert_int_equal(ch__team_new("all", 4, &team), CH_OK);
+    ch__team_run(team, 4, arrive_and_wait, &a);
+    assert_int_equal(atomic_load(&a.n_here), 4);
     ch__team_free(team);
     (void)state;
 }

@@ -82,7 +82,7 @@ typedef struct member {
     ch_status   rc;
     int         wrong; /* number of wrong results */
     int         at;    /* the next act; n_acts: the end of all sums; above: done */
-    int64_t     meetings;
+    int64_t     n_barriers;
     float      *data[ACTS], *joined[ACTS];
     const void *in[ACTS][1];
     void       *out[ACTS][1];
@@ -95,7 +95,7 @@ typedef struct member {
 /* The number of barriers: 1 for each sum, 1 more at the end of a large sum, and 2 for a
  * gather. */
 typedef struct model {
-    int64_t meetings;
+    int64_t n_barriers;
     bool    is_closing;
 } model;
 
@@ -104,16 +104,16 @@ static void count(model *m, const act *a)
     bool is_large = a->count > SLOT;
 
     if (a->kind == BEGIN) {
-        m->meetings++;
+        m->n_barriers++;
         m->is_closing = is_large;
     } else if (a->kind == END) {
-        m->meetings += m->is_closing;
+        m->n_barriers += m->is_closing;
         m->is_closing = false;
     } else if (a->kind == WHOLE || a->kind == BROADCAST) {
-        m->meetings += 1 + is_large;
+        m->n_barriers += 1 + is_large;
         m->is_closing = false;
     } else {
-        m->meetings += a->kind == GATHER ? 2 : 1;
+        m->n_barriers += a->kind == GATHER ? 2 : 1;
         m->is_closing = false;
     }
 }
@@ -284,7 +284,7 @@ static void group_sums_are_right_between_random_collectives(void **state)
             if (m[r]->rc != CH_OK || m[r]->wrong > 0)
                 fail_msg("seed %d: member %d: %s, %d numbers wrong", seed, r,
                          ch_status_name(m[r]->rc), m[r]->wrong);
-        assert_int_equal(ch__group_barriers(l.group), want.meetings);
+        assert_int_equal(ch__group_barriers(l.group), want.n_barriers);
         drop_list(&l, m);
     }
     (void)state;
@@ -326,7 +326,7 @@ static void group_in_turns_counts_as_many_barriers_as_with_threads(void **state)
         for (int i = 0; i < l.n_acts; i++)
             count(&want, &l.act[i]);
         count(&want, &(act){END, 0});
-        assert_int_equal(ch__group_barriers(l.group), want.meetings);
+        assert_int_equal(ch__group_barriers(l.group), want.n_barriers);
         drop_list(&l, m);
     }
     (void)state;

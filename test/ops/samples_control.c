@@ -177,16 +177,16 @@ static void record_widening(ch_step *s, ch_node *const *in, ch_node **out)
             out, NULL);
 }
 
-static void meeting_cell(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x,
-                         ch_node **next, ch_node **y)
+static void all_reduce_cell(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x,
+                            ch_node **next, ch_node **y)
 {
     (void)s, (void)arg, (void)x, (void)y;
     next[0] = ch_all_reduce(CH_SUM, h[0]);
 }
 
-static void record_meeting(ch_step *s, ch_node *const *in, ch_node **out)
+static void record_all_reduce(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = 3}, meeting_cell, NULL, &in[0], NULL,
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = 3}, all_reduce_cell, NULL, &in[0], NULL,
             out, NULL);
 }
 
@@ -288,7 +288,7 @@ static const t_refusal refusals[] = {
      .n_in = 1,
      .in = {VEC(3)},
      .dtype = CH_F32,
-     .record = record_meeting,
+     .record = record_all_reduce,
      .code = CH_FAILED_PRECONDITION,
      .words = {"all_reduce", "scan"}},
     {0},

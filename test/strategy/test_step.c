@@ -193,21 +193,21 @@ static void repeated_step_allocates_nothing_and_wakes_each_device_once(void **st
     ch_function *f = t_function(train, &net);
     ch_tuple    *batch = batch_of(8, 4);
     ch_device   *second = st->ops->devices(st->self)[1];
-    int64_t      allocs, meetings, wakes;
+    int64_t      allocs, barriers, wakes;
     unsigned     calls;
 
     t_ok(ch__config_set("replicas", "threads"));
     for (int i = 0; i < 3; i++)
         run_for_loss(st, f, batch);
     allocs = ch__mem_allocs();
-    meetings = ch__group_barriers(st->group);
+    barriers = ch__group_barriers(st->group);
     wakes = ch__wake_count();
     calls = atomic_load(&second->work);
     for (int i = 0; i < 10; i++)
         run_for_loss(st, f, batch);
     assert_int_equal(ch__mem_allocs() - allocs, 0);
     /* A barrier for each of four small all_reduces, and another before variables change. */
-    assert_int_equal(ch__group_barriers(st->group) - meetings, 10 * 5);
+    assert_int_equal(ch__group_barriers(st->group) - barriers, 10 * 5);
     /* The caller runs the replica of the first device; the thread of the second device is
      * called once in each step. A thread is woken only by that call, by the end of a step, and
      * by the other thread at a barrier. */
