@@ -187,7 +187,8 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
     ch_status        rc;
 
     if (d == NULL)
-        return ch__fail_earlier("encoding a dataset that was not made");
+        return ch__fail_earlier(
+            "encoding a dataset: the dataset is NULL, because an earlier call failed");
     rc = ch__check_not_null("encoding a dataset", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;

@@ -178,7 +178,8 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     ch_status        rc;
 
     if (d == NULL)
-        return ch__fail_earlier("distributing a dataset that was not made");
+        return ch__fail_earlier(
+            "distributing a dataset: the dataset is NULL, because an earlier call failed");
     if ((rc = ch__check_not_null("distributing a dataset", "out", out, NULL, NULL)) != CH_OK ||
         (rc = check_context(&c)) != CH_OK || (rc = check_can_be_cut(d, &c)) != CH_OK)
         return rc;

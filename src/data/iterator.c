@@ -163,7 +163,8 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     ch_status                        rc;
 
     if (d == NULL)
-        return ch__fail_earlier("iterator over a dataset that was not made");
+        return ch__fail_earlier(
+            "iterator: the dataset is NULL, because an earlier call failed");
     rc = ch__check_not_null("iterator", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;

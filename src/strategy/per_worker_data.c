@@ -57,14 +57,14 @@ static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **ou
     ch_per_worker *p = ch__calloc(1, sizeof(*p));
 
     if (p == NULL)
-        return ch__fail_memory("what workers have");
+        return ch__fail_memory("per-worker data");
     atomic_init(&p->refs, 1);
     p->coordinator = ch_coordinator_ref(c);
     p->sample = ch__calloc((size_t)width + 1, sizeof(ch_value *));
     p->name = ch__calloc((size_t)width + 1, sizeof(char *));
     if (p->sample == NULL || p->name == NULL) {
         ch_per_worker_unref(p);
-        return ch__fail_memory("what workers have");
+        return ch__fail_memory("per-worker data");
     }
     p->width = width;
     *out = p;
@@ -76,7 +76,7 @@ static ch_status copy_name(ch_per_worker *p, int i, const char *name)
     if (name == NULL)
         return CH_OK;
     p->name[i] = ch__strdup(name);
-    return p->name[i] != NULL ? CH_OK : ch__fail_memory("what workers have");
+    return p->name[i] != NULL ? CH_OK : ch__fail_memory("per-worker data");
 }
 
 /* Makes the sample value of component i, with a tensor for each replica. An unknown number of

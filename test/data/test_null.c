@@ -134,7 +134,8 @@ static void dataset_functions_return_the_error_of_a_dataset_that_was_not_made(vo
         for (int i = 0; i < stages; i++)
             d = ch_dataset_batch(d, 2, NULL);
         assert_null(d);
-        t_refused(ch_iterator_new(d, NULL, &it), CH_NOT_FOUND, "not made", "is-not-there.npy");
+        t_refused(ch_iterator_new(d, NULL, &it), CH_NOT_FOUND, "dataset is NULL",
+                  "is-not-there.npy");
         t_refused(ch_dataset_encode(d, &bytes, &n), CH_NOT_FOUND, "encoding",
                   "is-not-there.npy");
         t_refused(ch_dataset_distribute(d, &one, &out), CH_NOT_FOUND, "distributing",
@@ -149,9 +150,9 @@ static void dataset_functions_return_the_error_of_a_dataset_that_was_not_made(vo
                   ch_dataset_npy(ch_dataset_file_list(1, (const char *[]){t_path("short.npy")}),
                                  NULL, NULL),
                   NULL, &it),
-              CH_DATA_LOSS, "not made", "short.npy");
+              CH_DATA_LOSS, "dataset is NULL", "short.npy");
     t_refused(ch_iterator_new(ch_dataset_batch(ch_dataset_range(0, 9, 1), -2, NULL), NULL, &it),
-              CH_INVALID_ARGUMENT, "not made", "-2");
+              CH_INVALID_ARGUMENT, "dataset is NULL", "-2");
     assert_true(it == NULL && out == NULL && bytes == NULL);
 }
 

@@ -725,7 +725,7 @@ static void server_rejects_invalid_requests_and_changes_nothing(void **state)
               "function 2", "here");
     t_refused(update(&s.a, (attempt){.step = 1}, 0, NULL), CH_INVALID_ARGUMENT, "takes 1",
               "not 0");
-    t_refused(create(&s.a, 1, "another", s.one), CH_ALREADY_EXISTS, "another", "of v");
+    t_refused(create(&s.a, 1, "another", s.one), CH_ALREADY_EXISTS, "another", "by variable v");
     t_ok(create(&s.a, 1, "v", s.one)); /* repeated */
     t_refused(ask(&s.a, 99, &m.base, 0, NULL), CH_UNIMPLEMENTED, "method 99", "no");
     assert_true(first_of(&s.a, 1, 0) == 0);

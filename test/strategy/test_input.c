@@ -341,7 +341,7 @@ static void distribute_dataset_rejects_scalar_elements(void **state)
     ch_strategy *st = t_mirrored(2);
 
     refuses(st, ch_dataset_range(0, 10, 1), NULL, CH_INVALID_ARGUMENT, "scalar", "batch");
-    refuses(st, NULL, NULL, CH_INVALID_ARGUMENT, "not made", "");
+    refuses(st, NULL, NULL, CH_INVALID_ARGUMENT, "dataset is NULL", "");
     t_refused(ch_strategy_distribute_dataset(st, NULL, NULL, NULL), CH_INVALID_ARGUMENT, "out",
               "NULL");
     ch_strategy_unref(st);

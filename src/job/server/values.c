@@ -65,7 +65,8 @@ ch_status ch__values_add(ch_values *s, uint64_t number, const char *name, ch_ten
         return strcmp(v->name, name) == 0
                    ? CH_OK
                    : ch__fail(CH_ALREADY_EXISTS,
-                              "variable %s: its number is that of variable %s", name, v->name);
+                              "variable %s: number %llu is already used by variable %s", name,
+                              (unsigned long long)number, v->name);
     v = ch__calloc(1, sizeof(*v) + strlen(name) + 1);
     if (v == NULL)
         return ch__fail_memory("a variable");
