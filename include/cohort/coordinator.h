@@ -28,7 +28,9 @@
  * Cancelled steps. A step that ends as CANCELLED has changed no variable on a server, and never
  * will, so the program may schedule it again. A step that has already changed a variable is not
  * cancelled: it runs to its end. A worker stops a cancelled step before its next kernel, so the
- * call that returns the error waits at most for the kernels that are running.
+ * call that returns the error waits at most for the kernels that are running. The elements of a
+ * cancelled step return to their datasets, and the next steps read them. The elements of a step
+ * that failed with an error of its own are used up.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_COORDINATOR_H
@@ -160,8 +162,9 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset(ch_coord
  * `n_workers`. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset_from_function(
     ch_coordinator *c, ch_input_fn fn, void *arg, ch_per_worker **out);
-/* Divides a dataset among the workers. Each element goes to exactly one step of a pass,
- * whichever worker runs it, even if workers are lost. Borrows `d`.
+/* Divides a dataset among the workers. Each element of a pass is used by exactly one step that
+ * is done or has failed, whichever worker runs it. That holds if workers are lost, and if steps
+ * are cancelled and scheduled again. Borrows `d`.
  *
  * Each worker has a part. If there are enough files and the stages allow it (a stage that drops
  * a remainder does not), a part is a set of files; it then ends with its own last batch, which
@@ -172,7 +175,7 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator 
                                                                  ch_dataset     *d,
                                                                  ch_per_worker **out);
 /* Begins a new pass over a per-worker dataset, on every worker. If no element is left, a step
- * fails with OUT_OF_RANGE.
+ * fails with OUT_OF_RANGE. Elements that cancelled steps have returned are left.
  *
  * Every worker, pass and epoch (of ch_dataset_repeat) has its own random numbers, for shuffles
  * and for random ops in maps. They do not depend on which worker runs a step: after the loss of

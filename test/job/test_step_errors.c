@@ -367,41 +367,146 @@ static void join_reports_an_error_that_came_during_the_last_join(void **state)
     end(&a);
 }
 
+/* ---- cancelled steps that read data ---- */
+
+typedef struct reader {
+    act            a;
+    ch_var        *hits; /* for each element: the steps that have read it and ended well */
+    ch_function   *read;
+    ch_per_worker *data, *pass;
+} reader;
+
+/* As picky_step, with an element, which the step counts in `hits`. */
+static void read_step(ch_step *s, void *arg)
+{
+    reader  *r = arg;
+    ch_node *element = ch_reshape(ch_step_in(s, 1), ch_shape_of(1));
+
+    ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 0)), "it is not above 0");
+    ch_var_assign_add(s, r->a.s.n, ch_number(s, 1));
+    ch_var_scatter_add(s, r->hits, element, ch_fill(s, CH_F32, ch_shape_of(1), 1));
+}
+
+static void begin_reading(reader *r, int n, bool is_shared)
+{
+    ch_dataset *d = ch_dataset_range(0, n, 1);
+
+    memset(r, 0, sizeof(*r));
+    begin(&r->a, 3, 2);
+    r->hits = t_var(r->a.s.st, "hits", t_f32(ch_shape_of(n), NULL));
+    r->read = t_function(read_step, r);
+    t_ok(is_shared ? ch_coordinator_distribute_dataset(r->a.s.co, d, &r->data)
+                   : ch_coordinator_create_per_worker_dataset(r->a.s.co, d, &r->data));
+    t_ok(ch_per_worker_iterate(r->data, &r->pass));
+    ch_dataset_unref(d);
+}
+
+static void end_reading(reader *r)
+{
+    ch_per_worker_unref(r->pass);
+    ch_per_worker_unref(r->data);
+    ch_function_unref(r->read);
+    ch_var_unref(r->hits);
+    end(&r->a);
+}
+
+static ch_remote *schedule_read(reader *r, bool good)
+{
+    ch_remote   *remote = NULL;
+    ch_arguments args = {.in = good ? r->a.good : r->a.bad, .n_each = 1, .each = &r->pass};
+
+    t_ok(ch_coordinator_schedule(r->a.s.co, r->read, &args, &remote));
+    return remote;
+}
+
+/* Returns the number of steps that ended well. The others were cancelled. */
+static int count_well(int n, ch_remote **remote)
+{
+    int n_well = 0;
+
+    for (int i = 0; i < n; i++) {
+        ch_tuple *out = NULL;
+        ch_status rc = ch_remote_fetch(remote[i], &out);
+
+        assert_true(rc == CH_OK || rc == CH_CANCELLED);
+        n_well += rc == CH_OK;
+        ch_tuple_unref(out);
+        ch_remote_unref(remote[i]);
+    }
+    return n_well;
+}
+
 /* A step that is reported as cancelled has changed nothing. If the program schedules it again,
- * as the error asks, it counts once. */
+ * as the error asks, it counts once, and its element is read once too. The element of the step
+ * that failed is not read again. */
 static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
 {
     enum { STEPS = 40 };
 
     (void)state;
     for (int round = 0; round < 20; round++) {
-        act        a;
-        ch_remote *bad, *good[STEPS];
-        int        n = 1; /* number of calls of begin */
+        reader     r;
+        ch_remote *bad = NULL, *good[STEPS];
+        ch_tensor *hits = NULL;
+        int        n = 1, n_never = 0; /* n: number of calls of begin */
 
-        begin(&a, 3, 2);
-        for (int i = 0; i < round; i++)
-            good[i] = schedule(&a, true);
-        bad = schedule(&a, false);
-        for (int i = round; i < STEPS; i++)
-            good[i] = schedule(&a, true);
-        assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+        begin_reading(&r, STEPS + 1, true);
         for (int i = 0; i < STEPS; i++) {
-            ch_tuple *out = NULL;
-            ch_status rc = ch_remote_fetch(good[i], &out);
-
-            assert_true(rc == CH_OK || rc == CH_CANCELLED);
-            n += rc == CH_OK;
-            ch_tuple_unref(out);
-            ch_remote_unref(good[i]);
+            if (i == round)
+                bad = schedule_read(&r, false);
+            good[i] = schedule_read(&r, true);
         }
-        assert_true(t_value_of(a.s.n) == n);
+        assert_int_equal(ch_coordinator_join(r.a.s.co), CH_INVALID_ARGUMENT);
+        n += count_well(STEPS, good);
+        assert_true(t_value_of(r.a.s.n) == n);
         for (; n < STEPS + 1; n++)
-            ch_remote_unref(schedule(&a, true));
-        t_ok(ch_coordinator_join(a.s.co));
-        assert_true(t_value_of(a.s.n) == STEPS + 1);
+            ch_remote_unref(schedule_read(&r, true));
+        t_ok(ch_coordinator_join(r.a.s.co));
+        assert_true(t_value_of(r.a.s.n) == STEPS + 1);
+        t_ok(ch_var_get(r.hits, &hits));
+        for (int i = 0; i < STEPS + 1; i++) {
+            float x = ((const float *)ch_tensor_data(hits))[i];
+
+            assert_true(x == 0 || x == 1);
+            n_never += x == 0;
+        }
+        assert_int_equal(n_never, 1);
+        ch_tensor_unref(hits);
         ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
-        end(&a);
+        end_reading(&r);
+    }
+}
+
+/* Each worker reads its own dataset from the beginning, without gaps. So no element was read by more workers than an element
+ * before it. */
+static void cancelled_steps_leave_no_gaps_in_per_worker_datasets(void **state)
+{
+    enum { STEPS = 40 };
+
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        reader       r;
+        ch_remote   *good[STEPS];
+        ch_tensor   *t = NULL;
+        const float *hits;
+
+        begin_reading(&r, 3 * STEPS, false);
+        for (int i = 0; i < STEPS; i++) {
+            if (i == round)
+                ch_remote_unref(schedule(&r.a, false)); /* reads no data */
+            good[i] = schedule_read(&r, true);
+        }
+        assert_int_equal(ch_coordinator_join(r.a.s.co), CH_INVALID_ARGUMENT);
+        assert_in_range(count_well(STEPS, good), 0, STEPS - 1);
+        for (int i = 0; i < STEPS; i++)
+            ch_remote_unref(schedule_read(&r, true));
+        t_ok(ch_coordinator_join(r.a.s.co));
+        t_ok(ch_var_get(r.hits, &t));
+        hits = ch_tensor_data(t);
+        for (int i = 1; i < 3 * STEPS; i++)
+            assert_true(hits[i] <= hits[i - 1]);
+        ch_tensor_unref(t);
+        end_reading(&r);
     }
 }
 
@@ -575,6 +680,7 @@ int main(void)
         cmocka_unit_test(steps_run_until_a_call_reports_the_error),
         cmocka_unit_test(join_cancels_other_steps_when_it_reports_an_error),
         cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
+        cmocka_unit_test(cancelled_steps_leave_no_gaps_in_per_worker_datasets),
         cmocka_unit_test(join_stops_a_step_that_computes_when_another_has_failed),
         cmocka_unit_test(error_info_names_the_step_and_the_worker),
         cmocka_unit_test(remote_cancel_changes_nothing_and_is_no_error_of_join),

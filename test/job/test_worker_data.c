@@ -752,6 +752,41 @@ static void a_position_survives_its_worker_far_into_the_data(void **state)
     end(&a);
 }
 
+/* A worker that continues the stream at a saved position must be able to read the element of a step that was cancelled before
+ * that position. */
+static void stream_position_does_not_pass_the_element_of_a_cancelled_step(void **state)
+{
+    enum { INTERVAL = 64, FIRST = INTERVAL - 14, CANCELLED = INTERVAL - 1 - FIRST };
+    act             a;
+    ch_tuple       *out = NULL;
+    const ch_coord *c;
+
+    (void)state;
+    begin_in(&a, 1, 10);
+    c = ch__task_self(ch__local_cluster_coordinator(a.s.cluster));
+    read_each(&a, ch_dataset_map(ch_dataset_range(0, 1000, 1), same_number, NULL, NULL), false);
+    read_on(&a, FIRST);
+    t_ok(ch_coordinator_join(a.s.co));
+    for (int i = 0; i < FIRST; i++)
+        ch_remote_unref(a.r[i]);
+    a.n_read = 0;
+    read_on(&a, INTERVAL + 1 - FIRST);
+    while (c->queue.n > 0) /* until the worker has the last two steps, or more */
+        ch__sim_run_until(a.s.net, ch__sim_now(a.s.net) + ms / 100);
+    t_ok(ch_remote_cancel(a.r[CANCELLED]));
+    t_ok(ch_coordinator_join(a.s.co));
+    assert_int_equal(ch_remote_fetch(a.r[CANCELLED], &out), CH_CANCELLED);
+    assert_int_equal(element(&a, CANCELLED + 1, NULL), INTERVAL);
+    assert_int_equal(c->inputs->stream[0].position_at, 0);
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 0));
+    t_restart_in(&a.s, 500, "worker", 0);
+    read_on(&a, 2);
+    assert_int_equal(element(&a, a.n_read - 2, NULL), INTERVAL - 1);
+    assert_int_equal(element(&a, a.n_read - 1, NULL), INTERVAL + 1);
+    assert_int_equal(c->inputs->stream[0].position_at, INTERVAL);
+    end(&a);
+}
+
 static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
 {
     act  a;
@@ -1168,6 +1203,7 @@ int main(void)
         cmocka_unit_test(part_of_a_lost_worker_is_read_before_parts_of_live_workers),
         cmocka_unit_test(a_position_survives_its_worker),
         cmocka_unit_test(a_position_survives_its_worker_far_into_the_data),
+        cmocka_unit_test(stream_position_does_not_pass_the_element_of_a_cancelled_step),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_shared_pipeline_is_read_once_though_workers_are_lost),
         cmocka_unit_test(per_worker_dataset_reaches_a_worker_that_was_lost_at_creation),

@@ -8,16 +8,22 @@
  * need not read from the beginning.
  *
  * Invariants:
- *   1. An element is leased to one step only. The step keeps the lease in every attempt, so no
- *      element is read for two steps, and no element is lost with a worker. A lease ends early
- *      only if the stream turns out to have no such element.
- *   2. No step that has not ended reads an element before `position`. A newer position waits in
- *      `pending` until the steps that read before it have ended (`n_before`).
+ *   1. An element is leased to one step at a time. The step keeps the lease in every attempt,
+ *      so no element is read for two steps, and no element is lost with a worker. A lease ends
+ *      early only if the stream turns out to have no such element.
+ *   2. The element of a step that is done or has failed is never leased again. The element of a
+ *      cancelled step is returned: it is leased again before elements with larger numbers.
+ *   3. No step that has not ended reads an element before `position`, and no returned element
+ *      is before it. A newer position waits in `pending` until the steps that read before it
+ *      are done or have failed (`n_before`).
+ *   4. `returned` has room for all elements that are leased, so that no return needs memory.
  *
  * scheduler.c chooses, sends and leases in this order: ch__worker_input_choose,
  * ch__worker_input_is_sent, ch__worker_input_lease. The strategy creates worker inputs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+
 #include "base/mem.h"
 #include "base/mutant.h"
 #include "job/coordinator/private.h"
@@ -52,6 +58,7 @@ void ch__worker_input_unref(const ch_coord_context *t, ch_worker_input *f)
         ch_tensor_unref(f->stream[i].dataset);
         ch_tensor_unref(f->stream[i].position);
         ch_tensor_unref(f->stream[i].pending);
+        ch__free(f->stream[i].returned);
     }
     for (int i = 0; i < f->n_values * f->copies * f->width; i++)
         ch_tensor_unref(f->value[i]);
@@ -132,11 +139,62 @@ void ch__coord_input_unref(ch_task *coord, ch_worker_input *f)
     ch__task_leave(coord);
 }
 
+/* ---- returned elements ----
+ *
+ * `returned` is a binary heap: no element is before its parent, so the first is the smallest.
+ */
+
+/* Makes room for the return of one more leased element. Returns false if memory is
+ * exhausted. */
+static bool reserve_return(ch_worker_input_stream *s)
+{
+    return ch__grow((void **)&s->returned, &s->cap_returned, s->n_returned + s->n_leased + 1,
+                    sizeof(*s->returned));
+}
+
+static void push_returned(ch_worker_input_stream *s, int64_t number)
+{
+    int at = s->n_returned++;
+
+    assert(at < s->cap_returned);
+    for (; at > 0 && s->returned[(at - 1) / 2] > number; at = (at - 1) / 2)
+        s->returned[at] = s->returned[(at - 1) / 2];
+    s->returned[at] = number;
+}
+
+/* Removes and returns the smallest number. There must be one. */
+static int64_t pop_returned(ch_worker_input_stream *s)
+{
+    int64_t first = s->returned[0], last = s->returned[--s->n_returned];
+    int     at = 0, child = 1;
+
+    for (; child < s->n_returned; child = 2 * at + 1) {
+        child += child + 1 < s->n_returned && s->returned[child + 1] < s->returned[child];
+        if (last <= s->returned[child])
+            break;
+        s->returned[at] = s->returned[child];
+        at = child;
+    }
+    s->returned[at] = last;
+    return first;
+}
+
+static int count_returned_before(const ch_worker_input_stream *s, int64_t number)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_returned; i++)
+        n += s->returned[i] < number;
+    return n;
+}
+
 /* ---- leases ---- */
 
+/* Returns true if there is an element to lease, or if the end is not known yet. Returned
+ * elements come first. They are all before `next`. */
 static bool has_more(const ch_worker_input_stream *s)
 {
-    return s->next < s->end;
+    return (s->n_returned > 0 ? s->returned[0] : s->next) < s->end;
 }
 
 /* Chooses a stream of a shared input that has elements left: the worker's own stream; else one
@@ -171,7 +229,7 @@ ch_status ch__worker_input_choose(ch_scheduled *s, int worker)
     return CH_OK;
 }
 
-void ch__worker_input_lease(ch_scheduled *s, int worker)
+bool ch__worker_input_lease(ch_scheduled *s, int worker)
 {
     for (int i = 0; i < s->n_leases; i++) {
         ch_lease               *l = &s->lease[i];
@@ -181,9 +239,33 @@ void ch__worker_input_lease(ch_scheduled *s, int worker)
             continue;
         from = &l->input->stream[l->stream];
         from->holder = worker;
-        if (l->number < 0)
-            l->number = from->next++;
+        if (l->number >= 0)
+            continue;
+        if (!reserve_return(from))
+            return false;
+        l->number = from->n_returned > 0 ? pop_returned(from) : from->next++;
+        from->n_leased++;
     }
+    return true;
+}
+
+/* Ends a lease, and returns the element to its stream. An element before the pending position
+ * still counts in n_before, until a step that has leased it again is done or has failed. */
+static void return_lease(ch_lease *l)
+{
+    ch_worker_input_stream *from = &l->input->stream[l->stream];
+
+    from->n_leased--;
+    if (l->number < from->end)
+        push_returned(from, l->number);
+    l->number = -1;
+}
+
+void ch__worker_input_return(ch_scheduled *s)
+{
+    for (int i = 0; i < s->n_leases; i++)
+        if (s->lease[i].number >= 0)
+            return_lease(&s->lease[i]);
 }
 
 static ch_status pack_stream(const ch_worker_input *f, const ch_worker_input_stream *s,
@@ -248,13 +330,15 @@ bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t
             continue;
         if (l->number < from->end)
             from->end = l->number;
+        from->n_leased--;
         l->number = -1;
         again = l->input->is_shared && choose_shared(l->input, l->stream) >= 0;
     }
     return again;
 }
 
-/* Makes the pending position the current position if no step reads an element before it. */
+/* Makes the pending position the current position if no element before it is leased or
+ * returned. */
 static void use_pending(ch_worker_input_stream *s)
 {
     if (s->pending == NULL || s->n_before > 0)
@@ -305,27 +389,32 @@ void ch__worker_input_position(const ch_coord_context *t, uint64_t stream, int64
                 continue;
             s->pending = ch_tensor_ref(position);
             s->pending_at = number;
-            s->n_before = count_before(t->c, stream, number);
+            s->n_before = count_before(t->c, stream, number) + count_returned_before(s, number);
             use_pending(s);
         }
 }
 
-/* Ends a lease. If the step was the last that read before the pending position, uses that. */
-static void end_lease(const ch_lease *l)
+/* Ends a lease on an element that is used up. If it was the last before the pending position,
+ * uses that. */
+static void end_lease(ch_lease *l)
 {
     ch_worker_input_stream *from;
 
-    if (l->input->n_values > 0)
+    if (l->number < 0)
         return;
     from = &l->input->stream[l->stream];
-    if (from->pending != NULL && l->number >= 0 && l->number < from->pending_at) {
+    from->n_leased--;
+    if (from->pending != NULL && l->number < from->pending_at) {
         from->n_before--;
         use_pending(from);
     }
+    l->number = -1;
 }
 
 void ch__worker_input_release(const ch_coord_context *t, ch_scheduled *s)
 {
+    if (s->state == CH_STEP_CANCELLED)
+        ch__worker_input_return(s);
     for (int i = 0; i < s->n_leases; i++) {
         end_lease(&s->lease[i]);
         ch__worker_input_unref(t, s->lease[i].input);

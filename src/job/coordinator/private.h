@@ -386,17 +386,21 @@ bool ch__cancel_is_quiet(const ch_coord *c);
 typedef struct ch_worker_input_stream {
     uint64_t   number;  /* for workers */
     ch_tensor *dataset; /* encoded */
-    /* Where a worker that receives the stream begins; NULL: at the beginning. No step that has
-     * not ended reads an element before it. */
+    /* Where a worker that receives the stream begins; NULL: at the beginning. No element before
+     * it is leased or returned. */
     ch_tensor *position;
-    /* A later position, or NULL. It becomes `position` when the n_before steps have ended that
-     * read an element before it. */
+    /* A later position, or NULL. It becomes `position` when the n_before elements before it
+     * that are leased or returned have been used up. */
     ch_tensor *pending;
     int        n_before;
     /* Number of the first element after `position` and after `pending`; of the next element to
      * be leased; of elements in the stream (INT64_MAX until a worker has found the end). */
     int64_t position_at, pending_at, next, end;
-    int     holder; /* index of the worker that was last sent a step with it; -1: none */
+    /* Elements of cancelled steps, which are leased again before `next`: a heap of n_returned
+     * numbers. n_leased: elements that are leased to steps that have not ended. */
+    int64_t *returned;
+    int      n_returned, cap_returned, n_leased;
+    int      holder; /* index of the worker that was last sent a step with it; -1: none */
 } ch_worker_input_stream;
 
 /* Data streams (n_values is 0) or fixed tensors. */
@@ -418,12 +422,17 @@ CH_MUST_CHECK ch_status ch__worker_input_choose(ch_scheduled *s, int worker);
 /* Returns true if the worker has received the chosen streams. Otherwise sends them. */
 bool ch__worker_input_is_sent(const ch_coord_context *t, const ch_scheduled *s, int worker);
 /* Leases the next elements of the chosen streams to the step, unless it has leases. The step
- * reads the same elements in every attempt. */
-void ch__worker_input_lease(ch_scheduled *s, int worker);
+ * reads the same elements in every attempt. Returns false if memory is exhausted; the step may
+ * then have some of the leases. */
+bool ch__worker_input_lease(ch_scheduled *s, int worker);
+/* Ends the leases of a step that has changed nothing. Returns the elements to their streams:
+ * the next steps read them. */
+void ch__worker_input_return(ch_scheduled *s);
 /* Handles a worker's report that a stream does not have the leased element. Ends the lease.
  * Returns true if another stream has elements for the step. */
 bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t stream);
-/* Ends the leases of a step that has ended, and releases its worker inputs. */
+/* Ends the leases of a step that has ended, and releases its worker inputs. The elements are
+ * returned if the step was cancelled. Otherwise they are used up. */
 void ch__worker_input_release(const ch_coord_context *t, ch_scheduled *s);
 /* Records a position that a worker sent: element `number` is the next element there. */
 void ch__worker_input_position(const ch_coord_context *t, uint64_t stream, int64_t number,

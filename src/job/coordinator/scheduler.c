@@ -152,10 +152,13 @@ static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int wor
     }
     if (!ch__worker_input_is_sent(t, s, worker))
         return NOT_YET;
-    ch__worker_input_lease(s, worker);
     if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->snapshot == 0)
         s->snapshot = c->round.snapshot;
-    return ch__attempt_send(t, s, worker) ? SENT : NOT_YET;
+    if (ch__worker_input_lease(s, worker) && ch__attempt_send(t, s, worker))
+        return SENT;
+    if (!s->was_sent)
+        ch__worker_input_return(s); /* only steps that were sent may have leases (input.c) */
+    return NOT_YET;
 }
 
 /* ---- moving steps between workers ---- */
@@ -209,7 +212,7 @@ static void steal(const ch_coord_context *t, ch_scheduled *s, int worker)
                                s->function->message) ||
         !ch__worker_input_is_sent(t, s, worker))
         return; /* it is moved later, when the worker has received them */
-    ch__worker_input_lease(s, worker);
+    (void)ch__worker_input_lease(s, worker); /* cannot fail: the step has its leases */
     ch__attempt_end(t, s, 0);
     c->stats.moved++;
     if (!ch__attempt_send(t, s, worker))
