@@ -20,6 +20,7 @@
     X(ORPHANS)     /* the steps of a lost worker are not repeated */                           \
     X(COMPARE)     /* steps that are missing in replies to pings are not repeated */           \
     X(LEASE)       /* a repeated step reads another element */                                 \
+    X(RETURN)      /* the element of a cancelled step is not read again */                     \
     X(STALENESS)   /* steps begin regardless of the coordinator's mode */                      \
     X(QUIET)       /* an error is reported while cancelled steps still run */                  \
     X(DOUBT)       /* steps are cancelled although servers may have applied them */            \

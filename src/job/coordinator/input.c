@@ -413,7 +413,7 @@ static void end_lease(ch_lease *l)
 
 void ch__worker_input_release(const ch_coord_context *t, ch_scheduled *s)
 {
-    if (s->state == CH_STEP_CANCELLED)
+    if (s->state == CH_STEP_CANCELLED && CH_KEEPS(RETURN))
         ch__worker_input_return(s);
     for (int i = 0; i < s->n_leases; i++) {
         end_lease(&s->lease[i]);
