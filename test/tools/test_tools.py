@@ -251,13 +251,13 @@ class Checks(unittest.TestCase):
                               ('decided otherwise: doc/why.md, Data: never', 'doc/why.md has no heading "Data"')):
             self.fails('check-conformance', self.conformance(row.format(reason), '', **where), words)
 
-    def test_a_row_with_tests_may_have_a_note(self):
+    def test_a_row_with_tests_may_have_a_reason_for_a_part(self):
         row = '| 1.1.1 | one | `test/x/test_x.c: a` | {} |'
-        for reason in ('note: by name', 'decided otherwise: DESIGN 9: never'):
+        for reason in ('cannot occur in C: no objects', 'later: checkpoints; their names', 'decided otherwise: DESIGN 9: never'):
             self.assertEqual(run('check-conformance', self.conformance(row.format(reason)))[0], 0)
-        for reason in ('later: checkpoints', 'cannot occur in C: no objects'):
-            self.fails('check-conformance', self.conformance(row.format(reason)), 'needs no such reason')
-        self.fails('check-conformance', self.conformance(row.format('by name')), 'not a form of reason')
+        self.fails('check-conformance', self.conformance(row.format('later: checkpoints')), 'must name the part')
+        for reason in ('by name', 'note: by name'):
+            self.fails('check-conformance', self.conformance(row.format(reason)), 'not a form of reason')
 
     def test_every_statement_has_exactly_one_row(self):
         row = '| 1.1.1 | one | `test/x/test_x.c: a` |  |'
