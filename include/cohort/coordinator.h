@@ -175,7 +175,9 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator 
                                                                  ch_dataset     *d,
                                                                  ch_per_worker **out);
 /* Begins a new pass over a per-worker dataset, on every worker. If no element is left, a step
- * fails with OUT_OF_RANGE. Elements that cancelled steps have returned are left.
+ * fails with OUT_OF_RANGE. Elements that cancelled steps have returned are left. If an element
+ * fails, the step that reads it fails with its error. Later steps read the elements after it: a
+ * pass always continues after errors, as an iterator with ch_iterator_options.go_on does.
  *
  * Every worker, pass and epoch (of ch_dataset_repeat) has its own random numbers, for shuffles
  * and for random ops in maps. They do not depend on which worker runs a step: after the loss of

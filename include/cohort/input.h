@@ -52,6 +52,10 @@ typedef struct ch_input_options {
     bool           place_on_device;
     int            per_replica_buffer; /* prefetched elements; 0: adaptive; CH_OFF: none */
     ch_batch_split split;              /* how a batch is cut for the replicas */
+    /* Continue after an error with the next element, as ch_iterator_options.go_on does; false:
+     * the iterator ends with the error. Data of a coordinator (ch_per_worker_iterate) always
+     * continues. */
+    bool go_on;
 } ch_input_options;
 
 /* Creates an iterator over the batches of `d`, cut for the replicas. Borrows `d`. `opt` may be

@@ -315,7 +315,8 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
     if (it->has_failed && !it->go_on)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "iterator: it ended with an error; call ch_iterator_restart, or set "
-                        "ch_iterator_options.go_on to continue after errors");
+                        "go_on of ch_iterator_options (of ch_input_options, if a strategy made "
+                        "the iterator) to continue after errors");
     if (!it->has_started)
         ch__iterator_start_workers(it);
     rc = fill_group(it, &is_end);

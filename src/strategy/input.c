@@ -79,9 +79,10 @@ static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_optio
                             ch_iterator **out)
 {
     bool                stays_on_host = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
-    ch_iterator_options o = {.n_replicas = st->n_local, .prefetch = opt->per_replica_buffer};
-    ch_iterator        *it = NULL;
-    ch_status           rc = CH_OK;
+    ch_iterator_options o = {
+        .n_replicas = st->n_local, .prefetch = opt->per_replica_buffer, .go_on = opt->go_on};
+    ch_iterator *it = NULL;
+    ch_status    rc = CH_OK;
 
     if (!stays_on_host && !st->uses_current_device)
         rc = ch__strategy_devices(st, &o.device);

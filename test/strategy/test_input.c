@@ -980,6 +980,62 @@ static void iterator_over_pipelines_reports_errors_of_a_pipeline(void **state)
     (void)state;
 }
 
+/* Batches of `size` rows, 0 to 7, of which the batch that begins with 4 fails. */
+static ch_dataset *torn_batches(int64_t size)
+{
+    const ch_tensor_spec rows = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+
+    return ch_dataset_map_call(batches(8, size), not_4, NULL, 1, &rows, NULL);
+}
+
+static ch_dataset *torn_by_one(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return torn_batches(1);
+}
+
+/* 5.1.5: a batch that fails before it is cut is missing for all replicas, an element of a function for
+ * its own replica. */
+static void distributed_iterator_continues_after_an_error_with_go_on(void **state)
+{
+    const ch_input_options go_on = {.go_on = true};
+    ch_strategy           *st[] = {NULL, t_one_device(), t_central(2), t_mirrored(2)};
+
+    for (int i = 0; i < 4; i++) {
+        gives(st[i], torn_batches(2), &go_on,
+              i < 2 ? "0 1 | 2 3 | !DATA_LOSS | 6 7" : "0 / 1 | 2 / 3 | !DATA_LOSS | 6 / 7");
+        function_gives(st[i], torn_by_one, NULL, &go_on,
+                       i < 2 ? "0 | 1 | 2 | 3 | !DATA_LOSS | 5 | 6 | 7"
+                             : "0 / 1 | 2 / 3 | !DATA_LOSS |  / 5 | 6 / 7");
+    }
+    for (int i = 0; i < 4; i++)
+        ch_strategy_unref(st[i]);
+    (void)state;
+}
+
+static void distributed_iterator_ends_at_an_error_without_go_on(void **state)
+{
+    ch_strategy *st[] = {NULL, t_one_device(), t_central(2), t_mirrored(2)};
+
+    for (int i = 0; i < 4; i++) {
+        ch_iterator *it = NULL;
+        ch_tuple    *e = NULL;
+
+        gives(st[i], torn_batches(4), NULL,
+              i < 2 ? "0 1 2 3 | !DATA_LOSS | !FAILED_PRECONDITION"
+                    : "0 1 / 2 3 | !DATA_LOSS | !FAILED_PRECONDITION");
+        t_ok(
+            ch_strategy_distribute_datasets_from_function(st[i], torn_by_one, NULL, NULL, &it));
+        assert_non_null(strstr(all_of(it), "!DATA_LOSS | !FAILED_PRECONDITION"));
+        t_refused(ch_iterator_next(it, &e), CH_FAILED_PRECONDITION,
+                  "go_on of ch_iterator_options", "ch_input_options");
+        ch_iterator_unref(it);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
 /* 5.7.1, 5.7.3, 5.7.4 */
 static void input_options_that_do_not_fit_are_refused(void **state)
 {
@@ -1342,6 +1398,8 @@ int main(void)
         cmocka_unit_test(per_replica_input_makes_a_pipeline_for_each_replica),
         cmocka_unit_test(iterator_over_pipelines_saves_and_restores_its_position),
         cmocka_unit_test(iterator_over_pipelines_reports_errors_of_a_pipeline),
+        cmocka_unit_test(distributed_iterator_continues_after_an_error_with_go_on),
+        cmocka_unit_test(distributed_iterator_ends_at_an_error_without_go_on),
         cmocka_unit_test(input_options_that_do_not_fit_are_refused),
         cmocka_unit_test(distributed_iterator_is_refused_in_steps_and_in_other_scopes),
         cmocka_unit_test(input_calls_are_refused_in_steps_and_in_other_scopes),
