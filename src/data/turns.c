@@ -3,7 +3,8 @@
  * It is used if every replica has a pipeline of its own. Element k of a round always comes from
  * input k. An input that has ended is replaced by elements without rows while another input has
  * data. If an error interrupts a round, the elements read so far are kept, and the next call
- * continues the round.
+ * continues the round. A failed element is replaced by an element without rows, so that other
+ * inputs keep their places. A round in which all elements failed is left out.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -13,7 +14,7 @@
 
 typedef struct turning {
     ch_cursor    base;
-    ch_element **round;     /* the elements of this round; owned. NULL: the input has ended */
+    ch_element **round;     /* the elements of this round; owned. NULL: it failed, or the end */
     bool        *has_ended; /* for each input: it has ended */
     int          n_filled, at; /* entries of `round` that were read, and that were returned */
 } turning;
@@ -65,32 +66,44 @@ static ch_status turns_open(ch_cursor *c)
     return x->round == NULL || x->has_ended == NULL ? ch__fail_memory("in_turn") : CH_OK;
 }
 
-/* Starts a round if the last is complete, and reads an element of each input that is
- * missing. */
+/* Starts a round if the last is complete, and reads an element of each input that is missing.
+ * The error of an element is marked with ch__error_between, because the element's place in the
+ * round is returned later, without rows. */
 static ch_status fill_round(turning *x)
 {
     const ch_cursor *c = &x->base;
 
     if (x->at == c->n_in)
         x->at = x->n_filled = 0;
-    for (; x->n_filled < c->n_in; x->n_filled++) {
+    while (x->n_filled < c->n_in) {
         ch_element *e = NULL;
         int         i = x->n_filled;
         ch_status   rc = x->has_ended[i] ? CH_OK : ch__cursor_next(c->in[i], &e);
 
-        if (rc != CH_OK)
+        if (rc != CH_OK && (ch__error_is_between() || atomic_load(&c->it->stops)))
             return rc;
-        x->has_ended[i] = e == NULL;
+        x->has_ended[i] = rc == CH_OK && e == NULL;
         x->round[i] = e;
+        x->n_filled++;
+        if (rc != CH_OK)
+            return ch__error_between(rc);
     }
     return CH_OK;
 }
 
-/* Returns true if the round has no element: all inputs have ended. */
+/* Returns true if no entry of the round has an element. */
 static bool is_empty(const turning *x)
 {
     for (int i = 0; i < x->n_filled; i++)
         if (x->round[i] != NULL)
+            return false;
+    return true;
+}
+
+static bool have_all_ended(const turning *x)
+{
+    for (int i = 0; i < x->base.n_in; i++)
+        if (!x->has_ended[i])
             return false;
     return true;
 }
@@ -100,12 +113,14 @@ static ch_status turns_next(ch_cursor *c, ch_element **out)
     turning  *x = (turning *)c;
     ch_status rc = x->at < x->n_filled && x->n_filled == c->n_in ? CH_OK : fill_round(x);
 
+    while (rc == CH_OK && x->at == 0 && is_empty(x)) {
+        drop_round(x);
+        if (have_all_ended(x))
+            return CH_OK;
+        rc = fill_round(x); /* all elements failed */
+    }
     if (rc != CH_OK)
         return rc;
-    if (x->at == 0 && is_empty(x)) {
-        drop_round(x);
-        return CH_OK;
-    }
     if (x->round[x->at] == NULL)
         rc = ch__element_of_no_rows(c->dataset, &x->round[x->at]);
     if (rc == CH_OK)

@@ -1000,6 +1000,7 @@ static ch_dataset *torn_by_one(const ch_input_context *c, void *arg)
 static void distributed_iterator_continues_after_an_error_with_go_on(void **state)
 {
     const ch_input_options go_on = {.go_on = true};
+    const ch_input_options each = {.go_on = true, .replication = CH_EACH_REPLICA};
     ch_strategy           *st[] = {NULL, t_one_device(), t_central(2), t_mirrored(2)};
 
     for (int i = 0; i < 4; i++) {
@@ -1009,8 +1010,67 @@ static void distributed_iterator_continues_after_an_error_with_go_on(void **stat
                        i < 2 ? "0 | 1 | 2 | 3 | !DATA_LOSS | 5 | 6 | 7"
                              : "0 / 1 | 2 / 3 | !DATA_LOSS |  / 5 | 6 / 7");
     }
+    function_gives(st[3], torn, NULL, &each, "0 / 3 | !DATA_LOSS | 1 / 0 | 2 / 5");
     for (int i = 0; i < 4; i++)
         ch_strategy_unref(st[i]);
+    (void)state;
+}
+
+static ch_status not_in_mask(void *mask, ch_tuple *in, ch_tuple **out)
+{
+    int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+
+    *out = ch_tuple_ref(in);
+    return (*(const unsigned *)mask >> x & 1) != 0 ? ch_fail(CH_ABORTED, "no") : CH_OK;
+}
+
+/* 1 to 3 for replica 0, 4 to 6 for replica 1; the elements of the mask fail. */
+static ch_dataset *masked(const ch_input_context *c, void *mask)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+
+    return ch_dataset_map_call(ch_dataset_range(c->pipeline * 3 + 1, c->pipeline * 3 + 4, 1),
+                               not_in_mask, mask, 1, &one, NULL);
+}
+
+/* 5.1.5: for every set of elements that fail, and from a position saved at any result */
+static void elements_of_pipelines_keep_their_replica_when_others_fail(void **state)
+{
+    const ch_input_options each = {.go_on = true, .replication = CH_EACH_REPLICA};
+    ch_strategy           *st = t_mirrored(2);
+    static t_given         want, g;
+
+    for (unsigned mask = 0; mask < 1u << 7; mask += 2)
+        for (int before = 0; before < 7; before++) {
+            ch_iterator *it = NULL;
+            void        *bytes = NULL;
+            size_t       n = 0;
+
+            memset(&want, 0, sizeof(want));
+            memset(&g, 0, sizeof(g));
+            for (int k = 1; k < 4; k++) {
+                int a = (mask >> k & 1) != 0 ? 0 : k,
+                    b = (mask >> (k + 3) & 1) != 0 ? 0 : k + 3;
+
+                for (int i = 0; i < (a == 0) + (b == 0); i++)
+                    t_add(&want, "%s!ABORTED", want.n++ > 0 ? " | " : "");
+                if (a + b > 0)
+                    t_add(&want, "%s%d / %d", want.n++ > 0 ? " | " : "", a, b);
+            }
+            t_ok(ch_strategy_distribute_datasets_from_function(st, masked, &mask, &each, &it));
+            t_take(it, before, &g);
+            t_ok(ch_iterator_save(it, &bytes, &n));
+            ch_iterator_unref(it);
+            t_ok(ch_strategy_distribute_datasets_from_function(st, masked, &mask, &each, &it));
+            t_ok(ch_iterator_restore(it, bytes, n));
+            t_take(it, -1, &g);
+            ch_iterator_unref(it);
+            ch_bytes_free(bytes);
+            if (strcmp(g.text, want.text) != 0)
+                fail_msg("mask %#x, saved after %d: %s, want %s", mask, before, g.text,
+                         want.text);
+        }
+    ch_strategy_unref(st);
     (void)state;
 }
 
@@ -1399,6 +1459,7 @@ int main(void)
         cmocka_unit_test(iterator_over_pipelines_saves_and_restores_its_position),
         cmocka_unit_test(iterator_over_pipelines_reports_errors_of_a_pipeline),
         cmocka_unit_test(distributed_iterator_continues_after_an_error_with_go_on),
+        cmocka_unit_test(elements_of_pipelines_keep_their_replica_when_others_fail),
         cmocka_unit_test(distributed_iterator_ends_at_an_error_without_go_on),
         cmocka_unit_test(input_options_that_do_not_fit_are_refused),
         cmocka_unit_test(distributed_iterator_is_refused_in_steps_and_in_other_scopes),
