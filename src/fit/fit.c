@@ -18,6 +18,7 @@
 #include "fit/history.h"
 #include "fit/interrupt.h"
 #include "fit/loop.h"
+#include "strategy/strategy.h"
 #include "tensor/ragged.h"
 #include "train/model.h"
 
@@ -416,6 +417,8 @@ ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
     rc = check_alone(&f.loop);
     if (rc == CH_OK)
         rc = prepare(&f, d);
+    if (rc == CH_OK && c->strategy == ch__strategy_default())
+        ch__warn_of_copies(c->strategy->label);
     if (rc == CH_OK)
         rc = finish(&f, run_epochs(&f));
     ch__source_close(&f.train);

@@ -132,10 +132,7 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
                          &st->group);
 }
 
-/* Warns, once in a process, if a launcher has started several copies of the program. Every
- * strategy spans a single process, so each copy would train on all data. Default does not warn,
- * because every program has it. */
-static void warn_of_copies(const char *strategy)
+void ch__warn_of_copies(const char *strategy)
 {
     static atomic_flag has_warned = ATOMIC_FLAG_INIT;
 
@@ -175,7 +172,7 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
         return rc;
     }
     make_label(st, st->n_local, ops->devices(self));
-    warn_of_copies(ops->name);
+    ch__warn_of_copies(ops->name);
     *out = st;
     return CH_OK;
 }

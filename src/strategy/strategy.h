@@ -63,6 +63,10 @@ ch_status ch__strategy_check_cross(ch_strategy **st, const char *call, const cha
  * check its arguments and does not set the label. */
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts);
+/* Warns, once in a process, if a launcher has started several copies of the program. Every
+ * strategy spans a single process, so each copy would train on all data. ch_strategy_new warns
+ * with the strategy's name. Default is not created by the program, so ch_fit warns instead. */
+void ch__warn_of_copies(const char *strategy);
 /* Stores the current devices of the local replicas in *out, borrowed. Returns INVALID_ARGUMENT
  * if a device is NULL or is listed twice. */
 ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out);

@@ -1,5 +1,5 @@
-/* test/strategy/test_launchers.c -- a strategy for a single process warns if a launcher started
- * several copies.
+/* test/strategy/test_launchers.c -- strategies and ch_fit warn if a launcher started several
+ * copies.
  *
  * Every case runs in a child, because the warning is given once in a process and the
  * environment belongs to the process. The parent uses no device, so that the child may.
@@ -28,15 +28,64 @@ static void sink(const ch_log_record *r, void *arg)
     }
 }
 
-/* Every strategy for a single process, in the order of `first`. */
-enum { ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, PARAMETER_SERVER, N_KINDS };
+/* Every strategy for a single process, and training under Default, in the order of `first`. */
+enum {
+    ONE_DEVICE,
+    MIRRORED,
+    CENTRAL_STORAGE,
+    PARAMETER_SERVER,
+    FIT,
+    TRAIN_AND_EVALUATE,
+    N_KINDS
+};
+
+/* Makes a model of the current strategy, which is Default, and evaluates it, which gives no
+ * warning. */
+static ch_status make_model(ch_data d, ch_model **out)
+{
+    ch_optimizer *sgd = NULL;
+    ch_status     rc = ch_model_new(NULL, ch_layer_dense(1, NULL), NULL, out);
+
+    if (rc == CH_OK)
+        rc = ch_optimizer_sgd(0.1, NULL, NULL, &sgd);
+    if (rc == CH_OK)
+        rc = ch_compile(*out, &(ch_compile_options){.optimizer = sgd, .loss = ch_loss_mse});
+    if (rc == CH_OK)
+        rc = ch_evaluate(*out, d, NULL, NULL);
+    ch_optimizer_unref(sgd);
+    return rc;
+}
+
+/* Trains a model for a step, without a strategy of its own. */
+static ch_status train(int kind)
+{
+    ch_tensor *t[2] = {t_noise(ch_shape_of(2, 3), 1), t_noise(ch_shape_of(2, 1), 2)};
+    ch_data    d = {.n = 2, .array = t};
+    ch_model  *m = NULL;
+    int        before = warnings;
+    ch_status  rc = make_model(d, &m);
+
+    if (rc == CH_OK && warnings != before)
+        rc = ch_fail(CH_INTERNAL, "a warning before the training");
+    if (rc == CH_OK)
+        rc =
+            kind == FIT ? ch_fit(m, d, NULL, NULL) : ch_train_and_evaluate(m, d, d, NULL, NULL);
+    ch_model_unref(m);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return rc;
+}
 
 static ch_status make(int kind, ch_strategy **out)
 {
     ch_local_cluster *c = NULL;
     ch_status         rc;
 
+    *out = NULL;
     switch (kind) {
+    case FIT:
+    case TRAIN_AND_EVALUATE:
+        return train(kind);
     case ONE_DEVICE:
         return ch_strategy_one_device("CPU:0", out);
     case MIRRORED:
@@ -109,6 +158,22 @@ static void launcher_warning_names_the_launcher_and_the_copies(void **state)
                      1);
 }
 
+static void launcher_warning_comes_from_fit_when_the_strategy_is_default(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        warnings_with(WITH("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2"), FIT,
+                      "strategy Default: Open MPI started 2 copies of this program "
+                      "(this is copy 1)"),
+        1);
+    assert_int_equal(warnings_with(WITH("RANK", "0", "WORLD_SIZE", "2"), TRAIN_AND_EVALUATE,
+                                   "strategy Default: torchrun started 2 copies"),
+                     1);
+    assert_int_equal(warnings_with(WITH("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"), FIT,
+                                   "strategy Default: Slurm started 2 copies"),
+                     1);
+}
+
 static void launcher_warning_passes_over_a_launcher_of_one(void **state)
 {
     (void)state;
@@ -155,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launcher_warning_names_the_launcher_and_the_copies),
+        cmocka_unit_test(launcher_warning_comes_from_fit_when_the_strategy_is_default),
         cmocka_unit_test(launcher_warning_passes_over_a_launcher_of_one),
         cmocka_unit_test(launcher_warning_is_left_out_when_the_process_is_alone),
     };
