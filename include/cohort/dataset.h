@@ -358,8 +358,11 @@ CH_API ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n);
 typedef enum ch_shard_policy {
     CH_SHARD_AUTO = 0, /* FILE if there are enough files and the same data is read; else DATA */
     CH_SHARD_FILE = 1, /* each worker reads its own files */
-    CH_SHARD_DATA = 2, /* each worker reads all data, and keeps its share of every batch */
-    CH_SHARD_HINT = 3, /* each ch_dataset_shard with CH_BY_HINT gets the worker's shard */
+    /* Each worker reads all data, and keeps its share of the rows of every batch. A share may
+     * have no rows, so batches are never too few. Elements that are not batches are divided
+     * whole; if there are fewer than workers, every worker gets INVALID_ARGUMENT. */
+    CH_SHARD_DATA = 2,
+    CH_SHARD_HINT = 3,    /* each ch_dataset_shard with CH_BY_HINT gets the worker's shard */
     CH_SHARD_OFF = CH_OFF /* each worker reads and keeps all data */
 } ch_shard_policy;
 

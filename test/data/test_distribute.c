@@ -746,6 +746,22 @@ static void split_even_gives_the_first_replicas_one_row_more(void **state)
     evenly(dropping(9, 4), 2, "0 1 / 2 3 | 4 5 / 6 7");
 }
 
+/* 5.5.10, 8.13: batches are divided by rows, and each worker has a share of each, so that they are never
+ * too few; not even a batch of a row for ten workers */
+static void shard_data_gives_workers_batches_without_rows_when_rows_are_too_few(void **state)
+{
+    static const ch_dataset_options data = {.shard = CH_SHARD_DATA};
+
+    (void)state;
+    for (int w = 0; w < 10; w++) {
+        worker_gets(ch_dataset_with_options(batches(5, 1), &data), 10, w, 1,
+                    w == 0 ? "0 | 1 | 2 | 3 | 4" : " |  |  |  | ");
+        worker_gets(ch_dataset_with_options(batches(1, 1), &data), 10, w, 2,
+                    w == 0 ? "0 / " : " / ");
+        worker_gets(ch_dataset_with_options(batches(0, 1), &data), 10, w, 1, "");
+    }
+}
+
 /* 5.5.6, 5.3.8, 5.3.10: the pieces of replica r = worker * R + local */
 static void distribute_gives_each_worker_its_pieces(void **state)
 {
@@ -1004,6 +1020,7 @@ int main(void)
         cmocka_unit_test(distribute_gives_each_worker_its_pieces),
         cmocka_unit_test(shard_policies_divide_batches_as_documented),
         cmocka_unit_test(shard_policies_divide_elements_that_are_no_batches),
+        cmocka_unit_test(shard_data_gives_workers_batches_without_rows_when_rows_are_too_few),
         cmocka_unit_test(distribute_rejects_invalid_input_contexts),
         cmocka_unit_test(input_context_batch_size_divides_the_global_batch),
         cmocka_unit_test(dataset_from_function_calls_the_function_once_per_worker),
