@@ -67,6 +67,7 @@ static void propagate(backward *b, const ch_node *call)
 {
     ch_node *few[16] = {0}, **din = few, *dout[CH_MAX_OUT] = {0};
     bool     any = false;
+    char     name[128];
 
     for (int i = 0; i < call->n_out; i++)
         any |= (dout[i] = b->d[call[i].id]) != NULL;
@@ -77,7 +78,8 @@ static void propagate(backward *b, const ch_node *call)
                               ch__fail(CH_UNIMPLEMENTED,
                                        "gradient: %s%s%s has no gradient; use ch_stop_gradient "
                                        "if it is to be treated as a constant",
-                                       call->op->name, call->composite != NULL ? " of " : "",
+                                       ch__call_name(call->op, call->attrs, name, sizeof(name)),
+                                       call->composite != NULL ? " of " : "",
                                        call->composite != NULL ? call->composite : ""),
                               call->caller);
         return;

@@ -216,5 +216,8 @@ ch_status ch__pass_fuse(ch_graph *g);   /* merges chains of elementwise calls */
  * "(rows, 64)" (dims.c). Both truncate and return the whole length, as snprintf does. */
 int ch__call_print(const ch_node *n, char *text, size_t size);
 int ch__dims_print(const ch_dims *d, char *text, size_t size);
+/* Prints the op of a call and its attributes of text, as "host_call save". `attrs` may be NULL.
+ * Truncates. Returns `text`. (print.c) */
+const char *ch__call_name(const ch_op *op, const void *attrs, char *text, size_t size);
 
 #endif

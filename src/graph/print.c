@@ -56,21 +56,36 @@ static void print_types(ch_text *t, const ch_node *n)
     }
 }
 
+/* Adds the name of the op and its attributes of text. */
+static void print_name(ch_text *t, const ch_op *op, const void *attrs)
+{
+    ch__text_add(t, "%s", op->name);
+    for (const ch_attr *row = attrs != NULL ? op->attrs : NULL;
+         row != NULL && row->name != NULL; row++) {
+        const char *name =
+            row->kind == CH_ATTR_KIND_TEXT
+                ? *(char *const *)(const void *)((const char *)attrs + row->offset)
+                : NULL;
+
+        if (name != NULL)
+            ch__text_add(t, " %s", name);
+    }
+}
+
+const char *ch__call_name(const ch_op *op, const void *attrs, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+
+    print_name(&t, op, attrs);
+    return text;
+}
+
 int ch__call_print(const ch_node *n, char *text, size_t size)
 {
     ch_text t = ch__text(text, size);
     char    where[256];
 
-    ch__text_add(&t, "%s", n->op->name);
-    for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
-        const char *name =
-            row->kind == CH_ATTR_KIND_TEXT
-                ? *(char *const *)(const void *)((const char *)n->attrs + row->offset)
-                : NULL;
-
-        if (name != NULL)
-            ch__text_add(&t, " %s", name);
-    }
+    print_name(&t, n->op, n->attrs);
     if (n->scope != NULL)
         ch__text_add(&t, ", in %s", n->scope);
     ch__where(n->caller, where, sizeof(where));

@@ -103,22 +103,24 @@ static ch_step *step_of(int n_in, ch_node *const *in)
 
 /* Returns input i as a node of the graph of s. If this is not possible, records an error and
  * returns NULL. */
-static ch_node *resolve_input(ch_step *s, const ch_op *op, int i, ch_node *in,
-                              const void *caller)
+static ch_node *resolve_input(ch_step *s, const ch_op *op, const void *attrs, int i,
+                              ch_node *in, const void *caller)
 {
+    char      name[128];
     ch_status rc;
 
+    if (in != NULL && !ch__node_has_ended(in) && ch__step_can_use(s, in))
+        return ch__step_capture(s, in);
+    ch__call_name(op, attrs, name, sizeof(name));
     if (in == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", name, i);
     else if (ch__node_has_ended(in))
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "%s: input %d belongs to a branch, loop body or step that has ended; to "
                       "use the value outside, make it an output",
-                      op->name, i);
-    else if (!ch__step_can_use(s, in))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d belongs to another step", op->name, i);
+                      name, i);
     else
-        return ch__step_capture(s, in);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d belongs to another step", name, i);
     ch__step_record_error(s, rc, caller);
     return NULL;
 }
@@ -232,8 +234,11 @@ static void set_replica_flags(ch_step *s, ch_node *n)
 }
 
 /* In a merge call, rejects ops of replica context and per-replica inputs. */
-static ch_status check_context(ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
+static ch_status check_context(ch_step *s, const ch_op *op, const void *attrs, int n_in,
+                               ch_node *const *in)
 {
+    char name[128];
+
     if (ch__step_outermost(s)->context != CH_STEP_CONTEXT_CROSS)
         return CH_OK;
     if ((op->flags & CH_OP_COLLECTIVE) != 0)
@@ -245,7 +250,7 @@ static ch_status check_context(ch_step *s, const ch_op *op, int n_in, ch_node *c
         return ch__fail(CH_FAILED_PRECONDITION,
                         "%s: it must not be called in a merge call, because each replica makes "
                         "the call; use ch_replica_call",
-                        op->name);
+                        ch__call_name(op, attrs, name, sizeof(name)));
     if ((op->flags & (CH_OP_RANDOM | CH_OP_VARIES)) != 0)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "%s: it must not be called in a merge call, because the result differs "
@@ -277,7 +282,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     ch_dims   out[CH_MAX_OUT];
     ch_dtype  dtype[CH_MAX_OUT];
     ch_infer  c = {.out = out, .out_dtype = dtype};
-    ch_status rc = check_context(s, op, n_in, in);
+    ch_status rc = check_context(s, op, attrs, n_in, in);
     ch_node  *n;
 
     if (rc == CH_OK)
@@ -332,7 +337,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
         return NULL;
     }
     for (int i = 0; i < n_in && ok; i++) {
-        own[i] = resolve_input(s, op, i, in[i], caller);
+        own[i] = resolve_input(s, op, attrs, i, in[i], caller);
         ok = own[i] != NULL;
     }
     if (ok && settle_dtypes(op, n_in, own))

@@ -324,6 +324,11 @@ static const ch_attr host_rows[] = {
     CH_ATTR_END,
 };
 
+static const char *host_name(const host_attrs *a)
+{
+    return a->name != NULL ? a->name : "the function";
+}
+
 static ch_status host_infer(ch_infer *c)
 {
     const host_attrs *a = c->attrs;
@@ -337,7 +342,8 @@ static ch_status host_infer(ch_infer *c)
         ch_status rc;
 
         if (a->dtype.at[i] < 0 || a->dtype.at[i] >= CH_STR)
-            return ch__infer_fail(c, "output %d is %s, want bool or a numeric dtype", i,
+            return ch__infer_fail(c, "%s: output %d is %s, want bool or a numeric dtype",
+                                  host_name(a), i,
                                   a->dtype.at[i] == CH_STR ? "string" : "of unknown dtype");
         rc = ch__infer_dims(c, i, (ch_dtype)a->dtype.at[i], &a->dims[i]);
         if (rc != CH_OK)
@@ -351,7 +357,7 @@ static ch_status host_infer(ch_infer *c)
 static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *const *out)
 {
     const host_attrs *a = ch__attrs(c->node);
-    const char       *name = a->name != NULL ? a->name : "the function";
+    const char       *name = host_name(a);
     uint64_t          mark = ch__fail_mark();
     ch_host_fn        fn;
     ch_status         rc;
@@ -402,15 +408,14 @@ const ch_op ch__op_host_call = {
     .kernels = (const ch_kernel *const[]){&host_kernel, NULL},
 };
 
-/* Sets *a from the user's description. */
-static ch_status host_attrs_of(const ch_host_spec *spec, host_attrs *a)
+/* Sets *a from the user's description. `call` is the name of the call for messages. */
+static ch_status host_attrs_of(const char *call, const ch_host_spec *spec, host_attrs *a)
 {
     if (spec == NULL || spec->fn == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "host_call: there is no function to call");
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no function to call", call);
     if (spec->n_out < 0 || spec->n_out > CH_MAX_HOST_OUT)
-        return ch__fail(CH_INVALID_ARGUMENT, "host_call: %d outputs, want 0 to %d", spec->n_out,
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, want 0 to %d", call, spec->n_out,
                         CH_MAX_HOST_OUT);
-    a->name = spec->name;
     memcpy(&a->fn, &spec->fn, sizeof(a->fn));
     a->arg = spec->arg;
     a->dtype.n = spec->n_out;
@@ -432,7 +437,8 @@ void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const
                   ch_node **out)
 {
     const void *caller = __builtin_return_address(0);
-    host_attrs  a = {0};
+    host_attrs  a = {.name = spec != NULL ? spec->name : NULL};
+    char        call[128];
     ch_node    *n;
     ch_status   rc;
 
@@ -440,15 +446,15 @@ void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const
         memset(out, 0, (size_t)spec->n_out * sizeof(*out));
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
-    rc = host_attrs_of(spec, &a);
+    ch__call_name(&ch__op_host_call, &a, call, sizeof(call));
+    rc = host_attrs_of(call, spec, &a);
     if (rc == CH_OK && (n_in < 0 || n_in > CH_MAX_HOST_IN))
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "host_call: inputs: wrong number (got %d, want 0 to %d)", n_in,
-                      CH_MAX_HOST_IN);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: inputs: wrong number (got %d, want 0 to %d)",
+                      call, n_in, CH_MAX_HOST_IN);
     if (rc == CH_OK && in == NULL && n_in > 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "host_call: the list of %d inputs is NULL", n_in);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the list of %d inputs is NULL", call, n_in);
     if (rc == CH_OK && out == NULL && spec->n_out > 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "host_call: out is NULL, want room for %d outputs",
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: out is NULL, want room for %d outputs", call,
                       spec->n_out);
     if (rc != CH_OK) {
         ch__step_record_error(s, rc, caller);

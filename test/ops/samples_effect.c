@@ -379,7 +379,7 @@ static const t_refusal refusals[] = {
      .record = host_fails, .code = CH_INVALID_ARGUMENT, .words = {"host_call", "lookup: ", "7"}},
     {.op = "host_call", .name = "of no function", .n_in = 1, .in = SIX, .dtype = CH_F32,
      .record = host_without_function, .code = CH_INVALID_ARGUMENT,
-     .words = {"host_call", "no function"}},
+     .words = {"host_call lookup: there is no function"}},
     {.op = "host_call", .name = "with nine outputs", .n_in = 1, .in = SIX, .dtype = CH_F32,
      .record = host_with_nine, .code = CH_INVALID_ARGUMENT, .words = {"9 outputs", "0 to 8"}},
     {.op = "host_call", .name = "without room for its output", .n_in = 1, .in = SIX,

@@ -539,7 +539,8 @@ static void step_error_names_the_call_the_variable_and_the_line(void **state)
         {scatter_scalar, NULL, CH_INVALID_ARGUMENT, "scatter_add of w: the ids are", "rank"},
         {merge, &reduces, CH_INVALID_ARGUMENT, "merge_reduce", "bool"},
         {merge, &gathers, CH_INVALID_ARGUMENT, "merge_gather", "rank 0"},
-        {merge, &calls, CH_FAILED_PRECONDITION, "host_call", "each replica makes the call"},
+        {merge, &calls, CH_FAILED_PRECONDITION, "host_call save: it must not",
+         "each replica makes the call"},
     };
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(4), 1);
@@ -572,8 +573,74 @@ static void call_host(ch_step *s, void *arg)
     ch_step_out(s, "x", ch_number(s, 1));
 }
 
+/* A host call "save" with a mistake; or, without a mistake, differentiated. */
+typedef struct host_mistake {
+    ch_host_spec spec;
+    int          n_in;
+    bool         has_in, has_out; /* the lists are not NULL */
+    const char  *word;
+    ch_status    code;
+} host_mistake;
+
+static void call_host_wrongly(ch_step *s, void *arg)
+{
+    const host_mistake *m = arg;
+    ch_host_spec        spec = m->spec;
+    ch_node            *x = ch_number(s, 1), *out[CH_MAX_HOST_OUT + 1] = {NULL};
+    ch_node            *in[CH_MAX_HOST_IN + 1] = {m->n_in > 1 ? NULL : x};
+
+    spec.name = "save";
+    ch_host_call(s, &spec, m->n_in, m->has_in ? in : NULL, m->has_out ? out : NULL);
+    ch_step_out(s, "x", out[0] != NULL ? ch_gradient(out[0], x) : x);
+}
+
 static void graph_that_calls_the_host_is_refused_with_the_name_of_the_call(void **state)
 {
+    static const host_mistake row[] = {
+        {{.fn = NULL},
+         0,
+         false,
+         false,
+         "host_call save: there is no function",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host, .n_out = 99},
+         0,
+         false,
+         true,
+         "host_call save: 99 outputs",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host},
+         999,
+         true,
+         false,
+         "host_call save: inputs: wrong number",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host},
+         2,
+         false,
+         false,
+         "host_call save: the list of 2 inputs",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host}, 2, true, false, "host_call save: input 0 is NULL", CH_INVALID_ARGUMENT},
+        {{.fn = host, .n_out = 1},
+         1,
+         true,
+         false,
+         "host_call save: out is NULL",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host, .n_out = 1, .out = {{.dtype = CH_STR}}},
+         1,
+         true,
+         true,
+         "save: output 0 is string",
+         CH_INVALID_ARGUMENT},
+        {{.fn = host, .n_out = 1, .out = {{.dtype = CH_F32}}},
+         1,
+         true,
+         true,
+         "gradient: host_call save has no gradient",
+         CH_UNIMPLEMENTED},
+    };
     ch_function *f = t_function(call_host, NULL);
     size_t       n = 0;
     void        *bytes = NULL;
@@ -582,6 +649,13 @@ static void graph_that_calls_the_host_is_refused_with_the_name_of_the_call(void 
     t_refused(ch_graph_encode(ch_function_graph(f), &bytes, &n), CH_UNIMPLEMENTED,
               "host_call save", "at test_misuse.c:");
     ch_function_unref(f);
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        host_mistake m = row[i];
+
+        f = t_function(call_host_wrongly, &m);
+        t_refused(ch_strategy_run(NULL, f, NULL, NULL), m.code, m.word, "at test_misuse.c:");
+        ch_function_unref(f);
+    }
     (void)state;
 }
 
