@@ -248,7 +248,8 @@ static void close_slow(slow_scene *c)
 }
 
 /* FC-4: an idle worker runs steps that were sent to another worker and have not begun there.
- * The first call ends as cancelled, any number of times, and this is not an error. */
+ * The first call of such a step ends as cancelled, which is no error: no step fails, and none is
+ * repeated. In both modes, with and without backups. */
 static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
 {
     (void)state;
