@@ -34,19 +34,33 @@ bool ch__call_is_copyable(const ch_node *call)
 
 /* ---- inputs and resources ---- */
 
-/* Sets a->rows or a->splits if n is as long as half of a ragged component that is an input of
+/* Returns ch_input_attrs.splits_input of flat values in the part. `in` has their attributes in
  * the graph. */
-static void find_half(const ch_graph *from, const ch_node *n, ch_input_attrs *a)
+static int64_t find_splits(const extraction *x, const ch_input_attrs *in)
 {
-    ch_dim rows;
+    for (int k = 0; k < x->e->n_in; k++)
+        if (in->splits_input > 0 && in->splits_input <= x->from->n_inputs &&
+            x->e->in[k] == x->from->input[in->splits_input - 1])
+            return k + 1;
+    return -1;
+}
+
+/* Sets a->rows or a->splits_input if n is as long as half of a ragged component that is an
+ * input of the graph. Of several components with as many values, the component of n itself is
+ * preferred, then a component whose row splits are in the part. */
+static void find_half(const extraction *x, const ch_node *n, ch_input_attrs *a)
+{
+    const ch_graph *from = x->from;
+    ch_dim          rows;
 
     if (ch__splits_rows(n, &rows))
         a->rows = (ch_dims){.rank = 1, .dim = {rows}};
     for (int i = 0; i < from->n_inputs && n->dims.rank > 0 && n->dims.dim[0].sym != 0; i++) {
         const ch_input_attrs *in = ch__attrs(from->input[i]);
 
-        if (in->splits != 0 && ch__dim_same(in->dims.dim[0], n->dims.dim[0]))
-            a->splits = in->splits;
+        if (in->splits_input != 0 && ch__dim_same(in->dims.dim[0], n->dims.dim[0]) &&
+            (a->splits_input <= 0 || n == from->input[i]))
+            a->splits_input = find_splits(x, in);
     }
 }
 
@@ -59,7 +73,7 @@ static ch_status add_input(extraction *x, int i)
     if (x->e->in_dims != NULL)
         a.dims = x->e->in_dims[i];
     else
-        find_half(x->from, n, &a);
+        find_half(x, n, &a);
     to = ch__graph_add(x->to, ch__roles.input, &a, 0, NULL, 1);
     if (to == NULL)
         return ch__fail_memory("a graph");

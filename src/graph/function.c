@@ -196,30 +196,49 @@ void ch_function_watch(ch_function *f, ch_node_see see, void *arg)
 /* Returns the last row split, that is, the number of flat values; -1: there are no splits. */
 static int64_t last_split(const ch_tensor *t)
 {
-    int64_t n = t->shape.dim[0];
+    int64_t n = t->shape.rank == 1 ? t->shape.dim[0] : 0;
 
-    return n < 1                ? -1
-           : t->dtype == CH_I64 ? ((const int64_t *)(const void *)t->data)[n - 1]
-                                : ((const int32_t *)(const void *)t->data)[n - 1];
+    if (n < 1 || (t->dtype != CH_I64 && t->dtype != CH_I32))
+        return -1;
+    return t->dtype == CH_I64 ? ((const int64_t *)(const void *)t->data)[n - 1]
+                              : ((const int32_t *)(const void *)t->data)[n - 1];
 }
 
-/* Returns true if the splits of flat values (input i) end within the values on every replica.
- * If not, the sizes stay exact, so that kernels detect and report the error. */
+/* Returns true if the row splits of flat values (input i) end within the values on every
+ * replica. Only the splits of the same component are compared: a batch may have several
+ * components with as many rows, but different numbers of values. */
 static bool splits_end_within(const ch_graph *g, const ch_args *a, int i)
 {
-    int64_t splits = ((const ch_input_attrs *)ch__attrs(g->input[i]))->splits;
+    int64_t splits = ((const ch_input_attrs *)ch__attrs(g->input[i]))->splits_input - 1;
 
-    for (int k = 0; k < a->n_in; k++) {
-        const ch_input_attrs *in = ch__attrs(g->input[k]);
+    for (int r = 0; r < a->n_local && splits >= 0 && splits < a->n_in; r++)
+        if (last_split(a->tensor[r * a->n_in + splits]) >
+            a->tensor[r * a->n_in + i]->shape.dim[0])
+            return false;
+    return true;
+}
 
-        if (in->rows.rank != 1 || in->dims.dim[0].sym != splits ||
-            (in->dtype != CH_I64 && in->dtype != CH_I32))
-            continue;
-        for (int r = 0; r < a->n_local; r++)
-            if (last_split(a->tensor[r * a->n_in + k]) >
-                a->tensor[r * a->n_in + i]->shape.dim[0])
-                return false;
-    }
+/* Returns true if flat values i and j have equal lengths on every replica. */
+static bool same_lengths(const ch_args *a, int i, int j)
+{
+    for (int r = 0; r < a->n_local; r++)
+        if (a->tensor[r * a->n_in + i]->shape.dim[0] !=
+            a->tensor[r * a->n_in + j]->shape.dim[0])
+            return false;
+    return true;
+}
+
+/* Returns true if input i, which may have room, has room in this run. If the row splits or the
+ * lengths do not match, the sizes stay exact, so that the error is detected and reported.
+ * Inputs that share a symbol have room together, or not at all. */
+static bool has_room(const ch_graph *g, const ch_args *a, int i)
+{
+    int sym = g->input[i]->dims.dim[0].sym;
+
+    for (int j = 0; j < a->n_in; j++)
+        if (g->input[j]->dims.rank > 0 && g->input[j]->dims.dim[0].sym == sym &&
+            (!splits_end_within(g, a, j) || !same_lengths(a, i, j)))
+            return false;
     return true;
 }
 
@@ -244,13 +263,13 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
     bool is_watched = f->see != NULL || ch__config()->interpret;
 
     for (int i = 0; i < a->n_in; i++) {
-        bool has_room = may_have_room[i] && !is_watched && splits_end_within(g, a, i);
+        bool planned_with_room = may_have_room[i] && !is_watched && has_room(g, a, i);
 
         for (int r = 0; r < a->n_local; r++) {
             ch_shape *s = &a->shape[r * a->n_in + i];
 
             *s = a->tensor[r * a->n_in + i]->shape;
-            if (has_room)
+            if (planned_with_room)
                 s->dim[0] = capacity_of(a, i) + (ch__room_is_poisoned() ? CH_ROOM_POISONED : 0);
         }
     }
@@ -261,7 +280,7 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
 /* Returns the remedy for a size that changes often. */
 static const char *remedy_for(const ch_node *input, int axis)
 {
-    if (((const ch_input_attrs *)ch__attrs(input))->splits != 0)
+    if (((const ch_input_attrs *)ch__attrs(input))->splits_input != 0)
         return "use these values only in elementwise ops and ch_embedding_bag, where a program "
                "fits many sizes, or pad the rows (ch_dataset_padded_batch)";
     return axis == 0 ? "make batches of one size (ch_dataset_batch with drop_remainder)"

@@ -110,10 +110,11 @@ typedef struct ch_input_attrs {
     ch_dtype dtype;
     ch_dims  dims;
     /* Set for the halves of a ragged component (tensor/ragged.h). Row splits: `rows` has rank 1
-     * and is the number of rows; there is one more split than rows. Flat values: `splits` is
-     * the symbol of the length of their row splits; 0: not flat values. */
+     * and is the number of rows; there is one more split than rows. Flat values: `splits_input`
+     * is 1 plus the index of the input with their row splits; -1: the graph does not have this
+     * input; 0: not flat values. */
     ch_dims rows;
-    int64_t splits;
+    int64_t splits_input;
 } ch_input_attrs;
 
 typedef struct ch_read_attrs {

@@ -335,6 +335,10 @@ struct ch_op {
      * An elementwise op without CH_OP_CAN_FAIL accepts room in every input and need not set
      * this. */
     unsigned room;
+    /* 1 plus the index of the input whose last element is the number of live rows: the row
+     * splits. Then inputs may have room only if they are divided by these row splits. 0: the
+     * call treats all rows alike. */
+    int room_splits;
 };
 
 /* Value of ch_op.room: every input may have room. For an op without inputs: the output may have

@@ -113,7 +113,7 @@ static void find_live_inputs(ch_prepared *p)
         for (int i = 0; i < p->n_in && out->rank > 0 && out->dim[0].sym != 0; i++) {
             const ch_input_attrs *in = ch__attrs(p->graph->input[i]);
 
-            if (in->splits != 0 && in->dims.dim[0].sym == out->dim[0].sym)
+            if (in->splits_input != 0 && in->dims.dim[0].sym == out->dim[0].sym)
                 p->live_input[o] = i;
         }
     }

@@ -70,7 +70,7 @@ static ch_status check_alike(const ch_args *a, int i, bool numbers)
  * rows. */
 static bool is_ragged_half(const ch_input_attrs *in)
 {
-    return in->rows.rank == 1 || in->splits != 0;
+    return in->rows.rank == 1 || in->splits_input != 0;
 }
 
 /* Returns the symbol for axis k of input i: the symbol of an earlier axis with equal sizes on
@@ -103,7 +103,7 @@ static ch_dim rows_symbol(const ch_args *a, const ch_input_attrs *in, int i, int
     for (int j = 0; j < a->n_in; j++) {
         const ch_dims *d = in[j].rows.rank == 1 ? &in[j].rows : &in[j].dims;
 
-        if (j != i && d->rank > 0 && d->dim[0].sym != 0 && in[j].splits == 0 &&
+        if (j != i && d->rank > 0 && d->dim[0].sym != 0 && in[j].splits_input == 0 &&
             same_rows(a, in, i, j))
             return d->dim[0];
     }
@@ -133,10 +133,10 @@ static void assign_values_symbols(const ch_args *a, ch_input_attrs *in, int i, i
                                   int *n_symbols)
 {
     assign_splits_symbols(a, in, splits, n_symbols);
-    in[i].splits = in[splits].dims.dim[0].sym;
+    in[i].splits_input = splits + 1;
     in[i].dims.dim[0] = (ch_dim){1, 0};
     for (int j = 0; j < i && in[i].dims.dim[0].sym == 0; j++)
-        if (in[j].splits != 0 && same_sizes(a, i, 0, j, 0))
+        if (in[j].splits_input != 0 && same_sizes(a, i, 0, j, 0))
             in[i].dims.dim[0] = in[j].dims.dim[0];
     if (in[i].dims.dim[0].sym == 0)
         in[i].dims.dim[0].sym = ++*n_symbols;

@@ -41,14 +41,42 @@ static void disallow_graph(bool *has_room, const ch_graph *g)
     }
 }
 
+/* Returns true if `splits` are the row splits of a component whose number of values is the
+ * symbol `sym`: an input of the graph, or the input converted to another integer dtype. */
+static bool splits_divide(const ch_graph *g, const ch_node *splits, int sym)
+{
+    while (splits->head->op == ch__roles.cast &&
+           (splits->dtype == CH_I32 || splits->dtype == CH_I64))
+        splits = splits->head->in[0];
+    for (int i = 0; i < g->n_inputs && splits->head->op == ch__roles.input; i++) {
+        const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+        if (a->dims.rank > 0 && a->dims.dim[0].sym == sym &&
+            a->splits_input == ((const ch_input_attrs *)ch__attrs(splits))->index + 1)
+            return true;
+    }
+    return false;
+}
+
+/* Returns true if axis 0 of input i of the call may have room. */
+static bool accepts_room(const ch_graph *g, const ch_node *n, unsigned accepts, int i)
+{
+    const ch_dims *d = &n->in[i]->dims;
+    int            splits = n->op->room_splits - 1;
+
+    return i < 32 && (accepts >> i & 1) != 0 &&
+           (splits < 0 || d->rank == 0 || d->dim[0].sym == 0 ||
+            splits_divide(g, n->in[splits], d->dim[0].sym));
+}
+
 /* Disallows room for the symbols that the call cannot handle. */
-static void check_call(bool *has_room, const ch_node *n)
+static void check_call(bool *has_room, const ch_graph *g, const ch_node *n)
 {
     bool     by_element = n->op->block != NULL && (n->op->flags & CH_OP_CAN_FAIL) == 0;
     unsigned accepts = by_element ? CH_ROOM_ANY : n->op->room;
 
     for (int i = 0; i < n->n_in; i++)
-        disallow(has_room, &n->in[i]->dims, i < 32 && (accepts >> i & 1) != 0 ? 1 : 0);
+        disallow(has_room, &n->in[i]->dims, accepts_room(g, n, accepts, i) ? 1 : 0);
     for (int i = 0; i < n->n_out; i++)
         disallow(has_room, &n[i].dims, accepts != 0 ? 1 : 0);
     disallow_attrs(has_room, n, n->op->room != 0 ? 1 : 0);
@@ -65,7 +93,7 @@ ch_status ch__graph_room(const ch_graph *g, bool *may)
         const ch_input_attrs *a = ch__attrs(g->input[i]);
         int                   sym = a->dims.rank > 0 ? a->dims.dim[0].sym : 0;
 
-        may[i] = a->splits > 0 && a->dtype != CH_STR && sym > 0 && sym <= g->n_symbols &&
+        may[i] = a->splits_input != 0 && a->dtype != CH_STR && sym > 0 && sym <= g->n_symbols &&
                  a->dims.dim[0].n == 1;
         any |= may[i];
         if (may[i])
@@ -77,7 +105,7 @@ ch_status ch__graph_room(const ch_graph *g, bool *may)
         disallow(has_room, &g->input[i]->dims, may[i] ? 1 : 0);
     for (const ch_node *n = g->first; n != NULL && any && rc == CH_OK; n = n->next)
         if (live[n->id] && n->op != ch__roles.input)
-            check_call(has_room, n);
+            check_call(has_room, g, n);
     for (int i = 0; i < g->n_inputs && any && rc == CH_OK; i++)
         may[i] = may[i] && has_room[g->input[i]->dims.dim[0].sym];
     ch__free(has_room);

@@ -8,7 +8,9 @@
  *   - Axis 0 of the input is a symbol of flat values. In every value of the graph, this symbol
  *     is the size of axis 0 or does not occur. So the live rows are the first in memory.
  *   - Every call with such an input computes its live rows from live rows only. Elementwise ops
- *     do, and ops with ch_op.room, which read the row splits at run time.
+ *     do, and ops with ch_op.room. Ops that read the row splits at run time (ch_op.room_splits)
+ *     must read those of the same component, because only these have been compared with the
+ *     number of values.
  *   - An output with the symbol is cut to its live rows after the run.
  *
  * Ops that would mix live rows with room are planned for the exact sizes, with a program for

@@ -206,6 +206,7 @@ const ch_op ch__op_embedding_bag = {
     .factors = embedding_bag_factors,
     .kernels = (const ch_kernel *const[]){&embedding_bag_plain, NULL},
     .room = 1u << IDS | 1u << WEIGHTS,
+    .room_splits = SPLITS + 1,
 };
 
 /* Records embedding_bag. `weights` may be NULL. `rows` is the number of bags; NULL: not
@@ -292,6 +293,7 @@ const ch_op ch__op_bag_entries = {
     .infer = bag_entries_infer,
     .kernels = (const ch_kernel *const[]){&bag_entries_plain, NULL},
     .room = 1u << 0, /* ids */
+    .room_splits = 2,
 };
 
 ch_node *ch__bag_entries(ch_node *ids, ch_node *splits)
@@ -384,6 +386,7 @@ const ch_op ch__op_bag_live = {
     .grad = bag_live_grad,
     .kernels = (const ch_kernel *const[]){&bag_live_plain, NULL},
     .room = 1u << 0, /* x */
+    .room_splits = 2,
 };
 
 ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries)

@@ -17,9 +17,9 @@
 /* ---- input, read: bound to memory by the program, so they have no kernel ---- */
 
 static const ch_attr input_rows[] = {
-    CH_ATTR_INT(ch_input_attrs, index),  CH_ATTR_DTYPE(ch_input_attrs, dtype),
-    CH_ATTR_DIMS(ch_input_attrs, dims),  CH_ATTR_DIMS(ch_input_attrs, rows),
-    CH_ATTR_INT(ch_input_attrs, splits), CH_ATTR_END,
+    CH_ATTR_INT(ch_input_attrs, index),        CH_ATTR_DTYPE(ch_input_attrs, dtype),
+    CH_ATTR_DIMS(ch_input_attrs, dims),        CH_ATTR_DIMS(ch_input_attrs, rows),
+    CH_ATTR_INT(ch_input_attrs, splits_input), CH_ATTR_END,
 };
 
 static ch_status input_infer(ch_infer *c)

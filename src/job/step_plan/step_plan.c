@@ -50,13 +50,11 @@ static void find_rows(const ch_graph *g, ch_step_plan *plan)
     if (first == NULL)
         return;
     plan->rows_are_split = first->rows.rank == 1;
-    for (int i = 0; i < g->n_inputs && first->splits != 0 && !plan->rows_are_split; i++) {
-        const ch_input_attrs *a = ch__attrs(g->input[i]);
+    if (first->splits_input > 0 && first->splits_input <= g->n_inputs) {
+        const ch_input_attrs *splits = ch__attrs(g->input[first->splits_input - 1]);
 
-        if (a->rows.rank == 1 && a->dims.dim[0].sym == first->splits) {
-            plan->rows = i;
-            plan->rows_are_split = true;
-        }
+        plan->rows_are_split = splits->rows.rank == 1;
+        plan->rows = plan->rows_are_split ? (int)first->splits_input - 1 : 0;
     }
 }
 
