@@ -28,10 +28,14 @@
  * Ragged inputs are two leaves of a batch, "x/values" and "x/row_splits", as the option
  * `ragged` of ch_dataset_batch makes them. In the step, the values are a node with a row for
  * each value. If all ops that use the node are elementwise or ch_embedding_bag, a program
- * serves many numbers of values: all up to the next 1, 1.25, 1.5 or 1.75 times a power of two.
- * Other ops are exact too, but need a program for each number of values. Results have as many
- * rows as there are values. The values of a batch from a dataset are not copied for this; other
- * values may be copied.
+ * serves many numbers of values: all up to the next capacity. Capacities are 32, 64, 128 and
+ * 256; above 256 they are 1, 1.25, 1.5 and 1.75 times a power of two. So batches of up to 4096
+ * values need at most 20 programs.
+ *
+ * Other ops are exact too, but need a program for each number of values. ch_gather is one of
+ * them, because it checks all ids; so is ch_embedding_bag with the row splits of another input,
+ * or with computed row splits. Results have as many rows as there are values. The values of a
+ * batch from a dataset are usually not copied for this; other values may be copied.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H

@@ -70,16 +70,27 @@ int64_t ch__tuple_rows(const ch_tuple *t)
 
 int64_t ch__ragged_capacity(int64_t n)
 {
-    int64_t quarter = 1; /* a quarter of the largest power of two <= n */
+    int64_t power = CH_RAGGED_LEAST, quarter;
 
-    if (n <= 4 || n > INT64_MAX / 2)
+    if (n > INT64_MAX / 2)
         return n;
-    while (quarter * 8 <= n)
-        quarter *= 2;
+    while (power < n && power < CH_RAGGED_COARSE)
+        power *= 2;
+    if (n <= power)
+        return power;
+    while (power * 2 <= n)
+        power *= 2;
+    quarter = power / 4;
     return (n + quarter - 1) / quarter * quarter;
 }
 
 int64_t ch__ragged_allocated(int64_t n)
 {
-    return n < INT64_MAX / 2 ? n + n / 4 + 4 : n;
+    int64_t most = n / 4; /* the most room of a piece */
+
+    if (most < CH_RAGGED_COARSE / 2)
+        most = n < CH_RAGGED_COARSE / 2 ? n : CH_RAGGED_COARSE / 2;
+    if (most < CH_RAGGED_LEAST)
+        most = CH_RAGGED_LEAST;
+    return n < INT64_MAX / 2 ? n + most : n;
 }

@@ -32,8 +32,11 @@ int ch__tuple_ragged_half(const ch_tuple *t, int i, bool *is_values);
  * its component if leaf 0 is a half of a ragged component. A scalar counts as a row. */
 int64_t ch__tuple_rows(const ch_tuple *t);
 
-/* Returns the capacity for n values: the smallest number >= n of the form 1, 1.25, 1.5 or 1.75
- * times a power of two. At most a fifth of the capacity is room. */
+/* Returns the capacity for n values. Above CH_RAGGED_COARSE values it is the smallest number
+ * >= n of the form 1, 1.25, 1.5 or 1.75 times a power of two; at most a fifth of it is room. Up
+ * to CH_RAGGED_COARSE values it is a power of two, and at least CH_RAGGED_LEAST, because
+ * planning takes longer than computing so few values. There are 20 capacities up to 4096. */
+enum { CH_RAGGED_LEAST = 32, CH_RAGGED_COARSE = 256 };
 int64_t ch__ragged_capacity(int64_t n);
 /* Returns the number of values to allocate memory for, if pieces of the n values are used
  * later. A piece that begins at any value then has the memory of its capacity. */
