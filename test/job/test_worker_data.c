@@ -7,6 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../file/folder.h"
+#include "base/mem.h"
 #include "job/coordinator/private.h"
 #include "rows.h"
 #include "scene.h"
@@ -787,6 +788,42 @@ static void stream_position_does_not_pass_the_element_of_a_cancelled_step(void *
     end(&a);
 }
 
+/* The coordinator may run out of memory at any point of scheduling and sending. The step is then rejected, or sent later. */
+static void steps_read_each_element_once_when_scheduling_runs_out_of_memory(void **state)
+{
+    enum { LIMIT = 60 };
+    act  a;
+    bool seen[LIMIT] = {false};
+    int  n = 0, n_rejected = 0;
+
+    (void)state;
+    begin_in(&a, 1, 1);
+    read_each(&a, ch_dataset_range(0, LIMIT, 1), true);
+    read_on(&a, 1); /* sends the step function and the stream */
+    for (n = 1; n < LIMIT; n++) {
+        ch_arguments args = {.n_each = 1, .each = &a.it};
+        ch_status    rc;
+
+        t_ok(ch_coordinator_join(a.s.co));
+        ch__mem_fail_at(n);
+        rc = ch_coordinator_schedule(a.s.co, a.report, &args, &a.r[a.n_read]);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
+        n_rejected += rc != CH_OK;
+        a.n_read += rc == CH_OK;
+    }
+    assert_true(n_rejected > 0);
+    read_on(&a, LIMIT - a.n_read);
+    for (int i = 0; i < LIMIT; i++) {
+        int64_t x = element(&a, i, NULL);
+
+        assert_in_range(x, 0, LIMIT - 1);
+        assert_false(seen[x]);
+        seen[x] = true;
+    }
+    end(&a);
+}
+
 static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
 {
     act  a;
@@ -1204,6 +1241,7 @@ int main(void)
         cmocka_unit_test(a_position_survives_its_worker),
         cmocka_unit_test(a_position_survives_its_worker_far_into_the_data),
         cmocka_unit_test(stream_position_does_not_pass_the_element_of_a_cancelled_step),
+        cmocka_unit_test(steps_read_each_element_once_when_scheduling_runs_out_of_memory),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_shared_pipeline_is_read_once_though_workers_are_lost),
         cmocka_unit_test(per_worker_dataset_reaches_a_worker_that_was_lost_at_creation),
