@@ -19,7 +19,8 @@
  *     memory is planned.
  *   - At most 64 recordings and 64 programs are kept. The least recently used is dropped first,
  *     a recording with its programs. When the tenth program is made, the log says which size
- *     changes, and which call makes it constant.
+ *     changes, and which call makes it constant. Capacities of ragged inputs, see below, do not
+ *     count.
  *   - Variables: a function finds its variables by name in each run, in the strategy that runs
  *     it, and holds no reference to them. If a variable is freed and another is created with
  *     the same name, dtype and shape, the function uses the new variable. If there is none, the
@@ -30,7 +31,9 @@
  * each value. If all ops that use the node are elementwise or ch_embedding_bag, a program
  * serves many numbers of values: all up to the next capacity. Capacities are 32, 64, 128 and
  * 256; above 256 they are 1, 1.25, 1.5 and 1.75 times a power of two. So batches of up to 4096
- * values need at most 20 programs.
+ * values need at most 20 programs. If a step has several ragged inputs, each combination of
+ * capacities needs a program. When a recording has 8 programs, a new combination uses the
+ * largest capacities so far.
  *
  * Other ops are exact too, but need a program for each number of values. ch_gather is one of
  * them, because it checks all ids; so is ch_embedding_bag with the row splits of another input,

@@ -4,7 +4,8 @@
  * A ch_function is a step or a fixed graph, with a cache of recordings (graph/recording.c) and
  * a cache of prepared graphs (graph/prepared.c). graph/run.c calls ch__function_shapes and
  * ch__function_prepare in every run. A prepared graph is found by the graph, the devices and
- * the exact sizes.
+ * the sizes. The sizes are exact, except those of flat values with room (graph/room.h): these
+ * are capacities.
  *
  * Invariants:
  *   1. The function's lock is held while its caches are used.
@@ -256,20 +257,24 @@ static int64_t capacity_of(const ch_args *a, int i)
     return ch__ragged_capacity(most);
 }
 
+/* Returns true if an observer is shown the values of all nodes. Then the sizes are exact,
+ * because observers are shown live rows only. */
+static bool is_watched(const ch_function *f)
+{
+    return f->see != NULL || ch__config()->interpret;
+}
+
 void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                          ch_args *a)
 {
-    /* Observers are shown live rows only. */
-    bool is_watched = f->see != NULL || ch__config()->interpret;
-
     for (int i = 0; i < a->n_in; i++) {
-        bool planned_with_room = may_have_room[i] && !is_watched && has_room(g, a, i);
+        bool has = may_have_room[i] && !is_watched(f) && has_room(g, a, i);
 
         for (int r = 0; r < a->n_local; r++) {
             ch_shape *s = &a->shape[r * a->n_in + i];
 
             *s = a->tensor[r * a->n_in + i]->shape;
-            if (planned_with_room)
+            if (has)
                 s->dim[0] = capacity_of(a, i) + (ch__room_is_poisoned() ? CH_ROOM_POISONED : 0);
         }
     }
@@ -280,7 +285,7 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
 /* Returns the remedy for a size that changes often. */
 static const char *remedy_for(const ch_node *input, int axis)
 {
-    if (((const ch_input_attrs *)ch__attrs(input))->splits_input != 0)
+    if (axis == 0 && ((const ch_input_attrs *)ch__attrs(input))->splits_input != 0)
         return "use these values only in elementwise ops and ch_embedding_bag, where a program "
                "fits many sizes, or pad the rows (ch_dataset_padded_batch)";
     return axis == 0 ? "make batches of one size (ch_dataset_batch with drop_remainder)"
@@ -288,27 +293,40 @@ static const char *remedy_for(const ch_node *input, int axis)
                        "ch_dataset_bucket_by_length with pad_to_boundary)";
 }
 
-/* Logs which size changes often: the first size in which the prepared graphs p and `other`
- * differ. */
-static void warn_many_programs(const ch_function *f, const ch_prepared *p,
-                               const ch_prepared *other)
+/* Finds the first size in which the prepared graphs p and `other` differ: axis *axis of
+ * shape[*at]. Capacities are left out, because there are few of them. */
+static bool find_changed_size(const ch_prepared *p, const ch_prepared *other,
+                              const bool *may_have_room, int *at, int *axis)
 {
     if (other == NULL || other->n_in != p->n_in || other->n_local != p->n_local)
-        return;
-    for (int i = 0; i < p->n_local * p->n_in; i++)
-        for (int k = 0; k < p->shape[i].rank; k++)
-            if (p->shape[i].dim[k] != other->shape[i].dim[k]) {
-                const char *name = p->graph->input_name[i % p->n_in];
+        return false;
+    for (*at = 0; *at < p->n_local * p->n_in; ++*at) {
+        bool is_capacity = may_have_room[*at % p->n_in] && !p->watched;
 
-                ch__log(CH_LOG_WARNING, "program-cache",
-                        "%s: ten programs already; axis %d of input %d%s%s%s keeps changing "
-                        "(%lld, then %lld), and every size needs a program; %s",
-                        f->name, k, i % p->n_in, name != NULL ? " (" : "",
-                        name != NULL ? name : "", name != NULL ? ")" : "",
-                        (long long)other->shape[i].dim[k], (long long)p->shape[i].dim[k],
-                        remedy_for(p->graph->input[i % p->n_in], k));
-                return;
-            }
+        for (*axis = is_capacity; *axis < p->shape[*at].rank; ++*axis)
+            if (p->shape[*at].dim[*axis] != other->shape[*at].dim[*axis])
+                return true;
+    }
+    return false;
+}
+
+/* Counts the programs that were planned because a size changed. Logs the size when the tenth
+ * program is planned. p is the new prepared graph, `other` the one that was used before. */
+static void warn_many_programs(ch_function *f, const ch_prepared *p, const ch_prepared *other,
+                               const bool *may_have_room)
+{
+    const char *name;
+    int         at, axis;
+
+    if (!find_changed_size(p, other, may_have_room, &at, &axis) || ++f->n_resized != 9)
+        return;
+    name = p->graph->input_name[at % p->n_in];
+    ch__log(CH_LOG_WARNING, "program-cache",
+            "%s: ten programs already; axis %d of input %d%s%s%s keeps changing "
+            "(%lld, then %lld), and every size needs a program; %s",
+            f->name, axis, at % p->n_in, name != NULL ? " (" : "", name != NULL ? name : "",
+            name != NULL ? ")" : "", (long long)other->shape[at].dim[axis],
+            (long long)p->shape[at].dim[axis], remedy_for(p->graph->input[at % p->n_in], axis));
 }
 
 static bool prepared_fits(const ch_prepared *p, const ch_graph *g, const ch_run *run,
@@ -338,33 +356,85 @@ static void evict_program(ch_function *f)
     f->n_programs--;
 }
 
-ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
-                               ch_prepared **out)
+/* Returns the prepared graph for these inputs, and moves it to the front of the cache; NULL:
+ * none. */
+static ch_prepared *find_prepared(ch_function *f, const ch_graph *g, const ch_run *run,
+                                  const ch_args *a)
 {
-    bool      watched = f->see != NULL || ch__config()->interpret;
-    int64_t   began;
-    ch_status rc;
-
     for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)
-        if (prepared_fits(*link, g, run, a, watched)) {
+        if (prepared_fits(*link, g, run, a, is_watched(f))) {
             ch_prepared *p = *link;
 
-            *link = p->next; /* move to the front */
+            *link = p->next;
             p->next = f->programs;
             f->programs = p;
-            *out = p;
-            return CH_OK;
+            return p;
         }
+    return NULL;
+}
+
+/* The number of programs of a graph from which on capacities are raised. */
+enum { RAISE_FROM = 8 };
+
+/* Returns true if inputs of several lengths have room, and each combination of their capacities
+ * would need a program. */
+static bool has_many_combinations(const ch_function *f, const ch_graph *g,
+                                  const bool *may_have_room, const ch_args *a)
+{
+    int n = 0, sym = 0, n_lengths = 0;
+
+    for (const ch_prepared *p = f->programs; p != NULL; p = p->next)
+        n += p->graph == g;
+    for (int i = 0; i < a->n_in && n >= RAISE_FROM && !is_watched(f); i++)
+        if (may_have_room[i] && has_room(g, a, i) && g->input[i]->dims.dim[0].sym != sym) {
+            sym = g->input[i]->dims.dim[0].sym;
+            n_lengths++;
+        }
+    return n_lengths > 1;
+}
+
+/* Raises the capacities in a->shape to the largest of the graph's programs. So the program with
+ * the largest capacities serves the combinations that have no program of their own. */
+static void raise_capacities(const ch_function *f, const ch_graph *g, const bool *may_have_room,
+                             const ch_args *a)
+{
+    for (int i = 0; i < a->n_in; i++) {
+        if (!may_have_room[i] || !has_room(g, a, i))
+            continue;
+        for (const ch_prepared *p = f->programs; p != NULL; p = p->next)
+            for (int r = 0; r < a->n_local && p->graph == g && p->n_local == a->n_local; r++) {
+                int64_t  planned = p->shape[r * a->n_in + i].dim[0];
+                int64_t *n = &a->shape[r * a->n_in + i].dim[0];
+
+                *n = planned > *n ? planned : *n;
+            }
+    }
+}
+
+ch_status ch__function_prepare(ch_function *f, ch_graph *g, const bool *may_have_room,
+                               const ch_run *run, const ch_args *a, ch_prepared **out)
+{
+    ch_prepared *p = find_prepared(f, g, run, a);
+    int64_t      began;
+    ch_status    rc;
+
+    if (p == NULL && has_many_combinations(f, g, may_have_room, a)) {
+        raise_capacities(f, g, may_have_room, a);
+        p = find_prepared(f, g, run, a);
+    }
+    if (p != NULL) {
+        *out = p;
+        return CH_OK;
+    }
     began = ch__now_ns();
-    rc = ch__prepared_new(g, run, a, watched, out);
+    rc = ch__prepared_new(g, run, a, is_watched(f), out);
     f->planning_ns += ch__now_ns() - began;
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);
     (*out)->next = f->programs;
     f->programs = *out;
     f->n_programs++;
-    if (f->n_programs == 10)
-        warn_many_programs(f, *out, (*out)->next);
+    warn_many_programs(f, *out, (*out)->next, may_have_room);
     if (f->n_programs > CH_MAX_PROGRAMS)
         evict_program(f);
     return CH_OK;

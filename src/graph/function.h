@@ -109,6 +109,7 @@ struct ch_function {
     int             n_recordings;        /* number of recordings ever made */
     ch_prepared    *programs;
     int             n_programs;
+    int             n_resized;  /* programs made because a size changed that is no capacity */
     ch_graph       *last_graph; /* graph and program of the last run */
     ch_program     *last_program;
     /* runs that have started; the number of the next run */
@@ -131,9 +132,10 @@ ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *
 /* Sets a->shape: the sizes of the inputs, rounded up to a capacity if they may have room. */
 void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                          ch_args *a);
-/* Finds the prepared graph for these inputs and devices, or makes it. *out is borrowed. The
- * caller must hold the function's lock. */
-ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
-                               ch_prepared **out);
+/* Finds the prepared graph for these inputs and devices, or makes it. May raise capacities in
+ * a->shape to those of a prepared graph. *out is borrowed. The caller must hold the function's
+ * lock. */
+ch_status ch__function_prepare(ch_function *f, ch_graph *g, const bool *may_have_room,
+                               const ch_run *run, const ch_args *a, ch_prepared **out);
 
 #endif

@@ -121,7 +121,7 @@ static ch_status find_program(ch_launch *l, int64_t *number)
     rc = ch__function_record(f, l->run, &l->args, &g, &may_have_room);
     if (rc == CH_OK) {
         ch__function_shapes(f, g, may_have_room, &l->args);
-        rc = ch__function_prepare(f, g, l->run, &l->args, &l->p);
+        rc = ch__function_prepare(f, g, may_have_room, l->run, &l->args, &l->p);
     }
     if (rc == CH_OK) {
         ch__prepared_ref(l->p);

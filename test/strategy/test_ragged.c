@@ -236,6 +236,22 @@ static void sums_over_flat_values_are_exact_and_the_warning_says_what_to_do(void
     (void)state;
 }
 
+static void ragged_values_need_at_most_20_programs_and_no_warning(void **state)
+{
+    ch_function *f = NULL;
+    caught       c = {0};
+
+    ch_log_set_sink(catch, &c, CH_LOG_WARNING);
+    t_ok(ch_function_new("rowwise", rowwise, NULL, &f));
+    for (int64_t n = 0; n <= 4096; n += n / 16 + 1)
+        t_ok(run_rows(f, n, n, NULL));
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    assert_int_equal(c.n, 0);
+    assert_in_range(ch_function_programs(f), 15, 20);
+    ch_function_unref(f);
+    (void)state;
+}
+
 static void splits_that_end_behind_the_values_are_refused(void **state)
 {
     ch_function *f = NULL;
@@ -362,6 +378,40 @@ static void program_fits_components_of_different_lengths(void **state)
     (void)state;
 }
 
+static void combinations_of_lengths_need_at_most_20_programs(void **state)
+{
+    ch_strategy *st[] = {NULL, t_mirrored(2)};
+    uint64_t     x = 1;
+
+    for (int k = 0; k < 4; k++) {
+        ch_function *f = NULL, *exact = NULL;
+        caught       c = {0};
+
+        t_ok(ch_function_new("room", two_bags, NULL, &f));
+        t_ok(ch_function_new("exact", two_bags, NULL, &exact));
+        ch_log_set_sink(catch, &c, CH_LOG_WARNING);
+        ch__room_poison(k % 2 == 1);
+        for (int i = 0; i < 60; i++) {
+            int64_t n[2][2];
+
+            for (int j = 0; j < 4; j++) {
+                x = x * 6364136223846793005u + 1442695040888963407u;
+                n[j / 2][j % 2] = (int64_t)(x >> 33) % 420;
+            }
+            check_two_bags(st[k / 2], f, exact, n);
+        }
+        ch__room_poison(false);
+        ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+        assert_int_equal(c.n, 1); /* of the exact sizes */
+        assert_non_null(strstr(c.text, "exact: ten programs already"));
+        assert_in_range(ch_function_programs(f), 5, 20);
+        ch_function_unref(f);
+        ch_function_unref(exact);
+    }
+    ch_strategy_unref(st[1]);
+    (void)state;
+}
+
 /* Components u and w; u has n values, its splits end at end[0], those of w at end[1]. */
 static ch_status run_ends(ch_function *f, int64_t n, int64_t n_w, const int64_t *end, bool more)
 {
@@ -458,8 +508,10 @@ int main(void)
         cmocka_unit_test(ragged_results_have_live_rows_alone),
         cmocka_unit_test(ragged_runs_of_other_sizes_allocate_nothing),
         cmocka_unit_test(sums_over_flat_values_are_exact_and_the_warning_says_what_to_do),
+        cmocka_unit_test(ragged_values_need_at_most_20_programs_and_no_warning),
         cmocka_unit_test(splits_that_end_behind_the_values_are_refused),
         cmocka_unit_test(program_fits_components_of_different_lengths),
+        cmocka_unit_test(combinations_of_lengths_need_at_most_20_programs),
         cmocka_unit_test(splits_of_another_component_must_end_within_the_values),
         cmocka_unit_test(splits_are_checked_by_component_when_lengths_are_equal),
         cmocka_unit_test(graph_with_equal_lengths_refuses_others_within_the_same_capacity),
