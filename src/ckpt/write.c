@@ -409,7 +409,7 @@ static ch_status sort_all(ckpt_keys *k, int n)
             end++;
         rc = add_keys(k, i, end);
     }
-    if (rc != CH_OK || n == 0)
+    if (rc != CH_OK || n <= 0)
         return rc;
     qsort(k->key, (size_t)k->n, sizeof(*k->key), compare_keys);
     for (int i = 1; i < k->n; i++)
