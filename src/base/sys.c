@@ -248,60 +248,63 @@ int ch__sys_close(int fd)
 
 /* ---- names ---- */
 
+/* Begins a call that changes names. Returns false if the call must fail. Sets *observed to
+ * whether end_change must report it. */
+static bool begin_change(bool needs_space, bool *observed)
+{
+    if (!may_call(needs_space))
+        return false;
+    *observed = is_observed();
+    return true;
+}
+
+/* Reports the call to the observer, if it is observed. Returns rc, the result of the system
+ * call. */
+static int end_change(int rc, bool observed, const ch_file_op *op)
+{
+    if (observed)
+        report(rc == 0, op);
+    return rc;
+}
+
 int ch__sys_rename(const char *from, const char *to)
 {
-    int  rc;
     bool observed;
 
-    if (!may_call(true))
-        return -1;
-    observed = is_observed();
-    rc = rename(from, to);
-    if (observed)
-        report(rc == 0, &(ch_file_op){.kind = CH_FILE_RENAME, .path = from, .to = to});
-    return rc;
+    return !begin_change(true, &observed)
+               ? -1
+               : end_change(rename(from, to), observed,
+                            &(ch_file_op){.kind = CH_FILE_RENAME, .path = from, .to = to});
 }
 
 int ch__sys_unlink(const char *path)
 {
-    int  rc;
     bool observed;
 
-    if (!may_call(false))
-        return -1;
-    observed = is_observed();
-    rc = unlink(path);
-    if (observed)
-        report(rc == 0, &(ch_file_op){.kind = CH_FILE_UNLINK, .path = path});
-    return rc;
+    return !begin_change(false, &observed)
+               ? -1
+               : end_change(unlink(path), observed,
+                            &(ch_file_op){.kind = CH_FILE_UNLINK, .path = path});
 }
 
 int ch__sys_mkdir(const char *path)
 {
-    int  rc;
     bool observed;
 
-    if (!may_call(true))
-        return -1;
-    observed = is_observed();
-    rc = mkdir(path, 0777);
-    if (observed)
-        report(rc == 0, &(ch_file_op){.kind = CH_FILE_MKDIR, .path = path});
-    return rc;
+    return !begin_change(true, &observed)
+               ? -1
+               : end_change(mkdir(path, 0777), observed,
+                            &(ch_file_op){.kind = CH_FILE_MKDIR, .path = path});
 }
 
 int ch__sys_rmdir(const char *path)
 {
-    int  rc;
     bool observed;
 
-    if (!may_call(false))
-        return -1;
-    observed = is_observed();
-    rc = rmdir(path);
-    if (observed)
-        report(rc == 0, &(ch_file_op){.kind = CH_FILE_RMDIR, .path = path});
-    return rc;
+    return !begin_change(false, &observed)
+               ? -1
+               : end_change(rmdir(path), observed,
+                            &(ch_file_op){.kind = CH_FILE_RMDIR, .path = path});
 }
 
 int ch__sys_sync_folder(const char *path)
