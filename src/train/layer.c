@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "train/parts.h"
 
 /* ---- errors of constructors ---- */
 
@@ -408,6 +409,13 @@ ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec, ch_var 
     if (out != NULL)
         *out = w.var;
     return CH_OK;
+}
+
+void ch__layer_visit(const ch_layer *l, ch_part_visit visit, void *arg)
+{
+    for (int i = 0; i < l->n_weights; i++)
+        if (!visit(arg, NULL, l->weight[i].name, l->weight[i].var))
+            return;
 }
 
 static bool is_listed(ch_var *const *list, int n, const ch_var *v)

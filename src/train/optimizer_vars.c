@@ -18,6 +18,90 @@
 #include "strategy/strategy.h"
 #include "tensor/tensor.h"
 #include "train/optimizer.h"
+#include "train/parts.h"
+
+/* ---- names ---- */
+
+static const char *const own_name[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = "iterations",
+                                                 [CH_OPT_RATE] = "rate",
+                                                 [CH_OPT_SKIPPED] = "skipped",
+                                                 [CH_OPT_LOSS_SCALE] = "loss_scale",
+                                                 [CH_OPT_GOOD] = "good_steps"};
+
+static const char pending_name[] = "pending";
+
+static const char *slot_name(const ch_optimizer *o, int i)
+{
+    static const char *const more[] = {"master", "average", "sum", "touched"};
+
+    return i < CH_RULE_SLOTS ? o->rule->slot[i] : more[i - CH_RULE_SLOTS];
+}
+
+/* Returns the entry of a variable in a list; NULL: the list does not have it. */
+static ch_opt_entry *entry_in(const ch_opt_list *l, const ch_var *v)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->entry[i].var == v)
+            return &l->entry[i];
+    return NULL;
+}
+
+/* The name of a slot in a list of variables. */
+typedef struct list_name {
+    char text[32];
+} list_name;
+
+/* Returns "sum" for the first list that has the variable, "sum_1" for its second list, and so
+ * on. So the name is unique among the slots of the variable. */
+static list_name name_in_list(const ch_optimizer *o, const ch_opt_list *l, const ch_var *v,
+                              const char *slot)
+{
+    list_name name;
+    int       earlier = 0;
+
+    for (const ch_opt_list *before = o->list; before < l; before++)
+        earlier += entry_in(before, v) != NULL;
+    snprintf(name.text, sizeof(name.text), earlier > 0 ? "%s_%d" : "%s", slot, earlier);
+    return name;
+}
+
+/* Visits the slots of a list. Returns false if the visit must end. */
+static bool visit_list(const ch_optimizer *o, const ch_opt_list *l, ch_part_visit visit,
+                       void *arg)
+{
+    ch_var *first = l->entry[0].var;
+
+    if (l->pending != NULL &&
+        !visit(arg, first, name_in_list(o, l, first, pending_name).text, l->pending))
+        return false;
+    for (int i = 0; i < l->n; i++)
+        for (int k = CH_OPT_SUM; k <= CH_OPT_TOUCHED; k++) {
+            const ch_opt_entry *e = &l->entry[i];
+
+            if (e->slot[k] != NULL &&
+                !visit(arg, e->var, name_in_list(o, l, e->var, slot_name(o, k)).text,
+                       e->slot[k]))
+                return false;
+        }
+    return true;
+}
+
+void ch__optimizer_visit(const ch_optimizer *o, ch_part_visit visit, void *arg)
+{
+    for (int i = 0; i < CH_OPT_OWN; i++)
+        if (o->own[i] != NULL && !visit(arg, NULL, own_name[i], o->own[i]))
+            return;
+    for (int i = 0; i < o->n_entries; i++)
+        for (int k = 0; k < CH_OPT_SLOTS; k++) {
+            const ch_opt_entry *e = &o->entry[i];
+
+            if (e->slot[k] != NULL && !visit(arg, e->var, slot_name(o, k), e->slot[k]))
+                return;
+        }
+    for (int i = 0; i < o->n_lists; i++)
+        if (!visit_list(o, &o->list[i], visit, arg))
+            return;
+}
 
 /* ---- creation ---- */
 
@@ -77,21 +161,20 @@ static ch_status new_filled(ch_dtype dtype, ch_shape shape, double value, ch_ten
 ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out)
 {
     const struct {
-        const char *name;
-        ch_dtype    dtype;
-        double      first;
-    } own[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = {"iterations", CH_I64, 0},
-                         [CH_OPT_RATE] = {"rate", CH_F64, o->rate},
-                         [CH_OPT_SKIPPED] = {"skipped", CH_I64, 0},
-                         [CH_OPT_LOSS_SCALE] = {"loss_scale", CH_F32, o->loss_scale},
-                         [CH_OPT_GOOD] = {"good_steps", CH_I64, 0}};
+        ch_dtype dtype;
+        double   first;
+    } own[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = {CH_I64, 0},
+                         [CH_OPT_RATE] = {CH_F64, o->rate},
+                         [CH_OPT_SKIPPED] = {CH_I64, 0},
+                         [CH_OPT_LOSS_SCALE] = {CH_F32, o->loss_scale},
+                         [CH_OPT_GOOD] = {CH_I64, 0}};
     ch_tensor *t = NULL;
     ch_status  rc = CH_OK;
 
     if (o->own[which] == NULL) {
         rc = new_filled(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
         if (rc == CH_OK)
-            rc = add_var(o, st, NULL, path_of(NULL, o->name, own[which].name), t,
+            rc = add_var(o, st, NULL, path_of(NULL, o->name, own_name[which]), t,
                          &o->own[which]);
     }
     if (out != NULL)
@@ -105,13 +188,6 @@ ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v)
         if (o->entry[i].var == v)
             return &o->entry[i];
     return NULL;
-}
-
-static const char *slot_name(const ch_optimizer *o, int i)
-{
-    static const char *const more[] = {"master", "average", "sum", "touched"};
-
-    return i < CH_RULE_SLOTS ? o->rule->slot[i] : more[i - CH_RULE_SLOTS];
 }
 
 /* Returns the current value of the variable, in the dtype of its arithmetic. */
@@ -206,8 +282,6 @@ ch_opt_list *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var)
     }
     return NULL;
 }
-
-static const char pending_name[] = "pending";
 
 /* Creates the sums of a list of variables. Its counter is named after the first variable. */
 static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
@@ -399,12 +473,11 @@ static ch_var *find_slot(const ch_optimizer *o, const ch_opt_entry *e, const cha
 static ch_var *find_in_list(const ch_optimizer *o, const ch_opt_list *l, const ch_var *v,
                             const char *name)
 {
+    const ch_opt_entry *e = entry_in(l, v);
+
     if (l->entry[0].var == v && strcmp(pending_name, name) == 0)
         return l->pending;
-    for (int i = 0; i < l->n; i++)
-        if (l->entry[i].var == v)
-            return find_slot(o, &l->entry[i], name);
-    return NULL;
+    return e != NULL ? find_slot(o, e, name) : NULL;
 }
 
 ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot)
