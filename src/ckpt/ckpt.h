@@ -12,17 +12,21 @@
  *     rc = ch__ckpt_read(c, "w", NULL, to);
  *     ch__ckpt_close(c);
  *
+ * A checkpoint may be a delta: it then holds only the changed rows of some tensors, and needs
+ * the full checkpoint that it is based on. ch__ckpt_open opens both and joins them.
+ *
  * The module has no threads. Different data files may be written by different threads at the
  * same time. Several threads may read from an open checkpoint.
  *
  * Files are untrusted. The memory of a reader is at most 16 MiB plus twice the size of the
- * file. A checkpoint has at most 2^20 tensors and 2^20 slices; a name has at most 4096 bytes.
+ * files. A checkpoint has at most 2^20 tensors and 2^20 slices; a name has at most 4096 bytes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef CKPT_CKPT_H
 #define CKPT_CKPT_H
 
 #include "base/bytes_builder.h"
+#include "ckpt/metadata.h"
 #include "tensor/layout.h"
 
 enum { CH_CKPT_MAX_NAME = 4096, CH_CKPT_MAX_ITEMS = 1 << 20, CH_CKPT_MAX_FILES = 99999 };
@@ -82,6 +86,24 @@ CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, in
                                              const ch_ckpt_item          *item,
                                              const ch_ckpt_write_options *opt);
 
+/* ---- deltas ----
+ *
+ * A delta is a checkpoint that needs another, its base: a full checkpoint in the same
+ * directory, which its metadata names by name and id. A delta stores a tensor with the key K in
+ * one of two ways:
+ *
+ *   - itself, under K, as a full checkpoint does;
+ *   - as the rows (elements of axis 0) that have changed since the base was saved. Their ids,
+ *     i64 of shape (n), are under K CH_DELTA_IDS in ascending order. Their values, of shape
+ *     (n, ...), are under K CH_DELTA_VALUES in the same order. n may be 0. All other rows are
+ *     in the base.
+ *
+ * Tensors that are only in the base do not belong to the delta. Ids and values may be stored in
+ * slices. TensorFlow finds no key K in a delta, and restores nothing. */
+
+#define CH_DELTA_IDS    "/.ROWS/ids"
+#define CH_DELTA_VALUES "/.ROWS/values"
+
 /* ---- reading ---- */
 
 typedef struct ch_ckpt ch_ckpt;
@@ -92,9 +114,14 @@ typedef struct ch_ckpt_entry {
     ch_dtype    dtype;        /* CH_DTYPE_COUNT: Cohort has no such dtype */
     int         dtype_number; /* TensorFlow's (TBF-12) */
     ch_shape    shape;
-    int         n_parts;  /* slices; 1 if the tensor is stored whole */
+    int         n_parts;  /* slices; 1 if the tensor is stored whole; 0 if as changed rows */
     bool        is_whole; /* the tensor is not stored as slices */
+    int64_t     bytes;    /* of all parts, or of ids and changed rows; without padding */
+    int64_t     n_rows;   /* in a delta: number of changed rows; -1: not stored as rows */
 } ch_ckpt_entry;
+
+/* Returns the name of TensorFlow's dtype: that of ch_dtype_name, if Cohort has the dtype. */
+const char *ch__ckpt_dtype_name(int number);
 
 /* A tensor or slice in a data file. */
 typedef struct ch_ckpt_part {
@@ -106,18 +133,35 @@ typedef struct ch_ckpt_part {
 
 /* Opens a checkpoint: reads and checks the whole index, opens the data files that it names, and
  * checks that each tensor lies inside its file. The files stay readable until ch__ckpt_close,
- * even if they are removed. NOT_FOUND: the index or a data file does not exist. DATA_LOSS: the
- * index is damaged. OUT_OF_RANGE: a data file is truncated. */
+ * even if they are removed. If the checkpoint is a delta, opens its base too. The functions
+ * below then give the state of the delta: a tensor whose changed rows are stored has the name,
+ * shape and values that it has in a full checkpoint.
+ *
+ * NOT_FOUND: the index, a data file or the base does not exist. DATA_LOSS: the index is
+ * damaged, a data file is from another save, or the base is another checkpoint. OUT_OF_RANGE: a
+ * data file is truncated. UNIMPLEMENTED: the checkpoint has a newer format. */
 CH_MUST_CHECK ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out);
 void                    ch__ckpt_close(ch_ckpt *c); /* c may be NULL */
 
 int ch__ckpt_count(const ch_ckpt *c);   /* tensors */
 int ch__ckpt_n_files(const ch_ckpt *c); /* data files that the index states */
+/* Returns the metadata (ckpt/metadata.h); NULL: Cohort did not write the checkpoint. */
+const ch_ckpt_metadata *ch__ckpt_metadata(const ch_ckpt *c);
+/* Returns the base of a delta, owned by c; NULL: the checkpoint is full. */
+ch_ckpt    *ch__ckpt_base(const ch_ckpt *c);
+const char *ch__ckpt_prefix(const ch_ckpt *c);
+int64_t     ch__ckpt_index_bytes(const ch_ckpt *c); /* size of the index file */
 /* Returns the size of a data file in bytes; -1 if no tensor is in it. */
 int64_t ch__ckpt_file_bytes(const ch_ckpt *c, int file);
 /* Gives tensor i. Tensors are in ascending order of their names' bytes. */
 void ch__ckpt_entry(const ch_ckpt *c, int i, ch_ckpt_entry *out);
 void ch__ckpt_part(const ch_ckpt *c, int i, int part, ch_ckpt_part *out);
+/* Returns the bytes of tensor i in the data files: less than those of its shape if slices are
+ * missing. The bytes of a tensor that is stored as rows are those in the base. */
+int64_t ch__ckpt_stored_bytes(const ch_ckpt *c, int i);
+/* Writes the path of a data file of a checkpoint to `path` of `room` bytes. A prefix of n bytes
+ * needs n + 64 bytes. */
+void ch__ckpt_data_path(const char *prefix, int file, int n_files, char *path, size_t room);
 /* Returns the index of the tensor with this name, or -1. */
 int ch__ckpt_find(const ch_ckpt *c, const char *name);
 
@@ -129,11 +173,18 @@ int ch__ckpt_find(const ch_ckpt *c, const char *name);
  * file and the byte. UNIMPLEMENTED: Cohort has no such dtype. */
 CH_MUST_CHECK ch_status ch__ckpt_read(ch_ckpt *c, const char *name, const ch_region *region,
                                       void *to);
+/* Reads elements [from, from + n) of a region, in row-major order, to `to`; region NULL: of the
+ * whole tensor. So a tensor of any shape can be read in pieces of any size. The errors are
+ * those of ch__ckpt_read. */
+CH_MUST_CHECK ch_status ch__ckpt_read_range(ch_ckpt *c, const char *name,
+                                            const ch_region *region, int64_t from, int64_t n,
+                                            void *to);
 /* Reads all strings of a tensor. *out is a single block of memory, with the bytes behind the
  * array; the caller must free it with ch__free. */
 CH_MUST_CHECK ch_status ch__ckpt_read_strings(ch_ckpt *c, const char *name, ch_str **out);
-/* Verifies the checksums of tensor i, unless they were verified before. The message of an error
- * names file and byte. Needs at most 1 MiB of memory. */
+/* Verifies the checksums of tensor i, unless they were verified before; in a delta, also those
+ * of the tensor in the base. The message of an error names file and byte. Needs at most 1 MiB
+ * of memory. */
 CH_MUST_CHECK ch_status ch__ckpt_verify(ch_ckpt *c, int i);
 
 #endif

@@ -1,4 +1,4 @@
-/* ckpt/directory.c -- lists and removes checkpoints, and locks their directory.
+/* ckpt/directory.c -- lists, finds and removes checkpoints, and locks their directory.
  *
  * A name X belongs to a checkpoint if the file X.index exists; its data files are called
  * X.data-NNNNN-of-NNNNN. The module save/ keeps a directory with these functions.
@@ -9,6 +9,7 @@
  *      the process id, for messages.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "ckpt/directory.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -134,7 +136,8 @@ static int compare_checkpoints(const void *a, const void *b)
     y += n + strspn(y + n, "0");
     m = strlen(x);
     n = strlen(y);
-    return m != n ? (m < n ? -1 : 1) : strcmp(x, y);
+    order = m != n ? (m < n ? -1 : 1) : strcmp(x, y);
+    return order != 0 ? order : strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 ch_status ch__ckpt_list(const char *directory, ch_ckpt_list *out)
@@ -153,6 +156,177 @@ void ch__ckpt_list_drop(ch_ckpt_list *l)
         ch__free(l->name[i]);
     ch__free(l->name);
     *l = (ch_ckpt_list){0};
+}
+
+/* A listing of all files. */
+typedef struct files_search {
+    ch_ckpt_files *found;
+    const char    *directory;
+    bool           has_failed;
+} files_search;
+
+static bool visit_any_file(void *arg, const char *file)
+{
+    files_search  *s = arg;
+    ch_ckpt_files *l = s->found;
+    size_t         index = index_stem(file), n = index > 0 ? index : data_stem(file);
+    char           path[PATH_MAX];
+    struct stat    about;
+    ch_ckpt_file  *x;
+
+    if (n == 0 || !join(path, s->directory, file, strlen(file), ""))
+        return true;
+    s->has_failed = !ch__grow((void **)&l->file, &l->capacity, l->n + 1, sizeof(*l->file));
+    if (s->has_failed)
+        return false;
+    x = &l->file[l->n];
+    *x = (ch_ckpt_file){.name = ch__malloc(n + 1), .has_index = index > 0};
+    s->has_failed = x->name == NULL;
+    if (s->has_failed)
+        return false;
+    memcpy(x->name, file, n);
+    x->name[n] = '\0';
+    if (ch__sys_lstat(path, &about) == 0)
+        x->bytes = about.st_size;
+    l->n++;
+    return true;
+}
+
+/* Joins neighbours that are files of the same checkpoint. */
+static void join_files(ch_ckpt_files *l)
+{
+    int n = 0;
+
+    for (int i = 0; i < l->n; i++) {
+        ch_ckpt_file *x = &l->file[i], *last = n > 0 ? &l->file[n - 1] : NULL;
+
+        if (last != NULL && strcmp(last->name, x->name) == 0) {
+            last->has_index |= x->has_index;
+            last->bytes += x->bytes;
+            ch__free(x->name);
+        } else {
+            l->file[n++] = *x;
+        }
+    }
+    l->n = n;
+}
+
+static int compare_files(const void *a, const void *b)
+{
+    const ch_ckpt_file *x = a, *y = b;
+
+    return compare_checkpoints(&x->name, &y->name);
+}
+
+ch_status ch__ckpt_list_files(const char *directory, ch_ckpt_files *out)
+{
+    files_search s = {.found = out, .directory = directory};
+    int          error = ch__folder_list(directory, visit_any_file, &s);
+
+    if (s.has_failed)
+        return ch__fail_memory(directory);
+    if (error != 0)
+        return ch__fail_errno(error, "%s: cannot be listed", directory);
+    if (out->n > 1)
+        qsort(out->file, (size_t)out->n, sizeof(*out->file), compare_files);
+    join_files(out);
+    return CH_OK;
+}
+
+void ch__ckpt_files_drop(ch_ckpt_files *l)
+{
+    for (int i = 0; i < l->n; i++)
+        ch__free(l->file[i].name);
+    ch__free(l->file);
+    *l = (ch_ckpt_files){0};
+}
+
+/* ---- finding ---- */
+
+static bool exists(const char *path)
+{
+    struct stat about;
+
+    return ch__sys_lstat(path, &about) == 0;
+}
+
+/* Returns whether the index of a prefix exists. */
+static bool has_index(const char *prefix)
+{
+    char path[PATH_MAX];
+
+    return snprintf(path, sizeof(path), "%s" INDEX_SUFFIX, prefix) < (int)sizeof(path) &&
+           exists(path);
+}
+
+static ch_status copy_path(const char *path, size_t n, char *to, size_t size)
+{
+    if (n >= size)
+        return ch__fail(CH_INVALID_ARGUMENT, "%.200s: the path needs %zu bytes (got %zu)", path,
+                        n + 1, size);
+    memcpy(to, path, n);
+    to[n] = '\0';
+    return CH_OK;
+}
+
+ch_status ch__ckpt_join(const char *directory, const char *name, char *path, size_t size)
+{
+    char   joined[2 * PATH_MAX];
+    size_t n = strlen(directory);
+
+    while (n > 1 && directory[n - 1] == '/')
+        n--;
+    snprintf(joined, sizeof(joined), "%.*s%s%s", (int)n, directory,
+             n == 1 && directory[0] == '/' ? "" : "/", name);
+    return copy_path(joined, strlen(joined), path, size);
+}
+
+ch_status ch__ckpt_find_latest(const char *directory, char *prefix, size_t size)
+{
+    ch_state_file s = {.memory = NULL};
+    char          path[PATH_MAX];
+    ch_status     rc = ch__state_file_read(directory, &s);
+
+    if (rc == CH_NOT_FOUND)
+        return ch__fail(rc,
+                        "%s: no checkpoint: the directory has no file \"" CH_STATE_FILE
+                        "\"; a checkpoint that it does not list is named by its prefix",
+                        directory);
+    if (rc == CH_OK)
+        rc = ch__ckpt_join(directory, s.latest, path, sizeof(path));
+    ch__free(s.memory);
+    if (rc == CH_OK && !has_index(path))
+        rc = ch__fail(CH_NOT_FOUND,
+                      "%s: no checkpoint: the file \"" CH_STATE_FILE
+                      "\" names %s, which does not exist",
+                      directory, path);
+    return rc == CH_OK ? copy_path(path, strlen(path), prefix, size) : rc;
+}
+
+static bool is_directory(const char *path)
+{
+    int fd = ch__sys_open(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
+
+    if (fd >= 0)
+        ch__sys_close(fd);
+    return fd >= 0;
+}
+
+ch_status ch__ckpt_resolve(const char *path, char *prefix, size_t size)
+{
+    size_t    n = strlen(path), m = strlen(INDEX_SUFFIX);
+    char      model[PATH_MAX];
+    ch_status rc;
+
+    if (has_index(path))
+        return copy_path(path, n, prefix, size);
+    if (n > m && strcmp(path + n - m, INDEX_SUFFIX) == 0)
+        return copy_path(path, n - m, prefix, size);
+    if (!is_directory(path))
+        return copy_path(path, n, prefix, size);
+    rc = ch__ckpt_join(path, "variables/variables", model, sizeof(model));
+    return rc == CH_OK && has_index(model) ? copy_path(model, strlen(model), prefix, size)
+                                           : ch__ckpt_find_latest(path, prefix, size);
 }
 
 /* ---- removal ---- */

@@ -1,10 +1,12 @@
-/* ckpt/directory.h -- a directory of checkpoints: listing, removal, leftovers, its lock.
+/* ckpt/directory.h -- a directory of checkpoints: listing, finding, removal, its lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef CKPT_DIRECTORY_H
 #define CKPT_DIRECTORY_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "cohort/status.h"
 
@@ -20,6 +22,35 @@ typedef struct ch_ckpt_list {
  * must call ch__ckpt_list_drop, also after an error. */
 CH_MUST_CHECK ch_status ch__ckpt_list(const char *directory, ch_ckpt_list *out);
 void                    ch__ckpt_list_drop(ch_ckpt_list *l);
+
+/* The files of a checkpoint in a directory. */
+typedef struct ch_ckpt_file {
+    char   *name; /* of the checkpoint, without the directory; owned */
+    bool    has_index;
+    int64_t bytes; /* of all files */
+} ch_ckpt_file;
+
+typedef struct ch_ckpt_files {
+    int           n, capacity;
+    ch_ckpt_file *file;
+} ch_ckpt_files;
+
+/* Lists the checkpoints of a directory in the same order, including those that have data files
+ * and no index. The list must be zeros. The caller must call ch__ckpt_files_drop, also after an
+ * error. */
+CH_MUST_CHECK ch_status ch__ckpt_list_files(const char *directory, ch_ckpt_files *out);
+void                    ch__ckpt_files_drop(ch_ckpt_files *l);
+
+/* Writes "directory/name". INVALID_ARGUMENT: the path does not fit `size` bytes. */
+CH_MUST_CHECK ch_status ch__ckpt_join(const char *directory, const char *name, char *path,
+                                      size_t size);
+/* Writes the prefix of the newest checkpoint of a directory, which its state file names (CM-4).
+ * NOT_FOUND: there is no state file, or its checkpoint does not exist. Other errors are those
+ * of ch__state_file_read, and INVALID_ARGUMENT if the prefix does not fit `size` bytes. */
+CH_MUST_CHECK ch_status ch__ckpt_find_latest(const char *directory, char *prefix, size_t size);
+/* Writes the prefix that a path of the user means: a prefix, an index, a directory (its newest
+ * checkpoint), or a directory of a SavedModel (CK-5). The checkpoint need not exist. */
+CH_MUST_CHECK ch_status ch__ckpt_resolve(const char *path, char *prefix, size_t size);
 
 /* Removes a checkpoint: the index, durably, and then the data files of any number that belong
  * to the prefix. Succeeds if there is none. */

@@ -45,6 +45,21 @@ int ch__ckpt_dtype_bytes(int number)
     return number >= 0 && number < (int)sizeof(bytes) ? bytes[number] : 0;
 }
 
+const char *ch__ckpt_dtype_name(int number)
+{
+    static const char *const names[] = {
+        [8] = "complex64",   [11] = "qint8",    [12] = "quint8",
+        [13] = "qint32",     [15] = "qint16",   [16] = "quint16",
+        [18] = "complex128", [20] = "resource", [21] = "variant"};
+    ch_dtype t = ch__ckpt_dtype_of(number);
+
+    if (t != CH_DTYPE_COUNT)
+        return ch_dtype_name(t);
+    return number > 0 && number < (int)(sizeof(names) / sizeof(*names)) && names[number] != NULL
+               ? names[number]
+               : "?";
+}
+
 /* ---- decoding helpers ---- */
 
 /* Decodes the number of a varint field. Returns false and sets the fault if the field has

@@ -9,6 +9,8 @@
  *   1. Every shape has at most 8 axes, and its number of bytes does not overflow.
  *   2. Every span of numbers has the bytes of its shape, and lies inside its data file.
  *   3. The slices of a tensor lie inside it, do not overlap, and have its dtype.
+ *   4. If Cohort wrote the checkpoint, the data files have the sizes that its metadata states.
+ *   5. A delta has its base: the full checkpoint with the id that the delta names.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/index.h"
@@ -24,9 +26,10 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/sys.h"
+#include "ckpt/delta.h"
 #include "ckpt/sstable.h"
 
-/* Of the arrays, in addition to twice the size of the index. */
+/* Of the arrays, in addition to twice the size of the files. */
 enum { ARRAY_BYTES = 8 << 20 };
 
 /* ---- files ---- */
@@ -364,7 +367,8 @@ static ch_status visit_tensor(ckpt_loading *l, ch_str key, ch_str value,
                        .n_parts = 1,
                        .rank = (uint8_t)rank,
                        .dtype = (uint8_t)m->dtype,
-                       .is_whole = m->n_slices == 0};
+                       .is_whole = m->n_slices == 0,
+                       .rows = -1};
     memcpy(t->dim, m->shape.dim, (size_t)rank * sizeof(*t->dim));
     if (!t->is_whole)
         return link_slices(l, value, t);
@@ -399,6 +403,23 @@ static ch_status visit_entry(void *arg, ch_str key, ch_str value)
     return key.data[0] == '\0' ? visit_slice(l, key, &m) : visit_tensor(l, key, value, &m);
 }
 
+/* Returns the size of all data files. */
+static int64_t data_bytes(const ch_ckpt *c)
+{
+    size_t      room = ch__ckpt_path_room(c->prefix);
+    char       *path = ch__malloc(room);
+    struct stat about;
+    int64_t     sum = 0;
+
+    for (int i = 0; path != NULL && i < c->header.n_files; i++) {
+        ch__ckpt_data_path(c->prefix, i, (int)c->header.n_files, path, room);
+        if (ch__sys_lstat(path, &about) == 0 && S_ISREG(about.st_mode))
+            sum += ch__min(about.st_size, INT64_C(1) << 40);
+    }
+    ch__free(path);
+    return sum;
+}
+
 /* Allocates the arrays for the numbers that the first pass has counted. */
 static ch_status allocate(const ckpt_loading *l, int64_t index_bytes)
 {
@@ -409,7 +430,8 @@ static ch_status allocate(const ckpt_loading *l, int64_t index_bytes)
                     l->n.slices * (int64_t)sizeof(ckpt_slice) + l->n.names + l->n.dims * 8 +
                     l->n.extents * (int64_t)sizeof(ch_ckpt_extent) + c->header.n_files * 12;
 
-    if (bytes > ARRAY_BYTES + 2 * index_bytes)
+    if (bytes > ARRAY_BYTES + 2 * index_bytes &&
+        bytes > ARRAY_BYTES + 2 * (index_bytes + data_bytes(c)))
         return ch__fail_limit("%s: its %lld tensors need %lld bytes of memory, too many for an "
                               "index of %lld bytes",
                               l->path, (long long)l->n.tensors, (long long)bytes,
@@ -450,6 +472,7 @@ static ch_status load_index(ch_ckpt *c, const char *path)
                       "its prefix, without \".index\"",
                       c->prefix, path);
     if (rc == CH_OK) {
+        c->index_bytes = bytes;
         *l = (ckpt_loading){.c = c, .path = path};
         rc = ch__sst_read(fd, bytes, path, visit_entry, l);
     }
@@ -506,7 +529,51 @@ static ch_status open_files(ch_ckpt *c)
     return rc;
 }
 
-ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
+/* ---- metadata ---- */
+
+/* Checks that the data files have the sizes that they had when the checkpoint was saved. */
+static ch_status check_sizes(const ch_ckpt *c, char *path, size_t room)
+{
+    const ch_ckpt_metadata *m = &c->metadata;
+
+    if (m->n_files != c->header.n_files)
+        return ch__fail(CH_DATA_LOSS, "%s: metadata of %d data files in an index of %lld",
+                        c->prefix, m->n_files, (long long)c->header.n_files);
+    for (int i = 0; i < m->n_files; i++)
+        if (c->fd[i] >= 0 && c->file_bytes[i] != m->file_bytes[i]) {
+            ch__ckpt_data_path(c->prefix, i, m->n_files, path, room);
+            return ch__fail(CH_DATA_LOSS,
+                            "%s: has %lld bytes, and had %lld when the checkpoint was saved: "
+                            "it is from another save, or was changed",
+                            path, (long long)c->file_bytes[i], (long long)m->file_bytes[i]);
+        }
+    return CH_OK;
+}
+
+/* Reads the metadata, if the checkpoint is from Cohort. */
+static ch_status load_metadata(ch_ckpt *c, char *path, size_t room)
+{
+    int           i = ch__ckpt_find(c, CH_CKPT_METADATA_KEY);
+    ch_ckpt_entry e;
+    ch_str       *text = NULL;
+    ch_status     rc;
+
+    if (i < 0)
+        return CH_OK;
+    ch__ckpt_entry(c, i, &e);
+    if (ch_shape_count(e.shape) != 1)
+        return ch__fail(CH_DATA_LOSS, "%s: tensor \"" CH_CKPT_METADATA_KEY "\": not a string",
+                        c->prefix);
+    rc = ch__ckpt_read_strings(c, CH_CKPT_METADATA_KEY, &text);
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__ckpt_metadata_decode(text[0], &c->metadata);
+    ch__free(text);
+    return rc == CH_OK ? check_sizes(c, path, room) : ch__fail_at(rc, "%s", c->prefix);
+}
+
+/* Opens a checkpoint, without the base of a delta. */
+static ch_status open_alone(const char *prefix, ch_ckpt **out)
 {
     ch_ckpt  *c = ch__calloc(1, sizeof(*c));
     size_t    room = ch__ckpt_path_room(prefix);
@@ -523,7 +590,43 @@ ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
     }
     if (rc == CH_OK)
         rc = open_files(c);
+    if (rc == CH_OK)
+        rc = load_metadata(c, path, room);
     ch__free(path);
+    if (rc == CH_OK)
+        *out = c;
+    else
+        ch__ckpt_close(c);
+    return rc;
+}
+
+/* Opens the base of a delta, which is in the same directory. */
+static ch_status open_base(const ch_ckpt *c, ch_ckpt **out)
+{
+    const char *slash = strrchr(c->prefix, '/');
+    int         n = slash != NULL ? (int)(slash + 1 - c->prefix) : 0;
+    size_t      room = (size_t)n + strlen(c->metadata.base) + 1;
+    char       *prefix = ch__malloc(room);
+    ch_status   rc;
+
+    if (prefix == NULL)
+        return ch__fail_memory(c->prefix);
+    snprintf(prefix, room, "%.*s%s", n, c->prefix, c->metadata.base);
+    rc = open_alone(prefix, out);
+    ch__free(prefix);
+    return rc == CH_OK ? rc : ch__fail_at(rc, "%s: the base of this delta", c->prefix);
+}
+
+ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
+{
+    ch_ckpt  *c = NULL;
+    ch_status rc = open_alone(prefix, &c);
+
+    if (rc == CH_OK && c->metadata.base != NULL) {
+        rc = open_base(c, &c->base);
+        if (rc == CH_OK)
+            rc = ch__delta_link(c);
+    }
     if (rc == CH_OK)
         *out = c;
     else
@@ -547,6 +650,10 @@ void ch__ckpt_close(ch_ckpt *c)
     ch__free(c->extents);
     ch__free(c->fd);
     ch__free(c->file_bytes);
+    ch__free(c->metadata.memory);
+    ch__free(c->rows);
+    ch__free(c->row_names);
+    ch__ckpt_close(c->base);
     ch__free(c->prefix);
     ch__free(c);
 }
@@ -563,27 +670,75 @@ int ch__ckpt_n_files(const ch_ckpt *c)
     return (int)c->header.n_files;
 }
 
+const ch_ckpt_metadata *ch__ckpt_metadata(const ch_ckpt *c)
+{
+    return c->metadata.id != 0 ? &c->metadata : NULL;
+}
+
+ch_ckpt *ch__ckpt_base(const ch_ckpt *c)
+{
+    return c->base;
+}
+
+const char *ch__ckpt_prefix(const ch_ckpt *c)
+{
+    return c->prefix;
+}
+
+int64_t ch__ckpt_index_bytes(const ch_ckpt *c)
+{
+    return c->index_bytes;
+}
+
 int64_t ch__ckpt_file_bytes(const ch_ckpt *c, int file)
 {
     return c->fd[file] >= 0 ? c->file_bytes[file] : -1;
 }
 
+/* Returns the bytes of all parts of a tensor; INT64_MAX if there are more. */
+static int64_t part_bytes(const ch_ckpt *c, const ckpt_tensor *t)
+{
+    int64_t sum = 0;
+
+    for (int k = 0; k < t->n_parts; k++)
+        if (__builtin_add_overflow(sum, c->span[t->first + k].bytes, &sum))
+            return INT64_MAX; /* slices of strings may be the same bytes */
+    return sum;
+}
+
+int64_t ch__ckpt_stored_bytes(const ch_ckpt *c, int i)
+{
+    const ckpt_tensor *t = &c->tensor[i];
+
+    return t->rows < 0 ? part_bytes(c, t)
+                       : part_bytes(c->base, &c->base->tensor[c->rows[t->rows].base]);
+}
+
 void ch__ckpt_entry(const ch_ckpt *c, int i, ch_ckpt_entry *out)
 {
     const ckpt_tensor *t = &c->tensor[i];
+    const ckpt_rows   *rows = t->rows >= 0 ? &c->rows[t->rows] : NULL;
 
     *out = (ch_ckpt_entry){.name = t->name,
                            .dtype = ch__ckpt_dtype_of(t->dtype),
                            .dtype_number = t->dtype,
                            .shape = ch_shape_make(t->rank, t->dim),
                            .n_parts = t->n_parts,
-                           .is_whole = t->is_whole};
+                           .is_whole = t->is_whole,
+                           .bytes = rows == NULL ? part_bytes(c, t)
+                                                 : part_bytes(c, rows->ids) +
+                                                       part_bytes(c, rows->values),
+                           .n_rows = rows != NULL ? rows->ids->dim[0] : -1};
 }
 
 void ch__ckpt_part(const ch_ckpt *c, int i, int part, ch_ckpt_part *out)
 {
-    const ckpt_tensor *t = &c->tensor[i];
-    const ckpt_span   *s = &c->span[t->first + part];
+    ch__ckpt_get_part(c, &c->tensor[i], part, out);
+}
+
+void ch__ckpt_get_part(const ch_ckpt *c, const ckpt_tensor *t, int part, ch_ckpt_part *out)
+{
+    const ckpt_span *s = &c->span[t->first + part];
 
     *out =
         (ch_ckpt_part){.file = s->file, .offset = s->offset, .bytes = s->bytes, .crc = s->crc};

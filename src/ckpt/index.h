@@ -1,6 +1,8 @@
 /* ckpt/index.h -- an open checkpoint in memory, for the files of ckpt/.
  *
- * The arrays have exactly the needed size and never move after ch__ckpt_open.
+ * The arrays have exactly the needed size and never move after ch__ckpt_open. An open delta
+ * holds its base, an open checkpoint too, and reads tensors that are stored as rows through it
+ * (ckpt/delta.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef CKPT_INDEX_H
@@ -33,27 +35,50 @@ typedef struct ckpt_tensor {
     int         n_parts; /* its spans follow each other */
     uint8_t     rank, dtype;
     bool        is_whole;
+    int         rows; /* in a delta: index in ch_ckpt.rows; -1: the tensor is stored itself */
 } ckpt_tensor;
+
+/* A tensor of which a delta stores the rows that have changed since its base was saved. */
+typedef struct ckpt_rows {
+    const ckpt_tensor *ids;        /* of the rows: i64, ascending */
+    const ckpt_tensor *values;     /* of the rows, in the same order */
+    int                base;       /* index of the tensor in the base */
+    atomic_uchar       is_checked; /* the ids ascend, and the tensor has such rows */
+} ckpt_rows;
 
 struct ch_ckpt {
     char          *prefix;
+    int64_t        index_bytes; /* of the index file */
     ch_ckpt_header header;
     int            n_tensors, n_slices;
-    ckpt_tensor   *tensor; /* in ascending order of names */
+    ckpt_tensor   *tensor; /* in ascending order of names; in a delta, ids and values follow */
     /* spans of all slices, in the order of their keys, then those of whole tensors */
-    ckpt_span      *span;
-    ckpt_slice     *slice;
-    atomic_uchar   *is_verified; /* for each span: its checksum was verified */
-    char           *names;       /* memory of all names */
-    int64_t        *dims;        /* memory of all shapes */
-    ch_ckpt_extent *extents;     /* memory of all extents */
-    int            *fd;          /* of each data file; -1: no tensor is in it */
-    int64_t        *file_bytes;
+    ckpt_span       *span;
+    ckpt_slice      *slice;
+    atomic_uchar    *is_verified; /* for each span: its checksum was verified */
+    char            *names;       /* memory of all names */
+    int64_t         *dims;        /* memory of all shapes */
+    ch_ckpt_extent  *extents;     /* memory of all extents */
+    int             *fd;          /* of each data file; -1: no tensor is in it */
+    int64_t         *file_bytes;
+    ch_ckpt_metadata metadata;  /* id 0: the checkpoint is not from Cohort */
+    ch_ckpt         *base;      /* of a delta; NULL: the checkpoint is full */
+    ckpt_rows       *rows;      /* of a delta */
+    char            *row_names; /* memory of the names of the tensors in `rows` */
 };
 
-/* Writes the path of a data file to `path` of `room` bytes. */
-void ch__ckpt_data_path(const char *prefix, int file, int n_files, char *path, size_t room);
-/* Returns the bytes that such a path needs. */
+/* Gives a part of a tensor that is stored itself. */
+void ch__ckpt_get_part(const ch_ckpt *c, const ckpt_tensor *t, int part, ch_ckpt_part *out);
+/* Read and verify a tensor that is stored itself, as ch__ckpt_read and ch__ckpt_verify do. */
+CH_MUST_CHECK ch_status ch__ckpt_read_stored(ch_ckpt *c, const ckpt_tensor *t,
+                                             const ch_region *region, void *to);
+CH_MUST_CHECK ch_status ch__ckpt_verify_stored(ch_ckpt *c, const ckpt_tensor *t);
+/* Reads bytes [from, from + n) of a part of tensor i as they are in the data file. Verifies no
+ * checksum. */
+CH_MUST_CHECK ch_status ch__ckpt_read_raw(ch_ckpt *c, int i, int part, int64_t from, int64_t n,
+                                          void *to);
+
+/* Returns the bytes that the path of a data file or an index needs. */
 size_t ch__ckpt_path_room(const char *prefix);
 /* Opens a regular file for reading and gives its size. */
 CH_MUST_CHECK ch_status ch__ckpt_open_file(const char *path, int *fd, int64_t *bytes);

@@ -5,6 +5,7 @@
  * contiguous both in the part and in the destination. A part that was not verified yet is read
  * from its beginning to its end, because its checksum covers all of it; otherwise only the runs
  * are read. Data goes through a buffer of CHUNK bytes, unless a run can be read in place.
+ * Tensors that a delta stores as rows are read by ckpt/delta.c, which calls back.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/sys.h"
+#include "ckpt/delta.h"
 #include "ckpt/index.h"
 #include "file/crc32c.h"
 
@@ -232,49 +234,126 @@ static ch_status find_tensor(const ch_ckpt *c, const char *name, int *i)
                               c->prefix, name);
 }
 
+ch_status ch__ckpt_read_stored(ch_ckpt *c, const ckpt_tensor *t, const ch_region *region,
+                               void *to)
+{
+    ch_shape     shape = ch_shape_make(t->rank, t->dim);
+    ch_dtype     dtype = ch__ckpt_dtype_of(t->dtype);
+    ch_region    want = {.begin = {0}}, both;
+    ch_ckpt_part part;
+    char        *chunk = NULL;
+    int64_t      element = (int64_t)ch_dtype_bytes(dtype), n_read = 0, n_want;
+    ch_status    rc = CH_OK;
+
+    if (dtype == CH_DTYPE_COUNT || dtype == CH_STR)
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: tensor \"%s\": dtype %d of TensorFlow cannot be read as numbers",
+                        c->prefix, t->name, t->dtype);
+    memcpy(want.size, shape.dim, sizeof(want.size));
+    if (region != NULL && !ch__region_fits(region, shape))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: tensor \"%s\": the region does not fit into the tensor", c->prefix,
+                        t->name);
+    want = region != NULL ? *region : want;
+    n_want = region_count(&want, t->rank);
+    for (int k = 0; k < t->n_parts && rc == CH_OK && n_want > 0; k++) {
+        ckpt_runs runs;
+
+        ch__ckpt_get_part(c, t, k, &part);
+        if (!ch__region_intersect(&part.region, &want, t->rank, &both))
+            continue;
+        n_read += region_count(&both, t->rank);
+        runs = runs_begin(&part.region, &want, &both, t->rank, element);
+        rc = read_runs(c, t, t->first + k, &runs, to, &chunk);
+    }
+    ch__free(chunk);
+    if (rc == CH_OK && n_read < n_want)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "%s: tensor \"%s\": does not have sufficient slices to cover the region",
+                      c->prefix, t->name);
+    if (rc == CH_OK && c->header.is_big_endian)
+        swap_bytes(to, n_want, (int)element);
+    return rc;
+}
+
 ch_status ch__ckpt_read(ch_ckpt *c, const char *name, const ch_region *region, void *to)
 {
-    ch_region     want = {.begin = {0}}, both;
+    int       i;
+    ch_status rc = find_tensor(c, name, &i);
+
+    if (rc != CH_OK)
+        return rc;
+    return c->tensor[i].rows >= 0 ? ch__delta_read(c, &c->tensor[i], region, to)
+                                  : ch__ckpt_read_stored(c, &c->tensor[i], region, to);
+}
+
+/* Reads elements [from, from + n) of the axes from `axis` on, in row-major order. The axes
+ * before are fixed in `r`, of which `whole` is the region that the numbers refer to. */
+static ch_status read_range(ch_ckpt *c, const char *name, int rank, const ch_region *whole,
+                            ch_region *r, int axis, int64_t from, int64_t n, char *to,
+                            int64_t element)
+{
+    int64_t   inner = 1, i;
+    ch_status rc = CH_OK;
+
+    if (axis == rank)
+        return ch__ckpt_read(c, name, r, to);
+    for (int k = axis + 1; k < rank; k++)
+        inner *= whole->size[k];
+    while (n > 0 && rc == CH_OK) {
+        int64_t now;
+
+        i = from / inner;
+        r->begin[axis] = whole->begin[axis] + i;
+        if (from % inner != 0 || n < inner) { /* a part of index i */
+            now = ch__min(n, inner - from % inner);
+            r->size[axis] = 1;
+            rc = read_range(c, name, rank, whole, r, axis + 1, from % inner, now, to, element);
+        } else {
+            now = n - n % inner;
+            r->size[axis] = n / inner;
+            for (int k = axis + 1; k < rank; k++) {
+                r->begin[k] = whole->begin[k];
+                r->size[k] = whole->size[k];
+            }
+            rc = ch__ckpt_read(c, name, r, to);
+        }
+        from += now;
+        n -= now;
+        to += now * element;
+    }
+    return rc;
+}
+
+ch_status ch__ckpt_read_range(ch_ckpt *c, const char *name, const ch_region *region,
+                              int64_t from, int64_t n, void *to)
+{
+    ch_region     whole = {.begin = {0}}, r = {.begin = {0}};
     ch_ckpt_entry e;
-    ch_ckpt_part  part;
-    char         *chunk = NULL;
-    int64_t       element, n_read = 0, n_want;
     int           i;
     ch_status     rc = find_tensor(c, name, &i);
 
     if (rc != CH_OK)
         return rc;
     ch__ckpt_entry(c, i, &e);
-    if (e.dtype == CH_DTYPE_COUNT || e.dtype == CH_STR)
-        return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: tensor \"%s\": dtype %d of TensorFlow cannot be read as numbers",
-                        c->prefix, name, e.dtype_number);
-    memcpy(want.size, e.shape.dim, sizeof(want.size));
-    if (region != NULL && !ch__region_fits(region, e.shape))
+    memcpy(whole.size, e.shape.dim, sizeof(whole.size));
+    whole = region != NULL ? *region : whole;
+    if (!ch__region_fits(&whole, e.shape) || from < 0 || n < 0 ||
+        n > region_count(&whole, e.shape.rank) - from)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: tensor \"%s\": the region does not fit into the tensor", c->prefix,
-                        name);
-    want = region != NULL ? *region : want;
-    n_want = region_count(&want, e.shape.rank);
-    element = (int64_t)ch_dtype_bytes(e.dtype);
-    for (int k = 0; k < e.n_parts && rc == CH_OK && n_want > 0; k++) {
-        ckpt_runs runs;
+                        "%s: tensor \"%s\": there are no %lld elements from element %lld on",
+                        c->prefix, name, (long long)n, (long long)from);
+    if (n == 0)
+        return CH_OK;
+    return read_range(c, name, e.shape.rank, &whole, &r, 0, from, n, to,
+                      (int64_t)ch_dtype_bytes(e.dtype));
+}
 
-        ch__ckpt_part(c, i, k, &part);
-        if (!ch__region_intersect(&part.region, &want, e.shape.rank, &both))
-            continue;
-        n_read += region_count(&both, e.shape.rank);
-        runs = runs_begin(&part.region, &want, &both, e.shape.rank, element);
-        rc = read_runs(c, &c->tensor[i], c->tensor[i].first + k, &runs, to, &chunk);
-    }
-    ch__free(chunk);
-    if (rc == CH_OK && n_read < n_want)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "%s: tensor \"%s\": does not have sufficient slices to cover the region",
-                      c->prefix, name);
-    if (rc == CH_OK && c->header.is_big_endian)
-        swap_bytes(to, n_want, (int)element);
-    return rc;
+ch_status ch__ckpt_read_raw(ch_ckpt *c, int i, int part, int64_t from, int64_t n, void *to)
+{
+    const ckpt_tensor *t = &c->tensor[i];
+
+    return read_part(c, t, &c->span[t->first + part], from, to, n);
 }
 
 /* ---- strings ---- */
@@ -478,11 +557,10 @@ static ch_status verify_part(ch_ckpt *c, const ckpt_tensor *t, int span, char *c
     return rc == CH_OK ? check_crc(c, t, span, crc) : rc;
 }
 
-ch_status ch__ckpt_verify(ch_ckpt *c, int i)
+ch_status ch__ckpt_verify_stored(ch_ckpt *c, const ckpt_tensor *t)
 {
-    const ckpt_tensor *t = &c->tensor[i];
-    char              *chunk;
-    ch_status          rc = CH_OK;
+    char     *chunk;
+    ch_status rc = CH_OK;
 
     if (ch__ckpt_dtype_of(t->dtype) == CH_STR && t->is_whole)
         return is_verified(c, t->first) ? CH_OK : read_strings(c, t, NULL, NULL);
@@ -497,4 +575,10 @@ ch_status ch__ckpt_verify(ch_ckpt *c, int i)
         rc = verify_part(c, t, t->first + k, chunk);
     ch__free(chunk);
     return rc;
+}
+
+ch_status ch__ckpt_verify(ch_ckpt *c, int i)
+{
+    return c->tensor[i].rows >= 0 ? ch__delta_verify(c, &c->tensor[i])
+                                  : ch__ckpt_verify_stored(c, &c->tensor[i]);
 }

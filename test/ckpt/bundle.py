@@ -320,6 +320,33 @@ def read(prefix):
     return out
 
 
+# ---- checkpoints of Cohort: metadata and deltas ----
+
+def metadata(id_number, sizes, step=0, time=0, base_id=0, base=''):
+    """Returns the message under the key _COHORT."""
+    def fixed64(number, *values):
+        return varint(number << 3 | 1) + struct.pack('<Q', *values) if any(values) else b''
+
+    return (field(1, 1) + fixed64(2, id_number) + field(3, time) + field(4, step) +
+            field(5, struct.pack(f'<{len(sizes)}Q', *sizes)) + fixed64(6, base_id) + (field(7, base.encode()) if base else b''))
+
+
+def write_cohort(prefix, tensors, id_number, files=1, **fields_of_metadata):
+    """Writes a checkpoint with metadata. Its size does not depend on the sizes of the files."""
+    sizes = [0] * files
+    for _ in range(2):
+        message = metadata(id_number, sizes, **fields_of_metadata)
+        write(prefix, {**tensors, '_COHORT': (STRING, (), [message])}, files)
+        sizes = [os.path.getsize(f'{prefix}.data-{i:05d}-of-{files:05d}') for i in range(files)]
+
+
+def rows(name, dtype, row_shape, changed):
+    """Returns the tensors of a delta for changed = {row: bytes}."""
+    ids = sorted(changed)
+    return {name + '/.ROWS/ids': (9, (len(ids),), struct.pack(f'<{len(ids)}q', *ids)),
+            name + '/.ROWS/values': (dtype, (len(ids), *row_shape), b''.join(changed[i] for i in ids))}
+
+
 # ---- seeds ----
 
 def write_seeds(corpus):
@@ -332,7 +359,9 @@ def write_seeds(corpus):
     checkpoints = {
         'whole': {'w': (1, (2, 3), numbers), 'b': (9, (), bytes(8))},
         'slices': {'w': ('slices', 1, (2, 3), [((0, 0), (2, 1), numbers[:8]), ((0, 1), (2, 2), numbers[8:])])},
-        'strings': {'s': (STRING, (2,), [b'ab', b'']), 'e': (1, (0,), b''), 'c': (8, (1,), bytes(8))}}
+        'strings': {'s': (STRING, (2,), [b'ab', b'']), 'e': (1, (0,), b''), 'c': (8, (1,), bytes(8))},
+        'metadata': {'_COHORT': (STRING, (), [metadata(7, [0])])},
+        'delta': {**rows('w', 1, (2,), {1: numbers[:8], 4: numbers[8:16]}), 'b': (9, (), bytes(8))}}
     with tempfile.TemporaryDirectory() as folder:
         for name, tensors in checkpoints.items():
             prefix = os.path.join(folder, name)
@@ -344,7 +373,11 @@ def write_seeds(corpus):
             with open(prefix + '.data-00000-of-00001', 'rb') as f:
                 data = f.read()
             entries = b''.join(bytes([len(k), len(v)]) + k + v for k, v in read_table(index))
-            seed('ckpt', name, bytes([1, len(data)]) + data + entries)
+            seed('ckpt', name, bytes([3 if name == 'delta' else 1, len(data)]) + data + entries)
+    seed('metadata', 'full', metadata(7, [100, 1 << 40], step=-1, time=1600000000250000))
+    seed('metadata', 'delta', metadata(7, [100], step=5, base_id=6, base='ckpt-1') + field(15, b'unknown'))
+    seed('metadata', 'newer', field(1, 99))
+    seed('metadata', 'outside', metadata(7, [], base_id=6, base='../a'))
     seed('state_file', 'two', b'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\n'
                               b'all_model_checkpoint_paths: "ckpt-2"\nall_model_checkpoint_timestamps: 1.5e9\n'
                               b'all_model_checkpoint_timestamps: 1600000000.25\nlast_preserved_timestamp: -1\n')

@@ -95,6 +95,31 @@ static inline ch_status t_write_bundle(t_bundle *b, const char *prefix, int n_fi
     return rc == CH_OK ? ch__ckpt_write_index(prefix, n_files, b->n, b->item, opt) : rc;
 }
 
+/* Adds metadata, of which this function sets the sizes of files, and writes the bundle with one
+ * data file. */
+static inline ch_status t_write_checkpoint(t_bundle *b, const char *prefix, ch_ckpt_metadata *m,
+                                           const ch_ckpt_write_options *opt)
+{
+    int64_t          bytes = 0;
+    ch_bytes_builder text = {0};
+    ch_ckpt_item    *x = t_add(b, CH_CKPT_METADATA_KEY, CH_STR, ch_shape_scalar(), NULL);
+    ch_status        rc = CH_OK;
+
+    m->n_files = 1;
+    m->file_bytes = &bytes;
+    for (int i = 0; i < 2 && rc == CH_OK; i++) { /* the first time for its size */
+        ch__bytes_builder_clear(&text);
+        rc = ch__ckpt_metadata_encode(m, &text, &x->crc);
+        x->bytes = (int64_t)text.n;
+        b->data[b->n - 1] = text.at;
+        bytes = ch__ckpt_layout(b->n, b->item);
+    }
+    if (rc == CH_OK)
+        rc = t_write_bundle(b, prefix, 1, false, opt);
+    ch__bytes_builder_drop(&text);
+    return rc;
+}
+
 static inline ch_region t_region(int rank, const int64_t *begin, const int64_t *size)
 {
     ch_region r = {.begin = {0}};

@@ -8,6 +8,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 
+#include "ckpt/entry.h"
+#include "ckpt/sstable.h"
 #include "help.h"
 
 static const ch_ckpt_write_options quick = {.no_sync = true};
@@ -321,6 +323,89 @@ static void checkpoint_write_leaves_no_temporary_file_when_a_call_fails(void **s
     (void)state;
 }
 
+static bool has_temporary_file(void)
+{
+    DIR *d = opendir(t_folder);
+    bool found = false;
+
+    for (struct dirent *x; (x = readdir(d)) != NULL;)
+        found |= strstr(x->d_name, ".tmp-") != NULL;
+    closedir(d);
+    return found;
+}
+
+/* TBF-26: every write fails from some call on */
+static void older_checkpoints_stay_when_the_disk_is_full(void **state)
+{
+    bool done = false;
+
+    assert_int_equal(save_some(t_path("old")), CH_OK);
+    for (int64_t n = 1; !done; n++) {
+        ch_status rc;
+
+        ch__file_fail_from(n, ENOSPC);
+        rc = save_some(t_path("full"));
+        ch__file_fail_from(0, ENOSPC);
+        done = rc == CH_OK;
+        assert_true(done || rc == CH_RESOURCE_EXHAUSTED);
+        assert_false(has_temporary_file());
+        assert_int_equal(load_some(t_path("old")), CH_OK);
+        if (access(t_path("full.index"), F_OK) == 0)
+            assert_int_equal(load_some(t_path("full")), CH_OK);
+        unlink(t_path("full.index"));
+    }
+    (void)state;
+}
+
+/* Writes an index with n tensors without elements. Returns its size. */
+static int64_t write_names(const char *path, int n)
+{
+    ch_sst_writer    w = {.has_ended = false};
+    ch_bytes_builder value = {0};
+    ch_ckpt_item     item = {.dtype = CH_F32, .whole = ch_shape_of(0)};
+    int64_t          bytes;
+    char             name[64];
+    FILE            *f = fopen(path, "wb");
+
+    ch__ckpt_emit_header(&value, 1);
+    ch__sst_add(&w, (ch_str){"", 0}, value.at, value.n);
+    for (int i = 0; i < n; i++) {
+        ch__bytes_builder_clear(&value);
+        ch__ckpt_emit_entry(&value, &item, item.whole);
+        snprintf(name, sizeof(name), "model/layer-%07d/.ATTRIBUTES/VARIABLE_VALUE", i);
+        ch__sst_add(&w, (ch_str){name, strlen(name)}, value.at, value.n);
+    }
+    ch__sst_end(&w);
+    bytes = (int64_t)w.out.n;
+    assert_true(!w.out.has_failed && fwrite(w.out.at, 1, w.out.n, f) == w.out.n);
+    fclose(f);
+    ch__sst_drop(&w);
+    ch__bytes_builder_drop(&value);
+    return bytes;
+}
+
+static void index_of_a_million_names_needs_limited_memory(void **state)
+{
+    enum { NAMES = CH_CKPT_MAX_ITEMS };
+    ch_ckpt *c = NULL;
+    int64_t  bytes = write_names(t_path("n.index"), NAMES), data = 64 * (int64_t)NAMES;
+
+    /* Names that the table compresses are not worth the memory without any data. */
+    t_write("n.data-00000-of-00001", "", 0);
+    t_assert_error(ch__ckpt_open(t_path("n"), &c), CH_RESOURCE_EXHAUSTED, "n.index",
+                   "1048576 tensors");
+    assert_int_equal(truncate(t_path("n.data-00000-of-00001"), data), 0);
+    ch__mem_watch(true);
+    t_assert_error(ch__ckpt_open(t_path("n"), &c), CH_OK, "");
+    assert_true(ch__mem_peak() <= (16 << 20) + 2 * (bytes + data));
+    ch__mem_watch(false);
+    assert_int_equal(ch__ckpt_count(c), NAMES);
+    ch__ckpt_close(c);
+    write_names(t_path("n.index"), NAMES + 1);
+    t_assert_error(ch__ckpt_open(t_path("n"), &c), CH_RESOURCE_EXHAUSTED, "more than 1048576");
+    (void)state;
+}
+
 static void checkpoint_calls_fail_without_leak_when_out_of_memory(void **state)
 {
     for (int which = 0; which < 2; which++)
@@ -392,6 +477,8 @@ int main(void)
         cmocka_unit_test(large_items_begin_at_multiples_of_4096),
         cmocka_unit_test(slices_have_at_most_64_mebibytes),
         cmocka_unit_test(checkpoint_write_leaves_no_temporary_file_when_a_call_fails),
+        cmocka_unit_test(older_checkpoints_stay_when_the_disk_is_full),
+        cmocka_unit_test(index_of_a_million_names_needs_limited_memory),
         cmocka_unit_test(checkpoint_calls_fail_without_leak_when_out_of_memory),
         cmocka_unit_test(checkpoint_write_rejects_items_that_contradict_themselves),
     };
