@@ -6,8 +6,9 @@
  * (ch__coord_assign), so that servers apply it once. The parameter-server strategy calls these
  * functions (src/strategy/parameter_server_vars.c).
  *
- * Regions: `wanted` or `region` counts from the variable's first element; calls.region counts
- * from the shard's first element.
+ * Regions count from the variable's first element, except calls.region, which counts from the
+ * shard's first element. `wanted` is the region that the caller reads or writes. `piece` is the
+ * part of it that a round of calls carries.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/remote_var.h"
@@ -82,16 +83,14 @@ static ch_status make_calls(ch_task *coord, calls *c)
     return rc;
 }
 
-/* Adds a call without a request for each shard that the region `wanted` of the variable
- * overlaps. NULL stands for the whole variable. */
-static void list_regions(const ch_plan_variable *v, const ch_region *wanted, calls *c)
+/* Adds a call without a request for each shard that the piece overlaps. */
+static void list_regions(const ch_plan_variable *v, const ch_region *piece, calls *c)
 {
     for (int i = 0; i < v->n_shards; i++) {
         ch_region shard, both;
 
         ch__layout_region(layout_of(v), v->shape, i, &shard);
-        both = shard;
-        if (wanted != NULL && !ch__region_intersect(&shard, wanted, v->shape.rank, &both))
+        if (!ch__region_intersect(&shard, piece, v->shape.rank, &both))
             continue;
         for (int k = 0; k < v->shape.rank; k++)
             both.begin[k] -= shard.begin[k];
@@ -109,7 +108,7 @@ static ch_region region_in(const ch_plan_variable *v, const ch_region *wanted, c
 
     ch__layout_region(layout_of(v), v->shape, c->shard[i], &shard);
     for (int k = 0; k < v->shape.rank; k++)
-        r.begin[k] += shard.begin[k] - (wanted != NULL ? wanted->begin[k] : 0);
+        r.begin[k] += shard.begin[k] - wanted->begin[k];
     return r;
 }
 
@@ -119,6 +118,22 @@ static bool is_whole(const ch_plan_variable *v, const calls *c, int i)
     ch_shape shard = ch__layout_shape(layout_of(v), v->shape, c->shard[i]);
 
     return memcmp(shard.dim, c->region[i].size, (size_t)shard.rank * sizeof(shard.dim[0])) == 0;
+}
+
+/* Returns the number of elements of a piece. The bytes of strings are not known. */
+static int64_t elements_of_piece(const ch_plan_variable *v)
+{
+    return v->dtype == CH_STR ? INT64_MAX
+                              : CH_REMOTE_PIECE_BYTES / (int64_t)ch_dtype_bytes(v->dtype);
+}
+
+/* Returns the region, or that of the whole variable if `region` is NULL. */
+static ch_region wanted_of(const ch_plan_variable *v, const ch_region *region)
+{
+    ch_region whole;
+
+    ch__layout_region((ch_layout){.parts = {0}}, v->shape, 0, &whole);
+    return region != NULL ? *region : whole;
 }
 
 static ch_status fail_reply(const ch_plan_variable *v)
@@ -198,7 +213,8 @@ void ch__remote_free(ch_task *coord, struct ch_plan_shard shard)
 /* ---- reading ---- */
 
 /* Makes the READ message of call i. */
-static ch_status new_read(const ch_plan_variable *v, const calls *c, int i, ch_message **out)
+static ch_status new_read(const ch_plan_variable *v, uint64_t snapshot, const calls *c, int i,
+                          ch_message **out)
 {
     Cohort__PsRead   m;
     Cohort__PsRegion region, *list = &region;
@@ -208,6 +224,7 @@ static ch_status new_read(const ch_plan_variable *v, const calls *c, int i, ch_m
     cohort__ps_region__init(&region);
     m.n_variables = 1;
     m.variables = &variable;
+    m.snapshot = snapshot;
     if (!is_whole(v, c, i)) {
         region.n_begin = region.n_size = (size_t)v->shape.rank;
         region.begin = c->region[i].begin;
@@ -240,28 +257,52 @@ static ch_status copy_replies(const ch_plan_variable *v, const ch_region *wanted
     return rc;
 }
 
+/* Reads a piece of the region `wanted` into `to`, which holds that region. */
+static ch_status read_piece(ch_task *coord, const ch_plan_variable *v, uint64_t snapshot,
+                            const ch_region *wanted, const ch_region *piece, ch_tensor *to)
+{
+    calls     c;
+    ch_status rc = new_calls(v->n_shards, &c);
+
+    if (rc != CH_OK)
+        return rc;
+    list_regions(v, piece, &c);
+    for (int i = 0; i < c.n && rc == CH_OK; i++)
+        rc = new_read(v, snapshot, &c, i, &c.request[i]);
+    if (rc == CH_OK)
+        rc = make_calls(coord, &c);
+    if (rc == CH_OK)
+        rc = copy_replies(v, wanted, &c, to);
+    free_calls(&c);
+    return rc;
+}
+
+ch_status ch__remote_read_to(ch_task *coord, const ch_plan_variable *v, uint64_t snapshot,
+                             const ch_region *region, ch_tensor *to)
+{
+    ch_region wanted = wanted_of(v, region), piece;
+    int64_t   n = ch__region_count(&wanted, v->shape.rank), most = elements_of_piece(v);
+    ch_status rc = CH_OK;
+
+    for (int64_t done = 0; done < n && rc == CH_OK;) {
+        done += ch__region_piece(&wanted, v->shape.rank, most, done, &piece);
+        rc = read_piece(coord, v, snapshot, &wanted, &piece, to);
+    }
+    return rc;
+}
+
 ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v, const ch_region *region,
                           ch_tensor **out)
 {
     ch_shape   shape = v->shape;
     ch_tensor *t = NULL;
-    calls      c;
-    ch_status  rc = new_calls(v->n_shards, &c);
+    ch_status  rc;
 
-    if (rc != CH_OK)
-        return rc;
-    list_regions(v, region, &c);
-    for (int i = 0; i < c.n && rc == CH_OK; i++)
-        rc = new_read(v, &c, i, &c.request[i]);
-    if (rc == CH_OK)
-        rc = make_calls(coord, &c);
     for (int k = 0; region != NULL && k < shape.rank; k++)
         shape.dim[k] = region->size[k];
+    rc = ch_tensor_new(v->dtype, shape, &t);
     if (rc == CH_OK)
-        rc = ch_tensor_new(v->dtype, shape, &t);
-    if (rc == CH_OK)
-        rc = copy_replies(v, region, &c, t);
-    free_calls(&c);
+        rc = ch__remote_read_to(coord, v, 0, region, t);
     if (rc == CH_OK)
         *out = t;
     else
@@ -336,11 +377,13 @@ ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v, ch_tensor
 
 /* ---- writing ---- */
 
-ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v, const ch_region *region,
-                           ch_tensor *value)
+/* Writes a piece of `value`, which holds the region `wanted`. */
+static ch_status write_piece(ch_task *coord, const ch_plan_variable *v, const ch_region *wanted,
+                             const ch_region *piece, ch_tensor *value)
 {
     ch_tensor **part = ch__calloc((size_t)v->n_shards, sizeof(ch_tensor *));
     uint64_t   *variable = ch__calloc((size_t)v->n_shards, sizeof(*variable));
+    bool        replaces = true; /* the piece is the whole variable */
     calls       c;
     ch_status   rc = part == NULL || variable == NULL ? ch__fail_memory("a value")
                                                       : new_calls(v->n_shards, &c);
@@ -350,29 +393,43 @@ ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v, const ch_r
         ch__free(variable);
         return rc;
     }
-    list_regions(v, region, &c);
+    list_regions(v, piece, &c);
     for (int i = 0; i < c.n && rc == CH_OK; i++) {
-        ch_region  at = region_in(v, region, &c, i);
+        ch_region  at = region_in(v, wanted, &c, i);
         ch_tensor *view = NULL;
 
         variable[i] = v->shard[c.shard[i]].variable;
+        replaces &= is_whole(v, &c, i);
         rc = ch__tensor_region(value, &at, &view);
         if (rc == CH_OK)
             rc = ch_tensor_contiguous(view, &part[i]);
         ch_tensor_unref(view);
     }
-    if (rc == CH_OK && c.n > 0)
-        rc =
-            ch__coord_assign(coord, &(ch_assignment){.n = c.n,
-                                                     .server = c.server,
-                                                     .variable = variable,
-                                                     .rank = v->shape.rank,
-                                                     .region = region != NULL ? c.region : NULL,
-                                                     .value = part});
+    if (rc == CH_OK)
+        rc = ch__coord_assign(coord, &(ch_assignment){.n = c.n,
+                                                      .server = c.server,
+                                                      .variable = variable,
+                                                      .rank = v->shape.rank,
+                                                      .region = replaces ? NULL : c.region,
+                                                      .value = part});
     for (int i = 0; i < c.n; i++)
         ch_tensor_unref(part[i]);
     free_calls(&c);
     ch__free(part);
     ch__free(variable);
+    return rc;
+}
+
+ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v, const ch_region *region,
+                           ch_tensor *value)
+{
+    ch_region wanted = wanted_of(v, region), piece;
+    int64_t   n = ch__region_count(&wanted, v->shape.rank), most = elements_of_piece(v);
+    ch_status rc = CH_OK;
+
+    for (int64_t done = 0; done < n && rc == CH_OK;) {
+        done += ch__region_piece(&wanted, v->shape.rank, most, done, &piece);
+        rc = write_piece(coord, v, &wanted, &piece, value);
+    }
     return rc;
 }

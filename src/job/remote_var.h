@@ -5,6 +5,11 @@
  * ch__remote_free block until every server has replied. They do not wait for running steps: if
  * updates of a step are on different servers, a read may see some of them and not others.
  *
+ * Pieces. A call carries at most CH_REMOTE_PIECE_BYTES of a value, so that no task needs memory
+ * for a whole table. A larger value is read or written by several calls, one after the other.
+ * If steps run meanwhile, the pieces may be of different moments, unless they are read from a
+ * snapshot. If a write fails, the pieces before stay written. Strings are not divided.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_REMOTE_VAR_H
 #define JOB_REMOTE_VAR_H
@@ -13,6 +18,8 @@
 #include "job/coordinator.h"
 #include "job/step_plan.h"
 #include "tensor/layout.h"
+
+enum { CH_REMOTE_PIECE_BYTES = 64 << 20 };
 
 /* Creates the shards of a variable on their servers, with the parts of `initial`. If `initial`
  * is NULL, each server computes its part of the values that `init` describes. `init` must then
@@ -26,6 +33,11 @@ void ch__remote_free(ch_task *coord, struct ch_plan_shard shard);
  * servers that hold a part of the region. */
 CH_MUST_CHECK ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v,
                                         const ch_region *region, ch_tensor **out);
+/* The same, into a contiguous tensor of the region's shape. Reads the values of a snapshot
+ * (ch__coord_snapshot), or the current values if `snapshot` is 0. */
+CH_MUST_CHECK ch_status ch__remote_read_to(ch_task *coord, const ch_plan_variable *v,
+                                           uint64_t snapshot, const ch_region *region,
+                                           ch_tensor *to);
 /* Writes a region, or the whole variable if `region` is NULL. `value` must have the variable's
  * dtype and the region's shape. */
 CH_MUST_CHECK ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v,

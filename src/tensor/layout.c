@@ -104,6 +104,38 @@ bool ch__region_fits(const ch_region *b, ch_shape whole)
     return true;
 }
 
+int64_t ch__region_count(const ch_region *r, int rank)
+{
+    int64_t n = 1;
+
+    for (int k = 0; k < rank; k++)
+        n *= r->size[k];
+    return n;
+}
+
+int64_t ch__region_piece(const ch_region *r, int rank, int64_t most, int64_t done,
+                         ch_region *out)
+{
+    int     axis = rank - 1; /* the axis that is cut; in a piece, axes before it have size 1 */
+    int64_t inner = 1;       /* elements of a single index of that axis */
+    int64_t index, n;
+
+    *out = *r;
+    if (rank == 0)
+        return 1;
+    while (axis > 0 && inner * r->size[axis] <= most)
+        inner *= r->size[axis--];
+    index = done / inner;
+    for (int k = axis; k >= 0; k--) {
+        out->begin[k] = r->begin[k] + index % r->size[k];
+        out->size[k] = 1;
+        index /= r->size[k];
+    }
+    n = r->begin[axis] + r->size[axis] - out->begin[axis];
+    out->size[axis] = n < most / inner ? n : most / inner;
+    return out->size[axis] * inner;
+}
+
 ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out)
 {
     ch_tensor *view = ch_tensor_ref(t);

@@ -56,6 +56,16 @@ ch_shape ch__layout_shape(ch_layout l, ch_shape whole, int i);
 bool ch__region_intersect(const ch_region *a, const ch_region *b, int rank, ch_region *out);
 /* Returns true if the region lies inside a tensor of this shape. */
 bool ch__region_fits(const ch_region *b, ch_shape whole);
+/* Returns the number of elements of a region. */
+int64_t ch__region_count(const ch_region *r, int rank);
+/* Writes the next piece of a region that is cut into pieces of at most `most` elements, which
+ * must be positive. Returns the number of elements of the piece. `done` is the number of
+ * elements of all pieces before, and must be smaller than that of the region.
+ *
+ * The pieces are in row-major order. So the elements of a piece are adjacent in a contiguous
+ * tensor that holds the region: they begin at element `done`. */
+int64_t ch__region_piece(const ch_region *r, int rank, int64_t most, int64_t done,
+                         ch_region *out);
 /* Gives a view of the region, which must fit. */
 CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out);
 

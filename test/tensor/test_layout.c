@@ -267,6 +267,48 @@ static void layout_cut_and_join_leak_nothing_when_out_of_memory(void **state)
     }
 }
 
+/* Each piece is compared with the elements that follow in a copy of the region. */
+static void region_pieces_are_the_elements_of_the_region_in_order(void **state)
+{
+    unsigned seed = 7;
+
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        ch_shape   shape = random_shape(&seed);
+        ch_tensor *whole = numbered(shape), *view = NULL, *all = NULL;
+        ch_region  r = {.begin = {0}};
+        int64_t    most = 1 + draw(&seed, 60), n = 1, n_pieces = 0;
+
+        for (int k = 0; k < shape.rank; k++) {
+            r.begin[k] = draw(&seed, (unsigned)shape.dim[k]);
+            r.size[k] = 1 + draw(&seed, (unsigned)(shape.dim[k] - r.begin[k]));
+            n *= r.size[k];
+        }
+        assert_int_equal(ch__region_count(&r, shape.rank), n);
+        ok(ch__tensor_region(whole, &r, &view));
+        ok(ch_tensor_contiguous(view, &all));
+        for (int64_t done = 0; done < n; n_pieces++) {
+            ch_tensor *part = NULL, *piece = NULL;
+            ch_region  region;
+            int64_t    count = ch__region_piece(&r, shape.rank, most, done, &region);
+
+            assert_in_range(count, 1, most);
+            assert_int_equal(ch__region_count(&region, shape.rank), count);
+            ok(ch__tensor_region(whole, &region, &part));
+            ok(ch_tensor_contiguous(part, &piece));
+            assert_memory_equal(piece->data, all->data + done * 4, (size_t)count * 4);
+            done += count;
+            ch_tensor_unref(part);
+            ch_tensor_unref(piece);
+        }
+        assert_true(n > most || n_pieces == 1);
+        ch_tensor_unref(whole);
+        ch_tensor_unref(view);
+        ch_tensor_unref(all);
+    }
+    assert_int_equal(ch__region_piece(&(ch_region){.begin = {0}}, 0, 5, 0, &(ch_region){0}), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +319,7 @@ int main(void)
         cmocka_unit_test(layout_join_rejects_parts_of_other_sizes),
         cmocka_unit_test(region_intersect_has_the_elements_of_both_regions),
         cmocka_unit_test(region_fits_refuses_regions_past_the_end),
+        cmocka_unit_test(region_pieces_are_the_elements_of_the_region_in_order),
         cmocka_unit_test(layout_cut_and_join_leak_nothing_when_out_of_memory),
     };
 
