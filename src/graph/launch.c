@@ -303,29 +303,6 @@ static ch_status run_measured(ch_launch *l, void **arg)
     return rc;
 }
 
-/* Holds or releases all devices, in the order of their ordinals. A fixed order prevents
- * deadlocks between runs. */
-static void hold_all(ch_prepared *p, bool hold)
-{
-    int before = -1;
-
-    for (int k = 0; k < p->n_local; k++) {
-        int next = -1;
-
-        for (int r = 0; r < p->n_local; r++) {
-            int o = ch__device_ordinal(p->device[r]);
-
-            if (o > before && (next < 0 || o < ch__device_ordinal(p->device[next])))
-                next = r;
-        }
-        before = ch__device_ordinal(p->device[next]);
-        if (hold)
-            ch__device_hold(p->device[next]);
-        else
-            ch__device_release(p->device[next]);
-    }
-}
-
 /* Runs the program while all devices are held. p->run_memory is used by this run only: it holds
  * the jobs, their addresses, the addresses of inputs and outputs, and the clocks. */
 static ch_status run_held(ch_launch *l, int64_t number)
@@ -369,8 +346,8 @@ ch_status ch__launch(ch_launch *l, int64_t number)
 {
     ch_status rc;
 
-    hold_all(l->p, true);
+    ch__devices_hold(l->p->n_local, l->p->device);
     rc = run_held(l, number);
-    hold_all(l->p, false);
+    ch__devices_release(l->p->n_local, l->p->device);
     return rc;
 }

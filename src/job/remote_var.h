@@ -19,7 +19,7 @@
 #include "job/step_plan.h"
 #include "tensor/layout.h"
 
-enum { CH_REMOTE_PIECE_BYTES = 64 << 20 };
+enum { CH_REMOTE_PIECE_BYTES = CH_PIECE_BYTES };
 
 /* Creates the shards of a variable on their servers, with the parts of `initial`. If `initial`
  * is NULL, each server computes its part of the values that `init` describes. `init` must then

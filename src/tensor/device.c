@@ -646,12 +646,24 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch
     return CH_OK;
 }
 
-void ch__device_hold(ch_device *d)
+void ch__devices_hold(int n, ch_device *const *device)
 {
-    pthread_mutex_lock(&d->hold);
+    int before = -1;
+
+    for (int k = 0; k < n; k++) {
+        ch_device *next = NULL;
+
+        for (int i = 0; i < n; i++)
+            if (device[i]->ordinal > before &&
+                (next == NULL || device[i]->ordinal < next->ordinal))
+                next = device[i];
+        before = next->ordinal;
+        pthread_mutex_lock(&next->hold);
+    }
 }
 
-void ch__device_release(ch_device *d)
+void ch__devices_release(int n, ch_device *const *device)
 {
-    pthread_mutex_unlock(&d->hold);
+    for (int i = 0; i < n; i++)
+        pthread_mutex_unlock(&device[i]->hold);
 }

@@ -40,11 +40,11 @@ typedef struct ch_workspace {
 CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part,
                                              ch_workspace *out);
 
-/* Lock and unlock a device. A device runs one program at a time. A caller that holds several
- * devices must lock them in the order of ch__device_ordinal, so that two runs cannot
- * deadlock. */
-void ch__device_hold(ch_device *d);
-void ch__device_release(ch_device *d);
+/* Lock and unlock n distinct devices. A device runs one program at a time. Devices are locked
+ * in the order of ch__device_ordinal, so that two runs cannot deadlock. A thread that holds
+ * devices must not hold others. */
+void ch__devices_hold(int n, ch_device *const *device);
+void ch__devices_release(int n, ch_device *const *device);
 /* Returns the index of ch_device_at. Task devices have larger numbers. */
 int ch__device_ordinal(const ch_device *d);
 
@@ -56,6 +56,12 @@ CH_MUST_CHECK ch_status ch__devices_start(int n, ch_device *const *device);
  * start or if the process was forked after the devices were created. */
 CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
                                         void *const *arg);
+/* Calls work(arg) as often as the n devices have threads together, on all these threads at the
+ * same time, and returns when all calls have returned. A thread may make several calls, so the
+ * calls must divide the work among themselves. Holds the devices meanwhile: must not be called
+ * in a run. Fails only before any call, as ch__devices_run does. */
+CH_MUST_CHECK ch_status ch__devices_share_work(int n, ch_device *const       *device,
+                                               void (*work)(void *arg), void *arg);
 /* Returns true if these devices have more threads than there are cores. Their threads must not
  * spin then. */
 bool ch__devices_oversubscribed(int n, ch_device *const *device);

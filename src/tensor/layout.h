@@ -66,6 +66,14 @@ int64_t ch__region_count(const ch_region *r, int rank);
  * tensor that holds the region: they begin at element `done`. */
 int64_t ch__region_piece(const ch_region *r, int rank, int64_t most, int64_t done,
                          ch_region *out);
+/* Bytes of the largest piece in which values are read from a source outside steps. The slices
+ * of a tensor in a checkpoint have the same limit (ckpt/ckpt.h), so that a piece is a slice. */
+enum { CH_PIECE_BYTES = 64 << 20 };
+/* Returns the number of elements of such a piece. `dtype` must be a dtype of numbers. */
+static inline int64_t ch__piece_elements(ch_dtype dtype)
+{
+    return CH_PIECE_BYTES / (int64_t)ch_dtype_bytes(dtype);
+}
 /* Gives a view of the region, which must fit. */
 CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out);
 

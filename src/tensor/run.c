@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "tensor/device.h"
 #include "tensor/devices.h"
 
@@ -127,4 +128,50 @@ ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
                 leader->name, atomic_load(&leader->n_left));
     ch_device_leave();
     return CH_OK;
+}
+
+/* ---- work that all threads share ---- */
+
+/* The part of a device in shared work. */
+typedef struct device_share {
+    ch_team *team;
+    void (*work)(void *arg);
+    void *arg;
+} device_share;
+
+static void work_once(void *arg, int i)
+{
+    const device_share *s = arg;
+
+    (void)i;
+    s->work(s->arg);
+}
+
+static void work_on_team(void *arg)
+{
+    device_share *s = arg;
+
+    ch__team_run(s->team, ch__team_size(s->team), work_once, s);
+}
+
+ch_status ch__devices_share_work(int n, ch_device *const *device, void (*work)(void *arg),
+                                 void *arg)
+{
+    device_share *share = ch__calloc((size_t)n, sizeof(*share));
+    void        **job = ch__calloc((size_t)n, sizeof(*job));
+    ch_status     rc = share != NULL && job != NULL ? CH_OK : ch__fail_memory("a loop");
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        share[i] = (device_share){.work = work, .arg = arg};
+        job[i] = &share[i];
+        rc = ch__device_team(device[i], &share[i].team);
+    }
+    if (rc == CH_OK) {
+        ch__devices_hold(n, device);
+        rc = ch__devices_run(n, device, work_on_team, job);
+        ch__devices_release(n, device);
+    }
+    ch__free(share);
+    ch__free(job);
+    return rc;
 }

@@ -105,9 +105,9 @@ static size_t resident(size_t *all)
     unsigned char *seen;
     ch_status      rc;
 
-    ch__device_hold(d);
+    ch__devices_hold(1, &d);
     rc = ch__device_workspace(d, 0, false, &w);
-    ch__device_release(d);
+    ch__devices_release(1, &d);
     assert_int_equal(rc, CH_OK);
     *all = w.bytes;
     seen = ch__calloc(w.bytes / page + 1, 1);

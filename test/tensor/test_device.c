@@ -279,7 +279,7 @@ static void device_workspace_grows_and_counts_generations(void **state)
     ch_device   *d = ch_device_at(0);
     ch_workspace a, b, c;
 
-    ch__device_hold(d);
+    ch__devices_hold(1, &d);
     assert_int_equal(ch__device_workspace(d, 100, false, &a), CH_OK);
     assert_int_equal(ch__device_workspace(d, 50, false, &b), CH_OK);
     assert_ptr_equal(b.base, a.base);
@@ -296,7 +296,7 @@ static void device_workspace_grows_and_counts_generations(void **state)
     assert_int_equal(ch_device_bytes(d), 0);
     assert_int_equal(ch__device_workspace(d, 10, false, &b), CH_OK);
     assert_int_not_equal(b.generation, c.generation);
-    ch__device_release(d);
+    ch__devices_release(1, &d);
     (void)state;
 }
 
@@ -344,8 +344,8 @@ static void devices_run_runs_each_job_once_on_its_device(void **state)
     for (int i = 0; i < N; i++) {
         device[i] = ch_device_at(i + 1);
         arg[i] = &v[i];
-        ch__device_hold(device[i]);
     }
+    ch__devices_hold(N, device);
     for (int k = 1; k <= 1000; k++) {
         assert_int_equal(ch__devices_run(N, device, visit_job, arg), CH_OK);
         for (int i = 0; i < N; i++) {
@@ -358,8 +358,7 @@ static void devices_run_runs_each_job_once_on_its_device(void **state)
         for (int k = 0; k < i; k++)
             assert_false(pthread_equal(v[i].thread, v[k].thread));
     assert_ptr_equal(ch_device_current(), ch_device_at(0));
-    for (int i = 0; i < N; i++)
-        ch__device_release(device[i]);
+    ch__devices_release(N, device);
     (void)state;
 }
 
@@ -381,12 +380,10 @@ static void *launch_often(void *arg)
     void   *args[] = {&l->sum[0], &l->sum[1]};
 
     for (int i = 0; i < 500; i++) {
-        ch__device_hold(l->device[0]);
-        ch__device_hold(l->device[1]);
+        ch__devices_hold(2, l->device);
         if (ch__devices_run(2, l->device, add_job, args) != CH_OK)
             return arg; /* the devices stay held: the test has ended */
-        ch__device_release(l->device[0]);
-        ch__device_release(l->device[1]);
+        ch__devices_release(2, l->device);
     }
     return NULL;
 }
@@ -422,6 +419,71 @@ static void devices_run_runs_nothing_when_threads_cannot_start(void **state)
     assert_int_equal(ch__devices_run(2, device, visit_job, (void *[]){&v[0], &v[1]}), CH_OK);
     assert_int_equal(v[0].n_runs + v[1].n_runs, 2);
     (void)state;
+}
+
+/* Work that the threads of some devices share: the numbers below N_SHARED, each once. */
+enum { N_SHARED = 5000 };
+
+typedef struct shared {
+    atomic_int next;
+    atomic_int times[N_SHARED];
+} shared;
+
+static void take_numbers(void *arg)
+{
+    shared *s = arg;
+
+    for (int i; (i = atomic_fetch_add(&s->next, 1)) < N_SHARED;)
+        s->times[i]++;
+}
+
+static void devices_share_work_until_it_is_done(void **state)
+{
+    static const struct {
+        const char *spec;
+        int         n_devices, n_threads;
+    } cases[] = {{"CPU=1", 1, 1}, {"CPU=1", 1, 3}, {"CPU=3", 3, 1}, {"CPU=2", 2, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        static shared s;
+        ch_device    *device[3];
+        int           n = cases[i].n_devices;
+
+        ch__devices_reset();
+        assert_int_equal(ch_devices_configure(&(ch_devices_options){
+                             .spec = cases[i].spec, .threads = cases[i].n_threads}),
+                         CH_OK);
+        for (int k = 0; k < n; k++)
+            device[k] = ch_device_at(n - 1 - k); /* any order */
+        memset(&s, 0, sizeof(s));
+        assert_int_equal(ch__devices_share_work(n, device, take_numbers, &s), CH_OK);
+        for (int k = 0; k < N_SHARED; k++)
+            assert_int_equal(s.times[k], 1);
+        ch__devices_hold(n, device); /* they are not held any more */
+        ch__devices_release(n, device);
+    }
+}
+
+static void devices_share_no_work_when_out_of_memory(void **state)
+{
+    shared     s = {.next = 0};
+    ch_device *device[2];
+    ch_status  rc = CH_RESOURCE_EXHAUSTED;
+
+    (void)state;
+    assert_int_equal(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 2}),
+                     CH_OK);
+    for (int k = 0; k < 2; k++)
+        device[k] = ch_device_at(k);
+    for (int i = 1; rc != CH_OK; i++) {
+        assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
+        assert_int_equal(s.next, 0);
+        ch__mem_fail_at(i);
+        rc = ch__devices_share_work(2, device, take_numbers, &s);
+        ch__mem_fail_at(0);
+    }
+    assert_true(s.next >= N_SHARED);
 }
 
 static void devices_crowded_is_true_for_more_threads_than_cores(void **state)
@@ -568,6 +630,8 @@ int main(void)
         cmocka_unit_test_teardown(devices_run_runs_each_job_once_on_its_device, reset),
         cmocka_unit_test_teardown(held_devices_run_one_launch_at_a_time, reset),
         cmocka_unit_test_teardown(devices_run_runs_nothing_when_threads_cannot_start, reset),
+        cmocka_unit_test_teardown(devices_share_work_until_it_is_done, reset),
+        cmocka_unit_test_teardown(devices_share_no_work_when_out_of_memory, reset),
         cmocka_unit_test_teardown(devices_crowded_is_true_for_more_threads_than_cores, reset),
         cmocka_unit_test_teardown(a_forked_child_is_refused_the_devices_of_its_parent, reset),
         cmocka_unit_test_teardown(a_child_forked_before_the_first_use_has_devices_of_its_own,
