@@ -132,7 +132,9 @@ CH_API CH_MUST_CHECK ch_status ch_colocate_enter(ch_strategy *st, ch_var *v);
 CH_API void                    ch_colocate_leave(void);
 
 /* Call `fn` for each variable that this thread creates, until the matching leave. `fn` may
- * change the spec of the variable. If `fn` returns an error, ch_var_new returns it; `fn` sets
+ * change the spec of the variable. If a restored value waits for the variable
+ * (cohort/checkpoint.h), `fn` sees the same spec, and the restored value replaces the initial
+ * value afterwards. If `fn` returns an error, ch_var_new returns it; `fn` sets
  * the message with ch_fail. Calls nest, up to 64 deep; the innermost function is called
  * first. */
 typedef ch_status (*ch_var_creator)(ch_var_spec *spec, void *arg);

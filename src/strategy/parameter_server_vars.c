@@ -17,6 +17,7 @@
 #include "job/remote_var.h"
 #include "kernel/init.h"
 #include "strategy/parameter_server.h"
+#include "tensor/buffer_pool.h"
 #include "tensor/device.h"
 #include "tensor/print.h"
 
@@ -286,6 +287,50 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
+/* Reads a region of a source and writes it to the servers, in pieces. */
+static ch_status write_region_from(ch_var *v, const ch_region *region,
+                                   const ch_value_source *from, ch_buffer_pool *pool)
+{
+    const ch_ps_var *s = v->storage;
+    int              rank = v->shape.rank;
+    int64_t          n = ch__region_count(region, rank), most = ch__piece_elements(v->dtype);
+    ch_region        piece;
+    ch_status        rc = CH_OK;
+
+    for (int64_t done = 0; done < n && rc == CH_OK;) {
+        ch_tensor *t = NULL;
+
+        done += ch__region_piece(region, rank, most, done, &piece);
+        rc = ch__buffer_pool_get(pool, s->ps->own_device, v->dtype,
+                                 ch_shape_make(rank, piece.size), &t);
+        if (rc == CH_OK)
+            rc = from->read(from->arg, &piece, t->data);
+        if (rc == CH_OK)
+            rc = ch__remote_write(s->ps->coord, &s->on_servers, &piece, t);
+        ch_tensor_unref(t);
+    }
+    return rc;
+}
+
+/* Each piece belongs to a single shard. */
+static ch_status write_from(ch_var *v, const ch_value_source *from)
+{
+    ch_buffer_pool pool = {.now = 0};
+    ch_region      region;
+    ch_status      rc = CH_OK;
+
+    if (ch__ps_is_per_worker(v)) {
+        rc = ch__var_local.write_from(v, from);
+        return rc == CH_OK ? ch__ps_per_worker_restart(v) : rc;
+    }
+    for (int i = 0; i < ch__layout_parts(v->layout) && rc == CH_OK; i++) {
+        ch__layout_region(v->layout, v->shape, i, &region);
+        rc = write_region_from(v, &region, from, &pool);
+    }
+    ch__buffer_pool_drop(&pool);
+    return rc;
+}
+
 static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
 {
     const ch_ps_var *s = v->storage;
@@ -371,6 +416,7 @@ const ch_var_ops ch__ps_var_ops = {.create = create,
                                    .free = free_var,
                                    .read = read_var,
                                    .write = write_var,
+                                   .write_from = write_from,
                                    .add = add_var,
                                    .copy = copy_var,
                                    .gather = gather,

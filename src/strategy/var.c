@@ -278,9 +278,29 @@ static void free_storage(ch_strategy *st, ch_var *v)
     st->var_ops->free(v);
 }
 
-/* Creates a variable, with the layout of `colocated` if that is not NULL. */
+/* Creates the storage with the initial value of the spec or, if `from` is not NULL, with its
+ * value. Then the storage begins with zeros, because new memory is zero. The initial value is
+ * only checked, so that a wrong spec fails with a checkpoint as it does without. */
+static ch_status create_storage(ch_strategy *st, ch_var *v, ch_var_spec spec,
+                                const ch_value_source *from)
+{
+    ch_status rc = from != NULL ? ch__var_check_source(v, from) : CH_OK;
+
+    if (from != NULL && rc == CH_OK && spec.initial == NULL)
+        rc = ch__init_check(&spec.init, v->dtype, v->shape);
+    if (from != NULL) {
+        spec.initial = NULL;
+        spec.init = ch_init_zeros();
+    }
+    if (rc == CH_OK)
+        rc = st->var_ops->create(st, v, &spec);
+    return rc == CH_OK && from != NULL ? st->var_ops->write_from(v, from) : rc;
+}
+
+/* Creates a variable, with the layout of `colocated` and the value of `from`, if they are not
+ * NULL. */
 static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_var *colocated,
-                          ch_var **out)
+                          const ch_value_source *from, ch_var **out)
 {
     ch_var     *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
     ch_var_spec spec = *wanted;
@@ -312,7 +332,7 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_v
     spec.name = v->name;
     rc = choose_layout(st, v, &spec, colocated);
     if (rc == CH_OK) {
-        rc = st->var_ops->create(st, v, &spec);
+        rc = create_storage(st, v, spec, from);
         if (rc != CH_OK)
             rc = ch__fail_at(
                 rc, colocated != NULL ? "variable %s, colocated with %s" : "variable %s",
@@ -364,27 +384,24 @@ ch_status ch__var_new_shard(ch_strategy *st, ch_var *whole, int i, void *storage
     return CH_OK;
 }
 
-ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
+ch_status ch__var_new_from(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
+                           const ch_value_source *from, ch_var **out)
 {
     const ch_var *colocated = NULL;
-    ch_var_spec   own;
+    ch_var_spec   own = *spec;
     ch_status     rc;
 
     st = ch__strategy_or_current(st);
-    if (spec == NULL || out == NULL)
-        return ch__check_not_null("variable", "its spec", spec, "out", out);
-    own = *spec;
     rc = ch__var_apply_scopes(st, &own, &colocated);
-    return rc == CH_OK ? make_var(st, &own, colocated, out) : rc;
+    return rc == CH_OK ? make_var(st, &own, beside != NULL ? beside : colocated, from, out)
+                       : rc;
 }
 
-ch_status ch__var_new_colocated(const ch_var_spec *spec, const ch_var *colocated, ch_var **out)
+ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
 {
-    const ch_var *entered = NULL;
-    ch_var_spec   own = *spec;
-    ch_status     rc = ch__var_apply_scopes(colocated->strategy, &own, &entered);
-
-    return rc == CH_OK ? make_var(colocated->strategy, &own, colocated, out) : rc;
+    if (spec == NULL || out == NULL)
+        return ch__check_not_null("variable", "its spec", spec, "out", out);
+    return ch__var_new_from(st, spec, NULL, NULL, out);
 }
 
 /* The clone has neither the followers nor the leader of v. */
@@ -406,7 +423,7 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
                                      .dtype = v->dtype,
                                      .shape = v->shape,
                                      .per_worker = v->per_worker},
-                      v, &clone);
+                      v, NULL, &clone);
     if (rc == CH_OK)
         rc = st->var_ops->copy(v, clone);
     if (rc != CH_OK) {

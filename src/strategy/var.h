@@ -22,6 +22,16 @@
 #include "tensor/layout.h"
 #include "tensor/tensor.h"
 
+/* A value of numbers that is read region by region, such as a tensor of a checkpoint. */
+typedef struct ch_value_source {
+    const char *name; /* for messages: "tensor \"w\" of run/ckpt-7" */
+    ch_dtype    dtype;
+    ch_shape    shape;
+    /* Reads a region to contiguous memory. Several threads may call it at the same time. */
+    ch_status (*read)(void *arg, const ch_region *region, void *to);
+    void *arg;
+} ch_value_source;
+
 /* Storage of variables. All functions block until they are done. */
 typedef struct ch_var_ops {
     /* Allocates the storage of `v` with the layout v->layout, and writes the initial value.
@@ -35,6 +45,11 @@ typedef struct ch_var_ops {
     /* Writes a region, or the whole value if `region` is NULL. `value` must be contiguous and
      * must have v's dtype and the region's shape. */
     ch_status (*write)(ch_var *v, const ch_region *region, ch_tensor *value);
+    /* Sets the value from a source of v's dtype and shape. Reads pieces of at most
+     * CH_PIECE_BYTES, in any order. For a per-worker variable, sets the program's copy and the
+     * value that workers start with; no scheduled step may use the variable. After an error the
+     * value is undefined. */
+    ch_status (*write_from)(ch_var *v, const ch_value_source *from);
     /* Adds `delta`, or subtracts it. A concurrent update by a step is not lost if the variable
      * is on servers. */
     ch_status (*add)(ch_var *v, ch_tensor *delta, bool subtract);
@@ -118,9 +133,12 @@ static inline bool ch__var_try_ref(ch_var *v)
 
 /* ---- creating variables (var.c, create.c) ---- */
 
-/* Creates a variable as ch_var_new does, with the layout of `colocated`. If the shape does not
- * allow that, the new variable is not divided and is on the device of the first part. */
-ch_status ch__var_new_colocated(const ch_var_spec *spec, const ch_var *colocated, ch_var **out);
+/* Creates a variable as ch_var_new does. If `beside` is not NULL, the variable gets its layout;
+ * if the shape does not allow that, the variable is not divided and is on the device of the
+ * first part. If `from` is not NULL, the variable gets that value, and the initial value of the
+ * spec is not computed. INVALID_ARGUMENT: `from` has another dtype or shape. */
+ch_status ch__var_new_from(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
+                           const ch_value_source *from, ch_var **out);
 /* Creates the variable of shard i of `whole`, named "<name>/part_<i>". `storage` must exist;
  * after success the new variable owns it. For implementations of ch_var_ops. */
 ch_status ch__var_new_shard(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out);
@@ -163,6 +181,16 @@ ch_var *ch__var_of_fetched(const ch_tensor *t);
  * used while variables are created. */
 ch_status ch__var_get(ch_var *v, ch_tensor **out);
 ch_status ch__var_set(ch_var *v, ch_tensor *value);
+/* Returns INVALID_ARGUMENT unless v can have the value of the source. The message does not name
+ * v. */
+ch_status ch__var_check_source(const ch_var *v, const ch_value_source *from);
+/* Sets v from a source, without its followers: so the values of a leader and its followers can
+ * be set in any order. Does not check the context. Several threads may set different variables
+ * at the same time. INVALID_ARGUMENT: `from` has another dtype or shape. After any other error
+ * the value is undefined. */
+ch_status ch__var_write_from(ch_var *v, const ch_value_source *from);
+/* Sets the followers of v from its value, as ch__var_set does. */
+ch_status ch__var_update_followers(ch_var *v);
 /* Returns FAILED_PRECONDITION unless this thread may read or change v: it must be outside steps
  * and host functions, and not in the scope of another strategy. The message recommends
  * `instead`. */

@@ -6,6 +6,9 @@
  * variable gives the copies values with the written value as their aggregate. For a sum these
  * are shares of the value; otherwise every copy gets the value itself.
  *
+ * A value from a source (a checkpoint) is read in pieces straight into the first copy, by all
+ * threads of the devices if it is large.
+ *
  * Nothing here is locked: if several threads use a variable, the caller must lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -15,8 +18,10 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "kernel/accumulate.h"
+#include "kernel/init.h"
 #include "kernel/rows.h"
 #include "strategy/strategy.h"
+#include "tensor/device.h"
 
 /* ---- allocation ---- */
 
@@ -30,6 +35,14 @@ static ch_status check_sync(const ch_strategy *st, const ch_var *v, ch_sync sync
                     "NONE variable synchronization mode is not supported with %s", st->label);
 }
 
+/* New memory is zero, so zeros are not computed and copied. */
+static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
+{
+    return spec->initial == NULL && spec->init.kind == CH_INIT_ZEROS
+               ? ch__init_check(&spec->init, spec->dtype, spec->shape)
+               : ch__var_initial(spec, out);
+}
+
 static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
 {
     ch_tensor *initial = NULL;
@@ -41,10 +54,10 @@ static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
                       "(ch_strategy_ops.place)",
                       st->label, ch__layout_parts(v->layout));
     if (rc == CH_OK)
-        rc = ch__var_initial(spec, &initial);
+        rc = initial_of(spec, &initial);
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++) {
         rc = ch_tensor_new_on(v->layout.device[i], v->dtype, v->shape, &v->copy[i]);
-        if (rc == CH_OK)
+        if (rc == CH_OK && initial != NULL)
             rc = ch_tensor_copy(initial, v->copy[i]);
     }
     ch_tensor_unref(initial);
@@ -282,6 +295,96 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
     return rc;
 }
 
+/* ---- writing from a source ---- */
+
+/* A value on its way from a source to all copies. Threads take its pieces in turn. */
+typedef struct reading {
+    const ch_var          *v;
+    const ch_value_source *from;
+    ch_region              whole;
+    int64_t                n; /* elements */
+    pthread_mutex_t        lock;
+    int64_t                done; /* elements of the pieces that were taken; under the lock */
+    ch_fault               fault;
+} reading;
+
+/* Takes the next piece. *at is its first element in the value. Returns false if there is none,
+ * or after an error. */
+static bool take_piece(reading *r, ch_region *piece, int64_t *at)
+{
+    bool has_piece = false;
+
+    pthread_mutex_lock(&r->lock);
+    *at = r->done;
+    if (r->done < r->n && !ch__fault_is_set(&r->fault)) {
+        r->done += ch__region_piece(&r->whole, r->v->shape.rank,
+                                    ch__piece_elements(r->v->dtype), r->done, piece);
+        has_piece = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return has_piece;
+}
+
+/* Reads pieces into the first copy, and copies them to the others. */
+static void read_pieces(void *arg)
+{
+    reading      *r = arg;
+    const ch_var *v = r->v;
+    size_t        size = ch_dtype_bytes(v->dtype);
+    ch_region     piece;
+    int64_t       at;
+
+    while (take_piece(r, &piece, &at)) {
+        size_t    offset = (size_t)at * size;
+        size_t    bytes = (size_t)ch__region_count(&piece, v->shape.rank) * size;
+        ch_status rc = r->from->read(r->from->arg, &piece, v->copy[0]->data + offset);
+
+        if (rc != CH_OK)
+            ch__fault_record(&r->fault, rc, -1, NULL);
+        for (int i = 1; i < v->n_copies && rc == CH_OK; i++)
+            memcpy(v->copy[i]->data + offset, v->copy[0]->data + offset, bytes);
+    }
+}
+
+/* Reads a value of more than one piece on all threads of v's devices. Inside a run these
+ * devices are held, so the thread of the run reads all pieces. */
+static ch_status read_copies(ch_var *v, const ch_value_source *from)
+{
+    reading   r = {.v = v, .from = from, .n = ch_shape_count(v->shape)};
+    ch_status rc = CH_OK;
+
+    ch__layout_region(v->layout, v->shape, 0, &r.whole);
+    pthread_mutex_init(&r.lock, NULL);
+    if (r.n > ch__piece_elements(v->dtype) && !ch__run_is_on_thread())
+        rc = ch__devices_share_work(v->n_copies, v->layout.device, read_pieces, &r);
+    else
+        read_pieces(&r);
+    pthread_mutex_destroy(&r.lock);
+    return rc == CH_OK ? ch__fault_raise(&r.fault) : rc;
+}
+
+/* The copies of a per-replica variable get shares of the value, which needs memory of its own.
+ * Such variables are small. */
+static ch_status write_from(ch_var *v, const ch_value_source *from)
+{
+    ch_tensor *value = NULL;
+    ch_region  whole;
+    ch_status  rc;
+
+    if (!ch__var_is_per_replica(v))
+        return read_copies(v, from);
+    ch__layout_region(v->layout, v->shape, 0, &whole);
+    rc = ch_tensor_new(v->dtype, v->shape, &value);
+    if (rc == CH_OK && ch_shape_count(v->shape) > 0)
+        rc = from->read(from->arg, &whole, value->data);
+    if (rc == CH_OK)
+        rc = write_whole(v, value);
+    ch_tensor_unref(value);
+    return rc;
+}
+
+/* ---- adding and copying ---- */
+
 /* Computes copy += sign * delta. Float sums are computed in double, so an f32 sum is rounded
  * once. */
 static void add_to(ch_tensor *copy, const ch_tensor *delta, int sign)
@@ -326,6 +429,7 @@ const ch_var_ops ch__var_local = {.create = create,
                                   .free = free_copies,
                                   .read = read_var,
                                   .write = write_var,
+                                  .write_from = write_from,
                                   .add = add,
                                   .copy = copy_var,
                                   .gather = gather,

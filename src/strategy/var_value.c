@@ -1,8 +1,9 @@
 /* strategy/var_value.c -- variables outside steps: reads, writes, copies and text.
  *
  * Implements ch_var_get, ch_var_set, ch_var_add, ch_var_sub, ch_var_copies and ch_var_print on
- * top of ch_var_ops. Followers (master copies of 16-bit variables) are updated after every
- * change of their leader. The values are not synchronised with steps that run in other threads.
+ * top of ch_var_ops, and ch__var_write_from for checkpoints. Followers (master copies of 16-bit
+ * variables) are updated after every change of their leader, except by ch__var_write_from. The
+ * values are not synchronised with steps that run in other threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -111,6 +112,11 @@ ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
 
 /* ---- changing ---- */
 
+static void print_spec(ch_dtype dtype, ch_shape shape, char text[160])
+{
+    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = dtype, .shape = shape}, text, 160);
+}
+
 /* Returns INVALID_ARGUMENT unless the value has v's dtype and shape. */
 static ch_status check_value(const ch_var *v, const ch_tensor *value)
 {
@@ -119,10 +125,8 @@ static ch_status check_value(const ch_var *v, const ch_tensor *value)
     if (value != NULL && value->dtype == v->dtype && ch_shape_equal(value->shape, v->shape))
         return CH_OK;
     if (value != NULL)
-        ch_tensor_spec_print(&(ch_tensor_spec){.dtype = value->dtype, .shape = value->shape},
-                             have, sizeof(have));
-    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, want,
-                         sizeof(want));
+        print_spec(value->dtype, value->shape, have);
+    print_spec(v->dtype, v->shape, want);
     return ch__fail(CH_INVALID_ARGUMENT, "variable %s: the value is %s, want %s", v->name, have,
                     want);
 }
@@ -138,14 +142,16 @@ static ch_status write_var(ch_var *v, ch_tensor *value)
     return rc;
 }
 
-/* Sets a follower after its leader was set to `value`. An element is not changed if the
- * follower's element, rounded to the leader's dtype, already equals the new value. So it keeps
- * its extra digits, and the order in which a checkpoint restores the two does not matter. */
-static ch_status update_follower(ch_var *f, ch_tensor *value)
+/* Sets a region of a follower, or all of it if `region` is NULL, after that of its leader was
+ * set to `value`. An element is not changed if the follower's element, rounded to the leader's
+ * dtype, already equals the new value. So it keeps its extra digits, and the order in which a
+ * program sets the two does not matter. */
+static ch_status update_follower(ch_var *f, const ch_region *region, ch_tensor *value)
 {
-    size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
-    ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
-    ch_status  rc = ch__var_get(f, &now);
+    const ch_var_ops *ops = f->strategy->var_ops;
+    size_t            bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
+    ch_tensor        *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
+    ch_status         rc = ops->read(f, region, &now);
 
     if (rc == CH_OK)
         rc = ch__tensor_cast(now, value->dtype, &rounded);
@@ -158,7 +164,7 @@ static ch_status update_follower(ch_var *f, ch_tensor *value)
             0)
             memcpy((char *)next->data + i * wide, (char *)now->data + i * wide, wide);
     if (rc == CH_OK)
-        rc = write_var(f, next);
+        rc = ops->write(f, region, next);
     ch_tensor_unref(now);
     ch_tensor_unref(rounded);
     ch_tensor_unref(whole);
@@ -166,15 +172,64 @@ static ch_status update_follower(ch_var *f, ch_tensor *value)
     return rc;
 }
 
-/* Updates all followers of v after v was set to `value`. */
-static ch_status update_followers(ch_var *v, ch_tensor *value)
+/* Updates all followers of v after a region of v was set to `value`. */
+static ch_status update_followers(ch_var *v, const ch_region *region, ch_tensor *value)
 {
     ch_status rc = CH_OK;
 
     for (ch_var *f = ch__var_next_follower(v, NULL); f != NULL; f = ch__var_next_follower(v, f))
         if (rc == CH_OK)
-            rc = update_follower(f, value);
+            rc = update_follower(f, region, value);
     return rc;
+}
+
+ch_status ch__var_update_followers(ch_var *v)
+{
+    ch_region whole, piece;
+    int       rank = v->shape.rank;
+    int64_t   n;
+    ch_var   *follower = ch__var_next_follower(v, NULL);
+    ch_status rc = CH_OK;
+
+    if (follower == NULL)
+        return CH_OK;
+    ch_var_unref(follower);
+    ch__layout_region((ch_layout){.parts = {0}}, v->shape, 0, &whole);
+    n = ch__region_count(&whole, rank);
+    for (int64_t done = 0; done < n && rc == CH_OK;) {
+        ch_tensor *value = NULL;
+
+        done += ch__region_piece(&whole, rank, ch__piece_elements(v->dtype), done, &piece);
+        rc = v->strategy->var_ops->read(v, &piece, &value);
+        if (rc == CH_OK)
+            rc = update_followers(v, &piece, value);
+        ch_tensor_unref(value);
+    }
+    return rc;
+}
+
+ch_status ch__var_check_source(const ch_var *v, const ch_value_source *from)
+{
+    char have[160], want[160];
+
+    if (from->dtype != CH_STR && from->dtype == v->dtype &&
+        ch_shape_equal(from->shape, v->shape))
+        return CH_OK;
+    print_spec(from->dtype, from->shape, have);
+    print_spec(v->dtype, v->shape, want);
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s is %s, want %s; restore a checkpoint of the same model, or change the "
+                    "variable",
+                    from->name, have, v->dtype == CH_STR ? "numbers" : want);
+}
+
+ch_status ch__var_write_from(ch_var *v, const ch_value_source *from)
+{
+    ch_status rc = ch__var_check_source(v, from);
+
+    if (rc == CH_OK)
+        rc = v->strategy->var_ops->write_from(v, from);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
 ch_status ch__var_set(ch_var *v, ch_tensor *value)
@@ -183,7 +238,7 @@ ch_status ch__var_set(ch_var *v, ch_tensor *value)
 
     if (rc == CH_OK)
         rc = write_var(v, value);
-    return rc == CH_OK ? update_followers(v, value) : rc;
+    return rc == CH_OK ? update_followers(v, NULL, value) : rc;
 }
 
 ch_status ch_var_set(ch_var *v, ch_tensor *value)
@@ -217,7 +272,7 @@ static ch_status change(ch_var *v, ch_tensor *delta, bool subtract, const char *
     if (follower != NULL)
         rc = v->strategy->var_ops->read(v, NULL, &now);
     if (now != NULL)
-        rc = update_followers(v, now);
+        rc = update_followers(v, NULL, now);
     ch_tensor_unref(now);
     ch_var_unref(follower);
     return rc;

@@ -5,7 +5,9 @@
  *
  *   1. The children of a layer have different names. The path of a variable follows the first
  *      parent of each layer.
- *   2. A constructor that fails returns NULL and records its error for the thread, so that
+ *   2. A variable of a layer is created with the value of a restore, if one waits for it under
+ *      the name that ch__layer_visit gives (strategy/waiting.h).
+ *   3. A constructor that fails returns NULL and records its error for the thread, so that
  *      ch_layer_call or ch_model_new of the NULL layer can report the cause.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -18,6 +20,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "strategy/waiting.h"
 #include "train/parts.h"
 
 /* ---- errors of constructors ---- */
@@ -382,6 +385,7 @@ ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec, ch_var 
     ch_var_spec v = {0};
     ch_weight   w = {0};
     char       *path;
+    ch_waiting  waiting;
     ch_status   rc = check_weight(l, spec);
 
     if (rc != CH_OK)
@@ -398,8 +402,10 @@ ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec, ch_var 
     if (path == NULL || w.name == NULL ||
         !ch__grow((void **)&l->weight, &l->cap_weights, l->n_weights + 1, sizeof(w)))
         rc = ch__fail_memory(spec->name);
-    else
-        rc = ch_var_new(ch_step_strategy(l->building), &v, &w.var);
+    if (rc == CH_OK) {
+        waiting = ch__waiting_find(l, NULL, spec->name);
+        rc = ch__waiting_create(&waiting, ch_step_strategy(l->building), &v, NULL, &w.var);
+    }
     ch__free(path);
     if (rc != CH_OK) {
         ch__free(w.name);

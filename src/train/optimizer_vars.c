@@ -5,7 +5,8 @@
  * a step. Invariants:
  *
  *   1. Creation is idempotent: a variable is created once and found again later. o->all has all
- *      variables.
+ *      variables. A variable is created with the value of a restore, if one waits for it under
+ *      the name that ch__optimizer_visit gives (strategy/waiting.h).
  *   2. A 16-bit variable has a single master, which all optimizers share. It follows the
  *      variable: setting the variable sets the master (ch__var_follow).
  *
@@ -16,6 +17,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "strategy/strategy.h"
+#include "strategy/waiting.h"
 #include "tensor/tensor.h"
 #include "train/optimizer.h"
 #include "train/parts.h"
@@ -130,65 +132,18 @@ static ch_status reserve(ch_optimizer *o)
                : ch__fail_memory("an optimizer");
 }
 
-/* Creates a variable and adds it to o->all. Takes ownership of `path` and `initial`. If
- * `beside` is not NULL, the new variable is placed where `beside` is. `path` NULL: memory is
- * exhausted. */
-static ch_status add_var(ch_optimizer *o, ch_strategy *st, const ch_var *beside, char *path,
-                         ch_tensor *initial, ch_var **out)
-{
-    ch_var_spec spec = {.name = path, .initial = initial, .trainable = CH_OFF};
-    ch_status   rc = path != NULL ? reserve(o) : ch__fail_memory("an optimizer");
-
-    if (rc == CH_OK)
-        rc = beside != NULL ? ch__var_new_colocated(&spec, beside, out)
-                            : ch_var_new(st, &spec, out);
-    if (rc == CH_OK)
-        o->all[o->n_all++] = *out;
-    ch__free(path);
-    ch_tensor_unref(initial);
-    return rc;
-}
-
-static ch_status new_filled(ch_dtype dtype, ch_shape shape, double value, ch_tensor **out)
-{
-    ch_status rc = ch_tensor_new(dtype, shape, out);
-
-    if (rc == CH_OK && value != 0)
-        ch__tensor_fill(*out, value);
-    return rc;
-}
-
-ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out)
-{
-    const struct {
-        ch_dtype dtype;
-        double   first;
-    } own[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = {CH_I64, 0},
-                         [CH_OPT_RATE] = {CH_F64, o->rate},
-                         [CH_OPT_SKIPPED] = {CH_I64, 0},
-                         [CH_OPT_LOSS_SCALE] = {CH_F32, o->loss_scale},
-                         [CH_OPT_GOOD] = {CH_I64, 0}};
-    ch_tensor *t = NULL;
-    ch_status  rc = CH_OK;
-
-    if (o->own[which] == NULL) {
-        rc = new_filled(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
-        if (rc == CH_OK)
-            rc = add_var(o, st, NULL, path_of(NULL, o->name, own_name[which]), t,
-                         &o->own[which]);
-    }
-    if (out != NULL)
-        *out = o->own[which];
-    return rc;
-}
-
-ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v)
-{
-    for (int i = 0; i < o->n_entries; i++)
-        if (o->entry[i].var == v)
-            return &o->entry[i];
-    return NULL;
-}
+/* A variable that the optimizer is about to create. */
+typedef struct new_var {
+    ch_strategy *st;
+    ch_var      *of;      /* variable that a slot belongs to; NULL: no slot */
+    ch_var      *beside;  /* the new variable is placed where this is; NULL: anywhere */
+    const char  *name;    /* as in ch__optimizer_visit; a restore may wait for it */
+    char        *path;    /* name of the variable, owned; NULL: memory is exhausted */
+    bool         is_copy; /* the initial value is that of `of` */
+    ch_dtype     dtype;
+    ch_shape     shape;
+    double       initial; /* initial value of all elements, unless it is a copy */
+} new_var;
 
 /* Returns the current value of the variable, in the dtype of its arithmetic. */
 static ch_status value_of(ch_var *v, ch_tensor **out)
@@ -202,16 +157,62 @@ static ch_status value_of(ch_var *v, ch_tensor **out)
     return rc;
 }
 
-static ch_status initial_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor **out)
+/* Creates a variable and adds it to o->all. Takes ownership of n->path. */
+static ch_status add_var(ch_optimizer *o, const new_var *n, ch_var **out)
 {
-    ch_shape shape = ch_var_shape(v);
+    ch_var_spec spec = {
+        .name = n->path, .trainable = CH_OFF, .dtype = n->dtype, .shape = n->shape};
+    ch_waiting waiting;
+    ch_status  rc = n->path != NULL ? reserve(o) : ch__fail_memory("an optimizer");
 
-    if (i == CH_OPT_MASTER || i == CH_OPT_AVERAGE)
-        return value_of(v, out);
-    if ((i == CH_OPT_TOUCHED || (i == 0 && o->rule->by_row)) && shape.rank > 0)
-        shape.rank = 1;
-    return new_filled(i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(v), shape,
-                      i == 0 && o->rule->has_initial ? o->initial : 0, out);
+    if (n->initial != 0)
+        spec.init = ch_init_constant(n->initial);
+    if (rc == CH_OK) {
+        waiting = ch__waiting_find(o, n->of, n->name);
+        if (n->is_copy && waiting.restore == NULL)
+            rc = value_of(n->of, &spec.initial);
+    }
+    if (rc == CH_OK)
+        rc = ch__waiting_create(&waiting, n->st, &spec, n->beside, out);
+    if (rc == CH_OK)
+        o->all[o->n_all++] = *out;
+    ch__free(n->path);
+    ch_tensor_unref(spec.initial);
+    return rc;
+}
+
+ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out)
+{
+    const struct {
+        ch_dtype dtype;
+        double   initial;
+    } own[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = {CH_I64, 0},
+                         [CH_OPT_RATE] = {CH_F64, o->rate},
+                         [CH_OPT_SKIPPED] = {CH_I64, 0},
+                         [CH_OPT_LOSS_SCALE] = {CH_F32, o->loss_scale},
+                         [CH_OPT_GOOD] = {CH_I64, 0}};
+    ch_status rc = CH_OK;
+
+    if (o->own[which] == NULL)
+        rc = add_var(o,
+                     &(new_var){.st = st,
+                                .name = own_name[which],
+                                .path = path_of(NULL, o->name, own_name[which]),
+                                .dtype = own[which].dtype,
+                                .shape = ch_shape_scalar(),
+                                .initial = own[which].initial},
+                     &o->own[which]);
+    if (out != NULL)
+        *out = o->own[which];
+    return rc;
+}
+
+ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v)
+{
+    for (int i = 0; i < o->n_entries; i++)
+        if (o->entry[i].var == v)
+            return &o->entry[i];
+    return NULL;
 }
 
 /* Uses the master of the variable if another optimizer has created it. */
@@ -230,21 +231,31 @@ static ch_status use_master(ch_optimizer *o, ch_opt_entry *e)
     return rc;
 }
 
-static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i)
+/* Creates slot i of an entry, unless it exists. `name` is its name in ch__optimizer_visit. */
+static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i, const char *name)
 {
-    bool       is_master = i == CH_OPT_MASTER;
-    ch_tensor *t = NULL;
-    ch_status  rc = CH_OK;
+    bool      is_master = i == CH_OPT_MASTER, is_by_row = i == 0 && o->rule->by_row;
+    ch_shape  shape = ch_var_shape(e->var);
+    ch_status rc = CH_OK;
 
     if (e->slot[i] == NULL && is_master)
         rc = use_master(o, e);
     if (e->slot[i] != NULL || rc != CH_OK)
         return rc;
-    rc = initial_value(o, e->var, i, &t);
-    if (rc == CH_OK)
-        rc = add_var(o, ch_var_strategy(e->var), e->var,
-                     path_of(ch_var_name(e->var), is_master ? NULL : o->name, slot_name(o, i)),
-                     t, &e->slot[i]);
+    if ((i == CH_OPT_TOUCHED || is_by_row) && shape.rank > 0)
+        shape.rank = 1;
+    rc = add_var(o,
+                 &(new_var){.st = ch_var_strategy(e->var),
+                            .of = e->var,
+                            .beside = e->var,
+                            .name = name,
+                            .path = path_of(ch_var_name(e->var), is_master ? NULL : o->name,
+                                            slot_name(o, i)),
+                            .is_copy = is_master || i == CH_OPT_AVERAGE,
+                            .dtype = i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(e->var),
+                            .shape = shape,
+                            .initial = i == 0 && o->rule->has_initial ? o->initial : 0},
+                 &e->slot[i]);
     if (rc == CH_OK && is_master)
         ch__var_follow(e->slot[i], e->var);
     return rc;
@@ -262,11 +273,11 @@ static ch_status build_slots(ch_optimizer *o, ch_var *v)
         *e = (ch_opt_entry){.var = ch_var_ref(v)};
     }
     for (int i = 0; i < o->rule->n_slots && rc == CH_OK; i++)
-        rc = make_slot(o, e, i);
+        rc = make_slot(o, e, i, slot_name(o, i));
     if (rc == CH_OK && ch_var_dtype(v) != ch__opt_dtype(v))
-        rc = make_slot(o, e, CH_OPT_MASTER);
+        rc = make_slot(o, e, CH_OPT_MASTER, slot_name(o, CH_OPT_MASTER));
     if (rc == CH_OK && o->average > 0)
-        rc = make_slot(o, e, CH_OPT_AVERAGE);
+        rc = make_slot(o, e, CH_OPT_AVERAGE, slot_name(o, CH_OPT_AVERAGE));
     return rc;
 }
 
@@ -283,11 +294,23 @@ ch_opt_list *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var)
     return NULL;
 }
 
+/* Creates the sum of variable i of a list and, for a sparse rule, the marks of its rows. */
+static ch_status build_sum(ch_optimizer *o, ch_opt_list *l, int i)
+{
+    ch_opt_entry *e = &l->entry[i];
+    int           last =
+        o->rule->is_sparse && ch_var_shape(e->var).rank > 0 ? CH_OPT_TOUCHED : CH_OPT_SUM;
+    ch_status rc = CH_OK;
+
+    for (int k = CH_OPT_SUM; k <= last && rc == CH_OK; k++)
+        rc = make_slot(o, e, k, name_in_list(o, l, e->var, slot_name(o, k)).text);
+    return rc;
+}
+
 /* Creates the sums of a list of variables. Its counter is named after the first variable. */
 static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
 {
     ch_opt_list *l = ch__opt_list(o, n, var);
-    ch_tensor   *zero = NULL;
     ch_status    rc = CH_OK;
 
     if (l == NULL) {
@@ -301,18 +324,17 @@ static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
             l->entry[i].var = var[i];
         o->n_lists++;
     }
-    if (l->pending == NULL) {
-        rc = new_filled(CH_I64, ch_shape_scalar(), 0, &zero);
-        if (rc == CH_OK)
-            rc =
-                add_var(o, ch_var_strategy(var[0]), NULL,
-                        path_of(ch_var_name(var[0]), o->name, pending_name), zero, &l->pending);
-    }
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = make_slot(o, &l->entry[i], CH_OPT_SUM);
-        if (rc == CH_OK && o->rule->is_sparse && ch_var_shape(var[i]).rank > 0)
-            rc = make_slot(o, &l->entry[i], CH_OPT_TOUCHED);
-    }
+    if (l->pending == NULL)
+        rc = add_var(o,
+                     &(new_var){.st = ch_var_strategy(var[0]),
+                                .of = var[0],
+                                .name = name_in_list(o, l, var[0], pending_name).text,
+                                .path = path_of(ch_var_name(var[0]), o->name, pending_name),
+                                .dtype = CH_I64,
+                                .shape = ch_shape_scalar()},
+                     &l->pending);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = build_sum(o, l, i);
     return rc;
 }
 

@@ -6,7 +6,7 @@
  * variable. It depends on the object only, not on the strategy.
  *
  * A variable that does not exist yet is not visited. A restore can wait for it under the same
- * object and name (strategy/pending.h).
+ * object and name (strategy/waiting.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TRAIN_PARTS_H

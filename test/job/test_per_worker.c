@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
+#include "../strategy/source.h"
 #include "rows.h"
 #include "scene.h"
 
@@ -134,6 +135,38 @@ static void per_worker_variable_copy_begins_with_the_initial_value(void **state)
     assert_int_equal(added, 1);
     assert_true(of_worker(c.own, 0, 2) == 103);
     assert_true(of_worker(c.own, 1, 2) == 100);
+    close_counting(&c);
+}
+
+/* A restore sets the program's copy and the value that workers start with, also if the workers
+ * have copies already. */
+static void per_worker_variable_starts_with_the_value_of_a_source(void **state)
+{
+    counting        c;
+    t_source        s = {.value = t_f32(ch_shape_scalar(), &(float){500})};
+    ch_value_source from = t_source_of(&s);
+    ch_var         *v = NULL;
+
+    (void)state;
+    open_counting(&c, 3, 5);
+    count_steps(&c, 30);
+    for (int again = 0; again < 2; again++) {
+        t_ok(ch__var_write_from(c.own, &from));
+        assert_true(t_value_of(c.own) == 500);
+        for (int i = 0; i < 3; i++)
+            assert_true(of_worker(c.own, i, 3) == 500);
+        count_steps(&c, 12);
+        assert_true(sum_of(c.own, 3) == 1512);
+        assert_true(t_value_of(c.own) == 500);
+    }
+    assert_true(t_value_of(c.s.n) == 54);
+    t_ok(ch__var_new_from(c.s.st, &(ch_var_spec){.name = "new", .per_worker = true}, NULL,
+                          &from, &v));
+    assert_true(t_value_of(v) == 500);
+    for (int i = 0; i < 3; i++)
+        assert_true(of_worker(v, i, 3) == 500);
+    ch_var_unref(v);
+    ch_tensor_unref(s.value);
     close_counting(&c);
 }
 
@@ -655,6 +688,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(per_worker_variable_has_a_copy_on_each_worker_and_in_the_program),
         cmocka_unit_test(per_worker_variable_copy_begins_with_the_initial_value),
+        cmocka_unit_test(per_worker_variable_starts_with_the_value_of_a_source),
         cmocka_unit_test(per_worker_variable_is_on_no_server_and_not_sharded),
         cmocka_unit_test(per_worker_variable_must_not_be_trainable_or_colocated_with),
         cmocka_unit_test(var_get_all_rejects_a_variable_that_is_not_per_worker),
