@@ -614,6 +614,11 @@ void *ch__device_alloc(ch_device *d, size_t bytes)
     return count_block(d, ch__alloc_aligned(bytes > 0 ? bytes : 1), bytes);
 }
 
+void *ch__device_alloc_untouched(ch_device *d, size_t bytes)
+{
+    return count_block(d, ch__alloc_untouched(bytes > 0 ? bytes : 1), bytes);
+}
+
 void ch__device_free(ch_device *d, void *p, size_t bytes)
 {
     if (p == NULL)
@@ -633,8 +638,8 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch
 
         ch__device_free(d, w->base, w->bytes);
         *w = (ch_workspace){.generation = generation};
-        w->base = touches_part ? count_block(d, ch__alloc_untouched(bytes), bytes)
-                               : ch__device_alloc(d, bytes);
+        w->base =
+            touches_part ? ch__device_alloc_untouched(d, bytes) : ch__device_alloc(d, bytes);
         if (w->base == NULL)
             return ch__fail(CH_RESOURCE_EXHAUSTED,
                             "workspace of %s: out of memory (requested %zu bytes, %zu bytes "

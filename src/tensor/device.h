@@ -22,6 +22,8 @@ CH_MUST_CHECK ch_status ch__devices_find(int n, const char *const *name, ch_devi
  * counted. Returns NULL if memory is exhausted. The caller must free it with ch__device_free
  * and the same `bytes`. */
 void *ch__device_alloc(ch_device *d, size_t bytes);
+/* The same, but does not write to the memory, so its contents are undefined. */
+void *ch__device_alloc_untouched(ch_device *d, size_t bytes);
 void  ch__device_free(ch_device *d, void *p, size_t bytes);
 
 /* Gives the device's team and starts its threads on first use; NULL for a device with a single

@@ -52,13 +52,14 @@ static void release_wrapped(ch_buffer *b)
     ch__free(w);
 }
 
-static ch_buffer *buffer_new(ch_device *device, ch_dtype dtype, size_t bytes)
+static ch_buffer *buffer_new(ch_device *device, ch_dtype dtype, size_t bytes, bool is_zeroed)
 {
     ch_buffer *b = ch__calloc(1, sizeof(*b));
 
     if (b == NULL)
         return NULL;
-    b->data = ch__device_alloc(device, bytes);
+    b->data =
+        is_zeroed ? ch__device_alloc(device, bytes) : ch__device_alloc_untouched(device, bytes);
     if (b->data == NULL) {
         ch__free(b);
         return NULL;
@@ -115,20 +116,20 @@ ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
     return ch_tensor_new_on(NULL, dtype, shape, out);
 }
 
-ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
+/* Creates a tensor. Its memory is zeroed, or has not been written to. */
+static ch_status new_tensor(ch_device *device, ch_dtype dtype, ch_shape shape, bool is_zeroed,
+                            ch_tensor **out)
 {
     int64_t   count, bytes, stride[CH_MAX_RANK];
-    ch_status st = ch__check_not_null("tensor new", "out", out, NULL, NULL);
+    ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
 
-    if (st == CH_OK)
-        st = ch__tensor_size(dtype, shape, &count, &bytes);
     if (st != CH_OK)
         return st;
     if (device == NULL)
         device = ch_device_current();
     if (device == NULL)
         return ch__fail_memory("devices of this process");
-    ch_buffer *b = buffer_new(device, dtype, (size_t)bytes);
+    ch_buffer *b = buffer_new(device, dtype, (size_t)bytes, is_zeroed);
     if (b == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED,
                         "tensor %s on %s: out of memory (requested %lld bytes, %zu bytes are "
@@ -139,6 +140,19 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
     st = ch__tensor_view(b, dtype, shape, stride, b->data, out);
     ch__buffer_unref(b);
     return st;
+}
+
+ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
+{
+    ch_status st = ch__check_not_null("tensor new", "out", out, NULL, NULL);
+
+    return st == CH_OK ? new_tensor(device, dtype, shape, true, out) : st;
+}
+
+ch_status ch__tensor_new_untouched(ch_device *device, ch_dtype dtype, ch_shape shape,
+                                   ch_tensor **out)
+{
+    return new_tensor(device, dtype, shape, false, out);
 }
 
 ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)

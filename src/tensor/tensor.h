@@ -70,6 +70,11 @@ void ch__buffer_unref(ch_buffer *b);
 CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape,
                                         const int64_t *stride, char *data, ch_tensor **out);
 
+/* Creates a tensor of numbers like ch_tensor_new_on, but does not write to its memory, so the
+ * contents are undefined. For memory that is written later, or in pieces. */
+CH_MUST_CHECK ch_status ch__tensor_new_untouched(ch_device *device, ch_dtype dtype,
+                                                 ch_shape shape, ch_tensor **out);
+
 /* Writes the strides of a contiguous tensor, in elements. */
 void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);
 /* Computes the number of elements and bytes of a contiguous tensor. Returns INVALID_ARGUMENT

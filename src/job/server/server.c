@@ -142,6 +142,16 @@ static ch_status on_hold(const ch_received *r, const void *request)
     return rc;
 }
 
+static ch_status on_reserve(const ch_received *r, const void *request)
+{
+    Cohort__PsReply done;
+    ch_status       rc;
+
+    cohort__ps_reply__init(&done);
+    rc = ch__server_state_reserve(r->self, request, &done.left);
+    return rc == CH_OK ? reply(r, &done, 0, NULL) : rc;
+}
+
 /* Processes `live` before it releases holds. A cancelled step must have ended before its hold
  * is released, because otherwise a late update of it would be applied. */
 static ch_status on_ping(const ch_received *r, const void *request)
@@ -171,6 +181,7 @@ static const ch_role role = {
         [CH_PS_PING]   = on_ping,
         [CH_PS_ASSIGN] = on_assign,
         [CH_PS_HOLD]   = on_hold,
+        [CH_PS_RESERVE] = on_reserve,
     }};
 /* clang-format on */
 

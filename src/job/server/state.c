@@ -258,8 +258,23 @@ ch_status ch__server_state_snapshot(ch_server_state *s, const Cohort__PsSnapshot
 {
     if (!m->release)
         return ch__values_snapshot(&s->values, m->snapshot);
-    ch__values_release(&s->values, m->snapshot);
+    ch__values_release(&s->values, m->snapshot, m->n_kept, m->kept);
     return CH_OK;
+}
+
+ch_status ch__server_state_reserve(ch_server_state *s, const Cohort__PsReserve *m,
+                                   uint64_t *left)
+{
+    int64_t   bytes = 0;
+    ch_status rc = CH_OK;
+
+    if (m->release)
+        ch__values_unreserve(&s->values);
+    else
+        rc = ch__values_reserve(&s->values,
+                                m->bytes < INT64_MAX ? (int64_t)m->bytes : INT64_MAX, &bytes);
+    *left = (uint64_t)bytes;
+    return rc;
 }
 
 /* ---- updates ---- */

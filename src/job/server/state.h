@@ -102,9 +102,14 @@ void ch__server_state_release(ch_server_state *s, uint64_t round);
 /* Rejects updates of a worker with a registration older than that of the message, from now on.
  * An older fence of the same worker does not replace a newer fence. */
 CH_MUST_CHECK ch_status ch__server_state_fence(ch_server_state *s, const Cohort__PsFence *m);
-/* Takes a snapshot of all variables, or releases it and all older ones, as the message says. */
+/* Takes a snapshot of all variables, or releases it and all older ones except those that the
+ * message names. */
 CH_MUST_CHECK ch_status ch__server_state_snapshot(ch_server_state          *s,
                                                   const Cohort__PsSnapshot *m);
+/* Prepares spare memory for copies of the variables, or frees it, as the message says. Writes
+ * the number of bytes that are not prepared yet to *left. */
+CH_MUST_CHECK ch_status ch__server_state_reserve(ch_server_state *s, const Cohort__PsReserve *m,
+                                                 uint64_t *left);
 
 /* ---- reading ---- */
 

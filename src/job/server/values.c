@@ -2,9 +2,14 @@
  *
  * A value may be written in place only if the ch_server_var has the only reference to its
  * tensor and the tensor has the only reference to its buffer (is_private). Readers, snapshots
- * and replies on their way hold references. A write to a shared value copies it to the spare of
- * the variable, which is the value from before the last copy. If readers release
+ * and replies on their way hold references. A write to a shared value copies it to a spare of
+ * the variable, which is usually the value from before the last copy. If readers release
  * their references in time, the two buffers alternate and a write allocates nothing.
+ *
+ * A snapshot for a checkpoint is kept for long. A variable then has two spares: one is held by
+ * that snapshot, the other alternates with the value. Spares are prepared in advance
+ * (ch__values_reserve), because a copy to new memory takes several times as long, and the
+ * server does not reply meanwhile.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server/values.h"
@@ -46,10 +51,23 @@ static ch_status copy_to_device(const ch_values *s, ch_tensor *t, ch_tensor **ou
     return rc;
 }
 
+static void drop_spare(ch_server_var *v, int i)
+{
+    ch_tensor_unref(v->spare[i].tensor);
+    v->spare[i].tensor = NULL;
+    v->spare[i].n_touched = 0;
+}
+
+static void drop_spares(ch_server_var *v)
+{
+    for (int i = 0; i < CH_SPARES; i++)
+        drop_spare(v, i);
+}
+
 static void drop_variable(ch_server_var *v)
 {
     ch_tensor_unref(v->value);
-    ch_tensor_unref(v->spare);
+    drop_spares(v);
     ch__free(v);
 }
 
@@ -97,40 +115,61 @@ static bool is_private(const ch_tensor *t)
            atomic_load_explicit(&t->buffer->refs, memory_order_acquire) == 1;
 }
 
-/* Counts writes that did not need the spare, and frees it after 64 of them in a row. */
-static void count_spare_use(ch_server_var *v, bool is_used)
+/* Counts writes that did not need a spare, and frees the spares after 64 of them in a row. */
+static void count_spare_use(const ch_values *s, ch_server_var *v, bool is_used)
 {
     enum { MAX_IDLE = 64 };
 
     v->n_idle = is_used ? 0 : v->n_idle + 1;
-    if (v->spare == NULL || v->n_idle < MAX_IDLE)
-        return;
-    ch_tensor_unref(v->spare);
-    v->spare = NULL;
+    if (v->n_idle >= MAX_IDLE && !s->keeps_spares)
+        drop_spares(v);
 }
 
-/* If the value is shared, the variable continues with a copy in the spare, and the shared
- * tensor becomes the next spare. That can be used when its readers have released it. */
+/* Creates memory for a copy of `t`. The memory of strings must be zeroed. */
+static ch_status new_spare(const ch_values *s, const ch_tensor *t, ch_tensor **out)
+{
+    return t->dtype == CH_STR ? ch_tensor_new_on(s->device, t->dtype, t->shape, out)
+                              : ch__tensor_new_untouched(s->device, t->dtype, t->shape, out);
+}
+
+/* Returns the spare to which the next copy goes: one that has no readers, else an empty one,
+ * else the first, which is replaced. */
+static int choose_spare(const ch_values *s, const ch_server_var *v)
+{
+    int n = s->keeps_spares ? CH_SPARES : 1, best = 0;
+
+    for (int i = n - 1; i >= 0; i--)
+        if (v->spare[i].tensor == NULL)
+            best = i;
+    for (int i = 0; i < n; i++)
+        if (v->spare[i].tensor != NULL && is_private(v->spare[i].tensor))
+            return i;
+    return best;
+}
+
+/* If the value is shared, the variable continues with a copy in a spare, and the shared tensor
+ * becomes a spare. That can be used when its readers have released it. */
 ch_status ch__values_make_private(ch_values *s, ch_server_var *v)
 {
     ch_tensor *old = v->value;
     ch_status  rc = CH_OK;
+    int        i;
 
-    count_spare_use(v, !is_private(old));
+    count_spare_use(s, v, !is_private(old));
     if (is_private(old))
         return CH_OK;
-    if (v->spare != NULL && !is_private(v->spare)) {
-        ch_tensor_unref(v->spare);
-        v->spare = NULL;
-    }
-    if (v->spare == NULL)
-        rc = ch_tensor_new_on(s->device, old->dtype, old->shape, &v->spare);
+    i = choose_spare(s, v);
+    if (v->spare[i].tensor != NULL && !is_private(v->spare[i].tensor))
+        drop_spare(v, i);
+    if (v->spare[i].tensor == NULL)
+        rc = new_spare(s, old, &v->spare[i].tensor);
     if (rc == CH_OK)
-        rc = ch_tensor_copy(old, v->spare);
+        rc = ch_tensor_copy(old, v->spare[i].tensor);
     if (rc != CH_OK)
         return ch__fail_at(rc, "variable %s", v->name);
-    v->value = v->spare;
-    v->spare = old;
+    v->value = v->spare[i].tensor;
+    v->spare[i].tensor = old;
+    v->spare[i].n_touched = (int64_t)ch_tensor_bytes(old);
     s->generation++;
     return CH_OK;
 }
@@ -286,23 +325,85 @@ ch_status ch__values_snapshot(ch_values *s, uint64_t number)
     return rc;
 }
 
+/* The snapshots up to `last`, except n of them. */
+typedef struct released {
+    uint64_t        last;
+    size_t          n;
+    const uint64_t *kept;
+} released;
+
 /* Frees a snapshot if it was released; for ch__map_remove_if. */
 static bool drop_if_released(void *arg, ch_key k, void *value)
 {
-    const ch_values *s = arg;
+    const released *r = arg;
 
-    if (k.a > s->released)
+    for (size_t i = 0; i < r->n; i++)
+        if (r->kept[i] == k.a)
+            return false;
+    if (k.a > r->last)
         return false;
     drop_snapshot(value);
     return true;
 }
 
-void ch__values_release(ch_values *s, uint64_t last)
+/* Calls may arrive late or twice. That is harmless, because a snapshot that a call releases is
+ * never in use again. */
+void ch__values_release(ch_values *s, uint64_t last, size_t n, const uint64_t *kept)
 {
-    if (last <= s->released)
-        return;
-    s->released = last;
-    ch__map_remove_if(&s->snapshots, drop_if_released, s);
+    released r = {last, n, kept};
+
+    if (last > s->released)
+        s->released = last;
+    ch__map_remove_if(&s->snapshots, drop_if_released, &r);
+}
+
+/* ---- memory for copies ---- */
+
+/* Prepares spare i of a variable: writes to at most *most bytes, and subtracts them. Adds the
+ * bytes that are left to *left. */
+static ch_status reserve_spare(ch_values *s, ch_server_var *v, int i, int64_t *most,
+                               int64_t *left)
+{
+    int64_t   bytes = (int64_t)ch_tensor_bytes(v->value), n;
+    ch_status rc = CH_OK;
+
+    if (v->spare[i].tensor == NULL)
+        rc = new_spare(s, v->value, &v->spare[i].tensor);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "memory for a copy of variable %s", v->name);
+    n = bytes - v->spare[i].n_touched;
+    if (n > *most)
+        n = *most;
+    if (n > 0)
+        memset(v->spare[i].tensor->data + v->spare[i].n_touched, 0, (size_t)n);
+    v->spare[i].n_touched += n;
+    *most -= n;
+    *left += bytes - v->spare[i].n_touched;
+    return CH_OK;
+}
+
+ch_status ch__values_reserve(ch_values *s, int64_t most, int64_t *left)
+{
+    int       n = s->snapshots.n > 0 ? CH_SPARES : 1;
+    ch_status rc = CH_OK;
+
+    s->keeps_spares = true;
+    *left = 0;
+    for (int i = 0; i < s->variables.cap && rc == CH_OK; i++) {
+        ch_server_var *v = s->variables.entry[i].value;
+
+        for (int k = 0; k < n && rc == CH_OK && v != NULL && v->value->dtype != CH_STR; k++)
+            rc = reserve_spare(s, v, k, &most, left);
+    }
+    return rc;
+}
+
+void ch__values_unreserve(ch_values *s)
+{
+    s->keeps_spares = false;
+    for (int i = 0; i < s->variables.cap; i++)
+        if (s->variables.entry[i].value != NULL)
+            drop_spares(s->variables.entry[i].value);
 }
 
 void ch__values_drop(ch_values *s)

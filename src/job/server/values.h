@@ -25,13 +25,20 @@
 #include "tensor/buffer_pool.h"
 #include "tensor/layout.h"
 
+enum { CH_SPARES = 2 };
+
 /* A variable, or a shard of one. */
 typedef struct ch_server_var {
     uint64_t   number;
-    ch_tensor *value;  /* contiguous, on the server's device */
-    ch_tensor *spare;  /* the previous value, memory for the next copy; NULL: none */
-    int        n_idle; /* writes in a row that did not need the spare */
-    char       name[];
+    ch_tensor *value; /* contiguous, on the server's device */
+    /* Memory for the next copies, such as the previous value. The second is used only while
+     * spares are kept. */
+    struct {
+        ch_tensor *tensor;    /* NULL: none */
+        int64_t    n_touched; /* bytes that were written before, from the first on */
+    } spare[CH_SPARES];
+    int  n_idle; /* writes in a row that did not need a spare */
+    char name[];
 } ch_server_var;
 
 /* To begin, set `device` and `max_init_bytes`, and zero the rest. */
@@ -42,6 +49,7 @@ typedef struct ch_values {
     uint64_t       released;             /* number of the last snapshot that was released */
     unsigned       generation;           /* see invariant 4 */
     ch_buffer_pool pool;                 /* memory of the rows that are returned */
+    bool           keeps_spares;         /* see ch__values_reserve */
 } ch_values;
 
 /* Frees all variables and snapshots. Tensors that were returned stay valid. */
@@ -82,7 +90,18 @@ CH_MUST_CHECK ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t 
 
 /* Takes a snapshot. Does nothing if the snapshot exists or was released. */
 CH_MUST_CHECK ch_status ch__values_snapshot(ch_values *s, uint64_t snapshot);
-/* Releases all snapshots up to number `last`. */
-void ch__values_release(ch_values *s, uint64_t last);
+/* Releases all snapshots up to number `last`, except the n snapshots `kept`. */
+void ch__values_release(ch_values *s, uint64_t last, size_t n, const uint64_t *kept);
+
+/* ---- memory for copies ---- */
+
+/* Prepares for snapshots that are kept for long. Allocates spares of all variables, and writes
+ * to at most `most` bytes of them, so that the first write after a snapshot costs only a copy.
+ * Stores the number of bytes that were not written yet in *left; the caller must call again
+ * until that is 0. From the first call on, spares are not freed, and a variable has two of them
+ * if the current values are shared already, as in rounds of CH_SYNCHRONOUS. */
+CH_MUST_CHECK ch_status ch__values_reserve(ch_values *s, int64_t most, int64_t *left);
+/* Frees all spares. From now on a variable has at most one, and only while it is in use. */
+void ch__values_unreserve(ch_values *s);
 
 #endif
