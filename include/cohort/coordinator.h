@@ -50,7 +50,10 @@ typedef enum ch_coordinator_mode {
     CH_BOUNDED_STALENESS,
     /* In rounds. All steps of a round read the values that the variables had when the round
      * began. The next round begins when all steps of the round have ended. Rounds are counted
-     * from the last join, or from the last call that returned the error of a step. */
+     * from the last join, or from the last call that returned the error of a step. A checkpoint
+     * that is saved in the middle of a round waits for its steps, and counts like a join if the
+     * program has not scheduled all of them. Steps read the parts of per-worker datasets in
+     * turn, in the order in which they were scheduled, whichever worker runs them. */
     CH_SYNCHRONOUS
 } ch_coordinator_mode;
 
@@ -143,7 +146,7 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
  *
  * A per-worker object has a part for each worker that exists when the object is created. A
  * worker that joins later, with index i, uses the part of worker i % n, where n is the number
- * of parts. */
+ * of parts. In rounds (CH_SYNCHRONOUS), the parts of datasets do not belong to workers. */
 
 /* Creates a per-worker dataset: each worker reads the whole dataset. The dataset is encoded and
  * sent, and not read in this process. Borrows `d`. The position in the data survives the loss

@@ -25,7 +25,8 @@
     X(QUIET)       /* an error is reported while cancelled steps still run */                  \
     X(DOUBT)       /* steps are cancelled although servers may have applied them */            \
     X(HOLD)        /* servers apply updates of steps that are being cancelled */               \
-    X(INCARNATION) /* a restarted worker is mistaken for its previous incarnation */
+    X(INCARNATION) /* a restarted worker is mistaken for its previous incarnation */           \
+    X(CUT)         /* a snapshot for a checkpoint is taken while steps run */
 
 #define CH_MUTANTS_CRASH(X)                                                                    \
     X(FILESYNC)   /* a file is renamed before its bytes are durable */                         \

@@ -94,6 +94,7 @@
 #define JOB_COORDINATOR_H
 
 #include "cohort/coordinator.h"
+#include "job/job.pb-c.h"
 #include "net/net.h"
 #include "tensor/layout.h"
 
@@ -233,7 +234,8 @@ typedef struct ch_step_request {
     ch_worker_input *const *input; /* borrowed; each is referenced */
     /* The caller waits for this step. The step is queued before all others and is never
      * cancelled. Only ch__coord_wait of this step returns its error. */
-    bool is_own;
+    bool        is_own;
+    const void *owner; /* for ch__coord_count_queued; compared only */
 } ch_step_request;
 
 /* Adds a step to the queue. If `out` is NULL, the worker does not send the results. Otherwise
@@ -295,21 +297,62 @@ CH_MUST_CHECK ch_status ch__coord_input_datasets(ch_task *coord, int n,
                                                  ch_tensor *const *dataset, int width,
                                                  int64_t pass, bool is_shared,
                                                  ch_worker_input **out);
+/* Packs the state of a pass over data streams as a PassState (proto/job.proto), which the caller
+ * must free with ch__free. with_datasets: also the encoded datasets. Must be called between
+ * steps (ch__coord_cut): CH_FAILED_PRECONDITION if a step that reads the input runs. */
+CH_MUST_CHECK ch_status ch__coord_input_save(ch_task *coord, const ch_worker_input *f,
+                                             bool with_datasets, void **bytes, size_t *n);
+/* Creates a worker input that continues a saved pass: like ch__coord_input_datasets, with a
+ * dataset for each saved stream. `m` is untrusted: CH_DATA_LOSS if it is not valid. */
+CH_MUST_CHECK ch_status ch__coord_input_resume(ch_task *coord, const Cohort__PassState *m,
+                                               ch_tensor *const *dataset, int width,
+                                               bool is_shared, ch_worker_input **out);
+/* Adds a reference. Must be called with the task's lock held (ch__task_enter). */
+void ch__coord_input_ref(ch_worker_input *f);
 /* Releases the caller's reference. Scheduled steps keep references until they end. NULL is
  * allowed. */
 void ch__coord_input_unref(ch_task *coord, ch_worker_input *f);
 
-/* ---- statistics and snapshots ---- */
+/* ---- statistics ---- */
 
 void ch__coord_stats(ch_task *coord, ch_coordinator_stats *out);
 /* Returns CH_INVALID_ARGUMENT if there is no worker of this index. */
 CH_MUST_CHECK ch_status ch__coord_worker_stats(ch_task *coord, int worker,
                                                ch_worker_stats *out);
+
+/* ---- snapshots ---- */
+
 /* Takes a snapshot of all variables on servers, for steps that name it
  * (ch_step_request.snapshot). Blocks until every server has replied. CH_RESOURCE_EXHAUSTED: 64
  * snapshots are in use. */
 CH_MUST_CHECK ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot);
 /* Releases a snapshot. Does not block. */
 void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
+
+/* Takes a snapshot between steps (a cut): in it, every step and every assignment is complete or
+ * absent. Steps that were sent to workers run to their end first, if need be on other workers.
+ * Steps that were not sent are held back. Then calls `between`, which may be NULL, while no
+ * step runs, and resumes the steps. `between` must not run steps and must not set variables.
+ * If it returns an error, the snapshot is released.
+ *
+ * In rounds of CH_SYNCHRONOUS, a round that has begun runs to its end first. If the program has
+ * scheduled only a part of it, the round ends with this part, as it does at a join.
+ *
+ * Returns the error of a step if a step has failed; the next join returns it too. Returns
+ * CH_DEADLINE_EXCEEDED like ch__coord_join. */
+CH_MUST_CHECK ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg),
+                                      void *arg, uint64_t *snapshot);
+/* Returns true if the program has scheduled a part of a round of CH_SYNCHRONOUS, so that a cut
+ * would end the round early. */
+bool ch__coord_is_in_mid_round(ch_task *coord);
+/* Returns the number of queued steps of an owner. Called by `between` of a cut: the number of
+ * its steps that are absent from the snapshot. */
+int64_t ch__coord_count_queued(ch_task *coord, const void *owner);
+/* Prepares spare memory on the servers, so that the first write to a variable after a snapshot
+ * costs a copy to memory that is ready (job/server/values.h). Blocks, but each server replies
+ * to other calls meanwhile. The servers keep this memory until ch__coord_unreserve, which does
+ * not block. */
+CH_MUST_CHECK ch_status ch__coord_reserve(ch_task *coord);
+void                    ch__coord_unreserve(ch_task *coord);
 
 #endif

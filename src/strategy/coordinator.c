@@ -252,8 +252,9 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
 
 /* Sends the step to the queue of the coordinator task. *out may be NULL if the results are not
  * wanted. */
-static ch_status schedule_step(ch_coordinator *c, const ch_arguments *a, const ch_graph *g,
-                               uint64_t function, int64_t number, ch_scheduled **out)
+static ch_status schedule_step(ch_coordinator *c, const ch_function *f, const ch_arguments *a,
+                               const ch_graph *g, uint64_t function, int64_t number,
+                               ch_scheduled **out)
 {
     enum { FEW = 16 };
     ch_worker_input *inline_input[FEW], **input = inline_input;
@@ -276,7 +277,8 @@ static ch_status schedule_step(ch_coordinator *c, const ch_arguments *a, const c
                                                    .n_shared = in.n_shared,
                                                    .in = in.in,
                                                    .n_worker_inputs = a->n_each,
-                                                   .input = input},
+                                                   .input = input,
+                                                   .owner = f},
                                 out);
     }
     if (input != inline_input)
@@ -311,7 +313,7 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
     if (rc == CH_OK && out != NULL)
         rc = new_remote(c, g, &r);
     if (rc == CH_OK)
-        rc = schedule_step(c, a, g, function, number, out != NULL ? &r->step : NULL);
+        rc = schedule_step(c, f, a, g, function, number, out != NULL ? &r->step : NULL);
     ch_graph_unref(g);
     if (rc == CH_OK && out != NULL)
         *out = r;

@@ -22,10 +22,20 @@ struct ch_per_worker {
     ch_tensor     **dataset;     /* encoded dataset of each worker, as u8 tensors */
     /* is_shared: the streams are parts of one dataset. rows_unknown: axis 0 of a component is
      * unknown. */
-    bool             is_shared, rows_unknown;
-    atomic_llong     n_passes; /* number of iterations that were created */
-    ch_worker_input *input;    /* of an iteration or of values; NULL: a dataset */
-    int              width;    /* number of components of an element */
+    bool         is_shared, rows_unknown;
+    atomic_llong n_passes; /* number of iterations that were created */
+    /* Of a dataset: the dataset that is divided, referenced; NULL: the workers' datasets are
+     * whole, or the program's function has made them (is_from_function). */
+    ch_dataset *divided;
+    bool        is_from_function;
+    /* Of a dataset: its newest iteration, not referenced; NULL: that was freed. And the worker
+     * input of a restored pass, with which the next iteration begins; NULL: none. Both may be
+     * used only after ch__task_enter(ps->coord). */
+    ch_per_worker   *newest;
+    ch_worker_input *restored;
+    ch_per_worker   *parent; /* of an iteration: its dataset, referenced; else NULL */
+    ch_worker_input *input;  /* of an iteration or of values; NULL: a dataset */
+    int              width;  /* number of components of an element */
     /* A value with the dtype and shape of each component. Steps are recorded with these. */
     ch_value **sample;
     char     **name;

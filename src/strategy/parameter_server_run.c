@@ -141,9 +141,10 @@ static ch_status schedule_step(const ch_run *run, uint64_t snapshot, bool is_own
 {
     ch_strategy    *st = run->owner;
     ch_ps          *ps = st->self;
-    ch_step_request o = {.seed = run->seed, .snapshot = snapshot, .is_own = is_own};
-    ch_ps_inputs    in;
-    ch_status       rc = ch__run_record(run, g, &o.number);
+    ch_step_request o = {
+        .seed = run->seed, .snapshot = snapshot, .is_own = is_own, .owner = run->function};
+    ch_ps_inputs in;
+    ch_status    rc = ch__run_record(run, g, &o.number);
 
     if (rc == CH_OK)
         rc = ch__ps_function(ps, *g, &o.function);

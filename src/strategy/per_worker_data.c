@@ -12,7 +12,7 @@
  *      the elements or values of all workers must have the same dtypes, names and shapes. Only
  *      axis 0 may have an unknown size.
  *   2. A ch_per_worker does not change after its creation, except that n_passes counts its
- *      iterations.
+ *      iterations, and that a restore changes the next or the newest of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -20,9 +20,13 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/protobuf.h"
 #include "data/data.h"
 #include "strategy/coordinator.h"
+#include "strategy/cut.h"
 #include "tensor/ragged.h"
+
+enum { STATE_FORMAT = 1 }; /* of PerWorkerState (proto/job.proto) */
 
 /* ---- creating and freeing ---- */
 
@@ -37,7 +41,16 @@ void ch_per_worker_unref(ch_per_worker *p)
 {
     if (p == NULL || atomic_fetch_sub(&p->refs, 1) != 1)
         return;
+    if (p->parent != NULL) {
+        (void)ch__task_enter(p->coordinator->ps->coord);
+        if (p->parent->newest == p)
+            p->parent->newest = NULL;
+        ch__task_leave(p->coordinator->ps->coord);
+        ch_per_worker_unref(p->parent);
+    }
     ch__coord_input_unref(p->coordinator->ps->coord, p->input);
+    ch__coord_input_unref(p->coordinator->ps->coord, p->restored);
+    ch_dataset_unref(p->divided);
     for (int i = 0; i < p->n_streams; i++)
         ch_tensor_unref(p->dataset[i]);
     for (int i = 0; i < p->width; i++) {
@@ -326,7 +339,7 @@ typedef struct part_args {
 } part_args;
 
 /* Makes part i of n of a dataset that all workers share (dataset_of). */
-static ch_status part(void *arg, int i, int n, ch_dataset **out)
+static ch_status part_of(void *arg, int i, int n, ch_dataset **out)
 {
     const part_args *of = arg;
     ch_dataset      *mine = NULL;
@@ -385,7 +398,10 @@ ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator 
     if (rc != CH_OK)
         return rc;
     f.n_devices = c->ps->n_devices;
-    return make_dataset(call, c, from_function, &f, false, out);
+    rc = make_dataset(call, c, from_function, &f, false, out);
+    if (rc == CH_OK)
+        (*out)->is_from_function = true;
+    return rc;
 }
 
 ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
@@ -396,7 +412,30 @@ ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
 
     if (rc == CH_OK)
         rc = check_given(call, d);
-    return rc == CH_OK ? make_dataset(call, c, part, &(part_args){c, d}, true, out) : rc;
+    if (rc == CH_OK)
+        rc = make_dataset(call, c, part_of, &(part_args){c, d}, true, out);
+    if (rc == CH_OK)
+        (*out)->divided = ch_dataset_ref(d);
+    return rc;
+}
+
+/* Returns the worker input of a restored pass, which the caller then owns; NULL: none. */
+static ch_worker_input *take_restored(ch_per_worker *dataset)
+{
+    ch_worker_input *f;
+
+    (void)ch__task_enter(dataset->coordinator->ps->coord);
+    f = dataset->restored;
+    dataset->restored = NULL;
+    ch__task_leave(dataset->coordinator->ps->coord);
+    return f;
+}
+
+static void set_newest(ch_per_worker *dataset, ch_per_worker *iteration)
+{
+    (void)ch__task_enter(dataset->coordinator->ps->coord);
+    dataset->newest = iteration;
+    ch__task_leave(dataset->coordinator->ps->coord);
 }
 
 ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
@@ -417,17 +456,174 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
     }
     if (rc == CH_OK) {
         p->rows_unknown = dataset->rows_unknown;
+        p->parent = ch_per_worker_ref(dataset);
+        p->input = take_restored(dataset);
+    }
+    if (rc == CH_OK && p->input == NULL)
         rc = ch__coord_input_datasets(dataset->coordinator->ps->coord, dataset->n_streams,
                                       dataset->dataset, dataset->width,
                                       atomic_fetch_add(&dataset->n_passes, 1),
                                       dataset->is_shared, &p->input);
-    }
     if (rc != CH_OK) {
         ch_per_worker_unref(p);
         return rc;
     }
+    set_newest(dataset, p);
     *out = p;
     return CH_OK;
+}
+
+/* ---- saving and restoring (strategy/cut.h) ---- */
+
+/* Returns the dataset of an iteration or a dataset; NULL if `p` is neither. */
+static ch_per_worker *dataset_of_pass(ch_per_worker *p)
+{
+    return p->parent != NULL ? p->parent : p->n_streams > 0 ? p : NULL;
+}
+
+static ch_status fail_not_dataset(const char *call)
+{
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s: these are per-worker values, which have no position; pass a per-worker "
+        "dataset",
+        call);
+}
+
+/* Packs the state of the newest pass of a dataset. *bytes stays NULL if it was freed. */
+static ch_status save_pass(const ch_per_worker *dataset, void **bytes, size_t *n)
+{
+    ch_task         *coord = dataset->coordinator->ps->coord;
+    ch_worker_input *input;
+    ch_status        rc;
+
+    (void)ch__task_enter(coord);
+    input = dataset->newest != NULL ? dataset->newest->input : dataset->restored;
+    if (input != NULL)
+        ch__coord_input_ref(input);
+    ch__task_leave(coord);
+    if (input == NULL)
+        return CH_OK;
+    rc = ch__coord_input_save(coord, input, dataset->is_from_function, bytes, n);
+    ch__coord_input_unref(coord, input);
+    return rc;
+}
+
+ch_status ch__per_worker_save(ch_per_worker *p, void **bytes, size_t *n)
+{
+    const ch_per_worker   *dataset = dataset_of_pass(p);
+    Cohort__PerWorkerState m;
+    void                  *pass = NULL;
+    size_t                 n_pass = 0;
+    ch_status              rc;
+
+    if (dataset == NULL)
+        return fail_not_dataset("save");
+    cohort__per_worker_state__init(&m);
+    m.format = STATE_FORMAT;
+    m.passes = atomic_load(&dataset->n_passes);
+    rc = save_pass(dataset, &pass, &n_pass);
+    m.pass.data = pass;
+    m.pass.len = n_pass;
+    if (rc == CH_OK)
+        rc = ch__protobuf_pack(&m.base, bytes, n);
+    ch__free(pass);
+    return rc;
+}
+
+/* Makes the encoded dataset of each of the k parts of a pass, as it was divided when the pass
+ * began. */
+static ch_status part_datasets(const ch_per_worker *p, const Cohort__PassState *m,
+                               ch_tensor **part)
+{
+    element_specs l = {0};
+    int           k = (int)m->n_streams;
+    ch_status     rc = CH_OK;
+
+    if (k != p->n_streams && p->divided != NULL) {
+        rc = describe(part_of, &(part_args){p->coordinator, p->divided}, k, part, &l);
+        ch__free(l.spec);
+        ch_dataset_unref(l.first);
+        return rc;
+    }
+    for (int i = 0; i < k && rc == CH_OK; i++)
+        if (k != p->n_streams && p->is_from_function)
+            rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)m->streams[i]->dataset.len),
+                                   m->streams[i]->dataset.data, &part[i]);
+        else
+            part[i] = ch_tensor_ref(p->dataset[i < p->n_streams ? i : 0]);
+    return rc;
+}
+
+/* Creates the worker input of a saved pass. If the number of workers has changed, all workers
+ * read all parts of it, so that each element is read once. */
+static ch_status resume_pass(const ch_per_worker *p, const Cohort__PassState *m,
+                             ch_worker_input **out)
+{
+    ch_tensor **part = ch__calloc(m->n_streams + 1, sizeof(ch_tensor *));
+    ch_status   rc = part == NULL ? ch__fail_memory("datasets") : part_datasets(p, m, part);
+
+    if (rc == CH_OK)
+        rc = ch__coord_input_resume(p->coordinator->ps->coord, m, part, p->width,
+                                    p->is_shared || m->n_streams != (size_t)p->n_streams, out);
+    for (size_t i = 0; part != NULL && i < m->n_streams; i++)
+        ch_tensor_unref(part[i]);
+    ch__free(part);
+    return rc;
+}
+
+/* Parses an untrusted message of a restore. */
+static ch_status parse_state(const ProtobufCMessageDescriptor *type, const void *bytes,
+                             size_t n, ProtobufCMessage **out)
+{
+    *out = ch__protobuf_unpack(type, bytes, n);
+    return *out != NULL ? CH_OK
+                        : ch__fail(CH_DATA_LOSS, "%zu bytes are not a valid %s message", n,
+                                   type->short_name);
+}
+
+/* Lets the newest iteration, or the next if that was freed, continue with a restored pass.
+ * Takes the worker input over, which may be NULL: then the next iteration begins a new pass. */
+static void set_restored(ch_per_worker *dataset, ch_worker_input *input)
+{
+    ch_task         *coord = dataset->coordinator->ps->coord;
+    ch_worker_input *old, **at;
+
+    (void)ch__task_enter(coord);
+    at =
+        input != NULL && dataset->newest != NULL ? &dataset->newest->input : &dataset->restored;
+    old = *at;
+    *at = input;
+    ch__task_leave(coord);
+    ch__coord_input_unref(coord, old);
+}
+
+ch_status ch__per_worker_restore(ch_per_worker *p, const void *bytes, size_t n)
+{
+    ch_per_worker    *dataset = dataset_of_pass(p);
+    ProtobufCMessage *m = NULL, *pass = NULL;
+    ch_worker_input  *input = NULL;
+    ch_status         rc;
+
+    if (dataset == NULL)
+        return fail_not_dataset("restore");
+    rc = parse_state(&cohort__per_worker_state__descriptor, bytes, n, &m);
+    const Cohort__PerWorkerState *state = (const void *)m;
+    if (rc == CH_OK && (state->format != STATE_FORMAT || state->passes < 0))
+        rc = ch__fail(CH_DATA_LOSS, "position of a per-worker dataset: format %u, pass %lld",
+                      state->format, (long long)state->passes);
+    if (rc == CH_OK && state->pass.len > 0)
+        rc = parse_state(&cohort__pass_state__descriptor, state->pass.data, state->pass.len,
+                         &pass);
+    if (rc == CH_OK && pass != NULL)
+        rc = resume_pass(dataset, (const void *)pass, &input);
+    if (rc == CH_OK) {
+        atomic_store(&dataset->n_passes, state->passes);
+        set_restored(dataset, input);
+    }
+    ch__protobuf_free(m);
+    ch__protobuf_free(pass);
+    return rc;
 }
 
 /* ---- values ---- */

@@ -133,6 +133,7 @@ static ch_status new_scheduled(const ch_step_request *o, ch_scheduled **out)
     s->seed = o->seed;
     s->snapshot = o->snapshot;
     s->is_own = o->is_own;
+    s->owner = o->owner;
     s->n_inputs = o->n_inputs;
     s->n_shared = o->n_shared;
     for (; s->n_in < o->n_in; s->n_in++) {
@@ -177,11 +178,9 @@ static int64_t patience(const ch_coord *c)
     return c->running.n > 0 ? usual + c->opt.step : usual;
 }
 
-/* Blocks until is_over(arg) is true. If limit_ms is 0, fails only when no step has ended for
- * the time of patience(), so that the number of scheduled steps does not matter. `condition`
- * describes the awaited event for the error message. */
-static ch_status wait_for_steps(ch_task *coord, const ch_coord *c, bool (*is_over)(void *arg),
-                                void *arg, int64_t limit_ms, const char *condition)
+/* If limit_ms is 0, fails when no step has ended for the time of patience(). */
+ch_status ch__coord_wait_steps(ch_task *coord, const ch_coord *c, bool (*is_over)(void *arg),
+                               void *arg, int64_t limit_ms, const char *condition)
 {
     int64_t   ended = count_ended(&c->stats), began = ch__task_now(coord), since = began;
     ch_status rc;
@@ -238,8 +237,8 @@ static ch_status raise_step_error(ch_task *coord, ch_coord_context *t, int64_t l
     if (!ch__fault_is_set(&why))
         return ch__fault_raise(&t->c->broken);
     ch__cancel_all(t, CH_CANCEL_ERROR);
-    rc = wait_for_steps(coord, t->c, is_quiet, t->c, limit_ms,
-                        "workers to stop cancelled steps");
+    rc = ch__coord_wait_steps(coord, t->c, is_quiet, t->c, limit_ms,
+                              "workers to stop cancelled steps");
     t->now = ch__task_now(coord);
     if (rc != CH_OK)
         return rc;
@@ -260,6 +259,14 @@ static bool may_add(void *arg)
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
+/* Returns the event that a thread waits for before it adds a step. */
+static const char *why_not_add(const ch_coord *c)
+{
+    return c->n_joining > 0        ? "a join to return"
+           : c->cut != CH_CUT_NONE ? "a snapshot between steps to be taken: the queue is full"
+                                   : "a step to end: the queue is full";
+}
+
 ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_scheduled **out)
 {
     ch_coord_context t = ch__coord_enter(coord);
@@ -267,9 +274,7 @@ ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_schedu
     ch_status        rc = new_scheduled(o, &s);
 
     if (rc == CH_OK && !o->is_own && !may_add(t.c))
-        rc = wait_for_steps(coord, t.c, may_add, t.c, 0,
-                            t.c->n_joining > 0 ? "a join to return"
-                                               : "a step to end: the queue is full");
+        rc = ch__coord_wait_steps(coord, t.c, may_add, t.c, 0, why_not_add(t.c));
     t.now = ch__task_now(coord);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
         rc = raise_step_error(coord, &t, 0);
@@ -317,9 +322,9 @@ ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own)
 {
     ch_coord_context t = ch__coord_enter(coord);
 
-    return ch__coord_leave(coord,
-                           wait_for_steps(coord, t.c, is_own ? has_room_for_own : has_room, t.c,
-                                          0, "workers to run queued steps"));
+    return ch__coord_leave(coord, ch__coord_wait_steps(coord, t.c,
+                                                       is_own ? has_room_for_own : has_room,
+                                                       t.c, 0, "workers to run queued steps"));
 }
 
 /* Returns true if no step is queued, running or being cancelled, or if there is an error to
@@ -358,7 +363,7 @@ ch_status ch__coord_join(ch_task *coord, int64_t limit_ms)
     ch_status        rc;
 
     t.c->n_joining++;
-    rc = wait_for_steps(coord, t.c, is_done, t.c, limit_ms, "scheduled steps to end");
+    rc = ch__coord_wait_steps(coord, t.c, is_done, t.c, limit_ms, "scheduled steps to end");
     t.c->n_joining--;
     t.now = ch__task_now(coord);
     if (rc == CH_DEADLINE_EXCEEDED)
@@ -417,7 +422,7 @@ ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
                          int64_t limit_ms, const ch_message **out)
 {
     ch_coord_context t = ch__coord_enter(coord);
-    ch_status        rc = wait_for_steps(coord, t.c, is_ended, s, limit_ms, "the step to end");
+    ch_status rc = ch__coord_wait_steps(coord, t.c, is_ended, s, limit_ms, "the step to end");
 
     if (rc == CH_DEADLINE_EXCEEDED)
         rc = fail_step(s, function, rc, ch_error_message());

@@ -1,4 +1,4 @@
-/* job/coordinator/coordinator.c -- the coordinator task: its events, tick, snapshots, servers.
+/* job/coordinator/coordinator.c -- the coordinator task: its events, its tick, lost servers.
  *
  * The task handles these events (on_event): the end of an attempt of a step (attempt.c), of a
  * retried call (call.c) or of a ping, and timers. At every tick it pings servers and workers,
@@ -22,43 +22,7 @@
 enum { TICK = 0 };        /* id of the tick timer */
 enum { LOST_TICKS = 20 }; /* unreachable ticks in a row after which a server is lost */
 
-/* ---- snapshots ---- */
-
-static ch_status pack_snapshot(uint64_t snapshot, bool release, ch_message **out)
-{
-    Cohort__PsSnapshot m;
-
-    cohort__ps_snapshot__init(&m);
-    m.snapshot = snapshot;
-    m.release = release;
-    return ch__message_pack(CH_PS_SNAPSHOT, &m.base, 0, NULL, out);
-}
-
-ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uint64_t *snapshot)
-{
-    ch_coord   *c = t->c;
-    ch_message *p = NULL;
-    ch_status   rc = CH_OK;
-
-    *snapshot = ++c->n_snapshots;
-    if (c->n_in_use == CH_SNAPSHOTS)
-        rc = ch__fail(CH_RESOURCE_EXHAUSTED,
-                      "all %d snapshots of the variables are in use; release a snapshot first",
-                      CH_SNAPSHOTS);
-    if (rc == CH_OK)
-        rc = pack_snapshot(*snapshot, false, &p);
-    if (rc != CH_OK) {
-        for (int i = 0; i < c->opt.n_servers; i++)
-            then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *snapshot});
-        return rc;
-    }
-    c->in_use[c->n_in_use].number = *snapshot;
-    c->in_use[c->n_in_use++].has_failed = false;
-    rc = ch__coord_call_servers(t, p, then, *snapshot);
-    if (rc != CH_OK)
-        ch__snapshot_release(t, *snapshot);
-    return rc;
-}
+/* ---- servers ---- */
 
 void ch__servers_free_updates(const ch_coord_context *t, uint64_t first, uint64_t n)
 {
@@ -72,28 +36,6 @@ void ch__servers_free_updates(const ch_coord_context *t, uint64_t first, uint64_
         ch__message_pack(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
         (void)ch__coord_call_servers(t, p, NULL, 0);
 }
-
-/* Servers release all snapshots up to a number: the number before the oldest snapshot that is
- * still in use. */
-void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot)
-{
-    ch_coord   *c = t->c;
-    ch_message *p = NULL;
-    uint64_t    upto;
-    int         n = 0;
-
-    for (int i = 0; i < c->n_in_use; i++)
-        if (c->in_use[i].number != snapshot)
-            c->in_use[n++] = c->in_use[i];
-    c->n_in_use = n;
-    upto = n > 0 ? c->in_use[0].number - 1 : c->n_snapshots;
-    if (upto <= c->released_upto || pack_snapshot(upto, true, &p) != CH_OK)
-        return;
-    if (ch__coord_call_servers(t, p, NULL, 0) == CH_OK)
-        c->released_upto = upto;
-}
-
-/* ---- servers ---- */
 
 void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why)
 {

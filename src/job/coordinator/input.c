@@ -19,14 +19,17 @@
  *   4. `returned` has room for all elements that are leased, so that no return needs memory.
  *
  * scheduler.c chooses, sends and leases in this order: ch__worker_input_choose,
- * ch__worker_input_is_sent, ch__worker_input_lease. The strategy creates worker inputs.
+ * ch__worker_input_is_sent, ch__worker_input_lease. The strategy creates worker inputs, and
+ * saves and resumes them between steps, when no element is leased.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 
 #include "base/mem.h"
 #include "base/mutant.h"
+#include "base/protobuf.h"
 #include "job/coordinator/private.h"
+#include "tensor/tensor.h"
 
 /* ---- creating and freeing ---- */
 
@@ -127,6 +130,11 @@ ch_status ch__coord_input_values(ch_task *coord, int n, int copies, int width,
     return rc;
 }
 
+void ch__coord_input_ref(ch_worker_input *f)
+{
+    f->refs++;
+}
+
 void ch__coord_input_unref(ch_task *coord, ch_worker_input *f)
 {
     ch_coord_context t;
@@ -212,15 +220,32 @@ static int choose_shared(const ch_worker_input *f, int worker)
     return best;
 }
 
-ch_status ch__worker_input_choose(ch_scheduled *s, int worker)
+/* Chooses the stream whose turn it is. In rounds all depends on the order of steps, not on the
+ * workers that happen to be free. Of a shared input, streams that have ended are skipped.
+ * Returns its index, or -1 if all have ended. */
+static int choose_in_turn(const ch_worker_input *f)
+{
+    for (int i = 0; i < f->n_streams; i++) {
+        int stream = (int)((f->n_turns + i) % f->n_streams);
+
+        if (!f->is_shared || has_more(&f->stream[stream]))
+            return stream;
+    }
+    return -1;
+}
+
+ch_status ch__worker_input_choose(const ch_coord *c, ch_scheduled *s, int worker)
 {
     for (int i = 0; i < s->n_leases; i++) {
         ch_lease *l = &s->lease[i];
 
         if (l->input->n_values > 0 || l->number >= 0)
             continue;
-        l->stream = l->input->is_shared ? choose_shared(l->input, worker)
-                                        : worker % l->input->n_streams;
+        if (c->opt.how.mode == CH_SYNCHRONOUS)
+            l->stream = choose_in_turn(l->input);
+        else
+            l->stream = l->input->is_shared ? choose_shared(l->input, worker)
+                                            : worker % l->input->n_streams;
         if (l->stream < 0)
             return ch__fail(CH_OUT_OF_RANGE,
                             "no elements are left in the data that it reads; begin a new pass "
@@ -245,6 +270,7 @@ bool ch__worker_input_lease(ch_scheduled *s, int worker)
             return false;
         l->number = from->n_returned > 0 ? pop_returned(from) : from->next++;
         from->n_leased++;
+        l->input->n_turns++;
     }
     return true;
 }
@@ -428,4 +454,113 @@ void ch__worker_input_worker_lost(const ch_coord *c, int worker)
         for (int i = 0; i < f->n_streams; i++)
             if (f->stream[i].holder == worker)
                 f->stream[i].holder = -1;
+}
+
+/* ---- saving and resuming ---- */
+
+/* The message of a stream points to the stream's memory. */
+static void describe_stream(const ch_worker_input_stream *s, bool with_dataset,
+                            Cohort__StreamState *m)
+{
+    cohort__stream_state__init(m);
+    if (s->position != NULL) {
+        m->position.data = (uint8_t *)s->position->data;
+        m->position.len = ch_tensor_bytes(s->position);
+        m->first = s->position_at;
+    }
+    m->next = s->next;
+    m->end = s->end < INT64_MAX ? s->end : -1;
+    m->n_returned = (size_t)s->n_returned;
+    m->returned = s->returned;
+    if (with_dataset) {
+        m->dataset.data = (uint8_t *)s->dataset->data;
+        m->dataset.len = ch_tensor_bytes(s->dataset);
+    }
+}
+
+static ch_status pack_pass(const ch_worker_input *f, bool with_datasets, void **bytes,
+                           size_t *n)
+{
+    Cohort__PassState     m;
+    Cohort__StreamState  *stream = ch__calloc((size_t)f->n_streams, sizeof(*stream));
+    Cohort__StreamState **list = ch__calloc((size_t)f->n_streams, sizeof(*list));
+    ch_status rc = stream == NULL || list == NULL ? ch__fail_memory("a position") : CH_OK;
+
+    cohort__pass_state__init(&m);
+    m.pass = f->pass;
+    m.turns = f->n_turns;
+    m.streams = list;
+    for (int i = 0; i < f->n_streams && rc == CH_OK; i++) {
+        describe_stream(&f->stream[i], with_datasets, &stream[i]);
+        list[m.n_streams++] = &stream[i];
+    }
+    if (rc == CH_OK)
+        rc = ch__protobuf_pack(&m.base, bytes, n);
+    ch__free(stream);
+    ch__free(list);
+    return rc;
+}
+
+ch_status ch__coord_input_save(ch_task *coord, const ch_worker_input *f, bool with_datasets,
+                               void **bytes, size_t *n)
+{
+    ch_status rc = CH_OK;
+
+    (void)ch__coord_enter(coord);
+    for (int i = 0; i < f->n_streams && rc == CH_OK; i++)
+        if (f->stream[i].n_leased > 0)
+            rc = ch__fail(CH_FAILED_PRECONDITION,
+                          "position of a per-worker dataset: %d steps that read it are "
+                          "running; save it between steps",
+                          f->stream[i].n_leased);
+    if (rc == CH_OK)
+        rc = pack_pass(f, with_datasets, bytes, n);
+    return ch__coord_leave(coord, rc);
+}
+
+/* Sets a new stream to a saved state, which is untrusted. */
+static ch_status resume_stream(const Cohort__StreamState *m, ch_worker_input_stream *s)
+{
+    ch_status rc = CH_OK;
+    bool      is_valid = m->first >= 0 && m->next >= m->first && m->end >= -1 &&
+                    (m->first == 0 || m->position.len > 0) && m->n_returned <= INT32_MAX;
+
+    for (size_t i = 0; i < m->n_returned && is_valid; i++)
+        is_valid = m->returned[i] >= m->first && m->returned[i] < m->next;
+    if (!is_valid)
+        return ch__fail(CH_DATA_LOSS, "the saved state of a stream is not valid");
+    s->next = m->next;
+    s->end = m->end >= 0 ? m->end : INT64_MAX;
+    if (m->position.len > 0) {
+        rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)m->position.len), m->position.data,
+                               &s->position);
+        s->position_at = m->first;
+    }
+    if (rc == CH_OK && !ch__grow((void **)&s->returned, &s->cap_returned, (int)m->n_returned,
+                                 sizeof(*s->returned)))
+        rc = ch__fail_memory("data for workers");
+    for (size_t i = 0; i < m->n_returned && rc == CH_OK; i++)
+        push_returned(s, m->returned[i]);
+    return rc;
+}
+
+ch_status ch__coord_input_resume(ch_task *coord, const Cohort__PassState *m,
+                                 ch_tensor *const *dataset, int width, bool is_shared,
+                                 ch_worker_input **out)
+{
+    ch_worker_input *f = NULL;
+    ch_status rc = m->n_streams == 0 || m->n_streams > INT32_MAX || m->pass < 0 || m->turns < 0
+                       ? ch__fail(CH_DATA_LOSS, "the saved state of a pass is not valid")
+                       : ch__coord_input_datasets(coord, (int)m->n_streams, dataset, width,
+                                                  m->pass, is_shared, &f);
+
+    for (int i = 0; rc == CH_OK && i < f->n_streams; i++)
+        rc = resume_stream(m->streams[i], &f->stream[i]);
+    if (rc != CH_OK) {
+        ch__coord_input_unref(coord, f);
+        return rc;
+    }
+    f->n_turns = m->turns;
+    *out = f;
+    return CH_OK;
 }

@@ -1,12 +1,13 @@
 /* job/coordinator/private.h -- the parts of the coordinator task that its files share.
  *
- *   coordinator.c    the task: its events, its tick, snapshots, lost servers
+ *   coordinator.c    the task: its events, its tick, lost servers
  *   call.c           retried calls to servers and workers
  *   heartbeat.c      pings, and the count of ticks without a reply
  *   workers.c        the worker table: pings, what each worker was sent, lost workers
  *   step_function.c  the step plans that workers receive
  *   queue.c          the lists of steps: their order, and how steps end
  *   scheduler.c      which step runs on which worker, and when
+ *   snapshot.c       snapshots of the variables, and cuts: snapshots between steps
  *   attempt.c        RUN calls of steps to workers, and their outcomes
  *   cancel.c         cancelling steps
  *   input.c          the elements that steps read
@@ -52,6 +53,12 @@ typedef struct ch_coord_context {
 ch_coord_context ch__coord_enter(ch_task *coord);
 /* Unlocks the task and returns `rc`. */
 ch_status ch__coord_leave(ch_task *coord, ch_status rc);
+/* Blocks a thread of the program until is_over(arg) is true. If limit_ms is 0, fails only when
+ * no step has ended for a long time (client.c), so that the number of scheduled steps does not
+ * matter. `condition` describes the awaited event for the error message. */
+CH_MUST_CHECK ch_status ch__coord_wait_steps(ch_task *coord, const ch_coord   *c,
+                                             bool (*is_over)(void *arg), void *arg,
+                                             int64_t limit_ms, const char *condition);
 
 /* ---- calls to servers and workers ---- */
 
@@ -247,6 +254,7 @@ struct ch_scheduled {
     uint64_t          step, snapshot, seed; /* `step` is the step's number */
     ch_step_function *function;             /* NULL: an assignment, or it was freed before */
     uint64_t          order; /* index among the steps that are not own: for rounds, staleness */
+    const void       *owner; /* as in ch_step_request */
     int64_t           number; /* for ch_step_number */
     ch_scheduled_state state;
     /* is_own: see ch_step_request. is_silent: the results are not needed. was_sent: the step
@@ -310,6 +318,8 @@ CH_MUST_CHECK ch_status ch__queue_pack_retired(const ch_coord *c, ch_message **o
 /* Sends queued steps to workers, as many as the mode of the coordinator and the workers
  * allow. */
 void ch__scheduler_send(const ch_coord_context *t);
+/* Returns the number of steps in a round of CH_SYNCHRONOUS. */
+uint64_t ch__round_size(const ch_coord *c);
 /* Sends slow steps to idle workers as a second attempt (ch_coordinator_options.backups). */
 void ch__scheduler_send_backups(const ch_coord_context *t);
 
@@ -410,6 +420,7 @@ struct ch_worker_input {
     bool                    is_shared;  /* any worker may read any stream */
     int                     n_streams, width; /* width: components of an element */
     int64_t                 pass;
+    int64_t                 n_turns; /* leases so far: in rounds they take turns of streams */
     ch_worker_input_stream *stream;
     int                     n_values; /* workers that have tensors of their own; 0: streams */
     int                     copies;   /* replicas of a worker that have tensors of their own */
@@ -418,7 +429,7 @@ struct ch_worker_input {
 
 /* Chooses the streams that the step would read on this worker, if no elements are leased yet.
  * Returns CH_OUT_OF_RANGE if all streams have ended. */
-CH_MUST_CHECK ch_status ch__worker_input_choose(ch_scheduled *s, int worker);
+CH_MUST_CHECK ch_status ch__worker_input_choose(const ch_coord *c, ch_scheduled *s, int worker);
 /* Returns true if the worker has received the chosen streams. Otherwise sends them. */
 bool ch__worker_input_is_sent(const ch_coord_context *t, const ch_scheduled *s, int worker);
 /* Leases the next elements of the chosen streams to the step, unless it has leases. The step
@@ -448,11 +459,15 @@ void ch__worker_input_worker_lost(const ch_coord *c, int worker);
 /* The current round of CH_SYNCHRONOUS. Its steps read the same snapshot. */
 typedef struct ch_sync_round {
     uint64_t base;       /* ch_scheduled.order of the first step since the last join */
+    uint64_t begin;      /* order of the first step of this round */
     uint64_t end;        /* order of the first step after this round */
     uint64_t snapshot;   /* 0: there is no round */
     int      n_pending;  /* servers that have not taken the snapshot yet */
     bool     has_failed; /* a server could not take it: the round begins again */
 } ch_sync_round;
+
+/* The phase of a cut: see snapshot.c. */
+typedef enum ch_cut_phase { CH_CUT_NONE, CH_CUT_HOLDING, CH_CUT_FROZEN } ch_cut_phase;
 
 enum { CH_SNAPSHOTS = 64 }; /* snapshots in use at the same time, at most */
 
@@ -468,9 +483,10 @@ struct ch_coord {
     int      n_in_use;
     struct {
         uint64_t number;
+        int      n_pending;           /* servers that have not replied yet */
         bool     has_failed;          /* a server could not take it */
     } in_use[CH_SNAPSHOTS];           /* snapshots that are in use, by ascending number */
-    uint64_t         released_upto;   /* servers were called to release snapshots up to this */
+    bool             must_release;    /* servers still have snapshots that are not in use */
     ch_map           calls;           /* ch_scheduled of each open attempt, by id of its call */
     ch_map           functions;       /* ch_step_function, by number */
     ch_retries       retries;         /* ch_coord_call */
@@ -481,8 +497,10 @@ struct ch_coord {
     uint64_t         n_errors; /* number of such errors so far: identifies `error` */
     ch_fault         broken;   /* a server is lost: the error of all later calls */
     ch_cancel        cancel;
-    /* Threads in join; replies that threads in ch__coord_snapshot wait for. */
-    int                  n_joining, n_snapshotting;
+    /* Threads in join; replies that threads wait for that take snapshots; assignments that are
+     * being made. */
+    int                  n_joining, n_snapshotting, n_assigning;
+    ch_cut_phase         cut;
     ch_sync_round        round;
     int                  n_unreported;    /* steps ended since report_ended last checked */
     uint64_t             oldest_reported; /* the retired number at that time */
@@ -491,12 +509,20 @@ struct ch_coord {
 
 /* Sets the options of ch_coordinator_new; replaces 0 by the default. */
 void ch__coord_apply_options(ch_coord *c, const ch_coordinator_options *how);
-/* Takes a snapshot on all servers. Calls `then` once for each of them, on an error too. Numbers
- * of snapshots are ascending. CH_RESOURCE_EXHAUSTED: CH_SNAPSHOTS are in use. */
+/* Takes a snapshot on all servers. Calls `then` once for each of them, on an error too; `then`
+ * must call ch__snapshot_on_reply. Numbers of snapshots are ascending. CH_RESOURCE_EXHAUSTED:
+ * CH_SNAPSHOTS are in use. */
 CH_MUST_CHECK ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then,
                                             uint64_t *snapshot);
-/* Ends the use of a snapshot. Servers release it when all older snapshots are released too. */
+/* Records the reply of a server to a snapshot, or an error in its place. */
+void ch__snapshot_on_reply(const ch_coord_context *t, const ch_coord_call *call);
+/* Ends the use of a snapshot. Servers release it, whether older ones are in use or not. */
 void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot);
+/* Returns true if a queued step must end before the cut that is being made. While a cut is
+ * made, no other steps are sent. */
+bool ch__cut_needs(const ch_coord *c, const ch_scheduled *s);
+/* Blocks while a cut is made. The task must be locked. */
+CH_MUST_CHECK ch_status ch__cut_wait(ch_task *coord, ch_coord *c);
 /* Frees n updates on all servers, from number `first` on. */
 void ch__servers_free_updates(const ch_coord_context *t, uint64_t first, uint64_t n);
 /* Declares a server lost. The job has failed: all steps and all calls to the server end with

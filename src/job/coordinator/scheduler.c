@@ -22,8 +22,7 @@ static const int     slow_times = 3; /* a step is slow at this multiple of the m
 
 /* ---- which steps may begin ---- */
 
-/* Returns the number of steps in a round of CH_SYNCHRONOUS. */
-static uint64_t round_size(const ch_coord *c)
+uint64_t ch__round_size(const ch_coord *c)
 {
     return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
 }
@@ -35,6 +34,7 @@ static void on_round_snapshot(const ch_coord_context *t, const ch_coord_call *ca
 {
     ch_sync_round *r = &t->c->round;
 
+    ch__snapshot_on_reply(t, call);
     if (call->arg != r->snapshot)
         return;
     r->has_failed |= call->reply == NULL;
@@ -54,7 +54,7 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
 {
     ch_coord      *c = t->c;
     ch_sync_round *r = &c->round;
-    uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->snapshot;
+    uint64_t n = ch__round_size(c), first = ch__queue_oldest(c)->order, before = r->snapshot;
 
     if (r->snapshot != 0 && first < r->end)
         return s->order < r->end && r->n_pending == 0;
@@ -64,7 +64,8 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
         r->snapshot = before;
         return false;
     }
-    r->end = r->base + ((first - r->base) / n + 1) * n;
+    r->begin = r->base + (first - r->base) / n * n;
+    r->end = r->begin + n;
     if (before != 0)
         ch__snapshot_release(t, before);
     return false;
@@ -145,7 +146,7 @@ static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int wor
     }
     if (!ch__workers_send_once(t, m, s->function->number, s->function->message))
         return NOT_YET;
-    rc = ch__worker_input_choose(s, worker);
+    rc = ch__worker_input_choose(c, s, worker);
     if (rc != CH_OK) {
         ch__queue_fail_status(t, s, rc);
         return ENDED;
@@ -237,14 +238,26 @@ static void balance(const ch_coord_context *t)
     }
 }
 
+/* Returns the step that is sent next, or NULL: the first of the queue, or the first that a cut
+ * needs. The queue has own steps first, then the others. In each of the two, the steps that a
+ * cut needs are the first. */
+static ch_scheduled *next_step(const ch_coord *c)
+{
+    ch_scheduled *s = c->queue.first;
+
+    while (c->cut != CH_CUT_NONE && s != NULL && !ch__cut_needs(c, s))
+        s = s->is_own ? s->after : NULL;
+    return s;
+}
+
 void ch__scheduler_send(const ch_coord_context *t)
 {
-    ch_coord *c = t->c;
-    uint64_t  excluded = 0; /* bit set of workers that must receive something first */
+    ch_coord     *c = t->c;
+    ch_scheduled *s;
+    uint64_t      excluded = 0; /* bit set of workers that must receive something first */
 
-    while (c->queue.first != NULL && may_begin(t, c->queue.first)) {
-        ch_scheduled *s = c->queue.first;
-        int           worker = find_free_worker(t, excluded);
+    while ((s = next_step(c)) != NULL && may_begin(t, s)) {
+        int worker = find_free_worker(t, excluded);
 
         if (worker < 0)
             return;

@@ -1,8 +1,8 @@
 /* job/coordinator/variables.c -- variables outside of steps, for threads of the program.
  *
  * Functions of job/coordinator.h that call servers or workers and wait for their replies: any
- * message to servers (ch__coord_request), assignments, the copies of per-worker variables, and
- * snapshots. Callers are job/remote_var.c and the strategy (src/strategy/).
+ * message to servers (ch__coord_request), assignments, and the copies of per-worker variables.
+ * Snapshots are in snapshot.c. Callers are job/remote_var.c and the strategy (src/strategy/).
  *
  * An `awaited` is a call for which a thread waits. The thread owns it, so the thread must
  * cancel the call before it returns (free_awaited). After a wait the time must be read again
@@ -234,14 +234,21 @@ static ch_status assign(ch_task *coord, ch_coord_context *t, uint64_t step,
     return rc;
 }
 
+/* An assignment is part of a cut as a whole, or not at all. */
 ch_status ch__coord_assign(ch_task *coord, const ch_assignment *a)
 {
     ch_coord_context t = ch__coord_enter(coord);
     ch_scheduled    *s = NULL;
-    ch_status        rc = begin_assign(&t, &s);
+    ch_status        rc = ch__cut_wait(coord, t.c);
 
+    t.now = ch__task_now(coord);
     if (rc == CH_OK)
+        rc = begin_assign(&t, &s);
+    if (rc == CH_OK) {
+        t.c->n_assigning++;
         rc = assign(coord, &t, s->step, a);
+        t.c->n_assigning--;
+    }
     if (s != NULL)
         ch__queue_end(&t, s, CH_STEP_DONE);
     return ch__coord_leave(coord, rc);
@@ -314,64 +321,5 @@ void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable)
 
     if (t.c != NULL)
         ch__workers_drop(&t, variable, CH_SENT_PER_WORKER);
-    ch__task_leave(coord);
-}
-
-/* ---- snapshots ---- */
-
-static bool is_zero(void *arg)
-{
-    const int *left = arg;
-
-    return *left == 0;
-}
-
-/* Handles a server's reply to a snapshot, or an error in its place. */
-static void on_snapshot(const ch_coord_context *t, const ch_coord_call *call)
-{
-    ch_coord *c = t->c;
-
-    c->n_snapshotting--;
-    for (int i = 0; i < c->n_in_use; i++)
-        if (c->in_use[i].number == call->arg && call->reply == NULL)
-            c->in_use[i].has_failed = true;
-}
-
-static bool snapshot_has_failed(const ch_coord *c, uint64_t snapshot)
-{
-    for (int i = 0; i < c->n_in_use; i++)
-        if (c->in_use[i].number == snapshot)
-            return c->in_use[i].has_failed;
-    return false;
-}
-
-ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot)
-{
-    ch_coord_context t = ch__coord_enter(coord);
-    ch_status        rc;
-
-    t.c->n_snapshotting += t.c->opt.n_servers;
-    rc = ch__snapshot_create(&t, on_snapshot, snapshot);
-    if (rc == CH_OK)
-        rc = ch__task_wait(coord, is_zero, &t.c->n_snapshotting, 0,
-                           "parameter servers to reply");
-    t.now = ch__task_now(coord);
-    if (rc == CH_OK)
-        rc = ch__fault_raise(&t.c->broken);
-    if (rc == CH_OK && snapshot_has_failed(t.c, *snapshot)) {
-        ch__snapshot_release(&t, *snapshot);
-        rc = ch__fail(CH_RESOURCE_EXHAUSTED,
-                      "snapshot of the variables: a parameter server is out of memory; release "
-                      "other snapshots, or use more servers");
-    }
-    return ch__coord_leave(coord, rc);
-}
-
-void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot)
-{
-    ch_coord_context t = ch__coord_enter(coord);
-
-    if (t.c != NULL)
-        ch__snapshot_release(&t, snapshot);
     ch__task_leave(coord);
 }

@@ -1,0 +1,147 @@
+/* strategy/cut.c -- consistent snapshots of variables on parameter servers (cut.h).
+ *
+ * The coordinator task takes the snapshot (job/coordinator/snapshot.c), job/remote_var.c reads
+ * it. The positions of per-worker datasets are in per_worker_data.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "strategy/cut.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "job/remote_var.h"
+#include "strategy/parameter_server.h"
+
+struct ch_cut {
+    ch_strategy *strategy; /* referenced */
+    ch_task     *coord;
+    uint64_t     snapshot;
+};
+
+bool ch__cut_is_needed(const ch_strategy *st)
+{
+    return ch__ps_of(st) != NULL;
+}
+
+ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void *arg), void *arg,
+                       ch_cut **out)
+{
+    const ch_ps *ps = ch__ps_of(st);
+    ch_cut      *c;
+    ch_status    rc;
+
+    if (ps == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "cut: %s has no parameter servers", st->label);
+    c = ch__calloc(1, sizeof(*c));
+    if (c == NULL)
+        return ch__fail_memory("a snapshot");
+    c->coord = ps->coord;
+    rc = ch__coord_reserve(c->coord);
+    if (rc == CH_OK)
+        rc = ch__coord_cut(c->coord, between, arg, &c->snapshot);
+    if (rc != CH_OK) {
+        ch__free(c);
+        return rc;
+    }
+    c->strategy = ch_strategy_ref(st);
+    *out = c;
+    return CH_OK;
+}
+
+void ch__cut_end(ch_cut *c)
+{
+    if (c == NULL)
+        return;
+    ch__coord_release_snapshot(c->coord, c->snapshot);
+    ch_strategy_unref(c->strategy);
+    ch__free(c);
+}
+
+/* Gives the description of a variable on the servers of the cut. */
+static ch_status find_remote(const ch_cut *c, const ch_var *v, const ch_plan_variable **out)
+{
+    const ch_ps_var *s = v->storage;
+
+    if (v->strategy != c->strategy || ch__ps_is_per_worker(v))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable %s is not on the parameter servers of %s", v->name,
+                        c->strategy->label);
+    *out = &s->on_servers;
+    return CH_OK;
+}
+
+static ch_shape shape_of(const ch_var *v, const ch_region *region)
+{
+    return region != NULL ? ch_shape_make(v->shape.rank, region->size) : v->shape;
+}
+
+ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region *region, void *to)
+{
+    const ch_plan_variable *remote = NULL;
+    ch_tensor              *t = NULL;
+    ch_status               rc = find_remote(c, v, &remote);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_wrap(v->dtype, shape_of(v, region), to, NULL, NULL, &t);
+    if (rc == CH_OK)
+        rc = ch__remote_read_to(c->coord, remote, c->snapshot, region, t);
+    ch_tensor_unref(t);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+}
+
+ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
+                              ch_tensor **out)
+{
+    const ch_plan_variable *remote = NULL;
+    ch_tensor              *t = NULL;
+    ch_status               rc = find_remote(c, v, &remote);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new(v->dtype, shape_of(v, region), &t);
+    if (rc == CH_OK)
+        rc = ch__remote_read_to(c->coord, remote, c->snapshot, region, t);
+    if (rc == CH_OK) {
+        *out = t;
+        return CH_OK;
+    }
+    ch_tensor_unref(t);
+    return ch__fail_at(rc, "variable %s", v->name);
+}
+
+int ch__cut_server_of(const ch_var *shard)
+{
+    const ch_ps_var *s = shard->storage;
+
+    if (ch__ps_of(shard->strategy) == NULL || ch__ps_is_per_worker(shard) ||
+        s->on_servers.n_shards != 1)
+        return -1;
+    return s->at[0].server;
+}
+
+int ch__cut_count_servers(const ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    return ps != NULL ? ps->n_servers : 0;
+}
+
+int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    return ch_function_runs(f) - (ps != NULL ? ch__coord_count_queued(ps->coord, f) : 0);
+}
+
+bool ch__cut_divides_round(ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    return ps != NULL && ch__coord_is_in_mid_round(ps->coord);
+}
+
+void ch__cut_free_memory(ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    if (ps != NULL)
+        ch__coord_unreserve(ps->coord);
+}

@@ -1,0 +1,88 @@
+/* strategy/cut.h -- consistent snapshots of variables on parameter servers, for checkpoints.
+ *
+ *     rc = ch__cut_take(st, record, &positions, &cut); // in record: ch__per_worker_save
+ *     ... steps run again; any thread, several at the same time:
+ *     rc = ch__cut_read(cut, shard, &region, memory);
+ *     ch__cut_end(cut);
+ *
+ * In a cut every step is complete or absent, although the updates of a step go to several
+ * servers. The steps that are queued and were not sent to a worker are absent. They are not
+ * waited for: they run after the cut. save/ calls these functions.
+ *
+ * Memory: a server copies a variable at the first write to it after the cut, so a cut takes up
+ * to the size of the variables on each server. The servers prepare this memory before the first
+ * cut and keep it until ch__cut_free_memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef STRATEGY_CUT_H
+#define STRATEGY_CUT_H
+
+#include "cohort/coordinator.h"
+#include "strategy/strategy.h"
+
+typedef struct ch_cut ch_cut;
+
+/* Returns true if the variables of a strategy are on parameter servers, so that a checkpoint
+ * needs a cut. */
+bool ch__cut_is_needed(const ch_strategy *st);
+
+/* Takes a cut. Holds back the steps that were not sent to workers, waits until the others have
+ * ended, takes a snapshot on every server, calls `between`, and lets the steps go on. The
+ * snapshot stays until ch__cut_end.
+ *
+ * `between` records everything that must agree with the snapshot; it may be NULL. It must not
+ * run steps or set variables. Its error is returned. Threads that schedule steps meanwhile
+ * block only if the queue is full.
+ *
+ * Must not be called inside a step. If a worker is lost, other workers run its steps again
+ * before the snapshot. Errors: that of a step that has failed, which the next join returns too;
+ * UNAVAILABLE if a server is lost; RESOURCE_EXHAUSTED if a server has no memory for copies;
+ * DEADLINE_EXCEEDED if the steps do not end. */
+CH_MUST_CHECK ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void *arg),
+                                     void *arg, ch_cut **out);
+/* Releases the snapshot. Does not block. NULL is allowed. */
+void ch__cut_end(ch_cut *c);
+
+/* Reads a region of a variable from the snapshot to contiguous memory, in pieces of at most 64
+ * MiB. NULL is the whole variable. `v` must be a variable on servers of numbers: whole, divided,
+ * or a shard. A variable that was created after the cut has its current value. */
+CH_MUST_CHECK ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region *region,
+                                     void *to);
+/* The same, into a new tensor, for any dtype. */
+CH_MUST_CHECK ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
+                                            ch_tensor **out);
+/* Returns the index of the server that holds a shard, or a variable that is not divided. Returns
+ * -1 if the variable is not on a server: it is per-worker, divided, or of another strategy. */
+int ch__cut_server_of(const ch_var *shard);
+/* Returns the number of servers of a strategy; 0: it has none. */
+int ch__cut_count_servers(const ch_strategy *st);
+
+/* Returns the number of runs of a function that are part of the cut: ch_function_runs without
+ * the runs that are queued. Must be called by `between`. For a strategy without servers, returns
+ * ch_function_runs. */
+int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f);
+/* Returns true if the program has scheduled only a part of a round of CH_SYNCHRONOUS. A cut
+ * would then end the round early. So a program that takes cuts at other moments would compute
+ * other values. A save that is due should wait until this function returns false. */
+bool ch__cut_divides_round(ch_strategy *st);
+/* Frees the memory on servers that is kept for copies. Does not block. */
+void ch__cut_free_memory(ch_strategy *st);
+
+/* ---- positions of per-worker datasets ---- */
+
+/* Stores the state of a per-worker dataset as bytes, which the caller must free with ch__free:
+ * the number of passes, and the positions of the newest pass if its iteration exists. `p` is
+ * the dataset or an iteration of it. Must be called by `between`. INVALID_ARGUMENT: `p` is
+ * neither. FAILED_PRECONDITION: steps that read it are running. */
+CH_MUST_CHECK ch_status ch__per_worker_save(ch_per_worker *p, void **bytes, size_t *n);
+/* Continues a saved pass: in the newest iteration of the dataset if it exists, else in the next.
+ * No step may have read that iteration. Later iterations begin new passes with the numbers that
+ * follow. The bytes are untrusted: DATA_LOSS if they are not valid. On an error nothing changes.
+ *
+ * The number of workers may have changed. The saved pass is finished in the parts in which it
+ * began, each element once, and the next pass is divided anew. In rounds of CH_SYNCHRONOUS,
+ * with the same number of workers, the next steps read the elements that they would have read
+ * without the restore. */
+CH_MUST_CHECK ch_status ch__per_worker_restore(ch_per_worker *p, const void *bytes, size_t n);
+
+#endif
