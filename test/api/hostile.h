@@ -92,16 +92,17 @@ ch_callback  *usual_tensorboard(void);
 ch_history   *usual_history(void);
 ch_training  *usual_training(void); /* for HOSTILE_IN_TRAINING */
 ch_example   *usual_example(void);
-ch_record_writer *usual_writer(void);
-ch_cluster       *usual_cluster(void);
-ch_resolver      *usual_resolver(void);
-ch_slurm_options  usual_slurm_options(void); /* also sets the environment */
-ch_resolver      *usual_slurm(void);
-ch_local_cluster *usual_local_cluster(void);
-ch_strategy      *usual_servers(void); /* ParameterServer over it */
-ch_coordinator   *usual_coordinator(void);
-ch_per_worker    *usual_per_worker(void); /* usual_dataset, not iterated */
-ch_remote        *usual_remote(void);
+ch_record_writer     *usual_writer(void);
+ch_checkpoint_reader *usual_reader(void); /* "w", f32 (4) in two slices */
+ch_cluster           *usual_cluster(void);
+ch_resolver          *usual_resolver(void);
+ch_slurm_options      usual_slurm_options(void); /* also sets the environment */
+ch_resolver          *usual_slurm(void);
+ch_local_cluster     *usual_local_cluster(void);
+ch_strategy          *usual_servers(void); /* ParameterServer over it */
+ch_coordinator       *usual_coordinator(void);
+ch_per_worker        *usual_per_worker(void); /* usual_dataset, not iterated */
+ch_remote            *usual_remote(void);
 
 typedef struct usual_bytes {
     void  *bytes;
@@ -135,6 +136,7 @@ ch_status   usual_creator(ch_var_spec *spec, void *arg);
 ch_dataset *usual_input(const ch_input_context *context, void *arg);
 ch_dataset *usual_dataset_fn(ch_dataset *element, void *arg);
 double      usual_rate(int epoch, double rate, void *arg);
+ch_status   usual_found(void *arg, const ch_checkpoint_found *found);
 void        usual_sink(const ch_log_record *record, void *arg);
 void        usual_see(const char *node, int replica, int n, ch_tensor *const *out, void *arg);
 void        usual_release(void *arg);
