@@ -349,6 +349,80 @@ def rows(name, dtype, row_shape, changed):
 
 # ---- seeds ----
 
+def odd_checkpoints(numbers):
+    """Returns {name: (options, data, entries)}: checkpoints that a reader must refuse, or that use rare forms."""
+    def entry(dtype, shape, size, offset=0, extra=b''):
+        return field(1, dtype) + shape_message(shape) + field(4, offset) + field(5, size) + extra
+
+    def listed(*extents):
+        return b''.join(field(7, b''.join(field(1, field(1, b) + varint(2 << 3) + varint(n)) for b, n in e)) for e in extents)
+
+    def sliced(stored, shape, *extents, dtype=1):
+        """A tensor w that lists `extents`; `stored` are its slices."""
+        out = {slice_key(b'w', e): entry(dtype, [n for _, n in e], 4 * n_elements([n for _, n in e])) for e in stored}
+        return {**out, b'w': field(1, 1) + shape_message(shape) + listed(*extents)}
+
+    def n_elements(shape):
+        count = 1
+        for n in shape:
+            count *= n
+        return count
+
+    def delta(ids=(9, (2,), 16), values=(1, (2, 2), 16), name=b'w', more=None):
+        out = {name + b'/.ROWS/ids': entry(*ids), name + b'/.ROWS/values': entry(*values, offset=16), **(more or {})}
+        return {k: v for k, v in out.items() if v != entry(0, (), 0)}
+
+    def strings(n, text, shape=None):
+        return text, {b's': entry(STRING, (n,) if shape is None else shape, len(text))}
+
+    good = struct.pack('<2q', 1, 4) + numbers[:16]
+    w = {b'w': entry(1, (2, 3), 24)}
+    half, rest = ((0, 2),), ((2, 2),)
+    none = (0, (), 0)
+    out = {'big_endian': (1, numbers, {b'': field(1, 1) + field(2, 1), **w}),
+           'no_header': (1, numbers, {b'': b'', **w}),
+           'bad_consumers': (1, numbers, {b'': field(1, 1) + field(3, field(3, b'\2\1')), **w}),
+           'bad_consumer': (1, numbers, {b'': field(1, 1) + field(3, varint(3 << 3) + b'\1'), **w}),
+           'producer': (1, numbers, {b'': field(1, 1) + field(3, field(1, -1)), **w}),
+           'negative_axis': (1, numbers, {b'w': field(1, 1) + field(2, field(2, field(1, -1)))}),
+           'nine_axes': (1, numbers, {b'w': entry(1, (1,) * 9, 4)}),
+           'offset': (1, numbers, {b'w': entry(1, (1,), 4, offset=-1)}),
+           'two_files': (1, numbers, {b'': field(1, 2), **w, b'x': entry(1, (1,), 4, extra=field(3, 1))}),
+           'zero_name': (1, numbers, {b'w\0': w[b'w']}),
+           'slices_twice': (1, numbers, sliced([half, rest], (4,), half, half)),
+           'slices_unlisted': (1, numbers, sliced([half, rest], (4,), half)),
+           'slices_unstored': (1, numbers, sliced([half], (4,), half, rest)),
+           'slices_part': (1, numbers, sliced([half], (4,), half)),
+           'slices_outside': (1, numbers, sliced([half, rest], (3,), half, rest)),
+           'slices_overlap': (1, numbers, sliced([half, ((1, 2),)], (4,), half, ((1, 2),))),
+           'slices_dtype': (1, numbers, sliced([half, rest], (4,), half, rest, dtype=3)),
+           'slices_axes': (1, numbers, sliced([half], (4, 1), half)),
+           'slices_extent': (1, numbers, sliced([half], (4,), ((0, -7),))),
+           'slices_far': (1, numbers, sliced([((64, 2),), ((9000, 2),)], (9002,), ((64, 2),), ((9000, 2),))),
+           'slices_before': (1, numbers, {slice_key(b'a', half): entry(1, (2,), 8), **sliced([half], (2,), half)}),
+           'slices_columns': (1, numbers, sliced([((0, 2), (0, 1)), ((0, 2), (1, 2))], (2, 3), ((0, 2), (0, 1)), ((0, 2), (1, 2)))),
+           'slice_shape': (1, numbers, {slice_key(b'w', half): entry(1, (3,), 12), b'w': w[b'w']}),
+           'slices_of_strings': (1, numbers, {slice_key(b'w', half): entry(STRING, (2,), 8),
+                                              b'w': field(1, STRING) + shape_message((2,)) + listed(half)}),
+           'delta_ids_dtype': (3, good, delta(ids=(2, (2,), 16))), 'delta_values_dtype': (3, good, delta(values=(3, (2, 2), 16))),
+           'delta_count': (3, good, delta(ids=(9, (1,), 8))), 'delta_shape': (3, good, delta(values=(1, (2, 1), 8))),
+           'delta_other': (3, good, delta(name=b'x')), 'delta_whole': (3, good, delta(more=w)),
+           'delta_no_values': (3, good, delta(values=none)),
+           'delta_other_values': (3, good, delta(values=none, more={b'x/.ROWS/values': entry(1, (2, 2), 16)})),
+           'delta_order': (3, struct.pack('<2q', 4, 1) + numbers[:16], delta()),
+           'delta_empty': (3, good, delta(ids=(9, (0,), 0), values=(1, (0, 2), 0))),
+           'metadata_list': (1, numbers, {b'_COHORT': entry(STRING, (2,), 8)})}
+    for name, (text, entries) in {'strings_none': strings(0, b''), 'strings_short': strings(2, b'\2'),
+                                  'strings_long': strings(1, b'\x7f\0\0\0\0'), 'strings_many': strings(99, b'\0' * 9),
+                                  'strings_varint': strings(1, b'\xff' * 11), 'strings_rest': strings(1, encode_strings([b'a'])[0] + b'b')}.items():
+        out[name] = (1, text, entries)
+    for name, more in {'metadata_files': {'sizes': [1, 2]}, 'metadata_lost': {'base_id': 8, 'base': 'lost'}}.items():
+        size = len(encode_strings([metadata(7, **{'sizes': [0], **more})])[0])
+        text, crc = encode_strings([metadata(7, **{'sizes': [size], **more})])
+        out[name] = (1, text, {b'_COHORT': entry(STRING, (), len(text), extra=b'\x35' + struct.pack('<I', mask(crc)))})
+    return out
+
+
 def write_seeds(corpus):
     def seed(target, name, data):
         os.makedirs(os.path.join(corpus, target), exist_ok=True)
@@ -374,6 +448,10 @@ def write_seeds(corpus):
                 data = f.read()
             entries = b''.join(bytes([len(k), len(v)]) + k + v for k, v in read_table(index))
             seed('ckpt', name, bytes([3 if name == 'delta' else 1, len(data)]) + data + entries)
+    for name, (options, data, entries) in odd_checkpoints(numbers).items():
+        entries = {b'': field(1, 1) + field(3, field(1, 1)), **entries}
+        seed('ckpt', name, bytes([options, len(data)]) + data +
+             b''.join(bytes([len(k), len(v)]) + k + v for k, v in entries.items()))
     seed('metadata', 'full', metadata(7, [100, 1 << 40], step=-1, time=1600000000250000))
     seed('metadata', 'delta', metadata(7, [100], step=5, base_id=6, base='ckpt-1') + field(15, b'unknown'))
     seed('metadata', 'newer', field(1, 99))
@@ -386,6 +464,8 @@ def write_seeds(corpus):
     node = field(1, field(1, 1) + field(2, b'a')) + field(5, b'')
     leaf = field(2, field(1, b'VARIABLE_VALUE') + field(2, b'w') + field(3, b'a/.ATTRIBUTES/VARIABLE_VALUE'))
     slot = field(3, field(1, 1) + field(2, b'm') + field(3, 0)) + field(4, field(1, b'x'))
+    names = b''.join(field(1, field(2, name)) for name in (b'a.b/c', b'..', b'.S', b'.x', b'a/b'))
+    seed('object_graph', 'escapes', field(1, names))
     seed('object_graph', 'three', b''.join(field(1, x) for x in (node, leaf, slot)))
 
 
