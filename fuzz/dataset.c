@@ -6,7 +6,7 @@
  * elements or errors. The mutator starts with a valid dataset or position and changes a field
  * of its messages.
  *
- * covers: src/data/codec.c src/data/position.c src/data/print.c
+ * covers: src/data/codec.c src/data/position.c src/data/print.c src/data/row_ref.c
  * longest: 3000
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -47,6 +47,17 @@ static ch_dataset *texts(void)
     return d;
 }
 
+static ch_dataset *rows(void)
+{
+    ch_tensor  *t = NULL;
+    ch_dataset *d;
+
+    MUST(ch_tensor_new(CH_I64, ch_shape_of(20, 2), &t) == CH_OK);
+    d = ch_dataset_slices(1, &t, NULL);
+    ch_tensor_unref(t);
+    return d;
+}
+
 static ch_dataset *words_of_files(void)
 {
     return ch_dataset_file_list(2, (const char *[]){"/none/a", "/none/b"});
@@ -54,7 +65,7 @@ static ch_dataset *words_of_files(void)
 
 static ch_dataset *pipeline(int kind)
 {
-    ch_dataset *d = ch_dataset_range(0, 30, 1);
+    ch_dataset *d = ch_dataset_range(0, 30, 1), *divided = NULL;
 
     switch (kind) {
     case 0:
@@ -72,6 +83,13 @@ static ch_dataset *pipeline(int kind)
     case 5:
         ch_dataset_unref(d);
         return ch_dataset_prefetch(words_of_files(), 2);
+    case 6:
+        ch_dataset_unref(d);
+        d = ch_dataset_batch(ch_dataset_shuffle(rows(), 9, NULL), 3, NULL);
+        d = ch_dataset_map(d, doubled, NULL, NULL);
+        MUST(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &divided) == CH_OK);
+        ch_dataset_unref(d);
+        return divided;
     default:
         return ch_dataset_rebatch(
             ch_dataset_concatenate(
@@ -98,7 +116,7 @@ static void take(ch_iterator *it, int n)
     }
 }
 
-enum { KINDS = 7 };
+enum { KINDS = 8 };
 
 static ch_dataset *made[KINDS];
 

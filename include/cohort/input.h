@@ -31,6 +31,10 @@
  *     cohort/iterator.h has the rules for threads.
  *   - A distributed iterator must be advanced outside steps, and not in the scope of another
  *     strategy.
+ *   - A saved position (ch_iterator_save) of ch_strategy_distribute_dataset fits any strategy
+ *     and any number of replicas. A position of a function's dataset fits if the function
+ *     returns an equal dataset again; a dataset that depends on the number of replicas, for
+ *     example by the size of its batches, needs the same number.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_INPUT_H

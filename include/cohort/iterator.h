@@ -16,7 +16,7 @@
  *   - The threads of the iterator start with the first element, and end when the iterator is
  *     freed. C functions of the pipeline run in these threads.
  *   - The position can be saved at any time and restored in another process. The elements after
- *     it are the same, bit for bit.
+ *     it are the same, bit for bit, whatever the number of replicas is.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_ITERATOR_H
@@ -61,11 +61,22 @@ CH_API CH_MUST_CHECK ch_status ch_iterator_restart(ch_iterator *it);
 /* Returns the components of an element, like ch_dataset_element_spec. */
 CH_API int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec **out);
 
-/* Saves the position, including the elements in buffers. The caller frees `*bytes` with
- * ch_bytes_free. */
+/* Saves the position. The caller frees `*bytes` with ch_bytes_free.
+ *
+ * A position is small if its elements can be had again. Rows of tensors in memory and numbers
+ * of a range are saved as indices, for example in the buffer of a shuffle. Batches of them, and
+ * the results of recorded steps (ch_dataset_map), are not saved: a restore makes those that
+ * were prefetched again. Other elements in buffers are saved with their data, for example
+ * records of files. C functions are not called again for elements that they have seen. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n);
-/* Goes to a position that an iterator over an equal dataset saved. The options of the dataset
- * and of the iterator may differ. On an error the position does not change. */
+/* Goes to a position that an iterator over an equal dataset saved. Its tensors in memory must
+ * have the same rows. The options of the dataset and of the iterator may differ. On an error the
+ * position does not change.
+ *
+ * The number of replicas may differ too: a position belongs to the dataset before it was divided
+ * (ch_dataset_distribute, ch_strategy_distribute_dataset). The rest is the same batches, divided
+ * among the replicas of this iterator. If the position is inside a batch, the remaining rows of
+ * this batch are divided; an iterator for a single replica rejects such a position. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_restore(ch_iterator *it, const void *bytes,
                                                    size_t n);
 

@@ -45,7 +45,7 @@ static ch_status batch_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {batch_pull, batch_make};
 
-    return ch__rows_open((ch_batching *)c, &ops);
+    return ch__rows_open((ch_batching *)c, &ops, (int)CH_ATTRS(c, Cohort__Batch)->size);
 }
 
 const ch_stage ch__stage_batch = {

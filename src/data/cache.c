@@ -67,6 +67,11 @@ static ch_status cache_rewind(ch_cursor *c)
     return ch__cursor_reopen(c);
 }
 
+static bool cache_can_step_back(ch_cursor *c, int64_t n)
+{
+    return n <= ((caching *)c)->at;
+}
+
 static void cache_save(ch_cursor *c, ch_saver *s)
 {
     caching *x = (caching *)c;
@@ -74,7 +79,7 @@ static void cache_save(ch_cursor *c, ch_saver *s)
 
     ch__save_int(s, x->is_whole);
     ch__save_int(s, x->kept.n);
-    ch__save_int(s, x->at);
+    ch__save_int(s, x->at - ch__save_steps(s));
     ch__save_int(s, x->n_failed);
     ch__save_int(s, by_value);
     if (!by_value)
@@ -144,6 +149,7 @@ const ch_stage ch__stage_cache = {
     .open = ch__open_nothing,
     .next = cache_next,
     .rewind = cache_rewind,
+    .can_step_back = cache_can_step_back,
     .save = cache_save,
     .load = cache_load,
     .close = cache_close,
@@ -172,7 +178,8 @@ static ch_status prefetch_open(ch_cursor *c)
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
     int                           n = (int)CH_ATTRS(c, Cohort__Count)->count;
 
-    return ch__workqueue_open(c, &ops, &(ch_workqueue_options){.want = 1, .prefetch = n});
+    return ch__workqueue_open(
+        c, &ops, &(ch_workqueue_options){.want = 1, .prefetch = n, .per_result = 1});
 }
 
 const ch_stage ch__stage_prefetch = {

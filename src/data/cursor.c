@@ -259,6 +259,20 @@ void ch__save_inputs(ch_cursor *c, ch_saver *s)
         ch__cursor_save(c->in[i], s);
 }
 
+bool ch__input_can_step_back(ch_cursor *c, int64_t n)
+{
+    return c->n_in == 1 && c->in[0]->stage->can_step_back != NULL &&
+           c->in[0]->stage->can_step_back(c->in[0], n);
+}
+
+void ch__save_input_back(ch_cursor *c, ch_saver *s, int64_t n)
+{
+    if (n > 0)
+        ch__cursor_save_back(c->in[0], s, n);
+    else
+        ch__save_inputs(c, s);
+}
+
 ch_status ch__load_inputs(ch_cursor *c, ch_loader *l)
 {
     ch_status rc = CH_OK;

@@ -18,7 +18,10 @@
  *      reads (ch_stream_name) and on the number of rewinds. They never depend on time, threads
  *      or addresses. Stages with the option `unordered` are the exception: their order may
  *      vary.
- *   4. `save` writes everything that a new cursor needs to continue with the next element.
+ *   4. `save` writes everything that a new cursor needs to continue with the next element. It
+ *      writes no data that can be had again: rows of tensors in memory are written as
+ *      references (data/row_ref.h), and results of a workqueue that can be made again are left
+ *      out: the position is then that of the input before it gave their inputs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_DATA_H
@@ -80,7 +83,12 @@ typedef struct ch_stage {
     /* Returns to the first element. The caller has incremented c->epoch. The stage must rewind
      * its own inputs. */
     ch_status (*rewind)(ch_cursor *c);
-    /* Writes the position of the cursor. The saver records errors. */
+    /* Returns true if `save` can write the position that the cursor had before it returned its
+     * last `n` elements, n > 0. They were all returned since the last rewind, and none of them
+     * was an error. NULL: it cannot. No job of a workqueue may run during the call. */
+    bool (*can_step_back)(ch_cursor *c, int64_t n);
+    /* Writes the position of the cursor. The saver records errors. A stage with can_step_back
+     * writes the position before its last ch__save_steps(s) elements. */
     void (*save)(ch_cursor *c, ch_saver *s);
     /* Restores a position into a newly opened cursor. The contents of the loader are
      * untrusted. */
@@ -309,12 +317,18 @@ ch_status ch__error_between(ch_status rc);
 bool      ch__error_is_between(void);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);
+/* Saves the position before the last `n` elements; n > 0 needs can_step_back. */
+void      ch__cursor_save_back(ch_cursor *c, ch_saver *s, int64_t n);
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);
 
 /* Default operations of stages without state of their own. */
 ch_status ch__rewind_inputs(ch_cursor *c);
 void      ch__save_inputs(ch_cursor *c, ch_saver *s);
 ch_status ch__load_inputs(ch_cursor *c, ch_loader *l);
+/* Returns true if the only input can step back by `n` elements (ch_stage.can_step_back). */
+bool ch__input_can_step_back(ch_cursor *c, int64_t n);
+/* Saves the only input as it was before its last `n` elements. */
+void      ch__save_input_back(ch_cursor *c, ch_saver *s, int64_t n);
 ch_status ch__open_nothing(ch_cursor *c);
 void      ch__close_nothing(ch_cursor *c);
 
@@ -337,12 +351,18 @@ ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out);
 /* A position consists of integers, elements and texts for each stage. Within each of the three
  * kinds, a stage must load the values in the order in which it saved them. */
 void ch__save_int(ch_saver *s, int64_t value);
-void ch__save_element(ch_saver *s, const ch_element *e);
+/* Returns the number of elements by which the stage must step back. Must be called before the
+ * inputs are saved. */
+int64_t ch__save_steps(const ch_saver *s);
+void    ch__save_element(ch_saver *s, const ch_element *e);
 /* Saves the number of elements, then each element. */
 void ch__save_elements(ch_saver *s, const ch_elements *list);
 /* Saves an error in place of an element. `is_between` as in ch_job_result. */
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between);
 void ch__save_text(ch_saver *s, const void *data, size_t size);
+/* Saves references (data/row_ref.h), from index `from` on. The number is not saved. */
+struct ch_row_refs;
+void ch__save_refs(ch_saver *s, const struct ch_row_refs *r, int64_t from);
 /* Records an error in the saver. The first error is kept. */
 void ch__save_fail(ch_saver *s, ch_status rc);
 
@@ -364,7 +384,13 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
  * thread. */
 ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc);
 ch_str      ch__load_text(ch_loader *l);
-bool        ch__load_fails(const ch_loader *l);
+/* Appends n references to elements of `like`, which is not NULL. */
+ch_status ch__load_refs(ch_loader *l, int64_t n, const ch_dataset *like,
+                        struct ch_row_refs *out);
+/* Returns true if the position was written before references were: stages then have no lists of
+ * them. */
+bool ch__load_is_old(const ch_loader *l);
+bool ch__load_fails(const ch_loader *l);
 /* Returns CH_OK, or CH_INVALID_ARGUMENT with a message that names the stage. */
 ch_status ch__load_status(ch_loader *l);
 

@@ -279,6 +279,7 @@ ch_status ch__element_share(const ch_element *e, ch_element **out)
     for (int i = 0; i < e->n_owners; i++)
         if (e->owner[i] != NULL)
             other->owner[i] = ch__buffer_ref(e->owner[i]);
+    other->is_row = e->is_row;
     *out = other;
     return CH_OK;
 }

@@ -31,6 +31,7 @@ typedef struct ch_element {
     int  n, n_owners;
     int  capacity; /* bytes of its memory; 0: the memory has exactly the size of the element */
     bool is_note;  /* its memory belongs to owner[0], a block (ch__block_alloc_note) */
+    bool is_row;   /* each part is a row of a tensor of the dataset (data/row_ref.h) */
     int64_t     bytes; /* size of the element, with its room */
     void       *room;  /* memory for small values of the parts, aligned to 16 */
     ch_buffer **owner; /* n_owners referenced buffers that parts point into; each may be NULL */

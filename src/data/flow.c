@@ -26,10 +26,18 @@ static ch_status counting_rewind(ch_cursor *c)
     return ch__rewind_inputs(c);
 }
 
+/* For take and enumerate, whose number counts elements of the input. */
+static bool counting_can_step_back(ch_cursor *c, int64_t n)
+{
+    return n <= ((counting *)c)->n && ch__input_can_step_back(c, n);
+}
+
 static void counting_save(ch_cursor *c, ch_saver *s)
 {
-    ch__save_int(s, ((counting *)c)->n);
-    ch__save_inputs(c, s);
+    int64_t back = ch__save_steps(s);
+
+    ch__save_int(s, ((counting *)c)->n - back);
+    ch__save_input_back(c, s, back);
 }
 
 static ch_status counting_load(ch_cursor *c, ch_loader *l)
@@ -96,6 +104,7 @@ const ch_stage ch__stage_take = {
     .open = ch__open_nothing,
     .next = take_next,
     .rewind = counting_rewind,
+    .can_step_back = counting_can_step_back,
     .save = counting_save,
     .load = counting_load,
     .close = ch__close_nothing,
@@ -348,7 +357,7 @@ static ch_status join(int n, ch_element *const *from, ch_element **out)
 {
     int         n_parts = 0, at = 0;
     ch_element *e;
-    bool        is_whole = true;
+    bool        is_whole = true, is_row = true;
 
     for (int i = 0; i < n; i++)
         n_parts += from[i]->n;
@@ -360,6 +369,7 @@ static ch_status join(int n, ch_element *const *from, ch_element **out)
         }
         memcpy(&e->part[at], from[i]->part, (size_t)from[i]->n * sizeof(ch_part));
         at += from[i]->n;
+        is_row &= from[i]->is_row;
         e->owner[i] = ch__element_buffer(from[i]);
         is_whole &= e->owner[i] != NULL;
     }
@@ -367,6 +377,7 @@ static ch_status join(int n, ch_element *const *from, ch_element **out)
         ch__element_free(e);
         return ch__fail_memory("zip");
     }
+    e->is_row = is_row;
     *out = e;
     return CH_OK;
 }
@@ -515,6 +526,7 @@ const ch_stage ch__stage_enumerate = {
     .open = ch__open_nothing,
     .next = enumerate_next,
     .rewind = counting_rewind,
+    .can_step_back = counting_can_step_back,
     .save = counting_save,
     .load = counting_load,
     .close = ch__close_nothing,
@@ -563,6 +575,7 @@ const ch_stage ch__stage_options = {
     .open = ch__open_nothing,
     .next = options_next,
     .rewind = ch__rewind_inputs,
+    .can_step_back = ch__input_can_step_back,
     .save = ch__save_inputs,
     .load = ch__load_inputs,
     .close = ch__close_nothing,

@@ -6,6 +6,10 @@
  * for each replica, and returns the group as a tuple. The threads are in
  * data/iterator_threads.c, the profiles in data/profile.c.
  *
+ * If a distribution divides batches among replicas, the stage `split` is the root and reads
+ * from the stage `iterator`. So the workqueues hold whole batches, and a position between two
+ * batches does not depend on the number of replicas.
+ *
  * Callers: the program; src/fit/ and src/strategy/, which read batches; src/job/worker/, which
  * reads a stream of elements by number.
  *
@@ -15,6 +19,7 @@
  *   2. Worker threads start with the first element and end when the iterator is freed.
  *   3. A position is saved and restored while the worker threads are paused: no job is running.
  *   4. A restore loads into new cursors. If it fails, the old cursors are still valid.
+ *   5. The hash that a restore compares is that of the stage `iterator`, without `split`.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/iterator.h"
@@ -26,16 +31,21 @@
 #include "data/element_pool.h"
 #include "data/position.h"
 #include "data/rows.h"
+#include "data/stages.h"
 
 enum { MOST_REPLICAS = 1 << 16 };
 
-/* ---- the root stage: prefetches for the program ---- */
+/* ---- the stage `iterator`: prefetches for the program ---- */
 
+/* A job has the elements of a step: a batch that is split, or an element for each replica. */
 static ch_status out_open(ch_cursor *c)
 {
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
     const ch_iterator            *it = c->it;
-    ch_workqueue_options          opt = {.want = it->n_replicas, .prefetch = it->prefetch};
+    ch_workqueue_options          opt = {.want = c->parent != NULL ? 1 : it->n_replicas,
+                                         .prefetch = it->prefetch,
+                                         .per_result = 1,
+                                         .is_output = true};
 
     return ch__workqueue_open(c, &ops, &opt);
 }
@@ -87,7 +97,7 @@ static ch_status out_load(ch_cursor *c, ch_loader *l)
     for (int i = 0; i < n && !ch__load_fails(l); i++) {
         ch_status rc;
 
-        it->group[i] = ch__load_result(l, c->dataset, &rc);
+        it->group[i] = ch__load_result(l, it->dataset, &rc);
         it->n_group += it->group[i] != NULL || rc != CH_OK;
     }
     drop_lost_group(it);
@@ -108,6 +118,32 @@ static const ch_stage out_stage = {
     .load = out_load,
     .close = ch__close_nothing,
 };
+
+/* Returns the dataset of the root cursor of an iterator over `d`; NULL on an error. A prefetch
+ * behind `split` is left out: the stage `iterator` prefetches before. */
+static ch_dataset *root_of(ch_dataset *d)
+{
+    ch_dataset *split = d, *out;
+
+    while (split->stage == &ch__stage_options || split->stage == &ch__stage_prefetch)
+        split = split->in[0];
+    if (split->stage != &ch__stage_split)
+        split = NULL;
+    d = ch_dataset_ref(split != NULL ? split->in[0] : d);
+    out = ch__dataset_new(&out_stage, &(ch_dataset_make){.n_in = 1, .in = &d});
+    if (split == NULL)
+        return out;
+    return ch__dataset_new(split->stage,
+                           &(ch_dataset_make){.attrs = split->attrs, .n_in = 1, .in = &out});
+}
+
+/* Returns the hash of the dataset that positions belong to. */
+static uint64_t hash_of(const ch_iterator *it)
+{
+    const ch_dataset *d = it->dataset;
+
+    return d->stage == &out_stage ? d->hash : d->in[0]->hash;
+}
 
 /* ---- creating and freeing ---- */
 
@@ -137,6 +173,7 @@ static void iterator_free(ch_iterator *it)
 {
     ch__iterator_stop_workers(it);
     free_position(it);
+    ch__row_tensors_drop(&it->tensors);
     ch_dataset_unref(it->dataset);
     pthread_cond_destroy(&it->idle.changed);
     pthread_cond_destroy(&it->others.changed);
@@ -195,11 +232,12 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     it->budget.most = ch__min(d->options.memory_bytes, INT64_MAX / 8);
     rc = make_room(it, opt);
     if (rc == CH_OK) {
-        d = ch_dataset_ref(d);
-        it->dataset = ch__dataset_new(&out_stage, &(ch_dataset_make){.n_in = 1, .in = &d});
+        it->dataset = root_of(d);
         rc = it->dataset == NULL ? CH_RESOURCE_EXHAUSTED
-                                 : ch__cursor_open(it, it->dataset, NULL, &it->root);
+                                 : ch__row_tensors_collect(&it->tensors, it->dataset);
     }
+    if (rc == CH_OK)
+        rc = ch__cursor_open(it, it->dataset, NULL, &it->root);
     if (rc == CH_OK)
         *out = it;
     else
@@ -394,7 +432,7 @@ ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
     if (rc != CH_OK)
         return rc;
     ch__iterator_pause_workers(it);
-    rc = ch__position_save(it->root, it->dataset->hash, bytes, n);
+    rc = ch__position_save(it->root, hash_of(it), bytes, n);
     ch__iterator_resume_workers(it);
     return rc;
 }
@@ -460,7 +498,7 @@ static ch_status undo_restore(ch_iterator *it, const void *bytes, size_t n, ch_s
     char              message[CH_FAULT_TEXT];
 
     snprintf(message, sizeof(message), "%s", ch_error_message());
-    if (ch__position_read(it->dataset->hash, bytes, n, &position) == CH_OK &&
+    if (ch__position_read(hash_of(it), bytes, n, &position) == CH_OK &&
         load_position(it, position) == CH_OK) {
         it->has_failed = had_failed;
         (void)ch__fail(rc, "%s", message);
@@ -481,12 +519,12 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     ch_status         rc = ch__check_not_null("restore", "the iterator", it, "bytes", bytes);
 
     if (rc == CH_OK)
-        rc = ch__position_read(it->dataset->hash, bytes, n, &position);
+        rc = ch__position_read(hash_of(it), bytes, n, &position);
     if (rc != CH_OK)
         return rc;
     ch__iterator_pause_workers(it);
     if (it->dataset->shares_state)
-        rc = ch__position_save(it->root, it->dataset->hash, &saved, &n_saved);
+        rc = ch__position_save(it->root, hash_of(it), &saved, &n_saved);
     if (rc == CH_OK) {
         rc = load_position(it, position);
         if (rc != CH_OK && saved != NULL)

@@ -8,6 +8,7 @@
 
 #include "base/thread.h"
 #include "data/budget.h"
+#include "data/row_ref.h"
 #include "data/workqueue.h"
 
 /* The object that owns an iterator, for example a strategy. The iterator calls its
@@ -20,9 +21,12 @@ typedef struct ch_iterator_owner {
 } ch_iterator_owner;
 
 struct ch_iterator {
-    atomic_int  refs;
-    ch_dataset *dataset; /* the stage `iterator` over the user's dataset; referenced */
-    ch_cursor  *root;    /* the cursor of that stage, at the top of the tree */
+    atomic_int refs;
+    /* The stage `iterator` over the user's dataset. If the dataset ends with `split`, the stage
+     * `iterator` is below `split`, and this is `split`. Referenced. */
+    ch_dataset    *dataset;
+    ch_row_tensors tensors; /* of the dataset; positions refer to their rows */
+    ch_cursor     *root;    /* the cursor of `dataset`, at the top of the tree */
     /* go_on: ch_iterator_options.go_on. has_started: the worker threads were started.
      * has_failed: ch_iterator_next failed since the last restart. has_ended: the root cursor
      * has ended. */
@@ -57,6 +61,12 @@ struct ch_iterator {
     int             n_workers; /* threads that run */
     ch_thread     **worker;    /* n_workers; room for n_threads */
 };
+
+/* Returns the cursor of the stage `iterator`, whose workqueue prefetches for the program. */
+static inline ch_cursor *ch__iterator_output(const ch_iterator *it)
+{
+    return it->root->workqueue != NULL ? it->root : it->root->in[0];
+}
 
 /* Creates an iterator like ch_iterator_new. Its stages draw the random numbers of the stream
  * `name`. */

@@ -72,25 +72,6 @@ void ch__data_job_add_error(ch_data_job *job, ch_status rc)
         ch__job_result_fail(s, rc);
 }
 
-void ch__data_job_fill(ch_data_job *job, ch_cursor *from)
-{
-    while (job->n < job->want && !job->has_lost) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(from, &e);
-
-        if (rc != CH_OK) {
-            ch__data_job_add_error(job, rc);
-            if (rc == CH_CANCELLED)
-                return;
-        } else if (e == NULL) {
-            job->has_end = true;
-            return;
-        } else {
-            ch__data_job_add(job, e);
-        }
-    }
-}
-
 void ch__data_job_note(ch_data_job *job, const char *text)
 {
     if (job->note != NULL && strcmp(job->note, text) == 0)

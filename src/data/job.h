@@ -39,8 +39,6 @@ typedef struct ch_data_job {
 /* For pull: add a result to the job. */
 void ch__data_job_add(ch_data_job *job, ch_element *e); /* takes ownership of the element */
 void ch__data_job_add_error(ch_data_job *job, ch_status rc); /* with this thread's message */
-/* Adds results of `from` until the job has job->want results or the cursor ends. */
-void ch__data_job_fill(ch_data_job *job, ch_cursor *from);
 /* Sets job->note to a copy of `text`. If memory is exhausted, the note becomes NULL. */
 void ch__data_job_note(ch_data_job *job, const char *text);
 /* For make: removes the results that were dropped. */

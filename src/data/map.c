@@ -169,7 +169,8 @@ static ch_status map_open(ch_cursor *c)
     static const ch_workqueue_ops ops = {ch__workqueue_pull_input, map_make};
     const Cohort__Map            *a = CH_ATTRS(c, Cohort__Map);
     ch_workqueue_options          opt = {.at_once = is_serial(c->dataset) ? 1 : a->parallel,
-                                         .unordered = a->unordered != 0 || c->it->unordered};
+                                         .unordered = a->unordered != 0 || c->it->unordered,
+                                         .per_result = c->dataset->graph != NULL};
 
     return open_workqueue(c, &ops, &opt);
 }

@@ -30,9 +30,14 @@ static ch_status counting_rewind(ch_cursor *c)
     return CH_OK;
 }
 
+static bool counting_can_step_back(ch_cursor *c, int64_t n)
+{
+    return n <= ((counting *)c)->at;
+}
+
 static void counting_save(ch_cursor *c, ch_saver *s)
 {
-    ch__save_int(s, ((counting *)c)->at);
+    ch__save_int(s, ((counting *)c)->at - ch__save_steps(s));
 }
 
 static ch_status counting_load(ch_cursor *c, ch_loader *l)
@@ -132,6 +137,7 @@ static ch_status tensors_next(ch_cursor *c, ch_element **out)
             .dtype = t->dtype, .shape = shape, .data = t->data + (size_t)x->at * bytes};
         e->owner[i] = ch__buffer_ref(t->buffer);
     }
+    e->is_row = true;
     x->at++;
     *out = e;
     return CH_OK;
@@ -145,6 +151,7 @@ const ch_stage ch__stage_tensors = {
     .open = ch__open_nothing,
     .next = tensors_next,
     .rewind = counting_rewind,
+    .can_step_back = counting_can_step_back,
     .save = counting_save,
     .load = counting_load,
     .close = ch__close_nothing,
@@ -158,6 +165,7 @@ const ch_stage ch__stage_slices = {
     .open = ch__open_nothing,
     .next = tensors_next,
     .rewind = counting_rewind,
+    .can_step_back = counting_can_step_back,
     .save = counting_save,
     .load = counting_load,
     .close = ch__close_nothing,
@@ -240,6 +248,7 @@ const ch_stage ch__stage_range = {
     .open = ch__open_nothing,
     .next = range_next,
     .rewind = counting_rewind,
+    .can_step_back = counting_can_step_back,
     .save = counting_save,
     .load = counting_load,
     .close = ch__close_nothing,

@@ -129,7 +129,7 @@ static ch_status padded_open(ch_cursor *c)
     ch_status rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
                            a->n_values > 0 ? a->values : NULL, &p->how);
 
-    return rc == CH_OK ? ch__rows_open(&p->base, &ops) : rc;
+    return rc == CH_OK ? ch__rows_open(&p->base, &ops, (int)a->size) : rc;
 }
 
 static void padded_close(ch_cursor *c)

@@ -6,16 +6,24 @@
  * ch_loader, in the same order. data/iterator.c saves and restores whole trees;
  * data/cache_file.c and data/codec.c use the encoding of elements.
  *
+ * Elements that can be made again without their data are saved as references (data/row_ref.h).
+ * Consecutive references to the same tensors share a message, a `run`: a shuffle over rows in
+ * memory takes a few bytes for each row.
+ *
  * Invariants:
  *   1. Errors are sticky. After the first error a saver ignores all calls. A loader that failed
  *      returns 0, "" or NULL. Each stage must check the loader before it uses a loaded value.
  *   2. A position is untrusted. Each number is checked against the range that the stage gives,
  *      and each element against the stage's specs.
  *   3. The format is little-endian; elements are stored as they are in memory.
+ *   4. A position does not depend on the number of replicas, unless it is inside a batch that
+ *      is divided among them: between batches the stage `split` has no state, and the hash does
+ *      not cover it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/position.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -23,12 +31,16 @@
 #include "base/mem.h"
 #include "base/pbwire.h"
 #include "data/iterator.h"
+#include "data/row_ref.h"
+#include "data/rows.h"
+#include "data/stages.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "elements are written as they lie in memory, and the format is little-endian"
 #endif
 
-enum { FORMAT = 2 }; /* version of the encoding; a position of another version is rejected */
+/* Version of the encoding. Positions of OLD_FORMAT are read too: they have no references. */
+enum { FORMAT = 3, OLD_FORMAT = 2 };
 
 /* ---- parts as messages ---- */
 
@@ -201,6 +213,12 @@ struct ch_saver {
 
     Cohort__State **states; /* of all cursors so far */
     int             n_states, cap_states;
+
+    int64_t               n_steps; /* result of ch__save_steps for the current cursor */
+    const ch_row_tensors *tensors;
+    Cohort__Element      *run;     /* the last element of `state` if it is a run; else NULL */
+    size_t                cap_run; /* bytes; capacity of run->rows */
+    int tensor[CH_MAX_PARTS];      /* the tensor where a part was found last; a hint */
 };
 
 void ch__save_fail(ch_saver *s, ch_status rc)
@@ -254,6 +272,12 @@ void ch__save_begin(ch_saver *s, const char *stage)
     s->states[s->n_states++] = m;
     s->state = m;
     s->cap_numbers = s->cap_elements = s->cap_texts = 0;
+    s->run = NULL;
+}
+
+int64_t ch__save_steps(const ch_saver *s)
+{
+    return s->n_steps;
 }
 
 void ch__save_int(ch_saver *s, int64_t value)
@@ -291,14 +315,111 @@ static Cohort__Element *add_element(ch_saver *s)
     }
     cohort__element__init(m);
     s->state->elements[s->state->n_elements++] = m;
+    s->run = NULL;
     return m;
+}
+
+/* Ensures that references to these tensors, or numbers if `n` is 0, can be appended to s->run:
+ * begins a run unless the last fits. Returns false after an error. */
+static bool begin_run(ch_saver *s, int n, bool each_part)
+{
+    Cohort__Element *m = s->run;
+    bool             fits = m != NULL && m->n_tensors == (size_t)n && m->each_part >= each_part;
+
+    for (int i = 0; i < n && fits; i++)
+        fits = m->tensors[i] == (uint32_t)s->tensor[i];
+    if (fits)
+        return true;
+    m = add_element(s);
+    if (m == NULL)
+        return false;
+    m->tensors = ch__arena_alloc(&s->arena, (size_t)(n + 1) * sizeof(*m->tensors));
+    if (m->tensors == NULL) {
+        no_memory(s);
+        return false;
+    }
+    for (int i = 0; i < n; i++)
+        m->tensors[m->n_tensors++] = (uint32_t)s->tensor[i];
+    m->each_part = each_part;
+    s->run = m;
+    s->cap_run = 0;
+    return true;
+}
+
+/* Appends a varint to the rows of s->run. */
+static void put_varint(ch_saver *s, uint64_t x)
+{
+    ProtobufCBinaryData *b = &s->run->rows;
+
+    if (b->len + CH_VARINT_BYTES > s->cap_run) {
+        size_t   more = s->cap_run > 0 ? 2 * s->cap_run : 64;
+        uint8_t *p = ch__arena_alloc(&s->arena, more);
+
+        if (p == NULL) {
+            no_memory(s);
+            return;
+        }
+        if (b->len > 0)
+            memcpy(p, b->data, b->len);
+        b->data = p;
+        s->cap_run = more;
+    }
+    b->len = (size_t)(ch__put_varint(b->data + b->len, x) - b->data);
+}
+
+/* Saves a reference. Returns false, and saves nothing, if a row is not found. */
+static bool save_ref(ch_saver *s, bool is_number, int n, const ch_row_word *word)
+{
+    int64_t row[CH_MAX_PARTS];
+    bool    each_part = false;
+
+    if (is_number) {
+        if (begin_run(s, 0, false)) {
+            put_varint(s, (uint64_t)word->number << 1 ^ (uint64_t)(word->number >> 63));
+            s->run->count++;
+        }
+        return true;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!ch__row_tensors_find(s->tensors, word[i].data, &s->tensor[i], &row[i]))
+            return false;
+        each_part |= row[i] != row[0];
+    }
+    if (!begin_run(s, n, each_part))
+        return true;
+    for (int i = 0; i < (s->run->each_part ? n : 1); i++)
+        put_varint(s, (uint64_t)row[i]);
+    s->run->count++;
+    return true;
+}
+
+void ch__save_refs(ch_saver *s, const ch_row_refs *r, int64_t from)
+{
+    for (int64_t i = from; i < r->n && s->rc == CH_OK; i++) {
+        bool is_found = save_ref(s, r->is_number, r->n_words, ch__row_refs_at(r, i));
+
+        assert(is_found); /* only rows of these tensors are referenced */
+        (void)is_found;
+    }
 }
 
 void ch__save_element(ch_saver *s, const ch_element *e)
 {
-    Cohort__Element *m = add_element(s);
-    ch_status        rc = m != NULL ? ch__element_encode(&s->arena, e, m) : CH_OK;
+    bool             is_number;
+    int              n = ch__row_ref_words(e, &is_number);
+    ch_row_word      word[CH_MAX_PARTS];
+    Cohort__Element *m;
+    ch_status        rc;
 
+    if (s->rc != CH_OK)
+        return;
+    if (n > 0) {
+        ch__row_ref_write(e, word);
+        if (save_ref(s, is_number, n, word))
+            return;
+    }
+    m = add_element(s);
+    rc = m != NULL ? ch__element_encode(&s->arena, e, m) : CH_OK;
     if (rc != CH_OK)
         ch__save_fail(s, rc);
 }
@@ -323,22 +444,34 @@ void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between
         no_memory(s);
 }
 
-void ch__cursor_save(ch_cursor *c, ch_saver *s)
+/* Returns true if the position leaves the stage out, because it has no state. So a position
+ * fits datasets with and without options, and for any number of replicas. */
+static bool is_left_out(const ch_cursor *c)
 {
-    /* The stage `options` has no state. It is left out, so that a position fits datasets with
-     * and without options. */
-    if (c->stage == &ch__stage_options) {
-        ch__save_inputs(c, s);
+    return c->stage == &ch__stage_options ||
+           (c->parent == NULL && c->stage == &ch__stage_split && ch__split_is_between(c));
+}
+
+void ch__cursor_save_back(ch_cursor *c, ch_saver *s, int64_t n)
+{
+    if (is_left_out(c)) {
+        ch__save_input_back(c, s, n);
         return;
     }
     ch__save_begin(s, c->stage->name);
     ch__save_int(s, c->epoch);
+    s->n_steps = n;
     c->stage->save(c, s);
+}
+
+void ch__cursor_save(ch_cursor *c, ch_saver *s)
+{
+    ch__cursor_save_back(c, s, 0);
 }
 
 ch_status ch__position_save(ch_cursor *root, uint64_t hash, void **bytes, size_t *n)
 {
-    ch_saver         s = {0};
+    ch_saver         s = {.tensors = &root->it->tensors};
     Cohort__Position m;
 
     ch__cursor_save(root, &s);
@@ -365,6 +498,8 @@ struct ch_loader {
     ch_cursor              *cursor; /* the cursor that is being loaded */
     const Cohort__State    *state;  /* its state; NULL: the position has no more */
     size_t                  number, element, text; /* index of the next entry of each list */
+    uint32_t                n_taken;               /* references read of the run at `element` */
+    size_t                  at;                    /* bytes read of its rows */
     bool                    fails;
     ch_status               rc;
     char                    why[128]; /* the first error */
@@ -400,6 +535,8 @@ void ch__load_begin(ch_loader *l, const char *stage)
     }
     l->state = l->position->states[l->next++];
     l->number = l->element = l->text = 0;
+    l->n_taken = 0;
+    l->at = 0;
     if (strcmp(l->state->stage, stage) != 0) {
         char why[96];
 
@@ -437,17 +574,139 @@ ch_str ch__load_text(ch_loader *l)
     return (ch_str){b->len > 0 ? (const char *)b->data : "", b->len};
 }
 
-ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
+/* Returns the next element message, which may be a run; NULL: the loader fails. */
+static const Cohort__Element *next_message(ch_loader *l)
 {
-    ch_element      *e = NULL;
-    Cohort__Element *m;
-
-    *rc = CH_OK;
     if (l->fails || l->element == l->state->n_elements) {
         set_error(l, "an element is missing");
         return NULL;
     }
-    m = l->state->elements[l->element++];
+    return l->state->elements[l->element];
+}
+
+/* Reads a varint of the run's rows. */
+static uint64_t load_varint(ch_loader *l, const Cohort__Element *m)
+{
+    ch_wire      w = ch__wire(m->rows.data, m->rows.len);
+    ch_wire_span left = {w.all.at + l->at, w.all.end};
+    uint64_t     x = 0;
+
+    if (left.at == left.end || !ch__wire_varint(&w, &left, &x))
+        set_error(l, "a row is missing");
+    l->at = (size_t)(left.at - w.all.at);
+    return x;
+}
+
+/* Sets the word of a row of a tensor of the dataset. Both indices are untrusted. */
+static void set_row(ch_loader *l, uint32_t tensor, uint64_t row, ch_row_word *word)
+{
+    const ch_row_tensors *t = &l->cursor->it->tensors;
+    const ch_row_tensor  *x = tensor < (uint32_t)t->n ? &t->at[tensor] : NULL;
+
+    if (x == NULL || !t->is_clear || row >= (uint64_t)x->n_rows)
+        set_error(l, "it refers to a row that the data in memory does not have");
+    else
+        word->data = x->data + (size_t)row * x->row_bytes;
+}
+
+/* Reads the next reference of the run `m`, which is the message at l->element. Returns the
+ * number of its words; 0: the loader fails. */
+static int load_ref(ch_loader *l, const Cohort__Element *m, ch_row_word *word)
+{
+    uint64_t x = load_varint(l, m);
+
+    if (m->n_tensors > CH_MAX_PARTS)
+        set_error(l, "an element has too many parts");
+    if (m->n_tensors == 0)
+        word->number = (int64_t)(x >> 1 ^ -(x & 1));
+    for (size_t i = 0; i < m->n_tensors && !l->fails; i++) {
+        if (i > 0 && m->each_part)
+            x = load_varint(l, m);
+        set_row(l, m->tensors[i], x, &word[i]);
+    }
+    if (l->fails)
+        return 0;
+    if (++l->n_taken == m->count) {
+        if (l->at != m->rows.len)
+            set_error(l, "it has more rows than elements");
+        l->element++;
+        l->n_taken = 0;
+        l->at = 0;
+    }
+    return m->n_tensors > 0 ? (int)m->n_tensors : 1;
+}
+
+/* Makes the element of the next reference of the run `m`. */
+static ch_element *load_run(ch_loader *l, const Cohort__Element *m, const ch_dataset *like)
+{
+    ch_row_word word[CH_MAX_PARTS];
+    bool        is_number = m->n_tensors == 0;
+    int         n = load_ref(l, m, word);
+    ch_element *e = NULL;
+
+    if (n == 0)
+        return NULL;
+    if (ch__row_ref_make(&l->cursor->it->tensors, is_number, n, word, &e) == CH_OK &&
+        (like == NULL || ch__dataset_check(like, e) == CH_OK))
+        return e;
+    set_error(l, ch_error_message());
+    ch__element_free(e);
+    return NULL;
+}
+
+/* Checks that references of the run `m` stand for elements of `like`. All of them have the same
+ * type. */
+static void check_run(ch_loader *l, const Cohort__Element *m, const ch_dataset *like)
+{
+    ch_loader   ahead = *l; /* so that this reference is read again */
+    ch_element *e = load_run(&ahead, m, like);
+
+    if (e == NULL)
+        *l = ahead;
+    ch__element_free(e);
+}
+
+ch_status ch__load_refs(ch_loader *l, int64_t n, const ch_dataset *like, ch_row_refs *out)
+{
+    for (int64_t i = 0; i < n && !l->fails; i++) {
+        const Cohort__Element *m = next_message(l);
+        ch_row_word            word[CH_MAX_PARTS], *to;
+
+        if (m != NULL && m->count == 0)
+            set_error(l, "an element is not a reference");
+        if (!l->fails && (i == 0 || l->n_taken == 0))
+            check_run(l, m, like);
+        int n_words = l->fails ? 0 : load_ref(l, m, word);
+        if (n_words == 0)
+            break;
+        if (i > 0 && (out->is_number != (m->n_tensors == 0) || out->n_words != n_words)) {
+            set_error(l, "its references have different types");
+            break;
+        }
+        to = ch__row_refs_add(out, m->n_tensors == 0, n_words, true);
+        if (to == NULL)
+            return ch__fail_memory("position of an iterator");
+        memcpy(to, word, (size_t)n_words * sizeof(*word));
+    }
+    return ch__load_status(l);
+}
+
+bool ch__load_is_old(const ch_loader *l)
+{
+    return l->position->format == OLD_FORMAT;
+}
+
+ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
+{
+    ch_element            *e = NULL;
+    const Cohort__Element *m = next_message(l);
+
+    *rc = CH_OK;
+    if (m == NULL)
+        return NULL;
+    if (m->count > 0)
+        return load_run(l, m, like);
+    l->element++;
     if (m->code != 0 && m->code < CH_STATUS_COUNT) {
         *rc = ch__fail((ch_status)m->code, "%s", m->error);
         if (m->between)
@@ -490,12 +749,31 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
     return rc == CH_OK ? ch__load_status(l) : rc;
 }
 
+/* Returns true if the next state belongs to a stage `split`. */
+static bool is_split_next(const ch_loader *l)
+{
+    return l->next < l->position->n_states &&
+           strcmp(l->position->states[l->next]->stage, ch__stage_split.name) == 0;
+}
+
+/* Returns true if the position has left the stage out (is_left_out). */
+static bool was_left_out(const ch_cursor *c, const ch_loader *l)
+{
+    return c->stage == &ch__stage_options ||
+           (c->parent == NULL && c->stage == &ch__stage_split && !is_split_next(l));
+}
+
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
 {
-    if (c->stage == &ch__stage_options)
+    if (was_left_out(c, l))
         return ch__load_inputs(c, l);
-    ch__load_begin(l, c->stage->name);
+    if (c->parent == NULL && c->stage != &ch__stage_split && is_split_next(l))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "restore: the position is inside a batch that was divided among "
+                        "replicas, and this iterator does not divide batches; save the "
+                        "position between two batches");
     l->cursor = c;
+    ch__load_begin(l, c->stage->name);
     c->epoch = ch__load_count(l);
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }
@@ -519,10 +797,10 @@ ch_status ch__position_read(uint64_t hash, const void *bytes, size_t n, Cohort__
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "restore: the %zu bytes are not a saved position, or memory is exhausted", n);
-    if (m->format != FORMAT)
+    if (m->format != FORMAT && m->format != OLD_FORMAT)
         rc = ch__fail(CH_UNIMPLEMENTED,
-                      "restore: unknown format of the position (got %u, want %d)", m->format,
-                      FORMAT);
+                      "restore: unknown format of the position (got %u, want %d or %d)",
+                      m->format, OLD_FORMAT, FORMAT);
     else if (m->dataset != hash)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "restore: the position was saved by an iterator over another dataset");

@@ -85,7 +85,8 @@ int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
     if (it == NULL)
         return 0;
     pthread_mutex_lock(&it->lock);
-    profile_of(it->root->in[0], 0, share_of(it->root), out, out != NULL ? n : 0, &at);
+    const ch_cursor *root = ch__iterator_output(it);
+    profile_of(root->in[0], 0, share_of(root), out, out != NULL ? n : 0, &at);
     pthread_mutex_unlock(&it->lock);
     return at;
 }
@@ -96,7 +97,7 @@ static int64_t waited_ns(ch_iterator *it)
     ch_stage_profile p = {0};
 
     pthread_mutex_lock(&it->lock);
-    ch__workqueue_profile(it->root->workqueue, &p);
+    ch__workqueue_profile(ch__iterator_output(it)->workqueue, &p);
     pthread_mutex_unlock(&it->lock);
     return p.wait_ns;
 }

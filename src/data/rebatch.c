@@ -519,6 +519,8 @@ ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
  * step of all workers together has B rows. For a short batch it returns pieces up to the last
  * group of `count` pieces that has rows. */
 
+enum { CH_MAX_PIECES = 1 << 20 };
+
 typedef struct splitting {
     rowing rows;
     int    piece; /* pieces of the current batch returned so far */
@@ -532,8 +534,8 @@ static ch_status split_infer(ch_dataset *d)
 
     if (rc != CH_OK)
         return rc;
-    if (a->n < 1 || a->n > (1 << 20) || a->count < 1 || a->first + (uint64_t)a->count > a->n ||
-        a->n % a->count != 0 || a->batch < 0)
+    if (a->n < 1 || a->n > CH_MAX_PIECES || a->count < 1 ||
+        a->first + (uint64_t)a->count > a->n || a->n % a->count != 0 || a->batch < 0)
         return ch__dataset_fail(d, "invalid split: pieces %u to %u of %u, batches of %lld rows",
                                 a->first, a->first + a->count, a->n, (long long)a->batch);
     rc = ch__dataset_like(d, d->in[0]);
@@ -578,22 +580,34 @@ static void skip_to_first(splitting *x, const Cohort__Split *a)
     x->rows.at = before < x->rows.n ? before : x->rows.n;
 }
 
+bool ch__split_is_between(const ch_cursor *c)
+{
+    const splitting *x = (const splitting *)c;
+
+    return x->rows.whole == NULL || is_done(x, CH_ATTRS(c, Cohort__Split));
+}
+
+/* If there is no memory for a piece, the next call returns the same piece. */
 static ch_status split_next(ch_cursor *c, ch_element **out)
 {
     const Cohort__Split *a = CH_ATTRS(c, Cohort__Split);
     splitting           *x = (splitting *)c;
     int64_t              size, left;
+    ch_status            rc;
 
-    while (x->rows.whole == NULL || is_done(x, a)) {
-        ch_status rc = rows_next(&x->rows);
-
+    while (ch__split_is_between(c)) {
+        rc = rows_next(&x->rows);
         if (rc != CH_OK || x->rows.whole == NULL)
             return rc;
         skip_to_first(x, a);
     }
-    size = piece_size(a, x->rows.n, (int64_t)a->first + x->piece++);
+    size = piece_size(a, x->rows.n, (int64_t)a->first + x->piece);
     left = x->rows.n - x->rows.at;
-    return rows_piece(&x->rows, size < left ? size : left, out);
+    rc = rows_piece(&x->rows, size < left ? size : left, out);
+    if (rc != CH_OK)
+        return ch__error_between(rc);
+    x->piece++;
+    return CH_OK;
 }
 
 static ch_status split_rewind(ch_cursor *c)
@@ -608,10 +622,41 @@ static void split_save(ch_cursor *c, ch_saver *s)
     rows_save_all(c, s);
 }
 
+/* Makes the rows of the current batch that are left a batch of their own, and begins it. */
+static ch_status begin_rest(splitting *x, const Cohort__Split *a)
+{
+    ch_element *rest = NULL;
+    ch_status   rc = rows_piece(&x->rows, x->rows.n - x->rows.at, &rest);
+
+    rows_drop(&x->rows); /* `rest` references the memory of the batch */
+    if (rc == CH_OK)
+        rc = rows_of(&x->rows, rest);
+    if (rc == CH_OK)
+        skip_to_first(x, a);
+    return rc;
+}
+
+/* Loads a position inside a batch. If another number of replicas has begun the batch, the rows
+ * that are left are divided anew. */
 static ch_status split_load(ch_cursor *c, ch_loader *l)
 {
-    ((splitting *)c)->piece = (int)ch__load_int(l, 0, CH_ATTRS(c, Cohort__Split)->n);
-    return rows_load_all(c, l);
+    const Cohort__Split *a = CH_ATTRS(c, Cohort__Split);
+    splitting           *x = (splitting *)c;
+    int                  piece = (int)ch__load_int(l, 0, CH_MAX_PIECES);
+    ch_status            rc = rows_load(&x->rows, l);
+    int64_t              at = x->rows.at;
+
+    if (rc == CH_OK && x->rows.whole != NULL) {
+        skip_to_first(x, a);
+        for (; x->piece < piece && !is_done(x, a); x->piece++)
+            x->rows.at =
+                ch__min(x->rows.n, x->rows.at + piece_size(a, x->rows.n, a->first + x->piece));
+        if (x->piece != piece || x->rows.at != at) {
+            x->rows.at = at;
+            rc = begin_rest(x, a);
+        }
+    }
+    return rc == CH_OK ? ch__load_inputs(c, l) : rc;
 }
 
 const ch_stage ch__stage_split = {

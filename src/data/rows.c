@@ -584,7 +584,7 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
 static ch_status next_row(ch_batching *b, bool *has_end)
 {
     ch_element *e = NULL;
-    ch_status   rc = ch__cursor_next(b->base.in[0], &e);
+    ch_status   rc = ch__workqueue_read(&b->base, &e);
 
     if (rc != CH_OK)
         return rc;
@@ -639,12 +639,14 @@ void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *job)
         ch__data_job_add_error(job, rc);
 }
 
-ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops)
+ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops, int size)
 {
     ch_status rc = ch__block_pool_new(&b->pool);
 
-    return rc == CH_OK ? ch__workqueue_open(&b->base, ops, &(ch_workqueue_options){.want = 1})
-                       : rc;
+    if (rc != CH_OK)
+        return rc;
+    return ch__workqueue_open(&b->base, ops,
+                              &(ch_workqueue_options){.want = 1, .per_result = size});
 }
 
 ch_status ch__rows_rewind(ch_cursor *c)
@@ -661,10 +663,14 @@ ch_status ch__rows_rewind(ch_cursor *c)
 
 void ch__rows_save(ch_cursor *c, ch_saver *s)
 {
+    static const ch_elements none;
+    int64_t                  n;
+    bool                     is_back;
+
     ch__workqueue_pause(c->workqueue);
-    ch__workqueue_save(c->workqueue, s);
-    ch__save_elements(s, &((ch_batching *)c)->rows);
-    ch__save_inputs(c, s);
+    is_back = ch__workqueue_save_back(c->workqueue, s, &n);
+    ch__save_elements(s, is_back ? &none : &((ch_batching *)c)->rows);
+    ch__save_input_back(c, s, n);
     ch__workqueue_resume(c->workqueue);
 }
 

@@ -52,6 +52,10 @@ static inline int64_t ch__row_split(const ch_part *splits, int64_t r)
     return at;
 }
 
+/* Returns true if a cursor of the stage `split` is between two batches: all pieces of the last
+ * batch were returned. */
+bool ch__split_is_between(const ch_cursor *c);
+
 /* Returns the number of batches of `size` that `n` elements make. `n` may be CH_UNKNOWN or
  * CH_INFINITE; the result is then the same. */
 static inline int64_t ch__rows_batches(int64_t n, int64_t size, bool drop_remainder)
@@ -79,8 +83,8 @@ void ch__rows_pull(ch_batching *b, ch_data_job *job, int n, bool drop_remainder)
 /* Implements ch_workqueue_ops.make: joins the elements of the job. */
 void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *job);
 
-/* Implement the functions of the stage. */
-ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops);
+/* Implement the functions of the stage. `size` is the number of rows of a full batch. */
+ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops, int size);
 ch_status ch__rows_rewind(ch_cursor *c);
 void      ch__rows_save(ch_cursor *c, ch_saver *s);
 ch_status ch__rows_load(ch_cursor *c, ch_loader *l);
@@ -88,6 +92,7 @@ void      ch__rows_close(ch_cursor *c);
 /* clang-format off */
 #define CH_BATCHED                                                                             \
     .next = ch__queued_next, .rewind = ch__rows_rewind,                                        \
+    .can_step_back = ch__queued_can_step_back,                                                 \
     .save = ch__rows_save, .load = ch__rows_load
 /* clang-format on */
 

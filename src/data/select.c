@@ -100,6 +100,7 @@ static ch_status select_next(ch_cursor *c, ch_element **out)
 {
     selecting  *x = (selecting *)c;
     ch_element *e = NULL, *some;
+    bool        is_row;
     ch_status   rc = ch__cursor_next(c->in[0], &e);
 
     if (rc != CH_OK || e == NULL)
@@ -111,11 +112,13 @@ static ch_status select_next(ch_cursor *c, ch_element **out)
     }
     for (int i = 0; i < some->n; i++)
         some->part[i] = e->part[x->from[i]];
+    is_row = e->is_row;
     some->owner[0] = ch__element_buffer(e);
     if (some->owner[0] == NULL) {
         ch__element_free(some);
         return ch__fail_memory("select");
     }
+    some->is_row = is_row;
     *out = some;
     return CH_OK;
 }

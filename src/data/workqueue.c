@@ -14,6 +14,9 @@
  *      takes no lock.
  *   3. At most one job is being pulled at a time (is_pulling). While `is_paused` is set, no new
  *      job starts. When n_busy is 0 as well, no thread uses the cursor.
+ *   4. The thread that pulls uses `log`, `put_back`, `n_read` and `n_loose` without the lock.
+ *      `log` has the last inputs. It has those of all results that are not delivered to the
+ *      program, if all of them were read without an error and can be referenced.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/workqueue.h"
@@ -24,6 +27,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "data/iterator.h"
+#include "data/row_ref.h"
 
 enum {
     MAX_COUNT = 256,       /* limit of elements per job and of jobs per queue */
@@ -54,6 +58,12 @@ struct ch_workqueue {
     ch_charge    charge;
 
     ch_waiters waiters; /* threads that wait for an event of this queue */
+
+    ch_row_refs log;      /* the last inputs; empty if results cannot be made again */
+    ch_row_refs put_back; /* inputs of a restored position, which are read before the input */
+    int64_t     n_read;   /* elements that the input has given without an error until now */
+    int64_t     n_loose;  /* inputs read after those of the last job that had any */
+    int         n_last;   /* inputs of that job */
 
     ch_data_job *current; /* the job being delivered; only the consumer uses it */
 };
@@ -138,19 +148,20 @@ ch_status ch__workqueue_open(ch_cursor *c, const ch_workqueue_ops *ops,
     q->ops = ops;
     q->opt = *opt;
     q->want = opt->want > 0 ? opt->want : 1;
+    q->n_last = opt->per_result;
     q->capacity = opt->prefetch > 0 ? opt->prefetch : 2 * threads + 2;
     if (threads == 0 || opt->prefetch == CH_OFF)
         q->capacity = 1;
     if (q->capacity > MAX_COUNT)
         q->capacity = MAX_COUNT;
+    c->workqueue = q; /* jobs may run as soon as the queue is registered */
     rc = register_queue(q);
     if (rc != CH_OK) {
+        c->workqueue = NULL;
         pthread_cond_destroy(&q->waiters.changed);
         ch__free(q);
-        return rc;
     }
-    c->workqueue = q;
-    return CH_OK;
+    return rc;
 }
 
 void ch__workqueue_close(ch_workqueue *q)
@@ -163,6 +174,8 @@ void ch__workqueue_close(ch_workqueue *q)
     unregister_queue(q);
     pthread_mutex_unlock(&q->it->lock);
     ch__data_job_free(q->free_job);
+    ch__row_refs_drop(&q->log);
+    ch__row_refs_drop(&q->put_back);
     pthread_cond_destroy(&q->waiters.changed);
     ch__free(q);
 }
@@ -257,7 +270,7 @@ static bool has_work(const ch_workqueue *q)
  * the last stage, does not if there are worker threads, unless prefetching is off. */
 static bool consumer_works(const ch_workqueue *q)
 {
-    return q->it->n_workers == 0 || q->opt.prefetch == CH_OFF || q->cursor->parent != NULL;
+    return q->it->n_workers == 0 || q->opt.prefetch == CH_OFF || !q->opt.is_output;
 }
 
 /* Returns true if there is work for threads that prefetch. */
@@ -360,6 +373,10 @@ static void add_time(ch_workqueue *q, int64_t own_ns, int64_t wait_ns)
 static void end_pull(ch_workqueue *q, const ch_data_job *job, int n)
 {
     q->n_pulled += n;
+    if (n > 0) {
+        q->n_last = n;
+        q->n_loose = 0;
+    }
     q->is_pulling = false;
     q->has_ended |= job->has_end;
     wake(q);
@@ -638,6 +655,10 @@ void ch__workqueue_clear(ch_workqueue *q)
     q->n = 0;
     q->has_ended = false;
     q->n_pulled = 0;
+    ch__row_refs_empty(&q->log);
+    ch__row_refs_empty(&q->put_back);
+    q->n_read = q->n_loose = 0;
+    q->n_last = q->opt.per_result;
 }
 
 /* Adds the number of results of a job that must be saved. Returns false if the stage ends with
@@ -664,6 +685,80 @@ void ch__workqueue_save(ch_workqueue *q, ch_saver *s)
         ch__data_job_save(q->current, s);
     for (int i = 0; i < n_jobs; i++)
         ch__data_job_save(q->queue[i], s);
+    ch__save_int(s, q->put_back.n);
+    ch__save_refs(s, &q->put_back, 0);
+}
+
+/* Adds the results of a job that are not delivered to *n. Returns false if they cannot be made
+ * again: one is an error, or the stage ends with this job. */
+static bool count_good_results(const ch_data_job *job, int64_t *n)
+{
+    for (int k = job->n_delivered; k < job->n; k++)
+        if (job->result[k].rc != CH_OK)
+            return false;
+    *n += job->n - job->n_delivered;
+    return !job->has_lost && !job->is_last;
+}
+
+/* Returns the number of inputs that the last `n` delivered results and all later results were
+ * made of, and of those read after them. Returns 0 if there are no such results, or if they
+ * cannot be made again. */
+static int64_t inputs_since(const ch_workqueue *q, int64_t n)
+{
+    int64_t per_result = q->opt.per_result;
+    bool    is_good = per_result > 0 && !q->opt.unordered;
+
+    if (is_good && q->current != NULL)
+        is_good = count_good_results(q->current, &n);
+    for (int i = 0; i < q->n && is_good; i++)
+        is_good = count_good_results(q->queue[i], &n);
+    if (!is_good || n == 0)
+        return 0;
+    return (per_result > 1 ? (n - 1) * per_result + q->n_last : n) + q->n_loose;
+}
+
+/* Returns true if the log has the last n inputs, so that a position can refer to them. */
+static bool has_in_log(const ch_workqueue *q, int64_t n)
+{
+    return n <= q->log.n && (q->log.is_number || q->it->tensors.is_clear);
+}
+
+/* Returns true if the last n inputs can be had again. */
+static bool can_read_again(const ch_workqueue *q, int64_t n)
+{
+    return has_in_log(q, n) ||
+           (n <= q->n_read && q->put_back.n == 0 && ch__input_can_step_back(q->cursor, n));
+}
+
+bool ch__queued_can_step_back(ch_cursor *c, int64_t n)
+{
+    int64_t n_inputs = inputs_since(c->workqueue, n);
+
+    return n_inputs > 0 && can_read_again(c->workqueue, n_inputs);
+}
+
+/* A position of the input behind its end may be saved as before: the input ends again. */
+bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, int64_t *n_input)
+{
+    int64_t n = inputs_since(q, ch__save_steps(s));
+    bool    is_in_log = has_in_log(q, n);
+
+    *n_input = 0;
+    if (n == 0 || !can_read_again(q, n)) {
+        ch__workqueue_save(q, s);
+        return false;
+    }
+    ch__save_int(s, q->n_pulled - (n - q->n_loose));
+    ch__save_int(s, false); /* has_ended */
+    ch__save_int(s, 0);     /* results */
+    ch__save_int(s, is_in_log ? n + q->put_back.n : 0);
+    if (is_in_log) {
+        ch__save_refs(s, &q->log, q->log.n - n);
+        ch__save_refs(s, &q->put_back, 0);
+    } else {
+        *n_input = n;
+    }
+    return true;
 }
 
 /* Loads all results into a single job, `current`, whatever their number. */
@@ -691,14 +786,107 @@ ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from)
     if (q->has_ended) /* no job will follow that could be measured */
         ch__charge_measured(&q->it->budget, &q->charge, q->want, 0);
     pthread_mutex_unlock(&q->it->lock);
-    return ch__load_status(from);
+    if (ch__load_is_old(from))
+        return ch__load_status(from);
+    n = ch__load_int(from, 0, q->opt.per_result > 0 ? INT32_MAX : 0);
+    return n > 0 ? ch__load_refs(from, n, q->cursor->dataset->in[0], &q->put_back)
+                 : ch__load_status(from);
 }
 
 /* ---- stages that return the results of their queue ---- */
 
+/* Returns an upper limit of the results in the queue, and of those that its consumers hold and
+ * could have made again. The caller must hold the lock. */
+static int64_t most_results(const ch_workqueue *q)
+{
+    const ch_cursor *up = q->cursor->parent;
+    int64_t          n = q->current != NULL ? q->current->want : 0;
+
+    for (int i = 0; i < q->n; i++)
+        n += q->queue[i]->want;
+    while (up != NULL && up->stage == &ch__stage_options)
+        up = up->parent;
+    if (up == NULL || up->workqueue == NULL || up->workqueue->opt.per_result == 0)
+        return n;
+    return n + (1 + most_results(up->workqueue)) * up->workqueue->opt.per_result;
+}
+
+/* Returns true if the log must become larger, because its first input may be needed. This is
+ * decided each time when half of the log is new, so less than half of it may be needed then. */
+static bool must_log_more(ch_workqueue *q)
+{
+    int64_t half = q->log.capacity / 2, n;
+
+    if (q->log.n < q->log.capacity || ((q->log.first + q->log.n) & (half - 1)) != 0)
+        return false;
+    pthread_mutex_lock(&q->it->lock);
+    n = (1 + most_results(q)) * q->opt.per_result;
+    pthread_mutex_unlock(&q->it->lock);
+    return n > half;
+}
+
+/* Adds an input to the log, or empties the log if it cannot be referenced. Without memory the
+ * log is empty too: the next position is larger then. */
+static void log_input(ch_workqueue *q, const ch_element *e)
+{
+    bool         is_number;
+    int          n = ch__row_ref_words(e, &is_number);
+    ch_row_word *word =
+        n > 0 ? ch__row_refs_add(&q->log, is_number, n, must_log_more(q)) : NULL;
+
+    if (word != NULL)
+        ch__row_ref_write(e, word);
+    else
+        ch__row_refs_empty(&q->log);
+}
+
+/* Makes the first element that a restored position has put back. */
+static ch_status read_put_back(ch_workqueue *q, ch_element **out)
+{
+    ch_status rc = ch__row_ref_make(&q->it->tensors, q->put_back.is_number, q->put_back.n_words,
+                                    ch__row_refs_at(&q->put_back, 0), out);
+
+    if (rc == CH_OK)
+        ch__row_refs_pop(&q->put_back);
+    q->n_read = 0;
+    return rc;
+}
+
+ch_status ch__workqueue_read(ch_cursor *c, ch_element **out)
+{
+    ch_workqueue *q = c->workqueue;
+    bool          is_put_back = q->put_back.n > 0;
+    ch_status     rc = is_put_back ? read_put_back(q, out) : ch__cursor_next(c->in[0], out);
+
+    if (rc != CH_OK) {
+        ch__row_refs_empty(&q->log);
+        q->n_read = 0;
+    } else if (*out != NULL) {
+        q->n_read += !is_put_back;
+        q->n_loose++;
+        if (q->opt.per_result > 0 && q->ops->make != NULL)
+            log_input(q, *out);
+    }
+    return rc;
+}
+
 void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job)
 {
-    ch__data_job_fill(job, c->in[0]);
+    while (job->n < job->want && !job->has_lost) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__workqueue_read(c, &e);
+
+        if (rc != CH_OK) {
+            ch__data_job_add_error(job, rc);
+            if (rc == CH_CANCELLED)
+                return;
+        } else if (e == NULL) {
+            job->has_end = true;
+            return;
+        } else {
+            ch__data_job_add(job, e);
+        }
+    }
 }
 
 ch_status ch__queued_next(ch_cursor *c, ch_element **out)
@@ -719,9 +907,11 @@ ch_status ch__queued_rewind(ch_cursor *c)
 
 void ch__queued_save(ch_cursor *c, ch_saver *s)
 {
+    int64_t n;
+
     ch__workqueue_pause(c->workqueue);
-    ch__workqueue_save(c->workqueue, s);
-    ch__save_inputs(c, s);
+    (void)ch__workqueue_save_back(c->workqueue, s, &n);
+    ch__save_input_back(c, s, n);
     ch__workqueue_resume(c->workqueue);
 }
 
@@ -739,7 +929,7 @@ ch_status ch__queued_load(ch_cursor *c, ch_loader *l)
 
 bool ch__workqueue_is_timed(const ch_workqueue *q)
 {
-    return q->it->n_threads > 0 || q->cursor->parent == NULL;
+    return q->it->n_threads > 0 || q->opt.is_output;
 }
 
 void ch__workqueue_profile(const ch_workqueue *q, ch_stage_profile *out)

@@ -12,6 +12,10 @@
  *     const ch_stage ch__stage_x = {.name = "x", ..., CH_QUEUED_STAGE,
  *                                   .close = ch__close_nothing};
  *
+ * A position need not hold results that can be made again from inputs that can be had again
+ * (per_result below). It then has the inputs in their place: as references that the queue reads
+ * before its input, or because the input steps back (ch_stage.can_step_back).
+ *
  * The threads belong to the iterator (data/iterator_threads.c). Each thread searches the queues
  * for work, beginning at the sources. A consumer that waits for a job runs jobs of the same
  * queue meanwhile. If the iterator has no threads, the consumer does all work, one element at a
@@ -52,6 +56,10 @@ typedef struct ch_workqueue_options {
     int  prefetch;
     int  at_once;   /* threads that may work at the same time; 0: any number */
     bool unordered; /* deliver the job that is ready first */
+    /* Inputs that make a result, if making them again gives an equal result; 0: it does not.
+     * If it is above 1, a job is one result, and the last of a pass may have fewer inputs. */
+    int  per_result;
+    bool is_output; /* the program's thread is the consumer */
 } ch_workqueue_options;
 
 typedef struct ch_workqueue ch_workqueue;
@@ -77,6 +85,11 @@ void ch__workqueue_clear(ch_workqueue *q);
 /* Saves and restores the results that are not delivered yet. The queue must be paused. */
 void      ch__workqueue_save(ch_workqueue *q, ch_saver *s);
 ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from);
+/* Saves the position before the last ch__save_steps(s) results that were delivered, and before
+ * all that are not, if the results can be made again; else does the same as ch__workqueue_save.
+ * Returns true in the first case: all inputs that the stage has read for later results count as
+ * not read then. The input must be saved as it was before its last *n_input elements. */
+bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, int64_t *n_input);
 
 /* Blocks until any of n cursors can deliver a result or its end, and returns its index in *out.
  * The search begins at index `first` and wraps around. Each cursor has a workqueue; NULL
@@ -88,15 +101,19 @@ ch_status ch__workqueue_any(const ch_cursor *consumer, ch_cursor *const *c, int 
 /* Operations of a stage that returns the results of its queue and has no other state. */
 ch_status ch__queued_next(ch_cursor *c, ch_element **out);
 ch_status ch__queued_rewind(ch_cursor *c);
+bool      ch__queued_can_step_back(ch_cursor *c, int64_t n);
 void      ch__queued_save(ch_cursor *c, ch_saver *s);
 ch_status ch__queued_load(ch_cursor *c, ch_loader *l);
 /* clang-format off */
 #define CH_QUEUED_STAGE                                                                        \
     .next = ch__queued_next, .rewind = ch__queued_rewind,                                      \
+    .can_step_back = ch__queued_can_step_back,                                                 \
     .save = ch__queued_save, .load = ch__queued_load
 /* clang-format on */
 
-/* A pull that reads from the only input of the stage. */
+/* For pull: reads the next element of the only input, or NULL at the end. */
+ch_status ch__workqueue_read(ch_cursor *c, ch_element **out);
+/* A pull that reads up to job->want elements of the only input. */
 void ch__workqueue_pull_input(ch_cursor *c, ch_data_job *job);
 
 /* ---- for the iterator ---- */

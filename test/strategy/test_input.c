@@ -1425,6 +1425,69 @@ static void experimental_run_without_an_iterator_runs_once(void **state)
     (void)state;
 }
 
+/* ---- positions ---- */
+
+/* Returns the rows of `n` elements as text, whatever replica has them; -1: of all. */
+static void add_batches(ch_iterator *it, int n, t_given *g)
+{
+    for (int i = 0; i != n; i++) {
+        ch_tuple *t = NULL;
+        ch_value *v;
+
+        t_ok(ch_iterator_next(it, &t));
+        if (t == NULL)
+            return;
+        v = ch_tuple_at(t, 0);
+        t_add(g, "|");
+        for (int r = 0; r < ch_value_count(v); r++)
+            for (int64_t k = 0; k < ch_tensor_count(ch_value_at(v, r)); k++)
+                t_add(g, " %lld",
+                      (long long)((const int64_t *)ch_tensor_data(ch_value_at(v, r)))[k]);
+        ch_tuple_unref(t);
+    }
+}
+
+static void distributed_position_is_continued_under_any_strategy(void **state)
+{
+    ch_strategy *st[] = {ch_strategy_ref(ch_strategy_current()),
+                         t_mirrored(1),
+                         t_mirrored(2),
+                         t_mirrored(3),
+                         t_mirrored(4),
+                         t_central(3)};
+    enum { N = sizeof(st) / sizeof(st[0]) };
+    ch_dataset *d = ch_dataset_batch(
+        ch_dataset_shuffle(ch_dataset_range(0, 50, 1), 20, &(ch_shuffle_options){.seed = 3}), 7,
+        NULL);
+    static t_given want, got;
+
+    (void)state;
+    for (int k = 0; k < N; k++)
+        for (int m = 0; m < N; m++) {
+            ch_iterator *it = NULL;
+            void        *bytes = NULL;
+            size_t       n = 0;
+
+            memset(&got, 0, sizeof(got));
+            t_ok(ch_strategy_distribute_dataset(st[k], d, NULL, &it));
+            add_batches(it, (k + m) % 8, &got);
+            t_ok(ch_iterator_save(it, &bytes, &n));
+            ch_iterator_unref(it);
+            it = NULL;
+            t_ok(ch_strategy_distribute_dataset(st[m], d, NULL, &it));
+            t_ok(ch_iterator_restore(it, bytes, n));
+            add_batches(it, -1, &got);
+            ch_iterator_unref(it);
+            ch_bytes_free(bytes);
+            if (k == 0 && m == 0)
+                want = got;
+            assert_string_equal(got.text, want.text);
+        }
+    for (int i = 0; i < N; i++)
+        ch_strategy_unref(st[i]);
+    ch_dataset_unref(d);
+}
+
 static int set_up(void **state)
 {
     return t_four_gpus(state) || t_folder_make(state);
@@ -1457,6 +1520,7 @@ int main(void)
         cmocka_unit_test(input_context_counts_the_replicas_of_each_strategy),
         cmocka_unit_test(per_replica_input_makes_a_pipeline_for_each_replica),
         cmocka_unit_test(iterator_over_pipelines_saves_and_restores_its_position),
+        cmocka_unit_test(distributed_position_is_continued_under_any_strategy),
         cmocka_unit_test(iterator_over_pipelines_reports_errors_of_a_pipeline),
         cmocka_unit_test(distributed_iterator_continues_after_an_error_with_go_on),
         cmocka_unit_test(elements_of_pipelines_keep_their_replica_when_others_fail),
