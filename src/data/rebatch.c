@@ -618,8 +618,13 @@ static ch_status split_rewind(ch_cursor *c)
 
 static void split_save(ch_cursor *c, ch_saver *s)
 {
-    ch__save_int(s, ((splitting *)c)->piece);
-    rows_save_all(c, s);
+    const splitting *x = (const splitting *)c;
+    const rowing     none = {.whole = NULL};
+    bool             is_between = ch__split_is_between(c);
+
+    ch__save_int(s, is_between ? 0 : x->piece);
+    rows_save(is_between ? &none : &x->rows, s);
+    ch__save_inputs(c, s);
 }
 
 /* Makes the rows of the current batch that are left a batch of their own, and begins it. */
@@ -651,10 +656,15 @@ static ch_status split_load(ch_cursor *c, ch_loader *l)
         for (; x->piece < piece && !is_done(x, a); x->piece++)
             x->rows.at =
                 ch__min(x->rows.n, x->rows.at + piece_size(a, x->rows.n, a->first + x->piece));
-        if (x->piece != piece || x->rows.at != at) {
-            x->rows.at = at;
+        bool is_other = x->piece != piece || x->rows.at != at;
+
+        x->rows.at = at;
+        if (is_other && a->count < a->n)
+            rc = ch__fail(CH_INVALID_ARGUMENT,
+                          "restore: the position is inside a batch that other workers have "
+                          "divided in another way; save the position between two batches");
+        else if (is_other)
             rc = begin_rest(x, a);
-        }
     }
     return rc == CH_OK ? ch__load_inputs(c, l) : rc;
 }
