@@ -17,6 +17,9 @@
  *     callback.
  *   - ch_callback_of makes a callback from a C function, ch_callback_new from a table of
  *     functions and a state.
+ *   - The state of a callback can be saved and loaded, so that a training that was killed goes
+ *     on where it was. A training that goes on in mid-epoch sends CH_ON_BEGIN, and then only the
+ *     events after the saved state: CH_ON_EPOCH_BEGIN is not repeated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CALLBACK_H
@@ -25,6 +28,7 @@
 #include "cohort/history.h"
 #include "cohort/model.h"
 #include "cohort/optimizer.h"
+#include "cohort/value.h"
 
 /* ---- the training in progress ----
  *
@@ -41,13 +45,14 @@ CH_API ch_optimizer *ch_training_optimizer(const ch_training *t);
 /* Returns true in a call of ch_evaluate or ch_predict, and false in ch_fit, also while ch_fit
  * validates. */
 CH_API bool    ch_training_is_evaluation(const ch_training *t);
-CH_API int     ch_training_epoch(const ch_training *t);  /* number of the epoch, from 0 */
-CH_API int     ch_training_epochs(const ch_training *t); /* planned epochs; 0: not known */
-CH_API int64_t ch_training_step(const ch_training *t);   /* steps done in this call of ch_fit */
+CH_API int     ch_training_epoch(const ch_training *t);      /* number of the epoch, from 0 */
+CH_API int     ch_training_epochs(const ch_training *t);     /* planned epochs; 0: not known */
+CH_API int64_t ch_training_step(const ch_training *t);       /* steps done in this training */
 CH_API int64_t ch_training_epoch_step(const ch_training *t); /* steps done in this epoch */
 /* Returns the number of steps that this epoch will have, or CH_UNKNOWN. */
 CH_API int64_t ch_training_epoch_steps(const ch_training *t);
-/* Returns the number of examples processed in this call of ch_fit. */
+/* Returns the number of examples processed in this training. Steps and examples count on if the
+ * training continues from a checkpoint; seconds do not. */
 CH_API int64_t ch_training_examples(const ch_training *t);
 CH_API double  ch_training_seconds(const ch_training *t); /* seconds since the call began */
 
@@ -98,6 +103,13 @@ typedef struct ch_callback_ops {
     ch_status (*on)(void *self, ch_training *t, ch_event event);
     /* Frees `self`; called with the last reference. NULL: there is nothing to free. */
     void (*drop)(void *self);
+    /* Stores the state of the callback in *out, as a new tuple. Its leaves must be plain values
+     * and have different names; a single leaf needs none. The caller unrefs it. Called between
+     * steps, after all callbacks have handled the last event. NULL: there is nothing to save. */
+    ch_status (*save)(void *self, ch_tuple **out);
+    /* Takes over a saved state, which is borrowed. Called after CH_ON_BEGIN, if the training
+     * continues from a checkpoint, and before the first step. NULL: the state is not used. */
+    ch_status (*load)(void *self, ch_tuple *state);
 } ch_callback_ops;
 
 /* Creates a callback from a table of functions and a state. `ops` must live as long as the
@@ -118,7 +130,8 @@ CH_API CH_MUST_CHECK ch_status ch_callback_of(unsigned events, ch_callback_fn fn
  * A callback with a `monitor` follows the log of that name. If an epoch has no such log, the
  * callback ignores the epoch and warns once (cohort/log.h), because a validation need not run
  * in every epoch. Each of these callbacks resets its state when a training begins. None of them
- * acts in ch_evaluate or ch_predict. `opt` may be NULL in all of them. */
+ * acts in ch_evaluate or ch_predict. `opt` may be NULL in all of them. If a training continues
+ * from a checkpoint, they continue too. */
 
 typedef struct ch_callback_early_stopping_options {
     const char *monitor;     /* name of the log to follow; NULL: "val_loss" */
@@ -169,11 +182,16 @@ typedef struct ch_callback_log_file_options {
  * back to the same double.
  *
  * The file is opened when the training begins. Its directory must exist. Each line is written
- * at once. A callback that is used in a second training appends to its file. When a new name
+ * at once; without `append`, the first line replaces the lines of an earlier program. A callback
+ * that is used in a second training appends to its file. When a new name
  * appears among the logs, the file is rewritten with one more column, which is empty in the
  * earlier lines. If the file cannot be rewritten, because it is a pipe or a link, the column is
  * left out, and the callback warns once. With `append` the columns are those of the
- * existing header. */
+ * existing header.
+ *
+ * If the training continues from a checkpoint, the lines after the checkpoint are removed. If
+ * lines before it are missing, the callback warns and goes on. FAILED_PRECONDITION: the last of
+ * these lines is not the line that was written, so the file belongs to another training. */
 CH_API CH_MUST_CHECK ch_status ch_callback_csv_log(const char                         *path,
                                                    const ch_callback_log_file_options *opt,
                                                    ch_callback                       **out);
@@ -190,7 +208,9 @@ typedef struct ch_callback_tensorboard_options {
     int     graph;       /* write the model and its step as text: 0: yes; CH_OFF: no */
 } ch_callback_tensorboard_options;
 /* Writes event files for TensorBoard to directory/train and directory/validation. The
- * directories are created if they do not exist. Each training writes new files.
+ * directories are created if they do not exist. Each training writes new files, also if it
+ * continues from a checkpoint: the files then repeat the steps after the checkpoint, and
+ * TensorBoard shows the later values.
  *
  * The tags are those of Keras: "epoch_loss" and the like by epoch in both directories;
  * "epoch_learning_rate" by epoch and "batch_loss" and the like by step in train; histograms are

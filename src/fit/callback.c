@@ -22,11 +22,11 @@ struct ch_callback {
     void                  *self;
 };
 
-enum { ALL_EVENTS = (CH_ON_END << 1) - 1 };
+enum { ALL_EVENTS = (CH_ON_END << 1) - 1, ALL_WITH_SAVE_POINTS = (CH_SAVE_POINT_END << 1) - 1 };
 
 /* ---- creation ---- */
 
-static ch_status check_ops(const ch_callback_ops *ops)
+static ch_status check_ops(const ch_callback_ops *ops, unsigned allowed)
 {
     if (ops->name == NULL || ops->name[0] == '\0')
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -34,7 +34,7 @@ static ch_status check_ops(const ch_callback_ops *ops)
     if (ops->on == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "callback %s: ops->on is NULL; give it a function",
                         ops->name);
-    if (ops->events == 0 || (ops->events & ~(unsigned)ALL_EVENTS) != 0)
+    if (ops->events == 0 || (ops->events & ~allowed) != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "callback %s: events are 0x%x, want one or more of CH_ON_BEGIN to "
                         "CH_ON_END, combined by |",
@@ -42,13 +42,14 @@ static ch_status check_ops(const ch_callback_ops *ops)
     return CH_OK;
 }
 
-ch_status ch_callback_new(const ch_callback_ops *ops, void *self, ch_callback **out)
+static ch_status new_callback(const ch_callback_ops *ops, void *self, unsigned allowed,
+                              ch_callback **out)
 {
     ch_callback *c;
     ch_status    rc = ch__check_not_null("callback", "ops", ops, "out", out);
 
     if (rc == CH_OK)
-        rc = check_ops(ops);
+        rc = check_ops(ops, allowed);
     if (rc != CH_OK)
         return rc;
     c = ch__calloc(1, sizeof(*c));
@@ -59,6 +60,11 @@ ch_status ch_callback_new(const ch_callback_ops *ops, void *self, ch_callback **
     c->self = self;
     *out = c;
     return CH_OK;
+}
+
+ch_status ch_callback_new(const ch_callback_ops *ops, void *self, ch_callback **out)
+{
+    return new_callback(ops, self, ALL_EVENTS, out);
 }
 
 ch_callback *ch_callback_ref(ch_callback *c)
@@ -81,7 +87,8 @@ void ch_callback_unref(ch_callback *c)
 
 ch_status ch__callback_make(const ch_callback_ops *ops, void *self, ch_callback **out)
 {
-    ch_status rc = self != NULL ? ch_callback_new(ops, self, out) : ch__fail_memory(ops->name);
+    ch_status rc = self != NULL ? new_callback(ops, self, ALL_WITH_SAVE_POINTS, out)
+                                : ch__fail_memory(ops->name);
 
     if (rc != CH_OK && self != NULL)
         ops->drop(self);
@@ -92,6 +99,67 @@ void *ch__callback_self(const ch_callback *c,
                         ch_status (*on)(void *self, ch_training *t, ch_event event))
 {
     return c != NULL && c->ops->on == on ? c->self : NULL;
+}
+
+const char *ch__callback_name(const ch_callback *c)
+{
+    return c->ops->name;
+}
+
+unsigned ch__callback_events(const ch_callback *c)
+{
+    return c->ops->events;
+}
+
+/* ---- state ---- */
+
+/* `save` may be a function of the program, so its result is not trusted. */
+static ch_status check_state(const ch_tuple *state)
+{
+    int n = ch_tuple_count(state);
+
+    if (state == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "its `save` returned CH_OK but stored no tuple");
+    for (int i = 0; i < n; i++) {
+        bool is_plain = ch_value_kind_of(ch_tuple_at(state, i)) == CH_PLAIN;
+
+        if (!is_plain || (n > 1 && ch_tuple_name(state, i) == NULL))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "leaf %d of its state %s; want plain values with names", i,
+                            is_plain ? "has no name" : "is not a plain value");
+    }
+    return CH_OK;
+}
+
+ch_status ch__callback_save(const ch_callback *c, ch_tuple **out)
+{
+    ch_tuple *state = NULL;
+    uint64_t  mark = ch__fail_mark();
+    ch_status rc;
+
+    *out = NULL;
+    if (c->ops->save == NULL)
+        return CH_OK;
+    rc = ch__fail_since(mark, c->ops->save(c->self, &state));
+    if (rc == CH_OK)
+        rc = check_state(state);
+    if (rc == CH_OK)
+        *out = state;
+    else
+        ch_tuple_unref(state);
+    return rc == CH_OK
+               ? CH_OK
+               : ch__fail_at(rc, "callback %s: its state cannot be saved", c->ops->name);
+}
+
+ch_status ch__callback_load(const ch_callback *c, ch_tuple *state)
+{
+    uint64_t  mark = ch__fail_mark();
+    ch_status rc = c->ops->load != NULL ? c->ops->load(c->self, state) : CH_OK;
+
+    return rc == CH_OK ? CH_OK
+                       : ch__fail_at(ch__fail_since(mark, rc),
+                                     "callback %s: its state cannot be loaded", c->ops->name);
 }
 
 /* ---- callbacks made from a function ---- */
@@ -112,14 +180,21 @@ static ch_status function_on(void *self, ch_training *t, ch_event event)
 ch_status ch_callback_of(unsigned events, ch_callback_fn fn, void *arg, ch_callback **out)
 {
     function *f;
+    ch_status rc;
 
     if (fn == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "callback: fn is NULL");
     f = ch__calloc(1, sizeof(*f));
     if (f == NULL)
         return ch__fail_memory("a callback");
-    *f = (function){.ops = {"function", events, function_on, ch__free}, .fn = fn, .arg = arg};
-    return ch__callback_make(&f->ops, f, out);
+    *f = (function){
+        .ops = {.name = "function", .events = events, .on = function_on, .drop = ch__free},
+        .fn = fn,
+        .arg = arg};
+    rc = ch_callback_new(&f->ops, f, out);
+    if (rc != CH_OK)
+        ch__free(f);
+    return rc;
 }
 
 /* ---- events ---- */
@@ -237,4 +312,23 @@ bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)
 bool ch__monitor_is_better(const ch_monitor *m, double value, double than)
 {
     return ch__is_better(m->name, m->goal, value, than, m->delta);
+}
+
+void ch__monitor_save(const ch_monitor *m, ch_state *s)
+{
+    ch__state_put_text(s, "monitor", m->name);
+    ch__state_put_number(s, "best", m->best);
+}
+
+ch_status ch__monitor_load(ch_monitor *m, const ch_tuple *state)
+{
+    char      name[256];
+    ch_status rc = ch__state_get_text(state, "monitor", name, sizeof(name));
+
+    if (rc == CH_OK && strncmp(name, m->name, sizeof(name) - 1) != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the saved state is of the log \"%s\", but \"%s\" is monitored now; "
+                        "monitor the same log, or begin a new training",
+                        name, m->name);
+    return rc == CH_OK ? ch__state_get_number(state, "best", &m->best) : rc;
 }

@@ -4,16 +4,24 @@
 #ifndef FIT_CALLBACK_H
 #define FIT_CALLBACK_H
 
+#include "fit/state.h"
 #include "fit/training.h"
 
-/* Creates a callback as ch_callback_new does, but always takes ownership of `self`: on an error
- * it calls ops->drop. If `self` is NULL, returns RESOURCE_EXHAUSTED, so that the caller need
+/* Creates a callback as ch_callback_new does, but its events may contain save points, and the
+ * callback always takes ownership of `self`: on an error calls ops->drop. If `self` is NULL, returns RESOURCE_EXHAUSTED, so that the caller need
  * not check its own allocation. */
 ch_status ch__callback_make(const ch_callback_ops *ops, void *self, ch_callback **out);
 /* Returns the state of the callback if its event function is `on`, that is, if the callback is
  * of the expected kind. Returns NULL otherwise, or if `c` is NULL. The state is borrowed. */
 void *ch__callback_self(const ch_callback *c,
                         ch_status (*on)(void *self, ch_training *t, ch_event event));
+
+const char *ch__callback_name(const ch_callback *c);
+unsigned    ch__callback_events(const ch_callback *c);
+/* Saves the state of the callback. *out is NULL if it has none; the caller unrefs it. */
+ch_status ch__callback_save(const ch_callback *c, ch_tuple **out);
+/* Loads a saved state. Does nothing if the callback has no `load`. */
+ch_status ch__callback_load(const ch_callback *c, ch_tuple *state);
 
 /* A log that a callback follows, and its best value so far. */
 typedef struct ch_monitor {
@@ -39,5 +47,9 @@ bool ch__monitor_find(const ch_monitor *m, ch_training *t, double *out);
 /* Writes the names of all logs to `text`: "loss, val_loss". Writes "none" if there are none. */
 void ch__training_names(ch_training *t, char *text, size_t size);
 bool ch__monitor_is_better(const ch_monitor *m, double value, double than);
+/* Add the name of the log and the best value to a state, and read them. INVALID_ARGUMENT: the
+ * saved state is of another log. */
+void      ch__monitor_save(const ch_monitor *m, ch_state *s);
+ch_status ch__monitor_load(ch_monitor *m, const ch_tuple *state);
 
 #endif

@@ -88,6 +88,26 @@ static ch_status hook_on(void *self, ch_training *t, ch_event event)
     return rc == CH_OK ? save(h, t, true) : rc;
 }
 
+/* saved_seconds is not saved, because the seconds of a training begin with its process. */
+static ch_status hook_save(void *self, ch_tuple **out)
+{
+    const hook *h = self;
+    ch_state    s = {0};
+
+    ch__state_put_int(&s, "saved_step", h->saved_step);
+    if (h->has_monitor)
+        ch__monitor_save(&h->monitor, &s);
+    return ch__state_end(&s, out);
+}
+
+static ch_status hook_load(void *self, ch_tuple *state)
+{
+    hook     *h = self;
+    ch_status rc = ch__state_get_int(state, "saved_step", &h->saved_step);
+
+    return rc == CH_OK && h->has_monitor ? ch__monitor_load(&h->monitor, state) : rc;
+}
+
 static void hook_drop(void *self)
 {
     hook *h = self;
@@ -123,14 +143,18 @@ ch_status ch_callback_save_hook(const ch_callback_save_hook_options *opt, ch_sav
     h = ch__calloc(1, sizeof(*h));
     if (h == NULL)
         return ch__fail_memory("save_hook");
-    *h = (hook){
-        .ops = {"save_hook", CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, hook_on, hook_drop},
-        .every_steps = opt->every_steps,
-        .every_epochs = opt->every_epochs == 0 && !by_steps ? 1 : opt->every_epochs,
-        .every_seconds = opt->every_seconds,
-        .has_monitor = opt->monitor != NULL,
-        .fn = fn,
-        .arg = arg};
+    *h = (hook){.ops = {.name = "save_hook",
+                        .events = CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END,
+                        .on = hook_on,
+                        .drop = hook_drop,
+                        .save = hook_save,
+                        .load = hook_load},
+                .every_steps = opt->every_steps,
+                .every_epochs = opt->every_epochs == 0 && !by_steps ? 1 : opt->every_epochs,
+                .every_seconds = opt->every_seconds,
+                .has_monitor = opt->monitor != NULL,
+                .fn = fn,
+                .arg = arg};
     if (by_steps)
         h->ops.events |= CH_ON_STEP;
     if (h->has_monitor)

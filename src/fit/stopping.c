@@ -4,7 +4,11 @@
  * finite) and time_limit. Each resets its state at CH_ON_BEGIN or has none, so a callback may
  * be used in several trainings, one after the other. All of them ignore evaluations.
  *
+ * The state of early_stopping is saved with the copy of the best variables. The copy is saved by
+ * the order of ch_model_vars, because the variables may not exist yet when it is loaded.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -16,13 +20,13 @@ enum { WHY_BYTES = 160 };
 
 /* ---- early stopping ---- */
 
-/* Values of the model's variables at the end of an epoch. */
+/* Values of the model's variables at the end of an epoch, in the order of ch_model_vars. */
 typedef struct saved_vars {
     int n;
     struct saved_var {
-        ch_var    *var;
+        ch_var    *var; /* NULL: the values were loaded */
         ch_tensor *value;
-    } * at;
+    } * at; /* NULL: there is no copy */
 } saved_vars;
 
 typedef struct early {
@@ -70,14 +74,71 @@ static ch_status save_vars(saved_vars *c, ch_model *m)
     return rc;
 }
 
-static ch_status restore_vars(const saved_vars *c)
+/* Returns the variable of value number i; NULL if the model has no such variable. */
+static ch_var *var_of(const saved_vars *c, ch_model *m, int i)
+{
+    ch_var *const *v = NULL;
+
+    if (c->at[i].var != NULL)
+        return c->at[i].var;
+    return ch_model_vars(m, &v) == c->n ? v[i] : NULL;
+}
+
+static ch_status restore_vars(const saved_vars *c, ch_model *m)
 {
     for (int i = 0; i < c->n; i++) {
-        ch_status rc = ch_var_set(c->at[i].var, c->at[i].value);
+        ch_var   *v = var_of(c, m, i);
+        ch_status rc = v != NULL ? ch_var_set(v, c->at[i].value)
+                                 : ch__fail(CH_FAILED_PRECONDITION,
+                                            "the model has another number of variables than "
+                                            "when the %d values were saved",
+                                            c->n);
 
         if (rc != CH_OK)
             return ch__fail_at(rc, "the variables of the best epoch could not be restored: %s",
-                               ch_var_name(c->at[i].var));
+                               v != NULL ? ch_var_name(v) : "all");
+    }
+    return CH_OK;
+}
+
+/* Writes the name of value number i in a state. */
+static const char *name_of_value(int i, char *name, size_t size)
+{
+    snprintf(name, size, "best_variable/%d", i);
+    return name;
+}
+
+/* References the values, because tensors do not change. */
+static void put_vars(ch_state *s, const saved_vars *c)
+{
+    char name[32];
+
+    ch__state_put_int(s, "best_variables", c->at != NULL ? c->n : -1);
+    for (int i = 0; i < c->n; i++)
+        ch__state_put(s, name_of_value(i, name, sizeof(name)), c->at[i].value);
+}
+
+static ch_status get_vars(const ch_tuple *state, saved_vars *c)
+{
+    char      name[32];
+    int       n = 0;
+    ch_status rc = ch__state_get_int_in(state, "best_variables", -1, ch_tuple_count(state), &n);
+
+    drop_vars(c);
+    if (rc != CH_OK || n < 0)
+        return rc;
+    c->at = ch__calloc((size_t)n + 1, sizeof(*c->at));
+    if (c->at == NULL)
+        return ch__fail_memory("a copy of the model's variables");
+    for (; c->n < n; c->n++) {
+        ch_tensor *t = ch__state_get(state, name_of_value(c->n, name, sizeof(name)));
+
+        if (t == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "the saved state has no leaf \"%s\"; it was saved by another "
+                            "program or version",
+                            name);
+        c->at[c->n].value = ch_tensor_ref(t);
     }
     return CH_OK;
 }
@@ -133,7 +194,7 @@ static ch_status early_on(void *self, ch_training *t, ch_event event)
     if (event == CH_ON_EPOCH_END)
         return early_epoch(e, t);
     if (event == CH_ON_END)
-        rc = restore_vars(&e->best);
+        rc = restore_vars(&e->best, ch_training_model(t));
     drop_vars(&e->best);
     ch__monitor_reset(&e->monitor);
     e->wait = e->best_epoch = 0;
@@ -149,8 +210,36 @@ static void early_drop(void *self)
     ch__free(e);
 }
 
-static const ch_callback_ops early_ops = {
-    "early_stopping", CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, early_on, early_drop};
+static ch_status early_save(void *self, ch_tuple **out)
+{
+    const early *e = self;
+    ch_state     s = {0};
+
+    ch__monitor_save(&e->monitor, &s);
+    ch__state_put_int(&s, "wait", e->wait);
+    ch__state_put_int(&s, "best_epoch", e->best_epoch);
+    put_vars(&s, &e->best);
+    return ch__state_end(&s, out);
+}
+
+static ch_status early_load(void *self, ch_tuple *state)
+{
+    early    *e = self;
+    ch_status rc = ch__monitor_load(&e->monitor, state);
+
+    if (rc == CH_OK)
+        rc = ch__state_get_int_in(state, "wait", 0, INT_MAX, &e->wait);
+    if (rc == CH_OK)
+        rc = ch__state_get_int_in(state, "best_epoch", 0, INT_MAX, &e->best_epoch);
+    return rc == CH_OK ? get_vars(state, &e->best) : rc;
+}
+
+static const ch_callback_ops early_ops = {.name = "early_stopping",
+                                          .events = CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END,
+                                          .on = early_on,
+                                          .drop = early_drop,
+                                          .save = early_save,
+                                          .load = early_load};
 
 ch_status ch_callback_early_stopping(const ch_callback_early_stopping_options *opt,
                                      ch_callback                             **out)
@@ -224,8 +313,10 @@ static void nan_drop(void *self)
     ch__free(f);
 }
 
-static const ch_callback_ops nan_ops = {"stop_on_nan", CH_ON_STEP | CH_ON_EPOCH_END, nan_on,
-                                        nan_drop};
+static const ch_callback_ops nan_ops = {.name = "stop_on_nan",
+                                        .events = CH_ON_STEP | CH_ON_EPOCH_END,
+                                        .on = nan_on,
+                                        .drop = nan_drop};
 
 ch_status ch_callback_stop_on_nan(int64_t every_steps, ch_callback **out)
 {
@@ -259,11 +350,12 @@ static ch_status limit_on(void *self, ch_training *t, ch_event event)
         return CH_OK;
     snprintf(why, sizeof(why), "time_limit: %g seconds are over, after step %lld", *seconds,
              (long long)ch_training_step(t));
-    ch_training_stop(t, why);
+    ch__training_pause(t, why);
     return CH_OK;
 }
 
-static const ch_callback_ops limit_ops = {"time_limit", CH_ON_STEP, limit_on, ch__free};
+static const ch_callback_ops limit_ops = {
+    .name = "time_limit", .events = CH_ON_STEP, .on = limit_on, .drop = ch__free};
 
 ch_status ch_callback_time_limit(double seconds, ch_callback **out)
 {

@@ -112,9 +112,9 @@ static ch_status export_best(ch_training *t, const char *directory)
 /* Exports the variables if this evaluation is the best. Fails if the monitored log does not
  * exist, because otherwise a wrong name would be noticed only at the end. A validation that was
  * stopped has no logs, and is not an error. */
-static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
+static ch_status after_evaluation(void *self, ch_training *t, ch_event event)
 {
-    exporting *x = arg;
+    exporting *x = self;
     double     now = 0;
     char       names[256];
 
@@ -133,6 +133,25 @@ static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
     return x->directory != NULL ? export_best(t, x->directory) : CH_OK;
 }
 
+static ch_status save_best(void *self, ch_tuple **out)
+{
+    ch_state s = {0};
+
+    ch__monitor_save(&((exporting *)self)->monitor, &s);
+    return ch__state_end(&s, out);
+}
+
+static ch_status load_best(void *self, ch_tuple *state)
+{
+    return ch__monitor_load(&((exporting *)self)->monitor, state);
+}
+
+static const ch_callback_ops exporting_ops = {.name = "export_best",
+                                              .events = CH_ON_EPOCH_END,
+                                              .on = after_evaluation,
+                                              .save = save_best,
+                                              .load = load_best};
+
 /* ---- training ---- */
 
 /* Trains with the callbacks of the caller and, if it is needed, the callback that exports. */
@@ -142,8 +161,8 @@ static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
 {
     int           n = fit->n_callbacks;
     ch_callback **all = ch__calloc((size_t)n + 1, sizeof(ch_callback *)), *own = NULL;
-    ch_status     rc = all == NULL ? ch__fail_memory("callbacks")
-                                   : ch_callback_of(CH_ON_EPOCH_END, after_evaluation, x, &own);
+    ch_status     rc =
+        all == NULL ? ch__fail_memory("callbacks") : ch_callback_new(&exporting_ops, x, &own);
 
     if (rc == CH_OK) {
         if (n > 0)

@@ -213,3 +213,9 @@ void ch_training_stop(ch_training *t, const char *why)
     t->stops = true;
     snprintf(t->why, sizeof(t->why), "%s", why != NULL ? why : "stopped");
 }
+
+void ch__training_pause(ch_training *t, const char *why)
+{
+    t->pauses = t->pauses || !t->stops;
+    ch_training_stop(t, why);
+}

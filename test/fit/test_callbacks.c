@@ -36,14 +36,16 @@ static void callback_new_rejects_invalid_ops(void **state)
     ch_callback *c = NULL;
 
     t_refused(ch_callback_new(NULL, NULL, &c), CH_INVALID_ARGUMENT, "ops", "NULL");
-    t_refused(ch_callback_new(&(ch_callback_ops){"x", CH_ON_STEP, see, NULL}, NULL, NULL),
+    t_refused(ch_callback_new(&(ch_callback_ops){.name = "x", .events = CH_ON_STEP, .on = see},
+                              NULL, NULL),
               CH_INVALID_ARGUMENT, "out", "NULL");
-    t_refused(ch_callback_new(&(ch_callback_ops){NULL, CH_ON_STEP, see, NULL}, NULL, &c),
+    t_refused(ch_callback_new(&(ch_callback_ops){.events = CH_ON_STEP, .on = see}, NULL, &c),
               CH_INVALID_ARGUMENT, "name", "");
-    t_refused(ch_callback_new(&(ch_callback_ops){"x", CH_ON_STEP, NULL, NULL}, NULL, &c),
+    t_refused(ch_callback_new(&(ch_callback_ops){.name = "x", .events = CH_ON_STEP}, NULL, &c),
               CH_INVALID_ARGUMENT, "callback x", "on");
-    t_refused(ch_callback_new(&(ch_callback_ops){"x", 0, see, NULL}, NULL, &c),
-              CH_INVALID_ARGUMENT, "callback x", "0x0");
+    t_refused(
+        ch_callback_new(&(ch_callback_ops){.name = "x", .events = 0, .on = see}, NULL, &c),
+        CH_INVALID_ARGUMENT, "callback x", "0x0");
     t_refused(ch_callback_of(256, NULL, NULL, &c), CH_INVALID_ARGUMENT, "fn", "NULL");
     assert_null(c);
     assert_null(ch_callback_ref(NULL));
@@ -53,10 +55,11 @@ static void callback_new_rejects_invalid_ops(void **state)
 
 static void callback_receives_its_events_and_is_dropped_once(void **state)
 {
-    ch_callback_ops ops = {"mine", CH_ON_BEGIN | CH_ON_STEP, see, drop_seen};
-    seen            s = {0};
-    ch_training     t = {0};
-    ch_callback    *c = NULL;
+    ch_callback_ops ops = {
+        .name = "mine", .events = CH_ON_BEGIN | CH_ON_STEP, .on = see, .drop = drop_seen};
+    seen         s = {0};
+    ch_training  t = {0};
+    ch_callback *c = NULL;
 
     t_ok(ch_callback_new(&ops, &s, &c));
     for (unsigned event = CH_ON_BEGIN; event <= CH_ON_END; event <<= 1)
@@ -72,9 +75,9 @@ static void callback_receives_its_events_and_is_dropped_once(void **state)
 
 static void callback_error_ends_the_training_and_all_callbacks_get_the_end(void **state)
 {
-    ch_callback_ops ops[] = {{"first", CH_ON_STEP | CH_ON_END, see, NULL},
-                             {"second", CH_ON_STEP | CH_ON_END, see, NULL},
-                             {"third", CH_ON_STEP | CH_ON_END, see, NULL}};
+    ch_callback_ops ops[] = {{.name = "first", .events = CH_ON_STEP | CH_ON_END, .on = see},
+                             {.name = "second", .events = CH_ON_STEP | CH_ON_END, .on = see},
+                             {.name = "third", .events = CH_ON_STEP | CH_ON_END, .on = see}};
     seen            s[3] = {{0}};
     ch_training     t = {0};
     ch_callback    *c[4] = {0};

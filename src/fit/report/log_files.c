@@ -8,6 +8,11 @@
  * additional column, which is empty in the earlier lines. So a file always has one header, and
  * every line has all columns.
  *
+ * A saved state counts the lines of the file, not its bytes, because an additional column
+ * changes the bytes of all lines. The state also has the text of the last line, by which a load
+ * recognises the file. The file is emptied as late as possible, by the first line, so that a
+ * load finds the lines that the killed process wrote.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,6 +27,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sys.h"
+#include "file/folder.h"
 #include "file/writer.h"
 #include "fit/callback.h"
 #include "fit/report/json.h"
@@ -33,9 +39,15 @@ typedef struct log_file {
     int64_t         every_steps;
     /* `appends`: the file has lines that must be kept, of earlier runs or of an earlier
      * training. */
-    bool             is_json, appends;
-    bool             has_warned;
-    int              fd; /* -1: not open, because no training is running */
+    bool is_json, appends;
+    bool has_warned;
+    int  fd;         /* -1: not open, because no training is running */
+    bool is_regular; /* the open file is a regular file */
+    bool
+        truncates; /* the file has lines of an earlier program, which the first line replaces */
+    bool             is_named; /* the name of the file is durable */
+    int64_t          lines;    /* of the file, without the header */
+    ch_bytes_builder last;     /* last of these lines as a C string, without its newline */
     ch_bytes_builder line;
 
     int    n, capacity; /* columns of a CSV file */
@@ -149,8 +161,51 @@ static ch_status read_file(const log_file *l, int flags, ch_bytes_builder *all,
     return rc;
 }
 
-/* Reads the header of an existing file, for appending. If its last line has no newline, because
- * a process was killed, adds the newline. */
+/* Reads the header of an existing CSV file as read_header does, and checks that it is a header
+ * of this kind of file. */
+static ch_status read_own_header(log_file *l, const char *at, const char *end,
+                                 const char **rest)
+{
+    ch_status rc = read_header(l, at, end, rest);
+
+    l->has_header = true;
+    if (rc != CH_OK || (l->n > 0 && strcmp(l->column[0], "epoch") == 0))
+        return rc;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s: cannot be appended to: its first line does not begin with \"epoch\"; "
+                    "use another file, or do not append",
+                    l->path);
+}
+
+/* Sets the last line to the text in [at, end), without a carriage return at its end. */
+static ch_status set_last(log_file *l, const char *at, const char *end)
+{
+    ch__bytes_builder_clear(&l->last);
+    ch__bytes_builder_add(&l->last, at, (size_t)(end - at) - (end > at && end[-1] == '\r'));
+    ch__bytes_builder_add(&l->last, "", 1);
+    return l->last.has_failed ? ch__fail_memory(l->path) : CH_OK;
+}
+
+/* Counts at most `most` lines in [at, end), and records the last of them. Returns the address
+ * after it. Text without a newline is no line. */
+static ch_status count_lines(log_file *l, int64_t most, const char *at, const char *end,
+                             const char **rest)
+{
+    const char *last = at, *stop;
+
+    for (l->lines = 0; l->lines < most && at < end; l->lines++) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        if (stop == NULL)
+            break;
+        last = at;
+        at = stop + 1;
+    }
+    *rest = at;
+    return set_last(l, last, l->lines > 0 ? at - 1 : last);
+}
+
+/* Reads the header and counts the lines of an existing file, for appending. If its last line has
+ * no newline, because a process was killed, adds the newline to `line`. */
 static ch_status read_existing(log_file *l)
 {
     ch_bytes_builder all = {0};
@@ -162,25 +217,32 @@ static ch_status read_existing(log_file *l)
         ch__bytes_builder_add(&l->line, "\n", 1);
         ch__bytes_builder_add(&all, "\n", 1);
     }
-    if (rc == CH_OK && all.n > 0 && !l->is_json) {
-        rc = read_header(l, all.at, all.at + all.n, &rest);
-        l->has_header = true;
-        if (rc == CH_OK && (l->n == 0 || strcmp(l->column[0], "epoch") != 0))
-            rc = ch__fail(CH_INVALID_ARGUMENT,
-                          "%s: cannot be appended to: its first line does not begin with "
-                          "\"epoch\"; use another file, or do not append",
-                          l->path);
-    }
+    rest = all.at;
+    if (rc == CH_OK && all.n > 0 && !l->is_json)
+        rc = read_own_header(l, all.at, all.at + all.n, &rest);
+    if (rc == CH_OK && all.n > 0)
+        rc = count_lines(l, INT64_MAX, rest, all.at + all.n, &rest);
     ch__bytes_builder_drop(&all);
     return rc;
 }
 
-static ch_status open_file(log_file *l, bool truncates)
+static ch_status open_file(log_file *l)
 {
-    l->fd =
-        ch__sys_open(l->path, O_WRONLY | O_CREAT | O_APPEND | (truncates ? O_TRUNC : 0), 0666);
-    if (l->fd < 0)
+    struct stat about;
+
+    l->fd = ch__sys_open(l->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    if (l->fd < 0 || ch__sys_stat(l->fd, &about) != 0)
         return ch__fail_errno(errno, "%s: cannot be written", l->path);
+    l->is_regular = S_ISREG(about.st_mode);
+    return CH_OK;
+}
+
+/* Cuts the file after `bytes` bytes. A pipe or a device has no bytes to remove. */
+static ch_status truncate_file(log_file *l, int64_t bytes)
+{
+    l->truncates = false;
+    if (l->is_regular && ch__sys_truncate(l->fd, bytes) != 0)
+        return ch__fail_errno(errno, "%s: cannot be truncated", l->path);
     return CH_OK;
 }
 
@@ -202,10 +264,16 @@ static ch_status begin(log_file *l)
 
     forget_columns(l);
     ch__bytes_builder_drop(&l->line);
+    ch__bytes_builder_clear(&l->last);
+    l->lines = 0;
+    l->is_named = false;
     if (rc == CH_OK && l->appends)
         rc = read_existing(l);
     if (rc == CH_OK)
-        rc = open_file(l, !l->appends);
+        rc = open_file(l);
+    if (rc == CH_OK)
+        rc = ch__bytes_builder_write(&l->line, l->fd, l->path);
+    l->truncates = !l->appends;
     l->appends = l->appends || rc == CH_OK;
     return rc;
 }
@@ -234,8 +302,8 @@ static ch_status replace_file(log_file *l, const ch_bytes_builder *text)
 
     if (text->has_failed)
         return ch__fail_memory(l->path);
-    rc = ch__writer_open(
-        l->path, &(ch_save_options){.compression = CH_UNCOMPRESSED, .no_sync = true}, &w);
+    /* The new file is synced, because lines of the old file may be durable already. */
+    rc = ch__writer_open(l->path, &(ch_save_options){.compression = CH_UNCOMPRESSED}, &w);
     if (rc != CH_OK)
         return rc;
     rc = ch__writer_put(w, text->at, text->n);
@@ -244,10 +312,9 @@ static ch_status replace_file(log_file *l, const ch_bytes_builder *text)
         return rc;
     }
     rc = ch__writer_commit(w);
-    l->line.n = 0; /* the newline for an unfinished last line is in the new file */
     if (rc == CH_OK)
         rc = close_file(l);
-    return rc == CH_OK ? open_file(l, false) : rc;
+    return rc == CH_OK ? open_file(l) : rc;
 }
 
 /* Rewrites the file with additional columns: those from index `old` on are new, and the header
@@ -346,6 +413,20 @@ static void json_line(log_file *l, ch_training *t, ch_event event)
     ch__bytes_builder_text(&l->line, "}\n");
 }
 
+/* Writes `line`: the new line, which may follow a header. */
+static ch_status write_line(log_file *l)
+{
+    const char *at = l->line.at, *end = at + l->line.n;
+    const char *before = l->line.n > 1 ? memrchr(at, '\n', l->line.n - 1) : NULL;
+    ch_status   rc = l->line.has_failed ? ch__fail_memory(l->path)
+                                        : set_last(l, before != NULL ? before + 1 : at, end - 1);
+
+    if (rc == CH_OK)
+        rc = ch__bytes_builder_write(&l->line, l->fd, l->path);
+    l->lines += rc == CH_OK;
+    return rc;
+}
+
 static ch_status log_on(void *self, ch_training *t, ch_event event)
 {
     log_file *l = self;
@@ -359,11 +440,99 @@ static ch_status log_on(void *self, ch_training *t, ch_event event)
         return close_file(l);
     if (event == CH_ON_STEP && ch_training_step(t) % l->every_steps != 0)
         return CH_OK;
-    if (l->is_json)
+    if (l->truncates)
+        rc = truncate_file(l, 0);
+    if (rc == CH_OK && l->is_json)
         json_line(l, t, event);
-    else
+    else if (rc == CH_OK)
         rc = csv_line(l, t);
-    return rc == CH_OK ? ch__bytes_builder_write(&l->line, l->fd, l->path) : rc;
+    return rc == CH_OK ? write_line(l) : rc;
+}
+
+/* ---- state ---- */
+
+/* Syncs the file first: a checkpoint that survives a power failure must find the lines that it
+ * counts. */
+static ch_status log_save(void *self, ch_tuple **out)
+{
+    log_file *l = self;
+    ch_state  s = {0};
+    int       error = l->is_regular && ch__sys_sync(l->fd) != 0 ? errno : 0;
+
+    if (error == 0 && l->is_regular && !l->is_named)
+        error = ch__folder_sync(l->path);
+    if (error != 0)
+        return ch__fail_errno(error, "%s: cannot be synced", l->path);
+    l->is_named = true;
+    ch__state_put_int(&s, "lines", l->lines);
+    ch__state_put_int(&s, "has_header", l->has_header);
+    ch__state_put_text(&s, "last_line", l->lines > 0 ? l->last.at : "");
+    return ch__state_end(&s, out);
+}
+
+/* Checks that the last of the lines is the line that was written before the checkpoint. Columns
+ * may have been added to it since. */
+static ch_status check_last(const log_file *l, ch_str want)
+{
+    const char *more = l->last.at + want.size;
+
+    if (l->last.n > want.size && memcmp(l->last.at, want.data, want.size) == 0 &&
+        more[l->is_json ? 0 : strspn(more, ",")] == '\0')
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "%s: line %lld is \"%.80s\", but \"%.*s\" was written before the "
+                    "checkpoint: the file belongs to another training; move it away",
+                    l->path, (long long)l->lines, l->last.at,
+                    want.size < 80 ? (int)want.size : 80, want.data);
+}
+
+/* The saved state of a log file. */
+typedef struct log_state {
+    int64_t lines;
+    int     has_header;
+    ch_str  last_line; /* borrowed */
+} log_state;
+
+/* Removes the lines after those of the state from the file, whose bytes are `all`. */
+static ch_status keep_lines(log_file *l, const ch_bytes_builder *all, const log_state *s)
+{
+    const char *begin = all->n > 0 ? all->at : "", *end = begin + all->n, *rest = begin;
+    ch_status   rc = CH_OK;
+
+    if (s->has_header && all->n > 0)
+        rc = read_own_header(l, begin, end, &rest);
+    if (rc == CH_OK)
+        rc = count_lines(l, s->lines, rest, end, &rest);
+    if (rc == CH_OK && l->lines == s->lines && s->lines > 0)
+        rc = check_last(l, s->last_line);
+    if (rc == CH_OK && l->lines < s->lines)
+        ch__log(CH_LOG_WARNING, "log-file",
+                "%s: has only %lld of the %lld lines that were written before the checkpoint; "
+                "the log goes on without the others",
+                l->path, (long long)l->lines, (long long)s->lines);
+    return rc == CH_OK ? truncate_file(l, rest - begin) : rc;
+}
+
+static ch_status log_load(void *self, ch_tuple *state)
+{
+    log_file        *l = self;
+    ch_bytes_builder all = {0};
+    log_state        s = {0};
+    bool             is_regular = false;
+    ch_status        rc = ch__state_get_int(state, "lines", &s.lines);
+
+    if (rc == CH_OK)
+        rc = ch__state_get_int_in(state, "has_header", 0, 1, &s.has_header);
+    if (rc == CH_OK)
+        rc = ch__state_get_str(state, "last_line", &s.last_line);
+    if (rc == CH_OK)
+        rc = read_file(l, 0, &all, &is_regular);
+    if (rc == CH_OK && is_regular) {
+        forget_columns(l);
+        rc = keep_lines(l, &all, &s);
+    }
+    ch__bytes_builder_drop(&all);
+    return rc;
 }
 
 /* ---- creation ---- */
@@ -377,6 +546,7 @@ static void log_drop(void *self)
     forget_columns(l);
     ch__free(l->column);
     ch__bytes_builder_drop(&l->line);
+    ch__bytes_builder_drop(&l->last);
     ch__free(l->path);
     ch__free(l);
 }
@@ -396,7 +566,12 @@ static ch_status new_log(const char *name, const char *path,
     l = ch__calloc(1, sizeof(*l));
     if (l == NULL)
         return ch__fail_memory(name);
-    *l = (log_file){.ops = {name, CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, log_on, log_drop},
+    *l = (log_file){.ops = {.name = name,
+                            .events = CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END,
+                            .on = log_on,
+                            .drop = log_drop,
+                            .save = log_save,
+                            .load = log_load},
                     .path = ch__strdup(path),
                     .every_steps = opt->every_steps,
                     .is_json = strcmp(name, "json_log") == 0,

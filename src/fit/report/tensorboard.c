@@ -8,7 +8,8 @@
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
  * A `board` is the state of the callback. Each training writes new files
- * (fit/report/events.h). They are flushed at the end of an epoch, before a validation, and at
+ * (fit/report/events.h), also if it continues from a checkpoint: a reader may be at any byte of
+ * the old files, so these must not be truncated. The files are flushed at the end of an epoch, before a validation, and at
  * most once a second after the scalars of a step, so that TensorBoard shows them soon.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -306,12 +307,14 @@ ch_status ch_callback_tensorboard(const char                            *directo
     b = ch__calloc(1, sizeof(*b));
     if (b == NULL)
         return ch__fail_memory("tensorboard");
-    *b = (board){
-        .ops = {"tensorboard", CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, board_on, board_drop},
-        .directory = ch__strdup(directory),
-        .every_steps = opt->every_steps,
-        .histograms = opt->histograms,
-        .has_graph = opt->graph != CH_OFF};
+    *b = (board){.ops = {.name = "tensorboard",
+                         .events = CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END,
+                         .on = board_on,
+                         .drop = board_drop},
+                 .directory = ch__strdup(directory),
+                 .every_steps = opt->every_steps,
+                 .histograms = opt->histograms,
+                 .has_graph = opt->graph != CH_OFF};
     if (b->every_steps > 0)
         b->ops.events |= CH_ON_STEP | CH_ON_VALIDATION_BEGIN;
     if (b->directory == NULL) {
