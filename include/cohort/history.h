@@ -68,6 +68,7 @@ typedef enum ch_time {
     CH_TIME_UPDATE,    /* the optimizer */
     CH_TIME_VALIDATE,  /* validation */
     CH_TIME_CALLBACKS, /* callbacks and the progress line */
+    CH_TIME_SAVE,      /* saving the training, as far as steps wait for it */
     CH_TIME_PLANNING,  /* recording the step, and planning a program for new inputs */
     CH_TIME_OTHER,     /* the rest: launching and counting */
     CH_TIMES
@@ -87,7 +88,7 @@ CH_API ch_time_table ch_history_time(const ch_history *h);
 
 /* Print as snprintf does. ch_history_print prints the numbers of all epochs as a table, "-"
  * where there is none. ch_history_print_time prints the time table, the speed of training
- * (without validation, callbacks, recording and planning), and advice if waiting takes more
+ * (without validation, callbacks, saving, recording and planning), and advice if waiting takes more
  * than a fifth of the time. */
 CH_API int ch_history_print(const ch_history *h, char *text, size_t size);
 CH_API int ch_history_print_time(const ch_history *h, char *text, size_t size);

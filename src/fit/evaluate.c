@@ -22,36 +22,48 @@
 
 typedef ch_status (*batch_fn)(ch_loop *l, ch_tuple *batch, void *arg);
 
-typedef struct pass_result {
-    int64_t rows;
-    bool    is_cut; /* ch_training_stop was called before the end of the pass */
-} pass_result;
+/* Begins a pass, unless the training was loaded in the middle of it. */
+static ch_status begin_pass(ch_loop *l, ch_source *s)
+{
+    ch_training *t = &l->t;
+    ch_status    rc;
+
+    if (t->phase == CH_PHASE_VALIDATING)
+        return CH_OK;
+    t->validation_step = t->validation_rows = 0;
+    rc = ch__source_restart(s);
+    if (rc == CH_OK)
+        rc = ch__loop_notify(l, CH_ON_VALIDATION_BEGIN);
+    if (!t->is_evaluation)
+        t->phase = CH_PHASE_VALIDATING;
+    return rc;
+}
 
 /* Runs `fn` on at most `steps` batches (0: all) and sends the validation events. Ends early if
- * ch_training_stop is called during the pass. */
+ * ch_training_stop is called during the pass. Sets *is_cut if the pass was not complete. */
 static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void *arg,
-                      pass_result *out)
+                      bool *is_cut)
 {
     ch_training *t = &l->t;
     int          stop_requests = t->n_stop_requests;
-    ch_status    rc = ch__source_restart(s);
+    ch_status    rc;
 
-    *out = (pass_result){.rows = 0};
     t->is_validating = true;
-    t->validation_step = 0;
     t->validation_steps = steps > 0 ? steps : s->steps;
-    if (rc == CH_OK)
-        rc = ch__loop_notify(l, CH_ON_VALIDATION_BEGIN);
-    while (rc == CH_OK && t->n_stop_requests == stop_requests &&
-           (steps == 0 || t->validation_step < steps)) {
+    rc = begin_pass(l, s);
+    while (rc == CH_OK) {
         ch_tuple *batch = NULL;
 
+        rc = ch__loop_save_point(l, CH_SAVE_POINT_STEP);
+        if (rc != CH_OK || t->n_stop_requests != stop_requests ||
+            (steps > 0 && t->validation_step >= steps))
+            break;
         rc = ch__source_next(s, &batch);
         ch__loop_charge(l, CH_TIME_INPUT);
         if (rc != CH_OK || batch == NULL)
             break;
         rc = fn(l, batch, arg);
-        out->rows += ch__tuple_rows(batch);
+        t->validation_rows += ch__tuple_rows(batch);
         if (rc == CH_OK) {
             t->validation_step++;
             rc = ch__loop_notify(l, CH_ON_VALIDATION_STEP);
@@ -59,18 +71,18 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         ch_tuple_unref(batch);
     }
     t->is_validating = false;
-    out->is_cut = t->n_stop_requests != stop_requests &&
-                  !(t->validation_steps > 0 && t->validation_step >= t->validation_steps);
+    *is_cut = t->n_stop_requests != stop_requests &&
+              !(t->validation_steps > 0 && t->validation_step >= t->validation_steps);
     return rc;
 }
 
 /* Fails if the pass found no data: the mean loss would be 0, which looks like the best possible
  * loss. */
-static ch_status check_passed(const ch_loop *l, const char *call, const pass_result *p)
+static ch_status check_passed(const ch_loop *l, const char *call)
 {
-    if (!p->is_cut && l->t.validation_step == 0)
+    if (l->t.validation_step == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no elements", call);
-    if (!p->is_cut && p->rows == 0 && ch__loop_has_all_replicas(l))
+    if (l->t.validation_rows == 0 && ch__loop_has_all_replicas(l))
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no rows", call);
     return CH_OK;
 }
@@ -110,17 +122,17 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
                             const char *prefix)
 {
-    pass_result p = {.rows = 0};
-    ch_status   rc = ch__compiled_reset(l->c);
+    bool      is_cut = false;
+    ch_status rc = l->t.phase == CH_PHASE_VALIDATING ? CH_OK : ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
         rc = ch__loop_snapshot(l);
     if (rc == CH_OK)
-        rc = end_snapshot(l, "evaluation", pass(l, s, steps, test_batch, NULL, &p));
-    if (rc == CH_OK)
-        rc = check_passed(l, call, &p);
+        rc = end_snapshot(l, "evaluation", pass(l, s, steps, test_batch, NULL, &is_cut));
+    if (rc == CH_OK && !is_cut)
+        rc = check_passed(l, call);
     l->t.is_stale = l->t.is_peeked = false;
-    if (rc == CH_OK && (!p.is_cut || (l->t.is_evaluation && p.rows > 0)))
+    if (rc == CH_OK && (!is_cut || (l->t.is_evaluation && l->t.validation_rows > 0)))
         rc = ch__compiled_read(l->c, l->c->test_step != NULL, prefix, &l->t.logs);
     return rc == CH_OK ? ch__loop_notify(l, CH_ON_VALIDATION_END) : rc;
 }
@@ -311,8 +323,8 @@ static ch_status predict_nothing(ch_loop *l, ch_source *s, predictions *g)
 
 static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, predictions *g)
 {
-    pass_result p;
-    ch_status   rc = pass(l, s, steps, predict_batch, g, &p);
+    bool      is_cut;
+    ch_status rc = pass(l, s, steps, predict_batch, g, &is_cut);
 
     if (rc == CH_OK && l->t.validation_step == 0)
         rc = predict_nothing(l, s, g);

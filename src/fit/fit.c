@@ -1,7 +1,12 @@
 /* fit/fit.c -- ch_fit: the training loop.
  *
- * A `fitting` is the state of a call of ch_fit. It extends ch_loop (fit/loop.h), which runs the
- * steps, sends the events and charges the time. ch__fit is also called by train_evaluate.c.
+ * A ch_fitting (fit/fitting.h) is the state of a call of ch_fit. It extends ch_loop (fit/loop.h),
+ * which runs the steps, sends the events and charges the time. ch__fit is also called by
+ * train_evaluate.c.
+ *
+ * The training may be loaded at a save point (fit/resume.h), and then begins in the middle of an
+ * epoch. So each part of an epoch looks at the phase (ch_phase) first, and all that the next
+ * part needs is in the ch_fitting.
  *
  * Each interval of time is charged to exactly one row of the time account, so the rows of the
  * table add up to the total. A call of ch__loop_charge ends an interval.
@@ -15,25 +20,13 @@
 #include "base/terminal.h"
 #include "base/trace.h"
 #include "fit/evaluate.h"
-#include "fit/history.h"
+#include "fit/fitting.h"
 #include "fit/interrupt.h"
-#include "fit/loop.h"
 #include "strategy/strategy.h"
 #include "tensor/ragged.h"
 #include "train/model.h"
 
 enum { POINTS = 32 }; /* points of the curve of the loss in an epoch */
-
-typedef struct fitting {
-    ch_loop               loop; /* must be the first member */
-    const ch_fit_options *opt;
-    const ch_fit_limits  *limits;
-    ch_source             train, validation;
-    bool                  validates;
-    ch_history           *history;
-    /* Sum and count of the loss at the last point of its curve. */
-    double total, count;
-} fitting;
 
 /* ---- options ---- */
 
@@ -67,7 +60,7 @@ static ch_status check_options(const ch_compiled *c, const ch_data *d, const ch_
     return CH_OK;
 }
 
-static ch_status open_data(fitting *f, const ch_data *d)
+static ch_status open_data(ch_fitting *f, const ch_data *d)
 {
     const ch_fit_options *o = f->opt;
     const ch_compiled    *c = f->loop.c;
@@ -92,7 +85,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
 /* ---- an epoch ---- */
 
 /* Returns true if the curve of the loss gets a point after this step. */
-static bool is_point(const fitting *f)
+static bool is_point(const ch_fitting *f)
 {
     const ch_training *t = &f->loop.t;
     int64_t            steps = t->epoch_steps > 0 ? t->epoch_steps : 10 * POINTS;
@@ -102,7 +95,7 @@ static bool is_point(const fitting *f)
 
 /* Adds a point to the curve of the loss: the mean since the last point. With steps in flight it
  * reads the steps that have ended. */
-static ch_status add_point(fitting *f)
+static ch_status add_point(ch_fitting *f)
 {
     ch_tensor *state = NULL;
     ch_status  rc;
@@ -123,7 +116,7 @@ static ch_status add_point(fitting *f)
 
 /* Reads the next batch. *batch is NULL at the end of the data. If an epoch has a number of
  * steps, the data restarts at its end, unless it ends the training. */
-static ch_status next_batch(fitting *f, ch_tuple **batch)
+static ch_status next_batch(ch_fitting *f, ch_tuple **batch)
 {
     ch_status rc = ch__source_next(&f->train, batch);
 
@@ -137,12 +130,12 @@ static ch_status next_batch(fitting *f, ch_tuple **batch)
     return rc;
 }
 
-static ch_status fail_at_step(const fitting *f, ch_status rc, int64_t step)
+static ch_status fail_at_step(const ch_fitting *f, ch_status rc, int64_t step)
 {
     return ch__fail_at(rc, "fit: epoch %d, step %lld", f->loop.t.epoch + 1, (long long)step);
 }
 
-static ch_status run_step(fitting *f, ch_tuple *batch)
+static ch_status run_step(ch_fitting *f, ch_tuple *batch)
 {
     ch_training *t = &f->loop.t;
     int64_t      step = t->epoch_step + 1, number = ch__model_steps(t->model);
@@ -166,7 +159,7 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
 }
 
 /* Returns true if the epoch has no further steps. */
-static bool is_done(const fitting *f)
+static bool is_done(const ch_fitting *f)
 {
     const ch_training *t = &f->loop.t;
 
@@ -175,18 +168,22 @@ static bool is_done(const fitting *f)
            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
 }
 
-/* Runs the steps of an epoch. Sets *ended if it reached the end of the data. */
-static ch_status run_steps(fitting *f, bool *ended)
+/* Runs the steps of an epoch, or those that are left. Sets `ended` if it reached the end of the
+ * data. */
+static ch_status run_steps(ch_fitting *f)
 {
     ch_status rc = CH_OK;
 
-    *ended = false;
-    while (rc == CH_OK && !is_done(f)) {
+    f->ended = false;
+    while (rc == CH_OK) {
         ch_tuple *batch = NULL;
 
+        rc = ch__loop_save_point(&f->loop, CH_SAVE_POINT_STEP);
+        if (rc != CH_OK || is_done(f))
+            break;
         rc = next_batch(f, &batch);
-        *ended = rc == CH_OK && batch == NULL;
-        if (rc != CH_OK || *ended)
+        f->ended = rc == CH_OK && batch == NULL;
+        if (rc != CH_OK || f->ended)
             break;
         rc = run_step(f, batch);
         ch_tuple_unref(batch);
@@ -196,15 +193,19 @@ static ch_status run_steps(fitting *f, bool *ended)
 
 /* Runs the validation if this epoch has one. After Ctrl-C there is none, because the user
  * waits. */
-static ch_status validate(fitting *f)
+static ch_status validate(ch_fitting *f)
 {
     ch_training *t = &f->loop.t;
     int          every = f->opt->validation_every > 0 ? f->opt->validation_every : 1;
+    bool         is_interrupted = f->loop.catches && ch__interrupted();
     ch_status    rc;
 
-    if (!f->validates || (f->loop.catches && ch__interrupted()) ||
+    if (is_interrupted)
+        ch__training_pause(t, "interrupted");
+    rc = ch__loop_save_point(&f->loop, CH_SAVE_POINT_STEP);
+    if (rc != CH_OK || !f->validates || is_interrupted ||
         (t->epoch + 1 - f->opt->initial_epoch) % every != 0)
-        return CH_OK;
+        return rc;
     ch__loop_charge(&f->loop, CH_TIME_OTHER);
     f->loop.is_untimed = true;
     rc = ch__evaluate_pass(&f->loop, "fit: validation", &f->validation,
@@ -214,7 +215,7 @@ static ch_status validate(fitting *f)
     return rc;
 }
 
-static ch_status begin_epoch(fitting *f)
+static ch_status begin_epoch(ch_fitting *f)
 {
     ch_training *t = &f->loop.t;
     ch_status    rc = ch__compiled_reset(f->loop.c);
@@ -226,12 +227,13 @@ static ch_status begin_epoch(fitting *f)
     f->total = f->count = 0;
     if (rc == CH_OK && f->opt->steps_per_epoch == 0)
         rc = ch__source_restart(&f->train);
+    t->phase = CH_PHASE_STEPS;
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
 }
 
 /* Blocks until no step is in flight. If the steps were in flight, adds a point to the curve for
  * the last of them. */
-static ch_status drain(fitting *f)
+static ch_status drain(ch_fitting *f)
 {
     ch_status rc = ch__loop_drain(&f->loop);
 
@@ -240,8 +242,8 @@ static ch_status drain(fitting *f)
     return f->loop.t.drain != NULL ? add_point(f) : CH_OK;
 }
 
-/* Reads the logs of the epoch, validates, and adds both to the history. */
-static ch_status end_epoch(fitting *f)
+/* Reads the logs of the epoch after its last step. */
+static ch_status end_steps(ch_fitting *f)
 {
     ch_training *t = &f->loop.t;
     ch_compiled *c = f->loop.c;
@@ -250,78 +252,97 @@ static ch_status end_epoch(fitting *f)
     if (rc == CH_OK)
         rc = ch__compiled_read(c, c->train_step != NULL, "", &t->logs);
     t->is_stale = t->is_peeked = false;
+    t->phase = CH_PHASE_TRAINED;
+    return rc;
+}
+
+/* Validates, and adds the logs of the epoch to the history. */
+static ch_status end_epoch(ch_fitting *f)
+{
+    ch_status rc = validate(f);
+
     if (rc == CH_OK)
-        rc = validate(f);
+        rc = ch__history_add(f->history, &f->loop.t.logs);
     if (rc == CH_OK)
-        rc = ch__history_add(f->history, &t->logs);
-    return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_END) : rc;
+        rc = ch__loop_notify(&f->loop, CH_ON_EPOCH_END);
+    if (rc != CH_OK)
+        return rc;
+    f->loop.t.phase = CH_PHASE_ENDED;
+    return ch__loop_save_point(&f->loop, CH_SAVE_POINT_EPOCH);
 }
 
 /* Fails if the training found no data. */
-static ch_status check_not_empty(const fitting *f, bool ended)
+static ch_status check_not_empty(const ch_fitting *f)
 {
     const ch_training *t = &f->loop.t;
 
-    if (t->step == 0 && ended)
+    if (t->step == 0 && f->ended)
         return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no elements");
     if (t->step > 0 && t->examples == 0 && ch__loop_has_all_replicas(&f->loop))
         return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no rows");
     return CH_OK;
 }
 
-/* Runs an epoch. An epoch without steps, because the data ended or a callback stopped the
- * training before, is not added to the history. */
-static ch_status run_epoch(fitting *f, bool *ended)
+/* Runs an epoch, or the rest of the epoch that was loaded. An epoch without steps, because the
+ * data ended or a callback stopped the training before, is not added to the history. */
+static ch_status run_epoch(ch_fitting *f)
 {
     ch_training *t = &f->loop.t;
-    ch_status    rc = begin_epoch(f);
+    ch_status    rc = t->phase == CH_PHASE_BEGIN ? begin_epoch(f) : CH_OK;
 
-    if (rc == CH_OK)
-        rc = run_steps(f, ended);
-    if (rc == CH_OK)
-        rc = check_not_empty(f, *ended);
-    if (rc != CH_OK || t->epoch_step == 0)
-        return rc;
-    if (*ended && f->opt->steps_per_epoch == 0)
-        t->epoch_steps = t->epoch_step;
-    return end_epoch(f);
+    if (rc == CH_OK && t->phase == CH_PHASE_STEPS) {
+        rc = run_steps(f);
+        if (rc == CH_OK)
+            rc = check_not_empty(f);
+        if (rc != CH_OK || t->epoch_step == 0)
+            return rc;
+        if (f->ended && f->opt->steps_per_epoch == 0)
+            t->epoch_steps = t->epoch_step;
+        rc = end_steps(f);
+    }
+    return rc == CH_OK ? end_epoch(f) : rc;
 }
 
 /* ---- the whole training ---- */
 
-/* Returns true if the training has no further epochs. `ended`: the data has ended. */
-static bool is_over(const fitting *f, bool ended)
+/* Returns true if the training has no further epochs. */
+static bool is_over(const ch_fitting *f)
 {
     const ch_training *t = &f->loop.t;
 
-    return t->stops || (ended && f->limits->ends_with_data) ||
+    return t->stops || (f->ended && f->limits->ends_with_data) ||
            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
 }
 
 /* Runs all epochs. At the end `epoch` is the last epoch that had steps. */
-static ch_status run_epochs(fitting *f)
+static ch_status run_epochs(ch_fitting *f)
 {
     ch_training *t = &f->loop.t;
     int          end = f->opt->epochs > 0 ? f->opt->epochs : 1;
     int64_t      steps = f->opt->steps_per_epoch > 0 ? f->opt->steps_per_epoch : f->train.steps;
-    bool         ended = false;
     ch_status    rc;
 
     t->epoch = f->opt->initial_epoch;
     t->epoch_steps = steps > 0 ? steps : CH_UNKNOWN;
     rc = ch__loop_notify(&f->loop, CH_ON_BEGIN);
+    if (rc == CH_OK)
+        rc = ch__loop_save_point(&f->loop, CH_SAVE_POINT_BEGIN);
     while (rc == CH_OK && !t->stops && t->epoch < end) {
-        rc = run_epoch(f, &ended);
-        if (rc != CH_OK || is_over(f, ended) || t->epoch + 1 == end)
+        if (t->phase != CH_PHASE_ENDED)
+            rc = run_epoch(f);
+        if (rc != CH_OK || is_over(f) || t->epoch + 1 == end)
             break;
         t->epoch++;
+        t->phase = CH_PHASE_BEGIN;
     }
+    if (rc == CH_OK)
+        rc = ch__loop_save_point(&f->loop, CH_SAVE_POINT_END);
     if (rc == CH_OK && t->epoch_step == 0 && t->epoch > f->opt->initial_epoch)
         t->epoch--;
     return rc;
 }
 
-static ch_status prepare(fitting *f, const ch_data *d)
+static ch_status prepare(ch_fitting *f, const ch_data *d)
 {
     ch_compiled          *c = f->loop.c;
     const ch_fit_options *o = f->opt;
@@ -350,7 +371,7 @@ static void print_summary(const ch_history *h)
 
 /* Closes the trace file of opt->trace, if any. Returns `rc` or, if that is CH_OK, the error of
  * the trace. */
-static ch_status close_trace(const fitting *f, ch_status rc)
+static ch_status close_trace(const ch_fitting *f, ch_status rc)
 {
     ch_fault  first;
     ch_status last;
@@ -368,7 +389,7 @@ static ch_status close_trace(const fitting *f, ch_status rc)
 
 /* Ends the training and fills the history. Closes the data before it fills the table of times,
  * because closing joins the prefetch threads and that time must be in the table. */
-static ch_status finish(fitting *f, ch_status rc)
+static ch_status finish(ch_fitting *f, ch_status rc)
 {
     ch_training *t = &f->loop.t;
 
@@ -400,7 +421,7 @@ static ch_status check_alone(ch_loop *l)
 ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
                   const ch_fit_limits *limits, const void *caller, ch_history **out)
 {
-    fitting      f = {.opt = opt, .limits = limits};
+    ch_fitting   f = {.opt = opt, .limits = limits};
     ch_compiled *c = NULL;
     ch_status    rc = ch__compiled_of("fit", m, &c);
 

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/history.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +68,55 @@ ch_status ch__history_point(ch_history *h, double loss)
         return ch__fail_memory("a history");
     h->curve[h->n_curve++] = loss;
     return CH_OK;
+}
+
+/* ---- state ---- */
+
+/* Saves the logs of all epochs as a single list, with the number of logs of each epoch. */
+void ch__history_save(const ch_history *h, ch_state *s)
+{
+    ch_logs all = {0}; /* borrows the names */
+    double *sizes = ch__calloc((size_t)h->n_epochs + 1, sizeof(double));
+
+    for (int e = 0; e < h->n_epochs; e++)
+        all.n += h->epoch[e].n;
+    all.at = ch__calloc((size_t)all.n + 1, sizeof(*all.at));
+    all.n = 0;
+    if (s->rc == CH_OK && (sizes == NULL || all.at == NULL))
+        s->rc = ch__fail_memory("a history");
+    for (int e = 0; e < h->n_epochs && s->rc == CH_OK; e++) {
+        sizes[e] = h->epoch[e].n;
+        for (int i = 0; i < h->epoch[e].n; i++)
+            all.at[all.n++] = h->epoch[e].at[i];
+    }
+    ch__state_put_logs(s, "history", &all);
+    ch__state_put_numbers(s, "history/sizes", h->n_epochs, sizes);
+    ch__state_put_numbers(s, "history/curve", h->n_curve, h->curve);
+    ch__free(all.at);
+    ch__free(sizes);
+}
+
+ch_status ch__history_load(ch_history *h, const ch_tuple *state)
+{
+    const double *sizes = NULL, *curve = NULL;
+    int           n = 0, points = 0, from = 0;
+    ch_logs       logs = {0};
+    ch_status     rc = ch__state_get_numbers(state, "history/sizes", &n, &sizes);
+
+    if (rc == CH_OK)
+        rc = ch__state_get_numbers(state, "history/curve", &points, &curve);
+    for (int e = 0; e < n && rc == CH_OK; e++) {
+        int size = sizes[e] >= 0 && sizes[e] <= INT_MAX - from ? (int)sizes[e] : INT_MAX - from;
+
+        rc = ch__state_get_logs_in(state, "history", from, from + size, &logs);
+        if (rc == CH_OK)
+            rc = ch__history_add(h, &logs);
+        from += size;
+    }
+    ch__logs_drop(&logs);
+    for (int i = 0; i < points && rc == CH_OK; i++)
+        rc = ch__history_point(h, curve[i]);
+    return rc;
 }
 
 /* ---- reading ---- */
@@ -143,6 +193,7 @@ const char *ch_time_name(ch_time t)
         [CH_TIME_UPDATE] = "update",
         [CH_TIME_VALIDATE] = "validation",
         [CH_TIME_CALLBACKS] = "callbacks",
+        [CH_TIME_SAVE] = "saving",
         [CH_TIME_PLANNING] = "recording and planning",
         [CH_TIME_OTHER] = "the rest",
     };

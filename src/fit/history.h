@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "fit/state.h"
 #include "fit/training.h"
 
 struct ch_history {
@@ -29,5 +30,8 @@ ch_status ch__history_new(ch_history **out);
 ch_status ch__history_add(ch_history *h, const ch_logs *logs);
 /* Adds a point to the curve of the loss. */
 ch_status ch__history_point(ch_history *h, double loss);
+/* Add the epochs and the curve to a state, and append those of a state to an empty history. */
+void      ch__history_save(const ch_history *h, ch_state *s);
+ch_status ch__history_load(ch_history *h, const ch_tuple *state);
 
 #endif

@@ -1,4 +1,6 @@
-/* fit/interrupt.c -- the handler of SIGINT.   SPDX-License-Identifier: Apache-2.0 */
+/* fit/interrupt.c -- the handler of SIGINT, SIGTERM and SIGUSR1.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "fit/interrupt.h"
 
@@ -9,72 +11,115 @@
 #include <string.h>
 
 #include "base/terminal.h"
+#include "base/thread.h"
 
-static pthread_mutex_t  lock = PTHREAD_MUTEX_INITIALIZER;
-static int              n_users;   /* catches without a release; guarded by `lock` */
-static bool             is_ours;   /* our handler is installed */
-static struct sigaction before;    /* action before ours */
-static atomic_int       n_signals; /* signals since `install` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Counts the signal. At the second signal, restores the default action and raises the signal
- * again, so that the process ends as if it had no handler. The signal is blocked while the
- * handler runs, and is delivered when it returns. */
-static void on_interrupt(int sig)
+/* A signal that trainings may catch. */
+static struct caught {
+    int  number;
+    bool ends;   /* the second signal ends the process */
+    bool chains; /* the handler of the program is called after ours */
+
+    int              n_users;   /* catches without a release; guarded by `lock` */
+    bool             is_ours;   /* our handler is installed */
+    struct sigaction before;    /* action before ours */
+    atomic_int       n_signals; /* signals since `install` */
+    atomic_llong     first_ns;  /* time of the first of them */
+} caught[CH_INTERRUPTS] = {
+    [CH_INTERRUPT_STOP] = {.number = SIGINT, .ends = true},
+    [CH_INTERRUPT_TERMINATE] = {.number = SIGTERM, .ends = true, .chains = true},
+    [CH_INTERRUPT_SAVE] = {.number = SIGUSR1, .chains = true},
+};
+
+/* Restores the default action and raises the signal again, so that the process ends as if it had
+ * no handler. The signal is blocked while the handler runs, and is delivered when it returns. */
+static void end_process(int sig)
 {
-    int saved = errno;
+    struct sigaction usual = {.sa_handler = SIG_DFL};
 
-    if (atomic_fetch_add(&n_signals, 1) > 0) {
-        struct sigaction usual = {.sa_handler = SIG_DFL};
+    ch__live_leave();
+    sigemptyset(&usual.sa_mask);
+    sigaction(sig, &usual, NULL);
+    raise(sig);
+}
 
-        ch__live_leave();
-        sigemptyset(&usual.sa_mask);
-        sigaction(sig, &usual, NULL);
-        raise(sig);
-    }
+static void call_before(const struct sigaction *before, int sig, siginfo_t *info, void *context)
+{
+    if ((before->sa_flags & SA_SIGINFO) != 0)
+        before->sa_sigaction(sig, info, context);
+    else if (before->sa_handler != SIG_DFL && before->sa_handler != SIG_IGN)
+        before->sa_handler(sig);
+}
+
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+    int            saved = errno;
+    struct caught *c = caught;
+
+    while (c->number != sig)
+        c++;
+    if (atomic_fetch_add(&c->n_signals, 1) == 0)
+        atomic_store(&c->first_ns, ch__now_ns());
+    else if (c->ends)
+        end_process(sig);
+    if (c->chains)
+        call_before(&c->before, sig, info, context);
     errno = saved;
 }
 
-static void install(void)
+static void clear(struct caught *c)
 {
-    /* SA_RESTART, because a first Ctrl-C must not make reads of data fail with EINTR. */
-    struct sigaction ours = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    atomic_store(&c->n_signals, 0);
+    atomic_store(&c->first_ns, 0);
+}
+
+static void install(struct caught *c)
+{
+    /* SA_RESTART, because a first signal must not make reads of data fail with EINTR. */
+    struct sigaction ours = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
 
     sigemptyset(&ours.sa_mask);
-    atomic_store(&n_signals, 0);
-    is_ours = sigaction(SIGINT, NULL, &before) == 0 &&
-              ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_IGN) &&
-              sigaction(SIGINT, &ours, NULL) == 0;
+    clear(c);
+    c->is_ours = sigaction(c->number, NULL, &c->before) == 0 &&
+                 ((c->before.sa_flags & SA_SIGINFO) != 0 || c->before.sa_handler != SIG_IGN) &&
+                 sigaction(c->number, &ours, NULL) == 0;
 }
 
 /* Restores the previous action, unless other code has replaced our handler meanwhile. */
-static void restore(void)
+static void restore(struct caught *c)
 {
     struct sigaction now;
 
-    if (is_ours && sigaction(SIGINT, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
-        now.sa_handler == on_interrupt)
-        sigaction(SIGINT, &before, NULL);
-    is_ours = false;
-    atomic_store(&n_signals, 0);
+    if (c->is_ours && sigaction(c->number, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal)
+        sigaction(c->number, &c->before, NULL);
+    c->is_ours = false;
+    clear(c);
 }
 
-void ch__interrupt_catch(void)
+void ch__interrupt_catch(ch_interrupt which)
 {
     pthread_mutex_lock(&lock);
-    if (n_users++ == 0)
-        install();
+    if (caught[which].n_users++ == 0)
+        install(&caught[which]);
     pthread_mutex_unlock(&lock);
 }
 
-void ch__interrupt_release(void)
+void ch__interrupt_release(ch_interrupt which)
 {
     pthread_mutex_lock(&lock);
-    if (--n_users == 0)
-        restore();
+    if (--caught[which].n_users == 0)
+        restore(&caught[which]);
     pthread_mutex_unlock(&lock);
 }
 
-bool ch__interrupted(void)
+int ch__interrupts(ch_interrupt which)
 {
-    return atomic_load_explicit(&n_signals, memory_order_relaxed) > 0;
+    return atomic_load_explicit(&caught[which].n_signals, memory_order_relaxed);
+}
+
+int64_t ch__interrupt_ns(ch_interrupt which)
+{
+    return atomic_load(&caught[which].first_ns);
 }

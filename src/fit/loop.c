@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/trace.h"
+#include "fit/callback.h"
 #include "fit/interrupt.h"
 #include "fit/report/progress.h"
 #include "graph/function.h"
@@ -109,6 +110,8 @@ ch_status ch__loop_callbacks(ch_loop *l, int n, ch_callback *const *callback,
         else
             l->callback[l->n_callbacks++] = callback[i];
     }
+    for (int i = 0; i < l->n_callbacks; i++)
+        l->events |= ch__callback_events(l->callback[i]);
     return rc;
 }
 
@@ -123,18 +126,33 @@ void ch__loop_charge(ch_loop *l, ch_time row)
         ch__trace_span("fit", ch_time_name(row), from, l->account.last);
 }
 
-ch_status ch__loop_notify(ch_loop *l, ch_event event)
+/* Sends an event, and charges its time to `row`. */
+static ch_status notify(ch_loop *l, ch_event event, ch_time row)
 {
     ch_status rc;
 
     ch__loop_charge(l, CH_TIME_OTHER);
-    l->row = CH_TIME_CALLBACKS;
+    l->row = row;
     rc = ch__callbacks_notify(l->n_callbacks, l->callback, &l->t, event);
-    if (l->catches && ch__interrupted())
-        ch_training_stop(&l->t, "interrupted");
     ch__loop_charge(l, l->row);
     l->row = CH_TIME_OTHER;
     return rc;
+}
+
+ch_status ch__loop_notify(ch_loop *l, ch_event event)
+{
+    ch_status rc = notify(l, event, CH_TIME_CALLBACKS);
+
+    if (l->catches && ch__interrupted())
+        ch__training_pause(&l->t, "interrupted");
+    return rc;
+}
+
+ch_status ch__loop_save_point(ch_loop *l, int save_point)
+{
+    if ((l->events & (unsigned)save_point) == 0)
+        return CH_OK;
+    return notify(l, (ch_event)save_point, CH_TIME_SAVE);
 }
 
 ch_status ch__loop_end(ch_loop *l, ch_status rc)
@@ -157,9 +175,9 @@ ch_status ch__loop_end(ch_loop *l, ch_status rc)
 void ch__loop_catch(ch_loop *l, bool on)
 {
     if (on && !l->catches)
-        ch__interrupt_catch();
+        ch__interrupt_catch(CH_INTERRUPT_STOP);
     else if (!on && l->catches)
-        ch__interrupt_release();
+        ch__interrupt_release(CH_INTERRUPT_STOP);
     l->catches = on;
 }
 
@@ -266,8 +284,8 @@ void ch__loop_release_snapshot(ch_loop *l)
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
 {
-    *out = (ch_time_table){.steps = l->t.step,
-                           .examples = l->t.examples,
+    *out = (ch_time_table){.steps = l->t.step - l->loaded_steps,
+                           .examples = l->t.examples - l->loaded_examples,
                            .replicas = ch_strategy_replicas(l->c->strategy),
                            .workers = l->c->strategy->exec->workers(l->c->strategy),
                            .peak_bytes = ch__peak_bytes()};

@@ -21,6 +21,7 @@ struct ch_loop {
     ch_compiled  *c;            /* borrowed; NULL: the loop is not open */
     int           n_callbacks;  /* including the progress line */
     ch_callback **callback;     /* borrowed, except `line`; the progress line is the first */
+    unsigned      events;       /* events and save points that any callback handles */
     ch_callback  *line;         /* progress line, owned; NULL: none */
     bool          catches;      /* Ctrl-C stops the loop */
     bool          uses_metrics; /* the loop is counted in c->n_metric_users */
@@ -29,6 +30,9 @@ struct ch_loop {
     ch_time_account account;
     ch_time         row;      /* row of the time account for the current work outside steps */
     ch_inflight     inflight; /* used only if the strategy is not synchronous */
+    /* Steps and examples of the training before this process loaded it. They are not in the table
+     * of times. */
+    int64_t  loaded_steps, loaded_examples;
     ch_loop *outer; /* loop of this thread in whose callback this loop was opened; NULL: none */
 };
 
@@ -54,6 +58,8 @@ void ch__loop_charge(ch_loop *l, ch_time row);
 /* Sends an event to the callbacks, in the order of the list. If Ctrl-C was pressed and the loop
  * catches it, requests a stop. */
 ch_status ch__loop_notify(ch_loop *l, ch_event event);
+/* Sends a save point to the callbacks that handle it. Costs nothing if there are none. */
+ch_status ch__loop_save_point(ch_loop *l, int save_point);
 /* Ends a loop that sent CH_ON_BEGIN: drains, and sends CH_ON_END to all callbacks, also if `rc`
  * is an error. Returns the first error of: `rc`, the drain, the callbacks. */
 ch_status ch__loop_end(ch_loop *l, ch_status rc);

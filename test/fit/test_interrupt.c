@@ -1,4 +1,4 @@
-/* test/fit/test_interrupt.c -- Ctrl-C, pressed once and twice.
+/* test/fit/test_interrupt.c -- Ctrl-C, SIGTERM and SIGUSR1, sent once and twice.
  *
  * Signal handlers belong to the process, so each test runs in a child process and checks how
  * the child ends.
@@ -30,6 +30,7 @@ static int outcome(int (*child)(void))
 
     if (id == 0) {
         signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
         alarm(20);
         _exit(child());
     }
@@ -44,7 +45,7 @@ static void press(void)
 
 static int press_once(void)
 {
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     if (ch__interrupted())
         return 1;
     press();
@@ -53,7 +54,7 @@ static int press_once(void)
 
 static int press_twice(void)
 {
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     press();
     press();
     return 3;
@@ -61,8 +62,8 @@ static int press_twice(void)
 
 static int press_after_release(void)
 {
-    ch__interrupt_catch();
-    ch__interrupt_release();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     press();
     return 3;
 }
@@ -79,16 +80,16 @@ static void interrupt_once_sets_a_flag_and_twice_ends_the_process(void **state)
  * affected. */
 static int nest(void)
 {
-    ch__interrupt_catch();
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     press();
-    ch__interrupt_release();
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     if (!ch__interrupted())
         return 1;
-    ch__interrupt_release();
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     if (ch__interrupted())
         return 2;
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     if (ch__interrupted())
         return 3;
     press();
@@ -113,11 +114,11 @@ static void own_handler(int sig)
 static int come_back(void)
 {
     signal(SIGINT, own_handler);
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     press();
     if (atomic_load(&n_own) != 0)
         return 1;
-    ch__interrupt_release();
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     press();
     return atomic_load(&n_own) == 1 ? 0 : 2;
 }
@@ -125,9 +126,9 @@ static int come_back(void)
 /* The program has installed another handler meanwhile: that handler stays. */
 static int keep_a_newer(void)
 {
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     signal(SIGINT, own_handler);
-    ch__interrupt_release();
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     press();
     return atomic_load(&n_own) == 1 ? 0 : 2;
 }
@@ -135,7 +136,7 @@ static int keep_a_newer(void)
 static int stay_ignored(void)
 {
     signal(SIGINT, SIG_IGN);
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     press();
     press();
     return ch__interrupted() ? 1 : 0;
@@ -158,7 +159,7 @@ static int read_on(void)
 
     if (pipe(ends) != 0)
         return 1;
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     id = fork();
     if (id == 0) {
         kill(getppid(), SIGINT);
@@ -181,14 +182,14 @@ static void *train(void *arg)
 {
     atomic_int *ready = arg;
 
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     atomic_fetch_add(ready, 1);
     while (!ch__interrupted())
         ch__relax();
     atomic_fetch_sub(ready, 1);
     while (atomic_load(ready) > 0) /* the last thread to release clears the flag */
         ch__relax();
-    ch__interrupt_release();
+    ch__interrupt_release(CH_INTERRUPT_STOP);
     return NULL;
 }
 
@@ -220,7 +221,7 @@ static void interrupt_stops_the_trainings_of_all_threads(void **state)
 /* The cursor leaves the progress line, so that the shell's prompt is below it. */
 static int leave_the_line(void)
 {
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     if (!ch__live_set(live_fd, true))
         return 1;
     ch__live_draw("bar", 3, 80);
@@ -246,7 +247,7 @@ static void interrupt_that_ends_the_process_ends_the_live_line(void **state)
 
 static int keep_errno(void)
 {
-    ch__interrupt_catch();
+    ch__interrupt_catch(CH_INTERRUPT_STOP);
     errno = 77;
     press();
     return errno == 77 ? 0 : 1;
@@ -255,6 +256,80 @@ static int keep_errno(void)
 static void interrupt_handler_keeps_errno(void **state)
 {
     assert_int_equal(outcome(keep_errno), 0);
+    (void)state;
+}
+
+/* ---- SIGTERM and SIGUSR1 ---- */
+
+static int terminate_once(void)
+{
+    int64_t before = ch__now_ns();
+
+    ch__interrupt_catch(CH_INTERRUPT_TERMINATE);
+    if (ch__interrupt_ns(CH_INTERRUPT_TERMINATE) != 0)
+        return 1;
+    kill(getpid(), SIGTERM);
+    if (ch__interrupts(CH_INTERRUPT_TERMINATE) != 1 || ch__interrupted())
+        return 2;
+    return ch__interrupt_ns(CH_INTERRUPT_TERMINATE) >= before ? 0 : 3;
+}
+
+static int terminate_twice(void)
+{
+    ch__interrupt_catch(CH_INTERRUPT_TERMINATE);
+    kill(getpid(), SIGTERM);
+    kill(getpid(), SIGTERM);
+    return 3;
+}
+
+static int request_thrice(void)
+{
+    ch__interrupt_catch(CH_INTERRUPT_SAVE);
+    for (int i = 0; i < 3; i++)
+        kill(getpid(), SIGUSR1);
+    return ch__interrupts(CH_INTERRUPT_SAVE) == 3 ? 0 : 1;
+}
+
+static void interrupt_counts_requests_and_ends_at_the_second_sigterm(void **state)
+{
+    assert_int_equal(outcome(terminate_once), 0);
+    assert_int_equal(outcome(terminate_twice), 1000 + SIGTERM);
+    assert_int_equal(outcome(request_thrice), 0);
+    (void)state;
+}
+
+static void own_action(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    atomic_fetch_add(&n_own, info != NULL && info->si_pid == getpid() ? sig : 1000);
+}
+
+/* Handlers of both kinds are called after ours, and are back after the release. */
+static int chain(void)
+{
+    struct sigaction own = {.sa_sigaction = own_action, .sa_flags = SA_SIGINFO};
+
+    sigemptyset(&own.sa_mask);
+    signal(SIGTERM, own_handler);
+    sigaction(SIGUSR1, &own, NULL);
+    ch__interrupt_catch(CH_INTERRUPT_TERMINATE);
+    ch__interrupt_catch(CH_INTERRUPT_SAVE);
+    kill(getpid(), SIGTERM);
+    if (atomic_load(&n_own) != 1 || ch__interrupts(CH_INTERRUPT_TERMINATE) != 1)
+        return 1;
+    kill(getpid(), SIGUSR1);
+    if (atomic_load(&n_own) != 1 + SIGUSR1 || ch__interrupts(CH_INTERRUPT_SAVE) != 1)
+        return 2;
+    ch__interrupt_release(CH_INTERRUPT_TERMINATE);
+    ch__interrupt_release(CH_INTERRUPT_SAVE);
+    kill(getpid(), SIGUSR1);
+    kill(getpid(), SIGTERM);
+    return atomic_load(&n_own) == 2 + 2 * SIGUSR1 ? 0 : 3;
+}
+
+static void interrupt_calls_the_handlers_of_the_program(void **state)
+{
+    assert_int_equal(outcome(chain), 0);
     (void)state;
 }
 
@@ -268,6 +343,8 @@ int main(void)
         cmocka_unit_test(interrupt_stops_the_trainings_of_all_threads),
         cmocka_unit_test(interrupt_that_ends_the_process_ends_the_live_line),
         cmocka_unit_test(interrupt_handler_keeps_errno),
+        cmocka_unit_test(interrupt_counts_requests_and_ends_at_the_second_sigterm),
+        cmocka_unit_test(interrupt_calls_the_handlers_of_the_program),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

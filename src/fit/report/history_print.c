@@ -54,7 +54,7 @@ static void print_speed(ch_text *o, const ch_time_table *t)
 {
     /* Seconds spent in steps and between them, including waits. */
     double inside = t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
-                    t->seconds[CH_TIME_PLANNING];
+                    t->seconds[CH_TIME_SAVE] - t->seconds[CH_TIME_PLANNING];
     double rate = (double)t->examples / inside;
     double ms = 1e3 * inside / (double)t->steps;
 

@@ -345,9 +345,10 @@ static ch_status on(void *self, ch_training *t, ch_event event)
         on_begin(p, t, now);
     else if (event == CH_ON_EPOCH_BEGIN)
         open_epoch(p, t, now);
-    else if (event == CH_ON_EPOCH_END)
+    else if (event == CH_ON_EPOCH_END) {
+        open_epoch(p, t, now); /* for an epoch that was loaded after its last step */
         close_epoch(p, t, now);
-    else if (event == CH_ON_END)
+    } else if (event == CH_ON_END)
         on_end(p, t, now);
     else if (event != CH_ON_VALIDATION_END)
         on_validation(p, t, event, now);
