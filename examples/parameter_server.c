@@ -1,9 +1,11 @@
 /* examples/parameter_server.c -- two parameter servers and three workers; a worker fails.
  *
- *     ./parameter_server [short]
+ *     ./parameter_server [short] [DIRECTORY]
  *
  * The program is the coordinator. In epoch 2 it kills a worker, and restarts it after epoch 3.
- * The other workers run its steps meanwhile. Every update is applied exactly once.
+ * The other workers run its steps meanwhile. Every update is applied exactly once. Each epoch is
+ * saved in DIRECTORY. Started again, the program goes on after the last epoch that was saved.
+ * examples/evaluator.c evaluates the checkpoints.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -70,18 +72,38 @@ static double report(const job *j, int epoch)
     return accuracy;
 }
 
+/* Opens the directory of checkpoints. Restores the newest, if there is one. */
+static ch_checkpoint_manager *new_manager(const char *directory, const job *j,
+                                          ch_function *step, ch_per_worker *data)
+{
+    ch_checkpoint         *c = NULL;
+    ch_checkpoint_manager *m = NULL;
+
+    must(ch_checkpoint_new(&c));
+    must(ch_checkpoint_add_model(c, "model", j->model));
+    must(ch_checkpoint_add_optimizer(c, "optimizer", j->optimizer));
+    must(ch_checkpoint_add_function(c, "step", step));
+    must(ch_checkpoint_add_per_worker(c, "data", data));
+    must(ch_checkpoint_manager_new(c, directory, &(ch_manager_options){.max_to_keep = 3}, &m));
+    must(ch_checkpoint_manager_restore(m, NULL, NULL));
+    ch_checkpoint_unref(c);
+    return m;
+}
+
 int main(int argc, char **argv)
 {
-    int               epochs = is_short(argc, argv) ? 12 : 30;
-    ch_local_cluster *cluster = NULL;
-    ch_strategy      *st = NULL;
-    ch_coordinator   *c = NULL;
-    ch_per_worker    *data, *it = NULL;
-    ch_function      *step = NULL;
-    job               j;
-    int64_t           updates = 0;
-    double            accuracy = 0;
-    char              text[4096];
+    bool                   brief = is_short(argc, argv);
+    int                    epochs = brief ? 12 : 30;
+    ch_checkpoint_manager *manager = NULL;
+    ch_local_cluster      *cluster = NULL;
+    ch_strategy           *st = NULL;
+    ch_coordinator        *c = NULL;
+    ch_per_worker         *data, *it = NULL;
+    ch_function           *step = NULL;
+    job                    j;
+    int64_t                updates = 0;
+    double                 accuracy = 0;
+    char                   text[4096];
 
     must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st));
@@ -89,7 +111,9 @@ int main(int argc, char **argv)
     data = new_dataset(c);
     j = new_job(st);
     must(ch_function_new("train", train, &j, &step));
-    for (int epoch = 1; epoch <= epochs; epoch++) {
+    if (argc > 1 + brief)
+        manager = new_manager(argv[1 + brief], &j, step, data);
+    for (int epoch = 1 + (int)(ch_function_runs(step) / STEPS); epoch <= epochs; epoch++) {
         must(ch_per_worker_iterate(data, &it)); /* a new iterator on every worker */
         for (int i = 0; i < STEPS; i++) {       /* returns before the step has run */
             must(ch_coordinator_schedule(c, step, &(ch_arguments){.n_each = 1, .each = &it},
@@ -100,6 +124,8 @@ int main(int argc, char **argv)
         must(ch_coordinator_join(c)); /* waits until all steps have run */
         accuracy = report(&j, epoch);
         ch_per_worker_unref(it);
+        if (manager != NULL)
+            must(ch_checkpoint_manager_save(manager, false, NULL));
         if (epoch == 3)
             must(ch_local_cluster_restart(cluster, "worker", 1));
     }
@@ -107,6 +133,7 @@ int main(int argc, char **argv)
     must(ch_optimizer_iterations(j.optimizer, &updates));
     printf("\n%s\n%lld steps, %lld updates\n", text, (long long)epochs * STEPS,
            (long long)updates);
+    ch_checkpoint_manager_unref(manager);
     ch_function_unref(step);
     ch_metric_unref(j.loss);
     ch_metric_unref(j.accuracy);

@@ -11,6 +11,7 @@
 #define COHORT_COHORT_H
 
 #include "cohort/callback.h"
+#include "cohort/checkpoint.h"
 #include "cohort/checkpoint_reader.h"
 #include "cohort/cluster.h"
 #include "cohort/coordinator.h"

@@ -94,7 +94,7 @@ ch_status ch__waiting_create(ch_waiting *p, ch_strategy *st, const ch_var_spec *
     p->restore = NULL;
     if (r == NULL)
         return rc;
-    if (rc == CH_OK)
+    if (rc == CH_OK && r->ops->created != NULL)
         r->ops->created(r->arg, p->object, p->of, p->name, *out);
     restore_unref(r);
     return rc;

@@ -1,0 +1,554 @@
+/* save/manager.c -- managers: numbered checkpoints of a directory, due saves, old checkpoints.
+ *
+ * `saved` lists the checkpoints that the manager may remove, the oldest first. It is what the
+ * state file holds (CM-1). The background thread of a save updates both after the commit, and
+ * removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
+ * when no write is in progress.
+ *
+ * The cost of saves. A manager with an `overhead` is called between steps. It measures the time
+ * between two calls, which is the time of a step: `step_ns` is the mean while nothing is
+ * written. A save costs the time that the program waits, and the time by which the steps during
+ * the write are longer than `step_ns`. The next save is due when its cost is at most the share
+ * `overhead` of the time since the last.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "ckpt/directory.h"
+#include "ckpt/state_file.h"
+#include "cohort/checkpoint.h"
+#include "file/folder.h"
+#include "save/manager.h"
+#include "save/save.h"
+
+typedef struct managed {
+    char  *name; /* without the directory; owned */
+    double time; /* of the save, in seconds since 1970 */
+} managed;
+
+struct ch_checkpoint_manager {
+    atomic_int         refs;
+    ch_checkpoint     *checkpoint; /* referenced */
+    ch_manager_options opt;        /* opt.name is owned, opt.step is referenced */
+    char              *directory;
+    ch_ckpt_lock      *lock;
+    managed           *saved;
+    int                n_saved, cap_saved;
+    double             last_preserved; /* CM-7, in seconds since 1970 */
+    char              *kept;           /* name of a checkpoint that stays; NULL: none */
+    char              *path;           /* last result of a call; owned */
+    bool               has_step;       /* last_step is known (CM-11) */
+    int64_t            last_step;
+    bool               has_logged_skip;
+    double (*now)(void); /* seconds since 1970 */
+
+    int64_t last_call_ns, last_save_ns; /* 0: none */
+    double  step_ns;                    /* 0: not known */
+    double  cost_ns;                    /* of the last save */
+};
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- the list of checkpoints ---- */
+
+/* Returns the path of a checkpoint, which the caller must free; NULL: out of memory. */
+static char *path_of(const ch_checkpoint_manager *m, const char *name)
+{
+    size_t size = strlen(m->directory) + strlen(name) + 2;
+    char  *path = ch__malloc(size);
+
+    if (path != NULL)
+        snprintf(path, size, "%s/%s", m->directory, name);
+    return path;
+}
+
+/* Returns the number of a checkpoint of this manager, "<name>-<number>"; -1: it is of another
+ * name. */
+static int64_t number_of(const ch_checkpoint_manager *m, const char *name)
+{
+    size_t      n = strlen(m->opt.name);
+    const char *digits = name + n + 1;
+
+    if (strncmp(name, m->opt.name, n) != 0 || name[n] != '-' || digits[0] == '\0' ||
+        strspn(digits, "0123456789") != strlen(digits) || strlen(digits) > 18)
+        return -1;
+    return strtoll(digits, NULL, 10);
+}
+
+static ch_status append(ch_checkpoint_manager *m, const char *name, double time)
+{
+    char *copy = ch__strdup(name);
+
+    if (copy == NULL ||
+        !ch__grow((void **)&m->saved, &m->cap_saved, m->n_saved + 1, sizeof(*m->saved))) {
+        ch__free(copy);
+        return ch__fail_memory("a checkpoint manager");
+    }
+    m->saved[m->n_saved++] = (managed){copy, time};
+    return CH_OK;
+}
+
+static ch_status write_state(const ch_checkpoint_manager *m)
+{
+    const char **path = ch__malloc(((size_t)m->n_saved + 1) * sizeof(*path));
+    double      *time = ch__malloc(((size_t)m->n_saved + 1) * sizeof(*time));
+    ch_status    rc = path != NULL && time != NULL ? CH_OK : ch__fail_memory(m->directory);
+
+    for (int i = 0; i < m->n_saved && rc == CH_OK; i++) {
+        path[i] = m->saved[i].name;
+        time[i] = m->saved[i].time;
+    }
+    if (rc == CH_OK)
+        rc = ch__state_file_write(m->directory,
+                                  &(ch_state_file){.latest = path[m->n_saved - 1],
+                                                   .n = m->n_saved,
+                                                   .path = path,
+                                                   .time = time,
+                                                   .has_preserved = true,
+                                                   .last_preserved = m->last_preserved},
+                                  m->opt.write.sync == CH_OFF);
+    ch__free(path);
+    ch__free(time);
+    return rc;
+}
+
+/* Returns the index of the oldest checkpoint that may be removed; -1: none. The newest
+ * max_to_keep stay, and the kept one beside them. */
+static int oldest(const ch_checkpoint_manager *m)
+{
+    for (int i = 0; m->opt.max_to_keep > 0 && i < m->n_saved - m->opt.max_to_keep; i++)
+        if (m->kept == NULL || strcmp(m->saved[i].name, m->kept) != 0)
+            return i;
+    return -1;
+}
+
+/* Removes the checkpoints that are too old (CM-7). */
+static ch_status sweep(ch_checkpoint_manager *m)
+{
+    ch_status rc = CH_OK;
+    int       i;
+
+    while (rc == CH_OK && (i = oldest(m)) >= 0) {
+        managed old = m->saved[i];
+        char   *path = path_of(m, old.name);
+
+        if (path == NULL)
+            return ch__fail_memory(m->directory);
+        if (m->opt.keep_every_hours > 0 &&
+            old.time - m->opt.keep_every_hours * 3600 >= m->last_preserved)
+            m->last_preserved = old.time;
+        else
+            rc = ch__ckpt_remove(path, m->opt.write.sync == CH_OFF);
+        ch__free(path);
+        if (rc != CH_OK)
+            return rc;
+        ch__free(old.name);
+        memmove(&m->saved[i], &m->saved[i + 1],
+                (size_t)(m->n_saved - i - 1) * sizeof(*m->saved));
+        m->n_saved--;
+    }
+    return rc;
+}
+
+/* Runs on the background thread after a commit (CM-6). */
+static ch_status committed(void *arg, const char *prefix)
+{
+    ch_checkpoint_manager *m = arg;
+    int                    before;
+    ch_status              rc = append(m, strrchr(prefix, '/') + 1, m->now());
+
+    if (rc == CH_OK)
+        rc = write_state(m);
+    before = m->n_saved;
+    if (rc == CH_OK)
+        rc = sweep(m);
+    if (m->n_saved != before && rc == CH_OK)
+        rc = write_state(m);
+    return rc;
+}
+
+/* Adds checkpoints that were committed before their program was killed, and that the state file
+ * does not list yet. */
+static ch_status adopt(ch_checkpoint_manager *m, const ch_ckpt_list *all, int64_t after)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < all->n && rc == CH_OK; i++)
+        if (number_of(m, all->name[i]) > after)
+            rc = append(m, all->name[i], m->now());
+    return rc;
+}
+
+/* Reads what an earlier manager has left (CM-8, CM-9). */
+static ch_status read_state(ch_checkpoint_manager *m)
+{
+    ch_state_file state = {.n = 0};
+    ch_ckpt_list  all = {.n = 0};
+    double        now = m->now();
+    int64_t       newest = -1;
+    ch_status     rc = ch__state_file_read(m->directory, &state);
+
+    m->last_preserved = now - 1;
+    if (rc != CH_OK && rc != CH_NOT_FOUND)
+        ch__log(CH_LOG_WARNING, "checkpoint", "%s; the directory is searched instead",
+                ch_error_message());
+    if (rc == CH_OK && state.has_preserved)
+        m->last_preserved = state.last_preserved;
+    if (now < m->last_preserved) {
+        ch__log(CH_LOG_WARNING, "checkpoint",
+                "%s: the clock is behind the time of the last checkpoint that was kept; older "
+                "checkpoints will not be removed",
+                m->directory);
+        m->last_preserved = now;
+    }
+    for (int i = 0; i < state.n && rc == CH_OK; i++) {
+        double time = state.time != NULL ? fmin(state.time[i], now) : -INFINITY;
+
+        newest = number_of(m, state.path[i]) > newest ? number_of(m, state.path[i]) : newest;
+        if (time > m->last_preserved || (state.time != NULL && !state.has_preserved))
+            rc = append(m, state.path[i], time);
+    }
+    bool is_managed = state.n == 0 || state.time != NULL;
+
+    ch__free(state.memory);
+    rc = rc == CH_RESOURCE_EXHAUSTED ? rc : ch__ckpt_list(m->directory, &all);
+    if (rc == CH_OK && is_managed)
+        rc = adopt(m, &all, newest);
+    /* Numbers are never used again, so that a checkpoint is not replaced. */
+    for (int i = 0; i < all.n; i++)
+        if (number_of(m, all.name[i]) > m->checkpoint->counter)
+            m->checkpoint->counter = number_of(m, all.name[i]);
+    ch__ckpt_list_drop(&all);
+    return rc;
+}
+
+/* ---- life ---- */
+
+static ch_status check_options(const ch_checkpoint_manager *m)
+{
+    const ch_manager_options *o = &m->opt;
+    const char               *problem = NULL;
+
+    if (o->max_to_keep < 0)
+        problem = "max_to_keep is negative; 0 keeps all";
+    else if (!(o->keep_every_hours >= 0))
+        problem = "keep_every_hours is negative";
+    else if (o->interval < 0)
+        problem = "the interval is negative";
+    else if (o->interval > 0 && o->step == NULL)
+        problem = "an interval needs the variable that counts steps (ch_manager_options.step)";
+    else if (!(o->overhead >= 0 && o->overhead < 1))
+        problem = "the overhead is not in [0, 1)";
+    else if (o->step != NULL &&
+             (ch_var_dtype(o->step) != CH_I64 || ch_var_shape(o->step).rank > 0))
+        problem = "the variable that counts steps is not an i64 scalar";
+    else if (o->name[0] == '\0' || strchr(o->name, '/') != NULL)
+        problem = "the name is empty or contains a \"/\"";
+    return problem == NULL ? CH_OK
+                           : ch__fail(CH_INVALID_ARGUMENT, "checkpoint manager for %s: %s",
+                                      m->directory, problem);
+}
+
+static void free_manager(ch_checkpoint_manager *m)
+{
+    ch__ckpt_unlock(m->lock);
+    for (int i = 0; i < m->n_saved; i++)
+        ch__free(m->saved[i].name);
+    ch__free(m->saved);
+    ch__free((char *)(uintptr_t)m->opt.name);
+    ch_var_unref(m->opt.step);
+    ch__free(m->directory);
+    ch__free(m->kept);
+    ch__free(m->path);
+    ch_checkpoint_unref(m->checkpoint);
+    ch__free(m);
+}
+
+ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
+                          const ch_manager_options *opt, double (*now)(void),
+                          ch_checkpoint_manager   **out)
+{
+    ch_checkpoint_manager *m = ch__calloc(1, sizeof(*m));
+    size_t                 n = strlen(directory);
+    char                   prefix[300];
+    ch_status              rc = m != NULL ? CH_OK : ch__fail_memory("a checkpoint manager");
+
+    if (rc != CH_OK)
+        return rc;
+    atomic_init(&m->refs, 1);
+    m->now = now;
+    m->checkpoint = ch_checkpoint_ref(c);
+    m->opt = opt != NULL ? *opt : (ch_manager_options){.name = NULL};
+    m->opt.name = ch__strdup(m->opt.name != NULL ? m->opt.name : "ckpt");
+    m->opt.step = ch_var_ref(m->opt.step);
+    m->directory = ch__strdup(directory);
+    if (m->directory == NULL || m->opt.name == NULL)
+        rc = ch__fail_memory("a checkpoint manager");
+    while (rc == CH_OK && n > 1 && m->directory[n - 1] == '/')
+        m->directory[--n] = '\0';
+    if (rc == CH_OK)
+        rc = check_options(m);
+    if (rc == CH_OK)
+        rc = ch__checkpoint_collect(c, true);
+    if (rc == CH_OK)
+        rc = ch__folder_make(m->directory);
+    if (rc == CH_OK)
+        rc = ch__ckpt_lock(m->directory, &m->lock);
+    if (rc == CH_OK) {
+        snprintf(prefix, sizeof(prefix), "%s-", m->opt.name);
+        ch__ckpt_remove_leftovers(m->directory, prefix);
+        rc = read_state(m);
+    }
+    if (rc == CH_OK)
+        *out = m;
+    else
+        free_manager(m);
+    return rc;
+}
+
+ch_status ch_checkpoint_manager_new(ch_checkpoint *c, const char *directory,
+                                    const ch_manager_options *opt, ch_checkpoint_manager **out)
+{
+    ch_status rc =
+        ch__check_not_null("checkpoint manager", "the checkpoint", c, "directory", directory);
+
+    if (rc == CH_OK)
+        rc = ch__check_not_null("checkpoint manager", "out", out, NULL, NULL);
+    return rc == CH_OK ? ch__manager_new(c, directory, opt, seconds_now, out) : rc;
+}
+
+ch_checkpoint_manager *ch_checkpoint_manager_ref(ch_checkpoint_manager *m)
+{
+    if (m != NULL)
+        atomic_fetch_add(&m->refs, 1);
+    return m;
+}
+
+void ch_checkpoint_manager_unref(ch_checkpoint_manager *m)
+{
+    if (m == NULL || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    /* The background thread uses the manager. */
+    if (ch__checkpoint_collect(m->checkpoint, true) != CH_OK)
+        ch__log(CH_LOG_WARNING, "checkpoint", "%s", ch_error_message());
+    free_manager(m);
+}
+
+/* ---- saving ---- */
+
+static ch_status read_step(const ch_checkpoint_manager *m, int64_t *out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    *out = -1;
+    if (m->opt.step == NULL)
+        return CH_OK;
+    rc = ch__var_get(m->opt.step, &t);
+    if (rc == CH_OK)
+        *out = *(const int64_t *)ch_tensor_data(t);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* Measures the step that has ended with this call. */
+static void measure_step(ch_checkpoint_manager *m, bool was_writing)
+{
+    int64_t now = ch__now_ns();
+    double  step = (double)(now - m->last_call_ns);
+
+    if (m->last_call_ns > 0 && was_writing) {
+        if (m->step_ns > 0 && step > m->step_ns)
+            m->cost_ns += step - m->step_ns;
+    } else if (m->last_call_ns > 0) {
+        m->step_ns = m->step_ns > 0 ? m->step_ns + (step - m->step_ns) / 16 : step;
+    }
+}
+
+/* Returns false if the program has scheduled only a part of a round (CH_SYNCHRONOUS). A save
+ * would end the round early, so it waits until the round is complete. */
+static bool is_between_rounds(const ch_checkpoint_manager *m)
+{
+    const ch_checkpoint *c = m->checkpoint;
+
+    for (int i = 0; i < c->n_added; i++)
+        if (c->added[i].kind == CH_SAVED_LAYER &&
+            ch__cut_divides_round(ch_model_strategy(c->added[i].owner)))
+            return false;
+    return true;
+}
+
+static bool is_due(const ch_checkpoint_manager *m, int64_t step)
+{
+    if (m->opt.interval > 0 && m->has_step && step < m->last_step + m->opt.interval)
+        return false;
+    /* The cost is not known before the write has ended. */
+    if (m->opt.overhead > 0 && m->last_save_ns > 0 &&
+        (ch__checkpoint_is_writing(m->checkpoint) ||
+         (double)(ch__now_ns() - m->last_save_ns) * m->opt.overhead < m->cost_ns))
+        return false;
+    return is_between_rounds(m);
+}
+
+static ch_status save(ch_checkpoint_manager *m, int64_t step)
+{
+    char     *name;
+    size_t    size = strlen(m->opt.name) + 24;
+    int64_t   began = ch__now_ns();
+    ch_status rc;
+
+    ch__free(m->path);
+    m->path = NULL;
+    name = ch__malloc(size);
+    if (name == NULL)
+        return ch__fail_memory("a checkpoint");
+    m->checkpoint->counter++;
+    snprintf(name, size, "%s-%lld", m->opt.name, (long long)m->checkpoint->counter);
+    m->path = path_of(m, name);
+    ch__free(name);
+    if (m->path == NULL)
+        return ch__fail_memory("a checkpoint");
+    rc = ch__checkpoint_save_at(
+        m->checkpoint,
+        &(ch_save_request){.prefix = m->path, .step = step, .committed = committed, .arg = m},
+        &(ch_write_options){.wait = m->opt.write.wait,
+                            .staging_bytes = m->opt.write.staging_bytes,
+                            .sync = m->opt.write.sync});
+    m->last_save_ns = ch__now_ns();
+    m->cost_ns = (double)(m->last_save_ns - began);
+    if (rc == CH_OK) {
+        m->last_step = step;
+        m->has_step = m->opt.step != NULL;
+    }
+    return rc;
+}
+
+ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const char **path)
+{
+    int64_t   step = -1;
+    bool      was_writing;
+    ch_status rc = ch__check_not_null("checkpoint manager save", "the manager", m, NULL, NULL);
+
+    if (path != NULL)
+        *path = NULL;
+    if (rc != CH_OK)
+        return rc;
+    was_writing = m->checkpoint->save != NULL;
+    measure_step(m, was_writing);
+    rc = ch__checkpoint_collect(m->checkpoint, false);
+    if (rc == CH_OK)
+        rc = read_step(m, &step);
+    bool is_repeated = m->has_step && step == m->last_step;
+    bool is_wanted = rc == CH_OK && !is_repeated && (force || is_due(m, step));
+    bool may_skip = !force && m->opt.interval > 0;
+
+    if (is_wanted && may_skip && ch__checkpoint_is_writing(m->checkpoint)) {
+        m->checkpoint->costs.n_skipped++;
+        if (!m->has_logged_skip)
+            ch__log(
+                CH_LOG_WARNING, "checkpoint",
+                "%s: a save is due before the last one is written; it is skipped (counted by "
+                "ch_checkpoint_print_plan)",
+                m->directory);
+        m->has_logged_skip = true;
+    } else if (is_wanted) {
+        rc = save(m, step);
+        if (rc == CH_OK && path != NULL)
+            *path = m->path;
+    }
+    m->last_call_ns = ch__now_ns();
+    return rc;
+}
+
+ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name)
+{
+    char *copy = NULL;
+
+    if (name != NULL) {
+        copy = ch__strdup(strrchr(name, '/') != NULL ? strrchr(name, '/') + 1 : name);
+        if (copy == NULL)
+            return ch__fail_memory("a checkpoint manager");
+    }
+    ch__free(m->kept);
+    m->kept = copy;
+    return CH_OK;
+}
+
+/* ---- restoring ---- */
+
+/* Returns true if the last error means that a checkpoint is damaged, so that an older one may
+ * be better. Other errors, such as another shape, are those of the program. */
+static bool is_damage(ch_status rc)
+{
+    return rc == CH_DATA_LOSS || rc == CH_OUT_OF_RANGE || rc == CH_NOT_FOUND ||
+           ch__failed_at_io();
+}
+
+ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **r,
+                                        const char **path)
+{
+    ch_ckpt_list     all = {.n = 0};
+    ch_bytes_builder damage = {NULL};
+    bool             is_restored = false;
+    ch_status        rc =
+        ch__check_not_null("checkpoint manager restore", "the manager", m, NULL, NULL);
+
+    if (path != NULL)
+        *path = NULL;
+    if (r != NULL)
+        *r = NULL;
+    if (rc == CH_OK)
+        rc = ch__checkpoint_collect(m->checkpoint, true);
+    if (rc == CH_OK)
+        rc = ch__ckpt_list(m->directory, &all);
+    for (int i = all.n - 1; i >= 0 && rc == CH_OK && !is_restored; i--) {
+        int64_t newest = m->checkpoint->counter;
+
+        if (number_of(m, all.name[i]) < 0)
+            continue;
+        ch__free(m->path);
+        m->path = path_of(m, all.name[i]);
+        rc = m->path != NULL ? ch_checkpoint_restore(m->checkpoint, m->path, NULL, r)
+                             : ch__fail_memory("a restore");
+        is_restored = rc == CH_OK;
+        if (is_restored && m->checkpoint->counter < newest)
+            m->checkpoint->counter = newest; /* numbers are never used again */
+        if (rc != CH_OK && is_damage(rc)) {
+            ch__log(CH_LOG_WARNING, "checkpoint", "%s is skipped: %s", m->path,
+                    ch_error_message());
+            ch__bytes_builder_text(&damage, damage.n > 0 ? "; " : "");
+            ch__bytes_builder_text(&damage, ch_error_message());
+            rc = CH_OK;
+        }
+    }
+    if (rc == CH_OK && !is_restored && damage.n > 0) {
+        ch__bytes_builder_add(&damage, "", 1);
+        rc = ch__fail(CH_DATA_LOSS, "%s: all checkpoints are damaged: %s", m->directory,
+                      damage.has_failed ? "see the log" : damage.at);
+    } else if (rc == CH_OK && !is_restored && m->opt.init != NULL) {
+        uint64_t mark = ch__fail_mark();
+
+        rc = ch__fail_since(mark, m->opt.init(m->opt.init_arg));
+    }
+    if (rc == CH_OK && is_restored) {
+        if (path != NULL)
+            *path = m->path;
+        m->has_step = m->opt.step != NULL;
+        rc = read_step(m, &m->last_step);
+    }
+    ch__bytes_builder_drop(&damage);
+    ch__ckpt_list_drop(&all);
+    return rc;
+}

@@ -1,0 +1,509 @@
+/* save/restore.c -- restoring: from the index of a checkpoint to the objects of a program.
+ *
+ * A restore has two phases. The first reads and checks everything: the index, the match of
+ * values and objects, dtypes and shapes, and the checksums of all data. The second changes the
+ * objects. So a restore that fails has changed nothing.
+ *
+ * The first phase reads the values of this process into staging memory, which the saves of the
+ * checkpoint use too. The second phase copies them, which cannot fail. If there is no memory for
+ * that, and for variables on parameter servers, the first phase only verifies the values, and
+ * the second reads them from the files. Then a disk that fails between the two phases leaves
+ * some variables changed.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/checkpoint.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ckpt/directory.h"
+#include "save/restored.h"
+#include "strategy/strategy.h"
+#include "tensor/tensor.h"
+#include "train/model.h"
+
+/* A value that is not a variable, read from the file. */
+typedef struct read_state {
+    int       node;   /* of the tree */
+    ch_tuple *value;  /* a leaf for each attribute of the node */
+    void     *before; /* position that an iterator had before the restore; ch_bytes_free */
+    size_t    before_bytes;
+} read_state;
+
+typedef struct restoring {
+    ch_checkpoint *c;
+    /* For each value of the tree: a tensor over staging memory, owned, or NULL. */
+    ch_tensor  **staged;
+    ch_restored *r;
+    ch_tree      tree;
+    int          n_states;
+    read_state  *state;
+    ch_fault     fault; /* first error of the team */
+} restoring;
+
+/* ---- reading and checking ---- */
+
+/* Reads a tensor of the file. */
+static ch_status read_tensor(ch_ckpt *file, int entry, ch_tensor **out)
+{
+    ch_ckpt_entry e;
+    ch_str       *text = NULL;
+    ch_tensor    *t = NULL;
+    ch_status     rc;
+
+    ch__ckpt_entry(file, entry, &e);
+    if (e.dtype == CH_STR) {
+        rc = ch__ckpt_read_strings(file, e.name, &text);
+        if (rc == CH_OK)
+            rc = ch_tensor_copy_of(CH_STR, e.shape, text, &t);
+        ch__free(text);
+    } else {
+        rc = e.dtype < CH_DTYPE_COUNT ? ch_tensor_new(e.dtype, e.shape, &t) : CH_OK;
+        if (rc == CH_OK)
+            rc = ch__ckpt_read(file, e.name, NULL, t != NULL ? t->data : NULL);
+    }
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch_tensor_unref(t);
+    return rc;
+}
+
+/* Reads all attributes of a node of the object graph as a tuple. */
+static ch_status read_attributes(restoring *x, int node, ch_tuple **out)
+{
+    ch_restored          *r = x->r;
+    const ch_object_node *from = &r->match.graph.node[node];
+    size_t                n = (size_t)from->n_values;
+    ch_value            **value = ch__calloc(n + 1, sizeof(ch_value *));
+    const char          **name = ch__calloc(n + 1, sizeof(char *));
+    ch_status rc = value != NULL && name != NULL ? CH_OK : ch__fail_memory("a restore");
+
+    for (size_t i = 0; i < n && rc == CH_OK; i++) {
+        int        entry = ch__ckpt_find(r->file, from->value[i].key);
+        ch_tensor *t = NULL;
+
+        name[i] = from->value[i].name;
+        if (entry < 0)
+            rc = ch__fail(CH_DATA_LOSS,
+                          "%s.index: the value \"%s\" of its object graph is not "
+                          "in the index",
+                          r->prefix, from->value[i].key);
+        if (rc == CH_OK)
+            rc = read_tensor(r->file, entry, &t);
+        if (rc == CH_OK)
+            rc = ch_value_new(CH_PLAIN, 1, &t, &value[i]);
+        if (rc == CH_OK)
+            r->match.is_used[entry] = true;
+        ch_tensor_unref(t);
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new((int)n, value, name, out);
+    for (size_t i = 0; i < n && value != NULL; i++)
+        ch_value_unref(value[i]);
+    ch__free(value);
+    ch__free(name);
+    return rc;
+}
+
+/* Returns true if objects of this kind have values that are not variables. */
+static bool has_state(const ch_saved_node *n)
+{
+    return n->kind > CH_SAVED_VAR || (n->kind == CH_SAVED_LAYER && n->added != NULL);
+}
+
+static ch_status read_states(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    x->state = ch__calloc((size_t)x->tree.n_nodes, sizeof(*x->state));
+    if (x->state == NULL)
+        return ch__fail_memory("a restore");
+    for (int i = 0; i < x->tree.n_nodes && rc == CH_OK; i++) {
+        const ch_saved_node *live = &x->tree.node[i];
+        int                  node = has_state(live) ? x->r->match.node_of[i] : -1;
+
+        if (node < 0 || x->r->match.graph.node[node].n_values == 0)
+            continue;
+        x->state[x->n_states].node = i;
+        rc = read_attributes(x, node, &x->state[x->n_states].value);
+        x->n_states += rc == CH_OK;
+    }
+    return rc;
+}
+
+/* Compares dtype and shape of a variable with its value in the checkpoint (CK-9). */
+static ch_status check_value(const ch_restored *r, const ch_saved_value *v, int entry)
+{
+    char          have[160], want[160];
+    ch_ckpt_entry e;
+
+    ch__ckpt_entry(r->file, entry, &e);
+    if (e.dtype == v->var->dtype && ch_shape_equal(e.shape, v->var->shape))
+        return CH_OK;
+    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->var->dtype, .shape = v->var->shape},
+                         want, sizeof(want));
+    if (e.dtype < CH_DTYPE_COUNT)
+        ch_tensor_spec_print(&(ch_tensor_spec){.dtype = e.dtype, .shape = e.shape}, have,
+                             sizeof(have));
+    else
+        snprintf(have, sizeof(have), "of TensorFlow's dtype %d, which Cohort does not have",
+                 e.dtype_number);
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "restore of %s: \"%s\" is %s in the checkpoint, but the variable is %s",
+                    r->prefix, e.name, have, want);
+}
+
+static ch_status check_values(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++)
+        if (x->r->match.entry_of[i] >= 0)
+            rc = check_value(x->r, &x->tree.value[i], x->r->match.entry_of[i]);
+    return rc;
+}
+
+/* Returns true if value i of the tree can be read into staging memory. */
+static bool can_stage(const restoring *x, int i)
+{
+    const ch_var *v = x->tree.value[i].var;
+
+    return v != NULL && ch__var_is_local(v) && v->dtype != CH_STR &&
+           x->r->match.entry_of[i] >= 0;
+}
+
+/* Makes tensors in staging memory for the variables of this process. */
+static ch_status plan_staging(restoring *x)
+{
+    int64_t   end = 0;
+    ch_status rc = CH_OK;
+
+    x->staged = ch__calloc((size_t)x->tree.n_values + 1, sizeof(ch_tensor *));
+    if (x->staged == NULL)
+        return ch__fail_memory("a restore");
+    for (int pass = 0; pass < 2 && rc == CH_OK; pass++) {
+        if (pass == 1 &&
+            ch__staging_reserve(&x->c->staging, ch__checkpoint_team(x->c), end) != CH_OK)
+            return CH_OK; /* the values are read from the files in the second phase */
+        end = 0;
+        for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++) {
+            const ch_var *v = x->tree.value[i].var;
+
+            if (!can_stage(x, i))
+                continue;
+            if (pass == 1)
+                rc = ch_tensor_wrap(v->dtype, v->shape, x->c->staging.at + end, NULL, NULL,
+                                    &x->staged[i]);
+            end = ch__round_up(end + ch__ckpt_bytes(v->dtype, v->shape), CH_ALIGN);
+        }
+    }
+    return rc;
+}
+
+/* Reads value i of the tree into staging memory; the checksums are verified on the way. */
+static void read_value(void *arg, int i)
+{
+    restoring    *x = arg;
+    ch_ckpt_entry e;
+    ch_status     rc;
+
+    if (x->staged[i] == NULL || ch__fault_is_set(&x->fault))
+        return;
+    ch__ckpt_entry(x->r->file, x->r->match.entry_of[i], &e);
+    rc = ch__ckpt_read(x->r->file, e.name, NULL, x->staged[i]->data);
+    if (rc != CH_OK)
+        (void)ch__fault_record(&x->fault, rc, -1, NULL);
+}
+
+/* Verifies a tensor of the file, unless it was read. Those that are left over are verified too:
+ * they may wait for variables. */
+static void verify_entry(void *arg, int i)
+{
+    restoring *x = arg;
+    ch_status  rc = ch__fault_is_set(&x->fault) ? CH_OK : ch__ckpt_verify(x->r->file, i);
+
+    if (rc != CH_OK)
+        (void)ch__fault_record(&x->fault, rc, -1, NULL);
+}
+
+static ch_status read_values(restoring *x)
+{
+    ch_status rc = plan_staging(x);
+
+    if (rc != CH_OK)
+        return rc;
+    ch__team_run(x->c->team, x->tree.n_values, read_value, x);
+    ch__team_run(x->c->team, ch__ckpt_count(x->r->file), verify_entry, x);
+    return ch__fault_raise(&x->fault);
+}
+
+/* ---- changing ---- */
+
+static int64_t number_of(const ch_tuple *t, const char *name)
+{
+    const ch_value *v = ch_tuple_get(t, name);
+    ch_tensor      *x = v != NULL ? ch_value_at(v, 0) : NULL;
+
+    return x != NULL && ch_tensor_dtype(x) == CH_I64 && ch_tensor_count(x) == 1
+               ? *(const int64_t *)ch_tensor_data(x)
+               : -1;
+}
+
+static ch_str text_of(const ch_tuple *t, const char *name)
+{
+    const ch_value *v = ch_tuple_get(t, name);
+    ch_tensor      *x = v != NULL ? ch_value_at(v, 0) : NULL;
+
+    return x != NULL && ch_tensor_dtype(x) == CH_STR && ch_tensor_count(x) == 1
+               ? *(const ch_str *)ch_tensor_data(x)
+               : (ch_str){NULL, 0};
+}
+
+/* Moves an iterator or the pass of a per-worker dataset. */
+static ch_status set_position(restoring *x, read_state *s)
+{
+    const ch_saved_node *node = &x->tree.node[s->node];
+    ch_str               position = text_of(s->value, CH_ATTRIBUTE_POSITION);
+    void                *object = (void *)(uintptr_t)node->object;
+    ch_status            rc = CH_OK;
+
+    if (node->kind == CH_SAVED_PER_WORKER) {
+        rc = ch__per_worker_restore(object, position.data, position.size);
+    } else if (node->kind == CH_SAVED_ITERATOR) {
+        rc = ch_iterator_save(object, &s->before, &s->before_bytes);
+        if (rc == CH_OK)
+            rc = ch_iterator_restore(object, position.data, position.size);
+    }
+    return rc == CH_OK
+               ? CH_OK
+               : ch__fail_at(rc, "restore of %s: data \"%s\"", x->r->prefix, node->path);
+}
+
+/* Moves all iterators. If one fails, those before it return to their positions. */
+static ch_status set_positions(restoring *x)
+{
+    ch_status rc = CH_OK;
+    int       i;
+
+    for (i = 0; i < x->n_states && rc == CH_OK; i++)
+        rc = set_position(x, &x->state[i]);
+    for (int k = 0; k < i - 1 && rc != CH_OK; k++)
+        if (x->state[k].before != NULL) {
+            ch_fault  first = {.code = CH_OK};
+            ch_status undone;
+
+            (void)ch__fault_record(&first, rc, -1, NULL);
+            undone =
+                ch_iterator_restore((void *)(uintptr_t)x->tree.node[x->state[k].node].object,
+                                    x->state[k].before, x->state[k].before_bytes);
+            if (undone != CH_OK)
+                ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
+            (void)ch__fault_raise(&first);
+        }
+    return rc;
+}
+
+static void set_var(void *arg, int i)
+{
+    restoring *x = arg;
+    ch_var    *v = x->tree.value[i].var;
+    int        entry = x->r->match.entry_of[i];
+    ch_status  rc;
+
+    if (v == NULL || entry < 0 || ch__fault_is_set(&x->fault))
+        return;
+    if (x->staged[i] != NULL) {
+        rc = v->strategy->var_ops->write(v, NULL, x->staged[i]);
+    } else {
+        ch_value_source source = ch__restored_source(x->r, entry);
+
+        rc = ch__var_write_from(v, &source);
+    }
+    if (rc != CH_OK)
+        (void)ch__fault_record(&x->fault, rc, -1, NULL);
+}
+
+/* Returns the tensor of the file that the variable was set from; -1: none. */
+static int entry_of_var(const restoring *x, const ch_var *v)
+{
+    size_t node = (uintptr_t)ch__map_find(&x->tree.nodes, ch__key((uintptr_t)v));
+
+    return node > 0 ? x->r->match.entry_of[x->tree.node[node - 1].first_value] : -1;
+}
+
+/* Sets the masters of 16-bit variables that have no value of their own in the checkpoint. */
+static ch_status set_masters(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++) {
+        ch_var *v = x->r->match.entry_of[i] >= 0 ? x->tree.value[i].var : NULL;
+        ch_var *master = v != NULL ? ch__var_next_follower(v, NULL) : NULL;
+
+        if (master != NULL && entry_of_var(x, master) < 0)
+            rc = ch__var_update_followers(v);
+        ch_var_unref(master);
+    }
+    return rc;
+}
+
+static ch_status set_vars(restoring *x)
+{
+    ch_status rc;
+
+    ch__team_run(x->c->team, x->tree.n_values, set_var, x);
+    rc = ch__fault_raise(&x->fault);
+    return rc == CH_OK ? set_masters(x) : rc;
+}
+
+/* Lists the layers, in which find() looks for variables. */
+static ch_status list_layers(restoring *x)
+{
+    ch_restored *r = x->r;
+
+    r->layer = ch__calloc((size_t)x->tree.n_nodes + 1, sizeof(*r->layer));
+    if (r->layer == NULL)
+        return ch__fail_memory("a restore");
+    for (int i = 0; i < x->tree.n_nodes; i++)
+        if (x->tree.node[i].kind == CH_SAVED_LAYER && r->match.node_of[i] >= 0) {
+            r->layer[r->n_layers].layer = x->tree.node[i].object;
+            r->layer[r->n_layers++].node = r->match.node_of[i];
+        }
+    return CH_OK;
+}
+
+static ch_status set_state(restoring *x, const read_state *s)
+{
+    const ch_saved_node *node = &x->tree.node[s->node];
+    void                *object = (void *)(uintptr_t)node->object;
+    int64_t              number;
+    uint64_t             mark;
+    ch_status            rc = CH_OK;
+
+    switch (node->kind) {
+    case CH_SAVED_LAYER:
+        number = number_of(s->value, CH_ATTRIBUTE_STEPS);
+        if (number >= 0)
+            ch__model_set_steps(node->added->owner, number);
+        break;
+    case CH_SAVED_FUNCTION:
+        number = number_of(s->value, CH_ATTRIBUTE_RUNS);
+        rc = number >= 0 ? ch_function_set_runs(object, number) : CH_OK;
+        break;
+    case CH_SAVED_COUNTER:
+        number = number_of(s->value, CH_ATTRIBUTE_VALUE);
+        x->c->counter = number >= 0 ? number : x->c->counter;
+        break;
+    case CH_SAVED_STATE:
+        mark = ch__fail_mark();
+        if (node->added->ops->load != NULL)
+            rc = ch__fail_since(mark, node->added->ops->load(object, s->value));
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "restore of %s: loading \"%s\"", x->r->prefix, node->path);
+        break;
+    default:
+        break;
+    }
+    return rc;
+}
+
+/* ---- the call ---- */
+
+static ch_status run(restoring *x)
+{
+    ch_status rc = ch__tree_build(x->c->n_added, x->c->added, &x->c->counter, &x->tree);
+
+    if (rc == CH_OK)
+        rc = ch__match_make(x->r->file, &x->tree, NULL, &x->r->match);
+    if (rc == CH_OK)
+        rc = check_values(x);
+    if (rc == CH_OK)
+        rc = read_values(x);
+    if (rc == CH_OK)
+        rc = read_states(x);
+    if (rc == CH_OK)
+        rc = list_layers(x);
+    if (rc == CH_OK)
+        rc = ch__restored_wait(x->r);
+    if (rc == CH_OK)
+        rc = set_positions(x);
+    if (rc == CH_OK)
+        rc = set_vars(x);
+    for (int i = 0; i < x->n_states && rc == CH_OK; i++)
+        rc = set_state(x, &x->state[i]);
+    for (int i = 0; i < x->n_states; i++) {
+        ch_tuple_unref(x->state[i].value);
+        ch_bytes_free(x->state[i].before);
+    }
+    for (int i = 0; x->staged != NULL && i < x->tree.n_values; i++)
+        ch_tensor_unref(x->staged[i]);
+    ch__free(x->state);
+    ch__free(x->staged);
+    ch__tree_drop(&x->tree);
+    return rc;
+}
+
+static ch_status new_restored(ch_checkpoint *c, const char *prefix, ch_restored **out)
+{
+    ch_restored *r = ch__calloc(1, sizeof(*r));
+    ch_status    rc = CH_OK;
+
+    if (r == NULL)
+        return ch__fail_memory("a restore");
+    atomic_init(&r->refs, 1);
+    r->checkpoint = c;
+    r->prefix = ch__strdup(prefix);
+    if (r->prefix == NULL)
+        rc = ch__fail_memory("a restore");
+    if (rc == CH_OK)
+        rc = ch__ckpt_open(prefix, &r->file);
+    if (rc == CH_OK) {
+        r->value = ch__calloc((size_t)ch__ckpt_count(r->file) + 1, sizeof(*r->value));
+        if (r->value == NULL)
+            rc = ch__fail_memory("a restore");
+    }
+    for (int i = 0; rc == CH_OK && i < ch__ckpt_count(r->file); i++)
+        r->value[i] = (ch_restored_value){r, i};
+    if (rc == CH_OK)
+        *out = r;
+    else
+        ch_restored_unref(r);
+    return rc;
+}
+
+ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
+                                const ch_restore_options *opt, ch_restored **out)
+{
+    ch_restored *r = NULL;
+    char         prefix[PATH_MAX];
+    ch_status rc = ch__check_not_null("checkpoint restore", "the checkpoint", c, "path", path);
+
+    if (rc == CH_OK)
+        rc = ch__checkpoint_check_context("checkpoint restore");
+    if (rc == CH_OK)
+        rc = ch__checkpoint_collect(c, true);
+    if (rc == CH_OK)
+        rc = ch__ckpt_resolve(path, prefix, sizeof(prefix));
+    if (rc == CH_OK)
+        rc = new_restored(c, prefix, &r);
+    if (rc == CH_OK)
+        rc = run(&(restoring){.c = c, .r = r});
+    if (rc != CH_OK) {
+        ch_restored_unref(r);
+        return rc;
+    }
+    r->is_complete = true;
+    r->expects_partial = opt != NULL && opt->partial;
+    if (out != NULL) {
+        r->owns_checkpoint = true;
+        ch_checkpoint_ref(c);
+        *out = r;
+    } else {
+        ch_restored_unref(c->restored);
+        c->restored = r;
+    }
+    return CH_OK;
+}

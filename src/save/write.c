@@ -1,0 +1,250 @@
+/* save/write.c -- writes the files of a save in the background.
+ *
+ * The background thread writes the data files, at most MAX_THREADS at a time, then the index,
+ * which commits the checkpoint, and then calls `committed`. After an error it removes what it
+ * has written.
+ *
+ * Bytes on a parameter server are read in windows: a window is a part of an item, of at most
+ * WINDOW bytes or a row, that is read from the snapshot at once.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "save/write.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mutant.h"
+#include "ckpt/directory.h"
+
+enum {
+    MAX_THREADS = 4,
+    WINDOW = 16 << 20 /* bytes */
+};
+
+/* A data file that is being written. */
+typedef struct file_write {
+    ch_save *save;
+    int      file;
+    /* Bytes [from, from + n) of item `item`, which is on a server. */
+    int     item;
+    int64_t from, n;
+    char   *window;
+    int64_t capacity;
+} file_write;
+
+static void set_past_vars(ch_save *s)
+{
+    if (!atomic_exchange(&s->is_past_vars, true))
+        ch__gate_open(&s->gate);
+}
+
+/* Finds the snapshot of the strategy of a variable. */
+static ch_cut *cut_of(const ch_save *s, const ch_var *v)
+{
+    int i = 0;
+
+    while (s->cut[i].strategy != ch_var_strategy(v))
+        i++;
+    return s->cut[i].cut;
+}
+
+/* Moves the window so that it contains bytes [from, from + n) of item i. The writer asks for
+ * ascending bytes, so bytes before `from` are not needed any more. */
+static ch_status move_window(file_write *w, int i, int64_t from, int64_t n)
+{
+    const ch_ckpt_item *x = &w->save->plan.item[i];
+    ch_var             *v = w->save->plan.source[i].var;
+    int64_t             rows = x->whole.rank > 0 ? x->region.size[0] : 1;
+    int64_t             row = x->bytes / rows, end = w->from + w->n;
+
+    if (w->item != i) {
+        w->item = i;
+        end = 0;
+    }
+    if (from < end)
+        memmove(w->window, w->window + (from - w->from), (size_t)(end - from));
+    w->n = end > from ? end - from : 0;
+    w->from = from < end ? from : end;
+
+    /* Whole rows are read, and the window begins with a row or with kept bytes. */
+    ch_region region = x->region;
+    int64_t   first = end / row, count = ch__units(from + n, row) - first;
+    int64_t   more = ch__min(rows - first, WINDOW / row);
+
+    count = count > more ? count : more;
+    if (w->n + count * row > w->capacity) {
+        char *grown = ch__realloc(w->window, (size_t)(w->n + count * row));
+
+        if (grown == NULL)
+            return ch__fail_memory("the window on a parameter server");
+        w->window = grown;
+        w->capacity = w->n + count * row;
+    }
+    if (x->whole.rank > 0) {
+        region.begin[0] += first;
+        region.size[0] = count;
+    }
+    ch_status rc = ch__cut_read(cut_of(w->save, v), v, &region, w->window + w->n);
+
+    w->n += count * row;
+    return rc;
+}
+
+static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **bytes)
+{
+    file_write           *w = arg;
+    ch_save              *s = w->save;
+    int                   item = s->plan.first[w->file] + i;
+    const ch_item_source *source = &s->plan.source[item];
+    ch_status             rc = CH_OK;
+
+    if (w->file == 0 && source->from != CH_FROM_VAR)
+        set_past_vars(s);
+    switch (source->from) {
+    case CH_FROM_VAR:
+    case CH_FROM_TENSOR:
+        *bytes = source->bytes + from;
+        break;
+    case CH_FROM_STAGING:
+        *bytes = s->staging->at + ch__save_plan_staged_at(&s->plan, item) + from;
+        break;
+    case CH_FROM_SNAPSHOT:
+        if (w->item != item || from + n > w->from + w->n)
+            rc = move_window(w, item, from, n);
+        if (rc == CH_OK)
+            *bytes = w->window + (from - w->from);
+        break;
+    }
+    atomic_fetch_add(&s->written, n);
+    return rc;
+}
+
+static void write_file(void *arg, int file)
+{
+    ch_save              *s = arg;
+    const ch_save_plan   *p = &s->plan;
+    file_write            w = {.save = s, .file = file, .item = -1};
+    ch_ckpt_write_options opt = {.no_sync = !s->sync};
+    ch_status             rc = CH_OK;
+
+    if (!ch__fault_is_set(&s->fault))
+        rc = ch__ckpt_write_data(s->prefix, file, p->n_files,
+                                 p->first[file + 1] - p->first[file], p->item + p->first[file],
+                                 fetch, &w, &opt);
+    if (rc != CH_OK)
+        (void)ch__fault_record(&s->fault, rc, -1, NULL);
+    ch__free(w.window);
+}
+
+static ch_status write_files(ch_save *s)
+{
+    int       n = s->plan.n_files;
+    ch_team  *team = NULL;
+    ch_status rc = CH_OK;
+
+    if (n > 1)
+        rc = ch__team_new("save", n < MAX_THREADS ? n : MAX_THREADS, &team);
+    if (rc != CH_OK)
+        return rc;
+    ch__team_run(team, n, write_file, s);
+    ch__team_free(team);
+    return ch__fault_raise(&s->fault);
+}
+
+static void end_cuts(ch_save *s)
+{
+    for (int i = 0; i < s->n_cuts; i++)
+        ch__cut_end(s->cut[i].cut);
+    ch__free(s->cut);
+    s->cut = NULL;
+    s->n_cuts = 0;
+}
+
+static void run(void *arg)
+{
+    ch_save              *s = arg;
+    ch_ckpt_write_options opt = {.no_sync = !s->sync};
+    ch_status             rc = CH_OK;
+
+    if (s->replace)
+        rc = ch__ckpt_remove(s->prefix, !s->sync);
+    if (rc == CH_OK)
+        rc = write_files(s);
+    end_cuts(s);
+    if (rc == CH_OK && !CH_KEEPS(COMMIT) && s->committed != NULL)
+        rc = s->committed(s->arg, s->prefix);
+    if (rc == CH_OK)
+        rc = ch__ckpt_write_index(s->prefix, s->plan.n_files, s->plan.n_items, s->plan.item,
+                                  &opt);
+    if (rc != CH_OK) {
+        (void)ch__fault_record(&s->fault, rc, -1, NULL);
+        /* Not synced: what comes back after a crash has no index, and managers remove it. */
+        if (ch__ckpt_remove(s->prefix, true) != CH_OK)
+            ch__log(CH_LOG_WARNING, "checkpoint", "%s: the files of a failed save remain: %s",
+                    s->prefix, ch_error_message());
+    } else if (CH_KEEPS(COMMIT) && s->committed != NULL) {
+        rc = s->committed(s->arg, s->prefix);
+        if (rc != CH_OK)
+            (void)ch__fault_record(&s->fault, rc, -1, NULL);
+    }
+    s->ended_ns = ch__now_ns();
+    set_past_vars(s);
+    atomic_store(&s->is_done, true);
+    ch__gate_open(&s->gate);
+}
+
+/* Blocks until a flag of the save is set. */
+static ch_status wait_for(ch_save *s, atomic_bool *flag)
+{
+    char peer[256];
+
+    snprintf(peer, sizeof(peer), "the write of %s", s->prefix);
+    for (;;) {
+        unsigned  seen = atomic_load(&s->gate);
+        long long before = atomic_load(&s->written);
+
+        if (atomic_load(flag))
+            return CH_OK;
+        ch_status rc = ch__gate_wait(&s->gate, seen, 0, peer);
+
+        if (rc != CH_OK && !atomic_load(flag) && atomic_load(&s->written) == before)
+            return rc;
+    }
+}
+
+ch_status ch__save_start(ch_save *s)
+{
+    ch_status rc;
+
+    s->began_ns = ch__now_ns();
+    rc = ch__thread_start("save", run, s, &s->thread);
+    /* The wait has no limit of its own: the thread reads variables, so the program must not go
+     * on before. wait_for warns. */
+    while (rc == CH_OK && s->plan.unstaged_bytes > 0 && wait_for(s, &s->is_past_vars) != CH_OK)
+        continue;
+    return rc;
+}
+
+bool ch__save_is_done(ch_save *s)
+{
+    return atomic_load(&s->is_done);
+}
+
+ch_status ch__save_wait(ch_save *s)
+{
+    ch_status rc = wait_for(s, &s->is_done);
+
+    return rc == CH_OK ? ch__fault_raise(&s->fault) : rc;
+}
+
+void ch__save_free(ch_save *s)
+{
+    if (s == NULL)
+        return;
+    ch__thread_join(s->thread);
+    end_cuts(s);
+    ch__save_plan_drop(&s->plan);
+    ch__tree_drop(&s->tree);
+    ch__free(s->prefix);
+    ch__free(s);
+}

@@ -1,0 +1,55 @@
+/* save/write.h -- a save: its plan, and the background thread that writes it.
+ *
+ * checkpoint.c fills a ch_save, copies the state, and calls ch__save_start. From then on the
+ * background thread owns the fields, until ch__save_is_done returns true. A checkpoint has one
+ * save at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef SAVE_WRITE_H
+#define SAVE_WRITE_H
+
+#include "base/fault.h"
+#include "save/staging.h"
+#include "strategy/cut.h"
+
+/* Runs on the background thread after the commit: state file and removal of old checkpoints. */
+typedef ch_status (*ch_save_committed)(void *arg, const char *prefix);
+
+typedef struct ch_save {
+    char             *prefix; /* owned */
+    bool              sync;
+    bool              replace; /* removes the checkpoint at the prefix first */
+    ch_tree           tree;
+    ch_save_plan      plan;
+    const ch_staging *staging; /* borrowed from the checkpoint */
+    int               n_cuts;
+    /* A snapshot of each strategy with parameter servers. The array is owned, the strategies are
+     * borrowed: the checkpoint references their variables. */
+    struct ch_save_cut {
+        ch_strategy *strategy;
+        ch_cut      *cut; /* owned; NULL: not taken yet */
+    } * cut;
+    ch_save_committed committed; /* may be NULL */
+    void             *arg;       /* of `committed` */
+
+    ch_thread   *thread;
+    ch_gate      gate;         /* opens when the next three fields change */
+    atomic_llong written;      /* bytes given to the file system */
+    atomic_bool  is_past_vars; /* variables are not read any more: the program may go on */
+    atomic_bool  is_done;      /* everything is on disk, or has failed */
+    ch_fault     fault;        /* first error */
+    int64_t      began_ns, ended_ns;
+} ch_save;
+
+/* Starts the background thread, and blocks until it no longer reads variables (CH_FROM_VAR).
+ * On an error nothing was started. */
+CH_MUST_CHECK ch_status ch__save_start(ch_save *s);
+/* Returns true if the write has ended. */
+bool ch__save_is_done(ch_save *s);
+/* Blocks until the write has ended. Returns its error. DEADLINE_EXCEEDED: no byte was written
+ * for COHORT_WAIT_LIMIT_MS; the write is still in progress. */
+CH_MUST_CHECK ch_status ch__save_wait(ch_save *s);
+/* Waits for the end of the thread without a limit, and frees the save. s may be NULL. */
+void ch__save_free(ch_save *s);
+
+#endif

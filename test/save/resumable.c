@@ -1,0 +1,263 @@
+/* test/save/resumable.c -- trainings that test/save/resume.py kills and starts again.
+ *
+ *     resumable fit|loop|servers DIRECTORY [short]
+ *
+ * fit: ch_fit with a backup callback, early stopping, plateau and a CSV file, on two replicas.
+ * loop: a custom loop with a manager. servers: a custom loop in rounds on parameter servers. At
+ * its end, a training writes DIRECTORY/result: the bytes of all variables, and its numbers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../../examples/clothes.h"
+
+enum { BATCH = 64, WIDTH = 64, ROWS = 4000 };
+
+typedef struct job {
+    const char   *directory;
+    bool          is_short;
+    pictures      train, test;
+    ch_strategy  *st;
+    ch_model     *model;
+    ch_optimizer *adam;
+    ch_metric    *loss;
+    ch_function  *step;
+} job;
+
+static ch_layer *new_network(void)
+{
+    ch_layer *layer[] = {
+        ch_layer_flatten(),
+        ch_layer_dense(WIDTH, &(ch_layer_dense_options){.activation = CH_RELU}),
+        ch_layer_dropout(0.3), ch_layer_dense(CLASSES, NULL)};
+
+    return ch_layer_sequential("net", 4, layer);
+}
+
+static void begin_job(job *j, ch_strategy *st)
+{
+    ch_model_options opt = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}};
+
+    j->st = st;
+    must(ch_model_new(st, new_network(), &opt, &j->model));
+    must(ch_optimizer_adam(0.002, NULL, NULL, &j->adam));
+}
+
+static ch_strategy *new_mirrored(void)
+{
+    static const char *const device[] = {"GPU:0", "GPU:1"};
+    ch_strategy             *st = NULL;
+
+    must(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 2, .device = device}, &st));
+    return st;
+}
+
+static void scale(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "image", ch_div(ch_cast(ch_step_in(s, 0), CH_F32), ch_number(s, 255)));
+    ch_step_out(s, "label", ch_cast(ch_step_in(s, 1), CH_I32));
+}
+
+/* The first rows of the data, shuffled. */
+static ch_dataset *new_dataset(const pictures *p, bool is_short, bool shuffle)
+{
+    ch_tensor  *t[2] = {NULL};
+    int64_t     rows = is_short ? ROWS / 4 : ROWS;
+    ch_dataset *d;
+
+    for (int i = 0; i < 2; i++)
+        must(ch_tensor_rows(p->t[i], 0, rows, &t[i]));
+    d = ch_dataset_slices(2, t, NULL);
+    if (shuffle)
+        d = ch_dataset_shuffle(d, (int)rows / 2, NULL);
+    for (int i = 0; i < 2; i++)
+        ch_tensor_unref(t[i]);
+    return ch_dataset_map(ch_dataset_batch(d, BATCH, NULL), scale, NULL, NULL);
+}
+
+static FILE *open_result(const job *j)
+{
+    char  path[600];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/result", j->directory);
+    f = fopen(path, "wb");
+    if (f == NULL)
+        exit(1);
+    return f;
+}
+
+static void write_vars(FILE *f, int n, ch_var *const *var)
+{
+    for (int i = 0; i < n; i++) {
+        ch_tensor *t = NULL;
+
+        must(ch_var_get(var[i], &t));
+        fwrite(ch_tensor_data(t), 1, ch_tensor_bytes(t), f);
+        ch_tensor_unref(t);
+    }
+}
+
+static void write_result(job *j, const ch_history *h)
+{
+    FILE          *f = open_result(j);
+    ch_var *const *var;
+    const double  *curve;
+    int64_t        iterations = 0;
+
+    write_vars(f, ch_model_vars(j->model, &var), var);
+    write_vars(f, ch_optimizer_vars(j->adam, &var), var);
+    must(ch_optimizer_iterations(j->adam, &iterations));
+    fprintf(f, "\niterations %lld\n", (long long)iterations);
+    for (int i = 0; h != NULL && i < ch_history_count(h); i++)
+        for (int e = 0; e < ch_history_epochs(h); e++)
+            fprintf(f, "%s %a\n", ch_history_name(h, i),
+                    ch_history_at(h, ch_history_name(h, i), e));
+    for (int i = 0, n = h != NULL ? ch_history_curve(h, &curve) : 0; i < n; i++)
+        fprintf(f, "curve %a\n", curve[i]);
+    fclose(f);
+}
+
+/* ---- fit ---- */
+
+static int fit(job *j)
+{
+    ch_callback *callback[4] = {NULL};
+    ch_history  *h = NULL;
+    ch_dataset  *train = new_dataset(&j->train, j->is_short, true);
+    ch_dataset  *test = new_dataset(&j->test, true, false);
+    char         log[600];
+    ch_status    rc;
+
+    begin_job(j, new_mirrored());
+    must(ch_compile(j->model, &(ch_compile_options){.optimizer = j->adam,
+                                                    .loss = ch_loss_sparse_categorical,
+                                                    .metrics = {ch_metric_sparse_accuracy()}}));
+    snprintf(log, sizeof(log), "%s/log.csv", j->directory);
+    must(ch_callback_backup(
+        j->directory, &(ch_backup_options){.every_steps = 7, .max_to_keep = 2, .signals = true},
+        &callback[0]));
+    must(ch_callback_early_stopping(
+        &(ch_callback_early_stopping_options){.patience = 2, .restore_best = true},
+        &callback[1]));
+    must(ch_callback_reduce_on_plateau(
+        &(ch_callback_plateau_options){.factor = 0.5, .patience = 1, .min_delta = 0.01},
+        &callback[2]));
+    must(ch_callback_csv_log(log, NULL, &callback[3]));
+    rc = ch_fit(j->model, (ch_data){.dataset = train},
+                &(ch_fit_options){.epochs = 8,
+                                  .validation = {.dataset = test},
+                                  .n_callbacks = 4,
+                                  .callback = callback},
+                &h);
+    if (rc == CH_CANCELLED) {
+        fprintf(stderr, "%s\n", ch_error_message());
+        return CH_EXIT_RESTART;
+    }
+    must(rc);
+    write_result(j, h);
+    return 0;
+}
+
+/* ---- custom loops ---- */
+
+static void train(ch_step *s, void *arg)
+{
+    job           *j = arg;
+    ch_node       *logits = ch_model_call(j->model, s, ch_step_in(s, 0), true);
+    ch_node       *each = ch_loss_sparse_categorical(logits, ch_step_in(s, 1));
+    ch_var *const *var;
+    int            n = ch_model_trainable(j->model, &var);
+
+    ch_optimizer_minimize(j->adam, s, ch_loss_average(each, NULL), n, var);
+    ch_metric_update(j->loss, s, NULL, each, NULL);
+}
+
+static void begin_loop(job *j, ch_strategy *st, ch_checkpoint **c)
+{
+    begin_job(j, st);
+    must(ch_metric_new(st, ch_metric_named(ch_metric_mean(), "loss"), &j->loss));
+    must(ch_function_new("train", train, j, &j->step));
+    must(ch_checkpoint_new(c));
+    must(ch_checkpoint_add_model(*c, "model", j->model));
+    must(ch_checkpoint_add_optimizer(*c, "optimizer", j->adam));
+    must(ch_checkpoint_add_metric(*c, "loss", j->loss));
+    must(ch_checkpoint_add_function(*c, "step", j->step));
+}
+
+static int loop(job *j)
+{
+    int                    steps = j->is_short ? 150 : 600;
+    ch_dataset            *d = ch_dataset_repeat(new_dataset(&j->train, j->is_short, true), -1);
+    ch_iterator           *it = NULL;
+    ch_checkpoint         *c = NULL;
+    ch_checkpoint_manager *m = NULL;
+
+    begin_loop(j, new_mirrored(), &c);
+    must(ch_strategy_distribute_dataset(j->st, d, NULL, &it));
+    must(ch_checkpoint_add_iterator(c, "data", it));
+    must(ch_checkpoint_manager_new(c, j->directory, &(ch_manager_options){.max_to_keep = 2},
+                                   &m));
+    must(ch_checkpoint_manager_restore(m, NULL, NULL));
+    while (ch_function_runs(j->step) < steps) {
+        ch_tuple *batch = NULL;
+
+        must(ch_iterator_get_next(it, &batch));
+        must(ch_strategy_run(j->st, j->step, batch, NULL));
+        ch_tuple_unref(batch);
+        if (ch_function_runs(j->step) % 5 == 0)
+            must(ch_checkpoint_manager_save(m, false, NULL));
+    }
+    write_result(j, NULL);
+    ch_checkpoint_manager_unref(m);
+    return 0;
+}
+
+static int servers(job *j)
+{
+    int                    rounds = j->is_short ? 60 : 240;
+    ch_local_cluster      *cluster = NULL;
+    ch_strategy           *st = NULL;
+    ch_coordinator        *coordinator = NULL;
+    ch_dataset            *d = ch_dataset_repeat(new_dataset(&j->train, j->is_short, true), -1);
+    ch_per_worker         *data = NULL, *it = NULL;
+    ch_checkpoint         *c = NULL;
+    ch_checkpoint_manager *m = NULL;
+
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 2}, &cluster));
+    must(ch_strategy_parameter_server(
+        ch_local_cluster_resolver(cluster),
+        &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &st));
+    must(ch_coordinator_new(st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS},
+                            &coordinator));
+    begin_loop(j, st, &c);
+    must(ch_coordinator_create_per_worker_dataset(coordinator, d, &data));
+    must(ch_per_worker_iterate(data, &it));
+    must(ch_checkpoint_add_per_worker(c, "data", it));
+    must(ch_checkpoint_manager_new(c, j->directory, &(ch_manager_options){.max_to_keep = 2},
+                                   &m));
+    must(ch_checkpoint_manager_restore(m, NULL, NULL));
+    while (ch_function_runs(j->step) < 2 * rounds) {
+        must(ch_coordinator_schedule(coordinator, j->step,
+                                     &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+        if (ch_function_runs(j->step) % 6 == 0)
+            must(ch_checkpoint_manager_save(m, false, NULL));
+    }
+    must(ch_coordinator_join(coordinator));
+    write_result(j, NULL);
+    ch_checkpoint_manager_unref(m);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    job j = {.directory = argc > 2 ? argv[2] : "", .is_short = argc > 3};
+
+    if (argc < 3)
+        return 2;
+    must(ch_devices_configure(&(ch_devices_options){.spec = "GPU=2"}));
+    load(FOLDER, "train", &j.train);
+    load(FOLDER, "t10k", &j.test);
+    return strcmp(argv[1], "fit") == 0    ? fit(&j)
+           : strcmp(argv[1], "loop") == 0 ? loop(&j)
+                                          : servers(&j);
+}

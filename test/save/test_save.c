@@ -1,0 +1,398 @@
+/* test/save/test_save.c -- saving and restoring: options, keys, names, errors, reports.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <sys/stat.h>
+
+#include "base/mem.h"
+#include "base/sys.h"
+#include "ckpt/ckpt.h"
+#include "help.h"
+
+static bool has_key(const char *prefix, const char *key)
+{
+    ch_ckpt *c = NULL;
+    bool     has;
+
+    t_ok(ch__ckpt_open(prefix, &c));
+    has = ch__ckpt_find(c, key) >= 0;
+    ch__ckpt_close(c);
+    return has;
+}
+
+static bool exists(const char *path)
+{
+    struct stat about;
+
+    return stat(path, &about) == 0;
+}
+
+static ch_checkpoint *new_checkpoint(const char *name, ch_var *v)
+{
+    ch_checkpoint *c = NULL;
+
+    t_ok(ch_checkpoint_new(&c));
+    t_ok(ch_checkpoint_add_var(c, name, v));
+    return c;
+}
+
+static float first_of(ch_var *v)
+{
+    ch_tensor *t = NULL;
+    float      x;
+
+    t_ok(ch_var_get(v, &t));
+    x = *(const float *)ch_tensor_data(t);
+    ch_tensor_unref(t);
+    return x;
+}
+
+static void set_all(ch_var *v, float x)
+{
+    ch_tensor *t = t_f32(ch_var_shape(v), NULL);
+
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        ((float *)ch_tensor_data_mut(t))[i] = x;
+    t_ok(ch_var_set(v, t));
+    ch_tensor_unref(t);
+}
+
+/* CK-2, CK-13, CK-14, CK-15 */
+static void keys_are_paths_of_names(void **state)
+{
+    static const char *const key[] = {
+        "model/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE",
+        "model/dense/kernel/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE",
+        "optimizer/iterations/.ATTRIBUTES/VARIABLE_VALUE",
+        "a.Sb/.ATTRIBUTES/VARIABLE_VALUE",
+        "step/.ATTRIBUTES/RUNS",
+        "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
+        "_CHECKPOINTABLE_OBJECT_GRAPH",
+        "_COHORT"};
+    t_job   j;
+    ch_var *v = t_var(NULL, "v", t_noise(ch_shape_of(3), 1));
+
+    t_begin(&j, DEFAULT, NULL);
+    t_ok(ch_checkpoint_add_var(j.checkpoint, "a/b", v));
+    t_refused(ch_checkpoint_add_var(j.checkpoint, "a/b", v), CH_INVALID_ARGUMENT, "a/b",
+              "in use");
+    t_refused(ch_checkpoint_add_var(j.checkpoint, "save_counter", v), CH_INVALID_ARGUMENT,
+              "save_counter", "reserved");
+    t_steps(&j, 1);
+    t_ok(ch_checkpoint_write(j.checkpoint, t_path("keys"), &(ch_write_options){.wait = true}));
+    for (size_t i = 0; i < sizeof(key) / sizeof(key[0]); i++)
+        if (!has_key(t_path("keys"), key[i]))
+            fail_msg("no key %s", key[i]);
+    assert_false(exists(t_path("checkpoint"))); /* write has no state file */
+    t_end(&j);
+    ch_var_unref(v);
+    (void)state;
+}
+
+/* CK-2, CK-3 */
+static void saves_are_numbered(void **state)
+{
+    ch_var        *v = t_var(NULL, "v", t_noise(ch_shape_of(3), 1));
+    ch_checkpoint *c = new_checkpoint("v", v);
+    char           path[600], small[4];
+
+    for (int i = 1; i <= 3; i++) {
+        t_ok(ch_checkpoint_save(c, t_path("n/x"), NULL, path, sizeof(path)));
+        assert_int_equal(path[strlen(path) - 1], '0' + i);
+    }
+    t_refused(ch_checkpoint_save(c, t_path("n/x"), NULL, small, sizeof(small)),
+              CH_INVALID_ARGUMENT, "fit", "x-4");
+    ch_checkpoint_unref(c); /* waits for the write */
+
+    c = new_checkpoint("v", v);
+    t_ok(ch_checkpoint_restore(c, t_path("n"), NULL, NULL)); /* the newest of the directory */
+    t_ok(ch_checkpoint_save(c, t_path("n/x"), NULL, path, sizeof(path)));
+    assert_string_equal(path, t_path("n/x-4"));
+    ch_checkpoint_unref(c);
+    ch_var_unref(v);
+    (void)state;
+}
+
+static void existing_checkpoint_is_replaced_only_on_request(void **state)
+{
+    ch_var        *v = t_var(NULL, "v", t_noise(ch_shape_of(3), 1));
+    ch_checkpoint *c = new_checkpoint("v", v);
+
+    set_all(v, 1);
+    t_ok(ch_checkpoint_write(c, t_path("r"), NULL));
+    set_all(v, 2);
+    t_refused(ch_checkpoint_write(c, t_path("r"), NULL), CH_ALREADY_EXISTS, "r.index",
+              "replace");
+    t_ok(ch_checkpoint_restore(c, t_path("r"), NULL, NULL));
+    assert_true(first_of(v) == 1);
+    set_all(v, 2);
+    t_ok(ch_checkpoint_write(c, t_path("r"), &(ch_write_options){.replace = true}));
+    set_all(v, 3);
+    t_ok(ch_checkpoint_restore(c, t_path("r"), NULL, NULL));
+    assert_true(first_of(v) == 2);
+    t_refused(ch_checkpoint_write(c, t_path("dir/"), NULL), CH_INVALID_ARGUMENT, "dir/",
+              "name");
+    ch_checkpoint_unref(c);
+    ch_var_unref(v);
+    (void)state;
+}
+
+/* The bytes on disk do not depend on how much memory a save may use. */
+static void state_larger_than_staging_memory_is_saved(void **state)
+{
+    enum { N = 5 };
+    ch_var        *v[N];
+    ch_checkpoint *c = NULL;
+    char           name[8];
+
+    t_ok(ch_checkpoint_new(&c));
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof(name), "v%d", i);
+        v[i] = t_var(NULL, name, t_noise(ch_shape_of(1000, 100 * (i + 1)), (unsigned)i + 1));
+        t_ok(ch_checkpoint_add_var(c, name, v[i]));
+    }
+    for (int64_t limit = 1; limit < 8 << 20; limit = limit * 3 + 100000) {
+        float want[N];
+
+        for (int i = 0; i < N; i++)
+            want[i] = first_of(v[i]);
+        t_ok(ch_checkpoint_write(c, t_path("s"),
+                                 &(ch_write_options){.staging_bytes = limit, .replace = true}));
+        for (int i = 0; i < N; i++)
+            set_all(v[i], -1); /* the state was taken before */
+        t_ok(ch_checkpoint_restore(c, t_path("s"), NULL, NULL));
+        for (int i = 0; i < N; i++)
+            assert_true(first_of(v[i]) == want[i]);
+    }
+    t_refused(ch_checkpoint_write(c, t_path("t"), &(ch_write_options){.staging_bytes = -1}),
+              CH_INVALID_ARGUMENT, "staging_bytes", "negative");
+    ch_checkpoint_unref(c);
+    for (int i = 0; i < N; i++)
+        ch_var_unref(v[i]);
+    (void)state;
+}
+
+/* CK-5, CK-9 */
+static void failed_restore_changes_nothing(void **state)
+{
+    ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(3), 1));
+    ch_var        *b = t_var(NULL, "b", t_noise(ch_shape_of(4), 2));
+    ch_var        *other = t_var(NULL, "b", t_noise(ch_shape_of(5), 3));
+    ch_checkpoint *c = new_checkpoint("a", a), *d;
+
+    t_ok(ch_checkpoint_add_var(c, "b", b));
+    t_ok(ch_checkpoint_write(c, t_path("f"), &(ch_write_options){.wait = true}));
+    ch_checkpoint_unref(c);
+
+    d = new_checkpoint("a", a);
+    t_ok(ch_checkpoint_add_var(d, "b", other));
+    set_all(a, 5);
+    t_refused(ch_checkpoint_restore(d, t_path("f"), NULL, NULL), CH_INVALID_ARGUMENT, "(4,)",
+              "(5,)");
+    assert_true(first_of(a) == 5);
+    t_refused(ch_checkpoint_restore(d, t_path("none"), NULL, NULL), CH_NOT_FOUND, "none",
+              "index");
+    t_refused(ch_checkpoint_restore(d, t_path("f.data-00000-of-00001"), NULL, NULL),
+              CH_NOT_FOUND, "f.data", "prefix");
+    ch_checkpoint_unref(d);
+    ch_var_unref(a);
+    ch_var_unref(b);
+    ch_var_unref(other);
+    (void)state;
+}
+
+/* CK-10, CK-11 */
+static void report_names_what_did_not_match(void **state)
+{
+    ch_var        *a = t_var(NULL, "one", t_noise(ch_shape_of(3), 1));
+    ch_var        *b = t_var(NULL, "two", t_noise(ch_shape_of(3), 2));
+    ch_checkpoint *c = new_checkpoint("weights", a);
+    ch_restored   *r = NULL;
+    char           text[1000];
+
+    t_ok(ch_checkpoint_write(c, t_path("p"), &(ch_write_options){.wait = true}));
+    ch_checkpoint_unref(c);
+    c = new_checkpoint("weight", b);
+    t_ok(ch_checkpoint_restore(c, t_path("p"), NULL, &r));
+    t_refused(ch_restored_assert_existing(r), CH_FAILED_PRECONDITION, "weight/",
+              "nearest: weights/");
+    t_refused(ch_restored_assert_consumed(r), CH_FAILED_PRECONDITION, "weight/", "p");
+    t_refused(ch_restored_assert_nontrivial(r), CH_FAILED_PRECONDITION, "weights/",
+              "no object");
+    ch_restored_print(r, text, sizeof(text));
+    assert_non_null(strstr(text, "missing in the checkpoint: 1"));
+    assert_non_null(strstr(text, "left over in the checkpoint: 1"));
+    ch_restored_unref(ch_restored_expect_partial(r));
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    ch_var_unref(b);
+    (void)state;
+}
+
+/* CK-12, and full names */
+static void values_match_by_name_if_no_edge_leads_to_them(void **state)
+{
+    ch_var        *a = t_var(NULL, "unusual", t_noise(ch_shape_of(3), 1));
+    ch_checkpoint *c = new_checkpoint("x", a);
+    ch_restored   *r = NULL;
+
+    set_all(a, 4);
+    t_ok(ch_checkpoint_write(c, t_path("q"), &(ch_write_options){.wait = true}));
+    ch_checkpoint_unref(c);
+    c = new_checkpoint("another", a);
+    set_all(a, 0);
+    t_ok(ch_checkpoint_restore(c, t_path("q"), NULL, &r));
+    assert_true(first_of(a) == 4);
+    t_ok(ch_restored_assert_consumed(r));
+    ch_restored_unref(r);
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    (void)state;
+}
+
+typedef struct own_state {
+    int64_t   number;
+    int       loads;
+    ch_status rc;
+} own_state;
+
+static ch_status save_own(void *self, ch_tuple **out)
+{
+    own_state  *s = self;
+    ch_tensor  *t[2] = {NULL};
+    ch_value   *v[2] = {NULL};
+    const char *name[] = {"number", "a text/with . signs"};
+    ch_status   rc = ch_tensor_scalar(CH_I64, (double)s->number, &t[0]);
+
+    if (s->rc != CH_OK)
+        return s->rc;
+    t_ok(rc);
+    t_ok(ch_tensor_of_text("hello", &t[1]));
+    for (int i = 0; i < 2; i++)
+        t_ok(ch_value_new(CH_PLAIN, 1, &t[i], &v[i]));
+    rc = ch_tuple_new(2, v, name, out);
+    for (int i = 0; i < 2; i++) {
+        ch_tensor_unref(t[i]);
+        ch_value_unref(v[i]);
+    }
+    return rc;
+}
+
+static ch_status load_own(void *self, ch_tuple *state)
+{
+    own_state *s = self;
+    ch_tensor *text = ch_value_at(ch_tuple_get(state, "a text/with . signs"), 0);
+
+    s->number = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_get(state, "number"), 0));
+    assert_memory_equal(((const ch_str *)ch_tensor_data(text))->data, "hello", 5);
+    s->loads++;
+    return CH_OK;
+}
+
+static void own_state_is_saved_as_a_tuple(void **state)
+{
+    static const ch_state_ops ops = {save_own, load_own}, none = {NULL, NULL};
+    ch_var                   *a = t_var(NULL, "a", t_noise(ch_shape_of(3), 1));
+    ch_checkpoint            *c = new_checkpoint("a", a);
+    own_state                 s = {.number = 42};
+
+    t_ok(ch_checkpoint_add_state(c, "own", &ops, &s));
+    t_ok(ch_checkpoint_add_state(c, "none", &none, NULL));
+    t_ok(ch_checkpoint_write(c, t_path("o"), &(ch_write_options){.wait = true}));
+    s.number = 0;
+    t_ok(ch_checkpoint_restore(c, t_path("o"), NULL, NULL));
+    assert_int_equal(s.number, 42);
+    assert_int_equal(s.loads, 1);
+    s.rc = CH_ABORTED;
+    t_refused(ch_checkpoint_write(c, t_path("o2"), NULL), CH_ABORTED, "own", "saving");
+    assert_false(exists(t_path("o2.index")));
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    (void)state;
+}
+
+/* CK-16: the error of a background write is returned once, by the next call. */
+static void write_error_is_returned_once(void **state)
+{
+    ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(3000), 1));
+    ch_checkpoint *c = new_checkpoint("a", a);
+    char           path[600];
+
+    t_ok(ch_checkpoint_save(c, t_path("e/x"), NULL, path, sizeof(path)));
+    t_ok(ch_checkpoint_wait(c));
+    ch__file_fail_from(4, ENOSPC);
+    t_ok(ch_checkpoint_save(c, t_path("e/x"), NULL, path, sizeof(path)));
+    t_refused(ch_checkpoint_wait(c), CH_RESOURCE_EXHAUSTED, "x-2", "space");
+    ch__file_fail_from(0, 0);
+    t_ok(ch_checkpoint_wait(c));
+    t_ok(ch_checkpoint_save(c, t_path("e/x"), NULL, path, sizeof(path)));
+    assert_string_equal(path, t_path("e/x-3")); /* another number */
+    t_ok(ch_checkpoint_wait(c));
+    assert_false(exists(t_path("e/x-2.data-00000-of-00001")));
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    (void)state;
+}
+
+static void plan_says_what_a_save_costs(void **state)
+{
+    ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(256, 1024), 1));
+    ch_checkpoint *c = new_checkpoint("a", a);
+    char           text[2000];
+
+    t_ok(ch_checkpoint_write(c, t_path("plan"), &(ch_write_options){.wait = true}));
+    ch_checkpoint_print_plan(c, text, sizeof(text));
+    assert_non_null(strstr(text, "1.000"));
+    assert_non_null(strstr(text, "saves 1"));
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    (void)state;
+}
+
+static void null_arguments_are_refused(void **state)
+{
+    ch_checkpoint         *c = NULL;
+    ch_checkpoint_manager *m = NULL;
+
+    t_ok(ch_checkpoint_new(&c));
+    t_refused(ch_checkpoint_new(NULL), CH_INVALID_ARGUMENT, "out", "NULL");
+    t_refused(ch_checkpoint_add_var(NULL, "v", NULL), CH_INVALID_ARGUMENT, "checkpoint",
+              "NULL");
+    t_refused(ch_checkpoint_add_var(c, NULL, NULL), CH_INVALID_ARGUMENT, "name", "NULL");
+    t_refused(ch_checkpoint_add_var(c, "v", NULL), CH_INVALID_ARGUMENT, "v", "NULL");
+    t_refused(ch_checkpoint_add_model(c, "v", NULL), CH_INVALID_ARGUMENT, "v", "NULL");
+    t_refused(ch_checkpoint_add_state(c, "v", NULL, NULL), CH_INVALID_ARGUMENT, "ops", "NULL");
+    t_refused(ch_checkpoint_write(NULL, "x", NULL), CH_INVALID_ARGUMENT, "checkpoint", "NULL");
+    t_refused(ch_checkpoint_write(c, NULL, NULL), CH_INVALID_ARGUMENT, "prefix", "NULL");
+    t_refused(ch_checkpoint_restore(c, NULL, NULL, NULL), CH_INVALID_ARGUMENT, "path", "NULL");
+    t_refused(ch_checkpoint_wait(NULL), CH_INVALID_ARGUMENT, "checkpoint", "NULL");
+    t_refused(ch_restored_assert_consumed(NULL), CH_INVALID_ARGUMENT, "restore", "NULL");
+    t_refused(ch_checkpoint_manager_new(c, NULL, NULL, &m), CH_INVALID_ARGUMENT, "directory",
+              "NULL");
+    t_refused(ch_checkpoint_manager_save(NULL, false, NULL), CH_INVALID_ARGUMENT, "manager",
+              "NULL");
+    assert_null(ch_restored_expect_partial(NULL));
+    ch_restored_unref(NULL);
+    ch_checkpoint_manager_unref(NULL);
+    ch_checkpoint_unref(NULL);
+    ch_checkpoint_unref(c);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_paths_of_names),
+        cmocka_unit_test(saves_are_numbered),
+        cmocka_unit_test(existing_checkpoint_is_replaced_only_on_request),
+        cmocka_unit_test(state_larger_than_staging_memory_is_saved),
+        cmocka_unit_test(failed_restore_changes_nothing),
+        cmocka_unit_test(report_names_what_did_not_match),
+        cmocka_unit_test(values_match_by_name_if_no_edge_leads_to_them),
+        cmocka_unit_test(own_state_is_saved_as_a_tuple),
+        cmocka_unit_test(write_error_is_returned_once),
+        cmocka_unit_test(plan_says_what_a_save_costs),
+        cmocka_unit_test(null_arguments_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
+}
