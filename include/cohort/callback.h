@@ -229,7 +229,8 @@ CH_API CH_MUST_CHECK ch_status ch_callback_tensorboard_text(ch_callback *tensorb
  * every step) and at the end of an epoch. */
 CH_API CH_MUST_CHECK ch_status ch_callback_stop_on_nan(int64_t every_steps, ch_callback **out);
 /* Stops the training after the step in which `seconds`, counted from the beginning of ch_fit,
- * are over. `seconds` must be positive. */
+ * are over. `seconds` must be positive. With ch_callback_backup, the training goes on when the
+ * program is started again, for as many seconds. */
 CH_API CH_MUST_CHECK ch_status ch_callback_time_limit(double seconds, ch_callback **out);
 
 typedef struct ch_callback_save_hook_options {
@@ -246,5 +247,48 @@ typedef ch_status (*ch_save_fn)(ch_training *t, bool best, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_callback_save_hook(const ch_callback_save_hook_options *opt,
                                                      ch_save_fn fn, void *arg,
                                                      ch_callback **out);
+
+/* ---- backup ---- */
+
+/* Exit code of a program that wants to be started again. `main` may return it if ch_fit was
+ * terminated (ch_backup_options.signals). */
+#define CH_EXIT_RESTART 42
+
+typedef struct ch_backup_options {
+    int64_t every_steps;   /* save every this many steps; 0: not by steps */
+    int     every_epochs;  /* save every this many epochs; 0: 1 if all others are 0 */
+    double  every_seconds; /* save every this many seconds; 0: not by time */
+    /* Share of the time that saves may cost, such as 0.035; 0: no limit. If there is no interval,
+     * saves as often as the share allows. */
+    double overhead;
+    int    max_to_keep; /* number of newest checkpoints that stay; 0: 2 */
+    /* Log to follow: an epoch in which it is the best so far is saved too, and this checkpoint
+     * stays beside the newest. NULL: none. */
+    const char *monitor;
+    ch_goal     goal; /* whether less or more is better */
+    /* SIGTERM ends the training: it finishes the step and saves, and ch_fit returns CANCELLED. A
+     * second SIGTERM ends the process. SIGUSR1 saves, and the training goes on. Handlers of the
+     * program are called too, after those of the library, and restored when ch_fit returns. */
+    bool   signals;
+    double grace_seconds; /* longest time from SIGTERM to the end of the save; 0: 10 */
+} ch_backup_options;
+/* Saves the training as checkpoints in a directory (cohort/checkpoint.h), and continues it: if
+ * the directory has a checkpoint when ch_fit begins, the training goes on in mid-epoch where it
+ * was saved. It ends with the weights, the history and the log files of a training that was
+ * never killed, to the byte. The same holds for ch_train_and_evaluate. The directory is created
+ * if it does not exist. `opt` may be NULL.
+ *
+ *   - Saved are the model, the optimizer and the metrics of ch_compile; the positions in the
+ *     data; the history; and the states of the callbacks. The program must pass the same data,
+ *     and the same callbacks in the same order; new ones at the end.
+ *   - The state is saved between steps, and once more before CH_ON_END. Checkpoints stay when
+ *     the training ends, so a program that is started again trains no step. A training that was
+ *     stopped by Ctrl-C or ch_callback_time_limit goes on when it is started again; a training
+ *     that another callback stopped has ended.
+ *   - An error of a save is a warning (cohort/log.h), and the training goes on. An error of the
+ *     restore ends the training. FAILED_PRECONDITION: another program uses the directory. */
+CH_API CH_MUST_CHECK ch_status ch_callback_backup(const char              *directory,
+                                                  const ch_backup_options *opt,
+                                                  ch_callback            **out);
 
 #endif

@@ -68,7 +68,7 @@ typedef enum ch_time {
     CH_TIME_UPDATE,    /* the optimizer */
     CH_TIME_VALIDATE,  /* validation */
     CH_TIME_CALLBACKS, /* callbacks and the progress line */
-    CH_TIME_SAVE,      /* saving the training, as far as steps wait for it */
+    CH_TIME_SAVE,      /* saving (ch_callback_backup), as far as steps wait for it */
     CH_TIME_PLANNING,  /* recording the step, and planning a program for new inputs */
     CH_TIME_OTHER,     /* the rest: launching and counting */
     CH_TIMES

@@ -435,6 +435,18 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step)
     return rc;
 }
 
+/* Counts a save that is due before the last one is written. */
+static void count_skipped(ch_checkpoint_manager *m)
+{
+    m->checkpoint->costs.n_skipped++;
+    if (!m->has_logged_skip)
+        ch__log(CH_LOG_WARNING, "checkpoint",
+                "%s: a save is due before the last one is written; it is skipped (counted by "
+                "ch_checkpoint_print_plan)",
+                m->directory);
+    m->has_logged_skip = true;
+}
+
 ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const char **path)
 {
     int64_t   step = -1;
@@ -455,14 +467,7 @@ ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const
     bool may_skip = !force && m->opt.interval > 0;
 
     if (is_wanted && may_skip && ch__checkpoint_is_writing(m->checkpoint)) {
-        m->checkpoint->costs.n_skipped++;
-        if (!m->has_logged_skip)
-            ch__log(
-                CH_LOG_WARNING, "checkpoint",
-                "%s: a save is due before the last one is written; it is skipped (counted by "
-                "ch_checkpoint_print_plan)",
-                m->directory);
-        m->has_logged_skip = true;
+        count_skipped(m);
     } else if (is_wanted) {
         rc = save(m, step);
         if (rc == CH_OK && path != NULL)
@@ -470,6 +475,40 @@ ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const
     }
     m->last_call_ns = ch__now_ns();
     return rc;
+}
+
+bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted)
+{
+    bool is_writing = ch__checkpoint_is_writing(m->checkpoint);
+
+    measure_step(m, is_writing);
+    m->last_call_ns = ch__now_ns();
+    if (!is_wanted || !is_due(m, 0))
+        return false;
+    if (is_writing)
+        count_skipped(m);
+    else
+        m->last_call_ns = 0; /* the save that follows is no step */
+    return !is_writing;
+}
+
+ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until, bool *is_ended)
+{
+    ch_checkpoint *c = m->checkpoint;
+    ch_status      rc = CH_OK;
+
+    if (until != INT64_MAX && c->save != NULL)
+        ch__save_wait_until(c->save, until);
+    if (until == INT64_MAX || !ch__checkpoint_is_writing(c))
+        rc = ch__checkpoint_collect(c, true);
+    *is_ended = !ch__checkpoint_is_writing(c);
+    return rc;
+}
+
+void ch__manager_abandon(ch_checkpoint_manager *m)
+{
+    if (m->checkpoint->save != NULL)
+        atomic_store(&m->checkpoint->save->is_abandoned, true);
 }
 
 ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name)

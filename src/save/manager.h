@@ -14,4 +14,19 @@ CH_MUST_CHECK ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
  * write is in progress. */
 CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name);
 
+/* For callers with intervals of their own, who call it between all steps: measures the step that
+ * has ended, and returns true if the caller may force a save now. That is if `is_wanted` is true,
+ * the overhead allows a save, and no write is in progress. A save that is due while a write is
+ * in progress is counted as skipped. */
+bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted);
+/* Blocks until no write is in progress, at most until `until`, a time of ch__now_ns (INT64_MAX:
+ * as ch_checkpoint_wait). Returns the error of the write, once. *is_ended is false if the write
+ * is still in progress. */
+CH_MUST_CHECK ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until,
+                                         bool *is_ended);
+/* Makes the write in progress fail when it needs its next bytes, and does not wait for it. The
+ * manager and its checkpoint must not be freed afterwards, because the write uses them: for
+ * processes that are about to end. */
+void ch__manager_abandon(ch_checkpoint_manager *m);
+
 #endif

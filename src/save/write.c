@@ -98,6 +98,8 @@ static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **b
     const ch_item_source *source = &s->plan.source[item];
     ch_status             rc = CH_OK;
 
+    if (atomic_load_explicit(&s->is_abandoned, memory_order_relaxed))
+        return ch__fail(CH_CANCELLED, "checkpoint: %s: the save was abandoned", s->prefix);
     if (w->file == 0 && source->from != CH_FROM_VAR)
         set_past_vars(s);
     switch (source->from) {
@@ -235,6 +237,16 @@ ch_status ch__save_wait(ch_save *s)
     ch_status rc = wait_for(s, &s->is_done);
 
     return rc == CH_OK ? ch__fault_raise(&s->fault) : rc;
+}
+
+void ch__save_wait_until(ch_save *s, int64_t until)
+{
+    while (!atomic_load(&s->is_done) && ch__now_ns() < until) {
+        unsigned seen = atomic_load(&s->gate);
+
+        if (!atomic_load(&s->is_done))
+            ch__gate_idle_until(&s->gate, seen, until);
+    }
 }
 
 void ch__save_free(ch_save *s)

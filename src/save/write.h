@@ -37,6 +37,7 @@ typedef struct ch_save {
     atomic_llong written;      /* bytes given to the file system */
     atomic_bool  is_past_vars; /* variables are not read any more: the program may go on */
     atomic_bool  is_done;      /* everything is on disk, or has failed */
+    atomic_bool  is_abandoned; /* the write must fail at its next bytes */
     ch_fault     fault;        /* first error */
     int64_t      began_ns, ended_ns;
 } ch_save;
@@ -49,6 +50,8 @@ bool ch__save_is_done(ch_save *s);
 /* Blocks until the write has ended. Returns its error. DEADLINE_EXCEEDED: no byte was written
  * for COHORT_WAIT_LIMIT_MS; the write is still in progress. */
 CH_MUST_CHECK ch_status ch__save_wait(ch_save *s);
+/* Blocks until the write has ended, at most until `until`, a time of ch__now_ns. */
+void ch__save_wait_until(ch_save *s, int64_t until);
 /* Waits for the end of the thread without a limit, and frees the save. s may be NULL. */
 void ch__save_free(ch_save *s);
 

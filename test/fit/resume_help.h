@@ -67,7 +67,8 @@ static inline ch_status fit(const job *j, ch_model *m, const arrays *a, const ar
                         .batch = BATCH,
                         .steps_per_epoch = j->steps_per_epoch,
                         .n_callbacks = n,
-                        .callback = c};
+                        .callback = c,
+                        .catch_interrupt = true};
     ch_dataset    *train = NULL, *shuffled = NULL;
     ch_status      rc;
 

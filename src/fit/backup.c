@@ -1,0 +1,456 @@
+/* fit/backup.c -- the callback that saves a training, and continues it in another process.
+ *
+ * A `backup` is the state of the callback. While a training runs, it has a checkpoint with all
+ * parts of the training (fit/resume.h) and a manager of the directory (save/manager.h). The
+ * callback handles save points (fit/training.h): it loads the newest checkpoint at the first, and
+ * saves at later ones when a save is due.
+ *
+ *   1. A save by steps or seconds is skipped while the last write is in progress. A forced save
+ *      waits for that write. Forced saves are those of signals, pauses, the best epoch, the end
+ *      and, unless the overhead is limited, of epochs.
+ *   2. Errors of saves are warnings, because a training must not end for want of disk space.
+ *   3. After a pause the first save point is saved and the others are not: they show what the
+ *      pause has cut short.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "fit/callback.h"
+#include "fit/interrupt.h"
+#include "fit/resume.h"
+#include "save/manager.h"
+
+enum { KEEP = 2, GRACE_SECONDS = 10, NAME_BYTES = 256 };
+
+/* A save point, to recognise a state that is saved already. */
+typedef struct place {
+    int      epoch;
+    ch_phase phase;
+    int64_t  step, validation_step;
+} place;
+
+typedef struct backup {
+    ch_callback_ops   ops;
+    char             *directory;
+    ch_backup_options opt; /* opt.monitor is NULL: the name is in `monitor` */
+    bool              has_monitor;
+    ch_monitor        monitor;
+
+    /* Of the running training: */
+    ch_checkpoint         *checkpoint; /* NULL: no training is running */
+    ch_checkpoint_manager *manager;
+    ch_restored *restored;    /* values that wait for variables; NULL: nothing was loaded */
+    int64_t      loaded_step; /* steps of the training when it was loaded */
+    place        saved;       /* save point of the last save; epoch -1: none */
+    char         last[NAME_BYTES]; /* path of the last save; "": none */
+    char         best[NAME_BYTES]; /* path of the best epoch's save; "": none */
+    bool         is_best;          /* the next state to be saved is of the best epoch */
+    bool         must_keep;        /* the manager does not know `best` yet */
+    bool         has_paused;       /* the state of the pause was saved */
+    bool         catches;          /* the handlers of signals are installed */
+    int          n_requests;       /* signals SIGUSR1 that were handled */
+    int64_t      saved_ns;         /* time of the last save, or of the beginning */
+} backup;
+
+/* ---- places ---- */
+
+static place place_of(const ch_training *t)
+{
+    return (place){.epoch = t->epoch,
+                   .phase = t->phase,
+                   .step = t->step,
+                   .validation_step = t->phase == CH_PHASE_VALIDATING ? t->validation_step : 0};
+}
+
+static bool is_saved(const backup *b, const ch_training *t)
+{
+    place now = place_of(t);
+
+    return b->saved.epoch == now.epoch && b->saved.phase == now.phase &&
+           b->saved.step == now.step && b->saved.validation_step == now.validation_step;
+}
+
+/* ---- the parts of the training ---- */
+
+static ch_status save_training(void *self, ch_tuple **out)
+{
+    return ch__training_save(self, out);
+}
+
+static ch_status load_training(void *self, ch_tuple *state)
+{
+    return ch__training_load(self, state);
+}
+
+static ch_status add_part(void *arg, const ch_training_part *p)
+{
+    ch_checkpoint *c = arg;
+
+    if (p->model != NULL)
+        return ch_checkpoint_add_model(c, p->name, p->model);
+    if (p->optimizer != NULL)
+        return ch_checkpoint_add_optimizer(c, p->name, p->optimizer);
+    if (p->metric != NULL)
+        return ch_checkpoint_add_metric(c, p->name, p->metric);
+    return ch_checkpoint_add_iterator(c, p->name, p->iterator);
+}
+
+static ch_status add_parts(backup *b, ch_training *t)
+{
+    static const ch_state_ops ops = {save_training, load_training};
+    ch_status                 rc = ch__training_visit(t, add_part, b->checkpoint);
+
+    return rc == CH_OK ? ch_checkpoint_add_state(b->checkpoint, "training", &ops, t) : rc;
+}
+
+/* ---- begin and end ---- */
+
+static void catch_signals(backup *b, bool on)
+{
+    if (on == b->catches)
+        return;
+    b->catches = on;
+    for (int i = CH_INTERRUPT_TERMINATE; i <= CH_INTERRUPT_SAVE; i++) {
+        if (on)
+            ch__interrupt_catch((ch_interrupt)i);
+        else
+            ch__interrupt_release((ch_interrupt)i);
+    }
+}
+
+/* Loads the newest checkpoint, if there is any. load_training and backup_load are called. */
+static ch_status restore(backup *b, const ch_training *t)
+{
+    const char *path = NULL;
+    ch_status   rc = ch_checkpoint_manager_restore(b->manager, &b->restored, &path);
+
+    if (rc != CH_OK || path == NULL)
+        return rc;
+    if (ch_restored_assert_existing(b->restored) != CH_OK)
+        ch__log(CH_LOG_WARNING, "backup", "the training goes on with new variables: %s",
+                ch_error_message());
+    if (b->is_best)
+        snprintf(b->best, sizeof(b->best), "%s", path);
+    b->is_best = false;
+    b->must_keep = b->best[0] != '\0';
+    snprintf(b->last, sizeof(b->last), "%s", path);
+    b->saved = place_of(t);
+    b->loaded_step = t->step;
+    ch__log(CH_LOG_INFO, "backup", "the training goes on from %s: epoch %d, step %lld", path,
+            t->epoch + 1, (long long)t->epoch_step);
+    return CH_OK;
+}
+
+static ch_status begin(backup *b, ch_training *t)
+{
+    ch_manager_options opt = {.max_to_keep = b->opt.max_to_keep, .overhead = b->opt.overhead};
+    ch_status          rc = ch_checkpoint_new(&b->checkpoint);
+
+    b->saved = (place){.epoch = -1};
+    b->last[0] = b->best[0] = '\0';
+    b->is_best = b->must_keep = b->has_paused = false;
+    b->n_requests = 0;
+    b->saved_ns = ch__now_ns();
+    if (b->has_monitor)
+        ch__monitor_reset(&b->monitor);
+    if (rc == CH_OK)
+        rc = add_parts(b, t);
+    if (rc == CH_OK)
+        rc = ch_checkpoint_manager_new(b->checkpoint, b->directory, &opt, &b->manager);
+    if (rc == CH_OK)
+        rc = restore(b, t);
+    if (rc == CH_OK)
+        catch_signals(b, b->opt.signals);
+    return rc;
+}
+
+/* Waits for the write in progress, and releases everything. */
+static void end(backup *b)
+{
+    catch_signals(b, false);
+    ch_restored_unref(b->restored);
+    ch_checkpoint_manager_unref(b->manager);
+    ch_checkpoint_unref(b->checkpoint);
+    b->restored = NULL;
+    b->manager = NULL;
+    b->checkpoint = NULL;
+}
+
+/* ---- saving ---- */
+
+static void warn(const backup *b)
+{
+    ch__log(CH_LOG_WARNING, "backup", "%s: the training was not saved, and goes on: %s",
+            b->directory, ch_error_message());
+}
+
+/* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Then the
+ * best epoch's checkpoint can be kept, unless its write failed. Returns false if the write is
+ * still in progress. */
+static bool finish_write(backup *b, int64_t until)
+{
+    bool      is_ended = false;
+    ch_status rc = ch__manager_wait(b->manager, until, &is_ended);
+
+    if (rc != CH_OK) {
+        warn(b);
+        b->saved.epoch = -1;
+    }
+    if (is_ended && b->must_keep) {
+        b->must_keep = false;
+        if (rc == CH_OK && ch__manager_keep(b->manager, b->best) != CH_OK)
+            warn(b);
+    }
+    return is_ended;
+}
+
+/* Saves the training. The last write must have ended. */
+static void save(backup *b, const ch_training *t)
+{
+    const char *path = NULL;
+    ch_status   rc = ch_checkpoint_manager_save(b->manager, true, &path);
+
+    b->saved_ns = ch__now_ns();
+    if (rc != CH_OK) {
+        warn(b);
+    } else if (path != NULL) {
+        b->saved = place_of(t);
+        snprintf(b->last, sizeof(b->last), "%s", path);
+        b->must_keep = b->is_best;
+        if (b->is_best)
+            snprintf(b->best, sizeof(b->best), "%s", path);
+    }
+    b->is_best = false;
+}
+
+/* Returns true if epochs are saved, and this save point is of such an epoch. */
+static bool is_epoch(const backup *b, const ch_training *t, int event)
+{
+    return event == CH_SAVE_POINT_EPOCH && b->opt.every_epochs > 0 &&
+           (t->epoch + 1) % b->opt.every_epochs == 0;
+}
+
+/* Returns true if the intervals of the options allow a save at this save point. */
+static bool is_time(const backup *b, const ch_training *t, int event)
+{
+    const ch_backup_options *o = &b->opt;
+    bool has_interval = o->every_steps > 0 || o->every_epochs > 0 || o->every_seconds > 0;
+
+    if (is_epoch(b, t, event) || !has_interval)
+        return true;
+    if (event == CH_SAVE_POINT_STEP && o->every_steps > 0 && t->phase == CH_PHASE_STEPS &&
+        t->epoch_step > 0 && t->step % o->every_steps == 0)
+        return true;
+    return o->every_seconds > 0 &&
+           (double)(ch__now_ns() - b->saved_ns) * 1e-9 >= o->every_seconds;
+}
+
+/* Returns true if the epoch that has ended is the best so far, and records it. */
+static bool is_best_epoch(backup *b, ch_training *t)
+{
+    double value;
+
+    if (!b->has_monitor || !ch__monitor_read(&b->monitor, t, &value) ||
+        !ch__monitor_is_better(&b->monitor, value, b->monitor.best))
+        return false;
+    b->monitor.best = value;
+    return true;
+}
+
+/* Returns true if the training must be saved now, whatever the intervals. */
+static bool is_forced(backup *b, ch_training *t, int event)
+{
+    int  n = b->catches ? ch__interrupts(CH_INTERRUPT_SAVE) : 0;
+    bool forced = event == CH_SAVE_POINT_END || t->pauses || n > b->n_requests ||
+                  (b->opt.overhead == 0 && is_epoch(b, t, event));
+
+    b->n_requests = n;
+    b->has_paused = t->pauses;
+    if (event == CH_SAVE_POINT_EPOCH && is_best_epoch(b, t))
+        forced = b->is_best = true;
+    return forced;
+}
+
+/* Ends the training after SIGTERM: saves within the time of grace. */
+static ch_status terminate(backup *b, const ch_training *t)
+{
+    int64_t until =
+        ch__interrupt_ns(CH_INTERRUPT_TERMINATE) + (int64_t)(b->opt.grace_seconds * 1e9);
+    bool is_ended = finish_write(b, until);
+
+    if (is_ended && !is_saved(b, t)) {
+        save(b, t);
+        is_ended = finish_write(b, until);
+    }
+    if (!is_ended) {
+        ch__manager_abandon(b->manager);
+        b->manager = NULL; /* the write uses them, so they must not be freed */
+        b->checkpoint = NULL;
+        b->restored = NULL;
+        return ch__fail(CH_CANCELLED,
+                        "terminated in epoch %d, step %lld; the save did not end within %g "
+                        "seconds and was abandoned; start it again to go on from the last "
+                        "checkpoint in %s",
+                        t->epoch + 1, (long long)t->epoch_step, b->opt.grace_seconds,
+                        b->directory);
+    }
+    return ch__fail(
+        CH_CANCELLED, "terminated in epoch %d, step %lld; %s%s; start it again to go on",
+        t->epoch + 1, (long long)t->epoch_step,
+        is_saved(b, t) ? "saved as " : "not saved, see the log", is_saved(b, t) ? b->last : "");
+}
+
+static ch_status save_point(backup *b, ch_training *t, int event)
+{
+    bool      forced, due;
+    ch_status rc;
+
+    if (b->has_paused)
+        return CH_OK;
+    forced = is_forced(b, t, event);
+    if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0) {
+        rc = ch__training_drain(t);
+        return rc == CH_OK ? terminate(b, t) : rc;
+    }
+    due = ch__manager_is_due(b->manager, is_time(b, t, event) && !is_saved(b, t));
+    if (!forced && !due)
+        return CH_OK;
+    rc = ch__training_drain(t);
+    if (rc != CH_OK)
+        return rc;
+    (void)finish_write(b, INT64_MAX);
+    if (!is_saved(b, t))
+        save(b, t);
+    if (event == CH_SAVE_POINT_END)
+        (void)finish_write(b, INT64_MAX);
+    return CH_OK;
+}
+
+static ch_status backup_on(void *self, ch_training *t, ch_event event)
+{
+    backup *b = self;
+
+    if (ch_training_is_evaluation(t))
+        return CH_OK;
+    if ((int)event == CH_SAVE_POINT_BEGIN)
+        return begin(b, t);
+    if (event != CH_ON_END)
+        return save_point(b, t, (int)event);
+    /* The slots of an optimizer exist after its first step. */
+    if (b->restored != NULL && t->step == b->loaded_step)
+        ch_restored_expect_partial(b->restored);
+    end(b);
+    return CH_OK;
+}
+
+/* ---- the callback's own state ---- */
+
+static ch_status backup_save(void *self, ch_tuple **out)
+{
+    const backup *b = self;
+    ch_state      s = {0};
+
+    if (b->has_monitor)
+        ch__monitor_save(&b->monitor, &s);
+    ch__state_put_int(&s, "is_best", b->is_best);
+    ch__state_put_text(&s, "best_path", b->best);
+    return ch__state_end(&s, out);
+}
+
+static ch_status backup_load(void *self, ch_tuple *state)
+{
+    backup   *b = self;
+    int       is_best = 0;
+    ch_status rc = ch__state_get_int_in(state, "is_best", 0, 1, &is_best);
+
+    if (rc == CH_OK && b->has_monitor && ch__state_get(state, "monitor") != NULL)
+        rc = ch__monitor_load(&b->monitor, state);
+    if (rc == CH_OK)
+        rc = ch__state_get_text(state, "best_path", b->best, sizeof(b->best));
+    b->is_best = is_best != 0;
+    return rc;
+}
+
+/* ---- creation ---- */
+
+static void backup_drop(void *self)
+{
+    backup *b = self;
+
+    end(b);
+    ch__monitor_drop(&b->monitor);
+    ch__free(b->directory);
+    ch__free(b);
+}
+
+static ch_status check(const char *directory, const ch_backup_options *o)
+{
+    if (directory == NULL || directory[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "backup: directory is NULL or empty");
+    if (o->every_steps < 0 || o->every_epochs < 0 || !(o->every_seconds >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "backup: every %lld steps, %d epochs, %g seconds: want 0 or more",
+                        (long long)o->every_steps, o->every_epochs, o->every_seconds);
+    if (!(o->overhead >= 0 && o->overhead < 1))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "backup: the overhead is %g, want at least 0 and less than 1",
+                        o->overhead);
+    if (o->max_to_keep < 0 || !(o->grace_seconds >= 0) || isinf(o->grace_seconds))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "backup: max_to_keep is %d and grace_seconds %g, want 0 or more",
+                        o->max_to_keep, o->grace_seconds);
+    return CH_OK;
+}
+
+static ch_backup_options with_defaults(const ch_backup_options *opt)
+{
+    ch_backup_options o = *opt;
+
+    if (o.every_steps == 0 && o.every_epochs == 0 && o.every_seconds == 0 && o.overhead == 0)
+        o.every_epochs = 1;
+    o.max_to_keep = o.max_to_keep > 0 ? o.max_to_keep : KEEP;
+    o.grace_seconds = o.grace_seconds > 0 ? o.grace_seconds : GRACE_SECONDS;
+    o.monitor = NULL;
+    return o;
+}
+
+ch_status ch_callback_backup(const char *directory, const ch_backup_options *opt,
+                             ch_callback **out)
+{
+    static const ch_backup_options none;
+    backup                        *b;
+    ch_status                      rc;
+
+    opt = opt != NULL ? opt : &none;
+    rc = check(directory, opt);
+    if (rc != CH_OK)
+        return rc;
+    b = ch__calloc(1, sizeof(*b));
+    if (b == NULL)
+        return ch__fail_memory("backup");
+    *b = (backup){.ops = {.name = "backup",
+                          .events = CH_SAVE_POINT_BEGIN | CH_SAVE_POINT_STEP |
+                                    CH_SAVE_POINT_EPOCH | CH_SAVE_POINT_END | CH_ON_END,
+                          .on = backup_on,
+                          .drop = backup_drop,
+                          .save = backup_save,
+                          .load = backup_load},
+                  .directory = ch__strdup(directory),
+                  .opt = with_defaults(opt),
+                  .has_monitor = opt->monitor != NULL};
+    if (b->directory == NULL)
+        rc = ch__fail_memory("backup");
+    if (rc == CH_OK && b->has_monitor)
+        rc = ch__monitor_init(&b->monitor, "backup", opt->monitor, opt->goal, 0);
+    if (rc != CH_OK) {
+        backup_drop(b);
+        return rc;
+    }
+    return ch__callback_make(&b->ops, b, out);
+}

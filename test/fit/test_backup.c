@@ -1,0 +1,410 @@
+/* test/fit/test_backup.c -- the backup callback: programs that are killed and started again.
+ *
+ * Each program is a child process that trains with ch_callback_backup, and that a signal ends
+ * after a given step. The last program must leave the weights, history and log files of a
+ * program that was never killed, to the byte.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "resume_help.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "base/mem.h"
+#include "base/sys.h"
+#include "training_help.h"
+
+enum { KILLED = 1000 };
+
+typedef struct program {
+    job               j;
+    ch_backup_options o;
+    int               stop_at;       /* step after which `sig` is sent; 0: none */
+    bool              in_validation; /* the signal is sent in the validation after that step */
+    int               sig, n_sigs;   /* signal, and how often it is sent */
+    int fail_from; /* file operation from which on all fail with ENOSPC; 0: none */
+} program;
+
+/* ---- a program ---- */
+
+static ch_status send_signal(ch_training *t, ch_event event, void *arg)
+{
+    const program *p = arg;
+
+    if (ch_training_step(t) == p->stop_at &&
+        (event == CH_ON_VALIDATION_STEP) == p->in_validation)
+        for (int i = 0; i < p->n_sigs; i++)
+            raise(p->sig);
+    return CH_OK;
+}
+
+static int new_callbacks(const program *p, ch_callback **c)
+{
+    int n = 0;
+
+    t_ok(ch_callback_csv_log(t_path("log.csv"),
+                             &(ch_callback_log_file_options){.every_steps = 2}, &c[n++]));
+    t_ok(ch_callback_backup(t_path("run"), &p->o, &c[n++]));
+    t_ok(ch_callback_reduce_on_plateau(
+        &(ch_callback_plateau_options){.monitor = "loss", .patience = 1, .min_delta = CH_OFF},
+        &c[n++]));
+    t_ok(ch_callback_early_stopping(&(ch_callback_early_stopping_options){.monitor = "val_loss",
+                                                                          .patience = 5,
+                                                                          .restore_best = true},
+                                    &c[n++]));
+    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_VALIDATION_STEP, send_signal, (void *)(uintptr_t)p,
+                        &c[n++]));
+    return n;
+}
+
+static outcome  want, got;
+static char     message[1024];
+static t_logged logged; /* keeps the log of the child, which is not looked at */
+
+/* Runs the program in this process, and writes its outcome to the file "outcome". */
+static int train(const program *p)
+{
+    arrays       a = new_arrays(ROWS), test = new_arrays(2 * BATCH + 3);
+    ch_strategy *st = strategy_of(p->j.strategy);
+    ch_model    *m = new_network(&p->j, st);
+    ch_callback *c[8] = {0};
+    ch_history  *h = NULL;
+    int          n = new_callbacks(p, c);
+    FILE        *f;
+
+    if (p->fail_from > 0)
+        ch__file_fail_from(p->fail_from, ENOSPC);
+    got.rc = fit(&p->j, m, &a, &test, n, c, &h);
+    ch__file_fail_from(0, 0);
+    snprintf(message, sizeof(message), "%s", got.rc != CH_OK ? ch_error_message() : "");
+    assert_true(ch_history_time(h).seconds[CH_TIME_SAVE] > 0);
+    describe(&p->j, m, h, &got);
+    f = fopen(t_path("outcome"), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(message, 1, sizeof(message), f), sizeof(message));
+    fputs(got.text, f);
+    fclose(f);
+    ch_history_unref(h);
+    for (int i = 0; i < n; i++)
+        ch_callback_unref(c[i]);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+    drop_arrays(&a);
+    drop_arrays(&test);
+    return got.rc == CH_OK ? 0 : got.rc == CH_CANCELLED ? CH_EXIT_RESTART : 1;
+}
+
+/* The file begins with the message, in its fixed size. */
+static void read_outcome(void)
+{
+    FILE  *f = fopen(t_path("outcome"), "rb");
+    size_t n;
+
+    assert_non_null(f);
+    assert_int_equal(fread(message, 1, sizeof(message), f), sizeof(message));
+    n = fread(got.text, 1, sizeof(got.text) - 1, f);
+    got.text[n] = '\0';
+    fclose(f);
+}
+
+/* Runs the program in a child. Returns its exit code, or KILLED plus the signal that ended it. */
+static int run(const program *p)
+{
+    int   status = 0;
+    pid_t id;
+
+    (void)unlink(t_path("outcome"));
+    fflush(NULL);
+    id = fork();
+    if (id == 0) {
+        setenv("CMOCKA_TEST_ABORT", "1", 1);
+        alarm(60);
+        t_four_gpus(NULL);
+        ch_log_set_sink(t_sink, &logged, CH_LOG_WARNING);
+        _exit(train(p));
+    }
+    assert_true(id > 0 && waitpid(id, &status, 0) == id);
+    if (WIFSIGNALED(status))
+        return KILLED + WTERMSIG(status);
+    read_outcome();
+    return WEXITSTATUS(status);
+}
+
+static void remove_run(void)
+{
+    char command[256];
+
+    snprintf(command, sizeof(command), "rm -rf %s", t_path("run"));
+    assert_int_equal(system(command), 0);
+}
+
+static bool exists(const char *name)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "run/%s.index", name);
+    return access(t_path(path), F_OK) == 0;
+}
+
+static program usual(void)
+{
+    return (program){.j = {.strategy = MIRRORED_2, .epochs = 3, .is_validated = true},
+                     .o = {.every_steps = 1, .signals = true},
+                     .n_sigs = 1};
+}
+
+/* Trains without a signal and without checkpoints on disk. */
+static void train_whole(program p)
+{
+    remove_run();
+    p.stop_at = 0;
+    assert_int_equal(run(&p), 0);
+    want = got;
+    remove_run();
+}
+
+/* ---- tests ---- */
+
+static void backup_goes_on_after_a_kill_with_the_same_bits(void **state)
+{
+    program p = usual();
+
+    train_whole(p);
+    for (int step = 1; step <= 16; step += 5) {
+        p.stop_at = step;
+        p.sig = SIGKILL;
+        assert_int_equal(run(&p), KILLED + SIGKILL);
+        p.stop_at = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
+/* By seconds, by the overhead, and in ch_train_and_evaluate. */
+static void backup_goes_on_with_every_kind_of_interval(void **state)
+{
+    static const ch_backup_options each[] = {{.every_seconds = 1e-6}, {.overhead = 0.9}};
+    program                        p = usual();
+
+    for (int i = 0; i < 4; i++) {
+        p.j.is_evaluating = i >= 2;
+        p.o = each[i % 2];
+        train_whole(p);
+        p.stop_at = 5;
+        p.sig = SIGKILL;
+        assert_int_equal(run(&p), KILLED + SIGKILL);
+        p.stop_at = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
+/* Ctrl-C cuts the epoch short. The next program goes on in its middle. */
+static void backup_goes_on_after_ctrl_c(void **state)
+{
+    program p = usual();
+
+    p.o.every_steps = 0;
+    train_whole(p);
+    for (int step = 3; step <= 12; step += 9) {
+        p.stop_at = step;
+        p.sig = SIGINT;
+        p.in_validation = step == 12;
+        assert_int_equal(run(&p), 0);
+        assert_non_null(strstr(got.text, "stopped: interrupted"));
+        p.stop_at = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
+/* PR-12: a training that ended trains no step when it is started again. Row B25: of three epochs
+ * the last two checkpoints stay. */
+static void backup_keeps_two_checkpoints_and_a_finished_training_trains_no_step(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.every_steps = 0};
+    train_whole(p);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        assert_false(exists("ckpt-1"));
+        assert_true(exists("ckpt-2") && exists("ckpt-3"));
+        assert_false(exists("ckpt-4"));
+    }
+    p.j.epochs = 4; /* it goes on if there are more epochs */
+    assert_int_equal(run(&p), 0);
+    assert_non_null(strstr(got.text, "4 epochs"));
+    assert_true(exists("ckpt-4") && !exists("ckpt-2"));
+    remove_run();
+    (void)state;
+}
+
+static void backup_saves_and_ends_at_sigterm(void **state)
+{
+    program p = usual();
+
+    p.o.every_steps = 0; /* only the signal saves in mid-epoch */
+    train_whole(p);
+    for (int step = 2; step <= 12; step += 5) {
+        p.stop_at = step;
+        p.sig = SIGTERM;
+        p.in_validation = step == 12;
+        assert_int_equal(run(&p), CH_EXIT_RESTART);
+        assert_non_null(strstr(message, "terminated in epoch"));
+        assert_non_null(strstr(message, "/run/ckpt-"));
+        assert_non_null(strstr(message, "start it again to go on"));
+        p.stop_at = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    p.stop_at = 2;
+    p.n_sigs = 2;
+    p.in_validation = false;
+    assert_int_equal(run(&p), KILLED + SIGTERM);
+    remove_run();
+    p.n_sigs = 1;
+    p.o.signals = false;
+    assert_int_equal(run(&p), KILLED + SIGTERM);
+    remove_run();
+    (void)state;
+}
+
+/* The time of grace is over before the write has ended. */
+static void backup_abandons_a_save_that_takes_too_long(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.signals = true, .grace_seconds = 1e-9};
+    train_whole(p);
+    p.stop_at = 8;
+    p.sig = SIGTERM;
+    assert_int_equal(run(&p), CH_EXIT_RESTART);
+    assert_non_null(strstr(message, "terminated in epoch 2, step 2"));
+    assert_non_null(strstr(message, "abandoned"));
+    p.stop_at = 0;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
+    remove_run();
+    (void)state;
+}
+
+static void backup_saves_and_goes_on_at_sigusr1(void **state)
+{
+    program p = usual();
+
+    p.o.every_steps = 1000;
+    train_whole(p);
+    p.stop_at = 5;
+    p.sig = SIGUSR1;
+    p.n_sigs = 3;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
+    assert_true(exists("ckpt-1") && exists("ckpt-2") && !exists("ckpt-3")); /* and the end */
+    remove_run();
+    (void)state;
+}
+
+/* The best epoch's checkpoint stays beside the newest, also after a restart. */
+static void backup_keeps_the_checkpoint_of_the_best_epoch(void **state)
+{
+    program p = usual();
+
+    p.j.epochs = 3;
+    p.o = (ch_backup_options){.monitor = "loss", .goal = CH_GOAL_MAX, .max_to_keep = 1};
+    remove_run();
+    assert_int_equal(run(&p), 0); /* the loss falls, so the first epoch has the largest */
+    assert_true(exists("ckpt-1") && !exists("ckpt-2") && exists("ckpt-3"));
+    p.j.epochs = 5;
+    assert_int_equal(run(&p), 0);
+    assert_true(exists("ckpt-1") && !exists("ckpt-3") && !exists("ckpt-4") && exists("ckpt-5"));
+    remove_run();
+    (void)state;
+}
+
+static void backup_error_is_a_warning_when_the_disk_is_full(void **state)
+{
+    program p = usual();
+
+    p.o.every_steps = 3;
+    train_whole(p);
+    for (int n = 40; n < 400; n += 120) {
+        p.fail_from = n;
+        /* The log file fails too, so the training may end with its error. */
+        if (run(&p) == 0)
+            assert_string_equal(got.text, want.text);
+        else
+            assert_non_null(strstr(message, "log.csv"));
+        p.fail_from = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
+static void backup_rejects_invalid_options(void **state)
+{
+    ch_callback *c = NULL;
+
+    t_refused(ch_callback_backup(NULL, NULL, &c), CH_INVALID_ARGUMENT, "backup", "directory");
+    t_refused(ch_callback_backup("", NULL, &c), CH_INVALID_ARGUMENT, "backup", "empty");
+    t_refused(ch_callback_backup("x", NULL, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
+    t_refused(ch_callback_backup("x", &(ch_backup_options){.every_steps = -1}, &c),
+              CH_INVALID_ARGUMENT, "every -1 steps", "");
+    t_refused(ch_callback_backup("x", &(ch_backup_options){.overhead = 1}, &c),
+              CH_INVALID_ARGUMENT, "overhead", "less than 1");
+    t_refused(ch_callback_backup("x", &(ch_backup_options){.max_to_keep = -1}, &c),
+              CH_INVALID_ARGUMENT, "max_to_keep", "-1");
+    t_refused(ch_callback_backup("x", &(ch_backup_options){.monitor = ""}, &c),
+              CH_INVALID_ARGUMENT, "monitor", "");
+    assert_null(c);
+    (void)state;
+}
+
+static void backup_keeps_no_memory_when_it_cannot_be_created(void **state)
+{
+    int64_t   live = ch__mem_live();
+    ch_status rc = CH_RESOURCE_EXHAUSTED;
+
+    for (int n = 1; rc != CH_OK; n++) {
+        ch_callback *c = NULL;
+
+        ch__mem_fail_at(n);
+        rc = ch_callback_backup("run", &(ch_backup_options){.monitor = "loss"}, &c);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
+        ch_callback_unref(c);
+        assert_int_equal(ch__mem_live(), live);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backup_goes_on_after_a_kill_with_the_same_bits),
+        cmocka_unit_test(backup_goes_on_with_every_kind_of_interval),
+        cmocka_unit_test(backup_goes_on_after_ctrl_c),
+        cmocka_unit_test(backup_keeps_two_checkpoints_and_a_finished_training_trains_no_step),
+        cmocka_unit_test(backup_saves_and_ends_at_sigterm),
+        cmocka_unit_test(backup_abandons_a_save_that_takes_too_long),
+        cmocka_unit_test(backup_saves_and_goes_on_at_sigusr1),
+        cmocka_unit_test(backup_keeps_the_checkpoint_of_the_best_epoch),
+        cmocka_unit_test(backup_error_is_a_warning_when_the_disk_is_full),
+        cmocka_unit_test(backup_rejects_invalid_options),
+        cmocka_unit_test(backup_keeps_no_memory_when_it_cannot_be_created),
+    };
+
+    return cmocka_run_group_tests_name("backup", tests, t_folder_make, t_folder_remove);
+}
