@@ -297,9 +297,9 @@ CH_MUST_CHECK ch_status ch__coord_input_datasets(ch_task *coord, int n,
                                                  ch_tensor *const *dataset, int width,
                                                  int64_t pass, bool is_shared,
                                                  ch_worker_input **out);
-/* Packs the state of a pass over data streams as a PassState (proto/job.proto), which the caller
- * must free with ch__free. with_datasets: also the encoded datasets. Must be called between
- * steps (ch__coord_cut): CH_FAILED_PRECONDITION if a step that reads the input runs. */
+/* Packs the state of a pass over data streams as a PassState (proto/job.proto), which the
+ * caller must free with ch__free. with_datasets: also the encoded datasets. Must be called
+ * between steps (ch__coord_cut): CH_FAILED_PRECONDITION if a step that reads the input runs. */
 CH_MUST_CHECK ch_status ch__coord_input_save(ch_task *coord, const ch_worker_input *f,
                                              bool with_datasets, void **bytes, size_t *n);
 /* Creates a worker input that continues a saved pass: like ch__coord_input_datasets, with a

@@ -44,26 +44,27 @@ CH_MUST_CHECK ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void 
 void ch__cut_end(ch_cut *c);
 
 /* Reads a region of a variable from the snapshot to contiguous memory, in pieces of at most 64
- * MiB. NULL is the whole variable. `v` must be a variable on servers of numbers: whole, divided,
- * or a shard. A variable that was created after the cut has its current value. */
+ * MiB. NULL is the whole variable. `v` must be a variable of numbers on servers: whole,
+ * divided, or a shard. A variable that was created after the cut has its current value. */
 CH_MUST_CHECK ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region *region,
                                      void *to);
 /* The same, into a new tensor, for any dtype. */
 CH_MUST_CHECK ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
                                             ch_tensor **out);
-/* Returns the index of the server that holds a shard, or a variable that is not divided. Returns
- * -1 if the variable is not on a server: it is per-worker, divided, or of another strategy. */
+/* Returns the index of the server that holds a shard, or a variable that is not divided.
+ * Returns -1 if no single server holds the variable: it is divided, per-worker, or of another
+ * strategy. */
 int ch__cut_server_of(const ch_var *shard);
 /* Returns the number of servers of a strategy; 0: it has none. */
 int ch__cut_count_servers(const ch_strategy *st);
 
 /* Returns the number of runs of a function that are part of the cut: ch_function_runs without
- * the runs that are queued. Must be called by `between`. For a strategy without servers, returns
- * ch_function_runs. */
+ * the runs that are queued. Must be called by `between`. For a strategy without servers,
+ * returns ch_function_runs. */
 int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f);
-/* Returns true if the program has scheduled only a part of a round of CH_SYNCHRONOUS. A cut
- * would then end the round early. So a program that takes cuts at other moments would compute
- * other values. A save that is due should wait until this function returns false. */
+/* Returns true if the program has scheduled only a part of a round of CH_SYNCHRONOUS. A cut may
+ * then end the round early, so the values after it depend on when cuts are taken. A save that
+ * is due should wait until this function returns false. */
 bool ch__cut_divides_round(ch_strategy *st);
 /* Frees the memory on servers that is kept for copies. Does not block. */
 void ch__cut_free_memory(ch_strategy *st);
@@ -75,9 +76,10 @@ void ch__cut_free_memory(ch_strategy *st);
  * the dataset or an iteration of it. Must be called by `between`. INVALID_ARGUMENT: `p` is
  * neither. FAILED_PRECONDITION: steps that read it are running. */
 CH_MUST_CHECK ch_status ch__per_worker_save(ch_per_worker *p, void **bytes, size_t *n);
-/* Continues a saved pass: in the newest iteration of the dataset if it exists, else in the next.
- * No step may have read that iteration. Later iterations begin new passes with the numbers that
- * follow. The bytes are untrusted: DATA_LOSS if they are not valid. On an error nothing changes.
+/* Continues a saved pass: in the newest iteration of the dataset if it exists, else in the
+ * next. No step may have read that iteration. Later iterations begin new passes with the
+ * numbers that follow. The bytes are untrusted: DATA_LOSS if they are not valid. On an error
+ * nothing changes.
  *
  * The number of workers may have changed. The saved pass is finished in the parts in which it
  * began, each element once, and the next pass is divided anew. In rounds of CH_SYNCHRONOUS,

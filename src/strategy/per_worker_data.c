@@ -560,9 +560,16 @@ static ch_status part_datasets(const ch_per_worker *p, const Cohort__PassState *
 static ch_status resume_pass(const ch_per_worker *p, const Cohort__PassState *m,
                              ch_worker_input **out)
 {
-    ch_tensor **part = ch__calloc(m->n_streams + 1, sizeof(ch_tensor *));
-    ch_status   rc = part == NULL ? ch__fail_memory("datasets") : part_datasets(p, m, part);
+    enum { MOST_STREAMS = 1 << 16 }; /* more than any job has workers */
+    ch_tensor **part;
+    ch_status   rc;
 
+    if (m->n_streams > MOST_STREAMS)
+        return ch__fail(CH_DATA_LOSS,
+                        "the saved state of a pass has %zu parts, want at most %d",
+                        m->n_streams, MOST_STREAMS);
+    part = ch__calloc(m->n_streams + 1, sizeof(ch_tensor *));
+    rc = part == NULL ? ch__fail_memory("datasets") : part_datasets(p, m, part);
     if (rc == CH_OK)
         rc = ch__coord_input_resume(p->coordinator->ps->coord, m, part, p->width,
                                     p->is_shared || m->n_streams != (size_t)p->n_streams, out);
@@ -576,7 +583,9 @@ static ch_status resume_pass(const ch_per_worker *p, const Cohort__PassState *m,
 static ch_status parse_state(const ProtobufCMessageDescriptor *type, const void *bytes,
                              size_t n, ProtobufCMessage **out)
 {
-    *out = ch__protobuf_unpack(type, bytes, n);
+    enum { BASE = 1 << 16, PER_BYTE = 16 }; /* memory of any message, and for each byte */
+
+    *out = ch__protobuf_unpack_within(type, bytes, n, BASE + PER_BYTE * n);
     return *out != NULL ? CH_OK
                         : ch__fail(CH_DATA_LOSS, "%zu bytes are not a valid %s message", n,
                                    type->short_name);

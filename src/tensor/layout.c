@@ -1,4 +1,10 @@
-/* tensor/layout.c -- arithmetic of layouts.   SPDX-License-Identifier: Apache-2.0 */
+/* tensor/layout.c -- arithmetic of layouts and regions (layout.h).
+ *
+ * The functions compute which elements of a tensor belong to a part of a layout (ch_region),
+ * cut tensors into parts, join parts, and divide regions into pieces. Parts are numbered in
+ * row-major order. Callers are the partitioner, parameter servers and variables.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/layout.h"
 
 #include "base/fault.h"

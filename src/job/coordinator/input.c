@@ -518,12 +518,16 @@ ch_status ch__coord_input_save(ch_task *coord, const ch_worker_input *f, bool wi
     return ch__coord_leave(coord, rc);
 }
 
+/* Limit of saved numbers, so that counting on from them does not overflow. */
+static const int64_t most_number = INT64_MAX / 2;
+
 /* Sets a new stream to a saved state, which is untrusted. */
 static ch_status resume_stream(const Cohort__StreamState *m, ch_worker_input_stream *s)
 {
     ch_status rc = CH_OK;
-    bool      is_valid = m->first >= 0 && m->next >= m->first && m->end >= -1 &&
-                    (m->first == 0 || m->position.len > 0) && m->n_returned <= INT32_MAX;
+    bool      is_valid = m->first >= 0 && m->next >= m->first && m->next <= most_number &&
+                    m->end >= -1 && (m->first == 0 || m->position.len > 0) &&
+                    m->n_returned <= INT32_MAX;
 
     for (size_t i = 0; i < m->n_returned && is_valid; i++)
         is_valid = m->returned[i] >= m->first && m->returned[i] < m->next;
@@ -549,18 +553,21 @@ ch_status ch__coord_input_resume(ch_task *coord, const Cohort__PassState *m,
                                  ch_worker_input **out)
 {
     ch_worker_input *f = NULL;
-    ch_status rc = m->n_streams == 0 || m->n_streams > INT32_MAX || m->pass < 0 || m->turns < 0
+    ch_status rc = m->n_streams == 0 || m->pass < 0 || m->turns < 0 || m->turns > most_number
                        ? ch__fail(CH_DATA_LOSS, "the saved state of a pass is not valid")
                        : ch__coord_input_datasets(coord, (int)m->n_streams, dataset, width,
                                                   m->pass, is_shared, &f);
 
+    if (rc != CH_OK)
+        return rc;
+    (void)ch__coord_enter(coord); /* the task has a list of all worker inputs */
     for (int i = 0; rc == CH_OK && i < f->n_streams; i++)
         rc = resume_stream(m->streams[i], &f->stream[i]);
-    if (rc != CH_OK) {
-        ch__coord_input_unref(coord, f);
-        return rc;
-    }
     f->n_turns = m->turns;
-    *out = f;
-    return CH_OK;
+    ch__task_leave(coord);
+    if (rc == CH_OK)
+        *out = f;
+    else
+        ch__coord_input_unref(coord, f);
+    return rc;
 }
