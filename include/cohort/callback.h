@@ -18,8 +18,8 @@
  *   - ch_callback_of makes a callback from a C function, ch_callback_new from a table of
  *     functions and a state.
  *   - The state of a callback can be saved and loaded, so that a training that was killed goes
- *     on where it was. A training that goes on in mid-epoch sends CH_ON_BEGIN, and then only the
- *     events after the saved state: CH_ON_EPOCH_BEGIN is not repeated.
+ *     on where it was. A training that goes on in mid-epoch sends CH_ON_BEGIN, and then only
+ *     the events after the saved state: CH_ON_EPOCH_BEGIN is not repeated.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CALLBACK_H
@@ -105,7 +105,8 @@ typedef struct ch_callback_ops {
     void (*drop)(void *self);
     /* Stores the state of the callback in *out, as a new tuple. Its leaves must be plain values
      * and have different names; a single leaf needs none. The caller unrefs it. Called between
-     * steps, after all callbacks have handled the last event. NULL: there is nothing to save. */
+     * steps, after all callbacks have handled the last event. NULL: there is nothing to save.
+     * */
     ch_status (*save)(void *self, ch_tuple **out);
     /* Takes over a saved state, which is borrowed. Called after CH_ON_BEGIN, if the training
      * continues from a checkpoint, and before the first step. NULL: the state is not used. */
@@ -182,12 +183,11 @@ typedef struct ch_callback_log_file_options {
  * back to the same double.
  *
  * The file is opened when the training begins. Its directory must exist. Each line is written
- * at once; without `append`, the first line replaces the lines of an earlier program. A callback
- * that is used in a second training appends to its file. When a new name
- * appears among the logs, the file is rewritten with one more column, which is empty in the
- * earlier lines. If the file cannot be rewritten, because it is a pipe or a link, the column is
- * left out, and the callback warns once. With `append` the columns are those of the
- * existing header.
+ * at once; without `append`, the first line replaces the lines of an earlier program. A
+ * callback that is used in a second training appends to its file. When a new name appears among
+ * the logs, the file is rewritten with one more column, which is empty in the earlier lines. If
+ * the file cannot be rewritten, because it is a pipe or a link, the column is left out, and the
+ * callback warns once. With `append` the columns are those of the existing header.
  *
  * If the training continues from a checkpoint, the lines after the checkpoint are removed. If
  * lines before it are missing, the callback warns and goes on. FAILED_PRECONDITION: the last of
@@ -258,25 +258,26 @@ typedef struct ch_backup_options {
     int64_t every_steps;   /* save every this many steps; 0: not by steps */
     int     every_epochs;  /* save every this many epochs; 0: 1 if all others are 0 */
     double  every_seconds; /* save every this many seconds; 0: not by time */
-    /* Share of the time that saves may cost, such as 0.035; 0: no limit. If there is no interval,
-     * saves as often as the share allows. */
+    /* Share of the time that saves may cost, such as 0.035; 0: no limit. If there is no
+     * interval, saves as often as the share allows. */
     double overhead;
     int    max_to_keep; /* number of newest checkpoints that stay; 0: 2 */
     /* Log to follow: an epoch in which it is the best so far is saved too, and this checkpoint
      * stays beside the newest. NULL: none. */
     const char *monitor;
     ch_goal     goal; /* whether less or more is better */
-    /* SIGTERM ends the training: it finishes the step and saves, and ch_fit returns CANCELLED. A
-     * second SIGTERM ends the process. SIGUSR1 saves, and the training goes on. Handlers of the
-     * program are called too, after those of the library, and restored when ch_fit returns. */
+    /* SIGTERM ends the training: it finishes the step and saves, and ch_fit returns CANCELLED.
+     * A second SIGTERM ends the process. SIGUSR1 saves, and the training goes on. Handlers of
+     * the program are called too, after those of the library, and restored when ch_fit returns.
+     * */
     bool   signals;
     double grace_seconds; /* longest time from SIGTERM to the end of the save; 0: 10 */
 } ch_backup_options;
 /* Saves the training as checkpoints in a directory (cohort/checkpoint.h), and continues it: if
  * the directory has a checkpoint when ch_fit begins, the training goes on in mid-epoch where it
  * was saved. It ends with the weights, the history and the log files of a training that was
- * never killed, to the byte. The same holds for ch_train_and_evaluate. The directory is created
- * if it does not exist. `opt` may be NULL.
+ * never killed, to the byte. The same holds for ch_train_and_evaluate. Creates the directory at
+ * once if it does not exist, so that log files may be in it. `opt` may be NULL.
  *
  *   - Saved are the model, the optimizer and the metrics of ch_compile; the positions in the
  *     data; the history; and the states of the callbacks. The program must pass the same data,

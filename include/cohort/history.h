@@ -88,8 +88,8 @@ CH_API ch_time_table ch_history_time(const ch_history *h);
 
 /* Print as snprintf does. ch_history_print prints the numbers of all epochs as a table, "-"
  * where there is none. ch_history_print_time prints the time table, the speed of training
- * (without validation, callbacks, saving, recording and planning), and advice if waiting takes more
- * than a fifth of the time. */
+ * (without validation, callbacks, saving, recording and planning), and advice if waiting takes
+ * more than a fifth of the time. */
 CH_API int ch_history_print(const ch_history *h, char *text, size_t size);
 CH_API int ch_history_print_time(const ch_history *h, char *text, size_t size);
 /* Draws a plot for a terminal, `columns` wide and `rows` high, and prints it as snprintf does.

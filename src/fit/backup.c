@@ -2,8 +2,8 @@
  *
  * A `backup` is the state of the callback. While a training runs, it has a checkpoint with all
  * parts of the training (fit/resume.h) and a manager of the directory (save/manager.h). The
- * callback handles save points (fit/training.h): it loads the newest checkpoint at the first, and
- * saves at later ones when a save is due.
+ * callback handles save points (fit/training.h): it loads the newest checkpoint at the first,
+ * and saves at later ones when a save is due.
  *
  *   1. A save by steps or seconds is skipped while the last write is in progress. A forced save
  *      waits for that write. Forced saves are those of signals, pauses, the best epoch, the end
@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "file/folder.h"
 #include "fit/callback.h"
 #include "fit/interrupt.h"
 #include "fit/resume.h"
@@ -190,9 +191,9 @@ static void warn(const backup *b)
             b->directory, ch_error_message());
 }
 
-/* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Then the
- * best epoch's checkpoint can be kept, unless its write failed. Returns false if the write is
- * still in progress. */
+/* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Then
+ * the best epoch's checkpoint can be kept, unless its write failed. Returns false if the write
+ * is still in progress. */
 static bool finish_write(backup *b, int64_t until)
 {
     bool      is_ended = false;
@@ -428,7 +429,9 @@ ch_status ch_callback_backup(const char *directory, const ch_backup_options *opt
     ch_status                      rc;
 
     opt = opt != NULL ? opt : &none;
-    rc = check(directory, opt);
+    rc = ch__check_not_null("backup", "out", out, NULL, NULL);
+    if (rc == CH_OK)
+        rc = check(directory, opt);
     if (rc != CH_OK)
         return rc;
     b = ch__calloc(1, sizeof(*b));
@@ -448,6 +451,8 @@ ch_status ch_callback_backup(const char *directory, const ch_backup_options *opt
         rc = ch__fail_memory("backup");
     if (rc == CH_OK && b->has_monitor)
         rc = ch__monitor_init(&b->monitor, "backup", opt->monitor, opt->goal, 0);
+    if (rc == CH_OK)
+        rc = ch__folder_make(directory);
     if (rc != CH_OK) {
         backup_drop(b);
         return rc;

@@ -8,8 +8,8 @@
 #include "fit/training.h"
 
 /* Creates a callback as ch_callback_new does, but its events may contain save points, and the
- * callback always takes ownership of `self`: on an error calls ops->drop. If `self` is NULL, returns RESOURCE_EXHAUSTED, so that the caller need
- * not check its own allocation. */
+ * callback always takes ownership of `self`: on an error calls ops->drop. If `self` is NULL,
+ * returns RESOURCE_EXHAUSTED, so that the caller need not check its own allocation. */
 ch_status ch__callback_make(const ch_callback_ops *ops, void *self, ch_callback **out);
 /* Returns the state of the callback if its event function is `on`, that is, if the callback is
  * of the expected kind. Returns NULL otherwise, or if `c` is NULL. The state is borrowed. */

@@ -1,11 +1,11 @@
 /* fit/fit.c -- ch_fit: the training loop.
  *
- * A ch_fitting (fit/fitting.h) is the state of a call of ch_fit. It extends ch_loop (fit/loop.h),
- * which runs the steps, sends the events and charges the time. ch__fit is also called by
- * train_evaluate.c.
+ * A ch_fitting (fit/fitting.h) is the state of a call of ch_fit. It extends ch_loop
+ * (fit/loop.h), which runs the steps, sends the events and charges the time. ch__fit is also
+ * called by train_evaluate.c.
  *
- * The training may be loaded at a save point (fit/resume.h), and then begins in the middle of an
- * epoch. So each part of an epoch looks at the phase (ch_phase) first, and all that the next
+ * The training may be loaded at a save point (fit/resume.h), and then begins in the middle of
+ * an epoch. So each part of an epoch looks at the phase (ch_phase) first, and all that the next
  * part needs is in the ch_fitting.
  *
  * Each interval of time is charged to exactly one row of the time account, so the rows of the

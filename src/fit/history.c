@@ -1,5 +1,8 @@
 /* fit/history.c -- the history of a training: logs by name and epoch.
  *
+ * A ch_history has the logs of each epoch and the curve of the loss. The loops of fit/ fill it;
+ * resume.c saves and loads it with the training. It does not change once the program has it.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/history.h"
 

@@ -32,8 +32,9 @@ static struct caught {
     [CH_INTERRUPT_SAVE] = {.number = SIGUSR1, .chains = true},
 };
 
-/* Restores the default action and raises the signal again, so that the process ends as if it had
- * no handler. The signal is blocked while the handler runs, and is delivered when it returns. */
+/* Restores the default action and raises the signal again, so that the process ends as if it
+ * had no handler. The signal is blocked while the handler runs, and is delivered when it
+ * returns. */
 static void end_process(int sig)
 {
     struct sigaction usual = {.sa_handler = SIG_DFL};

@@ -16,8 +16,8 @@ typedef enum ch_interrupt {
     CH_INTERRUPTS
 } ch_interrupt;
 
-/* Install and remove the handler of the signal. Calls nest, and several threads may call them; a
- * single signal is seen by all of them. The handler is installed by the first catch, and the
+/* Install and remove the handler of the signal. Calls nest, and several threads may call them;
+ * a single signal is seen by all of them. The handler is installed by the first catch, and the
  * last release restores the previous action. If the process ignores the signal, as SIGINT under
  * nohup, it stays ignored.
  *
@@ -26,7 +26,8 @@ typedef enum ch_interrupt {
 void ch__interrupt_catch(ch_interrupt which);
 void ch__interrupt_release(ch_interrupt which);
 
-/* Returns the number of signals since the first ch__interrupt_catch that is not released yet. */
+/* Returns the number of signals since the first ch__interrupt_catch that is not released yet.
+ * */
 int ch__interrupts(ch_interrupt which);
 /* Returns the time of the first of them, of ch__now_ns; 0: there is none. */
 int64_t ch__interrupt_ns(ch_interrupt which);

@@ -30,8 +30,8 @@ struct ch_loop {
     ch_time_account account;
     ch_time         row;      /* row of the time account for the current work outside steps */
     ch_inflight     inflight; /* used only if the strategy is not synchronous */
-    /* Steps and examples of the training before this process loaded it. They are not in the table
-     * of times. */
+    /* Steps and examples of the training before this process loaded it. They are not in the
+     * table of times. */
     int64_t  loaded_steps, loaded_examples;
     ch_loop *outer; /* loop of this thread in whose callback this loop was opened; NULL: none */
 };

@@ -1,9 +1,9 @@
 /* fit/resume.h -- the state of a training: saved at a save point, loaded in another process.
  *
  * The state has parts that a checkpoint saves by rules of its own (models, optimizers, metrics,
- * iterators), and a tuple with everything else: the position in the epochs, the history, and the
- * states of the callbacks. A training that is loaded ends with the bits of a training that ran
- * in one process.
+ * iterators), and a tuple with everything else: the position in the epochs, the history, and
+ * the states of the callbacks. A training that is loaded ends with the bits of a training that
+ * ran in one process.
  *
  * All functions must be called at a save point of ch_fit (fit/training.h), and load at
  * CH_SAVE_POINT_BEGIN. With parameter servers the caller must drain before it saves.

@@ -276,8 +276,8 @@ ch_status ch__state_get_logs(const ch_tuple *t, const char *name, ch_logs *out)
     return ch__state_get_logs_in(t, name, 0, -1, out);
 }
 
-/* Returns the name of a leaf inside the tuple `name`: "best" for "<name>/best", "" for "<name>";
- * NULL if the leaf is not of that tuple. */
+/* Returns the name of a leaf inside the tuple `name`: "best" for "<name>/best", "" for
+ * "<name>"; NULL if the leaf is not of that tuple. */
 static const char *name_inside(const char *leaf, const char *name)
 {
     size_t n = strlen(name);

@@ -1,4 +1,5 @@
-/* fit/state.h -- writes and reads the state of callbacks and trainings: tuples of named tensors.
+/* fit/state.h -- writes and reads the state of callbacks and trainings: tuples of named
+ * tensors.
  *
  *     ch_state s = {0};
  *     ch__state_put_int(&s, "wait", e->wait);

@@ -4,8 +4,8 @@
  * finite) and time_limit. Each resets its state at CH_ON_BEGIN or has none, so a callback may
  * be used in several trainings, one after the other. All of them ignore evaluations.
  *
- * The state of early_stopping is saved with the copy of the best variables. The copy is saved by
- * the order of ch_model_vars, because the variables may not exist yet when it is loaded.
+ * The state of early_stopping is saved with the copy of the best variables. The copy is saved
+ * by the order of ch_model_vars, because the variables may not exist yet when it is loaded.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>

@@ -84,8 +84,8 @@ const ch_logs *ch__training_logs(ch_training *t);
  * Returns the error of the first step that failed. */
 ch_status ch__training_drain(ch_training *t);
 
-/* Stops the training as ch_training_stop does, but not for good: if its state was saved, the next
- * program goes on with the steps. Does nothing but ch_training_stop if the training stops
+/* Stops the training as ch_training_stop does, but not for good: if its state was saved, the
+ * next program goes on with the steps. Does nothing but ch_training_stop if the training stops
  * already. */
 void ch__training_pause(ch_training *t, const char *why);
 

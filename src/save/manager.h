@@ -9,15 +9,15 @@
 CH_MUST_CHECK ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
                                         const ch_manager_options *opt, double (*now)(void),
                                         ch_checkpoint_manager   **out);
-/* Keeps a checkpoint beside the newest ones (ch_manager_options.max_to_keep), instead of the one
- * that was kept before. `name` may be a path; NULL: none is kept. Must not be called while a
- * write is in progress. */
+/* Keeps a checkpoint beside the newest ones (ch_manager_options.max_to_keep), instead of the
+ * one that was kept before. `name` may be a path; NULL: none is kept. Must not be called while
+ * a write is in progress. */
 CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name);
 
-/* For callers with intervals of their own, who call it between all steps: measures the step that
- * has ended, and returns true if the caller may force a save now. That is if `is_wanted` is true,
- * the overhead allows a save, and no write is in progress. A save that is due while a write is
- * in progress is counted as skipped. */
+/* For callers with intervals of their own, who call it between all steps: measures the step
+ * that has ended, and returns true if the caller may force a save now. That is if `is_wanted`
+ * is true, the overhead allows a save, and no write is in progress. A save that is due while a
+ * write is in progress is counted as skipped. */
 bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted);
 /* Blocks until no write is in progress, at most until `until`, a time of ch__now_ns (INT64_MAX:
  * as ch_checkpoint_wait). Returns the error of the write, once. *is_ended is false if the write

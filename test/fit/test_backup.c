@@ -381,12 +381,13 @@ static void backup_keeps_no_memory_when_it_cannot_be_created(void **state)
         ch_callback *c = NULL;
 
         ch__mem_fail_at(n);
-        rc = ch_callback_backup("run", &(ch_backup_options){.monitor = "loss"}, &c);
+        rc = ch_callback_backup(t_path("new/run"), &(ch_backup_options){.monitor = "loss"}, &c);
         ch__mem_fail_at(0);
         assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
         ch_callback_unref(c);
         assert_int_equal(ch__mem_live(), live);
     }
+    assert_int_equal(access(t_path("new/run"), W_OK), 0);
     (void)state;
 }
 

@@ -204,8 +204,8 @@ static ch_status count_lines(log_file *l, int64_t most, const char *at, const ch
     return set_last(l, last, l->lines > 0 ? at - 1 : last);
 }
 
-/* Reads the header and counts the lines of an existing file, for appending. If its last line has
- * no newline, because a process was killed, adds the newline to `line`. */
+/* Reads the header and counts the lines of an existing file, for appending. If its last line
+ * has no newline, because a process was killed, adds the newline to `line`. */
 static ch_status read_existing(log_file *l)
 {
     ch_bytes_builder all = {0};

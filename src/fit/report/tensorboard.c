@@ -7,10 +7,11 @@
  *                  the texts "model" and "step"
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
- * A `board` is the state of the callback. Each training writes new files
- * (fit/report/events.h), also if it continues from a checkpoint: a reader may be at any byte of
- * the old files, so these must not be truncated. The files are flushed at the end of an epoch, before a validation, and at
- * most once a second after the scalars of a step, so that TensorBoard shows them soon.
+ * A `board` is the state of the callback. Each training writes new files (fit/report/events.h),
+ * also if it continues from a checkpoint: a reader may be at any byte of the old files, so
+ * these must not be truncated. The files are flushed at the end of an epoch, before a
+ * validation, and at most once a second after the scalars of a step, so that TensorBoard shows
+ * them soon.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
