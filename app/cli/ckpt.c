@@ -91,38 +91,50 @@ typedef struct ls_table {
     char    latest[4096]; /* prefix of the newest checkpoint; "": not known */
 } ls_table;
 
+/* Fills in a row from the open checkpoint, or with the error of opening it. */
+static void describe_row(ls_row *row)
+{
+    ch_checkpoint_reader *r = NULL;
+    ch_checkpoint_info    info;
+
+    if (ch_checkpoint_open(row->prefix, &r) == CH_OK &&
+        ch_checkpoint_describe(r, &info) == CH_OK) {
+        row->step = info.step;
+        row->time = info.time;
+        row->base = info.base != NULL ? strdup(info.base) : NULL;
+    } else {
+        row->error = strdup(ch_error_message());
+    }
+    ch_checkpoint_close(r);
+}
+
 static ch_status add_row(void *arg, const ch_checkpoint_found *found)
 {
     ls_table *t = arg;
-    ls_row    row = {.step = -1, .bytes = found->bytes, .has_index = found->has_index};
-    ch_checkpoint_reader *r = NULL;
-    ch_checkpoint_info    info;
-    ls_row               *grown;
+    ls_row   *row;
 
-    row.prefix = strdup(found->prefix);
-    row.is_latest = strcmp(found->prefix, t->latest) == 0;
-    if (found->has_index) {
-        if (ch_checkpoint_open(found->prefix, &r) == CH_OK &&
-            ch_checkpoint_describe(r, &info) == CH_OK) {
-            row.step = info.step;
-            row.time = info.time;
-            row.base = info.base != NULL ? strdup(info.base) : NULL;
-        } else {
-            row.error = strdup(ch_error_message());
-        }
-    }
-    ch_checkpoint_close(r);
     if (t->n == t->capacity) {
-        grown = realloc(t->row, (size_t)(2 * t->n + 16) * sizeof(*t->row));
+        ls_row *grown = realloc(t->row, (size_t)(2 * t->n + 16) * sizeof(*t->row));
+
         if (grown == NULL)
             return ch_fail(CH_RESOURCE_EXHAUSTED, "ls: out of memory");
         t->row = grown;
         t->capacity = 2 * t->n + 16;
     }
-    row.texts[0] = cli_step(row.step);
-    row.texts[1] = cli_time(row.time);
-    row.texts[2] = cli_bytes(row.bytes);
-    t->row[t->n++] = row;
+    row = &t->row[t->n];
+    *row = (ls_row){.prefix = strdup(found->prefix),
+                    .step = -1,
+                    .bytes = found->bytes,
+                    .has_index = found->has_index,
+                    .is_latest = strcmp(found->prefix, t->latest) == 0};
+    if (row->prefix == NULL)
+        return ch_fail(CH_RESOURCE_EXHAUSTED, "ls: out of memory");
+    t->n++;
+    if (found->has_index)
+        describe_row(row);
+    row->texts[0] = cli_step(row->step);
+    row->texts[1] = cli_time(row->time);
+    row->texts[2] = cli_bytes(row->bytes);
     return CH_OK;
 }
 

@@ -427,7 +427,7 @@ static bool parse_string_key(ch_wire_span *s, char *name)
 
 static bool parse_signed_key(ch_wire_span *s, int64_t *out)
 {
-    unsigned char again[10];
+    unsigned char again[10] = {0};
     uint64_t      x;
     bool          is_negative;
     uint8_t       second;

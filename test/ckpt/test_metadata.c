@@ -68,6 +68,7 @@ static void metadata_has_the_bytes_of_protobuf(void **state)
         ch_ckpt_metadata m = some_metadata(file_bytes), back;
         ch_bytes_builder item = {0}, other = {0};
         uint8_t          packed[256];
+        char             base[16] = "";
         uint32_t         crc;
         size_t           n;
 
@@ -86,7 +87,8 @@ static void metadata_has_the_bytes_of_protobuf(void **state)
             files[i] = (uint64_t)file_bytes[i];
         x.base_id = m.base_id;
         if (m.base != NULL)
-            x.base_name = (char *)(uintptr_t)m.base;
+            snprintf(base, sizeof(base), "%s", m.base);
+        x.base_name = base;
         n = cohort__checkpoint__pack(&x, packed);
         assert_int_equal(ch__ckpt_metadata_decode((ch_str){(char *)packed, n}, &back), CH_OK);
         assert_same(&m, &back);

@@ -205,8 +205,8 @@ class Ckpt(unittest.TestCase):
         self.assertIn('no-such', self.run_ckpt('show', '--', '--no-such', code=1)[1])
 
     def test_large_checkpoints_need_64_mebibytes_of_memory(self):
-        write_zeros(self.path('zeros'), {'w': (F32, (1,), floats(1))}, 5)
-        self.assertIn('320.0 MiB', self.run_ckpt('show', self.path('zeros'))[0])
+        write_zeros(self.path('zeros'), {'w': (F32, (1,), floats(1))}, 3)
+        self.assertIn('192.0 MiB', self.run_ckpt('show', self.path('zeros'))[0])
         self.run_ckpt('verify', self.path('zeros'))
         self.run_ckpt('diff', '--values', self.path('zeros'), self.path('zeros'))
 
