@@ -93,6 +93,10 @@ ch_history   *usual_history(void);
 ch_training  *usual_training(void); /* for HOSTILE_IN_TRAINING */
 ch_example   *usual_example(void);
 ch_record_writer     *usual_writer(void);
+extern const ch_state_ops usual_state_ops;
+ch_checkpoint         *usual_checkpoint(void); /* has the variable "w" */
+ch_checkpoint_manager *usual_manager(void);
+ch_restored           *usual_restored(void);
 ch_checkpoint_reader *usual_reader(void); /* "w", f32 (4) in two slices */
 ch_cluster           *usual_cluster(void);
 ch_resolver          *usual_resolver(void);

@@ -256,6 +256,43 @@ ch_checkpoint_reader *usual_reader(void)
     return ch_checkpoint_open("usual", &r) == CH_OK ? r : NULL;
 }
 
+const ch_state_ops usual_state_ops = {NULL, NULL};
+
+ch_checkpoint *usual_checkpoint(void)
+{
+    ch_checkpoint *c = NULL;
+    ch_tensor     *t = NULL;
+    ch_var        *v = NULL;
+
+    if (ch_checkpoint_new(&c) != CH_OK || ch_tensor_new(CH_F32, ch_shape_of(4), &t) != CH_OK ||
+        ch_var_new(NULL, &(ch_var_spec){.name = "w", .initial = t}, &v) != CH_OK ||
+        ch_checkpoint_add_var(c, "w", v) != CH_OK)
+        return NULL;
+    ch_tensor_unref(t);
+    ch_var_unref(v);
+    return c;
+}
+
+ch_checkpoint_manager *usual_manager(void)
+{
+    ch_checkpoint_manager *m = NULL;
+    ch_checkpoint         *c = usual_checkpoint();
+    ch_status              rc = ch_checkpoint_manager_new(c, "managed", NULL, &m);
+
+    ch_checkpoint_unref(c);
+    return rc == CH_OK ? m : NULL;
+}
+
+ch_restored *usual_restored(void)
+{
+    ch_checkpoint *c = usual_checkpoint();
+    ch_restored   *r = NULL;
+    ch_status      rc = ch_checkpoint_restore(c, "usual", NULL, &r);
+
+    ch_checkpoint_unref(c);
+    return rc == CH_OK ? ch_restored_expect_partial(r) : NULL;
+}
+
 ch_status usual_found(void *arg, const ch_checkpoint_found *found)
 {
     (void)arg;
