@@ -15,6 +15,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/device.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -662,6 +663,7 @@ void ch__devices_hold(int n, ch_device *const *device)
             if (device[i]->ordinal > before &&
                 (next == NULL || device[i]->ordinal < next->ordinal))
                 next = device[i];
+        assert(next != NULL); /* the devices are distinct */
         before = next->ordinal;
         pthread_mutex_lock(&next->hold);
     }

@@ -19,8 +19,11 @@
 
 /* ---- creation ---- */
 
-/* Names of the variables (ch_metric.var). */
-static const char *const var_name[2] = {"state", "filled"};
+/* Returns the name of variable i (ch_metric.var). */
+static const char *var_name(int i)
+{
+    return i == 0 ? "state" : "filled";
+}
 
 /* Creates a variable "name/suffix" of zeros. */
 static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *suffix,
@@ -79,10 +82,10 @@ ch_status ch_metric_new(ch_strategy *st, ch_metric_spec spec, ch_metric **out)
     m->n = parts.n;
     m->n_vars = spec.kind->is_kept ? 2 : 1;
     m->name = ch__strdup(spec.name != NULL ? spec.name : spec.kind->name);
-    rc = m->name != NULL ? new_state(m, st, var_name[0], CH_F64, parts.state, &m->var[0])
+    rc = m->name != NULL ? new_state(m, st, var_name(0), CH_F64, parts.state, &m->var[0])
                          : ch__fail_memory("a metric");
     if (rc == CH_OK && m->n_vars == 2)
-        rc = new_state(m, st, var_name[1], CH_I64, (ch_shape){0}, &m->var[1]);
+        rc = new_state(m, st, var_name(1), CH_I64, (ch_shape){0}, &m->var[1]);
     if (rc != CH_OK) {
         ch_metric_unref(m);
         return rc;
@@ -123,7 +126,7 @@ int ch_metric_vars(ch_metric *m, ch_var *const **out)
 void ch__metric_visit(const ch_metric *m, ch_part_visit visit, void *arg)
 {
     for (int i = 0; i < m->n_vars; i++)
-        if (!visit(arg, NULL, var_name[i], m->var[i]))
+        if (!visit(arg, NULL, var_name(i), m->var[i]))
             return;
 }
 
