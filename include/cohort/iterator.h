@@ -70,13 +70,14 @@ CH_API int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec 
  * records of files. C functions are not called again for elements that they have seen. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n);
 /* Goes to a position that an iterator over an equal dataset saved. Its tensors in memory must
- * have the same rows. The options of the dataset and of the iterator may differ. On an error the
- * position does not change.
+ * have the same rows. The options of the dataset and of the iterator may differ. On an error
+ * the position does not change.
  *
- * The number of replicas may differ too: a position belongs to the dataset before it was divided
- * (ch_dataset_distribute, ch_strategy_distribute_dataset). The rest is the same batches, divided
- * among the replicas of this iterator. If the position is inside a batch, the remaining rows of
- * this batch are divided; an iterator for a single replica rejects such a position. */
+ * The number of replicas may differ too: a position belongs to the dataset before it was
+ * divided (ch_dataset_distribute, ch_strategy_distribute_dataset). The rest is the same
+ * batches, divided among the replicas of this iterator. If the position is inside a batch, the
+ * remaining rows of this batch are divided; an iterator for a single replica rejects such a
+ * position. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_restore(ch_iterator *it, const void *bytes,
                                                    size_t n);
 

@@ -163,7 +163,6 @@ void ch__cursor_close(ch_cursor *c)
     if (c == NULL)
         return;
     ch__workqueue_close(c->workqueue);
-    c->workqueue = NULL;
     ch__budget_refund_all(c);
     c->stage->close(c);
     atomic_fetch_add_explicit(&c->skips->gone, c->n_skipped, memory_order_relaxed);

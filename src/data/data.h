@@ -286,7 +286,9 @@ struct ch_cursor {
     int64_t  reader;     /* 0 below a shard, where all workers must see the same elements */
     uint64_t pass_key;   /* key of (reader, pass) for random numbers (data/random.h) */
     uint64_t reader_key; /* key of (reader, 0), for stages that draw alike in every pass */
-    struct ch_workqueue *workqueue; /* prefetches for this cursor (data/workqueue.h); or NULL */
+    /* Prefetches for this cursor (data/workqueue.h); or NULL. The iterator's lock guards it
+     * against jobs of the inputs, which may run while the cursor is opened and closed. */
+    struct ch_workqueue *workqueue;
     int64_t              kept; /* bytes of elements charged to this cursor (data/budget.h) */
     ch_counts            counts;
     ch_skips            *skips;     /* counters of the whole tree */

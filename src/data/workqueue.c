@@ -99,8 +99,9 @@ ch_waiters *ch__workqueue_waiters(ch_workqueue *q)
 
 /* ---- opening and closing ---- */
 
-/* Adds the queue to the iterator's list. Cursors open their inputs first, so queues closer to
- * the sources come first. */
+/* Adds the queue to its cursor and to the iterator's list. Cursors open their inputs first, so
+ * queues closer to the sources come first. Jobs of this queue and of its inputs may run at
+ * once. */
 static ch_status register_queue(ch_workqueue *q)
 {
     ch_iterator *it = q->it;
@@ -110,6 +111,7 @@ static ch_status register_queue(ch_workqueue *q)
     fits = ch__grow((void **)&it->workqueue, &it->cap_workqueues, it->n_workqueues + 1,
                     sizeof(*it->workqueue));
     if (fits) {
+        q->cursor->workqueue = q;
         it->workqueue[it->n_workqueues++] = q;
         ch__charge_open(&it->budget, &q->charge, q->want);
         ch__waiters_wake_one(&it->idle);
@@ -154,10 +156,8 @@ ch_status ch__workqueue_open(ch_cursor *c, const ch_workqueue_ops *ops,
         q->capacity = 1;
     if (q->capacity > MAX_COUNT)
         q->capacity = MAX_COUNT;
-    c->workqueue = q; /* jobs may run as soon as the queue is registered */
     rc = register_queue(q);
     if (rc != CH_OK) {
-        c->workqueue = NULL;
         pthread_cond_destroy(&q->waiters.changed);
         ch__free(q);
     }
@@ -172,6 +172,7 @@ void ch__workqueue_close(ch_workqueue *q)
     ch__workqueue_clear(q);
     pthread_mutex_lock(&q->it->lock);
     unregister_queue(q);
+    q->cursor->workqueue = NULL;
     pthread_mutex_unlock(&q->it->lock);
     ch__data_job_free(q->free_job);
     ch__row_refs_drop(&q->log);

@@ -418,7 +418,7 @@ static void change_replicas(ch_dataset *d, int k, int m, int before, const steps
     same_steps(&got, want);
 }
 
-/* 5.1.5: at any batch, for all numbers of replicas up to 8. */
+/* At any batch, for all numbers of replicas up to 8. */
 static void global_batches_that_k_replicas_began_are_continued_by_m(void **state)
 {
     static steps want;
