@@ -672,9 +672,11 @@ ch_status ch__load_refs(ch_loader *l, int64_t n, const ch_dataset *like, ch_row_
         const Cohort__Element *m = next_message(l);
         ch_row_word            word[CH_MAX_PARTS], *to;
 
-        if (m != NULL && m->count == 0)
+        if (m == NULL)
+            break;
+        if (m->count == 0)
             set_error(l, "an element is not a reference");
-        if (!l->fails && (i == 0 || l->n_taken == 0))
+        else if (i == 0 || l->n_taken == 0)
             check_run(l, m, like);
         int n_words = l->fails ? 0 : load_ref(l, m, word);
         if (n_words == 0)
