@@ -79,7 +79,7 @@ typedef struct ch_checkpoint_part {
     const char *file;   /* path of the data file; valid until the reader is closed */
     int64_t     offset; /* first byte in the file */
     int64_t     bytes;
-    uint32_t    crc; /* masked CRC-32C of these bytes (TBF-15 for strings) */
+    uint32_t    crc; /* masked CRC-32C; doc/checkpoint-format.md describes that of strings */
 } ch_checkpoint_part;
 
 /* Returns the number of tensors. */

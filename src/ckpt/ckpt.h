@@ -141,6 +141,9 @@ typedef struct ch_ckpt_part {
  * damaged, a data file is from another save, or the base is another checkpoint. OUT_OF_RANGE: a
  * data file is truncated. UNIMPLEMENTED: the checkpoint has a newer format. */
 CH_MUST_CHECK ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out);
+/* Reads the metadata of a checkpoint, of a delta also if its base is missing. out->id is 0 if
+ * Cohort did not write the checkpoint. The caller must free out->memory with ch__free. */
+CH_MUST_CHECK ch_status ch__ckpt_load_metadata(const char *prefix, ch_ckpt_metadata *out);
 void                    ch__ckpt_close(ch_ckpt *c); /* c may be NULL */
 
 int ch__ckpt_count(const ch_ckpt *c);   /* tensors */

@@ -600,6 +600,19 @@ static ch_status open_alone(const char *prefix, ch_ckpt **out)
     return rc;
 }
 
+ch_status ch__ckpt_load_metadata(const char *prefix, ch_ckpt_metadata *out)
+{
+    ch_ckpt  *c = NULL;
+    ch_status rc = open_alone(prefix, &c);
+
+    if (rc != CH_OK)
+        return rc;
+    *out = c->metadata;
+    c->metadata.memory = NULL; /* the caller owns it */
+    ch__ckpt_close(c);
+    return CH_OK;
+}
+
 /* Opens the base of a delta, which is in the same directory. */
 static ch_status open_base(const ch_ckpt *c, ch_ckpt **out)
 {

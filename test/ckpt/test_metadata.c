@@ -248,6 +248,27 @@ static void checkpoint_has_the_metadata_of_its_save(void **state)
     (void)state;
 }
 
+static void metadata_of_a_delta_is_read_without_its_base(void **state)
+{
+    static t_bundle  b;
+    ch_ckpt_metadata m = {.format = 1, .id = 5, .step = 3, .base_id = 4, .base = "lost"}, back;
+
+    b = (t_bundle){0};
+    t_add(&b, "x", CH_F32, ch_shape_of(1), "abcd");
+    assert_int_equal(t_write_checkpoint(&b, t_path("d"), &m, &quick), CH_OK);
+    assert_int_equal(ch__ckpt_load_metadata(t_path("d"), &back), CH_OK);
+    assert_true(back.id == 5 && back.base_id == 4);
+    assert_string_equal(back.base, "lost");
+    ch__free(back.memory);
+    b = (t_bundle){0};
+    t_add(&b, "x", CH_F32, ch_shape_of(1), "abcd");
+    assert_int_equal(t_write_bundle(&b, t_path("tf"), 1, true, &quick), CH_OK);
+    assert_int_equal(ch__ckpt_load_metadata(t_path("tf"), &back), CH_OK);
+    assert_true(back.id == 0 && back.memory == NULL);
+    assert_int_equal(ch__ckpt_load_metadata(t_path("nowhere"), &back), CH_NOT_FOUND);
+    (void)state;
+}
+
 static void checkpoint_open_rejects_a_data_file_of_another_size(void **state)
 {
     ch_ckpt *c = NULL;
@@ -293,6 +314,7 @@ int main(void)
         cmocka_unit_test(metadata_encoder_rejects_invalid_values),
         cmocka_unit_test(metadata_returns_an_error_when_memory_is_exhausted),
         cmocka_unit_test(checkpoint_has_the_metadata_of_its_save),
+        cmocka_unit_test(metadata_of_a_delta_is_read_without_its_base),
         cmocka_unit_test(checkpoint_open_rejects_a_data_file_of_another_size),
         cmocka_unit_test(checkpoint_open_rejects_metadata_that_is_no_message),
     };
