@@ -177,7 +177,7 @@ ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_te
 {
     int before = whole.rank - t->shape.rank; /* number of axes that the value does not have */
     ch_tensor *view = NULL;
-    ch_region  region, own;
+    ch_region  region, own = {.begin = {0}};
     ch_status  rc;
 
     ch__layout_region(l, whole, i, &region);
