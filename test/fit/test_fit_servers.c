@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "../file/folder.h"
 #include "../job/help.h"
 #include "base/thread.h"
 #include "fit_help.h"
@@ -797,6 +798,69 @@ static void train_and_evaluate_on_servers_equals_one_device(void **state)
     (void)state;
 }
 
+/* ---- backup ---- */
+
+/* Ends the training after a step, as if the process had been killed. */
+static ch_status kill_at(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    return ch_training_step(t) == *(const int *)arg ? CH_ABORTED : CH_OK;
+}
+
+/* Trains as `train` does, with checkpoints after every second step. Returns the history; NULL if
+ * the training was killed after step `at`. */
+static ch_history *train_with_backup(fixture *x, const char *directory, int at)
+{
+    ch_dataset  *d = batches(&x->a, 2);
+    ch_callback *c[2] = {NULL};
+    ch_history  *h = NULL;
+    ch_status    rc;
+
+    t_ok(ch_callback_backup(directory, &(ch_backup_options){.every_steps = 2}, &c[0]));
+    t_ok(ch_callback_of(CH_ON_STEP, kill_at, &at, &c[1]));
+    rc = ch_fit(x->m, (ch_data){.dataset = d},
+                &(ch_fit_options){
+                    .epochs = 3, .validation = {.dataset = d}, .n_callbacks = 2, .callback = c},
+                &h);
+    assert_int_equal(rc, at > 0 ? CH_ABORTED : CH_OK);
+    if (rc != CH_OK) {
+        ch_history_unref(h);
+        h = NULL;
+    }
+    ch_callback_unref(c[0]);
+    ch_callback_unref(c[1]);
+    ch_dataset_unref(d);
+    return h;
+}
+
+/* The next job has other servers, and its variables are shards or whole. */
+static void backup_on_servers_goes_on_with_the_same_bits(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        const char *directory = t_path(i == 0 ? "whole" : "shards");
+        fixture     want = new_fixture(ONE_DEVICE);
+        fixture     killed = over_servers(1, 1);
+        fixture     next = i == 0 ? over_servers(1, 1) : over(cut_in_two(1));
+        ch_history *h[2] = {train(&want), NULL};
+
+        assert_null(train_with_backup(&killed, directory, 9));
+        h[1] = train_with_backup(&next, directory, 0);
+        same_history(h[0], h[1]);
+        same_vars(want.m, next.m);
+        ch_history_unref(h[0]);
+        ch_history_unref(h[1]);
+        drop_fixture(&want);
+        drop_fixture(&killed);
+        drop_fixture(&next);
+    }
+    (void)state;
+}
+
+static int set_up(void **state)
+{
+    return t_four_gpus(state) != 0 ? -1 : t_folder_make(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -820,7 +884,8 @@ int main(void)
         cmocka_unit_test(fit_error_names_the_lost_server),
         cmocka_unit_test(time_table_on_servers_sums_to_the_total),
         cmocka_unit_test(train_and_evaluate_on_servers_equals_one_device),
+        cmocka_unit_test(backup_on_servers_goes_on_with_the_same_bits),
     };
 
-    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
+    return cmocka_run_group_tests(tests, set_up, t_folder_remove);
 }
