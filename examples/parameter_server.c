@@ -2,10 +2,9 @@
  *
  *     ./parameter_server [short] [DIRECTORY]
  *
- * The program is the coordinator. In epoch 2 it kills a worker, and restarts it after epoch 3.
- * The other workers run its steps meanwhile. Every update is applied exactly once. Each epoch is
- * saved in DIRECTORY. Started again, the program goes on after the last epoch that was saved.
- * examples/evaluator.c evaluates the checkpoints.
+ * The program is the coordinator. In epoch 2 it kills a worker, and restarts it after epoch 3. The
+ * other workers run its steps meanwhile. Every update is applied exactly once. Each epoch is saved
+ * in DIRECTORY; started again, the program goes on. examples/evaluator.c reads the checkpoints.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -15,25 +14,24 @@ enum { POINTS = 4000, BATCH = 50, STEPS = POINTS / BATCH };
 typedef struct job {
     ch_model     *model;
     ch_optimizer *optimizer;
-    ch_metric    *loss, *accuracy;
+    ch_metric    *accuracy;
 } job;
 
-/* The step, which workers run on their next batch. */
+/* Workers run this step on their next batch. */
 static void train(ch_step *s, void *arg)
 {
     job           *j = arg;
     ch_node       *truth = ch_step_in(s, 1);
     ch_node       *logits = ch_model_call(j->model, s, ch_step_in(s, 0), true);
-    ch_node       *each = ch_loss_sparse_categorical(logits, truth);
+    ch_node       *loss = ch_loss_average(ch_loss_sparse_categorical(logits, truth), NULL);
     ch_var *const *var;
     int            n = ch_model_trainable(j->model, &var);
 
-    ch_optimizer_minimize(j->optimizer, s, ch_loss_average(each, NULL), n, var);
-    ch_metric_update(j->loss, s, NULL, each, NULL);
+    ch_optimizer_minimize(j->optimizer, s, loss, n, var);
     ch_metric_update(j->accuracy, s, truth, logits, NULL);
 }
 
-/* Describes a dataset, which every worker reads as a whole, in its own order. */
+/* Every worker reads the whole dataset, in its own order. */
 static ch_per_worker *new_dataset(ch_coordinator *c)
 {
     ch_tensor     *points[2];
@@ -41,38 +39,16 @@ static ch_per_worker *new_dataset(ch_coordinator *c)
     ch_per_worker *each = NULL;
 
     make_points(POINTS, 0, points);
-    d = ch_dataset_shuffle(ch_dataset_slices(2, points, NULL), POINTS, NULL);
-    d = ch_dataset_batch(ch_dataset_repeat(d, -1), BATCH, NULL);
+    d = ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_slices(2, points, NULL), POINTS, NULL),
+                          -1);
+    d = ch_dataset_batch(d, BATCH, NULL);
     must(ch_coordinator_create_per_worker_dataset(c, d, &each));
     ch_dataset_unref(d);
     drop_points(points);
     return each;
 }
 
-static job new_job(ch_strategy *st)
-{
-    job j = {.model = new_network(st, 32, NULL)};
-
-    must(ch_optimizer_adam(0.003, NULL, NULL, &j.optimizer));
-    must(ch_metric_new(st, ch_metric_named(ch_metric_mean(), "loss"), &j.loss));
-    must(ch_metric_new(st, ch_metric_sparse_accuracy(), &j.accuracy));
-    return j;
-}
-
-/* Prints and resets both metrics. Returns the accuracy. */
-static double report(const job *j, int epoch)
-{
-    double loss = 0, accuracy = 0;
-
-    must(ch_metric_result(j->loss, &loss));
-    must(ch_metric_result(j->accuracy, &accuracy));
-    must(ch_metric_reset(j->loss));
-    must(ch_metric_reset(j->accuracy));
-    printf("epoch %d: loss %.4f, accuracy %.1f %%\n", epoch, loss, 100 * accuracy);
-    return accuracy;
-}
-
-/* Opens the directory of checkpoints. Restores the newest, if there is one. */
+/* Opens a directory of checkpoints, and restores the newest. */
 static ch_checkpoint_manager *new_manager(const char *directory, const job *j,
                                           ch_function *step, ch_per_worker *data)
 {
@@ -92,24 +68,24 @@ static ch_checkpoint_manager *new_manager(const char *directory, const job *j,
 
 int main(int argc, char **argv)
 {
-    bool                   brief = is_short(argc, argv);
-    int                    epochs = brief ? 12 : 30;
-    ch_checkpoint_manager *manager = NULL;
+    int                    brief = is_short(argc, argv), epochs = brief ? 12 : 30;
     ch_local_cluster      *cluster = NULL;
     ch_strategy           *st = NULL;
     ch_coordinator        *c = NULL;
     ch_per_worker         *data, *it = NULL;
     ch_function           *step = NULL;
-    job                    j;
+    ch_checkpoint_manager *manager = NULL;
+    job                    j = {NULL};
     int64_t                updates = 0;
     double                 accuracy = 0;
-    char                   text[4096];
 
     must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st));
     must(ch_coordinator_new(st, NULL, &c));
     data = new_dataset(c);
-    j = new_job(st);
+    j.model = new_network(st, 32, NULL);
+    must(ch_optimizer_adam(0.003, NULL, NULL, &j.optimizer));
+    must(ch_metric_new(st, ch_metric_sparse_accuracy(), &j.accuracy));
     must(ch_function_new("train", train, &j, &step));
     if (argc > 1 + brief)
         manager = new_manager(argv[1 + brief], &j, step, data);
@@ -122,20 +98,19 @@ int main(int argc, char **argv)
                 must(ch_local_cluster_kill(cluster, "worker", 1));
         }
         must(ch_coordinator_join(c)); /* waits until all steps have run */
-        accuracy = report(&j, epoch);
+        must(ch_metric_result(j.accuracy, &accuracy));
+        must(ch_metric_reset(j.accuracy));
+        printf("epoch %d: accuracy %.1f %%\n", epoch, 100 * accuracy);
         ch_per_worker_unref(it);
         if (manager != NULL)
             must(ch_checkpoint_manager_save(manager, false, NULL));
         if (epoch == 3)
             must(ch_local_cluster_restart(cluster, "worker", 1));
     }
-    ch_strategy_print_placement(st, text, sizeof(text));
     must(ch_optimizer_iterations(j.optimizer, &updates));
-    printf("\n%s\n%lld steps, %lld updates\n", text, (long long)epochs * STEPS,
-           (long long)updates);
+    printf("%d steps, %lld updates\n", epochs * STEPS, (long long)updates);
     ch_checkpoint_manager_unref(manager);
     ch_function_unref(step);
-    ch_metric_unref(j.loss);
     ch_metric_unref(j.accuracy);
     ch_optimizer_unref(j.optimizer);
     ch_model_unref(j.model);
@@ -143,5 +118,5 @@ int main(int argc, char **argv)
     ch_coordinator_unref(c);
     ch_strategy_unref(st);
     ch_local_cluster_unref(cluster);
-    return accuracy > 0.85 && updates == (int64_t)epochs * STEPS ? 0 : 1;
+    return updates == epochs * STEPS ? 0 : 1;
 }

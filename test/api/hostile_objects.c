@@ -277,8 +277,11 @@ ch_checkpoint_manager *usual_manager(void)
 {
     ch_checkpoint_manager *m = NULL;
     ch_checkpoint         *c = usual_checkpoint();
-    ch_status              rc = ch_checkpoint_manager_new(c, "managed", NULL, &m);
+    char                   folder[40];
+    ch_status              rc;
 
+    snprintf(folder, sizeof(folder), "managed-%d", (int)getpid()); /* processes run at a time */
+    rc = ch_checkpoint_manager_new(c, folder, NULL, &m);
     ch_checkpoint_unref(c);
     return rc == CH_OK ? m : NULL;
 }

@@ -11,23 +11,27 @@
 
 #include "cohort/cohort.h"
 
-static ch_status     rc;
-static char          text[4096];
-static int           i, n, epoch, epochs = 3;
-static ch_strategy  *st;
-static ch_model     *m;
-static ch_optimizer *opt;
-static ch_step      *s; /* for snippets of the body of a step */
-static ch_dataset   *d, *train, *test;
-static ch_iterator  *it;
-static ch_tensor    *x, *y, *t;
-static ch_tuple     *batch, *out;
-static ch_function  *f;
-static ch_var       *w, *b;
-static ch_metric    *accuracy;
-static ch_history   *history;
-static void         *bytes;
-static size_t        size;
-static double        number;
+static ch_status              rc;
+static char                   text[4096];
+static int                    i, n, epoch, epochs = 3;
+static ch_strategy           *st;
+static ch_model              *m;
+static ch_optimizer          *opt;
+static ch_step               *s; /* for snippets of the body of a step */
+static ch_dataset            *d, *train, *test;
+static ch_iterator           *it;
+static ch_tensor             *x, *y, *t;
+static ch_tuple              *batch, *out;
+static ch_function           *f;
+static ch_var                *w, *b;
+static ch_metric             *accuracy;
+static ch_callback           *backup;
+static ch_checkpoint         *c;
+static ch_checkpoint_manager *manager;
+static ch_restored           *restored;
+static ch_history            *history;
+static void                  *bytes;
+static size_t                 size;
+static double                 number;
 
 #endif

@@ -35,10 +35,14 @@ static ch_layer *new_network(void)
 static void begin_job(job *j, ch_strategy *st)
 {
     ch_model_options opt = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}};
+    ch_var *const   *var;
+    int              n;
 
     j->st = st;
     must(ch_model_new(st, new_network(), &opt, &j->model));
     must(ch_optimizer_adam(0.002, NULL, NULL, &j->adam));
+    n = ch_model_trainable(j->model, &var);
+    must(ch_optimizer_build(j->adam, n, var)); /* also if a finished training makes no step */
 }
 
 static ch_strategy *new_mirrored(void)
@@ -103,16 +107,20 @@ static void write_result(job *j, const ch_history *h)
     ch_var *const *var;
     const double  *curve;
     int64_t        iterations = 0;
+    int            n;
 
-    write_vars(f, ch_model_vars(j->model, &var), var);
-    write_vars(f, ch_optimizer_vars(j->adam, &var), var);
+    n = ch_model_vars(j->model, &var);
+    write_vars(f, n, var);
+    n = ch_optimizer_vars(j->adam, &var);
+    write_vars(f, n, var);
     must(ch_optimizer_iterations(j->adam, &iterations));
     fprintf(f, "\niterations %lld\n", (long long)iterations);
     for (int i = 0; h != NULL && i < ch_history_count(h); i++)
         for (int e = 0; e < ch_history_epochs(h); e++)
             fprintf(f, "%s %a\n", ch_history_name(h, i),
                     ch_history_at(h, ch_history_name(h, i), e));
-    for (int i = 0, n = h != NULL ? ch_history_curve(h, &curve) : 0; i < n; i++)
+    n = h != NULL ? ch_history_curve(h, &curve) : 0;
+    for (int i = 0; i < n; i++)
         fprintf(f, "curve %a\n", curve[i]);
     fclose(f);
 }
@@ -227,7 +235,7 @@ static int servers(job *j)
     must(ch_strategy_parameter_server(
         ch_local_cluster_resolver(cluster),
         &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &st));
-    must(ch_coordinator_new(st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS},
+    must(ch_coordinator_new(st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 1},
                             &coordinator));
     begin_loop(j, st, &c);
     must(ch_coordinator_create_per_worker_dataset(coordinator, d, &data));
