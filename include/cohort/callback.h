@@ -285,7 +285,8 @@ typedef struct ch_backup_options {
  *   - The state is saved between steps, and once more before CH_ON_END. Checkpoints stay when
  *     the training ends, so a program that is started again trains no step. A training that was
  *     stopped by Ctrl-C or ch_callback_time_limit goes on when it is started again; a training
- *     that another callback stopped has ended.
+ *     that another callback stopped has ended. If a program trains several times, each training
+ *     needs a directory of its own.
  *   - An error of a save is a warning (cohort/log.h), and the training goes on. An error of the
  *     restore ends the training. FAILED_PRECONDITION: another program uses the directory. */
 CH_API CH_MUST_CHECK ch_status ch_callback_backup(const char              *directory,

@@ -27,7 +27,7 @@
 #include "fit/resume.h"
 #include "save/manager.h"
 
-enum { KEEP = 2, GRACE_SECONDS = 10, NAME_BYTES = 256 };
+enum { KEEP = 2, GRACE_SECONDS = 10, PATH_BYTES = 4096, NAME_BYTES = 256 };
 
 /* A save point, to recognise a state that is saved already. */
 typedef struct place {
@@ -49,8 +49,8 @@ typedef struct backup {
     ch_restored *restored;    /* values that wait for variables; NULL: nothing was loaded */
     int64_t      loaded_step; /* steps of the training when it was loaded */
     place        saved;       /* save point of the last save; epoch -1: none */
-    char         last[NAME_BYTES]; /* path of the last save; "": none */
-    char         best[NAME_BYTES]; /* path of the best epoch's save; "": none */
+    char         last[PATH_BYTES]; /* path of the last save; "": none */
+    char         best[NAME_BYTES]; /* name of the best epoch's checkpoint; "": none */
     bool         is_best;          /* the next state to be saved is of the best epoch */
     bool         must_keep;        /* the manager does not know `best` yet */
     bool         has_paused;       /* the state of the pause was saved */
@@ -125,6 +125,13 @@ static void catch_signals(backup *b, bool on)
     }
 }
 
+static void set_best(backup *b, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    snprintf(b->best, sizeof(b->best), "%s", slash != NULL ? slash + 1 : path);
+}
+
 /* Loads the newest checkpoint, if there is any. load_training and backup_load are called. */
 static ch_status restore(backup *b, const ch_training *t)
 {
@@ -137,7 +144,7 @@ static ch_status restore(backup *b, const ch_training *t)
         ch__log(CH_LOG_WARNING, "backup", "the training goes on with new variables: %s",
                 ch_error_message());
     if (b->is_best)
-        snprintf(b->best, sizeof(b->best), "%s", path);
+        set_best(b, path);
     b->is_best = false;
     b->must_keep = b->best[0] != '\0';
     snprintf(b->last, sizeof(b->last), "%s", path);
@@ -225,7 +232,7 @@ static void save(backup *b, const ch_training *t)
         snprintf(b->last, sizeof(b->last), "%s", path);
         b->must_keep = b->is_best;
         if (b->is_best)
-            snprintf(b->best, sizeof(b->best), "%s", path);
+            set_best(b, path);
     }
     b->is_best = false;
 }
@@ -360,7 +367,7 @@ static ch_status backup_save(void *self, ch_tuple **out)
     if (b->has_monitor)
         ch__monitor_save(&b->monitor, &s);
     ch__state_put_int(&s, "is_best", b->is_best);
-    ch__state_put_text(&s, "best_path", b->best);
+    ch__state_put_text(&s, "best_name", b->best);
     return ch__state_end(&s, out);
 }
 
@@ -373,7 +380,7 @@ static ch_status backup_load(void *self, ch_tuple *state)
     if (rc == CH_OK && b->has_monitor && ch__state_get(state, "monitor") != NULL)
         rc = ch__monitor_load(&b->monitor, state);
     if (rc == CH_OK)
-        rc = ch__state_get_text(state, "best_path", b->best, sizeof(b->best));
+        rc = ch__state_get_text(state, "best_name", b->best, sizeof(b->best));
     b->is_best = is_best != 0;
     return rc;
 }

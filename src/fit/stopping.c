@@ -114,7 +114,7 @@ static void put_vars(ch_state *s, const saved_vars *c)
     char name[32];
 
     ch__state_put_int(s, "best_variables", c->at != NULL ? c->n : -1);
-    for (int i = 0; i < c->n; i++)
+    for (int i = 0; c->at != NULL && i < c->n; i++)
         ch__state_put(s, name_of_value(i, name, sizeof(name)), c->at[i].value);
 }
 

@@ -40,7 +40,7 @@ static ch_status send_signal(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
-static int new_callbacks(const program *p, ch_callback **c)
+static int new_callbacks(program *p, ch_callback **c)
 {
     int n = 0;
 
@@ -54,8 +54,7 @@ static int new_callbacks(const program *p, ch_callback **c)
                                                                           .patience = 5,
                                                                           .restore_best = true},
                                     &c[n++]));
-    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_VALIDATION_STEP, send_signal, (void *)(uintptr_t)p,
-                        &c[n++]));
+    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_VALIDATION_STEP, send_signal, p, &c[n++]));
     return n;
 }
 
@@ -64,7 +63,7 @@ static char     message[1024];
 static t_logged logged; /* keeps the log of the child, which is not looked at */
 
 /* Runs the program in this process, and writes its outcome to the file "outcome". */
-static int train(const program *p)
+static int train(program *p)
 {
     arrays       a = new_arrays(ROWS), test = new_arrays(2 * BATCH + 3);
     ch_strategy *st = strategy_of(p->j.strategy);
@@ -110,7 +109,7 @@ static void read_outcome(void)
 }
 
 /* Runs the program in a child. Returns its exit code, or KILLED plus the signal that ended it. */
-static int run(const program *p)
+static int run(program *p)
 {
     int   status = 0;
     pid_t id;
