@@ -78,7 +78,7 @@ void ch__state_put_text(ch_state *s, const char *name, const char *text)
 
 void ch__state_put_numbers(ch_state *s, const char *name, int n, const double *x)
 {
-    put_copy(s, name, NULL, CH_F64, ch_shape_of(n), x);
+    put_copy(s, name, NULL, CH_F64, ch_shape_of(n), n > 0 ? x : (const double[]){0});
 }
 
 void ch__state_put_logs(ch_state *s, const char *name, const ch_logs *logs)

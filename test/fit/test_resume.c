@@ -103,6 +103,7 @@ typedef struct keeper {
     int     seen;     /* save points so far */
     int     fail_at;  /* allocation of the load that fails; 0: none */
     bool    has_paused;
+    bool    keeps; /* a kill leaves the memory as it is */
 } keeper;
 
 static void save(keeper *k, ch_training *t)
@@ -142,7 +143,8 @@ static ch_status keep(void *self, ch_training *t, ch_event event)
     }
     if (k->seen++ != k->kill_at)
         return CH_OK;
-    save(k, t);
+    if (!k->keeps)
+        save(k, t);
     return CH_CANCELLED;
 }
 
@@ -462,6 +464,65 @@ static void training_keeps_no_memory_when_its_load_fails(void **state)
     (void)state;
 }
 
+/* Returns the state without leaf `skip` or, if `other` is not NULL, with `other` in its place. */
+static ch_tuple *damaged(const ch_tuple *state, int skip, ch_value *other)
+{
+    int         count = ch_tuple_count(state), n = 0;
+    ch_value   *value[256];
+    const char *name[256];
+    ch_tuple   *out = NULL;
+
+    assert_true(count <= 256);
+    for (int i = 0; i < count; i++) {
+        if (i == skip && other == NULL)
+            continue;
+        name[n] = ch_tuple_name(state, i);
+        value[n++] = i == skip ? other : ch_tuple_at(state, i);
+    }
+    t_ok(ch_tuple_new(n, value, name, &out));
+    return out;
+}
+
+/* A checkpoint may be damaged or hostile: each leaf of the state is missing, or has another dtype
+ * and shape, or a large number. */
+static void training_rejects_a_damaged_state(void **state)
+{
+    job        j = {.strategy = DEFAULT, .epochs = 2, .is_validated = true, .patience = 5};
+    memory     m = {0};
+    keeper     k = {.m = &m, .kill_at = 24};
+    ch_tensor *t[2] = {t_f32(ch_shape_of(3), NULL), NULL};
+    ch_value  *other[3] = {NULL};
+    ch_tuple  *whole;
+    int        n_rejected = 0;
+
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &(int64_t){INT64_MAX}, &t[1]));
+    for (int i = 0; i < 2; i++)
+        t_ok(ch_value_new(CH_PLAIN, 1, &t[i], &other[i + 1]));
+    run(&j, &k, &got);
+    assert_int_equal(got.rc, CH_CANCELLED);
+    k.kill_at = 1; /* the training need not go on */
+    whole = m.state;
+    for (int i = 0; i < ch_tuple_count(whole); i++)
+        for (int way = 0; way < 3; way++) {
+            m.state = damaged(whole, i, other[way]);
+            k.keeps = true;
+            run(&j, &k, &got);
+            if (got.rc != CH_CANCELLED && got.rc != CH_OK) {
+                n_rejected++;
+                assert_true(strlen(ch_error_message()) > 20);
+            }
+            ch_tuple_unref(m.state);
+        }
+    assert_true(n_rejected >= 2 * ch_tuple_count(whole) - 20);
+    m.state = whole;
+    forget(&m);
+    for (int i = 0; i < 2; i++) {
+        ch_value_unref(other[i + 1]);
+        ch_tensor_unref(t[i]);
+    }
+    (void)state;
+}
+
 static int set_up(void **state)
 {
     return t_four_gpus(state) != 0 ? -1 : t_folder_make(state);
@@ -481,6 +542,7 @@ int main(void)
         cmocka_unit_test(training_names_callbacks_that_have_changed),
         cmocka_unit_test(training_keeps_no_memory_when_its_save_fails),
         cmocka_unit_test(training_keeps_no_memory_when_its_load_fails),
+        cmocka_unit_test(training_rejects_a_damaged_state),
     };
 
     return cmocka_run_group_tests_name("resume", tests, set_up, t_folder_remove);

@@ -474,10 +474,11 @@ static ch_status log_save(void *self, ch_tuple **out)
  * may have been added to it since. */
 static ch_status check_last(const log_file *l, ch_str want)
 {
-    const char *more = l->last.at + want.size;
+    bool begins = l->last.n > want.size &&
+                  (want.size == 0 || memcmp(l->last.at, want.data, want.size) == 0);
+    const char *more = begins ? l->last.at + want.size : "?";
 
-    if (l->last.n > want.size && memcmp(l->last.at, want.data, want.size) == 0 &&
-        more[l->is_json ? 0 : strspn(more, ",")] == '\0')
+    if (more[l->is_json ? 0 : strspn(more, ",")] == '\0')
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
                     "%s: line %lld is \"%.80s\", but \"%.*s\" was written before the "
