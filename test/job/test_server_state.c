@@ -867,6 +867,51 @@ static void server_state_assigns_two_regions_of_a_string_variable(void **state)
     ch__server_state_free(s);
 }
 
+/* A caller that still has a region of a large variable must not make the server copy all of it
+ * at the next write. */
+static void region_that_was_read_does_not_share_the_memory_of_its_variable(void **state)
+{
+    ch_server_state   *s = NULL;
+    ch_device         *device = NULL;
+    ch_tensor         *whole = t_noise(ch_shape_of(100, 10), 3), *got[2] = {NULL};
+    int64_t            begin[] = {10, 0}, size[] = {2, 10};
+    uint64_t           number = 1;
+    char               name[] = "v";
+    Cohort__PsCreate   create_v;
+    Cohort__PsRead     m;
+    Cohort__PsRegion   region, *list = &region;
+    Cohort__PsSnapshot taken;
+
+    (void)state;
+    cohort__ps_create__init(&create_v);
+    cohort__ps_read__init(&m);
+    cohort__ps_region__init(&region);
+    cohort__ps_snapshot__init(&taken);
+    create_v.variable = number;
+    create_v.name = name;
+    t_ok(ch__device_of_task("ps", 0, 0, &device));
+    t_ok(ch__server_state_new(device, 0, &s));
+    t_ok(ch__server_state_create(s, &create_v, 1, &whole));
+    region.n_begin = region.n_size = 2;
+    region.begin = begin;
+    region.size = size;
+    m.n_variables = m.n_regions = 1;
+    m.variables = &number;
+    m.regions = &list;
+    t_ok(ch__server_state_read(s, &m, &got[0]));
+    assert_int_equal(got[0]->buffer->bytes, 2 * 10 * 4);
+    taken.snapshot = m.snapshot =
+        1; /* values of a snapshot do not change, so they are shared */
+    t_ok(ch__server_state_snapshot(s, &taken));
+    t_ok(ch__server_state_read(s, &m, &got[1]));
+    assert_int_equal(got[1]->buffer->bytes, 100 * 10 * 4);
+    assert_memory_equal(got[0]->data, got[1]->data, 2 * 10 * 4);
+    for (int i = 0; i < 2; i++)
+        ch_tensor_unref(got[i]);
+    ch_tensor_unref(whole);
+    ch__server_state_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -878,6 +923,7 @@ int main(void)
         cmocka_unit_test(server_state_returns_rows_of_all_variables_or_none),
         cmocka_unit_test(server_state_rejects_regions_that_do_not_fit),
         cmocka_unit_test(server_state_assigns_two_regions_of_a_string_variable),
+        cmocka_unit_test(region_that_was_read_does_not_share_the_memory_of_its_variable),
     };
 
     return cmocka_run_group_tests(tests, make_vars, drop_vars);

@@ -20,6 +20,7 @@
 #include "graph/run.h"
 #include "job/server/private.h"
 #include "tensor/print.h"
+#include "tensor/tensor.h"
 
 /* The graph of an update, which changes variables. Created when a worker defines it
  * (ch__server_state_define), owned by ch_server_state.updates. Freed when the coordinator frees
@@ -202,6 +203,25 @@ static ch_status check_regions(size_t n, size_t n_variables)
                : ch__fail(CH_INVALID_ARGUMENT, "%zu regions for %zu variables", n, n_variables);
 }
 
+/* Copies a region of a current value. A view would keep a reference to the whole value, and the
+ * next write to the variable would copy all of it. */
+static ch_status copy_view(const ch_server_state *s, const ch_tensor *view, ch_tensor **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc =
+        view->dtype == CH_STR
+             ? ch_tensor_new_on(s->values.device, view->dtype, view->shape, &t)
+             : ch__tensor_new_untouched(s->values.device, view->dtype, view->shape, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(view, t);
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch_tensor_unref(t);
+    return rc;
+}
+
 /* Reads variable i of the message, or its region i if the message has regions. */
 static ch_status read_value(const ch_server_state *s, const Cohort__PsRead *m, size_t i,
                             ch_tensor **out)
@@ -218,7 +238,7 @@ static ch_status read_value(const ch_server_state *s, const Cohort__PsRead *m, s
     if (rc == CH_OK)
         rc = ch__tensor_region(value, &region, &view);
     if (rc == CH_OK)
-        rc = ch_tensor_contiguous(view, out);
+        rc = m->snapshot == 0 ? copy_view(s, view, out) : ch_tensor_contiguous(view, out);
     ch_tensor_unref(view);
     return rc;
 }
