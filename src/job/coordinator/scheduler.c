@@ -136,7 +136,8 @@ static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int wor
 {
     ch_coord        *c = t->c;
     ch_worker_entry *m = c->worker[worker];
-    ch_status        rc;
+    bool      joins_round = c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->snapshot == 0;
+    ch_status rc;
 
     if (s->function == NULL) {
         ch__queue_fail_status(
@@ -153,10 +154,12 @@ static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int wor
     }
     if (!ch__worker_input_is_sent(t, s, worker))
         return NOT_YET;
-    if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->snapshot == 0)
+    if (joins_round)
         s->snapshot = c->round.snapshot;
     if (ch__worker_input_lease(s, worker) && ch__attempt_send(t, s, worker))
         return SENT;
+    if (joins_round)
+        s->snapshot = 0; /* the step was not sent, so it may still run in another round */
     if (!s->was_sent)
         ch__worker_input_return(s); /* only steps that were sent may have leases (input.c) */
     return NOT_YET;
