@@ -610,11 +610,17 @@ static void cancel_some(world *w, int i)
 /* Called between steps. */
 static ch_status record_cut(void *arg)
 {
-    world *w = arg;
+    world    *w = arg;
+    void     *pass = NULL;
+    size_t    n = 0;
+    ch_status rc = ch__per_worker_save(w->data, &pass, &n);
 
+    if (rc != CH_OK)
+        return rc;
     ch__free(w->pass);
-    w->pass = NULL;
-    return ch__per_worker_save(w->data, &w->pass, &w->n_pass);
+    w->pass = pass;
+    w->n_pass = n;
+    return CH_OK;
 }
 
 /* Marks the examples that the saved pass has left. Stream i has every n-th example, from
