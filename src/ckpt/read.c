@@ -216,16 +216,6 @@ static void swap_bytes(char *at, int64_t n, int element)
         }
 }
 
-/* Returns the number of elements of a region. */
-static int64_t region_count(const ch_region *r, int rank)
-{
-    int64_t n = 1;
-
-    for (int k = 0; k < rank; k++)
-        n *= r->size[k];
-    return n;
-}
-
 static ch_status find_tensor(const ch_ckpt *c, const char *name, int *i)
 {
     *i = ch__ckpt_find(c, name);
@@ -255,14 +245,14 @@ ch_status ch__ckpt_read_stored(ch_ckpt *c, const ckpt_tensor *t, const ch_region
                         "%s: tensor \"%s\": the region does not fit into the tensor", c->prefix,
                         t->name);
     want = region != NULL ? *region : want;
-    n_want = region_count(&want, t->rank);
+    n_want = ch__region_count(&want, t->rank);
     for (int k = 0; k < t->n_parts && rc == CH_OK && n_want > 0; k++) {
         ckpt_runs runs;
 
         ch__ckpt_get_part(c, t, k, &part);
         if (!ch__region_intersect(&part.region, &want, t->rank, &both))
             continue;
-        n_read += region_count(&both, t->rank);
+        n_read += ch__region_count(&both, t->rank);
         runs = runs_begin(&part.region, &want, &both, t->rank, element);
         rc = read_runs(c, t, t->first + k, &runs, to, &chunk);
     }
@@ -339,7 +329,7 @@ ch_status ch__ckpt_read_range(ch_ckpt *c, const char *name, const ch_region *reg
     memcpy(whole.size, e.shape.dim, sizeof(whole.size));
     whole = region != NULL ? *region : whole;
     if (!ch__region_fits(&whole, e.shape) || from < 0 || n < 0 ||
-        n > region_count(&whole, e.shape.rank) - from)
+        n > ch__region_count(&whole, e.shape.rank) - from)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: tensor \"%s\": there are no %lld elements from element %lld on",
                         c->prefix, name, (long long)n, (long long)from);
