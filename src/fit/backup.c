@@ -47,7 +47,7 @@ typedef struct backup {
     ch_checkpoint         *checkpoint; /* NULL: no training is running */
     ch_checkpoint_manager *manager;
     ch_restored *restored;    /* values that wait for variables; NULL: nothing was loaded */
-    int64_t      loaded_step; /* steps of the training when it was loaded */
+    int64_t      loaded_step; /* steps of the training when it was loaded; 0: it was not */
     place        saved;       /* save point of the last save; epoch -1: none */
     char         last[PATH_BYTES]; /* path of the last save; "": none */
     char         best[NAME_BYTES]; /* name of the best epoch's checkpoint; "": none */
@@ -164,6 +164,7 @@ static ch_status begin(backup *b, ch_training *t)
     b->last[0] = b->best[0] = '\0';
     b->is_best = b->must_keep = b->has_paused = false;
     b->n_requests = 0;
+    b->loaded_step = 0;
     b->saved_ns = ch__now_ns();
     if (b->has_monitor)
         ch__monitor_reset(&b->monitor);
@@ -326,7 +327,9 @@ static ch_status save_point(backup *b, ch_training *t, int event)
         rc = ch__training_drain(t);
         return rc == CH_OK ? terminate(b, t) : rc;
     }
-    due = ch__manager_is_due(b->manager, is_time(b, t, event) && !is_saved(b, t));
+    /* Before the first step of this process there is nothing to lose. */
+    due = ch__manager_is_due(b->manager, t->step > b->loaded_step && is_time(b, t, event) &&
+                                             !is_saved(b, t));
     if (!forced && !due)
         return CH_OK;
     rc = ch__training_drain(t);
