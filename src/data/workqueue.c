@@ -805,8 +805,8 @@ static int64_t most_results(const ch_workqueue *q)
 
     for (int i = 0; i < q->n; i++)
         n += q->queue[i]->want;
-    while (up != NULL && up->stage == &ch__stage_options)
-        up = up->parent;
+    while (up != NULL && up->workqueue == NULL && up->stage->can_step_back != NULL)
+        up = up->parent; /* it has no results of its own */
     if (up == NULL || up->workqueue == NULL || up->workqueue->opt.per_result == 0)
         return n;
     return n + (1 + most_results(up->workqueue)) * up->workqueue->opt.per_result;
