@@ -2,9 +2,8 @@
  *
  *     ./parameter_server [short] [DIRECTORY]
  *
- * The program is the coordinator. In epoch 2 it kills a worker, and restarts it after epoch 3. The
- * other workers run its steps meanwhile. Every update is applied exactly once. Each epoch is saved
- * in DIRECTORY; started again, the program goes on. examples/evaluator.c reads the checkpoints.
+ * The program is the coordinator. It kills a worker, whose steps the others run, and restarts
+ * it. Each epoch is saved in DIRECTORY; evaluator.c evaluates it. Started again, it goes on.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -77,7 +76,7 @@ int main(int argc, char **argv)
     ch_checkpoint_manager *manager = NULL;
     job                    j = {NULL};
     int64_t                updates = 0;
-    double                 accuracy = 0;
+    double                 accuracy;
 
     must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st));
@@ -108,7 +107,6 @@ int main(int argc, char **argv)
             must(ch_local_cluster_restart(cluster, "worker", 1));
     }
     must(ch_optimizer_iterations(j.optimizer, &updates));
-    printf("%d steps, %lld updates\n", epochs * STEPS, (long long)updates);
     ch_checkpoint_manager_unref(manager);
     ch_function_unref(step);
     ch_metric_unref(j.accuracy);
@@ -118,5 +116,5 @@ int main(int argc, char **argv)
     ch_coordinator_unref(c);
     ch_strategy_unref(st);
     ch_local_cluster_unref(cluster);
-    return updates == epochs * STEPS ? 0 : 1;
+    return updates == epochs * STEPS ? 0 : 1; /* every update was applied exactly once */
 }

@@ -4,9 +4,9 @@
  *
  * Trains a perceptron on Fashion-MNIST on two replicas, with dropout, early stopping and a rate
  * that is reduced on a plateau. Checkpoints are in DIRECTORY. Kill the program with Ctrl-\, or
- * turn the machine off, and start it again: it continues where it was, and ends with the weights,
- * the numbers and the file DIRECTORY/log.csv of a run that was never killed. After SIGTERM it
- * saves and exits with status 42, for a batch system that starts jobs again.
+ * turn the machine off, and start it again: it continues where it was, and ends with the
+ * weights, the numbers and the file DIRECTORY/log.csv of a run that was never killed. After
+ * SIGTERM it saves and exits with status 42, for a batch system that starts jobs again.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "clothes.h"

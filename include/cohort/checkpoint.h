@@ -33,9 +33,9 @@
  *   - Ownership: checkpoints are reference counted. A checkpoint references the objects that
  *     were added to it, and a manager references its checkpoint.
  *   - Threads: the functions of a checkpoint and of its manager must be called by one thread at
- *     a time, outside steps. Saving and restoring need all runs of the added objects to be over,
- *     except runs of parameter servers, which the library holds back itself. Both may be called
- *     inside or outside a scope.
+ *     a time, outside steps. Saving and restoring need all runs of the added objects to be
+ *     over, except runs of parameter servers, which the library holds back itself. Both may be
+ *     called inside or outside a scope.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CHECKPOINT_H
@@ -57,8 +57,9 @@ CH_API ch_checkpoint          *ch_checkpoint_ref(ch_checkpoint *c);
 /* The last reference waits until a write in the background has ended. NULL is fine. */
 CH_API void ch_checkpoint_unref(ch_checkpoint *c);
 
-/* These functions add an object under a name and reference the object. The name is an edge of the
- * object graph: it may contain any character, also "/". INVALID_ARGUMENT: the name is in use. */
+/* These functions add an object under a name and reference the object. The name is an edge of
+ * the object graph: it may contain any character, also "/". INVALID_ARGUMENT: the name is in
+ * use. */
 
 /* Adds the variables of a model. Keys are "<name>/<layer>/.../<weight>". Layers that are built
  * later are found when the checkpoint is saved. */
@@ -86,8 +87,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_add_per_worker(ch_checkpoint *c, co
                                                             ch_per_worker *p);
 /* The state of a program's own object, as a tuple of tensors. Either function may be NULL. */
 typedef struct ch_state_ops {
-    /* Stores a new tuple in *out. Its leaves have different names, or none if there is one leaf.
-     * The caller unrefs it. */
+    /* Stores a new tuple in *out. Its leaves have different names, or none if there is one
+     * leaf. The caller unrefs it. */
     ch_status (*save)(void *self, ch_tuple **out);
     /* Takes over the saved state. `state` is borrowed. Called after all variables are set. */
     ch_status (*load)(void *self, ch_tuple *state);
@@ -108,24 +109,25 @@ typedef struct ch_write_options {
     bool    replace; /* an existing checkpoint is replaced; false: it is ALREADY_EXISTS */
 } ch_write_options;
 
-/* Saves the state at `prefix`. `opt` may be NULL. If a write is in progress, waits for it first,
- * and returns its error instead of saving.
+/* Saves the state at `prefix`. `opt` may be NULL. If a write is in progress, waits for it
+ * first, and returns its error instead of saving.
  *
  * With `replace`, the old index is removed before the first data file is replaced. A crash may
  * then leave no checkpoint at `prefix`, never a mixture. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_write(ch_checkpoint *c, const char *prefix,
                                                    const ch_write_options *opt);
-/* Saves the state at "<prefix>-<n>", and makes it the newest of its directory. n counts the calls
- * from 1, and continues after a restore. Writes the path to `path`, which may be NULL; a path
- * that does not fit `size` is INVALID_ARGUMENT. */
+/* Saves the state at "<prefix>-<n>", and makes it the newest of its directory. n counts the
+ * calls from 1, and continues after a restore. Writes the path to `path`, which may be NULL; a
+ * path that does not fit `size` is INVALID_ARGUMENT. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix,
                                                   const ch_write_options *opt, char *path,
                                                   size_t size);
 /* Blocks until everything is on disk. Returns the first error of the writes since the last call
  * that returned one. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
-/* Prints what a save costs, as snprintf does: the memory that it holds, the bytes that it writes
- * by kind, and the time that the last saves blocked the program and took in the background. */
+/* Prints what a save costs, as snprintf does: the memory that it holds, the bytes that it
+ * writes by kind, and the time that the last saves blocked the program and took in the
+ * background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */
@@ -138,8 +140,8 @@ typedef struct ch_restore_options {
 } ch_restore_options;
 
 /* Restores the values of all objects of the checkpoint. `path` is a prefix ("run/ckpt-7"), or a
- * directory for the newest checkpoint in it. `opt` may be NULL. `out` may be NULL: then no value
- * waits for variables that are created later, and what was not used is logged.
+ * directory for the newest checkpoint in it. `opt` may be NULL. `out` may be NULL: then no
+ * value waits for variables that are created later, and what was not used is logged.
  *
  * On an error nothing has changed. NOT_FOUND: there is no such checkpoint. INVALID_ARGUMENT: a
  * value has another shape or dtype than its variable. DATA_LOSS: a file is damaged; the message
@@ -152,11 +154,11 @@ CH_API ch_restored            *ch_restored_ref(ch_restored *r);
  * ch_restored_expect_partial was not called, the log lists them. NULL is fine. */
 CH_API void ch_restored_unref(ch_restored *r);
 
-/* Each of these functions returns FAILED_PRECONDITION, with the names and the nearest matches, if
- * its condition does not hold. */
+/* Each of these functions returns FAILED_PRECONDITION, with the names and the nearest matches,
+ * if its condition does not hold. */
 
-/* Every variable that exists has a value in the checkpoint, and every value of the checkpoint was
- * used. */
+/* Every variable that exists has a value in the checkpoint, and every value of the checkpoint
+ * was used. */
 CH_API CH_MUST_CHECK ch_status ch_restored_assert_consumed(ch_restored *r);
 /* Every variable that exists has a value in the checkpoint. */
 CH_API CH_MUST_CHECK ch_status ch_restored_assert_existing(ch_restored *r);
@@ -189,9 +191,9 @@ typedef struct ch_manager_options {
 } ch_manager_options;
 
 /* Creates a manager, and the directory if it does not exist. Removes what a killed process left
- * there. `opt` may be NULL. INVALID_ARGUMENT: an option is out of range, or there is an interval
- * without a step. FAILED_PRECONDITION: another manager uses the directory; the message names its
- * process. */
+ * there. `opt` may be NULL. INVALID_ARGUMENT: an option is out of range, or there is an
+ * interval without a step. FAILED_PRECONDITION: another manager uses the directory; the message
+ * names its process. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_new(ch_checkpoint            *c,
                                                          const char               *directory,
                                                          const ch_manager_options *opt,
@@ -199,11 +201,11 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_new(ch_checkpoint          
 CH_API ch_checkpoint_manager  *ch_checkpoint_manager_ref(ch_checkpoint_manager *m);
 CH_API void                    ch_checkpoint_manager_unref(ch_checkpoint_manager *m);
 
-/* Saves, if a save is due, and then removes checkpoints that are too old. Sets *path to the path
- * of the checkpoint, or to NULL if no save was due; borrowed until the next call. `path` may be
- * NULL. `force` ignores the interval and the overhead. A step that was saved is never saved
- * again. If the last write is still in progress, a forced save waits for it, and another save is
- * skipped and counted. */
+/* Saves, if a save is due, and then removes checkpoints that are too old. Sets *path to the
+ * path of the checkpoint, or to NULL if no save was due; borrowed until the next call. `path`
+ * may be NULL. `force` ignores the interval and the overhead. A step that was saved is never
+ * saved again. If the last write is still in progress, a forced save waits for it, and another
+ * save is skipped and counted. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force,
                                                           const char **path);
 /* Restores the newest checkpoint that is whole. Older ones are tried in turn, and the log says

@@ -380,7 +380,7 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
     s->replace = opt->replace;
     s->staging = &c->staging;
     s->committed = request->committed;
-    s->arg = request->arg;
+    s->arg = request->arg != NULL ? request->arg : s;
     rc = take_state(&(taking){.c = c, .save = s, .request = request, .opt = opt});
     if (rc == CH_OK)
         rc = ch__save_start(s);
@@ -411,18 +411,18 @@ ch_status ch_checkpoint_write(ch_checkpoint *c, const char *prefix, const ch_wri
  * no other checkpoint and has no times (CM-9). */
 static ch_status update_state_file(void *arg, const char *prefix)
 {
-    const bool *sync = arg;
-    const char *name = strrchr(prefix, '/');
-    char       *directory = ch__strdup(name != NULL ? prefix : ".");
-    ch_status   rc;
+    const ch_save *save = arg;
+    const char    *name = strrchr(prefix, '/');
+    char          *directory = ch__strdup(name != NULL ? prefix : ".");
+    ch_status      rc;
 
     if (directory == NULL)
         return ch__fail_memory(prefix);
     if (name != NULL)
         directory[name > prefix ? name - prefix : 1] = '\0';
     name = name != NULL ? name + 1 : prefix;
-    rc = ch__state_file_write(directory,
-                              &(ch_state_file){.latest = name, .n = 1, .path = &name}, !*sync);
+    rc = ch__state_file_write(
+        directory, &(ch_state_file){.latest = name, .n = 1, .path = &name}, !save->sync);
     ch__free(directory);
     return rc;
 }
@@ -430,7 +430,6 @@ static ch_status update_state_file(void *arg, const char *prefix)
 ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix, const ch_write_options *opt,
                              char *path, size_t size)
 {
-    static const bool yes = true, no = false;
     ch_status rc = ch__check_not_null("checkpoint save", "the checkpoint", c, "prefix", prefix);
     char     *numbered;
     size_t    need;
@@ -449,15 +448,10 @@ ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix, const ch_writ
     if (rc == CH_OK)
         rc = ch__checkpoint_collect(c, true);
     if (rc == CH_OK) {
-        bool sync = opt == NULL || opt->sync != CH_OFF;
-
         c->counter++;
         rc = ch__checkpoint_save_at(
             c,
-            &(ch_save_request){.prefix = numbered,
-                               .step = -1,
-                               .committed = update_state_file,
-                               .arg = (void *)(uintptr_t)(sync ? &yes : &no)},
+            &(ch_save_request){.prefix = numbered, .step = -1, .committed = update_state_file},
             opt);
     }
     if (rc == CH_OK && path != NULL)

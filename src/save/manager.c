@@ -35,7 +35,8 @@ typedef struct managed {
 struct ch_checkpoint_manager {
     atomic_int         refs;
     ch_checkpoint     *checkpoint; /* referenced */
-    ch_manager_options opt;        /* opt.name is owned, opt.step is referenced */
+    ch_manager_options opt;        /* opt.name is `name`, opt.step is referenced */
+    char              *name;       /* of the checkpoints */
     char              *directory;
     ch_ckpt_lock      *lock;
     managed           *saved;
@@ -267,7 +268,7 @@ static void free_manager(ch_checkpoint_manager *m)
     for (int i = 0; i < m->n_saved; i++)
         ch__free(m->saved[i].name);
     ch__free(m->saved);
-    ch__free((char *)(uintptr_t)m->opt.name);
+    ch__free(m->name);
     ch_var_unref(m->opt.step);
     ch__free(m->directory);
     ch__free(m->kept);
@@ -291,7 +292,8 @@ ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
     m->now = now;
     m->checkpoint = ch_checkpoint_ref(c);
     m->opt = opt != NULL ? *opt : (ch_manager_options){.name = NULL};
-    m->opt.name = ch__strdup(m->opt.name != NULL ? m->opt.name : "ckpt");
+    m->name = ch__strdup(m->opt.name != NULL ? m->opt.name : "ckpt");
+    m->opt.name = m->name;
     m->opt.step = ch_var_ref(m->opt.step);
     m->directory = ch__strdup(directory);
     if (m->directory == NULL || m->opt.name == NULL)

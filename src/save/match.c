@@ -1,5 +1,10 @@
 /* save/match.c -- pairs nodes of an object graph with objects, and values with tensors.
  *
+ * ch__match_make decodes the object graph of the file, pairs its nodes with those of a tree
+ * along edges of the same name, then the slots of paired optimizers, and then matches values
+ * (struct ch_match). A file without an object graph has no nodes: its tensors are matched by
+ * name only. restore.c and restored.c are the callers.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "save/match.h"
 
@@ -55,7 +60,9 @@ int ch__match_value(const ch_match *m, int node, const char *attribute)
 
 int ch__match_object(const ch_match *m, const void *object)
 {
-    return (int)(uintptr_t)ch__map_find(&m->objects, ch__key((uintptr_t)object)) - 1;
+    const int *node = ch__map_find(&m->objects, ch__key((uintptr_t)object));
+
+    return node != NULL ? *node : -1;
 }
 
 /* Pairs a node of the graph with a node of the tree, and appends it to the queue. Each node of
@@ -81,8 +88,7 @@ static ch_status pair(ch_match *m, const ch_tree *t, int node, int live, int *qu
         return CH_OK;
     m->node_of[live] = node;
     return at->kind != CH_SAVED_VAR || at->added != NULL
-               ? ch__map_set(&m->objects, ch__key((uintptr_t)at->object),
-                             (void *)(uintptr_t)(node + 1))
+               ? ch__map_set(&m->objects, ch__key((uintptr_t)at->object), &m->node_of[live])
                : CH_OK;
 }
 

@@ -18,8 +18,8 @@ typedef struct ch_match {
     ch_object_graph graph;   /* n = 0: the checkpoint has none */
     int            *live;    /* for each node of the graph: node of the tree, or -1 */
     int            *node_of; /* for each node of the tree: node of the graph, or -1 */
-    /* The same by object: address to node + 1. Has no variables, except those that the program
-     * has added: a layer may free a variable, and its address may be used again. */
+    /* The same by object: address to an element of node_of. Has no variables, except those that
+     * the program has added: a layer may free a variable, and its address may be used again. */
     ch_map objects;
     bool  *is_used;  /* for each tensor of the file: an object has it */
     int   *entry_of; /* for each value of the tree: tensor of the file, or -1 */

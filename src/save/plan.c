@@ -298,9 +298,9 @@ static void set_metadata(planning *p, const ch_ckpt_metadata *m, int item)
     ch__bytes_builder_drop(&b);
 }
 
-/* Adds the metadata, and sets the offsets of all items. The metadata states the size of the file
- * that contains it, so it is encoded twice; its own size does not depend on the sizes that it
- * states. */
+/* Adds the metadata, and sets the offsets of all items. The metadata states the size of the
+ * file that contains it, so it is encoded twice; its own size does not depend on the sizes that
+ * it states. */
 static void finish(planning *p, int64_t step)
 {
     ch_save_plan    *plan = p->plan;

@@ -5,10 +5,10 @@
  * objects. So a restore that fails has changed nothing.
  *
  * The first phase reads the values of this process into staging memory, which the saves of the
- * checkpoint use too. The second phase copies them, which cannot fail. If there is no memory for
- * that, and for variables on parameter servers, the first phase only verifies the values, and
- * the second reads them from the files. Then a disk that fails between the two phases leaves
- * some variables changed.
+ * checkpoint use too. The second phase copies them, which cannot fail. If there is no memory
+ * for that, and for variables on parameter servers, the first phase only verifies the values,
+ * and the second reads them from the files. Then a disk that fails between the two phases
+ * leaves some variables changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -267,7 +267,7 @@ static ch_status set_position(restoring *x, read_state *s)
 {
     const ch_saved_node *node = &x->tree.node[s->node];
     ch_str               position = text_of(s->value, CH_ATTRIBUTE_POSITION);
-    void                *object = (void *)(uintptr_t)node->object;
+    void                *object = node->object;
     ch_status            rc = CH_OK;
 
     if (node->kind == CH_SAVED_PER_WORKER) {
@@ -296,9 +296,8 @@ static ch_status set_positions(restoring *x)
             ch_status undone;
 
             (void)ch__fault_record(&first, rc, -1, NULL);
-            undone =
-                ch_iterator_restore((void *)(uintptr_t)x->tree.node[x->state[k].node].object,
-                                    x->state[k].before, x->state[k].before_bytes);
+            undone = ch_iterator_restore(x->tree.node[x->state[k].node].object,
+                                         x->state[k].before, x->state[k].before_bytes);
             if (undone != CH_OK)
                 ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
             (void)ch__fault_raise(&first);
@@ -329,9 +328,9 @@ static void set_var(void *arg, int i)
 /* Returns the tensor of the file that the variable was set from; -1: none. */
 static int entry_of_var(const restoring *x, const ch_var *v)
 {
-    size_t node = (uintptr_t)ch__map_find(&x->tree.nodes, ch__key((uintptr_t)v));
+    int node = ch__tree_find(&x->tree, v);
 
-    return node > 0 ? x->r->match.entry_of[x->tree.node[node - 1].first_value] : -1;
+    return node >= 0 ? x->r->match.entry_of[x->tree.node[node].first_value] : -1;
 }
 
 /* Sets the masters of 16-bit variables that have no value of their own in the checkpoint. */
@@ -359,6 +358,44 @@ static ch_status set_vars(restoring *x)
     return rc == CH_OK ? set_masters(x) : rc;
 }
 
+/* Creates the variables of an optimizer whose values are in the file, if the variables that it
+ * updates exist. So the program can read the iterations and the rate before the first step. With
+ * accumulation (a slot "sum") the first step creates them, because it knows the lists. */
+static ch_status build_optimizer(restoring *x, int node)
+{
+    const ch_match       *m = &x->r->match;
+    const ch_object_node *from = &m->graph.node[m->node_of[node]];
+    ch_var              **var = ch__malloc(((size_t)from->n_slots + 1) * sizeof(ch_var *));
+    int                   n = 0;
+    ch_status             rc = var != NULL ? CH_OK : ch__fail_memory("a restore");
+
+    for (int i = 0; i < from->n_slots && rc == CH_OK && n >= 0; i++) {
+        int  live = m->live[from->slot[i].variable];
+        bool is_new = live >= 0 && x->tree.node[live].kind == CH_SAVED_VAR;
+
+        for (int k = 0; k < n; k++)
+            is_new = is_new && var[k] != x->tree.node[live].object;
+        if (is_new)
+            var[n++] = x->tree.node[live].object;
+        if (strncmp(from->slot[i].name, "sum", 3) == 0)
+            n = -1;
+    }
+    if (rc == CH_OK && n > 0)
+        rc = ch_optimizer_build(x->tree.node[node].object, n, var);
+    ch__free(var);
+    return rc;
+}
+
+static ch_status build_optimizers(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->tree.n_nodes && rc == CH_OK; i++)
+        if (x->tree.node[i].kind == CH_SAVED_OPTIMIZER && x->r->match.node_of[i] >= 0)
+            rc = build_optimizer(x, i);
+    return rc;
+}
+
 /* Lists the layers, in which find() looks for variables. */
 static ch_status list_layers(restoring *x)
 {
@@ -378,7 +415,7 @@ static ch_status list_layers(restoring *x)
 static ch_status set_state(restoring *x, const read_state *s)
 {
     const ch_saved_node *node = &x->tree.node[s->node];
-    void                *object = (void *)(uintptr_t)node->object;
+    void                *object = node->object;
     int64_t              number;
     uint64_t             mark;
     ch_status            rc = CH_OK;
@@ -428,6 +465,8 @@ static ch_status run(restoring *x)
         rc = list_layers(x);
     if (rc == CH_OK)
         rc = ch__restored_wait(x->r);
+    if (rc == CH_OK)
+        rc = build_optimizers(x);
     if (rc == CH_OK)
         rc = set_positions(x);
     if (rc == CH_OK)

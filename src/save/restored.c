@@ -1,5 +1,9 @@
 /* save/restored.c -- the result of a restore: waiting values, assertions, the report.
  *
+ * The registry of strategy/waiting.h asks find() for the value of each variable that a layer or
+ * an optimizer creates. Assertions and the report match the objects as they are now with the
+ * file again (struct difference), because variables may have been created since the restore.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "save/restored.h"
 

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "save/write.h"
-#include "strategy/var.h"
+#include "strategy/strategy.h"
 
 /* Times and counts of the saves of a checkpoint, for ch_checkpoint_print_plan and managers. */
 typedef struct ch_save_costs {
@@ -54,7 +54,7 @@ typedef struct ch_save_request {
     const char       *prefix;
     int64_t           step; /* training steps; -1: not known */
     ch_save_committed committed;
-    void             *arg;
+    void             *arg; /* of `committed`; NULL: the ch_save */
 } ch_save_request;
 
 /* Saves the state. Waits for the write in progress first, and returns its error instead. */

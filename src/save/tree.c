@@ -75,30 +75,32 @@ static void add_value(building *b, int node, const char *attribute, ch_var *var,
 
 /* Returns the index of the node of an object, which is added if the tree has none yet; -1 after
  * an error. */
-static int node_of(building *b, ch_saved_kind kind, const void *object, const char *path)
+static int node_of(building *b, ch_saved_kind kind, void *object, const char *path)
 {
     ch_tree *t = b->tree;
-    ch_key   key = ch__key((uintptr_t)object);
-    size_t   found = (uintptr_t)ch__map_find(&t->nodes, key);
+    int      found = ch__tree_find(t, object);
+    int     *index;
 
-    if (found > 0)
-        return (int)found - 1;
-    if (path == NULL ||
+    if (found >= 0)
+        return found;
+    index = ch__arena_alloc(&t->memory, sizeof(*index));
+    if (path == NULL || index == NULL ||
         !ch__grow((void **)&t->node, &t->cap_nodes, t->n_nodes + 1, sizeof(*t->node)))
         (void)failed(b, ch__fail_memory("a checkpoint"));
     else
-        (void)failed(b, ch__map_set(&t->nodes, key, (void *)(uintptr_t)(t->n_nodes + 1)));
+        (void)failed(b, ch__map_set(&t->nodes, ch__key((uintptr_t)object), index));
     if (b->rc != CH_OK)
         return -1;
+    *index = t->n_nodes;
     t->node[t->n_nodes] = (ch_saved_node){.kind = kind, .object = object, .path = path};
     if (kind == CH_SAVED_VAR)
-        add_value(b, t->n_nodes, CH_ATTRIBUTE_VALUE, (ch_var *)(uintptr_t)object, NULL);
+        add_value(b, t->n_nodes, CH_ATTRIBUTE_VALUE, object, NULL);
     return t->n_nodes++;
 }
 
 /* Adds an edge from the node that is being expanded. Returns the node that it leads to, or -1
  * after an error. */
-static int add_edge(building *b, const char *name, ch_saved_kind kind, const void *object)
+static int add_edge(building *b, const char *name, ch_saved_kind kind, void *object)
 {
     ch_tree *t = b->tree;
     int      to;
@@ -185,7 +187,7 @@ static int64_t runs_of(const ch_tree *t, const ch_function *f)
 static void add_state(building *b, int node)
 {
     const ch_saved_node at = b->tree->node[node];
-    void               *object = (void *)(uintptr_t)at.object, *bytes = NULL;
+    void               *object = at.object, *bytes = NULL;
     size_t              n = 0;
     ch_status           rc;
 
@@ -232,7 +234,7 @@ static bool add_part(void *arg, ch_var *of, const char *name, ch_var *v)
 static void expand(building *b)
 {
     const ch_saved_node node = b->tree->node[b->node];
-    void               *object = (void *)(uintptr_t)node.object;
+    void               *object = node.object;
     ch_layer *const    *child = NULL;
 
     if (node.kind == CH_SAVED_LAYER) {
@@ -251,18 +253,18 @@ static bool add_slot(void *arg, ch_var *of, const char *name, ch_var *v)
 {
     building *b = arg;
     ch_tree  *t = b->tree;
-    size_t    var = of != NULL ? (uintptr_t)ch__map_find(&t->nodes, ch__key((uintptr_t)of)) : 0;
+    int       var = of != NULL ? ch__tree_find(t, of) : -1;
     char     *middle;
     int       node;
 
-    if (var == 0)
+    if (var < 0)
         return true;
     size_t size = strlen(t->node[b->node].path) + sizeof(".OPTIMIZER_SLOT/");
     middle = ch__arena_alloc(&t->memory, size);
     if (middle != NULL)
         snprintf(middle, size, ".OPTIMIZER_SLOT/%s", t->node[b->node].path);
     node = node_of(b, CH_SAVED_VAR, v,
-                   middle != NULL ? join(t, t->node[var - 1].path, middle, name) : NULL);
+                   middle != NULL ? join(t, t->node[var].path, middle, name) : NULL);
     if (node < 0)
         return false;
     ch_saved_node *from = &t->node[b->node];
@@ -271,11 +273,11 @@ static bool add_slot(void *arg, ch_var *of, const char *name, ch_var *v)
     if (copy == NULL || !ch__grow((void **)&from->slot, &from->cap_slots, from->n_slots + 1,
                                   sizeof(*from->slot)))
         return !failed(b, ch__fail_memory("a checkpoint"));
-    from->slot[from->n_slots++] = (ch_saved_slot){(int)var - 1, copy, node};
+    from->slot[from->n_slots++] = (ch_saved_slot){var, copy, node};
     return true;
 }
 
-ch_status ch__tree_build(int n, const ch_added *added, const int64_t *counter, ch_tree *out)
+ch_status ch__tree_build(int n, const ch_added *added, int64_t *counter, ch_tree *out)
 {
     building b = {.tree = out};
 
@@ -303,6 +305,13 @@ ch_status ch__tree_add_state(ch_tree *t)
     for (int i = 0; i < t->n_nodes && b.rc == CH_OK; i++)
         add_state(&b, i);
     return b.rc;
+}
+
+int ch__tree_find(const ch_tree *t, const void *object)
+{
+    const int *index = ch__map_find(&t->nodes, ch__key((uintptr_t)object));
+
+    return index != NULL ? *index : -1;
 }
 
 int ch__tree_child(const ch_tree *t, int node, const char *name)

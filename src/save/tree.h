@@ -3,8 +3,8 @@
  * A tree is built for each save and each restore from the objects that the program has added
  * (ch_added). It has a node for each object, in breadth-first order from the root, and a value
  * for each tensor that an object has. An object that is reached by several edges has a single
- * node, and the first path to it gives the keys of its values (CK-6, CK-13). Slots of optimizers
- * follow after all other nodes (CK-14, CK-15). checkpoint.c and restore.c use trees.
+ * node, and the first path to it gives the keys of its values (CK-6, CK-13). Slots of
+ * optimizers follow after all other nodes (CK-14, CK-15). checkpoint.c and restore.c use trees.
  *
  * A tree borrows the objects and owns everything else.
  *
@@ -70,7 +70,7 @@ typedef struct ch_saved_slot {
 
 typedef struct ch_saved_node {
     ch_saved_kind   kind;
-    const void     *object;
+    void           *object;
     const ch_added *added; /* NULL: the object belongs to an added object */
     const char     *path;  /* escaped names of edges, joined by "/"; "": the root */
     int             n_edges, cap_edges;
@@ -82,17 +82,17 @@ typedef struct ch_saved_node {
 
 typedef struct ch_tree {
     ch_arena        memory; /* of names, paths and keys */
-    ch_map          nodes;  /* by object: index in `node`, plus 1 */
+    ch_map          nodes;  /* by object: its index in `node`, an int of `memory` */
     int             n_nodes, cap_nodes;
     ch_saved_node  *node;
     int             n_values, cap_values;
     ch_saved_value *value;
 } ch_tree;
 
-/* Builds the tree of n added objects and of the counter of saves, with the variables. The caller
- * must drop the tree, also on an error. INVALID_ARGUMENT: two parts of an object have the same
- * name. */
-CH_MUST_CHECK ch_status ch__tree_build(int n, const ch_added *added, const int64_t *counter,
+/* Builds the tree of n added objects and of the counter of saves, with the variables. The
+ * caller must drop the tree, also on an error. INVALID_ARGUMENT: two parts of an object have
+ * the same name. */
+CH_MUST_CHECK ch_status ch__tree_build(int n, const ch_added *added, int64_t *counter,
                                        ch_tree *out);
 /* Asks the objects for their values that are not variables, and adds these. If the tree has
  * variables of strategies with parameter servers, a cut of each strategy must be in progress
@@ -100,6 +100,8 @@ CH_MUST_CHECK ch_status ch__tree_build(int n, const ch_added *added, const int64
 CH_MUST_CHECK ch_status ch__tree_add_state(ch_tree *t);
 void                    ch__tree_drop(ch_tree *t);
 
+/* Returns the node of an object; -1: it has none. */
+int ch__tree_find(const ch_tree *t, const void *object);
 /* Returns the node that an edge of a node leads to; -1: there is no such edge. */
 int ch__tree_child(const ch_tree *t, int node, const char *name);
 

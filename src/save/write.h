@@ -23,8 +23,8 @@ typedef struct ch_save {
     ch_save_plan      plan;
     const ch_staging *staging; /* borrowed from the checkpoint */
     int               n_cuts;
-    /* A snapshot of each strategy with parameter servers. The array is owned, the strategies are
-     * borrowed: the checkpoint references their variables. */
+    /* A snapshot of each strategy with parameter servers. The array is owned, the strategies
+     * are borrowed: the checkpoint references their variables. */
     struct ch_save_cut {
         ch_strategy *strategy;
         ch_cut      *cut; /* owned; NULL: not taken yet */

@@ -33,9 +33,9 @@ typedef struct ch_waiting_ops {
      * when it creates them anew. */
     bool (*find)(void *arg, const void *object, ch_var *of, const char *name,
                  ch_value_source *out);
-    /* Called after the variable was created with the value; may be NULL. The implementation must not keep a
-     * reference to `v`, which would keep its name in use, nor its address, because `v` may be
-     * freed again. */
+    /* Called after the variable was created with the value; may be NULL. The implementation
+     * must not keep a reference to `v`, which would keep its name in use, nor its address,
+     * because `v` may be freed again. */
     void (*created)(void *arg, const void *object, ch_var *of, const char *name, ch_var *v);
     /* Frees `arg`. Called once, when the restore was removed and no variable is being created
      * with a value of it. */

@@ -92,21 +92,21 @@ ch_callback  *usual_tensorboard(void);
 ch_history   *usual_history(void);
 ch_training  *usual_training(void); /* for HOSTILE_IN_TRAINING */
 ch_example   *usual_example(void);
-ch_record_writer     *usual_writer(void);
+ch_record_writer         *usual_writer(void);
 extern const ch_state_ops usual_state_ops;
-ch_checkpoint         *usual_checkpoint(void); /* has the variable "w" */
-ch_checkpoint_manager *usual_manager(void);
-ch_restored           *usual_restored(void);
-ch_checkpoint_reader *usual_reader(void); /* "w", f32 (4) in two slices */
-ch_cluster           *usual_cluster(void);
-ch_resolver          *usual_resolver(void);
-ch_slurm_options      usual_slurm_options(void); /* also sets the environment */
-ch_resolver          *usual_slurm(void);
-ch_local_cluster     *usual_local_cluster(void);
-ch_strategy          *usual_servers(void); /* ParameterServer over it */
-ch_coordinator       *usual_coordinator(void);
-ch_per_worker        *usual_per_worker(void); /* usual_dataset, not iterated */
-ch_remote            *usual_remote(void);
+ch_checkpoint            *usual_checkpoint(void); /* has the variable "w" */
+ch_checkpoint_manager    *usual_manager(void);
+ch_restored              *usual_restored(void);
+ch_checkpoint_reader     *usual_reader(void); /* "w", f32 (4) in two slices */
+ch_cluster               *usual_cluster(void);
+ch_resolver              *usual_resolver(void);
+ch_slurm_options          usual_slurm_options(void); /* also sets the environment */
+ch_resolver              *usual_slurm(void);
+ch_local_cluster         *usual_local_cluster(void);
+ch_strategy              *usual_servers(void); /* ParameterServer over it */
+ch_coordinator           *usual_coordinator(void);
+ch_per_worker            *usual_per_worker(void); /* usual_dataset, not iterated */
+ch_remote                *usual_remote(void);
 
 typedef struct usual_bytes {
     void  *bytes;

@@ -35,14 +35,10 @@ static ch_layer *new_network(void)
 static void begin_job(job *j, ch_strategy *st)
 {
     ch_model_options opt = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}};
-    ch_var *const   *var;
-    int              n;
 
     j->st = st;
     must(ch_model_new(st, new_network(), &opt, &j->model));
     must(ch_optimizer_adam(0.002, NULL, NULL, &j->adam));
-    n = ch_model_trainable(j->model, &var);
-    must(ch_optimizer_build(j->adam, n, var)); /* also if a finished training makes no step */
 }
 
 static ch_strategy *new_mirrored(void)

@@ -107,7 +107,7 @@ static void oldest_checkpoints_are_removed(void **state)
 }
 
 /* CM-13: the timeline of TensorFlow's test */
-static void one_checkpoint_for_some_hours_is_preserved(void **state)
+static void checkpoints_of_some_hours_are_preserved(void **state)
 {
     static const struct {
         double      time;
@@ -187,7 +187,7 @@ static void init_is_called_without_checkpoint(void **state)
     (void)state;
 }
 
-/* CM-5, and CM-14 of which Cohort does more: the second manager is refused */
+/* CM-5, CM-14: unlike TensorFlow, Cohort refuses the second manager */
 static void wrong_options_are_refused(void **state)
 {
     counted                x;
@@ -299,7 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oldest_checkpoints_are_removed),
-        cmocka_unit_test(one_checkpoint_for_some_hours_is_preserved),
+        cmocka_unit_test(checkpoints_of_some_hours_are_preserved),
         cmocka_unit_test(saves_wait_for_the_interval),
         cmocka_unit_test(init_is_called_without_checkpoint),
         cmocka_unit_test(wrong_options_are_refused),

@@ -228,7 +228,7 @@ static void report_names_what_did_not_match(void **state)
     (void)state;
 }
 
-/* CK-12, and full names */
+/* CK-12: names of variables; also full names in the object graph */
 static void values_match_by_name_if_no_edge_leads_to_them(void **state)
 {
     ch_var        *a = t_var(NULL, "unusual", t_noise(ch_shape_of(3), 1));

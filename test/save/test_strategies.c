@@ -48,7 +48,7 @@ static void training_continues_bit_for_bit(void **state)
 }
 
 /* 3.7.3-3.7.8: a distributed variable is a single tensor, under the key of an ordinary one */
-static void each_strategy_loads_what_another_saved(void **state)
+static void checkpoint_of_a_strategy_loads_under_each_other(void **state)
 {
     static t_bits saved, have;
 
@@ -81,7 +81,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_continues_bit_for_bit),
-        cmocka_unit_test(each_strategy_loads_what_another_saved),
+        cmocka_unit_test(checkpoint_of_a_strategy_loads_under_each_other),
     };
 
     if (t_four_gpus(NULL) != 0)
