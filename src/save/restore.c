@@ -359,8 +359,8 @@ static ch_status set_vars(restoring *x)
 }
 
 /* Creates the variables of an optimizer whose values are in the file, if the variables that it
- * updates exist. So the program can read the iterations and the rate before the first step. With
- * accumulation (a slot "sum") the first step creates them, because it knows the lists. */
+ * updates exist. So the program can read the iterations and the rate before the first step.
+ * With accumulation (a slot "sum") the first step creates them, because it knows the lists. */
 static ch_status build_optimizer(restoring *x, int node)
 {
     const ch_match       *m = &x->r->match;
