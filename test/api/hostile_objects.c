@@ -279,8 +279,10 @@ ch_checkpoint_manager *usual_manager(void)
     ch_checkpoint         *c = usual_checkpoint();
     char                   folder[40];
     ch_status              rc;
+    static int             n;
 
-    snprintf(folder, sizeof(folder), "managed-%d", (int)getpid()); /* processes run at a time */
+    /* Several processes run at a time, and a call may need several managers. */
+    snprintf(folder, sizeof(folder), "managed-%d-%d", (int)getpid(), n++);
     rc = ch_checkpoint_manager_new(c, folder, NULL, &m);
     ch_checkpoint_unref(c);
     return rc == CH_OK ? m : NULL;

@@ -26,7 +26,7 @@ static ch_function           *f;
 static ch_var                *w, *b;
 static ch_metric             *accuracy;
 static ch_callback           *backup;
-static ch_checkpoint         *c;
+static ch_checkpoint         *checkpoint;
 static ch_checkpoint_manager *manager;
 static ch_restored           *restored;
 static ch_history            *history;
