@@ -81,6 +81,24 @@ static ch_tensor *nearest_copy(const ch_var *v)
     return v->copy[0];
 }
 
+/* Sets the elements that are equal in all copies: their mean is that element, without the
+ * rounding of a sum and a division. So a mean that was written reads back to the same bits. */
+static void keep_equal(const ch_var *v, ch_tensor *mean)
+{
+    size_t bytes = ch_dtype_bytes(v->dtype), end = ch_tensor_bytes(mean);
+
+    for (size_t at = 0; at < end; at += bytes) {
+        const char *first = (const char *)v->copy[0]->data + at;
+        int         i = 1;
+
+        while (i < v->n_copies &&
+               memcmp(first, (const char *)v->copy[i]->data + at, bytes) == 0)
+            i++;
+        if (i == v->n_copies)
+            memcpy((char *)mean->data + at, first, bytes);
+    }
+}
+
 /* Sums or averages the copies of a per-replica variable. */
 static ch_status combine_copies(const ch_var *v, ch_tensor *out)
 {
@@ -93,6 +111,8 @@ static ch_status combine_copies(const ch_var *v, ch_tensor *out)
         data[i] = v->copy[i]->data;
     ch__accumulate(v->dtype, ch_tensor_count(out), n, data, out->data,
                    v->aggregation == CH_AGGREGATE_MEAN ? n : 1);
+    if (v->aggregation == CH_AGGREGATE_MEAN)
+        keep_equal(v, out);
     ch__free(data);
     return CH_OK;
 }
