@@ -151,7 +151,7 @@ static void add_value(planning *p, ch_saved_value *x)
         return;
     }
     if (v != NULL)
-        p->rc = v->strategy->var_ops->read(v, NULL, &x->state);
+        p->rc = ch__var_get(v, &x->state);
     if (p->rc == CH_OK)
         p->rc = ch_tensor_contiguous(x->state, &read);
     if (p->rc != CH_OK)

@@ -167,11 +167,29 @@ static void aggregate_of_replicas_is_kept_by_any_number_of_replicas(void **state
     (void)state;
 }
 
+/* 3.7.5: copies that differ and have no aggregate cannot be saved */
+static void copies_without_aggregate_are_not_saved(void **state)
+{
+    ch_strategy   *st = new_mirrored(2);
+    ch_var        *v = new_on_read(st, CH_F32, CH_AGGREGATE_NONE);
+    ch_checkpoint *c = NULL;
+
+    t_ok(ch_checkpoint_new(&c));
+    t_ok(ch_checkpoint_add_var(c, "v", v));
+    t_refused(ch_checkpoint_write(c, t_path("n"), NULL), CH_INVALID_ARGUMENT, "variable v",
+              "aggregation");
+    ch_checkpoint_unref(c);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_of_any_number_load_under_any_other),
         cmocka_unit_test(aggregate_of_replicas_is_kept_by_any_number_of_replicas),
+        cmocka_unit_test(copies_without_aggregate_are_not_saved),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));
