@@ -71,11 +71,11 @@ def interrupted(program, mode, folder, a, duration, dice):
     while kills < rest:
         process = run(program, mode, folder, a.short)
         if not a.terms and inside < a.saves:
-            begin = time.monotonic() + dice.uniform(0, duration / 4)
+            begin = time.monotonic() + dice.uniform(0, duration / 2)
             hit = wait_until(process, lambda: time.monotonic() >= begin and is_writing(folder), duration * 2)
             inside += hit
         else:
-            begin = time.monotonic() + dice.uniform(0, duration * 3 / max(4, rest))
+            begin = time.monotonic() + dice.uniform(0, duration)
             hit = wait_until(process, lambda: time.monotonic() >= begin, duration * 2)
         if hit:
             process.send_signal(signal.SIGTERM if a.terms else signal.SIGKILL)
