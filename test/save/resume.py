@@ -49,7 +49,7 @@ def finish(process, what):
     except subprocess.TimeoutExpired:
         process.kill()
         sys.exit(f'{what}: does not end')
-    if process.returncode not in (0, RESTART):
+    if process.returncode not in (0, RESTART, -signal.SIGTERM):
         sys.exit(f'{what}: exit code {process.returncode}: {errors.decode()[-2000:]}')
     return process.returncode
 
@@ -79,12 +79,14 @@ def interrupted(program, mode, folder, a, duration, dice):
             hit = wait_until(process, lambda: time.monotonic() >= begin, duration * 2)
         if hit:
             process.send_signal(signal.SIGTERM if a.terms else signal.SIGKILL)
-            kills += 1
         if not hit or a.terms:
-            if finish(process, mode) == 0:
+            code = finish(process, mode)
+            kills += code == RESTART  # a signal before ch_fit begins ends the process, and does not count
+            if code == 0:
                 break
         else:
             process.communicate()
+            kills += 1
     return kills, inside
 
 
