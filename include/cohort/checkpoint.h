@@ -140,12 +140,15 @@ typedef struct ch_restore_options {
 } ch_restore_options;
 
 /* Restores the values of all objects of the checkpoint. `path` is a prefix ("run/ckpt-7"), or a
- * directory for the newest checkpoint in it. `opt` may be NULL. `out` may be NULL: then no
- * value waits for variables that are created later, and what was not used is logged.
+ * directory for the newest checkpoint in it. `opt` may be NULL. Values wait for variables that
+ * do not exist yet until the result is freed. `out` may be NULL: then the checkpoint keeps the
+ * result until its next restore without `out`, or until it is freed.
  *
- * On an error nothing has changed. NOT_FOUND: there is no such checkpoint. INVALID_ARGUMENT: a
- * value has another shape or dtype than its variable. DATA_LOSS: a file is damaged; the message
- * names the file and the byte. */
+ * On an error nothing has changed, except if the program's own ch_state_ops.load has failed, if
+ * a parameter server was lost, or if the disk failed between the check of the data and its use;
+ * the last can only happen to variables on servers, or if there was no memory for a copy.
+ * NOT_FOUND: there is no such checkpoint. INVALID_ARGUMENT: a value has another shape or dtype
+ * than its variable. DATA_LOSS: a file is damaged; the message names the file and the byte. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
                                                      const ch_restore_options *opt,
                                                      ch_restored             **out);

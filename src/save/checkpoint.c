@@ -45,6 +45,38 @@ ch_checkpoint *ch_checkpoint_ref(ch_checkpoint *c)
     return c;
 }
 
+/* References the object of an entry. */
+static void ref_object(const ch_added *a)
+{
+    switch (a->kind) {
+    case CH_SAVED_LAYER:
+        ch_model_ref(a->owner);
+        break;
+    case CH_SAVED_OPTIMIZER:
+        ch_optimizer_ref(a->owner);
+        break;
+    case CH_SAVED_METRIC:
+        ch_metric_ref(a->owner);
+        break;
+    case CH_SAVED_VAR:
+        ch_var_ref(a->owner);
+        break;
+    case CH_SAVED_FUNCTION:
+        ch_function_ref(a->owner);
+        break;
+    case CH_SAVED_ITERATOR:
+        ch_iterator_ref(a->owner);
+        break;
+    case CH_SAVED_PER_WORKER:
+        ch_per_worker_ref(a->owner);
+        break;
+    case CH_SAVED_ROOT:
+    case CH_SAVED_COUNTER:
+    case CH_SAVED_STATE:
+        break;
+    }
+}
+
 static void unref_object(const ch_added *a)
 {
     switch (a->kind) {
@@ -85,6 +117,11 @@ void ch_checkpoint_unref(ch_checkpoint *c)
     ch__save_free(c->save);
     ch_restored_unref(c->restored);
     for (int i = 0; i < c->n_added; i++) {
+        /* Servers have kept memory for their copies. */
+        if (c->added[i].kind == CH_SAVED_LAYER)
+            ch__cut_free_memory(ch_model_strategy(c->added[i].owner));
+        else if (c->added[i].kind == CH_SAVED_VAR)
+            ch__cut_free_memory(ch_var_strategy(c->added[i].owner));
         unref_object(&c->added[i]);
         ch__free(c->added[i].name);
     }
@@ -94,8 +131,7 @@ void ch_checkpoint_unref(ch_checkpoint *c)
     ch__free(c);
 }
 
-/* Adds an object to the list. The list takes over the caller's reference to `owner`, unless the
- * call fails. */
+/* Adds an object to the list, and references its owner. */
 static ch_status add(ch_checkpoint *c, const char *name, ch_saved_kind kind, void *object,
                      void *owner, const ch_state_ops *ops)
 {
@@ -119,72 +155,46 @@ static ch_status add(ch_checkpoint *c, const char *name, ch_saved_kind kind, voi
         ch__free(copy);
         return ch__fail_memory("a checkpoint");
     }
-    c->added[c->n_added++] = (ch_added){copy, kind, object, owner, ops};
+    c->added[c->n_added] = (ch_added){copy, kind, object, owner, ops};
+    ref_object(&c->added[c->n_added++]);
     return CH_OK;
 }
 
 ch_status ch_checkpoint_add_model(ch_checkpoint *c, const char *name, ch_model *m)
 {
-    ch_status rc = add(c, name, CH_SAVED_LAYER, ch_model_layer(m), m, NULL);
-
-    if (rc == CH_OK)
-        ch_model_ref(m);
-    return rc;
+    return add(c, name, CH_SAVED_LAYER, ch_model_layer(m), m, NULL);
 }
 
 ch_status ch_checkpoint_add_optimizer(ch_checkpoint *c, const char *name, ch_optimizer *o)
 {
-    ch_status rc = add(c, name, CH_SAVED_OPTIMIZER, o, o, NULL);
-
-    if (rc == CH_OK)
-        ch_optimizer_ref(o);
-    return rc;
+    return add(c, name, CH_SAVED_OPTIMIZER, o, o, NULL);
 }
 
 ch_status ch_checkpoint_add_metric(ch_checkpoint *c, const char *name, ch_metric *x)
 {
-    ch_status rc = add(c, name, CH_SAVED_METRIC, x, x, NULL);
-
-    if (rc == CH_OK)
-        ch_metric_ref(x);
-    return rc;
+    return add(c, name, CH_SAVED_METRIC, x, x, NULL);
 }
 
 ch_status ch_checkpoint_add_var(ch_checkpoint *c, const char *name, ch_var *v)
 {
-    ch_var   *whole = v != NULL ? ch_var_whole(v) : NULL;
-    ch_status rc = add(c, name, CH_SAVED_VAR, whole, whole, NULL);
+    ch_var *whole = v != NULL ? ch_var_whole(v) : NULL;
 
-    if (rc == CH_OK)
-        ch_var_ref(whole);
-    return rc;
+    return add(c, name, CH_SAVED_VAR, whole, whole, NULL);
 }
 
 ch_status ch_checkpoint_add_function(ch_checkpoint *c, const char *name, ch_function *f)
 {
-    ch_status rc = add(c, name, CH_SAVED_FUNCTION, f, f, NULL);
-
-    if (rc == CH_OK)
-        ch_function_ref(f);
-    return rc;
+    return add(c, name, CH_SAVED_FUNCTION, f, f, NULL);
 }
 
 ch_status ch_checkpoint_add_iterator(ch_checkpoint *c, const char *name, ch_iterator *it)
 {
-    ch_status rc = add(c, name, CH_SAVED_ITERATOR, it, it, NULL);
-
-    if (rc == CH_OK)
-        ch_iterator_ref(it);
-    return rc;
+    return add(c, name, CH_SAVED_ITERATOR, it, it, NULL);
 }
 
 ch_status ch_checkpoint_add_per_worker(ch_checkpoint *c, const char *name, ch_per_worker *p)
 {
-    ch_status rc = add(c, name, CH_SAVED_PER_WORKER, p, p, NULL);
-
-    if (rc == CH_OK)
-        ch_per_worker_ref(p);
-    return rc;
+    return add(c, name, CH_SAVED_PER_WORKER, p, p, NULL);
 }
 
 ch_status ch_checkpoint_add_state(ch_checkpoint *c, const char *name, const ch_state_ops *ops,
@@ -295,6 +305,7 @@ static ch_status copy_state(taking *t)
         rc = ch__save_plan_make(&s->tree, t->opt->staging_bytes, t->request->step, &s->plan);
     if (rc == CH_OK)
         rc = ch__staging_reserve(&c->staging, ch__checkpoint_team(c), s->plan.staged_bytes);
+    c->costs.state_bytes = s->plan.state_bytes;
     began = ch__now_ns();
     if (rc == CH_OK)
         ch__staging_copy(&c->staging, c->team, &s->plan);
@@ -393,7 +404,6 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
     if (opt->wait)
         rc = ch__checkpoint_collect(c, true);
     c->costs.blocked_ns = ch__now_ns() - began;
-    c->costs.all_blocked_ns += c->costs.blocked_ns;
     return rc;
 }
 
@@ -497,8 +507,8 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
     ch_tree tree = {.n_nodes = 0};
-    int64_t local = 0, remote = 0, other = 0;
-    int     n_local = 0, n_remote = 0, n_other = 0;
+    int64_t local = 0, remote = 0;
+    int     n_local = 0, n_remote = 0;
 
     if (c == NULL) {
         ch__text_add(&o, "NULL");
@@ -507,19 +517,10 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
     if (ch__tree_build(c->n_added, c->added, &c->counter, &tree) != CH_OK)
         ch__text_add(&o, "the plan cannot be made: %s\n", ch_error_message());
     for (int i = 0; i < tree.n_values; i++) {
-        const ch_saved_value *x = &tree.value[i];
-        int64_t bytes = x->var != NULL ? ch__ckpt_bytes(x->var->dtype, x->var->shape)
-                                       : (int64_t)ch_tensor_bytes(x->state);
+        const ch_var *v = tree.value[i].var;
+        int64_t       bytes = ch__ckpt_bytes(v->dtype, v->shape);
 
-        if (x->state != NULL && ch_tensor_dtype(x->state) == CH_STR) {
-            bytes = 0;
-            for (int64_t k = 0; k < ch_tensor_count(x->state); k++)
-                bytes += (int64_t)((const ch_str *)ch_tensor_data(x->state))[k].size;
-        }
-        if (x->var == NULL) {
-            other += bytes;
-            n_other++;
-        } else if (ch__saved_is_remote(x->var)) {
+        if (ch__saved_is_remote(v)) {
             remote += bytes;
             n_remote++;
         } else {
@@ -531,9 +532,9 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
     ch__text_add(&o, "values                        number         MiB\n");
     ch__text_add(&o, "variables of this process %10d %11.3f\n", n_local, mebibytes(local));
     ch__text_add(&o, "variables on servers      %10d %11.3f\n", n_remote, mebibytes(remote));
-    ch__text_add(&o, "positions, other state    %10d %11.3f\n", n_other, mebibytes(other));
-    ch__text_add(&o, "a save writes             %10d %11.3f\n", n_local + n_remote + n_other,
-                 mebibytes(local + remote + other));
+    ch__text_add(&o, "positions, other state    %11.3f\n", mebibytes(c->costs.state_bytes));
+    ch__text_add(&o, "a save writes                        %11.3f\n",
+                 mebibytes(local + remote + c->costs.state_bytes));
     ch__text_add(&o, "a save holds in memory               %11.3f\n",
                  mebibytes(c->staging.bytes > 0 ? c->staging.bytes : local));
     ch__text_add(&o,

@@ -313,6 +313,9 @@ ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
         ch__ckpt_remove_leftovers(m->directory, prefix);
         rc = read_state(m);
     }
+    /* Without memory now, the save reports it. */
+    if (rc == CH_OK && ch__checkpoint_prepare(c, m->opt.write.staging_bytes) != CH_OK)
+        ch__log(CH_LOG_INFO, "checkpoint", "%s", ch_error_message());
     if (rc == CH_OK)
         *out = m;
     else

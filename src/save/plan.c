@@ -264,7 +264,7 @@ static void lay_out(ch_save_plan *p)
 {
     int64_t end = 0;
 
-    p->bytes = p->unstaged_bytes = p->staged_from = 0;
+    p->bytes = p->unstaged_bytes = p->state_bytes = p->staged_from = 0;
     for (int f = 0; f < p->n_files; f++) {
         p->file_bytes[f] =
             ch__ckpt_layout(p->first[f + 1] - p->first[f], p->item + p->first[f]);
@@ -273,6 +273,8 @@ static void lay_out(ch_save_plan *p)
     for (int i = p->first[1] - 1; i >= 0; i--) {
         if (p->source[i].from == CH_FROM_VAR)
             p->unstaged_bytes += p->item[i].bytes;
+        if (p->source[i].from == CH_FROM_TENSOR)
+            p->state_bytes += p->item[i].bytes;
         if (p->source[i].from != CH_FROM_STAGING)
             continue;
         if (end == 0)

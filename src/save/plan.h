@@ -41,6 +41,7 @@ typedef struct ch_save_plan {
     int64_t staged_from, staged_bytes;
     int64_t bytes;          /* of all data files */
     int64_t unstaged_bytes; /* of the items that are CH_FROM_VAR */
+    int64_t state_bytes;    /* of the items that are CH_FROM_TENSOR */
 } ch_save_plan;
 
 /* Plans the values of a tree that was built with state. Reads the values of variables that

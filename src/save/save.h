@@ -14,13 +14,13 @@
 
 /* Times and counts of the saves of a checkpoint, for ch_checkpoint_print_plan and managers. */
 typedef struct ch_save_costs {
-    int64_t n_saves;        /* saves that have begun */
-    int64_t n_skipped;      /* saves that were due while another was being written */
-    int64_t n_failed;       /* saves of which an error was reported */
-    int64_t blocked_ns;     /* time that the program waited in the last save */
-    int64_t copy_ns;        /* part of it: the copy to staging memory */
-    int64_t write_ns;       /* time that the last write took in the background */
-    int64_t all_blocked_ns; /* time that the program waited in all saves */
+    int64_t n_saves;     /* saves that have begun */
+    int64_t n_skipped;   /* saves that were due while another was being written */
+    int64_t n_failed;    /* saves of which an error was reported */
+    int64_t blocked_ns;  /* time that the program waited in the last save */
+    int64_t copy_ns;     /* part of it: the copy to staging memory */
+    int64_t write_ns;    /* time that the last write took in the background */
+    int64_t state_bytes; /* bytes of the last save that are not variables */
 } ch_save_costs;
 
 struct ch_checkpoint {
