@@ -1,9 +1,11 @@
 /* bench/checkpoint.c -- saving and restoring 512 MiB and 2 GiB: speed, and what training loses.
  *
- * Limits: of a save, a plain write and fsync of the same bytes into as many files; of a restore,
- * a plain read into memory that is already there; of the stall, a memcpy by a single thread. The
- * peer saves and loads tensors of the same sizes with torch.save and torch.load, with an fsync.
- * The case "overhead" trains in turns with and without a save every ten seconds.
+ * Limits: of a save, a plain write and fsync of the same bytes into as many files; of a
+ * restore, a plain read into memory that is already there; of the stalls, a memcpy by a single
+ * thread. "stall" is the time that a save blocks the program, "stall ps" the longest time that
+ * a parameter server takes to answer while it is saved. The peer saves and loads tensors of the
+ * same sizes with torch.save and torch.load, with an fsync. The case "overhead" trains in turns
+ * with and without a save every ten seconds.
  *
  * The files are in a new folder of /var/tmp, because /tmp may be memory.
  *
@@ -11,11 +13,14 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bench.h"
 #include "cohort/checkpoint.h"
+#include "cohort/coordinator.h"
 #include "must.h"
 
 enum { PARTS = 16, ROUNDS = 7, SECONDS = 10, TURNS = 6 };
@@ -250,6 +255,130 @@ static void measure_overhead(bench *b, int64_t bytes)
     ch_model_unref(t.model);
 }
 
+/* ---- stall of a parameter server ---- */
+
+/* A parameter server holds a table. Each step changes a row of it, so that the server copies
+ * the table after the cut. A thread asks the server for another variable, again and again. */
+typedef struct served {
+    ch_strategy    *st;
+    ch_coordinator *co;
+    ch_var         *table, *asked;
+    ch_function    *step;
+    ch_checkpoint  *checkpoint;
+    atomic_bool     ends;
+    double          longest; /* seconds that an answer took */
+} served;
+
+static void change_row(ch_step *s, void *arg)
+{
+    const served *t = arg;
+    ch_tensor    *id = NULL, *row = NULL;
+
+    must(ch_tensor_copy_of(CH_I64, ch_shape_of(1), (int64_t[]){1}, &id));
+    must(ch_tensor_new(CH_F32, ch_shape_of(1, 1024), &row));
+    ch_var_scatter_add(s, t->table, ch_constant(s, id), ch_constant(s, row));
+    ch_tensor_unref(id);
+    ch_tensor_unref(row);
+}
+
+static void *ask(void *arg)
+{
+    served *t = arg;
+
+    while (!atomic_load(&t->ends)) {
+        double     begin = bench_now(), took;
+        ch_tensor *x = NULL;
+
+        must(ch_var_get(t->asked, &x));
+        ch_tensor_unref(x);
+        took = bench_now() - begin;
+        t->longest = took > t->longest ? took : t->longest;
+    }
+    return NULL;
+}
+
+static void serve(served *t, int64_t bytes)
+{
+    ch_local_cluster *cluster = NULL;
+    ch_tensor        *zero = NULL, *one = NULL;
+
+    *t = (served){NULL};
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 1, .workers = 1}, &cluster));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &t->st));
+    ch_local_cluster_unref(cluster);
+    must(ch_coordinator_new(t->st, &(ch_coordinator_options){.capacity = 4}, &t->co));
+    must(ch_tensor_new(CH_F32, ch_shape_of(bytes / 4096, 1024), &zero));
+    must(ch_tensor_scalar(CH_F32, 1, &one));
+    must(ch_var_new(t->st, &(ch_var_spec){.name = "table", .initial = zero}, &t->table));
+    must(ch_var_new(t->st, &(ch_var_spec){.name = "asked", .initial = one}, &t->asked));
+    must(ch_function_new("change_row", change_row, t, &t->step));
+    must(ch_checkpoint_new(&t->checkpoint));
+    must(ch_checkpoint_add_var(t->checkpoint, "table", t->table));
+    ch_tensor_unref(zero);
+    ch_tensor_unref(one);
+}
+
+static void stop_serving(served *t)
+{
+    ch_checkpoint_unref(t->checkpoint);
+    ch_function_unref(t->step);
+    ch_var_unref(t->asked);
+    ch_var_unref(t->table);
+    ch_coordinator_unref(t->co);
+    ch_strategy_unref(t->st);
+}
+
+/* Saves once while steps run. Returns the longest time that the server took to answer. */
+static double stall_of_server(served *t, const char *prefix)
+{
+    const ch_write_options opt = {.replace = true};
+    pthread_t              thread;
+
+    t->longest = 0;
+    atomic_store(&t->ends, false);
+    if (pthread_create(&thread, NULL, ask, t) != 0)
+        exit(1);
+    for (int i = 0; i < 40; i++) {
+        if (i == 20)
+            must(ch_checkpoint_write(t->checkpoint, prefix, &opt));
+        must(ch_coordinator_schedule(t->co, t->step, NULL, NULL));
+    }
+    must(ch_coordinator_join(t->co));
+    must(ch_checkpoint_wait(t->checkpoint));
+    atomic_store(&t->ends, true);
+    pthread_join(thread, NULL);
+    return t->longest;
+}
+
+static void measure_stall_of_server(bench *b, int64_t bytes, const char *name)
+{
+    double ours[ROUNDS], limit[ROUNDS], gib = (double)bytes / (1 << 30);
+    int    rounds = bench_is_quick(b) ? 1 : ROUNDS;
+    char  *from = malloc((size_t)bytes), *to = malloc((size_t)bytes), prefix[128];
+    served t;
+
+    if (from == NULL || to == NULL)
+        exit(1);
+    memset(from, 2, (size_t)bytes);
+    memset(to, 2, (size_t)bytes);
+    snprintf(prefix, sizeof(prefix), "%s/ps", folder);
+    serve(&t, bytes);
+    (void)stall_of_server(&t, prefix); /* prepares the memory of the copy */
+    for (int i = 0; i < rounds; i++) {
+        ours[i] = stall_of_server(&t, prefix) * 1e3 / gib;
+        double begin = bench_now();
+
+        memcpy(to, from, (size_t)bytes);
+        limit[i] = (bench_now() - begin) * 1e3 / gib;
+    }
+    stop_serving(&t);
+    free(from);
+    free(to);
+    qsort(ours, (size_t)rounds, sizeof(double), by_value);
+    qsort(limit, (size_t)rounds, sizeof(double), by_value);
+    bench_add(b, name, "ms/GiB", BENCH_LOWER, ours[rounds / 2], limit[rounds / 2]);
+}
+
 int main(int argc, char **argv)
 {
     bench        *b = bench_open("checkpoint", argc, argv);
@@ -294,6 +423,13 @@ int main(int argc, char **argv)
         if (bench_wants(b, name[2]))
             measure_stall(b, &s, name[2]);
         drop_state(&s);
+    }
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+
+        snprintf(name, sizeof(name), "stall ps %lld MiB", (long long)mib[i]);
+        if (bench_wants(b, name))
+            measure_stall_of_server(b, bench_is_small(b) ? 16 << 20 : mib[i] << 20, name);
     }
     if (bench_wants(b, "overhead"))
         measure_overhead(b, bench_is_small(b) ? 12 << 20 : 512 << 20);

@@ -86,7 +86,7 @@ CH_API ch_graph *ch_function_graph(ch_function *f);
 CH_API int ch_function_print_plan(ch_function *f, char *text, size_t size);
 
 /* Calls `see` in every later run after each node, with the outputs of the node: for debugging.
- * `see` NULL ends it.
+ * `see` NULL ends it. Must not be called inside f's own step.
  *
  * While it is set, each node runs on its own: no ops are fused or folded, and no memory is
  * reused. The kernels are the same, so the results have the same bits, with an exception:
