@@ -1,9 +1,7 @@
 /* test/job/test_sim.c -- whole jobs in the network simulator, under random faults.
  *
- * The simulator (src/net/sim.c) loses, delays and repeats messages, cuts links, kills and
- * restarts workers, and makes the clock jump. A seed determines the faults and their times
- * (each seed has some of the kinds), the mode of the coordinator, whether slow steps get
- * backups, and whether some steps fail.
+ * A seed determines the faults and their times (faults.h), the mode of the coordinator, whether
+ * slow steps get backups, and whether some steps fail.
  *
  * The job has two servers and three workers. The program schedules STEPS steps (schedule_all).
  * Step i adds 1 to element i of the variable `cells`, to the element of `seen` that belongs to
@@ -42,31 +40,26 @@
  * them. T_SEED runs a single seed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "help.h"
-
 #include <stdlib.h>
 
 #include "../mutant.h"
 #include "base/mem.h"
 #include "base/protobuf.h"
+#include "faults.h"
 #include "job/coordinator/private.h"
-#include "job/local_cluster.h"
 #include "strategy/cut.h"
 
-enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = STEPS, FAULTS = 24 };
-
-static const int64_t ms_ns = 1000000;
+enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = STEPS };
 
 typedef struct world {
     uint64_t               seed;
+    t_faults               faults; /* and the cluster */
     ch_net                *net;
     ch_local_cluster      *local;
-    ch_local_cluster      *cluster;
     ch_strategy           *st;
     ch_coordinator        *co;
     ch_coordinator_options how;
-    ch_sim_options         faults;
-    bool                   has_poison, is_healed;
+    bool                   has_poison;
     ch_var                *cells, *seen, *pairs, *count[SERVERS], *per_worker;
     ch_var                *row; /* of Default: the index of the step that is scheduled next */
     ch_function           *step, *peek;
@@ -80,7 +73,7 @@ typedef struct world {
     float                  least[STEPS];    /* the count at the last join before the step */
     float                  count_joined;    /* the count at the last join */
     uint64_t               cancelled; /* no update of a step up to this number may be applied */
-    int                    n_errors, n_faults;
+    int                    n_errors;
     bool                   must_repeat; /* steps may have been cancelled */
     ch_cut                *cut;         /* the last cut; NULL: none */
     void                  *pass;        /* state of the data in that cut */
@@ -153,94 +146,6 @@ static void start_own(world *w)
     t_ok(ch__strategy_start(w->st, w->peek, NULL, w->own_snapshot, &w->own));
 }
 
-/* ---- faults ---- */
-
-typedef struct fault {
-    world *w;
-    int    kind, worker, other;
-} fault;
-
-static const char *name_of(int task, char *text, size_t size)
-{
-    if (task < WORKERS)
-        snprintf(text, size, "worker/%d", task);
-    else if (task < WORKERS + SERVERS)
-        snprintf(text, size, "ps/%d", task - WORKERS);
-    else
-        snprintf(text, size, "chief/0");
-    return text;
-}
-
-enum { KILL, RESTART, CUT, HEAL, JUMP };
-
-static void happen(void *arg)
-{
-    fault   *f = arg;
-    world   *w = f->w;
-    ch_task *t = ch__local_cluster_task(w->local, "worker", f->worker);
-    char     a[32], b[32];
-
-    if (!w->is_healed && f->kind == KILL)
-        ch__task_kill(t);
-    if (f->kind == RESTART && ch__task_restart(t) != CH_OK) {
-        /* the worker runs, because the restart happened before the kill */
-    }
-    if (f->kind == JUMP && !w->is_healed)
-        ch__sim_jump(w->net, ch__sim_draw(w->net, 3000 * ms_ns));
-    if (f->kind == CUT || f->kind == HEAL)
-        ch__sim_cut(w->net, name_of(f->worker, a, sizeof(a)), name_of(f->other, b, sizeof(b)),
-                    f->kind == CUT && !w->is_healed);
-}
-
-static void plan_fault(world *w, fault *f, int kind, int64_t at, int worker, int other)
-{
-    *f = (fault){w, kind, worker, other};
-    t_ok(ch__sim_at(w->net, at, happen, f));
-}
-
-/* Plans the faults of a seed. Half of the seeds have kills, half have cuts, and a quarter have
- * a jump of the clock. */
-static void plan(world *w, fault *f)
-{
-    bool    kills = ch__sim_draw(w->net, 2), cuts = ch__sim_draw(w->net, 2);
-    bool    jumps = ch__sim_draw(w->net, 4) == 0;
-    int64_t now = ch__sim_now(w->net), span = 150 * ms_ns;
-
-    if (jumps)
-        plan_fault(w, &f[FAULTS], JUMP, now + ch__sim_draw(w->net, span), 0, 0);
-    for (int i = 0; i + 1 < FAULTS; i += 2) {
-        int64_t at = now + ch__sim_draw(w->net, span);
-        int64_t until = at + ch__sim_draw(w->net, ch__sim_draw(w->net, 2) ? span : 5 * ms_ns);
-        int     worker = (int)ch__sim_draw(w->net, WORKERS);
-        int     other = WORKERS + (int)ch__sim_draw(w->net, SERVERS + 1);
-
-        if (i % 4 == 0 && kills) {
-            plan_fault(w, &f[i], KILL, at, worker, 0);
-            plan_fault(w, &f[i + 1], RESTART, until, worker, 0);
-            w->n_faults++;
-        } else if (i % 4 == 2 && cuts) {
-            plan_fault(w, &f[i], CUT, at, worker, other);
-            plan_fault(w, &f[i + 1], HEAL, until, worker, other);
-            w->n_faults++;
-        }
-    }
-}
-
-static void heal(world *w)
-{
-    char a[32], b[32];
-
-    w->is_healed = true;
-    ch__sim_faults(w->net, &(ch_sim_options){.encode = w->faults.encode});
-    for (int i = 0; i < WORKERS; i++) {
-        if (ch__task_restart(ch__local_cluster_task(w->local, "worker", i)) != CH_OK) {
-            /* the worker runs */
-        }
-        for (int k = WORKERS; k <= WORKERS + SERVERS; k++)
-            ch__sim_cut(w->net, name_of(i, a, sizeof(a)), name_of(k, b, sizeof(b)), false);
-    }
-}
-
 /* ---- updates that servers apply ---- */
 
 /* Checks invariants 3 and 5. Servers call it for each update that they apply. */
@@ -277,24 +182,12 @@ static void open_world(world *w, uint64_t seed)
                          .staleness = (int)(r / 12 % 5),
                          .round = (int)(r / 60 % 5),
                          .backups = r / 300 % 2 != 0,
-                         .capacity = r / 600 % 2 != 0 ? 8 : 0},
-                 .faults = {.seed = seed,
-                            .encode = r / 1200 % 4 == 0,
-                            .drop = r / 4800 % 2 != 0 ? (int)(r / 9600 % 60) : 0,
-                            .twice = r / 19200 % 2 != 0 ? (int)(r / 38400 % 200) : 0,
-                            .late = r / 76800 % 2 != 0 ? (int)(r / 153600 % 100) : 0}};
-    t_ok(ch__net_sim(&w->faults, &w->net));
-    t_ok(ch__local_cluster_new_on(
-        w->net, &(ch_local_cluster_options){.ps = SERVERS, .workers = WORKERS},
-        &(ch_local_cluster_task_options){
-            .coord =
-                {.tick = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
-            .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
-            .server = {.watch = watch, .arg = w}},
-        &w->cluster));
-    w->local = w->cluster;
+                         .capacity = r / 600 % 2 != 0 ? 8 : 0}};
+    t_faults_open(&w->faults, seed, SERVERS, WORKERS, watch, w);
+    w->net = w->faults.net;
+    w->local = w->faults.cluster;
     t_ok(ch_strategy_parameter_server(
-        ch_local_cluster_resolver(w->cluster),
+        ch_local_cluster_resolver(w->local),
         &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &w->st));
     t_ok(ch_coordinator_new(w->st, &w->how, &w->co));
     w->cells = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
@@ -328,7 +221,7 @@ static void close_world(world *w)
     ch_var_unref(w->row);
     ch_coordinator_unref(w->co);
     ch_strategy_unref(w->st);
-    ch_local_cluster_unref(w->cluster);
+    t_faults_close(&w->faults);
 }
 
 static bool is_poisoned(const world *w, int i)
@@ -564,7 +457,8 @@ static void join_now(world *w)
     do {
         w->must_repeat |= w->has_poison; /* some steps may have been cancelled since */
         repeat_cancelled(w);
-        rc = ch__coord_join(ch__local_cluster_coordinator(w->local), w->is_healed ? 20000 : 0);
+        rc = ch__coord_join(ch__local_cluster_coordinator(w->local),
+                            w->faults.is_healed ? 20000 : 0);
         if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
             is_wrong(w, ch_error_message());
         else if (rc != CH_OK)
@@ -773,7 +667,6 @@ static void schedule_all(world *w)
 /* Runs the job of a seed. warms_up: uses all devices that any seed may use. */
 static uint64_t run(world *w, uint64_t seed, bool warms_up)
 {
-    static fault   f[FAULTS + 1];
     ch_dataset    *d;
     ch_per_worker *data = NULL;
     uint64_t       hash;
@@ -782,9 +675,9 @@ static uint64_t run(world *w, uint64_t seed, bool warms_up)
     d = ch_dataset_range(0, EXAMPLES, 1);
     t_ok(ch_coordinator_distribute_dataset(w->co, d, &data));
     t_ok(ch_per_worker_iterate(data, &w->data));
-    plan(w, f);
+    t_faults_plan(&w->faults);
     schedule_all(w);
-    heal(w);
+    t_faults_heal(&w->faults);
     finish(w);
     check_per_worker(w);
     hash = ch__sim_hash(w->net);
@@ -815,24 +708,17 @@ static void check_seed(uint64_t seed, bool replays)
         return;
     n_wrong++;
     print_error("seed %llu (mode %d, %d faults): %s\n", (unsigned long long)seed,
-                (int)w.how.mode, w.n_faults, w.wrong);
-}
-
-static uint64_t number(const char *name, uint64_t usual)
-{
-    const char *text = getenv(name);
-
-    return text != NULL ? strtoull(text, NULL, 10) : usual;
+                (int)w.how.mode, w.faults.n, w.wrong);
 }
 
 static void job_keeps_its_promises_under_simulated_faults(void **state)
 {
     static world warm;
-    uint64_t     first = number("T_FIRST_SEED", 0), n = number("T_SEEDS", 150);
+    uint64_t     first = t_number("T_FIRST_SEED", 0), n = t_number("T_SEEDS", 150);
 
     (void)state;
     if (getenv("T_SEED") != NULL) {
-        first = number("T_SEED", 0);
+        first = t_number("T_SEED", 0);
         n = 1;
     }
     (void)run(&warm, first, true); /* allocates memory that stays until the process ends */
@@ -841,18 +727,11 @@ static void job_keeps_its_promises_under_simulated_faults(void **state)
     assert_int_equal(n_wrong, 0);
 }
 
-/* Discards the messages about lost workers, which are frequent. */
-static void ignore_log(const ch_log_record *r, void *arg)
-{
-    (void)arg;
-    (void)r;
-}
-
 int main(void)
 {
     t_leave_out_a_check();
     (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* of the simulated clock */
-    ch_log_set_sink(ignore_log, NULL, CH_LOG_ERROR);
+    ch_log_set_sink(t_ignore_log, NULL, CH_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(job_keeps_its_promises_under_simulated_faults)};
 
