@@ -1,14 +1,17 @@
 /* test/save/test_topology.c -- saved in k shards or by k replicas, loaded by m.
  *
  * Values are compared bit by bit, for all k and m from 1 to 8, for both axes, and for dtypes
- * that TensorFlow cannot join.
+ * that TensorFlow cannot join. Trainings with slots, accumulators of rows and masters, and
+ * positions of data in mid-epoch, are sampled up to 64 shards and 64 replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../file/folder.h"
 #include "../strategy/help.h"
 #include "cohort/checkpoint.h"
 
-enum { MOST = 8, ROWS = 13, COLUMNS = 9, DTYPES = 5 };
+enum { MOST = 8, LARGE = 64, ROWS = 13, COLUMNS = 9, DTYPES = 5 };
+
+static const ch_write_options quick = {.wait = true, .sync = CH_OFF, .replace = true};
 
 static const ch_dtype dtype_of[DTYPES] = {CH_F32, CH_F64, CH_BF16, CH_F16, CH_I64};
 
@@ -71,8 +74,7 @@ static void shards_of_any_number_load_under_any_other(void **state)
         ch_tensor *want[DTYPES] = {NULL};
 
         begin(&a, from / 2, from % 2, 17);
-        t_ok(ch_checkpoint_write(a.c, t_path("k"),
-                                 &(ch_write_options){.wait = true, .replace = true}));
+        t_ok(ch_checkpoint_write(a.c, t_path("k"), &quick));
         for (int i = 0; i < DTYPES; i++)
             t_ok(ch_var_get(a.var[i], &want[i]));
         end(&a);
@@ -93,13 +95,16 @@ static void shards_of_any_number_load_under_any_other(void **state)
 
 /* ---- variables with a value for each replica ---- */
 
-static const char *const device[MOST] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3",
-                                         "GPU:4", "GPU:5", "GPU:6", "GPU:7"};
-
 static ch_strategy *new_mirrored(int n)
 {
+    static char  name[LARGE][8];
+    const char  *device[LARGE];
     ch_strategy *st = NULL;
 
+    for (int i = 0; i < n; i++) {
+        snprintf(name[i], sizeof(name[i]), "GPU:%d", i);
+        device[i] = name[i];
+    }
     t_ok(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = n, .device = device}, &st));
     return st;
 }
@@ -149,8 +154,7 @@ static void aggregate_of_replicas_is_kept_by_any_number_of_replicas(void **state
                 t_ok(ch_var_get(v, &want));
                 t_ok(ch_checkpoint_new(&c));
                 t_ok(ch_checkpoint_add_var(c, "v", v));
-                t_ok(ch_checkpoint_write(c, t_path("r"),
-                                         &(ch_write_options){.wait = true, .replace = true}));
+                t_ok(ch_checkpoint_write(c, t_path("r"), &quick));
                 ch_checkpoint_unref(c);
                 t_ok(ch_checkpoint_new(&c));
                 t_ok(ch_checkpoint_add_var(c, "v", w));
@@ -184,14 +188,256 @@ static void copies_without_aggregate_are_not_saved(void **state)
     (void)state;
 }
 
+/* ---- trainings ---- */
+
+enum { TALL = 70, WIDE = 66, IDS = 6, MOST_VALUES = 16 };
+
+/* A training with a table in f32, of which some rows are trained, and with two variables of 16
+ * bits. Row-wise Adagrad has an accumulator for each row, and Adam has masters. */
+typedef struct training {
+    ch_local_cluster *cluster; /* NULL: replicas */
+    ch_strategy      *st;
+    ch_var           *table, *half[2];
+    ch_optimizer     *adagrad, *adam;
+    ch_function      *step;
+    ch_checkpoint    *c;
+} training;
+
+static void train(ch_step *s, void *arg)
+{
+    training *t = arg;
+    ch_node  *rows = ch_gather(ch_var_read(s, t->table), ch_step_in(s, 0), 0);
+    ch_node  *a = ch_cast(ch_var_read(s, t->half[0]), CH_F32);
+    ch_node  *b = ch_cast(ch_var_read(s, t->half[1]), CH_F32);
+
+    ch_optimizer_minimize(t->adagrad, s, ch_mean_all(ch_square(rows)), 1, &t->table);
+    ch_optimizer_minimize(t->adam, s, ch_mean_all(ch_square(ch_sub(a, b))), 2, t->half);
+}
+
+static ch_var *new_half(ch_strategy *st, ch_dtype dtype, unsigned seed)
+{
+    ch_tensor *from = t_noise(ch_shape_of(TALL, WIDE), seed), *t = NULL;
+
+    t_ok(ch_tensor_new(dtype, ch_shape_of(TALL, WIDE), &t));
+    for (int64_t i = 0; i < (int64_t)TALL * WIDE; i++)
+        t_ok(ch_tensor_set(t, (int64_t[]){i / WIDE, i % WIDE},
+                           ((const float *)ch_tensor_data(from))[i]));
+    ch_tensor_unref(from);
+    return t_var(st, dtype == CH_BF16 ? "bf16" : "f16", t);
+}
+
+/* Begins a training in n shards along an axis, or with n replicas if axis is -1. */
+static void training_begin(training *t, int n, int axis, unsigned seed)
+{
+    *t = (training){.cluster = NULL};
+    if (axis >= 0) {
+        ch_parameter_server_options opt = {.partitioner = ch_partitioner_fixed(n)};
+
+        opt.partitioner.axis = axis;
+        t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 3, .workers = 1}, &t->cluster));
+        t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(t->cluster), &opt, &t->st));
+    } else {
+        t->st = new_mirrored(n);
+    }
+    t->table = t_var(t->st, "table", t_noise(ch_shape_of(TALL, WIDE), seed));
+    t->half[0] = new_half(t->st, CH_BF16, seed + 1);
+    t->half[1] = new_half(t->st, CH_F16, seed + 2);
+    t_ok(ch_optimizer_adagrad(0.1, &(ch_optimizer_adagrad_options){.row_wise = true}, NULL,
+                              &t->adagrad));
+    t_ok(ch_optimizer_adam(0.01, NULL, NULL, &t->adam));
+    t_ok(ch_optimizer_build(t->adagrad, 1, &t->table));
+    t_ok(ch_optimizer_build(t->adam, 2, t->half));
+    t->step = t_function(train, t);
+    t_ok(ch_checkpoint_new(&t->c));
+    t_ok(ch_checkpoint_add_var(t->c, "table", t->table));
+    t_ok(ch_checkpoint_add_var(t->c, "bf16", t->half[0]));
+    t_ok(ch_checkpoint_add_var(t->c, "f16", t->half[1]));
+    t_ok(ch_checkpoint_add_optimizer(t->c, "adagrad", t->adagrad));
+    t_ok(ch_checkpoint_add_optimizer(t->c, "adam", t->adam));
+}
+
+static void training_end(training *t)
+{
+    ch_checkpoint_unref(t->c);
+    ch_function_unref(t->step);
+    ch_optimizer_unref(t->adagrad);
+    ch_optimizer_unref(t->adam);
+    ch_var_unref(t->table);
+    ch_var_unref(t->half[0]);
+    ch_var_unref(t->half[1]);
+    ch_strategy_unref(t->st);
+    ch_local_cluster_unref(t->cluster);
+}
+
+static void training_step(training *t)
+{
+    static const int32_t ids[IDS] = {0, 3, 31, 32, 64, TALL - 1};
+    ch_tensor           *in = NULL;
+    ch_tuple            *batch;
+
+    t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(IDS), ids, &in));
+    batch = t_tuple(1, &in);
+    t_ok(ch_strategy_run(t->st, t->step, batch, NULL));
+    ch_tuple_unref(batch);
+}
+
+/* Lists the variables and their slots. Returns their number. */
+static int training_vars(training *t, ch_var **out)
+{
+    static const char *const slot[] = {"m", "v", "master"};
+    int                      n = 0;
+
+    out[n++] = t->table;
+    out[n++] = ch_optimizer_slot(t->adagrad, t->table, "accumulator");
+    for (int i = 0; i < 2; i++) {
+        out[n++] = t->half[i];
+        for (int k = 0; k < 3; k++)
+            out[n++] = ch_optimizer_slot(t->adam, t->half[i], slot[k]);
+    }
+    for (int i = 0; i < n; i++)
+        assert_non_null(out[i]);
+    return n;
+}
+
+/* Saves after a step with k shards or replicas, and loads with m. */
+static void move_training(int k, int m, int axis_k, int axis_m)
+{
+    training     t;
+    ch_var      *var[MOST_VALUES];
+    ch_tensor   *want[MOST_VALUES] = {NULL};
+    ch_restored *r = NULL;
+    int          n;
+
+    training_begin(&t, k, axis_k, 5);
+    training_step(&t);
+    n = training_vars(&t, var);
+    for (int i = 0; i < n; i++)
+        t_ok(ch_var_get(var[i], &want[i]));
+    t_ok(ch_checkpoint_write(t.c, t_path("t"), &quick));
+    training_end(&t);
+    training_begin(&t, m, axis_m, 77);
+    t_ok(ch_checkpoint_restore(t.c, t_path("t"), NULL, &r));
+    t_ok(ch_restored_assert_consumed(r));
+    ch_restored_unref(r);
+    assert_int_equal(training_vars(&t, var), n);
+    for (int i = 0; i < n; i++) {
+        same_value(var[i], want[i]);
+        ch_tensor_unref(want[i]);
+    }
+    training_step(&t);
+    training_end(&t);
+}
+
+/* Gives number i of a fixed sequence of random numbers from 9 to 64. */
+static int sample(int i)
+{
+    return 9 + (int)((unsigned)(i + 1) * 2654435761u >> 8) % (LARGE - 8);
+}
+
+/* 3.7.1, 3.7.2, SS-6, CK-14: with slots, accumulators of rows and masters */
+static void training_of_many_shards_or_replicas_loads_under_any_other(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        move_training(sample(2 * i), sample(2 * i + 1), i % 2, i / 2);    /* shards */
+        move_training(sample(3 * i + 50), sample(2 * i + 60), i % 2, -1); /* shards, replicas */
+    }
+    move_training(LARGE, 9, -1, 0);
+    move_training(sample(70), LARGE, -1, -1);
+    (void)state;
+}
+
+/* ---- data ---- */
+
+enum { EXAMPLES = 517, BATCH = 70 };
+
+/* An iterator of n replicas over a shuffled pass, and the checkpoint of its position. */
+typedef struct feed {
+    ch_strategy   *st;
+    ch_iterator   *it;
+    ch_checkpoint *c;
+} feed;
+
+static void feed_begin(feed *f, int n_replicas)
+{
+    ch_dataset *d = ch_dataset_shuffle(ch_dataset_range(0, EXAMPLES, 1), 100, NULL);
+
+    d = ch_dataset_with_options(ch_dataset_batch(d, BATCH, NULL),
+                                &(ch_dataset_options){.threads = CH_OFF});
+    f->st = new_mirrored(n_replicas);
+    t_ok(ch_strategy_distribute_dataset(f->st, d, NULL, &f->it));
+    ch_dataset_unref(d);
+    f->c = NULL;
+    t_ok(ch_checkpoint_new(&f->c));
+    t_ok(ch_checkpoint_add_iterator(f->c, "data", f->it));
+}
+
+static void feed_end(feed *f)
+{
+    ch_checkpoint_unref(f->c);
+    ch_iterator_unref(f->it);
+    ch_strategy_unref(f->st);
+}
+
+/* Takes a batch for all replicas, and counts its examples. Returns false at the end. */
+static bool feed_next(feed *f, int *n_used)
+{
+    ch_tuple *t = NULL;
+
+    t_ok(ch_iterator_next(f->it, &t));
+    if (t == NULL)
+        return false;
+    for (int r = 0; r < ch_value_count(ch_tuple_at(t, 0)); r++) {
+        const ch_tensor *x = ch_value_at(ch_tuple_at(t, 0), r);
+
+        for (int64_t i = 0; i < ch_tensor_count(x); i++)
+            n_used[((const int64_t *)ch_tensor_data(x))[i]]++;
+    }
+    ch_tuple_unref(t);
+    return true;
+}
+
+/* Reads some batches with k replicas and the rest with m. */
+static void move_feed(int k, int m, int batches)
+{
+    int  n_used[EXAMPLES] = {0};
+    feed f;
+
+    feed_begin(&f, k);
+    for (int i = 0; i < batches; i++)
+        assert_true(feed_next(&f, n_used));
+    t_ok(ch_checkpoint_write(f.c, t_path("d"), &quick));
+    feed_end(&f);
+    feed_begin(&f, m);
+    t_ok(ch_checkpoint_restore(f.c, t_path("d"), NULL, NULL));
+    while (feed_next(&f, n_used))
+        continue;
+    feed_end(&f);
+    for (int i = 0; i < EXAMPLES; i++)
+        if (n_used[i] != 1)
+            fail_msg("example %d was used %d times (%d replicas, then %d)", i, n_used[i], k, m);
+}
+
+static void epoch_that_k_replicas_began_is_finished_by_m(void **state)
+{
+    for (int k = 1; k <= MOST; k++)
+        for (int m = 1; m <= MOST; m++)
+            move_feed(k, m, (k + m) % 8);
+    for (int i = 0; i < 4; i++)
+        move_feed(sample(i + 90), sample(i + 95), 1 + i);
+    move_feed(LARGE, 9, 3);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_of_any_number_load_under_any_other),
         cmocka_unit_test(aggregate_of_replicas_is_kept_by_any_number_of_replicas),
         cmocka_unit_test(copies_without_aggregate_are_not_saved),
+        cmocka_unit_test(training_of_many_shards_or_replicas_loads_under_any_other),
+        cmocka_unit_test(epoch_that_k_replicas_began_is_finished_by_m),
     };
 
-    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=64"}));
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }
