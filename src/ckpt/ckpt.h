@@ -66,9 +66,12 @@ void ch__ckpt_encode_strings(int64_t n, const ch_str *s, ch_bytes_builder *out, 
 typedef ch_status (*ch_ckpt_fetch)(void *arg, int i, int64_t from, int64_t n,
                                    const void **bytes);
 
+enum { CH_CKPT_BUFFER_BYTES = (1 << 20) + 4096 };
+
 typedef struct ch_ckpt_write_options {
-    bool no_sync;   /* omits fsync */
-    bool no_direct; /* writes through the page cache */
+    bool  no_sync;   /* omits fsync */
+    bool  no_direct; /* writes through the page cache */
+    void *buffer;    /* CH_CKPT_BUFFER_BYTES of the caller; NULL: the call allocates them */
 } ch_ckpt_write_options;
 
 /* Writes a data file: the items, at their offsets, and zeros between them. Sets their

@@ -29,12 +29,12 @@
 #include "file/temp.h"
 
 enum {
-    ALIGN = 4096,         /* of offsets and addresses of direct I/O */
-    SMALL_ALIGN = 64,     /* of small items */
-    LARGE_ITEM = 1 << 20, /* bytes of an item that is aligned to ALIGN */
-    BUFFER = 1 << 20,     /* a multiple of ALIGN */
-    FETCH = 4 << 20,      /* bytes of an item that are checksummed and written at a time */
-    MAX_SLICE = 64 << 20  /* bytes */
+    ALIGN = 4096,                          /* of offsets and addresses of direct I/O */
+    SMALL_ALIGN = 64,                      /* of small items */
+    LARGE_ITEM = 1 << 20,                  /* bytes of an item that is aligned to ALIGN */
+    BUFFER = CH_CKPT_BUFFER_BYTES - ALIGN, /* a multiple of ALIGN */
+    FETCH = 4 << 20,     /* bytes of an item that are checksummed and written at a time */
+    MAX_SLICE = 64 << 20 /* bytes */
 };
 
 /* ---- layout ---- */
@@ -79,7 +79,7 @@ typedef struct ckpt_output {
     bool        no_sync;
     int64_t     written;  /* bytes of the file that are on disk or in the page cache */
     char       *buffer;   /* BUFFER bytes, aligned to ALIGN; they follow `written` */
-    char       *memory;   /* memory of the buffer */
+    char       *memory;   /* memory of the buffer; NULL: it is the caller's */
     int64_t     n_buffer; /* bytes in the buffer */
 } ckpt_output;
 
@@ -115,10 +115,12 @@ static ch_status output_open(ckpt_output *o, const char *path, const ch_ckpt_wri
     rc = check_destination(path);
     if (rc != CH_OK)
         return rc;
-    o->memory = ch__malloc(BUFFER + ALIGN);
-    if (o->memory == NULL)
+    o->buffer = opt != NULL ? opt->buffer : NULL;
+    if (o->buffer == NULL)
+        o->buffer = o->memory = ch__malloc(CH_CKPT_BUFFER_BYTES);
+    if (o->buffer == NULL)
         return ch__fail_memory(path);
-    o->buffer = o->memory + (ALIGN - (uintptr_t)o->memory % ALIGN);
+    o->buffer += ALIGN - (uintptr_t)o->buffer % ALIGN;
     rc = ch__temp_open(&o->temp, path);
     if (rc != CH_OK || (opt != NULL && opt->no_direct))
         return rc;
@@ -473,7 +475,9 @@ static ch_status sync_folder_of(const char *path)
 ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_ckpt_item *item,
                                const ch_ckpt_write_options *opt)
 {
-    ch_ckpt_write_options cached = {.no_sync = opt != NULL && opt->no_sync, .no_direct = true};
+    ch_ckpt_write_options cached = {.no_sync = opt != NULL && opt->no_sync,
+                                    .no_direct = true,
+                                    .buffer = opt != NULL ? opt->buffer : NULL};
     size_t                room = ch__ckpt_path_room(prefix);
     char                 *path = ch__malloc(room);
     ch_sst_writer         w = {.has_ended = false};

@@ -127,6 +127,7 @@ void ch_checkpoint_unref(ch_checkpoint *c)
     }
     ch__free(c->added);
     ch__staging_drop(&c->staging);
+    ch__write_memory_drop(&c->write_memory);
     ch__team_free(c->team);
     ch__free(c);
 }
@@ -390,6 +391,7 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
     s->sync = opt->sync != CH_OFF;
     s->replace = opt->replace;
     s->staging = &c->staging;
+    s->memory = &c->write_memory;
     s->committed = request->committed;
     s->arg = request->arg != NULL ? request->arg : s;
     rc = take_state(&(taking){.c = c, .save = s, .request = request, .opt = opt});

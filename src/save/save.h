@@ -24,14 +24,15 @@ typedef struct ch_save_costs {
 } ch_save_costs;
 
 struct ch_checkpoint {
-    atomic_int refs;
-    int        n_added, cap_added;
-    ch_added  *added;
-    int64_t    counter; /* number of saves with a number (CK-2, CK-3) */
-    ch_team   *team;    /* copies and reads; NULL until the first use, or one core */
-    ch_staging staging;
-    ch_save   *save; /* the last save; NULL: its result was returned */
-    bool       has_logged_unstaged;
+    atomic_int      refs;
+    int             n_added, cap_added;
+    ch_added       *added;
+    int64_t         counter; /* number of saves with a number (CK-2, CK-3) */
+    ch_team        *team;    /* copies and reads; NULL until the first use, or one core */
+    ch_staging      staging;
+    ch_write_memory write_memory;
+    ch_save        *save; /* the last save; NULL: its result was returned */
+    bool            has_logged_unstaged;
     /* Result of the last restore that the program did not ask for; its values wait. */
     ch_restored  *restored;
     ch_save_costs costs;

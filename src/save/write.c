@@ -1,6 +1,6 @@
 /* save/write.c -- writes the files of a save in the background.
  *
- * The background thread writes the data files, at most MAX_THREADS at a time, then the index,
+ * The background thread writes the data files, at most CH_WRITE_THREADS at a time, then the index,
  * which commits the checkpoint, and then calls `committed`. After an error it removes what it
  * has written.
  *
@@ -16,10 +16,7 @@
 #include "base/mutant.h"
 #include "ckpt/directory.h"
 
-enum {
-    MAX_THREADS = 4,
-    WINDOW = 16 << 20 /* bytes */
-};
+enum { WINDOW = 16 << 20 }; /* bytes */
 
 /* A data file that is being written. */
 typedef struct file_write {
@@ -121,21 +118,56 @@ static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **b
     return rc;
 }
 
+void ch__write_memory_drop(ch_write_memory *m)
+{
+    for (int i = 0; i < CH_WRITE_THREADS; i++) {
+        ch__free(m->of[i].buffer);
+        ch__free(m->of[i].window);
+    }
+    *m = (ch_write_memory){.of = {{.buffer = NULL}}};
+}
+
+/* Takes buffers for a file. There are as many as threads, so some are free. NULL: out of
+ * memory. */
+static struct ch_write_buffers *take_buffers(ch_write_memory *m)
+{
+    int i = 0;
+
+    while (atomic_exchange(&m->of[i].is_taken, true))
+        i = (i + 1) % CH_WRITE_THREADS;
+    if (m->of[i].buffer == NULL)
+        m->of[i].buffer = ch__malloc(CH_CKPT_BUFFER_BYTES);
+    if (m->of[i].buffer != NULL)
+        return &m->of[i];
+    atomic_store(&m->of[i].is_taken, false);
+    return NULL;
+}
+
 static void write_file(void *arg, int file)
 {
-    ch_save              *s = arg;
-    const ch_save_plan   *p = &s->plan;
-    file_write            w = {.save = s, .file = file, .item = -1};
-    ch_ckpt_write_options opt = {.no_sync = !s->sync};
-    ch_status             rc = CH_OK;
+    ch_save                 *s = arg;
+    const ch_save_plan      *p = &s->plan;
+    file_write               w = {.save = s, .file = file, .item = -1};
+    struct ch_write_buffers *mine = take_buffers(s->memory);
+    ch_ckpt_write_options    opt = {.no_sync = !s->sync};
+    ch_status                rc = mine != NULL ? CH_OK : ch__fail_memory(s->prefix);
 
-    if (!ch__fault_is_set(&s->fault))
+    if (mine != NULL) {
+        opt.buffer = mine->buffer;
+        w.window = mine->window;
+        w.capacity = mine->capacity;
+    }
+    if (rc == CH_OK && !ch__fault_is_set(&s->fault))
         rc = ch__ckpt_write_data(s->prefix, file, p->n_files,
                                  p->first[file + 1] - p->first[file], p->item + p->first[file],
                                  fetch, &w, &opt);
     if (rc != CH_OK)
         (void)ch__fault_record(&s->fault, rc, -1, NULL);
-    ch__free(w.window);
+    if (mine == NULL)
+        return;
+    mine->window = w.window;
+    mine->capacity = w.capacity;
+    atomic_store(&mine->is_taken, false);
 }
 
 static ch_status write_files(ch_save *s)
@@ -145,7 +177,7 @@ static ch_status write_files(ch_save *s)
     ch_status rc = CH_OK;
 
     if (n > 1)
-        rc = ch__team_new("save", n < MAX_THREADS ? n : MAX_THREADS, &team);
+        rc = ch__team_new("save", n < CH_WRITE_THREADS ? n : CH_WRITE_THREADS, &team);
     if (rc != CH_OK)
         return rc;
     ch__team_run(team, n, write_file, s);
@@ -173,6 +205,7 @@ static void run(void *arg)
     if (rc == CH_OK)
         rc = write_files(s);
     end_cuts(s);
+    opt.buffer = s->memory->of[0].buffer;
     if (rc == CH_OK && !CH_KEEPS(COMMIT) && s->committed != NULL)
         rc = s->committed(s->arg, s->prefix);
     if (rc == CH_OK)

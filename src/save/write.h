@@ -15,6 +15,21 @@
 /* Runs on the background thread after the commit: state file and removal of old checkpoints. */
 typedef ch_status (*ch_save_committed)(void *arg, const char *prefix);
 
+enum { CH_WRITE_THREADS = 4 };
+
+/* Memory of the threads that write. The checkpoint keeps it between saves, as it keeps staging
+ * memory. */
+typedef struct ch_write_memory {
+    struct ch_write_buffers {
+        atomic_bool is_taken; /* by a thread that writes a file */
+        char       *buffer;   /* CH_CKPT_BUFFER_BYTES; NULL: not allocated yet */
+        char       *window;   /* `capacity` bytes, for parts of variables on servers */
+        int64_t     capacity;
+    } of[CH_WRITE_THREADS];
+} ch_write_memory;
+
+void ch__write_memory_drop(ch_write_memory *m);
+
 typedef struct ch_save {
     char             *prefix; /* owned */
     bool              sync;
@@ -22,6 +37,7 @@ typedef struct ch_save {
     ch_tree           tree;
     ch_save_plan      plan;
     const ch_staging *staging; /* borrowed from the checkpoint */
+    ch_write_memory  *memory;  /* the same */
     int               n_cuts;
     /* A snapshot of each strategy with parameter servers. The array is owned, the strategies
      * are borrowed: the checkpoint references their variables. */
