@@ -81,7 +81,10 @@ typedef struct ch_time_table {
     int     replicas;          /* of a worker, if workers run the steps */
     int     workers;           /* workers that run the steps; 0: this process runs them */
     double  one_replica_step;  /* seconds, as given to ch_fit; else 0 */
-    int64_t peak_bytes;        /* peak memory of the process, as the system reports it */
+    /* Saves of ch_callback_backup, and those that were skipped because another was still being
+     * written when they were due. */
+    int64_t saves, skipped_saves;
+    int64_t peak_bytes; /* peak memory of the process, as the system reports it */
 } ch_time_table;
 CH_API const char   *ch_time_name(ch_time t); /* "waiting for data"; "" out of range */
 CH_API ch_time_table ch_history_time(const ch_history *h);

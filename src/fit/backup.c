@@ -356,6 +356,8 @@ static ch_status backup_on(void *self, ch_training *t, ch_event event)
     /* The slots of an optimizer exist after its first step. */
     if (b->restored != NULL && t->step == b->loaded_step)
         ch_restored_expect_partial(b->restored);
+    if (b->manager != NULL)
+        ch__manager_count_saves(b->manager, &t->n_saves, &t->n_skipped_saves);
     end(b);
     return CH_OK;
 }

@@ -288,6 +288,8 @@ void ch__loop_table(ch_loop *l, ch_time_table *out)
                            .examples = l->t.examples - l->loaded_examples,
                            .replicas = ch_strategy_replicas(l->c->strategy),
                            .workers = l->c->strategy->exec->workers(l->c->strategy),
+                           .saves = l->t.n_saves,
+                           .skipped_saves = l->t.n_skipped_saves,
                            .peak_bytes = ch__peak_bytes()};
     ch__loop_charge(l, CH_TIME_OTHER);
     ch__time_account_table(&l->account, out);

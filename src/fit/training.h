@@ -70,6 +70,9 @@ struct ch_training {
     /* The logs were read without a drain, so they are stale for other callbacks. */
     bool is_peeked;
 
+    /* Saves of this call, and saves that were skipped (ch_time_table). */
+    int64_t n_saves, n_skipped_saves;
+
     bool stops;  /* ch_training_stop was called */
     bool pauses; /* ch__training_pause stopped the training */
     /* Calls of ch_training_stop; a validation stops if there is a call while it runs. */

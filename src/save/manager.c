@@ -497,6 +497,12 @@ bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted)
     return !is_writing;
 }
 
+void ch__manager_count_saves(const ch_checkpoint_manager *m, int64_t *saves, int64_t *skipped)
+{
+    *saves += m->checkpoint->costs.n_saves;
+    *skipped += m->checkpoint->costs.n_skipped;
+}
+
 ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until, bool *is_ended)
 {
     ch_checkpoint *c = m->checkpoint;

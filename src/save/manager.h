@@ -24,6 +24,9 @@ bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted);
  * is still in progress. */
 CH_MUST_CHECK ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until,
                                          bool *is_ended);
+/* Adds the numbers of saves that have begun, and of saves that were skipped because another was
+ * being written. */
+void ch__manager_count_saves(const ch_checkpoint_manager *m, int64_t *saves, int64_t *skipped);
 /* Makes the write in progress fail when it needs its next bytes, and does not wait for it. The
  * manager and its checkpoint must not be freed afterwards, because the write uses them: for
  * processes that are about to end. */

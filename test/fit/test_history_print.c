@@ -95,6 +95,28 @@ static void history_print_time_of_a_short_training_is_in_milliseconds(void **sta
     (void)state;
 }
 
+static void history_print_time_shows_saves_and_skipped_saves(void **state)
+{
+    ch_history *h = make();
+    char        text[1024];
+
+    h->time = (ch_time_table){.total = 2, .steps = 1, .examples = 1, .replicas = 1};
+    h->time.seconds[CH_TIME_FORWARD] = 1.5;
+    h->time.seconds[CH_TIME_SAVE] = 0.5;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "  saving                      0.500  25.0 %\n"));
+    assert_null(strstr(text, "save\n"));
+    h->time.saves = 1;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "\n1 save\n"));
+    h->time.saves = 3;
+    h->time.skipped_saves = 2;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "\n3 saves, 2 skipped because another was being written\n"));
+    ch_history_unref(h);
+    (void)state;
+}
+
 static void time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth(void **state)
 {
     static const struct {
@@ -168,6 +190,7 @@ int main(void)
         cmocka_unit_test(history_print_counts_epochs_from_one_and_shows_nan),
         cmocka_unit_test(history_print_time_excludes_validation_and_callbacks_from_speed),
         cmocka_unit_test(history_print_time_of_a_short_training_is_in_milliseconds),
+        cmocka_unit_test(history_print_time_shows_saves_and_skipped_saves),
         cmocka_unit_test(time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth),
         cmocka_unit_test(history_plot_draws_loss_over_steps_and_others_over_epochs),
         cmocka_unit_test(rounded_text_has_no_digits_below_its_unit),

@@ -115,6 +115,13 @@ int ch_history_print_time(const ch_history *h, char *text, size_t size)
                          t.seconds[i] / unit, t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
     ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total / unit, 100.0);
     print_speed(&o, &t);
+    if (t.saves > 0)
+        ch__text_add(&o, "%lld save%s", (long long)t.saves, t.saves == 1 ? "" : "s");
+    if (t.saves > 0 && t.skipped_saves > 0)
+        ch__text_add(&o, ", %lld skipped because another was being written",
+                     (long long)t.skipped_saves);
+    if (t.saves > 0)
+        ch__text_add(&o, "\n");
     if (h != NULL && !h->has_failed)
         print_advice(&o, h);
     if (t.peak_bytes > 0)
