@@ -423,7 +423,7 @@ static void checkpoint_calls_fail_without_leak_when_out_of_memory(void **state)
     (void)state;
 }
 
-/* SS-4: the same slice twice, and other contradictions */
+/* SS-4, SS-8: the same slice twice, and other contradictions */
 static void checkpoint_write_rejects_items_that_contradict_themselves(void **state)
 {
     static t_bundle b;

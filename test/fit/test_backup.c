@@ -8,12 +8,15 @@
 #include "resume_help.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
 #include "base/mem.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "training_help.h"
 
 enum { KILLED = 1000 };
@@ -24,15 +27,37 @@ typedef struct program {
     int               stop_at;       /* step after which `sig` is sent; 0: none */
     bool              in_validation; /* the signal is sent in the validation after that step */
     int               sig, n_sigs;   /* signal, and how often it is sent */
-    int fail_from; /* file operation from which on all fail with ENOSPC; 0: none */
+    int fail_from;  /* file operation from which on all fail with ENOSPC; 0: none */
+    int slow_until; /* step before which no write of a checkpoint ends; 0: the disk is fast */
 } program;
 
 /* ---- a program ---- */
+
+static ch_gate     disk; /* opens when a slow disk begins to write */
+static atomic_bool is_fast;
+static pthread_t   program_thread;
+
+/* Makes the background writes of a slow disk wait. */
+static void wait_for_disk(void *arg, const ch_file_op *op)
+{
+    (void)arg;
+    while (op->kind == CH_FILE_WRITE && !pthread_equal(pthread_self(), program_thread) &&
+           !atomic_load(&is_fast)) {
+        unsigned seen = atomic_load(&disk);
+
+        if (!atomic_load(&is_fast))
+            ch__gate_idle_until(&disk, seen, INT64_MAX);
+    }
+}
 
 static ch_status send_signal(ch_training *t, ch_event event, void *arg)
 {
     const program *p = arg;
 
+    if (ch_training_step(t) == p->slow_until) {
+        atomic_store(&is_fast, true);
+        ch__gate_open(&disk);
+    }
     if (ch_training_step(t) == p->stop_at &&
         (event == CH_ON_VALIDATION_STEP) == p->in_validation)
         for (int i = 0; i < p->n_sigs; i++)
@@ -44,8 +69,9 @@ static int new_callbacks(program *p, ch_callback **c)
 {
     int n = 0;
 
-    t_ok(ch_callback_csv_log(t_path("log.csv"),
-                             &(ch_callback_log_file_options){.every_steps = 2}, &c[n++]));
+    if (p->slow_until == 0) /* a log file would wait for the disk too */
+        t_ok(ch_callback_csv_log(t_path("log.csv"),
+                                 &(ch_callback_log_file_options){.every_steps = 2}, &c[n++]));
     t_ok(ch_callback_backup(t_path("run"), &p->o, &c[n++]));
     t_ok(ch_callback_reduce_on_plateau(
         &(ch_callback_plateau_options){.monitor = "loss", .patience = 1, .min_delta = CH_OFF},
@@ -75,8 +101,16 @@ static int train(program *p)
 
     if (p->fail_from > 0)
         ch__file_fail_from(p->fail_from, ENOSPC);
+    program_thread = pthread_self();
+    if (p->slow_until > 0)
+        ch__file_observe(wait_for_disk, NULL);
     got.rc = fit(&p->j, m, &a, &test, n, c, &h);
     ch__file_fail_from(0, 0);
+    ch__file_observe(NULL, NULL);
+    if (p->slow_until > 0) {
+        assert_true(ch_history_time(h).saves > 1);
+        assert_true(ch_history_time(h).skipped_saves >= p->slow_until - 2);
+    }
     snprintf(message, sizeof(message), "%s", got.rc != CH_OK ? ch_error_message() : "");
     assert_true(ch_history_time(h).seconds[CH_TIME_SAVE] > 0);
     describe(&p->j, m, h, &got);
@@ -166,6 +200,7 @@ static void train_whole(program p)
 
 /* ---- tests ---- */
 
+/* PR-2, PR-9 */
 static void backup_goes_on_after_a_kill_with_the_same_bits(void **state)
 {
     program p = usual();
@@ -248,6 +283,8 @@ static void backup_keeps_two_checkpoints_and_a_finished_training_trains_no_step(
     (void)state;
 }
 
+/* PR-3, PR-4, PR-6, PR-7, PR-8: unlike in TensorFlow, there is one save, and a second signal ends
+ * the process */
 static void backup_saves_and_ends_at_sigterm(void **state)
 {
     program p = usual();
@@ -279,7 +316,7 @@ static void backup_saves_and_ends_at_sigterm(void **state)
     (void)state;
 }
 
-/* The time of grace is over before the write has ended. */
+/* PR-4: the time of grace is over before the write has ended */
 static void backup_abandons_a_save_that_takes_too_long(void **state)
 {
     program p = usual();
@@ -310,6 +347,21 @@ static void backup_saves_and_goes_on_at_sigusr1(void **state)
     assert_int_equal(run(&p), 0);
     assert_string_equal(got.text, want.text);
     assert_true(exists("ckpt-1") && exists("ckpt-2") && !exists("ckpt-3")); /* and the end */
+    remove_run();
+    (void)state;
+}
+
+/* The save after the first step is being written until step 5, so the saves between are
+ * skipped. The time table counts them. */
+static void backup_counts_the_saves_that_a_slow_disk_makes_it_skip(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.every_steps = 1};
+    train_whole(p);
+    p.slow_until = 5;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
     remove_run();
     (void)state;
 }
@@ -352,6 +404,7 @@ static void backup_error_is_a_warning_when_the_disk_is_full(void **state)
     (void)state;
 }
 
+/* PR-2 */
 static void backup_rejects_invalid_options(void **state)
 {
     ch_callback *c = NULL;
@@ -400,6 +453,7 @@ int main(void)
         cmocka_unit_test(backup_saves_and_ends_at_sigterm),
         cmocka_unit_test(backup_abandons_a_save_that_takes_too_long),
         cmocka_unit_test(backup_saves_and_goes_on_at_sigusr1),
+        cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),
         cmocka_unit_test(backup_keeps_the_checkpoint_of_the_best_epoch),
         cmocka_unit_test(backup_error_is_a_warning_when_the_disk_is_full),
         cmocka_unit_test(backup_rejects_invalid_options),

@@ -2,8 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
+#include "base/sys.h"
+#include "base/thread.h"
+#include "cohort/checkpoint_reader.h"
 #include "help.h"
 #include "save/manager.h"
 
@@ -137,6 +142,119 @@ static void checkpoints_of_some_hours_are_preserved(void **state)
     (void)state;
 }
 
+/* CM-3: if the state file is missing, empty or damaged, the directory is searched */
+static void directory_is_searched_when_the_state_file_is_lost(void **state)
+{
+    static const char *const text[] = {NULL, "", "model_checkpoint_path: ckpt-1", "\xff\x01"};
+    char                     latest[600];
+
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
+        FILE   *f;
+        counted x;
+
+        begin(&x, "lost", (ch_manager_options){.max_to_keep = 2});
+        set_step(&x, 5 + (int64_t)i);
+        save(&x, false);
+        end(&x);
+        assert_int_equal(unlink(t_path("lost/checkpoint")), 0);
+        if (text[i] != NULL) {
+            f = fopen(t_path("lost/checkpoint"), "w");
+            assert_non_null(f);
+            fputs(text[i], f);
+            fclose(f);
+        }
+        assert_int_equal(ch_checkpoint_find_latest(t_path("lost"), latest, sizeof(latest)),
+                         text[i] == NULL ? CH_NOT_FOUND
+                         : i == 1        ? CH_INVALID_ARGUMENT
+                                         : CH_DATA_LOSS);
+        begin(&x, "lost", (ch_manager_options){.max_to_keep = 2});
+        t_ok(ch_checkpoint_manager_restore(x.m, NULL, NULL));
+        assert_int_equal(get_step(&x), 5 + (int64_t)i);
+        end(&x);
+    }
+    (void)state;
+}
+
+/* CM-8: if the clock is behind, checkpoints of earlier managers are not removed */
+static void clock_that_is_behind_removes_nothing_old(void **state)
+{
+    counted x;
+
+    clock_seconds = 20000;
+    begin(&x, "clock", (ch_manager_options){.max_to_keep = 1});
+    save(&x, false);
+    clock_seconds = 20010;
+    save(&x, false);
+    assert_false(exists("clock/ckpt-1"));
+    end(&x);
+    clock_seconds = 15000;
+    begin(&x, "clock", (ch_manager_options){.max_to_keep = 1});
+    for (int i = 0; i < 3; i++) {
+        clock_seconds += 1;
+        save(&x, false);
+    }
+    assert_true(exists("clock/ckpt-2") && exists("clock/ckpt-5"));
+    assert_false(exists("clock/ckpt-3") || exists("clock/ckpt-4"));
+    end(&x);
+    clock_seconds = 20000;
+    (void)state;
+}
+
+/* ---- slow disks ---- */
+
+/* A disk that writes nothing before the gate is opened. The program's own thread does not
+ * wait. */
+typedef struct slow_disk {
+    ch_gate     gate;
+    atomic_bool is_open;
+    pthread_t   program;
+} slow_disk;
+
+static void wait_for_disk(void *arg, const ch_file_op *op)
+{
+    slow_disk *d = arg;
+
+    while (op->kind == CH_FILE_WRITE && !pthread_equal(pthread_self(), d->program) &&
+           !atomic_load(&d->is_open)) {
+        unsigned seen = atomic_load(&d->gate);
+
+        if (!atomic_load(&d->is_open))
+            ch__gate_idle_until(&d->gate, seen, INT64_MAX);
+    }
+}
+
+/* A save that is due while the last one is being written is skipped and counted. A forced save
+ * waits instead. */
+static void save_is_skipped_and_counted_when_the_last_is_being_written(void **state)
+{
+    slow_disk   disk = {.program = pthread_self()};
+    const char *path = NULL;
+    char        text[2000];
+    counted     x;
+
+    begin(&x, "slow", (ch_manager_options){.interval = 1});
+    ch__file_observe(wait_for_disk, &disk);
+    for (int i = 1; i <= 3; i++) {
+        set_step(&x, i);
+        t_ok(ch_checkpoint_manager_save(x.m, false, &path));
+        assert_int_equal(path != NULL, i == 1);
+    }
+    ch_checkpoint_print_plan(x.c, text, sizeof(text));
+    assert_non_null(
+        strstr(text, "saves 1, skipped because another was being written 2, failed 0"));
+    atomic_store(&disk.is_open, true);
+    ch__gate_open(&disk.gate);
+    t_ok(ch_checkpoint_manager_save(x.m, true, &path));
+    assert_non_null(path);
+    t_ok(ch_checkpoint_wait(x.c));
+    ch__file_observe(NULL, NULL);
+    assert_true(exists("slow/ckpt-1") && exists("slow/ckpt-2"));
+    ch_checkpoint_print_plan(x.c, text, sizeof(text));
+    assert_non_null(strstr(text, "saves 2, skipped because another was being written 2"));
+    end(&x);
+    (void)state;
+}
+
 /* CM-11 */
 static void saves_wait_for_the_interval(void **state)
 {
@@ -223,7 +341,7 @@ static void damage(const char *name)
     close(fd);
 }
 
-/* The newest checkpoint that verifies is restored. */
+/* PR-13: the newest checkpoint that verifies is restored */
 static void damaged_checkpoints_are_skipped(void **state)
 {
     counted     x;
@@ -300,6 +418,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oldest_checkpoints_are_removed),
         cmocka_unit_test(checkpoints_of_some_hours_are_preserved),
+        cmocka_unit_test(directory_is_searched_when_the_state_file_is_lost),
+        cmocka_unit_test(clock_that_is_behind_removes_nothing_old),
+        cmocka_unit_test(save_is_skipped_and_counted_when_the_last_is_being_written),
         cmocka_unit_test(saves_wait_for_the_interval),
         cmocka_unit_test(init_is_called_without_checkpoint),
         cmocka_unit_test(wrong_options_are_refused),

@@ -210,7 +210,7 @@ static void reader_shows_a_delta_as_the_full_state(void **state)
     (void)state;
 }
 
-/* CK-5: a prefix, a missing path, a SavedModel; and Cohort's other forms */
+/* CK-5, SVM-4: a prefix, a missing path, a SavedModel; and Cohort's other forms */
 static void reader_opens_prefixes_indexes_and_directories(void **state)
 {
     ch_checkpoint_reader *r = NULL;

@@ -56,7 +56,7 @@ static void set_all(ch_var *v, float x)
     ch_tensor_unref(t);
 }
 
-/* CK-2, CK-13, CK-14, CK-15 */
+/* CK-1, CK-2, CK-13, CK-14, CK-15 */
 static void keys_are_paths_of_names(void **state)
 {
     static const char *const key[] = {
@@ -171,7 +171,7 @@ static void state_larger_than_staging_memory_is_saved(void **state)
     (void)state;
 }
 
-/* CK-5, CK-9 */
+/* CK-5, CK-9, SS-8 */
 static void failed_restore_changes_nothing(void **state)
 {
     ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(3), 1));
@@ -348,6 +348,7 @@ static void plan_says_what_a_save_costs(void **state)
     (void)state;
 }
 
+/* CK-1, CK-5: also a path that is NULL */
 static void null_arguments_are_refused(void **state)
 {
     ch_checkpoint         *c = NULL;

@@ -318,6 +318,7 @@ static void check_seed(uint64_t seed, bool replays)
     print_error("seed %llu: %s\n", (unsigned long long)seed, wrong);
 }
 
+/* PR-14: a job that is started again goes on from its last checkpoint */
 static void restored_servers_agree_about_every_step(void **state)
 {
     uint64_t first = t_number("T_FIRST_SEED", 0), n = t_number("T_SEEDS", 60);

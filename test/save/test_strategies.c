@@ -33,7 +33,7 @@ static void continue_under(int kind, const t_options *opt)
     t_same_bits(&have, &want);
 }
 
-/* 3.7.1, 3.7.2, CK-6: also when the variables are created after the restore */
+/* 3.7.1, 3.7.2, CK-6, PR-9: also when the variables are created after the restore */
 static void training_continues_bit_for_bit(void **state)
 {
     for (int kind = 0; kind < STRATEGIES; kind++) {
@@ -47,7 +47,7 @@ static void training_continues_bit_for_bit(void **state)
     (void)state;
 }
 
-/* 3.7.3-3.7.8: a distributed variable is a single tensor, under the key of an ordinary one */
+/* 3.7.1, 3.7.7: a distributed variable is a single tensor, under the key of an ordinary one */
 static void checkpoint_of_a_strategy_loads_under_each_other(void **state)
 {
     static t_bits saved, have;
