@@ -90,16 +90,18 @@ static void bundle_of_two_slices_has_the_golden_bytes(void **state)
     (void)state;
 }
 
-/* G-3, TBF-15: strings and numbers, as a file of TensorFlow has them */
+/* G-3, TBF-15: the fixture old_string_tensors/foo of TensorFlow. Its test (tensor_bundle_test.cc)
+ * states these values. */
 static void bundle_with_strings_has_the_offsets_of_the_golden_file(void **state)
 {
     static char      many[1024];
     const ch_str     empty = {"", 0}, hello = {"hello", 5};
     const ch_str     strs[4] = {{"hello", 5}, {"", 0}, {"x01", 3}, {many, 1024}};
+    const char      *key[4] = {"floats", "scalar", "string_tensor", "strs"};
     ch_bytes_builder e[3] = {{0}};
     float            floats[6], back[6];
     static t_bundle  b;
-    unsigned char    foot[10];
+    unsigned char    want[10];
     size_t           n;
     char            *index;
     ch_str          *read = NULL;
@@ -117,13 +119,15 @@ static void bundle_with_strings_has_the_offsets_of_the_golden_file(void **state)
     assert_int_equal(t_write_bundle(&b, t_path("g3"), 1, true, NULL), CH_OK);
     index = t_read(t_path("g3.index"), &n);
     assert_int_equal(n, 211);
-    assert_int_equal(t_unhex("8301 08 9001 0e", foot), 6);
-    assert_memory_equal(index + n - 48, foot, 6);
-    assert_int_equal(index[144 + 3], 't'); /* key of the index block */
+    assert_int_equal(t_unhex("8301 08 9001 0e", want), 6); /* (131, 8) and (144, 14) */
+    assert_memory_equal(index + n - 48, want, 6);
+    assert_int_equal(t_unhex("00 01 02 74 00 7e", want), 6); /* index block: "t", (0, 126) */
+    assert_memory_equal(index + 144, want, 6);
     free(index);
     c = open_ok(t_path("g3"));
     assert_int_equal(ch__ckpt_count(c), 4);
-    assert_int_equal(ch__ckpt_find(c, "floats"), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ch__ckpt_find(c, key[i]), i);
     ch__ckpt_part(c, 0, 0, &part);
     assert_int_equal(part.offset, 1056);
     assert_int_equal(part.bytes, 24);
