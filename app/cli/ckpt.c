@@ -2,8 +2,8 @@
  *
  * Each command is a function that gets the options and returns the exit code. Output for people
  * is a table; with --json each line is a JSON object. Everything is read through
- * cohort/checkpoint_reader.h, values in small pieces, so that the memory does not depend on the
- * size of the tensors.
+ * cohort/checkpoint_reader.h: tensors in parts of the list (walk_next), and values in small
+ * pieces. So the memory does not depend on the number of tensors or on their sizes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -74,6 +74,57 @@ static const char *last_name(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
+/* ---- tensors ---- */
+
+/* A walk through all tensors of a checkpoint. Zeros, except the path, are its beginning. */
+typedef struct cli_walk {
+    const char           *path;
+    ch_checkpoint_reader *r; /* the part that is open; NULL: none */
+    ch_checkpoint_info    info;
+    int                   i, n; /* next tensor of the part, and the number of its tensors */
+} cli_walk;
+
+static void walk_end(cli_walk *w)
+{
+    ch_checkpoint_close(w->r);
+    w->r = NULL;
+}
+
+/* Opens the first part, or the part after that which is open. */
+static ch_status walk_open(cli_walk *w)
+{
+    cli_walk  next = {.path = w->path};
+    ch_status rc = w->r == NULL
+                       ? ch_checkpoint_open_part(w->path, NULL, &next.r)
+                       : ch_checkpoint_open_part(w->info.prefix, w->info.next, &next.r);
+
+    if (rc == CH_OK)
+        rc = ch_checkpoint_describe(next.r, &next.info);
+    if (rc == CH_OK && w->r != NULL && next.info.id != w->info.id)
+        rc = ch_fail(CH_ABORTED, "%s: was replaced while it was read; start again",
+                     w->info.prefix);
+    if (rc != CH_OK) {
+        walk_end(&next);
+        return rc;
+    }
+    next.n = ch_checkpoint_count(next.r);
+    walk_end(w);
+    *w = next;
+    return CH_OK;
+}
+
+/* Gives the next tensor. *has_next is false at the end. w->r is then the reader of the tensor,
+ * and w->i its index. */
+static ch_status walk_peek(cli_walk *w, ch_checkpoint_item *item, bool *has_next)
+{
+    ch_status rc = CH_OK;
+
+    while (rc == CH_OK && w->i == w->n && w->info.next != NULL)
+        rc = walk_open(w);
+    *has_next = rc == CH_OK && w->i < w->n;
+    return *has_next ? ch_checkpoint_entry(w->r, w->i, item) : rc;
+}
+
 /* ---- ls ---- */
 
 /* A line of the table. */
@@ -97,7 +148,7 @@ static void describe_row(ls_row *row)
     ch_checkpoint_reader *r = NULL;
     ch_checkpoint_info    info;
 
-    if (ch_checkpoint_open(row->prefix, &r) == CH_OK &&
+    if (ch_checkpoint_open_part(row->prefix, NULL, &r) == CH_OK &&
         ch_checkpoint_describe(r, &info) == CH_OK) {
         row->step = info.step;
         row->time = info.time;
@@ -227,7 +278,7 @@ static ch_status add_single(ls_table *t, const char *path)
 {
     ch_checkpoint_reader *r = NULL;
     ch_checkpoint_info    info;
-    ch_status             rc = ch_checkpoint_open(path, &r);
+    ch_status             rc = ch_checkpoint_open_part(path, NULL, &r);
 
     if (rc == CH_OK)
         rc = ch_checkpoint_describe(r, &info);
@@ -273,8 +324,10 @@ static int run_ls(const cli_options *o)
 
 /* ---- show ---- */
 
-static void print_info(const ch_checkpoint_info *info, int n)
+static void print_info(const ch_checkpoint_info *info)
 {
+    int64_t n = info->n_tensors;
+
     cli_print(stdout, info->prefix);
     printf(": ");
     if (info->base != NULL) {
@@ -286,11 +339,11 @@ static void print_info(const ch_checkpoint_info *info, int n)
         printf("step %" PRId64 ", ", info->step);
     if (info->time != 0)
         printf("saved %s, ", cli_time(info->time).at);
-    printf("%d tensor%s in %d data file%s, %s\n", n, n == 1 ? "" : "s", info->n_files,
+    printf("%" PRId64 " tensor%s in %d data file%s, %s\n", n, n == 1 ? "" : "s", info->n_files,
            info->n_files == 1 ? "" : "s", cli_bytes(info->bytes).at);
 }
 
-static void print_info_json(const ch_checkpoint_info *info, int n)
+static void print_info_json(const ch_checkpoint_info *info)
 {
     printf("{\"checkpoint\": ");
     cli_print_json(stdout, info->prefix);
@@ -306,8 +359,8 @@ static void print_info_json(const ch_checkpoint_info *info, int n)
         cli_print_json(stdout, info->base);
         printf(", \"base_id\": \"%016" PRIx64 "\"", info->base_id);
     }
-    printf(", \"files\": %d, \"bytes\": %" PRId64 ", \"tensors\": %d}\n", info->n_files,
-           info->bytes, n);
+    printf(", \"files\": %d, \"bytes\": %" PRId64 ", \"tensors\": %" PRId64 "}\n",
+           info->n_files, info->bytes, info->n_tensors);
 }
 
 static void print_sizes(const char *name, int rank, const int64_t *size)
@@ -430,48 +483,56 @@ static ch_status show_tensor(ch_checkpoint_reader *r, int i, const ch_checkpoint
     return print_slices(r, i, item);
 }
 
-static show_widths measure(const ch_checkpoint_reader *r)
+static ch_status measure(const char *path, show_widths *w)
 {
-    show_widths        w = {5, 5};
+    cli_walk           walk = {.path = path};
     ch_checkpoint_item item;
+    bool               has_next = true;
+    ch_status          rc = walk_open(&walk);
 
-    for (int i = 0; i < ch_checkpoint_count(r); i++)
-        if (ch_checkpoint_entry(r, i, &item) == CH_OK) {
-            int dtype = (int)strlen(item.dtype_name),
-                shape = ch_shape_print(item.shape, NULL, 0);
+    for (; rc == CH_OK && has_next; walk.i++) {
+        rc = walk_peek(&walk, &item, &has_next);
+        if (rc != CH_OK || !has_next)
+            break;
+        int dtype = (int)strlen(item.dtype_name), shape = ch_shape_print(item.shape, NULL, 0);
 
-            w.dtype = dtype > w.dtype ? dtype : w.dtype;
-            w.shape = shape > w.shape ? shape : w.shape;
-        }
-    return w;
+        w->dtype = dtype > w->dtype ? dtype : w->dtype;
+        w->shape = shape > w->shape ? shape : w->shape;
+    }
+    walk_end(&walk);
+    return rc;
 }
 
 static int show_path(const char *path, const cli_options *o)
 {
-    ch_checkpoint_reader *r = NULL;
-    ch_checkpoint_info    info;
-    ch_checkpoint_item    item;
-    show_widths           w;
-    int                   n, code = CLI_OK;
+    cli_walk           walk = {.path = path};
+    ch_checkpoint_item item;
+    show_widths        w = {5, 5};
+    bool               has_next = true;
+    int                code = CLI_OK;
+    ch_status          rc = o->json ? CH_OK : measure(path, &w);
 
-    if (ch_checkpoint_open(path, &r) != CH_OK)
-        return fail(CLI_BAD);
-    n = ch_checkpoint_count(r);
-    w = measure(r);
-    if (ch_checkpoint_describe(r, &info) != CH_OK)
-        code = fail(CLI_BAD);
-    else if (o->json)
-        print_info_json(&info, n);
-    else {
-        print_info(&info, n);
+    if (rc == CH_OK)
+        rc = walk_open(&walk);
+    if (rc == CH_OK && o->json) {
+        print_info_json(&walk.info);
+    } else if (rc == CH_OK) {
+        print_info(&walk.info);
         printf("%-*s  %-*s  %10s  %11s  %11s  %11s  %5s  name\n", w.dtype, "dtype", w.shape,
                "shape", "bytes", "min", "max", "mean", "NaN");
     }
-    for (int i = 0; i < n; i++)
-        if (ch_checkpoint_entry(r, i, &item) != CH_OK ||
-            (o->json ? show_tensor_json(r, i, &item) : show_tensor(r, i, &item, w)) != CH_OK)
+    for (; rc == CH_OK && has_next; walk.i++) {
+        rc = walk_peek(&walk, &item, &has_next);
+        if (rc != CH_OK || !has_next)
+            break;
+        /* A tensor that is damaged does not hide the others. */
+        if ((o->json ? show_tensor_json(walk.r, walk.i, &item)
+                     : show_tensor(walk.r, walk.i, &item, w)) != CH_OK)
             code = fail(CLI_BAD);
-    ch_checkpoint_close(r);
+    }
+    if (rc != CH_OK)
+        code = fail(CLI_BAD);
+    walk_end(&walk);
     return code;
 }
 
@@ -511,35 +572,40 @@ static void print_damage(const char *path, const char *tensor, const cli_options
 
 static int verify_path(const char *path, const cli_options *o)
 {
-    ch_checkpoint_reader *r = NULL;
-    ch_checkpoint_info    info;
-    ch_checkpoint_item    item;
-    int                   n, n_bad = 0;
+    cli_walk           walk = {.path = path};
+    ch_checkpoint_item item;
+    bool               has_next = true;
+    int64_t            n_bad = 0;
+    ch_status          rc = walk_open(&walk);
 
-    if (ch_checkpoint_open(path, &r) != CH_OK || ch_checkpoint_describe(r, &info) != CH_OK) {
-        print_damage(path, NULL, o);
-        ch_checkpoint_close(r);
-        return CLI_BAD;
-    }
-    n = ch_checkpoint_count(r);
-    for (int i = 0; i < n; i++)
-        if (ch_checkpoint_entry(r, i, &item) == CH_OK && ch_checkpoint_verify(r, i) != CH_OK) {
-            print_damage(info.prefix, item.name, o);
+    for (; rc == CH_OK && has_next; walk.i++) {
+        rc = walk_peek(&walk, &item, &has_next);
+        if (rc == CH_OK && has_next && ch_checkpoint_verify(walk.r, walk.i) != CH_OK) {
+            print_damage(walk.info.prefix, item.name, o);
             n_bad++;
         }
+    }
+    if (rc != CH_OK) {
+        print_damage(path, NULL, o);
+        walk_end(&walk);
+        return CLI_BAD;
+    }
     if (o->json) {
         printf("{\"checkpoint\": ");
-        cli_print_json(stdout, info.prefix);
-        printf(", \"tensors\": %d, \"damaged\": %d, \"bytes\": %" PRId64 "}\n", n, n_bad,
-               info.bytes);
+        cli_print_json(stdout, walk.info.prefix);
+        printf(", \"tensors\": %" PRId64 ", \"damaged\": %" PRId64 ", \"bytes\": %" PRId64
+               "}\n",
+               walk.info.n_tensors, n_bad, walk.info.bytes);
     } else {
-        cli_print(stdout, info.prefix);
+        cli_print(stdout, walk.info.prefix);
         if (n_bad == 0)
-            printf(": ok, %d tensor%s, %s\n", n, n == 1 ? "" : "s", cli_bytes(info.bytes).at);
+            printf(": ok, %" PRId64 " tensor%s, %s\n", walk.info.n_tensors,
+                   walk.info.n_tensors == 1 ? "" : "s", cli_bytes(walk.info.bytes).at);
         else
-            printf(": %d of %d tensors are damaged\n", n_bad, n);
+            printf(": %" PRId64 " of %" PRId64 " tensors are damaged\n", n_bad,
+                   walk.info.n_tensors);
     }
-    ch_checkpoint_close(r);
+    walk_end(&walk);
     return n_bad == 0 ? CLI_OK : CLI_BAD;
 }
 
@@ -556,9 +622,9 @@ static int run_verify(const cli_options *o)
 
 /* The comparison of two checkpoints. */
 typedef struct diffing {
-    ch_checkpoint_reader *r[2];
-    const cli_options    *o;
-    bool                  differs;
+    cli_walk           walk[2];
+    const cli_options *o;
+    bool               differs;
 } diffing;
 
 static cli_text type_text(const ch_checkpoint_item *item)
@@ -607,31 +673,30 @@ static void print_index(ch_shape shape, int64_t number)
 }
 
 /* Returns whether two tensors without numbers have the same parts, by their checksums. */
-static ch_status same_parts(const diffing *d, const int i[2], const ch_checkpoint_item x[2],
-                            bool *same)
+static ch_status same_parts(const diffing *d, const ch_checkpoint_item x[2], bool *same)
 {
     ch_checkpoint_part a, b;
     ch_status          rc = CH_OK;
 
     *same = x[0].n_parts == x[1].n_parts && x[0].bytes == x[1].bytes;
     for (int k = 0; k < x[0].n_parts && *same && rc == CH_OK; k++) {
-        rc = ch_checkpoint_slice(d->r[0], i[0], k, &a);
+        rc = ch_checkpoint_slice(d->walk[0].r, d->walk[0].i, k, &a);
         if (rc == CH_OK)
-            rc = ch_checkpoint_slice(d->r[1], i[1], k, &b);
+            rc = ch_checkpoint_slice(d->walk[1].r, d->walk[1].i, k, &b);
         *same = rc == CH_OK && a.crc == b.crc && a.bytes == b.bytes &&
                 memcmp(a.begin, b.begin, sizeof(a.begin)) == 0;
     }
     return rc;
 }
 
-static ch_status diff_values(diffing *d, const int i[2], const ch_checkpoint_item x[2])
+static ch_status diff_values(diffing *d, const ch_checkpoint_item x[2])
 {
     cli_difference found;
     bool           same;
     ch_status      rc;
 
     if (!has_numbers(&x[0])) {
-        rc = same_parts(d, i, x, &same);
+        rc = same_parts(d, x, &same);
         if (rc == CH_OK && !same) {
             print_change(d, '!', "values", &x[0]);
             if (d->o->json)
@@ -641,7 +706,7 @@ static ch_status diff_values(diffing *d, const int i[2], const ch_checkpoint_ite
         }
         return rc;
     }
-    rc = cli_compare(d->r[0], d->r[1], &x[0], &found);
+    rc = cli_compare(d->walk[0].r, d->walk[1].r, &x[0], &found);
     if (rc != CH_OK || found.n == 0)
         return rc;
     print_change(d, '!', "values", &x[0]);
@@ -660,11 +725,11 @@ static ch_status diff_values(diffing *d, const int i[2], const ch_checkpoint_ite
     return CH_OK;
 }
 
-static ch_status diff_pair(diffing *d, const int i[2], const ch_checkpoint_item x[2])
+static ch_status diff_pair(diffing *d, const ch_checkpoint_item x[2])
 {
     if (x[0].dtype == x[1].dtype && strcmp(x[0].dtype_name, x[1].dtype_name) == 0 &&
         ch_shape_equal(x[0].shape, x[1].shape))
-        return d->o->values ? diff_values(d, i, x) : CH_OK;
+        return d->o->values ? diff_values(d, x) : CH_OK;
     print_change(d, '!', "type", &x[0]);
     printf(d->o->json ? ", \"from\": \"%s\", \"to\": \"%s\"}\n" : "  %s -> %s\n",
            type_text(&x[0]).at, type_text(&x[1]).at);
@@ -674,44 +739,38 @@ static ch_status diff_pair(diffing *d, const int i[2], const ch_checkpoint_item 
 /* Walks through both lists of names, which are sorted. */
 static ch_status diff_all(diffing *d)
 {
-    int       i[2] = {0, 0}, n[2];
-    ch_status rc = CH_OK;
+    ch_checkpoint_item x[2];
+    bool               has[2] = {true, true};
+    ch_status          rc = CH_OK;
 
-    for (int k = 0; k < 2; k++)
-        n[k] = ch_checkpoint_count(d->r[k]);
-    while (rc == CH_OK && (i[0] < n[0] || i[1] < n[1])) {
-        ch_checkpoint_item x[2];
-        int                order;
+    for (;;) {
+        int order;
 
         for (int k = 0; k < 2 && rc == CH_OK; k++)
-            if (i[k] < n[k])
-                rc = ch_checkpoint_entry(d->r[k], i[k], &x[k]);
-        if (rc != CH_OK)
-            break;
-        order = i[0] == n[0] ? 1 : i[1] == n[1] ? -1 : strcmp(x[0].name, x[1].name);
-        if (order == 0) {
-            if (strcmp(x[0].name, "_COHORT") != 0) /* the id and time of each save */
-                rc = diff_pair(d, i, x);
-        } else {
+            rc = walk_peek(&d->walk[k], &x[k], &has[k]);
+        if (rc != CH_OK || (!has[0] && !has[1]))
+            return rc;
+        order = !has[0] ? 1 : !has[1] ? -1 : strcmp(x[0].name, x[1].name);
+        if (order != 0)
             print_single(d, order > 0, &x[order > 0]);
-        }
-        i[0] += order <= 0;
-        i[1] += order >= 0;
+        else if (strcmp(x[0].name, "_COHORT") != 0) /* the id and time of each save */
+            rc = diff_pair(d, x);
+        d->walk[0].i += order <= 0;
+        d->walk[1].i += order >= 0;
     }
-    return rc;
 }
 
 static int run_diff(const cli_options *o)
 {
-    diffing   d = {.o = o};
-    ch_status rc = ch_checkpoint_open(o->path[0], &d.r[0]);
+    diffing   d = {.walk = {{.path = o->path[0]}, {.path = o->path[1]}}, .o = o};
+    ch_status rc = walk_open(&d.walk[0]);
 
     if (rc == CH_OK)
-        rc = ch_checkpoint_open(o->path[1], &d.r[1]);
+        rc = walk_open(&d.walk[1]);
     if (rc == CH_OK)
         rc = diff_all(&d);
-    ch_checkpoint_close(d.r[0]);
-    ch_checkpoint_close(d.r[1]);
+    walk_end(&d.walk[0]);
+    walk_end(&d.walk[1]);
     return rc != CH_OK ? fail(CLI_USAGE) : d.differs ? CLI_BAD : CLI_OK;
 }
 
@@ -726,13 +785,13 @@ static int run_fold(const cli_options *o)
     if (rc == CH_OK)
         rc = ch_checkpoint_fold(from, o->path[1]);
     if (rc == CH_OK)
-        rc = ch_checkpoint_open(o->path[1], &to);
+        rc = ch_checkpoint_open_part(o->path[1], NULL, &to);
     if (rc == CH_OK)
         rc = ch_checkpoint_describe(to, &info);
     if (rc == CH_OK && o->json)
-        print_info_json(&info, ch_checkpoint_count(to));
+        print_info_json(&info);
     else if (rc == CH_OK)
-        print_info(&info, ch_checkpoint_count(to));
+        print_info(&info);
     ch_checkpoint_close(from);
     ch_checkpoint_close(to);
     return rc == CH_OK ? CLI_OK : fail(CLI_BAD);

@@ -38,6 +38,13 @@ typedef struct ch_checkpoint_reader ch_checkpoint_reader;
  * is damaged or from another save. OUT_OF_RANGE: a data file is truncated. UNIMPLEMENTED: a
  * newer version of Cohort wrote the checkpoint. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_open(const char *path, ch_checkpoint_reader **out);
+/* Opens a part of a checkpoint, for programs that walk through checkpoints of any size with
+ * little memory: the tensors that follow the name `after` in the order of names (NULL: the
+ * first), as many as need about 8 MiB. The functions below then know these tensors only.
+ * ch_checkpoint_info.next is the name to continue with. The errors are those of
+ * ch_checkpoint_open. */
+CH_API CH_MUST_CHECK ch_status ch_checkpoint_open_part(const char *path, const char *after,
+                                                       ch_checkpoint_reader **out);
 CH_API void                    ch_checkpoint_close(ch_checkpoint_reader *r); /* NULL is fine */
 
 /* ---- the checkpoint ---- */
@@ -52,7 +59,11 @@ typedef struct ch_checkpoint_info {
     const char *base;    /* prefix of the base of a delta; NULL: the checkpoint is full */
     uint64_t    base_id; /* id of the base; 0: the checkpoint is full */
     int         n_files; /* data files */
-    int64_t     bytes;   /* of the index and all data files, without those of the base */
+    int64_t     n_tensors; /* also those that ch_checkpoint_open_part has not opened */
+    /* Of a reader that ch_checkpoint_open_part has opened: the name of its last tensor, if
+     * others follow; NULL: none follow. */
+    const char *next;
+    int64_t     bytes; /* of the index and all data files, without those of the base */
 } ch_checkpoint_info;
 
 /* Describes the checkpoint. */
@@ -82,7 +93,7 @@ typedef struct ch_checkpoint_part {
     uint32_t    crc; /* masked CRC-32C; doc/checkpoint-format.md describes that of strings */
 } ch_checkpoint_part;
 
-/* Returns the number of tensors. */
+/* Returns the number of tensors that are open. */
 CH_API int ch_checkpoint_count(const ch_checkpoint_reader *r);
 /* Describes tensor i. Tensors are in the order of their names' bytes. INVALID_ARGUMENT: there
  * is no tensor i. */

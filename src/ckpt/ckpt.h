@@ -144,13 +144,23 @@ typedef struct ch_ckpt_part {
  * damaged, a data file is from another save, or the base is another checkpoint. OUT_OF_RANGE: a
  * data file is truncated. UNIMPLEMENTED: the checkpoint has a newer format. */
 CH_MUST_CHECK ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out);
+/* The same for a part of the tensors: those that follow the name `after` in the order of names
+ * (NULL: the first ones), as many as need about `bytes` of memory, and at least one. For tools
+ * that walk through checkpoints of any size. All data files are opened. */
+CH_MUST_CHECK ch_status ch__ckpt_open_some(const char *prefix, const char *after, int64_t bytes,
+                                           ch_ckpt **out);
 /* Reads the metadata of a checkpoint, of a delta also if its base is missing. out->id is 0 if
  * Cohort did not write the checkpoint. The caller must free out->memory with ch__free. */
 CH_MUST_CHECK ch_status ch__ckpt_load_metadata(const char *prefix, ch_ckpt_metadata *out);
 void                    ch__ckpt_close(ch_ckpt *c); /* c may be NULL */
 
-int ch__ckpt_count(const ch_ckpt *c);   /* tensors */
-int ch__ckpt_n_files(const ch_ckpt *c); /* data files that the index states */
+int ch__ckpt_count(const ch_ckpt *c); /* tensors that are open */
+/* Returns the number of tensors of the checkpoint. */
+int64_t ch__ckpt_count_all(const ch_ckpt *c);
+/* Returns the last name of the part that ch__ckpt_open_some has opened; NULL: no tensors
+ * follow. */
+const char *ch__ckpt_last_name(const ch_ckpt *c);
+int         ch__ckpt_n_files(const ch_ckpt *c); /* data files that the index states */
 /* Returns the metadata (ckpt/metadata.h); NULL: Cohort did not write the checkpoint. */
 const ch_ckpt_metadata *ch__ckpt_metadata(const ch_ckpt *c);
 /* Returns the base of a delta, owned by c; NULL: the checkpoint is full. */

@@ -1,7 +1,9 @@
 /* ckpt/index.c -- opens a checkpoint: reads the index into arrays and checks all of it.
  *
  * The index is read twice. The first pass counts, the second fills arrays of exactly the needed
- * size; so the memory is known, and limited, before it is allocated. Slices come first in an
+ * size; so the memory is known, and limited, before it is allocated. If only a part of the
+ * tensors is opened, a pass before these finds the range of names (choose_range), and the others
+ * leave out all other names. Slices come first in an
  * index, in the order of their tensors' names. A tensor in slices finds its slices as the next
  * run of slices with its name.
  *
@@ -92,6 +94,15 @@ static ch_status fail_entry(const ckpt_loading *l, ch_status rc, const char *nam
     return ch__fail(rc, "%s: tensor \"%s\": %s", l->path, name, problem);
 }
 
+/* The same for damage, with the beginning of a key. */
+static ch_status fail_key(const ckpt_loading *l, ch_str key, const char *problem)
+{
+    char shown[64];
+
+    snprintf(shown, sizeof(shown), "%.*s", (int)key.size, key.data);
+    return fail_entry(l, CH_DATA_LOSS, shown, problem);
+}
+
 /* Checks a span of numbers or strings with this shape. Returns NULL, or the fault. */
 static const char *check_span(const ckpt_loading *l, const ch_ckpt_message *m, ch_shape shape)
 {
@@ -142,6 +153,114 @@ static const char *copy_name(const ckpt_loading *l, const char *name, size_t n)
     return to;
 }
 
+/* ---- a part of the tensors ---- */
+
+static bool ends_with(const char *name, size_t n, const char *suffix)
+{
+    size_t m = strlen(suffix);
+
+    return n > m && memcmp(name + n - m, suffix, m) == 0;
+}
+
+/* Returns the length of the name of the tensor that a name of n bytes belongs to. */
+static size_t shown_length(const char *name, size_t n)
+{
+    return ends_with(name, n, CH_DELTA_IDS)      ? n - strlen(CH_DELTA_IDS)
+           : ends_with(name, n, CH_DELTA_VALUES) ? n - strlen(CH_DELTA_VALUES)
+                                                 : n;
+}
+
+/* Compares n bytes with a text, as strcmp does. */
+static int compare_text(const char *name, size_t n, const char *text)
+{
+    size_t m = strlen(text);
+    int    order = memcmp(name, text, n < m ? n : m);
+
+    return order != 0 ? order : n < m ? -1 : n > m;
+}
+
+static bool is_in_range(const ch_ckpt *c, const char *name, size_t n)
+{
+    n = shown_length(name, n);
+    return (c->range.after == NULL || compare_text(name, n, c->range.after) > 0) &&
+           (c->range.last == NULL || compare_text(name, n, c->range.last) <= 0);
+}
+
+/* Returns true if a tensor must be loaded. The metadata is, because opening needs it. */
+static bool is_loaded(const ckpt_loading *l, const char *name, size_t n)
+{
+    return is_in_range(l->c, name, n) || compare_text(name, n, CH_CKPT_METADATA_KEY) == 0;
+}
+
+/* The search for the end of a range. */
+typedef struct range_search {
+    ch_ckpt *c;
+    int64_t  room;      /* bytes of the arrays that are left for more names */
+    bool     has_ended; /* the range is full */
+} range_search;
+
+/* Extends the range by a tensor, if there is room. */
+static ch_status extend_range(range_search *s, const char *name, size_t n,
+                              const ch_ckpt_message *m)
+{
+    ckpt_range *range = &s->c->range;
+    int64_t     slice = (int64_t)(sizeof(ckpt_slice) + sizeof(ckpt_span)) + 1 +
+                    (int64_t)sizeof(ch_ckpt_extent) * m->shape.rank;
+    int64_t bytes = (int64_t)(sizeof(ckpt_tensor) + sizeof(ckpt_span)) + 8 * m->shape.rank +
+                    (m->n_slices > 0 ? 2 : 1) * ((int64_t)n + 1) + m->n_slices * slice;
+
+    n = shown_length(name, n);
+    if (range->after != NULL && compare_text(name, n, range->after) <= 0)
+        return CH_OK;
+    if (range->last != NULL && compare_text(name, n, range->last) <= 0) {
+        s->room -= bytes;
+        return CH_OK;
+    }
+    s->has_ended |= range->last != NULL && bytes > s->room;
+    if (s->has_ended) {
+        s->c->has_more = true;
+        return CH_OK;
+    }
+    s->room -= bytes;
+
+    char *last = ch__realloc(range->last, n + 1);
+
+    if (last == NULL)
+        return ch__fail_memory(s->c->prefix);
+    memcpy(last, name, n);
+    last[n] = '\0';
+    range->last = last;
+    return CH_OK;
+}
+
+/* Counts the tensors and the data files of an index, and finds the end of the range. Entries
+ * that are damaged are left to the passes that follow. */
+static ch_status visit_for_range(void *arg, ch_str key, ch_str value)
+{
+    range_search   *s = arg;
+    ch_ckpt        *c = s->c;
+    ch_ckpt_message m;
+    const char     *problem = NULL;
+
+    if (key.size == 0) {
+        ch_status rc = ch__ckpt_parse_header(value, &c->header, &problem);
+
+        if (rc == CH_OK && c->is_named == NULL)
+            c->is_named = ch__calloc((size_t)c->header.n_files + 1, 1);
+        return rc != CH_OK || c->is_named != NULL ? CH_OK : ch__fail_memory(c->prefix);
+    }
+    if (ch__ckpt_parse_entry(value, &m) != NULL)
+        return CH_OK;
+    if (m.n_slices == 0 && c->is_named != NULL && m.file >= 0 && m.file < c->header.n_files)
+        c->is_named[m.file] = 1;
+    if (key.data[0] == '\0' || memchr(key.data, '\0', key.size) != NULL)
+        return CH_OK;
+    c->n_all += !ends_with(key.data, key.size, CH_DELTA_VALUES);
+    return extend_range(s, key.data, key.size, &m);
+}
+
+/* ---- slices ---- */
+
 static ch_status visit_slice(ckpt_loading *l, ch_str key, const ch_ckpt_message *m)
 {
     ch_ckpt_extent extent[CH_MAX_RANK];
@@ -162,6 +281,8 @@ static ch_status visit_slice(ckpt_loading *l, ch_str key, const ch_ckpt_message 
             problem = "Stored slice shape differs from the extent in its key";
     if (problem != NULL)
         return fail_entry(l, CH_DATA_LOSS, name, problem);
+    if (!is_loaded(l, name, strlen(name)))
+        return CH_OK;
     if (l->n.slices == CH_CKPT_MAX_ITEMS)
         return ch__fail_limit("%s: more than %d slices", l->path, CH_CKPT_MAX_ITEMS);
     is_new = l->n.slices == 0 || strcmp(name, before) != 0;
@@ -341,17 +462,17 @@ static ch_status visit_tensor(ckpt_loading *l, ch_str key, ch_str value,
     const char  *problem = m->n_slices > 0 ? NULL : check_span(l, m, m->shape);
     int          rank = m->shape.rank;
     ckpt_tensor *t;
-    char         shown[64];
     ch_status    rc;
 
-    snprintf(shown, sizeof(shown), "%.*s", (int)key.size, key.data);
     if (memchr(key.data, '\0', key.size) != NULL)
         problem = "its name contains a zero byte";
     if (problem != NULL)
-        return fail_entry(l, CH_DATA_LOSS, shown, problem);
+        return fail_key(l, key, problem);
     if (key.size > CH_CKPT_MAX_NAME)
         return ch__fail_limit("%s: a name has %zu bytes (at most %d are read)", l->path,
                               key.size, CH_CKPT_MAX_NAME);
+    if (!is_loaded(l, key.data, key.size))
+        return CH_OK;
     if (l->n.tensors == CH_CKPT_MAX_ITEMS)
         return ch__fail_limit("%s: more than %d tensors", l->path, CH_CKPT_MAX_ITEMS);
     rc = count(l, (ckpt_counts){.tensors = 1,
@@ -394,12 +515,8 @@ static ch_status visit_entry(void *arg, ch_str key, ch_str value)
     if (!l->has_header)
         return ch__fail(CH_DATA_LOSS, "%s: has no header", l->path);
     problem = ch__ckpt_parse_entry(value, &m);
-    if (problem != NULL) {
-        char shown[64];
-
-        snprintf(shown, sizeof(shown), "%.*s", (int)key.size, key.data);
-        return fail_entry(l, CH_DATA_LOSS, shown, problem);
-    }
+    if (problem != NULL)
+        return fail_key(l, key, problem);
     return key.data[0] == '\0' ? visit_slice(l, key, &m) : visit_tensor(l, key, value, &m);
 }
 
@@ -457,7 +574,9 @@ static ch_status allocate(const ckpt_loading *l, int64_t index_bytes)
                : ch__fail_memory(l->path);
 }
 
-static ch_status load_index(ch_ckpt *c, const char *path)
+/* Reads the index. If `room` is not 0, finds the end of the range first: as many names as need
+ * so many bytes. */
+static ch_status load_index(ch_ckpt *c, const char *path, int64_t room)
 {
     ckpt_loading *l = ch__calloc(1, sizeof(*l));
     int           fd = -1;
@@ -473,6 +592,11 @@ static ch_status load_index(ch_ckpt *c, const char *path)
                       c->prefix, path);
     if (rc == CH_OK) {
         c->index_bytes = bytes;
+        c->n_all = room > 0 ? 0 : -1;
+    }
+    if (rc == CH_OK && room > 0)
+        rc = ch__sst_read(fd, bytes, path, visit_for_range, &(range_search){c, room, false});
+    if (rc == CH_OK) {
         *l = (ckpt_loading){.c = c, .path = path};
         rc = ch__sst_read(fd, bytes, path, visit_entry, l);
     }
@@ -494,18 +618,22 @@ static ch_status load_index(ch_ckpt *c, const char *path)
 
 /* ---- data files ---- */
 
-/* Opens the data file of a tensor, unless that was done, and checks that the span lies inside
- * it. */
+/* Opens a data file, unless that was done. */
+static ch_status open_data(ch_ckpt *c, int file, char *path, size_t room)
+{
+    if (c->fd[file] >= 0)
+        return CH_OK;
+    ch__ckpt_data_path(c->prefix, file, (int)c->header.n_files, path, room);
+    return ch__ckpt_open_file(path, &c->fd[file], &c->file_bytes[file]);
+}
+
+/* Opens the data file of a tensor, and checks that the span lies inside it. */
 static ch_status check_file(ch_ckpt *c, const ckpt_span *s, const char *name, char *path,
                             size_t room)
 {
     int       n_files = (int)c->header.n_files;
-    ch_status rc = CH_OK;
+    ch_status rc = open_data(c, s->file, path, room);
 
-    if (c->fd[s->file] < 0) {
-        ch__ckpt_data_path(c->prefix, s->file, n_files, path, room);
-        rc = ch__ckpt_open_file(path, &c->fd[s->file], &c->file_bytes[s->file]);
-    }
     if (rc != CH_OK || s->bytes + s->offset <= c->file_bytes[s->file])
         return rc;
     ch__ckpt_data_path(c->prefix, s->file, n_files, path, room);
@@ -525,6 +653,9 @@ static ch_status open_files(ch_ckpt *c)
     for (int i = 0; i < c->n_tensors && rc == CH_OK; i++)
         for (int k = 0; k < c->tensor[i].n_parts && rc == CH_OK; k++)
             rc = check_file(c, &c->span[c->tensor[i].first + k], c->tensor[i].name, path, room);
+    for (int i = 0; c->is_named != NULL && i < c->header.n_files && rc == CH_OK; i++)
+        if (c->is_named[i])
+            rc = open_data(c, i, path, room);
     ch__free(path);
     return rc;
 }
@@ -572,26 +703,46 @@ static ch_status load_metadata(ch_ckpt *c, char *path, size_t room)
     return rc == CH_OK ? check_sizes(c, path, room) : ch__fail_at(rc, "%s", c->prefix);
 }
 
-/* Opens a checkpoint, without the base of a delta. */
-static ch_status open_alone(const char *prefix, ch_ckpt **out)
+/* Removes the metadata from the tensors, unless it is in the range. */
+static void hide_metadata(ch_ckpt *c)
+{
+    int i = ch__ckpt_find(c, CH_CKPT_METADATA_KEY);
+
+    if (i < 0 || is_in_range(c, CH_CKPT_METADATA_KEY, strlen(CH_CKPT_METADATA_KEY)))
+        return;
+    memmove(&c->tensor[i], &c->tensor[i + 1],
+            (size_t)(c->n_tensors - i - 1) * sizeof(*c->tensor));
+    c->n_tensors--;
+}
+
+/* Opens the tensors of a checkpoint in a range of names, without the base of a delta. `room` is
+ * that of load_index. Takes the range over. */
+static ch_status open_alone(const char *prefix, ckpt_range range, int64_t room, ch_ckpt **out)
 {
     ch_ckpt  *c = ch__calloc(1, sizeof(*c));
-    size_t    room = ch__ckpt_path_room(prefix);
-    char     *path = ch__malloc(room);
+    size_t    size = ch__ckpt_path_room(prefix);
+    char     *path = ch__malloc(size);
     ch_status rc = CH_OK;
 
-    if (c != NULL)
+    if (c != NULL) {
         c->prefix = ch__strdup(prefix);
+        c->range = range;
+    } else {
+        ch__free(range.after);
+        ch__free(range.last);
+    }
     if (c == NULL || path == NULL || c->prefix == NULL)
         rc = ch__fail_memory(prefix);
     if (rc == CH_OK) {
-        snprintf(path, room, "%s.index", prefix);
-        rc = load_index(c, path);
+        snprintf(path, size, "%s.index", prefix);
+        rc = load_index(c, path, room);
     }
     if (rc == CH_OK)
         rc = open_files(c);
     if (rc == CH_OK)
-        rc = load_metadata(c, path, room);
+        rc = load_metadata(c, path, size);
+    if (rc == CH_OK)
+        hide_metadata(c);
     ch__free(path);
     if (rc == CH_OK)
         *out = c;
@@ -603,7 +754,7 @@ static ch_status open_alone(const char *prefix, ch_ckpt **out)
 ch_status ch__ckpt_load_metadata(const char *prefix, ch_ckpt_metadata *out)
 {
     ch_ckpt  *c = NULL;
-    ch_status rc = open_alone(prefix, &c);
+    ch_status rc = open_alone(prefix, (ckpt_range){NULL, NULL}, 0, &c);
 
     if (rc != CH_OK)
         return rc;
@@ -613,27 +764,43 @@ ch_status ch__ckpt_load_metadata(const char *prefix, ch_ckpt_metadata *out)
     return CH_OK;
 }
 
-/* Opens the base of a delta, which is in the same directory. */
+/* Copies a range. */
+static ch_status copy_range(const ckpt_range *from, ckpt_range *out)
+{
+    *out = (ckpt_range){from->after != NULL ? ch__strdup(from->after) : NULL,
+                        from->last != NULL ? ch__strdup(from->last) : NULL};
+    if ((out->after == NULL) == (from->after == NULL) &&
+        (out->last == NULL) == (from->last == NULL))
+        return CH_OK;
+    ch__free(out->after);
+    ch__free(out->last);
+    return ch__fail_memory("a checkpoint");
+}
+
+/* Opens the base of a delta, which is in the same directory, for the same range. */
 static ch_status open_base(const ch_ckpt *c, ch_ckpt **out)
 {
     const char *slash = strrchr(c->prefix, '/');
     int         n = slash != NULL ? (int)(slash + 1 - c->prefix) : 0;
     size_t      room = (size_t)n + strlen(c->metadata.base) + 1;
     char       *prefix = ch__malloc(room);
-    ch_status   rc;
+    ckpt_range  range;
+    ch_status rc = prefix != NULL ? copy_range(&c->range, &range) : ch__fail_memory(c->prefix);
 
-    if (prefix == NULL)
-        return ch__fail_memory(c->prefix);
+    if (rc != CH_OK) {
+        ch__free(prefix);
+        return rc;
+    }
     snprintf(prefix, room, "%.*s%s", n, c->prefix, c->metadata.base);
-    rc = open_alone(prefix, out);
+    rc = open_alone(prefix, range, 0, out);
     ch__free(prefix);
     return rc == CH_OK ? rc : ch__fail_at(rc, "%s: the base of this delta", c->prefix);
 }
 
-ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
+static ch_status open_range(const char *prefix, ckpt_range range, int64_t room, ch_ckpt **out)
 {
     ch_ckpt  *c = NULL;
-    ch_status rc = open_alone(prefix, &c);
+    ch_status rc = open_alone(prefix, range, room, &c);
 
     if (rc == CH_OK && c->metadata.base != NULL) {
         rc = open_base(c, &c->base);
@@ -645,6 +812,21 @@ ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
     else
         ch__ckpt_close(c);
     return rc;
+}
+
+ch_status ch__ckpt_open(const char *prefix, ch_ckpt **out)
+{
+    return open_range(prefix, (ckpt_range){NULL, NULL}, 0, out);
+}
+
+ch_status ch__ckpt_open_some(const char *prefix, const char *after, int64_t bytes,
+                             ch_ckpt **out)
+{
+    ckpt_range range = {after != NULL ? ch__strdup(after) : NULL, NULL};
+
+    if (after != NULL && range.after == NULL)
+        return ch__fail_memory(prefix);
+    return open_range(prefix, range, bytes > 0 ? bytes : 1, out);
 }
 
 void ch__ckpt_close(ch_ckpt *c)
@@ -666,6 +848,9 @@ void ch__ckpt_close(ch_ckpt *c)
     ch__free(c->metadata.memory);
     ch__free(c->rows);
     ch__free(c->row_names);
+    ch__free(c->range.after);
+    ch__free(c->range.last);
+    ch__free(c->is_named);
     ch__ckpt_close(c->base);
     ch__free(c->prefix);
     ch__free(c);
@@ -676,6 +861,16 @@ void ch__ckpt_close(ch_ckpt *c)
 int ch__ckpt_count(const ch_ckpt *c)
 {
     return c->n_tensors;
+}
+
+int64_t ch__ckpt_count_all(const ch_ckpt *c)
+{
+    return c->n_all >= 0 ? c->n_all : c->n_tensors;
+}
+
+const char *ch__ckpt_last_name(const ch_ckpt *c)
+{
+    return c->has_more ? c->range.last : NULL;
 }
 
 int ch__ckpt_n_files(const ch_ckpt *c)

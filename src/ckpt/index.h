@@ -1,6 +1,7 @@
 /* ckpt/index.h -- an open checkpoint in memory, for the files of ckpt/.
  *
- * The arrays have exactly the needed size and never move after ch__ckpt_open. An open delta
+ * A checkpoint may be open in part (ch__ckpt_open_some): then the arrays hold the tensors of a
+ * range of names. The arrays have exactly the needed size and never move after ch__ckpt_open. An open delta
  * holds its base, an open checkpoint too, and reads tensors that are stored as rows through it
  * (ckpt/delta.h).
  *
@@ -46,10 +47,20 @@ typedef struct ckpt_rows {
     atomic_uchar       is_checked; /* the ids ascend, and the tensor has such rows */
 } ckpt_rows;
 
+/* A range of names: after < name <= last. NULL: no bound. Ids and values of rows are in the
+ * range if the tensor is to which they belong. */
+typedef struct ckpt_range {
+    char *after, *last; /* owned */
+} ckpt_range;
+
 struct ch_ckpt {
     char          *prefix;
     int64_t        index_bytes; /* of the index file */
     ch_ckpt_header header;
+    ckpt_range     range;    /* of the tensors that are open */
+    bool           has_more; /* tensors follow the range */
+    int64_t        n_all;    /* tensors of the checkpoint; -1: all are open */
+    uint8_t       *is_named; /* data files that the index names; NULL: not known */
     int            n_tensors, n_slices;
     ckpt_tensor   *tensor; /* in ascending order of names; in a delta, ids and values follow */
     /* spans of all slices, in the order of their keys, then those of whole tensors */

@@ -18,7 +18,10 @@
 #include "ckpt/directory.h"
 #include "ckpt/fold.h"
 
-enum { POLL_NS = 100000000 }; /* between two looks at a directory */
+enum {
+    POLL_NS = 100000000, /* between two looks at a directory */
+    PART_BYTES = 8 << 20 /* of the list of tensors in a part of a checkpoint */
+};
 
 struct ch_checkpoint_reader {
     ch_ckpt *c;
@@ -44,11 +47,13 @@ static ch_status set_files(ch_checkpoint_reader *r)
     return r->file != NULL ? CH_OK : ch__fail_memory(ch__ckpt_prefix(r->c));
 }
 
-ch_status ch_checkpoint_open(const char *path, ch_checkpoint_reader **out)
+/* Opens all tensors, or a part of them. */
+static ch_status open_reader(const char *call, const char *path, bool is_part,
+                             const char *after, ch_checkpoint_reader **out)
 {
     ch_checkpoint_reader *r = NULL;
     char                  prefix[PATH_MAX];
-    ch_status rc = ch__check_not_null("ch_checkpoint_open", "path", path, "out", out);
+    ch_status             rc = ch__check_not_null(call, "path", path, "out", out);
 
     if (rc == CH_OK)
         rc = ch__ckpt_resolve(path, prefix, sizeof(prefix));
@@ -57,7 +62,8 @@ ch_status ch_checkpoint_open(const char *path, ch_checkpoint_reader **out)
     r = ch__calloc(1, sizeof(*r));
     if (r == NULL)
         return ch__fail_memory(path);
-    rc = ch__ckpt_open(prefix, &r->c);
+    rc = is_part ? ch__ckpt_open_some(prefix, after, PART_BYTES, &r->c)
+                 : ch__ckpt_open(prefix, &r->c);
     if (rc == CH_OK)
         rc = set_files(r);
     if (rc == CH_OK)
@@ -65,6 +71,17 @@ ch_status ch_checkpoint_open(const char *path, ch_checkpoint_reader **out)
     else
         ch_checkpoint_close(r);
     return rc;
+}
+
+ch_status ch_checkpoint_open(const char *path, ch_checkpoint_reader **out)
+{
+    return open_reader("ch_checkpoint_open", path, false, NULL, out);
+}
+
+ch_status ch_checkpoint_open_part(const char *path, const char *after,
+                                  ch_checkpoint_reader **out)
+{
+    return open_reader("ch_checkpoint_open_part", path, true, after, out);
 }
 
 void ch_checkpoint_close(ch_checkpoint_reader *r)
@@ -91,6 +108,8 @@ ch_status ch_checkpoint_describe(const ch_checkpoint_reader *r, ch_checkpoint_in
     *out = (ch_checkpoint_info){.prefix = ch__ckpt_prefix(r->c),
                                 .step = -1,
                                 .n_files = ch__ckpt_n_files(r->c),
+                                .n_tensors = ch__ckpt_count_all(r->c),
+                                .next = ch__ckpt_last_name(r->c),
                                 .bytes = ch__ckpt_index_bytes(r->c)};
     for (int i = 0; i < out->n_files; i++)
         if (r->file[i] != NULL)

@@ -1,6 +1,7 @@
 /* test/ckpt/samples.c -- writes a checkpoint for Python, and prints a checkpoint of Python.
  *
  *     samples write PREFIX
+ *     samples names PREFIX        16000 tensors whose names have 4006 bytes
  *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -31,6 +32,41 @@ static int write_samples(const char *prefix)
     ch__bytes_builder_drop(&e);
     if (rc != CH_OK)
         fprintf(stderr, "%s\n", ch_error_message());
+    return rc != CH_OK;
+}
+
+static ch_status fetch_zeros(void *arg, int i, int64_t from, int64_t n, const void **bytes)
+{
+    static const char zeros[4096];
+
+    (void)arg;
+    (void)i;
+    (void)from;
+    *bytes = zeros;
+    return n <= (int64_t)sizeof(zeros) ? CH_OK : CH_INTERNAL;
+}
+
+/* The index compresses the names. A reader that holds all of them needs 64 MB. */
+static int write_names(const char *prefix)
+{
+    enum { N = 16000, LENGTH = 4006 };
+    static ch_ckpt_item         item[N];
+    const ch_ckpt_write_options quick = {.no_sync = true};
+    char                       *names = malloc((size_t)N * (LENGTH + 1));
+    ch_status                   rc;
+
+    for (int i = 0; i < N; i++) {
+        char *name = names + (size_t)i * (LENGTH + 1);
+
+        memset(name, 'n', LENGTH - 6);
+        snprintf(name + LENGTH - 6, 7, "%06d", i);
+        item[i] = (ch_ckpt_item){.name = name, .dtype = CH_F32, .bytes = 4};
+    }
+    ch__ckpt_layout(N, item);
+    rc = ch__ckpt_write_data(prefix, 0, 1, N, item, fetch_zeros, NULL, &quick);
+    if (rc == CH_OK)
+        rc = ch__ckpt_write_index(prefix, 1, N, item, &quick);
+    free(names);
     return rc != CH_OK;
 }
 
@@ -87,5 +123,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
-    return strcmp(argv[1], "write") == 0 ? write_samples(argv[2]) : dump(argv[2]);
+    return strcmp(argv[1], "write") == 0   ? write_samples(argv[2])
+           : strcmp(argv[1], "names") == 0 ? write_names(argv[2])
+                                           : dump(argv[2]);
 }

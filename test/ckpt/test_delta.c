@@ -205,6 +205,39 @@ static void check_state(ch_ckpt *c, const table *t, int n)
         t_assert_error(ch__ckpt_verify(c, i), CH_OK, "");
 }
 
+/* Reads a checkpoint in parts of some bytes. Each tensor that `c` has must be in one of them. */
+static void check_parts(const char *prefix, const ch_ckpt *c, int64_t bytes)
+{
+    char     after[64] = "";
+    int      n = 0;
+    bool     has_more = true;
+    ch_ckpt *part = NULL;
+
+    while (has_more) {
+        t_assert_error(ch__ckpt_open_some(prefix, n > 0 ? after : NULL, bytes, &part), CH_OK,
+                       "");
+        assert_int_equal(ch__ckpt_count_all(part), ch__ckpt_count(c));
+        assert_int_equal(ch__ckpt_metadata(part)->id, ch__ckpt_metadata(c)->id);
+        assert_int_equal(ch__ckpt_file_bytes(part, 0), ch__ckpt_file_bytes(c, 0));
+        assert_true(ch__ckpt_count(part) > 0);
+        for (int i = 0; i < ch__ckpt_count(part); i++, n++) {
+            ch_ckpt_entry have, want;
+
+            ch__ckpt_entry(part, i, &have);
+            ch__ckpt_entry(c, n, &want);
+            assert_string_equal(have.name, want.name);
+            assert_true(have.bytes == want.bytes && have.n_rows == want.n_rows &&
+                        have.n_parts == want.n_parts && have.dtype == want.dtype &&
+                        ch_shape_equal(have.shape, want.shape));
+            t_assert_error(ch__ckpt_verify(part, i), CH_OK, "");
+        }
+        has_more = ch__ckpt_last_name(part) != NULL;
+        snprintf(after, sizeof(after), "%s", has_more ? ch__ckpt_last_name(part) : "");
+        ch__ckpt_close(part);
+    }
+    assert_int_equal(n, ch__ckpt_count(c));
+}
+
 /* Writes base and delta, and reads the delta and the folded checkpoint. */
 static void check_delta(const table *t, int n)
 {
@@ -225,6 +258,7 @@ static void check_delta(const table *t, int n)
         assert_int_equal(e.bytes, t[i].n_ids * (8 + t[i].row_bytes));
     }
     check_state(c, t, n);
+    check_parts(t_path("delta"), c, 1 + roll(600));
     assert_int_equal(ch__ckpt_remove(t_path("full"), true), CH_OK);
     t_assert_error(ch__ckpt_fold(c, t_path("full"), &quick), CH_OK, "");
     ch__ckpt_close(c);
@@ -232,6 +266,7 @@ static void check_delta(const table *t, int n)
     m = ch__ckpt_metadata(c);
     assert_true(m->step == 20 && m->time == 1600000000000000 && m->base == NULL && m->id != 18);
     check_state(c, t, n);
+    check_parts(t_path("full"), c, 1 + roll(600));
     t_assert_error(ch__ckpt_fold(c, t_path("other"), &quick), CH_INVALID_ARGUMENT, "full");
     ch__ckpt_close(c);
     ch__bytes_builder_drop(&text);

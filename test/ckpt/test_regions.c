@@ -406,6 +406,41 @@ static void index_of_a_million_names_needs_limited_memory(void **state)
     (void)state;
 }
 
+/* Walks through all names in parts, with little memory. */
+static void checkpoint_of_many_names_is_read_in_parts(void **state)
+{
+    enum { NAMES = 100000, PART = 4 << 20 };
+    char     name[64], after[64] = "";
+    ch_ckpt *c = NULL;
+    int      n = 0, n_parts = 0;
+    bool     has_more = true;
+
+    write_names(t_path("p.index"), NAMES);
+    t_write("p.data-00000-of-00001", "", 0);
+    ch__mem_watch(true);
+    for (; has_more; n_parts++) {
+        ch_ckpt_entry e;
+
+        t_assert_error(ch__ckpt_open_some(t_path("p"), n > 0 ? after : NULL, PART, &c), CH_OK,
+                       "");
+        assert_int_equal(ch__ckpt_count_all(c), NAMES);
+        assert_true(ch__ckpt_count(c) > 0);
+        for (int i = 0; i < ch__ckpt_count(c); i++, n++) {
+            ch__ckpt_entry(c, i, &e);
+            snprintf(name, sizeof(name), "model/layer-%07d/.ATTRIBUTES/VARIABLE_VALUE", n);
+            assert_string_equal(e.name, name);
+        }
+        has_more = ch__ckpt_last_name(c) != NULL;
+        snprintf(after, sizeof(after), "%s", has_more ? ch__ckpt_last_name(c) : "");
+        ch__ckpt_close(c);
+    }
+    assert_true(ch__mem_peak() <= PART + (8 << 20)); /* blocks of the index need 8 MiB */
+    ch__mem_watch(false);
+    assert_int_equal(n, NAMES);
+    assert_true(n_parts > 2);
+    (void)state;
+}
+
 static void checkpoint_calls_fail_without_leak_when_out_of_memory(void **state)
 {
     for (int which = 0; which < 2; which++)
@@ -479,6 +514,7 @@ int main(void)
         cmocka_unit_test(checkpoint_write_leaves_no_temporary_file_when_a_call_fails),
         cmocka_unit_test(older_checkpoints_stay_when_the_disk_is_full),
         cmocka_unit_test(index_of_a_million_names_needs_limited_memory),
+        cmocka_unit_test(checkpoint_of_many_names_is_read_in_parts),
         cmocka_unit_test(checkpoint_calls_fail_without_leak_when_out_of_memory),
         cmocka_unit_test(checkpoint_write_rejects_items_that_contradict_themselves),
     };

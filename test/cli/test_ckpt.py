@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""test_ckpt.py COHORT KIND -- `cohort ckpt` with checkpoints that another program wrote.
+"""test_ckpt.py COHORT SAMPLES KIND -- `cohort ckpt` with checkpoints that another program wrote.
 
-KIND is "plain", or "sanitized" if the memory of the command is not to be measured.
+SAMPLES is the program of test/ckpt/samples.c. KIND is "plain", or "sanitized" if the memory of the command is not to be measured.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,7 +17,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'ckpt'))
 import bundle  # noqa: E402
 
-COHORT, KIND = sys.argv[1:3]
+COHORT, SAMPLES, KIND = sys.argv[1:4]
 MOST_MEMORY = 64 << 10  # KiB
 F32, I64, BF16, F16, COMPLEX64 = 1, 9, 14, 19, 8
 
@@ -209,6 +209,11 @@ class Ckpt(unittest.TestCase):
         self.assertIn('192.0 MiB', self.run_ckpt('show', self.path('zeros'))[0])
         self.run_ckpt('verify', self.path('zeros'))
         self.run_ckpt('diff', '--values', self.path('zeros'), self.path('zeros'))
+
+    def test_many_names_need_64_mebibytes_of_memory(self):
+        subprocess.run([SAMPLES, 'names', self.path('names')], check=True)
+        self.assertIn(': ok, 16000 tensors', self.run_ckpt('verify', self.path('names'))[0])
+        self.assertEqual(self.run_ckpt('diff', self.path('names'), self.path('names'))[0], '')
 
     def test_fold_copies_large_tensors_in_pieces(self):
         base = self.path('base')

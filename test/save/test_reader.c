@@ -356,6 +356,25 @@ static void wait_next_returns_when_a_checkpoint_is_newer(void **state)
     (void)state;
 }
 
+static void reader_of_a_part_has_the_tensors_after_a_name(void **state)
+{
+    ch_checkpoint_reader *r = NULL;
+    ch_checkpoint_info    info;
+
+    write_some(t_path("part"), 5);
+    assert_int_equal(ch_checkpoint_open_part(t_path("part"), "w", &r), CH_OK);
+    assert_int_equal(ch_checkpoint_describe(r, &info), CH_OK);
+    assert_int_equal(ch_checkpoint_count(r), 1); /* "words" */
+    assert_int_equal(ch_checkpoint_find(r, "words"), 0);
+    assert_true(info.n_tensors == 4 && info.next == NULL && info.id == 5);
+    ch_checkpoint_close(r);
+    r = NULL;
+    assert_int_equal(ch_checkpoint_open_part(t_path("part"), "words", &r), CH_OK);
+    assert_int_equal(ch_checkpoint_count(r), 0);
+    ch_checkpoint_close(r);
+    (void)state;
+}
+
 /* ---- failures ---- */
 
 static ch_status use_all(const char *path)
@@ -373,6 +392,10 @@ static ch_status use_all(const char *path)
         rc = ch_checkpoint_read(r, "words", 0, NULL, NULL, &words);
     for (int i = 0; i < ch_checkpoint_count(r) && rc == CH_OK; i++)
         rc = ch_checkpoint_verify(r, i);
+    ch_checkpoint_close(r);
+    r = NULL;
+    if (rc == CH_OK)
+        rc = ch_checkpoint_open_part(path, "v", &r);
     ch_tensor_unref(t);
     ch_tensor_unref(words);
     ch_checkpoint_close(r);
@@ -412,6 +435,8 @@ static void reader_functions_accept_null(void **state)
     assert_int_equal(ch_checkpoint_count(NULL), 0);
     assert_int_equal(ch_checkpoint_find(NULL, "x"), -1);
     t_assert_error(ch_checkpoint_open(NULL, &r), CH_INVALID_ARGUMENT, "path is NULL");
+    t_assert_error(ch_checkpoint_open_part(NULL, NULL, &r), CH_INVALID_ARGUMENT,
+                   "path is NULL");
     t_assert_error(ch_checkpoint_verify(NULL, 0), CH_INVALID_ARGUMENT, "r is NULL");
     t_assert_error(ch_checkpoint_list("x", NULL, NULL), CH_INVALID_ARGUMENT, "visit is NULL");
     t_assert_error(ch_checkpoint_find_latest(NULL, path, 8), CH_INVALID_ARGUMENT, "directory");
@@ -431,6 +456,7 @@ int main(void)
         cmocka_unit_test(find_latest_gives_the_checkpoint_of_the_state_file),
         cmocka_unit_test(list_visits_checkpoints_in_the_order_of_their_numbers),
         cmocka_unit_test(wait_next_returns_when_a_checkpoint_is_newer),
+        cmocka_unit_test(reader_of_a_part_has_the_tensors_after_a_name),
         cmocka_unit_test(reader_returns_an_error_when_any_call_or_allocation_fails),
         cmocka_unit_test(reader_functions_accept_null),
     };
