@@ -191,15 +191,29 @@ static inline bool is_left_to_first(const ch_instr *in, const ch_bind *b)
     return in->first_only && b->env->local != 0;
 }
 
+/* Marks the rows that the next instruction writes, serially: ids are few compared with the
+ * elements of their rows. */
+static void mark_rows(const ch_row_write *w, const void *ids, ch_row_marks *const *marks)
+{
+    for (int i = 0; i < w->n; i++)
+        if (marks[w->resource[i]] != NULL)
+            ch__row_marks_add(marks[w->resource[i]], w->n_ids, ids, w->wide);
+}
+
 static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind *b)
 {
     ch_status rc;
 
     if (b->doing != NULL)
         atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
-    if (in->is_barrier)
-        return b->barrier != NULL ? b->barrier(b->barrier_arg) : CH_OK;
     if (in->kernel == NULL) {
+        if (in->is_barrier)
+            return b->barrier != NULL ? b->barrier(b->barrier_arg) : CH_OK;
+        if (in->row_write != NULL) {
+            if (b->marks != NULL)
+                mark_rows(in->row_write, c->in[0], b->marks);
+            return CH_OK;
+        }
         memcpy(c->out[0], c->in[0], in->copy_bytes);
     } else {
         c->env = b->env;
@@ -271,7 +285,10 @@ static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int to)
         if (in->node != NULL)
             ch__clock_end_span(b->clock, begin, in->node->scope, in->node->op->name);
         else
-            ch__clock_end_span(b->clock, begin, NULL, in->is_barrier ? "barrier" : "copy");
+            ch__clock_end_span(b->clock, begin, NULL,
+                               in->is_barrier          ? "barrier"
+                               : in->row_write != NULL ? "mark rows"
+                                                       : "copy");
         if (rc != CH_OK)
             return rc;
     }

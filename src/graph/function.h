@@ -58,11 +58,13 @@ typedef struct ch_prepared {
     /* by output: the input whose live rows the output has; -1: all rows are live */
     int                  *live_input;
     int                   n_variants;
-    int                  *variant;  /* by replica */
-    ch_program          **program;  /* by variant */
-    ch_instance         **instance; /* by replica */
-    void                **resource; /* [replica * n_resources + i]: storage of the variables */
-    unsigned              generation; /* ch_run.generation when `resource` was set */
+    int                  *variant;   /* by replica */
+    ch_program          **program;   /* by variant */
+    ch_instance         **instance;  /* by replica */
+    void                **resource;  /* [replica * n_resources + i]: storage of the variables */
+    ch_row_marks        **marks;     /* by resource: its marks; NULL: its rows are not marked */
+    bool                  has_marks; /* some element of `marks` is not NULL */
+    unsigned              generation; /* ch_run.generation when these were set */
     bool                  has_resources;
     pthread_mutex_t       lock; /* guards free_result_sets */
     struct ch_result_set *free_result_sets;

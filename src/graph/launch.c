@@ -7,7 +7,7 @@
  *
  * Invariants:
  *   1. All devices of a run are held, in the order of ch_device_at, during run_held. Members of
- *      ch_prepared that belong to a run (run_memory, resource, staged, turns) are used only
+ *      ch_prepared that belong to a run (run_memory, resource, marks, staged, turns) are used only
  *      then.
  *   2. A replica that fails aborts the group, so that no other replica waits for it.
  *   3. Nothing is allocated, except in the first run of a prepared graph.
@@ -134,7 +134,22 @@ static ch_status run_in_turns(ch_launch *l)
 
 /* ---- inputs, outputs and variables of a replica ---- */
 
-/* Looks up the storage of the owner's variables, if their generation has changed. */
+/* Looks up the marks of the owner's variables. */
+static void find_marks(const ch_launch *l)
+{
+    const ch_run *run = l->run;
+    ch_prepared  *p = l->p;
+
+    p->has_marks = false;
+    for (int i = 0; i < p->graph->n_resources && run->ops->marks != NULL; i++) {
+        const ch_resource *r = &p->graph->resource[i];
+
+        p->marks[i] = !ch__is_borrowed(r) ? run->ops->marks(run->owner, r) : NULL;
+        p->has_marks |= p->marks[i] != NULL;
+    }
+}
+
+/* Looks up the storage and marks of the owner's variables, if their generation has changed. */
 static ch_status find_resources(ch_launch *l)
 {
     ch_prepared *p = l->p;
@@ -152,9 +167,22 @@ static ch_status find_resources(ch_launch *l)
             if (rc != CH_OK)
                 return ch__fail_at(rc, "%s", l->run->function->name);
         }
+    find_marks(l);
     p->has_resources = true;
     p->generation = l->run->generation;
     return CH_OK;
+}
+
+/* Marks all rows of the resources of which the program may write any row. Called before the
+ * run, because after the commit a barrier can still fail: so a run that fails marks too many
+ * rows, never too few. */
+static void mark_all_rows(const ch_prepared *p)
+{
+    const ch_program *first = p->program[p->variant[0]];
+
+    for (int i = 0; i < p->graph->n_resources; i++)
+        if (p->marks[i] != NULL && first->writes_all[i])
+            ch__row_marks_add_all(p->marks[i]);
 }
 
 /* Makes all replicas read the fetched values. */
@@ -244,6 +272,7 @@ static ch_status set_up_replica(ch_launch *l, int r, int64_t number, int64_t glo
         (ch_bind){.input = input,
                   .output = output,
                   .resource = &p->resource[r * p->graph->n_resources],
+                  .marks = p->has_marks && r == 0 ? p->marks : NULL,
                   .arena = j->workspace.base,
                   .arena_generation = j->workspace.generation,
                   .env = &j->env,
@@ -335,6 +364,8 @@ static ch_status run_held(ch_launch *l, int64_t number)
         rc = set_up_replica(l, r, number, rows, input + r * p->n_in, output + r * p->n_out);
         job[r] = &l->job[r];
     }
+    if (rc == CH_OK && p->has_marks)
+        mark_all_rows(p);
     if (rc == CH_OK)
         rc = run_measured(l, job);
     if (rc == CH_OK)

@@ -339,6 +339,10 @@ struct ch_op {
      * splits. Then inputs may have room only if they are divided by these row splits. 0: the
      * call treats all rows alike. */
     int room_splits;
+    /* 1 plus the index of an input of ids (i32 or i64): an output that is written over an input
+     * differs from it in the rows of these ids only. Ids out of range name no row. 0: outputs
+     * may differ in any row. */
+    int changed_rows;
 };
 
 /* Value of ch_op.room: every input may have room. For an op without inputs: the output may have

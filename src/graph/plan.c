@@ -227,9 +227,10 @@ static ch_status new_planner(ch_planner *pl)
     pl->first_only = ch__calloc(values, sizeof(*pl->first_only));
     pl->used = ch__calloc(values, sizeof(*pl->used));
     pl->in_place = ch__calloc((size_t)g->n_resources + 1, sizeof(*pl->in_place));
+    pl->p->writes_all = ch__arena_alloc(&pl->p->arena, (size_t)g->n_resources + 1);
     if (pl->call == NULL || pl->prep == NULL || pl->kernel == NULL || pl->scratch == NULL ||
         pl->position == NULL || pl->value == NULL || pl->late == NULL || pl->used == NULL ||
-        pl->first_only == NULL || pl->in_place == NULL)
+        pl->first_only == NULL || pl->in_place == NULL || pl->p->writes_all == NULL)
         return ch__fail_memory("a program");
     ch__graph_calls(g, pl->call);
     return CH_OK;

@@ -3,8 +3,9 @@
  *
  * ch__plan_emit is called when every value has a root value, a buffer or a location, and the
  * calls are in their final order. It assigns the offsets of the arena, emits an instruction for
- * each call, barriers for shared resources, and copies of outputs and resources. At the end it
- * lists the slots whose addresses a run must set.
+ * each call, marks of the rows that calls write (ch_row_write), barriers for shared resources,
+ * and copies of outputs and resources. At the end it lists the slots whose addresses a run must
+ * set.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/plan.h"
@@ -41,21 +42,67 @@ static bool has_empty_outputs(const ch_node *n)
     return true;
 }
 
-static void emit_call(ch_planner *pl, int i)
+/* Returns the resource that output n is stored in, if all its writes change rows of ids only;
+ * -1: none. */
+static int resource_written_by_rows(const ch_planner *pl, const ch_node *n)
+{
+    const ch_location *at = &pl->value[n->id].location;
+
+    return at->kind == CH_AT_RESOURCE && !pl->p->writes_all[at->index] ? at->index : -1;
+}
+
+/* Emits a mark of the rows that call n is about to write, if it writes rows of resources. */
+static ch_status emit_row_write(ch_planner *pl, const ch_node *n)
+{
+    ch_program    *p = pl->p;
+    const ch_node *ids;
+    ch_row_write  *w;
+    int            most = 0;
+
+    for (int k = 0; k < n->n_out && n->op->changed_rows != 0; k++)
+        most += resource_written_by_rows(pl, &n[k]) >= 0;
+    if (most == 0)
+        return CH_OK;
+    w = ch__arena_alloc(&p->arena, sizeof(*w) + (size_t)most * sizeof(w->resource[0]));
+    if (w == NULL)
+        return ch__fail_memory("a program");
+    ids = n->in[n->op->changed_rows - 1];
+    w->n_ids = ch__count(ids);
+    w->wide = ids->dtype == CH_I64;
+    for (int k = 0; k < n->n_out; k++)
+        if (resource_written_by_rows(pl, &n[k]) >= 0)
+            w->resource[w->n++] = resource_written_by_rows(pl, &n[k]);
+    p->instr[p->n_instrs++] = (ch_instr){.row_write = w,
+                                         .n_in = 1,
+                                         .first_slot = p->n_slots,
+                                         .work = n->work,
+                                         .first_only = pl->first_only[n->id]};
+    p->slot[p->n_slots++] = location_of(pl, ids);
+    p->slot[p->n_slots++] = (ch_location){0};
+    return CH_OK;
+}
+
+static ch_status emit_call(ch_planner *pl, int i)
 {
     ch_program  *p = pl->p;
     ch_node     *n = pl->call[i];
-    ch_instr    *x = &p->instr[p->n_instrs];
-    ch_location *slot = &p->slot[p->n_slots];
+    ch_instr    *x;
+    ch_location *slot;
+    ch_status    rc;
 
     if (pl->kernel[i] == NULL)
-        return;
+        return CH_OK;
     if ((pl->prep[i].is_view && !pl->opt->keep_all) || has_empty_outputs(n)) {
         if (pl->kernel[i]->drop != NULL && pl->prep[i].state != NULL)
             pl->kernel[i]->drop(pl->prep[i].state);
         pl->prep[i].state = NULL;
-        return;
+        return CH_OK;
     }
+    rc = emit_row_write(pl, n);
+    if (rc != CH_OK)
+        return rc;
+    x = &p->instr[p->n_instrs];
+    slot = &p->slot[p->n_slots];
     *x = (ch_instr){.node = n,
                     .kernel = pl->kernel[i],
                     .state = pl->prep[i].state,
@@ -85,6 +132,7 @@ static void emit_call(ch_planner *pl, int i)
     p->n_slots += n->n_in + n->n_out + 1;
     p->n_instrs++;
     p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
+    return CH_OK;
 }
 
 /* Emits a barrier if there are shared resources and the program writes resources. */
@@ -193,38 +241,62 @@ static ch_status find_patches(ch_program *p, ch_location_kind kind, ch_patches *
     return CH_OK;
 }
 
+/* Allocates the lists of the program. A call that writes rows may need a second instruction,
+ * which has two slots (emit_row_write). */
+static ch_status new_lists(ch_planner *pl)
+{
+    ch_program *p = pl->p;
+    int         extra = pl->g->n_outputs + 2 * pl->g->n_resources + 2;
+    int         n_instrs = pl->n_calls + extra + 1, n_slots = 3 * extra + 1;
+
+    for (int i = 0; i < pl->n_calls; i++) {
+        bool writes_rows = pl->call[i]->op->changed_rows != 0;
+
+        n_instrs += writes_rows;
+        n_slots += pl->call[i]->n_in + pl->call[i]->n_out + 1 + 2 * writes_rows;
+    }
+    p->instr = ch__arena_alloc(&p->arena, (size_t)n_instrs * sizeof(*p->instr));
+    p->slot = ch__arena_alloc(&p->arena, (size_t)n_slots * sizeof(*p->slot));
+    p->output_bytes =
+        ch__arena_alloc(&p->arena, ((size_t)pl->g->n_outputs + 1) * sizeof(size_t));
+    return p->instr == NULL || p->slot == NULL || p->output_bytes == NULL
+               ? ch__fail_memory("a program")
+               : CH_OK;
+}
+
+static ch_status emit_calls(ch_planner *pl)
+{
+    ch_program *p = pl->p;
+    int         commit = p->n_commit;
+    ch_status   rc = CH_OK;
+
+    for (int i = 0; i < pl->n_calls && rc == CH_OK; i++) {
+        if (i == commit)
+            p->n_commit = p->n_instrs;
+        if (i == pl->shared_end)
+            emit_barrier(pl);
+        rc = emit_call(pl, i);
+    }
+    if (commit >= pl->n_calls)
+        p->n_commit = p->n_instrs;
+    if (pl->shared_end >= pl->n_calls)
+        emit_barrier(pl);
+    return rc;
+}
+
 ch_status ch__plan_emit(ch_planner *pl)
 {
     ch_program *p = pl->p;
-    int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources + 2;
     int        *temp = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*temp));
     ch_status   rc = temp == NULL ? ch__fail_memory("a program") : allocate_temps(pl, temp);
 
     if (rc == CH_OK)
         rc = ch__buffers_assign(&pl->buffers, &p->arena_bytes, &p->live_bytes);
-    for (int i = 0; i < pl->n_calls; i++)
-        n_slots += pl->call[i]->n_in + pl->call[i]->n_out + 1;
-    p->instr =
-        ch__arena_alloc(&p->arena, (size_t)(pl->n_calls + extra + 1) * sizeof(*p->instr));
-    p->slot = ch__arena_alloc(&p->arena, (size_t)(n_slots + 3 * extra + 1) * sizeof(*p->slot));
-    p->output_bytes =
-        ch__arena_alloc(&p->arena, ((size_t)pl->g->n_outputs + 1) * sizeof(size_t));
-    if (rc == CH_OK && (p->instr == NULL || p->slot == NULL || p->output_bytes == NULL))
-        rc = ch__fail_memory("a program");
+    if (rc == CH_OK)
+        rc = new_lists(pl);
+    if (rc == CH_OK)
+        rc = emit_calls(pl);
     if (rc == CH_OK) {
-        int commit = p->n_commit;
-
-        for (int i = 0; i < pl->n_calls; i++) {
-            if (i == commit)
-                p->n_commit = p->n_instrs;
-            if (i == pl->shared_end)
-                emit_barrier(pl);
-            emit_call(pl, i);
-        }
-        if (commit >= pl->n_calls)
-            p->n_commit = p->n_instrs;
-        if (pl->shared_end >= pl->n_calls)
-            emit_barrier(pl);
         emit_outputs(pl);
         emit_writes(pl, temp);
         rc = find_patches(p, CH_AT_INPUT, &p->inputs);

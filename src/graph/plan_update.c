@@ -508,14 +508,19 @@ static ch_status choose_in_place(ch_planner *pl)
 static void locate_in_resource(ch_planner *pl, int r, ch_node *v)
 {
     pl->value[v->id].location = (ch_location){.kind = CH_AT_RESOURCE, .index = r};
+    pl->p->writes_all[r] |= v->head->op->changed_rows == 0;
 }
 
 ch_status ch__plan_updates(ch_planner *pl)
 {
     ch_status rc = choose_in_place(pl);
 
-    for (int r = 0; r < pl->g->n_resources && rc == CH_OK; r++)
+    for (int r = 0; r < pl->g->n_resources && rc == CH_OK; r++) {
+        const ch_resource *res = &pl->g->resource[r];
+
+        pl->p->writes_all[r] = res->value != res->read && !pl->in_place[r];
         if (pl->in_place[r])
             chain_to_read(pl, r, locate_in_resource);
+    }
     return rc;
 }

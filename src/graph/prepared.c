@@ -177,9 +177,10 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
     p->program = ch__calloc(n, sizeof(*p->program));
     p->instance = ch__calloc(n, sizeof(*p->instance));
     p->resource = ch__calloc(n * (size_t)g->n_resources + 1, sizeof(*p->resource));
+    p->marks = ch__calloc((size_t)g->n_resources + 1, sizeof(ch_row_marks *));
     if (rc == CH_OK && (p->device == NULL || p->shape == NULL || p->staged == NULL ||
                         p->live_input == NULL || p->variant == NULL || p->program == NULL ||
-                        p->instance == NULL || p->resource == NULL))
+                        p->instance == NULL || p->resource == NULL || p->marks == NULL))
         rc = ch__fail_memory("a program");
     if (rc == CH_OK) {
         memcpy(p->device, run->device, n * sizeof(*p->device));
@@ -228,6 +229,7 @@ void ch__prepared_unref(ch_prepared *p)
     ch__free(p->program);
     ch__free(p->instance);
     ch__free(p->resource);
+    ch__free(p->marks);
     ch__free_aligned(p->run_memory);
     ch_graph_unref(p->graph);
     pthread_mutex_destroy(&p->lock);

@@ -195,6 +195,20 @@ static void print_location(ch_text *t, const ch_location *p)
         ch__text_add(t, " %d%s%zu", p->index, "+", p->offset);
 }
 
+/* Prints a mark of rows: the resources, and the location of the ids. */
+static void print_row_write(ch_text *t, const ch_instr *x, int i, const ch_location *ids)
+{
+    const ch_row_write *w = x->row_write;
+
+    ch__text_add(t, "%4d  mark_rows", i);
+    for (int k = 0; k < w->n; k++)
+        ch__text_add(t, " variable %d", w->resource[k]);
+    ch__text_add(t, " <-");
+    print_location(t, ids);
+    ch__text_add(t, "[%lld]%s\n", (long long)w->n_ids * (w->wide ? 8 : 4),
+                 x->first_only ? "  first replica only" : "");
+}
+
 /* Prints an instruction on a line: op, kernel, locations of outputs and inputs, number of
  * tiles. tools/arena-bound reads the numbers after "arena+" and the bytes in brackets. */
 static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int i)
@@ -203,6 +217,10 @@ static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int 
 
     if (x->is_barrier) {
         ch__text_add(t, "%4d  barrier\n", i);
+        return;
+    }
+    if (x->row_write != NULL) {
+        print_row_write(t, x, i, slot);
         return;
     }
     ch__text_add(t, "%4d  %-14s %-8s", i, x->node != NULL ? x->node->op->name : "copy",

@@ -14,6 +14,7 @@
 
 #include "graph/graph.h"
 #include "tensor/device.h"
+#include "tensor/row_marks.h"
 
 typedef enum ch_location_kind {
     CH_AT_NOWHERE, /* no location yet, or no memory */
@@ -32,16 +33,28 @@ typedef struct ch_location {
     const void      *data;   /* CH_AT_CONSTANT only */
 } ch_location;
 
-/* An instruction of a program: a kernel call, a copy or a barrier. */
+/* A write of rows into resources: marks the rows of the ids in the marks of each resource. The
+ * planner adds it before a call that updates resources in place and changes only the rows of
+ * its ids (ch_op.changed_rows). */
+typedef struct ch_row_write {
+    int64_t n_ids;
+    bool    wide; /* ids are i64; otherwise i32 */
+    int     n;    /* resources that the call writes */
+    int     resource[];
+} ch_row_write;
+
+/* An instruction of a program: a kernel call, a copy, a barrier or a mark of rows. */
 typedef struct ch_instr {
-    const ch_node   *node;   /* NULL: a copy or barrier that the planner added */
+    const ch_node   *node;   /* NULL: an instruction that the planner added */
     const ch_kernel *kernel; /* NULL: copy copy_bytes bytes from in[0] to out[0] */
-    void            *state;
-    size_t           copy_bytes, scratch_bytes;
-    int              n_in, n_out;
-    int              first_slot; /* first of n_in + n_out + 1 slots: inputs, outputs, scratch */
-    int              n_phases, tiles[CH_MAX_PHASES];
-    ch_work_kind     work;
+    /* marks the rows of the ids in[0], if the run has marks, and does nothing else; NULL: none */
+    const ch_row_write *row_write;
+    void               *state;
+    size_t              copy_bytes, scratch_bytes;
+    int                 n_in, n_out;
+    int          first_slot; /* first of n_in + n_out + 1 slots: inputs, outputs, scratch */
+    int          n_phases, tiles[CH_MAX_PHASES];
+    ch_work_kind work;
     /* only the first replica of the process executes the instruction, for all replicas */
     bool first_only;
     bool is_barrier; /* waits until all replicas have arrived, and does nothing else */
@@ -67,7 +80,9 @@ typedef struct ch_program {
     int n_commit;
     /* The program writes a resource, so replicas must pass a barrier before instruction
      * n_commit. */
-    bool         writes;
+    bool writes;
+    /* by resource: the program writes it, and not only by row writes: any row may change */
+    bool        *writes_all;
     int          n_slots;
     ch_location *slot;
     /* size of the arena, and the largest number of bytes in use at the same time */
@@ -112,10 +127,13 @@ typedef struct ch_bind {
     const void *const *input;
     void *const       *output;
     void *const       *resource;
-    char              *arena;            /* program->arena_bytes bytes */
-    unsigned           arena_generation; /* must change when `arena` changes */
-    const ch_env      *env;
-    ch_team           *team;
+    /* by resource: receives the rows that the program writes; NULL: its rows are not marked.
+     * The array is NULL if no rows are marked, and for all replicas but one. */
+    ch_row_marks *const *marks;
+    char                *arena;            /* program->arena_bytes bytes */
+    unsigned             arena_generation; /* must change when `arena` changes */
+    const ch_env        *env;
+    ch_team             *team;
     /* Blocks until all replicas have arrived. Called before the first write and by barrier
      * instructions; an error ends the run. NULL: there is no other replica. */
     ch_status (*barrier)(void *arg);

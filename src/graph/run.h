@@ -13,6 +13,7 @@
 #include "cohort/function.h"
 #include "cohort/value.h"
 #include "graph/graph.h"
+#include "tensor/row_marks.h"
 
 /* A status that is not an error. If replicas run in turns, a call that must wait for other
  * replicas returns it, without a message. The caller must repeat the call with the same
@@ -43,6 +44,10 @@ typedef struct ch_run_ops {
      * no variable with this name, dtype and shape. Called again when `generation` has
      * changed. */
     ch_status (*resource)(void *owner, const ch_resource *r, int local, void **out);
+    /* Returns the marks of the rows of a variable, in which the run marks the rows that local
+     * replica 0 writes; NULL: its rows are not marked. Called after `resource` has found the
+     * variable for replica 0. NULL if no variables of the owner are marked. */
+    ch_row_marks *(*marks)(void *owner, const ch_resource *r);
     /* Sets *out to the value of a borrowed variable (ch__is_borrowed) for this run: a
      * contiguous tensor that all replicas read. The run unrefs it. Called before every run,
      * while no device is held, so it may wait for another task. NULL if no graph has borrowed
@@ -58,7 +63,7 @@ struct ch_run {
     ch_function      *function;
     void             *owner; /* the strategy; a recording is used for a single owner */
     const ch_run_ops *ops;
-    /* generation of the owner's variables: changes when their storage changes */
+    /* generation of the owner's variables: changes when their storage or marks change */
     unsigned          generation;
     int               n_local; /* number of replicas in this process */
     ch_device *const *device;  /* by local replica */

@@ -199,6 +199,7 @@ const ch_op ch__op_apply_rows = {
     .infer = apply_rows_infer,
     .factors = apply_rows_factors,
     .kernels = (const ch_kernel *const[]){&apply_rows_plain, NULL},
+    .changed_rows = 1 + IDS,
 };
 
 ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,
@@ -484,6 +485,7 @@ const ch_op ch__op_round_rows = {
     .infer = round_rows_infer,
     .factors = round_rows_factors,
     .kernels = (const ch_kernel *const[]){&round_rows_plain, NULL},
+    .changed_rows = 1 + 1,
 };
 
 ch_node *ch__round_rows(ch_node *x, ch_node *ids, ch_node *wide)

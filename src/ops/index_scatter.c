@@ -185,6 +185,7 @@ const ch_op ch__op_scatter_add = {
     .grad = scatter_add_grad,
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_add_plain, NULL},
+    .changed_rows = 1 + IDS,
 };
 
 ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
@@ -255,6 +256,7 @@ const ch_op ch__op_scatter_fold = {
     .infer = scatter_fold_infer,
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_fold_plain, NULL},
+    .changed_rows = 1 + IDS,
 };
 
 ch_node *ch_scatter_mul(ch_node *x, ch_node *ids, ch_node *rows)
@@ -379,6 +381,7 @@ const ch_op ch__op_scatter_update = {
     .grad = scatter_update_grad,
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_update_plain, NULL},
+    .changed_rows = 1 + IDS,
 };
 
 ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows)

@@ -251,6 +251,36 @@ static t_result *run_candidate(candidates *a, const ch_node *n, const ch_kernel 
     return r;
 }
 
+static bool has_id(const ch_node *ids, const void *at, int64_t row)
+{
+    for (int64_t i = 0; i < ch__count(ids); i++)
+        if ((ids->dtype == CH_I64 ? ((const int64_t *)at)[i] : ((const int32_t *)at)[i]) == row)
+            return true;
+    return false;
+}
+
+/* Checks ch_op.changed_rows: an output that may be written over an input equals it in all rows
+ * that no id names. */
+static void check_changed_rows(t_case *c, const ch_node *n, const ch_call *call)
+{
+    ch_arena arena = {0};
+    ch_prep  p = {.node = n, .threads = 1, .arena = &arena};
+    int      ids = n->op->changed_rows - 1;
+
+    assert_int_equal(ch__kernel_for(n)->prepare(n, &p), CH_OK);
+    for (int k = 0; k < n->n_out; k++) {
+        const char *was = p.over[k] != 0 ? call->in[__builtin_ctz(p.over[k])] : NULL;
+        const char *is = call->out[k];
+        int64_t     rows = n[k].dims.dim[0].n, bytes = rows > 0 ? ch__bytes(&n[k]) / rows : 0;
+
+        for (int64_t i = 0; i < rows && was != NULL; i++)
+            if (!has_id(n->in[ids], call->in[ids], i) &&
+                memcmp(was + i * bytes, is + i * bytes, (size_t)bytes) != 0)
+                t_fail(c, "%s: row %d of output %d has changed", n->op->name, (int)i, k);
+    }
+    ch__arena_drop(&arena);
+}
+
 static void see_candidates(void *arg, const ch_instr *instr, const ch_call *call)
 {
     candidates             *a = arg;
@@ -260,6 +290,8 @@ static void see_candidates(void *arg, const ch_instr *instr, const ch_call *call
     char                    how[160];
 
     a->n_seen++;
+    if (n != NULL && n->op->changed_rows != 0)
+        check_changed_rows(a->c, n, call);
     if (n == NULL || n->op->kernels[0] == NULL || n->n_out == 0 ||
         (n->op->flags & (CH_OP_EFFECT | CH_OP_HOST | CH_OP_COLLECTIVE)) != 0)
         return;
