@@ -338,10 +338,13 @@ void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
  * In rounds of CH_SYNCHRONOUS, a round that has begun runs to its end first. If the program has
  * scheduled only a part of it, the round ends with this part, as it does at a join.
  *
+ * If begin_marks is true, the servers mark the rows that change from the snapshot on
+ * (job/server/values.h). Snapshots keep the marks from before.
+ *
  * Returns the error of a step if a step has failed; the next join returns it too. Returns
  * CH_DEADLINE_EXCEEDED like ch__coord_join. */
 CH_MUST_CHECK ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg),
-                                      void *arg, uint64_t *snapshot);
+                                      void *arg, bool begin_marks, uint64_t *snapshot);
 /* Returns true if the program has scheduled a part of a round of CH_SYNCHRONOUS, so that a cut
  * would end the round early. */
 bool ch__coord_is_in_mid_round(ch_task *coord);
@@ -354,5 +357,9 @@ int64_t ch__coord_count_queued(ch_task *coord, const void *owner);
  * not block. */
 CH_MUST_CHECK ch_status ch__coord_reserve(ch_task *coord);
 void                    ch__coord_unreserve(ch_task *coord);
+/* Ends the marking of changed rows on all servers. Does not block. A call that is lost is
+ * repeated; one that arrives late may end marks that have begun since, which is harmless:
+ * without marks all rows count as changed. */
+void ch__coord_end_marks(ch_task *coord);
 
 #endif

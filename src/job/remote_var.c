@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "job/message.h"
 #include "job/server/init.h"
+#include "tensor/row_marks.h"
 
 /* A list of calls to servers, at most one for each shard. Owns the messages. */
 typedef struct calls {
@@ -310,14 +311,47 @@ ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v, const ch_re
     return rc;
 }
 
+ch_status ch__remote_read_marks(ch_task *coord, const ch_plan_variable *v, uint64_t snapshot,
+                                ch_tensor **out)
+{
+    int64_t          bytes = v->shape.rank > 0 ? ch__row_marks_bytes(v->shape.dim[0]) : 0;
+    uint64_t         variable = v->shard[0].variable;
+    int              server = v->shard[0].server;
+    ch_message      *request = NULL, *reply = NULL;
+    const ch_tensor *t;
+    Cohort__PsRead   m;
+    ch_status        rc;
+
+    cohort__ps_read__init(&m);
+    m.n_variables = 1;
+    m.variables = &variable;
+    m.snapshot = snapshot;
+    m.marks = true;
+    rc = ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &request);
+    if (rc == CH_OK)
+        rc = ch__coord_request(coord, 1, &server, &request, &reply);
+    if (rc != CH_OK)
+        return rc;
+    t = reply->n_tensors == 1 ? reply->tensor[0] : NULL;
+    if (t != NULL && t->dtype == CH_U8 && t->shape.rank == 1 && t->contiguous &&
+        (t->shape.dim[0] == 0 || t->shape.dim[0] == bytes))
+        *out = ch_tensor_ref(reply->tensor[0]);
+    else
+        rc = fail_reply(v);
+    ch__message_unref(reply);
+    return rc;
+}
+
 /* Makes the ROWS message for a shard. */
-static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_message **out)
+static ch_status new_rows(uint64_t variable, uint64_t snapshot, ch_tensor *ids,
+                          ch_message **out)
 {
     Cohort__PsRows m;
 
     cohort__ps_rows__init(&m);
     m.n_variables = 1;
     m.variables = &variable;
+    m.snapshot = snapshot;
     (void)ch_tensor_ref(ids);
     return ch__message_pack(CH_PS_ROWS, &m.base, 1, &ids, out);
 }
@@ -335,8 +369,8 @@ static ch_status check_rows(const ch_plan_variable *v, int shard, const ch_tenso
                : fail_reply(v);
 }
 
-ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v, ch_tensor *const *ids,
-                            ch_tensor **rows)
+ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v, uint64_t snapshot,
+                            ch_tensor *const *ids, ch_tensor **rows)
 {
     bool        by_rows = v->axis == 0;
     ch_tensor **piece = by_rows ? rows : ch__calloc((size_t)v->n_shards, sizeof(ch_tensor *));
@@ -354,7 +388,7 @@ ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v, ch_tensor
 
         if (list == NULL)
             continue;
-        rc = new_rows(v->shard[i].variable, list, &request);
+        rc = new_rows(v->shard[i].variable, snapshot, list, &request);
         if (rc == CH_OK)
             add_call(&c, v, i, request);
     }

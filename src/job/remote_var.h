@@ -42,11 +42,17 @@ CH_MUST_CHECK ch_status ch__remote_read_to(ch_task *coord, const ch_plan_variabl
  * dtype and the region's shape. */
 CH_MUST_CHECK ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v,
                                          const ch_region *region, ch_tensor *value);
-/* Reads rows of a variable by id. Ids are i64 and must be in range. If axis 0 is sharded,
- * ids[i] are the ids for shard i, counted from the shard's first row, and rows[i] are its rows.
- * Otherwise every shard has a piece of each row: all shards read ids[0], and rows[0] is the
- * joined result. If a list of ids is NULL, no rows are read for it. */
+/* Reads rows of a variable by id, from a snapshot or, if `snapshot` is 0, the current values.
+ * Ids are i64 and must be in range. If axis 0 is sharded, ids[i] are the ids for shard i,
+ * counted from the shard's first row, and rows[i] are its rows. Otherwise every shard has a
+ * piece of each row: all shards read ids[0], and rows[0] is the joined result. If a list of ids
+ * is NULL, no rows are read for it. */
 CH_MUST_CHECK ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v,
-                                          ch_tensor *const *ids, ch_tensor **rows);
+                                          uint64_t snapshot, ch_tensor *const *ids,
+                                          ch_tensor **rows);
+/* Reads the marks of changed rows of a variable in a single shard, from a snapshot: a vector of
+ * u8 with a bit for each row (tensor/row_marks.h). It is empty if all rows may have changed. */
+CH_MUST_CHECK ch_status ch__remote_read_marks(ch_task *coord, const ch_plan_variable *v,
+                                              uint64_t snapshot, ch_tensor **out);
 
 #endif

@@ -22,14 +22,15 @@
 
 /* Rows in ascending order, counted from the first row of the variable or shard. */
 typedef struct ch_changed_rows {
-    bool     all; /* all rows, or the variable was not marked; `ids` is NULL */
+    bool     all; /* all rows may have changed, or were not marked; `ids` is NULL */
     int64_t  n;
     int64_t *ids; /* owned */
 } ch_changed_rows;
 
 /* Begins to mark the rows of a variable of this process, or forgets the marks so far: no row is
- * marked. Must be called between steps. Takes one bit for each row. INVALID_ARGUMENT: v is on
- * servers, or has no rows. */
+ * marked. Must be called between steps. Takes one bit for each row. If each replica has its own
+ * value of v, or if the program has the tensors of its copies (ch_var_copies), all rows always
+ * count as changed. INVALID_ARGUMENT: v is on servers, or has no rows. */
 CH_MUST_CHECK ch_status ch__mark_rows(ch_var *v);
 /* Ends marking and frees the marks. */
 void ch__unmark_rows(ch_var *v);
@@ -40,10 +41,5 @@ void ch__unmark_rows(ch_var *v);
  * *out. */
 CH_MUST_CHECK ch_status ch__changed_rows(const ch_cut *cut, ch_var *v, ch_changed_rows *out);
 void                    ch__changed_rows_drop(ch_changed_rows *c);
-
-/* Reads n rows of a shard from a cut to contiguous memory, in the order of ids, which count
- * from the shard's first row; in pieces of at most 64 MiB. */
-CH_MUST_CHECK ch_status ch__cut_read_rows(const ch_cut *c, ch_var *shard, int64_t n,
-                                          const int64_t *ids, void *to);
 
 #endif

@@ -6,6 +6,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/cut.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 #include "base/mem.h"
 #include "job/remote_var.h"
@@ -22,7 +24,7 @@ bool ch__cut_is_needed(const ch_strategy *st)
     return ch__ps_of(st) != NULL;
 }
 
-ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void *arg), void *arg,
+ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between, void *arg,
                        ch_cut **out)
 {
     const ch_ps *ps = ch__ps_of(st);
@@ -37,7 +39,7 @@ ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void *arg), void *a
     c->coord = ps->coord;
     rc = ch__coord_reserve(c->coord);
     if (rc == CH_OK)
-        rc = ch__coord_cut(c->coord, between, arg, &c->snapshot);
+        rc = ch__coord_cut(c->coord, between, arg, marks == CH_MARKS_BEGIN, &c->snapshot);
     if (rc != CH_OK) {
         ch__free(c);
         return rc;
@@ -107,6 +109,63 @@ ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *regio
     return ch__fail_at(rc, "variable %s", v->name);
 }
 
+/* The same, for a variable in a single shard. */
+static ch_status find_shard(const ch_cut *c, const ch_var *v, const ch_plan_variable **out)
+{
+    ch_status rc = find_remote(c, v, out);
+
+    if (rc == CH_OK && (*out)->n_shards != 1)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "variable %s has %d shards; read the rows of each shard", v->name,
+                      (*out)->n_shards);
+    return rc;
+}
+
+/* Reads the rows of a piece to `to`. */
+static ch_status read_rows(const ch_cut *c, const ch_plan_variable *shard, int64_t n,
+                           const int64_t *ids, void *to)
+{
+    ch_tensor *list = NULL, *rows = NULL;
+    ch_status  rc = ch_tensor_new(CH_I64, ch_shape_of(n), &list);
+
+    if (rc == CH_OK) {
+        memcpy(list->data, ids, (size_t)n * sizeof(*ids));
+        rc = ch__remote_gather(c->coord, shard, c->snapshot, &list, &rows);
+    }
+    if (rc == CH_OK)
+        memcpy(to, rows->data, ch_tensor_bytes(rows));
+    ch_tensor_unref(list);
+    ch_tensor_unref(rows);
+    return rc;
+}
+
+ch_status ch__cut_read_rows(const ch_cut *c, ch_var *shard, int64_t n, const int64_t *ids,
+                            void *to)
+{
+    const ch_plan_variable *remote = NULL;
+    ch_status               rc = find_shard(c, shard, &remote);
+    int64_t                 row = (int64_t)ch_dtype_bytes(shard->dtype), most;
+
+    for (int k = 1; k < shard->shape.rank; k++)
+        row *= shard->shape.dim[k];
+    most = CH_PIECE_BYTES / (row > (int64_t)sizeof(*ids) ? row : (int64_t)sizeof(*ids));
+    for (int64_t at = 0, some; at < n && rc == CH_OK; at += some) {
+        some = ch__min(n - at, most > 0 ? most : 1);
+        rc = read_rows(c, remote, some, ids + at, (char *)to + at * row);
+    }
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "rows of variable %s", shard->name);
+}
+
+ch_status ch__cut_read_marks(const ch_cut *c, ch_var *shard, ch_tensor **out)
+{
+    const ch_plan_variable *remote = NULL;
+    ch_status               rc = find_shard(c, shard, &remote);
+
+    if (rc == CH_OK)
+        rc = ch__remote_read_marks(c->coord, remote, c->snapshot, out);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "marks of variable %s", shard->name);
+}
+
 int ch__cut_server_of(const ch_var *shard)
 {
     const ch_ps_var *s = shard->storage;
@@ -144,4 +203,12 @@ void ch__cut_free_memory(ch_strategy *st)
 
     if (ps != NULL)
         ch__coord_unreserve(ps->coord);
+}
+
+void ch__cut_end_marks(ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    if (ps != NULL)
+        ch__coord_end_marks(ps->coord);
 }

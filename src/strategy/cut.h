@@ -1,6 +1,7 @@
 /* strategy/cut.h -- consistent snapshots of variables on parameter servers, for checkpoints.
  *
- *     rc = ch__cut_take(st, record, &positions, &cut); // in record: ch__per_worker_save
+ *     // in record: ch__per_worker_save
+ *     rc = ch__cut_take(st, CH_MARKS_KEEP, record, &positions, &cut);
  *     ... steps run again; any thread, several at the same time:
  *     rc = ch__cut_read(cut, shard, &region, memory);
  *     ch__cut_end(cut);
@@ -26,6 +27,17 @@ typedef struct ch_cut ch_cut;
  * needs a cut. */
 bool ch__cut_is_needed(const ch_strategy *st);
 
+/* The marks of changed rows (strategy/changed_rows.h) on the servers from a cut on. */
+typedef enum ch_cut_marks {
+    CH_MARKS_KEEP, /* they stay; if marking has not begun, nothing is marked */
+    /* All servers begin to mark: no row is marked until it changes. After an error of the cut,
+     * some servers have begun, so marks must not be used before another cut begins them. */
+    CH_MARKS_BEGIN
+} ch_cut_marks;
+
+/* Called by ch__cut_take between the snapshot and the steps after it. */
+typedef ch_status (*ch_between_fn)(void *arg);
+
 /* Takes a cut. Holds back the steps that were not sent to workers, waits until the others have
  * ended, takes a snapshot on every server, calls `between`, and lets the steps go on. The
  * snapshot stays until ch__cut_end.
@@ -38,7 +50,7 @@ bool ch__cut_is_needed(const ch_strategy *st);
  * before the snapshot. Errors: that of a step that has failed, which the next join returns too;
  * UNAVAILABLE if a server is lost; RESOURCE_EXHAUSTED if a server has no memory for copies;
  * DEADLINE_EXCEEDED if the steps do not end. */
-CH_MUST_CHECK ch_status ch__cut_take(ch_strategy *st, ch_status (*between)(void *arg),
+CH_MUST_CHECK ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between,
                                      void *arg, ch_cut **out);
 /* Releases the snapshot. Does not block. NULL is allowed. */
 void ch__cut_end(ch_cut *c);
@@ -51,6 +63,14 @@ CH_MUST_CHECK ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region
 /* The same, into a new tensor, for any dtype. */
 CH_MUST_CHECK ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
                                             ch_tensor **out);
+/* Reads n rows of a shard, or of a variable that is not divided, to contiguous memory, in the
+ * order of ids, which count from the shard's first row. Reads pieces of at most 64 MiB, or of a
+ * single row if that is larger. */
+CH_MUST_CHECK ch_status ch__cut_read_rows(const ch_cut *c, ch_var *shard, int64_t n,
+                                          const int64_t *ids, void *to);
+/* Reads the marks of such a shard: a vector of u8 with a bit for each row
+ * (tensor/row_marks.h). It is empty if all rows may have changed. For ch__changed_rows. */
+CH_MUST_CHECK ch_status ch__cut_read_marks(const ch_cut *c, ch_var *shard, ch_tensor **out);
 /* Returns the index of the server that holds a shard, or a variable that is not divided.
  * Returns -1 if no single server holds the variable: it is divided, per-worker, or of another
  * strategy. */
@@ -68,6 +88,8 @@ int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f);
 bool ch__cut_divides_round(ch_strategy *st);
 /* Frees the memory on servers that is kept for copies. Does not block. */
 void ch__cut_free_memory(ch_strategy *st);
+/* Ends marking on the servers and frees the marks. Does not block. */
+void ch__cut_end_marks(ch_strategy *st);
 
 /* ---- positions of per-worker datasets ---- */
 

@@ -335,8 +335,9 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
 {
     const ch_ps_var *s = v->storage;
 
-    return ch__ps_is_per_worker(v) ? ch__var_local.gather(v, ids, rows)
-                                   : ch__remote_gather(s->ps->coord, &s->on_servers, ids, rows);
+    return ch__ps_is_per_worker(v)
+               ? ch__var_local.gather(v, ids, rows)
+               : ch__remote_gather(s->ps->coord, &s->on_servers, 0, ids, rows);
 }
 
 /* The step that adds to a variable or subtracts from it. */

@@ -84,7 +84,7 @@ static int take_and_end(job *j)
     ch_cut *cut = NULL;
     int     n;
 
-    t_ok(ch__cut_take(j->s.st, record, j, &cut));
+    t_ok(ch__cut_take(j->s.st, CH_MARKS_KEEP, record, j, &cut));
     n = steps_in(j, cut);
     assert_int_equal(j->runs, n);
     ch__cut_end(cut);
@@ -145,7 +145,7 @@ static void cut_values_do_not_change_when_steps_go_on(void **state)
     schedule(&j, 100);
     for (int i = 0; i < 3; i++) {
         t_pass(&j.s, 10);
-        t_ok(ch__cut_take(j.s.st, NULL, NULL, &cut[i]));
+        t_ok(ch__cut_take(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut[i]));
         n[i] = steps_in(&j, cut[i]);
     }
     t_ok(ch_coordinator_join(j.s.co));
@@ -194,11 +194,13 @@ static void cut_fails_with_the_job_when_a_server_is_lost(void **state)
         t_pass(&j.s, 15);
         t_at(&j.s, 500 * at, kill_on_cue, "ps", 1);
         t_pass(&j.s, at % 8);
-        if (ch__cut_take(j.s.st, NULL, NULL, &cut) == CH_OK) { /* it was taken before */
+        if (ch__cut_take(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut) ==
+            CH_OK) { /* it was taken before */
             t_pass(&j.s, 60000);
             ch__cut_end(cut);
         }
-        t_refused(ch__cut_take(j.s.st, NULL, NULL, &cut), CH_UNAVAILABLE, "ps/1", "lost");
+        t_refused(ch__cut_take(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut), CH_UNAVAILABLE, "ps/1",
+                  "lost");
         t_refused(ch_coordinator_join(j.s.co), CH_UNAVAILABLE, "ps/1", "lost");
         close_job(&j);
     }
@@ -219,8 +221,8 @@ static void cut_goes_on_with_the_steps_when_the_function_fails(void **state)
     open_job(&j, 2, 10, NULL);
     schedule(&j, 20);
     for (int i = 0; i < 100; i++) /* more than there may be snapshots */
-        t_refused(ch__cut_take(j.s.st, fail_between, NULL, &cut), CH_DATA_LOSS, "between",
-                  "between");
+        t_refused(ch__cut_take(j.s.st, CH_MARKS_KEEP, fail_between, NULL, &cut), CH_DATA_LOSS,
+                  "between", "between");
     assert_null(cut);
     t_ok(ch_coordinator_join(j.s.co));
     assert_int_equal(take_and_end(&j), 20);
@@ -250,7 +252,8 @@ static void cut_returns_the_error_of_a_step_and_leaves_it_for_join(void **state)
     t_ok(ch_coordinator_schedule(j.s.co, f, &(ch_arguments){.in = in}, NULL));
     schedule(&j, 5);
     t_pass(&j.s, 100);
-    t_refused(ch__cut_take(j.s.st, NULL, NULL, &cut), CH_INVALID_ARGUMENT, "gather", "5");
+    t_refused(ch__cut_take(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut), CH_INVALID_ARGUMENT,
+              "gather", "5");
     t_refused(ch_coordinator_join(j.s.co), CH_INVALID_ARGUMENT, "gather", "5");
     t_ok(ch_coordinator_join(j.s.co));
     (void)take_and_end(&j);
@@ -269,7 +272,7 @@ static void cut_has_a_deadline_when_steps_do_not_end(void **state)
     schedule(&j, 20);
     t_pass(&j.s, 15);
     t_ok(ch_local_cluster_kill(j.s.cluster, "worker", 0));
-    t_refused(ch__cut_take(j.s.st, NULL, NULL, &cut), CH_DEADLINE_EXCEEDED,
+    t_refused(ch__cut_take(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut), CH_DEADLINE_EXCEEDED,
               "running steps to end", "0 of 1 workers are ready");
     t_ok(ch_local_cluster_restart(j.s.cluster, "worker", 0));
     t_ok(ch_coordinator_join(j.s.co)); /* the steps are not held back any more */
@@ -290,8 +293,8 @@ static void cut_is_refused_without_servers(void **state)
     assert_int_equal(ch__cut_count_servers(st), 0);
     assert_int_equal(ch__cut_server_of(v), -1);
     assert_false(ch__cut_divides_round(st));
-    t_refused(ch__cut_take(st, NULL, NULL, &cut), CH_INVALID_ARGUMENT, "OneDevice",
-              "no parameter servers");
+    t_refused(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut), CH_INVALID_ARGUMENT,
+              "OneDevice", "no parameter servers");
     ch_var_unref(v);
     ch_strategy_unref(st);
 }
@@ -314,7 +317,7 @@ static void cut_leaves_a_usable_job_when_memory_is_exhausted(void **state)
     live = ch__mem_live();
     do {
         ch__mem_fail_at(++n);
-        rc = ch__cut_take(j.s.st, record, &j, &cut);
+        rc = ch__cut_take(j.s.st, CH_MARKS_KEEP, record, &j, &cut);
         ch__mem_fail_at(0);
         n_failed += rc != CH_OK;
         if (rc == CH_OK) {
@@ -356,7 +359,7 @@ static void cut_reads_regions_of_divided_variables(void **state)
                        &(ch_parameter_server_options){.partitioner = p}, NULL);
         t_ok(ch_var_new(st, &(ch_var_spec){.name = "v", .initial = value}, &v));
         t_ok(ch_tensor_new(CH_F32, ch_shape_of(9, 7), &zero));
-        t_ok(ch__cut_take(st, NULL, NULL, &cut));
+        t_ok(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut));
         t_ok(ch_var_set(v, zero));
         for (int i = 0; i < 60; i++) {
             ch_region  r = {.begin = {0}};
@@ -467,7 +470,7 @@ static void cut_is_consistent_when_threads_write_and_schedule(void **state)
         ch_cut *cut = NULL;
         float   x[8];
 
-        t_ok(ch__cut_take(st, NULL, NULL, &cut));
+        t_ok(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut));
         for (int k = 0; k < 2; k++) {
             t_ok(ch__cut_read(cut, k == 0 ? set : added, NULL, x));
             for (int e = 1; e < 8; e++)
@@ -574,7 +577,7 @@ static void save(reader *r)
 {
     ch_cut *cut = NULL;
 
-    t_ok(ch__cut_take(r->s.st, save_reader, r, &cut));
+    t_ok(ch__cut_take(r->s.st, CH_MARKS_KEEP, save_reader, r, &cut));
     ch__cut_end(cut);
 }
 
@@ -878,7 +881,7 @@ static double train_in_two_jobs(int workers, int round, int ms_before, int64_t *
     t_ok(ch_per_worker_iterate(a.data, &a.it));
     schedule_training(&a, 0, STEPS);
     t_pass(&a.s, ms_before);
-    t_ok(ch__cut_take(a.s.st, record_training, &a, &cut));
+    t_ok(ch__cut_take(a.s.st, CH_MARKS_KEEP, record_training, &a, &cut));
     for (int i = 0; i < SERVERS; i++)
         t_ok(ch__cut_read_tensor(cut, a.w[i], NULL, &w[i]));
     ch__cut_end(cut);
@@ -938,7 +941,7 @@ static void cut_ends_a_round_that_was_scheduled_in_part(void **state)
     schedule_training(&t, 0, 4);
     assert_true(ch__cut_divides_round(t.s.st));
     t_pass(&t.s, 50); /* the first round has ended, and the second has begun */
-    t_ok(ch__cut_take(t.s.st, record_training, &t, &cut));
+    t_ok(ch__cut_take(t.s.st, CH_MARKS_KEEP, record_training, &t, &cut));
     assert_int_equal(t.runs, 4);
     ch__cut_end(cut);
     assert_false(ch__cut_divides_round(t.s.st));

@@ -68,7 +68,7 @@ static void check_pieces(ch_shape shape, int n_shards, int axis)
     t_ok(ch_var_set(v, value));
     t_ok(ch_var_get(v, &got));
     check_equal(got, value);
-    t_ok(ch__cut_take(st, NULL, NULL, &cut));
+    t_ok(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut));
     t_ok(ch_var_set(v, other));
     t_ok(ch__cut_read(cut, v, NULL, ch_tensor_data_mut(got)));
     check_equal(got, value);
@@ -105,7 +105,7 @@ static void small_region_of_a_large_variable_is_read_alone(void **state)
 
     (void)state;
     t_ok(ch_var_new(st, &(ch_var_spec){.name = "table", .initial = value}, &v));
-    t_ok(ch__cut_take(st, NULL, NULL, &cut));
+    t_ok(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut));
     atomic_store(&largest, 0);
     t_ok(ch__cut_read(cut, v, &r, got));
     for (int i = 0; i < 10; i++)

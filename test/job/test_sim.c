@@ -576,7 +576,7 @@ static void take_cut(world *w)
     const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
     uint64_t        base = c->round.base;
     ch_cut         *cut = NULL;
-    ch_status       rc = ch__cut_take(w->st, record_cut, w, &cut);
+    ch_status       rc = ch__cut_take(w->st, CH_MARKS_KEEP, record_cut, w, &cut);
 
     if (c->round.base != base) /* the cut has ended a round */
         w->first = w->n_scheduled;

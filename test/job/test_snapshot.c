@@ -63,7 +63,7 @@ static void snapshot_stays_when_newer_ones_are_released(void **state)
     open_values(&s);
     for (uint64_t i = 1; i <= 5; i++) {
         set(&s, 1, (float)i);
-        t_ok(ch__values_snapshot(&s, i));
+        t_ok(ch__values_snapshot(&s, i, false));
     }
     ch__values_release(&s, 4, 1, kept);
     assert_true(get(&s, 1, 2) == 2 && get(&s, 1, 5) == 5);
@@ -72,7 +72,7 @@ static void snapshot_stays_when_newer_ones_are_released(void **state)
             t_refused(ch__values_get(&s, 1, i, &t), CH_NOT_FOUND, "snapshot", "here");
     ch__values_release(&s, 3, 1, kept); /* an older call that comes late */
     assert_true(get(&s, 1, 2) == 2);
-    t_ok(ch__values_snapshot(&s, 3)); /* likewise: the snapshot is not taken */
+    t_ok(ch__values_snapshot(&s, 3, false)); /* likewise: the snapshot is not taken */
     t_refused(ch__values_get(&s, 1, 3, &t), CH_NOT_FOUND, "snapshot 3", "here");
     ch__values_release(&s, 4, 0, NULL);
     t_refused(ch__values_get(&s, 1, 2, &t), CH_NOT_FOUND, "snapshot 2", "here");
@@ -117,7 +117,7 @@ static void writes_after_a_snapshot_use_the_reserved_memory(void **state)
     reserve_all(&s);
     bytes = device_bytes(&s);
     for (uint64_t save = 1; save <= 5; save++) {
-        t_ok(ch__values_snapshot(&s, save));
+        t_ok(ch__values_snapshot(&s, save, false));
         for (int i = 0; i < 200; i++) /* many writes, of which only the first copies */
             for (uint64_t v = 1; v <= VARIABLES; v++)
                 set(&s, v, (float)(1000 * save) + (float)i);
@@ -140,7 +140,7 @@ static void writes_in_rounds_use_the_reserved_memory_while_a_snapshot_is_kept(vo
 
     (void)state;
     open_values(&s);
-    t_ok(ch__values_snapshot(&s, number)); /* of the first round */
+    t_ok(ch__values_snapshot(&s, number, false)); /* of the first round */
     reserve_all(&s);
     bytes = device_bytes(&s);
     assert_int_equal(bytes, 3 * VARIABLES * BYTES);
@@ -148,9 +148,9 @@ static void writes_in_rounds_use_the_reserved_memory_while_a_snapshot_is_kept(vo
         uint64_t kept = ++number;
         float    x = get(&s, 1, 0);
 
-        t_ok(ch__values_snapshot(&s, kept));
+        t_ok(ch__values_snapshot(&s, kept, false));
         for (int round = 0; round < 100; round++) {
-            t_ok(ch__values_snapshot(&s, ++number));
+            t_ok(ch__values_snapshot(&s, ++number, false));
             ch__values_release(&s, number - 1, 1, &kept);
             for (uint64_t v = 1; v <= VARIABLES; v++)
                 set(&s, v, (float)number);
@@ -181,6 +181,84 @@ static void reserve_leaves_the_values_unchanged_when_memory_is_exhausted(void **
     assert_true(n > VARIABLES);
 }
 
+/* ---- marks of changed rows ---- */
+
+/* Returns the number of rows of a variable that are marked; -1: all. */
+static int count_marks(const ch_values *s, uint64_t number, uint64_t snapshot)
+{
+    ch_tensor *bits = NULL;
+    int64_t    n = -1, *ids = NULL;
+
+    t_ok(ch__values_marks(s, number, snapshot, &bits));
+    if (ch_tensor_bytes(bits) > 0)
+        t_ok(ch__row_marks_list(ELEMENTS, ch_tensor_data(bits), &n, &ids));
+    ch__free(ids);
+    ch_tensor_unref(bits);
+    return (int)n;
+}
+
+/* Writes n elements of a variable from the first on. */
+static void write_rows(ch_values *s, uint64_t number, int64_t n)
+{
+    ch_region  at = {.size = {n}};
+    ch_tensor *t = t_f32(ch_shape_of(n), NULL);
+
+    t_ok(ch__values_set(s, 1, &number, &at, &t));
+    ch_tensor_unref(t);
+}
+
+static void snapshot_begins_marks_once_when_its_call_is_repeated(void **state)
+{
+    ch_values s;
+
+    (void)state;
+    open_values(&s);
+    t_ok(ch__values_snapshot(&s, 1, true));
+    assert_int_equal(count_marks(&s, 1, 1), -1); /* those from before */
+    assert_int_equal(count_marks(&s, 1, 0), 0);
+    write_rows(&s, 1, 5);
+    t_ok(ch__values_snapshot(&s, 1, true));
+    assert_int_equal(count_marks(&s, 1, 0), 5);
+    ch__values_release(&s, 1, 0, NULL);
+    t_ok(ch__values_snapshot(&s, 1, true)); /* a late call */
+    assert_int_equal(count_marks(&s, 1, 0), 5);
+    t_ok(ch__values_snapshot(&s, 2, false));
+    write_rows(&s, 1, 7);
+    assert_int_equal(count_marks(&s, 1, 2), 5);
+    assert_int_equal(count_marks(&s, 1, 0), 7);
+    t_ok(ch__values_snapshot(&s, 3, true));
+    assert_int_equal(count_marks(&s, 1, 3), 7);
+    assert_int_equal(count_marks(&s, 1, 0), 0);
+    ch__values_end_marks(&s);
+    assert_int_equal(count_marks(&s, 1, 0), -1);
+    assert_int_equal(count_marks(&s, 1, 3), 7);
+    ch__values_drop(&s);
+}
+
+static void snapshot_leaves_the_marks_unchanged_when_memory_is_exhausted(void **state)
+{
+    (void)state;
+    for (int begins = 0; begins < 2; begins++) {
+        int n = 1;
+
+        for (ch_status rc = CH_RESOURCE_EXHAUSTED; rc != CH_OK; n++) {
+            ch_values s;
+
+            open_values(&s);
+            t_ok(ch__values_snapshot(&s, 1, true));
+            write_rows(&s, 2, 9);
+            ch__mem_fail_at(n);
+            rc = ch__values_snapshot(&s, 2, begins);
+            ch__mem_fail_at(0);
+            assert_int_equal(count_marks(&s, 2, 0), rc == CH_OK && begins ? 0 : 9);
+            if (rc == CH_OK)
+                assert_int_equal(count_marks(&s, 2, 2), 9);
+            ch__values_drop(&s);
+        }
+        assert_true(n > VARIABLES);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +267,8 @@ int main(void)
         cmocka_unit_test(writes_after_a_snapshot_use_the_reserved_memory),
         cmocka_unit_test(writes_in_rounds_use_the_reserved_memory_while_a_snapshot_is_kept),
         cmocka_unit_test(reserve_leaves_the_values_unchanged_when_memory_is_exhausted),
+        cmocka_unit_test(snapshot_begins_marks_once_when_its_call_is_repeated),
+        cmocka_unit_test(snapshot_leaves_the_marks_unchanged_when_memory_is_exhausted),
     };
 
     return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);

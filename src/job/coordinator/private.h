@@ -512,8 +512,8 @@ void ch__coord_apply_options(ch_coord *c, const ch_coordinator_options *how);
 /* Takes a snapshot on all servers. Calls `then` once for each of them, on an error too; `then`
  * must call ch__snapshot_on_reply. Numbers of snapshots are ascending. CH_RESOURCE_EXHAUSTED:
  * CH_SNAPSHOTS are in use. */
-CH_MUST_CHECK ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then,
-                                            uint64_t *snapshot);
+CH_MUST_CHECK ch_status ch__snapshot_create(const ch_coord_context *t, bool begin_marks,
+                                            ch_coord_then then, uint64_t *snapshot);
 /* Records the reply of a server to a snapshot, or an error in its place. */
 void ch__snapshot_on_reply(const ch_coord_context *t, const ch_coord_call *call);
 /* Ends the use of a snapshot. Servers release it, whether older ones are in use or not. */

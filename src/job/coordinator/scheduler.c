@@ -60,7 +60,7 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
         return s->order < r->end && r->n_pending == 0;
     r->n_pending = c->opt.n_servers;
     r->has_failed = false;
-    if (ch__snapshot_create(t, on_round_snapshot, &r->snapshot) != CH_OK) {
+    if (ch__snapshot_create(t, false, on_round_snapshot, &r->snapshot) != CH_OK) {
         r->snapshot = before;
         return false;
     }

@@ -27,16 +27,18 @@
 
 /* ---- snapshots ---- */
 
-static ch_status pack_snapshot(uint64_t snapshot, ch_message **out)
+static ch_status pack_snapshot(uint64_t snapshot, bool begin_marks, ch_message **out)
 {
     Cohort__PsSnapshot m;
 
     cohort__ps_snapshot__init(&m);
     m.snapshot = snapshot;
+    m.begin_marks = begin_marks;
     return ch__message_pack(CH_PS_SNAPSHOT, &m.base, 0, NULL, out);
 }
 
-ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uint64_t *snapshot)
+ch_status ch__snapshot_create(const ch_coord_context *t, bool begin_marks, ch_coord_then then,
+                              uint64_t *snapshot)
 {
     ch_coord   *c = t->c;
     ch_message *p = NULL;
@@ -48,7 +50,7 @@ ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uin
                       "all %d snapshots of the variables are in use; release a snapshot first",
                       CH_SNAPSHOTS);
     if (rc == CH_OK)
-        rc = pack_snapshot(*snapshot, &p);
+        rc = pack_snapshot(*snapshot, begin_marks, &p);
     if (rc != CH_OK) {
         for (int i = 0; i < c->opt.n_servers; i++)
             then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *snapshot});
@@ -139,12 +141,13 @@ static bool has_failed(const ch_coord *c, uint64_t snapshot)
 }
 
 /* Takes a snapshot and blocks until every server has replied. The task must be locked. */
-static ch_status take_snapshot(ch_task *coord, ch_coord_context *t, uint64_t *snapshot)
+static ch_status take_snapshot(ch_task *coord, ch_coord_context *t, bool begin_marks,
+                               uint64_t *snapshot)
 {
     ch_status rc;
 
     t->c->n_snapshotting += t->c->opt.n_servers;
-    rc = ch__snapshot_create(t, on_snapshot, snapshot);
+    rc = ch__snapshot_create(t, begin_marks, on_snapshot, snapshot);
     if (rc == CH_OK)
         rc = ch__task_wait(coord, is_zero, &t->c->n_snapshotting, 0,
                            "parameter servers to reply");
@@ -166,7 +169,7 @@ ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot)
 {
     ch_coord_context t = ch__coord_enter(coord);
 
-    return ch__coord_leave(coord, take_snapshot(coord, &t, snapshot));
+    return ch__coord_leave(coord, take_snapshot(coord, &t, false, snapshot));
 }
 
 void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot)
@@ -240,6 +243,19 @@ void ch__coord_unreserve(ch_task *coord)
     ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c != NULL && pack_reserve(true, &p) == CH_OK)
+        (void)ch__coord_call_servers(&t, p, NULL, 0);
+    ch__task_leave(coord);
+}
+
+void ch__coord_end_marks(ch_task *coord)
+{
+    ch_coord_context   t = ch__coord_enter(coord);
+    ch_message        *p = NULL;
+    Cohort__PsSnapshot m;
+
+    cohort__ps_snapshot__init(&m);
+    m.end_marks = true;
+    if (t.c != NULL && ch__message_pack(CH_PS_SNAPSHOT, &m.base, 0, NULL, &p) == CH_OK)
         (void)ch__coord_call_servers(&t, p, NULL, 0);
     ch__task_leave(coord);
 }
@@ -328,14 +344,14 @@ static ch_status hold(ch_task *coord, ch_coord_context *t)
 }
 
 ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg), void *arg,
-                        uint64_t *snapshot)
+                        bool begin_marks, uint64_t *snapshot)
 {
     ch_coord_context t = ch__coord_enter(coord);
     ch_status        rc = hold(coord, &t);
 
     if (rc != CH_OK)
         return ch__coord_leave(coord, rc);
-    rc = take_snapshot(coord, &t, snapshot);
+    rc = take_snapshot(coord, &t, begin_marks, snapshot);
     if (rc == CH_OK && between != NULL) {
         ch__task_leave(coord);
         rc = between(arg);

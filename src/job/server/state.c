@@ -222,14 +222,17 @@ static ch_status copy_view(const ch_server_state *s, const ch_tensor *view, ch_t
     return rc;
 }
 
-/* Reads variable i of the message, or its region i if the message has regions. */
+/* Reads variable i of the message: its region i if the message has regions, or its marks. */
 static ch_status read_value(const ch_server_state *s, const Cohort__PsRead *m, size_t i,
                             ch_tensor **out)
 {
     ch_tensor *value = NULL, *view = NULL;
     ch_region  region;
-    ch_status  rc = ch__values_get(&s->values, m->variables[i], m->snapshot, &value);
+    ch_status  rc;
 
+    if (m->marks)
+        return ch__values_marks(&s->values, m->variables[i], m->snapshot, out);
+    rc = ch__values_get(&s->values, m->variables[i], m->snapshot, &value);
     if (rc == CH_OK && m->n_regions == 0)
         *out = ch_tensor_ref(value);
     if (rc != CH_OK || m->n_regions == 0)
@@ -276,9 +279,12 @@ ch_status ch__server_state_rows(ch_server_state *s, const Cohort__PsRows *m, int
 
 ch_status ch__server_state_snapshot(ch_server_state *s, const Cohort__PsSnapshot *m)
 {
-    if (!m->release)
-        return ch__values_snapshot(&s->values, m->snapshot);
-    ch__values_release(&s->values, m->snapshot, m->n_kept, m->kept);
+    if (!m->release && !m->end_marks)
+        return ch__values_snapshot(&s->values, m->snapshot, m->begin_marks);
+    if (m->end_marks)
+        ch__values_end_marks(&s->values);
+    else
+        ch__values_release(&s->values, m->snapshot, m->n_kept, m->kept);
     return CH_OK;
 }
 
@@ -327,18 +333,32 @@ static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate 
                                   (long long)wanted);
 }
 
+/* Returns the variable that a resource of an update names; NULL: none. */
+static ch_server_var *variable_of(const ch_server_update *f, const ch_resource *r)
+{
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->graph->resource[i].name, r->name) == 0)
+            return f->variable[i];
+    return NULL;
+}
+
 /* ch_run_ops.resource: gives the memory of the variable that a resource names. */
 static ch_status variable_data(void *owner, const ch_resource *r, int local, void **out)
 {
-    ch_server_update *f = owner;
+    const ch_server_update *f = owner;
+    ch_server_var          *v = variable_of(f, r);
 
     (void)local;
-    for (int i = 0; i < f->n; i++)
-        if (strcmp(f->graph->resource[i].name, r->name) == 0) {
-            *out = f->variable[i]->value->data;
-            return CH_OK;
-        }
-    return ch__fail(CH_INTERNAL, "%s has no variable %s", f->graph->name, r->name);
+    if (v == NULL)
+        return ch__fail(CH_INTERNAL, "%s has no variable %s", f->graph->name, r->name);
+    *out = v->value->data;
+    return CH_OK;
+}
+
+/* ch_run_ops.marks: returns the marks of that variable. */
+static ch_row_marks *variable_marks(void *owner, const ch_resource *r)
+{
+    return variable_of(owner, r)->marks;
 }
 
 /* Makes a tuple of the inputs for the server's device. Does not copy them, because graphs do
@@ -363,7 +383,7 @@ static ch_status lend_inputs(const ch_server_state *s, int n, ch_tensor *const *
 static ch_status run_update(ch_server_state *s, ch_server_update *f, uint64_t step, int n,
                             ch_tensor *const *in, ch_tuple **out)
 {
-    static const ch_run_ops ops = {.resource = variable_data};
+    static const ch_run_ops ops = {.resource = variable_data, .marks = variable_marks};
     ch_tuple               *inputs = NULL;
     ch_status               rc = CH_OK;
 

@@ -20,12 +20,13 @@
 #include "base/mem.h"
 #include "kernel/rows.h"
 
-/* References to the values of all variables at a moment. */
+/* References to the values of all variables at a moment, and their marks. */
 typedef struct snapshot {
     int n;
     struct {
-        uint64_t   variable;
-        ch_tensor *value;
+        uint64_t      variable;
+        ch_tensor    *value;
+        ch_row_marks *marks; /* owned; NULL: rows were not marked */
     } entry[];
 } snapshot;
 
@@ -68,6 +69,7 @@ static void drop_variable(ch_server_var *v)
 {
     ch_tensor_unref(v->value);
     drop_spares(v);
+    ch__free(v->marks);
     ch__free(v);
 }
 
@@ -174,6 +176,17 @@ ch_status ch__values_make_private(ch_values *s, ch_server_var *v)
     return CH_OK;
 }
 
+/* Marks the rows of a region, or all rows if `region` is NULL. */
+static void mark_rows(const ch_server_var *v, const ch_region *region)
+{
+    if (v->marks == NULL)
+        return;
+    if (region != NULL)
+        ch__row_marks_add_range(v->marks, region->begin[0], region->begin[0] + region->size[0]);
+    else
+        ch__row_marks_add_all(v->marks);
+}
+
 /* Copies a value to a region of a tensor. */
 static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tensor *to)
 {
@@ -222,6 +235,7 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
         ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
         ch_tensor     *old = v->value;
 
+        mark_rows(v, region != NULL ? &region[i] : NULL);
         if (next[i] == NULL) {
             ch__region_write(v->value, &region[i], value[i]);
         } else {
@@ -238,8 +252,16 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
 
 /* ---- reading ---- */
 
-ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot_number,
-                         ch_tensor **out)
+/* A variable at a moment; both are borrowed. */
+typedef struct moment {
+    ch_tensor          *value;
+    const ch_row_marks *marks; /* NULL: rows are not marked */
+} moment;
+
+/* Finds a variable in a snapshot, or if its number is 0, as it is now. A variable that was
+ * created after the snapshot is found as it is now. */
+static ch_status find_moment(const ch_values *s, uint64_t number, uint64_t snapshot_number,
+                             moment *out)
 {
     const snapshot *p =
         snapshot_number != 0 ? ch__map_find(&s->snapshots, ch__key(snapshot_number)) : NULL;
@@ -251,12 +273,39 @@ ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot_
                         (unsigned long long)snapshot_number);
     for (int i = 0; p != NULL && i < p->n; i++)
         if (p->entry[i].variable == number) {
-            *out = p->entry[i].value;
+            *out = (moment){p->entry[i].value, p->entry[i].marks};
             return CH_OK;
         }
     rc = ch__values_find(s, number, &v); /* the snapshot is older than the variable */
     if (rc == CH_OK)
-        *out = v->value;
+        *out = (moment){v->value, v->marks};
+    return rc;
+}
+
+ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot_number,
+                         ch_tensor **out)
+{
+    moment    m;
+    ch_status rc = find_moment(s, number, snapshot_number, &m);
+
+    if (rc == CH_OK)
+        *out = m.value;
+    return rc;
+}
+
+ch_status ch__values_marks(const ch_values *s, uint64_t number, uint64_t snapshot_number,
+                           ch_tensor **out)
+{
+    moment    m;
+    int64_t   bytes;
+    ch_status rc = find_moment(s, number, snapshot_number, &m);
+
+    if (rc != CH_OK)
+        return rc;
+    bytes = m.marks != NULL && !m.marks->all ? ch__row_marks_bytes(m.marks->n_rows) : 0;
+    rc = ch_tensor_new(CH_U8, ch_shape_of(bytes), out);
+    if (rc == CH_OK && bytes > 0)
+        memcpy((*out)->data, m.marks->bits, (size_t)bytes);
     return rc;
 }
 
@@ -294,15 +343,48 @@ ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot_numbe
 
 static void drop_snapshot(snapshot *p)
 {
-    for (int i = 0; p != NULL && i < p->n; i++)
+    for (int i = 0; p != NULL && i < p->n; i++) {
         ch_tensor_unref(p->entry[i].value);
+        ch__free(p->entry[i].marks);
+    }
     ch__free(p);
 }
 
-ch_status ch__values_snapshot(ch_values *s, uint64_t number)
+/* Creates the marks that a variable has after the snapshot, if `begin` is true, or the copy
+ * that the snapshot keeps. *out stays NULL if there are none. */
+static ch_status new_marks(const ch_server_var *v, bool begin, ch_row_marks **out)
+{
+    if (begin)
+        return v->value->shape.rank > 0 ? ch__row_marks_new(v->value->shape.dim[0], out)
+                                        : CH_OK;
+    return v->marks != NULL ? ch__row_marks_copy(v->marks, out) : CH_OK;
+}
+
+/* Adds a variable to a snapshot. */
+static ch_status add_entry(snapshot *p, const ch_server_var *v, bool begin_marks)
+{
+    p->entry[p->n].variable = v->number;
+    p->entry[p->n].value = ch_tensor_ref(v->value);
+    return new_marks(v, begin_marks, &p->entry[p->n++].marks);
+}
+
+/* Exchanges the marks of a snapshot, which are new, with those of the variables. */
+static void exchange_marks(ch_values *s, snapshot *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        ch_server_var *v = ch__map_find(&s->variables, ch__key(p->entry[i].variable));
+        ch_row_marks  *before = v->marks;
+
+        v->marks = p->entry[i].marks;
+        p->entry[i].marks = before;
+    }
+    s->generation++;
+}
+
+ch_status ch__values_snapshot(ch_values *s, uint64_t number, bool begin_marks)
 {
     snapshot *p;
-    ch_status rc;
+    ch_status rc = CH_OK;
 
     if (number == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "the snapshot has no number");
@@ -311,18 +393,29 @@ ch_status ch__values_snapshot(ch_values *s, uint64_t number)
     p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->entry[0]));
     if (p == NULL)
         return ch__fail_memory("a snapshot");
+    for (int i = 0; i < s->variables.cap && rc == CH_OK; i++)
+        if (s->variables.entry[i].value != NULL)
+            rc = add_entry(p, s->variables.entry[i].value, begin_marks);
+    if (rc == CH_OK)
+        rc = ch__map_set(&s->snapshots, ch__key(number), p);
+    if (rc != CH_OK)
+        drop_snapshot(p);
+    else if (begin_marks)
+        exchange_marks(s, p);
+    return rc;
+}
+
+void ch__values_end_marks(ch_values *s)
+{
     for (int i = 0; i < s->variables.cap; i++) {
-        const ch_server_var *v = s->variables.entry[i].value;
+        ch_server_var *v = s->variables.entry[i].value;
 
         if (v == NULL)
             continue;
-        p->entry[p->n].variable = v->number;
-        p->entry[p->n++].value = ch_tensor_ref(v->value);
+        ch__free(v->marks);
+        v->marks = NULL;
     }
-    rc = ch__map_set(&s->snapshots, ch__key(number), p);
-    if (rc != CH_OK)
-        drop_snapshot(p);
-    return rc;
+    s->generation++;
 }
 
 /* The snapshots up to `last`, except n of them. */

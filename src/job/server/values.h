@@ -11,8 +11,10 @@
  *   2. A snapshot is a reference to the value of each variable at its moment.
  *   3. Snapshot numbers rise. Releasing a snapshot releases all up to its number for good, so a
  *      late duplicate of the call that took it keeps no memory.
- *   4. While `generation` stays the same, the memory of all values stays at the same addresses.
- *      Programs that were planned for a generation may keep the pointers.
+ *   4. While `generation` stays the same, the memory of all values and marks stays at the same
+ *      addresses. Programs that were planned for a generation may keep the pointers.
+ *   5. While a variable has marks, every row that has changed since they were created is marked.
+ *      A variable without marks may have changed in any row. So losing marks is always safe.
  *
  * Only state.c uses this module. One thread at a time may use a ch_values.
  *
@@ -24,6 +26,7 @@
 #include "job/server/init.h"
 #include "tensor/buffer_pool.h"
 #include "tensor/layout.h"
+#include "tensor/row_marks.h"
 
 enum { CH_SPARES = 2 };
 
@@ -37,8 +40,10 @@ typedef struct ch_server_var {
         ch_tensor *tensor;    /* NULL: none */
         int64_t    n_touched; /* bytes that were written before, from the first on */
     } spare[CH_SPARES];
-    int  n_idle; /* writes in a row that did not need a spare */
-    char name[];
+    int n_idle; /* writes in a row that did not need a spare */
+    /* Rows that have changed since a snapshot began the marks. NULL: rows are not marked. */
+    ch_row_marks *marks;
+    char          name[];
 } ch_server_var;
 
 /* To begin, set `device` and `max_init_bytes`, and zero the rest. */
@@ -88,10 +93,19 @@ CH_MUST_CHECK ch_status ch__values_get(const ch_values *s, uint64_t number, uint
 CH_MUST_CHECK ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot,
                                         const ch_tensor *ids, ch_tensor **out);
 
-/* Takes a snapshot. Does nothing if the snapshot exists or was released. */
-CH_MUST_CHECK ch_status ch__values_snapshot(ch_values *s, uint64_t snapshot);
+/* Copies the marks of a variable in a snapshot, or if `snapshot` is 0, its current marks, to a
+ * new vector of u8 (PsRead.marks), which the caller must unref. */
+CH_MUST_CHECK ch_status ch__values_marks(const ch_values *s, uint64_t number, uint64_t snapshot,
+                                         ch_tensor **out);
+
+/* Takes a snapshot, which keeps the marks too. If begin_marks is true, no row is marked
+ * afterwards, and writes mark their rows. Does nothing if the snapshot exists or was released.
+ * On an error nothing changes. */
+CH_MUST_CHECK ch_status ch__values_snapshot(ch_values *s, uint64_t snapshot, bool begin_marks);
 /* Releases all snapshots up to number `last`, except the n snapshots `kept`. */
 void ch__values_release(ch_values *s, uint64_t last, size_t n, const uint64_t *kept);
+/* Ends marking. Snapshots keep their marks. */
+void ch__values_end_marks(ch_values *s);
 
 /* ---- memory for copies ---- */
 
