@@ -153,7 +153,8 @@ CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **
 
 /* Returns the tensors that hold the copies, not copies of them, for each replica of this
  * process. The value is mirrored, or per-replica for CH_SYNC_ON_READ, or plain if there is a
- * single copy. A variable on servers is fetched. */
+ * single copy. A variable on servers is fetched. The program may write to the tensors, so from
+ * this call on checkpoints that store only changed rows store all rows of the variable. */
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 
 /* ---- in a step ---- */

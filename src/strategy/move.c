@@ -45,7 +45,7 @@ static ch_status find_destinations(const char *call, const ch_destination *to, d
     ch_status rc = check_destination(call, to);
 
     if (rc == CH_OK && to->var != NULL)
-        rc = ch_var_copies(to->var, &copies);
+        rc = ch__var_copies(to->var, &copies);
     if (rc != CH_OK)
         return rc;
     const ch_value *at = copies != NULL ? copies : to->value;

@@ -279,8 +279,10 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 
 /* ---- runs ---- */
 
-static const ch_run_ops run_ops = {
-    .resource = ch__var_memory, .borrow = ch__var_borrow, .end = ch__vars_check_copies};
+static const ch_run_ops run_ops = {.resource = ch__var_memory,
+                                   .marks = ch__var_marks,
+                                   .borrow = ch__var_borrow,
+                                   .end = ch__vars_check_copies};
 
 /* Fills in a run of `f` on the replicas of the strategy. */
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)

@@ -11,8 +11,10 @@
 #include "base/mem.h"
 #include "strategy/values.h"
 
-static const ch_run_ops update_ops = {
-    .resource = ch__var_memory, .borrow = ch__var_borrow, .begin = ch__vars_check_update};
+static const ch_run_ops update_ops = {.resource = ch__var_memory,
+                                      .marks = ch__var_marks,
+                                      .borrow = ch__var_borrow,
+                                      .begin = ch__vars_check_update};
 
 /* Returns a run of `f` with a replica on each of n devices. */
 static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_function *f,

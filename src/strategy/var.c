@@ -87,6 +87,7 @@ static void unlink_followers(ch_var *v)
 static void free_var(ch_var *v)
 {
     ch_tensor_unref(v->snapshot);
+    ch__free(v->marks);
     ch__free(v->layout.device);
     ch__free(v->shard);
     ch__free(v->name);

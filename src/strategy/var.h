@@ -20,6 +20,7 @@
 #include "cohort/replica.h"
 #include "graph/step.h"
 #include "tensor/layout.h"
+#include "tensor/row_marks.h"
 #include "tensor/tensor.h"
 
 /* A value of numbers that is read region by region, such as a tensor of a checkpoint. */
@@ -95,7 +96,12 @@ struct ch_var {
     ch_var *whole;
     /* Last tensor of ch__var_snapshot, or NULL; the strategy's lock protects it. */
     ch_tensor *snapshot;
-    int        n_copies; /* copies of each part */
+    /* Marks of the rows of copy[0] that have changed (strategy/changed_rows.h); NULL: rows are
+     * not marked. Set between steps; the strategy's generation changes then. */
+    ch_row_marks *marks;
+    /* The program has had the tensors of the copies, so it may write to them at any time. */
+    atomic_bool is_exposed;
+    int         n_copies; /* copies of each part */
     /* One copy for each local replica, or a single copy that all replicas share. copy[0] is
      * NULL if the value is not in this process. */
     ch_tensor *copy[];
@@ -191,6 +197,8 @@ ch_status ch__var_check_source(const ch_var *v, const ch_value_source *from);
 ch_status ch__var_write_from(ch_var *v, const ch_value_source *from);
 /* Sets the followers of v from its value, as ch__var_set does. */
 ch_status ch__var_update_followers(ch_var *v);
+/* Does the work of ch_var_copies, for a caller that does not write to the tensors. */
+ch_status ch__var_copies(ch_var *v, ch_value **out);
 /* Returns FAILED_PRECONDITION unless this thread may read or change v: it must be outside steps
  * and host functions, and not in the scope of another strategy. The message recommends
  * `instead`. */
@@ -215,6 +223,8 @@ ch_status ch__var_check_change(const ch_var *v, const char *name);
 
 /* Stores the address of the copy of local replica `local` in *out. (var_find.c) */
 ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out);
+/* Returns the marks of the rows of a variable; NULL: they are not marked. (var_find.c) */
+ch_row_marks *ch__var_marks(void *owner, const ch_resource *r);
 /* Stores a new reference to the value of a variable of another strategy: the first copy of a
  * mirrored variable, the aggregate of a variable that is CH_SYNC_ON_READ. The value of a remote
  * variable is fetched. (var_value.c) */

@@ -117,6 +117,19 @@ ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **ou
     return rc;
 }
 
+ch_row_marks *ch__var_marks(void *owner, const ch_resource *r)
+{
+    ch_strategy  *st = owner;
+    const ch_var *v;
+    ch_row_marks *marks;
+
+    pthread_mutex_lock(&st->lock);
+    v = ch__map_find_name(&st->vars, r->name);
+    marks = v != NULL ? v->marks : NULL;
+    pthread_mutex_unlock(&st->lock);
+    return marks;
+}
+
 ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out)
 {
     ch_var   *v = NULL;

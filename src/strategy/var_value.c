@@ -320,18 +320,24 @@ static ch_status fetch_copy(ch_var *v, ch_value **out)
     return rc;
 }
 
-ch_status ch_var_copies(ch_var *v, ch_value **out)
+ch_status ch__var_copies(ch_var *v, ch_value **out)
 {
-    ch_status rc = ch__check_not_null("variable copies", "the variable", v, "out", out);
-
-    if (rc == CH_OK && !ch__var_is_local(v))
+    if (!ch__var_is_local(v))
         return fetch_copy(v, out);
-    if (rc != CH_OK)
-        return rc;
     return ch_value_new(v->n_copies == 1            ? CH_PLAIN
                         : ch__var_is_per_replica(v) ? CH_PER_REPLICA
                                                     : CH_MIRRORED,
                         v->n_copies, v->copy, out);
+}
+
+ch_status ch_var_copies(ch_var *v, ch_value **out)
+{
+    ch_status rc = ch__check_not_null("variable copies", "the variable", v, "out", out);
+
+    if (rc != CH_OK)
+        return rc;
+    atomic_store(&v->is_exposed, true);
+    return ch__var_copies(v, out);
 }
 
 /* ---- text ---- */

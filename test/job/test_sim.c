@@ -35,6 +35,8 @@
  *      of them. The examples that the saved pass has left are those that no step of the cut has
  *      used. In another job, with other numbers of servers and workers, the saved pass gives
  *      each of them once.
+ *  11. A cut lists the rows that have changed since the last cut that began marks, and no
+ *      others (strategy/changed_rows.h).
  *
  * Environment variables: T_SEEDS is the number of seeds (./dev sim), T_FIRST_SEED the first of
  * them. T_SEED runs a single seed.
@@ -47,7 +49,7 @@
 #include "base/protobuf.h"
 #include "faults.h"
 #include "job/coordinator/private.h"
-#include "strategy/cut.h"
+#include "strategy/changed_rows.h"
 
 enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = STEPS };
 
@@ -65,6 +67,9 @@ typedef struct world {
     ch_function           *step, *peek;
     ch_started             own; /* a run of `peek` that was started and not yet waited for */
     uint64_t               own_snapshot; /* snapshot that `own` reads; 0: no run was started */
+    int                    n_cuts;       /* cuts that were tried */
+    bool                   is_marked;    /* the last cut that began marks succeeded */
+    float                  marked_from[EXAMPLES]; /* `used` of that cut */
     ch_per_worker         *data;
     int                    n_scheduled;     /* used elements of `remote` */
     ch_remote             *remote[STEPS];   /* NULL: schedule returned an error */
@@ -570,16 +575,43 @@ static void check_cut(world *w)
         is_wrong(w, "an example of a cut is neither used nor left");
 }
 
-/* Takes a cut while steps run. It stays until the next cut. */
+/* Checks invariant 11: a step that uses an example changes its row. */
+static void check_marks(world *w)
+{
+    for (int k = 0; k < w->seen->n_shards; k++) {
+        ch_changed_rows changed;
+        ch_region       at;
+        int64_t         n = 0;
+
+        ch__layout_region(w->seen->layout, w->seen->shape, k, &at);
+        t_ok(ch__changed_rows(w->cut, w->seen->shard[k], &changed));
+        for (int64_t i = 0; i < at.size[0]; i++) {
+            bool is_listed = n < changed.n && changed.ids[n] == i;
+
+            n += is_listed;
+            if (is_listed != (w->used[at.begin[0] + i] != w->marked_from[at.begin[0] + i]))
+                is_wrong(w, "a cut lists other rows than those that have changed");
+        }
+        if (changed.all)
+            is_wrong(w, "a cut lists all rows");
+        ch__changed_rows_drop(&changed);
+    }
+}
+
+/* Takes a cut while steps run. It stays until the next cut. Every third cut begins marks. */
 static void take_cut(world *w)
 {
     const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
     uint64_t        base = c->round.base;
     ch_cut         *cut = NULL;
-    ch_status       rc = ch__cut_take(w->st, CH_MARKS_KEEP, record_cut, w, &cut);
+    bool            begins = w->n_cuts++ % 3 == 0;
+    ch_status       rc =
+        ch__cut_take(w->st, begins ? CH_MARKS_BEGIN : CH_MARKS_KEEP, record_cut, w, &cut);
 
     if (c->round.base != base) /* the cut has ended a round */
         w->first = w->n_scheduled;
+    if (rc != CH_OK && begins)
+        w->is_marked = false; /* some servers may have begun */
     if (rc != CH_OK) {
         if (!w->has_poison) /* else it is the error of a step, which the next join returns */
             is_wrong(w, ch_error_message());
@@ -589,6 +621,12 @@ static void take_cut(world *w)
     w->cut = cut;
     mark_left(w);
     check_cut(w);
+    if (w->is_marked)
+        check_marks(w);
+    if (begins) {
+        memcpy(w->marked_from, w->used, sizeof(w->used));
+        w->is_marked = true;
+    }
 }
 
 static void use_of(ch_step *s, void *arg)
