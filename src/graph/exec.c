@@ -200,6 +200,18 @@ static void mark_rows(const ch_row_write *w, const void *ids, ch_row_marks *cons
             ch__row_marks_add(marks[w->resource[i]], w->n_ids, ids, w->wide);
 }
 
+/* Runs an instruction that the planner added: a barrier, a mark of rows or a copy. */
+static ch_status run_added(const ch_instr *in, const ch_call *c, const ch_bind *b)
+{
+    if (in->is_barrier)
+        return b->barrier != NULL ? b->barrier(b->barrier_arg) : CH_OK;
+    if (in->row_write == NULL)
+        memcpy(c->out[0], c->in[0], in->copy_bytes);
+    else if (b->marks != NULL)
+        mark_rows(in->row_write, c->in[0], b->marks);
+    return CH_OK;
+}
+
 static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind *b)
 {
     ch_status rc;
@@ -207,26 +219,17 @@ static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind 
     if (b->doing != NULL)
         atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
     if (in->kernel == NULL) {
-        if (in->is_barrier)
-            return b->barrier != NULL ? b->barrier(b->barrier_arg) : CH_OK;
-        if (in->row_write != NULL) {
-            if (b->marks != NULL)
-                mark_rows(in->row_write, c->in[0], b->marks);
-            return CH_OK;
-        }
-        memcpy(c->out[0], c->in[0], in->copy_bytes);
+        rc = run_added(in, c, b);
     } else {
         c->env = b->env;
         if (in->n_phases == 1 && in->tiles[0] == 1)
             rc = in->kernel->run(c, (ch_kernel_tile){0, 0});
         else
             rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
-        if (rc != CH_OK)
-            return rc;
     }
-    if (b->see != NULL)
+    if (rc == CH_OK && b->see != NULL && in->node != NULL)
         b->see(b->see_arg, in, c);
-    return CH_OK;
+    return rc;
 }
 
 static inline bool is_stopped(const atomic_bool *stop)

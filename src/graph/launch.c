@@ -40,8 +40,6 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
     char            name[128];
     int             n = 0;
 
-    if (in->node == NULL)
-        return;
     for (; n < in->n_out; n++)
         if (ch_tensor_wrap(in->node[n].dtype, ch__shape(&in->node[n]), c->out[n], NULL, NULL,
                            &out[n]) != CH_OK)

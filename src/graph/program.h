@@ -139,7 +139,7 @@ typedef struct ch_bind {
     ch_status (*barrier)(void *arg);
     void     *barrier_arg;
     ch_clock *clock; /* NULL: the run is not timed */
-    /* Called after each instruction. NULL: no observer. */
+    /* Called after each instruction that belongs to a call. NULL: no observer. */
     void (*see)(void *arg, const ch_instr *instr, const ch_call *call);
     void *see_arg;
     /* Set to the node of each instruction before it runs, for error messages of other replicas.
