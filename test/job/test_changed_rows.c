@@ -395,10 +395,14 @@ static void check_part(const world *w, const part *p, const ch_cut *cut)
     ch_tensor_unref(now);
 }
 
-static void check_marks(const world *w)
+/* A step after the cut must not change what the cut shows. */
+static void check_marks(world *w)
 {
-    ch_cut *cut = cut_of(w, CH_MARKS_KEEP);
+    ch_cut  *cut = cut_of(w, CH_MARKS_KEEP);
+    unsigned seed = 8;
 
+    if (cut != NULL)
+        t_ok(run(w, w->scatter, &seed, 2, (int[]){SCATTERED, MIXED}));
     for (int i = 0; i < w->n; i++)
         check_part(w, &w->part[i], cut);
     ch__cut_end(cut);
@@ -639,6 +643,69 @@ static void write_to_a_region_marks_its_rows(void **state)
     ch_tensor_unref(t);
 }
 
+static ch_status read_zeros(void *arg, const ch_region *region, void *to)
+{
+    (void)arg;
+    memset(to, 0, (size_t)(region->size[0] * region->size[1]) * sizeof(float));
+    return CH_OK;
+}
+
+/* Changes a variable outside steps, in the i-th of five ways. */
+static void change_outside_steps(ch_var *v, int i)
+{
+    ch_tensor      *t = t_noise(ch_var_shape(v), 6);
+    ch_value_source zeros = {"zeros", CH_F32, ch_var_shape(v), read_zeros, NULL};
+    ch_var         *other = NULL;
+
+    switch (i) {
+    case 0:
+        t_ok(ch_var_set(v, t));
+        break;
+    case 1:
+        t_ok(ch_var_add(v, t));
+        break;
+    case 2:
+        t_ok(ch_var_sub(v, t));
+        break;
+    case 3:
+        t_ok(ch__var_write_from(v, &zeros));
+        break;
+    default:
+        t_ok(ch_var_clone(v, &other));
+        t_ok(ch_var_strategy(v)->var_ops->copy(other, v));
+    }
+    ch_var_unref(other);
+    ch_tensor_unref(t);
+}
+
+static void every_write_outside_steps_marks_all_rows(void **state)
+{
+    (void)state;
+    for (int remote = 0; remote < 2; remote++) {
+        ch_strategy *st = remote ? t_in_shards(1) : t_mirrored(2);
+        ch_var      *v = t_table(st, "v", ch_shape_of(ROWS, WIDTH));
+
+        for (int i = 0; i < 5; i++) {
+            ch_cut *cut = NULL;
+
+            if (remote) {
+                t_ok(ch__cut_take(st, CH_MARKS_BEGIN, NULL, NULL, &cut));
+                ch__cut_end(cut);
+            } else {
+                t_ok(ch__mark_rows(v));
+            }
+            change_outside_steps(v, i);
+            cut = NULL;
+            if (remote)
+                t_ok(ch__cut_take(st, CH_MARKS_KEEP, NULL, NULL, &cut));
+            expect_all(cut, v, true, 0);
+            ch__cut_end(cut);
+        }
+        ch_var_unref(v);
+        ch_strategy_unref(st);
+    }
+}
+
 /* ---- memory ---- */
 
 static void marking_allocates_nothing_when_it_begins_again(void **state)
@@ -764,6 +831,7 @@ int main(void)
         cmocka_unit_test(variable_lists_all_rows_when_replicas_have_own_values),
         cmocka_unit_test(variable_on_servers_lists_all_rows_until_a_cut_begins_marks),
         cmocka_unit_test(write_to_a_region_marks_its_rows),
+        cmocka_unit_test(every_write_outside_steps_marks_all_rows),
         cmocka_unit_test(marking_allocates_nothing_when_it_begins_again),
         cmocka_unit_test(step_with_marks_allocates_nothing),
         cmocka_unit_test(marks_are_complete_when_memory_is_exhausted),
