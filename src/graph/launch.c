@@ -7,8 +7,8 @@
  *
  * Invariants:
  *   1. All devices of a run are held, in the order of ch_device_at, during run_held. Members of
- *      ch_prepared that belong to a run (run_memory, resource, marks, staged, turns) are used only
- *      then.
+ *      ch_prepared that belong to a run (run_memory, resource, marks, staged, turns) are used
+ *      only then.
  *   2. A replica that fails aborts the group, so that no other replica waits for it.
  *   3. Nothing is allocated, except in the first run of a prepared graph.
  *

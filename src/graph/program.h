@@ -47,7 +47,8 @@ typedef struct ch_row_write {
 typedef struct ch_instr {
     const ch_node   *node;   /* NULL: an instruction that the planner added */
     const ch_kernel *kernel; /* NULL: copy copy_bytes bytes from in[0] to out[0] */
-    /* marks the rows of the ids in[0], if the run has marks, and does nothing else; NULL: none */
+    /* The instruction marks the rows of the ids in[0], if the run has marks, and does nothing
+     * else. NULL: it is no mark. */
     const ch_row_write *row_write;
     void               *state;
     size_t              copy_bytes, scratch_bytes;

@@ -1,4 +1,4 @@
-/* strategy/changed_rows.h -- the rows of variables that have changed since a moment, for deltas.
+/* strategy/changed_rows.h -- rows of variables that have changed since a moment, for deltas.
  *
  * A row is an element of axis 0. While the rows of a variable are marked, each update by rows
  * (optimizers of sparse gradients, scatters) marks the rows that it writes, wherever it runs,

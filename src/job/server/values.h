@@ -13,8 +13,8 @@
  *      late duplicate of the call that took it keeps no memory.
  *   4. While `generation` stays the same, the memory of all values and marks stays at the same
  *      addresses. Programs that were planned for a generation may keep the pointers.
- *   5. While a variable has marks, every row that has changed since they were created is marked.
- *      A variable without marks may have changed in any row. So losing marks is always safe.
+ *   5. While a variable has marks, every row is marked that has changed since they were made. A
+ *      variable without marks may have changed in any row. So losing marks is always safe.
  *
  * Only state.c uses this module. One thread at a time may use a ch_values.
  *
