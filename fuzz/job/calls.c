@@ -187,7 +187,7 @@ static const uint32_t methods[] = {
     CH_PS_CREATE,   CH_PS_FREE,         CH_PS_DEFINE,   CH_PS_READ,     CH_PS_ROWS,
     CH_PS_UPDATE,   CH_PS_FENCE,        CH_PS_SNAPSHOT, CH_PS_PING,     CH_PS_ASSIGN,
     CH_PS_HOLD,     CH_WORKER_FUNCTION, CH_WORKER_RUN,  CH_WORKER_PING, CH_WORKER_STREAM,
-    CH_WORKER_DROP, CH_WORKER_READ,     CH_PS_RESERVE,
+    CH_WORKER_DROP, CH_WORKER_READ,     CH_PS_RESERVE,  CH_PS_SETTLE,
 };
 enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
 

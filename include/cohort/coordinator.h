@@ -49,7 +49,12 @@ typedef enum ch_coordinator_mode {
     /* When all steps have ended that were scheduled more than `staleness` steps before it. */
     CH_BOUNDED_STALENESS,
     /* In rounds. All steps of a round read the values that the variables had when the round
-     * began. The next round begins when all steps of the round have ended. Rounds are counted
+     * began. Servers apply the updates of a round in the order in which its steps were
+     * scheduled, whichever worker is faster or lost. So the same steps give the same bits. For
+     * that, a server keeps the updates of a round in memory until it is their turn. A step that
+     * uses a result of an update, such as a value that it reads after it has changed it, or the
+     * norms of ch_optimizer_lamb, begins when the steps before it have ended. The next round
+     * begins when all steps of the round have ended. Rounds are counted
      * from the last join, or from the last call that returned the error of a step. A checkpoint
      * that is saved in the middle of a round waits for its steps, and counts like a join if the
      * program has not scheduled all of them. Steps read the parts of per-worker datasets in

@@ -17,6 +17,7 @@
     X(FENCE)       /* servers accept updates of lost workers */                                \
     X(RETIRE)      /* servers accept updates of steps that have ended */                       \
     X(SNAPSHOT)    /* steps of a round read the current values of variables */                 \
+    X(ORDER)       /* updates of a round are applied in the order of their arrival */          \
     X(ORPHANS)     /* the steps of a lost worker are not repeated */                           \
     X(COMPARE)     /* steps that are missing in replies to pings are not repeated */           \
     X(LEASE)       /* a repeated step reads another element */                                 \

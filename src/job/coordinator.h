@@ -26,9 +26,10 @@
  *   4. Apply. A server applies each update once. It records (step, sequence) with the results,
  *      and answers a repeated update from this record. A server rejects the updates of a fenced
  *      registration, of a step that has ended, and of a step that is held because it is being
- *      cancelled.
+ *      cancelled. In rounds of CH_SYNCHRONOUS a server keeps the updates, and applies them in
+ *      the order of the steps when the coordinator calls SETTLE (job/coordinator/settle.c).
  *   5. Acknowledge. The worker replies to RUN with the results, or with an error. The step has
- *      then ended, and ch__coord_wait returns the results or the error. A step does not end if
+ *      then ended (in rounds, when it is settled), and ch__coord_wait returns the results or the error. A step does not end if
  *      the worker hands it back, or if its worker is being fenced and replies with an error. If
  *      a step fails, the next schedule, join or done cancels the other steps and returns the
  *      error.
@@ -197,6 +198,7 @@ typedef struct ch_function_spec {
     ch_recorded_op           *op;
     const ch_per_worker_spec *per_worker; /* borrowed */
     ch_updates                updates;
+    bool                      has_results; /* an update returns results to the worker */
 } ch_function_spec;
 
 /* Adds a step function and sets *number. A worker receives it before the first step that uses

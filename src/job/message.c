@@ -21,6 +21,7 @@ static const ch_method methods[CH_METHOD_END] = {
     [CH_PS_ASSIGN]       = {"assign",   TYPE(ps_assign),       TYPE(ps_reply), true},
     [CH_PS_HOLD]         = {"hold",     TYPE(ps_hold),         TYPE(ps_reply), false},
     [CH_PS_RESERVE]      = {"reserve",  TYPE(ps_reserve),      TYPE(ps_reply), true},
+    [CH_PS_SETTLE]       = {"settle",   TYPE(ps_settle),       TYPE(ps_reply), true},
     [CH_WORKER_FUNCTION] = {"function", TYPE(worker_function), TYPE(worker_reply), true},
     [CH_WORKER_RUN]      = {"run",      TYPE(worker_run),      TYPE(worker_reply), false},
     [CH_WORKER_PING]     = {"ping",     TYPE(worker_ping),     TYPE(worker_reply), false},

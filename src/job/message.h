@@ -30,6 +30,7 @@ enum {
     CH_PS_ASSIGN,     /* C: sets variables, or regions of them */
     CH_PS_HOLD,       /* C: rejects updates of steps that are being cancelled */
     CH_PS_RESERVE,    /* C: prepares or frees the memory for copies of variables */
+    CH_PS_SETTLE,     /* C: applies deferred updates in the order of their steps */
     CH_WORKER_FUNCTION = 32, /* C: sends a step function: a step plan */
     CH_WORKER_RUN,           /* C: runs an attempt of a step; replies when it has ended */
     CH_WORKER_PING,          /* C: replies if alive, with the list of its steps */

@@ -39,6 +39,7 @@ typedef struct ch_step_identity {
     uint64_t    step, retired, snapshot;
     const char *worker;       /* task name; borrowed, must outlive the step execution */
     uint64_t    registration; /* of the worker with the coordinator */
+    bool        defers;       /* servers keep the step's updates until it is settled */
     /* Devices of the replicas, on which values are placed; borrowed. NULL: values stay on the
      * devices where they are. */
     ch_device *const *device;

@@ -246,10 +246,13 @@ static void list_ops(const ch_graph *g, ch_function_spec *out)
 /* Sends a function to the coordinator task. Takes over the reference to `plan`, also on an
  * error. */
 static ch_status add_function(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *plan,
-                              const ch_updates *updates, uint64_t *number)
+                              const ch_updates *updates, bool has_results, uint64_t *number)
 {
     ch_per_worker_spec *per_worker = ch__calloc((size_t)l->n + 1, sizeof(*per_worker));
-    ch_function_spec    f = {.name = g->name, .per_worker = per_worker, .updates = *updates};
+    ch_function_spec    f = {.name = g->name,
+                             .per_worker = per_worker,
+                             .updates = *updates,
+                             .has_results = has_results};
     ch_status           rc;
 
     if (per_worker == NULL) {
@@ -261,6 +264,15 @@ static ch_status add_function(ch_ps *ps, const ch_graph *g, const located *l, ch
     rc = ch__coord_add_function(ps->coord, &f, plan, number);
     ch__free(per_worker);
     return rc;
+}
+
+/* Returns true if an update of the plan returns results to the worker. */
+static bool has_results(const ch_step_plan *plan)
+{
+    for (int i = 0; i < plan->n_remote_parts; i++)
+        if (plan->remote[i].kind == CH_REMOTE_UPDATE && plan->remote[i].n_out > 0)
+            return true;
+    return false;
 }
 
 /* Makes a function for a graph and its variables, and sends it to the coordinator task. */
@@ -277,7 +289,7 @@ static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_f
         rc = encode(plan, l, updates.first, &bytes);
     }
     if (rc == CH_OK)
-        rc = add_function(ps, g, l, bytes, &updates, &f->number);
+        rc = add_function(ps, g, l, bytes, &updates, has_results(plan), &f->number);
     ch__step_plan_free(plan);
     if (rc != CH_OK) {
         ch__free(f);

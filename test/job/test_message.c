@@ -23,7 +23,7 @@ static void methods_have_a_name_and_message_types(void **state)
         assert_non_null(m->request);
         assert_non_null(m->reply);
     }
-    assert_int_equal(n, 18);
+    assert_int_equal(n, 19);
     assert_null(ch__method(0));
     assert_null(ch__method(CH_METHOD_END));
     assert_null(ch__method(UINT32_MAX));

@@ -249,7 +249,8 @@ static void close_slow(slow_scene *c)
 
 /* FC-4: an idle worker runs steps that were sent to another worker and have not begun there.
  * The first call of such a step ends as cancelled, which is no error: no step fails, and none is
- * repeated. In both modes, with and without backups. */
+ * repeated. With and without backups. In rounds the steps do not end before the slow step,
+ * because updates are applied in the order of steps. */
 static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
 {
     (void)state;
@@ -264,13 +265,53 @@ static void idle_worker_takes_steps_that_wait_behind_a_slow_step(void **state)
         t_schedule(&c.s, 20);
         assert_true(i >= 2 || t_stats(&c.s).running > 4); /* the worker has received them */
         t_pass(&c.s, 50);
-        assert_int_equal(t_stats(&c.s).finished, 550 + 20);
+        assert_int_equal(t_stats(&c.s).finished, i < 2 ? 550 + 20 : 550);
         assert_int_equal(t_stats(&c.s).running, 1);
         assert_int_equal(t_stats(&c.s).repeated, 0);
         assert_true(i >= 2 || t_stats(&c.s).moved > 0);
         assert_int_equal(t_stats(&c.s).failed + t_stats(&c.s).cancelled, 0);
         close_slow(&c);
     }
+}
+
+static void add_to_step(ch_step *s, void *arg)
+{
+    ch_var_assign_add(s, arg, ch_number(s, 1));
+}
+
+/* A round has a slow step and two others. The program frees the variable of the second while a
+ * server keeps its update. Only the second step fails. The third has run and is not cancelled:
+ * it is applied. */
+static void step_of_a_round_fails_when_its_update_cannot_be_applied(void **state)
+{
+    slow_scene   c;
+    ch_var      *gone;
+    ch_function *f, *last;
+    ch_remote   *r = NULL;
+    ch_tuple    *out = NULL;
+
+    (void)state;
+    open_slow(&c, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 100});
+    gone = t_var_in(c.s.st, "gone", 0);
+    f = t_function(add_to_step, gone);
+    last = t_function(add_to_step, c.s.n);
+    t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+    t_ok(ch_coordinator_schedule(c.s.co, f, NULL, NULL));
+    t_ok(ch_coordinator_schedule(c.s.co, last, NULL, &r));
+    t_pass(&c.s, 50);
+    assert_int_equal(t_stats(&c.s).running, 3);
+    assert_true(t_value_of(c.s.n) == 500);
+    ch_var_unref(gone);
+    t_refused(ch_coordinator_join(c.s.co), CH_NOT_FOUND, "do not free a variable", "ps/");
+    t_ok(ch_remote_fetch(r, &out));
+    ch_tuple_unref(out);
+    assert_true(t_value_of(c.s.n) == 501);
+    assert_int_equal(t_stats(&c.s).failed, 1);
+    t_schedule(&c.s, 19);
+    ch_remote_unref(r);
+    ch_function_unref(f);
+    ch_function_unref(last);
+    close_slow(&c);
 }
 
 /* The same while a worker receives a function. */
@@ -683,6 +724,101 @@ static void synchronous_round_reads_the_values_of_its_beginning(void **state)
     t_ok(ch_coordinator_join(s.co));
     assert_true(t_value_of(s.n) == STEPS);
     ch_function_unref(f);
+    t_close(&s);
+}
+
+/* A step of a round: adds its input to n. The bits of the sum depend on the order. */
+static void add_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_var_assign_add(s, c->n, ch_step_in(s, 0));
+}
+
+/* The same, and returns the sum. */
+static void add_and_read_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_var_assign_add(s, c->n, ch_step_in(s, 0));
+    ch_step_out(s, "n", ch_var_read(s, c->n));
+}
+
+static float addend(int i)
+{
+    return 1.0f / (float)(3 + i * 37 % 101);
+}
+
+static void schedule_add(scene *s, ch_function *f, int i, ch_remote **out)
+{
+    ch_tuple *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){addend(i)})});
+
+    t_ok(ch_coordinator_schedule(s->co, f, &(ch_arguments){.in = in}, out));
+    ch_tuple_unref(in);
+}
+
+/* The sum has the bits of the sum in the order of the steps, however long steps take, also if
+ * workers are killed. */
+static void synchronous_round_applies_updates_in_the_order_of_its_steps(void **state)
+{
+    enum { STEPS = 60 };
+
+    (void)state;
+    for (int round = 0; round <= 8; round += 2)
+        for (int kills = 0; kills < 2; kills++) {
+            scene        s;
+            ch_function *f;
+            float        sum = 0;
+
+            t_open(&s, &three_workers, 5,
+                   &(ch_coordinator_options){
+                       .mode = CH_SYNCHRONOUS, .round = round, .backups = kills});
+            f = t_function(add_step, &s);
+            for (int i = 0; i < 3 && kills; i++) {
+                t_kill_in(&s, 7 + 40 * i, "worker", i);
+                t_restart_in(&s, 27 + 40 * i, "worker", i);
+            }
+            for (int i = 0; i < STEPS; i++) {
+                schedule_add(&s, f, i, NULL);
+                sum += addend(i);
+            }
+            t_ok(ch_coordinator_join(s.co));
+            assert_true(t_value_of(s.n) == (double)sum);
+            ch_function_unref(f);
+            t_close(&s);
+        }
+}
+
+/* Steps that use the results of their updates see the updates of the steps before them, and no
+ * others. Other steps of the round may lie between them. */
+static void synchronous_round_gives_results_in_the_order_of_its_steps(void **state)
+{
+    enum { STEPS = 24 };
+    scene        s;
+    ch_function *f[2];
+    ch_remote   *r[STEPS] = {NULL};
+    float        sum = 0;
+
+    (void)state;
+    t_open(&s, &three_workers, 5,
+           &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 6});
+    f[0] = t_function(add_step, &s);
+    f[1] = t_function(add_and_read_step, &s);
+    for (int i = 0; i < STEPS; i++)
+        schedule_add(&s, f[i % 5 % 2], i, &r[i]);
+    for (int i = 0; i < STEPS; i++) {
+        ch_tuple *out = NULL;
+
+        t_ok(ch_remote_fetch(r[i], &out));
+        sum += addend(i);
+        if (i % 5 % 2 == 1)
+            assert_true(t_floats(out, 0, 0)[0] == sum);
+        ch_tuple_unref(out);
+        ch_remote_unref(r[i]);
+    }
+    assert_true(t_value_of(s.n) == (double)sum);
+    ch_function_unref(f[0]);
+    ch_function_unref(f[1]);
     t_close(&s);
 }
 
@@ -1177,6 +1313,7 @@ int main(void)
         cmocka_unit_test(join_waits_for_all_that_was_scheduled),
         cmocka_unit_test(join_has_no_limit_while_steps_end),
         cmocka_unit_test(idle_worker_takes_steps_that_wait_behind_a_slow_step),
+        cmocka_unit_test(step_of_a_round_fails_when_its_update_cannot_be_applied),
         cmocka_unit_test(idle_worker_takes_steps_of_a_worker_that_receives_a_function),
         cmocka_unit_test(steps_that_read_a_worker_s_own_data_stay_with_it),
         cmocka_unit_test(a_step_that_cannot_be_recorded_is_not_scheduled),
@@ -1190,6 +1327,8 @@ int main(void)
         cmocka_unit_test(coordinator_schedules_and_joins_from_several_threads),
         cmocka_unit_test(staleness_is_bounded),
         cmocka_unit_test(synchronous_round_reads_the_values_of_its_beginning),
+        cmocka_unit_test(synchronous_round_applies_updates_in_the_order_of_its_steps),
+        cmocka_unit_test(synchronous_round_gives_results_in_the_order_of_its_steps),
         cmocka_unit_test(a_round_begins_anew_when_join_has_returned_an_error),
         cmocka_unit_test(coordinator_stats_count_steps_and_lost_workers),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),

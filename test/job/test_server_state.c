@@ -124,6 +124,7 @@ typedef struct attempt {
     int      n; /* number of its updates */
     uint64_t function[3];
     unsigned seed;
+    bool     defer;
 } attempt;
 
 static ch_message *update(attempt at)
@@ -139,6 +140,7 @@ static ch_message *update(attempt at)
     m.retired = at.retired;
     m.worker = worker;
     m.registration = at.registration;
+    m.defer = at.defer;
     m.n_updates = (size_t)at.n;
     m.updates = list;
     for (int i = 0; i < at.n; i++) {
@@ -219,6 +221,16 @@ static ch_message *hold(uint64_t round, size_t n, uint64_t *step)
     return spoken(CH_PS_HOLD, &m.base, 0, NULL);
 }
 
+static ch_message *settle(size_t n, uint64_t *step)
+{
+    Cohort__PsSettle m;
+
+    cohort__ps_settle__init(&m);
+    m.n_steps = n;
+    m.steps = step;
+    return spoken(CH_PS_SETTLE, &m.base, 0, NULL);
+}
+
 static ch_message *release(uint64_t round)
 {
     Cohort__PsPing m;
@@ -236,6 +248,7 @@ typedef struct told {
     ch_tensor *given[MOST_GIVEN];
     size_t     n_begun;
     uint64_t   begun[MOST_GIVEN];
+    uint64_t   failed; /* step of a settle */
 } told;
 
 static void tell_update(ch_server_state *s, const ch_message *p, const Cohort__PsUpdate *m,
@@ -293,6 +306,9 @@ static told tell_failing(ch_server_state *s, const ch_message *p, int64_t n)
         break;
     case CH_PS_ASSIGN:
         tell_assign(s, p, m, &out);
+        break;
+    case CH_PS_SETTLE:
+        out.rc = ch__server_state_settle(s, m, &out.failed);
         break;
     case CH_PS_HOLD:
         out.rc = ch__server_state_hold(s, m, out.begun, &out.n_begun);
@@ -533,8 +549,11 @@ static void live_with_little_memory(bool is_read)
         add(&j, update((attempt){.step = i, .n = 1, .function = {one[i]}, .seed = 7}));
     add(&j, update((attempt){.step = 3, .n = 1, .function = {PUSH}, .seed = 8}));
     add(&j, assign(4, 9));
+    add(&j,
+        update((attempt){.step = 5, .n = 1, .function = {SCATTER}, .seed = 8, .defer = true}));
     add(&j, fence(2));
     add(&j, hold(1, 2, (uint64_t[]){2, 9}));
+    add(&j, settle(1, (uint64_t[]){5}));
     add(&j, snapshot(2, false));
     for (int i = 0; i < j.n; i++) {
         int64_t n = 0;
@@ -697,6 +716,136 @@ static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **
     assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* replaces the hold */
     t_ok(tell_step(s, 8));
     assert_int_equal(tell_step(s, 9), CH_ABORTED);
+    ch__server_state_free(s);
+}
+
+/* Tells a message and frees it. */
+static told tell_once(ch_server_state *s, ch_message *p)
+{
+    told t = tell(s, p);
+
+    forget(&t);
+    ch__message_unref(p);
+    return t;
+}
+
+/* Makes n states with equal variables and updates. */
+static void new_filled_stores(int n, ch_server_state **s)
+{
+    journal j = {0};
+
+    add_beginning(&j);
+    for (int i = 0; i < n; i++) {
+        s[i] = new_store(i);
+        for (int k = 0; k < j.n; k++)
+            t_ok(tell(s[i], j.message[k]).rc);
+    }
+    drop_journal(&j);
+}
+
+/* Returns a random attempt of a step. Its updates have no results, so they can be deferred. */
+static attempt draw_attempt(unsigned *seed, uint64_t step)
+{
+    attempt at = {.step = step, .registration = 1, .n = 1 + roll(seed, 3)};
+
+    for (int i = 0; i < at.n; i++)
+        at.function[i] = SCATTER + (uint64_t)roll(seed, 2);
+    at.seed = (unsigned)roll(seed, 1000);
+    return at;
+}
+
+/* Deferred updates arrive in any order, and some arrive twice. When they are settled, the state
+ * has the bits of a state that has applied the updates of each step at once, in the order of
+ * the steps. */
+static void deferred_updates_are_applied_in_the_order_of_steps(void **state)
+{
+    enum { CASES = 50, STEPS = 8 };
+
+    (void)state;
+    for (unsigned c = 0; c < CASES; c++) {
+        ch_server_state *both[2], *now, *later;
+        attempt          at[STEPS];
+        uint64_t         step[STEPS];
+        unsigned         seed = c;
+        size_t           n = 1 + (size_t)roll(&seed, STEPS - 1);
+
+        new_filled_stores(2, both);
+        now = both[0];
+        later = both[1];
+        for (int i = 0; i < STEPS; i++) {
+            step[i] = 3 + 2 * (uint64_t)i;
+            at[i] = draw_attempt(&seed, step[i]);
+            t_ok(tell_once(now, update(at[i])).rc);
+        }
+        for (int i = STEPS - 1; i >= 0; i--) { /* a random order */
+            int     k = roll(&seed, i + 1);
+            attempt other = at[k];
+
+            at[k] = at[i];
+            at[i] = other;
+            at[i].defer = true;
+            t_ok(tell_once(later, update(at[i])).rc);
+            t_ok(tell_once(later, update(at[i + roll(&seed, STEPS - i)])).rc);
+        }
+        assert_int_equal(ch__server_state_version(later), 0);
+        t_ok(tell_once(later, fence(2)).rc); /* does not concern updates that were accepted */
+        t_ok(tell_once(later, settle(n, step)).rc);
+        t_ok(tell_once(later, settle(STEPS, step)).rc);
+        t_ok(tell_once(later, settle(n, step)).rc); /* late */
+        same_stores(now, later, 0);
+        ch__server_state_free(now);
+        ch__server_state_free(later);
+    }
+}
+
+/* A deferred update counts as applied: its step has begun. If the step ends without being
+ * settled, the update is dropped. */
+static void deferred_updates_belong_to_steps_that_have_begun(void **state)
+{
+    ch_server_state *s = NULL;
+    attempt          at = {.step = 4, .n = 1, .function = {BEND}, .defer = true};
+
+    (void)state;
+    new_filled_stores(1, &s);
+    t_ok(tell_once(s, update(at)).rc);
+    at.step = 6;
+    t_ok(tell_once(s, update(at)).rc);
+    assert_int_equal(begun_of(s, hold(1, 3, (uint64_t[]){4, 5, 6})), 46);
+    t_ok(tell_once(s, ping(4, 6, 1, (uint64_t[]){5})).rc); /* step 4 has ended */
+    t_ok(tell_once(s, settle(2, (uint64_t[]){4, 6})).rc);
+    assert_int_equal(ch__server_state_version(s), 1);
+    at.step = 7;
+    at.function[0] = PUSH;
+    assert_int_equal(tell_once(s, update(at)).rc, CH_INVALID_ARGUMENT); /* it has a result */
+    assert_int_equal(tell_once(s, settle(2, (uint64_t[]){9, 8})).rc, CH_INVALID_ARGUMENT);
+    ch__server_state_free(s);
+}
+
+/* An update that fails when it is settled names its step. The steps before it are settled; the
+ * others are settled when they are named without it. */
+static void settle_stops_at_the_step_whose_update_fails(void **state)
+{
+    ch_server_state *s = NULL;
+    attempt          at = {.n = 1, .function = {BEND}, .defer = true};
+    told             t;
+
+    (void)state;
+    new_filled_stores(1, &s);
+    for (at.step = 1; at.step <= 3; at.step++) {
+        at.function[0] = at.step == 2 ? SCATTER : BEND;
+        t_ok(tell_once(s, update(at)).rc);
+    }
+    t_ok(tell_once(s, drop(SCATTER)).rc);
+    for (int i = 0; i < 2; i++) { /* the reply may be lost, so the call may be repeated */
+        t = tell_once(s, settle(3, (uint64_t[]){1, 2, 3}));
+        assert_int_equal(t.rc, CH_NOT_FOUND);
+        assert_int_equal(t.failed, 2);
+        assert_int_equal(ch__server_state_version(s), 1);
+    }
+    t = tell_once(s, settle(1, (uint64_t[]){3}));
+    t_ok(t.rc);
+    assert_int_equal(t.failed, 0);
+    assert_int_equal(ch__server_state_version(s), 2);
     ch__server_state_free(s);
 }
 
@@ -920,6 +1069,9 @@ int main(void)
         cmocka_unit_test(server_state_resumes_a_repeated_attempt_after_applied_updates),
         cmocka_unit_test(server_state_rejects_steps_that_have_ended),
         cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
+        cmocka_unit_test(deferred_updates_are_applied_in_the_order_of_steps),
+        cmocka_unit_test(deferred_updates_belong_to_steps_that_have_begun),
+        cmocka_unit_test(settle_stops_at_the_step_whose_update_fails),
         cmocka_unit_test(server_state_returns_rows_of_all_variables_or_none),
         cmocka_unit_test(server_state_rejects_regions_that_do_not_fit),
         cmocka_unit_test(server_state_assigns_two_regions_of_a_string_variable),

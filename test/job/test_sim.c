@@ -6,7 +6,8 @@
  * The job has two servers and three workers. The program schedules STEPS steps (schedule_all).
  * Step i adds 1 to element i of the variable `cells`, to the element of `seen` that belongs to
  * the example it has read, to a count on each server, and to a per-worker variable. It also
- * adds 1 to elements i and STEPS + i of `pairs`, which are on different servers. The step reads
+ * adds 1 to elements i and STEPS + i of `pairs`, which are on different servers, and 1 / (i + 1)
+ * to `sum`, whose bits depend on the order of the steps. The step reads
  * i from a variable of Default, `row`. If a step is cancelled, the program schedules it again.
  * The program also cancels some steps itself, and takes cuts while steps run.
  *
@@ -37,6 +38,9 @@
  *      each of them once.
  *  11. A cut lists the rows that have changed since the last cut that began marks, and no
  *      others (strategy/changed_rows.h).
+ *  12. In synchronous mode, updates are applied in the order in which their steps were
+ *      scheduled: after every join the bits of `sum` are those of the sum in that order. So
+ *      they do not depend on delays and faults.
  *
  * Environment variables: T_SEEDS is the number of seeds (./dev sim), T_FIRST_SEED the first of
  * them. T_SEED runs a single seed.
@@ -62,7 +66,7 @@ typedef struct world {
     ch_coordinator        *co;
     ch_coordinator_options how;
     bool                   has_poison;
-    ch_var                *cells, *seen, *pairs, *count[SERVERS], *per_worker;
+    ch_var                *cells, *seen, *pairs, *sum, *count[SERVERS], *per_worker;
     ch_var                *row; /* of Default: the index of the step that is scheduled next */
     ch_function           *step, *peek;
     ch_started             own; /* a run of `peek` that was started and not yet waited for */
@@ -76,6 +80,7 @@ typedef struct world {
     int                    first;           /* first step after the last join */
     int                    expected[STEPS]; /* number of steps before the round of each step */
     float                  least[STEPS];    /* the count at the last join before the step */
+    int                    order[STEPS];    /* the scheduled steps, the last scheduled last */
     float                  count_joined;    /* the count at the last join */
     uint64_t               cancelled; /* no update of a step up to this number may be applied */
     int                    n_errors;
@@ -114,6 +119,7 @@ static void step_of(ch_step *s, void *arg)
     ch_var_scatter_add(s, w->pairs, ch_concat(2, (ch_node *[]){row, twin}, 0),
                        ch_concat(2, (ch_node *[]){one, one}, 0));
     ch_var_scatter_add(s, w->seen, example, one);
+    ch_var_assign_add(s, w->sum, ch_sum_all(ch_div(one, ch_add(ch_cast(row, CH_F32), one))));
     for (int i = 0; i < SERVERS; i++)
         ch_var_assign_add(s, w->count[i], ch_number(s, 1));
     ch_var_assign_add(s, w->per_worker, ch_number(s, 1));
@@ -198,6 +204,7 @@ static void open_world(world *w, uint64_t seed)
     w->cells = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
     w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(EXAMPLES), NULL));
     w->pairs = t_var(w->st, "pairs", t_f32(ch_shape_of(SERVERS * STEPS), NULL));
+    w->sum = t_var_in(w->st, "sum", 0);
     for (int i = 0; i < SERVERS; i++)
         w->count[i] = t_var_in(w->st, "count", 0);
     t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->per_worker));
@@ -220,6 +227,7 @@ static void close_world(world *w)
     ch_var_unref(w->cells);
     ch_var_unref(w->seen);
     ch_var_unref(w->pairs);
+    ch_var_unref(w->sum);
     for (int i = 0; i < SERVERS; i++)
         ch_var_unref(w->count[i]);
     ch_var_unref(w->per_worker);
@@ -264,6 +272,17 @@ static void note_round(world *w, int i)
 
     w->expected[i] = w->first + (i - w->first) / n * n;
     w->least[i] = w->count_joined;
+}
+
+/* Records that step i was scheduled after all others. */
+static void note_order(world *w, int i)
+{
+    int n = 0;
+
+    for (int k = 0; k < w->n_scheduled; k++)
+        if (w->order[k] != i)
+            w->order[n++] = w->order[k];
+    w->order[w->n_scheduled - 1] = i;
 }
 
 /* Checks that per-worker variables can be read (invariant 8). Returns their sum. */
@@ -363,12 +382,25 @@ static void check_examples(world *w, int n_well, int n_failed)
     ch_tensor_unref(t);
 }
 
+/* Checks invariant 11. */
+static void check_order(world *w, const bool *is_well)
+{
+    float sum = 0;
+
+    for (int k = 0; k < w->n_scheduled; k++)
+        if (is_well[w->order[k]])
+            sum += 1.0f / ((float)w->order[k] + 1.0f);
+    if (w->how.mode == CH_SYNCHRONOUS && t_value_of(w->sum) != sum)
+        is_wrong(w, "updates of rounds were not applied in the order of their steps");
+}
+
 /* Checks invariant 1: the variables agree with the outcomes of the steps. Must be called when
  * no step runs. */
 static void check_counts(world *w)
 {
     ch_tensor *t = NULL;
     int        n_well = 0, n_failed = 0;
+    bool       is_well[STEPS] = {false};
 
     t_ok(ch_var_get(w->cells, &t));
     for (int i = 0; i < STEPS; i++) {
@@ -381,6 +413,7 @@ static void check_counts(world *w)
             is_wrong(w, "an update of a step that ended well is not there");
         if (how != WELL && x != 0)
             is_wrong(w, "an update was applied of a step that failed or was cancelled");
+        is_well[i] = how == WELL;
         n_well += how == WELL;
         n_failed += how == FAILED;
     }
@@ -388,6 +421,7 @@ static void check_counts(world *w)
         if (t_value_of(w->count[i]) != n_well)
             is_wrong(w, "steps and counts do not agree");
     w->count_joined = (float)n_well;
+    check_order(w, is_well);
     check_examples(w, n_well, n_failed);
     ch_tensor_unref(t);
 }
@@ -428,6 +462,7 @@ static void schedule(world *w, int i)
     ch_remote_unref(w->remote[i]);
     w->remote[i] = NULL;
     set_row(w, i);
+    note_order(w, i);
     if (ch_coordinator_schedule(w->co, w->step,
                                 &(ch_arguments){.in = in, .n_each = 1, .each = &w->data},
                                 &w->remote[i]) != CH_OK)

@@ -127,6 +127,7 @@ static ch_status pack_run(const ch_coord *c, const ch_scheduled *s, int worker,
         m.snapshot = CH_KEEPS(SNAPSHOT) ? s->snapshot : 0;
         m.registration = c->worker[worker]->registration;
         m.silent = s->is_silent;
+        m.defer = s->defers;
         for (int k = 0; k < copies; k++)
             at += collect_inputs(s, worker, k, &tensor[at]);
         m.n_elements = (size_t)collect_elements(s, element);
@@ -280,7 +281,10 @@ static void on_ran(const ch_coord_context *t, ch_scheduled *s, ch_worker_entry *
         if (!s->is_silent)
             s->result = ch__message_ref(e->message);
         by->n_finished++;
-        ch__queue_end(t, s, CH_STEP_DONE);
+        if (s->defers)
+            ch__settle_accept(t, s);
+        else
+            ch__queue_end(t, s, CH_STEP_DONE);
     } else {
         for (int i = 0; i < CH_ATTEMPTS; i++)
             ch__attempt_end(t, s, i); /* no attempt can read the element */

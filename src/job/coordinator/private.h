@@ -9,6 +9,7 @@
  *   scheduler.c      which step runs on which worker, and when
  *   snapshot.c       snapshots of the variables, and cuts: snapshots between steps
  *   attempt.c        RUN calls of steps to workers, and their outcomes
+ *   settle.c         the updates of rounds, applied in the order of their steps
  *   cancel.c         cancelling steps
  *   input.c          the elements that steps read
  *   client.c         connect, schedule, wait and join, for the program's threads
@@ -22,6 +23,7 @@
  *   ch_coord_call      any other call, repeated until the callee replies
  *   ch_step_function   a step function: a step plan that workers receive
  *   ch_worker_input    the data streams or tensors that steps read on each worker
+ *   ch_settle          the call that applies the updates of a round
  *   ch_cancel          the round of cancelling
  *
  * All functions run inside the task: in an event handler, or in a program's thread that has
@@ -242,6 +244,7 @@ typedef struct ch_step_function {
     uint64_t        first_update, n_updates; /* numbers of its updates on servers */
     int64_t         n_steps;                 /* steps that use it and have not ended */
     bool            is_forgotten;            /* by the program */
+    bool            has_results;             /* as in ch_function_spec */
 } ch_step_function;
 
 /* A step, or an assignment (is_assign). An assignment has a step number and is in the list of
@@ -260,6 +263,10 @@ struct ch_scheduled {
     /* is_own: see ch_step_request. is_silent: the results are not needed. was_sent: the step
      * has or had an attempt. */
     bool is_own, is_silent, is_assign, was_sent;
+    /* For settle.c. defers: servers keep the step's updates until it is settled; fixed when the
+     * step is sent first. is_accepted: the step has run, and all servers have its updates.
+     * is_settling: the current SETTLE call names the step. */
+    bool defers, is_accepted, is_settling;
     /* For cancel.c. */
     bool             wants_cancel; /* to be cancelled unless it has begun */
     bool             is_held;      /* belongs to the current round of cancelling */
@@ -287,7 +294,8 @@ void ch__queue_add(ch_coord *c, ch_scheduled *s);
 /* Moves a queued step to the list of running steps. A running step stays there. A step without
  * an attempt is then parked: it is not sent until ch__queue_resume. */
 void ch__queue_set_running(ch_coord *c, ch_scheduled *s);
-/* Returns true if the step must not be sent before a round of cancelling has ended. */
+/* Returns true if the step must not be sent: it has run already (is_accepted), or a round of
+ * cancelling has not ended. */
 bool ch__queue_is_parked(const ch_scheduled *s);
 /* Queues a running step again, unless it has another attempt or is parked. */
 void ch__queue_requeue(const ch_coord_context *t, ch_scheduled *s);
@@ -355,6 +363,26 @@ void ch__step_function_free(ch_step_function *f); /* NULL is allowed */
 /* Frees a step function here, on workers and on servers, if the program has forgotten it and no
  * step uses it. */
 void ch__step_function_free_unused(const ch_coord_context *t, ch_step_function *f);
+
+/* ---- settling ---- */
+
+/* The current SETTLE call to all servers: see settle.c. */
+typedef struct ch_settle {
+    uint64_t number;     /* of the call, or of the last */
+    int64_t  n_accepted; /* steps with is_accepted */
+    int      n_pending;  /* servers that have not replied; 0: there is no call */
+    bool     has_failed; /* a call was not carried out; the next tick repeats it */
+    uint64_t failed;     /* the first step of which an update has failed; 0: none */
+    ch_fault fault;      /* its error */
+} ch_settle;
+
+/* Records that a step has run and that servers have deferred its updates. The step ends when
+ * they have been applied. */
+void ch__settle_accept(const ch_coord_context *t, ch_scheduled *s);
+/* Settles the accepted steps before which no step is left, unless a call is pending. */
+void ch__settle(const ch_coord_context *t);
+/* Ignores the replies that are pending, because the job has failed. */
+void ch__settle_abort(ch_coord *c);
 
 /* ---- cancelling ---- */
 
@@ -497,6 +525,7 @@ struct ch_coord {
     uint64_t         n_errors; /* number of such errors so far: identifies `error` */
     ch_fault         broken;   /* a server is lost: the error of all later calls */
     ch_cancel        cancel;
+    ch_settle        settle;
     /* Threads in join; replies that threads wait for that take snapshots; assignments that are
      * being made. */
     int                  n_joining, n_snapshotting, n_assigning;

@@ -9,7 +9,8 @@
  *      queued step is also in `queue`, a running step in `running`; an assignment is in
  *      neither.
  *   2. Both lists have own steps first, then the others, each part by number.
- *   3. A running step has one or two attempts, or none while it is parked (cancel.c).
+ *   3. A running step has one or two attempts, or none while it is parked: being cancelled
+ *      (cancel.c), or accepted (settle.c).
  *   4. Every step ends once, whatever its attempts reply. When it ends, its attempts are
  *      cancelled.
  *   5. A step that is queued again keeps its number, leases and seed. So servers recognise the
@@ -104,7 +105,7 @@ const ch_scheduled *ch__queue_oldest(const ch_coord *c)
 
 bool ch__queue_is_parked(const ch_scheduled *s)
 {
-    return s->is_held || (s->wants_cancel && !s->has_begun);
+    return s->is_held || s->is_accepted || (s->wants_cancel && !s->has_begun);
 }
 
 void ch__queue_set_running(ch_coord *c, ch_scheduled *s)
@@ -167,6 +168,7 @@ void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_stat
         c->stats.cancelled += how == CH_STEP_CANCELLED;
     }
     c->cancel.n_wanted -= s->wants_cancel;
+    c->settle.n_accepted -= s->is_accepted;
     ch__worker_input_release(t, s);
     if (s->function != NULL) {
         s->function->n_steps--;
@@ -262,6 +264,7 @@ void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why)
     }
     ch__fault_clear(&t->c->error); /* every later call returns `broken` instead */
     ch__cancel_abort(t->c);
+    ch__settle_abort(t->c);
 }
 
 void ch__queue_fail_users(const ch_coord_context *t, uint64_t number, const ch_fault *why)

@@ -4,7 +4,8 @@
  * allows them to begin (may_begin), and gives each to the worker with the fewest attempts
  * (find_free_worker). It is called whenever a step or a worker may have become available. When
  * the queue is empty, idle workers steal waiting steps from workers that run a slow step
- * (balance), and run backups of slow steps (ch__scheduler_send_backups).
+ * (balance), and run backups of slow steps (ch__scheduler_send_backups). It also settles the
+ * steps of rounds that have run (settle.c).
  *
  * A step is sent by attempt.c, after the worker has received the step function and the streams
  * that the step needs (try_send).
@@ -71,6 +72,13 @@ static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
     return false;
 }
 
+/* Returns true if the updates of the step can be applied in the order of steps, if it begins
+ * now: servers can defer them (settle.c), or no step is left before it. */
+static bool keeps_order(const ch_coord *c, const ch_scheduled *s)
+{
+    return s->function == NULL || !s->function->has_results || ch__queue_oldest(c) == s;
+}
+
 /* Returns true if the mode of the coordinator allows the step to begin now. */
 static bool may_begin(const ch_coord_context *t, const ch_scheduled *s)
 {
@@ -82,7 +90,7 @@ static bool may_begin(const ch_coord_context *t, const ch_scheduled *s)
     case CH_BOUNDED_STALENESS:
         return s->order - ch__queue_oldest(c)->order <= (uint64_t)c->opt.how.staleness;
     case CH_SYNCHRONOUS:
-        return is_in_round(t, s);
+        return is_in_round(t, s) && keeps_order(c, s);
     default:
         return true;
     }
@@ -154,12 +162,16 @@ static send_outcome try_send(const ch_coord_context *t, ch_scheduled *s, int wor
     }
     if (!ch__worker_input_is_sent(t, s, worker))
         return NOT_YET;
-    if (joins_round)
+    if (joins_round) {
         s->snapshot = c->round.snapshot;
+        s->defers = ch__queue_oldest(c) != s && CH_KEEPS(ORDER);
+    }
     if (ch__worker_input_lease(s, worker) && ch__attempt_send(t, s, worker))
         return SENT;
-    if (joins_round)
-        s->snapshot = 0; /* the step was not sent, so it may still run in another round */
+    if (joins_round) { /* the step was not sent, so it may still run in another round */
+        s->snapshot = 0;
+        s->defers = false;
+    }
     if (!s->was_sent)
         ch__worker_input_return(s); /* only steps that were sent may have leases (input.c) */
     return NOT_YET;
@@ -259,6 +271,7 @@ void ch__scheduler_send(const ch_coord_context *t)
     ch_scheduled *s;
     uint64_t      excluded = 0; /* bit set of workers that must receive something first */
 
+    ch__settle(t);
     while ((s = next_step(c)) != NULL && may_begin(t, s)) {
         int worker = find_free_worker(t, excluded);
 

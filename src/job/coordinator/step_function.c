@@ -52,6 +52,7 @@ static ch_status record_function(ch_coord *c, uint64_t number, const ch_function
     f->message = p;
     f->first_update = spec->updates.first;
     f->n_updates = spec->updates.n;
+    f->has_results = spec->has_results;
     return CH_OK;
 }
 

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server.h"
 
+#include <stdio.h>
+
 #include "base/fault.h"
 #include "base/mem.h"
 #include "job/dispatch.h"
@@ -106,6 +108,24 @@ static ch_status on_update(const ch_received *r, const void *request)
     return rc;
 }
 
+/* Replies with the failure of an update, if there is one. It is a failure of the update's step,
+ * not of this call. */
+static ch_status on_settle(const ch_received *r, const void *request)
+{
+    Cohort__PsReply done;
+    char            text[CH_FAULT_TEXT];
+    ch_status       rc;
+
+    cohort__ps_reply__init(&done);
+    rc = ch__server_state_settle(r->self, request, &done.failed);
+    if (done.failed == 0)
+        return reply_if(rc, r, 0, NULL);
+    (void)snprintf(text, sizeof(text), "%s", ch_error_message());
+    done.code = (uint32_t)rc;
+    done.text = text;
+    return reply(r, &done, 0, NULL);
+}
+
 static ch_status on_assign(const ch_received *r, const void *request)
 {
     const Cohort__PsAssign *m = request;
@@ -182,6 +202,7 @@ static const ch_role role = {
         [CH_PS_ASSIGN] = on_assign,
         [CH_PS_HOLD]   = on_hold,
         [CH_PS_RESERVE] = on_reserve,
+        [CH_PS_SETTLE] = on_settle,
     }};
 /* clang-format on */
 

@@ -8,7 +8,9 @@
  *   2. the step has not ended (steps.c)
  *   3. the step is not held (steps.c)
  *   4. the graphs exist and the number of tensors is right (check_updates)
- * and then skips each update whose (step, sequence) is in the table of applied updates.
+ * and then skips each update whose (step, sequence) is in the table of applied updates. A
+ * deferred update is entered in the table when it arrives (defer), and runs when its step is
+ * settled (ch__server_state_settle).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -305,6 +307,14 @@ ch_status ch__server_state_reserve(ch_server_state *s, const Cohort__PsReserve *
 
 /* ---- updates ---- */
 
+static ch_status fail_no_update(uint64_t update)
+{
+    return ch__fail(CH_NOT_FOUND,
+                    "function %llu does not exist here; do not free a variable that a "
+                    "scheduled step uses",
+                    (unsigned long long)update);
+}
+
 /* Checks all updates of a message before the first is applied. */
 static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate *m, int n)
 {
@@ -314,14 +324,13 @@ static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate 
         const ch_server_update *f = ch__map_find(&s->updates, ch__key(m->updates[i]->update));
 
         if (f == NULL)
-            return ch__fail(
-                CH_NOT_FOUND,
-                "function %llu does not exist here; do not free a variable that a scheduled "
-                "step uses",
-                (unsigned long long)m->updates[i]->update);
+            return fail_no_update(m->updates[i]->update);
         if (m->updates[i]->inputs != (uint32_t)f->graph->n_inputs)
             return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", f->graph->name,
                             f->graph->n_inputs, m->updates[i]->inputs);
+        if (m->defer && f->graph->n_outputs > 0)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s has results, so it cannot be deferred",
+                            f->graph->name);
         if (m->updates[i]->sequence == assign_sequence)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: sequence number %u is reserved",
                             f->graph->name, assign_sequence);
@@ -434,7 +443,44 @@ static ch_status apply(ch_server_state *s, ch_server_update *f, ch_key at, ch_te
     return CH_OK;
 }
 
-/* Applies the updates of a message that are not in the table of applied updates. */
+/* Returns the place of a deferred update in the list, which is by step and then by sequence. */
+static ch_deferred **find_place(ch_server_state *s, const ch_deferred *d)
+{
+    ch_deferred **at = &s->deferred;
+
+    while (*at != NULL &&
+           ((*at)->step < d->step || ((*at)->step == d->step && (*at)->sequence < d->sequence)))
+        at = &(*at)->next;
+    return at;
+}
+
+/* Keeps an update until its step is settled, and remembers it under the key `at`. */
+static ch_status defer(ch_server_state *s, const Cohort__PsUpdateOne *one, ch_key at,
+                       ch_tensor *const *in)
+{
+    ch_applied   *a = ch__calloc(1, sizeof(*a));
+    ch_deferred  *d = ch__calloc(1, sizeof(*d) + one->inputs * sizeof(d->in[0]));
+    ch_deferred **place;
+    ch_status     rc =
+        a == NULL || d == NULL ? ch__fail_memory("an update") : ch__map_set(&s->applied, at, a);
+
+    if (rc != CH_OK) {
+        ch__free(a);
+        ch__free(d);
+        return rc;
+    }
+    d->step = at.a;
+    d->update = one->update;
+    d->sequence = one->sequence;
+    for (; d->n < (int)one->inputs; d->n++)
+        d->in[d->n] = ch_tensor_ref(in[d->n]);
+    place = find_place(s, d);
+    d->next = *place;
+    *place = d;
+    return CH_OK;
+}
+
+/* Applies or defers the updates of a message that are not in the table of applied updates. */
 static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_tensor *const *in)
 {
     ch_status rc = CH_OK;
@@ -445,7 +491,10 @@ static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_ten
         ch_key                     k = {m->step, one->sequence};
 
         if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
-            rc = apply(s, ch__map_find(&s->updates, ch__key(one->update)), k, in + at);
+            if (m->defer)
+                rc = defer(s, one, k, in + at);
+            else
+                rc = apply(s, ch__map_find(&s->updates, ch__key(one->update)), k, in + at);
             if (rc == CH_OK && s->watch != NULL)
                 s->watch(s->arg, m->worker, m->registration, m->step, one->sequence);
         }
@@ -466,6 +515,58 @@ ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m,
     if (rc == CH_OK)
         rc = check_updates(s, m, n);
     return rc == CH_OK ? apply_all(s, m, in) : rc;
+}
+
+void ch__server_drop_deferred(ch_deferred *d)
+{
+    for (int i = 0; i < d->n; i++)
+        ch_tensor_unref(d->in[i]);
+    ch__free(d);
+}
+
+/* Runs a deferred update. Its graph may have been freed or replaced since the update arrived. */
+static ch_status run_deferred(ch_server_state *s, const ch_deferred *d)
+{
+    ch_server_update *f = ch__map_find(&s->updates, ch__key(d->update));
+    ch_tuple         *out = NULL;
+    ch_status         rc;
+
+    if (f == NULL || f->graph->n_inputs != d->n)
+        return fail_no_update(d->update);
+    rc = run_update(s, f, d->step, d->n, d->in, &out);
+    ch_tuple_unref(out);
+    s->version += rc == CH_OK;
+    return rc;
+}
+
+ch_status ch__server_state_settle(ch_server_state *s, const Cohort__PsSettle *m,
+                                  uint64_t *failed)
+{
+    ch_deferred **at = &s->deferred;
+    size_t        i = 0; /* both lists rise */
+    ch_status     rc = ch__server_check_rising(m->n_steps, m->steps);
+
+    *failed = 0;
+    while (rc == CH_OK && *at != NULL) {
+        ch_deferred *d = *at;
+
+        while (i < m->n_steps && m->steps[i] < d->step)
+            i++;
+        if (i == m->n_steps)
+            break;
+        if (m->steps[i] != d->step) {
+            at = &d->next;
+            continue;
+        }
+        rc = run_deferred(s, d);
+        if (rc != CH_OK) {
+            *failed = d->step;
+        } else {
+            *at = d->next;
+            ch__server_drop_deferred(d);
+        }
+    }
+    return rc;
 }
 
 int ch__server_state_results(const ch_server_state *s, const Cohort__PsUpdate *m,
@@ -588,6 +689,12 @@ void ch__server_state_free(ch_server_state *s)
     for (int i = 0; i < s->updates.cap; i++)
         if (s->updates.entry[i].value != NULL)
             drop_update(s->updates.entry[i].value);
+    while (s->deferred != NULL) {
+        ch_deferred *d = s->deferred;
+
+        s->deferred = d->next;
+        ch__server_drop_deferred(d);
+    }
     ch__map_drop(&s->applied);
     ch__free(s->live);
     ch__free(s->held);

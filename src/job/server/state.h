@@ -27,7 +27,11 @@
  *   6. An update that fails, for whatever reason, has changed nothing. If a message has several
  *      updates, the updates before the failed one stay applied, and the next attempt does the
  *      rest.
- *   7. A tensor that was returned to a caller is never changed, and a snapshot keeps the values
+ *   7. Deferred updates count as applied in 2 to 5: they are accepted once, and nothing rejects
+ *      them afterwards. They change variables when their step is settled, in the order of steps
+ *      and sequence numbers, whatever the order of arrival. Those of a step that ends without
+ *      being settled are dropped.
+ *   8. A tensor that was returned to a caller is never changed, and a snapshot keeps the values
  *      of its moment (job/server/values.h).
  *
  * Messages and tensors are untrusted. One thread at a time may use a state.
@@ -75,9 +79,18 @@ void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m);
  * message first, and applies nothing if a check fails: ABORTED if the registration is fenced,
  * the step has ended or the step is held; NOT_FOUND if an update was not defined;
  * INVALID_ARGUMENT if the number of inputs is wrong. If a graph fails, the updates before it
- * stay applied. */
+ * stay applied.
+ *
+ * If the message says `defer`, keeps the updates, with references to the tensors, until the
+ * step is settled. INVALID_ARGUMENT if such an update has results. */
 CH_MUST_CHECK ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m,
                                                 int n, ch_tensor *const *in);
+/* Applies the deferred updates of the listed steps, by step and then by sequence. Ignores steps
+ * that have no such update, because a call may arrive twice. If an update fails, stops before
+ * it, writes its step to *failed and returns the error; a repeated call fails in the same way.
+ * Otherwise *failed is 0. */
+CH_MUST_CHECK ch_status ch__server_state_settle(ch_server_state *s, const Cohort__PsSettle *m,
+                                                uint64_t *failed);
 /* Sets the variables of a message: all of them, or on an error none. A second assign of the
  * same step changes nothing. Returns ABORTED if the step has ended. */
 CH_MUST_CHECK ch_status ch__server_state_assign(ch_server_state *s, const Cohort__PsAssign *m,

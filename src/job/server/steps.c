@@ -101,6 +101,24 @@ static bool drop_if_ended(void *arg, ch_key k, void *value)
     return true;
 }
 
+/* Drops the deferred updates of steps that have ended: of steps that failed before all servers
+ * had their updates. */
+static void drop_deferred_if_ended(ch_server_state *s)
+{
+    ch_deferred **at = &s->deferred;
+
+    while (*at != NULL) {
+        ch_deferred *d = *at;
+
+        if (has_ended(s, d->step)) {
+            *at = d->next;
+            ch__server_drop_deferred(d);
+        } else {
+            at = &d->next;
+        }
+    }
+}
+
 /* Drops the remembered updates of steps that have ended. Scans the table only if more than a
  * quarter of it is in use, or if the results take more than twice the bytes that they took
  * after the last scan. */
@@ -120,10 +138,11 @@ void ch__server_state_retire(ch_server_state *s, uint64_t below)
     if (below <= s->retired)
         return;
     s->retired = below;
+    drop_deferred_if_ended(s);
     drop_if_large(s);
 }
 
-static ch_status check_rising(size_t n, const uint64_t *step)
+ch_status ch__server_check_rising(size_t n, const uint64_t *step)
 {
     for (size_t i = 1; i < n; i++)
         if (step[i] <= step[i - 1])
@@ -142,7 +161,7 @@ ch_status ch__server_state_live(ch_server_state *s, uint64_t below, size_t n,
 
     if (below == 0)
         return CH_OK; /* the message has no list */
-    if (check_rising(n, live) != CH_OK)
+    if (ch__server_check_rising(n, live) != CH_OK)
         return CH_INVALID_ARGUMENT;
     list = ch__calloc(n_from + 1, sizeof(*list));
     if (list == NULL)
@@ -154,6 +173,7 @@ ch_status ch__server_state_live(ch_server_state *s, uint64_t below, size_t n,
     s->live = list;
     s->n_live = n_new;
     s->below = below > s->below ? below : s->below;
+    drop_deferred_if_ended(s);
     drop_if_large(s);
     return CH_OK;
 }
@@ -171,7 +191,7 @@ static bool was_applied(const ch_server_state *s, uint64_t step)
 ch_status ch__server_state_hold(ch_server_state *s, const Cohort__PsHold *m, uint64_t *begun,
                                 size_t *n_begun)
 {
-    ch_status rc = check_rising(m->n_steps, m->steps);
+    ch_status rc = ch__server_check_rising(m->n_steps, m->steps);
     uint64_t *held;
 
     if (rc != CH_OK)

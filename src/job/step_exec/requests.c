@@ -363,6 +363,7 @@ static ch_status pack_update(const ch_step_exec *t, ch_exec_request *q)
     m.worker = worker;
     m.registration = t->attempt.registration;
     m.retired = t->attempt.retired;
+    m.defer = t->attempt.defers;
     m.n_updates = n;
     m.updates = list;
     if (rc == CH_OK) {

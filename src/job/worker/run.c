@@ -70,6 +70,7 @@ ch_status ch__worker_run_new(ch_run_env *env, ch_call_id call, ch_message *p,
     r->registration = m->registration;
     r->number = m->number;
     r->is_silent = m->silent;
+    r->defers = m->defer;
     rc = m->n_elements > 0 ? copy_elements(r, m) : CH_OK;
     if (rc != CH_OK) {
         ch__worker_run_free(r);
@@ -386,6 +387,7 @@ static ch_status begin_exec(ch_worker_run *r)
                           .snapshot = r->snapshot,
                           .worker = ch__task_name(r->env->task),
                           .registration = r->registration,
+                          .defers = r->defers,
                           .device = r->env->opt.device};
     ch_status        rc;
 

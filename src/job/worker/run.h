@@ -101,6 +101,7 @@ struct ch_worker_run {
     ch_step_exec       *exec;        /* NULL: elements are not read yet */
     /* The reply has no results; elements were read; a work item runs; nothing is left to do. */
     bool        is_silent, has_read, is_computing, is_over;
+    bool        defers;      /* servers keep the step's updates until it is settled */
     bool        has_updated; /* an update was sent, so the step cannot be cancelled any more */
     atomic_bool stop; /* the run is over: the work item must end before its next kernel */
     /* Owned by the work item while is_computing: inputs, results and error. */
