@@ -3,13 +3,14 @@
  *     resumable fit|loop|servers DIRECTORY [short]
  *
  * fit: ch_fit with a backup callback, early stopping, plateau and a CSV file, on two replicas.
- * loop: a custom loop with a manager. servers: a custom loop in rounds on parameter servers. At
- * its end, a training writes DIRECTORY/result: the bytes of all variables, and its numbers.
+ * loop: a custom loop with a manager. servers: a custom loop on parameter servers, in rounds of
+ * ROUND steps that three workers run. At its end, a training writes DIRECTORY/result: the bytes
+ * of all variables, and its numbers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../../examples/clothes.h"
 
-enum { BATCH = 64, WIDTH = 64, ROWS = 4000 };
+enum { BATCH = 64, WIDTH = 64, ROWS = 4000, ROUND = 4 };
 
 typedef struct job {
     const char   *directory;
@@ -218,7 +219,7 @@ static int loop(job *j)
 
 static int servers(job *j)
 {
-    int                    rounds = j->is_short ? 60 : 240;
+    int                    rounds = j->is_short ? 30 : 120;
     ch_local_cluster      *cluster = NULL;
     ch_strategy           *st = NULL;
     ch_coordinator        *coordinator = NULL;
@@ -227,12 +228,12 @@ static int servers(job *j)
     ch_checkpoint         *c = NULL;
     ch_checkpoint_manager *m = NULL;
 
-    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 2}, &cluster));
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_parameter_server(
         ch_local_cluster_resolver(cluster),
         &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &st));
-    must(ch_coordinator_new(st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 1},
-                            &coordinator));
+    must(ch_coordinator_new(
+        st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = ROUND}, &coordinator));
     begin_loop(j, st, &c);
     must(ch_coordinator_create_per_worker_dataset(coordinator, d, &data));
     must(ch_per_worker_iterate(data, &it));
@@ -240,10 +241,10 @@ static int servers(job *j)
     must(ch_checkpoint_manager_new(c, j->directory, &(ch_manager_options){.max_to_keep = 2},
                                    &m));
     must(ch_checkpoint_manager_restore(m, NULL, NULL));
-    while (ch_function_runs(j->step) < 2 * rounds) {
+    while (ch_function_runs(j->step) < ROUND * rounds) {
         must(ch_coordinator_schedule(coordinator, j->step,
                                      &(ch_arguments){.n_each = 1, .each = &it}, NULL));
-        if (ch_function_runs(j->step) % 6 == 0)
+        if (ch_function_runs(j->step) % (2 * ROUND) == 0)
             must(ch_checkpoint_manager_save(m, false, NULL));
     }
     must(ch_coordinator_join(coordinator));
