@@ -208,7 +208,8 @@ CH_API void                    ch_checkpoint_manager_unref(ch_checkpoint_manager
  * path of the checkpoint, or to NULL if no save was due; borrowed until the next call. `path`
  * may be NULL. `force` ignores the interval and the overhead. A step that was saved is never
  * saved again. If the last write is still in progress, a forced save waits for it, and another
- * save is skipped and counted. */
+ * save is skipped and counted. UNAVAILABLE: a parameter server is lost, and the job has failed;
+ * the message names the last checkpoint, from which the program can be started again. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force,
                                                           const char **path);
 /* Restores the newest checkpoint that is whole. Older ones are tried in turn, and the log says

@@ -12,6 +12,7 @@
  * `overhead` of the time since the last.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -440,6 +441,24 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step)
     return rc;
 }
 
+/* Adds the last checkpoint to the error of a job that has lost a parameter server. The program
+ * must be started again from there. */
+static ch_status name_last(const ch_checkpoint_manager *m, ch_status rc)
+{
+    ch_fault why;
+    char     path[PATH_MAX];
+    bool     is_any;
+
+    if (rc != CH_UNAVAILABLE)
+        return rc;
+    ch__fault_clear(&why);
+    (void)ch__fault_record(&why, rc, -1, NULL);
+    is_any = ch__ckpt_find_latest(m->directory, path, sizeof(path)) == CH_OK;
+    rc = ch__fault_raise(&why);
+    return is_any ? ch__fail_at(rc, "not saved, and the last checkpoint is %s", path)
+                  : ch__fail_at(rc, "not saved, and %s has no checkpoint yet", m->directory);
+}
+
 /* Counts a save that is due before the last one is written. */
 static void count_skipped(ch_checkpoint_manager *m)
 {
@@ -474,7 +493,7 @@ ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const
     if (is_wanted && may_skip && ch__checkpoint_is_writing(m->checkpoint)) {
         count_skipped(m);
     } else if (is_wanted) {
-        rc = save(m, step);
+        rc = name_last(m, save(m, step));
         if (rc == CH_OK && path != NULL)
             *path = m->path;
     }
