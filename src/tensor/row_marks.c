@@ -89,9 +89,15 @@ static int64_t count(int64_t n_rows, const uint8_t *bits)
 ch_status ch__row_marks_list(int64_t n_rows, const uint8_t *bits, int64_t *n, int64_t **ids)
 {
     int64_t  total = count(n_rows, bits), k = 0;
-    int64_t *list = total > 0 ? ch__calloc((size_t)total, sizeof(*list)) : NULL;
+    int64_t *list = NULL;
 
-    if (total > 0 && list == NULL)
+    if (total == 0) {
+        *n = 0;
+        *ids = NULL;
+        return CH_OK;
+    }
+    list = ch__calloc((size_t)total, sizeof(*list));
+    if (list == NULL)
         return ch__fail_memory("a list of changed rows");
     for (int64_t i = 0; i < ch__row_marks_bytes(n_rows); i++)
         for (unsigned byte = byte_at(n_rows, bits, i); byte != 0; byte &= byte - 1)
