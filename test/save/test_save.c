@@ -261,11 +261,11 @@ static ch_status save_own(void *self, ch_tuple **out)
     ch_tensor  *t[2] = {NULL};
     ch_value   *v[2] = {NULL};
     const char *name[] = {"number", "a text/with . signs"};
-    ch_status   rc = ch_tensor_scalar(CH_I64, (double)s->number, &t[0]);
+    ch_status   rc;
 
     if (s->rc != CH_OK)
         return s->rc;
-    t_ok(rc);
+    t_ok(ch_tensor_scalar(CH_I64, (double)s->number, &t[0]));
     t_ok(ch_tensor_of_text("hello", &t[1]));
     for (int i = 0; i < 2; i++)
         t_ok(ch_value_new(CH_PLAIN, 1, &t[i], &v[i]));
