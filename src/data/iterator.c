@@ -181,6 +181,7 @@ static void iterator_free(ch_iterator *it)
     ch__free(it->workqueue);
     ch__free(it->worker);
     ch__free(it->device);
+    ch__free(it->captured);
     if (it->owner.drop != NULL)
         it->owner.drop(it->owner.self);
     ch__free(it);
@@ -431,10 +432,39 @@ ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
         rc = ch__check_not_null("save", "bytes", bytes, "n", n);
     if (rc != CH_OK)
         return rc;
+    if (it->captured != NULL) {
+        *bytes = ch__malloc(it->n_captured);
+        if (*bytes == NULL)
+            return ch__fail_memory("a position");
+        memcpy(*bytes, it->captured, it->n_captured);
+        *n = it->n_captured;
+        return CH_OK;
+    }
     ch__iterator_pause_workers(it);
     rc = ch__position_save(it->root, hash_of(it), bytes, n);
     ch__iterator_resume_workers(it);
     return rc;
+}
+
+ch_status ch__iterator_capture(ch_iterator *it)
+{
+    void     *bytes = NULL;
+    size_t    n = 0;
+    ch_status rc;
+
+    ch__iterator_release(it);
+    rc = ch_iterator_save(it, &bytes, &n);
+    if (rc != CH_OK)
+        return rc;
+    it->captured = bytes;
+    it->n_captured = n;
+    return CH_OK;
+}
+
+void ch__iterator_release(ch_iterator *it)
+{
+    ch__free(it->captured);
+    it->captured = NULL;
 }
 
 /* The fields of an iterator that a restore replaces. `root` and `group` are owned. */

@@ -40,6 +40,9 @@ struct ch_iterator {
      * replaces it by the saved name. */
     ch_stream_name    name;
     ch_iterator_owner owner; /* all NULL: the program owns the iterator */
+    /* The position that ch_iterator_save returns (ch__iterator_capture); NULL: the current. */
+    void  *captured;
+    size_t n_captured;
 
     int         n_threads; /* worker threads requested; 0: the caller's thread does all work */
     ch_budget   budget;
@@ -75,6 +78,10 @@ CH_MUST_CHECK ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_
 /* Sets the owner; the iterator takes over `owner->self`. Must be called at most once, before
  * the first element is read. */
 void ch__iterator_set_owner(ch_iterator *it, const ch_iterator_owner *owner);
+/* Captures the position. Until ch__iterator_release, ch_iterator_save returns this position,
+ * whatever is read meanwhile. Replaces a position that was captured before. */
+CH_MUST_CHECK ch_status ch__iterator_capture(ch_iterator *it);
+void                    ch__iterator_release(ch_iterator *it);
 /* Creates an element without rows, for a replica that has no data in this step. Components that
  * have a value nevertheless (scalars) are zero. */
 ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);

@@ -9,7 +9,12 @@
  *      waits for that write. Forced saves are those of signals, pauses, the best epoch, the end
  *      and, unless the overhead is limited, of epochs.
  *   2. Errors of saves are warnings, because a training must not end for want of disk space.
- *   3. After a pause the first save point is saved and the others are not: they show what the
+ *      A lost parameter server ends the training; the error names the last checkpoint.
+ *   3. With parameter servers, a save does not wait for the steps in flight. It captures the
+ *      state and prepares a cut (`is_prepared`), the training goes on, and a later save point
+ *      saves when the steps before the capture have ended. If a callback waits for all steps
+ *      meanwhile, the cut is given up, and the save begins anew.
+ *   4. After a pause the first save point is saved and the others are not: they show what the
  *      pause has cut short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -26,6 +31,7 @@
 #include "fit/interrupt.h"
 #include "fit/resume.h"
 #include "save/manager.h"
+#include "strategy/cut.h"
 
 enum { KEEP = 2, GRACE_SECONDS = 10, PATH_BYTES = 4096, NAME_BYTES = 256 };
 
@@ -49,6 +55,9 @@ typedef struct backup {
     ch_restored *restored;    /* values that wait for variables; NULL: nothing was loaded */
     int64_t      loaded_step; /* steps of the training when it was loaded; 0: it was not */
     place        saved;       /* save point of the last save; epoch -1: none */
+    bool         is_prepared; /* a state was captured and waits for the end of its steps */
+    place        prepared;    /* save point of that state */
+    bool         was_missed;  /* a save that was due could not be made yet */
     char         last[PATH_BYTES]; /* path of the last save; "": none */
     char         best[NAME_BYTES]; /* name of the best epoch's checkpoint; "": none */
     bool         is_best;          /* the next state to be saved is of the best epoch */
@@ -162,7 +171,7 @@ static ch_status begin(backup *b, ch_training *t)
 
     b->saved = (place){.epoch = -1};
     b->last[0] = b->best[0] = '\0';
-    b->is_best = b->must_keep = b->has_paused = false;
+    b->is_best = b->must_keep = b->has_paused = b->is_prepared = b->was_missed = false;
     b->n_requests = 0;
     b->loaded_step = 0;
     b->saved_ns = ch__now_ns();
@@ -219,23 +228,70 @@ static bool finish_write(backup *b, int64_t until)
     return is_ended;
 }
 
-/* Saves the training. The last write must have ended. */
-static void save(backup *b, const ch_training *t)
+/* Saves the training, or the captured state. The last write must have ended. Returns an error
+ * only if the training cannot go on. */
+static ch_status save(backup *b, const ch_training *t)
 {
     const char *path = NULL;
-    ch_status   rc = ch_checkpoint_manager_save(b->manager, true, &path);
+    ch_status   rc = b->is_prepared ? ch__manager_save_prepared(b->manager, &path)
+                                    : ch_checkpoint_manager_save(b->manager, true, &path);
 
     b->saved_ns = ch__now_ns();
+    if (rc == CH_UNAVAILABLE)
+        return rc; /* a parameter server is lost */
     if (rc != CH_OK) {
         warn(b);
     } else if (path != NULL) {
-        b->saved = place_of(t);
+        b->saved = b->is_prepared ? b->prepared : place_of(t);
         snprintf(b->last, sizeof(b->last), "%s", path);
         b->must_keep = b->is_best;
         if (b->is_best)
             set_best(b, path);
     }
     b->is_best = false;
+    return CH_OK;
+}
+
+/* Drops a captured state that was not saved. */
+static void drop_prepared(backup *b, ch_training *t)
+{
+    if (!b->is_prepared)
+        return;
+    b->is_prepared = false;
+    ch__cut_give_up_prepared(ch_model_strategy(t->model));
+    ch__training_release(t);
+}
+
+/* Captures the state, while steps are in flight. */
+static void prepare(backup *b, ch_training *t)
+{
+    if (ch__training_capture(t) != CH_OK) {
+        warn(b);
+        return;
+    }
+    b->is_prepared = true;
+    b->prepared = place_of(t);
+    b->was_missed = !ch__cut_prepare(ch_model_strategy(t->model));
+    if (b->was_missed) /* another thread takes a cut */
+        drop_prepared(b, t);
+}
+
+/* Saves the captured state if its steps have ended. Drops it if the cut was given up: then the
+ * save is made anew. */
+static ch_status finish_prepared(backup *b, ch_training *t)
+{
+    bool      is_ready, is_given_up;
+    ch_status rc = CH_OK;
+
+    is_given_up = !ch__cut_is_prepared(ch_model_strategy(t->model), &is_ready);
+    b->was_missed |= is_given_up;
+    if (is_ready) {
+        (void)finish_write(b, INT64_MAX);
+        rc = save(b, t);
+    }
+    if (is_ready || is_given_up)
+        drop_prepared(b, t);
+    return rc;
 }
 
 /* Returns true if epochs are saved, and this save point is of such an epoch. */
@@ -287,14 +343,17 @@ static bool is_forced(backup *b, ch_training *t, int event)
 }
 
 /* Ends the training after SIGTERM: saves within the time of grace. */
-static ch_status terminate(backup *b, const ch_training *t)
+static ch_status terminate(backup *b, ch_training *t)
 {
     int64_t until =
         ch__interrupt_ns(CH_INTERRUPT_TERMINATE) + (int64_t)(b->opt.grace_seconds * 1e9);
     bool is_ended = finish_write(b, until);
 
     if (is_ended && !is_saved(b, t)) {
-        save(b, t);
+        ch_status rc = save(b, t);
+
+        if (rc != CH_OK)
+            return rc;
         is_ended = finish_write(b, until);
     }
     if (!is_ended) {
@@ -315,32 +374,51 @@ static ch_status terminate(backup *b, const ch_training *t)
         is_saved(b, t) ? "saved as " : "not saved, see the log", is_saved(b, t) ? b->last : "");
 }
 
+/* Waits for the steps in flight, and for the last write, and saves. */
+static ch_status save_drained(backup *b, ch_training *t)
+{
+    ch_status rc = ch__training_drain(t);
+
+    if (rc != CH_OK)
+        return rc;
+    (void)finish_write(b, INT64_MAX);
+    return is_saved(b, t) ? CH_OK : save(b, t);
+}
+
 static ch_status save_point(backup *b, ch_training *t, int event)
 {
-    bool      forced, due;
-    ch_status rc;
+    bool      forced, due, ends = event == CH_SAVE_POINT_END || t->pauses;
+    ch_status rc = CH_OK;
 
     if (b->has_paused)
         return CH_OK;
     forced = is_forced(b, t, event);
     if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0) {
+        drop_prepared(b, t);
         rc = ch__training_drain(t);
         return rc == CH_OK ? terminate(b, t) : rc;
     }
     /* Before the first step of this process there is nothing to lose. */
     due = ch__manager_is_due(b->manager, t->step > b->loaded_step && is_time(b, t, event) &&
-                                             !is_saved(b, t));
-    if (!forced && !due)
+                                             !is_saved(b, t) && !b->is_prepared);
+    if (ends)
+        drop_prepared(b, t);
+    if (b->is_prepared) {
+        rc = finish_prepared(b, t);
+        b->was_missed |= forced;
+        if (rc != CH_OK || b->is_prepared)
+            return rc;
+    }
+    if (!forced && !due && !b->was_missed)
         return CH_OK;
-    rc = ch__training_drain(t);
-    if (rc != CH_OK)
-        return rc;
-    (void)finish_write(b, INT64_MAX);
-    if (!is_saved(b, t))
-        save(b, t);
+    b->was_missed = false;
+    if (!ends && ch__training_is_in_flight(t))
+        prepare(b, t);
+    else
+        rc = save_drained(b, t);
     if (event == CH_SAVE_POINT_END)
         (void)finish_write(b, INT64_MAX);
-    return CH_OK;
+    return rc;
 }
 
 static ch_status backup_on(void *self, ch_training *t, ch_event event)
@@ -358,6 +436,7 @@ static ch_status backup_on(void *self, ch_training *t, ch_event event)
         ch_restored_expect_partial(b->restored);
     if (b->manager != NULL)
         ch__manager_count_saves(b->manager, &t->n_saves, &t->n_skipped_saves);
+    drop_prepared(b, t); /* the training has failed */
     end(b);
     return CH_OK;
 }

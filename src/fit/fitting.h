@@ -17,6 +17,8 @@ typedef struct ch_fitting {
     bool                  validates;
     bool                  ended; /* the last step of the epoch was the last of the data */
     ch_history           *history;
+    /* The state at an earlier step, for a save that waits for steps in flight; NULL: none. */
+    ch_tuple *captured;
     /* Sum and count of the loss at the last point of its curve. */
     double total, count;
 } ch_fitting;

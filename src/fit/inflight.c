@@ -97,6 +97,13 @@ ch_status ch__inflight_wait_for_room(ch_inflight *a)
                : a->strategy->exec->wait_capacity(a->strategy, a->snapshot != 0);
 }
 
+void ch__inflight_collect(ch_inflight *a)
+{
+    while (a->n > 0 && !ch__fault_is_set(&a->fault) && !a->was_cancelled &&
+           a->strategy->exec->poll(&a->at[a->first].run))
+        finish_first(a);
+}
+
 ch_status ch__inflight_run(ch_inflight *a, ch_function *f, ch_tuple *batch, int64_t step,
                            ch_result_handler handler)
 {
@@ -105,9 +112,8 @@ ch_status ch__inflight_run(ch_inflight *a, ch_function *f, ch_tuple *batch, int6
     if (ch__fault_is_set(&a->fault))
         return ch__fault_raise(&a->fault);
     rc = start(a, f, batch, step, handler);
-    while (rc == CH_OK && a->n > 0 && !ch__fault_is_set(&a->fault) && !a->was_cancelled &&
-           a->strategy->exec->poll(&a->at[a->first].run))
-        finish_first(a);
+    if (rc == CH_OK)
+        ch__inflight_collect(a);
     if (rc != CH_OK || ch__fault_is_set(&a->fault) || a->was_cancelled)
         (void)finish_all(a, rc, step);
     return ch__fault_raise(&a->fault);

@@ -59,6 +59,9 @@ ch_status ch__inflight_wait_for_room(ch_inflight *a);
  * error of the first step that failed, if any. After an error no step is in flight. */
 ch_status ch__inflight_run(ch_inflight *a, ch_function *f, ch_tuple *batch, int64_t step,
                            ch_result_handler handler);
+/* Handles the results of the steps that have ended, up to the first that has not. Their errors
+ * are returned by the next call. */
+void ch__inflight_collect(ch_inflight *a);
 /* Blocks until all started steps have ended and their results are handled. Returns the error of
  * the first step that failed, if any. */
 ch_status ch__inflight_drain(ch_inflight *a);

@@ -14,8 +14,10 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "data/iterator.h"
 #include "fit/callback.h"
 #include "fit/fitting.h"
+#include "train/model.h"
 
 static ch_fitting *fitting_of(ch_training *t)
 {
@@ -150,6 +152,7 @@ static void save_position(const ch_fitting *f, ch_state *s)
     ch__state_put_int(s, "epoch", t->epoch);
     ch__state_put_int(s, "phase", (int)t->phase);
     ch__state_put_int(s, "step", t->step);
+    ch__state_put_int(s, "model_steps", ch__model_steps(t->model));
     ch__state_put_int(s, "examples", t->examples);
     ch__state_put_int(s, "epoch_step", t->epoch_step);
     ch__state_put_int(s, "epoch_steps", t->epoch_steps);
@@ -182,12 +185,13 @@ static ch_status load_position(ch_fitting *f, const ch_tuple *state)
 {
     ch_training *t = &f->loop.t;
     int          phase = 0;
-    int64_t      test_runs = 0;
+    int64_t      test_runs = 0, model_steps = 0;
     ch_status    rc = ch__state_get_int_in(state, "epoch", 0, INT_MAX - 1, &t->epoch);
 
     if (rc == CH_OK)
         rc = ch__state_get_int_in(state, "phase", CH_PHASE_BEGIN, CH_PHASE_ENDED, &phase);
     rc = load_int(state, "step", &t->step, rc);
+    rc = load_int(state, "model_steps", &model_steps, rc);
     rc = load_int(state, "examples", &t->examples, rc);
     rc = load_int(state, "epoch_step", &t->epoch_step, rc);
     rc = load_int(state, "epoch_steps", &t->epoch_steps, rc);
@@ -202,6 +206,7 @@ static ch_status load_position(ch_fitting *f, const ch_tuple *state)
         rc = ch_function_set_runs(f->loop.c->test, test_runs);
     if (rc != CH_OK)
         return rc;
+    ch__model_set_steps(t->model, model_steps); /* the model's own number may be later */
     t->phase = (ch_phase)phase;
     f->loop.loaded_steps = t->step;
     f->loop.loaded_examples = t->examples;
@@ -216,9 +221,15 @@ static void save_numbers(const ch_fitting *f, ch_state *s)
     ch__state_put_number(s, "curve_total", f->total);
     ch__state_put_number(s, "curve_count", f->count);
     ch__state_put_logs(s, "logs", &t->logs);
+    ch__history_save(f->history, s);
+}
+
+/* Saves the sums over the outputs of the steps that have ended. */
+static void save_outputs(ch_fitting *f, ch_state *s)
+{
+    ch__inflight_collect(&f->loop.inflight);
     ch__state_put_logs(s, "output_sums", &f->loop.c->output_sums);
     ch__state_put_int(s, "output_steps", f->loop.c->n_output_steps);
-    ch__history_save(f->history, s);
 }
 
 static ch_status load_numbers(ch_fitting *f, const ch_tuple *state)
@@ -238,18 +249,60 @@ static ch_status load_numbers(ch_fitting *f, const ch_tuple *state)
     return rc == CH_OK ? ch__history_load(f->history, state) : rc;
 }
 
-/* A pause is not saved, because the next process goes on. */
+/* Saves all but the outputs. A pause is not saved, because the next process goes on. */
+static void save_all(const ch_fitting *f, ch_state *s)
+{
+    const ch_training *t = &f->loop.t;
+
+    save_position(f, s);
+    save_numbers(f, s);
+    ch__state_put_int(s, "stops", t->stops && !t->pauses);
+    ch__state_put_text(s, "why", t->stops && !t->pauses ? t->why : "");
+    save_callbacks(&f->loop, s);
+}
+
 ch_status ch__training_save(ch_training *t, ch_tuple **out)
 {
-    const ch_fitting *f = fitting_of(t);
-    ch_state          s = {0};
+    ch_fitting *f = fitting_of(t);
+    ch_state    s = {0};
 
-    save_position(f, &s);
-    save_numbers(f, &s);
-    ch__state_put_int(&s, "stops", t->stops && !t->pauses);
-    ch__state_put_text(&s, "why", t->stops && !t->pauses ? t->why : "");
-    save_callbacks(&f->loop, &s);
+    if (f->captured == NULL)
+        save_all(f, &s);
+    for (int i = 0; i < ch_tuple_count(f->captured); i++)
+        ch__state_put(&s, ch_tuple_name(f->captured, i),
+                      ch_value_at(ch_tuple_at(f->captured, i), 0));
+    save_outputs(f, &s);
     return ch__state_end(&s, out);
+}
+
+bool ch__training_is_in_flight(const ch_training *t)
+{
+    return t->drain != NULL && ((const ch_loop *)t)->inflight.is_open;
+}
+
+ch_status ch__training_capture(ch_training *t)
+{
+    ch_fitting *f = fitting_of(t);
+    ch_state    s = {0};
+    ch_status   rc;
+
+    ch__training_release(t);
+    save_all(f, &s);
+    rc = ch__state_end(&s, &f->captured);
+    if (rc == CH_OK)
+        rc = ch__iterator_capture(f->train.it);
+    if (rc != CH_OK)
+        ch__training_release(t);
+    return rc;
+}
+
+void ch__training_release(ch_training *t)
+{
+    ch_fitting *f = fitting_of(t);
+
+    ch_tuple_unref(f->captured);
+    f->captured = NULL;
+    ch__iterator_release(f->train.it);
 }
 
 ch_status ch__training_load(ch_training *t, ch_tuple *state)

@@ -6,7 +6,14 @@
  * ran in one process.
  *
  * All functions must be called at a save point of ch_fit (fit/training.h), and load at
- * CH_SAVE_POINT_BEGIN. With parameter servers the caller must drain before it saves.
+ * CH_SAVE_POINT_BEGIN.
+ *
+ * With parameter servers, steps may be in flight at a save point. Then the caller drains before
+ * it saves, or it saves in two parts, so that workers have steps all the time:
+ *
+ *     rc = ch__training_capture(t); // the state after the steps that were started so far
+ *     ch__cut_prepare(strategy);    // a cut with exactly these steps (strategy/cut.h)
+ *     ... at a later save point, when the cut is ready: save; ch__training_release(t)
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_RESUME_H
@@ -28,6 +35,16 @@ typedef struct ch_training_part {
 /* Calls `fn` with each part. An error of `fn` ends the visit and is returned. */
 typedef ch_status (*ch_training_part_fn)(void *arg, const ch_training_part *part);
 ch_status ch__training_visit(ch_training *t, ch_training_part_fn fn, void *arg);
+
+/* Returns true if steps may be in flight. */
+bool ch__training_is_in_flight(const ch_training *t);
+/* Captures the state: until ch__training_release, ch__training_save and the position of the
+ * data are those of now. Exceptions are sums over the outputs of steps that have ended, because
+ * these steps were started before, and the position of the validation, which does not run
+ * meanwhile. */
+ch_status ch__training_capture(ch_training *t);
+/* Drops a captured state. Does nothing if there is none. */
+void ch__training_release(ch_training *t);
 
 /* Saves all that is not in a part as a tuple, which the caller unrefs. */
 ch_status ch__training_save(ch_training *t, ch_tuple **out);

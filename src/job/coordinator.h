@@ -345,8 +345,21 @@ void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
  *
  * Returns the error of a step if a step has failed; the next join returns it too. Returns
  * CH_DEADLINE_EXCEEDED like ch__coord_join. */
-CH_MUST_CHECK ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg),
-                                      void *arg, bool begin_marks, uint64_t *snapshot);
+CH_MUST_CHECK ch_status ch__coord_cut(ch_task *coord, bool                   is_prepared,
+                                      ch_status (*between)(void *arg), void *arg,
+                                      bool begin_marks, uint64_t *snapshot);
+/* Prepares a cut after the steps that are scheduled so far, for a caller that captures the rest
+ * of its state now. These steps run to their end; steps that are scheduled later are held back
+ * until ch__coord_cut takes the cut (is_prepared). So the queue is full when the cut has been
+ * taken. The cut is given up if a thread waits for the steps that it holds back (join, or
+ * schedule with a full queue), if a step has failed, or if another cut is taken; then
+ * ch__coord_cut returns CH_FAILED_PRECONDITION. Returns false if a cut is being made. */
+bool ch__coord_prepare_cut(ch_task *coord);
+/* Returns true if a cut is prepared and was not given up. *is_ready: its steps have ended, so
+ * that ch__coord_cut need not wait for steps. */
+bool ch__coord_is_cut_prepared(ch_task *coord, bool *is_ready);
+/* Gives a prepared cut up. Does nothing if there is none. */
+void ch__coord_give_up_cut(ch_task *coord);
 /* Returns true if the program has scheduled a part of a round of CH_SYNCHRONOUS, so that a cut
  * would end the round early. */
 bool ch__coord_is_in_mid_round(ch_task *coord);

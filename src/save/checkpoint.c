@@ -327,9 +327,10 @@ static ch_status take_cuts(void *arg)
     taking *t = arg;
     int     i = t->n_taken++;
 
-    return i == t->save->n_cuts ? copy_state(t)
-                                : ch__cut_take(t->save->cut[i].strategy, CH_MARKS_KEEP,
-                                               take_cuts, t, &t->save->cut[i].cut);
+    if (i == t->save->n_cuts)
+        return copy_state(t);
+    return (t->request->is_prepared ? ch__cut_take_prepared : ch__cut_take)(
+        t->save->cut[i].strategy, CH_MARKS_KEEP, take_cuts, t, &t->save->cut[i].cut);
 }
 
 /* Lists the strategies that have variables on parameter servers. */

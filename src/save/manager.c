@@ -408,7 +408,7 @@ static bool is_due(const ch_checkpoint_manager *m, int64_t step)
     return is_between_rounds(m);
 }
 
-static ch_status save(ch_checkpoint_manager *m, int64_t step)
+static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
 {
     char     *name;
     size_t    size = strlen(m->opt.name) + 24;
@@ -426,12 +426,15 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step)
     ch__free(name);
     if (m->path == NULL)
         return ch__fail_memory("a checkpoint");
-    rc = ch__checkpoint_save_at(
-        m->checkpoint,
-        &(ch_save_request){.prefix = m->path, .step = step, .committed = committed, .arg = m},
-        &(ch_write_options){.wait = m->opt.write.wait,
-                            .staging_bytes = m->opt.write.staging_bytes,
-                            .sync = m->opt.write.sync});
+    rc = ch__checkpoint_save_at(m->checkpoint,
+                                &(ch_save_request){.prefix = m->path,
+                                                   .step = step,
+                                                   .committed = committed,
+                                                   .arg = m,
+                                                   .is_prepared = is_prepared},
+                                &(ch_write_options){.wait = m->opt.write.wait,
+                                                    .staging_bytes = m->opt.write.staging_bytes,
+                                                    .sync = m->opt.write.sync});
     m->last_save_ns = ch__now_ns();
     m->cost_ns = (double)(m->last_save_ns - began);
     if (rc == CH_OK) {
@@ -471,7 +474,8 @@ static void count_skipped(ch_checkpoint_manager *m)
     m->has_logged_skip = true;
 }
 
-ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const char **path)
+static ch_status save_if_due(ch_checkpoint_manager *m, bool force, bool is_prepared,
+                             const char **path)
 {
     int64_t   step = -1;
     bool      was_writing;
@@ -493,12 +497,22 @@ ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const
     if (is_wanted && may_skip && ch__checkpoint_is_writing(m->checkpoint)) {
         count_skipped(m);
     } else if (is_wanted) {
-        rc = name_last(m, save(m, step));
+        rc = name_last(m, save(m, step, is_prepared));
         if (rc == CH_OK && path != NULL)
             *path = m->path;
     }
     m->last_call_ns = ch__now_ns();
     return rc;
+}
+
+ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force, const char **path)
+{
+    return save_if_due(m, force, false, path);
+}
+
+ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path)
+{
+    return save_if_due(m, true, true, path);
 }
 
 bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted)

@@ -14,6 +14,9 @@ CH_MUST_CHECK ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
  * a write is in progress. */
 CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name);
 
+/* Forces a save at a cut that was prepared (ch__cut_prepare), as ch_checkpoint_manager_save
+ * does. */
+CH_MUST_CHECK ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path);
 /* For callers with intervals of their own, who call it between all steps: measures the step
  * that has ended, and returns true if the caller may force a save now. That is if `is_wanted`
  * is true, the overhead allows a save, and no write is in progress. A save that is due while a

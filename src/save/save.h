@@ -56,6 +56,7 @@ typedef struct ch_save_request {
     int64_t           step; /* training steps; -1: not known */
     ch_save_committed committed;
     void             *arg; /* of `committed`; NULL: the ch_save */
+    bool is_prepared;      /* the cut of the parameter servers was prepared (strategy/cut.h) */
 } ch_save_request;
 
 /* Saves the state. Waits for the write in progress first, and returns its error instead. */

@@ -24,8 +24,8 @@ bool ch__cut_is_needed(const ch_strategy *st)
     return ch__ps_of(st) != NULL;
 }
 
-ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between, void *arg,
-                       ch_cut **out)
+static ch_status take(ch_strategy *st, bool is_prepared, ch_cut_marks marks,
+                      ch_between_fn between, void *arg, ch_cut **out)
 {
     const ch_ps *ps = ch__ps_of(st);
     ch_cut      *c;
@@ -39,7 +39,8 @@ ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn betwee
     c->coord = ps->coord;
     rc = ch__coord_reserve(c->coord);
     if (rc == CH_OK)
-        rc = ch__coord_cut(c->coord, between, arg, marks == CH_MARKS_BEGIN, &c->snapshot);
+        rc = ch__coord_cut(c->coord, is_prepared, between, arg, marks == CH_MARKS_BEGIN,
+                           &c->snapshot);
     if (rc != CH_OK) {
         ch__free(c);
         return rc;
@@ -47,6 +48,41 @@ ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn betwee
     c->strategy = ch_strategy_ref(st);
     *out = c;
     return CH_OK;
+}
+
+ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between, void *arg,
+                       ch_cut **out)
+{
+    return take(st, false, marks, between, arg, out);
+}
+
+ch_status ch__cut_take_prepared(ch_strategy *st, ch_cut_marks marks, ch_between_fn between,
+                                void *arg, ch_cut **out)
+{
+    return take(st, true, marks, between, arg, out);
+}
+
+bool ch__cut_prepare(ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    return ps != NULL && ch__coord_prepare_cut(ps->coord);
+}
+
+bool ch__cut_is_prepared(ch_strategy *st, bool *is_ready)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    *is_ready = false;
+    return ps != NULL && ch__coord_is_cut_prepared(ps->coord, is_ready);
+}
+
+void ch__cut_give_up_prepared(ch_strategy *st)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    if (ps != NULL)
+        ch__coord_give_up_cut(ps->coord);
 }
 
 void ch__cut_end(ch_cut *c)

@@ -52,6 +52,23 @@ typedef ch_status (*ch_between_fn)(void *arg);
  * DEADLINE_EXCEEDED if the steps do not end. */
 CH_MUST_CHECK ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between,
                                      void *arg, ch_cut **out);
+/* A cut in two parts, for callers whose own state goes on while the steps of the cut end:
+ *
+ *     ... capture the state; then
+ *     is_prepared = ch__cut_prepare(st); // later steps are held back; schedule them
+ *     ... between later steps:
+ *     if (ch__cut_is_prepared(st, &is_ready) && is_ready)
+ *         rc = ch__cut_take_prepared(st, marks, between, arg, &cut); // has these steps
+ *
+ * So workers find a full queue when the cut has been taken. The cut is given up if a thread
+ * waits for the steps that it holds back (a join, or a full queue), if a step has failed, or if
+ * another cut is taken. Then ch__cut_take_prepared returns FAILED_PRECONDITION. ch__cut_prepare
+ * returns false if a cut is being made. */
+bool                    ch__cut_prepare(ch_strategy *st);
+bool                    ch__cut_is_prepared(ch_strategy *st, bool *is_ready);
+void                    ch__cut_give_up_prepared(ch_strategy *st);
+CH_MUST_CHECK ch_status ch__cut_take_prepared(ch_strategy *st, ch_cut_marks marks,
+                                              ch_between_fn between, void *arg, ch_cut **out);
 /* Releases the snapshot. Does not block. NULL is allowed. */
 void ch__cut_end(ch_cut *c);
 

@@ -134,6 +134,90 @@ static void cut_does_not_wait_for_queued_steps(void **state)
     close_job(&j);
 }
 
+/* A prepared cut has the steps that were scheduled before it. The steps that are scheduled
+ * meanwhile wait in the queue. */
+static void prepared_cut_has_the_steps_that_were_scheduled_before(void **state)
+{
+    (void)state;
+    for (ch_coordinator_mode mode = CH_ASYNCHRONOUS; mode <= CH_SYNCHRONOUS; mode++) {
+        job     j;
+        ch_cut *cut = NULL;
+        bool    is_ready = false;
+
+        open_job(&j, 3, 5, &(ch_coordinator_options){.mode = mode, .staleness = 2});
+        schedule(&j, 30);
+        t_pass(&j.s, 10);
+        assert_true(ch__cut_prepare(j.s.st));
+        assert_false(ch__cut_prepare(j.s.st));
+        schedule(&j, 20);
+        t_kill_in(&j.s, 3, "worker", 1);
+        for (int i = 0; i < 1000 && !is_ready; i++) {
+            t_pass(&j.s, 1);
+            assert_true(ch__cut_is_prepared(j.s.st, &is_ready));
+            assert_true(is_ready || t_stats(&j.s).finished < 30);
+        }
+        assert_true(is_ready);
+        assert_int_equal(t_stats(&j.s).queued, 20);
+        t_ok(ch__cut_take_prepared(j.s.st, CH_MARKS_KEEP, record, &j, &cut));
+        assert_int_equal(steps_in(&j, cut), 30);
+        assert_int_equal(j.runs, 30);
+        assert_false(ch__cut_is_prepared(j.s.st, &is_ready));
+        t_ok(ch_coordinator_join(j.s.co));
+        assert_int_equal(steps_in(&j, cut), 30);
+        ch__cut_end(cut);
+        assert_int_equal(take_and_end(&j), 50);
+        close_job(&j);
+    }
+}
+
+/* A cut that is taken before its steps have ended waits for them. */
+static void prepared_cut_waits_for_its_steps(void **state)
+{
+    job     j;
+    ch_cut *cut = NULL;
+
+    (void)state;
+    open_job(&j, 2, 5, NULL);
+    schedule(&j, 30);
+    assert_true(ch__cut_prepare(j.s.st));
+    schedule(&j, 7);
+    t_ok(ch__cut_take_prepared(j.s.st, CH_MARKS_KEEP, record, &j, &cut));
+    assert_int_equal(steps_in(&j, cut), 30);
+    ch__cut_end(cut);
+    t_ok(ch_coordinator_join(j.s.co));
+    assert_int_equal(take_and_end(&j), 37);
+    close_job(&j);
+}
+
+/* A thread that waits for the steps that a prepared cut holds back ends the wait: the cut is
+ * given up, and the steps run. */
+static void prepared_cut_is_given_up_when_a_thread_waits_for_its_steps(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        job     j;
+        ch_cut *cut = NULL;
+        bool    is_ready;
+
+        open_job(&j, 2, 5, &(ch_coordinator_options){.capacity = 10});
+        schedule(&j, 8);
+        assert_true(ch__cut_prepare(j.s.st));
+        schedule(&j, how == 1 ? 20 : 2); /* 20: the queue is full */
+        if (how == 0)
+            t_ok(ch_coordinator_join(j.s.co));
+        if (how == 2)
+            (void)take_and_end(&j);
+        if (how == 3)
+            ch__cut_give_up_prepared(j.s.st);
+        assert_false(ch__cut_is_prepared(j.s.st, &is_ready));
+        t_refused(ch__cut_take_prepared(j.s.st, CH_MARKS_KEEP, NULL, NULL, &cut),
+                  CH_FAILED_PRECONDITION, "given up", "");
+        t_ok(ch_coordinator_join(j.s.co));
+        assert_int_equal(take_and_end(&j), how == 1 ? 28 : 10);
+        close_job(&j);
+    }
+}
+
 static void cut_values_do_not_change_when_steps_go_on(void **state)
 {
     job     j;
@@ -957,6 +1041,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_has_a_step_on_all_servers_or_on_none),
         cmocka_unit_test(cut_does_not_wait_for_queued_steps),
+        cmocka_unit_test(prepared_cut_has_the_steps_that_were_scheduled_before),
+        cmocka_unit_test(prepared_cut_waits_for_its_steps),
+        cmocka_unit_test(prepared_cut_is_given_up_when_a_thread_waits_for_its_steps),
         cmocka_unit_test(cut_values_do_not_change_when_steps_go_on),
         cmocka_unit_test(
             cut_waits_until_other_workers_have_repeated_the_steps_of_a_lost_worker),

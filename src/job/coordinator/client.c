@@ -236,6 +236,7 @@ static ch_status raise_step_error(ch_task *coord, ch_coord_context *t, int64_t l
 
     if (!ch__fault_is_set(&why))
         return ch__fault_raise(&t->c->broken);
+    ch__cut_give_up(t);
     ch__cancel_all(t, CH_CANCEL_ERROR);
     rc = ch__coord_wait_steps(coord, t->c, is_quiet, t->c, limit_ms,
                               "workers to stop cancelled steps");
@@ -273,8 +274,10 @@ ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_schedu
     ch_scheduled    *s = NULL;
     ch_status        rc = new_scheduled(o, &s);
 
-    if (rc == CH_OK && !o->is_own && !may_add(t.c))
+    if (rc == CH_OK && !o->is_own && !may_add(t.c)) {
+        ch__cut_give_up(&t);
         rc = ch__coord_wait_steps(coord, t.c, may_add, t.c, 0, why_not_add(t.c));
+    }
     t.now = ch__task_now(coord);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
         rc = raise_step_error(coord, &t, 0);
@@ -309,13 +312,14 @@ static bool has_room_for_own(void *arg)
     return c->queue.n_own < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->broken);
 }
 
-/* Returns true after an error too, because the next call returns the error. */
+/* Returns true after an error too, because the next call returns the error. Also if a prepared
+ * cut is ready: it holds the queue back, and the caller must take it. */
 static bool has_room(void *arg)
 {
     const ch_coord *c = arg;
 
     return c->queue.n - c->queue.n_own < (int64_t)EACH * c->n_workers ||
-           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken) || ch__cut_is_ready(c);
 }
 
 ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own)
@@ -362,6 +366,7 @@ ch_status ch__coord_join(ch_task *coord, int64_t limit_ms)
     int64_t          began = t.now;
     ch_status        rc;
 
+    ch__cut_give_up(&t);
     t.c->n_joining++;
     rc = ch__coord_wait_steps(coord, t.c, is_done, t.c, limit_ms, "scheduled steps to end");
     t.c->n_joining--;

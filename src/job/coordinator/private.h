@@ -495,7 +495,12 @@ typedef struct ch_sync_round {
 } ch_sync_round;
 
 /* The phase of a cut: see snapshot.c. */
-typedef enum ch_cut_phase { CH_CUT_NONE, CH_CUT_HOLDING, CH_CUT_FROZEN } ch_cut_phase;
+typedef enum ch_cut_phase {
+    CH_CUT_NONE,
+    CH_CUT_PREPARED,
+    CH_CUT_HOLDING,
+    CH_CUT_FROZEN
+} ch_cut_phase;
 
 enum { CH_SNAPSHOTS = 64 }; /* snapshots in use at the same time, at most */
 
@@ -530,6 +535,7 @@ struct ch_coord {
      * being made. */
     int                  n_joining, n_snapshotting, n_assigning;
     ch_cut_phase         cut;
+    uint64_t             cut_last; /* last step of a cut that was prepared; 0: any */
     ch_sync_round        round;
     int                  n_unreported;    /* steps ended since report_ended last checked */
     uint64_t             oldest_reported; /* the retired number at that time */
@@ -550,6 +556,11 @@ void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot);
 /* Returns true if a queued step must end before the cut that is being made. While a cut is
  * made, no other steps are sent. */
 bool ch__cut_needs(const ch_coord *c, const ch_scheduled *s);
+/* Gives a cut up that is prepared and not being made, because a thread waits for the steps
+ * that the cut holds back. */
+void ch__cut_give_up(const ch_coord_context *t);
+/* Returns true if all steps of a prepared cut have ended. */
+bool ch__cut_is_ready(const ch_coord *c);
 /* Blocks while a cut is made. The task must be locked. */
 CH_MUST_CHECK ch_status ch__cut_wait(ch_task *coord, ch_coord *c);
 /* Frees n updates on all servers, from number `first` on. */

@@ -7,6 +7,9 @@
  * A cut is a snapshot in which every step is complete or absent, although the updates of a step
  * go to several servers. It has these phases (ch_cut_phase):
  *
+ *   PREPARED Only if the caller has captured the rest of its state before the cut
+ *            (ch__coord_prepare_cut). The steps that were scheduled so far run to their end.
+ *            Later steps stay in the queue, which the program fills meanwhile.
  *   HOLDING  Steps that were never sent stay in the queue. Steps that were sent run to their
  *            end. If their worker is lost, other workers run them again. A round of
  *            CH_SYNCHRONOUS that has begun runs to its end too, as far as it was scheduled,
@@ -276,22 +279,75 @@ static bool is_in_mid_round(const ch_coord *c)
 
 bool ch__cut_needs(const ch_coord *c, const ch_scheduled *s)
 {
-    return c->cut == CH_CUT_HOLDING &&
-           (s->was_sent ||
-            (!s->is_own && s->snapshot == 0 && is_in_mid_round(c) && s->order < c->round.end));
+    if (c->cut == CH_CUT_PREPARED)
+        return s->is_own || s->step <= c->cut_last;
+    if (c->cut != CH_CUT_HOLDING)
+        return false;
+    return s->was_sent || s->step <= c->cut_last ||
+           (c->cut_last == 0 && !s->is_own && s->snapshot == 0 && is_in_mid_round(c) &&
+            s->order < c->round.end);
 }
 
 /* Returns true if no step runs that a cut must wait for, or if there is an error to return. */
-static bool is_still(void *arg)
+static bool have_ended(const ch_coord *c)
 {
-    const ch_coord *c = arg;
-
     if (ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken) || !CH_KEEPS(CUT))
         return true;
     for (const ch_scheduled *s = c->queue.first; s != NULL; s = s->is_own ? s->after : NULL)
         if (ch__cut_needs(c, s))
             return false;
     return c->running.n == 0 && c->n_assigning == 0 && ch__cancel_is_quiet(c);
+}
+
+static bool is_still(void *arg)
+{
+    return have_ended(arg);
+}
+
+bool ch__cut_is_ready(const ch_coord *c)
+{
+    return c->cut == CH_CUT_PREPARED && have_ended(c);
+}
+
+void ch__cut_give_up(const ch_coord_context *t)
+{
+    if (t->c->cut != CH_CUT_PREPARED)
+        return;
+    t->c->cut = CH_CUT_NONE;
+    t->c->cut_last = 0;
+    ch__scheduler_send(t);
+}
+
+bool ch__coord_prepare_cut(ch_task *coord)
+{
+    ch_coord_context t = ch__coord_enter(coord);
+    bool             is_free = t.c->cut == CH_CUT_NONE;
+
+    if (is_free) {
+        t.c->cut = CH_CUT_PREPARED;
+        t.c->cut_last = t.c->n_steps;
+    }
+    ch__task_leave(coord);
+    return is_free;
+}
+
+void ch__coord_give_up_cut(ch_task *coord)
+{
+    ch_coord_context t = ch__coord_enter(coord);
+
+    if (t.c != NULL)
+        ch__cut_give_up(&t);
+    ch__task_leave(coord);
+}
+
+bool ch__coord_is_cut_prepared(ch_task *coord, bool *is_ready)
+{
+    ch_coord_context t = ch__coord_enter(coord);
+    bool             is_prepared = t.c->cut == CH_CUT_PREPARED;
+
+    *is_ready = ch__cut_is_ready(t.c);
+    ch__task_leave(coord);
+    return is_prepared;
 }
 
 static bool is_not_cut(void *arg)
@@ -310,22 +366,37 @@ ch_status ch__cut_wait(ch_task *coord, ch_coord *c)
  * here, as it does at a join. So the next step begins a round, here and after a restore. */
 static void freeze(const ch_coord_context *t)
 {
-    ch_coord      *c = t->c;
-    ch_sync_round *r = &c->round;
+    ch_coord           *c = t->c;
+    ch_sync_round      *r = &c->round;
+    const ch_scheduled *oldest = ch__queue_oldest(c);
 
     c->cut = CH_CUT_FROZEN;
     if (!is_in_mid_round(c))
         return;
-    r->base = r->end = c->n_orders;
+    r->base = r->end = oldest != NULL ? oldest->order : c->n_orders;
     ch__snapshot_release(t, r->snapshot);
     r->snapshot = 0;
 }
 
-/* Waits until no step runs. The error of a step stays for the next join. */
-static ch_status hold(ch_task *coord, ch_coord_context *t)
+/* Ends a cut. The steps that it held back are sent. */
+static void end_cut(const ch_coord_context *t)
 {
-    ch_status rc = ch__cut_wait(coord, t->c);
+    t->c->cut = CH_CUT_NONE;
+    t->c->cut_last = 0;
+    ch__scheduler_send(t);
+}
 
+/* Waits until no step runs. The error of a step stays for the next join. */
+static ch_status hold(ch_task *coord, ch_coord_context *t, bool is_prepared)
+{
+    ch_status rc = CH_OK;
+
+    if (is_prepared && t->c->cut != CH_CUT_PREPARED)
+        return ch__fail(CH_FAILED_PRECONDITION, "the cut was not prepared, or was given up");
+    if (!is_prepared) {
+        ch__cut_give_up(t);
+        rc = ch__cut_wait(coord, t->c);
+    }
     if (rc != CH_OK)
         return rc;
     t->c->cut = CH_CUT_HOLDING;
@@ -339,15 +410,15 @@ static ch_status hold(ch_task *coord, ch_coord_context *t)
     if (rc == CH_OK)
         freeze(t);
     else
-        t->c->cut = CH_CUT_NONE;
+        end_cut(t);
     return rc;
 }
 
-ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg), void *arg,
-                        bool begin_marks, uint64_t *snapshot)
+ch_status ch__coord_cut(ch_task *coord, bool is_prepared, ch_status (*between)(void *arg),
+                        void *arg, bool begin_marks, uint64_t *snapshot)
 {
     ch_coord_context t = ch__coord_enter(coord);
-    ch_status        rc = hold(coord, &t);
+    ch_status        rc = hold(coord, &t, is_prepared);
 
     if (rc != CH_OK)
         return ch__coord_leave(coord, rc);
@@ -359,8 +430,7 @@ ch_status ch__coord_cut(ch_task *coord, ch_status (*between)(void *arg), void *a
         if (rc != CH_OK)
             ch__snapshot_release(&t, *snapshot);
     }
-    t.c->cut = CH_CUT_NONE;
-    ch__scheduler_send(&t);
+    end_cut(&t);
     return ch__coord_leave(coord, rc);
 }
 
