@@ -126,7 +126,7 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
  * that returned one. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
 /* Prints what a save costs, as snprintf does: the memory that it holds, the bytes that it
- * writes by kind, and the time that the last saves blocked the program and took in the
+ * writes by kind, those of the last delta, and the time that the last saves blocked the program and took in the
  * background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
@@ -179,14 +179,23 @@ CH_API int ch_restored_print(ch_restored *r, char *text, size_t size);
 typedef struct ch_checkpoint_manager ch_checkpoint_manager;
 
 typedef struct ch_manager_options {
-    const char *name;             /* of the checkpoints; NULL: "ckpt" */
-    int         max_to_keep;      /* number of newest checkpoints that stay; 0: all */
-    double      keep_every_hours; /* also keep one for every so many hours; 0: no */
-    ch_var     *step;             /* i64 scalar that counts steps; for `interval`; referenced */
-    int64_t     interval;         /* steps between two saves; 0: every call saves */
+    const char *name; /* of the checkpoints; NULL: "ckpt" */
+    /* Number of newest checkpoints that stay; 0: all. A full checkpoint that one of them needs
+     * (full_every) stays beside them. */
+    int     max_to_keep;
+    double  keep_every_hours; /* also keep one for every so many hours; 0: no */
+    ch_var *step;             /* i64 scalar that counts steps; for `interval`; referenced */
+    int64_t interval;         /* steps between two saves; 0: every call saves */
     /* Share of the time that saves may cost; 0: no limit. The manager measures what saves cost
      * and skips those that come too early. */
     double overhead;
+    /* One of so many checkpoints is full; 0 or 1: all are. The others are deltas: of variables
+     * that are updated by rows, such as the tables of embeddings and their slots, a delta holds
+     * the rows that have changed since the full checkpoint. All other values are in every
+     * checkpoint. A restore reads the delta and its full checkpoint, so both must be kept; the
+     * manager does that. The first save of a manager is full. If several managers save the same
+     * variables, give this option to one of them. */
+    int full_every;
     /* Called by ch_checkpoint_manager_restore if there is no checkpoint; NULL: nothing. */
     ch_status (*init)(void *arg);
     void            *init_arg;

@@ -33,7 +33,8 @@
     X(FILESYNC)   /* a file is renamed before its bytes are durable */                         \
     X(FOLDERSYNC) /* the rename of a saved file is not durable when the call returns */        \
     X(PARENTSYNC) /* a new folder is not durable when the call returns */                      \
-    X(COMMIT)     /* old checkpoints are removed before the new one is committed */
+    X(COMMIT)     /* old checkpoints are removed before the new one is committed */            \
+    X(BASE)       /* a full checkpoint is removed although a delta needs it */
 
 #define CH_MUTANTS_ALL(X)    CH_MUTANTS_SIM(X) CH_MUTANTS_CRASH(X)
 

@@ -224,6 +224,10 @@ ch_status ch__checkpoint_collect(ch_checkpoint *c, bool wait)
         return rc; /* the limit of the wait is over; the write goes on */
     c->costs.write_ns = c->save->ended_ns - c->save->began_ns;
     c->costs.n_failed += rc != CH_OK;
+    if (rc == CH_OK && c->save->plan.metadata.base != NULL) {
+        c->costs.n_deltas++;
+        c->costs.delta_bytes = c->save->plan.bytes;
+    }
     ch__save_free(c->save);
     c->save = NULL;
     return rc;
@@ -294,6 +298,12 @@ typedef struct taking {
     int                     n_taken; /* cuts that have begun */
 } taking;
 
+/* Returns true if later deltas need the rows that change after this save. */
+static bool begins_marks(const ch_save_request *r)
+{
+    return r->marks != NULL && r->base == NULL;
+}
+
 /* Asks all objects for their state, and copies the variables of this process. */
 static ch_status copy_state(taking *t)
 {
@@ -303,7 +313,13 @@ static ch_status copy_state(taking *t)
     ch_status      rc = ch__tree_add_state(&s->tree);
 
     if (rc == CH_OK)
-        rc = ch__save_plan_make(&s->tree, t->opt->staging_bytes, t->request->step, &s->plan);
+        rc = ch__save_plan_make(&s->tree,
+                                &(ch_plan_options){.staging_bytes = t->opt->staging_bytes,
+                                                   .step = t->request->step,
+                                                   .base = t->request->base,
+                                                   .base_id = t->request->base_id,
+                                                   .marks = t->request->marks},
+                                &s->plan);
     if (rc == CH_OK)
         rc = ch__staging_reserve(&c->staging, ch__checkpoint_team(c), s->plan.staged_bytes);
     c->costs.state_bytes = s->plan.state_bytes;
@@ -318,19 +334,28 @@ static ch_status copy_state(taking *t)
                 "save while %lld bytes are written",
                 s->prefix, (long long)s->plan.unstaged_bytes);
     }
+    if (rc == CH_OK && begins_marks(t->request))
+        ch__save_marks_begin(t->request->marks, &s->tree);
     return rc;
 }
 
 /* Takes the cuts that are left, one inside the other, and copies the state in the last. */
 static ch_status take_cuts(void *arg)
 {
-    taking *t = arg;
-    int     i = t->n_taken++;
+    taking      *t = arg;
+    ch_save_cut *cut;
+    bool         begins = begins_marks(t->request);
+    ch_status    rc = CH_OK;
 
-    if (i == t->save->n_cuts)
+    if (t->n_taken == t->save->n_cuts)
         return copy_state(t);
+    cut = &t->save->cut[t->n_taken++];
+    if (begins)
+        rc = ch__save_marks_own(t->request->marks, cut->strategy);
+    if (rc != CH_OK)
+        return rc;
     return (t->request->is_prepared ? ch__cut_take_prepared : ch__cut_take)(
-        t->save->cut[i].strategy, CH_MARKS_KEEP, take_cuts, t, &t->save->cut[i].cut);
+        cut->strategy, begins ? CH_MARKS_BEGIN : CH_MARKS_KEEP, take_cuts, t, &cut->cut);
 }
 
 /* Lists the strategies that have variables on parameter servers. */
@@ -350,7 +375,7 @@ static ch_status list_strategies(ch_save *s)
             continue;
         if (!ch__grow((void **)&s->cut, &cap, k + 1, sizeof(*s->cut)))
             return ch__fail_memory("a checkpoint");
-        s->cut[s->n_cuts++] = (struct ch_save_cut){v->strategy, NULL};
+        s->cut[s->n_cuts++] = (ch_save_cut){v->strategy, NULL};
     }
     return CH_OK;
 }
@@ -394,7 +419,7 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
     s->staging = &c->staging;
     s->memory = &c->write_memory;
     s->committed = request->committed;
-    s->arg = request->arg != NULL ? request->arg : s;
+    s->arg = request->arg;
     rc = take_state(&(taking){.c = c, .save = s, .request = request, .opt = opt});
     if (rc == CH_OK)
         rc = ch__save_start(s);
@@ -422,20 +447,20 @@ ch_status ch_checkpoint_write(ch_checkpoint *c, const char *prefix, const ch_wri
 
 /* Makes a checkpoint the newest of its directory (CK-2). The state file of a plain save names
  * no other checkpoint and has no times (CM-9). */
-static ch_status update_state_file(void *arg, const char *prefix)
+static ch_status update_state_file(void *arg, const ch_save *s)
 {
-    const ch_save *save = arg;
-    const char    *name = strrchr(prefix, '/');
-    char          *directory = ch__strdup(name != NULL ? prefix : ".");
-    ch_status      rc;
+    const char *prefix = s->prefix, *name = strrchr(prefix, '/');
+    char       *directory = ch__strdup(name != NULL ? prefix : ".");
+    ch_status   rc;
 
+    (void)arg;
     if (directory == NULL)
         return ch__fail_memory(prefix);
     if (name != NULL)
         directory[name > prefix ? name - prefix : 1] = '\0';
     name = name != NULL ? name + 1 : prefix;
     rc = ch__state_file_write(
-        directory, &(ch_state_file){.latest = name, .n = 1, .path = &name}, !save->sync);
+        directory, &(ch_state_file){.latest = name, .n = 1, .path = &name}, !s->sync);
     ch__free(directory);
     return rc;
 }
@@ -536,14 +561,18 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
     ch__text_add(&o, "variables of this process %10d %11.3f\n", n_local, mebibytes(local));
     ch__text_add(&o, "variables on servers      %10d %11.3f\n", n_remote, mebibytes(remote));
     ch__text_add(&o, "positions, other state    %11.3f\n", mebibytes(c->costs.state_bytes));
-    ch__text_add(&o, "a save writes                        %11.3f\n",
+    ch__text_add(&o, "a full save writes                   %11.3f\n",
                  mebibytes(local + remote + c->costs.state_bytes));
+    if (c->costs.n_deltas > 0)
+        ch__text_add(&o, "the last delta wrote                 %11.3f\n",
+                     mebibytes(c->costs.delta_bytes));
     ch__text_add(&o, "a save holds in memory               %11.3f\n",
                  mebibytes(c->staging.bytes > 0 ? c->staging.bytes : local));
     ch__text_add(&o,
-                 "saves %lld, skipped because another was being written %lld, failed %lld\n",
-                 (long long)c->costs.n_saves, (long long)c->costs.n_skipped,
-                 (long long)c->costs.n_failed);
+                 "saves %lld, of these deltas %lld, skipped because another was being written "
+                 "%lld, failed %lld\n",
+                 (long long)c->costs.n_saves, (long long)c->costs.n_deltas,
+                 (long long)c->costs.n_skipped, (long long)c->costs.n_failed);
     if (c->costs.n_saves > 0)
         ch__text_add(
             &o,

@@ -5,6 +5,13 @@
  * removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
  * when no write is in progress.
  *
+ * Deltas. A manager with `full_every` writes a full checkpoint, the base, and then deltas of it.
+ * A full save begins the marks of changed rows at the moment when it copies the state. So the
+ * marks belong to it and not to any full checkpoint before, and only when it is committed
+ * (base_id) a delta may follow. A base stays as long as the list has a delta that needs it, and
+ * deltas are removed before their base. The state file lists such a base too, so that the next
+ * manager removes it when it is not needed any more.
+ *
  * The cost of saves. A manager with an `overhead` is called between steps. It measures the time
  * between two calls, which is the time of a step: `step_ns` is the mean while nothing is
  * written. A save costs the time that the program waits, and the time by which the steps during
@@ -20,6 +27,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/mutant.h"
 #include "base/sys.h"
 #include "ckpt/directory.h"
 #include "ckpt/state_file.h"
@@ -30,6 +38,7 @@
 
 typedef struct managed {
     char  *name; /* without the directory; owned */
+    char  *base; /* of a delta: name of its base; else NULL; owned */
     double time; /* of the save, in seconds since 1970 */
 } managed;
 
@@ -42,13 +51,21 @@ struct ch_checkpoint_manager {
     ch_ckpt_lock      *lock;
     managed           *saved;
     int                n_saved, cap_saved;
-    double             last_preserved; /* CM-7, in seconds since 1970 */
-    char              *kept;           /* name of a checkpoint that stays; NULL: none */
-    char              *path;           /* last result of a call; owned */
-    bool               has_step;       /* last_step is known (CM-11) */
-    int64_t            last_step;
-    bool               has_logged_skip;
+    /* The entry of the save in progress. It is made before the save, because a delta that was
+     * committed must get into the list, or its base would be removed. */
+    managed prepared;
+    double  last_preserved; /* CM-7, in seconds since 1970 */
+    char   *kept;           /* name of a checkpoint that stays; NULL: none */
+    char   *path;           /* last result of a call; owned */
+    bool    has_step;       /* last_step is known (CM-11) */
+    int64_t last_step;
+    bool    has_logged_skip;
     double (*now)(void); /* seconds since 1970 */
+
+    ch_save_marks marks;    /* since the last full save */
+    char         *base;     /* name of the last full save; owned */
+    uint64_t      base_id;  /* 0: the last full save is not committed, the next must be full */
+    int           n_deltas; /* that were committed since */
 
     int64_t last_call_ns, last_save_ns; /* 0: none */
     double  step_ns;                    /* 0: not known */
@@ -89,17 +106,68 @@ static int64_t number_of(const ch_checkpoint_manager *m, const char *name)
     return strtoll(digits, NULL, 10);
 }
 
-static ch_status append(ch_checkpoint_manager *m, const char *name, double time)
+static void drop_entry(managed *x)
 {
-    char *copy = ch__strdup(name);
+    ch__free(x->name);
+    ch__free(x->base);
+    *x = (managed){.name = NULL};
+}
 
-    if (copy == NULL ||
-        !ch__grow((void **)&m->saved, &m->cap_saved, m->n_saved + 1, sizeof(*m->saved))) {
-        ch__free(copy);
-        return ch__fail_memory("a checkpoint manager");
-    }
-    m->saved[m->n_saved++] = (managed){copy, time};
-    return CH_OK;
+/* Prepares the entry of a checkpoint, instead of the entry that was prepared before, and room
+ * for it in the list. `base` is NULL if the checkpoint is full. */
+static ch_status prepare_entry(ch_checkpoint_manager *m, const char *name, const char *base)
+{
+    drop_entry(&m->prepared);
+    m->prepared.name = ch__strdup(name);
+    m->prepared.base = base != NULL ? ch__strdup(base) : NULL;
+    return m->prepared.name != NULL && (base == NULL || m->prepared.base != NULL) &&
+                   ch__grow((void **)&m->saved, &m->cap_saved, m->n_saved + 1,
+                            sizeof(*m->saved))
+               ? CH_OK
+               : ch__fail_memory("a checkpoint manager");
+}
+
+/* Adds the prepared entry to the list. */
+static void append(ch_checkpoint_manager *m, double time)
+{
+    m->prepared.time = time;
+    m->saved[m->n_saved++] = m->prepared;
+    m->prepared = (managed){.name = NULL};
+}
+
+/* Adds a checkpoint of an earlier manager. A checkpoint that cannot be read needs no base. */
+static ch_status append_found(ch_checkpoint_manager *m, const char *name, double time)
+{
+    ch_ckpt_metadata found = {.base = NULL};
+    char            *path = path_of(m, name);
+    ch_status        rc = path != NULL ? CH_OK : ch__fail_memory("a checkpoint manager");
+
+    if (rc == CH_OK && m->opt.max_to_keep > 0) /* otherwise nothing is removed */
+        rc = ch__ckpt_load_metadata(path, &found);
+    if (rc != CH_RESOURCE_EXHAUSTED)
+        rc = prepare_entry(m, name, found.base);
+    if (rc == CH_OK)
+        append(m, time);
+    ch__free(found.memory);
+    ch__free(path);
+    return rc;
+}
+
+/* Removes entry i from the list. The files stay. */
+static void forget(ch_checkpoint_manager *m, int i)
+{
+    drop_entry(&m->saved[i]);
+    memmove(&m->saved[i], &m->saved[i + 1], (size_t)(m->n_saved - i - 1) * sizeof(*m->saved));
+    m->n_saved--;
+}
+
+/* Returns the index of a checkpoint in the list; -1: the list does not have it. */
+static int find_saved(const ch_checkpoint_manager *m, const char *name)
+{
+    for (int i = 0; i < m->n_saved; i++)
+        if (strcmp(m->saved[i].name, name) == 0)
+            return i;
+    return -1;
 }
 
 static ch_status write_state(const ch_checkpoint_manager *m)
@@ -126,53 +194,80 @@ static ch_status write_state(const ch_checkpoint_manager *m)
     return rc;
 }
 
-/* Returns the index of the oldest checkpoint that may be removed; -1: none. The newest
- * max_to_keep stay, and the kept one beside them. */
+/* Returns true if a checkpoint is to be preserved for its hour (CM-7). */
+static bool is_preserved(const ch_checkpoint_manager *m, int i)
+{
+    return m->opt.keep_every_hours > 0 &&
+           m->saved[i].time - m->opt.keep_every_hours * 3600 >= m->last_preserved;
+}
+
+/* Returns true if a delta of the list needs a checkpoint. */
+static bool is_base(const ch_checkpoint_manager *m, int i)
+{
+    for (int k = 0; k < m->n_saved; k++)
+        if (m->saved[k].base != NULL && strcmp(m->saved[k].base, m->saved[i].name) == 0)
+            return true;
+    return false;
+}
+
+/* Returns the index of the oldest checkpoint that leaves the list; -1: none. The newest
+ * max_to_keep stay, and beside them the kept one and the bases of deltas. */
 static int oldest(const ch_checkpoint_manager *m)
 {
-    for (int i = 0; m->opt.max_to_keep > 0 && i < m->n_saved - m->opt.max_to_keep; i++)
-        if (m->kept == NULL || strcmp(m->saved[i].name, m->kept) != 0)
+    for (int i = 0; m->opt.max_to_keep > 0 && i < m->n_saved - m->opt.max_to_keep; i++) {
+        bool is_kept = m->kept != NULL && strcmp(m->saved[i].name, m->kept) == 0;
+
+        if (!is_kept && (is_preserved(m, i) || !CH_KEEPS(BASE) || !is_base(m, i)))
             return i;
+    }
     return -1;
 }
 
 /* Removes the checkpoints that are too old (CM-7). */
 static ch_status sweep(ch_checkpoint_manager *m)
 {
-    ch_status rc = CH_OK;
-    int       i;
+    int i;
 
-    while (rc == CH_OK && (i = oldest(m)) >= 0) {
-        managed old = m->saved[i];
-        char   *path = path_of(m, old.name);
+    while ((i = oldest(m)) >= 0) {
+        int base = m->saved[i].base != NULL ? find_saved(m, m->saved[i].base) : -1;
 
-        if (path == NULL)
-            return ch__fail_memory(m->directory);
-        if (m->opt.keep_every_hours > 0 &&
-            old.time - m->opt.keep_every_hours * 3600 >= m->last_preserved)
-            m->last_preserved = old.time;
-        else
-            rc = ch__ckpt_remove(path, m->opt.write.sync == CH_OFF);
-        ch__free(path);
-        if (rc != CH_OK)
-            return rc;
-        ch__free(old.name);
-        memmove(&m->saved[i], &m->saved[i + 1],
-                (size_t)(m->n_saved - i - 1) * sizeof(*m->saved));
-        m->n_saved--;
+        if (is_preserved(m, i)) {
+            m->last_preserved = m->saved[i].time;
+            forget(m, i);
+            if (base >= 0) /* preserved with its delta */
+                forget(m, base < i ? base : base - 1);
+        } else {
+            char     *path = path_of(m, m->saved[i].name);
+            ch_status rc = path != NULL ? ch__ckpt_remove(path, m->opt.write.sync == CH_OFF)
+                                        : ch__fail_memory(m->directory);
+
+            ch__free(path);
+            if (rc != CH_OK)
+                return rc;
+            forget(m, i);
+        }
     }
-    return rc;
+    return CH_OK;
 }
 
 /* Runs on the background thread after a commit (CM-6). */
-static ch_status committed(void *arg, const char *prefix)
+static ch_status committed(void *arg, const ch_save *s)
 {
-    ch_checkpoint_manager *m = arg;
-    int                    before;
-    ch_status              rc = append(m, strrchr(prefix, '/') + 1, m->now());
+    ch_checkpoint_manager  *m = arg;
+    const ch_ckpt_metadata *about = &s->plan.metadata;
+    int                     before;
+    ch_status               rc;
 
-    if (rc == CH_OK)
-        rc = write_state(m);
+    append(m, m->now());
+    if (about->base != NULL) {
+        m->n_deltas++;
+        ch__log(CH_LOG_INFO, "checkpoint", "%s is a delta of %s: %lld bytes", s->prefix,
+                about->base, (long long)s->plan.bytes);
+    } else {
+        m->n_deltas = 0;
+        m->base_id = about->id;
+    }
+    rc = write_state(m);
     before = m->n_saved;
     if (rc == CH_OK)
         rc = sweep(m);
@@ -189,7 +284,7 @@ static ch_status adopt(ch_checkpoint_manager *m, const ch_ckpt_list *all, int64_
 
     for (int i = 0; i < all->n && rc == CH_OK; i++)
         if (number_of(m, all->name[i]) > after)
-            rc = append(m, all->name[i], m->now());
+            rc = append_found(m, all->name[i], m->now());
     return rc;
 }
 
@@ -220,7 +315,7 @@ static ch_status read_state(ch_checkpoint_manager *m)
 
         newest = number_of(m, state.path[i]) > newest ? number_of(m, state.path[i]) : newest;
         if (time > m->last_preserved || (state.time != NULL && !state.has_preserved))
-            rc = append(m, state.path[i], time);
+            rc = append_found(m, state.path[i], time);
     }
     bool is_managed = state.n == 0 || state.time != NULL;
 
@@ -251,6 +346,8 @@ static ch_status check_options(const ch_checkpoint_manager *m)
         problem = "the interval is negative";
     else if (o->interval > 0 && o->step == NULL)
         problem = "an interval needs the variable that counts steps (ch_manager_options.step)";
+    else if (o->full_every < 0)
+        problem = "full_every is negative; 0 makes every checkpoint full";
     else if (!(o->overhead >= 0 && o->overhead < 1))
         problem = "the overhead is not in [0, 1)";
     else if (o->step != NULL &&
@@ -266,9 +363,12 @@ static ch_status check_options(const ch_checkpoint_manager *m)
 static void free_manager(ch_checkpoint_manager *m)
 {
     ch__ckpt_unlock(m->lock);
-    for (int i = 0; i < m->n_saved; i++)
-        ch__free(m->saved[i].name);
+    while (m->n_saved > 0)
+        forget(m, m->n_saved - 1);
+    drop_entry(&m->prepared);
     ch__free(m->saved);
+    ch__save_marks_end(&m->marks);
+    ch__free(m->base);
     ch__free(m->name);
     ch_var_unref(m->opt.step);
     ch__free(m->directory);
@@ -408,33 +508,79 @@ static bool is_due(const ch_checkpoint_manager *m, int64_t step)
     return is_between_rounds(m);
 }
 
+/* Returns true if the base of deltas is in the directory, as it was written. */
+static bool has_base(const ch_checkpoint_manager *m)
+{
+    ch_ckpt_metadata found = {.id = 0};
+    char            *path = path_of(m, m->base);
+    ch_status        rc =
+        path != NULL ? ch__ckpt_load_metadata(path, &found) : ch__fail_memory("a checkpoint");
+    bool is_same = rc == CH_OK && found.id == m->base_id;
+
+    if (!is_same)
+        ch__log(CH_LOG_WARNING, "checkpoint",
+                "%s/%s can be the base of a delta no longer; the next checkpoint is full: %s",
+                m->directory, m->base,
+                rc == CH_OK ? "it was replaced by another" : ch_error_message());
+    ch__free(found.memory);
+    ch__free(path);
+    return is_same;
+}
+
+/* Decides whether the next save is a delta. If it is full, makes `name` the next base. */
+static ch_status choose_base(ch_checkpoint_manager *m, const char *name, bool *is_delta)
+{
+    char *base;
+
+    *is_delta = m->base_id != 0 && m->n_deltas + 1 < m->opt.full_every && has_base(m);
+    if (*is_delta || m->opt.full_every <= 1)
+        return CH_OK;
+    base = ch__strdup(name);
+    if (base == NULL)
+        return ch__fail_memory("a checkpoint");
+    ch__free(m->base);
+    m->base = base;
+    m->base_id = 0;
+    return CH_OK;
+}
+
 static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
 {
     char     *name;
     size_t    size = strlen(m->opt.name) + 24;
     int64_t   began = ch__now_ns();
-    ch_status rc;
+    bool      is_delta = false;
+    ch_status rc = ch__checkpoint_collect(m->checkpoint, true); /* it may have made the base */
 
     ch__free(m->path);
     m->path = NULL;
+    if (rc != CH_OK)
+        return rc;
     name = ch__malloc(size);
     if (name == NULL)
         return ch__fail_memory("a checkpoint");
     m->checkpoint->counter++;
     snprintf(name, size, "%s-%lld", m->opt.name, (long long)m->checkpoint->counter);
     m->path = path_of(m, name);
+    rc = m->path != NULL ? choose_base(m, name, &is_delta) : ch__fail_memory("a checkpoint");
+    if (rc == CH_OK)
+        rc = prepare_entry(m, name, is_delta ? m->base : NULL);
     ch__free(name);
-    if (m->path == NULL)
-        return ch__fail_memory("a checkpoint");
-    rc = ch__checkpoint_save_at(m->checkpoint,
-                                &(ch_save_request){.prefix = m->path,
-                                                   .step = step,
-                                                   .committed = committed,
-                                                   .arg = m,
-                                                   .is_prepared = is_prepared},
-                                &(ch_write_options){.wait = m->opt.write.wait,
-                                                    .staging_bytes = m->opt.write.staging_bytes,
-                                                    .sync = m->opt.write.sync});
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__checkpoint_save_at(
+        m->checkpoint,
+        &(ch_save_request){.prefix = m->path,
+                           .step = step,
+                           .committed = committed,
+                           .arg = m,
+                           .is_prepared = is_prepared,
+                           .marks = m->opt.full_every > 1 ? &m->marks : NULL,
+                           .base = is_delta ? m->base : NULL,
+                           .base_id = is_delta ? m->base_id : 0},
+        &(ch_write_options){.wait = m->opt.write.wait,
+                            .staging_bytes = m->opt.write.staging_bytes,
+                            .sync = m->opt.write.sync});
     m->last_save_ns = ch__now_ns();
     m->cost_ns = (double)(m->last_save_ns - began);
     if (rc == CH_OK) {
@@ -594,8 +740,10 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
         *r = NULL;
     if (rc == CH_OK)
         rc = ch__checkpoint_collect(m->checkpoint, true);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        m->base_id = 0; /* a restore changes all rows */
         rc = ch__ckpt_list(m->directory, &all);
+    }
     for (int i = all.n - 1; i >= 0 && rc == CH_OK && !is_restored; i--) {
         int64_t newest = m->checkpoint->counter;
 

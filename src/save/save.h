@@ -21,6 +21,8 @@ typedef struct ch_save_costs {
     int64_t copy_ns;     /* part of it: the copy to staging memory */
     int64_t write_ns;    /* time that the last write took in the background */
     int64_t state_bytes; /* bytes of the last save that are not variables */
+    int64_t n_deltas;    /* deltas that were written */
+    int64_t delta_bytes; /* in the data files of the last delta */
 } ch_save_costs;
 
 struct ch_checkpoint {
@@ -55,8 +57,12 @@ typedef struct ch_save_request {
     const char       *prefix;
     int64_t           step; /* training steps; -1: not known */
     ch_save_committed committed;
-    void             *arg; /* of `committed`; NULL: the ch_save */
+    void             *arg; /* of `committed` */
     bool is_prepared;      /* the cut of the parameter servers was prepared (strategy/cut.h) */
+    /* For deltas, else NULL. A full save begins the marks. */
+    ch_save_marks *marks;
+    const char    *base; /* name of the base of a delta; NULL: the save is full */
+    uint64_t       base_id;
 } ch_save_request;
 
 /* Saves the state. Waits for the write in progress first, and returns its error instead. */

@@ -74,8 +74,8 @@ static void copy_chunk(void *arg, int i)
         int64_t             end = ch__min(x->offset + x->bytes, to);
 
         if (p->source[k].from == CH_FROM_STAGING && begin < end)
-            memcpy(c->staging->at + (begin - p->staged_from),
-                   p->source[k].bytes + (begin - x->offset), (size_t)(end - begin));
+            ch__save_plan_copy(p, k, begin - x->offset, end - begin,
+                               c->staging->at + (begin - p->staged_from));
     }
 }
 

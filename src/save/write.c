@@ -1,11 +1,13 @@
 /* save/write.c -- writes the files of a save in the background.
  *
- * The background thread writes the data files, at most CH_WRITE_THREADS at a time, then the index,
- * which commits the checkpoint, and then calls `committed`. After an error it removes what it
- * has written.
+ * The background thread plans the variables on servers (ch__save_plan_finish), and writes the
+ * data files, at most CH_WRITE_THREADS at a time, then the index, which commits the checkpoint. Then
+ * it calls `committed`. After an error it removes what it has written.
  *
  * Bytes on a parameter server are read in windows: a window is a part of an item, of at most
- * WINDOW bytes or a row, that is read from the snapshot at once.
+ * WINDOW bytes or a row, that is read from the snapshot at once. Changed rows of a variable that
+ * did not fit into staging memory are gathered in the same window, as many as the writer asks
+ * for.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "save/write.h"
@@ -15,6 +17,7 @@
 #include "base/log.h"
 #include "base/mutant.h"
 #include "ckpt/directory.h"
+#include "strategy/changed_rows.h"
 
 enum { WINDOW = 16 << 20 }; /* bytes */
 
@@ -22,7 +25,7 @@ enum { WINDOW = 16 << 20 }; /* bytes */
 typedef struct file_write {
     ch_save *save;
     int      file;
-    /* Bytes [from, from + n) of item `item`, which is on a server. */
+    /* Bytes [from, from + n) of item `item`. */
     int     item;
     int64_t from, n;
     char   *window;
@@ -35,22 +38,57 @@ static void set_past_vars(ch_save *s)
         ch__gate_open(&s->gate);
 }
 
-/* Finds the snapshot of the strategy of a variable. */
-static ch_cut *cut_of(const ch_save *s, const ch_var *v)
+/* Makes room for n bytes. */
+static ch_status reserve_window(file_write *w, int64_t n)
 {
-    int i = 0;
+    char *grown;
 
-    while (s->cut[i].strategy != ch_var_strategy(v))
-        i++;
-    return s->cut[i].cut;
+    if (n <= w->capacity)
+        return CH_OK;
+    grown = ch__realloc(w->window, (size_t)n);
+    if (grown == NULL)
+        return ch__fail_memory("the window on the values of a checkpoint");
+    w->window = grown;
+    w->capacity = n;
+    return CH_OK;
 }
 
-/* Moves the window so that it contains bytes [from, from + n) of item i. The writer asks for
- * ascending bytes, so bytes before `from` are not needed any more. */
+/* Gathers bytes [from, from + n) of item i, which consists of rows of a variable. */
+static ch_status gather(file_write *w, int i, int64_t from, int64_t n)
+{
+    ch_status rc = reserve_window(w, n);
+
+    if (rc != CH_OK)
+        return rc;
+    ch__save_plan_copy(&w->save->plan, i, from, n, w->window);
+    w->item = i;
+    w->from = from;
+    w->n = n;
+    return CH_OK;
+}
+
+/* Reads rows [first, first + count) of item i from the snapshot. */
+static ch_status read_rows(const ch_save *s, int i, int64_t first, int64_t count, char *to)
+{
+    const ch_item_source *source = &s->plan.source[i];
+    const ch_ckpt_item   *x = &s->plan.item[i];
+    const ch_cut         *cut = ch__save_cut_of(s->n_cuts, s->cut, source->var);
+    ch_region             region = x->region;
+
+    if (source->rows != NULL)
+        return ch__cut_read_rows(cut, source->var, count, source->rows + first, to);
+    if (x->whole.rank > 0) {
+        region.begin[0] += first;
+        region.size[0] = count;
+    }
+    return ch__cut_read(cut, source->var, &region, to);
+}
+
+/* Moves the window so that it contains bytes [from, from + n) of item i, which is on a server.
+ * The writer asks for ascending bytes, so bytes before `from` are not needed any more. */
 static ch_status move_window(file_write *w, int i, int64_t from, int64_t n)
 {
     const ch_ckpt_item *x = &w->save->plan.item[i];
-    ch_var             *v = w->save->plan.source[i].var;
     int64_t             rows = x->whole.rank > 0 ? x->region.size[0] : 1;
     int64_t             row = x->bytes / rows, end = w->from + w->n;
 
@@ -64,25 +102,14 @@ static ch_status move_window(file_write *w, int i, int64_t from, int64_t n)
     w->from = from < end ? from : end;
 
     /* Whole rows are read, and the window begins with a row or with kept bytes. */
-    ch_region region = x->region;
     int64_t   first = end / row, count = ch__units(from + n, row) - first;
     int64_t   more = ch__min(rows - first, WINDOW / row);
+    ch_status rc;
 
     count = count > more ? count : more;
-    if (w->n + count * row > w->capacity) {
-        char *grown = ch__realloc(w->window, (size_t)(w->n + count * row));
-
-        if (grown == NULL)
-            return ch__fail_memory("the window on a parameter server");
-        w->window = grown;
-        w->capacity = w->n + count * row;
-    }
-    if (x->whole.rank > 0) {
-        region.begin[0] += first;
-        region.size[0] = count;
-    }
-    ch_status rc = ch__cut_read(cut_of(w->save, v), v, &region, w->window + w->n);
-
+    rc = reserve_window(w, w->n + count * row);
+    if (rc == CH_OK)
+        rc = read_rows(w->save, i, first, count, w->window + w->n);
     w->n += count * row;
     return rc;
 }
@@ -101,7 +128,12 @@ static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **b
         set_past_vars(s);
     switch (source->from) {
     case CH_FROM_VAR:
+        if (source->rows != NULL)
+            rc = gather(w, item, from, n);
+        *bytes = source->rows != NULL ? w->window : source->bytes + from;
+        break;
     case CH_FROM_TENSOR:
+    case CH_FROM_IDS:
         *bytes = source->bytes + from;
         break;
     case CH_FROM_STAGING:
@@ -194,9 +226,9 @@ static void end_cuts(ch_save *s)
     s->n_cuts = 0;
 }
 
-static void run(void *arg)
+/* Writes all files. After an error removes those that were written. */
+static void write_checkpoint(ch_save *s)
 {
-    ch_save              *s = arg;
     ch_ckpt_write_options opt = {.no_sync = !s->sync};
     ch_status             rc = CH_OK;
 
@@ -207,7 +239,7 @@ static void run(void *arg)
     end_cuts(s);
     opt.buffer = s->memory->of[0].buffer;
     if (rc == CH_OK && !CH_KEEPS(COMMIT) && s->committed != NULL)
-        rc = s->committed(s->arg, s->prefix);
+        rc = s->committed(s->arg, s);
     if (rc == CH_OK)
         rc = ch__ckpt_write_index(s->prefix, s->plan.n_files, s->plan.n_items, s->plan.item,
                                   &opt);
@@ -218,10 +250,22 @@ static void run(void *arg)
             ch__log(CH_LOG_WARNING, "checkpoint", "%s: the files of a failed save remain: %s",
                     s->prefix, ch_error_message());
     } else if (CH_KEEPS(COMMIT) && s->committed != NULL) {
-        rc = s->committed(s->arg, s->prefix);
+        rc = s->committed(s->arg, s);
         if (rc != CH_OK)
             (void)ch__fault_record(&s->fault, rc, -1, NULL);
     }
+}
+
+static void run(void *arg)
+{
+    ch_save  *s = arg;
+    ch_status rc = ch__save_plan_finish(&s->plan, s->n_cuts, s->cut);
+
+    if (rc == CH_OK)
+        write_checkpoint(s);
+    else
+        (void)ch__fault_record(&s->fault, rc, -1, NULL);
+    end_cuts(s);
     s->ended_ns = ch__now_ns();
     set_past_vars(s);
     atomic_store(&s->is_done, true);
@@ -249,13 +293,14 @@ static ch_status wait_for(ch_save *s, atomic_bool *flag)
 
 ch_status ch__save_start(ch_save *s)
 {
+    bool      reads_vars = s->plan.unstaged_bytes > 0;
     ch_status rc;
 
     s->began_ns = ch__now_ns();
     rc = ch__thread_start("save", run, s, &s->thread);
     /* The wait has no limit of its own: the thread reads variables, so the program must not go
      * on before. wait_for warns. */
-    while (rc == CH_OK && s->plan.unstaged_bytes > 0 && wait_for(s, &s->is_past_vars) != CH_OK)
+    while (rc == CH_OK && reads_vars && wait_for(s, &s->is_past_vars) != CH_OK)
         continue;
     return rc;
 }

@@ -10,10 +10,11 @@
 
 #include "base/fault.h"
 #include "save/staging.h"
-#include "strategy/cut.h"
+
+typedef struct ch_save ch_save;
 
 /* Runs on the background thread after the commit: state file and removal of old checkpoints. */
-typedef ch_status (*ch_save_committed)(void *arg, const char *prefix);
+typedef ch_status (*ch_save_committed)(void *arg, const ch_save *s);
 
 enum { CH_WRITE_THREADS = 4 };
 
@@ -30,7 +31,7 @@ typedef struct ch_write_memory {
 
 void ch__write_memory_drop(ch_write_memory *m);
 
-typedef struct ch_save {
+struct ch_save {
     char             *prefix; /* owned */
     bool              sync;
     bool              replace; /* removes the checkpoint at the prefix first */
@@ -39,12 +40,9 @@ typedef struct ch_save {
     const ch_staging *staging; /* borrowed from the checkpoint */
     ch_write_memory  *memory;  /* the same */
     int               n_cuts;
-    /* A snapshot of each strategy with parameter servers. The array is owned, the strategies
-     * are borrowed: the checkpoint references their variables. */
-    struct ch_save_cut {
-        ch_strategy *strategy;
-        ch_cut      *cut; /* owned; NULL: not taken yet */
-    } * cut;
+    /* A snapshot of each strategy with parameter servers. The array is owned; the checkpoint
+     * references variables of the strategies. */
+    ch_save_cut      *cut;
     ch_save_committed committed; /* may be NULL */
     void             *arg;       /* of `committed` */
 
@@ -56,7 +54,7 @@ typedef struct ch_save {
     atomic_bool  is_abandoned; /* the write must fail at its next bytes */
     ch_fault     fault;        /* first error */
     int64_t      began_ns, ended_ns;
-} ch_save;
+};
 
 /* Starts the background thread, and blocks until it no longer reads variables (CH_FROM_VAR).
  * On an error nothing was started. */

@@ -43,6 +43,8 @@ struct ch_strategy {
     pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
     ch_map             vars; /* all variables by name, not referenced */
     atomic_uint        generation; /* incremented when vars changes */
+    /* As ch_var.marks_owner, for the variables on servers. */
+    const void *marks_owner;
 };
 
 /* Returns the Default strategy, creating it at the first call. The program must not free it.

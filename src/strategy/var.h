@@ -101,6 +101,9 @@ struct ch_var {
     ch_row_marks *marks;
     /* The program has had the tensors of the copies, so it may write to them at any time. */
     atomic_bool is_exposed;
+    /* Whose deltas the marks of changed rows are for, if the value is in this process; NULL:
+     * none. Only compared (save/marks.h). */
+    const void *marks_owner;
     int         n_copies; /* copies of each part */
     /* One copy for each local replica, or a single copy that all replicas share. copy[0] is
      * NULL if the value is not in this process. */
