@@ -2,10 +2,9 @@
  *
  * The index is read twice. The first pass counts, the second fills arrays of exactly the needed
  * size; so the memory is known, and limited, before it is allocated. If only a part of the
- * tensors is opened, a pass before these finds the range of names (choose_range), and the others
- * leave out all other names. Slices come first in an
- * index, in the order of their tensors' names. A tensor in slices finds its slices as the next
- * run of slices with its name.
+ * tensors is opened, a pass before these finds the range of names (visit_for_range), and
+ * the others leave out all other names. Slices come first in an index, in the order of their
+ * tensors' names. A tensor in slices finds its slices as the next run of slices with its name.
  *
  * When ch__ckpt_open returns CH_OK:
  *   1. Every shape has at most 8 axes, and its number of bytes does not overflow.

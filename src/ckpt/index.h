@@ -1,9 +1,9 @@
 /* ckpt/index.h -- an open checkpoint in memory, for the files of ckpt/.
  *
  * A checkpoint may be open in part (ch__ckpt_open_some): then the arrays hold the tensors of a
- * range of names. The arrays have exactly the needed size and never move after ch__ckpt_open. An open delta
- * holds its base, an open checkpoint too, and reads tensors that are stored as rows through it
- * (ckpt/delta.h).
+ * range of names. The arrays have exactly the needed size and never move after ch__ckpt_open.
+ * An open delta holds its base, an open checkpoint too, and reads tensors that are stored as
+ * rows through it (ckpt/delta.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef CKPT_INDEX_H
