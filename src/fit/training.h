@@ -95,8 +95,9 @@ void ch__training_pause(ch_training *t, const char *why);
 /* Save points: events for callbacks that save the training, which only callbacks of the library
  * may handle. At a save point all callbacks have handled the event before, and the training is
  * between two steps. With parameter servers, steps may be in flight: a callback that saves must
- * drain first, or capture the state (fit/resume.h). The first save point after ch__training_pause comes before anything that the
- * pause cuts short, so its state is the one to be saved. */
+ * drain first, or capture the state (fit/resume.h). The first save point after
+ * ch__training_pause comes before anything that the pause cuts short, so its state is the one
+ * to be saved. */
 enum {
     CH_SAVE_POINT_BEGIN = CH_ON_END << 1, /* before the first epoch: a state may be loaded */
     CH_SAVE_POINT_STEP = CH_ON_END << 2,  /* between steps, also of a validation */

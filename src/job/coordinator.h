@@ -29,10 +29,10 @@
  *      cancelled. In rounds of CH_SYNCHRONOUS a server keeps the updates, and applies them in
  *      the order of the steps when the coordinator calls SETTLE (job/coordinator/settle.c).
  *   5. Acknowledge. The worker replies to RUN with the results, or with an error. The step has
- *      then ended (in rounds, when it is settled), and ch__coord_wait returns the results or the error. A step does not end if
- *      the worker hands it back, or if its worker is being fenced and replies with an error. If
- *      a step fails, the next schedule, join or done cancels the other steps and returns the
- *      error.
+ *      then ended (in rounds, when it is settled), and ch__coord_wait returns the results or
+ *      the error. A step does not end if the worker hands it back, or if its worker is being
+ *      fenced and replies with an error. If a step fails, the next schedule, join or done
+ *      cancels the other steps and returns the error.
  *   6. Retire. All steps below the number `retired` have ended. RUN, UPDATE, ASSIGN and PING
  *      carry this number. Servers then reject these steps and free their records of them. A
  *      step whose reply was lost has not ended, so its records are kept.

@@ -23,9 +23,9 @@
  * the coordinator lets other workers run the steps of the lost worker.
  *
  * In rounds of CH_SYNCHRONOUS, the result must not depend on which worker is faster. So servers
- * only keep the updates of a round (PsUpdate.defer) and reply. The coordinator sends CH_PS_SETTLE
- * with the steps that have replied and before which no step is left. The server then applies
- * their updates in the order of the steps.
+ * only keep the updates of a round (PsUpdate.defer) and reply. The coordinator sends
+ * CH_PS_SETTLE with the steps that have replied and before which no step is left. The server
+ * then applies their updates in the order of the steps.
  *
  * To cancel steps, the coordinator sends CH_PS_HOLD to every server. From its reply on, a
  * server rejects updates of these steps. The reply lists the steps of which the server had

@@ -189,7 +189,7 @@ static int steps_in(int number)
 
 /* In rounds, a training that is killed and started again has the bits of a training that was
  * never killed. */
-static void backup_on_servers_goes_on_with_the_same_bits(void **state)
+static void backup_in_rounds_goes_on_after_a_kill_with_the_same_bits(void **state)
 {
     program p = {.mode = CH_SYNCHRONOUS, .every_steps = 2};
 
@@ -256,7 +256,8 @@ training_fails_when_a_server_is_lost_and_goes_on_when_it_is_started_again(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(backup_on_servers_goes_on_with_the_same_bits, remove_run),
+        cmocka_unit_test_teardown(backup_in_rounds_goes_on_after_a_kill_with_the_same_bits,
+                                  remove_run),
         cmocka_unit_test_teardown(backup_on_servers_agrees_with_the_steps_of_its_cut,
                                   remove_run),
         cmocka_unit_test_teardown(backup_on_servers_does_not_wait_for_steps_in_flight,

@@ -524,7 +524,7 @@ void ch__server_drop_deferred(ch_deferred *d)
     ch__free(d);
 }
 
-/* Runs a deferred update. Its graph may have been freed or replaced since the update arrived. */
+/* Runs a deferred update. Its graph may have been freed since the update arrived. */
 static ch_status run_deferred(ch_server_state *s, const ch_deferred *d)
 {
     ch_server_update *f = ch__map_find(&s->updates, ch__key(d->update));
