@@ -1,19 +1,12 @@
 /* save/write.c -- writes the files of a save in the background.
  *
-<<<<<<< ours
  * The background thread plans the variables on servers (ch__save_plan_finish), and writes the
- * data files, at most CH_WRITE_THREADS at a time, then the index, which commits the checkpoint. Then
- * it calls `committed`. After an error it removes what it has written.
-=======
- * The background thread writes the data files, at most CH_WRITE_THREADS at a time, then the
- * index, which commits the checkpoint, and then calls `committed`. After an error it removes
- * what it has written.
->>>>>>> theirs
+ * data files, at most CH_WRITE_THREADS at a time, then the index, which commits the checkpoint.
+ * Then it calls `committed`. After an error it removes what it has written.
  *
  * Bytes on a parameter server are read in windows: a window is a part of an item, of at most
- * WINDOW bytes or a row, that is read from the snapshot at once. Changed rows of a variable that
- * did not fit into staging memory are gathered in the same window, as many as the writer asks
- * for.
+ * WINDOW bytes or a row, that is read from the snapshot at once. Changed rows that do not fit
+ * into staging memory are gathered in the same window, as many as the writer asks for.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "save/write.h"
