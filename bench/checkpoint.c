@@ -379,153 +379,152 @@ static void measure_stall_of_server(bench *b, int64_t bytes, const char *name)
     qsort(ours, (size_t)rounds, sizeof(double), by_value);
     qsort(limit, (size_t)rounds, sizeof(double), by_value);
     bench_add(b, name, "ms/GiB", BENCH_LOWER, ours[rounds / 2], limit[rounds / 2]);
+}
 
-    /* ---- deltas ---- */
+/* ---- deltas ---- */
 
-    /* Returns the bytes of all files of a checkpoint with one data file. */
-    static double bytes_of(const char *path)
-    {
-        static const char *const suffix[] = {".index", ".data-00000-of-00001"};
-        double                   bytes = 0;
+/* Returns the bytes of all files of a checkpoint with one data file. */
+static double bytes_of(const char *path)
+{
+    static const char *const suffix[] = {".index", ".data-00000-of-00001"};
+    double                   bytes = 0;
 
-        for (int i = 0; i < 2; i++) {
-            char        name[300];
-            struct stat about;
+    for (int i = 0; i < 2; i++) {
+        char        name[300];
+        struct stat about;
 
-            snprintf(name, sizeof(name), "%s%s", path, suffix[i]);
-            if (stat(name, &about) != 0)
-                exit(1);
-            bytes += (double)about.st_size;
-        }
-        return bytes;
+        snprintf(name, sizeof(name), "%s%s", path, suffix[i]);
+        if (stat(name, &about) != 0)
+            exit(1);
+        bytes += (double)about.st_size;
     }
+    return bytes;
+}
 
-    /* Fills ids of a table with the Zipf distribution of exponent 1.05. Frequent ids are not
+/* Fills ids of a table with the Zipf distribution of exponent 1.05. Frequent ids are not
  * neighbours. */
-    static void draw_ids(int32_t * id, int64_t n, int64_t rows, uint64_t * seed)
-    {
-        const double s = 0.05;
+static void draw_ids(int32_t *id, int64_t n, int64_t rows, uint64_t *seed)
+{
+    const double s = 0.05;
 
-        for (int64_t i = 0; i < n; i++) {
-            *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-            double u = (double)(*seed >> 11) / 9007199254740992.0;
-            double x = pow(1 - u * (1 - pow((double)rows, -s)), -1 / s);
+    for (int64_t i = 0; i < n; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        double u = (double)(*seed >> 11) / 9007199254740992.0;
+        double x = pow(1 - u * (1 - pow((double)rows, -s)), -1 / s);
 
-            id[i] = (int32_t)((uint64_t)x * 2654435761u % (uint64_t)rows);
-        }
+        id[i] = (int32_t)((uint64_t)x * 2654435761u % (uint64_t)rows);
     }
+}
 
-    /* Saves in turns a full checkpoint and, after some steps, a delta. */
-    static void measure_delta(bench * b, int64_t rows)
-    {
-        enum { WIDTH = 64, BATCH = 4096, IDS = 8, STEPS = 50 };
-        ch_layer              *layer = ch_layer_embedding(rows, WIDTH, NULL);
-        training               t = {NULL};
-        ch_model_options       opt = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, IDS)}}};
-        ch_checkpoint         *c = NULL;
-        ch_checkpoint_manager *m = NULL;
-        ch_tensor             *x = NULL;
-        char                   directory[128];
-        double                 bytes[2] = {0}, seconds[2] = {0};
-        uint64_t               seed = 1;
+/* Saves in turns a full checkpoint and, after some steps, a delta. */
+static void measure_delta(bench *b, int64_t rows)
+{
+    enum { WIDTH = 64, BATCH = 4096, IDS = 8, STEPS = 50 };
+    ch_layer              *layer = ch_layer_embedding(rows, WIDTH, NULL);
+    training               t = {NULL};
+    ch_model_options       opt = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, IDS)}}};
+    ch_checkpoint         *c = NULL;
+    ch_checkpoint_manager *m = NULL;
+    ch_tensor             *x = NULL;
+    char                   directory[128];
+    double                 bytes[2] = {0}, seconds[2] = {0};
+    uint64_t               seed = 1;
 
-        must(ch_model_new(NULL, layer, &opt, &t.model));
-        must(ch_optimizer_adagrad(0.01, &(ch_optimizer_adagrad_options){.row_wise = true}, NULL,
-                                  &t.optimizer));
-        must(ch_function_new("train", train, &t, &t.step));
-        must(ch_checkpoint_new(&c));
-        must(ch_checkpoint_add_model(c, "model", t.model));
-        must(ch_checkpoint_add_optimizer(c, "optimizer", t.optimizer));
-        snprintf(directory, sizeof(directory), "%s/delta", folder);
-        must(ch_checkpoint_manager_new(
-            c, directory,
-            &(ch_manager_options){.max_to_keep = 1, .full_every = 2, .write = {.wait = true}},
-            &m));
-        for (int i = 0; i < (bench_is_quick(b) ? 2 : 2 * ROUNDS); i++) {
-            const char *path = NULL;
-            double      begin;
+    must(ch_model_new(NULL, layer, &opt, &t.model));
+    must(ch_optimizer_adagrad(0.01, &(ch_optimizer_adagrad_options){.row_wise = true}, NULL,
+                              &t.optimizer));
+    must(ch_function_new("train", train, &t, &t.step));
+    must(ch_checkpoint_new(&c));
+    must(ch_checkpoint_add_model(c, "model", t.model));
+    must(ch_checkpoint_add_optimizer(c, "optimizer", t.optimizer));
+    snprintf(directory, sizeof(directory), "%s/delta", folder);
+    must(ch_checkpoint_manager_new(
+        c, directory,
+        &(ch_manager_options){.max_to_keep = 1, .full_every = 2, .write = {.wait = true}}, &m));
+    for (int i = 0; i < (bench_is_quick(b) ? 2 : 2 * ROUNDS); i++) {
+        const char *path = NULL;
+        double      begin;
 
-            for (int k = 0; k < (bench_is_small(b) ? 1 : STEPS); k++) {
-                must(ch_tensor_new(CH_I32, ch_shape_of(BATCH, IDS), &x));
-                draw_ids(ch_tensor_data_mut(x), (int64_t)BATCH * IDS, rows, &seed);
-                must(ch_tuple_of(1, &x, &t.batch));
-                must(ch_strategy_run(NULL, t.step, t.batch, NULL));
-                ch_tuple_unref(t.batch);
-                ch_tensor_unref(x);
-            }
-            begin = bench_now();
-            must(ch_checkpoint_manager_save(m, true, &path));
-            seconds[i % 2] += bench_now() - begin;
-            bytes[i % 2] += bytes_of(path);
+        for (int k = 0; k < (bench_is_small(b) ? 1 : STEPS); k++) {
+            must(ch_tensor_new(CH_I32, ch_shape_of(BATCH, IDS), &x));
+            draw_ids(ch_tensor_data_mut(x), (int64_t)BATCH * IDS, rows, &seed);
+            must(ch_tuple_of(1, &x, &t.batch));
+            must(ch_strategy_run(NULL, t.step, t.batch, NULL));
+            ch_tuple_unref(t.batch);
+            ch_tensor_unref(x);
         }
-        bench_add(b, "delta, bytes", "of a full save", BENCH_LOWER, bytes[1] / bytes[0], 1);
-        bench_add(b, "delta, time", "of a full save", BENCH_LOWER, seconds[1] / seconds[0], 1);
-        ch_checkpoint_manager_unref(m);
-        ch_checkpoint_unref(c);
-        ch_function_unref(t.step);
-        ch_optimizer_unref(t.optimizer);
-        ch_model_unref(t.model);
+        begin = bench_now();
+        must(ch_checkpoint_manager_save(m, true, &path));
+        seconds[i % 2] += bench_now() - begin;
+        bytes[i % 2] += bytes_of(path);
     }
+    bench_add(b, "delta, bytes", "of a full save", BENCH_LOWER, bytes[1] / bytes[0], 1);
+    bench_add(b, "delta, time", "of a full save", BENCH_LOWER, seconds[1] / seconds[0], 1);
+    ch_checkpoint_manager_unref(m);
+    ch_checkpoint_unref(c);
+    ch_function_unref(t.step);
+    ch_optimizer_unref(t.optimizer);
+    ch_model_unref(t.model);
+}
 
-    int main(int argc, char **argv)
-    {
-        bench        *b = bench_open("checkpoint", argc, argv);
-        const int64_t mib[] = {512, 2048};
-        char          command[160];
+int main(int argc, char **argv)
+{
+    bench        *b = bench_open("checkpoint", argc, argv);
+    const int64_t mib[] = {512, 2048};
+    char          command[160];
 
-        snprintf(folder, sizeof(folder), "/var/tmp/cohort-bench-XXXXXX");
-        if (mkdtemp(folder) == NULL)
-            return 1;
-        setenv("FOLDER", folder, 1);
-        for (int i = 0; i < 2; i++) {
-            state s;
-            char  name[3][64], peer[2][160];
+    snprintf(folder, sizeof(folder), "/var/tmp/cohort-bench-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    setenv("FOLDER", folder, 1);
+    for (int i = 0; i < 2; i++) {
+        state s;
+        char  name[3][64], peer[2][160];
 
-            snprintf(name[0], sizeof(name[0]), "save %lld MiB", (long long)mib[i]);
-            snprintf(name[1], sizeof(name[1]), "restore %lld MiB", (long long)mib[i]);
-            snprintf(name[2], sizeof(name[2]), "stall %lld MiB", (long long)mib[i]);
-            for (int k = 0; k < 2; k++)
-                snprintf(peer[k], sizeof(peer[k]),
-                         "exec $PYTHON $PEERS/torch_checkpoint.py %s %lld",
-                         k == 0 ? "save" : "restore", (long long)mib[i]);
-            if (!bench_wants(b, name[0]) && !bench_wants(b, name[1]) &&
-                !bench_wants(b, name[2]))
-                continue;
-            make_state(&s, bench_is_small(b) ? 16 << 20 : mib[i] << 20);
-            save(&s, 1);
-            write_plain(&s, 1);
-            bench_run(b, &(bench_case){.name = name[0],
-                                       .unit = "GB/s",
-                                       .better = BENCH_HIGHER,
-                                       .scale = (double)s.bytes / 1e9,
-                                       .ours = {.run = save, .arg = &s},
-                                       .peer = {{"torch.save", .command = peer[0]}},
-                                       .limit = {.run = write_plain, .arg = &s}});
-            bench_run(b, &(bench_case){.name = name[1],
-                                       .unit = "GB/s",
-                                       .better = BENCH_HIGHER,
-                                       .scale = (double)s.bytes / 1e9,
-                                       .ours = {.run = restore, .arg = &s},
-                                       .peer = {{"torch.load", .command = peer[1]}},
-                                       .limit = {.run = read_plain, .arg = &s},
-                                       .check = is_restored});
-            if (bench_wants(b, name[2]))
-                measure_stall(b, &s, name[2]);
-            drop_state(&s);
-        }
-        for (int i = 0; i < 2; i++) {
-            char name[64];
-
-            snprintf(name, sizeof(name), "stall ps %lld MiB", (long long)mib[i]);
-            if (bench_wants(b, name))
-                measure_stall_of_server(b, bench_is_small(b) ? 16 << 20 : mib[i] << 20, name);
-        }
-        if (bench_wants(b, "overhead"))
-            measure_overhead(b, bench_is_small(b) ? 12 << 20 : 512 << 20);
-        if (bench_wants(b, "delta"))
-            measure_delta(b, bench_is_small(b) ? 40000 : 4 << 20);
-        snprintf(command, sizeof(command), "rm -r %s", folder);
-        if (system(command) != 0)
-            return 1;
-        return bench_close(b);
+        snprintf(name[0], sizeof(name[0]), "save %lld MiB", (long long)mib[i]);
+        snprintf(name[1], sizeof(name[1]), "restore %lld MiB", (long long)mib[i]);
+        snprintf(name[2], sizeof(name[2]), "stall %lld MiB", (long long)mib[i]);
+        for (int k = 0; k < 2; k++)
+            snprintf(peer[k], sizeof(peer[k]),
+                     "exec $PYTHON $PEERS/torch_checkpoint.py %s %lld",
+                     k == 0 ? "save" : "restore", (long long)mib[i]);
+        if (!bench_wants(b, name[0]) && !bench_wants(b, name[1]) && !bench_wants(b, name[2]))
+            continue;
+        make_state(&s, bench_is_small(b) ? 16 << 20 : mib[i] << 20);
+        save(&s, 1);
+        write_plain(&s, 1);
+        bench_run(b, &(bench_case){.name = name[0],
+                                   .unit = "GB/s",
+                                   .better = BENCH_HIGHER,
+                                   .scale = (double)s.bytes / 1e9,
+                                   .ours = {.run = save, .arg = &s},
+                                   .peer = {{"torch.save", .command = peer[0]}},
+                                   .limit = {.run = write_plain, .arg = &s}});
+        bench_run(b, &(bench_case){.name = name[1],
+                                   .unit = "GB/s",
+                                   .better = BENCH_HIGHER,
+                                   .scale = (double)s.bytes / 1e9,
+                                   .ours = {.run = restore, .arg = &s},
+                                   .peer = {{"torch.load", .command = peer[1]}},
+                                   .limit = {.run = read_plain, .arg = &s},
+                                   .check = is_restored});
+        if (bench_wants(b, name[2]))
+            measure_stall(b, &s, name[2]);
+        drop_state(&s);
     }
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+
+        snprintf(name, sizeof(name), "stall ps %lld MiB", (long long)mib[i]);
+        if (bench_wants(b, name))
+            measure_stall_of_server(b, bench_is_small(b) ? 16 << 20 : mib[i] << 20, name);
+    }
+    if (bench_wants(b, "overhead"))
+        measure_overhead(b, bench_is_small(b) ? 12 << 20 : 512 << 20);
+    if (bench_wants(b, "delta"))
+        measure_delta(b, bench_is_small(b) ? 40000 : 4 << 20);
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    if (system(command) != 0)
+        return 1;
+    return bench_close(b);
+}
