@@ -126,8 +126,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
  * that returned one. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
 /* Prints what a save costs, as snprintf does: the memory that it holds, the bytes that it
- * writes by kind, those of the last delta, and the time that the last saves blocked the program and took in the
- * background. */
+ * writes by kind, those of the last delta, and the time that the last saves blocked the program
+ * and took in the background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */

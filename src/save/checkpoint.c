@@ -314,11 +314,11 @@ static ch_status copy_state(taking *t)
 
     if (rc == CH_OK)
         rc = ch__save_plan_make(&s->tree,
-                                &(ch_plan_options){.staging_bytes = t->opt->staging_bytes,
-                                                   .step = t->request->step,
-                                                   .base = t->request->base,
-                                                   .base_id = t->request->base_id,
-                                                   .marks = t->request->marks},
+                                &(ch_save_plan_options){.staging_bytes = t->opt->staging_bytes,
+                                                        .step = t->request->step,
+                                                        .base = t->request->base,
+                                                        .base_id = t->request->base_id,
+                                                        .marks = t->request->marks},
                                 &s->plan);
     if (rc == CH_OK)
         rc = ch__staging_reserve(&c->staging, ch__checkpoint_team(c), s->plan.staged_bytes);

@@ -5,7 +5,7 @@
  * removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
  * when no write is in progress.
  *
- * Deltas. A manager with `full_every` writes a full checkpoint, the base, and then deltas of it.
+ * Deltas. A manager with `full_every` writes a full checkpoint, the base, and then its deltas.
  * A full save begins the marks of changed rows at the moment when it copies the state. So the
  * marks belong to it and not to any full checkpoint before, and only when it is committed
  * (base_id) a delta may follow. A base stays as long as the list has a delta that needs it, and

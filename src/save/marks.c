@@ -30,7 +30,7 @@ ch_status ch__save_marks_own(ch_save_marks *m, ch_strategy *st)
     return CH_OK;
 }
 
-/* Marks the rows of a variable from now on. Variables on servers have been marked by the cut. */
+/* Marks the rows of a variable from now on. The cut has marked variables on servers. */
 static ch_status mark(ch_save_marks *m, const ch_saved_value *x)
 {
     marked_var *added = ch__arena_alloc(&m->memory, sizeof(*added));

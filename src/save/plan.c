@@ -560,7 +560,7 @@ static void add_metadata(planning *p)
     set_metadata(p, m, at);
 }
 
-ch_status ch__save_plan_make(ch_tree *t, const ch_plan_options *opt, ch_save_plan *out)
+ch_status ch__save_plan_make(ch_tree *t, const ch_save_plan_options *opt, ch_save_plan *out)
 {
     planning p = {.plan = out,
                   .left = opt->staging_bytes > 0 ? opt->staging_bytes : INT64_MAX,

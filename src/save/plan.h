@@ -75,19 +75,19 @@ typedef struct ch_save_plan {
     int64_t state_bytes;    /* of the items that are CH_FROM_TENSOR */
 } ch_save_plan;
 
-typedef struct ch_plan_options {
+typedef struct ch_save_plan_options {
     int64_t              staging_bytes; /* that are staged at most; 0: all */
     int64_t              step;          /* training steps; -1: not known */
     const char          *base; /* of a delta: the name of its base; NULL: the save is full */
     uint64_t             base_id;
     const ch_save_marks *marks; /* of a delta */
-} ch_plan_options;
+} ch_save_plan_options;
 
 /* Plans the values of this process, of a tree that was built with state. Reads the values of
  * variables that cannot be copied byte for byte (the aggregate of several copies, strings) into
  * tensors of the tree. Must be called between steps. The caller must drop the plan, also on an
  * error. */
-CH_MUST_CHECK ch_status ch__save_plan_make(ch_tree *t, const ch_plan_options *opt,
+CH_MUST_CHECK ch_status ch__save_plan_make(ch_tree *t, const ch_save_plan_options *opt,
                                            ch_save_plan *out);
 /* Plans the variables on servers, and the metadata. The cuts must be those of all strategies of
  * these variables. */

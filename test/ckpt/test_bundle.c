@@ -420,9 +420,9 @@ static void table_reader_accepts_snappy_and_no_other_compression(void **state)
     set_type(table, n, 1);
     n += 5;
     /* The index block: key "x", handle of the data block. */
-    memcpy(table + n, "\0\1\2x\0", 5);
+    memcpy(table + n, (const uint8_t[]){0, 1, 2, 'x', 0}, 5);
     table[n + 5] = sizeof(packed);
-    memcpy(table + n + 6, "\0\0\0\0\1\0\0\0", 8);
+    memcpy(table + n + 6, (const uint8_t[]){0, 0, 0, 0, 1, 0, 0, 0}, 8);
     set_type(table + n, 14, 0);
     ch__bytes_builder_varint(&foot, 0);
     ch__bytes_builder_varint(&foot, 0);
@@ -430,7 +430,8 @@ static void table_reader_accepts_snappy_and_no_other_compression(void **state)
     ch__bytes_builder_varint(&foot, 14);
     n += 14 + 5;
     memcpy(table + n, foot.at, (size_t)foot.n);
-    memcpy(table + n + 40, "\x57\xfb\x80\x8b\x24\x75\x47\xdb", 8);
+    memcpy(table + n + 40, (const uint8_t[]){0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb},
+           8);
     n += 48;
     t_assert_error(read_table(table, (size_t)n, &s), CH_OK, "");
     assert_int_equal(s.n, 1);
@@ -438,7 +439,7 @@ static void table_reader_accepts_snappy_and_no_other_compression(void **state)
     set_type(table, sizeof(packed), 2);
     t_assert_error(read_table(table, (size_t)n, &s), CH_DATA_LOSS, "compression 2");
     set_type(table, sizeof(packed), 1);
-    memcpy(table, "\xff\xff\xff\xff\x0f", 5); /* states 4 GiB */
+    memcpy(table, (const uint8_t[]){0xff, 0xff, 0xff, 0xff, 0x0f}, 5); /* states 4 GiB */
     set_type(table, sizeof(packed), 1);
     t_assert_error(read_table(table, (size_t)n, &s), CH_RESOURCE_EXHAUSTED, "4294967295");
     ch__bytes_builder_drop(&foot);

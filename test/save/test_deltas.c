@@ -534,7 +534,7 @@ static bool exists(const counted *x, int number)
     return stat(path, &about) == 0;
 }
 
-static void one_of_k_checkpoints_is_full(void **state)
+static void checkpoint_is_full_once_in_k(void **state)
 {
     counted                x;
     char                   text[2000];
@@ -856,7 +856,7 @@ static void failing_memory_loses_no_changed_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_of_k_checkpoints_is_full),
+        cmocka_unit_test(checkpoint_is_full_once_in_k),
         cmocka_unit_test(base_that_is_not_there_makes_the_next_checkpoint_full),
         cmocka_unit_test(base_stays_as_long_as_a_delta_needs_it),
         cmocka_unit_test(preserved_delta_keeps_its_base),

@@ -232,7 +232,7 @@ class Checks(unittest.TestCase):
     def conformance(row='| 1.1.1 | one | `test/x/test_x.c: a` |  |', source='/* 1.1.1: text */\n', **more):
         """Returns a tree with a statement, an example and a test, whose comment is `source`."""
         return {'tools/statements': '# numbers\n1.1.1\nB1\n', 'doc/conformance.md': row + '\n',
-                'doc/seed-examples.md': '| B1 | 000:1 |  | later: checkpoints |\n',
+                'doc/seed-examples.md': '| B1 | 000:1 |  | later: logical devices |\n',
                 'test/x/test_x.c': source + 'static void a(void **state)\n{\n}\n', **more}
 
     def test_statements_have_tests_or_reasons(self):
@@ -240,11 +240,11 @@ class Checks(unittest.TestCase):
         row = '| 1.1.1 | one |  | {} |'
         where = {'doc/why.md': '# Why\n\n## Data and more\n'}
         self.passes('check-conformance', self.conformance(), said=said.format(1))
-        for reason in ('cannot occur in C: it has no objects', 'later: checkpoints', 'later: TPUStrategy; its cores',
+        for reason in ('cannot occur in C: it has no objects', 'later: logical devices', 'later: TPUStrategy; its cores',
                        'decided otherwise: DESIGN 9: never', 'decided otherwise: doc/why.md, Data and more: never'):
             self.passes('check-conformance', self.conformance(row.format(reason), '', **where), said=said.format(0))
         for reason, words in (('', 'neither a test nor a reason'), ('later', 'not a form of reason'),
-                              ('later: some day', 'not a form of reason'), ('later: checkpoints, some', 'not a form'),
+                              ('later: some day', 'not a form of reason'), ('later: logical devices, some', 'not a form'),
                               ('cannot occur', 'not a form of reason'), ('note: by name', 'not a form of reason'),
                               ('decided otherwise: never', 'not a form of reason'),
                               ('decided otherwise: doc/no.md, Data: never', 'doc/no.md has no heading "Data"'),
@@ -253,15 +253,15 @@ class Checks(unittest.TestCase):
 
     def test_a_row_with_tests_may_have_a_reason_for_a_part(self):
         row = '| 1.1.1 | one | `test/x/test_x.c: a` | {} |'
-        for reason in ('cannot occur in C: no objects', 'later: checkpoints; their names', 'decided otherwise: DESIGN 9: never'):
+        for reason in ('cannot occur in C: no objects', 'later: logical devices; their names', 'decided otherwise: DESIGN 9: never'):
             self.assertEqual(run('check-conformance', self.conformance(row.format(reason)))[0], 0)
-        self.fails('check-conformance', self.conformance(row.format('later: checkpoints')), 'must name the part')
+        self.fails('check-conformance', self.conformance(row.format('later: logical devices')), 'must name the part')
         for reason in ('by name', 'note: by name'):
             self.fails('check-conformance', self.conformance(row.format(reason)), 'not a form of reason')
 
     def test_every_statement_has_exactly_one_row(self):
         row = '| 1.1.1 | one | `test/x/test_x.c: a` |  |'
-        later = '| {} | two |  | later: checkpoints |'
+        later = '| {} | two |  | later: logical devices |'
         for number in ('1.1.2', '3.3', 'WR-10b', 'G-1', 'TPU-4.10'):
             more = {'tools/statements': f'1.1.1 {number}\nB1\n'}
             self.fails('check-conformance', self.conformance(**more), f'{number} has no row')
