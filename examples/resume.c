@@ -2,10 +2,10 @@
  *
  *     ./resume [short] DIRECTORY
  *
- * Trains a perceptron on Fashion-MNIST, with dropout, early stopping and a rate that falls on a
- * plateau. Kill the program at any moment, and start it again: it goes on from the checkpoints
- * in DIRECTORY, and ends with the weights, the numbers and the file DIRECTORY/log.csv of a run
- * that was never killed. After SIGTERM it saves and exits with status 42, for batch systems.
+ * Trains a perceptron on Fashion-MNIST, with dropout, early stopping and a rate that falls on
+ * a plateau. Killed at any moment and started again, it goes on from the newest checkpoint, and
+ * ends with the weights, numbers and DIRECTORY/log.csv of a run that was never killed. After
+ * SIGTERM it saves and exits with status 42.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "clothes.h"
@@ -39,11 +39,12 @@ static void scale(ch_step *s, void *arg)
     ch_step_out(s, "label", ch_cast(ch_step_in(s, 1), CH_I32));
 }
 
-static ch_dataset *new_dataset(const pictures *p)
+static ch_dataset *new_dataset(const pictures *p, bool brief)
 {
     ch_dataset *d = ch_dataset_shuffle(ch_dataset_slices(2, p->t, NULL), 10000, NULL);
 
-    return ch_dataset_map(ch_dataset_batch(d, BATCH, NULL), scale, NULL, NULL);
+    d = ch_dataset_take(ch_dataset_batch(d, BATCH, NULL), brief ? 40 : CH_INFINITE);
+    return ch_dataset_map(d, scale, NULL, NULL);
 }
 
 static void new_callbacks(const char *directory, ch_callback **out)
@@ -73,7 +74,7 @@ int main(int argc, char **argv)
     new_callbacks(argc > 1 + brief ? argv[1 + brief] : "resume-run", callback);
     must(ch_strategy_mirrored(NULL, &st));
     ch_model      *m = new_model(st);
-    ch_dataset    *learn = new_dataset(&train), *check = new_dataset(&test);
+    ch_dataset    *learn = new_dataset(&train, brief), *check = new_dataset(&test, brief);
     ch_fit_options opt = {.epochs = brief ? 3 : 20,
                           .validation = {.dataset = check},
                           .n_callbacks = CALLBACKS,
