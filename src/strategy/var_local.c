@@ -204,18 +204,6 @@ static ch_status read_workers(ch_var *v, ch_tuple **out)
 
 /* ---- writing ---- */
 
-/* Marks the rows of a region, or all rows if `region` is NULL, if the rows of v are marked.
- * Must be called before the write, which may fail in the middle. */
-static void mark_rows(const ch_var *v, const ch_region *region)
-{
-    if (v->marks == NULL)
-        return;
-    if (region != NULL)
-        ch__row_marks_add_range(v->marks, region->begin[0], region->begin[0] + region->size[0]);
-    else
-        ch__row_marks_add_all(v->marks);
-}
-
 /* Loads an integer. 8-byte integers are not converted to double, which would round large
  * values. */
 static int64_t load_integer(ch_dtype dtype, const void *at)
@@ -311,7 +299,7 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
     ch_tensor *whole = NULL;
     ch_status  rc = CH_OK;
 
-    mark_rows(v, region);
+    ch__row_marks_add_region(v->marks, region);
     if (region == NULL)
         return write_whole(v, value);
     if (!ch__var_is_per_replica(v)) {
@@ -404,7 +392,7 @@ static ch_status write_from(ch_var *v, const ch_value_source *from)
     ch_region  whole;
     ch_status  rc;
 
-    mark_rows(v, NULL);
+    ch__row_marks_add_region(v->marks, NULL);
     if (!ch__var_is_per_replica(v))
         return read_copies(v, from);
     ch__layout_region(v->layout, v->shape, 0, &whole);
@@ -444,7 +432,7 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
     ch_tensor *whole = NULL;
     ch_status  rc = ch_tensor_contiguous(delta, &whole);
 
-    mark_rows(v, NULL);
+    ch__row_marks_add_region(v->marks, NULL);
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
         add_to(v->copy[i], whole, subtract ? -1 : 1);
     ch_tensor_unref(whole);
@@ -455,7 +443,7 @@ static ch_status copy_var(ch_var *from, ch_var *to)
 {
     ch_status rc = CH_OK;
 
-    mark_rows(to, NULL);
+    ch__row_marks_add_region(to->marks, NULL);
     for (int i = 0; i < from->n_copies && rc == CH_OK; i++)
         rc = ch_tensor_copy(from->copy[i], to->copy[i]);
     return rc;

@@ -69,6 +69,16 @@ void ch__row_marks_add_all(ch_row_marks *m)
     m->all = true;
 }
 
+void ch__row_marks_add_region(ch_row_marks *m, const ch_region *region)
+{
+    if (m == NULL)
+        return;
+    if (region != NULL)
+        ch__row_marks_add_range(m, region->begin[0], region->begin[0] + region->size[0]);
+    else
+        ch__row_marks_add_all(m);
+}
+
 /* Returns the byte at `at`, without the bits behind the last row. */
 static uint8_t byte_at(int64_t n_rows, const uint8_t *bits, int64_t at)
 {

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "cohort/status.h"
+#include "tensor/layout.h"
 
 typedef struct ch_row_marks {
     int64_t n_rows;
@@ -43,6 +44,9 @@ void ch__row_marks_add(ch_row_marks *m, int64_t n, const void *ids, bool wide);
 /* Marks the rows of [from, to), which must be in range. */
 void ch__row_marks_add_range(ch_row_marks *m, int64_t from, int64_t to);
 void ch__row_marks_add_all(ch_row_marks *m);
+/* Marks the rows of a region that is about to be written, or all rows if `region` is NULL. Call
+ * it before the write, which may fail in the middle. Does nothing if m is NULL. */
+void ch__row_marks_add_region(ch_row_marks *m, const ch_region *region);
 
 /* Lists the rows that the bits of n_rows rows mark, in ascending order. The caller must free
  * *ids with ch__free; it is NULL if there are none. `bits` may be untrusted: bits behind the

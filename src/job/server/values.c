@@ -176,17 +176,6 @@ ch_status ch__values_make_private(ch_values *s, ch_server_var *v)
     return CH_OK;
 }
 
-/* Marks the rows of a region, or all rows if `region` is NULL. */
-static void mark_rows(const ch_server_var *v, const ch_region *region)
-{
-    if (v->marks == NULL)
-        return;
-    if (region != NULL)
-        ch__row_marks_add_range(v->marks, region->begin[0], region->begin[0] + region->size[0]);
-    else
-        ch__row_marks_add_all(v->marks);
-}
-
 /* Copies a value to a region of a tensor. */
 static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tensor *to)
 {
@@ -235,7 +224,7 @@ ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
         ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
         ch_tensor     *old = v->value;
 
-        mark_rows(v, region != NULL ? &region[i] : NULL);
+        ch__row_marks_add_region(v->marks, region != NULL ? &region[i] : NULL);
         if (next[i] == NULL) {
             ch__region_write(v->value, &region[i], value[i]);
         } else {
