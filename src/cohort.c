@@ -35,6 +35,7 @@ const ch_roles ch__roles = {
     .cast = &ch__op_cast,
     .identity = &ch__op_identity,
     .fused = &ch__op_fused,
+    .fill_room = &ch__op_fill_room,
     .add = ch__add_gradients,
     .zeros_like = ch_zeros_like,
     .ones_like = ch_ones_like,

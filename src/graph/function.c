@@ -286,8 +286,9 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
 static const char *remedy_for(const ch_node *input, int axis)
 {
     if (axis == 0 && ((const ch_input_attrs *)ch__attrs(input))->splits_input != 0)
-        return "use these values only in elementwise ops and ch_embedding_bag, where a program "
-               "fits many sizes, or pad the rows (ch_dataset_padded_batch)";
+        return "use these values only in ops where a program fits many sizes (by element, by "
+               "row, ch_gather, ch_embedding_bag; cohort/function.h), or pad the rows "
+               "(ch_dataset_padded_batch)";
     return axis == 0 ? "make batches of one size (ch_dataset_batch with drop_remainder)"
                      : "pad to a few sizes (ch_dataset_padded_batch, or "
                        "ch_dataset_bucket_by_length with pad_to_boundary)";
@@ -393,21 +394,31 @@ static bool has_many_combinations(const ch_function *f, const ch_graph *g,
     return n_lengths > 1;
 }
 
-/* Raises the capacities in a->shape to the largest of the graph's programs. So the program with
- * the largest capacities serves the combinations that have no program of their own. */
+/* Raises the capacities in a->shape to the largest of the graph's programs, and a capacity that
+ * is larger than all of them to a power of two. So the program with the largest capacities
+ * serves the combinations that have no program of their own, and a capacity is raised at most
+ * once for each power of two. With two lengths of up to 4096 values, the first RAISE_FROM
+ * programs and those after them are at most 20; each further length adds at most 7. */
 static void raise_capacities(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                              const ch_args *a)
 {
+    int64_t extra = ch__room_is_poisoned() ? CH_ROOM_POISONED : 0;
+
     for (int i = 0; i < a->n_in; i++) {
+        int64_t needs = a->shape[i].dim[0], most = 0;
+
         if (!may_have_room[i] || !has_room(g, a, i))
             continue;
         for (const ch_prepared *p = f->programs; p != NULL; p = p->next)
-            for (int r = 0; r < a->n_local && p->graph == g && p->n_local == a->n_local; r++) {
-                int64_t  planned = p->shape[r * a->n_in + i].dim[0];
-                int64_t *n = &a->shape[r * a->n_in + i].dim[0];
-
-                *n = planned > *n ? planned : *n;
-            }
+            if (p->graph == g && p->n_local == a->n_local && p->shape[i].dim[0] > most)
+                most = p->shape[i].dim[0];
+        if (needs > most) {
+            for (most = CH_RAGGED_LEAST; most < needs - extra;)
+                most *= 2;
+            most += extra;
+        }
+        for (int r = 0; r < a->n_local; r++)
+            a->shape[r * a->n_in + i].dim[0] = most;
     }
 }
 
@@ -427,7 +438,7 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const bool *may_have
         return CH_OK;
     }
     began = ch__now_ns();
-    rc = ch__prepared_new(g, run, a, is_watched(f), out);
+    rc = ch__prepared_new(g, may_have_room, run, a, is_watched(f), out);
     f->planning_ns += ch__now_ns() - began;
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);

@@ -75,8 +75,8 @@ typedef struct ch_prepared {
 } ch_prepared;
 
 /* Specialises g and plans its programs. The caller must unref *out. */
-ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
-                              ch_prepared **out);
+ch_status    ch__prepared_new(ch_graph *g, const bool *may_have_room, const ch_run *run,
+                              const ch_args *a, bool watched, ch_prepared **out);
 ch_prepared *ch__prepared_ref(ch_prepared *p);
 void         ch__prepared_unref(ch_prepared *p);
 

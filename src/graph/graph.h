@@ -128,6 +128,13 @@ typedef struct ch_constant_attrs {
     bool       weak;
 } ch_constant_attrs;
 
+/* Of fill_room (ops/room.c). */
+typedef struct ch_fill_attrs {
+    double  value;        /* contents of the rows that are not live */
+    bool    without_room; /* axis 0 of the output has a size symbol of its own */
+    ch_dims rows;         /* rank 1: the size of axis 0 of the output; rank 0: see above */
+} ch_fill_attrs;
+
 /* The largest number of steps and inputs of a fused chain. */
 enum { CH_FUSED_STEPS = 64, CH_FUSED_INPUTS = 16 };
 
@@ -200,6 +207,7 @@ typedef struct ch_signature {
     int              n_replicas, n_variants;
     const int       *variant; /* by replica */
     const ch_shape **shape;   /* by variant: array of n_inputs shapes */
+    const bool      *may_have_room; /* by input (graph/room.h); NULL: no input */
 } ch_signature;
 /* Copies g for every variant, with a number for every symbol. Sets out[v], which the caller
  * must unref. */

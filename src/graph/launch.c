@@ -265,6 +265,7 @@ static ch_status set_up_replica(ch_launch *l, int r, int64_t number, int64_t glo
                       .group = run->group,
                       .team = team,
                       .local = r,
+                      .input = &l->args.tensor[r * p->n_in],
                       .stop = run->stop};
     j->bind =
         (ch_bind){.input = input,

@@ -103,6 +103,11 @@ struct ch_node {
     const char  *composite;
     int          ordinal; /* number of the call in the recording: a key of its random numbers */
     ch_work_kind work;    /* kind of work, for time measurement */
+    /* Set in specialised graphs for a call on flat values with room (graph/room.h): 1 plus the
+     * input of the graph whose size in a run, times live_each, is the number of live rows. 0:
+     * all rows are live. */
+    int     live_input;
+    int64_t live_each;
 };
 
 /* Returns the attributes of the call of n; NULL if the op has none. */

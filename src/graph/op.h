@@ -129,6 +129,8 @@ typedef struct ch_env {
     /* threads of the device, for kernels that run bodies; NULL: one thread */
     struct ch_team *team;
     int             local; /* index of the replica in this process */
+    /* inputs of the replica in this run, by index; NULL: a run without room */
+    struct ch_tensor *const *input;
     /* Becomes true when another thread stops the run: the run then ends before the next
      * instruction. NULL: the run cannot be stopped. */
     const atomic_bool *stop;
@@ -210,6 +212,14 @@ ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
  * the given reason, the scope and the user's source line. */
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
+
+/* Returns how many rows of the call are live in this run, that is, not room (graph/room.h):
+ * rows of axis 0 of output 0 or, if no output is as long as the flat values, of the input.
+ * Returns `rows`, the planned number of rows, if the call has no room. (graph/room.c) */
+int64_t ch__live_rows(const ch_call *c, int64_t rows);
+/* Returns how many of n items are live. Each row of output 0 has the same number of them.
+ * (graph/room.c) */
+int64_t ch__live_items(const ch_call *c, int64_t n);
 
 /* Returns the number of tiles for n items of `cost` elementary operations each: 1 to 64. The
  * number depends on n and cost only. 1: the work is too small to share. */
@@ -335,6 +345,15 @@ struct ch_op {
      * An elementwise op without CH_OP_CAN_FAIL accepts room in every input and need not set
      * this. */
     unsigned room;
+    /* Bit i: input i may have room if it has rank 2 or more and output 0 has the same axis 0.
+     * Then row r of the outputs must depend on row r of the input only. */
+    unsigned room_rows;
+    /* Bit i: input i may have room that is filled with room_fill, in cases that `room` and
+     * room_rows do not permit. Then the live rows of the outputs, and outputs of another
+     * length, must not depend on the number of these rows. The specialised graph has a call
+     * that fills the room. */
+    unsigned room_filled;
+    int      room_fill;
     /* 1 plus the index of the input whose last element is the number of live rows: the row
      * splits. Then inputs may have room only if they are divided by these row splits. 0: the
      * call treats all rows alike. */
@@ -351,7 +370,7 @@ struct ch_op {
 
 /* Ops and functions of ops/ that graph/ uses itself. src/cohort.c defines ch__roles. */
 typedef struct ch_roles {
-    const ch_op *input, *constant, *read, *cast, *identity, *fused;
+    const ch_op *input, *constant, *read, *cast, *identity, *fused, *fill_room;
     /* sum of two gradients; the sum of two sparse gradients is sparse */
     ch_node *(*add)(ch_node *a, ch_node *b);
     ch_node *(*zeros_like)(ch_node *x);

@@ -134,7 +134,8 @@ ch_status ch__pass_cse(ch_graph *g)
 static bool can_fold(const ch_node *n)
 {
     if (!is_pure(n) || (n->op->flags & (CH_OP_READS_ENV | CH_OP_CAN_FAIL)) != 0 ||
-        n->op == ch__roles.input || n->op == ch__roles.read || n->op == ch__roles.constant)
+        n->op == ch__roles.input || n->op == ch__roles.read || n->op == ch__roles.constant ||
+        n->live_input != 0)
         return false;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]->head->op != ch__roles.constant)

@@ -28,13 +28,14 @@ static void find_variants(ch_prepared *p)
 }
 
 /* Sets variant[v] to the specialised graph of each variant. */
-static ch_status specialise(ch_prepared *p, ch_graph **variant)
+static ch_status specialise(ch_prepared *p, const bool *may_have_room, ch_graph **variant)
 {
     const ch_shape **shape = ch__calloc((size_t)p->n_variants, sizeof(*shape));
     ch_signature     sig = {.n_replicas = p->n_local,
                             .n_variants = p->n_variants,
                             .variant = p->variant,
-                            .shape = shape};
+                            .shape = shape,
+                            .may_have_room = may_have_room};
     ch_status        rc;
 
     if (shape == NULL)
@@ -79,14 +80,14 @@ static ch_status find_shared(const ch_prepared *p, const ch_run *run, bool *shar
     return CH_OK;
 }
 
-static ch_status make_programs(ch_prepared *p, const ch_run *run)
+static ch_status make_programs(ch_prepared *p, const bool *may_have_room, const ch_run *run)
 {
     ch_graph      **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
     bool           *shared = ch__calloc((size_t)p->graph->n_resources + 1, sizeof(*shared));
     bool            any = false;
     ch_plan_options opt = {.keep_all = p->watched, .threads = most_threads(p)};
     ch_status       rc = variant == NULL || shared == NULL ? ch__fail_memory("a program")
-                                                           : specialise(p, variant);
+                                                           : specialise(p, may_have_room, variant);
 
     if (rc == CH_OK)
         rc = find_shared(p, run, shared, &any);
@@ -150,8 +151,8 @@ static ch_status init_turns(ch_prepared *p)
                : CH_OK;
 }
 
-ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
-                           ch_prepared **out)
+ch_status ch__prepared_new(ch_graph *g, const bool *may_have_room, const ch_run *run,
+                           const ch_args *a, bool watched, ch_prepared **out)
 {
     size_t       n = (size_t)run->n_local, n_in = (size_t)a->n_in;
     ch_prepared *p = ch__calloc(1, sizeof(*p));
@@ -189,7 +190,7 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
             p->shape[i] = ch_shape_make(a->shape[i].rank, a->shape[i].dim);
         find_live_inputs(p);
         find_variants(p);
-        rc = make_programs(p, run);
+        rc = make_programs(p, may_have_room, run);
     }
     if (rc == CH_OK)
         rc = init_turns(p);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/attr.h"
+#include "tensor/tensor.h"
 
 /* Disallows room for every symbol in axes `from` and up of the dims. has_room is an array by
  * symbol. */
@@ -58,28 +59,70 @@ static bool splits_divide(const ch_graph *g, const ch_node *splits, int sym)
     return false;
 }
 
-/* Returns true if axis 0 of input i of the call may have room. */
-static bool accepts_room(const ch_graph *g, const ch_node *n, unsigned accepts, int i)
+static bool is_by_element(const ch_op *op)
 {
-    const ch_dims *d = &n->in[i]->dims;
-    int            splits = n->op->room_splits - 1;
-
-    return i < 32 && (accepts >> i & 1) != 0 &&
-           (splits < 0 || d->rank == 0 || d->dim[0].sym == 0 ||
-            splits_divide(g, n->in[splits], d->dim[0].sym));
+    return op->block != NULL && (op->flags & CH_OP_CAN_FAIL) == 0;
 }
 
-/* Disallows room for the symbols that the call cannot handle. */
+static bool has_bit(unsigned bits, int i)
+{
+    return i < 32 && (bits >> i & 1) != 0;
+}
+
+ch_room_use ch__room_use(const ch_graph *g, const ch_node *n, int i)
+{
+    const ch_op   *op = n->op;
+    const ch_dims *d = &n->in[i]->dims;
+    int            splits = op->room_splits - 1;
+
+    if (is_by_element(op))
+        return CH_ROOM_KEPT;
+    if (has_bit(op->room, i) && (splits < 0 || d->rank == 0 || d->dim[0].sym == 0 ||
+                                 splits_divide(g, n->in[splits], d->dim[0].sym)))
+        return CH_ROOM_KEPT;
+    if (has_bit(op->room_rows, i) && d->rank > 1 && n->dims.rank > 0 &&
+        ch__dim_same(d->dim[0], n->dims.dim[0]))
+        return CH_ROOM_KEPT;
+    return has_bit(op->room_filled, i) ? CH_ROOM_FILLED : CH_ROOM_REFUSED;
+}
+
+/* Disallows room for the symbols that the call cannot handle. Axis 0 in an attribute is a size
+ * of an output, except in an op that can fail: there it may be a limit, which room would
+ * raise. */
 static void check_call(bool *has_room, const ch_graph *g, const ch_node *n)
 {
-    bool     by_element = n->op->block != NULL && (n->op->flags & CH_OP_CAN_FAIL) == 0;
-    unsigned accepts = by_element ? CH_ROOM_ANY : n->op->room;
+    const ch_op *op = n->op;
+    bool accepts = is_by_element(op) || (op->room | op->room_rows | op->room_filled) != 0;
 
     for (int i = 0; i < n->n_in; i++)
-        disallow(has_room, &n->in[i]->dims, accepts_room(g, n, accepts, i) ? 1 : 0);
+        disallow(has_room, &n->in[i]->dims, ch__room_use(g, n, i) == CH_ROOM_REFUSED ? 0 : 1);
     for (int i = 0; i < n->n_out; i++)
-        disallow(has_room, &n[i].dims, accepts != 0 ? 1 : 0);
-    disallow_attrs(has_room, n, n->op->room != 0 ? 1 : 0);
+        disallow(has_room, &n[i].dims, accepts ? 1 : 0);
+    disallow_attrs(has_room, n, op->room != 0 && (op->flags & CH_OP_CAN_FAIL) == 0 ? 1 : 0);
+}
+
+bool ch__is_ragged(const ch_node *n)
+{
+    const ch_graph *g = n->graph;
+
+    for (int i = 0; i < g->n_inputs && g->outer == NULL && n->dims.rank > 0; i++) {
+        const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+        if (a->splits_input != 0 && a->dims.dim[0].sym != 0 &&
+            a->dims.dim[0].sym == n->dims.dim[0].sym)
+            return true;
+    }
+    return false;
+}
+
+int64_t ch__live_rows(const ch_call *c, int64_t rows)
+{
+    const ch_node *n = c->node->head;
+    int64_t        live = rows;
+
+    if (n->live_input != 0 && c->env->input != NULL)
+        live = c->env->input[n->live_input - 1]->shape.dim[0] * n->live_each;
+    return live < rows ? live : rows;
 }
 
 ch_status ch__graph_room(const ch_graph *g, bool *may)
@@ -111,6 +154,13 @@ ch_status ch__graph_room(const ch_graph *g, bool *may)
     ch__free(has_room);
     ch__free(live);
     return rc;
+}
+
+int64_t ch__live_items(const ch_call *c, int64_t n)
+{
+    int64_t rows = c->node->head->live_input != 0 ? c->node->head->dims.dim[0].n : 0;
+
+    return rows > 0 ? n / rows * ch__live_rows(c, rows) : n;
 }
 
 /* ---- for tests ---- */

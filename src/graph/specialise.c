@@ -12,20 +12,25 @@
  *      inputs.
  *   3. All variants of a collective are copied before its shape rule runs, because the rule
  *      needs the dims of all replicas.
+ *   4. If inputs may have room (graph/room.h), each call on flat values has the input that
+ *      counts its live rows, and calls that need filled room read results of fill_room.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "graph/attr.h"
 #include "graph/graph.h"
+#include "graph/room.h"
 #include "tensor/print.h"
 
 /* The copy for a variant, and the numbers of its symbols. */
 typedef struct variant {
-    ch_graph *to;
-    ch_node **map;    /* by value id of the source */
-    int64_t  *symbol; /* number of each symbol; -1: not bound yet */
-    int       n_symbols;
+    ch_graph  *to;
+    ch_node  **map;    /* by value id of the source */
+    ch_node  **filled; /* by value id of the source: the copy with filled room; NULL: none */
+    int64_t   *symbol; /* number of each symbol; -1: not bound yet */
+    const int *live_input; /* by symbol: 1 plus the input with room; NULL or 0: none */
+    int        n_symbols;
 } variant;
 
 /* Replaces the symbols of dims by their numbers. */
@@ -113,19 +118,67 @@ static ch_status specialise_attrs(const ch_op *op, void *attrs, const variant *v
     return CH_OK;
 }
 
+/* Returns 1 plus the input with room whose length is the symbol of axis 0; 0: none. */
+static int live_input_of(const variant *v, const ch_dims *d)
+{
+    return v->live_input != NULL && d->rank > 0 ? v->live_input[d->dim[0].sym] : 0;
+}
+
+/* Sets the members of a copied call that count its live rows. */
+static void set_live(const variant *v, const ch_node *n, ch_node *to)
+{
+    const ch_dims *d = &n->dims;
+
+    for (int i = 0; i < n->n_in && live_input_of(v, d) == 0; i++)
+        d = &n->in[i]->dims;
+    to->live_input = live_input_of(v, d);
+    to->live_each = to->live_input != 0 ? d->dim[0].n : 0;
+}
+
+/* Replaces *in, the copy of input i of n, by a copy with filled room, if n needs it. */
+static ch_status fill_input(const ch_node *n, int i, variant *v, ch_node **in)
+{
+    const ch_node  *x = n->in[i];
+    ch_fill_attrs   a = {.value = n->op->room_fill};
+    ch_node        *to = v->filled != NULL ? v->filled[x->id] : NULL;
+    const ch_graph *g = n->graph;
+
+    if (live_input_of(v, &x->dims) == 0 || ch__room_use(g, n, i) != CH_ROOM_FILLED)
+        return CH_OK;
+    if (to == NULL || ((const ch_fill_attrs *)ch__attrs(to))->value != a.value) {
+        to = ch__graph_add(v->to, ch__roles.fill_room, &a, 1, in, 1);
+        if (to == NULL)
+            return ch__fail_memory("a program");
+        to->dtype = (*in)->dtype;
+        to->dims = (*in)->dims;
+        to->scope = n->scope;
+        to->caller = n->caller;
+        to->composite = n->composite;
+        to->live_input = live_input_of(v, &x->dims);
+        to->live_each = x->dims.dim[0].n;
+        v->filled[x->id] = to;
+    }
+    *in = to;
+    return CH_OK;
+}
+
 static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
 {
-    ch_node *few[16], **in = few, *to;
+    ch_node  *few[16], **in = few, *to;
+    ch_status rc = CH_OK;
 
     if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
         return ch__fail_memory("a program");
-    for (int i = 0; i < n->n_in; i++)
+    for (int i = 0; i < n->n_in && rc == CH_OK; i++) {
         in[i] = v->map[n->in[i]->id];
-    to = ch__graph_add(v->to, n->op, n->attrs, n->n_in, in, n->n_out);
+        rc = fill_input(n, i, v, &in[i]);
+    }
+    to = rc == CH_OK ? ch__graph_add(v->to, n->op, n->attrs, n->n_in, in, n->n_out) : NULL;
     if (in != few)
         ch__free(in);
     if (to == NULL)
-        return ch__fail_memory("a program");
+        return rc != CH_OK ? rc : ch__fail_memory("a program");
+    set_live(v, n, to);
     to->scope = n->scope;
     to->caller = n->caller;
     to->composite = n->composite;
@@ -290,7 +343,9 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
             break;
         v[i].to->is_concrete = true;
         v[i].map = ch__calloc((size_t)g->n_values + 1, sizeof(*v[i].map));
-        if (v[i].map == NULL)
+        if (v[i].live_input != NULL)
+            v[i].filled = ch__calloc((size_t)g->n_values + 1, sizeof(*v[i].filled));
+        if (v[i].map == NULL || (v[i].live_input != NULL && v[i].filled == NULL))
             rc = ch__fail_memory("a program");
     }
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next)
@@ -304,7 +359,8 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
         rc = copy_roots(g, &v[i]);
     for (int i = 0; i < n_variants; i++) {
         ch__free(v[i].map);
-        v[i].map = NULL;
+        ch__free(v[i].filled);
+        v[i].map = v[i].filled = NULL;
         if (rc != CH_OK) {
             ch_graph_unref(v[i].to);
             v[i].to = NULL;
@@ -398,13 +454,31 @@ static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shap
     return CH_OK;
 }
 
+/* Sets *out to an array by symbol: 1 plus the input with room that has this length, or 0. NULL
+ * if no input has room. The caller must free it. */
+static ch_status find_live_inputs(const ch_graph *g, const bool *may_have_room, int **out)
+{
+    *out = NULL;
+    for (int i = 0; i < g->n_inputs && may_have_room != NULL; i++) {
+        if (!may_have_room[i])
+            continue;
+        if (*out == NULL && (*out = ch__calloc((size_t)g->n_symbols + 1, sizeof(int))) == NULL)
+            return ch__fail_memory("a program");
+        (*out)[g->input[i]->dims.dim[0].sym] = i + 1;
+    }
+    return CH_OK;
+}
+
 ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out)
 {
     variant  *v = ch__calloc((size_t)sig->n_variants, sizeof(*v));
-    ch_status rc = v == NULL ? ch__fail_memory("a program") : CH_OK;
+    int      *live_input = NULL;
+    ch_status rc = v == NULL ? ch__fail_memory("a program")
+                             : find_live_inputs(g, sig->may_have_room, &live_input);
 
     for (int i = 0; i < sig->n_variants && rc == CH_OK; i++) {
         v[i].n_symbols = g->n_symbols;
+        v[i].live_input = live_input;
         v[i].symbol = ch__malloc(((size_t)g->n_symbols + 1) * sizeof(int64_t));
         if (v[i].symbol == NULL) {
             rc = ch__fail_memory("a program");
@@ -422,5 +496,6 @@ ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **
             out[i] = v[i].to;
     }
     ch__free(v);
+    ch__free(live_input);
     return rc;
 }

@@ -368,6 +368,7 @@ const ch_op ch__op_transpose = {
     .grad = transpose_grad,
     .factors = transpose_factors,
     .kernels = (const ch_kernel *const[]){&transpose_move, NULL},
+    .room_rows = 1,
 };
 
 ch_node *ch_transpose(ch_node *x, int n, const int *perm)
@@ -474,6 +475,7 @@ const ch_op ch__op_broadcast_to = {
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&broadcast_move, NULL},
     .block = broadcast_block,
+    .room = CH_ROOM_ANY,
 };
 
 static ch_node *broadcast_at(const void *caller, ch_node *x, const ch_dims *dims)

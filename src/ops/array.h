@@ -5,7 +5,7 @@
 /* clang-format off */
 #define CH_OPS_ARRAY(X) \
     X(reshape) X(transpose) X(broadcast_to) X(concat) X(part) X(split) X(slice) X(pad) \
-    X(reverse) X(tile) X(fill) X(range) X(eye)
+    X(reverse) X(tile) X(fill) X(range) X(eye) X(fill_room)
 /* clang-format on */
 
 #endif

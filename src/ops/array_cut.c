@@ -157,6 +157,7 @@ const ch_op ch__op_slice = {
     .grad = slice_grad,
     .factors = slice_factors,
     .kernels = (const ch_kernel *const[]){&slice_move, NULL},
+    .room_rows = 1,
 };
 
 /* Returns the attributes of a slice that takes all of every axis of x. If n, the number of axes
@@ -376,6 +377,7 @@ const ch_op ch__op_pad = {
     .grad = pad_grad,
     .factors = slice_factors,
     .kernels = (const ch_kernel *const[]){&pad_plain, NULL},
+    .room_rows = 1,
 };
 
 static ch_node *pad_at(const void *caller, ch_node *x, int n, const int64_t *before,

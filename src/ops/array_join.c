@@ -151,6 +151,7 @@ const ch_op ch__op_concat = {
     .grad = concat_grad,
     .factors = concat_factors,
     .kernels = (const ch_kernel *const[]){&concat_move, NULL},
+    .room_rows = CH_ROOM_ANY,
 };
 
 ch_node *ch_concat(int n, ch_node *const *x, int axis)
@@ -319,6 +320,7 @@ const ch_op ch__op_part = {
     .grad = part_grad,
     .factors = part_factors,
     .kernels = (const ch_kernel *const[]){&part_move, NULL},
+    .room_rows = 1,
 };
 
 /* Returns the part of d that belongs to input i of n. d has the shape of the concatenation of
@@ -480,6 +482,7 @@ const ch_op ch__op_split = {
     .grad = split_grad,
     .factors = split_factors,
     .kernels = (const ch_kernel *const[]){&split_move, NULL},
+    .room_rows = 1,
 };
 
 /* Records a slice for each part, because there are more parts than a split call can have. */

@@ -2,8 +2,9 @@
  *
  * gather reads rows of one or more tables. gather_nd is a composite: flat_ids converts the ids
  * of several axes to ids of a single axis, then gather reads. gather fails if an id is out of
- * range; the internal variant ch__gather_or_zero gives zeros instead. The gradient of gather
- * along axis 0 is sparse (ops/index_sparse.c).
+ * range; the internal variant ch__gather_or_zero gives zeros instead. Ids in room
+ * (graph/room.h) are not read. The gradient of gather along axis 0 is sparse
+ * (ops/index_sparse.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -121,12 +122,15 @@ static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, i
 static ch_status gather_run(const ch_call *c, ch_kernel_tile t)
 {
     const gather_state *s = c->state;
-    int64_t             from, to;
+    int64_t             from, to, end, live = ch__live_items(c, s->n_ids);
     ch_status           rc = CH_OK;
 
     if (s->n_tables > 1 && !s->or_zero && t.phase == 0)
         return gather_check(c, s, 0, s->n_ids);
-    ch__tile_range(s->n_tables * s->n_ids, s->tiles, t.index, &from, &to);
+    ch__tile_range(s->n_tables * s->n_ids, s->tiles, t.index, &from, &end);
+    /* With room there is a single table, because the ids are on axis 0 of the result. */
+    to = live < s->n_ids && end > live ? (from > live ? from : live) : end;
+    memset((char *)c->out[0] + to * s->bytes, 0, (size_t)((end - to) * s->bytes));
     if (s->n_tables == 1)
         rc = gather_check(c, s, from, to);
     if (rc == CH_OK)
@@ -228,6 +232,7 @@ const ch_op ch__op_gather = {
     .factors = gather_factors,
     .absorb = gather_absorb,
     .kernels = (const ch_kernel *const[]){&gather_plain, NULL},
+    .room = 1u << 1, /* ids */
 };
 
 ch_node *ch_gather(ch_node *x, ch_node *ids, int axis)
@@ -299,10 +304,10 @@ static ch_status flat_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const flat_ids_state *s = c->state;
     ch_ids                ids = {c->in[0], s->wide};
-    int64_t              *out = c->out[0];
+    int64_t              *out = c->out[0], n = ch__live_items(c, s->n);
 
     (void)t;
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         out[i] = 0;
         for (int k = 0; k < s->rank; k++) {
             int64_t id = ch__id(ids, i * s->rank + k);
@@ -328,6 +333,7 @@ const ch_op ch__op_flat_ids = {
     .attrs_bytes = sizeof(flat_ids_attrs),
     .infer = flat_ids_infer,
     .kernels = (const ch_kernel *const[]){&flat_ids_plain, NULL},
+    .room = 1,
 };
 
 /* Flattens the indexed axes of x into one, and gathers along it. */

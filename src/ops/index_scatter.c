@@ -186,6 +186,9 @@ const ch_op ch__op_scatter_add = {
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_add_plain, NULL},
     .changed_rows = 1 + IDS,
+    .room = 1u << ROWS,
+    .room_filled = 1u << IDS,
+    .room_fill = -1,
 };
 
 ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
@@ -257,6 +260,9 @@ const ch_op ch__op_scatter_fold = {
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_fold_plain, NULL},
     .changed_rows = 1 + IDS,
+    .room = 1u << ROWS,
+    .room_filled = 1u << IDS,
+    .room_fill = -1,
 };
 
 ch_node *ch_scatter_mul(ch_node *x, ch_node *ids, ch_node *rows)
@@ -382,6 +388,9 @@ const ch_op ch__op_scatter_update = {
     .factors = scatter_factors,
     .kernels = (const ch_kernel *const[]){&scatter_update_plain, NULL},
     .changed_rows = 1 + IDS,
+    .room = 1u << ROWS,
+    .room_filled = 1u << IDS,
+    .room_fill = -1,
 };
 
 ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows)

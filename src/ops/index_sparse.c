@@ -6,7 +6,8 @@
  * rows. All other ops read the output of the call, which is the dense array. Then its kernel
  * runs and the conversion is logged once a process.
  *
- * Invariant: an id out of range names no row. Positions without an id hold -1.
+ * Invariant: an id out of range names no row. Positions without an id hold -1. The lists of a
+ * sparse gradient have no room (graph/room.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 
 #include "base/log.h"
 #include "graph/attr.h"
+#include "graph/room.h"
 #include "graph/step.h"
 #include "kernel/block.h"
 #include "kernel/rows.h"
@@ -75,7 +77,7 @@ static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
     const check_ids_state *s = c->state;
     const check_ids_attrs *a = ch__attrs(c->node);
     ch_ids                 ids = {c->in[0], s->wide};
-    int64_t                bad = ch__ids_check(ids, 0, s->n, s->limit);
+    int64_t bad = ch__ids_check(ids, 0, ch__live_items(c, s->n), s->limit);
 
     (void)t;
     if (bad >= 0 && a->of != NULL)
@@ -103,6 +105,7 @@ const ch_op ch__op_check_ids = {
     .infer = check_ids_infer,
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&check_ids_plain, NULL},
+    .room = 1,
 };
 
 static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit, const char *of)
@@ -292,22 +295,36 @@ const ch_op ch__op_sparse_rows = {
     .grad = sparse_rows_grad,
     .factors = sparse_rows_factors,
     .kernels = (const ch_kernel *const[]){&sparse_rows_plain, NULL},
+    .room = 1u << 1, /* rows */
+    .room_filled = 1u << 0, /* ids */
+    .room_fill = -1,
 };
 
-ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows)
+/* Records sparse_rows for a sparse gradient. Its lists must not have room, because optimizers
+ * and collectives read all of them: the ids of room become -1. */
+static ch_node *sparse_at(const void *caller, ch_node *ids, ch_node *rows, ch_dim n_rows)
 {
     sparse_attrs a = {.n_rows = {.rank = 1, .dim = {n_rows}}};
 
-    return ch__node(&ch__op_sparse_rows, &a, 2, ((ch_node *[]){ids, rows}));
+    if (ids != NULL && rows != NULL && ids->dims.rank == 1 && rows->dims.rank > 0 &&
+        ch__is_ragged(ids) && ch__dim_same(ids->dims.dim[0], rows->dims.dim[0])) {
+        ids = ch__without_room(ids, -1);
+        rows = ids != NULL ? ch__resize_rows(rows, 0, ids->dims.dim[0]) : NULL;
+    }
+    return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){ids, rows});
+}
+
+ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows)
+{
+    return sparse_at(__builtin_return_address(0), ids, rows, n_rows);
 }
 
 ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
 {
-    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_rows)}}};
-    const void  *caller = __builtin_return_address(0);
-    ch_node     *checked = check_ids_at(caller, ids, ch__dim(n_rows), NULL);
+    const void *caller = __builtin_return_address(0);
+    ch_node    *checked = check_ids_at(caller, ids, ch__dim(n_rows), NULL);
 
-    return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, rows});
+    return sparse_at(caller, checked, rows, ch__dim(n_rows));
 }
 
 bool ch_node_is_sparse(const ch_node *n)
@@ -369,8 +386,9 @@ void ch_step_out_sparse(ch_step *s, const char *name, ch_node *n)
         return;
     }
     before = ch__step_begin_at(s, caller, "step_out_sparse");
-    ch_step_out(s, ids, n->head->in[0]);
-    ch_step_out(s, rows, n->head->in[1]);
+    /* The flat values instead of lists without room, because a run cuts them to their live rows. */
+    ch_step_out(s, ids, ch__with_room(n->head->in[0]));
+    ch_step_out(s, rows, ch__with_room(n->head->in[1]));
     ch__step_end(s, before);
 }
 

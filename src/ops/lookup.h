@@ -25,6 +25,16 @@ ch_node *ch__bag_entries(ch_node *ids, ch_node *splits);
  * Rows after the last split are 0. (ops/index_bag.c) */
 ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries);
 
+/* Returns flat values x without room: a list as long as the capacity, with a size symbol of its
+ * own, in which the room has become rows of `value`. (ops/room.c) */
+ch_node *ch__without_room(ch_node *x, double value);
+/* Converts x to the length `rows`, that of a result of ch__without_room or of the flat values that it
+ * was made from. Rows that are not live become `value`. (ops/room.c) */
+ch_node *ch__resize_rows(ch_node *x, double value, ch_dim rows);
+/* Returns the flat values that a result x of ch__without_room or ch__resize_rows was made from;
+ * otherwise x itself. (ops/room.c) */
+ch_node *ch__with_room(ch_node *x);
+
 /* n must be a call of gather. ch__gather_is_rows returns true if it gathers along axis 0,
  * ch__gather_gives_zeros if an id out of range gives zeros instead of an error.
  * (ops/index.c) */

@@ -301,6 +301,8 @@ const ch_op ch__op_matmul = {
     .factors = matmul_factors,
     .absorb = matmul_absorb,
     .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_wide, &matmul_own, NULL},
+    .room_rows = 3,
+    .room_filled = 3,
 };
 
 /* ---- matmul_fused: activation(x . w + bias), bias optional; matmul_absorb creates it ---- */

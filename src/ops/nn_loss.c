@@ -137,6 +137,7 @@ static ch_status sparse_run(const ch_call *c, ch_kernel_tile t)
     int64_t             from, to;
 
     ch__rows_tile(s, t.index, &from, &to);
+    to = ch__min(to, ch__live_items(c, s->x.rows)); /* labels in room are not read */
     for (int64_t i = from; i < to; i++) {
         const void *x = ch__row(&s->x, c->in[0], i, buffer);
         int64_t     label = label_at(c, i);
@@ -290,6 +291,8 @@ const ch_op ch__op_sparse_softmax_cross_entropy = {
     .grad = sparse_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&sparse_rows, NULL},
+    .room = 1u << 1, /* labels */
+    .room_rows = 1,
 };
 const ch_op ch__op_sparse_softmax_cross_entropy_grad = {
     .name = "sparse_softmax_cross_entropy_grad",
@@ -300,6 +303,8 @@ const ch_op ch__op_sparse_softmax_cross_entropy_grad = {
     .grad = sparse_grad_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&sparse_grad_rows, NULL},
+    .room = 1u << 1 | 1u << 2 | 1u << 3, /* all but logits */
+    .room_rows = 1,
 };
 const ch_op ch__op_softmax_cross_entropy = {
     .name = "softmax_cross_entropy",
@@ -311,6 +316,7 @@ const ch_op ch__op_softmax_cross_entropy = {
     .grad = dense_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&dense_rows, NULL},
+    .room_rows = 3,
 };
 const ch_op ch__op_softmax_cross_entropy_grad = {
     .name = "softmax_cross_entropy_grad",
@@ -321,6 +327,8 @@ const ch_op ch__op_softmax_cross_entropy_grad = {
     .grad = dense_grad_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&dense_grad_rows, NULL},
+    .room = 1u << 2 | 1u << 3, /* numbers of the rows */
+    .room_rows = 3,
 };
 
 ch_node *ch_sparse_softmax_cross_entropy(ch_node *logits, ch_node *labels)

@@ -325,6 +325,7 @@ const ch_op ch__op_layer_norm = {
     .grad = layer_grad,
     .factors = norm_factors,
     .kernels = (const ch_kernel *const[]){&norm_kernel, NULL},
+    .room_rows = 1,
 };
 const ch_op ch__op_layer_norm_grad = {
     .name = "layer_norm_grad",
@@ -336,6 +337,7 @@ const ch_op ch__op_layer_norm_grad = {
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
+    .room_filled = 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4, /* all but gamma */
 };
 const ch_op ch__op_rms_norm = {
     .name = "rms_norm",
@@ -348,6 +350,7 @@ const ch_op ch__op_rms_norm = {
     .grad = rms_grad,
     .factors = norm_factors,
     .kernels = (const ch_kernel *const[]){&norm_kernel, NULL},
+    .room_rows = 1,
 };
 const ch_op ch__op_rms_norm_grad = {
     .name = "rms_norm_grad",
@@ -359,6 +362,7 @@ const ch_op ch__op_rms_norm_grad = {
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
+    .room_filled = 1u << 0 | 1u << 2 | 1u << 3, /* all but gamma */
 };
 
 ch_node *ch_layer_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps)

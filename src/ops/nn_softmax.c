@@ -151,6 +151,7 @@ const ch_op ch__op_softmax = {
     .grad = softmax_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&softmax_rows, NULL},
+    .room_rows = 1,
 };
 const ch_op ch__op_log_softmax = {
     .name = "log_softmax",
@@ -161,6 +162,7 @@ const ch_op ch__op_log_softmax = {
     .grad = log_softmax_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&log_softmax_rows, NULL},
+    .room_rows = 1,
 };
 const ch_op ch__op_softmax_grad = {
     .name = "softmax_grad",
@@ -171,6 +173,7 @@ const ch_op ch__op_softmax_grad = {
     .grad = softmax_grad_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&softmax_grad_rows, NULL},
+    .room_rows = 3,
 };
 const ch_op ch__op_log_softmax_grad = {
     .name = "log_softmax_grad",
@@ -181,6 +184,7 @@ const ch_op ch__op_log_softmax_grad = {
     .grad = log_softmax_grad_grad,
     .factors = ch__factors_rows,
     .kernels = (const ch_kernel *const[]){&log_softmax_grad_rows, NULL},
+    .room_rows = 3,
 };
 
 /* ---- over any axis ---- */

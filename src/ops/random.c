@@ -151,6 +151,7 @@ const ch_op ch__op_random_uniform = {
     .infer = uniform_infer,
     .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&uniform_kernel, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_random_uniform(ch_step *s, ch_dtype dtype, ch_shape shape, double lo, double hi,
@@ -261,6 +262,7 @@ const ch_op ch__op_random_normal = {
     .infer = normal_infer,
     .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&normal_kernel, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 const ch_op ch__op_truncated_normal = {
@@ -273,6 +275,7 @@ const ch_op ch__op_truncated_normal = {
     .infer = normal_infer,
     .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&normal_kernel, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_random_normal(ch_step *s, ch_dtype dtype, ch_shape shape, double mean,
@@ -413,6 +416,7 @@ const ch_op ch__op_bernoulli = {
     .infer = bernoulli_infer,
     .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&bernoulli_kernel, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_bernoulli(ch_step *s, ch_dtype dtype, ch_shape shape, double p, uint64_t seed)
@@ -548,6 +552,7 @@ const ch_op ch__op_random_integers = {
     .infer = integers_infer,
     .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&integers_kernel, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_random_integers(ch_step *s, ch_dtype dtype, ch_shape shape, int64_t lo, int64_t hi,

@@ -328,6 +328,7 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
 #define REDUCE_OP(title, rule, kind)                                                           \
     .name = title, .version = 1, .n_in = 1, .n_out = 1, .attrs = reduce_rows,                  \
     .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors,             \
+    .room_rows = 1,                                                                            \
     .kernels = (const ch_kernel *const[])                                                      \
     {                                                                                          \
         &(const ch_kernel){"fold", .prepare = fold_prepare, .run = fold_run,                   \
@@ -335,7 +336,8 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
             NULL                                                                               \
     }
 
-const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad};
+const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad,
+                          .room_filled = 1};
 const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .grad = mean_grad};
 const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, CH_FOLD_PROD), .grad = prod_grad};
 const ch_op ch__op_max = {REDUCE_OP("max", number_infer, CH_FOLD_MAX), .grad = extreme_grad};

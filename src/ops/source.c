@@ -291,7 +291,7 @@ static ch_status rows_prepare(const ch_node *n, ch_prep *p)
 static ch_status rows_run(const ch_call *c, ch_kernel_tile t)
 {
     (void)t;
-    *(int64_t *)c->out[0] = *(const int64_t *)c->state;
+    *(int64_t *)c->out[0] = ch__live_rows(c, *(const int64_t *)c->state);
     return CH_OK;
 }
 
@@ -305,6 +305,7 @@ const ch_op ch__op_rows = {
     .infer = rows_infer,
     .flags = CH_OP_NO_GRAD | CH_OP_STRINGS,
     .kernels = (const ch_kernel *const[]){&rows_plain, NULL},
+    .room = 1,
 };
 
 ch_node *ch_rows(ch_node *x)
