@@ -213,9 +213,9 @@ ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
-/* Returns how many rows of the call are live in this run, that is, not room (graph/room.h):
- * rows of axis 0 of output 0 or, if no output is as long as the flat values, of the input.
- * Returns `rows`, the planned number of rows, if the call has no room. (graph/room.c) */
+/* Returns how many rows of axis 0 are live in this run, that is, not room (graph/room.h), in the
+ * value that ch_op.room_counted describes. Returns `rows`, the planned number of rows, if the
+ * value has no room. (graph/room.c) */
 int64_t ch__live_rows(const ch_call *c, int64_t rows);
 /* Returns how many of n items are live. Each row of output 0 has the same number of them.
  * (graph/room.c) */
@@ -354,6 +354,9 @@ struct ch_op {
      * that fills the room. */
     unsigned room_filled;
     int      room_fill;
+    /* 1 plus the index of the input whose live rows the kernel needs (ch__live_rows). 0: those
+     * of output 0 or, if it is not as long as flat values, of the first input that is. */
+    int room_counted;
     /* 1 plus the index of the input whose last element is the number of live rows: the row
      * splits. Then inputs may have room only if they are divided by these row splits. 0: the
      * call treats all rows alike. */

@@ -212,6 +212,51 @@ static bool input_varies(const ch_run *run, int i)
            (kind == CH_MIRRORED && run->context != CH_STEP_CONTEXT_UPDATE);
 }
 
+/* Returns true if axis k of input i and axis l of input j may have equal sizes now and different
+ * symbols in the recording. Lengths of flat values may: they are equal by chance, and a graph
+ * for different lengths fits equal lengths too. */
+static bool may_coincide(const ch_input_attrs *in, int i, int k, int j, int l)
+{
+    return k == 0 && l == 0 && in[i].splits_input != 0 && in[j].splits_input != 0;
+}
+
+/* Returns true if axis k of input i agrees with the recording: a number, or a symbol that has
+ * the same relation to the symbols of all axes before it. */
+static bool axis_fits(const ch_recording *r, const ch_input_attrs *in, int i, int k)
+{
+    ch_dim was = r->dims[i].dim[k], is = in[i].dims.dim[k];
+
+    if (was.n != is.n || (was.sym == 0) != (is.sym == 0))
+        return false;
+    for (int j = 0; j <= i && is.sym != 0; j++)
+        for (int l = 0; l < in[j].dims.rank && (j < i || l < k); l++) {
+            bool was_same = r->dims[j].dim[l].sym == was.sym;
+            bool is_same = in[j].dims.dim[l].sym == is.sym;
+
+            if (was_same != is_same && (was_same || !may_coincide(in, i, k, j, l)))
+                return false;
+        }
+    return true;
+}
+
+static bool dims_fit(const ch_recording *r, const ch_input_attrs *in)
+{
+    int i = 0;
+
+    while (i < r->n_in && ch__dims_same(&r->dims[i], &in[i].dims))
+        i++;
+    if (i == r->n_in)
+        return true;
+    for (i = 0; i < r->n_in; i++) {
+        if (r->dims[i].rank != in[i].dims.rank)
+            return false;
+        for (int k = 0; k < in[i].dims.rank; k++)
+            if (!axis_fits(r, in, i, k))
+                return false;
+    }
+    return true;
+}
+
 /* Names are compared because a step may look up its inputs by name. */
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_input_attrs *in)
@@ -220,11 +265,11 @@ static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_ar
         r->n_replicas != a->n_replicas)
         return false;
     for (int i = 0; i < a->n_in; i++)
-        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &in[i].dims) ||
+        if (r->dtype[i] != a->tensor[i]->dtype ||
             r->graph->input[i]->varies != input_varies(run, i) ||
             !same_name(r->graph->input_name[i], ch_tuple_name(run->in, i)))
             return false;
-    return true;
+    return dims_fit(r, in);
 }
 
 /* Records the step. *wants_numbers: recording failed only because a size is a symbol. */

@@ -127,9 +127,10 @@ static int live_input_of(const variant *v, const ch_dims *d)
 /* Sets the members of a copied call that count its live rows. */
 static void set_live(const variant *v, const ch_node *n, ch_node *to)
 {
-    const ch_dims *d = &n->dims;
+    int            counted = n->op->room_counted - 1;
+    const ch_dims *d = counted >= 0 ? &n->in[counted]->dims : &n->dims;
 
-    for (int i = 0; i < n->n_in && live_input_of(v, d) == 0; i++)
+    for (int i = 0; i < n->n_in && counted < 0 && live_input_of(v, d) == 0; i++)
         d = &n->in[i]->dims;
     to->live_input = live_input_of(v, d);
     to->live_each = to->live_input != 0 ? d->dim[0].n : 0;

@@ -131,7 +131,7 @@ static ch_status embedding_bag_prepare(const ch_node *n, ch_prep *p)
 static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, int64_t to)
 {
     ch_ids  splits = {c->in[SPLITS], s->wide_splits}, ids = {c->in[IDS], s->wide_ids};
-    int64_t last = ch__id(splits, from), bad;
+    int64_t last = ch__id(splits, from), limit = ch__live_rows(c, s->bag.n_rows), bad;
 
     if (from == 0 && last != 0)
         return ch__call_fail(c, CH_INVALID_ARGUMENT,
@@ -149,8 +149,8 @@ static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, 
                 (long long)at, (long long)i, (long long)last, (long long)s->bag.n_ids);
         last = at;
     }
-    bad = ch__ids_check(ids, ch__id(splits, from), last, s->bag.n_rows);
-    return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->bag.n_rows);
+    bad = ch__ids_check(ids, ch__id(splits, from), last, limit);
+    return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, limit);
 }
 
 static ch_status embedding_bag_run(const ch_call *c, ch_kernel_tile t)
@@ -207,6 +207,8 @@ const ch_op ch__op_embedding_bag = {
     .kernels = (const ch_kernel *const[]){&embedding_bag_plain, NULL},
     .room = 1u << IDS | 1u << WEIGHTS,
     .room_splits = SPLITS + 1,
+    .room_filled = 1u << TABLE,
+    .room_counted = TABLE + 1,
 };
 
 /* Records embedding_bag. `weights` may be NULL. `rows` is the number of bags; NULL: not

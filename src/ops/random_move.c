@@ -120,6 +120,7 @@ const ch_op ch__op_dropout = {
     .grad = dropout_grad,
     .flags = CH_OP_RANDOM,
     .kernels = (const ch_kernel *const[]){&dropout_kernel, NULL},
+    .room = 1,
 };
 
 ch_node *ch_dropout(ch_node *x, double rate, uint64_t seed)

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "graph/step.h"
+#include "ops/lookup.h"
 #include "sample.h"
 
 enum {
@@ -813,6 +815,35 @@ static void are_eyes(const t_array *in, t_array *out)
     out[1].v[0] = out[1].v[6] = 1;
 }
 
+/* ---- fill_room ---- */
+
+static void without_room(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__resize_rows(ch__without_room(in[0], 1), 1, in[0]->dims.dim[0]);
+}
+
+static void is_same(const t_array *in, t_array *out)
+{
+    t_out(&out[0], in[0].shape);
+    memcpy(out[0].v, in[0].v, (size_t)ch_shape_count(in[0].shape) * sizeof(double));
+}
+
+static void to_eight_rows(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__resize_rows(in[0], 3, ch__dim(8));
+}
+
+static void is_eight_rows(const t_array *in, t_array *out)
+{
+    int64_t width = in[0].shape.dim[1], n = ch_shape_count(in[0].shape);
+
+    t_out(&out[0], ch_shape_of(8, width));
+    for (int64_t i = 0; i < 8 * width; i++)
+        out[0].v[i] = i < n ? in[0].v[i] : 3;
+}
+
 /* clang-format off */
 #define ONE(...) {{.shape = {__VA_ARGS__}, .fill = T_SMALL}}
 #define ONE_STATIC(...) {{.shape = {__VA_ARGS__}, .fill = T_SMALL, .is_static = true}}
@@ -977,6 +1008,12 @@ static const t_sample samples[] = {
      .record = range_halves, .reference = is_range_halves, .flags = T_NO_GRAD},
     {.op = "eye", .name = "square, wide, empty", .dtypes = T_FLOATS | T_INTS, .n_in = 1,
      .in = ONE(1, {1}), .n_out = 3, .record = eyes, .reference = are_eyes, .flags = T_NO_GRAD},
+    {.op = "fill_room", .name = "there and back", .dtypes = T_MOVES, .n_in = 1,
+     .in = ONE(2, {5, 3}), .record = without_room, .reference = is_same},
+    {.op = "fill_room", .name = "more rows", .dtypes = T_MOVES & ~(1 << CH_BOOL), .n_in = 1,
+     .in = ONE(2, {5, 3}), .record = to_eight_rows, .reference = is_eight_rows},
+    {.op = "fill_room", .name = "fewer rows", .dtypes = T_WIDE, .n_in = 1,
+     .in = ONE(2, {11, 3}), .record = to_eight_rows, .reference = is_eight_rows},
     {0},
 };
 /* clang-format on */

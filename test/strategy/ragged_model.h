@@ -56,6 +56,8 @@ static inline void train_words(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
     ch_step_out(s, "rows", rows);
     ch_step_out(s, "sums", ch_segment_sum(doubled, ch_step_in(s, 2), LABELS));
+    ch_step_out(s, "bags",
+                ch_embedding_bag(rows, ch_range_like(words, 0, CH_I64), ch_step_in(s, 1), NULL));
     ch_step_out(s, "mean", ch_div(ch_sum_all(rows), ch_rows(rows)));
     ch_optimizer_minimize(m->opt, s, loss, VARS, m->var);
 }
@@ -160,7 +162,9 @@ static inline int train_both(ch_strategy *st[2], int n_replicas, bool has_two_li
 
         for (int r = 0; r < n_replicas; r++)
             for (int k = 0; k < 2; k++)
-                n[r][k] = step == 0 ? 7 + 2 * k : pick(&seed, most);
+                n[r][k] = k > 0 && !has_two_lists ? n[r][0]
+                          : step == 0             ? 7 + 2 * k
+                                                  : pick(&seed, most);
         for (int i = 0; i < 2; i++) {
             ch_tuple *in = words_of(n_replicas, n, (uint64_t)step, i == 0);
 
