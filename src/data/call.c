@@ -223,8 +223,7 @@ static ch_status make_program(const ch_graph *g, const ch_shape *shape, ch_progr
 {
     const int    variant = 0;
     ch_graph    *special = NULL;
-    ch_signature sig = {
-        .n_replicas = 1, .n_variants = 1, .variant = &variant, .shape = &shape};
+    ch_signature sig = {.n_replicas = 1, .n_variants = 1, .variant = &variant, .shape = &shape};
     ch_status    rc = ch__specialise(g, &sig, &special);
 
     if (rc == CH_OK)

@@ -205,8 +205,8 @@ ch_status ch__graph_mark(const ch_graph *g, unsigned char *live);
  * variant[r], and variant v has the input shapes shape[v]. */
 typedef struct ch_signature {
     int              n_replicas, n_variants;
-    const int       *variant; /* by replica */
-    const ch_shape **shape;   /* by variant: array of n_inputs shapes */
+    const int       *variant;       /* by replica */
+    const ch_shape **shape;         /* by variant: array of n_inputs shapes */
     const bool      *may_have_room; /* by input (graph/room.h); NULL: no input */
 } ch_signature;
 /* Copies g for every variant, with a number for every symbol. Sets out[v], which the caller

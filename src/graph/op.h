@@ -213,13 +213,16 @@ ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
-/* Returns how many rows of axis 0 are live in this run, that is, not room (graph/room.h), in the
- * value that ch_op.room_counted describes. Returns `rows`, the planned number of rows, if the
+/* Returns how many rows of axis 0 are live in this run, that is, not room (graph/room.h).
+ * ch_op.room_counted says of which value. Returns `rows`, the planned number of rows, if the
  * value has no room. (graph/room.c) */
 int64_t ch__live_rows(const ch_call *c, int64_t rows);
 /* Returns how many of n items are live. Each row of output 0 has the same number of them.
  * (graph/room.c) */
 int64_t ch__live_items(const ch_call *c, int64_t n);
+/* Returns true if n belongs to a graph, not to a body, and is as long as the flat values of a
+ * ragged input of the graph, or a multiple of them. (graph/room.c) */
+bool ch__is_ragged(const ch_node *n);
 
 /* Returns the number of tiles for n items of `cost` elementary operations each: 1 to 64. The
  * number depends on n and cost only. 1: the work is too small to share. */

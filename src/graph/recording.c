@@ -212,9 +212,9 @@ static bool input_varies(const ch_run *run, int i)
            (kind == CH_MIRRORED && run->context != CH_STEP_CONTEXT_UPDATE);
 }
 
-/* Returns true if axis k of input i and axis l of input j may have equal sizes now and different
- * symbols in the recording. Lengths of flat values may: they are equal by chance, and a graph
- * for different lengths fits equal lengths too. */
+/* Returns true if axis k of input i and axis l of input j may have equal sizes in this run and
+ * different symbols in the recording. Lengths of flat values may: they are equal by chance, and
+ * a graph for different lengths fits equal lengths too. */
 static bool may_coincide(const ch_input_attrs *in, int i, int k, int j, int l)
 {
     return k == 0 && l == 0 && in[i].splits_input != 0 && in[j].splits_input != 0;

@@ -40,10 +40,6 @@ typedef enum ch_room_use {
 /* Returns what call n of g does with room in input i. */
 ch_room_use ch__room_use(const ch_graph *g, const ch_node *n, int i);
 
-/* Returns true if n belongs to a graph, not to a body, and is as long as the flat values of a
- * ragged input of the graph, or a multiple of them. */
-bool ch__is_ragged(const ch_node *n);
-
 /* For tests. While poisoning is on, inputs that may have room get CH_ROOM_POISONED rows in
  * addition to their capacity. The room is filled with NaN or, for integers, with a number that
  * is not a valid id. */

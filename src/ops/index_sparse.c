@@ -16,7 +16,6 @@
 
 #include "base/log.h"
 #include "graph/attr.h"
-#include "graph/room.h"
 #include "graph/step.h"
 #include "kernel/block.h"
 #include "kernel/rows.h"
@@ -77,7 +76,7 @@ static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
     const check_ids_state *s = c->state;
     const check_ids_attrs *a = ch__attrs(c->node);
     ch_ids                 ids = {c->in[0], s->wide};
-    int64_t bad = ch__ids_check(ids, 0, ch__live_items(c, s->n), s->limit);
+    int64_t                bad = ch__ids_check(ids, 0, ch__live_items(c, s->n), s->limit);
 
     (void)t;
     if (bad >= 0 && a->of != NULL)
@@ -295,7 +294,7 @@ const ch_op ch__op_sparse_rows = {
     .grad = sparse_rows_grad,
     .factors = sparse_rows_factors,
     .kernels = (const ch_kernel *const[]){&sparse_rows_plain, NULL},
-    .room = 1u << 1, /* rows */
+    .room = 1u << 1,        /* rows */
     .room_filled = 1u << 0, /* ids */
     .room_fill = -1,
 };
@@ -386,7 +385,7 @@ void ch_step_out_sparse(ch_step *s, const char *name, ch_node *n)
         return;
     }
     before = ch__step_begin_at(s, caller, "step_out_sparse");
-    /* The flat values instead of lists without room, because a run cuts them to their live rows. */
+    /* flat values instead of lists without room, because a run cuts them to their live rows */
     ch_step_out(s, ids, ch__with_room(n->head->in[0]));
     ch_step_out(s, rows, ch__with_room(n->head->in[1]));
     ch__step_end(s, before);

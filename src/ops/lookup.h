@@ -28,8 +28,8 @@ ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries);
 /* Returns flat values x without room: a list as long as the capacity, with a size symbol of its
  * own, in which the room has become rows of `value`. (ops/room.c) */
 ch_node *ch__without_room(ch_node *x, double value);
-/* Converts x to the length `rows`, that of a result of ch__without_room or of the flat values that it
- * was made from. Rows that are not live become `value`. (ops/room.c) */
+/* Converts x to the length `rows`: that of a result of ch__without_room, or that of the flat
+ * values that the result was made from. Rows that are not live become `value`. (ops/room.c) */
 ch_node *ch__resize_rows(ch_node *x, double value, ch_dim rows);
 /* Returns the flat values that a result x of ch__without_room or ch__resize_rows was made from;
  * otherwise x itself. (ops/room.c) */

@@ -328,8 +328,7 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
 #define REDUCE_OP(title, rule, kind)                                                           \
     .name = title, .version = 1, .n_in = 1, .n_out = 1, .attrs = reduce_rows,                  \
     .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors,             \
-    .room_rows = 1,                                                                            \
-    .kernels = (const ch_kernel *const[])                                                      \
+    .room_rows = 1, .kernels = (const ch_kernel *const[])                                      \
     {                                                                                          \
         &(const ch_kernel){"fold", .prepare = fold_prepare, .run = fold_run,                   \
                            .arg = &(const ch_fold_kind){kind}},                                \

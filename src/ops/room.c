@@ -2,9 +2,9 @@
  *
  * The memory after the last flat value is room (graph/room.h). fill_room copies the live rows
  * and sets the others to a number. Specialisation inserts it before calls that mix rows, such
- * as a sum over axis 0. ch__without_room records it for lists that have no room, such as the ids of a
- * sparse gradient: then the output has a size symbol of its own, because its length is the
- * capacity.
+ * as a sum over axis 0. ch__without_room records it for lists that have no room, such as the
+ * ids of a sparse gradient. Then the output has a size symbol of its own, because its length is
+ * the capacity.
  *
  * The input and the output may have different numbers of rows. This happens on the worker of a
  * parameter server, where the ids and the rows of a gradient may come from programs that have
@@ -13,7 +13,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "graph/room.h"
 #include "graph/step.h"
 #include "ops/box.h"
 #include "ops/lookup.h"
@@ -49,8 +48,8 @@ static ch_status fill_room_infer(ch_infer *c)
 }
 
 typedef struct fill_state {
-    int64_t n_in, n_out;    /* rows */
-    int64_t width;          /* elements of a row */
+    int64_t n_in, n_out;     /* rows */
+    int64_t width;           /* elements of a row */
     size_t  row_bytes, each; /* bytes of a row, of an element */
     int     tiles;
     char    value[8];

@@ -56,8 +56,9 @@ static inline void train_words(ch_step *s, void *arg)
     ch_step_out(s, "loss", loss);
     ch_step_out(s, "rows", rows);
     ch_step_out(s, "sums", ch_segment_sum(doubled, ch_step_in(s, 2), LABELS));
-    ch_step_out(s, "bags",
-                ch_embedding_bag(rows, ch_range_like(words, 0, CH_I64), ch_step_in(s, 1), NULL));
+    ch_step_out(
+        s, "bags",
+        ch_embedding_bag(rows, ch_range_like(words, 0, CH_I64), ch_step_in(s, 1), NULL));
     ch_step_out(s, "mean", ch_div(ch_sum_all(rows), ch_rows(rows)));
     ch_optimizer_minimize(m->opt, s, loss, VARS, m->var);
 }
@@ -94,8 +95,8 @@ static inline int64_t pick(uint64_t *state, int64_t limit)
  * list. */
 static inline ch_tuple *words_of(int n_replicas, int64_t (*n)[2], uint64_t seed, bool is_ragged)
 {
-    static const char *const ragged[] = {"u/values", "u/row_splits", "y/values",
-                                         "y/row_splits", "v/values", "v/row_splits"};
+    static const char *const ragged[] = {"u/values",     "u/row_splits", "y/values",
+                                         "y/row_splits", "v/values",     "v/row_splits"};
     static const char *const exact[] = {"u", "us", "y", "ys", "v", "vs"};
     static const ch_dtype    dtype[] = {CH_I64, CH_I32, CH_I32};
     const int64_t            limit[] = {WORDS, LABELS, WORDS};

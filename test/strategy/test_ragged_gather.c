@@ -141,7 +141,8 @@ static ch_node *by_row(ch_step *s, int which, ch_node *x, ch_node *ids, ch_node 
     case 13:
         return ch_scatter_add(ch_fill(s, CH_F32, ch_shape_of(WORDS, COLUMNS), 1), ids, y);
     case 14:
-        return ch_scatter_max(ch_fill(s, CH_F32, ch_shape_of(WORDS, COLUMNS), 0), ids, y);
+        y = ch_scatter_max(ch_fill(s, CH_F32, ch_shape_of(WORDS, COLUMNS), 0), ids, y);
+        return ch_add(ch_stop_gradient(y), w);
     case 15:
         return ch_gather_nd(w, ch_stack(2, (ch_node *[]){ch_zeros_like(ids), ids}, 1));
     case 16:
