@@ -36,9 +36,9 @@
  *     the last axis; reductions, slices, concatenations and transpositions of other axes.
  *   - Lookups by the values: ch_gather and ch_gather_nd along axis 0, ch_one_hot and
  *     ch_embedding_bag. ch_embedding_bag with the rows as its table adds them up by row splits.
- *   - Sums over the values: ch_sum, ch_segment_sum, ch_scatter_add and the other scatters, and
- *     ch_rows, the number of values.
- *   - Gradients of these, except of ch_prod.
+ *   - Reductions over the values: ch_sum, ch_mean, ch_max and similar, ch_segment_sum,
+ *     ch_scatter_add and the other scatters, and ch_rows, the number of values.
+ *   - Gradients of these, except those of ch_prod and of ch_mean in 16-bit floats.
  *
  * Capacities are 32, 64, 128 and 256; above 256 they are 1, 1.25, 1.5 and 1.75 times a power of
  * two. So batches of up to 4096 values need at most 20 programs. If a step has several ragged
@@ -47,12 +47,11 @@
  * power of two. So two ragged inputs of up to 4096 values each need at most 20 programs, too,
  * and each further ragged input needs at most 7 more.
  *
- * Other ops are exact too, but need a program for each number of values: ch_mean, ch_max and
- * other reductions over axis 0 than ch_sum, bodies of branches and loops, and ch_embedding_bag
- * with the row splits of another input or with computed row splits. For a mean, divide ch_sum
- * by ch_rows. Results have as many rows as there are values. A sum over many values may differ
- * in the last place between capacities. The values of a batch from a dataset are usually not
- * copied for their capacity; other values may be copied.
+ * Other ops are exact too, but need a program for each number of values. Examples are ch_sort,
+ * ch_reverse and cumulative sums over axis 0, bodies of branches and loops, and
+ * ch_embedding_bag with the row splits of another input or with computed row splits. Results have as many rows
+ * as there are values. The values of a batch from a dataset are usually not copied for their
+ * capacity; other values may be copied.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H

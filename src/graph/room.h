@@ -10,17 +10,17 @@
  *   - Every call with such an input computes its live rows from live rows only. Elementwise ops
  *     do, and ops with ch_op.room or room_rows. Ops that read the row splits at run time
  *     (ch_op.room_splits) must read those of the same component, because only these have been
- *     compared with the number of values. Ops that check values, such as the ids of a lookup,
- *     read the number of live rows at run time (ch__live_rows).
- *   - Ops that mix rows, such as a sum over axis 0, may get room that is filled with a number
- *     that does not change the result (ch_op.room_filled). Specialisation inserts the call of
- *     fill_room.
+ *     compared with the number of values. Reductions, and ops that check values, such as the
+ *     ids of a lookup, read the number of live rows at run time (ch__live_rows).
+ *   - Other ops that mix rows, such as a product that sums over axis 0, may get room that is
+ *     filled with a number that does not change the result (ch_op.room_filled). Specialisation
+ *     inserts the call of fill_room.
  *   - Sparse gradients have no room. Their ids and rows are results of fill_room with a size
  *     symbol of their own, in which room has become ids that name no row (ops/room.c).
  *   - An output with the symbol is cut to its live rows after the run.
  *
  * Ops that would mix live rows with room are planned for the exact sizes, with a program for
- * each size. Examples are a mean over axis 0 and a maximum over axis 0.
+ * each size. An example is an op that reverses axis 0.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_ROOM_H

@@ -135,6 +135,8 @@ static ch_status norm_run(const ch_call *c, ch_kernel_tile t)
 
 /* ---- the kernel of the gradient ---- */
 
+enum { GRAD_COST = 8 }; /* of an element */
+
 /* The extra scratch of a tile: dgamma and dbeta of a block of rows, then their totals in
  * f64. */
 static ch_status norm_grad_prepare(const ch_node *n, ch_prep *p)
@@ -142,7 +144,8 @@ static ch_status norm_grad_prepare(const ch_node *n, ch_prep *p)
     const ch_node *x = n->in[0];
     ch_rows_of     r = ch__rows_of(x->dtype, 0, x->dims.dim[x->dims.rank - 1].n);
     size_t         totals = 2 * (size_t)r.n * sizeof(double);
-    ch_row_state  *s = ch__rows_prepare(n, p, 8, 3, 2 * ch__row_buffer_bytes(&r) + totals);
+    ch_row_state  *s =
+        ch__rows_prepare(n, p, GRAD_COST, 3, 2 * ch__row_buffer_bytes(&r) + totals);
 
     if (s == NULL)
         return ch__fail_memory(n->op->name);
@@ -172,14 +175,26 @@ static void flush(const ch_row_state *s, const tile_sums *sums)
     s->x.loops->flush(s->x.n, sums->dbeta, sums->totals + s->x.n);
 }
 
-static void norm_grad_rows(const ch_call *c, int tile)
+/* Returns the state for the live rows only (graph/room.h). They are cut into tiles like a value
+ * without room, so the sums have the same bits. */
+static ch_row_state live_state(const ch_call *c)
 {
-    const ch_row_state *s = c->state;
-    const ch_node      *n = c->node;
-    void               *buffer = ch__rows_buffer(s, c, tile, 0);
-    tile_sums           sums = sums_of(s, c, tile);
-    const void         *gamma, *dy = c->in[n->n_in - 1], *r = c->in[n->n_in - 2];
-    int64_t             from, to;
+    ch_row_state s = *(const ch_row_state *)c->state;
+
+    if (c->node->live_input != 0) {
+        s.x.rows = ch__live_items(c, s.x.rows);
+        s.tiles = ch__tile_count(s.x.rows, GRAD_COST * s.x.n);
+    }
+    return s;
+}
+
+static void norm_grad_rows(const ch_call *c, const ch_row_state *s, int tile)
+{
+    const ch_node *n = c->node;
+    void          *buffer = ch__rows_buffer(s, c, tile, 0);
+    tile_sums      sums = sums_of(s, c, tile);
+    const void    *gamma, *dy = c->in[n->n_in - 1], *r = c->in[n->n_in - 2];
+    int64_t        from, to;
 
     gamma = column(s, n->in[1]->dtype, c->in[1], ch__rows_buffer(s, c, tile, 2));
     memset(sums.dgamma, 0, s->extra_bytes);
@@ -201,11 +216,10 @@ static void norm_grad_rows(const ch_call *c, int tile)
 }
 
 /* Adds the totals of all tiles in order, and writes them in gamma's dtype. */
-static void norm_grad_join(const ch_call *c)
+static void norm_grad_join(const ch_call *c, const ch_row_state *s)
 {
-    const ch_row_state *s = c->state;
-    ch_dtype            dtype = c->node->in[1]->dtype;
-    double             *total = sums_of(s, c, 0).totals;
+    ch_dtype dtype = c->node->in[1]->dtype;
+    double  *total = sums_of(s, c, 0).totals;
 
     for (int tile = 1; tile < s->tiles; tile++) {
         const double *part = sums_of(s, c, tile).totals;
@@ -220,10 +234,12 @@ static void norm_grad_join(const ch_call *c)
 
 static ch_status norm_grad_run(const ch_call *c, ch_kernel_tile t)
 {
-    if (t.phase == 0)
-        norm_grad_rows(c, t.index);
-    else
-        norm_grad_join(c);
+    const ch_row_state s = live_state(c);
+
+    if (t.phase == 1)
+        norm_grad_join(c, &s);
+    else if (t.index < s.tiles)
+        norm_grad_rows(c, &s, t.index);
     return CH_OK;
 }
 
@@ -337,7 +353,7 @@ const ch_op ch__op_layer_norm_grad = {
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
-    .room_filled = 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4, /* all but gamma */
+    .room = 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4, /* all but gamma */
 };
 const ch_op ch__op_rms_norm = {
     .name = "rms_norm",
@@ -362,7 +378,7 @@ const ch_op ch__op_rms_norm_grad = {
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
-    .room_filled = 1u << 0 | 1u << 2 | 1u << 3, /* all but gamma */
+    .room = 1u << 0 | 1u << 2 | 1u << 3, /* all but gamma */
 };
 
 ch_node *ch_layer_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps)

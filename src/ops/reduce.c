@@ -110,33 +110,70 @@ static ch_status reduce_factors(const ch_node *n, ch_factors *f)
 
 /* ---- kernel ---- */
 
+typedef struct fold_state {
+    ch_fold fold; /* for the planned sizes */
+    bool    is_folded[CH_MAX_RANK];
+} fold_state;
+
+static int most_tiles(ch_fold_kind kind, ch_shape shape)
+{
+    return ch__tile_count(ch_shape_count(shape), kind == CH_FOLD_LOGSUMEXP ? 8 : 1);
+}
+
 static ch_status fold_prepare(const ch_node *n, ch_prep *p)
 {
     const reduce_attrs *a = ch__attrs(n);
     ch_fold_kind        kind = *(const ch_fold_kind *)p->arg;
-    ch_fold            *f = ch__prep_state(p, sizeof(*f));
-    bool                is_folded[CH_MAX_RANK] = {false};
+    fold_state         *s = ch__prep_state(p, sizeof(*s));
+    int                 tiles;
 
-    if (f == NULL)
+    if (s == NULL)
         return ch__fail_memory(n->op->name);
     for (int i = 0; i < a->axes.n; i++)
-        is_folded[a->axes.at[i]] = true;
-    ch__fold_init(f, kind, n->in[0]->dtype, ch__shape(n->in[0]), is_folded,
-                  ch__tile_count(ch__count(n->in[0]), kind == CH_FOLD_LOGSUMEXP ? 8 : 1));
-    p->is_view = f->count == 1; /* a fold of a single element is that element */
-    p->scratch_bytes = ch__fold_scratch(f);
-    p->n_phases = f->parts > 1 ? 2 : 1;
-    p->tiles[0] = f->tiles;
+        s->is_folded[a->axes.at[i]] = true;
+    tiles = most_tiles(kind, ch__shape(n->in[0]));
+    ch__fold_init(&s->fold, kind, n->in[0]->dtype, ch__shape(n->in[0]), s->is_folded, tiles);
+    p->is_view = s->fold.count == 1; /* a fold of a single element is that element */
+    p->scratch_bytes = ch__fold_scratch(&s->fold);
+    p->n_phases = s->fold.parts > 1 ? 2 : 1;
+    p->tiles[0] = s->fold.tiles;
     p->tiles[1] = 1;
+    if (n->live_input != 0) { /* fewer rows may be cut into more parts, up to `tiles` */
+        p->scratch_bytes = (size_t)tiles * sizeof(ch_fold_acc) *
+                           (size_t)ch__min(s->fold.outputs, CH_FOLD_STRIP);
+        p->n_phases = 2;
+    }
     return CH_OK;
+}
+
+/* Folds the live rows only. They are cut like a value without room, so the result has the same
+ * bits. */
+static void fold_live(const ch_call *c, ch_kernel_tile t)
+{
+    const fold_state *s = c->state;
+    const ch_node    *x = c->node->in[0];
+    ch_shape          shape = ch__shape(x);
+    ch_fold           live;
+
+    shape.dim[0] = ch__live_rows(c, shape.dim[0]);
+    ch__fold_init(&live, s->fold.kind, x->dtype, shape, s->is_folded,
+                  most_tiles(s->fold.kind, shape));
+    for (int i = t.index; t.phase == 0 && i < live.tiles; i += s->fold.tiles)
+        ch__fold_tile(&live, i, c->in[0], c->out[0], c->scratch);
+    if (t.phase == 1 && live.parts > 1)
+        ch__fold_join(&live, c->scratch, c->out[0]);
 }
 
 static ch_status fold_run(const ch_call *c, ch_kernel_tile t)
 {
-    if (t.phase == 0)
-        ch__fold_tile(c->state, t.index, c->in[0], c->out[0], c->scratch);
+    const fold_state *s = c->state;
+
+    if (c->node->live_input != 0)
+        fold_live(c, t);
+    else if (t.phase == 0)
+        ch__fold_tile(&s->fold, t.index, c->in[0], c->out[0], c->scratch);
     else
-        ch__fold_join(c->state, c->scratch, c->out[0]);
+        ch__fold_join(&s->fold, c->scratch, c->out[0]);
     return CH_OK;
 }
 
@@ -250,16 +287,40 @@ static void sum_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__broadcast_dims(restore_axes(n, dout[0]), &n->in[0]->dims);
 }
 
+/* Returns true if n folds the axis of flat values. Their number is then computed by ch_rows,
+ * which leaves out room (graph/room.h). Sets *count to the product of the other folded sizes.
+ * Returns false for 16-bit floats too, which could not hold the number. */
+static bool counts_values(const ch_node *n, int64_t *count)
+{
+    const reduce_attrs *a = ch__attrs(n);
+
+    *count = 1;
+    for (int i = 1; i < a->axes.n; i++) {
+        ch_dim d = n->in[0]->dims.dim[a->axes.at[i]];
+
+        if (d.sym != 0 || __builtin_mul_overflow(*count, d.n, count))
+            return false;
+    }
+    return a->axes.n > 0 && a->axes.at[0] == 0 && ch__is_ragged(n->in[0]) &&
+           !ch__dtype_is_half(n->dtype);
+}
+
 static void mean_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const reduce_attrs *a = ch__attrs(n);
     ch_dims             over = {.rank = a->axes.n};
+    ch_node            *d = restore_axes(n, dout[0]);
+    int64_t             count;
 
     (void)s;
     for (int i = 0; i < a->axes.n; i++)
         over.dim[i] = n->in[0]->dims.dim[a->axes.at[i]];
-    din[0] =
-        ch__broadcast_dims(ch__div_count(restore_axes(n, dout[0]), &over), &n->in[0]->dims);
+    if (d != NULL && counts_values(n, &count))
+        d = ch_div(d,
+                   ch_cast(ch_mul(ch_rows(n->in[0]), ch_number(s, (double)count)), d->dtype));
+    else
+        d = ch__div_count(d, &over);
+    din[0] = ch__broadcast_dims(d, &n->in[0]->dims);
 }
 
 /* Folds one axis after the other. Along an axis, the derivative of each factor is the product
@@ -327,16 +388,15 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
 
 #define REDUCE_OP(title, rule, kind)                                                           \
     .name = title, .version = 1, .n_in = 1, .n_out = 1, .attrs = reduce_rows,                  \
-    .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors,             \
-    .room_rows = 1, .kernels = (const ch_kernel *const[])                                      \
+    .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors, .room = 1,  \
+    .room_counted = 1, .kernels = (const ch_kernel *const[])                                   \
     {                                                                                          \
         &(const ch_kernel){"fold", .prepare = fold_prepare, .run = fold_run,                   \
                            .arg = &(const ch_fold_kind){kind}},                                \
             NULL                                                                               \
     }
 
-const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad,
-                          .room_filled = 1};
+const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad};
 const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .grad = mean_grad};
 const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, CH_FOLD_PROD), .grad = prod_grad};
 const ch_op ch__op_max = {REDUCE_OP("max", number_infer, CH_FOLD_MAX), .grad = extreme_grad};

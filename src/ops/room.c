@@ -2,9 +2,9 @@
  *
  * The memory after the last flat value is room (graph/room.h). fill_room copies the live rows
  * and sets the others to a number. Specialisation inserts it before calls that mix rows, such
- * as a sum over axis 0. ch__without_room records it for lists that have no room, such as the
- * ids of a sparse gradient. Then the output has a size symbol of its own, because its length is
- * the capacity.
+ * as a product that sums over axis 0. ch__without_room records it for lists that have no room,
+ * such as the ids of a sparse gradient. Then the output has a size symbol of its own, because
+ * its length is the capacity.
  *
  * The input and the output may have different numbers of rows. This happens on the worker of a
  * parameter server, where the ids and the rows of a gradient may come from programs that have

@@ -188,10 +188,13 @@ static void mixing(ch_step *s, void *arg)
 {
     ch_node *x = ch_step_in(s, 0);
 
-    (void)arg;
     ch_step_out(s, "sum", ch_sum_all(x));
     ch_step_out(s, "mean", ch_mean_all(x));
     ch_step_out(s, "count", ch_cast(ch_rows(x), CH_F32));
+    if (arg != NULL)
+        ch_step_out(s, "reversed", ch_reverse(x, 1, (int[]){0}));
+    ch_step_out(s, "slope", ch_gradient(ch_square(ch_mean_all(x)), x));
+    ch_step_out(s, "most", ch_max_all(x));
 }
 
 typedef struct caught {
@@ -209,24 +212,46 @@ static void catch (const ch_log_record *r, void *arg)
     snprintf(c->text, sizeof(c->text), "%s", r->text);
 }
 
-static void sums_over_flat_values_are_exact_and_the_warning_says_what_to_do(void **state)
+/* Runs `mixing` for 20 lengths and checks its results. */
+static void check_mixing(ch_function *f)
+{
+    ch__room_poison(true);
+    for (int64_t n = 33; n < 53; n++) {
+        ch_tuple    *out = NULL;
+        const float *slope;
+
+        t_ok(run_rows(f, n, n, &out));
+        slope = ch_tensor_data(ch_value_at(ch_tuple_get(out, "slope"), 0));
+        assert_true(floats_of(out, 0)[0] == (float)(n * (n - 1) / 2));
+        assert_true(floats_of(out, 1)[0] == (float)(n - 1) / 2);
+        assert_true(floats_of(out, 2)[0] == (float)n);
+        assert_true(*(const float *)ch_tensor_data(ch_value_at(ch_tuple_get(out, "most"), 0)) ==
+                    (float)(n - 1));
+        for (int64_t i = 0; i < n; i++)
+            assert_true(slope[i] == (float)(n - 1) / (float)n);
+        ch_tuple_unref(out);
+    }
+    ch__room_poison(false);
+}
+
+static void reductions_over_flat_values_leave_out_the_room(void **state)
+{
+    ch_function *f = t_function(mixing, NULL);
+
+    check_mixing(f);
+    assert_int_equal(ch_function_programs(f), 1);
+    ch_function_unref(f);
+    (void)state;
+}
+
+static void ops_that_move_values_are_exact_and_the_warning_says_what_to_do(void **state)
 {
     ch_function *f = NULL;
     caught       c = {0};
 
     ch_log_set_sink(catch, &c, CH_LOG_WARNING);
-    ch__room_poison(true);
-    t_ok(ch_function_new("mixing", mixing, NULL, &f));
-    for (int64_t n = 33; n < 53; n++) {
-        ch_tuple *out = NULL;
-
-        t_ok(run_rows(f, n, n, &out));
-        assert_true(floats_of(out, 0)[0] == (float)(n * (n - 1) / 2));
-        assert_true(floats_of(out, 1)[0] == (float)(n - 1) / 2);
-        assert_true(floats_of(out, 2)[0] == (float)n);
-        ch_tuple_unref(out);
-    }
-    ch__room_poison(false);
+    t_ok(ch_function_new("mixing", mixing, &c, &f));
+    check_mixing(f);
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     assert_int_equal(c.n, 1);
     assert_non_null(strstr(c.text, "input 0 (x/values)"));
@@ -507,7 +532,8 @@ int main(void)
         cmocka_unit_test(allocated_values_have_the_capacity_of_every_piece),
         cmocka_unit_test(ragged_results_have_live_rows_alone),
         cmocka_unit_test(ragged_runs_of_other_sizes_allocate_nothing),
-        cmocka_unit_test(sums_over_flat_values_are_exact_and_the_warning_says_what_to_do),
+        cmocka_unit_test(reductions_over_flat_values_leave_out_the_room),
+        cmocka_unit_test(ops_that_move_values_are_exact_and_the_warning_says_what_to_do),
         cmocka_unit_test(ragged_values_need_at_most_20_programs_and_no_warning),
         cmocka_unit_test(splits_that_end_behind_the_values_are_refused),
         cmocka_unit_test(program_fits_components_of_different_lengths),
