@@ -49,9 +49,9 @@
  *
  * Other ops are exact too, but need a program for each number of values. Examples are ch_sort,
  * ch_reverse and cumulative sums over axis 0, bodies of branches and loops, and
- * ch_embedding_bag with the row splits of another input or with computed row splits. Results have as many rows
- * as there are values. The values of a batch from a dataset are usually not copied for their
- * capacity; other values may be copied.
+ * ch_embedding_bag with the row splits of another input or with computed row splits. Results
+ * have as many rows as there are values. The values of a batch from a dataset are usually not
+ * copied for their capacity; other values may be copied.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H
