@@ -139,13 +139,14 @@ static void set_live(const variant *v, const ch_node *n, ch_node *to)
 /* Replaces *in, the copy of input i of n, by a copy with filled room, if n needs it. */
 static ch_status fill_input(const ch_node *n, int i, variant *v, ch_node **in)
 {
-    const ch_node  *x = n->in[i];
-    ch_fill_attrs   a = {.value = n->op->room_fill};
-    ch_node        *to = v->filled != NULL ? v->filled[x->id] : NULL;
-    const ch_graph *g = n->graph;
+    const ch_node *x = n->in[i];
+    ch_fill_attrs  a = {.value = n->op->room_fill};
+    ch_node       *to;
 
-    if (live_input_of(v, &x->dims) == 0 || ch__room_use(g, n, i) != CH_ROOM_FILLED)
+    if (v->filled == NULL || live_input_of(v, &x->dims) == 0 ||
+        ch__room_use(n->graph, n, i) != CH_ROOM_FILLED)
         return CH_OK;
+    to = v->filled[x->id];
     if (to == NULL || ((const ch_fill_attrs *)ch__attrs(to))->value != a.value) {
         to = ch__graph_add(v->to, ch__roles.fill_room, &a, 1, in, 1);
         if (to == NULL)
