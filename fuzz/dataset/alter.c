@@ -180,9 +180,18 @@ static void alter_some(dice *d, ProtobufCMessage *m)
         alter_message(d, m, 0);
 }
 
+/* Returns NULL if the bytes are not a message of this type. */
+static ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                size_t n)
+{
+    ProtobufCMessage *m = NULL;
+
+    return ch__protobuf_unpack(type, bytes, n, &m) == CH_OK ? m : NULL;
+}
+
 size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
-    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__position__descriptor, data, size);
+    ProtobufCMessage *m = unpack(&cohort__position__descriptor, data, size);
     Cohort__Position *p = (Cohort__Position *)(void *)m;
     size_t            n;
 
@@ -199,7 +208,7 @@ size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
 
 size_t alter_cached(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
-    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__cached__descriptor, data, size);
+    ProtobufCMessage *m = unpack(&cohort__cached__descriptor, data, size);
     size_t            n;
 
     if (m == NULL)
@@ -215,7 +224,7 @@ static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t r
 {
     for (const ch_stage *const *t = ch__stages(); *t != NULL; t++)
         if (strcmp((*t)->name, s->name) == 0 && (*t)->attrs != NULL) {
-            ProtobufCMessage *m = ch__protobuf_unpack((*t)->attrs, s->attrs.data, s->attrs.len);
+            ProtobufCMessage *m = unpack((*t)->attrs, s->attrs.data, s->attrs.len);
             size_t            n;
 
             if (m == NULL)
@@ -231,7 +240,7 @@ static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t r
 static size_t alter_stage(dice *d, const ProtobufCBinaryData *in, uint8_t *to, size_t room)
 {
     static uint8_t    attrs[1024];
-    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__stage__descriptor, in->data, in->len);
+    ProtobufCMessage *m = unpack(&cohort__stage__descriptor, in->data, in->len);
     Cohort__Stage    *s = (Cohort__Stage *)(void *)m;
     size_t            n = 0;
 
@@ -251,7 +260,7 @@ static size_t alter_stage(dice *d, const ProtobufCBinaryData *in, uint8_t *to, s
 size_t alter_dataset(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
     static uint8_t    stage[4096];
-    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__pipeline__descriptor, data, size);
+    ProtobufCMessage *m = unpack(&cohort__pipeline__descriptor, data, size);
     Cohort__Pipeline *p = (Cohort__Pipeline *)(void *)m;
     size_t            n = 0, i;
 

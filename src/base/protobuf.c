@@ -19,29 +19,45 @@ static void release(void *arg, void *p)
 
 static ProtobufCAllocator memory = {allocate, release, NULL};
 
-/* Allocates at most *arg bytes in total. */
+/* Memory for a message from untrusted bytes. */
+typedef struct limited_memory {
+    size_t left;       /* bytes that may still be allocated */
+    bool   has_failed; /* memory is exhausted */
+} limited_memory;
+
 static void *allocate_within(void *arg, size_t bytes)
 {
-    size_t *left = arg;
+    limited_memory *m = arg;
+    void           *p;
 
-    if (bytes > *left)
+    if (bytes > m->left)
         return NULL;
-    *left -= bytes;
-    return ch__malloc(bytes);
+    m->left -= bytes;
+    p = ch__malloc(bytes);
+    m->has_failed |= p == NULL;
+    return p;
 }
 
-ProtobufCMessage *ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
-                                             const void *bytes, size_t n, size_t budget)
+ch_status ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                     size_t n, size_t budget, ProtobufCMessage **out)
 {
-    ProtobufCAllocator limited = {allocate_within, release, &budget};
+    limited_memory    m = {.left = budget};
+    ProtobufCMessage *unpacked = protobuf_c_message_unpack(
+        type, &(ProtobufCAllocator){allocate_within, release, &m}, n, bytes);
 
-    return protobuf_c_message_unpack(type, &limited, n, bytes);
+    if (m.has_failed)
+        return ch__fail_memory(type->short_name);
+    if (unpacked == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes are not a valid %s message", n,
+                        type->short_name);
+    *out = unpacked;
+    return CH_OK;
 }
 
-ProtobufCMessage *ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
-                                      size_t n)
+ch_status ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                              size_t n, ProtobufCMessage **out)
 {
-    return protobuf_c_message_unpack(type, &memory, n, bytes);
+    return ch__protobuf_unpack_within(type, bytes, n, SIZE_MAX, out);
 }
 
 void ch__protobuf_free(ProtobufCMessage *m)
@@ -65,16 +81,12 @@ ch_status ch__protobuf_pack(const ProtobufCMessage *m, void **bytes, size_t *n)
 ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
                             const ProtobufCMessage *from, ProtobufCMessage **out)
 {
-    void  *bytes = NULL;
-    size_t n = 0;
+    void     *bytes = NULL;
+    size_t    n = 0;
+    ch_status rc = from != NULL ? ch__protobuf_pack(from, &bytes, &n) : CH_OK;
 
-    if (from != NULL) {
-        ch_status rc = ch__protobuf_pack(from, &bytes, &n);
-
-        if (rc != CH_OK)
-            return rc;
-    }
-    *out = ch__protobuf_unpack(type, bytes, n);
+    if (rc == CH_OK)
+        rc = ch__protobuf_unpack(type, bytes, n, out);
     ch__free(bytes);
-    return *out == NULL ? ch__fail_memory(type->short_name) : CH_OK;
+    return rc;
 }

@@ -16,13 +16,15 @@
  * free the copy with ch__protobuf_free. */
 ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
                             const ProtobufCMessage *from, ProtobufCMessage **out);
-/* Unpacks untrusted bytes. Returns NULL if they are not a message of this type or if memory is
- * exhausted. The caller must free the message with ch__protobuf_free. */
-ProtobufCMessage *ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
-                                      size_t n);
-/* The same. Also returns NULL if the message needs more than `budget` bytes of memory. */
-ProtobufCMessage *ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
-                                             const void *bytes, size_t n, size_t budget);
+/* Unpacks untrusted bytes. INVALID_ARGUMENT: they are not a message of this type. The caller must
+ * free the message with ch__protobuf_free. */
+CH_MUST_CHECK ch_status ch__protobuf_unpack(const ProtobufCMessageDescriptor *type,
+                                            const void *bytes, size_t n,
+                                            ProtobufCMessage **out);
+/* The same. Also INVALID_ARGUMENT if the message needs more than `budget` bytes of memory. */
+CH_MUST_CHECK ch_status ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
+                                                   const void *bytes, size_t n, size_t budget,
+                                                   ProtobufCMessage **out);
 /* Frees a message that was copied or unpacked here. `m` may be NULL. */
 void ch__protobuf_free(ProtobufCMessage *m);
 /* Packs a message into new memory, which the caller must free with ch__free. */

@@ -103,7 +103,7 @@ static ch_status read_job(ch_arena *a, const Cohort__JobDef *m, ch_cluster_job *
 ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
 {
     size_t                    budget = ((size_t)16 << 20) + 2 * n;
-    ProtobufCMessage         *message;
+    ProtobufCMessage         *message = NULL;
     const Cohort__ClusterDef *m;
     ch_cluster_job           *job = NULL;
     ch_arena                  a = {0};
@@ -112,13 +112,16 @@ ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
 
     if (rc != CH_OK)
         return rc;
-    message = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
-    if (message == NULL)
+    rc = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget,
+                                    &message);
+    if (rc == CH_INVALID_ARGUMENT)
         return ch__fail(
-            CH_INVALID_ARGUMENT,
+            rc,
             "decoding a cluster: the %zu bytes are not a ClusterDef message, or need "
             "more than %zu bytes of memory",
             n, budget);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "decoding a cluster");
     m = (const Cohort__ClusterDef *)message;
     if (m->n_job > CH_CLUSTER_JOBS)
         rc = ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs, want at most %d", m->n_job,

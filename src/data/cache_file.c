@@ -167,18 +167,18 @@ static ch_status begin_writing(file_cache *x)
 
 static ch_status unpack(const ch_record *r, const char *path, Cohort__Cached **out)
 {
-    ch_status rc = ch__record_check(r, path);
+    ProtobufCMessage *m = NULL;
+    ch_status         rc = ch__record_check(r, path);
 
     if (rc != CH_OK)
         return rc;
-    *out = (Cohort__Cached *)ch__protobuf_unpack_within(&cohort__cached__descriptor, r->data,
-                                                        r->size, (16 << 20) + 2 * r->size);
-    if (*out == NULL)
-        return ch__fail(CH_DATA_LOSS,
-                        "%s: the record at byte %lld is not a record of a cache, or memory is "
-                        "exhausted",
+    rc = ch__protobuf_unpack_within(&cohort__cached__descriptor, r->data, r->size,
+                                    (16 << 20) + 2 * r->size, &m);
+    if (rc == CH_INVALID_ARGUMENT)
+        return ch__fail(CH_DATA_LOSS, "%s: the record at byte %lld is not a record of a cache",
                         path, (long long)r->offset);
-    return CH_OK;
+    *out = (Cohort__Cached *)m;
+    return rc;
 }
 
 static ch_status check_head(const file_cache *x, const Cohort__Cached *m)

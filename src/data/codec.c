@@ -304,10 +304,9 @@ static ch_status read_parts(const reader *r, const ch_stage *stage, const Cohort
     make->body = m->body > 0 ? stage_at(r, m->body - 1) : NULL;
     make->element = m->element > 0 ? stage_at(r, m->element - 1) : NULL;
     if (stage->attrs != NULL) {
-        *attrs = ch__protobuf_unpack(stage->attrs, m->attrs.data, m->attrs.len);
-        if (*attrs == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "stage %d, %s: its attributes cannot be read",
-                            r->n, stage->name);
+        rc = ch__protobuf_unpack(stage->attrs, m->attrs.data, m->attrs.len, attrs);
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "stage %d, %s: its attributes", r->n, stage->name);
         make->attrs = *attrs;
     }
     rc = read_data(m, &make->data);
@@ -359,22 +358,23 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
 /* Decodes the message of a stage, which may use at most `budget` bytes. */
 static ch_status read_message(reader *r, ch_wire_span s, size_t budget)
 {
-    Cohort__Stage *m;
-    ch_status      rc;
+    ProtobufCMessage *m = NULL;
+    ch_status         rc;
 
     if (r->n == MOST_STAGES ||
         !ch__grow((void **)&r->made, &r->cap, r->n + 1, sizeof(ch_dataset *)))
         return ch__fail(CH_RESOURCE_EXHAUSTED, "more than %d stages, or memory is exhausted",
                         r->n);
-    m = (Cohort__Stage *)ch__protobuf_unpack_within(&cohort__stage__descriptor, s.at,
-                                                    ch__wire_bytes(s), budget);
-    if (m == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
+    rc = ch__protobuf_unpack_within(&cohort__stage__descriptor, s.at, ch__wire_bytes(s), budget,
+                                    &m);
+    if (rc == CH_INVALID_ARGUMENT)
+        return ch__fail(rc,
                         "stage %d: its message cannot be read, or would take "
                         "more than %zu bytes",
                         r->n, budget);
-    rc = read_stage(r, m);
-    ch__protobuf_free(&m->base);
+    if (rc == CH_OK)
+        rc = read_stage(r, (const Cohort__Stage *)m);
+    ch__protobuf_free(m);
     return rc;
 }
 

@@ -791,14 +791,13 @@ static void add_gone(ch_skips *s, uint64_t n)
 
 ch_status ch__position_read(uint64_t hash, const void *bytes, size_t n, Cohort__Position **out)
 {
-    Cohort__Position *m =
-        (Cohort__Position *)ch__protobuf_unpack(&cohort__position__descriptor, bytes, n);
-    ch_status rc = CH_OK;
+    ProtobufCMessage *message = NULL;
+    Cohort__Position *m;
+    ch_status rc = ch__protobuf_unpack(&cohort__position__descriptor, bytes, n, &message);
 
-    if (m == NULL)
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "restore: the %zu bytes are not a saved position, or memory is exhausted", n);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "restore: the saved position");
+    m = (Cohort__Position *)message;
     if (m->format != FORMAT && m->format != OLD_FORMAT)
         rc = ch__fail(CH_UNIMPLEMENTED,
                       "restore: unknown format of the position (got %u, want %d or %d)",
@@ -813,7 +812,7 @@ ch_status ch__position_read(uint64_t hash, const void *bytes, size_t n, Cohort__
     if (rc == CH_OK)
         *out = m;
     else
-        ch__protobuf_free(&m->base);
+        ch__protobuf_free(message);
     return rc;
 }
 

@@ -57,10 +57,8 @@ ch_status ch__message_parse(const ch_message *p, const ProtobufCMessageDescripto
      * hostile input. */
     enum { BASE = 1 << 16, PER_BYTE = 8 };
 
-    *out = ch__protobuf_unpack_within(type, p->bytes, p->n_bytes, BASE + PER_BYTE * p->n_bytes);
-    return *out != NULL ? CH_OK
-                        : ch__fail(CH_INVALID_ARGUMENT, "%zu bytes are not a valid %s message",
-                                   p->n_bytes, type->short_name);
+    return ch__protobuf_unpack_within(type, p->bytes, p->n_bytes, BASE + PER_BYTE * p->n_bytes,
+                                      out);
 }
 
 void ch__reply_error(ch_outbox *outbox, ch_call_id call, ch_status rc, const char *op)

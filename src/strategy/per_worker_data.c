@@ -585,10 +585,9 @@ static ch_status parse_state(const ProtobufCMessageDescriptor *type, const void 
 {
     enum { BASE = 1 << 16, PER_BYTE = 16 }; /* memory of any message, and for each byte */
 
-    *out = ch__protobuf_unpack_within(type, bytes, n, BASE + PER_BYTE * n);
-    return *out != NULL ? CH_OK
-                        : ch__fail(CH_DATA_LOSS, "%zu bytes are not a valid %s message", n,
-                                   type->short_name);
+    ch_status rc = ch__protobuf_unpack_within(type, bytes, n, BASE + PER_BYTE * n, out);
+
+    return rc == CH_INVALID_ARGUMENT ? ch__fail_at(CH_DATA_LOSS, "a saved pass") : rc;
 }
 
 /* Lets the newest iteration, or the next if that was freed, continue with a restored pass.

@@ -561,13 +561,16 @@ static ch_status record_cut(void *arg)
  * example i. */
 static void mark_left(world *w)
 {
-    ProtobufCMessage *outer =
-        ch__protobuf_unpack(&cohort__per_worker_state__descriptor, w->pass, w->n_pass);
-    const Cohort__PerWorkerState *state = (const void *)outer;
-    ProtobufCMessage             *inner =
-        ch__protobuf_unpack(&cohort__pass_state__descriptor, state->pass.data, state->pass.len);
-    const Cohort__PassState *pass = (const void *)inner;
+    ProtobufCMessage             *outer = NULL, *inner = NULL;
+    const Cohort__PerWorkerState *state;
+    const Cohort__PassState      *pass;
 
+    t_ok(
+        ch__protobuf_unpack(&cohort__per_worker_state__descriptor, w->pass, w->n_pass, &outer));
+    state = (const void *)outer;
+    t_ok(ch__protobuf_unpack(&cohort__pass_state__descriptor, state->pass.data, state->pass.len,
+                             &inner));
+    pass = (const void *)inner;
     memset(w->left, 0, sizeof(w->left));
     for (size_t i = 0; i < pass->n_streams; i++) {
         const Cohort__StreamState *s = pass->streams[i];

@@ -443,20 +443,26 @@ ch_status ch__step_plan_decode(const void *bytes, size_t n, ch_placed_plan *r)
 {
     /* Limit of the memory of the unpacked message: BASE bytes, and PER_BYTE for each byte. */
     enum { BASE = 1 << 16, PER_BYTE = 16 };
-    decoder           d = {.plan = ch__calloc(1, sizeof(*d.plan))};
-    Cohort__StepPlan *m = (Cohort__StepPlan *)(void *)ch__protobuf_unpack_within(
-        &cohort__step_plan__descriptor, bytes, n, BASE + PER_BYTE * n);
-    ch_status rc = d.plan == NULL ? ch__fail_memory("a step plan") : CH_OK;
+    decoder                 d = {.plan = ch__calloc(1, sizeof(*d.plan))};
+    ProtobufCMessage       *message = NULL;
+    const Cohort__StepPlan *m;
+    ch_status               rc = d.plan == NULL ? ch__fail_memory("a step plan") : CH_OK;
 
     if (rc == CH_OK)
-        rc = m == NULL ? fail("the bytes are not a step plan") : check_sizes(m);
+        rc = ch__protobuf_unpack_within(&cohort__step_plan__descriptor, bytes, n,
+                                        BASE + PER_BYTE * n, &message);
+    if (rc == CH_INVALID_ARGUMENT)
+        rc = fail("the bytes are not a step plan");
+    m = (const void *)message;
+    if (rc == CH_OK)
+        rc = check_sizes(m);
     if (rc == CH_OK)
         rc = alloc_tables(&d, m);
     if (rc == CH_OK)
         rc = decode_parts(&d, m);
     if (rc == CH_OK)
         rc = check_values(&d);
-    ch__protobuf_free(m != NULL ? &m->base : NULL);
+    ch__protobuf_free(message);
     if (rc != CH_OK) {
         ch__step_plan_free(d.plan);
         return rc;
