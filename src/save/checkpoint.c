@@ -358,35 +358,13 @@ static ch_status take_cuts(void *arg)
         cut->strategy, begins ? CH_MARKS_BEGIN : CH_MARKS_KEEP, take_cuts, t, &cut->cut);
 }
 
-/* Lists the strategies that have variables on parameter servers. */
-static ch_status list_strategies(ch_save *s)
-{
-    int cap = 0;
-
-    for (int i = 0; i < s->tree.n_values; i++) {
-        ch_var *v = s->tree.value[i].var;
-        int     k = 0;
-
-        if (v == NULL || !ch__saved_is_remote(v))
-            continue;
-        while (k < s->n_cuts && s->cut[k].strategy != v->strategy)
-            k++;
-        if (k < s->n_cuts)
-            continue;
-        if (!ch__grow((void **)&s->cut, &cap, k + 1, sizeof(*s->cut)))
-            return ch__fail_memory("a checkpoint");
-        s->cut[s->n_cuts++] = (ch_save_cut){v->strategy, NULL};
-    }
-    return CH_OK;
-}
-
 static ch_status take_state(taking *t)
 {
     ch_checkpoint *c = t->c;
     ch_status      rc = ch__tree_build(c->n_added, c->added, &c->counter, &t->save->tree);
 
     if (rc == CH_OK)
-        rc = list_strategies(t->save);
+        rc = ch__save_list_cuts(&t->save->tree, &t->save->n_cuts, &t->save->cut);
     return rc == CH_OK ? take_cuts(t) : rc;
 }
 

@@ -618,6 +618,27 @@ void ch__save_plan_copy(const ch_save_plan *p, int item, int64_t from, int64_t n
     }
 }
 
+ch_status ch__save_list_cuts(const ch_tree *t, int *n_cuts, ch_save_cut **cut)
+{
+    int cap = 0;
+
+    for (int i = 0; i < t->n_values; i++) {
+        ch_var *v = t->value[i].var;
+        int     k = 0;
+
+        if (v == NULL || !ch__saved_is_remote(v))
+            continue;
+        while (k < *n_cuts && (*cut)[k].strategy != v->strategy)
+            k++;
+        if (k < *n_cuts)
+            continue;
+        if (!ch__grow((void **)cut, &cap, k + 1, sizeof(**cut)))
+            return ch__fail_memory("a checkpoint");
+        (*cut)[(*n_cuts)++] = (ch_save_cut){v->strategy, NULL};
+    }
+    return CH_OK;
+}
+
 const ch_cut *ch__save_cut_of(int n_cuts, const ch_save_cut *cut, const ch_var *v)
 {
     for (int i = 0; i < n_cuts; i++)

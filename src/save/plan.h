@@ -97,6 +97,9 @@ void                    ch__save_plan_drop(ch_save_plan *p);
 
 /* Copies bytes [from, from + n) of an item whose source is a variable of this process. */
 void ch__save_plan_copy(const ch_save_plan *p, int item, int64_t from, int64_t n, char *to);
+/* Lists the strategies that have variables of a tree on parameter servers, without snapshots.
+ * *n_cuts must be 0 and *cut NULL. The caller must free *cut, on an error too. */
+CH_MUST_CHECK ch_status ch__save_list_cuts(const ch_tree *t, int *n_cuts, ch_save_cut **cut);
 /* Returns the snapshot of the strategy of a variable on servers. */
 const ch_cut *ch__save_cut_of(int n_cuts, const ch_save_cut *cut, const ch_var *v);
 

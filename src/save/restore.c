@@ -5,10 +5,11 @@
  * objects. So a restore that fails has changed nothing.
  *
  * The first phase reads the values of this process into staging memory, which the saves of the
- * checkpoint use too. The second phase copies them, which cannot fail. If there is no memory
- * for that, and for variables on parameter servers, the first phase only verifies the values,
- * and the second reads them from the files. Then a disk that fails between the two phases
- * leaves some variables changed.
+ * checkpoint use too. The second phase copies them, which cannot fail. The first phase only
+ * verifies the values of variables on parameter servers, and the second reads them from the
+ * files. If that fails, it puts these variables back from snapshots that it has taken before
+ * (restoring.undo). If the process has no staging memory, or a server none for a snapshot, a disk
+ * that fails between the two phases leaves some variables changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -41,6 +42,9 @@ typedef struct restoring {
     int          n_states;
     read_state  *state;
     ch_fault     fault; /* first error of the team */
+    /* The strategies with servers; the cut is the values before the restore, or NULL. */
+    int          n_undo;
+    ch_save_cut *undo;
 } restoring;
 
 /* ---- reading and checking ---- */
@@ -282,26 +286,12 @@ static ch_status set_position(restoring *x, read_state *s)
                : ch__fail_at(rc, "restore of %s: data \"%s\"", x->r->prefix, node->path);
 }
 
-/* Moves all iterators. If one fails, those before it return to their positions. */
 static ch_status set_positions(restoring *x)
 {
     ch_status rc = CH_OK;
-    int       i;
 
-    for (i = 0; i < x->n_states && rc == CH_OK; i++)
+    for (int i = 0; i < x->n_states && rc == CH_OK; i++)
         rc = set_position(x, &x->state[i]);
-    for (int k = 0; k < i - 1 && rc != CH_OK; k++)
-        if (x->state[k].before != NULL) {
-            ch_fault  first = {.code = CH_OK};
-            ch_status undone;
-
-            (void)ch__fault_record(&first, rc, -1, NULL);
-            undone = ch_iterator_restore(x->tree.node[x->state[k].node].object,
-                                         x->state[k].before, x->state[k].before_bytes);
-            if (undone != CH_OK)
-                ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
-            (void)ch__fault_raise(&first);
-        }
     return rc;
 }
 
@@ -356,6 +346,90 @@ static ch_status set_vars(restoring *x)
     ch__team_run(x->c->team, x->tree.n_values, set_var, x);
     rc = ch__fault_raise(&x->fault);
     return rc == CH_OK ? set_masters(x) : rc;
+}
+
+/* ---- after an error ---- */
+
+/* Takes snapshots of the variables on servers. */
+static ch_status prepare_undo(restoring *x)
+{
+    ch_status rc = ch__save_list_cuts(&x->tree, &x->n_undo, &x->undo);
+
+    for (int i = 0; i < x->n_undo && rc == CH_OK; i++) {
+        rc = ch__cut_take_now(x->undo[i].strategy, &x->undo[i].cut);
+        if (rc == CH_RESOURCE_EXHAUSTED)
+            rc = CH_OK;
+    }
+    return rc;
+}
+
+/* The value of a variable before the restore. */
+typedef struct old_value {
+    const ch_cut *cut;
+    ch_var       *var;
+} old_value;
+
+static ch_status read_old_value(void *arg, const ch_region *region, void *to)
+{
+    const old_value *v = arg;
+
+    return ch__cut_read(v->cut, v->var, region, to);
+}
+
+/* Puts a variable on servers back. */
+static ch_status undo_var(const restoring *x, ch_var *v)
+{
+    old_value old = {ch__save_cut_of(x->n_undo, x->undo, v), v};
+
+    if (old.cut == NULL)
+        return CH_OK;
+    return ch__var_write_from(v, &(ch_value_source){.name = v->name,
+                                                    .dtype = v->dtype,
+                                                    .shape = v->shape,
+                                                    .read = read_old_value,
+                                                    .arg = &old});
+}
+
+/* Puts back the variables on servers and the positions of iterators after error `rc`, and returns
+ * it. Errors of that are logged. */
+static ch_status undo(const restoring *x, ch_status rc)
+{
+    ch_fault first = {.code = CH_OK};
+
+    (void)ch__fault_record(&first, rc, -1, NULL);
+    for (int i = 0; i < x->n_states; i++) {
+        const read_state *s = &x->state[i];
+
+        if (s->before != NULL && ch_iterator_restore(x->tree.node[s->node].object, s->before,
+                                                     s->before_bytes) != CH_OK)
+            ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
+    }
+    for (int i = 0; i < x->tree.n_values; i++) {
+        ch_var *v = x->tree.value[i].var;
+
+        if (v != NULL && x->r->match.entry_of[i] >= 0 && ch__saved_is_remote(v) &&
+            undo_var(x, v) != CH_OK)
+            ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
+    }
+    return ch__fault_raise(&first);
+}
+
+/* Changes iterators and variables, or, after an error, neither. */
+static ch_status change(restoring *x)
+{
+    ch_status rc = prepare_undo(x);
+
+    if (rc == CH_OK) {
+        rc = set_positions(x);
+        if (rc == CH_OK)
+            rc = set_vars(x);
+        if (rc != CH_OK)
+            rc = undo(x, rc);
+    }
+    for (int i = 0; i < x->n_undo; i++)
+        ch__cut_end(x->undo[i].cut);
+    ch__free(x->undo);
+    return rc;
 }
 
 /* Creates the variables of an optimizer whose values are in the file, if the variables that it
@@ -468,9 +542,7 @@ static ch_status run(restoring *x)
     if (rc == CH_OK)
         rc = build_optimizers(x);
     if (rc == CH_OK)
-        rc = set_positions(x);
-    if (rc == CH_OK)
-        rc = set_vars(x);
+        rc = change(x);
     for (int i = 0; i < x->n_states && rc == CH_OK; i++)
         rc = set_state(x, &x->state[i]);
     for (int i = 0; i < x->n_states; i++) {

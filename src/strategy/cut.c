@@ -24,12 +24,11 @@ bool ch__cut_is_needed(const ch_strategy *st)
     return ch__ps_of(st) != NULL;
 }
 
-static ch_status take(ch_strategy *st, bool is_prepared, ch_cut_marks marks,
-                      ch_between_fn between, void *arg, ch_cut **out)
+/* Makes a cut that has no snapshot yet. */
+static ch_status new_cut(ch_strategy *st, ch_cut **out)
 {
     const ch_ps *ps = ch__ps_of(st);
     ch_cut      *c;
-    ch_status    rc;
 
     if (ps == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "cut: %s has no parameter servers", st->label);
@@ -37,17 +36,44 @@ static ch_status take(ch_strategy *st, bool is_prepared, ch_cut_marks marks,
     if (c == NULL)
         return ch__fail_memory("a snapshot");
     c->coord = ps->coord;
+    c->strategy = ch_strategy_ref(st);
+    *out = c;
+    return CH_OK;
+}
+
+/* Gives out a cut whose snapshot was taken with result `rc`. */
+static ch_status give(ch_cut *c, ch_status rc, ch_cut **out)
+{
+    if (rc == CH_OK) {
+        *out = c;
+    } else {
+        ch_strategy_unref(c->strategy);
+        ch__free(c);
+    }
+    return rc;
+}
+
+static ch_status take(ch_strategy *st, bool is_prepared, ch_cut_marks marks,
+                      ch_between_fn between, void *arg, ch_cut **out)
+{
+    ch_cut   *c = NULL;
+    ch_status rc = new_cut(st, &c);
+
+    if (rc != CH_OK)
+        return rc;
     rc = ch__coord_reserve(c->coord);
     if (rc == CH_OK)
         rc = ch__coord_cut(c->coord, is_prepared, between, arg, marks == CH_MARKS_BEGIN,
                            &c->snapshot);
-    if (rc != CH_OK) {
-        ch__free(c);
-        return rc;
-    }
-    c->strategy = ch_strategy_ref(st);
-    *out = c;
-    return CH_OK;
+    return give(c, rc, out);
+}
+
+ch_status ch__cut_take_now(ch_strategy *st, ch_cut **out)
+{
+    ch_cut   *c = NULL;
+    ch_status rc = new_cut(st, &c);
+
+    return rc == CH_OK ? give(c, ch__coord_snapshot(c->coord, &c->snapshot), out) : rc;
 }
 
 ch_status ch__cut_take(ch_strategy *st, ch_cut_marks marks, ch_between_fn between, void *arg,

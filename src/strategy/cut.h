@@ -69,6 +69,9 @@ bool                    ch__cut_is_prepared(ch_strategy *st, bool *is_ready);
 void                    ch__cut_give_up_prepared(ch_strategy *st);
 CH_MUST_CHECK ch_status ch__cut_take_prepared(ch_strategy *st, ch_cut_marks marks,
                                               ch_between_fn between, void *arg, ch_cut **out);
+/* Takes a snapshot at once, whatever runs, to put variables back if a restore fails. The memory of
+ * copies is not prepared. */
+CH_MUST_CHECK ch_status ch__cut_take_now(ch_strategy *st, ch_cut **out);
 /* Releases the snapshot. Does not block. NULL is allowed. */
 void ch__cut_end(ch_cut *c);
 
