@@ -9,9 +9,25 @@
 #include "../strategy/help.h"
 #include "cohort/checkpoint.h"
 
+static inline void t_ignore_log(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    (void)r;
+}
+
 enum { ROWS = 60, WIDTH = 5, CLASSES = 3, BATCH = 12, MOST_BITS = 1 << 16 };
 
-enum { DEFAULT, ONE_DEVICE, MIRRORED_2, MIRRORED_3, CENTRAL, SERVERS, SHARDED, STRATEGIES };
+enum {
+    DEFAULT,
+    ONE_DEVICE,
+    MIRRORED_2,
+    MIRRORED_3,
+    CENTRAL,
+    SERVERS,
+    SHARDED, /* 3 shards along axis 0, on 2 servers */
+    STRATEGIES,
+    SHARDED_1 = STRATEGIES /* 3 shards along the last axis, for tables */
+};
 
 typedef struct t_job {
     int               kind; /* DEFAULT, ... */
@@ -52,8 +68,10 @@ static inline ch_strategy *t_strategy_of(int kind, ch_local_cluster **cluster)
     case CENTRAL:
         return t_central(2);
     default:
-        if (kind == SHARDED)
+        if (kind == SHARDED || kind == SHARDED_1)
             opt.partitioner = ch_partitioner_fixed(3);
+        if (kind == SHARDED_1)
+            opt.partitioner.axis = -1;
         t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 2}, cluster));
         t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(*cluster), &opt, &st));
         return st;
@@ -104,6 +122,24 @@ static inline ch_model *t_new_model(ch_strategy *st, const t_options *o)
     return m;
 }
 
+/* Makes the objects that every training has, and a checkpoint of all objects. The strategy, model,
+ * optimizer and data are there. */
+static inline void t_begin_rest(t_job *j)
+{
+    t_ok(ch_metric_new(j->st, ch_metric_named(ch_metric_mean(), "loss"), &j->loss));
+    t_ok(ch_function_new("train", t_train, j, &j->step));
+    if (j->kind < SERVERS)
+        t_ok(ch_strategy_distribute_dataset(j->st, j->data, NULL, &j->it));
+    else
+        t_ok(ch_iterator_new(j->data, NULL, &j->it));
+    t_ok(ch_checkpoint_new(&j->checkpoint));
+    t_ok(ch_checkpoint_add_model(j->checkpoint, "model", j->model));
+    t_ok(ch_checkpoint_add_optimizer(j->checkpoint, "optimizer", j->optimizer));
+    t_ok(ch_checkpoint_add_metric(j->checkpoint, "loss", j->loss));
+    t_ok(ch_checkpoint_add_function(j->checkpoint, "step", j->step));
+    t_ok(ch_checkpoint_add_iterator(j->checkpoint, "data", j->it));
+}
+
 /* Makes new objects, as a program does when it is started. */
 static inline void t_begin(t_job *j, int kind, const t_options *opt)
 {
@@ -117,19 +153,8 @@ static inline void t_begin(t_job *j, int kind, const t_options *opt)
         0.01, NULL,
         &(ch_optimizer_options){.accumulate = opt->accumulate, .average = opt->average},
         &j->optimizer));
-    t_ok(ch_metric_new(j->st, ch_metric_named(ch_metric_mean(), "loss"), &j->loss));
-    t_ok(ch_function_new("train", t_train, j, &j->step));
     j->data = t_new_data();
-    if (kind < SERVERS)
-        t_ok(ch_strategy_distribute_dataset(j->st, j->data, NULL, &j->it));
-    else
-        t_ok(ch_iterator_new(j->data, NULL, &j->it));
-    t_ok(ch_checkpoint_new(&j->checkpoint));
-    t_ok(ch_checkpoint_add_model(j->checkpoint, "model", j->model));
-    t_ok(ch_checkpoint_add_optimizer(j->checkpoint, "optimizer", j->optimizer));
-    t_ok(ch_checkpoint_add_metric(j->checkpoint, "loss", j->loss));
-    t_ok(ch_checkpoint_add_function(j->checkpoint, "step", j->step));
-    t_ok(ch_checkpoint_add_iterator(j->checkpoint, "data", j->it));
+    t_begin_rest(j);
 }
 
 static inline void t_steps(t_job *j, int n)

@@ -7,12 +7,6 @@
 #include "base/sys.h"
 #include "help.h"
 
-static void ignore(const ch_log_record *r, void *arg)
-{
-    (void)arg;
-    (void)r;
-}
-
 static int count_files(const char *folder, const char *part)
 {
     DIR *d = opendir(folder);
@@ -185,6 +179,6 @@ int main(void)
 
     if (t_four_gpus(NULL) != 0)
         return 1;
-    ch_log_set_sink(ignore, NULL, CH_LOG_WARNING);
+    ch_log_set_sink(t_ignore_log, NULL, CH_LOG_WARNING);
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }
