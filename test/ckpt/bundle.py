@@ -2,7 +2,8 @@
 
 This second implementation was written from the description of the format and shares no code with src/ckpt/.
 read(prefix) returns {name: (dtype, shape, bytes or list of bytes)}, write(prefix, tensors) takes the same; a tensor
-may also be ('slices', dtype, shape, [(begin, size, bytes), ...]).
+may also be ('slices', dtype, shape, [(begin, size, bytes), ...]). read_whole(prefix) joins slices, and a delta with its
+base.
 
     python3 test/ckpt/bundle.py --seeds fuzz/corpus     writes the seeds of fuzz/ckpt*.c and their like
 
@@ -78,6 +79,8 @@ def fields(data):
             value, at = data[at:at + size], at + size
         elif tag & 7 == 5:
             value, at = struct.unpack_from('<I', data, at)[0], at + 4
+        elif tag & 7 == 1:
+            value, at = struct.unpack_from('<Q', data, at)[0], at + 8
         else:
             raise ValueError(f'wire type {tag & 7}')
         yield tag >> 3, value
@@ -290,9 +293,7 @@ def read(prefix):
                 data[number] = f.read()
         text = data[number][first(entry, 4):first(entry, 4) + first(entry, 5)]
         shape, dtype = parse_shape(entry), first(entry, 1)
-        count = 1
-        for n in shape:
-            count *= n
+        count = n_elements(shape)
         if dtype == STRING:
             values = decode_strings(text, count)
             crc = encode_strings(values)[1]
@@ -340,6 +341,72 @@ def write_cohort(prefix, tensors, id_number, files=1, **fields_of_metadata):
         sizes = [os.path.getsize(f'{prefix}.data-{i:05d}-of-{files:05d}') for i in range(files)]
 
 
+def n_elements(shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def whole(tensor):
+    """Returns (dtype, shape, values) of a tensor that may be in slices."""
+    if tensor[0] != 'slices':
+        return tensor
+    _, dtype, shape, parts = tensor
+    item = SIZES[dtype]
+    out = bytearray(n_elements(shape) * item)
+    for begin, size, values in parts:
+        # Each element of the slice, in row-major order.
+        for i in range(n_elements(size)):
+            at, left, stride = 0, i, 1
+            for k in reversed(range(len(shape))):
+                at += (begin[k] + left % size[k]) * stride
+                left //= size[k]
+                stride *= shape[k]
+            out[at * item:(at + 1) * item] = values[i * item:(i + 1) * item]
+    return dtype, shape, bytes(out)
+
+
+def read_metadata(tensors):
+    """Returns (id, id of the base, name of the base) of a checkpoint that was read. The id is 0 if there is no metadata,
+    the name is '' if the checkpoint is full."""
+    if '_COHORT' not in tensors:
+        return 0, 0, ''
+    message = tensors['_COHORT'][2][0]
+    assert first(message, 1) == 1
+    return first(message, 2), first(message, 6), first(message, 7, b'').decode()
+
+
+def read_whole(prefix):
+    """Returns {name: (dtype, shape, values)}. Slices are joined, and a delta is joined with its base."""
+    stored = {name: whole(tensor) for name, tensor in read(prefix).items()}
+    _, base_id, base_name = read_metadata(stored)
+    if base_name == '':
+        return stored
+    assert '/' not in base_name
+    base = {name: whole(tensor) for name, tensor in read(os.path.join(os.path.dirname(prefix), base_name)).items()}
+    own_id, _, base_of_base = read_metadata(base)
+    assert own_id == base_id and base_of_base == ''
+    out = {}
+    for name, tensor in stored.items():
+        if name.endswith('/.ROWS/ids'):
+            key = name[:-len('/.ROWS/ids')]
+            dtype, shape, old = base[key]
+            n, = tensor[1]
+            ids = struct.unpack(f'<{n}q', tensor[2])
+            changed_dtype, changed_shape, changed = stored[key + '/.ROWS/values']
+            assert tensor[0] == 9 and changed_dtype == dtype and changed_shape == (n, *shape[1:])
+            assert list(ids) == sorted(set(ids)) and all(0 <= i < shape[0] for i in ids)
+            size = len(old) // shape[0]
+            new = bytearray(old)
+            for i, row in enumerate(ids):
+                new[row * size:(row + 1) * size] = changed[i * size:(i + 1) * size]
+            out[key] = (dtype, shape, bytes(new))
+        elif not name.endswith('/.ROWS/values'):
+            out[name] = tensor
+    return out
+
+
 def rows(name, dtype, row_shape, changed):
     """Returns the tensors of a delta for changed = {row: bytes}."""
     ids = sorted(changed)
@@ -361,12 +428,6 @@ def odd_checkpoints(numbers):
         """A tensor w that lists `extents`; `stored` are its slices."""
         out = {slice_key(b'w', e): entry(dtype, [n for _, n in e], 4 * n_elements([n for _, n in e])) for e in stored}
         return {**out, b'w': field(1, 1) + shape_message(shape) + listed(*extents)}
-
-    def n_elements(shape):
-        count = 1
-        for n in shape:
-            count *= n
-        return count
 
     def delta(ids=(9, (2,), 16), values=(1, (2, 2), 16), name=b'w', more=None):
         out = {name + b'/.ROWS/ids': entry(*ids), name + b'/.ROWS/values': entry(*values, offset=16), **(more or {})}

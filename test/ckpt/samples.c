@@ -2,6 +2,7 @@
  *
  *     samples write PREFIX
  *     samples names PREFIX        16000 tensors whose names have 4006 bytes
+ *     samples delta FOLDER        a checkpoint "full", and "delta", which needs it
  *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -30,6 +31,42 @@ static int write_samples(const char *prefix)
     t_add(&b, "a/scalar", CH_I64, ch_shape_scalar(), &scalar)->file = 1;
     rc = t_write_bundle(&b, prefix, 2, false, NULL);
     ch__bytes_builder_drop(&e);
+    if (rc != CH_OK)
+        fprintf(stderr, "%s\n", ch_error_message());
+    return rc != CH_OK;
+}
+
+/* Writes a full checkpoint, or the delta with its changed rows 1 and 4. */
+static ch_status write_one(const char *folder, bool is_delta)
+{
+    static const float   table[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, rows[4] = {-1, -2, -3, -4};
+    static const int64_t scalar[2] = {10, 20}, ids[2] = {1, 4};
+    t_bundle             b = {.n = 0};
+    ch_ckpt_metadata     m = {.format = CH_CKPT_FORMAT, .id = 5, .step = 1};
+    char                 prefix[600];
+
+    snprintf(prefix, sizeof(prefix), "%s/%s", folder, is_delta ? "delta" : "full");
+    t_add(&b, "scalar", CH_I64, ch_shape_scalar(), &scalar[is_delta]);
+    if (is_delta) {
+        m = (ch_ckpt_metadata){
+            .format = CH_CKPT_FORMAT, .id = 6, .step = 2, .base_id = 5, .base = "full"};
+        t_add(&b, "table" CH_DELTA_IDS, CH_I64, ch_shape_of(2), ids);
+        t_add(&b, "table" CH_DELTA_VALUES, CH_F32, ch_shape_of(2, 2), rows);
+    } else {
+        t_add_slice(&b, "table", CH_F32, ch_shape_of(5, 2),
+                    t_region(2, (int64_t[]){0, 0}, (int64_t[]){2, 2}), table);
+        t_add_slice(&b, "table", CH_F32, ch_shape_of(5, 2),
+                    t_region(2, (int64_t[]){2, 0}, (int64_t[]){3, 2}), table + 4);
+    }
+    return t_write_checkpoint(&b, prefix, &m, NULL);
+}
+
+static int write_delta(const char *folder)
+{
+    ch_status rc = write_one(folder, false);
+
+    if (rc == CH_OK)
+        rc = write_one(folder, true);
     if (rc != CH_OK)
         fprintf(stderr, "%s\n", ch_error_message());
     return rc != CH_OK;
@@ -125,5 +162,6 @@ int main(int argc, char **argv)
         return 2;
     return strcmp(argv[1], "write") == 0   ? write_samples(argv[2])
            : strcmp(argv[1], "names") == 0 ? write_names(argv[2])
+           : strcmp(argv[1], "delta") == 0 ? write_delta(argv[2])
                                            : dump(argv[2]);
 }

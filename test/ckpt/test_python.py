@@ -67,6 +67,38 @@ class Bundles(unittest.TestCase):
             self.assertEqual(dump(self.prefix), plain)
             self.assertEqual(bundle.read(self.prefix), tensors)
 
+    def test_python_and_library_join_deltas(self):
+        """Both read the same tensors, whether the library or Python has written the delta and its base."""
+        delta = os.path.join(self.folder.name, 'ckpt-2')
+        table = bytes(range(240))
+        part = [((begin, 0), (n, 6), table[begin * 24:(begin + n) * 24]) for begin, n in ((0, 4), (4, 6))]
+        base = {'table': ('slices', 1, (10, 6), part), 'columns': (3, (5, 2), table[:40]), 'same': (5, (3, 1), b'abcdef'),
+                'n': (9, (), bytes(8)), 'lost': (9, (), bytes(8)), 'dense': (1, (4,), table[:16])}
+        changed = {0: b'\x01' * 24, 5: b'\x02' * 24, 9: b'\x03' * 24}
+        ids, values = bundle.rows('table', 1, (6,), changed).items()
+        in_slices = ('slices', 1, (3, 6), [((0, 0), (2, 6), values[1][2][:48]), ((2, 0), (1, 6), values[1][2][48:])])
+        tensors = {ids[0]: ids[1], values[0]: in_slices, **bundle.rows('columns', 3, (2,), {4: b'12345678'}),
+                   **bundle.rows('same', 5, (1,), {}), 'n': (9, (), b'\1' * 8), 'dense': (1, (4,), table[16:32]),
+                   'texts': (bundle.STRING, (2,), [b'new', b''])}
+        bundle.write_cohort(self.prefix, base, 77, 2)
+        bundle.write_cohort(delta, tensors, 78, 3, base_id=77, base='ckpt-1')
+        want = bytearray(table)
+        for row, value in changed.items():
+            want[row * 24:row * 24 + 24] = value
+        have = bundle.read_whole(delta)
+        del have['_COHORT']
+        self.assertEqual(have, {'table': (1, (10, 6), bytes(want)), 'columns': (3, (5, 2), table[:32] + b'12345678'),
+                                'same': base['same'], 'n': tensors['n'], 'dense': tensors['dense'],
+                                'texts': tensors['texts']})
+        self.assertEqual(dump(delta), bundle.read_whole(delta))
+
+        subprocess.run([samples, 'delta', self.folder.name], check=True)
+        prefix = os.path.join(self.folder.name, 'delta')
+        have = bundle.read_whole(prefix)
+        self.assertEqual(dump(prefix), have)
+        self.assertEqual(have['table'], (1, (5, 2), floats(0, 1, -1, -2, 4, 5, 6, 7, -3, -4)))
+        self.assertEqual(have['scalar'], (9, (), struct.pack('<q', 20)))
+
 
 if __name__ == '__main__':
     samples = sys.argv.pop(1)
