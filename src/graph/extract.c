@@ -15,6 +15,7 @@ typedef struct extraction {
     const ch_extract *e;
     ch_graph         *to;
     ch_node         **map; /* by value id of `from`: the copy; NULL: not copied */
+    ch_node         **own; /* by input: its node, if it is for a single use; else NULL */
 } extraction;
 
 /* Larger sources are sent as values, because every part that needs one would hold a copy. */
@@ -79,7 +80,10 @@ static ch_status add_input(extraction *x, int i)
         return ch__fail_memory("a graph");
     to->dtype = a.dtype;
     to->dims = a.dims;
-    x->map[n->id] = to;
+    if (x->e->use != NULL && x->e->use[i].call != NULL)
+        x->own[i] = to;
+    else
+        x->map[n->id] = to;
     return CH_OK;
 }
 
@@ -127,6 +131,15 @@ static ch_status infer_again(extraction *x, ch_node *to)
     return rc;
 }
 
+/* Returns the copy of input k of a call; NULL: it is not in the part. */
+static ch_node *find_input(const extraction *x, const ch_node *n, int k)
+{
+    for (int i = 0; x->e->use != NULL && i < x->e->n_in; i++)
+        if (x->e->use[i].call == n && x->e->use[i].k == k)
+            return x->own[i];
+    return x->map[n->in[k]->id];
+}
+
 static ch_status copy_call(extraction *x, const ch_node *n)
 {
     ch_node  *few[16], **in = few, *to;
@@ -135,7 +148,7 @@ static ch_status copy_call(extraction *x, const ch_node *n)
     if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
         return ch__fail_memory("a graph");
     for (int i = 0; i < n->n_in && rc == CH_OK; i++)
-        if ((in[i] = x->map[n->in[i]->id]) == NULL)
+        if ((in[i] = find_input(x, n, i)) == NULL)
             rc = ch__fail(CH_INTERNAL, "%s of %s uses %s, which is not in the part", x->e->name,
                           x->from->name, n->in[i]->head->op->name);
     to = rc == CH_OK ? ch__graph_add(x->to, n->op, n->attrs, n->n_in, in, n->n_out) : NULL;
@@ -227,7 +240,8 @@ ch_status ch__graph_extract(const ch_graph *g, const ch_extract *e, ch_graph **o
     x.to->n_symbols = g->n_symbols;
     x.to->n_ordinals = g->n_ordinals;
     x.map = ch__calloc((size_t)g->n_values + 1, sizeof(*x.map));
-    rc = x.map == NULL ? ch__fail_memory("a graph") : CH_OK;
+    x.own = ch__calloc((size_t)e->n_in + 1, sizeof(*x.own));
+    rc = x.map == NULL || x.own == NULL ? ch__fail_memory("a graph") : CH_OK;
     for (int i = 0; i < e->n_in && rc == CH_OK; i++)
         rc = add_input(&x, i);
     for (int i = 0; i < e->n_resources && rc == CH_OK; i++)
@@ -237,6 +251,7 @@ ch_status ch__graph_extract(const ch_graph *g, const ch_extract *e, ch_graph **o
     if (rc == CH_OK)
         rc = set_roots(&x);
     ch__free(x.map);
+    ch__free(x.own);
     if (rc != CH_OK) {
         ch_graph_unref(x.to);
         return rc;

@@ -9,6 +9,12 @@
 
 #include "graph/graph.h"
 
+/* A single use of a value: input `k` of a call. */
+typedef struct ch_use {
+    const ch_node *call; /* head; NULL: every use that has no input of its own */
+    int            k;
+} ch_use;
+
 /* The definition of a part. */
 typedef struct ch_extract {
     const char *name; /* name of the new graph */
@@ -17,7 +23,10 @@ typedef struct ch_extract {
      * `in`. */
     const unsigned char  *take;
     int                   n_in, n_out;
-    const ch_node *const *in;  /* values that become inputs */
+    const ch_node *const *in; /* values that become inputs */
+    /* For each input: the use that it is for, if a value is in `in` several times, because a shard
+     * gives its uses different parts of it. NULL: each value is there once, for all uses. */
+    const ch_use         *use;
     const ch_node *const *out; /* values that become outputs */
     /* Indices of the graph's resources that belong to the part. The part reads them, and writes
      * those that the graph writes. Reads of other resources must be in `in`. */

@@ -711,6 +711,109 @@ static void scatter_on_shards_equals_scatter_on_a_whole_variable(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- two changes in a step ---- */
+
+/* After the seven scatters. */
+enum { OPTIMIZER = 7, ASSIGN_ADD, WHOLE_READ, CHANGES };
+
+/* Which inputs the second change shares with the first. */
+enum { SHARE_NONE, SHARE_IDS, SHARE_ROWS, SHARE_BOTH, SHARINGS };
+
+typedef struct two_changes {
+    int           kind[2]; /* 0 to 6: a scatter */
+    int           sharing;
+    bool          is_returned;
+    ch_var       *v;
+    ch_optimizer *optimizer;
+} two_changes;
+
+static void two_changes_step(ch_step *s, void *arg)
+{
+    static const scatter_fn fn[] = {
+        ch_var_scatter_add, ch_var_scatter_sub, ch_var_scatter_mul,   ch_var_scatter_div,
+        ch_var_scatter_min, ch_var_scatter_max, ch_var_scatter_update};
+    const two_changes *c = arg;
+
+    for (int i = 0; i < 2; i++) {
+        bool     ids_are_shared = c->sharing == SHARE_IDS || c->sharing == SHARE_BOTH;
+        bool     rows_are_shared = c->sharing == SHARE_ROWS || c->sharing == SHARE_BOTH;
+        ch_node *ids = ch_step_in(s, ids_are_shared ? 0 : 2 * i);
+        ch_node *rows = ch_step_in(s, rows_are_shared ? 1 : 2 * i + 1);
+
+        if (c->kind[i] < OPTIMIZER) {
+            fn[c->kind[i]](s, c->v, ids, rows);
+        } else if (c->kind[i] == ASSIGN_ADD) {
+            ch_var_assign_add(s, c->v, ch_number(s, 3));
+        } else if (c->kind[i] == WHOLE_READ) {
+            ch_step_out(s, i == 0 ? "a" : "b", ch_sum_all(ch_var_read(s, c->v)));
+        } else {
+            ch_node *y = ch_mul(ch_gather(ch_var_read(s, c->v), ids, 0), rows);
+
+            ch_optimizer_minimize(c->optimizer, s, ch_sum_all(y), 1, &c->v);
+        }
+    }
+    if (c->is_returned)
+        ch_step_out(s, "w", ch_var_read(s, c->v));
+}
+
+/* Runs a step with two changes twice. Returns the value of the variable. */
+static ch_tensor *change_twice(ch_strategy *st, two_changes c)
+{
+    ch_function *f = t_function(two_changes_step, &c);
+    ch_tensor   *value = NULL;
+    ch_tensor   *in[] = {t_ids(ch_shape_of(4), (int64_t[]){7, 0, 7, 2}),
+                         t_f32(ch_shape_of(4, 2), (float[]){2, 4, -1, 8, 0.5f, 2, 8, -4}),
+                         t_ids(ch_shape_of(4), (int64_t[]){3, 7, 4, 0}),
+                         t_f32(ch_shape_of(4, 2), (float[]){3, 1, 16, -2, 1, 4, 0.25f, 8})};
+    ch_tuple    *given = t_tuple(4, in);
+
+    c.v = t_table(st, "w", ch_shape_of(8, 2));
+    t_ok(ch_optimizer_sgd(0.5, NULL, NULL, &c.optimizer));
+    for (int i = 0; i < 2; i++)
+        if (ch_strategy_run(st, f, given, NULL) != CH_OK)
+            fail_msg("changes %d and %d, inputs %d: %s", c.kind[0], c.kind[1], c.sharing,
+                     ch_error_message());
+    t_ok(ch_var_get(c.v, &value));
+    ch_tuple_unref(given);
+    ch_function_unref(f);
+    ch_optimizer_unref(c.optimizer);
+    ch_var_unref(c.v);
+    return value;
+}
+
+static void compare_changes(ch_strategy *const *st, two_changes c)
+{
+    ch_tensor *want = change_twice(NULL, c);
+
+    for (int i = 0; i < 3; i++) {
+        ch_tensor *have = change_twice(st[i], c);
+
+        if (memcmp(ch_tensor_data(have), ch_tensor_data(want), ch_tensor_bytes(want)) != 0)
+            fail_msg("changes %d and %d, inputs %d, result %d: strategy %d differs", c.kind[0],
+                     c.kind[1], c.sharing, c.is_returned, i);
+        ch_tensor_unref(have);
+    }
+    ch_tensor_unref(want);
+}
+
+/* SV-16: as a variable in one piece on a server, and as a variable of Default. */
+static void two_changes_of_a_divided_variable_in_a_step_equal_those_of_a_whole(void **state)
+{
+    ch_partitioner columns = ch_partitioner_fixed(2);
+    ch_strategy   *st[] = {t_in_shards(3), t_in_shards(1), NULL};
+
+    (void)state;
+    columns.axis = -1;
+    st[2] = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2},
+                      &(ch_parameter_server_options){.partitioner = columns}, NULL);
+    for (int i = 0; i < CHANGES * CHANGES * SHARINGS; i++)
+        compare_changes(st, (two_changes){.kind = {i % CHANGES, i / CHANGES % CHANGES},
+                                          .sharing = i / CHANGES / CHANGES,
+                                          .is_returned = i % 3 == 0});
+    for (int i = 0; i < 3; i++)
+        ch_strategy_unref(st[i]);
+}
+
 /* SV-14: ids must have rank 1. */
 static void scatter_rejects_ids_of_rank_two(void **state)
 {
@@ -748,6 +851,7 @@ int main(void)
         cmocka_unit_test(embedding_bag_moves_only_its_rows_when_the_table_is_on_servers),
         cmocka_unit_test(embedding_bag_names_itself_and_the_table_when_an_id_is_out_of_range),
         cmocka_unit_test(scatter_on_shards_equals_scatter_on_a_whole_variable),
+        cmocka_unit_test(two_changes_of_a_divided_variable_in_a_step_equal_those_of_a_whole),
         cmocka_unit_test(scatter_rejects_ids_of_rank_two),
     };
 

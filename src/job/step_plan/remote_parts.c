@@ -89,22 +89,45 @@ static ch_status add_reads(ch_step_planner *c)
 
 /* ---- updates ---- */
 
-/* An update under construction. The lists have room for all values of the graph. */
+/* An update under construction. The lists of inputs have room for all values of the graph and
+ * all inputs of its calls, the other lists for all values. A value is in `in` several times if
+ * shards receive different parts of it, such as the same rows for two lists of ids. */
 typedef struct update_builder {
-    int             n_resources, n_in, n_out;
+    int             n_resources, n_in, n_out, max_in;
     int            *resource;
     const ch_node **in, **out;
+    ch_use         *use; /* of each input */
     ch_remote_part *remote;
 } update_builder;
 
-/* Returns the index of an input of the update. Adds the input if it is new. */
-static int update_input(update_builder *u, const ch_node *n)
+/* Returns the index of input k of a call among the inputs of the update; CH_NO_INDEX: it is not
+ * there. If the call is NULL, looks for the value `n` for all uses. */
+static int find_update_input(const update_builder *u, const ch_node *call, int k,
+                             const ch_node *n)
 {
+    int general = CH_NO_INDEX;
+
     for (int i = 0; i < u->n_in; i++)
-        if (u->in[i] == n)
+        if (u->in[i] == n && u->use[i].call == NULL)
+            general = i;
+        else if (call != NULL && u->use[i].call == call && u->use[i].k == k)
             return i;
+    return general;
+}
+
+/* Adds an input to the update, unless it is there with the same role. If the value is there with
+ * another role, the input is for input k of the call only. */
+static void want_update_input(update_builder *u, const ch_node *call, int k, const ch_node *n,
+                              ch_plan_input in)
+{
+    int            at = find_update_input(u, NULL, 0, n);
+    ch_plan_input *old = at != CH_NO_INDEX ? &u->remote->in[at] : NULL;
+
+    if (old != NULL && old->role == in.role && old->ids == in.ids)
+        return;
+    u->use[u->n_in] = old != NULL ? (ch_use){call, k} : (ch_use){NULL, 0};
     u->in[u->n_in] = n;
-    return u->n_in++;
+    u->remote->in[u->n_in++] = in;
 }
 
 /* Returns true if input k of a call is aligned with its output 0 in some axis, so that a shard
@@ -140,11 +163,11 @@ static ch_status add_update_input(ch_step_planner *c, update_builder *u, const c
             CH_SHARD_SLICE; /* ids that a server computes: an id for each row of its shard */
     } else if (is_indexed(n, &f) && k == 2) {
         in.role = CH_SHARD_ROWS;
-        in.ids = update_input(u, n->in[1]);
+        in.ids = find_update_input(u, n, 1, n->in[1]);
     } else if (is_aligned(n, &f, k)) {
         in.role = CH_SHARD_SLICE;
     }
-    u->remote->in[update_input(u, n->in[k])] = in;
+    want_update_input(u, n, k, n->in[k], in);
     return rc;
 }
 
@@ -185,6 +208,7 @@ static ch_status end_update(ch_step_planner *c, update_builder *u)
                     .n_in = u->n_in,
                     .n_out = u->n_out,
                     .in = u->in,
+                    .use = u->use,
                     .out = u->out,
                     .n_resources = u->n_resources,
                     .resource = u->resource,
@@ -203,25 +227,26 @@ static ch_status end_update(ch_step_planner *c, update_builder *u)
 static ch_status add_assigned_value(ch_step_planner *c, update_builder *u, int resource)
 {
     const ch_node *w = c->g->resource[resource].value;
-    int            n_in = u->n_in, at;
+    int            at;
 
     if (ch__planner_is_free_on_server(w))
         return CH_OK;
-    at = update_input(u, w);
-    if (at < n_in && u->remote->in[at].role != CH_SHARD_SLICE)
+    at = find_update_input(u, NULL, 0, w);
+    if (at != CH_NO_INDEX && u->remote->in[at].role != CH_SHARD_SLICE)
         return ch__fail(CH_UNIMPLEMENTED,
                         "%s: variable %s: its new value is also an input of another update on "
                         "its server, but not sliced like the variable; assign it in a separate "
                         "step",
                         c->g->name, c->g->resource[resource].name);
-    u->remote->in[at] = (ch_plan_input){ch__planner_number(c, w), CH_SHARD_SLICE, CH_NO_INDEX};
+    want_update_input(u, NULL, 0, w,
+                      (ch_plan_input){ch__planner_number(c, w), CH_SHARD_SLICE, CH_NO_INDEX});
     return CH_OK;
 }
 
 /* Adds the update with this root. */
 static ch_status add_update(ch_step_planner *c, update_builder *u, int root)
 {
-    ch_status rc = begin_update(c, u, c->g->n_values);
+    ch_status rc = begin_update(c, u, u->max_in);
 
     for (int i = 0; i < c->n_calls && rc == CH_OK; i++)
         if (ch__planner_is_on_server(c, c->call[i]) && !ch__planner_is_read(c->call[i]) &&
@@ -272,9 +297,10 @@ static ch_status add_norms(ch_step_planner *c, update_builder *u, const ch_node 
             u->resource[u->n_resources++] =
                 (int)((const ch_read_attrs *)ch__attrs(n->in[k]))->resource;
         else
-            u->remote->in[update_input(u, n->in[k])] =
-                (ch_plan_input){ch__planner_number(c, n->in[k]),
-                                is_like ? CH_SHARD_SLICE : CH_SHARD_WHOLE, CH_NO_INDEX};
+            want_update_input(u, n, k, n->in[k],
+                              (ch_plan_input){ch__planner_number(c, n->in[k]),
+                                              is_like ? CH_SHARD_SLICE : CH_SHARD_WHOLE,
+                                              CH_NO_INDEX});
     }
     u->out[u->n_out++] = n;
     c->on_worker[n->id] = 0;
@@ -286,12 +312,17 @@ static ch_status add_norms(ch_step_planner *c, update_builder *u, const ch_node 
 static ch_status add_updates(ch_step_planner *c)
 {
     update_builder u = {.resource = ch__planner_alloc(c, c->g->n_resources, sizeof(int)),
-                        .in = ch__planner_alloc(c, c->g->n_values, sizeof(ch_node *)),
-                        .out = ch__planner_alloc(c, c->g->n_values, sizeof(ch_node *))};
-    ch_status      rc = u.resource == NULL || u.in == NULL || u.out == NULL
-                            ? ch__fail_memory("a step plan")
-                            : CH_OK;
+                        .out = ch__planner_alloc(c, c->g->n_values, sizeof(ch_node *)),
+                        .max_in = c->g->n_values};
+    ch_status      rc;
 
+    for (int i = 0; i < c->n_calls; i++)
+        u.max_in += c->call[i]->n_in;
+    u.in = ch__planner_alloc(c, u.max_in, sizeof(ch_node *));
+    u.use = ch__planner_alloc(c, u.max_in, sizeof(ch_use));
+    rc = u.resource == NULL || u.in == NULL || u.use == NULL || u.out == NULL
+             ? ch__fail_memory("a step plan")
+             : CH_OK;
     for (int i = 0; i < c->n_calls && rc == CH_OK; i++) {
         int id = c->call[i]->id;
 
