@@ -82,10 +82,8 @@ int main(int argc, char **argv)
                           .progress = CH_PROGRESS_AUTO};
     ch_status      rc = ch_fit(m, (ch_data){.dataset = learn}, &opt, &h);
 
-    if (rc == CH_CANCELLED) { /* SIGTERM */
-        fprintf(stderr, "%s\n", ch_error_message());
-        return CH_EXIT_RESTART;
-    }
+    if (rc == CH_CANCELLED) /* SIGTERM */
+        return fprintf(stderr, "%s\n", ch_error_message()), CH_EXIT_RESTART;
     must(rc);
     printf("validation loss %.4f\n", ch_history_last(h, "val_loss"));
     for (int i = 0; i < CALLBACKS; i++)
