@@ -376,5 +376,8 @@ void                    ch__coord_unreserve(ch_task *coord);
  * repeated; one that arrives late may end marks that have begun since, which is harmless:
  * without marks all rows count as changed. */
 void ch__coord_end_marks(ch_task *coord);
+/* Sets the path of the newest checkpoint of the variables, which the error of a server that is
+ * lost later names. Copies the path. If memory is exhausted, that error names none. */
+void ch__coord_name_checkpoint(ch_task *coord, const char *path);
 
 #endif

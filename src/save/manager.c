@@ -590,8 +590,8 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     return rc;
 }
 
-/* Adds the last checkpoint to the error of a job that has lost a parameter server. The program
- * must be started again from there. */
+/* Adds the last checkpoint to the error of a job that has lost a parameter server, unless the
+ * error names it. The program must be started again from there. */
 static ch_status name_last(const ch_checkpoint_manager *m, ch_status rc)
 {
     ch_fault why;
@@ -604,6 +604,8 @@ static ch_status name_last(const ch_checkpoint_manager *m, ch_status rc)
     (void)ch__fault_record(&why, rc, -1, NULL);
     is_any = ch__ckpt_find_latest(m->directory, path, sizeof(path)) == CH_OK;
     rc = ch__fault_raise(&why);
+    if (is_any && strstr(why.text, path) != NULL)
+        return ch__fail_at(rc, "not saved");
     return is_any ? ch__fail_at(rc, "not saved, and the last checkpoint is %s", path)
                   : ch__fail_at(rc, "not saved, and %s has no checkpoint yet", m->directory);
 }

@@ -426,8 +426,11 @@ static ch_status change(restoring *x)
         if (rc != CH_OK)
             rc = undo(x, rc);
     }
-    for (int i = 0; i < x->n_undo; i++)
+    for (int i = 0; i < x->n_undo; i++) {
+        if (rc == CH_OK)
+            ch__cut_name_checkpoint(x->undo[i].strategy, x->r->prefix);
         ch__cut_end(x->undo[i].cut);
+    }
     ch__free(x->undo);
     return rc;
 }

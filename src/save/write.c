@@ -225,6 +225,20 @@ static void end_cuts(ch_save *s)
     s->n_cuts = 0;
 }
 
+/* Names the checkpoint in the errors of servers that are lost later. */
+static void name_checkpoint(const ch_save *s)
+{
+    const ch_strategy *last = NULL;
+
+    for (int i = 0; i < s->plan.n_remotes; i++) {
+        ch_strategy *st = ch_var_strategy(s->plan.remote[i].var);
+
+        if (st != last)
+            ch__cut_name_checkpoint(st, s->prefix);
+        last = st;
+    }
+}
+
 /* Writes all files. After an error removes those that were written. */
 static void write_checkpoint(ch_save *s)
 {
@@ -248,7 +262,10 @@ static void write_checkpoint(ch_save *s)
         if (ch__ckpt_remove(s->prefix, true) != CH_OK)
             ch__log(CH_LOG_WARNING, "checkpoint", "%s: the files of a failed save remain: %s",
                     s->prefix, ch_error_message());
-    } else if (CH_KEEPS(COMMIT) && s->committed != NULL) {
+        return;
+    }
+    name_checkpoint(s);
+    if (CH_KEEPS(COMMIT) && s->committed != NULL) {
         rc = s->committed(s->arg, s);
         if (rc != CH_OK)
             (void)ch__fault_record(&s->fault, rc, -1, NULL);

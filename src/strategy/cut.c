@@ -267,6 +267,14 @@ void ch__cut_free_memory(ch_strategy *st)
         ch__coord_unreserve(ps->coord);
 }
 
+void ch__cut_name_checkpoint(ch_strategy *st, const char *path)
+{
+    const ch_ps *ps = ch__ps_of(st);
+
+    if (ps != NULL)
+        ch__coord_name_checkpoint(ps->coord, path);
+}
+
 void ch__cut_end_marks(ch_strategy *st)
 {
     const ch_ps *ps = ch__ps_of(st);

@@ -108,6 +108,9 @@ int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f);
 bool ch__cut_divides_round(ch_strategy *st);
 /* Frees the memory on servers that is kept for copies. Does not block. */
 void ch__cut_free_memory(ch_strategy *st);
+/* Sets the path of the newest checkpoint of the variables on servers. If a server is lost later,
+ * the error names this checkpoint, from which the program can be started again. */
+void ch__cut_name_checkpoint(ch_strategy *st, const char *path);
 /* Ends marking on the servers and frees the marks. Does not block. */
 void ch__cut_end_marks(ch_strategy *st);
 

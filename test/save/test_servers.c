@@ -276,6 +276,39 @@ static void manager_names_the_last_checkpoint_when_a_server_is_lost(void **state
     end_program(&p);
 }
 
+/* The same if a step or a join notices first. */
+static void join_names_the_last_checkpoint_when_a_server_is_lost(void **state)
+{
+    program        p;
+    ch_per_worker *it = NULL;
+    const char    *at;
+
+    (void)state;
+    for (int run = 0; run < 2; run++) { /* saved, then restored */
+        begin_program(&p, t_path("run"));
+        if (run > 0)
+            t_ok(ch_checkpoint_manager_restore(p.manager, NULL, NULL));
+        for (int i = 0; i < 2 - 2 * run; i++) {
+            run_epoch(&p, i, false);
+            t_ok(ch_checkpoint_manager_save(p.manager, true, NULL));
+        }
+        t_ok(ch_checkpoint_wait(p.checkpoint));
+        t_ok(ch_local_cluster_kill(p.cluster, "ps", 1));
+        t_ok(ch_per_worker_iterate(p.data, &it));
+        (void)!ch_coordinator_schedule(p.coordinator, p.step,
+                                       &(ch_arguments){.n_each = 1, .each = &it}, NULL);
+        t_refused(ch_coordinator_join(p.coordinator), CH_UNAVAILABLE, "ps/1",
+                  "the last checkpoint is");
+        assert_non_null(strstr(ch_error_message(), "/run/ckpt-2"));
+        t_refused(ch_checkpoint_manager_save(p.manager, true, NULL), CH_UNAVAILABLE,
+                  "not saved", "ps/1");
+        at = strstr(ch_error_message(), "/run/ckpt-2");
+        assert_true(at != NULL && strstr(at + 1, "/run/ckpt-2") == NULL); /* once */
+        ch_per_worker_unref(it);
+        end_program(&p);
+    }
+}
+
 static void manager_says_that_there_is_no_checkpoint_when_a_server_is_lost(void **state)
 {
     program p;
@@ -298,6 +331,8 @@ int main(void)
         cmocka_unit_test_teardown(
             server_program_leaves_the_same_checkpoints_when_workers_are_killed, remove_run),
         cmocka_unit_test_teardown(manager_names_the_last_checkpoint_when_a_server_is_lost,
+                                  remove_run),
+        cmocka_unit_test_teardown(join_names_the_last_checkpoint_when_a_server_is_lost,
                                   remove_run),
         cmocka_unit_test_teardown(
             manager_says_that_there_is_no_checkpoint_when_a_server_is_lost, remove_run)};

@@ -46,12 +46,24 @@ void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why)
     c->server[server].is_lost = true;
     (void)ch__fail(CH_UNAVAILABLE,
                    "parameter server %s (incarnation %llu) is lost: it %s; its variables are "
-                   "gone: start the job again from saved values",
+                   "gone: start the job again from saved values%s%s",
                    c->server[server].name, (unsigned long long)c->server[server].incarnation,
-                   why);
+                   why, c->checkpoint != NULL ? "; the last checkpoint is " : "",
+                   c->checkpoint != NULL ? c->checkpoint : "");
     (void)ch__fault_record(&c->broken, CH_UNAVAILABLE, -1, NULL);
     ch__coord_calls_end(t, ch__to_server(server));
     ch__queue_fail_all(t, &c->broken);
+}
+
+void ch__coord_name_checkpoint(ch_task *coord, const char *path)
+{
+    ch_coord_context t = ch__coord_enter(coord);
+
+    if (t.c != NULL) {
+        ch__free(t.c->checkpoint);
+        t.c->checkpoint = ch__strdup(path);
+    }
+    ch__task_leave(coord);
 }
 
 /* Sends a ping to a server, unless memory is exhausted. */
@@ -214,6 +226,7 @@ static void free_peers(ch_coord *c)
     }
     ch__free(c->worker);
     ch__free(c->server);
+    ch__free(c->checkpoint);
 }
 
 /* Ends all steps as cancelled, so that their references are released, and frees the state. */

@@ -526,9 +526,10 @@ struct ch_coord {
     ch_worker_input *inputs;          /* list of all */
     ch_scheduled    *oldest, *newest; /* list of all steps that have not ended, by number */
     ch_step_list     queue, running;
-    ch_fault         error;    /* first error of a step, until a call returns it */
-    uint64_t         n_errors; /* number of such errors so far: identifies `error` */
-    ch_fault         broken;   /* a server is lost: the error of all later calls */
+    ch_fault         error;      /* first error of a step, until a call returns it */
+    uint64_t         n_errors;   /* number of such errors so far: identifies `error` */
+    ch_fault         broken;     /* a server is lost: the error of all later calls */
+    char            *checkpoint; /* path of the newest; NULL: not known */
     ch_cancel        cancel;
     ch_settle        settle;
     /* Threads in join; replies that threads wait for that take snapshots; assignments that are
