@@ -780,7 +780,7 @@ static int run_fold(const cli_options *o)
 {
     ch_checkpoint_reader *from = NULL, *to = NULL;
     ch_checkpoint_info    info;
-    ch_status             rc = ch_checkpoint_open(o->path[0], &from);
+    ch_status             rc = ch_checkpoint_open_part(o->path[0], NULL, &from);
 
     if (rc == CH_OK)
         rc = ch_checkpoint_fold(from, o->path[1]);

@@ -56,6 +56,8 @@ int64_t ch__ckpt_slice_rows(ch_dtype dtype, ch_shape shape);
 /* Sets the offsets of n items that follow each other in a data file: multiples of 4096 for
  * items of 1 MiB and more, of 64 for others. Returns the size of the file. */
 int64_t ch__ckpt_layout(int n, ch_ckpt_item *item);
+/* The same for items that follow others, which end at byte `end`. */
+int64_t ch__ckpt_layout_after(int64_t end, int n, ch_ckpt_item *item);
 
 /* Encodes n strings as the bytes of an item and computes the item's checksum (TBF-15). On
  * exhausted memory out->has_failed is set. */
@@ -88,6 +90,38 @@ CH_MUST_CHECK ch_status ch__ckpt_write_data(const char *prefix, int file, int n_
 CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n,
                                              const ch_ckpt_item          *item,
                                              const ch_ckpt_write_options *opt);
+
+/* Writes a checkpoint with one data file in portions of any number, so that its items need not be
+ * in memory together:
+ *
+ *     rc = ch__ckpt_writer_open(prefix, opt, &w);
+ *     for each portion: rc = ch__ckpt_writer_add_data(w, n, item, fetch, arg);
+ *     rc = ch__ckpt_writer_begin_index(w);            // the data file is complete
+ *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_SLICES);
+ *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_TENSORS);
+ *     rc = ch__ckpt_writer_commit(w);
+ *     ch__ckpt_writer_close(w);
+ *
+ * All names of a portion must be above those of the portion before when keys are added; all items
+ * of a name are in one portion. The offsets of data must ascend. No call may follow an error,
+ * except ch__ckpt_writer_close: it removes the temporary files. `opt` must live as long as the
+ * writer. */
+typedef struct ch_ckpt_writer ch_ckpt_writer;
+
+/* Keys of the index: those of slices come before those of tensors. */
+typedef enum ch_ckpt_key_kind { CH_CKPT_SLICES = 1, CH_CKPT_TENSORS = 2 } ch_ckpt_key_kind;
+
+CH_MUST_CHECK ch_status ch__ckpt_writer_open(const char                  *prefix,
+                                             const ch_ckpt_write_options *opt,
+                                             ch_ckpt_writer             **out);
+CH_MUST_CHECK ch_status ch__ckpt_writer_add_data(ch_ckpt_writer *w, int n, ch_ckpt_item *item,
+                                                 ch_ckpt_fetch fetch, void *arg);
+CH_MUST_CHECK ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w);
+CH_MUST_CHECK ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n,
+                                                 const ch_ckpt_item *item,
+                                                 ch_ckpt_key_kind    which);
+CH_MUST_CHECK ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w);
+void                    ch__ckpt_writer_close(ch_ckpt_writer *w); /* w may be NULL */
 
 /* ---- deltas ----
  *

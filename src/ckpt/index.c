@@ -726,6 +726,7 @@ static ch_status open_alone(const char *prefix, ckpt_range range, int64_t room, 
     if (c != NULL) {
         c->prefix = ch__strdup(prefix);
         c->range = range;
+        c->room = room;
     } else {
         ch__free(range.after);
         ch__free(range.last);

@@ -79,7 +79,7 @@ static size_t block_end(ch_sst_writer *w, ch_sst_block *b, size_t *bytes)
     ch__bytes_builder_fixed32(&w->out, crc);
     b->entries.n = b->restarts.n = 0;
     b->n_entries = 0;
-    return from;
+    return w->n_taken + from;
 }
 
 static void add_handle(ch_bytes_builder *b, size_t offset, size_t bytes)

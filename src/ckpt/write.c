@@ -61,8 +61,11 @@ int64_t ch__ckpt_slice_rows(ch_dtype dtype, ch_shape shape)
 
 int64_t ch__ckpt_layout(int n, ch_ckpt_item *item)
 {
-    int64_t end = 0;
+    return ch__ckpt_layout_after(0, n, item);
+}
 
+int64_t ch__ckpt_layout_after(int64_t end, int n, ch_ckpt_item *item)
+{
     for (int i = 0; i < n; i++) {
         item[i].offset = ch__round_up(end, item[i].bytes >= LARGE_ITEM ? ALIGN : SMALL_ALIGN);
         end = item[i].offset + item[i].bytes;
@@ -89,6 +92,9 @@ static ch_status fail_output(const ckpt_output *o, const char *action)
                           (long long)o->written);
 }
 
+/* An output that is not open. */
+static const ckpt_output no_output = {.direct = -1, .temp = {.fd = -1, .lock = -1}};
+
 /* Checks the object at the destination: anything but a regular file or a link is kept. */
 static ch_status check_destination(const char *path)
 {
@@ -110,8 +116,9 @@ static ch_status output_open(ckpt_output *o, const char *path, const ch_ckpt_wri
 {
     ch_status rc;
 
-    *o = (ckpt_output){.path = path, .direct = -1, .no_sync = opt != NULL && opt->no_sync};
-    o->temp.fd = o->temp.lock = -1;
+    *o = no_output;
+    o->path = path;
+    o->no_sync = opt != NULL && opt->no_sync;
     rc = check_destination(path);
     if (rc != CH_OK)
         return rc;
@@ -283,27 +290,39 @@ static ch_status write_item(ckpt_output *o, ch_ckpt_item *x, int i, ch_ckpt_fetc
     return rc;
 }
 
+/* Checks and writes n items. *end is the end of the item before them, and becomes that of the
+ * last. */
+static ch_status write_items(ckpt_output *o, int64_t *end, int n, ch_ckpt_item *item,
+                             ch_ckpt_fetch fetch, void *arg)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; *end = item[i].offset + item[i].bytes, i++)
+        rc = check_item(&item[i], *end);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = write_item(o, &item[i], i, fetch, arg);
+    return rc;
+}
+
 ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
                               ch_ckpt_item *item, ch_ckpt_fetch fetch, void *arg,
                               const ch_ckpt_write_options *opt)
 {
     size_t      room = ch__ckpt_path_room(prefix);
     char       *path = ch__malloc(room);
-    ckpt_output o;
+    ckpt_output o = no_output;
     int64_t     end = 0;
     ch_status   rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
 
-    for (int i = 0; i < n && rc == CH_OK; end = item[i].offset + item[i].bytes, i++)
-        rc = check_item(&item[i], end);
     if (rc == CH_OK) {
         ch__ckpt_data_path(prefix, file, n_files, path, room);
         rc = output_open(&o, path, opt);
-        for (int i = 0; i < n && rc == CH_OK; i++)
-            rc = write_item(&o, &item[i], i, fetch, arg);
-        if (rc == CH_OK)
-            rc = output_commit(&o);
-        output_drop(&o);
     }
+    if (rc == CH_OK)
+        rc = write_items(&o, &end, n, item, fetch, arg);
+    if (rc == CH_OK)
+        rc = output_commit(&o);
+    output_drop(&o);
     ch__free(path);
     return rc;
 }
@@ -438,26 +457,53 @@ static void emit_entry(const ckpt_keys *k, const ckpt_key *key, ch_bytes_builder
     }
 }
 
-/* Encodes the index into w->out. */
-static ch_status build_index(int n_files, int n, const ch_ckpt_item *item, ch_sst_writer *w)
+/* Moves the bytes of the table to the file. */
+static ch_status put_table(ch_sst_writer *w, ckpt_output *o)
+{
+    ch_status rc = w->out.has_failed ? ch__fail_memory("index")
+                                     : put_output(o, w->out.at, (int64_t)w->out.n);
+
+    w->n_taken += w->out.n;
+    w->out.n = 0;
+    return rc;
+}
+
+static ch_status put_header(ch_sst_writer *w, int n_files)
+{
+    ch_bytes_builder value = {0};
+    ch_status        rc = CH_OK;
+
+    ch__ckpt_emit_header(&value, n_files);
+    if (value.has_failed)
+        rc = ch__fail_memory("index");
+    else
+        ch__sst_add(w, (ch_str){"", 0}, value.at, value.n);
+    ch__bytes_builder_drop(&value);
+    return rc;
+}
+
+/* Appends the keys of the items to the index: those of slices, of tensors, or both. */
+static ch_status put_keys(ch_sst_writer *w, ckpt_output *o, int n, const ch_ckpt_item *item,
+                          unsigned which)
 {
     ckpt_keys        k = {.item = item};
     ch_bytes_builder value = {0};
     ch_status        rc = sort_all(&k, n);
 
-    ch__ckpt_emit_header(&value, n_files);
-    ch__sst_add(w, (ch_str){"", 0}, value.at, value.n);
     for (int i = 0; i < k.n && rc == CH_OK; i++) {
+        const char *key = k.memory.at + k.key[i].offset;
+
+        if ((which & (*key == '\0' ? CH_CKPT_SLICES : CH_CKPT_TENSORS)) == 0)
+            continue;
         value.n = 0;
         emit_entry(&k, &k.key[i], &value);
         if (value.has_failed)
-            break;
-        ch__sst_add(w, (ch_str){k.memory.at + k.key[i].offset, k.key[i].bytes}, value.at,
-                    value.n);
+            rc = ch__fail_memory("index");
+        else
+            ch__sst_add(w, (ch_str){key, k.key[i].bytes}, value.at, value.n);
+        if (rc == CH_OK && (w->out.n >= FETCH || w->out.has_failed))
+            rc = put_table(w, o);
     }
-    ch__sst_end(w);
-    if (rc == CH_OK && (value.has_failed || w->out.has_failed))
-        rc = ch__fail_memory("index");
     ch__bytes_builder_drop(&value);
     ch__bytes_builder_drop(&k.memory);
     ch__free(k.key);
@@ -472,17 +518,9 @@ static ch_status sync_folder_of(const char *path)
     return error == 0 ? CH_OK : ch__fail_errno(error, "%s: its folder cannot be synced", path);
 }
 
-ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_ckpt_item *item,
-                               const ch_ckpt_write_options *opt)
+static ch_status check_index_items(int n_files, int n, const ch_ckpt_item *item)
 {
-    ch_ckpt_write_options cached = {.no_sync = opt != NULL && opt->no_sync,
-                                    .no_direct = true,
-                                    .buffer = opt != NULL ? opt->buffer : NULL};
-    size_t                room = ch__ckpt_path_room(prefix);
-    char                 *path = ch__malloc(room);
-    ch_sst_writer         w = {.has_ended = false};
-    ckpt_output           o;
-    ch_status             rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
+    ch_status rc = CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = check_item(&item[i], 0);
@@ -491,22 +529,142 @@ ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_
                           "writing a checkpoint: \"%.80s\": data file %d of %d", item[i].name,
                           item[i].file, n_files);
     }
+    return rc;
+}
+
+/* Syncs the folder, so that the data files are durable, and begins the index. */
+static ch_status begin_index(const char *prefix, const char *path, int n_files,
+                             const ch_ckpt_write_options *opt, ch_sst_writer *w, ckpt_output *o)
+{
+    ch_status rc = opt->no_sync ? CH_OK : sync_folder_of(prefix);
+
     if (rc == CH_OK)
-        rc = build_index(n_files, n, item, &w);
-    if (rc == CH_OK && !cached.no_sync)
-        rc = sync_folder_of(prefix);
+        rc = output_open(o, path, opt);
+    return rc == CH_OK ? put_header(w, n_files) : rc;
+}
+
+/* Completes the index. Its rename is the commit. */
+static ch_status commit_index(const char *prefix, ch_sst_writer *w, ckpt_output *o)
+{
+    ch_status rc;
+
+    ch__sst_end(w);
+    rc = put_table(w, o);
+    if (rc == CH_OK)
+        rc = output_commit(o);
+    return rc == CH_OK && !o->no_sync ? sync_folder_of(prefix) : rc;
+}
+
+/* Returns the options of an index, which is written through the page cache. */
+static ch_ckpt_write_options index_options(const ch_ckpt_write_options *opt)
+{
+    return (ch_ckpt_write_options){.no_sync = opt != NULL && opt->no_sync,
+                                   .no_direct = true,
+                                   .buffer = opt != NULL ? opt->buffer : NULL};
+}
+
+ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_ckpt_item *item,
+                               const ch_ckpt_write_options *opt)
+{
+    ch_ckpt_write_options cached = index_options(opt);
+    size_t                room = ch__ckpt_path_room(prefix);
+    char                 *path = ch__malloc(room);
+    ch_sst_writer         w = {.has_ended = false};
+    ckpt_output           o = no_output;
+    ch_status             rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
+
+    if (rc == CH_OK)
+        rc = check_index_items(n_files, n, item);
     if (rc == CH_OK) {
         snprintf(path, room, "%s.index", prefix);
-        rc = output_open(&o, path, &cached);
-        if (rc == CH_OK)
-            rc = put_output(&o, w.out.at, (int64_t)w.out.n);
-        if (rc == CH_OK)
-            rc = output_commit(&o);
-        output_drop(&o);
-        if (rc == CH_OK && !cached.no_sync)
-            rc = sync_folder_of(prefix);
+        rc = begin_index(prefix, path, n_files, &cached, &w, &o);
     }
+    if (rc == CH_OK)
+        rc = put_keys(&w, &o, n, item, CH_CKPT_SLICES | CH_CKPT_TENSORS);
+    if (rc == CH_OK)
+        rc = commit_index(prefix, &w, &o);
+    output_drop(&o);
     ch__sst_drop(&w);
     ch__free(path);
     return rc;
+}
+
+/* ---- in portions ---- */
+
+struct ch_ckpt_writer {
+    char                 *prefix, *path; /* path: of the file that is being written */
+    ch_ckpt_write_options opt;
+    ckpt_output           output;
+    int64_t               end; /* of the last item in the data file */
+    ch_sst_writer         table;
+};
+
+ch_status ch__ckpt_writer_open(const char *prefix, const ch_ckpt_write_options *opt,
+                               ch_ckpt_writer **out)
+{
+    size_t          room = ch__ckpt_path_room(prefix);
+    ch_ckpt_writer *w = ch__calloc(1, sizeof(*w));
+    ch_status       rc = CH_OK;
+
+    if (w == NULL)
+        return ch__fail_memory(prefix);
+    w->output = no_output;
+    w->opt = opt != NULL ? *opt : (ch_ckpt_write_options){.no_sync = false};
+    w->prefix = ch__strdup(prefix);
+    w->path = ch__malloc(room);
+    if (w->prefix == NULL || w->path == NULL)
+        rc = ch__fail_memory(prefix);
+    if (rc == CH_OK) {
+        ch__ckpt_data_path(prefix, 0, 1, w->path, room);
+        rc = output_open(&w->output, w->path, &w->opt);
+    }
+    if (rc == CH_OK)
+        *out = w;
+    else
+        ch__ckpt_writer_close(w);
+    return rc;
+}
+
+ch_status ch__ckpt_writer_add_data(ch_ckpt_writer *w, int n, ch_ckpt_item *item,
+                                   ch_ckpt_fetch fetch, void *arg)
+{
+    return write_items(&w->output, &w->end, n, item, fetch, arg);
+}
+
+ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w)
+{
+    size_t    room = ch__ckpt_path_room(w->prefix);
+    ch_status rc = output_commit(&w->output);
+
+    if (rc != CH_OK)
+        return rc;
+    output_drop(&w->output);
+    w->output = no_output;
+    w->opt = index_options(&w->opt);
+    snprintf(w->path, room, "%s.index", w->prefix);
+    return begin_index(w->prefix, w->path, 1, &w->opt, &w->table, &w->output);
+}
+
+ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n, const ch_ckpt_item *item,
+                                   ch_ckpt_key_kind which)
+{
+    ch_status rc = check_index_items(1, n, item);
+
+    return rc == CH_OK ? put_keys(&w->table, &w->output, n, item, which) : rc;
+}
+
+ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w)
+{
+    return commit_index(w->prefix, &w->table, &w->output);
+}
+
+void ch__ckpt_writer_close(ch_ckpt_writer *w)
+{
+    if (w == NULL)
+        return;
+    output_drop(&w->output);
+    ch__sst_drop(&w->table);
+    ch__free(w->prefix);
+    ch__free(w->path);
+    ch__free(w);
 }

@@ -3,12 +3,14 @@
  *     samples write PREFIX
  *     samples names PREFIX        16000 tensors whose names have 4006 bytes
  *     samples delta FOLDER        a checkpoint "full", and "delta", which needs it
+ *     samples long-delta FOLDER   "full", and "delta" with 16000 more tensors with such names
+ *     samples many-delta FOLDER   "full", and "delta" with 80000 more tensors, in two slices each
  *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-static int write_samples(const char *prefix)
+static ch_status write_samples(const char *prefix)
 {
     static t_bundle      b;
     static float         grid[12];
@@ -31,20 +33,118 @@ static int write_samples(const char *prefix)
     t_add(&b, "a/scalar", CH_I64, ch_shape_scalar(), &scalar)->file = 1;
     rc = t_write_bundle(&b, prefix, 2, false, NULL);
     ch__bytes_builder_drop(&e);
-    if (rc != CH_OK)
-        fprintf(stderr, "%s\n", ch_error_message());
-    return rc != CH_OK;
+    return rc;
 }
 
-/* Writes a full checkpoint, or the delta with its changed rows 1 and 4. */
-static ch_status write_one(const char *folder, bool is_delta)
+/* Items of zeros after those of a bundle. */
+typedef struct many {
+    t_bundle     *known;
+    int           n; /* items of zeros */
+    ch_ckpt_item *item;
+    char         *names;
+} many;
+
+static ch_status fetch_known(void *arg, int i, int64_t from, int64_t n, const void **bytes)
+{
+    static const char zeros[4096];
+    const many       *x = arg;
+
+    *bytes = i >= x->n ? x->known->data[i - x->n] + from : zeros;
+    return n <= (int64_t)sizeof(zeros) || i >= x->n ? CH_OK : CH_INTERNAL;
+}
+
+/* Makes n items of zeros whose names have `length` bytes, and those of the bundle. If `in_slices`,
+ * each two items are the slices of a tensor. */
+static void many_begin(many *x, int n, size_t length, bool in_slices, t_bundle *known)
+{
+    *x = (many){.known = known, .n = n};
+    x->item = calloc((size_t)n + T_MOST_ITEMS, sizeof(*x->item));
+    x->names = malloc((size_t)n * (length + 1) + 1);
+    for (int i = 0; i < n; i++) {
+        char *name = x->names + (size_t)i * (length + 1);
+
+        memset(name, 'n', length - 6);
+        snprintf(name + length - 6, 7, "%06u", (unsigned)(in_slices ? i / 2 : i) % 1000000);
+        x->item[i] = (ch_ckpt_item){.name = name, .dtype = CH_F32, .bytes = 4};
+        if (in_slices) {
+            x->item[i].whole = ch_shape_of(2);
+            x->item[i].region = t_range(i % 2, 1);
+            x->item[i].is_slice = true;
+        }
+    }
+}
+
+/* Gives the items of the bundle their places, and returns the bytes of the data file. */
+static int64_t many_layout(many *x)
+{
+    memcpy(x->item + x->n, x->known->item, (size_t)x->known->n * sizeof(*x->item));
+    return ch__ckpt_layout(x->n + x->known->n, x->item);
+}
+
+static ch_status many_write(many *x, const char *prefix)
+{
+    const ch_ckpt_write_options quick = {.no_sync = true};
+    int                         n = x->n + x->known->n;
+    ch_status                   rc;
+
+    (void)many_layout(x);
+    rc = ch__ckpt_write_data(prefix, 0, 1, n, x->item, fetch_known, x, &quick);
+    if (rc == CH_OK)
+        rc = ch__ckpt_write_index(prefix, 1, n, x->item, &quick);
+    free(x->names);
+    free(x->item);
+    return rc;
+}
+
+/* Writes the bundle with metadata, after n items of zeros. */
+static ch_status write_with_metadata(t_bundle *b, const char *prefix, ch_ckpt_metadata *m,
+                                     int n, size_t length, bool in_slices)
+{
+    int64_t          bytes = 0;
+    ch_bytes_builder text = {0};
+    ch_ckpt_item    *x = t_add(b, CH_CKPT_METADATA_KEY, CH_STR, ch_shape_scalar(), NULL);
+    ch_status        rc = CH_OK;
+    many             all;
+
+    many_begin(&all, n, length, in_slices, b);
+    m->n_files = 1;
+    m->file_bytes = &bytes;
+    for (int i = 0; i < 2 && rc == CH_OK; i++) { /* the first time for its size */
+        ch__bytes_builder_clear(&text);
+        rc = ch__ckpt_metadata_encode(m, &text, &x->crc);
+        x->bytes = (int64_t)text.n;
+        b->data[b->n - 1] = text.at;
+        bytes = many_layout(&all);
+    }
+    if (rc == CH_OK)
+        rc = many_write(&all, prefix);
+    ch__bytes_builder_drop(&text);
+    return rc;
+}
+
+/* The index compresses the names. A reader that holds all of them needs 64 MB. */
+enum { LONG_NAMES = 16000, LENGTH = 4006, MANY_NAMES = 160000 };
+
+static ch_status write_names(const char *prefix)
+{
+    static t_bundle none;
+    many            x;
+
+    many_begin(&x, LONG_NAMES, LENGTH, false, &none);
+    return many_write(&x, prefix);
+}
+
+/* Writes a full checkpoint, or a delta with its changed rows 1 and 4 and n tensors of zeros. */
+static ch_status write_one(const char *folder, bool is_delta, int n, size_t length,
+                           bool in_slices)
 {
     static const float   table[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, rows[4] = {-1, -2, -3, -4};
     static const int64_t scalar[2] = {10, 20}, ids[2] = {1, 4};
-    t_bundle             b = {.n = 0};
+    static t_bundle      b;
     ch_ckpt_metadata     m = {.format = CH_CKPT_FORMAT, .id = 5, .step = 1};
     char                 prefix[600];
 
+    b = (t_bundle){.n = 0};
     snprintf(prefix, sizeof(prefix), "%s/%s", folder, is_delta ? "delta" : "full");
     t_add(&b, "scalar", CH_I64, ch_shape_scalar(), &scalar[is_delta]);
     if (is_delta) {
@@ -58,53 +158,14 @@ static ch_status write_one(const char *folder, bool is_delta)
         t_add_slice(&b, "table", CH_F32, ch_shape_of(5, 2),
                     t_region(2, (int64_t[]){2, 0}, (int64_t[]){3, 2}), table + 4);
     }
-    return t_write_checkpoint(&b, prefix, &m, NULL);
+    return write_with_metadata(&b, prefix, &m, is_delta ? n : 0, length, in_slices);
 }
 
-static int write_delta(const char *folder)
+static ch_status write_delta(const char *folder, int n, size_t length, bool in_slices)
 {
-    ch_status rc = write_one(folder, false);
+    ch_status rc = write_one(folder, false, 0, 8, false);
 
-    if (rc == CH_OK)
-        rc = write_one(folder, true);
-    if (rc != CH_OK)
-        fprintf(stderr, "%s\n", ch_error_message());
-    return rc != CH_OK;
-}
-
-static ch_status fetch_zeros(void *arg, int i, int64_t from, int64_t n, const void **bytes)
-{
-    static const char zeros[4096];
-
-    (void)arg;
-    (void)i;
-    (void)from;
-    *bytes = zeros;
-    return n <= (int64_t)sizeof(zeros) ? CH_OK : CH_INTERNAL;
-}
-
-/* The index compresses the names. A reader that holds all of them needs 64 MB. */
-static int write_names(const char *prefix)
-{
-    enum { N = 16000, LENGTH = 4006 };
-    static ch_ckpt_item         item[N];
-    const ch_ckpt_write_options quick = {.no_sync = true};
-    char                       *names = malloc((size_t)N * (LENGTH + 1));
-    ch_status                   rc;
-
-    for (int i = 0; i < N; i++) {
-        char *name = names + (size_t)i * (LENGTH + 1);
-
-        memset(name, 'n', LENGTH - 6);
-        snprintf(name + LENGTH - 6, 7, "%06d", i);
-        item[i] = (ch_ckpt_item){.name = name, .dtype = CH_F32, .bytes = 4};
-    }
-    ch__ckpt_layout(N, item);
-    rc = ch__ckpt_write_data(prefix, 0, 1, N, item, fetch_zeros, NULL, &quick);
-    if (rc == CH_OK)
-        rc = ch__ckpt_write_index(prefix, 1, N, item, &quick);
-    free(names);
-    return rc != CH_OK;
+    return rc == CH_OK ? write_one(folder, true, n, length, in_slices) : rc;
 }
 
 static void print_hex(const char *data, size_t n)
@@ -143,7 +204,7 @@ static ch_status print_entry(ch_ckpt *c, int i)
     return rc == CH_OK ? ch__ckpt_verify(c, i) : rc;
 }
 
-static int dump(const char *prefix)
+static ch_status dump(const char *prefix)
 {
     ch_ckpt  *c = NULL;
     ch_status rc = ch__ckpt_open(prefix, &c);
@@ -151,17 +212,30 @@ static int dump(const char *prefix)
     for (int i = 0; rc == CH_OK && i < ch__ckpt_count(c); i++)
         rc = print_entry(c, i);
     ch__ckpt_close(c);
-    if (rc != CH_OK)
-        fprintf(stderr, "%s\n", ch_error_message());
-    return rc != CH_OK;
+    return rc;
+}
+
+static ch_status run(const char *command, const char *path)
+{
+    if (strcmp(command, "write") == 0)
+        return write_samples(path);
+    if (strcmp(command, "names") == 0)
+        return write_names(path);
+    if (strcmp(command, "delta") == 0)
+        return write_delta(path, 0, 8, false);
+    if (strcmp(command, "long-delta") == 0)
+        return write_delta(path, LONG_NAMES, LENGTH, false);
+    if (strcmp(command, "many-delta") == 0)
+        return write_delta(path, MANY_NAMES, 20, true);
+    return dump(path);
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
-    return strcmp(argv[1], "write") == 0   ? write_samples(argv[2])
-           : strcmp(argv[1], "names") == 0 ? write_names(argv[2])
-           : strcmp(argv[1], "delta") == 0 ? write_delta(argv[2])
-                                           : dump(argv[2]);
+    if (run(argv[1], argv[2]) == CH_OK)
+        return 0;
+    fprintf(stderr, "%s\n", ch_error_message());
+    return 1;
 }

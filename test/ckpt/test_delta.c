@@ -238,6 +238,23 @@ static void check_parts(const char *prefix, const ch_ckpt *c, int64_t bytes)
     assert_int_equal(n, ch__ckpt_count(c));
 }
 
+/* Folds the delta in parts of some bytes. All tensors must be as in the state `t`. */
+static void check_fold_in_parts(const table *t, int n)
+{
+    ch_ckpt *c = NULL;
+
+    t_assert_error(ch__ckpt_open_some(t_path("delta"), NULL, 1 + roll(600), &c), CH_OK, "");
+    assert_int_equal(ch__ckpt_remove(t_path("parts"), true), CH_OK);
+    t_assert_error(ch__ckpt_fold(c, t_path("parts"), &quick), CH_OK, "");
+    ch__ckpt_close(c);
+    t_assert_error(ch__ckpt_open(t_path("parts"), &c), CH_OK, "");
+    for (int i = 0; i < ch__ckpt_count(c); i++)
+        t_assert_error(ch__ckpt_verify(c, i), CH_OK, "");
+    assert_true(ch__ckpt_metadata(c)->step == 20 && ch__ckpt_base(c) == NULL);
+    check_state(c, t, n);
+    ch__ckpt_close(c);
+}
+
 /* Writes base and delta, and reads the delta and the folded checkpoint. */
 static void check_delta(const table *t, int n)
 {
@@ -262,6 +279,7 @@ static void check_delta(const table *t, int n)
     assert_int_equal(ch__ckpt_remove(t_path("full"), true), CH_OK);
     t_assert_error(ch__ckpt_fold(c, t_path("full"), &quick), CH_OK, "");
     ch__ckpt_close(c);
+    check_fold_in_parts(t, n);
     t_assert_error(ch__ckpt_open(t_path("full"), &c), CH_OK, "");
     m = ch__ckpt_metadata(c);
     assert_true(m->step == 20 && m->time == 1600000000000000 && m->base == NULL && m->id != 18);

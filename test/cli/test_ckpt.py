@@ -215,6 +215,14 @@ class Ckpt(unittest.TestCase):
         self.assertIn(': ok, 16000 tensors', self.run_ckpt('verify', self.path('names'))[0])
         self.assertEqual(self.run_ckpt('diff', self.path('names'), self.path('names'))[0], '')
 
+    def test_fold_of_many_names_needs_64_mebibytes_of_memory(self):
+        for kind, n in (('long-delta', 16000), ('many-delta', 80000)):
+            subprocess.run([SAMPLES, kind, self.top], check=True)
+            self.run_ckpt('fold', self.path('delta'), self.path(kind))
+            self.assertIn(f': ok, {n + 3} tensors', self.run_ckpt('verify', self.path(kind))[0])
+            if n < 20000:  # the fold of a part equals the whole; test/ckpt/test_delta.c compares more values
+                self.assertEqual(self.run_ckpt('diff', '--values', self.path('delta'), self.path(kind))[0], '')
+
     def test_fold_copies_large_tensors_in_pieces(self):
         base = self.path('base')
         message = bundle.metadata(21, [0])
