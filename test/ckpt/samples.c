@@ -4,7 +4,7 @@
  *     samples names PREFIX        16000 tensors whose names have 4006 bytes
  *     samples delta FOLDER        a checkpoint "full", and "delta", which needs it
  *     samples long-delta FOLDER   "full", and "delta" with 16000 more tensors with such names
- *     samples many-delta FOLDER   "full", and "delta" with 80000 more tensors, in two slices each
+ *     samples many-delta FOLDER   "full", and "delta" with 50000 more tensors, in two slices each
  *     samples dump PREFIX         name, dtype number, shape and values, separated by tabs
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -123,7 +123,7 @@ static ch_status write_with_metadata(t_bundle *b, const char *prefix, ch_ckpt_me
 }
 
 /* The index compresses the names. A reader that holds all of them needs 64 MB. */
-enum { LONG_NAMES = 16000, LENGTH = 4006, MANY_NAMES = 160000 };
+enum { LONG_NAMES = 16000, LENGTH = 4006, MANY_NAMES = 100000 };
 
 static ch_status write_names(const char *prefix)
 {
