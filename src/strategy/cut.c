@@ -152,26 +152,7 @@ ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region *region, void
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
-ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
-                              ch_tensor **out)
-{
-    const ch_plan_variable *remote = NULL;
-    ch_tensor              *t = NULL;
-    ch_status               rc = find_remote(c, v, &remote);
-
-    if (rc == CH_OK)
-        rc = ch_tensor_new(v->dtype, shape_of(v, region), &t);
-    if (rc == CH_OK)
-        rc = ch__remote_read_to(c->coord, remote, c->snapshot, region, t);
-    if (rc == CH_OK) {
-        *out = t;
-        return CH_OK;
-    }
-    ch_tensor_unref(t);
-    return ch__fail_at(rc, "variable %s", v->name);
-}
-
-/* The same, for a variable in a single shard. */
+/* Gives the description of a variable in a single shard. */
 static ch_status find_shard(const ch_cut *c, const ch_var *v, const ch_plan_variable **out)
 {
     ch_status rc = find_remote(c, v, out);

@@ -80,9 +80,6 @@ void ch__cut_end(ch_cut *c);
  * divided, or a shard. A variable that was created after the cut has its current value. */
 CH_MUST_CHECK ch_status ch__cut_read(const ch_cut *c, ch_var *v, const ch_region *region,
                                      void *to);
-/* The same, into a new tensor, for any dtype. */
-CH_MUST_CHECK ch_status ch__cut_read_tensor(const ch_cut *c, ch_var *v, const ch_region *region,
-                                            ch_tensor **out);
 /* Reads n rows of a shard, or of a variable that is not divided, to contiguous memory, in the
  * order of ids, which count from the shard's first row. Reads pieces of at most 64 MiB, or of a
  * single row if that is larger. */

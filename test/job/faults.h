@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "../mutant.h"
 #include "help.h"
 #include "job/local_cluster.h"
 
@@ -156,6 +157,35 @@ static inline uint64_t t_number(const char *name, uint64_t usual)
     const char *text = getenv(name);
 
     return text != NULL ? strtoull(text, NULL, 10) : usual;
+}
+
+/* Prepares a simulation. Must be called before the first job begins. */
+static inline void t_begin_simulation(void)
+{
+    t_leave_out_a_check();
+    (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* of the simulated clock */
+    ch_log_set_sink(t_ignore_log, NULL, CH_LOG_ERROR);
+}
+
+/* Returns the first seed that is simulated. */
+static inline uint64_t t_first_seed(void)
+{
+    return t_number("T_SEED", t_number("T_FIRST_SEED", 0));
+}
+
+/* Calls `check` for each seed, until five seeds are wrong: for T_SEED alone if it is set, else for
+ * T_SEEDS seeds (default: `usual`). Each `every`-th is to be replayed. `check` returns false if the
+ * seed is wrong. */
+static inline void t_check_seeds(uint64_t usual, uint64_t every,
+                                 bool (*check)(uint64_t seed, bool replays))
+{
+    uint64_t first = t_first_seed();
+    uint64_t n = getenv("T_SEED") != NULL ? 1 : t_number("T_SEEDS", usual);
+    int      n_wrong = 0;
+
+    for (uint64_t seed = first; seed < first + n && n_wrong < 5; seed++)
+        n_wrong += !check(seed, seed % every == 0);
+    assert_int_equal(n_wrong, 0);
 }
 
 #endif

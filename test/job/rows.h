@@ -5,6 +5,7 @@
 #define TEST_JOB_ROWS_H
 
 #include "help.h"
+#include "strategy/cut.h"
 
 /* 0, 1, 2, ... in a shape. */
 static inline ch_tensor *t_counted(ch_shape shape)
@@ -36,6 +37,16 @@ static inline ch_tensor *t_ids(ch_shape shape, const int64_t *id)
     ch_tensor *t = NULL;
 
     t_ok(ch_tensor_copy_of(CH_I64, shape, id, &t));
+    return t;
+}
+
+/* Returns the value of a variable in a cut. */
+static inline ch_tensor *t_cut_value(const ch_cut *cut, ch_var *v)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_new(ch_var_dtype(v), ch_var_shape(v), &t));
+    t_ok(ch__cut_read(cut, v, NULL, ch_tensor_data_mut(t)));
     return t;
 }
 

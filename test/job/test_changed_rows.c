@@ -315,9 +315,8 @@ static ch_tensor *value_of(const part *p, const ch_cut *cut)
     ch_tensor *t = NULL;
 
     if (cut != NULL)
-        t_ok(ch__cut_read_tensor(cut, p->v, NULL, &t));
-    else
-        t_ok(ch_var_get(p->v, &t));
+        return t_cut_value(cut, p->v);
+    t_ok(ch_var_get(p->v, &t));
     return t;
 }
 

@@ -48,7 +48,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "../mutant.h"
 #include "base/mem.h"
 #include "base/protobuf.h"
 #include "faults.h"
@@ -768,9 +767,7 @@ static uint64_t run(world *w, uint64_t seed, bool warms_up)
     return hash;
 }
 
-static int n_wrong;
-
-static void check_seed(uint64_t seed, bool replays)
+static bool check_seed(uint64_t seed, bool replays)
 {
     static world w;
     int64_t      live = ch__mem_live();
@@ -781,35 +778,27 @@ static void check_seed(uint64_t seed, bool replays)
     if (w.wrong[0] == '\0' && replays && run(&w, seed, false) != hash)
         is_wrong(&w, "the same seed gave other events");
     if (w.wrong[0] == '\0')
-        return;
-    n_wrong++;
+        return true;
     print_error("seed %llu (mode %d, %d faults): %s\n", (unsigned long long)seed,
                 (int)w.how.mode, w.faults.n, w.wrong);
+    return false;
 }
 
 static void job_keeps_its_promises_under_simulated_faults(void **state)
 {
     static world warm;
-    uint64_t     first = t_number("T_FIRST_SEED", 0), n = t_number("T_SEEDS", 150);
 
     (void)state;
-    if (getenv("T_SEED") != NULL) {
-        first = t_number("T_SEED", 0);
-        n = 1;
-    }
-    (void)run(&warm, first, true); /* allocates memory that stays until the process ends */
-    for (uint64_t seed = first; seed < first + n && n_wrong < 5; seed++)
-        check_seed(seed, seed % 100 == 0);
-    assert_int_equal(n_wrong, 0);
+    /* Allocates memory that stays until the process ends. */
+    (void)run(&warm, t_first_seed(), true);
+    t_check_seeds(150, 100, check_seed);
 }
 
 int main(void)
 {
-    t_leave_out_a_check();
-    (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* of the simulated clock */
-    ch_log_set_sink(t_ignore_log, NULL, CH_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(job_keeps_its_promises_under_simulated_faults)};
 
+    t_begin_simulation();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
