@@ -6,7 +6,7 @@
  * that has the tensor "w". A tensor must have the same bytes whether it is read whole or in
  * parts, and the memory of the reader is limited.
  *
- * covers: src/ckpt/index.c src/ckpt/entry.c src/ckpt/read.c src/ckpt/delta.c
+ * covers: src/ckpt/index.c src/ckpt/open.c src/ckpt/entry.c src/ckpt/read.c src/ckpt/delta.c
  * longest: 600
  *
  * SPDX-License-Identifier: Apache-2.0 */
