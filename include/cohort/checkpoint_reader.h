@@ -125,9 +125,10 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_read_range(ch_checkpoint_reader *r,
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_verify(ch_checkpoint_reader *r, int i);
 
 /* Writes the state of a delta as a full checkpoint at `prefix`, after verifying all checksums.
- * Copies in pieces of 4 MiB. If the reader is of a part (ch_checkpoint_open_part), all tensors are
- * written, with little memory for any number of them. On an error no file is left.
- * INVALID_ARGUMENT: the checkpoint is full. ALREADY_EXISTS: there is a checkpoint at `prefix`. */
+ * Copies in pieces of 4 MiB. If the reader is of a part (ch_checkpoint_open_part), all tensors
+ * are written, with little memory for any number of them. On an error no file is left.
+ * INVALID_ARGUMENT: the checkpoint is full. ALREADY_EXISTS: there is a checkpoint at
+ * `prefix`. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_fold(ch_checkpoint_reader *r, const char *prefix);
 
 /* ---- directories ---- */

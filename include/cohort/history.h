@@ -49,8 +49,8 @@ typedef enum ch_goal { CH_GOAL_AUTO, CH_GOAL_MIN, CH_GOAL_MAX } ch_goal;
 CH_API double ch_history_best(const ch_history *h, const char *name, ch_goal goal, int *epoch);
 
 /* Returns the number of points of the loss curve, and sets *out to the points: about 32 for
- * each epoch. Each is the mean loss over the steps since the point before. With parameter servers
- * these are the steps that had ended, so the points may differ from run to run. */
+ * each epoch. Each is the mean loss over the steps since the point before. With parameter
+ * servers these are the steps that had ended, so the points may differ from run to run. */
 CH_API int ch_history_curve(const ch_history *h, const double **out);
 
 /* Returns why the training was stopped early: "interrupted", "early_stopping: ...". NULL: it

@@ -16,8 +16,8 @@
  * free the copy with ch__protobuf_free. */
 ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
                             const ProtobufCMessage *from, ProtobufCMessage **out);
-/* Unpacks untrusted bytes. INVALID_ARGUMENT: they are not a message of this type. The caller must
- * free the message with ch__protobuf_free. */
+/* Unpacks untrusted bytes. INVALID_ARGUMENT: they are not a message of this type. The caller
+ * must free the message with ch__protobuf_free. */
 CH_MUST_CHECK ch_status ch__protobuf_unpack(const ProtobufCMessageDescriptor *type,
                                             const void *bytes, size_t n,
                                             ProtobufCMessage **out);

@@ -91,8 +91,8 @@ CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, in
                                              const ch_ckpt_item          *item,
                                              const ch_ckpt_write_options *opt);
 
-/* Writes a checkpoint with one data file in portions of any number, so that its items need not be
- * in memory together:
+/* Writes a checkpoint with one data file in portions of any number, so that its items need not
+ * be in memory together:
  *
  *     rc = ch__ckpt_writer_open(prefix, opt, &w);
  *     for each portion: rc = ch__ckpt_writer_add_data(w, n, item, fetch, arg);
@@ -102,10 +102,10 @@ CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, in
  *     rc = ch__ckpt_writer_commit(w);
  *     ch__ckpt_writer_close(w);
  *
- * All names of a portion must be above those of the portion before when keys are added; all items
- * of a name are in one portion. The offsets of data must ascend. No call may follow an error,
- * except ch__ckpt_writer_close: it removes the temporary files. `opt` must live as long as the
- * writer. */
+ * All names of a portion must be above those of the portion before when keys are added; all
+ * items of a name are in one portion. The offsets of data must ascend. No call may follow an
+ * error, except ch__ckpt_writer_close: it removes the temporary files. `opt` must live as long
+ * as the writer. */
 typedef struct ch_ckpt_writer ch_ckpt_writer;
 
 /* Keys of the index: those of slices come before those of tensors. */

@@ -79,12 +79,12 @@ struct ch_ckpt {
     char            *row_names; /* memory of the names of the tensors in `rows` */
 };
 
-/* Reads the index file at `path` into the arrays of c, whose prefix and range are set. If `room` is
- * not 0, first finds the end of the range: as many names as need so many bytes. After an error
- * ch__ckpt_close must be called too. */
+/* Reads the index file at `path` into the arrays of c, whose prefix and range are set. If
+ * `room` is not 0, first finds the end of the range: as many names as need so many bytes. After
+ * an error ch__ckpt_close must be called too. */
 CH_MUST_CHECK ch_status ch__ckpt_load_index(ch_ckpt *c, const char *path, int64_t room);
-/* Returns true if a tensor with this name of n bytes, or the tensor whose ids or values it names,
- * is in the range of c. */
+/* Returns true if a tensor with this name of n bytes, or the tensor whose ids or values it
+ * names, is in the range of c. */
 bool ch__ckpt_is_in_range(const ch_ckpt *c, const char *name, size_t n);
 /* Gives a part of a tensor that is stored itself. */
 void ch__ckpt_get_part(const ch_ckpt *c, const ckpt_tensor *t, int part, ch_ckpt_part *out);

@@ -1,8 +1,8 @@
 /* ckpt/open.c -- opens and closes checkpoints, and describes their tensors.
  *
- * A checkpoint is opened in this order: the index (ckpt/index.c), the data files that it names, the
- * metadata, and the base of a delta, for the same range of names. When ch__ckpt_open returns CH_OK,
- * the index is valid (index.c has the list), and:
+ * A checkpoint is opened in this order: the index (ckpt/index.c), the data files that it names,
+ * the metadata, and the base of a delta, for the same range of names. When ch__ckpt_open
+ * returns CH_OK, the index is valid (index.c has the list), and:
  *
  *   1. Every span lies inside its data file.
  *   2. If Cohort wrote the checkpoint, the data files have the sizes that its metadata states.

@@ -30,9 +30,9 @@ typedef struct ch_sst_writer {
 } ch_sst_writer;
 
 /* A writer begins as zeros. ch__sst_add appends an entry; keys must ascend. ch__sst_end
- * completes the table: w->out holds its bytes, unless w->out.has_failed. The caller may take the
- * bytes in `out` after any call: it adds their number to n_taken and sets out.n to 0. ch__sst_drop
- * frees the memory. */
+ * completes the table: w->out holds its bytes, unless w->out.has_failed. The caller may take
+ * the bytes in `out` after any call: it adds their number to n_taken and sets out.n to 0.
+ * ch__sst_drop frees the memory. */
 void ch__sst_add(ch_sst_writer *w, ch_str key, const void *value, size_t n);
 void ch__sst_end(ch_sst_writer *w);
 void ch__sst_drop(ch_sst_writer *w);

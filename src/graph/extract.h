@@ -24,8 +24,9 @@ typedef struct ch_extract {
     const unsigned char  *take;
     int                   n_in, n_out;
     const ch_node *const *in; /* values that become inputs */
-    /* For each input: the use that it is for, if a value is in `in` several times, because a shard
-     * gives its uses different parts of it. NULL: each value is there once, for all uses. */
+    /* For each input: the use that it is for, if a value is in `in` several times, because a
+     * shard gives its uses different parts of it. NULL: each value is there once, for all
+     * uses. */
     const ch_use         *use;
     const ch_node *const *out; /* values that become outputs */
     /* Indices of the graph's resources that belong to the part. The part reads them, and writes

@@ -8,8 +8,8 @@
  * checkpoint use too. The second phase copies them, which cannot fail. The first phase only
  * verifies the values of variables on parameter servers, and the second reads them from the
  * files. If that fails, it puts these variables back from snapshots that it has taken before
- * (restoring.undo). If the process has no staging memory, or a server none for a snapshot, a disk
- * that fails between the two phases leaves some variables changed.
+ * (restoring.undo). If the process has no staging memory, or a server none for a snapshot, a
+ * disk that fails between the two phases leaves some variables changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -390,8 +390,8 @@ static ch_status undo_var(const restoring *x, ch_var *v)
                                                     .arg = &old});
 }
 
-/* Puts back the variables on servers and the positions of iterators after error `rc`, and returns
- * it. Errors of that are logged. */
+/* Puts back the variables on servers and the positions of iterators after error `rc`, and
+ * returns it. Errors of that are logged. */
 static ch_status undo(const restoring *x, ch_status rc)
 {
     ch_fault first = {.code = CH_OK};

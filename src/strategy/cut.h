@@ -69,8 +69,8 @@ bool                    ch__cut_is_prepared(ch_strategy *st, bool *is_ready);
 void                    ch__cut_give_up_prepared(ch_strategy *st);
 CH_MUST_CHECK ch_status ch__cut_take_prepared(ch_strategy *st, ch_cut_marks marks,
                                               ch_between_fn between, void *arg, ch_cut **out);
-/* Takes a snapshot at once, whatever runs, to put variables back if a restore fails. The memory of
- * copies is not prepared. */
+/* Takes a snapshot at once, whatever runs, to put variables back if a restore fails. The memory
+ * of copies is not prepared. */
 CH_MUST_CHECK ch_status ch__cut_take_now(ch_strategy *st, ch_cut **out);
 /* Releases the snapshot. Does not block. NULL is allowed. */
 void ch__cut_end(ch_cut *c);
@@ -105,8 +105,8 @@ int64_t ch__cut_function_runs(ch_strategy *st, const ch_function *f);
 bool ch__cut_divides_round(ch_strategy *st);
 /* Frees the memory on servers that is kept for copies. Does not block. */
 void ch__cut_free_memory(ch_strategy *st);
-/* Sets the path of the newest checkpoint of the variables on servers. If a server is lost later,
- * the error names this checkpoint, from which the program can be started again. */
+/* Sets the path of the newest checkpoint of the variables on servers. If a server is lost
+ * later, the error names this checkpoint, from which the program can be started again. */
 void ch__cut_name_checkpoint(ch_strategy *st, const char *path);
 /* Ends marking on the servers and frees the marks. Does not block. */
 void ch__cut_end_marks(ch_strategy *st);

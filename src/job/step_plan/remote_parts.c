@@ -115,8 +115,8 @@ static int find_update_input(const update_builder *u, const ch_node *call, int k
     return general;
 }
 
-/* Adds an input to the update, unless it is there with the same role. If the value is there with
- * another role, the input is for input k of the call only. */
+/* Adds an input to the update, unless it is there with the same role. If the value is there
+ * with another role, the input is for input k of the call only. */
 static void want_update_input(update_builder *u, const ch_node *call, int k, const ch_node *n,
                               ch_plan_input in)
 {
