@@ -270,8 +270,10 @@ typedef struct ch_backup_options {
      * A second SIGTERM ends the process. SIGUSR1 saves, and the training goes on. Handlers of
      * the program are called too, after those of the library, and restored when ch_fit returns.
      * */
-    bool   signals;
-    double grace_seconds; /* longest time from SIGTERM to the end of the save; 0: 10 */
+    bool signals;
+    /* Longest time from SIGTERM to the end of the save; 0: 10. A state that is not saved within
+     * that time is given up, and the last checkpoint stays. */
+    double grace_seconds;
 } ch_backup_options;
 /* Saves the training as checkpoints in a directory (cohort/checkpoint.h), and continues it: if
  * the directory has a checkpoint when ch_fit begins, the training goes on in mid-epoch where it
@@ -287,6 +289,9 @@ typedef struct ch_backup_options {
  *     stopped by Ctrl-C or ch_callback_time_limit goes on when it is started again; a training
  *     that another callback stopped has ended. If a program trains several times, each training
  *     needs a directory of its own.
+ *   - In rounds of CH_SYNCHRONOUS (cohort/coordinator.h), a save that comes due in the middle of
+ *     a round is made at the end of the round, and so are those of signals, Ctrl-C and
+ *     ch_callback_time_limit: the training runs on until then.
  *   - An error of a save is a warning (cohort/log.h), and the training goes on. An error of the
  *     restore ends the training. FAILED_PRECONDITION: another program uses the directory. */
 CH_API CH_MUST_CHECK ch_status ch_callback_backup(const char              *directory,

@@ -126,8 +126,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
  * that returned one. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
 /* Prints what a save costs, as snprintf does: the memory that it holds, the bytes that it
- * writes by kind, those of the last delta, and the time that the last saves blocked the program
- * and took in the background. */
+ * writes by kind, those of the last delta, and the time that the last save blocked the program,
+ * also to wait for the write before, and took in the background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */
@@ -218,8 +218,16 @@ CH_API void                    ch_checkpoint_manager_unref(ch_checkpoint_manager
 /* Saves, if a save is due, and then removes checkpoints that are too old. Sets *path to the
  * path of the checkpoint, or to NULL if no save was due; borrowed until the next call. `path`
  * may be NULL. `force` ignores the interval and the overhead. A step that was saved is never
- * saved again. If the last write is still in progress, a forced save waits for it, and another
- * save is skipped and counted. UNAVAILABLE: a parameter server is lost, and the job has failed;
+ * saved again.
+ *
+ * If the last write is still in progress, a save that the program requests waits for it: a save
+ * with `force`, or of a manager without an interval. A save that is due by the interval is
+ * skipped instead, and counted. With an overhead, no save is due while a write is in progress.
+ *
+ * In rounds of CH_SYNCHRONOUS, a save is due only between two rounds. A save with `force` in
+ * the middle of a round ends the round, so later steps read other values than without it.
+ *
+ * UNAVAILABLE: a parameter server is lost, and the job has failed;
  * the message names the last checkpoint, from which the program can be started again. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force,
                                                           const char **path);

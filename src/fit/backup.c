@@ -14,8 +14,11 @@
  *      state and prepares a cut (`is_prepared`), the training goes on, and a later save point
  *      saves when the steps before the capture have ended. If a callback waits for all steps
  *      meanwhile, the cut is given up, and the save begins anew.
- *   4. After a pause the first save point is saved and the others are not: they show what the
- *      pause has cut short.
+ *   4. In rounds of CH_SYNCHRONOUS, no save divides a round, because the steps after it would
+ *      read other values. A save in mid-round, also a forced one, is put off to the end of the
+ *      round; ch_fit runs on until then, also after a pause.
+ *   5. After a pause the first state that is saved is that of the next process: later save
+ *      points show what the pause has cut short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -26,6 +29,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "cohort/checkpoint_reader.h"
 #include "file/folder.h"
 #include "fit/callback.h"
 #include "fit/interrupt.h"
@@ -204,8 +208,8 @@ static void end(backup *b)
 
 static void warn(const backup *b)
 {
-    ch__log(CH_LOG_WARNING, "backup", "%s: the training was not saved, and goes on: %s",
-            b->directory, ch_error_message());
+    ch__log(CH_LOG_WARNING, "backup", "%s: the training was not saved: %s", b->directory,
+            ch_error_message());
 }
 
 /* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Then
@@ -328,7 +332,7 @@ static bool is_best_epoch(backup *b, ch_training *t)
     return true;
 }
 
-/* Returns true if the training must be saved now, whatever the intervals. */
+/* Returns true if the training must be saved, whatever the intervals. */
 static bool is_forced(backup *b, ch_training *t, int event)
 {
     int  n = b->catches ? ch__interrupts(CH_INTERRUPT_SAVE) : 0;
@@ -336,22 +340,51 @@ static bool is_forced(backup *b, ch_training *t, int event)
                   (b->opt.overhead == 0 && is_epoch(b, t, event));
 
     b->n_requests = n;
-    b->has_paused = t->pauses;
     if (event == CH_SAVE_POINT_EPOCH && is_best_epoch(b, t))
         forced = b->is_best = true;
     return forced;
 }
 
-/* Ends the training after SIGTERM: saves within the time of grace. */
-static ch_status terminate(backup *b, ch_training *t)
+/* Returns true if a save would divide a round of CH_SYNCHRONOUS, and further steps end the
+ * round. At the end of its steps, an epoch has ended the round. */
+static bool is_in_mid_round(const ch_training *t, int event)
+{
+    return event == CH_SAVE_POINT_STEP && t->phase == CH_PHASE_STEPS &&
+           ch__cut_divides_round(ch_model_strategy(t->model));
+}
+
+/* Returns the error of a training that SIGTERM has ended and that was not saved. */
+static ch_status fail_unsaved(const backup *b, const ch_training *t, const char *why)
+{
+    char last[PATH_BYTES];
+    bool is_any = ch_checkpoint_find_latest(b->directory, last, sizeof(last)) == CH_OK;
+
+    return ch__fail(CH_CANCELLED, "terminated in epoch %d, step %lld; %s; %s%s", t->epoch + 1,
+                    (long long)t->epoch_step, why,
+                    is_any ? "start it again to go on from "
+                           : "there is no checkpoint, so it begins anew if it is started again",
+                    is_any ? last : "");
+}
+
+/* Ends the training after SIGTERM: saves within the time of grace. If the round of
+ * CH_SYNCHRONOUS does not end within that time, the state is not saved. */
+static ch_status terminate(backup *b, ch_training *t, bool is_divided)
 {
     int64_t until =
         ch__interrupt_ns(CH_INTERRUPT_TERMINATE) + (int64_t)(b->opt.grace_seconds * 1e9);
-    bool is_ended = finish_write(b, until);
+    bool      is_ended;
+    char      why[160];
+    ch_status rc;
 
-    if (is_ended && !is_saved(b, t)) {
-        ch_status rc = save(b, t);
-
+    if (is_divided && ch__now_ns() < until)
+        return CH_OK; /* the training runs on to the end of the round */
+    drop_prepared(b, t);
+    rc = ch__training_drain(t);
+    if (rc != CH_OK)
+        return rc;
+    is_ended = finish_write(b, until);
+    if (is_ended && !is_divided && !is_saved(b, t)) {
+        rc = save(b, t);
         if (rc != CH_OK)
             return rc;
         is_ended = finish_write(b, until);
@@ -361,17 +394,17 @@ static ch_status terminate(backup *b, ch_training *t)
         b->manager = NULL; /* the write uses them, so they must not be freed */
         b->checkpoint = NULL;
         b->restored = NULL;
-        return ch__fail(CH_CANCELLED,
-                        "terminated in epoch %d, step %lld; the save did not end within %g "
-                        "seconds and was abandoned; start it again to go on from the last "
-                        "checkpoint in %s",
-                        t->epoch + 1, (long long)t->epoch_step, b->opt.grace_seconds,
-                        b->directory);
     }
-    return ch__fail(
-        CH_CANCELLED, "terminated in epoch %d, step %lld; %s%s; start it again to go on",
-        t->epoch + 1, (long long)t->epoch_step,
-        is_saved(b, t) ? "saved as " : "not saved, see the log", is_saved(b, t) ? b->last : "");
+    if (is_ended && is_saved(b, t))
+        return ch__fail(CH_CANCELLED,
+                        "terminated in epoch %d, step %lld; saved as %s; start it again to go "
+                        "on",
+                        t->epoch + 1, (long long)t->epoch_step, b->last);
+    snprintf(why, sizeof(why), "%s did not end within %g seconds%s",
+             is_ended ? "the round of the coordinator" : "the save", b->opt.grace_seconds,
+             is_ended ? ", so it was not saved" : " and was abandoned");
+    return fail_unsaved(b, t,
+                        is_ended && !is_divided ? "the save has failed, see the log" : why);
 }
 
 /* Waits for the steps in flight, and for the last write, and saves. */
@@ -387,20 +420,20 @@ static ch_status save_drained(backup *b, ch_training *t)
 
 static ch_status save_point(backup *b, ch_training *t, int event)
 {
-    bool      forced, due, ends = event == CH_SAVE_POINT_END || t->pauses;
+    bool      forced, due, ends, waits = is_in_mid_round(t, event);
     ch_status rc = CH_OK;
 
     if (b->has_paused)
         return CH_OK;
     forced = is_forced(b, t, event);
-    if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0) {
-        drop_prepared(b, t);
-        rc = ch__training_drain(t);
-        return rc == CH_OK ? terminate(b, t) : rc;
-    }
+    if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0)
+        return terminate(b, t, waits);
     /* Before the first step of this process there is nothing to lose. */
-    due = ch__manager_is_due(b->manager, t->step > b->loaded_step && is_time(b, t, event) &&
-                                             !is_saved(b, t) && !b->is_prepared);
+    due = ch__manager_is_due(b->manager,
+                             t->step > b->loaded_step && is_time(b, t, event) &&
+                                 !is_saved(b, t) && !b->is_prepared,
+                             forced);
+    ends = event == CH_SAVE_POINT_END || (t->pauses && !waits);
     if (ends)
         drop_prepared(b, t);
     if (b->is_prepared) {
@@ -409,9 +442,12 @@ static ch_status save_point(backup *b, ch_training *t, int event)
         if (rc != CH_OK || b->is_prepared)
             return rc;
     }
-    if (!forced && !due && !b->was_missed)
+    if (!due && !b->was_missed)
         return CH_OK;
-    b->was_missed = false;
+    b->was_missed = waits;
+    if (waits)
+        return CH_OK;
+    b->has_paused = t->pauses;
     if (!ends && ch__training_is_in_flight(t))
         prepare(b, t);
     else

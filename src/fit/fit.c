@@ -22,6 +22,7 @@
 #include "fit/evaluate.h"
 #include "fit/fitting.h"
 #include "fit/interrupt.h"
+#include "strategy/cut.h"
 #include "strategy/strategy.h"
 #include "tensor/ragged.h"
 #include "train/model.h"
@@ -158,12 +159,20 @@ static ch_status run_step(ch_fitting *f, ch_tuple *batch)
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_STEP) : rc;
 }
 
+/* Returns true if the training pauses in the middle of a round of CH_SYNCHRONOUS, and a callback
+ * saves it: such callbacks wait for the end of the round (rule 4 of fit/backup.c). */
+static bool runs_to_round_end(const ch_fitting *f)
+{
+    return f->loop.t.pauses && (f->loop.events & CH_SAVE_POINT_STEP) != 0 &&
+           ch__cut_divides_round(ch_model_strategy(f->loop.t.model));
+}
+
 /* Returns true if the epoch has no further steps. */
 static bool is_done(const ch_fitting *f)
 {
     const ch_training *t = &f->loop.t;
 
-    return t->stops ||
+    return (t->stops && !runs_to_round_end(f)) ||
            (f->opt->steps_per_epoch > 0 && t->epoch_step >= f->opt->steps_per_epoch) ||
            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
 }

@@ -372,7 +372,7 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
                                  const ch_write_options *opt)
 {
     const ch_write_options none = {.wait = false};
-    int64_t                began = ch__now_ns();
+    int64_t                began = request->began_ns > 0 ? request->began_ns : ch__now_ns();
     ch_save               *s = NULL;
     ch_status              rc = ch__checkpoint_check_context("checkpoint save");
 
@@ -447,6 +447,7 @@ ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix, const ch_writ
                              char *path, size_t size)
 {
     ch_status rc = ch__check_not_null("checkpoint save", "the checkpoint", c, "prefix", prefix);
+    int64_t   began = ch__now_ns();
     char     *numbered;
     size_t    need;
 
@@ -465,10 +466,12 @@ ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix, const ch_writ
         rc = ch__checkpoint_collect(c, true);
     if (rc == CH_OK) {
         c->counter++;
-        rc = ch__checkpoint_save_at(
-            c,
-            &(ch_save_request){.prefix = numbered, .step = -1, .committed = update_state_file},
-            opt);
+        rc = ch__checkpoint_save_at(c,
+                                    &(ch_save_request){.prefix = numbered,
+                                                       .began_ns = began,
+                                                       .step = -1,
+                                                       .committed = update_state_file},
+                                    opt);
     }
     if (rc == CH_OK && path != NULL)
         snprintf(path, size, "%s", numbered);

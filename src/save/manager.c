@@ -505,7 +505,7 @@ static bool is_due(const ch_checkpoint_manager *m, int64_t step)
         (ch__checkpoint_is_writing(m->checkpoint) ||
          (double)(ch__now_ns() - m->last_save_ns) * m->opt.overhead < m->cost_ns))
         return false;
-    return is_between_rounds(m);
+    return true;
 }
 
 /* Returns true if the base of deltas is in the directory, as it was written. */
@@ -571,6 +571,7 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     rc = ch__checkpoint_save_at(
         m->checkpoint,
         &(ch_save_request){.prefix = m->path,
+                           .began_ns = began,
                            .step = step,
                            .committed = committed,
                            .arg = m,
@@ -639,7 +640,8 @@ static ch_status save_if_due(ch_checkpoint_manager *m, bool force, bool is_prepa
     if (rc == CH_OK)
         rc = read_step(m, &step);
     bool is_repeated = m->has_step && step == m->last_step;
-    bool is_wanted = rc == CH_OK && !is_repeated && (force || is_due(m, step));
+    bool is_wanted =
+        rc == CH_OK && !is_repeated && (force || (is_due(m, step) && is_between_rounds(m)));
     bool may_skip = !force && m->opt.interval > 0;
 
     if (is_wanted && may_skip && ch__checkpoint_is_writing(m->checkpoint)) {
@@ -663,19 +665,20 @@ ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path)
     return save_if_due(m, true, true, path);
 }
 
-bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted)
+bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted, bool is_forced)
 {
     bool is_writing = ch__checkpoint_is_writing(m->checkpoint);
 
     measure_step(m, is_writing);
     m->last_call_ns = ch__now_ns();
-    if (!is_wanted || !is_due(m, 0))
+    if (!is_forced && (!is_wanted || !is_due(m, 0)))
         return false;
-    if (is_writing)
+    if (is_writing && !is_forced) {
         count_skipped(m);
-    else
-        m->last_call_ns = 0; /* the save that follows is no step */
-    return !is_writing;
+        return false;
+    }
+    m->last_call_ns = 0; /* the save that follows is no step */
+    return true;
 }
 
 void ch__manager_count_saves(const ch_checkpoint_manager *m, int64_t *saves, int64_t *skipped)

@@ -18,10 +18,11 @@ CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *n
  * does. */
 CH_MUST_CHECK ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path);
 /* For callers with intervals of their own, who call it between all steps: measures the step
- * that has ended, and returns true if the caller may force a save now. That is if `is_wanted`
- * is true, the overhead allows a save, and no write is in progress. A save that is due while a
- * write is in progress is counted as skipped. */
-bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted);
+ * that has ended, and returns true if the caller must save with `force`. That is if
+ * `is_forced` is true, or if `is_wanted` is true, the overhead allows a save, and no write is
+ * in progress. A save that is not forced and is due while a write is in progress is counted as
+ * skipped. The caller must wait for the end of a round (ch__cut_divides_round). */
+bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted, bool is_forced);
 /* Blocks until no write is in progress, at most until `until`, a time of ch__now_ns (INT64_MAX:
  * as ch_checkpoint_wait). Returns the error of the write, once. *is_ended is false if the write
  * is still in progress. */

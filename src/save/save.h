@@ -17,7 +17,7 @@ typedef struct ch_save_costs {
     int64_t n_saves;     /* saves that have begun */
     int64_t n_skipped;   /* saves that were due while another was being written */
     int64_t n_failed;    /* saves of which an error was reported */
-    int64_t blocked_ns;  /* time that the program waited in the last save */
+    int64_t blocked_ns;  /* time of the last save, with the wait for the write before */
     int64_t copy_ns;     /* part of it: the copy to staging memory */
     int64_t write_ns;    /* time that the last write took in the background */
     int64_t state_bytes; /* bytes of the last save that are not variables */
@@ -55,7 +55,8 @@ static inline bool ch__saved_is_bytes(const ch_var *v)
 /* Options of a save, besides those of the program. */
 typedef struct ch_save_request {
     const char       *prefix;
-    int64_t           step; /* training steps; -1: not known */
+    int64_t           began_ns; /* when the program called; 0: now */
+    int64_t           step;     /* training steps; -1: not known */
     ch_save_committed committed;
     void             *arg; /* of `committed` */
     bool is_prepared;      /* the cut of the parameter servers was prepared (strategy/cut.h) */

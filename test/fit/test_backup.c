@@ -27,8 +27,9 @@ typedef struct program {
     int               stop_at;       /* step after which `sig` is sent; 0: none */
     bool              in_validation; /* the signal is sent in the validation after that step */
     int               sig, n_sigs;   /* signal, and how often it is sent */
-    int fail_from;  /* file operation from which on all fail with ENOSPC; 0: none */
-    int slow_until; /* step before which no write of a checkpoint ends; 0: the disk is fast */
+    int  fail_from;  /* file operation from which on all fail with ENOSPC; 0: none */
+    int  slow_until; /* step before which no write of a checkpoint ends; 0: the disk is fast */
+    bool is_slow;    /* the first write takes longer than an epoch */
 } program;
 
 /* ---- a program ---- */
@@ -36,6 +37,20 @@ typedef struct program {
 static ch_gate     disk; /* opens when a slow disk begins to write */
 static atomic_bool is_fast;
 static pthread_t   program_thread;
+
+enum { SLOW_NS = 100000000 };
+
+/* Makes the first write in the background wait for a while. */
+static void slow_down(void *arg, const ch_file_op *op)
+{
+    int64_t until = ch__now_ns() + SLOW_NS;
+
+    (void)arg;
+    if (op->kind == CH_FILE_WRITE && !pthread_equal(pthread_self(), program_thread) &&
+        !atomic_exchange(&is_fast, true))
+        while (ch__now_ns() < until)
+            ch__gate_idle_until(&disk, atomic_load(&disk), until);
+}
 
 /* Makes the background writes of a slow disk wait. */
 static void wait_for_disk(void *arg, const ch_file_op *op)
@@ -104,12 +119,18 @@ static int train(program *p)
     program_thread = pthread_self();
     if (p->slow_until > 0)
         ch__file_observe(wait_for_disk, NULL);
+    if (p->is_slow)
+        ch__file_observe(slow_down, NULL);
     got.rc = fit(&p->j, m, &a, &test, n, c, &h);
     ch__file_fail_from(0, 0);
     ch__file_observe(NULL, NULL);
     if (p->slow_until > 0) {
         assert_true(ch_history_time(h).saves > 1);
         assert_true(ch_history_time(h).skipped_saves >= p->slow_until - 2);
+    }
+    if (p->is_slow) {
+        assert_int_equal(ch_history_time(h).saves, p->j.epochs);
+        assert_int_equal(ch_history_time(h).skipped_saves, 0);
     }
     snprintf(message, sizeof(message), "%s", got.rc != CH_OK ? ch_error_message() : "");
     assert_true(ch_history_time(h).seconds[CH_TIME_SAVE] > 0);
@@ -332,6 +353,10 @@ static void backup_abandons_a_save_that_takes_too_long(void **state)
     assert_int_equal(run(&p), 0);
     assert_string_equal(got.text, want.text);
     remove_run();
+    p.stop_at = 2; /* before the first save */
+    assert_int_equal(run(&p), CH_EXIT_RESTART);
+    assert_non_null(strstr(message, "there is no checkpoint"));
+    remove_run();
     (void)state;
 }
 
@@ -360,6 +385,21 @@ static void backup_counts_the_saves_that_a_slow_disk_makes_it_skip(void **state)
     p.o = (ch_backup_options){.every_steps = 1};
     train_whole(p);
     p.slow_until = 5;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
+    remove_run();
+    (void)state;
+}
+
+/* With the default options, the save of an epoch waits for the write of the epoch before, so no
+ * save is skipped. */
+static void backup_of_epochs_skips_no_save_when_the_disk_is_slow(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.every_steps = 0};
+    train_whole(p);
+    p.is_slow = true;
     assert_int_equal(run(&p), 0);
     assert_string_equal(got.text, want.text);
     remove_run();
@@ -454,6 +494,7 @@ int main(void)
         cmocka_unit_test(backup_abandons_a_save_that_takes_too_long),
         cmocka_unit_test(backup_saves_and_goes_on_at_sigusr1),
         cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),
+        cmocka_unit_test(backup_of_epochs_skips_no_save_when_the_disk_is_slow),
         cmocka_unit_test(backup_keeps_the_checkpoint_of_the_best_epoch),
         cmocka_unit_test(backup_error_is_a_warning_when_the_disk_is_full),
         cmocka_unit_test(backup_rejects_invalid_options),

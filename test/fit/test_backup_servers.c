@@ -18,14 +18,17 @@ enum { KILLED = 1000, EPOCH_STEPS = 12, WORKERS = 3 };
 
 typedef struct program {
     ch_coordinator_mode mode;
-    int                 epoch_steps;    /* 0: EPOCH_STEPS */
-    bool                is_custom;      /* with a step that has an output */
-    int                 every_steps;    /* of the backup */
-    int                 kill_at;        /* step after which the process is killed; 0: none */
-    int                 stop, start_at; /* steps between which no worker runs; 0: none */
-    int                 lose_at;        /* step after which a server is killed; 0: none */
-    int                 drain_at; /* step after which a callback reads the logs; 0: none */
-    ch_local_cluster   *cluster;
+    int                 epoch_steps;  /* 0: EPOCH_STEPS */
+    bool                is_custom;    /* with a step that has an output */
+    int                 every_steps;  /* of the backup */
+    int                 kill_at;      /* step after which the process is killed; 0: none */
+    int                 round;        /* steps of a round; 0: 2 */
+    int               signal_at, sig; /* step after which the program gets a signal; 0: none */
+    double            limit, grace;   /* seconds of a time limit, of grace; 0: none, 10 */
+    int               stop, start_at; /* steps between which no worker runs; 0: none */
+    int               lose_at;        /* step after which a server is killed; 0: none */
+    int               drain_at;       /* step after which a callback reads the logs; 0: none */
+    ch_local_cluster *cluster;
 } program;
 
 static ch_status on_step(ch_training *t, ch_event event, void *arg)
@@ -36,6 +39,8 @@ static ch_status on_step(ch_training *t, ch_event event, void *arg)
     (void)event;
     if (step == p->kill_at)
         raise(SIGKILL);
+    if (step == p->signal_at)
+        raise(p->sig);
     for (int i = 0; i < WORKERS; i++) {
         if (step == p->stop)
             t_ok(ch_local_cluster_kill(p->cluster, "worker", i));
@@ -79,22 +84,30 @@ static void train(program *p)
         t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = WORKERS}, NULL, &p->cluster);
     ch_coordinator *coordinator = NULL;
     ch_model       *m;
-    ch_callback    *c[2] = {NULL};
+    ch_callback    *c[3] = {NULL};
+    int             n = 2;
     ch_history     *h = NULL;
     ch_status       rc;
 
-    t_ok(ch_coordinator_new(st, &(ch_coordinator_options){.mode = p->mode, .round = 2},
-                            &coordinator));
+    t_ok(ch_coordinator_new(
+        st, &(ch_coordinator_options){.mode = p->mode, .round = p->round > 0 ? p->round : 2},
+        &coordinator));
     m = new_network(&j, st);
-    t_ok(ch_callback_backup(
-        t_path("run"), &(ch_backup_options){.every_steps = p->every_steps, .max_to_keep = 100},
-        &c[0]));
+    t_ok(ch_callback_backup(t_path("run"),
+                            &(ch_backup_options){.every_steps = p->every_steps,
+                                                 .max_to_keep = 100,
+                                                 .signals = p->sig != 0,
+                                                 .grace_seconds = p->grace},
+                            &c[0]));
     t_ok(ch_callback_of(CH_ON_STEP, on_step, p, &c[1]));
-    rc = fit(&j, m, &a, NULL, 2, c, &h);
+    if (p->limit > 0)
+        t_ok(ch_callback_time_limit(p->limit, &c[n++]));
+    rc = fit(&j, m, &a, NULL, n, c, &h);
     write_outcome(rc, m, h);
     ch_history_unref(h);
     ch_callback_unref(c[0]);
     ch_callback_unref(c[1]);
+    ch_callback_unref(c[2]);
     ch_model_unref(m);
     ch_coordinator_unref(coordinator);
     ch_strategy_unref(st);
@@ -212,6 +225,72 @@ static void backup_in_rounds_goes_on_after_a_kill_with_the_same_bits(void **stat
     }
 }
 
+/* Returns the number of checkpoints, numbered from 1, that were saved. Each must be at the end
+ * of a round. */
+static int count_rounds(const program *p)
+{
+    int n = 1;
+
+    for (int steps; (steps = steps_in(n)) >= 0; n++)
+        assert_int_equal(steps % EPOCH_STEPS % p->round, 0);
+    return n - 1;
+}
+
+/* PR-3, PR-4: a signal or a time limit in the middle of a round. The save waits for the end of
+ * the round, because the steps after it would read other values. */
+static void backup_in_rounds_saves_at_their_end_when_a_signal_comes_in_their_middle(void **s)
+{
+    static const int sig[] = {SIGTERM, SIGUSR1, SIGINT};
+    program          p = {.mode = CH_SYNCHRONOUS, .every_steps = 1000, .round = 3};
+
+    (void)s;
+    assert_int_equal(run(p), 0);
+    snprintf(want, sizeof(want), "%s", got);
+    remove_run(NULL);
+    for (int k = 0; k < 3; k++)
+        for (int step = 4; step <= EPOCH_STEPS + 2; step += 3 + step / 7) {
+            p.sig = sig[k];
+            p.signal_at = step;
+            assert_int_equal(run(p), 0);
+            if (p.sig == SIGTERM)
+                assert_non_null(strstr(got, "saved as"));
+            if (p.sig == SIGUSR1)
+                assert_string_equal(got, want);
+            assert_int_equal(count_rounds(&p), p.sig == SIGUSR1 ? 2 : 1); /* and the end */
+            p.signal_at = 0;
+            assert_int_equal(run(p), 0);
+            assert_string_equal(got, want);
+            remove_run(NULL);
+        }
+    p.sig = 0;
+    p.limit = 1e-9; /* after the first step: each program has one round */
+    for (int i = 0; i < 2 * EPOCH_STEPS / p.round; i++)
+        assert_int_equal(run(p), 0);
+    assert_string_equal(got, want);
+    (void)count_rounds(&p);
+}
+
+/* PR-4: the round is longer than the time of grace. The state is not saved, and the next program
+ * begins with the last checkpoint. */
+static void backup_in_rounds_is_not_saved_when_the_round_outlasts_the_grace(void **state)
+{
+    program p = {.mode = CH_SYNCHRONOUS, .every_steps = 1000, .round = 4};
+
+    (void)state;
+    assert_int_equal(run(p), 0);
+    snprintf(want, sizeof(want), "%s", got);
+    remove_run(NULL);
+    p.sig = SIGTERM;
+    p.grace = 1e-9;
+    p.signal_at = 6;
+    assert_int_equal(run(p), 0);
+    assert_non_null(strstr(got, "the round of the coordinator did not end"));
+    assert_non_null(strstr(got, "there is no checkpoint"));
+    p.signal_at = 0;
+    assert_int_equal(run(p), 0);
+    assert_string_equal(got, want);
+}
+
 /* A checkpoint has as many steps in its numbers as in its variables, although steps are in
  * flight. */
 static void backup_on_servers_agrees_with_the_steps_of_its_cut(void **state)
@@ -258,6 +337,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(backup_in_rounds_goes_on_after_a_kill_with_the_same_bits,
                                   remove_run),
+        cmocka_unit_test_teardown(
+            backup_in_rounds_saves_at_their_end_when_a_signal_comes_in_their_middle,
+            remove_run),
+        cmocka_unit_test_teardown(
+            backup_in_rounds_is_not_saved_when_the_round_outlasts_the_grace, remove_run),
         cmocka_unit_test_teardown(backup_on_servers_agrees_with_the_steps_of_its_cut,
                                   remove_run),
         cmocka_unit_test_teardown(backup_on_servers_does_not_wait_for_steps_in_flight,

@@ -100,7 +100,7 @@ def main():
     parser.add_argument('--terms', type=int, default=0)
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--short', action='store_true')
-    parser.add_argument('mode', nargs='*', default=['fit', 'loop', 'servers'])
+    parser.add_argument('mode', nargs='*', default=['fit', 'fit-servers', 'loop', 'servers'])
     a = parser.parse_intermixed_args()
     dice = random.Random(a.seed)
     bad = 0

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "cohort/checkpoint_reader.h"
 #include "counted.h"
+#include "save/save.h"
 
 /* Saves, and returns the name of the checkpoint, or NULL if no save was due. */
 static const char *save(t_counted *x, bool force)
@@ -192,6 +193,46 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
     (void)state;
 }
 
+static void *open_disk_later(void *arg)
+{
+    enum { NS = 50000000 };
+    slow_disk *d = arg;
+    ch_gate    never = 0;
+
+    for (int64_t end = ch__now_ns() + NS; ch__now_ns() < end;)
+        ch__gate_idle_until(&never, 0, end);
+    atomic_store(&d->is_open, true);
+    ch__gate_open(&d->gate);
+    return NULL;
+}
+
+/* Without an interval, each save is a request of the program. It waits for the last write, and
+ * the plan shows the wait. */
+static void save_waits_for_the_last_write_and_shows_it_when_there_is_no_interval(void **state)
+{
+    slow_disk   disk = {.program = pthread_self()};
+    const char *path = NULL;
+    int64_t     began, total;
+    pthread_t   opener;
+    t_counted   x;
+
+    t_begin_counted(&x, "request", (ch_manager_options){.max_to_keep = 0});
+    ch__file_observe(wait_for_disk, &disk);
+    t_ok(ch_checkpoint_manager_save(x.m, false, NULL));
+    assert_int_equal(pthread_create(&opener, NULL, open_disk_later, &disk), 0);
+    began = ch__now_ns();
+    t_ok(ch_checkpoint_manager_save(x.m, false, &path));
+    total = ch__now_ns() - began;
+    assert_non_null(path);
+    assert_int_equal(x.c->costs.n_skipped, 0);
+    assert_true(x.c->costs.blocked_ns <= total && 2 * x.c->costs.blocked_ns > total);
+    assert_int_equal(pthread_join(opener, NULL), 0);
+    t_ok(ch_checkpoint_wait(x.c));
+    ch__file_observe(NULL, NULL);
+    t_end_counted(&x);
+    (void)state;
+}
+
 /* CM-11 */
 static void saves_wait_for_the_interval(void **state)
 {
@@ -360,6 +401,7 @@ int main(void)
         cmocka_unit_test(directory_is_searched_when_the_state_file_is_lost),
         cmocka_unit_test(clock_that_is_behind_removes_nothing_old),
         cmocka_unit_test(save_is_skipped_and_counted_when_the_last_is_being_written),
+        cmocka_unit_test(save_waits_for_the_last_write_and_shows_it_when_there_is_no_interval),
         cmocka_unit_test(saves_wait_for_the_interval),
         cmocka_unit_test(init_is_called_without_checkpoint),
         cmocka_unit_test(wrong_options_are_refused),
