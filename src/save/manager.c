@@ -101,9 +101,9 @@ static int64_t number_of(const ch_checkpoint_manager *m, const char *name)
     const char *digits = name + n + 1;
 
     if (strncmp(name, m->opt.name, n) != 0 || name[n] != '-' || digits[0] == '\0' ||
-        strspn(digits, "0123456789") != strlen(digits) || strlen(digits) > 18)
+        strspn(digits, "0123456789") != strlen(digits) || strlen(digits) > 17)
         return -1;
-    return strtoll(digits, NULL, 10);
+    return strtoll(digits, NULL, 10); /* at most CH_SAVED_MAX */
 }
 
 static void drop_entry(managed *x)
@@ -498,7 +498,9 @@ static bool is_between_rounds(const ch_checkpoint_manager *m)
 
 static bool is_due(const ch_checkpoint_manager *m, int64_t step)
 {
-    if (m->opt.interval > 0 && m->has_step && step < m->last_step + m->opt.interval)
+    if (m->opt.interval > 0 && m->has_step &&
+        (step < m->last_step ||
+         (uint64_t)step - (uint64_t)m->last_step < (uint64_t)m->opt.interval))
         return false;
     /* The cost is not known before the write has ended. */
     if (m->opt.overhead > 0 && m->last_save_ns > 0 &&
@@ -722,14 +724,6 @@ ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name)
 
 /* ---- restoring ---- */
 
-/* Returns true if the last error means that a checkpoint is damaged, so that an older one may
- * be better. Other errors, such as another shape, are those of the program. */
-static bool is_damage(ch_status rc)
-{
-    return rc == CH_DATA_LOSS || rc == CH_OUT_OF_RANGE || rc == CH_NOT_FOUND ||
-           ch__failed_at_io();
-}
-
 ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **r,
                                         const char **path)
 {
@@ -751,17 +745,19 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
     }
     for (int i = all.n - 1; i >= 0 && rc == CH_OK && !is_restored; i--) {
         int64_t newest = m->checkpoint->counter;
+        bool    is_damaged = false;
 
         if (number_of(m, all.name[i]) < 0)
             continue;
         ch__free(m->path);
         m->path = path_of(m, all.name[i]);
-        rc = m->path != NULL ? ch_checkpoint_restore(m->checkpoint, m->path, NULL, r)
-                             : ch__fail_memory("a restore");
+        rc = m->path != NULL
+                 ? ch__checkpoint_restore(m->checkpoint, m->path, NULL, r, &is_damaged)
+                 : ch__fail_memory("a restore");
         is_restored = rc == CH_OK;
         if (is_restored && m->checkpoint->counter < newest)
             m->checkpoint->counter = newest; /* numbers are never used again */
-        if (rc != CH_OK && is_damage(rc)) {
+        if (rc != CH_OK && is_damaged) {
             ch__log(CH_LOG_WARNING, "checkpoint", "%s is skipped: %s", m->path,
                     ch_error_message());
             ch__bytes_builder_text(&damage, damage.n > 0 ? "; " : "");

@@ -16,15 +16,24 @@
 /* Reads the object graph, if there is one. */
 static ch_status read_graph(ch_match *m)
 {
-    ch_str   *text = NULL;
-    ch_status rc;
+    const char   *prefix = ch__ckpt_prefix(m->file);
+    int           entry = ch__ckpt_find(m->file, CH_OBJECT_GRAPH_KEY);
+    ch_ckpt_entry e;
+    ch_str       *text = NULL;
+    ch_status     rc;
 
-    if (ch__ckpt_find(m->file, CH_OBJECT_GRAPH_KEY) < 0)
+    if (entry < 0)
         return CH_OK;
+    ch__ckpt_entry(m->file, entry, &e);
+    if (e.dtype != CH_STR || ch_shape_count(e.shape) != 1)
+        return ch__fail(CH_DATA_LOSS, "%s.index: tensor \"%s\" is not a single string", prefix,
+                        e.name);
     rc = ch__ckpt_read_strings(m->file, CH_OBJECT_GRAPH_KEY, &text);
     if (rc == CH_OK)
         rc = ch__object_graph_decode(text[0], &m->graph);
     ch__free(text);
+    if (rc != CH_OK)
+        rc = ch__fail_at(ch__failed_at_limit() ? CH_DATA_LOSS : rc, "%s", prefix);
     return rc;
 }
 

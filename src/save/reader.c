@@ -227,15 +227,17 @@ static ch_status read_strings(ch_checkpoint_reader *r, const ch_ckpt_entry *e,
     ch_tensor *all = NULL, *view = NULL;
     ch_status  rc = ch__ckpt_read_strings(r->c, e->name, &strings);
 
-    if (rc == CH_OK)
-        rc = ch_tensor_copy_of(CH_STR, e->shape, strings, &all);
+    if (rc != CH_OK)
+        return rc;
+    rc = ch_tensor_wrap(CH_STR, e->shape, strings, ch__free, strings, &all);
+    if (rc != CH_OK)
+        ch__free(strings);
     if (rc == CH_OK)
         rc = ch__tensor_region(all, region, &view);
     if (rc == CH_OK)
         rc = ch_tensor_contiguous(view, out);
     ch_tensor_unref(view);
     ch_tensor_unref(all);
-    ch__free(strings);
     return rc;
 }
 

@@ -24,6 +24,7 @@
 #include "strategy/strategy.h"
 #include "tensor/tensor.h"
 #include "train/model.h"
+#include "train/parts.h"
 
 /* A value that is not a variable, read from the file. */
 typedef struct read_state {
@@ -41,7 +42,10 @@ typedef struct restoring {
     ch_tree      tree;
     int          n_states;
     read_state  *state;
-    ch_fault     fault; /* first error of the team */
+    int64_t      state_bytes; /* memory that values of `state` may still take */
+    int         *n_built;     /* for each node of the tree: variables of its optimizer before */
+    bool         is_own_error; /* the error is not one of the files */
+    ch_fault     fault;        /* first error of the team */
     /* The strategies with servers; the cut is the values before the restore, or NULL. */
     int          n_undo;
     ch_save_cut *undo;
@@ -49,20 +53,80 @@ typedef struct restoring {
 
 /* ---- reading and checking ---- */
 
-/* Reads a tensor of the file. */
-static ch_status read_tensor(ch_ckpt *file, int entry, ch_tensor **out)
+/* Values that are not variables may take the memory of the files and STATE_BYTES. */
+enum { STATE_BYTES = 15 << 20 };
+
+static int64_t bytes_of_files(const ch_ckpt *file)
 {
+    int64_t sum = ch__ckpt_index_bytes(file);
+
+    for (int i = 0; i < ch__ckpt_n_files(file); i++)
+        if (ch__ckpt_file_bytes(file, i) > 0)
+            sum += ch__ckpt_file_bytes(file, i);
+    return ch__ckpt_base(file) != NULL ? sum + bytes_of_files(ch__ckpt_base(file)) : sum;
+}
+
+enum { PLACE_BYTES = PATH_MAX + CH_CKPT_MAX_NAME + 64 };
+
+/* Prints the file and the byte at which a tensor begins. */
+static void print_place(ch_ckpt *file, int entry, char text[PLACE_BYTES])
+{
+    const char   *prefix = ch__ckpt_prefix(file);
+    char          path[PATH_MAX];
+    ch_ckpt_entry e;
+    ch_ckpt_part  part = {.offset = 0};
+
+    ch__ckpt_entry(file, entry, &e);
+    snprintf(path, sizeof(path), "%s.index", prefix);
+    if (e.n_parts > 0) {
+        ch__ckpt_part(file, entry, 0, &part);
+        ch__ckpt_data_path(prefix, part.file, ch__ckpt_n_files(file), path, sizeof(path));
+    }
+    snprintf(text, PLACE_BYTES, "%s: tensor \"%s\" at byte %lld", path, e.name,
+             (long long)part.offset);
+}
+
+static ch_status fail_tensor(ch_ckpt *file, int entry, const char *problem)
+{
+    char place[PLACE_BYTES];
+
+    print_place(file, entry, place);
+    return ch__fail(CH_DATA_LOSS, "%s: %s", place, problem);
+}
+
+/* Checks that the files hold all bytes of a tensor of numbers. */
+static ch_status check_stored(ch_ckpt *file, int entry, const ch_ckpt_entry *e)
+{
+    return e->dtype == CH_STR || e->dtype == CH_DTYPE_COUNT ||
+                   ch__ckpt_bytes(e->dtype, e->shape) <= ch__ckpt_stored_bytes(file, entry)
+               ? CH_OK
+               : fail_tensor(file, entry, "has fewer bytes than its shape needs");
+}
+
+/* Reads a tensor of the file. */
+static ch_status read_tensor(restoring *x, int entry, ch_tensor **out)
+{
+    ch_ckpt      *file = x->r->file;
     ch_ckpt_entry e;
     ch_str       *text = NULL;
     ch_tensor    *t = NULL;
     ch_status     rc;
 
     ch__ckpt_entry(file, entry, &e);
+    rc = check_stored(file, entry, &e);
+    if (rc != CH_OK)
+        return rc;
+    x->state_bytes -= e.dtype < CH_DTYPE_COUNT ? ch__ckpt_bytes(e.dtype, e.shape) : 0;
+    x->state_bytes -= e.dtype == CH_STR ? e.bytes : 0;
+    if (x->state_bytes < 0)
+        return fail_tensor(file, entry, "the states need too much memory for these files");
     if (e.dtype == CH_STR) {
         rc = ch__ckpt_read_strings(file, e.name, &text);
-        if (rc == CH_OK)
-            rc = ch_tensor_copy_of(CH_STR, e.shape, text, &t);
-        ch__free(text);
+        if (rc != CH_OK)
+            return ch__failed_at_limit() ? fail_tensor(file, entry, "too many strings") : rc;
+        rc = ch_tensor_wrap(CH_STR, e.shape, text, ch__free, text, &t);
+        if (rc != CH_OK)
+            ch__free(text);
     } else {
         rc = e.dtype < CH_DTYPE_COUNT ? ch_tensor_new(e.dtype, e.shape, &t) : CH_OK;
         if (rc == CH_OK)
@@ -96,7 +160,7 @@ static ch_status read_attributes(restoring *x, int node, ch_tuple **out)
                           "in the index",
                           r->prefix, from->value[i].key);
         if (rc == CH_OK)
-            rc = read_tensor(r->file, entry, &t);
+            rc = read_tensor(x, entry, &t);
         if (rc == CH_OK)
             rc = ch_value_new(CH_PLAIN, 1, &t, &value[i]);
         if (rc == CH_OK)
@@ -118,10 +182,45 @@ static bool has_state(const ch_saved_node *n)
     return n->kind > CH_SAVED_VAR || (n->kind == CH_SAVED_LAYER && n->added != NULL);
 }
 
+/* Returns the attribute that is a count in the state of such an object; NULL: none. */
+static const char *count_of(ch_saved_kind kind)
+{
+    return kind == CH_SAVED_LAYER      ? CH_ATTRIBUTE_STEPS
+           : kind == CH_SAVED_FUNCTION ? CH_ATTRIBUTE_RUNS
+           : kind == CH_SAVED_COUNTER  ? CH_ATTRIBUTE_VALUE
+                                       : NULL;
+}
+
+static int64_t number_of(const ch_tuple *t, const char *name)
+{
+    const ch_value *v = ch_tuple_get(t, name);
+    ch_tensor      *x = v != NULL ? ch_value_at(v, 0) : NULL;
+
+    return x != NULL && ch_tensor_dtype(x) == CH_I64 && ch_tensor_count(x) == 1
+               ? *(const int64_t *)ch_tensor_data(x)
+               : 0;
+}
+
+/* Checks the range of a count, to which the program will add. */
+static ch_status check_count(const restoring *x, const read_state *s)
+{
+    const char *name = count_of(x->tree.node[s->node].kind);
+    int64_t     n = name != NULL ? number_of(s->value, name) : 0;
+    char        problem[80];
+
+    if (n >= 0 && n <= CH_SAVED_MAX)
+        return CH_OK;
+    snprintf(problem, sizeof(problem), "is %lld, want 0 to %lld", (long long)n,
+             (long long)CH_SAVED_MAX);
+    return fail_tensor(
+        x->r->file, ch__match_value(&x->r->match, x->r->match.node_of[s->node], name), problem);
+}
+
 static ch_status read_states(restoring *x)
 {
     ch_status rc = CH_OK;
 
+    x->state_bytes = STATE_BYTES + bytes_of_files(x->r->file);
     x->state = ch__calloc((size_t)x->tree.n_nodes, sizeof(*x->state));
     if (x->state == NULL)
         return ch__fail_memory("a restore");
@@ -133,7 +232,9 @@ static ch_status read_states(restoring *x)
             continue;
         x->state[x->n_states].node = i;
         rc = read_attributes(x, node, &x->state[x->n_states].value);
-        x->n_states += rc == CH_OK;
+        if (rc != CH_OK)
+            break;
+        rc = check_count(x, &x->state[x->n_states++]);
     }
     return rc;
 }
@@ -146,7 +247,7 @@ static ch_status check_value(const ch_restored *r, const ch_saved_value *v, int 
 
     ch__ckpt_entry(r->file, entry, &e);
     if (e.dtype == v->var->dtype && ch_shape_equal(e.shape, v->var->shape))
-        return CH_OK;
+        return check_stored(r->file, entry, &e);
     ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->var->dtype, .shape = v->var->shape},
                          want, sizeof(want));
     if (e.dtype < CH_DTYPE_COUNT)
@@ -246,16 +347,6 @@ static ch_status read_values(restoring *x)
 
 /* ---- changing ---- */
 
-static int64_t number_of(const ch_tuple *t, const char *name)
-{
-    const ch_value *v = ch_tuple_get(t, name);
-    ch_tensor      *x = v != NULL ? ch_value_at(v, 0) : NULL;
-
-    return x != NULL && ch_tensor_dtype(x) == CH_I64 && ch_tensor_count(x) == 1
-               ? *(const int64_t *)ch_tensor_data(x)
-               : -1;
-}
-
 static ch_str text_of(const ch_tuple *t, const char *name)
 {
     const ch_value *v = ch_tuple_get(t, name);
@@ -272,6 +363,8 @@ static ch_status set_position(restoring *x, read_state *s)
     const ch_saved_node *node = &x->tree.node[s->node];
     ch_str               position = text_of(s->value, CH_ATTRIBUTE_POSITION);
     void                *object = node->object;
+    char                 place[PLACE_BYTES];
+    int                  entry;
     ch_status            rc = CH_OK;
 
     if (node->kind == CH_SAVED_PER_WORKER) {
@@ -281,9 +374,15 @@ static ch_status set_position(restoring *x, read_state *s)
         if (rc == CH_OK)
             rc = ch_iterator_restore(object, position.data, position.size);
     }
-    return rc == CH_OK
-               ? CH_OK
-               : ch__fail_at(rc, "restore of %s: data \"%s\"", x->r->prefix, node->path);
+    if (rc == CH_OK)
+        return CH_OK;
+    /* The bytes were verified, so the data differs from that of the saved program. */
+    x->is_own_error = true;
+    entry = ch__match_value(&x->r->match, x->r->match.node_of[s->node], CH_ATTRIBUTE_POSITION);
+    if (entry >= 0)
+        print_place(x->r->file, entry, place);
+    return ch__fail_at(rc, "restore of %s: data \"%s\"", entry >= 0 ? place : x->r->prefix,
+                       node->path);
 }
 
 static ch_status set_positions(restoring *x)
@@ -348,6 +447,53 @@ static ch_status set_vars(restoring *x)
     return rc == CH_OK ? set_masters(x) : rc;
 }
 
+/* Creates the variables of an optimizer whose values are in the file, if the variables that it
+ * updates exist. So the program can read the iterations and the rate before the first step.
+ * With accumulation (a slot "sum") the first step creates them, because it knows the lists. */
+static ch_status build_optimizer(restoring *x, int node)
+{
+    const ch_match       *m = &x->r->match;
+    const ch_object_node *from = &m->graph.node[m->node_of[node]];
+    ch_var              **var = ch__malloc(((size_t)from->n_slots + 1) * sizeof(ch_var *));
+    int                   n = 0;
+    ch_status             rc = var != NULL ? CH_OK : ch__fail_memory("a restore");
+
+    for (int i = 0; i < from->n_slots && rc == CH_OK && n >= 0; i++) {
+        int  live = m->live[from->slot[i].variable];
+        bool is_new = live >= 0 && x->tree.node[live].kind == CH_SAVED_VAR;
+
+        for (int k = 0; k < n; k++)
+            is_new = is_new && var[k] != x->tree.node[live].object;
+        if (is_new)
+            var[n++] = x->tree.node[live].object;
+        if (strncmp(from->slot[i].name, "sum", 3) == 0)
+            n = -1;
+    }
+    if (rc == CH_OK && n > 0)
+        rc = ch_optimizer_build(x->tree.node[node].object, n, var);
+    ch__free(var);
+    return rc;
+}
+
+static ch_status build_optimizers(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    x->n_built = ch__calloc((size_t)x->tree.n_nodes, sizeof(*x->n_built));
+    if (x->n_built == NULL)
+        return ch__fail_memory("a restore");
+    for (int i = 0; i < x->tree.n_nodes; i++)
+        if (x->tree.node[i].kind == CH_SAVED_OPTIMIZER) {
+            ch_var *const *var;
+
+            x->n_built[i] = ch_optimizer_vars(x->tree.node[i].object, &var);
+        }
+    for (int i = 0; i < x->tree.n_nodes && rc == CH_OK; i++)
+        if (x->tree.node[i].kind == CH_SAVED_OPTIMIZER && x->r->match.node_of[i] >= 0)
+            rc = build_optimizer(x, i);
+    return rc;
+}
+
 /* ---- after an error ---- */
 
 /* Takes snapshots of the variables on servers. */
@@ -390,13 +536,16 @@ static ch_status undo_var(const restoring *x, ch_var *v)
                                                     .arg = &old});
 }
 
-/* Puts back the variables on servers and the positions of iterators after error `rc`, and
- * returns it. Errors of that are logged. */
+/* Puts back the variables on servers, those of optimizers and the positions of iterators after
+ * error `rc`, and returns it. Errors of that are logged. */
 static ch_status undo(const restoring *x, ch_status rc)
 {
     ch_fault first = {.code = CH_OK};
 
     (void)ch__fault_record(&first, rc, -1, NULL);
+    for (int i = 0; i < x->tree.n_nodes && x->n_built != NULL; i++)
+        if (x->tree.node[i].kind == CH_SAVED_OPTIMIZER)
+            ch__optimizer_drop_vars(x->tree.node[i].object, x->n_built[i]);
     for (int i = 0; i < x->n_states; i++) {
         const read_state *s = &x->state[i];
 
@@ -414,13 +563,15 @@ static ch_status undo(const restoring *x, ch_status rc)
     return ch__fault_raise(&first);
 }
 
-/* Changes iterators and variables, or, after an error, neither. */
+/* Changes optimizers, iterators and variables, or, after an error, none of them. */
 static ch_status change(restoring *x)
 {
     ch_status rc = prepare_undo(x);
 
     if (rc == CH_OK) {
-        rc = set_positions(x);
+        rc = build_optimizers(x);
+        if (rc == CH_OK)
+            rc = set_positions(x);
         if (rc == CH_OK)
             rc = set_vars(x);
         if (rc != CH_OK)
@@ -432,44 +583,6 @@ static ch_status change(restoring *x)
         ch__cut_end(x->undo[i].cut);
     }
     ch__free(x->undo);
-    return rc;
-}
-
-/* Creates the variables of an optimizer whose values are in the file, if the variables that it
- * updates exist. So the program can read the iterations and the rate before the first step.
- * With accumulation (a slot "sum") the first step creates them, because it knows the lists. */
-static ch_status build_optimizer(restoring *x, int node)
-{
-    const ch_match       *m = &x->r->match;
-    const ch_object_node *from = &m->graph.node[m->node_of[node]];
-    ch_var              **var = ch__malloc(((size_t)from->n_slots + 1) * sizeof(ch_var *));
-    int                   n = 0;
-    ch_status             rc = var != NULL ? CH_OK : ch__fail_memory("a restore");
-
-    for (int i = 0; i < from->n_slots && rc == CH_OK && n >= 0; i++) {
-        int  live = m->live[from->slot[i].variable];
-        bool is_new = live >= 0 && x->tree.node[live].kind == CH_SAVED_VAR;
-
-        for (int k = 0; k < n; k++)
-            is_new = is_new && var[k] != x->tree.node[live].object;
-        if (is_new)
-            var[n++] = x->tree.node[live].object;
-        if (strncmp(from->slot[i].name, "sum", 3) == 0)
-            n = -1;
-    }
-    if (rc == CH_OK && n > 0)
-        rc = ch_optimizer_build(x->tree.node[node].object, n, var);
-    ch__free(var);
-    return rc;
-}
-
-static ch_status build_optimizers(restoring *x)
-{
-    ch_status rc = CH_OK;
-
-    for (int i = 0; i < x->tree.n_nodes && rc == CH_OK; i++)
-        if (x->tree.node[i].kind == CH_SAVED_OPTIMIZER && x->r->match.node_of[i] >= 0)
-            rc = build_optimizer(x, i);
     return rc;
 }
 
@@ -492,34 +605,24 @@ static ch_status list_layers(restoring *x)
 static ch_status set_state(restoring *x, const read_state *s)
 {
     const ch_saved_node *node = &x->tree.node[s->node];
-    void                *object = node->object;
-    int64_t              number;
+    const char          *name = count_of(node->kind);
+    bool                 has_count = name != NULL && ch_tuple_get(s->value, name) != NULL;
+    int64_t              count = has_count ? number_of(s->value, name) : 0;
     uint64_t             mark;
     ch_status            rc = CH_OK;
 
-    switch (node->kind) {
-    case CH_SAVED_LAYER:
-        number = number_of(s->value, CH_ATTRIBUTE_STEPS);
-        if (number >= 0)
-            ch__model_set_steps(node->added->owner, number);
-        break;
-    case CH_SAVED_FUNCTION:
-        number = number_of(s->value, CH_ATTRIBUTE_RUNS);
-        rc = number >= 0 ? ch_function_set_runs(object, number) : CH_OK;
-        break;
-    case CH_SAVED_COUNTER:
-        number = number_of(s->value, CH_ATTRIBUTE_VALUE);
-        x->c->counter = number >= 0 ? number : x->c->counter;
-        break;
-    case CH_SAVED_STATE:
+    if (node->kind == CH_SAVED_LAYER && has_count) {
+        ch__model_set_steps(node->added->owner, count);
+    } else if (node->kind == CH_SAVED_FUNCTION && has_count) {
+        rc = ch_function_set_runs(node->object, count);
+    } else if (node->kind == CH_SAVED_COUNTER && has_count) {
+        x->c->counter = count;
+    } else if (node->kind == CH_SAVED_STATE && node->added->ops->load != NULL) {
         mark = ch__fail_mark();
-        if (node->added->ops->load != NULL)
-            rc = ch__fail_since(mark, node->added->ops->load(object, s->value));
+        rc = ch__fail_since(mark, node->added->ops->load(node->object, s->value));
+        x->is_own_error = rc != CH_OK;
         if (rc != CH_OK)
             rc = ch__fail_at(rc, "restore of %s: loading \"%s\"", x->r->prefix, node->path);
-        break;
-    default:
-        break;
     }
     return rc;
 }
@@ -543,8 +646,6 @@ static ch_status run(restoring *x)
     if (rc == CH_OK)
         rc = ch__restored_wait(x->r);
     if (rc == CH_OK)
-        rc = build_optimizers(x);
-    if (rc == CH_OK)
         rc = change(x);
     for (int i = 0; i < x->n_states && rc == CH_OK; i++)
         rc = set_state(x, &x->state[i]);
@@ -555,6 +656,7 @@ static ch_status run(restoring *x)
     for (int i = 0; x->staged != NULL && i < x->tree.n_values; i++)
         ch_tensor_unref(x->staged[i]);
     ch__free(x->state);
+    ch__free(x->n_built);
     ch__free(x->staged);
     ch__tree_drop(&x->tree);
     return rc;
@@ -588,23 +690,37 @@ static ch_status new_restored(ch_checkpoint *c, const char *prefix, ch_restored 
     return rc;
 }
 
-ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
-                                const ch_restore_options *opt, ch_restored **out)
+/* Returns true if an error of the files of a checkpoint means that they are damaged. Other
+ * errors would be the same for an older checkpoint. */
+static bool is_damage(ch_status rc)
+{
+    return rc == CH_DATA_LOSS || rc == CH_OUT_OF_RANGE || rc == CH_NOT_FOUND ||
+           (ch__failed_at_io() && rc != CH_PERMISSION_DENIED && rc != CH_RESOURCE_EXHAUSTED);
+}
+
+ch_status ch__checkpoint_restore(ch_checkpoint *c, const char *path,
+                                 const ch_restore_options *opt, ch_restored **out,
+                                 bool *is_damaged)
 {
     ch_restored *r = NULL;
     char         prefix[PATH_MAX];
-    ch_status rc = ch__check_not_null("checkpoint restore", "the checkpoint", c, "path", path);
+    ch_status    rc = ch__checkpoint_check_context("checkpoint restore");
 
-    if (rc == CH_OK)
-        rc = ch__checkpoint_check_context("checkpoint restore");
+    *is_damaged = false;
     if (rc == CH_OK)
         rc = ch__checkpoint_collect(c, true);
-    if (rc == CH_OK)
-        rc = ch__ckpt_resolve(path, prefix, sizeof(prefix));
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__ckpt_resolve(path, prefix, sizeof(prefix));
     if (rc == CH_OK)
         rc = new_restored(c, prefix, &r);
-    if (rc == CH_OK)
-        rc = run(&(restoring){.c = c, .r = r});
+    *is_damaged = is_damage(rc);
+    if (rc == CH_OK) {
+        restoring x = {.c = c, .r = r};
+
+        rc = run(&x);
+        *is_damaged = is_damage(rc) && !x.is_own_error;
+    }
     if (rc != CH_OK) {
         ch_restored_unref(r);
         return rc;
@@ -620,4 +736,13 @@ ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
         c->restored = r;
     }
     return CH_OK;
+}
+
+ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
+                                const ch_restore_options *opt, ch_restored **out)
+{
+    bool      is_damaged;
+    ch_status rc = ch__check_not_null("checkpoint restore", "the checkpoint", c, "path", path);
+
+    return rc == CH_OK ? ch__checkpoint_restore(c, path, opt, out, &is_damaged) : rc;
 }

@@ -25,6 +25,9 @@ typedef struct ch_save_costs {
     int64_t delta_bytes; /* in the data files of the last delta */
 } ch_save_costs;
 
+/* Largest number of a save, and of steps and runs that are restored: programs add to them. */
+#define CH_SAVED_MAX 99999999999999999 /* 17 digits */
+
 struct ch_checkpoint {
     atomic_int      refs;
     int             n_added, cap_added;
@@ -77,6 +80,12 @@ bool ch__checkpoint_is_writing(const ch_checkpoint *c);
 /* Allocates staging memory for the variables that exist, so that the first save is as fast as
  * the others. staging_bytes is that of ch_write_options. */
 CH_MUST_CHECK ch_status ch__checkpoint_prepare(ch_checkpoint *c, int64_t staging_bytes);
+/* Is ch_checkpoint_restore. *is_damaged is true if an error means that the files of the
+ * checkpoint are damaged, so that an older checkpoint may be better. It is false for errors of
+ * the program: other shapes, other data, an error of its ch_state_ops.load. */
+CH_MUST_CHECK ch_status ch__checkpoint_restore(ch_checkpoint *c, const char *path,
+                                               const ch_restore_options *opt, ch_restored **out,
+                                               bool *is_damaged);
 /* Returns FAILED_PRECONDITION in a step or a host function. */
 CH_MUST_CHECK ch_status ch__checkpoint_check_context(const char *call);
 /* Returns the team of the checkpoint, which is created by the first call. NULL: one thread. */

@@ -402,6 +402,34 @@ ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var)
     return rc;
 }
 
+/* Clears the pointer of an entry to a variable. */
+static void clear_slot(ch_opt_entry *e, const ch_var *v)
+{
+    for (int i = 0; i < CH_OPT_SLOTS; i++)
+        if (e->slot[i] == v)
+            e->slot[i] = NULL;
+}
+
+void ch__optimizer_drop_vars(ch_optimizer *o, int n)
+{
+    while (o->n_all > n) {
+        ch_var *v = o->all[--o->n_all];
+
+        for (int i = 0; i < CH_OPT_OWN; i++)
+            if (o->own[i] == v)
+                o->own[i] = NULL;
+        for (int i = 0; i < o->n_entries; i++)
+            clear_slot(&o->entry[i], v);
+        for (int i = 0; i < o->n_lists; i++) {
+            if (o->list[i].pending == v)
+                o->list[i].pending = NULL;
+            for (int k = 0; k < o->list[i].n; k++)
+                clear_slot(&o->list[i].entry[k], v);
+        }
+        ch_var_unref(v);
+    }
+}
+
 /* ---- reading ---- */
 
 static ch_status check(const ch_optimizer *o, const void *out)

@@ -33,6 +33,9 @@ void ch__layer_visit(const ch_layer *l, ch_part_visit visit, void *arg);
  * slots of its later lists are named "sum_1", "touched_1", "pending_1" and so on. A master is
  * visited by every optimizer that shares it. */
 void ch__optimizer_visit(const ch_optimizer *o, ch_part_visit visit, void *arg);
+/* Removes the variables of the optimizer but the first n of ch_optimizer_vars, after a restore
+ * that has created them and has failed. */
+void ch__optimizer_drop_vars(ch_optimizer *o, int n);
 /* Visits the variables of the metric: "state" and, if the metric keeps rows, "filled". */
 void ch__metric_visit(const ch_metric *m, ch_part_visit visit, void *arg);
 
