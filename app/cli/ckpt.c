@@ -41,9 +41,9 @@ static const char usage[] =
     "\n"
     "--json prints JSON lines: an object in each line.\n"
     "\n"
-    "Exit code: 0 ok; 1 an error, damage, or a difference; 2 wrong arguments, for diff also "
-    "an\n"
-    "error.\n";
+    "Exit code: 0 ok; 1 an error, damage, or a difference; 2 wrong arguments, for verify and "
+    "diff\n"
+    "also a checkpoint that cannot be read.\n";
 
 /* The arguments of a command. */
 typedef struct cli_options {
@@ -254,7 +254,8 @@ static void print_rows(const ls_table *t)
             cli_print(stdout, last_name(row->base));
         }
         printf("%s%s", row->is_latest ? ", latest" : "",
-               !row->has_index ? ": no index; the save did not end" : "");
+               !row->has_index ? ": no index; the save did not end, or the index was removed"
+                               : "");
         if (row->error != NULL) {
             printf(": ");
             cli_print(stdout, row->error);
@@ -273,6 +274,19 @@ static void drop_rows(ls_table *t)
     free(t->row);
 }
 
+/* Finds the newest checkpoint in the directory of a prefix, if it is that of the prefix. */
+static void find_latest(ls_table *t, const char *prefix)
+{
+    int  n = (int)(last_name(prefix) - prefix);
+    char directory[sizeof(t->latest)], latest[sizeof(t->latest)];
+
+    t->latest[0] = '\0';
+    snprintf(directory, sizeof(directory), "%.*s", n > 0 ? n : 1, n > 0 ? prefix : ".");
+    if (ch_checkpoint_find_latest(directory, latest, sizeof(latest)) == CH_OK &&
+        strcmp(last_name(latest), last_name(prefix)) == 0)
+        snprintf(t->latest, sizeof(t->latest), "%s", prefix);
+}
+
 /* Adds the checkpoint that a path means, which is no directory. */
 static ch_status add_single(ls_table *t, const char *path)
 {
@@ -282,8 +296,10 @@ static ch_status add_single(ls_table *t, const char *path)
 
     if (rc == CH_OK)
         rc = ch_checkpoint_describe(r, &info);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        find_latest(t, info.prefix);
         rc = add_row(t, &(ch_checkpoint_found){info.prefix, true, info.bytes});
+    }
     ch_checkpoint_close(r);
     return rc;
 }
@@ -570,12 +586,28 @@ static void print_damage(const char *path, const char *tensor, const cli_options
     printf("}\n");
 }
 
+/* Returns true if a path means a checkpoint that has an index: its data may be missing. */
+static bool has_index(const char *path)
+{
+    static const char suffix[] = ".index";
+    size_t            n = strlen(path), m = strlen(suffix);
+    char              index[4096];
+    struct stat       about;
+
+    if (ch_checkpoint_find_latest(path, index, sizeof(index)) == CH_OK ||
+        (n > m && strcmp(path + n - m, suffix) == 0 && stat(path, &about) == 0))
+        return true;
+    return snprintf(index, sizeof(index), "%s%s", path, suffix) < (int)sizeof(index) &&
+           stat(index, &about) == 0;
+}
+
 static int verify_path(const char *path, const cli_options *o)
 {
     cli_walk           walk = {.path = path};
     ch_checkpoint_item item;
     bool               has_next = true;
     int64_t            n_bad = 0;
+    bool               exists = has_index(path); /* before: it may set this thread's error */
     ch_status          rc = walk_open(&walk);
 
     for (; rc == CH_OK && has_next; walk.i++) {
@@ -586,8 +618,10 @@ static int verify_path(const char *path, const cli_options *o)
         }
     }
     if (rc != CH_OK) {
-        print_damage(path, NULL, o);
         walk_end(&walk);
+        if (rc != CH_DATA_LOSS && rc != CH_OUT_OF_RANGE && !(rc == CH_NOT_FOUND && exists))
+            return fail(CLI_USAGE);
+        print_damage(path, NULL, o);
         return CLI_BAD;
     }
     if (o->json) {

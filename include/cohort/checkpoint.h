@@ -181,13 +181,19 @@ CH_API int ch_restored_print(ch_restored *r, char *text, size_t size);
 typedef struct ch_checkpoint_manager ch_checkpoint_manager;
 
 typedef struct ch_manager_options {
-    const char *name; /* of the checkpoints; NULL: "ckpt" */
+    /* Of the checkpoints; NULL: "ckpt". At most 150 bytes, without "/" and without "." at the
+     * beginning. */
+    const char *name;
     /* Number of newest checkpoints that stay; 0: all. A full checkpoint that one of them needs
-     * (full_every) stays beside them. */
-    int     max_to_keep;
-    double  keep_every_hours; /* also keep one for every so many hours; 0: no */
-    ch_var *step;             /* i64 scalar that counts steps; for `interval`; referenced */
-    int64_t interval;         /* steps between two saves; 0: every call saves */
+     * (full_every) stays beside them. Damaged checkpoints, that is, those whose index cannot be
+     * read and those that a restore of this manager has skipped, do not count, and are removed
+     * when as many newer ones are there. */
+    int    max_to_keep;
+    double keep_every_hours; /* also keep one for every so many hours; 0: no */
+    /* i64 scalar that counts steps; for `interval`; referenced. NULL: the step in the checkpoint
+     * is the largest number of runs or steps of the functions and models that are saved. */
+    ch_var *step;
+    int64_t interval; /* steps between two saves; 0: every call saves */
     /* Share of the time that saves may cost; 0: no limit. The manager measures what saves cost
      * and skips those that come too early. */
     double overhead;

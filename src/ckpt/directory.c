@@ -482,11 +482,20 @@ ch_status ch__ckpt_lock(const char *directory, ch_ckpt_lock **out)
     return rc;
 }
 
+bool ch__ckpt_is_locked(const ch_ckpt_lock *l)
+{
+    struct stat mine, now;
+
+    return ch__sys_stat(l->fd, &mine) == 0 && ch__sys_lstat(l->path, &now) == 0 &&
+           mine.st_dev == now.st_dev && mine.st_ino == now.st_ino;
+}
+
 void ch__ckpt_unlock(ch_ckpt_lock *l)
 {
     if (l == NULL)
         return;
-    ch__sys_unlink(l->path);
+    if (ch__ckpt_is_locked(l)) /* the file may be another manager's */
+        ch__sys_unlink(l->path);
     ch__sys_close(l->fd);
     ch__free(l);
 }

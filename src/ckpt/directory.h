@@ -67,6 +67,9 @@ typedef struct ch_ckpt_lock ch_ckpt_lock;
 /* Locks a directory. FAILED_PRECONDITION: another process, or this one, holds the lock; the
  * message names its process id. */
 CH_MUST_CHECK ch_status ch__ckpt_lock(const char *directory, ch_ckpt_lock **out);
+/* Returns false if the file of the lock was removed or replaced, so that another process may
+ * lock the directory. */
+bool ch__ckpt_is_locked(const ch_ckpt_lock *l);
 /* Ends the lock and removes its file. l may be NULL. */
 void ch__ckpt_unlock(ch_ckpt_lock *l);
 

@@ -33,13 +33,18 @@ void ch__ckpt_data_path(const char *prefix, int file, int n_files, char *path, s
     snprintf(path, room, "%s.data-%05d-of-%05d", prefix, file, n_files);
 }
 
-/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
+/* O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOFOLLOW: the files of a hostile
+ * checkpoint must not lead out of its directory. */
 ch_status ch__ckpt_open_file(const char *path, int *fd, int64_t *bytes)
 {
     struct stat about;
     int         error = 0;
 
-    *fd = ch__sys_open(path, O_RDONLY | O_NONBLOCK, 0);
+    *fd = ch__sys_open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW, 0);
+    if (*fd < 0 && errno == ELOOP)
+        return ch__fail(CH_DATA_LOSS,
+                        "%s: is a symbolic link, which is not followed; replace it by the file",
+                        path);
     if (*fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", path);
     if (ch__sys_stat(*fd, &about) != 0)

@@ -304,18 +304,38 @@ static bool begins_marks(const ch_save_request *r)
     return r->marks != NULL && r->base == NULL;
 }
 
+/* Returns the most runs of a function, or steps of a model, that are saved; -1: none are. */
+static int64_t count_steps(const ch_tree *t)
+{
+    int64_t most = -1;
+
+    for (int i = 0; i < t->n_values; i++) {
+        const ch_saved_value *v = &t->value[i];
+        ch_saved_kind         kind = t->node[v->node].kind;
+
+        if (v->state != NULL && (kind == CH_SAVED_LAYER || kind == CH_SAVED_FUNCTION)) {
+            int64_t n = *(const int64_t *)ch_tensor_data(v->state);
+
+            most = n > most ? n : most;
+        }
+    }
+    return most;
+}
+
 /* Asks all objects for their state, and copies the variables of this process. */
 static ch_status copy_state(taking *t)
 {
     ch_checkpoint *c = t->c;
     ch_save       *s = t->save;
-    int64_t        began;
+    int64_t        began, step = t->request->step;
     ch_status      rc = ch__tree_add_state(&s->tree);
 
+    if (rc == CH_OK && step < 0) /* the program does not say it */
+        step = count_steps(&s->tree);
     if (rc == CH_OK)
         rc = ch__save_plan_make(&s->tree,
                                 &(ch_save_plan_options){.staging_bytes = t->opt->staging_bytes,
-                                                        .step = t->request->step,
+                                                        .step = step,
                                                         .base = t->request->base,
                                                         .base_id = t->request->base_id,
                                                         .marks = t->request->marks},

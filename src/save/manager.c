@@ -37,10 +37,13 @@
 #include "save/save.h"
 
 typedef struct managed {
-    char  *name; /* without the directory; owned */
-    char  *base; /* of a delta: name of its base; else NULL; owned */
-    double time; /* of the save, in seconds since 1970 */
+    char  *name;       /* without the directory; owned */
+    char  *base;       /* of a delta: name of its base; else NULL; owned */
+    double time;       /* of the save, in seconds since 1970 */
+    bool   is_damaged; /* its index cannot be read, or a restore has skipped it */
 } managed;
+
+enum { MAX_NAME = 150 }; /* bytes of a manager's name: a file name has at most 255 */
 
 struct ch_checkpoint_manager {
     atomic_int         refs;
@@ -135,19 +138,24 @@ static void append(ch_checkpoint_manager *m, double time)
     m->prepared = (managed){.name = NULL};
 }
 
-/* Adds a checkpoint of an earlier manager. A checkpoint that cannot be read needs no base. */
+/* Adds a checkpoint of an earlier manager. A checkpoint that cannot be read is damaged, and
+ * needs no base. */
 static ch_status append_found(ch_checkpoint_manager *m, const char *name, double time)
 {
     ch_ckpt_metadata found = {.base = NULL};
     char            *path = path_of(m, name);
+    bool             is_damaged;
     ch_status        rc = path != NULL ? CH_OK : ch__fail_memory("a checkpoint manager");
 
     if (rc == CH_OK && m->opt.max_to_keep > 0) /* otherwise nothing is removed */
         rc = ch__ckpt_load_metadata(path, &found);
+    is_damaged = rc != CH_OK;
     if (rc != CH_RESOURCE_EXHAUSTED)
         rc = prepare_entry(m, name, found.base);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        m->prepared.is_damaged = is_damaged;
         append(m, time);
+    }
     ch__free(found.memory);
     ch__free(path);
     return rc;
@@ -211,16 +219,22 @@ static bool is_base(const ch_checkpoint_manager *m, int i)
 }
 
 /* Returns the index of the oldest checkpoint that leaves the list; -1: none. The newest
- * max_to_keep stay, and beside them the kept one and the bases of deltas. */
+ * max_to_keep that are not damaged stay, and beside them the kept one and the bases of deltas.
+ * Damaged checkpoints do not count, because otherwise they would take the place of the one that
+ * a restore has gone back to. */
 static int oldest(const ch_checkpoint_manager *m)
 {
-    for (int i = 0; m->opt.max_to_keep > 0 && i < m->n_saved - m->opt.max_to_keep; i++) {
+    int n_newer = 0, found = -1;
+
+    for (int i = m->n_saved - 1; m->opt.max_to_keep > 0 && i >= 0; i--) {
         bool is_kept = m->kept != NULL && strcmp(m->saved[i].name, m->kept) == 0;
 
-        if (!is_kept && (is_preserved(m, i) || !CH_KEEPS(BASE) || !is_base(m, i)))
-            return i;
+        if (n_newer >= m->opt.max_to_keep && !is_kept &&
+            (is_preserved(m, i) || !CH_KEEPS(BASE) || !is_base(m, i)))
+            found = i;
+        n_newer += !m->saved[i].is_damaged;
     }
-    return -1;
+    return found;
 }
 
 /* Removes the checkpoints that are too old (CM-7). */
@@ -355,6 +369,10 @@ static ch_status check_options(const ch_checkpoint_manager *m)
         problem = "the variable that counts steps is not an i64 scalar";
     else if (o->name[0] == '\0' || strchr(o->name, '/') != NULL)
         problem = "the name is empty or contains a \"/\"";
+    else if (o->name[0] == '.')
+        problem = "the name begins with \".\", as temporary files do";
+    else if (strlen(o->name) > MAX_NAME)
+        problem = "the name has more than 150 bytes";
     return problem == NULL ? CH_OK
                            : ch__fail(CH_INVALID_ARGUMENT, "checkpoint manager for %s: %s",
                                       m->directory, problem);
@@ -546,6 +564,26 @@ static ch_status choose_base(ch_checkpoint_manager *m, const char *name, bool *i
     return CH_OK;
 }
 
+/* Locks the directory again if it was removed, or moved away, while the training runs. */
+static ch_status lock_again(ch_checkpoint_manager *m)
+{
+    ch_status rc;
+
+    if (m->lock != NULL && ch__ckpt_is_locked(m->lock))
+        return CH_OK;
+    ch__ckpt_unlock(m->lock);
+    m->lock = NULL;
+    m->base_id = 0;
+    rc = ch__folder_make(m->directory);
+    if (rc == CH_OK)
+        rc = ch__ckpt_lock(m->directory, &m->lock);
+    if (rc == CH_OK)
+        ch__log(CH_LOG_WARNING, "checkpoint",
+                "%s: the lock of this directory was removed; the manager has locked it again",
+                m->directory);
+    return rc;
+}
+
 static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
 {
     char     *name;
@@ -556,6 +594,8 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
 
     ch__free(m->path);
     m->path = NULL;
+    if (rc == CH_OK)
+        rc = lock_again(m);
     if (rc != CH_OK)
         return rc;
     name = ch__malloc(size);
@@ -758,6 +798,10 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
         if (is_restored && m->checkpoint->counter < newest)
             m->checkpoint->counter = newest; /* numbers are never used again */
         if (rc != CH_OK && is_damaged) {
+            int at = find_saved(m, all.name[i]);
+
+            if (at >= 0)
+                m->saved[at].is_damaged = true;
             ch__log(CH_LOG_WARNING, "checkpoint", "%s is skipped: %s", m->path,
                     ch_error_message());
             ch__bytes_builder_text(&damage, damage.n > 0 ? "; " : "");

@@ -122,6 +122,8 @@ class Ckpt(unittest.TestCase):
         self.assertEqual((nine['state'], ten['state']), ('damaged', 'incomplete'))
         self.assertEqual(one['bytes'], sum(os.path.getsize(self.path('ckpt-1' + s)) for s in ('.index', '.data-00000-of-00001')))
         self.assertEqual(len(self.lines('ls', self.path('ckpt-1'), self.top)), 5)
+        self.assertEqual([x['latest'] for x in self.lines('ls', self.path('ckpt-1'), self.path('ckpt-2'))], [False, True])
+        self.assertRegex(text[4], r'the save did not end, or the index was removed$')
         self.assertIn('nowhere', self.run_ckpt('ls', self.path('nowhere'), code=1)[1])
 
     def test_show_prints_tensors_with_statistics(self):
@@ -167,7 +169,25 @@ class Ckpt(unittest.TestCase):
         damage, end = self.lines('verify', self.path('ckpt-1'), code=1)
         self.assertEqual((damage['tensor'], end['damaged'], end['tensors']), ('w', 1, 3))
         self.assertIn('truncated', self.lines('verify', self.path('ckpt-9'), code=1)[0]['error'])
-        self.run_ckpt('verify', self.path('nowhere'), code=1)
+        os.remove(self.path('ckpt-9.data-00000-of-00001'))
+        self.assertIn('cannot be opened', self.run_ckpt('verify', self.path('ckpt-9'), code=1)[0])
+
+    def test_verify_of_no_checkpoint_is_an_error(self):
+        for words in (['nowhere'], ['nowhere', '--json'], ['.']):
+            out, err = self.run_ckpt('verify', self.path(words[0]), *words[1:], code=2)
+            self.assertEqual(out, '')
+            self.assertIn('cohort: ', err)
+
+    def test_files_that_are_symbolic_links_are_not_followed(self):
+        self.write_run()
+        os.mkdir(self.path('run'))
+        for suffix in ('.index', '.data-00000-of-00001'):
+            os.rename(self.path('ckpt-1' + suffix), self.path('run/ckpt-1' + suffix))
+        self.run_ckpt('verify', self.path('run/ckpt-1'))
+        for suffix in ('.data-00000-of-00001', '.index'):
+            os.rename(self.path('run/ckpt-1' + suffix), self.path('elsewhere' + suffix))
+            os.symlink('../elsewhere' + suffix, self.path('run/ckpt-1' + suffix))
+            self.assertIn(suffix + ': is a symbolic link', self.run_ckpt('verify', self.path('run/ckpt-1'), code=1)[0])
 
     def test_diff_prints_names_types_and_values(self):
         same = {'a': (F32, (2,), floats(1, 2)), 's': (bundle.STRING, (1,), [b'x'])}

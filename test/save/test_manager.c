@@ -288,21 +288,44 @@ static void wrong_options_are_refused(void **state)
 {
     t_counted              x;
     ch_checkpoint_manager *m = NULL;
-    char                   pid[40];
+    char                   pid[40], long_name[152];
 
+    memset(long_name, 'n', sizeof(long_name) - 1);
+    long_name[sizeof(long_name) - 1] = '\0';
     t_begin_counted(&x, "e", (ch_manager_options){.max_to_keep = 1});
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
     t_refused(ch_checkpoint_manager_new(x.c, t_path("e"), NULL, &m), CH_FAILED_PRECONDITION,
               pid, "e");
     const ch_manager_options wrong[] = {
-        {.max_to_keep = -1}, {.interval = 3}, {.interval = -1},         {.overhead = 1.5},
-        {.overhead = -1},    {.name = "a/b"}, {.keep_every_hours = -2}, {.name = ""}};
+        {.name = ".x"},           {.name = long_name}, {.max_to_keep = -1}, {.interval = 3},
+        {.interval = -1},         {.overhead = 1.5},   {.overhead = -1},    {.name = "a/b"},
+        {.keep_every_hours = -2}, {.name = ""}};
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         t_refused(ch_checkpoint_manager_new(x.c, t_path("f"), &wrong[i], &m),
                   CH_INVALID_ARGUMENT, "manager", "f");
     assert_null(m);
     t_end_counted(&x);
+    (void)state;
+}
+
+/* The longest name: files have names of their own beside it. */
+static void manager_with_the_longest_name_finds_its_checkpoints(void **state)
+{
+    char        name[151], path[200];
+    const char *found = NULL;
+    t_counted   x;
+
+    memset(name, 'n', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    for (int i = 0; i < 2; i++) {
+        t_begin_counted(&x, "long", (ch_manager_options){.name = name});
+        t_ok(ch_checkpoint_manager_restore(x.m, NULL, &found));
+        assert_int_equal(found != NULL, i > 0);
+        snprintf(path, sizeof(path), "%s-%d", name, i + 1);
+        assert_string_equal(save(&x, false), path);
+        t_end_counted(&x);
+    }
     (void)state;
 }
 
@@ -344,6 +367,74 @@ static void damaged_checkpoints_are_skipped(void **state)
               "ckpt-5");
     assert_int_equal(t_get_number(&x), 77); /* nothing has changed */
     assert_null(path);
+    t_end_counted(&x);
+    (void)state;
+}
+
+/* Damaged checkpoints do not take the place of the one that a restore has gone back to. They
+ * are removed when newer ones have been saved. */
+static void damaged_checkpoints_do_not_count_as_the_newest(void **state)
+{
+    t_counted   x;
+    const char *path = NULL;
+
+    for (int is_index = 0; is_index < 2; is_index++) {
+        const char *folder = is_index ? "count-index" : "count-data";
+        char        name[64];
+
+        t_begin_counted(&x, folder, (ch_manager_options){.max_to_keep = 3});
+        for (int i = 1; i <= 3; i++) {
+            t_set_number(&x, i);
+            save(&x, false);
+        }
+        t_end_counted(&x);
+        for (int i = 2; i <= 3; i++) {
+            snprintf(name, sizeof(name), "%s/ckpt-%d%s", folder, i,
+                     is_index ? ".index" : ".data-00000-of-00001");
+            damage(name);
+        }
+        t_begin_counted(&x, folder, (ch_manager_options){.max_to_keep = 3});
+        t_ok(ch_checkpoint_manager_restore(x.m, NULL, &path));
+        snprintf(name, sizeof(name), "%s/ckpt-1", folder);
+        assert_string_equal(path, t_path(name));
+        for (int i = 4; i <= 6; i++) {
+            snprintf(name, sizeof(name), "%s/ckpt-1", folder);
+            assert_true(t_has_checkpoint(name)); /* with ckpt-4 and ckpt-5 it is the third */
+            save(&x, false);
+        }
+        for (int i = 1; i <= 6; i++) {
+            snprintf(name, sizeof(name), "%s/ckpt-%d", folder, i);
+            assert_int_equal(t_has_checkpoint(name), i >= 4);
+        }
+        t_end_counted(&x);
+    }
+    (void)state;
+}
+
+/* The directory is removed while the training runs. The next save makes it again, and locks
+ * it. */
+static void manager_locks_its_directory_again_when_it_was_removed(void **state)
+{
+    ch_checkpoint_manager *second = NULL;
+    char                   command[256];
+    t_counted              x;
+
+    t_begin_counted(&x, "removed", (ch_manager_options){.max_to_keep = 2});
+    save(&x, false);
+    snprintf(command, sizeof(command), "rm -r %s", t_path("removed"));
+    assert_int_equal(system(command), 0);
+    assert_string_equal(save(&x, false), "ckpt-2");
+    assert_true(t_has_checkpoint("removed/ckpt-2"));
+    t_refused(ch_checkpoint_manager_new(x.c, t_path("removed"), NULL, &second),
+              CH_FAILED_PRECONDITION, "another checkpoint manager", "removed");
+    /* Another manager takes the directory. */
+    snprintf(command, sizeof(command), "mv %s %s", t_path("removed"), t_path("moved"));
+    assert_int_equal(system(command), 0);
+    t_ok(ch_checkpoint_manager_new(x.c, t_path("removed"), NULL, &second));
+    t_refused(ch_checkpoint_manager_save(x.m, true, NULL), CH_FAILED_PRECONDITION,
+              "another checkpoint manager", "removed");
+    ch_checkpoint_manager_unref(second);
+    assert_string_equal(save(&x, true), "ckpt-3");
     t_end_counted(&x);
     (void)state;
 }
@@ -406,6 +497,9 @@ int main(void)
         cmocka_unit_test(init_is_called_without_checkpoint),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(damaged_checkpoints_are_skipped),
+        cmocka_unit_test(manager_with_the_longest_name_finds_its_checkpoints),
+        cmocka_unit_test(damaged_checkpoints_do_not_count_as_the_newest),
+        cmocka_unit_test(manager_locks_its_directory_again_when_it_was_removed),
         cmocka_unit_test(checkpoints_of_a_plain_save_stay),
         cmocka_unit_test(kept_checkpoint_stays),
     };

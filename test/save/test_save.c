@@ -88,6 +88,25 @@ static void keys_are_paths_of_names(void **state)
     (void)state;
 }
 
+/* The step of a checkpoint is that of the manager, or the runs of the functions. */
+static void checkpoint_has_the_runs_of_its_functions_as_step(void **state)
+{
+    ch_ckpt *c = NULL;
+    t_job    j;
+
+    t_begin(&j, DEFAULT, NULL);
+    for (int i = 0; i < 2; i++) {
+        t_steps(&j, 3);
+        t_ok(ch_checkpoint_write(j.checkpoint, t_path("runs"),
+                                 &(ch_write_options){.wait = true, .replace = true}));
+        t_ok(ch__ckpt_open(t_path("runs"), &c));
+        assert_int_equal(ch__ckpt_metadata(c)->step, 3 * (i + 1));
+        ch__ckpt_close(c);
+    }
+    t_end(&j);
+    (void)state;
+}
+
 /* CK-2, CK-3 */
 static void saves_are_numbered(void **state)
 {
@@ -383,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_paths_of_names),
+        cmocka_unit_test(checkpoint_has_the_runs_of_its_functions_as_step),
         cmocka_unit_test(saves_are_numbered),
         cmocka_unit_test(existing_checkpoint_is_replaced_only_on_request),
         cmocka_unit_test(state_larger_than_staging_memory_is_saved),
