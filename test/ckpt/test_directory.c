@@ -157,19 +157,29 @@ static void object_graph_reads_back_as_encoded(void **state)
 {
     const ch_object_child child[] = {{1, "a.b"}, {2, "opt"}};
     const ch_object_value value[] = {{"VARIABLE_VALUE", "w", "a/.ATTRIBUTES/VARIABLE_VALUE"}};
-    const ch_object_slot  slot[] = {{1, "m", 0}};
+    const ch_object_slot  slot[] = {{1, "m", 2}};
     const ch_object_node  node[] = {{.n_children = 2, .child = child},
                                     {.n_values = 1, .value = value},
                                     {.n_slots = 1, .slot = slot}};
-    static const char     golden[] = "\x0a\x18\x0a\x07\x08\x01\x12\x03"
-                                     "a.b"
-                                     "\x0a\x07\x08\x02\x12\x03opt\x2a\x00";
-    ch_object_graph       g = {.n = 3, .node = node}, back;
-    ch_bytes_builder      b = {0};
+    /* By hand, from the statement: nodes = 1 {children = 1 {node_id = 1, local_name = 2},
+     * attributes = 2 {name = 1, full_name = 2, checkpoint_key = 3}, slot_variables = 3
+     * {original_variable_node_id = 1, slot_name = 2, slot_variable_node_id = 3},
+     * has_checkpoint_values = 5 {value = 1}}. */
+    static const char golden[] =
+        "0a 14 0a 07 08 01 12 03 61 2e 62 0a 07 08 02 12 03 6f 70 74 2a 00 "
+        "0a 37 12 31 0a 0e 56 41 52 49 41 42 4c 45 5f 56 41 4c 55 45 12 01 "
+        "77 1a 1c 61 2f 2e 41 54 54 52 49 42 55 54 45 53 2f 56 41 52 49 41 "
+        "42 4c 45 5f 56 41 4c 55 45 2a 02 08 01 "
+        "0a 0b 1a 07 08 01 12 01 6d 18 02 2a 00 ";
+    unsigned char    bytes[200];
+    size_t           n_golden = t_unhex(golden, bytes);
+    ch_object_graph  g = {.n = 3, .node = node}, back;
+    ch_bytes_builder b = {0};
 
     ch__object_graph_encode(&g, &b);
-    assert_memory_equal(b.at + 2, golden + 2, 18);
-    assert_int_equal(ch__object_graph_decode((ch_str){b.at, (size_t)b.n}, &back), CH_OK);
+    assert_int_equal(b.n, n_golden);
+    assert_memory_equal(b.at, bytes, n_golden);
+    assert_int_equal(ch__object_graph_decode((ch_str){(char *)bytes, n_golden}, &back), CH_OK);
     assert_int_equal(back.n, 3);
     assert_int_equal(back.node[0].n_children, 2);
     assert_string_equal(back.node[0].child[0].name, "a.b");
@@ -180,7 +190,7 @@ static void object_graph_reads_back_as_encoded(void **state)
     assert_string_equal(back.node[1].value[0].key, "a/.ATTRIBUTES/VARIABLE_VALUE");
     assert_int_equal(back.node[2].slot[0].variable, 1);
     assert_string_equal(back.node[2].slot[0].name, "m");
-    assert_int_equal(back.node[2].slot[0].slot, 0);
+    assert_int_equal(back.node[2].slot[0].slot, 2);
     ch__free(back.memory);
     for (int64_t n = 1; n < 3; n++) {
         ch__mem_fail_at(n);

@@ -15,6 +15,33 @@ static inline void t_ignore_log(const ch_log_record *r, void *arg)
     (void)r;
 }
 
+/* The warnings since t_keep_warnings, one after the other. */
+typedef struct t_warnings {
+    int  n;
+    char text[4096];
+} t_warnings;
+
+static inline void t_add_warning(const ch_log_record *r, void *arg)
+{
+    t_warnings *w = arg;
+    size_t      used = strlen(w->text);
+
+    w->n++;
+    snprintf(w->text + used, sizeof(w->text) - used, "%s\n", r->text);
+}
+
+/* Keeps warnings in *w, which must stay valid until t_show_warnings. */
+static inline void t_keep_warnings(t_warnings *w)
+{
+    *w = (t_warnings){.n = 0};
+    ch_log_set_sink(t_add_warning, w, CH_LOG_WARNING);
+}
+
+static inline void t_show_warnings(void)
+{
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+}
+
 enum { ROWS = 60, WIDTH = 5, CLASSES = 3, BATCH = 12, MOST_BITS = 1 << 16 };
 
 enum {

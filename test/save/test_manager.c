@@ -7,6 +7,7 @@
 
 #include "base/sys.h"
 #include "base/thread.h"
+#include "ckpt/state_file.h"
 #include "cohort/checkpoint_reader.h"
 #include "counted.h"
 #include "save/save.h"
@@ -21,10 +22,29 @@ static const char *save(t_counted *x, bool force)
     return path != NULL ? strrchr(path, '/') + 1 : NULL;
 }
 
+/* Checks that the state file lists the checkpoints "ckpt-<from>" to "ckpt-<to>", saved at these
+ * seconds and each second after, and names the last as the newest. */
+static void check_state_file(const char *directory, int from, int to, double seconds)
+{
+    ch_state_file s;
+    char          name[20];
+
+    t_ok(ch__state_file_read(t_path(directory), &s));
+    assert_int_equal(s.n, to - from + 1);
+    for (int i = 0; i < s.n; i++) {
+        snprintf(name, sizeof(name), "ckpt-%d", from + i);
+        assert_string_equal(s.path[i], name);
+        assert_true(s.time[i] == seconds + i);
+    }
+    assert_string_equal(s.latest, name);
+    ch__free(s.memory);
+}
+
 /* CM-6, CM-7, CM-10 */
 static void oldest_checkpoints_are_removed(void **state)
 {
     t_counted x;
+    double    began = t_clock_seconds + 1;
 
     t_begin_counted(&x, "a", (ch_manager_options){.max_to_keep = 2});
     for (int i = 1; i <= 4; i++) {
@@ -32,7 +52,13 @@ static void oldest_checkpoints_are_removed(void **state)
 
         snprintf(name, sizeof(name), "ckpt-%d", i);
         t_set_number(&x, i);
+        t_clock_seconds += 1;
         assert_string_equal(save(&x, false), name);
+        assert_int_equal(x.c->counter, i);
+        if (i <= 2)
+            check_state_file("a", 1, i, began);
+        else
+            check_state_file("a", i - 1, i, began + i - 2); /* written again after the sweep */
     }
     assert_false(t_has_checkpoint("a/ckpt-1") || t_has_checkpoint("a/ckpt-2"));
     assert_true(t_has_checkpoint("a/ckpt-3") && t_has_checkpoint("a/ckpt-4"));
@@ -115,7 +141,8 @@ static void directory_is_searched_when_the_state_file_is_lost(void **state)
 /* CM-8: if the clock is behind, checkpoints of earlier managers are not removed */
 static void clock_that_is_behind_removes_nothing_old(void **state)
 {
-    t_counted x;
+    t_counted  x;
+    t_warnings w;
 
     t_clock_seconds = 20000;
     t_begin_counted(&x, "clock", (ch_manager_options){.max_to_keep = 1});
@@ -125,7 +152,11 @@ static void clock_that_is_behind_removes_nothing_old(void **state)
     assert_false(t_has_checkpoint("clock/ckpt-1"));
     t_end_counted(&x);
     t_clock_seconds = 15000;
+    t_keep_warnings(&w);
     t_begin_counted(&x, "clock", (ch_manager_options){.max_to_keep = 1});
+    t_show_warnings();
+    assert_int_equal(w.n, 1);
+    assert_non_null(strstr(w.text, "the clock is behind"));
     for (int i = 0; i < 3; i++) {
         t_clock_seconds += 1;
         save(&x, false);
@@ -204,6 +235,36 @@ static void *open_disk_later(void *arg)
     atomic_store(&d->is_open, true);
     ch__gate_open(&d->gate);
     return NULL;
+}
+
+/* CK-16: values are copied first, and there is one write at a time */
+static void save_copies_first_and_writes_one_at_a_time(void **state)
+{
+    slow_disk      disk = {.program = pthread_self()};
+    ch_checkpoint *c;
+    pthread_t      opener;
+    t_counted      x;
+
+    t_begin_counted(&x, "async", (ch_manager_options){.max_to_keep = 0});
+    ch_checkpoint_manager_unref(x.m);
+    x.m = NULL;
+    c = x.c;
+    ch__file_observe(wait_for_disk, &disk);
+    t_set_number(&x, 7);
+    t_ok(ch_checkpoint_save(c, t_path("async/x"), NULL, NULL, 0));
+    t_set_number(&x, 8); /* the program goes on, and nothing of the save is on disk */
+    assert_false(t_has_checkpoint("async/x-1"));
+    assert_int_equal(pthread_create(&opener, NULL, open_disk_later, &disk), 0);
+    t_ok(ch_checkpoint_save(c, t_path("async/x"), NULL, NULL, 0));
+    assert_true(t_has_checkpoint("async/x-1")); /* the second save has waited for the first */
+    t_ok(ch_checkpoint_restore(c, t_path("async/x-1"), NULL, NULL));
+    assert_int_equal(t_get_number(&x), 7);
+    t_ok(ch_checkpoint_restore(c, t_path("async/x-2"), NULL, NULL));
+    assert_int_equal(t_get_number(&x), 8);
+    assert_int_equal(pthread_join(opener, NULL), 0);
+    ch__file_observe(NULL, NULL);
+    t_end_counted(&x);
+    (void)state;
 }
 
 /* Without an interval, each save is a request of the program. It waits for the last write, and
@@ -492,6 +553,7 @@ int main(void)
         cmocka_unit_test(directory_is_searched_when_the_state_file_is_lost),
         cmocka_unit_test(clock_that_is_behind_removes_nothing_old),
         cmocka_unit_test(save_is_skipped_and_counted_when_the_last_is_being_written),
+        cmocka_unit_test(save_copies_first_and_writes_one_at_a_time),
         cmocka_unit_test(save_waits_for_the_last_write_and_shows_it_when_there_is_no_interval),
         cmocka_unit_test(saves_wait_for_the_interval),
         cmocka_unit_test(init_is_called_without_checkpoint),

@@ -99,16 +99,23 @@ static void restore_pair(const char *name, ch_var *x, ch_var *y, ch_status exist
 /* CK-7 */
 static void node_of_the_graph_restores_one_object(void **state)
 {
-    ch_var *a = new_var("a", 1), *b = new_var("b", 2);
+    ch_var    *a = new_var("a", 1), *b = new_var("b", 2);
+    t_warnings w;
 
     save_pair("one", a, a); /* a single object, which two edges lead to */
     set_value(a, 5);
+    t_keep_warnings(&w);
     restore_pair("one", a, b, CH_FAILED_PRECONDITION);
+    t_show_warnings();
+    assert_non_null(strstr(w.text, "\"x\" and \"y\" are one object in the checkpoint"));
     assert_true(value_of(a) == 1 && value_of(b) == 2); /* b stays as it is */
 
     save_pair("two", a, b);
     set_value(a, 5);
+    t_keep_warnings(&w);
     restore_pair("two", a, a, CH_OK); /* two nodes are one object now: the first counts */
+    t_show_warnings();
+    assert_int_equal(w.n, 0);
     assert_true(value_of(a) == 1);
     ch_var_unref(a);
     ch_var_unref(b);

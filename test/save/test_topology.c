@@ -171,6 +171,55 @@ static void aggregate_of_replicas_is_kept_by_any_number_of_replicas(void **state
     (void)state;
 }
 
+/* Adds 3 plus the number of the replica to the zeros of each copy. */
+static void add_id(ch_step *s, void *arg)
+{
+    ch_node *id = ch_cast(ch_step_replica_id(s), CH_F32);
+    ch_node *zeros = ch_var_read(s, arg);
+
+    ch_var_assign_add(s, arg, ch_add(zeros, ch_add(id, ch_number(s, 3))));
+}
+
+/* 3.7.3, 3.7.12: copies (3, 4) are saved as 7. Restored, each of n copies has 7 / n. */
+static void restored_sum_is_divided_among_the_copies(void **state)
+{
+    static const int n[] = {2, 4, 1, 8};
+    ch_strategy     *from = new_mirrored(2);
+    ch_var          *v = new_on_read(from, CH_F32, CH_AGGREGATE_SUM);
+    ch_function     *f = t_function(add_id, v);
+    ch_checkpoint   *c = NULL;
+
+    t_ok(ch_strategy_run(from, f, NULL, NULL));
+    assert_true(t_copy_of(v, 0, 0) == 3 && t_copy_of(v, 1, 0) == 4);
+    t_ok(ch_checkpoint_new(&c));
+    t_ok(ch_checkpoint_add_var(c, "v", v));
+    t_ok(ch_checkpoint_write(c, t_path("sum"), &quick));
+    t_ok(ch_checkpoint_restore(c, t_path("sum"), NULL, NULL));
+    assert_true(t_copy_of(v, 0, 0) == 3.5F && t_copy_of(v, 1, 0) == 3.5F);
+    ch_checkpoint_unref(c);
+    for (int i = 0; i < 4; i++) {
+        ch_strategy *to = new_mirrored(n[i]);
+        ch_var      *w = new_on_read(to, CH_F32, CH_AGGREGATE_SUM);
+        ch_tensor   *sum = NULL;
+
+        t_ok(ch_checkpoint_new(&c));
+        t_ok(ch_checkpoint_add_var(c, "v", w));
+        t_ok(ch_checkpoint_restore(c, t_path("sum"), NULL, NULL));
+        for (int k = 0; k < n[i]; k++)
+            assert_true(t_copy_of(w, k, 4) == 7.0F / (float)n[i]);
+        t_ok(ch_var_get(w, &sum));
+        assert_true(((const float *)ch_tensor_data(sum))[0] == 7);
+        ch_tensor_unref(sum);
+        ch_checkpoint_unref(c);
+        ch_var_unref(w);
+        ch_strategy_unref(to);
+    }
+    ch_function_unref(f);
+    ch_var_unref(v);
+    ch_strategy_unref(from);
+    (void)state;
+}
+
 /* 3.7.5: copies that differ and have no aggregate cannot be saved */
 static void copies_without_aggregate_are_not_saved(void **state)
 {
@@ -433,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_of_any_number_load_under_any_other),
         cmocka_unit_test(aggregate_of_replicas_is_kept_by_any_number_of_replicas),
+        cmocka_unit_test(restored_sum_is_divided_among_the_copies),
         cmocka_unit_test(copies_without_aggregate_are_not_saved),
         cmocka_unit_test(training_of_many_shards_or_replicas_loads_under_any_other),
         cmocka_unit_test(epoch_that_k_replicas_began_is_finished_by_m),
