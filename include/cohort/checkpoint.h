@@ -103,7 +103,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_add_state(ch_checkpoint *c, const c
 typedef struct ch_write_options {
     bool wait; /* return when everything is on disk; false: when the state has been copied */
     /* Limit of the memory for the copy, in bytes; 0: the size of the state. If the state is
-     * larger, the rest is written while the program waits. */
+     * larger, the rest is written while the program waits. A manager also limits its restores
+     * with it (ch_restore_options.staging_bytes). */
     int64_t staging_bytes;
     int     sync;    /* 0: fsync the files; CH_OFF: leave that to the system */
     bool    replace; /* an existing checkpoint is replaced; false: it is ALREADY_EXISTS */
@@ -137,6 +138,10 @@ typedef struct ch_restored ch_restored;
 
 typedef struct ch_restore_options {
     bool partial; /* as ch_restored_expect_partial */
+    /* Limit of the memory that holds values of this process between the check of the data and
+     * the change of the variables, in bytes; 0: the size of the state. Values that do not fit
+     * are read twice: to verify them, and to change their variables. */
+    int64_t staging_bytes;
 } ch_restore_options;
 
 /* Restores the values of all objects of the checkpoint. `path` is a prefix ("run/ckpt-7"), or a

@@ -360,6 +360,8 @@ static ch_status check_options(const ch_checkpoint_manager *m)
         problem = "the interval is negative";
     else if (o->interval > 0 && o->step == NULL)
         problem = "an interval needs the variable that counts steps (ch_manager_options.step)";
+    else if (o->write.staging_bytes < 0)
+        problem = "write.staging_bytes is negative; 0 is the size of the state";
     else if (o->full_every < 0)
         problem = "full_every is negative; 0 makes every checkpoint full";
     else if (!(o->overhead >= 0 && o->overhead < 1))
@@ -767,10 +769,11 @@ ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name)
 ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **r,
                                         const char **path)
 {
-    ch_ckpt_list     all = {.n = 0};
-    ch_bytes_builder damage = {NULL};
-    bool             is_restored = false;
-    ch_status        rc =
+    ch_ckpt_list       all = {.n = 0};
+    ch_bytes_builder   damage = {NULL};
+    bool               is_restored = false;
+    ch_restore_options opt = {.staging_bytes = m != NULL ? m->opt.write.staging_bytes : 0};
+    ch_status          rc =
         ch__check_not_null("checkpoint manager restore", "the manager", m, NULL, NULL);
 
     if (path != NULL)
@@ -792,7 +795,7 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
         ch__free(m->path);
         m->path = path_of(m, all.name[i]);
         rc = m->path != NULL
-                 ? ch__checkpoint_restore(m->checkpoint, m->path, NULL, r, &is_damaged)
+                 ? ch__checkpoint_restore(m->checkpoint, m->path, &opt, r, &is_damaged)
                  : ch__fail_memory("a restore");
         is_restored = rc == CH_OK;
         if (is_restored && m->checkpoint->counter < newest)

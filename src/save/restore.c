@@ -8,8 +8,8 @@
  * checkpoint use too. The second phase copies them, which cannot fail. The first phase only
  * verifies the values of variables on parameter servers, and the second reads them from the
  * files. If that fails, it puts these variables back from snapshots that it has taken before
- * (restoring.undo). If the process has no staging memory, or a server none for a snapshot, a
- * disk that fails between the two phases leaves some variables changed.
+ * (restoring.undo). If values do not fit into staging memory, or a server has no memory for a
+ * snapshot, a disk that fails between the two phases leaves some variables changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -36,6 +36,7 @@ typedef struct read_state {
 
 typedef struct restoring {
     ch_checkpoint *c;
+    int64_t        staging_bytes; /* limit; 0: none */
     /* For each value of the tree: a tensor over staging memory, owned, or NULL. */
     ch_tensor  **staged;
     ch_restored *r;
@@ -280,10 +281,11 @@ static bool can_stage(const restoring *x, int i)
            x->r->match.entry_of[i] >= 0;
 }
 
-/* Makes tensors in staging memory for the variables of this process. */
+/* Makes tensors in staging memory for the variables of this process, as many as its limit
+ * allows. The others are read from the files in the second phase. */
 static ch_status plan_staging(restoring *x)
 {
-    int64_t   end = 0;
+    int64_t   end = 0, limit = x->staging_bytes > 0 ? x->staging_bytes : INT64_MAX;
     ch_status rc = CH_OK;
 
     x->staged = ch__calloc((size_t)x->tree.n_values + 1, sizeof(ch_tensor *));
@@ -292,17 +294,18 @@ static ch_status plan_staging(restoring *x)
     for (int pass = 0; pass < 2 && rc == CH_OK; pass++) {
         if (pass == 1 &&
             ch__staging_reserve(&x->c->staging, ch__checkpoint_team(x->c), end) != CH_OK)
-            return CH_OK; /* the values are read from the files in the second phase */
+            return CH_OK;
         end = 0;
         for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++) {
             const ch_var *v = x->tree.value[i].var;
+            int64_t       bytes = can_stage(x, i) ? ch__ckpt_bytes(v->dtype, v->shape) : 0;
 
-            if (!can_stage(x, i))
+            if (!can_stage(x, i) || bytes > limit - end)
                 continue;
             if (pass == 1)
                 rc = ch_tensor_wrap(v->dtype, v->shape, x->c->staging.at + end, NULL, NULL,
                                     &x->staged[i]);
-            end = ch__round_up(end + ch__ckpt_bytes(v->dtype, v->shape), CH_ALIGN);
+            end = ch__round_up(end + bytes, CH_ALIGN);
         }
     }
     return rc;
@@ -707,6 +710,8 @@ ch_status ch__checkpoint_restore(ch_checkpoint *c, const char *path,
     ch_status    rc = ch__checkpoint_check_context("checkpoint restore");
 
     *is_damaged = false;
+    if (rc == CH_OK && opt != NULL && opt->staging_bytes < 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "checkpoint restore: staging_bytes is negative");
     if (rc == CH_OK)
         rc = ch__checkpoint_collect(c, true);
     if (rc != CH_OK)
@@ -716,7 +721,7 @@ ch_status ch__checkpoint_restore(ch_checkpoint *c, const char *path,
         rc = new_restored(c, prefix, &r);
     *is_damaged = is_damage(rc);
     if (rc == CH_OK) {
-        restoring x = {.c = c, .r = r};
+        restoring x = {.c = c, .r = r, .staging_bytes = opt != NULL ? opt->staging_bytes : 0};
 
         rc = run(&x);
         *is_damaged = is_damage(rc) && !x.is_own_error;

@@ -1,4 +1,5 @@
-/* test/save/test_memory.c -- the memory that a save allocates when others came before it.
+/* test/save/test_memory.c -- the memory that a restore needs, and that a save allocates when
+ * others came before it.
  *
  * In steady state a save allocates the memory of its tree, plan and index, which depends on the
  * number of tensors and not on their sizes. Staging memory, buffers and windows are kept from
@@ -134,11 +135,59 @@ static void save_that_copies_a_variable_is_noticed(void **state)
     (void)state;
 }
 
+/* A restore holds the state, or as much as its options allow. Either way the values are right,
+ * and the checksums are verified before the first value changes. */
+static void restore_holds_no_more_than_its_options_allow(void **state)
+{
+    enum { N = 20, LIMIT = 5 * LARGE * 4 };
+    ch_tensor   *small = t_f32(ch_shape_of(LARGE), NULL);
+    ch_restored *r = NULL;
+    vars         x;
+
+    vars_begin(&x, MIRRORED_2, N, LARGE);
+    for (int i = 0; i < N; i++) {
+        ((float *)ch_tensor_data_mut(small))[7] = (float)i;
+        t_ok(ch_var_set(x.var[i], small));
+    }
+    (void)cost_of_save(x.c);
+    for (int64_t limit = 0; limit <= LIMIT; limit += LIMIT) {
+        ch_checkpoint *c = NULL;
+        char           name[16];
+
+        t_ok(ch_checkpoint_new(&c));
+        for (int i = 0; i < N; i++) {
+            snprintf(name, sizeof(name), "v%02d", i);
+            t_ok(ch_checkpoint_add_var(c, name, x.var[i]));
+            t_ok(ch_var_set(x.var[i], small));
+        }
+        ch__mem_watch(true);
+        t_ok(ch_checkpoint_restore(c, t_path("m"),
+                                   &(ch_restore_options){.staging_bytes = limit}, &r));
+        if (limit == 0)
+            assert_true(ch__mem_peak() >= N * LARGE * 4);
+        else
+            assert_true(ch__mem_peak() <= LIMIT + (4 << 20)); /* buffers of threads */
+        ch__mem_watch(false);
+        for (int i = 0; i < N; i++)
+            assert_true(t_copy_of(x.var[i], 0, 7) == (float)i &&
+                        t_copy_of(x.var[i], 1, 7) == (float)i);
+        ch_restored_unref(r);
+        ch_checkpoint_unref(c);
+    }
+    t_refused(ch_checkpoint_restore(x.c, t_path("m"),
+                                    &(ch_restore_options){.staging_bytes = -1}, NULL),
+              CH_INVALID_ARGUMENT, "staging_bytes", "negative");
+    ch_tensor_unref(small);
+    vars_end(&x);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(save_allocates_the_memory_of_its_index),
         cmocka_unit_test(save_that_copies_a_variable_is_noticed),
+        cmocka_unit_test(restore_holds_no_more_than_its_options_allow),
     };
 
     if (t_four_gpus(NULL) != 0)
