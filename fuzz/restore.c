@@ -59,7 +59,7 @@ static void ignore(const ch_log_record *r, void *arg)
 static void begin(void)
 {
     static const ch_state_ops ops = {NULL, load_state};
-    ch_dataset               *d = ch_dataset_range(0, 100, 1, NULL);
+    ch_dataset               *d = ch_dataset_range(0, 100, 1);
 
     ch_log_set_sink(ignore, NULL, CH_LOG_WARNING);
     d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});

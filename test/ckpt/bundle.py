@@ -484,6 +484,30 @@ def odd_checkpoints(numbers):
     return out
 
 
+def restored_graphs():
+    """Object graphs of the checkpoint of fuzz/restore.c: of all its objects, and with a value of another object."""
+    def value(attribute, key, name=''):
+        return field(2, field(1, attribute.encode()) + field(2, name.encode()) + field(3, (key + '/.ATTRIBUTES/' + attribute).encode()))
+
+    def child(node, name):
+        return field(1, field(1, node) + field(2, name.encode()))
+
+    def slot(variable, name, node):
+        return field(3, field(1, variable) + field(2, name.encode()) + field(3, node))
+
+    names = ('x', 'o', 'f', 'd', 's', 'save_counter')
+    root = b''.join(child(i + 1, name) for i, name in enumerate(names))
+    optimizer = child(7, 'iterations') + child(8, 'rate') + slot(1, 'm', 9) + slot(1, 'v', 10)
+    nodes = [root, value('VARIABLE_VALUE', 'x', 'x'), optimizer, value('RUNS', 'f'), value('POSITION', 'd'), value('STATE', 's'),
+             value('VARIABLE_VALUE', 'save_counter'), value('VARIABLE_VALUE', 'o/iterations'), value('VARIABLE_VALUE', 'o/rate'),
+             value('VARIABLE_VALUE', 'x/.OPTIMIZER_SLOT/o/m'), value('VARIABLE_VALUE', 'x/.OPTIMIZER_SLOT/o/v')]
+    wrong = list(nodes)
+    wrong[4] = field(2, field(1, b'POSITION') + field(3, b's/.ATTRIBUTES/STATE'))
+    twice = list(nodes)
+    twice[0] = root + child(1, 'y')
+    return {name: b''.join(field(1, node) for node in graph) for name, graph in (('whole', nodes), ('wrong', wrong), ('twice', twice))}
+
+
 def write_seeds(corpus):
     def seed(target, name, data):
         os.makedirs(os.path.join(corpus, target), exist_ok=True)
@@ -528,6 +552,11 @@ def write_seeds(corpus):
     names = b''.join(field(1, field(2, name)) for name in (b'a.b/c', b'..', b'.S', b'.x', b'a/b'))
     seed('object_graph', 'escapes', field(1, names))
     seed('object_graph', 'three', b''.join(field(1, x) for x in (node, leaf, slot)))
+    for name, graph in restored_graphs().items():
+        seed('restore', name, bytes([0]) + struct.pack('<q', 5) + graph)
+    for shape in (2, 3, 4, 5):
+        seed('restore', f'shape_{shape}', bytes([shape]) + bytes(8) + field(1, b''))
+    seed('restore', 'count', bytes([0]) + b'\xff' * 8 + restored_graphs()['whole'])
 
 
 if __name__ == '__main__':
