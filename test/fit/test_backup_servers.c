@@ -238,12 +238,12 @@ static int count_rounds(const program *p)
 
 /* PR-3, PR-4: a signal or a time limit in the middle of a round. The save waits for the end of
  * the round, because the steps after it would read other values. */
-static void backup_in_rounds_saves_at_their_end_when_a_signal_comes_in_their_middle(void **s)
+static void backup_in_rounds_saves_at_their_end_when_a_signal_comes_before(void **state)
 {
     static const int sig[] = {SIGTERM, SIGUSR1, SIGINT};
     program          p = {.mode = CH_SYNCHRONOUS, .every_steps = 1000, .round = 3};
 
-    (void)s;
+    (void)state;
     assert_int_equal(run(p), 0);
     snprintf(want, sizeof(want), "%s", got);
     remove_run(NULL);
@@ -338,8 +338,7 @@ int main(void)
         cmocka_unit_test_teardown(backup_in_rounds_goes_on_after_a_kill_with_the_same_bits,
                                   remove_run),
         cmocka_unit_test_teardown(
-            backup_in_rounds_saves_at_their_end_when_a_signal_comes_in_their_middle,
-            remove_run),
+            backup_in_rounds_saves_at_their_end_when_a_signal_comes_before, remove_run),
         cmocka_unit_test_teardown(
             backup_in_rounds_is_not_saved_when_the_round_outlasts_the_grace, remove_run),
         cmocka_unit_test_teardown(backup_on_servers_agrees_with_the_steps_of_its_cut,

@@ -257,8 +257,8 @@ static void failed_restore_changes_nothing(void **state)
     t_ok(ch_tensor_new(CH_F64, ch_shape_of(4), &doubles));
     wide = t_var(NULL, "b", doubles); /* the same shape */
     t_ok(ch_checkpoint_add_var(d, "b", wide));
-    t_refused(ch_checkpoint_restore(d, t_path("f"), NULL, NULL), CH_INVALID_ARGUMENT,
-              "f32(4,)", "f64(4,)");
+    t_refused(ch_checkpoint_restore(d, t_path("f"), NULL, NULL), CH_INVALID_ARGUMENT, "f32(4,)",
+              "f64(4,)");
     assert_true(first_of(a) == 5);
     ch_var_unref(wide);
     t_refused(ch_checkpoint_restore(d, t_path("none"), NULL, NULL), CH_NOT_FOUND, "none",
@@ -311,7 +311,7 @@ static void restore_half(ch_var *x, bool by_call, bool by_option)
     t_keep_warnings(&w);
     t_ok(ch_checkpoint_restore(c, t_path("half"), &(ch_restore_options){.partial = by_option},
                                &r));
-    t_ok(ch_restored_assert_existing(r)); /* CK-10: it holds, and the next does not */
+    t_ok(ch_restored_assert_existing(r)); /* it holds, and consumed does not */
     t_ok(ch_restored_assert_nontrivial(r));
     t_refused(ch_restored_assert_consumed(r), CH_FAILED_PRECONDITION, "y/.ATTRIBUTES",
               "no object");
