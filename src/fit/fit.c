@@ -159,8 +159,8 @@ static ch_status run_step(ch_fitting *f, ch_tuple *batch)
     return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_STEP) : rc;
 }
 
-/* Returns true if the training pauses in the middle of a round of CH_SYNCHRONOUS, and a callback
- * saves it: such callbacks wait for the end of the round (rule 4 of fit/backup.c). */
+/* Returns true if the training pauses in the middle of a round of CH_SYNCHRONOUS, and a
+ * callback saves it: such callbacks wait for the end of the round (rule 4 of fit/backup.c). */
 static bool runs_to_round_end(const ch_fitting *f)
 {
     return f->loop.t.pauses && (f->loop.events & CH_SAVE_POINT_STEP) != 0 &&
