@@ -289,8 +289,8 @@ typedef struct ch_backup_options {
  *     stopped by Ctrl-C or ch_callback_time_limit goes on when it is started again; a training
  *     that another callback stopped has ended. If a program trains several times, each training
  *     needs a directory of its own.
- *   - In rounds of CH_SYNCHRONOUS (cohort/coordinator.h), a save that comes due in the middle of
- *     a round is made at the end of the round, and so are those of signals, Ctrl-C and
+ *   - In rounds of CH_SYNCHRONOUS (cohort/coordinator.h), a save that comes due in the middle
+ *     of a round is made at the end of the round, and so are those of signals, Ctrl-C and
  *     ch_callback_time_limit: the training runs on until then.
  *   - An error of a save is a warning (cohort/log.h), and the training goes on. An error of the
  *     restore ends the training. FAILED_PRECONDITION: another program uses the directory. */

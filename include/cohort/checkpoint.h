@@ -195,8 +195,8 @@ typedef struct ch_manager_options {
      * when as many newer ones are there. */
     int    max_to_keep;
     double keep_every_hours; /* also keep one for every so many hours; 0: no */
-    /* i64 scalar that counts steps; for `interval`; referenced. NULL: the step in the checkpoint
-     * is the largest number of runs or steps of the functions and models that are saved. */
+    /* i64 scalar that counts steps; for `interval`; referenced. NULL: the step in the
+     * checkpoint is the largest number of runs or steps of the saved functions and models. */
     ch_var *step;
     int64_t interval; /* steps between two saves; 0: every call saves */
     /* Share of the time that saves may cost; 0: no limit. The manager measures what saves cost
