@@ -258,7 +258,7 @@ static ch_status unpack_block(const sst_file *f, sst_block *b)
  * entries. */
 static ch_status check_block(const sst_file *f, sst_block *b, size_t n)
 {
-    int       type = b->memory[n];
+    int       type = (unsigned char)b->memory[n];
     uint32_t  n_restarts;
     ch_status rc = CH_OK;
 
@@ -406,7 +406,7 @@ static ch_status read_footer(const sst_file *f, uint64_t *offset, uint64_t *n)
     char         foot[FOOTER];
     ch_wire      w = ch__wire(foot, FOOTER - 8);
     ch_wire_span s = w.all;
-    uint64_t     skip;
+    uint64_t     unused[2]; /* offset and size of the empty block */
     ch_status    rc;
 
     if (f->bytes < FOOTER)
@@ -421,7 +421,7 @@ static ch_status read_footer(const sst_file *f, uint64_t *offset, uint64_t *n)
                         "%s: not an index of a checkpoint, or truncated: wrong magic number at "
                         "byte %lld",
                         f->path, (long long)f->bytes - 8);
-    if (!ch__wire_varint(&w, &s, &skip) || !ch__wire_varint(&w, &s, &skip) ||
+    if (!ch__wire_varint(&w, &s, &unused[0]) || !ch__wire_varint(&w, &s, &unused[1]) ||
         !ch__wire_varint(&w, &s, offset) || !ch__wire_varint(&w, &s, n))
         return ch__fail(CH_DATA_LOSS, "%s: damaged footer at byte %lld", f->path,
                         (long long)f->bytes - FOOTER);

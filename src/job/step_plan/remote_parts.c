@@ -120,12 +120,12 @@ static int find_update_input(const update_builder *u, const ch_node *call, int k
 static void want_update_input(update_builder *u, const ch_node *call, int k, const ch_node *n,
                               ch_plan_input in)
 {
-    int            at = find_update_input(u, NULL, 0, n);
-    ch_plan_input *old = at != CH_NO_INDEX ? &u->remote->in[at] : NULL;
+    int  at = find_update_input(u, NULL, 0, n);
+    bool is_there = at != CH_NO_INDEX;
 
-    if (old != NULL && old->role == in.role && old->ids == in.ids)
+    if (is_there && u->remote->in[at].role == in.role && u->remote->in[at].ids == in.ids)
         return;
-    u->use[u->n_in] = old != NULL ? (ch_use){call, k} : (ch_use){NULL, 0};
+    u->use[u->n_in] = is_there ? (ch_use){call, k} : (ch_use){NULL, 0};
     u->in[u->n_in] = n;
     u->remote->in[u->n_in++] = in;
 }
