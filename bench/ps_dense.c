@@ -222,7 +222,7 @@ static void define(job *j, ch_tensor *zeros)
     ch_function_static_rows(f);
     must(ch_tuple_of(1, &zeros, &in));
     must(ch_strategy_run(NULL, f, in, NULL));
-    must(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0, 0}, &plan));
+    must(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0, 0}, (int[]){-1, -1, -1}, &plan));
     j->hyper = hyper_of(&plan->local_part[0], zeros);
     tell(j, update_of(plan, ch_function_graph(f))->graph);
     ch__step_plan_free(plan);

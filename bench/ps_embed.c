@@ -122,6 +122,7 @@ static void send_step(table *t)
 static void record(table *t)
 {
     static const int place[VARS] = {0, 1, 2};
+    int              axis[VARS];
     ch_step_plan    *plan = NULL;
     const ch_graph  *g;
 
@@ -131,7 +132,9 @@ static void record(table *t)
     g = ch_function_graph(t->step);
     place_variables(t, g);
     create_variables(t, g);
-    must(ch__step_plan_new(g, place, &plan));
+    for (int i = 0; i < VARS; i++)
+        axis[i] = t->variable[i].n_shards > 1 ? 0 : -1;
+    must(ch__step_plan_new(g, place, axis, &plan));
     for (int i = 0; i < plan->n_remote_parts; i++)
         t->function[i] = (uint64_t)i * SERVERS + 1;
     t->sent = (ch_placed_plan){plan, g->n_resources, t->variable, t->function};

@@ -75,7 +75,7 @@ static void look_up(ch_step *s, void *arg)
 /* Records a step and makes its step plan. Unrefs the inputs. */
 static ch_step_plan *plan_of(ch_step_fn step, int n, ch_tensor **in, ch_function **f)
 {
-    static const int place[VARIABLES] = {0, 1, 2};
+    static const int place[VARIABLES] = {0, 1, 2}, axis[VARIABLES] = {-1, -1, -1};
     ch_tuple        *tuple = NULL;
     ch_step_plan    *r = NULL;
 
@@ -84,7 +84,7 @@ static ch_step_plan *plan_of(ch_step_fn step, int n, ch_tensor **in, ch_function
     ch_function_static_rows(*f);
     must(ch_tuple_of(n, in, &tuple));
     must(ch_strategy_run(NULL, *f, tuple, NULL));
-    must(ch__step_plan_new(ch_function_graph(*f), place, &r));
+    must(ch__step_plan_new(ch_function_graph(*f), place, axis, &r));
     ch_tuple_unref(tuple);
     for (int i = 0; i < n; i++)
         ch_tensor_unref(in[i]);

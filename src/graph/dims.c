@@ -1,9 +1,8 @@
-/* graph/dims.c -- sizes with symbols, and the helper functions of shape rules and partition
- * rules.
+/* graph/dims.c -- sizes with symbols, and the helper functions of shape rules.
  *
- * Declared in graph/node.h and graph/op.h, used by the `infer` and `factors` functions of ops,
- * and by all of graph/ for arithmetic, comparison and printing of sizes. Symbol 1 is printed as
- * "rows", symbol n as "sn".
+ * Declared in graph/node.h and graph/op.h, used by the `infer` functions of ops, and by all of
+ * graph/ for arithmetic, comparison and printing of sizes. Symbol 1 is printed as "rows",
+ * symbol n as "sn".
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -267,44 +266,4 @@ ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b)
     if (a.sym == b.sym)
         return (ch_dim){a.n + b.n, a.sym};
     return ch__infer_symbol(c);
-}
-
-int ch__factor(ch_factors *f, ch_factor_kind kind)
-{
-    f->kind[f->n] = kind;
-    return f->n++;
-}
-
-void ch__factor_map(ch_factors *f, int input, int rank, const int *factor)
-{
-    for (int k = 0; k < rank; k++)
-        f->in[input][k] = (signed char)factor[k];
-    if (input >= f->n_in)
-        f->n_in = input + 1;
-}
-
-ch_status ch__factor_out(ch_factors *f, int rank, const int *factor)
-{
-    for (int k = 0; k < rank; k++)
-        f->out[f->n_out][k] = (signed char)factor[k];
-    f->n_out++;
-    return CH_OK;
-}
-
-ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f)
-{
-    int all[CH_MAX_RANK], one[CH_MAX_RANK];
-
-    for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, CH_PAR);
-    for (int i = 0; i < n->n_in; i++) {
-        const ch_dims *d = &n->in[i]->dims;
-
-        for (int k = 0; k < d->rank; k++) /* a size of 1 is broadcast */
-            one[k] = ch__dim_is(d->dim[k], 1) ? -1 : all[n->dims.rank - d->rank + k];
-        ch__factor_map(f, i, d->rank, one);
-    }
-    for (int i = 0; i < n->n_out; i++)
-        (void)ch__factor_out(f, n->dims.rank, all);
-    return CH_OK;
 }

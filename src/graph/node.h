@@ -18,7 +18,8 @@
 #include "cohort/step.h"
 #include "graph/timing.h"
 
-typedef struct ch_op ch_op;
+typedef struct ch_op      ch_op;
+typedef struct ch_origins ch_origins;
 
 /* ---- sizes ---- */
 
@@ -103,6 +104,9 @@ struct ch_node {
     const char  *composite;
     int          ordinal; /* number of the call in the recording: a key of its random numbers */
     ch_work_kind work;    /* kind of work, for time measurement */
+    /* of a part of a call: its positions in the whole call, in the arena of the graph; NULL:
+     * the call is whole */
+    const ch_origins *origins;
     /* Set in specialised graphs for a call on flat values with room (graph/room.h): 1 plus the
      * input of the graph whose size in a run, times live_each, is the number of live rows. 0:
      * all rows are live. */

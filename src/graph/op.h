@@ -35,7 +35,9 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "graph/factors.h"
 #include "graph/node.h"
+#include "graph/traffic.h"
 
 /* ---- shape rules ---- */
 
@@ -125,10 +127,16 @@ typedef struct ch_env {
     int64_t  iteration;
     uint64_t seed;
     int64_t  global_rows; /* number of rows over all replicas of the job */
-    void    *group;       /* the ch_group of collectives; NULL: a single replica */
+    /* the ch_group of collectives: of the replicas or, if replicas have cores, of the cores
+     * with this number; NULL: a single replica */
+    void *group;
+    void *cores; /* the ch_group of the cores of this replica; NULL: the replica has one core */
+    /* receives the bytes that the core moves; NULL: the replica has one core */
+    ch_traffic_counts *traffic;
     /* threads of the device, for kernels that run bodies; NULL: one thread */
     struct ch_team *team;
     int             local; /* index of the replica in this process */
+    int             core;  /* index of the core in its replica; 0: the replica has one core */
     /* inputs of the replica in this run, by index; NULL: a run without room */
     struct ch_tensor *const *input;
     /* Becomes true when another thread stops the run: the run then ends before the next
@@ -205,6 +213,21 @@ static inline bool ch__kernel_fits(const ch_kernel *k, const ch_node *n)
     return k->fits == NULL || k->fits(n, k->arg);
 }
 
+/* Returns the first position of output 0, or of input 0, in the whole call that c is a part of.
+ * NULL: the call is whole. An op whose kernels call these functions must have CH_OP_ORIGIN. */
+static inline const int64_t *ch__out_origin(const ch_call *c)
+{
+    const ch_origins *o = c->node->origins;
+
+    return o != NULL ? o->out[c->env->core] : NULL;
+}
+static inline const int64_t *ch__in_origin(const ch_call *c)
+{
+    const ch_origins *o = c->node->origins;
+
+    return o != NULL ? o->in[c->env->core] : NULL;
+}
+
 /* Appends the origin of a call to this thread's error message, as ", in block/dense, at
  * train.c:41". Returns rc. */
 ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
@@ -251,39 +274,6 @@ typedef struct ch_block {
     double      param[4]; /* attributes as numbers, passed to fn */
 } ch_block;
 
-/* ---- partition rules ----
- *
- * How a call may be divided. Each axis of an input or output belongs to a factor. Dividing a
- * factor divides all axes that belong to it. job/step_plan/ uses the rules to run updates on
- * the shards of a variable. */
-
-typedef enum ch_factor_kind {
-    CH_PAR, /* independent: parts need no communication */
-    CH_RED, /* reduced (sum or maximum): parts give partial results that must be combined */
-    CH_WIN, /* a window moves along the axis: parts must exchange their borders */
-    CH_IDX, /* indexed by ids */
-    CH_FIX  /* must not be divided */
-} ch_factor_kind;
-
-#define CH_MAX_FACTORS 16
-typedef struct ch_factors {
-    int            n;
-    ch_factor_kind kind[CH_MAX_FACTORS];
-    int            n_in, n_out;
-    /* factor of each axis of an input; -1: none, the axis is broadcast */
-    signed char in[8][CH_MAX_RANK];
-    signed char out[8][CH_MAX_RANK];
-} ch_factors;
-
-/* Adds a factor and returns its number. */
-int ch__factor(ch_factors *f, ch_factor_kind kind);
-/* Sets the factors of the axes of an input. */
-void ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
-/* Sets the factors of the axes of the next output. Returns CH_OK. */
-ch_status ch__factor_out(ch_factors *f, int rank, const int *factor);
-/* The rule of elementwise ops: every axis of the output is an independent factor. */
-ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
-
 /* ---- absorbing the next call ---- */
 
 /* The call that replaces a call and its only user (ch_op.absorb). */
@@ -312,8 +302,13 @@ enum {
     CH_OP_READS_ENV = 1 << 7,
     /* with a single replica, output i equals input i: the call is removed */
     CH_OP_ALONE_IS_INPUT = 1 << 8,
-    CH_OP_VARIES = 1 << 9,  /* outputs may differ between replicas even if inputs do not */
-    CH_OP_STRINGS = 1 << 10 /* accepts string inputs; outputs are never strings */
+    CH_OP_VARIES = 1 << 9,   /* outputs may differ between replicas even if inputs do not */
+    CH_OP_STRINGS = 1 << 10, /* accepts string inputs; outputs are never strings */
+    /* linear in all inputs together: applied to summands of all inputs, it gives summands of
+     * the outputs */
+    CH_OP_LINEAR = 1 << 11,
+    /* the kernels need the positions of a part in the whole call (ch_node.origins) */
+    CH_OP_ORIGIN = 1 << 12
 };
 
 struct ch_op {
@@ -336,8 +331,19 @@ struct ch_op {
      * NULL if no output depends on input j. If `grad` is NULL, the gradient is zero with
      * CH_OP_NO_GRAD, and an error without. */
     void (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
-    /* The partition rule. NULL: the call must not be divided. */
+    /* The partition rule (graph/factors.h). NULL: the call must not be divided, and
+     * `replicated` says why. */
     ch_status (*factors)(const ch_node *n, ch_factors *f);
+    const char *replicated; /* reason why the op has no partition rule; NULL: it has a rule */
+    /* Changes `attrs`, a copy of the attributes of call n, to those of a part of the call:
+     * sizes, padding. ch__local_dims serves ops with the attribute `dims`. NULL: parts have the
+     * attributes of the whole call. */
+    ch_status (*local)(const ch_node *n, const ch_call_part *part, void *attrs);
+    /* Records the computation of call n in plain ops, with the inputs `in`, and sets out[i] for
+     * every output. Used if an axis is divided that the kernels need whole (CH_FIX), or any
+     * axis of a call without a rule (ch_factors.n_set_out is 0). Returns false if this call
+     * cannot be expanded, or if an error is recorded in the step. NULL: no call can be. */
+    bool (*expand)(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out);
     /* Returns true if the kernel of call n can also do the work of `user`, the only call that
      * reads n: add a bias, apply an activation. Sets *out to a call with the outputs of `user`.
      * The results may differ in the last place, so this happens in specialised graphs only, and

@@ -197,6 +197,7 @@ typedef struct block {
     char       *scores, *gemm_scratch; /* scratch: arrays of scores; of the products */
     char       *mask_buffer;           /* a widened row of the mask */
     int64_t     row, rows;
+    int64_t     offset; /* query i may see the keys 0 .. i + offset */
 } block;
 
 static int64_t size_of(const ch_attention_plan *a)
@@ -205,9 +206,9 @@ static int64_t size_of(const ch_attention_plan *a)
 }
 
 /* Returns the number of keys that query i may see. */
-static int64_t seen_by(const ch_attention_plan *a, int64_t i)
+static int64_t seen_by(const ch_attention_plan *a, const block *b, int64_t i)
 {
-    int64_t n = i + a->dims.s - a->dims.t + 1;
+    int64_t n = i + b->offset + 1;
 
     if (!a->dims.causal)
         return a->dims.s;
@@ -217,7 +218,7 @@ static int64_t seen_by(const ch_attention_plan *a, int64_t i)
 /* Returns the number of blocks of keys that at least one query of the block may see. */
 static int64_t key_blocks(const ch_attention_plan *a, const block *b)
 {
-    return a->n_keys > 0 ? ch__units(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
+    return a->n_keys > 0 ? ch__units(seen_by(a, b, b->row + b->rows - 1), a->keys) : 0;
 }
 
 static ch_status multiply(const ch_attention_plan *a, const block *b, int which, int64_t j,
@@ -311,7 +312,7 @@ static void weigh_row(const ch_attention_plan *a, const block *b, int64_t i, cha
 {
     const ch_attention_dims *d = &a->dims;
     const ch_score_loops    *l = score_loops(a);
-    int64_t                  size = size_of(a), n = seen_by(a, b->row + i);
+    int64_t                  size = size_of(a), n = seen_by(a, b, b->row + i);
     int64_t                  all = ch__min(key_blocks(a, b) * a->keys, d->s);
     const void              *mask = mask_row(a, b, b->row + i, n);
 
@@ -422,8 +423,8 @@ static block block_of(const ch_attention_plan *a, int tile, int64_t head, const 
     return b;
 }
 
-static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t unit,
-                              const void *const *in, void *out, char *scratch)
+static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t offset,
+                              int64_t unit, const void *const *in, void *out, char *scratch)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  head = unit / a->n_rows, row = unit % a->n_rows * a->rows;
@@ -432,6 +433,7 @@ static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t unit
     block                    b = block_of(a, tile, head, in[3], scratch, &at);
     ch_status                rc;
 
+    b.offset = offset;
     b.row = row;
     b.rows = rows;
     b.q = operand(a, in[0], from * d->d, rows * d->d, &at);
@@ -445,19 +447,20 @@ static ch_status forward_unit(const ch_attention_plan *a, int tile, int64_t unit
     return rc;
 }
 
-ch_status ch__attention_run(const ch_attention_plan *a, int tile, const void *const *in,
-                            void *out, void *scratch)
+ch_status ch__attention_run(const ch_attention_plan *a, int tile, int64_t offset,
+                            const void *const *in, void *out, void *scratch)
 {
     int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;
     ch_status rc = CH_OK;
 
     for (int64_t unit = from; unit < to && rc == CH_OK; unit++)
-        rc = forward_unit(a, tile, unit, in, out, scratch);
+        rc = forward_unit(a, tile, offset, unit, in, out, scratch);
     return rc;
 }
 
-static ch_status backward_head(const ch_attention_plan *a, int tile, int64_t head,
-                               const void *const *in, void *const *out, char *scratch)
+static ch_status backward_head(const ch_attention_plan *a, int tile, int64_t offset,
+                               int64_t head, const void *const *in, void *const *out,
+                               char *scratch)
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  q = d->t * d->d, k = d->s * d->d, v = d->s * d->e, o = d->t * d->e,
@@ -470,6 +473,7 @@ static ch_status backward_head(const ch_attention_plan *a, int tile, int64_t hea
     const char *all_do = operand(a, in[3], head * o, o, &at);
     char       *all_dq = result(a, out[0], head * q, q, &at);
 
+    b.offset = offset;
     b.k = operand(a, in[1], head * k, k, &at);
     b.v = operand(a, in[2], head * v, v, &at);
     b.dk = result(a, out[1], head * k, k, &at);
@@ -489,13 +493,13 @@ static ch_status backward_head(const ch_attention_plan *a, int tile, int64_t hea
     return rc;
 }
 
-ch_status ch__attention_grad(const ch_attention_plan *a, int tile, const void *const *in,
-                             void *const *out, void *scratch)
+ch_status ch__attention_grad(const ch_attention_plan *a, int tile, int64_t offset,
+                             const void *const *in, void *const *out, void *scratch)
 {
     int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;
     ch_status rc = CH_OK;
 
     for (int64_t head = from; head < to && rc == CH_OK; head++)
-        rc = backward_head(a, tile, head, in, out, scratch);
+        rc = backward_head(a, tile, offset, head, in, out, scratch);
     return rc;
 }

@@ -23,7 +23,7 @@ typedef struct ch_attention_dims {
     /* t queries, s keys, d elements of a query or key, e elements of a value */
     int64_t batch, heads, t, s, d, e;
     double  scale;
-    bool    causal; /* query i sees the keys 0 .. i + s - t */
+    bool    causal; /* query i sees the keys 0 .. i + offset */
     bool    has_mask;
     /* CH_BOOL: true means that the key is visible. Otherwise equal to `dtype`, and the mask is
      * added. */
@@ -65,12 +65,14 @@ void                    ch__attention_close(ch_attention_plan *a);
 /* Returns the bytes of scratch memory that all tiles together need. */
 size_t ch__attention_scratch_bytes(const ch_attention_plan *a);
 
-/* Runs a tile of [0, n_tiles). in: q, k, v, mask (ignored without has_mask); out: o. Tiles may
- * run in parallel on the same scratch memory, because each uses its own part. */
-CH_MUST_CHECK ch_status ch__attention_run(const ch_attention_plan *a, int tile,
+/* Runs a tile of [0, n_tiles). in: q, k, v, mask (ignored without has_mask); out: o. `offset`
+ * is for causal attention; s - t, so that the last query sees all keys, unless the queries are
+ * a part of all queries. Tiles may run in parallel on the same scratch memory, because each
+ * uses its own part. */
+CH_MUST_CHECK ch_status ch__attention_run(const ch_attention_plan *a, int tile, int64_t offset,
                                           const void *const *in, void *out, void *scratch);
 /* Runs a tile of the gradient. in: q, k, v, do, mask; out: dq, dk, dv. */
-CH_MUST_CHECK ch_status ch__attention_grad(const ch_attention_plan *a, int tile,
+CH_MUST_CHECK ch_status ch__attention_grad(const ch_attention_plan *a, int tile, int64_t offset,
                                            const void *const *in, void *const *out,
                                            void *scratch);
 

@@ -2,11 +2,11 @@
  *
  * The public constructors of ch_init are first. ch_init_tensor fills a whole variable,
  * ch__init_part a part; the caller of the latter is job/server/init.c. `struct distribution`
- * says how to turn random words into numbers, `struct runs` where a part lies in the whole.
+ * says how to turn random words into numbers, ch_region_runs where a part lies in the whole.
  *
  * Invariant: a random number belongs to a position of the whole variable. So a part computes
  * the chunks of the stream that it touches and keeps its own numbers. Along axis 0 that is
- * hardly more than needed; along another axis it is the whole stream.
+ * hardly more than needed; along another axis it may be the whole stream.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/init.h"
@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "kernel/ortho.h"
 #include "kernel/philox.h"
+#include "tensor/layout.h"
 #include "tensor/tensor.h"
 
 ch_init ch_init_zeros(void)
@@ -138,37 +139,15 @@ static void draw_chunk(const distribution *d, const ch_philox *stream, ch_dtype 
         ch__store(dtype, out + (size_t)i * ch_dtype_bytes(dtype), wide[i]);
 }
 
-/* The position of a part in the whole: n runs of `length` elements, `apart` elements from each
- * other. */
-typedef struct runs {
-    int64_t n, first, length, apart;
-} runs;
-
-static runs runs_of(ch_shape whole, int axis, int64_t begin, ch_shape part)
-{
-    runs    r = {.n = 1};
-    int64_t inner = 1;
-
-    for (int i = 0; i < part.rank; i++)
-        if (i < axis)
-            r.n *= part.dim[i];
-        else if (i > axis)
-            inner *= part.dim[i];
-    r.first = begin * inner;
-    r.length = (part.rank > 0 ? part.dim[axis] : 1) * inner;
-    r.apart = (part.rank > 0 ? whole.dim[axis] : 1) * inner;
-    return r;
-}
-
 static void fill_drawn(const distribution *d, const ch_philox *stream, ch_dtype dtype,
-                       const runs *r, char *out)
+                       const ch_region_runs *r, char *out)
 {
     int64_t each = dtype == CH_F64 ? CH_PHILOX_CHUNK / 2 : CH_PHILOX_CHUNK, drawn = -1;
     size_t  size = ch_dtype_bytes(dtype);
     _Alignas(CH_ALIGN) char chunk[CHUNK_BYTES];
 
     for (int64_t i = 0; i < r->n; i++)
-        for (int64_t at = r->first + i * r->apart, end = at + r->length; at < end;) {
+        for (int64_t at = ch__region_run(r, i), end = at + r->length; at < end;) {
             int64_t k = at / each, last = (k + 1) * each, n = (last < end ? last : end) - at;
 
             if (k != drawn)
@@ -238,7 +217,7 @@ static ch_status fill_orthogonal(const ch_init *init, const char *name, ch_tenso
         ch__free(scratch);
         return ch__fail_memory("initialiser: orthogonal matrix");
     }
-    fill_drawn(&d, &stream, CH_F64, &(runs){.n = 1, .length = few * many}, (char *)q);
+    fill_drawn(&d, &stream, CH_F64, &(ch_region_runs){.n = 1, .length = few * many}, (char *)q);
     ch__orthonormalise(few, many, q, scratch);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
@@ -292,16 +271,15 @@ ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_shape shape)
     return CH_OK;
 }
 
-static void fill_diagonal(ch_tensor *t, int axis, int64_t begin, double value)
+static void fill_diagonal(ch_tensor *t, const int64_t *begin, double value)
 {
-    int64_t columns = t->shape.dim[1], n = t->shape.dim[axis];
+    int64_t columns = t->shape.dim[1];
 
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = axis == 0 ? i : begin + i, column = axis == 0 ? begin + i : i;
+    for (int64_t i = 0; i < t->shape.dim[0]; i++) {
+        int64_t j = begin[0] + i - begin[1];
 
-        if (row < t->shape.dim[0] && column < columns)
-            ch__store(t->dtype,
-                      t->data + (size_t)(row * columns + column) * ch_dtype_bytes(t->dtype),
+        if (j >= 0 && j < columns)
+            ch__store(t->dtype, t->data + (size_t)(i * columns + j) * ch_dtype_bytes(t->dtype),
                       value);
     }
 }
@@ -311,20 +289,21 @@ bool ch__init_has_parts(const ch_init *init)
     return init->kind != CH_INIT_ORTHOGONAL;
 }
 
-void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
-                   int64_t begin, ch_tensor *t)
+void ch__init_part(const ch_init *init, const char *name, ch_shape whole, const int64_t *begin,
+                   ch_tensor *t)
 {
     if (ch_tensor_count(t) == 0)
         return; /* its other sizes may be large */
     if (init->kind == CH_INIT_CONSTANT) {
         ch__tensor_fill(t, init->a);
     } else if (init->kind == CH_INIT_IDENTITY) {
-        fill_diagonal(t, axis, begin, init->a);
+        fill_diagonal(t, begin, init->a);
     } else if (is_random(init->kind)) {
-        distribution d = distribution_of(init, whole);
-        ch_philox    stream = stream_of(init, name);
-        runs         r = runs_of(whole, axis, begin, t->shape);
+        distribution   d = distribution_of(init, whole);
+        ch_philox      stream = stream_of(init, name);
+        ch_region_runs r;
 
+        ch__region_runs(begin, t->shape, whole, &r);
         fill_drawn(&d, &stream, t->dtype, &r, t->data);
     }
 }
@@ -332,9 +311,10 @@ void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int ax
 ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, ch_shape shape,
                          ch_tensor **out)
 {
-    ch_init    given = init != NULL ? *init : ch_init_zeros();
-    ch_status  rc = ch__check_not_null("init", "out", out, NULL, NULL);
-    ch_tensor *t = NULL;
+    ch_init       given = init != NULL ? *init : ch_init_zeros();
+    ch_status     rc = ch__check_not_null("init", "out", out, NULL, NULL);
+    ch_tensor    *t = NULL;
+    const int64_t begin[CH_MAX_RANK] = {0};
 
     name = name != NULL ? name : "";
     if (rc == CH_OK)
@@ -344,7 +324,7 @@ ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, 
     if (rc != CH_OK)
         return rc;
     if (ch__init_has_parts(&given))
-        ch__init_part(&given, name, shape, 0, 0, t);
+        ch__init_part(&given, name, shape, begin, t);
     else
         rc = fill_orthogonal(&given, name, t);
     if (rc != CH_OK) {

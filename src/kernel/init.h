@@ -15,10 +15,9 @@ CH_MUST_CHECK ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_s
 /* Returns false if parts cannot be computed separately: the rows of an orthogonal matrix depend
  * on each other. */
 bool ch__init_has_parts(const ch_init *init);
-/* Fills a part of a variable of shape `whole`. The part must be contiguous and zero. Along
- * `axis` it begins at index `begin` of the variable; along the other axes it has the whole
- * size. */
-void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
-                   int64_t begin, ch_tensor *part);
+/* Fills a part of a variable of shape `whole`: the region that begins at begin[k] along each
+ * axis k and has the shape of `part`. The part must be contiguous and zero. */
+void ch__init_part(const ch_init *init, const char *name, ch_shape whole, const int64_t *begin,
+                   ch_tensor *part);
 
 #endif

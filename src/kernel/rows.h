@@ -19,12 +19,22 @@
 
 typedef struct ch_ids {
     const void *at;
-    bool        wide; /* i64; otherwise i32 */
+    bool        wide;  /* i64; otherwise i32 */
+    int64_t     first; /* id of the first row of the table; 0 unless it is a part of a table */
 } ch_ids;
 
+static inline ch_ids ch__ids(const void *at, bool wide)
+{
+    return (ch_ids){at, wide, 0};
+}
+
+/* Returns the row that id i names: the id less that of the first row, modulo 2^64. An id of
+ * another part gives a row out of range. */
 static inline int64_t ch__id(ch_ids ids, int64_t i)
 {
-    return ids.wide ? ((const int64_t *)ids.at)[i] : ((const int32_t *)ids.at)[i];
+    int64_t id = ids.wide ? ((const int64_t *)ids.at)[i] : ((const int32_t *)ids.at)[i];
+
+    return (int64_t)((uint64_t)id - (uint64_t)ids.first);
 }
 
 /* Returns the first position in [from, to) with an id that is not in [0, limit); -1 if there is

@@ -30,9 +30,10 @@ ch_status ch__factors_along(const ch_node *n, ch_factors *f, int axis)
     int map[CH_MAX_RANK], rank = n->in[0]->dims.rank;
 
     for (int k = 0; k < rank; k++)
-        map[k] = ch__factor(f, k == axis ? CH_FIX : CH_PAR);
+        map[k] = k == axis ? -1 : ch__factor(f, CH_PAR);
     for (int i = 0; i < n->n_in; i++)
         ch__factor_map(f, i, rank, map);
+    map[axis] = ch__factor(f, CH_FIX);
     for (int i = 0; i < n->n_out; i++)
         (void)ch__factor_out(f, rank, map);
     return CH_OK;
@@ -78,7 +79,7 @@ static ch_status arg_factors(const ch_node *n, ch_factors *f)
     int              in[CH_MAX_RANK], out[CH_MAX_RANK], m = 0, rank = n->in[0]->dims.rank;
 
     for (int k = 0; k < rank; k++) {
-        in[k] = ch__factor(f, k == a->axis ? CH_FIX : CH_PAR);
+        in[k] = k == a->axis ? -1 : ch__factor(f, CH_PAR);
         if (k != a->axis)
             out[m++] = in[k];
     }

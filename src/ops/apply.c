@@ -68,19 +68,19 @@ void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p)
 ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
                             bool is_whole, ch_factors *f)
 {
-    ch_factor_kind each = is_whole ? CH_FIX : CH_PAR;
-    int            x[CH_MAX_RANK] = {0}, rows[CH_MAX_RANK], rank = n->dims.rank;
-    int            numbers = ch__factor(f, CH_FIX);
+    int x[CH_MAX_RANK] = {0}, rows[CH_MAX_RANK], rank = n->dims.rank;
 
-    for (int k = 0; k < rank; k++)
-        x[k] = rows[k] = ch__factor(f, k == 0 && by_id ? CH_IDX : each);
+    for (int k = 0; k < rank; k++) {
+        bool is_fixed = is_whole || (k > 0 && r->by_row);
+
+        x[k] = rows[k] = ch__factor(f, is_fixed ? CH_FIX : k == 0 && by_id ? CH_IDX : CH_PAR);
+    }
     if (by_id) {
         rows[0] = ch__factor(f, CH_FIX);
         ch__factor_map(f, hyper - 2, 1, rows);
     }
     ch__factor_map(f, 0, rank, x);
     ch__factor_map(f, hyper - 1, rank, rows);
-    ch__factor_map(f, hyper, 1, &numbers);
     for (int k = 0; k <= r->n_slots; k++) {
         int like = k > 0 && r->by_row && rank > 0 ? 1 : rank;
 
@@ -267,13 +267,32 @@ static ch_status apply_factors(const ch_node *n, ch_factors *f)
 {
     const apply_attrs *a = ch__attrs(n);
     const ch_rule     *r = ch__rule_find(a->rule);
-    ch_status          rc =
-        ch__apply_factors(n, r, HYPER + a->has_norms, false, r->has_norms && !a->has_norms, f);
-    int norms = ch__factor(f, CH_FIX);
 
-    if (a->has_norms)
-        ch__factor_map(f, NORMS, 1, &norms);
-    return rc;
+    return ch__apply_factors(n, r, HYPER + a->has_norms, false, r->has_norms && !a->has_norms,
+                             f);
+}
+
+/* A rule with norms: computes the norms in a call of its own, whose partial results are
+ * sums. */
+static bool apply_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const apply_attrs *a = ch__attrs(n);
+    const ch_rule     *r = ch__rule_find(a->rule);
+    ch_node           *all[SLOTS + 1 + CH_RULE_SLOTS];
+    ch_node           *norms, *y;
+
+    (void)s;
+    if (!r->has_norms || a->has_norms)
+        return false;
+    norms = ch__node(&ch__op_apply_norms, a, n->n_in, in);
+    all[VAR] = in[VAR];
+    all[NORMS] = norms;
+    for (int i = GRAD; i < n->n_in; i++)
+        all[i + 1] = in[i];
+    y = ch__node(&ch__op_apply, &(apply_attrs){a->rule, true}, n->n_in + 1, all);
+    for (int i = 0; i < n->n_out && y != NULL; i++)
+        out[i] = ch__out(y, i);
+    return y != NULL;
 }
 
 static const ch_kernel apply_plain = {"plain", .prepare = apply_prepare, .run = apply_run};
@@ -287,6 +306,7 @@ const ch_op ch__op_apply = {
     .attrs_bytes = sizeof(apply_attrs),
     .infer = apply_infer,
     .factors = apply_factors,
+    .expand = apply_expand,
     .kernels = (const ch_kernel *const[]){&apply_plain, NULL},
 };
 
@@ -396,14 +416,13 @@ static ch_status apply_norms_run(const ch_call *c, ch_kernel_tile t)
 static ch_status apply_norms_factors(const ch_node *n, ch_factors *f)
 {
     int x[CH_MAX_RANK] = {0}, rank = n->in[VAR]->dims.rank;
-    int numbers = ch__factor(f, CH_FIX), norms = ch__factor(f, CH_FIX);
 
     for (int k = 0; k < rank; k++)
         x[k] = ch__factor(f, CH_RED);
     for (int i = 0; i < n->n_in; i++)
-        ch__factor_map(f, i, i == HYPER ? 1 : rank, i == HYPER ? &numbers : x);
-    (void)ch__factor_out(f, 1, &norms);
-    return CH_OK;
+        if (i != HYPER)
+            ch__factor_map(f, i, rank, x);
+    return ch__factor_out(f, 1, (int[]){-1});
 }
 
 static const ch_kernel apply_norms_plain = {"plain", .prepare = apply_norms_prepare,

@@ -73,6 +73,7 @@ const ch_op ch__op_hyper = {
     .attrs = hyper_rows,
     .attrs_bytes = sizeof(hyper_attrs),
     .infer = hyper_infer,
+    .replicated = "it computes a few numbers from scalars",
     .kernels = (const ch_kernel *const[]){&hyper_plain, NULL},
 };
 

@@ -39,6 +39,15 @@ static ch_groups groups_of(const ch_node *ids, int64_t n_rows, int64_t width, in
     return g;
 }
 
+/* Returns the ids of input i. A part of a call has the ids of the whole call, of which those in
+ * its part of the table name rows. */
+static ch_ids ids_of(const ch_call *c, int i, bool wide)
+{
+    const int64_t *origin = ch__in_origin(c);
+
+    return (ch_ids){c->in[i], wide, origin != NULL ? origin[0] : 0};
+}
+
 /* ---- apply_rows ---- */
 
 /* Indices of inputs. With `indexed`, input WHICH is a list that has, for each id, the index of
@@ -160,11 +169,11 @@ static ch_status apply_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const rows_state *s = c->state;
     const void       *hyper = c->in[HYPER + s->indexed];
-    ch_ids            ids = {c->in[IDS], s->wide_ids};
+    ch_ids            ids = ids_of(c, IDS, s->wide_ids);
     ch_grad_rows      grad = {.row = c->in[ROWS + s->indexed], .n = s->n_rows};
 
     if (s->indexed)
-        grad.which = (ch_ids){c->in[WHICH], s->wide_which};
+        grad.which = ch__ids(c->in[WHICH], s->wide_which);
     if (t.phase == 0 && t.index < s->tiles)
         copy_part(c, s, t.index);
     else if (!ch__hyper_applies(s->dtype, hyper))
@@ -194,6 +203,7 @@ const ch_op ch__op_apply_rows = {
     .version = 1,
     .n_in = -1,
     .n_out = -1,
+    .flags = CH_OP_ORIGIN,
     .attrs = apply_rows_rows,
     .attrs_bytes = sizeof(rows_attrs),
     .infer = apply_rows_infer,
@@ -247,12 +257,14 @@ static ch_status marked_ids_prepare(const ch_node *n, ch_prep *p)
 
 static ch_status marked_ids_run(const ch_call *c, ch_kernel_tile t)
 {
-    const bool *mark = c->in[0];
-    int64_t    *id = c->out[0], n = ch__count(c->node), from, to;
+    const bool    *mark = c->in[0];
+    const int64_t *origin = ch__in_origin(c);
+    int64_t       *id = c->out[0], n = ch__count(c->node), from, to;
+    int64_t        first = origin != NULL ? origin[0] : 0;
 
     ch__tile_range(n, ch__tile_count(n, 2), t.index, &from, &to);
     for (int64_t i = from; i < to; i++)
-        id[i] = mark[i] ? i : -1;
+        id[i] = mark[i] ? first + i : -1;
     return CH_OK;
 }
 
@@ -264,7 +276,7 @@ const ch_op ch__op_marked_ids = {
     .version = 1,
     .n_in = 1,
     .n_out = 1,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .infer = marked_ids_infer,
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&marked_ids_plain, NULL},
@@ -337,7 +349,7 @@ static ch_status merge_rows_prepare(const ch_node *n, ch_prep *p)
 static ch_status merge_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const merge_state *s = c->state;
-    ch_ids             ids = {c->in[0], s->wide_ids};
+    ch_ids             ids = ch__ids(c->in[0], s->wide_ids);
     int64_t            from, to;
 
     if (t.phase == 1) {
@@ -355,6 +367,19 @@ static ch_status merge_rows_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
+/* Columns are divided. Every part computes the same ids, so the largest are the ids. */
+static ch_status merge_rows_factors(const ch_node *n, ch_factors *f)
+{
+    int x[CH_MAX_RANK], rank = n[1].dims.rank;
+
+    for (int k = 0; k < rank; k++)
+        x[k] = k == 0 ? ch__factor(f, CH_FIX) : ch__factor_red(f, CH_PARTIAL_MAX);
+    ch__factor_map(f, 0, 1, x);
+    ch__factor_map(f, 1, rank, x);
+    (void)ch__factor_out(f, 1, x);
+    return ch__factor_out(f, rank, x);
+}
+
 static const ch_kernel merge_rows_plain = {"plain", .prepare = merge_rows_prepare,
                                            .run = merge_rows_run};
 
@@ -366,6 +391,7 @@ const ch_op ch__op_merge_rows = {
     .attrs = merge_rows_rows,
     .attrs_bytes = sizeof(merge_attrs),
     .infer = merge_rows_infer,
+    .factors = merge_rows_factors,
     .kernels = (const ch_kernel *const[]){&merge_rows_plain, NULL},
 };
 
@@ -441,7 +467,7 @@ static void round_row(const ch_call *c, const round_state *s, int64_t id)
 static ch_status round_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const round_state *s = c->state;
-    ch_ids             ids = {c->in[1], s->wide_ids};
+    ch_ids             ids = ids_of(c, 1, s->wide_ids);
     int64_t            from, to, n;
 
     if (t.phase == 0 && t.index >= s->tiles) {
@@ -482,6 +508,7 @@ const ch_op ch__op_round_rows = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .infer = round_rows_infer,
     .factors = round_rows_factors,
     .kernels = (const ch_kernel *const[]){&round_rows_plain, NULL},

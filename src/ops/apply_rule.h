@@ -16,10 +16,10 @@ void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);
 /* Returns false if CH_HYPER_APPLY is 0: the step must then change nothing. */
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper);
 
-/* Partition rule. All outputs and the slots are cut as the variable is. So is the gradient, but
- * with `by_id` its rows must be whole, because the ids in the input before it name rows of the
- * variable. The hyperparameters must be whole. With `is_whole` nothing may be cut, because
- * elements depend on each other. */
+/* Partition rule. All outputs and the slots are divided as the variable is. So is the gradient,
+ * but with `by_id` its rows must be whole, because the ids in the input before it name rows of
+ * the variable. The hyperparameters must be whole. A rule by row needs whole rows. With
+ * `is_whole` nothing may be divided, because elements depend on each other. */
 ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
                             bool is_whole, ch_factors *f);
 

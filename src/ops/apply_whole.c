@@ -75,6 +75,39 @@ static const void *tile_of(const ch_call *c, int tile, ch_dtype *dtype, int64_t 
     return (const char *)c->in[i] + (size_t)from * ch_dtype_bytes(x->dtype);
 }
 
+/* ---- partition rule and plain ops ---- */
+
+/* An array is divided along any axis. A call of several arrays has no rule, because a part
+ * would count the whole of the arrays that are not divided; whole_expand separates them. */
+static ch_status whole_factors(const ch_node *n, ch_factors *f)
+{
+    ch_partial_op combiner = n->op == &ch__op_all_finite ? CH_PARTIAL_AND : CH_PARTIAL_SUM;
+    int           x[CH_MAX_RANK];
+
+    if (n->n_in != 1)
+        return CH_OK;
+    for (int k = 0; k < n->in[0]->dims.rank; k++)
+        x[k] = ch__factor_red(f, combiner);
+    ch__factor_map(f, 0, n->in[0]->dims.rank, x);
+    return ch__factor_out(f, 0, NULL);
+}
+
+/* Records a call for each array, and combines their results in order. */
+static bool whole_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    if (n->n_in < 2)
+        return false;
+    for (int i = 0; i < n->n_in; i++) {
+        ch_node *y = ch__node(n->op, NULL, 1, &in[i]);
+
+        out[0] = i == 0                        ? y
+                 : n->op == &ch__op_all_finite ? ch_logical_and(out[0], y)
+                                               : ch_add(out[0], y);
+    }
+    return out[0] != NULL;
+}
+
 /* ---- all_finite ---- */
 
 static ch_status all_finite_run(const ch_call *c, ch_kernel_tile t)
@@ -107,6 +140,8 @@ const ch_op ch__op_all_finite = {
     .n_out = 1,
     .flags = CH_OP_NO_GRAD,
     .infer = all_finite_infer,
+    .factors = whole_factors,
+    .expand = whole_expand,
     .kernels = (const ch_kernel *const[]){&all_finite_plain, NULL},
 };
 
@@ -179,6 +214,8 @@ const ch_op ch__op_sum_squares = {
     .n_in = -1,
     .n_out = 1,
     .infer = sum_squares_infer,
+    .factors = whole_factors,
+    .expand = whole_expand,
     .grad = sum_squares_grad,
     .kernels = (const ch_kernel *const[]){&sum_squares_plain, NULL},
 };

@@ -142,30 +142,157 @@ static void reshape_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__reshape_dims(dout[0], &n->in[0]->dims);
 }
 
-/* Only the leading and trailing axes that do not change may be cut. */
+/* ---- the rule of reshape: the common refinement of two shapes ----
+ *
+ * Both shapes are read from the first axis on. A side is the rest of an axis that no factor
+ * covers yet. A size that divides the rests of both sides is the next factor of both axes:
+ *
+ *     (6, 4) to (2, 12)    6 and 2: factor a of size 2;  3 and 12: factor b of size 3;
+ *                          4 and 4: factor c of size 4.  x is (ab, c), y is (a, bc)
+ *
+ * Sizes without a common divisor, as 3 and 2 in (3, 2) to (2, 3), are not divided, up to the
+ * axes where the products of both sides are equal again. */
+
+enum { EMPTY = -1 }; /* stands for a size of 0 */
+
+typedef struct side {
+    ch_dims       d;    /* sizes of 0 are multiples of EMPTY */
+    ch_axis_rule *axis; /* of the input or output */
+    int           at;   /* the axis */
+    ch_dim        left; /* the rest of the axis */
+} side;
+
+/* Moves to the next axis whose size is not 1. Returns false if there is none. */
+static bool next_axis(side *s)
+{
+    for (int k = s->at + 1; k < s->d.rank; k++)
+        if (!ch__dim_is(s->d.dim[k], 1)) {
+            s->at = k;
+            s->left = s->d.dim[k];
+            return true;
+        }
+    return false;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* Adds factor k to the axis, and divides the rest of the axis by d, the size of the factor. */
+static void add_factor(side *s, int k, ch_dim d)
+{
+    ch_axis_rule *a = &s->axis[s->at];
+
+    a->factor[a->n++] = (unsigned char)k;
+    s->left = (ch_dim){s->left.n / d.n, d.sym != 0 ? 0 : s->left.sym};
+}
+
+static int new_factor(ch_factors *f, ch_factor_kind kind, ch_dim d)
+{
+    int k = ch__factor(f, kind);
+
+    f->factor[k].size = d.sym == EMPTY ? ch__dim(0) : d;
+    return k;
+}
+
+static void fix_rest(ch_factors *f, side *s)
+{
+    if (!ch__dim_is(s->left, 1))
+        add_factor(s, new_factor(f, CH_FIX, s->left), s->left);
+}
+
+/* Sets *p to the product of the axes up to the current one. */
+static void product_to(const side *s, product *p)
+{
+    ch_dims d = s->d;
+
+    d.rank = s->at + 1;
+    (void)product_of(&d, p); /* cannot overflow, because the whole product does not */
+}
+
+/* Fixes the rests of both sides, and the axes after them up to those where the products of both
+ * sides are equal. */
+static void fix_unequal(ch_factors *f, side *x, side *y)
+{
+    product px, py;
+
+    fix_rest(f, x);
+    fix_rest(f, y);
+    product_to(x, &px);
+    product_to(y, &py);
+    while (!product_same(&px, &py)) {
+        bool  is_x = px.n < py.n || (px.n == py.n && px.n_syms < py.n_syms);
+        side *first = is_x ? x : y, *second = is_x ? y : x;
+
+        if (next_axis(first))
+            fix_rest(f, first);
+        else if (next_axis(second))
+            fix_rest(f, second);
+        else
+            return;
+        product_to(x, &px);
+        product_to(y, &py);
+    }
+}
+
+/* Replaces the only size of 0 of both shapes by multiples of the symbol EMPTY, so that their
+ * products are equal. A batch without rows has the factors of other batches then. Returns false
+ * if a shape has several such sizes. */
+static bool name_empty(ch_dims *x, ch_dims *y)
+{
+    ch_dims *d[] = {x, y};
+    int64_t  rest[] = {1, 1}, divisor;
+    int      at[] = {-1, -1}, n_empty = 0;
+
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < d[i]->rank; k++) {
+            if (d[i]->dim[k].n == 0) {
+                at[i] = k;
+                n_empty++;
+            } else if (!ch__mul_size(rest[i], d[i]->dim[k].n, &rest[i])) {
+                return false;
+            }
+        }
+    if (n_empty == 0)
+        return true;
+    if (n_empty != 2 || at[0] < 0 || at[1] < 0)
+        return false;
+    divisor = common_divisor(rest[0], rest[1]);
+    x->dim[at[0]] = (ch_dim){rest[1] / divisor, EMPTY};
+    y->dim[at[1]] = (ch_dim){rest[0] / divisor, EMPTY};
+    return true;
+}
+
 static ch_status reshape_factors(const ch_node *n, ch_factors *f)
 {
-    const ch_dims *x = &n->in[0]->dims, *y = &n->dims;
-    int            in[CH_MAX_RANK], out[CH_MAX_RANK], head = 0, tail = 0, fix = -1;
-    int            least = x->rank < y->rank ? x->rank : y->rank;
+    side x = {.d = n->in[0]->dims, .axis = f->in[0], .at = -1},
+         y = {.d = n->dims, .axis = f->out[0], .at = -1};
+    bool more = name_empty(&x.d, &y.d);
 
-    while (head < least && ch__dim_same(x->dim[head], y->dim[head]))
-        head++;
-    while (tail < least - head &&
-           ch__dim_same(x->dim[x->rank - 1 - tail], y->dim[y->rank - 1 - tail]))
-        tail++;
-    for (int i = 0; i < head; i++)
-        in[i] = out[i] = ch__factor(f, CH_PAR);
-    for (int i = 0; i < tail; i++)
-        in[x->rank - 1 - i] = out[y->rank - 1 - i] = ch__factor(f, CH_PAR);
-    if (head + tail < x->rank || head + tail < y->rank)
-        fix = ch__factor(f, CH_FIX);
-    for (int i = head; i < x->rank - tail; i++)
-        in[i] = fix;
-    for (int i = head; i < y->rank - tail; i++)
-        out[i] = fix;
-    ch__factor_map(f, 0, x->rank, in);
-    return ch__factor_out(f, y->rank, out);
+    if (!more)
+        return CH_OK;
+    x.left = y.left = ch__dim(1);
+    for (;;) {
+        ch_dim d = {1, 0};
+        int    k;
+
+        more = (!ch__dim_is(x.left, 1) || next_axis(&x)) &
+               (!ch__dim_is(y.left, 1) || next_axis(&y));
+        if (!more)
+            break;
+        d.n = common_divisor(x.left.n, y.left.n);
+        d.sym = x.left.sym == y.left.sym ? x.left.sym : 0;
+        if (ch__dim_is(d, 1)) {
+            fix_unequal(f, &x, &y);
+            continue;
+        }
+        k = new_factor(f, CH_PAR, d);
+        add_factor(&x, k, d);
+        add_factor(&y, k, d);
+    }
+    f->n_set_out = 1;
+    return CH_OK;
 }
 
 const ch_op ch__op_reshape = {
@@ -173,11 +300,13 @@ const ch_op ch__op_reshape = {
     .version = 1,
     .n_in = 1,
     .n_out = 1,
+    .flags = CH_OP_LINEAR,
     .attrs = reshape_rows,
     .attrs_bytes = sizeof(reshape_attrs),
     .infer = reshape_infer,
     .grad = reshape_grad,
     .factors = reshape_factors,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -362,6 +491,7 @@ const ch_op ch__op_transpose = {
     .version = 1,
     .n_in = 1,
     .n_out = 1,
+    .flags = CH_OP_LINEAR,
     .attrs = transpose_rows,
     .attrs_bytes = sizeof(transpose_attrs),
     .infer = transpose_infer,
@@ -473,6 +603,7 @@ const ch_op ch__op_broadcast_to = {
     .infer = broadcast_infer,
     .grad = broadcast_grad,
     .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&broadcast_move, NULL},
     .block = broadcast_block,
     .room = CH_ROOM_ANY,

@@ -132,16 +132,34 @@ static void slice_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
     din[0] = ch__pad(d, rank, before, after, between, 0.0);
 }
 
-/* Axes whose size does not change may be cut freely. */
 static ch_status slice_factors(const ch_node *n, ch_factors *f)
 {
-    int all[CH_MAX_RANK];
+    const slice_attrs *a = ch__attrs(n);
+    int                all[CH_MAX_RANK];
 
     for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, ch__dim_same(n->dims.dim[k], n->in[0]->dims.dim[k]) ? CH_PAR
-                                                                                   : CH_WIN);
+        all[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, 0, n->dims.rank, all);
+    for (int k = 0; k < n->dims.rank; k++) {
+        int64_t begin = a->begin.at[k], step = a->stride.at[k];
+
+        if (!ch__dim_same(n->dims.dim[k], n->in[0]->dims.dim[k]) || begin != 0 || step != 1)
+            ch__factor_window(f, 0, k, (ch_axis_map){step, 1, begin, begin});
+    }
     return ch__factor_out(f, n->dims.rank, all);
+}
+
+static ch_status slice_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    slice_attrs *a = attrs;
+
+    for (int k = 0; k < n->dims.rank; k++) {
+        if (a->size.at[k] == ALL)
+            continue;
+        a->begin.at[k] += part->out[0].begin[k] * a->stride.at[k] - part->in[0].begin[k];
+        a->size.at[k] = part->out[0].size[k];
+    }
+    return CH_OK;
 }
 
 static const ch_kernel slice_move = {"move", .prepare = slice_prepare, .run = ch__boxes_run};
@@ -156,6 +174,7 @@ const ch_op ch__op_slice = {
     .infer = slice_infer,
     .grad = slice_grad,
     .factors = slice_factors,
+    .local = slice_local,
     .kernels = (const ch_kernel *const[]){&slice_move, NULL},
     .room_rows = 1,
 };
@@ -364,6 +383,40 @@ static void pad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__node(&ch__op_slice, &back, 1, dout);
 }
 
+static ch_status pad_factors(const ch_node *n, ch_factors *f)
+{
+    const pad_attrs *a = ch__attrs(n);
+    int              all[CH_MAX_RANK];
+
+    for (int k = 0; k < n->dims.rank; k++)
+        all[k] = ch__factor(f, CH_PAR);
+    ch__factor_map(f, 0, n->dims.rank, all);
+    for (int k = 0; k < n->dims.rank; k++) {
+        int64_t before = a->before.at[k], gap = a->between.at[k];
+
+        if (before != 0 || gap != 0 || a->after.at[k] != 0)
+            ch__factor_window(f, 0, k, (ch_axis_map){1, gap + 1, -before, -before});
+    }
+    return ch__factor_out(f, n->dims.rank, all);
+}
+
+/* A part has padding before its first element and after its last; a part without elements is
+ * all padding. */
+static ch_status pad_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    pad_attrs *a = attrs;
+
+    for (int k = 0; k < n->dims.rank; k++) {
+        int64_t from = part->out[0].begin[k], size = part->out[0].size[k];
+        int64_t first = part->in[0].begin[k], count = part->in[0].size[k];
+        int64_t apart = a->between.at[k] + 1;
+
+        a->before.at[k] = count > 0 ? a->before.at[k] + first * apart - from : size;
+        a->after.at[k] = count > 0 ? size - a->before.at[k] - (count - 1) * apart - 1 : 0;
+    }
+    return CH_OK;
+}
+
 static const ch_kernel pad_plain = {"plain", .prepare = pad_prepare, .run = pad_run};
 
 const ch_op ch__op_pad = {
@@ -375,7 +428,8 @@ const ch_op ch__op_pad = {
     .attrs_bytes = sizeof(pad_attrs),
     .infer = pad_infer,
     .grad = pad_grad,
-    .factors = slice_factors,
+    .factors = pad_factors,
+    .local = pad_local,
     .kernels = (const ch_kernel *const[]){&pad_plain, NULL},
     .room_rows = 1,
 };
@@ -464,15 +518,21 @@ static void reverse_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
 static ch_status reverse_factors(const ch_node *n, ch_factors *f)
 {
     const reverse_attrs *a = ch__attrs(n);
-    unsigned             reversed = 0;
+    int64_t              last[CH_MAX_RANK]; /* position of a reversed axis; -1: not reversed */
     int                  all[CH_MAX_RANK], axis;
 
+    for (int k = 0; k < n->dims.rank; k++)
+        last[k] = -1;
     for (int i = 0; i < a->axes.n; i++)
         if (ch__axis(a->axes.at[i], n->dims.rank, &axis))
-            reversed |= 1u << axis;
+            last[axis] = n->dims.dim[axis].n - 1;
+    /* The positions of a reversed axis are known only if its size is a number. */
     for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, (reversed >> k & 1) != 0 ? CH_FIX : CH_PAR);
+        all[k] = ch__factor(f, last[k] >= 0 && n->dims.dim[k].sym != 0 ? CH_FIX : CH_PAR);
     ch__factor_map(f, 0, n->dims.rank, all);
+    for (int k = 0; k < n->dims.rank; k++)
+        if (last[k] >= 0)
+            ch__factor_window(f, 0, k, (ch_axis_map){-1, 1, last[k], last[k]});
     return ch__factor_out(f, n->dims.rank, all);
 }
 
@@ -588,15 +648,38 @@ static void tile_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
             din[0] = tile_sum(din[0], k, a->times.at[k], n->in[0]->dims.dim[k]);
 }
 
+/* An axis of the result is the copies, and in each the positions of the input. */
 static ch_status tile_factors(const ch_node *n, ch_factors *f)
 {
     const tile_attrs *a = ch__attrs(n);
     int               all[CH_MAX_RANK];
 
     for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, a->times.at[k] == 1 ? CH_PAR : CH_FIX);
+        all[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, 0, n->dims.rank, all);
-    return ch__factor_out(f, n->dims.rank, all);
+    (void)ch__factor_out(f, n->dims.rank, all);
+    for (int k = 0; k < n->dims.rank; k++) {
+        ch_axis_rule *out = &f->out[0][k];
+
+        f->factor[all[k]].size = n->in[0]->dims.dim[k];
+        if (a->times.at[k] == 1)
+            continue;
+        *out = (ch_axis_rule){.n = 2};
+        out->factor[0] = (unsigned char)ch__factor(f, CH_PAR);
+        out->factor[1] = (unsigned char)all[k];
+        f->factor[out->factor[0]].size = ch__dim(a->times.at[k]);
+    }
+    return CH_OK;
+}
+
+static ch_status tile_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    tile_attrs *a = attrs;
+
+    for (int k = 0; k < n->dims.rank; k++)
+        if (a->times.at[k] != 1)
+            a->times.at[k] = part->out[0].size[k] / part->in[0].size[k];
+    return CH_OK;
 }
 
 static const ch_kernel tile_move = {"move", .prepare = tile_prepare, .run = ch__boxes_run};
@@ -611,6 +694,7 @@ const ch_op ch__op_tile = {
     .infer = tile_infer,
     .grad = tile_grad,
     .factors = tile_factors,
+    .local = tile_local,
     .kernels = (const ch_kernel *const[]){&tile_move, NULL},
 };
 

@@ -110,29 +110,41 @@ static ch_status concat_prepare(const ch_node *n, ch_prep *p)
     return ch__boxes_done(b, p);
 }
 
-/* Every axis except `axis` may be cut. Cutting `axis` would need parts of equal size in all
- * inputs and outputs. */
-static ch_status join_factors(int rank, int axis, int n_in, int n_out, ch_factors *f)
-{
-    int all[CH_MAX_RANK];
-
-    for (int k = 0; k < rank; k++)
-        all[k] = ch__factor(f, k == axis ? CH_FIX : CH_PAR);
-    for (int i = 0; i < n_in; i++)
-        ch__factor_map(f, i, rank, all);
-    for (int i = 0; i < n_out; i++)
-        (void)ch__factor_out(f, rank, all);
-    return CH_OK;
-}
-
+/* The position of an input along the axis is known only if the sizes of the inputs before it
+ * are numbers. A part may have no elements of an input. */
 static ch_status concat_factors(const ch_node *n, ch_factors *f)
 {
     const concat_attrs *a = ch__attrs(n);
-    int                 axis;
+    int64_t             at = 0;
+    int                 all[CH_MAX_RANK], axis, rank = n->dims.rank;
+    bool                is_known = true;
 
-    if (n->n_in > 8 || !ch__axis(a->axis, n->dims.rank, &axis))
+    if (!ch__axis(a->axis, rank, &axis))
         return CH_OK;
-    return join_factors(n->dims.rank, axis, n->n_in, 1, f);
+    for (int i = 0; i < n->n_in - 1; i++)
+        is_known &= n->in[i]->dims.dim[axis].sym == 0;
+    for (int k = 0; k < rank; k++)
+        all[k] = ch__factor(f, k != axis || is_known ? CH_PAR : CH_FIX);
+    f->factor[all[axis]].size = n->dims.dim[axis];
+    (void)ch__factor_out(f, rank, all);
+    all[axis] = is_known ? all[axis] : -1;
+    for (int i = 0; i < n->n_in; i++) {
+        ch__factor_map(f, i, rank, all);
+        if (is_known)
+            ch__factor_window(f, i, axis, (ch_axis_map){1, 1, -at, -at});
+        at += n->in[i]->dims.dim[axis].n;
+    }
+    return CH_OK;
+}
+
+static ch_status concat_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    concat_attrs *a = attrs;
+    int           axis;
+
+    if (a->total.rank == 1 && ch__axis(a->axis, n->dims.rank, &axis))
+        a->total.dim[0] = ch__dim(part->out[0].size[axis]);
+    return CH_OK;
 }
 
 static const ch_kernel concat_move = {"move", .prepare = concat_prepare, .run = ch__boxes_run};
@@ -150,6 +162,7 @@ const ch_op ch__op_concat = {
     .infer = concat_infer,
     .grad = concat_grad,
     .factors = concat_factors,
+    .local = concat_local,
     .kernels = (const ch_kernel *const[]){&concat_move, NULL},
     .room_rows = CH_ROOM_ANY,
 };
@@ -301,10 +314,37 @@ static void part_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
 static ch_status part_factors(const ch_node *n, ch_factors *f)
 {
     const part_attrs *a = ch__attrs(n);
-    int               axis;
+    int64_t           skip = 0;
+    int               all[CH_MAX_RANK], axis, rank = n->dims.rank;
+    bool              is_known = are_numbers(&a->skip) && sum_terms(&a->skip, &skip);
 
-    return ch__axis(a->axis, n->dims.rank, &axis) ? join_factors(n->dims.rank, axis, 1, 1, f)
-                                                  : CH_OK;
+    if (!ch__axis(a->axis, rank, &axis))
+        return CH_OK;
+    for (int k = 0; k < rank; k++)
+        all[k] = ch__factor(f, k != axis || is_known ? CH_PAR : CH_FIX);
+    (void)ch__factor_out(f, rank, all);
+    all[axis] = is_known ? all[axis] : -1;
+    ch__factor_map(f, 0, rank, all);
+    if (is_known)
+        ch__factor_window(f, 0, axis, (ch_axis_map){1, 1, skip, skip});
+    return CH_OK;
+}
+
+/* The input of a part of the call begins with its first element. */
+static ch_status part_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    part_attrs *a = attrs;
+    int64_t     skip, rest;
+    int         axis;
+
+    (void)ch__axis(a->axis, n->dims.rank, &axis);
+    (void)sum_terms(&a->skip, &skip);
+    skip += part->out[0].begin[axis] - part->in[0].begin[axis];
+    rest = part->in[0].size[axis] - skip - part->out[0].size[axis];
+    a->skip = (ch_dims){.rank = 1, .dim = {ch__dim(skip)}};
+    a->size.dim[0] = ch__dim(part->out[0].size[axis]);
+    a->rest = (ch_dims){.rank = 1, .dim = {ch__dim(rest)}};
+    return CH_OK;
 }
 
 static const ch_kernel part_move = {"move", .prepare = part_prepare, .run = ch__boxes_run};
@@ -319,6 +359,7 @@ const ch_op ch__op_part = {
     .infer = part_infer,
     .grad = part_grad,
     .factors = part_factors,
+    .local = part_local,
     .kernels = (const ch_kernel *const[]){&part_move, NULL},
     .room_rows = 1,
 };
@@ -459,14 +500,36 @@ static void split_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
     din[0] = ch_concat(n->n_out, d, (int)a->axis);
 }
 
+/* The outputs have different ranges of the axis, so a part of the axis would be parts of some
+ * outputs only. If the axis is divided, split_expand takes its place. */
 static ch_status split_factors(const ch_node *n, ch_factors *f)
+{
+    const split_attrs *a = ch__attrs(n);
+    int                all[CH_MAX_RANK], axis, rank = n->dims.rank;
+
+    if (!ch__axis(a->axis, rank, &axis))
+        return CH_OK;
+    for (int k = 0; k < rank; k++)
+        all[k] = ch__factor(f, k == axis ? CH_FIX : CH_PAR);
+    ch__factor_map(f, 0, rank, all);
+    all[axis] = -1;
+    for (int i = 0; i < n->n_out; i++)
+        (void)ch__factor_out(f, rank, all);
+    return CH_OK;
+}
+
+static void split_slices(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out);
+
+static bool split_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
 {
     const split_attrs *a = ch__attrs(n);
     int                axis;
 
-    if (n->n_out > 8 || !ch__axis(a->axis, n->dims.rank, &axis))
-        return CH_OK;
-    return join_factors(n->dims.rank, axis, 1, n->n_out, f);
+    (void)s;
+    if (!ch__axis(a->axis, n->dims.rank, &axis))
+        return false;
+    split_slices(in[0], axis, n->n_out, a->sizes.n > 0 ? a->sizes.at : NULL, out);
+    return out[n->n_out - 1] != NULL;
 }
 
 static const ch_kernel split_move = {"move", .prepare = split_prepare, .run = ch__boxes_run};
@@ -481,11 +544,12 @@ const ch_op ch__op_split = {
     .infer = split_infer,
     .grad = split_grad,
     .factors = split_factors,
+    .expand = split_expand,
     .kernels = (const ch_kernel *const[]){&split_move, NULL},
     .room_rows = 1,
 };
 
-/* Records a slice for each part, because there are more parts than a split call can have. */
+/* Records a slice for each part. sizes is NULL if all parts have the same size. */
 static void split_slices(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 {
     int64_t begin[CH_MAX_RANK] = {0}, size[CH_MAX_RANK], each;

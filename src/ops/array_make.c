@@ -81,15 +81,6 @@ static ch_status fill_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static ch_status fill_factors(const ch_node *n, ch_factors *f)
-{
-    int all[CH_MAX_RANK];
-
-    for (int i = 0; i < n->dims.rank; i++)
-        all[i] = ch__factor(f, CH_PAR);
-    return ch__factor_out(f, n->dims.rank, all);
-}
-
 static bool fill_block(const ch_node *n, ch_block *b)
 {
     const fill_attrs *a = ch__attrs(n);
@@ -113,7 +104,8 @@ const ch_op ch__op_fill = {
     .attrs = fill_rows,
     .attrs_bytes = sizeof(fill_attrs),
     .infer = fill_infer,
-    .factors = fill_factors,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&fill_plain, NULL},
     .block = fill_block,
     .room = CH_ROOM_ANY,
@@ -222,11 +214,13 @@ static ch_status range_run(const ch_call *c, ch_kernel_tile t)
 {
     const range_state *s = c->state;
     size_t             bytes = ch_dtype_bytes(s->dtype);
+    const int64_t     *origin = ch__out_origin(c);
+    int64_t            first = origin != NULL ? origin[0] : 0;
 
     (void)t;
     for (int64_t i = 0; i < s->n; i++)
         ch__store(s->dtype, (char *)c->out[0] + (size_t)i * bytes,
-                  s->start + (double)i * s->step);
+                  s->start + (double)(first + i) * s->step);
     return CH_OK;
 }
 
@@ -237,10 +231,12 @@ const ch_op ch__op_range = {
     .version = 1,
     .n_in = 0,
     .n_out = 1,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .attrs = range_rows,
     .attrs_bytes = sizeof(range_attrs),
     .infer = range_infer,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&range_plain, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -331,12 +327,16 @@ static ch_status eye_prepare(const ch_node *n, ch_prep *p)
 static ch_status eye_run(const ch_call *c, ch_kernel_tile t)
 {
     const eye_state *s = c->state;
-    int64_t          n = s->rows < s->columns ? s->rows : s->columns;
+    const int64_t   *origin = ch__out_origin(c);
+    int64_t          shift = origin != NULL ? origin[0] - origin[1] : 0; /* 1s: column - row */
+    int64_t          from = shift < 0 ? -shift : 0;
+    int64_t          to = s->columns - shift < s->rows ? s->columns - shift : s->rows;
 
     (void)t;
     memset(c->out[0], 0, (size_t)(s->rows * s->columns) * s->bytes);
-    for (int64_t i = 0; i < n; i++)
-        memcpy((char *)c->out[0] + (size_t)(i * s->columns + i) * s->bytes, s->one, s->bytes);
+    for (int64_t i = from; i < to; i++)
+        memcpy((char *)c->out[0] + (size_t)(i * s->columns + i + shift) * s->bytes, s->one,
+               s->bytes);
     return CH_OK;
 }
 
@@ -347,10 +347,12 @@ const ch_op ch__op_eye = {
     .version = 1,
     .n_in = 0,
     .n_out = 1,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .attrs = eye_rows,
     .attrs_bytes = sizeof(eye_attrs),
     .infer = eye_infer,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&eye_plain, NULL},
 };
 

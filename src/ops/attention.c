@@ -179,16 +179,22 @@ static ch_status attention_run(const ch_call *c, ch_kernel_tile t)
     const ch_attention_plan *a = c->state;
     const void *const in[] = {c->in[0], c->in[1], c->in[2], a->dims.has_mask ? c->in[3] : NULL};
 
-    return ch__attention_run(a, t.index, in, c->out[0], c->scratch);
+    return ch__attention_run(a, t.index, a->dims.s - a->dims.t, in, c->out[0], c->scratch);
 }
 
+/* A part of the queries has all keys. A part of attention needs no offset, because it has the
+ * keys up to that of its last query. */
 static ch_status attention_grad_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_attention_plan *a = c->state;
     const void *const        in[] = {c->in[0], c->in[1], c->in[2], c->in[3],
                               a->dims.has_mask ? c->in[4] : NULL};
+    const int64_t           *origin = ch__in_origin(c);
+    int64_t                  offset = a->dims.s - a->dims.t;
 
-    return ch__attention_grad(a, t.index, in, c->out, c->scratch);
+    if (origin != NULL)
+        offset = a->dims.s - c->node->origins->whole_in.dim[2].n + origin[2];
+    return ch__attention_grad(a, t.index, offset, in, c->out, c->scratch);
 }
 
 static void drop(void *state)
@@ -301,31 +307,71 @@ static const ch_kernel attention_blocks = {"blocks", .prepare = prepare, .run = 
 static const ch_kernel attention_grad_blocks = {"blocks", .prepare = prepare,
                                                 .run = attention_grad_run, .drop = drop};
 
-/* Batches and heads may be cut; time and size must be whole. */
+/* The factors of attention_factors. */
+enum { BATCH, HEAD, QUERY, KEY, SIZE, VALUE };
+
+/* Batches, heads and queries are independent. The gradients of k and v are sums over queries,
+ * and those of q and k sums over the elements of a value. A part of causal attention needs the
+ * keys up to that of its last query. */
 static ch_status attention_factors(const ch_node *n, ch_factors *f)
 {
-    int plain = n->op == &ch__op_attention ? 3 : 4;
-    int b = ch__factor(f, CH_PAR), h = ch__factor(f, CH_PAR), t = ch__factor(f, CH_FIX);
-    int keys = ch__factor(f, CH_FIX), size = ch__factor(f, CH_FIX),
-        value = ch__factor(f, CH_FIX);
-    int q[] = {b, h, t, size}, k[] = {b, h, keys, size}, v[] = {b, h, keys, value};
-    int o[] = {b, h, t, value}, mask[] = {b, h, t, keys};
+    const attention_attrs *t = ch__attrs(n);
+    bool is_grad = n->op != &ch__op_attention, is_causal = t->causal && !is_grad;
+    int  q[] = {BATCH, HEAD, QUERY, SIZE}, k[] = {BATCH, HEAD, is_causal ? QUERY : KEY, SIZE};
+    int  v[] = {BATCH, HEAD, is_causal ? QUERY : KEY, VALUE}, o[] = {BATCH, HEAD, QUERY, VALUE};
+    int  mask[] = {BATCH, HEAD, QUERY, is_causal ? QUERY : KEY}, i_mask = is_grad ? 4 : 3;
+    ch_dim      queries = n->in[0]->dims.dim[2], keys = n->in[1]->dims.dim[2];
+    ch_axis_map seen = {1, 1, -queries.n, keys.n - queries.n};
 
+    (void)ch__factor(f, CH_PAR);
+    (void)ch__factor(f, CH_PAR);
+    (void)ch__factor(f, is_grad ? CH_RED : CH_PAR);
+    (void)ch__factor(f, CH_FIX);
+    (void)ch__factor(f, CH_FIX);
+    (void)ch__factor(f, is_grad ? CH_RED : CH_PAR);
+    if (queries.sym != 0 || keys.sym != 0)
+        f->factor[QUERY].kind = CH_FIX; /* the map needs numbers */
     ch__factor_map(f, 0, 4, q);
     ch__factor_map(f, 1, 4, k);
     ch__factor_map(f, 2, 4, v);
-    if (plain == 4)
+    for (int i = 1; i <= 2 && is_causal; i++)
+        ch__factor_window(f, i, 2, seen);
+    if (is_grad)
         ch__factor_map(f, 3, 4, o);
-    if (n->n_in > plain) {
+    if (n->n_in > i_mask) {
         for (int i = 0; i < 4; i++)
-            mask[i] = ch__dim_is(n->in[plain]->dims.dim[i], 1) ? -1 : mask[i];
-        ch__factor_map(f, plain, 4, mask);
+            mask[i] = ch__dim_is(n->in[i_mask]->dims.dim[i], 1) ? -1 : mask[i];
+        ch__factor_map(f, i_mask, 4, mask);
+        if (is_causal && mask[3] >= 0)
+            ch__factor_window(f, i_mask, 3, seen);
     }
-    if (plain == 3)
+    if (!is_grad)
         return ch__factor_out(f, 4, o);
     (void)ch__factor_out(f, 4, q);
     (void)ch__factor_out(f, 4, k);
     return ch__factor_out(f, 4, v);
+}
+
+/* Records attention with matmul and softmax, for keys or sizes that are divided. */
+static bool attention_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    bool     is_grad = n->op != &ch__op_attention;
+    ch_dtype t = n->dtype == CH_F64 ? CH_F64 : CH_F32;
+    ch_node *x[5] = {0}, *mask, *d[3];
+
+    for (int i = 0; i < n->n_in; i++)
+        x[i] = in[i] != NULL && in[i]->dtype != CH_BOOL ? ch_cast(in[i], t) : in[i];
+    if (!is_grad) {
+        out[0] = ch_cast(written_out(s, ch__attrs(n), x), n->dtype);
+        return out[0] != NULL;
+    }
+    mask = x[4];
+    copy_inputs(3, x, x);
+    ch_gradients(written_out(s, ch__attrs(n), (ch_node *[]){x[0], x[1], x[2], mask}), x[3], 3,
+                 x, d);
+    for (int i = 0; i < 3; i++)
+        out[i] = ch_cast(d[i], n->dtype);
+    return out[0] != NULL && out[1] != NULL && out[2] != NULL;
 }
 
 const ch_op ch__op_attention = {
@@ -339,6 +385,7 @@ const ch_op ch__op_attention = {
     .kernels = (const ch_kernel *const[]){&attention_blocks, NULL},
     .grad = attention_grad,
     .factors = attention_factors,
+    .expand = attention_expand,
 };
 
 const ch_op ch__op_attention_grad = {
@@ -346,12 +393,14 @@ const ch_op ch__op_attention_grad = {
     .version = 1,
     .n_in = -1,
     .n_out = 3,
+    .flags = CH_OP_ORIGIN,
     .attrs = attention_rows,
     .attrs_bytes = sizeof(attention_attrs),
     .infer = attention_grad_infer,
     .kernels = (const ch_kernel *const[]){&attention_grad_blocks, NULL},
     .grad = attention_grad_grad,
     .factors = attention_factors,
+    .expand = attention_expand,
 };
 
 ch_node *ch_attention(ch_node *q, ch_node *k, ch_node *v, ch_node *mask,

@@ -113,6 +113,7 @@ const ch_op ch__op_cond = {
     .attrs = cond_rows,
     .attrs_bytes = sizeof(cond_attrs),
     .infer = cond_infer,
+    .replicated = "its bodies are divided call by call (spmd/body.c)",
     .grad = cond_grad,
     .kernels = (const ch_kernel *const[]){&cond_plain, NULL},
 };

@@ -290,27 +290,105 @@ static void filter_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
 
 /* ---- partition rules ---- */
 
-/* The factors are batch, y, x, c, o, u, v of the image (batch, y, x, c), the filter (u, v, c,
- * o) and the result (batch, y, x, o). With groups, channels must be whole. */
+/* The factors of conv_factors. With several groups, the channels of image and result consist of
+ * the factors GROUP and CHANNEL or FILTER. */
+enum { BATCH, ROW, COLUMN, CHANNEL, FILTER, TAP_ROW, TAP_COLUMN, GROUP };
+
+static ch_window window_of(const ch_node *n)
+{
+    ch_conv_dims d = dims_of(n);
+    ch_window    w;
+    char         why[WHY];
+
+    (void)ch__window_layout(ch__attrs(n), d.h, d.w, d.kh, d.kw, &w, why, WHY);
+    return w;
+}
+
+/* Returns the map from pixels of the image to those of the result. So that a part of the image
+ * always gets a row of the result, and none of its windows begins after its first pixel, the
+ * map may include a row that the part does not need: if strides are larger than windows, and
+ * where the last windows end before the image. */
+static ch_axis_map map_back(const ch_window *w, int axis)
+{
+    ch_axis_map m = ch__window_map_back(w, axis);
+    int64_t     outputs = axis == 0 ? w->oh : w->ow, size = axis == 0 ? w->h : w->w;
+    int64_t     gap = w->pad[axis] - w->stride[axis] + 1;
+    int64_t     last = w->stride[axis] * (outputs - 1) - (size - 1);
+
+    m.low = gap < m.low ? gap : m.low;
+    m.low = last < m.low ? last : m.low;
+    return m;
+}
+
+/* The loops are over batch, rows and columns, channels, filters and taps; image (batch, row,
+ * column, channel), filter (tap row, tap column, channel, filter), result (batch, row, column,
+ * filter). Rows and columns are those of the output; the gradient of the filter sums over those
+ * of the result. */
 static ch_status conv_factors(const ch_node *n, ch_factors *f)
 {
     const ch_window_attrs *t = ch__attrs(n);
     ch_conv_kind           kind = kind_of(n->op);
-    bool                   sums = kind == CH_CONV_FILTER, whole = t->groups > 1;
-    int                    batch = ch__factor(f, sums ? CH_RED : CH_PAR),
-        y = ch__factor(f, sums ? CH_FIX : CH_WIN);
-    int x = ch__factor(f, sums ? CH_FIX : CH_WIN);
-    int c = ch__factor(f, whole ? CH_FIX : kind == CH_CONV_OUTPUT ? CH_RED : CH_PAR);
-    int o = ch__factor(f, whole ? CH_FIX : kind == CH_CONV_INPUT ? CH_RED : CH_PAR);
-    int u = ch__factor(f, CH_FIX), v = ch__factor(f, CH_FIX);
-    int image[] = {batch, y, x, c}, result[] = {batch, y, x, o}, filter[] = {u, v, c, o};
+    ch_conv_dims           d = dims_of(n);
+    ch_window              w = window_of(n);
+    ch_factor_kind         pixels = kind == CH_CONV_FILTER ? CH_RED : CH_PAR;
+    int image[] = {BATCH, ROW, COLUMN, CHANNEL}, result[] = {BATCH, ROW, COLUMN, FILTER};
+    int filter[] = {TAP_ROW, TAP_COLUMN, CHANNEL, FILTER};
+    int i_image = kind == CH_CONV_INPUT ? -1 : 0, i_filter = kind == CH_CONV_FILTER ? -1 : 1;
+    int i_result = kind == CH_CONV_OUTPUT ? -1 : kind == CH_CONV_INPUT ? 0 : 1;
 
-    ch__factor_map(f, 0, 4, kind == CH_CONV_INPUT ? result : image);
-    ch__factor_map(f, 1, 4, kind == CH_CONV_FILTER ? result : filter);
-    return ch__factor_out(f, 4,
-                          kind == CH_CONV_OUTPUT  ? result
-                          : kind == CH_CONV_INPUT ? image
-                                                  : filter);
+    for (int i = BATCH; i <= COLUMN; i++)
+        (void)ch__factor(f, pixels);
+    (void)ch__factor(f, kind == CH_CONV_OUTPUT ? CH_RED : CH_PAR);
+    (void)ch__factor(f, kind == CH_CONV_INPUT ? CH_RED : CH_PAR);
+    (void)ch__factor(f, CH_FIX);
+    (void)ch__factor(f, CH_FIX);
+    if (i_image >= 0)
+        ch__factor_map(f, i_image, 4, image);
+    if (i_filter >= 0)
+        ch__factor_map(f, i_filter, 4, filter);
+    if (i_result >= 0)
+        ch__factor_map(f, i_result, 4, result);
+    for (int i = 0; i < 2; i++)
+        if (kind == CH_CONV_INPUT)
+            ch__factor_window(f, i_result, 1 + i, map_back(&w, i));
+        else
+            ch__factor_window(f, i_image, 1 + i, ch__window_map(&w, i));
+    (void)ch__factor_out(f, 4, i_image < 0 ? image : i_result < 0 ? result : filter);
+    if (t->groups > 1) {
+        ch_axis_rule channels = {.n = 2, .factor = {GROUP, CHANNEL}};
+        ch_axis_rule filters = {.n = 2, .factor = {GROUP, FILTER}};
+
+        (void)ch__factor(f, CH_PAR);
+        f->factor[GROUP].size = ch__dim(t->groups);
+        f->factor[CHANNEL].size = ch__dim(d.c / t->groups);
+        f->factor[FILTER].size = ch__dim(d.o / t->groups);
+        (i_image < 0 ? f->out[0] : f->in[i_image])[3] = channels;
+        (i_result < 0 ? f->out[0] : f->in[i_result])[3] = filters;
+        (i_filter < 0 ? f->out[0] : f->in[i_filter])[3] = filters;
+    }
+    return CH_OK;
+}
+
+/* Sets the padding, the size of the image and the number of groups of a part. */
+static ch_status conv_local(const ch_node *n, const ch_call_part *p, void *attrs)
+{
+    ch_window_attrs *t = attrs;
+    ch_conv_kind     kind = kind_of(n->op);
+    ch_window        w = window_of(n);
+    const ch_region *image = kind == CH_CONV_INPUT ? &p->out[0] : &p->in[0];
+    const ch_region *result = kind == CH_CONV_OUTPUT  ? &p->out[0]
+                              : kind == CH_CONV_INPUT ? &p->in[0]
+                                                      : &p->in[1];
+
+    for (int i = 0; i < 2; i++) {
+        ch__window_part(&w, i, image->begin[1 + i], image->size[1 + i], result->begin[1 + i],
+                        result->size[1 + i], t);
+        if (kind == CH_CONV_INPUT)
+            t->size.at[i] = image->size[1 + i];
+    }
+    if (t->groups > 1)
+        t->groups = p->to[GROUP] - p->from[GROUP];
+    return CH_OK;
 }
 
 /* ---- conv2d_fused: activation(conv2d(x, f) + bias); bias is optional ---- */
@@ -367,6 +445,7 @@ const ch_op ch__op_conv2d_fused = {
     .attrs = ch__window_rows,
     .attrs_bytes = sizeof(ch_window_attrs),
     .infer = fused_infer,
+    .replicated = CH_MADE_BY_PASS,
     .absorb = conv_absorb,
     .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_own, NULL},
 };
@@ -383,6 +462,7 @@ const ch_op ch__op_conv2d = {
     .kernels = conv_kernels,
     .grad = conv2d_grad,
     .factors = conv_factors,
+    .local = conv_local,
     .absorb = conv_absorb,
 };
 
@@ -398,6 +478,7 @@ const ch_op ch__op_conv2d_input_grad = {
     .kernels = conv_kernels,
     .grad = input_grad_grad,
     .factors = conv_factors,
+    .local = conv_local,
 };
 
 const ch_op ch__op_conv2d_filter_grad = {
@@ -412,6 +493,7 @@ const ch_op ch__op_conv2d_filter_grad = {
     .kernels = conv_kernels,
     .grad = filter_grad_grad,
     .factors = conv_factors,
+    .local = conv_local,
 };
 
 /* Returns the attributes for the user's options. `opt` may be NULL. */

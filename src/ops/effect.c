@@ -34,6 +34,7 @@ const ch_op ch__op_identity = {
     .version = 1,
     .n_in = 1,
     .n_out = 1,
+    .flags = CH_OP_LINEAR,
     .infer = identity_infer,
     .grad = identity_grad,
     .factors = ch__factors_elementwise,
@@ -223,6 +224,7 @@ const ch_op ch__op_check = {
     .attrs = check_rows,
     .attrs_bytes = sizeof(check_attrs),
     .infer = claim_infer,
+    .replicated = "it has an effect, so a single core executes it",
     .flags = CH_OP_EFFECT | CH_OP_CAN_FAIL | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&claim_kernel, NULL},
 };
@@ -282,6 +284,7 @@ const ch_op ch__op_print = {
     .attrs = print_rows,
     .attrs_bytes = sizeof(print_attrs),
     .infer = print_infer,
+    .replicated = "it has an effect, so a single core executes it",
     .flags = CH_OP_EFFECT | CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&print_kernel, NULL},
 };
@@ -404,6 +407,7 @@ const ch_op ch__op_host_call = {
     .attrs = host_rows,
     .attrs_bytes = sizeof(host_attrs),
     .infer = host_infer,
+    .replicated = "it has an effect, so a single core executes it",
     .flags = CH_OP_EFFECT | CH_OP_CAN_FAIL | CH_OP_HOST,
     .kernels = (const ch_kernel *const[]){&host_kernel, NULL},
 };

@@ -124,7 +124,8 @@ static void add_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__unbroadcast(dout[0], n->in[0]);
     din[1] = ch__unbroadcast(dout[0], n->in[1]);
 }
-BINARY(add, ch__infer_arith, add_grad)
+ELEMENTWISE(add, 2, ch__infer_arith, add_grad, CH_OP_SAME_DTYPE | CH_OP_LINEAR)
+RECORD_BINARY(add)
 
 static void sub_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -132,7 +133,8 @@ static void sub_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__unbroadcast(dout[0], n->in[0]);
     din[1] = ch_neg(ch__unbroadcast(dout[0], n->in[1]));
 }
-BINARY(sub, ch__infer_arith, sub_grad)
+ELEMENTWISE(sub, 2, ch__infer_arith, sub_grad, CH_OP_SAME_DTYPE | CH_OP_LINEAR)
+RECORD_BINARY(sub)
 
 static void mul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
@@ -225,7 +227,7 @@ static void neg_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     (void)s, (void)n;
     din[0] = ch_neg(dout[0]);
 }
-ELEMENTWISE(neg, 1, ch__infer_arith, neg_grad, 0)
+ELEMENTWISE(neg, 1, ch__infer_arith, neg_grad, CH_OP_LINEAR)
 
 ch_node *ch_neg(ch_node *x)
 {

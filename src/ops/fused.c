@@ -623,5 +623,6 @@ const ch_op ch__op_fused = {
     .attrs = fused_rows,
     .attrs_bytes = sizeof(ch_fused_attrs),
     .infer = fused_infer,
+    .replicated = CH_MADE_BY_PASS,
     .kernels = (const ch_kernel *const[]){&fused_blocks, NULL},
 };

@@ -15,6 +15,20 @@
 #include "ops/ops.h"
 #include "tensor/tensor.h"
 
+ch_ids ch__ids_in(const ch_call *c, int ids, bool wide, int axis)
+{
+    const int64_t *origin = ch__in_origin(c);
+
+    return (ch_ids){c->in[ids], wide, origin != NULL ? origin[axis] : 0};
+}
+
+ch_ids ch__ids_out(const ch_call *c, int ids, bool wide, int axis)
+{
+    const int64_t *origin = ch__out_origin(c);
+
+    return (ch_ids){c->in[ids], wide, origin != NULL ? origin[axis] : 0};
+}
+
 /* ---- gather: x (pre..., n, post...), ids -> (pre..., ids..., post...) ---- */
 
 typedef struct gather_attrs {
@@ -53,9 +67,10 @@ static ch_status gather_infer(ch_infer *c)
  * tables and phase 1 copies. */
 typedef struct gather_state {
     int64_t n_tables, n_rows, n_ids;
+    int64_t limit; /* rows of the whole table: an id must be less; n_rows if it has no parts */
     int64_t bytes; /* of a row */
     bool    wide_ids, or_zero;
-    int     tiles;
+    int     axis, tiles;
 } gather_state;
 
 bool ch__gather_is_rows(const ch_node *n)
@@ -84,7 +99,10 @@ static ch_status gather_prepare(const ch_node *n, ch_prep *p)
         s->n_tables *= x->dim[i].n;
     for (int i = axis + 1; i < x->rank; i++)
         s->bytes *= x->dim[i].n;
-    s->n_rows = x->dim[axis].n;
+    s->axis = axis;
+    s->n_rows = s->limit = x->dim[axis].n;
+    if (n->origins != NULL)
+        s->limit = n->origins->whole_in.dim[axis].n;
     s->n_ids = ch__count(n->in[1]);
     s->wide_ids = n->in[1]->dtype == CH_I64;
     s->or_zero = a->or_zero;
@@ -97,16 +115,16 @@ static ch_status gather_prepare(const ch_node *n, ch_prep *p)
 
 static ch_status gather_check(const ch_call *c, const gather_state *s, int64_t from, int64_t to)
 {
-    ch_ids  ids = {c->in[1], s->wide_ids};
-    int64_t bad = s->or_zero ? -1 : ch__ids_check(ids, from, to, s->n_rows);
+    ch_ids  ids = ch__ids(c->in[1], s->wide_ids);
+    int64_t bad = s->or_zero ? -1 : ch__ids_check(ids, from, to, s->limit);
 
-    return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->n_rows);
+    return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->limit);
 }
 
 /* Copies rows [from, to) of the result. Row i is of table i / n_ids. */
 static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, int64_t to)
 {
-    ch_ids ids = {c->in[1], s->wide_ids};
+    ch_ids ids = ch__ids_in(c, 1, s->wide_ids, s->axis);
 
     while (from < to) {
         int64_t table = from / s->n_ids, first = from % s->n_ids;
@@ -184,6 +202,8 @@ static void gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_
     din[0] = axis > 0 ? ch_transpose(d, x->rank, back) : d;
 }
 
+/* A part of the table has the rows of its ids, and zeros for the ids of other parts. So the sum
+ * of the parts has a single summand for each id. */
 static ch_status gather_factors(const ch_node *n, ch_factors *f)
 {
     const gather_attrs *a = ch__attrs(n);
@@ -224,7 +244,7 @@ const ch_op ch__op_gather = {
     .version = 1,
     .n_in = 2,
     .n_out = 1,
-    .flags = CH_OP_CAN_FAIL,
+    .flags = CH_OP_CAN_FAIL | CH_OP_ORIGIN,
     .attrs = gather_rows,
     .attrs_bytes = sizeof(gather_attrs),
     .infer = gather_infer,
@@ -303,7 +323,7 @@ static ch_status flat_ids_prepare(const ch_node *n, ch_prep *p)
 static ch_status flat_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const flat_ids_state *s = c->state;
-    ch_ids                ids = {c->in[0], s->wide};
+    ch_ids                ids = ch__ids(c->in[0], s->wide);
     int64_t              *out = c->out[0], n = ch__live_items(c, s->n);
 
     (void)t;
@@ -320,6 +340,17 @@ static ch_status flat_ids_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
+static ch_status flat_ids_factors(const ch_node *n, ch_factors *f)
+{
+    int all[CH_MAX_RANK], rank = n->dims.rank;
+
+    for (int k = 0; k < rank; k++)
+        all[k] = ch__factor(f, CH_PAR);
+    all[rank] = -1;
+    ch__factor_map(f, 0, rank + 1, all);
+    return ch__factor_out(f, rank, all);
+}
+
 static const ch_kernel flat_ids_plain = {"plain", .prepare = flat_ids_prepare,
                                          .run = flat_ids_run};
 
@@ -332,6 +363,7 @@ const ch_op ch__op_flat_ids = {
     .attrs = flat_ids_rows,
     .attrs_bytes = sizeof(flat_ids_attrs),
     .infer = flat_ids_infer,
+    .factors = flat_ids_factors,
     .kernels = (const ch_kernel *const[]){&flat_ids_plain, NULL},
     .room = 1,
 };
@@ -445,7 +477,7 @@ static ch_status one_hot_prepare(const ch_node *n, ch_prep *p)
 static ch_status one_hot_run(const ch_call *c, ch_kernel_tile t)
 {
     const one_hot_state *s = c->state;
-    ch_ids               ids = {c->in[0], s->wide};
+    ch_ids               ids = ch__ids_out(c, 0, s->wide, c->node->dims.rank - 1);
     char                *out = c->out[0];
     int64_t              from, to;
 
@@ -466,9 +498,15 @@ static ch_status one_hot_factors(const ch_node *n, ch_factors *f)
     int all[CH_MAX_RANK];
 
     for (int k = 0; k < n->dims.rank; k++)
-        all[k] = ch__factor(f, k < n->dims.rank - 1 ? CH_PAR : CH_FIX);
+        all[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, 0, n->dims.rank - 1, all);
     return ch__factor_out(f, n->dims.rank, all);
+}
+
+static ch_status one_hot_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    ((one_hot_attrs *)attrs)->depth = part->out[0].size[n->dims.rank - 1];
+    return CH_OK;
 }
 
 static const ch_kernel one_hot_plain = {"plain", .prepare = one_hot_prepare,
@@ -479,11 +517,12 @@ const ch_op ch__op_one_hot = {
     .version = 1,
     .n_in = 1,
     .n_out = 1,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .attrs = one_hot_rows,
     .attrs_bytes = sizeof(one_hot_attrs),
     .infer = one_hot_infer,
     .factors = one_hot_factors,
+    .local = one_hot_local,
     .kernels = (const ch_kernel *const[]){&one_hot_plain, NULL},
     .room = CH_ROOM_ANY,
 };

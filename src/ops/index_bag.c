@@ -97,9 +97,10 @@ static ch_status embedding_bag_infer(ch_infer *c)
 }
 
 typedef struct bag_state {
-    ch_bag bag;
-    bool   wide_ids, wide_splits;
-    int    tiles;
+    ch_bag  bag;
+    int64_t n_table_rows; /* of the whole table */
+    bool    wide_ids, wide_splits;
+    int     tiles;
 } bag_state;
 
 static ch_status embedding_bag_prepare(const ch_node *n, ch_prep *p)
@@ -116,6 +117,7 @@ static ch_status embedding_bag_prepare(const ch_node *n, ch_prep *p)
                       .n_ids = n->in[IDS]->dims.dim[0].n,
                       .mean = a->mean};
     s->bag.width = s->bag.n_bags > 0 ? ch__count(n) / s->bag.n_bags : 0;
+    s->n_table_rows = n->origins != NULL ? n->origins->whole_in.dim[0].n : s->bag.n_rows;
     s->wide_ids = n->in[IDS]->dtype == CH_I64;
     s->wide_splits = n->in[SPLITS]->dtype == CH_I64;
     each = s->bag.n_bags > 0 ? s->bag.n_ids / s->bag.n_bags + 1 : 1;
@@ -130,10 +132,15 @@ static ch_status embedding_bag_prepare(const ch_node *n, ch_prep *p)
  * range. */
 static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, int64_t to)
 {
-    ch_ids  splits = {c->in[SPLITS], s->wide_splits}, ids = {c->in[IDS], s->wide_ids};
-    int64_t last = ch__id(splits, from), limit = ch__live_rows(c, s->bag.n_rows), bad;
+    ch_ids splits = ch__ids(c->in[SPLITS], s->wide_splits),
+           ids = ch__ids(c->in[IDS], s->wide_ids);
+    const int64_t *origin = ch__out_origin(c);
+    int64_t        last = ch__id(splits, from);
+    int64_t        limit =
+                c->node->origins != NULL ? s->n_table_rows : ch__live_rows(c, s->bag.n_rows),
+            bad;
 
-    if (from == 0 && last != 0)
+    if (from == 0 && last != 0 && (origin == NULL || origin[0] == 0))
         return ch__call_fail(c, CH_INVALID_ARGUMENT,
                              "row split %lld at position 0, want 0: the first row begins with "
                              "the first id",
@@ -164,8 +171,8 @@ static ch_status embedding_bag_run(const ch_call *c, ch_kernel_tile t)
     rc = check_bags(c, s, from, to);
     if (rc != CH_OK)
         return rc;
-    ch__bag_sum(&s->bag, (ch_ids){c->in[SPLITS], s->wide_splits},
-                (ch_ids){c->in[IDS], s->wide_ids}, weights, c->in[TABLE], from, to, c->out[0],
+    ch__bag_sum(&s->bag, ch__ids(c->in[SPLITS], s->wide_splits),
+                ch__ids_in(c, IDS, s->wide_ids, 0), weights, c->in[TABLE], from, to, c->out[0],
                 (char *)c->scratch + ch__bag_scratch(&s->bag) * (size_t)t.index);
     return CH_OK;
 }
@@ -173,21 +180,30 @@ static ch_status embedding_bag_run(const ch_call *c, ch_kernel_tile t)
 static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                ch_node *din[]);
 
+/* A part of the bags needs its splits, and one more. Which ids it needs depends on the splits,
+ * so it gets all. A part of the table adds its rows. */
 static ch_status embedding_bag_factors(const ch_node *n, ch_factors *f)
 {
     int table[CH_MAX_RANK], out[CH_MAX_RANK];
-    int list = ch__factor(f, CH_FIX), splits = ch__factor(f, CH_FIX);
 
+    out[0] = ch__factor(f, CH_PAR);
     table[0] = ch__factor(f, CH_IDX);
-    out[0] = splits;
     for (int k = 1; k < n->dims.rank; k++)
         table[k] = out[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, TABLE, n->dims.rank, table);
-    ch__factor_map(f, IDS, 1, &list);
-    ch__factor_map(f, SPLITS, 1, &splits);
-    if (n->n_in > WEIGHTS)
-        ch__factor_map(f, WEIGHTS, 1, &list);
+    ch__factor_map(f, SPLITS, 1, out);
+    ch__factor_window(f, SPLITS, 0, (ch_axis_map){1, 1, 0, 1});
     return ch__factor_out(f, n->dims.rank, out);
+}
+
+static ch_status embedding_bag_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    bag_attrs *a = attrs;
+
+    (void)n;
+    if (a->rows.rank == 1)
+        a->rows.dim[0] = ch__dim(part->out[0].size[0]);
+    return CH_OK;
 }
 
 static const ch_kernel embedding_bag_plain = {"plain", .prepare = embedding_bag_prepare,
@@ -198,12 +214,13 @@ const ch_op ch__op_embedding_bag = {
     .version = 1,
     .n_in = -1,
     .n_out = 1,
-    .flags = CH_OP_CAN_FAIL,
+    .flags = CH_OP_CAN_FAIL | CH_OP_ORIGIN,
     .attrs = embedding_bag_rows,
     .attrs_bytes = sizeof(bag_attrs),
     .infer = embedding_bag_infer,
     .grad = embedding_bag_grad,
     .factors = embedding_bag_factors,
+    .local = embedding_bag_local,
     .kernels = (const ch_kernel *const[]){&embedding_bag_plain, NULL},
     .room = 1u << IDS | 1u << WEIGHTS,
     .room_splits = SPLITS + 1,
@@ -266,8 +283,10 @@ static ch_status bag_entries_prepare(const ch_node *n, ch_prep *p)
 static ch_status bag_entries_run(const ch_call *c, ch_kernel_tile t)
 {
     const bag_state *s = c->state;
-    ch_ids           ids = {c->in[0], s->wide_ids}, splits = {c->in[1], s->wide_splits};
-    int64_t          from, to, live;
+    ch_ids           ids = ch__ids(c->in[0], s->wide_ids);
+    /* positions in this part of the list */
+    ch_ids  splits = ch__ids_out(c, 1, s->wide_splits, 0);
+    int64_t from, to, live;
 
     ch__tile_range(s->bag.n_ids, s->tiles, t.index, &from, &to);
     live = ch__bag_live(&s->bag, splits);
@@ -283,6 +302,15 @@ static ch_status bag_entries_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
+static ch_status bag_entries_factors(const ch_node *n, ch_factors *f)
+{
+    int entry = ch__factor(f, CH_PAR);
+
+    ch__factor_map(f, 0, 1, &entry);
+    (void)ch__factor_out(f, n->dims.rank, &entry);
+    return ch__factor_out(f, n->dims.rank, &entry);
+}
+
 static const ch_kernel bag_entries_plain = {"plain", .prepare = bag_entries_prepare,
                                             .run = bag_entries_run};
 
@@ -291,8 +319,9 @@ const ch_op ch__op_bag_entries = {
     .version = 1,
     .n_in = 2,
     .n_out = 2,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .infer = bag_entries_infer,
+    .factors = bag_entries_factors,
     .kernels = (const ch_kernel *const[]){&bag_entries_plain, NULL},
     .room = 1u << 0, /* ids */
     .room_splits = 2,
@@ -358,7 +387,7 @@ static ch_status bag_live_run(const ch_call *c, ch_kernel_tile t)
     char             *out = c->out[0];
 
     ch__tile_range(s->bag.n_ids, s->tiles, t.index, &from, &to);
-    live = ch__bag_live(&s->bag, (ch_ids){c->in[1], s->wide_splits});
+    live = ch__bag_live(&s->bag, ch__ids_out(c, 1, s->wide_splits, 0));
     live = live < from ? from : live > to ? to : live;
     if (live > from)
         memcpy(out + (size_t)from * s->bytes, (const char *)c->in[0] + (size_t)from * s->bytes,
@@ -376,6 +405,30 @@ static void bag_live_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = bag_fill(ch__bag_live_rows(dout[0], n->in[1], n->in[2]), n->in[0], n->in[1]);
 }
 
+/* The rule of bag_live and bag_fill. Input `like` gives the number of rows only. */
+static ch_status rows_factors(const ch_node *n, ch_factors *f, int like, int splits)
+{
+    int            all[CH_MAX_RANK];
+    const ch_dims *d = &n->in[like]->dims;
+
+    for (int k = 0; k < n->dims.rank; k++)
+        all[k] = ch__factor(f, CH_PAR);
+    ch__factor_map(f, 0, n->dims.rank, all);
+    (void)ch__factor_out(f, n->dims.rank, all);
+    for (int k = 1; k < CH_MAX_RANK; k++)
+        if (k >= n->dims.rank || k >= d->rank || !ch__dim_same(d->dim[k], n->dims.dim[k]))
+            all[k] = -1;
+    ch__factor_map(f, like, d->rank, all);
+    all[0] = -1;
+    ch__factor_map(f, splits, 1, all);
+    return CH_OK;
+}
+
+static ch_status bag_live_factors(const ch_node *n, ch_factors *f)
+{
+    return rows_factors(n, f, 2, 1);
+}
+
 static const ch_kernel bag_live_plain = {"plain", .prepare = bag_live_prepare,
                                          .run = bag_live_run};
 
@@ -384,8 +437,10 @@ const ch_op ch__op_bag_live = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .infer = bag_live_infer,
     .grad = bag_live_grad,
+    .factors = bag_live_factors,
     .kernels = (const ch_kernel *const[]){&bag_live_plain, NULL},
     .room = 1u << 0, /* x */
     .room_splits = 2,
@@ -416,6 +471,11 @@ static void bag_fill_grad(ch_step *s, const ch_node *n, ch_node *const dout[], c
     din[0] = ch__bag_live_rows(dout[0], n->in[2], n->in[0]);
 }
 
+static ch_status bag_fill_factors(const ch_node *n, ch_factors *f)
+{
+    return rows_factors(n, f, 1, 2);
+}
+
 const ch_op ch__op_bag_fill = {
     .name = "bag_fill",
     .version = 1,
@@ -423,6 +483,7 @@ const ch_op ch__op_bag_fill = {
     .n_out = 1,
     .infer = bag_fill_infer,
     .grad = bag_fill_grad,
+    .factors = bag_fill_factors,
     .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
     .room = 1u << 1, /* like */
 };

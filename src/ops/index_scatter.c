@@ -80,7 +80,7 @@ static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
     int64_t from, to;
 
     if (tile >= s->tiles) {
-        ch__scatter_sort(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, tile - s->tiles,
+        ch__scatter_sort(&s->scatter, ch__ids_in(c, IDS, s->wide_ids, 0), tile - s->tiles,
                          c->scratch);
     } else if (c->out[0] != c->in[X]) {
         ch__tile_range(s->bytes, s->tiles, tile, &from, &to);
@@ -95,17 +95,20 @@ static ch_status fold_run(const ch_call *c, ch_kernel_tile t)
     if (t.phase == 0)
         prepare_rows(c, s, t.index);
     else
-        ch__scatter_fold(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
-                         t.index, c->scratch);
+        ch__scatter_fold(&s->scatter, ch__ids_in(c, IDS, s->wide_ids, 0), c->in[ROWS],
+                         c->out[0], t.index, c->scratch);
     return CH_OK;
 }
 
+/* Every part needs all ids, and writes those of its rows. The list of ids is not divided,
+ * because then a part of the list would give a partial result that contains x, which must be
+ * added only once. */
 static ch_status scatter_factors(const ch_node *n, ch_factors *f)
 {
     int x[CH_MAX_RANK], rows[CH_MAX_RANK];
 
     x[0] = ch__factor(f, CH_IDX);
-    rows[0] = ch__factor(f, CH_FIX);
+    rows[0] = -1;
     for (int k = 1; k < n->dims.rank; k++)
         x[k] = rows[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, X, n->dims.rank, x);
@@ -179,6 +182,7 @@ const ch_op ch__op_scatter_add = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .attrs = scatter_add_rows,
     .attrs_bytes = sizeof(add_attrs),
     .infer = scatter_add_infer,
@@ -254,6 +258,7 @@ const ch_op ch__op_scatter_fold = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .attrs = scatter_fold_rows,
     .attrs_bytes = sizeof(fold_attrs),
     .infer = scatter_fold_infer,
@@ -319,7 +324,7 @@ static ch_status last_ids_run(const ch_call *c, ch_kernel_tile t)
     const last_ids_state *s = c->state;
 
     (void)t;
-    ch__ids_keep_last((ch_ids){c->in[0], s->wide}, s->n, c->out[0], c->scratch);
+    ch__ids_keep_last(ch__ids(c->in[0], s->wide), s->n, c->out[0], c->scratch);
     return CH_OK;
 }
 
@@ -333,6 +338,7 @@ const ch_op ch__op_last_ids = {
     .n_out = 1,
     .flags = CH_OP_NO_GRAD,
     .infer = last_ids_infer,
+    .replicated = "whether an id is the last of its kind depends on all later ids",
     .kernels = (const ch_kernel *const[]){&last_ids_plain, NULL},
 };
 
@@ -357,7 +363,7 @@ static ch_status scatter_update_run(const ch_call *c, ch_kernel_tile t)
     if (t.phase == 0)
         prepare_rows(c, s, t.index);
     else
-        ch__scatter_set(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
+        ch__scatter_set(&s->scatter, ch__ids_in(c, IDS, s->wide_ids, 0), c->in[ROWS], c->out[0],
                         t.index, c->scratch);
     return CH_OK;
 }
@@ -383,6 +389,7 @@ const ch_op ch__op_scatter_update = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .infer = scatter_update_infer,
     .grad = scatter_update_grad,
     .factors = scatter_factors,

@@ -75,7 +75,7 @@ static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
 {
     const check_ids_state *s = c->state;
     const check_ids_attrs *a = ch__attrs(c->node);
-    ch_ids                 ids = {c->in[0], s->wide};
+    ch_ids                 ids = ch__ids(c->in[0], s->wide);
     int64_t                bad = ch__ids_check(ids, 0, ch__live_items(c, s->n), s->limit);
 
     (void)t;
@@ -239,7 +239,7 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
 static ch_status sparse_rows_run(const ch_call *c, ch_kernel_tile t)
 {
     const sparse_state *s = c->state;
-    ch_ids              ids = {c->in[0], s->wide_ids};
+    ch_ids              ids = ch__ids_out(c, 0, s->wide_ids, 0);
     char               *sum = s->scatter.wide ? c->scratch : c->out[0];
     char               *order = (char *)c->scratch + s->sum_scratch;
     int64_t             from, to;
@@ -265,19 +265,26 @@ static void sparse_rows_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
     din[1] = ch__gather_or_zero(dout[0], n->in[0]);
 }
 
-/* The position in the list is summed over, so cutting it leaves partial results. If the rows of
- * the output are cut, a device ignores ids outside its rows. */
+/* The position in the list is summed over, so a part of the list gives a partial result. A part
+ * of the rows needs the whole list, and ignores ids outside its rows. */
 static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
 {
     int in[CH_MAX_RANK], out[CH_MAX_RANK];
 
-    in[0] = ch__factor(f, CH_RED);
-    out[0] = ch__factor(f, CH_IDX);
+    in[0] = ch__factor_red(f, CH_PARTIAL_SUM);
+    out[0] = ch__factor(f, CH_PAR);
     for (int k = 1; k < n->dims.rank; k++)
         in[k] = out[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, 0, 1, in);
     ch__factor_map(f, 1, n->dims.rank, in);
     return ch__factor_out(f, n->dims.rank, out);
+}
+
+static ch_status sparse_rows_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    (void)n;
+    ((sparse_attrs *)attrs)->n_rows.dim[0] = ch__dim(part->out[0].size[0]);
+    return CH_OK;
 }
 
 static const ch_kernel sparse_rows_plain = {"plain", .prepare = sparse_rows_prepare,
@@ -288,11 +295,13 @@ const ch_op ch__op_sparse_rows = {
     .version = 1,
     .n_in = 2,
     .n_out = 1,
+    .flags = CH_OP_ORIGIN,
     .attrs = sparse_rows_rows,
     .attrs_bytes = sizeof(sparse_attrs),
     .infer = sparse_rows_infer,
     .grad = sparse_rows_grad,
     .factors = sparse_rows_factors,
+    .local = sparse_rows_local,
     .kernels = (const ch_kernel *const[]){&sparse_rows_plain, NULL},
     .room = 1u << 1,        /* rows */
     .room_filled = 1u << 0, /* ids */

@@ -45,6 +45,11 @@ bool ch__gather_gives_zeros(const ch_node *n);
  * `rows` has rows. (ops/index_sparse.c) */
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows);
 
+/* Returns the ids of an input, of a call whose table is input 0 or output 0 and has its rows
+ * along `axis`. If the call is a part, the ids name rows of this part of the table, and those
+ * of other parts name no row. (ops/index.c) */
+ch_ids ch__ids_in(const ch_call *c, int ids, bool wide, int axis);
+ch_ids ch__ids_out(const ch_call *c, int ids, bool wide, int axis);
 /* Fails the run with a message such as "id 7 at position 3 is not in [0, 5)".
  * (ops/index_sparse.c) */
 ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit);

@@ -413,6 +413,7 @@ const ch_op ch__op_scan = {
     .attrs = scan_rows,
     .attrs_bytes = sizeof(scan_attrs),
     .infer = scan_infer,
+    .replicated = "its body is divided call by call (spmd/body.c)",
     .grad = scan_grad,
     .kernels = (const ch_kernel *const[]){&scan_plain, NULL},
 };

@@ -345,6 +345,7 @@ const ch_op ch__op_matmul_fused = {
     .attrs = fused_rows,
     .attrs_bytes = sizeof(matmul_attrs),
     .infer = fused_infer,
+    .replicated = CH_MADE_BY_PASS,
     .absorb = matmul_absorb,
     .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_wide, &fused_own, NULL},
 };

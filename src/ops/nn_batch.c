@@ -387,7 +387,7 @@ static void batch_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
     ch__grad_of_parts(n, dout, din, 1 << 0 | 1 << 1 | 1 << 4, batch_grad_parts);
 }
 
-/* Channels may be cut. The other axes are summed over, so they must be whole. */
+/* Channels are independent. All elements of a channel depend on each other. */
 static ch_status batch_factors(const ch_node *n, ch_factors *f)
 {
     int map[CH_MAX_RANK], rank = n->in[0]->dims.rank;
@@ -399,6 +399,56 @@ static ch_status batch_factors(const ch_node *n, ch_factors *f)
     for (int i = 0; i < n->n_out; i++)
         (void)ch__factor_out(f, n[i].dims.rank, map + rank - n[i].dims.rank);
     return CH_OK;
+}
+
+/* ---- in plain ops, for rows that are divided ---- */
+
+static bool has_rows(const ch_node *n)
+{
+    ch_dims rows = ch__rows_dims(&n->in[0]->dims);
+    ch_dim  count;
+
+    return ch__dims_product(&rows, 0, rows.rank, &count) && count.n > 0;
+}
+
+/* The mean is subtracted before the squares are added. Without rows the statistics are not
+ * those of find_scales; such a call is not divided. */
+static bool batch_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const batch_attrs *a = ch__attrs(n);
+    ch_dtype           t = ch__stat_dtype(n->dtype);
+    ch_node           *x = ch_cast(in[0], t), *c, *scale;
+
+    if (!has_rows(n))
+        return false;
+    out[1] = mean_rows(x);
+    c = ch_sub(x, out[1]);
+    out[2] = mean_rows(ch_square(c));
+    scale = ch_mul(ch_cast(in[1], t), ch_rsqrt(ch_add(out[2], ch_number(s, a->eps))));
+    out[0] = ch_cast(ch_add(ch_mul(c, scale), ch_cast(in[2], t)), n->dtype);
+    return out[0] != NULL;
+}
+
+static bool batch_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const batch_attrs *a = ch__attrs(n);
+    ch_dims            rows = ch__rows_dims(&n->in[0]->dims);
+    ch_dtype           t = ch__stat_dtype(n->dtype);
+    ch_node           *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t);
+    ch_node           *dy = ch_cast(in[4], t), *r, *h, *dgamma, *dbeta, *rest;
+
+    if (!has_rows(n))
+        return false;
+    r = ch_rsqrt(ch_add(in[3], ch_number(s, a->eps)));
+    h = ch_mul(ch_sub(x, in[2]), r);
+    dgamma = ch__unbroadcast(ch_mul(dy, h), gamma);
+    dbeta = ch__unbroadcast(dy, gamma);
+    rest = ch_sub(dy, ch__div_count(dbeta, &rows));
+    rest = ch_sub(rest, ch_mul(h, ch__div_count(dgamma, &rows)));
+    out[0] = ch_cast(ch_mul(ch_mul(gamma, r), rest), n->dtype);
+    out[1] = ch_cast(dgamma, n[1].dtype);
+    out[2] = ch_cast(dbeta, n[2].dtype);
+    return out[0] != NULL;
 }
 
 /* ---- ops ---- */
@@ -413,6 +463,7 @@ const ch_op ch__op_batch_norm = {
     .infer = batch_infer,
     .grad = batch_grad,
     .factors = batch_factors,
+    .expand = batch_expand,
     .kernels = (const ch_kernel *const[]){&batch_kernel, NULL},
 };
 const ch_op ch__op_batch_norm_grad = {
@@ -425,6 +476,7 @@ const ch_op ch__op_batch_norm_grad = {
     .infer = batch_grad_infer,
     .grad = batch_grad_grad,
     .factors = batch_factors,
+    .expand = batch_grad_expand,
     .kernels = (const ch_kernel *const[]){&batch_grad_kernel, NULL},
 };
 

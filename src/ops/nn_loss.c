@@ -279,6 +279,77 @@ static void dense_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
     ch__grad_of_parts(n, dout, din, 1 << 0 | 1 << 1 | 1 << 3, dense_parts);
 }
 
+/* ---- in plain ops, for classes that are divided ---- */
+
+/* Returns lse with an axis of size 1 in place of the classes. The largest logit is made finite,
+ * so that infinity is not subtracted from infinity. */
+static ch_node *log_sum_exp(ch_node *x)
+{
+    ch_node *most = ch__finite(ch_max(x, 1, (int[]){-1}, true));
+
+    return ch_add(ch_log(ch__sum_last(ch_exp(ch_sub(x, most)), true)), most);
+}
+
+/* Returns a bool array of the shape of x, true at the label of each row. */
+static ch_node *at_labels(ch_node *x, ch_node *labels)
+{
+    return ch_equal(last_axis(labels), ch_range_like(x, -1, labels->dtype));
+}
+
+/* The logit of the label is a sum in which all other logits are replaced by zero. */
+static bool sparse_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_dim   classes = n->in[0]->dims.dim[n->in[0]->dims.rank - 1];
+    ch_node *x = ch_cast(in[0], ch__stat_dtype(n->dtype)), *lse = log_sum_exp(x);
+    ch_node *label = ch_check_ids(in[1], classes.n), *hit = NULL, *logit;
+
+    (void)s;
+    if (label != NULL)
+        hit = at_labels(x, label);
+    logit = ch__sum_last(ch_select(hit, x, ch__full_like(x, 0)), true);
+    out[0] = ch_cast(ch__reshape_dims(ch_sub(lse, logit), &n->dims), n->dtype);
+    out[1] = ch__reshape_dims(lse, &n->dims);
+    return out[0] != NULL;
+}
+
+/* A class of probability 0 counts nothing, even if its logit is -infinity. */
+static bool dense_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_dtype t = ch__stat_dtype(n->dtype);
+    ch_node *x = ch_cast(in[0], t), *p = ch_cast(in[1], t), *lse = log_sum_exp(x);
+    ch_node *zero = ch__full_like(p, 0), *each = ch_mul(p, ch_sub(lse, x));
+
+    (void)s;
+    each = ch_select(ch_equal(p, zero), zero, each);
+    out[0] = ch_cast(ch__sum_last(each, false), n->dtype);
+    out[1] = ch__reshape_dims(lse, &n->dims);
+    return out[0] != NULL;
+}
+
+static bool sparse_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_dtype t = ch__stat_dtype(n->dtype);
+    ch_node *x = ch_cast(in[0], t), *y = ch_exp(ch_sub(x, last_axis(in[2]))), *hit;
+
+    (void)s;
+    if (y == NULL)
+        return false;
+    hit = ch_cast(at_labels(x, in[1]), t);
+    out[0] = ch_cast(ch_mul(ch_sub(y, hit), last_axis(ch_cast(in[3], t))), n->dtype);
+    return out[0] != NULL;
+}
+
+static bool dense_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_dtype t = ch__stat_dtype(n->dtype);
+    ch_node *x = ch_cast(in[0], t), *p = ch_cast(in[1], t);
+    ch_node *y = ch_mul(ch_exp(ch_sub(x, last_axis(in[2]))), ch__sum_last(p, true));
+
+    (void)s;
+    out[0] = ch_cast(ch_mul(ch_sub(y, p), last_axis(ch_cast(in[3], t))), n->dtype);
+    return out[0] != NULL;
+}
+
 /* ---- ops ---- */
 
 const ch_op ch__op_sparse_softmax_cross_entropy = {
@@ -290,6 +361,7 @@ const ch_op ch__op_sparse_softmax_cross_entropy = {
     .infer = sparse_infer,
     .grad = sparse_grad,
     .factors = ch__factors_rows,
+    .expand = sparse_expand,
     .kernels = (const ch_kernel *const[]){&sparse_rows, NULL},
     .room = 1u << 1, /* labels */
     .room_rows = 1,
@@ -302,6 +374,7 @@ const ch_op ch__op_sparse_softmax_cross_entropy_grad = {
     .infer = sparse_grad_infer,
     .grad = sparse_grad_grad,
     .factors = ch__factors_rows,
+    .expand = sparse_grad_expand,
     .kernels = (const ch_kernel *const[]){&sparse_grad_rows, NULL},
     .room = 1u << 1 | 1u << 2 | 1u << 3, /* all but logits */
     .room_rows = 1,
@@ -315,6 +388,7 @@ const ch_op ch__op_softmax_cross_entropy = {
     .infer = dense_infer,
     .grad = dense_grad,
     .factors = ch__factors_rows,
+    .expand = dense_expand,
     .kernels = (const ch_kernel *const[]){&dense_rows, NULL},
     .room_rows = 3,
 };
@@ -326,6 +400,7 @@ const ch_op ch__op_softmax_cross_entropy_grad = {
     .infer = dense_grad_infer,
     .grad = dense_grad_grad,
     .factors = ch__factors_rows,
+    .expand = dense_grad_expand,
     .kernels = (const ch_kernel *const[]){&dense_grad_rows, NULL},
     .room = 1u << 2 | 1u << 3, /* numbers of the rows */
     .room_rows = 3,

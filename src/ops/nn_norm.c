@@ -314,18 +314,75 @@ static void norm_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     ch__grad_of_parts(n, dout, din, 1u << 0 | 1u << 1 | 1u << (n->n_in - 1), norm_parts);
 }
 
+/* ---- partition rules ---- */
+
+/* Rows are independent, except that dgamma and dbeta are sums over rows. */
 static ch_status norm_factors(const ch_node *n, ch_factors *f)
 {
-    int map[CH_MAX_RANK], rank = n->in[0]->dims.rank;
+    bool is_grad = n->op == &ch__op_layer_norm_grad || n->op == &ch__op_rms_norm_grad;
+    int  map[CH_MAX_RANK], rank = n->in[0]->dims.rank, last = is_grad ? n->n_in - 1 : 0;
 
     for (int k = 0; k < rank; k++)
-        map[k] = ch__factor(f, k == rank - 1 ? CH_FIX : CH_PAR);
-    ch__factor_map(f, 0, rank, map);
-    for (int i = 1; i < n->n_in; i++)
-        ch__factor_map(f, i, 1, map + rank - 1);
+        map[k] = ch__factor(f, k == rank - 1 ? CH_FIX : is_grad ? CH_RED : CH_PAR);
+    for (int i = 0; i < n->n_in; i++) {
+        bool is_column = i == 1 || (i == 2 && !is_grad);
+
+        ch__factor_map(f, i,
+                       is_column             ? 1
+                       : i == 0 || i == last ? rank
+                                             : rank - 1,
+                       is_column ? map + rank - 1 : map);
+    }
     for (int i = 0; i < n->n_out; i++)
-        (void)ch__factor_out(f, n[i].dims.rank, map);
+        (void)ch__factor_out(f, n[i].dims.rank, is_grad && i > 0 ? map + rank - 1 : map);
     return CH_OK;
+}
+
+/* ---- in plain ops, for a last axis that is divided ---- */
+
+/* Returns a statistic of each row with an axis of size 1 in place of the row. */
+static ch_node *spread(ch_node *stat)
+{
+    return ch_expand_dims(stat, -1);
+}
+
+/* The mean is subtracted before the squares are added, as in the kernel. */
+static bool norm_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const norm_attrs *a = ch__attrs(n);
+    bool              center = n->n_in == 3;
+    ch_dtype          t = ch__stat_dtype(n->dtype);
+    ch_node          *x = ch_cast(in[0], t), *mean = center ? mean_last(x) : NULL, *r, *y;
+
+    if (center)
+        x = ch_sub(x, mean);
+    r = ch_rsqrt(ch_add(mean_last(ch_square(x)), ch_number(s, a->eps)));
+    y = ch_mul(ch_mul(x, r), ch_cast(in[1], t));
+    out[0] = ch_cast(center ? ch_add(y, ch_cast(in[2], t)) : y, n->dtype);
+    if (center)
+        out[1] = ch__reshape_dims(mean, &n[1].dims);
+    out[n->n_out - 1] = ch__reshape_dims(r, &n[1].dims);
+    return out[0] != NULL;
+}
+
+/* With the statistics of the inputs; norm_parts computes them again. */
+static bool norm_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    bool     center = n->n_in == 5;
+    ch_dtype t = ch__stat_dtype(n->dtype);
+    ch_node *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t), *r = spread(in[n->n_in - 2]);
+    ch_node *dy = ch_cast(in[n->n_in - 1], t), *g = ch_mul(dy, gamma);
+    ch_node *h = ch_mul(center ? ch_sub(x, spread(in[2])) : x, r);
+    ch_node *rest = ch_sub(g, ch_mul(h, mean_last(ch_mul(g, h))));
+
+    (void)s;
+    if (center)
+        rest = ch_sub(rest, mean_last(g));
+    out[0] = ch_cast(ch_mul(r, rest), n->dtype);
+    out[1] = ch_cast(ch__unbroadcast(ch_mul(dy, h), gamma), n[1].dtype);
+    if (center)
+        out[2] = ch_cast(ch__unbroadcast(dy, gamma), n[2].dtype);
+    return out[0] != NULL;
 }
 
 /* ---- ops ---- */
@@ -340,6 +397,7 @@ const ch_op ch__op_layer_norm = {
     .infer = layer_infer,
     .grad = layer_grad,
     .factors = norm_factors,
+    .expand = norm_expand,
     .kernels = (const ch_kernel *const[]){&norm_kernel, NULL},
     .room_rows = 1,
 };
@@ -352,6 +410,8 @@ const ch_op ch__op_layer_norm_grad = {
     .attrs_bytes = sizeof(norm_attrs),
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
+    .factors = norm_factors,
+    .expand = norm_grad_expand,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
     .room = 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4, /* all but gamma */
 };
@@ -365,6 +425,7 @@ const ch_op ch__op_rms_norm = {
     .infer = rms_infer,
     .grad = rms_grad,
     .factors = norm_factors,
+    .expand = norm_expand,
     .kernels = (const ch_kernel *const[]){&norm_kernel, NULL},
     .room_rows = 1,
 };
@@ -377,6 +438,8 @@ const ch_op ch__op_rms_norm_grad = {
     .attrs_bytes = sizeof(norm_attrs),
     .infer = norm_grad_infer,
     .grad = norm_grad_grad,
+    .factors = norm_factors,
+    .expand = norm_grad_expand,
     .kernels = (const ch_kernel *const[]){&norm_grad_kernel, NULL},
     .room = 1u << 0 | 1u << 2 | 1u << 3, /* all but gamma */
 };

@@ -142,6 +142,42 @@ static void log_softmax_grad_grad(ch_step *s, const ch_node *n, ch_node *const d
     din[1] = ch_sub(g, ch__sum_last(e, true));
 }
 
+/* ---- in plain ops, for a last axis that is divided ---- */
+
+/* Records exp(x - most) of each row, and x - most, where `most` is the largest element. It is
+ * made finite, so that infinity is not subtracted from infinity. */
+static ch_node *exp_of_rows(ch_node *x, ch_node **rest)
+{
+    ch_node *most = ch__finite(ch_max(x, 1, (int[]){-1}, true));
+
+    *rest = ch_sub(x, most);
+    return ch_exp(*rest);
+}
+
+static bool softmax_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_node *rest, *e = exp_of_rows(ch_cast(in[0], ch__stat_dtype(n->dtype)), &rest);
+    ch_node *sum = ch__sum_last(e, true);
+
+    (void)s;
+    out[0] = n->op == &ch__op_softmax ? ch_div(e, sum) : ch_sub(rest, ch_log(sum));
+    out[0] = ch_cast(out[0], n->dtype);
+    return out[0] != NULL;
+}
+
+static bool softmax_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_dtype t = ch__stat_dtype(n->dtype);
+    ch_node *y = ch_cast(in[0], t), *d = ch_cast(in[1], t);
+
+    (void)s;
+    out[0] = n->op == &ch__op_softmax_grad
+                 ? ch_mul(y, ch_sub(d, ch__sum_last(ch_mul(y, d), true)))
+                 : ch_sub(d, ch_mul(ch_exp(y), ch__sum_last(d, true)));
+    out[0] = ch_cast(out[0], n->dtype);
+    return out[0] != NULL;
+}
+
 const ch_op ch__op_softmax = {
     .name = "softmax",
     .version = 1,
@@ -150,6 +186,7 @@ const ch_op ch__op_softmax = {
     .infer = softmax_infer,
     .grad = softmax_grad,
     .factors = ch__factors_rows,
+    .expand = softmax_expand,
     .kernels = (const ch_kernel *const[]){&softmax_rows, NULL},
     .room_rows = 1,
 };
@@ -161,6 +198,7 @@ const ch_op ch__op_log_softmax = {
     .infer = softmax_infer,
     .grad = log_softmax_grad,
     .factors = ch__factors_rows,
+    .expand = softmax_expand,
     .kernels = (const ch_kernel *const[]){&log_softmax_rows, NULL},
     .room_rows = 1,
 };
@@ -172,6 +210,7 @@ const ch_op ch__op_softmax_grad = {
     .infer = grad_infer,
     .grad = softmax_grad_grad,
     .factors = ch__factors_rows,
+    .expand = softmax_grad_expand,
     .kernels = (const ch_kernel *const[]){&softmax_grad_rows, NULL},
     .room_rows = 3,
 };
@@ -183,6 +222,7 @@ const ch_op ch__op_log_softmax_grad = {
     .infer = grad_infer,
     .grad = log_softmax_grad_grad,
     .factors = ch__factors_rows,
+    .expand = softmax_grad_expand,
     .kernels = (const ch_kernel *const[]){&log_softmax_grad_rows, NULL},
     .room_rows = 3,
 };

@@ -51,6 +51,8 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);
 /* Returns the sum of x over its last axis. If `keep`, that axis stays, with size 1.
  * (ops/reduce.c) */
 ch_node *ch__sum_last(ch_node *x, bool keep);
+/* Returns x, which is f32 or f64, limited to the range of finite numbers. (ops/reduce.c) */
+ch_node *ch__finite(ch_node *x);
 /* Returns x with the given dims, which may contain symbols. The number of elements must be the
  * same. (ops/array.c) */
 ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims);
@@ -71,6 +73,9 @@ ch_node *ch__add_gradients(ch_node *a, ch_node *b);
  * that the ids name. An id out of range names no row; unused positions of an id list hold -1.
  * (ops/index_scatter.c) */
 ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative);
+
+/* ch_op.replicated of ops that passes create, after the graph has been divided. */
+#define CH_MADE_BY_PASS "a pass makes it of calls that are divided already"
 
 /* The kernel of every op that has a block function, and the op of a fused chain of such ops.
  * ch__op_fused is in no op list, because only the planner creates calls of it. (ops/fused.c) */

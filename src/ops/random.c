@@ -3,7 +3,8 @@
  * All ops are sources: dtype, dims, parameters and seed are attributes. A kernel draws random
  * words in chunks (ops/draw.h) and converts them to elements with the loops of kernel/philox.h.
  * The numbers are a function of the seeds, the step, the replica and the ordinal of the call.
- * So they do not depend on the number of threads.
+ * So they do not depend on the number of threads. A part of a call has the numbers of its
+ * positions in the whole call, so they do not depend on the number of cores either.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -125,7 +126,7 @@ static ch_status uniform_run(const ch_call *call, ch_kernel_tile tile)
 
     ch__tile_range(s->c.count, s->c.tiles, tile.index, &from, &to);
     for (int64_t k = from; k < to; k++) {
-        int64_t n = ch__draw(s->t, &key, &s->c, k, w), at = k * s->c.each;
+        int64_t n = ch__draw(call, s->t, &key, &s->c, k, w), at = k * s->c.each;
         float  *out = s->dtype == CH_F32 ? (float *)call->out[0] + at : wide;
 
         if (s->dtype == CH_F64)
@@ -149,7 +150,9 @@ const ch_op ch__op_random_uniform = {
     .attrs = uniform_rows,
     .attrs_bytes = sizeof(uniform_attrs),
     .infer = uniform_infer,
-    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
+    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&uniform_kernel, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -237,7 +240,7 @@ static ch_status normal_run(const ch_call *call, ch_kernel_tile tile)
 
     ch__tile_range(s->c.count, s->c.tiles, tile.index, &from, &to);
     for (int64_t k = from; k < to; k++) {
-        int64_t n = ch__draw(s->t, &key, &s->c, k, w), at = k * s->c.each;
+        int64_t n = ch__draw(call, s->t, &key, &s->c, k, w), at = k * s->c.each;
         float  *out = s->dtype == CH_F32 ? (float *)call->out[0] + at : wide;
 
         if (s->dtype == CH_F64)
@@ -260,7 +263,9 @@ const ch_op ch__op_random_normal = {
     .attrs = normal_rows,
     .attrs_bytes = sizeof(normal_attrs),
     .infer = normal_infer,
-    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
+    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&normal_kernel, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -273,7 +278,9 @@ const ch_op ch__op_truncated_normal = {
     .attrs = normal_rows,
     .attrs_bytes = sizeof(normal_attrs),
     .infer = normal_infer,
-    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
+    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&normal_kernel, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -392,7 +399,7 @@ static ch_status bernoulli_run(const ch_call *call, ch_kernel_tile tile)
 
     ch__tile_range(s->c.count, s->c.tiles, tile.index, &from, &to);
     for (int64_t k = from; k < to; k++) {
-        int64_t n = ch__draw(s->t, &key, &s->c, k, w);
+        int64_t n = ch__draw(call, s->t, &key, &s->c, k, w);
         char   *out = (char *)call->out[0] + (size_t)(k * s->c.each) * s->size;
 
         if (s->limit > 0)
@@ -414,7 +421,9 @@ const ch_op ch__op_bernoulli = {
     .attrs = bernoulli_rows,
     .attrs_bytes = sizeof(bernoulli_attrs),
     .infer = bernoulli_infer,
-    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
+    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&bernoulli_kernel, NULL},
     .room = CH_ROOM_ANY,
 };
@@ -528,7 +537,7 @@ static ch_status integers_run(const ch_call *call, ch_kernel_tile tile)
 
     ch__tile_range(s->c.count, s->c.tiles, tile.index, &from, &to);
     for (int64_t k = from; k < to; k++) {
-        int64_t n = ch__draw(s->t, &key, &s->c, k, w);
+        int64_t n = ch__draw(call, s->t, &key, &s->c, k, w);
 
         if (s->c.words == 2)
             ch__philox_below_2(n, w, s->range, x);
@@ -550,7 +559,9 @@ const ch_op ch__op_random_integers = {
     .attrs = integers_rows,
     .attrs_bytes = sizeof(integers_attrs),
     .infer = integers_infer,
-    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD,
+    .factors = ch__factors_elementwise,
+    .local = ch__local_dims,
+    .flags = CH_OP_RANDOM | CH_OP_NO_GRAD | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&integers_kernel, NULL},
     .room = CH_ROOM_ANY,
 };

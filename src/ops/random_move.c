@@ -79,7 +79,7 @@ static ch_status dropout_run(const ch_call *call, ch_kernel_tile tile)
 
     ch__tile_range(s->c.count, s->c.tiles, tile.index, &from, &to);
     for (int64_t k = from; k < to; k++) {
-        int64_t n = ch__draw(s->t, &key, &s->c, k, w), at = k * s->c.each;
+        int64_t n = ch__draw(call, s->t, &key, &s->c, k, w), at = k * s->c.each;
 
         if (s->dtype == CH_F64) {
             s->t->keep_f64(n, w, s->least, s->scale, (const double *)call->in[0] + at,
@@ -118,7 +118,8 @@ const ch_op ch__op_dropout = {
     .attrs_bytes = sizeof(dropout_attrs),
     .infer = dropout_infer,
     .grad = dropout_grad,
-    .flags = CH_OP_RANDOM,
+    .factors = ch__factors_elementwise,
+    .flags = CH_OP_RANDOM | CH_OP_ORIGIN,
     .kernels = (const ch_kernel *const[]){&dropout_kernel, NULL},
     .room = 1,
 };
@@ -214,6 +215,11 @@ static void shuffle_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch
     din[0] = ch__node(&ch__op_shuffle, &a, 1, &dout[0]);
 }
 
+static ch_status shuffle_factors(const ch_node *n, ch_factors *f)
+{
+    return ch__factors_along(n, f, 0);
+}
+
 static const ch_kernel shuffle_kernel = {"plain", .prepare = shuffle_prepare,
                                          .run = shuffle_run};
 
@@ -226,6 +232,7 @@ const ch_op ch__op_shuffle = {
     .attrs_bytes = sizeof(shuffle_attrs),
     .infer = shuffle_infer,
     .grad = shuffle_grad,
+    .factors = shuffle_factors,
     .flags = CH_OP_RANDOM,
     .kernels = (const ch_kernel *const[]){&shuffle_kernel, NULL},
 };

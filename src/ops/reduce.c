@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/reduce.h"
 
+#include <float.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -89,8 +90,19 @@ static ch_status bool_infer(ch_infer *c)
     return reduce_infer(c);
 }
 
-/* Axes that remain may be cut freely. Cutting a folded axis leaves partial results, which must
- * be folded again. */
+/* Returns the operation that folds the partial results of the parts of a call. */
+static ch_partial_op combiner_of(const ch_op *op)
+{
+    return op == &ch__op_prod  ? CH_PARTIAL_PRODUCT
+           : op == &ch__op_max ? CH_PARTIAL_MAX
+           : op == &ch__op_min ? CH_PARTIAL_MIN
+           : op == &ch__op_any ? CH_PARTIAL_OR
+           : op == &ch__op_all ? CH_PARTIAL_AND
+                               : CH_PARTIAL_SUM;
+}
+
+/* Axes that remain are independent. The parts of a folded axis give partial results, except
+ * those of logsumexp, which would need the largest element of all parts. */
 static ch_status reduce_factors(const ch_node *n, ch_factors *f)
 {
     const reduce_attrs *a = ch__attrs(n);
@@ -100,7 +112,9 @@ static ch_status reduce_factors(const ch_node *n, ch_factors *f)
     for (int i = 0; i < a->axes.n; i++)
         is_folded[a->axes.at[i]] = true;
     for (int k = 0; k < rank; k++) {
-        in[k] = ch__factor(f, is_folded[k] ? CH_RED : CH_PAR);
+        in[k] = !is_folded[k]                ? ch__factor(f, CH_PAR)
+                : n->op == &ch__op_logsumexp ? ch__factor(f, CH_FIX)
+                                             : ch__factor_red(f, combiner_of(n->op));
         if (!is_folded[k] || a->keep)
             out[m++] = is_folded[k] ? -1 : in[k];
     }
@@ -133,6 +147,11 @@ static ch_status fold_prepare(const ch_node *n, ch_prep *p)
         s->is_folded[a->axes.at[i]] = true;
     tiles = most_tiles(kind, ch__shape(n->in[0]));
     ch__fold_init(&s->fold, kind, n->in[0]->dtype, ch__shape(n->in[0]), s->is_folded, tiles);
+    if (kind == CH_FOLD_MEAN && n->origins != NULL) { /* a part divides by the whole count */
+        s->fold.count = 1;
+        for (int i = 0; i < a->axes.n; i++)
+            s->fold.count *= n->origins->whole_in.dim[a->axes.at[i]].n;
+    }
     p->is_view = s->fold.count == 1; /* a fold of a single element is that element */
     p->scratch_bytes = ch__fold_scratch(&s->fold);
     p->n_phases = s->fold.parts > 1 ? 2 : 1;
@@ -362,6 +381,29 @@ static void logsumexp_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     din[0] = ch_mul(restore_axes(n, dout[0]), share);
 }
 
+/* log(sum(exp(x - most))) + most, where `most` is finite, so that infinity is not subtracted
+ * from infinity. */
+static bool logsumexp_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const reduce_attrs *a = ch__attrs(n);
+    reduce_attrs        keep = {a->axes, true};
+    ch_node            *x = ch_cast(in[0], n->dtype == CH_F64 ? CH_F64 : CH_F32);
+    ch_node            *most = ch__finite(ch__node(&ch__op_max, &keep, 1, &x)), *y;
+
+    (void)s;
+    y = ch_exp(ch_sub(x, most));
+    y = ch_add(ch_log(ch__node(&ch__op_sum, &keep, 1, &y)), most);
+    out[0] = ch_cast(ch__reshape_dims(y, &n->dims), n->dtype);
+    return out[0] != NULL;
+}
+
+ch_node *ch__finite(ch_node *x)
+{
+    double most = x != NULL && x->dtype == CH_F64 ? DBL_MAX : FLT_MAX;
+
+    return ch_clip(x, -most, most);
+}
+
 ch_node *ch__sum_last(ch_node *x, bool keep)
 {
     return ch_sum(x, 1, (int[]){-1}, keep);
@@ -397,12 +439,13 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
     }
 
 const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad};
-const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .grad = mean_grad};
+const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .flags = CH_OP_ORIGIN,
+                           .grad = mean_grad};
 const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, CH_FOLD_PROD), .grad = prod_grad};
 const ch_op ch__op_max = {REDUCE_OP("max", number_infer, CH_FOLD_MAX), .grad = extreme_grad};
 const ch_op ch__op_min = {REDUCE_OP("min", number_infer, CH_FOLD_MIN), .grad = extreme_grad};
 const ch_op ch__op_logsumexp = {REDUCE_OP("logsumexp", float_infer, CH_FOLD_LOGSUMEXP),
-                                .grad = logsumexp_grad};
+                                .grad = logsumexp_grad, .expand = logsumexp_expand};
 const ch_op ch__op_any = {REDUCE_OP("any", bool_infer, CH_FOLD_MAX), .flags = CH_OP_NO_GRAD};
 const ch_op ch__op_all = {REDUCE_OP("all", bool_infer, CH_FOLD_MIN), .flags = CH_OP_NO_GRAD};
 

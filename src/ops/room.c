@@ -100,6 +100,17 @@ static void fill_room_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     din[0] = ch__resize_rows(dout[0], 0, n->in[0]->dims.dim[0]);
 }
 
+/* Rows are whole, because the live rows are the first rows of the whole value. */
+static ch_status fill_room_factors(const ch_node *n, ch_factors *f)
+{
+    int map[CH_MAX_RANK];
+
+    for (int k = 0; k < n->dims.rank; k++)
+        map[k] = k == 0 ? -1 : ch__factor(f, CH_PAR);
+    ch__factor_map(f, 0, n->dims.rank, map);
+    return ch__factor_out(f, n->dims.rank, map);
+}
+
 static const ch_kernel fill_room_plain = {"plain", .prepare = fill_room_prepare,
                                           .run = fill_room_run};
 
@@ -112,6 +123,7 @@ const ch_op ch__op_fill_room = {
     .attrs_bytes = sizeof(ch_fill_attrs),
     .infer = fill_room_infer,
     .grad = fill_room_grad,
+    .factors = fill_room_factors,
     .kernels = (const ch_kernel *const[]){&fill_room_plain, NULL},
     .room = 1,
 };

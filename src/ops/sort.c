@@ -349,7 +349,22 @@ static void put_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__node(&ch__op_take_along, ch__attrs(n), 2, (ch_node *[]){dout[0], n->in[1]});
 }
 
-static ch_status along_factors(const ch_node *n, ch_factors *f)
+/* A part selects its elements from whole lines. */
+static ch_status take_factors(const ch_node *n, ch_factors *f)
+{
+    const along_attrs *a = ch__attrs(n);
+    int                map[CH_MAX_RANK], rank = n->dims.rank;
+
+    for (int k = 0; k < rank; k++)
+        map[k] = ch__factor(f, CH_PAR);
+    ch__factor_map(f, 1, rank, map);
+    (void)ch__factor_out(f, rank, map);
+    map[a->axis] = -1;
+    ch__factor_map(f, 0, rank, map);
+    return CH_OK;
+}
+
+static ch_status put_factors(const ch_node *n, ch_factors *f)
 {
     return ch__factors_along(n, f, (int)((const along_attrs *)ch__attrs(n))->axis);
 }
@@ -366,7 +381,7 @@ const ch_op ch__op_take_along = {
     .attrs_bytes = sizeof(along_attrs),
     .infer = take_infer,
     .grad = take_grad,
-    .factors = along_factors,
+    .factors = take_factors,
     .kernels = (const ch_kernel *const[]){&take_plain, NULL},
 };
 const ch_op ch__op_put_along = {
@@ -378,7 +393,8 @@ const ch_op ch__op_put_along = {
     .attrs_bytes = sizeof(along_attrs),
     .infer = put_infer,
     .grad = put_grad,
-    .factors = along_factors,
+    .factors = put_factors,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&put_plain, NULL},
 };
 

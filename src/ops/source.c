@@ -42,6 +42,7 @@ const ch_op ch__op_input = {
     .attrs = input_rows,
     .attrs_bytes = sizeof(ch_input_attrs),
     .infer = input_infer,
+    .replicated = "the program binds it to memory, of which a core reads its region",
     .flags = CH_OP_NO_GRAD,
 };
 
@@ -67,6 +68,7 @@ const ch_op ch__op_read = {
     .attrs = read_rows,
     .attrs_bytes = sizeof(ch_read_attrs),
     .infer = read_infer,
+    .replicated = "the program binds it to memory, of which a core reads its region",
     .flags = CH_OP_NO_GRAD,
 };
 
@@ -97,6 +99,7 @@ const ch_op ch__op_constant = {
     .attrs = constant_rows,
     .attrs_bytes = sizeof(ch_constant_attrs),
     .infer = constant_infer,
+    .replicated = "the program binds it to memory, of which a core reads its region",
     .flags = CH_OP_NO_GRAD,
 };
 
@@ -210,6 +213,7 @@ const ch_op ch__op_replica_id = {
     .n_in = 0,
     .n_out = 1,
     .infer = i32_scalar,
+    .replicated = "it is a number",
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV | CH_OP_VARIES,
     .kernels = (const ch_kernel *const[]){&replica_id_plain, NULL},
 };
@@ -219,6 +223,7 @@ const ch_op ch__op_replica_count = {
     .n_in = 0,
     .n_out = 1,
     .infer = i32_scalar,
+    .replicated = "it is a number",
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&replica_count_plain, NULL},
 };
@@ -228,6 +233,7 @@ const ch_op ch__op_global_rows = {
     .n_in = 0,
     .n_out = 1,
     .infer = i64_scalar,
+    .replicated = "it is a number",
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&global_rows_plain, NULL},
 };
@@ -237,6 +243,7 @@ const ch_op ch__op_step_number = {
     .n_in = 0,
     .n_out = 1,
     .infer = i64_scalar,
+    .replicated = "it is a number",
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&step_number_plain, NULL},
 };
@@ -295,6 +302,17 @@ static ch_status rows_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
+/* A core that has a part of x gets the rows of the whole x as a constant, because the number
+ * does not depend on the elements of x. */
+static bool rows_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    (void)in;
+    if (n->in[0]->dims.dim[0].sym != 0)
+        return false;
+    out[0] = ch_fill(s, CH_I64, ch_shape_scalar(), (double)n->in[0]->dims.dim[0].n);
+    return out[0] != NULL;
+}
+
 static const ch_kernel rows_plain = {"plain", .prepare = rows_prepare, .run = rows_run};
 
 const ch_op ch__op_rows = {
@@ -303,6 +321,8 @@ const ch_op ch__op_rows = {
     .n_in = 1,
     .n_out = 1,
     .infer = rows_infer,
+    .replicated = "it is a number that belongs to the whole value",
+    .expand = rows_expand,
     .flags = CH_OP_NO_GRAD | CH_OP_STRINGS,
     .kernels = (const ch_kernel *const[]){&rows_plain, NULL},
     .room = 1,

@@ -90,6 +90,38 @@ bool ch__window_layout(const ch_window_attrs *a, int64_t h, int64_t w, int64_t k
     return true;
 }
 
+/* Returns the number of pixels from the first tap of a window to the last. */
+static int64_t extent_of(const ch_window *w, int axis)
+{
+    return ((axis == 0 ? w->kh : w->kw) - 1) * w->dilation[axis] + 1;
+}
+
+ch_axis_map ch__window_map(const ch_window *w, int axis)
+{
+    return (ch_axis_map){w->stride[axis], 1, -w->pad[axis],
+                         extent_of(w, axis) - 1 - w->pad[axis]};
+}
+
+ch_axis_map ch__window_map_back(const ch_window *w, int axis)
+{
+    return (ch_axis_map){1, w->stride[axis], w->pad[axis] - extent_of(w, axis) + 1,
+                         w->pad[axis]};
+}
+
+void ch__window_part(const ch_window *w, int axis, int64_t from, int64_t size, int64_t first,
+                     int64_t count, ch_window_attrs *part)
+{
+    int64_t begin = first * w->stride[axis] - w->pad[axis];
+    int64_t end = begin + (count - 1) * w->stride[axis] + extent_of(w, axis);
+    int64_t before = size > 0 ? from - begin : end - begin;
+    int64_t after = size > 0 ? end - (from + size) : 0;
+
+    part->same = false;
+    part->pad.n = 4;
+    part->pad.at[(ptrdiff_t)2 * axis] = before;
+    part->pad.at[2 * axis + 1] = after > 0 ? after : 0;
+}
+
 ch_status ch__window_want_image(const ch_infer *c, int i)
 {
     ch_status rc = ch__infer_want_float(c, i);

@@ -35,6 +35,18 @@ ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation
 bool ch__window_layout(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh, int64_t kw,
                        ch_window *out, char *why, size_t why_size);
 
+/* ---- for partition rules ---- */
+
+/* Returns the map from the rows (axis 0) or columns (1) of the result to those of the image,
+ * and the map from the image to the result: the outputs whose windows contain a pixel. */
+ch_axis_map ch__window_map(const ch_window *w, int axis);
+ch_axis_map ch__window_map_back(const ch_window *w, int axis);
+/* Sets the padding of *part along an axis for a part of the call, with `size` pixels of the
+ * image from `from` on, and `count` outputs, at least 1, from `first` on. Sets `same` to
+ * false. If the part has no pixel of the image, its windows cover padding only. */
+void ch__window_part(const ch_window *w, int axis, int64_t from, int64_t size, int64_t first,
+                     int64_t count, ch_window_attrs *part);
+
 /* Fails unless input i is a float array (batch, rows, columns, channels) whose sizes are
  * numbers; the batch may be a symbol. */
 ch_status ch__window_want_image(const ch_infer *c, int i);

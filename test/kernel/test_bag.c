@@ -27,7 +27,7 @@ static void bag_sum_ignores_ids_out_of_range(void **state)
         ids[i] = wrong[i % 4];
     ids[0] = 0;
     ids[N - 1] = 1;
-    ch__bag_sum(&b, (ch_ids){splits, true}, (ch_ids){ids, true}, NULL, table, 0, 1, out, NULL);
+    ch__bag_sum(&b, ch__ids(splits, true), ch__ids(ids, true), NULL, table, 0, 1, out, NULL);
     for (int k = 0; k < WIDTH; k++)
         assert_true(out[k] == table[0][k] + table[1][k]);
 }

@@ -432,12 +432,13 @@ ch_tuple *t_arguments_ragged(const t_case *c)
 }
 
 /* Finds the storage of a static input, which is recorded as a variable. */
-static ch_status find_resource(void *owner, const ch_resource *r, int local, void **out)
+static ch_status find_resource(void *owner, const ch_resource *r, int local, int core,
+                               void **out)
 {
     t_case *c = owner;
     long    i = strtol(r->name + 2, NULL, 10);
 
-    (void)local;
+    (void)local, (void)core;
     *out = ch_tensor_data_mut(c->in[i].tensor);
     return CH_OK;
 }
@@ -534,7 +535,7 @@ ch_status t_run_program(t_case *c, ch_program *p, ch_team *team,
     if (g->n_inputs > 0)
         env.global_rows = g->input[0]->dims.rank > 0 ? g->input[0]->dims.dim[0].n : 1;
     for (int i = 0; i < g->n_resources; i++)
-        assert_int_equal(find_resource(c, &g->resource[i], 0, &resource[i]), CH_OK);
+        assert_int_equal(find_resource(c, &g->resource[i], 0, 0, &resource[i]), CH_OK);
     for (int i = 0; i < g->n_outputs; i++)
         output[i] = ch__alloc_aligned(p->output_bytes[i] + 1);
     rc = ch__instance_run(x, &bind);

@@ -291,6 +291,31 @@ static void conv_dilated_is(const t_array *in, t_array *out)
     convolve(in, out, 1, 2, false, (const int64_t[]){2, 1, 0, 3}, 1);
 }
 
+/* Some windows cover padding only. */
+static void conv_padded(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1],
+                       &(ch_conv_options){.padding = CH_PAD_EXPLICIT, .pad = {4, 3, 0, 6}});
+}
+
+static void conv_padded_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 1, false, (const int64_t[]){4, 3, 0, 6}, 1);
+}
+
+/* Windows with gaps between them, and pixels behind the last. */
+static void conv_sparse(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1], &(ch_conv_options){.stride = {3, 3}});
+}
+
+static void conv_sparse_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 3, 1, false, no_pad, 1);
+}
+
 static void conv_grouped(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -445,6 +470,7 @@ static void pool(const pooling *p, const t_array *in, t_array *out, bool is_max,
 
 static const pooling pool_plain = {{2, 2}, {2, 2}, false, {0}};
 static const pooling pool_same = {{3, 2}, {2, 1}, true, {0}};
+static const pooling pool_sparse = {{1, 2}, {3, 3}, false, {0}};
 static const pooling pool_padded = {{3, 3}, {1, 2}, false, {1, 2, 0, 1}};
 
 static const ch_pool_options same_options = {
@@ -472,6 +498,30 @@ static void max_same(ch_step *s, ch_node *const *in, ch_node **out)
 static void max_same_is(const t_array *in, t_array *out)
 {
     pool(&pool_same, &in[0], &out[0], true, NULL);
+}
+
+static const ch_pool_options sparse_options = {.window = {1, 2}, .stride = {3, 3}};
+
+static void max_sparse(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_max_pool2d(in[0], &sparse_options);
+}
+
+static void max_sparse_is(const t_array *in, t_array *out)
+{
+    pool(&pool_sparse, &in[0], &out[0], true, NULL);
+}
+
+static void mean_sparse(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_avg_pool2d(in[0], &sparse_options);
+}
+
+static void mean_sparse_is(const t_array *in, t_array *out)
+{
+    pool(&pool_sparse, &in[0], &out[0], false, NULL);
 }
 
 static void max_padded(ch_step *s, ch_node *const *in, ch_node **out)
@@ -829,6 +879,12 @@ static const t_sample samples[] = {
     {.op = "conv2d", .name = "dilated, zeros on some sides", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {2, 6, 5, 2}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
      .record = conv_dilated, .reference = conv_dilated_is},
+    {.op = "conv2d", .name = "windows of zeros only", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 3, 4, 2}}}, {.shape = {4, {2, 3, 2, 3}}, .is_static = true}},
+     .record = conv_padded, .reference = conv_padded_is},
+    {.op = "conv2d", .name = "gaps between the windows", .dtypes = T_WIDE, .n_in = 2,
+     .in = {{.shape = {4, {2, 9, 13, 2}}}, {.shape = {4, {1, 2, 2, 3}}, .is_static = true}},
+     .record = conv_sparse, .reference = conv_sparse_is},
     {.op = "conv2d", .name = "in groups", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {2, 5, 4, 4}}}, {.shape = {4, {3, 3, 2, 6}}, .is_static = true}},
      .record = conv_grouped, .reference = conv_grouped_is},
@@ -872,6 +928,8 @@ static const t_sample samples[] = {
      .in = {{.shape = {4, {2, 5, 4, 3}}, .fill = T_DISTINCT}}, .record = max_same, .reference = max_same_is},
     {.op = "max_pool2d", .name = "padded", .dtypes = T_WIDE, .n_in = 1,
      .in = {{.shape = {4, {2, 4, 5, 2}}, .fill = T_DISTINCT}}, .record = max_padded, .reference = max_padded_is},
+    {.op = "max_pool2d", .name = "gaps between the windows", .dtypes = T_FLOATS, .n_in = 1,
+     .in = {{.shape = {4, {2, 9, 12, 2}}, .fill = T_DISTINCT}}, .record = max_sparse, .reference = max_sparse_is},
     {.op = "max_pool2d", .name = "many channels, tiles", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {4, {5, 11, 10, 70}}}}, .record = max_plain, .reference = max_plain_is, .flags = T_NO_GRAD},
     {.op = "max_pool2d", .name = "no images", .dtypes = T_FLOATS, .n_in = 1,
@@ -895,6 +953,8 @@ static const t_sample samples[] = {
      .in = {{.shape = {4, {3, 5, 6, 4}}}}, .record = mean_plain, .reference = mean_plain_is},
     {.op = "avg_pool2d", .name = "same, overlapping", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {4, {2, 5, 4, 3}}}}, .record = mean_same, .reference = mean_same_is},
+    {.op = "avg_pool2d", .name = "gaps between the windows", .dtypes = T_FLOATS, .n_in = 1,
+     .in = {{.shape = {4, {2, 9, 12, 2}}}}, .record = mean_sparse, .reference = mean_sparse_is},
     {.op = "avg_pool2d", .name = "many channels, tiles", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {4, {5, 11, 10, 70}}}}, .record = mean_same, .reference = mean_same_is, .flags = T_NO_GRAD},
     {.op = "avg_pool2d_grad", .name = "overlapping", .dtypes = T_FLOATS, .n_in = 1,

@@ -332,6 +332,28 @@ class Checks(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertEqual(out, 'include/cohort/a.h: ch_b is used by no test, example or bench\n')
 
+    def test_ops_have_a_rule_or_a_reason(self):
+        def ops(*lines):
+            with tempfile.TemporaryDirectory() as build:
+                os.makedirs(f'{build}/test/ops')
+                path = f'{build}/test/ops/list_ops'
+                with open(path, 'w', encoding='utf-8') as f:
+                    f.write("#!/bin/sh\ncat <<'END'\n" + ''.join(line + '\n' for line in lines) + 'END\n')
+                os.chmod(path, 0o755)
+                return run('check-ops', {'a': ''}, '--list', build)
+
+        good = ('sum\tfactors\t\t\t\t', 'fill\tfactors\tlocal\t\torigin\t', 'rows\t\t\texpand\t\ta number')
+        code, out = ops(*good)
+        self.assertEqual(code, 0)
+        self.assertEqual([line.split() for line in out.splitlines()],
+                         [['sum', 'factors'], ['fill', 'factors', 'local', 'origin'], ['rows', 'expand', 'a', 'number']])
+        for line, fault in (('a\t\t\t\t\t', 'a: has neither a partition rule'),
+                            ('a\tfactors\t\t\t\tso', 'a: has a partition rule, and a reason'),
+                            ('a\t\tlocal\t\t\tso', 'a: has `local` without')):
+            code, out = ops(*good, line)
+            self.assertEqual(code, 1)
+            self.assertIn(fault, out)
+
     @unittest.skipUnless(shutil.which('clang-format'), 'no clang-format')
     def test_format(self):
         style = {'.clang-format': 'BasedOnStyle: LLVM\n'}

@@ -1,0 +1,182 @@
+/* graph/factors.c -- the helper functions of partition rules (graph/factors.h).
+ *
+ * The `factors` functions of ops call the first group, job/step_plan/ and spmd/ the second.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/factors.h"
+
+#include "base/fault.h"
+#include "graph/op.h"
+
+/* ---- for rules ---- */
+
+int ch__factor(ch_factors *f, ch_factor_kind kind)
+{
+    f->factor[f->n] = (ch_factor_info){.kind = kind, .combiner = CH_PARTIAL_SUM};
+    return f->n++;
+}
+
+int ch__factor_red(ch_factors *f, ch_partial_op combiner)
+{
+    f->factor[f->n] = (ch_factor_info){.kind = CH_RED, .combiner = combiner};
+    return f->n++;
+}
+
+static void set_axes(ch_axis_rule *axis, int rank, const int *factor)
+{
+    for (int k = 0; k < rank; k++) {
+        axis[k] = (ch_axis_rule){.n = factor[k] >= 0};
+        axis[k].factor[0] = (unsigned char)factor[k];
+    }
+}
+
+void ch__factor_map(ch_factors *f, int input, int rank, const int *factor)
+{
+    set_axes(f->in[input], rank, factor);
+}
+
+void ch__factor_window(ch_factors *f, int input, int axis, ch_axis_map map)
+{
+    f->in[input][axis].is_mapped = true;
+    f->in[input][axis].map = map;
+}
+
+ch_status ch__factor_out(ch_factors *f, int rank, const int *factor)
+{
+    set_axes(f->out[f->n_set_out++], rank, factor);
+    return CH_OK;
+}
+
+ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f)
+{
+    int all[CH_MAX_RANK] = {0}, one[CH_MAX_RANK] = {0};
+
+    for (int k = 0; k < n->dims.rank; k++)
+        all[k] = ch__factor(f, CH_PAR);
+    for (int i = 0; i < n->n_in; i++) {
+        const ch_dims *d = &n->in[i]->dims;
+
+        for (int k = 0; k < d->rank; k++) /* a size of 1 is broadcast */
+            one[k] = ch__dim_is(d->dim[k], 1) ? -1 : all[n->dims.rank - d->rank + k];
+        ch__factor_map(f, i, d->rank, one);
+    }
+    for (int i = 0; i < n->n_out; i++)
+        (void)ch__factor_out(f, n->dims.rank, all);
+    return CH_OK;
+}
+
+ch_status ch__factors_of_arrays(const ch_node *n, ch_factors *f, int axis)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        int in[CH_MAX_RANK], out[CH_MAX_RANK];
+
+        for (int k = 0; k < n[i].dims.rank; k++) {
+            bool is_divided = k != axis && f->n < CH_MAX_FACTORS && k < n->in[i]->dims.rank &&
+                              ch__dim_same(n[i].dims.dim[k], n->in[i]->dims.dim[k]);
+
+            in[k] = out[k] = is_divided ? ch__factor(f, CH_PAR) : -1;
+        }
+        for (int k = n[i].dims.rank; k < n->in[i]->dims.rank; k++)
+            in[k] = -1;
+        ch__factor_map(f, i, n->in[i]->dims.rank, in);
+        (void)ch__factor_out(f, n[i].dims.rank, out);
+    }
+    return CH_OK;
+}
+
+ch_status ch__local_dims(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    const ch_attr *row = n->op->attrs;
+
+    while (row->kind != CH_ATTR_KIND_DIMS)
+        row++;
+    for (int k = 0; k < n->dims.rank; k++)
+        ((ch_dims *)((char *)attrs + row->offset))->dim[k] = ch__dim(part->out[0].size[k]);
+    return CH_OK;
+}
+
+/* ---- for users of rules ---- */
+
+/* Sets the sizes of factors that are an axis of the given dims. */
+static void set_sizes(ch_factors *f, const ch_axis_rule *axis, const ch_dims *d)
+{
+    for (int k = 0; k < d->rank; k++) {
+        int i = ch__axis_factor(&axis[k]);
+
+        if (i >= 0 && f->factor[i].size.n == 0 && f->factor[i].size.sym == 0)
+            f->factor[i].size = d->dim[k];
+    }
+}
+
+ch_status ch__factors_of(const ch_node *n, ch_arena *arena, ch_factors *f)
+{
+    ch_status rc = CH_OK;
+
+    n = n->head;
+    *f = (ch_factors){.n_in = n->n_in, .n_out = n->n_out};
+    f->in = ch__arena_alloc(arena, ((size_t)n->n_in + 1) * sizeof(*f->in));
+    f->out = ch__arena_alloc(arena, ((size_t)n->n_out + 1) * sizeof(*f->out));
+    if (f->in == NULL || f->out == NULL)
+        return ch__fail_memory("a partition rule");
+    if (n->op->factors != NULL)
+        rc = n->op->factors(n, f);
+    for (int i = 0; i < n->n_out; i++)
+        set_sizes(f, f->out[i], &n[i].dims);
+    for (int i = 0; i < n->n_in; i++)
+        set_sizes(f, f->in[i], &n->in[i]->dims);
+    return rc;
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static int64_t clip(int64_t x, int64_t size)
+{
+    return x < 0 ? 0 : x > size ? size : x;
+}
+
+/* Returns the range that the map of an axis gives for positions [a, b), which is not empty. */
+static void map_range(const ch_axis_map *m, int64_t size, int64_t a, int64_t b, int64_t *begin,
+                      int64_t *end)
+{
+    int64_t first = m->mul >= 0 ? a : b - 1, last = m->mul >= 0 ? b - 1 : a;
+
+    *begin = clip(-floor_div(-(first * m->mul + m->low), m->div), size);
+    *end = clip(floor_div(last * m->mul + m->high, m->div) + 1, size);
+    if (*end < *begin)
+        *end = *begin;
+}
+
+bool ch__axis_range(const ch_factors *f, const ch_axis_rule *a, int64_t size,
+                    const int64_t *from, const int64_t *to, int axis, ch_region *out)
+{
+    int64_t begin = 0, end = 0; /* of the last position */
+    bool    is_empty = false, is_divided = false, is_range = true;
+
+    if (a->n == 0 || (a->n == 1 && f->factor[a->factor[0]].kind == CH_FIX)) {
+        out->begin[axis] = 0;
+        out->size[axis] = size;
+        return true;
+    }
+    for (int i = 0; i < a->n; i++) {
+        int     k = a->factor[i];
+        int64_t n = f->factor[k].size.n;
+
+        is_empty |= from[k] >= to[k];
+        /* Behind a factor with several positions, only whole factors continue the range. */
+        is_range &= !is_divided || to[k] - from[k] == n;
+        is_divided |= to[k] - from[k] > 1;
+        begin = begin * n + from[k];
+        end = end * n + to[k] - 1;
+    }
+    end++;
+    if (is_empty)
+        begin = end = 0;
+    else if (a->is_mapped)
+        map_range(&a->map, size, begin, end, &begin, &end);
+    out->begin[axis] = begin;
+    out->size[axis] = end - begin;
+    return is_empty || is_range;
+}
