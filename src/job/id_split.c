@@ -245,7 +245,7 @@ static void fill_shards(ch_id_split *s, ch_ids ids, int64_t *next)
 
 ch_status ch__id_split(ch_id_split *s, const ch_tensor *ids, int64_t size, int n)
 {
-    ch_ids    at = {ids->data, ids->dtype == CH_I64};
+    ch_ids    at = ch__ids(ids->data, ids->dtype == CH_I64);
     int64_t   count = ch_tensor_count(ids), *next;
     ch_status rc = reserve_ids(s, count);
 
@@ -359,7 +359,7 @@ ch_status ch__id_split_update_rows(ch_id_split *s, ch_tensor *rows, int i, ch_te
     shape.dim[0] = round_up(n);
     rc = new_tensor(s, rows->dtype, shape, out);
     if (rc == CH_OK)
-        ch__rows_gather((ch_ids){s->position + s->begin[i], true}, 0, n, rows->data, s->n,
+        ch__rows_gather(ch__ids(s->position + s->begin[i], true), 0, n, rows->data, s->n,
                         (int64_t)bytes, (*out)->data);
     if (rc == CH_OK)
         memset((*out)->data + (size_t)n * bytes, 0, (size_t)(shape.dim[0] - n) * bytes);

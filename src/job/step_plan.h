@@ -23,10 +23,11 @@
  *
  * Which calls of the graph go to servers: ch__step_plan_new begins at each value that is
  * written to a variable and follows its inputs back to the read of the variable. The calls on
- * this path that keep the sizes of the variable belong to the update: additions, scatters,
- * optimizer rules. They use the value that the variable has when the update runs. Their other
- * inputs, for example a gradient, were computed from the values that the worker has read. No op
- * needs special code for this, so every graph that can be recorded can be divided.
+ * this path that keep the sizes of the variable, and do not need its sharded axis whole, belong
+ * to the update: additions, scatters, optimizer rules. They use the value that the variable has
+ * when the update runs. Their other inputs, for example a gradient, were computed from the
+ * values that the worker has read. No op needs special code for this, so every graph that can
+ * be recorded can be divided.
  *
  * The norms of an optimizer rule (op apply_norms) are sums over a whole variable. Each server
  * computes the sum over its shard, in an update that writes nothing (`is_sum`). The worker adds
@@ -106,9 +107,11 @@ bool ch__remote_follows(const ch_remote_part *r, const ch_remote_part *other);
  *
  * placement[i] is a number for the placement of resource i of the graph. Two resources may have
  * the same number only if they are on the same servers and, if they are sharded, are cut at the
- * same rows. One update can then use both. Returns UNIMPLEMENTED if an update would have too
- * many results or would need an input both cut and in another form. */
-ch_status ch__step_plan_new(const ch_graph *g, const int *placement, ch_step_plan **out);
+ * same rows. One update can then use both. axis[i] is the sharded axis of the resource; -1: the
+ * resource is not sharded. Returns UNIMPLEMENTED if an update would have too many results or
+ * would need an input both cut and in another form. */
+ch_status ch__step_plan_new(const ch_graph *g, const int *placement, const int *axis,
+                            ch_step_plan **out);
 /* Frees a plan. NULL is allowed. */
 void ch__step_plan_free(ch_step_plan *r);
 

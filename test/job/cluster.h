@@ -145,7 +145,7 @@ enum { N_WHERES = sizeof(wheres) / sizeof(wheres[0]) };
 
 typedef struct cluster {
     asker                a;
-    int                  n, place[MOST_VARS];
+    int                  n, place[MOST_VARS], axis[MOST_VARS];
     ch_plan_variable     variable[MOST_VARS];
     struct ch_plan_shard shard[MOST_VARS][MOST_SHARDS];
     uint64_t             n_numbers;
@@ -159,6 +159,7 @@ static inline void place_variable(cluster *c, int i, ch_shape shape, where at)
     v->axis = at.axis;
     v->n_shards = shape.rank > at.axis && shape.dim[at.axis] >= at.shards ? at.shards : 1;
     size = v->n_shards > 1 ? (int)shape.dim[at.axis] : 0;
+    c->axis[i] = v->n_shards > 1 ? at.axis : -1;
     c->place[i] = (size * MOST_SHARDS + v->n_shards) * at.places + i % at.places;
     v->shard = c->shard[i];
     for (int k = 0; k < v->n_shards; k++)

@@ -152,4 +152,13 @@ static inline void assign_all_ways(ch_step *s, void *arg)
     ch_step_out(s, "is", ch_var_read(s, j->w));
 }
 
+/* The new elements of a row of w depend on each other. */
+static inline void assign_softmax(ch_step *s, void *arg)
+{
+    job *j = arg;
+
+    ch_var_assign(s, j->w, ch_softmax(ch_var_read(s, j->w), -1));
+    ch_step_out(s, "is", ch_var_read(s, j->w));
+}
+
 #endif

@@ -179,7 +179,7 @@ static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
     ch_function_static_rows(f);
     t_ok(ch_tuple_of(1, &x, &in));
     t_ok(ch_strategy_run(NULL, f, in, NULL));
-    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0}, &plan));
+    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0}, (int[]){-1}, &plan));
     assert_int_equal(plan->n_remote_parts, 1);
     t_ok(ch_graph_encode(plan->remote[0].graph, &bytes, &m.graph.len));
     m.graph.data = bytes;

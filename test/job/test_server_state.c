@@ -95,7 +95,7 @@ static ch_message *define(uint64_t function)
     cohort__ps_define__init(&m);
     ch_function_static_rows(f);
     t_ok(ch_strategy_run(NULL, f, in, NULL));
-    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0}, &plan));
+    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0}, (int[]){-1, -1}, &plan));
     for (int i = 0; i < plan->n_remote_parts; i++)
         if (plan->remote[i].kind == CH_REMOTE_UPDATE) {
             assert_null(r);

@@ -41,10 +41,10 @@ static void define_all(cluster *c, const ch_placed_plan *r)
 
 /* ---- a step ---- */
 
-static ch_status no_resource(void *owner, const ch_resource *r, int local, void **out)
+static ch_status no_resource(void *owner, const ch_resource *r, int local, int core, void **out)
 {
     (void)owner;
-    (void)local;
+    (void)local, (void)core;
     (void)out;
     return ch__fail(CH_INTERNAL, "a segment has variable %s", r->name);
 }
@@ -124,7 +124,7 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, wher
     t_ok(ch_strategy_run(NULL, f, in, NULL));
     g = ch_function_graph(f);
     create_all(&c, g, at);
-    t_ok(ch__step_plan_new(g, c.place, &plan));
+    t_ok(ch__step_plan_new(g, c.place, c.axis, &plan));
     for (int i = 0; i < plan->n_remote_parts; i++)
         function[i] = (uint64_t)i * MOST_SHARDS + 1;
     define_all(&c, &(ch_placed_plan){plan, c.n, c.variable, function});
@@ -227,7 +227,7 @@ static void step_exec_reports_lack_of_memory_and_rejects_missing_rows(void **sta
     t_ok(ch_strategy_run(NULL, f, in, NULL));
     create_all(&c, ch_function_graph(f), wheres[0]);
     sent = (ch_placed_plan){NULL, c.n, c.variable, function};
-    t_ok(ch__step_plan_new(ch_function_graph(f), c.place, &sent.plan));
+    t_ok(ch__step_plan_new(ch_function_graph(f), c.place, c.axis, &sent.plan));
     asks_without_memory(&sent, input);
     t_ok(ch__step_exec_new(&sent, &(ch_step_identity){.worker = "worker/0"}, 1, input, &t));
     t_ok(ch__step_exec_next_calls(t, &n, &call));

@@ -34,11 +34,11 @@ static int place_in(const store *s, const char *name)
     return -1;
 }
 
-static ch_status storage(void *owner, const ch_resource *r, int local, void **out)
+static ch_status storage(void *owner, const ch_resource *r, int local, int core, void **out)
 {
     const store *s = owner;
 
-    (void)local;
+    (void)local, (void)core;
     *out = ch_tensor_data_mut(s->value[place_in(s, r->name)][s->shard]);
     return CH_OK;
 }
@@ -410,7 +410,7 @@ static const where wheres[N_WHERES] = {{1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 0, 1
 static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
 {
     ch_graph     *g = ch_function_graph(f);
-    int           place[MOST_VARS];
+    int           place[MOST_VARS], axis[MOST_VARS];
     store         s;
     ch_step_plan *plan = NULL;
     ch_tuple     *out = NULL;
@@ -419,9 +419,11 @@ static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
 
     assert_true(g->n_resources <= MOST_VARS);
     fill_store(&s, g, at.axis, at.shards);
-    for (int i = 0; i < g->n_resources; i++)
+    for (int i = 0; i < g->n_resources; i++) {
         place[i] = place_of(&s, i, at);
-    t_ok(ch__step_plan_new(g, place, &plan));
+        axis[i] = ch__layout_parts(s.layout[i]) > 1 ? ch__layout_axis(s.layout[i]) : -1;
+    }
+    t_ok(ch__step_plan_new(g, place, axis, &plan));
     plan = send(plan, &s, place);
     w.plan = plan;
     for (int i = 0; i < plan->n_inputs; i++)
@@ -562,6 +564,22 @@ static void step_plan_gives_the_results_of_a_local_run_with_assigns(void **state
     }
 }
 
+static void step_plan_keeps_an_axis_whole_that_an_op_needs_whole(void **state)
+{
+    (void)state;
+    for (int n = 0; n < N_WHERES; n++) {
+        ch_tuple *in = rows_of(8);
+        job       j;
+        counts    c;
+
+        make_job(&j);
+        c = check_step(assign_softmax, &j, in, 8, wheres[n]);
+        assert_int_equal(c.reads, wheres[n].axis == 1); /* else servers have whole rows */
+        drop_job(&j);
+        ch_tuple_unref(in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -570,6 +588,7 @@ int main(void)
         cmocka_unit_test(step_plan_looks_rows_up_on_servers),
         cmocka_unit_test(step_plan_has_two_local_parts_when_a_lookup_needs_a_lookup),
         cmocka_unit_test(step_plan_gives_the_results_of_a_local_run_with_assigns),
+        cmocka_unit_test(step_plan_keeps_an_axis_whole_that_an_op_needs_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,7 +82,7 @@ static void set_up(setting *s, ch_step_fn step, job *j, ch_tuple *in, where at,
     t_ok(ch_function_new("step", step, j, &s->f));
     t_ok(ch_strategy_run(NULL, s->f, in, NULL));
     create_all(&s->c, ch_function_graph(s->f), at);
-    t_ok(ch__step_plan_new(ch_function_graph(s->f), s->c.place, &plan));
+    t_ok(ch__step_plan_new(ch_function_graph(s->f), s->c.place, s->c.axis, &plan));
     for (int i = 0; i < plan->n_remote_parts; i++)
         s->function[i] = (uint64_t)i * MOST_SHARDS + 1;
     s->sent = (ch_placed_plan){plan, s->c.n, s->c.variable, s->function};

@@ -79,8 +79,10 @@ static ch_status read_init(const Cohort__PsInit *m, ch_init *out)
                           m->kind);
 }
 
-/* Decodes the shape of the whole variable and that of the part to compute. */
-static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape *part)
+/* Decodes the shape of the whole variable, and the shape and the begin of the part to
+ * compute. */
+static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape *part,
+                             int64_t begin[CH_MAX_RANK])
 {
     int64_t size;
 
@@ -103,6 +105,7 @@ static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape 
                         "part of %lld from %lld on is not inside the %lld along axis %u",
                         (long long)m->size, (long long)m->begin, (long long)size, m->axis);
     part->dim[m->axis] = m->size;
+    begin[m->axis] = m->begin;
     return CH_OK;
 }
 
@@ -112,13 +115,13 @@ ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device,
     ch_init   init;
     ch_dtype  dtype = CH_F32;
     ch_shape  whole, part;
-    int64_t   count, bytes = 0;
+    int64_t   count, bytes = 0, begin[CH_MAX_RANK] = {0};
     ch_status rc = read_init(m, &init);
 
     if (rc == CH_OK)
         rc = ch_dtype_parse(m->dtype, &dtype);
     if (rc == CH_OK)
-        rc = read_shapes(m, &whole, &part);
+        rc = read_shapes(m, &whole, &part, begin);
     if (rc == CH_OK) /* so that indices in the whole variable do not overflow */
         rc = ch__tensor_size(dtype, whole, &count, &bytes);
     if (rc == CH_OK)
@@ -133,6 +136,6 @@ ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device,
     if (rc == CH_OK)
         rc = ch_tensor_new_on(device, dtype, part, out);
     if (rc == CH_OK)
-        ch__init_part(&init, m->name, whole, (int)m->axis, m->begin, *out);
+        ch__init_part(&init, m->name, whole, begin, *out);
     return rc;
 }

@@ -352,12 +352,13 @@ static ch_server_var *variable_of(const ch_server_update *f, const ch_resource *
 }
 
 /* ch_run_ops.resource: gives the memory of the variable that a resource names. */
-static ch_status variable_data(void *owner, const ch_resource *r, int local, void **out)
+static ch_status variable_data(void *owner, const ch_resource *r, int local, int core,
+                               void **out)
 {
     const ch_server_update *f = owner;
     ch_server_var          *v = variable_of(f, r);
 
-    (void)local;
+    (void)local, (void)core;
     if (v == NULL)
         return ch__fail(CH_INTERNAL, "%s has no variable %s", f->graph->name, r->name);
     *out = v->value->data;

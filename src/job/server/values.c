@@ -316,14 +316,14 @@ ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot_numbe
     shape = t->shape;
     n = shape.dim[0];
     shape.dim[0] = ids->shape.dim[0];
-    bad = ch__ids_check((ch_ids){ids->data, true}, 0, shape.dim[0], n);
+    bad = ch__ids_check(ch__ids(ids->data, true), 0, shape.dim[0], n);
     if (bad >= 0)
         return ch__fail(CH_INVALID_ARGUMENT, "id %lld at position %lld is not in [0, %lld)",
                         (long long)((const int64_t *)(const void *)ids->data)[bad],
                         (long long)bad, (long long)n);
     rc = ch__buffer_pool_get(&s->pool, t->buffer->device, t->dtype, shape, out);
     if (rc == CH_OK)
-        ch__rows_gather((ch_ids){ids->data, true}, 0, shape.dim[0], t->data, n,
+        ch__rows_gather(ch__ids(ids->data, true), 0, shape.dim[0], t->data, n,
                         n > 0 ? (int64_t)ch_tensor_bytes(t) / n : 0, (*out)->data);
     return rc;
 }

@@ -68,8 +68,9 @@ const ch_node *ch__planner_dependency(const ch_step_planner *c, const ch_node *n
 
 /* ---- calls on servers ---- */
 
-/* Returns true if output 0 of the call has the sizes of input i and can be sharded like it. */
-static bool keeps_sizes(const ch_node *n, const ch_factors *f, int i)
+/* Returns true if output 0 of the call has the sizes of input i and can be sharded like it,
+ * along `axis`; -1: it is not sharded. */
+static bool keeps_sizes(const ch_node *n, const ch_factors *f, int i, int axis)
 {
     const ch_dims *in = &n->in[i]->dims;
 
@@ -77,45 +78,54 @@ static bool keeps_sizes(const ch_node *n, const ch_factors *f, int i)
         return false;
     for (int k = 0; k < in->rank; k++)
         if (!ch__dim_same(in->dim[k], n->dims.dim[k]) ||
-            (f->in[i][k] != f->out[0][k] && !ch__dim_is(in->dim[k], 1)))
+            (ch__axis_factor(&f->in[i][k]) != ch__axis_factor(&f->out[0][k]) &&
+             !ch__dim_is(in->dim[k], 1)))
             return false;
+    if (axis >= 0 && axis < in->rank && ch__axis_factor(&f->out[0][axis]) >= 0 &&
+        f->factor[ch__axis_factor(&f->out[0][axis])].kind == CH_FIX)
+        return false;
     /* An input of lower rank is a slot of an optimizer with a number for each row. */
     return in->rank == n->dims.rank || f->n_out > 1;
 }
 
-/* Returns true if the op of a call may run on a server: it cannot fail, is not random, and
- * gives the same result as on the worker. */
+/* Returns true if the op of a call may run on a server: it cannot fail, is not random, gives
+ * the same result as on the worker, and has the same attributes on every shard. */
 static bool fits_server(const ch_node *n)
 {
     const unsigned never = CH_OP_RANDOM | CH_OP_EFFECT | CH_OP_COLLECTIVE | CH_OP_CAN_FAIL |
                            CH_OP_HOST | CH_OP_READS_ENV | CH_OP_VARIES;
 
-    return n->op->factors != NULL && (n->op->flags & never) == 0 && n->n_in <= 8 &&
-           n->n_out <= 8;
+    return n->op->factors != NULL && n->op->local == NULL && (n->op->flags & never) == 0 &&
+           n->n_in <= 8 && n->n_out <= 8;
 }
 
 /* Returns true if the call may run on a server and keeps the sizes of a computable input. */
-static bool can_run_on_server(const ch_step_planner *c, const ch_node *n)
+static bool can_run_on_server(const ch_step_planner *c, const ch_node *n, int axis)
 {
-    ch_factors f = {0};
+    ch_arena   memory = {0};
+    ch_factors f;
+    bool       can = false;
 
-    if (!fits_server(n) || n->op->factors(n, &f) != CH_OK || f.n_out == 0)
-        return false;
-    for (int i = 0; i < n->n_in; i++)
-        if (c->computable[n->in[i]->id] && keeps_sizes(n, &f, i))
-            return true;
-    return false;
+    if (fits_server(n) && ch__factors_of(n, &memory, &f) == CH_OK && f.n_set_out > 0)
+        for (int i = 0; i < n->n_in && !can; i++)
+            can = c->computable[n->in[i]->id] && keeps_sizes(n, &f, i, axis);
+    ch__arena_drop(&memory);
+    return can;
 }
 
 /* Marks all values that can be computed on the servers of a placement. */
 static void mark_computable(ch_step_planner *c, int placement)
 {
+    int axis = -1;
+
     memset(c->computable, 0, (size_t)c->g->n_values);
     for (int i = 0; i < c->g->n_resources; i++)
-        if (c->placement[i] == placement && c->g->resource[i].read != NULL)
+        if (c->placement[i] == placement && c->g->resource[i].read != NULL) {
             c->computable[c->g->resource[i].read->id] = 1;
+            axis = c->axis[i];
+        }
     for (int i = 0; i < c->n_calls; i++)
-        if (can_run_on_server(c, c->call[i]))
+        if (can_run_on_server(c, c->call[i], axis))
             for (int k = 0; k < c->call[i]->n_out; k++)
                 c->computable[c->call[i][k].id] = 1;
 }

@@ -38,6 +38,7 @@ enum { CH_NO_INDEX = -1 }; /* in a table of the planner: none */
 typedef struct ch_step_planner {
     const ch_graph *g;
     const int      *placement; /* by resource */
+    const int      *axis;      /* by resource: the sharded axis; -1: not sharded */
     int             n_calls;
     ch_node       **call; /* heads of the calls, in order */
     ch_step_plan   *plan; /* under construction */

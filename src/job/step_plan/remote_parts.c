@@ -136,26 +136,36 @@ static bool is_aligned(const ch_node *n, const ch_factors *f, int k)
 {
     int rank = n->in[k]->dims.rank, skip = n->dims.rank - rank;
 
-    for (int d = 0; d < rank && skip >= 0 && k < f->n_in; d++)
-        if (f->in[k][d] >= 0 && f->in[k][d] == f->out[0][d + skip])
+    for (int d = 0; d < rank && skip >= 0; d++) {
+        int i = ch__axis_factor(&f->in[k][d]);
+
+        if (i >= 0 && i == ch__axis_factor(&f->out[0][d + skip]))
             return true;
+    }
     return false;
 }
 
 /* Returns true if the call updates rows by ids: input 1 has ids, input 2 has rows. */
 static bool is_indexed(const ch_node *n, const ch_factors *f)
 {
-    return n->dims.rank > 0 && f->in[0][0] >= 0 && f->kind[f->in[0][0]] == CH_IDX;
+    int rows = n->dims.rank > 0 ? ch__axis_factor(&f->in[0][0]) : -1;
+
+    return rows >= 0 && f->factor[rows].kind == CH_IDX;
 }
 
 /* Adds input k of a call to the update, with the role that says which part a shard receives. */
 static ch_status add_update_input(ch_step_planner *c, update_builder *u, const ch_node *n,
                                   int k)
 {
-    ch_factors    f = {0};
-    ch_status     rc = n->op->factors(n, &f);
+    ch_arena      memory = {0};
+    ch_factors    f;
+    ch_status     rc = ch__factors_of(n, &memory, &f);
     ch_plan_input in = {ch__planner_number(c, n->in[k]), CH_SHARD_WHOLE, CH_NO_INDEX};
 
+    if (rc != CH_OK) {
+        ch__arena_drop(&memory);
+        return rc;
+    }
     if (is_indexed(n, &f) && k == 1) {
         in.role = CH_SHARD_IDS;
     } else if (is_indexed(n, &f) && k == 2 && ch__planner_is_on_same_server(c, n, 1)) {
@@ -168,7 +178,8 @@ static ch_status add_update_input(ch_step_planner *c, update_builder *u, const c
         in.role = CH_SHARD_SLICE;
     }
     want_update_input(u, n, k, n->in[k], in);
-    return rc;
+    ch__arena_drop(&memory);
+    return CH_OK;
 }
 
 /* Adds a call with its inputs, and the results that the worker needs, to the update. */

@@ -133,12 +133,14 @@ void ch__step_plan_free(ch_step_plan *r)
     ch__free(r);
 }
 
-ch_status ch__step_plan_new(const ch_graph *g, const int *placement, ch_step_plan **out)
+ch_status ch__step_plan_new(const ch_graph *g, const int *placement, const int *axis,
+                            ch_step_plan **out)
 {
     ch_status rc = CH_ABORTED;
 
     for (int k = 0; k < 2 && rc == CH_ABORTED; k++) {
-        ch_step_planner c = {.g = g, .placement = placement, .no_returns = k == 1};
+        ch_step_planner c = {
+            .g = g, .placement = placement, .axis = axis, .no_returns = k == 1};
 
         c.plan = ch__calloc(1, sizeof(*c.plan));
         if (c.plan == NULL)

@@ -542,10 +542,10 @@ static ch_status call_servers(ch_worker_run *r, ch_outbox *outbox, int64_t now)
 /* ---- local parts ---- */
 
 /* ch_run_ops.resource: local parts have no variables. */
-static ch_status no_resource(void *owner, const ch_resource *r, int local, void **out)
+static ch_status no_resource(void *owner, const ch_resource *r, int local, int core, void **out)
 {
     (void)owner;
-    (void)local;
+    (void)local, (void)core;
     (void)out;
     return ch__fail(CH_INTERNAL, "a local part has variable %s", r->name);
 }
