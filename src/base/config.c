@@ -119,11 +119,33 @@ static bool parse_ms(const char *text, void *out, size_t bytes)
     return parse_int(text, 1, out);
 }
 
+/* Parses a number of bytes, such as 1500000, 512K, 100M or 2G. */
+static bool parse_bytes(const char *text, void *out, size_t bytes)
+{
+    static const char suffix[] = "KMG";
+    char             *end;
+    long long         value;
+    const char       *s;
+
+    (void)bytes;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || errno != 0 || value < 0)
+        return false;
+    s = *end != '\0' ? strchr(suffix, toupper((unsigned char)*end)) : NULL;
+    if (*end != '\0' && (s == NULL || end[1] != '\0' || value > LLONG_MAX >> 30))
+        return false;
+    *(int64_t *)out = s != NULL ? value << (10 * (s - suffix + 1)) : value;
+    return true;
+}
+
 static const value_kind kind_text = {"a text of at most 255 characters", parse_text};
 static const value_kind kind_simd = {"auto, base, avx2 or avx512", parse_simd};
 static const value_kind kind_replicas = {"auto, threads or turns", parse_replicas};
 static const value_kind kind_bool = {"true or false", parse_bool};
 static const value_kind kind_threads = {"a whole number, 0 to 1024", parse_threads};
+static const value_kind kind_bytes = {"a number of bytes, such as 1500000, 512K, 100M or 2G",
+                                      parse_bytes};
 static const value_kind kind_count = {"a whole number, 1 or more", parse_count};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
 
@@ -140,6 +162,7 @@ typedef struct {
 static const setting settings[] = {
     SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU device for each core, at most 8"),
     SETTING(threads,        threads, "0",    "threads in each device; 0: cores / devices"),
+    SETTING(device_memory,  bytes, "0",      "memory of each device for variables and the values of a step; a step that needs more fails before it runs; 0: no limit"),
     SETTING(replicas,       replicas, "auto", "run the replicas of this process in parallel, each on its own thread, or in turns on the caller's thread; auto: the faster way, which is measured from time to time"),
     SETTING(simd,           simd,  "auto",   "vector instructions of the kernels: auto takes the highest level of the CPU, base those that every CPU of the architecture has; a level that the CPU does not have means auto"),
     SETTING(fuse,           bool,  "true",   "true: a chain of elementwise ops is computed in one pass over memory; false: each op in a pass of its own, slower and with the same results"),

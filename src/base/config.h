@@ -9,6 +9,7 @@
 #define BASE_CONFIG_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "cohort/status.h"
 
@@ -23,8 +24,9 @@ typedef enum ch_replicas_mode {
 
 /* Each field is set by the variable COHORT_ and the field's name in capitals. */
 typedef struct ch_config {
-    char devices[256];         /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
-    int  threads;              /* threads of each device, up to 1024; 0: cores / devices */
+    char    devices[256];      /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
+    int     threads;           /* threads of each device, up to 1024; 0: cores / devices */
+    int64_t device_memory;     /* bytes of each device for variables and values; 0: no limit */
     ch_replicas_mode replicas; /* "auto", "threads" or "turns" */
     char             simd[16]; /* "auto", "base", "avx2" or "avx512" */
     bool             fuse;     /* fuse chains of elementwise calls */

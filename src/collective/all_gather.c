@@ -180,6 +180,11 @@ static ch_status all_gather_run(const ch_call *c, ch_kernel_tile t)
 static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                             ch_node *din[]);
 
+static ch_status all_gather_factors(const ch_node *n, ch_factors *f)
+{
+    return ch__factors_of_arrays(n, f, (int)((const all_gather_attrs *)n->attrs)->axis);
+}
+
 static const ch_kernel all_gather_shared = {"shared", .prepare = all_gather_prepare,
                                             .run = all_gather_run};
 
@@ -193,6 +198,7 @@ const ch_op ch__op_all_gather = {
     .attrs_bytes = sizeof(all_gather_attrs),
     .infer = all_gather_infer,
     .grad = all_gather_grad,
+    .factors = all_gather_factors,
     .kernels = (const ch_kernel *const[]){&all_gather_shared, NULL},
 };
 
@@ -271,6 +277,11 @@ static void reduce_scatter_grad(ch_step *s, const ch_node *n, ch_node *const dou
     din[0] = ch__node(&ch__op_all_gather, &a, 1, dout);
 }
 
+static ch_status reduce_scatter_factors(const ch_node *n, ch_factors *f)
+{
+    return ch__factors_of_arrays(n, f, (int)((const scatter_attrs *)n->attrs)->axis);
+}
+
 static const ch_kernel reduce_scatter_shared = {"shared", .prepare = reduce_scatter_prepare,
                                                 .run = reduce_scatter_run};
 
@@ -284,6 +295,7 @@ const ch_op ch__op_reduce_scatter = {
     .attrs_bytes = sizeof(scatter_attrs),
     .infer = reduce_scatter_infer,
     .grad = reduce_scatter_grad,
+    .factors = reduce_scatter_factors,
     .kernels = (const ch_kernel *const[]){&reduce_scatter_shared, NULL},
 };
 

@@ -154,10 +154,9 @@ static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
             din[i] = sum[--wanted];
 }
 
-/* Elementwise if there is a single array. Several arrays have no axis in common. */
-static ch_status all_reduce_factors(const ch_node *n, ch_factors *f)
+static ch_status arrays_factors(const ch_node *n, ch_factors *f)
 {
-    return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
+    return ch__factors_of_arrays(n, f, -1);
 }
 
 static const ch_kernel all_reduce_shared = {"shared", .prepare = all_reduce_prepare,
@@ -173,7 +172,7 @@ const ch_op ch__op_all_reduce = {
     .attrs_bytes = sizeof(all_reduce_attrs),
     .infer = all_reduce_infer,
     .grad = all_reduce_grad,
-    .factors = all_reduce_factors,
+    .factors = arrays_factors,
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 
@@ -205,6 +204,7 @@ const ch_op ch__op_all_reduce_begin = {
     .attrs_bytes = sizeof(all_reduce_attrs),
     .infer = all_reduce_infer,
     .grad = all_reduce_grad,
+    .factors = arrays_factors,
     .kernels = (const ch_kernel *const[]){&begin_shared, NULL},
 };
 
@@ -238,6 +238,7 @@ const ch_op ch__op_all_reduce_end = {
     .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
     .infer = like_inputs,
     .grad = end_grad,
+    .factors = arrays_factors,
     .kernels = (const ch_kernel *const[]){&end_shared, NULL},
 };
 

@@ -117,10 +117,16 @@ static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
 static const ch_kernel broadcast_shared = {"shared", .prepare = broadcast_prepare,
                                            .run = broadcast_run};
 
-/* Elementwise if there is a single array. Several arrays have no axis in common. */
-static ch_status broadcast_factors(const ch_node *n, ch_factors *f)
+static ch_status arrays_factors(const ch_node *n, ch_factors *f)
 {
-    return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
+    return ch__factors_of_arrays(n, f, -1);
+}
+
+static ch_status broadcast_local(const ch_node *n, const ch_call_part *part, void *attrs)
+{
+    const broadcast_attrs *a = attrs;
+
+    return a->is_known ? ch__local_dims(n, part, attrs) : CH_OK;
 }
 
 const ch_op ch__op_broadcast = {
@@ -133,7 +139,8 @@ const ch_op ch__op_broadcast = {
     .attrs_bytes = sizeof(broadcast_attrs),
     .infer = broadcast_infer,
     .grad = broadcast_grad,
-    .factors = broadcast_factors,
+    .factors = arrays_factors,
+    .local = broadcast_local,
     .kernels = (const ch_kernel *const[]){&broadcast_shared, NULL},
 };
 
@@ -224,6 +231,8 @@ const ch_op ch__op_reduce_to_first = {
     .attrs_bytes = sizeof(to_first_attrs),
     .infer = to_first_infer,
     .grad = to_first_grad,
+    .factors = arrays_factors,
+    .local = ch__local_dims,
     .kernels = (const ch_kernel *const[]){&to_first_shared, NULL},
 };
 

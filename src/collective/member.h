@@ -1,4 +1,4 @@
-/* collective/member.h -- the private state of a group, shared by group.c and cross.c.
+/* collective/member.h -- the private state of groups, shared by the files of collective/.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COLLECTIVE_MEMBER_H
@@ -14,8 +14,8 @@ typedef struct ch_reduce_arrays {
     void *const       *out;
 } ch_reduce_arrays;
 
-/* A member of a group. The other members read the fields up to `doing`. Each member has its own
- * cache lines, because it writes its fields while others read theirs. */
+/* A member of a group. The other members read the fields up to `stage_at`. Each member has its
+ * own cache lines, because it writes its fields while others read theirs. */
 typedef struct ch_member {
     /* Number of barriers of this run that the member has arrived at. */
     _Alignas(CH_ALIGN) _Atomic int64_t n_arrived;
@@ -23,9 +23,10 @@ typedef struct ch_member {
     const void *const    *in;        /* arrays of the last collective that is no reduction */
     const int64_t        *run;       /* ch_join.run of that collective */
     _Atomic(const char *) label;     /* name of the op of its last barrier */
-    ch_current_call       doing;     /* the call that the member executes, for messages */
-    int     next_slot, next_set;     /* 0 or 1: index of the next slot, of the next `arrays` */
-    int64_t total_barriers;          /* since the group was created */
+    const void *stage_at[2];         /* array that an exchange reads in each stage; not small */
+    int         run_member;          /* number of the member in the run */
+    int         next_slot, next_set; /* 0 or 1: index of the next slot, of the next `arrays` */
+    int64_t     total_barriers;      /* since the group was created */
 
     /* Private to the member: a reduction that was begun and has not ended. */
     const ch_addends *open_sum; /* arrived, but its share is not computed yet; NULL: none */
@@ -36,7 +37,7 @@ typedef struct ch_member {
     /* The position in a collective that has returned CH__BLOCKED. */
     const ch_addends *begun; /* by ch__group_all_reduce; NULL: none */
     int     barrier;    /* of the routine, at which the member has arrived; 0: no routine */
-    int64_t blocked_at; /* n_arrivals of the group at its last CH__BLOCKED */
+    int64_t blocked_at; /* n_arrivals of the run at its last CH__BLOCKED */
 } ch_member;
 
 /* A collective: the actions 0 to n_barriers, with a barrier between consecutive actions. */
@@ -47,7 +48,7 @@ typedef struct ch_routine {
 } ch_routine;
 
 /* Performs a routine, after the member's share of an open reduction. If it returns CH__BLOCKED,
- * the caller must call it again with an equal routine and arguments. (group.c) */
+ * the caller must call it again with an equal routine and arguments. (barrier.c) */
 ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void *args);
 
 /* An implementation of ch_cross_device: reduces the arrays of s. The group has two
@@ -56,20 +57,34 @@ typedef ch_status (*ch_cross_fn)(ch_group *g, int me, const ch_addends *s,
                                  const void *const *in, void *const *out);
 
 struct ch_group {
-    int         n, spin;  /* members; rounds to spin before a member parks */
-    int64_t     limit_ms; /* 0: COHORT_WAIT_LIMIT_MS */
-    ch_cross_fn cross;
-    ch_clock   *clock;      /* of each member (an array); NULL: this run is not timed */
-    bool        in_turns;   /* all members run on one thread in this run */
-    int64_t     n_arrivals; /* of all members at barriers in this run, if in_turns */
-    ch_member  *member;
-    char       *slots; /* two for each member: ch__slot */
+    int            n, spin;  /* members; rounds to spin before a member parks */
+    int64_t        limit_ms; /* 0: COHORT_WAIT_LIMIT_MS */
+    ch_cross_fn    cross;
+    bool           in_turns; /* ch_group_run.in_turns of this run */
+    ch_member     *member;
+    char          *slots; /* two for each member: ch__slot */
+    ch_group_sync *sync;  /* referenced */
+    ch_group      *next;  /* in the list of `sync` */
+};
+
+/* A member of a run. It writes `doing` before every call, so it has its own cache line. */
+typedef struct ch_run_member {
+    _Alignas(CH_ALIGN) ch_current_call doing; /* the call that it executes, for messages */
+} ch_run_member;
+
+struct ch_group_sync {
+    int            n, n_cores; /* members of the run; cores of each replica */
+    int            refs;       /* number of groups, and 1 for the creator */
+    ch_group      *groups;
+    ch_run_member *member;
+    ch_group_run   run;        /* the current run */
+    int64_t        n_arrivals; /* of all members at barriers of all groups, if run.in_turns */
     /* is_aborted and n_parked rarely change. */
     _Alignas(CH_ALIGN) atomic_bool is_aborted;
     atomic_int n_parked;
     _Alignas(CH_ALIGN) ch_gate gate;
-    /* 2 * k + 1 if the members commit after barrier k, 2 * k if they do not, where k is the
-     * last barrier with a decision. */
+    /* 2 * k + 1 if the members commit after barrier k of the group of all members, 2 * k if
+     * they do not, where k is the last barrier with a decision. */
     _Atomic int64_t decision;
 };
 
@@ -96,7 +111,7 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
 ch_status ch__shared_complete(ch_group *g, int me);
 
 /* The two halves of a barrier. ch__group_arrive arrives at the next barrier and does not block.
- * ch__group_wait blocks until all members have arrived at it. (group.c) */
+ * ch__group_wait blocks until all members have arrived at it. (barrier.c) */
 void      ch__group_arrive(ch_group *g, int me, const char *label);
 ch_status ch__group_wait(ch_group *g, int me, const char *label);
 

@@ -1,7 +1,8 @@
 /* graph/absorb.c -- pass that merges a call with its only user, such as matmul, + bias, relu.
  *
  * Ops decide which calls can be merged (ch_op.absorb). The merged call replaces the user at the
- * user's position, where all inputs of both calls are available.
+ * user's position, where all inputs of both calls are available. A call with origins is not
+ * merged, because the merged call would need the positions of both calls.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/attr.h"
@@ -51,7 +52,7 @@ static bool can_absorb(const ch_node *n, const uses *u, ch_rewrite *w)
     const ch_node *user = u->last[n->id];
 
     return n->op->absorb != NULL && n->n_out == 1 && u->n[n->id] == 1 && user != NULL &&
-           n->op->absorb(n, user, w);
+           n->origins == NULL && user->origins == NULL && n->op->absorb(n, user, w);
 }
 
 ch_status ch__pass_absorb(ch_graph *g)

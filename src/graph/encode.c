@@ -306,6 +306,8 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
     if ((n->op->flags & CH_OP_HOST) != 0)
         return ch__fail(CH_UNIMPLEMENTED,
                         "a call of a function of this process cannot be encoded");
+    if (n->origins != NULL)
+        return ch__fail(CH_UNIMPLEMENTED, "a part of a call cannot be encoded");
     if (++e->n_calls > CH_CODEC_MAX_CALLS)
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
     e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;

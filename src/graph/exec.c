@@ -1,14 +1,14 @@
 /* graph/exec.c -- runs a program on a device.
  *
  * An instance (ch_instance) is a program with addresses. graph/prepared.c creates one for each
- * replica, graph/launch.c runs it; ops/body.c creates instances of loop and branch bodies in
- * scratch memory.
+ * member of a run, graph/launch.c runs it; ops/body.c creates instances of loop and branch
+ * bodies in scratch memory.
  *
  * Invariants:
  *   1. run_instrs is the only code between two kernels. It takes no lock, allocates nothing and
  *      does no lookup.
- *   2. Before instruction n_commit of a program that writes variables, all replicas pass a
- *      barrier. If any replica fails before it, no replica writes.
+ *   2. If any program of the run writes variables, all members pass a barrier before their
+ *      instruction n_commit. If any member fails before it, no member writes.
  *   3. After CH__BLOCKED, x->at is the instruction to repeat.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -184,20 +184,24 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
 
 /* ---- instructions ---- */
 
-/* Returns true if only the first replica executes the instruction, and this is another
- * replica. */
+/* Returns true if only the first of several members executes the instruction, and this is
+ * another. */
 static inline bool is_left_to_first(const ch_instr *in, const ch_bind *b)
 {
-    return in->first_only && b->env->local != 0;
+    return in->first_only && !b->is_first;
 }
 
 /* Marks the rows that the next instruction writes, serially: ids are few compared with the
  * elements of their rows. */
-static void mark_rows(const ch_row_write *w, const void *ids, ch_row_marks *const *marks)
+static void mark_rows(const ch_row_write *w, const void *ids, const ch_bind *b)
 {
+    if (b->marking != NULL)
+        pthread_mutex_lock(b->marking);
     for (int i = 0; i < w->n; i++)
-        if (marks[w->resource[i]] != NULL)
-            ch__row_marks_add(marks[w->resource[i]], w->n_ids, ids, w->wide);
+        if (b->marks[w->resource[i]] != NULL)
+            ch__row_marks_add(b->marks[w->resource[i]], w->n_ids, ids, w->wide);
+    if (b->marking != NULL)
+        pthread_mutex_unlock(b->marking);
 }
 
 /* Runs an instruction that the planner added: a barrier, a mark of rows or a copy. */
@@ -208,7 +212,7 @@ static ch_status run_added(const ch_instr *in, const ch_call *c, const ch_bind *
     if (in->row_write == NULL)
         memcpy(c->out[0], c->in[0], in->copy_bytes);
     else if (b->marks != NULL)
-        mark_rows(in->row_write, c->in[0], b->marks);
+        mark_rows(in->row_write, c->in[0], b);
     return CH_OK;
 }
 
@@ -310,7 +314,7 @@ ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
 
     if (!x->has_committed) {
         rc = run_to(x, b, p->n_commit);
-        if (rc == CH_OK && p->writes && b->barrier != NULL) {
+        if (rc == CH_OK && b->barrier != NULL) {
             if (b->clock != NULL)
                 (void)ch__clock_switch(b->clock, CH_WORK_REDUCE);
             rc = b->barrier(b->barrier_arg);

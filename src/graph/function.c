@@ -152,6 +152,13 @@ ch_status ch_function_set_runs(ch_function *f, int64_t runs)
     return CH_OK;
 }
 
+void ch__function_traffic(ch_function *f, ch_traffic_counts *out)
+{
+    pthread_mutex_lock(&f->lock);
+    *out = f->last_traffic;
+    pthread_mutex_unlock(&f->lock);
+}
+
 int64_t ch__function_planning_ns(ch_function *f)
 {
     int64_t ns;
@@ -333,11 +340,11 @@ static void warn_many_programs(ch_function *f, const ch_prepared *p, const ch_pr
 static bool prepared_fits(const ch_prepared *p, const ch_graph *g, const ch_run *run,
                           const ch_args *a, bool watched)
 {
-    if (p->graph != g || p->n_local != run->n_local || p->n_in != a->n_in ||
-        p->watched != watched)
+    if (p->graph != g || p->n_local != run->n_local || p->n_cores != ch__run_cores(run) ||
+        p->n_in != a->n_in || p->watched != watched)
         return false;
-    for (int r = 0; r < run->n_local; r++)
-        if (p->device[r] != run->device[r])
+    for (int m = 0; m < p->n_members; m++)
+        if (p->device[m] != run->device[m])
             return false;
     for (int i = 0; i < a->n_local * a->n_in; i++)
         if (a->tensor[i]->dtype != g->input[i % a->n_in]->dtype ||

@@ -42,27 +42,38 @@ typedef struct ch_recording {
 
 void ch__recording_free(ch_recording *r);
 
-/* A graph that is ready to run with given input shapes on given devices: a program for each
- * variant, an instance for each replica, and a pool of result sets. */
+/* A graph that is ready to run with given input shapes on given devices: an instance for each
+ * member of the run (graph/run.h), a program for each different graph of members, and a pool of
+ * result sets. Replicas of one core with equal shapes have the same graph. */
 typedef struct ch_prepared {
     atomic_int          refs;
     struct ch_prepared *next;    /* in the function's list, most recently used first */
     ch_graph           *graph;   /* the recorded graph, referenced */
     bool                watched; /* a user observes all nodes (ch_function_watch) */
-    int                 n_local, n_in, n_out;
-    ch_value_kind       kind; /* kind of the results */
-    ch_device         **device;
+    int                 n_local, n_cores, n_members, n_in, n_out;
+    ch_value_kind       kind;   /* kind of the results */
+    ch_device         **device; /* by member */
     ch_shape *shape; /* shapes of the inputs with room, in the order of ch_args.tensor */
     /* same order: copies of inputs whose memory has no room; NULL: not allocated yet */
     void **staged;
     /* by output: the input whose live rows the output has; -1: all rows are live */
-    int                  *live_input;
-    int                   n_variants;
-    int                  *variant;   /* by replica */
-    ch_program          **program;   /* by variant */
-    ch_instance         **instance;  /* by replica */
-    void                **resource;  /* [replica * n_resources + i]: storage of the variables */
+    int          *live_input;
+    int           n_variants;
+    int          *variant; /* by replica; replicas with equal shapes share a variant */
+    ch_shape     *out;     /* [variant * n_out + output]: shapes of the results */
+    int           n_programs;
+    ch_program  **program;
+    int          *which;    /* by member: its program */
+    ch_instance **instance; /* by member */
+    bool          writes;   /* some program writes resources: members pass a barrier before */
+    /* by member: executes the calls of shared resources for other members (plan_shared.c) */
+    bool  *is_first;
+    void **resource;  /* [member * n_resources + i]: storage of the variables; NULL: not used */
+    uint64_t *layout; /* by resource: ch_resource.layout */
+    /* by member and input: byte offset of the part of the input that the member reads */
+    size_t               *in_offset;
     ch_row_marks        **marks;     /* by resource: its marks; NULL: its rows are not marked */
+    pthread_mutex_t       marking;   /* guards `marks`, if replica 0 has several cores */
     bool                  has_marks; /* some element of `marks` is not NULL */
     unsigned              generation; /* ch_run.generation when these were set */
     bool                  has_resources;
@@ -70,7 +81,7 @@ typedef struct ch_prepared {
     struct ch_result_set *free_result_sets;
     /* memory for pointers and jobs of a run; guarded by holding the devices */
     void    *run_memory;
-    bool     needs_threads; /* replicas must not run in turns (ch__graph_calls_host) */
+    bool     needs_threads; /* members must not run in turns (ch__graph_calls_host) */
     ch_turns turns;         /* choice between threads and turns; guarded as run_memory is */
 } ch_prepared;
 
@@ -117,12 +128,17 @@ struct ch_function {
     /* runs that have started; the number of the next run */
     atomic_int_least64_t n_runs;
     int64_t              planning_ns; /* total time of recording and planning in ns */
-    ch_node_see          see;
-    void                *see_arg;
+    /* bytes that the cores of local replica 0 moved in the last run that succeeded */
+    ch_traffic_counts last_traffic;
+    ch_node_see       see;
+    void             *see_arg;
 };
 
 /* Makes the function run graph g, which it references, instead of its step. */
 ch_status ch__function_set_graph(ch_function *f, ch_graph *g);
+/* Sets *out to the bytes that the cores of local replica 0 moved in the last run that
+ * succeeded; zeros if replicas have one core. */
+void ch__function_traffic(ch_function *f, ch_traffic_counts *out);
 /* Returns the total time of recording, specialising and planning in ns. */
 int64_t ch__function_planning_ns(ch_function *f);
 

@@ -146,6 +146,71 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
     return n;
 }
 
+ch_node *ch__graph_copy_call(ch_graph *g, const ch_node *n, ch_node **map)
+{
+    ch_node *few[16] = {NULL}, **in = few, *to;
+
+    if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
+        return NULL;
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = map[n->in[i]->id];
+    to = ch__graph_add(g, n->op, n->attrs, n->n_in, in, n->n_out);
+    if (in != few)
+        ch__free(in);
+    if (to == NULL)
+        return NULL;
+    ch__call_copy_origin(to, n);
+    for (int i = 0; i < n->n_out; i++) {
+        to[i].dtype = n[i].dtype;
+        to[i].dims = n[i].dims;
+        map[n[i].id] = &to[i];
+    }
+    return to;
+}
+
+void ch__call_copy_origin(ch_node *to, const ch_node *n)
+{
+    to->scope = n->scope;
+    to->caller = n->caller;
+    to->composite = n->composite;
+    to->ordinal = n->ordinal;
+    to->work = n->work;
+}
+
+ch_status ch__graph_copy_roots(ch_graph *to, const ch_graph *g, ch_node *const *map)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        to->input_name[i] = ch__arena_strdup(&to->arena, g->input_name[i]);
+        if (g->input_name[i] != NULL && to->input_name[i] == NULL)
+            return ch__fail_memory("a program");
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        ch_output *o = ch__graph_add_output(to);
+
+        if (o == NULL)
+            return ch__fail_memory("a program");
+        o->name = ch__arena_strdup(&to->arena, g->output[i].name);
+        o->node = map[g->output[i].node->id];
+        if (g->output[i].name != NULL && o->name == NULL)
+            return ch__fail_memory("a program");
+    }
+    for (int i = 0; i < g->n_resources; i++) {
+        const ch_resource *from = &g->resource[i];
+        ch_resource       *r = ch__graph_add_resource(to);
+
+        if (r == NULL || (r->name = ch__arena_strdup(&to->arena, from->name)) == NULL)
+            return ch__fail_memory("a program");
+        r->dtype = from->dtype;
+        r->shape = from->shape;
+        r->key = from->key;
+        r->is_borrowed = from->is_borrowed;
+        r->read = from->read != NULL ? map[from->read->id] : NULL;
+        /* A read that no root needs was not copied. Then the resource is only written. */
+        r->value = from->value == from->read ? r->read : map[from->value->id];
+    }
+    return CH_OK;
+}
+
 static bool uses_result_of(const ch_node *call, const ch_node *other)
 {
     for (int i = 0; i < call->n_in; i++)

@@ -57,6 +57,11 @@ typedef struct ch_resource {
      * only reads it, holds a reference to `key`, and gives the reference up with this function.
      * Specialised copies of the graph do not have it. */
     void (*release)(void *key);
+    /* In graphs of cores: identifies the layout of the variable for which the step was divided,
+     * so that a variable that was created later with this name is not used in another layout.
+     * 0: the step was not divided. */
+    uint64_t layout;
+    bool is_borrowed; /* as `release` says, also in specialised copies and graphs of cores */
     /* The variable belongs to the owner, but is stored in another task. Reading a few rows is
      * cheaper than reading all of them. */
     bool     is_remote;
@@ -172,6 +177,14 @@ ch_status ch__call_infer(ch_graph *g, const ch_op *op, const void *attrs, int n_
  * dtype and dims of the outputs. `attrs` is copied row by row. NULL: out of memory. */
 ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
                        ch_node *const *in, int n_out);
+
+/* Appends a copy of call n to g, without running its shape rule. map[id] is the copy of the
+ * value with this id; the function sets those of the outputs. NULL: out of memory. */
+ch_node *ch__graph_copy_call(ch_graph *g, const ch_node *n, ch_node **map);
+/* Gives a call the scope, source line, ordinal and kind of work of another one. */
+void ch__call_copy_origin(ch_node *to, const ch_node *n);
+/* Adds the names of inputs, the outputs and the resources of g to a copy of its calls. */
+ch_status ch__graph_copy_roots(ch_graph *to, const ch_graph *g, ch_node *const *map);
 
 /* Moves the last call of its graph to the earliest position: directly after the last call whose
  * results it uses. */

@@ -9,15 +9,16 @@
 /* inline capacity: inputs of all replicas, or resources, that need no allocation */
 #define CH_LAUNCH_FEW 32
 
-/* The part of a run that belongs to a replica. */
-typedef struct ch_replica_job {
+/* The part of a run that belongs to a member (graph/run.h). */
+typedef struct ch_member_job {
     struct ch_launch *launch;
-    int               local;
+    int               member;
     ch_env            env;
     ch_bind           bind;
     ch_workspace      workspace;
-    bool              has_ended; /* in turns: the replica has finished or failed */
-} ch_replica_job;
+    bool              has_ended; /* in turns: the member has finished or failed */
+    ch_traffic_counts traffic;   /* if replicas have several cores */
+} ch_member_job;
 
 /* The state of a run. few_tensors, few_shapes and few_borrowed are inline memory for small
  * runs. */
@@ -26,18 +27,18 @@ typedef struct ch_launch {
     ch_prepared          *p;
     ch_args               args;
     struct ch_result_set *result_set;
-    ch_fault              fault; /* first error of a replica */
+    ch_fault              fault; /* first error of a member */
     ch_node_see           see;
     void                 *see_arg;
-    ch_replica_job       *job;
-    ch_clock             *clock; /* by replica; NULL: the run is not timed */
+    ch_member_job        *job;
+    ch_clock             *clock; /* by member; NULL: the run is not timed */
     ch_tensor            *few_tensors[CH_LAUNCH_FEW];
     ch_tensor           **borrowed; /* by resource: values of borrowed variables; NULL: none */
     ch_tensor            *few_borrowed[CH_LAUNCH_FEW];
     ch_shape              few_shapes[CH_LAUNCH_FEW];
 } ch_launch;
 
-/* Runs l->p on all local replicas, with the inputs l->args, and writes the results to
+/* Runs l->p on all members, with the inputs l->args, and writes the results to
  * l->result_set. Holds all devices. `number` is the number of the run. */
 ch_status ch__launch(ch_launch *l, int64_t number);
 

@@ -3,7 +3,9 @@
  *
  * graph/plan.c runs the passes before planning. The results of the graph do not change. A pass
  * replaces inputs of later calls, and ch__pass_dead then removes the calls that are no longer
- * needed. Calls with effects, collectives and random calls are not changed.
+ * needed. Calls with effects, collectives and random calls are not changed. Parts of calls
+ * (ch_node.origins) are merged only if they have the same positions on every core, and are
+ * never computed in advance, because the cores that share the program may have other positions.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -79,9 +81,23 @@ static uint64_t call_hash(const ch_node *n)
     return h ^ (h >> 32);
 }
 
+/* Returns true if both calls are whole, or parts with the same positions. */
+static bool same_origins(const ch_origins *a, const ch_origins *b)
+{
+    size_t bytes;
+
+    if (a == NULL || b == NULL)
+        return a == b;
+    bytes = (size_t)a->n_cores * sizeof(a->in[0]);
+    return a->n_cores == b->n_cores && ch__dims_same(&a->whole_in, &b->whole_in) &&
+           ch__dims_same(&a->whole_out, &b->whole_out) && memcmp(a->in, b->in, bytes) == 0 &&
+           memcmp(a->out, b->out, bytes) == 0;
+}
+
 static bool same_call(const ch_node *a, const ch_node *b)
 {
-    if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out)
+    if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out ||
+        !same_origins(a->origins, b->origins))
         return false;
     for (int i = 0; i < a->n_in; i++)
         if (a->in[i] != b->in[i])
@@ -134,8 +150,8 @@ ch_status ch__pass_cse(ch_graph *g)
 static bool can_fold(const ch_node *n)
 {
     if (!is_pure(n) || (n->op->flags & (CH_OP_READS_ENV | CH_OP_CAN_FAIL)) != 0 ||
-        n->op == ch__roles.input || n->op == ch__roles.read || n->op == ch__roles.constant ||
-        n->live_input != 0)
+        n->origins != NULL || n->live_input != 0 || n->op == ch__roles.input ||
+        n->op == ch__roles.read || n->op == ch__roles.constant)
         return false;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]->head->op != ch__roles.constant)

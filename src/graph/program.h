@@ -12,6 +12,8 @@
 #ifndef GRAPH_PROGRAM_H
 #define GRAPH_PROGRAM_H
 
+#include <pthread.h>
+
 #include "graph/graph.h"
 #include "tensor/device.h"
 #include "tensor/row_marks.h"
@@ -56,9 +58,9 @@ typedef struct ch_instr {
     int          first_slot; /* first of n_in + n_out + 1 slots: inputs, outputs, scratch */
     int          n_phases, tiles[CH_MAX_PHASES];
     ch_work_kind work;
-    /* only the first replica of the process executes the instruction, for all replicas */
+    /* only the first of the members that share a variable executes the instruction */
     bool first_only;
-    bool is_barrier; /* waits until all replicas have arrived, and does nothing else */
+    bool is_barrier; /* waits until all members have arrived, and does nothing else */
 } ch_instr;
 
 /* The slots of a location kind, which need a new address in every run. */
@@ -98,7 +100,7 @@ typedef struct ch_program {
 typedef struct ch_plan_options {
     bool        keep_all; /* for observed runs: no fusion, no folding, and no reuse of memory */
     int         threads;  /* number of threads of the devices */
-    const bool *shared;   /* by resource: storage is shared by all replicas; NULL: none */
+    const bool *shared;   /* by resource: storage is shared by several members; NULL: none */
 } ch_plan_options;
 
 /* Runs the passes on a specialised graph, which changes g, and plans a program. The program
@@ -131,12 +133,15 @@ typedef struct ch_bind {
     /* by resource: receives the rows that the program writes; NULL: its rows are not marked.
      * The array is NULL if no rows are marked, and for all replicas but one. */
     ch_row_marks *const *marks;
-    char                *arena;            /* program->arena_bytes bytes */
+    pthread_mutex_t     *marking;  /* locked while rows are marked; NULL: one core marks */
+    bool                 is_first; /* executes the instructions that are first_only */
+    char                *arena;    /* program->arena_bytes bytes */
     unsigned             arena_generation; /* must change when `arena` changes */
     const ch_env        *env;
     ch_team             *team;
-    /* Blocks until all replicas have arrived. Called before the first write and by barrier
-     * instructions; an error ends the run. NULL: there is no other replica. */
+    /* Blocks until all members have arrived. Called before the first write of any program of
+     * the run, and by barrier instructions; an error ends the run. NULL: there is no other
+     * member, or no program writes. */
     ch_status (*barrier)(void *arg);
     void     *barrier_arg;
     ch_clock *clock; /* NULL: the run is not timed */

@@ -354,7 +354,9 @@ static ch_status store_recording(ch_function *f, const ch_run *run, const ch_arg
     r->may_have_room = ch__calloc((size_t)a->n_in + 1, sizeof(*r->may_have_room));
     rc = r->dtype == NULL || r->dims == NULL || r->may_have_room == NULL
              ? ch__fail_memory(f->name)
-             : ch__graph_room(g, r->may_have_room);
+             : CH_OK;
+    if (rc == CH_OK && ch__run_cores(run) == 1) /* cores divide live rows, and no room */
+        rc = ch__graph_room(g, r->may_have_room);
     if (rc != CH_OK) {
         ch__recording_free(r);
         return rc;

@@ -90,21 +90,22 @@ static void recycle_tuple(ch_tuple *t)
 
 static ch_status fill_tensor(ch_result_set *k, int r, int o)
 {
-    ch_prepared   *p = k->prepared;
-    const ch_node *n = p->program[p->variant[r]]->graph->output[o].node;
-    ch_buffer     *b = &k->buffer[r * p->n_out + o];
-    ch_tensor     *t = &k->tensor[r * p->n_out + o];
+    ch_prepared *p = k->prepared;
+    ch_shape     shape = p->out[p->variant[r] * p->n_out + o];
+    ch_dtype     dtype = p->graph->output[o].node->dtype;
+    ch_buffer   *b = &k->buffer[r * p->n_out + o];
+    ch_tensor   *t = &k->tensor[r * p->n_out + o];
 
-    b->bytes = (size_t)ch__bytes(n);
-    b->device = p->device[r];
+    b->bytes = (size_t)ch_shape_count(shape) * ch_dtype_bytes(dtype);
+    b->device = p->device[r * p->n_cores];
     b->data = ch__device_alloc(b->device, b->bytes);
     if (b->data == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED, "result %d of %s: no memory for %zu bytes", o,
                         p->graph->name, b->bytes);
     b->release = recycle_buffer;
     b->arg = k;
-    t->dtype = n->dtype;
-    t->shape = ch__shape(n);
+    t->dtype = dtype;
+    t->shape = shape;
     t->contiguous = true;
     ch__strides(t->shape, t->stride);
     t->data = b->data;

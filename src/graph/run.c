@@ -37,7 +37,7 @@ static ch_status collect_input(const ch_launch *l, int r, int i, bool as_is, ch_
         *out = ch_tensor_ref(t);
         return CH_OK;
     }
-    rc = ch_tensor_to(t, l->run->device[r], &there);
+    rc = ch_tensor_to(t, l->run->device[r * ch__run_cores(l->run)], &there);
     if (rc != CH_OK)
         return rc;
     rc = ch_tensor_contiguous(there, out);

@@ -166,7 +166,7 @@ static ch_status fill_input(const ch_node *n, int i, variant *v, ch_node **in)
 
 static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
 {
-    ch_node  *few[16], **in = few, *to;
+    ch_node  *few[16] = {NULL}, **in = few, *to;
     ch_status rc = CH_OK;
 
     if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
@@ -181,11 +181,7 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
     if (to == NULL)
         return rc != CH_OK ? rc : ch__fail_memory("a program");
     set_live(v, n, to);
-    to->scope = n->scope;
-    to->caller = n->caller;
-    to->composite = n->composite;
-    to->ordinal = n->ordinal;
-    to->work = n->work;
+    ch__call_copy_origin(to, n);
     for (int i = 0; i < n->n_out; i++)
         v->map[n[i].id] = &to[i];
     *out = to;
@@ -273,39 +269,6 @@ static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
     return rc;
 }
 
-static ch_status copy_roots(const ch_graph *g, variant *v)
-{
-    for (int i = 0; i < g->n_inputs; i++) {
-        v->to->input_name[i] = ch__arena_strdup(&v->to->arena, g->input_name[i]);
-        if (g->input_name[i] != NULL && v->to->input_name[i] == NULL)
-            return ch__fail_memory("a program");
-    }
-    for (int i = 0; i < g->n_outputs; i++) {
-        ch_output *o = ch__graph_add_output(v->to);
-
-        if (o == NULL)
-            return ch__fail_memory("a program");
-        o->name = ch__arena_strdup(&v->to->arena, g->output[i].name);
-        o->node = v->map[g->output[i].node->id];
-        if (g->output[i].name != NULL && o->name == NULL)
-            return ch__fail_memory("a program");
-    }
-    for (int i = 0; i < g->n_resources; i++) {
-        const ch_resource *from = &g->resource[i];
-        ch_resource       *r = ch__graph_add_resource(v->to);
-
-        if (r == NULL || (r->name = ch__arena_strdup(&v->to->arena, from->name)) == NULL)
-            return ch__fail_memory("a program");
-        r->dtype = from->dtype;
-        r->shape = from->shape;
-        r->key = from->key;
-        r->read = from->read != NULL ? v->map[from->read->id] : NULL;
-        /* A read that no root needs was not copied. Then the resource is only written. */
-        r->value = from->value == from->read ? r->read : v->map[from->value->id];
-    }
-    return CH_OK;
-}
-
 static bool has_symbol(const ch_dims *d, int sym)
 {
     for (int i = 0; i < d->rank; i++)
@@ -358,7 +321,7 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
         if (live[n->id])
             rc = copy_variants(n, n_variants, v, sig, to);
     for (int i = 0; i < n_variants && rc == CH_OK; i++)
-        rc = copy_roots(g, &v[i]);
+        rc = ch__graph_copy_roots(v[i].to, g, v[i].map);
     for (int i = 0; i < n_variants; i++) {
         ch__free(v[i].map);
         ch__free(v[i].filled);

@@ -425,10 +425,12 @@ ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), cons
     s = ch__step_outermost(s);
     if (s->rc == CH_OK)
         i = resource_of(s, key, name, dtype, shape);
-    if (i < 0 || ch__is_borrowed(&s->graph->resource[i]))
+    if (i < 0 || ch__is_borrowed(&s->graph->resource[i])) {
         release(key); /* resource_of failed, or the graph holds a reference already */
-    else
+    } else {
         s->graph->resource[i].release = release;
+        s->graph->resource[i].is_borrowed = true;
+    }
     return i >= 0 ? ch__step_read(s, key, name, dtype, shape) : NULL;
 }
 

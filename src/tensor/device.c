@@ -45,6 +45,7 @@ typedef struct plan {
     char     job[sizeof(((ch_device_spec *)0)->job)];
     int      task;
     int      n_threads; /* of each device */
+    int64_t  memory;    /* bytes of each device; 0: no limit */
     int      n_cores;   /* of the process */
     int      n_devices;
     int      n_rows;
@@ -179,6 +180,7 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
         if (st != CH_OK)
             return st;
     }
+    p.memory = opt->memory_bytes > 0 ? (int64_t)opt->memory_bytes : ch__config()->device_memory;
     p.n_threads = opt->threads > 0 ? opt->threads : ch__config()->threads;
     if (p.n_threads <= 0)
         p.n_threads = cores > p.n_devices ? cores / p.n_devices : 1;
@@ -189,7 +191,7 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
 static bool plan_equal(const plan *a, const plan *b)
 {
     if (strcmp(a->job, b->job) != 0 || a->task != b->task || a->n_threads != b->n_threads ||
-        a->n_rows != b->n_rows)
+        a->memory != b->memory || a->n_rows != b->n_rows)
         return false;
     for (int i = 0; i < a->n_rows; i++)
         if (strcmp(a->row[i].type, b->row[i].type) != 0 || a->row[i].n != b->row[i].n)
@@ -209,6 +211,7 @@ static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row
     pthread_mutex_init(&d->start, NULL);
     d->ordinal = ordinal;
     d->n_threads = p->n_threads;
+    d->limit = p->memory;
     d->n_cores = p->n_cores;
     d->where = (ch_device_spec){.task = p->task, .index = index};
     memcpy(d->where.job, p->job, sizeof(p->job));
@@ -535,6 +538,13 @@ const char *ch_device_name(const ch_device *d)
     return d != NULL ? d->name : NULL;
 }
 
+const char *ch__device_short_name(const ch_device *d)
+{
+    const char *last = strstr(d->name, "device:");
+
+    return last != NULL ? last + strlen("device:") : d->name;
+}
+
 const ch_device_spec *ch_device_where(const ch_device *d)
 {
     return d != NULL ? &d->where : NULL;
@@ -543,6 +553,11 @@ const ch_device_spec *ch_device_where(const ch_device *d)
 int ch_device_threads(const ch_device *d)
 {
     return d != NULL ? d->n_threads : 0;
+}
+
+size_t ch_device_peak_bytes(const ch_device *d)
+{
+    return d != NULL ? (size_t)atomic_load(&d->peak) : 0;
 }
 
 size_t ch_device_bytes(const ch_device *d)
@@ -628,6 +643,49 @@ void ch__device_free(ch_device *d, void *p, size_t bytes)
     ch__counter_add(&d->bytes, -(int64_t)bytes);
 }
 
+/* Adds to the reserved bytes and updates their peak. Returns the sum. */
+static int64_t take_reserved(ch_device *d, int64_t bytes)
+{
+    int64_t now = atomic_fetch_add(&d->reserved, bytes) + bytes, peak = atomic_load(&d->peak);
+
+    while (now > peak && (d->limit == 0 || now <= d->limit) &&
+           !atomic_compare_exchange_weak(&d->peak, &peak, now))
+        ;
+    return now;
+}
+
+ch_status ch__device_reserve(ch_device *d, size_t bytes, const char *what)
+{
+    int64_t now = take_reserved(d, (int64_t)bytes);
+
+    if (d->limit == 0 || now <= d->limit)
+        return CH_OK;
+    atomic_fetch_sub(&d->reserved, (int64_t)bytes);
+    return ch__fail_limit("%s: no memory for %zu bytes on %s: %zu of its %zu bytes are in use "
+                          "(memory_bytes, or COHORT_DEVICE_MEMORY)",
+                          what, bytes, d->name, (size_t)now - bytes, (size_t)d->limit);
+}
+
+void ch__device_unreserve(ch_device *d, size_t bytes)
+{
+    atomic_fetch_sub(&d->reserved, (int64_t)bytes);
+}
+
+size_t ch__device_reserved(const ch_device *d)
+{
+    return (size_t)atomic_load(&d->reserved);
+}
+
+size_t ch__device_workspace_bytes(const ch_device *d)
+{
+    return d->workspace.bytes;
+}
+
+size_t ch__device_limit(const ch_device *d)
+{
+    return (size_t)d->limit;
+}
+
 /* Frees the old block before allocating the new one, so that both need not fit into memory. The
  * contents are not kept. */
 ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch_workspace *out)
@@ -635,17 +693,22 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch
     ch_workspace *w = &d->workspace;
 
     if (w->base == NULL || w->bytes < bytes) {
-        unsigned generation = w->generation + 1;
+        unsigned  generation = w->generation + 1;
+        ch_status rc = ch__device_reserve(d, bytes - w->bytes, "workspace");
 
+        if (rc != CH_OK)
+            return rc;
         ch__device_free(d, w->base, w->bytes);
         *w = (ch_workspace){.generation = generation};
         w->base =
             touches_part ? ch__device_alloc_untouched(d, bytes) : ch__device_alloc(d, bytes);
-        if (w->base == NULL)
+        if (w->base == NULL) {
+            ch__device_unreserve(d, bytes);
             return ch__fail(CH_RESOURCE_EXHAUSTED,
                             "workspace of %s: out of memory (requested %zu bytes, %zu bytes "
                             "are in use there)",
                             d->name, bytes, ch_device_bytes(d));
+        }
         w->bytes = bytes;
     }
     *out = *w;

@@ -26,6 +26,18 @@ void *ch__device_alloc(ch_device *d, size_t bytes);
 void *ch__device_alloc_untouched(ch_device *d, size_t bytes);
 void  ch__device_free(ch_device *d, void *p, size_t bytes);
 
+/* Counts bytes of a device that its limit applies to (ch_devices_options.memory_bytes): those
+ * of its workspace and of variables. The memory itself is allocated by others. `what` begins
+ * the message if the limit would be exceeded. The caller must give them back with the same
+ * `bytes`. */
+CH_MUST_CHECK ch_status ch__device_reserve(ch_device *d, size_t bytes, const char *what);
+void                    ch__device_unreserve(ch_device *d, size_t bytes);
+/* Return the bytes that are reserved, those of them that the workspace has, and the limit (0:
+ * no limit). */
+size_t ch__device_reserved(const ch_device *d);
+size_t ch__device_workspace_bytes(const ch_device *d);
+size_t ch__device_limit(const ch_device *d);
+
 /* Gives the device's team and starts its threads on first use; NULL for a device with a single
  * thread. */
 CH_MUST_CHECK ch_status ch__device_team(ch_device *d, ch_team **out);
@@ -78,9 +90,16 @@ CH_MUST_CHECK ch_status ch__device_of_task(const char *job, int task, int index,
  * tests. No program may run and no tensor may exist. */
 void ch__devices_reset(void);
 
+/* Returns the part of a device's name that names it in its task: "GPU:0" of
+ * "/job:localhost/replica:0/task:0/device:GPU:0". */
+const char *ch__device_short_name(const ch_device *d);
 /* Returns the CPU of the same job, replica and task as `spec`. */
 ch_device_spec ch__device_spec_host(const ch_device_spec *spec);
 /* Returns the spec without job and task: the name within its task. */
 ch_device_spec ch__device_spec_local(const ch_device_spec *spec);
+
+/* Returns FAILED_PRECONDITION if the process was forked after the devices were created, because
+ * their threads are in the parent. `what` begins the message. */
+CH_MUST_CHECK ch_status ch__devices_check_fork(const char *what);
 
 #endif

@@ -25,7 +25,9 @@ struct ch_device {
     int            n_cores; /* of the process, when the device was created */
 
     ch_counter     bytes; /* in use; also changed by threads of other devices (host memory) */
-    ch_counter_row bytes_row; /* publishes `bytes` */
+    ch_counter_row bytes_row;            /* publishes `bytes` */
+    int64_t        limit;                /* of `reserved`; 0: none */
+    atomic_int_least64_t reserved, peak; /* ch__device_reserve; the largest value of it */
 
     /* Aligned, because threads that run on different devices must not share a cache line. */
     alignas(CH_ALIGN) pthread_mutex_t hold; /* held during the run of a program */
@@ -46,9 +48,6 @@ struct ch_device {
     atomic_int n_left; /* workers that have not finished */
 };
 
-/* Returns FAILED_PRECONDITION if the process was forked after the devices were created, because
- * their threads are in the parent. `what` begins the message. */
-CH_MUST_CHECK ch_status ch__devices_check_fork(const char *what);
 /* Ends the worker thread, if it is running. */
 void ch__device_stop(ch_device *d);
 

@@ -119,6 +119,38 @@ int64_t ch__region_count(const ch_region *r, int rank)
     return n;
 }
 
+void ch__region_runs(const int64_t *begin, ch_shape part, ch_shape whole, ch_region_runs *out)
+{
+    int64_t stride = 1;
+    int     k = part.rank - 1;
+
+    *out = (ch_region_runs){.n = 1, .length = 1};
+    for (; k >= 0 && part.dim[k] == whole.dim[k]; k--)
+        stride *= whole.dim[k];
+    out->length = k >= 0 ? stride * part.dim[k] : stride;
+    out->rank = k > 0 ? k : 0; /* axis k is the outermost axis of a run */
+    for (; k >= 0; k--) {
+        out->first += begin[k] * stride;
+        if (k < out->rank) {
+            out->n *= part.dim[k];
+            out->size[k] = part.dim[k];
+            out->stride[k] = stride;
+        }
+        stride *= whole.dim[k];
+    }
+}
+
+int64_t ch__region_run(const ch_region_runs *r, int64_t i)
+{
+    int64_t at = r->first;
+
+    for (int k = r->rank - 1; k >= 0; k--) {
+        at += i % r->size[k] * r->stride[k];
+        i /= r->size[k];
+    }
+    return at;
+}
+
 int64_t ch__region_piece(const ch_region *r, int rank, int64_t most, int64_t done,
                          ch_region *out)
 {

@@ -66,6 +66,20 @@ int64_t ch__region_count(const ch_region *r, int rank);
  * tensor that holds the region: they begin at element `done`. */
 int64_t ch__region_piece(const ch_region *r, int rank, int64_t most, int64_t done,
                          ch_region *out);
+/* A region of a contiguous tensor as runs of adjacent elements, in row-major order. */
+typedef struct ch_region_runs {
+    int64_t n, length; /* number of runs; elements of each */
+    int64_t first;     /* position of the first run in the tensor */
+    int     rank;      /* axes that enumerate the runs, with their sizes and strides */
+    int64_t size[CH_MAX_RANK], stride[CH_MAX_RANK];
+} ch_region_runs;
+
+/* Describes the region of shape `part` that begins at begin[k] along each axis k. The region
+ * must fit. */
+void ch__region_runs(const int64_t *begin, ch_shape part, ch_shape whole, ch_region_runs *out);
+/* Returns the position of run i in the tensor. */
+int64_t ch__region_run(const ch_region_runs *r, int64_t i);
+
 /* Bytes of the largest piece in which values are read from a source outside steps. The slices
  * of a tensor in a checkpoint have the same limit (ckpt/ckpt.h), so that a piece is a slice. */
 enum { CH_PIECE_BYTES = 64 << 20 };

@@ -248,7 +248,7 @@ static void run_list(list *l, member **m)
 
     t_ok(ch__group_new(&(ch_group_options){.n = l->n, .cross = (ch_cross_device)l->way},
                        &l->group));
-    ch__group_ops.reset(l->group, NULL, l->in_turns);
+    ch__group_ops.reset(l->group, &(ch_group_run){.in_turns = l->in_turns});
     for (int r = 0; r < l->n; r++)
         m[r] = new_member(l, r);
     if (l->in_turns) {
