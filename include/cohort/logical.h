@@ -1,0 +1,70 @@
+/* cohort/logical.h -- logical devices: one replica on several devices.
+ *
+ * A replica of some strategies has several cores (logical devices). A step is written as for
+ * one device; the cores execute it together, and each core has a shard of the values. A few
+ * annotations say how values are split, and all other layouts follow from them:
+ *
+ *     ch_node *image = ch_step_in(s, 0);                                       // (n, 32, 64, 3)
+ *     image = ch_split_to_logical_devices(image, 4, (int[]){1, 2, 4, 1});      // 8 cores
+ *     ch_node *y = ch_conv2d(image, filter, NULL);                             // on 8 cores
+ *
+ * The results are those of one device up to rounding. An annotation returns a node with the
+ * value of its argument, and the gradient gets the same annotation. Under a strategy without
+ * logical devices it returns the argument, so a step runs under every strategy.
+ *
+ * An annotation of a wrong rank, with numbers out of range, or that does not divide a known
+ * size, is an error of the step. Numbers of rows need not divide.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_LOGICAL_H
+#define COHORT_LOGICAL_H
+
+#include "cohort/step.h"
+#include "cohort/strategy.h"
+#include "cohort/var.h"
+
+/* The largest number of logical devices of a replica, and of axes of their mesh. */
+#define CH_LOGICAL_DEVICES_MAX 64
+#define CH_MESH_AXES_MAX       4
+
+/* The largest number of logical devices of a replica, and of axes of their mesh. */
+#define CH_LOGICAL_DEVICES_MAX 64
+#define CH_MESH_AXES_MAX       4
+
+/* Returns the number of logical devices of each replica: 1, unless the strategy gives replicas
+ * several (ch_strategy_parts.n_cores). `st` NULL is the strategy of the current scope. */
+CH_API int ch_strategy_logical_devices(ch_strategy *st);
+
+/* Splits axis i of x into parts[i] parts. The product of the parts must be the number of
+ * logical devices; shard (i, j, ..) is on device row_major(i, j, ..). n must be the rank of
+ * x. */
+CH_API ch_node *ch_split_to_logical_devices(ch_node *x, int n, const int *parts);
+/* Gives every logical device the whole of x. */
+CH_API ch_node *ch_replicate_to_logical_devices(ch_node *x);
+/* Gives x to one logical device, in [0, ch_strategy_logical_devices). */
+CH_API ch_node *ch_assign_to_logical_device(ch_node *x, int device);
+
+/* In place of an axis of the mesh: all axes of the mesh. */
+#define CH_MESH_ALL (-2)
+/* Splits axis i of x over axis axis[i] of the logical mesh; CH_MESH_ALL: over all axes; CH_OFF:
+ * not split. Mesh axes that are not named hold copies. Sizes need not divide. The mesh has one
+ * axis of all logical devices, unless the strategy says otherwise (ch_strategy_parts.mesh). */
+CH_API ch_node *ch_mesh_split(ch_node *x, int n, const int *axis);
+
+/* ---- variables ----
+ *
+ * The logical devices of a replica store a variable in tiles: a tile is the part that one
+ * device has. If the variable is not split, each device has the whole value. The value of the
+ * variable (ch_var_get, ch_var_set, checkpoints) is always the whole value. */
+
+/* Splits axis i of the variable over axis axis[i] of the mesh, as ch_mesh_split does; the same
+ * as ch_var_spec.split. n must be the rank. Slots of optimizers that are created later get the
+ * split of their variable. FAILED_PRECONDITION: a step has used the variable, or it has been
+ * split in another way. Under a strategy without logical devices nothing changes. */
+CH_API CH_MUST_CHECK ch_status ch_var_split(ch_var *v, int n, const int *axis);
+/* Copies the tile of a logical device of a local replica to a new tensor. Must be called
+ * outside steps. NOT_FOUND: the device has no tile. */
+CH_API CH_MUST_CHECK ch_status ch_var_get_tile(ch_var *v, int replica, int device,
+                                               ch_tensor **out);
+
+#endif

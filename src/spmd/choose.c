@@ -1,0 +1,418 @@
+/* spmd/choose.c -- chooses the ranges of every call: which core computes which part of it.
+ *
+ * The calls are visited in order, with the forms of their inputs (forms.c). The candidates of a
+ * call are the ranges that give its results their wanted layouts, the ranges that each input
+ * suggests, and each combination of two of these. The cheapest candidate is chosen. Its cost is
+ * the number of bytes that must be moved, for the inputs and from the results to their wanted
+ * layouts, plus a small cost of each arithmetic operation, on all cores together. So work is
+ * divided rather than repeated, if that does not move more bytes than it saves work.
+ *
+ * A result may be partial. Sums of partial results stay partial: a call that is linear in all
+ * its inputs keeps them (CH_OP_LINEAR), so the gradients of a value that several products use
+ * are added before they are combined.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "spmd/annotate.h"
+#include "spmd/divide.h"
+
+static const double bytes_per_operation = 0.1;
+
+enum { MAX_LIFTS = 10, MAX_CANDIDATES = MAX_LIFTS * (MAX_LIFTS + 1) / 2 };
+
+/* The state of choosing for a call. */
+typedef struct chooser {
+    ch_core_division     *d;
+    ch_forms              forms;
+    ch_call_plan         *p; /* the call */
+    int                   n_candidates;
+    const ch_core_layout *candidate[MAX_CANDIDATES]; /* in order of preference */
+} chooser;
+
+/* ---- candidates ---- */
+
+static ch_status add_candidate(chooser *c, const ch_core_layout *ranges)
+{
+    const ch_core_layout *unique;
+    ch_status             rc = ch__layout_intern(c->d->layouts, ranges, &unique);
+
+    for (int i = 0; i < c->n_candidates; i++)
+        if (c->candidate[i] == unique)
+            return rc;
+    if (rc == CH_OK && c->n_candidates < MAX_CANDIDATES)
+        c->candidate[c->n_candidates++] = unique;
+    return rc;
+}
+
+/* Returns the layout in which a value was computed; NULL: every core can take any part. */
+static const ch_core_layout *computed_layout(const chooser *c, const ch_node *n)
+{
+    const ch_form *form = c->forms.first[n->id];
+
+    return form->is_host ? NULL : form->layout;
+}
+
+/* Adds the ranges that give all results their wanted layouts, as far as these fit together. */
+static ch_status add_result(chooser *c)
+{
+    ch_core_layout ranges, lifted, merged;
+    const ch_node *call = c->p->call;
+
+    ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
+    for (int i = 0; i < call->n_out; i++)
+        if (ch__lift(&c->p->rule, c->p->rule.out[i], c->d->value[call[i].id].want, CH_LIFT_ALL,
+                     false, &lifted) &&
+            ch__layout_merge(&ranges, &lifted, &merged))
+            ranges = merged;
+    return add_candidate(c, &ranges);
+}
+
+/* Adds the ranges that the computed layouts of all inputs give together, then those of each
+ * input, the largest first. */
+static ch_status add_inputs(chooser *c)
+{
+    const ch_node *call = c->p->call;
+    ch_core_layout together, lifted[MAX_LIFTS], merged;
+    int            n = 0, n_used = 0;
+    bool           used[CH_MAX_OUT] = {false};
+    ch_status      rc = CH_OK;
+
+    for (; n_used < call->n_in && n_used < CH_MAX_OUT; n_used++) {
+        ch_core_layout one;
+        int            best = -1;
+
+        for (int i = 0; i < call->n_in && i < CH_MAX_OUT; i++)
+            if (!used[i] && (best < 0 || ch__bytes(call->in[i]) > ch__bytes(call->in[best])))
+                best = i;
+        used[best] = true;
+        if (computed_layout(c, call->in[best]) == NULL ||
+            !ch__lift(&c->p->rule, c->p->rule.in[best], computed_layout(c, call->in[best]),
+                      CH_LIFT_ALL, true, &one))
+            continue;
+        if (n == 0)
+            together = one;
+        else if (ch__layout_merge(&together, &one, &merged))
+            together = merged;
+        if (n < MAX_LIFTS - 2)
+            lifted[n++] = one;
+    }
+    if (n > 0)
+        rc = add_candidate(c, &together);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = add_candidate(c, &lifted[i]);
+    return rc;
+}
+
+static ch_status add_pairs(chooser *c)
+{
+    int       n = c->n_candidates < MAX_LIFTS ? c->n_candidates : MAX_LIFTS;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n && rc == CH_OK; k++) {
+            ch_core_layout merged;
+
+            if (ch__layout_merge(c->candidate[i], c->candidate[k], &merged))
+                rc = add_candidate(c, &merged);
+        }
+    return rc;
+}
+
+/* Adds the ranges of a call that must not be divided: the whole call, on core 0 if the call has
+ * an effect outside the graph, otherwise on every core. */
+static ch_status add_whole(chooser *c)
+{
+    ch_core_layout ranges;
+
+    if ((c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0)
+        ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, &ranges);
+    else
+        ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
+    return add_candidate(c, &ranges);
+}
+
+static ch_status find_candidates(chooser *c)
+{
+    ch_status rc = CH_OK;
+
+    c->n_candidates = 0;
+    if (c->p->rule.n_set_out == 0 || (c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0)
+        return add_whole(c);
+    rc = add_result(c);
+    if (rc == CH_OK && c->p->call->op != &ch__op_with_layout)
+        rc = add_inputs(c);
+    if (rc == CH_OK && c->p->call->op != &ch__op_with_layout)
+        rc = add_pairs(c);
+    return rc;
+}
+
+/* ---- cost ---- */
+
+/* Returns the number of operations of a call on all cores together. */
+static double operations(const ch_factors *f, const ch_core_layout *ranges)
+{
+    int64_t from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    double  sum = 0;
+
+    for (int c = 0; c < ranges->n_cores; c++) {
+        double product = 1;
+
+        if (!ch__core_ranges(f, ranges, c, from, to))
+            continue;
+        for (int k = 0; k < f->n; k++) {
+            product *= (double)(to[k] - from[k]);
+            if (f->factor[k].kind == CH_RED)
+                product *= 2; /* a product and a sum */
+        }
+        sum += product;
+    }
+    return sum;
+}
+
+/* Returns the inputs that may be partial, as bits: if they are partial in the same way and the
+ * other inputs are complete, the result is partial. Returns 0 if no input may be. */
+static unsigned partial_inputs(const ch_node *call)
+{
+    const char *name = call->op->name;
+
+    if ((call->op->flags & CH_OP_LINEAR) != 0)
+        return ~0u;
+    /* scaling: the other factor is a number */
+    if (strcmp(name, "mul") == 0 && ch__count(call->in[1]) == 1)
+        return 1u << 0;
+    if (strcmp(name, "mul") == 0 && ch__count(call->in[0]) == 1)
+        return 1u << 1;
+    return strcmp(name, "div") == 0 && ch__count(call->in[1]) == 1 ? 1u << 0 : 0;
+}
+
+bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, int i)
+{
+    return ranges->n_partial > 1 && (partial_inputs(call) >> (i & 31) & 1) != 0;
+}
+
+/* Returns true if input i was computed with the partial results that the candidate keeps. */
+static bool keeps_partial(chooser *c, const ch_core_layout *ranges, int i)
+{
+    const ch_node        *in = c->p->call->in[i];
+    const ch_core_layout *has = computed_layout(c, in), *want;
+    ch_core_layout        l;
+
+    return has != NULL &&
+           ch__lower(&c->p->rule, ranges, c->p->rule.in[i], &in->dims, true, &l) &&
+           ch__keep_partial(ranges, &l) &&
+           ch__layout_intern(c->d->layouts, &l, &want) == CH_OK && want == has;
+}
+
+/* Adds the bytes that must be moved for input i. Returns false if the candidate is
+ * impossible. */
+static bool add_input_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
+{
+    const ch_node  *in = c->p->call->in[i];
+    ch_core_regions want;
+    int64_t         moved;
+
+    if (ranges->n_partial > 1 && partial_inputs(c->p->call) == 0)
+        return false;
+    if (ch__input_stays_partial(c->p->call, ranges, i))
+        return keeps_partial(c, ranges, i);
+    if (!ch__input_regions(c->p->call, &c->p->rule, ranges, i, &want))
+        return false;
+    (void)ch__form_for(&c->forms, in, &want, &moved);
+    if (moved > 0)
+        *cost += (double)moved * (double)ch_dtype_bytes(in->dtype);
+    return true;
+}
+
+/* Returns the layout in which output i is computed; NULL: the candidate is impossible. */
+static const ch_core_layout *output_layout(chooser *c, const ch_core_layout *ranges, int i)
+{
+    const ch_node        *out = &c->p->call[i];
+    const ch_core_layout *unique;
+    ch_core_layout        l;
+
+    return ch__lower(&c->p->rule, ranges, c->p->rule.out[i], &out->dims, false, &l) &&
+                   ch__layout_intern(c->d->layouts, &l, &unique) == CH_OK
+               ? unique
+               : NULL;
+}
+
+/* Adds the bytes that bring output i to its wanted layout. */
+static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
+{
+    const ch_node        *out = &c->p->call[i];
+    const ch_core_layout *has = output_layout(c, ranges, i), *want = c->d->value[out->id].want;
+    ch_region             region[CH_MAX_CORES];
+    bool                  wants[CH_MAX_CORES];
+
+    if (has == NULL || has == want)
+        return has != NULL;
+    for (int k = 0; k < want->n_cores; k++)
+        wants[k] = ch__core_region(want, ch__shape(out), k, &region[k]);
+    *cost += (double)ch__reshard_cost(has, ch__shape(out), region, wants) *
+             (double)ch_dtype_bytes(out->dtype);
+    return true;
+}
+
+/* Sets *cost to the cost of a candidate. Returns false if it is impossible. */
+static bool cost_of(chooser *c, const ch_core_layout *ranges, double *cost)
+{
+    *cost = bytes_per_operation * operations(&c->p->rule, ranges);
+    for (int i = 0; i < c->p->call->n_in; i++)
+        if (!add_input_cost(c, ranges, i, cost))
+            return false;
+    for (int i = 0; i < c->p->call->n_out; i++)
+        if (!add_output_cost(c, ranges, i, cost))
+            return false;
+    return true;
+}
+
+/* ---- the choice ---- */
+
+static ch_status choose_best(chooser *c)
+{
+    double best = 0;
+
+    c->p->ranges = NULL;
+    for (int i = 0; i < c->n_candidates; i++) {
+        double cost;
+
+        if (cost_of(c, c->candidate[i], &cost) && (c->p->ranges == NULL || cost < best)) {
+            best = cost;
+            c->p->ranges = c->candidate[i];
+        }
+    }
+    if (c->p->ranges != NULL)
+        return CH_OK;
+    c->n_candidates = 0;
+    if (add_whole(c) != CH_OK)
+        return ch__fail_memory("the layouts of a step");
+    c->p->ranges = c->candidate[0];
+    return CH_OK;
+}
+
+/* Adds the forms that the call makes: of its inputs, by reshards, and of its outputs. */
+static ch_status add_forms(chooser *c)
+{
+    const ch_node *call = c->p->call;
+
+    for (int i = 0; i < call->n_in; i++) {
+        ch_core_regions want;
+        int64_t         moved;
+
+        if (ch__input_stays_partial(call, c->p->ranges, i))
+            continue;
+        if (!ch__input_regions(call, &c->p->rule, c->p->ranges, i, &want))
+            return ch__fail(CH_INTERNAL, "%s: no regions of input %d", call->op->name, i);
+        (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
+        if (moved >= 0 && ch__form_add_input(&c->forms, c->d, c->p, i, &want) == NULL)
+            return ch__fail_memory("the layouts of a step");
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        const ch_core_layout *l = output_layout(c, c->p->ranges, i);
+
+        if (l == NULL || ch__form_add(&c->forms, &call[i], l, NULL) == NULL)
+            return ch__fail_memory("the layouts of a step");
+    }
+    return CH_OK;
+}
+
+/* ---- packs ---- */
+
+static bool is_complete(const ch_core_layout *l)
+{
+    return l->n_partial == 1 && l->cores == ~(uint64_t)0 >> (CH_MAX_CORES - l->n_cores);
+}
+
+/* Returns the layout of array i of a pack: that in which it was computed, if it is split.
+ * Otherwise the wanted layout, which a partial or replicated value can take at least as cheaply
+ * as any other. NULL: out of memory. */
+static const ch_core_layout *array_layout(chooser *c, int i)
+{
+    const ch_node        *in = c->p->call->in[i];
+    const ch_core_layout *has = computed_layout(c, in);
+    const ch_core_layout *want = c->d->value[c->p->call[i].id].want;
+
+    if (has != NULL && is_complete(has) &&
+        (!ch__layout_is_replicated(has) || c->forms.first[in->id]->is_in_flight))
+        return has;
+    return is_complete(want) ? want : ch__division_replicated(c->d, in->dims.rank);
+}
+
+static void regions_of(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
+{
+    out->cores = 0;
+    for (int k = 0; k < l->n_cores; k++)
+        if (ch__core_region(l, ch__shape(n), k, &out->at[k]))
+            out->cores |= (uint64_t)1 << k;
+}
+
+static ch_status choose_pack(chooser *c)
+{
+    const ch_node *call = c->p->call;
+    bool           is_begin = strcmp(call->op->name, "all_reduce_begin") == 0;
+
+    c->p->array =
+        ch__arena_alloc(&c->d->arena, (size_t)(call->n_in + 1) * sizeof(*c->p->array));
+    if (c->p->array == NULL)
+        return ch__fail_memory("the layouts of a step");
+    for (int i = 0; i < call->n_in; i++) {
+        const ch_core_layout *l = array_layout(c, i);
+        ch_core_regions       want;
+        int64_t               moved;
+        ch_form              *form;
+
+        if (l == NULL)
+            return ch__fail_memory("the layouts of a step");
+        c->p->array[i] = l;
+        regions_of(l, call->in[i], &want);
+        (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
+        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, NULL) == NULL)
+            return ch__fail_memory("the layouts of a step");
+        form = ch__form_add(&c->forms, &call[i], l, NULL);
+        if (form == NULL)
+            return ch__fail_memory("the layouts of a step");
+        form->is_in_flight = is_begin;
+    }
+    return CH_OK;
+}
+
+/* Adds the form of a value that no op computes. */
+static ch_status add_source(chooser *c)
+{
+    const ch_node *call = c->p->call;
+    bool           is_read = call->op == ch__roles.read;
+    ch_form       *form = ch__form_add(&c->forms, call, c->d->value[call->id].want, NULL);
+
+    if (form == NULL)
+        return ch__fail_memory("the layouts of a step");
+    form->is_host = !is_read;
+    return CH_OK;
+}
+
+ch_status ch__choose(ch_core_division *d)
+{
+    chooser   c = {.d = d, .forms = {.arena = &d->arena}};
+    ch_status rc = CH_OK;
+
+    c.forms.first = ch__arena_alloc(&d->arena, (size_t)d->g->n_values * sizeof(*c.forms.first));
+    if (c.forms.first == NULL)
+        return ch__fail_memory("the layouts of a step");
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
+        c.p = &d->call[i];
+        if (ch__is_source(c.p->call)) {
+            rc = add_source(&c);
+            continue;
+        }
+        if (ch__is_pack(c.p->call)) {
+            rc = choose_pack(&c);
+            continue;
+        }
+        rc = find_candidates(&c);
+        if (rc == CH_OK)
+            rc = choose_best(&c);
+        if (rc == CH_OK)
+            rc = add_forms(&c);
+    }
+    return rc;
+}

@@ -1,0 +1,154 @@
+/* spmd/divide.h -- private header of the partitioner: the decisions about a graph.
+ *
+ * A division is made in three passes over a specialised graph:
+ *   1. propagate.c gives every value a wanted layout. Annotations and variables fix layouts,
+ *      and the other values take theirs from their neighbours.
+ *   2. choose.c chooses for every call the ranges of its factors that each core computes. The
+ *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c).
+ *   3. partition.c writes the graphs of the cores.
+ * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
+ *
+ * All of a division is in its arena, except the graph.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef SPMD_DIVIDE_H
+#define SPMD_DIVIDE_H
+
+#include "graph/graph.h"
+#include "spmd/reshard.h"
+#include "spmd/spmd.h"
+
+/* Where the layout of a value comes from, for reports. */
+typedef enum ch_layout_source {
+    CH_LAYOUT_DEFAULT, /* nothing splits the value: replicated */
+    CH_LAYOUT_ANNOTATION,
+    CH_LAYOUT_VARIABLE,
+    CH_LAYOUT_NEIGHBOUR /* taken from the value `from` through the call `through` */
+} ch_layout_source;
+
+/* The wanted layout of a value. */
+typedef struct ch_value_plan {
+    const ch_core_layout *want; /* NULL while propagating: undecided */
+    bool                  is_fixed;
+    ch_layout_source      source;
+    const ch_node        *from, *through;
+} ch_value_plan;
+
+/* The decisions about a call. */
+typedef struct ch_call_plan {
+    const ch_node        *call;   /* in ch_core_division.g */
+    ch_factors            rule;   /* n_set_out is 0 if the call must not be divided */
+    const ch_core_layout *ranges; /* NULL before choose.c: the ranges of the factors */
+    /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
+     * part of each array, and no array is partial. */
+    const ch_core_layout **array;
+} ch_call_plan;
+
+struct ch_core_division {
+    const ch_spmd_options *opt;
+    ch_layout_table       *layouts; /* owned */
+    ch_arena               arena;
+    ch_graph              *g; /* referenced */
+    int                    n_calls;
+    ch_call_plan          *call;  /* in the order of the graph */
+    ch_value_plan         *value; /* by id */
+};
+typedef struct ch_core_division ch_core_division;
+
+/* Returns the unique layout of a value that is whole on every core. NULL: out of memory. */
+const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank);
+
+/* ---- ranges.c: layouts of values as ranges of factors, and back ---- */
+
+/* Which factors a lift uses. */
+typedef enum ch_lift {
+    CH_LIFT_ALL,   /* every factor that may be divided */
+    CH_LIFT_RESULT /* only factors of outputs: a factor that is summed over decides nothing */
+} ch_lift;
+
+/* Sets *out to the ranges of factors that give an array with these axes the layout `l`.
+ * Partial results are left out unless `keep_partial`. Returns false if no ranges do. */
+bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layout *l,
+              ch_lift which, bool keep_partial, ch_core_layout *out);
+/* Sets *out to the layout of an array with these axes and sizes if the cores compute `ranges`.
+ * A factor that is divided and is not one of the axes makes copies if `in` is true (the array
+ * is an input), and partial results otherwise. Returns false if the array has no layout. */
+bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_rule *axis,
+               const ch_dims *d, bool in, ch_core_layout *out);
+/* Lets an input have the partial results that the ranges keep. Returns true. */
+bool ch__keep_partial(const ch_core_layout *ranges, ch_core_layout *out);
+/* Sets from[i] and to[i] to the range of factor i that a core computes. Returns false if the
+ * core computes nothing: it has no ranges, or a range of a factor of the outputs is empty. */
+bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
+                     int64_t *to);
+/* Returns true if a range of a reduced factor is empty: the result of the core is the identity
+ * element of the combiner. The arguments are those of ch__core_ranges. */
+bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to);
+
+/* The regions of an array that cores need or have. */
+typedef struct ch_core_regions {
+    uint64_t  cores; /* bit c: core c has a region */
+    ch_region at[CH_MAX_CORES];
+} ch_core_regions;
+
+/* Sets *out to the regions of input `i` of a call that the cores need. Returns false if the
+ * ranges need positions that are no region. */
+bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
+                       int i, ch_core_regions *out);
+
+/* ---- forms.c: the forms of values on the cores ---- */
+
+/* A form of a value: the regions of it that the cores have in memory. */
+typedef struct ch_form {
+    const ch_core_layout  *layout;  /* NULL: the regions are no layout */
+    const ch_core_regions *regions; /* NULL: those of the layout */
+    bool
+        is_in_flight; /* the value is being reduced: only the end of the reduction may use it */
+    bool      is_host; /* every core can take any region at once: an input or a constant */
+    ch_node **node; /* partition.c, by class of cores: the value; NULL where a class has none */
+    struct ch_form *next;
+} ch_form;
+
+/* By value id, of one graph: a list of forms. The first form is the one that was computed. */
+typedef struct ch_forms {
+    ch_arena *arena;
+    ch_form **first;
+} ch_forms;
+
+/* Returns the form from which a call gets the regions `want` of value n, and sets *moved to the
+ * elements that cores must read from each other. *moved is -1 if the form has the regions
+ * already. */
+const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
+                            const ch_core_regions *want, int64_t *moved);
+/* Adds a form; `layout` or `regions` may be NULL, not both. NULL: out of memory. */
+ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
+                      const ch_core_regions *regions);
+
+/* Adds the form that input i of a call needs: as a layout, if it is one, so that it can become
+ * the source of further reshards. */
+ch_form *ch__form_add_input(ch_forms *forms, ch_core_division *d, const ch_call_plan *p, int i,
+                            const ch_core_regions *want);
+
+/* Returns true for a call whose output i is computed from input i alone and lies like it, such
+ * as an all-reduce of several gradients. The arrays may be split in ways that no ranges of
+ * factors describe together, so each has a layout of its own. */
+bool ch__is_pack(const ch_node *call);
+
+/* Returns true for a value that no op computes: an input, a constant, or a variable. */
+bool ch__is_source(const ch_node *call);
+
+/* Returns true if input i of a call with these ranges is used in the partial form in which it
+ * was computed. */
+bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, int i);
+
+/* ---- the passes ---- */
+
+ch_status ch__propagate(ch_core_division *d);
+/* Replaces the calls in the graphs of the replicas that must be expanded, and sets *any if
+ * there are such calls: then the division must be made again. */
+ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any);
+ch_status ch__choose(ch_core_division *d);
+/* Sets core[c] to the graph of core c of a replica whose graph is g, referenced. */
+ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core);
+
+#endif

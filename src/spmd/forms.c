@@ -1,0 +1,117 @@
+/* spmd/forms.c -- the forms in which values are on the cores.
+ *
+ * A value is computed in one form. A call that needs other regions of it gets them by a
+ * reshard, and the resharded value is a further form, which later calls can use.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "spmd/divide.h"
+
+/* Sets *out to the region of a form that core c has. Returns false if it has none. */
+static bool region_of(const ch_form *form, const ch_node *n, int c, ch_region *out)
+{
+    if (form->regions != NULL) {
+        *out = form->regions->at[c];
+        return (form->regions->cores >> c & 1) != 0;
+    }
+    return ch__core_region(form->layout, ch__shape(n), c, out);
+}
+
+/* Returns true if every core that needs a region has exactly this region in the form. */
+static bool fits(const ch_form *form, const ch_node *n, const ch_core_regions *want)
+{
+    if (form->layout != NULL && form->layout->n_partial > 1)
+        return false;
+    for (int c = 0; c < CH_MAX_CORES; c++) {
+        ch_region has;
+
+        if ((want->cores >> c & 1) == 0)
+            continue;
+        if (form->is_host || !region_of(form, n, c, &has))
+            return false;
+        for (int k = 0; k < n->dims.rank; k++)
+            if (has.begin[k] != want->at[c].begin[k] || has.size[k] != want->at[c].size[k])
+                return false;
+    }
+    return true;
+}
+
+const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
+                            const ch_core_regions *want, int64_t *moved)
+{
+    const ch_form *best = NULL;
+    bool           wants[CH_MAX_CORES];
+
+    for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
+        if (fits(form, n, want)) {
+            *moved = -1;
+            return form;
+        }
+    for (int c = 0; c < CH_MAX_CORES; c++)
+        wants[c] = (want->cores >> c & 1) != 0;
+    for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next) {
+        int64_t cost;
+
+        if (form->layout == NULL && !form->is_host)
+            continue; /* halos overlap, so they are no source of a reshard */
+        cost =
+            form->is_host ? 0 : ch__reshard_cost(form->layout, ch__shape(n), want->at, wants);
+        if (best == NULL || cost < *moved) {
+            best = form;
+            *moved = cost;
+        }
+    }
+    return best;
+}
+
+ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
+                      const ch_core_regions *regions)
+{
+    ch_form  *form = ch__arena_alloc(forms->arena, sizeof(*form));
+    ch_form **last = &forms->first[n->id];
+
+    if (form == NULL)
+        return NULL;
+    form->layout = layout;
+    if (layout == NULL) {
+        form->regions = ch__arena_copy(forms->arena, regions, sizeof(*regions));
+        if (form->regions == NULL)
+            return NULL;
+    }
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = form;
+    return form;
+}
+
+ch_form *ch__form_add_input(ch_forms *forms, ch_core_division *d, const ch_call_plan *p, int i,
+                            const ch_core_regions *want)
+{
+    const ch_node        *n = p->call->in[i];
+    const ch_core_layout *unique;
+    ch_core_layout        l;
+    bool                  is_mapped = false;
+
+    for (int k = 0; k < n->dims.rank; k++)
+        is_mapped |= p->rule.in[i][k].is_mapped;
+    if (is_mapped || !ch__lower(&p->rule, p->ranges, p->rule.in[i], &n->dims, true, &l))
+        return ch__form_add(forms, n, NULL, want);
+    if (ch__layout_intern(d->layouts, &l, &unique) != CH_OK)
+        return NULL;
+    return ch__form_add(forms, n, unique, NULL);
+}
+
+bool ch__is_pack(const ch_node *call)
+{
+    const char *name = call->op->name;
+
+    return (call->op->flags & CH_OP_ALONE_IS_INPUT) != 0 && call->n_in == call->n_out &&
+           (strncmp(name, "all_reduce", 10) == 0 || strncmp(name, "broadcast", 9) == 0);
+}
+
+bool ch__is_source(const ch_node *call)
+{
+    return call->op == ch__roles.input || call->op == ch__roles.constant ||
+           call->op == ch__roles.read;
+}

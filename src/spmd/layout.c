@@ -1,0 +1,458 @@
+/* spmd/layout.c -- layouts: how a value lies over the cores of a replica (layout.h).
+ *
+ * The functions make layouts, keep unique copies of them, compute the regions of cores, and
+ * compare, combine and print layouts. Callers are all passes of the partitioner.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "spmd/layout.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/map.h"
+#include "tensor/print.h"
+
+/* Returns the mask of n cores. */
+static uint64_t all_cores(int n)
+{
+    return n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1;
+}
+
+/* Returns the number of combinations of parts and partial results. */
+static int64_t layout_combinations(const ch_core_layout *l)
+{
+    int64_t n = l->n_partial;
+
+    for (int k = 0; k < l->rank; k++)
+        n *= l->parts[k];
+    return n;
+}
+
+/* Returns the number of the combination that core c has: row-major over the parts, the partial
+ * results last. */
+static int64_t layout_combination(const ch_core_layout *l, int c)
+{
+    int64_t i = 0;
+
+    for (int k = 0; k < l->rank; k++)
+        i = i * l->parts[k] + l->part[c][k];
+    return i * l->n_partial + l->partial[c];
+}
+
+bool ch__layout_is_replicated(const ch_core_layout *l)
+{
+    return layout_combinations(l) == 1 && l->cores == all_cores(l->n_cores);
+}
+
+/* ---- unique layouts ---- */
+
+typedef struct layout_entry {
+    ch_core_layout       layout;
+    struct layout_entry *next; /* another layout with the same hash */
+} layout_entry;
+
+struct ch_layout_table {
+    int      n_cores;
+    ch_arena arena;
+    ch_map   by_hash; /* layout_entry */
+};
+
+ch_status ch__layout_table_new(int n_cores, ch_layout_table **out)
+{
+    ch_layout_table *t = ch__calloc(1, sizeof(*t));
+
+    assert(n_cores >= 1 && n_cores <= CH_MAX_CORES);
+    if (t == NULL)
+        return ch__fail_memory("table of layouts");
+    t->n_cores = n_cores;
+    *out = t;
+    return CH_OK;
+}
+
+void ch__layout_table_free(ch_layout_table *t)
+{
+    if (t == NULL)
+        return;
+    ch__map_drop(&t->by_hash);
+    ch__arena_drop(&t->arena);
+    ch__free(t);
+}
+
+/* Copies a layout, with 0 for members without meaning and for padding, so that equal layouts
+ * have equal bytes. */
+static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->n_cores = l->n_cores;
+    out->rank = l->rank;
+    out->n_partial = l->n_partial;
+    out->combiner = l->n_partial > 1 ? l->combiner : CH_PARTIAL_SUM;
+    out->cores = l->cores & all_cores(l->n_cores);
+    for (int k = 0; k < l->rank; k++) {
+        out->parts[k] = l->parts[k];
+        out->unit[k] = l->parts[k] > 1 ? l->unit[k] : 1;
+    }
+    for (int c = 0; c < l->n_cores; c++) {
+        if (!ch__layout_has(out, c))
+            continue;
+        memcpy(out->part[c], l->part[c], (size_t)l->rank);
+        out->partial[c] = l->partial[c];
+    }
+}
+
+static uint64_t layout_hash(const ch_core_layout *l)
+{
+    uint64_t h = ch__hash(CH_HASH_START, l->parts, sizeof(l->parts[0]) * (size_t)l->rank);
+
+    h = ch__hash(h, l->unit, sizeof(l->unit[0]) * (size_t)l->rank);
+    h = ch__hash(h, &l->cores, sizeof(l->cores));
+    h = ch__hash(h, l->partial, (size_t)l->n_cores);
+    for (int c = 0; c < l->n_cores; c++)
+        h = ch__hash(h, l->part[c], (size_t)l->rank);
+    return h;
+}
+
+ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
+                            const ch_core_layout **out)
+{
+    ch_core_layout unique;
+    ch_key         key;
+    layout_entry  *first, *e;
+    ch_status      rc;
+
+    assert(l->n_cores == t->n_cores);
+    layout_normalise(l, &unique);
+    key = ch__key(layout_hash(&unique));
+    first = ch__map_find(&t->by_hash, key);
+    for (e = first; e != NULL; e = e->next) {
+        if (memcmp(&e->layout, &unique, sizeof(unique)) == 0) {
+            *out = &e->layout;
+            return CH_OK;
+        }
+    }
+    e = ch__arena_alloc(&t->arena, sizeof(*e));
+    if (e == NULL)
+        return ch__fail_memory("layout");
+    memcpy(&e->layout, &unique, sizeof(unique));
+    e->next = first;
+    rc = ch__map_set(&t->by_hash, key, e);
+    if (rc == CH_OK)
+        *out = &e->layout;
+    return rc;
+}
+
+/* ---- common layouts ---- */
+
+void ch__layout_replicated(int n_cores, int rank, ch_core_layout *out)
+{
+    assert(n_cores >= 1 && n_cores <= CH_MAX_CORES && rank <= CH_LAYOUT_RANK);
+    memset(out, 0, sizeof(*out));
+    out->n_cores = n_cores;
+    out->rank = rank;
+    out->n_partial = 1;
+    out->cores = all_cores(n_cores);
+    for (int k = 0; k < rank; k++) {
+        out->parts[k] = 1;
+        out->unit[k] = 1;
+    }
+}
+
+void ch__layout_split(int n_cores, int rank, const int *parts, ch_core_layout *out)
+{
+    ch__layout_replicated(n_cores, rank, out);
+    for (int k = 0; k < rank; k++)
+        out->parts[k] = parts[k];
+    assert(layout_combinations(out) == n_cores);
+    for (int c = 0; c < n_cores; c++) {
+        for (int k = rank - 1, i = c; k >= 0; i /= parts[k--])
+            out->part[c][k] = (unsigned char)(i % parts[k]);
+    }
+}
+
+void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out)
+{
+    assert(core >= 0 && core < n_cores);
+    ch__layout_replicated(n_cores, rank, out);
+    out->cores = UINT64_C(1) << core;
+}
+
+ch_status ch__layout_over_mesh(const char *what, int n_mesh, const int *mesh, int rank,
+                               const int *mesh_axis, ch_core_layout *out)
+{
+    int stride[CH_MAX_CORES]; /* by mesh axis: distance of neighbouring cores */
+    int n_cores = 1, all_axis = -1, user[CH_MAX_CORES];
+
+    assert(n_mesh >= 1 && n_mesh <= CH_MAX_CORES);
+    for (int m = n_mesh - 1; m >= 0; m--) {
+        user[m] = -1;
+        stride[m] = n_cores;
+        n_cores *= mesh[m];
+    }
+    for (int k = 0; k < rank; k++) {
+        int m = mesh_axis[k];
+
+        if (m == CH_OFF)
+            continue;
+        if (m != CH_MESH_ALL && (m < 0 || m >= n_mesh))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: axis %d is split over mesh axis %d (want 0 to %d, "
+                            "CH_MESH_ALL or CH_OFF)",
+                            what, k, m, n_mesh - 1);
+        for (int i = 0; i < n_mesh; i++) {
+            if (m != i && m != CH_MESH_ALL)
+                continue;
+            if (user[i] >= 0)
+                return ch__fail(CH_INVALID_ARGUMENT,
+                                "%s: mesh axis %d occurs twice, for axes %d and %d; split one "
+                                "axis over it",
+                                what, i, user[i], k);
+            user[i] = k;
+        }
+        if (m == CH_MESH_ALL)
+            all_axis = k;
+    }
+    ch__layout_replicated(n_cores, rank, out);
+    for (int k = 0; k < rank; k++) {
+        int m = mesh_axis[k];
+
+        if (m == CH_OFF)
+            continue;
+        out->parts[k] = k == all_axis ? n_cores : mesh[m];
+        for (int c = 0; c < n_cores; c++)
+            out->part[c][k] = (unsigned char)(k == all_axis ? c : c / stride[m] % mesh[m]);
+    }
+    return CH_OK;
+}
+
+/* ---- sizes and regions ---- */
+
+void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64_t *from,
+                   int64_t *to)
+{
+    int64_t unit = l->unit[axis], units;
+    int     n = l->parts[axis];
+
+    if (n == 1) {
+        *from = 0;
+        *to = size;
+        return;
+    }
+    units = unit == 1 ? size : ch__units(size, unit);
+    *from = ch__min(ch__part_begin(units, n, i) * unit, size);
+    *to = ch__min(ch__part_begin(units, n, i + 1) * unit, size);
+}
+
+bool ch__core_region(const ch_core_layout *l, ch_shape whole, int core, ch_region *out)
+{
+    assert(l->rank == whole.rank);
+    *out = (ch_region){.begin = {0}};
+    if (!ch__layout_has(l, core))
+        return false;
+    for (int k = 0; k < whole.rank; k++) {
+        int64_t to;
+
+        ch__core_part(l, k, whole.dim[k], l->part[core][k], &out->begin[k], &to);
+        out->size[k] = to - out->begin[k];
+    }
+    return true;
+}
+
+/* ---- comparison and combination ---- */
+
+/* Returns true if the parts of an axis have the same positions in both layouts, for every size
+ * of the axis. */
+static bool same_parts(const ch_core_layout *a, const ch_core_layout *b, int axis)
+{
+    return a->parts[axis] == b->parts[axis] &&
+           (a->parts[axis] == 1 || a->unit[axis] == b->unit[axis]);
+}
+
+bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse)
+{
+    assert(fine->rank == coarse->rank);
+    if (fine->n_partial > 1 || coarse->n_partial > 1 || (fine->cores & ~coarse->cores) != 0)
+        return false;
+    for (int k = 0; k < fine->rank; k++) {
+        if (coarse->parts[k] == 1)
+            continue;
+        /* Only for some sizes, parts of t lie in parts of another number than t. */
+        if (!same_parts(fine, coarse, k))
+            return false;
+        for (int c = 0; c < fine->n_cores; c++) {
+            if (ch__layout_has(fine, c) && fine->part[c][k] != coarse->part[c][k])
+                return false;
+        }
+    }
+    return true;
+}
+
+bool ch__layout_is_covered(const ch_core_layout *l)
+{
+    int64_t  n = layout_combinations(l);
+    uint64_t seen = 0;
+
+    if (n > l->n_cores)
+        return false;
+    for (int c = 0; c < l->n_cores; c++) {
+        if (ch__layout_has(l, c))
+            seen |= UINT64_C(1) << layout_combination(l, c);
+    }
+    return seen == all_cores((int)n);
+}
+
+bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out)
+{
+    const ch_core_layout *partial = a->n_partial > 1 ? a : b;
+    ch_core_layout        m = {.n_cores = a->n_cores,
+                               .rank = a->rank,
+                               .n_partial = partial->n_partial,
+                               .combiner = partial->combiner,
+                               .cores = a->cores & b->cores};
+
+    assert(a->rank == b->rank && a->n_cores == b->n_cores);
+    if (a->n_partial > 1 && b->n_partial > 1)
+        return false;
+    for (int k = 0; k < a->rank; k++) {
+        const ch_core_layout *l = a->parts[k] > 1 ? a : b;
+
+        if (a->parts[k] > 1 && b->parts[k] > 1 && !same_parts(a, b, k))
+            return false;
+        m.parts[k] = l->parts[k];
+        m.unit[k] = l->unit[k];
+        for (int c = 0; c < a->n_cores; c++) {
+            if (!ch__layout_has(&m, c))
+                continue;
+            if (a->parts[k] > 1 && b->parts[k] > 1 && a->part[c][k] != b->part[c][k])
+                return false;
+            m.part[c][k] = l->part[c][k];
+        }
+    }
+    for (int c = 0; c < a->n_cores; c++)
+        m.partial[c] = ch__layout_has(&m, c) ? partial->partial[c] : 0;
+    if (!ch__layout_is_covered(&m))
+        return false;
+    *out = m;
+    return true;
+}
+
+void ch__layout_project(const ch_core_layout *l, int rank, const int *from, ch_core_layout *out)
+{
+    ch_core_layout p;
+
+    ch__layout_replicated(l->n_cores, rank, &p);
+    p.cores = l->cores;
+    for (int k = 0; k < rank; k++) {
+        if (from[k] < 0)
+            continue;
+        p.parts[k] = l->parts[from[k]];
+        p.unit[k] = l->unit[from[k]];
+        for (int c = 0; c < l->n_cores; c++)
+            p.part[c][k] = l->part[c][from[k]];
+    }
+    *out = p;
+}
+
+/* ---- print ---- */
+
+static const char *combiner_name(ch_partial_op op)
+{
+    switch (op) {
+    case CH_PARTIAL_SUM:
+        return "sum";
+    case CH_PARTIAL_MAX:
+        return "max";
+    case CH_PARTIAL_MIN:
+        return "min";
+    case CH_PARTIAL_PRODUCT:
+        return "product";
+    case CH_PARTIAL_AND:
+        return "and";
+    case CH_PARTIAL_OR:
+        return "or";
+    }
+    return "?";
+}
+
+/* Returns the number of cores that have each combination; 0 if the numbers differ. */
+static int layout_copies(const ch_core_layout *l)
+{
+    int n = (int)layout_combinations(l), count[CH_MAX_CORES] = {0};
+
+    for (int c = 0; c < l->n_cores; c++) {
+        if (ch__layout_has(l, c))
+            count[layout_combination(l, c)]++;
+    }
+    for (int i = 1; i < n; i++) {
+        if (count[i] != count[0])
+            return 0;
+    }
+    return count[0];
+}
+
+/* Returns true if core i has combination i. */
+static bool is_in_order(const ch_core_layout *l)
+{
+    for (int c = 0; c < l->n_cores; c++) {
+        if (!ch__layout_has(l, c) || layout_combination(l, c) != c)
+            return false;
+    }
+    return true;
+}
+
+/* Prints the cores in the order of the combinations that they have. */
+static void print_cores(ch_text *o, const ch_core_layout *l)
+{
+    const char *before = __builtin_popcountll(l->cores) == 1 ? "core" : "cores";
+
+    ch__text_add(o, "%son ", o->used > 0 ? " " : "");
+    for (int64_t i = 0; i < layout_combinations(l); i++) {
+        for (int c = 0; c < l->n_cores; c++) {
+            if (!ch__layout_has(l, c) || layout_combination(l, c) != i)
+                continue;
+            ch__text_add(o, "%s %d", before, c);
+            before = ",";
+        }
+    }
+}
+
+uint64_t ch__layout_hash(const ch_core_layout *l)
+{
+    uint64_t h = 0xcbf29ce484222325u ^ l->cores;
+
+    for (int k = 0; k < l->rank; k++)
+        for (int c = -1; c < l->n_cores; c++)
+            h = (h ^ (uint64_t)(c < 0 ? l->parts[k] : l->part[c][k])) * 0x100000001b3u;
+    return h != 0 ? h : 1;
+}
+
+int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
+{
+    ch_text     o = ch__text(text, size);
+    int         copies = layout_copies(l);
+    bool        is_split = layout_combinations(l) > l->n_partial;
+    const char *before = " in parts of";
+
+    if (ch__layout_is_replicated(l)) {
+        ch__text_add(&o, "replicated");
+        return ch__text_length(&o);
+    }
+    for (int k = 0; k < l->rank && is_split; k++)
+        ch__text_add(&o, "%s%d%s", k == 0 ? "{" : ", ", l->parts[k],
+                     k == l->rank - 1 ? "}" : "");
+    for (int k = 0; k < l->rank; k++) {
+        if (l->parts[k] == 1 || l->unit[k] == 1)
+            continue;
+        ch__text_add(&o, "%s %lld", before, (long long)l->unit[k]);
+        before = " and";
+    }
+    if (l->n_partial > 1)
+        ch__text_add(&o, "%spartial %s of %d", is_split ? ", " : "", combiner_name(l->combiner),
+                     l->n_partial);
+    if (copies > 1 && l->cores == all_cores(l->n_cores))
+        ch__text_add(&o, " in %d copies", copies);
+    else if (!is_in_order(l))
+        print_cores(&o, l);
+    return ch__text_length(&o);
+}

@@ -1,0 +1,120 @@
+/* spmd/layout.h -- layouts: how a value lies over the cores of a replica.
+ *
+ * A layout divides each axis of a value into parts, and says which part of each axis a core
+ * has. Cores with the same parts have copies. A value may also be partial: then there are
+ * n_partial groups of cores, every group has a partial result of the whole value, and a
+ * combiner makes the value from them. Some layouts over 4 cores:
+ *
+ *     parts {1, 1}                        replicated: every core has the whole value
+ *     parts {4, 1}, core c has part c     split along axis 0
+ *     parts {2, 1}, cores 0, 1 have part 0, cores 2, 3 have part 1: two copies of each half
+ *     parts {1, 1}, n_partial 4           partial sum: each core has a summand
+ *     parts {1, 1}, only core 2 has it    the value is on core 2
+ *
+ * The parts of an axis are as equal as possible: of n positions in t parts, the first n % t
+ * have one more. An axis that merges two axes of which the first is split may have another
+ * unit: (7, 4) split in 4 parts along axis 0, reshaped to (28), lies as 8, 8, 8, 4 positions,
+ * which are parts of 7 units of 4 positions.
+ *
+ * A layout does not depend on the sizes of a value. The same struct, with a factor in place of
+ * each axis, says which ranges of the factors of a call a core computes (spmd/choose.h).
+ *
+ * Invariants:
+ *   1. Every combination of parts and partial results is on at least one core.
+ *   2. Layouts of a ch_layout_table are unique: equal layouts are the same pointer. They live
+ *      as long as the table.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef SPMD_LAYOUT_H
+#define SPMD_LAYOUT_H
+
+#include "cohort/logical.h"
+#include "graph/factors.h"
+
+enum {
+    CH_MAX_CORES = 64,              /* cores of a replica */
+    CH_LAYOUT_RANK = CH_MAX_FACTORS /* axes of a value, or factors of a call */
+};
+
+typedef struct ch_core_layout {
+    int           n_cores, rank;
+    int           parts[CH_LAYOUT_RANK]; /* number of parts of each axis, at least 1 */
+    int64_t       unit[CH_LAYOUT_RANK];  /* positions of a unit of each axis; 1 if parts is 1 */
+    int           n_partial; /* number of partial results; 1: the value is complete */
+    ch_partial_op combiner;  /* of the partial results; CH_PARTIAL_SUM if n_partial is 1 */
+    /* by core: its part of each axis, and its partial result; all 0 for a core without any */
+    unsigned char part[CH_MAX_CORES][CH_LAYOUT_RANK];
+    unsigned char partial[CH_MAX_CORES];
+    uint64_t      cores; /* bit c: core c has a part */
+} ch_core_layout;
+
+/* Returns true if core c has a part of the value. The part may have no elements. */
+static inline bool ch__layout_has(const ch_core_layout *l, int core)
+{
+    return (l->cores >> core & 1) != 0;
+}
+/* Returns true if every core has the whole, complete value. */
+bool ch__layout_is_replicated(const ch_core_layout *l);
+/* Returns true if invariant 1 holds. */
+bool ch__layout_is_covered(const ch_core_layout *l);
+
+/* ---- unique layouts ---- */
+
+typedef struct ch_layout_table ch_layout_table;
+
+ch_status ch__layout_table_new(int n_cores, ch_layout_table **out);
+void      ch__layout_table_free(ch_layout_table *t);
+/* Sets *out to the unique layout that equals `l`, after normalising it: the unit of an axis in
+ * one part is 1, members without meaning are 0. The caller must keep invariant 1. `l` may be a
+ * layout of the table. */
+ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
+                            const ch_core_layout **out);
+
+/* ---- common layouts, not interned ---- */
+
+/* Every core has the whole value. */
+void ch__layout_replicated(int n_cores, int rank, ch_core_layout *out);
+/* Splits axis i into parts[i] parts; the product of all must be n_cores. Core row_major(parts)
+ * has the part with these indices. */
+void ch__layout_split(int n_cores, int rank, const int *parts, ch_core_layout *out);
+/* Only `core` has the value. */
+void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out);
+/* Splits axis i over axis mesh_axis[i] of a logical mesh with n_mesh axes, whose product is the
+ * number of cores. CH_MESH_ALL: over all axes; CH_OFF: not split. The mesh axes that are not
+ * used hold copies. Core row_major(mesh indices). INVALID_ARGUMENT: an axis that the mesh does
+ * not have, or that occurs twice. `what` begins the message. */
+ch_status ch__layout_over_mesh(const char *what, int n_mesh, const int *mesh, int rank,
+                               const int *mesh_axis, ch_core_layout *out);
+
+/* ---- sizes and regions ---- */
+
+/* Sets *out to the region of a value of shape `whole` that core c has. Returns false if the
+ * core has no part. A region may be empty. */
+bool ch__core_region(const ch_core_layout *l, ch_shape whole, int core, ch_region *out);
+/* Sets [*from, *to) to the positions of part i of an axis of `size` positions. */
+void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64_t *from,
+                   int64_t *to);
+
+/* ---- comparison and combination ---- */
+
+/* Returns true if every core's part in `fine` lies in its part in `coarse`, for values of every
+ * size, and neither is partial: then `coarse` becomes `fine` without communication. */
+bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse);
+/* Sets *out to the layout whose parts are the intersections of the parts of a and b. Returns
+ * false if there is none: both split an axis in different ways, both are partial, or some
+ * combination of parts would be on no core. */
+bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out);
+/* Sets *out to a layout of `rank` axes in which axis i has the parts of axis from[i] of l, or 1
+ * part if from[i] is -1. Cores that differ only in axes that are not named have copies. The
+ * result is not partial. */
+void ch__layout_project(const ch_core_layout *l, int rank, const int *from,
+                        ch_core_layout *out);
+
+/* Returns a number that differs for layouts that give a core other parts; never 0. */
+uint64_t ch__layout_hash(const ch_core_layout *l);
+
+/* Prints "replicated", "{4, 1}", "{2, 1} in 2 copies", "partial sum of 4", "on core 2", "{1, 4}
+ * in parts of 8". Truncates and returns the whole length, as snprintf does. */
+int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size);
+
+#endif

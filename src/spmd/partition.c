@@ -1,0 +1,795 @@
+/* spmd/partition.c -- writes the graphs of the cores of a replica.
+ *
+ * The division (choose.c) says which ranges of each call a core computes. For each replica this
+ * file lists the actions of the cores, in order: take a part of an input, reshard a value,
+ * compute a call, put a part of a result. All cores have the same list, so their collectives
+ * match; a core that has no part in a call leaves it out. Cores whose actions have equal sizes
+ * and attributes are a class, and share a graph. The positions in which they differ are in
+ * tables by core (ch_origins, and the regions of the ops in core_ops.h).
+ *
+ * Invariants:
+ *   1. The list is the same for all cores of a replica, and the calls in it for all replicas.
+ *      Reshards are not: they depend on sizes, and no replica waits for another in a reshard.
+ *   2. A core that has nothing to add to a partial result has the identity element of the
+ *      combiner. It fills its part with it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/attr.h"
+#include "graph/step.h"
+#include "ops/box.h"
+#include "spmd/core_ops.h"
+#include "spmd/divide.h"
+
+typedef enum action_kind { TAKE, RESHARD, CALL, PUT } action_kind;
+
+/* An action of the cores. Regions are by core, in the arena of the division. */
+typedef struct action {
+    action_kind    kind;
+    const ch_node *value;        /* TAKE, RESHARD: the value; CALL: the call; PUT: the result */
+    int            index;        /* CALL: of the call; PUT: of the output */
+    const ch_form *source;       /* RESHARD and PUT */
+    ch_form       *made;         /* TAKE, RESHARD */
+    const ch_core_regions *want; /* TAKE, RESHARD, PUT: the regions that the cores get or put */
+    /* CALL: */
+    ch_factors       rule;
+    const ch_form  **in;  /* form of each input */
+    ch_form        **out; /* form of each output */
+    ch_origins      *origins;
+    ch_core_regions *in_at, *out_at; /* regions of each input and output */
+    uint64_t         computes;       /* bit c: core c computes its part */
+    uint64_t         fills; /* bit c: core c fills its part with the identity element */
+    void           **attrs; /* by core: attributes of the part; NULL: those of the call */
+    struct action   *next;
+} action;
+
+/* A class of cores with the same actions, and their graph. */
+typedef struct core_class {
+    int       first; /* the lowest core of the class */
+    ch_graph *g;     /* referenced */
+} core_class;
+
+typedef struct partition {
+    ch_core_division *d;
+    ch_graph         *g; /* the graph of the replica */
+    ch_forms          forms;
+    action           *first, **last;
+    uint64_t hash[CH_MAX_CORES]; /* of the sizes and attributes of each core's actions */
+    int      n_classes, class_of[CH_MAX_CORES];
+    core_class class[CH_MAX_CORES];
+} partition;
+
+static ch_status no_memory(void)
+{
+    return ch__fail_memory("the graphs of the cores");
+}
+
+static void *allocate(partition *p, size_t n, size_t bytes)
+{
+    return ch__arena_alloc(&p->d->arena, n * bytes);
+}
+
+/* ---- classes of cores ---- */
+
+static void hash_bytes(uint64_t *h, const void *bytes, size_t n)
+{
+    const unsigned char *at = bytes;
+
+    for (size_t i = 0; i < n; i++)
+        *h = (*h ^ at[i]) * 0x100000001b3u;
+}
+
+/* Adds a region's sizes to the hash of a core. */
+static void hash_region(partition *p, int core, bool has, const ch_region *r, int rank)
+{
+    hash_bytes(&p->hash[core], &has, sizeof(has));
+    if (has)
+        hash_bytes(&p->hash[core], r->size, (size_t)rank * sizeof(r->size[0]));
+}
+
+static void hash_regions(partition *p, const ch_core_regions *at, int rank)
+{
+    for (int c = 0; c < p->d->opt->n_cores; c++)
+        hash_region(p, c, (at->cores >> c & 1) != 0, &at->at[c], rank);
+}
+
+static void find_classes(partition *p)
+{
+    for (int c = 0; c < p->d->opt->n_cores; c++) {
+        int i = 0;
+
+        while (i < p->n_classes && p->hash[p->class[i].first] != p->hash[c])
+            i++;
+        if (i == p->n_classes)
+            p->class[p->n_classes++].first = c;
+        p->class_of[c] = i;
+    }
+}
+
+/* ---- actions ---- */
+
+static action *add_action(partition *p, action_kind kind, const ch_node *value)
+{
+    action *a = allocate(p, 1, sizeof(*a));
+
+    if (a == NULL)
+        return NULL;
+    a->kind = kind;
+    a->value = value;
+    *p->last = a;
+    p->last = &a->next;
+    return a;
+}
+
+static bool give_nodes(partition *p, ch_form *form)
+{
+    form->node = allocate(p, CH_MAX_CORES, sizeof(ch_node *));
+    return form->node != NULL;
+}
+
+/* Adds the form of a layout or of regions to a value, with room for its nodes. */
+static ch_form *add_form(partition *p, const ch_node *n, const ch_core_layout *l,
+                         const ch_core_regions *at)
+{
+    ch_form *form = ch__form_add(&p->forms, n, l, at);
+
+    return form != NULL && give_nodes(p, form) ? form : NULL;
+}
+
+/* Adds the action that gives the cores the regions `want` of value n, if they do not have them.
+ * Sets *out to the form with these regions. */
+static ch_status need(partition *p, const ch_node *n, const ch_core_regions *want,
+                      const ch_core_layout *layout, const ch_form **out)
+{
+    int64_t moved;
+    action *a;
+
+    *out = ch__form_for(&p->forms, n, want, &moved);
+    if (moved < 0)
+        return CH_OK;
+    a = add_action(p, (*out)->is_host ? TAKE : RESHARD, n);
+    if (a == NULL)
+        return no_memory();
+    a->source = *out;
+    a->want = ch__arena_copy(&p->d->arena, want, sizeof(*want));
+    a->made = add_form(p, n, layout, want);
+    if (a->want == NULL || a->made == NULL)
+        return no_memory();
+    hash_regions(p, want, n->dims.rank);
+    *out = a->made;
+    return CH_OK;
+}
+
+/* Sets *out to the regions of a layout. */
+static void regions_of(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
+{
+    out->cores = 0;
+    for (int c = 0; c < l->n_cores; c++)
+        if (ch__core_region(l, ch__shape(n), c, &out->at[c]))
+            out->cores |= (uint64_t)1 << c;
+}
+
+/* Returns the layout in which input i is needed, if its regions are one; NULL otherwise. */
+static const ch_core_layout *input_layout(partition *p, const ch_node *call,
+                                          const ch_factors *f, const ch_core_layout *ranges,
+                                          int i)
+{
+    const ch_core_layout *unique;
+    ch_core_layout        l;
+
+    for (int k = 0; k < call->in[i]->dims.rank; k++)
+        if (f->in[i][k].is_mapped)
+            return NULL;
+    return ch__lower(f, ranges, f->in[i], &call->in[i]->dims, true, &l) &&
+                   ch__layout_intern(p->d->layouts, &l, &unique) == CH_OK
+               ? unique
+               : NULL;
+}
+
+/* Adds the inputs of a call, with the reshards that they need. */
+static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_layout *ranges,
+                            action *a)
+{
+    for (int i = 0; i < call->n_in; i++) {
+        const ch_form *first = p->forms.first[call->in[i]->id];
+        ch_status      rc;
+
+        if (ch__input_stays_partial(call, ranges, i)) {
+            a->in[i] = first;
+            regions_of(first->layout, call->in[i], &a->in_at[i]);
+            continue;
+        }
+        if (!ch__input_regions(call, &a->rule, ranges, i, &a->in_at[i]))
+            return ch__fail(CH_INTERNAL, "%s: input %d: the cores need no regions",
+                            call->op->name, i);
+        rc = need(p, call->in[i], &a->in_at[i], input_layout(p, call, &a->rule, ranges, i),
+                  &a->in[i]);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+/* Sets the attributes of the part of a call that core c computes. */
+static ch_status make_attrs(partition *p, const ch_node *call, action *a, int c,
+                            const int64_t *from, const int64_t *to)
+{
+    ch_region    in[CH_MAX_OUT], out[CH_MAX_OUT];
+    ch_call_part part = {.rule = &a->rule, .from = from, .to = to, .in = in, .out = out};
+
+    if (call->op->local == NULL || call->attrs == NULL)
+        return CH_OK;
+    if (call->n_in > CH_MAX_OUT)
+        return ch__fail(CH_UNIMPLEMENTED, "%s: %d inputs, want at most %d", call->op->name,
+                        call->n_in, CH_MAX_OUT);
+    for (int i = 0; i < call->n_in; i++)
+        in[i] = a->in_at[i].at[c];
+    for (int i = 0; i < call->n_out; i++)
+        out[i] = a->out_at[i].at[c];
+    /* The copy refers to the tensors and bodies of the call, which lives longer. */
+    a->attrs[c] = ch__arena_copy(&p->d->arena, call->attrs, call->op->attrs_bytes);
+    return a->attrs[c] == NULL ? no_memory() : call->op->local(call, &part, a->attrs[c]);
+}
+
+/* Decides what each core does in a call. */
+static ch_status add_parts(partition *p, const ch_node *call, const ch_core_layout *ranges,
+                           action *a)
+{
+    int64_t   from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
+    ch_status rc = CH_OK;
+
+    for (int c = 0; c < p->d->opt->n_cores && rc == CH_OK; c++) {
+        char      does = 0; /* 1: computes, 2: fills */
+        uint64_t  bit = (uint64_t)1 << c;
+        ch_region r;
+
+        if (ch__core_ranges(&a->rule, ranges, c, from, to))
+            does = ch__is_identity(&a->rule, from, to) ? 2 : 1;
+        a->computes |= does == 1 ? bit : 0;
+        a->fills |= does == 2 ? bit : 0;
+        hash_bytes(&p->hash[c], &does, 1);
+        for (int i = 0; i < call->n_out && does != 0; i++) {
+            (void)ch__core_region(a->out[i]->layout, ch__shape(&call[i]), c, &r);
+            a->out_at[i].at[c] = r;
+            a->out_at[i].cores |= bit;
+            hash_region(p, c, true, &r, call[i].dims.rank);
+        }
+        for (int i = 0; i < call->n_in && does == 1; i++)
+            hash_region(p, c, true, &a->in_at[i].at[c], call->in[i]->dims.rank);
+        if (does != 1)
+            continue;
+        rc = make_attrs(p, call, a, c, from, to);
+        if (rc == CH_OK && a->attrs[c] != NULL) {
+            uint64_t h = ch__attrs_hash(call->op, a->attrs[c]);
+
+            hash_bytes(&p->hash[c], &h, sizeof(h));
+        }
+    }
+    return rc;
+}
+
+/* Sets the positions of the parts of a call in the whole call, if its kernels need them. */
+static ch_status add_origins(partition *p, const ch_node *call, action *a)
+{
+    int  n = p->d->opt->n_cores;
+    bool is_whole = true;
+
+    for (int c = 0; c < n; c++) {
+        for (int k = 0; k < call->dims.rank && call->n_out > 0; k++)
+            is_whole &= (a->computes >> c & 1) == 0 ||
+                        a->out_at[0].at[c].size[k] == call->dims.dim[k].n;
+        for (int k = 0; call->n_in > 0 && k < call->in[0]->dims.rank; k++)
+            is_whole &= (a->computes >> c & 1) == 0 ||
+                        a->in_at[0].at[c].size[k] == call->in[0]->dims.dim[k].n;
+    }
+    if (is_whole || (call->op->flags & CH_OP_ORIGIN) == 0)
+        return CH_OK;
+    a->origins = allocate(p, 1, sizeof(*a->origins));
+    if (a->origins == NULL ||
+        (a->origins->in = allocate(p, (size_t)n, sizeof(*a->origins->in))) == NULL ||
+        (a->origins->out = allocate(p, (size_t)n, sizeof(*a->origins->out))) == NULL)
+        return no_memory();
+    a->origins->n_cores = n;
+    if (call->n_in > 0)
+        a->origins->whole_in = call->in[0]->dims;
+    if (call->n_out > 0)
+        a->origins->whole_out = call->dims;
+    for (int c = 0; c < n; c++) {
+        if (call->n_in > 0)
+            memcpy(a->origins->in[c], a->in_at[0].at[c].begin, sizeof(a->origins->in[c]));
+        if (call->n_out > 0)
+            memcpy(a->origins->out[c], a->out_at[0].at[c].begin, sizeof(a->origins->out[c]));
+    }
+    return CH_OK;
+}
+
+/* Adds the forms of the outputs of a call. */
+static ch_status add_outputs(partition *p, const ch_node *call, const ch_core_layout *ranges,
+                             action *a)
+{
+    for (int i = 0; i < call->n_out; i++) {
+        const ch_core_layout *unique;
+        ch_core_layout        l;
+        ch_status             rc;
+
+        if (!ch__lower(&a->rule, ranges, a->rule.out[i], &call[i].dims, false, &l))
+            return ch__fail(CH_INTERNAL, "%s: output %d has no layout", call->op->name, i);
+        rc = ch__layout_intern(p->d->layouts, &l, &unique);
+        if (rc != CH_OK)
+            return rc;
+        a->out[i] = add_form(p, &call[i], unique, NULL);
+        if (a->out[i] == NULL)
+            return no_memory();
+    }
+    return CH_OK;
+}
+
+/* Decides what the cores do in a pack: each computes its part of every array. */
+static ch_status add_arrays(partition *p, const ch_node *call,
+                            const ch_core_layout *const *layout, action *a)
+{
+    char does = 1;
+
+    a->computes = ~(uint64_t)0 >> (CH_MAX_CORES - p->d->opt->n_cores);
+    for (int c = 0; c < p->d->opt->n_cores; c++)
+        hash_bytes(&p->hash[c], &does, 1);
+    for (int i = 0; i < call->n_in; i++) {
+        ch_status rc;
+
+        regions_of(layout[i], call->in[i], &a->in_at[i]);
+        a->out_at[i] = a->in_at[i];
+        hash_regions(p, &a->in_at[i], call->in[i]->dims.rank);
+        rc = need(p, call->in[i], &a->in_at[i], layout[i], &a->in[i]);
+        if (rc != CH_OK)
+            return rc;
+        a->out[i] = add_form(p, &call[i], layout[i], NULL);
+        if (a->out[i] == NULL)
+            return no_memory();
+    }
+    return CH_OK;
+}
+
+static ch_status add_call(partition *p, const ch_node *call, int index)
+{
+    const ch_core_layout *ranges = p->d->call[index].ranges;
+    size_t                n_in = (size_t)call->n_in + 1, n_out = (size_t)call->n_out + 1;
+    ch_factors            rule;
+    ch_status             rc = ch__factors_of(call, &p->d->arena, &rule);
+    action                plan = {.rule = rule}, *a = &plan;
+
+    plan.in = allocate(p, n_in, sizeof(*plan.in));
+    plan.out = allocate(p, n_out, sizeof(*plan.out));
+    plan.in_at = allocate(p, n_in, sizeof(*plan.in_at));
+    plan.out_at = allocate(p, n_out, sizeof(*plan.out_at));
+    plan.attrs = allocate(p, CH_MAX_CORES, sizeof(*plan.attrs));
+    if (rc == CH_OK && (plan.in == NULL || plan.out == NULL || plan.in_at == NULL ||
+                        plan.out_at == NULL || plan.attrs == NULL))
+        rc = no_memory();
+    if (rc == CH_OK && p->d->call[index].array != NULL) {
+        rc = add_arrays(p, call, p->d->call[index].array, a);
+    } else {
+        if (rc == CH_OK)
+            rc = add_inputs(p, call, ranges, a); /* adds reshards, which precede the call */
+        if (rc == CH_OK)
+            rc = add_outputs(p, call, ranges, a);
+        if (rc == CH_OK)
+            rc = add_parts(p, call, ranges, a);
+        if (rc == CH_OK)
+            rc = add_origins(p, call, a);
+    }
+    if (rc != CH_OK)
+        return rc;
+    a = add_action(p, CALL, call);
+    if (a == NULL)
+        return no_memory();
+    plan.kind = CALL;
+    plan.value = call;
+    plan.index = index;
+    *a = plan;
+    return CH_OK;
+}
+
+/* Adds the form of a value that no op computes. */
+static ch_status add_source(partition *p, const ch_node *call)
+{
+    ch_core_layout        l;
+    const ch_core_layout *unique = NULL;
+    ch_form              *form;
+    ch_status             rc = CH_OK;
+
+    if (call->op == ch__roles.read) {
+        const ch_read_attrs *r = ch__attrs(call);
+
+        rc = p->d->opt->variable(p->d->opt->arg, &p->g->resource[r->resource], &l);
+    } else {
+        ch__layout_replicated(p->d->opt->n_cores, call->dims.rank, &l);
+    }
+    if (rc == CH_OK)
+        rc = ch__layout_intern(p->d->layouts, &l, &unique);
+    if (rc != CH_OK)
+        return rc;
+    form = add_form(p, call, unique, NULL);
+    if (form == NULL)
+        return no_memory();
+    form->is_host = call->op != ch__roles.read;
+    if (!form->is_host) {
+        ch_core_regions at;
+
+        regions_of(unique, call, &at);
+        hash_regions(p, &at, call->dims.rank);
+    }
+    return CH_OK;
+}
+
+/* Leaves empty the regions of cores that have the same part as a lower core, so that each
+ * element of a result is written once. */
+static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
+{
+    for (int c = 0; c < l->n_cores; c++)
+        for (int lower = 0; lower <= c; lower++)
+            if (!ch__layout_has(l, c) ||
+                (lower < c && ch__layout_has(l, lower) &&
+                 memcmp(l->part[lower], l->part[c], sizeof(l->part[c])) == 0))
+                memset(&at->at[c], 0, sizeof(at->at[c]));
+}
+
+/* Adds the actions that bring results to the memory of the host, and new values of variables to
+ * the layouts of the variables. */
+static ch_status add_roots(partition *p, const ch_form **value)
+{
+    ch_core_regions at;
+    ch_core_layout  l;
+    ch_status       rc = CH_OK;
+
+    for (int i = 0; i < p->g->n_resources && rc == CH_OK; i++) {
+        const ch_resource    *r = &p->g->resource[i];
+        const ch_core_layout *unique;
+
+        if (r->value == NULL || r->value == r->read)
+            continue;
+        rc = p->d->opt->variable(p->d->opt->arg, r, &l);
+        if (rc == CH_OK)
+            rc = ch__layout_intern(p->d->layouts, &l, &unique);
+        if (rc != CH_OK)
+            return rc;
+        regions_of(unique, r->value, &at);
+        rc = need(p, r->value, &at, unique, &value[i]);
+    }
+    for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
+        const ch_node        *n = p->g->output[i].node;
+        const ch_form        *form = p->forms.first[n->id];
+        const ch_core_layout *has = form->layout, *unique;
+        action               *a;
+
+        l = has->n_partial > 1 ? *p->d->value[n->id].want : *has;
+        rc = ch__layout_intern(p->d->layouts, &l, &unique);
+        if (rc != CH_OK)
+            return rc;
+        regions_of(unique, n, &at);
+        rc = need(p, n, &at, unique, &form);
+        if (rc != CH_OK)
+            return rc;
+        hash_regions(p, &at, n->dims.rank);
+        leave_one_copy(unique, &at);
+        a = add_action(p, PUT, n);
+        if (a == NULL || (a->want = ch__arena_copy(&p->d->arena, &at, sizeof(at))) == NULL)
+            return no_memory();
+        a->index = i;
+        a->source = form;
+    }
+    return rc;
+}
+
+static ch_status list_actions(partition *p, const ch_form **value)
+{
+    ch_status rc = CH_OK;
+    int       i = 0;
+
+    for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next, i++)
+        rc = ch__is_source(n) ? add_source(p, n) : add_call(p, n, i);
+    return rc == CH_OK ? add_roots(p, value) : rc;
+}
+
+/* ---- graphs of cores ---- */
+
+static bool has_core(uint64_t cores, int c)
+{
+    return (cores >> c & 1) != 0;
+}
+
+/* Sets *out to the sizes of a region. */
+static void dims_of(const ch_region *r, int rank, ch_dims *out)
+{
+    out->rank = rank;
+    for (int k = 0; k < rank; k++)
+        out->dim[k] = ch__dim(r->size[k]);
+}
+
+/* Copies an input, a constant, or the read of a variable with the sizes of the core's tile. */
+static ch_status write_source(partition *p, int k, ch_graph *g, const ch_node *n)
+{
+    ch_form      *form = p->forms.first[n->id];
+    ch_region     r;
+    ch_node      *to;
+    ch_read_attrs read;
+    const void   *attrs = n->attrs;
+
+    if (n->op == ch__roles.read) {
+        if (!ch__core_region(form->layout, ch__shape(n), p->class[k].first, &r))
+            return CH_OK;
+        read = *(const ch_read_attrs *)n->attrs;
+        dims_of(&r, n->dims.rank, &read.dims);
+        attrs = &read;
+    }
+    to = ch__graph_add(g, n->op, attrs, 0, NULL, 1);
+    if (to == NULL)
+        return no_memory();
+    ch__call_copy_origin(to, n);
+    to->dtype = n->dtype;
+    to->dims = n->op == ch__roles.read ? read.dims : n->dims;
+    form->node[k] = to;
+    return CH_OK;
+}
+
+/* Gives a call the positions of the cores' parts, in the memory of its graph. */
+static ch_status write_origins(partition *p, const action *a, ch_graph *g, ch_node *to)
+{
+    size_t      n = (size_t)p->d->opt->n_cores;
+    ch_origins *o;
+
+    if (a->origins == NULL)
+        return CH_OK;
+    o = ch__arena_copy(&g->arena, a->origins, sizeof(*o));
+    if (o == NULL ||
+        (o->in = ch__arena_copy(&g->arena, a->origins->in, n * sizeof(*o->in))) == NULL ||
+        (o->out = ch__arena_copy(&g->arena, a->origins->out, n * sizeof(*o->out))) == NULL)
+        return no_memory();
+    to->origins = o;
+    return CH_OK;
+}
+
+/* Runs the shape rule of a part of a call, and checks that it gives the sizes of the part. */
+static ch_status infer_part(partition *p, const action *a, int k, ch_graph *g, ch_node *to)
+{
+    ch_dims   dims[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
+    ch_infer  infer = {.out = dims, .out_dtype = dtype};
+    ch_status rc = ch__call_infer(g, to->op, to->attrs, to->n_in, to->in, &infer);
+
+    for (int i = 0; i < to->n_out && rc == CH_OK; i++) {
+        ch_dims want;
+
+        dims_of(&a->out_at[i].at[p->class[k].first], dims[i].rank, &want);
+        for (int d = 0; d < dims[i].rank; d++)
+            if (dims[i].dim[d].sym != 0)
+                dims[i].dim[d] = want.dim[d]; /* such as the rows of all replicas */
+        if (!ch__dims_same(&dims[i], &want) || dims[i].rank != a->value[i].dims.rank) {
+            char has[128], should[128];
+
+            (void)ch__dims_print(&dims[i], has, sizeof(has));
+            (void)ch__dims_print(&want, should, sizeof(should));
+            rc = ch__fail(CH_INTERNAL, "%s: output %d of a part is %s, want %s", to->op->name,
+                          i, has, should);
+        }
+        to[i].dims = dims[i];
+        to[i].dtype = dtype[i];
+    }
+    return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, a->value);
+}
+
+/* Fills the parts of a core that has nothing to add with the identity element. */
+static ch_status write_identity(partition *p, const action *a, int k, ch_step *s)
+{
+    for (int i = 0; i < a->value->n_out; i++) {
+        const ch_core_layout *l = a->out[i]->layout;
+        ch_dims               dims;
+
+        dims_of(&a->out_at[i].at[p->class[k].first], a->value[i].dims.rank, &dims);
+        a->out[i]->node[k] = ch__fill_dims(s, a->value[i].dtype, &dims,
+                                           ch__identity_of(l->combiner, a->value[i].dtype));
+        if (a->out[i]->node[k] == NULL)
+            return ch_step_status(s);
+    }
+    return CH_OK;
+}
+
+/* Records a value without elements, for an input of which the core needs nothing: no call has
+ * computed it. */
+static ch_node *write_empty(const action *a, int i, int c, ch_step *s)
+{
+    const ch_node *in = a->value->in[i];
+    ch_dims        dims;
+
+    if (ch__region_count(&a->in_at[i].at[c], in->dims.rank) > 0) {
+        ch__step_record_error(s,
+                              ch__fail(CH_INTERNAL, "%s: core %d does not have input %d",
+                                       a->value->op->name, c, i),
+                              NULL);
+        return NULL;
+    }
+    dims_of(&a->in_at[i].at[c], in->dims.rank, &dims);
+    return ch__fill_dims(s, in->dtype, &dims, 0);
+}
+
+static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
+{
+    int            c = p->class[k].first;
+    const ch_node *n = a->value;
+    ch_node      **in, *to;
+    ch_status      rc;
+
+    if (has_core(a->fills, c))
+        return write_identity(p, a, k, s);
+    if (!has_core(a->computes, c))
+        return CH_OK;
+    in = allocate(p, (size_t)n->n_in + 1, sizeof(*in));
+    for (int i = 0; in != NULL && i < n->n_in; i++) {
+        in[i] = a->in[i]->node[k];
+        if (in[i] == NULL && (in[i] = write_empty(a, i, c, s)) == NULL)
+            return ch_step_status(s);
+    }
+    to = in == NULL
+             ? NULL
+             : ch__graph_add(s->graph, n->op, a->attrs[c] != NULL ? a->attrs[c] : n->attrs,
+                             n->n_in, in, n->n_out);
+    if (to == NULL)
+        return no_memory();
+    ch__call_copy_origin(to, n);
+    rc = write_origins(p, a, s->graph, to);
+    if (rc == CH_OK)
+        rc = infer_part(p, a, k, s->graph, to);
+    for (int i = 0; i < n->n_out; i++)
+        a->out[i]->node[k] = &to[i];
+    return rc;
+}
+
+/* Takes a core's part of an input or constant. The whole value needs no call. */
+static ch_status write_take(partition *p, const action *a, int k, ch_step *s)
+{
+    int      c = p->class[k].first;
+    ch_node *whole = a->source->node[k];
+
+    if (!has_core(a->want->cores, c))
+        return CH_OK;
+    a->made->node[k] = ch__region_count(&a->want->at[c], whole->dims.rank) == ch__count(whole)
+                           ? whole
+                           : ch__take_part(s, whole, p->d->opt->n_cores, c, a->want);
+    return a->made->node[k] != NULL ? CH_OK : ch_step_status(s);
+}
+
+static ch_status write_reshard(partition *p, const action *a, int k, ch_step *s)
+{
+    const ch_node    *n = a->value;
+    int               c = p->class[k].first;
+    bool              wants[CH_MAX_CORES];
+    const ch_reshard *plan;
+    ch_status         rc;
+    ch_dims           dims;
+    ch_node          *out;
+
+    for (int i = 0; i < CH_MAX_CORES; i++)
+        wants[i] = has_core(a->want->cores, i);
+    rc = ch__reshard_plan(a->source->layout, ch__shape(n), a->want->at, wants, &s->graph->arena,
+                          &plan);
+    if (rc != CH_OK)
+        return rc;
+    dims_of(&a->want->at[c], n->dims.rank, &dims);
+    rc = ch__exchange(s, plan, n, a->source->node[k], wants[c] ? &dims : NULL, &out);
+    a->made->node[k] = out;
+    return rc;
+}
+
+static ch_status write_put(partition *p, const action *a, int k, ch_step *s)
+{
+    ch_graph  *g = s->graph;
+    ch_output *o = ch__graph_add_output(g);
+
+    if (o == NULL)
+        return no_memory();
+    if (p->g->output[a->index].name != NULL &&
+        (o->name = ch__arena_strdup(&g->arena, p->g->output[a->index].name)) == NULL)
+        return no_memory();
+    o->node = ch__put_part(s, a->source->node[k], a->value, p->d->opt->n_cores, a->want);
+    return o->node != NULL ? CH_OK : ch_step_status(s);
+}
+
+/* Adds the variables, with the sizes of the core's tiles. */
+static ch_status write_resources(partition *p, const ch_form *const *value, int k, ch_graph *g)
+{
+    for (int i = 0; i < p->g->n_resources; i++) {
+        const ch_resource *from = &p->g->resource[i];
+        ch_resource       *r = ch__graph_add_resource(g);
+        ch_core_layout     l;
+        ch_region          at;
+        ch_status          rc;
+
+        if (r == NULL || (r->name = ch__arena_strdup(&g->arena, from->name)) == NULL)
+            return no_memory();
+        rc = p->d->opt->variable(p->d->opt->arg, from, &l);
+        if (rc != CH_OK)
+            return rc;
+        r->dtype = from->dtype;
+        r->key = from->key;
+        r->is_borrowed = from->is_borrowed;
+        r->layout = ch__layout_hash(&l);
+        r->shape = from->shape;
+        if (!ch__core_region(&l, from->shape, p->class[k].first, &at))
+            continue;
+        for (int d = 0; d < r->shape.rank; d++)
+            r->shape.dim[d] = at.size[d];
+        if (from->read != NULL)
+            r->read = p->forms.first[from->read->id]->node[k];
+        r->value = from->value == from->read ? r->read : value[i]->node[k];
+        if (r->value == NULL)
+            r->value = r->read; /* the tile has no elements, so no call computes it */
+    }
+    return CH_OK;
+}
+
+static ch_status write_action(partition *p, const action *a, int k, ch_step *s)
+{
+    switch (a->kind) {
+    case TAKE:
+        return write_take(p, a, k, s);
+    case RESHARD:
+        return write_reshard(p, a, k, s);
+    case CALL:
+        return write_call(p, a, k, s);
+    case PUT:
+        return write_put(p, a, k, s);
+    }
+    return CH_OK;
+}
+
+/* Writes the graph of class k. */
+static ch_status write_graph(partition *p, const ch_form *const *value, int k)
+{
+    ch_step  *s = NULL;
+    ch_status rc = ch__step_new(p->g->name, NULL, &s);
+
+    for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next)
+        if (ch__is_source(n))
+            rc = write_source(p, k, s->graph, n);
+    for (const action *a = p->first; a != NULL && rc == CH_OK; a = a->next)
+        rc = write_action(p, a, k, s);
+    if (rc == CH_OK)
+        rc = write_resources(p, value, k, s->graph);
+    for (int i = 0; rc == CH_OK && i < p->g->n_inputs; i++) {
+        s->graph->input_name[i] = ch__arena_strdup(&s->graph->arena, p->g->input_name[i]);
+        if (p->g->input_name[i] != NULL && s->graph->input_name[i] == NULL)
+            rc = no_memory();
+    }
+    if (rc == CH_OK)
+        rc = ch__step_finish(s, &p->class[k].g);
+    if (rc == CH_OK) {
+        p->class[k].g->is_concrete = true;
+        p->class[k].g->step = NULL;
+    }
+    ch__step_free(s);
+    return rc;
+}
+
+ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core)
+{
+    partition       p = {.d = d, .g = g, .forms = {.arena = &d->arena}};
+    const ch_form **value = allocate(&p, (size_t)g->n_resources + 1, sizeof(*value));
+    ch_status       rc = CH_OK;
+
+    p.last = &p.first;
+    p.forms.first = allocate(&p, (size_t)g->n_values + 1, sizeof(*p.forms.first));
+    for (int c = 0; c < CH_MAX_CORES; c++)
+        p.hash[c] = 0xcbf29ce484222325u;
+    if (value == NULL || p.forms.first == NULL)
+        return no_memory();
+    rc = list_actions(&p, value);
+    if (rc == CH_OK)
+        find_classes(&p);
+    for (int k = 0; k < p.n_classes && rc == CH_OK; k++)
+        rc = write_graph(&p, value, k);
+    for (int c = 0; c < d->opt->n_cores && rc == CH_OK; c++)
+        core[c] = ch_graph_ref(p.class[p.class_of[c]].g);
+    for (int k = 0; k < p.n_classes; k++)
+        ch_graph_unref(p.class[k].g);
+    return rc;
+}

@@ -1,0 +1,184 @@
+/* spmd/parts.c -- the ops take_part and put_part: a core reads its part of an input, and writes
+ * its part of a result.
+ *
+ * All cores of a replica have the same inputs and write to the same results. The positions of
+ * the parts are in tables by core, so that cores that differ in nothing else share a program.
+ * put_part is always the node of an output: the planner then gives it the memory of the result,
+ * and it leaves the parts of other cores as they are.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "graph/step.h"
+#include "kernel/move.h"
+#include "spmd/core_ops.h"
+
+typedef struct part_attrs {
+    void    *at; /* ch_region by core: the part in the whole value */
+    ch_dtype dtype;
+    ch_dims  dims;  /* of the output */
+    int64_t  index; /* of put_part: the number of the output */
+} part_attrs;
+
+static const ch_attr part_rows[] = {
+    CH_ATTR_HOST(part_attrs, at),
+    CH_ATTR_DTYPE(part_attrs, dtype),
+    CH_ATTR_DIMS(part_attrs, dims),
+    CH_ATTR_INT(part_attrs, index),
+    CH_ATTR_END,
+};
+
+static ch_status part_infer(ch_infer *c)
+{
+    const part_attrs *a = c->attrs;
+
+    if (c->n_in > 1)
+        return ch__infer_fail(c, "%d inputs, want at most 1", c->n_in);
+    return ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+static const ch_region *region_of(const ch_call *c)
+{
+    const part_attrs *a = c->node->attrs;
+
+    return &((const ch_region *)a->at)[c->env->core];
+}
+
+/* Sets stride[k] to the elements between neighbours along axis k, and *first to the index of
+ * the first element of the region. */
+static void strides_in(const ch_dims *whole, const ch_region *r, int64_t *stride,
+                       int64_t *first)
+{
+    int64_t n = 1;
+
+    *first = 0;
+    for (int k = whole->rank - 1; k >= 0; k--) {
+        stride[k] = n;
+        *first += r->begin[k] * n;
+        n *= whole->dim[k].n;
+    }
+}
+
+static void strides_of(const ch_region *r, int rank, int64_t *stride)
+{
+    int64_t n = 1;
+
+    for (int k = rank - 1; k >= 0; k--) {
+        stride[k] = n;
+        n *= r->size[k];
+    }
+}
+
+/* Counts the bytes that a core reads from an input, or writes to a result. */
+static void count_bytes(const ch_call *c, const ch_region *r, size_t each)
+{
+    if (c->env->traffic == NULL)
+        return;
+    c->env->traffic->calls[CH_TRAFFIC_HOST]++;
+    c->env->traffic->bytes[CH_TRAFFIC_HOST] +=
+        ch__region_count(r, c->node->dims.rank) * (int64_t)each;
+}
+
+static ch_status take_run(const ch_call *c, ch_kernel_tile t)
+{
+    const ch_dims   *whole = &c->node->in[0]->dims;
+    const ch_region *r = region_of(c);
+    int64_t          from[CH_MAX_RANK], to[CH_MAX_RANK], first;
+    size_t           each = ch_dtype_bytes(c->node->dtype);
+    ch_move          m;
+
+    (void)t;
+    strides_in(whole, r, from, &first);
+    strides_of(r, whole->rank, to);
+    ch__move_make(&m, whole->rank, r->size, from, to, each);
+    ch__move_pieces(&m, (const char *)c->in[0] + first * (int64_t)each, c->out[0], 0,
+                    m.n_pieces);
+    count_bytes(c, r, each);
+    return CH_OK;
+}
+
+static ch_status put_run(const ch_call *c, ch_kernel_tile t)
+{
+    const ch_dims   *whole = &c->node->dims;
+    const ch_region *r = region_of(c);
+    int64_t          from[CH_MAX_RANK], to[CH_MAX_RANK], first;
+    size_t           each = ch_dtype_bytes(c->node->dtype);
+    ch_move          m;
+
+    (void)t;
+    if (c->node->n_in == 0 || ch__region_count(r, whole->rank) == 0)
+        return CH_OK;
+    strides_of(r, whole->rank, from);
+    strides_in(whole, r, to, &first);
+    ch__move_make(&m, whole->rank, r->size, from, to, each);
+    ch__move_pieces(&m, c->in[0], (char *)c->out[0] + first * (int64_t)each, 0, m.n_pieces);
+    count_bytes(c, r, each);
+    return CH_OK;
+}
+
+static const ch_kernel take_kernel = {"take", .run = take_run};
+static const ch_kernel put_kernel = {"put", .run = put_run};
+
+const ch_op ch__op_take_part = {
+    .name = "take_part",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_HOST | CH_OP_READS_ENV,
+    .attrs = part_rows,
+    .attrs_bytes = sizeof(part_attrs),
+    .infer = part_infer,
+    .replicated = "it is in the graphs of cores only",
+    .kernels = (const ch_kernel *const[]){&take_kernel, NULL},
+};
+
+const ch_op ch__op_put_part = {
+    .name = "put_part",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .flags = CH_OP_HOST | CH_OP_READS_ENV,
+    .attrs = part_rows,
+    .attrs_bytes = sizeof(part_attrs),
+    .infer = part_infer,
+    .replicated = "it is in the graphs of cores only",
+    .kernels = (const ch_kernel *const[]){&put_kernel, NULL},
+};
+
+/* Records a call whose output has the dtype and dims of the attributes. */
+static ch_node *record(ch_step *s, const ch_op *op, part_attrs *a, ch_node *in, int n_cores,
+                       const ch_core_regions *at, const ch_node *origin)
+{
+    ch_region *own =
+        ch__arena_copy(&s->graph->arena, at->at, (size_t)n_cores * sizeof(at->at[0]));
+    ch_node *n = NULL;
+
+    a->at = own;
+    if (own != NULL)
+        n = ch__graph_add(s->graph, op, a, in != NULL, &in, 1);
+    if (n == NULL) {
+        ch__step_record_error(s, ch__fail_memory("the graph of a core"), NULL);
+        return NULL;
+    }
+    ch__call_copy_origin(n, origin->head);
+    n->dtype = a->dtype;
+    n->dims = a->dims;
+    return n;
+}
+
+ch_node *ch__take_part(ch_step *s, ch_node *whole, int n_cores, int c,
+                       const ch_core_regions *at)
+{
+    part_attrs a = {.dtype = whole->dtype, .dims = whole->dims};
+
+    for (int k = 0; k < whole->dims.rank; k++)
+        a.dims.dim[k] = ch__dim(at->at[c].size[k]);
+    return record(s, &ch__op_take_part, &a, whole, n_cores, at, whole);
+}
+
+ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cores,
+                      const ch_core_regions *at)
+{
+    part_attrs a = {.dtype = whole->dtype, .dims = whole->dims, .index = s->graph->n_outputs};
+
+    return record(s, &ch__op_put_part, &a, part, n_cores, at, whole);
+}

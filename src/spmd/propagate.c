@@ -1,0 +1,221 @@
+/* spmd/propagate.c -- gives every value of a graph a wanted layout.
+ *
+ * Annotations and variables fix the layouts of their values. All others are taken from
+ * neighbours: a call lifts the layouts of its values to its factors, and lowers the factors to
+ * its other values. Layouts spread forwards and backwards until nothing changes, in three
+ * levels: through elementwise ops, transposes and reshapes first, then through all ops except
+ * broadcasts, then through broadcasts too. So layouts come from the neighbours whose agreement
+ * costs no communication, if there are any.
+ *
+ * Invariants:
+ *   1. A layout only becomes finer, so the passes end.
+ *   2. A factor that is summed over decides nothing: the inner axis of a product does not spread
+ *      from one operand to the other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "spmd/annotate.h"
+#include "spmd/divide.h"
+
+typedef enum level { LEVEL_ELEMENTWISE, LEVEL_ALL, LEVEL_BROADCAST, LEVELS } level;
+
+static bool takes_part(const ch_node *call, level at)
+{
+    const char *name = call->op->name;
+
+    if (strcmp(name, "broadcast_to") == 0)
+        return at == LEVEL_BROADCAST;
+    return at > LEVEL_ELEMENTWISE || call->op->block != NULL ||
+           strcmp(name, "transpose") == 0 || strcmp(name, "reshape") == 0 ||
+           strcmp(name, "identity") == 0;
+}
+
+/* Gives value n the layout `l` if it is finer than its own. `from` is the value that it comes
+ * from. Sets *changed if it is. */
+static ch_status improve(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
+                         const ch_node *from, const ch_node *through, bool *changed)
+{
+    ch_value_plan        *v = &d->value[n->id];
+    ch_core_layout        merged;
+    const ch_core_layout *unique;
+    ch_status             rc;
+
+    if (v->is_fixed)
+        return CH_OK;
+    if (v->want != NULL) {
+        if (!ch__layout_merge(v->want, l, &merged))
+            return CH_OK;
+        l = &merged;
+    }
+    rc = ch__layout_intern(d->layouts, l, &unique);
+    if (rc != CH_OK || unique == v->want ||
+        (v->want == NULL && ch__layout_is_replicated(unique)))
+        return rc;
+    *v = (ch_value_plan){
+        .want = unique, .source = CH_LAYOUT_NEIGHBOUR, .from = from, .through = through};
+    *changed = true;
+    return CH_OK;
+}
+
+/* Returns the wanted layout of a value; NULL: undecided. */
+static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n)
+{
+    return d->value[n->id].want;
+}
+
+/* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. The value of
+ * most bytes decides first; a layout that does not fit those before is left out. Sets *from to
+ * the first value that decides. Returns false if no value has a layout. */
+static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
+                        const ch_node *const *value, ch_axis_rule (*axis)[CH_MAX_RANK],
+                        ch_core_layout *out, const ch_node **from)
+{
+    bool used[CH_MAX_OUT] = {false}, any = false;
+
+    for (int round = 0; round < n && round < CH_MAX_OUT; round++) {
+        ch_core_layout lifted, merged;
+        int            best = -1;
+
+        for (int i = 0; i < n && i < CH_MAX_OUT; i++)
+            if (!used[i] && want_of(d, value[i]) != NULL &&
+                (best < 0 || ch__bytes(value[i]) > ch__bytes(value[best])))
+                best = i;
+        if (best < 0)
+            break;
+        used[best] = true;
+        if (!ch__lift(f, axis[best], want_of(d, value[best]), CH_LIFT_RESULT, false, &lifted))
+            continue;
+        if (!any) {
+            *out = lifted;
+            *from = value[best];
+            any = true;
+        } else if (ch__layout_merge(out, &lifted, &merged)) {
+            *out = merged;
+        }
+    }
+    return any;
+}
+
+/* Lowers ranges to n values and improves their layouts. */
+static ch_status spread(ch_core_division *d, const ch_call_plan *p,
+                        const ch_core_layout *ranges, int n, const ch_node *const *value,
+                        ch_axis_rule (*axis)[CH_MAX_RANK], const ch_node *from, bool *changed)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_core_layout l;
+
+        if (ch__lower(&p->rule, ranges, axis[i], &value[i]->dims, true, &l))
+            rc = improve(d, value[i], &l, from, p->call, changed);
+    }
+    return rc;
+}
+
+/* Spreads layouts between the inputs and outputs of a pack. */
+static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, bool forward,
+                           bool *changed)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < p->call->n_out && rc == CH_OK; i++) {
+        const ch_node *from = forward ? p->call->in[i] : &p->call[i];
+        const ch_node *to = forward ? &p->call[i] : p->call->in[i];
+
+        if (want_of(d, from) != NULL)
+            rc = improve(d, to, want_of(d, from), from, p->call, changed);
+    }
+    return rc;
+}
+
+/* Spreads layouts through a call: from inputs to outputs, or back. */
+static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, bool forward,
+                           bool *changed)
+{
+    const ch_node        *out[CH_MAX_OUT];
+    const ch_node        *from = NULL;
+    ch_core_layout        ranges;
+    const ch_node *const *in = (const ch_node *const *)p->call->in;
+    int                   n_out = p->call->n_out;
+
+    if (ch__is_pack(p->call))
+        return pass_pack(d, p, forward, changed);
+    if (p->rule.n_set_out == 0)
+        return CH_OK;
+    for (int i = 0; i < n_out; i++)
+        out[i] = &p->call[i];
+    if (forward)
+        return merge_wants(d, &p->rule, p->call->n_in, in, p->rule.in, &ranges, &from)
+                   ? spread(d, p, &ranges, n_out, out, p->rule.out, from, changed)
+                   : CH_OK;
+    return merge_wants(d, &p->rule, n_out, out, p->rule.out, &ranges, &from)
+               ? spread(d, p, &ranges, p->call->n_in, in, p->rule.in, from, changed)
+               : CH_OK;
+}
+
+static ch_status pass_level(ch_core_division *d, level at, bool *changed)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
+        if (takes_part(d->call[i].call, at))
+            rc = pass_call(d, &d->call[i], true, changed);
+    for (int i = d->n_calls - 1; i >= 0 && rc == CH_OK; i--)
+        if (takes_part(d->call[i].call, at))
+            rc = pass_call(d, &d->call[i], false, changed);
+    return rc;
+}
+
+static ch_status fix(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
+                     ch_layout_source source, const ch_node *from)
+{
+    ch_value_plan *v = &d->value[n->id];
+
+    *v = (ch_value_plan){.is_fixed = true, .source = source, .from = from};
+    return ch__layout_intern(d->layouts, l, &v->want);
+}
+
+/* Fixes the layouts of annotated values, of variables, and of their new values. */
+static ch_status fix_layouts(ch_core_division *d)
+{
+    ch_core_layout l;
+    ch_status      rc = CH_OK;
+
+    for (int i = 0; i < d->g->n_resources && rc == CH_OK; i++) {
+        const ch_resource *r = &d->g->resource[i];
+
+        rc = d->opt->variable(d->opt->arg, r, &l);
+        if (rc == CH_OK && r->read != NULL)
+            rc = fix(d, r->read, &l, CH_LAYOUT_VARIABLE, NULL);
+        if (rc == CH_OK && r->value != NULL && r->value != r->read)
+            rc = fix(d, r->value, &l, CH_LAYOUT_VARIABLE, NULL);
+    }
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
+        if (d->call[i].call->op == &ch__op_with_layout) {
+            rc = ch__annotated_layout(d->opt, d->call[i].call, &l);
+            if (rc == CH_OK)
+                rc = fix(d, d->call[i].call, &l, CH_LAYOUT_ANNOTATION, NULL);
+        }
+    return rc;
+}
+
+ch_status ch__propagate(ch_core_division *d)
+{
+    ch_status rc = fix_layouts(d);
+
+    for (int i = 0; i < LEVELS && rc == CH_OK; i++)
+        for (bool changed = true; changed && rc == CH_OK;) {
+            changed = false;
+            rc = pass_level(d, (level)i, &changed);
+        }
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
+        for (int k = 0; k < d->call[i].call->n_out && rc == CH_OK; k++) {
+            const ch_node *n = &d->call[i].call[k];
+
+            if (d->value[n->id].want == NULL &&
+                (d->value[n->id].want = ch__division_replicated(d, n->dims.rank)) == NULL)
+                rc = ch__fail_memory("the layouts of a step");
+        }
+    return rc;
+}

@@ -1,0 +1,224 @@
+/* spmd/ranges.c -- layouts of values as ranges of the factors of a call, and back.
+ *
+ * The ranges of a call are a ch_core_layout with a factor in place of each axis: `parts` is the
+ * number of ranges of each factor, and part[c] are the ranges of core c. To lift is to make
+ * ranges from the layout of an input or output; to lower is to make the layout of an input or
+ * output from ranges. propagate.c and choose.c lift and lower, partition.c only lowers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "spmd/divide.h"
+
+/* ---- lifting ---- */
+
+static bool is_result(const ch_factors *f, int factor)
+{
+    for (int i = 0; i < f->n_set_out; i++)
+        for (int k = 0; k < CH_MAX_RANK; k++)
+            for (int j = 0; j < f->out[i][k].n; j++)
+                if (f->out[i][k].factor[j] == factor)
+                    return true;
+    return false;
+}
+
+/* Divides factor `k` into n ranges; core c has range index[c] / each % n. */
+static void divide_factor(ch_core_layout *out, const ch_core_layout *l, int axis, int k, int n,
+                          int each)
+{
+    out->parts[k] = n;
+    for (int c = 0; c < l->n_cores; c++)
+        out->part[c][k] = (unsigned char)(l->part[c][axis] / each % n);
+}
+
+/* Lifts the parts of axis `axis` of `l` to the factors of the axis. The outermost factors are
+ * divided first, as far as possible into single positions. */
+static bool lift_axis(const ch_factors *f, const ch_axis_rule *a, const ch_core_layout *l,
+                      int axis, ch_lift which, ch_core_layout *out)
+{
+    int left = l->parts[axis]; /* ranges that the factors from j on must have together */
+
+    for (int j = 0; j < a->n && left > 1; j++) {
+        int     k = a->factor[j], n;
+        int64_t size = f->factor[k].size.n;
+
+        if (left > size && left % (size > 0 ? size : 1) == 0 && size > 0)
+            n = (int)size;
+        else if (left <= size || j == a->n - 1)
+            n = left;
+        else
+            return false;
+        left /= n;
+        if (n == 1 || f->factor[k].kind == CH_FIX ||
+            (which == CH_LIFT_RESULT && !is_result(f, k)))
+            continue;
+        if (out->parts[k] > 1)
+            return false; /* two axes with this factor, as in the diagonal of a matrix */
+        divide_factor(out, l, axis, k, n, left);
+        out->unit[k] = a->n == 1 && !a->is_mapped ? l->unit[axis] : 1;
+    }
+    return true;
+}
+
+bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layout *l,
+              ch_lift which, bool keep_partial, ch_core_layout *out)
+{
+    ch__layout_replicated(l->n_cores, f->n, out);
+    out->cores = l->cores;
+    if (keep_partial && l->n_partial > 1) {
+        out->n_partial = l->n_partial;
+        out->combiner = l->combiner;
+        memcpy(out->partial, l->partial, sizeof(out->partial));
+    }
+    for (int k = 0; k < l->rank; k++)
+        if (l->parts[k] > 1 && !lift_axis(f, &axis[k], l, k, which, out))
+            return false;
+    return true;
+}
+
+/* ---- lowering ---- */
+
+/* Sets the parts of axis `axis` of `out` to the ranges of its factors. */
+static bool lower_axis(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_rule *a,
+                       int axis, int64_t size, ch_core_layout *out)
+{
+    int64_t inner = 1; /* positions of the axis for each position of factor j */
+    bool    is_inner_divided = false;
+
+    out->parts[axis] = 1;
+    for (int j = a->n - 1; j >= 0; j--) {
+        int     k = a->factor[j], n = ranges->parts[k];
+        int64_t own = f->factor[k].size.n;
+
+        /* Only single positions of an outer factor continue the ranges of an inner one. */
+        if (is_inner_divided && (n > 1 || own > 1) && (n != own || ranges->unit[k] > 1))
+            return false;
+        if (n > 1) {
+            int64_t unit = ranges->unit[k] * (inner > 0 ? inner : 1);
+
+            if (is_inner_divided && out->unit[axis] > 1)
+                return false;
+            for (int c = 0; c < ranges->n_cores; c++)
+                out->part[c][axis] =
+                    (unsigned char)(out->part[c][axis] + ranges->part[c][k] * out->parts[axis]);
+            if (!is_inner_divided)
+                out->unit[axis] = a->is_mapped ? 1 : unit;
+            out->parts[axis] *= n;
+            is_inner_divided = true;
+        }
+        inner *= own;
+    }
+    /* Parts of equal size need no unit. Unequal parts inside an outer factor repeat, so they
+     * are no parts of the axis. */
+    if (out->unit[axis] > 1 && size % out->unit[axis] == 0 &&
+        size / out->unit[axis] % out->parts[axis] == 0)
+        out->unit[axis] = 1;
+    return true;
+}
+
+/* Returns true if the parts of a divided inner factor have equal sizes, or if no outer factor
+ * is divided. */
+static bool repeats_evenly(const ch_factors *f, const ch_core_layout *ranges,
+                           const ch_axis_rule *a)
+{
+    bool is_outer_divided = false;
+
+    for (int j = 0; j < a->n; j++) {
+        int k = a->factor[j], n = ranges->parts[k];
+
+        if (is_outer_divided && n > 1 && (ranges->unit[k] > 1 || f->factor[k].size.n % n != 0))
+            return false;
+        is_outer_divided |= n > 1;
+    }
+    return true;
+}
+
+/* Numbers the partial results: one for each combination of ranges of the divided factors that
+ * the array does not have. A factor of kind CH_PAR is an axis of another output of the call,
+ * such as another array of a gather: the array then has copies. Returns false if their
+ * combiners differ. */
+static bool lower_partial(const ch_factors *f, const ch_core_layout *ranges, const bool *has,
+                          ch_core_layout *out)
+{
+    out->n_partial = ranges->n_partial;
+    out->combiner = ranges->combiner;
+    memcpy(out->partial, ranges->partial, sizeof(out->partial));
+    for (int k = 0; k < f->n; k++) {
+        int n = ranges->parts[k];
+
+        if (has[k] || n == 1 || f->factor[k].kind == CH_PAR)
+            continue;
+        if (out->n_partial > 1 && out->combiner != f->factor[k].combiner)
+            return false;
+        for (int c = 0; c < ranges->n_cores; c++)
+            out->partial[c] = (unsigned char)(out->partial[c] * n + ranges->part[c][k]);
+        out->n_partial *= n;
+        out->combiner = f->factor[k].combiner;
+    }
+    return true;
+}
+
+bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_rule *axis,
+               const ch_dims *d, bool in, ch_core_layout *out)
+{
+    bool has[CH_MAX_FACTORS] = {false};
+
+    ch__layout_replicated(ranges->n_cores, d->rank, out);
+    out->cores = ranges->cores;
+    for (int k = 0; k < d->rank; k++) {
+        if (!lower_axis(f, ranges, &axis[k], k, d->dim[k].n, out) ||
+            !repeats_evenly(f, ranges, &axis[k]))
+            return false;
+        for (int j = 0; j < axis[k].n; j++)
+            has[axis[k].factor[j]] = true;
+    }
+    return in || lower_partial(f, ranges, has, out);
+}
+
+bool ch__keep_partial(const ch_core_layout *ranges, ch_core_layout *out)
+{
+    out->n_partial = ranges->n_partial;
+    out->combiner = ranges->combiner;
+    memcpy(out->partial, ranges->partial, sizeof(out->partial));
+    return true;
+}
+
+/* ---- ranges and regions of a core ---- */
+
+bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
+                     int64_t *to)
+{
+    bool has = ch__layout_has(ranges, core);
+
+    for (int k = 0; k < f->n && has; k++) {
+        ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[core][k], &from[k], &to[k]);
+        has = from[k] < to[k] || ranges->parts[k] == 1 || !is_result(f, k);
+    }
+    return has;
+}
+
+bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to)
+{
+    for (int k = 0; k < f->n; k++)
+        if (from[k] == to[k] && f->factor[k].size.n > 0)
+            return true;
+    return false;
+}
+
+bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
+                       int i, ch_core_regions *out)
+{
+    const ch_dims *d = &call->in[i]->dims;
+    int64_t        from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+
+    out->cores = 0;
+    for (int c = 0; c < ranges->n_cores; c++) {
+        if (!ch__core_ranges(f, ranges, c, from, to) || ch__is_identity(f, from, to))
+            continue;
+        for (int k = 0; k < d->rank; k++)
+            if (!ch__axis_range(f, &f->in[i][k], d->dim[k].n, from, to, k, &out->at[c]))
+                return false;
+        out->cores |= (uint64_t)1 << c;
+    }
+    return true;
+}

@@ -1,0 +1,711 @@
+/* spmd/reshard.c -- plans of reshards (reshard.h).
+ *
+ * A complete value consists of source parts, which are disjoint boxes: a core copies the
+ * intersection of its wanted region with each part, from itself or from a core that has the
+ * part. This gives one copy for each part, so the copies of a core never need to be merged.
+ *
+ * A partial value is divided into cells: the boundaries of all source parts and wanted regions
+ * divide each axis into intervals, and a cell is a box of one interval of each axis. All
+ * elements of a cell have the same cores that have partial results of it, and the same cores
+ * that need it. Sets of cores are masks, and the mask of a cell is the intersection of the
+ * masks of its intervals. Every cell is planned by itself; then adjacent copies with equal
+ * sources are merged.
+ *
+ * Usual patterns divide one axis, so there are few parts and cells: an all-gather over D cores
+ * has D parts, an all-reduce has one cell.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "spmd/reshard.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/fault.h"
+
+/* The arguments of a plan, and values that are computed from them. */
+typedef struct problem {
+    const ch_core_layout *from;
+    ch_shape              whole;
+    const ch_region      *want;
+    uint64_t              wanting;           /* cores that need at least one element */
+    ch_region             has[CH_MAX_CORES]; /* the region of each core that has a part */
+} problem;
+
+/* Returns the lowest core of a mask. The loops over a mask remove it with m &= m - 1. */
+static int first_core(uint64_t mask)
+{
+    return __builtin_ctzll(mask);
+}
+
+static int count_cores(uint64_t mask)
+{
+    return __builtin_popcountll(mask);
+}
+
+static void problem_set(problem *p, const ch_core_layout *from, ch_shape whole,
+                        const ch_region *want, const bool *wants)
+{
+    p->from = from;
+    p->whole = whole;
+    p->want = want;
+    p->wanting = 0;
+    for (int c = 0; c < from->n_cores; c++) {
+        ch__core_region(from, whole, c, &p->has[c]);
+        assert(!wants[c] || ch__region_fits(&want[c], whole));
+        if (wants[c] && ch__region_count(&want[c], whole.rank) > 0)
+            p->wanting |= UINT64_C(1) << c;
+    }
+}
+
+/* Returns the number of elements that a and b share. */
+static int64_t shared_count(const ch_region *a, const ch_region *b, int rank)
+{
+    ch_region both;
+
+    return ch__region_intersect(a, b, rank, &both) ? ch__region_count(&both, rank) : 0;
+}
+
+static bool same_region(const ch_region *a, const ch_region *b, int rank)
+{
+    for (int k = 0; k < rank; k++) {
+        if (a->begin[k] != b->begin[k] || a->size[k] != b->size[k])
+            return false;
+    }
+    return true;
+}
+
+/* ---- cells ---- */
+
+enum { MAX_BOUNDARIES = 4 * CH_MAX_CORES + 2 };
+
+/* The intervals of an axis. */
+typedef struct axis_cells {
+    int      n;                     /* intervals */
+    int64_t  begin[MAX_BOUNDARIES]; /* interval i is [begin[i], begin[i + 1]) */
+    uint64_t need[MAX_BOUNDARIES];  /* cores whose wanted region has the interval */
+    uint64_t have[MAX_BOUNDARIES];  /* cores whose part has the interval */
+} axis_cells;
+
+/* A loop over the cells of a value. */
+typedef struct cells {
+    int        rank;
+    axis_cells axis[CH_MAX_RANK];
+    int        at[CH_MAX_RANK]; /* the interval of each axis; at[0] is -1 before the first */
+    /* the current cell */
+    ch_region region;
+    uint64_t  need, have;
+} cells;
+
+/* Returns the index of the first boundary that is not below `position`. */
+static int boundary_find(const axis_cells *a, int n, int64_t position)
+{
+    int low = 0, high = n;
+
+    while (low < high) {
+        int middle = (low + high) / 2;
+
+        if (a->begin[middle] < position)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds a boundary; *n counts boundaries. */
+static void boundary_add(axis_cells *a, int *n, int64_t position)
+{
+    int i = boundary_find(a, *n, position);
+
+    if (i < *n && a->begin[i] == position)
+        return;
+    memmove(a->begin + i + 1, a->begin + i, sizeof(a->begin[0]) * (size_t)(*n - i));
+    a->begin[i] = position;
+    ++*n;
+}
+
+/* Toggles a core in the masks of the intervals where its range begins and ends. The exclusive
+ * or of all masks up to an interval then is the mask of the interval. */
+static void toggle(const axis_cells *a, uint64_t *mask, const ch_region *r, int axis, int core)
+{
+    if (r->size[axis] == 0)
+        return;
+    mask[boundary_find(a, a->n + 1, r->begin[axis])] ^= UINT64_C(1) << core;
+    mask[boundary_find(a, a->n + 1, r->begin[axis] + r->size[axis])] ^= UINT64_C(1) << core;
+}
+
+static void axis_divide(const problem *p, int axis, axis_cells *a)
+{
+    int     n = 0;
+    int64_t size = p->whole.dim[axis];
+
+    boundary_add(a, &n, 0);
+    boundary_add(a, &n, size);
+    for (int i = 1; i < p->from->parts[axis]; i++) {
+        int64_t begin, end;
+
+        ch__core_part(p->from, axis, size, i, &begin, &end);
+        boundary_add(a, &n, begin);
+    }
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
+        const ch_region *want = &p->want[first_core(m)];
+
+        boundary_add(a, &n, want->begin[axis]);
+        boundary_add(a, &n, want->begin[axis] + want->size[axis]);
+    }
+    a->n = n - 1;
+    memset(a->need, 0, sizeof(a->need[0]) * (size_t)n);
+    memset(a->have, 0, sizeof(a->have[0]) * (size_t)n);
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1)
+        toggle(a, a->need, &p->want[first_core(m)], axis, first_core(m));
+    for (uint64_t m = p->from->cores; m != 0; m &= m - 1)
+        toggle(a, a->have, &p->has[first_core(m)], axis, first_core(m));
+    for (int i = 1; i < n; i++) {
+        a->need[i] ^= a->need[i - 1];
+        a->have[i] ^= a->have[i - 1];
+    }
+}
+
+/* Begins the loop. */
+static void cells_begin(const problem *p, cells *s)
+{
+    s->rank = p->whole.rank;
+    assert(s->rank >= 0);
+    s->region = (ch_region){.begin = {0}};
+    s->need = p->wanting;
+    s->have = p->from->cores;
+    for (int k = 0; k < s->rank; k++) {
+        axis_divide(p, k, &s->axis[k]);
+        s->at[k] = 0;
+    }
+    s->at[s->rank > 0 ? s->rank - 1 : 0] = -1;
+}
+
+/* Goes to the next cell that a core needs, the last axis fastest. Returns false at the end. */
+static bool cells_next(cells *s)
+{
+    do {
+        int k = s->rank - 1;
+
+        if (s->rank == 0) /* a scalar is a single cell */
+            return s->at[0]++ < 0 && s->need != 0;
+        while (k >= 0 && ++s->at[k] >= s->axis[k].n)
+            s->at[k--] = 0;
+        if (k < 0)
+            return false;
+        s->need = s->have = ~UINT64_C(0);
+        for (k = 0; k < s->rank; k++) {
+            const axis_cells *a = &s->axis[k];
+            int               i = s->at[k];
+
+            s->region.begin[k] = a->begin[i];
+            s->region.size[k] = a->begin[i + 1] - a->begin[i];
+            s->need &= a->need[i];
+            s->have &= a->have[i];
+        }
+    } while (s->need == 0);
+    return true;
+}
+
+/* Returns true if the cores that need the cell may read its partial results directly, because
+ * no more elements move than if they share the combination. */
+static bool cell_is_direct(const cells *s, int n_partial)
+{
+    return count_cores(s->need) == 1 || (n_partial == 2 && (s->need & ~s->have) == 0);
+}
+
+int64_t ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
+                         const bool *wants)
+{
+    problem p;
+    cells   s;
+    int64_t n = 0;
+
+    problem_set(&p, from, whole, want, wants);
+    if (from->n_partial == 1) {
+        for (uint64_t m = p.wanting; m != 0; m &= m - 1) {
+            int c = first_core(m);
+
+            n += ch__region_count(&want[c], whole.rank);
+            if (ch__layout_has(from, c))
+                n -= shared_count(&want[c], &p.has[c], whole.rank);
+        }
+        return n;
+    }
+    cells_begin(&p, &s);
+    while (cells_next(&s)) {
+        int combine = (s.need & s.have) != 0 ? from->n_partial - 1 : from->n_partial;
+
+        n += ch__region_count(&s.region, whole.rank) * (combine + count_cores(s.need) - 1);
+    }
+    return n;
+}
+
+/* ---- lists of copies ---- */
+
+typedef struct copy_list {
+    ch_reshard_copy *copy;
+    int              n, cap;
+    uint64_t         first_sources; /* the first sources of all copies: others need no search */
+} copy_list;
+
+typedef struct planner {
+    problem   p;
+    ch_arena *arena;
+    copy_list list[2][CH_MAX_CORES]; /* by stage and core */
+    int64_t   n_moved;
+    int       n_chosen[CH_MAX_CORES]; /* by core: how often others chose to read from it */
+} planner;
+
+static const unsigned char core_number[CH_MAX_CORES] = {
+    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+    22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+    44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+static ch_status list_reserve(ch_arena *arena, copy_list *l, int n)
+{
+    ch_reshard_copy *copy;
+    int              cap = n > 2 * l->cap ? n : 2 * l->cap;
+
+    if (n <= l->cap)
+        return CH_OK;
+    copy = ch__arena_alloc(arena, sizeof(*copy) * (size_t)cap);
+    if (copy == NULL)
+        return ch__fail_memory("plan of a reshard");
+    if (l->n > 0)
+        memcpy(copy, l->copy, sizeof(*copy) * (size_t)l->n);
+    l->copy = copy;
+    l->cap = cap;
+    return CH_OK;
+}
+
+/* Makes *r the union of a and *r, if the union is a box. Returns false otherwise. */
+static bool region_join(const ch_region *a, ch_region *r, int rank)
+{
+    int axis = -1;
+
+    for (int k = 0; k < rank; k++) {
+        if (a->begin[k] == r->begin[k] && a->size[k] == r->size[k])
+            continue;
+        if (axis >= 0 || (a->begin[k] + a->size[k] != r->begin[k] &&
+                          r->begin[k] + r->size[k] != a->begin[k]))
+            return false;
+        axis = k;
+    }
+    if (axis < 0)
+        return false;
+    r->begin[axis] = ch__min(a->begin[axis], r->begin[axis]);
+    r->size[axis] += a->size[axis];
+    return true;
+}
+
+/* Adds a copy of core c to the list of a stage. Merges it with copies in the list. */
+static ch_status add_copy(planner *pl, int stage, int c, ch_reshard_copy copy)
+{
+    copy_list *l = &pl->list[stage][c];
+    int        rank = pl->p.whole.rank;
+    int64_t    n = ch__region_count(&copy.region, rank);
+    uint64_t   first = UINT64_C(1) << copy.source[0];
+    ch_status  rc;
+
+    for (int i = 0; i < copy.n_sources; i++)
+        pl->n_moved += copy.source[i] != c ? n : 0;
+    for (int i = (l->first_sources & first) != 0 ? l->n - 1 : -1; i >= 0; i--) {
+        if (l->copy[i].n_sources != copy.n_sources ||
+            memcmp(l->copy[i].source, copy.source, (size_t)copy.n_sources) != 0 ||
+            !region_join(&l->copy[i].region, &copy.region, rank))
+            continue;
+        l->copy[i] = l->copy[--l->n]; /* the union may join with other copies */
+        i = l->n;
+    }
+    rc = list_reserve(pl->arena, l, l->n + 1);
+    if (rc != CH_OK)
+        return rc;
+    l->copy[l->n++] = copy;
+    l->first_sources |= first;
+    return CH_OK;
+}
+
+/* Returns the core from which core c reads an element that the cores of a mask have. */
+static int choose_source(planner *pl, int c, uint64_t cores)
+{
+    int best = -1;
+
+    assert(cores != 0);
+    if ((cores >> c & 1) != 0)
+        return c;
+    for (; cores != 0; cores &= cores - 1) {
+        int i = first_core(cores);
+
+        if (best < 0 || pl->n_chosen[i] < pl->n_chosen[best])
+            best = i;
+    }
+    pl->n_chosen[best]++;
+    return best;
+}
+
+/* ---- complete values ---- */
+
+/* Sets [*first, *last] to the parts of an axis that share positions with a region. */
+static void parts_of_region(const ch_core_layout *l, ch_shape whole, const ch_region *r,
+                            int axis, int *first, int *last)
+{
+    int64_t unit = l->unit[axis], units = ch__units(whole.dim[axis], unit);
+    int64_t end = r->begin[axis] + r->size[axis];
+
+    *first = *last = 0;
+    if (l->parts[axis] == 1)
+        return;
+    *first = ch__part_of(units, l->parts[axis], r->begin[axis] / unit);
+    *last = ch__part_of(units, l->parts[axis], (end - 1) / unit);
+}
+
+/* Plans the copies of core c: one for each source part that its region meets. have[k][i] are
+ * the cores with part i of axis k. */
+static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
+{
+    const ch_core_layout *from = pl->p.from;
+    const ch_region      *want = &pl->p.want[c];
+    copy_list            *l = &pl->list[0][c];
+    int                   first[CH_MAX_RANK], last[CH_MAX_RANK], at[CH_MAX_RANK], n = 1, k;
+    int                   rank = pl->p.whole.rank;
+    ch_status             rc;
+
+    assert(rank >= 0 && rank <= CH_MAX_RANK);
+    for (k = 0; k < rank; k++) {
+        parts_of_region(from, pl->p.whole, want, k, &first[k], &last[k]);
+        at[k] = first[k];
+        n *= last[k] - first[k] + 1;
+    }
+    rc = list_reserve(pl->arena, l, n);
+    if (rc != CH_OK)
+        return rc;
+    do {
+        ch_reshard_copy *copy = &l->copy[l->n++];
+        uint64_t         cores = from->cores;
+        int              source;
+
+        copy->region = *want;
+        for (k = 0; k < rank; k++) {
+            int64_t begin, end, want_end = want->begin[k] + want->size[k];
+
+            if (from->parts[k] == 1)
+                continue;
+            ch__core_part(from, k, pl->p.whole.dim[k], at[k], &begin, &end);
+            if (begin > want->begin[k])
+                copy->region.begin[k] = begin;
+            copy->region.size[k] = ch__min(end, want_end) - copy->region.begin[k];
+            cores &= have[k][at[k]];
+        }
+        source = choose_source(pl, c, cores);
+        copy->n_sources = 1;
+        copy->source = &core_number[source];
+        if (source != c)
+            pl->n_moved += ch__region_count(&copy->region, rank);
+        for (k = rank - 1; k >= 0 && ++at[k] > last[k]; k--)
+            at[k] = first[k];
+    } while (k >= 0);
+    return CH_OK;
+}
+
+static ch_status plan_complete(planner *pl)
+{
+    uint64_t  have[CH_MAX_RANK][CH_MAX_CORES];
+    ch_status rc = CH_OK;
+
+    for (int k = 0; k < pl->p.whole.rank; k++) {
+        memset(have[k], 0, sizeof(have[k][0]) * (size_t)pl->p.from->parts[k]);
+        for (uint64_t m = pl->p.from->cores; m != 0; m &= m - 1)
+            have[k][pl->p.from->part[first_core(m)][k]] |= m & -m;
+    }
+    for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1)
+        rc = plan_core(pl, have, first_core(m));
+    return rc;
+}
+
+/* ---- partial values ---- */
+
+/* Adds the combination of a box of the current cell by core c. partial[i] are the cores with
+ * partial result i. */
+static ch_status add_combination(planner *pl, const cells *s, const uint64_t *partial, int c,
+                                 const ch_region *box)
+{
+    const copy_list *l = &pl->list[0][c];
+    int              n = pl->p.from->n_partial;
+    unsigned char    source[CH_MAX_CORES];
+    ch_reshard_copy  copy = {.n_sources = n, .region = *box};
+
+    for (int i = 0; i < n; i++) {
+        uint64_t cores = s->have & partial[i];
+        int      before = l->n > 0 ? l->copy[l->n - 1].source[i] : c;
+
+        /* The same source as for the cell before, if possible, so that copies can be merged. */
+        if ((cores >> c & 1) == 0 && (cores >> before & 1) != 0)
+            source[i] = (unsigned char)before;
+        else
+            source[i] = (unsigned char)choose_source(pl, c, cores);
+    }
+    if (l->n > 0 && memcmp(l->copy[l->n - 1].source, source, (size_t)n) == 0)
+        copy.source = l->copy[l->n - 1].source;
+    else
+        copy.source = ch__arena_copy(pl->arena, source, (size_t)n);
+    if (copy.source == NULL)
+        return ch__fail_memory("plan of a reshard");
+    return add_copy(pl, 0, c, copy);
+}
+
+/* Returns the longest axis of a box, of rank 1 at least. */
+static int longest_axis(const ch_region *box, int rank)
+{
+    int axis = 0;
+
+    for (int k = 1; k < rank; k++) {
+        if (box->size[k] > box->size[axis])
+            axis = k;
+    }
+    return axis;
+}
+
+/* Plans the current cell in two stages: the cores that need it combine even shares, preferably
+ * those that have a partial result of it, and all copy the shares of the others. */
+static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partial)
+{
+    uint64_t combining = (s->need & s->have) != 0 ? s->need & s->have : s->need;
+    int      axis = longest_axis(&s->region, s->rank);
+    int64_t  length = s->rank > 0 ? s->region.size[axis] : 1;
+    int      n = (int)ch__min(count_cores(combining), length);
+
+    for (int i = 0; i < n; i++, combining &= combining - 1) {
+        int             c = first_core(combining);
+        ch_reshard_copy share = {1, &core_number[c], s->region};
+        ch_status       rc;
+
+        if (n > 1) {
+            int64_t begin = ch__part_begin(length, n, i);
+
+            share.region.begin[axis] += begin;
+            share.region.size[axis] = ch__part_begin(length, n, i + 1) - begin;
+        }
+        rc = add_combination(pl, s, partial, c, &share.region);
+        for (uint64_t m = s->need; m != 0 && rc == CH_OK; m &= m - 1)
+            rc = add_copy(pl, 1, first_core(m), share);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+/* Plans a partial value. Sets *n_stages, and *is_shared if several cores need an element. */
+static ch_status plan_partial(planner *pl, int *n_stages, bool *is_shared)
+{
+    const ch_core_layout *from = pl->p.from;
+    uint64_t              partial[CH_MAX_CORES] = {0}; /* by partial result: its cores */
+    ch_status             rc = CH_OK;
+    cells                 s;
+
+    for (uint64_t m = from->cores; m != 0; m &= m - 1)
+        partial[from->partial[first_core(m)]] |= m & -m;
+    *n_stages = 1;
+    *is_shared = false;
+    cells_begin(&pl->p, &s);
+    while (cells_next(&s)) {
+        *is_shared |= count_cores(s.need) > 1;
+        if (!cell_is_direct(&s, from->n_partial))
+            *n_stages = 2;
+    }
+    cells_begin(&pl->p, &s);
+    while (rc == CH_OK && cells_next(&s)) {
+        if (*n_stages == 2)
+            rc = plan_shares(pl, &s, partial);
+        for (uint64_t m = s.need; *n_stages == 1 && m != 0 && rc == CH_OK; m &= m - 1)
+            rc = add_combination(pl, &s, partial, first_core(m), &s.region);
+    }
+    return rc;
+}
+
+/* ---- patterns ---- */
+
+/* How the wanted regions of a complete value lie to the regions that the cores have. Cores that
+ * need nothing do not count. */
+typedef struct pattern {
+    unsigned grown, shrunk; /* axes along which a core needs positions that it does not have, or
+                             * does not need positions that it has */
+    bool     is_placed; /* every core that needs elements has a part, perhaps an empty one */
+    bool     is_near;   /* every core needs elements that it has, unless it has none, and
+                             * else only elements of parts next to its own part */
+    bool     is_even;   /* two wanted regions are equal or share no element */
+    bool     is_copied; /* two wanted regions are equal */
+} pattern;
+
+static void pattern_add_core(const problem *p, int c, pattern *t)
+{
+    const ch_region *want = &p->want[c], *has = &p->has[c];
+    int              rank = p->whole.rank;
+
+    if (!ch__layout_has(p->from, c)) {
+        t->is_placed = false;
+        t->is_near = false;
+        return;
+    }
+    if (ch__region_count(has, rank) > 0 && shared_count(want, has, rank) == 0)
+        t->is_near = false;
+    for (int k = 0; k < rank; k++) {
+        int     first, last, part = p->from->part[c][k];
+        int64_t has_end = has->begin[k] + has->size[k];
+        int64_t want_end = want->begin[k] + want->size[k];
+
+        parts_of_region(p->from, p->whole, want, k, &first, &last);
+        if (first < part - 1 || last > part + 1)
+            t->is_near = false;
+        if (want->begin[k] < has->begin[k] || want_end > has_end)
+            t->grown |= 1u << k;
+        if (has->size[k] > 0 && (has->begin[k] < want->begin[k] || has_end > want_end))
+            t->shrunk |= 1u << k;
+    }
+}
+
+static pattern pattern_of(const problem *p)
+{
+    pattern t = {.is_placed = true, .is_near = true, .is_even = true};
+    int     rank = p->whole.rank;
+
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
+        const ch_region *a = &p->want[first_core(m)];
+
+        pattern_add_core(p, first_core(m), &t);
+        for (uint64_t o = m & (m - 1); o != 0; o &= o - 1) {
+            const ch_region *b = &p->want[first_core(o)];
+
+            if (same_region(a, b, rank))
+                t.is_copied = true;
+            else if (shared_count(a, b, rank) > 0)
+                t.is_even = false;
+        }
+    }
+    return t;
+}
+
+/* Names a reshard of a partial value. */
+static ch_traffic_kind name_partial(const problem *p, bool is_shared)
+{
+    for (uint64_t m = p->wanting & p->from->cores; m != 0; m &= m - 1) {
+        int c = first_core(m);
+
+        if (shared_count(&p->want[c], &p->has[c], p->whole.rank) !=
+            ch__region_count(&p->has[c], p->whole.rank))
+            return CH_TRAFFIC_REDUCE_SCATTER;
+    }
+    return is_shared ? CH_TRAFFIC_ALL_REDUCE : CH_TRAFFIC_REDUCE_SCATTER;
+}
+
+/* Names a reshard of a complete value. All-gather: groups of cores get equal regions that
+ * consist of what they have. All-to-all: the same along some axes, and along others a core
+ * gives elements away. Halo: a core keeps elements, and gets others from its neighbours. */
+static ch_traffic_kind name_complete(const problem *p)
+{
+    pattern t = pattern_of(p);
+
+    if (t.shrunk == 0 && t.is_even && t.is_copied)
+        return CH_TRAFFIC_ALL_GATHER;
+    if (t.is_placed && t.is_even && t.grown != 0 && t.shrunk != 0 && (t.grown & t.shrunk) == 0)
+        return CH_TRAFFIC_ALL_TO_ALL;
+    return t.is_near && count_cores(p->wanting) > 1 ? CH_TRAFFIC_HALO : CH_TRAFFIC_OTHER;
+}
+
+/* ---- plans ---- */
+
+/* Returns true if every core has exactly the region that it wants. */
+static bool is_done(const problem *p, const bool *wants)
+{
+    if (p->from->n_partial > 1)
+        return false;
+    for (int c = 0; c < p->from->n_cores; c++) {
+        if (wants[c] && (!ch__layout_has(p->from, c) ||
+                         !same_region(&p->has[c], &p->want[c], p->whole.rank)))
+            return false;
+    }
+    return true;
+}
+
+/* Sets *held to the smallest region that contains all copies of a list. */
+static void list_bounds(const copy_list *l, int rank, ch_region *held)
+{
+    *held = l->copy[0].region;
+    for (int i = 1; i < l->n; i++) {
+        const ch_region *r = &l->copy[i].region;
+
+        for (int k = 0; k < rank; k++) {
+            int64_t end = held->begin[k] + held->size[k], r_end = r->begin[k] + r->size[k];
+
+            held->begin[k] = ch__min(held->begin[k], r->begin[k]);
+            held->size[k] = (end > r_end ? end : r_end) - held->begin[k];
+        }
+    }
+}
+
+/* Makes the work of all cores from the lists of copies. */
+static ch_status plan_finish(planner *pl, const bool *wants, ch_reshard *r)
+{
+    ch_reshard_work(*stage)[CH_MAX_CORES] =
+        ch__arena_alloc(pl->arena, sizeof(*stage) * (size_t)r->n_stages);
+
+    if (stage == NULL)
+        return ch__fail_memory("plan of a reshard");
+    for (int i = 0; i < r->n_stages; i++) {
+        for (int c = 0; c < r->n_cores; c++) {
+            copy_list       *l = &pl->list[i][c];
+            ch_reshard_work *w = &stage[i][c];
+
+            w->n = l->n;
+            w->copy = l->copy;
+            if (i < r->n_stages - 1) {
+                w->has = l->n > 0;
+                if (w->has)
+                    list_bounds(l, r->whole.rank, &w->held);
+            } else {
+                w->has = wants[c];
+                if (w->has)
+                    w->held = pl->p.want[c];
+            }
+        }
+    }
+    r->stage = (const ch_reshard_work(*)[CH_MAX_CORES])stage;
+    return CH_OK;
+}
+
+ch_status ch__reshard_plan(const ch_core_layout *from, ch_shape whole, const ch_region *want,
+                           const bool *wants, ch_arena *arena, const ch_reshard **out)
+{
+    planner     pl = {.arena = arena};
+    ch_reshard *r = ch__arena_alloc(arena, sizeof(*r));
+    bool        is_shared = false;
+    ch_status   rc;
+
+    if (r == NULL)
+        return ch__fail_memory("plan of a reshard");
+    problem_set(&pl.p, from, whole, want, wants);
+    *r = (ch_reshard){
+        .whole = whole, .combiner = from->combiner, .n_cores = from->n_cores, .from = from};
+    if (is_done(&pl.p, wants)) {
+        *out = r;
+        return CH_OK;
+    }
+    r->n_stages = 1;
+    if (from->n_partial == 1)
+        rc = plan_complete(&pl);
+    else
+        rc = plan_partial(&pl, &r->n_stages, &is_shared);
+    if (rc == CH_OK)
+        rc = plan_finish(&pl, wants, r);
+    if (rc != CH_OK)
+        return rc;
+    r->n_moved = pl.n_moved;
+    if (r->n_moved == 0)
+        r->kind = CH_TRAFFIC_NONE;
+    else if (from->n_partial > 1)
+        r->kind = name_partial(&pl.p, is_shared);
+    else
+        r->kind = name_complete(&pl.p);
+    *out = r;
+    return CH_OK;
+}

@@ -1,0 +1,122 @@
+/* spmd/spmd.c -- divides the graphs of the replicas of a run: the passes in their order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "spmd/spmd.h"
+
+#include "spmd/divide.h"
+
+const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank)
+{
+    const ch_core_layout *unique = NULL;
+    ch_core_layout        l;
+
+    ch__layout_replicated(d->opt->n_cores, rank, &l);
+    return ch__layout_intern(d->layouts, &l, &unique) == CH_OK ? unique : NULL;
+}
+
+static void end_division(ch_core_division *d)
+{
+    ch__layout_table_free(d->layouts);
+    ch__arena_drop(&d->arena);
+    *d = (ch_core_division){.opt = d->opt};
+}
+
+/* Lists the calls of graph g and their rules. */
+static ch_status begin_division(ch_core_division *d, ch_graph *g)
+{
+    ch_status rc = ch__layout_table_new(d->opt->n_cores, &d->layouts);
+    int       i = 0;
+
+    d->g = g;
+    d->n_calls = g->n_calls;
+    d->call = ch__arena_alloc(&d->arena, ((size_t)g->n_calls + 1) * sizeof(*d->call));
+    d->value = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*d->value));
+    if (rc == CH_OK && (d->call == NULL || d->value == NULL))
+        rc = ch__fail_memory("the layouts of a step");
+    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
+        d->call[i].call = n;
+        rc = ch__factors_of(n, &d->arena, &d->call[i].rule);
+    }
+    return rc;
+}
+
+static int64_t input_elements(const ch_graph *g)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < g->n_inputs; i++)
+        sum += ch__count(g->input[i]);
+    return sum;
+}
+
+/* Makes the division of the replica with the largest inputs. Expands calls in the graphs of all
+ * replicas until nothing must be expanded. */
+static ch_status divide(ch_core_division *d, int n, ch_graph **graph)
+{
+    int largest = 0;
+
+    for (int r = 1; r < n; r++)
+        if (input_elements(graph[r]) > input_elements(graph[largest]))
+            largest = r;
+    for (;;) {
+        bool      any = false;
+        ch_status rc = begin_division(d, graph[largest]);
+
+        if (rc == CH_OK)
+            rc = ch__propagate(d);
+        if (rc == CH_OK)
+            rc = ch__expand(d, n, graph, &any);
+        if (rc != CH_OK || !any)
+            return rc == CH_OK ? ch__choose(d) : rc;
+        end_division(d);
+    }
+}
+
+/* Lists the different graphs, and sets index[r] to that of replica r. Returns their number. */
+static int find_variants(int n, ch_graph *const *graph, ch_graph **own, int *index)
+{
+    int n_own = 0;
+
+    for (int r = 0; r < n; r++) {
+        int same = 0;
+
+        while (same < r && graph[same] != graph[r])
+            same++;
+        index[r] = same < r ? index[same] : n_own;
+        if (same == r)
+            own[n_own++] = ch_graph_ref(graph[r]);
+    }
+    return n_own;
+}
+
+ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *const *graph,
+                          ch_graph **core)
+{
+    ch_core_division d = {.opt = opt};
+    size_t           n = (size_t)n_replicas, cores = (size_t)opt->n_cores;
+    ch_graph       **own = ch__calloc(n, sizeof(ch_graph *));
+    ch_graph       **part = ch__calloc(n * cores, sizeof(ch_graph *)); /* by variant and core */
+    int             *index = ch__calloc(n, sizeof(int)), n_own = 0;
+    ch_status        rc = CH_OK;
+
+    if (own == NULL || part == NULL || index == NULL) {
+        rc = ch__fail_memory("the layouts of a step");
+        goto done;
+    }
+    n_own = find_variants(n_replicas, graph, own, index);
+    rc = divide(&d, n_own, own);
+    for (int i = 0; i < n_own && rc == CH_OK; i++)
+        rc = ch__partition(&d, own[i], &part[(size_t)i * cores]);
+    for (size_t i = 0; i < n * cores && rc == CH_OK; i++)
+        core[i] = ch_graph_ref(part[(size_t)index[i / cores] * cores + i % cores]);
+done:
+    end_division(&d);
+    for (size_t i = 0; part != NULL && i < n * cores; i++)
+        ch_graph_unref(part[i]);
+    for (int i = 0; i < n_own; i++)
+        ch_graph_unref(own[i]);
+    ch__free(part);
+    ch__free(own);
+    ch__free(index);
+    return rc;
+}

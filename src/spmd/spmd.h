@@ -1,0 +1,29 @@
+/* spmd/spmd.h -- the partitioner: divides the step of a replica among the cores of the replica.
+ *
+ * strategy/ calls ch__spmd_divide for the specialised graphs of a run (ch_run_ops.partition).
+ * The result is a graph for each core. Cores whose graphs differ only in positions share one.
+ * Layouts are decided once, on the graph with the largest inputs, and hold for all replicas of
+ * the run, so that the replicas have the same calls in the same order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef SPMD_SPMD_H
+#define SPMD_SPMD_H
+
+#include "graph/graph.h"
+#include "spmd/layout.h"
+
+typedef struct ch_spmd_options {
+    int        n_cores;
+    int        n_mesh; /* axes of the logical mesh; their product is n_cores */
+    const int *mesh;
+    /* Sets *out to the layout in which the cores store a variable. */
+    ch_status (*variable)(void *arg, const ch_resource *r, ch_core_layout *out);
+    void *arg;
+} ch_spmd_options;
+
+/* Sets core[r * n_cores + c] to the graph of core c of replica r, referenced; `graph` is by
+ * replica. */
+ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *const *graph,
+                          ch_graph **core);
+
+#endif
