@@ -30,6 +30,7 @@
 #include "cohort/layout.h"
 #include "cohort/local_cluster.h"
 #include "cohort/log.h"
+#include "cohort/logical.h"
 #include "cohort/loss.h"
 #include "cohort/metric.h"
 #include "cohort/model.h"

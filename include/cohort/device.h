@@ -59,6 +59,11 @@ typedef struct ch_devices_options {
     int         threads;
     const char *job;  /* job in the names of the devices; NULL: "localhost" */
     int         task; /* task in the names of the devices */
+    /* Bytes that each device has for variables and for the values of a step. 0:
+     * COHORT_DEVICE_MEMORY, or else no limit. Inputs and results of steps, and other tensors,
+     * are on the host and do not count. A step that needs more is RESOURCE_EXHAUSTED before it
+     * runs; the error lists its largest values. */
+    size_t memory_bytes;
 } ch_devices_options;
 
 /* Sets the devices of this process. Must be called before the first use of a device. Later it
@@ -78,6 +83,9 @@ CH_API const char           *ch_device_name(const ch_device *d);
 CH_API const ch_device_spec *ch_device_where(const ch_device *d);   /* parts of the name */
 CH_API int                   ch_device_threads(const ch_device *d); /* number of threads */
 CH_API size_t                ch_device_bytes(const ch_device *d);   /* bytes in use */
+/* Returns the largest number of bytes that variables and values of steps had at the same time:
+ * the bytes to which ch_devices_options.memory_bytes applies. */
+CH_API size_t ch_device_peak_bytes(const ch_device *d);
 
 /* Set the current device of this thread until the matching leave. New tensors and variables of
  * the thread are created on the current device, which is the first CPU device by default. Calls

@@ -19,18 +19,21 @@
 
 #include "cohort/extended.h"
 #include "cohort/layout.h"
+#include "cohort/logical.h"
 
 /* The functions of a strategy. No field may be NULL. */
 typedef struct ch_strategy_ops {
     const char *name; /* such as "Mirrored" */
-    /* Returns the device of each replica, in replica order, all different. Called for each run:
-     * the devices may change between runs. If a device is NULL, or occurs twice, the run is
-     * INVALID_ARGUMENT. */
+    /* Returns the devices, all different: one for each replica, in replica order. If replicas
+     * have n_cores logical devices (ch_strategy_parts), device r * n_cores + c is logical
+     * device c of replica r. Called for each run: the devices may change between runs. If a
+     * device is NULL, or occurs twice, the run is INVALID_ARGUMENT. */
     ch_device *const *(*devices)(void *self);
     /* Chooses where a variable is stored. `spec` has its final name, dtype and shape. `out` is
      * all zeros, except that out->device has room for CH_LAYOUT_DEVICES devices, which this
      * function writes. A variable has a single copy, which all replicas share, or a copy for
-     * each replica, in replica order and on different devices. */
+     * each replica, in replica order and on different devices. If replicas have several logical
+     * devices, a copy of a replica is on its logical device 0. */
     ch_status (*place)(void *self, const ch_var_spec *spec, ch_layout *out);
     /* Frees `self`. Called when the last reference to the strategy is dropped; all its
      * variables have been freed. */
@@ -39,7 +42,13 @@ typedef struct ch_strategy_ops {
 
 /* The properties of a strategy. 0 is the default of every field except n_replicas. */
 typedef struct ch_strategy_parts {
-    int                      n_replicas; /* 1 or more */
+    int n_replicas; /* 1 or more */
+    /* Logical devices of each replica, at most CH_LOGICAL_DEVICES_MAX; 0: 1. They execute the
+     * step of a replica together (cohort/logical.h). */
+    int n_cores;
+    /* The axes of the logical mesh for ch_mesh_split; their product must be n_cores. n_mesh 0:
+     * one axis of all logical devices. */
+    int                      n_mesh, mesh[CH_MESH_AXES_MAX];
     ch_communication_options communication;
     /* Devices of variables, for ch_strategy_parameter_devices; n_parameter 0: those of the
      * replicas. Borrowed until close. */

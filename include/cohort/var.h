@@ -73,6 +73,11 @@ typedef struct ch_var_spec {
      * (INVALID_ARGUMENT). The variable must not be created in a step (FAILED_PRECONDITION).
      * These rules hold under every strategy. */
     bool per_worker;
+    /* How the logical devices of each replica store the variable (cohort/logical.h), as the
+     * axes of ch_mesh_split: n_split is the rank. NULL: each has the whole value. A strategy
+     * without logical devices ignores it. */
+    const int *split;
+    int        n_split;
 } ch_var_spec;
 
 /* Creates a variable. `st` NULL: the current strategy. FAILED_PRECONDITION: the code is in the
@@ -153,8 +158,10 @@ CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **
 
 /* Returns the tensors that hold the copies, not copies of them, for each replica of this
  * process. The value is mirrored, or per-replica for CH_SYNC_ON_READ, or plain if there is a
- * single copy. A variable on servers is fetched. The program may write to the tensors, so from
- * this call on checkpoints that store only changed rows store all rows of the variable. */
+ * single copy. A variable on servers is fetched. FAILED_PRECONDITION: logical devices store the
+ * variable in tiles (ch_var_get_tile); if each stores the whole value, the tensors are those of
+ * the first, and the program must not write to them. The program may write to the tensors, so
+ * from this call on checkpoints that store only changed rows store all rows of the variable. */
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 
 /* ---- in a step ---- */

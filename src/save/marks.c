@@ -81,7 +81,8 @@ void ch__save_marks_begin(ch_save_marks *m, const ch_tree *t)
     m->marked = (ch_map){.n = 0};
     for (int i = 0; i < t->n_values; i++) {
         const ch_var *v = t->value[i].var;
-        bool has_rows = v != NULL && (ch__saved_is_bytes(v) || ch__saved_is_remote(v)) &&
+        bool          has_rows = v != NULL && v->tiles == NULL &&
+                        (ch__saved_is_bytes(v) || ch__saved_is_remote(v)) &&
                         v->shape.rank > 0 && ch_shape_count(v->shape) > 0;
 
         if (has_rows && mark(m, &t->value[i]) != CH_OK)

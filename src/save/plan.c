@@ -1,6 +1,7 @@
 /* save/plan.c -- divides the values of a tree into items of data files.
  *
- * Local variables and all other values are in file 0. A variable on parameter servers has an
+ * Local variables and all other values are in file 0. A local variable in tiles has an item for
+ * each tile. A variable on parameter servers has an
  * item for each shard, in the file of the shard's server. Items above 64 MiB are cut into
  * slices of their first axis.
  *
@@ -132,13 +133,28 @@ static void add_tensor(planning *p, const char *key, ch_tensor *t)
 
 /* ---- variables ---- */
 
-/* Gives the region of a shard, and the source of its values. A variable of this process has a
- * single shard. Returns the number of its file. */
+/* Returns true if core c of replica 0 has a tile that no lower core has. These tiles make the
+ * value, and are saved like the shards of a variable on servers. */
+static bool is_saved_tile(const ch_var *v, int c)
+{
+    for (int lower = 0; lower < c; lower++)
+        if (v->copy[lower] != NULL &&
+            memcmp(v->tiles->part[lower], v->tiles->part[c], sizeof(v->tiles->part[c])) == 0)
+            return false;
+    return v->copy[c] != NULL;
+}
+
+/* Gives the region of a shard or of the tile of a core, and the source of its values. A
+ * variable of this process that is not in tiles has a single shard. Returns the number of its
+ * file. */
 static int find_shard(ch_var *v, int shard, ch_region *region, ch_item_source *source)
 {
     if (!ch__saved_is_remote(v)) {
-        ch__layout_region((ch_layout){.parts = {0}}, v->shape, 0, region);
-        *source = (ch_item_source){.from = CH_FROM_VAR, .bytes = v->copy[0]->data};
+        if (v->tiles != NULL)
+            (void)ch__core_region(v->tiles, v->shape, shard, region);
+        else
+            ch__layout_region((ch_layout){.parts = {0}}, v->shape, 0, region);
+        *source = (ch_item_source){.from = CH_FROM_VAR, .bytes = v->copy[shard]->data};
         return 0;
     }
     ch__layout_region(v->layout, v->shape, shard, region);
@@ -148,6 +164,8 @@ static int find_shard(ch_var *v, int shard, ch_region *region, ch_item_source *s
 
 static int count_shards(const ch_var *v)
 {
+    if (v->tiles != NULL)
+        return v->tiles->n_cores;
     return ch__saved_is_remote(v) ? ch_var_shards(v) : 1;
 }
 
@@ -156,8 +174,14 @@ static void add_whole(planning *p, const char *key, ch_var *v)
     for (int i = 0; i < count_shards(v); i++) {
         ch_region      region;
         ch_item_source source;
-        int            file = find_shard(v, i, &region, &source);
+        int            file;
 
+        if (v->tiles != NULL && !is_saved_tile(v, i))
+            continue;
+        file = find_shard(v, i, &region, &source);
+        if (v->tiles != NULL && ch__region_count(&region, v->shape.rank) == 0 &&
+            ch_shape_count(v->shape) > 0)
+            continue;
         add_region(p, key, v->dtype, v->shape, &region, file, source);
     }
 }

@@ -111,6 +111,7 @@ static ch_node *read_copy(ch_step *s, ch_var *v)
 {
     ch_node *n = ch__step_read(s, v, v->name, v->dtype, v->shape);
 
+    ch__var_note_use(s, v);
     if (n != NULL && ch__var_is_per_replica(v))
         n->varies = true;
     if (n != NULL && !ch__var_is_local(v))
@@ -479,6 +480,7 @@ static ch_node *apply(change *c, const void *caller)
     n = c->x != NULL ? record(c) : NULL;
     if (c->x == NULL)
         (void)ch__step_want(c->s, false, c->name, "its value", caller);
+    ch__var_note_use(c->s, c->v);
     n = ch__step_write(c->s, c->v, c->v->name, c->v->dtype, c->v->shape, n);
     c->s->verb = c->s->object = NULL;
     ch__step_end(c->s, before);

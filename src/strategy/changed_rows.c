@@ -2,7 +2,8 @@
  *
  * A variable of this process has a ch_row_marks (ch_var.marks). Runs mark the rows that they
  * write (graph/exec.c, through ch__var_marks), and writes outside steps mark ranges
- * (var_local.c). The marks of a variable on servers are there (job/server/values.h), and are
+ * (var_local.c). The rows of a variable in tiles are not marked: all of them always count as
+ * changed. The marks of a variable on servers are there (job/server/values.h), and are
  * read from the snapshot of a cut.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -38,7 +39,7 @@ ch_status ch__mark_rows(ch_var *v)
         return ch__fail(CH_INVALID_ARGUMENT, "mark rows of %s: a scalar has no rows", v->name);
     if (v->marks != NULL)
         ch__row_marks_clear(v->marks);
-    if (v->marks != NULL || ch__var_is_per_replica(v))
+    if (v->marks != NULL || ch__var_is_per_replica(v) || v->tiles != NULL)
         return CH_OK;
     rc = ch__row_marks_new(v->shape.dim[0], &marks);
     if (rc == CH_OK)

@@ -85,7 +85,7 @@ static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_optio
     ch_status    rc = CH_OK;
 
     if (!stays_on_host && !st->uses_current_device)
-        rc = ch__strategy_devices(st, &o.device);
+        rc = ch__strategy_first_devices(st, &o.device);
     if (rc == CH_OK)
         rc = ch_iterator_new(d, &o, &it);
     ch_dataset_unref(d);

@@ -44,6 +44,7 @@ typedef struct located {
     /* The variables on servers, in the order of the resources: */
     int               n_variables;
     int              *placement; /* equal numbers: same servers and same division into shards */
+    int              *axis;      /* the sharded axis; -1: not sharded */
     ch_plan_variable *variable;
     /* Shards of all variables on servers. A per-worker variable has an entry with its number
      * only. */
@@ -57,6 +58,7 @@ static void drop_located(located *l)
         ch_var_unref(l->var[i]);
     ch__free(l->var);
     ch__free(l->placement);
+    ch__free(l->axis);
     ch__free(l->variable);
     ch__free(l->shard);
 }
@@ -98,8 +100,9 @@ static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
 
     l->var = ch__calloc((size_t)g->n_resources + 1, sizeof(ch_var *));
     l->placement = ch__calloc((size_t)g->n_resources + 1, sizeof(int));
+    l->axis = ch__calloc((size_t)g->n_resources + 1, sizeof(int));
     l->variable = ch__calloc((size_t)g->n_resources + 1, sizeof(*l->variable));
-    if (l->var == NULL || l->placement == NULL || l->variable == NULL)
+    if (l->var == NULL || l->placement == NULL || l->axis == NULL || l->variable == NULL)
         return ch__fail_memory("a step");
     for (; l->n < g->n_resources && rc == CH_OK; l->n += rc == CH_OK) {
         rc = find_var(st, &g->resource[l->n], &l->var[l->n]);
@@ -121,6 +124,7 @@ static void locate_var(located *l, const ch_var *v, const char *name, int *at)
     for (int k = 0; k < s->on_servers.n_shards; k++)
         l->shard[(*at)++] = s->on_servers.shard[k];
     l->placement[i] = i;
+    l->axis[i] = s->on_servers.n_shards > 1 ? s->on_servers.axis : -1;
     for (int k = i - 1; k >= 0; k--)
         if (is_same_placement(&l->variable[k], &l->variable[i]))
             l->placement[i] = l->placement[k];
@@ -209,10 +213,10 @@ static ch_status make_plan(const ch_graph *g, const located *l, ch_step_plan **o
     ch_status rc;
 
     if (l->n_variables == l->n)
-        return ch__step_plan_new(g, l->placement, out);
+        return ch__step_plan_new(g, l->placement, l->axis, out);
     rc = ch__ps_worker_graph(g, l->var, &inner);
     if (rc == CH_OK)
-        rc = ch__step_plan_new(inner, l->placement, out);
+        rc = ch__step_plan_new(inner, l->placement, l->axis, out);
     if (rc == CH_OK && g->n_inputs == 0)
         (*out)->rows =
             (*out)->n_inputs; /* the inputs are variables; none has the rows of the step */

@@ -15,15 +15,46 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cluster/resolver.h"
+#include "spmd/spmd.h"
 #include "tensor/device.h"
 #include "tensor/print.h"
 
 /* ---- creation ---- */
 
+/* The functions of the runs of all strategies, defined below. */
+static const ch_run_ops run_ops;
+
 static const ch_strategy_traits default_traits = {
     .should_init = true, .should_checkpoint = true, .should_save_summary = true};
 
 /* Returns INVALID_ARGUMENT if the parts are inconsistent. */
+/* Returns the number of logical devices of each replica. */
+static int cores_of(const ch_strategy_parts *parts)
+{
+    return parts->n_cores > 0 ? parts->n_cores : 1;
+}
+
+static ch_status check_cores(const char *name, const ch_strategy_parts *parts)
+{
+    int64_t product = 1;
+
+    if (parts->n_cores < 0 || parts->n_cores > CH_LOGICAL_DEVICES_MAX)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d logical devices, want 0 to %d",
+                        name, parts->n_cores, CH_LOGICAL_DEVICES_MAX);
+    if (parts->n_mesh < 0 || parts->n_mesh > CH_MESH_AXES_MAX)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "strategy %s: a logical mesh of %d axes, want 0 to %d", name,
+                        parts->n_mesh, CH_MESH_AXES_MAX);
+    for (int i = 0; i < parts->n_mesh && product > 0 && product <= cores_of(parts); i++)
+        product = parts->mesh[i] > 0 ? product * parts->mesh[i] : 0;
+    if (parts->n_mesh > 0 && product != cores_of(parts))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "strategy %s: the product of the axes of the logical mesh must be the "
+                        "number of logical devices, %d",
+                        name, cores_of(parts));
+    return CH_OK;
+}
+
 static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
 {
     if (parts->n_replicas < 1)
@@ -43,6 +74,12 @@ static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
             return ch__fail(CH_INVALID_ARGUMENT,
                             "strategy %s: parameter device %d of %d is NULL", name, i,
                             parts->n_parameter);
+    if (parts->is_bare && parts->n_cores > 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "strategy %s: is_bare is allowed with 1 logical device only (got %d)",
+                        name, parts->n_cores);
+    if (check_cores(name, parts) != CH_OK)
+        return CH_INVALID_ARGUMENT;
     return ch__communication_check(name, &parts->communication);
 }
 
@@ -59,7 +96,24 @@ static ch_status devices_of(const ch_strategy_ops *ops, void *self, int n,
 
 ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out)
 {
-    return devices_of(st->ops, st->self, st->n_local, out);
+    return devices_of(st->ops, st->self, st->n_local * st->n_cores, out);
+}
+
+ch_status ch__strategy_first_devices(ch_strategy *st, ch_device *const **out)
+{
+    ch_device *const *all;
+    ch_status         rc = devices_of(st->ops, st->self, st->n_local * st->n_cores, &all);
+
+    if (rc != CH_OK || st->n_cores == 1) {
+        *out = all;
+        return rc;
+    }
+    pthread_mutex_lock(&st->lock);
+    for (int r = 0; r < st->n_local; r++)
+        st->first_device[r] = all[r * st->n_cores];
+    pthread_mutex_unlock(&st->lock);
+    *out = st->first_device;
+    return CH_OK;
 }
 
 /* Checks the arguments of ch_strategy_new. Default is not checked, because its devices may
@@ -74,17 +128,8 @@ static ch_status check_new(const ch_strategy_ops *ops, void *self, const ch_stra
                         ops->name != NULL ? ops->name : "without a name");
     rc = check_parts(ops->name, p);
     if (rc == CH_OK)
-        rc = devices_of(ops, self, p->n_replicas, &device);
+        rc = devices_of(ops, self, p->n_replicas * cores_of(p), &device);
     return rc;
-}
-
-/* Returns the last part of a device's name: "GPU:0" of
- * "/job:localhost/replica:0/task:0/device:GPU:0". */
-static const char *short_name(const ch_device *d)
-{
-    const char *name = ch_device_name(d), *last = strstr(name, "device:");
-
-    return last != NULL ? last + strlen("device:") : name;
 }
 
 /* Writes the label of a strategy. The number in it counts the strategies of the process. */
@@ -96,7 +141,7 @@ static void make_label(ch_strategy *st, int n, ch_device *const *device)
 
     ch__text_add(&o, "%s#%d (", st->ops->name, atomic_fetch_add(&made, 1) + 1);
     for (int i = 0; i < n && i < max_listed; i++)
-        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", short_name(device[i]));
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", ch__device_short_name(device[i]));
     if (n > max_listed)
         ch__text_add(&o, " and %d more", n - max_listed);
     ch__text_add(&o, ")");
@@ -107,29 +152,52 @@ const char *ch_strategy_label(ch_strategy *st)
     return ch__strategy_or_current(st)->label;
 }
 
+/* Creates the groups of the replicas and their logical devices. */
+static ch_status make_groups(ch_strategy *st)
+{
+    const ch_communication_options *c = &st->parts.communication;
+    int                             n = st->n_local * st->n_cores;
+    ch_group_options                opt = {.cross = c->implementation};
+    ch_status                       rc;
+
+    if (n == 1)
+        return CH_OK;
+    opt.timeout_seconds = c->timeout_seconds;
+    opt.spin = !ch__devices_oversubscribed(n, st->ops->devices(st->self));
+    rc = ch__group_set_new(st->ops->name, &opt, st->n_local, st->n_cores, &st->groups);
+    st->group = st->groups.all;
+    if (rc != CH_OK || st->n_cores == 1)
+        return rc;
+    st->first_device = ch__calloc((size_t)st->n_local, sizeof(ch_device *));
+    return st->first_device == NULL ? ch__fail_memory("a strategy") : CH_OK;
+}
+
+static void free_groups(ch_strategy *st)
+{
+    ch__free(st->first_device);
+    ch__group_set_free(&st->groups);
+}
+
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts)
 {
-    const ch_communication_options *c = &parts->communication;
-
     st->ops = ops;
     st->self = self;
-    st->var_ops = &ch__var_local;
+    st->var_ops = cores_of(parts) > 1 ? &ch__var_cores : &ch__var_local;
     st->exec = &ch__exec_local;
     atomic_init(&st->refs, 1);
     st->n_replicas = st->n_local = parts->n_replicas;
+    st->n_cores = cores_of(parts);
+    st->run_ops = &run_ops;
     st->parts = *parts;
+    if (parts->n_mesh == 0) {
+        st->parts.n_mesh = 1;
+        st->parts.mesh[0] = st->n_cores;
+    }
     st->traits = parts->traits != NULL ? *parts->traits : default_traits;
     st->parts.traits = &st->traits;
     pthread_mutex_init(&st->lock, NULL);
-    if (st->n_local == 1)
-        return CH_OK;
-    return ch__group_new(&(ch_group_options){.n = st->n_local,
-                                             .spin = !ch__devices_oversubscribed(
-                                                 st->n_local, ops->devices(self)),
-                                             .cross = c->implementation,
-                                             .timeout_seconds = c->timeout_seconds},
-                         &st->group);
+    return make_groups(st);
 }
 
 void ch__warn_of_copies(const char *strategy)
@@ -167,11 +235,12 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
         return ch__fail_memory("a strategy");
     rc = ch__strategy_init(st, ops, self, parts);
     if (rc != CH_OK) {
+        free_groups(st);
         pthread_mutex_destroy(&st->lock);
         ch__free(st);
         return rc;
     }
-    make_label(st, st->n_local, ops->devices(self));
+    make_label(st, st->n_local * st->n_cores, ops->devices(self));
     ch__warn_of_copies(ops->name);
     *out = st;
     return CH_OK;
@@ -190,7 +259,7 @@ void ch_strategy_unref(ch_strategy *st)
     if (st == NULL || atomic_fetch_sub_explicit(&st->refs, 1, memory_order_acq_rel) != 1)
         return;
     st->ops->close(st->self);
-    ch__group_free(st->group);
+    free_groups(st);
     pthread_mutex_destroy(&st->lock);
     ch__free(st);
 }
@@ -208,6 +277,11 @@ int ch_strategy_replicas(ch_strategy *st)
 int ch_strategy_local_replicas(ch_strategy *st)
 {
     return ch__strategy_or_current(st)->n_local;
+}
+
+int ch_strategy_logical_devices(ch_strategy *st)
+{
+    return ch__strategy_or_current(st)->n_cores;
 }
 
 ch_resolver *ch_strategy_resolver(const ch_strategy *st)
@@ -262,7 +336,7 @@ ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const *
         return fail_no_devices(st, "worker");
     *n = st->n_local;
     *out = st->ops->devices(st->self);
-    return CH_OK;
+    return st->n_cores > 1 ? ch__strategy_first_devices(st, out) : CH_OK;
 }
 
 ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *const **out)
@@ -272,8 +346,10 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
         return ch__check_not_null("parameter devices", "n", n, "out", out);
     if (st->uses_current_device)
         return fail_no_devices(st, "parameter");
-    *n = st->parts.n_parameter > 0 ? st->parts.n_parameter : st->n_local;
-    *out = st->parts.n_parameter > 0 ? st->parts.parameter : st->ops->devices(st->self);
+    if (st->parts.n_parameter == 0)
+        return ch_strategy_worker_devices(st, n, out);
+    *n = st->parts.n_parameter;
+    *out = st->parts.parameter;
     return CH_OK;
 }
 
@@ -282,21 +358,24 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 static const ch_run_ops run_ops = {.resource = ch__var_memory,
                                    .marks = ch__var_marks,
                                    .borrow = ch__var_borrow,
-                                   .end = ch__vars_check_copies};
+                                   .end = ch__vars_check_copies,
+                                   .partition = ch__cores_partition};
 
 /* Fills in a run of `f` on the replicas of the strategy. */
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)
 {
     *run = (ch_run){.function = f,
                     .in = in,
-                    .ops = &run_ops,
+                    .ops = st->run_ops,
                     .step = -1,
                     .owner = st,
                     .generation = atomic_load(&st->generation),
                     .n_local = st->n_local,
+                    .n_cores = st->n_cores,
                     .n_replicas = st->n_replicas,
                     .group = st->group,
-                    .group_ops = &ch__group_ops};
+                    .group_ops = &ch__group_ops,
+                    .groups = st->groups.part};
     return ch__strategy_devices(st, &run->device);
 }
 

@@ -4,10 +4,11 @@
  * call the functions below and those of strategy/var.h. Of the fields of ch_strategy they use
  * `exec` only.
  *
- * A strategy has n_local replicas in this process, each on its own device. Its ch_strategy_ops
- * choose the devices and the layout of each variable. Its var_ops store the variables
- * (strategy/var.h) and its exec runs the steps (strategy/exec.h). A strategy with one device
- * uses the same code as a strategy with several.
+ * A strategy has n_local replicas in this process, each on its own device, or each on n_cores
+ * devices (logical devices, graph/run.h). Its ch_strategy_ops choose the devices and the layout
+ * of each variable. Its var_ops store the variables (strategy/var.h), and its exec runs the
+ * steps (strategy/exec.h). A strategy with one device uses the same code as a strategy with
+ * several.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef STRATEGY_STRATEGY_H
@@ -32,11 +33,17 @@ struct ch_strategy {
     atomic_int             refs;
     int                    n_replicas; /* replicas of the job */
     int                    n_local;    /* replicas of this process */
+    int                    n_cores;    /* logical devices of each replica; 1 for most */
+    const ch_run_ops      *run_ops;    /* functions of its runs */
     /* The replica runs on the current device of the calling thread, so the strategy has no
      * devices of its own. True for Default only. */
-    bool      uses_current_device;
-    ch_group *group;     /* barrier and collectives of the replicas; NULL if n_local is 1 */
-    char      label[96]; /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
+    bool uses_current_device;
+    /* The group of all replicas, or of all their logical devices: barrier and collectives. NULL
+     * if there is one of them in all. It is `groups.all`. */
+    ch_group    *group;
+    ch_group_set groups;
+    ch_device  **first_device; /* logical device 0 of each replica, if there are several */
+    char         label[96];    /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
     /* Copy of the argument of ch_strategy_new. parts.traits points to the next field. */
     ch_strategy_parts  parts;
     ch_strategy_traits traits;
@@ -69,9 +76,22 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
  * strategy spans a single process, so each copy would train on all data. ch_strategy_new warns
  * with the strategy's name. Default is not created by the program, so ch_fit warns instead. */
 void ch__warn_of_copies(const char *strategy);
-/* Stores the current devices of the local replicas in *out, borrowed. Returns INVALID_ARGUMENT
- * if a device is NULL or is listed twice. */
+/* Returns the number of logical devices of each replica. */
+static inline int ch__strategy_cores(const ch_strategy *st)
+{
+    return st->n_cores;
+}
+/* Stores the current devices of the local replicas in *out, borrowed; n_cores of each replica.
+ * Returns INVALID_ARGUMENT if a device is NULL or is listed twice. */
 ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out);
+/* Stores logical device 0 of each local replica in *out, borrowed: where its inputs and results
+ * are. */
+ch_status ch__strategy_first_devices(ch_strategy *st, ch_device *const **out);
+
+/* Implements ch_run_ops.partition: divides the step of each replica among its cores.
+ * (cores.c) */
+ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *variant,
+                              ch_graph **core);
 
 /* Returns INVALID_ARGUMENT if an option is out of range. `name` begins the message.
  * (communication.c) */

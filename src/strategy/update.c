@@ -2,7 +2,8 @@
  *
  * Implements ch_strategy_update, ch_strategy_update_non_slot and ch_strategy_non_slot_devices.
  * An update is a run with a replica for each copy, in the context of an update: assigns change
- * the copy of their own replica and are not aggregated.
+ * the copy of their own replica and are not aggregated. If replicas have several logical
+ * devices, the update of a variable runs on all of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -14,9 +15,10 @@
 static const ch_run_ops update_ops = {.resource = ch__var_memory,
                                       .marks = ch__var_marks,
                                       .borrow = ch__var_borrow,
-                                      .begin = ch__vars_check_update};
+                                      .begin = ch__vars_check_update,
+                                      .partition = ch__cores_partition};
 
-/* Returns a run of `f` with a replica on each of n devices. */
+/* Returns a run of `f` with n replicas on the devices. */
 static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
                      ch_tuple *in)
 {
@@ -25,17 +27,20 @@ static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_functi
                     .ops = &update_ops,
                     .generation = atomic_load(&st->generation),
                     .n_local = n,
+                    .n_cores = st->n_cores,
                     .n_replicas = n,
                     .device = device,
                     .in = in,
                     .step = -1,
                     .context = CH_STEP_CONTEXT_UPDATE,
-                    .group = n > 1 ? st->group : NULL,
-                    .group_ops = &ch__group_ops};
+                    .group = n * st->n_cores > 1 ? st->group : NULL,
+                    .group_ops = &ch__group_ops,
+                    .groups = st->groups.part};
 }
 
 /* Runs `f` on each device as the update of the copy there. If n is 1, the run gets the first
- * components of `in`. */
+ * components of `in`. If replicas have several logical devices, all of these run it, and n must
+ * be the number of replicas. */
 static ch_status run_on(ch_strategy *st, const ch_exec_ops *exec, int n,
                         ch_device *const *device, ch_function *f, ch_tuple *in, ch_tuple **out)
 {
@@ -45,7 +50,14 @@ static ch_status run_on(ch_strategy *st, const ch_exec_ops *exec, int n,
 
     if (f == NULL)
         return ch__check_not_null("update", "the function", f, NULL, NULL);
-    rc = ch__devices_check("update", n, device);
+    rc = st->n_cores == 1 ? ch__devices_check("update", n, device)
+                          : ch__strategy_devices(st, &run.device);
+    if (rc == CH_OK && st->n_cores > 1 && n != st->n_local)
+        rc = ch__fail(
+            CH_UNIMPLEMENTED,
+            "update: on %d devices, but %s has %d replicas of several logical devices; "
+            "use ch_strategy_update with a variable",
+            n, st->label, st->n_local);
     if (rc == CH_OK && n == 1 && in != NULL) {
         rc = ch__tuple_of_replica("update", in, 0, &first);
         run.in = first;
@@ -62,7 +74,7 @@ static ch_status run_on_var(ch_strategy *st, const ch_var *v, ch_function *f, ch
                             ch_tuple **out)
 {
     ch_device *const *device = v->layout.device;
-    ch_status         rc = ch__var_is_local(v) ? CH_OK : ch__strategy_devices(st, &device);
+    ch_status rc = ch__var_is_local(v) ? CH_OK : ch__strategy_first_devices(st, &device);
 
     return rc == CH_OK ? run_on(st, ch__var_is_local(v) ? &ch__exec_local : st->exec,
                                 v->n_copies, device, f, in, out)

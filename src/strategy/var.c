@@ -89,6 +89,8 @@ static void free_var(ch_var *v)
     ch_tensor_unref(v->snapshot);
     ch__free(v->marks);
     ch__free(v->layout.device);
+    ch__free(v->tiles);
+    ch__free(v->used_by);
     ch__free(v->shard);
     ch__free(v->name);
     ch__free(v);
@@ -181,6 +183,8 @@ static ch_status choose_layout(ch_strategy *st, ch_var *v, const ch_var_spec *sp
         v->n_copies = ch__layout_copies(l);
         rc = own == NULL ? ch__fail_memory("a variable") : CH_OK;
     }
+    if (rc == CH_OK && st->n_cores > 1)
+        rc = ch__var_choose_tiles(st, v, spec, colocated);
     ch__free(device);
     return rc;
 }
@@ -303,7 +307,8 @@ static ch_status create_storage(ch_strategy *st, ch_var *v, ch_var_spec spec,
 static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_var *colocated,
                           const ch_value_source *from, ch_var **out)
 {
-    ch_var     *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
+    size_t      n = (size_t)st->n_local * (size_t)st->n_cores;
+    ch_var     *v = ch__calloc(1, sizeof(*v) + n * sizeof(v->copy[0]));
     ch_var_spec spec = *wanted;
     ch_status   rc;
 
@@ -415,18 +420,21 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
     if (rc == CH_OK)
         rc = ch__strategy_check_cross(&st, v->name, "ch_var_new");
     if (rc == CH_OK)
-        rc = make_var(st,
-                      &(ch_var_spec){.name = v->name,
-                                     .trainable = v->trainable ? 1 : CH_OFF,
-                                     .sync = v->sync,
-                                     .aggregation = v->aggregation,
-                                     .initial = v->per_worker ? v->copy[0] : NULL,
-                                     .dtype = v->dtype,
-                                     .shape = v->shape,
-                                     .per_worker = v->per_worker},
-                      v, NULL, &clone);
-    if (rc == CH_OK)
+        rc = make_var(
+            st,
+            &(ch_var_spec){.name = v->name,
+                           .trainable = v->trainable ? 1 : CH_OFF,
+                           .sync = v->sync,
+                           .aggregation = v->aggregation,
+                           .initial = v->per_worker && v->tiles == NULL ? v->copy[0] : NULL,
+                           .dtype = v->dtype,
+                           .shape = v->shape,
+                           .per_worker = v->per_worker},
+            v, NULL, &clone);
+    if (rc == CH_OK) {
+        clone->is_split = v->is_split;
         rc = st->var_ops->copy(v, clone);
+    }
     if (rc != CH_OK) {
         ch_var_unref(clone);
         return rc;

@@ -5,7 +5,8 @@
  *
  * A variable has a layout (cohort/layout.h) and a storage. The strategy chooses the layout
  * (ch_strategy_ops.place). The storage is created, read and written by a ch_var_ops. There are
- * two implementations. var_local.c stores one tensor for each copy in this process.
+ * three implementations. var_local.c stores one tensor for each copy in this process.
+ * var_cores.c stores the tiles of each copy, on the logical devices of a replica.
  * parameter_server_vars.c stores shards on parameter servers. Other files do not depend on the
  * implementation. Code that needs the value in the memory of this process, such as a local run,
  * checks ch__var_is_local.
@@ -19,6 +20,7 @@
 #include "cohort/extended.h"
 #include "cohort/replica.h"
 #include "graph/step.h"
+#include "spmd/layout.h"
 #include "tensor/layout.h"
 #include "tensor/row_marks.h"
 #include "tensor/tensor.h"
@@ -65,7 +67,7 @@ typedef struct ch_var_ops {
     ch_status (*read_workers)(ch_var *v, ch_tuple **out);
 } ch_var_ops;
 
-extern const ch_var_ops ch__var_local;
+extern const ch_var_ops ch__var_local, ch__var_cores;
 
 struct ch_var {
     atomic_int   refs;
@@ -87,6 +89,13 @@ struct ch_var {
      * more. */
     atomic_bool has_warned;
     ch_layout   layout; /* the variable owns layout.device */
+    /* How the logical devices of each replica store the variable, owned. NULL: the replicas of
+     * the strategy have one device. */
+    ch_core_layout *tiles;
+    bool            is_split; /* the program chose `tiles` (ch_var_spec.split, ch_var_split) */
+    /* If there are tiles: the first step that read or wrote the variable, owned; NULL: none.
+     * The strategy's lock protects it. */
+    char *used_by;
     /* Data of the ch_var_ops implementation; NULL if the copies are the whole storage. */
     void    *storage;
     int      n_shards; /* 0: the variable is not divided */
@@ -106,17 +115,24 @@ struct ch_var {
     const void *marks_owner;
     int         n_copies; /* copies of each part */
     /* One copy for each local replica, or a single copy that all replicas share. copy[0] is
-     * NULL if the value is not in this process. */
+     * NULL if the value is not in this process. If there are tiles: the tile of each member,
+     * core c of local replica r at r * n_cores + c, or NULL if the core has none. */
     ch_tensor *copy[];
 };
 
 /* Returns true if this process holds the value, in v->copy. */
 static inline bool ch__var_is_local(const ch_var *v)
 {
-    return v->copy[0] != NULL;
+    return v->tiles != NULL || v->copy[0] != NULL;
 }
 
-/* Returns the copy that a local replica uses. */
+/* Returns the number of elements of v->copy. */
+static inline int ch__var_tensors(const ch_var *v)
+{
+    return v->n_copies * (v->tiles != NULL ? v->tiles->n_cores : 1);
+}
+
+/* Returns the copy that a local replica uses. There must be no tiles. */
 static inline ch_tensor *ch__var_copy(const ch_var *v, int local)
 {
     return v->copy[v->n_copies > 1 ? local : 0];
@@ -171,6 +187,21 @@ void ch__var_follow(ch_var *v, ch_var *leader);
  * must be a follower of `leader`. */
 ch_var *ch__var_next_follower(const ch_var *leader, ch_var *before);
 
+/* ---- variables in tiles (var_cores.c, var_split.c) ---- */
+
+/* Copies a region of the value of a replica to a new tensor, or all of it if `region` is
+ * NULL. */
+ch_status ch__var_read_replica(ch_var *v, int replica, const ch_region *region,
+                               ch_tensor **out);
+/* Moves the value of a variable to tiles in the layout `l`. No run may use the variable. */
+ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
+/* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
+ * `colocated` along axes of equal sizes, else whole on every core. */
+ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                               const ch_var *colocated);
+/* Notes that step s uses v, so that v can no longer be split in another way. */
+void ch__var_note_use(const ch_step *s, ch_var *v);
+
 /* ---- finding variables (var_find.c) ---- */
 
 /* Lists all variables, sorted by name. Each is referenced. The caller must free the list with
@@ -224,8 +255,9 @@ ch_status ch__var_check_change(const ch_var *v, const char *name);
 
 /* ---- callbacks of runs (graph/run.h) ---- */
 
-/* Stores the address of the copy of local replica `local` in *out. (var_find.c) */
-ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out);
+/* Stores the address of the copy of local replica `local` in *out, or of the tile of a core of
+ * the replica; NULL if the core has none. (var_find.c) */
+ch_status ch__var_memory(void *owner, const ch_resource *r, int local, int core, void **out);
 /* Returns the marks of the rows of a variable; NULL: they are not marked. (var_find.c) */
 ch_row_marks *ch__var_marks(void *owner, const ch_resource *r);
 /* Stores a new reference to the value of a variable of another strategy: the first copy of a

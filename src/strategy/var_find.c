@@ -53,7 +53,7 @@ ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
 /* Returns true if the tensor is a copy of v. */
 static bool has_copy(const ch_var *v, const ch_tensor *t)
 {
-    for (int i = 0; i < v->n_copies; i++)
+    for (int i = 0; i < ch__var_tensors(v); i++)
         if (v->copy[i] == t)
             return true;
     return false;
@@ -97,7 +97,7 @@ static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
     return CH_OK;
 }
 
-ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out)
+ch_status ch__var_memory(void *owner, const ch_resource *r, int local, int core, void **out)
 {
     ch_strategy *st = owner;
     ch_var      *v = NULL;
@@ -111,8 +111,19 @@ ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **ou
             "variable %s is on %s, and this run is local; use ch_strategy_run, which runs the "
             "step on a worker",
             v->name, ch_var_device(v));
-    if (rc == CH_OK)
+    if (rc == CH_OK && v->tiles != NULL && r->layout != 0 &&
+        r->layout != ch__layout_hash(v->tiles))
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "variable %s: it is split in another way than the variable that the step "
+                      "was divided for; record the step again as a new function",
+                      v->name);
+    if (rc == CH_OK && v->tiles != NULL) {
+        const ch_tensor *tile = v->copy[local * v->tiles->n_cores + core];
+
+        *out = tile != NULL ? tile->data : NULL;
+    } else if (rc == CH_OK) {
         *out = ch__var_copy(v, local)->data;
+    }
     pthread_mutex_unlock(&st->lock);
     return rc;
 }
@@ -147,30 +158,45 @@ ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **ou
 
 /* ---- checks of copies ---- */
 
-/* Returns the index of the first copy that differs from copy 0; 0 if none does. */
-static int find_differing_copy(const ch_var *v)
+/* Returns true if two of the tensors of v have different bytes. They must have equal shapes. */
+static bool differ(const ch_var *v, int a, int b)
 {
-    size_t bytes = (size_t)ch_tensor_count(v->copy[0]) * ch_dtype_bytes(v->dtype);
+    size_t bytes = (size_t)ch_tensor_count(v->copy[a]) * ch_dtype_bytes(v->dtype);
 
-    for (int i = 1; i < v->n_copies && bytes > 0; i++)
-        if (memcmp(v->copy[0]->data, v->copy[i]->data, bytes) != 0)
-            return i;
-    return 0;
+    return bytes > 0 && memcmp(v->copy[a]->data, v->copy[b]->data, bytes) != 0;
 }
 
-/* Returns INTERNAL if the copies of a mirrored variable differ, unless the log has warned of
- * that. */
+/* Returns the first tensor that must equal tensor i: the copy of replica 0, or the first tile
+ * with the same part. */
+static int first_equal(const ch_var *v, int i)
+{
+    const ch_core_layout *l = v->tiles;
+    int                   first = 0;
+
+    if (l == NULL)
+        return 0;
+    while (v->copy[first] == NULL ||
+           memcmp(l->part[first], l->part[i % l->n_cores], sizeof(l->part[first])) != 0)
+        first++;
+    return first;
+}
+
+/* Returns INTERNAL if the copies of a mirrored variable differ, or the tiles of logical devices
+ * that have the same part, unless the log has warned of that. */
 static ch_status check_copies(const ch_var *v)
 {
-    int differing = v->n_copies > 1 && v->sync != CH_SYNC_ON_READ && !v->has_warned
-                        ? find_differing_copy(v)
-                        : 0;
+    bool must_equal = v->sync != CH_SYNC_ON_READ && !v->has_warned;
 
-    if (differing == 0)
-        return CH_OK;
-    return ch__fail(CH_INTERNAL, "variable %s: its copies on %s and %s differ after a step",
-                    v->name, ch_device_name(ch_tensor_device(v->copy[0])),
-                    ch_device_name(ch_tensor_device(v->copy[differing])));
+    for (int i = 1; i < ch__var_tensors(v) && must_equal; i++) {
+        int first = v->copy[i] != NULL ? first_equal(v, i) : i;
+
+        if (first < i && differ(v, first, i))
+            return ch__fail(CH_INTERNAL,
+                            "variable %s: its copies on %s and %s differ after a step", v->name,
+                            ch_device_name(ch_tensor_device(v->copy[first])),
+                            ch_device_name(ch_tensor_device(v->copy[i])));
+    }
+    return CH_OK;
 }
 
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
@@ -192,13 +218,16 @@ ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
     return rc;
 }
 
-/* Returns true if the copies of v are on the devices of the run, in the same order. */
+/* Returns true if the copies of v, or its tiles, are on the devices of the run, in the same
+ * order. */
 static bool is_on_devices(const ch_var *v, const ch_run *run)
 {
-    if (v->n_copies != run->n_local)
+    int n_cores = run->n_cores > 1 ? run->n_cores : 1;
+
+    if (ch__var_tensors(v) != run->n_local * n_cores)
         return false;
-    for (int i = 0; i < v->n_copies; i++)
-        if (ch_tensor_device(v->copy[i]) != run->device[i])
+    for (int i = 0; i < ch__var_tensors(v); i++)
+        if (v->copy[i] != NULL && ch_tensor_device(v->copy[i]) != run->device[i])
             return false;
     return true;
 }
@@ -212,16 +241,15 @@ ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g)
     for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
         const ch_var *v = ch__map_find_name(&st->vars, g->resource[i].name);
 
-        if (g->resource[i].value == g->resource[i].read || v == NULL || v->n_copies == 1 ||
-            is_on_devices(v, run))
+        if (g->resource[i].value == g->resource[i].read || v == NULL ||
+            ch__var_tensors(v) == 1 || is_on_devices(v, run))
             continue;
         rc = ch__fail(
             CH_FAILED_PRECONDITION,
             "%s: it assigns to variable %s, whose %d copies are on %s and others, and "
             "runs on %s%s: its copies would differ; use ch_strategy_update with this variable",
-            ch_function_name(run->function), v->name, v->n_copies,
-            ch_device_name(ch_tensor_device(v->copy[0])), ch_device_name(run->device[0]),
-            run->n_local > 1 ? " and others" : "");
+            ch_function_name(run->function), v->name, ch__var_tensors(v), ch_var_device(v),
+            ch_device_name(run->device[0]), run->n_local > 1 ? " and others" : "");
     }
     pthread_mutex_unlock(&st->lock);
     return rc;

@@ -12,28 +12,17 @@
  * Nothing here is locked: if several threads use a variable, the caller must lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "kernel/accumulate.h"
 #include "kernel/init.h"
 #include "kernel/rows.h"
 #include "strategy/strategy.h"
+#include "strategy/var_copies.h"
 #include "tensor/device.h"
 
 /* ---- allocation ---- */
-
-/* Rejects CH_SYNC_NONE for several copies. A single copy is always consistent, so every mode is
- * accepted for it. */
-static ch_status check_sync(const ch_strategy *st, const ch_var *v, ch_sync sync)
-{
-    if (sync != CH_SYNC_NONE || v->n_copies == 1)
-        return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "NONE variable synchronization mode is not supported with %s", st->label);
-}
 
 /* New memory is zero, so zeros are not computed and copied. */
 static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
@@ -46,7 +35,7 @@ static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
 static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
 {
     ch_tensor *initial = NULL;
-    ch_status  rc = check_sync(st, v, spec->sync);
+    ch_status  rc = ch__copies_check_sync(st, v, spec->sync);
 
     if (rc == CH_OK && ch__layout_parts(v->layout) > 1)
         rc = ch__fail(CH_UNIMPLEMENTED,
@@ -56,7 +45,7 @@ static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
     if (rc == CH_OK)
         rc = initial_of(spec, &initial);
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++) {
-        rc = ch_tensor_new_on(v->layout.device[i], v->dtype, v->shape, &v->copy[i]);
+        rc = ch__copy_new(v, v->layout.device[i], v->shape, &v->copy[i]);
         if (rc == CH_OK && initial != NULL)
             rc = ch_tensor_copy(initial, v->copy[i]);
     }
@@ -67,7 +56,7 @@ static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
 static void free_copies(ch_var *v)
 {
     for (int i = 0; i < v->n_copies; i++)
-        ch_tensor_unref(v->copy[i]);
+        ch__copy_free(v->copy[i]);
 }
 
 /* ---- reading ---- */
@@ -81,42 +70,6 @@ static ch_tensor *nearest_copy(const ch_var *v)
     return v->copy[0];
 }
 
-/* Sets the elements that are equal in all copies: their mean is that element, without the
- * rounding of a sum and a division. So a mean that was written reads back to the same bits. */
-static void keep_equal(const ch_var *v, ch_tensor *mean)
-{
-    size_t bytes = ch_dtype_bytes(v->dtype), end = ch_tensor_bytes(mean);
-
-    for (size_t at = 0; at < end; at += bytes) {
-        const char *first = (const char *)v->copy[0]->data + at;
-        int         i = 1;
-
-        while (i < v->n_copies &&
-               memcmp(first, (const char *)v->copy[i]->data + at, bytes) == 0)
-            i++;
-        if (i == v->n_copies)
-            memcpy((char *)mean->data + at, first, bytes);
-    }
-}
-
-/* Sums or averages the copies of a per-replica variable. */
-static ch_status combine_copies(const ch_var *v, ch_tensor *out)
-{
-    const void **data = ch__calloc((size_t)v->n_copies, sizeof(*data));
-    int          n = v->n_copies;
-
-    if (data == NULL)
-        return ch__fail_memory("the value of a variable");
-    for (int i = 0; i < n; i++)
-        data[i] = v->copy[i]->data;
-    ch__accumulate(v->dtype, ch_tensor_count(out), n, data, out->data,
-                   v->aggregation == CH_AGGREGATE_MEAN ? n : 1);
-    if (v->aggregation == CH_AGGREGATE_MEAN)
-        keep_equal(v, out);
-    ch__free(data);
-    return CH_OK;
-}
-
 /* Copies the value of a variable into a new tensor on the current device. */
 static ch_status read_whole(const ch_var *v, ch_tensor **out)
 {
@@ -124,7 +77,7 @@ static ch_status read_whole(const ch_var *v, ch_tensor **out)
     ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
 
     if (rc == CH_OK && ch__var_is_per_replica(v) && v->aggregation != CH_AGGREGATE_FIRST)
-        rc = combine_copies(v, t);
+        rc = ch__copies_combine(v->aggregation, v->n_copies, v->copy, t);
     else if (rc == CH_OK)
         rc = ch_tensor_copy(ch__var_is_per_replica(v) ? v->copy[0] : nearest_copy(v), t);
     if (rc == CH_OK)
@@ -183,7 +136,7 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, shape, &rows[0]);
     if (rc == CH_OK)
-        ch__rows_gather((ch_ids){ids[0]->data, true}, 0, shape.dim[0], from->data,
+        ch__rows_gather(ch__ids(ids[0]->data, true), 0, shape.dim[0], from->data,
                         v->shape.dim[0], (int64_t)ch_tensor_bytes(from) / v->shape.dim[0],
                         rows[0]->data);
     ch_tensor_unref(from);
@@ -204,71 +157,6 @@ static ch_status read_workers(ch_var *v, ch_tuple **out)
 
 /* ---- writing ---- */
 
-/* Loads an integer. 8-byte integers are not converted to double, which would round large
- * values. */
-static int64_t load_integer(ch_dtype dtype, const void *at)
-{
-    int64_t x = 0;
-
-    if (ch_dtype_bytes(dtype) < sizeof(x))
-        return (int64_t)ch__load(dtype, at);
-    memcpy(&x, at, sizeof(x));
-    return x;
-}
-
-static void store_integer(ch_dtype dtype, void *at, int64_t x)
-{
-    if (ch_dtype_bytes(dtype) < sizeof(x))
-        ch__store(dtype, at, (double)x);
-    else
-        memcpy(at, &x, sizeof(x));
-}
-
-/* Returns x rounded to a float dtype. */
-static double rounded(ch_dtype dtype, double x)
-{
-    double bytes;
-
-    ch__store(dtype, &bytes, x);
-    return ch__load(dtype, &bytes);
-}
-
-/* Returns the share of x for copy i of n. All shares are equal, except that the last is the
- * rest after the others were added in the order of a read. The rest is at least half of x, so
- * it is exact. If x is not finite, all shares are equal. */
-static double share_of(ch_dtype dtype, double x, int n, int i)
-{
-    ch_dtype work = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
-    double   each = rounded(dtype, x / n), sum = each;
-
-    if (i < n - 1 || !isfinite(x))
-        return each;
-    for (int k = 1; k < n - 1; k++)
-        sum = rounded(work, sum + each);
-    return x - sum;
-}
-
-/* Writes the shares of copy i; the shares of all copies add up to the value. If an integer is
- * not divisible by the number of copies, the first copies get 1 more. */
-static void write_share(const ch_var *v, const ch_tensor *value, int i)
-{
-    size_t bytes = ch_dtype_bytes(v->dtype);
-    int    n = v->n_copies;
-
-    for (int64_t k = 0; k < ch_tensor_count(value); k++) {
-        const char *from = (const char *)value->data + (size_t)k * bytes;
-        char       *to = (char *)v->copy[i]->data + (size_t)k * bytes;
-
-        if (ch_dtype_is_float(v->dtype)) {
-            ch__store(v->dtype, to, share_of(v->dtype, ch__load(v->dtype, from), n, i));
-        } else {
-            int64_t x = load_integer(v->dtype, from), rest = (x % n + n) % n;
-
-            store_integer(v->dtype, to, (x - rest) / n + (i < rest));
-        }
-    }
-}
-
 /* Writes the value to all copies, or its shares if the copies are summed when they are read. */
 static ch_status write_whole(ch_var *v, ch_tensor *value)
 {
@@ -277,7 +165,7 @@ static ch_status write_whole(ch_var *v, ch_tensor *value)
 
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
         if (shares)
-            write_share(v, value, i);
+            ch__copies_share(value, v->n_copies, i, v->copy[i]);
         else
             rc = ch_tensor_copy(value, v->copy[i]);
     return rc;
@@ -407,26 +295,6 @@ static ch_status write_from(ch_var *v, const ch_value_source *from)
 
 /* ---- adding and copying ---- */
 
-/* Computes copy += sign * delta. Float sums are computed in double, so an f32 sum is rounded
- * once. */
-static void add_to(ch_tensor *copy, const ch_tensor *delta, int sign)
-{
-    size_t bytes = ch_dtype_bytes(copy->dtype);
-
-    for (int64_t k = 0; k < ch_tensor_count(delta); k++) {
-        const char *from = (const char *)delta->data + (size_t)k * bytes;
-        char       *to = (char *)copy->data + (size_t)k * bytes;
-
-        if (ch_dtype_is_float(copy->dtype))
-            ch__store(copy->dtype, to,
-                      ch__load(copy->dtype, to) + sign * ch__load(copy->dtype, from));
-        else
-            store_integer(copy->dtype, to,
-                          load_integer(copy->dtype, to) +
-                              sign * load_integer(copy->dtype, from));
-    }
-}
-
 static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
 {
     ch_tensor *whole = NULL;
@@ -434,7 +302,7 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
 
     ch__row_marks_add_region(v->marks, NULL);
     for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
-        add_to(v->copy[i], whole, subtract ? -1 : 1);
+        ch__copy_add(v->copy[i], whole, subtract);
     ch_tensor_unref(whole);
     return rc;
 }

@@ -84,7 +84,7 @@ static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tenso
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT,
                     "id %lld at position %lld is not in [0, %lld), the rows of table %s",
-                    (long long)ch__id((ch_ids){ids->data, ids->dtype == CH_I64}, at),
+                    (long long)ch__id(ch__ids(ids->data, ids->dtype == CH_I64), at),
                     (long long)at, (long long)rows_of(v), v->name);
 }
 

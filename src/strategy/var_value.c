@@ -42,7 +42,7 @@ ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
     ch_var *v = r->key;
 
     (void)owner;
-    if (!ch__var_is_local(v) || ch__var_is_per_replica(v))
+    if (!ch__var_is_local(v) || ch__var_is_per_replica(v) || v->tiles != NULL)
         return ch__var_get(v, out);
     *out = ch_tensor_ref(v->copy[0]);
     return CH_OK;
@@ -320,10 +320,43 @@ static ch_status fetch_copy(ch_var *v, ch_value **out)
     return rc;
 }
 
+/* Gives the copies of a variable that logical devices store. Each replica must have a logical
+ * device with the whole value. */
+static ch_status whole_tiles(ch_var *v, ch_value **out)
+{
+    const ch_core_layout *l = v->tiles;
+    ch_tensor           **copy;
+    int                   core = 0;
+    ch_status             rc;
+
+    for (int k = 0; k < l->rank; k++)
+        if (l->parts[k] > 1)
+            return ch__fail(CH_FAILED_PRECONDITION,
+                            "variable copies: %s is stored in tiles on the %d logical devices "
+                            "of a replica; "
+                            "use ch_var_get_tile, or ch_var_get for the whole value",
+                            v->name, l->n_cores);
+    while (!ch__layout_has(l, core))
+        core++;
+    copy = ch__calloc((size_t)v->n_copies, sizeof(ch_tensor *));
+    if (copy == NULL)
+        return ch__fail_memory("the copies of a variable");
+    for (int r = 0; r < v->n_copies; r++)
+        copy[r] = v->copy[r * l->n_cores + core];
+    rc = ch_value_new(v->n_copies == 1            ? CH_PLAIN
+                      : ch__var_is_per_replica(v) ? CH_PER_REPLICA
+                                                  : CH_MIRRORED,
+                      v->n_copies, copy, out);
+    ch__free(copy);
+    return rc;
+}
+
 ch_status ch__var_copies(ch_var *v, ch_value **out)
 {
     if (!ch__var_is_local(v))
         return fetch_copy(v, out);
+    if (v->tiles != NULL)
+        return whole_tiles(v, out);
     return ch_value_new(v->n_copies == 1            ? CH_PLAIN
                         : ch__var_is_per_replica(v) ? CH_PER_REPLICA
                                                     : CH_MIRRORED,
@@ -351,9 +384,10 @@ static void print_copy(ch_var *v, int i, ch_text *o)
     if (i > 0)
         ch__text_add(o, "/replica_%d", i);
     ch__text_add(o, " ");
-    if (ch__var_is_local(v))
+    if (v->tiles == NULL && ch__var_is_local(v))
         ch__text_tensor(o, v->copy[i]);
-    else if (v->strategy->var_ops->read(v, NULL, &fetched) == CH_OK)
+    else if ((v->tiles != NULL ? ch__var_read_replica(v, i, NULL, &fetched)
+                               : v->strategy->var_ops->read(v, NULL, &fetched)) == CH_OK)
         ch__text_tensor(o, fetched);
     else
         ch__text_add(o, "on %s, which does not reply", ch_var_device(v));

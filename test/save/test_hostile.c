@@ -63,8 +63,9 @@ static void rewrite(const char *from, const char *to, const change *x)
     static t_bundle       b;
     ch_checkpoint_reader *r = NULL;
     ch_tensor            *t[T_MOST_ITEMS] = {NULL};
-    ch_bytes_builder      text[T_MOST_ITEMS] = {{NULL}};
+    ch_bytes_builder      text[T_MOST_ITEMS];
 
+    memset(text, 0, sizeof(text));
     b = (t_bundle){.n = 0};
     t_ok(ch_checkpoint_open(t_path(from), &r));
     for (int i = 0; i < ch_checkpoint_count(r); i++) {

@@ -21,10 +21,10 @@ ch_status __real_ch_init_tensor(const ch_init *init, const char *name, ch_dtype 
                                 ch_shape shape, ch_tensor **out);
 ch_status __wrap_ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype,
                                 ch_shape shape, ch_tensor **out);
-void      __real_ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
-                               int64_t begin, ch_tensor *part);
-void      __wrap_ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
-                               int64_t begin, ch_tensor *part);
+void      __real_ch__init_part(const ch_init *init, const char *name, ch_shape whole,
+                               const int64_t *begin, ch_tensor *part);
+void      __wrap_ch__init_part(const ch_init *init, const char *name, ch_shape whole,
+                               const int64_t *begin, ch_tensor *part);
 
 ch_status __wrap_ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype,
                                 ch_shape shape, ch_tensor **out)
@@ -34,11 +34,11 @@ ch_status __wrap_ch_init_tensor(const ch_init *init, const char *name, ch_dtype 
 }
 
 /* Zeros are not computed: new memory is zero. */
-void __wrap_ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
-                          int64_t begin, ch_tensor *part)
+void __wrap_ch__init_part(const ch_init *init, const char *name, ch_shape whole,
+                          const int64_t *begin, ch_tensor *part)
 {
     n_computed += init->kind != CH_INIT_ZEROS;
-    __real_ch__init_part(init, name, whole, axis, begin, part);
+    __real_ch__init_part(init, name, whole, begin, part);
 }
 
 /* ---- values from sources ---- */

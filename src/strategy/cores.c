@@ -1,0 +1,42 @@
+/* strategy/cores.c -- divides the steps of a strategy whose replicas have several logical
+ * devices (cores).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "spmd/spmd.h"
+#include "strategy/strategy.h"
+
+/* Sets *out to the layout of a variable (ch_spmd_options.variable). The value of a borrowed
+ * variable is in a tensor that all members read, so every core has all of it. */
+static ch_status variable_layout(void *arg, const ch_resource *r, ch_core_layout *out)
+{
+    ch_strategy  *st = arg;
+    const ch_var *v;
+    ch_status     rc = CH_OK;
+
+    ch__layout_replicated(st->n_cores, r->shape.rank, out);
+    if (r->is_borrowed)
+        return CH_OK;
+    pthread_mutex_lock(&st->lock);
+    v = ch__map_find_name(&st->vars, r->name);
+    if (v != NULL && v->strategy != NULL && v->shape.rank == r->shape.rank)
+        *out = *v->tiles;
+    else
+        rc = ch__fail(CH_NOT_FOUND, "variable %s: %s has no variable of this name and rank",
+                      r->name, st->label);
+    pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *variant,
+                              ch_graph **core)
+{
+    ch_strategy *st = owner;
+
+    return ch__spmd_divide(&(ch_spmd_options){.n_cores = st->n_cores,
+                                              .n_mesh = st->parts.n_mesh,
+                                              .mesh = st->parts.mesh,
+                                              .variable = variable_layout,
+                                              .arg = st},
+                           run->n_local, variant, core);
+}

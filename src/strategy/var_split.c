@@ -1,0 +1,161 @@
+/* strategy/var_split.c -- how variables are split over the logical devices of a replica.
+ *
+ * Implements ch_var_split and ch_var_get_tile, and chooses the layouts of new variables.
+ * var_cores.c stores the tiles.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "cohort/logical.h"
+#include "strategy/strategy.h"
+#include "tensor/device.h"
+
+/* Sets *out to the layout of a variable that is split over the logical mesh of its strategy.
+ * `call` begins the message. */
+static ch_status layout_of_split(const ch_strategy *st, const ch_var *v, const char *call,
+                                 int n, const int *axis, ch_core_layout *out)
+{
+    char what[192];
+
+    snprintf(what, sizeof(what), "%s: variable %s", call, v->name);
+    if (n != v->shape.rank)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s has %d axes, but the split has %d; give a mesh axis, CH_MESH_ALL or "
+            "CH_OFF for each axis",
+            what, v->shape.rank, n);
+    return ch__layout_over_mesh(what, st->parts.n_mesh, st->parts.mesh, n, axis, out);
+}
+
+/* Gives a slot or another colocated variable the tiles of `beside`, along the axes in which the
+ * sizes are equal. */
+static void layout_beside(const ch_var *v, const ch_var *beside, ch_core_layout *out)
+{
+    int from[CH_MAX_RANK];
+
+    for (int k = 0; k < v->shape.rank; k++)
+        from[k] = k < beside->shape.rank && v->shape.dim[k] == beside->shape.dim[k] ? k : -1;
+    ch__layout_project(beside->tiles, v->shape.rank, from, out);
+}
+
+ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                               const ch_var *colocated)
+{
+    ch_core_layout *l = ch__malloc(sizeof(*l));
+    ch_status       rc = CH_OK;
+
+    if (l == NULL)
+        return ch__fail_memory("a variable");
+    if (spec->split != NULL) {
+        rc = layout_of_split(st, v, "ch_var_spec.split", spec->n_split, spec->split, l);
+        v->is_split = rc == CH_OK;
+    } else if (colocated != NULL && colocated->tiles != NULL) {
+        layout_beside(v, colocated, l);
+    } else {
+        ch__layout_replicated(st->n_cores, v->shape.rank, l);
+    }
+    if (rc == CH_OK)
+        v->tiles = l;
+    else
+        ch__free(l);
+    return rc;
+}
+
+void ch__var_note_use(const ch_step *s, ch_var *v)
+{
+    const char *name = s->graph->name;
+    size_t      size = strlen(name) + 1;
+
+    if (v->tiles == NULL)
+        return;
+    pthread_mutex_lock(&v->strategy->lock);
+    if (v->used_by == NULL && (v->used_by = ch__malloc(size)) != NULL)
+        memcpy(v->used_by, name, size);
+    pthread_mutex_unlock(&v->strategy->lock);
+}
+
+/* Returns FAILED_PRECONDITION unless v may get the layout `to`. */
+static ch_status check_split(ch_var *v, const ch_core_layout *to)
+{
+    char      has[64], want[64];
+    ch_status rc = CH_OK;
+
+    (void)ch__core_layout_print(v->tiles, has, sizeof(has));
+    (void)ch__core_layout_print(to, want, sizeof(want));
+    pthread_mutex_lock(&v->strategy->lock);
+    if (v->is_split)
+        rc =
+            ch__fail(CH_FAILED_PRECONDITION,
+                     "ch_var_split: variable %s: it cannot be split as %s, because it has been "
+                     "split as %s; split it once",
+                     v->name, want, has);
+    else if (v->used_by != NULL)
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "ch_var_split: variable %s: it cannot be split as %s, because the step "
+                      "\"%s\" has used it as %s; split it before the first step that uses it",
+                      v->name, want, v->used_by, has);
+    pthread_mutex_unlock(&v->strategy->lock);
+    return rc;
+}
+
+/* Returns true if both layouts give every core the same part. */
+static bool same_tiles(const ch_core_layout *a, const ch_core_layout *b)
+{
+    return a->cores == b->cores && memcmp(a->parts, b->parts, sizeof(a->parts)) == 0 &&
+           memcmp(a->part, b->part, sizeof(a->part)) == 0;
+}
+
+ch_status ch_var_split(ch_var *v, int n, const int *axis)
+{
+    ch_core_layout l;
+    ch_status      rc =
+        ch__check_not_null("variable split", "the variable", v, n > 0 ? "axis" : NULL, axis);
+
+    if (rc != CH_OK || v->tiles == NULL)
+        return rc; /* replicas of this strategy have one device, which has the whole value */
+    rc = layout_of_split(v->strategy, v, "ch_var_split", n, axis, &l);
+    if (rc != CH_OK)
+        return rc;
+    if (!same_tiles(&l, v->tiles)) {
+        rc = check_split(v, &l);
+        if (rc == CH_OK)
+            rc = ch__var_set_tiles(v, &l);
+    }
+    v->is_split |= rc == CH_OK;
+    return rc;
+}
+
+ch_status ch_var_get_tile(ch_var *v, int replica, int device, ch_tensor **out)
+{
+    int        n_cores;
+    ch_tensor *tile, *copy = NULL;
+    ch_status  rc = ch__check_not_null("variable tile", "the variable", v, "out", out);
+
+    if (rc == CH_OK)
+        rc = ch__var_check_outside(v, "ch_var_read");
+    if (rc != CH_OK)
+        return rc;
+    n_cores = v->strategy->n_cores;
+    if (replica < 0 || replica >= v->strategy->n_local || device < 0 || device >= n_cores)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable tile: %s: logical device %d of replica %d (want devices 0 to "
+                        "%d of replicas 0 to %d)",
+                        v->name, device, replica, n_cores - 1, v->strategy->n_local - 1);
+    if (!ch__var_is_local(v))
+        return ch__var_get(v, out);
+    tile = v->tiles != NULL ? v->copy[replica * n_cores + device] : ch__var_copy(v, replica);
+    if (tile == NULL)
+        return ch__fail(CH_NOT_FOUND,
+                        "variable tile: %s: logical device %d of replica %d has no tile",
+                        v->name, device, replica);
+    rc = ch_tensor_new(v->dtype, tile->shape, &copy);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(tile, copy);
+    if (rc == CH_OK)
+        *out = copy;
+    else
+        ch_tensor_unref(copy);
+    return rc;
+}
