@@ -4,9 +4,9 @@
  * one device; the cores execute it together, and each core has a shard of the values. A few
  * annotations say how values are split, and all other layouts follow from them:
  *
- *     ch_node *image = ch_step_in(s, 0);                                       // (n, 32, 64, 3)
- *     image = ch_split_to_logical_devices(image, 4, (int[]){1, 2, 4, 1});      // 8 cores
- *     ch_node *y = ch_conv2d(image, filter, NULL);                             // on 8 cores
+ *     ch_node *image = ch_step_in(s, 0);                                    // (n, 32, 64, 3)
+ *     image = ch_split_to_logical_devices(image, 4, (int[]){1, 2, 4, 1});   // 8 cores
+ *     ch_node *y = ch_conv2d(image, filter, NULL);                          // on 8 cores
  *
  * The results are those of one device up to rounding. An annotation returns a node with the
  * value of its argument, and the gradient gets the same annotation. Under a strategy without

@@ -68,7 +68,7 @@ ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f)
 ch_status ch__factors_of_arrays(const ch_node *n, ch_factors *f, int axis)
 {
     for (int i = 0; i < n->n_out; i++) {
-        int in[CH_MAX_RANK], out[CH_MAX_RANK];
+        int in[CH_MAX_RANK] = {0}, out[CH_MAX_RANK] = {0};
 
         for (int k = 0; k < n[i].dims.rank; k++) {
             bool is_divided = k != axis && f->n < CH_MAX_FACTORS && k < n->in[i]->dims.rank &&

@@ -9,8 +9,8 @@
  *
  * Invariants:
  *   1. A layout only becomes finer, so the passes end.
- *   2. A factor that is summed over decides nothing: the inner axis of a product does not spread
- *      from one operand to the other.
+ *   2. A factor that is summed over decides nothing: the inner axis of a product does not
+ *      spread from one operand to the other.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
