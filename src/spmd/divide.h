@@ -67,7 +67,8 @@ typedef enum ch_lift {
 } ch_lift;
 
 /* Sets *out to the ranges of factors that give an array with these axes the layout `l`.
- * Partial results are left out unless `keep_partial`. Returns false if no ranges do. */
+ * Partial results are left out, except those of a sum if `keep_partial`: a linear call keeps
+ * sums, and no maximum or product. Returns false if no ranges do. */
 bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layout *l,
               ch_lift which, bool keep_partial, ch_core_layout *out);
 /* Sets *out to the layout of an array with these axes and sizes if the cores compute `ranges`.

@@ -65,7 +65,7 @@ bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layou
 {
     ch__layout_replicated(l->n_cores, f->n, out);
     out->cores = l->cores;
-    if (keep_partial && l->n_partial > 1) {
+    if (keep_partial && l->n_partial > 1 && l->combiner == CH_PARTIAL_SUM) {
         out->n_partial = l->n_partial;
         out->combiner = l->combiner;
         memcpy(out->partial, l->partial, sizeof(out->partial));

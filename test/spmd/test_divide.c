@@ -83,8 +83,9 @@ static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout
 }
 
 typedef struct traffic {
-    int     exchanges, graphs;
-    int64_t bytes, all_reduces;
+    int         exchanges, graphs;
+    int64_t     bytes, all_reduces;
+    const char *last_combined; /* op of the value in the last all-reduce */
 } traffic;
 
 /* Divides what `record` records, and adds up the exchanges. */
@@ -122,6 +123,8 @@ static traffic divide_over(void (*record)(recording *), int n_mesh, const int *m
             t.exchanges++;
             t.bytes += plan->n_moved * (int64_t)ch_dtype_bytes(ch__exchange_dtype(n));
             t.all_reduces += plan->kind == CH_TRAFFIC_ALL_REDUCE;
+            if (plan->kind == CH_TRAFFIC_ALL_REDUCE)
+                t.last_combined = n->in[0]->head->op->name;
         }
     for (int c = 0; c < CORES; c++)
         ch_graph_unref(core[c]);
@@ -424,6 +427,36 @@ static void sums_over_a_split_axis_move_only_the_sums(void **state)
     assert_int_equal(divide(record_cross_entropy).bytes, 864);
 }
 
+static void record_added_maxima(recording *r)
+{
+    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
+    ch_node *y = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
+
+    ch_step_out(r->s, "y",
+                ch_add(ch_max(x, 1, (int[]){1}, false), ch_max(y, 1, (int[]){1}, false)));
+}
+
+static void record_added_sums(recording *r)
+{
+    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
+    ch_node *y = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
+
+    ch_step_out(r->s, "y",
+                ch_add(ch_sum(x, 1, (int[]){1}, false), ch_sum(y, 1, (int[]){1}, false)));
+}
+
+static void linear_ops_keep_partial_sums_but_no_partial_maxima(void **state)
+{
+    traffic t = divide(record_added_sums);
+
+    (void)state;
+    assert_int_equal(t.all_reduces, 1);
+    assert_string_equal(t.last_combined, "add");
+    t = divide(record_added_maxima);
+    assert_int_equal(t.all_reduces, 2);
+    assert_string_equal(t.last_combined, "max");
+}
+
 /* ---- rows by ids ---- */
 
 static void record_lookup_by_rows(recording *r)
@@ -525,6 +558,7 @@ int main(void)
         cmocka_unit_test(transformer_block_needs_four_all_reduces),
         cmocka_unit_test(convolution_over_rows_of_the_image_moves_only_borders),
         cmocka_unit_test(sums_over_a_split_axis_move_only_the_sums),
+        cmocka_unit_test(linear_ops_keep_partial_sums_but_no_partial_maxima),
         cmocka_unit_test(lookups_in_a_split_table_sum_the_rows_that_cores_have),
         cmocka_unit_test(moves_transfer_the_missing_elements),
     };
