@@ -83,16 +83,24 @@ void ch__instance_free(ch_instance *x)
  * to it. */
 static _Alignas(CH_ALIGN) char no_scratch[CH_ALIGN];
 
+/* Returns the further offset of a location on a core. */
+static size_t offset_on_core(const size_t *by_core, const ch_bind *b)
+{
+    return by_core != NULL ? by_core[b->env->core] : 0;
+}
+
 /* Sets the addresses of arena and constant slots. */
-static void bind_arena(ch_instance *x, char *base)
+static void bind_arena(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
 
     for (int i = 0; i < p->n_slots; i++) {
-        if (p->slot[i].kind == CH_AT_ARENA)
-            x->from[i] = x->to[i] = base + p->slot[i].offset;
-        else if (p->slot[i].kind == CH_AT_CONSTANT)
-            x->from[i] = p->slot[i].data;
+        const ch_location *at = &p->slot[i];
+
+        if (at->kind == CH_AT_ARENA)
+            x->from[i] = x->to[i] = b->arena + at->offset;
+        else if (at->kind == CH_AT_CONSTANT)
+            x->from[i] = (const char *)at->data + offset_on_core(at->by_core, b);
     }
     for (int i = 0; i < p->n_instrs; i++) {
         const ch_instr *in = &p->instr[i];
@@ -103,31 +111,43 @@ static void bind_arena(ch_instance *x, char *base)
 }
 
 /* Sets the addresses of slots that differ in every run. */
-static void patch(ch_instance *x, const ch_patches *p, void *const *base)
+static void patch(ch_instance *x, const ch_patches *p, void *const *base, const ch_bind *b)
 {
     for (int i = 0; i < p->n; i++) {
         const struct ch_patch *at = &p->at[i];
 
-        x->from[at->slot] = x->to[at->slot] = (char *)base[at->index] + at->offset;
+        x->from[at->slot] = x->to[at->slot] =
+            (char *)base[at->index] + at->offset + offset_on_core(at->by_core, b);
     }
 }
 
-static void patch_inputs(ch_instance *x, const ch_patches *p, const void *const *base)
+static void patch_inputs(ch_instance *x, const ch_patches *p, const ch_bind *b)
 {
-    for (int i = 0; i < p->n; i++)
-        x->from[p->at[i].slot] = (const char *)base[p->at[i].index] + p->at[i].offset;
+    for (int i = 0; i < p->n; i++) {
+        const struct ch_patch *at = &p->at[i];
+
+        x->from[at->slot] =
+            (const char *)b->input[at->index] + at->offset + offset_on_core(at->by_core, b);
+    }
 }
 
 static void bind(ch_instance *x, const ch_bind *b)
 {
     if (!x->is_bound || x->generation != b->arena_generation) {
-        bind_arena(x, b->arena);
+        bind_arena(x, b);
         x->generation = b->arena_generation;
         x->is_bound = true;
     }
-    patch_inputs(x, &x->program->inputs, b->input);
-    patch(x, &x->program->outputs, b->output);
-    patch(x, &x->program->resources, b->resource);
+    patch_inputs(x, &x->program->inputs, b);
+    patch(x, &x->program->outputs, b->output, b);
+    patch(x, &x->program->resources, b->resource, b);
+}
+
+/* Counts the bytes of the parts of inputs and results that the program uses in place. */
+static void count_parts(const ch_program *p, ch_traffic_counts *count)
+{
+    count->calls[CH_TRAFFIC_HOST] += p->n_parts_in_place;
+    count->bytes[CH_TRAFFIC_HOST] += p->bytes_in_place;
 }
 
 /* ---- tiles ---- */
@@ -329,6 +349,8 @@ ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     bind(x, b);
+    if (b->env->traffic != NULL)
+        count_parts(x->program, b->env->traffic);
     x->at = 0;
     x->has_committed = x->is_blocked = false;
     return ch__instance_continue(x, b);
@@ -355,7 +377,9 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
     ch_status rc = k->prepare != NULL ? k->prepare(n, &p) : CH_OK;
 
     if (rc == CH_OK && p.is_view) {
-        memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));
+        size_t from = p.view_by_core != NULL ? p.view_by_core[env->core] : p.view_offset;
+
+        memcpy(out[0], (const char *)in[0] + from, (size_t)ch__bytes(n));
     } else if (rc == CH_OK && !is_empty(n)) {
         c.state = p.state;
         c.scratch = p.scratch_bytes > 0 ? ch__alloc_aligned(p.scratch_bytes) : no_scratch;

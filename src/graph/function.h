@@ -68,10 +68,8 @@ typedef struct ch_prepared {
     bool          writes;   /* some program writes resources: members pass a barrier before */
     /* by member: executes the calls of shared resources for other members (plan_shared.c) */
     bool  *is_first;
-    void **resource;  /* [member * n_resources + i]: storage of the variables; NULL: not used */
-    uint64_t *layout; /* by resource: ch_resource.layout */
-    /* by member and input: byte offset of the part of the input that the member reads */
-    size_t               *in_offset;
+    void **resource; /* [member * n_resources + i]: storage of the variables; NULL: not used */
+    uint64_t             *layout;    /* by resource: ch_resource.layout */
     ch_row_marks        **marks;     /* by resource: its marks; NULL: its rows are not marked */
     pthread_mutex_t       marking;   /* guards `marks`, if replica 0 has several cores */
     bool                  has_marks; /* some element of `marks` is not NULL */

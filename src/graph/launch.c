@@ -347,16 +347,15 @@ static ch_status set_up_member(ch_launch *l, int m, int64_t number, int64_t glob
     return CH_OK;
 }
 
-/* Copies the pointers to the inputs and results of a replica from core 0 to the other cores,
- * and moves them to the parts of the inputs that each core reads. */
+/* Copies the pointers to the inputs and results of a replica from core 0 to the other
+ * cores. */
 static void share_arrays(const ch_prepared *p, int r, const void **input, void **output)
 {
-    for (int c = p->n_cores - 1; c >= 0; c--) {
+    for (int c = 1; c < p->n_cores; c++) {
         int m = r * p->n_cores + c, first = r * p->n_cores;
 
         for (int i = 0; i < p->n_in; i++)
-            input[m * p->n_in + i] =
-                (const char *)input[first * p->n_in + i] + p->in_offset[m * p->n_in + i];
+            input[m * p->n_in + i] = input[first * p->n_in + i];
         for (int o = 0; o < p->n_out; o++)
             output[m * p->n_out + o] = output[first * p->n_out + o];
     }

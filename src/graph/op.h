@@ -179,9 +179,18 @@ typedef struct ch_prep {
     bool touches_part;
     /* Output 0 is the memory of input 0 from byte view_offset on. The program contains no
      * instruction for the call. */
-    bool      is_view;
-    size_t    view_offset;
-    ch_arena *arena; /* memory that lives as long as the program */
+    bool   is_view;
+    size_t view_offset;
+    /* Of a part that begins at another byte on each core. The arrays are by core, in `arena`.
+     * NULL: the kernel has no such part.
+     * view_by_core: output 0 is a view, and begins at this byte of input 0, which must be an
+     * input or a constant of the graph. */
+    const size_t *view_by_core;
+    /* put_by_core: the kernel copies input 0 to output 0, from this byte on, and writes nothing
+     * else. The planner lets the call that computes input 0 write there, and leaves the copy
+     * out, if input 0 can have this memory. */
+    const size_t *put_by_core;
+    ch_arena     *arena; /* memory that lives as long as the program */
 } ch_prep;
 
 /* Allocates zeroed memory for p->state, which is freed with the program. NULL: out of

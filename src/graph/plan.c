@@ -2,8 +2,8 @@
  *
  * ch__program_new runs the passes over the graph, then these steps: 1 kernels, 2 root values
  * and fixed locations, 3 updates in place and the order of calls (plan_update.c,
- * plan_shared.c), 4 outputs, 5 the arena, 6 instructions (plan_emit.c). Main struct: ch_planner
- * (plan.h).
+ * plan_shared.c), 4 outputs and parts of them, 5 the arena, 6 instructions (plan_emit.c). Main
+ * struct: ch_planner (plan.h).
  *
  * Terms:
  *   root value  the value that owns the memory: the root of a view is the root of its input
@@ -135,11 +135,14 @@ static void find_roots(ch_planner *pl)
 
             pl->value[n->id].root = in->root;
             pl->value[n->id].offset = in->offset + pl->prep[i].view_offset;
+            pl->value[n->id].by_core = in->by_core;
+            if (pl->prep[i].view_by_core != NULL)
+                pl->value[n->id].by_core = pl->prep[i].view_by_core;
         }
     }
 }
 
-/* ---- step 4: outputs that can be computed in the result's memory ---- */
+/* ---- step 4: outputs, and parts of them, that can be computed in the result's memory ---- */
 
 static void locate_outputs(ch_planner *pl)
 {
@@ -149,6 +152,39 @@ static void locate_outputs(ch_planner *pl)
 
         if (v->root == n->id && v->location.kind == CH_AT_NOWHERE)
             v->location = (ch_location){.kind = CH_AT_OUTPUT, .index = i};
+    }
+}
+
+static void count_in_place(ch_planner *pl, const ch_node *part)
+{
+    pl->p->n_parts_in_place += ch__bytes(part) > 0;
+    pl->p->bytes_in_place += ch__bytes(part);
+}
+
+/* Lets a value be computed in its part of a result, in place of a copy by the call at position
+ * i. The value must own its memory, and have no location yet. */
+static void locate_part(ch_planner *pl, int i)
+{
+    ch_node          *c = pl->call[i];
+    ch_planned_value *to = &pl->value[c->id], *part = ch__plan_root(pl, c->in[0]);
+
+    if (to->location.kind != CH_AT_OUTPUT || part->location.kind != CH_AT_NOWHERE ||
+        pl->value[c->in[0]->id].offset != 0 || ch__bytes(part->node) != ch__bytes(c->in[0]))
+        return;
+    part->location = to->location;
+    part->location.by_core = pl->prep[i].put_by_core;
+    pl->kernel[i] = NULL;
+    count_in_place(pl, c->in[0]);
+}
+
+/* Locates the parts that the core reads from inputs, and writes to results, in place. */
+static void locate_parts(ch_planner *pl)
+{
+    for (int i = 0; i < pl->n_calls && !pl->opt->keep_all; i++) {
+        if (pl->prep[i].view_by_core != NULL)
+            count_in_place(pl, pl->call[i]);
+        else if (pl->prep[i].put_by_core != NULL)
+            locate_part(pl, i);
     }
 }
 
@@ -269,6 +305,7 @@ static ch_status plan(ch_planner *pl)
     if (rc != CH_OK)
         return rc;
     locate_outputs(pl);
+    locate_parts(pl);
     for (int i = 0; i < pl->n_calls && rc == CH_OK; i++)
         rc = allocate_buffers(pl, i);
     return rc == CH_OK ? ch__plan_emit(pl) : rc;

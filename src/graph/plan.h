@@ -14,11 +14,14 @@ enum { CH_NEVER = -1, CH_AT_END = 1 << 30 };
 /* The plan for a value. The terms are explained in graph/plan.c. */
 typedef struct ch_planned_value {
     ch_node *node;
-    int      root;           /* id of the root value; its own id unless the value is a view */
-    size_t   offset;         /* byte offset in the root value */
-    int      born, last_use; /* positions in the schedule; last_use of root values only */
-    int      buffer;         /* buffer of the arena; -1: none */
-    int      claim;          /* 1 + resource that is updated in place through it; 0: none */
+    int      root;   /* id of the root value; its own id unless the value is a view */
+    size_t   offset; /* byte offset in the root value */
+    /* by core: a further offset in the root value, which then is an input or a constant; NULL:
+     * none */
+    const size_t *by_core;
+    int           born, last_use; /* positions in the schedule; last_use of root values only */
+    int           buffer;         /* buffer of the arena; -1: none */
+    int           claim; /* 1 + resource that is updated in place through it; 0: none */
     /* location of a root value outside the arena; CH_AT_NOWHERE: not decided, or in the
      * arena */
     ch_location location;

@@ -28,6 +28,8 @@ static ch_location location_of(ch_planner *pl, const ch_node *n)
     if (root->buffer >= 0)
         at = (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
     advance(&at, v->offset);
+    if (v->by_core != NULL)
+        at.by_core = v->by_core;
     return at;
 }
 
@@ -121,8 +123,10 @@ static ch_status emit_call(ch_planner *pl, int i)
     }
     for (int k = 0; k < n->n_in; k++)
         *slot++ = location_of(pl, n->in[k]);
-    if (pl->prep[i].is_view)
+    if (pl->prep[i].is_view) {
         advance(&slot[-n->n_in], pl->prep[i].view_offset);
+        slot[-n->n_in].by_core = pl->prep[i].view_by_core;
+    }
     for (int k = 0; k < n->n_out; k++)
         *slot++ = location_of(pl, &n[k]);
     *slot = (ch_location){0};
@@ -172,7 +176,8 @@ static void emit_outputs(ch_planner *pl)
         ch_location from = location_of(pl, n);
 
         pl->p->output_bytes[i] = (size_t)ch__bytes(n);
-        if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0)
+        if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0 ||
+            from.by_core != NULL)
             emit_copy(pl, n->head->work, from, (ch_location){.kind = CH_AT_OUTPUT, .index = i},
                       pl->p->output_bytes[i]);
     }
@@ -237,7 +242,8 @@ static ch_status find_patches(ch_program *p, ch_location_kind kind, ch_patches *
         return ch__fail_memory("a program");
     for (int i = 0, k = 0; i < p->n_slots; i++)
         if (p->slot[i].kind == kind)
-            out->at[k++] = (struct ch_patch){i, p->slot[i].index, p->slot[i].offset};
+            out->at[k++] =
+                (struct ch_patch){i, p->slot[i].index, p->slot[i].offset, p->slot[i].by_core};
     return CH_OK;
 }
 

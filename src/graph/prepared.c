@@ -214,22 +214,6 @@ static void find_results(ch_prepared *p, ch_graph *const *variant)
             p->out[v * p->n_out + o] = ch__shape(variant[v]->output[o].node);
 }
 
-/* Sets the offsets of the parts of inputs that cores read in place. */
-static void find_parts(ch_prepared *p, ch_graph *const *core)
-{
-    for (int m = 0; m < p->n_members; m++)
-        for (int i = 0; i < p->n_in; i++) {
-            const ch_node    *in = core[m]->input[i];
-            const ch_origins *o = in->origins;
-            const int64_t    *from = o != NULL ? o->out[m % p->n_cores] : NULL;
-            int64_t           at = 0;
-
-            for (int k = 0; o != NULL && k < in->dims.rank; k++)
-                at = at * o->whole_out.dim[k].n + from[k];
-            p->in_offset[m * p->n_in + i] = (size_t)at * ch_dtype_bytes(in->dtype);
-        }
-}
-
 static ch_status specialise_and_plan(ch_prepared *p, const bool *may_have_room,
                                      const ch_run *run)
 {
@@ -255,8 +239,6 @@ static ch_status specialise_and_plan(ch_prepared *p, const bool *may_have_room,
         rc = make_programs(p, core, any ? shared : NULL);
     if (rc == CH_OK)
         rc = check_barriers(p);
-    if (rc == CH_OK)
-        find_parts(p, core);
     for (int i = 0; variant != NULL && i < p->n_variants; i++)
         ch_graph_unref(variant[i]);
     for (int m = 0; core != NULL && m < p->n_members; m++)
@@ -348,14 +330,12 @@ ch_status ch__prepared_new(ch_graph *g, const bool *may_have_room, const ch_run 
     p->instance = ch__calloc(n_members, sizeof(*p->instance));
     p->is_first = ch__calloc(n_members, sizeof(*p->is_first));
     p->resource = ch__calloc(n_members * (size_t)g->n_resources + 1, sizeof(*p->resource));
-    p->in_offset = ch__calloc(n_members * n_in + 1, sizeof(*p->in_offset));
     p->marks = ch__calloc((size_t)g->n_resources + 1, sizeof(ch_row_marks *));
     p->layout = ch__calloc((size_t)g->n_resources + 1, sizeof(*p->layout));
     if (rc == CH_OK &&
         (p->device == NULL || p->shape == NULL || p->staged == NULL || p->live_input == NULL ||
          p->variant == NULL || p->program == NULL || p->which == NULL || p->instance == NULL ||
-         p->is_first == NULL || p->resource == NULL || p->in_offset == NULL ||
-         p->marks == NULL || p->layout == NULL))
+         p->is_first == NULL || p->resource == NULL || p->marks == NULL || p->layout == NULL))
         rc = ch__fail_memory("a program");
     if (rc == CH_OK) {
         memcpy(p->device, run->device, n_members * sizeof(*p->device));
@@ -406,7 +386,6 @@ void ch__prepared_unref(ch_prepared *p)
     ch__free(p->which);
     ch__free(p->instance);
     ch__free(p->is_first);
-    ch__free(p->in_offset);
     ch__free(p->layout);
     ch__free(p->resource);
     ch__free(p->marks);

@@ -193,6 +193,8 @@ static void print_location(ch_text *t, const ch_location *p)
         ch__text_add(t, "+%zu", p->offset);
     else if (p->kind > CH_AT_CONSTANT)
         ch__text_add(t, " %d%s%zu", p->index, "+", p->offset);
+    if (p->by_core != NULL)
+        ch__text_add(t, " by core");
 }
 
 /* Prints a mark of rows: the resources, and the location of the ids. */

@@ -33,6 +33,8 @@ typedef struct ch_location {
     int              index;  /* index of the input, output or resource */
     size_t           offset; /* byte offset from its beginning */
     const void      *data;   /* CH_AT_CONSTANT only */
+    /* by core: a further byte offset, in the arena of the program; NULL: none */
+    const size_t *by_core;
 } ch_location;
 
 /* A write of rows into resources: marks the rows of the ids in the marks of each resource. The
@@ -67,8 +69,9 @@ typedef struct ch_instr {
 typedef struct ch_patches {
     int n;
     struct ch_patch {
-        int    slot, index;
-        size_t offset;
+        int           slot, index;
+        size_t        offset;
+        const size_t *by_core; /* ch_location.by_core */
     } * at;
 } ch_patches;
 
@@ -91,9 +94,13 @@ typedef struct ch_program {
     /* size of the arena, and the largest number of bytes in use at the same time */
     size_t arena_bytes, live_bytes;
     /* pages of the arena must not be touched in advance (ch_prep.touches_part) */
-    bool       touches_part;
-    size_t    *output_bytes;
-    bool       has_collective;
+    bool    touches_part;
+    size_t *output_bytes;
+    bool    has_collective;
+    /* parts of inputs and constants that the program reads where they are, and parts of results
+     * that it computes where they belong; and the bytes of these parts */
+    int        n_parts_in_place;
+    int64_t    bytes_in_place;
     ch_patches inputs, outputs, resources;
 } ch_program;
 

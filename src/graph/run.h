@@ -80,8 +80,8 @@ typedef struct ch_run_ops {
      * of local replica r; equal pointers are replicas with equal shapes. Sets core[m] to the
      * graph of member m, referenced; members with equal pointers share a program. A graph of a
      * core must have the inputs, outputs and resources of the variant, in the same order:
-     *   - An input is the whole value or, if the node has origins, a contiguous part of it.
-     *   - An output is the whole value, even if the core computes a part of it only (put_part).
+     *   - An input or output is the whole value, even if the core reads or computes a part of
+     *     it only (ch_prep.view_by_core, put_by_core).
      *   - A resource has the shape of the storage that ch_run_ops.resource returns.
      * NULL: n_cores is 1. */
     ch_status (*partition)(void *owner, const ch_run *run, ch_graph *const *variant,

@@ -47,6 +47,7 @@ typedef struct action {
 /* A class of cores with the same actions, and their graph. */
 typedef struct core_class {
     int       first; /* the lowest core of the class */
+    uint64_t  cores; /* bit c: core c is in the class */
     ch_graph *g;     /* referenced */
 } core_class;
 
@@ -55,8 +56,7 @@ typedef struct partition {
     ch_graph         *g; /* the graph of the replica */
     ch_forms          forms;
     action           *first, **last;
-    uint64_t hash[CH_MAX_CORES]; /* of the sizes and attributes of each core's actions */
-    int      n_classes, class_of[CH_MAX_CORES];
+    int               n_classes, class_of[CH_MAX_CORES];
     core_class class[CH_MAX_CORES];
 } partition;
 
@@ -72,26 +72,63 @@ static void *allocate(partition *p, size_t n, size_t bytes)
 
 /* ---- classes of cores ---- */
 
-static void hash_bytes(uint64_t *h, const void *bytes, size_t n)
+static bool has_core(uint64_t cores, int c)
 {
-    const unsigned char *at = bytes;
-
-    for (size_t i = 0; i < n; i++)
-        *h = (*h ^ at[i]) * 0x100000001b3u;
+    return (cores >> c & 1) != 0;
 }
 
-/* Adds a region's sizes to the hash of a core. */
-static void hash_region(partition *p, int core, bool has, const ch_region *r, int rank)
+static bool same_size(const ch_region *a, const ch_region *b, int rank)
 {
-    hash_bytes(&p->hash[core], &has, sizeof(has));
-    if (has)
-        hash_bytes(&p->hash[core], r->size, (size_t)rank * sizeof(r->size[0]));
+    return memcmp(a->size, b->size, (size_t)rank * sizeof(a->size[0])) == 0;
 }
 
-static void hash_regions(partition *p, const ch_core_regions *at, int rank)
+/* Returns true if cores b and c have parts with equal sizes, or both have none. */
+static bool same_part(const ch_core_regions *at, int rank, int b, int c)
 {
-    for (int c = 0; c < p->d->opt->n_cores; c++)
-        hash_region(p, c, (at->cores >> c & 1) != 0, &at->at[c], rank);
+    return has_core(at->cores, b) == has_core(at->cores, c) &&
+           (!has_core(at->cores, b) || same_size(&at->at[b], &at->at[c], rank));
+}
+
+/* The same for a value that no op computes. */
+static bool same_source(const partition *p, const ch_node *n, int b, int c)
+{
+    const ch_core_layout *l = p->forms.first[n->id]->layout;
+    ch_region             rb, rc;
+    bool                  has = ch__core_region(l, ch__shape(n), b, &rb);
+
+    return has == ch__core_region(l, ch__shape(n), c, &rc) &&
+           (!has || same_size(&rb, &rc, n->dims.rank));
+}
+
+static bool same_call(const action *a, int b, int c)
+{
+    const ch_node *n = a->value;
+    bool           computes = has_core(a->computes, b);
+
+    if (computes != has_core(a->computes, c) || has_core(a->fills, b) != has_core(a->fills, c))
+        return false;
+    for (int i = 0; i < n->n_out; i++)
+        if (!same_part(&a->out_at[i], n[i].dims.rank, b, c))
+            return false;
+    for (int i = 0; i < n->n_in && computes; i++)
+        if (!same_part(&a->in_at[i], n->in[i]->dims.rank, b, c))
+            return false;
+    return !computes || a->attrs[b] == NULL || ch__attrs_equal(n->op, a->attrs[b], a->attrs[c]);
+}
+
+/* Returns true if cores b and c can share a graph: what they read, compute and write differs
+ * only in positions. */
+static bool same_actions(const partition *p, int b, int c)
+{
+    for (const ch_node *n = p->g->first; n != NULL; n = n->next)
+        if (ch__is_source(n) && !same_source(p, n, b, c))
+            return false;
+    for (const action *a = p->first; a != NULL; a = a->next) {
+        if (a->kind == CALL ? !same_call(a, b, c)
+                            : a->kind != PUT && !same_part(a->want, a->value->dims.rank, b, c))
+            return false;
+    }
+    return true;
 }
 
 static void find_classes(partition *p)
@@ -99,10 +136,11 @@ static void find_classes(partition *p)
     for (int c = 0; c < p->d->opt->n_cores; c++) {
         int i = 0;
 
-        while (i < p->n_classes && p->hash[p->class[i].first] != p->hash[c])
+        while (i < p->n_classes && !same_actions(p, p->class[i].first, c))
             i++;
         if (i == p->n_classes)
             p->class[p->n_classes++].first = c;
+        p->class[i].cores |= (uint64_t)1 << c;
         p->class_of[c] = i;
     }
 }
@@ -156,7 +194,6 @@ static ch_status need(partition *p, const ch_node *n, const ch_core_regions *wan
     a->made = add_form(p, n, layout, want);
     if (a->want == NULL || a->made == NULL)
         return no_memory();
-    hash_regions(p, want, n->dims.rank);
     *out = a->made;
     return CH_OK;
 }
@@ -248,23 +285,13 @@ static ch_status add_parts(partition *p, const ch_node *call, const ch_core_layo
             does = ch__is_identity(&a->rule, from, to) ? 2 : 1;
         a->computes |= does == 1 ? bit : 0;
         a->fills |= does == 2 ? bit : 0;
-        hash_bytes(&p->hash[c], &does, 1);
         for (int i = 0; i < call->n_out && does != 0; i++) {
             (void)ch__core_region(a->out[i]->layout, ch__shape(&call[i]), c, &r);
             a->out_at[i].at[c] = r;
             a->out_at[i].cores |= bit;
-            hash_region(p, c, true, &r, call[i].dims.rank);
         }
-        for (int i = 0; i < call->n_in && does == 1; i++)
-            hash_region(p, c, true, &a->in_at[i].at[c], call->in[i]->dims.rank);
-        if (does != 1)
-            continue;
-        rc = make_attrs(p, call, a, c, from, to);
-        if (rc == CH_OK && a->attrs[c] != NULL) {
-            uint64_t h = ch__attrs_hash(call->op, a->attrs[c]);
-
-            hash_bytes(&p->hash[c], &h, sizeof(h));
-        }
+        if (does == 1)
+            rc = make_attrs(p, call, a, c, from, to);
     }
     return rc;
 }
@@ -329,17 +356,12 @@ static ch_status add_outputs(partition *p, const ch_node *call, const ch_core_la
 static ch_status add_arrays(partition *p, const ch_node *call,
                             const ch_core_layout *const *layout, action *a)
 {
-    char does = 1;
-
     a->computes = ~(uint64_t)0 >> (CH_MAX_CORES - p->d->opt->n_cores);
-    for (int c = 0; c < p->d->opt->n_cores; c++)
-        hash_bytes(&p->hash[c], &does, 1);
     for (int i = 0; i < call->n_in; i++) {
         ch_status rc;
 
         regions_of(layout[i], call->in[i], &a->in_at[i]);
         a->out_at[i] = a->in_at[i];
-        hash_regions(p, &a->in_at[i], call->in[i]->dims.rank);
         rc = need(p, call->in[i], &a->in_at[i], layout[i], &a->in[i]);
         if (rc != CH_OK)
             return rc;
@@ -413,12 +435,6 @@ static ch_status add_source(partition *p, const ch_node *call)
     if (form == NULL)
         return no_memory();
     form->is_host = call->op != ch__roles.read;
-    if (!form->is_host) {
-        ch_core_regions at;
-
-        regions_of(unique, call, &at);
-        hash_regions(p, &at, call->dims.rank);
-    }
     return CH_OK;
 }
 
@@ -470,7 +486,6 @@ static ch_status add_roots(partition *p, const ch_form **value)
         rc = need(p, n, &at, unique, &form);
         if (rc != CH_OK)
             return rc;
-        hash_regions(p, &at, n->dims.rank);
         leave_one_copy(unique, &at);
         a = add_action(p, PUT, n);
         if (a == NULL || (a->want = ch__arena_copy(&p->d->arena, &at, sizeof(at))) == NULL)
@@ -492,11 +507,6 @@ static ch_status list_actions(partition *p, const ch_form **value)
 }
 
 /* ---- graphs of cores ---- */
-
-static bool has_core(uint64_t cores, int c)
-{
-    return (cores >> c & 1) != 0;
-}
 
 /* Sets *out to the sizes of a region. */
 static void dims_of(const ch_region *r, int rank, ch_dims *out)
@@ -690,7 +700,8 @@ static ch_status write_put(partition *p, const action *a, int k, ch_step *s)
     if (p->g->output[a->index].name != NULL &&
         (o->name = ch__arena_strdup(&g->arena, p->g->output[a->index].name)) == NULL)
         return no_memory();
-    o->node = ch__put_part(s, a->source->node[k], a->value, p->d->opt->n_cores, a->want);
+    o->node = ch__put_part(s, a->source->node[k], a->value, p->d->opt->n_cores,
+                           p->class[k].cores, a->want);
     return o->node != NULL ? CH_OK : ch_step_status(s);
 }
 
@@ -778,8 +789,6 @@ ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core)
 
     p.last = &p.first;
     p.forms.first = allocate(&p, (size_t)g->n_values + 1, sizeof(*p.forms.first));
-    for (int c = 0; c < CH_MAX_CORES; c++)
-        p.hash[c] = 0xcbf29ce484222325u;
     if (value == NULL || p.forms.first == NULL)
         return no_memory();
     rc = list_actions(&p, value);

@@ -6,6 +6,10 @@
  * put_part is always the node of an output: the planner then gives it the memory of the result,
  * and it leaves the parts of other cores as they are.
  *
+ * A part that is contiguous in the whole array, such as some rows, is used in place: take_part
+ * is a view of the input, and the value that put_part would copy is computed in the memory of
+ * the result. Other parts are copied, because kernels need contiguous arrays.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "graph/step.h"
@@ -13,17 +17,21 @@
 #include "spmd/core_ops.h"
 
 typedef struct part_attrs {
-    void    *at; /* ch_region by core: the part in the whole value */
+    void    *at;      /* ch_region by core: the part in the whole value */
+    int64_t  n_cores; /* length of `at` */
     ch_dtype dtype;
-    ch_dims  dims;  /* of the output */
-    int64_t  index; /* of put_part: the number of the output */
+    ch_dims  dims;     /* of the output */
+    int64_t  index;    /* of put_part: the number of the output */
+    bool     puts_all; /* of put_part: every core of the graph writes all of its input */
 } part_attrs;
 
 static const ch_attr part_rows[] = {
     CH_ATTR_HOST(part_attrs, at),
+    CH_ATTR_INT(part_attrs, n_cores),
     CH_ATTR_DTYPE(part_attrs, dtype),
     CH_ATTR_DIMS(part_attrs, dims),
     CH_ATTR_INT(part_attrs, index),
+    CH_ATTR_BOOL(part_attrs, puts_all),
     CH_ATTR_END,
 };
 
@@ -78,6 +86,55 @@ static void count_bytes(const ch_call *c, const ch_region *r, size_t each)
         ch__region_count(r, c->node->dims.rank) * (int64_t)each;
 }
 
+/* Returns true if a part with these sizes is contiguous in the whole array. */
+static bool is_contiguous(const ch_dims *whole, const ch_dims *part)
+{
+    int k = whole->rank - 1;
+
+    while (k > 0 && part->dim[k].n == whole->dim[k].n)
+        k--;
+    while (--k >= 0)
+        if (part->dim[k].n > 1)
+            return false;
+    return true;
+}
+
+/* Returns the byte at which the part of each core begins. NULL: out of memory. */
+static const size_t *offsets_of(const part_attrs *a, const ch_dims *whole, ch_arena *arena)
+{
+    size_t *offset = ch__arena_alloc(arena, (size_t)a->n_cores * sizeof(*offset));
+
+    for (int c = 0; offset != NULL && c < a->n_cores; c++) {
+        int64_t stride[CH_MAX_RANK], first;
+
+        strides_in(whole, &((const ch_region *)a->at)[c], stride, &first);
+        offset[c] = (size_t)first * ch_dtype_bytes(a->dtype);
+    }
+    return offset;
+}
+
+static ch_status take_prepare(const ch_node *n, ch_prep *p)
+{
+    const ch_node *whole = n->in[0];
+
+    if (!is_contiguous(&whole->dims, &n->dims) ||
+        (whole->head->op != ch__roles.input && whole->head->op != ch__roles.constant))
+        return CH_OK;
+    p->is_view = true;
+    p->view_by_core = offsets_of(n->attrs, &whole->dims, p->arena);
+    return p->view_by_core != NULL ? CH_OK : ch__fail_memory("a program");
+}
+
+static ch_status put_prepare(const ch_node *n, ch_prep *p)
+{
+    const part_attrs *a = n->attrs;
+
+    if (n->n_in == 0 || !a->puts_all || !is_contiguous(&n->dims, &n->in[0]->dims))
+        return CH_OK;
+    p->put_by_core = offsets_of(a, &n->dims, p->arena);
+    return p->put_by_core != NULL ? CH_OK : ch__fail_memory("a program");
+}
+
 static ch_status take_run(const ch_call *c, ch_kernel_tile t)
 {
     const ch_dims   *whole = &c->node->in[0]->dims;
@@ -115,8 +172,8 @@ static ch_status put_run(const ch_call *c, ch_kernel_tile t)
     return CH_OK;
 }
 
-static const ch_kernel take_kernel = {"take", .run = take_run};
-static const ch_kernel put_kernel = {"put", .run = put_run};
+static const ch_kernel take_kernel = {"take", .prepare = take_prepare, .run = take_run};
+static const ch_kernel put_kernel = {"put", .prepare = put_prepare, .run = put_run};
 
 const ch_op ch__op_take_part = {
     .name = "take_part",
@@ -153,6 +210,7 @@ static ch_node *record(ch_step *s, const ch_op *op, part_attrs *a, ch_node *in, 
     ch_node *n = NULL;
 
     a->at = own;
+    a->n_cores = n_cores;
     if (own != NULL)
         n = ch__graph_add(s->graph, op, a, in != NULL, &in, 1);
     if (n == NULL) {
@@ -176,9 +234,16 @@ ch_node *ch__take_part(ch_step *s, ch_node *whole, int n_cores, int c,
 }
 
 ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cores,
-                      const ch_core_regions *at)
+                      uint64_t cores, const ch_core_regions *at)
 {
-    part_attrs a = {.dtype = whole->dtype, .dims = whole->dims, .index = s->graph->n_outputs};
+    part_attrs a = {.dtype = whole->dtype,
+                    .dims = whole->dims,
+                    .index = s->graph->n_outputs,
+                    .puts_all = true};
 
+    for (int c = 0; c < n_cores && part != NULL; c++)
+        if ((cores >> c & 1) != 0 &&
+            ch__region_count(&at->at[c], whole->dims.rank) != ch__count(part))
+            a.puts_all = false;
     return record(s, &ch__op_put_part, &a, part, n_cores, at, whole);
 }

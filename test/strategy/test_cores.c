@@ -139,7 +139,7 @@ static void call_stall(ch_step *s, ch_node *flags)
 
 static void put(ch_step *s, ch_node *part, const ch_node *whole, const ch_core_regions *at)
 {
-    ch_node   *n = ch__put_part(s, part, whole, CORES, at);
+    ch_node   *n = ch__put_part(s, part, whole, CORES, 3, at);
     ch_output *o = ch__graph_add_output(s->graph);
 
     assert_non_null(n);
