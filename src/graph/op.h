@@ -317,7 +317,10 @@ enum {
      * the outputs */
     CH_OP_LINEAR = 1 << 11,
     /* the kernels need the positions of a part in the whole call (ch_node.origins) */
-    CH_OP_ORIGIN = 1 << 12
+    CH_OP_ORIGIN = 1 << 12,
+    /* calls get no ordinal of their own, so that random numbers do not depend on them: only
+     * some strategies record such calls */
+    CH_OP_UNNUMBERED = 1 << 13
 };
 
 struct ch_op {

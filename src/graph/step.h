@@ -33,8 +33,9 @@ struct ch_step {
     const char     *verb, *object;
     void           *owner;   /* the strategy that records */
     ch_step_context context; /* context of the code that is being recorded */
-    ch_work_kind    work;    /* kind of work of new calls */
-    ch_step        *outer;   /* of a body: the step that contains it; else NULL */
+    bool is_discarded;       /* the graph is never run: the recording only creates variables */
+    ch_work_kind work;       /* kind of work of new calls */
+    ch_step     *outer;      /* of a body: the step that contains it; else NULL */
     /* the step that this thread was recording when this step began; NULL: none */
     ch_step  *previous;
     ch_step  *active; /* the innermost body that is being recorded; the step itself if none */

@@ -308,7 +308,9 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     }
     n->caller = s->caller != NULL ? s->caller : caller;
     n->composite = s->composite;
-    n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
+    n->ordinal = ch__graph_root(s->graph)->n_ordinals;
+    if ((op->flags & CH_OP_UNNUMBERED) == 0)
+        ch__graph_root(s->graph)->n_ordinals++;
     if ((op->flags & CH_OP_COLLECTIVE) == 0)
         n->work = s->work;
     n->weak = n_in > 0;
