@@ -199,8 +199,9 @@ ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
  * `colocated` along axes of equal sizes, else whole on every core. */
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated);
-/* Notes that step s uses v, so that v can no longer be split in another way. */
-void ch__var_note_use(const ch_step *s, ch_var *v);
+/* Notes that step s uses v, so that v can no longer be split in another way. A step that only
+ * creates variables (ch_step.is_discarded) does not count. */
+void ch__var_note_use(ch_step *s, ch_var *v);
 
 /* ---- finding variables (var_find.c) ---- */
 

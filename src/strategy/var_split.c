@@ -63,12 +63,12 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
     return rc;
 }
 
-void ch__var_note_use(const ch_step *s, ch_var *v)
+void ch__var_note_use(ch_step *s, ch_var *v)
 {
     const char *name = s->graph->name;
     size_t      size = strlen(name) + 1;
 
-    if (v->tiles == NULL)
+    if (v->tiles == NULL || ch__step_outermost(s)->is_discarded)
         return;
     pthread_mutex_lock(&v->strategy->lock);
     if (v->used_by == NULL && (v->used_by = ch__malloc(size)) != NULL)

@@ -62,6 +62,7 @@ static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options 
     if (rc != CH_OK)
         return rc;
     s->owner = st;
+    s->is_discarded = true;
     s->graph->n_symbols = 1;
     for (int i = 0; i < opt->n_inputs; i++) {
         ch_dims d = {.rank = opt->input[i].shape.rank};
