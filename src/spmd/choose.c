@@ -297,15 +297,17 @@ static ch_status add_forms(chooser *c)
     const ch_node *call = c->p->call;
 
     for (int i = 0; i < call->n_in; i++) {
-        ch_core_regions want;
-        int64_t         moved;
+        const ch_core_layout *l;
+        ch_core_regions       want;
+        int64_t               moved;
 
         if (ch__input_stays_partial(call, c->p->ranges, i))
             continue;
         if (!ch__input_regions(call, &c->p->rule, c->p->ranges, i, &want))
             return ch__fail(CH_INTERNAL, "%s: no regions of input %d", call->op->name, i);
         (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
-        if (moved >= 0 && ch__form_add_input(&c->forms, c->d, c->p, i, &want) == NULL)
+        l = ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, &want);
+        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, &want) == NULL)
             return ch__fail_memory("the layouts of a step");
     }
     for (int i = 0; i < call->n_out; i++) {

@@ -79,7 +79,7 @@ bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_
 /* Lets an input have the partial results that the ranges keep. Returns true. */
 bool ch__keep_partial(const ch_core_layout *ranges, ch_core_layout *out);
 /* Sets from[i] and to[i] to the range of factor i that a core computes. Returns false if the
- * core computes nothing: it has no ranges, or a range of a factor of the outputs is empty. */
+ * core computes nothing: it has no ranges, or a range of a factor of all outputs is empty. */
 bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
                      int64_t *to);
 /* Returns true if a range of a reduced factor is empty: the result of the core is the identity
@@ -121,14 +121,16 @@ typedef struct ch_forms {
  * already. */
 const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
                             const ch_core_regions *want, int64_t *moved);
-/* Adds a form; `layout` or `regions` may be NULL, not both. NULL: out of memory. */
+/* Adds a form with a layout or, if that is NULL, with regions. NULL: out of memory. */
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);
 
-/* Adds the form that input i of a call needs: as a layout, if it is one, so that it can become
- * the source of further reshards. */
-ch_form *ch__form_add_input(ch_forms *forms, ch_core_division *d, const ch_call_plan *p, int i,
-                            const ch_core_regions *want);
+/* Returns the layout in which the cores get input i of a call, with the regions `at`
+ * (ch__input_regions). A form with a layout can become the source of further reshards. NULL:
+ * the regions are no layout, or memory is exhausted. */
+const ch_core_layout *ch__input_layout(ch_core_division *d, const ch_node *call,
+                                       const ch_factors *f, const ch_core_layout *ranges, int i,
+                                       const ch_core_regions *at);
 
 /* Returns true for a call whose output i is computed from input i alone and lies like it, such
  * as an all-reduce of several gradients. The arrays may be split in ways that no ranges of

@@ -85,21 +85,35 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     return form;
 }
 
-ch_form *ch__form_add_input(ch_forms *forms, ch_core_division *d, const ch_call_plan *p, int i,
-                            const ch_core_regions *want)
+/* Removes the cores that have no region from a layout of value n. A part without elements stays
+ * on its cores. Returns false if another part would be on no core. */
+static bool keep_cores(ch_core_layout *l, const ch_node *n, const ch_core_regions *at)
 {
-    const ch_node        *n = p->call->in[i];
+    for (int c = 0; c < l->n_cores; c++) {
+        ch_region part;
+
+        if ((at->cores >> c & 1) == 0 && ch__core_region(l, ch__shape(n), c, &part) &&
+            ch__region_count(&part, n->dims.rank) > 0)
+            l->cores &= ~((uint64_t)1 << c);
+    }
+    return ch__layout_is_covered(l);
+}
+
+const ch_core_layout *ch__input_layout(ch_core_division *d, const ch_node *call,
+                                       const ch_factors *f, const ch_core_layout *ranges, int i,
+                                       const ch_core_regions *at)
+{
+    const ch_node        *n = call->in[i];
     const ch_core_layout *unique;
     ch_core_layout        l;
-    bool                  is_mapped = false;
 
     for (int k = 0; k < n->dims.rank; k++)
-        is_mapped |= p->rule.in[i][k].is_mapped;
-    if (is_mapped || !ch__lower(&p->rule, p->ranges, p->rule.in[i], &n->dims, true, &l))
-        return ch__form_add(forms, n, NULL, want);
-    if (ch__layout_intern(d->layouts, &l, &unique) != CH_OK)
-        return NULL;
-    return ch__form_add(forms, n, unique, NULL);
+        if (f->in[i][k].is_mapped)
+            return NULL;
+    return ch__lower(f, ranges, f->in[i], &n->dims, true, &l) && keep_cores(&l, n, at) &&
+                   ch__layout_intern(d->layouts, &l, &unique) == CH_OK
+               ? unique
+               : NULL;
 }
 
 bool ch__is_pack(const ch_node *call)

@@ -207,23 +207,6 @@ static void regions_of(const ch_core_layout *l, const ch_node *n, ch_core_region
             out->cores |= (uint64_t)1 << c;
 }
 
-/* Returns the layout in which input i is needed, if its regions are one; NULL otherwise. */
-static const ch_core_layout *input_layout(partition *p, const ch_node *call,
-                                          const ch_factors *f, const ch_core_layout *ranges,
-                                          int i)
-{
-    const ch_core_layout *unique;
-    ch_core_layout        l;
-
-    for (int k = 0; k < call->in[i]->dims.rank; k++)
-        if (f->in[i][k].is_mapped)
-            return NULL;
-    return ch__lower(f, ranges, f->in[i], &call->in[i]->dims, true, &l) &&
-                   ch__layout_intern(p->d->layouts, &l, &unique) == CH_OK
-               ? unique
-               : NULL;
-}
-
 /* Adds the inputs of a call, with the reshards that they need. */
 static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_layout *ranges,
                             action *a)
@@ -240,8 +223,8 @@ static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_lay
         if (!ch__input_regions(call, &a->rule, ranges, i, &a->in_at[i]))
             return ch__fail(CH_INTERNAL, "%s: input %d: the cores need no regions",
                             call->op->name, i);
-        rc = need(p, call->in[i], &a->in_at[i], input_layout(p, call, &a->rule, ranges, i),
-                  &a->in[i]);
+        rc = need(p, call->in[i], &a->in_at[i],
+                  ch__input_layout(p->d, call, &a->rule, ranges, i, &a->in_at[i]), &a->in[i]);
         if (rc != CH_OK)
             return rc;
     }

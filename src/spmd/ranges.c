@@ -12,14 +12,20 @@
 
 /* ---- lifting ---- */
 
-static bool is_result(const ch_factors *f, int factor)
+/* Returns the number of outputs that have a factor. */
+static int outputs_with(const ch_factors *f, int factor)
 {
-    for (int i = 0; i < f->n_set_out; i++)
+    int n = 0;
+
+    for (int i = 0; i < f->n_set_out; i++) {
+        bool has = false;
+
         for (int k = 0; k < CH_MAX_RANK; k++)
             for (int j = 0; j < f->out[i][k].n; j++)
-                if (f->out[i][k].factor[j] == factor)
-                    return true;
-    return false;
+                has |= f->out[i][k].factor[j] == factor;
+        n += has;
+    }
+    return n;
 }
 
 /* Divides factor `k` into n ranges; core c has range index[c] / each % n. */
@@ -50,7 +56,7 @@ static bool lift_axis(const ch_factors *f, const ch_axis_rule *a, const ch_core_
             return false;
         left /= n;
         if (n == 1 || f->factor[k].kind == CH_FIX ||
-            (which == CH_LIFT_RESULT && !is_result(f, k)))
+            (which == CH_LIFT_RESULT && outputs_with(f, k) == 0))
             continue;
         if (out->parts[k] > 1)
             return false; /* two axes with this factor, as in the diagonal of a matrix */
@@ -192,7 +198,7 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
 
     for (int k = 0; k < f->n && has; k++) {
         ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[core][k], &from[k], &to[k]);
-        has = from[k] < to[k] || ranges->parts[k] == 1 || !is_result(f, k);
+        has = from[k] < to[k] || ranges->parts[k] == 1 || outputs_with(f, k) < f->n_set_out;
     }
     return has;
 }
@@ -200,7 +206,7 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
 bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to)
 {
     for (int k = 0; k < f->n; k++)
-        if (from[k] == to[k] && f->factor[k].size.n > 0)
+        if (from[k] == to[k] && f->factor[k].size.n > 0 && f->factor[k].kind != CH_PAR)
             return true;
     return false;
 }
