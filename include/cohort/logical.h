@@ -19,13 +19,10 @@
 #ifndef COHORT_LOGICAL_H
 #define COHORT_LOGICAL_H
 
+#include "cohort/function.h"
 #include "cohort/step.h"
 #include "cohort/strategy.h"
 #include "cohort/var.h"
-
-/* The largest number of logical devices of a replica, and of axes of their mesh. */
-#define CH_LOGICAL_DEVICES_MAX 64
-#define CH_MESH_AXES_MAX       4
 
 /* The largest number of logical devices of a replica, and of axes of their mesh. */
 #define CH_LOGICAL_DEVICES_MAX 64
@@ -66,5 +63,48 @@ CH_API CH_MUST_CHECK ch_status ch_var_split(ch_var *v, int n, const int *axis);
  * outside steps. NOT_FOUND: the device has no tile. */
 CH_API CH_MUST_CHECK ch_status ch_var_get_tile(ch_var *v, int replica, int device,
                                                ch_tensor **out);
+
+/* ---- reports ----
+ *
+ * A report describes the last run of a function: how its step was divided among the logical
+ * devices of local replica 0, and the bytes that these devices moved. Under a strategy without
+ * logical devices, the report has 1 device, and only collectives between replicas move bytes.
+ * These functions must not be called while another thread runs the function. */
+
+/* Transfers: their number, and the bytes that devices received from other devices. */
+typedef struct ch_traffic {
+    int64_t count, bytes;
+} ch_traffic;
+
+typedef struct ch_layout_report {
+    int devices;  /* logical devices of the replica */
+    int programs; /* different programs of all devices: devices with equal sizes share one */
+    int calls;    /* calls of the divided step, without inputs, constants and variables */
+    /* calls that every device computed whole, although an input was split */
+    int replicated_calls;
+    /* Transfers between the devices of the replica, by pattern. `other`: permutations and the
+     * rest. */
+    ch_traffic all_reduce, reduce_scatter, all_gather, all_to_all, halo, other;
+    /* Parts of inputs that devices read, and parts of results that they wrote. */
+    ch_traffic host;
+    /* Collectives between replicas, such as the sum of gradients. The bytes are those that the
+     * devices of all replicas moved: a sum of B bytes over n replicas moves 2 (n - 1) B; if B
+     * is small, n (n - 1) B. */
+    ch_traffic cross_replica;
+    /* Memory of each device in bytes. Planned: for the values and variables of this step.
+     * Measured: ch_device_peak_bytes, which counts all steps and variables of the device. */
+    int64_t peak_bytes[CH_LOGICAL_DEVICES_MAX];
+    /* Arithmetic operations of the device that has most of them, divided by those of the step
+     * on a single device. 1 / devices is the least. */
+    double work;
+} ch_layout_report;
+
+/* Sets *planned to the plan of the last run of f, and *measured to what its kernels counted:
+ * the transfers, and the peaks of memory. The other members of both are equal. If the run
+ * succeeded, the transfers of both are equal too. `planned` and `measured` may be NULL.
+ * FAILED_PRECONDITION: f has not run. */
+CH_API CH_MUST_CHECK ch_status ch_function_report_layouts(ch_function      *f,
+                                                          ch_layout_report *planned,
+                                                          ch_layout_report *measured);
 
 #endif

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "collective/collective.h"
-#include "collective/group.h"
+#include "collective/member.h"
 #include "graph/step.h"
 #include "kernel/accumulate.h"
 #include "ops/lookup.h"
@@ -94,23 +94,29 @@ typedef struct all_reduce_state {
 } all_reduce_state;
 
 /* all_reduce_end has no attributes: its kernel uses the arrays only. */
-static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
+void ch__all_reduce_addends(const ch_node *n, ch_addend *array, ch_addends *out)
 {
     const all_reduce_attrs *a = n->attrs;
+
+    *out = (ch_addends){.n = n->n_in, .array = array};
+    if (a != NULL) {
+        out->op = (ch_reduce_op)a->op;
+        out->cross = (ch_cross_device)a->implementation;
+        out->limit_ms = ch__limit_ms(a->timeout_seconds);
+    }
+    for (int i = 0; i < n->n_in; i++)
+        array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
+}
+
+static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
+{
     all_reduce_state *s = ch__prep_state(p, sizeof(*s) + (size_t)n->n_in * sizeof(s->array[0]));
 
     if (s == NULL)
         return ch__fail_memory("all_reduce");
-    s->sum = (ch_addends){.n = n->n_in, .array = s->array};
-    if (a != NULL) {
-        s->sum.op = (ch_reduce_op)a->op;
-        s->sum.cross = (ch_cross_device)a->implementation;
-        s->sum.limit_ms = ch__limit_ms(a->timeout_seconds);
-    }
-    for (int i = 0; i < n->n_in; i++) {
-        s->array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
+    ch__all_reduce_addends(n, s->array, &s->sum);
+    for (int i = 0; i < n->n_in; i++)
         p->over[i] = i < CH_PACK_MAX ? 1u << i : 0;
-    }
     return CH_OK;
 }
 

@@ -509,4 +509,4 @@ static void reset(void *group, const ch_group_run *run)
     }
 }
 
-const ch_group_ops ch__group_ops = {doing, commit, abort_run, reset};
+const ch_group_ops ch__group_ops = {doing, commit, abort_run, reset, ch__group_cross_bytes};

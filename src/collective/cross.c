@@ -94,6 +94,11 @@ static void *out_at(const ch_group *g, int member, const piece *p)
            p->from * (int64_t)ch_dtype_bytes(p->dtype);
 }
 
+static int64_t bytes_of(const piece *p)
+{
+    return (p->to - p->from) * (int64_t)ch_dtype_bytes(p->dtype);
+}
+
 static int divisor_of(const ch_group *g, const ch_addends *s)
 {
     return s->op == CH_MEAN ? g->n : 1;
@@ -134,13 +139,23 @@ static int64_t slot_begin(const ch_addends *s, int i)
     return at;
 }
 
+static int64_t total_bytes(const ch_addends *s)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < s->n; i++)
+        bytes += s->array[i].count * (int64_t)ch_dtype_bytes(s->array[i].dtype);
+    return bytes;
+}
+
 static bool is_small(const ch_addends *s)
 {
     return slot_begin(s, s->n) <= CH_SLOT_BYTES;
 }
 
 /* Adds all slots. Every member computes the whole sum, because it is small. */
-static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *const *out)
+static void add_slots(const ch_group *g, int me, const ch_addends *s, int slot,
+                      void *const *out)
 {
     const void *src[CH_GROUP_MAX];
 
@@ -150,6 +165,7 @@ static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *co
         ch__accumulate_all(s->array[i].dtype, s->array[i].count, g->n, src, 1, &out[i],
                            divisor_of(g, s));
     }
+    ch__count_cross(g, me, (g->n - 1) * total_bytes(s));
 }
 
 /* Adds this member's share, and writes it to the outputs of all members. */
@@ -163,6 +179,7 @@ static void add_share(const ch_group *g, int me, const ch_addends *s, int set)
         p.set = set;
         outs_of(g, &p, to);
         add_up(g, &p, 0, g->n, g->n, to, divisor_of(g, s));
+        ch__count_cross(g, me, 2 * (g->n - 1) * bytes_of(&p));
     }
 }
 
@@ -218,7 +235,7 @@ ch_status ch__shared_complete(ch_group *g, int me)
     m->is_closing = !small;
     m->closing_limit_ms = s->limit_ms;
     if (small)
-        add_slots(g, s, m->open_slot, m->arrays[m->open_set].out);
+        add_slots(g, me, s, m->open_slot, m->arrays[m->open_set].out);
     else
         add_share(g, me, s, m->open_set);
     return CH_OK;
@@ -245,9 +262,12 @@ static ch_status one_device_act(ch_group *g, int me, int k, const void *args)
         void *to = out_at(g, 0, &p);
 
         add_up(g, &p, 0, g->n, 1, &to, divisor_of(g, x->s));
+        ch__count_cross(g, 0, (g->n - 1) * bytes_of(&p));
     }
-    while (k == 2 && me != 0 && next_piece(x->s, &h, &p))
+    while (k == 2 && me != 0 && next_piece(x->s, &h, &p)) {
         copy_piece(&p, out_at(g, 0, &p), out_at(g, me, &p));
+        ch__count_cross(g, me, bytes_of(&p));
+    }
     return CH_OK;
 }
 
@@ -260,24 +280,45 @@ static ch_status one_device(ch_group *g, int me, const ch_addends *s, const void
 
 /* ---- hierarchical: sums within two halves of the group, then across ---- */
 
-/* Returns the size of the first half, which is larger by one if n is odd. */
-static int first_half(const ch_group *g)
+/* Returns the size of the first half of n members, which is larger by one if n is odd. */
+static int first_half(int n)
 {
-    return (g->n + 1) / 2;
+    return (n + 1) / 2;
+}
+
+/* Returns the share of a member in the sum of its half, and sets [*begin, *end) to the half. */
+static share share_within(const ch_addends *s, int n, int me, int *begin, int *end)
+{
+    int middle = first_half(n);
+
+    *begin = me < middle ? 0 : middle;
+    *end = me < middle ? middle : n;
+    return share_of(s, me - *begin, *end - *begin);
+}
+
+/* Return the arrays of other members that a member of n reads and writes, for each byte of its
+ * share within its half, and across the halves. */
+static int others_within(int me, int begin, int end)
+{
+    return end - begin - 1 + (me != begin);
+}
+static int others_across(int n, int me)
+{
+    return (me != 0) + (me != first_half(n)) + n - 1;
 }
 
 /* Adds this member's share of the sum of its half, in the output of the half's first member. */
 static void add_within(const ch_group *g, int me, const ch_addends *s)
 {
-    int   middle = first_half(g);
-    int   begin = me < middle ? 0 : middle, end = me < middle ? middle : g->n;
-    share within = share_of(s, me - begin, end - begin);
+    int   begin, end;
+    share within = share_within(s, g->n, me, &begin, &end);
     piece p;
 
     while (next_piece(s, &within, &p)) {
         void *to = out_at(g, begin, &p);
 
         add_up(g, &p, begin, end, 1, &to, 1);
+        ch__count_cross(g, me, others_within(me, begin, end) * bytes_of(&p));
     }
 }
 
@@ -289,10 +330,11 @@ static void add_across(const ch_group *g, int me, const ch_addends *s)
     piece p;
 
     while (next_piece(s, &across, &p)) {
-        const void *half[] = {out_at(g, 0, &p), out_at(g, first_half(g), &p)};
+        const void *half[] = {out_at(g, 0, &p), out_at(g, first_half(g->n), &p)};
 
         outs_of(g, &p, to);
         ch__accumulate_all(p.dtype, p.to - p.from, 2, half, g->n, to, divisor_of(g, s));
+        ch__count_cross(g, me, others_across(g->n, me) * bytes_of(&p));
     }
 }
 
@@ -320,12 +362,12 @@ static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const vo
 
 /* Returns chunk c (modulo n) of an array. Each array is divided by itself, so that the order of
  * additions does not depend on the other arrays. */
-static piece chunk(const ch_group *g, const ch_addends *s, int array, int c)
+static piece chunk(int n, const ch_addends *s, int array, int c)
 {
     int64_t lines = lines_of(&s->array[array]);
 
-    c = (c + 2 * g->n) % g->n;
-    return piece_of(s, array, lines * c / g->n, lines * (c + 1) / g->n);
+    c = (c + 2 * n) % n;
+    return piece_of(s, array, lines * c / n, lines * (c + 1) / n);
 }
 
 /* Adds chunk me - 1 - k of this member to the partial sum of that chunk that the previous
@@ -333,21 +375,23 @@ static piece chunk(const ch_group *g, const ch_addends *s, int array, int c)
 static void add_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
 {
     int         previous = (me + g->n - 1) % g->n;
-    piece       p = chunk(g, s, array, me - 1 - k);
+    piece       p = chunk(g->n, s, array, me - 1 - k);
     const void *src[] = {k == 0 ? in_at(g, previous, &p) : out_at(g, previous, &p),
                          in_at(g, me, &p)};
     void *to = out_at(g, me, &p);
 
     ch__accumulate_all(p.dtype, p.to - p.from, 2, src, 1, &to,
                        k == g->n - 2 ? divisor_of(g, s) : 1);
+    ch__count_cross(g, me, bytes_of(&p));
 }
 
 /* Copies chunk me - k, which is complete on the previous member. */
 static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
 {
-    piece p = chunk(g, s, array, me - k);
+    piece p = chunk(g->n, s, array, me - k);
 
     copy_piece(&p, out_at(g, (me + g->n - 1) % g->n, &p), out_at(g, me, &p));
+    ch__count_cross(g, me, bytes_of(&p));
 }
 
 /* Actions 1 to n - 1 add; the next n - 1 actions copy. */
@@ -370,6 +414,54 @@ static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *cons
 {
     return ch__group_perform(g, me, &(ch_routine){label, 2 * g->n - 1, ring_act},
                              &(sum_args){s, in, out});
+}
+
+/* ---- the bytes that a member counts, without a reduction ---- */
+
+static int64_t bytes_of_share(const ch_addends *s, share h)
+{
+    int64_t bytes = 0;
+    piece   p;
+
+    while (next_piece(s, &h, &p))
+        bytes += bytes_of(&p);
+    return bytes;
+}
+
+static int64_t bytes_of_halves(int n, int me, const ch_addends *s)
+{
+    int   begin, end;
+    share within = share_within(s, n, me, &begin, &end);
+
+    return others_within(me, begin, end) * bytes_of_share(s, within) +
+           others_across(n, me) * bytes_of_share(s, share_of(s, me, n));
+}
+
+static int64_t bytes_of_ring(int n, int me, const ch_addends *s)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < n - 1; k++) {
+            piece added = chunk(n, s, i, me - 1 - k), copied = chunk(n, s, i, me - k);
+
+            bytes += bytes_of(&added) + bytes_of(&copied);
+        }
+    return bytes;
+}
+
+int64_t ch__cross_bytes(ch_cross_fn cross, int n, int me, const ch_addends *s)
+{
+    if (n == 1)
+        return 0;
+    if (cross == one_device)
+        return (me == 0 ? n - 1 : 1) * total_bytes(s);
+    if (cross == hierarchical)
+        return bytes_of_halves(n, me, s);
+    if (cross == ring)
+        return bytes_of_ring(n, me, s);
+    return is_small(s) ? (n - 1) * total_bytes(s)
+                       : 2 * (n - 1) * bytes_of_share(s, share_of(s, me, n));
 }
 
 /* ---- the same sums on the calling thread ---- */

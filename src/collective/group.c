@@ -21,10 +21,15 @@ static void copy_all(const ch_addends *s, const void *const *in, void *const *ou
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
+ch_cross_fn ch__cross_in(const ch_group *g, const ch_addends *s)
+{
+    return s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross;
+}
+
 /* Returns true if the reduction uses CH_CROSS_SHARED. */
 static bool is_shared(const ch_group *g, const ch_addends *s)
 {
-    return (s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross) == ch__shared_begin;
+    return ch__cross_in(g, s) == ch__shared_begin;
 }
 
 /* Reduces with an implementation other than CH_CROSS_SHARED: the result is
@@ -32,16 +37,15 @@ static bool is_shared(const ch_group *g, const ch_addends *s)
 static ch_status reduce_at_once(ch_group *g, int me, const ch_addends *s, const void *const *in,
                                 void *const *out)
 {
-    ch_cross_fn cross = s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross;
     ch_status rc = ch__group_all_reduce_end(g, me); /* completes the reductions begun before */
 
     if (rc != CH_OK)
         return rc;
     g->member[me].next_set = 0;
     g->member[me].limit_ms = s->limit_ms;
-    rc = cross(g, me, s, in, out);
+    rc = ch__cross_in(g, s)(g, me, s, in, out);
     g->member[me].limit_ms = 0;
-    return rc;
+    return ch__count_collective(g, me, rc);
 }
 
 ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const void *const *in,
@@ -64,7 +68,7 @@ ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const v
     rc = ch__group_all_reduce_end(g, me);
     if (rc != CH__BLOCKED)
         m->begun = NULL;
-    return rc;
+    return ch__count_collective(g, me, rc);
 }
 
 ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
@@ -78,7 +82,10 @@ ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
     if (rc != CH_OK)
         return rc;
     copy_all(s, in, out);
-    return g->n > 1 ? ch__shared_begin(g, me, s, (const void *const *)out, out) : CH_OK;
+    if (g->n == 1)
+        return CH_OK;
+    rc = ch__shared_begin(g, me, s, (const void *const *)out, out);
+    return ch__count_collective(g, me, rc);
 }
 
 ch_status ch__group_all_reduce_end(ch_group *g, int me)
@@ -119,7 +126,7 @@ static int64_t run_begin(const ch_group *g, int member, int i)
 }
 
 /* Copies the segments of all members into gathered array i. */
-static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
+static void gather_one(const ch_group *g, int me, int i, int64_t outer, char *out)
 {
     int64_t at = 0, total = run_begin(g, g->n, i);
 
@@ -127,6 +134,7 @@ static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
         const char *from = g->member[r].in[i];
         int64_t     run = g->member[r].run[i];
 
+        ch__count_cross(g, me, r != me ? outer * run : 0);
         for (int64_t k = 0; k < outer && run > 0 && from != out; k++)
             memcpy(out + k * total + at, from + k * run, (size_t)run);
         at += run;
@@ -148,7 +156,7 @@ static ch_status gather_act(ch_group *g, int me, int k, const void *args)
     if (k == 0)
         publish(g, me, x);
     for (int i = 0; k == 1 && i < x->join->n; i++)
-        gather_one(g, i, x->join->outer, x->out[i]);
+        gather_one(g, me, i, x->join->outer, x->out[i]);
     return CH_OK;
 }
 
@@ -161,7 +169,7 @@ ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void
     g->member[me].limit_ms = j->limit_ms;
     rc = ch__group_perform(g, me, &routine, &(ch_arrays){.in = in, .out = out, .join = j});
     g->member[me].limit_ms = 0;
-    return rc;
+    return ch__count_collective(g, me, rc);
 }
 
 static const char *const gradient_of_gather = "the gradient of all_gather";
@@ -183,6 +191,7 @@ static ch_status scatter_share(const ch_group *g, int me, const ch_arrays *x)
         ch__accumulate(x->dtype, run / (int64_t)ch_dtype_bytes(x->dtype), g->n, src,
                        (char *)x->out[0] + k * run, 1);
     }
+    ch__count_cross(g, me, (g->n - 1) * run * x->join->outer);
     return CH_OK;
 }
 
@@ -196,9 +205,11 @@ static ch_status scatter_act(ch_group *g, int me, int k, const void *args)
 ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch_join *j,
                                    int64_t total, const void *const *in, void *out)
 {
-    return ch__group_perform(
+    ch_status rc = ch__group_perform(
         g, me, &(ch_routine){gradient_of_gather, 2, scatter_act},
         &(ch_arrays){.in = in, .out = &out, .join = j, .total = total, .dtype = dtype});
+
+    return ch__count_collective(g, me, rc);
 }
 
 /* Returns the bytes of the first n arrays in a slot. Each array begins on a new cache line. */
@@ -234,6 +245,7 @@ static void broadcast_take(ch_group *g, int me, const ch_arrays *x)
 
         if (from != x->out[i] && x->bytes[i] > 0)
             memcpy(x->out[i], from, (size_t)x->bytes[i]);
+        ch__count_cross(g, me, me != 0 ? x->bytes[i] : 0);
     }
 }
 
@@ -252,6 +264,8 @@ ch_status ch__group_broadcast(ch_group *g, int me, int n, const int64_t *bytes,
     ch_arrays x = {.in = in, .out = out, .n = n, .bytes = bytes};
 
     x.is_small = bytes_in_slot(bytes, n) <= CH_SLOT_BYTES;
-    return ch__group_perform(g, me,
-                             &(ch_routine){"broadcast", x.is_small ? 1 : 2, broadcast_act}, &x);
+    return ch__count_collective(
+        g, me,
+        ch__group_perform(g, me, &(ch_routine){"broadcast", x.is_small ? 1 : 2, broadcast_act},
+                          &x));
 }

@@ -110,6 +110,41 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
                            void *const *out);
 ch_status ch__shared_complete(ch_group *g, int me);
 
+/* Returns where a member counts the bytes that it moves between replicas; NULL: nowhere. */
+static inline ch_traffic_counts *ch__cross_counts(const ch_group *g, int me)
+{
+    ch_traffic_counts *all = g->sync->run.traffic;
+
+    return all != NULL ? &all[g->member[me].run_member] : NULL;
+}
+/* Counts bytes of arrays of other members that a member has read or written. */
+static inline void ch__count_cross(const ch_group *g, int me, int64_t bytes)
+{
+    ch_traffic_counts *c = ch__cross_counts(g, me);
+
+    if (c != NULL)
+        c->bytes[CH_TRAFFIC_CROSS] += bytes;
+}
+/* Counts a collective that a member has completed, if rc is CH_OK. Returns rc. */
+static inline ch_status ch__count_collective(const ch_group *g, int me, ch_status rc)
+{
+    ch_traffic_counts *c = ch__cross_counts(g, me);
+
+    if (c != NULL && rc == CH_OK)
+        c->calls[CH_TRAFFIC_CROSS]++;
+    return rc;
+}
+
+/* Returns the bytes that a member of a group of n counts in a reduction. (cross.c) */
+int64_t ch__cross_bytes(ch_cross_fn cross, int n, int me, const ch_addends *s);
+/* Describes the reduction of a call of all_reduce, all_reduce_begin or all_reduce_end. `array`
+ * has an element for each input. (all_reduce.c) */
+void ch__all_reduce_addends(const ch_node *call, ch_addend *array, ch_addends *out);
+/* Implements ch_group_ops.cross_bytes. (traffic.c) */
+int64_t ch__group_cross_bytes(const void *group, int me, const ch_node *call);
+/* Returns the implementation of a reduction in this group. (group.c) */
+ch_cross_fn ch__cross_in(const ch_group *g, const ch_addends *s);
+
 /* The two halves of a barrier. ch__group_arrive arrives at the next barrier and does not block.
  * ch__group_wait blocks until all members have arrived at it. (barrier.c) */
 void      ch__group_arrive(ch_group *g, int me, const char *label);

@@ -116,7 +116,7 @@ void ch_function_unref(ch_function *f)
     ch_graph_unref(f->fixed_graph);
     ch__free(f->fixed_may_have_room);
     ch_graph_unref(f->last_graph);
-    ch__program_unref(f->last_program);
+    ch__prepared_unref(f->last_prepared);
     pthread_mutex_destroy(&f->lock);
     ch__free(f->name);
     ch__free(f);
@@ -154,9 +154,20 @@ ch_status ch_function_set_runs(ch_function *f, int64_t runs)
 
 void ch__function_traffic(ch_function *f, ch_traffic_counts *out)
 {
+    ch_prepared *p = ch__function_last(f);
+
+    *out = p != NULL ? p->traffic : (ch_traffic_counts){.calls = {0}};
+    ch__prepared_unref(p);
+}
+
+ch_prepared *ch__function_last(ch_function *f)
+{
+    ch_prepared *p;
+
     pthread_mutex_lock(&f->lock);
-    *out = f->last_traffic;
+    p = f->last_prepared != NULL ? ch__prepared_ref(f->last_prepared) : NULL;
     pthread_mutex_unlock(&f->lock);
+    return p;
 }
 
 int64_t ch__function_planning_ns(ch_function *f)
@@ -176,8 +187,8 @@ ch_graph *ch_function_graph(ch_function *f)
 
 int ch_function_print_plan(ch_function *f, char *text, size_t size)
 {
-    if (f != NULL && f->last_program != NULL)
-        return ch__program_print(f->last_program, text, size);
+    if (f != NULL && f->last_prepared != NULL)
+        return ch__program_print(f->last_prepared->program[0], text, size);
     if (text != NULL && size > 0)
         snprintf(text, size, "%s", f == NULL ? "NULL" : "");
     return f == NULL ? (int)strlen("NULL") : 0;

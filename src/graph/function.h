@@ -66,6 +66,14 @@ typedef struct ch_prepared {
     int          *which;    /* by member: its program */
     ch_instance **instance; /* by member */
     bool          writes;   /* some program writes resources: members pass a barrier before */
+    int           n_calls;  /* calls of replica 0 before the division, without its sources */
+    void         *report;   /* of ch_run_ops.partition; NULL: none */
+    void (*report_free)(void *report);
+    /* What the collectives between replicas will count in CH_TRAFFIC_CROSS, over all members;
+     * and what all kernels counted in the last run, over the cores of local replica 0 or, of
+     * CH_TRAFFIC_CROSS, over all members. Guarded by holding the devices. */
+    int64_t           cross_calls, cross_bytes;
+    ch_traffic_counts traffic;
     /* by member: executes the calls of shared resources for other members (plan_shared.c) */
     bool  *is_first;
     void **resource; /* [member * n_resources + i]: storage of the variables; NULL: not used */
@@ -121,21 +129,21 @@ struct ch_function {
     ch_prepared    *programs;
     int             n_programs;
     int             n_resized;  /* programs made because a size changed that is no capacity */
-    ch_graph       *last_graph; /* graph and program of the last run */
-    ch_program     *last_program;
+    ch_graph       *last_graph; /* graph and prepared graph of the last run, referenced */
+    ch_prepared    *last_prepared;
     /* runs that have started; the number of the next run */
     atomic_int_least64_t n_runs;
     int64_t              planning_ns; /* total time of recording and planning in ns */
-    /* bytes that the cores of local replica 0 moved in the last run that succeeded */
-    ch_traffic_counts last_traffic;
-    ch_node_see       see;
-    void             *see_arg;
+    ch_node_see          see;
+    void                *see_arg;
 };
 
 /* Makes the function run graph g, which it references, instead of its step. */
 ch_status ch__function_set_graph(ch_function *f, ch_graph *g);
-/* Sets *out to the bytes that the cores of local replica 0 moved in the last run that
- * succeeded; zeros if replicas have one core. */
+/* Returns the prepared graph of the last run, which the caller must unref. NULL: the function
+ * has not run. */
+ch_prepared *ch__function_last(ch_function *f);
+/* Sets *out to the counts of the last run (ch_prepared.traffic); zeros before a run. */
 void ch__function_traffic(ch_function *f, ch_traffic_counts *out);
 /* Returns the total time of recording, specialising and planning in ns. */
 int64_t ch__function_planning_ns(ch_function *f);

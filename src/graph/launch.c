@@ -283,8 +283,8 @@ static ch_status set_up_replica(ch_launch *l, int r, const void **input, void **
 
 /* Sets what is the same in every run: pointers to the jobs, and some members of the jobs.
  * `input` and `output` are arrays for the pointers of all members. */
-static void init_jobs(ch_prepared *p, ch_member_job *job, void **list, const void **input,
-                      void **output)
+static void init_jobs(ch_prepared *p, ch_member_job *job, ch_traffic_counts *traffic,
+                      void **list, const void **input, void **output)
 {
     for (int m = 0; m < p->n_members; m++) {
         ch_member_job *j = &job[m];
@@ -293,7 +293,7 @@ static void init_jobs(ch_prepared *p, ch_member_job *job, void **list, const voi
         *j = (ch_member_job){.member = m};
         j->env.local = m / p->n_cores;
         j->env.core = m % p->n_cores;
-        j->env.traffic = p->n_cores > 1 ? &j->traffic : NULL;
+        j->env.traffic = p->n_cores > 1 ? &traffic[m] : NULL;
         j->bind.input = input + m * p->n_in;
         j->bind.output = output + m * p->n_out;
         j->bind.resource = &p->resource[m * p->graph->n_resources];
@@ -335,7 +335,6 @@ static ch_status set_up_member(ch_launch *l, int m, int64_t number, int64_t glob
     if (p->n_cores > 1) {
         j->env.group = run->groups.replicas != NULL ? run->groups.replicas[j->env.core] : NULL;
         j->env.cores = run->groups.cores[j->env.local];
-        memset(&j->traffic, 0, sizeof(j->traffic));
     }
     j->bind.marks = p->has_marks && j->env.local == 0 ? p->marks : NULL;
     j->bind.arena = j->workspace.base;
@@ -393,22 +392,19 @@ static int64_t count_rows(const ch_run *run, const ch_args *a)
                                                                        : rows;
 }
 
-/* Adds up the bytes that the cores of local replica 0 moved. */
-static void sum_traffic(ch_launch *l)
+/* Adds up the counts of the cores of local replica 0 and, between replicas, of all members. A
+ * call counts once, however many members take part. */
+static void sum_traffic(const ch_launch *l)
 {
-    ch_function      *f = l->run->function;
-    ch_traffic_counts sum = {{0}, {0}};
+    ch_prepared *p = l->p;
 
-    for (int c = 0; c < l->p->n_cores; c++)
-        for (int k = 0; k < CH_TRAFFIC_COUNT; k++) {
-            int64_t calls = l->job[c].traffic.calls[k];
-
-            sum.calls[k] = calls > sum.calls[k] ? calls : sum.calls[k];
-            sum.bytes[k] += l->job[c].traffic.bytes[k];
+    memset(&p->traffic, 0, sizeof(p->traffic));
+    for (int k = 0; k < CH_TRAFFIC_COUNT; k++)
+        for (int m = 0; m < (k == CH_TRAFFIC_CROSS ? p->n_members : p->n_cores); m++) {
+            p->traffic.bytes[k] += l->traffic[m].bytes[k];
+            if (l->traffic[m].calls[k] > p->traffic.calls[k])
+                p->traffic.calls[k] = l->traffic[m].calls[k];
         }
-    pthread_mutex_lock(&f->lock);
-    f->last_traffic = sum;
-    pthread_mutex_unlock(&f->lock);
 }
 
 /* Runs all members in turns or on threads, and sums up their clocks. */
@@ -418,7 +414,8 @@ static ch_status run_members(ch_launch *l, bool in_turns, void **arg)
     ch_status    rc;
 
     if (l->run->group != NULL)
-        l->run->group_ops->reset(l->run->group, &(ch_group_run){p->device, l->clock, in_turns});
+        l->run->group_ops->reset(l->run->group,
+                                 &(ch_group_run){p->device, l->clock, l->traffic, in_turns});
     rc = in_turns ? run_in_turns(l) : ch__devices_run(p->n_members, p->device, run_member, arg);
     if (rc == CH_OK && l->run->timing != NULL && in_turns)
         ch__timing_sum(l->run->timing, p->n_members, l->clock);
@@ -446,7 +443,8 @@ static ch_status run_measured(ch_launch *l, void **arg)
 }
 
 /* Runs the program while all devices are held. p->run_memory is used by this run only: it holds
- * the jobs, their addresses, the addresses of inputs and outputs, and the clocks. */
+ * the jobs, their addresses, the addresses of inputs and outputs, the clocks, and the counts of
+ * bytes. */
 static ch_status run_held(ch_launch *l, int64_t number)
 {
     const ch_run *run = l->run;
@@ -460,8 +458,9 @@ static ch_status run_held(ch_launch *l, int64_t number)
     if (rc == CH_OK && run->ops->begin != NULL)
         rc = run->ops->begin(run, p->graph);
     if (rc == CH_OK && is_new)
-        p->run_memory = ch__alloc_aligned(n * (sizeof(ch_member_job) + sizeof(ch_clock)) +
-                                          (n + n_in + n_out) * sizeof(void *));
+        p->run_memory = ch__alloc_aligned(
+            n * (sizeof(ch_member_job) + sizeof(ch_clock) + sizeof(ch_traffic_counts)) +
+            (n + n_in + n_out) * sizeof(void *));
     if (rc == CH_OK && p->run_memory == NULL)
         rc = ch__fail_memory("a run");
     if (rc != CH_OK)
@@ -470,12 +469,15 @@ static ch_status run_held(ch_launch *l, int64_t number)
     void       **job = (void **)(void *)(l->job + n);
     const void **input = (const void **)(void *)(job + n);
     void       **output = job + n + n_in;
+    ch_clock    *clock = (ch_clock *)(void *)(output + n_out);
     int64_t      rows = run->has_rows ? run->global_rows : count_rows(run, &l->args);
 
     if (run->timing != NULL || ch__trace_is_on())
-        l->clock = (ch_clock *)(void *)(output + n_out);
+        l->clock = clock;
+    l->traffic = (ch_traffic_counts *)(void *)(clock + n);
+    memset(l->traffic, 0, n * sizeof(*l->traffic));
     if (is_new)
-        init_jobs(p, l->job, job, input, output);
+        init_jobs(p, l->job, l->traffic, job, input, output);
     rc = set_up_members(l, number, rows, input, output);
     if (rc == CH_OK && p->has_marks)
         mark_all_rows(p);
@@ -483,7 +485,7 @@ static ch_status run_held(ch_launch *l, int64_t number)
         rc = run_measured(l, job);
     if (rc == CH_OK)
         rc = ch__fault_raise(&l->fault);
-    if (rc == CH_OK && p->n_cores > 1)
+    if (p->n_members > 1)
         sum_traffic(l);
     return rc == CH_OK && run->ops->end != NULL ? run->ops->end(run, p->graph) : rc;
 }

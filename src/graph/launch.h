@@ -17,7 +17,6 @@ typedef struct ch_member_job {
     ch_bind           bind;
     ch_workspace      workspace;
     bool              has_ended; /* in turns: the member has finished or failed */
-    ch_traffic_counts traffic;   /* if replicas have several cores */
 } ch_member_job;
 
 /* The state of a run. few_tensors, few_shapes and few_borrowed are inline memory for small
@@ -31,7 +30,8 @@ typedef struct ch_launch {
     ch_node_see           see;
     void                 *see_arg;
     ch_member_job        *job;
-    ch_clock             *clock; /* by member; NULL: the run is not timed */
+    ch_clock             *clock;   /* by member; NULL: the run is not timed */
+    ch_traffic_counts    *traffic; /* by member */
     ch_tensor            *few_tensors[CH_LAUNCH_FEW];
     ch_tensor           **borrowed; /* by resource: values of borrowed variables; NULL: none */
     ch_tensor            *few_borrowed[CH_LAUNCH_FEW];

@@ -132,7 +132,7 @@ static ch_status find_shared(ch_prepared *p, const ch_run *run, bool *shared, bo
 }
 
 /* Sets core[m] to the graph of member m, referenced. */
-static ch_status divide(const ch_prepared *p, const ch_run *run, ch_graph *const *variant,
+static ch_status divide(ch_prepared *p, const ch_run *run, ch_graph *const *variant,
                         ch_graph **core)
 {
     ch_graph **by_replica = ch__calloc((size_t)p->n_local, sizeof(ch_graph *));
@@ -142,8 +142,9 @@ static ch_status divide(const ch_prepared *p, const ch_run *run, ch_graph *const
         return ch__fail_memory("a program");
     for (int r = 0; r < p->n_local; r++)
         by_replica[r] = variant[p->variant[r]];
+    p->report_free = run->ops->report_free;
     if (p->n_cores > 1)
-        rc = run->ops->partition(run->owner, run, by_replica, core);
+        rc = run->ops->partition(run->owner, run, by_replica, core, &p->report);
     else
         for (int r = 0; r < p->n_local; r++)
             core[r] = ch_graph_ref(by_replica[r]);
@@ -206,6 +207,33 @@ static ch_status check_barriers(const ch_prepared *p)
     return CH_OK;
 }
 
+static int count_calls(const ch_graph *g)
+{
+    int n = 0;
+
+    for (const ch_node *call = g->first; call != NULL; call = call->next)
+        n += call->op != ch__roles.input && call->op != ch__roles.constant &&
+             call->op != ch__roles.read;
+    return n;
+}
+
+/* Adds up what the collectives between replicas will count. Each member has a call of each. */
+static void count_cross(ch_prepared *p, const ch_run *run, ch_graph *const *core)
+{
+    for (int m = 0; m < p->n_members && run->group != NULL && run->n_local > 1; m++) {
+        const void *group = p->n_cores > 1 ? run->groups.replicas[m % p->n_cores] : run->group;
+
+        for (const ch_node *n = core[m]->first; n != NULL; n = n->next) {
+            int64_t bytes = (n->op->flags & CH_OP_COLLECTIVE) != 0
+                                ? run->group_ops->cross_bytes(group, m / p->n_cores, n)
+                                : -1;
+
+            p->cross_bytes += bytes > 0 ? bytes : 0;
+            p->cross_calls += m == 0 && bytes >= 0;
+        }
+    }
+}
+
 /* Sets the shapes of the results. */
 static void find_results(ch_prepared *p, ch_graph *const *variant)
 {
@@ -231,8 +259,11 @@ static ch_status specialise_and_plan(ch_prepared *p, const bool *may_have_room,
     }
     if (rc == CH_OK) {
         find_results(p, variant);
+        p->n_calls = count_calls(variant[p->variant[0]]);
         rc = divide(p, run, variant, core);
     }
+    if (rc == CH_OK)
+        count_cross(p, run, core);
     for (int i = 0; i < p->graph->n_resources && rc == CH_OK; i++)
         p->layout[i] = core[0]->resource[i].layout;
     if (rc == CH_OK)
@@ -367,6 +398,8 @@ void ch__prepared_unref(ch_prepared *p)
     if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
     ch__result_sets_free(p);
+    if (p->report != NULL)
+        p->report_free(p->report);
     for (int m = 0; p->instance != NULL && m < p->n_members; m++)
         ch__instance_free(p->instance[m]);
     for (int i = 0; p->program != NULL && i < p->n_programs; i++)

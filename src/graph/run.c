@@ -125,9 +125,9 @@ static ch_status find_program(ch_launch *l, int64_t *number)
     }
     if (rc == CH_OK) {
         ch__prepared_ref(l->p);
-        if (f->last_program != l->p->program[0]) {
-            ch__program_unref(f->last_program);
-            f->last_program = ch__program_ref(l->p->program[0]);
+        if (f->last_prepared != l->p) {
+            ch__prepared_unref(f->last_prepared);
+            f->last_prepared = ch__prepared_ref(l->p);
         }
         *number = count_run(f, l->run, g);
         l->see = f->see;

@@ -30,6 +30,8 @@
 typedef struct ch_group_run {
     ch_device *const *device; /* for messages; NULL: they do not name devices */
     ch_clock         *clock;  /* measures waits; NULL: the run is not timed */
+    /* receive the bytes of collectives between replicas; NULL: they are not counted */
+    ch_traffic_counts *traffic;
     /* All members run on the same thread, so calls return CH__BLOCKED instead of waiting. */
     bool in_turns;
 } ch_group_run;
@@ -47,6 +49,10 @@ typedef struct ch_group_ops {
     void (*abort_run)(void *group);
     /* Prepares all groups of the run; must be called before each run. */
     void (*reset)(void *group, const ch_group_run *run);
+    /* Returns the bytes that a member of a group adds to CH_TRAFFIC_CROSS in a call of its
+     * graph, or -1 if the call is no collective between replicas. `member` is its number in
+     * this group. */
+    int64_t (*cross_bytes)(const void *group, int member, const ch_node *call);
 } ch_group_ops;
 
 /* The groups of a run whose replicas have several cores. */
@@ -83,9 +89,11 @@ typedef struct ch_run_ops {
      *   - An input or output is the whole value, even if the core reads or computes a part of
      *     it only (ch_prep.view_by_core, put_by_core).
      *   - A resource has the shape of the storage that ch_run_ops.resource returns.
-     * NULL: n_cores is 1. */
+     * *report may be set to an object that describes the division of replica 0. The run keeps
+     * it as long as the graphs, and does not use it. NULL: n_cores is 1. */
     ch_status (*partition)(void *owner, const ch_run *run, ch_graph *const *variant,
-                           ch_graph **core);
+                           ch_graph **core, void **report);
+    void (*report_free)(void *report); /* frees such an object; NULL: there are none */
 } ch_run_ops;
 
 struct ch_run {

@@ -1,7 +1,7 @@
 /* graph/traffic.h -- counts of the bytes that the cores of a replica move.
  *
- * Kernels count in ch_env.traffic, which belongs to a core; graph/launch.c adds up the cores of
- * a replica.
+ * Kernels count in ch_env.traffic, which belongs to a member of the run; graph/launch.c adds up
+ * the members.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef GRAPH_TRAFFIC_H
@@ -19,10 +19,12 @@ typedef enum ch_traffic_kind {
     CH_TRAFFIC_HALO,           /* cores keep elements and need others of neighbouring parts */
     CH_TRAFFIC_OTHER,          /* permutations, values for one core, and the rest */
     CH_TRAFFIC_HOST, /* parts of inputs that cores read, and parts of results that they write */
+    CH_TRAFFIC_CROSS, /* collectives between replicas */
     CH_TRAFFIC_COUNT
 } ch_traffic_kind;
 
-/* The bytes that a core received, and the calls that received them. */
+/* The bytes that a member received, and the calls that received them. Between replicas also the
+ * bytes that it wrote to the arrays of other members. */
 typedef struct ch_traffic_counts {
     int64_t calls[CH_TRAFFIC_COUNT], bytes[CH_TRAFFIC_COUNT];
 } ch_traffic_counts;

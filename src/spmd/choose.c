@@ -155,18 +155,9 @@ static double operations(const ch_factors *f, const ch_core_layout *ranges)
     int64_t from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
     double  sum = 0;
 
-    for (int c = 0; c < ranges->n_cores; c++) {
-        double product = 1;
-
-        if (!ch__core_ranges(f, ranges, c, from, to))
-            continue;
-        for (int k = 0; k < f->n; k++) {
-            product *= (double)(to[k] - from[k]);
-            if (f->factor[k].kind == CH_RED)
-                product *= 2; /* a product and a sum */
-        }
-        sum += product;
-    }
+    for (int c = 0; c < ranges->n_cores; c++)
+        if (ch__core_ranges(f, ranges, c, from, to))
+            sum += ch__operations(f, from, to);
     return sum;
 }
 
@@ -341,14 +332,6 @@ static const ch_core_layout *array_layout(chooser *c, int i)
     return is_complete(want) ? want : ch__division_replicated(c->d, in->dims.rank);
 }
 
-static void regions_of(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
-{
-    out->cores = 0;
-    for (int k = 0; k < l->n_cores; k++)
-        if (ch__core_region(l, ch__shape(n), k, &out->at[k]))
-            out->cores |= (uint64_t)1 << k;
-}
-
 static ch_status choose_pack(chooser *c)
 {
     const ch_node *call = c->p->call;
@@ -367,7 +350,7 @@ static ch_status choose_pack(chooser *c)
         if (l == NULL)
             return ch__fail_memory("the layouts of a step");
         c->p->array[i] = l;
-        regions_of(l, call->in[i], &want);
+        ch__layout_regions(l, call->in[i], &want);
         (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
         if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, NULL) == NULL)
             return ch__fail_memory("the layouts of a step");

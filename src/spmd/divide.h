@@ -86,12 +86,17 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
  * element of the combiner. The arguments are those of ch__core_ranges. */
 bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to);
 
+/* Returns the number of arithmetic operations of a part of a call. */
+double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to);
+
 /* The regions of an array that cores need or have. */
 typedef struct ch_core_regions {
     uint64_t  cores; /* bit c: core c has a region */
     ch_region at[CH_MAX_CORES];
 } ch_core_regions;
 
+/* Sets *out to the regions of a value in layout `l`. */
+void ch__layout_regions(const ch_core_layout *l, const ch_node *n, ch_core_regions *out);
 /* Sets *out to the regions of input `i` of a call that the cores need. Returns false if the
  * ranges need positions that are no region. */
 bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
@@ -146,12 +151,19 @@ bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, 
 
 /* ---- the passes ---- */
 
+/* Adds a call of the replica to a report, after its inputs and outputs have forms. `rule` has
+ * the sizes of this replica. (describe.c) */
+void ch__describe_call(ch_step_report *r, const ch_call_plan *p, const ch_node *call,
+                       const ch_factors *rule, const ch_forms *forms);
+
 ch_status ch__propagate(ch_core_division *d);
 /* Replaces the calls in the graphs of the replicas that must be expanded, and sets *any if
  * there are such calls: then the division must be made again. */
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any);
 ch_status ch__choose(ch_core_division *d);
-/* Sets core[c] to the graph of core c of a replica whose graph is g, referenced. */
-ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core);
+/* Sets core[c] to the graph of core c of a replica whose graph is g, referenced. Fills in the
+ * report; NULL: no report. */
+ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
+                        ch_step_report *report);
 
 #endif

@@ -55,6 +55,7 @@ typedef struct partition {
     ch_core_division *d;
     ch_graph         *g; /* the graph of the replica */
     ch_forms          forms;
+    ch_step_report   *report; /* NULL: none */
     action           *first, **last;
     int               n_classes, class_of[CH_MAX_CORES];
     core_class class[CH_MAX_CORES];
@@ -198,15 +199,6 @@ static ch_status need(partition *p, const ch_node *n, const ch_core_regions *wan
     return CH_OK;
 }
 
-/* Sets *out to the regions of a layout. */
-static void regions_of(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
-{
-    out->cores = 0;
-    for (int c = 0; c < l->n_cores; c++)
-        if (ch__core_region(l, ch__shape(n), c, &out->at[c]))
-            out->cores |= (uint64_t)1 << c;
-}
-
 /* Adds the inputs of a call, with the reshards that they need. */
 static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_layout *ranges,
                             action *a)
@@ -217,7 +209,7 @@ static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_lay
 
         if (ch__input_stays_partial(call, ranges, i)) {
             a->in[i] = first;
-            regions_of(first->layout, call->in[i], &a->in_at[i]);
+            ch__layout_regions(first->layout, call->in[i], &a->in_at[i]);
             continue;
         }
         if (!ch__input_regions(call, &a->rule, ranges, i, &a->in_at[i]))
@@ -343,7 +335,7 @@ static ch_status add_arrays(partition *p, const ch_node *call,
     for (int i = 0; i < call->n_in; i++) {
         ch_status rc;
 
-        regions_of(layout[i], call->in[i], &a->in_at[i]);
+        ch__layout_regions(layout[i], call->in[i], &a->in_at[i]);
         a->out_at[i] = a->in_at[i];
         rc = need(p, call->in[i], &a->in_at[i], layout[i], &a->in[i]);
         if (rc != CH_OK)
@@ -392,6 +384,8 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     plan.value = call;
     plan.index = index;
     *a = plan;
+    if (p->report != NULL)
+        ch__describe_call(p->report, &p->d->call[index], call, &a->rule, &p->forms);
     return CH_OK;
 }
 
@@ -452,7 +446,7 @@ static ch_status add_roots(partition *p, const ch_form **value)
             rc = ch__layout_intern(p->d->layouts, &l, &unique);
         if (rc != CH_OK)
             return rc;
-        regions_of(unique, r->value, &at);
+        ch__layout_regions(unique, r->value, &at);
         rc = need(p, r->value, &at, unique, &value[i]);
     }
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
@@ -465,7 +459,7 @@ static ch_status add_roots(partition *p, const ch_form **value)
         rc = ch__layout_intern(p->d->layouts, &l, &unique);
         if (rc != CH_OK)
             return rc;
-        regions_of(unique, n, &at);
+        ch__layout_regions(unique, n, &at);
         rc = need(p, n, &at, unique, &form);
         if (rc != CH_OK)
             return rc;
@@ -764,9 +758,10 @@ static ch_status write_graph(partition *p, const ch_form *const *value, int k)
     return rc;
 }
 
-ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core)
+ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
+                        ch_step_report *report)
 {
-    partition       p = {.d = d, .g = g, .forms = {.arena = &d->arena}};
+    partition       p = {.d = d, .g = g, .forms = {.arena = &d->arena}, .report = report};
     const ch_form **value = allocate(&p, (size_t)g->n_resources + 1, sizeof(*value));
     ch_status       rc = CH_OK;
 

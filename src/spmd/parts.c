@@ -76,10 +76,20 @@ static void strides_of(const ch_region *r, int rank, int64_t *stride)
     }
 }
 
+int64_t ch__core_part_bytes(const ch_node *call, int core)
+{
+    const part_attrs *a = ch__attrs(call);
+    const ch_region  *r = &((const ch_region *)a->at)[core];
+
+    return call->n_in > 0
+               ? ch__region_count(r, a->dims.rank) * (int64_t)ch_dtype_bytes(a->dtype)
+               : 0;
+}
+
 /* Counts the bytes that a core reads from an input, or writes to a result. */
 static void count_bytes(const ch_call *c, const ch_region *r, size_t each)
 {
-    if (c->env->traffic == NULL)
+    if (c->env->traffic == NULL || ch__region_count(r, c->node->dims.rank) == 0)
         return;
     c->env->traffic->calls[CH_TRAFFIC_HOST]++;
     c->env->traffic->bytes[CH_TRAFFIC_HOST] +=

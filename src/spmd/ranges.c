@@ -211,6 +211,26 @@ bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to
     return false;
 }
 
+double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to)
+{
+    double product = 1;
+
+    for (int k = 0; k < f->n; k++) {
+        product *= (double)(to[k] - from[k]);
+        if (f->factor[k].kind == CH_RED)
+            product *= 2; /* a product and a sum */
+    }
+    return product;
+}
+
+void ch__layout_regions(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
+{
+    out->cores = 0;
+    for (int c = 0; c < l->n_cores; c++)
+        if (ch__core_region(l, ch__shape(n), c, &out->at[c]))
+            out->cores |= (uint64_t)1 << c;
+}
+
 bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
                        int i, ch_core_regions *out)
 {

@@ -90,9 +90,10 @@ static int find_variants(int n, ch_graph *const *graph, ch_graph **own, int *ind
 }
 
 ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *const *graph,
-                          ch_graph **core)
+                          ch_graph **core, ch_step_report **report)
 {
     ch_core_division d = {.opt = opt};
+    ch_step_report  *own_report = NULL;
     size_t           n = (size_t)n_replicas, cores = (size_t)opt->n_cores;
     ch_graph       **own = ch__calloc(n, sizeof(ch_graph *));
     ch_graph       **part = ch__calloc(n * cores, sizeof(ch_graph *)); /* by variant and core */
@@ -105,11 +106,18 @@ ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *
     }
     n_own = find_variants(n_replicas, graph, own, index);
     rc = divide(&d, n_own, own);
+    if (rc == CH_OK && report != NULL)
+        rc = ch__step_report_new(&own_report);
     for (int i = 0; i < n_own && rc == CH_OK; i++)
-        rc = ch__partition(&d, own[i], &part[(size_t)i * cores]);
+        rc = ch__partition(&d, own[i], &part[(size_t)i * cores], i == 0 ? own_report : NULL);
     for (size_t i = 0; i < n * cores && rc == CH_OK; i++)
         core[i] = ch_graph_ref(part[(size_t)index[i / cores] * cores + i % cores]);
+    if (rc == CH_OK && report != NULL) {
+        *report = own_report;
+        own_report = NULL;
+    }
 done:
+    ch__step_report_free(own_report);
     end_division(&d);
     for (size_t i = 0; part != NULL && i < n * cores; i++)
         ch_graph_unref(part[i]);

@@ -11,6 +11,7 @@
 
 #include "graph/graph.h"
 #include "spmd/layout.h"
+#include "spmd/report.h"
 
 typedef struct ch_spmd_options {
     int        n_cores;
@@ -22,8 +23,9 @@ typedef struct ch_spmd_options {
 } ch_spmd_options;
 
 /* Sets core[r * n_cores + c] to the graph of core c of replica r, referenced; `graph` is by
- * replica. */
+ * replica. Sets *report to a report of the division of replica 0, which the caller must free
+ * with ch__step_report_free; `report` may be NULL. */
 ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *const *graph,
-                          ch_graph **core);
+                          ch_graph **core, ch_step_report **report);
 
 #endif

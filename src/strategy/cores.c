@@ -29,14 +29,17 @@ static ch_status variable_layout(void *arg, const ch_resource *r, ch_core_layout
 }
 
 ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *variant,
-                              ch_graph **core)
+                              ch_graph **core, void **report)
 {
-    ch_strategy *st = owner;
+    ch_strategy    *st = owner;
+    ch_step_report *own = NULL;
+    ch_status       rc = ch__spmd_divide(&(ch_spmd_options){.n_cores = st->n_cores,
+                                                            .n_mesh = st->parts.n_mesh,
+                                                            .mesh = st->parts.mesh,
+                                                            .variable = variable_layout,
+                                                            .arg = st},
+                                         run->n_local, variant, core, &own);
 
-    return ch__spmd_divide(&(ch_spmd_options){.n_cores = st->n_cores,
-                                              .n_mesh = st->parts.n_mesh,
-                                              .mesh = st->parts.mesh,
-                                              .variable = variable_layout,
-                                              .arg = st},
-                           run->n_local, variant, core);
+    *report = own;
+    return rc;
 }

@@ -359,7 +359,8 @@ static const ch_run_ops run_ops = {.resource = ch__var_memory,
                                    .marks = ch__var_marks,
                                    .borrow = ch__var_borrow,
                                    .end = ch__vars_check_copies,
-                                   .partition = ch__cores_partition};
+                                   .partition = ch__cores_partition,
+                                   .report_free = ch__step_report_free};
 
 /* Fills in a run of `f` on the replicas of the strategy. */
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)

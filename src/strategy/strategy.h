@@ -91,7 +91,7 @@ ch_status ch__strategy_first_devices(ch_strategy *st, ch_device *const **out);
 /* Implements ch_run_ops.partition: divides the step of each replica among its cores.
  * (cores.c) */
 ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *variant,
-                              ch_graph **core);
+                              ch_graph **core, void **report);
 
 /* Returns INVALID_ARGUMENT if an option is out of range. `name` begins the message.
  * (communication.c) */

@@ -10,13 +10,15 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "spmd/spmd.h"
 #include "strategy/values.h"
 
 static const ch_run_ops update_ops = {.resource = ch__var_memory,
                                       .marks = ch__var_marks,
                                       .borrow = ch__var_borrow,
                                       .begin = ch__vars_check_update,
-                                      .partition = ch__cores_partition};
+                                      .partition = ch__cores_partition,
+                                      .report_free = ch__step_report_free};
 
 /* Returns a run of `f` with n replicas on the devices. */
 static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_function *f,

@@ -32,21 +32,21 @@ static int calls(const ch_function *f)
 {
     int n = 0;
 
-    for (int i = 0; i < f->last_program->n_instrs; i++)
-        n += f->last_program->instr[i].kernel != NULL;
+    for (int i = 0; i < f->last_prepared->program[0]->n_instrs; i++)
+        n += f->last_prepared->program[0]->instr[i].kernel != NULL;
     return n;
 }
 
 static int copies(const ch_function *f)
 {
-    return f->last_program->n_instrs - calls(f);
+    return f->last_prepared->program[0]->n_instrs - calls(f);
 }
 
 static bool has_call(const ch_function *f, const char *op)
 {
-    for (int i = 0; i < f->last_program->n_instrs; i++)
-        if (f->last_program->instr[i].node != NULL &&
-            strcmp(f->last_program->instr[i].node->op->name, op) == 0)
+    for (int i = 0; i < f->last_prepared->program[0]->n_instrs; i++)
+        if (f->last_prepared->program[0]->instr[i].node != NULL &&
+            strcmp(f->last_prepared->program[0]->instr[i].node->op->name, op) == 0)
             return true;
     return false;
 }
@@ -77,7 +77,7 @@ static void fuse_makes_a_chain_one_call_without_memory(void **state)
     ch_function *f = ran(chain, NULL);
 
     assert_int_equal(calls(f), 1);
-    assert_int_equal(f->last_program->arena_bytes, 0);
+    assert_int_equal(f->last_prepared->program[0]->arena_bytes, 0);
     ch_function_unref(f);
     (void)state;
 }
@@ -186,7 +186,7 @@ static void fuse_makes_an_optimizer_update_one_call_in_place(void **state)
     ch_tuple_unref(run(f, 1, &x));
     assert_int_equal(calls(f), 1);
     assert_int_equal(copies(f), 0);
-    assert_int_equal(f->last_program->arena_bytes, 0);
+    assert_int_equal(f->last_prepared->program[0]->arena_bytes, 0);
     ch_tensor_unref(x);
     ch_function_unref(f);
     ch_var_unref(o.w);

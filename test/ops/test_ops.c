@@ -108,7 +108,7 @@ static void check_threads(t_case *c, ch_function *f, const t_result *want)
     for (int i = 0; i < 2; i++) {
         t_result *got = NULL;
 
-        if (t_run_program(c, f->last_program, team[i], NULL, NULL, &got) != CH_OK)
+        if (t_run_program(c, f->last_prepared->program[0], team[i], NULL, NULL, &got) != CH_OK)
             t_fail(c, "on %d threads: %s", i + 1, ch_error_message());
         t_assert_same_bits(c, i == 0 ? "one thread" : "two threads", got, want);
     }
@@ -335,7 +335,7 @@ static void check_kernels(t_case *c, int level, double tolerance, const t_result
         ch_function_static_rows(f);
     ch_function_watch(f, see_nothing, NULL);
     t_assert_same_bits(c, "watched", t_run(c, f), want);
-    if (t_run_program(c, f->last_program, NULL, see_candidates, &a, &got) != CH_OK)
+    if (t_run_program(c, f->last_prepared->program[0], NULL, see_candidates, &a, &got) != CH_OK)
         t_fail(c, "watched: %s", ch_error_message());
     t_assert_same_bits(c, "watched, one thread", got, want);
     ch_function_unref(f);

@@ -159,7 +159,8 @@ static void an_update_writes_the_rows_that_were_looked_up_and_no_others(void **s
     assert_int_equal(ch_function_new("descend", descend, &x, &f), CH_OK);
     assert_int_equal(run(f, 5, ids, 4, splits, &out), CH_OK);
     assert_true(x.sparse);
-    assert_true(f->last_program->arena_bytes < ROWS * WIDTH); /* no memory for a second table */
+    assert_true(f->last_prepared->program[0]->arena_bytes <
+                ROWS * WIDTH); /* no memory for a second table */
     got = ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0));
     for (int i = 0; i < 5; i++) /* ids behind the last split denote no row */
         assert_int_equal(got[i], i < 3 ? ids[i] : -1);
@@ -203,7 +204,7 @@ static void scatters_change_a_variable_in_place_or_not_at_all(void **state)
     assert_non_null(strstr(ch_error_message(), "id 1000 at position 2 is not in [0, 1000)"));
     assert_untouched(x.v);
     assert_int_equal(run(f, 3, good, 1, put, NULL), CH_OK);
-    assert_true(f->last_program->arena_bytes < ROWS * WIDTH);
+    assert_true(f->last_prepared->program[0]->arena_bytes < ROWS * WIDTH);
     assert_int_equal(ch_var_get(x.v, &now), CH_OK);
     row = ch_tensor_data(now);
     for (int i = 0; i < ROWS * WIDTH; i++)

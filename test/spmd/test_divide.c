@@ -1,262 +1,288 @@
-/* test/spmd/test_divide.c -- divided steps: how many bytes the cores of a replica exchange.
+/* test/spmd/test_divide.c -- divided steps: how many bytes the logical devices exchange.
  *
- * Each case records a small graph with numbers for all sizes, divides it among four cores, and
- * adds up the elements of the plans of its exchanges. The expected numbers were derived by hand
- * from the layouts.
+ * Each case runs a small step on replicas of four logical devices. The bytes of the plan must
+ * equal the bytes that the kernels counted, and both must equal a number that was derived by
+ * hand from the layouts.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "../strategy/cores.h"
 
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
+enum { CORES = 4, MOST_INPUTS = 3, MOST_VARIABLES = 11 };
 
-#include <cohort/cohort.h>
+/* An input. */
+typedef struct source {
+    ch_dtype dtype;
+    ch_shape shape;
+} source;
 
-#include "graph/step.h"
-#include "spmd/annotate.h"
-#include "spmd/core_ops.h"
-#include "spmd/spmd.h"
+/* A variable, and the axis of the mesh over which each of its axes is split. */
+typedef struct variable {
+    ch_shape shape;
+    int      split[CH_MAX_RANK];
+} variable;
 
-enum { CORES = 4, REPLICATED = 9 };
+#define UNSPLIT                                                                                \
+    {                                                                                          \
+        CH_OFF, CH_OFF, CH_OFF, CH_OFF                                                         \
+    }
+#define BY_ROWS                                                                                \
+    {                                                                                          \
+        0, CH_OFF, CH_OFF                                                                      \
+    }
+#define BY_COLUMNS                                                                             \
+    {                                                                                          \
+        CH_OFF, 0, CH_OFF                                                                      \
+    }
 
-/* A graph under construction. A variable has a number for each axis: its parts. */
+typedef struct example {
+    source   in[MOST_INPUTS];        /* shape.rank is 0 after the last */
+    variable var[MOST_VARIABLES];    /* likewise */
+    int      n_replicas;             /* 0: one */
+    int      mesh[CH_MESH_AXES_MAX]; /* 0 after the last axis */
+    /* Records the step. x are the inputs, w the values of the variables. */
+    void (*record)(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v);
+} example;
+
 typedef struct recording {
-    ch_step *s;
-    int      n_vars;
-    struct {
-        char name[16];
-        int  parts[CH_MAX_RANK];
-    } var[16];
+    const example *e;
+    int            n_in, n_vars;
+    ch_var        *v[MOST_VARIABLES];
 } recording;
 
-static void ok(ch_status rc)
+static void step(ch_step *s, void *arg)
 {
-    if (rc != CH_OK)
-        fail_msg("%s: %s", ch_status_name(rc), ch_error_message());
+    recording *r = arg;
+    ch_node   *x[MOST_INPUTS], *w[MOST_VARIABLES];
+
+    for (int i = 0; i < r->n_in; i++)
+        x[i] = ch_step_in(s, i);
+    for (int i = 0; i < r->n_vars; i++)
+        w[i] = ch_var_read(s, r->v[i]);
+    r->e->record(s, x, w, r->v);
 }
 
-static ch_node *input(recording *r, ch_dtype dtype, ch_shape shape)
+/* Returns numbers, or zeros of another dtype, which are valid ids. */
+static ch_tensor *values(const source *from)
 {
-    ch_dims dims = ch__dims_of(shape);
+    ch_tensor *t = NULL;
 
-    return ch__step_add_input(r->s, NULL, dtype, &dims);
-}
-
-/* Returns a variable whose axis i is stored in parts[i] parts. */
-static ch_node *var(recording *r, ch_shape shape, const int *parts)
-{
-    char *name = r->var[r->n_vars].name;
-
-    (void)snprintf(name, sizeof(r->var[0].name), "v%d", r->n_vars);
-    for (int i = 0; i < shape.rank; i++)
-        r->var[r->n_vars].parts[i] = parts != NULL ? parts[i] : 1;
-    r->n_vars++;
-    return ch__step_read(r->s, name, name, CH_F32, shape);
-}
-
-static ch_node *split(ch_node *x, int n, const int *parts)
-{
-    return ch__annotate(NULL, x, CH_ANNOTATION_SPLIT, n, parts);
-}
-
-static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout *out)
-{
-    const recording *r = arg;
-    int              product = 1;
-
-    for (int i = 0; i < r->n_vars; i++) {
-        if (strcmp(r->var[i].name, v->name) != 0)
-            continue;
-        for (int k = 0; k < v->shape.rank; k++)
-            product *= r->var[i].parts[k];
-        if (product == CORES)
-            ch__layout_split(CORES, v->shape.rank, r->var[i].parts, out);
-        else
-            ch__layout_replicated(CORES, v->shape.rank, out);
-        return CH_OK;
-    }
-    return ch__fail(CH_NOT_FOUND, "no variable %s", v->name);
-}
-
-typedef struct traffic {
-    int         exchanges, graphs;
-    int64_t     bytes, all_reduces;
-    const char *last_combined; /* op of the value in the last all-reduce */
-} traffic;
-
-/* Divides what `record` records, and adds up the exchanges. */
-static traffic divide_over(void (*record)(recording *), int n_mesh, const int *mesh)
-{
-    recording       r = {.n_vars = 0};
-    ch_spmd_options opt = {.n_cores = CORES,
-                           .n_mesh = n_mesh,
-                           .mesh = mesh,
-                           .variable = variable_layout,
-                           .arg = &r};
-    ch_graph       *g = NULL, *core[CORES] = {NULL};
-    traffic         t = {0};
-
-    ok(ch__step_new("step", NULL, &r.s));
-    record(&r);
-    ok(ch_step_status(r.s));
-    ok(ch__step_finish(r.s, &g));
-    ch__step_free(r.s);
-    g->is_concrete = true;
-    g->step = NULL;
-    ok(ch__pass_dead(g));
-    ok(ch__spmd_divide(&opt, 1, &g, core));
-    for (int c = 0; c < CORES; c++) {
-        int same = 0;
-
-        while (core[same] != core[c])
-            same++;
-        t.graphs += same == c;
-    }
-    for (const ch_node *n = core[0]->first; n != NULL; n = n->next)
-        if (n->op == &ch__op_exchange) {
-            const ch_reshard *plan = ch__exchange_plan(n);
-
-            t.exchanges++;
-            t.bytes += plan->n_moved * (int64_t)ch_dtype_bytes(ch__exchange_dtype(n));
-            t.all_reduces += plan->kind == CH_TRAFFIC_ALL_REDUCE;
-            if (plan->kind == CH_TRAFFIC_ALL_REDUCE)
-                t.last_combined = n->in[0]->head->op->name;
-        }
-    for (int c = 0; c < CORES; c++)
-        ch_graph_unref(core[c]);
-    ch_graph_unref(g);
+    if (from->dtype == CH_F32)
+        return t_noise(from->shape, 7);
+    t_ok(ch_tensor_new(from->dtype, from->shape, &t));
     return t;
 }
 
-static traffic divide(void (*record)(recording *))
+/* The bytes of a report, without those of the host. */
+static int64_t bytes_of(const ch_layout_report *r)
 {
-    return divide_over(record, 1, (int[]){CORES});
+    return r->all_reduce.bytes + r->reduce_scatter.bytes + r->all_gather.bytes +
+           r->all_to_all.bytes + r->halo.bytes + r->other.bytes;
+}
+
+static void same_traffic(const ch_traffic *a, const ch_traffic *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_int_equal(a->bytes, b->bytes);
+}
+
+/* Checks that the kernels have counted what the plan says. */
+static void same_transfers(const ch_layout_report *planned, const ch_layout_report *measured)
+{
+    same_traffic(&planned->all_reduce, &measured->all_reduce);
+    same_traffic(&planned->reduce_scatter, &measured->reduce_scatter);
+    same_traffic(&planned->all_gather, &measured->all_gather);
+    same_traffic(&planned->all_to_all, &measured->all_to_all);
+    same_traffic(&planned->halo, &measured->halo);
+    same_traffic(&planned->other, &measured->other);
+    same_traffic(&planned->host, &measured->host);
+    same_traffic(&planned->cross_replica, &measured->cross_replica);
+}
+
+/* Runs an example. Returns its report, which must have these bytes between the devices of a
+ * replica. */
+static ch_layout_report moves(const example *e, int64_t bytes)
+{
+    int              n = e->n_replicas > 0 ? e->n_replicas : 1;
+    ch_strategy     *st = t_cores_strategy(n, CORES, e->mesh[0] > 0 ? e->mesh : NULL);
+    recording        r = {.e = e};
+    ch_tensor       *in[MOST_INPUTS];
+    ch_function     *f = t_function(step, &r);
+    ch_layout_report planned, measured;
+    ch_tuple        *given, *out = NULL;
+
+    for (; r.n_in < MOST_INPUTS && e->in[r.n_in].shape.rank > 0; r.n_in++)
+        in[r.n_in] = values(&e->in[r.n_in]);
+    for (; r.n_vars < MOST_VARIABLES && e->var[r.n_vars].shape.rank > 0; r.n_vars++) {
+        const variable *v = &e->var[r.n_vars];
+        char            name[16];
+
+        (void)snprintf(name, sizeof(name), "v%d", r.n_vars);
+        t_ok(ch_var_new(st,
+                        &(ch_var_spec){.name = name,
+                                       .shape = v->shape,
+                                       .init = ch_init_uniform(-1, 1),
+                                       .split = v->split,
+                                       .n_split = v->shape.rank,
+                                       .aggregation = CH_AGGREGATE_SUM},
+                        &r.v[r.n_vars]));
+    }
+    given = t_tuple(r.n_in, in);
+    ch_function_static_rows(f);
+    t_ok(ch_strategy_run(st, f, given, &out));
+    t_ok(ch_function_report_layouts(f, &planned, &measured));
+    same_transfers(&planned, &measured);
+    assert_int_equal(planned.devices, CORES);
+    assert_int_equal(bytes_of(&planned), bytes);
+    ch_tuple_unref(out);
+    ch_tuple_unref(given);
+    ch_function_unref(f);
+    for (int i = 0; i < r.n_vars; i++)
+        ch_var_unref(r.v[i]);
+    ch_strategy_unref(st);
+    return planned;
 }
 
 /* ---- matrix products ---- */
 
-static ch_node *two_layers(recording *r, ch_node *x, int64_t hidden, ch_node **w)
+static ch_node *two_layers(ch_node *x, ch_node *const *w)
 {
-    w[0] = var(r, ch_shape_of(16, hidden), (int[]){1, 4});
-    w[1] = var(r, ch_shape_of(hidden, 16), (int[]){4, 1});
     return ch_matmul(ch_relu(ch_matmul(x, false, w[0], false)), false, w[1], false);
 }
 
-static void record_two_layers(recording *r)
+static void record_two_layers(ch_step *s, ch_node *const *x, ch_node *const *w,
+                              ch_var *const *v)
 {
-    ch_node *w[2];
-
-    ch_step_out(r->s, "y", two_layers(r, input(r, CH_F32, ch_shape_of(8, 16)), 32, w));
+    (void)v;
+    ch_step_out(s, "y", two_layers(x[0], w));
 }
 
-static void record_uneven_layers(recording *r)
-{
-    ch_node *w[2];
-
-    ch_step_out(r->s, "y", two_layers(r, input(r, CH_F32, ch_shape_of(8, 16)), 30, w));
-}
+#define TWO_LAYERS(hidden)                                                                     \
+    {                                                                                          \
+        {ch_shape_of(16, hidden), BY_COLUMNS}, {ch_shape_of(hidden, 16), BY_ROWS},             \
+    }
 
 static void product_split_by_units_needs_one_all_reduce(void **state)
 {
-    traffic t = divide(record_two_layers);
+    ch_layout_report r = moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
+                                          .var = TWO_LAYERS(32),
+                                          .record = record_two_layers},
+                               3072);
 
     (void)state;
-    assert_int_equal(t.bytes, 3072);
-    assert_int_equal(t.all_reduces, 1);
-    assert_int_equal(t.exchanges, 1);
-    assert_int_equal(t.graphs, 1);
-    t = divide(record_uneven_layers);
-    assert_int_equal(t.bytes, 3072);
-    assert_int_equal(t.exchanges, 1);
+    assert_int_equal(r.all_reduce.bytes, 3072);
+    assert_int_equal(r.all_reduce.count, 1);
+    assert_int_equal(r.programs, 1);
+    assert_int_equal(r.calls, 3);
+    assert_int_equal(r.replicated_calls, 0);
+    assert_true(r.work == 1.0 / CORES);
+    r = moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
+                         .var = TWO_LAYERS(30),
+                         .record = record_two_layers},
+              3072);
+    assert_int_equal(r.all_reduce.count, 1);
+    assert_int_equal(r.programs, 2);
+    assert_true(r.work == 8.0 / 30);
 }
 
-/* Records the gradients of the sum of y * dy with respect to some of x, w[0] and w[1]. */
-static void record_gradients(recording *r, bool of_x, bool of_w)
+/* Records gradients of the sum of y * dy: of x, or of the variables. */
+static void gradients(ch_step *s, ch_node *const *x, ch_node *const *w, int n,
+                      ch_node *const *of)
 {
-    ch_node *x = input(r, CH_F32, ch_shape_of(8, 16)),
-            *dy = input(r, CH_F32, ch_shape_of(8, 16));
-    ch_node *w[3], *grad[3];
-    ch_node *y = two_layers(r, x, 32, w);
+    ch_node *grad[2];
 
-    w[2] = x;
-    ch_gradients(y, dy, 3, w, grad);
-    for (int i = 0; i < 3; i++)
-        if (i == 2 ? of_x : of_w)
-            ch_step_out(r->s, NULL, grad[i]);
+    ch_gradients(two_layers(x[0], w), x[1], n, of, grad);
+    for (int i = 0; i < n; i++)
+        ch_step_out(s, NULL, grad[i]);
 }
 
-static void record_gradients_of_w(recording *r)
+static void record_gradients_of_w(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                  ch_var *const *v)
 {
-    record_gradients(r, false, true);
+    (void)v;
+    gradients(s, x, w, 2, w);
 }
 
-static void record_gradients_of_x(recording *r)
+static void record_gradient_of_x(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                 ch_var *const *v)
 {
-    record_gradients(r, true, false);
+    (void)v;
+    gradients(s, x, w, 1, x);
+}
+
+static void record_sums_of_gradients(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                     ch_var *const *v)
+{
+    ch_node *grad[2];
+
+    (void)v;
+    ch_gradients(two_layers(x[0], w), x[1], 2, w, grad);
+    for (int i = 0; i < 2; i++)
+        ch_step_out(s, NULL, ch_all_reduce(CH_SUM, grad[i]));
 }
 
 static void gradients_of_split_products_move_only_the_sum_for_the_input(void **state)
 {
-    traffic t = divide(record_gradients_of_w);
+    example e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
+                 .var = TWO_LAYERS(32),
+                 .record = record_gradients_of_w};
 
     (void)state;
-    assert_int_equal(t.bytes, 0);
-    t = divide(record_gradients_of_x);
-    assert_int_equal(t.bytes, 3072);
-    assert_int_equal(t.all_reduces, 1);
+    (void)moves(&e, 0);
+    e.record = record_gradient_of_x;
+    assert_int_equal(moves(&e, 3072).all_reduce.count, 1);
 }
 
-static void record_rows(recording *r)
+static void gradients_of_tiles_are_summed_between_the_devices_of_equal_number(void **state)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(128, 784)), 2, (int[]){4, 1});
-    ch_node *dy = split(input(r, CH_F32, ch_shape_of(128, 10)), 2, (int[]){4, 1});
-    ch_node *w[2] = {var(r, ch_shape_of(784, 512), NULL), var(r, ch_shape_of(512, 10), NULL)};
+    example e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
+                 .var = TWO_LAYERS(32),
+                 .n_replicas = 2,
+                 .record = record_sums_of_gradients};
+
+    (void)state;
+    assert_int_equal(moves(&e, 0).cross_replica.bytes, 8192);
+}
+
+/* Records the gradients of two layers and changes their variables. Rows are split. */
+static void record_rows(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
+{
+    ch_node *of[2] = {ch_split_to_logical_devices(x[0], 2, (int[]){4, 1}),
+                      ch_split_to_logical_devices(x[1], 2, (int[]){4, 1})};
     ch_node *grad[2];
-    ch_node *y = ch_matmul(ch_relu(ch_matmul(x, false, w[0], false)), false, w[1], false);
 
-    ch_gradients(y, dy, 2, w, grad);
-    for (int i = 0; i < 2; i++) {
-        ch_node *value =
-            ch_sub(w[i], ch_mul(grad[i], ch_fill(r->s, CH_F32, (ch_shape){0}, 0.5)));
-
-        ch__step_write(r->s, r->var[i].name, r->var[i].name, CH_F32, ch_node_shape(w[i]),
-                       value);
-    }
+    ch_gradients(two_layers(of[0], w), of[1], 2, w, grad);
+    for (int i = 0; i < 2; i++)
+        ch_var_assign(s, v[i], ch_sub(w[i], ch_mul(grad[i], ch_number(s, 0.5))));
 }
 
 static void rows_split_needs_an_all_reduce_for_each_gradient(void **state)
 {
-    traffic t = divide(record_rows);
+    ch_layout_report r = moves(
+        &(example){.in = {{CH_F32, ch_shape_of(128, 784)}, {CH_F32, ch_shape_of(128, 10)}},
+                   .var = {{ch_shape_of(784, 512), UNSPLIT}, {ch_shape_of(512, 10), UNSPLIT}},
+                   .record = record_rows},
+        9756672);
 
     (void)state;
-    assert_int_equal(t.bytes, 9756672);
-    assert_int_equal(t.all_reduces, 2);
+    assert_int_equal(r.all_reduce.count, 2);
+    assert_int_equal(r.all_reduce.bytes, 9756672);
 }
 
-/* Over a mesh of 2 x 2: x by rows over axis 0, the kernels over axis 1. */
-static void record_mesh(recording *r)
+static void record_mesh(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = ch__annotate(NULL, input(r, CH_F32, ch_shape_of(8, 16)), CH_ANNOTATION_MESH, 2,
-                              (int[]){0, CH_OFF});
-    ch_node *w1 = ch__annotate(NULL, input(r, CH_F32, ch_shape_of(16, 32)), CH_ANNOTATION_MESH,
-                               2, (int[]){CH_OFF, 1});
-    ch_node *w2 = ch__annotate(NULL, input(r, CH_F32, ch_shape_of(32, 16)), CH_ANNOTATION_MESH,
-                               2, (int[]){1, CH_OFF});
-    ch_node *y = ch_matmul(ch_relu(ch_matmul(x, false, w1, false)), false, w2, false);
-
-    ch_step_out(r->s, "y", y);
+    (void)v;
+    ch_step_out(s, "y", two_layers(ch_mesh_split(x[0], 2, (int[]){0, CH_OFF}), w));
 }
 
 static void product_over_two_axes_of_a_mesh_reduces_in_pairs(void **state)
 {
-    traffic t = divide_over(record_mesh, 2, (int[]){2, 2});
-
     (void)state;
-    assert_int_equal(t.bytes, 1024);
+    (void)moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
+                           .var = {{ch_shape_of(16, 32), {CH_OFF, 1}},
+                                   {ch_shape_of(32, 16), {1, CH_OFF}}},
+                           .mesh = {2, 2},
+                           .record = record_mesh},
+                1024);
 }
 
 /* ---- a transformer block ---- */
@@ -277,275 +303,325 @@ static ch_node *by_heads(ch_node *x)
 
 /* A block of a transformer, whose kernels are split by heads and by hidden units, and the
  * gradients of the kernels and the input. */
-static void record_block(recording *r)
+static void record_block(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    const block_sizes *b = sizes;
-    const int          columns[] = {1, 4}, rows[] = {4, 1};
-    ch_shape           square = ch_shape_of(b->width, b->width);
-    ch_shape           shape = ch_shape_of(b->batch, b->time, b->width);
-    ch_node           *x = input(r, CH_F32, shape), *dy = input(r, CH_F32, shape);
-    ch_node           *w[7], *norm[4], *grad[7], *h, *y;
+    ch_node *const *norm = &w[6];
+    ch_node        *of[7] = {w[0], w[1], w[2], w[3], w[4], w[5], x[0]}, *grad[7], *h, *y;
 
-    for (int i = 0; i < 3; i++)
-        w[i] = var(r, square, columns);
-    w[3] = var(r, square, rows);
-    w[4] = var(r, ch_shape_of(b->width, b->hidden), columns);
-    w[5] = var(r, ch_shape_of(b->hidden, b->width), rows);
-    w[6] = x;
-    for (int i = 0; i < 4; i++)
-        norm[i] = var(r, ch_shape_of(b->width), NULL);
-    h = ch_layer_norm(x, norm[0], norm[1], 1e-5);
+    (void)v;
+    h = ch_layer_norm(x[0], norm[0], norm[1], 1e-5);
     h = ch_attention(by_heads(ch_matmul(h, false, w[0], false)),
                      by_heads(ch_matmul(h, false, w[1], false)),
                      by_heads(ch_matmul(h, false, w[2], false)), NULL, NULL);
-    h = ch_reshape(ch_transpose(h, 4, (int[]){0, 2, 1, 3}), shape);
-    y = ch_add(x, ch_matmul(h, false, w[3], false));
+    h = ch_reshape(ch_transpose(h, 4, (int[]){0, 2, 1, 3}),
+                   ch_shape_of(sizes->batch, sizes->time, sizes->width));
+    y = ch_add(x[0], ch_matmul(h, false, w[3], false));
     h = ch_layer_norm(y, norm[2], norm[3], 1e-5);
     h = ch_matmul(ch_gelu(ch_matmul(h, false, w[4], false)), false, w[5], false);
     y = ch_add(y, h);
-    ch_gradients(y, dy, 7, w, grad);
-    ch_step_out(r->s, "y", y);
+    ch_gradients(y, x[1], 7, of, grad);
+    ch_step_out(s, "y", y);
     for (int i = 0; i < 7; i++)
-        ch_step_out(r->s, NULL, grad[i]);
+        ch_step_out(s, NULL, grad[i]);
+}
+
+static ch_layout_report run_block(const block_sizes *b, int64_t bytes)
+{
+    ch_shape shape = ch_shape_of(b->batch, b->time, b->width);
+    ch_shape square = ch_shape_of(b->width, b->width), row = ch_shape_of(b->width);
+    example  e = {.in = {{CH_F32, shape}, {CH_F32, shape}},
+                  .var = {{square, BY_COLUMNS},
+                          {square, BY_COLUMNS},
+                          {square, BY_COLUMNS},
+                          {square, BY_ROWS},
+                          {ch_shape_of(b->width, b->hidden), BY_COLUMNS},
+                          {ch_shape_of(b->hidden, b->width), BY_ROWS},
+                          {row, UNSPLIT},
+                          {row, UNSPLIT},
+                          {row, UNSPLIT},
+                          {row, UNSPLIT}},
+                  .record = record_block};
+
+    sizes = b;
+    return moves(&e, bytes);
 }
 
 static void transformer_block_needs_four_all_reduces(void **state)
 {
-    static const block_sizes small = {2, 6, 16, 4, 64}, large = {8, 128, 384, 8, 1536};
-    traffic                  t;
+    ch_layout_report r = run_block(&(block_sizes){2, 6, 16, 4, 64}, 18432);
 
     (void)state;
-    sizes = &small;
-    t = divide(record_block);
-    assert_int_equal(t.all_reduces, 4);
-    assert_int_equal(t.bytes, 18432);
-    assert_int_equal(t.graphs, 1);
-    sizes = &large;
-    t = divide(record_block);
-    assert_int_equal(t.all_reduces, 4);
-    assert_int_equal(t.bytes, 37748736);
+    assert_int_equal(r.all_reduce.count, 4);
+    assert_int_equal(r.all_reduce.bytes, 18432);
+    assert_int_equal(r.programs, 1);
+    r = run_block(&(block_sizes){8, 128, 384, 8, 1536}, 37748736);
+    assert_int_equal(r.all_reduce.count, 4);
 }
 
 /* ---- images ---- */
 
-static void record_conv(recording *r)
+static ch_node *by_image_rows(ch_node *x)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(2, 16, 16, 3)), 4, (int[]){1, 4, 1, 1});
-    ch_node *filter = var(r, ch_shape_of(3, 3, 3, 8), NULL);
-
-    ch_step_out(r->s, "y", ch_conv2d(x, filter, &(ch_conv_options){.padding = CH_PAD_SAME}));
+    return ch_split_to_logical_devices(x, 4, (int[]){1, 4, 1, 1});
 }
 
-static void record_filter_gradient(recording *r)
+static ch_node *conv(ch_node *x, ch_node *filter)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(2, 16, 16, 3)), 4, (int[]){1, 4, 1, 1});
-    ch_node *dy = split(input(r, CH_F32, ch_shape_of(2, 16, 16, 8)), 4, (int[]){1, 4, 1, 1});
-    ch_node *filter = var(r, ch_shape_of(3, 3, 3, 8), NULL), *grad;
-    ch_node *y = ch_conv2d(x, filter, &(ch_conv_options){.padding = CH_PAD_SAME});
-
-    ch_step_out(r->s, "y", y);
-    ch_gradients(y, dy, 1, &filter, &grad);
-    ch_step_out(r->s, "gradient", grad);
+    return ch_conv2d(x, filter, &(ch_conv_options){.padding = CH_PAD_SAME});
 }
 
-static void record_strided_conv(recording *r)
+static void record_conv(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(1, 16, 8, 2)), 4, (int[]){1, 4, 1, 1});
-    ch_node *filter = var(r, ch_shape_of(3, 3, 2, 8), NULL);
-
-    ch_step_out(
-        r->s, "y",
-        ch_conv2d(x, filter, &(ch_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME}));
+    (void)v;
+    ch_step_out(s, "y", conv(by_image_rows(x[0]), w[0]));
 }
 
-static void record_conv_in_two_axes(recording *r)
+static void record_filter_gradient(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                   ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(1, 8, 8, 2)), 4, (int[]){1, 2, 2, 1});
-    ch_node *filter = var(r, ch_shape_of(3, 3, 2, 8), NULL);
+    ch_node *y = conv(by_image_rows(x[0]), w[0]), *grad;
 
-    ch_step_out(r->s, "y", ch_conv2d(x, filter, &(ch_conv_options){.padding = CH_PAD_SAME}));
+    (void)v;
+    ch_step_out(s, "y", y);
+    ch_gradients(y, by_image_rows(x[1]), 1, w, &grad);
+    ch_step_out(s, "gradient", grad);
+}
+
+static void record_strided_conv(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                ch_var *const *v)
+{
+    (void)v;
+    ch_step_out(s, "y",
+                ch_conv2d(by_image_rows(x[0]), w[0],
+                          &(ch_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME}));
+}
+
+static void record_conv_in_two_axes(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                    ch_var *const *v)
+{
+    (void)v;
+    ch_step_out(s, "y", conv(ch_split_to_logical_devices(x[0], 4, (int[]){1, 2, 2, 1}), w[0]));
 }
 
 static void convolution_over_rows_of_the_image_moves_only_borders(void **state)
 {
-    traffic t = divide(record_conv);
+    example e = {
+        .in = {{CH_F32, ch_shape_of(2, 16, 16, 3)}, {CH_F32, ch_shape_of(2, 16, 16, 8)}},
+        .var = {{ch_shape_of(3, 3, 3, 8), UNSPLIT}},
+        .record = record_conv};
+    ch_layout_report r = moves(&e, 2304);
 
     (void)state;
-    assert_int_equal(t.bytes, 2304);
-    assert_int_equal(t.graphs, 3);
-    t = divide(record_filter_gradient);
-    assert_int_equal(t.bytes, 2304 + 5184);
-    assert_int_equal(t.all_reduces, 1);
-    t = divide(record_strided_conv);
-    assert_int_equal(t.bytes, 192);
-    t = divide(record_conv_in_two_axes);
-    assert_int_equal(t.bytes, 288);
+    assert_int_equal(r.halo.bytes, 2304);
+    assert_int_equal(r.halo.count, 1);
+    assert_int_equal(r.programs, 3);
+    e.record = record_filter_gradient;
+    r = moves(&e, 2304 + 5184);
+    assert_int_equal(r.halo.bytes, 2304);
+    assert_int_equal(r.all_reduce.bytes, 5184);
+    e = (example){.in = {{CH_F32, ch_shape_of(1, 16, 8, 2)}},
+                  .var = {{ch_shape_of(3, 3, 2, 8), UNSPLIT}},
+                  .record = record_strided_conv};
+    (void)moves(&e, 192);
+    e.in[0].shape = ch_shape_of(1, 8, 8, 2);
+    e.record = record_conv_in_two_axes;
+    (void)moves(&e, 288);
 }
 
 /* ---- normalisation, softmax, losses ---- */
 
-static void record_batch_norm(recording *r)
+static ch_node *by_columns(ch_node *x)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(2, 16, 16, 8)), 4, (int[]){1, 4, 1, 1});
+    return ch_split_to_logical_devices(x, 2, (int[]){1, 4});
+}
+
+static void record_batch_norm(ch_step *s, ch_node *const *x, ch_node *const *w,
+                              ch_var *const *v)
+{
     ch_node *mean, *variance;
 
-    ch_step_out(r->s, "y",
-                ch_batch_norm(x, var(r, ch_shape_of(8), NULL), var(r, ch_shape_of(8), NULL),
-                              1e-3, &mean, &variance));
+    (void)v;
+    ch_step_out(s, "y", ch_batch_norm(by_image_rows(x[0]), w[0], w[1], 1e-3, &mean, &variance));
 }
 
-static void record_layer_norm(recording *r)
+static void record_layer_norm(ch_step *s, ch_node *const *x, ch_node *const *w,
+                              ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-
-    ch_step_out(
-        r->s, "y",
-        ch_layer_norm(x, var(r, ch_shape_of(8), NULL), var(r, ch_shape_of(8), NULL), 1e-3));
+    (void)v;
+    ch_step_out(s, "y", ch_layer_norm(by_columns(x[0]), w[0], w[1], 1e-3));
 }
 
-static void record_softmax(recording *r)
+static void record_softmax(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-
-    ch_step_out(r->s, "y", ch_softmax(x, -1));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", ch_softmax(by_columns(x[0]), -1));
 }
 
-static void record_cross_entropy(recording *r)
+static void record_cross_entropy(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                 ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(2, 6, 100)), 3, (int[]){1, 1, 4});
-    ch_node *labels = input(r, CH_I32, ch_shape_of(2, 6));
+    ch_node *logits = ch_split_to_logical_devices(x[0], 3, (int[]){1, 1, 4});
 
-    ch_step_out(r->s, "y", ch_sparse_softmax_cross_entropy(x, labels));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", ch_sparse_softmax_cross_entropy(logits, x[1]));
 }
 
 static void sums_over_a_split_axis_move_only_the_sums(void **state)
 {
+    example e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}},
+                 .var = {{ch_shape_of(8), UNSPLIT}, {ch_shape_of(8), UNSPLIT}},
+                 .record = record_batch_norm};
+
     (void)state;
-    assert_int_equal(divide(record_batch_norm).bytes, 384);
-    assert_int_equal(divide(record_layer_norm).bytes, 384);
-    assert_int_equal(divide(record_softmax).bytes, 384);
-    assert_int_equal(divide(record_cross_entropy).bytes, 864);
+    (void)moves(&e, 384);
+    e.in[0].shape = ch_shape_of(8, 8);
+    e.record = record_layer_norm;
+    (void)moves(&e, 384);
+    e.record = record_softmax;
+    (void)moves(&e, 384);
+    e.in[0].shape = ch_shape_of(2, 6, 100);
+    e.in[1] = (source){CH_I32, ch_shape_of(2, 6)};
+    e.record = record_cross_entropy;
+    (void)moves(&e, 864);
 }
 
-static void record_added_maxima(recording *r)
+static void record_added_maxima(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-    ch_node *y = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-
-    ch_step_out(r->s, "y",
-                ch_add(ch_max(x, 1, (int[]){1}, false), ch_max(y, 1, (int[]){1}, false)));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y",
+                ch_add(ch_max(by_columns(x[0]), 1, (int[]){1}, false),
+                       ch_max(by_columns(x[1]), 1, (int[]){1}, false)));
 }
 
-static void record_added_sums(recording *r)
+static void record_added_sums(ch_step *s, ch_node *const *x, ch_node *const *w,
+                              ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-    ch_node *y = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-
-    ch_step_out(r->s, "y",
-                ch_add(ch_sum(x, 1, (int[]){1}, false), ch_sum(y, 1, (int[]){1}, false)));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y",
+                ch_add(ch_sum(by_columns(x[0]), 1, (int[]){1}, false),
+                       ch_sum(by_columns(x[1]), 1, (int[]){1}, false)));
 }
 
+/* An all-reduce of 8 numbers over 4 devices moves 192 bytes. */
 static void linear_ops_keep_partial_sums_but_no_partial_maxima(void **state)
 {
-    traffic t = divide(record_added_sums);
+    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                 .record = record_added_sums};
 
     (void)state;
-    assert_int_equal(t.all_reduces, 1);
-    assert_string_equal(t.last_combined, "add");
-    t = divide(record_added_maxima);
-    assert_int_equal(t.all_reduces, 2);
-    assert_string_equal(t.last_combined, "max");
+    assert_int_equal(moves(&e, 192).all_reduce.count, 1);
+    e.record = record_added_maxima;
+    assert_int_equal(moves(&e, 2 * 192).all_reduce.count, 2);
 }
 
 /* ---- rows by ids ---- */
 
-static void record_lookup_by_rows(recording *r)
+static void record_lookup(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *table = var(r, ch_shape_of(100, 8), (int[]){4, 1});
-
-    ch_step_out(r->s, "y", ch_gather(table, input(r, CH_I64, ch_shape_of(10)), 0));
+    (void)v;
+    ch_step_out(s, "y", ch_gather(w[0], x[0], 0));
 }
 
-static void record_lookup_by_columns(recording *r)
+static void record_sparse_gradient(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                   ch_var *const *v)
 {
-    ch_node *table = var(r, ch_shape_of(100, 8), (int[]){1, 4});
+    ch_node *ids = ch_split_to_logical_devices(x[0], 1, (int[]){4});
+    ch_node *rows = ch_split_to_logical_devices(x[1], 2, (int[]){4, 1});
 
-    ch_step_out(r->s, "y", ch_gather(table, input(r, CH_I64, ch_shape_of(10)), 0));
-}
-
-static void record_sparse_gradient(recording *r)
-{
-    ch_node *table = var(r, ch_shape_of(100, 8), NULL);
-    ch_node *ids = split(input(r, CH_I64, ch_shape_of(8)), 1, (int[]){4});
-    ch_node *rows = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){4, 1});
-    ch_node *value = ch_scatter_sub(table, ids, rows);
-
-    ch__step_write(r->s, r->var[0].name, r->var[0].name, CH_F32, ch_node_shape(table), value);
+    ch_var_assign(s, v[0], ch_scatter_sub(w[0], ids, rows));
 }
 
 static void lookups_in_a_split_table_sum_the_rows_that_cores_have(void **state)
 {
+    example e = {.in = {{CH_I64, ch_shape_of(10)}},
+                 .var = {{ch_shape_of(100, 8), BY_ROWS}},
+                 .record = record_lookup};
+
     (void)state;
-    assert_int_equal(divide(record_lookup_by_rows).bytes, 1920);
-    assert_int_equal(divide(record_lookup_by_columns).bytes, 0);
-    assert_int_equal(divide(record_sparse_gradient).bytes, 960);
+    (void)moves(&e, 1920);
+    e.var[0] = (variable){ch_shape_of(100, 8), BY_COLUMNS};
+    (void)moves(&e, 0);
+    e = (example){.in = {{CH_I64, ch_shape_of(8)}, {CH_F32, ch_shape_of(8, 8)}},
+                  .var = {{ch_shape_of(100, 8), UNSPLIT}},
+                  .record = record_sparse_gradient};
+    (void)moves(&e, 960);
 }
 
 /* ---- moves ---- */
 
-static void record_transfer(recording *r)
+static ch_node *by_rows(ch_node *x, int rank)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8, 8)), 2, (int[]){1, 4});
-
-    ch_step_out(r->s, "y", split(x, 2, (int[]){4, 1}));
+    return ch_split_to_logical_devices(x, rank, (int[]){4, 1});
 }
 
-static void record_reverse(recording *r)
+static void record_transfer(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8)), 1, (int[]){4});
-
-    ch_step_out(r->s, "y", split(ch_reverse(x, 1, (int[]){0}), 1, (int[]){4}));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", by_rows(by_columns(x[0]), 2));
 }
 
-static void record_reshape(recording *r)
+static void record_reverse(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(48)), 1, (int[]){4});
-
-    ch_step_out(r->s, "y", split(ch_reshape(x, ch_shape_of(6, 8)), 2, (int[]){4, 1}));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", by_rows(ch_reverse(by_rows(x[0], 1), 1, (int[]){0}), 1));
 }
 
-static void record_concat(recording *r)
+static void record_reshape(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *a = ch__annotate(NULL, input(r, CH_F32, ch_shape_of(8, 3)),
-                              CH_ANNOTATION_REPLICATE, 0, NULL);
-    ch_node *b = split(input(r, CH_F32, ch_shape_of(8, 3)), 2, (int[]){4, 1});
-
-    ch_step_out(r->s, "y", split(ch_concat(2, (ch_node *[]){a, b}, 0), 2, (int[]){4, 1}));
+    (void)w;
+    (void)v;
+    ch_step_out(
+        s, "y",
+        ch_mesh_split(ch_reshape(by_rows(x[0], 1), ch_shape_of(6, 8)), 2, (int[]){0, CH_OFF}));
 }
 
-static void record_slice(recording *r)
+static void record_concat(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(16)), 1, (int[]){4});
+    ch_node *parts[2] = {ch_replicate_to_logical_devices(x[0]), by_rows(x[1], 2)};
 
-    ch_step_out(r->s, "y", ch_slice(x, 1, (int64_t[]){2}, (int64_t[]){12}));
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", by_rows(ch_concat(2, parts, 0), 2));
 }
 
-static void record_pad(recording *r)
+static void record_slice(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
-    ch_node *x = split(input(r, CH_F32, ch_shape_of(8)), 1, (int[]){4});
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", ch_slice(by_rows(x[0], 1), 1, (int64_t[]){2}, (int64_t[]){12}));
+}
 
-    ch_step_out(r->s, "y", ch_pad(x, 1, (int64_t[]){1}, (int64_t[]){1}, 0));
+static void record_pad(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
+{
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", ch_pad(by_rows(x[0], 1), 1, (int64_t[]){1}, (int64_t[]){1}, 0));
 }
 
 static void moves_transfer_the_missing_elements(void **state)
 {
+    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}}, .record = record_transfer};
+
     (void)state;
-    assert_int_equal(divide(record_transfer).bytes, 192);
-    assert_int_equal(divide(record_reverse).bytes, 32);
-    assert_int_equal(divide(record_reshape).bytes, 64);
-    assert_int_equal(divide(record_concat).bytes, 72);
-    assert_int_equal(divide(record_slice).bytes, 8);
-    assert_int_equal(divide(record_pad).bytes, 8);
+    assert_int_equal(moves(&e, 192).all_to_all.bytes, 192);
+    e = (example){.in = {{CH_F32, ch_shape_of(8)}}, .record = record_reverse};
+    assert_int_equal(moves(&e, 32).other.bytes, 32);
+    e = (example){.in = {{CH_F32, ch_shape_of(48)}}, .record = record_reshape};
+    (void)moves(&e, 64);
+    e = (example){.in = {{CH_F32, ch_shape_of(8, 3)}, {CH_F32, ch_shape_of(8, 3)}},
+                  .record = record_concat};
+    (void)moves(&e, 72);
+    e = (example){.in = {{CH_F32, ch_shape_of(16)}}, .record = record_slice};
+    assert_int_equal(moves(&e, 8).halo.bytes, 8);
+    e = (example){.in = {{CH_F32, ch_shape_of(8)}}, .record = record_pad};
+    (void)moves(&e, 8);
 }
 
 int main(void)
@@ -553,6 +629,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_split_by_units_needs_one_all_reduce),
         cmocka_unit_test(gradients_of_split_products_move_only_the_sum_for_the_input),
+        cmocka_unit_test(gradients_of_tiles_are_summed_between_the_devices_of_equal_number),
         cmocka_unit_test(rows_split_needs_an_all_reduce_for_each_gradient),
         cmocka_unit_test(product_over_two_axes_of_a_mesh_reduces_in_pairs),
         cmocka_unit_test(transformer_block_needs_four_all_reduces),
@@ -563,5 +640,5 @@ int main(void)
         cmocka_unit_test(moves_transfer_the_missing_elements),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, t_eight_gpus, NULL);
 }

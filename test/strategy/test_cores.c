@@ -234,10 +234,11 @@ static ch_graph *graph_of(const ch_graph *g, int c, bool on_first)
 
 /* Cores whose parts have equal sizes share a graph, and so do replicas of equal shapes. */
 static ch_status partition(void *owner, const ch_run *run, ch_graph *const *variant,
-                           ch_graph **core)
+                           ch_graph **core, void **report)
 {
     four *f = ((ch_strategy *)owner)->self;
 
+    (void)report;
     f->n_graphs = 0;
     for (int r = 0; r < run->n_local; r++)
         for (int c = 0; c < CORES; c++) {

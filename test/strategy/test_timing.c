@@ -62,7 +62,7 @@ static void end(training *t)
  * begins with `name`; NULL: any name. */
 static int count_instrs(const ch_function *f, const char *name, ch_work_kind work)
 {
-    const ch_program *p = f->last_program;
+    const ch_program *p = f->last_prepared->program[0];
     int               n = 0;
 
     for (int i = 0; i < p->n_instrs; i++)
@@ -97,7 +97,7 @@ static void fused_instruction_keeps_its_kind_of_work(void **state)
 
     t.step = t_function(train, &t);
     t_ok(ch_strategy_run(t.st, t.step, t.in, NULL));
-    p = t.step->last_program;
+    p = t.step->last_prepared->program[0];
     for (int i = 0; i < p->n_instrs; i++)
         if (p->instr[i].node != NULL && p->instr[i].node->scope != NULL &&
             p->instr[i].work == CH_WORK_FORWARD)
