@@ -5,11 +5,13 @@
  * objects. So a restore that fails has changed nothing.
  *
  * The first phase reads the values of this process into staging memory, which the saves of the
- * checkpoint use too. The second phase copies them, which cannot fail. The first phase only
- * verifies the values of variables on parameter servers, and the second reads them from the
- * files. If that fails, it puts these variables back from snapshots that it has taken before
- * (restoring.undo). If values do not fit into staging memory, or a server has no memory for a
- * snapshot, a disk that fails between the two phases leaves some variables changed.
+ * checkpoint use too. The second phase copies them, which cannot fail. A value that workers
+ * start with is read into memory of its own, because the strategy keeps it. The first phase
+ * only verifies the values of variables on parameter servers, and the second reads them from
+ * the files, before it copies. If that fails, it puts these variables back from snapshots that
+ * it has taken before (restoring.undo). If values do not fit into staging memory, or a server
+ * has no memory for a snapshot, a disk that fails between the two phases leaves some variables
+ * changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -37,7 +39,8 @@ typedef struct read_state {
 typedef struct restoring {
     ch_checkpoint *c;
     int64_t        staging_bytes; /* limit; 0: none */
-    /* For each value of the tree: a tensor over staging memory, owned, or NULL. */
+    /* For each value of the tree, owned: a tensor over staging memory; of a per-worker variable
+     * on workers, a tensor with its own memory; or NULL. */
     ch_tensor  **staged;
     ch_restored *r;
     ch_tree      tree;
@@ -281,6 +284,26 @@ static bool can_stage(const restoring *x, int i)
            x->r->match.entry_of[i] >= 0;
 }
 
+/* Returns true if workers have copies of the variable, which a restore starts anew. */
+static bool has_worker_copies(const ch_var *v)
+{
+    return v->per_worker && v->strategy->var_ops->restart != NULL;
+}
+
+/* Makes tensors for the values that workers start with. */
+static ch_status stage_worker_values(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++) {
+        const ch_var *v = x->tree.value[i].var;
+
+        if (can_stage(x, i) && has_worker_copies(v))
+            rc = ch_tensor_new_on(v->layout.device[0], v->dtype, v->shape, &x->staged[i]);
+    }
+    return rc;
+}
+
 /* Makes tensors in staging memory for the variables of this process, as many as its limit
  * allows. The others are read from the files in the second phase. */
 static ch_status plan_staging(restoring *x)
@@ -291,6 +314,7 @@ static ch_status plan_staging(restoring *x)
     x->staged = ch__calloc((size_t)x->tree.n_values + 1, sizeof(ch_tensor *));
     if (x->staged == NULL)
         return ch__fail_memory("a restore");
+    rc = stage_worker_values(x);
     for (int pass = 0; pass < 2 && rc == CH_OK; pass++) {
         if (pass == 1 &&
             ch__staging_reserve(&x->c->staging, ch__checkpoint_team(x->c), end) != CH_OK)
@@ -300,7 +324,7 @@ static ch_status plan_staging(restoring *x)
             const ch_var *v = x->tree.value[i].var;
             int64_t       bytes = can_stage(x, i) ? ch__ckpt_bytes(v->dtype, v->shape) : 0;
 
-            if (!can_stage(x, i) || bytes > limit - end)
+            if (!can_stage(x, i) || has_worker_copies(v) || bytes > limit - end)
                 continue;
             if (pass == 1)
                 rc = ch_tensor_wrap(v->dtype, v->shape, x->c->staging.at + end, NULL, NULL,
@@ -311,7 +335,7 @@ static ch_status plan_staging(restoring *x)
     return rc;
 }
 
-/* Reads value i of the tree into staging memory; the checksums are verified on the way. */
+/* Reads value i of the tree if it is staged; the checksums are verified on the way. */
 static void read_value(void *arg, int i)
 {
     restoring    *x = arg;
@@ -397,22 +421,36 @@ static ch_status set_positions(restoring *x)
     return rc;
 }
 
-static void set_var(void *arg, int i)
+/* Sets a variable from the files. */
+static void set_var_from_file(void *arg, int i)
+{
+    restoring      *x = arg;
+    ch_var         *v = x->tree.value[i].var;
+    int             entry = x->r->match.entry_of[i];
+    ch_value_source source;
+    ch_status       rc;
+
+    if (v == NULL || entry < 0 || x->staged[i] != NULL || ch__fault_is_set(&x->fault))
+        return;
+    source = ch__restored_source(x->r, entry);
+    rc = ch__var_write_from(v, &source);
+    if (rc != CH_OK)
+        (void)ch__fault_record(&x->fault, rc, -1, NULL);
+}
+
+/* Sets a variable to its value in memory. */
+static void set_staged_var(void *arg, int i)
 {
     restoring *x = arg;
     ch_var    *v = x->tree.value[i].var;
-    int        entry = x->r->match.entry_of[i];
-    ch_status  rc;
+    ch_status  rc = CH_OK;
 
-    if (v == NULL || entry < 0 || ch__fault_is_set(&x->fault))
+    if (x->staged[i] == NULL)
         return;
-    if (x->staged[i] != NULL) {
+    if (has_worker_copies(v))
+        v->strategy->var_ops->restart(v, x->staged[i]);
+    else
         rc = v->strategy->var_ops->write(v, NULL, x->staged[i]);
-    } else {
-        ch_value_source source = ch__restored_source(x->r, entry);
-
-        rc = ch__var_write_from(v, &source);
-    }
     if (rc != CH_OK)
         (void)ch__fault_record(&x->fault, rc, -1, NULL);
 }
@@ -445,8 +483,12 @@ static ch_status set_vars(restoring *x)
 {
     ch_status rc;
 
-    ch__team_run(x->c->team, x->tree.n_values, set_var, x);
+    ch__team_run(x->c->team, x->tree.n_values, set_var_from_file, x);
     rc = ch__fault_raise(&x->fault);
+    if (rc == CH_OK) {
+        ch__team_run(x->c->team, x->tree.n_values, set_staged_var, x);
+        rc = ch__fault_raise(&x->fault);
+    }
     return rc == CH_OK ? set_masters(x) : rc;
 }
 

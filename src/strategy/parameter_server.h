@@ -121,9 +121,8 @@ extern const ch_var_ops ch__ps_var_ops;
 /* Create and free the storage of a per-worker variable. `initial` is copied. */
 ch_status ch__ps_per_worker_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
 void      ch__ps_per_worker_free(ch_ps_var *s);
-/* Makes the program's copy the value that the workers start with, and starts the copies of all
- * workers anew. No scheduled step may use the variable. */
-ch_status ch__ps_per_worker_restart(ch_var *v);
+/* Implements ch_var_ops.restart. */
+void ch__ps_per_worker_restart(ch_var *v, ch_tensor *initial);
 /* Reads the copies of all workers. A worker without a copy is reported with the initial
  * value. */
 ch_status ch__ps_per_worker_read(ch_var *v, ch_tuple **out);

@@ -67,20 +67,18 @@ void ch__ps_per_worker_free(ch_ps_var *s)
 /* Workers create a copy when they receive a step function with a number that they do not have.
  * So a new number starts all copies anew, and step functions with the old number are replaced
  * because the generation changes. */
-ch_status ch__ps_per_worker_restart(ch_var *v)
+void ch__ps_per_worker_restart(ch_var *v, ch_tensor *initial)
 {
     ch_ps_var *s = v->storage;
-    ch_tensor *initial = NULL;
-    ch_status  rc = copy_on(s->ps->own_device, v->copy[0], &initial);
 
-    if (rc != CH_OK)
-        return rc;
+    ch__row_marks_add_region(v->marks, NULL);
+    if (ch_tensor_bytes(initial) > 0)
+        memcpy(v->copy[0]->data, initial->data, ch_tensor_bytes(initial));
     ch__coord_forget_per_worker(s->ps->coord, s->number);
     ch_tensor_unref(s->initial);
-    s->initial = initial;
+    s->initial = ch_tensor_ref(initial);
     s->number = ch__coord_new_numbers(s->ps->coord, 1);
     atomic_fetch_add(&s->ps->strategy->generation, 1);
-    return CH_OK;
 }
 
 /* ---- in steps ---- */

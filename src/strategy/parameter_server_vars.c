@@ -312,6 +312,22 @@ static ch_status write_region_from(ch_var *v, const ch_region *region,
     return rc;
 }
 
+/* Reads the value that workers start with. */
+static ch_status restart_from(ch_var *v, const ch_value_source *from)
+{
+    ch_tensor *initial = NULL;
+    ch_region  whole;
+    ch_status  rc = ch_tensor_new_on(v->layout.device[0], v->dtype, v->shape, &initial);
+
+    ch__layout_region(v->layout, v->shape, 0, &whole);
+    if (rc == CH_OK && ch_shape_count(v->shape) > 0)
+        rc = from->read(from->arg, &whole, initial->data);
+    if (rc == CH_OK)
+        ch__ps_per_worker_restart(v, initial);
+    ch_tensor_unref(initial);
+    return rc;
+}
+
 /* Each piece belongs to a single shard. */
 static ch_status write_from(ch_var *v, const ch_value_source *from)
 {
@@ -319,10 +335,8 @@ static ch_status write_from(ch_var *v, const ch_value_source *from)
     ch_region      region;
     ch_status      rc = CH_OK;
 
-    if (ch__ps_is_per_worker(v)) {
-        rc = ch__var_local.write_from(v, from);
-        return rc == CH_OK ? ch__ps_per_worker_restart(v) : rc;
-    }
+    if (ch__ps_is_per_worker(v))
+        return restart_from(v, from);
     for (int i = 0; i < ch__layout_parts(v->layout) && rc == CH_OK; i++) {
         ch__layout_region(v->layout, v->shape, i, &region);
         rc = write_region_from(v, &region, from, &pool);
@@ -418,6 +432,7 @@ const ch_var_ops ch__ps_var_ops = {.create = create,
                                    .read = read_var,
                                    .write = write_var,
                                    .write_from = write_from,
+                                   .restart = ch__ps_per_worker_restart,
                                    .add = add_var,
                                    .copy = copy_var,
                                    .gather = gather,

@@ -49,10 +49,15 @@ typedef struct ch_var_ops {
      * must have v's dtype and the region's shape. */
     ch_status (*write)(ch_var *v, const ch_region *region, ch_tensor *value);
     /* Sets the value from a source of v's dtype and shape. Reads pieces of at most
-     * CH_PIECE_BYTES, in any order. For a per-worker variable, sets the program's copy and the
-     * value that workers start with; no scheduled step may use the variable. After an error the
-     * value is undefined. */
+     * CH_PIECE_BYTES, in any order. For a per-worker variable on workers, does what `restart`
+     * does, and an error changes nothing. After an error the value of another variable is
+     * undefined. */
     ch_status (*write_from)(ch_var *v, const ch_value_source *from);
+    /* Sets the program's copy of a per-worker variable and the value that workers start with,
+     * and starts the copies of all workers anew. Cannot fail. `initial` must be contiguous with
+     * v's dtype and shape; it is referenced and must not be changed any more. No scheduled step
+     * may use the variable. NULL: the strategy has no workers with copies. */
+    void (*restart)(ch_var *v, ch_tensor *initial);
     /* Adds `delta`, or subtracts it. A concurrent update by a step is not lost if the variable
      * is on servers. */
     ch_status (*add)(ch_var *v, ch_tensor *delta, bool subtract);

@@ -1,5 +1,5 @@
 /* test/save/test_servers.c -- checkpoints of jobs with parameter servers: the program of the
- * seed page, and servers that are lost.
+ * seed page, servers that are lost, and variables with a copy on each worker.
  *
  * The program of row B25 runs in child processes, because it is started again. It leaves its
  * numbers as text in the file "numbers".
@@ -8,6 +8,8 @@
 #include <dirent.h>
 #include <sys/wait.h>
 
+#include "base/mem.h"
+#include "base/sys.h"
 #include "help.h"
 
 enum { EPOCHS = 3, EPOCH_STEPS = 4 };
@@ -322,6 +324,203 @@ static void manager_says_that_there_is_no_checkpoint_when_a_server_is_lost(void 
     end_program(&p);
 }
 
+/* ---- variables with a copy on each worker ---- */
+
+enum { OWN = 3, OWN_WORKERS = 2 };
+
+/* A job with variables that are per_worker, and a variable on a server. Each step adds 1 to
+ * the worker's copies. */
+typedef struct copies_job {
+    ch_local_cluster *cluster;
+    ch_strategy      *st;
+    ch_coordinator   *coordinator;
+    ch_var           *own[OWN], *n;
+    ch_function      *step;
+    ch_checkpoint    *checkpoint;
+} copies_job;
+
+static void add_to_copies(ch_step *s, void *arg)
+{
+    copies_job *j = arg;
+
+    for (int i = 0; i < OWN; i++)
+        ch_var_assign_add(s, j->own[i], ch_number(s, 1));
+    ch_var_assign_add(s, j->n, ch_number(s, 1));
+}
+
+/* Variable i has the program's copy `value + i`. */
+static void begin_copies(copies_job *j, float value)
+{
+    *j = (copies_job){.cluster = NULL};
+    t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 1, .workers = OWN_WORKERS},
+                          &j->cluster));
+    t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(j->cluster), NULL, &j->st));
+    t_ok(ch_coordinator_new(j->st, NULL, &j->coordinator));
+    t_ok(ch_checkpoint_new(&j->checkpoint));
+    for (int i = 0; i < OWN; i++) {
+        ch_tensor *t = t_f32(ch_shape_scalar(), &(float){value + (float)i});
+        char       name[8];
+
+        snprintf(name, sizeof(name), "own%d", i);
+        t_ok(ch_var_new(j->st, &(ch_var_spec){.name = name, .initial = t, .per_worker = true},
+                        &j->own[i]));
+        t_ok(ch_checkpoint_add_var(j->checkpoint, name, j->own[i]));
+        ch_tensor_unref(t);
+    }
+    j->n = new_scalar(j->st, "n");
+    t_ok(ch_checkpoint_add_var(j->checkpoint, "n", j->n));
+    t_ok(ch_function_new("add", add_to_copies, j, &j->step));
+}
+
+static void end_copies(copies_job *j)
+{
+    ch_checkpoint_unref(j->checkpoint);
+    ch_function_unref(j->step);
+    for (int i = 0; i < OWN; i++)
+        ch_var_unref(j->own[i]);
+    ch_var_unref(j->n);
+    ch_coordinator_unref(j->coordinator);
+    ch_strategy_unref(j->st);
+    ch_local_cluster_unref(j->cluster);
+}
+
+static void add_steps(copies_job *j, int n)
+{
+    for (int i = 0; i < n; i++)
+        t_ok(ch_coordinator_schedule(j->coordinator, j->step, NULL, NULL));
+    t_ok(ch_coordinator_join(j->coordinator));
+}
+
+/* Returns the value of a worker's copy of variable i. */
+static double copy_of(const copies_job *j, int i, int worker)
+{
+    ch_tuple *all = NULL;
+    double    x;
+
+    t_ok(ch_var_get_all(j->own[i], &all));
+    assert_int_equal(ch_tuple_count(all), OWN_WORKERS);
+    x = *t_floats(all, worker, 0);
+    ch_tuple_unref(all);
+    return x;
+}
+
+/* Fails unless all workers' copies, and the program's, have the values of begin_copies. */
+static void check_copies(const copies_job *j, double value)
+{
+    for (int i = 0; i < OWN; i++) {
+        assert_true(value_of(j->own[i]) == value + i);
+        for (int worker = 0; worker < OWN_WORKERS; worker++)
+            assert_true(copy_of(j, i, worker) == value + i);
+    }
+}
+
+/* Save writes the program's copy of a variable that is per_worker. Restore sets it and the value
+ * that the workers start with, whether or not they have copies, and however small the staging
+ * memory. */
+static void restore_sets_the_value_that_workers_start_with(void **state)
+{
+    copies_job j;
+
+    begin_copies(&j, 100);
+    add_steps(&j, 6); /* changes the workers' copies, not the program's */
+    t_ok(ch_checkpoint_write(j.checkpoint, t_path("own"), &(ch_write_options){.wait = true}));
+    end_copies(&j);
+    for (int has_steps = 0; has_steps < 2; has_steps++)
+        for (int64_t staging = 0; staging < 2; staging++) {
+            begin_copies(&j, 0);
+            add_steps(&j, 4 * has_steps);
+            for (int again = 0; again < 2; again++) {
+                double sum = 0;
+
+                t_ok(ch_checkpoint_restore(j.checkpoint, t_path("own"),
+                                           &(ch_restore_options){.staging_bytes = staging},
+                                           NULL));
+                check_copies(&j, 100);
+                assert_true(value_of(j.n) == 6);
+                add_steps(&j, 5);
+                for (int worker = 0; worker < OWN_WORKERS; worker++)
+                    sum += copy_of(&j, 1, worker);
+                assert_true(sum == 101 * OWN_WORKERS + 5);
+            }
+            end_copies(&j);
+        }
+    (void)state;
+}
+
+/* The values of a job: the program's copies, those of the workers, and that on the server. */
+typedef struct copies_values {
+    double own[OWN], copy[OWN][OWN_WORKERS], n;
+} copies_values;
+
+static void read_copies(const copies_job *j, copies_values *out)
+{
+    out->n = value_of(j->n);
+    for (int i = 0; i < OWN; i++) {
+        out->own[i] = value_of(j->own[i]);
+        for (int worker = 0; worker < OWN_WORKERS; worker++)
+            out->copy[i][worker] = copy_of(j, i, worker);
+    }
+}
+
+/* Makes all values of a job differ from those of the checkpoint. */
+static void change_copies(copies_job *j)
+{
+    ch_tensor *t = t_f32(ch_shape_scalar(), &(float){7});
+
+    for (int i = 0; i < OWN; i++)
+        t_ok(ch_var_set(j->own[i], t));
+    ch_tensor_unref(t);
+    add_steps(j, 1);
+}
+
+/* Each call on files of a restore fails in turn, or each allocation. After an error, all values
+ * are as before. */
+static void fail_restores_of_copies(bool fails_memory, int64_t staging)
+{
+    copies_job    j;
+    copies_values before, have;
+    int           n_failed = 0;
+    bool          is_over = false;
+
+    begin_copies(&j, 0);
+    change_copies(&j);
+    read_copies(&j, &before);
+    for (int64_t n = 1; !is_over; n++) {
+        int64_t   calls = fails_memory ? ch__mem_allocs() : ch__file_calls();
+        ch_status rc;
+
+        if (fails_memory)
+            ch__mem_fail_at(n);
+        else
+            ch__file_fail_at(n, EIO);
+        rc = ch_checkpoint_restore(j.checkpoint, t_path("own"),
+                                   &(ch_restore_options){.staging_bytes = staging}, NULL);
+        is_over = (fails_memory ? ch__mem_allocs() : ch__file_calls()) - calls < n;
+        ch__mem_fail_at(0);
+        ch__file_fail_at(0, 0);
+        if (rc == CH_OK) {
+            check_copies(&j, 100);
+            change_copies(&j);
+            read_copies(&j, &before);
+        } else {
+            n_failed++;
+            read_copies(&j, &have);
+            assert_memory_equal(&have, &before, sizeof(have));
+        }
+    }
+    assert_true(n_failed > 5);
+    end_copies(&j);
+}
+
+static void failed_restore_leaves_the_copies_of_workers(void **state)
+{
+    for (int64_t staging = 0; staging < 2; staging++) {
+        fail_restores_of_copies(false, staging);
+        fail_restores_of_copies(true, staging);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,7 +534,9 @@ int main(void)
         cmocka_unit_test_teardown(join_names_the_last_checkpoint_when_a_server_is_lost,
                                   remove_run),
         cmocka_unit_test_teardown(
-            manager_says_that_there_is_no_checkpoint_when_a_server_is_lost, remove_run)};
+            manager_says_that_there_is_no_checkpoint_when_a_server_is_lost, remove_run),
+        cmocka_unit_test(restore_sets_the_value_that_workers_start_with),
+        cmocka_unit_test(failed_restore_leaves_the_copies_of_workers)};
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }
