@@ -2,8 +2,8 @@
  *
  *     ./parameter_server [short] [DIRECTORY]
  *
- * The program is the coordinator. It kills a worker, whose steps the others run, and restarts
- * it. Each epoch is saved in DIRECTORY; evaluator.c evaluates it. Started again, it goes on.
+ * The coordinator kills a worker in epoch 2, whose steps the others run, and restarts it. Each
+ * epoch is saved in DIRECTORY; evaluator.c evaluates it. Started again, the program goes on.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "points.h"
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
         ch_per_worker_unref(it);
         if (manager != NULL)
             must(ch_checkpoint_manager_save(manager, false, NULL));
-        if (epoch == 3)
+        if (epoch == 2)
             must(ch_local_cluster_restart(cluster, "worker", 1));
     }
     must(ch_optimizer_iterations(j.optimizer, &updates));
