@@ -6,6 +6,7 @@
  * strides.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdalign.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -342,7 +343,7 @@ static ch_status pad_prepare(const ch_node *n, ch_prep *p)
     const pad_attrs *a = ch__attrs(n);
     ch_border_axis   axis[CH_MAX_RANK];
     pad_state       *s = ch__prep_state(p, sizeof(*s));
-    char             value[8];
+    alignas(8) char  value[8];
 
     if (s == NULL)
         return ch__fail_memory("pad");

@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -52,7 +53,7 @@ typedef struct fill_state {
     int64_t count;
     int     tiles;
     size_t  bytes;
-    char    value[8];
+    alignas(8) char value[8];
 } fill_state;
 
 static ch_status fill_prepare(const ch_node *n, ch_prep *p)
@@ -308,7 +309,7 @@ static ch_status eye_infer(ch_infer *c)
 typedef struct eye_state {
     int64_t rows, columns;
     size_t  bytes;
-    char    one[8];
+    alignas(8) char one[8];
 } eye_state;
 
 static ch_status eye_prepare(const ch_node *n, ch_prep *p)

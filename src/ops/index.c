@@ -7,6 +7,7 @@
  * (ops/index_sparse.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdalign.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -452,7 +453,7 @@ typedef struct one_hot_state {
     size_t  bytes;
     bool    wide;
     int     tiles;
-    char    on[8], off[8];
+    alignas(8) char on[8], off[8];
 } one_hot_state;
 
 static ch_status one_hot_prepare(const ch_node *n, ch_prep *p)

@@ -11,6 +11,7 @@
  * been planned for different capacities.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdalign.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -52,7 +53,7 @@ typedef struct fill_state {
     int64_t width;           /* elements of a row */
     size_t  row_bytes, each; /* bytes of a row, of an element */
     int     tiles;
-    char    value[8];
+    alignas(8) char value[8]; /* an element */
 } fill_state;
 
 static ch_status fill_room_prepare(const ch_node *n, ch_prep *p)

@@ -87,7 +87,7 @@ CH_MUST_CHECK ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t 
 void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from,
                       const int64_t *from_stride, char *to, const int64_t *to_stride);
 /* Converts an element to and from double. Not for strings. A value that does not fit an integer
- * becomes the nearer limit, and NaN becomes 0. */
+ * becomes the nearer limit, and NaN becomes 0. `at` must be aligned for the dtype. */
 double ch__load(ch_dtype dtype, const void *at);
 void   ch__store(ch_dtype dtype, void *at, double value);
 /* Sets every element of a contiguous tensor of numbers to `value`. */
