@@ -923,13 +923,23 @@ static void slow_down(scene *s, int step_ms)
     ch__sim_faults(s->net, &(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms});
 }
 
-/* A worker whose step exceeds the limit gets no steps, and its other steps are moved to other
- * workers. */
+static ch_worker_stats stats_of(scene *s, int worker)
+{
+    ch_worker_stats stats;
+
+    t_ok(ch_coordinator_get_worker_stats(s->co, worker, &stats));
+    return stats;
+}
+
+/* A worker whose step exceeds the limit gets no steps until it is free: other workers run
+ * them. */
 static void steps_go_to_other_workers_when_one_is_overdue(void **state)
 {
     scene      s;
     ch_remote *slow = NULL;
     ch_tuple  *out = NULL;
+    int        overdue;
+    int64_t    finished;
 
     (void)state;
     t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1,
@@ -938,17 +948,26 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     t_ok(ch_coordinator_join(s.co));
     slow_down(&s, 100000);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &slow));
-    t_pass(&s, 10); /* worker/0 computes for some seconds */
+    t_pass(&s, 10); /* a worker computes for some seconds */
     slow_down(&s, 1);
     t_refused(ch_remote_fetch(slow, &out), CH_DEADLINE_EXCEEDED, "worker/", "in 0.1 s");
     assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    overdue = stats_of(&s, 0).is_ready ? 1 : 0;
+    assert_false(stats_of(&s, overdue).is_ready);
+    assert_true(stats_of(&s, 1 - overdue).is_ready);
+    assert_int_equal(t_stats(&s).ready, 1);
+    finished = stats_of(&s, overdue).finished;
     for (int i = 0; i < 20; i++) {
         t_schedule(&s, 10);
+        for (int k = 0; k < 5; k++, t_pass(&s, 1))
+            assert_int_equal(stats_of(&s, overdue).running, 0);
         t_ok(ch_coordinator_join(s.co));
     }
+    assert_int_equal(stats_of(&s, overdue).finished, finished);
     assert_true(t_value_of(s.n) == 210);
     assert_int_equal(t_stats(&s).failed, 1);
     t_pass(&s, 200000); /* the overdue worker is free again and can run all steps */
+    assert_true(stats_of(&s, overdue).is_ready);
     for (int i = 0; i < 2; i++) {
         t_ok(ch_local_cluster_kill(s.cluster, "worker", i));
         t_schedule(&s, 10);
@@ -964,7 +983,9 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
 /* If there is no other worker, steps wait until the overdue worker is free, and then run. */
 static void steps_wait_for_a_worker_that_is_overdue(void **state)
 {
-    scene s;
+    scene      s;
+    ch_remote *slow = NULL;
+    ch_tuple  *out = NULL;
 
     (void)state;
     t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1,
@@ -972,14 +993,24 @@ static void steps_wait_for_a_worker_that_is_overdue(void **state)
     t_schedule(&s, 10);
     t_ok(ch_coordinator_join(s.co));
     slow_down(&s, 20000);
-    t_schedule(&s, 1);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &slow));
     t_pass(&s, 10);
+    t_schedule(&s, 3);
     slow_down(&s, 1);
+    assert_int_equal(t_stats(&s).moved, 0);
+    t_refused(ch_remote_fetch(slow, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.1 s");
+    assert_int_equal(t_stats(&s).moved, 1); /* the step that the worker would have run next */
+    assert_int_equal(stats_of(&s, 0).running, 0);
     assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    assert_int_equal(t_stats(&s).ready, 0);
     t_schedule(&s, 10);
+    t_pass(&s, 10);
+    assert_int_equal(t_stats(&s).queued, 10);
+    assert_int_equal(stats_of(&s, 0).running, 0);
     t_ok(ch_coordinator_join(s.co));
     assert_true(t_value_of(s.n) == 20);
     assert_int_equal(t_stats(&s).failed, 1);
+    ch_remote_unref(slow);
     t_close(&s);
 }
 
