@@ -161,7 +161,7 @@ ch_status ch__infer_like(ch_infer *c, int i, int j)
 
 ch_status ch__infer_fail(const ch_infer *c, const char *format, ...)
 {
-    char    why[512], what[512];
+    char    why[512], what[512], name[160];
     ch_text t = ch__text(what, sizeof(what));
     va_list args;
 
@@ -174,7 +174,8 @@ ch_status ch__infer_fail(const ch_infer *c, const char *format, ...)
         ch__dims_print(&c->in[i], dims, sizeof(dims));
         ch__text_add(&t, "%s%s%s", i > 0 ? ", " : "", ch_dtype_name(c->dtype[i]), dims);
     }
-    return ch__fail(CH_INVALID_ARGUMENT, "%s(%s%s): %s", c->op->name, what,
+    return ch__fail(CH_INVALID_ARGUMENT, "%s(%s%s): %s",
+                    ch__call_name(c->op, c->attrs, name, sizeof(name)), what,
                     c->n_in > 6 ? ", ..." : "", why);
 }
 

@@ -345,8 +345,7 @@ static ch_status host_infer(ch_infer *c)
         ch_status rc;
 
         if (a->dtype.at[i] < 0 || a->dtype.at[i] >= CH_STR)
-            return ch__infer_fail(c, "%s: output %d is %s, want bool or a numeric dtype",
-                                  host_name(a), i,
+            return ch__infer_fail(c, "output %d is %s, want bool or a numeric dtype", i,
                                   a->dtype.at[i] == CH_STR ? "string" : "of unknown dtype");
         rc = ch__infer_dims(c, i, (ch_dtype)a->dtype.at[i], &a->dims[i]);
         if (rc != CH_OK)

@@ -121,6 +121,7 @@ static ch_status scatter_factors(const ch_node *n, ch_factors *f)
 static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op,
                            const void *attrs, ch_node *x, ch_node *ids, ch_node *rows)
 {
+    char        of[160];
     const void *before;
     ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
     ch_node    *y;
@@ -128,8 +129,10 @@ static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op
     if (s == NULL || ids == NULL || rows == NULL || ch_step_status(s) != CH_OK)
         return NULL;
     before = ch__step_begin_at(s, caller, name);
+    if (s->verb != NULL) /* a change of a variable */
+        snprintf(of, sizeof(of), "%s of %s", s->verb, s->object);
     if (x->dims.rank > 0)
-        ids = ch__check_ids_dim(ids, x->dims.dim[0], NULL);
+        ids = ch__check_ids_dim(ids, x->dims.dim[0], s->verb != NULL ? of : NULL);
     y = ch__node(op, attrs, 3, (ch_node *[]){x, ids, rows});
     ch__step_end(s, before);
     return y;

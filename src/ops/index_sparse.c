@@ -80,9 +80,10 @@ static ch_status check_ids_run(const ch_call *c, ch_kernel_tile t)
 
     (void)t;
     if (bad >= 0 && a->of != NULL)
-        return ch__call_fail(c, CH_INVALID_ARGUMENT,
-                             "%s: id %lld at position %lld is not in [0, %lld)", a->of,
-                             (long long)ch__id(ids, bad), (long long)bad, (long long)s->limit);
+        return ch__fail_in_call(
+            ch__fail(CH_INVALID_ARGUMENT, "%s: id %lld at position %lld is not in [0, %lld)",
+                     a->of, (long long)ch__id(ids, bad), (long long)bad, (long long)s->limit),
+            c->node);
     if (bad >= 0)
         return ch__fail_id(c, ids, bad, s->limit);
     if (c->out[0] != c->in[0])

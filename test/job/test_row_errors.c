@@ -78,6 +78,12 @@ static void max_with_number(ch_step *s, void *v)
     ch_step_out(s, "w", ch_var_scatter_max(s, v, ids(s), ch_number(s, 1)));
 }
 
+static void add_beyond_the_table(ch_step *s, void *v)
+{
+    ch_step_out(s, "w",
+                ch_var_scatter_add(s, v, ch_range(s, CH_I32, 0, 8, 7), rows(s, 2, WIDTH)));
+}
+
 static const struct {
     ch_step_fn     step;
     ch_aggregation aggregation;
@@ -195,6 +201,34 @@ static void wrong_rows_are_named_when_the_strategy_is_default(void **state)
     refuse_mistake(NULL, 0);
 }
 
+/* An id that is out of range is an error of the run. */
+static void id_out_of_range_is_named_with_the_variable(void **state)
+{
+    static ch_strategy *(*const make[])(void) = {one_device, mirrored, central_storage, servers,
+                                                 shards};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(make) / sizeof(make[0]); i++) {
+        ch_strategy *st = make[i]();
+        ch_tensor   *initial = t_counted(ch_shape_of(ROWS, WIDTH));
+        ch_var      *v = NULL;
+        ch_function *f;
+
+        t_ok(ch_var_new(
+            st,
+            &(ch_var_spec){.name = "w", .initial = initial, .aggregation = CH_AGGREGATE_SUM},
+            &v));
+        f = t_function(add_beyond_the_table, v);
+        t_refused(ch_strategy_run(st, f, NULL, NULL), CH_INVALID_ARGUMENT,
+                  "scatter_add of w: id 7 at position 1 is not in [0, 4)", "");
+        assert_null(strstr(ch_error_message(), "check_ids"));
+        ch_function_unref(f);
+        ch_var_unref(v);
+        ch_tensor_unref(initial);
+        ch_strategy_unref(st);
+    }
+}
+
 static void add_to_scalar(ch_step *s, void *v)
 {
     ch_step_out(s, "w",
@@ -221,6 +255,7 @@ int main(void)
         cmocka_unit_test(wrong_rows_are_named_when_the_strategy_is_local),
         cmocka_unit_test(wrong_rows_are_named_when_variables_are_on_servers),
         cmocka_unit_test(wrong_rows_are_named_when_the_strategy_is_default),
+        cmocka_unit_test(id_out_of_range_is_named_with_the_variable),
         cmocka_unit_test(scalar_variable_has_no_rows),
     };
 
