@@ -429,8 +429,8 @@ typedef ch_dataset *(*ch_input_fn)(const ch_input_context *context, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_dataset_from_function(ch_input_fn fn, void *arg,
                                                         const ch_input_context *context,
                                                         ch_dataset            **out);
-/* Writes the rows of a replica if a global batch has `global` rows. INVALID_ARGUMENT: `global`
- * is not a multiple of n_replicas. */
+/* Writes the rows of a replica if a global batch has `global` rows. `c` NULL is one pipeline
+ * for one replica. INVALID_ARGUMENT: `global` is not a multiple of n_replicas. */
 CH_API CH_MUST_CHECK ch_status ch_input_context_batch_size(const ch_input_context *c,
                                                            int64_t global, int64_t *out);
 /* Prints "InputContext(input pipeline id 1, total: 3)", as snprintf does. */

@@ -25,6 +25,7 @@
  *   - Errors: after an error an op returns NULL, and an op that is given NULL returns NULL. The
  *     step keeps the first error, and the run that recorded the step returns it. Model code
  *     need not check for errors.
+ *   - A list of results must not overlap a list of arguments.
  *   - Ownership: nodes belong to the graph of the step. There is nothing to free.
  *   - Threads: a step and its nodes must be used only by the thread that records the step, and
  *     only until the function returns.

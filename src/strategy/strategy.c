@@ -212,7 +212,7 @@ void ch__warn_of_copies(const char *strategy)
         return;
     ch__log(
         CH_LOG_WARNING, "launcher",
-        "strategy %s: %s started %d copies of this program (this is copy %d), and %s spans one "
+        "strategy %s: %s started %d copies of this program (this is rank %d), and %s spans one "
         "process: each copy trains by itself, on all data; start one copy, or give each copy "
         "its own share of the data",
         strategy, launcher, copies, rank, strategy);

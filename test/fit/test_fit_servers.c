@@ -364,12 +364,14 @@ static void model_that_reads_default_is_fitted_to_the_bit(void **state)
 
 /* The sums of several workers are added in any order, so the last digits of the loss may
  * differ; predictions do not. */
-static void evaluate_runs_on_all_workers(void **state)
+static void evaluate_runs_on_several_workers(void **state)
 {
-    fixture     a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
-    ch_history *h[2] = {NULL};
-    ch_tensor  *guess[2] = {NULL};
-    fixture    *x[] = {&a, &b};
+    fixture         a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
+    ch_history     *h[2] = {NULL};
+    ch_tensor      *guess[2] = {NULL};
+    fixture        *x[] = {&a, &b};
+    ch_coordinator *c = NULL;
+    int             n_busy = 0;
 
     for (int i = 0; i < 2; i++) {
         t_ok(ch_evaluate(x[i]->m, (ch_data){.n = 2, .array = x[i]->a.t},
@@ -383,6 +385,15 @@ static void evaluate_runs_on_all_workers(void **state)
     assert_int_equal(ch_tensor_shape(guess[1]).dim[0], ROWS);
     assert_memory_equal(ch_tensor_data(guess[0]), ch_tensor_data(guess[1]),
                         ch_tensor_bytes(guess[0]));
+    t_ok(ch_coordinator_new(b.st, NULL, &c));
+    for (int i = 0; i < 3; i++) {
+        ch_worker_stats stats;
+
+        t_ok(ch_coordinator_get_worker_stats(c, i, &stats));
+        n_busy += stats.finished > 0;
+    }
+    assert_true(n_busy > 1);
+    ch_coordinator_unref(c);
     for (int i = 0; i < 2; i++) {
         ch_history_unref(h[i]);
         ch_tensor_unref(guess[i]);
@@ -872,7 +883,7 @@ int main(void)
         cmocka_unit_test(early_stopping_restores_shards_and_16_bit_variables),
         cmocka_unit_test(fit_counts_every_row_once_in_every_coordinator_mode),
         cmocka_unit_test(model_that_reads_default_is_fitted_to_the_bit),
-        cmocka_unit_test(evaluate_runs_on_all_workers),
+        cmocka_unit_test(evaluate_runs_on_several_workers),
         cmocka_unit_test(evaluate_on_servers_reads_one_version_of_variables),
         cmocka_unit_test(auc_on_several_workers_equals_one_device),
         cmocka_unit_test(callbacks_on_servers_see_the_values_of_all_steps_so_far),

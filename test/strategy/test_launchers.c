@@ -143,7 +143,7 @@ static void launcher_warning_names_the_launcher_and_the_copies(void **state)
     assert_int_equal(
         warnings_with(WITH("RANK", "1", "WORLD_SIZE", "2"), MIRRORED,
                       "strategy Mirrored: torchrun started 2 copies of this program "
-                      "(this is copy 1)"),
+                      "(this is rank 1)"),
         1);
     assert_int_equal(
         warnings_with(WITH("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "3"),
@@ -164,7 +164,7 @@ static void launcher_warning_comes_from_fit_when_the_strategy_is_default(void **
     assert_int_equal(
         warnings_with(WITH("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2"), FIT,
                       "strategy Default: Open MPI started 2 copies of this program "
-                      "(this is copy 1)"),
+                      "(this is rank 1)"),
         1);
     assert_int_equal(warnings_with(WITH("RANK", "0", "WORLD_SIZE", "2"), TRAIN_AND_EVALUATE,
                                    "strategy Default: torchrun started 2 copies"),

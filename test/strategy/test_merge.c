@@ -4,8 +4,8 @@
  * The numbers in comments are rows of doc/conformance.md.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "../job/help.h"
 #include "base/config.h"
-#include "help.h"
 
 static ch_var *var(ch_strategy *st, float value, ch_sync sync, ch_aggregation aggregation)
 {
@@ -225,11 +225,17 @@ static void merge_input(ch_step *s, void *arg)
 
 static void merge_call_computes_with_a_plain_input_under_every_strategy(void **state)
 {
-    ch_strategy *st[6] = {t_mirrored(2), t_mirrored(1), t_central(2), t_central(1)};
+    ch_strategy *st[] = {t_mirrored(2),
+                         t_mirrored(1),
+                         t_central(2),
+                         t_central(1),
+                         t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL),
+                         NULL,  /* OneDevice */
+                         NULL}; /* Default */
     ch_function *f = t_function(merge_input, NULL);
 
-    t_ok(ch_strategy_one_device("GPU:0", &st[4]));
-    for (int i = 0; i < 6; i++) { /* the last is Default */
+    t_ok(ch_strategy_one_device("GPU:0", &st[5]));
+    for (int i = 0; i < 7; i++) {
         int        n = ch_strategy_replicas(st[i]);
         ch_tensor *five = t_f32(ch_shape_scalar(), &(float){5});
         ch_tuple  *in = t_tuple(1, &five), *out = NULL;
