@@ -110,6 +110,8 @@ static void combine_plain(combine_fn loop, size_t each, int64_t count, int n,
 void ch__combine(ch_partial_op op, ch_dtype t, int64_t count, int n, const void *const *src,
                  void *dst)
 {
+    if (op == CH_PARTIAL_SUM && t == CH_BOOL)
+        op = CH_PARTIAL_OR; /* at most one of them is true: the row of a lookup */
     if (op == CH_PARTIAL_SUM)
         ch__accumulate(t, count, n, src, dst, 1);
     else if (ch_dtype_bytes(t) == 2 && ch_dtype_is_float(t))

@@ -17,7 +17,7 @@
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
 
-static const double bytes_per_operation = 0.1;
+static const double bytes_per_operation = 0.1; /* unless the options say otherwise */
 
 enum { MAX_LIFTS = 10, MAX_CANDIDATES = MAX_LIFTS * (MAX_LIFTS + 1) / 2 };
 
@@ -248,7 +248,9 @@ static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, dou
 /* Sets *cost to the cost of a candidate. Returns false if it is impossible. */
 static bool cost_of(chooser *c, const ch_core_layout *ranges, double *cost)
 {
-    *cost = bytes_per_operation * operations(&c->p->rule, ranges);
+    double each = c->d->opt->bytes_per_operation;
+
+    *cost = (each > 0 ? each : bytes_per_operation) * operations(&c->p->rule, ranges);
     for (int i = 0; i < c->p->call->n_in; i++)
         if (!add_input_cost(c, ranges, i, cost))
             return false;

@@ -636,10 +636,12 @@ static ch_status write_take(partition *p, const action *a, int k, ch_step *s)
 {
     int      c = p->class[k].first;
     ch_node *whole = a->source->node[k];
+    ch_dims  dims;
 
     if (!has_core(a->want->cores, c))
         return CH_OK;
-    a->made->node[k] = ch__region_count(&a->want->at[c], whole->dims.rank) == ch__count(whole)
+    dims_of(&a->want->at[c], whole->dims.rank, &dims);
+    a->made->node[k] = ch__dims_same(&dims, &whole->dims)
                            ? whole
                            : ch__take_part(s, whole, p->d->opt->n_cores, c, a->want);
     return a->made->node[k] != NULL ? CH_OK : ch_step_status(s);

@@ -20,6 +20,8 @@ typedef struct ch_spmd_options {
     /* Sets *out to the layout in which the cores store a variable. */
     ch_status (*variable)(void *arg, const ch_resource *r, ch_core_layout *out);
     void *arg;
+    /* bytes that may be moved to save an arithmetic operation; 0: the default, 0.1 */
+    double bytes_per_operation;
 } ch_spmd_options;
 
 /* Sets core[r * n_cores + c] to the graph of core c of replica r, referenced; `graph` is by

@@ -33,12 +33,13 @@ ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *v
 {
     ch_strategy    *st = owner;
     ch_step_report *own = NULL;
-    ch_status       rc = ch__spmd_divide(&(ch_spmd_options){.n_cores = st->n_cores,
-                                                            .n_mesh = st->parts.n_mesh,
-                                                            .mesh = st->parts.mesh,
-                                                            .variable = variable_layout,
-                                                            .arg = st},
-                                         run->n_local, variant, core, &own);
+    ch_spmd_options opt = {.n_cores = st->n_cores,
+                           .n_mesh = st->parts.n_mesh,
+                           .mesh = st->parts.mesh,
+                           .variable = variable_layout,
+                           .arg = st,
+                           .bytes_per_operation = st->bytes_per_operation};
+    ch_status       rc = ch__spmd_divide(&opt, run->n_local, variant, core, &own);
 
     *report = own;
     return rc;

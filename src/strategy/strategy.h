@@ -43,7 +43,8 @@ struct ch_strategy {
     ch_group    *group;
     ch_group_set groups;
     ch_device  **first_device; /* logical device 0 of each replica, if there are several */
-    char         label[96];    /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
+    double       bytes_per_operation; /* ch_spmd_options.bytes_per_operation */
+    char         label[96];           /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
     /* Copy of the argument of ch_strategy_new. parts.traits points to the next field. */
     ch_strategy_parts  parts;
     ch_strategy_traits traits;

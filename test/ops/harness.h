@@ -71,7 +71,7 @@ void t_case_raise_ones(t_case *c, const t_result *low);
 bool t_smooth(const t_case *c, ch_dtype dtype);
 
 /* Returns a function that records the case at a level, for t_run. */
-ch_function *t_function(t_case *c, int level);
+ch_function *t_case_function(t_case *c, int level);
 ch_tuple    *t_arguments(const t_case *c);
 /* Returns the arguments as flat values of ragged components, followed by row splits: a single
  * row has all values. */

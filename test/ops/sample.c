@@ -374,7 +374,7 @@ static void record_step(ch_step *s, void *arg)
         ch_step_out(s, NULL, out[i]);
 }
 
-ch_function *t_function(t_case *c, int level)
+ch_function *t_case_function(t_case *c, int level)
 {
     recorder    *r = t_alloc(sizeof(*r));
     ch_function *f = NULL;

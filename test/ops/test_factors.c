@@ -22,29 +22,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <assert.h>
 #include <cmocka.h>
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
+#include "calls.h"
 #include "graph/attr.h"
-#include "graph/program.h"
 #include "graph/step.h"
-#include "harness.h"
 #include "tensor/layout.h"
 
 #define T_FAMILY_ADDRESS(name) &name,
 static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
 
 enum { MOST_OPS = 1000, COUNTS = 4 };
-/* Larger calls are divided in a few ways if T_CASES is large, or if no other call of the op
- * was divided. */
-enum { MOST_ELEMENTS = 1 << 13 };
 static const int part_counts[COUNTS] = {2, 3, 4, 8};
 
 static bool        all_ways;           /* T_CASES is large */
@@ -60,127 +52,6 @@ static int index_of(const ch_op *op)
     while (ch__op_table()[i] != op)
         i++;
     return i;
-}
-
-/* ---- memory of values ---- */
-
-typedef struct block {
-    struct block *next;
-    void         *data;
-} block;
-
-static block *blocks;
-
-/* Returns aligned memory for kernels, filled with NaN. forget_blocks frees it. */
-static void *new_block(int64_t bytes)
-{
-    block *b = calloc(1, sizeof(*b));
-
-    assert_non_null(b);
-    b->data = ch__alloc_aligned((size_t)bytes + 1);
-    assert_non_null(b->data);
-    memset(b->data, 0xff, (size_t)bytes + 1);
-    b->next = blocks;
-    blocks = b;
-    return b->data;
-}
-
-/* Frees the blocks that were made after `last`. */
-static void forget_blocks(const block *last)
-{
-    while (blocks != last) {
-        block *b = blocks;
-
-        blocks = b->next;
-        ch__free_aligned(b->data);
-        free(b);
-    }
-}
-
-static int forget(void **state)
-{
-    (void)state;
-    forget_blocks(NULL);
-    t_forget();
-    return 0;
-}
-
-/* ---- running a graph call by call ---- */
-
-/* A specialised graph with the values of all its nodes. */
-typedef struct values {
-    t_case   *c;
-    ch_graph *graph;
-    ch_env    env;
-    void    **at; /* by id */
-} values;
-
-/* Returns the values of the inputs of a call. */
-static const void **inputs_of(const values *v, const ch_node *n)
-{
-    const void **in = t_alloc(((size_t)n->n_in + 1) * sizeof(*in));
-
-    for (int i = 0; i < n->n_in; i++)
-        in[i] = v->at[n->in[i]->id];
-    return in;
-}
-
-/* Computes all values that are not set. Returns the error of the first call that fails. */
-static ch_status run_calls(values *v)
-{
-    ch_status rc = CH_OK;
-
-    for (const ch_node *n = v->graph->first; n != NULL && rc == CH_OK; n = ch__next(n)) {
-        void *out[CH_MAX_OUT];
-
-        if (v->at[n->id] != NULL)
-            continue;
-        if (n->op == ch__roles.constant) {
-            v->at[n->id] = new_block(ch__bytes(n));
-            memcpy(v->at[n->id],
-                   ch_tensor_data(((const ch_constant_attrs *)ch__attrs(n))->value),
-                   (size_t)ch__bytes(n));
-            continue;
-        }
-        for (int i = 0; i < n->n_out; i++)
-            v->at[n[i].id] = out[i] = new_block(ch__bytes(&n[i]));
-        rc = ch__call_run(n, ch__kernel_for(n), inputs_of(v, n), out, &v->env, NULL);
-    }
-    return rc;
-}
-
-/* Sets *v to the graph that f has recorded, specialised for the inputs of the case, and its
- * values. Returns false if a call fails. */
-static bool evaluate(t_case *c, ch_function *f, values *v)
-{
-    static const int variant = 0;
-    const ch_graph  *g = ch_function_graph(f);
-    ch_shape         shape[T_MAX_IN];
-    void            *data[T_MAX_IN];
-    const ch_shape  *shapes = shape;
-    ch_signature     sig = {
-            .n_replicas = 1, .n_variants = 1, .variant = &variant, .shape = &shapes};
-    int n = 0;
-
-    for (int i = 0; i < c->n_in[c->level]; i++)
-        if (!c->in[i].is_static) {
-            shape[n] = c->in[i].value.shape;
-            data[n++] = ch_tensor_data_mut(c->in[i].tensor);
-        }
-    *v = (values){.c = c, .env = {.n_replicas = 1, .step = c->step, .seed = c->seed}};
-    v->env.global_rows = n > 0 && shape[0].rank > 0 ? shape[0].dim[0] : 1;
-    if (ch__specialise(g, &sig, &v->graph) != CH_OK)
-        t_fail(c, "specialised: %s", ch_error_message());
-    v->at = t_alloc(((size_t)v->graph->n_values + 1) * sizeof(*v->at));
-    for (int i = 0; i < v->graph->n_inputs; i++)
-        v->at[v->graph->input[i]->id] = data[i];
-    for (int i = 0; i < v->graph->n_resources; i++) {
-        const ch_resource *r = &v->graph->resource[i];
-
-        if (r->read != NULL)
-            v->at[r->read->id] = ch_tensor_data_mut(((const t_made *)r->key)->tensor);
-    }
-    return run_calls(v) == CH_OK;
 }
 
 /* ---- regions ---- */
@@ -229,7 +100,7 @@ static bool region_of(const ch_factors *f, const ch_axis_rule *axis, const ch_no
 
 /* A call that is divided. */
 typedef struct division {
-    values           *v;
+    t_values         *v;
     const ch_node    *n;
     const ch_factors *f;
     double            tolerance; /* of the sample */
@@ -437,7 +308,7 @@ static bool run_part(division *d, const int64_t *from, const int64_t *to)
     ch_call_part   p = {d->f, from, to, in, out};
     const void   **data = t_alloc(((size_t)n->n_in + 1) * sizeof(*data));
     void          *result[CH_MAX_OUT];
-    const block   *before = blocks;
+    const void    *before = t_last_block();
     ch_graph      *g = NULL;
     ch_node       *part;
     bool           is_empty = true;
@@ -459,73 +330,24 @@ static bool run_part(division *d, const int64_t *from, const int64_t *to)
         size_t   size = ch_dtype_bytes(n->in[i]->dtype);
         void    *own;
 
-        own = new_block(ch__region_count(&in[i], whole.rank) * (int64_t)size);
+        own = t_block(ch__region_count(&in[i], whole.rank) * (int64_t)size);
         copy_region(&whole, &in[i], size, d->v->at[n->in[i]->id], own, false);
         data[i] = own;
     }
     for (int i = 0; i < n->n_out; i++)
-        result[i] = new_block(ch__bytes(&part[i]));
+        result[i] = t_block(ch__bytes(&part[i]));
     if (ch__kernel_for(part) == NULL)
         t_fail(d->v->c, "%s: no kernel fits a part", d->text);
     if (ch__call_run(part, ch__kernel_for(part), data, result, &d->v->env, NULL) != CH_OK)
         t_fail(d->v->c, "%s: a part: %s", d->text, ch_error_message());
     for (int i = 0; i < n->n_out; i++)
         assemble(d, i, &out[i], result[i]);
-    forget_blocks(before);
+    t_forget_blocks(before);
     ch_graph_unref(g);
     return true;
 }
 
 /* ---- comparing ---- */
-
-static t_array array_of(const ch_node *n, const void *data)
-{
-    t_array a;
-    size_t  size = ch_dtype_bytes(n->dtype);
-
-    t_out(&a, ch__shape(n));
-    for (int64_t k = 0; k < ch__count(n); k++)
-        a.v[k] = ch__load(n->dtype, (const char *)data + (size_t)k * size);
-    return a;
-}
-
-static bool is_whole(const ch_node *n, const void *data)
-{
-    t_array a;
-
-    if (n->dtype == CH_STR)
-        return true;
-    if (n->dtype == CH_BF16 || n->dtype == CH_F16) /* their partial sums are rounded */
-        return false;
-    a = array_of(n, data);
-    for (int64_t k = 0; k < ch__count(n); k++)
-        if (!(fabs(a.v[k]) < 0x1p20 && a.v[k] == rint(a.v[k])))
-            return false;
-    return true;
-}
-
-/* Returns true if all inputs and outputs of the call are whole numbers. */
-static bool is_exact(const values *v, const ch_node *n)
-{
-    for (int i = 0; i < n->n_in; i++)
-        if (!is_whole(n->in[i], v->at[n->in[i]->id]))
-            return false;
-    for (int i = 0; i < n->n_out; i++)
-        if (!is_whole(&n[i], v->at[n[i].id]))
-            return false;
-    return true;
-}
-
-/* Returns the square root of the mean square of the elements, or 0 if that is not finite. */
-static double typical_size(const t_array *a)
-{
-    int64_t n = ch_shape_count(a->shape);
-    double  sum = 0;
-
-    for (int64_t k = 0; k < n; k++)
-        sum += a->v[k] * a->v[k];
-    return n > 0 && isfinite(sum) ? sqrt(sum / (double)n) : 0;
-}
 
 /* Returns the permitted difference of output i, relative to its size. Partial results, and what
  * the kernel subtracts to compute them, may be larger than their sum, and leave rounding errors
@@ -534,18 +356,18 @@ static double tolerance_of(const division *d, int i, const t_array *want)
 {
     const ch_node *n = &d->n[i];
     double         tolerance = 2 * t_tolerance(d->tolerance, d->v->c->dtype, n->dtype);
-    double         size = typical_size(want), larger = d->largest[i];
+    double         size = t_rms(want), larger = d->largest[i];
     ch_partial_op  op;
 
-    if (is_exact(d->v, d->n))
+    if (t_is_exact(d->v, d->n))
         return 0;
     if (!combiner_of(d, i, &op))
         return tolerance;
     for (int k = 0; k < d->n->n_in; k++)
         if (ch_dtype_is_float(d->n->in[k]->dtype)) {
-            t_array in = array_of(d->n->in[k], d->v->at[d->n->in[k]->id]);
+            t_array in = t_array_of(d->n->in[k], d->v->at[d->n->in[k]->id]);
 
-            larger = fmax(larger, typical_size(&in));
+            larger = fmax(larger, t_rms(&in));
         }
     if (n->dtype == CH_BF16 || n->dtype == CH_F16)
         tolerance *= d->parts[0] * d->parts[1]; /* every partial result is rounded */
@@ -556,7 +378,7 @@ static void compare(const division *d)
 {
     for (int i = 0; i < d->n->n_out; i++) {
         const ch_node *n = &d->n[i];
-        t_array        got = array_of(n, d->got[i]), want = array_of(n, d->v->at[n->id]);
+        t_array        got = t_array_of(n, d->got[i]), want = t_array_of(n, d->v->at[n->id]);
         char           how[320];
 
         for (int64_t k = 0; k < ch__count(n); k++)
@@ -570,19 +392,8 @@ static void compare(const division *d)
 
 /* ---- dividing a call ---- */
 
-static bool is_large(const ch_node *n)
-{
-    for (int i = 0; i < n->n_in; i++)
-        if (ch__count(n->in[i]) > MOST_ELEMENTS)
-            return true;
-    for (int i = 0; i < n->n_out; i++)
-        if (ch__count(&n[i]) > MOST_ELEMENTS)
-            return true;
-    return false;
-}
-
 /* Divides a call along n factors, each into a number of parts. */
-static void divide(values *v, const ch_node *n, const ch_factors *f, double tolerance,
+static void divide(t_values *v, const ch_node *n, const ch_factors *f, double tolerance,
                    int n_ways, const int *factor, const int *parts)
 {
     division d = {
@@ -632,7 +443,7 @@ static bool may_divide(const ch_factors *f, int i)
 }
 
 /* Divides a call in all ways, or in a few: along every factor once, and along one pair. */
-static void divide_ways(values *v, const ch_node *n, const ch_factors *f, bool all,
+static void divide_ways(t_values *v, const ch_node *n, const ch_factors *f, bool all,
                         double tolerance)
 {
     int pairs = 0, wanted;
@@ -661,7 +472,7 @@ static void divide_ways(values *v, const ch_node *n, const ch_factors *f, bool a
 }
 
 /* Checks the invariants of graph/factors.h. */
-static void check_axes(const values *v, const ch_node *n, const ch_factors *f,
+static void check_axes(const t_values *v, const ch_node *n, const ch_factors *f,
                        const ch_axis_rule *axis, const ch_node *x, bool is_output)
 {
     for (int k = 0; k < x->dims.rank; k++) {
@@ -677,7 +488,7 @@ static void check_axes(const values *v, const ch_node *n, const ch_factors *f,
     }
 }
 
-static void check_rule(const values *v, const ch_node *n, const ch_factors *f)
+static void check_rule(const t_values *v, const ch_node *n, const ch_factors *f)
 {
     if (f->n_set_out != n->n_out || f->n > CH_MAX_FACTORS)
         t_fail(v->c, "%s: the rule sets %d outputs of %d, %d factors", n->op->name,
@@ -705,7 +516,7 @@ static void mark(bool (*marked)[CH_MAX_RANK], const ch_axis_rule *axis, const ch
 
 /* Checks that every call of an expansion may be divided along the axes that come from the
  * marked axes of its inputs, and marks those of the outputs. */
-static void pass_marks(const values *v, const ch_node *call, bool (*marked)[CH_MAX_RANK])
+static void pass_marks(const t_values *v, const ch_node *call, bool (*marked)[CH_MAX_RANK])
 {
     ch_arena arena = {0};
 
@@ -731,7 +542,7 @@ static void pass_marks(const values *v, const ch_node *call, bool (*marked)[CH_M
 }
 
 /* Checks that the plain ops divide an axis of an input of a call without a rule. */
-static void check_input_axis(const values *v, const ch_node *n, int i, int k)
+static void check_input_axis(const t_values *v, const ch_node *n, int i, int k)
 {
     bool(*marked)[CH_MAX_RANK] = t_alloc(((size_t)v->graph->n_values + 1) * sizeof(*marked));
 
@@ -740,7 +551,7 @@ static void check_input_axis(const values *v, const ch_node *n, int i, int k)
 }
 
 /* Checks that the plain ops divide the axes of factor `fixed`, which the rule does not. */
-static void check_marks(const values *v, const ch_node *n, const ch_factors *f, int fixed)
+static void check_marks(const t_values *v, const ch_node *n, const ch_factors *f, int fixed)
 {
     bool(*marked)[CH_MAX_RANK] = t_alloc(((size_t)v->graph->n_values + 1) * sizeof(*marked));
 
@@ -755,10 +566,10 @@ static void check_marks(const values *v, const ch_node *n, const ch_factors *f, 
                        n->op->name, k, i);
 }
 
-static void check_calls(values *v, double tolerance);
+static void check_calls(t_values *v, double tolerance);
 
 /* Records call n in plain ops. Returns NULL if it cannot be expanded. */
-static ch_graph *record_expansion(const values *v, const ch_node *n)
+static ch_graph *record_expansion(const t_values *v, const ch_node *n)
 {
     ch_node  *in[T_MAX_IN], *out[CH_MAX_OUT] = {0};
     ch_step  *s = NULL;
@@ -779,14 +590,15 @@ static ch_graph *record_expansion(const values *v, const ch_node *n)
     return g;
 }
 
-static void check_expansion(values *v, const ch_node *n, const ch_factors *f, double tolerance)
+static void check_expansion(t_values *v, const ch_node *n, const ch_factors *f,
+                            double tolerance)
 {
     static const int variant = 0;
     ch_shape         shape[T_MAX_IN];
     const ch_shape  *shapes = shape;
     ch_signature     sig = {
             .n_replicas = 1, .n_variants = 1, .variant = &variant, .shape = &shapes};
-    values    x = {.c = v->c, .env = v->env};
+    t_values  x = {.c = v->c, .env = v->env};
     ch_graph *g = record_expansion(v, n);
 
     if (g == NULL)
@@ -799,12 +611,12 @@ static void check_expansion(values *v, const ch_node *n, const ch_factors *f, do
     x.at = t_alloc(((size_t)x.graph->n_values + 1) * sizeof(*x.at));
     for (int i = 0; i < n->n_in; i++)
         x.at[x.graph->input[i]->id] = v->at[n->in[i]->id];
-    if (run_calls(&x) != CH_OK)
+    if (t_run_calls(&x) != CH_OK)
         t_fail(v->c, "expansion of %s: %s", n->op->name, ch_error_message());
     for (int i = 0; i < n->n_out; i++) {
         const ch_node *to = x.graph->output[i].node;
-        t_array        want = array_of(&n[i], v->at[n[i].id]), got = array_of(to, x.at[to->id]);
-        char           how[160];
+        t_array want = t_array_of(&n[i], v->at[n[i].id]), got = t_array_of(to, x.at[to->id]);
+        char    how[160];
 
         if (to->dtype != n[i].dtype)
             t_fail(v->c, "expansion of %s: output %d is %s, want %s", n->op->name, i,
@@ -827,7 +639,7 @@ static void check_expansion(values *v, const ch_node *n, const ch_factors *f, do
 
 /* ---- samples ---- */
 
-static void check_call(values *v, const ch_node *n, ch_arena *arena, double tolerance)
+static void check_call(t_values *v, const ch_node *n, ch_arena *arena, double tolerance)
 {
     ch_factors f;
 
@@ -835,92 +647,32 @@ static void check_call(values *v, const ch_node *n, ch_arena *arena, double tole
         t_fail(v->c, "%s: %s", n->op->name, ch_error_message());
     if (f.n_set_out > 0) {
         check_rule(v, n, &f);
-        divide_ways(v, n, &f, all_ways && !is_large(n), tolerance);
+        divide_ways(v, n, &f, all_ways && !t_is_large(n), tolerance);
     }
     if (n->op->expand != NULL)
         check_expansion(v, n, &f, tolerance);
 }
 
-static void check_calls(values *v, double tolerance)
+static void check_calls(t_values *v, double tolerance)
 {
     ch_arena arena = {0};
 
     for (const ch_node *n = v->graph->first; n != NULL; n = ch__next(n))
         if (n->op->kernels != NULL && (n->op->flags & CH_OP_HOST) == 0 &&
-            (all_ways || !is_large(n) || !divided[index_of(n->op)]) &&
+            (all_ways || !t_is_large(n) || !divided[index_of(n->op)]) &&
             (only == NULL || strcmp(n->op->name, only) == 0))
             check_call(v, n, &arena, tolerance);
     ch__arena_drop(&arena);
 }
 
-/* Checks all calls of the case at a level. Returns its results; NULL: the run was refused, which
- * is an error unless the sample has whole numbers in place of others. */
-static t_result *check_level(const t_sample *x, t_case *c, int level, bool may_fail)
-{
-    ch_function *f = t_function(c, level);
-    ch_tuple    *in = t_arguments(c);
-    t_result    *r = NULL;
-    values       v;
-    ch_status    rc;
-
-    if (level > 0) /* the weights have a number of rows */
-        ch_function_static_rows(f);
-    rc = t_try(c, f, in, &r);
-    if (rc == CH_OK && evaluate(c, f, &v)) {
-        check_calls(&v, x->tolerance);
-        ch_graph_unref(v.graph);
-    } else if (!may_fail) {
-        t_fail(c, "level %d: %s", level, ch_error_message());
-    }
-    ch_tuple_unref(in);
-    ch_function_unref(f);
-    return r;
-}
-
-static bool has_gradient(const t_sample *x, ch_dtype dtype)
-{
-    return (x->flags & T_NO_GRAD) == 0 && ch_dtype_is_float(dtype);
-}
-
-static void check_dtype(const t_sample *x, ch_dtype dtype, bool may_fail, bool with_gradients)
-{
-    t_case   *c = t_case_of(x, dtype, CH_I64, 0);
-    t_result *low = check_level(x, c, 0, may_fail);
-
-    if (with_gradients && low != NULL && has_gradient(x, dtype)) {
-        t_case_raise(c, low);
-        (void)check_level(x, c, 1, may_fail);
-    }
-    t_case_drop(c);
-}
-
-/* Returns the sample with small whole numbers in place of fractions. */
-static t_sample in_whole_numbers(const t_sample *x)
-{
-    t_sample y = *x;
-
-    for (int i = 0; i < y.n_in; i++)
-        if (y.in[i].fill == T_UNIT || y.in[i].fill == T_POSITIVE)
-            y.in[i].fill = T_SMALL;
-    return y;
-}
-
 static void parts_make_the_whole(void **state)
 {
     const t_sample *x = *state;
-    t_sample        whole = in_whole_numbers(x);
-    bool            is_first = true;
+    t_sample        whole = t_in_whole_numbers(x);
 
-    for (int t = 0; t < 32; t++) {
-        static const ch_dtype order[] = {CH_F32, CH_F64,  CH_I64, CH_I32, CH_U8,
-                                         CH_I8,  CH_BF16, CH_F16, CH_BOOL};
-        ch_dtype dtype = (size_t)t < sizeof(order) / sizeof(order[0]) ? order[t] : CH_STR;
-
-        if (dtype == CH_STR || (x->dtypes >> dtype & 1) == 0 || (!is_first && !all_ways))
-            continue;
-        check_dtype(x, dtype, false, all_ways);
-        check_dtype(&whole, dtype, true, true);
-        is_first = false;
+    for (int i = 0; t_dtype_at(x, i) != CH_STR && (i == 0 || all_ways); i++) {
+        t_see_calls(x, t_dtype_at(x, i), false, all_ways, check_calls);
+        t_see_calls(&whole, t_dtype_at(x, i), true, true, check_calls);
     }
 }
 
@@ -966,50 +718,17 @@ static int stop(void **state)
     return 0;
 }
 
-static struct CMUnitTest new_test(const t_sample *x)
-{
-    struct CMUnitTest t = {.test_func = parts_make_the_whole, .teardown_func = forget};
-    size_t            size = strlen(x->op) + strlen(x->name) + 3;
-    char             *text = malloc(size);
-
-    assert(text != NULL);
-    snprintf(text, size, "%s: %s", x->op, x->name);
-    t.name = text;
-    memcpy(&t.initial_state, &x, sizeof(x));
-    return t;
-}
-
 int main(void)
 {
-    const char        *cases = getenv("T_CASES");
-    size_t             n = 0;
-    struct CMUnitTest *t;
-    int                rc;
+    const char *cases = getenv("T_CASES");
 
-#if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* keep large blocks, because they are needed again */
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-#endif
     only = getenv("T_OP");
     all_ways = cases != NULL && atoi(cases) >= 1000;
-    for (int i = 0; families[i] != NULL; i++)
-        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
-            n++;
-    t = calloc(n + 1, sizeof(*t));
-    n = 0;
-    for (int i = 0; families[i] != NULL; i++)
-        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
-            t[n++] = new_test(x);
-    if (only == NULL)
-        t[n++] = (struct CMUnitTest)cmocka_unit_test(every_op_is_divided_or_says_why_not);
-    rc = _cmocka_run_group_tests("factors", t, n, start, stop);
-    for (size_t i = 0; i < n; i++)
-        if (t[i].test_func == parts_make_the_whole) {
-            char *name;
-
-            memcpy(&name, &t[i].name, sizeof(name));
-            free(name);
-        }
-    free(t);
-    return rc;
+    return t_run_sample_tests(
+        families,
+        &(t_sample_tests){.name = "factors",
+                          .each = parts_make_the_whole,
+                          .last = only == NULL ? every_op_is_divided_or_says_why_not : NULL,
+                          .start = start,
+                          .stop = stop});
 }

@@ -152,7 +152,7 @@ static bool is_tried(int n)
 /* Records and plans the case again, because plans hold functions of the level. */
 static ch_status run_at(ch_simd level, t_case *c, t_result **out)
 {
-    ch_function *f = t_function(c, 0);
+    ch_function *f = t_case_function(c, 0);
     ch_tuple    *in = t_arguments(c);
     ch_status    rc;
 

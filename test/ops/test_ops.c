@@ -116,7 +116,7 @@ static void check_threads(t_case *c, ch_function *f, const t_result *want)
 
 static void check_static_rows(t_case *c, int level, const t_result *want)
 {
-    ch_function *f = t_function(c, level);
+    ch_function *f = t_case_function(c, level);
 
     ch_function_static_rows(f);
     t_assert_same_bits(c, "rows as numbers", t_run(c, f), want);
@@ -127,7 +127,7 @@ static void check_static_rows(t_case *c, int level, const t_result *want)
  * results as exact sizes. */
 static void check_room(t_case *c, int level)
 {
-    ch_function *exact = t_function(c, level), *roomy = t_function(c, level);
+    ch_function *exact = t_case_function(c, level), *roomy = t_case_function(c, level);
     ch_tuple    *in = t_arguments_ragged(c);
     t_result    *want = NULL, *got = NULL;
     ch_status    rc;
@@ -148,7 +148,7 @@ static void check_room(t_case *c, int level)
 
 static void check_unfused(t_case *c, const t_result *want)
 {
-    ch_function *f = t_function(c, 0);
+    ch_function *f = t_case_function(c, 0);
     t_result    *got;
 
     set_fusion(false);
@@ -327,7 +327,7 @@ static void see_nothing(const char *node, int replica, int n, ch_tensor *const *
  * the inputs of the call. */
 static void check_kernels(t_case *c, int level, double tolerance, const t_result *want)
 {
-    ch_function *f = t_function(c, level);
+    ch_function *f = t_case_function(c, level);
     candidates   a = {c, tolerance, 0};
     t_result    *got;
 
@@ -350,7 +350,7 @@ static void check_other_rows(const t_sample *x, ch_dtype dtype, ch_dtype ids, ch
 {
     for (int rows = -1; rows <= 1; rows += 2) {
         t_case      *c = t_case_of(x, dtype, ids, rows);
-        ch_function *fresh = t_function(c, 0);
+        ch_function *fresh = t_case_function(c, 0);
         ch_tuple    *in = t_arguments(c);
         t_result    *got = NULL, *want = NULL;
         ch_status    rc = t_try(recorded, f, in, &got), rc_fresh;
@@ -399,7 +399,7 @@ static void check_keys(t_case *c, ch_function *f, const t_result *first)
 static void check_sample(const t_sample *x, ch_dtype dtype, ch_dtype ids)
 {
     t_case      *c = t_case_of(x, dtype, ids, 0);
-    ch_function *f = t_function(c, 0);
+    ch_function *f = t_case_function(c, 0);
     t_result    *got = t_run(c, f);
 
     if (c->lacks_op)
@@ -536,7 +536,7 @@ static void check_symbolic_gradient(const t_sample *x, const t_result *low)
     ch_function *f;
 
     t_case_raise_ones(c, low);
-    f = t_function(c, 1);
+    f = t_case_function(c, 1);
     check_static_rows(c, 1, t_run(c, f));
     check_room(c, 1);
     ch_function_unref(f);
@@ -550,14 +550,14 @@ static void check_gradient_dtypes(const t_sample *x)
 
     for (int d = 0; d < 3; d++) {
         t_case      *c = t_case_of(x, kind[d], CH_I64, 0), *wide;
-        ch_function *f = t_function(c, 0), *g, *h;
+        ch_function *f = t_case_function(c, 0), *g, *h;
         t_result    *got, *want;
 
         if ((x->dtypes >> kind[d] & 1) != 0) {
             t_case_raise(c, t_run(c, f));
             wide = t_case_as(c, CH_F64);
-            g = t_function(c, 1);
-            h = t_function(wide, 1);
+            g = t_case_function(c, 1);
+            h = t_case_function(wide, 1);
             ch_function_static_rows(g);
             ch_function_static_rows(h);
             got = t_run(c, g);
@@ -578,7 +578,7 @@ static void check_gradient_dtypes(const t_sample *x)
 static void check_gradients(const t_sample *x)
 {
     t_case      *c = t_case_of(x, CH_F64, CH_I64, 0);
-    ch_function *f = t_function(c, 0);
+    ch_function *f = t_case_function(c, 0);
     t_result    *low = t_run(c, f), *first = low;
     int          levels = (x->flags & T_GRAD_ONCE) != 0 ? 1 : 2;
     double       tolerance = 2e-6 * fmax(1, x->tolerance / 1e-5);
@@ -590,8 +590,8 @@ static void check_gradients(const t_sample *x)
         t_case_raise(c, low);
         if (c->n_out[level] == 0)
             t_fail(c, "nothing here has a gradient: say T_NO_GRAD");
-        below = t_function(c, level - 1);
-        above = t_function(c, level);
+        below = t_case_function(c, level - 1);
+        above = t_case_function(c, level);
         ch_function_static_rows(below);
         ch_function_static_rows(above);
         low = t_run(c, above);
@@ -631,7 +631,7 @@ static void out_of_memory(void **state)
     const t_sample *x = *state;
     t_case         *c = t_case_of(x, first_dtype(x), CH_I64, 0);
     ch_tuple       *in = t_arguments(c);
-    ch_function    *f = t_function(c, 0);
+    ch_function    *f = t_case_function(c, 0);
     int64_t         before = ch__mem_allocs(), stride;
     int64_t         live;
 
@@ -642,7 +642,7 @@ static void out_of_memory(void **state)
     for (int64_t n = 1;; n += stride) {
         ch_status rc;
 
-        f = t_function(c, 0);
+        f = t_case_function(c, 0);
         ch__mem_fail_at(n);
         rc = t_try(c, f, in, NULL);
         ch__mem_fail_at(0);
@@ -667,7 +667,7 @@ static void refusal(void **state)
     const t_refusal *x = *state;
     int64_t          live = ch__mem_live();
     t_case          *c = t_case_of_refusal(x, CH_I64);
-    ch_function     *f = t_function(c, 0);
+    ch_function     *f = t_case_function(c, 0);
     ch_tuple        *in = t_arguments(c);
     ch_status        rc = t_try(c, f, in, NULL);
 
@@ -753,7 +753,7 @@ static void scramble_inputs(t_case *c, uint64_t *state)
 
 static void an_answer(t_case *c, const char *how, uint64_t seed)
 {
-    ch_function *f = t_function(c, 0);
+    ch_function *f = t_case_function(c, 0);
     ch_tuple    *in = t_arguments(c);
     ch_status    rc = t_try(c, f, in, NULL);
 
