@@ -30,7 +30,7 @@ static bool maps_row_by_row(const ch_dataset *d)
 }
 
 /* Follows 5.2.1, except for maps: if a map keeps the number of rows, the size of a full batch
- * is still known behind it (DESIGN section 9, different from 5.2.2). So a short batch is cut in
+ * is still known behind it (doc/differences.md; 5.2.2 differs). So a short batch is cut in
  * the same way before and behind the map. */
 int64_t ch_dataset_batch_size(const ch_dataset *d)
 {

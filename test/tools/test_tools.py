@@ -241,7 +241,7 @@ class Checks(unittest.TestCase):
         where = {'doc/why.md': '# Why\n\n## Data and more\n'}
         self.passes('check-conformance', self.conformance(), said=said.format(1))
         for reason in ('cannot occur in C: it has no objects', 'later: logical devices', 'later: TPUStrategy; its cores',
-                       'decided otherwise: DESIGN 9: never', 'decided otherwise: doc/why.md, Data and more: never'):
+                       'decided otherwise: doc/why.md, Data and more: never'):
             self.passes('check-conformance', self.conformance(row.format(reason), '', **where), said=said.format(0))
         for reason, words in (('', 'neither a test nor a reason'), ('later', 'not a form of reason'),
                               ('later: some day', 'not a form of reason'), ('later: logical devices, some', 'not a form'),
@@ -253,7 +253,7 @@ class Checks(unittest.TestCase):
 
     def test_a_row_with_tests_may_have_a_reason_for_a_part(self):
         row = '| 1.1.1 | one | `test/x/test_x.c: a` | {} |'
-        for reason in ('cannot occur in C: no objects', 'later: logical devices; their names', 'decided otherwise: DESIGN 9: never'):
+        for reason in ('cannot occur in C: no objects', 'later: logical devices; their names'):
             self.assertEqual(run('check-conformance', self.conformance(row.format(reason)))[0], 0)
         self.fails('check-conformance', self.conformance(row.format('later: logical devices')), 'must name the part')
         for reason in ('by name', 'note: by name'):
