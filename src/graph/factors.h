@@ -169,7 +169,7 @@ struct ch_call_part {
 
 /* The positions of the parts of a call in the whole call, for ops with CH_OP_ORIGIN. Cores that
  * share a program differ only in these. Other calls have no origins, so that passes may merge
- * and fuse their parts; an input that is a part of a value is an exception (graph/run.h). */
+ * and fuse their parts. */
 struct ch_origins {
     int     n_cores;
     ch_dims whole_in, whole_out; /* dims of input 0 and output 0 of the whole call */

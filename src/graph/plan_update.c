@@ -183,7 +183,9 @@ static void mark_all_late(ch_planner *pl)
  * A late call, and the calls that are computed only for it, move to the earliest position at
  * which everything that they depend on is complete. Then the values that only a late call still
  * needs, mostly gradients, are still in the cache, and their memory becomes free for the next
- * values. Checks move up to the values that they check, so that late calls can start early. All
+ * values. If a late call must wait for a later call that can fail, such as an exchange, a
+ * gradient that only it reads waits too, unless its inputs need more memory than its result.
+ * Checks move up to the values that they check, so that late calls can start early. All
  * other calls keep their order. */
 
 /* Values of order_entry.owner that are not positions of late calls. */
@@ -195,7 +197,9 @@ typedef struct order_entry {
     /* Position of the late call that needs this call, or of the call itself if it is late.
      * SEVERAL: several late calls need it. STAYS: it does not move. CHECKS: it is a check. */
     int  owner;
-    bool is_leaf; /* depends on no input of the step */
+    int  before;    /* of calls with equal `after`: sorted by this, then by index */
+    bool is_leaf;   /* depends on no input of the step */
+    bool is_direct; /* only late calls read its outputs */
 } order_entry;
 
 /* Order of calls with equal `after`: first the call that stays there, then checks, then the
@@ -213,6 +217,8 @@ static int by_order(const void *a, const void *b)
         return x->after < y->after ? -1 : 1;
     if (rank_of(x) != rank_of(y))
         return rank_of(x) - rank_of(y);
+    if (x->before != y->before)
+        return x->before < y->before ? -1 : 1;
     return (x->index > y->index) - (x->index < y->index);
 }
 
@@ -221,7 +227,7 @@ static void find_leaves(ch_planner *pl, order_entry *order)
     for (int i = 0; i < pl->n_calls; i++) {
         const ch_node *c = pl->call[i];
 
-        order[i] = (order_entry){.after = i, .index = i};
+        order[i] = (order_entry){.after = i, .index = i, .before = i, .is_direct = true};
         order[i].is_leaf = !is_fallible(c) && c->op != ch__roles.input;
         for (int k = 0; k < c->n_in; k++)
             order[i].is_leaf &= order[pl->position[c->in[k]->head->id]].is_leaf;
@@ -271,6 +277,8 @@ static void find_owners(ch_planner *pl, order_entry *order, int *owner)
         order[i].owner = pl->late[c->id] ? i : mine;
         for (int k = 0; k < c->n_in; k++)
             owner[c->in[k]->id] = join_owners(owner[c->in[k]->id], order[i].owner);
+        for (int k = 0; k < c->n_in && !pl->late[c->id]; k++)
+            order[pl->position[c->in[k]->head->id]].is_direct = false;
         if (is_check(c))
             order[i].owner = CHECKS;
     }
@@ -291,6 +299,28 @@ static int after_inputs(ch_planner *pl, const ch_node *c, const order_entry *ord
     return after;
 }
 
+/* Returns true if the memory in use becomes smaller if call c, which only a late call reads,
+ * runs after position `last` instead of its own. Inputs that no call uses after `last` must
+ * live longer then. Returns false if c reads a resource, which the late call of another
+ * resource may overwrite before c. */
+static bool is_smaller_later(const ch_planner *pl, const ch_node *c, int last)
+{
+    int64_t bytes = 0;
+
+    for (int k = 0; k < c->n_out; k++)
+        if (pl->value[c[k].id].root == c[k].id) /* a view has no memory of its own */
+            bytes += ch__bytes(&c[k]);
+    for (int j = 0; j < c->n_in; j++) {
+        const ch_planned_value *root = &pl->value[pl->value[c->in[j]->id].root];
+
+        if (root->location.kind == CH_AT_RESOURCE)
+            return false;
+        if (root->location.kind == CH_AT_NOWHERE && root->last_use < last)
+            bytes -= ch__bytes(root->node);
+    }
+    return bytes > 0;
+}
+
 /* Returns the position after which call c may run. A late call must run after its inputs, after
  * all calls that can fail, and after all calls that read the memory that it overwrites. Another
  * call must run after its inputs; moving it before the first possible late call has no benefit.
@@ -301,7 +331,10 @@ static int earliest_position(ch_planner *pl, ch_node *c, int last_fallible,
     int at = pl->position[c->id], after = after_inputs(pl, c, order);
 
     if (!pl->late[c->id])
-        return later(after, (int)ch__min(at, last_fallible));
+        return later(after, at < last_fallible && !order[at].is_leaf && order[at].is_direct &&
+                                    is_smaller_later(pl, c, last_fallible)
+                                ? last_fallible
+                                : (int)ch__min(at, last_fallible));
     after = later(after, last_fallible);
     for (int k = 0; k < c->n_out; k++) {
         int claim = pl->value[c[k].id].claim;
@@ -340,6 +373,8 @@ static void schedule_late(ch_planner *pl, order_entry *order, int last_fallible,
 
         if (order[i].owner != STAYS && order[i].owner != CHECKS)
             order[i].after = earliest_position(pl, c, last_fallible, order, last_user);
+        if (order[i].owner >= 0 && order[i].after > i)
+            order[i].before = order[i].owner; /* directly before its late call */
         for (int k = 0; k < c->n_in; k++) {
             int root = pl->value[c->in[k]->id].root;
 

@@ -25,8 +25,8 @@ ch_dtype          ch__exchange_dtype(const ch_node *call);
 ch_node *ch__take_part(ch_step *s, ch_node *whole, int n_cores, int c,
                        const ch_core_regions *at);
 /* Records that the core writes `part` to its region of a result with the dtype and dims of
- * `whole`. `cores` are those that share the graph, as bits. A core whose region is empty writes
- * nothing; `part` may be NULL then. Returns the result. */
+ * `whole`. `cores` are those that share the graph, as bits. A core that has no region, or an
+ * empty one, writes nothing; `part` may be NULL then. Returns the result. */
 ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cores,
                       uint64_t cores, const ch_core_regions *at);
 

@@ -50,6 +50,11 @@ static ch_status exchange_prepare(const ch_node *n, ch_prep *p)
     const table          *t = a->table;
 
     p->scratch_bytes = t->x.is_small ? 0 : (size_t)t->middle_bytes;
+    /* In the last stage no core reads the input of another: it reads slots, or the results of
+     * the first stage. */
+    if (n->n_in > 0 && n->n_out > 0 && t->x.kind != CH_TRAFFIC_NONE &&
+        (t->x.is_small || t->x.n_stages == 2))
+        p->over[0] = 1;
     return CH_OK;
 }
 

@@ -415,8 +415,8 @@ static ch_status add_source(partition *p, const ch_node *call)
     return CH_OK;
 }
 
-/* Leaves empty the regions of cores that have the same part as a lower core, so that each
- * element of a result is written once. */
+/* Leaves out the cores that have the same part as a lower core, so that each element of a
+ * result is written once. */
 static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
 {
     for (int c = 0; c < l->n_cores; c++)
@@ -424,7 +424,7 @@ static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
             if (!ch__layout_has(l, c) ||
                 (lower < c && ch__layout_has(l, lower) &&
                  memcmp(l->part[lower], l->part[c], sizeof(l->part[c])) == 0))
-                memset(&at->at[c], 0, sizeof(at->at[c]));
+                at->cores &= ~((uint64_t)1 << c);
 }
 
 /* Adds the actions that bring results to the memory of the host, and new values of variables to

@@ -19,20 +19,19 @@
 typedef struct part_attrs {
     void    *at;      /* ch_region by core: the part in the whole value */
     int64_t  n_cores; /* length of `at` */
+    int64_t  cores;   /* bit c: core c has a part */
     ch_dtype dtype;
-    ch_dims  dims;     /* of the output */
-    int64_t  index;    /* of put_part: the number of the output */
-    bool     puts_all; /* of put_part: every core of the graph writes all of its input */
+    ch_dims  dims; /* of the output */
+    /* of put_part: */
+    int64_t index;    /* the number of the output */
+    bool    puts_all; /* every core of the graph writes all of its input */
 } part_attrs;
 
 static const ch_attr part_rows[] = {
-    CH_ATTR_HOST(part_attrs, at),
-    CH_ATTR_INT(part_attrs, n_cores),
-    CH_ATTR_DTYPE(part_attrs, dtype),
-    CH_ATTR_DIMS(part_attrs, dims),
-    CH_ATTR_INT(part_attrs, index),
-    CH_ATTR_BOOL(part_attrs, puts_all),
-    CH_ATTR_END,
+    CH_ATTR_HOST(part_attrs, at),       CH_ATTR_INT(part_attrs, n_cores),
+    CH_ATTR_DTYPE(part_attrs, dtype),   CH_ATTR_DIMS(part_attrs, dims),
+    CH_ATTR_INT(part_attrs, index),     CH_ATTR_INT(part_attrs, cores),
+    CH_ATTR_BOOL(part_attrs, puts_all), CH_ATTR_END,
 };
 
 static ch_status part_infer(ch_infer *c)
@@ -42,6 +41,11 @@ static ch_status part_infer(ch_infer *c)
     if (c->n_in > 1)
         return ch__infer_fail(c, "%d inputs, want at most 1", c->n_in);
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+static bool has_core(int64_t cores, int c)
+{
+    return ((uint64_t)cores >> c & 1) != 0;
 }
 
 static const ch_region *region_of(const ch_call *c)
@@ -81,7 +85,7 @@ int64_t ch__core_part_bytes(const ch_node *call, int core)
     const part_attrs *a = ch__attrs(call);
     const ch_region  *r = &((const ch_region *)a->at)[core];
 
-    return call->n_in > 0
+    return call->n_in > 0 && has_core(a->cores, core)
                ? ch__region_count(r, a->dims.rank) * (int64_t)ch_dtype_bytes(a->dtype)
                : 0;
 }
@@ -165,14 +169,16 @@ static ch_status take_run(const ch_call *c, ch_kernel_tile t)
 
 static ch_status put_run(const ch_call *c, ch_kernel_tile t)
 {
-    const ch_dims   *whole = &c->node->dims;
-    const ch_region *r = region_of(c);
-    int64_t          from[CH_MAX_RANK], to[CH_MAX_RANK], first;
-    size_t           each = ch_dtype_bytes(c->node->dtype);
-    ch_move          m;
+    const part_attrs *a = c->node->attrs;
+    const ch_dims    *whole = &c->node->dims;
+    const ch_region  *r = region_of(c);
+    int64_t           from[CH_MAX_RANK], to[CH_MAX_RANK], first;
+    size_t            each = ch_dtype_bytes(c->node->dtype);
+    ch_move           m;
 
     (void)t;
-    if (c->node->n_in == 0 || ch__region_count(r, whole->rank) == 0)
+    if (c->node->n_in == 0 || !has_core(a->cores, c->env->core) ||
+        ch__region_count(r, whole->rank) == 0)
         return CH_OK;
     strides_of(r, whole->rank, from);
     strides_in(whole, r, to, &first);
@@ -221,6 +227,7 @@ static ch_node *record(ch_step *s, const ch_op *op, part_attrs *a, ch_node *in, 
 
     a->at = own;
     a->n_cores = n_cores;
+    a->cores = (int64_t)at->cores;
     if (own != NULL)
         n = ch__graph_add(s->graph, op, a, in != NULL, &in, 1);
     if (n == NULL) {
@@ -252,8 +259,9 @@ ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cor
                     .puts_all = true};
 
     for (int c = 0; c < n_cores && part != NULL; c++)
-        if ((cores >> c & 1) != 0 &&
-            ch__region_count(&at->at[c], whole->dims.rank) != ch__count(part))
+        if (has_core((int64_t)cores, c) &&
+            (!has_core((int64_t)at->cores, c) ||
+             ch__region_count(&at->at[c], whole->dims.rank) != ch__count(part)))
             a.puts_all = false;
     return record(s, &ch__op_put_part, &a, part, n_cores, at, whole);
 }

@@ -20,13 +20,35 @@
 
 typedef enum level { LEVEL_ELEMENTWISE, LEVEL_ALL, LEVEL_BROADCAST, LEVELS } level;
 
-static bool takes_part(const ch_node *call, level at)
+/* Returns true if the rule is that of an elementwise op, such as the update of a variable by an
+ * optimizer: every factor is an axis of every output, and inputs have some of them. */
+static bool is_elementwise(const ch_call_plan *p)
 {
-    const char *name = call->op->name;
+    const ch_node *n = p->call;
+
+    if (p->rule.n_set_out < n->n_out || p->rule.n != n->dims.rank)
+        return false;
+    for (int k = 0; k < p->rule.n; k++) {
+        if (p->rule.factor[k].kind != CH_PAR)
+            return false;
+        for (int i = 0; i < n->n_out; i++)
+            if (n[i].dims.rank != n->dims.rank || ch__axis_factor(&p->rule.out[i][k]) != k)
+                return false;
+    }
+    for (int i = 0; i < n->n_in; i++)
+        for (int k = 0; k < n->in[i]->dims.rank; k++)
+            if (p->rule.in[i][k].n > 1 || p->rule.in[i][k].is_mapped)
+                return false;
+    return true;
+}
+
+static bool takes_part(const ch_call_plan *p, level at)
+{
+    const char *name = p->call->op->name;
 
     if (strcmp(name, "broadcast_to") == 0)
         return at == LEVEL_BROADCAST;
-    return at > LEVEL_ELEMENTWISE || call->op->block != NULL ||
+    return at > LEVEL_ELEMENTWISE || p->call->op->block != NULL || is_elementwise(p) ||
            strcmp(name, "transpose") == 0 || strcmp(name, "reshape") == 0 ||
            strcmp(name, "identity") == 0;
 }
@@ -159,10 +181,10 @@ static ch_status pass_level(ch_core_division *d, level at, bool *changed)
     ch_status rc = CH_OK;
 
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
-        if (takes_part(d->call[i].call, at))
+        if (takes_part(&d->call[i], at))
             rc = pass_call(d, &d->call[i], true, changed);
     for (int i = d->n_calls - 1; i >= 0 && rc == CH_OK; i--)
-        if (takes_part(d->call[i].call, at))
+        if (takes_part(&d->call[i], at))
             rc = pass_call(d, &d->call[i], false, changed);
     return rc;
 }
