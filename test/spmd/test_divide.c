@@ -358,6 +358,44 @@ static void transformer_block_needs_four_all_reduces(void **state)
     assert_int_equal(r.all_reduce.count, 4);
 }
 
+/* ---- attention, split by time ---- */
+
+static ch_node *by_time(ch_node *x)
+{
+    return ch_split_to_logical_devices(x, 4, (int[]){1, 1, 4, 1});
+}
+
+static void record_causal_attention(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                    ch_var *const *v)
+{
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y",
+                ch_attention(by_time(x[0]), by_time(x[1]), by_time(x[2]), NULL,
+                             &(ch_attention_options){.causal = true}));
+}
+
+static void record_full_attention(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                  ch_var *const *v)
+{
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", ch_attention(by_time(x[0]), by_time(x[1]), by_time(x[2]), NULL, NULL));
+}
+
+/* Device c has times 2 c and 2 c + 1. A time of the keys or values has 2 * 4 numbers. */
+static void causal_attention_moves_keys_up_to_the_last_query_of_a_device(void **state)
+{
+    const source  heads = {CH_F32, ch_shape_of(1, 2, 8, 4)};
+    const int64_t time = 2 * 4 * (int64_t)sizeof(float);
+    example       e = {.in = {heads, heads, heads}, .record = record_causal_attention};
+
+    (void)state;
+    (void)moves(&e, 2 * time * (0 + 2 + 4 + 6));
+    e.record = record_full_attention;
+    (void)moves(&e, 2 * time * 4 * 6);
+}
+
 /* ---- images ---- */
 
 static ch_node *by_image_rows(ch_node *x)
@@ -633,6 +671,7 @@ int main(void)
         cmocka_unit_test(rows_split_needs_an_all_reduce_for_each_gradient),
         cmocka_unit_test(product_over_two_axes_of_a_mesh_reduces_in_pairs),
         cmocka_unit_test(transformer_block_needs_four_all_reduces),
+        cmocka_unit_test(causal_attention_moves_keys_up_to_the_last_query_of_a_device),
         cmocka_unit_test(convolution_over_rows_of_the_image_moves_only_borders),
         cmocka_unit_test(sums_over_a_split_axis_move_only_the_sums),
         cmocka_unit_test(linear_ops_keep_partial_sums_but_no_partial_maxima),
