@@ -282,12 +282,57 @@ static void list_missing(const ch_group *g, int64_t k, bool with_call, char *tex
     }
 }
 
+/* Returns the first of the members that have not arrived at barrier k if all of them wait in
+ * other groups; -1 otherwise. */
+static int find_waiting(const ch_group *g, int64_t k)
+{
+    int first = -1;
+
+    for (int i = 0; i < g->n; i++) {
+        const ch_run_member *m = &g->sync->member[g->member[i].run_member];
+
+        if (atomic_load(&g->member[i].n_arrived) >= k)
+            continue;
+        if (atomic_load(&m->waits_in) == NULL)
+            return -1;
+        first = first < 0 ? i : first;
+    }
+    return first;
+}
+
+/* Prints the members that have not arrived at barrier k, and their calls. If all of them wait
+ * for members of another group, prints these after the first: "replica 1, core 1, which waits
+ * for replica 1, core 0 (at no barrier of this run), in matmul, at train.c:41". */
+static void print_late(const ch_group *g, int64_t k, char *text, size_t size)
+{
+    char   name[CH_MEMBER_NAME];
+    size_t used = 0;
+
+    for (int depth = 0; depth < g->sync->n && used + 400 < size; depth++) {
+        int                  i = find_waiting(g, k);
+        const ch_run_member *m;
+        const ch_group      *next;
+
+        if (i < 0)
+            break;
+        m = &g->sync->member[g->member[i].run_member];
+        next = atomic_load(&m->waits_in);
+        if (next == NULL)
+            break;
+        print_member(g, i, name, sizeof(name));
+        used += (size_t)snprintf(text + used, size - used, "%s, which waits for ", name);
+        k = atomic_load(&m->waits_for);
+        g = next;
+    }
+    list_missing(g, k, true, text + used, size - used);
+}
+
 /* Returns DEADLINE_EXCEEDED, with the missing members and the setting of the limit. */
 static ch_status fail_overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
 {
-    char missing[640], name[CH_MEMBER_NAME];
+    char missing[800], name[CH_MEMBER_NAME];
 
-    list_missing(g, k, true, missing, sizeof(missing));
+    print_late(g, k, missing, sizeof(missing));
     print_member(g, me, name, sizeof(name));
     return ch__fail(
         CH_DEADLINE_EXCEEDED,
@@ -345,7 +390,8 @@ void ch__group_arrive(ch_group *g, int me, const char *label)
 /* Blocks until barrier k is complete: spins first, then parks. */
 static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *label)
 {
-    ch_status rc;
+    ch_run_member *m;
+    ch_status      rc;
 
     for (int i = 0; i < g->spin; i++) {
         if (all_arrived(g, k))
@@ -354,8 +400,12 @@ static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *label)
             break;
         ch__relax();
     }
+    m = &g->sync->member[g->member[me].run_member];
     atomic_fetch_add(&g->sync->n_parked, 1);
+    atomic_store(&m->waits_for, k);
+    atomic_store(&m->waits_in, g);
     rc = park(g, me, k, label);
+    atomic_store(&m->waits_in, NULL);
     atomic_fetch_sub(&g->sync->n_parked, 1);
     return rc;
 }

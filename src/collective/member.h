@@ -70,6 +70,9 @@ struct ch_group {
 /* A member of a run. It writes `doing` before every call, so it has its own cache line. */
 typedef struct ch_run_member {
     _Alignas(CH_ALIGN) ch_current_call doing; /* the call that it executes, for messages */
+    /* while it is parked: the group and the barrier that it waits for; NULL: it is not */
+    _Atomic(const ch_group *) waits_in;
+    _Atomic int64_t           waits_for;
 } ch_run_member;
 
 struct ch_group_sync {
