@@ -1,8 +1,8 @@
-/* test/fit/test_fit_cores.c -- ch_fit, ch_evaluate and ch_predict under a strategy whose replicas
- * have several logical devices: the numbers are those of replicas of one device.
+/* test/fit/test_fit_cores.c -- ch_fit, ch_evaluate and ch_predict under a strategy whose
+ * replicas have several logical devices: the numbers are those of replicas of one device.
  *
- * The models are f64 networks with dropout whose kernels are split over the logical devices. The
- * last batch is short, so that some devices have few rows or none.
+ * The models are f64 networks with dropout whose kernels are split over the logical devices.
+ * The last batch is short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

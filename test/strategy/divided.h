@@ -217,21 +217,25 @@ static inline ch_value *batch(ch_strategy *st, ch_dtype dtype, int rows, int wid
     return v;
 }
 
-static inline void run_step(ch_strategy *st, ch_function *f, const model *m, int step,
-                            double *loss)
+/* Runs the step on batch `step`. Sets *loss if the run succeeds. */
+static inline ch_status try_step(ch_strategy *st, ch_function *f, const model *m, int step,
+                                 double *loss)
 {
     int       rows = step % 5 == 4 ? SHORT : ROWS;
     ch_value *v[2] = {batch(st, m->dtype, rows, m->e->n_in, (unsigned)step),
                       batch(st, m->dtype, rows, m->e->n_out, (unsigned)step + 1000)};
     ch_tuple *in = NULL, *out = NULL;
+    ch_status rc;
 
     t_ok(ch_tuple_new(2, v, NULL, &in));
-    t_ok(ch_strategy_run(st, f, in, &out));
-    *loss = number(ch_value_at(ch_tuple_at(out, 0), 0), 0);
+    rc = ch_strategy_run(st, f, in, &out);
+    if (rc == CH_OK)
+        *loss = number(ch_value_at(ch_tuple_at(out, 0), 0), 0);
     for (int i = 0; i < 2; i++)
         ch_value_unref(v[i]);
     ch_tuple_unref(in);
     ch_tuple_unref(out);
+    return rc;
 }
 
 /* Trains the example: in f32 with SGD if `sgd` is true. Takes over the reference to the
@@ -249,7 +253,7 @@ static inline void train_under(ch_strategy *st, const example *e, bool sgd, bool
     else
         new_vars(st, &m, is_split);
     for (int i = 0; i < STEPS; i++)
-        run_step(st, f, &m, i, &out->loss[i]);
+        t_ok(try_step(st, f, &m, i, &out->loss[i]));
     for (int i = 0; i < m.n; i++) {
         ch_tensor *t = NULL;
 
