@@ -7,7 +7,15 @@
  * loop: a custom loop with a manager. servers: a custom loop on such servers. At its end, a
  * training writes DIRECTORY/result: the bytes of all variables, and its numbers.
  *
+ * After SIGTERM each training saves and exits with CH_EXIT_RESTART. DIRECTORY/steps gets a line
+ * with the number of each step when it has run, or when it was scheduled. This file belongs to
+ * no checkpoint, so after SIGTERM it shows whether a step was lost or done twice.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include "../../examples/clothes.h"
 
 enum { BATCH = 64, WIDTH = 64, ROWS = 4000, ROUND = 4 };
@@ -22,6 +30,7 @@ typedef struct job {
     ch_optimizer *adam;
     ch_metric    *loss;
     ch_function  *step;
+    int           steps; /* descriptor of DIRECTORY/steps */
 } job;
 
 static ch_layer *new_network(void)
@@ -139,11 +148,28 @@ static void write_result(job *j, const ch_history *h)
     fclose(f);
 }
 
+/* Appends the number of a step to DIRECTORY/steps. */
+static void note_step(const job *j, int64_t step)
+{
+    char line[32];
+    int  n = snprintf(line, sizeof(line), "%lld\n", (long long)step);
+
+    if (write(j->steps, line, (size_t)n) != n)
+        exit(1);
+}
+
 /* ---- fit ---- */
+
+static ch_status note_step_of_fit(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    note_step(arg, ch_training_step(t));
+    return CH_OK;
+}
 
 static int fit(job *j, ch_strategy *st)
 {
-    ch_callback *callback[4] = {NULL};
+    ch_callback *callback[5] = {NULL};
     ch_history  *h = NULL;
     ch_dataset  *train = new_dataset(&j->train, j->is_short, true);
     ch_dataset  *test = new_dataset(&j->test, true, false);
@@ -165,10 +191,11 @@ static int fit(job *j, ch_strategy *st)
         &(ch_callback_plateau_options){.factor = 0.5, .patience = 1, .min_delta = 0.01},
         &callback[2]));
     must(ch_callback_csv_log(log, NULL, &callback[3]));
+    must(ch_callback_of(CH_ON_STEP, note_step_of_fit, j, &callback[4]));
     rc = ch_fit(j->model, (ch_data){.dataset = train},
                 &(ch_fit_options){.epochs = 8,
                                   .validation = {.dataset = test},
-                                  .n_callbacks = 4,
+                                  .n_callbacks = 5,
                                   .callback = callback},
                 &h);
     if (rc == CH_CANCELLED) {
@@ -182,6 +209,14 @@ static int fit(job *j, ch_strategy *st)
 
 /* ---- custom loops ---- */
 
+static volatile sig_atomic_t is_terminated;
+
+static void terminate(int sig)
+{
+    (void)sig;
+    is_terminated = 1;
+}
+
 static void train(ch_step *s, void *arg)
 {
     job           *j = arg;
@@ -194,8 +229,17 @@ static void train(ch_step *s, void *arg)
     ch_metric_update(j->loss, s, NULL, each, NULL);
 }
 
+/* Saves the state after SIGTERM. Returns the exit code. */
+static int save_and_end(ch_checkpoint_manager *m)
+{
+    must(ch_checkpoint_manager_save(m, true, NULL));
+    ch_checkpoint_manager_unref(m); /* waits for the save */
+    return CH_EXIT_RESTART;
+}
+
 static void begin_loop(job *j, ch_strategy *st, ch_checkpoint **c)
 {
+    signal(SIGTERM, terminate);
     begin_job(j, st);
     must(ch_metric_new(st, ch_metric_named(ch_metric_mean(), "loss"), &j->loss));
     must(ch_function_new("train", train, j, &j->step));
@@ -226,6 +270,9 @@ static int loop(job *j)
         must(ch_iterator_get_next(it, &batch));
         must(ch_strategy_run(j->st, j->step, batch, NULL));
         ch_tuple_unref(batch);
+        note_step(j, ch_function_runs(j->step));
+        if (is_terminated)
+            return save_and_end(m);
         if (ch_function_runs(j->step) % 5 == 0)
             must(ch_checkpoint_manager_save(m, false, NULL));
     }
@@ -253,6 +300,11 @@ static int servers(job *j)
     while (ch_function_runs(j->step) < ROUND * rounds) {
         must(ch_coordinator_schedule(coordinator, j->step,
                                      &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+        note_step(j, ch_function_runs(j->step));
+        if (is_terminated && ch_function_runs(j->step) % ROUND == 0) {
+            must(ch_coordinator_join(coordinator));
+            return save_and_end(m);
+        }
         if (ch_function_runs(j->step) % (2 * ROUND) == 0)
             must(ch_checkpoint_manager_save(m, false, NULL));
     }
@@ -266,12 +318,17 @@ int main(int argc, char **argv)
 {
     job             j = {.directory = argc > 2 ? argv[2] : "", .is_short = argc > 3};
     ch_coordinator *coordinator = NULL;
+    char            path[600];
 
     if (argc < 3)
         return 2;
     must(ch_devices_configure(&(ch_devices_options){.spec = "GPU=2"}));
     load(FOLDER, "train", &j.train);
     load(FOLDER, "t10k", &j.test);
+    snprintf(path, sizeof(path), "%s/steps", j.directory);
+    j.steps = open(path, O_WRONLY | O_APPEND | O_CREAT, 0666);
+    if (j.steps < 0)
+        return 1;
     if (strcmp(argv[1], "fit") == 0)
         return fit(&j, new_mirrored());
     j.has_servers = strcmp(argv[1], "loop") != 0;

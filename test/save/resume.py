@@ -3,8 +3,9 @@
 
 For each mode of test/save/resumable.c: runs the training once without a kill. Then runs it again, kills it N times with
 SIGKILL at random moments, M of them while a checkpoint is being written, and starts it again each time. The results must
-be equal to the byte: the weights, the optimizer, the numbers and the CSV file. With --terms, SIGTERM is sent T times
-instead; then no step may be lost or done twice.
+be equal to the byte: the weights, the optimizer, the numbers and the CSV file. Then does the same with SIGTERM, T times;
+now the file "steps", which belongs to no checkpoint, must have the number of each step once. N is 50 unless said, or 0
+with --terms; M is 10, or N if that is less.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -20,12 +21,14 @@ import time
 
 RESTART = 42
 LIMIT = 300  # seconds for a run that is not killed
+POLL = 0.0005  # seconds between two looks at the files
+TRIES = 20  # signals for each that must come inside a save
 
 
-def files(folder):
-    """What must be equal: the result, and the log if there is one."""
+def files(folder, terms):
+    """What must be equal: the result, the log if there is one, and after SIGTERM the steps."""
     found = {}
-    for name in ('result', 'log.csv'):
+    for name in ('result', 'log.csv') + (('steps',) if terms else ()):
         path = os.path.join(folder, name)
         if os.path.exists(path):
             with open(path, 'rb') as f:
@@ -33,10 +36,24 @@ def files(folder):
     return found
 
 
-def is_writing(folder):
-    """Whether a checkpoint is being written: its data file has a temporary name or no index yet."""
-    names = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-    return any('.data-' in n and (n.startswith('.') or n.split('.data-')[0] + '.index' not in names) for n in names)
+def unfinished(folder):
+    """The data files of checkpoints that are being written, or were: a temporary name, or no index."""
+    names = set(os.listdir(folder))
+    return {n for n in names
+            if '.data-' in n and (n.startswith('.') or n.split('.data-')[0] + '.index' not in names)}
+
+
+class Writing:
+    """Tells whether a checkpoint is being written, apart from what killed processes have left."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.left = unfinished(folder)
+
+    def __call__(self):
+        now = unfinished(self.folder)
+        self.left &= now  # the next process removes them, and may use their names again
+        return not now <= self.left
 
 
 def run(program, mode, folder, short):
@@ -64,74 +81,97 @@ def wait_until(process, condition, seconds):
             return False
         if condition():
             return True
+        time.sleep(POLL)
     return False
 
 
-def interrupted(program, mode, folder, a, duration, dice):
-    """Runs the training with interruptions. Returns the number of kills, and of those inside a save."""
-    kills, inside, rest = 0, 0, a.terms if a.terms else a.kills
-    while kills < rest:
-        process = run(program, mode, folder, a.short)
-        if not a.terms and inside < a.saves:
+def interrupted(a, mode, folder, sig, count, saves, duration, dice):
+    """Runs the training, interrupts it `count` times at most, and lets it end. Returns the number of signals, and of
+    those inside a save, of which `saves` are wanted."""
+    done = inside = 0
+    while done < count:
+        is_writing = Writing(folder)
+        process = run(a.program, mode, folder, a.short)
+        wants_save = inside < saves
+        if wants_save:
             begin = time.monotonic() + dice.uniform(0, duration / 2)
-            hit = wait_until(process, lambda: time.monotonic() >= begin and is_writing(folder), duration * 2)
-            inside += hit
+            hit = wait_until(process, lambda: is_writing() and time.monotonic() >= begin, duration * 2)
         else:
             begin = time.monotonic() + dice.uniform(0, duration)
             hit = wait_until(process, lambda: time.monotonic() >= begin, duration * 2)
         if hit:
-            process.send_signal(signal.SIGTERM if a.terms else signal.SIGKILL)
-        if not hit or a.terms:
-            code = finish(process, mode)
-            kills += code == RESTART  # a signal before ch_fit begins ends the process, and does not count
-            if code == 0:
-                break
-        else:
+            process.send_signal(sig)
+        if hit and sig == signal.SIGKILL:
             process.communicate()
-            kills += 1
-    return kills, inside
+            done += 1
+            inside += wants_save and is_writing()  # the signal came before the save had ended
+            continue
+        code = finish(process, mode)
+        done += code == RESTART  # a SIGTERM before the training begins ends the process, and does not count
+        if code == 0:
+            break
+    while finish(run(a.program, mode, folder, a.short), mode) == RESTART:
+        pass
+    return done, inside
+
+
+def is_resumed(a, mode, top, sig, goal, saves, duration, dice):
+    """Interrupts trainings until there were `goal` signals, `saves` of them inside a save. Returns whether all of the
+    trainings have ended like the one that was never interrupted."""
+    whole, stopped = os.path.join(top, 'whole'), os.path.join(top, 'stopped')
+    want = files(whole, sig == signal.SIGTERM)
+    total = total_inside = rounds = 0
+    # A training may end before it was interrupted often enough, and a save before the signal comes.
+    while total < goal or total_inside < saves:
+        if total >= goal + TRIES * saves:
+            print(f'{mode}: only {total_inside} of {total} signals came inside a save, want {saves}')
+            return False
+        shutil.rmtree(stopped, ignore_errors=True)
+        os.mkdir(stopped)
+        done, inside = interrupted(a, mode, stopped, sig, max(goal - total, 1), saves - total_inside, duration, dice)
+        total, total_inside, rounds = total + done, total_inside + inside, rounds + 1
+        if files(stopped, sig == signal.SIGTERM) != want:
+            print(f'{mode}: the result differs after {done} {sig.name}; see {top}')
+            return False
+    if goal > 0:
+        print(f'{mode}: {total} {sig.name}, {total_inside} inside a save, in {rounds} trainings: equal')
+    return True
 
 
 def main():
     parser = argparse.ArgumentParser(description='kills trainings and compares their results')
     parser.add_argument('program')
-    parser.add_argument('--kills', type=int, default=50)
-    parser.add_argument('--saves', type=int, default=10)
+    parser.add_argument('--kills', type=int)
+    parser.add_argument('--saves', type=int)
     parser.add_argument('--terms', type=int, default=0)
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--short', action='store_true')
     parser.add_argument('mode', nargs='*', default=['fit', 'fit-servers', 'loop', 'servers'])
     a = parser.parse_intermixed_args()
+    if a.kills is None:
+        a.kills = 0 if a.terms else 50
+    if a.saves is None:
+        a.saves = min(10, a.kills)
+    if a.saves > a.kills:
+        sys.exit(f'--saves {a.saves} is more than --kills {a.kills}')
     dice = random.Random(a.seed)
     bad = 0
     for mode in a.mode:
         top = tempfile.mkdtemp(prefix='cohort-resume-')
-        whole, killed = os.path.join(top, 'whole'), os.path.join(top, 'killed')
+        whole = os.path.join(top, 'whole')
         os.mkdir(whole)
-        os.mkdir(killed)
         begin = time.monotonic()
         finish(run(a.program, mode, whole, a.short), mode)
         duration = time.monotonic() - begin
-        total = total_inside = rounds = 0
-        goal = a.terms or a.kills
-        while total < goal:  # a training may end before it was killed often enough
-            shutil.rmtree(killed)
-            os.mkdir(killed)
-            a_now = argparse.Namespace(**vars(a))
-            a_now.kills = goal - total
-            a_now.terms = goal - total if a.terms else 0
-            a_now.saves = a.saves - total_inside
-            kills, inside = interrupted(a.program, mode, killed, a_now, duration, dice)
-            total, total_inside, rounds = total + kills, total_inside + inside, rounds + 1
-            while finish(run(a.program, mode, killed, a.short), mode) == RESTART:
-                pass
-            if files(killed) != files(whole) or 'result' not in files(whole):
-                bad += 1
-                print(f'{mode}: the result differs after {kills} kills; see {top}')
-                break
-        else:
+        found = files(whole, True)
+        steps = found['steps'].split()
+        if 'result' not in found or not steps or steps != [b'%d' % (i + 1) for i in range(len(steps))]:
+            sys.exit(f'{mode}: has no result, or the numbers of its steps are not 1, 2, ...; see {top}')
+        if (is_resumed(a, mode, top, signal.SIGKILL, a.kills, a.saves, duration, dice) and
+                is_resumed(a, mode, top, signal.SIGTERM, a.terms, 0, duration, dice)):
             shutil.rmtree(top)
-            print(f'{mode}: {total} kills, {total_inside} inside a save, in {rounds} trainings: equal')
+        else:
+            bad += 1
     sys.exit(bad != 0)
 
 
