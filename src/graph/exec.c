@@ -275,6 +275,7 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
     ch_call           *c = x->call + x->at;
     ch_status          rc;
 
+    x->is_blocked = false;
     for (int i = x->at; i < to; i++, in++, c++) {
         if (is_stopped(stop))
             return fail_stopped();
@@ -283,6 +284,7 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
         rc = run_instr(in, c, b);
         if (rc != CH_OK) {
             x->at = i;
+            x->is_blocked = rc == CH__BLOCKED;
             return rc;
         }
     }
@@ -327,7 +329,7 @@ static ch_status run_to(ch_instance *x, const ch_bind *b, int to)
     return b->clock != NULL ? run_instrs_timed(x, b, to) : run_instrs(x, b, to);
 }
 
-ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
+static ch_status run_on(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
     ch_status         rc = CH_OK;
@@ -346,6 +348,19 @@ ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
     return run_to(x, b, p->n_instrs);
 }
 
+ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
+{
+    ch_call  *repeated = x->is_blocked ? &x->call[x->at] : NULL;
+    ch_status rc;
+
+    if (repeated != NULL)
+        repeated->is_repeated = true;
+    rc = run_on(x, b);
+    if (repeated != NULL)
+        repeated->is_repeated = false;
+    return rc;
+}
+
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     bind(x, b);
@@ -353,7 +368,7 @@ ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
         count_parts(x->program, b->env->traffic);
     x->at = 0;
     x->has_committed = x->is_blocked = false;
-    return ch__instance_continue(x, b);
+    return run_on(x, b);
 }
 
 /* ---- single calls ---- */

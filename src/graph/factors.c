@@ -127,6 +127,53 @@ ch_status ch__factors_of(const ch_node *n, ch_arena *arena, ch_factors *f)
     return rc;
 }
 
+/* ---- ties ---- */
+
+ch_status ch__ties_of(const ch_node *n, ch_arena *arena, ch_body_ties *out)
+{
+    size_t most = (size_t)n->n_in + 2 * (size_t)n->n_out + 1;
+
+    *out = (ch_body_ties){.tie = ch__arena_alloc(arena, most * sizeof(*out->tie)),
+                          .iterations = -1};
+    if (out->tie == NULL)
+        return ch__fail_memory("the ties of a body");
+    n->op->ties(n, out);
+    return CH_OK;
+}
+
+int64_t ch__body_iterations(const ch_node *n)
+{
+    ch_body_ties t = {.iterations = -1};
+
+    n->op->ties(n, &t);
+    return t.iterations;
+}
+
+static void add_tie(ch_body_ties *t, ch_body_tie tie)
+{
+    if (t->tie != NULL)
+        t->tie[t->n++] = tie;
+}
+
+void ch__tie_in(ch_body_ties *t, int call_at, int body, int body_in, bool is_slice)
+{
+    add_tie(t, (ch_body_tie){
+                   .body = body, .call_at = call_at, .body_at = body_in, .is_slice = is_slice});
+}
+
+void ch__tie_out(ch_body_ties *t, int call_at, int body, bool is_body_out, int body_at,
+                 bool is_slice)
+{
+    add_tie(t, (ch_body_tie){.body = body,
+                             .is_call_out = true,
+                             .is_body_out = is_body_out,
+                             .call_at = call_at,
+                             .body_at = body_at,
+                             .is_slice = is_slice});
+}
+
+/* ---- ranges ---- */
+
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a / b - (a % b < 0);

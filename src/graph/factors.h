@@ -137,6 +137,39 @@ ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
  * has no room for more factors, the last arrays are not divided. */
 ch_status ch__factors_of_arrays(const ch_node *n, ch_factors *f, int axis);
 
+/* ---- for ops with bodies ---- */
+
+enum { CH_MAX_BODIES = 2 }; /* of a call */
+
+/* A value of a call and a value of one of its bodies that lie alike on the parts of the call:
+ * the same value, a value of another iteration, or a slice. Bodies are numbered in the order of
+ * the attributes. */
+typedef struct ch_body_tie {
+    int  body;        /* number of the body */
+    bool is_call_out; /* call_at is an output of the call, not an input */
+    bool is_body_out;
+    int  call_at, body_at;
+    bool is_slice; /* the value of the body is a slice along axis 0 of that of the call */
+} ch_body_tie;
+
+/* The ties of a call. Every input of a body is tied to exactly one input of the call, and every
+ * output of a body to one output. A value of the call without a tie is whole on every part. */
+typedef struct ch_body_ties {
+    int          n;
+    ch_body_tie *tie; /* n_in + 2 n_out of the call at most */
+    /* how often each body runs; -1: only a run knows */
+    int64_t iterations;
+} ch_body_ties;
+
+/* Sets *out to the ties of a call with bodies, in `arena`. */
+ch_status ch__ties_of(const ch_node *n, ch_arena *arena, ch_body_ties *out);
+/* Returns how often the bodies of a call run; -1: only a run knows. */
+int64_t ch__body_iterations(const ch_node *n);
+/* Add a tie of the input or output `call_at` of the call; for ch_op.ties. */
+void ch__tie_in(ch_body_ties *t, int call_at, int body, int body_in, bool is_slice);
+void ch__tie_out(ch_body_ties *t, int call_at, int body, bool is_body_out, int body_at,
+                 bool is_slice);
+
 /* A `local` (ch_op.local) of ops whose first attribute of kind CH_ATTR_KIND_DIMS is the
  * shape of output 0. */
 ch_status ch__local_dims(const ch_node *n, const ch_call_part *part, void *attrs);

@@ -252,17 +252,55 @@ ch_resource *ch__graph_add_resource(ch_graph *g)
     return memset(&g->resource[g->n_resources++], 0, sizeof(*g->resource));
 }
 
-static bool body_calls_host(const ch_node *call)
+/* Returns the attribute at a row of kind CH_ATTR_KIND_GRAPH. */
+static ch_graph **body_at(const ch_node *call, const ch_attr *row)
 {
-    for (const ch_attr *a = call->op->attrs; a != NULL && a->name != NULL; a++) {
-        const ch_graph *body;
+    return (ch_graph **)(void *)((char *)call->head->attrs + row->offset);
+}
 
+int ch__call_bodies(const ch_node *call, ch_graph **body)
+{
+    int n = 0;
+
+    for (const ch_attr *a = call->op->attrs; a != NULL && a->name != NULL; a++)
+        if (a->kind == CH_ATTR_KIND_GRAPH && *body_at(call, a) != NULL && n < CH_MAX_BODIES)
+            body[n++] = *body_at(call, a);
+    return n;
+}
+
+void ch__call_set_bodies(ch_node *call, int n, ch_graph *const *body)
+{
+    int i = 0;
+
+    for (const ch_attr *a = call->op->attrs; a->name != NULL && i < n; a++) {
         if (a->kind != CH_ATTR_KIND_GRAPH)
             continue;
-        memcpy(&body, (const char *)ch__attrs(call) + a->offset, sizeof(body));
-        if (body != NULL && ch__graph_calls_host(body))
-            return true;
+        ch_graph_unref(*body_at(call, a));
+        *body_at(call, a) = ch_graph_ref(body[i++]);
     }
+}
+
+unsigned ch__call_effects(const ch_node *call)
+{
+    const unsigned effects = CH_OP_EFFECT | CH_OP_COLLECTIVE;
+    unsigned       has = call->op->flags & effects;
+    ch_graph      *body[CH_MAX_BODIES];
+    int            n = ch__call_bodies(call, body);
+
+    for (int i = 0; i < n && has != effects; i++)
+        for (const ch_node *c = body[i]->first; c != NULL && has != effects; c = ch__next(c))
+            has |= ch__call_effects(c);
+    return has;
+}
+
+static bool body_calls_host(const ch_node *call)
+{
+    ch_graph *body[CH_MAX_BODIES];
+    int       n = ch__call_bodies(call, body);
+
+    for (int i = 0; i < n; i++)
+        if (ch__graph_calls_host(body[i]))
+            return true;
     return false;
 }
 
@@ -278,7 +316,7 @@ bool ch__graph_calls_host(const ch_graph *g)
 
 bool ch__call_is_root(const ch_node *call)
 {
-    return (call->op->flags & (CH_OP_EFFECT | CH_OP_COLLECTIVE)) != 0;
+    return ch__call_effects(call) != 0;
 }
 
 void ch__graph_calls(const ch_graph *g, ch_node **call)

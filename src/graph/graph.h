@@ -204,6 +204,14 @@ ch_graph *ch__graph_root(ch_graph *g);
 
 /* Writes all calls in order to an array of n_calls. */
 void ch__graph_calls(const ch_graph *g, ch_node **call);
+/* Sets body[0 .. n - 1] to the bodies of a call, in the order of its attributes, and returns n,
+ * at most CH_MAX_BODIES. */
+int ch__call_bodies(const ch_node *call, ch_graph **body);
+/* Replaces the bodies of a call, which must have `n`. References the new ones. */
+void ch__call_set_bodies(ch_node *call, int n, ch_graph *const *body);
+/* Returns which of CH_OP_EFFECT and CH_OP_COLLECTIVE the op of the call has, or an op of a call
+ * in its bodies. */
+unsigned ch__call_effects(const ch_node *call);
 /* Returns true if the call must be kept even if its results are not used. */
 bool ch__call_is_root(const ch_node *call);
 /* Returns true if the graph, or a body in it, calls functions of the program. Such a function

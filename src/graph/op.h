@@ -148,11 +148,15 @@ typedef struct ch_env {
 typedef struct ch_call {
     const void *const *in;
     void *const       *out;
-    /* CH_ALIGN-aligned memory for the duration of the call; contents undefined */
+    /* CH_ALIGN-aligned memory for the duration of the call; contents undefined unless the call
+     * is repeated */
     void          *scratch;
     const void    *state; /* ch_prep.state; read-only, because tiles run in parallel */
     const ch_env  *env;
     const ch_node *node; /* the call, for error messages */
+    /* The call returned CH__BLOCKED before (graph/run.h), and is repeated: its scratch is as it
+     * was. */
+    bool is_repeated;
 } ch_call;
 
 /* The interface between the planner and ch_kernel.prepare. The planner sets node, arg, threads,
@@ -347,6 +351,9 @@ struct ch_op {
      * `replicated` says why. */
     ch_status (*factors)(const ch_node *n, ch_factors *f);
     const char *replicated; /* reason why the op has no partition rule; NULL: it has a rule */
+    /* Lists the ties of a call with bodies (ch__tie_in, ch__tie_out), and sets t->iterations if
+     * it is known. The bodies are divided call by call. NULL: the op has no bodies. */
+    void (*ties)(const ch_node *n, ch_body_ties *t);
     /* Changes `attrs`, a copy of the attributes of call n, to those of a part of the call:
      * sizes, padding. ch__local_dims serves ops with the attribute `dims`. NULL: parts have the
      * attributes of the whole call. */

@@ -69,7 +69,7 @@ ch_status ch__pass_dead(ch_graph *g)
 
 static bool is_pure(const ch_node *n)
 {
-    return (n->op->flags & (CH_OP_RANDOM | CH_OP_EFFECT | CH_OP_COLLECTIVE | CH_OP_HOST)) == 0;
+    return (n->op->flags & (CH_OP_RANDOM | CH_OP_HOST)) == 0 && ch__call_effects(n) == 0;
 }
 
 static uint64_t call_hash(const ch_node *n)

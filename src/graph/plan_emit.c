@@ -135,7 +135,7 @@ static ch_status emit_call(ch_planner *pl, int i)
             (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[pl->scratch[i]].offset};
     p->n_slots += n->n_in + n->n_out + 1;
     p->n_instrs++;
-    p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
+    p->has_collective |= (ch__call_effects(n) & CH_OP_COLLECTIVE) != 0;
     return CH_OK;
 }
 

@@ -19,7 +19,7 @@
 /* Returns true if the call can fail. Collectives and calls with effects count as such. */
 static bool is_fallible(const ch_node *n)
 {
-    return (n->op->flags & (CH_OP_CAN_FAIL | CH_OP_COLLECTIVE | CH_OP_EFFECT)) != 0;
+    return (n->op->flags & CH_OP_CAN_FAIL) != 0 || ch__call_effects(n) != 0;
 }
 
 /* Sets position, born and last_use for the current schedule. */
@@ -248,7 +248,7 @@ static bool is_check(const ch_node *c)
     int64_t in = 0, out = 0;
 
     if ((c->op->flags & CH_OP_CAN_FAIL) == 0 ||
-        (c->op->flags & (CH_OP_COLLECTIVE | CH_OP_EFFECT | CH_OP_RANDOM | CH_OP_HOST)) != 0)
+        (c->op->flags & (CH_OP_RANDOM | CH_OP_HOST)) != 0 || ch__call_effects(c) != 0)
         return false;
     for (int k = 0; k < c->n_in; k++)
         in += ch__bytes(c->in[k]);

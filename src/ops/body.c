@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "graph/run.h"
 #include "ops/ops.h"
 
 size_t ch__scratch_alloc(size_t *used, size_t bytes)
@@ -24,25 +25,40 @@ ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used)
     p->touches_part |= b->program->touches_part;
     b->n_in = g->n_inputs;
     b->n_out = g->n_outputs;
+    b->run_at = ch__scratch_alloc(used, sizeof(ch_body_run));
     b->instance_at = ch__scratch_alloc(used, ch__instance_bytes(b->program));
     b->arena_at = ch__scratch_alloc(used, b->program->arena_bytes);
     b->pointers_at = ch__scratch_alloc(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
     return CH_OK;
 }
 
-void ch__body_start(const ch_body *b, const ch_call *c, ch_body_run *r)
+ch_body_run *ch__body_start(const ch_body *b, const ch_call *c)
 {
-    char *scratch = c->scratch;
+    char        *scratch = c->scratch;
+    ch_body_run *r = (ch_body_run *)(void *)(scratch + b->run_at);
+    void       **out = (void **)(void *)(scratch + b->pointers_at);
 
-    r->instance = ch__instance_at(b->program, scratch + b->instance_at);
-    r->out = (void **)(void *)(scratch + b->pointers_at);
-    r->in = (const void **)(void *)(r->out + b->n_out);
-    r->env = *c->env;
+    if (c->is_repeated)
+        return r;
+    *r = (ch_body_run){.instance = ch__instance_at(b->program, scratch + b->instance_at),
+                       .in = (const void **)(void *)(out + b->n_out),
+                       .out = out,
+                       .env = *c->env};
     r->bind = (ch_bind){.input = r->in,
                         .output = r->out,
                         .arena = scratch + b->arena_at,
                         .env = &r->env,
                         .team = c->env->team};
+    return r;
+}
+
+ch_status ch__body_run(ch_body_run *r)
+{
+    ch_status rc = r->is_blocked ? ch__instance_continue(r->instance, &r->bind)
+                                 : ch__instance_run(r->instance, &r->bind);
+
+    r->is_blocked = rc == CH__BLOCKED;
+    return rc;
 }
 
 ch_status ch__body_check(const ch_infer *c, const ch_graph *g, int from, int at, int n,

@@ -14,18 +14,22 @@
 
 /* A planned body, part of the state of a kernel. */
 typedef struct ch_body {
-    ch_program *program;                            /* the owner must unref it */
-    size_t      instance_at, arena_at, pointers_at; /* offsets in the scratch of the call */
-    int         n_in, n_out;
+    ch_program *program; /* the owner must unref it */
+    /* offsets in the scratch of the call */
+    size_t run_at, instance_at, arena_at, pointers_at;
+    int    n_in, n_out;
 } ch_body;
 
-/* A body that runs, for the duration of a call. All memory is in the scratch of the call. */
+/* A body that runs, for the duration of a call. All memory is in the scratch of the call, so a
+ * call that is repeated after CH__BLOCKED continues its body. */
 typedef struct ch_body_run {
     ch_instance *instance;
     const void **in;  /* addresses of the inputs, b->n_in */
     void       **out; /* addresses of the outputs, b->n_out */
     ch_env       env;
     ch_bind      bind;
+    int64_t      iteration; /* for loops; 0 at first */
+    bool         is_blocked;
 } ch_body_run;
 
 /* Reserves `bytes` of scratch after the *used bytes that are reserved, and adds to *used.
@@ -33,9 +37,11 @@ typedef struct ch_body_run {
 size_t ch__scratch_alloc(size_t *used, size_t bytes);
 /* Plans body g of the call that p describes, and reserves the scratch that the body needs. */
 ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used);
-/* Sets up the body in the scratch of call c. The caller must then set r->in and r->out, and run
- * r->instance with r->bind. */
-void ch__body_start(const ch_body *b, const ch_call *c, ch_body_run *r);
+/* Sets up the body in the scratch of call c, unless the call is repeated: then the body is as
+ * it was. The caller must set r->in and r->out of the result if it is not blocked. */
+ch_body_run *ch__body_start(const ch_body *b, const ch_call *c);
+/* Runs the body, or continues it if it is blocked. Returns its first error, or CH__BLOCKED. */
+ch_status ch__body_run(ch_body_run *r);
 
 /* Fails unless inputs [from, from + n) of the call have the dtypes and dims of inputs
  * [at, at + n) of body g. If `cut`, the body gets slices along axis 0 of these inputs. */

@@ -88,15 +88,29 @@ static ch_status cond_run(const ch_call *c, ch_kernel_tile t)
     int               which = *(const bool *)c->in[0] ? 0 : 1;
     const ch_body    *b = &s->branch[which];
     int               first = 1 + (which == 0 ? 0 : s->branch[0].n_in);
-    ch_body_run       r;
+    ch_body_run      *r = ch__body_start(b, c);
 
     (void)t;
-    ch__body_start(b, c, &r);
     for (int i = 0; i < b->n_in; i++)
-        r.in[i] = c->in[first + i];
+        r->in[i] = c->in[first + i];
     for (int i = 0; i < b->n_out; i++)
-        r.out[i] = c->out[i];
-    return ch__instance_run(r.instance, &r.bind);
+        r->out[i] = c->out[i];
+    return ch__body_run(r);
+}
+
+/* The values of both branches lie alike, so the outputs do not depend on the condition. */
+static void cond_ties(const ch_node *n, ch_body_ties *t)
+{
+    const cond_attrs *a = ch__attrs(n);
+
+    for (int i = 0; i < a->then->n_inputs; i++)
+        ch__tie_in(t, 1 + i, 0, i, false);
+    for (int i = 0; i < a->otherwise->n_inputs; i++)
+        ch__tie_in(t, 1 + a->then->n_inputs + i, 1, i, false);
+    for (int i = 0; i < n->n_out; i++) {
+        ch__tie_out(t, i, 0, true, i, false);
+        ch__tie_out(t, i, 1, true, i, false);
+    }
 }
 
 static const ch_kernel cond_plain = {"bodies", .prepare = cond_prepare, .run = cond_run,
@@ -114,6 +128,7 @@ const ch_op ch__op_cond = {
     .attrs_bytes = sizeof(cond_attrs),
     .infer = cond_infer,
     .replicated = "its bodies are divided call by call (spmd/body.c)",
+    .ties = cond_ties,
     .grad = cond_grad,
     .kernels = (const ch_kernel *const[]){&cond_plain, NULL},
 };

@@ -358,45 +358,75 @@ static int64_t most_iterations(const scan_state *s, const ch_call *c)
     return count;
 }
 
+/* Sets the addresses of iteration r->iteration, which works on slice `at`. */
+static void begin_iteration(const scan_state *s, const ch_call *c, ch_body_run *r,
+                            char *const *carry, int64_t at)
+{
+    int odd = (int)(r->iteration & 1);
+
+    for (int i = 0; i < s->n_carry; i++) {
+        r->in[i] = carry[odd] + s->offset[i];
+        r->out[i] = carry[!odd] + s->offset[i];
+    }
+    set_slices(s, c, r, at, carry[odd]);
+    /* Depends on the position, not on the order of iterations, so that the gradient draws
+     * the same random numbers for an iteration. */
+    r->env.iteration =
+        (int64_t)((uint64_t)c->env->iteration * (uint64_t)s->length + (uint64_t)at + 1);
+}
+
 static ch_status scan_run(const ch_call *c, ch_kernel_tile tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
-    int64_t     t = 0, most = most_iterations(s, c);
-    ch_body_run r;
+    int64_t      most = most_iterations(s, c);
+    ch_body_run *r = ch__body_start(&s->body, c);
 
     (void)tile;
-    ch__body_start(&s->body, c, &r);
-    for (int i = 0; i < s->n_carry; i++)
+    for (int i = 0; i < s->n_carry && !c->is_repeated; i++)
         copy(carry[0] + s->offset[i], c->in[i], s->bytes[i]);
     for (int i = s->n_carry + s->n_x; i < s->body.n_in; i++)
-        r.in[i] = c->in[i + s->counted];
-    for (; t < most; t++) {
-        int64_t   at = s->reverse ? most - 1 - t : t;
-        ch_status rc;
+        r->in[i] = c->in[i + s->counted];
+    for (; r->iteration < most; r->iteration++) {
+        int64_t     t = r->iteration;
+        const char *now = carry[t & 1];
+        ch_status   rc;
 
-        if (s->stop > 0 && !*(const bool *)(carry[t & 1] + s->offset[s->stop - 1]))
+        if (!r->is_blocked && s->stop > 0 && !*(const bool *)(now + s->offset[s->stop - 1]))
             break;
-        for (int i = 0; i < s->n_carry; i++) {
-            r.in[i] = carry[t & 1] + s->offset[i];
-            r.out[i] = carry[(t + 1) & 1] + s->offset[i];
-        }
-        set_slices(s, c, &r, at, carry[t & 1]);
-        /* Depends on the position, not on the order of iterations, so that the gradient draws
-         * the same random numbers for an iteration. */
-        r.env.iteration =
-            (int64_t)((uint64_t)c->env->iteration * (uint64_t)s->length + (uint64_t)at + 1);
-        rc = ch__instance_run(r.instance, &r.bind);
+        if (!r->is_blocked)
+            begin_iteration(s, c, r, carry, s->reverse ? most - 1 - t : t);
+        rc = ch__body_run(r);
         if (rc != CH_OK)
             return rc;
     }
     if (s->clears_rest)
-        clear_rest(s, c, t);
+        clear_rest(s, c, r->iteration);
     if (s->wants_count)
-        memcpy(c->out[s->n_carry + s->n_y + s->stop - 1], &t, sizeof(t));
+        memcpy(c->out[s->n_carry + s->n_y + s->stop - 1], &r->iteration, sizeof(r->iteration));
     for (int i = 0; i < s->n_carry; i++)
-        copy(c->out[i], carry[t & 1] + s->offset[i], s->bytes[i]);
+        copy(c->out[i], carry[r->iteration & 1] + s->offset[i], s->bytes[i]);
     return CH_OK;
+}
+
+/* A carry lies alike in all iterations, and so does its trace. The stop carry and the count of
+ * iterations are on every core. */
+static void scan_ties(const ch_node *n, ch_body_ties *t)
+{
+    const scan_attrs *a = ch__attrs(n);
+    int               n_carry = (int)a->n_carry, n_slices = n_carry + (int)a->n_x;
+    int               n_out = a->body->n_outputs;
+
+    t->iterations = is_while(a) ? -1 : a->length.dim[0].n;
+    for (int i = 0; i < a->body->n_inputs; i++)
+        ch__tie_in(t, i < n_slices ? i : i + a->counted, 0, i, i >= n_carry && i < n_slices);
+    for (int i = 0; i < n_out; i++)
+        ch__tie_out(t, i, 0, true, i, i >= n_carry);
+    for (int i = 0; i < n_carry; i++) {
+        ch__tie_out(t, i, 0, false, i, false);
+        if (i != a->stop - 1)
+            ch__tie_out(t, n_out + i, 0, false, i, true);
+    }
 }
 
 static const ch_kernel scan_plain = {"bodies", .prepare = scan_prepare, .run = scan_run,
@@ -414,6 +444,7 @@ const ch_op ch__op_scan = {
     .attrs_bytes = sizeof(scan_attrs),
     .infer = scan_infer,
     .replicated = "its body is divided call by call (spmd/body.c)",
+    .ties = scan_ties,
     .grad = scan_grad,
     .kernels = (const ch_kernel *const[]){&scan_plain, NULL},
 };

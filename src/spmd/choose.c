@@ -314,11 +314,6 @@ static ch_status add_forms(chooser *c)
 
 /* ---- packs ---- */
 
-static bool is_complete(const ch_core_layout *l)
-{
-    return l->n_partial == 1 && l->cores == ~(uint64_t)0 >> (CH_MAX_CORES - l->n_cores);
-}
-
 /* Returns the layout of array i of a pack: that in which it was computed, if it is split.
  * Otherwise the wanted layout, which a partial or replicated value can take at least as cheaply
  * as any other. NULL: out of memory. */
@@ -328,10 +323,10 @@ static const ch_core_layout *array_layout(chooser *c, int i)
     const ch_core_layout *has = computed_layout(c, in);
     const ch_core_layout *want = c->d->value[c->p->call[i].id].want;
 
-    if (has != NULL && is_complete(has) &&
+    if (has != NULL && ch__layout_is_complete(has) &&
         (!ch__layout_is_replicated(has) || c->forms.first[in->id]->is_in_flight))
         return has;
-    return is_complete(want) ? want : ch__division_replicated(c->d, in->dims.rank);
+    return ch__layout_is_complete(want) ? want : ch__division_replicated(c->d, in->dims.rank);
 }
 
 static ch_status choose_pack(chooser *c)
@@ -345,17 +340,11 @@ static ch_status choose_pack(chooser *c)
         return ch__fail_memory("the layouts of a step");
     for (int i = 0; i < call->n_in; i++) {
         const ch_core_layout *l = array_layout(c, i);
-        ch_core_regions       want;
-        int64_t               moved;
         ch_form              *form;
 
-        if (l == NULL)
+        if (l == NULL || ch__form_need(&c->forms, call->in[i], l) != CH_OK)
             return ch__fail_memory("the layouts of a step");
         c->p->array[i] = l;
-        ch__layout_regions(l, call->in[i], &want);
-        (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
-        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, NULL) == NULL)
-            return ch__fail_memory("the layouts of a step");
         form = ch__form_add(&c->forms, &call[i], l, NULL);
         if (form == NULL)
             return ch__fail_memory("the layouts of a step");
@@ -367,13 +356,15 @@ static ch_status choose_pack(chooser *c)
 /* Adds the form of a value that no op computes. */
 static ch_status add_source(chooser *c)
 {
-    const ch_node *call = c->p->call;
-    bool           is_read = call->op == ch__roles.read;
-    ch_form       *form = ch__form_add(&c->forms, call, c->d->value[call->id].want, NULL);
+    const ch_node        *call = c->p->call;
+    bool                  is_read = call->op == ch__roles.read;
+    const ch_core_layout *l = ch__body_input_layout(c->d, call);
+    ch_form              *form =
+        ch__form_add(&c->forms, call, l != NULL ? l : c->d->value[call->id].want, NULL);
 
     if (form == NULL)
         return ch__fail_memory("the layouts of a step");
-    form->is_host = !is_read;
+    form->is_host = !is_read && l == NULL;
     return CH_OK;
 }
 
@@ -393,6 +384,10 @@ ch_status ch__choose(ch_core_division *d)
         }
         if (ch__is_pack(c.p->call)) {
             rc = choose_pack(&c);
+            continue;
+        }
+        if (c.p->bodies != NULL) {
+            rc = ch__bodies_choose(d, &c.forms, c.p);
             continue;
         }
         rc = find_candidates(&c);

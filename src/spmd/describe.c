@@ -39,10 +39,10 @@ static void count_operations(ch_step_report *r, const ch_factors *f,
 
     for (int k = 0; k < f->n; k++)
         to[k] = f->factor[k].size.n;
-    r->all_operations += ch__operations(f, from, to);
+    r->all_operations += r->times * ch__operations(f, from, to);
     for (int c = 0; c < ranges->n_cores; c++)
         if (ch__core_ranges(f, ranges, c, from, to))
-            r->operations[c] += ch__operations(f, from, to);
+            r->operations[c] += r->times * ch__operations(f, from, to);
 }
 
 /* Counts an operation for each element of the outputs. */
@@ -52,10 +52,10 @@ static void count_elements(ch_step_report *r, const ch_node *call, const ch_form
         const ch_core_layout *l = forms->first[call[i].id]->layout;
         ch_region             at;
 
-        r->all_operations += (double)ch__count(&call[i]);
+        r->all_operations += r->times * (double)ch__count(&call[i]);
         for (int c = 0; c < l->n_cores; c++)
             if (ch__core_region(l, ch__shape(&call[i]), c, &at))
-                r->operations[c] += (double)ch__region_count(&at, call[i].dims.rank);
+                r->operations[c] += r->times * (double)ch__region_count(&at, call[i].dims.rank);
     }
 }
 
@@ -64,6 +64,8 @@ void ch__describe_call(ch_step_report *r, const ch_call_plan *p, const ch_node *
 {
     bool any = false;
 
+    if (p->bodies != NULL)
+        return; /* the calls of the bodies were added */
     r->n_calls++;
     for (int i = 0; i < call->n_in && !any; i++)
         any = is_repeated(p, call, forms, i);

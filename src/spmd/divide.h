@@ -6,6 +6,7 @@
  *   2. choose.c chooses for every call the ranges of its factors that each core computes. The
  *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c).
  *   3. partition.c writes the graphs of the cores.
+ * A call with bodies has a division of each body, which the passes visit with it (body.c).
  * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
  *
  * All of a division is in its arena, except the graph.
@@ -34,6 +35,8 @@ typedef struct ch_value_plan {
     const ch_node        *from, *through;
 } ch_value_plan;
 
+typedef struct ch_body_plan ch_body_plan;
+
 /* The decisions about a call. */
 typedef struct ch_call_plan {
     const ch_node        *call;   /* in ch_core_division.g */
@@ -42,18 +45,37 @@ typedef struct ch_call_plan {
     /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
      * part of each array, and no array is partial. */
     const ch_core_layout **array;
+    ch_body_plan          *bodies; /* of a call with bodies, in place of `ranges`; else NULL */
 } ch_call_plan;
 
 struct ch_core_division {
     const ch_spmd_options *opt;
-    ch_layout_table       *layouts; /* owned */
+    ch_layout_table       *layouts; /* owned by the division of the step */
     ch_arena               arena;
     ch_graph              *g; /* referenced */
     int                    n_calls;
     ch_call_plan          *call;  /* in the order of the graph */
     ch_value_plan         *value; /* by id */
+    /* Of a body: the layouts of its inputs and outputs. NULL for a step: the inputs of a step
+     * are on the host, and so are its results. */
+    const ch_core_layout **input, **output;
 };
 typedef struct ch_core_division ch_core_division;
+
+/* The decisions about the bodies of a call. */
+struct ch_body_plan {
+    int              n;
+    ch_core_division body[CH_MAX_BODIES];
+    ch_body_ties     ties;
+    /* Set by choose.c: the layouts of the inputs and outputs of the call. */
+    const ch_core_layout **in, **out;
+};
+
+/* Lists the calls of graph g and their rules, and those of bodies. d->opt and d->layouts must
+ * be set. Also after an error, the caller must call ch__division_end, which leaves the table of
+ * layouts alone. */
+ch_status ch__division_begin(ch_core_division *d, ch_graph *g);
+void      ch__division_end(ch_core_division *d);
 
 /* Returns the unique layout of a value that is whole on every core. NULL: out of memory. */
 const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank);
@@ -130,6 +152,9 @@ const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);
 
+/* Makes sure that value n has a form of layout `l`. */
+ch_status ch__form_need(ch_forms *forms, const ch_node *n, const ch_core_layout *l);
+
 /* Returns the layout in which the cores get input i of a call, with the regions `at`
  * (ch__input_regions). A form with a layout can become the source of further reshards. NULL:
  * the regions are no layout, or memory is exhausted. */
@@ -148,6 +173,36 @@ bool ch__is_source(const ch_node *call);
 /* Returns true if input i of a call with these ranges is used in the partial form in which it
  * was computed. */
 bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, int i);
+
+/* ---- propagate.c ---- */
+
+/* The calls through which layouts spread: level by level, more calls take part. */
+typedef enum ch_spread_level {
+    CH_SPREAD_ELEMENTWISE,
+    CH_SPREAD_ALL,
+    CH_SPREAD_BROADCAST,
+    CH_SPREAD_LEVELS
+} ch_spread_level;
+
+/* Spreads layouts through the calls of a graph, in their order or backwards. Sets *changed if a
+ * layout has changed. */
+ch_status ch__spread(ch_core_division *d, ch_spread_level at, bool forward, bool *changed);
+/* Gives value n the layout `l` if it is finer than its own, and sets *changed then. `from` is
+ * the value that it comes from, and `through` the call. */
+ch_status ch__improve(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
+                      const ch_node *from, const ch_node *through, bool *changed);
+
+/* ---- body.c: the passes for the bodies of a call ---- */
+
+/* Returns the layout of a value if it is an input of a body, otherwise NULL. */
+const ch_core_layout *ch__body_input_layout(const ch_core_division *d, const ch_node *n);
+/* Begins the divisions of the bodies of a call. */
+ch_status ch__bodies_begin(ch_core_division *d, ch_call_plan *p);
+ch_status ch__bodies_spread(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
+                            bool forward, bool *changed);
+/* Settles the layouts of the inputs and outputs, adds their forms, and divides the calls of the
+ * bodies. */
+ch_status ch__bodies_choose(ch_core_division *d, ch_forms *forms, const ch_call_plan *p);
 
 /* ---- the passes ---- */
 

@@ -2,8 +2,8 @@
  *
  * The kernel of a softmax needs the whole axis. If propagation has split that axis, the call is
  * replaced by the same computation in plain ops (ch_op.expand): a maximum, a sum of
- * exponentials and a quotient, which can be divided. The graphs of all replicas are changed
- * alike.
+ * exponentials and a quotient, which can be divided. Calls in bodies are replaced too. The
+ * graphs of all replicas are changed alike.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/step.h"
@@ -61,9 +61,46 @@ static ch_status expand_call(ch_step *s, const ch_node *n, ch_node **map, bool *
     return ch__graph_copy_call(s->graph, n, map) != NULL ? CH_OK : ch__fail_memory("a program");
 }
 
-/* Copies graph g with the calls of which must[i] is set expanded; i counts the calls. Sets *any
+/* Returns true if a call of the graph, or of a body in it, must be expanded. */
+static bool any_must_expand(const ch_core_division *d)
+{
+    for (int i = 0; i < d->n_calls; i++) {
+        const ch_body_plan *b = d->call[i].bodies;
+
+        if (must_expand(d, &d->call[i]))
+            return true;
+        for (int k = 0; b != NULL && k < b->n; k++)
+            if (any_must_expand(&b->body[k]))
+                return true;
+    }
+    return false;
+}
+
+static ch_status copy_expanded(const ch_core_division *d, const ch_graph *g, ch_graph **out,
+                               bool *any);
+
+/* Copies a call, with expanded copies of its bodies if it has any. */
+static ch_status copy_call(const ch_call_plan *p, ch_step *s, const ch_node *n, ch_node **map,
+                           bool *any)
+{
+    ch_node  *to = ch__graph_copy_call(s->graph, n, map);
+    ch_graph *body[CH_MAX_BODIES], *copy[CH_MAX_BODIES] = {NULL};
+    int       n_bodies = p->bodies != NULL ? ch__call_bodies(n, body) : 0;
+    ch_status rc = to == NULL ? ch__fail_memory("a program") : CH_OK;
+
+    for (int k = 0; k < n_bodies && rc == CH_OK; k++)
+        rc = copy_expanded(&p->bodies->body[k], body[k], &copy[k], any);
+    if (rc == CH_OK && n_bodies > 0)
+        ch__call_set_bodies(to, n_bodies, copy);
+    for (int k = 0; k < n_bodies; k++)
+        ch_graph_unref(copy[k]);
+    return rc;
+}
+
+/* Copies graph g, which is divided as d says, with the calls expanded that must be. Sets *any
  * if a call could be expanded. */
-static ch_status copy_expanded(const ch_graph *g, const bool *must, ch_graph **out, bool *any)
+static ch_status copy_expanded(const ch_core_division *d, const ch_graph *g, ch_graph **out,
+                               bool *any)
 {
     ch_node **map = ch__calloc((size_t)g->n_values + 1, sizeof(*map));
     ch_step  *s = NULL;
@@ -71,10 +108,10 @@ static ch_status copy_expanded(const ch_graph *g, const bool *must, ch_graph **o
     ch_status rc = map == NULL ? ch__fail_memory("a program") : ch__step_new(g->name, NULL, &s);
 
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++)
-        if (must[i])
+        if (must_expand(d, &d->call[i]))
             rc = expand_call(s, n, map, any);
-        else if (ch__graph_copy_call(s->graph, n, map) == NULL)
-            rc = ch__fail_memory("a program");
+        else
+            rc = copy_call(&d->call[i], s, n, map, any);
     if (rc == CH_OK)
         rc = ch__graph_copy_roots(s->graph, g, map);
     if (rc == CH_OK)
@@ -90,23 +127,19 @@ static ch_status copy_expanded(const ch_graph *g, const bool *must, ch_graph **o
 
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any)
 {
-    bool     *must = ch__calloc((size_t)d->n_calls + 1, sizeof(*must));
-    ch_status rc = must == NULL ? ch__fail_memory("a program") : CH_OK;
-
-    bool any_must = false;
+    ch_status rc = CH_OK;
 
     *any = false;
-    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
-        any_must |= must[i] = must_expand(d, &d->call[i]);
-    for (int i = 0; i < n && any_must && rc == CH_OK; i++) {
+    if (!any_must_expand(d))
+        return CH_OK;
+    for (int i = 0; i < n && rc == CH_OK; i++) {
         ch_graph *copy = NULL;
 
-        rc = copy_expanded(graph[i], must, &copy, any);
+        rc = copy_expanded(d, graph[i], &copy, any);
         if (rc == CH_OK) {
             ch_graph_unref(graph[i]);
             graph[i] = copy;
         }
     }
-    ch__free(must);
     return rc;
 }

@@ -85,6 +85,18 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     return form;
 }
 
+ch_status ch__form_need(ch_forms *forms, const ch_node *n, const ch_core_layout *l)
+{
+    ch_core_regions want;
+    int64_t         moved;
+
+    ch__layout_regions(l, n, &want);
+    (void)ch__form_for(forms, n, &want, &moved);
+    return moved < 0 || ch__form_add(forms, n, l, NULL) != NULL
+               ? CH_OK
+               : ch__fail_memory("the layouts of a step");
+}
+
 /* Removes the cores that have no region from a layout of value n. A part without elements stays
  * on its cores. Returns false if another part would be on no core. */
 static bool keep_cores(ch_core_layout *l, const ch_node *n, const ch_core_regions *at)

@@ -288,6 +288,11 @@ bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse
     return true;
 }
 
+bool ch__layout_is_complete(const ch_core_layout *l)
+{
+    return l->n_partial == 1 && l->cores == ~(uint64_t)0 >> (CH_MAX_CORES - l->n_cores);
+}
+
 bool ch__layout_is_covered(const ch_core_layout *l)
 {
     int64_t  n = layout_combinations(l);

@@ -55,6 +55,8 @@ static inline bool ch__layout_has(const ch_core_layout *l, int core)
 }
 /* Returns true if every core has the whole, complete value. */
 bool ch__layout_is_replicated(const ch_core_layout *l);
+/* Returns true if every core has a part of the complete value. */
+bool ch__layout_is_complete(const ch_core_layout *l);
 /* Returns true if invariant 1 holds. */
 bool ch__layout_is_covered(const ch_core_layout *l);
 

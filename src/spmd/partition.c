@@ -33,15 +33,17 @@ typedef struct action {
     ch_form       *made;         /* TAKE, RESHARD */
     const ch_core_regions *want; /* TAKE, RESHARD, PUT: the regions that the cores get or put */
     /* CALL: */
-    ch_factors       rule;
-    const ch_form  **in;  /* form of each input */
-    ch_form        **out; /* form of each output */
-    ch_origins      *origins;
-    ch_core_regions *in_at, *out_at; /* regions of each input and output */
-    uint64_t         computes;       /* bit c: core c computes its part */
-    uint64_t         fills; /* bit c: core c fills its part with the identity element */
-    void           **attrs; /* by core: attributes of the part; NULL: those of the call */
-    struct action   *next;
+    ch_factors        rule;
+    const ch_form   **in;  /* form of each input */
+    ch_form         **out; /* form of each output */
+    ch_origins       *origins;
+    ch_core_regions  *in_at, *out_at; /* regions of each input and output */
+    uint64_t          computes;       /* bit c: core c computes its part */
+    uint64_t          fills; /* bit c: core c fills its part with the identity element */
+    void            **attrs; /* by core: attributes of the part; NULL: those of the call */
+    struct partition *body;  /* of a call with bodies: by body; else NULL */
+    int               n_bodies;
+    struct action    *next;
 } action;
 
 /* A class of cores with the same actions, and their graph. */
@@ -59,6 +61,8 @@ typedef struct partition {
     action           *first, **last;
     int               n_classes, class_of[CH_MAX_CORES];
     core_class class[CH_MAX_CORES];
+    /* by resource and by output: forms of new values of variables, and of results of a body */
+    const ch_form **written, **result;
 } partition;
 
 static ch_status no_memory(void)
@@ -101,6 +105,8 @@ static bool same_source(const partition *p, const ch_node *n, int b, int c)
            (!has || same_size(&rb, &rc, n->dims.rank));
 }
 
+static bool same_bodies(const action *a, int b, int c);
+
 static bool same_call(const action *a, int b, int c)
 {
     const ch_node *n = a->value;
@@ -114,7 +120,9 @@ static bool same_call(const action *a, int b, int c)
     for (int i = 0; i < n->n_in && computes; i++)
         if (!same_part(&a->in_at[i], n->in[i]->dims.rank, b, c))
             return false;
-    return !computes || a->attrs[b] == NULL || ch__attrs_equal(n->op, a->attrs[b], a->attrs[c]);
+    if (computes && a->attrs[b] != NULL && !ch__attrs_equal(n->op, a->attrs[b], a->attrs[c]))
+        return false;
+    return same_bodies(a, b, c);
 }
 
 /* Returns true if cores b and c can share a graph: what they read, compute and write differs
@@ -129,6 +137,14 @@ static bool same_actions(const partition *p, int b, int c)
                             : a->kind != PUT && !same_part(a->want, a->value->dims.rank, b, c))
             return false;
     }
+    return true;
+}
+
+static bool same_bodies(const action *a, int b, int c)
+{
+    for (int i = 0; i < a->n_bodies; i++)
+        if (!same_actions(&a->body[i], b, c))
+            return false;
     return true;
 }
 
@@ -327,24 +343,66 @@ static ch_status add_outputs(partition *p, const ch_node *call, const ch_core_la
     return CH_OK;
 }
 
-/* Decides what the cores do in a pack: each computes its part of every array. */
-static ch_status add_arrays(partition *p, const ch_node *call,
-                            const ch_core_layout *const *layout, action *a)
+/* Decides what the cores do in a call of which every core computes its part of every array: a
+ * pack, or a call with bodies. `in` and `out` are the layouts of the arrays. */
+static ch_status add_arrays(partition *p, const ch_node *call, const ch_core_layout *const *in,
+                            const ch_core_layout *const *out, action *a)
 {
     a->computes = ~(uint64_t)0 >> (CH_MAX_CORES - p->d->opt->n_cores);
     for (int i = 0; i < call->n_in; i++) {
         ch_status rc;
 
-        ch__layout_regions(layout[i], call->in[i], &a->in_at[i]);
-        a->out_at[i] = a->in_at[i];
-        rc = need(p, call->in[i], &a->in_at[i], layout[i], &a->in[i]);
+        ch__layout_regions(in[i], call->in[i], &a->in_at[i]);
+        rc = need(p, call->in[i], &a->in_at[i], in[i], &a->in[i]);
         if (rc != CH_OK)
             return rc;
-        a->out[i] = add_form(p, &call[i], layout[i], NULL);
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        ch__layout_regions(out[i], &call[i], &a->out_at[i]);
+        a->out[i] = add_form(p, &call[i], out[i], NULL);
         if (a->out[i] == NULL)
             return no_memory();
     }
     return CH_OK;
+}
+
+static ch_status list_actions(partition *p);
+
+/* Sets up the partition of a graph: of a replica, or of a body. */
+static ch_status begin(partition *p, ch_core_division *d, ch_graph *g, ch_step_report *report)
+{
+    *p = (partition){
+        .d = d, .g = g, .forms = {.arena = &d->arena}, .last = &p->first, .report = report};
+    p->forms.first = allocate(p, (size_t)g->n_values + 1, sizeof(*p->forms.first));
+    p->written = allocate(p, (size_t)g->n_resources + 1, sizeof(*p->written));
+    p->result = allocate(p, (size_t)g->n_outputs + 1, sizeof(*p->result));
+    return p->forms.first == NULL || p->written == NULL || p->result == NULL ? no_memory()
+                                                                             : CH_OK;
+}
+
+/* Lists the actions in the bodies of a call. The classes of cores depend on them too. */
+static ch_status add_bodies(partition *p, const ch_node *call, ch_body_plan *plan, action *a)
+{
+    ch_graph *body[CH_MAX_BODIES];
+    int       n = ch__call_bodies(call, body);
+    double    before = p->report != NULL ? p->report->times : 0;
+    double    times = plan->ties.iterations >= 0 ? (double)plan->ties.iterations : 1;
+    ch_status rc = add_arrays(p, call, plan->in, plan->out, a);
+
+    a->body = allocate(p, (size_t)n + 1, sizeof(*a->body));
+    if (rc == CH_OK && a->body == NULL)
+        rc = no_memory();
+    a->n_bodies = rc == CH_OK ? n : 0;
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = begin(&a->body[i], &plan->body[i], body[i], p->report);
+        if (rc == CH_OK && p->report != NULL)
+            p->report->times *= times;
+        if (rc == CH_OK)
+            rc = list_actions(&a->body[i]);
+        if (p->report != NULL)
+            p->report->times = before;
+    }
+    return rc;
 }
 
 static ch_status add_call(partition *p, const ch_node *call, int index)
@@ -364,7 +422,9 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
                         plan.out_at == NULL || plan.attrs == NULL))
         rc = no_memory();
     if (rc == CH_OK && p->d->call[index].array != NULL) {
-        rc = add_arrays(p, call, p->d->call[index].array, a);
+        rc = add_arrays(p, call, p->d->call[index].array, p->d->call[index].array, a);
+    } else if (rc == CH_OK && p->d->call[index].bodies != NULL) {
+        rc = add_bodies(p, call, p->d->call[index].bodies, a);
     } else {
         if (rc == CH_OK)
             rc = add_inputs(p, call, ranges, a); /* adds reshards, which precede the call */
@@ -392,8 +452,8 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
 /* Adds the form of a value that no op computes. */
 static ch_status add_source(partition *p, const ch_node *call)
 {
+    const ch_core_layout *of_body = ch__body_input_layout(p->d, call), *unique = NULL;
     ch_core_layout        l;
-    const ch_core_layout *unique = NULL;
     ch_form              *form;
     ch_status             rc = CH_OK;
 
@@ -401,6 +461,8 @@ static ch_status add_source(partition *p, const ch_node *call)
         const ch_read_attrs *r = ch__attrs(call);
 
         rc = p->d->opt->variable(p->d->opt->arg, &p->g->resource[r->resource], &l);
+    } else if (of_body != NULL) {
+        l = *of_body;
     } else {
         ch__layout_replicated(p->d->opt->n_cores, call->dims.rank, &l);
     }
@@ -411,7 +473,7 @@ static ch_status add_source(partition *p, const ch_node *call)
     form = add_form(p, call, unique, NULL);
     if (form == NULL)
         return no_memory();
-    form->is_host = call->op != ch__roles.read;
+    form->is_host = call->op != ch__roles.read && of_body == NULL;
     return CH_OK;
 }
 
@@ -429,7 +491,7 @@ static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
 
 /* Adds the actions that bring results to the memory of the host, and new values of variables to
  * the layouts of the variables. */
-static ch_status add_roots(partition *p, const ch_form **value)
+static ch_status add_roots(partition *p)
 {
     ch_core_regions at;
     ch_core_layout  l;
@@ -447,7 +509,7 @@ static ch_status add_roots(partition *p, const ch_form **value)
         if (rc != CH_OK)
             return rc;
         ch__layout_regions(unique, r->value, &at);
-        rc = need(p, r->value, &at, unique, &value[i]);
+        rc = need(p, r->value, &at, unique, &p->written[i]);
     }
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
         const ch_node        *n = p->g->output[i].node;
@@ -473,14 +535,31 @@ static ch_status add_roots(partition *p, const ch_form **value)
     return rc;
 }
 
-static ch_status list_actions(partition *p, const ch_form **value)
+/* Adds the actions that bring the outputs of a body to their layouts. */
+static ch_status add_body_outputs(partition *p)
+{
+    ch_core_regions at;
+    ch_status       rc = CH_OK;
+
+    for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
+        const ch_node *n = p->g->output[i].node;
+
+        ch__layout_regions(p->d->output[i], n, &at);
+        rc = need(p, n, &at, p->d->output[i], &p->result[i]);
+    }
+    return rc;
+}
+
+static ch_status list_actions(partition *p)
 {
     ch_status rc = CH_OK;
     int       i = 0;
 
     for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next, i++)
         rc = ch__is_source(n) ? add_source(p, n) : add_call(p, n, i);
-    return rc == CH_OK ? add_roots(p, value) : rc;
+    if (rc != CH_OK)
+        return rc;
+    return p->d->output != NULL ? add_body_outputs(p) : add_roots(p);
 }
 
 /* ---- graphs of cores ---- */
@@ -493,28 +572,37 @@ static void dims_of(const ch_region *r, int rank, ch_dims *out)
         out->dim[k] = ch__dim(r->size[k]);
 }
 
-/* Copies an input, a constant, or the read of a variable with the sizes of the core's tile. */
+/* Copies an input, a constant, or the read of a variable, with the sizes of the core's part. */
 static ch_status write_source(partition *p, int k, ch_graph *g, const ch_node *n)
 {
-    ch_form      *form = p->forms.first[n->id];
-    ch_region     r;
-    ch_node      *to;
-    ch_read_attrs read;
-    const void   *attrs = n->attrs;
+    ch_form       *form = p->forms.first[n->id];
+    ch_region      r;
+    ch_node       *to;
+    ch_read_attrs  read;
+    ch_input_attrs input;
+    const void    *attrs = n->attrs;
+    ch_dims        dims = n->dims;
 
-    if (n->op == ch__roles.read) {
+    if (!form->is_host) {
         if (!ch__core_region(form->layout, ch__shape(n), p->class[k].first, &r))
             return CH_OK;
+        dims_of(&r, n->dims.rank, &dims);
+    }
+    if (n->op == ch__roles.read) {
         read = *(const ch_read_attrs *)n->attrs;
-        dims_of(&r, n->dims.rank, &read.dims);
+        read.dims = dims;
         attrs = &read;
+    } else if (n->op == ch__roles.input) {
+        input = *(const ch_input_attrs *)n->attrs;
+        input.dims = dims;
+        attrs = &input;
     }
     to = ch__graph_add(g, n->op, attrs, 0, NULL, 1);
     if (to == NULL)
         return no_memory();
     ch__call_copy_origin(to, n);
     to->dtype = n->dtype;
-    to->dims = n->op == ch__roles.read ? read.dims : n->dims;
+    to->dims = dims;
     form->node[k] = to;
     return CH_OK;
 }
@@ -581,22 +669,45 @@ static ch_status write_identity(partition *p, const action *a, int k, ch_step *s
     return CH_OK;
 }
 
-/* Records a value without elements, for an input of which the core needs nothing: no call has
- * computed it. */
-static ch_node *write_empty(const action *a, int i, int c, ch_step *s)
+/* Records a value without elements, for a core that needs nothing of value n: no call has
+ * computed it. `user` is the call that needs it. */
+static ch_node *write_empty(const ch_node *n, const ch_region *at, const ch_node *user, int c,
+                            ch_step *s)
 {
-    const ch_node *in = a->value->in[i];
-    ch_dims        dims;
+    ch_dims dims;
 
-    if (ch__region_count(&a->in_at[i].at[c], in->dims.rank) > 0) {
+    if (ch__region_count(at, n->dims.rank) > 0) {
         ch__step_record_error(s,
-                              ch__fail(CH_INTERNAL, "%s: core %d does not have input %d",
-                                       a->value->op->name, c, i),
+                              ch__fail(CH_INTERNAL,
+                                       "%s: core %d does not have the result of %s",
+                                       user->head->op->name, c, n->head->op->name),
                               NULL);
         return NULL;
     }
-    dims_of(&a->in_at[i].at[c], in->dims.rank, &dims);
-    return ch__fill_dims(s, in->dtype, &dims, 0);
+    dims_of(at, n->dims.rank, &dims);
+    return ch__fill_dims(s, n->dtype, &dims, 0);
+}
+
+static ch_status write_graph(partition *p, int k, const partition *outer);
+
+/* Gives a call the graphs of its bodies for class k. */
+static ch_status write_bodies(partition *p, const action *a, int k, ch_node *to)
+{
+    ch_graph *body[CH_MAX_BODIES];
+    int       n = a->n_bodies;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = write_graph(&a->body[i], k, p);
+        body[i] = a->body[i].class[k].g;
+    }
+    if (rc == CH_OK && n > 0)
+        ch__call_set_bodies(to, n, body);
+    for (int i = 0; i < n; i++) {
+        ch_graph_unref(a->body[i].class[k].g);
+        a->body[i].class[k].g = NULL;
+    }
+    return rc;
 }
 
 static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
@@ -613,7 +724,8 @@ static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
     in = allocate(p, (size_t)n->n_in + 1, sizeof(*in));
     for (int i = 0; in != NULL && i < n->n_in; i++) {
         in[i] = a->in[i]->node[k];
-        if (in[i] == NULL && (in[i] = write_empty(a, i, c, s)) == NULL)
+        if (in[i] == NULL &&
+            (in[i] = write_empty(n->in[i], &a->in_at[i].at[c], n, c, s)) == NULL)
             return ch_step_status(s);
     }
     to = in == NULL
@@ -624,6 +736,8 @@ static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
         return no_memory();
     ch__call_copy_origin(to, n);
     rc = write_origins(p, a, s->graph, to);
+    if (rc == CH_OK)
+        rc = write_bodies(p, a, k, to);
     if (rc == CH_OK)
         rc = infer_part(p, a, k, s->graph, to);
     for (int i = 0; i < n->n_out; i++)
@@ -684,8 +798,28 @@ static ch_status write_put(partition *p, const action *a, int k, ch_step *s)
     return o->node != NULL ? CH_OK : ch_step_status(s);
 }
 
+/* Adds the outputs of a body. */
+static ch_status write_body_outputs(partition *p, int k, ch_step *s)
+{
+    int c = p->class[k].first;
+
+    for (int i = 0; i < p->g->n_outputs; i++) {
+        const ch_node *n = p->g->output[i].node;
+        ch_output     *o = ch__graph_add_output(s->graph);
+        ch_region      at;
+
+        if (o == NULL)
+            return no_memory();
+        (void)ch__core_region(p->d->output[i], ch__shape(n), c, &at);
+        o->node = p->result[i]->node[k];
+        if (o->node == NULL && (o->node = write_empty(n, &at, n, c, s)) == NULL)
+            return ch_step_status(s);
+    }
+    return CH_OK;
+}
+
 /* Adds the variables, with the sizes of the core's tiles. */
-static ch_status write_resources(partition *p, const ch_form *const *value, int k, ch_graph *g)
+static ch_status write_resources(partition *p, int k, ch_graph *g)
 {
     for (int i = 0; i < p->g->n_resources; i++) {
         const ch_resource *from = &p->g->resource[i];
@@ -710,7 +844,7 @@ static ch_status write_resources(partition *p, const ch_form *const *value, int 
             r->shape.dim[d] = at.size[d];
         if (from->read != NULL)
             r->read = p->forms.first[from->read->id]->node[k];
-        r->value = from->value == from->read ? r->read : value[i]->node[k];
+        r->value = from->value == from->read ? r->read : p->written[i]->node[k];
         if (r->value == NULL)
             r->value = r->read; /* the tile has no elements, so no call computes it */
     }
@@ -732,19 +866,26 @@ static ch_status write_action(partition *p, const action *a, int k, ch_step *s)
     return CH_OK;
 }
 
-/* Writes the graph of class k. */
-static ch_status write_graph(partition *p, const ch_form *const *value, int k)
+/* Writes the graph of class k. `outer` is the partition of the graph around a body, which has
+ * the classes; NULL: p itself has them. */
+static ch_status write_graph(partition *p, int k, const partition *outer)
 {
     ch_step  *s = NULL;
     ch_status rc = ch__step_new(p->g->name, NULL, &s);
+
+    if (outer != NULL)
+        p->class[k] =
+            (core_class){.first = outer->class[k].first, .cores = outer->class[k].cores};
 
     for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next)
         if (ch__is_source(n))
             rc = write_source(p, k, s->graph, n);
     for (const action *a = p->first; a != NULL && rc == CH_OK; a = a->next)
         rc = write_action(p, a, k, s);
+    if (rc == CH_OK && p->d->output != NULL)
+        rc = write_body_outputs(p, k, s);
     if (rc == CH_OK)
-        rc = write_resources(p, value, k, s->graph);
+        rc = write_resources(p, k, s->graph);
     for (int i = 0; rc == CH_OK && i < p->g->n_inputs; i++) {
         s->graph->input_name[i] = ch__arena_strdup(&s->graph->arena, p->g->input_name[i]);
         if (p->g->input_name[i] != NULL && s->graph->input_name[i] == NULL)
@@ -763,19 +904,16 @@ static ch_status write_graph(partition *p, const ch_form *const *value, int k)
 ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
                         ch_step_report *report)
 {
-    partition       p = {.d = d, .g = g, .forms = {.arena = &d->arena}, .report = report};
-    const ch_form **value = allocate(&p, (size_t)g->n_resources + 1, sizeof(*value));
-    ch_status       rc = CH_OK;
+    partition p;
+    ch_status rc;
 
-    p.last = &p.first;
-    p.forms.first = allocate(&p, (size_t)g->n_values + 1, sizeof(*p.forms.first));
-    if (value == NULL || p.forms.first == NULL)
-        return no_memory();
-    rc = list_actions(&p, value);
+    rc = begin(&p, d, g, report);
+    if (rc == CH_OK)
+        rc = list_actions(&p);
     if (rc == CH_OK)
         find_classes(&p);
     for (int k = 0; k < p.n_classes && rc == CH_OK; k++)
-        rc = write_graph(&p, value, k);
+        rc = write_graph(&p, k, NULL);
     for (int c = 0; c < d->opt->n_cores && rc == CH_OK; c++)
         core[c] = ch_graph_ref(p.class[p.class_of[c]].g);
     for (int k = 0; k < p.n_classes; k++)

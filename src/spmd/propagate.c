@@ -18,8 +18,6 @@
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
 
-typedef enum level { LEVEL_ELEMENTWISE, LEVEL_ALL, LEVEL_BROADCAST, LEVELS } level;
-
 /* Returns true if the rule is that of an elementwise op, such as the update of a variable by an
  * optimizer: every factor is an axis of every output, and inputs have some of them. */
 static bool is_elementwise(const ch_call_plan *p)
@@ -42,21 +40,19 @@ static bool is_elementwise(const ch_call_plan *p)
     return true;
 }
 
-static bool takes_part(const ch_call_plan *p, level at)
+static bool takes_part(const ch_call_plan *p, ch_spread_level at)
 {
     const char *name = p->call->op->name;
 
     if (strcmp(name, "broadcast_to") == 0)
-        return at == LEVEL_BROADCAST;
-    return at > LEVEL_ELEMENTWISE || p->call->op->block != NULL || is_elementwise(p) ||
-           strcmp(name, "transpose") == 0 || strcmp(name, "reshape") == 0 ||
-           strcmp(name, "identity") == 0;
+        return at == CH_SPREAD_BROADCAST;
+    return at > CH_SPREAD_ELEMENTWISE || p->bodies != NULL || p->call->op->block != NULL ||
+           is_elementwise(p) || strcmp(name, "transpose") == 0 ||
+           strcmp(name, "reshape") == 0 || strcmp(name, "identity") == 0;
 }
 
-/* Gives value n the layout `l` if it is finer than its own. `from` is the value that it comes
- * from. Sets *changed if it is. */
-static ch_status improve(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
-                         const ch_node *from, const ch_node *through, bool *changed)
+ch_status ch__improve(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
+                      const ch_node *from, const ch_node *through, bool *changed)
 {
     ch_value_plan        *v = &d->value[n->id];
     ch_core_layout        merged;
@@ -130,7 +126,7 @@ static ch_status spread(ch_core_division *d, const ch_call_plan *p,
         ch_core_layout l;
 
         if (ch__lower(&p->rule, ranges, axis[i], &value[i]->dims, true, &l))
-            rc = improve(d, value[i], &l, from, p->call, changed);
+            rc = ch__improve(d, value[i], &l, from, p->call, changed);
     }
     return rc;
 }
@@ -146,14 +142,14 @@ static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, bool forw
         const ch_node *to = forward ? &p->call[i] : p->call->in[i];
 
         if (want_of(d, from) != NULL)
-            rc = improve(d, to, want_of(d, from), from, p->call, changed);
+            rc = ch__improve(d, to, want_of(d, from), from, p->call, changed);
     }
     return rc;
 }
 
 /* Spreads layouts through a call: from inputs to outputs, or back. */
-static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, bool forward,
-                           bool *changed)
+static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
+                           bool forward, bool *changed)
 {
     const ch_node        *out[CH_MAX_OUT];
     const ch_node        *from = NULL;
@@ -161,6 +157,8 @@ static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, bool forw
     const ch_node *const *in = (const ch_node *const *)p->call->in;
     int                   n_out = p->call->n_out;
 
+    if (p->bodies != NULL)
+        return ch__bodies_spread(d, p, at, forward, changed);
     if (ch__is_pack(p->call))
         return pass_pack(d, p, forward, changed);
     if (p->rule.n_set_out == 0)
@@ -176,16 +174,16 @@ static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, bool forw
                : CH_OK;
 }
 
-static ch_status pass_level(ch_core_division *d, level at, bool *changed)
+ch_status ch__spread(ch_core_division *d, ch_spread_level at, bool forward, bool *changed)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
-        if (takes_part(&d->call[i], at))
-            rc = pass_call(d, &d->call[i], true, changed);
-    for (int i = d->n_calls - 1; i >= 0 && rc == CH_OK; i--)
-        if (takes_part(&d->call[i], at))
-            rc = pass_call(d, &d->call[i], false, changed);
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
+        const ch_call_plan *p = &d->call[forward ? i : d->n_calls - 1 - i];
+
+        if (takes_part(p, at))
+            rc = pass_call(d, p, at, forward, changed);
+    }
     return rc;
 }
 
@@ -213,12 +211,38 @@ static ch_status fix_layouts(ch_core_division *d)
         if (rc == CH_OK && r->value != NULL && r->value != r->read)
             rc = fix(d, r->value, &l, CH_LAYOUT_VARIABLE, NULL);
     }
-    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
-        if (d->call[i].call->op == &ch__op_with_layout) {
-            rc = ch__annotated_layout(d->opt, d->call[i].call, &l);
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
+        const ch_call_plan *p = &d->call[i];
+
+        if (p->call->op == &ch__op_with_layout) {
+            rc = ch__annotated_layout(d->opt, p->call, &l);
             if (rc == CH_OK)
-                rc = fix(d, d->call[i].call, &l, CH_LAYOUT_ANNOTATION, NULL);
+                rc = fix(d, p->call, &l, CH_LAYOUT_ANNOTATION, NULL);
         }
+        for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)
+            rc = fix_layouts(&p->bodies->body[k]);
+    }
+    return rc;
+}
+
+/* Makes values replicated whose layouts are undecided. */
+static ch_status decide_rest(ch_core_division *d)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
+        const ch_call_plan *p = &d->call[i];
+
+        for (int k = 0; k < p->call->n_out && rc == CH_OK; k++) {
+            const ch_node *n = &p->call[k];
+
+            if (d->value[n->id].want == NULL &&
+                (d->value[n->id].want = ch__division_replicated(d, n->dims.rank)) == NULL)
+                rc = ch__fail_memory("the layouts of a step");
+        }
+        for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)
+            rc = decide_rest(&p->bodies->body[k]);
+    }
     return rc;
 }
 
@@ -226,18 +250,12 @@ ch_status ch__propagate(ch_core_division *d)
 {
     ch_status rc = fix_layouts(d);
 
-    for (int i = 0; i < LEVELS && rc == CH_OK; i++)
+    for (int i = 0; i < CH_SPREAD_LEVELS && rc == CH_OK; i++)
         for (bool changed = true; changed && rc == CH_OK;) {
             changed = false;
-            rc = pass_level(d, (level)i, &changed);
+            rc = ch__spread(d, (ch_spread_level)i, true, &changed);
+            if (rc == CH_OK)
+                rc = ch__spread(d, (ch_spread_level)i, false, &changed);
         }
-    for (int i = 0; i < d->n_calls && rc == CH_OK; i++)
-        for (int k = 0; k < d->call[i].call->n_out && rc == CH_OK; k++) {
-            const ch_node *n = &d->call[i].call[k];
-
-            if (d->value[n->id].want == NULL &&
-                (d->value[n->id].want = ch__division_replicated(d, n->dims.rank)) == NULL)
-                rc = ch__fail_memory("the layouts of a step");
-        }
-    return rc;
+    return rc == CH_OK ? decide_rest(d) : rc;
 }

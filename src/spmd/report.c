@@ -14,7 +14,10 @@
 ch_status ch__step_report_new(ch_step_report **out)
 {
     *out = ch__calloc(1, sizeof(**out));
-    return *out != NULL ? CH_OK : ch__fail_memory("the report of a step");
+    if (*out == NULL)
+        return ch__fail_memory("the report of a step");
+    (*out)->times = 1;
+    return CH_OK;
 }
 
 void ch__step_report_free(void *report)
@@ -33,11 +36,35 @@ static const ch_step_report *report_of(const ch_prepared *p)
     return p->report_free == ch__step_report_free ? p->report : NULL;
 }
 
+static void add_planned(const ch_graph *g, int core, ch_traffic_counts *out);
+
+/* Adds what the bodies of a call will count. If only a run knows how often they run, they count
+ * as if the body of a loop ran once, and the branch with the larger counts. */
+static void add_bodies(const ch_node *call, int core, ch_traffic_counts *out)
+{
+    ch_graph         *body[CH_MAX_BODIES];
+    int               n = ch__call_bodies(call, body);
+    int64_t           times = n > 0 ? ch__body_iterations(call) : 0;
+    ch_traffic_counts most = {.calls = {0}};
+
+    for (int i = 0; i < n; i++) {
+        ch_traffic_counts of_body = {.calls = {0}};
+
+        add_planned(body[i], core, &of_body);
+        for (int k = 0; k < CH_TRAFFIC_COUNT; k++) {
+            most.calls[k] = of_body.calls[k] > most.calls[k] ? of_body.calls[k] : most.calls[k];
+            most.bytes[k] = of_body.bytes[k] > most.bytes[k] ? of_body.bytes[k] : most.bytes[k];
+        }
+    }
+    for (int k = 0; k < CH_TRAFFIC_COUNT && n > 0; k++) {
+        out->calls[k] += most.calls[k] * (times >= 0 ? times : 1);
+        out->bytes[k] += most.bytes[k] * (times >= 0 ? times : 1);
+    }
+}
+
 /* Adds what the kernels of core c will count. */
 static void add_planned(const ch_graph *g, int core, ch_traffic_counts *out)
 {
-    int64_t n_parts = 0;
-
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         if (n->op == &ch__op_exchange && core == 0) { /* the plan is that of all cores */
             const ch_reshard *plan = ch__exchange_plan(n);
@@ -48,20 +75,27 @@ static void add_planned(const ch_graph *g, int core, ch_traffic_counts *out)
         } else if (n->op == &ch__op_take_part || n->op == &ch__op_put_part) {
             int64_t bytes = ch__core_part_bytes(n, core);
 
-            n_parts += bytes > 0;
+            out->calls[CH_TRAFFIC_HOST] += bytes > 0;
             out->bytes[CH_TRAFFIC_HOST] += bytes;
+        } else if (n->op->ties != NULL) {
+            add_bodies(n, core, out);
         }
     }
-    if (n_parts > out->calls[CH_TRAFFIC_HOST])
-        out->calls[CH_TRAFFIC_HOST] = n_parts;
 }
 
 static ch_traffic_counts planned_traffic(const ch_prepared *p)
 {
     ch_traffic_counts sum = {.calls = {0}};
 
-    for (int c = 0; c < p->n_cores && p->n_cores > 1; c++)
-        add_planned(p->program[p->which[c]]->graph, c, &sum);
+    for (int c = 0; c < p->n_cores && p->n_cores > 1; c++) {
+        ch_traffic_counts of_core = {.calls = {0}};
+
+        add_planned(p->program[p->which[c]]->graph, c, &of_core);
+        for (int k = 0; k < CH_TRAFFIC_COUNT; k++) {
+            sum.calls[k] = of_core.calls[k] > sum.calls[k] ? of_core.calls[k] : sum.calls[k];
+            sum.bytes[k] += of_core.bytes[k];
+        }
+    }
     sum.calls[CH_TRAFFIC_CROSS] = p->cross_calls;
     sum.bytes[CH_TRAFFIC_CROSS] = p->cross_bytes;
     return sum;

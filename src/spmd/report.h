@@ -17,6 +17,8 @@ typedef struct ch_step_report {
     int      n_calls, n_replicated; /* as in ch_layout_report */
     /* arithmetic operations of each core, and of the step on a single device */
     double operations[CH_LOGICAL_DEVICES_MAX], all_operations;
+    /* how often the calls run that are being added: calls in bodies run several times */
+    double times;
 } ch_step_report;
 
 ch_status ch__step_report_new(ch_step_report **out);

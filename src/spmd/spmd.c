@@ -14,28 +14,39 @@ const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank)
     return ch__layout_intern(d->layouts, &l, &unique) == CH_OK ? unique : NULL;
 }
 
-static void end_division(ch_core_division *d)
+void ch__division_end(ch_core_division *d)
 {
-    ch__layout_table_free(d->layouts);
+    for (int i = 0; d->call != NULL && i < d->n_calls; i++)
+        for (int k = 0; d->call[i].bodies != NULL && k < d->call[i].bodies->n; k++)
+            ch__division_end(&d->call[i].bodies->body[k]);
     ch__arena_drop(&d->arena);
     *d = (ch_core_division){.opt = d->opt};
 }
 
-/* Lists the calls of graph g and their rules. */
-static ch_status begin_division(ch_core_division *d, ch_graph *g)
+static void end_division(ch_core_division *d)
 {
-    ch_status rc = ch__layout_table_new(d->opt->n_cores, &d->layouts);
+    ch_layout_table *layouts = d->layouts;
+
+    ch__division_end(d);
+    ch__layout_table_free(layouts);
+}
+
+ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
+{
+    ch_status rc = CH_OK;
     int       i = 0;
 
     d->g = g;
     d->n_calls = g->n_calls;
     d->call = ch__arena_alloc(&d->arena, ((size_t)g->n_calls + 1) * sizeof(*d->call));
     d->value = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*d->value));
-    if (rc == CH_OK && (d->call == NULL || d->value == NULL))
-        rc = ch__fail_memory("the layouts of a step");
+    if (d->call == NULL || d->value == NULL)
+        return ch__fail_memory("the layouts of a step");
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
         d->call[i].call = n;
         rc = ch__factors_of(n, &d->arena, &d->call[i].rule);
+        if (rc == CH_OK && n->op->ties != NULL)
+            rc = ch__bodies_begin(d, &d->call[i]);
     }
     return rc;
 }
@@ -60,8 +71,10 @@ static ch_status divide(ch_core_division *d, int n, ch_graph **graph)
             largest = r;
     for (;;) {
         bool      any = false;
-        ch_status rc = begin_division(d, graph[largest]);
+        ch_status rc = ch__layout_table_new(d->opt->n_cores, &d->layouts);
 
+        if (rc == CH_OK)
+            rc = ch__division_begin(d, graph[largest]);
         if (rc == CH_OK)
             rc = ch__propagate(d);
         if (rc == CH_OK)
