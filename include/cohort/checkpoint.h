@@ -244,8 +244,9 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_save(ch_checkpoint_manager 
                                                           const char **path);
 /* Restores the newest checkpoint that is whole. Older ones are tried in turn, and the log says
  * which were skipped and why. If there is none, calls the option `init`. `r` and `path` may be
- * NULL. *path is NULL if nothing was restored. DATA_LOSS: there are checkpoints, and all are
- * damaged. */
+ * NULL. *path is NULL if nothing was restored. If the last program was killed between the index
+ * and the state file of a save, the state file is updated and old checkpoints are removed.
+ * DATA_LOSS: there are checkpoints, and all are damaged. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m,
                                                              ch_restored          **r,
                                                              const char           **path);

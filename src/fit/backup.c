@@ -501,6 +501,8 @@ static ch_status backup_load(void *self, ch_tuple *state)
         rc = ch__monitor_load(&b->monitor, state);
     if (rc == CH_OK)
         rc = ch__state_get_text(state, "best_name", b->best, sizeof(b->best));
+    if (rc == CH_OK && b->best[0] != '\0') /* before the manager removes old checkpoints */
+        rc = ch__manager_keep(b->manager, b->best);
     b->is_best = is_best != 0;
     return rc;
 }

@@ -3,7 +3,9 @@
  * `saved` lists the checkpoints that the manager may remove, the oldest first. It is what the
  * state file holds (CM-1). The background thread of a save updates both after the commit, and
  * removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
- * when no write is in progress.
+ * when no write is in progress. If a program was killed between the commit and the state file,
+ * the next manager adopts the checkpoint. When a restore has verified it, the manager does the
+ * rest of that save: it updates the state file and removes what is too old.
  *
  * Deltas. A manager with `full_every` writes a full checkpoint, the base, and then its deltas.
  * A full save begins the marks of changed rows at the moment when it copies the state. So the
@@ -63,6 +65,7 @@ struct ch_checkpoint_manager {
     bool    has_step;       /* last_step is known (CM-11) */
     int64_t last_step;
     bool    has_logged_skip;
+    bool    has_adopted; /* the list has checkpoints that the state file does not have */
     double (*now)(void); /* seconds since 1970 */
 
     ch_save_marks marks;    /* since the last full save */
@@ -178,20 +181,24 @@ static int find_saved(const ch_checkpoint_manager *m, const char *name)
     return -1;
 }
 
+/* Writes the state file. The newest checkpoint that is not damaged is the last in it. */
 static ch_status write_state(const ch_checkpoint_manager *m)
 {
     const char **path = ch__malloc(((size_t)m->n_saved + 1) * sizeof(*path));
     double      *time = ch__malloc(((size_t)m->n_saved + 1) * sizeof(*time));
+    int          n = m->n_saved;
     ch_status    rc = path != NULL && time != NULL ? CH_OK : ch__fail_memory(m->directory);
 
-    for (int i = 0; i < m->n_saved && rc == CH_OK; i++) {
+    while (n > 0 && m->saved[n - 1].is_damaged)
+        n--;
+    for (int i = 0; i < n && rc == CH_OK; i++) {
         path[i] = m->saved[i].name;
         time[i] = m->saved[i].time;
     }
-    if (rc == CH_OK)
+    if (rc == CH_OK && n > 0)
         rc = ch__state_file_write(m->directory,
-                                  &(ch_state_file){.latest = path[m->n_saved - 1],
-                                                   .n = m->n_saved,
+                                  &(ch_state_file){.latest = path[n - 1],
+                                                   .n = n,
                                                    .path = path,
                                                    .time = time,
                                                    .has_preserved = true,
@@ -264,13 +271,22 @@ static ch_status sweep(ch_checkpoint_manager *m)
     return CH_OK;
 }
 
+/* Updates the state file and removes the checkpoints that are too old. */
+static ch_status update_directory(ch_checkpoint_manager *m)
+{
+    int       before = m->n_saved;
+    ch_status rc = write_state(m);
+
+    if (rc == CH_OK)
+        rc = sweep(m);
+    return m->n_saved != before && rc == CH_OK ? write_state(m) : rc;
+}
+
 /* Runs on the background thread after a commit (CM-6). */
 static ch_status committed(void *arg, const ch_save *s)
 {
     ch_checkpoint_manager  *m = arg;
     const ch_ckpt_metadata *about = &s->plan.metadata;
-    int                     before;
-    ch_status               rc;
 
     append(m, m->now());
     if (about->base != NULL) {
@@ -281,13 +297,8 @@ static ch_status committed(void *arg, const ch_save *s)
         m->n_deltas = 0;
         m->base_id = about->id;
     }
-    rc = write_state(m);
-    before = m->n_saved;
-    if (rc == CH_OK)
-        rc = sweep(m);
-    if (m->n_saved != before && rc == CH_OK)
-        rc = write_state(m);
-    return rc;
+    m->has_adopted = false;
+    return update_directory(m);
 }
 
 /* Adds checkpoints that were committed before their program was killed, and that the state file
@@ -297,8 +308,10 @@ static ch_status adopt(ch_checkpoint_manager *m, const ch_ckpt_list *all, int64_
     ch_status rc = CH_OK;
 
     for (int i = 0; i < all->n && rc == CH_OK; i++)
-        if (number_of(m, all->name[i]) > after)
+        if (number_of(m, all->name[i]) > after) {
             rc = append_found(m, all->name[i], m->now());
+            m->has_adopted = true;
+        }
     return rc;
 }
 
@@ -826,6 +839,9 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
             *path = m->path;
         m->has_step = m->opt.step != NULL;
         rc = read_step(m, &m->last_step);
+        if (m->has_adopted && update_directory(m) != CH_OK) /* the next save does it */
+            ch__log(CH_LOG_WARNING, "checkpoint", "%s", ch_error_message());
+        m->has_adopted = false;
     }
     ch__bytes_builder_drop(&damage);
     ch__ckpt_list_drop(&all);

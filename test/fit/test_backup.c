@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "cohort/checkpoint_reader.h"
 #include "training_help.h"
 
 enum { KILLED = 1000 };
@@ -30,6 +31,7 @@ typedef struct program {
     int  fail_from;  /* file operation from which on all fail with ENOSPC; 0: none */
     int  slow_until; /* step before which no write of a checkpoint ends; 0: the disk is fast */
     bool is_slow;    /* the first write takes longer than an epoch */
+    const char *killed_after; /* file of a checkpoint; the program is killed when it appears */
 } program;
 
 /* ---- a program ---- */
@@ -63,6 +65,15 @@ static void wait_for_disk(void *arg, const ch_file_op *op)
         if (!atomic_load(&is_fast))
             ch__gate_idle_until(&disk, seen, INT64_MAX);
     }
+}
+
+/* Kills the program when a file has got its name. */
+static void kill_at_file(void *arg, const ch_file_op *op)
+{
+    const program *p = arg;
+
+    if (op->kind == CH_FILE_RENAME && strcmp(strrchr(op->to, '/') + 1, p->killed_after) == 0)
+        raise(SIGKILL);
 }
 
 static ch_status send_signal(ch_training *t, ch_event event, void *arg)
@@ -121,6 +132,8 @@ static int train(program *p)
         ch__file_observe(wait_for_disk, NULL);
     if (p->is_slow)
         ch__file_observe(slow_down, NULL);
+    if (p->killed_after != NULL)
+        ch__file_observe(kill_at_file, p);
     got.rc = fit(&p->j, m, &a, &test, n, c, &h);
     ch__file_fail_from(0, 0);
     ch__file_observe(NULL, NULL);
@@ -423,6 +436,30 @@ static void backup_keeps_the_checkpoint_of_the_best_epoch(void **state)
     (void)state;
 }
 
+/* The program was killed after the commit of its last checkpoint, before the state file. Started
+ * again it trains no step, but names this checkpoint in the state file and removes the one that
+ * is too old, not that of the best epoch. */
+static void backup_finishes_a_save_that_was_killed_after_its_commit(void **state)
+{
+    char    latest[600];
+    program p = usual();
+
+    p.o = (ch_backup_options){.monitor = "loss", .goal = CH_GOAL_MAX, .max_to_keep = 1};
+    remove_run();
+    p.killed_after = "ckpt-3.index";
+    assert_int_equal(run(&p), KILLED + SIGKILL);
+    assert_true(exists("ckpt-1") && exists("ckpt-2") && exists("ckpt-3"));
+    t_ok(ch_checkpoint_find_latest(t_path("run"), latest, sizeof(latest)));
+    assert_string_equal(strrchr(latest, '/'), "/ckpt-2");
+    p.killed_after = NULL;
+    assert_int_equal(run(&p), 0);
+    assert_true(exists("ckpt-1") && !exists("ckpt-2") && exists("ckpt-3") && !exists("ckpt-4"));
+    t_ok(ch_checkpoint_find_latest(t_path("run"), latest, sizeof(latest)));
+    assert_string_equal(strrchr(latest, '/'), "/ckpt-3");
+    remove_run();
+    (void)state;
+}
+
 static void backup_error_is_a_warning_when_the_disk_is_full(void **state)
 {
     program p = usual();
@@ -496,6 +533,7 @@ int main(void)
         cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),
         cmocka_unit_test(backup_of_epochs_skips_no_save_when_the_disk_is_slow),
         cmocka_unit_test(backup_keeps_the_checkpoint_of_the_best_epoch),
+        cmocka_unit_test(backup_finishes_a_save_that_was_killed_after_its_commit),
         cmocka_unit_test(backup_error_is_a_warning_when_the_disk_is_full),
         cmocka_unit_test(backup_rejects_invalid_options),
         cmocka_unit_test(backup_keeps_no_memory_when_it_cannot_be_created),

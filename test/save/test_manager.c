@@ -138,6 +138,75 @@ static void directory_is_searched_when_the_state_file_is_lost(void **state)
     (void)state;
 }
 
+/* The state that a program leaves that is killed after the commit of ckpt-3 and before the state
+ * file: a manager of two checkpoints has made the others. */
+static void leave_interrupted_save(const char *directory)
+{
+    char      path[40];
+    t_counted x;
+
+    t_begin_counted(&x, directory, (ch_manager_options){.max_to_keep = 2});
+    for (int i = 1; i <= 3; i++) {
+        snprintf(path, sizeof(path), "%s/ckpt-%d", directory, i);
+        t_set_number(&x, i);
+        t_clock_seconds += 1;
+        if (i < 3)
+            assert_string_equal(save(&x, false), strchr(path, '/') + 1);
+        else
+            t_ok(ch_checkpoint_write(x.c, t_path(path), &(ch_write_options){.wait = true}));
+    }
+    t_end_counted(&x);
+}
+
+/* The rest of a save that a kill has interrupted is done when its checkpoint has been restored:
+ * the state file names it, and what is too old is removed. */
+static void restore_finishes_a_save_that_was_killed_before_the_state_file(void **state)
+{
+    char      latest[600];
+    t_counted x;
+
+    leave_interrupted_save("half");
+    t_begin_counted(&x, "half", (ch_manager_options){.max_to_keep = 2});
+    check_state_file("half", 1, 2, t_clock_seconds - 2); /* ckpt-3 is not verified yet */
+    assert_true(t_has_checkpoint("half/ckpt-1"));
+    t_ok(ch_checkpoint_manager_restore(x.m, NULL, NULL));
+    assert_int_equal(t_get_number(&x), 3);
+    t_ok(ch_checkpoint_find_latest(t_path("half"), latest, sizeof(latest)));
+    assert_string_equal(strrchr(latest, '/'), "/ckpt-3");
+    assert_false(t_has_checkpoint("half/ckpt-1"));
+    assert_true(t_has_checkpoint("half/ckpt-2") && t_has_checkpoint("half/ckpt-3"));
+    t_end_counted(&x);
+    (void)state;
+}
+
+/* If the checkpoint of such a save is damaged, the state file names the one before, and the
+ * damaged one takes nobody's place. */
+static void restore_leaves_a_damaged_checkpoint_out_of_the_state_file(void **state)
+{
+    char       latest[600];
+    t_counted  x;
+    t_warnings w;
+
+    leave_interrupted_save("bad");
+    assert_int_equal(truncate(t_path("bad/ckpt-3.data-00000-of-00001"), 1), 0);
+    t_begin_counted(&x, "bad", (ch_manager_options){.max_to_keep = 1});
+    t_keep_warnings(&w);
+    t_ok(ch_checkpoint_manager_restore(x.m, NULL, NULL));
+    t_show_warnings();
+    assert_int_equal(w.n, 1);
+    assert_int_equal(t_get_number(&x), 2);
+    t_ok(ch_checkpoint_find_latest(t_path("bad"), latest, sizeof(latest)));
+    assert_string_equal(strrchr(latest, '/'), "/ckpt-2");
+    assert_false(t_has_checkpoint("bad/ckpt-1"));
+    assert_true(t_has_checkpoint("bad/ckpt-2"));
+    assert_string_equal(save(&x, false), "ckpt-4");
+    t_ok(ch_checkpoint_find_latest(t_path("bad"), latest, sizeof(latest)));
+    assert_string_equal(strrchr(latest, '/'), "/ckpt-4");
+    assert_false(t_has_checkpoint("bad/ckpt-2") || t_has_checkpoint("bad/ckpt-3"));
+    t_end_counted(&x);
+    (void)state;
+}
+
 /* CM-8: if the clock is behind, checkpoints of earlier managers are not removed */
 static void clock_that_is_behind_removes_nothing_old(void **state)
 {
@@ -551,6 +620,8 @@ int main(void)
         cmocka_unit_test(oldest_checkpoints_are_removed),
         cmocka_unit_test(checkpoints_of_some_hours_are_preserved),
         cmocka_unit_test(directory_is_searched_when_the_state_file_is_lost),
+        cmocka_unit_test(restore_finishes_a_save_that_was_killed_before_the_state_file),
+        cmocka_unit_test(restore_leaves_a_damaged_checkpoint_out_of_the_state_file),
         cmocka_unit_test(clock_that_is_behind_removes_nothing_old),
         cmocka_unit_test(save_is_skipped_and_counted_when_the_last_is_being_written),
         cmocka_unit_test(save_copies_first_and_writes_one_at_a_time),
