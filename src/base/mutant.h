@@ -4,8 +4,9 @@
  *
  * `./dev sim --mutants` builds with CH_MUTANTS and runs the simulated jobs once for each check
  * in the first list below, which it names in the environment variable T_MUTANT. Every run must
- * fail. `./dev crash --mutants` does the same with the crash tests and the second list. In all
- * other builds CH_KEEPS is 1 and costs nothing.
+ * fail. `./dev crash --mutants` does the same with the crash tests and the second list, and
+ * `./dev spmd --mutants` with random steps on logical devices and the third. In all other
+ * builds CH_KEEPS is 1 and costs nothing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_MUTANT_H
@@ -36,7 +37,17 @@
     X(COMMIT)     /* old checkpoints are removed before the new one is committed */            \
     X(BASE)       /* a full checkpoint is removed although a delta needs it */
 
-#define CH_MUTANTS_ALL(X)    CH_MUTANTS_SIM(X) CH_MUTANTS_CRASH(X)
+#define CH_MUTANTS_SPMD(X)                                                                     \
+    X(ARRIVE) /* a core reads the arrays of others before these have them */                   \
+    X(LEAVE)  /* a core changes an array that others still read */                             \
+    X(OFFSET) /* every core has the first part of an input, and writes the first of results */ \
+    X(ORIGIN) /* the parts of a call draw the random numbers of the first part */              \
+    X(IDENTITY) /* a core with nothing to reduce adds zeros to maxima and products */          \
+    X(COMBINER) /* partial results of all kinds are added */                                   \
+    X(INDEXMAP) /* windows and slices begin at the position of their factor */                 \
+    X(SOURCE)   /* a core that computes nothing is listed with copies of the inputs */
+
+#define CH_MUTANTS_ALL(X)    CH_MUTANTS_SIM(X) CH_MUTANTS_CRASH(X) CH_MUTANTS_SPMD(X)
 
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,
 typedef enum ch_mutant {

@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "collective/member.h"
 #include "kernel/move.h"
 
@@ -219,11 +220,15 @@ ch_status ch__group_exchange(ch_group *g, int me, const ch_exchange *x, const vo
                              void *middle, void *out, ch_traffic_counts *count)
 {
     exchange_args a = {x, in, middle, out, count};
-    ch_routine    routine = {x->label, x->n_stages + !x->is_small, exchange_act};
-    ch_status     rc = CH_OK;
+    bool       leaves = !x->is_small && CH_KEEPS(LEAVE); /* a barrier follows the last stage */
+    ch_routine routine = {x->label, x->n_stages + leaves, exchange_act};
+    ch_status  rc = CH_OK;
 
     if (x->kind == CH_TRAFFIC_NONE)
         copy_own(me, &a);
+    else if (!CH_KEEPS(ARRIVE))
+        for (int k = 0; k <= x->n_stages; k++)
+            (void)exchange_act(g, me, k, &a);
     else
         rc = ch__group_perform(g, me, &routine, &a);
     if (rc == CH_OK && count != NULL)

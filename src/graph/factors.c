@@ -6,6 +6,7 @@
 #include "graph/factors.h"
 
 #include "base/fault.h"
+#include "base/mutant.h"
 #include "graph/op.h"
 
 /* ---- for rules ---- */
@@ -221,8 +222,10 @@ bool ch__axis_range(const ch_factors *f, const ch_axis_rule *a, int64_t size,
     end++;
     if (is_empty)
         begin = end = 0;
-    else if (a->is_mapped)
+    else if (a->is_mapped && CH_KEEPS(INDEXMAP))
         map_range(&a->map, size, begin, end, &begin, &end);
+    else if (a->is_mapped)
+        map_range(&(ch_axis_map){1, 1, 0, 0}, size, begin, end, &begin, &end);
     out->begin[axis] = begin;
     out->size[axis] = end - begin;
     return is_empty || is_range;

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "spmd/divide.h"
 
 /* Sets *out to the region of a form that core c has. Returns false if it has none. */
@@ -105,7 +106,7 @@ static bool keep_cores(ch_core_layout *l, const ch_node *n, const ch_core_region
         ch_region part;
 
         if ((at->cores >> c & 1) == 0 && ch__core_region(l, ch__shape(n), c, &part) &&
-            ch__region_count(&part, n->dims.rank) > 0)
+            ch__region_count(&part, n->dims.rank) > 0 && CH_KEEPS(SOURCE))
             l->cores &= ~((uint64_t)1 << c);
     }
     return ch__layout_is_covered(l);

@@ -16,6 +16,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "graph/attr.h"
 #include "graph/step.h"
 #include "ops/box.h"
@@ -613,7 +614,7 @@ static ch_status write_origins(partition *p, const action *a, ch_graph *g, ch_no
     size_t      n = (size_t)p->d->opt->n_cores;
     ch_origins *o;
 
-    if (a->origins == NULL)
+    if (a->origins == NULL || !CH_KEEPS(ORIGIN))
         return CH_OK;
     o = ch__arena_copy(&g->arena, a->origins, sizeof(*o));
     if (o == NULL ||

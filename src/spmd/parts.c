@@ -12,6 +12,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
+#include "base/mutant.h"
 #include "graph/step.h"
 #include "kernel/move.h"
 #include "spmd/core_ops.h"
@@ -68,6 +69,8 @@ static void strides_in(const ch_dims *whole, const ch_region *r, int64_t *stride
         *first += r->begin[k] * n;
         n *= whole->dim[k].n;
     }
+    if (!CH_KEEPS(OFFSET))
+        *first = 0;
 }
 
 static void strides_of(const ch_region *r, int rank, int64_t *stride)

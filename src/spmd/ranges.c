@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "spmd/divide.h"
 
 /* ---- lifting ---- */
@@ -159,7 +160,7 @@ static bool lower_partial(const ch_factors *f, const ch_core_layout *ranges, con
         for (int c = 0; c < ranges->n_cores; c++)
             out->partial[c] = (unsigned char)(out->partial[c] * n + ranges->part[c][k]);
         out->n_partial *= n;
-        out->combiner = f->factor[k].combiner;
+        out->combiner = CH_KEEPS(COMBINER) ? f->factor[k].combiner : CH_PARTIAL_SUM;
     }
     return true;
 }
