@@ -11,7 +11,7 @@
  *
  * The strategy borrows the table and `self` until it calls `close`. The library calls the
  * functions on the threads that use the strategy, so several threads may run them at the same
- * time. examples/own_strategy.c is a complete strategy.
+ * time. examples/own_strategy.c has two complete strategies.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_STRATEGY_OPS_H
