@@ -665,6 +665,7 @@ static void check_calls(t_values *v, double tolerance)
     ch__arena_drop(&arena);
 }
 
+/* TPU-4.3, TPU-5.1, TPU-5.5: every op, divided along its factors. */
 static void parts_make_the_whole(void **state)
 {
     const t_sample *x = *state;

@@ -161,6 +161,7 @@ static void record_two_layers(ch_step *s, ch_node *const *x, ch_node *const *w,
         {ch_shape_of(16, hidden), BY_COLUMNS}, {ch_shape_of(hidden, 16), BY_ROWS},             \
     }
 
+/* TPU-4.4, TPU-4.10: two products, split by columns and by rows. */
 static void product_split_by_units_needs_one_all_reduce(void **state)
 {
     ch_layout_report r = moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
@@ -220,6 +221,7 @@ static void record_sums_of_gradients(ch_step *s, ch_node *const *x, ch_node *con
         ch_step_out(s, NULL, ch_all_reduce(CH_SUM, grad[i]));
 }
 
+/* TPU-4.4, TPU-4.12: gradients of the same products. */
 static void gradients_of_split_products_move_only_the_sum_for_the_input(void **state)
 {
     example e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
@@ -255,6 +257,7 @@ static void record_rows(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var
         ch_var_assign(s, v[i], ch_sub(w[i], ch_mul(grad[i], ch_number(s, 0.5))));
 }
 
+/* TPU-4.4, TPU-4.12: products of rows that are split. */
 static void rows_split_needs_an_all_reduce_for_each_gradient(void **state)
 {
     ch_layout_report r = moves(
@@ -274,6 +277,7 @@ static void record_mesh(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var
     ch_step_out(s, "y", two_layers(ch_mesh_split(x[0], 2, (int[]){0, CH_OFF}), w));
 }
 
+/* TPU-4.10: a mesh of two axes. */
 static void product_over_two_axes_of_a_mesh_reduces_in_pairs(void **state)
 {
     (void)state;
@@ -346,6 +350,7 @@ static ch_layout_report run_block(const block_sizes *b, int64_t bytes)
     return moves(&e, bytes);
 }
 
+/* TPU-4.2, TPU-4.10: the kernels are split; all other layouts follow from them. */
 static void transformer_block_needs_four_all_reduces(void **state)
 {
     ch_layout_report r = run_block(&(block_sizes){2, 6, 16, 4, 64}, 18432);
@@ -441,6 +446,7 @@ static void record_conv_in_two_axes(ch_step *s, ch_node *const *x, ch_node *cons
     ch_step_out(s, "y", conv(ch_split_to_logical_devices(x[0], 4, (int[]){1, 2, 2, 1}), w[0]));
 }
 
+/* TPU-4.5, TPU-4.10: convolutions and the gradient of the filter. */
 static void convolution_over_rows_of_the_image_moves_only_borders(void **state)
 {
     example e = {
@@ -506,6 +512,7 @@ static void record_cross_entropy(ch_step *s, ch_node *const *x, ch_node *const *
     ch_step_out(s, "y", ch_sparse_softmax_cross_entropy(logits, x[1]));
 }
 
+/* TPU-4.10, TPU-4.11: norms, softmax and cross entropy. */
 static void sums_over_a_split_axis_move_only_the_sums(void **state)
 {
     example e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}},
@@ -574,6 +581,7 @@ static void record_sparse_gradient(ch_step *s, ch_node *const *x, ch_node *const
     ch_var_assign(s, v[0], ch_scatter_sub(w[0], ids, rows));
 }
 
+/* TPU-4.7, TPU-4.10: lookups and the gradient of a table. */
 static void lookups_in_a_split_table_sum_the_rows_that_cores_have(void **state)
 {
     example e = {.in = {{CH_I64, ch_shape_of(10)}},
@@ -643,6 +651,7 @@ static void record_pad(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var 
     ch_step_out(s, "y", ch_pad(by_rows(x[0], 1), 1, (int64_t[]){1}, (int64_t[]){1}, 0));
 }
 
+/* TPU-4.6, TPU-4.11: ops that move elements. */
 static void moves_transfer_the_missing_elements(void **state)
 {
     example e = {.in = {{CH_F32, ch_shape_of(8, 8)}}, .record = record_transfer};

@@ -129,6 +129,7 @@ static void layout_table_reports_failed_allocations(void **state)
 
 /* ---- regions ---- */
 
+/* TPU-4.1, TPU-4.9: parts are as even as possible. */
 static void layout_regions_are_even_parts(void **state)
 {
     ch_core_layout l = split_by(8, 4, 2);
@@ -266,6 +267,7 @@ static void layout_refines_when_regions_lie_inside_for_every_size(void **state)
     assert_false(ch__layout_refines(&l[0], &l[1]));
 }
 
+/* TPU-5.2: layouts of two values together. */
 static void layout_merge_intersects_parts(void **state)
 {
     ch_core_layout rows = over_mesh(0, CH_OFF), columns = over_mesh(CH_OFF, 1), both, out;

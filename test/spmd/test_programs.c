@@ -203,6 +203,7 @@ static void record_cnn(recording *r)
     update(r, ch_sum_all(ch_square(dense(r, x, 64 * 3 * 5, 10, NONE))));
 }
 
+/* TPU-5.5: the program does not grow with the devices. */
 static void cores_share_one_program_if_sizes_divide(void **state)
 {
     (void)state;

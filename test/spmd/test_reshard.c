@@ -334,6 +334,7 @@ static int layouts_of_two_axes(int n, ch_core_layout *l)
     return count;
 }
 
+/* TPU-4.8, TPU-5.5: every pair of layouts. */
 static void reshard_moves_the_missing_elements_between_all_layouts(void **state)
 {
     static ch_core_layout l[1000];
