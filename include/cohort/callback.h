@@ -274,6 +274,9 @@ typedef struct ch_backup_options {
     /* Longest time from SIGTERM to the end of the save; 0: 10. A state that is not saved within
      * that time is given up, and the last checkpoint stays. */
     double grace_seconds;
+    /* Limit of the memory for a copy of the state; 0: the size of the state. Values that do not
+     * fit are written while the training waits. */
+    int64_t staging_bytes;
 } ch_backup_options;
 /* Saves the training as checkpoints in a directory (cohort/checkpoint.h), and continues it: if
  * the directory has a checkpoint when ch_fit begins, the training goes on in mid-epoch where it

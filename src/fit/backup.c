@@ -170,7 +170,9 @@ static ch_status restore(backup *b, const ch_training *t)
 
 static ch_status begin(backup *b, ch_training *t)
 {
-    ch_manager_options opt = {.max_to_keep = b->opt.max_to_keep, .overhead = b->opt.overhead};
+    ch_manager_options opt = {.max_to_keep = b->opt.max_to_keep,
+                              .overhead = b->opt.overhead,
+                              .write = {.staging_bytes = b->opt.staging_bytes}};
     ch_status          rc = ch_checkpoint_new(&b->checkpoint);
 
     b->saved = (place){.epoch = -1};
@@ -535,6 +537,10 @@ static ch_status check(const char *directory, const ch_backup_options *o)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "backup: max_to_keep is %d and grace_seconds %g, want 0 or more",
                         o->max_to_keep, o->grace_seconds);
+    if (o->staging_bytes < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "backup: staging_bytes is %lld, want 0 (the size of the state) or more",
+                        (long long)o->staging_bytes);
     return CH_OK;
 }
 

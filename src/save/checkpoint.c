@@ -522,14 +522,19 @@ ch_status ch__checkpoint_prepare(ch_checkpoint *c, int64_t staging_bytes)
                : rc;
 }
 
-static double mebibytes(int64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
 static double milliseconds(int64_t ns)
 {
     return (double)ns / 1e6;
+}
+
+/* Adds a row of the plan. `number` is that of values; -1: none. */
+static void add_row(ch_text *o, const char *name, int number, int64_t bytes)
+{
+    char text[16] = "";
+
+    if (number >= 0)
+        snprintf(text, sizeof(text), "%d", number);
+    ch__text_add(o, "%-25s %10s %15lld\n", name, text, (long long)bytes);
 }
 
 int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
@@ -558,17 +563,17 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
         }
     }
     ch__tree_drop(&tree);
-    ch__text_add(&o, "values                        number         MiB\n");
-    ch__text_add(&o, "variables of this process %10d %11.3f\n", n_local, mebibytes(local));
-    ch__text_add(&o, "variables on servers      %10d %11.3f\n", n_remote, mebibytes(remote));
-    ch__text_add(&o, "positions, other state    %11.3f\n", mebibytes(c->costs.state_bytes));
-    ch__text_add(&o, "a full save writes                   %11.3f\n",
-                 mebibytes(local + remote + c->costs.state_bytes));
+    ch__text_add(&o, "%-25s %10s %15s\n", "values", "number", "bytes");
+    add_row(&o, "variables of this process", n_local, local);
+    add_row(&o, "variables on servers", n_remote, remote);
+    add_row(&o, "positions, other state", -1, c->costs.state_bytes);
+    add_row(&o, "a full save writes", -1, local + remote + c->costs.state_bytes);
     if (c->costs.n_deltas > 0)
-        ch__text_add(&o, "the last delta wrote                 %11.3f\n",
-                     mebibytes(c->costs.delta_bytes));
-    ch__text_add(&o, "a save holds in memory               %11.3f\n",
-                 mebibytes(c->staging.bytes > 0 ? c->staging.bytes : local));
+        add_row(&o, "the last delta wrote", -1, c->costs.delta_bytes);
+    add_row(&o, "a save holds in memory", -1, c->staging.bytes > 0 ? c->staging.bytes : local);
+    /* A server copies the variables that change while the save is written, at most all. */
+    if (n_remote > 0)
+        add_row(&o, "servers hold for it", -1, remote);
     ch__text_add(&o,
                  "saves %lld, of these deltas %lld, skipped because another was being written "
                  "%lld, failed %lld\n",

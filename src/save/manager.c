@@ -674,8 +674,9 @@ static void count_skipped(ch_checkpoint_manager *m)
     m->checkpoint->costs.n_skipped++;
     if (!m->has_logged_skip)
         ch__log(CH_LOG_WARNING, "checkpoint",
-                "%s: a save is due before the last one is written; it is skipped (counted by "
-                "ch_checkpoint_print_plan)",
+                "%s: a save is due before the last one is written, so it is skipped; save less "
+                "often, or use a faster disk (the time table of ch_fit and "
+                "ch_checkpoint_print_plan count such saves)",
                 m->directory);
     m->has_logged_skip = true;
 }

@@ -232,15 +232,17 @@ static int fewer(int n)
     return n < MOST_NAMES ? n : MOST_NAMES;
 }
 
-static ch_status fail_assert(const ch_restored *r, const char *problem, int n,
+/* Fails because of n values. `one` and `many` state the problem of a single value and of
+ * several. */
+static ch_status fail_assert(const ch_restored *r, const char *one, const char *many, int n,
                              const char *const *name, int n_others, const char *const *other)
 {
     char    text[CH_FAULT_TEXT];
     ch_text o = ch__text(text, sizeof(text));
 
     print_names(&o, ", ", fewer(n), name, n_others, other);
-    return ch__fail(CH_FAILED_PRECONDITION, "restore of %s: %d %s: %s%s", r->prefix, n, problem,
-                    text, n > MOST_NAMES ? ", ..." : "");
+    return ch__fail(CH_FAILED_PRECONDITION, "restore of %s: %d %s: %s%s", r->prefix, n,
+                    n == 1 ? one : many, text, n > MOST_NAMES ? ", ..." : "");
 }
 
 /* Checks what the assertions promise. */
@@ -253,13 +255,16 @@ static ch_status check(ch_restored *r, bool existing, bool all_used, bool nontri
         return ch__check_not_null("restored", "the result of the restore", r, NULL, NULL);
     rc = compare(r, &d);
     if (rc == CH_OK && existing && d.n_missing > 0)
-        rc = fail_assert(r, "variables have no value in the checkpoint", d.n_missing, d.missing,
+        rc = fail_assert(r, "variable has no value in the checkpoint",
+                         "variables have no value in the checkpoint", d.n_missing, d.missing,
                          d.n_left, d.left);
     if (rc == CH_OK && all_used && d.n_left > 0)
-        rc = fail_assert(r, "values of the checkpoint have no object", d.n_left, d.left,
+        rc = fail_assert(r, "value of the checkpoint has no object",
+                         "values of the checkpoint have no object", d.n_left, d.left,
                          d.n_missing, d.missing);
     if (rc == CH_OK && nontrivial && d.n_matched == 0)
-        rc = fail_assert(r, "values of the checkpoint, and no object has any of them", d.n_left,
+        rc = fail_assert(r, "value of the checkpoint, and no object has it",
+                         "values of the checkpoint, and no object has any of them", d.n_left,
                          d.left, d.n_missing, d.missing);
     drop_difference(&d);
     return rc;
@@ -297,7 +302,8 @@ int ch_restored_print(ch_restored *r, char *text, size_t size)
     } else if (compare(r, &d) != CH_OK) {
         ch__text_add(&o, "%s: %s", r->prefix, ch_error_message());
     } else {
-        ch__text_add(&o, "%s: %d values have an object\n", r->prefix, d.n_matched);
+        ch__text_add(&o, "%s: %d value%s an object\n", r->prefix, d.n_matched,
+                     d.n_matched == 1 ? " has" : "s have");
         ch__text_add(&o, "missing in the checkpoint: %d%s", d.n_missing,
                      d.n_missing > 0 ? "\n  " : "");
         print_names(&o, "\n  ", d.n_missing, d.missing, d.n_left, d.left);
@@ -322,11 +328,11 @@ static void log_unused(ch_restored *r)
     if (!r->expects_partial && ch__log_is_enabled(CH_LOG_WARNING) && compare(r, &d) == CH_OK &&
         d.n_left > 0) {
         print_names(&o, ", ", fewer(d.n_left), d.left, d.n_missing, d.missing);
-        ch__log(
-            CH_LOG_WARNING, "checkpoint",
-            "restore of %s: %d values were not used: %s%s (ch_restored_expect_partial turns "
-            "this warning off)",
-            r->prefix, d.n_left, text, d.n_left > MOST_NAMES ? ", ..." : "");
+        ch__log(CH_LOG_WARNING, "checkpoint",
+                "restore of %s: %d value%s not used: %s%s (ch_restored_expect_partial turns "
+                "this warning off)",
+                r->prefix, d.n_left, d.n_left == 1 ? " was" : "s were", text,
+                d.n_left > MOST_NAMES ? ", ..." : "");
     }
     drop_difference(&d);
 }

@@ -35,7 +35,7 @@ ch_status ch__staging_reserve(ch_staging *s, ch_team *team, int64_t bytes)
     if (grown.memory == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED,
                         "checkpoint: no memory for a copy of the state (%lld bytes); set "
-                        "ch_write_options.staging_bytes to less",
+                        "staging_bytes to less (ch_write_options, ch_backup_options)",
                         (long long)bytes);
     grown.at = (char *)grown.memory + (PAGE - (uintptr_t)grown.memory % PAGE) % PAGE;
     ch__staging_drop(s);

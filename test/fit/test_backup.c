@@ -18,6 +18,7 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "cohort/checkpoint_reader.h"
+#include "save/staging.h"
 #include "training_help.h"
 
 enum { KILLED = 1000 };
@@ -28,7 +29,8 @@ typedef struct program {
     int               stop_at;       /* step after which `sig` is sent; 0: none */
     bool              in_validation; /* the signal is sent in the validation after that step */
     int               sig, n_sigs;   /* signal, and how often it is sent */
-    int  fail_from;  /* file operation from which on all fail with ENOSPC; 0: none */
+    int  fail_from;      /* file operation from which on all fail with ENOSPC; 0: none */
+    bool has_no_staging; /* there is no memory for a copy of the state */
     int  slow_until; /* step before which no write of a checkpoint ends; 0: the disk is fast */
     bool is_slow;    /* the first write takes longer than an epoch */
     const char *killed_after; /* file of a checkpoint; the program is killed when it appears */
@@ -91,6 +93,18 @@ static ch_status send_signal(ch_training *t, ch_event event, void *arg)
     return CH_OK;
 }
 
+static bool has_no_staging;
+
+/* Linked instead of the function of save/staging.h, which it calls if there is memory. */
+ch_status __wrap_ch__staging_reserve(ch_staging *s, ch_team *team, int64_t bytes);
+ch_status __real_ch__staging_reserve(ch_staging *s, ch_team *team, int64_t bytes);
+
+ch_status __wrap_ch__staging_reserve(ch_staging *s, ch_team *team, int64_t bytes)
+{
+    return has_no_staging ? ch__fail_memory("a copy of the state")
+                          : __real_ch__staging_reserve(s, team, bytes);
+}
+
 static int new_callbacks(program *p, ch_callback **c)
 {
     int n = 0;
@@ -112,7 +126,7 @@ static int new_callbacks(program *p, ch_callback **c)
 
 static outcome  want, got;
 static char     message[1024];
-static t_logged logged; /* keeps the log of the child, which is not looked at */
+static t_logged logged; /* the warnings of the child */
 
 /* Runs the program in this process, and writes its outcome to the file "outcome". */
 static int train(program *p)
@@ -127,6 +141,7 @@ static int train(program *p)
 
     if (p->fail_from > 0)
         ch__file_fail_from(p->fail_from, ENOSPC);
+    has_no_staging = p->has_no_staging;
     program_thread = pthread_self();
     if (p->slow_until > 0)
         ch__file_observe(wait_for_disk, NULL);
@@ -144,6 +159,13 @@ static int train(program *p)
     if (p->is_slow) {
         assert_int_equal(ch_history_time(h).saves, p->j.epochs);
         assert_int_equal(ch_history_time(h).skipped_saves, 0);
+    }
+    if (p->has_no_staging) {
+        assert_true(logged.n >= p->j.epochs); /* a warning for each save */
+        assert_non_null(strstr(logged.text, "was not saved: a copy of the state: out of"));
+    } else if (p->o.staging_bytes > 0) {
+        assert_int_equal(logged.n, 1);
+        assert_non_null(strstr(logged.text, "staging_bytes is smaller than the state"));
     }
     snprintf(message, sizeof(message), "%s", got.rc != CH_OK ? ch_error_message() : "");
     assert_true(ch_history_time(h).seconds[CH_TIME_SAVE] > 0);
@@ -350,6 +372,51 @@ static void backup_saves_and_ends_at_sigterm(void **state)
     (void)state;
 }
 
+/* The same in ch_train_and_evaluate: after a step, and in an evaluation. */
+static void backup_saves_and_ends_at_sigterm_in_train_and_evaluate(void **state)
+{
+    program p = usual();
+
+    p.o.every_steps = 0;
+    p.j.is_evaluating = true;
+    train_whole(p);
+    for (int step = 3; step <= 4; step++) {
+        p.stop_at = step;
+        p.sig = SIGTERM;
+        p.in_validation = step == 4;
+        assert_int_equal(run(&p), CH_EXIT_RESTART);
+        assert_non_null(strstr(message, "terminated in epoch"));
+        p.stop_at = 0;
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
+/* A save without memory for its copy of the state is a warning. With little memory, values are
+ * written while the training waits. */
+static void backup_needs_little_memory_and_the_training_none(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.staging_bytes = 1};
+    train_whole(p);
+    p.has_no_staging = true;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
+    assert_false(exists("ckpt-1") || exists("ckpt-2") || exists("ckpt-3"));
+    p.has_no_staging = false;
+    p.stop_at = 8;
+    p.sig = SIGKILL;
+    assert_int_equal(run(&p), KILLED + SIGKILL);
+    p.stop_at = 0;
+    assert_int_equal(run(&p), 0);
+    assert_string_equal(got.text, want.text);
+    remove_run();
+    (void)state;
+}
+
 /* PR-4: the time of grace is over before the write has ended */
 static void backup_abandons_a_save_that_takes_too_long(void **state)
 {
@@ -495,6 +562,8 @@ static void backup_rejects_invalid_options(void **state)
               CH_INVALID_ARGUMENT, "overhead", "less than 1");
     t_refused(ch_callback_backup("x", &(ch_backup_options){.max_to_keep = -1}, &c),
               CH_INVALID_ARGUMENT, "max_to_keep", "-1");
+    t_refused(ch_callback_backup("x", &(ch_backup_options){.staging_bytes = -1}, &c),
+              CH_INVALID_ARGUMENT, "staging_bytes is -1", "");
     t_refused(ch_callback_backup("x", &(ch_backup_options){.monitor = ""}, &c),
               CH_INVALID_ARGUMENT, "monitor", "");
     assert_null(c);
@@ -528,6 +597,8 @@ int main(void)
         cmocka_unit_test(backup_goes_on_after_ctrl_c),
         cmocka_unit_test(backup_keeps_two_checkpoints_and_a_finished_training_trains_no_step),
         cmocka_unit_test(backup_saves_and_ends_at_sigterm),
+        cmocka_unit_test(backup_saves_and_ends_at_sigterm_in_train_and_evaluate),
+        cmocka_unit_test(backup_needs_little_memory_and_the_training_none),
         cmocka_unit_test(backup_abandons_a_save_that_takes_too_long),
         cmocka_unit_test(backup_saves_and_goes_on_at_sigusr1),
         cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),

@@ -42,6 +42,23 @@ static inline void t_show_warnings(void)
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
 }
 
+/* Returns the bytes in a row of ch_checkpoint_print_plan. Fails unless it has this number of
+ * values; NULL: none. */
+static inline int64_t t_plan_row(const char *text, const char *name, const char *number)
+{
+    const char *at = strstr(text, name);
+    char        first[32] = "", second[32] = "";
+
+    assert_non_null(at);
+    assert_int_equal(
+        sscanf(at + strlen(name), number != NULL ? "%31s%31s" : "%31s", first, second),
+        number != NULL ? 2 : 1);
+    if (number == NULL)
+        return strtoll(first, NULL, 10);
+    assert_string_equal(first, number);
+    return strtoll(second, NULL, 10);
+}
+
 enum { ROWS = 60, WIDTH = 5, CLASSES = 3, BATCH = 12, MOST_BITS = 1 << 16 };
 
 enum {

@@ -267,8 +267,10 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
     slow_disk   disk = {.program = pthread_self()};
     const char *path = NULL;
     char        text[2000];
+    t_warnings  w;
     t_counted   x;
 
+    t_keep_warnings(&w);
     t_begin_counted(&x, "slow", (ch_manager_options){.interval = 1});
     ch__file_observe(wait_for_disk, &disk);
     for (int i = 1; i <= 3; i++) {
@@ -276,6 +278,9 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
         t_ok(ch_checkpoint_manager_save(x.m, false, &path));
         assert_int_equal(path != NULL, i == 1);
     }
+    t_show_warnings();
+    assert_int_equal(w.n, 1); /* of two skipped saves */
+    assert_non_null(strstr(w.text, "it is skipped; save less often, or use a faster disk"));
     ch_checkpoint_print_plan(x.c, text, sizeof(text));
     assert_non_null(strstr(
         text, "saves 1, of these deltas 0, skipped because another was being written 2"));

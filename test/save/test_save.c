@@ -204,7 +204,9 @@ static void state_larger_than_staging_memory_is_saved(void **state)
     ch_var        *v[N];
     ch_checkpoint *c = NULL;
     char           name[8];
+    t_warnings     w;
 
+    t_keep_warnings(&w);
     t_ok(ch_checkpoint_new(&c));
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof(name), "v%d", i);
@@ -224,6 +226,9 @@ static void state_larger_than_staging_memory_is_saved(void **state)
         for (int i = 0; i < N; i++)
             assert_true(first_of(v[i]) == want[i]);
     }
+    t_show_warnings();
+    assert_int_equal(w.n, 1); /* of many saves */
+    assert_non_null(strstr(w.text, "staging_bytes is smaller than the state"));
     t_refused(ch_checkpoint_write(c, t_path("t"), &(ch_write_options){.staging_bytes = -1}),
               CH_INVALID_ARGUMENT, "staging_bytes", "negative");
     ch_checkpoint_unref(c);
@@ -285,11 +290,11 @@ static void report_names_what_did_not_match(void **state)
     ch_checkpoint_unref(c);
     c = new_checkpoint("weight", b);
     t_ok(ch_checkpoint_restore(c, t_path("p"), NULL, &r));
-    t_refused(ch_restored_assert_existing(r), CH_FAILED_PRECONDITION, "weight/",
-              "nearest: weights/");
+    t_refused(ch_restored_assert_existing(r), CH_FAILED_PRECONDITION,
+              "1 variable has no value in the checkpoint: weight/", "nearest: weights/");
     t_refused(ch_restored_assert_consumed(r), CH_FAILED_PRECONDITION, "weight/", "p");
     t_refused(ch_restored_assert_nontrivial(r), CH_FAILED_PRECONDITION, "weights/",
-              "no object");
+              "1 value of the checkpoint, and no object has it");
     ch_restored_print(r, text, sizeof(text));
     assert_non_null(strstr(text, "missing in the checkpoint: 1"));
     assert_non_null(strstr(text, "left over in the checkpoint: 1"));
@@ -297,6 +302,43 @@ static void report_names_what_did_not_match(void **state)
     ch_checkpoint_unref(c);
     ch_var_unref(a);
     ch_var_unref(b);
+    (void)state;
+}
+
+/* A report is a sentence, of one value or of several. */
+static void report_counts_one_value_or_several(void **state)
+{
+    static const char *const name[] = {"x", "y", "z"};
+    char                     text[1000];
+    ch_var                  *v[3];
+    ch_checkpoint           *c = NULL;
+    ch_restored             *r = NULL;
+
+    t_ok(ch_checkpoint_new(&c));
+    for (int i = 0; i < 3; i++) {
+        v[i] = t_var(NULL, name[i], t_noise(ch_shape_of(3), (unsigned)i));
+        t_ok(ch_checkpoint_add_var(c, name[i], v[i]));
+    }
+    t_ok(ch_checkpoint_write(c, t_path("three"), &(ch_write_options){.wait = true}));
+    ch_checkpoint_unref(c);
+    for (int n = 1; n <= 2; n++) {
+        c = new_checkpoint("x", v[0]);
+        if (n == 2)
+            t_ok(ch_checkpoint_add_var(c, "y", v[1]));
+        t_ok(ch_checkpoint_restore(c, t_path("three"), &(ch_restore_options){.partial = true},
+                                   &r));
+        t_refused(ch_restored_assert_consumed(r), CH_FAILED_PRECONDITION,
+                  n == 1 ? "2 values of the checkpoint have no object"
+                         : "1 value of the checkpoint has no object",
+                  "z/");
+        ch_restored_print(r, text, sizeof(text));
+        assert_non_null(
+            strstr(text, n == 1 ? ": 1 value has an object\n" : ": 2 values have an object\n"));
+        ch_restored_unref(r);
+        ch_checkpoint_unref(c);
+    }
+    for (int i = 0; i < 3; i++)
+        ch_var_unref(v[i]);
     (void)state;
 }
 
@@ -323,7 +365,7 @@ static void restore_half(ch_var *x, bool by_call, bool by_option)
         assert_int_equal(w.n, 0);
     } else {
         assert_int_equal(w.n, 1);
-        assert_non_null(strstr(w.text, "1 values were not used: y/.ATTRIBUTES/"));
+        assert_non_null(strstr(w.text, "1 value was not used: y/.ATTRIBUTES/"));
     }
     ch_checkpoint_unref(c);
 }
@@ -478,18 +520,41 @@ static void write_error_is_returned_once(void **state)
     (void)state;
 }
 
+/* The numbers of the plan are those of the variables, the files and the memory. All rows of the
+ * table have the same length. */
 static void plan_says_what_a_save_costs(void **state)
 {
     ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(256, 1024), 1));
+    ch_var        *b = t_var(NULL, "b", t_noise(ch_shape_of(3), 2));
     ch_checkpoint *c = new_checkpoint("a", a);
     char           text[2000];
+    int64_t        vars = 256 * 1024 * 4 + 3 * 4, states, memory;
+    struct stat    about;
 
+    t_ok(ch_checkpoint_add_var(c, "b", b));
+    ch_checkpoint_print_plan(c, text, sizeof(text));
+    assert_int_equal(t_plan_row(text, "a save holds in memory", NULL), vars);
+    assert_non_null(strstr(text, "saves 0"));
     t_ok(ch_checkpoint_write(c, t_path("plan"), &(ch_write_options){.wait = true}));
     ch_checkpoint_print_plan(c, text, sizeof(text));
-    assert_non_null(strstr(text, "1.000"));
-    assert_non_null(strstr(text, "saves 1"));
+    for (const char *row = text; strncmp(row, "saves", 5) != 0; row = strchr(row, '\n') + 1)
+        assert_int_equal(strchr(row, '\n') - row, strchr(text, '\n') - text);
+    assert_int_equal(t_plan_row(text, "variables of this process", "2"), vars);
+    assert_int_equal(t_plan_row(text, "variables on servers", "0"), 0);
+    states = t_plan_row(text, "positions, other state", NULL);
+    assert_true(states > 0); /* the counter of saves */
+    assert_int_equal(t_plan_row(text, "a full save writes", NULL), vars + states);
+    assert_int_equal(stat(t_path("plan.data-00000-of-00001"), &about), 0);
+    assert_true(about.st_size >= vars + states && about.st_size < vars + states + 8192);
+    memory = t_plan_row(text, "a save holds in memory", NULL);
+    assert_true(memory >= vars && memory < vars + 3 * 4096);
+    assert_null(strstr(text, "servers hold"));
+    assert_non_null(strstr(text,
+                           "saves 1, of these deltas 0, skipped because another was being "
+                           "written 0, failed 0\n"));
     ch_checkpoint_unref(c);
     ch_var_unref(a);
+    ch_var_unref(b);
     (void)state;
 }
 
@@ -535,6 +600,7 @@ int main(void)
         cmocka_unit_test(state_larger_than_staging_memory_is_saved),
         cmocka_unit_test(failed_restore_changes_nothing),
         cmocka_unit_test(report_names_what_did_not_match),
+        cmocka_unit_test(report_counts_one_value_or_several),
         cmocka_unit_test(unused_values_are_logged_unless_they_are_expected),
         cmocka_unit_test(checkpoint_without_object_graph_is_matched_by_names),
         cmocka_unit_test(values_match_by_name_if_no_edge_leads_to_them),

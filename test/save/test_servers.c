@@ -512,6 +512,21 @@ static void fail_restores_of_copies(bool fails_memory, int64_t staging)
     end_copies(&j);
 }
 
+/* The plan counts the variables with copies on workers as those of this process. */
+static void plan_says_what_servers_hold_for_a_save(void **state)
+{
+    char       text[2000];
+    copies_job j;
+
+    begin_copies(&j, 0);
+    ch_checkpoint_print_plan(j.checkpoint, text, sizeof(text));
+    assert_int_equal(t_plan_row(text, "variables of this process", "3"), OWN * 4);
+    assert_int_equal(t_plan_row(text, "variables on servers", "1"), 4);
+    assert_int_equal(t_plan_row(text, "servers hold for it", NULL), 4);
+    end_copies(&j);
+    (void)state;
+}
+
 static void failed_restore_leaves_the_copies_of_workers(void **state)
 {
     for (int64_t staging = 0; staging < 2; staging++) {
@@ -536,7 +551,8 @@ int main(void)
         cmocka_unit_test_teardown(
             manager_says_that_there_is_no_checkpoint_when_a_server_is_lost, remove_run),
         cmocka_unit_test(restore_sets_the_value_that_workers_start_with),
-        cmocka_unit_test(failed_restore_leaves_the_copies_of_workers)};
+        cmocka_unit_test(failed_restore_leaves_the_copies_of_workers),
+        cmocka_unit_test(plan_says_what_servers_hold_for_a_save)};
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }
