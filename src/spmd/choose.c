@@ -25,7 +25,8 @@ enum { MAX_LIFTS = 10, MAX_CANDIDATES = MAX_LIFTS * (MAX_LIFTS + 1) / 2 };
 typedef struct chooser {
     ch_core_division     *d;
     ch_forms              forms;
-    ch_call_plan         *p; /* the call */
+    ch_core_regions      *room; /* for regions that are no layout */
+    ch_call_plan         *p;    /* the call */
     int                   n_candidates;
     const ch_core_layout *candidate[MAX_CANDIDATES]; /* in order of preference */
 } chooser;
@@ -155,6 +156,13 @@ static double operations(const ch_factors *f, const ch_core_layout *ranges)
     int64_t from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
     double  sum = 0;
 
+    if (ch__layout_has_no_copies(ranges)) { /* the parts of the cores are the whole call */
+        for (int k = 0; k < f->n; k++) {
+            from[k] = 0;
+            to[k] = f->factor[k].size.n;
+        }
+        return ranges->n_partial * ch__operations(f, from, to);
+    }
     for (int c = 0; c < ranges->n_cores; c++)
         if (ch__core_ranges(f, ranges, c, from, to))
             sum += ch__operations(f, from, to);
@@ -199,17 +207,18 @@ static bool keeps_partial(chooser *c, const ch_core_layout *ranges, int i)
  * impossible. */
 static bool add_input_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
 {
-    const ch_node  *in = c->p->call->in[i];
-    ch_core_regions want;
-    int64_t         moved;
+    const ch_node         *in = c->p->call->in[i];
+    const ch_core_regions *want;
+    int64_t                moved;
 
     if (ranges->n_partial > 1 && partial_inputs(c->p->call) == 0)
         return false;
     if (ch__input_stays_partial(c->p->call, ranges, i))
         return keeps_partial(c, ranges, i);
-    if (!ch__input_regions(c->p->call, &c->p->rule, ranges, i, &want))
+    want = ch__input_regions(c->d, c->p->call, &c->p->rule, ranges, i, c->room);
+    if (want == NULL)
         return false;
-    (void)ch__form_for(&c->forms, in, &want, &moved);
+    (void)ch__form_for(&c->forms, in, want, &moved);
     if (moved > 0)
         *cost += (double)moved * (double)ch_dtype_bytes(in->dtype);
     return true;
@@ -231,17 +240,17 @@ static const ch_core_layout *output_layout(chooser *c, const ch_core_layout *ran
 /* Adds the bytes that bring output i to its wanted layout. */
 static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
 {
-    const ch_node        *out = &c->p->call[i];
-    const ch_core_layout *has = output_layout(c, ranges, i), *want = c->d->value[out->id].want;
-    ch_region             region[CH_MAX_CORES];
-    bool                  wants[CH_MAX_CORES];
+    const ch_node         *out = &c->p->call[i];
+    const ch_core_layout  *has = output_layout(c, ranges, i), *want = c->d->value[out->id].want;
+    const ch_core_regions *at;
 
     if (has == NULL || has == want)
         return has != NULL;
-    for (int k = 0; k < want->n_cores; k++)
-        wants[k] = ch__core_region(want, ch__shape(out), k, &region[k]);
-    *cost += (double)ch__reshard_cost(has, ch__shape(out), region, wants) *
-             (double)ch_dtype_bytes(out->dtype);
+    at = ch__layout_regions(c->d->layouts, want, ch__shape(out));
+    if (at == NULL)
+        return false;
+    *cost +=
+        (double)ch__forms_cost(&c->forms, has, out, at) * (double)ch_dtype_bytes(out->dtype);
     return true;
 }
 
@@ -290,17 +299,18 @@ static ch_status add_forms(chooser *c)
     const ch_node *call = c->p->call;
 
     for (int i = 0; i < call->n_in; i++) {
-        const ch_core_layout *l;
-        ch_core_regions       want;
-        int64_t               moved;
+        const ch_core_layout  *l;
+        const ch_core_regions *want;
+        int64_t                moved;
 
         if (ch__input_stays_partial(call, c->p->ranges, i))
             continue;
-        if (!ch__input_regions(call, &c->p->rule, c->p->ranges, i, &want))
+        want = ch__input_regions(c->d, call, &c->p->rule, c->p->ranges, i, c->room);
+        if (want == NULL)
             return ch__fail(CH_INTERNAL, "%s: no regions of input %d", call->op->name, i);
-        (void)ch__form_for(&c->forms, call->in[i], &want, &moved);
-        l = ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, &want);
-        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, &want) == NULL)
+        (void)ch__form_for(&c->forms, call->in[i], want, &moved);
+        l = ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, want);
+        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, want) == NULL)
             return ch__fail_memory("the layouts of a step");
     }
     for (int i = 0; i < call->n_out; i++) {
@@ -370,11 +380,12 @@ static ch_status add_source(chooser *c)
 
 ch_status ch__choose(ch_core_division *d)
 {
-    chooser   c = {.d = d, .forms = {.arena = &d->arena}};
+    chooser   c = {.d = d, .forms = {.arena = &d->arena, .layouts = d->layouts}};
     ch_status rc = CH_OK;
 
     c.forms.first = ch__arena_alloc(&d->arena, (size_t)d->g->n_values * sizeof(*c.forms.first));
-    if (c.forms.first == NULL)
+    c.room = ch__arena_alloc(&d->arena, sizeof(*c.room));
+    if (c.forms.first == NULL || c.room == NULL)
         return ch__fail_memory("the layouts of a step");
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
         c.p = &d->call[i];

@@ -32,17 +32,31 @@ static bool is_repeated(const ch_call_plan *p, const ch_node *call, const ch_for
            is_split(computed_layout(forms, call->in[i]));
 }
 
+/* Returns true if all ranges of each factor have the same size. */
+static bool is_even(const ch_factors *f, const ch_core_layout *ranges)
+{
+    for (int k = 0; k < f->n; k++)
+        if (f->factor[k].size.n % (ranges->parts[k] * ranges->unit[k]) != 0)
+            return false;
+    return true;
+}
+
 static void count_operations(ch_step_report *r, const ch_factors *f,
                              const ch_core_layout *ranges)
 {
     int64_t from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS];
+    bool    all_same = is_even(f, ranges), computes = false;
+    int     first = __builtin_ctzll(ranges->cores);
 
     for (int k = 0; k < f->n; k++)
         to[k] = f->factor[k].size.n;
     r->all_operations += r->times * ch__operations(f, from, to);
-    for (int c = 0; c < ranges->n_cores; c++)
-        if (ch__core_ranges(f, ranges, c, from, to))
+    for (int c = first; c < ranges->n_cores; c++) {
+        if (!all_same || c == first)
+            computes = ch__core_ranges(f, ranges, c, from, to);
+        if (computes && ch__layout_has(ranges, c))
             r->operations[c] += r->times * ch__operations(f, from, to);
+    }
 }
 
 /* Counts an operation for each element of the outputs. */

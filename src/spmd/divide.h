@@ -111,18 +111,14 @@ bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to
 /* Returns the number of arithmetic operations of a part of a call. */
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to);
 
-/* The regions of an array that cores need or have. */
-typedef struct ch_core_regions {
-    uint64_t  cores; /* bit c: core c has a region */
-    ch_region at[CH_MAX_CORES];
-} ch_core_regions;
-
-/* Sets *out to the regions of a value in layout `l`. */
-void ch__layout_regions(const ch_core_layout *l, const ch_node *n, ch_core_regions *out);
-/* Sets *out to the regions of input `i` of a call that the cores need. Returns false if the
- * ranges need positions that are no region. */
-bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
-                       int i, ch_core_regions *out);
+/* Returns true if no core of the ranges has an empty range of a divided factor. */
+bool ch__ranges_are_full(const ch_factors *f, const ch_core_layout *ranges);
+/* Returns the regions of input `i` of a call that the cores need: those of a layout, or `room`,
+ * which it fills in. NULL: the ranges need positions that are no region, or memory is
+ * exhausted. */
+const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *call,
+                                         const ch_factors *f, const ch_core_layout *ranges,
+                                         int i, ch_core_regions *room);
 
 /* ---- forms.c: the forms of values on the cores ---- */
 
@@ -139,8 +135,9 @@ typedef struct ch_form {
 
 /* By value id, of one graph: a list of forms. The first form is the one that was computed. */
 typedef struct ch_forms {
-    ch_arena *arena;
-    ch_form **first;
+    ch_arena        *arena;
+    ch_layout_table *layouts;
+    ch_form        **first;
 } ch_forms;
 
 /* Returns the form from which a call gets the regions `want` of value n, and sets *moved to the
@@ -148,6 +145,10 @@ typedef struct ch_forms {
  * already. */
 const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
                             const ch_core_regions *want, int64_t *moved);
+/* Returns the number of elements that cores must read from each other to get the regions `want`
+ * of value n from layout `from`. */
+int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const ch_node *n,
+                       const ch_core_regions *want);
 /* Adds a form with a layout or, if that is NULL, with regions. NULL: out of memory. */
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);

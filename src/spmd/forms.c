@@ -9,55 +9,65 @@
 #include "base/mutant.h"
 #include "spmd/divide.h"
 
-/* Sets *out to the region of a form that core c has. Returns false if it has none. */
-static bool region_of(const ch_form *form, const ch_node *n, int c, ch_region *out)
-{
-    if (form->regions != NULL) {
-        *out = form->regions->at[c];
-        return (form->regions->cores >> c & 1) != 0;
-    }
-    return ch__core_region(form->layout, ch__shape(n), c, out);
-}
-
 /* Returns true if every core that needs a region has exactly this region in the form. */
-static bool fits(const ch_form *form, const ch_node *n, const ch_core_regions *want)
+static bool fits(const ch_forms *forms, const ch_form *form, const ch_node *n,
+                 const ch_core_regions *want)
 {
+    const ch_core_regions *has = form->regions;
+    size_t                 bytes = sizeof(want->at[0].size[0]) * (size_t)n->dims.rank;
+
     if (form->layout != NULL && form->layout->n_partial > 1)
         return false;
-    for (int c = 0; c < CH_MAX_CORES; c++) {
-        ch_region has;
+    if (want->cores == 0 || form->is_host)
+        return want->cores == 0;
+    if (has == NULL)
+        has = ch__layout_regions(forms->layouts, form->layout, ch__shape(n));
+    if (has == want)
+        return true;
+    if (has == NULL || (want->cores & ~has->cores) != 0)
+        return false;
+    for (uint64_t m = want->cores; m != 0; m &= m - 1) {
+        int c = __builtin_ctzll(m);
 
-        if ((want->cores >> c & 1) == 0)
-            continue;
-        if (form->is_host || !region_of(form, n, c, &has))
+        if (memcmp(has->at[c].begin, want->at[c].begin, bytes) != 0 ||
+            memcmp(has->at[c].size, want->at[c].size, bytes) != 0)
             return false;
-        for (int k = 0; k < n->dims.rank; k++)
-            if (has.begin[k] != want->at[c].begin[k] || has.size[k] != want->at[c].size[k])
-                return false;
     }
     return true;
+}
+
+int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const ch_node *n,
+                       const ch_core_regions *want)
+{
+    int64_t *known = want->layout != NULL ? ch__layout_cost(forms->layouts, from, want) : NULL;
+    int64_t  cost = known != NULL ? *known : -1;
+    bool     wants[CH_MAX_CORES];
+
+    for (int c = 0; c < CH_MAX_CORES && cost < 0; c++)
+        wants[c] = (want->cores >> c & 1) != 0;
+    if (cost < 0)
+        cost = ch__reshard_cost(from, ch__shape(n), want->at, wants);
+    if (known != NULL)
+        *known = cost;
+    return cost;
 }
 
 const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
                             const ch_core_regions *want, int64_t *moved)
 {
     const ch_form *best = NULL;
-    bool           wants[CH_MAX_CORES];
 
     for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
-        if (fits(form, n, want)) {
+        if (fits(forms, form, n, want)) {
             *moved = -1;
             return form;
         }
-    for (int c = 0; c < CH_MAX_CORES; c++)
-        wants[c] = (want->cores >> c & 1) != 0;
     for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next) {
         int64_t cost;
 
         if (form->layout == NULL && !form->is_host)
             continue; /* halos overlap, so they are no source of a reshard */
-        cost =
-            form->is_host ? 0 : ch__reshard_cost(form->layout, ch__shape(n), want->at, wants);
+        cost = form->is_host ? 0 : ch__forms_cost(forms, form->layout, n, want);
         if (best == NULL || cost < *moved) {
             best = form;
             *moved = cost;
@@ -88,11 +98,12 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
 
 ch_status ch__form_need(ch_forms *forms, const ch_node *n, const ch_core_layout *l)
 {
-    ch_core_regions want;
-    int64_t         moved;
+    const ch_core_regions *want = ch__layout_regions(forms->layouts, l, ch__shape(n));
+    int64_t                moved;
 
-    ch__layout_regions(l, n, &want);
-    (void)ch__form_for(forms, n, &want, &moved);
+    if (want == NULL)
+        return ch__fail_memory("the layouts of a step");
+    (void)ch__form_for(forms, n, want, &moved);
     return moved < 0 || ch__form_add(forms, n, l, NULL) != NULL
                ? CH_OK
                : ch__fail_memory("the layouts of a step");
@@ -120,6 +131,8 @@ const ch_core_layout *ch__input_layout(ch_core_division *d, const ch_node *call,
     const ch_core_layout *unique;
     ch_core_layout        l;
 
+    if (at->layout != NULL)
+        return at->layout;
     for (int k = 0; k < n->dims.rank; k++)
         if (f->in[i][k].is_mapped)
             return NULL;

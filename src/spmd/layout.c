@@ -46,11 +46,32 @@ bool ch__layout_is_replicated(const ch_core_layout *l)
     return layout_combinations(l) == 1 && l->cores == all_cores(l->n_cores);
 }
 
+bool ch__layout_has_no_copies(const ch_core_layout *l)
+{
+    return layout_combinations(l) == __builtin_popcountll(l->cores);
+}
+
 /* ---- unique layouts ---- */
 
+/* The regions of a layout for values of one shape. */
+typedef struct regions_entry {
+    ch_core_regions       regions; /* the first member: see ch__layout_cost */
+    ch_shape              whole;
+    struct cost_entry    *costs;
+    struct regions_entry *next;
+} regions_entry;
+
+/* The cost of a reshard from a layout. */
+typedef struct cost_entry {
+    const ch_core_layout *from;
+    int64_t               cost;
+    struct cost_entry    *next;
+} cost_entry;
+
 typedef struct layout_entry {
-    ch_core_layout       layout;
-    struct layout_entry *next; /* another layout with the same hash */
+    ch_core_layout       layout;  /* the first member: see ch__layout_regions */
+    regions_entry       *regions; /* one for each shape */
+    struct layout_entry *next;    /* another layout with the same hash */
 } layout_entry;
 
 struct ch_layout_table {
@@ -94,24 +115,27 @@ static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
         out->parts[k] = l->parts[k];
         out->unit[k] = l->parts[k] > 1 ? l->unit[k] : 1;
     }
-    for (int c = 0; c < l->n_cores; c++) {
-        if (!ch__layout_has(out, c))
-            continue;
-        memcpy(out->part[c], l->part[c], (size_t)l->rank);
-        out->partial[c] = l->partial[c];
-    }
+    for (int k = 0; k < l->rank; k++)
+        for (int c = 0; c < l->n_cores && l->parts[k] > 1; c++)
+            out->part[c][k] = ch__layout_has(out, c) ? l->part[c][k] : 0;
+    for (int c = 0; c < l->n_cores && l->n_partial > 1; c++)
+        out->partial[c] = ch__layout_has(out, c) ? l->partial[c] : 0;
 }
 
+/* Returns the hash of a normalised layout. An axis in one part adds nothing to it. */
 static uint64_t layout_hash(const ch_core_layout *l)
 {
-    uint64_t h = ch__hash(CH_HASH_START, l->parts, sizeof(l->parts[0]) * (size_t)l->rank);
+    uint64_t h = ch__hash(CH_HASH_START, &l->cores, sizeof(l->cores));
 
-    h = ch__hash(h, l->unit, sizeof(l->unit[0]) * (size_t)l->rank);
-    h = ch__hash(h, &l->cores, sizeof(l->cores));
-    h = ch__hash(h, l->partial, (size_t)l->n_cores);
-    for (int c = 0; c < l->n_cores; c++)
-        h = ch__hash(h, l->part[c], (size_t)l->rank);
-    return h;
+    for (int k = 0; k < l->rank; k++) {
+        if (l->parts[k] == 1)
+            continue;
+        h = ch__hash(h, &k, sizeof(k));
+        h = ch__hash(h, &l->unit[k], sizeof(l->unit[k]));
+        for (int c = 0; c < l->n_cores; c++)
+            h = ch__hash(h, &l->part[c][k], 1);
+    }
+    return l->n_partial > 1 ? ch__hash(h, l->partial, (size_t)l->n_cores) : h;
 }
 
 ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
@@ -141,6 +165,58 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
     if (rc == CH_OK)
         *out = &e->layout;
     return rc;
+}
+
+static bool same_sizes(const ch_core_regions *at, int n_cores, int rank)
+{
+    for (int c = 0; c < n_cores; c++)
+        if ((at->cores >> c & 1) == 0 || memcmp(at->at[c].size, at->at[0].size,
+                                                sizeof(at->at[0].size[0]) * (size_t)rank) != 0)
+            return false;
+    return true;
+}
+
+const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
+                                          ch_shape whole)
+{
+    layout_entry  *of = (layout_entry *)(uintptr_t)l;
+    regions_entry *e = of->regions;
+    size_t         bytes = sizeof(whole.dim[0]) * (size_t)l->rank;
+
+    while (e != NULL && memcmp(e->whole.dim, whole.dim, bytes) != 0)
+        e = e->next;
+    if (e != NULL)
+        return &e->regions;
+    e = ch__arena_alloc(&t->arena, sizeof(*e));
+    if (e == NULL)
+        return NULL;
+    e->whole = whole;
+    e->regions.layout = l;
+    for (int c = 0; c < l->n_cores; c++)
+        if (ch__core_region(l, whole, c, &e->regions.at[c]))
+            e->regions.cores |= UINT64_C(1) << c;
+    e->regions.same_sizes = same_sizes(&e->regions, l->n_cores, l->rank);
+    e->next = of->regions;
+    of->regions = e;
+    return &e->regions;
+}
+
+int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
+                         const ch_core_regions *to)
+{
+    regions_entry *of = (regions_entry *)(uintptr_t)to;
+    cost_entry    *e = of->costs;
+
+    while (e != NULL && e->from != from)
+        e = e->next;
+    if (e != NULL)
+        return &e->cost;
+    e = ch__arena_alloc(&t->arena, sizeof(*e));
+    if (e == NULL)
+        return NULL;
+    *e = (cost_entry){.from = from, .cost = -1, .next = of->costs};
+    of->costs = e;
+    return &e->cost;
 }
 
 /* ---- common layouts ---- */

@@ -57,6 +57,8 @@ static inline bool ch__layout_has(const ch_core_layout *l, int core)
 bool ch__layout_is_replicated(const ch_core_layout *l);
 /* Returns true if every core has a part of the complete value. */
 bool ch__layout_is_complete(const ch_core_layout *l);
+/* Returns true if every combination of parts and partial results is on one core only. */
+bool ch__layout_has_no_copies(const ch_core_layout *l);
 /* Returns true if invariant 1 holds. */
 bool ch__layout_is_covered(const ch_core_layout *l);
 
@@ -71,6 +73,25 @@ void      ch__layout_table_free(ch_layout_table *t);
  * layout of the table. */
 ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
                             const ch_core_layout **out);
+
+/* The regions of an array that cores need or have. */
+typedef struct ch_core_regions {
+    uint64_t              cores;  /* bit c: core c has a region */
+    const ch_core_layout *layout; /* the unique layout that has these regions; NULL: unknown */
+    bool                  same_sizes; /* all cores have regions, and these have equal sizes;
+                                       * false: unknown */
+    ch_region             at[CH_MAX_CORES];
+} ch_core_regions;
+
+/* Returns the regions of a value of shape `whole` in a unique layout of the table. They are
+ * made once, and live as long as the table. NULL: out of memory. */
+const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
+                                          ch_shape whole);
+/* Returns a number that the table keeps for a unique layout and regions of
+ * ch__layout_regions: the cost of a reshard from one to the other, -1 at first. NULL: out of
+ * memory. */
+int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
+                         const ch_core_regions *to);
 
 /* ---- common layouts, not interned ---- */
 

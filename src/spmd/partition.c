@@ -34,13 +34,16 @@ typedef struct action {
     ch_form       *made;         /* TAKE, RESHARD */
     const ch_core_regions *want; /* TAKE, RESHARD, PUT: the regions that the cores get or put */
     /* CALL: */
-    ch_factors        rule;
-    const ch_form   **in;  /* form of each input */
-    ch_form         **out; /* form of each output */
-    ch_origins       *origins;
-    ch_core_regions  *in_at, *out_at; /* regions of each input and output */
-    uint64_t          computes;       /* bit c: core c computes its part */
-    uint64_t          fills; /* bit c: core c fills its part with the identity element */
+    ch_factors              rule;
+    const ch_form         **in;  /* form of each input */
+    ch_form               **out; /* form of each output */
+    ch_origins             *origins;
+    const ch_core_regions **in_at, **out_at; /* regions of each input and output */
+    uint64_t                computes;        /* bit c: core c computes its part */
+    uint64_t                fills; /* bit c: core c fills its part with the identity element */
+    /* every core has a part that is not empty, and its attributes follow from the sizes of its
+     * outputs: write_call makes them */
+    bool              is_full;
     void            **attrs; /* by core: attributes of the part; NULL: those of the call */
     struct partition *body;  /* of a call with bodies: by body; else NULL */
     int               n_bodies;
@@ -64,6 +67,7 @@ typedef struct partition {
     core_class class[CH_MAX_CORES];
     /* by resource and by output: forms of new values of variables, and of results of a body */
     const ch_form **written, **result;
+    ch_core_regions room; /* for regions that are no layout */
 } partition;
 
 static ch_status no_memory(void)
@@ -91,19 +95,18 @@ static bool same_size(const ch_region *a, const ch_region *b, int rank)
 /* Returns true if cores b and c have parts with equal sizes, or both have none. */
 static bool same_part(const ch_core_regions *at, int rank, int b, int c)
 {
-    return has_core(at->cores, b) == has_core(at->cores, c) &&
-           (!has_core(at->cores, b) || same_size(&at->at[b], &at->at[c], rank));
+    return at->same_sizes ||
+           (has_core(at->cores, b) == has_core(at->cores, c) &&
+            (!has_core(at->cores, b) || same_size(&at->at[b], &at->at[c], rank)));
 }
 
 /* The same for a value that no op computes. */
 static bool same_source(const partition *p, const ch_node *n, int b, int c)
 {
-    const ch_core_layout *l = p->forms.first[n->id]->layout;
-    ch_region             rb, rc;
-    bool                  has = ch__core_region(l, ch__shape(n), b, &rb);
+    const ch_core_layout  *l = p->forms.first[n->id]->layout;
+    const ch_core_regions *at = ch__layout_regions(p->d->layouts, l, ch__shape(n));
 
-    return has == ch__core_region(l, ch__shape(n), c, &rc) &&
-           (!has || same_size(&rb, &rc, n->dims.rank));
+    return at != NULL && same_part(at, n->dims.rank, b, c);
 }
 
 static bool same_bodies(const action *a, int b, int c);
@@ -116,10 +119,10 @@ static bool same_call(const action *a, int b, int c)
     if (computes != has_core(a->computes, c) || has_core(a->fills, b) != has_core(a->fills, c))
         return false;
     for (int i = 0; i < n->n_out; i++)
-        if (!same_part(&a->out_at[i], n[i].dims.rank, b, c))
+        if (!same_part(a->out_at[i], n[i].dims.rank, b, c))
             return false;
     for (int i = 0; i < n->n_in && computes; i++)
-        if (!same_part(&a->in_at[i], n->in[i]->dims.rank, b, c))
+        if (!same_part(a->in_at[i], n->in[i]->dims.rank, b, c))
             return false;
     if (computes && a->attrs[b] != NULL && !ch__attrs_equal(n->op, a->attrs[b], a->attrs[c]))
         return false;
@@ -193,6 +196,13 @@ static ch_form *add_form(partition *p, const ch_node *n, const ch_core_layout *l
     return form != NULL && give_nodes(p, form) ? form : NULL;
 }
 
+/* Returns the regions of a value in a unique layout; NULL: out of memory. */
+static const ch_core_regions *regions_of(partition *p, const ch_core_layout *l,
+                                         const ch_node *n)
+{
+    return ch__layout_regions(p->d->layouts, l, ch__shape(n));
+}
+
 /* Adds the action that gives the cores the regions `want` of value n, if they do not have them.
  * Sets *out to the form with these regions. */
 static ch_status need(partition *p, const ch_node *n, const ch_core_regions *want,
@@ -208,7 +218,7 @@ static ch_status need(partition *p, const ch_node *n, const ch_core_regions *wan
     if (a == NULL)
         return no_memory();
     a->source = *out;
-    a->want = ch__arena_copy(&p->d->arena, want, sizeof(*want));
+    a->want = want->layout != NULL ? want : ch__arena_copy(&p->d->arena, want, sizeof(*want));
     a->made = add_form(p, n, layout, want);
     if (a->want == NULL || a->made == NULL)
         return no_memory();
@@ -226,14 +236,19 @@ static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_lay
 
         if (ch__input_stays_partial(call, ranges, i)) {
             a->in[i] = first;
-            ch__layout_regions(first->layout, call->in[i], &a->in_at[i]);
+            a->in_at[i] = regions_of(p, first->layout, call->in[i]);
+            if (a->in_at[i] == NULL)
+                return no_memory();
             continue;
         }
-        if (!ch__input_regions(call, &a->rule, ranges, i, &a->in_at[i]))
+        a->in_at[i] = ch__input_regions(p->d, call, &a->rule, ranges, i, &p->room);
+        if (a->in_at[i] == &p->room)
+            a->in_at[i] = ch__arena_copy(&p->d->arena, &p->room, sizeof(p->room));
+        if (a->in_at[i] == NULL)
             return ch__fail(CH_INTERNAL, "%s: input %d: the cores need no regions",
                             call->op->name, i);
-        rc = need(p, call->in[i], &a->in_at[i],
-                  ch__input_layout(p->d, call, &a->rule, ranges, i, &a->in_at[i]), &a->in[i]);
+        rc = need(p, call->in[i], a->in_at[i],
+                  ch__input_layout(p->d, call, &a->rule, ranges, i, a->in_at[i]), &a->in[i]);
         if (rc != CH_OK)
             return rc;
     }
@@ -241,7 +256,7 @@ static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_lay
 }
 
 /* Sets the attributes of the part of a call that core c computes. */
-static ch_status make_attrs(partition *p, const ch_node *call, action *a, int c,
+static ch_status make_attrs(partition *p, const ch_node *call, const action *a, int c,
                             const int64_t *from, const int64_t *to)
 {
     ch_region    in[CH_MAX_OUT], out[CH_MAX_OUT];
@@ -253,21 +268,47 @@ static ch_status make_attrs(partition *p, const ch_node *call, action *a, int c,
         return ch__fail(CH_UNIMPLEMENTED, "%s: %d inputs, want at most %d", call->op->name,
                         call->n_in, CH_MAX_OUT);
     for (int i = 0; i < call->n_in; i++)
-        in[i] = a->in_at[i].at[c];
+        in[i] = a->in_at[i]->at[c];
     for (int i = 0; i < call->n_out; i++)
-        out[i] = a->out_at[i].at[c];
+        out[i] = a->out_at[i]->at[c];
     /* The copy refers to the tensors and bodies of the call, which lives longer. */
     a->attrs[c] = ch__arena_copy(&p->d->arena, call->attrs, call->op->attrs_bytes);
     return a->attrs[c] == NULL ? no_memory() : call->op->local(call, &part, a->attrs[c]);
+}
+
+/* Returns true if the attributes of a part follow from the sizes of its outputs. */
+static bool has_simple_attrs(const ch_node *call)
+{
+    return call->op->local == NULL || call->attrs == NULL || call->op->local == ch__local_dims;
+}
+
+/* Decides what each core does in a call, of which every core has a part that is not empty. */
+static ch_status add_full_parts(partition *p, const ch_node *call, const ch_core_layout *ranges,
+                                action *a)
+{
+    a->computes = ranges->cores;
+    a->is_full = true;
+    for (int i = 0; i < call->n_out; i++)
+        if ((a->out_at[i] = regions_of(p, a->out[i]->layout, &call[i])) == NULL)
+            return no_memory();
+    return CH_OK;
 }
 
 /* Decides what each core does in a call. */
 static ch_status add_parts(partition *p, const ch_node *call, const ch_core_layout *ranges,
                            action *a)
 {
-    int64_t   from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
-    ch_status rc = CH_OK;
+    int64_t          from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
+    ch_core_regions *out_at;
+    ch_status        rc = CH_OK;
 
+    if (ch__ranges_are_full(&a->rule, ranges) && has_simple_attrs(call))
+        return add_full_parts(p, call, ranges, a);
+    out_at = allocate(p, (size_t)call->n_out + 1, sizeof(*out_at));
+    if (out_at == NULL)
+        return no_memory();
+    for (int i = 0; i < call->n_out; i++)
+        a->out_at[i] = &out_at[i];
     for (int c = 0; c < p->d->opt->n_cores && rc == CH_OK; c++) {
         char      does = 0; /* 1: computes, 2: fills */
         uint64_t  bit = (uint64_t)1 << c;
@@ -279,8 +320,8 @@ static ch_status add_parts(partition *p, const ch_node *call, const ch_core_layo
         a->fills |= does == 2 ? bit : 0;
         for (int i = 0; i < call->n_out && does != 0; i++) {
             (void)ch__core_region(a->out[i]->layout, ch__shape(&call[i]), c, &r);
-            a->out_at[i].at[c] = r;
-            a->out_at[i].cores |= bit;
+            out_at[i].at[c] = r;
+            out_at[i].cores |= bit;
         }
         if (does == 1)
             rc = make_attrs(p, call, a, c, from, to);
@@ -294,15 +335,17 @@ static ch_status add_origins(partition *p, const ch_node *call, action *a)
     int  n = p->d->opt->n_cores;
     bool is_whole = true;
 
+    if ((call->op->flags & CH_OP_ORIGIN) == 0)
+        return CH_OK;
     for (int c = 0; c < n; c++) {
         for (int k = 0; k < call->dims.rank && call->n_out > 0; k++)
             is_whole &= (a->computes >> c & 1) == 0 ||
-                        a->out_at[0].at[c].size[k] == call->dims.dim[k].n;
+                        a->out_at[0]->at[c].size[k] == call->dims.dim[k].n;
         for (int k = 0; call->n_in > 0 && k < call->in[0]->dims.rank; k++)
             is_whole &= (a->computes >> c & 1) == 0 ||
-                        a->in_at[0].at[c].size[k] == call->in[0]->dims.dim[k].n;
+                        a->in_at[0]->at[c].size[k] == call->in[0]->dims.dim[k].n;
     }
-    if (is_whole || (call->op->flags & CH_OP_ORIGIN) == 0)
+    if (is_whole)
         return CH_OK;
     a->origins = allocate(p, 1, sizeof(*a->origins));
     if (a->origins == NULL ||
@@ -316,9 +359,9 @@ static ch_status add_origins(partition *p, const ch_node *call, action *a)
         a->origins->whole_out = call->dims;
     for (int c = 0; c < n; c++) {
         if (call->n_in > 0)
-            memcpy(a->origins->in[c], a->in_at[0].at[c].begin, sizeof(a->origins->in[c]));
+            memcpy(a->origins->in[c], a->in_at[0]->at[c].begin, sizeof(a->origins->in[c]));
         if (call->n_out > 0)
-            memcpy(a->origins->out[c], a->out_at[0].at[c].begin, sizeof(a->origins->out[c]));
+            memcpy(a->origins->out[c], a->out_at[0]->at[c].begin, sizeof(a->origins->out[c]));
     }
     return CH_OK;
 }
@@ -353,15 +396,16 @@ static ch_status add_arrays(partition *p, const ch_node *call, const ch_core_lay
     for (int i = 0; i < call->n_in; i++) {
         ch_status rc;
 
-        ch__layout_regions(in[i], call->in[i], &a->in_at[i]);
-        rc = need(p, call->in[i], &a->in_at[i], in[i], &a->in[i]);
+        a->in_at[i] = regions_of(p, in[i], call->in[i]);
+        rc = a->in_at[i] == NULL ? no_memory()
+                                 : need(p, call->in[i], a->in_at[i], in[i], &a->in[i]);
         if (rc != CH_OK)
             return rc;
     }
     for (int i = 0; i < call->n_out; i++) {
-        ch__layout_regions(out[i], &call[i], &a->out_at[i]);
+        a->out_at[i] = regions_of(p, out[i], &call[i]);
         a->out[i] = add_form(p, &call[i], out[i], NULL);
-        if (a->out[i] == NULL)
+        if (a->out_at[i] == NULL || a->out[i] == NULL)
             return no_memory();
     }
     return CH_OK;
@@ -372,8 +416,11 @@ static ch_status list_actions(partition *p);
 /* Sets up the partition of a graph: of a replica, or of a body. */
 static ch_status begin(partition *p, ch_core_division *d, ch_graph *g, ch_step_report *report)
 {
-    *p = (partition){
-        .d = d, .g = g, .forms = {.arena = &d->arena}, .last = &p->first, .report = report};
+    *p = (partition){.d = d,
+                     .g = g,
+                     .forms = {.arena = &d->arena, .layouts = d->layouts},
+                     .last = &p->first,
+                     .report = report};
     p->forms.first = allocate(p, (size_t)g->n_values + 1, sizeof(*p->forms.first));
     p->written = allocate(p, (size_t)g->n_resources + 1, sizeof(*p->written));
     p->result = allocate(p, (size_t)g->n_outputs + 1, sizeof(*p->result));
@@ -482,7 +529,7 @@ static ch_status add_source(partition *p, const ch_node *call)
  * result is written once. */
 static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
 {
-    for (int c = 0; c < l->n_cores; c++)
+    for (int c = 0; c < l->n_cores && !ch__layout_has_no_copies(l); c++)
         for (int lower = 0; lower <= c; lower++)
             if (!ch__layout_has(l, c) ||
                 (lower < c && ch__layout_has(l, lower) &&
@@ -494,9 +541,10 @@ static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
  * the layouts of the variables. */
 static ch_status add_roots(partition *p)
 {
-    ch_core_regions at;
-    ch_core_layout  l;
-    ch_status       rc = CH_OK;
+    const ch_core_regions *at;
+    ch_core_regions       *put;
+    ch_core_layout         l;
+    ch_status              rc = CH_OK;
 
     for (int i = 0; i < p->g->n_resources && rc == CH_OK; i++) {
         const ch_resource    *r = &p->g->resource[i];
@@ -509,8 +557,8 @@ static ch_status add_roots(partition *p)
             rc = ch__layout_intern(p->d->layouts, &l, &unique);
         if (rc != CH_OK)
             return rc;
-        ch__layout_regions(unique, r->value, &at);
-        rc = need(p, r->value, &at, unique, &p->written[i]);
+        at = regions_of(p, unique, r->value);
+        rc = at == NULL ? no_memory() : need(p, r->value, at, unique, &p->written[i]);
     }
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
         const ch_node        *n = p->g->output[i].node;
@@ -522,14 +570,17 @@ static ch_status add_roots(partition *p)
         rc = ch__layout_intern(p->d->layouts, &l, &unique);
         if (rc != CH_OK)
             return rc;
-        ch__layout_regions(unique, n, &at);
-        rc = need(p, n, &at, unique, &form);
+        at = regions_of(p, unique, n);
+        rc = at == NULL ? no_memory() : need(p, n, at, unique, &form);
         if (rc != CH_OK)
             return rc;
-        leave_one_copy(unique, &at);
         a = add_action(p, PUT, n);
-        if (a == NULL || (a->want = ch__arena_copy(&p->d->arena, &at, sizeof(at))) == NULL)
+        put = ch__arena_copy(&p->d->arena, at, sizeof(*at));
+        if (a == NULL || put == NULL)
             return no_memory();
+        put->layout = NULL;
+        leave_one_copy(unique, put);
+        a->want = put;
         a->index = i;
         a->source = form;
     }
@@ -539,14 +590,13 @@ static ch_status add_roots(partition *p)
 /* Adds the actions that bring the outputs of a body to their layouts. */
 static ch_status add_body_outputs(partition *p)
 {
-    ch_core_regions at;
-    ch_status       rc = CH_OK;
+    ch_status rc = CH_OK;
 
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
-        const ch_node *n = p->g->output[i].node;
+        const ch_node         *n = p->g->output[i].node;
+        const ch_core_regions *at = regions_of(p, p->d->output[i], n);
 
-        ch__layout_regions(p->d->output[i], n, &at);
-        rc = need(p, n, &at, p->d->output[i], &p->result[i]);
+        rc = at == NULL ? no_memory() : need(p, n, at, p->d->output[i], &p->result[i]);
     }
     return rc;
 }
@@ -636,7 +686,7 @@ static ch_status infer_part(partition *p, const action *a, int k, ch_graph *g, c
     for (int i = 0; i < to->n_out && rc == CH_OK; i++) {
         ch_dims want;
 
-        dims_of(&a->out_at[i].at[p->class[k].first], dims[i].rank, &want);
+        dims_of(&a->out_at[i]->at[p->class[k].first], dims[i].rank, &want);
         for (int d = 0; d < dims[i].rank; d++)
             if (dims[i].dim[d].sym != 0)
                 dims[i].dim[d] = want.dim[d]; /* such as the rows of all replicas */
@@ -661,7 +711,7 @@ static ch_status write_identity(partition *p, const action *a, int k, ch_step *s
         const ch_core_layout *l = a->out[i]->layout;
         ch_dims               dims;
 
-        dims_of(&a->out_at[i].at[p->class[k].first], a->value[i].dims.rank, &dims);
+        dims_of(&a->out_at[i]->at[p->class[k].first], a->value[i].dims.rank, &dims);
         a->out[i]->node[k] = ch__fill_dims(s, a->value[i].dtype, &dims,
                                            ch__identity_of(l->combiner, a->value[i].dtype));
         if (a->out[i]->node[k] == NULL)
@@ -715,6 +765,7 @@ static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
 {
     int            c = p->class[k].first;
     const ch_node *n = a->value;
+    const int64_t  none[CH_MAX_FACTORS] = {0}; /* has_simple_attrs */
     ch_node      **in, *to;
     ch_status      rc;
 
@@ -722,11 +773,14 @@ static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
         return write_identity(p, a, k, s);
     if (!has_core(a->computes, c))
         return CH_OK;
+    rc = a->is_full ? make_attrs(p, n, a, c, none, none) : CH_OK;
+    if (rc != CH_OK)
+        return rc;
     in = allocate(p, (size_t)n->n_in + 1, sizeof(*in));
     for (int i = 0; in != NULL && i < n->n_in; i++) {
         in[i] = a->in[i]->node[k];
         if (in[i] == NULL &&
-            (in[i] = write_empty(n->in[i], &a->in_at[i].at[c], n, c, s)) == NULL)
+            (in[i] = write_empty(n->in[i], &a->in_at[i]->at[c], n, c, s)) == NULL)
             return ch_step_status(s);
     }
     to = in == NULL

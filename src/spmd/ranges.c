@@ -224,28 +224,54 @@ double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *t
     return product;
 }
 
-void ch__layout_regions(const ch_core_layout *l, const ch_node *n, ch_core_regions *out)
+bool ch__ranges_are_full(const ch_factors *f, const ch_core_layout *ranges)
 {
-    out->cores = 0;
-    for (int c = 0; c < l->n_cores; c++)
-        if (ch__core_region(l, ch__shape(n), c, &out->at[c]))
-            out->cores |= (uint64_t)1 << c;
+    for (int k = 0; k < f->n; k++)
+        if (ranges->parts[k] > 1 &&
+            ch__units(f->factor[k].size.n, ranges->unit[k]) < ranges->parts[k])
+            return false;
+    return true;
 }
 
-bool ch__input_regions(const ch_node *call, const ch_factors *f, const ch_core_layout *ranges,
-                       int i, ch_core_regions *out)
+/* Returns the unique layout of the regions of input i; NULL: they are none, or a core has an
+ * empty range. */
+static const ch_core_layout *input_layout(ch_core_division *d, const ch_node *call,
+                                          const ch_factors *f, const ch_core_layout *ranges,
+                                          int i)
 {
-    const ch_dims *d = &call->in[i]->dims;
-    int64_t        from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    const ch_core_layout *unique;
+    ch_core_layout        l;
 
-    out->cores = 0;
+    for (int k = 0; k < call->in[i]->dims.rank; k++)
+        if (f->in[i][k].is_mapped)
+            return NULL;
+    return ch__ranges_are_full(f, ranges) &&
+                   ch__lower(f, ranges, f->in[i], &call->in[i]->dims, true, &l) &&
+                   ch__layout_intern(d->layouts, &l, &unique) == CH_OK
+               ? unique
+               : NULL;
+}
+
+const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *call,
+                                         const ch_factors *f, const ch_core_layout *ranges,
+                                         int i, ch_core_regions *room)
+{
+    const ch_core_layout *l = input_layout(d, call, f, ranges, i);
+    const ch_dims        *dims = &call->in[i]->dims;
+    int64_t               from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+
+    if (l != NULL)
+        return ch__layout_regions(d->layouts, l, ch__shape(call->in[i]));
+    room->cores = 0;
+    room->layout = NULL;
+    room->same_sizes = false;
     for (int c = 0; c < ranges->n_cores; c++) {
         if (!ch__core_ranges(f, ranges, c, from, to) || ch__is_identity(f, from, to))
             continue;
-        for (int k = 0; k < d->rank; k++)
-            if (!ch__axis_range(f, &f->in[i][k], d->dim[k].n, from, to, k, &out->at[c]))
-                return false;
-        out->cores |= (uint64_t)1 << c;
+        for (int k = 0; k < dims->rank; k++)
+            if (!ch__axis_range(f, &f->in[i][k], dims->dim[k].n, from, to, k, &room->at[c]))
+                return NULL;
+        room->cores |= (uint64_t)1 << c;
     }
-    return true;
+    return room;
 }

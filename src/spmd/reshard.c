@@ -408,9 +408,22 @@ static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
     return CH_OK;
 }
 
+/* Returns an earlier core that makes the same copies as core c; -1: none. There is one if both
+ * want the same region, and no part is on several cores. */
+static int core_with_copies(const planner *pl, int c)
+{
+    if (!ch__layout_has_no_copies(pl->p.from))
+        return -1;
+    for (uint64_t m = pl->p.wanting; first_core(m) < c; m &= m - 1)
+        if (same_region(&pl->p.want[first_core(m)], &pl->p.want[c], pl->p.whole.rank))
+            return first_core(m);
+    return -1;
+}
+
 static ch_status plan_complete(planner *pl)
 {
     uint64_t  have[CH_MAX_RANK][CH_MAX_CORES];
+    int       rank = pl->p.whole.rank;
     ch_status rc = CH_OK;
 
     for (int k = 0; k < pl->p.whole.rank; k++) {
@@ -418,8 +431,18 @@ static ch_status plan_complete(planner *pl)
         for (uint64_t m = pl->p.from->cores; m != 0; m &= m - 1)
             have[k][pl->p.from->part[first_core(m)][k]] |= m & -m;
     }
-    for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1)
-        rc = plan_core(pl, have, first_core(m));
+    for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1) {
+        int c = first_core(m), same = core_with_copies(pl, c);
+
+        if (same < 0) {
+            rc = plan_core(pl, have, c);
+            continue;
+        }
+        pl->list[0][c] = pl->list[0][same];
+        pl->n_moved += ch__region_count(&pl->p.want[c], rank);
+        if (ch__layout_has(pl->p.from, c))
+            pl->n_moved -= shared_count(&pl->p.want[c], &pl->p.has[c], rank);
+    }
     return rc;
 }
 
@@ -467,9 +490,11 @@ static int longest_axis(const ch_region *box, int rank)
 }
 
 /* Plans the current cell in two stages: the cores that need it combine even shares, preferably
- * those that have a partial result of it, and all copy the shares of the others. */
-static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partial)
+ * those that have a partial result of it, and all copy the shares of the others. `is_only`:
+ * there is no other cell, so all these cores have the list of the first of them. */
+static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partial, bool is_only)
 {
+    int      first = first_core(s->need);
     uint64_t combining = (s->need & s->have) != 0 ? s->need & s->have : s->need;
     int      axis = longest_axis(&s->region, s->rank);
     int64_t  length = s->rank > 0 ? s->region.size[axis] : 1;
@@ -487,11 +512,18 @@ static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partia
             share.region.size[axis] = ch__part_begin(length, n, i + 1) - begin;
         }
         rc = add_combination(pl, s, partial, c, &share.region);
-        for (uint64_t m = s->need; m != 0 && rc == CH_OK; m &= m - 1)
+        if (is_only && rc == CH_OK) {
+            rc = add_copy(pl, 1, first, share);
+            pl->n_moved += ch__region_count(&share.region, s->rank) *
+                           count_cores(s->need & ~(UINT64_C(1) << c) & (s->need - 1));
+        }
+        for (uint64_t m = is_only ? 0 : s->need; m != 0 && rc == CH_OK; m &= m - 1)
             rc = add_copy(pl, 1, first_core(m), share);
         if (rc != CH_OK)
             return rc;
     }
+    for (uint64_t m = is_only ? s->need : 0; m != 0; m &= m - 1)
+        pl->list[1][first_core(m)] = pl->list[1][first];
     return CH_OK;
 }
 
@@ -501,6 +533,7 @@ static ch_status plan_partial(planner *pl, int *n_stages, bool *is_shared)
     const ch_core_layout *from = pl->p.from;
     uint64_t              partial[CH_MAX_CORES] = {0}; /* by partial result: its cores */
     ch_status             rc = CH_OK;
+    int                   n_cells = 0;
     cells                 s;
 
     for (uint64_t m = from->cores; m != 0; m &= m - 1)
@@ -509,6 +542,7 @@ static ch_status plan_partial(planner *pl, int *n_stages, bool *is_shared)
     *is_shared = false;
     cells_begin(&pl->p, &s);
     while (cells_next(&s)) {
+        n_cells++;
         *is_shared |= count_cores(s.need) > 1;
         if (!cell_is_direct(&s, from->n_partial))
             *n_stages = 2;
@@ -516,7 +550,7 @@ static ch_status plan_partial(planner *pl, int *n_stages, bool *is_shared)
     cells_begin(&pl->p, &s);
     while (rc == CH_OK && cells_next(&s)) {
         if (*n_stages == 2)
-            rc = plan_shares(pl, &s, partial);
+            rc = plan_shares(pl, &s, partial, n_cells == 1);
         for (uint64_t m = s.need; *n_stages == 1 && m != 0 && rc == CH_OK; m &= m - 1)
             rc = add_combination(pl, &s, partial, first_core(m), &s.region);
     }
