@@ -106,5 +106,14 @@ typedef struct ch_layout_report {
 CH_API CH_MUST_CHECK ch_status ch_function_report_layouts(ch_function      *f,
                                                           ch_layout_report *planned,
                                                           ch_layout_report *measured);
+/* Prints the plan of the last run of f, as snprintf does. A line for each value says how it
+ * lies over the devices, why, and which line of the program computes it. The lines below it are
+ * the transfers of the value, with their bytes and the call that they are for:
+ *
+ *  %17 matmul  f32(128, 10)  partial sum of 4, (128, 10) each      net/dense_1, at train.c:41
+ *      all-reduce  30,720 B  for sub %18 at train.c:44, which is replicated: nothing splits it
+ *
+ * Before a run the text is empty. */
+CH_API int ch_function_print_layouts(ch_function *f, char *text, size_t size);
 
 #endif

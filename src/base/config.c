@@ -168,6 +168,7 @@ static const setting settings[] = {
     SETTING(fuse,           bool,  "true",   "true: a chain of elementwise ops is computed in one pass over memory; false: each op in a pass of its own, slower and with the same results"),
     SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
+    SETTING(reshard_notice, bytes, "1M",     "a transfer of more bytes between the logical devices of a replica, which no annotation asks for, is logged with its line when the step is planned"),
     SETTING(wait_notice_ms, ms,    "10000",  "a wait for input or for another replica that lasts longer logs a warning that names its peer"),
     SETTING(wait_limit_ms,  ms,    "600000", "a wait for another replica, worker or server that lasts longer fails with DEADLINE_EXCEEDED and names what it waited for; options with a time limit of their own override it"),
     SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, except variables with a copies-differ warning in the log"),

@@ -32,6 +32,7 @@ typedef struct ch_config {
     bool             fuse;     /* fuse chains of elementwise calls */
     bool             epilogue; /* fuse biases and activations into products */
     bool             engines;  /* use oneDNN where it supports the call */
+    int64_t          reshard_notice; /* bytes; larger transfers are logged (spmd/print.c) */
     int              wait_notice_ms; /* a longer wait logs a warning that names its peer */
     int              wait_limit_ms;  /* a longer wait fails with DEADLINE_EXCEEDED */
     bool             check_copies;   /* compare copies of mirrored variables after each run */

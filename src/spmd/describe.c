@@ -1,8 +1,55 @@
 /* spmd/describe.c -- describes a division in a report (report.h).
  *
+ * partition.c calls ch__describe_call for every call that it adds to the actions of the cores,
+ * and ch__describe_move for every transfer. The layouts of a report are those in which values
+ * are computed (ch_forms.first), which need not be the wanted ones. An origin is that of the
+ * wanted layout, if the value is computed in it.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
+
+static ch_status no_memory(void)
+{
+    return ch__fail_memory("the report of a step");
+}
+
+/* Copies a text to the report. Returns false if memory is exhausted. */
+static bool copy_text(ch_step_report *r, const char *text, const char **out)
+{
+    *out = ch__arena_strdup(&r->arena, text);
+    return text == NULL || *out != NULL;
+}
+
+ch_status ch__describe_begin(ch_step_report *r, ch_report_body *b, const char *name, int n)
+{
+    b->times = 1;
+    b->by_id = ch__arena_alloc(&r->arena, ((size_t)n + 1) * sizeof(ch_report_value *));
+    b->last = &b->first;
+    return b->by_id != NULL && copy_text(r, name, &b->name) ? CH_OK : no_memory();
+}
+
+ch_status ch__describe_bodies(ch_step_report *r, const ch_node *call, ch_report_body **out)
+{
+    ch_graph *body[CH_MAX_BODIES];
+    int       n = ch__call_bodies(call, body), i = 0;
+    ch_status rc = CH_OK;
+
+    *out = ch__arena_alloc(&r->arena, ((size_t)n + 1) * sizeof(**out));
+    if (*out == NULL)
+        return no_memory();
+    for (const ch_attr *row = call->op->attrs; i < n && rc == CH_OK; row++) {
+        if (row->kind != CH_ATTR_KIND_GRAPH)
+            continue;
+        rc = ch__describe_begin(r, &(*out)[i], row->name, body[i]->n_values);
+        (*out)[i].times = ch__body_iterations(call);
+        (*out)[i].next = i + 1 < n ? &(*out)[i + 1] : NULL;
+        i++;
+    }
+    return rc;
+}
 
 /* ---- counts ---- */
 
@@ -22,14 +69,14 @@ static const ch_core_layout *computed_layout(const ch_forms *forms, const ch_nod
     return form->is_host ? NULL : form->layout;
 }
 
-/* Returns true if every core computes the whole call, although input i is split. */
-static bool is_repeated(const ch_call_plan *p, const ch_node *call, const ch_forms *forms,
-                        int i)
+/* Returns true if every core computes the whole call, although an input is split. */
+static bool is_repeated(const ch_call_plan *p, const ch_node *call, const ch_forms *forms)
 {
-    const ch_core_layout *does = p->array != NULL ? p->array[i] : p->ranges;
-
-    return call->op != &ch__op_with_layout && ch__layout_is_replicated(does) &&
-           is_split(computed_layout(forms, call->in[i]));
+    for (int i = 0; i < call->n_in && call->op != &ch__op_with_layout; i++)
+        if (ch__layout_is_replicated(p->array != NULL ? p->array[i] : p->ranges) &&
+            is_split(computed_layout(forms, call->in[i])))
+            return true;
+    return false;
 }
 
 /* Returns true if all ranges of each factor have the same size. */
@@ -73,19 +120,234 @@ static void count_elements(ch_step_report *r, const ch_node *call, const ch_form
     }
 }
 
-void ch__describe_call(ch_step_report *r, const ch_call_plan *p, const ch_node *call,
-                       const ch_factors *rule, const ch_forms *forms)
-{
-    bool any = false;
+/* ---- calls and layouts ---- */
 
-    if (p->bodies != NULL)
-        return; /* the calls of the bodies were added */
+/* Returns the name of an input or variable, or the text in the attributes, as "save" of a host
+ * call. NULL: none. */
+static const char *name_of(const ch_graph *g, const ch_node *call)
+{
+    if (call->op == ch__roles.input)
+        return g->input_name[((const ch_input_attrs *)call->attrs)->index];
+    if (call->op == ch__roles.read)
+        return g->resource[((const ch_read_attrs *)call->attrs)->resource].name;
+    for (const ch_attr *row = call->attrs != NULL ? call->op->attrs : NULL;
+         row != NULL && row->name != NULL; row++)
+        if (row->kind == CH_ATTR_KIND_TEXT)
+            return *(char *const *)(const void *)((const char *)call->attrs + row->offset);
+    return NULL;
+}
+
+static bool set_call(ch_step_report *r, const ch_graph *g, const ch_node *call,
+                     ch_report_call *out)
+{
+    *out = (ch_report_call){.op = call->op->name, .caller = call->caller};
+    return copy_text(r, name_of(g, call), &out->name) && copy_text(r, call->scope, &out->scope);
+}
+
+/* Returns the name of the variable of which n is the value, before or after the step. NULL:
+ * none. */
+static const char *variable_of(const ch_graph *g, const ch_node *n)
+{
+    for (int i = 0; i < g->n_resources; i++)
+        if (g->resource[i].read == n || g->resource[i].value == n)
+            return g->resource[i].name;
+    return NULL;
+}
+
+/* Returns the input from which the ranges of a call were taken; NULL: none. */
+static const ch_node *model_of(ch_core_division *d, const ch_call_plan *p, const ch_node *call,
+                               const ch_forms *forms)
+{
+    for (int i = 0; p != NULL && p->ranges != NULL && i < call->n_in; i++) {
+        const ch_core_layout *has = computed_layout(forms, call->in[i]), *unique;
+        ch_core_layout        lifted;
+
+        if (is_split(has) &&
+            ch__lift(&p->rule, p->rule.in[i], has, CH_LIFT_ALL, true, &lifted) &&
+            ch__layout_intern(d->layouts, &lifted, &unique) == CH_OK && unique == p->ranges)
+            return call->in[i];
+    }
+    return NULL;
+}
+
+/* Sets *out to where the layout l of value n comes from. */
+static bool set_origin(ch_step_report *r, ch_core_division *d, const ch_graph *g,
+                       const ch_call_plan *p, const ch_node *n, const ch_core_layout *l,
+                       const ch_forms *forms, ch_report_layout *out)
+{
+    const ch_value_plan *v = &d->value[n->id];
+    const ch_node       *from = v->from, *through = v->through;
+
+    out->source = v->source;
+    if (l->n_partial > 1) {
+        out->source = CH_LAYOUT_PARTIAL;
+    } else if (p != NULL && p->ranges != NULL && p->rule.n_set_out == 0) {
+        out->source = CH_LAYOUT_UNDIVIDED;
+        out->name = n->head->op->replicated; /* a constant */
+    } else if (l != v->want && ch__layout_is_replicated(l)) {
+        out->source = CH_LAYOUT_CHEAPEST;
+    } else if (l != v->want) {
+        from = model_of(d, p, n->head, forms);
+        through = n->head;
+        out->source = from != NULL ? CH_LAYOUT_NEIGHBOUR : CH_LAYOUT_CHEAPEST;
+    }
+    if (out->source == CH_LAYOUT_VARIABLE)
+        return copy_text(r, variable_of(g, n), &out->name);
+    if (out->source == CH_LAYOUT_ANNOTATION)
+        return set_call(r, g, n->head, &out->at);
+    if (out->source != CH_LAYOUT_NEIGHBOUR)
+        return true;
+    out->from = from->id;
+    out->is_outside = from->graph != d->g;
+    out->is_own = through == n->head;
+    return set_call(r, g, through, &out->at);
+}
+
+static bool set_layout(ch_step_report *r, const ch_core_layout *l, ch_report_layout *out)
+{
+    char text[512];
+
+    (void)ch__core_layout_print(l, text, sizeof(text));
+    return copy_text(r, text, &out->text);
+}
+
+/* Sets the largest part of a core, along each axis. */
+static void set_parts(const ch_core_layout *l, const ch_node *n, ch_report_value *v)
+{
+    ch_region at;
+    int       n_parts = 0;
+
+    v->shape = v->each = ch__shape(n);
+    v->is_even = true;
+    for (int c = 0; c < l->n_cores; c++) {
+        if (!ch__core_region(l, v->shape, c, &at))
+            continue;
+        for (int k = 0; k < v->shape.rank; k++) {
+            v->is_even &= n_parts == 0 || at.size[k] == v->each.dim[k];
+            if (n_parts == 0 || at.size[k] > v->each.dim[k])
+                v->each.dim[k] = at.size[k];
+        }
+        n_parts++;
+    }
+}
+
+/* Adds a value; n NULL: a call without results. */
+static ch_status add_value(ch_step_report *r, ch_report_body *b, ch_core_division *d,
+                           const ch_graph *g, const ch_call_plan *p, const ch_node *call,
+                           const ch_node *n, const ch_forms *forms)
+{
+    ch_report_value      *v = ch__arena_alloc(&r->arena, sizeof(*v));
+    const ch_core_layout *l = n != NULL ? forms->first[n->id]->layout : p->ranges;
+
+    if (v == NULL || !set_call(r, g, call, &v->call) || !set_layout(r, l, &v->layout))
+        return no_memory();
+    v->id = n != NULL ? n->id : -1;
+    if (n != NULL) {
+        v->dtype = n->dtype;
+        v->is_host = forms->first[n->id]->is_host;
+        set_parts(l, n, v);
+        if (!set_origin(r, d, g, p, n, l, forms, &v->layout))
+            return no_memory();
+        b->by_id[n->id] = v;
+    }
+    *b->last = v;
+    b->last = &v->next;
+    return CH_OK;
+}
+
+ch_status ch__describe_call(ch_step_report *r, ch_report_body *b, ch_core_division *d,
+                            const ch_graph *g, const ch_call_plan *p, const ch_node *call,
+                            const ch_factors *rule, const ch_forms *forms,
+                            ch_report_body *bodies)
+{
+    ch_report_value **first = b->last;
+    ch_status         rc = CH_OK;
+
+    if (call->n_out == 0)
+        rc = add_value(r, b, d, g, p, call, NULL, forms);
+    for (int i = 0; i < call->n_out && rc == CH_OK; i++)
+        rc = add_value(r, b, d, g, p, call, &call[i], forms);
+    if (call->n_out > 0 && rc == CH_OK)
+        (*first)->body = bodies;
+    if (rc != CH_OK || p == NULL || p->bodies != NULL)
+        return rc; /* the calls of the bodies were counted */
     r->n_calls++;
-    for (int i = 0; i < call->n_in && !any; i++)
-        any = is_repeated(p, call, forms, i);
-    r->n_replicated += any;
+    (*first)->is_repeated = is_repeated(p, call, forms);
+    r->n_replicated += (*first)->is_repeated;
     if (p->array == NULL && rule->n_set_out > 0)
         count_operations(r, rule, p->ranges);
     else
         count_elements(r, call, forms);
+    return CH_OK;
+}
+
+/* ---- transfers ---- */
+
+/* Returns true if an annotation asks for the transfer: it is of the annotation itself, or of a
+ * call whose result goes to the annotation. */
+static bool is_asked(const ch_core_division *d, const ch_planned_move *m)
+{
+    const ch_value_plan *v;
+
+    if (m->use != CH_FOR_CALL || m->call->n_out == 0)
+        return false;
+    v = &d->value[m->call->id];
+    return m->call->op == &ch__op_with_layout ||
+           (v->source == CH_LAYOUT_NEIGHBOUR && v->through->op == &ch__op_with_layout);
+}
+
+/* Returns the result of a call that the input `value` is for. */
+static const ch_node *result_for(const ch_node *call, const ch_node *value)
+{
+    for (int i = 0; i < call->n_in && ch__is_pack(call); i++)
+        if (call->in[i] == value)
+            return &call[i];
+    return call;
+}
+
+/* Sets the use of a transfer. */
+static bool set_use(ch_step_report *r, const ch_report_body *b, ch_core_division *d,
+                    const ch_graph *g, const ch_planned_move *m, ch_report_move *to)
+{
+    to->use = m->use;
+    to->id = -1;
+    if (m->use == CH_FOR_CALL) {
+        const ch_report_value *user =
+            m->call->n_out > 0 ? b->by_id[result_for(m->call, m->value)->id] : NULL;
+
+        to->is = user != NULL ? user->layout : (ch_report_layout){.text = "on core 0"};
+        if (user == NULL) {
+            to->is.source = CH_LAYOUT_UNDIVIDED;
+            to->is.name = m->call->op->replicated;
+        } else {
+            to->id = user->id;
+        }
+        return set_call(r, g, m->call, &to->call);
+    }
+    if (!set_layout(r, m->layout, &to->is) ||
+        !set_origin(r, d, g, NULL, m->value, m->layout, NULL, &to->is))
+        return false;
+    if (m->use == CH_FOR_RESULT)
+        return copy_text(r, g->output[m->index].name, &to->name);
+    to->is.source = CH_LAYOUT_VARIABLE;
+    return copy_text(r, g->resource[m->index].name, &to->name);
+}
+
+ch_status ch__describe_move(ch_step_report *r, ch_report_body *b, ch_core_division *d,
+                            const ch_graph *g, const ch_planned_move *m)
+{
+    ch_report_move **last = &b->by_id[m->value->id]->move, *to;
+
+    if (m->bytes == 0)
+        return CH_OK;
+    to = ch__arena_alloc(&r->arena, sizeof(*to));
+    if (to == NULL || !set_use(r, b, d, g, m, to))
+        return no_memory();
+    to->kind = m->kind;
+    to->bytes = m->bytes;
+    to->is_asked = is_asked(d, m);
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = to;
+    return CH_OK;
 }

@@ -19,20 +19,12 @@
 #include "spmd/reshard.h"
 #include "spmd/spmd.h"
 
-/* Where the layout of a value comes from, for reports. */
-typedef enum ch_layout_source {
-    CH_LAYOUT_DEFAULT, /* nothing splits the value: replicated */
-    CH_LAYOUT_ANNOTATION,
-    CH_LAYOUT_VARIABLE,
-    CH_LAYOUT_NEIGHBOUR /* taken from the value `from` through the call `through` */
-} ch_layout_source;
-
 /* The wanted layout of a value. */
 typedef struct ch_value_plan {
     const ch_core_layout *want; /* NULL while propagating: undecided */
     bool                  is_fixed;
-    ch_layout_source      source;
-    const ch_node        *from, *through;
+    ch_layout_source      source;         /* for reports */
+    const ch_node        *from, *through; /* CH_LAYOUT_NEIGHBOUR: the value and the call */
 } ch_value_plan;
 
 typedef struct ch_body_plan ch_body_plan;
@@ -207,10 +199,34 @@ ch_status ch__bodies_choose(ch_core_division *d, ch_forms *forms, const ch_call_
 
 /* ---- the passes ---- */
 
-/* Adds a call of the replica to a report, after its inputs and outputs have forms. `rule` has
- * the sizes of this replica. (describe.c) */
-void ch__describe_call(ch_step_report *r, const ch_call_plan *p, const ch_node *call,
-                       const ch_factors *rule, const ch_forms *forms);
+/* ---- describe.c: the report of a division ---- */
+
+/* A transfer, as partition.c plans it. */
+typedef struct ch_planned_move {
+    const ch_node *value;
+    ch_report_use  use;
+    const ch_node *call;  /* CH_FOR_CALL */
+    int            index; /* otherwise: of the resource, or of the output */
+    /* the layout of the new value, or of the output */
+    const ch_core_layout *layout;
+    ch_traffic_kind       kind;
+    int64_t               bytes;
+} ch_planned_move;
+
+/* Prepares a body for values with ids below n. `name` is copied. */
+ch_status ch__describe_begin(ch_step_report *r, ch_report_body *b, const char *name, int n);
+/* Sets *out to a prepared list of the bodies of a call. */
+ch_status ch__describe_bodies(ch_step_report *r, const ch_node *call, ch_report_body **out);
+/* Describe the values of a call of graph g, after it has forms, and a transfer of a value that
+ * has been described. `rule` has the sizes of this replica; p and `rule` are NULL for a value
+ * that no op computes. Counts the call, unless p is NULL. `bodies` are those of the call; NULL:
+ * none. */
+ch_status ch__describe_call(ch_step_report *r, ch_report_body *b, ch_core_division *d,
+                            const ch_graph *g, const ch_call_plan *p, const ch_node *call,
+                            const ch_factors *rule, const ch_forms *forms,
+                            ch_report_body *bodies);
+ch_status ch__describe_move(ch_step_report *r, ch_report_body *b, ch_core_division *d,
+                            const ch_graph *g, const ch_planned_move *m);
 
 ch_status ch__propagate(ch_core_division *d);
 /* Replaces the calls in the graphs of the replicas that must be expanded, and sets *any if

@@ -47,6 +47,8 @@ typedef struct action {
     void            **attrs; /* by core: attributes of the part; NULL: those of the call */
     struct partition *body;  /* of a call with bodies: by body; else NULL */
     int               n_bodies;
+    ch_report_body   *described; /* likewise: by body, its part of the report */
+    ch_planned_move   move;      /* TAKE, RESHARD, PUT */
     struct action    *next;
 } action;
 
@@ -61,7 +63,9 @@ typedef struct partition {
     ch_core_division *d;
     ch_graph         *g; /* the graph of the replica */
     ch_forms          forms;
-    ch_step_report   *report; /* NULL: none */
+    ch_step_report   *report;    /* NULL: none */
+    ch_report_body   *described; /* the part of the report for this graph */
+    ch_planned_move   move;      /* the use of the transfers that need() adds */
     action           *first, **last;
     int               n_classes, class_of[CH_MAX_CORES];
     core_class class[CH_MAX_CORES];
@@ -176,6 +180,8 @@ static action *add_action(partition *p, action_kind kind, const ch_node *value)
         return NULL;
     a->kind = kind;
     a->value = value;
+    a->move = p->move;
+    a->move.value = value;
     *p->last = a;
     p->last = &a->next;
     return a;
@@ -413,14 +419,17 @@ static ch_status add_arrays(partition *p, const ch_node *call, const ch_core_lay
 
 static ch_status list_actions(partition *p);
 
-/* Sets up the partition of a graph: of a replica, or of a body. */
-static ch_status begin(partition *p, ch_core_division *d, ch_graph *g, ch_step_report *report)
+/* Sets up the partition of a graph: of a replica, or of a body. It is described in a part of
+ * the report. */
+static ch_status begin(partition *p, ch_core_division *d, ch_graph *g, ch_step_report *report,
+                       ch_report_body *described)
 {
     *p = (partition){.d = d,
                      .g = g,
                      .forms = {.arena = &d->arena, .layouts = d->layouts},
                      .last = &p->first,
-                     .report = report};
+                     .report = report,
+                     .described = described};
     p->forms.first = allocate(p, (size_t)g->n_values + 1, sizeof(*p->forms.first));
     p->written = allocate(p, (size_t)g->n_resources + 1, sizeof(*p->written));
     p->result = allocate(p, (size_t)g->n_outputs + 1, sizeof(*p->result));
@@ -437,12 +446,15 @@ static ch_status add_bodies(partition *p, const ch_node *call, ch_body_plan *pla
     double    times = plan->ties.iterations >= 0 ? (double)plan->ties.iterations : 1;
     ch_status rc = add_arrays(p, call, plan->in, plan->out, a);
 
+    if (rc == CH_OK && p->report != NULL)
+        rc = ch__describe_bodies(p->report, call, &a->described);
     a->body = allocate(p, (size_t)n + 1, sizeof(*a->body));
     if (rc == CH_OK && a->body == NULL)
         rc = no_memory();
     a->n_bodies = rc == CH_OK ? n : 0;
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = begin(&a->body[i], &plan->body[i], body[i], p->report);
+        rc = begin(&a->body[i], &plan->body[i], body[i], p->report,
+                   p->report != NULL ? &a->described[i] : NULL);
         if (rc == CH_OK && p->report != NULL)
             p->report->times *= times;
         if (rc == CH_OK)
@@ -461,6 +473,7 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     ch_status             rc = ch__factors_of(call, &p->d->arena, &rule);
     action                plan = {.rule = rule}, *a = &plan;
 
+    p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
     plan.in = allocate(p, n_in, sizeof(*plan.in));
     plan.out = allocate(p, n_out, sizeof(*plan.out));
     plan.in_at = allocate(p, n_in, sizeof(*plan.in_at));
@@ -492,9 +505,10 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     plan.value = call;
     plan.index = index;
     *a = plan;
-    if (p->report != NULL)
-        ch__describe_call(p->report, &p->d->call[index], call, &a->rule, &p->forms);
-    return CH_OK;
+    return p->report == NULL
+               ? CH_OK
+               : ch__describe_call(p->report, p->described, p->d, p->g, &p->d->call[index],
+                                   call, &a->rule, &p->forms, a->described);
 }
 
 /* Adds the form of a value that no op computes. */
@@ -522,7 +536,9 @@ static ch_status add_source(partition *p, const ch_node *call)
     if (form == NULL)
         return no_memory();
     form->is_host = call->op != ch__roles.read && of_body == NULL;
-    return CH_OK;
+    return p->report == NULL ? CH_OK
+                             : ch__describe_call(p->report, p->described, p->d, p->g, NULL,
+                                                 call, NULL, &p->forms, NULL);
 }
 
 /* Leaves out the cores that have the same part as a lower core, so that each element of a
@@ -558,6 +574,7 @@ static ch_status add_roots(partition *p)
         if (rc != CH_OK)
             return rc;
         at = regions_of(p, unique, r->value);
+        p->move = (ch_planned_move){.use = CH_FOR_VARIABLE, .index = i, .layout = unique};
         rc = at == NULL ? no_memory() : need(p, r->value, at, unique, &p->written[i]);
     }
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
@@ -571,6 +588,7 @@ static ch_status add_roots(partition *p)
         if (rc != CH_OK)
             return rc;
         at = regions_of(p, unique, n);
+        p->move = (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = unique};
         rc = at == NULL ? no_memory() : need(p, n, at, unique, &form);
         if (rc != CH_OK)
             return rc;
@@ -596,6 +614,8 @@ static ch_status add_body_outputs(partition *p)
         const ch_node         *n = p->g->output[i].node;
         const ch_core_regions *at = regions_of(p, p->d->output[i], n);
 
+        p->move =
+            (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = p->d->output[i]};
         rc = at == NULL ? no_memory() : need(p, n, at, p->d->output[i], &p->result[i]);
     }
     return rc;
@@ -816,7 +836,7 @@ static ch_status write_take(partition *p, const action *a, int k, ch_step *s)
     return a->made->node[k] != NULL ? CH_OK : ch_step_status(s);
 }
 
-static ch_status write_reshard(partition *p, const action *a, int k, ch_step *s)
+static ch_status write_reshard(partition *p, action *a, int k, ch_step *s)
 {
     const ch_node    *n = a->value;
     int               c = p->class[k].first;
@@ -834,6 +854,8 @@ static ch_status write_reshard(partition *p, const action *a, int k, ch_step *s)
         return rc;
     dims_of(&a->want->at[c], n->dims.rank, &dims);
     rc = ch__exchange(s, plan, n, a->source->node[k], wants[c] ? &dims : NULL, &out);
+    a->move.kind = plan->kind;
+    a->move.bytes = plan->n_moved * (int64_t)ch_dtype_bytes(n->dtype);
     a->made->node[k] = out;
     return rc;
 }
@@ -906,7 +928,7 @@ static ch_status write_resources(partition *p, int k, ch_graph *g)
     return CH_OK;
 }
 
-static ch_status write_action(partition *p, const action *a, int k, ch_step *s)
+static ch_status write_action(partition *p, action *a, int k, ch_step *s)
 {
     switch (a->kind) {
     case TAKE:
@@ -935,7 +957,7 @@ static ch_status write_graph(partition *p, int k, const partition *outer)
     for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next)
         if (ch__is_source(n))
             rc = write_source(p, k, s->graph, n);
-    for (const action *a = p->first; a != NULL && rc == CH_OK; a = a->next)
+    for (action *a = p->first; a != NULL && rc == CH_OK; a = a->next)
         rc = write_action(p, a, k, s);
     if (rc == CH_OK && p->d->output != NULL)
         rc = write_body_outputs(p, k, s);
@@ -956,19 +978,57 @@ static ch_status write_graph(partition *p, int k, const partition *outer)
     return rc;
 }
 
+/* Returns the bytes of the parts that cores read from an input or write to a result. Whole
+ * values are used where they are. */
+static int64_t host_bytes(const partition *p, const action *a)
+{
+    int64_t whole = ch__count(a->value), sum = 0;
+
+    for (int c = 0; c < p->d->opt->n_cores; c++) {
+        int64_t n = ch__region_count(&a->want->at[c], a->value->dims.rank);
+
+        if (has_core(a->want->cores, c) && (a->kind == PUT || n < whole))
+            sum += n;
+    }
+    return sum * (int64_t)ch_dtype_bytes(a->value->dtype);
+}
+
+/* Adds the transfers to the report. */
+static ch_status describe_moves(partition *p)
+{
+    ch_status rc = CH_OK;
+
+    for (action *a = p->first; a != NULL && rc == CH_OK; a = a->next) {
+        for (int i = 0; i < a->n_bodies && rc == CH_OK; i++)
+            rc = describe_moves(&a->body[i]);
+        if (a->kind == CALL || rc != CH_OK)
+            continue;
+        if (a->kind != RESHARD) {
+            a->move.kind = CH_TRAFFIC_HOST;
+            a->move.bytes = host_bytes(p, a);
+        }
+        rc = ch__describe_move(p->report, p->described, p->d, p->g, &a->move);
+    }
+    return rc;
+}
+
 ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
                         ch_step_report *report)
 {
     partition p;
     ch_status rc;
 
-    rc = begin(&p, d, g, report);
+    rc = begin(&p, d, g, report, report != NULL ? &report->step : NULL);
+    if (rc == CH_OK && report != NULL)
+        rc = ch__describe_begin(report, &report->step, g->name, g->n_values);
     if (rc == CH_OK)
         rc = list_actions(&p);
     if (rc == CH_OK)
         find_classes(&p);
     for (int k = 0; k < p.n_classes && rc == CH_OK; k++)
         rc = write_graph(&p, k, NULL);
+    if (rc == CH_OK && report != NULL)
+        rc = describe_moves(&p);
     for (int c = 0; c < d->opt->n_cores && rc == CH_OK; c++)
         core[c] = ch_graph_ref(p.class[p.class_of[c]].g);
     for (int k = 0; k < p.n_classes; k++)

@@ -84,12 +84,12 @@ static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n
 
 /* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. The value of
  * most bytes decides first; a layout that does not fit those before is left out. Sets *from to
- * the first value that decides. Returns false if no value has a layout. */
+ * the first value that splits a factor. Returns false if no value has a layout. */
 static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
                         const ch_node *const *value, ch_axis_rule (*axis)[CH_MAX_RANK],
                         ch_core_layout *out, const ch_node **from)
 {
-    bool used[CH_MAX_OUT] = {false}, any = false;
+    bool used[CH_MAX_OUT] = {false}, any = false, is_split = false;
 
     for (int round = 0; round < n && round < CH_MAX_OUT; round++) {
         ch_core_layout lifted, merged;
@@ -104,13 +104,14 @@ static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
         used[best] = true;
         if (!ch__lift(f, axis[best], want_of(d, value[best]), CH_LIFT_RESULT, false, &lifted))
             continue;
-        if (!any) {
+        if (!any)
             *out = lifted;
-            *from = value[best];
-            any = true;
-        } else if (ch__layout_merge(out, &lifted, &merged)) {
+        else if (ch__layout_merge(out, &lifted, &merged))
             *out = merged;
-        }
+        if (!is_split)
+            *from = value[best];
+        is_split = !ch__layout_is_replicated(out);
+        any = true;
     }
     return any;
 }

@@ -30,8 +30,7 @@ void ch__step_report_free(void *report)
     ch__free(r);
 }
 
-/* Returns the report that the partitioner made; NULL: the step was not divided. */
-static const ch_step_report *report_of(const ch_prepared *p)
+const ch_step_report *ch__step_report_of(const ch_prepared *p)
 {
     return p->report_free == ch__step_report_free ? p->report : NULL;
 }
@@ -143,28 +142,34 @@ static double work_of(const ch_step_report *r, int n_cores)
     return r->all_operations > 0 ? most / r->all_operations : 1;
 }
 
-static void report(const ch_prepared *p, ch_layout_report *planned, ch_layout_report *measured)
+/* Sets the members that the plan and the measurement share. */
+static void set_common(const ch_prepared *p, ch_layout_report *r)
 {
-    const ch_step_report   *own = report_of(p);
-    const ch_traffic_counts plan = planned_traffic(p);
-    ch_layout_report        r = {.devices = p->n_cores,
-                                 .programs = p->n_programs,
-                                 .calls = own != NULL ? own->n_calls : p->n_calls,
-                                 .replicated_calls = own != NULL ? own->n_replicated : 0,
-                                 .work = own != NULL ? work_of(own, p->n_cores) : 1};
+    const ch_step_report *own = ch__step_report_of(p);
 
-    if (planned != NULL) {
-        *planned = r;
-        set_traffic(planned, &plan);
-        for (int c = 0; c < p->n_cores; c++)
-            planned->peak_bytes[c] = planned_bytes(p->program[p->which[c]]);
-    }
-    if (measured != NULL) {
-        *measured = r;
-        set_traffic(measured, &p->traffic);
-        for (int c = 0; c < p->n_cores; c++)
-            measured->peak_bytes[c] = (int64_t)ch_device_peak_bytes(p->device[c]);
-    }
+    *r = (ch_layout_report){.devices = p->n_cores,
+                            .programs = p->n_programs,
+                            .calls = own != NULL ? own->n_calls : p->n_calls,
+                            .replicated_calls = own != NULL ? own->n_replicated : 0,
+                            .work = own != NULL ? work_of(own, p->n_cores) : 1};
+}
+
+void ch__report_planned(const ch_prepared *p, ch_layout_report *r)
+{
+    const ch_traffic_counts t = planned_traffic(p);
+
+    set_common(p, r);
+    set_traffic(r, &t);
+    for (int c = 0; c < p->n_cores; c++)
+        r->peak_bytes[c] = planned_bytes(p->program[p->which[c]]);
+}
+
+static void report_measured(const ch_prepared *p, ch_layout_report *r)
+{
+    set_common(p, r);
+    set_traffic(r, &p->traffic);
+    for (int c = 0; c < p->n_cores; c++)
+        r->peak_bytes[c] = (int64_t)ch_device_peak_bytes(p->device[c]);
 }
 
 ch_status ch_function_report_layouts(ch_function *f, ch_layout_report *planned,
@@ -180,7 +185,10 @@ ch_status ch_function_report_layouts(ch_function *f, ch_layout_report *planned,
                         "report layouts of %s: the function has not run; run it first "
                         "(ch_strategy_run)",
                         f->name);
-    report(p, planned, measured);
+    if (planned != NULL)
+        ch__report_planned(p, planned);
+    if (measured != NULL)
+        report_measured(p, measured);
     ch__prepared_unref(p);
     return CH_OK;
 }

@@ -1,9 +1,11 @@
 /* spmd/report.h -- reports of divided steps: plain data about the calls and values of a step.
  *
- * partition.c fills in a report while it divides the step of replica 0. The report lives as
- * long as the prepared graph (ch_run_ops.partition), so it refers to nothing of the division:
- * its texts are copied, or are constants of the library. report.c makes a ch_layout_report of
- * it.
+ * partition.c describes the step of replica 0 while it divides it (describe.c). The report
+ * lives as long as the prepared graph (ch_run_ops.partition), so it refers to nothing of the
+ * division: its texts are copied, or are constants of the library. report.c makes a
+ * ch_layout_report of it, print.c prints it.
+ *
+ * All of a report is in its arena.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SPMD_REPORT_H
@@ -11,6 +13,82 @@
 
 #include "base/mem.h"
 #include "cohort/logical.h"
+#include "graph/op.h"
+
+struct ch_prepared;
+
+/* Where the layout of a value comes from. */
+typedef enum ch_layout_source {
+    CH_LAYOUT_DEFAULT, /* nothing splits the value: replicated */
+    CH_LAYOUT_ANNOTATION,
+    CH_LAYOUT_VARIABLE,
+    CH_LAYOUT_NEIGHBOUR, /* taken from another value through a call */
+    CH_LAYOUT_CHEAPEST,  /* no neighbour has it, but it has the least cost (choose.c) */
+    CH_LAYOUT_UNDIVIDED, /* the op has no partition rule */
+    CH_LAYOUT_PARTIAL    /* the call adds up a split axis, or keeps a sum of this kind */
+} ch_layout_source;
+
+/* A call. */
+typedef struct ch_report_call {
+    const char *op;     /* name of the op */
+    const char *name;   /* of the input, the variable or the host function; NULL: none */
+    const char *scope;  /* NULL: none */
+    const void *caller; /* address in the user's code; NULL: unknown */
+} ch_report_call;
+
+typedef struct ch_report_layout {
+    const char      *text; /* such as "{4, 1}" (ch__core_layout_print) */
+    ch_layout_source source;
+    const char      *name; /* of the variable; the reason of CH_LAYOUT_UNDIVIDED; may be NULL */
+    int              from; /* CH_LAYOUT_NEIGHBOUR: number of the value */
+    ch_report_call   at;   /* the annotation, or the call through which the layout came */
+    bool             is_own; /* that call computes the value */
+    bool is_outside; /* value `from` is not in this body, but in one around it or inside */
+} ch_report_layout;
+
+/* What a transfer is for. */
+typedef enum ch_report_use {
+    CH_FOR_CALL,
+    CH_FOR_VARIABLE, /* the new value of a variable */
+    CH_FOR_RESULT    /* an output of the step */
+} ch_report_use;
+
+/* A transfer of a value to the devices that need it. */
+typedef struct ch_report_move {
+    ch_traffic_kind        kind;
+    int64_t                bytes; /* of one run of the body */
+    ch_report_use          use;
+    const char            *name;     /* of the variable or output; NULL: none */
+    int                    id;       /* of the first result of the call; -1: it has none */
+    ch_report_call         call;     /* CH_FOR_CALL */
+    ch_report_layout       is;       /* of that result, or of the variable or output */
+    bool                   is_asked; /* an annotation asks for it */
+    struct ch_report_move *next;
+} ch_report_move;
+
+/* A value, or a call without results. */
+typedef struct ch_report_value {
+    int                     id; /* -1: a call without results */
+    ch_report_call          call;
+    ch_dtype                dtype;
+    ch_shape                shape, each; /* whole; the largest part of a device */
+    bool                    is_even;     /* all parts have the size `each` */
+    bool                    is_host;     /* an input or a constant: devices take their parts */
+    bool                    is_repeated; /* computed whole by all, although an input is split */
+    ch_report_layout        layout;
+    ch_report_move         *move; /* list in the order of execution */
+    struct ch_report_body  *body; /* bodies of the call; NULL: none */
+    struct ch_report_value *next;
+} ch_report_value;
+
+/* The values of a step, or of a body of a call, in the order of execution. */
+typedef struct ch_report_body {
+    const char            *name;  /* of the step, or of the attribute of the call */
+    int64_t                times; /* how often the body runs; -1: only a run knows */
+    ch_report_value       *first, **last;
+    ch_report_value      **by_id;
+    struct ch_report_body *next; /* the next body of the call */
+} ch_report_body;
 
 typedef struct ch_step_report {
     ch_arena arena;
@@ -18,11 +96,20 @@ typedef struct ch_step_report {
     /* arithmetic operations of each core, and of the step on a single device */
     double operations[CH_LOGICAL_DEVICES_MAX], all_operations;
     /* how often the calls run that are being added: calls in bodies run several times */
-    double times;
+    double         times;
+    ch_report_body step;
 } ch_step_report;
 
 ch_status ch__step_report_new(ch_step_report **out);
 /* Frees a ch_step_report; `report` may be NULL. */
 void ch__step_report_free(void *report);
+
+/* Returns the report of a prepared graph; NULL: the step was not divided. (report.c) */
+const ch_step_report *ch__step_report_of(const struct ch_prepared *p);
+/* Sets *r to the plan of a prepared graph. (report.c) */
+void ch__report_planned(const struct ch_prepared *p, ch_layout_report *r);
+/* Logs the calls that were computed whole although an input was split, and the transfers of
+ * more than COHORT_RESHARD_NOTICE bytes that no annotation asked for. (print.c) */
+void ch__step_report_log(const ch_step_report *r);
 
 #endif

@@ -126,6 +126,7 @@ ch_status ch__spmd_divide(const ch_spmd_options *opt, int n_replicas, ch_graph *
     for (size_t i = 0; i < n * cores && rc == CH_OK; i++)
         core[i] = ch_graph_ref(part[(size_t)index[i / cores] * cores + i % cores]);
     if (rc == CH_OK && report != NULL) {
+        ch__step_report_log(own_report);
         *report = own_report;
         own_report = NULL;
     }

@@ -1,0 +1,332 @@
+/* spmd/print.c -- prints reports of divided steps, and logs what is worth a notice.
+ *
+ * A report (ch_step_report) has a list of values for the step and for each body, and a list of
+ * transfers for each value. A printer walks both. The public function prints all of the last
+ * run; the partitioner logs a few lines of every step that it divides. Source lines are looked
+ * up here, because most reports are never printed.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "graph/function.h"
+#include "graph/where.h"
+#include "spmd/report.h"
+#include "tensor/print.h"
+
+enum { WHERE_COLUMN = 64, INDENT = 4, CACHED = 256, WHERE_TEXT = 96 };
+
+/* A source line. To find it is slow, so a printer caches the lines by address. */
+typedef struct source_line {
+    const void *caller;
+    char        text[WHERE_TEXT];
+} source_line;
+
+typedef struct printer {
+    ch_text     *o;
+    source_line *cache; /* CACHED elements; NULL: out of memory */
+} printer;
+
+static void printer_begin(printer *p, ch_text *o)
+{
+    *p = (printer){.o = o, .cache = ch__calloc(CACHED, sizeof(source_line))};
+}
+
+/* ---- parts of a line ---- */
+
+/* Prints a number with a comma between thousands. */
+static void print_number(ch_text *o, int64_t n)
+{
+    if (n < 1000) {
+        ch__text_add(o, "%d", (int)n);
+        return;
+    }
+    print_number(o, n / 1000);
+    ch__text_add(o, ",%03d", (int)(n % 1000));
+}
+
+/* Prints `before` and the source line of an address, if it is known. */
+static void print_where(printer *p, const char *before, const void *caller)
+{
+    source_line  own = {.caller = NULL};
+    source_line *line = p->cache != NULL ? &p->cache[((uintptr_t)caller >> 2) % CACHED] : &own;
+
+    if (caller == NULL)
+        return;
+    if (line->caller != caller) {
+        line->caller = caller;
+        ch__where(caller, line->text, sizeof(line->text));
+    }
+    if (line->text[0] != '\0')
+        ch__text_add(p->o, "%s%s", before, line->text);
+}
+
+/* Prints "sub %18 at train.c:44". */
+static void print_call(printer *p, const ch_report_call *call, int id)
+{
+    ch__text_add(p->o, "%s", call->op);
+    if (id >= 0)
+        ch__text_add(p->o, " %%%d", id);
+    else if (call->name != NULL)
+        ch__text_add(p->o, " %s", call->name);
+    print_where(p, " at ", call->caller);
+}
+
+/* Prints the origin of a layout, after a colon. */
+static void print_origin(printer *p, const ch_report_layout *l)
+{
+    switch (l->source) {
+    case CH_LAYOUT_DEFAULT:
+        ch__text_add(p->o, ": nothing splits it");
+        return;
+    case CH_LAYOUT_ANNOTATION:
+        ch__text_add(p->o, ": annotation");
+        print_where(p, " at ", l->at.caller);
+        return;
+    case CH_LAYOUT_VARIABLE:
+        ch__text_add(p->o, ": variable %s", l->name != NULL ? l->name : "");
+        return;
+    case CH_LAYOUT_NEIGHBOUR:
+        ch__text_add(p->o, ": from %%%d", l->from);
+        if (!l->is_own || l->is_outside) {
+            ch__text_add(p->o, "%s through %s", l->is_outside ? " of another body" : "",
+                         l->at.op);
+            print_where(p, " at ", l->at.caller);
+        }
+        return;
+    case CH_LAYOUT_CHEAPEST:
+        ch__text_add(p->o, ": it has the least cost");
+        return;
+    case CH_LAYOUT_UNDIVIDED:
+        ch__text_add(p->o, ": %s", l->name != NULL ? l->name : "the call cannot be divided");
+        return;
+    case CH_LAYOUT_PARTIAL:
+        return;
+    }
+}
+
+static const char *name_of_kind(ch_traffic_kind kind)
+{
+    static const char *const names[CH_TRAFFIC_COUNT] = {
+        [CH_TRAFFIC_NONE] = "copy",
+        [CH_TRAFFIC_ALL_REDUCE] = "all-reduce",
+        [CH_TRAFFIC_REDUCE_SCATTER] = "reduce-scatter",
+        [CH_TRAFFIC_ALL_GATHER] = "all-gather",
+        [CH_TRAFFIC_ALL_TO_ALL] = "all-to-all",
+        [CH_TRAFFIC_HALO] = "halo",
+        [CH_TRAFFIC_OTHER] = "transfer",
+        [CH_TRAFFIC_HOST] = "host",
+        [CH_TRAFFIC_CROSS] = "cross-replica",
+    };
+
+    return names[kind];
+}
+
+/* Prints "sub %18 at train.c:44, which is replicated: nothing splits it". */
+static void print_use(printer *p, const ch_report_move *m)
+{
+    if (m->use == CH_FOR_CALL)
+        print_call(p, &m->call, m->id);
+    else if (m->use == CH_FOR_VARIABLE)
+        ch__text_add(p->o, "the new value of variable %s", m->name);
+    else if (m->name != NULL)
+        ch__text_add(p->o, "result %s", m->name);
+    else
+        ch__text_add(p->o, "a result");
+    if (m->kind == CH_TRAFFIC_HOST)
+        return;
+    ch__text_add(p->o, ", which is %s", m->is.text);
+    if (m->use != CH_FOR_VARIABLE)
+        print_origin(p, &m->is);
+}
+
+/* ---- lines ---- */
+
+static void print_move(printer *p, const ch_report_move *m, int indent)
+{
+    ch__text_add(p->o, "%*s%s  ", indent + INDENT, "", name_of_kind(m->kind));
+    print_number(p->o, m->bytes);
+    ch__text_add(p->o, " B  for ");
+    print_use(p, m);
+    ch__text_add(p->o, "\n");
+}
+
+/* Prints the layout of a value, and the sizes of its parts. */
+static void print_layout(printer *p, const ch_report_value *v)
+{
+    if (v->is_host) {
+        ch__text_add(p->o, "  on the host");
+        return;
+    }
+    ch__text_add(p->o, "  %s", v->layout.text);
+    if (v->id < 0)
+        return;
+    ch__text_add(p->o, v->is_even ? ", " : ", at most ");
+    ch__text_shape(p->o, v->each);
+    ch__text_add(p->o, " each");
+    print_origin(p, &v->layout);
+}
+
+/* Prints the scope and the source line of a call, from a column on. */
+static void print_place(printer *p, const ch_report_call *call, size_t column)
+{
+    char    text[WHERE_TEXT + 16];
+    ch_text place = ch__text(text, sizeof(text)), *o = p->o;
+
+    p->o = &place;
+    text[0] = '\0';
+    print_where(p, call->scope != NULL ? ", at " : "at ", call->caller);
+    p->o = o;
+    if (call->scope == NULL && text[0] == '\0')
+        return;
+    ch__text_add(o, "%*s%s%s", column > o->used + 2 ? (int)(column - o->used) : 2, "",
+                 call->scope != NULL ? call->scope : "", text);
+}
+
+static void print_body(printer *p, const ch_report_body *b, int indent);
+
+/* Prints the line of a value, its transfers, and the bodies of its call. */
+static void print_value(printer *p, const ch_report_value *v, int indent)
+{
+    size_t column = p->o->used + (size_t)(indent + WHERE_COLUMN);
+
+    ch__text_add(p->o, "%*s", indent, "");
+    if (v->id >= 0)
+        ch__text_add(p->o, "%%%d ", v->id);
+    ch__text_add(p->o, "%s%s%s", v->call.op, v->call.name != NULL ? " " : "",
+                 v->call.name != NULL ? v->call.name : "");
+    if (v->id >= 0) {
+        ch__text_add(p->o, "  %s", ch_dtype_name(v->dtype));
+        ch__text_shape(p->o, v->shape);
+    }
+    print_layout(p, v);
+    print_place(p, &v->call, column);
+    ch__text_add(p->o, "\n");
+    for (const ch_report_move *m = v->move; m != NULL; m = m->next)
+        print_move(p, m, indent);
+    for (const ch_report_body *b = v->body; b != NULL; b = b->next) {
+        ch__text_add(p->o, "%*s%s", indent + INDENT, "", b->name);
+        if (b->times >= 0)
+            ch__text_add(p->o, ", %lld times", (long long)b->times);
+        ch__text_add(p->o, ":\n");
+        print_body(p, b, indent + 2 * INDENT);
+    }
+}
+
+/* Recursive: the depth is that of the recorded program. */
+static void print_body(printer *p, const ch_report_body *b, int indent)
+{
+    for (const ch_report_value *v = b->first; v != NULL; v = v->next)
+        print_value(p, v, indent);
+}
+
+/* ---- reports ---- */
+
+/* Prints "train: 12 calls on 4 logical devices, 1 program; devices exchange 3,072 B". */
+static void print_summary(ch_text *o, const char *step, const ch_layout_report *r)
+{
+    ch__text_add(o, "%s: %d calls on %d logical device%s, %d program%s", step, r->calls,
+                 r->devices, r->devices == 1 ? "" : "s", r->programs,
+                 r->programs == 1 ? "" : "s");
+    if (r->devices > 1) {
+        ch__text_add(o, "; devices exchange ");
+        print_number(o, r->all_reduce.bytes + r->reduce_scatter.bytes + r->all_gather.bytes +
+                            r->all_to_all.bytes + r->halo.bytes + r->other.bytes);
+        ch__text_add(o, " B");
+    }
+    if (r->cross_replica.count > 0) {
+        ch__text_add(o, "; collectives between replicas move ");
+        print_number(o, r->cross_replica.bytes);
+        ch__text_add(o, " B");
+    }
+    ch__text_add(o, "\n");
+}
+
+int ch_function_print_layouts(ch_function *f, char *text, size_t size)
+{
+    ch_text          o = ch__text(text, size);
+    ch_prepared     *last = f != NULL ? ch__function_last(f) : NULL;
+    ch_layout_report r;
+    printer          p;
+
+    ch__text_add(&o, "%s", f == NULL ? "NULL" : "");
+    if (last != NULL) {
+        const ch_step_report *own = ch__step_report_of(last);
+
+        ch__report_planned(last, &r);
+        print_summary(&o, f->name, &r);
+        printer_begin(&p, &o);
+        if (own != NULL)
+            print_body(&p, &own->step, 0);
+        ch__free(p.cache);
+    }
+    ch__prepared_unref(last);
+    return ch__text_length(&o);
+}
+
+/* ---- notices ---- */
+
+/* Removes the text of the last notice. */
+static void begin_notice(printer *p)
+{
+    *p->o = ch__text(p->o->text, p->o->size);
+}
+
+static void log_repeated(printer *p, const char *step, const ch_report_value *v)
+{
+    begin_notice(p);
+    print_call(p, &v->call, v->id);
+    ch__text_add(p->o,
+                 ": every logical device computes the whole call, although an input is split; "
+                 "its result is %s",
+                 v->layout.text);
+    print_origin(p, &v->layout);
+    ch__log(CH_LOG_INFO, "replicated", "%s: %s", step, p->o->text);
+}
+
+static void log_move(printer *p, const char *step, const ch_report_value *v,
+                     const ch_report_move *m)
+{
+    begin_notice(p);
+    ch__text_add(p->o, "%s of ", name_of_kind(m->kind));
+    print_number(p->o, m->bytes);
+    ch__text_add(p->o, " B: ");
+    print_call(p, &v->call, v->id);
+    ch__text_add(p->o, " is %s, and is needed for ", v->layout.text);
+    print_use(p, m);
+    ch__log(CH_LOG_INFO, "reshard", "%s: %s", step, p->o->text);
+}
+
+/* Returns true for a transfer that nobody may have expected. */
+static bool deserves_notice(const ch_report_move *m)
+{
+    return !m->is_asked && m->kind != CH_TRAFFIC_HOST &&
+           m->bytes > ch__config()->reshard_notice;
+}
+
+static void log_body(printer *p, const char *step, const ch_report_body *b)
+{
+    for (const ch_report_value *v = b->first; v != NULL; v = v->next) {
+        if (v->is_repeated)
+            log_repeated(p, step, v);
+        for (const ch_report_move *m = v->move; m != NULL; m = m->next)
+            if (deserves_notice(m))
+                log_move(p, step, v, m);
+        for (const ch_report_body *inner = v->body; inner != NULL; inner = inner->next)
+            log_body(p, step, inner);
+    }
+}
+
+void ch__step_report_log(const ch_step_report *r)
+{
+    char    text[512];
+    ch_text line = ch__text(text, sizeof(text));
+    printer p;
+
+    if (!ch__log_is_enabled(CH_LOG_INFO))
+        return;
+    printer_begin(&p, &line);
+    log_body(&p, r->step.name, &r->step);
+    ch__free(p.cache);
+}
