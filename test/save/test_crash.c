@@ -2,7 +2,8 @@
  *
  * Saves of a manager, with the removal of old checkpoints between them, are recorded: three full
  * ones, and five with deltas. In every state that a crash may leave, a new manager restores the
- * newest committed checkpoint or the one before it, and removes leftovers. T_STATES in the
+ * newest committed checkpoint or the one before it, and removes leftovers. Saves that replace a
+ * checkpoint are recorded too: a crash leaves the old one, the new one or none. T_STATES in the
  * environment is the number of states.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -301,6 +302,88 @@ static void crash_leaves_the_newest_delta_with_its_base_or_the_one_before(void *
     (void)state;
 }
 
+/* ---- saves that replace a checkpoint ---- */
+
+/* Saves to the same prefix. */
+static t_crash *record_replacements(holder *h)
+{
+    static char folder[80];
+    char        command[200];
+    t_crash    *c;
+
+    snprintf(folder, sizeof(folder), "%s/p", t_folder);
+    snprintf(command, sizeof(command), "rm -rf %s && mkdir %s", folder, folder);
+    assert_int_equal(system(command), 0);
+    c = t_crash_record(folder, MAX_BYTES);
+    for (int i = 1; i <= SAVES; i++) {
+        set(h->small, (float)i);
+        set(h->large, (float)i);
+        t_ok(ch_checkpoint_write(h->checkpoint, t_path("p/run/x"),
+                                 &(ch_write_options){.wait = true, .replace = true}));
+        t_crash_mark(c);
+    }
+    t_crash_stop(c);
+    return c;
+}
+
+/* A crash between two saves leaves one of them or none, and never a mixture. A save that has
+ * returned stays, unless the next has begun. */
+static bool is_one_or_none(void *arg, const char *folder, int n_marks)
+{
+    holder   *h = arg;
+    char      prefix[300], index[320];
+    int       small;
+    bool      is_whole, is_there;
+    ch_status rc;
+
+    set(h->small, 0);
+    set(h->large, 0);
+    snprintf(prefix, sizeof(prefix), "%s/run/x", folder);
+    snprintf(index, sizeof(index), "%s.index", prefix);
+    is_there = access(index, F_OK) == 0;
+    rc = ch_checkpoint_restore(h->checkpoint, prefix, NULL, NULL);
+    small = number_in(h->small);
+    is_whole = small >= 0 && is_large_of(h, small);
+    if (rc != CH_OK) /* there is none */
+        return rc == CH_NOT_FOUND && !is_there && is_whole && small == 0 && n_marks < SAVES;
+    return is_whole && (small == n_marks || small == n_marks + 1);
+}
+
+/* A save that replaces a checkpoint syncs the folder after it has removed the index, the data file,
+ * the folder, the index and the folder. Before the first, the parent of a new folder is synced. */
+enum { SYNCS_OF_SAVE = 5, SYNCS = 1 + SAVES * SYNCS_OF_SAVE };
+
+/* Returns true if a crash shows that sync k, from 1, is missing. The first save removes no index.
+ * The last sync of a save makes it last; the check sees that only of the save that no other
+ * replaces. */
+static bool is_seen(int k)
+{
+    return k != 2 && (k == SYNCS || k == 1 || (k - 1) % SYNCS_OF_SAVE != 0);
+}
+
+static void crash_during_a_replacement_leaves_one_checkpoint_or_none(void **state)
+{
+    t_crash_options opt = {.states = t_crash_states(700), .seed = 7};
+    holder          h, again;
+    t_crash        *c;
+
+    begin(&h, false);
+    c = record_replacements(&h);
+    end(&h);
+    begin(&again, false);
+    assert_true(t_crash_run(c, &opt, is_one_or_none, &again, NULL));
+    assert_int_equal(t_crash_syncs(c), SYNCS);
+    opt = (t_crash_options){.states = 1500, .seed = 7, .is_quiet = true};
+    for (opt.without_sync = 1; opt.without_sync <= SYNCS; opt.without_sync++)
+        if (is_seen(opt.without_sync) && t_crash_run(c, &opt, is_one_or_none, &again, NULL))
+            fail_msg("sync %d of %d is not missed", opt.without_sync, SYNCS);
+    end(&again);
+    t_crash_free(c);
+    (void)state;
+}
+
+/* ---- missing syncs ---- */
+
 static void check_missing_syncs(bool has_deltas)
 {
     holder   h, again;
@@ -339,6 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crash_leaves_the_newest_checkpoint_or_the_one_before),
         cmocka_unit_test(crash_leaves_the_newest_delta_with_its_base_or_the_one_before),
+        cmocka_unit_test(crash_during_a_replacement_leaves_one_checkpoint_or_none),
         cmocka_unit_test(crash_test_notices_every_missing_sync),
         cmocka_unit_test(crash_test_of_deltas_notices_every_missing_sync),
     };

@@ -15,7 +15,8 @@ enum {
     LARGE = 128 << 10, /* the same: 512 KiB */
     PER_TENSOR = 2048, /* bytes of tree, plan and index */
     FIXED = 16 << 10,  /* bytes that do not depend on the number of tensors */
-    TOLERANCE = 256    /* numbers in the index have different lengths */
+    TOLERANCE = 256,   /* numbers in the index have different lengths */
+    PINGS = 32 << 10   /* the same with servers, which exchange messages all the time */
 };
 
 /* What a save has allocated. */
@@ -113,6 +114,29 @@ static void save_allocates_the_memory_of_its_index(void **state)
     (void)state;
 }
 
+/* With servers the memory of pieces that are on the way is kept too. */
+static void save_of_servers_allocates_the_memory_of_its_index(void **state)
+{
+    static const int kinds[] = {SERVERS, SHARDED}; /* in 1 and in 3 shards */
+
+    for (int i = 0; i < 2; i++) {
+        int64_t bytes[2];
+
+        for (int is_large = 0; is_large < 2; is_large++) {
+            vars x;
+
+            vars_begin(&x, kinds[i], TENSORS, is_large ? LARGE : SMALL);
+            (void)cost_of_save(x.c);
+            (void)cost_of_save(x.c);
+            bytes[is_large] = cost_of_save(x.c).bytes;
+            vars_end(&x);
+        }
+        assert_true(bytes[0] <= FIXED + (1 + 2 * i) * TENSORS * PER_TENSOR + PINGS);
+        assert_true(bytes[1] <= bytes[0] + PINGS);
+    }
+    (void)state;
+}
+
 /* The measurement notices a copy: the aggregate of several copies is read into a tensor. */
 static void save_that_copies_a_variable_is_noticed(void **state)
 {
@@ -186,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(save_allocates_the_memory_of_its_index),
+        cmocka_unit_test(save_of_servers_allocates_the_memory_of_its_index),
         cmocka_unit_test(save_that_copies_a_variable_is_noticed),
         cmocka_unit_test(restore_holds_no_more_than_its_options_allow),
     };

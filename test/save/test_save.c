@@ -1,6 +1,8 @@
 /* test/save/test_save.c -- saving and restoring: options, keys, names, errors, reports.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "../ckpt/bundle.h"
@@ -234,6 +236,84 @@ static void state_larger_than_staging_memory_is_saved(void **state)
     ch_checkpoint_unref(c);
     for (int i = 0; i < N; i++)
         ch_var_unref(v[i]);
+    (void)state;
+}
+
+/* What a save has written, through descriptors with O_DIRECT and in all. */
+typedef struct written {
+    bool    is_direct[1024]; /* of each descriptor */
+    int64_t direct, all;
+} written;
+
+static void note_write(void *arg, const ch_file_op *op)
+{
+    written *w = arg;
+
+    if (op->fd < 0 || op->fd >= 1024)
+        return;
+    if (op->kind == CH_FILE_OPEN)
+        w->is_direct[op->fd] = (op->flags & O_DIRECT) != 0;
+    if (op->kind == CH_FILE_WRITE) {
+        w->all += (int64_t)op->n;
+        w->direct += w->is_direct[op->fd] ? (int64_t)op->n : 0;
+    }
+}
+
+/* Where the file system has direct I/O, almost all bytes go through it: not those that follow the
+ * last multiple of 4096, and not the index. */
+static void save_writes_past_the_page_cache(void **state)
+{
+    static written w;
+    ch_var        *a = t_var(NULL, "a", t_noise(ch_shape_of(1000, 1001), 1));
+    ch_checkpoint *c = new_checkpoint("a", a);
+    int            fd = open(t_path("probe"), O_WRONLY | O_CREAT | O_DIRECT, 0600);
+
+    ch__file_observe(note_write, &w);
+    t_ok(ch_checkpoint_write(c, t_path("direct"), &(ch_write_options){.wait = true}));
+    ch__file_observe(NULL, NULL);
+    assert_true(w.all > 4 * 1000 * 1001 && w.all < 4 * 1000 * 1001 + (64 << 10));
+    if (fd >= 0) {
+        assert_true(w.direct >= w.all - (64 << 10));
+        close(fd);
+    } else {
+        assert_int_equal(errno, EINVAL);
+    }
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
+    (void)state;
+}
+
+/* Files that are not named by the index are ignored: data files of a checkpoint with more files
+ * that was there before. A checkpoint that replaces this one removes them. */
+static void stray_data_files_are_ignored(void **state)
+{
+    static const char *const stray[] = {"stray.data-00000-of-00002",
+                                        "stray.data-00001-of-00002"};
+    ch_var                  *a = t_var(NULL, "a", t_noise(ch_shape_of(7), 1));
+    ch_checkpoint           *c = new_checkpoint("a", a);
+    float                    want = first_of(a);
+
+    for (int is_before = 0; is_before < 2; is_before++) {
+        for (int k = 0; k < 2; k++) {
+            if (k == is_before)
+                t_ok(ch_checkpoint_write(c, t_path("stray"),
+                                         &(ch_write_options){.wait = true, .replace = true}));
+            for (int i = 0; i < 2 && k == 0; i++) {
+                FILE *f = fopen(t_path(stray[i]), "w");
+
+                assert_non_null(f);
+                fputs("of another save", f);
+                fclose(f);
+            }
+        }
+        set_all(a, -1);
+        t_ok(ch_checkpoint_restore(c, t_path("stray"), NULL, NULL));
+        assert_true(first_of(a) == want);
+        assert_int_equal(exists(t_path(stray[0])), !is_before);
+        assert_int_equal(exists(t_path(stray[1])), !is_before);
+    }
+    ch_checkpoint_unref(c);
+    ch_var_unref(a);
     (void)state;
 }
 
@@ -598,6 +678,8 @@ int main(void)
         cmocka_unit_test(saves_are_numbered),
         cmocka_unit_test(existing_checkpoint_is_replaced_only_on_request),
         cmocka_unit_test(state_larger_than_staging_memory_is_saved),
+        cmocka_unit_test(save_writes_past_the_page_cache),
+        cmocka_unit_test(stray_data_files_are_ignored),
         cmocka_unit_test(failed_restore_changes_nothing),
         cmocka_unit_test(report_names_what_did_not_match),
         cmocka_unit_test(report_counts_one_value_or_several),

@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/wait.h>
 
 #include "base/mem.h"
@@ -324,6 +325,77 @@ static void manager_says_that_there_is_no_checkpoint_when_a_server_is_lost(void 
     end_program(&p);
 }
 
+/* ---- data files of many servers ---- */
+
+/* The threads that write data files. */
+typedef struct writers {
+    int       n_files, n_threads;
+    int       fd[16];
+    pthread_t of_file[16], thread[16];
+    bool      is_shared; /* two threads have written to a file */
+} writers;
+
+static void note_writer(void *arg, const ch_file_op *op)
+{
+    writers  *w = arg;
+    pthread_t self = pthread_self();
+    int       i;
+
+    if (op->kind == CH_FILE_OPEN && strstr(op->path, "many.data-") != NULL) {
+        for (i = 0; i < w->n_files && w->fd[i] != op->fd; i++)
+            ;
+        assert_true(i < 16);
+        w->fd[i] = op->fd;
+        w->of_file[i] = self;
+        w->n_files += i == w->n_files;
+        for (i = 0; i < w->n_threads && !pthread_equal(w->thread[i], self); i++)
+            ;
+        assert_true(i < 16);
+        w->thread[i] = self;
+        w->n_threads += i == w->n_threads;
+    }
+    for (i = 0; op->kind == CH_FILE_WRITE && i < w->n_files; i++)
+        w->is_shared =
+            w->is_shared || (w->fd[i] == op->fd && !pthread_equal(w->of_file[i], self));
+}
+
+/* A checkpoint has a data file for each server. A thread writes a file, and at most four write at
+ * a time. */
+static void data_files_are_written_by_at_most_four_threads(void **state)
+{
+    enum { SERVERS_OF_MANY = 7 };
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st = NULL;
+    ch_checkpoint    *c = NULL;
+    ch_var           *v = NULL;
+    writers           w = {.n_files = 0};
+    char              name[40];
+
+    t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = SERVERS_OF_MANY, .workers = 1},
+                          &cluster));
+    t_ok(ch_strategy_parameter_server(
+        ch_local_cluster_resolver(cluster),
+        &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(SERVERS_OF_MANY)},
+        &st));
+    v = t_var(st, "v", t_noise(ch_shape_of(SERVERS_OF_MANY * 300, 40), 1));
+    t_ok(ch_checkpoint_new(&c));
+    t_ok(ch_checkpoint_add_var(c, "v", v));
+    ch__file_observe(note_writer, &w);
+    t_ok(ch_checkpoint_write(c, t_path("many"), &(ch_write_options){.wait = true}));
+    ch__file_observe(NULL, NULL);
+    for (int i = 0; i < SERVERS_OF_MANY; i++) {
+        snprintf(name, sizeof(name), "many.data-%05d-of-%05d", i, SERVERS_OF_MANY);
+        assert_int_equal(access(t_path(name), F_OK), 0);
+    }
+    assert_false(w.is_shared);
+    assert_in_range(w.n_threads, 1, 4);
+    ch_checkpoint_unref(c);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    ch_local_cluster_unref(cluster);
+    (void)state;
+}
+
 /* ---- variables with a copy on each worker ---- */
 
 enum { OWN = 3, OWN_WORKERS = 2 };
@@ -550,6 +622,7 @@ int main(void)
                                   remove_run),
         cmocka_unit_test_teardown(
             manager_says_that_there_is_no_checkpoint_when_a_server_is_lost, remove_run),
+        cmocka_unit_test(data_files_are_written_by_at_most_four_threads),
         cmocka_unit_test(restore_sets_the_value_that_workers_start_with),
         cmocka_unit_test(failed_restore_leaves_the_copies_of_workers),
         cmocka_unit_test(plan_says_what_servers_hold_for_a_save)};

@@ -6,7 +6,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-static void continue_under(int kind, const t_options *opt)
+/* The calls that continue_in makes in the scope of the strategy. */
+enum { NO_SCOPE, SAVE_IN_SCOPE, RESTORE_IN_SCOPE };
+
+static void continue_in(int scopes, int kind, const t_options *opt)
 {
     static t_bits want, have;
     t_job         j;
@@ -19,18 +22,44 @@ static void continue_under(int kind, const t_options *opt)
 
     t_begin(&j, kind, opt);
     t_steps(&j, 4);
+    if (scopes & SAVE_IN_SCOPE)
+        t_ok(ch_strategy_enter(j.st));
     t_ok(ch_checkpoint_write(j.checkpoint, t_path("w"),
                              &(ch_write_options){.wait = true, .replace = true}));
+    if (scopes & SAVE_IN_SCOPE)
+        ch_strategy_leave();
     t_end(&j);
 
     t_begin(&j, kind, opt);
+    if (scopes & RESTORE_IN_SCOPE)
+        t_ok(ch_strategy_enter(j.st));
     t_ok(ch_checkpoint_restore(j.checkpoint, t_path("w"), NULL, &r));
+    if (scopes & RESTORE_IN_SCOPE)
+        ch_strategy_leave();
     t_steps(&j, 5);
     t_ok(ch_restored_assert_consumed(r));
     t_read_bits(&j, &have);
     ch_restored_unref(r);
     t_end(&j);
     t_same_bits(&have, &want);
+}
+
+static void continue_under(int kind, const t_options *opt)
+{
+    continue_in(NO_SCOPE, kind, opt);
+}
+
+/* Save and restore may be called inside or outside a scope. */
+static void training_continues_after_calls_inside_and_outside_a_scope(void **state)
+{
+    static const int kind[] = {MIRRORED_2, SERVERS};
+
+    for (int i = 0; i < 2; i++) {
+        continue_in(SAVE_IN_SCOPE, kind[i], NULL);
+        continue_in(RESTORE_IN_SCOPE, kind[i], &(t_options){.is_lazy = true});
+        continue_in(SAVE_IN_SCOPE | RESTORE_IN_SCOPE, kind[i], NULL);
+    }
+    (void)state;
 }
 
 /* 3.7.1, 3.7.2, CK-6, PR-9: also when the variables are created after the restore */
@@ -81,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_continues_bit_for_bit),
+        cmocka_unit_test(training_continues_after_calls_inside_and_outside_a_scope),
         cmocka_unit_test(checkpoint_of_a_strategy_loads_under_each_other),
     };
 
