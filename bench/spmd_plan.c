@@ -195,9 +195,13 @@ int main(int argc, char **argv)
 {
     bench          *b = bench_open("spmd-plan", argc, argv);
     const plan_case cases[] = {
-        {"mlp 64-512-512-10, 64 cores to 2", {2, {32, 64}}, mlp},
-        {"cnn by rows of the image, 64 cores to 2", {4, {2, 128, 6, 3}}, cnn},
-        {"block of 128, 64 heads, 64 cores to 2", {3, {2, TIME, WIDTH}}, block},
+        {.name = "mlp 64-512-512-10, 64 cores to 2", .input = {2, {32, 64}}, .record = mlp},
+        {.name = "cnn by rows of the image, 64 cores to 2",
+         .input = {4, {2, 128, 6, 3}},
+         .record = cnn},
+        {.name = "block of 128, 64 heads, 64 cores to 2",
+         .input = {3, {2, TIME, WIDTH}},
+         .record = block},
     };
 
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=64", .threads = 1}));

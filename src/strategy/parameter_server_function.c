@@ -224,26 +224,29 @@ static ch_status make_plan(const ch_graph *g, const located *l, ch_step_plan **o
     return rc;
 }
 
-static ch_recorded_op *find_op(const ch_function_spec *f, const char *name)
+/* Notes that `caller` records an op of this name. */
+static void list_op(const char *name, const void *caller, ch_function_spec *out)
 {
-    for (int i = 0; i < f->n_ops; i++)
-        if (strcmp(f->op[i].name, name) == 0)
-            return &f->op[i];
-    return NULL;
+    int i = 0;
+
+    while (i < out->n_ops && strcmp(out->op[i].name, name) != 0)
+        i++;
+    if (i == out->n_ops)
+        out->op[out->n_ops++] = (ch_recorded_op){name, caller};
+    else if (out->op[i].caller != caller)
+        out->op[i].caller = NULL; /* called from several lines */
 }
 
-/* Lists the ops of a graph with the source lines that call them, for error messages. If memory
- * is exhausted, the list is empty and messages name no line. */
+/* Lists the ops and composite ops of a graph with the source lines that call them, for error
+ * messages. If memory is exhausted, the list is empty and messages name no line. */
 static void list_ops(const ch_graph *g, ch_function_spec *out)
 {
-    out->op = ch__calloc((size_t)g->n_calls + 1, sizeof(*out->op));
+    out->op = ch__calloc(2 * (size_t)g->n_calls + 1, sizeof(*out->op));
     for (const ch_node *n = g->first; n != NULL && out->op != NULL; n = n->next) {
-        ch_recorded_op *op = find_op(out, n->op->name);
-
-        if (op == NULL)
-            out->op[out->n_ops++] = (ch_recorded_op){n->op->name, n->caller};
-        else if (op->caller != n->caller)
-            op->caller = NULL; /* called from several lines */
+        list_op(n->op->name, n->caller, out);
+        if (n->composite != NULL)
+            list_op(strncmp(n->composite, "ch_", 3) == 0 ? n->composite + 3 : n->composite,
+                    n->caller, out);
     }
 }
 

@@ -354,9 +354,12 @@ static void note_writer(void *arg, const ch_file_op *op)
         w->thread[i] = self;
         w->n_threads += i == w->n_threads;
     }
-    for (i = 0; op->kind == CH_FILE_WRITE && i < w->n_files; i++)
-        w->is_shared =
-            w->is_shared || (w->fd[i] == op->fd && !pthread_equal(w->of_file[i], self));
+    for (i = 0; i < w->n_files; i++) {
+        if (w->fd[i] == op->fd && op->kind == CH_FILE_WRITE)
+            w->is_shared = w->is_shared || !pthread_equal(w->of_file[i], self);
+        else if (w->fd[i] == op->fd && op->kind == CH_FILE_CLOSE)
+            w->fd[i] = -1; /* the number may be given to another file */
+    }
 }
 
 /* A checkpoint has a data file for each server. A thread writes a file, and at most four write at

@@ -205,15 +205,15 @@ static const char *skip_replica(const char *text)
     return strncmp(c, ": ", 2) == 0 ? c + 2 : text;
 }
 
-/* Returns the program line of the op with whose name an error begins. Returns NULL if it is
- * unknown, or if several lines record the op. */
+/* Returns the program line of the op, or composite op, with whose name an error begins. Returns
+ * NULL if it is unknown, or if several lines record the op. */
 static const void *caller_of(const ch_step_function *f, const char *text)
 {
     text = skip_replica(text);
     for (int i = 0; i < f->n_ops; i++) {
         size_t n = strlen(f->op[i].name);
 
-        if (strncmp(text, f->op[i].name, n) == 0 && (text[n] == '(' || text[n] == ':'))
+        if (strncmp(text, f->op[i].name, n) == 0 && strchr("(: ", text[n]) != NULL)
             return f->op[i].caller;
     }
     return NULL;
