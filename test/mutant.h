@@ -3,20 +3,21 @@
 #ifndef TEST_MUTANT_H
 #define TEST_MUTANT_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mutant.h"
 
-/* Leaves out the check that environment variable T_MUTANT names. Exits with 99 if there is no such
- * check, or if the build cannot leave it out. */
-static inline void t_leave_out_a_check(void)
+/* Leaves out the check that environment variable T_MUTANT names. Returns false if it names none.
+ * Exits with 99 if there is no such check, or if the build cannot leave it out. */
+static inline bool t_leave_out_a_check(void)
 {
     const char *name = getenv("T_MUTANT");
 
     if (name == NULL)
-        return;
+        return false;
 #ifdef CH_MUTANTS
 #define NAME_OF(check) #check,
     static const char *const all[] = {CH_MUTANTS_ALL(NAME_OF)};
@@ -26,7 +27,7 @@ static inline void t_leave_out_a_check(void)
         if (strcmp(all[i], name) == 0)
             ch__mutant = (ch_mutant)(i + 1);
     if (ch__mutant != CH_MUTANT_NONE)
-        return;
+        return true;
 #endif
     printf("there is no check %s in this build\n", name);
     exit(99);

@@ -31,11 +31,17 @@
     X(CUT)         /* a snapshot for a checkpoint is taken while steps run */
 
 #define CH_MUTANTS_CRASH(X)                                                                    \
-    X(FILESYNC)   /* a file is renamed before its bytes are durable */                         \
-    X(FOLDERSYNC) /* the rename of a saved file is not durable when the call returns */        \
-    X(PARENTSYNC) /* a new folder is not durable when the call returns */                      \
-    X(COMMIT)     /* old checkpoints are removed before the new one is committed */            \
-    X(BASE)       /* a full checkpoint is removed although a delta needs it */
+    X(FILESYNC)    /* a file is renamed before its bytes are durable */                        \
+    X(FOLDERSYNC)  /* the rename of a saved file is not durable when the call returns */       \
+    X(PARENTSYNC)  /* a new folder is not durable when the call returns */                     \
+    X(DATASYNC)    /* a data file of a checkpoint is renamed before its bytes are durable */   \
+    X(DATANAMES)   /* the index is written before the names of the data files are durable */   \
+    X(INDEXSYNC)   /* the index is renamed before its bytes are durable */                     \
+    X(INDEXNAME)   /* the index is not durable before the state file names it */               \
+    X(SWEEPSYNC)   /* an old checkpoint loses its data before its index is durably gone */     \
+    X(REPLACESYNC) /* the same for a checkpoint that is replaced */                            \
+    X(COMMIT)      /* old checkpoints are removed before the new one is committed */           \
+    X(BASE)        /* a full checkpoint is removed although a delta needs it */
 
 #define CH_MUTANTS_SPMD(X)                                                                     \
     X(ARRIVE) /* a core reads the arrays of others before these have them */                   \

@@ -21,6 +21,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/mutant.h"
 #include "base/sys.h"
 #include "ckpt/index.h"
 #include "ckpt/sstable.h"
@@ -212,9 +213,9 @@ static ch_status put_output(ckpt_output *o, const char *data, int64_t n)
     return rc;
 }
 
-/* Writes the rest of the buffer: full blocks directly, the end through the page cache. Syncs
- * and renames. */
-static ch_status output_commit(ckpt_output *o)
+/* Writes the rest of the buffer: full blocks directly, the end through the page cache. Syncs,
+ * if `syncs`, and renames. */
+static ch_status output_commit(ckpt_output *o, bool syncs)
 {
     int64_t   n = o->n_buffer, aligned = n - n % ALIGN;
     ch_status rc;
@@ -226,7 +227,7 @@ static ch_status output_commit(ckpt_output *o)
     if (rc == CH_OK)
         rc = ch__temp_set_mode(&o->temp, -1);
     /* After a failed fsync the contents on disk are unknown, so there is no retry. */
-    if (rc == CH_OK && !o->no_sync && ch__sys_sync(o->temp.fd) != 0)
+    if (rc == CH_OK && syncs && ch__sys_sync(o->temp.fd) != 0)
         rc = fail_output(o, "syncing");
     return rc == CH_OK ? ch__temp_rename(&o->temp) : rc;
 }
@@ -290,6 +291,11 @@ static ch_status write_item(ckpt_output *o, ch_ckpt_item *x, int i, ch_ckpt_fetc
     return rc;
 }
 
+static ch_status commit_data(ckpt_output *o)
+{
+    return output_commit(o, !o->no_sync && CH_KEEPS(DATASYNC));
+}
+
 /* Checks and writes n items. *end is the end of the item before them, and becomes that of the
  * last. */
 static ch_status write_items(ckpt_output *o, int64_t *end, int n, ch_ckpt_item *item,
@@ -321,7 +327,7 @@ ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
     if (rc == CH_OK)
         rc = write_items(&o, &end, n, item, fetch, arg);
     if (rc == CH_OK)
-        rc = output_commit(&o);
+        rc = commit_data(&o);
     output_drop(&o);
     ch__free(path);
     return rc;
@@ -536,8 +542,10 @@ static ch_status check_index_items(int n_files, int n, const ch_ckpt_item *item)
 static ch_status begin_index(const char *prefix, const char *path, int n_files,
                              const ch_ckpt_write_options *opt, ch_sst_writer *w, ckpt_output *o)
 {
-    ch_status rc = opt->no_sync ? CH_OK : sync_folder_of(prefix);
+    ch_status rc = CH_OK;
 
+    if (!opt->no_sync && CH_KEEPS(DATANAMES))
+        rc = sync_folder_of(prefix);
     if (rc == CH_OK)
         rc = output_open(o, path, opt);
     return rc == CH_OK ? put_header(w, n_files) : rc;
@@ -551,8 +559,8 @@ static ch_status commit_index(const char *prefix, ch_sst_writer *w, ckpt_output 
     ch__sst_end(w);
     rc = put_table(w, o);
     if (rc == CH_OK)
-        rc = output_commit(o);
-    return rc == CH_OK && !o->no_sync ? sync_folder_of(prefix) : rc;
+        rc = output_commit(o, !o->no_sync && CH_KEEPS(INDEXSYNC));
+    return rc == CH_OK && !o->no_sync && CH_KEEPS(INDEXNAME) ? sync_folder_of(prefix) : rc;
 }
 
 /* Returns the options of an index, which is written through the page cache. */
@@ -634,7 +642,7 @@ ch_status ch__ckpt_writer_add_data(ch_ckpt_writer *w, int n, ch_ckpt_item *item,
 ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w)
 {
     size_t    room = ch__ckpt_path_room(w->prefix);
-    ch_status rc = output_commit(&w->output);
+    ch_status rc = commit_data(&w->output);
 
     if (rc != CH_OK)
         return rc;

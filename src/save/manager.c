@@ -247,7 +247,8 @@ static int oldest(const ch_checkpoint_manager *m)
 /* Removes the checkpoints that are too old (CM-7). */
 static ch_status sweep(ch_checkpoint_manager *m)
 {
-    int i;
+    bool no_sync = m->opt.write.sync == CH_OFF || !CH_KEEPS(SWEEPSYNC);
+    int  i;
 
     while ((i = oldest(m)) >= 0) {
         int base = m->saved[i].base != NULL ? find_saved(m, m->saved[i].base) : -1;
@@ -259,8 +260,8 @@ static ch_status sweep(ch_checkpoint_manager *m)
                 forget(m, base < i ? base : base - 1);
         } else {
             char     *path = path_of(m, m->saved[i].name);
-            ch_status rc = path != NULL ? ch__ckpt_remove(path, m->opt.write.sync == CH_OFF)
-                                        : ch__fail_memory(m->directory);
+            ch_status rc =
+                path != NULL ? ch__ckpt_remove(path, no_sync) : ch__fail_memory(m->directory);
 
             ch__free(path);
             if (rc != CH_OK)

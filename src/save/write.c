@@ -246,7 +246,7 @@ static void write_checkpoint(ch_save *s)
     ch_status             rc = CH_OK;
 
     if (s->replace)
-        rc = ch__ckpt_remove(s->prefix, !s->sync);
+        rc = ch__ckpt_remove(s->prefix, !s->sync || !CH_KEEPS(REPLACESYNC));
     if (rc == CH_OK)
         rc = write_files(s);
     end_cuts(s);
