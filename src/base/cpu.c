@@ -177,12 +177,15 @@ static int count_allowed(void)
 
 /* Rounds a quota down to whole cores. With a thread more than whole cores, all threads of a
  * team would wait for the thread that has used up its quota. */
+int ch__cpus_within(int n, double quota)
+{
+    if (quota <= 0 || quota >= n)
+        return n;
+    return quota >= 1 ? (int)quota : 1;
+}
+
 int ch__cpu_count(void)
 {
-    int n = count_allowed();
-
     pthread_once(&once, read_process_quota);
-    if (process_quota > 0 && process_quota < n)
-        n = process_quota >= 1 ? (int)process_quota : 1;
-    return n;
+    return ch__cpus_within(count_allowed(), process_quota);
 }

@@ -21,6 +21,8 @@ int64_t ch__clock_reads(void); /* number of calls of these two by this thread; f
 /* Returns the number of cores that this process may use, at least 1, by its affinity and by the
  * CPU quotas of its control groups. The quotas are read on the first call. */
 int ch__cpu_count(void);
+/* Returns the number of the `n` cores that a quota leaves, at least 1; quota 0: all of them. */
+int ch__cpus_within(int n, double quota);
 /* Returns the smallest CPU quota of this process's control groups, in cores; 0: there is no
  * quota. `root` is put before every path that is read; it is "" except in tests. */
 double ch__cpu_quota(const char *root);

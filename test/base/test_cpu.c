@@ -138,6 +138,16 @@ static void cpu_count_follows_the_affinity(void **state)
     (void)state;
 }
 
+static void cpu_count_is_the_quota_in_whole_cores(void **state)
+{
+    assert_int_equal(ch__cpus_within(8, 0), 8);
+    assert_int_equal(ch__cpus_within(8, 0.25), 1);
+    assert_int_equal(ch__cpus_within(8, 1), 1);
+    assert_int_equal(ch__cpus_within(8, 3.9), 3);
+    assert_int_equal(ch__cpus_within(8, 8.5), 8);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +156,7 @@ int main(void)
         cmocka_unit_test(quota_of_the_mounted_group_counts_when_the_path_is_outside),
         cmocka_unit_test(quota_is_none_without_proc_or_with_nonsense),
         cmocka_unit_test(cpu_count_follows_the_affinity),
+        cmocka_unit_test(cpu_count_is_the_quota_in_whole_cores),
     };
 
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);

@@ -13,6 +13,8 @@
 #include "base/mem.h"
 #include "job/message.h"
 #include "scene.h"
+#include "strategy/exec.h"
+#include "strategy/strategy.h"
 
 static const ch_local_cluster_options three_workers = {.ps = 2, .workers = 3};
 
@@ -1128,6 +1130,27 @@ static void a_run_does_not_wait_behind_a_full_queue(void **state)
     t_close(&s);
 }
 
+/* Nor does a run that reads a snapshot, as those of ch_evaluate and ch_predict do. */
+static void an_evaluation_does_not_wait_behind_a_full_queue(void **state)
+{
+    scene      s;
+    uint64_t   snapshot = 0;
+    ch_started run;
+
+    (void)state;
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 10,
+           &(ch_coordinator_options){.capacity = 200});
+    t_schedule(&s, 200);
+    t_ok(s.st->exec->snapshot(s.st, &snapshot));
+    t_ok(ch__strategy_start(s.st, s.count, NULL, snapshot, &run));
+    t_ok(s.st->exec->wait(&run, NULL));
+    assert_true(t_stats(&s).queued > 150);
+    s.st->exec->release(s.st, snapshot);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 201);
+    t_close(&s);
+}
+
 /* Very large values of step_seconds do not overflow. */
 static void step_seconds_do_not_overflow(void **state)
 {
@@ -1367,6 +1390,7 @@ int main(void)
         cmocka_unit_test(join_for_and_fetch_for_end_at_their_deadline),
         cmocka_unit_test(statistics_say_which_worker_is_lost),
         cmocka_unit_test(a_run_does_not_wait_behind_a_full_queue),
+        cmocka_unit_test(an_evaluation_does_not_wait_behind_a_full_queue),
         cmocka_unit_test(steps_go_to_other_workers_when_one_is_overdue),
         cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
         cmocka_unit_test(join_and_fetch_wait_as_long_as_step_seconds),

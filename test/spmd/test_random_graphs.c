@@ -885,6 +885,7 @@ static ch_strategy *unsharded(const random_step *r)
     return st;
 }
 
+/* TPU-5.5: random steps, annotations and bodies. */
 static void random_steps_train_as_on_one_device(void **state)
 {
     const char *first = getenv("T_FIRST_SEED"), *count = getenv("T_SEEDS");

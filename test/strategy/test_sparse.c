@@ -5,6 +5,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
+#include "cohort/parameter_server.h"
+
 enum { ROWS = 5, WIDE = 2 };
 
 typedef struct slices {
@@ -114,6 +116,44 @@ static void sparse_argument_is_reduced_and_is_an_argument_again(void **state)
     (void)state;
 }
 
+/* Servers have the table whole, or in two shards. */
+static void sparse_argument_changes_a_table_on_servers(void **state)
+{
+    for (int shards = 1; shards <= 2; shards++) {
+        ch_parameter_server_options opt = {.partitioner = ch_partitioner_fixed(shards)};
+        ch_local_cluster           *cluster = NULL;
+        ch_strategy                *st = NULL;
+        ch_var                     *v = NULL;
+        ch_tensor                  *zero = t_f32(ch_shape_of(ROWS, WIDE), NULL), *now = NULL;
+        ch_tuple                   *in = argument(1, &of_two[1]), *out = NULL;
+        ch_function                *f;
+
+        memset(ch_tensor_data_mut(zero), 0, ROWS * WIDE * sizeof(float));
+        t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 1}, &cluster));
+        t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), &opt, &st));
+        t_ok(ch_var_new(st, &(ch_var_spec){.initial = zero}, &v));
+        f = t_function(subtract, v);
+        t_ok(ch_strategy_run(st, f, in, &out));
+        t_ok(ch_strategy_run(st, f, in, NULL));
+        t_ok(ch_var_get(v, &now));
+        for (int i = 0; i < ROWS * WIDE; i++) {
+            const float row = i / WIDE == 1 ? 3 : i / WIDE == 3 ? 5 : 0;
+
+            assert_true(((const float *)ch_tensor_data(now))[i] ==
+                        (row > 0 ? -2 * (row + (float)(i % WIDE)) : 0));
+        }
+        ch_tensor_unref(now);
+        ch_tensor_unref(zero);
+        ch_tuple_unref(in);
+        ch_tuple_unref(out);
+        ch_var_unref(v);
+        ch_function_unref(f);
+        ch_strategy_unref(st);
+        ch_local_cluster_unref(cluster);
+    }
+    (void)state;
+}
+
 static void sparse_argument_without_rows_is_zero(void **state)
 {
     const slices some[] = {{0, (int[]){0}, (float[]){0}},
@@ -182,6 +222,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sparse_argument_is_reduced_and_is_an_argument_again),
+        cmocka_unit_test(sparse_argument_changes_a_table_on_servers),
         cmocka_unit_test(sparse_argument_without_rows_is_zero),
         cmocka_unit_test(sparse_argument_names_what_is_wrong),
     };
