@@ -17,7 +17,6 @@
 #include "../strategy/cores.h"
 
 #include <math.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "../mutant.h"
@@ -863,18 +862,6 @@ static void compare(const result *got, const result *want)
     }
 }
 
-static unsigned current; /* seed */
-
-static void report_deadlock(int signal_number)
-{
-    char text[64];
-    int  n = snprintf(text, sizeof(text), "seed %u does not end\n", current);
-
-    (void)signal_number;
-    (void)!write(2, text, (size_t)n);
-    _exit(1);
-}
-
 static ch_strategy *unsharded(const random_step *r)
 {
     ch_strategy *st = NULL;
@@ -895,14 +882,14 @@ static void random_steps_train_as_on_one_device(void **state)
     unsigned    n = count != NULL ? (unsigned)atoi(count) : is_long ? 10000 : 250;
 
     (void)state;
-    for (current = begin; current < begin + n; current++) {
+    for (unsigned seed = begin; seed < begin + n; seed++) {
         random_step r;
         result      want, got;
 
-        choose(&r, current);
-        alarm(MOST_SECONDS);
-        printf("seed %u: %d x %d cores\n", current, r.n_replicas, r.n_cores);
-        t_ok(ch__config_set("replicas", current % 4 == 3 ? "threads" : "turns"));
+        choose(&r, seed);
+        alarm(MOST_SECONDS); /* ends the program if the step does not end */
+        printf("seed %u: %d x %d cores\n", seed, r.n_replicas, r.n_cores);
+        t_ok(ch__config_set("replicas", seed % 4 == 3 ? "threads" : "turns"));
         train(&r, unsharded(&r), &want);
         train(&r, t_cores_strategy(r.n_replicas, r.n_cores, r.mesh), &got);
         compare(&got, &want);
@@ -919,6 +906,6 @@ int main(void)
     };
 
     t_leave_out_a_check();
-    (void)signal(SIGALRM, report_deadlock);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* shows the seed if the program is ended */
     return cmocka_run_group_tests(tests, t_eight_gpus, NULL);
 }
