@@ -49,15 +49,21 @@ static void find_lifetimes(ch_planner *pl)
     }
 }
 
+/* Returns true if the kernel of call c can compute output k in place of input j. */
+static bool is_over(const ch_planner *pl, const ch_node *c, int k, int j)
+{
+    unsigned over = pl->prep[pl->position[c->id]].over[k];
+
+    return j < (int)(8 * sizeof(over)) && (over >> j & 1) != 0;
+}
+
 /* Returns true if another input of call c has the same root value as input j, and overwriting
  * is not allowed for that input too, or that input has another offset or other dims. */
 static bool has_conflicting_alias(ch_planner *pl, const ch_node *c, int k, int j)
 {
-    unsigned over = pl->prep[pl->position[c->id]].over[k];
-
     for (int i = 0; i < c->n_in; i++)
         if (i != j && ch__plan_root(pl, c->in[i]) == ch__plan_root(pl, c->in[j]) &&
-            ((over >> i & 1) == 0 ||
+            (!is_over(pl, c, k, i) ||
              pl->value[c->in[i]->id].offset != pl->value[c->in[j]->id].offset ||
              !ch__dims_same(&c->in[i]->dims, &c->in[j]->dims)))
             return true;
@@ -70,8 +76,7 @@ bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j)
 {
     const ch_planned_value *in = &pl->value[c->in[j]->id];
 
-    return !has_conflicting_alias(pl, c, k, j) &&
-           (pl->prep[pl->position[c->id]].over[k] >> j & 1) != 0 && in->offset == 0 &&
+    return is_over(pl, c, k, j) && !has_conflicting_alias(pl, c, k, j) && in->offset == 0 &&
            ch__plan_root(pl, c->in[j])->last_use == pl->position[c->id] &&
            ch__bytes(c->in[j]) == ch__bytes(&c[k]) &&
            ch__bytes(ch__plan_root(pl, c->in[j])->node) == ch__bytes(&c[k]);
