@@ -501,16 +501,30 @@ struct ch_loader {
     uint32_t                n_taken;               /* references read of the run at `element` */
     size_t                  at;                    /* bytes read of its rows */
     bool                    fails;
-    ch_status               rc;
+    ch_status               rc;       /* INVALID_ARGUMENT, or out of memory */
     char                    why[128]; /* the first error */
 };
 
-/* Makes the loader fail. Keeps the first reason. */
+/* Makes the loader fail with `rc`. Keeps the first error. */
+static void set_failure(ch_loader *l, ch_status rc, const char *why)
+{
+    if (l->fails)
+        return;
+    l->fails = true;
+    l->rc = rc;
+    snprintf(l->why, sizeof(l->why), "%s", why);
+}
+
+/* Makes the loader fail, because the position does not fit the dataset. */
 static void set_error(ch_loader *l, const char *why)
 {
-    if (!l->fails)
-        snprintf(l->why, sizeof(l->why), "%s", why);
-    l->fails = true;
+    set_failure(l, CH_INVALID_ARGUMENT, why);
+}
+
+/* Makes the loader fail, because an element could not be made. */
+static void set_element_error(ch_loader *l, ch_status rc)
+{
+    set_failure(l, rc == CH_RESOURCE_EXHAUSTED ? rc : CH_INVALID_ARGUMENT, ch_error_message());
 }
 
 bool ch__load_fails(const ch_loader *l)
@@ -522,7 +536,8 @@ ch_status ch__load_status(ch_loader *l)
 {
     if (!l->fails)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "the saved position does not fit stage %s: %s",
+    return ch__fail(l->rc, "the saved position %s stage %s: %s",
+                    l->rc == CH_INVALID_ARGUMENT ? "does not fit" : "cannot be loaded into",
                     l->state != NULL ? l->state->stage : "(none)", l->why);
 }
 
@@ -636,6 +651,20 @@ static int load_ref(ch_loader *l, const Cohort__Element *m, ch_row_word *word)
     return m->n_tensors > 0 ? (int)m->n_tensors : 1;
 }
 
+/* Returns an element that was made with `rc`, or NULL if the loader fails: it could not be made, or
+ * is no element of `like`. */
+static ch_element *check_element(ch_loader *l, ch_status rc, ch_element *e,
+                                 const ch_dataset *like)
+{
+    if (rc == CH_OK && like != NULL)
+        rc = ch__dataset_check(like, e);
+    if (rc == CH_OK)
+        return e;
+    set_element_error(l, rc);
+    ch__element_free(e);
+    return NULL;
+}
+
 /* Makes the element of the next reference of the run `m`. */
 static ch_element *load_run(ch_loader *l, const Cohort__Element *m, const ch_dataset *like)
 {
@@ -643,15 +672,12 @@ static ch_element *load_run(ch_loader *l, const Cohort__Element *m, const ch_dat
     bool        is_number = m->n_tensors == 0;
     int         n = load_ref(l, m, word);
     ch_element *e = NULL;
+    ch_status   rc;
 
     if (n == 0)
         return NULL;
-    if (ch__row_ref_make(&l->cursor->it->tensors, is_number, n, word, &e) == CH_OK &&
-        (like == NULL || ch__dataset_check(like, e) == CH_OK))
-        return e;
-    set_error(l, ch_error_message());
-    ch__element_free(e);
-    return NULL;
+    rc = ch__row_ref_make(&l->cursor->it->tensors, is_number, n, word, &e);
+    return check_element(l, rc, e, like);
 }
 
 /* Checks that references of the run `m` stand for elements of `like`. All of them have the same
@@ -702,6 +728,7 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
 {
     ch_element            *e = NULL;
     const Cohort__Element *m = next_message(l);
+    ch_status              made;
 
     *rc = CH_OK;
     if (m == NULL)
@@ -715,12 +742,8 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
             (void)ch__error_between(*rc);
         return NULL;
     }
-    if (ch__parts_decode(m->n_parts, m->parts, &e) == CH_OK &&
-        (like == NULL || ch__dataset_check(like, e) == CH_OK))
-        return e;
-    set_error(l, ch_error_message());
-    ch__element_free(e);
-    return NULL;
+    made = ch__parts_decode(m->n_parts, m->parts, &e);
+    return check_element(l, made, e, like);
 }
 
 ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
