@@ -651,8 +651,8 @@ static int load_ref(ch_loader *l, const Cohort__Element *m, ch_row_word *word)
     return m->n_tensors > 0 ? (int)m->n_tensors : 1;
 }
 
-/* Returns an element that was made with `rc`, or NULL if the loader fails: it could not be made, or
- * is no element of `like`. */
+/* Returns an element that was made with `rc`. Returns NULL, and makes the loader fail, if it
+ * could not be made, or is no element of `like`. */
 static ch_element *check_element(ch_loader *l, ch_status rc, ch_element *e,
                                  const ch_dataset *like)
 {

@@ -1,11 +1,11 @@
 /* test/save/test_delta_faults.c -- every call on files and every allocation of deltas fails in turn,
  * under strategies with and without parameter servers.
  *
- * With servers every third allocation fails; with `./dev test --long` every one.
+ * With servers every third allocation of half of the strategies fails; with `./dev test --long` every
+ * one of all.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/mem.h"
-#include "base/sys.h"
+#include "fail.h"
 #include "table.h"
 
 static void check_all(const char *directory)
@@ -22,23 +22,10 @@ static void check_all(const char *directory)
     ch__ckpt_list_drop(&all);
 }
 
-/* Makes call n on files, or allocation n, fail, or ends that (n is 0). `error` is an errno; 0 means
- * allocations. Returns the number of calls so far. */
-static int64_t fail_at(int error, int64_t n)
-{
-    if (error == 0)
-        ch__mem_fail_at(n);
-    else if (error == ENOSPC)
-        ch__file_fail_from(n, error);
-    else
-        ch__file_fail_at(n, error);
-    return error == 0 ? ch__mem_allocs() : ch__file_calls();
-}
-
 /* Returns the distance of two calls that fail. */
-static int64_t stride_of(int kind, int error)
+static int64_t stride_of(int kind, t_failure what)
 {
-    return kind >= SERVERS && error == 0 && getenv("T_CASES") == NULL ? 3 : 1;
+    return kind >= SERVERS && what == T_MEMORY && !t_fails_every_call() ? 3 : 1;
 }
 
 enum { FAULTS_PER_CHECK = 10 };
@@ -57,7 +44,7 @@ static void check_saves(t_table_job *x, ch_checkpoint_manager *m, const char *di
 }
 
 /* Each call of a save fails in turn: of a full save, or of a delta. */
-static void fail_saves(int kind, bool is_delta, int error)
+static void fail_saves(int kind, bool is_delta, t_failure what)
 {
     static t_table_job     x;
     ch_checkpoint_manager *m = NULL;
@@ -65,27 +52,25 @@ static void fail_saves(int kind, bool is_delta, int error)
     int                    n_failed = 0, n_faults = 0;
     bool                   is_over = false;
 
-    snprintf(directory, sizeof(directory), "save-%d-%d-%d", kind, is_delta, error);
+    snprintf(directory, sizeof(directory), "save-%d-%d-%d", kind, is_delta, what);
     x = (t_table_job){.rows = 3000, .width = 3, .batch = 4};
     t_begin_table(&x, kind, false);
-    t_ok(ch_checkpoint_manager_new(
-        x.job.checkpoint, t_path(directory),
-        &(ch_manager_options){.full_every = is_delta ? 1000 : 2,
-                              .max_to_keep = 1,
-                              .write = {.wait = true, .sync = CH_OFF}},
-        &m));
+    t_ok(ch_checkpoint_manager_new(x.job.checkpoint, t_path(directory),
+                                   &(ch_manager_options){.full_every = is_delta ? 1000 : 2,
+                                                         .max_to_keep = 1,
+                                                         .write = {.wait = true}},
+                                   &m));
     check_saves(&x, m, directory);
-    for (int64_t n = 1; !is_over; n += stride_of(kind, error)) {
+    for (int64_t n = 1; !is_over; n += stride_of(kind, what)) {
         int64_t   before;
         ch_status rc;
 
         if (n_faults++ % FAULTS_PER_CHECK == 0)
             t_table_steps(&x, 1);
-        before = fail_at(error, n);
+        before = t_fail_at(what, n);
         rc = ch_checkpoint_manager_save(m, true, NULL);
-        is_over = fail_at(error, 0) - before < n;
-        if (rc != CH_OK && error == 0 && rc != CH_RESOURCE_EXHAUSTED)
-            fail_msg("allocation %lld: %s", (long long)n, ch_error_message());
+        is_over = t_fail_at(what, 0) - before < n;
+        t_check_failure(what, n, rc);
         n_failed += rc != CH_OK;
         t_ok(ch_checkpoint_wait(x.job.checkpoint)); /* the error is reported once */
         if (is_over || n_faults % FAULTS_PER_CHECK == 0)
@@ -106,22 +91,22 @@ static void failing_files_cost_only_that_delta(void **state)
 {
     for (int i = 0; i < KINDS; i++)
         for (int is_delta = 0; is_delta < 2; is_delta++) {
-            fail_saves(kind[i], is_delta, EIO);
-            fail_saves(kind[i], is_delta, ENOSPC);
+            fail_saves(kind[i], is_delta, T_IO_ONCE);
+            fail_saves(kind[i], is_delta, T_SPACE_ON);
         }
     (void)state;
 }
 
 static void failing_memory_loses_no_changed_row(void **state)
 {
-    for (int i = 0; i < KINDS; i += 2)
+    for (int i = 0; i < KINDS; i += t_fails_every_call() ? 1 : 2)
         for (int is_delta = 0; is_delta < 2; is_delta++)
-            fail_saves(kind[i], is_delta, 0);
+            fail_saves(kind[i], is_delta, T_MEMORY);
     (void)state;
 }
 
 /* Each call of a restore fails in turn. A restore that fails has changed nothing. */
-static void fail_restores(int kind_of_job, int error)
+static void fail_restores(int kind_of_job, t_failure what)
 {
     static t_table_job     x;
     static t_bits          saved, before, have;
@@ -130,7 +115,7 @@ static void fail_restores(int kind_of_job, int error)
     int                    n_failed = 0;
     bool                   is_over = false;
 
-    snprintf(directory, sizeof(directory), "restore-%d-%d", kind_of_job, error);
+    snprintf(directory, sizeof(directory), "restore-%d-%d", kind_of_job, what);
     x = (t_table_job){.rows = 300, .width = 3, .batch = 4};
     t_begin_table(&x, kind_of_job, false);
     t_ok(ch_checkpoint_manager_new(
@@ -143,13 +128,12 @@ static void fail_restores(int kind_of_job, int error)
     t_read_bits(&x.job, &saved);
     t_table_steps(&x, 1);
     t_read_bits(&x.job, &before);
-    for (int64_t n = 1; !is_over; n += stride_of(kind_of_job, error)) {
-        int64_t   calls = fail_at(error, n);
+    for (int64_t n = 1; !is_over; n += stride_of(kind_of_job, what)) {
+        int64_t   calls = t_fail_at(what, n);
         ch_status rc = ch_checkpoint_restore(x.job.checkpoint, last, NULL, NULL);
 
-        is_over = fail_at(error, 0) - calls < n;
-        if (rc != CH_OK && error == 0 && rc != CH_RESOURCE_EXHAUSTED)
-            fail_msg("allocation %lld: %s", (long long)n, ch_error_message());
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
         n_failed += rc != CH_OK;
         t_read_bits(&x.job, &have);
         t_same_bits(&have, rc == CH_OK ? &saved : &before);
@@ -167,9 +151,10 @@ static void fail_restores(int kind_of_job, int error)
 static void restore_of_a_delta_that_fails_changes_nothing(void **state)
 {
     for (int i = 0; i < KINDS; i++) {
-        fail_restores(kind[i], EIO);
-        if (i % 2 == 0)
-            fail_restores(kind[i], 0);
+        fail_restores(kind[i], T_IO_ONCE);
+        fail_restores(kind[i], T_IO_ON);
+        if (i % 2 == 0 || t_fails_every_call())
+            fail_restores(kind[i], T_MEMORY);
     }
     (void)state;
 }
@@ -185,7 +170,5 @@ int main(void)
     if (t_four_gpus(NULL) != 0)
         return 1;
     ch_log_set_sink(t_ignore_log, NULL, CH_LOG_WARNING);
-    if (getenv("F"))
-        cmocka_set_test_filter(getenv("F"));
     return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }

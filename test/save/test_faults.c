@@ -2,10 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <sys/stat.h>
 
-#include "base/mem.h"
-#include "base/sys.h"
-#include "help.h"
+#include "fail.h"
 
 static int count_files(const char *folder, const char *part)
 {
@@ -38,35 +37,31 @@ static void end(run *r)
     t_end(&r->job);
 }
 
-/* Fails each call on files of a save and of the removal of old checkpoints. `from_then_on`: all
- * calls after it fail too. */
-static void fail_saves(const char *directory, int error, bool from_then_on)
+/* Each call of a save and of the removal of old checkpoints fails in turn. */
+static void fail_saves(t_failure what)
 {
-    run r;
-    int n_failed = 0;
+    char directory[20];
+    run  r;
+    int  n_failed = 0;
+    bool is_over = false;
 
+    snprintf(directory, sizeof(directory), "save-%d", what);
     begin(&r, directory);
     for (int i = 0; i < 2; i++)
         t_ok(ch_checkpoint_manager_save(r.m, true, NULL));
     t_ok(ch_checkpoint_wait(r.job.checkpoint));
-    for (int64_t n = 1;; n++) {
-        int64_t   before = ch__file_calls();
-        ch_status rc;
-        bool      is_over;
+    for (int64_t n = 1; !is_over; n++) {
+        int64_t   before = t_fail_at(what, n);
+        ch_status rc = ch_checkpoint_manager_save(r.m, true, NULL);
 
-        if (from_then_on)
-            ch__file_fail_from(n, error);
-        else
-            ch__file_fail_at(n, error);
-        rc = ch_checkpoint_manager_save(r.m, true, NULL);
         if (rc == CH_OK)
             rc = ch_checkpoint_wait(r.job.checkpoint);
-        is_over = ch__file_calls() - before < n;
-        ch__file_fail_at(0, 0);
+        is_over = t_fail_at(what, 0) - before < n;
+        t_check_failure(what, n, rc);
         n_failed += rc != CH_OK;
         t_ok(ch_checkpoint_wait(r.job.checkpoint)); /* the error is reported once */
-        if (is_over)
-            break;
+        if (rc == CH_OK)
+            continue;
         t_ok(ch_checkpoint_manager_restore(r.m, NULL, NULL)); /* older ones are as before */
         assert_int_equal(count_files(t_path(directory), ".tmp"), 0);
         t_ok(ch_checkpoint_manager_save(r.m, true, NULL)); /* the next save tries again */
@@ -78,93 +73,271 @@ static void fail_saves(const char *directory, int error, bool from_then_on)
 
 static void failing_files_cost_only_that_save(void **state)
 {
-    fail_saves("a", EIO, false);
-    fail_saves("b", ENOSPC, true);
+    fail_saves(T_IO_ONCE);
+    fail_saves(T_SPACE_ON);
     (void)state;
 }
 
-static void failing_reads_change_nothing(void **state)
+static void failing_memory_costs_only_that_save(void **state)
 {
-    static t_bits saved, before, have;
-    run           r;
+    fail_saves(T_MEMORY);
+    (void)state;
+}
 
-    begin(&r, "c");
+/* ---- restores ---- */
+
+/* Each call of a restore fails in turn. A restore that fails has changed nothing. With one byte
+ * of staging memory it may have changed variables, and the next restore sets all. */
+static void fail_restores(t_failure what, int64_t staging_bytes)
+{
+    static t_bits            saved, before, have;
+    const ch_restore_options opt = {.staging_bytes = staging_bytes};
+    char                     directory[30], prefix[40];
+    run                      r;
+    int                      n_failed = 0;
+    bool                     is_over = false;
+
+    snprintf(directory, sizeof(directory), "restore-%d-%d", what, (int)staging_bytes);
+    snprintf(prefix, sizeof(prefix), "%s/ckpt-1", directory);
+    begin(&r, directory);
     t_ok(ch_checkpoint_manager_save(r.m, true, NULL));
     t_ok(ch_checkpoint_wait(r.job.checkpoint));
     t_read_bits(&r.job, &saved);
     t_steps(&r.job, 1);
     t_read_bits(&r.job, &before);
-    for (int64_t n = 1;; n++) {
-        int64_t   calls = ch__file_calls();
-        ch_status rc;
-        bool      is_over;
+    for (int64_t n = 1; !is_over; n++) {
+        int64_t   calls = t_fail_at(what, n);
+        ch_status rc = ch_checkpoint_restore(r.job.checkpoint, t_path(prefix), &opt, NULL);
 
-        ch__file_fail_at(n, EIO);
-        rc = ch_checkpoint_restore(r.job.checkpoint, t_path("c/ckpt-1"), NULL, NULL);
-        is_over = ch__file_calls() - calls < n;
-        ch__file_fail_at(0, 0);
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
+        n_failed += rc != CH_OK;
+        if (rc != CH_OK && staging_bytes > 0) {
+            t_ok(ch_checkpoint_restore(r.job.checkpoint, t_path(prefix), &opt, NULL));
+            rc = CH_OK;
+        }
         t_read_bits(&r.job, &have);
         t_same_bits(&have, rc == CH_OK ? &saved : &before);
-        if (is_over)
-            break;
         if (rc == CH_OK) {
             t_steps(&r.job, 1);
             t_read_bits(&r.job, &before);
         }
     }
     t_same_bits(&have, &saved);
+    assert_int_equal(n_failed > 10, what != T_SPACE_ON); /* it needs no space */
     end(&r);
+}
+
+static void restore_that_fails_changes_nothing(void **state)
+{
+    for (t_failure what = 0; what < T_FAILURES; what++) {
+        fail_restores(what, 0);
+        fail_restores(what, 1);
+    }
     (void)state;
 }
 
-/* Fails each allocation of a save, or of a restore. */
-static void failing_memory_is_an_error(void **state)
+/* The values wait for the variables, which the first step creates. Each call of that step fails
+ * in turn. The step can be run again. */
+static void fail_waiting_values(t_failure what)
 {
-    static t_bits saved, before, have;
+    static t_bits want, have;
     run           r;
-    int           n_failed[2] = {0};
+    int           n_failed = 0;
+    bool          is_over = false;
+    char          directory[20];
 
-    begin(&r, "d");
-    t_ok(ch_checkpoint_write(r.job.checkpoint, t_path("m"), &(ch_write_options){.wait = true}));
-    t_read_bits(&r.job, &saved);
+    snprintf(directory, sizeof(directory), "wait-%d", what);
+    begin(&r, directory);
+    t_ok(ch_checkpoint_manager_save(r.m, true, NULL));
     t_steps(&r.job, 1);
-    t_read_bits(&r.job, &before);
-    for (int64_t n = 1;; n++) {
-        int64_t   allocs = ch__mem_allocs();
-        ch_status rc;
-        bool      is_over;
+    t_read_bits(&r.job, &want);
+    end(&r);
+    for (int64_t n = 1; !is_over; n++) {
+        ch_tuple    *batch = NULL;
+        t_job        j;
+        ch_restored *restored = NULL;
+        int64_t      calls;
+        ch_status    rc;
 
-        ch__mem_fail_at(n);
-        rc = ch_checkpoint_write(r.job.checkpoint, t_path("n"),
-                                 &(ch_write_options){.wait = true, .replace = true});
-        ch__mem_fail_at(0);
-        is_over = ch__mem_allocs() - allocs < n;
-        n_failed[0] += rc != CH_OK;
+        t_begin(&j, MIRRORED_2, &(t_options){.is_half = true, .is_lazy = true});
+        t_ok(ch_checkpoint_restore(j.checkpoint, t_path(directory), NULL, &restored));
+        t_ok(ch_iterator_next(j.it, &batch));
+        calls = t_fail_at(what, n);
+        rc = ch_strategy_run(j.st, j.step, batch, NULL);
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
+        n_failed += rc != CH_OK;
         if (rc != CH_OK)
-            assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
-        if (is_over)
-            break;
+            t_ok(ch_strategy_run(j.st, j.step, batch, NULL));
+        ch_tuple_unref(batch);
+        t_read_bits(&j, &have);
+        t_same_bits(&have, &want);
+        t_ok(ch_restored_assert_consumed(restored));
+        ch_restored_unref(restored);
+        t_end(&j);
     }
-    for (int64_t n = 1;; n++) {
-        int64_t   allocs = ch__mem_allocs();
-        ch_status rc;
-        bool      is_over;
+    assert_true(n_failed > 10);
+}
 
-        ch__mem_fail_at(n);
-        rc = ch_checkpoint_restore(r.job.checkpoint, t_path("m"), NULL, NULL);
-        ch__mem_fail_at(0);
-        is_over = ch__mem_allocs() - allocs < n;
-        n_failed[1] += rc != CH_OK;
-        t_read_bits(&r.job, &have);
-        t_same_bits(&have, rc == CH_OK ? &saved : &before);
-        if (is_over)
-            break;
-        if (rc == CH_OK) {
-            t_steps(&r.job, 1);
-            t_read_bits(&r.job, &before);
+static void step_that_fails_to_read_a_waiting_value_can_be_run_again(void **state)
+{
+    fail_waiting_values(T_IO_ONCE);
+    fail_waiting_values(T_IO_ON);
+    (void)state;
+}
+
+/* ---- managers ---- */
+
+/* Writes a file in the folder of the test. */
+static void put_file(const char *name, const char *bytes, size_t n)
+{
+    FILE *f = fopen(t_path(name), "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+}
+
+/* Removes the files of a folder of the test, or copies them to another. */
+static void for_files(const char *folder, const char *to)
+{
+    DIR *d = opendir(t_path(folder));
+
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        static char bytes[1 << 16];
+        char        from[300], name[300];
+        FILE       *f;
+        size_t      n;
+
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        snprintf(from, sizeof(from), "%s/%s", folder, e->d_name);
+        if (to == NULL) {
+            assert_int_equal(unlink(t_path(from)), 0);
+            continue;
         }
+        f = fopen(t_path(from), "rb");
+        assert_non_null(f);
+        n = fread(bytes, 1, sizeof(bytes), f);
+        assert_true(n < sizeof(bytes));
+        fclose(f);
+        snprintf(name, sizeof(name), "%s/%s", to, e->d_name);
+        put_file(name, bytes, n);
     }
-    assert_true(n_failed[0] > 10 && n_failed[1] > 10);
+    if (d != NULL)
+        closedir(d);
+}
+
+/* Makes the directory "m" as a program leaves it that was killed after the commit of ckpt-3, before
+ * the state file names it, with leftovers of a save. */
+static void leave_killed_program(void)
+{
+    for_files("m", NULL);
+    (void)mkdir(t_path("m"), 0777);
+    for_files("killed", "m");
+    put_file("m/ckpt-4.data-00000-of-00001", "x", 1);
+    put_file("m/.ckpt-4.index.tmp-99-9", "x", 1);
+}
+
+enum { STARTS_PER_SAVE = 4 };
+
+/* Each call fails in turn while a program is started: its manager takes the directory, restores the
+ * newest checkpoint that it can read, and finishes the save. */
+static void fail_starts(t_failure what)
+{
+    static t_bits saved[4], before, have;
+    run           r;
+    int           n_failed = 0, n_starts = 0;
+    bool          is_over = false;
+    int           stride = what == T_MEMORY && !t_fails_every_call() ? 5 : 1;
+
+    begin(&r, "killed");
+    for (int i = 1; i <= 3; i++) {
+        char path[40];
+
+        t_steps(&r.job, 1);
+        t_read_bits(&r.job, &saved[i]);
+        snprintf(path, sizeof(path), "killed/ckpt-%d", i);
+        if (i < 3)
+            t_ok(ch_checkpoint_manager_save(r.m, true, NULL));
+        else
+            t_ok(ch_checkpoint_write(r.job.checkpoint, t_path(path), NULL));
+    }
+    t_ok(ch_checkpoint_wait(r.job.checkpoint));
+    ch_checkpoint_manager_unref(r.m);
+    r.m = NULL;
+    for (int64_t n = 1; !is_over; n += stride) {
+        const char *path = NULL;
+        int64_t     calls;
+        ch_status   rc;
+        int         newest;
+
+        leave_killed_program();
+        t_steps(&r.job, 1);
+        t_read_bits(&r.job, &before);
+        calls = t_fail_at(what, n);
+        rc = ch_checkpoint_manager_new(r.job.checkpoint, t_path("m"),
+                                       &(ch_manager_options){.max_to_keep = 2}, &r.m);
+        if (rc == CH_OK)
+            rc = ch_checkpoint_manager_restore(r.m, NULL, &path);
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
+        n_failed += rc != CH_OK;
+        t_read_bits(&r.job, &have);
+        t_same_bits(&have, path != NULL ? &saved[strrchr(path, '-')[1] - '0'] : &before);
+        ch_checkpoint_manager_unref(r.m);
+        r.m = NULL;
+        /* The next program has all that this one could have had. */
+        t_ok(ch_checkpoint_manager_new(r.job.checkpoint, t_path("m"),
+                                       &(ch_manager_options){.max_to_keep = 2}, &r.m));
+        t_ok(ch_checkpoint_manager_restore(r.m, NULL, &path));
+        newest = strrchr(path, '-')[1] - '0';
+        assert_int_equal(newest, 3);
+        t_read_bits(&r.job, &have);
+        t_same_bits(&have, &saved[newest]);
+        assert_int_equal(count_files(t_path("m"), ".tmp"), 0);
+        assert_int_equal(count_files(t_path("m"), "ckpt-4"), 0);
+        if (n_starts++ % STARTS_PER_SAVE == 0 || is_over) {
+            t_ok(ch_checkpoint_manager_save(r.m, true, NULL));
+            t_ok(ch_checkpoint_wait(r.job.checkpoint));
+            assert_int_equal(count_files(t_path("m"), ".index"), 2);
+        }
+        ch_checkpoint_manager_unref(r.m);
+        r.m = NULL;
+    }
+    assert_true(n_failed > 5);
+    t_end(&r.job);
+    for_files("killed", NULL);
+}
+
+static void start_that_fails_loses_no_checkpoint(void **state)
+{
+    for (t_failure what = 0; what < T_FAILURES; what++)
+        fail_starts(what);
+    (void)state;
+}
+
+/* ---- replacements ---- */
+
+/* Each allocation of a save that replaces a checkpoint fails in turn. */
+static void failing_memory_is_an_error_of_a_replacement(void **state)
+{
+    run  r;
+    int  n_failed = 0;
+    bool is_over = false;
+
+    begin(&r, "replace");
+    for (int64_t n = 1; !is_over; n++) {
+        int64_t   calls = t_fail_at(T_MEMORY, n);
+        ch_status rc = ch_checkpoint_write(r.job.checkpoint, t_path("n"),
+                                           &(ch_write_options){.wait = true, .replace = true});
+
+        is_over = t_fail_at(T_MEMORY, 0) - calls < n;
+        t_check_failure(T_MEMORY, n, rc);
+        n_failed += rc != CH_OK;
+    }
+    assert_true(n_failed > 10);
     end(&r);
     (void)state;
 }
@@ -173,8 +346,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failing_files_cost_only_that_save),
-        cmocka_unit_test(failing_reads_change_nothing),
-        cmocka_unit_test(failing_memory_is_an_error),
+        cmocka_unit_test(failing_memory_costs_only_that_save),
+        cmocka_unit_test(failing_memory_is_an_error_of_a_replacement),
+        cmocka_unit_test(restore_that_fails_changes_nothing),
+        cmocka_unit_test(step_that_fails_to_read_a_waiting_value_can_be_run_again),
+        cmocka_unit_test(start_that_fails_loses_no_checkpoint),
     };
 
     if (t_four_gpus(NULL) != 0)

@@ -9,9 +9,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "base/mem.h"
-#include "base/sys.h"
-#include "help.h"
+#include "fail.h"
 
 enum { EPOCHS = 3, EPOCH_STEPS = 4 };
 
@@ -548,9 +546,8 @@ static void change_copies(copies_job *j)
     add_steps(j, 1);
 }
 
-/* Each call on files of a restore fails in turn, or each allocation. After an error, all values
- * are as before. */
-static void fail_restores_of_copies(bool fails_memory, int64_t staging)
+/* Each call of a restore fails in turn. After an error, all values are as before. */
+static void fail_restores_of_copies(t_failure what, int64_t staging)
 {
     copies_job    j;
     copies_values before, have;
@@ -561,18 +558,12 @@ static void fail_restores_of_copies(bool fails_memory, int64_t staging)
     change_copies(&j);
     read_copies(&j, &before);
     for (int64_t n = 1; !is_over; n++) {
-        int64_t   calls = fails_memory ? ch__mem_allocs() : ch__file_calls();
-        ch_status rc;
+        int64_t   calls = t_fail_at(what, n);
+        ch_status rc = ch_checkpoint_restore(
+            j.checkpoint, t_path("own"), &(ch_restore_options){.staging_bytes = staging}, NULL);
 
-        if (fails_memory)
-            ch__mem_fail_at(n);
-        else
-            ch__file_fail_at(n, EIO);
-        rc = ch_checkpoint_restore(j.checkpoint, t_path("own"),
-                                   &(ch_restore_options){.staging_bytes = staging}, NULL);
-        is_over = (fails_memory ? ch__mem_allocs() : ch__file_calls()) - calls < n;
-        ch__mem_fail_at(0);
-        ch__file_fail_at(0, 0);
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
         if (rc == CH_OK) {
             check_copies(&j, 100);
             change_copies(&j);
@@ -605,8 +596,9 @@ static void plan_says_what_servers_hold_for_a_save(void **state)
 static void failed_restore_leaves_the_copies_of_workers(void **state)
 {
     for (int64_t staging = 0; staging < 2; staging++) {
-        fail_restores_of_copies(false, staging);
-        fail_restores_of_copies(true, staging);
+        fail_restores_of_copies(T_IO_ONCE, staging);
+        fail_restores_of_copies(T_IO_ON, staging);
+        fail_restores_of_copies(T_MEMORY, staging);
     }
     (void)state;
 }
