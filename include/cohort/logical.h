@@ -48,10 +48,22 @@ CH_API ch_node *ch_assign_to_logical_device(ch_node *x, int device);
  * axis of all logical devices, unless the strategy says otherwise (ch_strategy_parts.mesh). */
 CH_API ch_node *ch_mesh_split(ch_node *x, int n, const int *axis);
 
+/* Place the variables that this thread creates on one logical device of each replica, until the
+ * matching leave. A variable with a split of its own, or colocated with another, is not moved.
+ * In a step, the scope also gives the results of the calls that the step records to this
+ * device, and their gradients; annotations and new values of variables keep their layouts. Must
+ * be called in the scope of the strategy (ch_strategy_enter) or in a step of it; `st` must be
+ * NULL or that strategy. Calls nest, up to 64 deep. Under a strategy without logical devices
+ * nothing changes. FAILED_PRECONDITION: `st` is another strategy. INVALID_ARGUMENT: a replica
+ * has no such device. */
+CH_API CH_MUST_CHECK ch_status ch_logical_device_enter(ch_strategy *st, int device);
+CH_API void                    ch_logical_device_leave(void);
+
 /* ---- variables ----
  *
  * The logical devices of a replica store a variable in tiles: a tile is the part that one
- * device has. If the variable is not split, each device has the whole value. The value of the
+ * device has. If the variable is not split, each device has the whole value, or the device of
+ * ch_logical_device_enter, in whose scope it was created, has it. The value of the
  * variable (ch_var_get, ch_var_set, checkpoints) is always the whole value. */
 
 /* Splits axis i of the variable over axis axis[i] of the mesh, as ch_mesh_split does; the same

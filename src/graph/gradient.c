@@ -101,13 +101,16 @@ static void propagate(backward *b, const ch_node *call)
 static void walk(backward *b, int last)
 {
     const void *before = b->s->caller;
+    int         device = b->s->chosen_device;
 
     for (int i = b->n_calls - 1; i >= 0 && b->s->rc == CH_OK; i--)
         if (b->call[i]->id <= last) {
             b->s->caller = b->call[i]->caller; /* errors name the line of this call */
+            b->s->chosen_device = b->call[i]->chosen_device;
             propagate(b, b->call[i]);
         }
     b->s->caller = before;
+    b->s->chosen_device = device;
 }
 
 /* Adds the derivatives of the captures of a body to the captured values of the outer graph. */

@@ -173,6 +173,7 @@ void ch__call_copy_origin(ch_node *to, const ch_node *n)
     to->scope = n->scope;
     to->caller = n->caller;
     to->composite = n->composite;
+    to->chosen_device = n->chosen_device;
     to->ordinal = n->ordinal;
     to->work = n->work;
 }

@@ -181,7 +181,8 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
 /* Appends a copy of call n to g, without running its shape rule. map[id] is the copy of the
  * value with this id; the function sets those of the outputs. NULL: out of memory. */
 ch_node *ch__graph_copy_call(ch_graph *g, const ch_node *n, ch_node **map);
-/* Gives a call the scope, source line, ordinal and kind of work of another one. */
+/* Gives a call the scope, source line, chosen device, ordinal and kind of work of another
+ * one. */
 void ch__call_copy_origin(ch_node *to, const ch_node *n);
 /* Adds the names of inputs, the outputs and the resources of g to a copy of its calls. */
 ch_status ch__graph_copy_roots(ch_graph *to, const ch_graph *g, ch_node *const *map);

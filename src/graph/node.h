@@ -101,7 +101,9 @@ struct ch_node {
     /* return address in the user's code, for error messages; NULL: unknown */
     const void *caller;
     /* name of the composite function that recorded the call, such as "ch_stack"; NULL: none */
-    const char  *composite;
+    const char *composite;
+    /* 1 plus the logical device that the user chose for the outputs; 0: none was chosen */
+    int          chosen_device;
     int          ordinal; /* number of the call in the recording: a key of its random numbers */
     ch_work_kind work;    /* kind of work, for time measurement */
     /* of a part of a call: its positions in the whole call, in the arena of the graph; NULL:

@@ -61,6 +61,7 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->caller = outer->caller;
         s->composite = outer->composite;
         s->work = outer->work;
+        s->chosen_device = outer->chosen_device;
         memcpy(s->scope, outer->scope, sizeof(s->scope));
         memcpy(s->scope_begin, outer->scope_begin, sizeof(s->scope_begin));
         s->scope_depth = outer->scope_depth;

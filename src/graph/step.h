@@ -35,7 +35,8 @@ struct ch_step {
     ch_step_context context; /* context of the code that is being recorded */
     bool is_discarded;       /* the graph is never run: the recording only creates variables */
     ch_work_kind work;       /* kind of work of new calls */
-    ch_step     *outer;      /* of a body: the step that contains it; else NULL */
+    int          chosen_device; /* of new calls (ch_node.chosen_device) */
+    ch_step     *outer;         /* of a body: the step that contains it; else NULL */
     /* the step that this thread was recording when this step began; NULL: none */
     ch_step  *previous;
     ch_step  *active; /* the innermost body that is being recorded; the step itself if none */

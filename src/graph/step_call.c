@@ -308,6 +308,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     }
     n->caller = s->caller != NULL ? s->caller : caller;
     n->composite = s->composite;
+    n->chosen_device = s->chosen_device;
     n->ordinal = ch__graph_root(s->graph)->n_ordinals;
     if ((op->flags & CH_OP_UNNUMBERED) == 0)
         ch__graph_root(s->graph)->n_ordinals++;

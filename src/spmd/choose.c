@@ -141,11 +141,11 @@ static ch_status find_candidates(chooser *c)
     if (c->p->rule.n_set_out == 0 || (c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0)
         return add_whole(c);
     rc = add_result(c);
-    if (rc == CH_OK && c->p->call->op != &ch__op_with_layout)
+    if (c->p->call->op == &ch__op_with_layout || c->p->call->chosen_device > 0)
+        return rc; /* the user says where it is computed */
+    if (rc == CH_OK)
         rc = add_inputs(c);
-    if (rc == CH_OK && c->p->call->op != &ch__op_with_layout)
-        rc = add_pairs(c);
-    return rc;
+    return rc == CH_OK ? add_pairs(c) : rc;
 }
 
 /* ---- cost ---- */

@@ -283,8 +283,9 @@ ch_status ch__describe_call(ch_step_report *r, ch_report_body *b, ch_core_divisi
 
 /* ---- transfers ---- */
 
-/* Returns true if an annotation asks for the transfer: it is of the annotation itself, or of a
- * call whose result goes to the annotation. */
+/* Returns true if an annotation or a chosen device asks for the transfer: it is of the
+ * annotation itself, of a call whose result goes to the annotation, or of a call on a chosen
+ * device. */
 static bool is_asked(const ch_core_division *d, const ch_planned_move *m)
 {
     const ch_value_plan *v;
@@ -292,7 +293,7 @@ static bool is_asked(const ch_core_division *d, const ch_planned_move *m)
     if (m->use != CH_FOR_CALL || m->call->n_out == 0)
         return false;
     v = &d->value[m->call->id];
-    return m->call->op == &ch__op_with_layout ||
+    return m->call->op == &ch__op_with_layout || v->source == CH_LAYOUT_CHOSEN_DEVICE ||
            (v->source == CH_LAYOUT_NEIGHBOUR && v->through->op == &ch__op_with_layout);
 }
 

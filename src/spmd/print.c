@@ -84,6 +84,9 @@ static void print_origin(printer *p, const ch_report_layout *l)
         ch__text_add(p->o, ": annotation");
         print_where(p, " at ", l->at.caller);
         return;
+    case CH_LAYOUT_CHOSEN_DEVICE:
+        ch__text_add(p->o, ": ch_logical_device_enter");
+        return;
     case CH_LAYOUT_VARIABLE:
         ch__text_add(p->o, ": variable %s", l->name != NULL ? l->name : "");
         return;

@@ -1,11 +1,11 @@
 /* spmd/propagate.c -- gives every value of a graph a wanted layout.
  *
- * Annotations and variables fix the layouts of their values. All others are taken from
- * neighbours: a call lifts the layouts of its values to its factors, and lowers the factors to
- * its other values. Layouts spread forwards and backwards until nothing changes, in three
- * levels: through elementwise ops, transposes and reshapes first, then through all ops except
- * broadcasts, then through broadcasts too. So layouts come from the neighbours whose agreement
- * costs no communication, if there are any.
+ * Annotations, chosen devices and variables fix the layouts of their values. All others are
+ * taken from neighbours: a call lifts the layouts of its values to its factors, and lowers the
+ * factors to its other values. Layouts spread forwards and backwards until nothing changes, in
+ * three levels: through elementwise ops, transposes and reshapes first, then through all ops
+ * except broadcasts, then through broadcasts too. So layouts come from the neighbours whose
+ * agreement costs no communication, if there are any.
  *
  * Invariants:
  *   1. A layout only becomes finer, so the passes end.
@@ -197,7 +197,25 @@ static ch_status fix(ch_core_division *d, const ch_node *n, const ch_core_layout
     return ch__layout_intern(d->layouts, l, &v->want);
 }
 
-/* Fixes the layouts of annotated values, of variables, and of their new values. */
+/* Fixes the outputs of a call to the device that the user chose for it, unless they are new
+ * values of variables. */
+static ch_status fix_to_device(ch_core_division *d, const ch_node *call)
+{
+    ch_core_layout l;
+    ch_status      rc = CH_OK;
+
+    if (call->chosen_device < 1 || call->chosen_device > d->opt->n_cores)
+        return CH_OK;
+    for (int k = 0; k < call->n_out && rc == CH_OK; k++) {
+        ch__layout_on_core(d->opt->n_cores, call[k].dims.rank, call->chosen_device - 1, &l);
+        if (!d->value[call[k].id].is_fixed)
+            rc = fix(d, &call[k], &l, CH_LAYOUT_CHOSEN_DEVICE, NULL);
+    }
+    return rc;
+}
+
+/* Fixes the layouts of annotated values, of variables and their new values, and of the outputs
+ * of calls on a chosen device. */
 static ch_status fix_layouts(ch_core_division *d)
 {
     ch_core_layout l;
@@ -220,6 +238,8 @@ static ch_status fix_layouts(ch_core_division *d)
             if (rc == CH_OK)
                 rc = fix(d, p->call, &l, CH_LAYOUT_ANNOTATION, NULL);
         }
+        if (rc == CH_OK)
+            rc = fix_to_device(d, p->call);
         for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)
             rc = fix_layouts(&p->bodies->body[k]);
     }

@@ -21,6 +21,7 @@ struct ch_prepared;
 typedef enum ch_layout_source {
     CH_LAYOUT_DEFAULT, /* nothing splits the value: replicated */
     CH_LAYOUT_ANNOTATION,
+    CH_LAYOUT_CHOSEN_DEVICE, /* ch_logical_device_enter */
     CH_LAYOUT_VARIABLE,
     CH_LAYOUT_NEIGHBOUR, /* taken from another value through a call */
     CH_LAYOUT_CHEAPEST,  /* no neighbour has it, but it has the least cost (choose.c) */

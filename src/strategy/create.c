@@ -1,10 +1,13 @@
-/* strategy/create.c -- scopes that affect new variables: creator hooks and colocation.
+/* strategy/create.c -- scopes that affect new variables: creator hooks, colocation and logical
+ * devices.
  *
  * The scopes belong to a thread and are nested. ch__var_apply_scopes applies them to the spec
- * of a new variable.
+ * of a new variable. A logical device is also that of the calls that a step records.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
+#include "cohort/logical.h"
+#include "graph/step.h"
 #include "strategy/strategy.h"
 
 enum { MAX_DEPTH = 64 };
@@ -17,6 +20,13 @@ static _Thread_local struct {
         void          *arg;
     } creator[MAX_DEPTH];
     int n_creators;
+    struct {
+        const ch_strategy *strategy;
+        int                device;
+        ch_step           *step;   /* the recording that was entered in; NULL: outside steps */
+        int                before; /* its chosen device before */
+    } chosen[MAX_DEPTH];
+    int n_chosen;
 } scopes;
 
 ch_status ch_colocate_enter(ch_strategy *st, ch_var *v)
@@ -76,6 +86,68 @@ void ch_var_creator_leave(void)
 {
     if (scopes.n_creators > 0)
         scopes.n_creators--;
+}
+
+/* ---- logical devices ---- */
+
+/* Returns the recording to which this thread adds calls; NULL: none. */
+static ch_step *active_step(void)
+{
+    ch_step *s = ch__step_recording();
+
+    return s != NULL ? s->active : NULL;
+}
+
+ch_status ch_logical_device_enter(ch_strategy *st, int device)
+{
+    ch_strategy *current = ch_strategy_current();
+    ch_step     *s = active_step();
+    int          n;
+
+    if (st != NULL && st != current)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "logical device %d: mixing different strategies: this is the scope of "
+                        "%s, not of %s",
+                        device, current->label, st->label);
+    n = ch__strategy_cores(current);
+    if (device < 0 || (n > 1 && device >= n))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "logical device %d: the replicas of %s have devices 0 to %d", device,
+                        current->label, n - 1);
+    if (scopes.n_chosen == MAX_DEPTH)
+        return ch__fail(CH_FAILED_PRECONDITION, "logical device %d: nested more than %d deep",
+                        device, MAX_DEPTH);
+    scopes.chosen[scopes.n_chosen].strategy = current;
+    scopes.chosen[scopes.n_chosen].device = device;
+    scopes.chosen[scopes.n_chosen].step = s;
+    scopes.chosen[scopes.n_chosen].before = s != NULL ? s->chosen_device : 0;
+    scopes.n_chosen++;
+    if (s != NULL && n > 1)
+        s->chosen_device = device + 1;
+    return CH_OK;
+}
+
+void ch_logical_device_leave(void)
+{
+    if (scopes.n_chosen == 0)
+        return;
+    scopes.n_chosen--;
+    /* A step that has ended in the scope no longer exists. */
+    if (scopes.chosen[scopes.n_chosen].step != NULL &&
+        scopes.chosen[scopes.n_chosen].step == active_step())
+        active_step()->chosen_device = scopes.chosen[scopes.n_chosen].before;
+}
+
+int ch__logical_device_depth(void)
+{
+    return scopes.n_chosen;
+}
+
+int ch__logical_device_chosen(const ch_strategy *st)
+{
+    int n = scopes.n_chosen;
+
+    return n > 0 && scopes.chosen[n - 1].strategy == st ? scopes.chosen[n - 1].device : -1;
 }
 
 ch_status ch__var_apply_scopes(ch_strategy *st, ch_var_spec *spec, const ch_var **colocated)

@@ -16,10 +16,10 @@ enum { MAX_SCOPES = 64 };
  * entered inside Default, but not Default inside another strategy. */
 static _Thread_local ch_strategy *scope[MAX_SCOPES];
 static _Thread_local int          n_scopes;
-/* Numbers of open device, colocation and creator scopes when a strategy's scope was entered.
- * Leaving the scope also leaves the scopes above these numbers. */
+/* Numbers of open device, colocation, creator and logical device scopes when a strategy's scope
+ * was entered. Leaving the scope also leaves the scopes above these numbers. */
 typedef struct depths {
-    int devices, colocations, creators;
+    int devices, colocations, creators, logical_devices;
 } depths;
 static _Thread_local depths       depths_at_enter[MAX_SCOPES];
 static _Thread_local ch_strategy *chosen; /* set by ch_strategy_set; NULL: none */
@@ -106,8 +106,8 @@ ch_status ch_strategy_enter(ch_strategy *st)
     if (n_scopes == MAX_SCOPES)
         return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
                         MAX_SCOPES);
-    depths_at_enter[n_scopes] =
-        (depths){ch__device_depth(), ch__colocate_depth(), ch__creator_depth()};
+    depths_at_enter[n_scopes] = (depths){ch__device_depth(), ch__colocate_depth(),
+                                         ch__creator_depth(), ch__logical_device_depth()};
     scope[n_scopes++] = ch_strategy_ref(st);
     return CH_OK;
 }
@@ -133,6 +133,8 @@ void ch_strategy_leave(void)
     if (n_scopes == 0)
         return;
     d = &depths_at_enter[n_scopes - 1];
+    leave_open("a logical device", ch__logical_device_depth, ch_logical_device_leave,
+               d->logical_devices);
     leave_open("a creator", ch__creator_depth, ch_var_creator_leave, d->creators);
     leave_open("a colocation", ch__colocate_depth, ch_colocate_leave, d->colocations);
     leave_open("a device", ch__device_depth, ch_device_leave, d->devices);

@@ -182,6 +182,10 @@ ch_status ch__var_apply_scopes(ch_strategy *st, ch_var_spec *spec, const ch_var 
 /* Return the number of open colocation scopes and creator scopes of this thread. */
 int ch__colocate_depth(void);
 int ch__creator_depth(void);
+int ch__logical_device_depth(void);
+/* Returns the logical device that this thread has chosen for new variables of `st`; -1:
+ * none. */
+int ch__logical_device_chosen(const ch_strategy *st);
 
 /* Makes `v` a follower of `leader`: setting `leader` outside steps also sets `v`, converted to
  * v's dtype. This keeps the master copy of a 16-bit variable up to date. Both must belong to
@@ -201,7 +205,8 @@ ch_status ch__var_read_replica(ch_var *v, int replica, const ch_region *region,
 /* Moves the value of a variable to tiles in the layout `l`. No run may use the variable. */
 ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
 /* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
- * `colocated` along axes of equal sizes, else whole on every core. */
+ * `colocated` along axes of equal sizes, else whole on the chosen logical device, else whole on
+ * every core. */
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated);
 /* Notes that step s uses v, so that v can no longer be split in another way. A step that only

@@ -53,6 +53,8 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
         v->is_split = rc == CH_OK;
     } else if (colocated != NULL && colocated->tiles != NULL) {
         layout_beside(v, colocated, l);
+    } else if (ch__logical_device_chosen(st) >= 0) {
+        ch__layout_on_core(st->n_cores, v->shape.rank, ch__logical_device_chosen(st), l);
     } else {
         ch__layout_replicated(st->n_cores, v->shape.rank, l);
     }
