@@ -324,7 +324,11 @@ enum {
     CH_OP_ORIGIN = 1 << 12,
     /* calls get no ordinal of their own, so that random numbers do not depend on them: only
      * some strategies record such calls */
-    CH_OP_UNNUMBERED = 1 << 13
+    CH_OP_UNNUMBERED = 1 << 13,
+    /* linear in input 0, in input 1: applied to summands of this input and the other inputs, it
+     * gives summands of the outputs */
+    CH_OP_LINEAR_0 = 1 << 14,
+    CH_OP_LINEAR_1 = 1 << 15
 };
 
 struct ch_op {

@@ -142,7 +142,8 @@ static void mul_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__unbroadcast(ch_mul(dout[0], n->in[1]), n->in[0]);
     din[1] = ch__unbroadcast(ch_mul(dout[0], n->in[0]), n->in[1]);
 }
-ELEMENTWISE(mul, 2, ch__infer_arith, mul_grad, CH_OP_SAME_DTYPE)
+ELEMENTWISE(mul, 2, ch__infer_arith, mul_grad,
+            CH_OP_SAME_DTYPE | CH_OP_LINEAR_0 | CH_OP_LINEAR_1)
 
 ch_node *ch_mul(ch_node *a, ch_node *b)
 {
@@ -164,7 +165,7 @@ static void div_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
     din[0] = ch__unbroadcast(da, n->in[0]);
     din[1] = ch__unbroadcast(ch_neg(ch_mul(da, ch__out(n, 0))), n->in[1]);
 }
-ELEMENTWISE(div, 2, ch__infer_floats, div_grad, CH_OP_SAME_DTYPE)
+ELEMENTWISE(div, 2, ch__infer_floats, div_grad, CH_OP_SAME_DTYPE | CH_OP_LINEAR_0)
 
 ch_node *ch_div(ch_node *a, ch_node *b)
 {

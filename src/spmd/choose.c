@@ -7,9 +7,12 @@
  * layouts, plus a small cost of each arithmetic operation, on all cores together. So work is
  * divided rather than repeated, if that does not move more bytes than it saves work.
  *
- * A result may be partial. Sums of partial results stay partial: a call that is linear in all
- * its inputs keeps them (CH_OP_LINEAR), so the gradients of a value that several products use
- * are added before they are combined.
+ * A result may be partial. Partial sums stay partial through calls that are linear in all
+ * inputs together (CH_OP_LINEAR), and through products and quotients of which the other input
+ * is complete (CH_OP_LINEAR_0, CH_OP_LINEAR_1). So the gradients of a value that several
+ * products use are added before they are combined. A reduction that several calls need, and a
+ * reduction of a result to which several partial sums are added, cost each of them a share
+ * (sums.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -169,27 +172,6 @@ static double operations(const ch_factors *f, const ch_core_layout *ranges)
     return sum;
 }
 
-/* Returns the inputs that may be partial, as bits: if they are partial in the same way and the
- * other inputs are complete, the result is partial. Returns 0 if no input may be. */
-static unsigned partial_inputs(const ch_node *call)
-{
-    const char *name = call->op->name;
-
-    if ((call->op->flags & CH_OP_LINEAR) != 0)
-        return ~0u;
-    /* scaling: the other factor is a number */
-    if (strcmp(name, "mul") == 0 && ch__count(call->in[1]) == 1)
-        return 1u << 0;
-    if (strcmp(name, "mul") == 0 && ch__count(call->in[0]) == 1)
-        return 1u << 1;
-    return strcmp(name, "div") == 0 && ch__count(call->in[1]) == 1 ? 1u << 0 : 0;
-}
-
-bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, int i)
-{
-    return ranges->n_partial > 1 && (partial_inputs(call) >> (i & 31) & 1) != 0;
-}
-
 /* Returns true if input i was computed with the partial results that the candidate keeps. */
 static bool keeps_partial(chooser *c, const ch_core_layout *ranges, int i)
 {
@@ -203,24 +185,57 @@ static bool keeps_partial(chooser *c, const ch_core_layout *ranges, int i)
            ch__layout_intern(c->d->layouts, &l, &want) == CH_OK && want == has;
 }
 
+/* Sets *stay to the inputs that stay partial, as bits: all inputs of a linear call, or a single
+ * one of which the result is a multiple. Returns false if the call cannot keep the partial
+ * results of the candidate. */
+static bool inputs_stay_partial(chooser *c, const ch_core_layout *ranges, unsigned *stay)
+{
+    const ch_node *call = c->p->call;
+    int            n = 0, n_partial = 0;
+
+    *stay = 0;
+    if (ranges->n_partial == 1)
+        return true;
+    for (int i = 0; i < call->n_in; i++) {
+        const ch_core_layout *has = computed_layout(c, call->in[i]);
+
+        n_partial += has != NULL && has->n_partial > 1;
+        if (i < 32 && ch__may_stay_partial(call, i) && keeps_partial(c, ranges, i)) {
+            *stay |= 1u << i;
+            n++;
+        }
+    }
+    return n == n_partial && n == ((call->op->flags & CH_OP_LINEAR) != 0 ? call->n_in : 1);
+}
+
+/* Returns the share of the call in the cost of reducing input i. Other calls may need the sum
+ * too. */
+static double share_of_input(const chooser *c, int i)
+{
+    const ch_node        *call = c->p->call, *in = call->in[i];
+    const ch_core_layout *has = computed_layout(c, in);
+    double                due = c->d->value[in->id].due, share;
+
+    if (has == NULL || has->n_partial == 1)
+        return 1;
+    share = ch__sum_share(c->d, call, i);
+    return share < due ? share / due : 1;
+}
+
 /* Adds the bytes that must be moved for input i. Returns false if the candidate is
  * impossible. */
 static bool add_input_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
 {
     const ch_node         *in = c->p->call->in[i];
-    const ch_core_regions *want;
-    int64_t                moved;
+    const ch_core_regions *want =
+        ch__input_regions(c->d, c->p->call, &c->p->rule, ranges, i, c->room);
+    int64_t moved;
 
-    if (ranges->n_partial > 1 && partial_inputs(c->p->call) == 0)
-        return false;
-    if (ch__input_stays_partial(c->p->call, ranges, i))
-        return keeps_partial(c, ranges, i);
-    want = ch__input_regions(c->d, c->p->call, &c->p->rule, ranges, i, c->room);
     if (want == NULL)
         return false;
     (void)ch__form_for(&c->forms, in, want, &moved);
     if (moved > 0)
-        *cost += (double)moved * (double)ch_dtype_bytes(in->dtype);
+        *cost += (double)moved * (double)ch_dtype_bytes(in->dtype) * share_of_input(c, i);
     return true;
 }
 
@@ -237,11 +252,13 @@ static const ch_core_layout *output_layout(chooser *c, const ch_core_layout *ran
                : NULL;
 }
 
-/* Adds the bytes that bring output i to its wanted layout. */
+/* Adds the bytes that bring output i to its wanted layout. A partial sum that waits for an
+ * addition costs its share in the reduction of the result. */
 static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
 {
     const ch_node         *out = &c->p->call[i];
     const ch_core_layout  *has = output_layout(c, ranges, i), *want = c->d->value[out->id].want;
+    double                 due = c->d->value[out->id].due, bytes = (double)ch__bytes(out);
     const ch_core_regions *at;
 
     if (has == NULL || has == want)
@@ -249,19 +266,24 @@ static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, dou
     at = ch__layout_regions(c->d->layouts, want, ch__shape(out));
     if (at == NULL)
         return false;
-    *cost +=
-        (double)ch__forms_cost(&c->forms, has, out, at) * (double)ch_dtype_bytes(out->dtype);
+    *cost += (double)ch__forms_cost(&c->forms, has, out, at) *
+             (double)ch_dtype_bytes(out->dtype) *
+             (has->n_partial > 1 && has->combiner == CH_PARTIAL_SUM && due < bytes ? due / bytes
+                                                                                   : 1);
     return true;
 }
 
-/* Sets *cost to the cost of a candidate. Returns false if it is impossible. */
-static bool cost_of(chooser *c, const ch_core_layout *ranges, double *cost)
+/* Sets *cost to the cost of a candidate, and *stay to the inputs that stay partial. Returns
+ * false if the candidate is impossible. */
+static bool cost_of(chooser *c, const ch_core_layout *ranges, unsigned *stay, double *cost)
 {
     double each = c->d->opt->bytes_per_operation;
 
+    if (!inputs_stay_partial(c, ranges, stay))
+        return false;
     *cost = (each > 0 ? each : bytes_per_operation) * operations(&c->p->rule, ranges);
     for (int i = 0; i < c->p->call->n_in; i++)
-        if (!add_input_cost(c, ranges, i, cost))
+        if (!ch__stays_partial(*stay, i) && !add_input_cost(c, ranges, i, cost))
             return false;
     for (int i = 0; i < c->p->call->n_out; i++)
         if (!add_output_cost(c, ranges, i, cost))
@@ -277,11 +299,14 @@ static ch_status choose_best(chooser *c)
 
     c->p->ranges = NULL;
     for (int i = 0; i < c->n_candidates; i++) {
-        double cost;
+        unsigned stay = 0;
+        double   cost;
 
-        if (cost_of(c, c->candidate[i], &cost) && (c->p->ranges == NULL || cost < best)) {
+        if (cost_of(c, c->candidate[i], &stay, &cost) &&
+            (c->p->ranges == NULL || cost < best)) {
             best = cost;
             c->p->ranges = c->candidate[i];
+            c->p->stays_partial = stay;
         }
     }
     if (c->p->ranges != NULL)
@@ -303,7 +328,7 @@ static ch_status add_forms(chooser *c)
         const ch_core_regions *want;
         int64_t                moved;
 
-        if (ch__input_stays_partial(call, c->p->ranges, i))
+        if (ch__stays_partial(c->p->stays_partial, i))
             continue;
         want = ch__input_regions(c->d, call, &c->p->rule, c->p->ranges, i, c->room);
         if (want == NULL)
@@ -387,6 +412,7 @@ ch_status ch__choose(ch_core_division *d)
     c.room = ch__arena_alloc(&d->arena, sizeof(*c.room));
     if (c.forms.first == NULL || c.room == NULL)
         return ch__fail_memory("the layouts of a step");
+    ch__find_sums(d);
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
         c.p = &d->call[i];
         if (ch__is_source(c.p->call)) {

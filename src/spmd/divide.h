@@ -4,7 +4,8 @@
  *   1. propagate.c gives every value a wanted layout. Annotations and variables fix layouts,
  *      and the other values take theirs from their neighbours.
  *   2. choose.c chooses for every call the ranges of its factors that each core computes. The
- *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c).
+ *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c). sums.c
+ *      estimates before which partial sums should wait for an addition.
  *   3. partition.c writes the graphs of the cores.
  * A call with bodies has a division of each body, which the passes visit with it (body.c).
  * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
@@ -25,6 +26,10 @@ typedef struct ch_value_plan {
     bool                  is_fixed;
     ch_layout_source      source;         /* for reports */
     const ch_node        *from, *through; /* CH_LAYOUT_NEIGHBOUR: the value and the call */
+    /* Set by sums.c: */
+    bool   is_sum; /* a call probably computes a partial sum */
+    double due;    /* bytes of the reductions that follow if the value stays a partial sum;
+                    * INFINITY: a call needs the complete value */
 } ch_value_plan;
 
 typedef struct ch_body_plan ch_body_plan;
@@ -34,6 +39,7 @@ typedef struct ch_call_plan {
     const ch_node        *call;   /* in ch_core_division.g */
     ch_factors            rule;   /* n_set_out is 0 if the call must not be divided */
     const ch_core_layout *ranges; /* NULL before choose.c: the ranges of the factors */
+    unsigned stays_partial; /* bit i: input i is used in the partial form that was computed */
     /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
      * part of each array, and no array is partial. */
     const ch_core_layout **array;
@@ -73,6 +79,9 @@ void      ch__division_end(ch_core_division *d);
 const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank);
 
 /* ---- ranges.c: layouts of values as ranges of factors, and back ---- */
+
+/* Returns the number of outputs that have a factor. */
+int ch__outputs_with(const ch_factors *f, int factor);
 
 /* Which factors a lift uses. */
 typedef enum ch_lift {
@@ -163,9 +172,20 @@ bool ch__is_pack(const ch_node *call);
 /* Returns true for a value that no op computes: an input, a constant, or a variable. */
 bool ch__is_source(const ch_node *call);
 
-/* Returns true if input i of a call with these ranges is used in the partial form in which it
- * was computed. */
-bool ch__input_stays_partial(const ch_node *call, const ch_core_layout *ranges, int i);
+/* ---- sums.c: partial sums that wait for an addition ---- */
+
+/* Returns true if a call may use input i in the form of a partial sum. */
+bool ch__may_stay_partial(const ch_node *call, int i);
+/* Returns true if input i is in `inputs` (ch_call_plan.stays_partial). */
+static inline bool ch__stays_partial(unsigned inputs, int i)
+{
+    return i < 32 && (inputs >> i & 1) != 0;
+}
+/* Sets `is_sum` and `due` of all values. */
+void ch__find_sums(ch_core_division *d);
+/* Returns the bytes that a call adds to those due for its input i: a share of the reduction of
+ * its result. INFINITY: the call needs the complete input. */
+double ch__sum_share(const ch_core_division *d, const ch_node *call, int i);
 
 /* ---- propagate.c ---- */
 

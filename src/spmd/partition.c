@@ -35,8 +35,9 @@ typedef struct action {
     const ch_core_regions *want; /* TAKE, RESHARD, PUT: the regions that the cores get or put */
     /* CALL: */
     ch_factors              rule;
-    const ch_form         **in;  /* form of each input */
-    ch_form               **out; /* form of each output */
+    const ch_form         **in;            /* form of each input */
+    unsigned                stays_partial; /* as in ch_call_plan */
+    ch_form               **out;           /* form of each output */
     ch_origins             *origins;
     const ch_core_regions **in_at, **out_at; /* regions of each input and output */
     uint64_t                computes;        /* bit c: core c computes its part */
@@ -240,7 +241,7 @@ static ch_status add_inputs(partition *p, const ch_node *call, const ch_core_lay
         const ch_form *first = p->forms.first[call->in[i]->id];
         ch_status      rc;
 
-        if (ch__input_stays_partial(call, ranges, i)) {
+        if (ch__stays_partial(a->stays_partial, i)) {
             a->in[i] = first;
             a->in_at[i] = regions_of(p, first->layout, call->in[i]);
             if (a->in_at[i] == NULL)
@@ -471,7 +472,7 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     size_t                n_in = (size_t)call->n_in + 1, n_out = (size_t)call->n_out + 1;
     ch_factors            rule;
     ch_status             rc = ch__factors_of(call, &p->d->arena, &rule);
-    action                plan = {.rule = rule}, *a = &plan;
+    action plan = {.rule = rule, .stays_partial = p->d->call[index].stays_partial}, *a = &plan;
 
     p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
     plan.in = allocate(p, n_in, sizeof(*plan.in));

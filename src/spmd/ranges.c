@@ -13,8 +13,7 @@
 
 /* ---- lifting ---- */
 
-/* Returns the number of outputs that have a factor. */
-static int outputs_with(const ch_factors *f, int factor)
+int ch__outputs_with(const ch_factors *f, int factor)
 {
     int n = 0;
 
@@ -57,7 +56,7 @@ static bool lift_axis(const ch_factors *f, const ch_axis_rule *a, const ch_core_
             return false;
         left /= n;
         if (n == 1 || f->factor[k].kind == CH_FIX ||
-            (which == CH_LIFT_RESULT && outputs_with(f, k) == 0))
+            (which == CH_LIFT_RESULT && ch__outputs_with(f, k) == 0))
             continue;
         if (out->parts[k] > 1)
             return false; /* two axes with this factor, as in the diagonal of a matrix */
@@ -199,7 +198,7 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
 
     for (int k = 0; k < f->n && has; k++) {
         ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[core][k], &from[k], &to[k]);
-        has = from[k] < to[k] || ranges->parts[k] == 1 || outputs_with(f, k) < f->n_set_out;
+        has = from[k] < to[k] || ranges->parts[k] == 1 || ch__outputs_with(f, k) < f->n_set_out;
     }
     return has;
 }

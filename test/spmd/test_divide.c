@@ -532,36 +532,238 @@ static void sums_over_a_split_axis_move_only_the_sums(void **state)
     (void)moves(&e, 864);
 }
 
-static void record_added_maxima(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                ch_var *const *v)
+/* ---- partial sums ---- */
+
+typedef ch_node *(*sums_fn)(ch_step *s, ch_node *p, ch_node *q);
+
+static sums_fn made_of_sums; /* of record_sums */
+
+/* p and q are partial sums of 8 numbers. */
+static void record_sums(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
 {
     (void)w;
     (void)v;
     ch_step_out(s, "y",
-                ch_add(ch_max(by_columns(x[0]), 1, (int[]){1}, false),
-                       ch_max(by_columns(x[1]), 1, (int[]){1}, false)));
+                made_of_sums(s, ch_sum(by_columns(x[0]), 1, (int[]){1}, false),
+                             ch_sum(by_columns(x[1]), 1, (int[]){1}, false)));
 }
 
-static void record_added_sums(ch_step *s, ch_node *const *x, ch_node *const *w,
-                              ch_var *const *v)
+static ch_node *half(ch_step *s, ch_node *x)
 {
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y",
-                ch_add(ch_sum(by_columns(x[0]), 1, (int[]){1}, false),
-                       ch_sum(by_columns(x[1]), 1, (int[]){1}, false)));
+    return ch_mul(x, ch_number(s, 0.5));
+}
+
+static ch_node *add(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_add(p, q);
+}
+
+static ch_node *subtract(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_sub(p, q);
+}
+
+static ch_node *negate_and_add(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_add(ch_neg(p), q);
+}
+
+static ch_node *negate_both(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_sub(ch_neg(p), ch_neg(ch_neg(q)));
+}
+
+static ch_node *halve_one(ch_step *s, ch_node *p, ch_node *q)
+{
+    return ch_add(half(s, p), q);
+}
+
+static ch_node *halve_both(ch_step *s, ch_node *p, ch_node *q)
+{
+    return ch_add(half(s, p), ch_mul(ch_number(s, 0.5), q));
+}
+
+static ch_node *divide_one(ch_step *s, ch_node *p, ch_node *q)
+{
+    return ch_sub(p, ch_div(q, ch_number(s, 0.5)));
+}
+
+/* The other factor is an array, equal on all devices. */
+static ch_node *multiply_by_elements(ch_step *s, ch_node *p, ch_node *q)
+{
+    ch_node *mask = ch_random_uniform(s, CH_F32, ch_shape_of(8), 1, 2, 3);
+
+    return ch_sub(ch_mul(mask, p), ch_div(q, mask));
+}
+
+static ch_node *move_and_add(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_add(ch_transpose(ch_reshape(p, ch_shape_of(2, 4)), 2, (int[]){1, 0}),
+                  ch_reshape(q, ch_shape_of(4, 2)));
+}
+
+static ch_node *add_three(ch_step *s, ch_node *p, ch_node *q)
+{
+    return ch_sub(ch_add(half(s, p), q), ch_div(p, ch_number(s, 3)));
 }
 
 /* An all-reduce of 8 numbers over 4 devices moves 192 bytes. */
-static void linear_ops_keep_partial_sums_but_no_partial_maxima(void **state)
+static void linear_ops_keep_partial_sums(void **state)
 {
+    static const sums_fn with_one[] = {
+        add,        subtract,   negate_and_add, negate_both, halve_one,
+        halve_both, divide_one, move_and_add,   add_three,   multiply_by_elements};
     example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
-                 .record = record_added_sums};
+                 .record = record_sums};
 
     (void)state;
-    assert_int_equal(moves(&e, 192).all_reduce.count, 1);
-    e.record = record_added_maxima;
-    assert_int_equal(moves(&e, 2 * 192).all_reduce.count, 2);
+    for (size_t i = 0; i < sizeof(with_one) / sizeof(with_one[0]); i++) {
+        print_message("case %d\n", (int)i);
+        made_of_sums = with_one[i];
+        assert_int_equal(moves(&e, 192).all_reduce.count, 1);
+    }
+}
+
+static ch_node *use_twice(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)q;
+    return ch_add(half(s, p), ch_tanh(p));
+}
+
+static ch_node *use_in_two_ways(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)q;
+    return ch_mul(ch_tanh(ch_neg(p)), ch_tanh(half(s, p)));
+}
+
+static ch_node *use_both_twice(ch_step *s, ch_node *p, ch_node *q)
+{
+    return ch_mul(half(s, ch_add(p, q)), ch_mul(ch_tanh(p), ch_tanh(q)));
+}
+
+static ch_node *multiply(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_mul(p, q);
+}
+
+static ch_node *square(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    (void)q;
+    return ch_mul(p, p);
+}
+
+/* A sum that other calls need complete is reduced once, before all of them. */
+static void partial_sums_that_are_needed_complete_are_reduced_once(void **state)
+{
+    static const struct {
+        sums_fn made;
+        int     n_sums;
+    } cases[] = {
+        {use_twice, 1}, {use_in_two_ways, 1}, {use_both_twice, 2}, {multiply, 2}, {square, 1}};
+    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                 .record = record_sums};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        print_message("case %d\n", (int)i);
+        made_of_sums = cases[i].made;
+        assert_int_equal(moves(&e, 192 * (int64_t)cases[i].n_sums).all_reduce.count,
+                         cases[i].n_sums);
+    }
+}
+
+static ch_node *negate_and_split(ch_step *s, ch_node *p, ch_node *q)
+{
+    (void)s;
+    return ch_split_to_logical_devices(ch_add(ch_neg(p), q), 1, (int[]){4});
+}
+
+/* A reduce-scatter of 8 numbers moves 96 bytes. */
+static void linear_ops_keep_partial_sums_of_a_split_result(void **state)
+{
+    example          e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                          .record = record_sums};
+    ch_layout_report r;
+
+    (void)state;
+    made_of_sums = negate_and_split;
+    r = moves(&e, 96);
+    assert_int_equal(r.reduce_scatter.count, 1);
+}
+
+static ch_node *use_of_maxima(ch_step *s, ch_node *const *x)
+{
+    (void)s;
+    return ch_add(ch_max(by_columns(x[0]), 1, (int[]){1}, false),
+                  ch_max(by_columns(x[1]), 1, (int[]){1}, false));
+}
+
+static ch_node *use_of_minima(ch_step *s, ch_node *const *x)
+{
+    return half(s, ch_sub(ch_min(by_columns(x[0]), 1, (int[]){1}, false),
+                          ch_min(by_columns(x[1]), 1, (int[]){1}, false)));
+}
+
+static ch_node *use_of_products(ch_step *s, ch_node *const *x)
+{
+    (void)s;
+    return ch_neg(ch_add(ch_prod(by_columns(x[0]), 1, (int[]){1}, false),
+                         ch_prod(by_columns(x[1]), 1, (int[]){1}, false)));
+}
+
+static ch_node *(*made_of_inputs)(ch_step *s, ch_node *const *x); /* of record_made */
+
+static void record_made(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
+{
+    (void)w;
+    (void)v;
+    ch_step_out(s, "y", made_of_inputs(s, x));
+}
+
+static void linear_ops_keep_no_partial_maxima_minima_and_products(void **state)
+{
+    ch_node *(*const cases[])(ch_step *, ch_node *const *) = {use_of_maxima, use_of_minima,
+                                                              use_of_products};
+    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                 .record = record_made};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        made_of_inputs = cases[i];
+        assert_int_equal(moves(&e, 2 * 192).all_reduce.count, 2);
+    }
+}
+
+/* Records the gradient of x, of which two products use a multiple. */
+static void record_gradient_of_multiples(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                         ch_var *const *v)
+{
+    ch_node *a = ch_matmul(half(s, x[0]), false, w[0], false);
+    ch_node *b = ch_matmul(ch_neg(x[0]), false, w[1], false), *grad;
+
+    (void)v;
+    ch_gradients(ch_add(ch_square(a), ch_tanh(b)), NULL, 1, x, &grad);
+    ch_step_out(s, "gradient", grad);
+}
+
+/* TPU-4.4: the gradients of both products are partial sums of (8, 16). */
+static void gradient_through_multiples_needs_one_all_reduce(void **state)
+{
+    (void)state;
+    assert_int_equal(moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
+                                      .var = {{ch_shape_of(16, 32), BY_COLUMNS},
+                                              {ch_shape_of(16, 32), BY_COLUMNS}},
+                                      .record = record_gradient_of_multiples},
+                           3072)
+                         .all_reduce.count,
+                     1);
 }
 
 /* ---- rows by ids ---- */
@@ -683,7 +885,11 @@ int main(void)
         cmocka_unit_test(causal_attention_moves_keys_up_to_the_last_query_of_a_device),
         cmocka_unit_test(convolution_over_rows_of_the_image_moves_only_borders),
         cmocka_unit_test(sums_over_a_split_axis_move_only_the_sums),
-        cmocka_unit_test(linear_ops_keep_partial_sums_but_no_partial_maxima),
+        cmocka_unit_test(linear_ops_keep_partial_sums),
+        cmocka_unit_test(partial_sums_that_are_needed_complete_are_reduced_once),
+        cmocka_unit_test(linear_ops_keep_partial_sums_of_a_split_result),
+        cmocka_unit_test(linear_ops_keep_no_partial_maxima_minima_and_products),
+        cmocka_unit_test(gradient_through_multiples_needs_one_all_reduce),
         cmocka_unit_test(lookups_in_a_split_table_sum_the_rows_that_cores_have),
         cmocka_unit_test(moves_transfer_the_missing_elements),
     };
