@@ -49,6 +49,7 @@
 #include "cohort/strategy_ops.h"
 #include "cohort/table.h"
 #include "cohort/tensor.h"
+#include "cohort/tpu.h"
 #include "cohort/value.h"
 #include "cohort/var.h"
 

@@ -163,6 +163,7 @@ static const setting settings[] = {
     SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU device for each core, at most 8"),
     SETTING(threads,        threads, "0",    "threads in each device; 0: cores / devices"),
     SETTING(device_memory,  bytes, "0",      "memory of each device for variables and the values of a step; a step that needs more fails before it runs; 0: no limit"),
+    SETTING(tpu_mesh,       text,  "",       "mesh of the TPU devices of this process, such as 2x2x1x2: sizes in x, y and z, and cores of a chip; empty: chips of two cores, as square as possible"),
     SETTING(replicas,       replicas, "auto", "run the replicas of this process in parallel, each on its own thread, or in turns on the caller's thread; auto: the faster way, which is measured from time to time"),
     SETTING(simd,           simd,  "auto",   "vector instructions of the kernels: auto takes the highest level of the CPU, base those that every CPU of the architecture has; a level that the CPU does not have means auto"),
     SETTING(fuse,           bool,  "true",   "true: a chain of elementwise ops is computed in one pass over memory; false: each op in a pass of its own, slower and with the same results"),

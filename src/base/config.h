@@ -27,6 +27,7 @@ typedef struct ch_config {
     char    devices[256];      /* such as "CPU=2,GPU=4"; "": a CPU device per core, at most 8 */
     int     threads;           /* threads of each device, up to 1024; 0: cores / devices */
     int64_t device_memory;     /* bytes of each device for variables and values; 0: no limit */
+    char    tpu_mesh[256];     /* such as "2x2x1x2"; "": a default for the TPU devices */
     ch_replicas_mode replicas; /* "auto", "threads" or "turns" */
     char             simd[16]; /* "auto", "base", "avx2" or "avx512" */
     bool             fuse;     /* fuse chains of elementwise calls */

@@ -221,8 +221,7 @@ ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *out)
     return CH_OK;
 }
 
-/* Copies a text to the caller's buffer. Returns OUT_OF_RANGE if it does not fit. */
-static ch_status store_text(const char *label, const char *from, char *text, size_t size)
+ch_status ch__store_text(const char *label, const char *from, char *text, size_t size)
 {
     size_t n = strlen(from);
 
@@ -240,7 +239,7 @@ ch_status ch_resolver_task_type(ch_resolver *r, char *text, size_t size)
 
     if (rc == CH_OK)
         rc = ch__resolver_own_task(r, &mine);
-    return rc == CH_OK ? store_text("task type", mine.task_type, text, size) : rc;
+    return rc == CH_OK ? ch__store_text("task type", mine.task_type, text, size) : rc;
 }
 
 ch_status ch_resolver_task_id(ch_resolver *r, int *out)
@@ -262,7 +261,7 @@ ch_status ch_resolver_rpc_layer(ch_resolver *r, char *text, size_t size)
 
     if (rc == CH_OK)
         rc = ch__resolver_own_task(r, &mine);
-    return rc == CH_OK ? store_text("RPC layer", mine.rpc_layer, text, size) : rc;
+    return rc == CH_OK ? ch__store_text("RPC layer", mine.rpc_layer, text, size) : rc;
 }
 
 /* Stores the task arguments of a query; "" and -1 if they were not given. */
@@ -338,7 +337,7 @@ ch_status ch_resolver_master(ch_resolver *r, const char *task_type, int task_id,
                  ? check_callback(r, mark, r->ops->master(r->self, &requested, &mine, master))
                  : default_master(r, &requested, &mine, master);
     master[sizeof(master) - 1] = '\0';
-    return rc == CH_OK ? store_text("master", master, text, size) : rc;
+    return rc == CH_OK ? ch__store_text("master", master, text, size) : rc;
 }
 
 /* ---- accelerators ---- */

@@ -32,6 +32,9 @@ CH_MUST_CHECK ch_status ch__resolver_own_task(ch_resolver *r, ch_resolver_self *
  * message, if it does not fit. */
 CH_MUST_CHECK ch_status ch__copy_text(const char *label, const char *from, char *to,
                                       size_t size);
+/* Copies a text to the caller's buffer. Returns OUT_OF_RANGE if it does not fit. */
+CH_MUST_CHECK ch_status ch__store_text(const char *label, const char *from, char *text,
+                                       size_t size);
 /* Returns `requested`, with its missing type and id replaced by those of this process. */
 ch_resolver_self ch__requested_or_own(const ch_resolver_self *requested,
                                       const ch_resolver_self *mine);

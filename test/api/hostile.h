@@ -102,6 +102,9 @@ ch_cluster               *usual_cluster(void);
 ch_resolver              *usual_resolver(void);
 ch_slurm_options          usual_slurm_options(void); /* also sets the environment */
 ch_resolver              *usual_slurm(void);
+ch_resolver              *usual_tpu(void);        /* "local" */
+ch_tpu_topology          *usual_topology(void);   /* 2x2x1x2 */
+ch_tpu_assignment        *usual_assignment(void); /* two replicas of two cores */
 ch_local_cluster         *usual_local_cluster(void);
 ch_strategy              *usual_servers(void); /* ParameterServer over it */
 ch_coordinator           *usual_coordinator(void);
@@ -115,6 +118,7 @@ typedef struct usual_bytes {
 usual_bytes usual_encoded_graph(void);
 usual_bytes usual_encoded_dataset(void);
 usual_bytes usual_encoded_cluster(void);
+usual_bytes usual_encoded_topology(void);
 usual_bytes usual_place(void); /* of usual_iterator */
 
 extern char usual_text[64]; /* buffer for text */
@@ -209,6 +213,8 @@ void use_graph(ch_graph *g);
 void use_table(ch_table *t);
 void use_cluster(ch_cluster *c);
 void use_resolver(ch_resolver *r);
+void use_tpu_topology(ch_tpu_topology *t);
+void use_tpu_assignment(ch_tpu_assignment *a);
 void use_remote(ch_remote *r);
 void use_per_worker(ch_per_worker *p);
 void use_init(ch_init i);

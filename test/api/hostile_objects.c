@@ -572,6 +572,32 @@ ch_resolver *usual_slurm(void)
     return ch_resolver_slurm(&opt, &r) == CH_OK ? r : NULL;
 }
 
+ch_resolver *usual_tpu(void)
+{
+    ch_resolver *r = NULL;
+
+    return ch_resolver_tpu("local", NULL, &r) == CH_OK ? r : NULL;
+}
+
+ch_tpu_topology *usual_topology(void)
+{
+    static ch_tpu_topology *t;
+
+    if (t == NULL && ch_tpu_topology_new(&(ch_tpu_mesh){.size = {2, 2, 1, 2}}, &t) != CH_OK)
+        return NULL;
+    return t;
+}
+
+ch_tpu_assignment *usual_assignment(void)
+{
+    static ch_tpu_assignment *a;
+    static const ch_tpu_build build = {.n = 3, .shape = {1, 1, 2}, .replicas = 2};
+
+    if (a == NULL && ch_tpu_assignment_build(usual_topology(), &build, &a) != CH_OK)
+        return NULL;
+    return a;
+}
+
 ch_local_cluster *usual_local_cluster(void)
 {
     static ch_local_cluster *c;
@@ -683,6 +709,14 @@ usual_bytes usual_encoded_cluster(void)
     usual_bytes b = {0};
 
     return ch_cluster_encode(usual_cluster(), &b.bytes, &b.n) == CH_OK ? b : (usual_bytes){0};
+}
+
+usual_bytes usual_encoded_topology(void)
+{
+    usual_bytes b = {0};
+
+    return ch_tpu_topology_encode(usual_topology(), &b.bytes, &b.n) == CH_OK ? b
+                                                                             : (usual_bytes){0};
 }
 
 usual_bytes usual_place(void)
@@ -1000,6 +1034,30 @@ void use_resolver(ch_resolver *r)
         use_cluster(c);
     use_status(ch_resolver_master(r, NULL, -1, NULL, text, sizeof(text)));
     use_status(ch_resolver_task_type(r, text, sizeof(text)));
+}
+
+void use_tpu_topology(ch_tpu_topology *t)
+{
+    int    task, ordinal;
+    void  *bytes = NULL;
+    size_t n;
+
+    if (t == NULL)
+        return;
+    use_status(ch_tpu_topology_find(t, 4, (int[4]){0}, &task, &ordinal));
+    if (use_status(ch_tpu_topology_encode(t, &bytes, &n)))
+        ch_bytes_free(bytes);
+}
+
+void use_tpu_assignment(ch_tpu_assignment *a)
+{
+    int replica = ch_tpu_assignment_replicas(a) - 1, core = ch_tpu_assignment_cores(a) - 1;
+
+    if (a == NULL)
+        return;
+    use_tpu_topology(ch_tpu_assignment_topology(a));
+    use_status(ch_tpu_assignment_device_name(a, replica, core, "worker", usual_text,
+                                             sizeof(usual_text)));
 }
 
 void use_remote(ch_remote *r)

@@ -377,7 +377,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(public_functions_neither_crash_nor_hang_when_variables_are_on_servers),
     };
 
-    setenv("COHORT_DEVICES", "CPU=2", 1);
+    setenv("COHORT_DEVICES", "CPU=2,TPU=2", 1);
     memset(long_text, 'x', sizeof(long_text) - 1);
     usual_strategy_is_servers = argc > 1 && strcmp(argv[1], "--servers") == 0;
     argv += usual_strategy_is_servers;

@@ -120,7 +120,7 @@ static void config_rows_have_help_and_a_default_that_parses(void **state)
         assert_true(strlen(help) > 0);
         assert_int_equal(ch__config_set(name, fallback), CH_OK);
     }
-    assert_int_equal(n, 15); /* the fields of ch_config */
+    assert_int_equal(n, 16); /* the fields of ch_config */
     assert_false(ch__config_row(-1, &name, &fallback, &help));
     (void)state;
 }

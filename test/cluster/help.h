@@ -118,7 +118,10 @@ static inline int t_no_environment(void **state)
                                        "SLURM_STEP_NODELIST",
                                        "SLURM_STEP_TASKS_PER_NODE",
                                        "SLURM_DISTRIBUTION",
-                                       "CUDA_VISIBLE_DEVICES"};
+                                       "CUDA_VISIBLE_DEVICES",
+                                       "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+                                       "TPU_NAME",
+                                       "TPU_CONFIG"};
 
     for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++)
         unsetenv(name[i]);
