@@ -137,8 +137,9 @@ ch_status ch__delta_link(ch_ckpt *c)
         n_values += stem(c->tensor[i].name, CH_DELTA_VALUES) > 0;
     }
     if (rc == CH_OK && n_ids != n_values)
-        rc = ch__fail(CH_DATA_LOSS, "%s: delta: %d ids of rows for %d values", c->prefix, n_ids,
-                      n_values);
+        rc = ch__fail(CH_DATA_LOSS,
+                      "%s: delta: its tensors with ids of rows are %d, those with values %d",
+                      c->prefix, n_ids, n_values);
     if (rc != CH_OK)
         return rc;
     c->rows = ch__calloc((size_t)n_ids + 1, sizeof(*c->rows));

@@ -194,7 +194,10 @@ ch_status ch__ckpt_metadata_decode(ch_str message, ch_ckpt_metadata *out)
     if (rc == CH_OK)
         rc = check_format(x.number[FORMAT]);
     if (rc == CH_OK && x.n_files > CH_CKPT_MAX_FILES)
-        rc = ch__fail(CH_DATA_LOSS, "metadata of a checkpoint: %zu data files", x.n_files);
+        rc = ch__fail(
+            CH_DATA_LOSS,
+            "metadata of a checkpoint: the number of data files is %zu, want at most %d",
+            x.n_files, CH_CKPT_MAX_FILES);
     if (rc != CH_OK)
         return rc;
     memory = ch__calloc(1, x.n_files * sizeof(int64_t) + ch__wire_bytes(x.base) + 1);

@@ -111,8 +111,10 @@ static ch_status check_sizes(const ch_ckpt *c, char *path, size_t room)
     const ch_ckpt_metadata *m = &c->metadata;
 
     if (m->n_files != c->header.n_files)
-        return ch__fail(CH_DATA_LOSS, "%s: metadata of %d data files in an index of %lld",
-                        c->prefix, m->n_files, (long long)c->header.n_files);
+        return ch__fail(CH_DATA_LOSS,
+                        "%s: the number of data files is %lld in the index and %d in the "
+                        "metadata",
+                        c->prefix, (long long)c->header.n_files, m->n_files);
     for (int i = 0; i < m->n_files; i++)
         if (c->fd[i] >= 0 && c->file_bytes[i] != m->file_bytes[i]) {
             ch__ckpt_data_path(c->prefix, i, m->n_files, path, room);

@@ -284,7 +284,8 @@ ch_status ch__state_file_parse(const char *directory, const char *text, size_t n
         return ch__fail(CH_INVALID_ARGUMENT, "%s/" CH_STATE_FILE ": names no checkpoint",
                         directory);
     if (x.n_times > 0 && x.n_times != x.n_paths)
-        return ch__fail(CH_DATA_LOSS, "%s/" CH_STATE_FILE ": %d paths and %d timestamps",
+        return ch__fail(CH_DATA_LOSS,
+                        "%s/" CH_STATE_FILE ": the number of paths is %d, and of timestamps %d",
                         directory, x.n_paths, x.n_times);
     paths = (size_t)x.n_paths * sizeof(*x.path);
     times = (size_t)x.n_times * sizeof(*x.time);

@@ -137,7 +137,8 @@ static ch_status load_callbacks(const ch_loop *l, const ch_tuple *state)
         rc = load_callback(state, i, c[i]);
     if (rc == CH_OK && saved != n)
         ch__log(CH_LOG_WARNING, "resume",
-                "the training was saved with %d callbacks and goes on with %d; %s", saved, n,
+                "the training had %d callback%s when it was saved, and goes on with %d; %s",
+                saved, saved == 1 ? "" : "s", n,
                 saved > n ? "the states of the others are not used"
                           : "the others begin without a state");
     return rc;

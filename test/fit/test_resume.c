@@ -380,7 +380,7 @@ static void training_names_callbacks_that_have_changed(void **state)
     run_with(&j, &k, FEWER, &got);
     t_ok(got.rc);
     assert_int_equal(logged.n, 1);
-    assert_non_null(strstr(logged.text, "4 callbacks and goes on with 3"));
+    assert_non_null(strstr(logged.text, "4 callbacks when it was saved, and goes on with 3"));
     run_with(&j, &k, MORE, &got);
     t_ok(got.rc);
     assert_int_equal(logged.n, 2);
