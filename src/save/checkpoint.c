@@ -534,7 +534,7 @@ static void add_row(ch_text *o, const char *name, int number, int64_t bytes)
 
     if (number >= 0)
         snprintf(text, sizeof(text), "%d", number);
-    ch__text_add(o, "%-25s %10s %15lld\n", name, text, (long long)bytes);
+    ch__text_add(o, "%-27s %10s %15lld\n", name, text, (long long)bytes);
 }
 
 int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
@@ -563,11 +563,13 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
         }
     }
     ch__tree_drop(&tree);
-    ch__text_add(&o, "%-25s %10s %15s\n", "values", "number", "bytes");
+    ch__text_add(&o, "%-27s %10s %15s\n", "values", "number", "bytes");
     add_row(&o, "variables of this process", n_local, local);
     add_row(&o, "variables on servers", n_remote, remote);
-    add_row(&o, "positions, other state", -1, c->costs.state_bytes);
-    add_row(&o, "a full save writes", -1, local + remote + c->costs.state_bytes);
+    if (c->costs.state_bytes > 0) /* known since the first save */
+        add_row(&o, "positions, other state", -1, c->costs.state_bytes);
+    add_row(&o, c->costs.state_bytes > 0 ? "a full save writes" : "a full save writes at least",
+            -1, local + remote + c->costs.state_bytes);
     if (c->costs.n_deltas > 0)
         add_row(&o, "the last delta wrote", -1, c->costs.delta_bytes);
     add_row(&o, "a save holds in memory", -1, c->staging.bytes > 0 ? c->staging.bytes : local);
@@ -575,14 +577,14 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
     if (n_remote > 0)
         add_row(&o, "servers hold for it", -1, remote);
     ch__text_add(&o,
-                 "saves %lld, of these deltas %lld, skipped because another was being written "
-                 "%lld, failed %lld\n",
+                 "saves: %lld, of these deltas: %lld; skipped because another was being "
+                 "written: %lld; failed: %lld\n",
                  (long long)c->costs.n_saves, (long long)c->costs.n_deltas,
                  (long long)c->costs.n_skipped, (long long)c->costs.n_failed);
     if (c->costs.n_saves > 0)
         ch__text_add(
             &o,
-            "last save: program waited %.1f ms, of these %.1f ms for the copy; written "
+            "last save: the program waited %.1f ms, of these %.1f ms for the copy; written "
             "in %.1f ms\n",
             milliseconds(c->costs.blocked_ns), milliseconds(c->costs.copy_ns),
             milliseconds(c->costs.write_ns));

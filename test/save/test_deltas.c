@@ -323,7 +323,7 @@ static void checkpoint_is_full_once_in_k(void **state)
     for (int i = 0; i < 7; i++)
         assert_int_equal(next_base(&x), i % 3 == 0 ? 0 : i / 3 * 3 + 1);
     ch_checkpoint_print_plan(x.c, text, sizeof(text));
-    assert_non_null(strstr(text, "deltas 4"));
+    assert_non_null(strstr(text, "deltas: 4"));
     assert_non_null(strstr(text, "the last delta wrote"));
     ch_checkpoint_manager_unref(x.m);
     t_open_manager(&x); /* marks do not survive a manager */

@@ -283,7 +283,7 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
     assert_non_null(strstr(w.text, "it is skipped; save less often, or use a faster disk"));
     ch_checkpoint_print_plan(x.c, text, sizeof(text));
     assert_non_null(strstr(
-        text, "saves 1, of these deltas 0, skipped because another was being written 2"));
+        text, "saves: 1, of these deltas: 0; skipped because another was being written: 2"));
     atomic_store(&disk.is_open, true);
     ch__gate_open(&disk.gate);
     t_ok(ch_checkpoint_manager_save(x.m, true, &path));
@@ -293,7 +293,7 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
     assert_true(t_has_checkpoint("slow/ckpt-1") && t_has_checkpoint("slow/ckpt-2"));
     ch_checkpoint_print_plan(x.c, text, sizeof(text));
     assert_non_null(strstr(
-        text, "saves 2, of these deltas 0, skipped because another was being written 2"));
+        text, "saves: 2, of these deltas: 0; skipped because another was being written: 2"));
     t_end_counted(&x);
     (void)state;
 }

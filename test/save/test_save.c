@@ -613,11 +613,13 @@ static void plan_says_what_a_save_costs(void **state)
 
     t_ok(ch_checkpoint_add_var(c, "b", b));
     ch_checkpoint_print_plan(c, text, sizeof(text));
+    assert_int_equal(t_plan_row(text, "a full save writes at least", NULL), vars);
+    assert_null(strstr(text, "positions")); /* the first save finds their bytes */
     assert_int_equal(t_plan_row(text, "a save holds in memory", NULL), vars);
-    assert_non_null(strstr(text, "saves 0"));
+    assert_non_null(strstr(text, "saves: 0"));
     t_ok(ch_checkpoint_write(c, t_path("plan"), &(ch_write_options){.wait = true}));
     ch_checkpoint_print_plan(c, text, sizeof(text));
-    for (const char *row = text; strncmp(row, "saves", 5) != 0; row = strchr(row, '\n') + 1)
+    for (const char *row = text; strncmp(row, "saves:", 6) != 0; row = strchr(row, '\n') + 1)
         assert_int_equal(strchr(row, '\n') - row, strchr(text, '\n') - text);
     assert_int_equal(t_plan_row(text, "variables of this process", "2"), vars);
     assert_int_equal(t_plan_row(text, "variables on servers", "0"), 0);
@@ -630,8 +632,8 @@ static void plan_says_what_a_save_costs(void **state)
     assert_true(memory >= vars && memory < vars + 3 * 4096);
     assert_null(strstr(text, "servers hold"));
     assert_non_null(strstr(text,
-                           "saves 1, of these deltas 0, skipped because another was being "
-                           "written 0, failed 0\n"));
+                           "saves: 1, of these deltas: 0; skipped because another was being "
+                           "written: 0; failed: 0\n"));
     ch_checkpoint_unref(c);
     ch_var_unref(a);
     ch_var_unref(b);
