@@ -723,6 +723,22 @@ static ch_status same_parts(const diffing *d, const ch_checkpoint_item x[2], boo
     return rc;
 }
 
+/* Prints the number of values that differ, by how much, and where. */
+static void print_difference(ch_shape shape, const cli_difference *found)
+{
+    int64_t n = ch_shape_count(shape);
+
+    if (n == 1)
+        printf("the value differs, by %.4g", found->most);
+    else if (found->n == 1)
+        printf("1 of %" PRId64 " values differs, by %.4g, at ", n, found->most);
+    else
+        printf("%" PRId64 " of %" PRId64 " values differ, by at most %.4g, the first at ",
+               found->n, n, found->most);
+    if (n > 1)
+        print_index(shape, found->first);
+}
+
 static ch_status diff_values(diffing *d, const ch_checkpoint_item x[2])
 {
     cli_difference found;
@@ -752,9 +768,8 @@ static ch_status diff_values(diffing *d, const ch_checkpoint_item x[2])
         printf("}\n");
         return CH_OK;
     }
-    printf("  %s: %" PRId64 " of %" PRId64 " values differ, by at most %.4g, the first at ",
-           type_text(&x[0]).at, found.n, ch_shape_count(x[0].shape), found.most);
-    print_index(x[0].shape, found.first);
+    printf("  %s: ", type_text(&x[0]).at);
+    print_difference(x[0].shape, &found);
     putchar('\n');
     return CH_OK;
 }

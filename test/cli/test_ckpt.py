@@ -190,19 +190,20 @@ class Ckpt(unittest.TestCase):
             self.assertIn(suffix + ': is a symbolic link', self.run_ckpt('verify', self.path('run/ckpt-1'), code=1)[0])
 
     def test_diff_prints_names_types_and_values(self):
-        same = {'a': (F32, (2,), floats(1, 2)), 's': (bundle.STRING, (1,), [b'x'])}
+        same = {'a': (F32, (2,), floats(1, 2)), 'b': (F32, (), floats(1)), 's': (bundle.STRING, (1,), [b'x'])}
         bundle.write_cohort(self.path('one'), {**same, 'old': (F32, (1,), floats(1)), 'z': (F32, (3,), floats(1, 2, 3))}, 1)
         bundle.write_cohort(self.path('two'), {**same, 'new': (F32, (1,), floats(1)), 'z': (F32, (1, 3), floats(1, 2, 3))}, 2)
-        bundle.write_cohort(self.path('three'), {'a': (F32, (2,), floats(1, 4.5)), 's': (bundle.STRING, (1,), [b'y']),
-                                                 'old': (F32, (1,), floats(1)), 'z': (F32, (3,), floats(1, 2, 3))}, 3)
+        bundle.write_cohort(self.path('three'), {'a': (F32, (2,), floats(1, 4.5)), 'b': (F32, (), floats(3)), 's': (bundle.STRING, (1,), [b'y']),
+                                                 'old': (F32, (1,), floats(1)), 'z': (F32, (3,), floats(1, 3, 7))}, 3)
         text = self.run_ckpt('diff', self.path('one'), self.path('two'), code=1)[0]
         self.assertEqual(text.splitlines(), ['+ new  f32 (1,)', '- old  f32 (1,)', '! z  f32 (3,) -> f32 (1, 3)'])
         self.assertEqual(self.run_ckpt('diff', self.path('one'), self.path('three'))[0], '')
         text = self.run_ckpt('diff', '--values', self.path('one'), self.path('three'), code=1)[0]
-        self.assertEqual(text.splitlines(), ['! a  f32 (2,): 1 of 2 values differ, by at most 2.5, the first at [1]',
-                                             '! s  string (1,): the contents differ'])
+        self.assertEqual(text.splitlines(), ['! a  f32 (2,): 1 of 2 values differs, by 2.5, at [1]',
+                                             '! b  f32 (): the value differs, by 2', '! s  string (1,): the contents differ',
+                                             '! z  f32 (3,): 2 of 3 values differ, by at most 4, the first at [1]'])
         changes = self.lines('diff', '--values', self.path('one'), self.path('three'), code=1)
-        self.assertEqual([(c['tensor'], c['change']) for c in changes], [('a', 'values'), ('s', 'values')])
+        self.assertEqual([(c['tensor'], c['change']) for c in changes], [(name, 'values') for name in 'absz'])
         self.assertEqual([c['change'] for c in self.lines('diff', self.path('one'), self.path('two'), code=1)],
                          ['added', 'removed', 'type'])
         self.run_ckpt('diff', '--values', self.path('one'), self.path('one'))
