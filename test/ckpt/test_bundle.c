@@ -90,9 +90,11 @@ static void bundle_of_two_slices_has_the_golden_bytes(void **state)
     (void)state;
 }
 
-/* G-3, TBF-15: the fixture old_string_tensors/foo of TensorFlow. Its test (tensor_bundle_test.cc)
- * states these values. */
-static void bundle_with_strings_has_the_offsets_of_the_golden_file(void **state)
+/* G-3, TBF-15: TensorFlow's fixture old_string_tensors/foo. We do not have the file, so the test
+ * writes its tensors, whose values TensorFlow's tensor_bundle_test.cc states. It compares the
+ * numbers that G-3 gives: the keys, the size of the index, its three handles, and offset, size
+ * and checksum of "floats". */
+static void bundle_with_strings_has_the_numbers_of_the_fixture(void **state)
 {
     static char      many[1024];
     const ch_str     empty = {"", 0}, hello = {"hello", 5};
@@ -710,7 +712,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bundle_of_one_tensor_has_the_golden_bytes),
         cmocka_unit_test(bundle_of_two_slices_has_the_golden_bytes),
-        cmocka_unit_test(bundle_with_strings_has_the_offsets_of_the_golden_file),
+        cmocka_unit_test(bundle_with_strings_has_the_numbers_of_the_fixture),
         cmocka_unit_test(strings_are_lengths_checksum_and_bytes),
         cmocka_unit_test(bundle_stores_scalars_and_empty_tensors),
         cmocka_unit_test(dtypes_have_the_numbers_of_tensorflow),
