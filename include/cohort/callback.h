@@ -284,9 +284,10 @@ typedef struct ch_backup_options {
  * never killed, to the byte. The same holds for ch_train_and_evaluate. Creates the directory at
  * once if it does not exist, so that log files may be in it. `opt` may be NULL.
  *
- *   - Saved are the model, the optimizer and the metrics of ch_compile; the positions in the
- *     data; the history; and the states of the callbacks. The program must pass the same data,
- *     and the same callbacks in the same order; new ones at the end.
+ *   - Saved are the model, under the name "model" of ch_checkpoint_add_model; the optimizer and
+ *     the metrics of ch_compile; the positions in the data; the history; and the states of the
+ *     callbacks. The program must pass the same data, and the same callbacks in the same order;
+ *     new ones at the end.
  *   - The state is saved between steps, and once more before CH_ON_END. Checkpoints stay when
  *     the training ends, so a program that is started again trains no step. A training that was
  *     stopped by Ctrl-C or ch_callback_time_limit goes on when it is started again; a training

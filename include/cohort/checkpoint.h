@@ -110,8 +110,9 @@ typedef struct ch_write_options {
     bool    replace; /* an existing checkpoint is replaced; false: it is ALREADY_EXISTS */
 } ch_write_options;
 
-/* Saves the state at `prefix`. `opt` may be NULL. If a write is in progress, waits for it
- * first, and returns its error instead of saving.
+/* Saves the state at `prefix`, and creates the folders of this path that do not exist. `opt`
+ * may be NULL. If a write is in progress, waits for it first, and returns its error instead of
+ * saving.
  *
  * With `replace`, the old index is removed before the first data file is replaced. A crash may
  * then leave no checkpoint at `prefix`, never a mixture. */

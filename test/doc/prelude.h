@@ -23,7 +23,7 @@ static ch_iterator           *it;
 static ch_tensor             *x, *y, *t;
 static ch_tuple              *batch, *out;
 static ch_function           *f;
-static ch_var                *w, *b;
+static ch_var                *w, *b, *steps;
 static ch_metric             *accuracy;
 static ch_callback           *backup;
 static ch_checkpoint         *checkpoint;
