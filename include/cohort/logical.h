@@ -71,6 +71,15 @@ CH_API void                    ch_logical_device_leave(void);
  * split of their variable. FAILED_PRECONDITION: a step has used the variable, or it has been
  * split in another way. Under a strategy without logical devices nothing changes. */
 CH_API CH_MUST_CHECK ch_status ch_var_split(ch_var *v, int n, const int *axis);
+/* Splits the variables whose names match `name`, in which "*" stands for any characters: axis i
+ * over axis axis[i] of the mesh. {"*query/kernel", 2, {CH_OFF, 0}} splits the columns of all
+ * these kernels. A strategy has a list of rules (ch_strategy_parts.rule). */
+typedef struct ch_split_rule {
+    const char *name;
+    int         n; /* the rank of the variables, at most CH_MAX_RANK */
+    int         axis[CH_MAX_RANK];
+} ch_split_rule;
+
 /* Copies the tile of a logical device of a local replica to a new tensor. Must be called
  * outside steps. NOT_FOUND: the device has no tile. */
 CH_API CH_MUST_CHECK ch_status ch_var_get_tile(ch_var *v, int replica, int device,
@@ -113,7 +122,8 @@ typedef struct ch_layout_report {
 
 /* Sets *planned to the plan of the last run of f, and *measured to what its kernels counted:
  * the transfers, and the peaks of memory. The other members of both are equal. If the run
- * succeeded, the transfers of both are equal too. `planned` and `measured` may be NULL.
+ * succeeded, the transfers of both are equal too, except those in ch_while and ch_cond: the
+ * plan has one iteration, and the branch that moves more. `planned` and `measured` may be NULL.
  * FAILED_PRECONDITION: f has not run. */
 CH_API CH_MUST_CHECK ch_status ch_function_report_layouts(ch_function      *f,
                                                           ch_layout_report *planned,
@@ -125,7 +135,9 @@ CH_API CH_MUST_CHECK ch_status ch_function_report_layouts(ch_function      *f,
  *  %17 matmul  f32(128, 10)  partial sum of 4, (128, 10) each      net/dense_1, at train.c:41
  *      all-reduce  30,720 B  for sub %18 at train.c:44, which is replicated: nothing splits it
  *
- * Before a run the text is empty. */
+ * {4, 1} is a value in 4 parts along axis 0. A layout may come from an annotation, a variable,
+ * a split rule, or another value ("from %16", "from %20 through mul at train.c:50"). The bytes
+ * in a body are those of one iteration. Before a run the text is empty. */
 CH_API int ch_function_print_layouts(ch_function *f, char *text, size_t size);
 
 #endif

@@ -48,7 +48,13 @@ typedef struct ch_strategy_parts {
     int n_cores;
     /* The axes of the logical mesh for ch_mesh_split; their product must be n_cores. n_mesh 0:
      * one axis of all logical devices. */
-    int                      n_mesh, mesh[CH_MESH_AXES_MAX];
+    int n_mesh, mesh[CH_MESH_AXES_MAX];
+    /* Splits of variables by their names, copied. The first rule that matches holds, unless the
+     * variable has a split of its own (ch_var_spec.split, ch_var_split), or is created in the
+     * scope of a logical device (ch_logical_device_enter). If the rule does not fit the
+     * variable, ch_var_new returns INVALID_ARGUMENT. */
+    int                      n_rules;
+    const ch_split_rule     *rule;
     ch_communication_options communication;
     /* Devices of variables, for ch_strategy_parameter_devices; n_parameter 0: those of the
      * replicas. Borrowed until close. */

@@ -74,8 +74,9 @@ typedef struct ch_var_spec {
      * These rules hold under every strategy. */
     bool per_worker;
     /* How the logical devices of each replica store the variable (cohort/logical.h), as the
-     * axes of ch_mesh_split: n_split is the rank. NULL: each has the whole value. A strategy
-     * without logical devices ignores it. */
+     * axes of ch_mesh_split: n_split is the rank. NULL: the rules of the strategy decide
+     * (ch_split_rule), and without a rule each has the whole value. A strategy without logical
+     * devices ignores it. */
     const int *split;
     int        n_split;
 } ch_var_spec;

@@ -153,9 +153,23 @@ static bool fits(const ch_node *n, ch_dtype t)
            ch__dtype_holds(t, x);
 }
 
+/* Casts x at the source line `caller`, unless a composite op has set another line. */
+static ch_node *cast_at(ch_step *s, const void *caller, ch_node *x, ch_dtype to)
+{
+    const void *before = s->caller;
+    ch_node    *y;
+
+    if (s->caller == NULL)
+        s->caller = caller;
+    y = ch__roles.cast_to(x, to);
+    s->caller = before;
+    return y;
+}
+
 /* Casts weak inputs to the dtype of the inputs that are not weak. If all are weak and some are
  * floats, the integers are cast to float. Returns false if a cast fails. */
-static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
+static bool settle_dtypes(ch_step *s, const void *caller, const ch_op *op, int n_in,
+                          ch_node **in)
 {
     ch_node *strong = NULL;
 
@@ -172,7 +186,7 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
 
         if (!in[i]->weak || in[i]->dtype == strong->dtype || narrows)
             continue;
-        in[i] = ch__roles.cast_to(in[i], strong->dtype);
+        in[i] = cast_at(s, caller, in[i], strong->dtype);
         if (in[i] == NULL)
             return false;
     }
@@ -343,7 +357,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
         own[i] = resolve_input(s, op, attrs, i, in[i], caller);
         ok = own[i] != NULL;
     }
-    if (ok && settle_dtypes(op, n_in, own))
+    if (ok && settle_dtypes(s, caller, op, n_in, own))
         n = add_call(s, caller, op, attrs, n_in, own);
     if (own != few)
         ch__free(own);

@@ -141,6 +141,8 @@ static bool set_call(ch_step_report *r, const ch_graph *g, const ch_node *call,
                      ch_report_call *out)
 {
     *out = (ch_report_call){.op = call->op->name, .caller = call->caller};
+    if (call->op == &ch__op_with_layout)
+        out->op = "annotation";
     return copy_text(r, name_of(g, call), &out->name) && copy_text(r, call->scope, &out->scope);
 }
 
@@ -191,15 +193,22 @@ static bool set_origin(ch_step_report *r, ch_core_division *d, const ch_graph *g
         through = n->head;
         out->source = from != NULL ? CH_LAYOUT_NEIGHBOUR : CH_LAYOUT_CHEAPEST;
     }
+    if (out->source == CH_LAYOUT_RULE)
+        return copy_text(r, v->rule, &out->name);
     if (out->source == CH_LAYOUT_VARIABLE)
         return copy_text(r, variable_of(g, n), &out->name);
-    if (out->source == CH_LAYOUT_ANNOTATION)
+    if (out->source == CH_LAYOUT_ANNOTATION) {
+        out->is_own = true;
         return set_call(r, g, n->head, &out->at);
+    }
     if (out->source != CH_LAYOUT_NEIGHBOUR)
         return true;
+    if (through->op == &ch__op_with_layout) /* the value goes to an annotation */
+        out->source = CH_LAYOUT_ANNOTATION;
     out->from = from->id;
-    out->is_outside = from->graph != d->g;
     out->is_own = through == n->head;
+    out->is_in_body = from->graph != d->g && through->graph == d->g;
+    out->is_outside = from->graph != d->g && !out->is_in_body;
     return set_call(r, g, through, &out->at);
 }
 
@@ -211,13 +220,14 @@ static bool set_layout(ch_step_report *r, const ch_core_layout *l, ch_report_lay
     return copy_text(r, text, &out->text);
 }
 
-/* Sets the largest part of a core, along each axis. */
+/* Sets the sizes of the value, and of the largest part of a core along each axis. */
 static void set_parts(const ch_core_layout *l, const ch_node *n, ch_report_value *v)
 {
     ch_region at;
     int       n_parts = 0;
 
     v->shape = v->each = ch__shape(n);
+    v->is_whole = l->n_partial == 1 && !is_split(l);
     v->is_even = true;
     for (int c = 0; c < l->n_cores; c++) {
         if (!ch__core_region(l, v->shape, c, &at))
@@ -242,7 +252,11 @@ static ch_status add_value(ch_step_report *r, ch_report_body *b, ch_core_divisio
     if (v == NULL || !set_call(r, g, call, &v->call) || !set_layout(r, l, &v->layout))
         return no_memory();
     v->id = n != NULL ? n->id : -1;
-    if (n != NULL) {
+    if (n == NULL) {
+        v->is_whole = true;
+        v->layout.source = CH_LAYOUT_UNDIVIDED;
+        v->layout.name = call->op->replicated; /* a constant */
+    } else {
         v->dtype = n->dtype;
         v->is_host = forms->first[n->id]->is_host;
         set_parts(l, n, v);
@@ -328,8 +342,10 @@ static bool set_use(ch_step_report *r, const ch_report_body *b, ch_core_division
     if (!set_layout(r, m->layout, &to->is) ||
         !set_origin(r, d, g, NULL, m->value, m->layout, NULL, &to->is))
         return false;
-    if (m->use == CH_FOR_RESULT)
+    if (m->use == CH_FOR_RESULT) {
+        to->id = m->index;
         return copy_text(r, g->output[m->index].name, &to->name);
+    }
     to->is.source = CH_LAYOUT_VARIABLE;
     return copy_text(r, g->resource[m->index].name, &to->name);
 }

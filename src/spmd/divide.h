@@ -26,6 +26,7 @@ typedef struct ch_value_plan {
     bool                  is_fixed;
     ch_layout_source      source;         /* for reports */
     const ch_node        *from, *through; /* CH_LAYOUT_NEIGHBOUR: the value and the call */
+    const char           *rule;           /* CH_LAYOUT_RULE: its name */
     /* Set by sums.c: */
     bool   is_sum; /* a call probably computes a partial sum */
     double due;    /* bytes of the reductions that follow if the value stays a partial sum;
@@ -54,6 +55,7 @@ struct ch_core_division {
     int                    n_calls;
     ch_call_plan          *call;  /* in the order of the graph */
     ch_value_plan         *value; /* by id */
+    const ch_core_layout **tiles; /* by resource: how the cores store the variable */
     /* Of a body: the layouts of its inputs and outputs. NULL for a step: the inputs of a step
      * are on the host, and so are its results. */
     const ch_core_layout **input, **output;

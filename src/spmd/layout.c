@@ -55,7 +55,7 @@ bool ch__layout_has_no_copies(const ch_core_layout *l)
 
 /* The regions of a layout for values of one shape. */
 typedef struct regions_entry {
-    ch_core_regions       regions; /* the first member: see ch__layout_cost */
+    ch_core_regions       regions; /* the first member: see entry_of */
     ch_shape              whole;
     struct cost_entry    *costs;
     struct regions_entry *next;
@@ -69,7 +69,7 @@ typedef struct cost_entry {
 } cost_entry;
 
 typedef struct layout_entry {
-    ch_core_layout       layout;  /* the first member: see ch__layout_regions */
+    ch_core_layout       layout;  /* likewise */
     regions_entry       *regions; /* one for each shape */
     struct layout_entry *next;    /* another layout with the same hash */
 } layout_entry;
@@ -122,8 +122,8 @@ static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
         out->partial[c] = ch__layout_has(out, c) ? l->partial[c] : 0;
 }
 
-/* Returns the hash of a normalised layout. An axis in one part adds nothing to it. */
-static uint64_t layout_hash(const ch_core_layout *l)
+/* An axis in one part adds nothing to the hash. */
+uint64_t ch__layout_hash(const ch_core_layout *l)
 {
     uint64_t h = ch__hash(CH_HASH_START, &l->cores, sizeof(l->cores));
 
@@ -135,7 +135,9 @@ static uint64_t layout_hash(const ch_core_layout *l)
         for (int c = 0; c < l->n_cores; c++)
             h = ch__hash(h, &l->part[c][k], 1);
     }
-    return l->n_partial > 1 ? ch__hash(h, l->partial, (size_t)l->n_cores) : h;
+    if (l->n_partial > 1)
+        h = ch__hash(h, l->partial, (size_t)l->n_cores);
+    return h != 0 ? h : 1;
 }
 
 ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
@@ -148,7 +150,7 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
 
     assert(l->n_cores == t->n_cores);
     layout_normalise(l, &unique);
-    key = ch__key(layout_hash(&unique));
+    key = ch__key(ch__layout_hash(&unique));
     first = ch__map_find(&t->by_hash, key);
     for (e = first; e != NULL; e = e->next) {
         if (memcmp(&e->layout, &unique, sizeof(unique)) == 0) {
@@ -167,6 +169,16 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
     return rc;
 }
 
+/* Returns the entry of which a unique layout, or its regions, are the first member. The table
+ * changes the other members. */
+static void *entry_of(const void *first)
+{
+    void *entry;
+
+    memcpy(&entry, &first, sizeof(entry));
+    return entry;
+}
+
 static bool same_sizes(const ch_core_regions *at, int n_cores, int rank)
 {
     for (int c = 0; c < n_cores; c++)
@@ -179,7 +191,7 @@ static bool same_sizes(const ch_core_regions *at, int n_cores, int rank)
 const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
                                           ch_shape whole)
 {
-    layout_entry  *of = (layout_entry *)(uintptr_t)l;
+    layout_entry  *of = entry_of(l);
     regions_entry *e = of->regions;
     size_t         bytes = sizeof(whole.dim[0]) * (size_t)l->rank;
 
@@ -204,7 +216,7 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
 int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
                          const ch_core_regions *to)
 {
-    regions_entry *of = (regions_entry *)(uintptr_t)to;
+    regions_entry *of = entry_of(to);
     cost_entry    *e = of->costs;
 
     while (e != NULL && e->from != from)
@@ -496,16 +508,6 @@ static void print_cores(ch_text *o, const ch_core_layout *l)
             before = ",";
         }
     }
-}
-
-uint64_t ch__layout_hash(const ch_core_layout *l)
-{
-    uint64_t h = 0xcbf29ce484222325u ^ l->cores;
-
-    for (int k = 0; k < l->rank; k++)
-        for (int c = -1; c < l->n_cores; c++)
-            h = (h ^ (uint64_t)(c < 0 ? l->parts[k] : l->part[c][k])) * 0x100000001b3u;
-    return h != 0 ? h : 1;
 }
 
 int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)

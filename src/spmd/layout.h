@@ -133,7 +133,8 @@ bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_
 void ch__layout_project(const ch_core_layout *l, int rank, const int *from,
                         ch_core_layout *out);
 
-/* Returns a number that differs for layouts that give a core other parts; never 0. */
+/* Returns a hash of a layout, which is not 0. Equal layouts have equal hashes, if the parts of
+ * cores without any are 0. */
 uint64_t ch__layout_hash(const ch_core_layout *l);
 
 /* Prints "replicated", "{4, 1}", "{2, 1} in 2 copies", "partial sum of 4", "on core 2", "{1, 4}

@@ -515,28 +515,18 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
 /* Adds the form of a value that no op computes. */
 static ch_status add_source(partition *p, const ch_node *call)
 {
-    const ch_core_layout *of_body = ch__body_input_layout(p->d, call), *unique = NULL;
-    ch_core_layout        l;
+    const ch_core_layout *l = ch__body_input_layout(p->d, call);
+    bool                  is_host = l == NULL && call->op != ch__roles.read;
     ch_form              *form;
-    ch_status             rc = CH_OK;
 
-    if (call->op == ch__roles.read) {
-        const ch_read_attrs *r = ch__attrs(call);
-
-        rc = p->d->opt->variable(p->d->opt->arg, &p->g->resource[r->resource], &l);
-    } else if (of_body != NULL) {
-        l = *of_body;
-    } else {
-        ch__layout_replicated(p->d->opt->n_cores, call->dims.rank, &l);
-    }
-    if (rc == CH_OK)
-        rc = ch__layout_intern(p->d->layouts, &l, &unique);
-    if (rc != CH_OK)
-        return rc;
-    form = add_form(p, call, unique, NULL);
+    if (call->op == ch__roles.read)
+        l = p->d->tiles[((const ch_read_attrs *)ch__attrs(call))->resource];
+    else if (is_host)
+        l = ch__division_replicated(p->d, call->dims.rank);
+    form = l != NULL ? add_form(p, call, l, NULL) : NULL;
     if (form == NULL)
         return no_memory();
-    form->is_host = call->op != ch__roles.read && of_body == NULL;
+    form->is_host = is_host;
     return p->report == NULL ? CH_OK
                              : ch__describe_call(p->report, p->described, p->d, p->g, NULL,
                                                  call, NULL, &p->forms, NULL);
@@ -560,37 +550,29 @@ static ch_status add_roots(partition *p)
 {
     const ch_core_regions *at;
     ch_core_regions       *put;
-    ch_core_layout         l;
     ch_status              rc = CH_OK;
 
     for (int i = 0; i < p->g->n_resources && rc == CH_OK; i++) {
         const ch_resource    *r = &p->g->resource[i];
-        const ch_core_layout *unique;
+        const ch_core_layout *tiles = p->d->tiles[i];
 
         if (r->value == NULL || r->value == r->read)
             continue;
-        rc = p->d->opt->variable(p->d->opt->arg, r, &l);
-        if (rc == CH_OK)
-            rc = ch__layout_intern(p->d->layouts, &l, &unique);
-        if (rc != CH_OK)
-            return rc;
-        at = regions_of(p, unique, r->value);
-        p->move = (ch_planned_move){.use = CH_FOR_VARIABLE, .index = i, .layout = unique};
-        rc = at == NULL ? no_memory() : need(p, r->value, at, unique, &p->written[i]);
+        at = regions_of(p, tiles, r->value);
+        p->move = (ch_planned_move){.use = CH_FOR_VARIABLE, .index = i, .layout = tiles};
+        rc = at == NULL ? no_memory() : need(p, r->value, at, tiles, &p->written[i]);
     }
     for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
         const ch_node        *n = p->g->output[i].node;
         const ch_form        *form = p->forms.first[n->id];
-        const ch_core_layout *has = form->layout, *unique;
+        const ch_core_layout *l = form->layout;
         action               *a;
 
-        l = has->n_partial > 1 ? *p->d->value[n->id].want : *has;
-        rc = ch__layout_intern(p->d->layouts, &l, &unique);
-        if (rc != CH_OK)
-            return rc;
-        at = regions_of(p, unique, n);
-        p->move = (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = unique};
-        rc = at == NULL ? no_memory() : need(p, n, at, unique, &form);
+        if (l->n_partial > 1)
+            l = p->d->value[n->id].want;
+        at = regions_of(p, l, n);
+        p->move = (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = l};
+        rc = at == NULL ? no_memory() : need(p, n, at, l, &form);
         if (rc != CH_OK)
             return rc;
         a = add_action(p, PUT, n);
@@ -598,7 +580,7 @@ static ch_status add_roots(partition *p)
         if (a == NULL || put == NULL)
             return no_memory();
         put->layout = NULL;
-        leave_one_copy(unique, put);
+        leave_one_copy(l, put);
         a->want = put;
         a->index = i;
         a->source = form;
@@ -900,23 +882,19 @@ static ch_status write_body_outputs(partition *p, int k, ch_step *s)
 static ch_status write_resources(partition *p, int k, ch_graph *g)
 {
     for (int i = 0; i < p->g->n_resources; i++) {
-        const ch_resource *from = &p->g->resource[i];
-        ch_resource       *r = ch__graph_add_resource(g);
-        ch_core_layout     l;
-        ch_region          at;
-        ch_status          rc;
+        const ch_resource    *from = &p->g->resource[i];
+        const ch_core_layout *tiles = p->d->tiles[i];
+        ch_resource          *r = ch__graph_add_resource(g);
+        ch_region             at;
 
         if (r == NULL || (r->name = ch__arena_strdup(&g->arena, from->name)) == NULL)
             return no_memory();
-        rc = p->d->opt->variable(p->d->opt->arg, from, &l);
-        if (rc != CH_OK)
-            return rc;
         r->dtype = from->dtype;
         r->key = from->key;
         r->is_borrowed = from->is_borrowed;
-        r->layout = ch__layout_hash(&l);
+        r->layout = ch__layout_hash(tiles);
         r->shape = from->shape;
-        if (!ch__core_region(&l, from->shape, p->class[k].first, &at))
+        if (!ch__core_region(tiles, from->shape, p->class[k].first, &at))
             continue;
         for (int d = 0; d < r->shape.rank; d++)
             r->shape.dim[d] = at.size[d];

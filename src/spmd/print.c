@@ -15,7 +15,9 @@
 #include "spmd/report.h"
 #include "tensor/print.h"
 
-enum { WHERE_COLUMN = 64, INDENT = 4, CACHED = 256, WHERE_TEXT = 96 };
+/* Columns of a line. A line that would be wider is broken, if it can be. */
+enum { WIDTH = 100, WHERE_COLUMN = 64, INDENT = 4 };
+enum { CACHED = 256, WHERE_TEXT = 96 };
 
 /* A source line. To find it is slow, so a printer caches the lines by address. */
 typedef struct source_line {
@@ -46,43 +48,75 @@ static void print_number(ch_text *o, int64_t n)
     ch__text_add(o, ",%03d", (int)(n % 1000));
 }
 
-/* Prints `before` and the source line of an address, if it is known. */
-static void print_where(printer *p, const char *before, const void *caller)
+/* Copies the source line of an address, such as "train.c:44", to text[WHERE_TEXT]. It is empty
+ * if it is unknown. */
+static const char *find_line(printer *p, const void *caller, char *text)
 {
     source_line  own = {.caller = NULL};
     source_line *line = p->cache != NULL ? &p->cache[((uintptr_t)caller >> 2) % CACHED] : &own;
 
-    if (caller == NULL)
-        return;
     if (line->caller != caller) {
         line->caller = caller;
         ch__where(caller, line->text, sizeof(line->text));
     }
-    if (line->text[0] != '\0')
-        ch__text_add(p->o, "%s%s", before, line->text);
+    (void)snprintf(text, WHERE_TEXT, "%s", line->text);
+    return text;
 }
 
-/* Prints "sub %18 at train.c:44". */
+/* Prints `before` and the source line of an address, if it is known. */
+static void print_where(printer *p, const char *before, const void *caller)
+{
+    char line[WHERE_TEXT];
+
+    if (find_line(p, caller, line)[0] != '\0')
+        ch__text_add(p->o, "%s%s", before, line);
+}
+
+/* Returns true if both addresses have the same source line, and it is known. */
+static bool same_line(printer *p, const void *a, const void *b)
+{
+    char line[WHERE_TEXT], other[WHERE_TEXT];
+
+    return find_line(p, a, line)[0] != '\0' && strcmp(line, find_line(p, b, other)) == 0;
+}
+
+/* Prints "sub %18 at train.c:44", or "read table %1". */
 static void print_call(printer *p, const ch_report_call *call, int id)
 {
-    ch__text_add(p->o, "%s", call->op);
+    ch__text_add(p->o, "%s%s%s", call->op, call->name != NULL ? " " : "",
+                 call->name != NULL ? call->name : "");
     if (id >= 0)
         ch__text_add(p->o, " %%%d", id);
-    else if (call->name != NULL)
-        ch__text_add(p->o, " %s", call->name);
     print_where(p, " at ", call->caller);
 }
 
-/* Prints the origin of a layout, after a colon. */
-static void print_origin(printer *p, const ch_report_layout *l)
+/* Prints the value, and perhaps the call, that a layout was taken from. */
+static void print_neighbour(printer *p, const ch_report_layout *l, const void *known)
+{
+    ch__text_add(p->o, ": from %%%d", l->from);
+    if (l->is_outside)
+        ch__text_add(p->o, " outside the body");
+    else if (l->is_own)
+        ch__text_add(p->o, "%s", l->is_in_body ? " in its body" : "");
+    else
+        ch__text_add(p->o, " %s %s", l->is_in_body ? "in a body of" : "through", l->at.op);
+    if (!l->is_own && !l->is_outside && !same_line(p, l->at.caller, known))
+        print_where(p, " at ", l->at.caller);
+}
+
+/* Prints the origin of a layout, after a colon. `known` is an address whose source line is
+ * printed beside it. */
+static void print_origin(printer *p, const ch_report_layout *l, const void *known)
 {
     switch (l->source) {
     case CH_LAYOUT_DEFAULT:
         ch__text_add(p->o, ": nothing splits it");
         return;
     case CH_LAYOUT_ANNOTATION:
-        ch__text_add(p->o, ": annotation");
-        print_where(p, " at ", l->at.caller);
+        if (!l->is_own || known == NULL)
+            ch__text_add(p->o, ": annotation");
+        if (!same_line(p, known, l->at.caller))
+            print_where(p, " at ", l->at.caller);
         return;
     case CH_LAYOUT_CHOSEN_DEVICE:
         ch__text_add(p->o, ": ch_logical_device_enter");
@@ -90,13 +124,11 @@ static void print_origin(printer *p, const ch_report_layout *l)
     case CH_LAYOUT_VARIABLE:
         ch__text_add(p->o, ": variable %s", l->name != NULL ? l->name : "");
         return;
+    case CH_LAYOUT_RULE:
+        ch__text_add(p->o, ": rule \"%s\"", l->name);
+        return;
     case CH_LAYOUT_NEIGHBOUR:
-        ch__text_add(p->o, ": from %%%d", l->from);
-        if (!l->is_own || l->is_outside) {
-            ch__text_add(p->o, "%s through %s", l->is_outside ? " of another body" : "",
-                         l->at.op);
-            print_where(p, " at ", l->at.caller);
-        }
+        print_neighbour(p, l, known);
         return;
     case CH_LAYOUT_CHEAPEST:
         ch__text_add(p->o, ": it has the least cost");
@@ -126,7 +158,7 @@ static const char *name_of_kind(ch_traffic_kind kind)
     return names[kind];
 }
 
-/* Prints "sub %18 at train.c:44, which is replicated: nothing splits it". */
+/* Prints the use of a transfer, such as "sub %18 at train.c:44". */
 static void print_use(printer *p, const ch_report_move *m)
 {
     if (m->use == CH_FOR_CALL)
@@ -136,23 +168,42 @@ static void print_use(printer *p, const ch_report_move *m)
     else if (m->name != NULL)
         ch__text_add(p->o, "result %s", m->name);
     else
-        ch__text_add(p->o, "a result");
+        ch__text_add(p->o, "result %d", m->id);
+}
+
+/* Prints the layout that the use of a transfer needs, such as "which is replicated: nothing
+ * splits it". Devices read and write parts of arrays on the host in any layout. */
+static void print_need(printer *p, const ch_report_move *m)
+{
     if (m->kind == CH_TRAFFIC_HOST)
         return;
-    ch__text_add(p->o, ", which is %s", m->is.text);
+    ch__text_add(p->o, "which is %s", m->is.text);
     if (m->use != CH_FOR_VARIABLE)
-        print_origin(p, &m->is);
+        print_origin(p, &m->is, m->call.caller);
 }
 
 /* ---- lines ---- */
 
+/* Prints a line such as
+ *    all-reduce  30,720 B  for sub %18 at train.c:44, which is replicated: nothing splits it */
 static void print_move(printer *p, const ch_report_move *m, int indent)
 {
-    ch__text_add(p->o, "%*s%s  ", indent + INDENT, "", name_of_kind(m->kind));
-    print_number(p->o, m->bytes);
-    ch__text_add(p->o, " B  for ");
+    ch_text *o = p->o, need = ch__text(NULL, 0);
+    size_t   begin = o->used;
+
+    p->o = &need; /* to know its length */
+    print_need(p, m);
+    p->o = o;
+    ch__text_add(o, "%*s%s  ", indent + INDENT, "", name_of_kind(m->kind));
+    print_number(o, m->bytes);
+    ch__text_add(o, " B  for ");
     print_use(p, m);
-    ch__text_add(p->o, "\n");
+    if (need.used > 0 && o->used - begin + 2 + need.used > WIDTH)
+        ch__text_add(o, ",\n%*s", indent + 2 * INDENT, "");
+    else if (need.used > 0)
+        ch__text_add(o, ", ");
+    print_need(p, m);
+    ch__text_add(o, "\n");
 }
 
 /* Prints the layout of a value, and the sizes of its parts. */
@@ -163,27 +214,39 @@ static void print_layout(printer *p, const ch_report_value *v)
         return;
     }
     ch__text_add(p->o, "  %s", v->layout.text);
-    if (v->id < 0)
-        return;
-    ch__text_add(p->o, v->is_even ? ", " : ", at most ");
-    ch__text_shape(p->o, v->each);
-    ch__text_add(p->o, " each");
-    print_origin(p, &v->layout);
+    if (!v->is_whole) {
+        ch__text_add(p->o, v->is_even ? ", " : ", at most ");
+        ch__text_shape(p->o, v->each);
+        ch__text_add(p->o, " each");
+    }
+    print_origin(p, &v->layout, v->call.caller);
 }
 
-/* Prints the scope and the source line of a call, from a column on. */
-static void print_place(printer *p, const ch_report_call *call, size_t column)
+/* Prints the scope and the source line of a call, such as "net/dense_1, at train.c:41", in a
+ * column of its own. The line of the call begins at `begin`. */
+static void print_place(printer *p, const ch_report_call *call, size_t begin)
 {
     char    text[WHERE_TEXT + 16];
     ch_text place = ch__text(text, sizeof(text)), *o = p->o;
+    size_t  column = o->used - begin + 2, length;
 
     p->o = &place;
     text[0] = '\0';
     print_where(p, call->scope != NULL ? ", at " : "at ", call->caller);
     p->o = o;
-    if (call->scope == NULL && text[0] == '\0')
+    length = place.used + (call->scope != NULL ? strlen(call->scope) : 0);
+    if (length == 0)
         return;
-    ch__text_add(o, "%*s%s%s", column > o->used + 2 ? (int)(column - o->used) : 2, "",
+    if (column < WHERE_COLUMN)
+        column = WHERE_COLUMN;
+    if (column + length > WIDTH && o->used - begin + 2 + length <= WIDTH)
+        column = WIDTH - length;
+    if (column + length > WIDTH && o->used - begin + 2 > WHERE_COLUMN) {
+        ch__text_add(o, "\n");
+        begin = o->used;
+        column = WHERE_COLUMN;
+    }
+    ch__text_add(o, "%*s%s%s", (int)(begin + column - o->used), "",
                  call->scope != NULL ? call->scope : "", text);
 }
 
@@ -192,7 +255,7 @@ static void print_body(printer *p, const ch_report_body *b, int indent);
 /* Prints the line of a value, its transfers, and the bodies of its call. */
 static void print_value(printer *p, const ch_report_value *v, int indent)
 {
-    size_t column = p->o->used + (size_t)(indent + WHERE_COLUMN);
+    size_t begin = p->o->used;
 
     ch__text_add(p->o, "%*s", indent, "");
     if (v->id >= 0)
@@ -204,7 +267,7 @@ static void print_value(printer *p, const ch_report_value *v, int indent)
         ch__text_shape(p->o, v->shape);
     }
     print_layout(p, v);
-    print_place(p, &v->call, column);
+    print_place(p, &v->call, begin);
     ch__text_add(p->o, "\n");
     for (const ch_report_move *m = v->move; m != NULL; m = m->next)
         print_move(p, m, indent);
@@ -284,7 +347,7 @@ static void log_repeated(printer *p, const char *step, const ch_report_value *v)
                  ": every logical device computes the whole call, although an input is split; "
                  "its result is %s",
                  v->layout.text);
-    print_origin(p, &v->layout);
+    print_origin(p, &v->layout, v->call.caller);
     ch__log(CH_LOG_INFO, "replicated", "%s: %s", step, p->o->text);
 }
 
@@ -298,6 +361,8 @@ static void log_move(printer *p, const char *step, const ch_report_value *v,
     print_call(p, &v->call, v->id);
     ch__text_add(p->o, " is %s, and is needed for ", v->layout.text);
     print_use(p, m);
+    ch__text_add(p->o, ", ");
+    print_need(p, m);
     ch__log(CH_LOG_INFO, "reshard", "%s: %s", step, p->o->text);
 }
 

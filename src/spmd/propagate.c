@@ -188,17 +188,33 @@ ch_status ch__spread(ch_core_division *d, ch_spread_level at, bool forward, bool
     return rc;
 }
 
-static ch_status fix(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
-                     ch_layout_source source, const ch_node *from)
+/* Fixes the layouts of variables, and of their new values. */
+static ch_status fix_variables(ch_core_division *d)
 {
-    ch_value_plan *v = &d->value[n->id];
+    ch_core_layout l;
+    ch_status      rc = CH_OK;
 
-    *v = (ch_value_plan){.is_fixed = true, .source = source, .from = from};
-    return ch__layout_intern(d->layouts, l, &v->want);
+    for (int i = 0; i < d->g->n_resources && rc == CH_OK; i++) {
+        const ch_resource *r = &d->g->resource[i];
+        ch_value_plan      plan = {.is_fixed = true};
+
+        rc = d->opt->variable(d->opt->arg, r, &l, &plan.rule);
+        if (rc == CH_OK)
+            rc = ch__layout_intern(d->layouts, &l, &d->tiles[i]);
+        if (rc != CH_OK)
+            return rc;
+        plan.want = d->tiles[i];
+        plan.source = plan.rule != NULL ? CH_LAYOUT_RULE : CH_LAYOUT_VARIABLE;
+        if (r->read != NULL)
+            d->value[r->read->id] = plan;
+        if (r->value != NULL)
+            d->value[r->value->id] = plan;
+    }
+    return rc;
 }
 
 /* Fixes the outputs of a call to the device that the user chose for it, unless they are new
- * values of variables. */
+ * values of variables, or annotated. */
 static ch_status fix_to_device(ch_core_division *d, const ch_node *call)
 {
     ch_core_layout l;
@@ -207,36 +223,34 @@ static ch_status fix_to_device(ch_core_division *d, const ch_node *call)
     if (call->chosen_device < 1 || call->chosen_device > d->opt->n_cores)
         return CH_OK;
     for (int k = 0; k < call->n_out && rc == CH_OK; k++) {
+        ch_value_plan *v = &d->value[call[k].id];
+
+        if (v->is_fixed)
+            continue;
+        *v = (ch_value_plan){.is_fixed = true, .source = CH_LAYOUT_CHOSEN_DEVICE};
         ch__layout_on_core(d->opt->n_cores, call[k].dims.rank, call->chosen_device - 1, &l);
-        if (!d->value[call[k].id].is_fixed)
-            rc = fix(d, &call[k], &l, CH_LAYOUT_CHOSEN_DEVICE, NULL);
+        rc = ch__layout_intern(d->layouts, &l, &v->want);
     }
     return rc;
 }
 
-/* Fixes the layouts of annotated values, of variables and their new values, and of the outputs
- * of calls on a chosen device. */
+/* Fixes the layouts of variables, of annotated values, and of the outputs of calls on a chosen
+ * device. */
 static ch_status fix_layouts(ch_core_division *d)
 {
     ch_core_layout l;
-    ch_status      rc = CH_OK;
+    ch_status      rc = fix_variables(d);
 
-    for (int i = 0; i < d->g->n_resources && rc == CH_OK; i++) {
-        const ch_resource *r = &d->g->resource[i];
-
-        rc = d->opt->variable(d->opt->arg, r, &l);
-        if (rc == CH_OK && r->read != NULL)
-            rc = fix(d, r->read, &l, CH_LAYOUT_VARIABLE, NULL);
-        if (rc == CH_OK && r->value != NULL && r->value != r->read)
-            rc = fix(d, r->value, &l, CH_LAYOUT_VARIABLE, NULL);
-    }
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
         const ch_call_plan *p = &d->call[i];
 
         if (p->call->op == &ch__op_with_layout) {
+            ch_value_plan *v = &d->value[p->call->id];
+
+            *v = (ch_value_plan){.is_fixed = true, .source = CH_LAYOUT_ANNOTATION};
             rc = ch__annotated_layout(d->opt, p->call, &l);
             if (rc == CH_OK)
-                rc = fix(d, p->call, &l, CH_LAYOUT_ANNOTATION, NULL);
+                rc = ch__layout_intern(d->layouts, &l, &v->want);
         }
         if (rc == CH_OK)
             rc = fix_to_device(d, p->call);

@@ -19,10 +19,11 @@ struct ch_prepared;
 
 /* Where the layout of a value comes from. */
 typedef enum ch_layout_source {
-    CH_LAYOUT_DEFAULT, /* nothing splits the value: replicated */
-    CH_LAYOUT_ANNOTATION,
+    CH_LAYOUT_DEFAULT,       /* nothing splits the value: replicated */
+    CH_LAYOUT_ANNOTATION,    /* of the value, or of a later call that only reads it */
     CH_LAYOUT_CHOSEN_DEVICE, /* ch_logical_device_enter */
     CH_LAYOUT_VARIABLE,
+    CH_LAYOUT_RULE,      /* of a variable, by a split rule (ch_split_rule) */
     CH_LAYOUT_NEIGHBOUR, /* taken from another value through a call */
     CH_LAYOUT_CHEAPEST,  /* no neighbour has it, but it has the least cost (choose.c) */
     CH_LAYOUT_UNDIVIDED, /* the op has no partition rule */
@@ -31,7 +32,7 @@ typedef enum ch_layout_source {
 
 /* A call. */
 typedef struct ch_report_call {
-    const char *op;     /* name of the op */
+    const char *op;     /* name of the op, or "annotation" */
     const char *name;   /* of the input, the variable or the host function; NULL: none */
     const char *scope;  /* NULL: none */
     const void *caller; /* address in the user's code; NULL: unknown */
@@ -40,11 +41,13 @@ typedef struct ch_report_call {
 typedef struct ch_report_layout {
     const char      *text; /* such as "{4, 1}" (ch__core_layout_print) */
     ch_layout_source source;
-    const char      *name; /* of the variable; the reason of CH_LAYOUT_UNDIVIDED; may be NULL */
-    int              from; /* CH_LAYOUT_NEIGHBOUR: number of the value */
-    ch_report_call   at;   /* the annotation, or the call through which the layout came */
-    bool             is_own; /* that call computes the value */
-    bool is_outside; /* value `from` is not in this body, but in one around it or inside */
+    /* of the variable or rule; the reason of CH_LAYOUT_UNDIVIDED; may be NULL */
+    const char    *name;
+    int            from;   /* CH_LAYOUT_NEIGHBOUR: number of the value */
+    ch_report_call at;     /* the annotation, or the call through which the layout came */
+    bool           is_own; /* that call computes the value */
+    /* where value `from` is, if not in the same graph: around this body, or in one of `at` */
+    bool is_outside, is_in_body;
 } ch_report_layout;
 
 /* What a transfer is for. */
@@ -56,11 +59,11 @@ typedef enum ch_report_use {
 
 /* A transfer of a value to the devices that need it. */
 typedef struct ch_report_move {
-    ch_traffic_kind        kind;
-    int64_t                bytes; /* of one run of the body */
-    ch_report_use          use;
-    const char            *name;     /* of the variable or output; NULL: none */
-    int                    id;       /* of the first result of the call; -1: it has none */
+    ch_traffic_kind kind;
+    int64_t         bytes; /* of one run of the body */
+    ch_report_use   use;
+    const char     *name; /* of the variable or output; NULL: none */
+    int id; /* of the first result of the call, or -1 if it has none; index of the output */
     ch_report_call         call;     /* CH_FOR_CALL */
     ch_report_layout       is;       /* of that result, or of the variable or output */
     bool                   is_asked; /* an annotation asks for it */
@@ -73,6 +76,7 @@ typedef struct ch_report_value {
     ch_report_call          call;
     ch_dtype                dtype;
     ch_shape                shape, each; /* whole; the largest part of a device */
+    bool                    is_whole;    /* every device that has it, has all of it */
     bool                    is_even;     /* all parts have the size `each` */
     bool                    is_host;     /* an input or a constant: devices take their parts */
     bool                    is_repeated; /* computed whole by all, although an input is split */

@@ -40,7 +40,8 @@ ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
     d->n_calls = g->n_calls;
     d->call = ch__arena_alloc(&d->arena, ((size_t)g->n_calls + 1) * sizeof(*d->call));
     d->value = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*d->value));
-    if (d->call == NULL || d->value == NULL)
+    d->tiles = ch__arena_alloc(&d->arena, ((size_t)g->n_resources + 1) * sizeof(*d->tiles));
+    if (d->call == NULL || d->value == NULL || d->tiles == NULL)
         return ch__fail_memory("the layouts of a step");
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
         d->call[i].call = n;

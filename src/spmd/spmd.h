@@ -17,8 +17,10 @@ typedef struct ch_spmd_options {
     int        n_cores;
     int        n_mesh; /* axes of the logical mesh; their product is n_cores */
     const int *mesh;
-    /* Sets *out to the layout in which the cores store a variable. */
-    ch_status (*variable)(void *arg, const ch_resource *r, ch_core_layout *out);
+    /* Sets *out to the layout in which the cores store a variable, and *rule to the name of the
+     * split rule that it comes from, borrowed; NULL: no rule. */
+    ch_status (*variable)(void *arg, const ch_resource *r, ch_core_layout *out,
+                          const char **rule);
     void *arg;
     /* bytes that may be moved to save an arithmetic operation; 0: the default, 0.1 */
     double bytes_per_operation;

@@ -8,22 +8,26 @@
 
 /* Sets *out to the layout of a variable (ch_spmd_options.variable). The value of a borrowed
  * variable is in a tensor that all members read, so every core has all of it. */
-static ch_status variable_layout(void *arg, const ch_resource *r, ch_core_layout *out)
+static ch_status variable_layout(void *arg, const ch_resource *r, ch_core_layout *out,
+                                 const char **rule)
 {
     ch_strategy  *st = arg;
     const ch_var *v;
     ch_status     rc = CH_OK;
 
+    *rule = NULL;
     ch__layout_replicated(st->n_cores, r->shape.rank, out);
     if (r->is_borrowed)
         return CH_OK;
     pthread_mutex_lock(&st->lock);
     v = ch__map_find_name(&st->vars, r->name);
-    if (v != NULL && v->strategy != NULL && v->shape.rank == r->shape.rank)
+    if (v != NULL && v->strategy != NULL && v->shape.rank == r->shape.rank) {
         *out = *v->tiles;
-    else
+        *rule = v->rule;
+    } else {
         rc = ch__fail(CH_NOT_FOUND, "variable %s: %s has no variable of this name and rank",
                       r->name, st->label);
+    }
     pthread_mutex_unlock(&st->lock);
     return rc;
 }

@@ -27,7 +27,6 @@ static const ch_run_ops run_ops;
 static const ch_strategy_traits default_traits = {
     .should_init = true, .should_checkpoint = true, .should_save_summary = true};
 
-/* Returns INVALID_ARGUMENT if the parts are inconsistent. */
 /* Returns the number of logical devices of each replica. */
 static int cores_of(const ch_strategy_parts *parts)
 {
@@ -55,6 +54,7 @@ static ch_status check_cores(const char *name, const ch_strategy_parts *parts)
     return CH_OK;
 }
 
+/* Returns INVALID_ARGUMENT if the parts are inconsistent. */
 static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
 {
     if (parts->n_replicas < 1)
@@ -172,15 +172,20 @@ static ch_status make_groups(ch_strategy *st)
     return st->first_device == NULL ? ch__fail_memory("a strategy") : CH_OK;
 }
 
-static void free_groups(ch_strategy *st)
+/* Frees what ch__strategy_init has created. */
+static void free_parts(ch_strategy *st)
 {
     ch__free(st->first_device);
+    ch__free(st->rule);
     ch__group_set_free(&st->groups);
+    pthread_mutex_destroy(&st->lock);
 }
 
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts)
 {
+    ch_status rc;
+
     st->ops = ops;
     st->self = self;
     st->var_ops = cores_of(parts) > 1 ? &ch__var_cores : &ch__var_local;
@@ -197,7 +202,9 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
     st->traits = parts->traits != NULL ? *parts->traits : default_traits;
     st->parts.traits = &st->traits;
     pthread_mutex_init(&st->lock, NULL);
-    return make_groups(st);
+    rc = ch__split_rules_copy(ops->name, parts->n_rules, parts->rule, &st->rule);
+    st->parts.rule = st->rule;
+    return rc == CH_OK ? make_groups(st) : rc;
 }
 
 void ch__warn_of_copies(const char *strategy)
@@ -235,8 +242,7 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
         return ch__fail_memory("a strategy");
     rc = ch__strategy_init(st, ops, self, parts);
     if (rc != CH_OK) {
-        free_groups(st);
-        pthread_mutex_destroy(&st->lock);
+        free_parts(st);
         ch__free(st);
         return rc;
     }
@@ -259,8 +265,7 @@ void ch_strategy_unref(ch_strategy *st)
     if (st == NULL || atomic_fetch_sub_explicit(&st->refs, 1, memory_order_acq_rel) != 1)
         return;
     st->ops->close(st->self);
-    free_groups(st);
-    pthread_mutex_destroy(&st->lock);
+    free_parts(st);
     ch__free(st);
 }
 

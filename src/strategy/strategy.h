@@ -45,9 +45,11 @@ struct ch_strategy {
     ch_device  **first_device; /* logical device 0 of each replica, if there are several */
     double       bytes_per_operation; /* ch_spmd_options.bytes_per_operation */
     char         label[96];           /* name for messages: "Mirrored#2 (GPU:0, GPU:1)" */
-    /* Copy of the argument of ch_strategy_new. parts.traits points to the next field. */
+    /* Copy of the argument of ch_strategy_new. parts.traits and parts.rule point to the next
+     * fields. */
     ch_strategy_parts  parts;
     ch_strategy_traits traits;
+    ch_split_rule     *rule; /* owned */
     pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
     ch_map             vars; /* all variables by name, not referenced */
     atomic_uint        generation; /* incremented when vars changes */

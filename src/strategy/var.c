@@ -433,6 +433,7 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
             v, NULL, &clone);
     if (rc == CH_OK) {
         clone->is_split = v->is_split;
+        clone->rule = v->rule;
         rc = st->var_ops->copy(v, clone);
     }
     if (rc != CH_OK) {

@@ -98,6 +98,7 @@ struct ch_var {
      * the strategy have one device. */
     ch_core_layout *tiles;
     bool            is_split; /* the program chose `tiles` (ch_var_spec.split, ch_var_split) */
+    const char     *rule;     /* name of the split rule of `tiles`, in parts.rule; NULL: none */
     /* If there are tiles: the first step that read or wrote the variable, owned; NULL: none.
      * The strategy's lock protects it. */
     char *used_by;
@@ -205,10 +206,14 @@ ch_status ch__var_read_replica(ch_var *v, int replica, const ch_region *region,
 /* Moves the value of a variable to tiles in the layout `l`. No run may use the variable. */
 ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
 /* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
- * `colocated` along axes of equal sizes, else whole on the chosen logical device, else whole on
- * every core. */
+ * `colocated` along axes of equal sizes, else whole on the chosen logical device, else that of
+ * the first rule that matches its name, else whole on every core. */
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated);
+/* Copies the split rules of a strategy to memory that the caller must free with ch__free. *out
+ * is NULL if there are none. INVALID_ARGUMENT: a rule is malformed. */
+ch_status ch__split_rules_copy(const char *strategy, int n, const ch_split_rule *rule,
+                               ch_split_rule **out);
 /* Notes that step s uses v, so that v can no longer be split in another way. A step that only
  * creates variables (ch_step.is_discarded) does not count. */
 void ch__var_note_use(ch_step *s, ch_var *v);

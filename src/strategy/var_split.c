@@ -40,11 +40,93 @@ static void layout_beside(const ch_var *v, const ch_var *beside, ch_core_layout 
     ch__layout_project(beside->tiles, v->shape.rank, from, out);
 }
 
+/* ---- rules ---- */
+
+ch_status ch__split_rules_copy(const char *strategy, int n, const ch_split_rule *rule,
+                               ch_split_rule **out)
+{
+    size_t         bytes = 0;
+    ch_split_rule *copy;
+    char          *name;
+
+    *out = NULL;
+    if (n < 0 || (n > 0 && rule == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d split rules%s", strategy, n,
+                        n < 0 ? ", want 0 or more" : ", and their list is NULL");
+    if (n == 0)
+        return CH_OK;
+    for (int i = 0; i < n; i++) {
+        if (rule[i].name == NULL || rule[i].n < 0 || rule[i].n > CH_MAX_RANK)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "strategy %s: split rule %d has %s; want a name, and 0 to %d axes",
+                            strategy, i, rule[i].name == NULL ? "no name" : "another rank",
+                            CH_MAX_RANK);
+        bytes += sizeof(*rule) + strlen(rule[i].name) + 1;
+    }
+    copy = ch__malloc(bytes);
+    if (copy == NULL)
+        return ch__fail_memory("a strategy");
+    name = (char *)&copy[n];
+    for (int i = 0; i < n; i++) {
+        size_t length = strlen(rule[i].name) + 1;
+
+        copy[i] = rule[i];
+        copy[i].name = memcpy(name, rule[i].name, length);
+        name += length;
+    }
+    *out = copy;
+    return CH_OK;
+}
+
+/* Returns true if a name matches a pattern, in which "*" stands for any characters. */
+static bool matches(const char *pattern, const char *name)
+{
+    const char *star = NULL, *again = name; /* the last "*", and where it ends in the name */
+
+    while (*name != '\0') {
+        if (*pattern == '*') {
+            star = pattern++;
+            again = name;
+        } else if (*pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star != NULL) {
+            pattern = star + 1;
+            name = ++again;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}
+
+/* Returns the first rule that matches a variable; NULL: none. */
+static const ch_split_rule *rule_of(const ch_strategy *st, const ch_var *v)
+{
+    for (int i = 0; i < st->parts.n_rules; i++)
+        if (matches(st->parts.rule[i].name, v->name))
+            return &st->parts.rule[i];
+    return NULL;
+}
+
+static ch_status layout_of_rule(const ch_strategy *st, ch_var *v, const ch_split_rule *rule,
+                                ch_core_layout *out)
+{
+    char call[128];
+
+    snprintf(call, sizeof(call), "split rule \"%s\"", rule->name);
+    v->rule = rule->name;
+    return layout_of_split(st, v, call, rule->n, rule->axis, out);
+}
+
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated)
 {
-    ch_core_layout *l = ch__malloc(sizeof(*l));
-    ch_status       rc = CH_OK;
+    ch_core_layout      *l = ch__malloc(sizeof(*l));
+    const ch_split_rule *rule = rule_of(st, v);
+    ch_status            rc = CH_OK;
 
     if (l == NULL)
         return ch__fail_memory("a variable");
@@ -55,6 +137,8 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
         layout_beside(v, colocated, l);
     } else if (ch__logical_device_chosen(st) >= 0) {
         ch__layout_on_core(st->n_cores, v->shape.rank, ch__logical_device_chosen(st), l);
+    } else if (rule != NULL) {
+        rc = layout_of_rule(st, v, rule, l);
     } else {
         ch__layout_replicated(st->n_cores, v->shape.rank, l);
     }
@@ -125,7 +209,10 @@ ch_status ch_var_split(ch_var *v, int n, const int *axis)
         if (rc == CH_OK)
             rc = ch__var_set_tiles(v, &l);
     }
-    v->is_split |= rc == CH_OK;
+    if (rc == CH_OK) {
+        v->is_split = true;
+        v->rule = NULL;
+    }
     return rc;
 }
 

@@ -56,11 +56,13 @@ static ch_node *var(recording *r, ch_shape shape, int axis)
     return r->var[i].read = ch__step_read(r->s, name, name, CH_F32, shape);
 }
 
-static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout *out)
+static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout *out,
+                                 const char **rule)
 {
     const recording *r = arg;
     int              parts[CH_MAX_RANK] = {0}, i = 0;
 
+    *rule = NULL;
     while (strcmp(r->var[i].name, v->name) != 0)
         i++;
     for (int k = 0; k < v->shape.rank; k++)

@@ -36,13 +36,15 @@ static inline void t_cores_close(void *self)
     free(self);
 }
 
-/* Returns a strategy on the first n_replicas * n_cores GPUs. mesh[0] 0: one axis. */
-static inline ch_strategy *t_cores_strategy(int n_replicas, int n_cores, const int *mesh)
+/* Creates a strategy on the first n_replicas * n_cores GPUs. mesh[0] 0: one axis. */
+static inline ch_status t_cores_new(int n_replicas, int n_cores, const int *mesh, int n_rules,
+                                    const ch_split_rule *rule, ch_strategy **out)
 {
     static const ch_strategy_ops ops = {"Cores", t_cores_devices, t_cores_place, t_cores_close};
     t_cores                     *c = calloc(1, sizeof(*c));
-    ch_strategy_parts            parts = {.n_replicas = n_replicas, .n_cores = n_cores};
-    ch_strategy                 *st = NULL;
+    ch_strategy_parts            parts = {
+                   .n_replicas = n_replicas, .n_cores = n_cores, .n_rules = n_rules, .rule = rule};
+    ch_status rc;
 
     assert_non_null(c);
     c->n_replicas = n_replicas;
@@ -55,7 +57,17 @@ static inline ch_strategy *t_cores_strategy(int n_replicas, int n_cores, const i
     }
     for (int i = 0; mesh != NULL && mesh[i] > 0; i++)
         parts.mesh[parts.n_mesh++] = mesh[i];
-    t_ok(ch_strategy_new(&ops, c, &parts, &st));
+    rc = ch_strategy_new(&ops, c, &parts, out);
+    if (rc != CH_OK)
+        free(c);
+    return rc;
+}
+
+static inline ch_strategy *t_cores_strategy(int n_replicas, int n_cores, const int *mesh)
+{
+    ch_strategy *st = NULL;
+
+    t_ok(t_cores_new(n_replicas, n_cores, mesh, 0, NULL, &st));
     return st;
 }
 

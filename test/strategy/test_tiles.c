@@ -346,6 +346,75 @@ static void split_is_ignored_without_logical_devices(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- rules ---- */
+
+/* Checks the sizes of the tile that the last of four logical devices has. Takes over the
+ * reference to the variable. */
+static void check_tile(ch_var *v, int64_t rows, int64_t columns)
+{
+    ch_tensor *tile = NULL;
+
+    t_ok(ch_var_get_tile(v, 0, 3, &tile));
+    if (!ch_shape_equal(ch_tensor_shape(tile), ch_shape_of(rows, columns)))
+        fail_msg("%s: a tile of (%d, %d)", ch_var_name(v), (int)ch_tensor_shape(tile).dim[0],
+                 (int)ch_tensor_shape(tile).dim[1]);
+    ch_tensor_unref(tile);
+    ch_var_unref(v);
+}
+
+static void first_rule_that_matches_the_name_splits_a_variable(void **state)
+{
+    char                name[] = "*query/kernel";
+    const ch_split_rule rule[] = {{name, 2, {CH_OFF, 0}},
+                                  {"block_*/*/kernel", 2, {0, CH_OFF}},
+                                  {"exact", 2, {CH_MESH_ALL, CH_OFF}},
+                                  {"*a*b", 2, {0, 1}},
+                                  {"bias", 1, {0}},
+                                  {"far", 2, {CH_OFF, 2}}};
+    const ch_init       init = ch_init_normal(0, 1);
+    ch_strategy        *st = NULL;
+    ch_var             *v;
+
+    (void)state;
+    t_ok(t_cores_new(1, 4, (int[]){2, 2, 0}, 6, rule, &st));
+    memset(name, 'x', sizeof(name)); /* rules are copied */
+    check_tile(matrix(st, "block_1/query/kernel", init, NULL), 6, 2);
+    check_tile(matrix(st, "query/kernel", init, NULL), 6, 2);
+    check_tile(matrix(st, "query/kernel/more", init, NULL), 6, 5);
+    check_tile(matrix(st, "block_1/dense/kernel", init, NULL), 3, 5);
+    check_tile(matrix(st, "block_1/kernel", init, NULL), 6, 5);
+    check_tile(matrix(st, "exact", init, NULL), 1, 5);
+    check_tile(matrix(st, "exactly", init, NULL), 6, 5);
+    check_tile(matrix(st, "aabab", init, NULL), 3, 2);
+    check_tile(matrix(st, "ba", init, NULL), 6, 5);
+    /* a split of its own */
+    check_tile(matrix(st, "query/kernel", init, (int[]){0, CH_OFF}), 3, 5);
+    v = matrix(st, "query/kernel", init, NULL);
+    t_ok(ch_var_split(v, 2, (int[]){0, 1}));
+    check_tile(v, 3, 2);
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "bias", .shape = ch_shape_of(5, 6)}, &v),
+              CH_INVALID_ARGUMENT, "rule \"bias\"", "variable bias has 2 axes");
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "far", .shape = ch_shape_of(5, 6)}, &v),
+              CH_INVALID_ARGUMENT, "rule \"far\": variable far", "mesh axis 2");
+    ch_strategy_unref(st);
+}
+
+static void malformed_rules_are_rejected(void **state)
+{
+    const ch_split_rule no_name = {NULL, 2, {0, CH_OFF}}, many = {"*", CH_MAX_RANK + 1, {0}};
+    ch_strategy        *st = NULL;
+
+    (void)state;
+    t_refused(t_cores_new(1, 4, NULL, -1, NULL, &st), CH_INVALID_ARGUMENT, "-1 split rules",
+              "Cores");
+    t_refused(t_cores_new(1, 4, NULL, 1, NULL, &st), CH_INVALID_ARGUMENT, "list is NULL",
+              "Cores");
+    t_refused(t_cores_new(1, 4, NULL, 1, &no_name, &st), CH_INVALID_ARGUMENT, "rule 0",
+              "no name");
+    t_refused(t_cores_new(1, 4, NULL, 1, &many, &st), CH_INVALID_ARGUMENT, "rule 0",
+              "0 to 8 axes");
+}
+
 /* ---- a value for each replica ---- */
 
 static void count_rows(ch_step *s, void *arg)
@@ -470,6 +539,8 @@ int main(void)
         cmocka_unit_test(variable_can_be_split_once_before_it_is_used),
         cmocka_unit_test(step_rejects_a_variable_that_was_created_again_in_another_layout),
         cmocka_unit_test(split_is_ignored_without_logical_devices),
+        cmocka_unit_test(first_rule_that_matches_the_name_splits_a_variable),
+        cmocka_unit_test(malformed_rules_are_rejected),
         cmocka_unit_test(replicas_have_their_own_sums_in_tiles),
         cmocka_unit_test(update_changes_the_tiles_of_all_replicas),
         cmocka_unit_test(value_in_tiles_is_loaded_under_another_number_of_cores),
