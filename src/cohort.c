@@ -1,6 +1,7 @@
 /* cohort.c -- the table of all ops, and the ops that graph/ uses itself.
  *
- * Only this file lists every op of ops/ and collective/. graph/ does not include their headers:
+ * Only this file lists every op that a graph can be recorded with: those of ops/ and
+ * collective/, and the op of annotations. graph/ does not include their headers:
  * graph/ finds ops by name and version with ch__op_find, and the ops and functions that graph/
  * uses itself in ch__roles (graph/op.h).
  *
@@ -9,10 +10,11 @@
 
 #include "collective/collective.h"
 #include "ops/ops.h"
+#include "spmd/annotate.h"
 
 #define CH_OP_ADDRESS(name) &ch__op_##name,
 static const ch_op *const op_table[] = {CH_OPS(CH_OP_ADDRESS) CH_OPS_COLLECTIVE(CH_OP_ADDRESS)
-                                            NULL};
+                                            CH_OPS_SPMD(CH_OP_ADDRESS) NULL};
 #undef CH_OP_ADDRESS
 
 const ch_op *const *ch__op_table(void)

@@ -18,8 +18,42 @@ static const ch_attr with_layout_rows[] = {
     CH_ATTR_END,
 };
 
+/* Returns true if all numbers of the attributes are in [least, most]. */
+static bool are_in(const ch_ints *at, int64_t least, int64_t most)
+{
+    for (int i = 0; i < at->n; i++)
+        if (at->at[i] < least || at->at[i] > most)
+            return false;
+    return true;
+}
+
+/* Returns true if the attributes make sense for a value of this rank, on some number of
+ * cores. */
+static bool is_valid(const with_layout_attrs *a, int rank)
+{
+    switch (a->kind) {
+    case CH_ANNOTATION_SPLIT:
+        return a->at.n == rank && are_in(&a->at, 1, CH_MAX_CORES);
+    case CH_ANNOTATION_REPLICATE:
+        return a->at.n == 0;
+    case CH_ANNOTATION_ASSIGN:
+        return a->at.n == 1 && are_in(&a->at, 0, CH_MAX_CORES - 1);
+    case CH_ANNOTATION_MESH:
+        return a->at.n == rank && are_in(&a->at, CH_MESH_ALL, CH_MESH_AXES_MAX - 1);
+    }
+    return false;
+}
+
+/* Graphs may come from a message. logical.c has given better messages for those of a step. */
 static ch_status with_layout_infer(ch_infer *c)
 {
+    const with_layout_attrs *a = c->attrs;
+
+    if (!is_valid(a, c->in[0].rank))
+        return ch__infer_fail(c,
+                              "an annotation of kind %lld with %d numbers, which does not "
+                              "fit rank %d",
+                              (long long)a->kind, a->at.n, c->in[0].rank);
     return ch__infer_like(c, 0, 0);
 }
 
@@ -54,37 +88,43 @@ ch_node *ch__annotate(const void *caller, ch_node *x, ch_annotation kind, int n,
     return ch__node_at(caller, &ch__op_with_layout, &a, 1, &x);
 }
 
-ch_status ch__annotated_layout(const ch_spmd_options *opt, const ch_node *call,
-                               ch_core_layout *out)
+/* Sets *out to the layout of an annotation of an array of this rank. */
+static ch_status layout_of(const ch_spmd_options *opt, const with_layout_attrs *a, int rank,
+                           ch_core_layout *out)
 {
-    const with_layout_attrs *a = ch__attrs(call);
-    int                      rank = call->dims.rank, at[CH_MAX_RANK] = {0};
-    int64_t                  product = 1;
+    int     at[CH_MAX_RANK] = {0};
+    int64_t product = 1;
 
-    for (int i = 0; i < a->at.n && i < CH_MAX_RANK; i++) {
+    for (int i = 0; i < a->at.n; i++) {
         at[i] = (int)a->at.at[i];
-        product *= a->kind == CH_ANNOTATION_SPLIT ? at[i] : 1;
+        product *= product <= opt->n_cores ? at[i] : 1;
     }
-    switch ((ch_annotation)a->kind) {
+    switch (a->kind) {
     case CH_ANNOTATION_SPLIT:
-        if (a->at.n != rank || product != opt->n_cores)
+        if (product != opt->n_cores)
             break;
         ch__layout_split(opt->n_cores, rank, at, out);
         return CH_OK;
-    case CH_ANNOTATION_REPLICATE:
-        ch__layout_replicated(opt->n_cores, rank, out);
-        return CH_OK;
     case CH_ANNOTATION_ASSIGN:
-        if (at[0] < 0 || at[0] >= opt->n_cores)
+        if (at[0] >= opt->n_cores)
             break;
         ch__layout_on_core(opt->n_cores, rank, at[0], out);
         return CH_OK;
     case CH_ANNOTATION_MESH:
-        if (a->at.n != rank)
-            break;
-        return ch__layout_over_mesh("ch_mesh_split", opt->n_mesh, opt->mesh, rank, at, out);
+        return ch__layout_over_mesh("annotation", opt->n_mesh, opt->mesh, rank, at, out);
+    default:
+        ch__layout_replicated(opt->n_cores, rank, out);
+        return CH_OK;
     }
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "annotation of a value of rank %d: it does not fit a replica of %d cores",
-                    rank, opt->n_cores);
+                    "annotation: it was recorded for another number of logical devices than %d",
+                    opt->n_cores);
+}
+
+ch_status ch__annotated_layout(const ch_spmd_options *opt, const ch_node *call,
+                               ch_core_layout *out)
+{
+    ch_status rc = layout_of(opt, ch__attrs(call), call->dims.rank, out);
+
+    return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, call);
 }

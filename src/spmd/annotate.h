@@ -6,8 +6,13 @@
 
 #include "spmd/spmd.h"
 
-/* Output 0 is input 0. The gradient has the same annotation. */
+/* Output 0 is input 0. The gradient has the same annotation. A graph with annotations can be
+ * encoded; its runs need replicas with one core, for which an annotation is the value itself,
+ * or with as many cores as the annotations are for. */
 extern const ch_op ch__op_with_layout;
+
+/* The list of ops for src/cohort.c. Graphs of cores have ops besides (spmd/core_ops.h). */
+#define CH_OPS_SPMD(X) X(with_layout)
 
 typedef enum ch_annotation {
     CH_ANNOTATION_SPLIT,     /* `at` has the parts of each axis */

@@ -1,7 +1,7 @@
 /* test/ops/samples_effect.c -- samples of ops that pass values on, check them, print them, or
  * call C functions.
  *
- * The samples cover identity, stop_gradient, check_numerics, check, print and host_call.
+ * The samples cover identity, stop_gradient, with_layout, check_numerics, check, print and host_call.
  * test_effects.c tests their effects outside of the graph.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -9,6 +9,8 @@
 
 #include <math.h>
 #include <string.h>
+
+#include "spmd/annotate.h"
 
 static void copy(const t_array *in, t_array *out)
 {
@@ -51,6 +53,50 @@ static void gradient_of_stopped(ch_step *s, ch_node *const *in, ch_node **out)
 static void zeros(const t_array *in, t_array *out)
 {
     t_out(out, in->shape);
+}
+
+/* ---- with_layout ---- */
+
+static void replicated(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_REPLICATE, 0, NULL);
+}
+
+static void by_rows(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_MESH, 2, (int[]){0, CH_OFF});
+}
+
+static void unknown_kind(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], (ch_annotation)4, 0, NULL);
+}
+
+static void another_rank(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_SPLIT, 3, (int[]){1, 1, 1});
+}
+
+static void negative_parts(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_SPLIT, 2, (int[]){-1, -1});
+}
+
+static void distant_core(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_ASSIGN, 1, (int[]){64});
+}
+
+static void distant_axis(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__annotate(NULL, in[0], CH_ANNOTATION_MESH, 2, (int[]){CH_OFF, 4});
 }
 
 /* ---- check_numerics ---- */
@@ -319,6 +365,12 @@ static const t_sample samples[] = {
      .in = {{.shape = {2, {5, 3}}}}, .record = gradient_of_stopped, .reference = zeros,
      .flags = T_NO_GRAD},
 
+    {.op = "with_layout", .name = "replicated", .dtypes = ALL, .n_in = 1,
+     .in = {{.shape = {2, {5, 3}}, .fill = T_SMALL}}, .record = replicated,
+     .reference = copy},
+    {.op = "with_layout", .name = "by rows", .dtypes = T_FLOATS, .n_in = 1,
+     .in = {{.shape = {2, {7, 3}}}}, .record = by_rows, .reference = copy},
+
     {.op = "check_numerics", .name = "of a matrix", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {2, {5, 3}}}}, .record = check, .reference = copy},
     {.op = "check_numerics", .name = "several tiles", .dtypes = T_FLOATS, .n_in = 1,
@@ -349,6 +401,16 @@ static const t_sample samples[] = {
 };
 
 static const t_refusal refusals[] = {
+    {.op = "with_layout", .name = "unknown kind", .n_in = 1, .in = {{.shape = {2, {2, 3}}}},
+     .record = unknown_kind, .code = CH_INVALID_ARGUMENT, .words = {"kind 4"}},
+    {.op = "with_layout", .name = "another rank", .n_in = 1, .in = {{.shape = {2, {2, 3}}}},
+     .record = another_rank, .code = CH_INVALID_ARGUMENT, .words = {"3 numbers", "rank 2"}},
+    {.op = "with_layout", .name = "negative parts", .n_in = 1, .in = {{.shape = {2, {2, 3}}}},
+     .record = negative_parts, .code = CH_INVALID_ARGUMENT, .words = {"kind 0"}},
+    {.op = "with_layout", .name = "distant core", .n_in = 1, .in = {{.shape = {2, {2, 3}}}},
+     .record = distant_core, .code = CH_INVALID_ARGUMENT, .words = {"kind 2"}},
+    {.op = "with_layout", .name = "distant axis", .n_in = 1, .in = {{.shape = {2, {2, 3}}}},
+     .record = distant_axis, .code = CH_INVALID_ARGUMENT, .words = {"kind 3"}},
     {.op = "check_numerics", .name = "NaN", .dtype = CH_F32, .record = check_nan,
      .code = CH_INVALID_ARGUMENT,
      .words = {"check_numerics(f32(2, 3)): logits: NaN at index (1, 1)", "in block"}},

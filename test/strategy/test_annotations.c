@@ -2,6 +2,7 @@
  * and the examples of the TPUStrategy page.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "../job/help.h"
 #include "cores.h"
 
 typedef enum call { SPLIT, MESH, ASSIGN } call;
@@ -115,15 +116,139 @@ static void number_of_rows_need_not_divide(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- strategies without logical devices ---- */
+
+/* Records annotations that no number of logical devices allows. */
+static void annotate_anyhow(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    (void)arg;
+    assert_ptr_equal(ch_split_to_logical_devices(x, 3, (int[]){0, -4, 1}), x);
+    assert_ptr_equal(ch_mesh_split(x, 9, (int[]){77}), x);
+    assert_ptr_equal(ch_assign_to_logical_device(x, 5), x);
+    assert_ptr_equal(ch_replicate_to_logical_devices(x), x);
+    ch_step_out(s, "y", ch_gradient(ch_square(ch_replicate_to_logical_devices(x)), x));
+}
+
 static void annotation_without_logical_devices_is_the_value_itself(void **state)
 {
-    const annotation a[] = {{SPLIT, 3, {0, -4, 1}}, {MESH, 9, {77}}, {ASSIGN, 1, {5}}};
-    ch_strategy     *st = t_mirrored(2);
+    ch_strategy *st[] = {t_mirrored(2),
+                         t_central(2),
+                         t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL),
+                         t_cores_strategy(2, 1, NULL),
+                         NULL,  /* OneDevice */
+                         NULL}; /* Default */
 
     (void)state;
-    for (int i = 0; i < 3; i++)
-        t_ok(run(st, &a[i], true, 2, NULL));
-    ch_strategy_unref(st);
+    t_ok(ch_strategy_one_device("GPU:0", &st[4]));
+    for (int i = 0; i < 6; i++) {
+        ch_function *f = t_function(annotate_anyhow, NULL);
+        ch_tensor   *x = t_f32(ch_shape_of(2), (float[]){3, 4});
+        ch_tuple    *in = t_tuple(1, &x), *out = NULL;
+
+        assert_int_equal(ch_strategy_logical_devices(st[i]), 1);
+        t_ok(ch_strategy_run(st[i], f, in, &out));
+        for (int r = 0; r < ch_strategy_replicas(st[i]); r++)
+            assert_true(t_floats(out, 0, r)[0] == 6 && t_floats(out, 0, r)[1] == 8);
+        ch_tuple_unref(in);
+        ch_tuple_unref(out);
+        ch_function_unref(f);
+        ch_strategy_unref(st[i]);
+    }
+}
+
+/* ---- encoded graphs ---- */
+
+/* Annotations of all kinds for 4 logical devices, also in a body. */
+static ch_node *grow(ch_node *x)
+{
+    return ch_tanh(ch_mesh_split(x, 2, (int[]){CH_OFF, CH_MESH_ALL}));
+}
+
+static void iterate(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                    ch_node **next, ch_node **y)
+{
+    (void)s;
+    (void)arg;
+    (void)x;
+    (void)y;
+    next[0] = grow(carry[0]);
+}
+
+static void annotated(ch_step *s, void *arg)
+{
+    const ch_scan_spec twice = {.n_carry = 1, .length = 2};
+    ch_node           *x = ch_step_in(s, 0), *y;
+
+    (void)arg;
+    y = ch_square(ch_split_to_logical_devices(x, 2, (int[]){4, 1}));
+    ch_scan(s, &twice, iterate, NULL, &y, NULL, &y, NULL);
+    ch_step_out(s, "y", ch_replicate_to_logical_devices(y));
+    ch_step_out(s, "dx", ch_assign_to_logical_device(ch_gradient(ch_sum_all(y), x), 3));
+}
+
+/* Returns the bytes that the devices of a replica received from each other. */
+static int64_t moved(ch_function *f)
+{
+    ch_layout_report r;
+
+    t_ok(ch_function_report_layouts(f, NULL, &r));
+    return r.all_gather.bytes + r.all_reduce.bytes + r.all_to_all.bytes + r.other.bytes +
+           r.halo.bytes + r.reduce_scatter.bytes;
+}
+
+/* Returns a function of the graph of the last run of f, which is encoded and decoded. */
+static ch_function *sent(ch_function *f)
+{
+    ch_graph    *g = NULL;
+    ch_function *back = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    t_ok(ch_graph_encode(ch_function_graph(f), &bytes, &n));
+    t_ok(ch_graph_decode(bytes, n, &g));
+    t_ok(ch_function_of_graph("sent", g, &back));
+    ch_bytes_free(bytes);
+    ch_graph_unref(g);
+    return back;
+}
+
+static void annotations_of_an_encoded_graph_hold(void **state)
+{
+    ch_strategy *four = t_cores_strategy(1, 4, NULL), *two = t_cores_strategy(1, 2, NULL);
+    ch_strategy *without[] = {t_mirrored(1),
+                              t_cluster(&(ch_local_cluster_options){.devices = 1}, NULL, NULL)};
+    ch_function *f = t_function(annotated, NULL), *back;
+    ch_tensor   *x = t_noise(ch_shape_of(8, 8), 3);
+    ch_tuple    *in = t_tuple(1, &x), *want = NULL, *got = NULL;
+
+    (void)state;
+    t_ok(ch_strategy_run(four, f, in, &want));
+    back = sent(f);
+    t_ok(ch_strategy_run(four, back, in, &got));
+    for (int i = 0; i < 2; i++)
+        assert_memory_equal(t_floats(got, i, 0), t_floats(want, i, 0), 256);
+    assert_true(moved(f) > 0);
+    assert_int_equal(moved(back), moved(f));
+    ch_tuple_unref(got);
+    got = NULL;
+    t_refused(ch_strategy_run(two, back, in, &got), CH_INVALID_ARGUMENT, "annotation",
+              "logical devices than 2");
+    for (int i = 0; i < 2; i++) {
+        t_ok(ch_strategy_run(without[i], back, in, &got));
+        for (int k = 0; k < 64; k++)
+            assert_true(t_floats(got, 0, 0)[k] == t_floats(want, 0, 0)[k]);
+        ch_tuple_unref(got);
+        got = NULL;
+        ch_strategy_unref(without[i]);
+    }
+    ch_tuple_unref(want);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_function_unref(back);
+    ch_strategy_unref(four);
+    ch_strategy_unref(two);
 }
 
 /* ---- two annotations ---- */
@@ -260,6 +385,7 @@ int main(void)
         cmocka_unit_test(annotation_that_does_not_fit_is_an_error_with_its_line),
         cmocka_unit_test(number_of_rows_need_not_divide),
         cmocka_unit_test(annotation_without_logical_devices_is_the_value_itself),
+        cmocka_unit_test(annotations_of_an_encoded_graph_hold),
         cmocka_unit_test(later_annotation_of_a_value_holds),
         cmocka_unit_test(gradient_has_the_annotation_of_its_value),
         cmocka_unit_test(sum_is_assigned_to_a_logical_device),
