@@ -79,28 +79,40 @@ static void annotation_that_does_not_fit_is_an_error_with_its_line(void **state)
 {
     static const struct {
         annotation  a;
-        const char *word;
+        const char *subject, *problem;
     } row[] = {
-        {{SPLIT, 3, {2, 4, 1}}, "has rank 4, but there are 3"},
-        {{SPLIT, 3, {0, 4, 1}}, "has rank 4, but there are 3"},
-        {{SPLIT, 4, {1, 0, 4, 1}}, "axis 1 in 0 parts"},
-        {{SPLIT, 4, {1, -2, -4, 1}}, "axis 1 in -2 parts"},
-        {{SPLIT, 4, {1, 2, 2, 1}}, "devices of a replica, 8"},
-        {{SPLIT, 4, {1, 3, 4, 1}}, "devices of a replica, 8"},
-        {{SPLIT, 4, {1, 1, 1, 8}}, "axis 3 of size 3 is not divisible into 8 parts"},
-        {{ASSIGN, 1, {-1}}, "device -1 (want 0 to 7)"},
-        {{ASSIGN, 1, {8}}, "device 8 (want 0 to 7)"},
-        {{MESH, 3, {0, 1, CH_OFF}}, "has rank 4, but there are 3"},
-        {{MESH, 4, {CH_OFF, 2, CH_OFF, CH_OFF}}, "axis 2"},
-        {{MESH, 4, {CH_OFF, 1, 1, CH_OFF}}, "twice"},
-        {{MESH, 4, {CH_OFF, CH_MESH_ALL, 1, CH_OFF}}, "twice"},
+        {{SPLIT, 3, {2, 4, 1}}, "{2, 4, 1} on 8", "has rank 4, but there are 3 numbers"},
+        {{SPLIT, 3, {0, 4, 1}}, "{0, 4, 1} on 8", "has rank 4, but there are 3 numbers"},
+        {{SPLIT, 4, {1, 0, 4, 1}}, "{1, 0, 4, 1} on 8", "axis 1 in 0 parts (want 1 or more)"},
+        {{SPLIT, 4, {1, -2, -4, 1}}, "{1, -2, -4, 1} on 8", "axis 1 in -2 parts"},
+        {{SPLIT, 4, {1, 2, 2, 1}}, "{1, 2, 2, 1} on 8", "product"},
+        {{SPLIT, 4, {1, 3, 4, 1}}, "{1, 3, 4, 1} on 8", "product"},
+        {{SPLIT, 4, {1, 1, 1, 8}},
+         "{1, 1, 1, 8} on 8",
+         "axis 3 of size 3 is not divisible into 8 parts"},
+        {{ASSIGN, 1, {-1}}, "device -1", "want 0 to 7"},
+        {{ASSIGN, 1, {8}}, "device 8", "want 0 to 7"},
+        {{MESH, 3, {0, 1, CH_OFF}}, "{0, 1, CH_OFF} on 8", "has rank 4, but there are 3"},
+        {{MESH, 4, {CH_OFF, 2, CH_OFF, CH_OFF}},
+         "{CH_OFF, 2, CH_OFF, CH_OFF} on 8",
+         "axis 1 is split over mesh axis 2 (want 0 to 1"},
+        {{MESH, 4, {CH_OFF, -3, 0, CH_OFF}}, "{CH_OFF, -3, 0, CH_OFF}", "mesh axis -3"},
+        {{MESH, 4, {CH_OFF, 1, 1, CH_OFF}},
+         "{CH_OFF, 1, 1, CH_OFF} on 8",
+         "mesh axis 1 occurs twice, for axes 1 and 2"},
+        {{MESH, 4, {CH_OFF, CH_MESH_ALL, 1, CH_OFF}},
+         "{CH_OFF, CH_MESH_ALL, 1, CH_OFF} on 8",
+         "mesh axis 1 occurs twice, for axes 1 and 2"},
     };
     ch_strategy *st = t_cores_strategy(1, 8, (int[]){2, 4, 0});
 
     (void)state;
-    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
-        t_refused(run(st, &row[i].a, false, 4, NULL), CH_INVALID_ARGUMENT, row[i].word,
-                  "test_annotations.c:");
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        t_refused(run(st, &row[i].a, false, 4, NULL), CH_INVALID_ARGUMENT, row[i].subject,
+                  row[i].problem);
+        t_refused(CH_INVALID_ARGUMENT, CH_INVALID_ARGUMENT, "f32(rows, 32, 64, 3)",
+                  ", at test_annotations.c:");
+    }
     ch_strategy_unref(st);
 }
 

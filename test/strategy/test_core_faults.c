@@ -42,8 +42,9 @@ static int n_calls[T_MOST_DEVICES];
 
 /* The fault of this run: the member, and the calls that it makes before; member -1: none. */
 static struct {
-    int        member, call, n_cores;
-    fault_kind kind;
+    int         member, call, n_cores;
+    fault_kind  kind;
+    const char *op; /* of the call, once the fault was caused */
 } fault = {.member = -1};
 
 static int n_faults[FAULTS]; /* caused so far */
@@ -70,6 +71,7 @@ static ch_status run_with_fault(const ch_call *c, ch_kernel_tile t)
     if (!r->may_fail || !is_first)
         return r->kernel->run(c, t);
     if (m == fault.member && n_calls[m] == fault.call) {
+        fault.op = c->node->op->name;
         if (fault.kind == STALL)
             return stall(c);
         return ch__call_fail(c, fault.kind == FAIL ? CH_INTERNAL : CH_RESOURCE_EXHAUSTED,
@@ -200,16 +202,19 @@ static unsigned draw(unsigned *seed, int below)
     return (*seed >> 8) % (unsigned)below;
 }
 
-/* Checks the error of a run with the fault. */
+/* Checks the error of a run with the fault: it names the core, the op of the call, and a line.
+ * If the core has stalled, another core says for which core it waits, in which op and line. */
 static void check_error(ch_status rc, int member, int n_replicas, int n_cores)
 {
     static const ch_status code[] = {CH_INTERNAL, CH_RESOURCE_EXHAUSTED, CH_DEADLINE_EXCEEDED};
-    char                   replica[32], core[32];
+    char                   replica[32], core[32], where[64];
 
     snprintf(replica, sizeof(replica), "replica %d", member / n_cores);
     snprintf(core, sizeof(core), "core %d (GPU:%d)", member % n_cores, member);
+    snprintf(where, sizeof(where), fault.kind == STALL ? ", in %s" : "%s(", fault.op);
     t_refused(rc, code[fault.kind], core, n_replicas > 1 ? replica : "");
-    if (fault.kind != STALL && strstr(ch_error_message(), "divided.h:") == NULL &&
+    t_refused(rc, code[fault.kind], where, ", at ");
+    if (strstr(ch_error_message(), "divided.h:") == NULL &&
         strstr(ch_error_message(), "test_core_faults.c:") == NULL)
         fail_msg("\"%s\" has no line", ch_error_message());
 }

@@ -282,7 +282,7 @@ static void variable_can_be_split_once_before_it_is_used(void **state)
 {
     ch_strategy *st = t_cores_strategy(1, 4, (int[]){2, 2, 0});
     ch_var      *v = matrix(st, "w", ch_init_normal(0, 1), NULL);
-    ch_var      *used = matrix(st, "used", ch_init_normal(0, 1), NULL);
+    ch_var      *used = matrix(st, "used", ch_init_normal(0, 1), NULL), *none = NULL;
     ch_tensor   *before = NULL, *after = NULL;
     ch_function *f = t_function(double_it, used);
     ch_value    *copies = NULL;
@@ -294,6 +294,13 @@ static void variable_can_be_split_once_before_it_is_used(void **state)
     t_refused(ch_var_split(v, 1, (int[]){0}), CH_INVALID_ARGUMENT, "2 axes", "w");
     t_refused(ch_var_split(v, 2, (int[]){2, 0}), CH_INVALID_ARGUMENT, "mesh axis 2", "w");
     t_refused(ch_var_split(v, 2, (int[]){1, 1}), CH_INVALID_ARGUMENT, "twice", "w");
+    t_refused(ch_var_new(st,
+                         &(ch_var_spec){.name = "short",
+                                        .shape = ch_shape_of(6, 5),
+                                        .split = (int[]){0},
+                                        .n_split = 1},
+                         &none),
+              CH_INVALID_ARGUMENT, "variable short has 2 axes", "split has 1");
     t_ok(ch_var_split(v, 2, (int[]){CH_OFF, 1}));
     t_ok(ch_var_split(v, 2, (int[]){CH_OFF, 1}));
     t_refused(ch_var_split(v, 2, (int[]){0, 1}), CH_FAILED_PRECONDITION, "{2, 2}", "{1, 2}");
