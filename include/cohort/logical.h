@@ -106,7 +106,9 @@ typedef struct ch_layout_report {
     /* Transfers between the devices of the replica, by pattern. `other`: permutations and the
      * rest. */
     ch_traffic all_reduce, reduce_scatter, all_gather, all_to_all, halo, other;
-    /* Parts of inputs that devices read, and parts of results that they wrote. */
+    /* Parts of inputs and of constants that devices read, and results that they wrote, whole or
+     * in parts. A device that needs all of an input or a constant uses it where it is: that is
+     * not counted. */
     ch_traffic host;
     /* Collectives between replicas, such as the sum of gradients. The bytes are those that the
      * devices of all replicas moved: a sum of B bytes over n replicas moves 2 (n - 1) B; if B

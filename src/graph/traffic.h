@@ -18,8 +18,8 @@ typedef enum ch_traffic_kind {
     CH_TRAFFIC_ALL_TO_ALL,     /* the same along some axes; less than they have along others */
     CH_TRAFFIC_HALO,           /* cores keep elements and need others of neighbouring parts */
     CH_TRAFFIC_OTHER,          /* permutations, values for one core, and the rest */
-    CH_TRAFFIC_HOST, /* parts of inputs that cores read, and parts of results that they write */
-    CH_TRAFFIC_CROSS, /* collectives between replicas */
+    CH_TRAFFIC_HOST,           /* as ch_layout_report.host */
+    CH_TRAFFIC_CROSS,          /* collectives between replicas */
     CH_TRAFFIC_COUNT
 } ch_traffic_kind;
 

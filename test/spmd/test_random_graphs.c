@@ -7,6 +7,11 @@
  * replica or two. The results and the variables must be equal up to rounding, and the bytes
  * that the kernels moved must be the planned bytes.
  *
+ * Only a run knows how often the body of a while runs, and which branch of a cond. Half of the
+ * steps have neither. Most others have a single one, and a result that counts its iterations or
+ * names its branch, so that the bytes can be compared too. A few have any number; their bytes
+ * are not compared.
+ *
  * The step is recorded anew for each strategy, from the same seed, so the generator may look at
  * shapes only. Values that ops compare are spread by random numbers first: a tie that rounding
  * breaks would change results.
@@ -21,13 +26,14 @@
 
 #include "../mutant.h"
 #include "base/config.h"
-#include "graph/graph.h"
+#include "graph/function.h"
+#include "spmd/core_ops.h"
 
 enum {
     CALLS = 20,
     MOST_VALUES = 80,
     MOST_VARS = 4,
-    MOST_OUT = 4,
+    MOST_OUT = 5,
     STEPS = 2,
     MOST_ELEMENTS = 12000,
     MOST_SECONDS = 100 /* for a step; longer is a deadlock */
@@ -51,7 +57,9 @@ typedef struct random_step {
     ch_step *s;
     int      n_values;
     ch_node *value[MOST_VALUES], *ids;
-    bool     depends_on_values; /* only a run knows which bodies run, and how often */
+    /* calls of cond and while: only a run knows how often their bodies run */
+    int      n_conditional, most_conditional;
+    ch_node *n_runs; /* of the body of such a while; 1 or 0: the first branch of a cond runs */
 } random_step;
 
 /* Returns a random number in [0, n). */
@@ -584,14 +592,16 @@ static void shrink(ch_step *s, void *arg, ch_node **out)
 
 static ch_node *make_cond(random_step *r)
 {
-    ch_node *x = pick_of_rank(r, 1), *out = NULL;
+    ch_node *x = pick_of_rank(r, 1), *is_negative, *out = NULL;
     body     b = {r, x, NULL};
 
-    if (x == NULL)
+    if (x == NULL || r->n_conditional == r->most_conditional)
         return NULL;
-    r->depends_on_values = true;
+    r->n_conditional++;
     b.w = ch_mean_all(pick(r));
-    ch_cond(ch_less(ch_sum_all(spread(r, x)), ch_number(r->s, 0)), 1, grow, shrink, &b, &out);
+    is_negative = ch_less(ch_sum_all(spread(r, x)), ch_number(r->s, 0));
+    ch_cond(is_negative, 1, grow, shrink, &b, &out);
+    r->n_runs = ch_cast(is_negative, CH_F64);
     return out;
 }
 
@@ -638,10 +648,13 @@ static ch_node *make_while(random_step *r)
     ch_node *x = pick(r), *state[2], *last[2] = {NULL, NULL};
     body     b = {r, NULL, ch_mean_all(pick(r))};
 
+    if (r->n_conditional == r->most_conditional)
+        return NULL;
+    r->n_conditional++;
     state[0] = ch_mul(ch_mean_all(spread(r, x)), ch_number(r->s, 0.1));
     state[1] = x;
-    r->depends_on_values = true;
     ch_while(r->s, 2, 6, is_below, repeat, &b, state, last);
+    r->n_runs = ch_sub(last[0], state[0]);
     return last[1];
 }
 
@@ -670,7 +683,8 @@ static void record(ch_step *s, void *arg)
     r->s = s;
     r->state = r->seed;
     r->n_values = 0;
-    r->depends_on_values = false;
+    r->n_conditional = 0;
+    r->n_runs = NULL;
     add_value(r, ch_step_in(s, 0));
     r->ids = annotated(r, ch_step_in(s, 1));
     for (int i = 0; i < r->n_vars; i++)
@@ -694,9 +708,11 @@ static void record(ch_step *s, void *arg)
         if (part != NULL && ch__count(r->value[i]) > 0)
             loss = loss == NULL ? part : ch_add(loss, part);
     }
-    for (int i = 0; i + 1 < MOST_OUT; i++)
+    for (int i = 0; i < 3; i++)
         ch_step_out(s, NULL, pick(r));
     ch_step_out(s, NULL, loss);
+    if (r->n_runs != NULL)
+        ch_step_out(s, NULL, r->n_runs);
     ch_optimizer_minimize(r->o, s, loss, r->n_vars, r->var);
 }
 
@@ -709,7 +725,11 @@ static void choose(random_step *r, unsigned seed)
     unsigned         state = seed * 2654435761u;
     int              mesh = any(&state, 12);
 
-    *r = (random_step){.seed = state, .n_replicas = any(&state, 5) == 0 ? 2 : 1};
+    *r = (random_step){.seed = state,
+                       .most_conditional = seed % 2 == 0   ? 0
+                                           : seed % 8 == 7 ? CALLS
+                                                           : 1,
+                       .n_replicas = any(&state, 5) == 0 ? 2 : 1};
     r->n_cores = 1;
     for (int i = 0; i < 2 && meshes[mesh][i] > 0; i++) {
         r->mesh[r->n_mesh++] = meshes[mesh][i];
@@ -779,15 +799,64 @@ static ch_value *batch(const random_step *r, ch_dtype dtype, ch_shape shape, uns
     return v;
 }
 
+/* Adds the transfers of core 0, which takes part in all exchanges. Bodies of which only a run
+ * knows how often they run have run n_runs times. */
+static void add_traffic(const ch_graph *g, int64_t n_runs, ch_traffic_counts *sum)
+{
+    for (const ch_node *n = g->first; n != NULL; n = ch__next(n)) {
+        ch_graph *inside[CH_MAX_BODIES];
+        int       n_inside = ch__call_bodies(n, inside);
+
+        if (n->op == &ch__op_exchange) {
+            const ch_reshard *plan = ch__exchange_plan(n);
+
+            sum->calls[plan->kind]++;
+            sum->bytes[plan->kind] +=
+                plan->n_moved * (int64_t)ch_dtype_bytes(ch__exchange_dtype(n));
+        }
+        for (int i = 0; i < n_inside; i++) {
+            ch_traffic_counts once = {.calls = {0}};
+            int64_t           times = ch__body_iterations(n);
+
+            if (times < 0)
+                times = n_inside == 1 ? n_runs : (i == 0) == (n_runs == 1);
+            add_traffic(inside[i], n_runs, &once);
+            for (int k = 0; k < CH_TRAFFIC_COUNT; k++) {
+                sum->calls[k] += times * once.calls[k];
+                sum->bytes[k] += times * once.bytes[k];
+            }
+        }
+    }
+}
+
+/* Sets the transfers between the cores to those of a run in which such bodies ran n_runs times.
+ */
+static void set_traffic(ch_function *f, int64_t n_runs, ch_layout_report *r)
+{
+    ch_prepared      *p = ch__function_last(f);
+    ch_traffic_counts sum = {.calls = {0}};
+    ch_traffic       *to = &r->all_reduce;
+
+    add_traffic(p->program[p->which[0]]->graph, n_runs, &sum);
+    for (int k = CH_TRAFFIC_ALL_REDUCE; k <= CH_TRAFFIC_OTHER; k++)
+        to[k - CH_TRAFFIC_ALL_REDUCE] = (ch_traffic){sum.calls[k], sum.bytes[k]};
+    ch__prepared_unref(p);
+}
+
 /* Compares the planned bytes with those that the kernels have moved. */
-static void check_traffic(const random_step *r, ch_function *f)
+static void check_traffic(const random_step *r, ch_function *f, ch_tuple *got)
 {
     ch_layout_report  planned, measured;
     const ch_traffic *p = &planned.all_reduce, *m = &measured.all_reduce;
 
     t_ok(ch_function_report_layouts(f, &planned, &measured));
-    if (r->depends_on_values)
+    if (r->n_conditional > 1)
         return;
+    if (r->n_conditional == 1) {
+        const ch_value *v = ch_tuple_at(got, ch_tuple_count(got) - 1);
+
+        set_traffic(f, llround(*(const double *)ch_tensor_data(ch_value_at(v, 0))), &planned);
+    }
     for (int i = 0; &p[i] <= &planned.cross_replica; i++)
         if (p[i].count != m[i].count || p[i].bytes != m[i].bytes)
             fail_msg("traffic %d: planned %lld transfers of %lld bytes, counted %lld of %lld",
@@ -828,12 +897,12 @@ static void train(random_step *r, ch_strategy *st, result *out)
         for (int o = 0; o < ch_tuple_count(got); o++)
             for (int c = 0; c < ch_value_count(ch_tuple_at(got, o)); c++)
                 out->out[out->n++] = ch_tensor_ref(ch_value_at(ch_tuple_at(got, o), c));
+        if (ch_strategy_logical_devices(st) > 1)
+            check_traffic(r, f, got);
         ch_tuple_unref(got);
         ch_tuple_unref(in);
         ch_value_unref(v[0]);
         ch_value_unref(v[1]);
-        if (ch_strategy_logical_devices(st) > 1)
-            check_traffic(r, f);
     }
     for (int i = 0; i < r->n_vars; i++) {
         t_ok(ch_var_get(r->var[i], &out->out[out->n++]));

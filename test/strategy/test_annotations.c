@@ -5,7 +5,9 @@
 #include "../job/help.h"
 #include "cores.h"
 
-typedef enum call { SPLIT, MESH, ASSIGN } call;
+enum { IMAGE_BYTES = 32 * 64 * 3 * 4 };
+
+typedef enum call { SPLIT, MESH, ASSIGN, REPLICATE } call;
 
 /* A call that annotates a value, with the n numbers of its arguments. */
 typedef struct annotation {
@@ -25,6 +27,8 @@ static ch_node *annotate(const annotation *a, ch_node *x)
         return ch_split_to_logical_devices(x, a->n, a->at);
     case MESH:
         return ch_mesh_split(x, a->n, a->at);
+    case REPLICATE:
+        return ch_replicate_to_logical_devices(x);
     default:
         return ch_assign_to_logical_device(x, a->at[0]);
     }
@@ -325,6 +329,35 @@ static void gradient_has_the_annotation_of_its_value(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- inputs and results ---- */
+
+/* A part that a device reads from an input counts; a whole input is used in place, and
+ * does not. Every element of a result counts once, whether a device writes all of it or not. */
+static void parts_of_inputs_and_all_results_count_as_host_bytes(void **state)
+{
+    const struct {
+        annotation a;
+        int64_t    count, bytes;
+    } row[] = {
+        {{SPLIT, 4, {1, 4, 1, 1}}, 2, 2 * IMAGE_BYTES},
+        {{MESH, 4, {CH_OFF, CH_OFF, CH_OFF, 0}}, 2, 2 * IMAGE_BYTES}, /* 1, 1, 1, 0 channels */
+        {{REPLICATE, 0, {0}}, 1, IMAGE_BYTES},
+        {{ASSIGN, 1, {2}}, 1, IMAGE_BYTES},
+    };
+    ch_strategy *st = t_cores_strategy(1, 4, NULL);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        ch_layout_report r;
+
+        t_ok(run(st, &row[i].a, true, 1, &r));
+        assert_int_equal(r.host.count, row[i].count);
+        assert_int_equal(r.host.bytes, row[i].bytes);
+        assert_int_equal(r.all_gather.bytes + r.other.bytes, 0);
+    }
+    ch_strategy_unref(st);
+}
+
 /* ---- the examples of the page ---- */
 
 /* B34: an addition is assigned to logical device 0 of two, on each of four replicas. */
@@ -400,6 +433,7 @@ int main(void)
         cmocka_unit_test(annotations_of_an_encoded_graph_hold),
         cmocka_unit_test(later_annotation_of_a_value_holds),
         cmocka_unit_test(gradient_has_the_annotation_of_its_value),
+        cmocka_unit_test(parts_of_inputs_and_all_results_count_as_host_bytes),
         cmocka_unit_test(sum_is_assigned_to_a_logical_device),
         cmocka_unit_test(images_are_split_over_eight_logical_devices),
         cmocka_unit_test(logits_and_labels_are_replicated_for_the_loss),
