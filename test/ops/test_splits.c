@@ -20,6 +20,7 @@
  *
  * T_FAMILIES lists, as X(name), the families whose samples are built.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "../mutant.h"
 #include "../strategy/cores.h"
 
 #if defined(__GLIBC__)
@@ -546,6 +547,7 @@ int main(void)
 {
     const char *cases = getenv("T_CASES");
 
+    t_leave_out_a_check();
     only = getenv("T_OP");
     all_ways = cases != NULL && atoi(cases) >= 1000;
     return t_run_sample_tests(
