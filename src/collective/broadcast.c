@@ -18,11 +18,13 @@
 
 typedef struct broadcast_attrs {
     bool    is_known; /* `size` is replica 0's shape of the single input */
+    bool    is_part;  /* of a core: only the partitioner knows the sizes of replica 0's part */
     ch_dims size;
 } broadcast_attrs;
 
 static const ch_attr broadcast_rows[] = {
     CH_ATTR_BOOL(broadcast_attrs, is_known),
+    CH_ATTR_BOOL(broadcast_attrs, is_part),
     CH_ATTR_DIMS(broadcast_attrs, size),
     CH_ATTR_END,
 };
@@ -33,6 +35,8 @@ static const ch_attr broadcast_rows[] = {
 static ch_dim size_at_first(ch_infer *c, const ch_dim *in_dim, const ch_dim *out_dim, int n,
                             ch_dim d)
 {
+    if (((const broadcast_attrs *)c->attrs)->is_part)
+        return ch__infer_symbol(c);
     if (d.sym == 0)
         return d;
     for (int i = 0; i < n; i++)
@@ -124,8 +128,9 @@ static ch_status arrays_factors(const ch_node *n, ch_factors *f)
 
 static ch_status broadcast_local(const ch_node *n, const ch_call_part *part, void *attrs)
 {
-    const broadcast_attrs *a = attrs;
+    broadcast_attrs *a = attrs;
 
+    a->is_part = !a->is_known;
     return a->is_known ? ch__local_dims(n, part, attrs) : CH_OK;
 }
 
@@ -215,7 +220,8 @@ static ch_status to_first_run(const ch_call *c, ch_kernel_tile t)
 static void to_first_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
-    din[0] = ch__node(&ch__op_broadcast, &(broadcast_attrs){true, n->in[0]->dims}, 1, dout);
+    din[0] = ch__node(&ch__op_broadcast,
+                      &(broadcast_attrs){.is_known = true, .size = n->in[0]->dims}, 1, dout);
 }
 
 static const ch_kernel to_first_shared = {"shared", .prepare = to_first_prepare,

@@ -72,8 +72,7 @@ ch_status ch__factors_of_arrays(const ch_node *n, ch_factors *f, int axis)
         int in[CH_MAX_RANK] = {0}, out[CH_MAX_RANK] = {0};
 
         for (int k = 0; k < n[i].dims.rank; k++) {
-            bool is_divided = k != axis && f->n < CH_MAX_FACTORS && k < n->in[i]->dims.rank &&
-                              ch__dim_same(n[i].dims.dim[k], n->in[i]->dims.dim[k]);
+            bool is_divided = k != axis && f->n < CH_MAX_FACTORS && k < n->in[i]->dims.rank;
 
             in[k] = out[k] = is_divided ? ch__factor(f, CH_PAR) : -1;
         }

@@ -133,8 +133,9 @@ ch_status ch__factor_out(ch_factors *f, int rank, const int *factor);
  * independent factor. */
 ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
 /* The rule of collectives: output i depends on input i only, and each has its own factors.
- * `axis` is not divided (-1: none), nor an axis in which input and output differ. If the rule
- * has no room for more factors, the last arrays are not divided. */
+ * `axis` is not divided (-1: none). The rule does not depend on sizes, because those of other
+ * replicas may be others. If the rule has no room for more factors, the last arrays are not
+ * divided. */
 ch_status ch__factors_of_arrays(const ch_node *n, ch_factors *f, int axis);
 
 /* ---- for ops with bodies ---- */

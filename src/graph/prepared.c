@@ -217,11 +217,13 @@ static int count_calls(const ch_graph *g)
     return n;
 }
 
-/* Adds up what the collectives between replicas will count. Each member has a call of each. */
+/* Adds up what the collectives between replicas will count. A core has the calls in which it has
+ * a part, so the number of calls is that of the core with most of them. */
 static void count_cross(ch_prepared *p, const ch_run *run, ch_graph *const *core)
 {
     for (int m = 0; m < p->n_members && run->group != NULL && run->n_local > 1; m++) {
         const void *group = p->n_cores > 1 ? run->groups.replicas[m % p->n_cores] : run->group;
+        int64_t     n_calls = 0;
 
         for (const ch_node *n = core[m]->first; n != NULL; n = n->next) {
             int64_t bytes = (n->op->flags & CH_OP_COLLECTIVE) != 0
@@ -229,8 +231,10 @@ static void count_cross(ch_prepared *p, const ch_run *run, ch_graph *const *core
                                 : -1;
 
             p->cross_bytes += bytes > 0 ? bytes : 0;
-            p->cross_calls += m == 0 && bytes >= 0;
+            n_calls += bytes >= 0;
         }
+        if (n_calls > p->cross_calls)
+            p->cross_calls = n_calls;
     }
 }
 

@@ -147,7 +147,8 @@ bool ch__is_pack(const ch_node *call)
     const char *name = call->op->name;
 
     return (call->op->flags & CH_OP_ALONE_IS_INPUT) != 0 && call->n_in == call->n_out &&
-           (strncmp(name, "all_reduce", 10) == 0 || strncmp(name, "broadcast", 9) == 0);
+           (strncmp(name, "all_reduce", 10) == 0 || strncmp(name, "broadcast", 9) == 0 ||
+            strcmp(name, "reduce_to_first") == 0);
 }
 
 bool ch__is_source(const ch_node *call)

@@ -400,6 +400,7 @@ static ch_status add_arrays(partition *p, const ch_node *call, const ch_core_lay
                             const ch_core_layout *const *out, action *a)
 {
     a->computes = ~(uint64_t)0 >> (CH_MAX_CORES - p->d->opt->n_cores);
+    a->is_full = true;
     for (int i = 0; i < call->n_in; i++) {
         ch_status rc;
 
