@@ -15,8 +15,8 @@
  * have run show that it did.
  *
  * By default a call runs in a few ways, which change from call to call. With T_CASES of 1000 or
- * more it runs in all ways, on all numbers of cores and in every dtype. T_OP is the name of the
- * only op whose calls run.
+ * more it runs in all ways, on 1, 2, 3, 4, 6, 7 and 8 cores and in every dtype. T_OP is the name
+ * of the only op whose calls run.
  *
  * T_FAMILIES lists, as X(name), the families whose samples are built.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -42,9 +42,9 @@ static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
 enum { MOST_OPS = 1000, MOST_SEEN = 1 << 16, MOST_CORES = 8, WORKSPACE = 1 << 18 };
 
 /* How the cores divide two factors. In the first SINGLES rows a single factor is split. */
-enum { SINGLES = 6, SPLITS = 11 };
-static const int splits[SPLITS][2] = {{2, 1}, {3, 1}, {4, 1}, {6, 1}, {8, 1}, {7, 1},
-                                      {2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}};
+enum { SINGLES = 7, SPLITS = 12 };
+static const int splits[SPLITS][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {6, 1}, {8, 1},
+                                      {7, 1}, {2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}};
 
 /* Which values of a call are annotated. ANY: inputs and results, along any axes. */
 typedef enum way { BOTH, INPUTS, RESULTS, ANY } way;
@@ -53,7 +53,8 @@ static const char *const way_name[] = {"inputs and results", "inputs", "results"
 static bool         all_ways;          /* T_CASES is large */
 static const char  *only;              /* T_OP; NULL: all ops */
 static unsigned     turn;              /* changes the ways from call to call */
-static bool         divided[MOST_OPS]; /* by index in the table: cores ran parts of a call */
+static bool         has_run[MOST_OPS]; /* by index in the table */
+static bool         divided[MOST_OPS]; /* the same: cores ran parts of a call */
 static uint64_t     seen[MOST_SEEN];   /* hashes of the calls that have run, by hash */
 static ch_strategy *one, *cores[SPLITS];
 
@@ -330,9 +331,8 @@ static bool must_divide(const experiment *x)
 {
     bool must = false;
 
-    if ((x->n->op->flags & CH_OP_EFFECT) != 0)
+    if ((x->n->op->flags & CH_OP_EFFECT) != 0 || splits[x->split][0] == 1)
         return false; /* core 0 runs the call */
-
     for (int k = 0; k < x->f->n; k++)
         if (x->f->factor[k].size.n == 0)
             return false; /* there is no work */
@@ -395,8 +395,9 @@ static void split_ways(experiment *x, ch_tuple *want, bool all)
             if (!is_long(f, a) || !is_long(f, b) || (!all && wanted-- != 0))
                 continue;
             for (int k = 0; k < (all ? SPLITS - SINGLES : 1); k++)
-                split(x, want, SINGLES + (all ? k : (int)next(SPLITS - SINGLES)), a, b,
-                      all ? BOTH : (way)next(ANY));
+                for (int w = 0; w < (all ? (int)ANY : 1); w++)
+                    split(x, want, SINGLES + (all ? k : (int)next(SPLITS - SINGLES)), a, b,
+                          all ? (way)w : (way)next(ANY));
         }
     for (int k = 0; k < (all ? 4 : 1); k++)
         split(x, want, (int)next(SPLITS), -1, -1, ANY);
@@ -463,11 +464,12 @@ static void check_call(t_values *v, const ch_node *n, ch_arena *arena, double to
     experiment x = {.v = v, .n = n, .f = &f, .tolerance = tolerance};
     ch_tuple  *want = NULL;
 
+    has_run[index_of(n->op)] = true;
     if (ch__factors_of(n, arena, &f) != CH_OK)
         complain(&x, "%s", ch_error_message());
     set_inputs(&x);
     (void)run(&x, one, &want);
-    split_ways(&x, want, all_ways && !t_is_large(n));
+    split_ways(&x, want, all_ways);
     ch_tuple_unref(want);
     ch_tuple_unref(x.in);
 }
@@ -484,6 +486,7 @@ static void check_calls(t_values *v, double tolerance)
     ch__arena_drop(&arena);
 }
 
+/* TPU-5.5: every op in every split, on whole numbers and on others, in memory full of NaN. */
 static void cores_compute_what_one_device_does(void **state)
 {
     const t_sample *x = *state;
@@ -498,20 +501,56 @@ static void cores_compute_what_one_device_does(void **state)
 
 /* ---- the table of ops ---- */
 
-static void every_op_with_a_rule_is_divided(void **state)
+/* The ops whose calls do not run here, and the tests that run them on several cores. Calls on
+ * words do not run here either: test_core_effects.c has these. */
+static const struct {
+    const char *op, *test;
+} elsewhere[] = {
+    {"input", "strategy/test_parts.c"},
+    {"constant", "strategy/test_parts.c"},
+    {"read", "strategy/test_tiles.c"},
+    {"replica_count", "strategy/test_core_collectives.c"},
+    {"global_rows", "strategy/test_divided.c"},
+    {"matmul_fused", "spmd/test_random_graphs.c"},
+    {"conv2d_fused", "spmd/test_random_graphs.c"},
+    {"host_call", "strategy/test_core_effects.c"},
+    {"all_reduce", "strategy/test_core_collectives.c"},
+    {"all_reduce_begin", "strategy/test_divided.c"},
+    {"all_reduce_end", "strategy/test_divided.c"},
+    {"all_gather", "strategy/test_core_collectives.c"},
+    {"reduce_scatter", "strategy/test_core_collectives.c"},
+    {"broadcast", "strategy/test_core_collectives.c"},
+    {"reduce_to_first", "strategy/test_core_collectives.c"},
+};
+
+static const char *test_of(const ch_op *op)
+{
+    for (size_t i = 0; i < sizeof(elsewhere) / sizeof(elsewhere[0]); i++)
+        if (strcmp(elsewhere[i].op, op->name) == 0)
+            return elsewhere[i].test;
+    return NULL;
+}
+
+static void every_op_runs_and_those_with_a_rule_are_divided(void **state)
 {
     char text[8192] = "";
 
     for (int i = 0; ch__op_table()[i] != NULL; i++) {
         const ch_op *op = ch__op_table()[i];
+        const char  *test = test_of(op), *what = NULL;
 
         if (op->factors == NULL && op->replicated == NULL)
-            (void)snprintf(text + strlen(text), sizeof(text) - strlen(text),
-                           "\n%s has neither a partition rule nor a reason", op->name);
-        if (op->factors != NULL && !divided[i] &&
-            (op->flags & (CH_OP_COLLECTIVE | CH_OP_EFFECT | CH_OP_HOST)) == 0)
-            (void)snprintf(text + strlen(text), sizeof(text) - strlen(text),
-                           "\n%s was never divided", op->name);
+            what = "has neither a partition rule nor a reason";
+        else if (has_run[i] && test != NULL && !all_ways)
+            what = "runs here";
+        else if (!has_run[i] && test == NULL)
+            what = "never runs, and the list names no other test";
+        else if (test == NULL && op->factors != NULL && (op->flags & CH_OP_EFFECT) == 0 &&
+                 !divided[i])
+            what = "was never divided";
+        if (what != NULL)
+            (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "\n%s %s",
+                           op->name, what);
     }
     if (text[0] != '\0')
         fail_msg("%s", text);
@@ -554,7 +593,8 @@ int main(void)
         families,
         &(t_sample_tests){.name = "splits",
                           .each = cores_compute_what_one_device_does,
-                          .last = only == NULL ? every_op_with_a_rule_is_divided : NULL,
+                          .last = only == NULL ? every_op_runs_and_those_with_a_rule_are_divided
+                                               : NULL,
                           .start = start,
                           .stop = stop});
 }

@@ -120,7 +120,7 @@ static void annotation_that_does_not_fit_is_an_error_with_its_line(void **state)
     ch_strategy_unref(st);
 }
 
-/* The number of rows is a symbol: a short batch is divided unevenly. */
+/* TPU-3.8: the number of rows is a symbol. A short batch is divided unevenly. */
 static void number_of_rows_need_not_divide(void **state)
 {
     const annotation by_rows = {SPLIT, 4, {8, 1, 1, 1}};

@@ -151,6 +151,7 @@ static ch_node *by_columns(ch_step *s, model *m, ch_node *x)
     return dense(s, m, ch_relu(dense(s, m, x, IN, HIDDEN, 1)), HIDDEN, OUT, 1);
 }
 
+/* TPU-5.5 */
 static void cores_of_a_split_perceptron_need_their_share_of_memory(void **state)
 {
     const size_t output = sizeof(float) * ROWS * OUT, bias = sizeof(float) * OUT;

@@ -228,6 +228,7 @@ static void check_case(uint32_t seed)
     ch_strategy_unref(x.st);
 }
 
+/* TPU-3.3: reads and writes outside a step are of the whole value, on all copies. */
 static void tiles_have_the_value_of_a_plain_array(void **state)
 {
     (void)state;
@@ -429,6 +430,7 @@ static void count_rows(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_sum(ch_step_in(s, 0), 1, (int[]){0}, false));
 }
 
+/* TPU-3.3: a variable that is read across replicas has raw writes of each replica. */
 static void replicas_have_their_own_sums_in_tiles(void **state)
 {
     ch_strategy *st = t_cores_strategy(2, 2, NULL);
