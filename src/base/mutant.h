@@ -5,9 +5,9 @@
  * `./dev sim --mutants` builds with CH_MUTANTS and runs the simulated jobs once for each check
  * in the first list below, which it names in the environment variable T_MUTANT. Every run must
  * fail. `./dev crash --mutants` does the same with the crash tests and the second list, and
- * `./dev spmd --mutants` with random steps on logical devices and the third. Checks of rules and
- * positions must also be noticed by the test that runs every op on several cores. In all other
- * builds CH_KEEPS is 1 and costs nothing.
+ * `./dev spmd --mutants` with random steps on logical devices and the third. The test that runs
+ * every op on several cores must notice checks of rules and positions too. In all other builds
+ * CH_KEEPS is 1 and costs nothing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_MUTANT_H

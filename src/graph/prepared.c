@@ -217,8 +217,8 @@ static int count_calls(const ch_graph *g)
     return n;
 }
 
-/* Adds up what the collectives between replicas will count. A core has the calls in which it has
- * a part, so the number of calls is that of the core with most of them. */
+/* Adds up what the collectives between replicas will count. A core may have no part in a call,
+ * so the number of calls is that of the core with most of them. */
 static void count_cross(ch_prepared *p, const ch_run *run, ch_graph *const *core)
 {
     for (int m = 0; m < p->n_members && run->group != NULL && run->n_local > 1; m++) {
