@@ -49,7 +49,7 @@
     X(LEAVE)  /* a core changes an array that others still read */                             \
     X(OFFSET) /* every core has the first part of an input, and writes the first of results */ \
     X(ORIGIN) /* the parts of a call draw the random numbers of the first part */              \
-    X(IDENTITY) /* a core with nothing to reduce adds zeros to maxima and products */          \
+    X(EMPTY)  /* a core with nothing to reduce counts as one with a partial result */          \
     X(COMBINER) /* partial results of all kinds are added */                                   \
     X(INDEXMAP) /* windows and slices begin at the position of their factor */                 \
     X(SOURCE)   /* a core that computes nothing is listed with copies of the inputs */

@@ -172,19 +172,6 @@ static double operations(const ch_factors *f, const ch_core_layout *ranges)
     return sum;
 }
 
-/* Returns true if input i was computed with the partial results that the candidate keeps. */
-static bool keeps_partial(chooser *c, const ch_core_layout *ranges, int i)
-{
-    const ch_node        *in = c->p->call->in[i];
-    const ch_core_layout *has = computed_layout(c, in), *want;
-    ch_core_layout        l;
-
-    return has != NULL &&
-           ch__lower(&c->p->rule, ranges, c->p->rule.in[i], &in->dims, true, &l) &&
-           ch__keep_partial(ranges, &l) &&
-           ch__layout_intern(c->d->layouts, &l, &want) == CH_OK && want == has;
-}
-
 /* Sets *stay to the inputs that stay partial, as bits: all inputs of a linear call, or a single
  * one of which the result is a multiple. Returns false if the call cannot keep the partial
  * results of the candidate. */
@@ -200,7 +187,8 @@ static bool inputs_stay_partial(chooser *c, const ch_core_layout *ranges, unsign
         const ch_core_layout *has = computed_layout(c, call->in[i]);
 
         n_partial += has != NULL && has->n_partial > 1;
-        if (i < 32 && ch__may_stay_partial(call, i) && keeps_partial(c, ranges, i)) {
+        if (i < 32 && ch__may_stay_partial(call, i) &&
+            ch__has_partial(c->d, call, &c->p->rule, ranges, i, has)) {
             *stay |= 1u << i;
             n++;
         }

@@ -33,7 +33,4 @@ ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cor
 /* Returns the bytes that core c reads or writes in a call of take_part or put_part. */
 int64_t ch__core_part_bytes(const ch_node *call, int core);
 
-/* Returns the identity element of a combiner in a dtype, as a number. */
-double ch__identity_of(ch_partial_op combiner, ch_dtype t);
-
 #endif

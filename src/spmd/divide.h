@@ -98,19 +98,19 @@ bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layou
               ch_lift which, bool keep_partial, ch_core_layout *out);
 /* Sets *out to the layout of an array with these axes and sizes if the cores compute `ranges`.
  * A factor that is divided and is not one of the axes makes copies if `in` is true (the array
- * is an input), and partial results otherwise. Returns false if the array has no layout. */
+ * is an input), and otherwise partial results, of the cores whose range has positions. Returns
+ * false if the array has no layout. */
 bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_rule *axis,
                const ch_dims *d, bool in, ch_core_layout *out);
-/* Lets an input have the partial results that the ranges keep. Returns true. */
-bool ch__keep_partial(const ch_core_layout *ranges, ch_core_layout *out);
+/* Returns true if input i of a call lies as `has`: as the cores need it to compute `ranges`, with
+ * the partial results of the ranges. */
+bool ch__has_partial(ch_core_division *d, const ch_node *call, const ch_factors *f,
+                     const ch_core_layout *ranges, int i, const ch_core_layout *has);
 /* Sets from[i] and to[i] to the range of factor i that a core computes. Returns false if the
- * core computes nothing: it has no ranges, or a range of a factor of all outputs is empty. */
+ * core computes nothing: it has no ranges, or an empty range of a reduced factor, or of a
+ * factor of all outputs. */
 bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
                      int64_t *to);
-/* Returns true if a range of a reduced factor is empty: the result of the core is the identity
- * element of the combiner. The arguments are those of ch__core_ranges. */
-bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to);
-
 /* Returns the number of arithmetic operations of a part of a call. */
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to);
 
@@ -185,6 +185,12 @@ static inline bool ch__stays_partial(unsigned inputs, int i)
 }
 /* Sets `is_sum` and `due` of all values. */
 void ch__find_sums(ch_core_division *d);
+/* Returns the ranges of a call in a replica, with this rule and these forms of its inputs, and
+ * sets *stay to the inputs that stay partial. If the replica is not that for which the ranges
+ * were chosen, other cores may have partial results: it fills in `room`. */
+const ch_core_layout *ch__ranges_in(ch_core_division *d, const ch_forms *forms,
+                                    const ch_call_plan *p, const ch_node *call,
+                                    const ch_factors *f, ch_core_layout *room, unsigned *stay);
 /* Returns the bytes that a call adds to those due for its input i: a share of the reduction of
  * its result. INFINITY: the call needs the complete input. */
 double ch__sum_share(const ch_core_division *d, const ch_node *call, int i);

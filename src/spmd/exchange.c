@@ -6,10 +6,7 @@
  * the exchange (collective/exchange.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-
 #include "base/fault.h"
-#include "base/mutant.h"
 #include "graph/step.h"
 #include "spmd/core_ops.h"
 
@@ -164,43 +161,4 @@ ch_dtype ch__exchange_dtype(const ch_node *call)
     const exchange_attrs *a = ch__attrs(call);
 
     return a->dtype;
-}
-
-/* Returns the largest number of a dtype; infinity for floats. */
-static double largest_of(ch_dtype t)
-{
-    if (ch_dtype_is_float(t))
-        return INFINITY;
-    return t == CH_BOOL  ? 1
-           : t == CH_U8  ? UINT8_MAX
-           : t == CH_I8  ? INT8_MAX
-           : t == CH_I32 ? INT32_MAX
-                         : (double)INT64_MAX;
-}
-
-static double smallest_of(ch_dtype t)
-{
-    if (ch_dtype_is_float(t))
-        return -INFINITY;
-    return t == CH_BOOL || t == CH_U8 ? 0
-           : t == CH_I8               ? INT8_MIN
-           : t == CH_I32              ? INT32_MIN
-                                      : (double)INT64_MIN;
-}
-
-double ch__identity_of(ch_partial_op combiner, ch_dtype t)
-{
-    if (!CH_KEEPS(IDENTITY))
-        return 0;
-    switch (combiner) {
-    case CH_PARTIAL_MAX:
-        return smallest_of(t);
-    case CH_PARTIAL_MIN:
-        return largest_of(t);
-    case CH_PARTIAL_PRODUCT:
-    case CH_PARTIAL_AND:
-        return 1;
-    default:
-        return 0;
-    }
 }

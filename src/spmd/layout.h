@@ -9,6 +9,7 @@
  *     parts {4, 1}, core c has part c     split along axis 0
  *     parts {2, 1}, cores 0, 1 have part 0, cores 2, 3 have part 1: two copies of each half
  *     parts {1, 1}, n_partial 4           partial sum: each core has a summand
+ *     parts {1, 1}, n_partial 3, cores 0 to 2 have it: core 3 has nothing to add
  *     parts {1, 1}, only core 2 has it    the value is on core 2
  *
  * The parts of an axis are as equal as possible: of n positions in t parts, the first n % t
@@ -27,6 +28,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SPMD_LAYOUT_H
 #define SPMD_LAYOUT_H
+
+#include <string.h>
 
 #include "cohort/logical.h"
 #include "graph/factors.h"
@@ -108,6 +111,14 @@ void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out);
  * not have, or that occurs twice. `what` begins the message. */
 ch_status ch__layout_over_mesh(const char *what, int n_mesh, const int *mesh, int rank,
                                const int *mesh_axis, ch_core_layout *out);
+
+/* Gives a layout the partial results of another one. */
+static inline void ch__layout_set_partial(ch_core_layout *l, const ch_core_layout *from)
+{
+    l->n_partial = from->n_partial;
+    l->combiner = from->combiner;
+    memcpy(l->partial, from->partial, sizeof(l->partial));
+}
 
 /* ---- sizes and regions ---- */
 

@@ -10,8 +10,7 @@
  * Invariants:
  *   1. The list is the same for all cores of a replica, and the calls in it for all replicas.
  *      Reshards are not: they depend on sizes, and no replica waits for another in a reshard.
- *   2. A core that has nothing to add to a partial result has the identity element of the
- *      combiner. It fills its part with it.
+ *   2. A core that has nothing to add to a result has no partial result (ch__lower).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -41,7 +40,6 @@ typedef struct action {
     ch_origins             *origins;
     const ch_core_regions **in_at, **out_at; /* regions of each input and output */
     uint64_t                computes;        /* bit c: core c computes its part */
-    uint64_t                fills; /* bit c: core c fills its part with the identity element */
     /* every core has a part that is not empty, and its attributes follow from the sizes of its
      * outputs: write_call makes them */
     bool              is_full;
@@ -121,7 +119,7 @@ static bool same_call(const action *a, int b, int c)
     const ch_node *n = a->value;
     bool           computes = has_core(a->computes, b);
 
-    if (computes != has_core(a->computes, c) || has_core(a->fills, b) != has_core(a->fills, c))
+    if (computes != has_core(a->computes, c))
         return false;
     for (int i = 0; i < n->n_out; i++)
         if (!same_part(a->out_at[i], n[i].dims.rank, b, c))
@@ -317,21 +315,14 @@ static ch_status add_parts(partition *p, const ch_node *call, const ch_core_layo
     for (int i = 0; i < call->n_out; i++)
         a->out_at[i] = &out_at[i];
     for (int c = 0; c < p->d->opt->n_cores && rc == CH_OK; c++) {
-        char      does = 0; /* 1: computes, 2: fills */
-        uint64_t  bit = (uint64_t)1 << c;
-        ch_region r;
-
-        if (ch__core_ranges(&a->rule, ranges, c, from, to))
-            does = ch__is_identity(&a->rule, from, to) ? 2 : 1;
-        a->computes |= does == 1 ? bit : 0;
-        a->fills |= does == 2 ? bit : 0;
-        for (int i = 0; i < call->n_out && does != 0; i++) {
-            (void)ch__core_region(a->out[i]->layout, ch__shape(&call[i]), c, &r);
-            out_at[i].at[c] = r;
-            out_at[i].cores |= bit;
+        if (!ch__core_ranges(&a->rule, ranges, c, from, to))
+            continue;
+        a->computes |= (uint64_t)1 << c;
+        for (int i = 0; i < call->n_out; i++) {
+            (void)ch__core_region(a->out[i]->layout, ch__shape(&call[i]), c, &out_at[i].at[c]);
+            out_at[i].cores |= (uint64_t)1 << c;
         }
-        if (does == 1)
-            rc = make_attrs(p, call, a, c, from, to);
+        rc = make_attrs(p, call, a, c, from, to);
     }
     return rc;
 }
@@ -469,11 +460,12 @@ static ch_status add_bodies(partition *p, const ch_node *call, ch_body_plan *pla
 
 static ch_status add_call(partition *p, const ch_node *call, int index)
 {
-    const ch_core_layout *ranges = p->d->call[index].ranges;
-    size_t                n_in = (size_t)call->n_in + 1, n_out = (size_t)call->n_out + 1;
-    ch_factors            rule;
-    ch_status             rc = ch__factors_of(call, &p->d->arena, &rule);
-    action plan = {.rule = rule, .stays_partial = p->d->call[index].stays_partial}, *a = &plan;
+    ch_call_plan   of = p->d->call[index];
+    ch_core_layout room;
+    size_t         n_in = (size_t)call->n_in + 1, n_out = (size_t)call->n_out + 1;
+    ch_factors     rule;
+    ch_status      rc = ch__factors_of(call, &p->d->arena, &rule);
+    action         plan = {.rule = rule}, *a = &plan;
 
     p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
     plan.in = allocate(p, n_in, sizeof(*plan.in));
@@ -484,17 +476,18 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     if (rc == CH_OK && (plan.in == NULL || plan.out == NULL || plan.in_at == NULL ||
                         plan.out_at == NULL || plan.attrs == NULL))
         rc = no_memory();
-    if (rc == CH_OK && p->d->call[index].array != NULL) {
-        rc = add_arrays(p, call, p->d->call[index].array, p->d->call[index].array, a);
-    } else if (rc == CH_OK && p->d->call[index].bodies != NULL) {
-        rc = add_bodies(p, call, p->d->call[index].bodies, a);
-    } else {
+    if (rc == CH_OK && of.array != NULL) {
+        rc = add_arrays(p, call, of.array, of.array, a);
+    } else if (rc == CH_OK && of.bodies != NULL) {
+        rc = add_bodies(p, call, of.bodies, a);
+    } else if (rc == CH_OK) {
+        of.ranges =
+            ch__ranges_in(p->d, &p->forms, &of, call, &rule, &room, &plan.stays_partial);
+        rc = add_inputs(p, call, of.ranges, a); /* adds reshards, which precede the call */
         if (rc == CH_OK)
-            rc = add_inputs(p, call, ranges, a); /* adds reshards, which precede the call */
+            rc = add_outputs(p, call, of.ranges, a);
         if (rc == CH_OK)
-            rc = add_outputs(p, call, ranges, a);
-        if (rc == CH_OK)
-            rc = add_parts(p, call, ranges, a);
+            rc = add_parts(p, call, of.ranges, a);
         if (rc == CH_OK)
             rc = add_origins(p, call, a);
     }
@@ -507,10 +500,9 @@ static ch_status add_call(partition *p, const ch_node *call, int index)
     plan.value = call;
     plan.index = index;
     *a = plan;
-    return p->report == NULL
-               ? CH_OK
-               : ch__describe_call(p->report, p->described, p->d, p->g, &p->d->call[index],
-                                   call, &a->rule, &p->forms, a->described);
+    return p->report == NULL ? CH_OK
+                             : ch__describe_call(p->report, p->described, p->d, p->g, &of, call,
+                                                 &a->rule, &p->forms, a->described);
 }
 
 /* Adds the form of a value that no op computes. */
@@ -708,22 +700,6 @@ static ch_status infer_part(partition *p, const action *a, int k, ch_graph *g, c
     return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, a->value);
 }
 
-/* Fills the parts of a core that has nothing to add with the identity element. */
-static ch_status write_identity(partition *p, const action *a, int k, ch_step *s)
-{
-    for (int i = 0; i < a->value->n_out; i++) {
-        const ch_core_layout *l = a->out[i]->layout;
-        ch_dims               dims;
-
-        dims_of(&a->out_at[i]->at[p->class[k].first], a->value[i].dims.rank, &dims);
-        a->out[i]->node[k] = ch__fill_dims(s, a->value[i].dtype, &dims,
-                                           ch__identity_of(l->combiner, a->value[i].dtype));
-        if (a->out[i]->node[k] == NULL)
-            return ch_step_status(s);
-    }
-    return CH_OK;
-}
-
 /* Records a value without elements, for a core that needs nothing of value n: no call has
  * computed it. `user` is the call that needs it. */
 static ch_node *write_empty(const ch_node *n, const ch_region *at, const ch_node *user, int c,
@@ -773,8 +749,6 @@ static ch_status write_call(partition *p, const action *a, int k, ch_step *s)
     ch_node      **in, *to;
     ch_status      rc;
 
-    if (has_core(a->fills, c))
-        return write_identity(p, a, k, s);
     if (!has_core(a->computes, c))
         return CH_OK;
     rc = a->is_full ? make_attrs(p, n, a, c, none, none) : CH_OK;

@@ -48,7 +48,7 @@ static bool lift_axis(const ch_factors *f, const ch_axis_rule *a, const ch_core_
         int     k = a->factor[j], n;
         int64_t size = f->factor[k].size.n;
 
-        if (left > size && left % (size > 0 ? size : 1) == 0 && size > 0)
+        if (j < a->n - 1 && left > size && left % (size > 0 ? size : 1) == 0 && size > 0)
             n = (int)size;
         else if (left <= size || j == a->n - 1)
             n = left;
@@ -71,11 +71,8 @@ bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layou
 {
     ch__layout_replicated(l->n_cores, f->n, out);
     out->cores = l->cores;
-    if (keep_partial && l->n_partial > 1 && l->combiner == CH_PARTIAL_SUM) {
-        out->n_partial = l->n_partial;
-        out->combiner = l->combiner;
-        memcpy(out->partial, l->partial, sizeof(out->partial));
-    }
+    if (keep_partial && l->n_partial > 1 && l->combiner == CH_PARTIAL_SUM)
+        ch__layout_set_partial(out, l);
     for (int k = 0; k < l->rank; k++)
         if (l->parts[k] > 1 && !lift_axis(f, &axis[k], l, k, which, out))
             return false;
@@ -139,20 +136,32 @@ static bool repeats_evenly(const ch_factors *f, const ch_core_layout *ranges,
     return true;
 }
 
+/* Returns the number of ranges of a divided factor that have positions: they are the first. */
+static int full_ranges(const ch_factors *f, const ch_core_layout *ranges, int k)
+{
+    int64_t units = ch__units(f->factor[k].size.n, ranges->unit[k]);
+
+    return CH_KEEPS(EMPTY) ? (int)ch__min(ranges->parts[k], units) : ranges->parts[k];
+}
+
 /* Numbers the partial results: one for each combination of ranges of the divided factors that
- * the array does not have. A factor of kind CH_PAR is an axis of another output of the call,
- * such as another array of a gather: the array then has copies. Returns false if their
- * combiners differ. */
+ * the array does not have. A core with an empty range has no partial result, and no part of the
+ * array. A factor of kind CH_PAR is an axis of another output of the call, such as another array
+ * of a gather: the array then has copies. Returns false if their combiners differ. */
 static bool lower_partial(const ch_factors *f, const ch_core_layout *ranges, const bool *has,
                           ch_core_layout *out)
 {
-    out->n_partial = ranges->n_partial;
-    out->combiner = ranges->combiner;
-    memcpy(out->partial, ranges->partial, sizeof(out->partial));
+    ch__layout_set_partial(out, ranges);
     for (int k = 0; k < f->n; k++) {
-        int n = ranges->parts[k];
+        int n = full_ranges(f, ranges, k);
 
-        if (has[k] || n == 1 || f->factor[k].kind == CH_PAR)
+        if (has[k] || ranges->parts[k] == 1 || f->factor[k].kind == CH_PAR ||
+            f->factor[k].size.n == 0)
+            continue;
+        for (int c = 0; c < ranges->n_cores; c++)
+            if (ranges->part[c][k] >= n)
+                out->cores &= ~((uint64_t)1 << c);
+        if (n == 1)
             continue;
         if (out->n_partial > 1 && out->combiner != f->factor[k].combiner)
             return false;
@@ -181,15 +190,28 @@ bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_
     return in || lower_partial(f, ranges, has, out);
 }
 
-bool ch__keep_partial(const ch_core_layout *ranges, ch_core_layout *out)
+bool ch__has_partial(ch_core_division *d, const ch_node *call, const ch_factors *f,
+                     const ch_core_layout *ranges, int i, const ch_core_layout *has)
 {
-    out->n_partial = ranges->n_partial;
-    out->combiner = ranges->combiner;
-    memcpy(out->partial, ranges->partial, sizeof(out->partial));
-    return true;
+    const ch_core_layout *unique;
+    ch_core_layout        l;
+
+    if (!ch__lower(f, ranges, f->in[i], &call->in[i]->dims, true, &l))
+        return false;
+    ch__layout_set_partial(&l, ranges);
+    return ch__layout_intern(d->layouts, &l, &unique) == CH_OK && unique == has;
 }
 
 /* ---- ranges and regions of a core ---- */
+
+/* Returns true if a core with an empty range of factor k has a part of the call. The factor may
+ * be an axis of some outputs only, such as of one array of a gather. If a reduced factor has no
+ * positions at all, every core computes the whole result. */
+static bool may_be_empty(const ch_factors *f, int k)
+{
+    return ch__outputs_with(f, k) < f->n_set_out &&
+           (f->factor[k].kind == CH_PAR || f->factor[k].size.n == 0);
+}
 
 bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
                      int64_t *to)
@@ -198,17 +220,9 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
 
     for (int k = 0; k < f->n && has; k++) {
         ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[core][k], &from[k], &to[k]);
-        has = from[k] < to[k] || ranges->parts[k] == 1 || ch__outputs_with(f, k) < f->n_set_out;
+        has = from[k] < to[k] || ranges->parts[k] == 1 || may_be_empty(f, k);
     }
     return has;
-}
-
-bool ch__is_identity(const ch_factors *f, const int64_t *from, const int64_t *to)
-{
-    for (int k = 0; k < f->n; k++)
-        if (from[k] == to[k] && f->factor[k].size.n > 0 && f->factor[k].kind != CH_PAR)
-            return true;
-    return false;
 }
 
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to)
@@ -265,7 +279,7 @@ const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *cal
     room->layout = NULL;
     room->same_sizes = false;
     for (int c = 0; c < ranges->n_cores; c++) {
-        if (!ch__core_ranges(f, ranges, c, from, to) || ch__is_identity(f, from, to))
+        if (!ch__core_ranges(f, ranges, c, from, to))
             continue;
         for (int k = 0; k < dims->rank; k++)
             if (!ch__axis_range(f, &f->in[i][k], dims->dim[k].n, from, to, k, &room->at[c]))

@@ -5,13 +5,14 @@
  * memory, and reads every other element once. There is one kind of plan for everything:
  * all-gather, all-to-all, permutation and halo differ only in their regions.
  *
- * A partial value has g partial results in groups of cores. If a single core needs an element,
- * it reads the other g - 1 partial results and combines them. If several cores need it, the
- * cores that need it first combine even shares (stage 1), and the shares are then copied
- * (stage 2), so an all-reduce of B bytes moves 2 (g - 1) B bytes. In general an element that k
- * cores need moves g - 1 + k - 1 times if one of these cores has a partial result of it,
- * otherwise g + k - 1 times. If no element moves more often without shares (g = 2, and every
- * core that needs an element has a partial result of it), the plan has one stage.
+ * A partial value has g partial results in groups of cores. A core that has nothing to add to
+ * it has none, and is in no group. If a single core needs an element, it reads the other g - 1
+ * partial results and combines them. If several cores need it, the cores that need it first
+ * combine even shares (stage 1), and the shares are then copied (stage 2), so an all-reduce of
+ * B bytes moves 2 (g - 1) B bytes. In general an element that k cores need moves g - 1 + k - 1
+ * times if one of these cores has a partial result of it, otherwise g + k - 1 times. If no
+ * element moves more often without shares (g = 2, and every core that needs an element has a
+ * partial result of it), the plan has one stage.
  *
  * A plan has one or two stages. In a stage every core reads the memory of other cores, which
  * they wrote before the stage. The groups of a collective wait for each other before and after

@@ -15,6 +15,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "spmd/divide.h"
 
@@ -22,6 +23,8 @@ bool ch__may_stay_partial(const ch_node *call, int i)
 {
     unsigned flags = call->op->flags;
 
+    if (call->chosen_device > 0)
+        return false;
     return (flags & CH_OP_LINEAR) != 0 || ((flags & CH_OP_LINEAR_0) != 0 && i == 0) ||
            ((flags & CH_OP_LINEAR_1) != 0 && i == 1);
 }
@@ -98,4 +101,31 @@ void ch__find_sums(ch_core_division *d)
         for (int k = 0; k < call->n_in; k++)
             d->value[call->in[k]->id].due += ch__sum_share(d, call, k);
     }
+}
+
+const ch_core_layout *ch__ranges_in(ch_core_division *d, const ch_forms *forms,
+                                    const ch_call_plan *p, const ch_node *call,
+                                    const ch_factors *f, ch_core_layout *room, unsigned *stay)
+{
+    const ch_core_layout *has;
+    bool                  agree;
+
+    *stay = p->stays_partial;
+    if (*stay == 0)
+        return p->ranges;
+    has = forms->first[call->in[__builtin_ctz(*stay)]->id]->layout;
+    *room = *p->ranges;
+    room->cores = has->cores;
+    ch__layout_set_partial(room, has);
+    agree = ch__layout_is_covered(room);
+    for (int i = 0; i < call->n_in; i++)
+        agree &= !ch__stays_partial(*stay, i) ||
+                 ch__has_partial(d, call, f, room, i, forms->first[call->in[i]->id]->layout);
+    if (agree)
+        return room;
+    *stay = 0; /* all inputs are made complete */
+    room->cores = p->ranges->cores;
+    room->n_partial = 1;
+    memset(room->partial, 0, sizeof(room->partial));
+    return room;
 }

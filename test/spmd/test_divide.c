@@ -741,6 +741,65 @@ static void linear_ops_keep_no_partial_maxima_minima_and_products(void **state)
     }
 }
 
+static ch_node *rows_of(ch_node *x)
+{
+    return ch_mesh_split(x, 2, (int[]){0, CH_OFF});
+}
+
+static ch_node *use_of_row_sum(ch_step *s, ch_node *const *x)
+{
+    (void)s;
+    return ch_replicate_to_logical_devices(ch_sum(rows_of(x[0]), 1, (int[]){0}, false));
+}
+
+static ch_node *use_of_row_maximum(ch_step *s, ch_node *const *x)
+{
+    (void)s;
+    return ch_replicate_to_logical_devices(ch_max(rows_of(x[0]), 1, (int[]){0}, false));
+}
+
+static ch_node *split_use_of_row_sum(ch_step *s, ch_node *const *x)
+{
+    (void)s;
+    return ch_mesh_split(ch_sum(rows_of(x[0]), 1, (int[]){0}, false), 1, (int[]){0});
+}
+
+static ch_node *use_of_two_row_sums(ch_step *s, ch_node *const *x)
+{
+    return ch_replicate_to_logical_devices(
+        ch_add(ch_neg(ch_sum(rows_of(x[0]), 1, (int[]){0}, false)),
+               half(s, ch_sum(rows_of(x[1]), 1, (int[]){0}, false))));
+}
+
+/* Devices beyond the last row have no partial result of the 32 bytes of a sum of rows. With g
+ * partial results, a device that has one reads g - 1, and the other devices copy the result. */
+static void devices_without_rows_have_no_partial_result(void **state)
+{
+    static const struct {
+        ch_node *(*made)(ch_step *, ch_node *const *);
+        int64_t rows, bytes;
+    } cases[] = {{use_of_row_sum, 4, (3 + 3) * 32},
+                 {use_of_row_sum, 3, (2 + 3) * 32},
+                 {use_of_row_maximum, 2, (1 + 3) * 32},
+                 {use_of_row_sum, 1, 3 * 32},
+                 {use_of_row_sum, 0, 0},
+                 {use_of_two_row_sums, 3, (2 + 3) * 32},
+                 {use_of_two_row_sums, 1, 3 * 32},
+                 {split_use_of_row_sum, 5, 3 * 32},
+                 /* the fourth device has no summand of its quarter */
+                 {split_use_of_row_sum, 3, 2 * 24 + 3 * 8},
+                 {split_use_of_row_sum, 1, 24}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const source x = {CH_F32, ch_shape_of(cases[i].rows, 8)};
+
+        print_message("case %d\n", (int)i);
+        made_of_inputs = cases[i].made;
+        (void)moves(&(example){.in = {x, x}, .record = record_made}, cases[i].bytes);
+    }
+}
+
 /* Records the gradient of x, of which two products use a multiple. */
 static void record_gradient_of_multiples(ch_step *s, ch_node *const *x, ch_node *const *w,
                                          ch_var *const *v)
@@ -889,6 +948,7 @@ int main(void)
         cmocka_unit_test(partial_sums_that_are_needed_complete_are_reduced_once),
         cmocka_unit_test(linear_ops_keep_partial_sums_of_a_split_result),
         cmocka_unit_test(linear_ops_keep_no_partial_maxima_minima_and_products),
+        cmocka_unit_test(devices_without_rows_have_no_partial_result),
         cmocka_unit_test(gradient_through_multiples_needs_one_all_reduce),
         cmocka_unit_test(lookups_in_a_split_table_sum_the_rows_that_cores_have),
         cmocka_unit_test(moves_transfer_the_missing_elements),

@@ -303,16 +303,17 @@ static void check_layouts(ch_core_layout from, ch_core_layout to, ch_shape s,
 }
 
 /* Layouts of two axes on n cores: every product of parts of two axes, partial results and
- * copies that is n, in three orders of cores, and the value on each single core. */
+ * copies that is n, in three orders of cores, every such product below n on the first cores, and
+ * the value on each single core. */
 static int layouts_of_two_axes(int n, ch_core_layout *l)
 {
     int count = 0;
 
-    for (int code = 0; code < n * n * n * 3; code++) {
+    for (int code = 0; code < n * n * n * 4; code++) {
         int a = 1 + code % n, b = 1 + code / n % n, g = 1 + code / (n * n) % n;
         int order = code / (n * n * n);
 
-        if (n % (a * b * g) != 0)
+        if (order == 3 ? a * b * g >= n || g == 1 : n % (a * b * g) != 0)
             continue;
         ch__layout_replicated(n, 2, &l[count]);
         l[count].parts[0] = a;
@@ -321,8 +322,12 @@ static int layouts_of_two_axes(int n, ch_core_layout *l)
         l[count].combiner = g > 1 ? (ch_partial_op)(code % 6) : CH_PARTIAL_SUM;
         for (int c = 0; c < n; c++) {
             /* in order; reversed; and with the copies of a part side by side */
-            int i = order == 0 ? c : order == 1 ? n - 1 - c : c / (n / (a * b * g));
+            int i = order == 1 ? n - 1 - c : order == 2 ? c / (n / (a * b * g)) : c;
 
+            if (order == 3 && c >= a * b * g) { /* the core has nothing to add */
+                l[count].cores &= ~(UINT64_C(1) << c);
+                continue;
+            }
             l[count].part[c][0] = (unsigned char)(i % a);
             l[count].part[c][1] = (unsigned char)(i / a % b);
             l[count].partial[c] = (unsigned char)(i / (a * b) % g);
