@@ -42,6 +42,13 @@ void ch__factor_window(ch_factors *f, int input, int axis, ch_axis_map map)
     f->in[input][axis].map = map;
 }
 
+void ch__factor_neighbours(ch_factors *f, int input, int axis, ch_axis_map map, int64_t n)
+{
+    ch__factor_window(f, input, axis, map);
+    f->in[input][axis].by_windows = true;
+    f->in[input][axis].n_windows = n;
+}
+
 ch_status ch__factor_out(ch_factors *f, int rank, const int *factor)
 {
     set_axes(f->out[f->n_set_out++], rank, factor);
@@ -196,6 +203,24 @@ static void map_range(const ch_axis_map *m, int64_t size, int64_t a, int64_t b, 
         *end = *begin;
 }
 
+/* Returns the range for positions [a, b) of an axis with windows: of these positions, and of
+ * those that are in a window with one of them. */
+static void neighbours_range(const ch_axis_rule *axis, int64_t size, int64_t a, int64_t b,
+                             int64_t *begin, int64_t *end)
+{
+    const ch_axis_map *m = &axis->map;
+    int64_t            from, to; /* of the windows, then of their positions */
+
+    map_range(m, axis->n_windows, a, b, &from, &to);
+    *begin = a;
+    *end = b;
+    if (from == to)
+        return;
+    map_range(&(ch_axis_map){m->div, m->mul, -m->high, -m->low}, size, from, to, &from, &to);
+    *begin = ch__min(a, from);
+    *end = b > to ? b : to;
+}
+
 bool ch__axis_range(const ch_factors *f, const ch_axis_rule *a, int64_t size,
                     const int64_t *from, const int64_t *to, int axis, ch_region *out)
 {
@@ -221,6 +246,8 @@ bool ch__axis_range(const ch_factors *f, const ch_axis_rule *a, int64_t size,
     end++;
     if (is_empty)
         begin = end = 0;
+    else if (a->by_windows && CH_KEEPS(INDEXMAP))
+        neighbours_range(a, size, begin, end, &begin, &end);
     else if (a->is_mapped && CH_KEEPS(INDEXMAP))
         map_range(&a->map, size, begin, end, &begin, &end);
     else if (a->is_mapped)

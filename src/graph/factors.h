@@ -95,6 +95,10 @@ typedef struct ch_axis_rule {
     unsigned char factor[CH_AXIS_FACTORS]; /* outermost first */
     bool          is_mapped;               /* only if n is 1, and not for outputs */
     ch_axis_map   map;
+    /* The map gives windows, and the part needs the positions in these windows, by the map
+     * {div, mul, -high, -low}, and its own positions. */
+    bool    by_windows;
+    int64_t n_windows;
 } ch_axis_rule;
 
 /* The rule of a call. */
@@ -127,6 +131,9 @@ int ch__factor_red(ch_factors *f, ch_partial_op combiner);
 void ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
 /* Sets the map of an axis of an input that has one factor. */
 void ch__factor_window(ch_factors *f, int input, int axis, ch_axis_map map);
+/* Lets a part need its own positions of such an axis, and all that are in a window with one of
+ * them. `map` gives the windows that contain a position, of n windows; mul is positive. */
+void ch__factor_neighbours(ch_factors *f, int input, int axis, ch_axis_map map, int64_t n);
 /* Sets the factors of the axes of the next output. Returns CH_OK. */
 ch_status ch__factor_out(ch_factors *f, int rank, const int *factor);
 /* The rule of elementwise ops, and of ops without inputs: every axis of the output is an

@@ -376,14 +376,13 @@ static ch_status pool_factors(const ch_node *n, ch_factors *f)
     for (int i = 0; i < n->n_in; i++)
         ch__factor_map(f, i, 4, all);
     for (int i = 0; i < 2; i++) {
-        int64_t reach = (i == 0 ? w.kh : w.kw) - 1;
-
         for (int k = 0; k < n->n_in && !is_grad(kind); k++)
             ch__factor_window(f, k, 1 + i, ch__window_map(&w, i));
         if (is_grad(kind))
             ch__factor_window(f, n->n_in - 1, 1 + i, ch__window_map_back(&w, i));
         if (kind == CH_POOL_MAX_GRAD)
-            ch__factor_window(f, 0, 1 + i, (ch_axis_map){1, 1, -reach, reach});
+            ch__factor_neighbours(f, 0, 1 + i, ch__window_map_back(&w, i),
+                                  i == 0 ? w.oh : w.ow);
     }
     return ch__factor_out(f, 4, all);
 }

@@ -102,8 +102,8 @@ bool ch__lift(const ch_factors *f, const ch_axis_rule *axis, const ch_core_layou
  * false if the array has no layout. */
 bool ch__lower(const ch_factors *f, const ch_core_layout *ranges, const ch_axis_rule *axis,
                const ch_dims *d, bool in, ch_core_layout *out);
-/* Returns true if input i of a call lies as `has`: as the cores need it to compute `ranges`, with
- * the partial results of the ranges. */
+/* Returns true if input i of a call lies as `has`: as the cores need it to compute `ranges`,
+ * with the partial results of the ranges. */
 bool ch__has_partial(ch_core_division *d, const ch_node *call, const ch_factors *f,
                      const ch_core_layout *ranges, int i, const ch_core_layout *has);
 /* Sets from[i] and to[i] to the range of factor i that a core computes. Returns false if the

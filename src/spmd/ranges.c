@@ -146,8 +146,8 @@ static int full_ranges(const ch_factors *f, const ch_core_layout *ranges, int k)
 
 /* Numbers the partial results: one for each combination of ranges of the divided factors that
  * the array does not have. A core with an empty range has no partial result, and no part of the
- * array. A factor of kind CH_PAR is an axis of another output of the call, such as another array
- * of a gather: the array then has copies. Returns false if their combiners differ. */
+ * array. A factor of kind CH_PAR is an axis of another output of the call, such as another
+ * array of a gather: the array then has copies. Returns false if their combiners differ. */
 static bool lower_partial(const ch_factors *f, const ch_core_layout *ranges, const bool *has,
                           ch_core_layout *out)
 {

@@ -480,7 +480,8 @@ static void check_axes(const t_values *v, const ch_node *n, const ch_factors *f,
 
         for (int i = 0; i < axis[k].n; i++)
             size *= f->factor[axis[k].factor[i]].size.n;
-        if (axis[k].is_mapped && (is_output || axis[k].n != 1 || axis[k].map.div <= 0))
+        if (axis[k].is_mapped && (is_output || axis[k].n != 1 || axis[k].map.div <= 0 ||
+                                  (axis[k].by_windows && axis[k].map.mul <= 0)))
             t_fail(v->c, "%s: the map of axis %d is not valid", n->op->name, k);
         if (axis[k].n > 0 && !axis[k].is_mapped && size != x->dims.dim[k].n)
             t_fail(v->c, "%s: an axis of size %lld has factors of size %lld", n->op->name,

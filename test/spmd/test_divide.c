@@ -472,6 +472,61 @@ static void convolution_over_rows_of_the_image_moves_only_borders(void **state)
     (void)moves(&e, 288);
 }
 
+static ch_pool_options pool_options; /* of record_pool_gradient */
+
+static void record_pool_gradient(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                 ch_var *const *v)
+{
+    ch_node *image = by_image_rows(x[0]), *grad;
+
+    (void)w;
+    (void)v;
+    ch_gradients(ch_square(ch_max_pool2d(image, &pool_options)), NULL, 1, &image, &grad);
+    ch_step_out(s, "gradient", grad);
+}
+
+/* A row of the image has 1,024 bytes. Each device has 4 rows. The part of the gradient needs the
+ * rows of all windows that contain one of them, and the results and gradients of these
+ * windows. */
+static void gradient_of_max_pooling_moves_the_rows_of_windows_of_two_devices(void **state)
+{
+    enum { ROW = 2 * 16 * 8 * 4 };
+    static const struct {
+        ch_pool_options o;
+        int64_t         bytes;
+    } cases[] = {
+        {{.window = {2, 2}}, 0},
+        {{.window = {4, 1}}, 0},
+        {{.window = {2, 2}, .stride = {4, 4}}, 0},
+        /* window o has rows 2 o to 2 o + 2: a row below for the pooling; two above and one below
+         * for the gradient, and the gradient of the window above, a row of 8 columns */
+        {{.window = {3, 3}, .stride = {2, 2}, .padding = CH_PAD_SAME},
+         3 * ROW + 3 * (2 + 1) * ROW + 3 * ROW / 2},
+        /* rows o and o + 1: a row below; one above and one below; the window above */
+        {{.window = {2, 2}, .stride = {1, 1}, .padding = CH_PAD_SAME},
+         3 * ROW + 3 * 2 * ROW + 3 * ROW},
+        /* rows o - 1 to o + 1: one above and one below; two of each; windows above and below */
+        {{.window = {3, 1}, .stride = {1, 1}, .padding = CH_PAD_SAME},
+         6 * ROW + 12 * ROW + 6 * ROW},
+        /* rows 0, 1 | 3, 4 | 6, 7 | 9, 10 | 12, 13, the first two on device 0: 14 columns of row
+         * 4 for the pooling; row 4, and row 3 and the gradient of its window, of 5 columns */
+        {{.window = {2, 2}, .stride = {3, 3}}, ROW * 14 / 16 + 2 * ROW + ROW * 5 / 16},
+        /* rows -1, 0 | 1, 2 | .. | 15, 16: 9 windows, of which devices have 3, 2, 2, 2: rows 4,
+         * 8 and 12 for the pooling. Device c has rows of windows 2 c to 2 c + 2: a row above
+         * and one below; gradients of 9 columns of windows 2, 4 and 6 */
+        {{.window = {2, 2}, .stride = {2, 2}, .padding = CH_PAD_EXPLICIT, .pad = {1, 1, 1, 1}},
+         3 * ROW + 6 * ROW + 3 * ROW * 9 / 16},
+    };
+    example e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}}, .record = record_pool_gradient};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        print_message("case %d\n", (int)i);
+        pool_options = cases[i].o;
+        (void)moves(&e, cases[i].bytes);
+    }
+}
+
 /* ---- normalisation, softmax, losses ---- */
 
 static ch_node *by_columns(ch_node *x)
@@ -943,6 +998,7 @@ int main(void)
         cmocka_unit_test(transformer_block_needs_four_all_reduces),
         cmocka_unit_test(causal_attention_moves_keys_up_to_the_last_query_of_a_device),
         cmocka_unit_test(convolution_over_rows_of_the_image_moves_only_borders),
+        cmocka_unit_test(gradient_of_max_pooling_moves_the_rows_of_windows_of_two_devices),
         cmocka_unit_test(sums_over_a_split_axis_move_only_the_sums),
         cmocka_unit_test(linear_ops_keep_partial_sums),
         cmocka_unit_test(partial_sums_that_are_needed_complete_are_reduced_once),
