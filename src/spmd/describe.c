@@ -1,9 +1,9 @@
 /* spmd/describe.c -- describes a division in a report (report.h).
  *
- * partition.c calls ch__describe_call for every call that it adds to the actions of the cores,
- * and ch__describe_move for every transfer. The layouts of a report are those in which values
- * are computed (ch_forms.first), which need not be the wanted ones. An origin is that of the
- * wanted layout, if the value is computed in it.
+ * actions.c calls ch__describe_call for every call that it adds to the actions of the cores,
+ * and partition.c calls ch__describe_move for every transfer. The layouts of a report are those
+ * in which values are computed (ch_forms.first), which need not be the wanted ones. An origin
+ * is that of the wanted layout, if the value is computed in it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

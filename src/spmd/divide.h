@@ -6,7 +6,7 @@
  *   2. choose.c chooses for every call the ranges of its factors that each core computes. The
  *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c). sums.c
  *      estimates before which partial sums should wait for an addition.
- *   3. partition.c writes the graphs of the cores.
+ *   3. actions.c lists the actions of the cores, and partition.c writes their graphs.
  * A call with bodies has a division of each body, which the passes visit with it (body.c).
  * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
  *
@@ -229,7 +229,7 @@ ch_status ch__bodies_choose(ch_core_division *d, ch_forms *forms, const ch_call_
 
 /* ---- describe.c: the report of a division ---- */
 
-/* A transfer, as partition.c plans it. */
+/* A transfer, as actions.c and partition.c plan it. */
 typedef struct ch_planned_move {
     const ch_node *value;
     ch_report_use  use;

@@ -44,7 +44,7 @@ int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const 
     bool     wants[CH_MAX_CORES];
 
     for (int c = 0; c < CH_MAX_CORES && cost < 0; c++)
-        wants[c] = (want->cores >> c & 1) != 0;
+        wants[c] = ch__has_core(want->cores, c);
     if (cost < 0)
         cost = ch__reshard_cost(from, ch__shape(n), want->at, wants);
     if (known != NULL)
@@ -116,7 +116,7 @@ static bool keep_cores(ch_core_layout *l, const ch_node *n, const ch_core_region
     for (int c = 0; c < l->n_cores; c++) {
         ch_region part;
 
-        if ((at->cores >> c & 1) == 0 && ch__core_region(l, ch__shape(n), c, &part) &&
+        if (!ch__has_core(at->cores, c) && ch__core_region(l, ch__shape(n), c, &part) &&
             ch__region_count(&part, n->dims.rank) > 0 && CH_KEEPS(SOURCE))
             l->cores &= ~((uint64_t)1 << c);
     }

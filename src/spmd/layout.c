@@ -14,12 +14,6 @@
 #include "base/map.h"
 #include "tensor/print.h"
 
-/* Returns the mask of n cores. */
-static uint64_t all_cores(int n)
-{
-    return n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1;
-}
-
 /* Returns the number of combinations of parts and partial results. */
 static int64_t layout_combinations(const ch_core_layout *l)
 {
@@ -43,7 +37,7 @@ static int64_t layout_combination(const ch_core_layout *l, int c)
 
 bool ch__layout_is_replicated(const ch_core_layout *l)
 {
-    return layout_combinations(l) == 1 && l->cores == all_cores(l->n_cores);
+    return layout_combinations(l) == 1 && l->cores == ch__first_cores(l->n_cores);
 }
 
 bool ch__layout_has_no_copies(const ch_core_layout *l)
@@ -110,7 +104,7 @@ static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
     out->rank = l->rank;
     out->n_partial = l->n_partial;
     out->combiner = l->n_partial > 1 ? l->combiner : CH_PARTIAL_SUM;
-    out->cores = l->cores & all_cores(l->n_cores);
+    out->cores = l->cores & ch__first_cores(l->n_cores);
     for (int k = 0; k < l->rank; k++) {
         out->parts[k] = l->parts[k];
         out->unit[k] = l->parts[k] > 1 ? l->unit[k] : 1;
@@ -182,8 +176,9 @@ static void *entry_of(const void *first)
 static bool same_sizes(const ch_core_regions *at, int n_cores, int rank)
 {
     for (int c = 0; c < n_cores; c++)
-        if ((at->cores >> c & 1) == 0 || memcmp(at->at[c].size, at->at[0].size,
-                                                sizeof(at->at[0].size[0]) * (size_t)rank) != 0)
+        if (!ch__has_core(at->cores, c) ||
+            memcmp(at->at[c].size, at->at[0].size, sizeof(at->at[0].size[0]) * (size_t)rank) !=
+                0)
             return false;
     return true;
 }
@@ -240,7 +235,7 @@ void ch__layout_replicated(int n_cores, int rank, ch_core_layout *out)
     out->n_cores = n_cores;
     out->rank = rank;
     out->n_partial = 1;
-    out->cores = all_cores(n_cores);
+    out->cores = ch__first_cores(n_cores);
     for (int k = 0; k < rank; k++) {
         out->parts[k] = 1;
         out->unit[k] = 1;
@@ -378,7 +373,7 @@ bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse
 
 bool ch__layout_is_complete(const ch_core_layout *l)
 {
-    return l->n_partial == 1 && l->cores == ~(uint64_t)0 >> (CH_MAX_CORES - l->n_cores);
+    return l->n_partial == 1 && l->cores == ch__first_cores(l->n_cores);
 }
 
 bool ch__layout_is_covered(const ch_core_layout *l)
@@ -392,7 +387,7 @@ bool ch__layout_is_covered(const ch_core_layout *l)
         if (ch__layout_has(l, c))
             seen |= UINT64_C(1) << layout_combination(l, c);
     }
-    return seen == all_cores((int)n);
+    return seen == ch__first_cores((int)n);
 }
 
 bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out)
@@ -533,7 +528,7 @@ int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
     if (l->n_partial > 1)
         ch__text_add(&o, "%spartial %s of %d", is_split ? ", " : "", combiner_name(l->combiner),
                      l->n_partial);
-    if (copies > 1 && l->cores == all_cores(l->n_cores))
+    if (copies > 1 && l->cores == ch__first_cores(l->n_cores))
         ch__text_add(&o, " in %d copies", copies);
     else if (!is_in_order(l))
         print_cores(&o, l);

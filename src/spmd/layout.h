@@ -35,9 +35,20 @@
 #include "graph/factors.h"
 
 enum {
-    CH_MAX_CORES = 64,              /* cores of a replica */
-    CH_LAYOUT_RANK = CH_MAX_FACTORS /* axes of a value, or factors of a call */
+    CH_MAX_CORES = CH_LOGICAL_DEVICES_MAX, /* cores of a replica; sets of cores are uint64_t */
+    CH_LAYOUT_RANK = CH_MAX_FACTORS        /* axes of a value, or factors of a call */
 };
+
+/* Returns true if core c is in a set, of which bit c is core c. */
+static inline bool ch__has_core(uint64_t cores, int c)
+{
+    return (cores >> c & 1) != 0;
+}
+/* Returns the set of the first n cores; n is 1 or more. */
+static inline uint64_t ch__first_cores(int n)
+{
+    return ~UINT64_C(0) >> (CH_MAX_CORES - n);
+}
 
 typedef struct ch_core_layout {
     int           n_cores, rank;
@@ -54,7 +65,7 @@ typedef struct ch_core_layout {
 /* Returns true if core c has a part of the value. The part may have no elements. */
 static inline bool ch__layout_has(const ch_core_layout *l, int core)
 {
-    return (l->cores >> core & 1) != 0;
+    return ch__has_core(l->cores, core);
 }
 /* Returns true if every core has the whole, complete value. */
 bool ch__layout_is_replicated(const ch_core_layout *l);

@@ -44,11 +44,6 @@ static ch_status part_infer(ch_infer *c)
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
 
-static bool has_core(int64_t cores, int c)
-{
-    return ((uint64_t)cores >> c & 1) != 0;
-}
-
 static const ch_region *region_of(const ch_call *c)
 {
     const part_attrs *a = c->node->attrs;
@@ -88,7 +83,7 @@ int64_t ch__core_part_bytes(const ch_node *call, int core)
     const part_attrs *a = ch__attrs(call);
     const ch_region  *r = &((const ch_region *)a->at)[core];
 
-    return call->n_in > 0 && has_core(a->cores, core)
+    return call->n_in > 0 && ch__has_core((uint64_t)a->cores, core)
                ? ch__region_count(r, a->dims.rank) * (int64_t)ch_dtype_bytes(a->dtype)
                : 0;
 }
@@ -180,7 +175,7 @@ static ch_status put_run(const ch_call *c, ch_kernel_tile t)
     ch_move           m;
 
     (void)t;
-    if (c->node->n_in == 0 || !has_core(a->cores, c->env->core) ||
+    if (c->node->n_in == 0 || !ch__has_core((uint64_t)a->cores, c->env->core) ||
         ch__region_count(r, whole->rank) == 0)
         return CH_OK;
     strides_of(r, whole->rank, from);
@@ -262,8 +257,8 @@ ch_node *ch__put_part(ch_step *s, ch_node *part, const ch_node *whole, int n_cor
                     .puts_all = true};
 
     for (int c = 0; c < n_cores && part != NULL; c++)
-        if (has_core((int64_t)cores, c) &&
-            (!has_core((int64_t)at->cores, c) ||
+        if (ch__has_core(cores, c) &&
+            (!ch__has_core(at->cores, c) ||
              ch__region_count(&at->at[c], whole->dims.rank) != ch__count(part)))
             a.puts_all = false;
     return record(s, &ch__op_put_part, &a, part, n_cores, at, whole);

@@ -3,7 +3,7 @@
  * The ranges of a call are a ch_core_layout with a factor in place of each axis: `parts` is the
  * number of ranges of each factor, and part[c] are the ranges of core c. To lift is to make
  * ranges from the layout of an input or output; to lower is to make the layout of an input or
- * output from ranges. propagate.c and choose.c lift and lower, partition.c only lowers.
+ * output from ranges. propagate.c and choose.c lift and lower, actions.c only lowers.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

@@ -1,6 +1,6 @@
 /* spmd/report.h -- reports of divided steps: plain data about the calls and values of a step.
  *
- * partition.c describes the step of replica 0 while it divides it (describe.c). The report
+ * actions.c describes the step of replica 0 while it divides it (describe.c). The report
  * lives as long as the prepared graph (ch_run_ops.partition), so it refers to nothing of the
  * division: its texts are copied, or are constants of the library. report.c makes a
  * ch_layout_report of it, print.c prints it.

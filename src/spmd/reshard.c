@@ -332,7 +332,7 @@ static int choose_source(planner *pl, int c, uint64_t cores)
     int best = -1;
 
     assert(cores != 0);
-    if ((cores >> c & 1) != 0)
+    if (ch__has_core(cores, c))
         return c;
     for (; cores != 0; cores &= cores - 1) {
         int i = first_core(cores);
@@ -463,7 +463,7 @@ static ch_status add_combination(planner *pl, const cells *s, const uint64_t *pa
         int      before = l->n > 0 ? l->copy[l->n - 1].source[i] : c;
 
         /* The same source as for the cell before, if possible, so that copies can be merged. */
-        if ((cores >> c & 1) == 0 && (cores >> before & 1) != 0)
+        if (!ch__has_core(cores, c) && ch__has_core(cores, before))
             source[i] = (unsigned char)before;
         else
             source[i] = (unsigned char)choose_source(pl, c, cores);

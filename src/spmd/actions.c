@@ -1,0 +1,547 @@
+/* spmd/actions.c -- lists the actions of the cores of a replica, and finds the classes of cores
+ * (actions.h).
+ *
+ * The calls of the graph are visited in order, as by choose.c. For each call the file adds the
+ * reshards that bring its inputs to the regions that the cores need, and decides which parts
+ * the cores compute: their regions, attributes and positions. In the end it adds the actions
+ * that bring new values of variables to their tiles, and results to the memory of the host.
+ * Cores are in a class if their actions have equal sizes and attributes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "spmd/actions.h"
+
+#include <string.h>
+
+#include "graph/attr.h"
+#include "ops/box.h"
+
+static ch_status no_memory(void)
+{
+    return ch__fail_memory("the graphs of the cores");
+}
+
+static void *allocate(ch_partition *p, size_t n, size_t bytes)
+{
+    return ch__arena_alloc(&p->d->arena, n * bytes);
+}
+
+static ch_action *add_action(ch_partition *p, ch_action_kind kind, const ch_node *value)
+{
+    ch_action *a = allocate(p, 1, sizeof(*a));
+
+    if (a == NULL)
+        return NULL;
+    a->kind = kind;
+    a->value = value;
+    a->move = p->move;
+    a->move.value = value;
+    *p->last = a;
+    p->last = &a->next;
+    return a;
+}
+
+static bool give_nodes(ch_partition *p, ch_form *form)
+{
+    form->node = allocate(p, CH_MAX_CORES, sizeof(ch_node *));
+    return form->node != NULL;
+}
+
+/* Adds the form of a layout or of regions to a value, with room for its nodes. */
+static ch_form *add_form(ch_partition *p, const ch_node *n, const ch_core_layout *l,
+                         const ch_core_regions *at)
+{
+    ch_form *form = ch__form_add(&p->forms, n, l, at);
+
+    return form != NULL && give_nodes(p, form) ? form : NULL;
+}
+
+/* Returns the regions of a value in a unique layout; NULL: out of memory. */
+static const ch_core_regions *regions_of(ch_partition *p, const ch_core_layout *l,
+                                         const ch_node *n)
+{
+    return ch__layout_regions(p->d->layouts, l, ch__shape(n));
+}
+
+/* Adds the action that gives the cores the regions `want` of value n, if they do not have them.
+ * Sets *out to the form with these regions. */
+static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *want,
+                      const ch_core_layout *layout, const ch_form **out)
+{
+    int64_t    moved;
+    ch_action *a;
+
+    *out = ch__form_for(&p->forms, n, want, &moved);
+    if (moved < 0)
+        return CH_OK;
+    a = add_action(p, (*out)->is_host ? CH_ACTION_TAKE : CH_ACTION_RESHARD, n);
+    if (a == NULL)
+        return no_memory();
+    a->source = *out;
+    a->want = want->layout != NULL ? want : ch__arena_copy(&p->d->arena, want, sizeof(*want));
+    a->made = add_form(p, n, layout, want);
+    if (a->want == NULL || a->made == NULL)
+        return no_memory();
+    *out = a->made;
+    return CH_OK;
+}
+
+/* Adds the inputs of a call, with the reshards that they need. */
+static ch_status add_inputs(ch_partition *p, const ch_node *call, const ch_core_layout *ranges,
+                            ch_core_call *of)
+{
+    for (int i = 0; i < call->n_in; i++) {
+        const ch_form *first = p->forms.first[call->in[i]->id];
+        ch_status      rc;
+
+        if (ch__stays_partial(of->stays_partial, i)) {
+            of->in[i] = first;
+            of->in_at[i] = regions_of(p, first->layout, call->in[i]);
+            if (of->in_at[i] == NULL)
+                return no_memory();
+            continue;
+        }
+        of->in_at[i] = ch__input_regions(p->d, call, &of->rule, ranges, i, &p->room);
+        if (of->in_at[i] == &p->room)
+            of->in_at[i] = ch__arena_copy(&p->d->arena, &p->room, sizeof(p->room));
+        if (of->in_at[i] == NULL)
+            return ch__fail(CH_INTERNAL, "%s: input %d: the cores need no regions",
+                            call->op->name, i);
+        rc = need(p, call->in[i], of->in_at[i],
+                  ch__input_layout(p->d, call, &of->rule, ranges, i, of->in_at[i]), &of->in[i]);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,
+                         const int64_t *from, const int64_t *to)
+{
+    ch_region    in[CH_MAX_OUT], out[CH_MAX_OUT];
+    ch_call_part part = {.rule = &of->rule, .from = from, .to = to, .in = in, .out = out};
+
+    if (call->op->local == NULL || call->attrs == NULL)
+        return CH_OK;
+    if (call->n_in > CH_MAX_OUT)
+        return ch__fail(CH_UNIMPLEMENTED, "%s: %d inputs, want at most %d", call->op->name,
+                        call->n_in, CH_MAX_OUT);
+    for (int i = 0; i < call->n_in; i++)
+        in[i] = of->in_at[i]->at[c];
+    for (int i = 0; i < call->n_out; i++)
+        out[i] = of->out_at[i]->at[c];
+    /* The copy refers to the tensors and bodies of the call, which lives longer. */
+    of->attrs[c] = ch__arena_copy(&p->d->arena, call->attrs, call->op->attrs_bytes);
+    return of->attrs[c] == NULL ? no_memory() : call->op->local(call, &part, of->attrs[c]);
+}
+
+/* Returns true if the attributes of a part follow from the sizes of its outputs. */
+static bool has_simple_attrs(const ch_node *call)
+{
+    return call->op->local == NULL || call->attrs == NULL || call->op->local == ch__local_dims;
+}
+
+/* Decides what each core does in a call, of which every core has a part that is not empty. */
+static ch_status add_full_parts(ch_partition *p, const ch_node *call,
+                                const ch_core_layout *ranges, ch_core_call *of)
+{
+    of->computes = ranges->cores;
+    of->is_full = true;
+    for (int i = 0; i < call->n_out; i++)
+        if ((of->out_at[i] = regions_of(p, of->out[i]->layout, &call[i])) == NULL)
+            return no_memory();
+    return CH_OK;
+}
+
+/* Decides what each core does in a call. */
+static ch_status add_parts(ch_partition *p, const ch_node *call, const ch_core_layout *ranges,
+                           ch_core_call *of)
+{
+    int64_t          from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
+    ch_core_regions *out_at;
+    ch_status        rc = CH_OK;
+
+    if (ch__ranges_are_full(&of->rule, ranges) && has_simple_attrs(call))
+        return add_full_parts(p, call, ranges, of);
+    out_at = allocate(p, (size_t)call->n_out + 1, sizeof(*out_at));
+    if (out_at == NULL)
+        return no_memory();
+    for (int i = 0; i < call->n_out; i++)
+        of->out_at[i] = &out_at[i];
+    for (int c = 0; c < p->d->opt->n_cores && rc == CH_OK; c++) {
+        if (!ch__core_ranges(&of->rule, ranges, c, from, to))
+            continue;
+        of->computes |= (uint64_t)1 << c;
+        for (int i = 0; i < call->n_out; i++) {
+            (void)ch__core_region(of->out[i]->layout, ch__shape(&call[i]), c, &out_at[i].at[c]);
+            out_at[i].cores |= (uint64_t)1 << c;
+        }
+        rc = ch__part_attrs(p, call, of, c, from, to);
+    }
+    return rc;
+}
+
+/* Sets the positions of the parts of a call in the whole call, if its kernels need them. */
+static ch_status add_origins(ch_partition *p, const ch_node *call, ch_core_call *of)
+{
+    int  n = p->d->opt->n_cores;
+    bool is_whole = true;
+
+    if ((call->op->flags & CH_OP_ORIGIN) == 0)
+        return CH_OK;
+    for (int c = 0; c < n; c++) {
+        for (int k = 0; k < call->dims.rank && call->n_out > 0; k++)
+            is_whole &= !ch__has_core(of->computes, c) ||
+                        of->out_at[0]->at[c].size[k] == call->dims.dim[k].n;
+        for (int k = 0; call->n_in > 0 && k < call->in[0]->dims.rank; k++)
+            is_whole &= !ch__has_core(of->computes, c) ||
+                        of->in_at[0]->at[c].size[k] == call->in[0]->dims.dim[k].n;
+    }
+    if (is_whole)
+        return CH_OK;
+    of->origins = allocate(p, 1, sizeof(*of->origins));
+    if (of->origins == NULL ||
+        (of->origins->in = allocate(p, (size_t)n, sizeof(*of->origins->in))) == NULL ||
+        (of->origins->out = allocate(p, (size_t)n, sizeof(*of->origins->out))) == NULL)
+        return no_memory();
+    of->origins->n_cores = n;
+    if (call->n_in > 0)
+        of->origins->whole_in = call->in[0]->dims;
+    if (call->n_out > 0)
+        of->origins->whole_out = call->dims;
+    for (int c = 0; c < n; c++) {
+        if (call->n_in > 0)
+            memcpy(of->origins->in[c], of->in_at[0]->at[c].begin, sizeof(of->origins->in[c]));
+        if (call->n_out > 0)
+            memcpy(of->origins->out[c], of->out_at[0]->at[c].begin,
+                   sizeof(of->origins->out[c]));
+    }
+    return CH_OK;
+}
+
+/* Adds the forms of the outputs of a call. */
+static ch_status add_outputs(ch_partition *p, const ch_node *call, const ch_core_layout *ranges,
+                             ch_core_call *of)
+{
+    for (int i = 0; i < call->n_out; i++) {
+        const ch_core_layout *unique;
+        ch_core_layout        l;
+        ch_status             rc;
+
+        if (!ch__lower(&of->rule, ranges, of->rule.out[i], &call[i].dims, false, &l))
+            return ch__fail(CH_INTERNAL, "%s: output %d has no layout", call->op->name, i);
+        rc = ch__layout_intern(p->d->layouts, &l, &unique);
+        if (rc != CH_OK)
+            return rc;
+        of->out[i] = add_form(p, &call[i], unique, NULL);
+        if (of->out[i] == NULL)
+            return no_memory();
+    }
+    return CH_OK;
+}
+
+/* Decides what the cores do in a call of which every core computes its part of every array: a
+ * pack, or a call with bodies. `in` and `out` are the layouts of the arrays. */
+static ch_status add_arrays(ch_partition *p, const ch_node *call,
+                            const ch_core_layout *const *in, const ch_core_layout *const *out,
+                            ch_core_call *of)
+{
+    of->computes = ch__first_cores(p->d->opt->n_cores);
+    of->is_full = true;
+    for (int i = 0; i < call->n_in; i++) {
+        ch_status rc;
+
+        of->in_at[i] = regions_of(p, in[i], call->in[i]);
+        rc = of->in_at[i] == NULL ? no_memory()
+                                  : need(p, call->in[i], of->in_at[i], in[i], &of->in[i]);
+        if (rc != CH_OK)
+            return rc;
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        of->out_at[i] = regions_of(p, out[i], &call[i]);
+        of->out[i] = add_form(p, &call[i], out[i], NULL);
+        if (of->out_at[i] == NULL || of->out[i] == NULL)
+            return no_memory();
+    }
+    return CH_OK;
+}
+
+/* Lists the actions in the bodies of a call. The classes of cores depend on them too. */
+static ch_status add_bodies(ch_partition *p, const ch_node *call, ch_body_plan *plan,
+                            ch_core_call *of)
+{
+    ch_graph *body[CH_MAX_BODIES];
+    int       n = ch__call_bodies(call, body);
+    double    before = p->report != NULL ? p->report->times : 0;
+    double    times = plan->ties.iterations >= 0 ? (double)plan->ties.iterations : 1;
+    ch_status rc = add_arrays(p, call, plan->in, plan->out, of);
+
+    if (rc == CH_OK && p->report != NULL)
+        rc = ch__describe_bodies(p->report, call, &of->described);
+    of->body = allocate(p, (size_t)n + 1, sizeof(*of->body));
+    if (rc == CH_OK && of->body == NULL)
+        rc = no_memory();
+    of->n_bodies = rc == CH_OK ? n : 0;
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        if (p->report != NULL)
+            p->report->times *= times;
+        rc = ch__actions_list(&of->body[i], &plan->body[i], body[i], p->report,
+                              p->report != NULL ? &of->described[i] : NULL);
+        if (p->report != NULL)
+            p->report->times = before;
+    }
+    return rc;
+}
+
+/* Returns room for the parts of a call; NULL: out of memory. */
+static ch_core_call *new_call(ch_partition *p, const ch_node *call)
+{
+    size_t        n_in = (size_t)call->n_in + 1, n_out = (size_t)call->n_out + 1;
+    ch_core_call *of = allocate(p, 1, sizeof(*of));
+
+    if (of == NULL || (of->in = allocate(p, n_in, sizeof(*of->in))) == NULL ||
+        (of->out = allocate(p, n_out, sizeof(*of->out))) == NULL ||
+        (of->in_at = allocate(p, n_in, sizeof(*of->in_at))) == NULL ||
+        (of->out_at = allocate(p, n_out, sizeof(*of->out_at))) == NULL ||
+        (of->attrs = allocate(p, CH_MAX_CORES, sizeof(*of->attrs))) == NULL)
+        return NULL;
+    return of;
+}
+
+/* Decides what the cores do in a call. Adds the reshards of its inputs, which precede it. */
+static ch_status divide_call(ch_partition *p, const ch_node *call, const ch_call_plan *plan,
+                             ch_core_call *of)
+{
+    ch_status rc;
+
+    if (plan->array != NULL)
+        return add_arrays(p, call, plan->array, plan->array, of);
+    if (plan->bodies != NULL)
+        return add_bodies(p, call, plan->bodies, of);
+    rc = add_inputs(p, call, plan->ranges, of);
+    if (rc == CH_OK)
+        rc = add_outputs(p, call, plan->ranges, of);
+    if (rc == CH_OK)
+        rc = add_parts(p, call, plan->ranges, of);
+    return rc == CH_OK ? add_origins(p, call, of) : rc;
+}
+
+static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan plan)
+{
+    ch_core_call  *of = new_call(p, call);
+    ch_core_layout room;
+    ch_action     *a;
+    ch_status      rc;
+
+    p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
+    rc = of == NULL ? no_memory() : ch__factors_of(call, &p->d->arena, &of->rule);
+    if (rc == CH_OK && plan.ranges != NULL)
+        plan.ranges =
+            ch__ranges_in(p->d, &p->forms, &plan, call, &of->rule, &room, &of->stays_partial);
+    if (rc == CH_OK)
+        rc = divide_call(p, call, &plan, of);
+    if (rc != CH_OK)
+        return rc;
+    a = add_action(p, CH_ACTION_CALL, call);
+    if (a == NULL)
+        return no_memory();
+    a->call = of;
+    return p->report == NULL ? CH_OK
+                             : ch__describe_call(p->report, p->described, p->d, p->g, &plan,
+                                                 call, &of->rule, &p->forms, of->described);
+}
+
+/* Adds the form of a value that no op computes. */
+static ch_status add_source(ch_partition *p, const ch_node *call)
+{
+    const ch_core_layout *l = ch__body_input_layout(p->d, call);
+    bool                  is_host = l == NULL && call->op != ch__roles.read;
+    ch_form              *form;
+
+    if (call->op == ch__roles.read)
+        l = p->d->tiles[((const ch_read_attrs *)ch__attrs(call))->resource];
+    else if (is_host)
+        l = ch__division_replicated(p->d, call->dims.rank);
+    form = l != NULL ? add_form(p, call, l, NULL) : NULL;
+    if (form == NULL)
+        return no_memory();
+    form->is_host = is_host;
+    return p->report == NULL ? CH_OK
+                             : ch__describe_call(p->report, p->described, p->d, p->g, NULL,
+                                                 call, NULL, &p->forms, NULL);
+}
+
+/* Leaves out the cores that have the same part as a lower core, so that each element of a
+ * result is written once. */
+static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
+{
+    for (int c = 0; c < l->n_cores && !ch__layout_has_no_copies(l); c++)
+        for (int lower = 0; lower <= c; lower++)
+            if (!ch__layout_has(l, c) ||
+                (lower < c && ch__layout_has(l, lower) &&
+                 memcmp(l->part[lower], l->part[c], sizeof(l->part[c])) == 0))
+                at->cores &= ~((uint64_t)1 << c);
+}
+
+/* Adds the actions that bring results to the memory of the host, and new values of variables to
+ * the layouts of the variables. */
+static ch_status add_roots(ch_partition *p)
+{
+    const ch_core_regions *at;
+    ch_core_regions       *put;
+    ch_status              rc = CH_OK;
+
+    for (int i = 0; i < p->g->n_resources && rc == CH_OK; i++) {
+        const ch_resource    *r = &p->g->resource[i];
+        const ch_core_layout *tiles = p->d->tiles[i];
+
+        if (r->value == NULL || r->value == r->read)
+            continue;
+        at = regions_of(p, tiles, r->value);
+        p->move = (ch_planned_move){.use = CH_FOR_VARIABLE, .index = i, .layout = tiles};
+        rc = at == NULL ? no_memory() : need(p, r->value, at, tiles, &p->written[i]);
+    }
+    for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
+        const ch_node        *n = p->g->output[i].node;
+        const ch_form        *form = p->forms.first[n->id];
+        const ch_core_layout *l = form->layout;
+        ch_action            *a;
+
+        if (l->n_partial > 1)
+            l = p->d->value[n->id].want;
+        at = regions_of(p, l, n);
+        p->move = (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = l};
+        rc = at == NULL ? no_memory() : need(p, n, at, l, &form);
+        if (rc != CH_OK)
+            return rc;
+        a = add_action(p, CH_ACTION_PUT, n);
+        put = ch__arena_copy(&p->d->arena, at, sizeof(*at));
+        if (a == NULL || put == NULL)
+            return no_memory();
+        put->layout = NULL;
+        leave_one_copy(l, put);
+        a->want = put;
+        a->index = i;
+        a->source = form;
+    }
+    return rc;
+}
+
+/* Adds the actions that bring the outputs of a body to their layouts. */
+static ch_status add_body_outputs(ch_partition *p)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < p->g->n_outputs && rc == CH_OK; i++) {
+        const ch_node         *n = p->g->output[i].node;
+        const ch_core_regions *at = regions_of(p, p->d->output[i], n);
+
+        p->move =
+            (ch_planned_move){.use = CH_FOR_RESULT, .index = i, .layout = p->d->output[i]};
+        rc = at == NULL ? no_memory() : need(p, n, at, p->d->output[i], &p->result[i]);
+    }
+    return rc;
+}
+
+ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
+                           ch_step_report *report, ch_report_body *described)
+{
+    ch_status rc = CH_OK;
+    int       i = 0;
+
+    *p = (ch_partition){.d = d,
+                        .g = g,
+                        .forms = {.arena = &d->arena, .layouts = d->layouts},
+                        .last = &p->first,
+                        .report = report,
+                        .described = described};
+    p->forms.first = allocate(p, (size_t)g->n_values + 1, sizeof(*p->forms.first));
+    p->written = allocate(p, (size_t)g->n_resources + 1, sizeof(*p->written));
+    p->result = allocate(p, (size_t)g->n_outputs + 1, sizeof(*p->result));
+    if (p->forms.first == NULL || p->written == NULL || p->result == NULL)
+        return no_memory();
+    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++)
+        rc = ch__is_source(n) ? add_source(p, n) : add_call(p, n, d->call[i]);
+    if (rc != CH_OK)
+        return rc;
+    return d->output != NULL ? add_body_outputs(p) : add_roots(p);
+}
+
+/* ---- classes of cores ---- */
+static bool same_size(const ch_region *a, const ch_region *b, int rank)
+{
+    return memcmp(a->size, b->size, (size_t)rank * sizeof(a->size[0])) == 0;
+}
+
+/* Returns true if cores b and c have parts with equal sizes, or both have none. */
+static bool same_part(const ch_core_regions *at, int rank, int b, int c)
+{
+    return at->same_sizes ||
+           (ch__has_core(at->cores, b) == ch__has_core(at->cores, c) &&
+            (!ch__has_core(at->cores, b) || same_size(&at->at[b], &at->at[c], rank)));
+}
+
+/* The same for a value that no op computes. */
+static bool same_source(const ch_partition *p, const ch_node *n, int b, int c)
+{
+    const ch_core_layout  *l = p->forms.first[n->id]->layout;
+    const ch_core_regions *at = ch__layout_regions(p->d->layouts, l, ch__shape(n));
+
+    return at != NULL && same_part(at, n->dims.rank, b, c);
+}
+
+static bool same_bodies(const ch_core_call *of, int b, int c);
+
+static bool same_call(const ch_node *n, const ch_core_call *of, int b, int c)
+{
+    bool computes = ch__has_core(of->computes, b);
+
+    if (computes != ch__has_core(of->computes, c))
+        return false;
+    for (int i = 0; i < n->n_out; i++)
+        if (!same_part(of->out_at[i], n[i].dims.rank, b, c))
+            return false;
+    for (int i = 0; i < n->n_in && computes; i++)
+        if (!same_part(of->in_at[i], n->in[i]->dims.rank, b, c))
+            return false;
+    if (computes && of->attrs[b] != NULL && !ch__attrs_equal(n->op, of->attrs[b], of->attrs[c]))
+        return false;
+    return same_bodies(of, b, c);
+}
+
+/* Returns true if cores b and c can share a graph: what they read, compute and write differs
+ * only in positions. */
+static bool same_actions(const ch_partition *p, int b, int c)
+{
+    for (const ch_node *n = p->g->first; n != NULL; n = n->next)
+        if (ch__is_source(n) && !same_source(p, n, b, c))
+            return false;
+    for (const ch_action *a = p->first; a != NULL; a = a->next) {
+        if (a->kind == CH_ACTION_CALL
+                ? !same_call(a->value, a->call, b, c)
+                : a->kind != CH_ACTION_PUT && !same_part(a->want, a->value->dims.rank, b, c))
+            return false;
+    }
+    return true;
+}
+
+static bool same_bodies(const ch_core_call *of, int b, int c)
+{
+    for (int i = 0; i < of->n_bodies; i++)
+        if (!same_actions(&of->body[i], b, c))
+            return false;
+    return true;
+}
+
+void ch__actions_classes(ch_partition *p)
+{
+    for (int c = 0; c < p->d->opt->n_cores; c++) {
+        int i = 0;
+
+        while (i < p->n_classes && !same_actions(p, p->class[i].first, c))
+            i++;
+        if (i == p->n_classes)
+            p->class[p->n_classes++].first = c;
+        p->class[i].cores |= (uint64_t)1 << c;
+        p->class_of[c] = i;
+    }
+}
