@@ -345,9 +345,7 @@ static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan pla
     if (a == NULL)
         return no_memory();
     a->call = of;
-    return p->report == NULL ? CH_OK
-                             : ch__describe_call(p->report, p->described, p->d, p->g, &plan,
-                                                 call, &of->rule, &p->forms, of->described);
+    return p->report == NULL ? CH_OK : ch__describe_call(p, &plan, call, of);
 }
 
 /* Adds the form of a value that no op computes. */
@@ -365,9 +363,7 @@ static ch_status add_source(ch_partition *p, const ch_node *call)
     if (form == NULL)
         return no_memory();
     form->is_host = is_host;
-    return p->report == NULL ? CH_OK
-                             : ch__describe_call(p->report, p->described, p->d, p->g, NULL,
-                                                 call, NULL, &p->forms, NULL);
+    return p->report == NULL ? CH_OK : ch__describe_call(p, NULL, call, NULL);
 }
 
 /* Leaves out the cores that have the same part as a lower core, so that each element of a

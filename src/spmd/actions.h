@@ -26,6 +26,18 @@ typedef enum ch_action_kind {
 
 typedef struct ch_partition ch_partition;
 
+/* A transfer, for the report. */
+typedef struct ch_planned_move {
+    const ch_node *value;
+    ch_report_use  use;
+    const ch_node *call;  /* CH_FOR_CALL */
+    int            index; /* otherwise: of the resource, or of the output */
+    /* the layout of the new value, or of the output */
+    const ch_core_layout *layout;
+    ch_traffic_kind       kind;
+    int64_t               bytes;
+} ch_planned_move;
+
 /* What the cores do in a call. Arrays are by input, output or core. */
 typedef struct ch_core_call {
     ch_factors              rule;
@@ -90,5 +102,18 @@ void ch__actions_classes(ch_partition *p);
  * are from[i] to to[i]. */
 ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,
                          const int64_t *from, const int64_t *to);
+
+/* ---- describe.c: the report ---- */
+
+/* Prepares a body for values with ids below n. `name` is copied. */
+ch_status ch__describe_begin(ch_step_report *r, ch_report_body *b, const char *name, int n);
+/* Sets *out to a prepared list of the bodies of a call. */
+ch_status ch__describe_bodies(ch_step_report *r, const ch_node *call, ch_report_body **out);
+/* Describes the values of a call, after it has forms, and counts the call. plan and `of` are
+ * NULL for a value that no op computes. */
+ch_status ch__describe_call(ch_partition *p, const ch_call_plan *plan, const ch_node *call,
+                            const ch_core_call *of);
+/* Describes a transfer of a value that has been described. */
+ch_status ch__describe_move(ch_partition *p, const ch_planned_move *m);
 
 #endif

@@ -15,8 +15,7 @@
  * (sums.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
+#include "collective/collective.h"
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
 
@@ -47,14 +46,6 @@ static ch_status add_candidate(chooser *c, const ch_core_layout *ranges)
     if (rc == CH_OK && c->n_candidates < MAX_CANDIDATES)
         c->candidate[c->n_candidates++] = unique;
     return rc;
-}
-
-/* Returns the layout in which a value was computed; NULL: every core can take any part. */
-static const ch_core_layout *computed_layout(const chooser *c, const ch_node *n)
-{
-    const ch_form *form = c->forms.first[n->id];
-
-    return form->is_host ? NULL : form->layout;
 }
 
 /* Adds the ranges that give all results their wanted layouts, as far as these fit together. */
@@ -90,9 +81,9 @@ static ch_status add_inputs(chooser *c)
             if (!used[i] && (best < 0 || ch__bytes(call->in[i]) > ch__bytes(call->in[best])))
                 best = i;
         used[best] = true;
-        if (computed_layout(c, call->in[best]) == NULL ||
-            !ch__lift(&c->p->rule, c->p->rule.in[best], computed_layout(c, call->in[best]),
-                      CH_LIFT_ALL, true, &one))
+        if (ch__computed_layout(&c->forms, call->in[best]) == NULL ||
+            !ch__lift(&c->p->rule, c->p->rule.in[best],
+                      ch__computed_layout(&c->forms, call->in[best]), CH_LIFT_ALL, true, &one))
             continue;
         if (n == 0)
             together = one;
@@ -184,7 +175,7 @@ static bool inputs_stay_partial(chooser *c, const ch_core_layout *ranges, unsign
     if (ranges->n_partial == 1)
         return true;
     for (int i = 0; i < call->n_in; i++) {
-        const ch_core_layout *has = computed_layout(c, call->in[i]);
+        const ch_core_layout *has = ch__computed_layout(&c->forms, call->in[i]);
 
         n_partial += has != NULL && has->n_partial > 1;
         if (i < 32 && ch__may_stay_partial(call, i) &&
@@ -201,7 +192,7 @@ static bool inputs_stay_partial(chooser *c, const ch_core_layout *ranges, unsign
 static double share_of_input(const chooser *c, int i)
 {
     const ch_node        *call = c->p->call, *in = call->in[i];
-    const ch_core_layout *has = computed_layout(c, in);
+    const ch_core_layout *has = ch__computed_layout(&c->forms, in);
     double                due = c->d->value[in->id].due, share;
 
     if (has == NULL || has->n_partial == 1)
@@ -343,7 +334,7 @@ static ch_status add_forms(chooser *c)
 static const ch_core_layout *array_layout(chooser *c, int i)
 {
     const ch_node        *in = c->p->call->in[i];
-    const ch_core_layout *has = computed_layout(c, in);
+    const ch_core_layout *has = ch__computed_layout(&c->forms, in);
     const ch_core_layout *want = c->d->value[c->p->call[i].id].want;
 
     if (has != NULL && ch__layout_is_complete(has) &&
@@ -355,7 +346,7 @@ static const ch_core_layout *array_layout(chooser *c, int i)
 static ch_status choose_pack(chooser *c)
 {
     const ch_node *call = c->p->call;
-    bool           is_begin = strcmp(call->op->name, "all_reduce_begin") == 0;
+    bool           is_begin = call->op == &ch__op_all_reduce_begin;
 
     c->p->array =
         ch__arena_alloc(&c->d->arena, (size_t)(call->n_in + 1) * sizeof(*c->p->array));

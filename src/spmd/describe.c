@@ -8,8 +8,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "spmd/actions.h"
 #include "spmd/annotate.h"
-#include "spmd/divide.h"
 
 static ch_status no_memory(void)
 {
@@ -61,20 +61,12 @@ static bool is_split(const ch_core_layout *l)
     return false;
 }
 
-/* Returns the layout in which a value was computed; NULL: every core can take any part. */
-static const ch_core_layout *computed_layout(const ch_forms *forms, const ch_node *n)
-{
-    const ch_form *form = forms->first[n->id];
-
-    return form->is_host ? NULL : form->layout;
-}
-
 /* Returns true if every core computes the whole call, although an input is split. */
-static bool is_repeated(const ch_call_plan *p, const ch_node *call, const ch_forms *forms)
+static bool is_repeated(const ch_partition *p, const ch_call_plan *plan, const ch_node *call)
 {
     for (int i = 0; i < call->n_in && call->op != &ch__op_with_layout; i++)
-        if (ch__layout_is_replicated(p->array != NULL ? p->array[i] : p->ranges) &&
-            is_split(computed_layout(forms, call->in[i])))
+        if (ch__layout_is_replicated(plan->array != NULL ? plan->array[i] : plan->ranges) &&
+            is_split(ch__computed_layout(&p->forms, call->in[i])))
             return true;
     return false;
 }
@@ -107,10 +99,12 @@ static void count_operations(ch_step_report *r, const ch_factors *f,
 }
 
 /* Counts an operation for each element of the outputs. */
-static void count_elements(ch_step_report *r, const ch_node *call, const ch_forms *forms)
+static void count_elements(ch_partition *p, const ch_node *call)
 {
+    ch_step_report *r = p->report;
+
     for (int i = 0; i < call->n_out; i++) {
-        const ch_core_layout *l = forms->first[call[i].id]->layout;
+        const ch_core_layout *l = p->forms.first[call[i].id]->layout;
         ch_region             at;
 
         r->all_operations += r->times * (double)ch__count(&call[i]);
@@ -137,13 +131,13 @@ static const char *name_of(const ch_graph *g, const ch_node *call)
     return NULL;
 }
 
-static bool set_call(ch_step_report *r, const ch_graph *g, const ch_node *call,
-                     ch_report_call *out)
+static bool set_call(ch_partition *p, const ch_node *call, ch_report_call *out)
 {
     *out = (ch_report_call){.op = call->op->name, .caller = call->caller};
     if (call->op == &ch__op_with_layout)
         out->op = "annotation";
-    return copy_text(r, name_of(g, call), &out->name) && copy_text(r, call->scope, &out->scope);
+    return copy_text(p->report, name_of(p->g, call), &out->name) &&
+           copy_text(p->report, call->scope, &out->scope);
 }
 
 /* Returns the name of the variable of which n is the value, before or after the step. NULL:
@@ -157,59 +151,58 @@ static const char *variable_of(const ch_graph *g, const ch_node *n)
 }
 
 /* Returns the input from which the ranges of a call were taken; NULL: none. */
-static const ch_node *model_of(ch_core_division *d, const ch_call_plan *p, const ch_node *call,
-                               const ch_forms *forms)
+static const ch_node *model_of(ch_partition *p, const ch_call_plan *plan, const ch_node *call)
 {
-    for (int i = 0; p != NULL && p->ranges != NULL && i < call->n_in; i++) {
-        const ch_core_layout *has = computed_layout(forms, call->in[i]), *unique;
+    for (int i = 0; plan != NULL && plan->ranges != NULL && i < call->n_in; i++) {
+        const ch_core_layout *has = ch__computed_layout(&p->forms, call->in[i]), *unique;
         ch_core_layout        lifted;
 
         if (is_split(has) &&
-            ch__lift(&p->rule, p->rule.in[i], has, CH_LIFT_ALL, true, &lifted) &&
-            ch__layout_intern(d->layouts, &lifted, &unique) == CH_OK && unique == p->ranges)
+            ch__lift(&plan->rule, plan->rule.in[i], has, CH_LIFT_ALL, true, &lifted) &&
+            ch__layout_intern(p->d->layouts, &lifted, &unique) == CH_OK &&
+            unique == plan->ranges)
             return call->in[i];
     }
     return NULL;
 }
 
 /* Sets *out to where the layout l of value n comes from. */
-static bool set_origin(ch_step_report *r, ch_core_division *d, const ch_graph *g,
-                       const ch_call_plan *p, const ch_node *n, const ch_core_layout *l,
-                       const ch_forms *forms, ch_report_layout *out)
+static bool set_origin(ch_partition *p, const ch_call_plan *plan, const ch_node *n,
+                       const ch_core_layout *l, ch_report_layout *out)
 {
-    const ch_value_plan *v = &d->value[n->id];
+    const ch_value_plan *v = &p->d->value[n->id];
     const ch_node       *from = v->from, *through = v->through;
 
     out->source = v->source;
     if (l->n_partial > 1) {
         out->source = CH_LAYOUT_PARTIAL;
-    } else if (p != NULL && p->ranges != NULL && p->rule.n_set_out == 0) {
+    } else if (plan != NULL && plan->ranges != NULL && plan->rule.n_set_out == 0) {
         out->source = CH_LAYOUT_UNDIVIDED;
         out->name = n->head->op->replicated; /* a constant */
     } else if (l != v->want && ch__layout_is_replicated(l)) {
         out->source = CH_LAYOUT_CHEAPEST;
     } else if (l != v->want) {
-        from = model_of(d, p, n->head, forms);
+        from = model_of(p, plan, n->head);
         through = n->head;
         out->source = from != NULL ? CH_LAYOUT_NEIGHBOUR : CH_LAYOUT_CHEAPEST;
     }
     if (out->source == CH_LAYOUT_RULE)
-        return copy_text(r, v->rule, &out->name);
+        return copy_text(p->report, v->rule, &out->name);
     if (out->source == CH_LAYOUT_VARIABLE)
-        return copy_text(r, variable_of(g, n), &out->name);
+        return copy_text(p->report, variable_of(p->g, n), &out->name);
     if (out->source == CH_LAYOUT_ANNOTATION) {
         out->is_own = true;
-        return set_call(r, g, n->head, &out->at);
+        return set_call(p, n->head, &out->at);
     }
     if (out->source != CH_LAYOUT_NEIGHBOUR)
         return true;
     if (through->op == &ch__op_with_layout) /* the value goes to an annotation */
         out->source = CH_LAYOUT_ANNOTATION;
     out->from = from->id;
-    out->is_own = through == n->head;
-    out->is_in_body = from->graph != d->g && through->graph == d->g;
-    out->is_outside = from->graph != d->g && !out->is_in_body;
-    return set_call(r, g, through, &out->at);
+    out->is_own = through->graph == p->d->g && through->id == n->head->id;
+    out->is_in_body = from->graph != p->d->g && through->graph == p->d->g;
+    out->is_outside = from->graph != p->d->g && !out->is_in_body;
+    return set_call(p, through, &out->at);
 }
 
 static bool set_layout(ch_step_report *r, const ch_core_layout *l, ch_report_layout *out)
@@ -242,14 +235,14 @@ static void set_parts(const ch_core_layout *l, const ch_node *n, ch_report_value
 }
 
 /* Adds a value; n NULL: a call without results. */
-static ch_status add_value(ch_step_report *r, ch_report_body *b, ch_core_division *d,
-                           const ch_graph *g, const ch_call_plan *p, const ch_node *call,
-                           const ch_node *n, const ch_forms *forms)
+static ch_status add_value(ch_partition *p, const ch_call_plan *plan, const ch_node *call,
+                           const ch_node *n)
 {
-    ch_report_value      *v = ch__arena_alloc(&r->arena, sizeof(*v));
-    const ch_core_layout *l = n != NULL ? forms->first[n->id]->layout : p->ranges;
+    ch_report_body       *b = p->described;
+    ch_report_value      *v = ch__arena_alloc(&p->report->arena, sizeof(*v));
+    const ch_core_layout *l = n != NULL ? p->forms.first[n->id]->layout : plan->ranges;
 
-    if (v == NULL || !set_call(r, g, call, &v->call) || !set_layout(r, l, &v->layout))
+    if (v == NULL || !set_call(p, call, &v->call) || !set_layout(p->report, l, &v->layout))
         return no_memory();
     v->id = n != NULL ? n->id : -1;
     if (n == NULL) {
@@ -258,9 +251,9 @@ static ch_status add_value(ch_step_report *r, ch_report_body *b, ch_core_divisio
         v->layout.name = call->op->replicated; /* a constant */
     } else {
         v->dtype = n->dtype;
-        v->is_host = forms->first[n->id]->is_host;
+        v->is_host = p->forms.first[n->id]->is_host;
         set_parts(l, n, v);
-        if (!set_origin(r, d, g, p, n, l, forms, &v->layout))
+        if (!set_origin(p, plan, n, l, &v->layout))
             return no_memory();
         b->by_id[n->id] = v;
     }
@@ -269,29 +262,27 @@ static ch_status add_value(ch_step_report *r, ch_report_body *b, ch_core_divisio
     return CH_OK;
 }
 
-ch_status ch__describe_call(ch_step_report *r, ch_report_body *b, ch_core_division *d,
-                            const ch_graph *g, const ch_call_plan *p, const ch_node *call,
-                            const ch_factors *rule, const ch_forms *forms,
-                            ch_report_body *bodies)
+ch_status ch__describe_call(ch_partition *p, const ch_call_plan *plan, const ch_node *call,
+                            const ch_core_call *of)
 {
-    ch_report_value **first = b->last;
-    ch_status         rc = CH_OK;
+    ch_step_report   *r = p->report;
+    ch_report_value **first = p->described->last;
+    ch_status         rc = call->n_out == 0 ? add_value(p, plan, call, NULL) : CH_OK;
 
-    if (call->n_out == 0)
-        rc = add_value(r, b, d, g, p, call, NULL, forms);
     for (int i = 0; i < call->n_out && rc == CH_OK; i++)
-        rc = add_value(r, b, d, g, p, call, &call[i], forms);
-    if (call->n_out > 0 && rc == CH_OK)
-        (*first)->body = bodies;
-    if (rc != CH_OK || p == NULL || p->bodies != NULL)
-        return rc; /* the calls of the bodies were counted */
+        rc = add_value(p, plan, call, &call[i]);
+    if (rc != CH_OK || plan == NULL)
+        return rc;
+    (*first)->body = of->described;
+    if (plan->bodies != NULL)
+        return CH_OK; /* the calls of the bodies were counted */
     r->n_calls++;
-    (*first)->is_repeated = is_repeated(p, call, forms);
+    (*first)->is_repeated = is_repeated(p, plan, call);
     r->n_replicated += (*first)->is_repeated;
-    if (p->array == NULL && rule->n_set_out > 0)
-        count_operations(r, rule, p->ranges);
+    if (plan->array == NULL && of->rule.n_set_out > 0)
+        count_operations(r, &of->rule, plan->ranges);
     else
-        count_elements(r, call, forms);
+        count_elements(p, call);
     return CH_OK;
 }
 
@@ -321,14 +312,13 @@ static const ch_node *result_for(const ch_node *call, const ch_node *value)
 }
 
 /* Sets the use of a transfer. */
-static bool set_use(ch_step_report *r, const ch_report_body *b, ch_core_division *d,
-                    const ch_graph *g, const ch_planned_move *m, ch_report_move *to)
+static bool set_use(ch_partition *p, const ch_planned_move *m, ch_report_move *to)
 {
     to->use = m->use;
     to->id = -1;
     if (m->use == CH_FOR_CALL) {
         const ch_report_value *user =
-            m->call->n_out > 0 ? b->by_id[result_for(m->call, m->value)->id] : NULL;
+            m->call->n_out > 0 ? p->described->by_id[result_for(m->call, m->value)->id] : NULL;
 
         to->is = user != NULL ? user->layout : (ch_report_layout){.text = "on core 0"};
         if (user == NULL) {
@@ -337,32 +327,31 @@ static bool set_use(ch_step_report *r, const ch_report_body *b, ch_core_division
         } else {
             to->id = user->id;
         }
-        return set_call(r, g, m->call, &to->call);
+        return set_call(p, m->call, &to->call);
     }
-    if (!set_layout(r, m->layout, &to->is) ||
-        !set_origin(r, d, g, NULL, m->value, m->layout, NULL, &to->is))
+    if (!set_layout(p->report, m->layout, &to->is) ||
+        !set_origin(p, NULL, m->value, m->layout, &to->is))
         return false;
     if (m->use == CH_FOR_RESULT) {
         to->id = m->index;
-        return copy_text(r, g->output[m->index].name, &to->name);
+        return copy_text(p->report, p->g->output[m->index].name, &to->name);
     }
     to->is.source = CH_LAYOUT_VARIABLE;
-    return copy_text(r, g->resource[m->index].name, &to->name);
+    return copy_text(p->report, p->g->resource[m->index].name, &to->name);
 }
 
-ch_status ch__describe_move(ch_step_report *r, ch_report_body *b, ch_core_division *d,
-                            const ch_graph *g, const ch_planned_move *m)
+ch_status ch__describe_move(ch_partition *p, const ch_planned_move *m)
 {
-    ch_report_move **last = &b->by_id[m->value->id]->move, *to;
+    ch_report_move **last = &p->described->by_id[m->value->id]->move, *to;
 
     if (m->bytes == 0)
         return CH_OK;
-    to = ch__arena_alloc(&r->arena, sizeof(*to));
-    if (to == NULL || !set_use(r, b, d, g, m, to))
+    to = ch__arena_alloc(&p->report->arena, sizeof(*to));
+    if (to == NULL || !set_use(p, m, to))
         return no_memory();
     to->kind = m->kind;
     to->bytes = m->bytes;
-    to->is_asked = is_asked(d, m);
+    to->is_asked = is_asked(p->d, m);
     while (*last != NULL)
         last = &(*last)->next;
     *last = to;

@@ -129,10 +129,11 @@ const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *cal
 typedef struct ch_form {
     const ch_core_layout  *layout;  /* NULL: the regions are no layout */
     const ch_core_regions *regions; /* NULL: those of the layout */
-    bool
-        is_in_flight; /* the value is being reduced: only the end of the reduction may use it */
-    bool      is_host; /* every core can take any region at once: an input or a constant */
-    ch_node **node; /* partition.c, by class of cores: the value; NULL where a class has none */
+    bool is_host; /* an input or a constant: cores can take any region of it */
+    /* The value is being reduced: only the end of the reduction may use it. */
+    bool is_in_flight;
+    /* By class of cores: the value in the graph of the class. NULL: it has none. (partition.c) */
+    ch_node       **node;
     struct ch_form *next;
 } ch_form;
 
@@ -152,6 +153,8 @@ const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
  * of value n from layout `from`. */
 int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const ch_node *n,
                        const ch_core_regions *want);
+/* Returns the layout in which value n was computed; NULL: every core can take any part. */
+const ch_core_layout *ch__computed_layout(const ch_forms *forms, const ch_node *n);
 /* Adds a form with a layout or, if that is NULL, with regions. NULL: out of memory. */
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);
@@ -226,35 +229,6 @@ ch_status ch__bodies_spread(ch_core_division *d, const ch_call_plan *p, ch_sprea
 ch_status ch__bodies_choose(ch_core_division *d, ch_forms *forms, const ch_call_plan *p);
 
 /* ---- the passes ---- */
-
-/* ---- describe.c: the report of a division ---- */
-
-/* A transfer, as actions.c and partition.c plan it. */
-typedef struct ch_planned_move {
-    const ch_node *value;
-    ch_report_use  use;
-    const ch_node *call;  /* CH_FOR_CALL */
-    int            index; /* otherwise: of the resource, or of the output */
-    /* the layout of the new value, or of the output */
-    const ch_core_layout *layout;
-    ch_traffic_kind       kind;
-    int64_t               bytes;
-} ch_planned_move;
-
-/* Prepares a body for values with ids below n. `name` is copied. */
-ch_status ch__describe_begin(ch_step_report *r, ch_report_body *b, const char *name, int n);
-/* Sets *out to a prepared list of the bodies of a call. */
-ch_status ch__describe_bodies(ch_step_report *r, const ch_node *call, ch_report_body **out);
-/* Describe the values of a call of graph g, after it has forms, and a transfer of a value that
- * has been described. `rule` has the sizes of this replica; p and `rule` are NULL for a value
- * that no op computes. Counts the call, unless p is NULL. `bodies` are those of the call; NULL:
- * none. */
-ch_status ch__describe_call(ch_step_report *r, ch_report_body *b, ch_core_division *d,
-                            const ch_graph *g, const ch_call_plan *p, const ch_node *call,
-                            const ch_factors *rule, const ch_forms *forms,
-                            ch_report_body *bodies);
-ch_status ch__describe_move(ch_step_report *r, ch_report_body *b, ch_core_division *d,
-                            const ch_graph *g, const ch_planned_move *m);
 
 ch_status ch__propagate(ch_core_division *d);
 /* Replaces the calls in the graphs of the replicas that must be expanded, and sets *any if

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mutant.h"
+#include "collective/collective.h"
 #include "spmd/divide.h"
 
 /* Returns true if every core that needs a region has exactly this region in the form. */
@@ -74,6 +75,13 @@ const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
         }
     }
     return best;
+}
+
+const ch_core_layout *ch__computed_layout(const ch_forms *forms, const ch_node *n)
+{
+    const ch_form *form = forms->first[n->id];
+
+    return form->is_host ? NULL : form->layout;
 }
 
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
@@ -144,11 +152,11 @@ const ch_core_layout *ch__input_layout(ch_core_division *d, const ch_node *call,
 
 bool ch__is_pack(const ch_node *call)
 {
-    const char *name = call->op->name;
+    const ch_op *op = call->op;
 
-    return (call->op->flags & CH_OP_ALONE_IS_INPUT) != 0 && call->n_in == call->n_out &&
-           (strncmp(name, "all_reduce", 10) == 0 || strncmp(name, "broadcast", 9) == 0 ||
-            strcmp(name, "reduce_to_first") == 0);
+    return op == &ch__op_all_reduce || op == &ch__op_all_reduce_begin ||
+           op == &ch__op_all_reduce_end || op == &ch__op_broadcast ||
+           op == &ch__op_reduce_to_first;
 }
 
 bool ch__is_source(const ch_node *call)

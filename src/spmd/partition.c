@@ -374,7 +374,7 @@ static ch_status describe_moves(ch_partition *p)
             a->move.kind = CH_TRAFFIC_HOST;
             a->move.bytes = host_bytes(p, a);
         }
-        rc = ch__describe_move(p->report, p->described, p->d, p->g, &a->move);
+        rc = ch__describe_move(p, &a->move);
     }
     return rc;
 }

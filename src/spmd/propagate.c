@@ -13,8 +13,7 @@
  *      spread from one operand to the other.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
+#include "ops/ops.h"
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
 
@@ -42,13 +41,12 @@ static bool is_elementwise(const ch_call_plan *p)
 
 static bool takes_part(const ch_call_plan *p, ch_spread_level at)
 {
-    const char *name = p->call->op->name;
+    const ch_op *op = p->call->op;
 
-    if (strcmp(name, "broadcast_to") == 0)
+    if (op == &ch__op_broadcast_to)
         return at == CH_SPREAD_BROADCAST;
-    return at > CH_SPREAD_ELEMENTWISE || p->bodies != NULL || p->call->op->block != NULL ||
-           is_elementwise(p) || strcmp(name, "transpose") == 0 ||
-           strcmp(name, "reshape") == 0 || strcmp(name, "identity") == 0;
+    return at > CH_SPREAD_ELEMENTWISE || p->bodies != NULL || op->block != NULL ||
+           is_elementwise(p) || op == &ch__op_transpose || op == &ch__op_reshape;
 }
 
 ch_status ch__improve(ch_core_division *d, const ch_node *n, const ch_core_layout *l,
