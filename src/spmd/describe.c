@@ -85,7 +85,7 @@ static void count_operations(ch_step_report *r, const ch_factors *f,
 {
     int64_t from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS];
     bool    all_same = is_even(f, ranges), computes = false;
-    int     first = __builtin_ctzll(ranges->cores);
+    int     first = ch__first_core(ranges->cores);
 
     for (int k = 0; k < f->n; k++)
         to[k] = f->factor[k].size.n;

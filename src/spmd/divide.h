@@ -132,7 +132,7 @@ typedef struct ch_form {
     bool is_host; /* an input or a constant: cores can take any region of it */
     /* The value is being reduced: only the end of the reduction may use it. */
     bool is_in_flight;
-    /* By class of cores: the value in the graph of the class. NULL: it has none. (partition.c) */
+    /* by class of cores: the value in the graph of the class, or NULL (partition.c) */
     ch_node       **node;
     struct ch_form *next;
 } ch_form;

@@ -15,7 +15,6 @@ static bool fits(const ch_forms *forms, const ch_form *form, const ch_node *n,
                  const ch_core_regions *want)
 {
     const ch_core_regions *has = form->regions;
-    size_t                 bytes = sizeof(want->at[0].size[0]) * (size_t)n->dims.rank;
 
     if (form->layout != NULL && form->layout->n_partial > 1)
         return false;
@@ -28,10 +27,9 @@ static bool fits(const ch_forms *forms, const ch_form *form, const ch_node *n,
     if (has == NULL || (want->cores & ~has->cores) != 0)
         return false;
     for (uint64_t m = want->cores; m != 0; m &= m - 1) {
-        int c = __builtin_ctzll(m);
+        int c = ch__first_core(m);
 
-        if (memcmp(has->at[c].begin, want->at[c].begin, bytes) != 0 ||
-            memcmp(has->at[c].size, want->at[c].size, bytes) != 0)
+        if (!ch__region_equal(&has->at[c], &want->at[c], n->dims.rank))
             return false;
     }
     return true;

@@ -42,7 +42,7 @@ bool ch__layout_is_replicated(const ch_core_layout *l)
 
 bool ch__layout_has_no_copies(const ch_core_layout *l)
 {
-    return layout_combinations(l) == __builtin_popcountll(l->cores);
+    return layout_combinations(l) == ch__count_cores(l->cores);
 }
 
 /* ---- unique layouts ---- */
@@ -492,7 +492,7 @@ static bool is_in_order(const ch_core_layout *l)
 /* Prints the cores in the order of the combinations that they have. */
 static void print_cores(ch_text *o, const ch_core_layout *l)
 {
-    const char *before = __builtin_popcountll(l->cores) == 1 ? "core" : "cores";
+    const char *before = ch__count_cores(l->cores) == 1 ? "core" : "cores";
 
     ch__text_add(o, "%son ", o->used > 0 ? " " : "");
     for (int64_t i = 0; i < layout_combinations(l); i++) {

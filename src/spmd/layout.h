@@ -44,6 +44,16 @@ static inline bool ch__has_core(uint64_t cores, int c)
 {
     return (cores >> c & 1) != 0;
 }
+/* Returns the lowest core of a set, which must not be empty. A loop over a set removes it with
+ * m &= m - 1. */
+static inline int ch__first_core(uint64_t cores)
+{
+    return __builtin_ctzll(cores);
+}
+static inline int ch__count_cores(uint64_t cores)
+{
+    return __builtin_popcountll(cores);
+}
 /* Returns the set of the first n cores; n is 1 or more. */
 static inline uint64_t ch__first_cores(int n)
 {
@@ -132,6 +142,20 @@ static inline void ch__layout_set_partial(ch_core_layout *l, const ch_core_layou
 }
 
 /* ---- sizes and regions ---- */
+
+/* Returns the number of elements that a and b share. */
+static inline int64_t ch__region_shared(const ch_region *a, const ch_region *b, int rank)
+{
+    ch_region both;
+
+    return ch__region_intersect(a, b, rank, &both) ? ch__region_count(&both, rank) : 0;
+}
+static inline bool ch__region_equal(const ch_region *a, const ch_region *b, int rank)
+{
+    size_t bytes = sizeof(a->size[0]) * (size_t)rank;
+
+    return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
+}
 
 /* Sets *out to the region of a value of shape `whole` that core c has. Returns false if the
  * core has no part. A region may be empty. */

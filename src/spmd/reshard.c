@@ -4,15 +4,11 @@
  * intersection of its wanted region with each part, from itself or from a core that has the
  * part. This gives one copy for each part, so the copies of a core never need to be merged.
  *
- * A partial value is divided into cells: the boundaries of all source parts and wanted regions
- * divide each axis into intervals, and a cell is a box of one interval of each axis. All
- * elements of a cell have the same cores that have partial results of it, and the same cores
- * that need it. Sets of cores are masks, and the mask of a cell is the intersection of the
- * masks of its intervals. Every cell is planned by itself; then adjacent copies with equal
- * sources are merged.
+ * A partial value is divided into cells (cells.h). Every cell is planned by itself; then
+ * adjacent copies with equal sources are merged.
  *
  * Usual patterns divide one axis, so there are few parts and cells: an all-gather over D cores
- * has D parts, an all-reduce has one cell.
+ * has D parts, an all-reduce has one cell. pattern.c names them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "spmd/reshard.h"
@@ -21,28 +17,9 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "spmd/cells.h"
 
-/* The arguments of a plan, and values that are computed from them. */
-typedef struct problem {
-    const ch_core_layout *from;
-    ch_shape              whole;
-    const ch_region      *want;
-    uint64_t              wanting;           /* cores that need at least one element */
-    ch_region             has[CH_MAX_CORES]; /* the region of each core that has a part */
-} problem;
-
-/* Returns the lowest core of a mask. The loops over a mask remove it with m &= m - 1. */
-static int first_core(uint64_t mask)
-{
-    return __builtin_ctzll(mask);
-}
-
-static int count_cores(uint64_t mask)
-{
-    return __builtin_popcountll(mask);
-}
-
-static void problem_set(problem *p, const ch_core_layout *from, ch_shape whole,
+static void problem_set(ch_reshard_problem *p, const ch_core_layout *from, ch_shape whole,
                         const ch_region *want, const bool *wants)
 {
     p->from = from;
@@ -57,186 +34,36 @@ static void problem_set(problem *p, const ch_core_layout *from, ch_shape whole,
     }
 }
 
-/* Returns the number of elements that a and b share. */
-static int64_t shared_count(const ch_region *a, const ch_region *b, int rank)
-{
-    ch_region both;
-
-    return ch__region_intersect(a, b, rank, &both) ? ch__region_count(&both, rank) : 0;
-}
-
-static bool same_region(const ch_region *a, const ch_region *b, int rank)
-{
-    for (int k = 0; k < rank; k++) {
-        if (a->begin[k] != b->begin[k] || a->size[k] != b->size[k])
-            return false;
-    }
-    return true;
-}
-
-/* ---- cells ---- */
-
-enum { MAX_BOUNDARIES = 4 * CH_MAX_CORES + 2 };
-
-/* The intervals of an axis. */
-typedef struct axis_cells {
-    int      n;                     /* intervals */
-    int64_t  begin[MAX_BOUNDARIES]; /* interval i is [begin[i], begin[i + 1]) */
-    uint64_t need[MAX_BOUNDARIES];  /* cores whose wanted region has the interval */
-    uint64_t have[MAX_BOUNDARIES];  /* cores whose part has the interval */
-} axis_cells;
-
-/* A loop over the cells of a value. */
-typedef struct cells {
-    int        rank;
-    axis_cells axis[CH_MAX_RANK];
-    int        at[CH_MAX_RANK]; /* the interval of each axis; at[0] is -1 before the first */
-    /* the current cell */
-    ch_region region;
-    uint64_t  need, have;
-} cells;
-
-/* Returns the index of the first boundary that is not below `position`. */
-static int boundary_find(const axis_cells *a, int n, int64_t position)
-{
-    int low = 0, high = n;
-
-    while (low < high) {
-        int middle = (low + high) / 2;
-
-        if (a->begin[middle] < position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Adds a boundary; *n counts boundaries. */
-static void boundary_add(axis_cells *a, int *n, int64_t position)
-{
-    int i = boundary_find(a, *n, position);
-
-    if (i < *n && a->begin[i] == position)
-        return;
-    memmove(a->begin + i + 1, a->begin + i, sizeof(a->begin[0]) * (size_t)(*n - i));
-    a->begin[i] = position;
-    ++*n;
-}
-
-/* Toggles a core in the masks of the intervals where its range begins and ends. The exclusive
- * or of all masks up to an interval then is the mask of the interval. */
-static void toggle(const axis_cells *a, uint64_t *mask, const ch_region *r, int axis, int core)
-{
-    if (r->size[axis] == 0)
-        return;
-    mask[boundary_find(a, a->n + 1, r->begin[axis])] ^= UINT64_C(1) << core;
-    mask[boundary_find(a, a->n + 1, r->begin[axis] + r->size[axis])] ^= UINT64_C(1) << core;
-}
-
-static void axis_divide(const problem *p, int axis, axis_cells *a)
-{
-    int     n = 0;
-    int64_t size = p->whole.dim[axis];
-
-    boundary_add(a, &n, 0);
-    boundary_add(a, &n, size);
-    for (int i = 1; i < p->from->parts[axis]; i++) {
-        int64_t begin, end;
-
-        ch__core_part(p->from, axis, size, i, &begin, &end);
-        boundary_add(a, &n, begin);
-    }
-    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
-        const ch_region *want = &p->want[first_core(m)];
-
-        boundary_add(a, &n, want->begin[axis]);
-        boundary_add(a, &n, want->begin[axis] + want->size[axis]);
-    }
-    a->n = n - 1;
-    memset(a->need, 0, sizeof(a->need[0]) * (size_t)n);
-    memset(a->have, 0, sizeof(a->have[0]) * (size_t)n);
-    for (uint64_t m = p->wanting; m != 0; m &= m - 1)
-        toggle(a, a->need, &p->want[first_core(m)], axis, first_core(m));
-    for (uint64_t m = p->from->cores; m != 0; m &= m - 1)
-        toggle(a, a->have, &p->has[first_core(m)], axis, first_core(m));
-    for (int i = 1; i < n; i++) {
-        a->need[i] ^= a->need[i - 1];
-        a->have[i] ^= a->have[i - 1];
-    }
-}
-
-/* Begins the loop. */
-static void cells_begin(const problem *p, cells *s)
-{
-    s->rank = p->whole.rank;
-    assert(s->rank >= 0);
-    s->region = (ch_region){.begin = {0}};
-    s->need = p->wanting;
-    s->have = p->from->cores;
-    for (int k = 0; k < s->rank; k++) {
-        axis_divide(p, k, &s->axis[k]);
-        s->at[k] = 0;
-    }
-    s->at[s->rank > 0 ? s->rank - 1 : 0] = -1;
-}
-
-/* Goes to the next cell that a core needs, the last axis fastest. Returns false at the end. */
-static bool cells_next(cells *s)
-{
-    do {
-        int k = s->rank - 1;
-
-        if (s->rank == 0) /* a scalar is a single cell */
-            return s->at[0]++ < 0 && s->need != 0;
-        while (k >= 0 && ++s->at[k] >= s->axis[k].n)
-            s->at[k--] = 0;
-        if (k < 0)
-            return false;
-        s->need = s->have = ~UINT64_C(0);
-        for (k = 0; k < s->rank; k++) {
-            const axis_cells *a = &s->axis[k];
-            int               i = s->at[k];
-
-            s->region.begin[k] = a->begin[i];
-            s->region.size[k] = a->begin[i + 1] - a->begin[i];
-            s->need &= a->need[i];
-            s->have &= a->have[i];
-        }
-    } while (s->need == 0);
-    return true;
-}
-
 /* Returns true if the cores that need the cell may read its partial results directly, because
  * no more elements move than if they share the combination. */
-static bool cell_is_direct(const cells *s, int n_partial)
+static bool cell_is_direct(const ch_cells *s, int n_partial)
 {
-    return count_cores(s->need) == 1 || (n_partial == 2 && (s->need & ~s->have) == 0);
+    return ch__count_cores(s->need) == 1 || (n_partial == 2 && (s->need & ~s->have) == 0);
 }
 
 int64_t ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
                          const bool *wants)
 {
-    problem p;
-    cells   s;
-    int64_t n = 0;
+    ch_reshard_problem p;
+    ch_cells           s;
+    int64_t            n = 0;
 
     problem_set(&p, from, whole, want, wants);
     if (from->n_partial == 1) {
         for (uint64_t m = p.wanting; m != 0; m &= m - 1) {
-            int c = first_core(m);
+            int c = ch__first_core(m);
 
             n += ch__region_count(&want[c], whole.rank);
             if (ch__layout_has(from, c))
-                n -= shared_count(&want[c], &p.has[c], whole.rank);
+                n -= ch__region_shared(&want[c], &p.has[c], whole.rank);
         }
         return n;
     }
-    cells_begin(&p, &s);
-    while (cells_next(&s)) {
+    ch__cells_begin(&p, &s);
+    while (ch__cells_next(&s)) {
         int combine = (s.need & s.have) != 0 ? from->n_partial - 1 : from->n_partial;
 
-        n += ch__region_count(&s.region, whole.rank) * (combine + count_cores(s.need) - 1);
+        n += ch__region_count(&s.region, whole.rank) * (combine + ch__count_cores(s.need) - 1);
     }
     return n;
 }
@@ -250,11 +77,11 @@ typedef struct copy_list {
 } copy_list;
 
 typedef struct planner {
-    problem   p;
-    ch_arena *arena;
-    copy_list list[2][CH_MAX_CORES]; /* by stage and core */
-    int64_t   n_moved;
-    int       n_chosen[CH_MAX_CORES]; /* by core: how often others chose to read from it */
+    ch_reshard_problem p;
+    ch_arena          *arena;
+    copy_list          list[2][CH_MAX_CORES]; /* by stage and core */
+    int64_t            n_moved;
+    int n_chosen[CH_MAX_CORES]; /* by core: how often others chose to read from it */
 } planner;
 
 static const unsigned char core_number[CH_MAX_CORES] = {
@@ -335,7 +162,7 @@ static int choose_source(planner *pl, int c, uint64_t cores)
     if (ch__has_core(cores, c))
         return c;
     for (; cores != 0; cores &= cores - 1) {
-        int i = first_core(cores);
+        int i = ch__first_core(cores);
 
         if (best < 0 || pl->n_chosen[i] < pl->n_chosen[best])
             best = i;
@@ -345,20 +172,6 @@ static int choose_source(planner *pl, int c, uint64_t cores)
 }
 
 /* ---- complete values ---- */
-
-/* Sets [*first, *last] to the parts of an axis that share positions with a region. */
-static void parts_of_region(const ch_core_layout *l, ch_shape whole, const ch_region *r,
-                            int axis, int *first, int *last)
-{
-    int64_t unit = l->unit[axis], units = ch__units(whole.dim[axis], unit);
-    int64_t end = r->begin[axis] + r->size[axis];
-
-    *first = *last = 0;
-    if (l->parts[axis] == 1)
-        return;
-    *first = ch__part_of(units, l->parts[axis], r->begin[axis] / unit);
-    *last = ch__part_of(units, l->parts[axis], (end - 1) / unit);
-}
 
 /* Plans the copies of core c: one for each source part that its region meets. have[k][i] are
  * the cores with part i of axis k. */
@@ -373,7 +186,7 @@ static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
 
     assert(rank >= 0 && rank <= CH_MAX_RANK);
     for (k = 0; k < rank; k++) {
-        parts_of_region(from, pl->p.whole, want, k, &first[k], &last[k]);
+        ch__parts_of_region(from, pl->p.whole, want, k, &first[k], &last[k]);
         at[k] = first[k];
         n *= last[k] - first[k] + 1;
     }
@@ -414,9 +227,9 @@ static int core_with_copies(const planner *pl, int c)
 {
     if (!ch__layout_has_no_copies(pl->p.from))
         return -1;
-    for (uint64_t m = pl->p.wanting; first_core(m) < c; m &= m - 1)
-        if (same_region(&pl->p.want[first_core(m)], &pl->p.want[c], pl->p.whole.rank))
-            return first_core(m);
+    for (uint64_t m = pl->p.wanting; ch__first_core(m) < c; m &= m - 1)
+        if (ch__region_equal(&pl->p.want[ch__first_core(m)], &pl->p.want[c], pl->p.whole.rank))
+            return ch__first_core(m);
     return -1;
 }
 
@@ -429,10 +242,10 @@ static ch_status plan_complete(planner *pl)
     for (int k = 0; k < pl->p.whole.rank; k++) {
         memset(have[k], 0, sizeof(have[k][0]) * (size_t)pl->p.from->parts[k]);
         for (uint64_t m = pl->p.from->cores; m != 0; m &= m - 1)
-            have[k][pl->p.from->part[first_core(m)][k]] |= m & -m;
+            have[k][pl->p.from->part[ch__first_core(m)][k]] |= m & -m;
     }
     for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1) {
-        int c = first_core(m), same = core_with_copies(pl, c);
+        int c = ch__first_core(m), same = core_with_copies(pl, c);
 
         if (same < 0) {
             rc = plan_core(pl, have, c);
@@ -441,7 +254,7 @@ static ch_status plan_complete(planner *pl)
         pl->list[0][c] = pl->list[0][same];
         pl->n_moved += ch__region_count(&pl->p.want[c], rank);
         if (ch__layout_has(pl->p.from, c))
-            pl->n_moved -= shared_count(&pl->p.want[c], &pl->p.has[c], rank);
+            pl->n_moved -= ch__region_shared(&pl->p.want[c], &pl->p.has[c], rank);
     }
     return rc;
 }
@@ -450,7 +263,7 @@ static ch_status plan_complete(planner *pl)
 
 /* Adds the combination of a box of the current cell by core c. partial[i] are the cores with
  * partial result i. */
-static ch_status add_combination(planner *pl, const cells *s, const uint64_t *partial, int c,
+static ch_status add_combination(planner *pl, const ch_cells *s, const uint64_t *partial, int c,
                                  const ch_region *box)
 {
     const copy_list *l = &pl->list[0][c];
@@ -492,16 +305,17 @@ static int longest_axis(const ch_region *box, int rank)
 /* Plans the current cell in two stages: the cores that need it combine even shares, preferably
  * those that have a partial result of it, and all copy the shares of the others. `is_only`:
  * there is no other cell, so all these cores have the list of the first of them. */
-static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partial, bool is_only)
+static ch_status plan_shares(planner *pl, const ch_cells *s, const uint64_t *partial,
+                             bool is_only)
 {
-    int      first = first_core(s->need);
+    int      first = ch__first_core(s->need);
     uint64_t combining = (s->need & s->have) != 0 ? s->need & s->have : s->need;
     int      axis = longest_axis(&s->region, s->rank);
     int64_t  length = s->rank > 0 ? s->region.size[axis] : 1;
-    int      n = (int)ch__min(count_cores(combining), length);
+    int      n = (int)ch__min(ch__count_cores(combining), length);
 
     for (int i = 0; i < n; i++, combining &= combining - 1) {
-        int             c = first_core(combining);
+        int             c = ch__first_core(combining);
         ch_reshard_copy share = {1, &core_number[c], s->region};
         ch_status       rc;
 
@@ -515,15 +329,15 @@ static ch_status plan_shares(planner *pl, const cells *s, const uint64_t *partia
         if (is_only && rc == CH_OK) {
             rc = add_copy(pl, 1, first, share);
             pl->n_moved += ch__region_count(&share.region, s->rank) *
-                           count_cores(s->need & ~(UINT64_C(1) << c) & (s->need - 1));
+                           ch__count_cores(s->need & ~(UINT64_C(1) << c) & (s->need - 1));
         }
         for (uint64_t m = is_only ? 0 : s->need; m != 0 && rc == CH_OK; m &= m - 1)
-            rc = add_copy(pl, 1, first_core(m), share);
+            rc = add_copy(pl, 1, ch__first_core(m), share);
         if (rc != CH_OK)
             return rc;
     }
     for (uint64_t m = is_only ? s->need : 0; m != 0; m &= m - 1)
-        pl->list[1][first_core(m)] = pl->list[1][first];
+        pl->list[1][ch__first_core(m)] = pl->list[1][first];
     return CH_OK;
 }
 
@@ -534,128 +348,39 @@ static ch_status plan_partial(planner *pl, int *n_stages, bool *is_shared)
     uint64_t              partial[CH_MAX_CORES] = {0}; /* by partial result: its cores */
     ch_status             rc = CH_OK;
     int                   n_cells = 0;
-    cells                 s;
+    ch_cells              s;
 
     for (uint64_t m = from->cores; m != 0; m &= m - 1)
-        partial[from->partial[first_core(m)]] |= m & -m;
+        partial[from->partial[ch__first_core(m)]] |= m & -m;
     *n_stages = 1;
     *is_shared = false;
-    cells_begin(&pl->p, &s);
-    while (cells_next(&s)) {
+    ch__cells_begin(&pl->p, &s);
+    while (ch__cells_next(&s)) {
         n_cells++;
-        *is_shared |= count_cores(s.need) > 1;
+        *is_shared |= ch__count_cores(s.need) > 1;
         if (!cell_is_direct(&s, from->n_partial))
             *n_stages = 2;
     }
-    cells_begin(&pl->p, &s);
-    while (rc == CH_OK && cells_next(&s)) {
+    ch__cells_begin(&pl->p, &s);
+    while (rc == CH_OK && ch__cells_next(&s)) {
         if (*n_stages == 2)
             rc = plan_shares(pl, &s, partial, n_cells == 1);
         for (uint64_t m = s.need; *n_stages == 1 && m != 0 && rc == CH_OK; m &= m - 1)
-            rc = add_combination(pl, &s, partial, first_core(m), &s.region);
+            rc = add_combination(pl, &s, partial, ch__first_core(m), &s.region);
     }
     return rc;
-}
-
-/* ---- patterns ---- */
-
-/* How the wanted regions of a complete value lie to the regions that the cores have. Cores that
- * need nothing do not count. */
-typedef struct pattern {
-    unsigned grown, shrunk; /* axes along which a core needs positions that it does not have, or
-                             * does not need positions that it has */
-    bool     is_placed; /* every core that needs elements has a part, perhaps an empty one */
-    bool     is_near;   /* every core needs elements that it has, unless it has none, and
-                             * else only elements of parts next to its own part */
-    bool     is_even;   /* two wanted regions are equal or share no element */
-    bool     is_copied; /* two wanted regions are equal */
-} pattern;
-
-static void pattern_add_core(const problem *p, int c, pattern *t)
-{
-    const ch_region *want = &p->want[c], *has = &p->has[c];
-    int              rank = p->whole.rank;
-
-    if (!ch__layout_has(p->from, c)) {
-        t->is_placed = false;
-        t->is_near = false;
-        return;
-    }
-    if (ch__region_count(has, rank) > 0 && shared_count(want, has, rank) == 0)
-        t->is_near = false;
-    for (int k = 0; k < rank; k++) {
-        int     first, last, part = p->from->part[c][k];
-        int64_t has_end = has->begin[k] + has->size[k];
-        int64_t want_end = want->begin[k] + want->size[k];
-
-        parts_of_region(p->from, p->whole, want, k, &first, &last);
-        if (first < part - 1 || last > part + 1)
-            t->is_near = false;
-        if (want->begin[k] < has->begin[k] || want_end > has_end)
-            t->grown |= 1u << k;
-        if (has->size[k] > 0 && (has->begin[k] < want->begin[k] || has_end > want_end))
-            t->shrunk |= 1u << k;
-    }
-}
-
-static pattern pattern_of(const problem *p)
-{
-    pattern t = {.is_placed = true, .is_near = true, .is_even = true};
-    int     rank = p->whole.rank;
-
-    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
-        const ch_region *a = &p->want[first_core(m)];
-
-        pattern_add_core(p, first_core(m), &t);
-        for (uint64_t o = m & (m - 1); o != 0; o &= o - 1) {
-            const ch_region *b = &p->want[first_core(o)];
-
-            if (same_region(a, b, rank))
-                t.is_copied = true;
-            else if (shared_count(a, b, rank) > 0)
-                t.is_even = false;
-        }
-    }
-    return t;
-}
-
-/* Names a reshard of a partial value. */
-static ch_traffic_kind name_partial(const problem *p, bool is_shared)
-{
-    for (uint64_t m = p->wanting & p->from->cores; m != 0; m &= m - 1) {
-        int c = first_core(m);
-
-        if (shared_count(&p->want[c], &p->has[c], p->whole.rank) !=
-            ch__region_count(&p->has[c], p->whole.rank))
-            return CH_TRAFFIC_REDUCE_SCATTER;
-    }
-    return is_shared ? CH_TRAFFIC_ALL_REDUCE : CH_TRAFFIC_REDUCE_SCATTER;
-}
-
-/* Names a reshard of a complete value. All-gather: groups of cores get equal regions that
- * consist of what they have. All-to-all: the same along some axes, and along others a core
- * gives elements away. Halo: a core keeps elements, and gets others from its neighbours. */
-static ch_traffic_kind name_complete(const problem *p)
-{
-    pattern t = pattern_of(p);
-
-    if (t.shrunk == 0 && t.is_even && t.is_copied)
-        return CH_TRAFFIC_ALL_GATHER;
-    if (t.is_placed && t.is_even && t.grown != 0 && t.shrunk != 0 && (t.grown & t.shrunk) == 0)
-        return CH_TRAFFIC_ALL_TO_ALL;
-    return t.is_near && count_cores(p->wanting) > 1 ? CH_TRAFFIC_HALO : CH_TRAFFIC_OTHER;
 }
 
 /* ---- plans ---- */
 
 /* Returns true if every core has exactly the region that it wants. */
-static bool is_done(const problem *p, const bool *wants)
+static bool is_done(const ch_reshard_problem *p, const bool *wants)
 {
     if (p->from->n_partial > 1)
         return false;
     for (int c = 0; c < p->from->n_cores; c++) {
         if (wants[c] && (!ch__layout_has(p->from, c) ||
-                         !same_region(&p->has[c], &p->want[c], p->whole.rank)))
+                         !ch__region_equal(&p->has[c], &p->want[c], p->whole.rank)))
             return false;
     }
     return true;
@@ -734,12 +459,7 @@ ch_status ch__reshard_plan(const ch_core_layout *from, ch_shape whole, const ch_
     if (rc != CH_OK)
         return rc;
     r->n_moved = pl.n_moved;
-    if (r->n_moved == 0)
-        r->kind = CH_TRAFFIC_NONE;
-    else if (from->n_partial > 1)
-        r->kind = name_partial(&pl.p, is_shared);
-    else
-        r->kind = name_complete(&pl.p);
+    r->kind = r->n_moved > 0 ? ch__reshard_name(&pl.p, is_shared) : CH_TRAFFIC_NONE;
     *out = r;
     return CH_OK;
 }
