@@ -6,60 +6,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/cores.h"
+#include "examples.h"
 
-enum { CORES = 4, MOST_INPUTS = 3, MOST_VARIABLES = 11 };
-
-/* An input. */
-typedef struct source {
-    ch_dtype dtype;
-    ch_shape shape;
-} source;
-
-/* A variable, and the axis of the mesh over which each of its axes is split. */
-typedef struct variable {
-    ch_shape shape;
-    int      split[CH_MAX_RANK];
-} variable;
-
-#define UNSPLIT                                                                                \
-    {                                                                                          \
-        CH_OFF, CH_OFF, CH_OFF, CH_OFF                                                         \
-    }
-#define BY_ROWS                                                                                \
-    {                                                                                          \
-        0, CH_OFF, CH_OFF                                                                      \
-    }
-#define BY_COLUMNS                                                                             \
-    {                                                                                          \
-        CH_OFF, 0, CH_OFF                                                                      \
-    }
-
-typedef struct example {
-    source   in[MOST_INPUTS];        /* shape.rank is 0 after the last */
-    variable var[MOST_VARIABLES];    /* likewise */
-    int      n_replicas;             /* 0: one */
-    int      mesh[CH_MESH_AXES_MAX]; /* 0 after the last axis */
-    /* Records the step. x are the inputs, w the values of the variables. */
-    void (*record)(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v);
-} example;
-
-typedef struct recording {
-    const example *e;
-    int            n_in, n_vars;
-    ch_var        *v[MOST_VARIABLES];
-} recording;
-
-static void step(ch_step *s, void *arg)
-{
-    recording *r = arg;
-    ch_node   *x[MOST_INPUTS], *w[MOST_VARIABLES];
-
-    for (int i = 0; i < r->n_in; i++)
-        x[i] = ch_step_in(s, i);
-    for (int i = 0; i < r->n_vars; i++)
-        w[i] = ch_var_read(s, r->v[i]);
-    r->e->record(s, x, w, r->v);
-}
+enum { CORES = 4 };
 
 /* Returns numbers, or zeros of another dtype, which are valid ids. */
 static ch_tensor *values(const source *from)
@@ -98,34 +47,21 @@ static void same_transfers(const ch_layout_report *planned, const ch_layout_repo
     same_traffic(&planned->cross_replica, &measured->cross_replica);
 }
 
-/* Runs an example. Returns its report, which must have these bytes between the devices of a
+/* Runs a step. Returns its report, which must have these bytes between the devices of a
  * replica. */
-static ch_layout_report moves(const example *e, int64_t bytes)
+static ch_layout_report moves(const divided_step *e, int64_t bytes)
 {
     int              n = e->n_replicas > 0 ? e->n_replicas : 1;
     ch_strategy     *st = t_cores_strategy(n, CORES, e->mesh[0] > 0 ? e->mesh : NULL);
     recording        r = {.e = e};
     ch_tensor       *in[MOST_INPUTS];
-    ch_function     *f = t_function(step, &r);
+    ch_function     *f = t_function(record_divided_step, &r);
     ch_layout_report planned, measured;
     ch_tuple        *given, *out = NULL;
 
     for (; r.n_in < MOST_INPUTS && e->in[r.n_in].shape.rank > 0; r.n_in++)
         in[r.n_in] = values(&e->in[r.n_in]);
-    for (; r.n_vars < MOST_VARIABLES && e->var[r.n_vars].shape.rank > 0; r.n_vars++) {
-        const variable *v = &e->var[r.n_vars];
-        char            name[16];
-
-        (void)snprintf(name, sizeof(name), "v%d", r.n_vars);
-        t_ok(ch_var_new(st,
-                        &(ch_var_spec){.name = name,
-                                       .shape = v->shape,
-                                       .init = ch_init_uniform(-1, 1),
-                                       .split = v->split,
-                                       .n_split = v->shape.rank,
-                                       .aggregation = CH_AGGREGATE_SUM},
-                        &r.v[r.n_vars]));
-    }
+    t_ok(new_variables(st, &r));
     given = t_tuple(r.n_in, in);
     ch_function_static_rows(f);
     t_ok(ch_strategy_run(st, f, given, &out));
@@ -142,72 +78,46 @@ static ch_layout_report moves(const example *e, int64_t bytes)
     return planned;
 }
 
+static bool was_run[DIVIDED_STEPS];
+
+/* Runs a step of the table, which must move the bytes of the table. */
+static ch_layout_report run_step(const char *name)
+{
+    int i = 0;
+
+    while (strcmp(divided_steps[i].name, name) != 0)
+        if (++i == DIVIDED_STEPS)
+            fail_msg("no step is named %s", name);
+    was_run[i] = true;
+    return moves(&divided_steps[i], divided_steps[i].bytes);
+}
+
 /* ---- matrix products ---- */
-
-static ch_node *two_layers(ch_node *x, ch_node *const *w)
-{
-    return ch_matmul(ch_relu(ch_matmul(x, false, w[0], false)), false, w[1], false);
-}
-
-static void record_two_layers(ch_step *s, ch_node *const *x, ch_node *const *w,
-                              ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", two_layers(x[0], w));
-}
-
-#define TWO_LAYERS(hidden)                                                                     \
-    {                                                                                          \
-        {ch_shape_of(16, hidden), BY_COLUMNS}, {ch_shape_of(hidden, 16), BY_ROWS},             \
-    }
 
 /* TPU-4.4, TPU-4.10: two products, split by columns and by rows. */
 static void product_split_by_units_needs_one_all_reduce(void **state)
 {
-    ch_layout_report r = moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
-                                          .var = TWO_LAYERS(32),
-                                          .record = record_two_layers},
-                               3072);
+    ch_layout_report r = run_step("A: relu(X W1) W2, by units");
 
     (void)state;
-    assert_int_equal(r.all_reduce.bytes, 3072);
     assert_int_equal(r.all_reduce.count, 1);
+    assert_int_equal(r.all_reduce.bytes, 3072);
     assert_int_equal(r.programs, 1);
     assert_int_equal(r.calls, 3);
     assert_int_equal(r.replicated_calls, 0);
     assert_true(r.work == 1.0 / CORES);
-    r = moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
-                         .var = TWO_LAYERS(30),
-                         .record = record_two_layers},
-              3072);
+    r = run_step("A with 30 hidden units");
     assert_int_equal(r.all_reduce.count, 1);
     assert_int_equal(r.programs, 2);
     assert_true(r.work == 8.0 / 30);
 }
 
-/* Records gradients of the sum of y * dy: of x, or of the variables. */
-static void gradients(ch_step *s, ch_node *const *x, ch_node *const *w, int n,
-                      ch_node *const *of)
+/* TPU-4.4, TPU-4.12: gradients of the same products. */
+static void gradients_of_split_products_move_only_the_sum_for_the_input(void **state)
 {
-    ch_node *grad[2];
-
-    ch_gradients(two_layers(x[0], w), x[1], n, of, grad);
-    for (int i = 0; i < n; i++)
-        ch_step_out(s, NULL, grad[i]);
-}
-
-static void record_gradients_of_w(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                  ch_var *const *v)
-{
-    (void)v;
-    gradients(s, x, w, 2, w);
-}
-
-static void record_gradient_of_x(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                 ch_var *const *v)
-{
-    (void)v;
-    gradients(s, x, w, 1, x);
+    (void)state;
+    (void)run_step("gradients of A for W1 and W2");
+    assert_int_equal(run_step("gradient of A for X").all_reduce.count, 1);
 }
 
 static void record_sums_of_gradients(ch_step *s, ch_node *const *x, ch_node *const *w,
@@ -221,145 +131,46 @@ static void record_sums_of_gradients(ch_step *s, ch_node *const *x, ch_node *con
         ch_step_out(s, NULL, ch_all_reduce(CH_SUM, grad[i]));
 }
 
-/* TPU-4.4, TPU-4.12: gradients of the same products. */
-static void gradients_of_split_products_move_only_the_sum_for_the_input(void **state)
-{
-    example e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
-                 .var = TWO_LAYERS(32),
-                 .record = record_gradients_of_w};
-
-    (void)state;
-    (void)moves(&e, 0);
-    e.record = record_gradient_of_x;
-    assert_int_equal(moves(&e, 3072).all_reduce.count, 1);
-}
-
 static void gradients_of_tiles_are_summed_between_the_devices_of_equal_number(void **state)
 {
-    example e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
-                 .var = TWO_LAYERS(32),
-                 .n_replicas = 2,
-                 .record = record_sums_of_gradients};
+    divided_step e = {.in = {{CH_F32, ch_shape_of(8, 16)}, {CH_F32, ch_shape_of(8, 16)}},
+                      .var = A_HIDDEN(32),
+                      .n_replicas = 2,
+                      .record = record_sums_of_gradients};
 
     (void)state;
     assert_int_equal(moves(&e, 0).cross_replica.bytes, 8192);
 }
 
-/* Records the gradients of two layers and changes their variables. Rows are split. */
-static void record_rows(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    ch_node *of[2] = {ch_split_to_logical_devices(x[0], 2, (int[]){4, 1}),
-                      ch_split_to_logical_devices(x[1], 2, (int[]){4, 1})};
-    ch_node *grad[2];
-
-    ch_gradients(two_layers(of[0], w), of[1], 2, w, grad);
-    for (int i = 0; i < 2; i++)
-        ch_var_assign(s, v[i], ch_sub(w[i], ch_mul(grad[i], ch_number(s, 0.5))));
-}
-
 /* TPU-4.4, TPU-4.12: products of rows that are split. */
 static void rows_split_needs_an_all_reduce_for_each_gradient(void **state)
 {
-    ch_layout_report r = moves(
-        &(example){.in = {{CH_F32, ch_shape_of(128, 784)}, {CH_F32, ch_shape_of(128, 10)}},
-                   .var = {{ch_shape_of(784, 512), UNSPLIT}, {ch_shape_of(512, 10), UNSPLIT}},
-                   .record = record_rows},
-        9756672);
+    ch_layout_report r = run_step("gradients of 784-512-10, by rows");
 
     (void)state;
     assert_int_equal(r.all_reduce.count, 2);
     assert_int_equal(r.all_reduce.bytes, 9756672);
 }
 
-static void record_mesh(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", two_layers(ch_mesh_split(x[0], 2, (int[]){0, CH_OFF}), w));
-}
-
 /* TPU-4.10: a mesh of two axes. */
 static void product_over_two_axes_of_a_mesh_reduces_in_pairs(void **state)
 {
     (void)state;
-    (void)moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
-                           .var = {{ch_shape_of(16, 32), {CH_OFF, 1}},
-                                   {ch_shape_of(32, 16), {1, CH_OFF}}},
-                           .mesh = {2, 2},
-                           .record = record_mesh},
-                1024);
+    (void)run_step("A on mesh 2x2");
 }
 
 /* ---- a transformer block ---- */
 
-typedef struct block_sizes {
-    int64_t batch, time, width, heads, hidden;
-} block_sizes;
-
-static const block_sizes *sizes; /* of record_block */
-
-/* Returns (batch, heads, time, width / heads) from (batch, time, width). */
-static ch_node *by_heads(ch_node *x)
-{
-    x = ch_reshape(
-        x, ch_shape_of(sizes->batch, sizes->time, sizes->heads, sizes->width / sizes->heads));
-    return ch_transpose(x, 4, (int[]){0, 2, 1, 3});
-}
-
-/* A block of a transformer, whose kernels are split by heads and by hidden units, and the
- * gradients of the kernels and the input. */
-static void record_block(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    ch_node *const *norm = &w[6];
-    ch_node        *of[7] = {w[0], w[1], w[2], w[3], w[4], w[5], x[0]}, *grad[7], *h, *y;
-
-    (void)v;
-    h = ch_layer_norm(x[0], norm[0], norm[1], 1e-5);
-    h = ch_attention(by_heads(ch_matmul(h, false, w[0], false)),
-                     by_heads(ch_matmul(h, false, w[1], false)),
-                     by_heads(ch_matmul(h, false, w[2], false)), NULL, NULL);
-    h = ch_reshape(ch_transpose(h, 4, (int[]){0, 2, 1, 3}),
-                   ch_shape_of(sizes->batch, sizes->time, sizes->width));
-    y = ch_add(x[0], ch_matmul(h, false, w[3], false));
-    h = ch_layer_norm(y, norm[2], norm[3], 1e-5);
-    h = ch_matmul(ch_gelu(ch_matmul(h, false, w[4], false)), false, w[5], false);
-    y = ch_add(y, h);
-    ch_gradients(y, x[1], 7, of, grad);
-    ch_step_out(s, "y", y);
-    for (int i = 0; i < 7; i++)
-        ch_step_out(s, NULL, grad[i]);
-}
-
-static ch_layout_report run_block(const block_sizes *b, int64_t bytes)
-{
-    ch_shape shape = ch_shape_of(b->batch, b->time, b->width);
-    ch_shape square = ch_shape_of(b->width, b->width), row = ch_shape_of(b->width);
-    example  e = {.in = {{CH_F32, shape}, {CH_F32, shape}},
-                  .var = {{square, BY_COLUMNS},
-                          {square, BY_COLUMNS},
-                          {square, BY_COLUMNS},
-                          {square, BY_ROWS},
-                          {ch_shape_of(b->width, b->hidden), BY_COLUMNS},
-                          {ch_shape_of(b->hidden, b->width), BY_ROWS},
-                          {row, UNSPLIT},
-                          {row, UNSPLIT},
-                          {row, UNSPLIT},
-                          {row, UNSPLIT}},
-                  .record = record_block};
-
-    sizes = b;
-    return moves(&e, bytes);
-}
-
 /* TPU-4.2, TPU-4.10: the kernels are split; all other layouts follow from them. */
 static void transformer_block_needs_four_all_reduces(void **state)
 {
-    ch_layout_report r = run_block(&(block_sizes){2, 6, 16, 4, 64}, 18432);
+    ch_layout_report r = run_step("block (2,6,16), by heads and units");
 
     (void)state;
     assert_int_equal(r.all_reduce.count, 4);
     assert_int_equal(r.all_reduce.bytes, 18432);
     assert_int_equal(r.programs, 1);
-    r = run_block(&(block_sizes){8, 128, 384, 8, 1536}, 37748736);
+    r = run_step("block (8,128,384), by heads and units");
     assert_int_equal(r.all_reduce.count, 4);
 }
 
@@ -393,7 +204,7 @@ static void causal_attention_moves_keys_up_to_the_last_query_of_a_device(void **
 {
     const source  heads = {CH_F32, ch_shape_of(1, 2, 8, 4)};
     const int64_t time = 2 * 4 * (int64_t)sizeof(float);
-    example       e = {.in = {heads, heads, heads}, .record = record_causal_attention};
+    divided_step  e = {.in = {heads, heads, heads}, .record = record_causal_attention};
 
     (void)state;
     (void)moves(&e, 2 * time * (0 + 2 + 4 + 6));
@@ -403,73 +214,20 @@ static void causal_attention_moves_keys_up_to_the_last_query_of_a_device(void **
 
 /* ---- images ---- */
 
-static ch_node *by_image_rows(ch_node *x)
-{
-    return ch_split_to_logical_devices(x, 4, (int[]){1, 4, 1, 1});
-}
-
-static ch_node *conv(ch_node *x, ch_node *filter)
-{
-    return ch_conv2d(x, filter, &(ch_conv_options){.padding = CH_PAD_SAME});
-}
-
-static void record_conv(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", conv(by_image_rows(x[0]), w[0]));
-}
-
-static void record_filter_gradient(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                   ch_var *const *v)
-{
-    ch_node *y = conv(by_image_rows(x[0]), w[0]), *grad;
-
-    (void)v;
-    ch_step_out(s, "y", y);
-    ch_gradients(y, by_image_rows(x[1]), 1, w, &grad);
-    ch_step_out(s, "gradient", grad);
-}
-
-static void record_strided_conv(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y",
-                ch_conv2d(by_image_rows(x[0]), w[0],
-                          &(ch_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME}));
-}
-
-static void record_conv_in_two_axes(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                    ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", conv(ch_split_to_logical_devices(x[0], 4, (int[]){1, 2, 2, 1}), w[0]));
-}
-
 /* TPU-4.5, TPU-4.10: convolutions and the gradient of the filter. */
 static void convolution_over_rows_of_the_image_moves_only_borders(void **state)
 {
-    example e = {
-        .in = {{CH_F32, ch_shape_of(2, 16, 16, 3)}, {CH_F32, ch_shape_of(2, 16, 16, 8)}},
-        .var = {{ch_shape_of(3, 3, 3, 8), UNSPLIT}},
-        .record = record_conv};
-    ch_layout_report r = moves(&e, 2304);
+    ch_layout_report r = run_step("conv 3x3, by rows of the image");
 
     (void)state;
     assert_int_equal(r.halo.bytes, 2304);
     assert_int_equal(r.halo.count, 1);
     assert_int_equal(r.programs, 3);
-    e.record = record_filter_gradient;
-    r = moves(&e, 2304 + 5184);
+    r = run_step("conv 3x3 and its filter gradient");
     assert_int_equal(r.halo.bytes, 2304);
     assert_int_equal(r.all_reduce.bytes, 5184);
-    e = (example){.in = {{CH_F32, ch_shape_of(1, 16, 8, 2)}},
-                  .var = {{ch_shape_of(3, 3, 2, 8), UNSPLIT}},
-                  .record = record_strided_conv};
-    (void)moves(&e, 192);
-    e.in[0].shape = ch_shape_of(1, 8, 8, 2);
-    e.record = record_conv_in_two_axes;
-    (void)moves(&e, 288);
+    (void)run_step("conv 3x3, stride 2");
+    (void)run_step("conv 3x3, rows and columns by 2x2");
 }
 
 static ch_pool_options pool_options; /* of record_pool_gradient */
@@ -517,7 +275,8 @@ static void gradient_of_max_pooling_moves_the_rows_of_windows_of_two_devices(voi
         {{.window = {2, 2}, .stride = {2, 2}, .padding = CH_PAD_EXPLICIT, .pad = {1, 1, 1, 1}},
          3 * ROW + 6 * ROW + 3 * ROW * 9 / 16},
     };
-    example e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}}, .record = record_pool_gradient};
+    divided_step e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}},
+                      .record = record_pool_gradient};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -529,62 +288,14 @@ static void gradient_of_max_pooling_moves_the_rows_of_windows_of_two_devices(voi
 
 /* ---- normalisation, softmax, losses ---- */
 
-static ch_node *by_columns(ch_node *x)
-{
-    return ch_split_to_logical_devices(x, 2, (int[]){1, 4});
-}
-
-static void record_batch_norm(ch_step *s, ch_node *const *x, ch_node *const *w,
-                              ch_var *const *v)
-{
-    ch_node *mean, *variance;
-
-    (void)v;
-    ch_step_out(s, "y", ch_batch_norm(by_image_rows(x[0]), w[0], w[1], 1e-3, &mean, &variance));
-}
-
-static void record_layer_norm(ch_step *s, ch_node *const *x, ch_node *const *w,
-                              ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", ch_layer_norm(by_columns(x[0]), w[0], w[1], 1e-3));
-}
-
-static void record_softmax(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", ch_softmax(by_columns(x[0]), -1));
-}
-
-static void record_cross_entropy(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                 ch_var *const *v)
-{
-    ch_node *logits = ch_split_to_logical_devices(x[0], 3, (int[]){1, 1, 4});
-
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", ch_sparse_softmax_cross_entropy(logits, x[1]));
-}
-
 /* TPU-4.10, TPU-4.11: norms, softmax and cross entropy. */
 static void sums_over_a_split_axis_move_only_the_sums(void **state)
 {
-    example e = {.in = {{CH_F32, ch_shape_of(2, 16, 16, 8)}},
-                 .var = {{ch_shape_of(8), UNSPLIT}, {ch_shape_of(8), UNSPLIT}},
-                 .record = record_batch_norm};
-
     (void)state;
-    (void)moves(&e, 384);
-    e.in[0].shape = ch_shape_of(8, 8);
-    e.record = record_layer_norm;
-    (void)moves(&e, 384);
-    e.record = record_softmax;
-    (void)moves(&e, 384);
-    e.in[0].shape = ch_shape_of(2, 6, 100);
-    e.in[1] = (source){CH_I32, ch_shape_of(2, 6)};
-    e.record = record_cross_entropy;
-    (void)moves(&e, 864);
+    (void)run_step("batch norm, by rows of the image");
+    (void)run_step("layer norm (8,8), by columns");
+    (void)run_step("softmax (8,8), by columns");
+    (void)run_step("cross entropy (2,6,100), by classes");
 }
 
 /* ---- partial sums ---- */
@@ -673,8 +384,8 @@ static void linear_ops_keep_partial_sums(void **state)
     static const sums_fn with_one[] = {
         add,        subtract,   negate_and_add, negate_both, halve_one,
         halve_both, divide_one, move_and_add,   add_three,   multiply_by_elements};
-    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
-                 .record = record_sums};
+    divided_step e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                      .record = record_sums};
 
     (void)state;
     for (size_t i = 0; i < sizeof(with_one) / sizeof(with_one[0]); i++) {
@@ -722,8 +433,8 @@ static void partial_sums_that_are_needed_complete_are_reduced_once(void **state)
         int     n_sums;
     } cases[] = {
         {use_twice, 1}, {use_in_two_ways, 1}, {use_both_twice, 2}, {multiply, 2}, {square, 1}};
-    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
-                 .record = record_sums};
+    divided_step e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                      .record = record_sums};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -743,7 +454,7 @@ static ch_node *negate_and_split(ch_step *s, ch_node *p, ch_node *q)
 /* A reduce-scatter of 8 numbers moves 96 bytes. */
 static void linear_ops_keep_partial_sums_of_a_split_result(void **state)
 {
-    example          e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+    divided_step     e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
                           .record = record_sums};
     ch_layout_report r;
 
@@ -786,8 +497,8 @@ static void linear_ops_keep_no_partial_maxima_minima_and_products(void **state)
 {
     ch_node *(*const cases[])(ch_step *, ch_node *const *) = {use_of_maxima, use_of_minima,
                                                               use_of_products};
-    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
-                 .record = record_made};
+    divided_step e = {.in = {{CH_F32, ch_shape_of(8, 8)}, {CH_F32, ch_shape_of(8, 8)}},
+                      .record = record_made};
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -851,7 +562,7 @@ static void devices_without_rows_have_no_partial_result(void **state)
 
         print_message("case %d\n", (int)i);
         made_of_inputs = cases[i].made;
-        (void)moves(&(example){.in = {x, x}, .record = record_made}, cases[i].bytes);
+        (void)moves(&(divided_step){.in = {x, x}, .record = record_made}, cases[i].bytes);
     }
 }
 
@@ -871,10 +582,10 @@ static void record_gradient_of_multiples(ch_step *s, ch_node *const *x, ch_node 
 static void gradient_through_multiples_needs_one_all_reduce(void **state)
 {
     (void)state;
-    assert_int_equal(moves(&(example){.in = {{CH_F32, ch_shape_of(8, 16)}},
-                                      .var = {{ch_shape_of(16, 32), BY_COLUMNS},
-                                              {ch_shape_of(16, 32), BY_COLUMNS}},
-                                      .record = record_gradient_of_multiples},
+    assert_int_equal(moves(&(divided_step){.in = {{CH_F32, ch_shape_of(8, 16)}},
+                                           .var = {{ch_shape_of(16, 32), BY_COLUMNS},
+                                                   {ch_shape_of(16, 32), BY_COLUMNS}},
+                                           .record = record_gradient_of_multiples},
                            3072)
                          .all_reduce.count,
                      1);
@@ -882,109 +593,36 @@ static void gradient_through_multiples_needs_one_all_reduce(void **state)
 
 /* ---- rows by ids ---- */
 
-static void record_lookup(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)v;
-    ch_step_out(s, "y", ch_gather(w[0], x[0], 0));
-}
-
-static void record_sparse_gradient(ch_step *s, ch_node *const *x, ch_node *const *w,
-                                   ch_var *const *v)
-{
-    ch_node *ids = ch_split_to_logical_devices(x[0], 1, (int[]){4});
-    ch_node *rows = ch_split_to_logical_devices(x[1], 2, (int[]){4, 1});
-
-    ch_var_assign(s, v[0], ch_scatter_sub(w[0], ids, rows));
-}
-
 /* TPU-4.7, TPU-4.10: lookups and the gradient of a table. */
 static void lookups_in_a_split_table_sum_the_rows_that_cores_have(void **state)
 {
-    example e = {.in = {{CH_I64, ch_shape_of(10)}},
-                 .var = {{ch_shape_of(100, 8), BY_ROWS}},
-                 .record = record_lookup};
-
     (void)state;
-    (void)moves(&e, 1920);
-    e.var[0] = (variable){ch_shape_of(100, 8), BY_COLUMNS};
-    (void)moves(&e, 0);
-    e = (example){.in = {{CH_I64, ch_shape_of(8)}, {CH_F32, ch_shape_of(8, 8)}},
-                  .var = {{ch_shape_of(100, 8), UNSPLIT}},
-                  .record = record_sparse_gradient};
-    (void)moves(&e, 960);
+    (void)run_step("lookup in (100,8), by rows");
+    (void)run_step("lookup in (100,8), by columns");
+    (void)run_step("sparse gradient of (100,8)");
 }
 
 /* ---- moves ---- */
 
-static ch_node *by_rows(ch_node *x, int rank)
-{
-    return ch_split_to_logical_devices(x, rank, (int[]){4, 1});
-}
-
-static void record_transfer(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", by_rows(by_columns(x[0]), 2));
-}
-
-static void record_reverse(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", by_rows(ch_reverse(by_rows(x[0], 1), 1, (int[]){0}), 1));
-}
-
-static void record_reshape(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(
-        s, "y",
-        ch_mesh_split(ch_reshape(by_rows(x[0], 1), ch_shape_of(6, 8)), 2, (int[]){0, CH_OFF}));
-}
-
-static void record_concat(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    ch_node *parts[2] = {ch_replicate_to_logical_devices(x[0]), by_rows(x[1], 2)};
-
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", by_rows(ch_concat(2, parts, 0), 2));
-}
-
-static void record_slice(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", ch_slice(by_rows(x[0], 1), 1, (int64_t[]){2}, (int64_t[]){12}));
-}
-
-static void record_pad(ch_step *s, ch_node *const *x, ch_node *const *w, ch_var *const *v)
-{
-    (void)w;
-    (void)v;
-    ch_step_out(s, "y", ch_pad(by_rows(x[0], 1), 1, (int64_t[]){1}, (int64_t[]){1}, 0));
-}
-
 /* TPU-4.6, TPU-4.11: ops that move elements. */
 static void moves_transfer_the_missing_elements(void **state)
 {
-    example e = {.in = {{CH_F32, ch_shape_of(8, 8)}}, .record = record_transfer};
-
     (void)state;
-    assert_int_equal(moves(&e, 192).all_to_all.bytes, 192);
-    e = (example){.in = {{CH_F32, ch_shape_of(8)}}, .record = record_reverse};
-    assert_int_equal(moves(&e, 32).other.bytes, 32);
-    e = (example){.in = {{CH_F32, ch_shape_of(48)}}, .record = record_reshape};
-    (void)moves(&e, 64);
-    e = (example){.in = {{CH_F32, ch_shape_of(8, 3)}, {CH_F32, ch_shape_of(8, 3)}},
-                  .record = record_concat};
-    (void)moves(&e, 72);
-    e = (example){.in = {{CH_F32, ch_shape_of(16)}}, .record = record_slice};
-    assert_int_equal(moves(&e, 8).halo.bytes, 8);
-    e = (example){.in = {{CH_F32, ch_shape_of(8)}}, .record = record_pad};
-    (void)moves(&e, 8);
+    assert_int_equal(run_step("(8,8), columns to rows").all_to_all.bytes, 192);
+    assert_int_equal(run_step("reverse (8)").other.bytes, 32);
+    (void)run_step("reshape (48) to (6,8)");
+    (void)run_step("concat (8,3) replicated, (8,3) by rows");
+    assert_int_equal(run_step("slice 2:14 of (16)").halo.bytes, 8);
+    (void)run_step("pad (8) by 1, 1");
+}
+
+/* Must be the last test. */
+static void steps_of_the_table_were_run(void **state)
+{
+    (void)state;
+    for (int i = 0; i < DIVIDED_STEPS; i++)
+        if (!was_run[i])
+            fail_msg("%s was not run", divided_steps[i].name);
 }
 
 int main(void)
@@ -1008,6 +646,7 @@ int main(void)
         cmocka_unit_test(gradient_through_multiples_needs_one_all_reduce),
         cmocka_unit_test(lookups_in_a_split_table_sum_the_rows_that_cores_have),
         cmocka_unit_test(moves_transfer_the_missing_elements),
+        cmocka_unit_test(steps_of_the_table_were_run),
     };
 
     return cmocka_run_group_tests(tests, t_eight_gpus, NULL);
