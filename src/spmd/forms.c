@@ -4,8 +4,6 @@
  * reshard, and the resharded value is a further form, which later calls can use.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "base/mutant.h"
 #include "collective/collective.h"
 #include "spmd/divide.h"

@@ -18,7 +18,7 @@
  * which are parts of 7 units of 4 positions.
  *
  * A layout does not depend on the sizes of a value. The same struct, with a factor in place of
- * each axis, says which ranges of the factors of a call a core computes (spmd/choose.h).
+ * each axis, says which ranges of the factors of a call a core computes (spmd/ranges.c).
  *
  * Invariants:
  *   1. Every combination of parts and partial results is on at least one core.

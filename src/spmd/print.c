@@ -48,16 +48,22 @@ static void print_number(ch_text *o, int64_t n)
     ch__text_add(o, ",%03d", (int)(n % 1000));
 }
 
-/* Copies the source line of an address, such as "train.c:44", to text[WHERE_TEXT]. It is empty
- * if it is unknown. */
+/* Copies the source line of an address, such as "train.c:44", to text[WHERE_TEXT]. In a program
+ * without debug information it is "train+0x1c", without the advice of ch__where. It is empty if
+ * nothing is known. */
 static const char *find_line(printer *p, const void *caller, char *text)
 {
     source_line  own = {.caller = NULL};
     source_line *line = p->cache != NULL ? &p->cache[((uintptr_t)caller >> 2) % CACHED] : &own;
 
     if (line->caller != caller) {
+        char *advice;
+
         line->caller = caller;
         ch__where(caller, line->text, sizeof(line->text));
+        advice = strstr(line->text, " (");
+        if (advice != NULL)
+            *advice = '\0';
     }
     (void)snprintf(text, WHERE_TEXT, "%s", line->text);
     return text;

@@ -248,9 +248,9 @@ bool ch__ranges_are_full(const ch_factors *f, const ch_core_layout *ranges)
 
 /* Returns the unique layout of the regions of input i; NULL: they are none, or a core has an
  * empty range. */
-static const ch_core_layout *input_layout(ch_core_division *d, const ch_node *call,
-                                          const ch_factors *f, const ch_core_layout *ranges,
-                                          int i)
+static const ch_core_layout *layout_of_full(ch_core_division *d, const ch_node *call,
+                                            const ch_factors *f, const ch_core_layout *ranges,
+                                            int i)
 {
     const ch_core_layout *unique;
     ch_core_layout        l;
@@ -269,7 +269,7 @@ const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *cal
                                          const ch_factors *f, const ch_core_layout *ranges,
                                          int i, ch_core_regions *room)
 {
-    const ch_core_layout *l = input_layout(d, call, f, ranges, i);
+    const ch_core_layout *l = layout_of_full(d, call, f, ranges, i);
     const ch_dims        *dims = &call->in[i]->dims;
     int64_t               from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
 
