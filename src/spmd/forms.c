@@ -54,6 +54,7 @@ const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
 {
     const ch_form *best = NULL;
 
+    *moved = 0;
     for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
         if (fits(forms, form, n, want)) {
             *moved = -1;

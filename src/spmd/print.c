@@ -228,13 +228,14 @@ static void print_layout(printer *p, const ch_report_value *v)
     print_origin(p, &v->layout, v->call.caller);
 }
 
-/* Prints the scope and the source line of a call, such as "net/dense_1, at train.c:41", in a
- * column of its own. The line of the call begins at `begin`. */
+/* Prints the scope and the source line of a call, such as "net/dense_1, at train.c:41", from
+ * column WHERE_COLUMN on: further to the right or left if that fits into the line, otherwise on
+ * a line of its own. The line of the call begins at `begin`. */
 static void print_place(printer *p, const ch_report_call *call, size_t begin)
 {
     char    text[WHERE_TEXT + 16];
     ch_text place = ch__text(text, sizeof(text)), *o = p->o;
-    size_t  column = o->used - begin + 2, length;
+    size_t  least = o->used - begin + 2, column, length;
 
     p->o = &place;
     text[0] = '\0';
@@ -243,11 +244,10 @@ static void print_place(printer *p, const ch_report_call *call, size_t begin)
     length = place.used + (call->scope != NULL ? strlen(call->scope) : 0);
     if (length == 0)
         return;
-    if (column < WHERE_COLUMN)
-        column = WHERE_COLUMN;
-    if (column + length > WIDTH && o->used - begin + 2 + length <= WIDTH)
+    column = least > WHERE_COLUMN ? least : WHERE_COLUMN;
+    if (column + length > WIDTH && least + length <= WIDTH) {
         column = WIDTH - length;
-    if (column + length > WIDTH && o->used - begin + 2 > WHERE_COLUMN) {
+    } else if (column + length > WIDTH && least > WHERE_COLUMN) {
         ch__text_add(o, "\n");
         begin = o->used;
         column = WHERE_COLUMN;
