@@ -2,7 +2,8 @@
  *
  * The calls are visited in order, with the forms of their inputs (forms.c). The candidates of a
  * call are the ranges that give its results their wanted layouts, the ranges that each input
- * suggests, and each combination of two of these. The cheapest candidate is chosen. Its cost is
+ * suggests, and each combination of two of these. The cheapest candidate is chosen. If several
+ * cost the same, the results decide, then the larger input, and combinations last. The cost is
  * the number of bytes that must be moved, for the inputs and from the results to their wanted
  * layouts, plus a small cost of each arithmetic operation, on all cores together. So work is
  * divided rather than repeated, if that does not move more bytes than it saves work.
@@ -21,29 +22,37 @@
 
 static const double bytes_per_operation = 0.1; /* unless the options say otherwise */
 
-enum { MAX_LIFTS = 10, MAX_CANDIDATES = MAX_LIFTS * (MAX_LIFTS + 1) / 2 };
-
 /* The state of choosing for a call. */
 typedef struct chooser {
-    ch_core_division     *d;
-    ch_forms              forms;
-    ch_core_regions      *room; /* for regions that are no layout */
-    ch_call_plan         *p;    /* the call */
-    int                   n_candidates;
-    const ch_core_layout *candidate[MAX_CANDIDATES]; /* in order of preference */
+    ch_core_division *d;
+    ch_forms          forms;
+    ch_core_regions  *room; /* for regions that are no layout */
+    ch_call_plan     *p;    /* the call */
+    /* in order of preference, without repetitions; in the arena, with room for cap */
+    const ch_core_layout **candidate;
+    int                    n_candidates, cap;
 } chooser;
 
 /* ---- candidates ---- */
 
 static ch_status add_candidate(chooser *c, const ch_core_layout *ranges)
 {
-    const ch_core_layout *unique;
+    const ch_core_layout *unique, **more;
     ch_status             rc = ch__layout_intern(c->d->layouts, ranges, &unique);
 
     for (int i = 0; i < c->n_candidates; i++)
         if (c->candidate[i] == unique)
             return rc;
-    if (rc == CH_OK && c->n_candidates < MAX_CANDIDATES)
+    if (rc == CH_OK && c->n_candidates == c->cap) {
+        more = ch__arena_alloc(&c->d->arena, (2 * (size_t)c->cap + 16) * sizeof(*more));
+        if (more == NULL)
+            return ch__fail_memory("the layouts of a step");
+        if (c->cap > 0)
+            memcpy(more, c->candidate, (size_t)c->cap * sizeof(*more));
+        c->candidate = more;
+        c->cap = 2 * c->cap + 16;
+    }
+    if (rc == CH_OK)
         c->candidate[c->n_candidates++] = unique;
     return rc;
 }
@@ -63,45 +72,28 @@ static ch_status add_result(chooser *c)
     return add_candidate(c, &ranges);
 }
 
-/* Adds the ranges that the computed layouts of all inputs give together, then those of each
- * input, the largest first. */
+/* Adds the ranges that the computed layout of each input gives, the largest first. */
 static ch_status add_inputs(chooser *c)
 {
     const ch_node *call = c->p->call;
-    ch_core_layout together, lifted[MAX_LIFTS], merged;
-    int            n = 0, n_used = 0;
-    bool           used[CH_MAX_OUT] = {false};
     ch_status      rc = CH_OK;
 
-    for (; n_used < call->n_in && n_used < CH_MAX_OUT; n_used++) {
-        ch_core_layout one;
-        int            best = -1;
+    for (int k = 0; k < call->n_in && rc == CH_OK; k++) {
+        int                   i = c->p->in_order[k];
+        const ch_core_layout *has = ch__computed_layout(&c->forms, call->in[i]);
+        ch_core_layout        ranges;
 
-        for (int i = 0; i < call->n_in && i < CH_MAX_OUT; i++)
-            if (!used[i] && (best < 0 || ch__bytes(call->in[i]) > ch__bytes(call->in[best])))
-                best = i;
-        used[best] = true;
-        if (ch__computed_layout(&c->forms, call->in[best]) == NULL ||
-            !ch__lift(&c->p->rule, c->p->rule.in[best],
-                      ch__computed_layout(&c->forms, call->in[best]), CH_LIFT_ALL, true, &one))
-            continue;
-        if (n == 0)
-            together = one;
-        else if (ch__layout_merge(&together, &one, &merged))
-            together = merged;
-        if (n < MAX_LIFTS - 2)
-            lifted[n++] = one;
+        if (has != NULL &&
+            ch__lift(&c->p->rule, c->p->rule.in[i], has, CH_LIFT_ALL, true, &ranges))
+            rc = add_candidate(c, &ranges);
     }
-    if (n > 0)
-        rc = add_candidate(c, &together);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = add_candidate(c, &lifted[i]);
     return rc;
 }
 
+/* Adds each combination of two of the candidates. */
 static ch_status add_pairs(chooser *c)
 {
-    int       n = c->n_candidates < MAX_LIFTS ? c->n_candidates : MAX_LIFTS;
+    int       n = c->n_candidates;
     ch_status rc = CH_OK;
 
     for (int i = 0; i < n; i++)
@@ -260,13 +252,14 @@ static bool cost_of(chooser *c, const ch_core_layout *ranges, unsigned *stay, do
 
     if (!inputs_stay_partial(c, ranges, stay))
         return false;
-    *cost = (each > 0 ? each : bytes_per_operation) * operations(&c->p->rule, ranges);
+    *cost = 0; /* bytes are added up first: they are whole numbers, so rounding breaks no tie */
     for (int i = 0; i < c->p->call->n_in; i++)
         if (!ch__stays_partial(*stay, i) && !add_input_cost(c, ranges, i, cost))
             return false;
     for (int i = 0; i < c->p->call->n_out; i++)
         if (!add_output_cost(c, ranges, i, cost))
             return false;
+    *cost += (each > 0 ? each : bytes_per_operation) * operations(&c->p->rule, ranges);
     return true;
 }
 

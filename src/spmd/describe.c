@@ -172,6 +172,7 @@ static bool set_origin(ch_partition *p, const ch_call_plan *plan, const ch_node 
 {
     const ch_value_plan *v = &p->d->value[n->id];
     const ch_node       *from = v->from, *through = v->through;
+    const ch_graph      *own = p->d->g; /* of `through`: that of the division, or p->g */
 
     out->source = v->source;
     if (l->n_partial > 1) {
@@ -184,6 +185,7 @@ static bool set_origin(ch_partition *p, const ch_call_plan *plan, const ch_node 
     } else if (l != v->want) {
         from = model_of(p, plan, n->head);
         through = n->head;
+        own = p->g;
         out->source = from != NULL ? CH_LAYOUT_NEIGHBOUR : CH_LAYOUT_CHEAPEST;
     }
     if (out->source == CH_LAYOUT_RULE)
@@ -200,8 +202,8 @@ static bool set_origin(ch_partition *p, const ch_call_plan *plan, const ch_node 
         out->source = CH_LAYOUT_ANNOTATION;
     out->from = from->id;
     out->is_own = through->graph == p->d->g && through->id == n->head->id;
-    out->is_in_body = from->graph != p->d->g && through->graph == p->d->g;
-    out->is_outside = from->graph != p->d->g && !out->is_in_body;
+    out->is_in_body = from->graph != own && through->graph == own;
+    out->is_outside = from->graph != own && !out->is_in_body;
     return set_call(p, through, &out->at);
 }
 

@@ -37,9 +37,11 @@ typedef struct ch_body_plan ch_body_plan;
 
 /* The decisions about a call. */
 typedef struct ch_call_plan {
-    const ch_node        *call;   /* in ch_core_division.g */
-    ch_factors            rule;   /* n_set_out is 0 if the call must not be divided */
-    const ch_core_layout *ranges; /* NULL before choose.c: the ranges of the factors */
+    const ch_node        *call;      /* in ch_core_division.g */
+    ch_factors            rule;      /* n_set_out is 0 if the call must not be divided */
+    const int            *in_order;  /* the numbers of the inputs, those of most bytes first */
+    const int            *out_order; /* likewise */
+    const ch_core_layout *ranges;    /* NULL before choose.c: the ranges of the factors */
     unsigned stays_partial; /* bit i: input i is used in the partial form that was computed */
     /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
      * part of each array, and no array is partial. */

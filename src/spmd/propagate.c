@@ -80,34 +80,29 @@ static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n
     return d->value[n->id].want;
 }
 
-/* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. The value of
- * most bytes decides first; a layout that does not fit those before is left out. Sets *from to
- * the first value that splits a factor. Returns false if no value has a layout. */
+/* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. They decide in
+ * the order `order`; a layout that does not fit those before is left out. Sets *from to the
+ * first value that splits a factor. Returns false if no value has a layout. */
 static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
-                        const ch_node *const *value, ch_axis_rule (*axis)[CH_MAX_RANK],
-                        ch_core_layout *out, const ch_node **from)
+                        const ch_node *const *value, const int            *order,
+                        ch_axis_rule (*axis)[CH_MAX_RANK], ch_core_layout *out,
+                        const ch_node **from)
 {
-    bool used[CH_MAX_OUT] = {false}, any = false, is_split = false;
+    bool any = false, is_split = false;
 
-    for (int round = 0; round < n && round < CH_MAX_OUT; round++) {
+    for (int k = 0; k < n; k++) {
         ch_core_layout lifted, merged;
-        int            best = -1;
+        int            i = order[k];
 
-        for (int i = 0; i < n && i < CH_MAX_OUT; i++)
-            if (!used[i] && want_of(d, value[i]) != NULL &&
-                (best < 0 || ch__bytes(value[i]) > ch__bytes(value[best])))
-                best = i;
-        if (best < 0)
-            break;
-        used[best] = true;
-        if (!ch__lift(f, axis[best], want_of(d, value[best]), CH_LIFT_RESULT, false, &lifted))
+        if (want_of(d, value[i]) == NULL ||
+            !ch__lift(f, axis[i], want_of(d, value[i]), CH_LIFT_RESULT, false, &lifted))
             continue;
         if (!any)
             *out = lifted;
         else if (ch__layout_merge(out, &lifted, &merged))
             *out = merged;
         if (!is_split)
-            *from = value[best];
+            *from = value[i];
         is_split = !ch__layout_is_replicated(out);
         any = true;
     }
@@ -165,10 +160,11 @@ static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, ch_spread
     for (int i = 0; i < n_out; i++)
         out[i] = &p->call[i];
     if (forward)
-        return merge_wants(d, &p->rule, p->call->n_in, in, p->rule.in, &ranges, &from)
+        return merge_wants(d, &p->rule, p->call->n_in, in, p->in_order, p->rule.in, &ranges,
+                           &from)
                    ? spread(d, p, &ranges, n_out, out, p->rule.out, from, changed)
                    : CH_OK;
-    return merge_wants(d, &p->rule, n_out, out, p->rule.out, &ranges, &from)
+    return merge_wants(d, &p->rule, n_out, out, p->out_order, p->rule.out, &ranges, &from)
                ? spread(d, p, &ranges, p->call->n_in, in, p->rule.in, from, changed)
                : CH_OK;
 }

@@ -31,6 +31,27 @@ static void end_division(ch_core_division *d)
     ch__layout_table_free(layouts);
 }
 
+/* Returns the numbers of n values, those of most bytes first; equal ones keep their order.
+ * `outputs` are the outputs of a call, or NULL. NULL: out of memory. */
+static const int *by_bytes(ch_core_division *d, int n, ch_node *const *value,
+                           const ch_node *outputs)
+{
+    int     *order = ch__arena_alloc(&d->arena, ((size_t)n + 1) * sizeof(*order));
+    int64_t *bytes = ch__arena_alloc(&d->arena, ((size_t)n + 1) * sizeof(*bytes));
+
+    if (order == NULL || bytes == NULL)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        int k = i;
+
+        bytes[i] = ch__bytes(outputs != NULL ? &outputs[i] : value[i]);
+        for (; k > 0 && bytes[order[k - 1]] < bytes[i]; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+    return order;
+}
+
 ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
 {
     ch_status rc = CH_OK;
@@ -45,6 +66,10 @@ ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
         return ch__fail_memory("the layouts of a step");
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
         d->call[i].call = n;
+        d->call[i].in_order = by_bytes(d, n->n_in, n->in, NULL);
+        d->call[i].out_order = by_bytes(d, n->n_out, NULL, n);
+        if (d->call[i].in_order == NULL || d->call[i].out_order == NULL)
+            return ch__fail_memory("the layouts of a step");
         rc = ch__factors_of(n, &d->arena, &d->call[i].rule);
         if (rc == CH_OK && n->op->ties != NULL)
             rc = ch__bodies_begin(d, &d->call[i]);
