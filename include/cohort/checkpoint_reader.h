@@ -121,7 +121,7 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_read_range(ch_checkpoint_reader *r,
                                                         const char *name, int64_t from,
                                                         int64_t to, ch_tensor **out);
 /* Verifies the checksums of tensor i; in a delta, also those of the tensor in the base. The
- * message of an error names the file and the byte. Needs 1 MiB of memory. */
+ * message of an error names the file and the byte. Needs at most 1 MiB of memory. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_verify(ch_checkpoint_reader *r, int i);
 
 /* Writes the state of a delta as a full checkpoint at `prefix`, after verifying all checksums.

@@ -232,7 +232,7 @@ typedef struct delta_reading {
     const ch_region *want;
     int64_t          row_bytes; /* of a row of the region */
     int64_t         *id;        /* IDS ids */
-    char            *buffer;    /* BUFFER bytes */
+    char            *buffer;    /* BUFFER bytes, or those of the region if it has less */
     char            *to;
 } delta_reading;
 
@@ -306,7 +306,7 @@ ch_status ch__delta_read(ch_ckpt *c, const ckpt_tensor *t, const ch_region *regi
     if (x.row_bytes == 0 || want.size[0] == 0)
         return CH_OK;
     x.id = ch__malloc(IDS * sizeof(*x.id));
-    x.buffer = ch__malloc(BUFFER);
+    x.buffer = ch__malloc((size_t)ch__min(BUFFER, want.size[0] * x.row_bytes));
     rc = x.id != NULL && x.buffer != NULL ? check_ids(c, t, rows, x.id)
                                           : ch__fail_memory(t->name);
     if (rc == CH_OK)

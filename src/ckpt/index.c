@@ -220,7 +220,8 @@ static ch_status visit_for_range(void *arg, ch_str key, ch_str value)
         c->is_named[m.file] = 1;
     if (key.data[0] == '\0' || memchr(key.data, '\0', key.size) != NULL)
         return CH_OK;
-    c->n_all += !ends_with(key.data, key.size, CH_DELTA_VALUES);
+    c->n_all++;
+    c->n_values += ends_with(key.data, key.size, CH_DELTA_VALUES);
     return extend_range(s, key.data, key.size, &m);
 }
 

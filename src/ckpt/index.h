@@ -60,7 +60,8 @@ struct ch_ckpt {
     ckpt_range     range;    /* of the tensors that are open */
     bool           has_more; /* tensors follow the range */
     int64_t        room;  /* bytes of memory that the part may use; 0: all tensors are open */
-    int64_t        n_all; /* tensors of the checkpoint; -1: all are open */
+    int64_t        n_all; /* names of tensors in the index; -1: all are open */
+    int64_t        n_values; /* those that end with CH_DELTA_VALUES */
     uint8_t       *is_named; /* data files that the index names; NULL: not known */
     int            n_tensors, n_slices;
     ckpt_tensor   *tensor; /* in ascending order of names; in a delta, ids and values follow */

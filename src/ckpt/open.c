@@ -311,7 +311,10 @@ int ch__ckpt_count(const ch_ckpt *c)
 
 int64_t ch__ckpt_count_all(const ch_ckpt *c)
 {
-    return c->n_all >= 0 ? c->n_all : c->n_tensors;
+    /* In a delta, the ids and values of rows are a single tensor. */
+    return c->n_all < 0               ? c->n_tensors
+           : c->metadata.base != NULL ? c->n_all - c->n_values
+                                      : c->n_all;
 }
 
 const char *ch__ckpt_last_name(const ch_ckpt *c)

@@ -4,8 +4,8 @@
  * intersects it with each part. The intersection is a sequence of runs: ranges that are
  * contiguous both in the part and in the destination. A part that was not verified yet is read
  * from its beginning to its end, because its checksum covers all of it; otherwise only the runs
- * are read. Data goes through a buffer of CHUNK bytes, unless a run can be read in place.
- * Tensors that a delta stores as rows are read by ckpt/delta.c, which calls back.
+ * are read. Data goes through a buffer of at most CHUNK bytes, unless a run can be read in
+ * place. Tensors that a delta stores as rows are read by ckpt/delta.c, which calls back.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -172,6 +172,20 @@ static ch_status read_chunks(ch_ckpt *c, const ckpt_tensor *t, const ckpt_span *
     return rc;
 }
 
+/* Allocates memory for the chunks of any part of tensor t, unless *chunk has it. */
+static ch_status reserve_chunk(const ch_ckpt *c, const ckpt_tensor *t, char **chunk)
+{
+    int64_t most = 0;
+
+    if (*chunk != NULL)
+        return CH_OK;
+    for (int k = 0; k < t->n_parts && most < CHUNK; k++)
+        if (c->span[t->first + k].bytes > most)
+            most = c->span[t->first + k].bytes;
+    *chunk = ch__malloc((size_t)ch__min(most, CHUNK) + 1);
+    return *chunk != NULL ? CH_OK : ch__fail_memory(t->name);
+}
+
 /* Reads the intersection of part `span` with the wanted region. */
 static ch_status read_runs(ch_ckpt *c, const ckpt_tensor *t, int span, ckpt_runs *r, char *to,
                            char **chunk)
@@ -189,10 +203,9 @@ static ch_status read_runs(ch_ckpt *c, const ckpt_tensor *t, int span, ckpt_runs
         rc = read_chunks(c, t, s, 0, s->bytes, to + r->to, NULL, NULL, NULL, &crc);
         return rc == CH_OK ? check_crc(c, t, span, crc) : rc;
     }
-    if (*chunk == NULL)
-        *chunk = ch__malloc(CHUNK);
-    if (*chunk == NULL)
-        return ch__fail_memory(t->name);
+    rc = reserve_chunk(c, t, chunk);
+    if (rc != CH_OK)
+        return rc;
     if (is_verified(c, span)) {
         int64_t end = r->first_from + r->bytes; /* of the last run */
 
@@ -535,21 +548,23 @@ void ch__ckpt_encode_strings(int64_t n, const ch_str *s, ch_bytes_builder *out, 
 
 /* ---- verifying ---- */
 
-static ch_status verify_part(ch_ckpt *c, const ckpt_tensor *t, int span, char *chunk)
+static ch_status verify_part(ch_ckpt *c, const ckpt_tensor *t, int span, char **chunk)
 {
     uint32_t  crc = 0;
-    ch_status rc = CH_OK;
+    ch_status rc;
 
     if (is_verified(c, span))
         return CH_OK;
-    rc = read_chunks(c, t, &c->span[span], 0, c->span[span].bytes, NULL, chunk, NULL, NULL,
-                     &crc);
+    rc = reserve_chunk(c, t, chunk);
+    if (rc == CH_OK)
+        rc = read_chunks(c, t, &c->span[span], 0, c->span[span].bytes, NULL, *chunk, NULL, NULL,
+                         &crc);
     return rc == CH_OK ? check_crc(c, t, span, crc) : rc;
 }
 
 ch_status ch__ckpt_verify_stored(ch_ckpt *c, const ckpt_tensor *t)
 {
-    char     *chunk;
+    char     *chunk = NULL;
     ch_status rc = CH_OK;
 
     if (ch__ckpt_dtype_of(t->dtype) == CH_STR && t->is_whole)
@@ -558,11 +573,8 @@ ch_status ch__ckpt_verify_stored(ch_ckpt *c, const ckpt_tensor *t)
         return ch__fail(CH_UNIMPLEMENTED,
                         "%s: tensor \"%s\": dtype %d of TensorFlow cannot be verified",
                         c->prefix, t->name, t->dtype);
-    chunk = ch__malloc(CHUNK);
-    if (chunk == NULL)
-        return ch__fail_memory(t->name);
     for (int k = 0; k < t->n_parts && rc == CH_OK; k++)
-        rc = verify_part(c, t, t->first + k, chunk);
+        rc = verify_part(c, t, t->first + k, &chunk);
     ch__free(chunk);
     return rc;
 }
