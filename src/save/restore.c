@@ -9,9 +9,10 @@
  * start with is read into memory of its own, because the strategy keeps it. The first phase
  * only verifies the values of variables on parameter servers, and the second reads them from
  * the files, before it copies. If that fails, it puts these variables back from snapshots that
- * it has taken before (restoring.undo). If values do not fit into staging memory, or a server
- * has no memory for a snapshot, a disk that fails between the two phases leaves some variables
- * changed.
+ * it has taken before (restoring.undo). Values of masters that the checkpoint does not have
+ * (restoring.master) are computed before the copy too. If values do not fit into staging
+ * memory, or a server has no memory for a snapshot, a fault of the disk or a lack of memory
+ * between the two phases leaves some variables changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -36,12 +37,21 @@ typedef struct read_state {
     size_t    before_bytes;
 } read_state;
 
+/* A master of a 16-bit variable, and the value that it gets. */
+typedef struct new_master {
+    ch_var    *var; /* referenced */
+    ch_tensor *value;
+} new_master;
+
 typedef struct restoring {
     ch_checkpoint *c;
     int64_t        staging_bytes; /* limit; 0: none */
+    int64_t        held_bytes;    /* of values of this process that are in memory */
     /* For each value of the tree, owned: a tensor over staging memory; of a per-worker variable
      * on workers, a tensor with its own memory; or NULL. */
     ch_tensor  **staged;
+    int          n_masters, cap_masters;
+    new_master  *master;
     ch_restored *r;
     ch_tree      tree;
     int          n_states;
@@ -332,6 +342,7 @@ static ch_status plan_staging(restoring *x)
             end = ch__round_up(end + bytes, CH_ALIGN);
         }
     }
+    x->held_bytes = end;
     return rc;
 }
 
@@ -463,16 +474,66 @@ static int entry_of_var(const restoring *x, const ch_var *v)
     return node >= 0 ? x->r->match.entry_of[x->tree.node[node].first_value] : -1;
 }
 
-/* Sets the masters of 16-bit variables that have no value of their own in the checkpoint. */
+/* Computes the value that master f gets when its leader gets `value`, if the limit of memory
+ * allows it. */
+static ch_status prepare_master(restoring *x, ch_var *f, ch_tensor *value)
+{
+    int64_t   bytes = ch__ckpt_bytes(f->dtype, f->shape);
+    ch_status rc;
+
+    if (x->staging_bytes > 0 && bytes > x->staging_bytes - x->held_bytes)
+        return CH_OK;
+    if (!ch__grow((void **)&x->master, &x->cap_masters, x->n_masters + 1, sizeof(*x->master)))
+        return ch__fail_memory("a restore");
+    rc = ch__var_follower_value(f, NULL, value, &x->master[x->n_masters].value);
+    if (rc != CH_OK)
+        return rc;
+    x->held_bytes += bytes;
+    x->master[x->n_masters++].var = ch_var_ref(f);
+    return CH_OK;
+}
+
+/* Computes the values of the masters that have none of their own in the checkpoint, and whose
+ * leaders are staged. */
+static ch_status prepare_masters(restoring *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->tree.n_values; i++) {
+        ch_var *v = x->staged[i] != NULL ? x->tree.value[i].var : NULL, *f;
+
+        if (v == NULL)
+            continue;
+        for (f = ch__var_next_follower(v, NULL); f != NULL; f = ch__var_next_follower(v, f))
+            if (rc == CH_OK && entry_of_var(x, f) < 0)
+                rc = prepare_master(x, f, x->staged[i]);
+    }
+    return rc;
+}
+
+static bool is_prepared(const restoring *x, const ch_var *master)
+{
+    for (int i = 0; i < x->n_masters; i++)
+        if (x->master[i].var == master)
+            return true;
+    return false;
+}
+
+/* Sets the masters that have no value of their own in the checkpoint. */
 static ch_status set_masters(restoring *x)
 {
     ch_status rc = CH_OK;
 
+    for (int i = 0; i < x->n_masters && rc == CH_OK; i++) {
+        ch_var *f = x->master[i].var;
+
+        rc = f->strategy->var_ops->write(f, NULL, x->master[i].value);
+    }
     for (int i = 0; i < x->tree.n_values && rc == CH_OK; i++) {
         ch_var *v = x->r->match.entry_of[i] >= 0 ? x->tree.value[i].var : NULL;
         ch_var *master = v != NULL ? ch__var_next_follower(v, NULL) : NULL;
 
-        if (master != NULL && entry_of_var(x, master) < 0)
+        if (master != NULL && entry_of_var(x, master) < 0 && !is_prepared(x, master))
             rc = ch__var_update_followers(v);
         ch_var_unref(master);
     }
@@ -567,18 +628,18 @@ static ch_status read_old_value(void *arg, const ch_region *region, void *to)
     return ch__cut_read(v->cut, v->var, region, to);
 }
 
-/* Puts a variable on servers back. */
-static ch_status undo_var(const restoring *x, ch_var *v)
+/* Puts a variable on servers back. An error is logged. */
+static void undo_var(const restoring *x, ch_var *v)
 {
-    old_value old = {ch__save_cut_of(x->n_undo, x->undo, v), v};
+    old_value       old = {ch__save_cut_of(x->n_undo, x->undo, v), v};
+    ch_value_source source = {.name = v->name,
+                              .dtype = v->dtype,
+                              .shape = v->shape,
+                              .read = read_old_value,
+                              .arg = &old};
 
-    if (old.cut == NULL)
-        return CH_OK;
-    return ch__var_write_from(v, &(ch_value_source){.name = v->name,
-                                                    .dtype = v->dtype,
-                                                    .shape = v->shape,
-                                                    .read = read_old_value,
-                                                    .arg = &old});
+    if (old.cut != NULL && ch__var_write_from(v, &source) != CH_OK)
+        ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
 }
 
 /* Puts back the variables on servers, those of optimizers and the positions of iterators after
@@ -599,11 +660,14 @@ static ch_status undo(const restoring *x, ch_status rc)
             ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
     }
     for (int i = 0; i < x->tree.n_values; i++) {
-        ch_var *v = x->tree.value[i].var;
+        ch_var *v = x->r->match.entry_of[i] >= 0 ? x->tree.value[i].var : NULL;
 
-        if (v != NULL && x->r->match.entry_of[i] >= 0 && ch__saved_is_remote(v) &&
-            undo_var(x, v) != CH_OK)
-            ch__log(CH_LOG_ERROR, "checkpoint", "%s", ch_error_message());
+        if (v == NULL || !ch__saved_is_remote(v))
+            continue;
+        undo_var(x, v);
+        for (ch_var *f = ch__var_next_follower(v, NULL); f != NULL;
+             f = ch__var_next_follower(v, f))
+            undo_var(x, f);
     }
     return ch__fault_raise(&first);
 }
@@ -615,6 +679,8 @@ static ch_status change(restoring *x)
 
     if (rc == CH_OK) {
         rc = build_optimizers(x);
+        if (rc == CH_OK)
+            rc = prepare_masters(x);
         if (rc == CH_OK)
             rc = set_positions(x);
         if (rc == CH_OK)
@@ -700,6 +766,11 @@ static ch_status run(restoring *x)
     }
     for (int i = 0; x->staged != NULL && i < x->tree.n_values; i++)
         ch_tensor_unref(x->staged[i]);
+    for (int i = 0; i < x->n_masters; i++) {
+        ch_var_unref(x->master[i].var);
+        ch_tensor_unref(x->master[i].value);
+    }
+    ch__free(x->master);
     ch__free(x->state);
     ch__free(x->n_built);
     ch__free(x->staged);

@@ -247,6 +247,10 @@ ch_status ch__var_check_source(const ch_var *v, const ch_value_source *from);
 ch_status ch__var_write_from(ch_var *v, const ch_value_source *from);
 /* Sets the followers of v from its value, as ch__var_set does. */
 ch_status ch__var_update_followers(ch_var *v);
+/* Gives the value of a follower, or of its region, after that of its leader was set to `value`,
+ * in a new tensor. */
+ch_status ch__var_follower_value(ch_var *f, const ch_region *region, ch_tensor *value,
+                                 ch_tensor **out);
 /* Does the work of ch_var_copies, for a caller that does not write to the tensors. */
 ch_status ch__var_copies(ch_var *v, ch_value **out);
 /* Returns FAILED_PRECONDITION unless this thread may read or change v: it must be outside steps

@@ -142,16 +142,15 @@ static ch_status write_var(ch_var *v, ch_tensor *value)
     return rc;
 }
 
-/* Sets a region of a follower, or all of it if `region` is NULL, after that of its leader was
- * set to `value`. An element is not changed if the follower's element, rounded to the leader's
- * dtype, already equals the new value. So it keeps its extra digits, and the order in which a
- * program sets the two does not matter. */
-static ch_status update_follower(ch_var *f, const ch_region *region, ch_tensor *value)
+/* An element is not changed if the follower's element, rounded to the leader's dtype, already
+ * equals the new value. So it keeps its extra digits, and the order in which a program sets the
+ * two does not matter. */
+ch_status ch__var_follower_value(ch_var *f, const ch_region *region, ch_tensor *value,
+                                 ch_tensor **out)
 {
-    const ch_var_ops *ops = f->strategy->var_ops;
-    size_t            bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
-    ch_tensor        *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
-    ch_status         rc = ops->read(f, region, &now);
+    size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
+    ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
+    ch_status  rc = f->strategy->var_ops->read(f, region, &now);
 
     if (rc == CH_OK)
         rc = ch__tensor_cast(now, value->dtype, &rounded);
@@ -163,11 +162,25 @@ static ch_status update_follower(ch_var *f, const ch_region *region, ch_tensor *
         if (memcmp((char *)rounded->data + i * bytes, (char *)whole->data + i * bytes, bytes) ==
             0)
             memcpy((char *)next->data + i * wide, (char *)now->data + i * wide, wide);
-    if (rc == CH_OK)
-        rc = ops->write(f, region, next);
     ch_tensor_unref(now);
     ch_tensor_unref(rounded);
     ch_tensor_unref(whole);
+    if (rc == CH_OK)
+        *out = next;
+    else
+        ch_tensor_unref(next);
+    return rc;
+}
+
+/* Sets a region of a follower, or all of it if `region` is NULL, after that of its leader was
+ * set to `value`. */
+static ch_status update_follower(ch_var *f, const ch_region *region, ch_tensor *value)
+{
+    ch_tensor *next = NULL;
+    ch_status  rc = ch__var_follower_value(f, region, value, &next);
+
+    if (rc == CH_OK)
+        rc = f->strategy->var_ops->write(f, region, next);
     ch_tensor_unref(next);
     return rc;
 }

@@ -44,6 +44,12 @@ static inline bool t_fails_every_call(void)
     return getenv("T_CASES") != NULL;
 }
 
+/* Returns the distance of two calls that fail, under a strategy of help.h. */
+static inline int64_t t_fail_stride(int kind, t_failure what)
+{
+    return kind >= SERVERS && what == T_MEMORY && !t_fails_every_call() ? 3 : 1;
+}
+
 /* An error of an allocation that fails says so. */
 static inline void t_check_failure(t_failure what, int64_t n, ch_status rc)
 {

@@ -22,12 +22,6 @@ static void check_all(const char *directory)
     ch__ckpt_list_drop(&all);
 }
 
-/* Returns the distance of two calls that fail. */
-static int64_t stride_of(int kind, t_failure what)
-{
-    return kind >= SERVERS && what == T_MEMORY && !t_fails_every_call() ? 3 : 1;
-}
-
 enum { FAULTS_PER_CHECK = 10 };
 
 /* Saves without faults until the last checkpoint is a delta, which must equal a full checkpoint: no
@@ -61,7 +55,7 @@ static void fail_saves(int kind, bool is_delta, t_failure what)
                                                          .write = {.wait = true}},
                                    &m));
     check_saves(&x, m, directory);
-    for (int64_t n = 1; !is_over; n += stride_of(kind, what)) {
+    for (int64_t n = 1; !is_over; n += t_fail_stride(kind, what)) {
         int64_t   before;
         ch_status rc;
 
@@ -128,7 +122,7 @@ static void fail_restores(int kind_of_job, t_failure what)
     t_read_bits(&x.job, &saved);
     t_table_steps(&x, 1);
     t_read_bits(&x.job, &before);
-    for (int64_t n = 1; !is_over; n += stride_of(kind_of_job, what)) {
+    for (int64_t n = 1; !is_over; n += t_fail_stride(kind_of_job, what)) {
         int64_t   calls = t_fail_at(what, n);
         ch_status rc = ch_checkpoint_restore(x.job.checkpoint, last, NULL, NULL);
 

@@ -137,6 +137,56 @@ static void restore_that_fails_changes_nothing(void **state)
     (void)state;
 }
 
+/* The checkpoint has 16-bit weights, and not the optimizer, whose masters follow the weights. Each
+ * call of a restore fails in turn. */
+static void fail_restores_of_weights(int kind, t_failure what)
+{
+    static t_bits  before, have;
+    t_job          j;
+    ch_checkpoint *weights = NULL;
+    char           path[40];
+    int            n_failed = 0;
+    bool           is_over = false;
+
+    snprintf(path, sizeof(path), "weights-%d-%d", kind, what);
+    t_begin(&j, kind, &(t_options){.is_half = true});
+    t_steps(&j, 1);
+    t_ok(ch_checkpoint_new(&weights));
+    t_ok(ch_checkpoint_add_model(weights, "model", j.model));
+    t_ok(ch_checkpoint_write(weights, t_path(path), &(ch_write_options){.wait = true}));
+    t_steps(&j, 2);
+    t_read_bits(&j, &before);
+    for (int64_t n = 1; !is_over; n += t_fail_stride(kind, what)) {
+        int64_t   calls = t_fail_at(what, n);
+        ch_status rc = ch_checkpoint_restore(weights, t_path(path), NULL, NULL);
+
+        is_over = t_fail_at(what, 0) - calls < n;
+        t_check_failure(what, n, rc);
+        n_failed += rc != CH_OK;
+        if (rc != CH_OK) {
+            t_read_bits(&j, &have);
+            t_same_bits(&have, &before);
+        } else {
+            t_steps(&j, 1);
+            t_read_bits(&j, &before);
+        }
+    }
+    assert_true(n_failed > 10);
+    ch_checkpoint_unref(weights);
+    t_end(&j);
+}
+
+static void restore_of_weights_that_fails_leaves_the_masters(void **state)
+{
+    static const int kind[] = {DEFAULT, MIRRORED_2, SHARDED};
+
+    for (int i = 0; i < 3; i++) {
+        fail_restores_of_weights(kind[i], T_IO_ONCE);
+        fail_restores_of_weights(kind[i], T_MEMORY);
+    }
+    (void)state;
+}
+
 /* The values wait for the variables, which the first step creates. Each call of that step fails
  * in turn. The step can be run again. */
 static void fail_waiting_values(t_failure what)
@@ -349,6 +399,7 @@ int main(void)
         cmocka_unit_test(failing_memory_costs_only_that_save),
         cmocka_unit_test(failing_memory_is_an_error_of_a_replacement),
         cmocka_unit_test(restore_that_fails_changes_nothing),
+        cmocka_unit_test(restore_of_weights_that_fails_leaves_the_masters),
         cmocka_unit_test(step_that_fails_to_read_a_waiting_value_can_be_run_again),
         cmocka_unit_test(start_that_fails_loses_no_checkpoint),
     };
