@@ -1,10 +1,10 @@
 /* fuzz/ckpt.c -- reads checkpoints with arbitrary index entries and data.
  *
  * The input: a byte of options, the size of the data file, its bytes, then entries (size of the
- * key, size of the value, key, value). The entries are sorted and written as a table. With
- * option 1 their checksums match the data. With option 2 the checkpoint is a delta, of a base
- * that has the tensor "w". A tensor must have the same bytes whether it is read whole or in
- * parts, and the memory of the reader is limited.
+ * key, size of the value, key, value). The entries are sorted and written as a table. A delta
+ * has a base with the tensor "w" and the scalar "s". A tensor must have the same bytes whether
+ * it is read whole or in parts, also if the checkpoint is opened in parts, and the memory of the
+ * reader is limited.
  *
  * covers: src/ckpt/index.c src/ckpt/open.c src/ckpt/entry.c src/ckpt/read.c src/ckpt/delta.c
  * longest: 600
@@ -14,6 +14,7 @@
 #include "ckpt/ckpt.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/sys.h"
 #include "ckpt/index.h"
@@ -21,101 +22,126 @@
 #include "file/crc32c.h"
 #include "file/help.h"
 
-enum { MOST_ENTRIES = 40, BASE_ID = 6 };
+enum { MOST_ENTRIES = 40, BASE_ID = 6, DELTA_ID = 7 };
 
-#define BASE_NAME "base"
+/* Options in the first byte. */
+enum {
+    FIXES = 1,           /* the checksums match the data */
+    IS_DELTA = 2,        /* the checkpoint is a delta of the base */
+    IN_PARTS = 4,        /* it is opened in parts too */
+    OTHER_BASE = 8,      /* the base has another id than the delta names */
+    BASE_IS_DELTA = 16,  /* the base is a delta itself */
+    IS_LINK = 32,        /* the data file is a symbolic link */
+    IS_CUT = 64,         /* the data file is truncated while it is open */
+    HAS_TWO_FILES = 128, /* there are two data files more, of a checkpoint with two */
+};
+
+/* The files of an input, and their suffixes. */
+enum { INDEX, DATA, FIRST, SECOND, FILES };
+
+static const char *const suffix[FILES] = {".index", ".data-00000-of-00001",
+                                          ".data-00000-of-00002", ".data-00001-of-00002"};
+static kept_file         file_of_input[FILES];
 
 typedef struct entry {
     ch_str  key, value;
     uint8_t fixed[300]; /* the value, with the checksum of the data */
 } entry;
 
-static void put_file(const char *prefix, const char *suffix, const void *data, size_t n)
-{
-    char  path[128];
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s%s", prefix, suffix);
-    f = fopen(path, "wb");
-    MUST(f != NULL && fwrite(data, 1, n, f) == n);
-    fclose(f);
-}
-
 static float base_values[5][2] = {{1, 2}, {3, 4}, {5, 6}, {7, 8}, {9, 10}};
+
+/* The bytes of the items of a base. */
+typedef struct base_items {
+    const void *data[3];
+} base_items;
 
 static ch_status fetch_base(void *arg, int i, int64_t from, int64_t n, const void **bytes)
 {
-    const ch_bytes_builder *text = arg;
+    const base_items *x = arg;
 
-    *bytes = (i == 0 ? (const char *)base_values : text->at) + from;
+    *bytes = (const char *)x->data[i] + from;
     (void)n;
     return CH_OK;
 }
 
-/* Writes the path of the base to `path`. */
-static void base_path(char path[128])
+/* Writes the path of a base, "base" or "delta", to `path`. */
+static void base_path(char path[128], const char *name)
 {
-    snprintf(path, 128, "%.*s" BASE_NAME,
-             (int)(strrchr(file_to_write(), '/') + 1 - file_to_write()), file_to_write());
+    snprintf(path, 128, "%.*s%s", (int)(strrchr(file_to_write(), '/') + 1 - file_to_write()),
+             file_to_write(), name);
 }
 
-static void write_base(void)
+/* Writes a checkpoint that is a base. `base` is NULL, or the base that it has itself. */
+static void write_base(const char *name, uint64_t id, const char *base)
 {
-    ch_bytes_builder text = {0};
-    int64_t          bytes = 0;
-    char             path[128];
-    ch_ckpt_metadata m = {
-        .format = CH_CKPT_FORMAT, .id = BASE_ID, .n_files = 1, .file_bytes = &bytes};
-    ch_ckpt_item item[2] = {{.name = "w",
-                             .dtype = CH_F32,
-                             .whole = ch_shape_of(5, 2),
-                             .bytes = sizeof(base_values)},
-                            {.name = CH_CKPT_METADATA_KEY, .dtype = CH_STR}};
+    static const float number = 5;
+    base_items         x = {.data = {base_values, &number, NULL}};
+    ch_bytes_builder   text = {0};
+    int64_t            bytes = 0;
+    char               path[128];
+    ch_ckpt_metadata   m = {.format = CH_CKPT_FORMAT,
+                            .id = id,
+                            .n_files = 1,
+                            .file_bytes = &bytes,
+                            .base = base,
+                            .base_id = base != NULL ? BASE_ID : 0};
+    ch_ckpt_item       item[3] = {{.name = "w",
+                                   .dtype = CH_F32,
+                                   .whole = ch_shape_of(5, 2),
+                                   .bytes = sizeof(base_values)},
+                                  {.name = "s", .dtype = CH_F32, .bytes = sizeof(number)},
+                                  {.name = CH_CKPT_METADATA_KEY, .dtype = CH_STR}};
 
     for (int i = 0; i < 2; i++) {
         ch__bytes_builder_clear(&text);
-        MUST(ch__ckpt_metadata_encode(&m, &text, &item[1].crc) == CH_OK);
-        item[1].bytes = (int64_t)text.n;
-        bytes = ch__ckpt_layout(2, item);
+        MUST(ch__ckpt_metadata_encode(&m, &text, &item[2].crc) == CH_OK);
+        item[2].bytes = (int64_t)text.n;
+        bytes = ch__ckpt_layout(3, item);
     }
-    base_path(path);
-    MUST(ch__ckpt_write_data(path, 0, 1, 2, item, fetch_base, &text, NULL) == CH_OK);
-    MUST(ch__ckpt_write_index(path, 1, 2, item, NULL) == CH_OK);
+    x.data[2] = text.at;
+    base_path(path, name);
+    MUST(ch__ckpt_write_data(path, 0, 1, 3, item, fetch_base, &x, NULL) == CH_OK);
+    MUST(ch__ckpt_write_index(path, 1, 3, item, NULL) == CH_OK);
     ch__bytes_builder_drop(&text);
 }
 
-static const char *const data_suffix[] = {".data-00000-of-00001", ".data-00000-of-00002",
-                                          ".data-00001-of-00002"};
-
 static void remove_files(void)
 {
-    char path[128];
-
+    for (int i = 0; i < FILES; i++)
+        drop_file(&file_of_input[i]);
     for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof(path), "%s%s", file_to_write(),
-                 i < 3 ? data_suffix[i] : ".index");
-        (void)remove(path);
-    }
-    for (int i = 0; i < 2; i++) {
-        char name[160];
+        char path[128], name[160];
 
-        base_path(path);
-        snprintf(name, sizeof(name), "%s%s", path, i == 0 ? data_suffix[0] : ".index");
+        base_path(path, i < 2 ? "base" : "delta");
+        snprintf(name, sizeof(name), "%s%s", path, suffix[i % 2]);
         (void)remove(name);
     }
 }
 
-/* Makes the checkpoint a delta: appends metadata to the data file, and sets its entry. */
-static void add_metadata(ch_bytes_builder *file, entry *e)
+static void begin(void)
 {
+    for (int i = 0; i < FILES; i++)
+        snprintf(file_of_input[i].path, sizeof(file_of_input[i].path), "%s%s", file_to_write(),
+                 suffix[i]);
+    write_base("base", BASE_ID, NULL);
+    write_base("delta", DELTA_ID, "base");
+    atexit(remove_files);
+}
+
+/* Makes the checkpoint a delta: appends metadata to the data file, and sets its entry. */
+static void add_metadata(int options, ch_bytes_builder *file, entry *e)
+{
+    bool             is_chain = (options & BASE_IS_DELTA) != 0;
     ch_bytes_builder text = {0}, message = {0};
     int64_t          bytes = 0;
     ch_ckpt_metadata m = {.format = CH_CKPT_FORMAT,
-                          .id = BASE_ID + 1,
+                          .id = 99,
                           .n_files = 1,
                           .file_bytes = &bytes,
-                          .base_id = BASE_ID,
-                          .base = BASE_NAME};
+                          .base_id = is_chain                      ? DELTA_ID
+                                     : (options & OTHER_BASE) != 0 ? 98
+                                                                   : BASE_ID,
+                          .base = is_chain ? "delta" : "base"};
     ch_ckpt_item     item = {.name = CH_CKPT_METADATA_KEY, .dtype = CH_STR};
 
     for (int i = 0; i < 2; i++) {
@@ -167,7 +193,7 @@ static void write_files(const uint8_t *data, size_t size)
     int              n = 0;
     ch_sst_writer    w = {0};
     ch_bytes_builder file = {0};
-    bool             fixes = size > 0 && (data[0] & 1) != 0;
+    int              options = size > 0 ? data[0] : 0;
 
     n_data = size < 2 ? 0 : n_data > size - 2 ? size - 2 : n_data;
     for (at = 2 + n_data; n < MOST_ENTRIES && at + 2 <= size; n++) {
@@ -179,12 +205,12 @@ static void write_files(const uint8_t *data, size_t size)
         e[n].key = (ch_str){(const char *)data + at, key};
         e[n].value = (ch_str){(const char *)data + at + key, value};
         at += key + value;
-        if (fixes && key > 0)
+        if ((options & FIXES) != 0 && key > 0)
             fix_checksum(&e[n], data + 2, n_data);
     }
     ch__bytes_builder_add(&file, size > 2 ? data + 2 : data, n_data);
-    if (size > 0 && (data[0] & 2) != 0)
-        add_metadata(&file, &e[n++]);
+    if ((options & IS_DELTA) != 0)
+        add_metadata(options, &file, &e[n++]);
     qsort(e, (size_t)n, sizeof(*e), compare);
     for (int i = 0; i < n; i++) {
         if (e[i].value.data >= (char *)e && e[i].value.data < (char *)(e + MOST_ENTRIES + 1))
@@ -192,10 +218,17 @@ static void write_files(const uint8_t *data, size_t size)
         ch__sst_add(&w, e[i].key, e[i].value.data, e[i].value.size);
     }
     ch__sst_end(&w);
-    put_file(file_to_write(), ".index", w.out.at, (size_t)w.out.n);
+    put_file(&file_of_input[INDEX], w.out.at, (size_t)w.out.n);
     ch__sst_drop(&w);
-    for (int i = 0; i < 3; i++)
-        put_file(file_to_write(), data_suffix[i], file.n > 0 ? file.at : "", file.n);
+    for (int i = DATA; i < FILES; i++)
+        if (i == DATA || (options & HAS_TWO_FILES) != 0)
+            put_file(&file_of_input[i], file.n > 0 ? file.at : "", file.n);
+        else if (file_of_input[i].fd > 0)
+            drop_file(&file_of_input[i]);
+    if ((options & IS_LINK) != 0) {
+        drop_file(&file_of_input[DATA]);
+        MUST(symlink("base.data-00000-of-00001", file_of_input[DATA].path) == 0);
+    }
     ch__bytes_builder_drop(&file);
 }
 
@@ -339,29 +372,84 @@ static void check_properties(ch_ckpt *c)
     MUST(ch__ckpt_read(c, "", NULL, &number) == CH_NOT_FOUND);
 }
 
+/* Opens the checkpoint in parts. If it can be opened whole (c is not NULL), the parts have the
+ * same tensors. */
+static void open_parts(const ch_ckpt *c, unsigned h)
+{
+    char    after[CH_CKPT_MAX_NAME + 1] = "";
+    int     n = 0;
+    bool    has_more = true;
+    int64_t bytes = 1 + h % 1000;
+
+    while (has_more) {
+        ch_ckpt  *part = NULL;
+        ch_status rc = ch__ckpt_open_some(file_to_write(), n > 0 ? after : NULL, bytes, &part);
+
+        MUST(rc == CH_OK || c == NULL);
+        if (rc != CH_OK)
+            return;
+        if (c != NULL)
+            MUST(ch__ckpt_count_all(part) == ch__ckpt_count(c));
+        for (int i = 0; i < ch__ckpt_count(part); i++, n++) {
+            ch_ckpt_entry x, y;
+
+            ch__ckpt_entry(part, i, &x);
+            if (c == NULL)
+                continue;
+            ch__ckpt_entry(c, n, &y);
+            MUST(strcmp(x.name, y.name) == 0 && ch_shape_equal(x.shape, y.shape));
+            MUST(x.bytes == y.bytes && x.n_parts == y.n_parts && x.n_rows == y.n_rows);
+        }
+        has_more = ch__ckpt_last_name(part) != NULL;
+        if (has_more)
+            snprintf(after, sizeof(after), "%s", ch__ckpt_last_name(part));
+        MUST(!has_more || ch__ckpt_count(part) > 0);
+        ch__ckpt_close(part);
+    }
+    MUST(c == NULL || n == ch__ckpt_count(c));
+}
+
+static void load_metadata(void)
+{
+    ch_ckpt_metadata m = {.id = 0};
+
+    if (ch__ckpt_load_metadata(file_to_write(), &m) == CH_OK)
+        ch__free(m.memory);
+}
+
+/* Reads and checks everything. */
+static void read_all(int options, unsigned h)
+{
+    ch_ckpt *c = NULL;
+
+    if (ch__ckpt_open(file_to_write(), &c) == CH_OK) {
+        check_properties(c);
+        if ((options & IS_CUT) != 0)
+            put_file(&file_of_input[DATA], "", 0);
+        for (int i = 0; i < ch__ckpt_count(c); i++)
+            read_tensor(c, i, h);
+    }
+    if ((options & IN_PARTS) != 0 && (options & IS_CUT) == 0)
+        open_parts(c, h);
+    if ((options & IN_PARTS) != 0)
+        load_metadata();
+    ch__ckpt_close(c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static bool is_first = true;
     int64_t     live = ch__mem_live();
     unsigned    h = fuzz_hash(data, size);
-    ch_ckpt    *c = NULL;
 
-    if (is_first) {
-        (void)file_to_write();
-        write_base();
-        atexit(remove_files);
-        is_first = false;
-    }
+    if (is_first)
+        begin();
+    is_first = false;
     write_files(data, size);
     if (h % 16 == 0)
-        with_failures(h / 16, open_once, file_to_write());
+        with_any_failure(h / 16, 40, 20, open_once, file_to_write());
     ch__mem_watch(true);
-    if (ch__ckpt_open(file_to_write(), &c) == CH_OK) {
-        check_properties(c);
-        for (int i = 0; i < ch__ckpt_count(c); i++)
-            read_tensor(c, i, h / 16);
-    }
-    ch__ckpt_close(c);
+    read_all(size > 0 ? data[0] : 0, h / 16);
     MUST(ch__mem_peak() <= (16 << 20) + 2 * (int64_t)size + 4096);
     ch__mem_watch(false);
     MUST(ch__mem_live() == live);

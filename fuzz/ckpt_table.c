@@ -2,7 +2,8 @@
  *
  * The input is the file. The mutator changes a byte of a block and corrects the checksum. A
  * table that the reader accepts must have ascending keys. If the writer writes its entries, the
- * reader must return the same entries.
+ * reader must return the same entries. Some inputs are only numbers, from which the target makes
+ * a table of several blocks.
  *
  * covers: src/ckpt/sstable.c src/ckpt/snappy.c
  * longest: 1500
@@ -45,7 +46,8 @@ static ch_status see(void *arg, ch_str key, ch_str value)
     return CH_OK;
 }
 
-static ch_status read_entries(const void *data, size_t size, entries *e)
+/* Reads a file that has `size` bytes, or had some more when it was opened. */
+static ch_status read_entries_of(const void *data, size_t size, size_t more, entries *e)
 {
     const char *path = file_of(data, size);
     int         fd = open(path, O_RDONLY);
@@ -55,9 +57,14 @@ static ch_status read_entries(const void *data, size_t size, entries *e)
     e->n = 0;
     e->n_last = 0;
     e->hash = 1;
-    rc = ch__sst_read(fd, (int64_t)size, path, see, e);
+    rc = ch__sst_read(fd, (int64_t)(size + more), path, see, e);
     close(fd);
     return rc;
+}
+
+static ch_status read_entries(const void *data, size_t size, entries *e)
+{
+    return read_entries_of(data, size, 0, e);
 }
 
 static void read_once(const char *path)
@@ -69,6 +76,32 @@ static void read_once(const char *path)
     (void)!ch__sst_read(fd, lseek(fd, 0, SEEK_END), path, see, &e);
     ch__sst_drop(&e.copy);
     close(fd);
+}
+
+/* Writes a table of several blocks, or one with a key or a value that is too long (`kind` 1 and
+ * 2), and reads it. */
+static void write_large(unsigned h, unsigned kind)
+{
+    static entries e;
+    static char    key[40000], value[3 << 20];
+    ch_sst_writer  w = {.has_ended = false};
+    dice           d = {h};
+    size_t         end = kind == 2 ? sizeof(value) : 100000 + roll(&d, 900000);
+
+    for (size_t n = 0, i = 0; n < end; i++) {
+        size_t n_key = (size_t)snprintf(key, sizeof(key), "%c%06zu/%0*d", 'a' + (int)(i / 9), i,
+                                        kind == 1 ? 39000 : 1 + (int)roll(&d, 40), 0);
+        size_t bytes = kind == 2 ? end : roll(&d, 40000);
+
+        ch__sst_add(&w, (ch_str){key, n_key}, value, bytes);
+        n += n_key + bytes;
+    }
+    ch__sst_end(&w);
+    MUST(!w.out.has_failed);
+    ch_status rc = read_entries(w.out.at, (size_t)w.out.n, &e);
+    MUST(rc == (kind == 0 ? CH_OK : CH_RESOURCE_EXHAUSTED));
+    ch__sst_drop(&e.copy);
+    ch__sst_drop(&w);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -87,6 +120,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ch__sst_drop(&again.copy);
     }
     ch__sst_drop(&e.copy);
+    if (h / 16 % 64 == 1) {
+        MUST(read_entries_of(data, size, 1 + h / 1024 % 60, &again) != CH_OK);
+        ch__sst_drop(&again.copy);
+    }
+    if (h / 16 % 1024 == 0)
+        write_large(h / 16384, h / 16384 % 8 < 6 ? 0 : h / 16384 % 2 + 1);
     MUST(ch__mem_live() == live);
     return 0;
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "help.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -61,15 +62,38 @@ const char *file_to_write(void)
     return path;
 }
 
-void with_failures(unsigned which, void (*body)(const char *path), const char *path)
+void put_file(kept_file *f, const void *data, size_t n)
+{
+    if (f->fd == 0) {
+        (void)remove(f->path);
+        f->fd = open(f->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    MUST(f->fd > 0 && ftruncate(f->fd, 0) == 0 && pwrite(f->fd, data, n, 0) == (ssize_t)n);
+}
+
+void drop_file(kept_file *f)
+{
+    if (f->fd > 0)
+        close(f->fd);
+    (void)remove(f->path);
+    f->fd = 0;
+}
+
+void with_any_failure(unsigned which, unsigned n_allocations, unsigned n_operations,
+                      void (*body)(const char *path), const char *path)
 {
     if (which % 2 == 0)
-        ch__mem_fail_at(1 + which / 2 % 16);
+        ch__mem_fail_at(1 + which / 2 % n_allocations);
     else
-        ch__file_fail_at(1 + which / 2 % 8, EIO);
+        ch__file_fail_at(1 + which / 2 % n_operations, EIO);
     body(path);
     ch__mem_fail_at(0);
     ch__file_fail_at(0, 0);
+}
+
+void with_failures(unsigned which, void (*body)(const char *path), const char *path)
+{
+    with_any_failure(which, 16, 8, body, path);
 }
 
 bool same_tensors(const ch_tensor *a, const ch_tensor *b)

@@ -15,8 +15,24 @@ const char *file_of(const uint8_t *data, size_t size);
 /* Returns a path for a file to write, in a folder that is removed at the end of the process. */
 const char *file_to_write(void);
 
-/* Runs `body` while an allocation or a file operation fails; `which` selects it. */
+/* A file that changes with each input. It stays open, because creating files takes more time
+ * than reading them. Begins as zeros. */
+typedef struct kept_file {
+    char path[128];
+    int  fd; /* 0: not open */
+} kept_file;
+
+/* Gives a file other bytes. Creates the file if it is not open. */
+void put_file(kept_file *f, const void *data, size_t n);
+/* Closes and removes a file. */
+void drop_file(kept_file *f);
+
+/* Runs `body` while an allocation or a file operation fails; `which` selects it, among the first
+ * of `body`. */
 void with_failures(unsigned which, void (*body)(const char *path), const char *path);
+/* The same, among the first n_allocations or n_operations. */
+void with_any_failure(unsigned which, unsigned n_allocations, unsigned n_operations,
+                      void (*body)(const char *path), const char *path);
 
 bool same_tensors(const ch_tensor *a, const ch_tensor *b);
 

@@ -448,7 +448,7 @@ def odd_checkpoints(numbers):
            'negative_axis': (1, numbers, {b'w': field(1, 1) + field(2, field(2, field(1, -1)))}),
            'nine_axes': (1, numbers, {b'w': entry(1, (1,) * 9, 4)}),
            'offset': (1, numbers, {b'w': entry(1, (1,), 4, offset=-1)}),
-           'two_files': (1, numbers, {b'': field(1, 2), **w, b'x': entry(1, (1,), 4, extra=field(3, 1))}),
+           'two_files': (1 | 128, numbers, {b'': field(1, 2), **w, b'x': entry(1, (1,), 4, extra=field(3, 1))}),
            'zero_name': (1, numbers, {b'w\0': w[b'w']}),
            'slices_twice': (1, numbers, sliced([half, rest], (4,), half, half)),
            'slices_unlisted': (1, numbers, sliced([half, rest], (4,), half)),
@@ -472,6 +472,10 @@ def odd_checkpoints(numbers):
            'delta_other_values': (3, good, delta(values=none, more={b'x/.ROWS/values': entry(1, (2, 2), 16)})),
            'delta_order': (3, struct.pack('<2q', 4, 1) + numbers[:16], delta()),
            'delta_empty': (3, good, delta(ids=(9, (0,), 0), values=(1, (0, 2), 0))),
+           'delta_of_scalar': (3, good, delta(name=b's')), 'delta_of_other': (3 | 8, good, delta()),
+           'delta_of_delta': (3 | 16, good, delta()), 'link': (1 | 32, numbers, w), 'cut': (1 | 64, numbers, w),
+           'parts': (1 | 4, numbers, {**{b'%c' % k: entry(1, (2, 3), 24) for k in b'abcdef'}, **sliced([half, rest], (4,), half, rest)}),
+           'parts_of_delta': (3 | 4, good, delta(more={b'%c' % k: entry(1, (2,), 8) for k in b'abcxyz'})),
            'metadata_list': (1, numbers, {b'_COHORT': entry(STRING, (2,), 8)})}
     for name, (text, entries) in {'strings_none': strings(0, b''), 'strings_short': strings(2, b'\2'),
                                   'strings_long': strings(1, b'\x7f\0\0\0\0'), 'strings_many': strings(99, b'\0' * 9),
@@ -505,7 +509,19 @@ def restored_graphs():
     wrong[4] = field(2, field(1, b'POSITION') + field(3, b's/.ATTRIBUTES/STATE'))
     twice = list(nodes)
     twice[0] = root + child(1, 'y')
-    return {name: b''.join(field(1, node) for node in graph) for name, graph in (('whole', nodes), ('wrong', wrong), ('twice', twice))}
+    half = list(nodes) + [value('VARIABLE_VALUE', 'h', 'h'), value('VARIABLE_VALUE', 'h/.OPTIMIZER_SLOT/o/m'),
+                          value('VARIABLE_VALUE', 'h/.OPTIMIZER_SLOT/o/v')]
+    half[0] = root + child(11, 'h')
+    half[2] = optimizer + slot(11, 'm', 12) + slot(11, 'v', 13)
+    sums = list(half)
+    sums[2] = half[2] + slot(11, 'sum', 12)
+    model = list(nodes) + [value('STEPS', 'm') + child(12, 'dense'), child(13, 'kernel') + child(14, 'bias'),
+                           value('VARIABLE_VALUE', 'm/dense/kernel'), value('VARIABLE_VALUE', 'm/dense/bias')]
+    model[0] = root + child(11, 'm')
+    lost = list(nodes)
+    lost[5] = field(2, field(1, b'STATE') + field(3, b'nothing/.ATTRIBUTES/STATE'))
+    graphs = {'whole': nodes, 'wrong': wrong, 'twice': twice, 'half': half, 'sums': sums, 'model': model, 'lost': lost}
+    return {name: b''.join(field(1, node) for node in graph) for name, graph in graphs.items()}
 
 
 def write_seeds(corpus):
@@ -554,6 +570,9 @@ def write_seeds(corpus):
     seed('object_graph', 'three', b''.join(field(1, x) for x in (node, leaf, slot)))
     for name, graph in restored_graphs().items():
         seed('restore', name, bytes([0]) + struct.pack('<q', 5) + graph)
+    for i, name in enumerate(('f64', 'complex', 'no_staging', 'state', 'keeps')): # options of fuzz/restore.c
+        seed('restore', name, bytes([8 << i]) + struct.pack('<q', 5) + restored_graphs()['whole'])
+    seed('restore', 'half_no_staging', bytes([32]) + bytes(8) + restored_graphs()['half'])
     for shape in (2, 3, 4, 5):
         seed('restore', f'shape_{shape}', bytes([shape]) + bytes(8) + field(1, b''))
     seed('restore', 'count', bytes([0]) + b'\xff' * 8 + restored_graphs()['whole'])
