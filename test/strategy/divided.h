@@ -2,8 +2,12 @@
  * and weights with those of the unsharded run.
  *
  * A batch has 16 rows, every fifth batch has 7. The unsharded run is the same step on replicas
- * of one device. Each example is trained in f64 with Adam or LAMB, and in f32 with SGD: in f32 Adam
- * turns the rounding noise of a gradient of zero into steps.
+ * of one device. Each example is trained in three ways (`way`). In f64 all losses, weights and
+ * variables of the optimizer must be close, in f32 with SGD losses and weights, in f32 with Adam
+ * the losses: there Adam turns the rounding noise of a gradient of zero into steps.
+ *
+ * By default every number of devices is tested in f64 and in one of the other ways, in turn. If
+ * T_CASES is 1000 or more, it is tested in all ways.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_STRATEGY_DIVIDED_H
@@ -14,6 +18,9 @@
 #include "cores.h"
 
 enum { ROWS = 16, SHORT = 7, MOST_VARS = 36, STEPS = 50, MOST = 1024 };
+
+/* How an example is trained: f64 with Adam or LAMB, f32 with SGD, f32 with Adam or LAMB. */
+typedef enum way { DOUBLES, FLOATS_SGD, FLOATS, WAYS } way;
 
 /* A variable of an example. */
 typedef struct param {
@@ -45,9 +52,12 @@ typedef struct model {
     ch_var        *v[MOST_VARS]; /* all variables, referenced */
 } model;
 
+/* The losses, and the values of all variables: those of the example, then those of the optimizer,
+ * such as slots and averages. */
 typedef struct result {
     double loss[STEPS];
-    double weight[MOST_VARS][MOST];
+    int    n_weights, n;
+    double value[MOST_VARS * 5][MOST];
 } result;
 
 /* Returns a tensor of numbers in [-1, 1) that depend only on the seed. */
@@ -73,8 +83,15 @@ static inline ch_tensor *noise(ch_dtype dtype, ch_shape shape, unsigned seed)
 
 static inline double number(const ch_tensor *t, int64_t i)
 {
-    return ch_tensor_dtype(t) == CH_F64 ? ((const double *)ch_tensor_data(t))[i]
-                                        : (double)((const float *)ch_tensor_data(t))[i];
+    switch (ch_tensor_dtype(t)) {
+    case CH_F64:
+        return ((const double *)ch_tensor_data(t))[i];
+    case CH_F32:
+        return (double)((const float *)ch_tensor_data(t))[i];
+    default:
+        assert_int_equal(ch_tensor_dtype(t), CH_I64);
+        return (double)((const int64_t *)ch_tensor_data(t))[i];
+    }
 }
 
 /* Records classes from 0 to 9, from the first number of each row. */
@@ -238,33 +255,46 @@ static inline ch_status try_step(ch_strategy *st, ch_function *f, const model *m
     return rc;
 }
 
-/* Trains the example: in f32 with SGD if `sgd` is true. Takes over the reference to the
- * strategy. */
-static inline void train_under(ch_strategy *st, const example *e, bool sgd, bool is_split,
+static inline void add_value(result *to, ch_var *v)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_var_get(v, &t));
+    assert_in_range(ch_tensor_count(t), 1, MOST);
+    assert_in_range(to->n, 0, MOST_VARS * 5 - 1);
+    for (int64_t k = 0; k < ch_tensor_count(t); k++)
+        to->value[to->n][k] = number(t, k);
+    to->n++;
+    ch_tensor_unref(t);
+}
+
+/* Trains the example. Takes over the reference to the strategy. */
+static inline void train_under(ch_strategy *st, const example *e, way how, bool is_split,
                                result *out)
 {
-    model        m = {.e = e, .dtype = sgd ? CH_F32 : CH_F64};
-    ch_function *f = t_function(train, &m);
+    model          m = {.e = e, .dtype = how == DOUBLES ? CH_F64 : CH_F32};
+    ch_function   *f = t_function(train, &m);
+    ch_var *const *slot = NULL;
+    int            n_slots;
 
     memset(out, 0, sizeof(*out));
-    new_optimizer(&m, sgd);
+    new_optimizer(&m, how == FLOATS_SGD);
     if (e->layer != NULL)
         new_net(st, &m, is_split);
     else
         new_vars(st, &m, is_split);
     for (int i = 0; i < STEPS; i++)
         t_ok(try_step(st, f, &m, i, &out->loss[i]));
-    for (int i = 0; i < m.n; i++) {
-        ch_tensor *t = NULL;
-
-        t_ok(ch_var_get(m.v[i], &t));
-        assert_true(ch_tensor_count(t) <= MOST);
-        for (int64_t k = 0; k < ch_tensor_count(t); k++)
-            out->weight[i][k] = number(t, k);
-        ch_tensor_unref(t);
+    for (int i = 0; i < m.n; i++)
+        add_value(out, m.v[i]);
+    out->n_weights = out->n;
+    n_slots = ch_optimizer_vars(m.o, &slot);
+    for (int i = 0; i < n_slots; i++)
+        add_value(out, slot[i]);
+    for (int i = 0; i < e->n_vars && is_split; i++) {
+        check_tiles(st, &m, how == FLOATS_SGD ? NULL : "m", i);
+        check_tiles(st, &m, e->options.average > 0 ? "average" : NULL, i);
     }
-    for (int i = 0; i < e->n_vars && is_split; i++)
-        check_tiles(st, &m, sgd ? NULL : "m", i);
     for (int i = 0; i < m.n; i++)
         ch_var_unref(m.v[i]);
     ch_function_unref(f);
@@ -284,41 +314,52 @@ static inline ch_strategy *unsharded(int n_replicas)
     return st;
 }
 
-static inline void check_close(const result *a, const result *b, double of_losses,
-                               double of_weights)
+/* Compares the losses, and the values of the first n variables. */
+static inline void check_close(const result *a, const result *b, int n, double tolerance)
 {
+    assert_int_equal(a->n, b->n);
     for (int i = 0; i < STEPS; i++)
-        if (!(fabs(a->loss[i] - b->loss[i]) <= of_losses))
+        if (!(fabs(a->loss[i] - b->loss[i]) <= tolerance))
             fail_msg("loss %d is %.12g, want %.12g", i, a->loss[i], b->loss[i]);
-    for (int i = 0; i < MOST_VARS; i++)
+    for (int i = 0; i < n; i++)
         for (int k = 0; k < MOST; k++)
-            if (!(fabs(a->weight[i][k] - b->weight[i][k]) <= of_weights))
-                fail_msg("weight %d of variable %d is %.12g, want %.12g", k, i, a->weight[i][k],
-                         b->weight[i][k]);
+            if (!(fabs(a->value[i][k] - b->value[i][k]) <= tolerance))
+                fail_msg("element %d of variable %d of %d and %d is %.12g, want %.12g", k, i,
+                         b->n_weights, b->n - b->n_weights, a->value[i][k], b->value[i][k]);
 }
 
 /* Trains an example on replicas of several devices; mesh[0] 0: a mesh of one axis. Two runs on
- * the same devices must have the same bits. want[0] is the unsharded run in f64, want[1] in
- * f32. */
+ * the same devices must have the same bits. want[i] is the unsharded run in way i. */
 static inline void check_against(const result *want, const example *e, int n_replicas,
                                  int n_cores, const int *mesh, bool is_split)
 {
     static result got, again;
+    static int    turn;
+    const char   *cases = getenv("T_CASES");
+    bool          all = cases != NULL && atoi(cases) >= 1000;
 
-    train_under(t_cores_strategy(n_replicas, n_cores, mesh), e, false, is_split, &got);
-    check_close(&got, &want[0], 1e-10, 1e-10);
-    train_under(t_cores_strategy(n_replicas, n_cores, mesh), e, false, is_split, &again);
-    assert_memory_equal(&got, &again, sizeof(got));
-    train_under(t_cores_strategy(n_replicas, n_cores, mesh), e, true, is_split, &got);
-    check_close(&got, &want[1], 1e-4, 1e-4);
+    turn++;
+    for (way how = DOUBLES; how < WAYS; how++) {
+        double tolerance = how == DOUBLES ? 1e-10 : 1e-4;
+        int    n = how == DOUBLES ? want[how].n : how == FLOATS_SGD ? want[how].n_weights : 0;
+
+        if (!all && how != DOUBLES && turn % 3 != (int)how)
+            continue;
+        train_under(t_cores_strategy(n_replicas, n_cores, mesh), e, how, is_split, &got);
+        check_close(&got, &want[how], n, tolerance);
+        if (!all && (how == FLOATS_SGD || (how == DOUBLES && turn % 3 != 0)))
+            continue;
+        train_under(t_cores_strategy(n_replicas, n_cores, mesh), e, how, is_split, &again);
+        assert_memory_equal(&got, &again, sizeof(got));
+    }
 }
 
 static inline const result *train_unsharded(const example *e, int n_replicas)
 {
-    static result want[2];
+    static result want[WAYS];
 
-    train_under(unsharded(n_replicas), e, false, false, &want[0]);
-    train_under(unsharded(n_replicas), e, true, false, &want[1]);
+    for (way how = DOUBLES; how < WAYS; how++)
+        train_under(unsharded(n_replicas), e, how, false, &want[how]);
     assert_true(want[0].loss[STEPS - 1] > 0 && isfinite(want[0].loss[STEPS - 1]));
     return want;
 }

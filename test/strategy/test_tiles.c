@@ -142,7 +142,7 @@ static void change(tiled *x, dice *d)
     ch_tensor *t = NULL;
     ch_var    *clone = NULL;
 
-    switch (draw(d, 5)) {
+    switch (draw(d, 6)) {
     case 0:
         t = t_noise(x->shape, d->state);
         memcpy(x->want, ch_tensor_data(t), ch_tensor_bytes(t));
@@ -160,6 +160,12 @@ static void change(tiled *x, dice *d)
         t_ok(ch_var_sub(x->v, t));
         break;
     case 3:
+        t = t_noise(x->shape, d->state);
+        for (int64_t i = 0; i < ch_tensor_count(t); i++)
+            x->want[i] = (float)((double)x->want[i] + ((const float *)ch_tensor_data(t))[i]);
+        t_ok(ch_var_add(x->v, t));
+        break;
+    case 4:
         t = t_noise(x->shape, d->state);
         memcpy(x->want, ch_tensor_data(t), ch_tensor_bytes(t));
         t_ok(ch__var_write_from(x->v, &(ch_value_source){.name = "the test",
@@ -540,6 +546,125 @@ static void value_in_tiles_is_loaded_under_another_number_of_cores(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* ---- the state of an optimizer ---- */
+
+enum { STATE_BYTES = 4096, STATE_STEPS = 5, COLUMNS = 7, STATE_ROWS = 4 };
+
+typedef struct optimized {
+    ch_var       *v;
+    ch_optimizer *o;
+} optimized;
+
+/* The bytes of variables, one after the other. */
+typedef struct bytes {
+    size_t n;
+    char   at[STATE_BYTES];
+} bytes;
+
+static void add_tensor(bytes *b, ch_tensor *t)
+{
+    assert_true(b->n + ch_tensor_bytes(t) <= sizeof(b->at));
+    memcpy(b->at + b->n, ch_tensor_data(t), ch_tensor_bytes(t));
+    b->n += ch_tensor_bytes(t);
+    ch_tensor_unref(t);
+}
+
+static void add_var(bytes *b, ch_var *v)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_var_get(v, &t));
+    add_tensor(b, t);
+}
+
+/* Every element of the gradient depends on one element of the variable, so its bits do not
+ * depend on the tiles. */
+static void train_elements(ch_step *s, void *arg)
+{
+    const optimized *m = arg;
+    ch_node         *w = ch_var_read(s, m->v);
+    ch_node         *x = ch_cast(ch_step_in(s, 0), ch_var_dtype(m->v));
+    ch_node         *loss = ch_sum_all(ch_square(ch_sub(ch_mul(x, w), ch_number(s, 1))));
+
+    ch_optimizer_minimize(m->o, s, loss, 1, &m->v);
+}
+
+/* Trains, and takes down the variable and the state after each kind of change. Takes over the
+ * reference to the strategy. */
+static void train_state(ch_strategy *st, ch_dtype dtype, const int *split, bytes *out)
+{
+    optimized      m = {NULL, NULL};
+    ch_function   *f;
+    ch_tensor     *x = t_noise(ch_shape_of(STATE_ROWS, COLUMNS, 3), 5), *t = NULL;
+    ch_tuple      *in = t_tuple(1, &x);
+    ch_var *const *own = NULL;
+    int            n;
+
+    memset(out, 0, sizeof(*out));
+    t_ok(ch_optimizer_adam(0.05, NULL, &(ch_optimizer_options){.average = 0.9}, &m.o));
+    t_ok(ch_var_new(st,
+                    &(ch_var_spec){.name = "w",
+                                   .dtype = dtype,
+                                   .shape = ch_shape_of(COLUMNS, 3),
+                                   .init = ch_init_normal(0, 1),
+                                   .split = split,
+                                   .n_split = 2},
+                    &m.v));
+    f = t_function(train_elements, &m);
+    for (int i = 0; i < STATE_STEPS; i++)
+        t_ok(ch_strategy_run(st, f, in, NULL));
+    add_var(out, m.v);
+    n = ch_optimizer_vars(m.o, &own);
+    assert_true((ch_optimizer_slot(m.o, m.v, "master") != NULL) == (dtype != CH_F32));
+    for (int i = 0; i < n; i++)
+        add_var(out, own[i]);
+    t_ok(ch_optimizer_average(m.o, m.v, &t));
+    add_tensor(out, t);
+    t_ok(ch_optimizer_swap_averages(m.o));
+    add_var(out, m.v);
+    t_ok(ch_optimizer_swap_averages(m.o));
+    x = t_noise(ch_shape_of(COLUMNS, 3), 9);
+    t_ok(ch__tensor_cast(x, dtype, &t));
+    t_ok(ch_var_set(m.v, t)); /* and its master */
+    ch_tensor_unref(t);
+    ch_tensor_unref(x);
+    t_ok(ch_strategy_run(st, f, in, NULL));
+    add_var(out, m.v);
+    for (int i = 0; i < n; i++)
+        add_var(out, own[i]);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_optimizer_unref(m.o);
+    ch_var_unref(m.v);
+    ch_strategy_unref(st);
+}
+
+/* Slots, the average, and the master of a 16-bit variable. */
+static void optimizer_in_tiles_has_the_bits_of_one_device(void **state)
+{
+    static const int      split[][2] = {{0, CH_OFF}, {CH_OFF, 0}, {CH_OFF, CH_OFF}};
+    static const ch_dtype dtype[] = {CH_BF16, CH_F16, CH_F32};
+
+    (void)state;
+    for (int d = 0; d < 3; d++)
+        for (int replicas = 1; replicas <= 2; replicas++) {
+            bytes        want, got;
+            ch_strategy *st = NULL;
+
+            t_ok(replicas == 1 ? ch_strategy_one_device("GPU:0", &st) : CH_OK);
+            train_state(replicas == 1 ? st : t_mirrored(2), dtype[d], NULL, &want);
+            for (int i = 0; i < 5; i++)
+                for (int k = 0; k < 3 && replicas * core_numbers[i] <= T_MOST_DEVICES; k++) {
+                    train_state(t_cores_strategy(replicas, core_numbers[i], NULL), dtype[d],
+                                split[k], &got);
+                    assert_int_equal(got.n, want.n);
+                    if (memcmp(got.at, want.at, want.n) != 0)
+                        fail_msg("%s, %d x %d cores, split %d: other bits",
+                                 ch_dtype_name(dtype[d]), replicas, core_numbers[i], k);
+                }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,6 +678,7 @@ int main(void)
         cmocka_unit_test(replicas_have_their_own_sums_in_tiles),
         cmocka_unit_test(update_changes_the_tiles_of_all_replicas),
         cmocka_unit_test(value_in_tiles_is_loaded_under_another_number_of_cores),
+        cmocka_unit_test(optimizer_in_tiles_has_the_bits_of_one_device),
     };
 
     return cmocka_run_group_tests(tests, t_eight_gpus, NULL);
