@@ -1,5 +1,5 @@
 /* bench/spmd_bytes.c -- the bytes that four cores of a replica receive from each other in a
- * step, as the kernels count them.
+ * step, as the kernels count them; with two replicas, also those that the replicas exchange.
  *
  * The limit of a row is derived by hand from the layouts (test/spmd/examples.h): it is the
  * smallest number of bytes with which the cores can compute the step as it is split. So every
@@ -12,16 +12,9 @@
 
 enum { FOUR = 4 };
 
-/* The bytes of a report between the cores of the replica. */
-static double bytes_of(const ch_layout_report *r)
-{
-    return (double)(r->all_reduce.bytes + r->reduce_scatter.bytes + r->all_gather.bytes +
-                    r->all_to_all.bytes + r->halo.bytes + r->other.bytes);
-}
-
 static void measure(bench *b, const divided_step *e)
 {
-    cores            four = {.n = FOUR};
+    cores            four = {.n = FOUR, .n_replicas = e->n_replicas};
     recording        x = {.e = e};
     ch_strategy     *st;
     ch_function     *f = NULL;
@@ -29,7 +22,7 @@ static void measure(bench *b, const divided_step *e)
     ch_tuple        *batch = NULL;
     ch_layout_report moved;
 
-    for (int i = 0; i < FOUR; i++)
+    for (int i = 0; i < 2 * FOUR; i++)
         four.device[i] = ch_device_at(i);
     st = cores_strategy(&four, e->mesh[0] > 0 ? 2 : 0, e->mesh);
     must(new_variables(st, &x));
@@ -40,8 +33,8 @@ static void measure(bench *b, const divided_step *e)
     ch_function_static_rows(f);
     must(ch_strategy_run(st, f, batch, NULL));
     must(ch_function_report_layouts(f, NULL, &moved));
-    bench_add(b, e->name, "B", BENCH_LOWER, bytes_of(&moved), (double)e->bytes);
-    if (bytes_of(&moved) != (double)e->bytes)
+    bench_add(b, e->name, "B", BENCH_LOWER, (double)bytes_of(&moved), (double)e->bytes);
+    if (bytes_of(&moved) != e->bytes)
         bench_void(b, e->name, "the cores moved another number of bytes");
     ch_function_unref(f);
     ch_tuple_unref(batch);
@@ -56,7 +49,7 @@ int main(int argc, char **argv)
 {
     bench *b = bench_open("spmd-bytes", argc, argv);
 
-    must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=4", .threads = 1}));
+    must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=8", .threads = 1}));
     for (int i = 0; i < DIVIDED_STEPS; i++)
         if (bench_wants(b, divided_steps[i].name))
             measure(b, &divided_steps[i]);

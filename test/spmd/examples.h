@@ -2,7 +2,8 @@
  * each other. test_divide.c and bench/spmd_bytes.c run them.
  *
  * The bytes are derived by hand from the layouts: they are the fewest with which the devices
- * can compute the step as it is split.
+ * can compute the step as it is split. With several replicas, they include those between the
+ * replicas.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEST_SPMD_EXAMPLES_H
@@ -47,6 +48,13 @@ typedef struct divided_step {
     int      mesh[CH_MESH_AXES_MAX]; /* 0 after the last axis; all 0: one axis */
     int      n_replicas;             /* 0: one */
 } divided_step;
+
+/* Returns the bytes that devices received from each other. */
+static inline int64_t bytes_of(const ch_layout_report *r)
+{
+    return r->all_reduce.bytes + r->reduce_scatter.bytes + r->all_gather.bytes +
+           r->all_to_all.bytes + r->halo.bytes + r->other.bytes + r->cross_replica.bytes;
+}
 
 /* The argument of record_divided_step. */
 typedef struct recording {
@@ -120,6 +128,17 @@ static void record_gradients_of_w(ch_step *s, ch_node *const *x, ch_node *const 
 {
     (void)v;
     gradients(s, x, w, 2, w);
+}
+
+static void record_sums_of_gradients(ch_step *s, ch_node *const *x, ch_node *const *w,
+                                     ch_var *const *v)
+{
+    ch_node *grad[2];
+
+    (void)v;
+    ch_gradients(two_layers(x[0], w), x[1], 2, w, grad);
+    for (int i = 0; i < 2; i++)
+        ch_step_out(s, NULL, ch_all_reduce(CH_SUM, grad[i]));
 }
 
 static void record_gradient_of_x(ch_step *s, ch_node *const *x, ch_node *const *w,
@@ -370,6 +389,8 @@ static const divided_step divided_steps[] = {
      .in = {F32(2, {8, 16})}, .var = A_HIDDEN(32)},
     {"gradients of A for W1 and W2", 0, record_gradients_of_w,
      .in = {F32(2, {8, 16}), F32(2, {8, 16})}, .var = A_HIDDEN(32)},
+    {"gradients of A, between two replicas", 8192, record_sums_of_gradients,
+     .in = {F32(2, {8, 16}), F32(2, {8, 16})}, .var = A_HIDDEN(32), .n_replicas = 2},
     {"gradient of A for X", 3072, record_gradient_of_x,
      .in = {F32(2, {8, 16}), F32(2, {8, 16})}, .var = A_HIDDEN(32)},
     {"A with 30 hidden units", 3072, record_two_layers,
