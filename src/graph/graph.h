@@ -243,9 +243,14 @@ ch_status ch__pass_dead(ch_graph *g);   /* removes calls that no root needs */
 ch_status ch__pass_absorb(ch_graph *g); /* merges calls with their next call (ch_op.absorb) */
 ch_status ch__pass_fuse(ch_graph *g);   /* merges chains of elementwise calls */
 
-/* Print a call, as "host_call save, in block/dense, at train.c:41" (print.c), and sizes, as
- * "(rows, 64)" (dims.c). Both truncate and return the whole length, as snprintf does. */
+/* Print a call, as "host_call save, in block/dense, at train.c:41"; the origin of a value, as
+ * "variable w", "matmul, in block, at train.c:41" or "matmul, moved, in block, at train.c:41"
+ * (print.c); and sizes, as "(rows, 64)" (dims.c). All truncate and return the whole length, as
+ * snprintf does. */
 int ch__call_print(const ch_node *n, char *text, size_t size);
+int ch__origin_print(const ch_node *n, char *text, size_t size);
+/* Prints the first part of ch__origin_print, such as "variable w" or "matmul". Returns text. */
+const char *ch__origin_name(const ch_node *n, char *text, size_t size);
 int ch__dims_print(const ch_dims *d, char *text, size_t size);
 /* Prints the op of a call and its attributes of text, as "host_call save". `attrs` may be NULL.
  * Truncates. Returns `text`. (print.c) */

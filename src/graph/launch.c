@@ -304,6 +304,24 @@ static void init_jobs(ch_prepared *p, ch_member_job *job, ch_traffic_counts *tra
     }
 }
 
+/* Returns the error that member m does not fit into the memory of its device. */
+static ch_status fail_memory(const ch_launch *l, int m)
+{
+    const ch_prepared *p = l->p;
+    const char        *device = ch__device_short_name(p->device[m]);
+    char               where[96];
+    ch_text            o = ch__text(where, sizeof(where));
+
+    if (l->run->n_replicas > 1)
+        ch__text_add(&o, "replica %d, ", l->run->first_replica + m / p->n_cores);
+    if (p->n_cores > 1)
+        ch__text_add(&o, "core %d (%s)", m % p->n_cores, device);
+    else
+        ch__text_add(&o, "%s", device);
+    return ch__fail_program_memory(p->program[p->which[m]], p->device[m], where,
+                                   l->run->function->name);
+}
+
 /* Prepares the job of member m for a run. */
 static ch_status set_up_member(ch_launch *l, int m, int64_t number, int64_t global_rows)
 {
@@ -319,7 +337,7 @@ static ch_status set_up_member(ch_launch *l, int m, int64_t number, int64_t glob
         rc = ch__device_workspace(p->device[m], program->arena_bytes, program->touches_part,
                                   &j->workspace);
     if (rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit())
-        rc = ch__fail_program_memory(program, p->device[m], run->function->name);
+        rc = fail_memory(l, m);
     if (rc != CH_OK)
         return rc;
     j->launch = l;

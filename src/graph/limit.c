@@ -35,7 +35,8 @@ static void find_largest(const ch_program *p, const ch_node **list)
     }
 }
 
-ch_status ch__fail_program_memory(const ch_program *p, const ch_device *d, const char *step)
+ch_status ch__fail_program_memory(const ch_program *p, const ch_device *d, const char *where,
+                                  const char *step)
 {
     const ch_node *largest[SHOWN] = {NULL};
     char           text[CH_FAULT_TEXT / 2], call[160];
@@ -46,13 +47,13 @@ ch_status ch__fail_program_memory(const ch_program *p, const ch_device *d, const
     for (int i = 0; i < SHOWN && largest[i] != NULL; i++) {
         const ch_node *n = largest[i];
 
-        ch__call_print(n->head, call, sizeof(call));
+        ch__origin_print(n, call, sizeof(call));
         ch__text_add(&o, "%s%s of %s, %lld bytes", i > 0 ? "; " : "",
                      ch__type_text(n->dtype, &n->dims), call, (long long)ch__bytes(n));
     }
     return ch__fail_limit("%s: the step needs %zu bytes on %s (%zu for its values, %zu for "
                           "variables), and the device has %zu (memory_bytes, or "
                           "COHORT_DEVICE_MEMORY); the largest values: %s",
-                          step, p->arena_bytes + others, ch_device_name(d), p->arena_bytes,
-                          others, ch__device_limit(d), text);
+                          step, p->arena_bytes + others, where, p->arena_bytes, others,
+                          ch__device_limit(d), text);
 }

@@ -328,7 +328,10 @@ enum {
     /* linear in input 0, in input 1: applied to summands of this input and the other inputs, it
      * gives summands of the outputs */
     CH_OP_LINEAR_0 = 1 << 14,
-    CH_OP_LINEAR_1 = 1 << 15
+    CH_OP_LINEAR_1 = 1 << 15,
+    /* moves a value to the device: the result is input 0, or the value that an attribute of text
+     * names, in part or whole */
+    CH_OP_MOVES = 1 << 16
 };
 
 struct ch_op {

@@ -80,17 +80,77 @@ const char *ch__call_name(const ch_op *op, const void *attrs, char *text, size_t
     return text;
 }
 
+/* Adds the scope of a call, and the line of the user's program. */
+static void print_place(ch_text *t, const ch_node *n)
+{
+    char where[256];
+
+    if (n->scope != NULL)
+        ch__text_add(t, ", in %s", n->scope);
+    ch__where(n->caller, where, sizeof(where));
+    if (where[0] != '\0')
+        ch__text_add(t, ", at %s", where);
+}
+
 int ch__call_print(const ch_node *n, char *text, size_t size)
 {
     ch_text t = ch__text(text, size);
-    char    where[256];
 
     print_name(&t, n->op, n->attrs);
-    if (n->scope != NULL)
-        ch__text_add(&t, ", in %s", n->scope);
-    ch__where(n->caller, where, sizeof(where));
-    if (where[0] != '\0')
-        ch__text_add(&t, ", at %s", where);
+    print_place(&t, n);
+    return ch__text_length(&t);
+}
+
+/* Returns the first attribute of text. */
+static const char *text_of(const ch_node *n)
+{
+    const ch_attr *row = n->op->attrs;
+
+    while (row->kind != CH_ATTR_KIND_TEXT)
+        row++;
+    return *(char *const *)(const void *)((const char *)n->attrs + row->offset);
+}
+
+static void print_origin(ch_text *t, const ch_node *n)
+{
+    const ch_graph *g = n->graph;
+
+    if (n->op == ch__roles.input) {
+        int i = (int)((const ch_input_attrs *)n->attrs)->index;
+
+        if (g->input_name[i] != NULL)
+            ch__text_add(t, "input %s", g->input_name[i]);
+        else
+            ch__text_add(t, "input %d", i);
+    } else if (n->op == ch__roles.read) {
+        ch__text_add(t, "variable %s",
+                     g->resource[((const ch_read_attrs *)n->attrs)->resource].name);
+    } else if ((n->op->flags & CH_OP_MOVES) == 0) {
+        print_name(t, n->op, n->attrs);
+    } else if (n->n_in > 0) {
+        print_origin(t, n->in[0]->head);
+    } else {
+        ch__text_add(t, "%s", text_of(n));
+    }
+}
+
+const char *ch__origin_name(const ch_node *n, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+
+    print_origin(&t, n->head);
+    return text;
+}
+
+int ch__origin_print(const ch_node *n, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+
+    n = n->head;
+    print_origin(&t, n);
+    if ((n->op->flags & CH_OP_MOVES) != 0)
+        ch__text_add(&t, ", moved");
+    print_place(&t, n);
     return ch__text_length(&t);
 }
 

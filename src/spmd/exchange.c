@@ -19,6 +19,8 @@ typedef struct table {
 } table;
 
 typedef struct exchange_attrs {
+    const char
+            *value; /* ch__origin_name of the value: a core may not have what it is made of */
     void    *table;
     bool     wants; /* the call has an output */
     ch_dtype dtype;
@@ -26,11 +28,9 @@ typedef struct exchange_attrs {
 } exchange_attrs;
 
 static const ch_attr exchange_rows[] = {
-    CH_ATTR_HOST(exchange_attrs, table),
-    CH_ATTR_BOOL(exchange_attrs, wants),
-    CH_ATTR_DTYPE(exchange_attrs, dtype),
-    CH_ATTR_DIMS(exchange_attrs, dims),
-    CH_ATTR_END,
+    CH_ATTR_TEXT(exchange_attrs, value), CH_ATTR_HOST(exchange_attrs, table),
+    CH_ATTR_BOOL(exchange_attrs, wants), CH_ATTR_DTYPE(exchange_attrs, dtype),
+    CH_ATTR_DIMS(exchange_attrs, dims),  CH_ATTR_END,
 };
 
 static ch_status exchange_infer(ch_infer *c)
@@ -77,7 +77,7 @@ const ch_op ch__op_exchange = {
     .version = 1,
     .n_in = -1,
     .n_out = -1,
-    .flags = CH_OP_COLLECTIVE | CH_OP_HOST | CH_OP_READS_ENV,
+    .flags = CH_OP_COLLECTIVE | CH_OP_HOST | CH_OP_READS_ENV | CH_OP_MOVES,
     .attrs = exchange_rows,
     .attrs_bytes = sizeof(exchange_attrs),
     .infer = exchange_infer,
@@ -124,6 +124,7 @@ ch_status ch__exchange(ch_step *s, const ch_reshard *plan, const ch_node *value,
                        const ch_dims *dims, ch_node **result)
 {
     exchange_attrs a = {.wants = dims != NULL, .dtype = value->dtype};
+    char           name[160];
     table         *t = NULL;
     ch_node       *call;
     ch_status      rc;
@@ -136,6 +137,7 @@ ch_status ch__exchange(ch_step *s, const ch_reshard *plan, const ch_node *value,
     if (rc != CH_OK)
         return rc;
     a.table = t;
+    a.value = ch__origin_name(value, name, sizeof(name)); /* the graph copies it */
     if (dims != NULL)
         a.dims = *dims;
     call = ch__graph_add(s->graph, &ch__op_exchange, &a, in != NULL, &in, dims != NULL);

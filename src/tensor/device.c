@@ -663,7 +663,8 @@ ch_status ch__device_reserve(ch_device *d, size_t bytes, const char *what)
     atomic_fetch_sub(&d->reserved, (int64_t)bytes);
     return ch__fail_limit("%s: no memory for %zu bytes on %s: %zu of its %zu bytes are in use "
                           "(memory_bytes, or COHORT_DEVICE_MEMORY)",
-                          what, bytes, d->name, (size_t)now - bytes, (size_t)d->limit);
+                          what, bytes, ch__device_short_name(d), (size_t)now - bytes,
+                          (size_t)d->limit);
 }
 
 void ch__device_unreserve(ch_device *d, size_t bytes)

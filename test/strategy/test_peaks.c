@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "base/config.h"
 #include "cores.h"
 #include "tensor/device.h"
 
@@ -62,7 +63,8 @@ static void train(ch_step *s, void *arg)
     ch_step_out(s, "loss", ch_all_reduce(CH_SUM, loss));
 }
 
-/* Trains a model on n cores, of `limit` bytes each; 0: no limit. n 1: under OneDevice. */
+/* Trains a model on n cores. COHORT_DEVICE_MEMORY is `limit`, 0: no limit. n 1: under OneDevice.
+ */
 static outcome train_on(int n, size_t limit, const model *like, int steps)
 {
     model        m = *like;
@@ -70,9 +72,11 @@ static outcome train_on(int n, size_t limit, const model *like, int steps)
     ch_tensor   *t[2];
     ch_tuple    *in = NULL, *out = NULL;
     ch_function *f = NULL;
+    char         bytes[32];
 
-    t_ok(ch_devices_configure(
-        &(ch_devices_options){.spec = "GPU=8", .threads = 1, .memory_bytes = limit}));
+    (void)snprintf(bytes, sizeof(bytes), "%zu", limit);
+    t_ok(ch__config_set("device_memory", bytes));
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8", .threads = 1}));
     t[0] = t_noise(m.x, 1);
     t[1] = t_noise(m.y, 2);
     t_ok(ch_tuple_of(2, t, &in));
@@ -231,17 +235,49 @@ static ch_node *image(ch_step *s, model *m, ch_node *x)
     return ch_conv2d(x, var(s, m, ch_shape_of(3, 3, 8, 1), WHOLE), &same);
 }
 
+/* Checks that the message of a refused step has all of these words, in this order. */
+static void check_message(int n, const char *const *word)
+{
+    const char *at = ch_error_message();
+
+    for (int i = 0; i < n; i++) {
+        const char *next = strstr(at, word[i]);
+
+        if (next == NULL)
+            fail_msg("\"%s\" has no \"%s\" after \"%s\"", ch_error_message(), word[i],
+                     i > 0 ? word[i - 1] : "");
+        at = next + strlen(word[i]);
+    }
+}
+
 static void images_larger_than_the_memory_of_a_core_train_on_four(void **state)
 {
     const model like = {
         .x = ch_shape_of(2, 64, 48, 3), .y = ch_shape_of(2, 64, 48, 1), .record = image};
     outcome one = train_on(1, 0, &like, MOST_STEPS), four, refused;
     size_t  limit = one.peak[0] / 2;
+    char    needs[64], has[64];
 
     (void)state;
     t_ok(one.rc);
     refused = train_on(1, limit, &like, 1);
     assert_int_equal(refused.rc, CH_RESOURCE_EXHAUSTED);
+    (void)snprintf(needs, sizeof(needs), "needs %zu bytes on GPU:0 (", one.peak[0]);
+    (void)snprintf(has, sizeof(has), "has %zu (", limit);
+    check_message(
+        11, (const char *[]){needs, has, "values: f32(2, 64, 48, 8) of ",
+                             "at test_peaks.c:", "196608 bytes; ", "f32(2, 64, 48, 8) of ",
+                             "at test_peaks.c:", "196608 bytes; ", "f32(2, 64, 48, 8) of ",
+                             "at test_peaks.c:", "196608 bytes"});
+    /* 16 rows of a core, and one of a neighbour */
+    refused = train_on(4, limit / 8, &like, 1);
+    assert_int_equal(refused.rc, CH_RESOURCE_EXHAUSTED);
+    check_message(9,
+                  (const char *[]){"on core 0 (GPU:0) (", "values: f32(2, 17, 48, 8) of ",
+                                   ", moved, at test_peaks.c:", "52224 bytes; ",
+                                   "f32(2, 17, 48, 8) of ", "at test_peaks.c:", "52224 bytes; ",
+                                   "f32(2, 17, 48, 8) of ", "at test_peaks.c:"});
+    assert_null(strstr(ch_error_message(), "exchange"));
     four = train_on(4, limit, &like, MOST_STEPS);
     t_ok(four.rc);
     for (int c = 0; c < 4; c++)
