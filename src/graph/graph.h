@@ -251,7 +251,7 @@ int ch__call_print(const ch_node *n, char *text, size_t size);
 int ch__origin_print(const ch_node *n, char *text, size_t size);
 /* Prints the first part of ch__origin_print, such as "variable w" or "matmul". Returns text. */
 const char *ch__origin_name(const ch_node *n, char *text, size_t size);
-int ch__dims_print(const ch_dims *d, char *text, size_t size);
+int         ch__dims_print(const ch_dims *d, char *text, size_t size);
 /* Prints the op of a call and its attributes of text, as "host_call save". `attrs` may be NULL.
  * Truncates. Returns `text`. (print.c) */
 const char *ch__call_name(const ch_op *op, const void *attrs, char *text, size_t size);

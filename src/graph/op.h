@@ -329,8 +329,8 @@ enum {
      * gives summands of the outputs */
     CH_OP_LINEAR_0 = 1 << 14,
     CH_OP_LINEAR_1 = 1 << 15,
-    /* moves a value to the device: the result is input 0, or the value that an attribute of text
-     * names, in part or whole */
+    /* moves a value to the device: the result is input 0, or the value that its attribute of
+     * text names, in part or whole */
     CH_OP_MOVES = 1 << 16
 };
 
