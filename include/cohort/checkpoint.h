@@ -129,8 +129,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
 /* Prints what a save costs, as snprintf does: the memory that it holds, here and at most on the
  * servers, the bytes that it writes by kind, those of the last delta, and the time that the
- * last save blocked the program, also to wait for the write before, and took in the
- * background. */
+ * last save blocked the program, also to wait for the write before, and took in the background.
+ * The bytes of positions and other state are known after the first save. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */
