@@ -117,14 +117,16 @@ static ch_status add_inputs(ch_partition *p, const ch_node *call, const ch_core_
 ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,
                          const int64_t *from, const int64_t *to)
 {
-    ch_region    in[CH_MAX_OUT], out[CH_MAX_OUT];
-    ch_call_part part = {.rule = &of->rule, .from = from, .to = to, .in = in, .out = out};
+    ch_region    few[8], *in = few, out[CH_MAX_OUT];
+    ch_call_part part = {.rule = &of->rule, .from = from, .to = to, .out = out};
 
     if (call->op->local == NULL || call->attrs == NULL)
         return CH_OK;
-    if (call->n_in > CH_MAX_OUT)
-        return ch__fail(CH_UNIMPLEMENTED, "%s: %d inputs, want at most %d", call->op->name,
-                        call->n_in, CH_MAX_OUT);
+    if (call->n_in > (int)(sizeof(few) / sizeof(few[0])))
+        in = allocate(p, (size_t)call->n_in, sizeof(*in));
+    if (in == NULL)
+        return no_memory();
+    part.in = in;
     for (int i = 0; i < call->n_in; i++)
         in[i] = of->in_at[i]->at[c];
     for (int i = 0; i < call->n_out; i++)

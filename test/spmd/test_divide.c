@@ -594,6 +594,23 @@ static void moves_transfer_the_missing_elements(void **state)
     (void)run_step("pad (8) by 1, 1");
 }
 
+static ch_node *use_of_many_parts(ch_step *s, ch_node *const *x)
+{
+    enum { MANY = 70 };
+    ch_node *part[MANY];
+
+    for (int i = 0; i < MANY; i++)
+        part[i] = half(s, i == 0 ? by_columns(x[0]) : part[i - 1]);
+    return ch_concat(MANY, part, 0);
+}
+
+static void call_of_many_inputs_is_divided(void **state)
+{
+    (void)state;
+    made_of_inputs = use_of_many_parts;
+    (void)moves(&(divided_step){.in = {{CH_F32, ch_shape_of(2, 8)}}, .record = record_made}, 0);
+}
+
 /* Must be the last test. */
 static void steps_of_the_table_were_run(void **state)
 {
@@ -624,6 +641,7 @@ int main(void)
         cmocka_unit_test(gradient_through_multiples_needs_one_all_reduce),
         cmocka_unit_test(lookups_in_a_split_table_sum_the_rows_that_cores_have),
         cmocka_unit_test(moves_transfer_the_missing_elements),
+        cmocka_unit_test(call_of_many_inputs_is_divided),
         cmocka_unit_test(steps_of_the_table_were_run),
     };
 
