@@ -10,6 +10,9 @@
  * addition has an equal share in the bytes of the result. choose.c multiplies the cost of a
  * reduction by the share of the call in the bytes that are due.
  *
+ * A product or quotient stays partial like a sum. If one of its summands is not finite, the
+ * result is not a number, although that of one device may be infinite.
+ *
  * The pass predicts from the wanted layouts which values will be partial. A wrong prediction
  * can move more bytes, but gives no wrong value.
  *
@@ -71,10 +74,12 @@ static bool will_be_sum(const ch_core_division *d, const ch_call_plan *p)
 
 double ch__sum_share(const ch_core_division *d, const ch_node *call, int i)
 {
-    double bytes = (double)ch__bytes(call), due = d->value[call->id].due;
+    double bytes, due;
 
     if (!ch__may_stay_partial(call, i) || !d->value[call->id].is_sum)
         return INFINITY;
+    bytes = (double)ch__bytes(call);
+    due = d->value[call->id].due;
     return (due < bytes ? due : bytes) /
            ((call->op->flags & CH_OP_LINEAR) != 0 ? call->n_in : 1);
 }
