@@ -152,12 +152,11 @@ typedef struct ch_restore_options {
  * result until its next restore without `out`, or until it is freed.
  *
  * On an error nothing has changed, except if the program's own ch_state_ops.load has failed, if
- * a parameter server was lost, or if the disk failed between the check of the data and its use.
- * In the last case, positions of per-worker data may have changed, and variables if there was
- * no memory for a copy. Servers hold the old values during a restore, in the memory that saves
- * use. NOT_FOUND: there is no such checkpoint. INVALID_ARGUMENT: a value has another shape or
- * dtype than its variable. DATA_LOSS: a file is damaged; the message names the file and the
- * byte. */
+ * a parameter server was lost, or if the disk or an allocation failed between the check of the
+ * data and its use. In the last case, variables have changed if there was no memory for a copy.
+ * Servers hold the old values during a restore, in the memory that saves use. NOT_FOUND: there
+ * is no such checkpoint. INVALID_ARGUMENT: a value has another shape or dtype than its
+ * variable. DATA_LOSS: a file is damaged; the message names the file and the byte. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_restore(ch_checkpoint *c, const char *path,
                                                      const ch_restore_options *opt,
                                                      ch_restored             **out);

@@ -31,10 +31,11 @@
 
 /* A value that is not a variable, read from the file. */
 typedef struct read_state {
-    int       node;   /* of the tree */
-    ch_tuple *value;  /* a leaf for each attribute of the node */
-    void     *before; /* position that an iterator had before the restore; ch_bytes_free */
-    size_t    before_bytes;
+    int            node;   /* of the tree */
+    ch_tuple      *value;  /* a leaf for each attribute of the node */
+    void          *before; /* position that an iterator had before the restore; ch_bytes_free */
+    size_t         before_bytes;
+    ch_saved_pass *pass; /* of a per-worker dataset; continued when nothing can fail */
 } read_state;
 
 /* A master of a 16-bit variable, and the value that it gets. */
@@ -395,7 +396,7 @@ static ch_str text_of(const ch_tuple *t, const char *name)
                : (ch_str){NULL, 0};
 }
 
-/* Moves an iterator or the pass of a per-worker dataset. */
+/* Moves an iterator, or reads the saved pass of a per-worker dataset. */
 static ch_status set_position(restoring *x, read_state *s)
 {
     const ch_saved_node *node = &x->tree.node[s->node];
@@ -406,7 +407,7 @@ static ch_status set_position(restoring *x, read_state *s)
     ch_status            rc = CH_OK;
 
     if (node->kind == CH_SAVED_PER_WORKER) {
-        rc = ch__per_worker_restore(object, position.data, position.size);
+        rc = ch__saved_pass_read(object, position.data, position.size, &s->pass);
     } else if (node->kind == CH_SAVED_ITERATOR) {
         rc = ch_iterator_save(object, &s->before, &s->before_bytes);
         if (rc == CH_OK)
@@ -688,6 +689,11 @@ static ch_status change(restoring *x)
         if (rc != CH_OK)
             rc = undo(x, rc);
     }
+    for (int i = 0; i < x->n_states && rc == CH_OK; i++)
+        if (x->state[i].pass != NULL) {
+            ch__saved_pass_continue(x->state[i].pass);
+            x->state[i].pass = NULL;
+        }
     for (int i = 0; i < x->n_undo; i++) {
         if (rc == CH_OK)
             ch__cut_name_checkpoint(x->undo[i].strategy, x->r->prefix);
@@ -763,6 +769,7 @@ static ch_status run(restoring *x)
     for (int i = 0; i < x->n_states; i++) {
         ch_tuple_unref(x->state[i].value);
         ch_bytes_free(x->state[i].before);
+        ch__saved_pass_drop(x->state[i].pass);
     }
     for (int i = 0; x->staged != NULL && i < x->tree.n_values; i++)
         ch_tensor_unref(x->staged[i]);

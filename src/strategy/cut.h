@@ -118,15 +118,21 @@ void ch__cut_end_marks(ch_strategy *st);
  * the dataset or an iteration of it. Must be called by `between`. INVALID_ARGUMENT: `p` is
  * neither. FAILED_PRECONDITION: steps that read it are running. */
 CH_MUST_CHECK ch_status ch__per_worker_save(ch_per_worker *p, void **bytes, size_t *n);
+/* A saved pass that can be continued. */
+typedef struct ch_saved_pass ch_saved_pass;
+/* Reads a saved pass, without any change of the dataset. The bytes are untrusted: DATA_LOSS if
+ * they are not valid. The caller must drop or continue the result before `p` is freed. */
+CH_MUST_CHECK ch_status ch__saved_pass_read(ch_per_worker *p, const void *bytes, size_t n,
+                                            ch_saved_pass **out);
+void                    ch__saved_pass_drop(ch_saved_pass *s); /* s may be NULL */
 /* Continues a saved pass: in the newest iteration of the dataset if it exists, else in the
  * next. No step may have read that iteration. Later iterations begin new passes with the
- * numbers that follow. The bytes are untrusted: DATA_LOSS if they are not valid. On an error
- * nothing changes.
+ * numbers that follow. Drops s.
  *
  * The number of workers may have changed. The saved pass is finished in the parts in which it
  * began, each element once, and the next pass is divided anew. In rounds of CH_SYNCHRONOUS,
  * with the same number of workers, the next steps read the elements that they would have read
  * without the restore. */
-CH_MUST_CHECK ch_status ch__per_worker_restore(ch_per_worker *p, const void *bytes, size_t n);
+void ch__saved_pass_continue(ch_saved_pass *s);
 
 #endif

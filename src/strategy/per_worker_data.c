@@ -590,27 +590,23 @@ static ch_status parse_state(const ProtobufCMessageDescriptor *type, const void 
     return rc == CH_INVALID_ARGUMENT ? ch__fail_at(CH_DATA_LOSS, "a saved pass") : rc;
 }
 
-/* Lets the newest iteration, or the next if that was freed, continue with a restored pass.
- * Takes the worker input over, which may be NULL: then the next iteration begins a new pass. */
-static void set_restored(ch_per_worker *dataset, ch_worker_input *input)
-{
-    ch_task         *coord = dataset->coordinator->ps->coord;
-    ch_worker_input *old, **at;
+struct ch_saved_pass {
+    ch_per_worker   *dataset; /* borrowed */
+    int64_t          n_passes;
+    ch_worker_input *input; /* owned; NULL: the next iteration begins a new pass */
+};
 
-    (void)ch__task_enter(coord);
-    at =
-        input != NULL && dataset->newest != NULL ? &dataset->newest->input : &dataset->restored;
-    old = *at;
-    *at = input;
-    ch__task_leave(coord);
-    ch__coord_input_unref(coord, old);
+static void unref_input(const ch_saved_pass *s, ch_worker_input *input)
+{
+    ch__coord_input_unref(s->dataset->coordinator->ps->coord, input);
 }
 
-ch_status ch__per_worker_restore(ch_per_worker *p, const void *bytes, size_t n)
+ch_status ch__saved_pass_read(ch_per_worker *p, const void *bytes, size_t n,
+                              ch_saved_pass **out)
 {
-    ch_per_worker    *dataset = dataset_of_pass(p);
     ProtobufCMessage *m = NULL, *pass = NULL;
-    ch_worker_input  *input = NULL;
+    ch_saved_pass    *s = NULL;
+    ch_per_worker    *dataset = dataset_of_pass(p);
     ch_status         rc;
 
     if (dataset == NULL)
@@ -623,15 +619,47 @@ ch_status ch__per_worker_restore(ch_per_worker *p, const void *bytes, size_t n)
     if (rc == CH_OK && state->pass.len > 0)
         rc = parse_state(&cohort__pass_state__descriptor, state->pass.data, state->pass.len,
                          &pass);
-    if (rc == CH_OK && pass != NULL)
-        rc = resume_pass(dataset, (const void *)pass, &input);
     if (rc == CH_OK) {
-        atomic_store(&dataset->n_passes, state->passes);
-        set_restored(dataset, input);
+        s = ch__calloc(1, sizeof(*s));
+        rc = s != NULL ? CH_OK : ch__fail_memory("position of a per-worker dataset");
+    }
+    if (rc == CH_OK) {
+        s->dataset = dataset;
+        s->n_passes = state->passes;
+        if (pass != NULL)
+            rc = resume_pass(dataset, (const void *)pass, &s->input);
     }
     ch__protobuf_free(m);
     ch__protobuf_free(pass);
+    if (rc == CH_OK)
+        *out = s;
+    else
+        ch__free(s);
     return rc;
+}
+
+void ch__saved_pass_drop(ch_saved_pass *s)
+{
+    if (s != NULL)
+        unref_input(s, s->input);
+    ch__free(s);
+}
+
+void ch__saved_pass_continue(ch_saved_pass *s)
+{
+    ch_per_worker   *dataset = s->dataset;
+    ch_task         *coord = dataset->coordinator->ps->coord;
+    ch_worker_input *old, **at;
+
+    atomic_store(&dataset->n_passes, s->n_passes);
+    (void)ch__task_enter(coord);
+    at = s->input != NULL && dataset->newest != NULL ? &dataset->newest->input
+                                                     : &dataset->restored;
+    old = *at;
+    *at = s->input;
+    ch__task_leave(coord);
+    unref_input(s, old);
+    ch__free(s);
 }
 
 /* ---- values ---- */

@@ -8,6 +8,7 @@
 #include "cohort/coordinator.h"
 #include "cohort/dataset.h"
 #include "cohort/parameter_server.h"
+#include "strategy/cut.h"
 
 /* Returns a strategy over a new local cluster. `cluster` may be NULL; otherwise the caller owns
  * *cluster. */
@@ -48,6 +49,17 @@ static inline double t_value_of(ch_var *v)
                                      : *(const float *)ch_tensor_data(t);
     ch_tensor_unref(t);
     return x;
+}
+
+/* Continues a pass that ch__per_worker_save has saved. */
+static inline ch_status t_continue_pass(ch_per_worker *p, const void *bytes, size_t n)
+{
+    ch_saved_pass *pass = NULL;
+    ch_status      rc = ch__saved_pass_read(p, bytes, n, &pass);
+
+    if (rc == CH_OK)
+        ch__saved_pass_continue(pass);
+    return rc;
 }
 
 #endif

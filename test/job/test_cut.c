@@ -678,7 +678,7 @@ static void check_pass(int k, int m, data_kind kind)
     read_elements(&a, 9, seen);
     save(&a);
     open_reader(&b, m, kind);
-    t_ok(ch__per_worker_restore(b.data, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.data, a.bytes, a.n_bytes));
     t_ok(ch_per_worker_iterate(b.data, &b.it));
     assert_int_equal(b.it->input->n_streams, k);
     assert_int_equal(b.it->input->pass, 1);
@@ -721,7 +721,7 @@ static void restore_continues_the_pass_of_an_iteration_that_exists(void **state)
     save(&a);
     open_reader(&b, 3, PARTS);
     t_ok(ch_per_worker_iterate(b.data, &b.it));
-    t_ok(ch__per_worker_restore(b.it, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.it, a.bytes, a.n_bytes));
     read_elements(&b, ELEMENTS - 10, seen);
     for (int i = 0; i < ELEMENTS; i++)
         assert_int_equal(seen[i], 1);
@@ -744,7 +744,7 @@ static void released_pass_is_not_continued(void **state)
     a.it = NULL;
     save(&a);
     open_reader(&b, 2, PARTS);
-    t_ok(ch__per_worker_restore(b.data, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.data, a.bytes, a.n_bytes));
     t_ok(ch_per_worker_iterate(b.data, &b.it));
     assert_int_equal(b.it->input->pass, 1);
     memset(seen, 0, sizeof(seen));
@@ -767,7 +767,7 @@ static void restored_pass_can_be_saved_again(void **state)
     read_elements(&a, 10, seen);
     save(&a);
     open_reader(&b, 2, PARTS);
-    t_ok(ch__per_worker_restore(b.data, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.data, a.bytes, a.n_bytes));
     save(&b);
     assert_int_equal(a.n_bytes, b.n_bytes);
     assert_memory_equal(a.bytes, b.bytes, a.n_bytes);
@@ -813,15 +813,15 @@ static void damaged_state_of_a_dataset_is_refused(void **state)
         ch_status rc;
 
         bytes[i / 8] ^= (uint8_t)(1 << i % 8);
-        rc = ch__per_worker_restore(r.data, bytes, r.n_bytes);
+        rc = t_continue_pass(r.data, bytes, r.n_bytes);
         assert_true(rc == CH_OK || rc == CH_DATA_LOSS || rc == CH_RESOURCE_EXHAUSTED);
         n_refused += rc != CH_OK;
         bytes[i / 8] ^= (uint8_t)(1 << i % 8);
     }
     for (size_t n = 0; n < r.n_bytes; n++)
-        n_refused += ch__per_worker_restore(r.data, bytes, n) != CH_OK;
+        n_refused += t_continue_pass(r.data, bytes, n) != CH_OK;
     assert_true(n_refused > 100);
-    t_ok(ch__per_worker_restore(r.data, bytes, r.n_bytes));
+    t_ok(t_continue_pass(r.data, bytes, r.n_bytes));
     read_elements(&r, ELEMENTS - 10, seen);
     for (int i = 0; i < ELEMENTS; i++)
         assert_int_equal(seen[i], 1);
@@ -847,7 +847,7 @@ static void restore_of_a_dataset_changes_nothing_when_memory_is_exhausted(void *
         ch_worker_input *before = b.it->input;
 
         ch__mem_fail_at(n);
-        rc = ch__per_worker_restore(b.data, a.bytes, a.n_bytes);
+        rc = t_continue_pass(b.data, a.bytes, a.n_bytes);
         ch__mem_fail_at(0);
         if (rc == CH_OK) {
             n_ok++;
@@ -857,7 +857,7 @@ static void restore_of_a_dataset_changes_nothing_when_memory_is_exhausted(void *
         }
     }
     assert_true(n_failed > 10);
-    t_ok(ch__per_worker_restore(b.data, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.data, a.bytes, a.n_bytes));
     read_elements(&b, ELEMENTS - 10, seen);
     for (int i = 0; i < ELEMENTS; i++)
         assert_int_equal(seen[i], 1);
@@ -974,7 +974,7 @@ static double train_in_two_jobs(int workers, int round, int ms_before, int64_t *
         ch_tensor_unref(w[i]);
     }
     t_ok(ch_function_set_runs(b.step, a.runs));
-    t_ok(ch__per_worker_restore(b.data, a.bytes, a.n_bytes));
+    t_ok(t_continue_pass(b.data, a.bytes, a.n_bytes));
     t_ok(ch_per_worker_iterate(b.data, &b.it));
     schedule_training(&b, a.runs, STEPS);
     t_ok(ch_coordinator_join(b.s.co));

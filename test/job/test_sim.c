@@ -694,7 +694,7 @@ static void resume(world *w, const ch_local_cluster_options *local)
     seen = t_var(st, "seen", t_f32(ch_shape_of(EXAMPLES), w->used));
     f = t_function(use_of, seen);
     t_ok(ch_coordinator_distribute_dataset(co, d, &data));
-    t_ok(ch__per_worker_restore(data, w->pass, w->n_pass));
+    t_ok(t_continue_pass(data, w->pass, w->n_pass));
     t_ok(ch_per_worker_iterate(data, &it));
     for (int i = 0; i < EXAMPLES; i++)
         if (w->left[i])

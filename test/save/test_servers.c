@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "ckpt/ckpt.h"
 #include "fail.h"
 
 enum { EPOCHS = 3, EPOCH_STEPS = 4 };
@@ -401,13 +402,14 @@ static void data_files_are_written_by_at_most_four_threads(void **state)
 
 enum { OWN = 3, OWN_WORKERS = 2 };
 
-/* A job with variables that are per_worker, and a variable on a server. Each step adds 1 to
- * the worker's copies. */
+/* A job with variables that are per_worker, a variable on a server and per-worker data. Each step
+ * adds 1 to the worker's copies. */
 typedef struct copies_job {
     ch_local_cluster *cluster;
     ch_strategy      *st;
     ch_coordinator   *coordinator;
     ch_var           *own[OWN], *n;
+    ch_per_worker    *data, *pass;
     ch_function      *step;
     ch_checkpoint    *checkpoint;
 } copies_job;
@@ -424,6 +426,8 @@ static void add_to_copies(ch_step *s, void *arg)
 /* Variable i has the program's copy `value + i`. */
 static void begin_copies(copies_job *j, float value)
 {
+    ch_dataset *d = ch_dataset_range(0, 100, 1);
+
     *j = (copies_job){.cluster = NULL};
     t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 1, .workers = OWN_WORKERS},
                           &j->cluster));
@@ -442,6 +446,10 @@ static void begin_copies(copies_job *j, float value)
     }
     j->n = new_scalar(j->st, "n");
     t_ok(ch_checkpoint_add_var(j->checkpoint, "n", j->n));
+    t_ok(ch_coordinator_create_per_worker_dataset(j->coordinator, d, &j->data));
+    t_ok(ch_checkpoint_add_per_worker(j->checkpoint, "data", j->data));
+    t_ok(ch_per_worker_iterate(j->data, &j->pass));
+    ch_dataset_unref(d);
     t_ok(ch_function_new("add", add_to_copies, j, &j->step));
 }
 
@@ -452,6 +460,8 @@ static void end_copies(copies_job *j)
     for (int i = 0; i < OWN; i++)
         ch_var_unref(j->own[i]);
     ch_var_unref(j->n);
+    ch_per_worker_unref(j->pass);
+    ch_per_worker_unref(j->data);
     ch_coordinator_unref(j->coordinator);
     ch_strategy_unref(j->st);
     ch_local_cluster_unref(j->cluster);
@@ -520,14 +530,34 @@ static void restore_sets_the_value_that_workers_start_with(void **state)
     (void)state;
 }
 
-/* The values of a job: the program's copies, those of the workers, and that on the server. */
+/* The values of a job: the program's copies, those of the workers, that on the server, and the
+ * position in the data. */
 typedef struct copies_values {
     double own[OWN], copy[OWN][OWN_WORKERS], n;
+    char   position[256];
 } copies_values;
+
+/* Stores the position that a checkpoint has now. */
+static void read_position(const copies_job *j, char position[256])
+{
+    ch_ckpt *c = NULL;
+    ch_str  *text = NULL;
+
+    t_ok(ch_checkpoint_write(
+        j->checkpoint, t_path("probe"),
+        &(ch_write_options){.wait = true, .sync = CH_OFF, .replace = true}));
+    t_ok(ch__ckpt_open(t_path("probe"), &c));
+    t_ok(ch__ckpt_read_strings(c, "data/.ATTRIBUTES/POSITION", &text));
+    assert_in_range(text->size, 1, 256);
+    memcpy(position, text->data, text->size);
+    ch__free(text);
+    ch__ckpt_close(c);
+}
 
 static void read_copies(const copies_job *j, copies_values *out)
 {
-    out->n = value_of(j->n);
+    *out = (copies_values){.n = value_of(j->n)};
+    read_position(j, out->position);
     for (int i = 0; i < OWN; i++) {
         out->own[i] = value_of(j->own[i]);
         for (int worker = 0; worker < OWN_WORKERS; worker++)
@@ -544,6 +574,8 @@ static void change_copies(copies_job *j)
         t_ok(ch_var_set(j->own[i], t));
     ch_tensor_unref(t);
     add_steps(j, 1);
+    ch_per_worker_unref(j->pass);
+    t_ok(ch_per_worker_iterate(j->data, &j->pass)); /* another pass */
 }
 
 /* Each call of a restore fails in turn. After an error, all values are as before. */
@@ -551,12 +583,16 @@ static void fail_restores_of_copies(t_failure what, int64_t staging)
 {
     copies_job    j;
     copies_values before, have;
+    char          saved[256] = "";
     int           n_failed = 0;
     bool          is_over = false;
 
     begin_copies(&j, 0);
+    t_ok(ch_checkpoint_restore(j.checkpoint, t_path("own"), NULL, NULL));
+    read_position(&j, saved);
     change_copies(&j);
     read_copies(&j, &before);
+    assert_memory_not_equal(before.position, saved, sizeof(saved));
     for (int64_t n = 1; !is_over; n++) {
         int64_t   calls = t_fail_at(what, n);
         ch_status rc = ch_checkpoint_restore(
@@ -566,6 +602,8 @@ static void fail_restores_of_copies(t_failure what, int64_t staging)
         t_check_failure(what, n, rc);
         if (rc == CH_OK) {
             check_copies(&j, 100);
+            read_copies(&j, &have);
+            assert_memory_equal(have.position, saved, sizeof(saved));
             change_copies(&j);
             read_copies(&j, &before);
         } else {
