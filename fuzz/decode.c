@@ -200,10 +200,10 @@ static bool plan(const ch_graph *g, const ch_plan_options *opt, bound *out)
     ch_shape       *shape = calloc((size_t)g->n_inputs + 1, sizeof(*shape));
     const ch_shape *each = shape;
     int             variant = 0;
-    ch_signature    sig = {1, 1, &variant, &each};
-    ch_graph       *numbers = NULL;
-    char            text[256];
-    bool            ok = true;
+    ch_signature sig = {.n_replicas = 1, .n_variants = 1, .variant = &variant, .shape = &each};
+    ch_graph    *numbers = NULL;
+    char         text[256];
+    bool         ok = true;
 
     for (int i = 0; i < g->n_inputs && ok; i++)
         ok = shape_of(&g->input[i]->dims, &shape[i]);

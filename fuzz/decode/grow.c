@@ -103,7 +103,7 @@ static ch_table *some_table(grower *w)
 
 static ch_node *add_input(ch_graph *g, ch_dtype dtype, const ch_dims *dims)
 {
-    ch_input_attrs a = {g->n_inputs, dtype, *dims};
+    ch_input_attrs a = {.index = g->n_inputs, .dtype = dtype, .dims = *dims};
     ch_node       *n = ch__graph_add(g, ch__roles.input, &a, 0, NULL, 1);
 
     n->dtype = dtype;

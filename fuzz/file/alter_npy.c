@@ -56,8 +56,8 @@ static size_t some_text(dice *d, char *text, uint64_t *bytes)
 }
 
 /* Writes a file with this header and n_data bytes. Returns its size; 0 if it does not fit. */
-static size_t put_file(dice *d, const char *text, size_t n_text, const uint8_t *old,
-                       size_t n_old, size_t n_data, uint8_t *out, size_t max_size)
+static size_t write_npy(dice *d, const char *text, size_t n_text, const uint8_t *old,
+                        size_t n_old, size_t n_data, uint8_t *out, size_t max_size)
 {
     bool   is_wide = roll(d, 4) == 0;
     size_t before = is_wide ? 12 : 10, n = before + n_text + n_data;
@@ -90,12 +90,12 @@ size_t alter_npy(dice *d, uint8_t *data, size_t size, size_t max_size)
     if (before + head > size || head > TEXT_MOST || roll(d, 2) == 0) {
         n_text = some_text(d, text, &bytes);
         bytes += roll(d, 8) == 0 ? roll(d, 3) : 0;
-        return put_file(d, text, n_text, old, n_old, bytes < 2000 ? (size_t)bytes : roll(d, 60),
-                        data, max_size);
+        return write_npy(d, text, n_text, old, n_old,
+                         bytes < 2000 ? (size_t)bytes : roll(d, 60), data, max_size);
     }
     /* Changes bytes of the existing header and corrects its length. */
     memcpy(text, data + before, head);
     n_text = LLVMFuzzerMutate((uint8_t *)text, head, TEXT_MOST);
-    return put_file(d, text, n_text, old + before + head, n_old - before - head,
-                    n_old - before - head, data, max_size);
+    return write_npy(d, text, n_text, old + before + head, n_old - before - head,
+                     n_old - before - head, data, max_size);
 }
