@@ -143,7 +143,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     dice         d = {seed};
     ch_wire      w;
     ch_wire_span s;
-    uint64_t     skip, offset, n;
+    uint64_t     skip[2], offset, n;
 
     if (roll(&d, 4) == 0)
         size = LLVMFuzzerMutate(data, size, max_size);
@@ -156,7 +156,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     }
     w = ch__wire(data + size - 48, 40);
     s = w.all;
-    if (!ch__wire_varint(&w, &s, &skip) || !ch__wire_varint(&w, &s, &skip) ||
+    if (!ch__wire_varint(&w, &s, &skip[0]) || !ch__wire_varint(&w, &s, &skip[1]) ||
         !ch__wire_varint(&w, &s, &offset) || !ch__wire_varint(&w, &s, &n) || offset > size ||
         n > size - offset || size - offset - n < 5)
         return size;

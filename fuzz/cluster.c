@@ -140,8 +140,9 @@ static void try_hosts(const char *text)
     ch_status rc = ch__hostlist_expand(text, &arena, &hosts);
 
     MUST(rc == CH_OK || is_refusal(rc));
-    MUST(rc == CH_OK ? hosts.n > 0 && hosts.n <= CH_CLUSTER_TASKS : hosts.name == NULL);
-    for (int i = 0; i < hosts.n; i++)
+    MUST((rc == CH_OK) == (hosts.name != NULL));
+    MUST(rc != CH_OK || (hosts.n > 0 && hosts.n <= CH_CLUSTER_TASKS));
+    for (int i = 0; hosts.name != NULL && i < hosts.n; i++)
         MUST(strlen(hosts.name[i]) > 0 && strlen(hosts.name[i]) < CH_ADDRESS_BYTES &&
              strpbrk(hosts.name[i], "[],") == NULL);
     ch__free(hosts.name);

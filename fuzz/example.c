@@ -97,7 +97,7 @@ typedef Model__Feature model_feature;
 
 static bool is_key(const Model__Entry *e, const char *name)
 {
-    const ProtobufCBinaryData none = {0, NULL};
+    const ProtobufCBinaryData none = {0, (uint8_t *)""};
     ProtobufCBinaryData       key = e->n_key > 0 ? e->key[e->n_key - 1] : none;
 
     return key.len == strlen(name) && memcmp(key.data, name, key.len) == 0;
@@ -147,7 +147,7 @@ static int64_t check_floats(const model_feature *f, const ch_part *p)
     for (size_t i = 0; i < f->n_float_list; i++)
         for (size_t k = 0; k < f->float_list[i]->n_value; k++, n++, at += sizeof(float)) {
             MUST(n < p->shape.dim[0]);
-            MUST(memcmp(at, &f->float_list[i]->value[k], sizeof(float)) == 0);
+            MUST(fuzz_same_bits(at, &f->float_list[i]->value[k], sizeof(float)));
         }
     return n;
 }

@@ -16,12 +16,10 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
 int    LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int    LLVMFuzzerInitialize(int *argc, char ***argv);
 
-#define MUST(claim) fuzz_must(claim, #claim, __FILE__, __LINE__)
+#define MUST(claim) ((claim) ? (void)0 : fuzz_failed(#claim, __FILE__, __LINE__))
 
-static inline void fuzz_must(bool claim, const char *text, const char *file, int line)
+static inline _Noreturn void fuzz_failed(const char *text, const char *file, int line)
 {
-    if (claim)
-        return;
     fprintf(stderr, "%s:%d: %s does not hold: %s\n", file, line, text, ch_error_message());
     abort();
 }
@@ -30,14 +28,21 @@ typedef struct dice {
     uint64_t state;
 } dice;
 
-/* Returns a pseudo-random number in [0, n). */
+/* Returns a pseudo-random number in [0, n). n must not be 0. */
 static inline uint64_t roll(dice *d, uint64_t n)
 {
     uint64_t z = (d->state += 0x9e3779b97f4a7c15u); /* splitmix64 */
 
+    MUST(n > 0);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return (z ^ (z >> 31)) % n;
+}
+
+/* Returns true if the values have the same bits, also those of 0 and -0, and of NaNs. */
+static inline bool fuzz_same_bits(const void *a, const void *b, size_t size)
+{
+    return memcmp(a, b, size) == 0;
 }
 
 /* Returns a hash of the bytes. Targets use it to select the inputs that get expensive

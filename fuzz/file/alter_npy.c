@@ -59,12 +59,14 @@ static size_t some_text(dice *d, char *text, uint64_t *bytes)
 static size_t write_npy(dice *d, const char *text, size_t n_text, const uint8_t *old,
                         size_t n_old, size_t n_data, uint8_t *out, size_t max_size)
 {
+    static const uint8_t magic[8] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
+
     bool   is_wide = roll(d, 4) == 0;
     size_t before = is_wide ? 12 : 10, n = before + n_text + n_data;
 
     if (n > max_size)
         return 0;
-    memcpy(out, "\x93NUMPY\x01\x00", 8);
+    memcpy(out, magic, sizeof(magic));
     out[6] = is_wide ? (uint8_t)(2 + roll(d, 2)) : 1;
     for (size_t i = 8; i < before; i++)
         out[i] = (uint8_t)(n_text >> 8 * (i - 8));

@@ -285,12 +285,14 @@ static ch_message *right_rows(source *s)
  * Function 2 has ids. */
 static ch_message *right_run(source *s)
 {
-    Cohort__WorkerRun     m;
-    Cohort__WorkerElement element[2], *list[2] = {&element[0], &element[1]};
-    uint8_t               kind = next_byte(s);
-    int                   n = kind % 4 == 3 ? 1 : 3;
-    ch_tensor            *t[3];
-    ch_message           *p = NULL;
+    Cohort__WorkerRun      m;
+    Cohort__WorkerElement  element[2] = {COHORT__WORKER_ELEMENT__INIT,
+                                         COHORT__WORKER_ELEMENT__INIT};
+    Cohort__WorkerElement *list[2] = {&element[0], &element[1]};
+    uint8_t                kind = next_byte(s);
+    int                    n = kind % 4 == 3 ? 1 : 3, streams = 0;
+    ch_tensor             *t[3];
+    ch_message            *p = NULL;
 
     cohort__worker_run__init(&m);
     m.function = n == 1 ? 2 : kind < 128 ? 1 : 3;
@@ -298,14 +300,12 @@ static ch_message *right_run(source *s)
     m.registration = next_byte(s) % 2;
     m.elements = list;
     for (; n == 3 && m.n_elements < kind % 4; m.n_elements++) {
-        cohort__worker_element__init(list[m.n_elements]);
         list[m.n_elements]->stream = 1 + kind / 4 / (1 + m.n_elements) % STREAMS;
         list[m.n_elements]->number = next_byte(s) % 3;
         list[m.n_elements]->at = next_byte(s) % 4;
+        streams += (int)list[m.n_elements]->stream;
     }
-    n -= m.function == 3;
-    for (size_t i = 0; i < m.n_elements; i++)
-        n -= (int)list[i]->stream;
+    n -= streams + (m.function == 3);
     for (int i = 0; i < n; i++)
         t[i] = m.function != 2 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s);
     must(ch__message_pack(CH_WORKER_RUN, &m.base, n > 0 ? n : 0, t, &p));
