@@ -97,10 +97,10 @@ typedef Model__Feature model_feature;
 
 static bool is_key(const Model__Entry *e, const char *name)
 {
-    const ProtobufCBinaryData none = {0, (uint8_t *)""};
-    ProtobufCBinaryData       key = e->n_key > 0 ? e->key[e->n_key - 1] : none;
+    const ProtobufCBinaryData *key = e->n_key > 0 ? &e->key[e->n_key - 1] : NULL;
 
-    return key.len == strlen(name) && memcmp(key.data, name, key.len) == 0;
+    return key == NULL ? name[0] == '\0'
+                       : key->len == strlen(name) && memcmp(key->data, name, key->len) == 0;
 }
 
 /* Returns the last feature of that name, or NULL. */
