@@ -53,8 +53,24 @@ typedef struct ch_strategy_parts {
      * variable has a split of its own (ch_var_spec.split, ch_var_split), or is created in the
      * scope of a logical device (ch_logical_device_enter). If the rule does not fit the
      * variable, ch_var_new returns INVALID_ARGUMENT. */
-    int                      n_rules;
-    const ch_split_rule     *rule;
+    int                  n_rules;
+    const ch_split_rule *rule;
+    /* Splits every other variable of at least this many bytes along its longest axis, over all
+     * logical devices; 0: none. Slots of optimizers get the split of their variable. */
+    int64_t split_bytes;
+    /* Splits the inputs of steps along axis 0, their rows, over all logical devices. Together
+     * with split_bytes each device keeps its part of every variable and slot, and computes its
+     * rows of the batch: the values that a layer needs are gathered before it, and gradients
+     * are scattered as they are summed. */
+    bool split_rows;
+    /* Frees the gathered values of variables after the forward pass, and gathers them again for
+     * the backward pass. This moves more bytes and needs less memory. */
+    bool reshard_after_forward;
+    /* Values and variables whose layout nothing else chooses are on logical device 0. False:
+     * all logical devices have them. */
+    bool defaults_to_device_0;
+    /* ch_assign_to_logical_device and ch_logical_device_enter are INVALID_ARGUMENT. */
+    bool                     forbids_single_devices;
     ch_communication_options communication;
     /* Devices of variables, for ch_strategy_parameter_devices; n_parameter 0: those of the
      * replicas. Borrowed until close. */

@@ -1,5 +1,5 @@
-/* cohort/tpu.h -- TPU systems: topologies, device assignments, and the TPU devices of this
- * process.
+/* cohort/tpu.h -- TPUStrategy, and TPU systems: topologies, device assignments, and the TPU
+ * devices of this process.
  *
  * The cores of a TPU system form a mesh: chips at x, y and z, and the cores of each chip. A
  * topology says where in the mesh the devices of each task are. A device assignment gives cores
@@ -10,6 +10,7 @@
  *     rc = ch_tpu_initialize(r, &t);                 // a mesh of 2x2x1x2 cores
  *     ch_tpu_build b = {.n = 3, .shape = {1, 1, 2}, .replicas = 4};
  *     rc = ch_tpu_assignment_build(t, &b, &a);       // 4 replicas of 2 cores each
+ *     rc = ch_strategy_tpu(r, a, NULL, &st);
  *
  *   - A vector (sizes of a mesh, coordinates, a shape, a stride) has 4 entries, for x, y, z and
  *     core, or 3, for x, y and core. With 3 entries the mesh has a single layer: its size in z
@@ -28,7 +29,9 @@
 #include <stddef.h>
 
 #include "cohort/device.h"
+#include "cohort/logical.h"
 #include "cohort/resolver.h"
+#include "cohort/strategy.h"
 
 enum {
     CH_TPU_AXES = 4,               /* axes of a mesh: x, y, z, core */
@@ -232,5 +235,43 @@ CH_API CH_MUST_CHECK ch_status ch_tpu_initialize(ch_resolver *r, ch_tpu_topology
 /* Ends the system, so that it can be initialized without a warning. Devices and variables stay
  * as they are. Logs a warning if the system is not initialized. `r`: as above. */
 CH_API CH_MUST_CHECK ch_status ch_tpu_shutdown(ch_resolver *r);
+
+/* ---- the strategy ---- */
+
+/* NULL: all defaults. The annotations of cohort/logical.h may be used with all options. */
+typedef struct ch_tpu_options {
+    /* A value or variable whose layout nothing else chooses is on all cores of its replica, and
+     * all of them compute it; single cores cannot be chosen (ch_assign_to_logical_device and
+     * ch_logical_device_enter are INVALID_ARGUMENT). False: it is on core 0. Calls whose inputs
+     * are split are computed on the cores that have the parts either way. */
+    bool spmd;
+    bool split_rows; /* splits inputs along axis 0 over all cores of a replica */
+    /* The logical mesh of the cores of a replica, for ch_mesh_split and rules: {2, 4}. Its
+     * product must be the number of cores. n_mesh 0: one axis of all cores. */
+    int n_mesh, mesh[CH_MESH_AXES_MAX];
+    /* Split variables by name; the first rule that matches a name holds. Copied. A rule that
+     * has matched no variable when the first step has run is a warning. */
+    int                  n_rules;
+    const ch_split_rule *rule;
+    /* Splits every other variable of at least this many bytes along its longest axis, over all
+     * cores; 0: none. */
+    int64_t split_bytes;
+    /* Frees gathered values of variables after the forward pass, and gathers them again for the
+     * backward pass. */
+    bool                     reshard_after_forward;
+    ch_communication_options communication;
+} ch_tpu_options;
+
+/* Creates a TPUStrategy: a replica on the cores that the assignment gives to it, or on each TPU
+ * device of this process if `a` is NULL. Core 0 of a replica has its inputs and results.
+ * Variables are mirrored over the replicas. `r` NULL: a resolver with the name NULL. The
+ * strategy references both.
+ *
+ * NOT_FOUND: this process has no TPU devices. INVALID_ARGUMENT: the assignment is of another
+ * topology than that of the resolver (ch_resolver_tpu_topology), has a core that is no device
+ * of this process, or more than CH_LOGICAL_DEVICES_MAX cores in a replica; or an option is
+ * invalid. */
+CH_API CH_MUST_CHECK ch_status ch_strategy_tpu(ch_resolver *r, ch_tpu_assignment *a,
+                                               const ch_tpu_options *opt, ch_strategy **out);
 
 #endif

@@ -37,6 +37,8 @@ int *ch__tpu_assignment_core(ch_tpu_assignment *a, int replica, int core);
  * has none. */
 CH_MUST_CHECK ch_status ch__resolver_tpu_local(const ch_resolver *r, const char *call,
                                                const int **mesh);
+/* Returns NOT_FOUND: this process has no TPU devices. The message says how to get them. */
+CH_MUST_CHECK ch_status ch__tpu_no_devices(const char *call);
 /* Sets the topology of a TPU resolver, and takes a reference. `t` may be NULL. */
 void ch__resolver_tpu_set_topology(ch_resolver *r, ch_tpu_topology *t);
 

@@ -117,6 +117,15 @@ static ch_status get_resolver(ch_resolver *r, ch_resolver **out)
     return r != NULL ? CH_OK : ch_resolver_tpu(NULL, NULL, out);
 }
 
+ch_status ch__tpu_no_devices(const char *call)
+{
+    return ch__fail(CH_NOT_FOUND,
+                    "%s: this process has no TPU devices; for virtual devices over this "
+                    "machine's cores, set COHORT_DEVICES=TPU=8, or call ch_devices_configure "
+                    "before the first use of a device",
+                    call);
+}
+
 static ch_status make_topology(const char *call, const ch_resolver *r, ch_tpu_topology **out)
 {
     int         n = ch_device_count("TPU");
@@ -125,11 +134,7 @@ static ch_status make_topology(const char *call, const ch_resolver *r, ch_tpu_to
     ch_status   rc = ch__resolver_tpu_local(r, call, &of_name);
 
     if (rc == CH_OK && n == 0)
-        rc = ch__fail(CH_NOT_FOUND,
-                      "%s: this process has no TPU devices; for virtual devices over this "
-                      "machine's cores, set COHORT_DEVICES=TPU=8, or call ch_devices_configure "
-                      "before the first use of a device",
-                      call);
+        rc = ch__tpu_no_devices(call);
     if (rc == CH_OK)
         rc = find_mesh(call, of_name, n, mesh.size);
     return rc == CH_OK ? ch_tpu_topology_new(&mesh, out) : rc;

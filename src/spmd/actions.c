@@ -446,19 +446,17 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
     ch_status rc = CH_OK;
     int       i = 0;
 
-    *p = (ch_partition){.d = d,
-                        .g = g,
-                        .forms = {.arena = &d->arena, .layouts = d->layouts},
-                        .last = &p->first,
-                        .report = report,
-                        .described = described};
-    p->forms.first = allocate(p, (size_t)g->n_values + 1, sizeof(*p->forms.first));
+    *p = (ch_partition){
+        .d = d, .g = g, .last = &p->first, .report = report, .described = described};
+    rc = ch__forms_begin(d, g, &p->forms);
     p->written = allocate(p, (size_t)g->n_resources + 1, sizeof(*p->written));
     p->result = allocate(p, (size_t)g->n_outputs + 1, sizeof(*p->result));
-    if (p->forms.first == NULL || p->written == NULL || p->result == NULL)
+    if (rc != CH_OK || p->written == NULL || p->result == NULL)
         return no_memory();
-    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++)
+    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
+        ch__forms_visit(&p->forms, n);
         rc = ch__is_source(n) ? add_source(p, n) : add_call(p, n, d->call[i]);
+    }
     if (rc != CH_OK)
         return rc;
     return d->output != NULL ? add_body_outputs(p) : add_roots(p);

@@ -107,12 +107,13 @@ static ch_status add_pairs(chooser *c)
 }
 
 /* Adds the ranges of a call that must not be divided: the whole call, on core 0 if the call has
- * an effect outside the graph, otherwise on every core. */
+ * an effect outside the graph, or if that is the default; otherwise on every core. */
 static ch_status add_whole(chooser *c)
 {
     ch_core_layout ranges;
 
-    if ((c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0)
+    if ((c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0 ||
+        c->d->opt->defaults_to_core_0)
         ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, &ranges);
     else
         ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
@@ -321,6 +322,13 @@ static ch_status add_forms(chooser *c)
 
 /* ---- packs ---- */
 
+/* Returns true if an array of a pack can have the layout. A core that has no part takes part
+ * with an array of no elements, which a scalar cannot be. */
+static bool may_be_array(const ch_core_layout *l)
+{
+    return ch__layout_is_complete(l) || (l->n_partial == 1 && l->rank > 0);
+}
+
 /* Returns the layout of array i of a pack: that in which it was computed, if it is split.
  * Otherwise the wanted layout, which a partial or replicated value can take at least as cheaply
  * as any other. NULL: out of memory. */
@@ -330,10 +338,10 @@ static const ch_core_layout *array_layout(chooser *c, int i)
     const ch_core_layout *has = ch__computed_layout(&c->forms, in);
     const ch_core_layout *want = c->d->value[c->p->call[i].id].want;
 
-    if (has != NULL && ch__layout_is_complete(has) &&
+    if (has != NULL && may_be_array(has) &&
         (!ch__layout_is_replicated(has) || c->forms.first[in->id]->is_in_flight))
         return has;
-    return ch__layout_is_complete(want) ? want : ch__division_replicated(c->d, in->dims.rank);
+    return may_be_array(want) ? want : ch__division_replicated(c->d, in->dims.rank);
 }
 
 static ch_status choose_pack(chooser *c)
@@ -377,16 +385,16 @@ static ch_status add_source(chooser *c)
 
 ch_status ch__choose(ch_core_division *d)
 {
-    chooser   c = {.d = d, .forms = {.arena = &d->arena, .layouts = d->layouts}};
-    ch_status rc = CH_OK;
+    chooser   c = {.d = d};
+    ch_status rc = ch__forms_begin(d, d->g, &c.forms);
 
-    c.forms.first = ch__arena_alloc(&d->arena, (size_t)d->g->n_values * sizeof(*c.forms.first));
     c.room = ch__arena_alloc(&d->arena, sizeof(*c.room));
-    if (c.forms.first == NULL || c.room == NULL)
+    if (rc != CH_OK || c.room == NULL)
         return ch__fail_memory("the layouts of a step");
     ch__find_sums(d);
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
         c.p = &d->call[i];
+        ch__forms_visit(&c.forms, c.p->call);
         if (ch__is_source(c.p->call)) {
             rc = add_source(&c);
             continue;

@@ -81,6 +81,8 @@ void      ch__division_end(ch_core_division *d);
 
 /* Returns the unique layout of a value that is whole on every core. NULL: out of memory. */
 const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank);
+/* Returns the unique layout of a value whose layout nothing decides. NULL: out of memory. */
+const ch_core_layout *ch__division_default(ch_core_division *d, int rank);
 
 /* ---- ranges.c: layouts of values as ranges of factors, and back ---- */
 
@@ -132,6 +134,8 @@ typedef struct ch_form {
     const ch_core_layout  *layout;  /* NULL: the regions are no layout */
     const ch_core_regions *regions; /* NULL: those of the layout */
     bool is_host; /* an input or a constant: cores can take any region of it */
+    /* It was made by a reshard for the backward pass, or for other calls. */
+    bool is_made, is_for_backward;
     /* The value is being reduced: only the end of the reduction may use it. */
     bool is_in_flight;
     /* by class of cores: the value in the graph of the class, or NULL (partition.c) */
@@ -144,7 +148,19 @@ typedef struct ch_forms {
     ch_arena        *arena;
     ch_layout_table *layouts;
     ch_form        **first;
+    /* by value id: the value is computed from variables alone, and its resharded forms are used
+     * in the pass only for which they were made; NULL: forms are used everywhere */
+    const bool *regathered;
+    bool        in_backward; /* the call that is visited belongs to the backward pass */
 } ch_forms;
+
+/* Prepares the forms of the values of a graph. */
+ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out);
+/* Tells the forms which call is visited next. */
+static inline void ch__forms_visit(ch_forms *forms, const ch_node *call)
+{
+    forms->in_backward = call->work == CH_WORK_BACKWARD;
+}
 
 /* Returns the form from which a call gets the regions `want` of value n, and sets *moved to the
  * elements that cores must read from each other. *moved is -1 if the form has the regions

@@ -8,6 +8,39 @@
 #include "collective/collective.h"
 #include "spmd/divide.h"
 
+ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out)
+{
+    bool *from_variables;
+
+    *out = (ch_forms){.arena = &d->arena, .layouts = d->layouts};
+    out->first = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*out->first));
+    if (out->first == NULL)
+        return ch__fail_memory("the layouts of a step");
+    if (!d->opt->regathers)
+        return CH_OK;
+    from_variables =
+        ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*from_variables));
+    if (from_variables == NULL)
+        return ch__fail_memory("the layouts of a step");
+    for (const ch_node *n = g->first; n != NULL; n = n->next) {
+        bool is_from = n->op == ch__roles.read || n->n_in > 0;
+
+        for (int i = 0; i < n->n_in; i++)
+            is_from &= from_variables[n->in[i]->id];
+        for (int i = 0; i < n->n_out; i++)
+            from_variables[n[i].id] = is_from;
+    }
+    out->regathered = from_variables;
+    return CH_OK;
+}
+
+/* Returns true if the call that is visited may use a form of value n. */
+static bool is_usable(const ch_forms *forms, const ch_form *form, const ch_node *n)
+{
+    return forms->regathered == NULL || !forms->regathered[n->id] || !form->is_made ||
+           form->is_for_backward == forms->in_backward;
+}
+
 /* Returns true if every core that needs a region has exactly this region in the form. */
 static bool fits(const ch_forms *forms, const ch_form *form, const ch_node *n,
                  const ch_core_regions *want)
@@ -56,14 +89,14 @@ const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
 
     *moved = 0;
     for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
-        if (fits(forms, form, n, want)) {
+        if (is_usable(forms, form, n) && fits(forms, form, n, want)) {
             *moved = -1;
             return form;
         }
     for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next) {
         int64_t cost;
 
-        if (form->layout == NULL && !form->is_host)
+        if ((form->layout == NULL && !form->is_host) || !is_usable(forms, form, n))
             continue; /* halos overlap, so they are no source of a reshard */
         cost = form->is_host ? 0 : ch__forms_cost(forms, form->layout, n, want);
         if (best == NULL || cost < *moved) {
@@ -90,6 +123,8 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     if (form == NULL)
         return NULL;
     form->layout = layout;
+    form->is_made = *last != NULL;
+    form->is_for_backward = forms->in_backward;
     if (layout == NULL) {
         form->regions = ch__arena_copy(forms->arena, regions, sizeof(*regions));
         if (form->regions == NULL)

@@ -254,6 +254,14 @@ void ch__layout_split(int n_cores, int rank, const int *parts, ch_core_layout *o
     }
 }
 
+void ch__layout_over_cores(int n_cores, int rank, int axis, ch_core_layout *out)
+{
+    ch__layout_replicated(n_cores, rank, out);
+    out->parts[axis] = n_cores;
+    for (int c = 0; c < n_cores; c++)
+        out->part[c][axis] = (unsigned char)c;
+}
+
 void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out)
 {
     assert(core >= 0 && core < n_cores);

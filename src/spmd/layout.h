@@ -81,6 +81,11 @@ static inline bool ch__layout_has(const ch_core_layout *l, int core)
 bool ch__layout_is_replicated(const ch_core_layout *l);
 /* Returns true if every core has a part of the complete value. */
 bool ch__layout_is_complete(const ch_core_layout *l);
+/* Returns true if a single core of several has the value. */
+static inline bool ch__layout_is_on_one_core(const ch_core_layout *l)
+{
+    return l->n_cores > 1 && (l->cores & (l->cores - 1)) == 0;
+}
 /* Returns true if every combination of parts and partial results is on one core only. */
 bool ch__layout_has_no_copies(const ch_core_layout *l);
 /* Returns true if invariant 1 holds. */
@@ -124,6 +129,8 @@ void ch__layout_replicated(int n_cores, int rank, ch_core_layout *out);
 /* Splits axis i into parts[i] parts; the product of all must be n_cores. Core row_major(parts)
  * has the part with these indices. */
 void ch__layout_split(int n_cores, int rank, const int *parts, ch_core_layout *out);
+/* Splits an axis over all cores. */
+void ch__layout_over_cores(int n_cores, int rank, int axis, ch_core_layout *out);
 /* Only `core` has the value. */
 void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out);
 /* Splits axis i over axis mesh_axis[i] of a logical mesh with n_mesh axes, whose product is the

@@ -127,6 +127,9 @@ static void print_origin(printer *p, const ch_report_layout *l, const void *know
     case CH_LAYOUT_CHOSEN_DEVICE:
         ch__text_add(p->o, ": ch_logical_device_enter");
         return;
+    case CH_LAYOUT_INPUT:
+        ch__text_add(p->o, ": the strategy splits inputs");
+        return;
     case CH_LAYOUT_VARIABLE:
         ch__text_add(p->o, ": variable %s", l->name != NULL ? l->name : "");
         return;

@@ -80,6 +80,16 @@ static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n
     return d->value[n->id].want;
 }
 
+/* Returns true if the layout of a value spreads. That a variable is on a single core says
+ * nothing of the values that are computed from it, if that is where variables are by default. */
+static bool spreads(const ch_core_division *d, const ch_node *n)
+{
+    const ch_value_plan *v = &d->value[n->id];
+
+    return v->want != NULL && !(d->opt->defaults_to_core_0 && v->source == CH_LAYOUT_VARIABLE &&
+                                ch__layout_is_on_one_core(v->want));
+}
+
 /* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. They decide in
  * the order `order`; a layout that does not fit those before is left out. Sets *from to the
  * first value that splits a factor. Returns false if no value has a layout. */
@@ -94,7 +104,7 @@ static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
         ch_core_layout lifted, merged;
         int            i = order[k];
 
-        if (want_of(d, value[i]) == NULL ||
+        if (!spreads(d, value[i]) ||
             !ch__lift(f, axis[i], want_of(d, value[i]), CH_LIFT_RESULT, false, &lifted))
             continue;
         if (!any)
@@ -135,7 +145,7 @@ static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, bool forw
         const ch_node *from = forward ? p->call->in[i] : &p->call[i];
         const ch_node *to = forward ? &p->call[i] : p->call->in[i];
 
-        if (want_of(d, from) != NULL)
+        if (spreads(d, from))
             rc = ch__improve(d, to, want_of(d, from), from, p->call, changed);
     }
     return rc;
@@ -228,8 +238,23 @@ static ch_status fix_to_device(ch_core_division *d, const ch_node *call)
     return rc;
 }
 
-/* Fixes the layouts of variables, of annotated values, and of the outputs of calls on a chosen
- * device. */
+/* Fixes the layout of an input of the step, if the options split inputs. The inputs of a body
+ * take theirs from the call. */
+static ch_status fix_input(ch_core_division *d, const ch_node *n)
+{
+    ch_value_plan *v = &d->value[n->id];
+    int            axis = d->opt->input_axis - 1;
+    ch_core_layout l;
+
+    if (n->op != ch__roles.input || d->input != NULL || axis < 0 || axis >= n->dims.rank)
+        return CH_OK;
+    *v = (ch_value_plan){.is_fixed = true, .source = CH_LAYOUT_INPUT};
+    ch__layout_over_cores(d->opt->n_cores, n->dims.rank, axis, &l);
+    return ch__layout_intern(d->layouts, &l, &v->want);
+}
+
+/* Fixes the layouts of variables, of inputs and annotated values, and of the outputs of calls on
+ * a chosen device. */
 static ch_status fix_layouts(ch_core_division *d)
 {
     ch_core_layout l;
@@ -247,6 +272,8 @@ static ch_status fix_layouts(ch_core_division *d)
                 rc = ch__layout_intern(d->layouts, &l, &v->want);
         }
         if (rc == CH_OK)
+            rc = fix_input(d, p->call);
+        if (rc == CH_OK)
             rc = fix_to_device(d, p->call);
         for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)
             rc = fix_layouts(&p->bodies->body[k]);
@@ -254,7 +281,7 @@ static ch_status fix_layouts(ch_core_division *d)
     return rc;
 }
 
-/* Makes values replicated whose layouts are undecided. */
+/* Gives the default layout to values whose layouts are undecided. */
 static ch_status decide_rest(ch_core_division *d)
 {
     ch_status rc = CH_OK;
@@ -266,7 +293,7 @@ static ch_status decide_rest(ch_core_division *d)
             const ch_node *n = &p->call[k];
 
             if (d->value[n->id].want == NULL &&
-                (d->value[n->id].want = ch__division_replicated(d, n->dims.rank)) == NULL)
+                (d->value[n->id].want = ch__division_default(d, n->dims.rank)) == NULL)
                 rc = ch__fail_memory("the layouts of a step");
         }
         for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)

@@ -19,9 +19,10 @@ struct ch_prepared;
 
 /* Where the layout of a value comes from. */
 typedef enum ch_layout_source {
-    CH_LAYOUT_DEFAULT,       /* nothing splits the value: replicated */
+    CH_LAYOUT_DEFAULT,       /* nothing splits the value */
     CH_LAYOUT_ANNOTATION,    /* of the value, or of a later call that only reads it */
     CH_LAYOUT_CHOSEN_DEVICE, /* ch_logical_device_enter */
+    CH_LAYOUT_INPUT,         /* the strategy splits all inputs (ch_strategy_parts.split_rows) */
     CH_LAYOUT_VARIABLE,
     CH_LAYOUT_RULE,      /* of a variable, by a split rule (ch_split_rule) */
     CH_LAYOUT_NEIGHBOUR, /* taken from another value through a call */

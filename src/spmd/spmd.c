@@ -14,6 +14,17 @@ const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank)
     return ch__layout_intern(d->layouts, &l, &unique) == CH_OK ? unique : NULL;
 }
 
+const ch_core_layout *ch__division_default(ch_core_division *d, int rank)
+{
+    const ch_core_layout *unique = NULL;
+    ch_core_layout        l;
+
+    if (!d->opt->defaults_to_core_0)
+        return ch__division_replicated(d, rank);
+    ch__layout_on_core(d->opt->n_cores, rank, 0, &l);
+    return ch__layout_intern(d->layouts, &l, &unique) == CH_OK ? unique : NULL;
+}
+
 void ch__division_end(ch_core_division *d)
 {
     for (int i = 0; d->call != NULL && i < d->n_calls; i++)

@@ -22,6 +22,11 @@ typedef struct ch_spmd_options {
     ch_status (*variable)(void *arg, const ch_resource *r, ch_core_layout *out,
                           const char **rule);
     void *arg;
+    /* 1 plus the axis along which the inputs of the step are split over all cores, if they have
+     * it; 0: the step decides */
+    int  input_axis;
+    bool defaults_to_core_0; /* of values whose layout nothing decides; false: replicated */
+    bool regathers;          /* values of variables are gathered again for the backward pass */
     /* bytes that may be moved to save an arithmetic operation; 0: the default, 0.1 */
     double bytes_per_operation;
 } ch_spmd_options;

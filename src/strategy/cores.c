@@ -42,6 +42,9 @@ ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *v
                            .mesh = st->parts.mesh,
                            .variable = variable_layout,
                            .arg = st,
+                           .input_axis = st->parts.split_rows ? 1 : 0,
+                           .defaults_to_core_0 = st->parts.defaults_to_device_0,
+                           .regathers = st->parts.reshard_after_forward,
                            .bytes_per_operation = st->bytes_per_operation};
     ch_status       rc = ch__spmd_divide(&opt, run->n_local, variant, core, &own);
 

@@ -110,6 +110,11 @@ ch_status ch_logical_device_enter(ch_strategy *st, int device)
                         "%s, not of %s",
                         device, current->label, st->label);
     n = ch__strategy_cores(current);
+    if (n > 1 && current->parts.forbids_single_devices)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "logical device %d: all logical devices of %s compute every value "
+                        "together; use a strategy without ch_tpu_options.spmd",
+                        device, current->label);
     if (device < 0 || (n > 1 && device >= n))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "logical device %d: the replicas of %s have devices 0 to %d", device,

@@ -134,6 +134,14 @@ ch_node *ch_assign_to_logical_device(ch_node *x, int device)
     if (!has_cores(x))
         return x;
     cores = ch__strategy_cores(strategy_of(x));
+    if (strategy_of(x)->parts.forbids_single_devices)
+        return reject(caller, x,
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "%s: %s: device %d: all logical devices of %s compute every "
+                               "value together; use ch_split_to_logical_devices, or a strategy "
+                               "without ch_tpu_options.spmd",
+                               __func__, ch__type_text(x->dtype, &x->dims), device,
+                               strategy_of(x)->label));
     if (device < 0 || device >= cores)
         return reject(caller, x,
                       ch__fail(CH_INVALID_ARGUMENT, "%s: %s: device %d (want 0 to %d)",

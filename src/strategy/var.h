@@ -207,7 +207,8 @@ ch_status ch__var_read_replica(ch_var *v, int replica, const ch_region *region,
 ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
 /* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
  * `colocated` along axes of equal sizes, else whole on the chosen logical device, else that of
- * the first rule that matches its name, else whole on every core. */
+ * the first rule that matches its name, else that of the parts of the strategy (split_bytes,
+ * defaults_to_device_0). */
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated);
 /* Copies the split rules of a strategy to memory that the caller must free with ch__free. *out

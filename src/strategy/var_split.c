@@ -121,6 +121,23 @@ static ch_status layout_of_rule(const ch_strategy *st, ch_var *v, const ch_split
     return layout_of_split(st, v, call, rule->n, rule->axis, out);
 }
 
+/* Sets *out to the layout of a variable for which the program has chosen none. */
+static void default_layout(const ch_strategy *st, const ch_var *v, ch_core_layout *out)
+{
+    int64_t bytes = ch_shape_count(v->shape) * (int64_t)ch_dtype_bytes(v->dtype);
+    int     longest = 0;
+
+    for (int k = 1; k < v->shape.rank; k++)
+        if (v->shape.dim[k] > v->shape.dim[longest])
+            longest = k;
+    if (st->parts.split_bytes > 0 && bytes >= st->parts.split_bytes && v->shape.rank > 0)
+        ch__layout_over_cores(st->n_cores, v->shape.rank, longest, out);
+    else if (st->parts.defaults_to_device_0)
+        ch__layout_on_core(st->n_cores, v->shape.rank, 0, out);
+    else
+        ch__layout_replicated(st->n_cores, v->shape.rank, out);
+}
+
 ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated)
 {
@@ -140,7 +157,7 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
     } else if (rule != NULL) {
         rc = layout_of_rule(st, v, rule, l);
     } else {
-        ch__layout_replicated(st->n_cores, v->shape.rank, l);
+        default_layout(st, v, l);
     }
     if (rc == CH_OK)
         v->tiles = l;
