@@ -4,7 +4,7 @@
 #ifndef CLUSTER_TPU_H
 #define CLUSTER_TPU_H
 
-#include "cohort/tpu.h"
+#include "cluster/tpu_system.h"
 
 enum { X, Y, Z, CORE }; /* the axes of a mesh */
 
@@ -17,9 +17,6 @@ CH_MUST_CHECK ch_status ch__tpu_vector(const char *call, int n, const int *v, in
 CH_MUST_CHECK ch_status ch__tpu_mesh_cores(const char *call, const int size[CH_TPU_AXES],
                                            int *out);
 
-enum { CH_TPU_VECTOR_TEXT = 4 * 12 };
-/* Prints a vector: "2x2x1x2". Returns `text`. */
-const char *ch__tpu_vector_text(const int v[CH_TPU_AXES], char text[CH_TPU_VECTOR_TEXT]);
 /* Parses a mesh: "2x2x1x2"; "2x2x2", which has no z; "8", the cores of a single chip. `call`
  * begins the message of an error. */
 CH_MUST_CHECK ch_status ch__tpu_mesh_parse(const char *call, const char *text,
@@ -31,14 +28,6 @@ ch_tpu_assignment *ch__tpu_assignment_alloc(ch_tpu_topology *t, int replicas, in
 /* Returns the coordinates of a core, CH_TPU_AXES numbers. Those of the next core follow. */
 int *ch__tpu_assignment_core(ch_tpu_assignment *a, int replica, int core);
 
-/* Checks that `r` is a resolver of ch_resolver_tpu for the devices of this process. Returns
- * INVALID_ARGUMENT if it is another resolver, and UNIMPLEMENTED with the name or the address if
- * it is for another TPU. Stores the mesh of the resolver's name in *mesh, or NULL if the name
- * has none. */
-CH_MUST_CHECK ch_status ch__resolver_tpu_local(const ch_resolver *r, const char *call,
-                                               const int **mesh);
-/* Returns NOT_FOUND: this process has no TPU devices. The message says how to get them. */
-CH_MUST_CHECK ch_status ch__tpu_no_devices(const char *call);
 /* Sets the topology of a TPU resolver, and takes a reference. `t` may be NULL. */
 void ch__resolver_tpu_set_topology(ch_resolver *r, ch_tpu_topology *t);
 

@@ -80,8 +80,8 @@ static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n
     return d->value[n->id].want;
 }
 
-/* Returns true if the layout of a value spreads. That a variable is on a single core says
- * nothing of the values that are computed from it, if that is where variables are by default. */
+/* Returns true if the layout of a value spreads. Where variables are on core 0 by default, the
+ * place of a variable says nothing of the values that are computed from it. */
 static bool spreads(const ch_core_division *d, const ch_node *n)
 {
     const ch_value_plan *v = &d->value[n->id];
@@ -253,8 +253,8 @@ static ch_status fix_input(ch_core_division *d, const ch_node *n)
     return ch__layout_intern(d->layouts, &l, &v->want);
 }
 
-/* Fixes the layouts of variables, of inputs and annotated values, and of the outputs of calls on
- * a chosen device. */
+/* Fixes the layouts of variables, of inputs and annotated values, and of the outputs of calls
+ * on a chosen device. */
 static ch_status fix_layouts(ch_core_division *d)
 {
     ch_core_layout l;

@@ -12,7 +12,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "cluster/tpu.h"
+#include "cluster/tpu_system.h"
 #include "cohort/strategy_ops.h"
 #include "strategy/devices.h"
 
@@ -80,7 +80,8 @@ static ch_status check_topology(const ch_resolver *r, const ch_tpu_assignment *a
                     ch__tpu_vector_text(want->size, other), want->tasks, want->devices);
 }
 
-/* Finds the devices of the cores of an assignment. `all` are the n TPU devices of this process. */
+/* Finds the devices of the cores of an assignment. `all` are the n TPU devices of this
+ * process. */
 static ch_status find_assigned(tpu *t, int n, ch_device *const *all)
 {
     for (int r = 0; r < t->n_replicas; r++)
