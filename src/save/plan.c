@@ -138,8 +138,7 @@ static void add_tensor(planning *p, const char *key, ch_tensor *t)
 static bool is_saved_tile(const ch_var *v, int c)
 {
     for (int lower = 0; lower < c; lower++)
-        if (v->copy[lower] != NULL &&
-            memcmp(v->tiles->part[lower], v->tiles->part[c], sizeof(v->tiles->part[c])) == 0)
+        if (v->copy[lower] != NULL && ch__layout_same_part(v->tiles, lower, c))
             return false;
     return v->copy[c] != NULL;
 }

@@ -375,8 +375,7 @@ static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
     for (int c = 0; c < l->n_cores && !ch__layout_has_no_copies(l); c++)
         for (int lower = 0; lower <= c; lower++)
             if (!ch__layout_has(l, c) ||
-                (lower < c && ch__layout_has(l, lower) &&
-                 memcmp(l->part[lower], l->part[c], sizeof(l->part[c])) == 0))
+                (lower < c && ch__layout_has(l, lower) && ch__layout_same_part(l, lower, c)))
                 at->cores &= ~((uint64_t)1 << c);
 }
 

@@ -115,7 +115,7 @@ static ch_status spread_tie(ch_core_division *d, const ch_call_plan *p, const ch
 
     if (has == NULL)
         return CH_OK;
-    l = *has;
+    ch__layout_copy(has, &l);
     if (t->is_slice && inwards)
         without_axis(has, &l);
     else if (t->is_slice)
@@ -171,7 +171,7 @@ static bool settle_input(ch_core_division *d, ch_body_plan *b, const ch_body_tie
     if (v->want == NULL)
         return false;
     body->input[t->body_at] = v->want;
-    l = *v->want;
+    ch__layout_copy(v->want, &l);
     if (t->is_slice)
         with_axis(v->want, &l);
     *of_call = complete(d, &l);
@@ -186,10 +186,9 @@ static bool settle_output(ch_core_division *d, const ch_node *call, ch_body_plan
     ch_core_division      *body = &b->body[t->body];
     ch_value_plan         *v = &body->value[body->g->output[t->body_at].node->id];
     const ch_core_layout **of_call = &b->out[t->call_at];
-    ch_core_layout         l = *d->value[call[t->call_at].id].want;
+    ch_core_layout         l;
 
-    if (*of_call != NULL)
-        l = **of_call;
+    ch__layout_copy(*of_call != NULL ? *of_call : d->value[call[t->call_at].id].want, &l);
     if (t->is_slice)
         without_axis(&l, &l);
     body->output[t->body_at] = complete(d, &l);
@@ -197,7 +196,7 @@ static bool settle_output(ch_core_division *d, const ch_node *call, ch_body_plan
         return false;
     if (!v->is_fixed)
         v->want = body->output[t->body_at];
-    l = *body->output[t->body_at];
+    ch__layout_copy(body->output[t->body_at], &l);
     if (t->is_slice)
         with_axis(body->output[t->body_at], &l);
     *of_call = complete(d, &l);

@@ -60,15 +60,14 @@ static ch_status add_candidate(chooser *c, const ch_core_layout *ranges)
 /* Adds the ranges that give all results their wanted layouts, as far as these fit together. */
 static ch_status add_result(chooser *c)
 {
-    ch_core_layout ranges, lifted, merged;
+    ch_core_layout ranges, lifted;
     const ch_node *call = c->p->call;
 
     ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
     for (int i = 0; i < call->n_out; i++)
         if (ch__lift(&c->p->rule, c->p->rule.out[i], c->d->value[call[i].id].want, CH_LIFT_ALL,
-                     false, &lifted) &&
-            ch__layout_merge(&ranges, &lifted, &merged))
-            ranges = merged;
+                     false, &lifted))
+            (void)ch__layout_merge(&ranges, &lifted, &ranges);
     return add_candidate(c, &ranges);
 }
 

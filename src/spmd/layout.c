@@ -24,15 +24,16 @@ static int64_t layout_combinations(const ch_core_layout *l)
     return n;
 }
 
-/* Returns the number of the combination that core c has: row-major over the parts, the partial
- * results last. */
-static int64_t layout_combination(const ch_core_layout *l, int c)
+/* Sets number[c] to the number of the combination that core c has: row-major over the parts,
+ * the partial results last. There must be at most CH_MAX_CORES combinations. */
+static void layout_number(const ch_core_layout *l, unsigned char *number)
 {
-    int64_t i = 0;
-
+    memset(number, 0, CH_MAX_CORES);
     for (int k = 0; k < l->rank; k++)
-        i = i * l->parts[k] + l->part[c][k];
-    return i * l->n_partial + l->partial[c];
+        for (int c = 0; c < CH_MAX_CORES && l->parts[k] > 1; c++)
+            number[c] = (unsigned char)(number[c] * l->parts[k] + l->part[k][c]);
+    for (int c = 0; c < CH_MAX_CORES && l->n_partial > 1; c++)
+        number[c] = (unsigned char)(number[c] * l->n_partial + l->partial[c]);
 }
 
 bool ch__layout_is_replicated(const ch_core_layout *l)
@@ -95,11 +96,25 @@ void ch__layout_table_free(ch_layout_table *t)
     ch__free(t);
 }
 
+/* Copies numbers of cores, with 0 for cores that are not in the set. Both arrays may be the
+ * same. */
+static void copy_row(const unsigned char *from, int n_cores, uint64_t cores, unsigned char *out)
+{
+    unsigned char row[CH_MAX_CORES] = {0};
+
+    if (cores == ch__first_cores(n_cores))
+        memcpy(row, from, (size_t)n_cores);
+    else
+        for (; cores != 0; cores &= cores - 1)
+            row[ch__first_core(cores)] = from[ch__first_core(cores)];
+    memcpy(out, row, sizeof(row));
+}
+
 /* Copies a layout, with 0 for members without meaning and for padding, so that equal layouts
  * have equal bytes. */
 static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
 {
-    memset(out, 0, sizeof(*out));
+    memset(out, 0, ch__layout_bytes(l->rank));
     out->n_cores = l->n_cores;
     out->rank = l->rank;
     out->n_partial = l->n_partial;
@@ -107,30 +122,45 @@ static void layout_normalise(const ch_core_layout *l, ch_core_layout *out)
     out->cores = l->cores & ch__first_cores(l->n_cores);
     for (int k = 0; k < l->rank; k++) {
         out->parts[k] = l->parts[k];
-        out->unit[k] = l->parts[k] > 1 ? l->unit[k] : 1;
+        out->unit[k] = 1;
+        if (l->parts[k] == 1)
+            continue;
+        out->unit[k] = l->unit[k];
+        copy_row(l->part[k], l->n_cores, out->cores, out->part[k]);
     }
-    for (int k = 0; k < l->rank; k++)
-        for (int c = 0; c < l->n_cores && l->parts[k] > 1; c++)
-            out->part[c][k] = ch__layout_has(out, c) ? l->part[c][k] : 0;
-    for (int c = 0; c < l->n_cores && l->n_partial > 1; c++)
-        out->partial[c] = ch__layout_has(out, c) ? l->partial[c] : 0;
+    if (l->n_partial > 1)
+        copy_row(l->partial, l->n_cores, out->cores, out->partial);
+}
+
+/* Returns hash `h`, continued over a number. */
+static uint64_t hash_word(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 29;
+}
+
+static uint64_t hash_row(uint64_t h, const unsigned char *row, int n_cores)
+{
+    for (int c = 0; c < n_cores; c += 8) {
+        uint64_t word;
+
+        memcpy(&word, row + c, sizeof(word));
+        h = hash_word(h, word);
+    }
+    return h;
 }
 
 /* An axis in one part adds nothing to the hash. */
 uint64_t ch__layout_hash(const ch_core_layout *l)
 {
-    uint64_t h = ch__hash(CH_HASH_START, &l->cores, sizeof(l->cores));
+    uint64_t h = hash_word(CH_HASH_START, l->cores);
 
-    for (int k = 0; k < l->rank; k++) {
-        if (l->parts[k] == 1)
-            continue;
-        h = ch__hash(h, &k, sizeof(k));
-        h = ch__hash(h, &l->unit[k], sizeof(l->unit[k]));
-        for (int c = 0; c < l->n_cores; c++)
-            h = ch__hash(h, &l->part[c][k], 1);
-    }
+    for (int k = 0; k < l->rank; k++)
+        if (l->parts[k] > 1)
+            h = hash_row(hash_word(hash_word(h, (uint64_t)k), (uint64_t)l->unit[k]), l->part[k],
+                         l->n_cores);
     if (l->n_partial > 1)
-        h = ch__hash(h, l->partial, (size_t)l->n_cores);
+        h = hash_row(h, l->partial, l->n_cores);
     return h != 0 ? h : 1;
 }
 
@@ -147,7 +177,8 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
     key = ch__key(ch__layout_hash(&unique));
     first = ch__map_find(&t->by_hash, key);
     for (e = first; e != NULL; e = e->next) {
-        if (memcmp(&e->layout, &unique, sizeof(unique)) == 0) {
+        if (e->layout.rank == unique.rank &&
+            memcmp(&e->layout, &unique, ch__layout_bytes(unique.rank)) == 0) {
             *out = &e->layout;
             return CH_OK;
         }
@@ -155,7 +186,7 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
     e = ch__arena_alloc(&t->arena, sizeof(*e));
     if (e == NULL)
         return ch__fail_memory("layout");
-    memcpy(&e->layout, &unique, sizeof(unique));
+    ch__layout_copy(&unique, &e->layout);
     e->next = first;
     rc = ch__map_set(&t->by_hash, key, e);
     if (rc == CH_OK)
@@ -171,16 +202,6 @@ static void *entry_of(const void *first)
 
     memcpy(&entry, &first, sizeof(entry));
     return entry;
-}
-
-static bool same_sizes(const ch_core_regions *at, int n_cores, int rank)
-{
-    for (int c = 0; c < n_cores; c++)
-        if (!ch__has_core(at->cores, c) ||
-            memcmp(at->at[c].size, at->at[0].size, sizeof(at->at[0].size[0]) * (size_t)rank) !=
-                0)
-            return false;
-    return true;
 }
 
 const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
@@ -199,10 +220,8 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
         return NULL;
     e->whole = whole;
     e->regions.layout = l;
-    for (int c = 0; c < l->n_cores; c++)
-        if (ch__core_region(l, whole, c, &e->regions.at[c]))
-            e->regions.cores |= UINT64_C(1) << c;
-    e->regions.same_sizes = same_sizes(&e->regions, l->n_cores, l->rank);
+    e->regions.cores = l->cores;
+    e->regions.same_sizes = ch__core_regions(l, whole, e->regions.at);
     e->next = of->regions;
     of->regions = e;
     return &e->regions;
@@ -231,7 +250,7 @@ int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
 void ch__layout_replicated(int n_cores, int rank, ch_core_layout *out)
 {
     assert(n_cores >= 1 && n_cores <= CH_MAX_CORES && rank <= CH_LAYOUT_RANK);
-    memset(out, 0, sizeof(*out));
+    memset(out, 0, ch__layout_bytes(rank));
     out->n_cores = n_cores;
     out->rank = rank;
     out->n_partial = 1;
@@ -250,7 +269,7 @@ void ch__layout_split(int n_cores, int rank, const int *parts, ch_core_layout *o
     assert(layout_combinations(out) == n_cores);
     for (int c = 0; c < n_cores; c++) {
         for (int k = rank - 1, i = c; k >= 0; i /= parts[k--])
-            out->part[c][k] = (unsigned char)(i % parts[k]);
+            out->part[k][c] = (unsigned char)(i % parts[k]);
     }
 }
 
@@ -312,7 +331,7 @@ ch_status ch__layout_over_mesh(const char *what, int n_mesh, const int *mesh, in
             continue;
         out->parts[k] = k == all_axis ? n_cores : mesh[m];
         for (int c = 0; c < n_cores; c++)
-            out->part[c][k] = (unsigned char)(k == all_axis ? c : c / stride[m] % mesh[m]);
+            out->part[k][c] = (unsigned char)(k == all_axis ? c : c / stride[m] % mesh[m]);
     }
     return CH_OK;
 }
@@ -335,6 +354,48 @@ void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64
     *to = ch__min(ch__part_begin(units, n, i + 1) * unit, size);
 }
 
+bool ch__core_parts(const ch_core_layout *l, int axis, int64_t size, int64_t *begin)
+{
+    int64_t unit = l->unit[axis], n = l->parts[axis];
+    int64_t units = n > 1 ? ch__units(size, unit) : size, each = units / n, more = units % n;
+    bool    is_even = true;
+
+    begin[0] = 0;
+    for (int64_t i = 0, at = 0; i < n; i++) {
+        at += each + (i < more);
+        begin[i + 1] = n > 1 ? ch__min(at * unit, size) : size;
+        is_even &= begin[i + 1] - begin[i] == begin[1];
+    }
+    return is_even;
+}
+
+bool ch__core_regions(const ch_core_layout *l, ch_shape whole, ch_region *out)
+{
+    bool      same_sizes = l->cores == ch__first_cores(l->n_cores);
+    ch_region all = {.begin = {0}};
+
+    assert(l->rank == whole.rank);
+    memset(out, 0, (size_t)l->n_cores * sizeof(*out));
+    for (int k = 0; k < whole.rank; k++)
+        all.size[k] = whole.dim[k];
+    for (uint64_t m = l->cores; m != 0; m &= m - 1)
+        out[ch__first_core(m)] = all;
+    for (int k = 0; k < whole.rank; k++) {
+        int64_t begin[CH_MAX_CORES + 1];
+
+        if (l->parts[k] == 1)
+            continue;
+        same_sizes &= ch__core_parts(l, k, whole.dim[k], begin);
+        for (uint64_t m = l->cores; m != 0; m &= m - 1) {
+            int c = ch__first_core(m), i = l->part[k][c];
+
+            out[c].begin[k] = begin[i];
+            out[c].size[k] = begin[i + 1] - begin[i];
+        }
+    }
+    return same_sizes;
+}
+
 bool ch__core_region(const ch_core_layout *l, ch_shape whole, int core, ch_region *out)
 {
     assert(l->rank == whole.rank);
@@ -344,7 +405,7 @@ bool ch__core_region(const ch_core_layout *l, ch_shape whole, int core, ch_regio
     for (int k = 0; k < whole.rank; k++) {
         int64_t to;
 
-        ch__core_part(l, k, whole.dim[k], l->part[core][k], &out->begin[k], &to);
+        ch__core_part(l, k, whole.dim[k], l->part[k][core], &out->begin[k], &to);
         out->size[k] = to - out->begin[k];
     }
     return true;
@@ -360,6 +421,18 @@ static bool same_parts(const ch_core_layout *a, const ch_core_layout *b, int axi
            (a->parts[axis] == 1 || a->unit[axis] == b->unit[axis]);
 }
 
+/* Returns true if the cores of a set have equal numbers in two rows. */
+static bool same_row(const unsigned char *a, const unsigned char *b, int n_cores,
+                     uint64_t cores)
+{
+    if (cores == ch__first_cores(n_cores))
+        return memcmp(a, b, (size_t)n_cores) == 0;
+    for (; cores != 0; cores &= cores - 1)
+        if (a[ch__first_core(cores)] != b[ch__first_core(cores)])
+            return false;
+    return true;
+}
+
 bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse)
 {
     assert(fine->rank == coarse->rank);
@@ -371,10 +444,8 @@ bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse
         /* Only for some sizes, parts of t lie in parts of another number than t. */
         if (!same_parts(fine, coarse, k))
             return false;
-        for (int c = 0; c < fine->n_cores; c++) {
-            if (ch__layout_has(fine, c) && fine->part[c][k] != coarse->part[c][k])
-                return false;
-        }
+        if (!same_row(fine->part[k], coarse->part[k], fine->n_cores, fine->cores))
+            return false;
     }
     return true;
 }
@@ -386,50 +457,61 @@ bool ch__layout_is_complete(const ch_core_layout *l)
 
 bool ch__layout_is_covered(const ch_core_layout *l)
 {
-    int64_t  n = layout_combinations(l);
-    uint64_t seen = 0;
+    int64_t       n = layout_combinations(l);
+    uint64_t      seen = 0;
+    unsigned char number[CH_MAX_CORES];
 
     if (n > l->n_cores)
         return false;
-    for (int c = 0; c < l->n_cores; c++) {
-        if (ch__layout_has(l, c))
-            seen |= UINT64_C(1) << layout_combination(l, c);
-    }
+    layout_number(l, number);
+    for (uint64_t m = l->cores; m != 0; m &= m - 1)
+        seen |= UINT64_C(1) << number[ch__first_core(m)];
     return seen == ch__first_cores((int)n);
+}
+
+/* Sets axis k of `out`, which has its cores, to the parts of a and b. Returns false if they
+ * split it in different ways. */
+static bool merge_axis(const ch_core_layout *a, const ch_core_layout *b, int k,
+                       ch_core_layout *out)
+{
+    const ch_core_layout *l = a->parts[k] > 1 ? a : b;
+
+    out->parts[k] = l->parts[k];
+    out->unit[k] = l->unit[k];
+    if (l->parts[k] == 1)
+        memset(out->part[k], 0, sizeof(out->part[k]));
+    else
+        copy_row(l->part[k], l->n_cores, out->cores, out->part[k]);
+    return l == b || b->parts[k] == 1 ||
+           (same_parts(a, b, k) &&
+            same_row(a->part[k], b->part[k], a->n_cores, out->cores));
 }
 
 bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out)
 {
     const ch_core_layout *partial = a->n_partial > 1 ? a : b;
-    ch_core_layout        m = {.n_cores = a->n_cores,
-                               .rank = a->rank,
-                               .n_partial = partial->n_partial,
-                               .combiner = partial->combiner,
-                               .cores = a->cores & b->cores};
+    ch_core_layout        m;
+    bool is_a = b->n_partial == 1, is_b = a->n_partial == 1; /* the result is a, or b */
 
     assert(a->rank == b->rank && a->n_cores == b->n_cores);
     if (a->n_partial > 1 && b->n_partial > 1)
         return false;
+    m.n_cores = a->n_cores;
+    m.rank = a->rank;
+    m.cores = a->cores & b->cores;
     for (int k = 0; k < a->rank; k++) {
-        const ch_core_layout *l = a->parts[k] > 1 ? a : b;
-
-        if (a->parts[k] > 1 && b->parts[k] > 1 && !same_parts(a, b, k))
+        if (!merge_axis(a, b, k, &m))
             return false;
-        m.parts[k] = l->parts[k];
-        m.unit[k] = l->unit[k];
-        for (int c = 0; c < a->n_cores; c++) {
-            if (!ch__layout_has(&m, c))
-                continue;
-            if (a->parts[k] > 1 && b->parts[k] > 1 && a->part[c][k] != b->part[c][k])
-                return false;
-            m.part[c][k] = l->part[c][k];
-        }
+        is_a &= a->parts[k] > 1 || b->parts[k] == 1;
+        is_b &= b->parts[k] > 1 || a->parts[k] == 1;
     }
-    for (int c = 0; c < a->n_cores; c++)
-        m.partial[c] = ch__layout_has(&m, c) ? partial->partial[c] : 0;
-    if (!ch__layout_is_covered(&m))
+    m.n_partial = partial->n_partial;
+    m.combiner = partial->combiner;
+    copy_row(partial->partial, m.n_cores, m.cores, m.partial);
+    if (!(is_a && m.cores == a->cores) && !(is_b && m.cores == b->cores) &&
+        !ch__layout_is_covered(&m))
         return false;
-    *out = m;
+    ch__layout_copy(&m, out);
     return true;
 }
 
@@ -444,10 +526,9 @@ void ch__layout_project(const ch_core_layout *l, int rank, const int *from, ch_c
             continue;
         p.parts[k] = l->parts[from[k]];
         p.unit[k] = l->unit[from[k]];
-        for (int c = 0; c < l->n_cores; c++)
-            p.part[c][k] = l->part[c][from[k]];
+        memcpy(p.part[k], l->part[from[k]], sizeof(p.part[k]));
     }
-    *out = p;
+    ch__layout_copy(&p, out);
 }
 
 /* ---- print ---- */
@@ -471,15 +552,14 @@ static const char *combiner_name(ch_partial_op op)
     return "?";
 }
 
-/* Returns the number of cores that have each combination; 0 if the numbers differ. */
-static int layout_copies(const ch_core_layout *l)
+/* Returns the number of cores that have each combination; 0 if the numbers differ. number[c] is
+ * the combination of core c. */
+static int layout_copies(const ch_core_layout *l, const unsigned char *number)
 {
     int n = (int)layout_combinations(l), count[CH_MAX_CORES] = {0};
 
-    for (int c = 0; c < l->n_cores; c++) {
-        if (ch__layout_has(l, c))
-            count[layout_combination(l, c)]++;
-    }
+    for (uint64_t m = l->cores; m != 0; m &= m - 1)
+        count[number[ch__first_core(m)]]++;
     for (int i = 1; i < n; i++) {
         if (count[i] != count[0])
             return 0;
@@ -488,42 +568,45 @@ static int layout_copies(const ch_core_layout *l)
 }
 
 /* Returns true if core i has combination i. */
-static bool is_in_order(const ch_core_layout *l)
+static bool is_in_order(const ch_core_layout *l, const unsigned char *number)
 {
     for (int c = 0; c < l->n_cores; c++) {
-        if (!ch__layout_has(l, c) || layout_combination(l, c) != c)
+        if (!ch__layout_has(l, c) || number[c] != c)
             return false;
     }
     return true;
 }
 
 /* Prints the cores in the order of the combinations that they have. */
-static void print_cores(ch_text *o, const ch_core_layout *l)
+static void print_cores(ch_text *o, const ch_core_layout *l, const unsigned char *number)
 {
     const char *before = ch__count_cores(l->cores) == 1 ? "core" : "cores";
+    uint64_t    having[CH_MAX_CORES] = {0}; /* by combination */
 
+    for (uint64_t m = l->cores; m != 0; m &= m - 1)
+        having[number[ch__first_core(m)]] |= m & -m;
     ch__text_add(o, "%son ", o->used > 0 ? " " : "");
-    for (int64_t i = 0; i < layout_combinations(l); i++) {
-        for (int c = 0; c < l->n_cores; c++) {
-            if (!ch__layout_has(l, c) || layout_combination(l, c) != i)
-                continue;
-            ch__text_add(o, "%s %d", before, c);
+    for (int i = 0; i < layout_combinations(l); i++)
+        for (uint64_t m = having[i]; m != 0; m &= m - 1) {
+            ch__text_add(o, "%s %d", before, ch__first_core(m));
             before = ",";
         }
-    }
 }
 
 int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
 {
     ch_text     o = ch__text(text, size);
-    int         copies = layout_copies(l);
+    int         copies;
     bool        is_split = layout_combinations(l) > l->n_partial;
     const char *before = " in parts of";
+    unsigned char number[CH_MAX_CORES];
 
     if (ch__layout_is_replicated(l)) {
         ch__text_add(&o, "replicated");
         return ch__text_length(&o);
     }
+    layout_number(l, number);
+    copies = layout_copies(l, number);
     for (int k = 0; k < l->rank && is_split; k++)
         ch__text_add(&o, "%s%d%s", k == 0 ? "{" : ", ", l->parts[k],
                      k == l->rank - 1 ? "}" : "");
@@ -538,7 +621,7 @@ int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
                      l->n_partial);
     if (copies > 1 && l->cores == ch__first_cores(l->n_cores))
         ch__text_add(&o, " in %d copies", copies);
-    else if (!is_in_order(l))
-        print_cores(&o, l);
+    else if (!is_in_order(l, number))
+        print_cores(&o, l, number);
     return ch__text_length(&o);
 }

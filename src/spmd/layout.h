@@ -29,6 +29,7 @@
 #ifndef SPMD_LAYOUT_H
 #define SPMD_LAYOUT_H
 
+#include <stddef.h>
 #include <string.h>
 
 #include "cohort/logical.h"
@@ -62,20 +63,41 @@ static inline uint64_t ch__first_cores(int n)
 
 typedef struct ch_core_layout {
     int           n_cores, rank;
-    int           parts[CH_LAYOUT_RANK]; /* number of parts of each axis, at least 1 */
-    int64_t       unit[CH_LAYOUT_RANK];  /* positions of a unit of each axis; 1 if parts is 1 */
+    uint64_t      cores;     /* bit c: core c has a part */
     int           n_partial; /* number of partial results; 1: the value is complete */
     ch_partial_op combiner;  /* of the partial results; CH_PARTIAL_SUM if n_partial is 1 */
-    /* by core: its part of each axis, and its partial result; all 0 for a core without any */
-    unsigned char part[CH_MAX_CORES][CH_LAYOUT_RANK];
+    int           parts[CH_LAYOUT_RANK]; /* number of parts of each axis, at least 1 */
+    int64_t       unit[CH_LAYOUT_RANK];  /* positions of a unit of each axis; 1 if parts is 1 */
+    /* by core: its partial result; 0 for a core without any part, and beyond the cores */
     unsigned char partial[CH_MAX_CORES];
-    uint64_t      cores; /* bit c: core c has a part */
+    /* by axis and core: its part, likewise; only the rows of the axes are set */
+    unsigned char part[CH_LAYOUT_RANK][CH_MAX_CORES];
 } ch_core_layout;
+
+/* Returns the bytes of a layout of this rank, up to the rows of axes that it does not have. */
+static inline size_t ch__layout_bytes(int rank)
+{
+    return offsetof(ch_core_layout, part) + (size_t)rank * CH_MAX_CORES;
+}
+/* Copies the members of a layout that are set. */
+static inline void ch__layout_copy(const ch_core_layout *l, ch_core_layout *out)
+{
+    if (l != out)
+        memcpy(out, l, ch__layout_bytes(l->rank));
+}
 
 /* Returns true if core c has a part of the value. The part may have no elements. */
 static inline bool ch__layout_has(const ch_core_layout *l, int core)
 {
     return ch__has_core(l->cores, core);
+}
+/* Returns true if cores a and b, which have parts, have the same part of each axis. */
+static inline bool ch__layout_same_part(const ch_core_layout *l, int a, int b)
+{
+    for (int k = 0; k < l->rank; k++)
+        if (l->parts[k] > 1 && l->part[k][a] != l->part[k][b])
+            return false;
+    return true;
 }
 /* Returns true if every core has the whole, complete value. */
 bool ch__layout_is_replicated(const ch_core_layout *l);
@@ -167,6 +189,12 @@ static inline bool ch__region_equal(const ch_region *a, const ch_region *b, int 
 /* Sets *out to the region of a value of shape `whole` that core c has. Returns false if the
  * core has no part. A region may be empty. */
 bool ch__core_region(const ch_core_layout *l, ch_shape whole, int core, ch_region *out);
+/* Sets out[c] to the regions of all cores; those of cores without a part have no elements.
+ * Returns true if every core has a region and all have equal sizes. */
+bool ch__core_regions(const ch_core_layout *l, ch_shape whole, ch_region *out);
+/* Sets begin[i] to the first position of part i of an axis of `size` positions, and begin[n] to
+ * `size`, where n is the number of parts. Returns true if all parts have equal sizes. */
+bool ch__core_parts(const ch_core_layout *l, int axis, int64_t size, int64_t *begin);
 /* Sets [*from, *to) to the positions of part i of an axis of `size` positions. */
 void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64_t *from,
                    int64_t *to);
@@ -178,7 +206,7 @@ void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64
 bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse);
 /* Sets *out to the layout whose parts are the intersections of the parts of a and b. Returns
  * false if there is none: both split an axis in different ways, both are partial, or some
- * combination of parts would be on no core. */
+ * combination of parts would be on no core. `out` may be a or b, and stays as it is then. */
 bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out);
 /* Sets *out to a layout of `rank` axes in which axis i has the parts of axis from[i] of l, or 1
  * part if from[i] is -1. Cores that differ only in axes that are not named have copies. The

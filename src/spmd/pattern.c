@@ -41,7 +41,7 @@ static void pattern_add_core(const ch_reshard_problem *p, int c, pattern *t)
     if (ch__region_count(has, rank) > 0 && ch__region_shared(want, has, rank) == 0)
         t->is_near = false;
     for (int k = 0; k < rank; k++) {
-        int     first, last, part = p->from->part[c][k];
+        int     first, last, part = p->from->part[k][c];
         int64_t has_end = has->begin[k] + has->size[k];
         int64_t want_end = want->begin[k] + want->size[k];
 

@@ -101,16 +101,16 @@ static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
     bool any = false, is_split = false;
 
     for (int k = 0; k < n; k++) {
-        ch_core_layout lifted, merged;
+        ch_core_layout lifted;
         int            i = order[k];
 
         if (!spreads(d, value[i]) ||
             !ch__lift(f, axis[i], want_of(d, value[i]), CH_LIFT_RESULT, false, &lifted))
             continue;
         if (!any)
-            *out = lifted;
-        else if (ch__layout_merge(out, &lifted, &merged))
-            *out = merged;
+            ch__layout_copy(&lifted, out);
+        else
+            (void)ch__layout_merge(out, &lifted, out);
         if (!is_split)
             *from = value[i];
         is_split = !ch__layout_is_replicated(out);

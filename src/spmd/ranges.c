@@ -28,13 +28,21 @@ int ch__outputs_with(const ch_factors *f, int factor)
     return n;
 }
 
-/* Divides factor `k` into n ranges; core c has range index[c] / each % n. */
+/* Divides factor `k` into n ranges: a core with part i of the axis has range i / each % n. */
 static void divide_factor(ch_core_layout *out, const ch_core_layout *l, int axis, int k, int n,
                           int each)
 {
+    unsigned char range[CH_MAX_CORES + 1]; /* by part */
+
     out->parts[k] = n;
+    if (n == l->parts[axis]) {
+        memcpy(out->part[k], l->part[axis], sizeof(out->part[k]));
+        return;
+    }
+    for (int i = 0; i < l->parts[axis]; i++)
+        range[i] = (unsigned char)(i / each % n);
     for (int c = 0; c < l->n_cores; c++)
-        out->part[c][k] = (unsigned char)(l->part[c][axis] / each % n);
+        out->part[k][c] = range[l->part[axis][c]];
 }
 
 /* Lifts the parts of axis `axis` of `l` to the factors of the axis. The outermost factors are
@@ -101,9 +109,9 @@ static bool lower_axis(const ch_factors *f, const ch_core_layout *ranges, const 
 
             if (is_inner_divided && out->unit[axis] > 1)
                 return false;
-            for (int c = 0; c < ranges->n_cores; c++)
-                out->part[c][axis] =
-                    (unsigned char)(out->part[c][axis] + ranges->part[c][k] * out->parts[axis]);
+            for (int c = 0; c < CH_MAX_CORES; c++)
+                out->part[axis][c] =
+                    (unsigned char)(out->part[axis][c] + ranges->part[k][c] * out->parts[axis]);
             if (!is_inner_divided)
                 out->unit[axis] = a->is_mapped ? 1 : unit;
             out->parts[axis] *= n;
@@ -158,15 +166,15 @@ static bool lower_partial(const ch_factors *f, const ch_core_layout *ranges, con
         if (has[k] || ranges->parts[k] == 1 || f->factor[k].kind == CH_PAR ||
             f->factor[k].size.n == 0)
             continue;
-        for (int c = 0; c < ranges->n_cores; c++)
-            if (ranges->part[c][k] >= n)
-                out->cores &= ~((uint64_t)1 << c);
+        for (uint64_t m = n < ranges->parts[k] ? out->cores : 0; m != 0; m &= m - 1)
+            if (ranges->part[k][ch__first_core(m)] >= n)
+                out->cores &= ~(m & -m);
         if (n == 1)
             continue;
         if (out->n_partial > 1 && out->combiner != f->factor[k].combiner)
             return false;
-        for (int c = 0; c < ranges->n_cores; c++)
-            out->partial[c] = (unsigned char)(out->partial[c] * n + ranges->part[c][k]);
+        for (int c = 0; c < CH_MAX_CORES; c++)
+            out->partial[c] = (unsigned char)(out->partial[c] * n + ranges->part[k][c]);
         out->n_partial *= n;
         out->combiner = CH_KEEPS(COMBINER) ? f->factor[k].combiner : CH_PARTIAL_SUM;
     }
@@ -219,7 +227,7 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
     bool has = ch__layout_has(ranges, core);
 
     for (int k = 0; k < f->n && has; k++) {
-        ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[core][k], &from[k], &to[k]);
+        ch__core_part(ranges, k, f->factor[k].size.n, ranges->part[k][core], &from[k], &to[k]);
         has = from[k] < to[k] || ranges->parts[k] == 1 || may_be_empty(f, k);
     }
     return has;

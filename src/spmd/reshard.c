@@ -242,7 +242,7 @@ static ch_status plan_complete(planner *pl)
     for (int k = 0; k < pl->p.whole.rank; k++) {
         memset(have[k], 0, sizeof(have[k][0]) * (size_t)pl->p.from->parts[k]);
         for (uint64_t m = pl->p.from->cores; m != 0; m &= m - 1)
-            have[k][pl->p.from->part[ch__first_core(m)][k]] |= m & -m;
+            have[k][pl->p.from->part[k][ch__first_core(m)]] |= m & -m;
     }
     for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1) {
         int c = ch__first_core(m), same = core_with_copies(pl, c);

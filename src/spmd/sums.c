@@ -119,7 +119,7 @@ const ch_core_layout *ch__ranges_in(ch_core_division *d, const ch_forms *forms,
     if (*stay == 0)
         return p->ranges;
     has = forms->first[call->in[__builtin_ctz(*stay)]->id]->layout;
-    *room = *p->ranges;
+    ch__layout_copy(p->ranges, room);
     room->cores = has->cores;
     ch__layout_set_partial(room, has);
     agree = ch__layout_is_covered(room);

@@ -39,7 +39,7 @@ static bool is_first(const ch_core_layout *l, int core)
     if (!ch__layout_has(l, core))
         return false;
     for (int c = 0; c < core; c++)
-        if (ch__layout_has(l, c) && memcmp(l->part[c], l->part[core], sizeof(l->part[c])) == 0)
+        if (ch__layout_has(l, c) && ch__layout_same_part(l, c, core))
             return false;
     return true;
 }
@@ -118,8 +118,7 @@ static ch_status spread_tiles(const ch_var *v)
 
         if (!ch__layout_has(l, c))
             continue;
-        while (!ch__layout_has(l, first) ||
-               memcmp(l->part[first], l->part[c], sizeof(l->part[c])) != 0)
+        while (!ch__layout_has(l, first) || !ch__layout_same_part(l, first, c))
             first++;
         if (m != first)
             rc = ch_tensor_copy(v->copy[first], v->copy[m]);
@@ -550,7 +549,7 @@ ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l)
     if (rc == CH_OK)
         rc = fill_tiles(v, l, tile);
     if (rc == CH_OK) {
-        *own = *l;
+        ch__layout_copy(l, own);
         pthread_mutex_lock(&v->strategy->lock);
         ch__free(v->tiles);
         v->tiles = own;

@@ -176,7 +176,7 @@ static int first_equal(const ch_var *v, int i)
     if (l == NULL)
         return 0;
     while (v->copy[first] == NULL ||
-           memcmp(l->part[first], l->part[i % l->n_cores], sizeof(l->part[first])) != 0)
+           !ch__layout_same_part(l, first, i % l->n_cores))
         first++;
     return first;
 }

@@ -87,7 +87,7 @@ static void draw_layout(int n_cores, int rank, bool partial, ch_core_layout *l)
         l->partial[c] = (unsigned char)(partial ? at % left : 0);
         at /= left;
         for (int k = 0; k < rank; k++) {
-            l->part[c][k] = (unsigned char)(at % l->parts[k]);
+            l->part[k][c] = (unsigned char)(at % l->parts[k]);
             at /= l->parts[k];
         }
     }

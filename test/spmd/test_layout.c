@@ -92,10 +92,10 @@ static void layout_table_returns_one_pointer_for_equal_layouts(void **state)
     /* members without meaning do not count */
     l0.unit[1] = 7;
     l0.combiner = CH_PARTIAL_AND;
-    l0.part[3][5] = 1;
+    l0.part[5][3] = 1;
     ok(ch__layout_intern(t, &l0, &q));
     assert_ptr_equal(q, p[0]);
-    l[4].part[0][1] = 9; /* core 0 has no part */
+    l[4].part[1][0] = 9; /* core 0 has no part */
     ok(ch__layout_intern(t, &l[4], &q));
     assert_ptr_equal(q, p[4]);
     l0.unit[0] = 7;
@@ -180,17 +180,17 @@ static void layout_over_mesh_numbers_cores_in_row_major_order(void **state)
     assert_int_equal(l.parts[0], 3);
     assert_int_equal(l.parts[1], 2);
     for (int c = 0; c < 6; c++) {
-        assert_int_equal(l.part[c][0], c % 3);
-        assert_int_equal(l.part[c][1], c / 3);
+        assert_int_equal(l.part[0][c], c % 3);
+        assert_int_equal(l.part[1][c], c / 3);
     }
     l = over_mesh(CH_OFF, 0); /* axis 1 of the mesh holds copies */
     assert_int_equal(l.parts[0], 1);
     for (int c = 0; c < 6; c++)
-        assert_int_equal(l.part[c][1], c / 3);
+        assert_int_equal(l.part[1][c], c / 3);
     l = over_mesh(CH_OFF, CH_MESH_ALL);
     assert_int_equal(l.parts[1], 6);
     for (int c = 0; c < 6; c++)
-        assert_int_equal(l.part[c][1], c);
+        assert_int_equal(l.part[1][c], c);
     assert_true(ch__layout_is_covered(&l));
 }
 
@@ -325,7 +325,7 @@ static void layout_project_keeps_named_axes(void **state)
     assert_int_equal(out.unit[0], 5);
     assert_int_equal(out.parts[1], 1);
     for (int c = 0; c < 6; c++)
-        assert_int_equal(out.part[c][0], c % 3);
+        assert_int_equal(out.part[0][c], c % 3);
     ch__layout_project(&l, 0, NULL, &out);
     assert_true(ch__layout_is_replicated(&out));
     l = partial(replicated(6), 6, CH_PARTIAL_SUM);

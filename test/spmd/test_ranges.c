@@ -50,7 +50,7 @@ static void random_ranges(unsigned *seed, ch_core_layout *ranges)
     }
     for (int c = 0; c < CORES; c++) {
         for (int k = 3, i = c; k >= 0; i /= ranges->parts[k--])
-            ranges->part[c][k] = (unsigned char)(i % ranges->parts[k]);
+            ranges->part[k][c] = (unsigned char)(i % ranges->parts[k]);
     }
 }
 

@@ -82,7 +82,7 @@ static bool has_element(const ch_core_layout *l, ch_shape s, int core, int64_t e
         return false;
     position_of(s, e, index);
     for (int k = 0; k < s.rank; k++) {
-        if (part_at(l, k, s.dim[k], index[k]) != l->part[core][k])
+        if (part_at(l, k, s.dim[k], index[k]) != l->part[k][core])
             return false;
     }
     return true;
@@ -328,8 +328,8 @@ static int layouts_of_two_axes(int n, ch_core_layout *l)
                 l[count].cores &= ~(UINT64_C(1) << c);
                 continue;
             }
-            l[count].part[c][0] = (unsigned char)(i % a);
-            l[count].part[c][1] = (unsigned char)(i / a % b);
+            l[count].part[0][c] = (unsigned char)(i % a);
+            l[count].part[1][c] = (unsigned char)(i / a % b);
             l[count].partial[c] = (unsigned char)(i / (a * b) % g);
         }
         count++;
@@ -395,7 +395,7 @@ static ch_core_layout random_layout(unsigned *seed, int n_cores, int rank)
                 continue;
             }
             for (int k = 0; k < rank; i /= l.parts[k++])
-                l.part[core][k] = (unsigned char)(i % l.parts[k]);
+                l.part[k][core] = (unsigned char)(i % l.parts[k]);
             l.partial[core] = (unsigned char)i;
         }
         return l;
