@@ -1,4 +1,4 @@
-/* spmd/cells.c -- divides a partial value into cells (cells.h).
+/* spmd/cells.c -- divides a value into cells (cells.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "spmd/cells.h"
@@ -25,7 +25,7 @@ static int boundary_find(const ch_axis_cells *a, int n, int64_t position)
 /* Adds a boundary; *n counts boundaries. */
 static void boundary_add(ch_axis_cells *a, int *n, int64_t position)
 {
-    int i = boundary_find(a, *n, position);
+    int i = *n > 0 && a->begin[*n - 1] < position ? *n : boundary_find(a, *n, position);
 
     if (i < *n && a->begin[i] == position)
         return;
@@ -34,31 +34,48 @@ static void boundary_add(ch_axis_cells *a, int *n, int64_t position)
     ++*n;
 }
 
-/* Toggles a core in the masks of the intervals where its range begins and ends. The exclusive
- * or of all masks up to an interval then is the mask of the interval. */
-static void toggle(const ch_axis_cells *a, uint64_t *mask, const ch_region *r, int axis,
-                   int core)
+/* Removes from *m the lowest core, and the cores that follow it in the set and have the same
+ * range of an axis in `at`. Returns the removed cores. */
+static uint64_t next_range(const ch_region *at, int axis, uint64_t *m)
 {
-    if (r->size[axis] == 0)
-        return;
-    mask[boundary_find(a, a->n + 1, r->begin[axis])] ^= UINT64_C(1) << core;
-    mask[boundary_find(a, a->n + 1, r->begin[axis] + r->size[axis])] ^= UINT64_C(1) << core;
+    const ch_region *r = &at[ch__first_core(*m)];
+    uint64_t         cores = 0;
+
+    for (; *m != 0; *m &= *m - 1) {
+        const ch_region *other = &at[ch__first_core(*m)];
+
+        if (other->begin[axis] != r->begin[axis] || other->size[axis] != r->size[axis])
+            break;
+        cores |= *m & -*m;
+    }
+    return cores;
+}
+
+/* Toggles cores in the masks of the intervals where their ranges begin and end. The exclusive
+ * or of all masks up to an interval then is the mask of the interval. */
+static void toggle(const ch_axis_cells *a, uint64_t *mask, const ch_region *at, int axis,
+                   uint64_t m)
+{
+    while (m != 0) {
+        const ch_region *r = &at[ch__first_core(m)];
+        uint64_t         cores = next_range(at, axis, &m);
+
+        if (r->size[axis] == 0)
+            continue;
+        mask[boundary_find(a, a->n + 1, r->begin[axis])] ^= cores;
+        mask[boundary_find(a, a->n + 1, r->begin[axis] + r->size[axis])] ^= cores;
+    }
 }
 
 static void axis_divide(const ch_reshard_problem *p, int axis, ch_axis_cells *a)
 {
     int     n = 0;
-    int64_t size = p->whole.dim[axis];
+    int64_t size = p->whole.dim[axis], begin[CH_MAX_CORES + 1];
 
-    boundary_add(a, &n, 0);
-    boundary_add(a, &n, size);
-    for (int i = 1; i < p->from->parts[axis]; i++) {
-        int64_t begin, end;
-
-        ch__core_part(p->from, axis, size, i, &begin, &end);
-        boundary_add(a, &n, begin);
-    }
-    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
+    (void)ch__core_parts(p->from, axis, size, begin);
+    for (int i = 0; i <= p->from->parts[axis]; i++)
+        boundary_add(a, &n, begin[i]);
+    for (uint64_t m = p->wanting; m != 0; (void)next_range(p->want, axis, &m)) {
         const ch_region *want = &p->want[ch__first_core(m)];
 
         boundary_add(a, &n, want->begin[axis]);
@@ -67,10 +84,8 @@ static void axis_divide(const ch_reshard_problem *p, int axis, ch_axis_cells *a)
     a->n = n - 1;
     memset(a->need, 0, sizeof(a->need[0]) * (size_t)n);
     memset(a->have, 0, sizeof(a->have[0]) * (size_t)n);
-    for (uint64_t m = p->wanting; m != 0; m &= m - 1)
-        toggle(a, a->need, &p->want[ch__first_core(m)], axis, ch__first_core(m));
-    for (uint64_t m = p->from->cores; m != 0; m &= m - 1)
-        toggle(a, a->have, &p->has[ch__first_core(m)], axis, ch__first_core(m));
+    toggle(a, a->need, p->want, axis, p->wanting);
+    toggle(a, a->have, p->has, axis, p->from->cores);
     for (int i = 1; i < n; i++) {
         a->need[i] ^= a->need[i - 1];
         a->have[i] ^= a->have[i - 1];
@@ -114,4 +129,25 @@ bool ch__cells_next(ch_cells *s)
         }
     } while (s->need == 0);
     return true;
+}
+
+void ch__cells_shared(const ch_reshard_problem *p, uint64_t *shared)
+{
+    ch_axis_cells a;
+
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1)
+        shared[ch__first_core(m)] = p->wanting;
+    for (int k = 0; k < p->whole.rank; k++) {
+        axis_divide(p, k, &a);
+        for (uint64_t m = p->wanting; m != 0;) {
+            const ch_region *r = &p->want[ch__first_core(m)];
+            int64_t          end = r->begin[k] + r->size[k];
+            uint64_t         along = 0, cores = next_range(p->want, k, &m);
+
+            for (int i = boundary_find(&a, a.n + 1, r->begin[k]); a.begin[i] < end; i++)
+                along |= a.need[i];
+            for (; cores != 0; cores &= cores - 1)
+                shared[ch__first_core(cores)] &= along;
+        }
+    }
 }

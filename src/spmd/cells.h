@@ -1,10 +1,10 @@
-/* spmd/cells.h -- private header of reshards: the arguments of a plan, and cells of partial
+/* spmd/cells.h -- private header of reshards: the arguments of a plan, and cells of
  * values.
  *
  * The boundaries of all source parts and wanted regions divide each axis into intervals, and a
  * cell is a box of one interval of each axis. All elements of a cell have the same cores that
- * have partial results of it, and the same cores that need it. Sets of cores are masks, and the
- * mask of a cell is the intersection of the masks of its intervals.
+ * have it, or a partial result of it, and the same cores that need it. Sets of cores are masks,
+ * and the mask of a cell is the intersection of the masks of its intervals.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SPMD_CELLS_H
@@ -19,6 +19,8 @@ typedef struct ch_reshard_problem {
     const ch_region      *want;
     uint64_t              wanting;           /* cores that need at least one element */
     ch_region             has[CH_MAX_CORES]; /* the region of each core that has a part */
+    /* by core that needs elements: the lowest core that wants the same region; only in plans */
+    unsigned char same[CH_MAX_CORES];
 } ch_reshard_problem;
 
 enum { CH_MAX_BOUNDARIES = 4 * CH_MAX_CORES + 2 };
@@ -45,6 +47,9 @@ typedef struct ch_cells {
 void ch__cells_begin(const ch_reshard_problem *p, ch_cells *s);
 /* Goes to the next cell that a core needs, the last axis fastest. Returns false at the end. */
 bool ch__cells_next(ch_cells *s);
+/* Sets shared[c], for each core that needs elements, to the cores whose wanted regions share
+ * elements with that of core c, such as c itself. (cells.c) */
+void ch__cells_shared(const ch_reshard_problem *p, uint64_t *shared);
 
 /* Sets [*first, *last] to the parts of an axis that share positions with a region.
  * (pattern.c) */

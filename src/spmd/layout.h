@@ -175,9 +175,15 @@ static inline void ch__layout_set_partial(ch_core_layout *l, const ch_core_layou
 /* Returns the number of elements that a and b share. */
 static inline int64_t ch__region_shared(const ch_region *a, const ch_region *b, int rank)
 {
-    ch_region both;
+    int64_t n = 1;
 
-    return ch__region_intersect(a, b, rank, &both) ? ch__region_count(&both, rank) : 0;
+    for (int k = 0; k < rank; k++) {
+        int64_t begin = a->begin[k] > b->begin[k] ? a->begin[k] : b->begin[k];
+        int64_t end = ch__min(a->begin[k] + a->size[k], b->begin[k] + b->size[k]);
+
+        n *= end > begin ? end - begin : 0;
+    }
+    return n;
 }
 static inline bool ch__region_equal(const ch_region *a, const ch_region *b, int rank)
 {

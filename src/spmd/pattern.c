@@ -57,22 +57,19 @@ static void pattern_add_core(const ch_reshard_problem *p, int c, pattern *t)
 
 static pattern pattern_of(const ch_reshard_problem *p)
 {
-    pattern t = {.is_placed = true, .is_near = true, .is_even = true};
-    int     rank = p->whole.rank;
+    pattern  t = {.is_placed = true, .is_near = true, .is_even = true};
+    uint64_t shared[CH_MAX_CORES], equal[CH_MAX_CORES] = {0}; /* by lowest core of the region */
 
+    ch__cells_shared(p, shared);
     for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
-        const ch_region *a = &p->want[ch__first_core(m)];
+        int c = ch__first_core(m);
 
-        pattern_add_core(p, ch__first_core(m), &t);
-        for (uint64_t o = m & (m - 1); o != 0; o &= o - 1) {
-            const ch_region *b = &p->want[ch__first_core(o)];
-
-            if (ch__region_equal(a, b, rank))
-                t.is_copied = true;
-            else if (ch__region_shared(a, b, rank) > 0)
-                t.is_even = false;
-        }
+        pattern_add_core(p, c, &t);
+        equal[p->same[c]] |= m & -m;
+        t.is_copied |= p->same[c] != c;
     }
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1)
+        t.is_even &= shared[ch__first_core(m)] == equal[p->same[ch__first_core(m)]];
     return t;
 }
 

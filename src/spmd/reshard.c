@@ -26,11 +26,36 @@ static void problem_set(ch_reshard_problem *p, const ch_core_layout *from, ch_sh
     p->whole = whole;
     p->want = want;
     p->wanting = 0;
+    (void)ch__core_regions(from, whole, p->has);
     for (int c = 0; c < from->n_cores; c++) {
-        ch__core_region(from, whole, c, &p->has[c]);
         assert(!wants[c] || ch__region_fits(&want[c], whole));
         if (wants[c] && ch__region_count(&want[c], whole.rank) > 0)
             p->wanting |= UINT64_C(1) << c;
+    }
+}
+
+/* Sets p->same. */
+static void find_same(ch_reshard_problem *p)
+{
+    enum { SLOTS = 2 * CH_MAX_CORES };
+    unsigned char slot[SLOTS] = {0}; /* by hash: 1 + the lowest core that wants a region */
+    size_t        bytes = sizeof(p->want->begin[0]) * (size_t)p->whole.rank;
+
+    for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
+        int      c = ch__first_core(m);
+        uint64_t hash = 0;
+        size_t   i;
+
+        for (int k = 0; k < p->whole.rank; k++)
+            hash = (hash + (uint64_t)p->want[c].begin[k]) * UINT64_C(0x9e3779b97f4a7c15) +
+                   (uint64_t)p->want[c].size[k];
+        i = (hash ^ hash >> 32) % SLOTS;
+        while (slot[i] != 0 &&
+               !ch__region_equal(&p->want[slot[i] - 1], &p->want[c], p->whole.rank))
+            i = (i + 1) % SLOTS;
+        if (slot[i] == 0)
+            slot[i] = (unsigned char)(c + 1);
+        p->same[c] = (unsigned char)(slot[i] - 1);
     }
 }
 
@@ -82,12 +107,30 @@ typedef struct planner {
     copy_list          list[2][CH_MAX_CORES]; /* by stage and core */
     int64_t            n_moved;
     int n_chosen[CH_MAX_CORES]; /* by core: how often others chose to read from it */
+    /* Of a partial value: the cores that have partial results of a cell, each a single one, and
+     * these cores in the order of their results, in the arena. */
+    uint64_t             forced;
+    const unsigned char *forced_source;
 } planner;
 
 static const unsigned char core_number[CH_MAX_CORES] = {
     0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
     22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
     44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+/* Sets all members except the problem. */
+static void planner_begin(planner *pl, ch_arena *arena)
+{
+    size_t lists = sizeof(pl->list[0][0]) * (size_t)pl->p.from->n_cores;
+
+    pl->arena = arena;
+    pl->n_moved = 0;
+    pl->forced = 0;
+    pl->forced_source = NULL;
+    memset(pl->list[0], 0, lists);
+    memset(pl->list[1], 0, lists);
+    memset(pl->n_chosen, 0, sizeof(pl->n_chosen));
+}
 
 static ch_status list_reserve(ch_arena *arena, copy_list *l, int n)
 {
@@ -126,7 +169,8 @@ static bool region_join(const ch_region *a, ch_region *r, int rank)
     return true;
 }
 
-/* Adds a copy of core c to the list of a stage. Merges it with copies in the list. */
+/* Adds a copy of core c to the list of a stage. Merges it with copies in the list. The sources
+ * of a copy are different cores. */
 static ch_status add_copy(planner *pl, int stage, int c, ch_reshard_copy copy)
 {
     copy_list *l = &pl->list[stage][c];
@@ -135,8 +179,8 @@ static ch_status add_copy(planner *pl, int stage, int c, ch_reshard_copy copy)
     uint64_t   first = UINT64_C(1) << copy.source[0];
     ch_status  rc;
 
-    for (int i = 0; i < copy.n_sources; i++)
-        pl->n_moved += copy.source[i] != c ? n : 0;
+    pl->n_moved +=
+        n * (copy.n_sources - (memchr(copy.source, c, (size_t)copy.n_sources) != NULL));
     for (int i = (l->first_sources & first) != 0 ? l->n - 1 : -1; i >= 0; i--) {
         if (l->copy[i].n_sources != copy.n_sources ||
             memcmp(l->copy[i].source, copy.source, (size_t)copy.n_sources) != 0 ||
@@ -173,9 +217,14 @@ static int choose_source(planner *pl, int c, uint64_t cores)
 
 /* ---- complete values ---- */
 
-/* Plans the copies of core c: one for each source part that its region meets. have[k][i] are
- * the cores with part i of axis k. */
-static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
+/* The parts of an axis of the source. */
+typedef struct source_axis {
+    int64_t  begin[CH_MAX_CORES + 1]; /* part i is [begin[i], begin[i + 1]) */
+    uint64_t have[CH_MAX_CORES];      /* by part: the cores that have it */
+} source_axis;
+
+/* Plans the copies of core c: one for each source part that its region meets. */
+static ch_status plan_core(planner *pl, const source_axis *axis, int c)
 {
     const ch_core_layout *from = pl->p.from;
     const ch_region      *want = &pl->p.want[c];
@@ -200,15 +249,15 @@ static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
 
         copy->region = *want;
         for (k = 0; k < rank; k++) {
-            int64_t begin, end, want_end = want->begin[k] + want->size[k];
+            int64_t want_end = want->begin[k] + want->size[k];
 
             if (from->parts[k] == 1)
                 continue;
-            ch__core_part(from, k, pl->p.whole.dim[k], at[k], &begin, &end);
-            if (begin > want->begin[k])
-                copy->region.begin[k] = begin;
-            copy->region.size[k] = ch__min(end, want_end) - copy->region.begin[k];
-            cores &= have[k][at[k]];
+            if (axis[k].begin[at[k]] > want->begin[k])
+                copy->region.begin[k] = axis[k].begin[at[k]];
+            copy->region.size[k] =
+                ch__min(axis[k].begin[at[k] + 1], want_end) - copy->region.begin[k];
+            cores &= axis[k].have[at[k]];
         }
         source = choose_source(pl, c, cores);
         copy->n_sources = 1;
@@ -221,34 +270,30 @@ static ch_status plan_core(planner *pl, uint64_t (*have)[CH_MAX_CORES], int c)
     return CH_OK;
 }
 
-/* Returns an earlier core that makes the same copies as core c; -1: none. There is one if both
- * want the same region, and no part is on several cores. */
-static int core_with_copies(const planner *pl, int c)
+static void find_source_axis(const ch_reshard_problem *p, int k, source_axis *axis)
 {
-    if (!ch__layout_has_no_copies(pl->p.from))
-        return -1;
-    for (uint64_t m = pl->p.wanting; ch__first_core(m) < c; m &= m - 1)
-        if (ch__region_equal(&pl->p.want[ch__first_core(m)], &pl->p.want[c], pl->p.whole.rank))
-            return ch__first_core(m);
-    return -1;
+    (void)ch__core_parts(p->from, k, p->whole.dim[k], axis->begin);
+    memset(axis->have, 0, sizeof(axis->have[0]) * (size_t)p->from->parts[k]);
+    for (uint64_t m = p->from->cores; m != 0; m &= m - 1)
+        axis->have[p->from->part[k][ch__first_core(m)]] |= m & -m;
 }
 
+/* If no part is on several cores, cores that want the same region make the same copies. */
 static ch_status plan_complete(planner *pl)
 {
-    uint64_t  have[CH_MAX_RANK][CH_MAX_CORES];
-    int       rank = pl->p.whole.rank;
-    ch_status rc = CH_OK;
+    source_axis axis[CH_MAX_RANK];
+    int         rank = pl->p.whole.rank;
+    bool        share = ch__layout_has_no_copies(pl->p.from);
+    ch_status   rc = CH_OK;
 
-    for (int k = 0; k < pl->p.whole.rank; k++) {
-        memset(have[k], 0, sizeof(have[k][0]) * (size_t)pl->p.from->parts[k]);
-        for (uint64_t m = pl->p.from->cores; m != 0; m &= m - 1)
-            have[k][pl->p.from->part[k][ch__first_core(m)]] |= m & -m;
-    }
+    for (int k = 0; k < rank; k++)
+        if (pl->p.from->parts[k] > 1)
+            find_source_axis(&pl->p, k, &axis[k]);
     for (uint64_t m = pl->p.wanting; m != 0 && rc == CH_OK; m &= m - 1) {
-        int c = ch__first_core(m), same = core_with_copies(pl, c);
+        int c = ch__first_core(m), same = pl->p.same[c];
 
-        if (same < 0) {
-            rc = plan_core(pl, have, c);
+        if (!share || same == c) {
+            rc = plan_core(pl, axis, c);
             continue;
         }
         pl->list[0][c] = pl->list[0][same];
@@ -261,6 +306,36 @@ static ch_status plan_complete(planner *pl)
 
 /* ---- partial values ---- */
 
+/* Sets pl->forced_source for a cell of which every partial result is on a single core. */
+static ch_status find_forced(planner *pl, const ch_cells *s, const uint64_t *partial)
+{
+    int            n = pl->p.from->n_partial;
+    unsigned char *source;
+
+    if (pl->forced == s->have)
+        return CH_OK;
+    source = ch__arena_alloc(pl->arena, (size_t)n);
+    if (source == NULL)
+        return ch__fail_memory("plan of a reshard");
+    for (int i = 0; i < n; i++)
+        source[i] = (unsigned char)ch__first_core(s->have & partial[i]);
+    pl->forced = s->have;
+    pl->forced_source = source;
+    return CH_OK;
+}
+
+/* Counts the forced sources of core c, except those of its last copy. */
+static void count_forced(planner *pl, const copy_list *l, int c)
+{
+    const unsigned char *before = l->n > 0 ? l->copy[l->n - 1].source : NULL;
+
+    for (int i = 0; i < pl->p.from->n_partial && before != pl->forced_source; i++) {
+        int source = pl->forced_source[i];
+
+        pl->n_chosen[source] += source != c && (before == NULL || before[i] != source);
+    }
+}
+
 /* Adds the combination of a box of the current cell by core c. partial[i] are the cores with
  * partial result i. */
 static ch_status add_combination(planner *pl, const ch_cells *s, const uint64_t *partial, int c,
@@ -271,6 +346,14 @@ static ch_status add_combination(planner *pl, const ch_cells *s, const uint64_t 
     unsigned char    source[CH_MAX_CORES];
     ch_reshard_copy  copy = {.n_sources = n, .region = *box};
 
+    if (ch__count_cores(s->have) == n) {
+        ch_status rc = find_forced(pl, s, partial);
+
+        copy.source = pl->forced_source;
+        if (rc == CH_OK)
+            count_forced(pl, l, c);
+        return rc == CH_OK ? add_copy(pl, 0, c, copy) : rc;
+    }
     for (int i = 0; i < n; i++) {
         uint64_t cores = s->have & partial[i];
         int      before = l->n > 0 ? l->copy[l->n - 1].source[i] : c;
@@ -435,7 +518,7 @@ static ch_status plan_finish(planner *pl, const bool *wants, ch_reshard *r)
 ch_status ch__reshard_plan(const ch_core_layout *from, ch_shape whole, const ch_region *want,
                            const bool *wants, ch_arena *arena, const ch_reshard **out)
 {
-    planner     pl = {.arena = arena};
+    planner     pl;
     ch_reshard *r = ch__arena_alloc(arena, sizeof(*r));
     bool        is_shared = false;
     ch_status   rc;
@@ -450,6 +533,8 @@ ch_status ch__reshard_plan(const ch_core_layout *from, ch_shape whole, const ch_
         return CH_OK;
     }
     r->n_stages = 1;
+    planner_begin(&pl, arena);
+    find_same(&pl.p);
     if (from->n_partial == 1)
         rc = plan_complete(&pl);
     else
