@@ -278,7 +278,7 @@ void ch__layout_over_cores(int n_cores, int rank, int axis, ch_core_layout *out)
     ch__layout_replicated(n_cores, rank, out);
     out->parts[axis] = n_cores;
     for (int c = 0; c < n_cores; c++)
-        out->part[c][axis] = (unsigned char)c;
+        out->part[axis][c] = (unsigned char)c;
 }
 
 void ch__layout_on_core(int n_cores, int rank, int core, ch_core_layout *out)
