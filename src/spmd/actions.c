@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "spmd/actions.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/attr.h"
@@ -42,11 +43,12 @@ static ch_action *add_action(ch_partition *p, ch_action_kind kind, const ch_node
 
 static bool give_nodes(ch_partition *p, ch_form *form)
 {
-    form->node = allocate(p, CH_MAX_CORES, sizeof(ch_node *));
+    form->node = allocate(p, (size_t)p->d->opt->n_cores, sizeof(ch_node *));
     return form->node != NULL;
 }
 
-/* Adds the form of a layout or of regions to a value, with room for its nodes. */
+/* Adds the form of a layout or of regions to a value, with room for its nodes. `at` must live
+ * as long as the division. */
 static ch_form *add_form(ch_partition *p, const ch_node *n, const ch_core_layout *l,
                          const ch_core_regions *at)
 {
@@ -63,7 +65,7 @@ static const ch_core_regions *regions_of(ch_partition *p, const ch_core_layout *
 }
 
 /* Adds the action that gives the cores the regions `want` of value n, if they do not have them.
- * Sets *out to the form with these regions. */
+ * Sets *out to the form with these regions, which must live as long as the division. */
 static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *want,
                       const ch_core_layout *layout, const ch_form **out)
 {
@@ -77,9 +79,9 @@ static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *
     if (a == NULL)
         return no_memory();
     a->source = *out;
-    a->want = want->layout != NULL ? want : ch__arena_copy(&p->d->arena, want, sizeof(*want));
+    a->want = want;
     a->made = add_form(p, n, layout, want);
-    if (a->want == NULL || a->made == NULL)
+    if (a->made == NULL)
         return no_memory();
     *out = a->made;
     return CH_OK;
@@ -102,7 +104,7 @@ static ch_status add_inputs(ch_partition *p, const ch_node *call, const ch_core_
         }
         of->in_at[i] = ch__input_regions(p->d, call, &of->rule, ranges, i, &p->room);
         if (of->in_at[i] == &p->room)
-            of->in_at[i] = ch__arena_copy(&p->d->arena, &p->room, sizeof(p->room));
+            of->in_at[i] = ch__regions_copy(&p->d->arena, &p->room, p->d->opt->n_cores);
         if (of->in_at[i] == NULL)
             return ch__fail(CH_INTERNAL, "%s: input %d: the cores need no regions",
                             call->op->name, i);
@@ -154,30 +156,43 @@ static ch_status add_full_parts(ch_partition *p, const ch_node *call,
     return CH_OK;
 }
 
+/* Returns the regions of a value in a unique layout, for these cores only; NULL: out of
+ * memory. */
+static const ch_core_regions *regions_for(ch_partition *p, const ch_core_layout *l,
+                                          const ch_node *n, uint64_t cores)
+{
+    const ch_core_regions *at = regions_of(p, l, n);
+    ch_core_regions       *own;
+
+    if (at == NULL || at->cores == cores)
+        return at;
+    own = ch__regions_copy(&p->d->arena, at, p->d->opt->n_cores);
+    if (own == NULL)
+        return NULL;
+    own->cores = cores;
+    own->layout = NULL;
+    own->same_sizes = false;
+    return own;
+}
+
 /* Decides what each core does in a call. */
 static ch_status add_parts(ch_partition *p, const ch_node *call, const ch_core_layout *ranges,
                            ch_core_call *of)
 {
-    int64_t          from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
-    ch_core_regions *out_at;
-    ch_status        rc = CH_OK;
+    int64_t        from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
+    ch_range_table t;
+    ch_status      rc = CH_OK;
 
     if (ch__ranges_are_full(&of->rule, ranges) && has_simple_attrs(call))
         return add_full_parts(p, call, ranges, of);
-    out_at = allocate(p, (size_t)call->n_out + 1, sizeof(*out_at));
-    if (out_at == NULL)
-        return no_memory();
+    ch__range_table_set(&of->rule, ranges, &t);
+    of->computes = t.cores;
     for (int i = 0; i < call->n_out; i++)
-        of->out_at[i] = &out_at[i];
-    for (int c = 0; c < p->d->opt->n_cores && rc == CH_OK; c++) {
-        if (!ch__core_ranges(&of->rule, ranges, c, from, to))
-            continue;
-        of->computes |= (uint64_t)1 << c;
-        for (int i = 0; i < call->n_out; i++) {
-            (void)ch__core_region(of->out[i]->layout, ch__shape(&call[i]), c, &out_at[i].at[c]);
-            out_at[i].cores |= (uint64_t)1 << c;
-        }
-        rc = ch__part_attrs(p, call, of, c, from, to);
+        if ((of->out_at[i] = regions_for(p, of->out[i]->layout, &call[i], t.cores)) == NULL)
+            return no_memory();
+    for (uint64_t m = t.cores; m != 0 && rc == CH_OK; m &= m - 1) {
+        ch__range_table_core(&t, ch__first_core(m), from, to);
+        rc = ch__part_attrs(p, call, of, ch__first_core(m), from, to);
     }
     return rc;
 }
@@ -304,7 +319,7 @@ static ch_core_call *new_call(ch_partition *p, const ch_node *call)
         (of->out = allocate(p, n_out, sizeof(*of->out))) == NULL ||
         (of->in_at = allocate(p, n_in, sizeof(*of->in_at))) == NULL ||
         (of->out_at = allocate(p, n_out, sizeof(*of->out_at))) == NULL ||
-        (of->attrs = allocate(p, CH_MAX_CORES, sizeof(*of->attrs))) == NULL)
+        (of->attrs = allocate(p, (size_t)p->d->opt->n_cores, sizeof(*of->attrs))) == NULL)
         return NULL;
     return of;
 }
@@ -368,23 +383,11 @@ static ch_status add_source(ch_partition *p, const ch_node *call)
     return p->report == NULL ? CH_OK : ch__describe_call(p, NULL, call, NULL);
 }
 
-/* Leaves out the cores that have the same part as a lower core, so that each element of a
- * result is written once. */
-static void leave_one_copy(const ch_core_layout *l, ch_core_regions *at)
-{
-    for (int c = 0; c < l->n_cores && !ch__layout_has_no_copies(l); c++)
-        for (int lower = 0; lower <= c; lower++)
-            if (!ch__layout_has(l, c) ||
-                (lower < c && ch__layout_has(l, lower) && ch__layout_same_part(l, lower, c)))
-                at->cores &= ~((uint64_t)1 << c);
-}
-
 /* Adds the actions that bring results to the memory of the host, and new values of variables to
  * the layouts of the variables. */
 static ch_status add_roots(ch_partition *p)
 {
     const ch_core_regions *at;
-    ch_core_regions       *put;
     ch_status              rc = CH_OK;
 
     for (int i = 0; i < p->g->n_resources && rc == CH_OK; i++) {
@@ -411,12 +414,12 @@ static ch_status add_roots(ch_partition *p)
         if (rc != CH_OK)
             return rc;
         a = add_action(p, CH_ACTION_PUT, n);
-        put = ch__arena_copy(&p->d->arena, at, sizeof(*at));
-        if (a == NULL || put == NULL)
+        if (a == NULL)
             return no_memory();
-        put->layout = NULL;
-        leave_one_copy(l, put);
-        a->want = put;
+        /* Each element of a result is written once. */
+        a->want = regions_for(p, l, n, ch__layout_first_cores(l));
+        if (a->want == NULL)
+            return no_memory();
         a->index = i;
         a->source = form;
     }
@@ -462,81 +465,151 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
 }
 
 /* ---- classes of cores ---- */
-static bool same_size(const ch_region *a, const ch_region *b, int rank)
+
+/* Classes of cores that are being found. There is one at first, and every difference between
+ * cores of a class divides it. */
+typedef struct classifier {
+    ch_core_class *class;
+    int            n;
+    /* by hash: regions in which the cores of a class do not differ any more */
+    const ch_core_regions *compared[CH_MAX_CORES];
+} classifier;
+
+/* Divides the classes until same(arg, b, c) for the cores of each. */
+static void divide_classes(classifier *s, bool (*same)(const void *arg, int b, int c),
+                           const void *arg)
 {
-    return memcmp(a->size, b->size, (size_t)rank * sizeof(a->size[0])) == 0;
+    for (int i = 0; i < s->n; i++) {
+        uint64_t others = 0, cores = s->class[i].cores;
+
+        for (uint64_t m = cores & (cores - 1); m != 0; m &= m - 1)
+            if (!same(arg, ch__first_core(cores), ch__first_core(m)))
+                others |= m & -m;
+        if (others == 0)
+            continue;
+        s->class[i].cores = cores & ~others;
+        s->class[s->n++].cores = others; /* divided later in this loop, if necessary */
+    }
 }
+
+/* Regions of a value, of which those of some cores matter. */
+typedef struct parts_of {
+    const ch_core_regions *at;
+    int                    rank;
+    uint64_t               cores;
+} parts_of;
 
 /* Returns true if cores b and c have parts with equal sizes, or both have none. */
-static bool same_part(const ch_core_regions *at, int rank, int b, int c)
+static bool same_part(const void *arg, int b, int c)
 {
-    return at->same_sizes ||
-           (ch__has_core(at->cores, b) == ch__has_core(at->cores, c) &&
-            (!ch__has_core(at->cores, b) || same_size(&at->at[b], &at->at[c], rank)));
+    const parts_of        *p = arg;
+    const ch_core_regions *at = p->at;
+
+    if (!ch__has_core(p->cores, b))
+        return true;
+    return ch__has_core(at->cores, b) == ch__has_core(at->cores, c) &&
+           (!ch__has_core(at->cores, b) ||
+            memcmp(at->at[b].size, at->at[c].size,
+                   (size_t)p->rank * sizeof(at->at[b].size[0])) == 0);
 }
 
-/* The same for a value that no op computes. */
-static bool same_source(const ch_partition *p, const ch_node *n, int b, int c)
+static void divide_by_parts(classifier *s, const ch_core_regions *at, int rank, uint64_t cores)
 {
-    const ch_core_layout  *l = p->forms.first[n->id]->layout;
-    const ch_core_regions *at = ch__layout_regions(p->d->layouts, l, ch__shape(n));
+    const ch_core_regions **known =
+        &s->compared[(uintptr_t)at / sizeof(*at->at) % CH_MAX_CORES];
 
-    return at != NULL && same_part(at, n->dims.rank, b, c);
+    if (at->same_sizes || *known == at)
+        return;
+    divide_classes(s, same_part, &(parts_of){at, rank, cores});
+    if (cores == ~UINT64_C(0))
+        *known = at;
 }
 
-static bool same_bodies(const ch_core_call *of, int b, int c);
-
-static bool same_call(const ch_node *n, const ch_core_call *of, int b, int c)
+static bool same_computing(const void *arg, int b, int c)
 {
-    bool computes = ch__has_core(of->computes, b);
+    const ch_core_call *of = arg;
 
-    if (computes != ch__has_core(of->computes, c))
-        return false;
+    return ch__has_core(of->computes, b) == ch__has_core(of->computes, c);
+}
+
+static bool same_attrs(const void *arg, int b, int c)
+{
+    const ch_action    *a = arg;
+    const ch_core_call *of = a->call;
+
+    return !ch__has_core(of->computes, b) || of->attrs[b] == NULL ||
+           ch__attrs_equal(a->value->op, of->attrs[b], of->attrs[c]);
+}
+
+static ch_status divide_by_actions(classifier *s, const ch_partition *p);
+
+static ch_status divide_by_call(classifier *s, const ch_action *a, uint64_t all)
+{
+    const ch_node      *n = a->value;
+    const ch_core_call *of = a->call;
+    ch_status           rc = CH_OK;
+
+    if (of->computes != all)
+        divide_classes(s, same_computing, of);
     for (int i = 0; i < n->n_out; i++)
-        if (!same_part(of->out_at[i], n[i].dims.rank, b, c))
-            return false;
-    for (int i = 0; i < n->n_in && computes; i++)
-        if (!same_part(of->in_at[i], n->in[i]->dims.rank, b, c))
-            return false;
-    if (computes && of->attrs[b] != NULL && !ch__attrs_equal(n->op, of->attrs[b], of->attrs[c]))
-        return false;
-    return same_bodies(of, b, c);
+        divide_by_parts(s, of->out_at[i], n[i].dims.rank, ~UINT64_C(0));
+    for (int i = 0; i < n->n_in; i++)
+        divide_by_parts(s, of->in_at[i], n->in[i]->dims.rank,
+                        of->computes == all ? ~UINT64_C(0) : of->computes);
+    if (!of->is_full)
+        divide_classes(s, same_attrs, a);
+    for (int i = 0; i < of->n_bodies && rc == CH_OK; i++)
+        rc = divide_by_actions(s, &of->body[i]);
+    return rc;
 }
 
-/* Returns true if cores b and c can share a graph: what they read, compute and write differs
- * only in positions. */
-static bool same_actions(const ch_partition *p, int b, int c)
+/* Divides the classes until the cores of each can share a graph: what they read, compute and
+ * write differs only in positions. */
+static ch_status divide_by_actions(classifier *s, const ch_partition *p)
 {
-    for (const ch_node *n = p->g->first; n != NULL; n = n->next)
-        if (ch__is_source(n) && !same_source(p, n, b, c))
-            return false;
-    for (const ch_action *a = p->first; a != NULL; a = a->next) {
-        if (a->kind == CH_ACTION_CALL
-                ? !same_call(a->value, a->call, b, c)
-                : a->kind != CH_ACTION_PUT && !same_part(a->want, a->value->dims.rank, b, c))
-            return false;
+    const uint64_t all = ch__first_cores(p->d->opt->n_cores);
+    ch_status      rc = CH_OK;
+
+    for (const ch_node *n = p->g->first; n != NULL; n = n->next) {
+        const ch_core_layout *l = ch__is_source(n) ? p->forms.first[n->id]->layout : NULL;
+        const ch_core_regions *at;
+
+        if (l == NULL || ch__layout_is_replicated(l))
+            continue;
+        at = ch__layout_regions(p->d->layouts, l, ch__shape(n));
+        if (at == NULL)
+            return no_memory();
+        divide_by_parts(s, at, n->dims.rank, ~UINT64_C(0));
     }
-    return true;
-}
-
-static bool same_bodies(const ch_core_call *of, int b, int c)
-{
-    for (int i = 0; i < of->n_bodies; i++)
-        if (!same_actions(&of->body[i], b, c))
-            return false;
-    return true;
-}
-
-void ch__actions_classes(ch_partition *p)
-{
-    for (int c = 0; c < p->d->opt->n_cores; c++) {
-        int i = 0;
-
-        while (i < p->n_classes && !same_actions(p, p->class[i].first, c))
-            i++;
-        if (i == p->n_classes)
-            p->class[p->n_classes++].first = c;
-        p->class[i].cores |= (uint64_t)1 << c;
-        p->class_of[c] = i;
+    for (const ch_action *a = p->first; a != NULL && rc == CH_OK; a = a->next) {
+        if (a->kind == CH_ACTION_CALL)
+            rc = divide_by_call(s, a, all);
+        else if (a->kind != CH_ACTION_PUT)
+            divide_by_parts(s, a->want, a->value->dims.rank, ~UINT64_C(0));
     }
+    return rc;
+}
+
+static int by_first_core(const void *a, const void *b)
+{
+    const ch_core_class *x = a, *y = b;
+
+    return x->first - y->first;
+}
+
+ch_status ch__actions_classes(ch_partition *p)
+{
+    classifier s = {.class = p->class, .n = 1};
+    ch_status  rc;
+
+    p->class[0].cores = ch__first_cores(p->d->opt->n_cores);
+    rc = divide_by_actions(&s, p);
+    p->n_classes = s.n;
+    for (int i = 0; i < s.n; i++)
+        p->class[i].first = ch__first_core(p->class[i].cores);
+    qsort(p->class, (size_t)s.n, sizeof(p->class[0]), by_first_core);
+    for (int i = 0; i < s.n; i++)
+        for (uint64_t m = p->class[i].cores; m != 0; m &= m - 1)
+            p->class_of[ch__first_core(m)] = i;
+    return rc;
 }

@@ -96,8 +96,8 @@ struct ch_partition {
  * memory is that of the division. */
 ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
                            ch_step_report *report, ch_report_body *described);
-/* Finds the classes of cores. */
-void ch__actions_classes(ch_partition *p);
+/* Finds the classes of cores, and numbers them by their first cores. */
+ch_status ch__actions_classes(ch_partition *p);
 /* Sets the attributes of the part of a call that core c computes, whose ranges of the factors
  * are from[i] to to[i]. */
 ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,

@@ -139,19 +139,23 @@ static ch_status find_candidates(chooser *c)
 /* Returns the number of operations of a call on all cores together. */
 static double operations(const ch_factors *f, const ch_core_layout *ranges)
 {
-    int64_t from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
-    double  sum = 0;
+    int64_t        from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    int            copies = ch__layout_n_copies(ranges);
+    ch_range_table t;
+    double         sum = 0;
 
-    if (ch__layout_has_no_copies(ranges)) { /* the parts of the cores are the whole call */
+    if (copies > 0) { /* the parts of the cores are the whole call, so many times */
         for (int k = 0; k < f->n; k++) {
             from[k] = 0;
             to[k] = f->factor[k].size.n;
         }
-        return ranges->n_partial * ch__operations(f, from, to);
+        return (double)copies * ranges->n_partial * ch__operations(f, from, to);
     }
-    for (int c = 0; c < ranges->n_cores; c++)
-        if (ch__core_ranges(f, ranges, c, from, to))
-            sum += ch__operations(f, from, to);
+    ch__range_table_set(f, ranges, &t);
+    for (uint64_t m = t.cores; m != 0; m &= m - 1) {
+        ch__range_table_core(&t, ch__first_core(m), from, to);
+        sum += ch__operations(f, from, to);
+    }
     return sum;
 }
 

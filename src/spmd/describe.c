@@ -83,35 +83,44 @@ static bool is_even(const ch_factors *f, const ch_core_layout *ranges)
 static void count_operations(ch_step_report *r, const ch_factors *f,
                              const ch_core_layout *ranges)
 {
-    int64_t from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS];
-    bool    all_same = is_even(f, ranges), computes = false;
-    int     first = ch__first_core(ranges->cores);
+    int64_t        from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS];
+    bool           all_same = is_even(f, ranges);
+    double         n = 0;
+    ch_range_table t;
 
     for (int k = 0; k < f->n; k++)
         to[k] = f->factor[k].size.n;
     r->all_operations += r->times * ch__operations(f, from, to);
-    for (int c = first; c < ranges->n_cores; c++) {
-        if (!all_same || c == first)
-            computes = ch__core_ranges(f, ranges, c, from, to);
-        if (computes && ch__layout_has(ranges, c))
-            r->operations[c] += r->times * ch__operations(f, from, to);
+    ch__range_table_set(f, ranges, &t);
+    for (uint64_t m = t.cores; m != 0; m &= m - 1) {
+        if (!all_same || m == t.cores) {
+            ch__range_table_core(&t, ch__first_core(m), from, to);
+            n = r->times * ch__operations(f, from, to);
+        }
+        r->operations[ch__first_core(m)] += n;
     }
 }
 
 /* Counts an operation for each element of the outputs. */
-static void count_elements(ch_partition *p, const ch_node *call)
+static ch_status count_elements(ch_partition *p, const ch_node *call)
 {
     ch_step_report *r = p->report;
 
     for (int i = 0; i < call->n_out; i++) {
-        const ch_core_layout *l = p->forms.first[call[i].id]->layout;
-        ch_region             at;
+        const ch_core_regions *at = ch__layout_regions(
+            p->d->layouts, p->forms.first[call[i].id]->layout, ch__shape(&call[i]));
 
+        if (at == NULL)
+            return no_memory();
         r->all_operations += r->times * (double)ch__count(&call[i]);
-        for (int c = 0; c < l->n_cores; c++)
-            if (ch__core_region(l, ch__shape(&call[i]), c, &at))
-                r->operations[c] += r->times * (double)ch__region_count(&at, call[i].dims.rank);
+        for (uint64_t m = at->cores; m != 0; m &= m - 1) {
+            int c = ch__first_core(m);
+
+            r->operations[c] +=
+                r->times * (double)ch__region_count(&at->at[c], call[i].dims.rank);
+        }
     }
+    return CH_OK;
 }
 
 /* ---- calls and layouts ---- */
@@ -207,32 +216,28 @@ static bool set_origin(ch_partition *p, const ch_call_plan *plan, const ch_node 
     return set_call(p, through, &out->at);
 }
 
-static bool set_layout(ch_step_report *r, const ch_core_layout *l, ch_report_layout *out)
+static bool set_layout(ch_partition *p, const ch_core_layout *l, ch_report_layout *out)
 {
-    char text[512];
+    const ch_core_layout *unique;
+    const char           *text = NULL;
 
-    (void)ch__core_layout_print(l, text, sizeof(text));
-    return copy_text(r, text, &out->text);
+    if (ch__layout_intern(p->d->layouts, l, &unique) == CH_OK)
+        text = ch__layout_text(p->d->layouts, unique);
+    return text != NULL && copy_text(p->report, text, &out->text);
 }
 
-/* Sets the sizes of the value, and of the largest part of a core along each axis. */
+/* Sets the sizes of the value, and of the largest part of a core along each axis. The first
+ * part of an axis is the largest. */
 static void set_parts(const ch_core_layout *l, const ch_node *n, ch_report_value *v)
 {
-    ch_region at;
-    int       n_parts = 0;
-
     v->shape = v->each = ch__shape(n);
     v->is_whole = l->n_partial == 1 && !is_split(l);
     v->is_even = true;
-    for (int c = 0; c < l->n_cores; c++) {
-        if (!ch__core_region(l, v->shape, c, &at))
-            continue;
-        for (int k = 0; k < v->shape.rank; k++) {
-            v->is_even &= n_parts == 0 || at.size[k] == v->each.dim[k];
-            if (n_parts == 0 || at.size[k] > v->each.dim[k])
-                v->each.dim[k] = at.size[k];
-        }
-        n_parts++;
+    for (int k = 0; k < v->shape.rank; k++) {
+        int64_t begin[CH_MAX_CORES + 1];
+
+        v->is_even &= ch__core_parts(l, k, v->shape.dim[k], begin);
+        v->each.dim[k] = begin[1];
     }
 }
 
@@ -244,7 +249,7 @@ static ch_status add_value(ch_partition *p, const ch_call_plan *plan, const ch_n
     ch_report_value      *v = ch__arena_alloc(&p->report->arena, sizeof(*v));
     const ch_core_layout *l = n != NULL ? p->forms.first[n->id]->layout : plan->ranges;
 
-    if (v == NULL || !set_call(p, call, &v->call) || !set_layout(p->report, l, &v->layout))
+    if (v == NULL || !set_call(p, call, &v->call) || !set_layout(p, l, &v->layout))
         return no_memory();
     v->id = n != NULL ? n->id : -1;
     if (n == NULL) {
@@ -284,8 +289,8 @@ ch_status ch__describe_call(ch_partition *p, const ch_call_plan *plan, const ch_
     if (plan->array == NULL && of->rule.n_set_out > 0)
         count_operations(r, &of->rule, plan->ranges);
     else
-        count_elements(p, call);
-    return CH_OK;
+        rc = count_elements(p, call);
+    return rc;
 }
 
 /* ---- transfers ---- */
@@ -331,7 +336,7 @@ static bool set_use(ch_partition *p, const ch_planned_move *m, ch_report_move *t
         }
         return set_call(p, m->call, &to->call);
     }
-    if (!set_layout(p->report, m->layout, &to->is) ||
+    if (!set_layout(p, m->layout, &to->is) ||
         !set_origin(p, NULL, m->value, m->layout, &to->is))
         return false;
     if (m->use == CH_FOR_RESULT) {

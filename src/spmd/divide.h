@@ -115,6 +115,19 @@ bool ch__has_partial(ch_core_division *d, const ch_node *call, const ch_factors 
  * factor of all outputs. */
 bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core, int64_t *from,
                      int64_t *to);
+/* The ranges of all factors, and the cores that compute something. */
+typedef struct ch_range_table {
+    const ch_core_layout *ranges;
+    uint64_t              cores; /* ch__core_ranges */
+    /* by factor: range i is [begin[i], begin[i + 1]) */
+    int64_t begin[CH_MAX_FACTORS][CH_MAX_CORES + 1];
+} ch_range_table;
+
+/* Sets *out to the ranges of a call. */
+void ch__range_table_set(const ch_factors *f, const ch_core_layout *ranges,
+                         ch_range_table *out);
+/* Sets from[i] and to[i] as ch__core_ranges does, for a core that computes something. */
+void ch__range_table_core(const ch_range_table *t, int core, int64_t *from, int64_t *to);
 /* Returns the number of arithmetic operations of a part of a call. */
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to);
 
@@ -147,6 +160,7 @@ typedef struct ch_form {
 typedef struct ch_forms {
     ch_arena        *arena;
     ch_layout_table *layouts;
+    int              n_cores;
     ch_form        **first;
     /* by value id: the value is computed from variables alone, and its resharded forms are used
      * in the pass only for which they were made; NULL: forms are used everywhere */

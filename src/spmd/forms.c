@@ -12,7 +12,8 @@ ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out)
 {
     bool *from_variables;
 
-    *out = (ch_forms){.arena = &d->arena, .layouts = d->layouts};
+    *out = (ch_forms){
+        .arena = &d->arena, .layouts = d->layouts, .n_cores = d->opt->n_cores};
     out->first = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*out->first));
     if (out->first == NULL)
         return ch__fail_memory("the layouts of a step");
@@ -126,7 +127,7 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     form->is_made = *last != NULL;
     form->is_for_backward = forms->in_backward;
     if (layout == NULL) {
-        form->regions = ch__arena_copy(forms->arena, regions, sizeof(*regions));
+        form->regions = ch__regions_copy(forms->arena, regions, forms->n_cores);
         if (form->regions == NULL)
             return NULL;
     }

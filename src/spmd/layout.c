@@ -46,14 +46,46 @@ bool ch__layout_has_no_copies(const ch_core_layout *l)
     return layout_combinations(l) == ch__count_cores(l->cores);
 }
 
+int ch__layout_n_copies(const ch_core_layout *l)
+{
+    int           n = (int)layout_combinations(l), count[CH_MAX_CORES] = {0};
+    unsigned char number[CH_MAX_CORES];
+
+    if (n == 1)
+        return ch__count_cores(l->cores);
+    layout_number(l, number);
+    for (uint64_t m = l->cores; m != 0; m &= m - 1)
+        count[number[ch__first_core(m)]]++;
+    for (int i = 1; i < n; i++) {
+        if (count[i] != count[0])
+            return 0;
+    }
+    return count[0];
+}
+
+uint64_t ch__layout_first_cores(const ch_core_layout *l)
+{
+    uint64_t      first = 0, seen = 0;
+    unsigned char number[CH_MAX_CORES];
+
+    layout_number(l, number);
+    for (uint64_t m = l->cores; m != 0; m &= m - 1) {
+        uint64_t own = UINT64_C(1) << number[ch__first_core(m)];
+
+        first |= (seen & own) == 0 ? m & -m : 0;
+        seen |= own;
+    }
+    return first;
+}
+
 /* ---- unique layouts ---- */
 
 /* The regions of a layout for values of one shape. */
 typedef struct regions_entry {
-    ch_core_regions       regions; /* the first member: see entry_of */
     ch_shape              whole;
     struct cost_entry    *costs;
     struct regions_entry *next;
+    ch_core_regions       regions; /* the last member: shorter if there are fewer cores */
 } regions_entry;
 
 /* The cost of a reshard from a layout. */
@@ -64,7 +96,8 @@ typedef struct cost_entry {
 } cost_entry;
 
 typedef struct layout_entry {
-    ch_core_layout       layout;  /* likewise */
+    ch_core_layout       layout;
+    const char          *text;    /* ch__layout_text; NULL: not printed yet */
     regions_entry       *regions; /* one for each shape */
     struct layout_entry *next;    /* another layout with the same hash */
 } layout_entry;
@@ -194,20 +227,20 @@ ch_status ch__layout_intern(ch_layout_table *t, const ch_core_layout *l,
     return rc;
 }
 
-/* Returns the entry of which a unique layout, or its regions, are the first member. The table
- * changes the other members. */
-static void *entry_of(const void *first)
+/* Returns the entry of which a unique layout, or its regions, are a member. The table changes
+ * the other members. */
+static void *entry_of(const void *member, size_t offset)
 {
-    void *entry;
+    char *at;
 
-    memcpy(&entry, &first, sizeof(entry));
-    return entry;
+    memcpy(&at, &member, sizeof(at));
+    return at - offset;
 }
 
 const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
                                           ch_shape whole)
 {
-    layout_entry  *of = entry_of(l);
+    layout_entry  *of = entry_of(l, offsetof(layout_entry, layout));
     regions_entry *e = of->regions;
     size_t         bytes = sizeof(whole.dim[0]) * (size_t)l->rank;
 
@@ -215,7 +248,7 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
         e = e->next;
     if (e != NULL)
         return &e->regions;
-    e = ch__arena_alloc(&t->arena, sizeof(*e));
+    e = ch__arena_alloc(&t->arena, offsetof(regions_entry, regions) + ch__regions_bytes(l->n_cores));
     if (e == NULL)
         return NULL;
     e->whole = whole;
@@ -230,7 +263,7 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
 int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
                          const ch_core_regions *to)
 {
-    regions_entry *of = entry_of(to);
+    regions_entry *of = entry_of(to, offsetof(regions_entry, regions));
     cost_entry    *e = of->costs;
 
     while (e != NULL && e->from != from)
@@ -243,6 +276,18 @@ int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
     *e = (cost_entry){.from = from, .cost = -1, .next = of->costs};
     of->costs = e;
     return &e->cost;
+}
+
+const char *ch__layout_text(ch_layout_table *t, const ch_core_layout *l)
+{
+    layout_entry *of = entry_of(l, offsetof(layout_entry, layout));
+    char          text[512];
+
+    if (of->text == NULL) {
+        (void)ch__core_layout_print(l, text, sizeof(text));
+        of->text = ch__arena_strdup(&t->arena, text);
+    }
+    return of->text;
 }
 
 /* ---- common layouts ---- */
@@ -552,21 +597,6 @@ static const char *combiner_name(ch_partial_op op)
     return "?";
 }
 
-/* Returns the number of cores that have each combination; 0 if the numbers differ. number[c] is
- * the combination of core c. */
-static int layout_copies(const ch_core_layout *l, const unsigned char *number)
-{
-    int n = (int)layout_combinations(l), count[CH_MAX_CORES] = {0};
-
-    for (uint64_t m = l->cores; m != 0; m &= m - 1)
-        count[number[ch__first_core(m)]]++;
-    for (int i = 1; i < n; i++) {
-        if (count[i] != count[0])
-            return 0;
-    }
-    return count[0];
-}
-
 /* Returns true if core i has combination i. */
 static bool is_in_order(const ch_core_layout *l, const unsigned char *number)
 {
@@ -606,7 +636,7 @@ int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
         return ch__text_length(&o);
     }
     layout_number(l, number);
-    copies = layout_copies(l, number);
+    copies = ch__layout_n_copies(l);
     for (int k = 0; k < l->rank && is_split; k++)
         ch__text_add(&o, "%s%d%s", k == 0 ? "{" : ", ", l->parts[k],
                      k == l->rank - 1 ? "}" : "");

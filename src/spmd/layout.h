@@ -110,6 +110,11 @@ static inline bool ch__layout_is_on_one_core(const ch_core_layout *l)
 }
 /* Returns true if every combination of parts and partial results is on one core only. */
 bool ch__layout_has_no_copies(const ch_core_layout *l);
+/* Returns the number of cores that have each combination of parts and partial results; 0 if
+ * these numbers differ. */
+int ch__layout_n_copies(const ch_core_layout *l);
+/* Returns the lowest core of each combination of parts and partial results. */
+uint64_t ch__layout_first_cores(const ch_core_layout *l);
 /* Returns true if invariant 1 holds. */
 bool ch__layout_is_covered(const ch_core_layout *l);
 
@@ -131,13 +136,29 @@ typedef struct ch_core_regions {
     const ch_core_layout *layout; /* the unique layout that has these regions; NULL: unknown */
     bool                  same_sizes; /* all cores have regions, and these have equal sizes;
                                        * false: unknown */
-    ch_region             at[CH_MAX_CORES];
+    /* by core; in the memory of tables and divisions only as many as there are cores, so these
+     * structs are copied by ch__regions_copy */
+    ch_region at[CH_MAX_CORES];
 } ch_core_regions;
+
+/* Returns the bytes of the regions of n cores. */
+static inline size_t ch__regions_bytes(int n_cores)
+{
+    return offsetof(ch_core_regions, at) + (size_t)n_cores * sizeof(ch_region);
+}
+static inline ch_core_regions *ch__regions_copy(ch_arena *arena, const ch_core_regions *r,
+                                                int n_cores)
+{
+    return ch__arena_copy(arena, r, ch__regions_bytes(n_cores));
+}
 
 /* Returns the regions of a value of shape `whole` in a unique layout of the table. They are
  * made once, and live as long as the table. NULL: out of memory. */
 const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layout *l,
                                           ch_shape whole);
+/* Returns the text of a unique layout (ch__core_layout_print). The table keeps it. NULL: out of
+ * memory. */
+const char *ch__layout_text(ch_layout_table *t, const ch_core_layout *l);
 /* Returns a number that the table keeps for a unique layout and regions of
  * ch__layout_regions: the cost of a reshard from one to the other, -1 at first. NULL: out of
  * memory. */

@@ -391,7 +391,7 @@ ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
     if (rc == CH_OK)
         rc = ch__actions_list(&p, d, g, report, described);
     if (rc == CH_OK)
-        ch__actions_classes(&p);
+        rc = ch__actions_classes(&p);
     for (int k = 0; k < p.n_classes && rc == CH_OK; k++)
         rc = write_graph(&p, k, NULL);
     if (rc == CH_OK && report != NULL)

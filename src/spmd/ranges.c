@@ -233,6 +233,33 @@ bool ch__core_ranges(const ch_factors *f, const ch_core_layout *ranges, int core
     return has;
 }
 
+void ch__range_table_set(const ch_factors *f, const ch_core_layout *ranges, ch_range_table *out)
+{
+    out->ranges = ranges;
+    out->cores = ranges->cores;
+    for (int k = 0; k < f->n; k++) {
+        int64_t size = f->factor[k].size.n;
+        int     n = (int)ch__min(ranges->parts[k], ch__units(size, ranges->unit[k]));
+
+        (void)ch__core_parts(ranges, k, size, out->begin[k]);
+        if (ranges->parts[k] == 1 || n == ranges->parts[k] || may_be_empty(f, k))
+            continue;
+        for (uint64_t m = out->cores; m != 0; m &= m - 1)
+            if (ranges->part[k][ch__first_core(m)] >= n)
+                out->cores &= ~(m & -m);
+    }
+}
+
+void ch__range_table_core(const ch_range_table *t, int core, int64_t *from, int64_t *to)
+{
+    for (int k = 0; k < t->ranges->rank; k++) {
+        const int64_t *begin = &t->begin[k][t->ranges->part[k][core]];
+
+        from[k] = begin[0];
+        to[k] = begin[1];
+    }
+}
+
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to)
 {
     double product = 1;
@@ -273,26 +300,54 @@ static const ch_core_layout *layout_of_full(ch_core_division *d, const ch_node *
                : NULL;
 }
 
+/* Sets the ranges of axis k of an input of the cores. Cores with equal ranges of the factors of
+ * the axis have equal ranges of the axis. Returns false if they need positions that are no
+ * range. */
+static bool axis_regions(const ch_factors *f, const ch_axis_rule *a, int64_t size,
+                         const ch_range_table *t, int k, ch_region *at)
+{
+    const ch_core_layout *l = t->ranges;
+    int64_t               from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    unsigned char         number[CH_MAX_CORES] = {0}; /* by core: of the combination of ranges */
+    int                   known[CH_MAX_CORES];        /* by number: a core that has it */
+    uint64_t              seen = 0;
+
+    for (int j = 0; j < a->n; j++)
+        for (int c = 0; c < CH_MAX_CORES && l->parts[a->factor[j]] > 1; c++)
+            number[c] = (unsigned char)(number[c] * l->parts[a->factor[j]] +
+                                        l->part[a->factor[j]][c]);
+    for (uint64_t m = t->cores; m != 0; m &= m - 1) {
+        int c = ch__first_core(m), i = number[c];
+
+        if (!ch__has_core(seen, i)) {
+            ch__range_table_core(t, c, from, to);
+            if (!ch__axis_range(f, a, size, from, to, k, &at[c]))
+                return false;
+            known[i] = c;
+            seen |= UINT64_C(1) << i;
+        }
+        at[c].begin[k] = at[known[i]].begin[k];
+        at[c].size[k] = at[known[i]].size[k];
+    }
+    return true;
+}
+
 const ch_core_regions *ch__input_regions(ch_core_division *d, const ch_node *call,
                                          const ch_factors *f, const ch_core_layout *ranges,
                                          int i, ch_core_regions *room)
 {
     const ch_core_layout *l = layout_of_full(d, call, f, ranges, i);
     const ch_dims        *dims = &call->in[i]->dims;
-    int64_t               from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    ch_range_table        t;
 
     if (l != NULL)
         return ch__layout_regions(d->layouts, l, ch__shape(call->in[i]));
-    room->cores = 0;
+    ch__range_table_set(f, ranges, &t);
+    room->cores = t.cores;
     room->layout = NULL;
     room->same_sizes = false;
-    for (int c = 0; c < ranges->n_cores; c++) {
-        if (!ch__core_ranges(f, ranges, c, from, to))
-            continue;
-        for (int k = 0; k < dims->rank; k++)
-            if (!ch__axis_range(f, &f->in[i][k], dims->dim[k].n, from, to, k, &room->at[c]))
-                return NULL;
-        room->cores |= (uint64_t)1 << c;
-    }
+    for (int k = 0; k < dims->rank; k++)
+        if (!axis_regions(f, &f->in[i][k], dims->dim[k].n, &t, k, room->at))
+            return NULL;
     return room;
 }

@@ -39,7 +39,6 @@ static void find_same(ch_reshard_problem *p)
 {
     enum { SLOTS = 2 * CH_MAX_CORES };
     unsigned char slot[SLOTS] = {0}; /* by hash: 1 + the lowest core that wants a region */
-    size_t        bytes = sizeof(p->want->begin[0]) * (size_t)p->whole.rank;
 
     for (uint64_t m = p->wanting; m != 0; m &= m - 1) {
         int      c = ch__first_core(m);
