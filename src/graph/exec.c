@@ -63,7 +63,7 @@ ch_instance *ch__instance_at(ch_program *p, void *memory)
 
 ch_status ch__instance_new(ch_program *p, ch_instance **out)
 {
-    void *memory = ch__alloc_aligned(ch__instance_bytes(p));
+    void *memory = ch__alloc_untouched(ch__instance_bytes(p));
 
     if (memory == NULL)
         return ch__fail_memory("a program");

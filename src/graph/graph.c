@@ -14,6 +14,29 @@
 
 #include "graph/attr.h"
 
+ch_shared_memory *ch__shared_memory_new(void)
+{
+    ch_shared_memory *m = ch__calloc(1, sizeof(*m));
+
+    if (m != NULL)
+        atomic_init(&m->refs, 1);
+    return m;
+}
+
+ch_shared_memory *ch__shared_memory_ref(ch_shared_memory *m)
+{
+    atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
+}
+
+void ch__shared_memory_unref(ch_shared_memory *m)
+{
+    if (m == NULL || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    ch__arena_drop(&m->arena);
+    ch__free(m);
+}
+
 ch_status ch__graph_new(const char *name, ch_graph **out)
 {
     ch_graph *g = ch__calloc(1, sizeof(*g));
@@ -51,6 +74,7 @@ void ch_graph_unref(ch_graph *g)
             g->resource[i].release(g->resource[i].key);
     ch__free(g->resource);
     ch__arena_drop(&g->arena);
+    ch__shared_memory_unref(g->shared);
     ch__free(g);
 }
 

@@ -80,9 +80,17 @@ typedef struct ch_output {
     ch_node    *node;
 } ch_output;
 
+/* Memory that several graphs share, such as tables for the graphs of the cores of a replica. It
+ * lives until the last of them is freed. */
+typedef struct ch_shared_memory {
+    atomic_int refs;
+    ch_arena   arena;
+} ch_shared_memory;
+
 struct ch_graph {
-    atomic_int  refs;
-    ch_arena    arena;
+    atomic_int        refs;
+    ch_arena          arena;
+    ch_shared_memory *shared; /* referenced; NULL: none */
     const char *name;
     bool        is_concrete;
     /* The recording. After its end, a step that rejects further calls. NULL in a specialised or
@@ -158,6 +166,12 @@ typedef struct ch_fused_attrs {
     int64_t        n_steps;
     ch_fused_step *step; /* array in the arena of the graph */
 } ch_fused_attrs;
+
+/* Return a new shared memory, or NULL if memory is exhausted; another reference to one; and
+ * drop a reference to one, which may be NULL. */
+ch_shared_memory *ch__shared_memory_new(void);
+ch_shared_memory *ch__shared_memory_ref(ch_shared_memory *m);
+void              ch__shared_memory_unref(ch_shared_memory *m);
 
 /* Creates an empty graph, which the caller must unref. The name is copied. */
 ch_status ch__graph_new(const char *name, ch_graph **out);

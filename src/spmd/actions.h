@@ -64,6 +64,7 @@ typedef struct ch_action {
     ch_form       *made;         /* TAKE, RESHARD: the form that they get */
     const ch_core_regions *want; /* all but CALL: the regions that the cores get or put */
     ch_core_call          *call; /* CALL */
+    const struct ch_exchange_table *table; /* RESHARD: NULL until the first graph is written */
     ch_planned_move        move; /* all but CALL: for the report */
     struct ch_action      *next;
 } ch_action;
@@ -88,7 +89,8 @@ struct ch_partition {
     ch_core_class class[CH_MAX_CORES];
     /* by resource and by output: forms of new values of variables, and of results of a body */
     const ch_form **written, **result;
-    ch_core_regions room; /* for regions that are no layout */
+    ch_core_regions   room;   /* for regions that are no layout */
+    ch_shared_memory *shared; /* of the graphs of all classes and of their bodies */
 };
 
 /* Lists the actions for a graph that is divided as d says, with those of its bodies.

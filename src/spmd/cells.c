@@ -51,19 +51,32 @@ static uint64_t next_range(const ch_region *at, int axis, uint64_t *m)
     return cores;
 }
 
+/* Returns the same, for a position that is probably near boundary i. */
+static int boundary_near(const ch_axis_cells *a, int n, int i, int64_t position)
+{
+    if (i >= n || a->begin[i] > position)
+        return boundary_find(a, n, position);
+    while (i < n && a->begin[i] < position)
+        i++;
+    return i;
+}
+
 /* Toggles cores in the masks of the intervals where their ranges begin and end. The exclusive
  * or of all masks up to an interval then is the mask of the interval. */
 static void toggle(const ch_axis_cells *a, uint64_t *mask, const ch_region *at, int axis,
                    uint64_t m)
 {
+    int i = 0;
+
     while (m != 0) {
         const ch_region *r = &at[ch__first_core(m)];
         uint64_t         cores = next_range(at, axis, &m);
 
         if (r->size[axis] == 0)
             continue;
-        mask[boundary_find(a, a->n + 1, r->begin[axis])] ^= cores;
-        mask[boundary_find(a, a->n + 1, r->begin[axis] + r->size[axis])] ^= cores;
+        i = boundary_near(a, a->n + 1, i, r->begin[axis]);
+        mask[i] ^= cores;
+        mask[boundary_near(a, a->n + 1, i, r->begin[axis] + r->size[axis])] ^= cores;
     }
 }
 

@@ -1,7 +1,8 @@
 /* spmd/core_ops.h -- the ops in the graphs of cores that move parts of values.
  *
  * partition.c records them in the step that writes the graph of a class of cores. Their
- * attributes refer to tables by core in the arena of that graph.
+ * attributes refer to tables by core, in the arena of that graph or in memory that the graphs
+ * of all classes share (ch_graph.shared).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SPMD_CORE_OPS_H
@@ -11,12 +12,18 @@
 
 extern const ch_op ch__op_exchange, ch__op_take_part, ch__op_put_part;
 
-/* Records the exchange of a plan, which must be in the arena of the graph of s. `value` is the
+/* The plan of an exchange, for all cores. */
+typedef struct ch_exchange_table ch_exchange_table;
+
+/* Makes the table of a plan for a value with this dtype. Both must be in the arena. */
+ch_status ch__exchange_table_new(ch_arena *arena, const ch_reshard *plan, ch_dtype dtype,
+                                 const ch_exchange_table **out);
+/* Records the exchange of a table, which must live as long as the graph of s. `value` is the
  * value in the step of the replica. `in` is the core's part of it; NULL: the core has none.
  * Sets *result to the core's new part, of the given dims; `dims` is NULL if the core needs
  * nothing, and *result is NULL then. */
-ch_status ch__exchange(ch_step *s, const ch_reshard *plan, const ch_node *value, ch_node *in,
-                       const ch_dims *dims, ch_node **result);
+ch_status ch__exchange(ch_step *s, const ch_exchange_table *t, const ch_node *value,
+                       ch_node *in, const ch_dims *dims, ch_node **result);
 /* Return the plan of an exchange, without its layout `from`, and the dtype of the value. */
 const ch_reshard *ch__exchange_plan(const ch_node *call);
 ch_dtype          ch__exchange_dtype(const ch_node *call);

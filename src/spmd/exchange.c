@@ -6,22 +6,22 @@
  * the exchange (collective/exchange.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "base/fault.h"
 #include "graph/step.h"
 #include "spmd/core_ops.h"
 
-/* The plan of a call, for all cores. It is in the arena of the graph, because cores whose
- * graphs differ in nothing else share it. */
-typedef struct table {
+struct ch_exchange_table {
     ch_exchange x;
     ch_reshard  plan;         /* `from` is NULL: the layout does not live as long */
     int64_t     middle_bytes; /* memory that a core needs between two stages */
-} table;
+};
 
 typedef struct exchange_attrs {
     const char
             *value; /* ch__origin_name of the value: a core may not have what it is made of */
-    void    *table;
+    void    *table; /* const ch_exchange_table *: that of the calls of all cores */
     bool     wants; /* the call has an output */
     ch_dtype dtype;
     ch_dims  dims; /* of the output */
@@ -44,8 +44,8 @@ static ch_status exchange_infer(ch_infer *c)
 
 static ch_status exchange_prepare(const ch_node *n, ch_prep *p)
 {
-    const exchange_attrs *a = ch__attrs(n);
-    const table          *t = a->table;
+    const exchange_attrs    *a = ch__attrs(n);
+    const ch_exchange_table *t = a->table;
 
     p->scratch_bytes = t->x.is_small ? 0 : (size_t)t->middle_bytes;
     /* In the last stage no core reads the input of another: it reads slots, or the results of
@@ -58,9 +58,9 @@ static ch_status exchange_prepare(const ch_node *n, ch_prep *p)
 
 static ch_status exchange_run(const ch_call *c, ch_kernel_tile t)
 {
-    const exchange_attrs *a = c->node->attrs;
-    const table          *at = a->table;
-    ch_status             rc;
+    const exchange_attrs    *a = c->node->attrs;
+    const ch_exchange_table *at = a->table;
+    ch_status                rc;
 
     (void)t;
     rc = ch__group_exchange(c->env->cores, c->env->core, &at->x,
@@ -85,18 +85,19 @@ const ch_op ch__op_exchange = {
     .kernels = (const ch_kernel *const[]){&exchange_kernel, NULL},
 };
 
-/* Fills in the table of a plan. */
-static ch_status table_new(ch_arena *arena, const ch_reshard *plan, ch_dtype dtype, table **out)
+ch_status ch__exchange_table_new(ch_arena *arena, const ch_reshard *plan, ch_dtype dtype,
+                                 const ch_exchange_table **out)
 {
-    table     *t = ch__arena_alloc(arena, sizeof(*t));
-    ch_region *from = ch__arena_alloc(arena, (size_t)plan->n_cores * sizeof(*from));
-    bool       has[CH_MAX_CORES];
-    int        rank = plan->whole.rank;
+    ch_exchange_table *t = ch__arena_alloc(arena, sizeof(*t));
+    ch_region         *from = ch__arena_alloc(arena, (size_t)plan->n_cores * sizeof(*from));
+    bool               has[CH_MAX_CORES];
+    int                rank = plan->whole.rank;
 
     if (t == NULL || from == NULL)
         return ch__fail_memory("plan of a reshard");
+    (void)ch__core_regions(plan->from, plan->whole, from);
     for (int c = 0; c < plan->n_cores; c++)
-        has[c] = ch__core_region(plan->from, plan->whole, c, &from[c]);
+        has[c] = ch__layout_has(plan->from, c);
     t->plan = *plan;
     t->plan.from = NULL;
     t->x = (ch_exchange){.label = "exchange",
@@ -120,23 +121,18 @@ static ch_status table_new(ch_arena *arena, const ch_reshard *plan, ch_dtype dty
     return CH_OK;
 }
 
-ch_status ch__exchange(ch_step *s, const ch_reshard *plan, const ch_node *value, ch_node *in,
-                       const ch_dims *dims, ch_node **result)
+ch_status ch__exchange(ch_step *s, const ch_exchange_table *t, const ch_node *value,
+                       ch_node *in, const ch_dims *dims, ch_node **result)
 {
     exchange_attrs a = {.wants = dims != NULL, .dtype = value->dtype};
     char           name[160];
-    table         *t = NULL;
     ch_node       *call;
-    ch_status      rc;
 
-    if (plan->n_stages == 0) { /* every core has the region that it needs */
+    if (t->plan.n_stages == 0) { /* every core has the region that it needs */
         *result = dims != NULL ? in : NULL;
         return CH_OK;
     }
-    rc = table_new(&s->graph->arena, plan, value->dtype, &t);
-    if (rc != CH_OK)
-        return rc;
-    a.table = t;
+    memcpy(&a.table, &t, sizeof(t)); /* attributes do not know const */
     a.value = ch__origin_name(value, name, sizeof(name)); /* the graph copies it */
     if (dims != NULL)
         a.dims = *dims;
@@ -155,7 +151,7 @@ const ch_reshard *ch__exchange_plan(const ch_node *call)
 {
     const exchange_attrs *a = ch__attrs(call);
 
-    return &((const table *)a->table)->plan;
+    return &((const ch_exchange_table *)a->table)->plan;
 }
 
 ch_dtype ch__exchange_dtype(const ch_node *call)

@@ -206,28 +206,37 @@ static ch_status write_take(ch_partition *p, const ch_action *a, int k, ch_step 
     return a->made->node[k] != NULL ? CH_OK : ch_step_status(s);
 }
 
-static ch_status write_reshard(ch_partition *p, ch_action *a, int k, ch_step *s)
+/* Plans a reshard, for the graphs of all classes. */
+static ch_status plan_reshard(ch_partition *p, ch_action *a)
 {
     const ch_node    *n = a->value;
-    int               c = p->class[k].first;
     bool              wants[CH_MAX_CORES];
     const ch_reshard *plan;
     ch_status         rc;
-    ch_dims           dims;
-    ch_node          *out;
 
     for (int i = 0; i < CH_MAX_CORES; i++)
         wants[i] = ch__has_core(a->want->cores, i);
-    rc = ch__reshard_plan(a->source->layout, ch__shape(n), a->want->at, wants, &s->graph->arena,
-                          &plan);
+    rc = ch__reshard_plan(a->source->layout, ch__shape(n), a->want->at, wants,
+                          &p->shared->arena, &plan);
+    if (rc != CH_OK)
+        return rc;
+    a->move.kind = plan->kind;
+    a->move.bytes = plan->n_moved * (int64_t)ch_dtype_bytes(n->dtype);
+    return ch__exchange_table_new(&p->shared->arena, plan, n->dtype, &a->table);
+}
+
+static ch_status write_reshard(ch_partition *p, ch_action *a, int k, ch_step *s)
+{
+    const ch_node *n = a->value;
+    int            c = p->class[k].first;
+    ch_status      rc = a->table == NULL ? plan_reshard(p, a) : CH_OK;
+    ch_dims        dims;
+
     if (rc != CH_OK)
         return rc;
     dims_of(&a->want->at[c], n->dims.rank, &dims);
-    rc = ch__exchange(s, plan, n, a->source->node[k], wants[c] ? &dims : NULL, &out);
-    a->move.kind = plan->kind;
-    a->move.bytes = plan->n_moved * (int64_t)ch_dtype_bytes(n->dtype);
-    a->made->node[k] = out;
-    return rc;
+    return ch__exchange(s, a->table, n, a->source->node[k],
+                        ch__has_core(a->want->cores, c) ? &dims : NULL, &a->made->node[k]);
 }
 
 static ch_status write_put(ch_partition *p, const ch_action *a, int k, ch_step *s)
@@ -316,10 +325,14 @@ static ch_status write_graph(ch_partition *p, int k, const ch_partition *outer)
     ch_step  *s = NULL;
     ch_status rc = ch__step_new(p->g->name, NULL, &s);
 
-    if (outer != NULL)
+    if (rc != CH_OK)
+        return rc;
+    if (outer != NULL) {
         p->class[k] =
             (ch_core_class){.first = outer->class[k].first, .cores = outer->class[k].cores};
-
+        p->shared = outer->shared;
+    }
+    s->graph->shared = ch__shared_memory_ref(p->shared);
     for (const ch_node *n = p->g->first; n != NULL && rc == CH_OK; n = n->next)
         if (ch__is_source(n))
             rc = write_source(p, k, s->graph, n);
@@ -392,6 +405,8 @@ ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
         rc = ch__actions_list(&p, d, g, report, described);
     if (rc == CH_OK)
         rc = ch__actions_classes(&p);
+    if (rc == CH_OK && (p.shared = ch__shared_memory_new()) == NULL)
+        rc = no_memory();
     for (int k = 0; k < p.n_classes && rc == CH_OK; k++)
         rc = write_graph(&p, k, NULL);
     if (rc == CH_OK && report != NULL)
@@ -400,5 +415,6 @@ ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,
         core[c] = ch_graph_ref(p.class[p.class_of[c]].g);
     for (int k = 0; k < p.n_classes; k++)
         ch_graph_unref(p.class[k].g);
+    ch__shared_memory_unref(p.shared);
     return rc;
 }

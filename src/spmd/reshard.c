@@ -487,15 +487,16 @@ static void list_bounds(const copy_list *l, int rank, ch_region *held)
 /* Makes the work of all cores from the lists of copies. */
 static ch_status plan_finish(planner *pl, const bool *wants, ch_reshard *r)
 {
-    ch_reshard_work(*stage)[CH_MAX_CORES] =
-        ch__arena_alloc(pl->arena, sizeof(*stage) * (size_t)r->n_stages);
-
-    if (stage == NULL)
-        return ch__fail_memory("plan of a reshard");
     for (int i = 0; i < r->n_stages; i++) {
+        ch_reshard_work *work =
+            ch__arena_alloc(pl->arena, sizeof(*work) * (size_t)r->n_cores);
+
+        if (work == NULL)
+            return ch__fail_memory("plan of a reshard");
+        r->stage[i] = work;
         for (int c = 0; c < r->n_cores; c++) {
             copy_list       *l = &pl->list[i][c];
-            ch_reshard_work *w = &stage[i][c];
+            ch_reshard_work *w = &work[c];
 
             w->n = l->n;
             w->copy = l->copy;
@@ -510,7 +511,6 @@ static ch_status plan_finish(planner *pl, const bool *wants, ch_reshard *r)
             }
         }
     }
-    r->stage = (const ch_reshard_work(*)[CH_MAX_CORES])stage;
     return CH_OK;
 }
 

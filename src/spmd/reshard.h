@@ -47,7 +47,7 @@ typedef struct ch_reshard {
     int64_t         n_moved; /* elements that cores read from other cores */
     /* the region that each core reads from in the first stage, where it has a part */
     const ch_core_layout *from;
-    const ch_reshard_work (*stage)[CH_MAX_CORES]; /* by stage and core */
+    const ch_reshard_work *stage[2]; /* by stage and core */
 } ch_reshard;
 
 /* Makes the plan for a value of shape `whole` in layout `from`, in `arena`. The layout must

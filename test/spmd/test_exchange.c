@@ -277,6 +277,8 @@ static void record(scene *x, ch_step *s, const ch_reshard *plan, const ch_node *
     ch_node  *in = NULL, *out = NULL;
     ch_prep   p = {.arena = NULL};
 
+    const ch_exchange_table *table = NULL;
+
     if (ch__core_region(&x->from, x->whole, c, &r)) {
         for (int k = 0; k < dims.rank; k++)
             dims.dim[k] = ch__dim(r.size[k]);
@@ -286,7 +288,8 @@ static void record(scene *x, ch_step *s, const ch_reshard *plan, const ch_node *
     }
     for (int k = 0; k < dims.rank; k++)
         dims.dim[k] = ch__dim(x->want[c].size[k]);
-    ok(ch__exchange(s, plan, like, in, x->wants[c] ? &dims : NULL, &out));
+    ok(ch__exchange_table_new(&s->graph->arena, plan, like->dtype, &table));
+    ok(ch__exchange(s, table, like, in, x->wants[c] ? &dims : NULL, &out));
     x->env[c] = (ch_env){
         .n_replicas = 1, .cores = x->set.part.cores[0], .core = c, .traffic = &x->count[c]};
     x->call[c] = (ch_call){.in = (const void *const *)&x->in[c],

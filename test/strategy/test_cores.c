@@ -93,13 +93,16 @@ static ch_node *exchange(ch_step *s, const ch_core_layout *from, int64_t n, bool
     bool              wants[CORES] = {true, true};
     const ch_reshard *plan = NULL;
     ch_node          *out = NULL;
+
+    const ch_exchange_table *table = NULL;
     ch_dims           dims = {.rank = 1};
 
     for (int i = 0; i < CORES; i++)
         want[i] = all ? (ch_region){.size = {n}} : part_of(n, i);
     t_ok(ch__reshard_plan(from, ch_shape_of(n), want, wants, &s->graph->arena, &plan));
     dims.dim[0] = ch__dim(want[c].size[0]);
-    t_ok(ch__exchange(s, plan, like, in, &dims, &out));
+    t_ok(ch__exchange_table_new(&s->graph->arena, plan, like->dtype, &table));
+    t_ok(ch__exchange(s, table, like, in, &dims, &out));
     return out;
 }
 
