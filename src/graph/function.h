@@ -64,7 +64,8 @@ typedef struct ch_prepared {
     int           n_programs;
     ch_program  **program;
     int          *which;    /* by member: its program */
-    ch_instance **instance; /* by member */
+    ch_instance **instance; /* by member, in instances */
+    void         *instances;
     bool          writes;   /* some program writes resources: members pass a barrier before */
     int           n_calls;  /* calls of replica 0 before the division, without its sources */
     void         *report;   /* of ch_run_ops.partition; NULL: none */

@@ -182,10 +182,28 @@ static ch_status make_programs(ch_prepared *p, ch_graph *const *core, const bool
             rc = ch__program_new(core[m], &opt, &p->program[p->n_programs]);
         if (rc == CH_OK && first == m)
             p->writes |= p->program[p->n_programs++]->writes;
-        if (rc == CH_OK)
-            rc = ch__instance_new(p->program[p->which[m]], &p->instance[m]);
     }
     return rc;
+}
+
+/* Makes the instances of all members, in a single block of memory. */
+static ch_status make_instances(ch_prepared *p)
+{
+    size_t bytes = 0;
+    char  *at;
+
+    for (int m = 0; m < p->n_members; m++)
+        bytes += ch__aligned(ch__instance_bytes(p->program[p->which[m]]));
+    at = p->instances = ch__alloc_untouched(bytes);
+    if (at == NULL)
+        return ch__fail_memory("a program");
+    for (int m = 0; m < p->n_members; m++) {
+        ch_program *own = p->program[p->which[m]];
+
+        p->instance[m] = ch__instance_at(own, at);
+        at += ch__aligned(ch__instance_bytes(own));
+    }
+    return CH_OK;
 }
 
 /* Returns INTERNAL if programs pass different numbers of barriers. */
@@ -272,6 +290,8 @@ static ch_status specialise_and_plan(ch_prepared *p, const bool *may_have_room,
         p->layout[i] = core[0]->resource[i].layout;
     if (rc == CH_OK)
         rc = make_programs(p, core, any ? shared : NULL);
+    if (rc == CH_OK)
+        rc = make_instances(p);
     if (rc == CH_OK)
         rc = check_barriers(p);
     for (int i = 0; variant != NULL && i < p->n_variants; i++)
@@ -404,8 +424,7 @@ void ch__prepared_unref(ch_prepared *p)
     ch__result_sets_free(p);
     if (p->report != NULL)
         p->report_free(p->report);
-    for (int m = 0; p->instance != NULL && m < p->n_members; m++)
-        ch__instance_free(p->instance[m]);
+    ch__free_aligned(p->instances);
     for (int i = 0; p->program != NULL && i < p->n_programs; i++)
         ch__program_unref(p->program[i]);
     for (int i = 0; p->staged != NULL && i < p->n_local * p->n_in; i++)

@@ -118,8 +118,13 @@ ch_status ch__var_memory(void *owner, const ch_resource *r, int local, int core,
                       "was divided for; record the step again as a new function",
                       v->name);
     if (rc == CH_OK && v->tiles != NULL) {
-        const ch_tensor *tile = v->copy[local * v->tiles->n_cores + core];
+        ch_tensor *const *copy = &v->copy[local * v->tiles->n_cores];
+        const ch_tensor  *tile = copy[core];
 
+        /* A run looks up the tiles of all cores, one after the other. */
+        for (int c = 1; core == 0 && c < v->tiles->n_cores; c++)
+            if (copy[c] != NULL)
+                __builtin_prefetch(&copy[c]->data);
         *out = tile != NULL ? tile->data : NULL;
     } else if (rc == CH_OK) {
         *out = ch__var_copy(v, local)->data;
