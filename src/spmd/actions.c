@@ -350,12 +350,12 @@ static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan pla
     ch_status      rc;
 
     p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
-    rc = of == NULL ? no_memory() : ch__factors_of(call, &p->d->arena, &of->rule);
-    if (rc == CH_OK && plan.ranges != NULL)
-        plan.ranges =
-            ch__ranges_in(p->d, &p->forms, &plan, call, &of->rule, &room, &of->stays_partial);
-    if (rc == CH_OK)
-        rc = divide_call(p, call, &plan, of);
+    rc = of == NULL ? no_memory() : ch__plan_in_replica(p->d, &p->forms, call, &plan, &room);
+    if (rc != CH_OK)
+        return rc;
+    of->rule = plan.rule;
+    of->stays_partial = plan.stays_partial;
+    rc = divide_call(p, call, &plan, of);
     if (rc != CH_OK)
         return rc;
     a = add_action(p, CH_ACTION_CALL, call);
@@ -448,6 +448,9 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
     ch_status rc = CH_OK;
     int       i = 0;
 
+    if (g->n_calls != d->n_calls)
+        return ch__fail(CH_INTERNAL, "%s: %d calls in a replica, %d in another", g->name,
+                        g->n_calls, d->n_calls);
     *p = (ch_partition){
         .d = d, .g = g, .last = &p->first, .report = report, .described = described};
     rc = ch__forms_begin(d, g, &p->forms);

@@ -294,6 +294,24 @@ static ch_status choose_best(chooser *c)
     return CH_OK;
 }
 
+ch_status ch__choose_again(ch_core_division *d, const ch_forms *forms, ch_call_plan *p,
+                           bool keep)
+{
+    chooser   c = {.d = d, .forms = *forms, .p = p};
+    unsigned  stay;
+    double    cost;
+    ch_status rc;
+
+    c.room = ch__arena_alloc(&d->arena, sizeof(*c.room));
+    if (c.room == NULL)
+        return ch__fail_memory("the layouts of a step");
+    if (keep && cost_of(&c, p->ranges, &stay, &cost) && stay == p->stays_partial)
+        return CH_OK;
+    p->stays_partial = 0;
+    rc = find_candidates(&c);
+    return rc == CH_OK ? choose_best(&c) : rc;
+}
+
 /* Adds the forms that the call makes: of its inputs, by reshards, and of its outputs. */
 static ch_status add_forms(chooser *c)
 {

@@ -9,6 +9,7 @@
  *   3. actions.c lists the actions of the cores, and partition.c writes their graphs.
  * A call with bodies has a division of each body, which the passes visit with it (body.c).
  * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
+ * Passes 1 and 2 see the graph of one replica; replica.c fits its decisions to another.
  *
  * All of a division is in its arena, except the graph.
  *
@@ -220,15 +221,17 @@ static inline bool ch__stays_partial(unsigned inputs, int i)
 }
 /* Sets `is_sum` and `due` of all values. */
 void ch__find_sums(ch_core_division *d);
-/* Returns the ranges of a call in a replica, with this rule and these forms of its inputs, and
- * sets *stay to the inputs that stay partial. If the replica is not that for which the ranges
- * were chosen, other cores may have partial results: it fills in `room`. */
-const ch_core_layout *ch__ranges_in(ch_core_division *d, const ch_forms *forms,
-                                    const ch_call_plan *p, const ch_node *call,
-                                    const ch_factors *f, ch_core_layout *room, unsigned *stay);
 /* Returns the bytes that a call adds to those due for its input i: a share of the reduction of
  * its result. INFINITY: the call needs the complete input. */
 double ch__sum_share(const ch_core_division *d, const ch_node *call, int i);
+
+/* ---- replica.c: the calls of other replicas ---- */
+
+/* Makes *p, a copy of a plan, the plan of the call of a replica with these forms of its inputs.
+ * If the replica is not that of the division, the rule has other sizes, other cores may have
+ * partial results, and other ranges may be chosen. Fills in `room`, which p->ranges may be. */
+ch_status ch__plan_in_replica(ch_core_division *d, const ch_forms *forms, const ch_node *call,
+                              ch_call_plan *p, ch_core_layout *room);
 
 /* ---- propagate.c ---- */
 
@@ -267,6 +270,10 @@ ch_status ch__propagate(ch_core_division *d);
  * there are such calls: then the division must be made again. */
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any);
 ch_status ch__choose(ch_core_division *d);
+/* Chooses the ranges of a call with these forms of its inputs. If `keep` and the call can be
+ * computed in p->ranges, they stay as they are. */
+ch_status ch__choose_again(ch_core_division *d, const ch_forms *forms, ch_call_plan *p,
+                           bool keep);
 /* Sets core[c] to the graph of core c of a replica whose graph is g, referenced. Fills in the
  * report; NULL: no report. */
 ch_status ch__partition(ch_core_division *d, ch_graph *g, ch_graph **core,

@@ -127,19 +127,24 @@ static ch_status copy_expanded(const ch_core_division *d, const ch_graph *g, ch_
 
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any)
 {
-    ch_status rc = CH_OK;
+    ch_graph **copy;
+    ch_status  rc = CH_OK;
 
     *any = false;
     if (!any_must_expand(d))
         return CH_OK;
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_graph *copy = NULL;
+    copy = ch__calloc((size_t)n, sizeof(ch_graph *));
+    if (copy == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = copy_expanded(d, graph[i], &copy[i], any);
+    for (int i = 0; i < n; i++) {
+        ch_graph *old = rc == CH_OK ? graph[i] : copy[i];
 
-        rc = copy_expanded(d, graph[i], &copy, any);
-        if (rc == CH_OK) {
-            ch_graph_unref(graph[i]);
-            graph[i] = copy;
-        }
+        if (rc == CH_OK)
+            graph[i] = copy[i];
+        ch_graph_unref(old); /* the graph of the division is used until every copy is made */
     }
+    ch__free(copy);
     return rc;
 }

@@ -18,7 +18,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "spmd/divide.h"
 
@@ -106,31 +105,4 @@ void ch__find_sums(ch_core_division *d)
         for (int k = 0; k < call->n_in; k++)
             d->value[call->in[k]->id].due += ch__sum_share(d, call, k);
     }
-}
-
-const ch_core_layout *ch__ranges_in(ch_core_division *d, const ch_forms *forms,
-                                    const ch_call_plan *p, const ch_node *call,
-                                    const ch_factors *f, ch_core_layout *room, unsigned *stay)
-{
-    const ch_core_layout *has;
-    bool                  agree;
-
-    *stay = p->stays_partial;
-    if (*stay == 0)
-        return p->ranges;
-    has = forms->first[call->in[__builtin_ctz(*stay)]->id]->layout;
-    ch__layout_copy(p->ranges, room);
-    room->cores = has->cores;
-    ch__layout_set_partial(room, has);
-    agree = ch__layout_is_covered(room);
-    for (int i = 0; i < call->n_in; i++)
-        agree &= !ch__stays_partial(*stay, i) ||
-                 ch__has_partial(d, call, f, room, i, forms->first[call->in[i]->id]->layout);
-    if (agree)
-        return room;
-    *stay = 0; /* all inputs are made complete */
-    room->cores = p->ranges->cores;
-    room->n_partial = 1;
-    memset(room->partial, 0, sizeof(room->partial));
-    return room;
 }
