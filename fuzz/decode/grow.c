@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cohort/logical.h"
 #include "cohort/table.h"
 #include "decode/decode.h"
 #include "graph/attr.h"
@@ -251,6 +252,7 @@ static bool try_call(grower *w, const ch_op *op, void *attrs)
     }
     n = ch__graph_add(w->g, op, attrs, w->n_in, w->in, c.n_out);
     n->ordinal = w->g->n_ordinals++;
+    n->chosen_device = roll(w->d, 4) == 0 ? (int)roll(w->d, CH_LOGICAL_DEVICES_MAX + 1) : 0;
     for (int i = 0; i < c.n_out; i++) {
         n[i].dims = dims[i];
         n[i].dtype = dtype[i];

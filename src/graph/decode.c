@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cohort/logical.h"
 #include "graph/attr.h"
 #include "graph/codec.h"
 #include "graph/graph.h"
@@ -204,6 +205,7 @@ static ch_status add_call(ch_decoder *d, level *l, const ch_op *op, const void *
         r->read = r->value = n;
     }
     n->ordinal = (int)m->ordinal;
+    n->chosen_device = (int)m->device;
     if (g->n_ordinals <= n->ordinal)
         g->n_ordinals = n->ordinal + 1;
     for (int i = 0; i < n->n_out; i++) {
@@ -230,6 +232,9 @@ static ch_status decode_call(ch_decoder *d, level *l, Cohort__Call *m, size_t n_
 
     if (rc == CH_OK && m->ordinal >= INT_MAX)
         rc = ch__fail(CH_INVALID_ARGUMENT, "ordinal %u is too large", m->ordinal);
+    if (rc == CH_OK && m->device > CH_LOGICAL_DEVICES_MAX)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "logical device %lld is not from 0 to %d",
+                      (long long)m->device - 1, CH_LOGICAL_DEVICES_MAX - 1);
     if (rc == CH_OK && op->attrs != NULL && (attrs = ch__calloc(1, op->attrs_bytes)) == NULL)
         rc = ch__decode_no_memory(d);
     if (rc != CH_OK)

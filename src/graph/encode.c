@@ -313,6 +313,7 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
     e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;
     m->version = (uint32_t)n->op->version;
     m->ordinal = (uint32_t)n->ordinal;
+    m->device = (uint32_t)n->chosen_device;
     if ((rc = encode_text(e, "an op", n->op->name, &m->op)) != CH_OK ||
         (rc = encode_text(e, "a scope", n->scope, &m->scope)) != CH_OK ||
         (rc = encode_inputs(e, n, m)) != CH_OK || (rc = encode_attrs(e, n, m)) != CH_OK)

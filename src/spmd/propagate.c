@@ -224,8 +224,14 @@ static ch_status fix_to_device(ch_core_division *d, const ch_node *call)
     ch_core_layout l;
     ch_status      rc = CH_OK;
 
-    if (call->chosen_device < 1 || call->chosen_device > d->opt->n_cores)
+    if (call->chosen_device == 0)
         return CH_OK;
+    if (call->chosen_device > d->opt->n_cores) /* a step of another program or strategy */
+        return ch__fail_in_call(
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "logical device %d: it was recorded for more logical devices than %d",
+                     call->chosen_device - 1, d->opt->n_cores),
+            call);
     for (int k = 0; k < call->n_out && rc == CH_OK; k++) {
         ch_value_plan *v = &d->value[call[k].id];
 

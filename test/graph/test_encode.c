@@ -266,9 +266,13 @@ static void graph_decode_restores_an_empty_graph(void **state)
 static void graph_decode_restores_fields_that_are_not_printed(void **state)
 {
     ch_graph      *g = sample(), *back;
-    bytes          b = encoded(g);
     const ch_node *y;
+    bytes          b;
+    int            device = 0;
 
+    for (ch_node *n = g->first; n != NULL; n = n->next)
+        n->chosen_device = device++ % 65;
+    b = encoded(g);
     back = decoded(b);
     y = back->first;
     assert_int_equal(back->n_symbols, 1);
@@ -285,6 +289,7 @@ static void graph_decode_restores_fields_that_are_not_printed(void **state)
         assert_ptr_equal(x->op, y->op);
         assert_int_equal(x->weak, y->weak);
         assert_int_equal(x->ordinal, y->ordinal);
+        assert_int_equal(x->chosen_device, y->chosen_device);
         assert_true((x->scope == NULL) == (y->scope == NULL));
         assert_null(y->caller);
     }
@@ -460,6 +465,14 @@ static void fewer_symbols_than_sizes(Cohort__Graph *m)
 static void large_ordinal(Cohort__Graph *m)
 {
     call_of(m, "rows")->ordinal = 0x80000000u;
+}
+static void large_device(Cohort__Graph *m)
+{
+    call_of(m, "rows")->device = 65;
+}
+static void negative_device(Cohort__Graph *m)
+{
+    call_of(m, "rows")->device = (uint32_t)-1;
 }
 static void long_scope(Cohort__Graph *m)
 {
@@ -700,6 +713,8 @@ static void graph_decode_rejects_hostile_messages(void **state)
             "axis 0 has symbol 2, but there are 1 symbols"),
         ROW(fewer_symbols_than_sizes, INVALID_ARGUMENT, "2 sizes and 1 symbols"),
         ROW(large_ordinal, INVALID_ARGUMENT, "ordinal 2147483648"),
+        ROW(large_device, INVALID_ARGUMENT, "logical device 64 is not from 0 to 63"),
+        ROW(negative_device, INVALID_ARGUMENT, "is not from 0 to 63"),
         ROW(long_scope, INVALID_ARGUMENT, "scope \"nnnn"),
         ROW(unknown_attr, UNIMPLEMENTED, "no attribute \"valeu\""),
         ROW(attr_of_none, UNIMPLEMENTED, "no attribute \"resource\""),

@@ -205,6 +205,65 @@ static void layers_on_two_devices_move_an_activation_and_a_gradient(void **state
     (void)state;
 }
 
+/* ---- graphs from messages ---- */
+
+static void on_device_3(ch_step *s, void *arg)
+{
+    ch_node *x = ch_tanh(ch_step_in(s, 0));
+
+    (void)arg;
+    assert_int_equal(ch_logical_device_enter(NULL, 3), CH_OK);
+    x = ch_exp(x);
+    ch_logical_device_leave();
+    ch_step_out(s, NULL, ch_replicate_to_logical_devices(x));
+}
+
+/* Returns a function of the graph of f, after it was encoded and decoded. */
+static ch_function *decoded(ch_function *f)
+{
+    void        *bytes = NULL;
+    size_t       n;
+    ch_graph    *g = NULL;
+    ch_function *back = NULL;
+
+    t_ok(ch_graph_encode(ch_function_graph(f), &bytes, &n));
+    t_ok(ch_graph_decode(bytes, n, &g));
+    t_ok(ch_function_of_graph("decoded", g, &back));
+    ch_graph_unref(g);
+    ch_bytes_free(bytes);
+    return back;
+}
+
+static void decoded_step_computes_on_the_chosen_device(void **state)
+{
+    ch_strategy *st = t_cores_strategy(1, 4, NULL), *two = t_cores_strategy(1, 2, NULL);
+    ch_strategy *one = NULL;
+    ch_function *f = t_function(on_device_3, NULL), *back;
+    ch_tensor   *t = t_f32(ch_shape_of(3, 2), (float[]){1, 2, 3, 4, 5, 6});
+    ch_tuple    *in = t_tuple(1, &t);
+    char         text[1000];
+
+    t_ok(ch_strategy_one_device("GPU:0", &one));
+    t_ok(ch_strategy_run(st, f, in, NULL));
+    for (int i = 0; i < 2; i++) {
+        ch_function_print_layouts(f, text, sizeof(text));
+        assert_non_null(strstr(text, "exp  f32(3, 2)  on core 3: ch_logical_device_enter"));
+        back = decoded(f);
+        t_ok(ch_strategy_run(st, back, in, NULL));
+        ch_function_unref(f);
+        f = back;
+    }
+    t_refused(ch_strategy_run(two, f, in, NULL), CH_INVALID_ARGUMENT, "logical device 3",
+              "more logical devices than 2");
+    t_ok(ch_strategy_run(one, f, in, NULL)); /* no logical devices: nothing is chosen */
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    ch_strategy_unref(two);
+    ch_strategy_unref(one);
+    (void)state;
+}
+
 /* ---- errors ---- */
 
 static void devices_that_do_not_exist_are_refused(void **state)
@@ -239,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variable_is_on_the_chosen_device),
         cmocka_unit_test(layers_on_two_devices_move_an_activation_and_a_gradient),
+        cmocka_unit_test(decoded_step_computes_on_the_chosen_device),
         cmocka_unit_test(devices_that_do_not_exist_are_refused),
     };
 
