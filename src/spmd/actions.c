@@ -41,22 +41,6 @@ static ch_action *add_action(ch_partition *p, ch_action_kind kind, const ch_node
     return a;
 }
 
-static bool give_nodes(ch_partition *p, ch_form *form)
-{
-    form->node = allocate(p, (size_t)p->d->opt->n_cores, sizeof(ch_node *));
-    return form->node != NULL;
-}
-
-/* Adds the form of a layout or of regions to a value, with room for its nodes. `at` must live
- * as long as the division. */
-static ch_form *add_form(ch_partition *p, const ch_node *n, const ch_core_layout *l,
-                         const ch_core_regions *at)
-{
-    ch_form *form = ch__form_add(&p->forms, n, l, at);
-
-    return form != NULL && give_nodes(p, form) ? form : NULL;
-}
-
 /* Returns the regions of a value in a unique layout; NULL: out of memory. */
 static const ch_core_regions *regions_of(ch_partition *p, const ch_core_layout *l,
                                          const ch_node *n)
@@ -80,7 +64,7 @@ static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *
         return no_memory();
     a->source = *out;
     a->want = want;
-    a->made = add_form(p, n, layout, want);
+    a->made = ch__form_add(&p->forms, n, layout, want);
     if (a->made == NULL)
         return no_memory();
     *out = a->made;
@@ -117,13 +101,11 @@ static ch_status add_inputs(ch_partition *p, const ch_node *call, const ch_core_
 }
 
 ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,
-                         const int64_t *from, const int64_t *to)
+                         const int64_t *from, const int64_t *to, void *attrs)
 {
     ch_region    few[8], *in = few, out[CH_MAX_OUT];
     ch_call_part part = {.rule = &of->rule, .from = from, .to = to, .out = out};
 
-    if (call->op->local == NULL || call->attrs == NULL)
-        return CH_OK;
     if (call->n_in > (int)(sizeof(few) / sizeof(few[0])))
         in = allocate(p, (size_t)call->n_in, sizeof(*in));
     if (in == NULL)
@@ -134,14 +116,44 @@ ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_cal
     for (int i = 0; i < call->n_out; i++)
         out[i] = of->out_at[i]->at[c];
     /* The copy refers to the tensors and bodies of the call, which lives longer. */
-    of->attrs[c] = ch__arena_copy(&p->d->arena, call->attrs, call->op->attrs_bytes);
-    return of->attrs[c] == NULL ? no_memory() : call->op->local(call, &part, of->attrs[c]);
+    memcpy(attrs, call->attrs, call->op->attrs_bytes);
+    return call->op->local(call, &part, attrs);
+}
+
+bool ch__has_part_attrs(const ch_node *call)
+{
+    return call->op->local != NULL && call->attrs != NULL;
 }
 
 /* Returns true if the attributes of a part follow from the sizes of its outputs. */
 static bool has_simple_attrs(const ch_node *call)
 {
-    return call->op->local == NULL || call->attrs == NULL || call->op->local == ch__local_dims;
+    return !ch__has_part_attrs(call) || call->op->local == ch__local_dims;
+}
+
+/* Sets the attributes of the parts of all cores. Cores whose attributes equal those of the core
+ * before share them. */
+static ch_status add_attrs(ch_partition *p, const ch_node *call, const ch_range_table *t,
+                           ch_core_call *of)
+{
+    int64_t   from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
+    void     *last = NULL, *room = NULL;
+    ch_status rc = CH_OK;
+
+    for (uint64_t m = t->cores; m != 0 && rc == CH_OK; m &= m - 1) {
+        int c = ch__first_core(m);
+
+        if (room == NULL && (room = allocate(p, 1, call->op->attrs_bytes)) == NULL)
+            return no_memory();
+        ch__range_table_core(t, c, from, to);
+        rc = ch__part_attrs(p, call, of, c, from, to, room);
+        if (rc == CH_OK && (last == NULL || !ch__attrs_equal(call->op, last, room))) {
+            last = room;
+            room = NULL;
+        }
+        of->attrs[c] = last;
+    }
+    return rc;
 }
 
 /* Decides what each core does in a call, of which every core has a part that is not empty. */
@@ -179,9 +191,7 @@ static const ch_core_regions *regions_for(ch_partition *p, const ch_core_layout 
 static ch_status add_parts(ch_partition *p, const ch_node *call, const ch_core_layout *ranges,
                            ch_core_call *of)
 {
-    int64_t        from[CH_MAX_FACTORS] = {0}, to[CH_MAX_FACTORS] = {0};
     ch_range_table t;
-    ch_status      rc = CH_OK;
 
     if (ch__ranges_are_full(&of->rule, ranges) && has_simple_attrs(call))
         return add_full_parts(p, call, ranges, of);
@@ -190,11 +200,7 @@ static ch_status add_parts(ch_partition *p, const ch_node *call, const ch_core_l
     for (int i = 0; i < call->n_out; i++)
         if ((of->out_at[i] = regions_for(p, of->out[i]->layout, &call[i], t.cores)) == NULL)
             return no_memory();
-    for (uint64_t m = t.cores; m != 0 && rc == CH_OK; m &= m - 1) {
-        ch__range_table_core(&t, ch__first_core(m), from, to);
-        rc = ch__part_attrs(p, call, of, ch__first_core(m), from, to);
-    }
-    return rc;
+    return ch__has_part_attrs(call) ? add_attrs(p, call, &t, of) : CH_OK;
 }
 
 /* Sets the positions of the parts of a call in the whole call, if its kernels need them. */
@@ -249,7 +255,7 @@ static ch_status add_outputs(ch_partition *p, const ch_node *call, const ch_core
         rc = ch__layout_intern(p->d->layouts, &l, &unique);
         if (rc != CH_OK)
             return rc;
-        of->out[i] = add_form(p, &call[i], unique, NULL);
+        of->out[i] = ch__form_add(&p->forms, &call[i], unique, NULL);
         if (of->out[i] == NULL)
             return no_memory();
     }
@@ -275,7 +281,7 @@ static ch_status add_arrays(ch_partition *p, const ch_node *call,
     }
     for (int i = 0; i < call->n_out; i++) {
         of->out_at[i] = regions_of(p, out[i], &call[i]);
-        of->out[i] = add_form(p, &call[i], out[i], NULL);
+        of->out[i] = ch__form_add(&p->forms, &call[i], out[i], NULL);
         if (of->out_at[i] == NULL || of->out[i] == NULL)
             return no_memory();
     }
@@ -376,7 +382,7 @@ static ch_status add_source(ch_partition *p, const ch_node *call)
         l = p->d->tiles[((const ch_read_attrs *)ch__attrs(call))->resource];
     else if (is_host)
         l = ch__division_replicated(p->d, call->dims.rank);
-    form = l != NULL ? add_form(p, call, l, NULL) : NULL;
+    form = l != NULL ? ch__form_add(&p->forms, call, l, NULL) : NULL;
     if (form == NULL)
         return no_memory();
     form->is_host = is_host;
@@ -540,7 +546,7 @@ static bool same_attrs(const void *arg, int b, int c)
     const ch_action    *a = arg;
     const ch_core_call *of = a->call;
 
-    return !ch__has_core(of->computes, b) || of->attrs[b] == NULL ||
+    return !ch__has_core(of->computes, b) || of->attrs[b] == of->attrs[c] ||
            ch__attrs_equal(a->value->op, of->attrs[b], of->attrs[c]);
 }
 
@@ -600,6 +606,21 @@ static int by_first_core(const void *a, const void *b)
     return x->first - y->first;
 }
 
+/* Gives the forms of all values room for a node of each class. */
+static ch_status give_nodes(ch_partition *p, int n_classes)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < p->g->n_values; i++)
+        for (ch_form *form = p->forms.first[i]; form != NULL; form = form->next)
+            if ((form->node = allocate(p, (size_t)n_classes, sizeof(*form->node))) == NULL)
+                return no_memory();
+    for (ch_action *a = p->first; a != NULL; a = a->next)
+        for (int i = 0; a->call != NULL && i < a->call->n_bodies && rc == CH_OK; i++)
+            rc = give_nodes(&a->call->body[i], n_classes);
+    return rc;
+}
+
 ch_status ch__actions_classes(ch_partition *p)
 {
     classifier s = {.class = p->class, .n = 1};
@@ -614,5 +635,5 @@ ch_status ch__actions_classes(ch_partition *p)
     for (int i = 0; i < s.n; i++)
         for (uint64_t m = p->class[i].cores; m != 0; m &= m - 1)
             p->class_of[ch__first_core(m)] = i;
-    return rc;
+    return rc == CH_OK ? give_nodes(p, s.n) : rc;
 }

@@ -100,10 +100,12 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
                            ch_step_report *report, ch_report_body *described);
 /* Finds the classes of cores, and numbers them by their first cores. */
 ch_status ch__actions_classes(ch_partition *p);
-/* Sets the attributes of the part of a call that core c computes, whose ranges of the factors
- * are from[i] to to[i]. */
+/* Returns true if parts of a call have attributes of their own. */
+bool ch__has_part_attrs(const ch_node *call);
+/* Sets `attrs` to the attributes of the part of such a call that core c computes, whose ranges
+ * of the factors are from[i] to to[i]. */
 ch_status ch__part_attrs(ch_partition *p, const ch_node *call, const ch_core_call *of, int c,
-                         const int64_t *from, const int64_t *to);
+                         const int64_t *from, const int64_t *to, void *attrs);
 
 /* ---- describe.c: the report ---- */
 

@@ -159,11 +159,15 @@ static ch_status write_call(ch_partition *p, const ch_action *a, int k, ch_step 
     const ch_core_call *of = a->call;
     const int64_t       none[CH_MAX_FACTORS] = {0}; /* has_simple_attrs */
     ch_node           **in, *to;
-    ch_status           rc;
+    ch_status           rc = CH_OK;
 
     if (!ch__has_core(of->computes, c))
         return CH_OK;
-    rc = of->is_full ? ch__part_attrs(p, n, of, c, none, none) : CH_OK;
+    if (of->is_full && ch__has_part_attrs(n)) {
+        of->attrs[c] = ch__arena_alloc(&p->d->arena, n->op->attrs_bytes);
+        rc = of->attrs[c] == NULL ? no_memory()
+                                  : ch__part_attrs(p, n, of, c, none, none, of->attrs[c]);
+    }
     if (rc != CH_OK)
         return rc;
     in = ch__arena_alloc(&p->d->arena, ((size_t)n->n_in + 1) * sizeof(*in));
