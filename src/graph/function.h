@@ -66,9 +66,9 @@ typedef struct ch_prepared {
     int          *which;    /* by member: its program */
     ch_instance **instance; /* by member, in instances */
     void         *instances;
-    bool          writes;   /* some program writes resources: members pass a barrier before */
-    int           n_calls;  /* calls of replica 0 before the division, without its sources */
-    void         *report;   /* of ch_run_ops.partition; NULL: none */
+    bool          writes;  /* some program writes resources: members pass a barrier before */
+    int           n_calls; /* calls of replica 0 before the division, without its sources */
+    void         *report;  /* of ch_run_ops.partition; NULL: none */
     void (*report_free)(void *report);
     /* What the collectives between replicas will count in CH_TRAFFIC_CROSS, over all members;
      * and what all kernels counted in the last run, over the cores of local replica 0 or, of

@@ -91,8 +91,8 @@ struct ch_graph {
     atomic_int        refs;
     ch_arena          arena;
     ch_shared_memory *shared; /* referenced; NULL: none */
-    const char *name;
-    bool        is_concrete;
+    const char       *name;
+    bool              is_concrete;
     /* The recording. After its end, a step that rejects further calls. NULL in a specialised or
      * decoded graph. */
     ch_step *step;

@@ -479,7 +479,7 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
  * cores of a class divides it. */
 typedef struct classifier {
     ch_core_class *class;
-    int            n;
+    int n;
     /* by hash: regions in which the cores of a class do not differ any more */
     const ch_core_regions *compared[CH_MAX_CORES];
 } classifier;
@@ -580,7 +580,7 @@ static ch_status divide_by_actions(classifier *s, const ch_partition *p)
     ch_status      rc = CH_OK;
 
     for (const ch_node *n = p->g->first; n != NULL; n = n->next) {
-        const ch_core_layout *l = ch__is_source(n) ? p->forms.first[n->id]->layout : NULL;
+        const ch_core_layout  *l = ch__is_source(n) ? p->forms.first[n->id]->layout : NULL;
         const ch_core_regions *at;
 
         if (l == NULL || ch__layout_is_replicated(l))

@@ -65,8 +65,8 @@ typedef struct ch_action {
     const ch_core_regions *want; /* all but CALL: the regions that the cores get or put */
     ch_core_call          *call; /* CALL */
     const struct ch_exchange_table *table; /* RESHARD: NULL until the first graph is written */
-    ch_planned_move        move; /* all but CALL: for the report */
-    struct ch_action      *next;
+    ch_planned_move                 move;  /* all but CALL: for the report */
+    struct ch_action               *next;
 } ch_action;
 
 /* A class of cores with the same actions, and their graph. */
@@ -88,7 +88,7 @@ struct ch_partition {
     int               n_classes, class_of[CH_MAX_CORES];
     ch_core_class class[CH_MAX_CORES];
     /* by resource and by output: forms of new values of variables, and of results of a body */
-    const ch_form **written, **result;
+    const ch_form   **written, **result;
     ch_core_regions   room;   /* for regions that are no layout */
     ch_shared_memory *shared; /* of the graphs of all classes and of their bodies */
 };

@@ -132,7 +132,7 @@ ch_status ch__exchange(ch_step *s, const ch_exchange_table *t, const ch_node *va
         *result = dims != NULL ? in : NULL;
         return CH_OK;
     }
-    memcpy(&a.table, &t, sizeof(t)); /* attributes do not know const */
+    memcpy(&a.table, &t, sizeof(t));                      /* attributes do not know const */
     a.value = ch__origin_name(value, name, sizeof(name)); /* the graph copies it */
     if (dims != NULL)
         a.dims = *dims;

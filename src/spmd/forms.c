@@ -12,8 +12,7 @@ ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out)
 {
     bool *from_variables;
 
-    *out = (ch_forms){
-        .arena = &d->arena, .layouts = d->layouts, .n_cores = d->opt->n_cores};
+    *out = (ch_forms){.arena = &d->arena, .layouts = d->layouts, .n_cores = d->opt->n_cores};
     out->first = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*out->first));
     if (out->first == NULL)
         return ch__fail_memory("the layouts of a step");

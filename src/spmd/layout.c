@@ -248,7 +248,8 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
         e = e->next;
     if (e != NULL)
         return &e->regions;
-    e = ch__arena_alloc(&t->arena, offsetof(regions_entry, regions) + ch__regions_bytes(l->n_cores));
+    e = ch__arena_alloc(&t->arena,
+                        offsetof(regions_entry, regions) + ch__regions_bytes(l->n_cores));
     if (e == NULL)
         return NULL;
     e->whole = whole;
@@ -420,11 +421,10 @@ bool ch__core_regions(const ch_core_layout *l, ch_shape whole, ch_region *out)
     ch_region all = {.begin = {0}};
 
     assert(l->rank == whole.rank);
-    memset(out, 0, (size_t)l->n_cores * sizeof(*out));
     for (int k = 0; k < whole.rank; k++)
         all.size[k] = whole.dim[k];
-    for (uint64_t m = l->cores; m != 0; m &= m - 1)
-        out[ch__first_core(m)] = all;
+    for (int c = 0; c < l->n_cores; c++)
+        out[c] = ch__layout_has(l, c) ? all : (ch_region){.begin = {0}};
     for (int k = 0; k < whole.rank; k++) {
         int64_t begin[CH_MAX_CORES + 1];
 
@@ -528,8 +528,7 @@ static bool merge_axis(const ch_core_layout *a, const ch_core_layout *b, int k,
     else
         copy_row(l->part[k], l->n_cores, out->cores, out->part[k]);
     return l == b || b->parts[k] == 1 ||
-           (same_parts(a, b, k) &&
-            same_row(a->part[k], b->part[k], a->n_cores, out->cores));
+           (same_parts(a, b, k) && same_row(a->part[k], b->part[k], a->n_cores, out->cores));
 }
 
 bool ch__layout_merge(const ch_core_layout *a, const ch_core_layout *b, ch_core_layout *out)
@@ -625,10 +624,10 @@ static void print_cores(ch_text *o, const ch_core_layout *l, const unsigned char
 
 int ch__core_layout_print(const ch_core_layout *l, char *text, size_t size)
 {
-    ch_text     o = ch__text(text, size);
-    int         copies;
-    bool        is_split = layout_combinations(l) > l->n_partial;
-    const char *before = " in parts of";
+    ch_text       o = ch__text(text, size);
+    int           copies;
+    bool          is_split = layout_combinations(l) > l->n_partial;
+    const char   *before = " in parts of";
     unsigned char number[CH_MAX_CORES];
 
     if (ch__layout_is_replicated(l)) {

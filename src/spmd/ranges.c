@@ -308,14 +308,14 @@ static bool axis_regions(const ch_factors *f, const ch_axis_rule *a, int64_t siz
 {
     const ch_core_layout *l = t->ranges;
     int64_t               from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
-    unsigned char         number[CH_MAX_CORES] = {0}; /* by core: of the combination of ranges */
-    int                   known[CH_MAX_CORES];        /* by number: a core that has it */
-    uint64_t              seen = 0;
+    unsigned char number[CH_MAX_CORES] = {0}; /* by core: of the combination of ranges */
+    int           known[CH_MAX_CORES];        /* by number: a core that has it */
+    uint64_t      seen = 0;
 
     for (int j = 0; j < a->n; j++)
         for (int c = 0; c < CH_MAX_CORES && l->parts[a->factor[j]] > 1; c++)
-            number[c] = (unsigned char)(number[c] * l->parts[a->factor[j]] +
-                                        l->part[a->factor[j]][c]);
+            number[c] =
+                (unsigned char)(number[c] * l->parts[a->factor[j]] + l->part[a->factor[j]][c]);
     for (uint64_t m = t->cores; m != 0; m &= m - 1) {
         int c = ch__first_core(m), i = number[c];
 

@@ -488,8 +488,7 @@ static void list_bounds(const copy_list *l, int rank, ch_region *held)
 static ch_status plan_finish(planner *pl, const bool *wants, ch_reshard *r)
 {
     for (int i = 0; i < r->n_stages; i++) {
-        ch_reshard_work *work =
-            ch__arena_alloc(pl->arena, sizeof(*work) * (size_t)r->n_cores);
+        ch_reshard_work *work = ch__arena_alloc(pl->arena, sizeof(*work) * (size_t)r->n_cores);
 
         if (work == NULL)
             return ch__fail_memory("plan of a reshard");

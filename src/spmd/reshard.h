@@ -46,7 +46,7 @@ typedef struct ch_reshard {
     ch_traffic_kind kind;
     int64_t         n_moved; /* elements that cores read from other cores */
     /* the region that each core reads from in the first stage, where it has a part */
-    const ch_core_layout *from;
+    const ch_core_layout  *from;
     const ch_reshard_work *stage[2]; /* by stage and core */
 } ch_reshard;
 

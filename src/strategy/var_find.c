@@ -180,8 +180,7 @@ static int first_equal(const ch_var *v, int i)
 
     if (l == NULL)
         return 0;
-    while (v->copy[first] == NULL ||
-           !ch__layout_same_part(l, first, i % l->n_cores))
+    while (v->copy[first] == NULL || !ch__layout_same_part(l, first, i % l->n_cores))
         first++;
     return first;
 }
