@@ -82,6 +82,10 @@ typedef struct ch_strategy_parts {
     ch_resolver              *resolver; /* for ch_strategy_resolver; borrowed until close */
     bool isolates_state;                /* ch_strategy_configure sets isolate_session_state */
     bool own_pipelines;                 /* CH_EACH_REPLICA (cohort/input.h) is allowed */
+    /* A step of this strategy may read the variables of another strategy with this property,
+     * and the other way round: each replica reads the copy that is on one of its devices. If a
+     * replica has none, the step fails. */
+    bool shares_by_device;
     /* The strategy has exactly one replica, always. Values are then plain, and are neither
      * copied nor moved, as under OneDevice. */
     bool is_bare;

@@ -265,7 +265,8 @@ typedef struct ch_tpu_options {
 /* Creates a TPUStrategy: a replica on the cores that the assignment gives to it, or on each TPU
  * device of this process if `a` is NULL. Core 0 of a replica has its inputs and results.
  * Variables are mirrored over the replicas. `r` NULL: a resolver with the name NULL. The
- * strategy references both.
+ * strategy references both. Several TPU strategies may use the same devices, and read each
+ * other's variables (ch_var_read).
  *
  * NOT_FOUND: this process has no TPU devices. INVALID_ARGUMENT: the assignment is of another
  * topology than that of the resolver (ch_resolver_tpu_topology), has a core that is no device

@@ -101,7 +101,8 @@ CH_API ch_strategy *ch_var_strategy(const ch_var *v); /* borrowed */
 CH_API ch_sync        ch_var_sync(const ch_var *v); /* never CH_SYNC_AUTO */
 CH_API ch_aggregation ch_var_aggregation(const ch_var *v);
 /* Writes the variable as text: "w tensor(...)", or "MirroredVariable:{...}" with a line for
- * each copy. Returns the length needed, as snprintf does. */
+ * each copy. Copies are named "w", "w/replica_1", ..., or "w/r:0", "w/r:1", ... if all logical
+ * devices of a replica have its copy. Returns the length needed, as snprintf does. */
 CH_API int ch_var_print(ch_var *v, char *text, size_t size);
 /* Returns the name of the device of the variable, or of its first copy or shard, such as
  * "/job:ps/replica:0/task:1/device:CPU:0". Borrowed. */
@@ -176,6 +177,9 @@ CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
  *   - A step of Default may read the variables of every strategy: the first copy, the aggregate
  *     for CH_SYNC_ON_READ, the program's copy of a per_worker variable, or the value on the
  *     servers when the run starts.
+ *   - A step of a TPUStrategy may read the variables of another. Each replica reads the copy
+ *     that is on one of its devices, or that has a part there. INVALID_ARGUMENT: a replica has
+ *     none, or a merge call reads a variable that is CH_SYNC_ON_READ.
  *
  * Other mixtures, and writes, are FAILED_PRECONDITION. A read of another strategy's variable is
  * not synchronised with runs that change the variable: the caller must not run both at the same

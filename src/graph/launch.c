@@ -215,15 +215,21 @@ static void mark_all_rows(const ch_prepared *p)
                 ch__row_marks_add_all(p->marks[i]);
 }
 
-/* Makes all members read the fetched values. */
+/* Makes all members read the fetched values of their replicas. */
 static void bind_borrowed(const ch_launch *l)
 {
     ch_prepared *p = l->p;
     int          n = p->graph->n_resources;
 
-    for (int i = 0; i < n && l->borrowed != NULL; i++)
-        for (int m = 0; m < p->n_members && l->borrowed[i] != NULL; m++)
-            p->resource[m * n + i] = l->borrowed[i]->data;
+    for (int i = 0; i < n && l->borrowed != NULL; i++) {
+        ch_tensor *const *value = &l->borrowed[i * l->run->n_local];
+
+        for (int m = 0; m < p->n_members && value[0] != NULL; m++) {
+            const ch_tensor *own = value[m / p->n_cores];
+
+            p->resource[m * n + i] = own != NULL ? own->data : value[0]->data;
+        }
+    }
 }
 
 /* Sets *out to the data of input i for replica r. If the program needs room that the tensor

@@ -33,9 +33,11 @@ typedef struct ch_launch {
     ch_clock             *clock;   /* by member; NULL: the run is not timed */
     ch_traffic_counts    *traffic; /* by member */
     ch_tensor            *few_tensors[CH_LAUNCH_FEW];
-    ch_tensor           **borrowed; /* by resource: values of borrowed variables; NULL: none */
-    ch_tensor            *few_borrowed[CH_LAUNCH_FEW];
-    ch_shape              few_shapes[CH_LAUNCH_FEW];
+    /* Values of borrowed variables: that of resource i for local replica r at
+     * i * n_local + r. NULL: none. */
+    ch_tensor **borrowed;
+    ch_tensor  *few_borrowed[CH_LAUNCH_FEW];
+    ch_shape    few_shapes[CH_LAUNCH_FEW];
 } ch_launch;
 
 /* Runs l->p on all members, with the inputs l->args, and writes the results to

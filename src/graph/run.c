@@ -206,25 +206,28 @@ ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
 static ch_status fetch_borrowed(ch_launch *l)
 {
     const ch_graph *g = l->p->graph;
+    int             n = g->n_resources * l->run->n_local;
     ch_status       rc = CH_OK;
 
     for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
         if (!ch__is_borrowed(&g->resource[i]))
             continue;
-        if (l->borrowed == NULL && g->n_resources <= CH_LAUNCH_FEW)
+        if (l->borrowed == NULL && n <= CH_LAUNCH_FEW)
             l->borrowed = memset(l->few_borrowed, 0, sizeof(l->few_borrowed));
         if (l->borrowed == NULL)
-            l->borrowed = ch__calloc((size_t)g->n_resources, sizeof(*l->borrowed));
-        rc = l->borrowed == NULL
-                 ? ch__fail_memory("a run")
-                 : l->run->ops->borrow(l->run->owner, &g->resource[i], &l->borrowed[i]);
+            l->borrowed = ch__calloc((size_t)n, sizeof(*l->borrowed));
+        rc = l->borrowed == NULL ? ch__fail_memory("a run")
+                                 : l->run->ops->borrow(l->run, &g->resource[i],
+                                                       &l->borrowed[i * l->run->n_local]);
     }
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s", l->run->function->name);
 }
 
 static void drop_borrowed(ch_launch *l)
 {
-    for (int i = 0; l->p != NULL && l->borrowed != NULL && i < l->p->graph->n_resources; i++)
+    int n = l->p != NULL ? l->p->graph->n_resources * l->run->n_local : 0;
+
+    for (int i = 0; i < n && l->borrowed != NULL; i++)
         ch_tensor_unref(l->borrowed[i]);
     if (l->borrowed != l->few_borrowed)
         ch__free(l->borrowed);

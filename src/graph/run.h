@@ -73,11 +73,11 @@ typedef struct ch_run_ops {
      * replica 0 writes; NULL: its rows are not marked. Called after `resource` has found the
      * variable for replica 0. NULL if no variables of the owner are marked. */
     ch_row_marks *(*marks)(void *owner, const ch_resource *r);
-    /* Sets *out to the value of a borrowed variable (ch__is_borrowed) for this run: a
-     * contiguous tensor that all replicas read. The run unrefs it. Called before every run,
-     * while no device is held, so it may wait for another task. NULL if no graph has borrowed
-     * variables. */
-    ch_status (*borrow)(void *owner, const ch_resource *r, ch_tensor **out);
+    /* Sets out[i] to the value of a borrowed variable (ch__is_borrowed) for local replica i in
+     * this run: a contiguous tensor. out[i] may stay NULL if i > 0; the replica then reads
+     * out[0]. The run unrefs the tensors. Called before every run, while no device is held, so
+     * it may wait for another task. NULL if no graph has borrowed variables. */
+    ch_status (*borrow)(const ch_run *run, const ch_resource *r, ch_tensor **out);
     /* Called before the replicas run, and after all of them have succeeded, while the devices
      * are held. An error becomes the error of the run. Both may be NULL. */
     ch_status (*begin)(const ch_run *run, const ch_graph *g);

@@ -24,11 +24,17 @@
 #include "ops/ops.h"
 #include "strategy/strategy.h"
 
+bool ch__strategy_shares_by_device(const ch_strategy *st, const ch_strategy *of)
+{
+    return st != of && st->parts.shares_by_device && of->parts.shares_by_device;
+}
+
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of)
 {
     const ch_strategy *default_strategy = ch__strategy_default();
 
-    return st == of || st == default_strategy || of == default_strategy;
+    return st == of || st == default_strategy || of == default_strategy ||
+           ch__strategy_shares_by_device(st, of);
 }
 
 /* Returns INVALID_ARGUMENT if v is NULL, or if s has no owner: steps of a dataset pipeline must
@@ -91,18 +97,45 @@ static void release_var(void *v)
     ch_var_unref(v);
 }
 
+/* Returns an error unless every replica of the step has a copy of v on its devices, and the
+ * step has a single value of v if it is in a merge call. */
+static ch_status check_shared(const ch_step *s, const ch_var *v)
+{
+    const ch_strategy *st = s->owner;
+    ch_device *const  *device;
+    ch_status          rc = ch__strategy_devices(st, &device);
+
+    if (rc == CH_OK)
+        rc = ch__var_match_copies(v, st->n_local, st->n_cores, device, NULL);
+    if (rc == CH_OK && ch__var_is_per_replica(v) &&
+        ch__step_context(s) == CH_STEP_CONTEXT_CROSS)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "var_read: variable %s: %s made it, and its copies differ: a merge call "
+                      "of %s has none of its own; read it outside the merge call, and pass the "
+                      "value",
+                      v->name, v->strategy->label, st->label);
+    return rc;
+}
+
 /* Records the read of a variable of another strategy. Records an error unless the step may read
- * it and it has a single value in cross-replica context. */
+ * it, and unless there is a single value of it: that of cross-replica context, or, if the
+ * strategies share copies by device, the copy of each replica. */
 static ch_node *borrow(ch_step *s, ch_var *v, const void *caller)
 {
-    ch_status rc = ch__strategy_may_read(s->owner, v->strategy) ? ch__var_check_read(v)
-                                                                : fail_mixed(s, v, "var_read");
+    bool      by_device = ch__strategy_shares_by_device(s->owner, v->strategy);
+    ch_node  *n;
+    ch_status rc = !ch__strategy_may_read(s->owner, v->strategy) ? fail_mixed(s, v, "var_read")
+                   : by_device                                   ? check_shared(s, v)
+                                                                 : ch__var_check_read(v);
 
     if (rc != CH_OK) {
         ch__step_record_error(s, rc, caller);
         return NULL;
     }
-    return ch__step_borrow(s, ch_var_ref(v), release_var, v->name, v->dtype, v->shape);
+    n = ch__step_borrow(s, ch_var_ref(v), release_var, v->name, v->dtype, v->shape);
+    if (n != NULL && by_device && ch__var_is_per_replica(v))
+        n->varies = true;
+    return n;
 }
 
 /* Records the read of this replica's copy. Marks the node as varying if the copies differ by

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/strategy.h"
 
+#include <limits.h>
 #include <string.h>
 #include <strings.h>
 
@@ -44,13 +45,21 @@ static ch_status check_cores(const char *name, const ch_strategy_parts *parts)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "strategy %s: a logical mesh of %d axes, want 0 to %d", name,
                         parts->n_mesh, CH_MESH_AXES_MAX);
-    for (int i = 0; i < parts->n_mesh && product > 0 && product <= cores_of(parts); i++)
-        product = parts->mesh[i] > 0 ? product * parts->mesh[i] : 0;
+    for (int i = 0; i < parts->n_mesh; i++) {
+        if (parts->mesh[i] < 1)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "strategy %s: axis %d of the logical mesh has %d logical devices, "
+                            "want 1 or more",
+                            name, i, parts->mesh[i]);
+        if (product <= INT_MAX) /* a larger product does not get smaller */
+            product *= parts->mesh[i];
+    }
     if (parts->n_mesh > 0 && product != cores_of(parts))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "strategy %s: the product of the axes of the logical mesh must be the "
-                        "number of logical devices, %d",
-                        name, cores_of(parts));
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "strategy %s: the product of the axes of the logical mesh is %lld, want "
+            "%d, the number of logical devices of a replica",
+            name, (long long)product, cores_of(parts));
     return CH_OK;
 }
 
@@ -360,10 +369,16 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 
 /* ---- runs ---- */
 
+static ch_status end_run(const ch_run *run, const ch_graph *g)
+{
+    ch__split_rules_check(run->owner);
+    return ch__vars_check_copies(run, g);
+}
+
 static const ch_run_ops run_ops = {.resource = ch__var_memory,
                                    .marks = ch__var_marks,
                                    .borrow = ch__var_borrow,
-                                   .end = ch__vars_check_copies,
+                                   .end = end_run,
                                    .partition = ch__cores_partition,
                                    .report_free = ch__step_report_free};
 

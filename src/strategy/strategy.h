@@ -49,10 +49,11 @@ struct ch_strategy {
      * fields. */
     ch_strategy_parts  parts;
     ch_strategy_traits traits;
-    ch_split_rule     *rule; /* owned */
-    pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
-    ch_map             vars; /* all variables by name, not referenced */
-    atomic_uint        generation; /* incremented when vars changes */
+    ch_split_rule     *rule;           /* owned */
+    atomic_bool     has_checked_rules; /* the log has warned of rules that match no variable */
+    pthread_mutex_t lock;       /* protects vars and the fields of ch_var that name this lock */
+    ch_map          vars;       /* all variables by name, not referenced */
+    atomic_uint     generation; /* incremented when vars changes */
     /* As ch_var.marks_owner, for the variables on servers. */
     const void *marks_owner;
 };
@@ -110,8 +111,11 @@ ch_status ch__communication_of(const ch_strategy *st, const char *call,
 ch_communication_options ch__communication_of_step(const ch_step *s);
 
 /* Returns true if steps of `st` may read variables of `of`. That holds if the two are the same
- * strategy or if either is Default. (assign.c) */
+ * strategy, if either is Default, or if both share copies by device. (assign.c) */
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of);
+/* Returns true if the two are different strategies that share copies by device
+ * (ch_strategy_parts.shares_by_device). (assign.c) */
+bool ch__strategy_shares_by_device(const ch_strategy *st, const ch_strategy *of);
 /* Returns the context of the code that is being recorded: replica context, cross-replica
  * context (a merge call) or an update. (merge.c) */
 ch_step_context ch__step_context(const ch_step *s);

@@ -80,6 +80,17 @@ static ch_status check_topology(const ch_resolver *r, const ch_tpu_assignment *a
                     ch__tpu_vector_text(want->size, other), want->tasks, want->devices);
 }
 
+static ch_status check_cores(const ch_tpu_assignment *a)
+{
+    int n = ch_tpu_assignment_cores(a);
+
+    if (n <= CH_LOGICAL_DEVICES_MAX)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s: the device assignment gives %d cores to each replica, want at most %d",
+                    label, n, CH_LOGICAL_DEVICES_MAX);
+}
+
 /* Finds the devices of the cores of an assignment. `all` are the n TPU devices of this
  * process. */
 static ch_status find_assigned(tpu *t, int n, ch_device *const *all)
@@ -123,6 +134,8 @@ static ch_status find_devices(tpu *t)
         rc = ch__fail_memory(label);
     if (rc == CH_OK)
         rc = check_topology(t->resolver, t->assignment);
+    if (rc == CH_OK)
+        rc = check_cores(t->assignment);
     if (rc == CH_OK)
         rc = find_assigned(t, n, all);
     ch__free(all);
@@ -179,6 +192,7 @@ ch_status ch_strategy_tpu(ch_resolver *r, ch_tpu_assignment *a, const ch_tpu_opt
         parts.communication = opt->communication;
         parts.resolver = t->resolver;
         parts.own_pipelines = true;
+        parts.shares_by_device = true;
         rc = ch_strategy_new(&tpu_ops, t, &parts, out);
     }
     if (rc != CH_OK && t != NULL)

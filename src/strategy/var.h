@@ -215,6 +215,9 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
  * is NULL if there are none. INVALID_ARGUMENT: a rule is malformed. */
 ch_status ch__split_rules_copy(const char *strategy, int n, const ch_split_rule *rule,
                                ch_split_rule **out);
+/* Warns of the split rules that match no variable, if a step of the strategy has not run
+ * before. */
+void ch__split_rules_check(ch_strategy *st);
 /* Notes that step s uses v, so that v can no longer be split in another way. A step that only
  * creates variables (ch_step.is_discarded) does not count. */
 void ch__var_note_use(ch_step *s, ch_var *v);
@@ -281,10 +284,16 @@ ch_status ch__var_check_change(const ch_var *v, const char *name);
 ch_status ch__var_memory(void *owner, const ch_resource *r, int local, int core, void **out);
 /* Returns the marks of the rows of a variable; NULL: they are not marked. (var_find.c) */
 ch_row_marks *ch__var_marks(void *owner, const ch_resource *r);
-/* Stores a new reference to the value of a variable of another strategy: the first copy of a
- * mirrored variable, the aggregate of a variable that is CH_SYNC_ON_READ. The value of a remote
- * variable is fetched. (var_value.c) */
-ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out);
+/* Implements ch_run_ops.borrow. If one of the two strategies is Default, the value for all replicas
+ * is that of ch_var_get. Otherwise each replica gets the copy that is on its devices
+ * (var_borrow.c). */
+ch_status ch__var_borrow(const ch_run *run, const ch_resource *r, ch_tensor **out);
+/* Finds the copies of v that are on the devices of n replicas of another strategy; core c of
+ * replica r is device[r * n_cores + c]. A copy of v is on every device that stores it or a part
+ * of it, and the lowest core decides. Stores the index of that tensor in v->copy in at[r]; `at` may
+ * be NULL. INVALID_ARGUMENT: a replica has none. (var_borrow.c) */
+ch_status ch__var_match_copies(const ch_var *v, int n, int n_cores, ch_device *const *device,
+                               int *at);
 /* Called after a run. Returns INTERNAL if COHORT_CHECK_COPIES is set and the copies of a
  * mirrored variable differ. (var_find.c) */
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);

@@ -7,10 +7,12 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cohort/logical.h"
 #include "strategy/strategy.h"
 #include "tensor/device.h"
+#include "tensor/print.h"
 
 /* Sets *out to the layout of a variable that is split over the logical mesh of its strategy.
  * `call` begins the message. */
@@ -119,6 +121,49 @@ static ch_status layout_of_rule(const ch_strategy *st, ch_var *v, const ch_split
     snprintf(call, sizeof(call), "split rule \"%s\"", rule->name);
     v->rule = rule->name;
     return layout_of_split(st, v, call, rule->n, rule->axis, out);
+}
+
+static bool matches_any(const ch_split_rule *rule, int n, ch_var *const *v)
+{
+    for (int i = 0; i < n; i++)
+        if (matches(rule->name, v[i]->name))
+            return true;
+    return false;
+}
+
+/* Logs that a rule matches no variable, with the names of the first variables. */
+static void warn_of_rule(const ch_strategy *st, const ch_split_rule *rule, int n,
+                         ch_var *const *v)
+{
+    const int max_listed = 12;
+    char      names[512];
+    ch_text   o = ch__text(names, sizeof(names));
+
+    for (int i = 0; i < n && i < max_listed; i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", v[i]->name);
+    if (n > max_listed)
+        ch__text_add(&o, " and %d more", n - max_listed);
+    ch__log(CH_LOG_WARNING, "split-rule",
+            "%s: split rule \"%s\" matches no variable, so it splits nothing; the variables "
+            "are %s",
+            st->label, rule->name, n > 0 ? names : "none");
+}
+
+void ch__split_rules_check(ch_strategy *st)
+{
+    ch_var **v = NULL;
+    int      n = 0;
+
+    if (st->parts.n_rules == 0 || atomic_exchange(&st->has_checked_rules, true))
+        return;
+    if (ch__strategy_vars(st, &n, &v) != CH_OK)
+        return; /* there is no memory for the names */
+    for (int i = 0; i < st->parts.n_rules; i++)
+        if (!matches_any(&st->parts.rule[i], n, v))
+            warn_of_rule(st, &st->parts.rule[i], n, v);
+    for (int i = 0; i < n; i++)
+        ch_var_unref(v[i]);
+    ch__free(v);
 }
 
 /* Sets *out to the layout of a variable for which the program has chosen none. */

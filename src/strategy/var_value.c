@@ -37,17 +37,6 @@ ch_status ch__var_get(ch_var *v, ch_tensor **out)
     return rc == CH_OK ? v->strategy->var_ops->read(v, NULL, out) : rc;
 }
 
-ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
-{
-    ch_var *v = r->key;
-
-    (void)owner;
-    if (!ch__var_is_local(v) || ch__var_is_per_replica(v) || v->tiles != NULL)
-        return ch__var_get(v, out);
-    *out = ch_tensor_ref(v->copy[0]);
-    return CH_OK;
-}
-
 /* Returns true if the snapshot has the current value. The bytes are compared, because the
  * program may write to a copy (ch_var_copies) without a call of the library. */
 static bool is_current(const ch_var *v, const ch_tensor *snapshot)
@@ -388,14 +377,23 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 
 /* ---- text ---- */
 
-/* Prints copy i with its name: "w", "w/replica_1". */
+/* Prints the name of copy i: "w", "w/replica_1". If all logical devices of a replica have the
+ * copy together, "w/r:0", "w/r:1". */
+static void print_name(const ch_var *v, int i, ch_text *o)
+{
+    ch__text_add(o, "%s", v->name);
+    if (v->tiles != NULL && !v->strategy->parts.defaults_to_device_0)
+        ch__text_add(o, "/r:%d", i);
+    else if (i > 0)
+        ch__text_add(o, "/replica_%d", i);
+}
+
+/* Prints copy i with its name. */
 static void print_copy(ch_var *v, int i, ch_text *o)
 {
     ch_tensor *fetched = NULL;
 
-    ch__text_add(o, "%s", v->name);
-    if (i > 0)
-        ch__text_add(o, "/replica_%d", i);
+    print_name(v, i, o);
     ch__text_add(o, " ");
     if (v->tiles == NULL && ch__var_is_local(v))
         ch__text_tensor(o, v->copy[i]);
