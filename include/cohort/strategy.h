@@ -136,6 +136,11 @@ typedef struct ch_run_options {
     bool     has_step_number; /* false: the function counts its runs, from 0 */
     int64_t  step_number;     /* for ch_step_number and random numbers; 0 or more */
     uint64_t seed;            /* of random numbers */
+    /* How TensorFlow pads batches of different sizes on TPUs; for programs that set them there.
+     * They have no effect: replicas may have different numbers of rows under every strategy,
+     * and nothing is padded. 0: on; CH_OFF. */
+    int  dynamic_batch_size, dynamic_padder;
+    bool bucketizing_dynamic_shape;
 } ch_run_options;
 
 /* ch_strategy_run runs a step once on every replica, and ch_strategy_run_with does so with

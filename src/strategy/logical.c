@@ -6,6 +6,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/logical.h"
 
+#include <limits.h>
+
 #include "graph/step.h"
 #include "spmd/annotate.h"
 #include "strategy/strategy.h"
@@ -79,14 +81,14 @@ static ch_status check_parts(const subject *s, const ch_node *x, const int *part
         if (parts[i] < 1)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d in %d parts (want 1 or more)",
                             s->text, i, parts[i]);
-        if (product <= cores)
+        if (product <= INT_MAX) /* a larger product does not get smaller */
             product *= parts[i];
     }
     if (product != cores)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: the product of the parts must be the number of logical devices of "
-                        "a replica, %d",
-                        s->text, cores);
+                        "%s: the product of the parts is %lld, want %d, the number of logical "
+                        "devices of a replica",
+                        s->text, (long long)product, cores);
     for (int i = 0; i < x->dims.rank; i++)
         if (x->dims.dim[i].sym == 0 && x->dims.dim[i].n % parts[i] != 0)
             return ch__fail(CH_INVALID_ARGUMENT,
