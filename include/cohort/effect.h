@@ -56,10 +56,15 @@ typedef struct ch_host_spec {
     void       *arg; /* passed on to fn; must be valid as long as the step can run */
     int         n_out;
     ch_host_out out[CH_MAX_HOST_OUT];
+    /* Computes the gradients of the inputs, with the same `arg`. Its inputs are those of the
+     * call, then the gradients of the float outputs; its outputs are the gradients of the float
+     * inputs. The limits of CH_MAX_HOST_IN and CH_MAX_HOST_OUT hold for it too. NULL:
+     * ch_gradient through the call is UNIMPLEMENTED. */
+    ch_host_fn gradient;
 } ch_host_spec;
 
 /* Calls a C function in every run. Writes n_out nodes to `out`, which may be NULL if n_out is
- * 0. A host call has no gradient, and a step with a host call cannot be encoded. */
+ * 0. A step with a host call cannot be encoded. */
 CH_API void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const *in,
                          ch_node **out);
 

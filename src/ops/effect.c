@@ -302,7 +302,8 @@ typedef struct host_attrs {
     const char *name;
     void       *fn; /* a ch_host_fn; attributes of kind HOST are void pointers */
     void       *arg;
-    ch_ints     dtype; /* of each output */
+    void       *gradient; /* a ch_host_fn, or NULL */
+    ch_ints     dtype;    /* of each output */
     ch_dims     dims[CH_MAX_HOST_OUT];
 } host_attrs;
 
@@ -315,6 +316,7 @@ static const ch_attr host_rows[] = {
     CH_ATTR_TEXT(host_attrs, name),
     CH_ATTR_HOST(host_attrs, fn),
     CH_ATTR_HOST(host_attrs, arg),
+    CH_ATTR_HOST(host_attrs, gradient),
     CH_ATTR_INTS(host_attrs, dtype),
     HOST_DIMS(0),
     HOST_DIMS(1),
@@ -398,6 +400,63 @@ static ch_status host_run(const ch_call *c, ch_kernel_tile t)
 
 static const ch_kernel host_kernel = {"host", .run = host_run};
 
+/* Sets *g to the attributes of the call that computes the gradient of call n: an output like
+ * each float input. Returns their number. */
+static int gradient_attrs(const ch_node *n, const char *name, host_attrs *g)
+{
+    const host_attrs *a = ch__attrs(n);
+    int               n_out = 0;
+
+    *g = (host_attrs){.name = name, .fn = a->gradient, .arg = a->arg};
+    for (int i = 0; i < n->n_in; i++) {
+        if (!ch_dtype_is_float(n->in[i]->dtype))
+            continue;
+        if (n_out < CH_MAX_HOST_OUT) {
+            g->dtype.at[n_out] = n->in[i]->dtype;
+            g->dims[n_out] = n->in[i]->dims;
+        }
+        n_out++;
+    }
+    g->dtype.n = n_out;
+    return n_out;
+}
+
+/* Records a host call of the gradient function, with the inputs of the call and the gradients
+ * of its float outputs. */
+static void host_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const host_attrs *a = ch__attrs(n);
+    ch_node          *in[CH_MAX_HOST_IN + CH_MAX_HOST_OUT], *d;
+    char              name[128];
+    host_attrs        g;
+    int               n_in = 0, n_out;
+
+    snprintf(name, sizeof(name), "the gradient of %s", host_name(a));
+    n_out = gradient_attrs(n, name, &g);
+    for (int i = 0; i < n->n_in; i++)
+        in[n_in++] = n->in[i];
+    for (int i = 0; i < n->n_out; i++)
+        if (ch_dtype_is_float(n[i].dtype))
+            in[n_in++] = dout[i] != NULL ? dout[i] : ch_zeros_like(ch__out(n, i));
+    if (a->gradient == NULL || n_in > CH_MAX_HOST_IN || n_out > CH_MAX_HOST_OUT) {
+        ch__step_record_error(
+            s,
+            ch__fail(CH_UNIMPLEMENTED,
+                     "gradient: host_call of %s: %s; use ch_stop_gradient if it is to be "
+                     "treated as a constant",
+                     host_name(a),
+                     a->gradient == NULL
+                         ? "it has no gradient (ch_host_spec.gradient)"
+                         : "its gradient would have too many inputs or outputs"),
+            s->caller);
+        return;
+    }
+    d = ch__node(&ch__op_host_call, &g, n_in, in);
+    for (int i = 0, k = 0; i < n->n_in && d != NULL; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = ch__out(d, k++);
+}
+
 const ch_op ch__op_host_call = {
     .name = "host_call",
     .version = 1,
@@ -406,6 +465,7 @@ const ch_op ch__op_host_call = {
     .attrs = host_rows,
     .attrs_bytes = sizeof(host_attrs),
     .infer = host_infer,
+    .grad = host_grad,
     .replicated = "it has an effect, so a single core executes it",
     .flags = CH_OP_EFFECT | CH_OP_CAN_FAIL | CH_OP_HOST,
     .kernels = (const ch_kernel *const[]){&host_kernel, NULL},
@@ -420,6 +480,7 @@ static ch_status host_attrs_of(const char *call, const ch_host_spec *spec, host_
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, want 0 to %d", call, spec->n_out,
                         CH_MAX_HOST_OUT);
     memcpy(&a->fn, &spec->fn, sizeof(a->fn));
+    memcpy(&a->gradient, &spec->gradient, sizeof(a->gradient));
     a->arg = spec->arg;
     a->dtype.n = spec->n_out;
     for (int i = 0; i < spec->n_out; i++) {
