@@ -106,17 +106,26 @@ static ch_status add_pairs(chooser *c)
 }
 
 /* Adds the ranges of a call that must not be divided: the whole call, on core 0 if the call has
- * an effect outside the graph, or if that is the default; otherwise on every core. */
+ * an effect outside the graph, otherwise on the cores that want its result. If values are on
+ * core 0 by default, that may be cheaper. */
 static ch_status add_whole(chooser *c)
 {
+    const ch_node *call = c->p->call;
+    bool           has_effect = (call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0;
     ch_core_layout ranges;
+    ch_status      rc = CH_OK;
 
-    if ((c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0 ||
-        c->d->opt->defaults_to_core_0)
-        ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, &ranges);
-    else
+    if (!has_effect) {
         ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
-    return add_candidate(c, &ranges);
+        if (call->n_out > 0)
+            ranges.cores = c->d->value[call->id].want->cores;
+        rc = add_candidate(c, &ranges);
+    }
+    if (rc == CH_OK && (has_effect || c->d->opt->defaults_to_core_0)) {
+        ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, &ranges);
+        rc = add_candidate(c, &ranges);
+    }
+    return rc;
 }
 
 static ch_status find_candidates(chooser *c)

@@ -287,6 +287,26 @@ static ch_status fix_layouts(ch_core_division *d)
     return rc;
 }
 
+/* Returns true if every core can compute a call without values of other cores: it has no input
+ * that a single core has. */
+static bool is_on_all_cores(const ch_core_division *d, const ch_node *call)
+{
+    bool is_on_all =
+        !ch__is_source(call) && (call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) == 0;
+
+    for (int i = 0; i < call->n_in && is_on_all; i++)
+        is_on_all = call->in[i]->head->op == ch__roles.constant ||
+                    ch__layout_is_replicated(want_of(d, call->in[i]));
+    return is_on_all;
+}
+
+/* Returns the layout of output k of a call, which nothing decides. NULL: out of memory. */
+static const ch_core_layout *default_layout(ch_core_division *d, const ch_node *call, int k)
+{
+    return is_on_all_cores(d, call) ? ch__division_replicated(d, call[k].dims.rank)
+                                    : ch__division_default(d, call[k].dims.rank);
+}
+
 /* Gives the default layout to values whose layouts are undecided. */
 static ch_status decide_rest(ch_core_division *d)
 {
@@ -299,7 +319,7 @@ static ch_status decide_rest(ch_core_division *d)
             const ch_node *n = &p->call[k];
 
             if (d->value[n->id].want == NULL &&
-                (d->value[n->id].want = ch__division_default(d, n->dims.rank)) == NULL)
+                (d->value[n->id].want = default_layout(d, p->call, k)) == NULL)
                 rc = ch__fail_memory("the layouts of a step");
         }
         for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)

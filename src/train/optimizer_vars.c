@@ -160,6 +160,8 @@ static ch_status value_of(ch_var *v, ch_tensor **out)
 /* Creates a variable and adds it to o->all. Takes ownership of n->path. */
 static ch_status add_var(ch_optimizer *o, const new_var *n, ch_var **out)
 {
+    static const int everywhere = CH_OFF; /* a split of no axis */
+
     ch_var_spec spec = {
         .name = n->path, .trainable = CH_OFF, .dtype = n->dtype, .shape = n->shape};
     ch_waiting waiting;
@@ -167,6 +169,8 @@ static ch_status add_var(ch_optimizer *o, const new_var *n, ch_var **out)
 
     if (n->initial != 0)
         spec.init = ch_init_constant(n->initial);
+    if (n->beside == NULL && n->shape.rank == 0)
+        spec.split = &everywhere; /* logical devices need its numbers for their variables */
     if (rc == CH_OK) {
         waiting = ch__waiting_find(o, n->of, n->name);
         if (n->is_copy && waiting.restore == NULL)
