@@ -21,7 +21,8 @@ ch_status ch__exchange_table_new(ch_arena *arena, const ch_reshard *plan, ch_dty
 /* Records the exchange of a table, which must live as long as the graph of s. `value` is the
  * value in the step of the replica. `in` is the core's part of it; NULL: the core has none.
  * Sets *result to the core's new part, of the given dims; `dims` is NULL if the core needs
- * nothing, and *result is NULL then. */
+ * nothing, and *result is NULL then. Errors name the line of the value; if it has none, as the
+ * read of a variable, s->caller. */
 ch_status ch__exchange(ch_step *s, const ch_exchange_table *t, const ch_node *value,
                        ch_node *in, const ch_dims *dims, ch_node **result);
 /* Return the plan of an exchange, without its layout `from`, and the dtype of the value. */

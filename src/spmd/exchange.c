@@ -140,6 +140,8 @@ ch_status ch__exchange(ch_step *s, const ch_exchange_table *t, const ch_node *va
     if (call == NULL)
         return ch__fail_memory("the graph of a core");
     ch__call_copy_origin(call, value->head);
+    if (call->caller == NULL)
+        call->caller = s->caller;
     call->work = CH_WORK_REDUCE;
     call->dtype = a.dtype;
     call->dims = a.dims;

@@ -233,14 +233,18 @@ static ch_status write_reshard(ch_partition *p, ch_action *a, int k, ch_step *s)
 {
     const ch_node *n = a->value;
     int            c = p->class[k].first;
+    const void    *before = s->caller;
     ch_status      rc = a->table == NULL ? plan_reshard(p, a) : CH_OK;
     ch_dims        dims;
 
     if (rc != CH_OK)
         return rc;
     dims_of(&a->want->at[c], n->dims.rank, &dims);
-    return ch__exchange(s, a->table, n, a->source->node[k],
-                        ch__has_core(a->want->cores, c) ? &dims : NULL, &a->made->node[k]);
+    s->caller = a->move.call != NULL ? a->move.call->caller : NULL;
+    rc = ch__exchange(s, a->table, n, a->source->node[k],
+                      ch__has_core(a->want->cores, c) ? &dims : NULL, &a->made->node[k]);
+    s->caller = before;
+    return rc;
 }
 
 static ch_status write_put(ch_partition *p, const ch_action *a, int k, ch_step *s)

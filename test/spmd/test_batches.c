@@ -141,7 +141,7 @@ static void same_arrays(int test, int n, ch_tensor **got, ch_tensor **want)
     }
 }
 
-/* TPU-3.8: a short batch is split unevenly. */
+/* DYN-2: a short batch is split unevenly. */
 static void replicas_with_batches_of_any_sizes_train_as_on_one_device_each(void **state)
 {
     static const int64_t rows[][2 * REPLICAS] = {

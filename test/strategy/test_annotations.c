@@ -78,7 +78,7 @@ static ch_status run(ch_strategy *st, const annotation *a, bool is_doubled, int 
 
 /* ---- errors ---- */
 
-/* TPU-3.4, TPU-5.4: the rank is checked first, then the parts and their product, then sizes. */
+/* ANN-2, ANN-3, ANN-6, TPU-5.4: the rank is checked first, then the parts and their product, then sizes. */
 static void annotation_that_does_not_fit_is_an_error_with_its_line(void **state)
 {
     static const struct {
@@ -120,7 +120,7 @@ static void annotation_that_does_not_fit_is_an_error_with_its_line(void **state)
     ch_strategy_unref(st);
 }
 
-/* TPU-3.8: the number of rows is a symbol. A short batch is divided unevenly. */
+/* DYN-2: the number of rows is a symbol. A short batch is divided unevenly. */
 static void number_of_rows_need_not_divide(void **state)
 {
     const annotation by_rows = {SPLIT, 4, {8, 1, 1, 1}};
@@ -309,6 +309,7 @@ static void gradient_of_a_square(ch_step *s, void *arg)
     ch_step_out(s, "dx", dx);
 }
 
+/* ANN-9 */
 static void gradient_has_the_annotation_of_its_value(void **state)
 {
     ch_strategy     *st = t_cores_strategy(1, 4, NULL);

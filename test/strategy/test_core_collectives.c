@@ -239,7 +239,7 @@ static void train_rows(ch_strategy *st, const int *split, double *out)
     ch_strategy_unref(st);
 }
 
-/* TPU-3.3: aggregation FIRST broadcasts ids and rows of replica 0. Replica 1 has fewer of them. */
+/* TPV-14: aggregation FIRST broadcasts ids and rows of replica 0. Replica 1 has fewer of them. */
 static void rows_of_replica_0_change_all_tiles(void **state)
 {
     static const int splits[][2] = {{0, CH_OFF}, {CH_OFF, 0}, {CH_OFF, CH_OFF}};

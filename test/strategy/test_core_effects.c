@@ -244,7 +244,7 @@ static void check_layouts(ch_function *f)
         fail_msg("%s", text);
 }
 
-/* TPU-3.7: a host function runs once for each replica, on whole values; its results come back
+/* HST-1, HST-4: a host function runs once for each replica, on whole values; its results come back
  * to the cores. */
 static void host_call_gets_whole_values_once_for_each_replica(void **state)
 {
@@ -390,7 +390,7 @@ static void print_under(ch_strategy *st, char out[T_MOST_DEVICES][8192])
     ch_strategy_unref(st);
 }
 
-/* TPU-3.7: a print is like a host function, also in the body of a loop. */
+/* HST-1: a print is like a host function, also in the body of a loop. */
 static void prints_are_those_of_replicas_of_one_device(void **state)
 {
     static char got[T_MOST_DEVICES][8192], want[T_MOST_DEVICES][8192];

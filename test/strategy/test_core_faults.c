@@ -21,6 +21,8 @@
 #include "divided.h"
 #include "graph/function.h"
 #include "graph/program.h"
+#include "strategy/strategy.h"
+#include "tpu.h"
 
 enum { MOST_CALLS = 4000, USUAL_CASES = 120, MEMORY = 1000000 };
 
@@ -123,15 +125,27 @@ static const example network = {
     .loss = loss_of,
     .options = {.clip_global_norm = 0.5}};
 
+/* The strategy of a training: one of cores of GPUs, or a TPUStrategy without or with spmd, whose
+ * members are not in the order of their devices. */
+typedef enum kind { CORES, TPU, TPU_SPMD, KINDS } kind;
+
+static ch_strategy *new_strategy(kind k, int n_replicas, int n_cores)
+{
+    static const int at[] = {5, 2, 7, 0, 3, 6, 1, 4};
+
+    return k == CORES ? t_cores_strategy(n_replicas, n_cores, NULL)
+                      : t_tpu_on(n_replicas, n_cores, at, k == TPU_SPMD);
+}
+
 typedef struct training {
     ch_strategy *st;
     ch_function *f;
     model        m;
 } training;
 
-static training new_training(int n_replicas, int n_cores)
+static training new_training(kind k, int n_replicas, int n_cores)
 {
-    training x = {.st = t_cores_strategy(n_replicas, n_cores, NULL),
+    training x = {.st = new_strategy(k, n_replicas, n_cores),
                   .m = {.e = &network, .dtype = CH_F64}};
 
     new_optimizer(&x.m, false);
@@ -202,15 +216,19 @@ static unsigned draw(unsigned *seed, int below)
     return (*seed >> 8) % (unsigned)below;
 }
 
-/* Checks the error of a run with the fault: it names the core, the op of the call, and a line.
- * If the core has stalled, another core says for which core it waits, in which op and line. */
-static void check_error(ch_status rc, int member, int n_replicas, int n_cores)
+/* Checks the error of a run with the fault: it names the step, the replica, the core with its
+ * device, the op of the call, and a line. If the core has stalled, another core says for which
+ * core it waits, in which op and line. */
+static void check_error(ch_strategy *st, ch_status rc, int member, int n_replicas, int n_cores)
 {
+    ch_device *const      *device;
     static const ch_status code[] = {CH_INTERNAL, CH_RESOURCE_EXHAUSTED, CH_DEADLINE_EXCEEDED};
     char                   replica[32], core[32], where[64];
 
     snprintf(replica, sizeof(replica), "replica %d", member / n_cores);
-    snprintf(core, sizeof(core), "core %d (GPU:%d)", member % n_cores, member);
+    t_ok(ch__strategy_devices(st, &device));
+    snprintf(core, sizeof(core), "core %d (%s)", member % n_cores,
+             ch__device_short_name(device[member]));
     snprintf(where, sizeof(where), fault.kind == STALL ? ", in %s" : "%s(", fault.op);
     t_refused(rc, code[fault.kind], core, n_replicas > 1 ? replica : "");
     t_refused(rc, code[fault.kind], where, ", at ");
@@ -220,9 +238,10 @@ static void check_error(ch_status rc, int member, int n_replicas, int n_cores)
 }
 
 /* Causes n faults of random kinds, in random calls of random members. */
-static void cause_faults(int n_replicas, int n_cores, int n, unsigned seed)
+static void cause_faults(kind of, int n_replicas, int n_cores, int n, unsigned seed)
 {
-    training x = new_training(n_replicas, n_cores), twin = new_training(n_replicas, n_cores);
+    training x = new_training(of, n_replicas, n_cores);
+    training twin = new_training(of, n_replicas, n_cores);
     int      count[T_MOST_DEVICES], n_members = n_replicas * n_cores;
 
     x.f = t_function(train, &x.m);
@@ -243,7 +262,7 @@ static void cause_faults(int n_replicas, int n_cores, int n, unsigned seed)
         n_faults[fault.kind]++;
         if (fault.kind == STALL)
             t_ok(ch__config_set("wait_limit_ms", "150"));
-        check_error(run(&x, i, &unused), fault.member, n_replicas, n_cores);
+        check_error(x.st, run(&x, i, &unused), fault.member, n_replicas, n_cores);
         t_ok(ch__config_set("wait_limit_ms", "60000"));
         check_same_state(&x, &twin);
     }
@@ -261,8 +280,9 @@ static void fault_in_a_random_call_names_the_core_and_changes_no_variable(void *
 
     (void)state;
     memset(n_faults, 0, sizeof(n_faults));
-    for (int i = 0; i < 6; i++)
-        cause_faults(number[i][0], number[i][1], n * (i + 1) / 6 - n * i / 6, (unsigned)i);
+    for (int i = 0; i < 6 * KINDS; i++)
+        cause_faults((kind)(i % KINDS), number[i / KINDS][0], number[i / KINDS][1],
+                     n * (i + 1) / (6 * KINDS) - n * i / (6 * KINDS), (unsigned)i);
     if (cases != NULL)
         printf("%d calls failed, %d had no memory, %d stalled\n", n_faults[FAIL],
                n_faults[NO_MEMORY], n_faults[STALL]);
@@ -272,7 +292,7 @@ static void fault_in_a_random_call_names_the_core_and_changes_no_variable(void *
  * more than there is. */
 static void full_device_is_named_and_no_variable_changes(void **state)
 {
-    training x = new_training(1, 4), twin = new_training(1, 4);
+    training x = new_training(CORES, 1, 4), twin = new_training(CORES, 1, 4);
     double   unused;
 
     (void)state;
@@ -308,7 +328,7 @@ static int small_gpus(void **state)
 {
     (void)state;
     t_ok(ch_devices_configure(
-        &(ch_devices_options){.spec = "GPU=8", .threads = 1, .memory_bytes = MEMORY}));
+        &(ch_devices_options){.spec = "GPU=8,TPU=8", .threads = 1, .memory_bytes = MEMORY}));
     return 0;
 }
 

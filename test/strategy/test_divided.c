@@ -27,7 +27,7 @@ static const example mlp = {
     .loss = mlp_loss,
     .options = {.clip_global_norm = 0.1}};
 
-/* TPU-3.8, TPU-4.9, TPU-5.3: 30 units on up to 8 devices, and short batches. */
+/* DYN-2, TPU-4.9, TPU-5.3: 30 units on up to 8 devices, and short batches. */
 static void layers_split_by_units_train_as_on_one_device(void **state)
 {
     (void)state;

@@ -234,7 +234,7 @@ static void check_case(uint32_t seed)
     ch_strategy_unref(x.st);
 }
 
-/* TPU-3.3: reads and writes outside a step are of the whole value, on all copies. */
+/* TPV-8: reads and writes outside a step are of the whole value, on all copies. */
 static void tiles_have_the_value_of_a_plain_array(void **state)
 {
     (void)state;
@@ -436,7 +436,7 @@ static void count_rows(ch_step *s, void *arg)
     ch_var_assign_add(s, arg, ch_sum(ch_step_in(s, 0), 1, (int[]){0}, false));
 }
 
-/* TPU-3.3: a variable that is read across replicas has raw writes of each replica. */
+/* TPV-12: a variable that is read across replicas has raw writes of each replica. */
 static void replicas_have_their_own_sums_in_tiles(void **state)
 {
     ch_strategy *st = t_cores_strategy(2, 2, NULL);
@@ -506,6 +506,7 @@ static void update_changes_the_tiles_of_all_replicas(void **state)
 
 /* ---- checkpoints ---- */
 
+/* TPV-9: the value is saved once, and restored in every copy. */
 static void value_in_tiles_is_loaded_under_another_number_of_cores(void **state)
 {
     static const int split[][2] = {{0, CH_OFF}, {CH_OFF, 0}, {CH_OFF, CH_OFF}};
@@ -640,7 +641,7 @@ static void train_state(ch_strategy *st, ch_dtype dtype, const int *split, bytes
 }
 
 /* Slots, the average, and the master of a 16-bit variable. */
-static void optimizer_in_tiles_has_the_bits_of_one_device(void **state)
+static void optimizer_in_tiles_has_the_bits_of_one_device(void **state) /* ANN-12 */
 {
     static const int      split[][2] = {{0, CH_OFF}, {CH_OFF, 0}, {CH_OFF, CH_OFF}};
     static const ch_dtype dtype[] = {CH_BF16, CH_F16, CH_F32};

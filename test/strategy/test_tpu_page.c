@@ -99,7 +99,7 @@ static ch_status run_sum(ch_strategy *st, int device, ch_tuple **out)
     return rc;
 }
 
-/* B34, ANN-1, ANN-21, TPN-3, TPN-5, TPN-7, TPN-15: four replicas of two cores. Results are on
+/* B34, ANN-1, ANN-18, ANN-21, TPN-3, TPN-5, TPN-7, TPN-15: four replicas of two cores. Results are on
  * core 0 of each replica, whichever core computes them. */
 static void addition_is_assigned_to_a_logical_device(void **state)
 {
@@ -292,7 +292,7 @@ static void check_tiles(const ch_var *v, const float *x)
     }
 }
 
-/* B38, ANN-4, ANN-5, ANN-13, ANN-20: tile (i, j) is on logical core 4i + j; the value is
+/* B38, ANN-4, ANN-5, ANN-13, ANN-20, TPI-10, TPV-15: tile (i, j) is on logical core 4i + j; the value is
  * unchanged. */
 static void images_are_split_over_eight_cores(void **state)
 {
@@ -325,7 +325,7 @@ static void images_are_split_over_eight_cores(void **state)
     (void)state;
 }
 
-/* B38, ANN-2, ANN-3, ANN-6, ANN-14: the rank is checked first, then the product, then sizes. */
+/* B38, ANN-2, ANN-3, ANN-6, ANN-14, ANN-19: the rank is checked first, then the product, then sizes. */
 static void split_that_does_not_fit_is_an_error_in_the_order_of_the_page(void **state)
 {
     static const struct {
@@ -431,6 +431,7 @@ static void run_reduce_and_gather(ch_strategy *st)
     double       want[2 * T_TPUS];
 
     t_ok(ch_strategy_distribute_values_from_function(st, row_of, NULL, &in));
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(in, 0)), CH_PER_REPLICA); /* n = 1 too */
     t_ok(ch_strategy_run(st, f, in, &out));
     assert_int_equal(ch_function_recordings(f), 1); /* for all replicas */
     y = ch_tuple_at(out, 0);
@@ -455,12 +456,19 @@ static void run_reduce_and_gather(ch_strategy *st)
     t_refused(ch_strategy_reduce(st, CH_SUM, y, 2, &t), CH_INVALID_ARGUMENT, "axis 2",
               "rank 2");
     t_refused(ch_strategy_gather(st, y, 2, &t), CH_INVALID_ARGUMENT, "axis 2", "rank 2");
+    if (n > 1) {
+        ch_value *plain = t_value(CH_PLAIN, 1, (ch_tensor *[]){t_number(CH_F32, 0)});
+
+        t_refused(ch_strategy_reduce(st, CH_SUM, plain, CH_NO_AXIS, &t), CH_INVALID_ARGUMENT,
+                  "a plain value cannot be", "replicas");
+        ch_value_unref(plain);
+    }
     ch_tuple_unref(in);
     ch_tuple_unref(out);
     ch_function_unref(f);
 }
 
-/* TPN-3, TPN-4, TPN-13, TPD-4, TPD-5, TPD-6, TPD-7, TPD-9, TPI-8: the results of a step are
+/* TPN-3, TPN-4, TPN-13, TPD-4, TPD-5, TPD-6, TPD-7, TPD-8, TPD-9, TPI-8: the results of a step are
  * gathered and reduced on the host. */
 static void values_are_run_reduced_and_gathered(void **state)
 {
@@ -565,7 +573,7 @@ static void distribute_datasets(ch_strategy *st)
                "1 / 1 / 1 / 1 / 1 / 1 / 1 / 1 | 1 / 1 /  /  /  /  /  / ");
 }
 
-/* TPI-1, TPI-6, TPI-7, TPI-9: the order of the rows is that of the dataset; a replica may have
+/* TPI-1, TPI-5, TPI-6, TPI-7, TPI-9: the order of the rows is that of the dataset; a replica may have
  * no rows. */
 static void dataset_is_distributed_in_order(void **state)
 {
