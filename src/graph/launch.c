@@ -509,6 +509,8 @@ static ch_status run_held(ch_launch *l, int64_t number)
         rc = run_measured(l, job);
     if (rc == CH_OK)
         rc = ch__fault_raise(&l->fault);
+    if (rc != CH_OK && p->n_cores > 1)
+        rc = ch__fail_at(rc, "%s, run %lld", run->function->name, (long long)number);
     if (p->n_members > 1)
         sum_traffic(l);
     return rc == CH_OK && run->ops->end != NULL ? run->ops->end(run, p->graph) : rc;

@@ -216,14 +216,15 @@ static unsigned draw(unsigned *seed, int below)
     return (*seed >> 8) % (unsigned)below;
 }
 
-/* Checks the error of a run with the fault: it names the step, the replica, the core with its
+/* Checks the error of run `number` with the fault: it names the step, the run, the replica, the core with its
  * device, the op of the call, and a line. If the core has stalled, another core says for which
  * core it waits, in which op and line. */
-static void check_error(ch_strategy *st, ch_status rc, int member, int n_replicas, int n_cores)
+static void check_error(ch_strategy *st, ch_status rc, int64_t number, int member,
+                        int n_replicas, int n_cores)
 {
     ch_device *const      *device;
     static const ch_status code[] = {CH_INTERNAL, CH_RESOURCE_EXHAUSTED, CH_DEADLINE_EXCEEDED};
-    char                   replica[32], core[32], where[64];
+    char                   replica[32], core[32], where[64], step[64];
 
     snprintf(replica, sizeof(replica), "replica %d", member / n_cores);
     t_ok(ch__strategy_devices(st, &device));
@@ -232,6 +233,8 @@ static void check_error(ch_strategy *st, ch_status rc, int member, int n_replica
     snprintf(where, sizeof(where), fault.kind == STALL ? ", in %s" : "%s(", fault.op);
     t_refused(rc, code[fault.kind], core, n_replicas > 1 ? replica : "");
     t_refused(rc, code[fault.kind], where, ", at ");
+    snprintf(step, sizeof(step), "step, run %lld: ", (long long)number);
+    assert_ptr_equal(strstr(ch_error_message(), step), ch_error_message());
     if (strstr(ch_error_message(), "divided.h:") == NULL &&
         strstr(ch_error_message(), "test_core_faults.c:") == NULL)
         fail_msg("\"%s\" has no line", ch_error_message());
@@ -262,7 +265,7 @@ static void cause_faults(kind of, int n_replicas, int n_cores, int n, unsigned s
         n_faults[fault.kind]++;
         if (fault.kind == STALL)
             t_ok(ch__config_set("wait_limit_ms", "150"));
-        check_error(x.st, run(&x, i, &unused), fault.member, n_replicas, n_cores);
+        check_error(x.st, run(&x, i, &unused), 2 * i + 6, fault.member, n_replicas, n_cores);
         t_ok(ch__config_set("wait_limit_ms", "60000"));
         check_same_state(&x, &twin);
     }
