@@ -104,7 +104,7 @@ ch_status ch__bodies_begin(ch_core_division *d, ch_call_plan *p)
 
 /* Spreads the layout of a tied value to the other one. */
 static ch_status spread_tie(ch_core_division *d, const ch_call_plan *p, const ch_body_tie *t,
-                            bool inwards, bool *changed)
+                            ch_spread_level at, bool inwards, bool *changed)
 {
     ch_core_division     *body = &p->bodies->body[t->body];
     ch_core_division     *to = inwards ? body : d;
@@ -113,7 +113,7 @@ static ch_status spread_tie(ch_core_division *d, const ch_call_plan *p, const ch
         inwards ? d->value[outer->id].want : body->value[inner->id].want;
     ch_core_layout l;
 
-    if (has == NULL)
+    if (has == NULL || (inwards && !ch__spreads(d, outer, at)))
         return CH_OK;
     ch__layout_copy(has, &l);
     if (t->is_slice && inwards)
@@ -124,14 +124,15 @@ static ch_status spread_tie(ch_core_division *d, const ch_call_plan *p, const ch
                        changed);
 }
 
-static ch_status spread_ties(ch_core_division *d, const ch_call_plan *p, bool *changed)
+static ch_status spread_ties(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
+                             bool *changed)
 {
     ch_status rc = CH_OK;
 
     for (int i = 0; i < p->bodies->ties.n && rc == CH_OK; i++) {
-        rc = spread_tie(d, p, &p->bodies->ties.tie[i], true, changed);
+        rc = spread_tie(d, p, &p->bodies->ties.tie[i], at, true, changed);
         if (rc == CH_OK)
-            rc = spread_tie(d, p, &p->bodies->ties.tie[i], false, changed);
+            rc = spread_tie(d, p, &p->bodies->ties.tie[i], at, false, changed);
     }
     return rc;
 }
@@ -139,11 +140,11 @@ static ch_status spread_ties(ch_core_division *d, const ch_call_plan *p, bool *c
 ch_status ch__bodies_spread(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
                             bool forward, bool *changed)
 {
-    ch_status rc = spread_ties(d, p, changed);
+    ch_status rc = spread_ties(d, p, at, changed);
 
     for (int i = 0; i < p->bodies->n && rc == CH_OK; i++)
         rc = ch__spread(&p->bodies->body[i], at, forward, changed);
-    return rc == CH_OK ? spread_ties(d, p, changed) : rc;
+    return rc == CH_OK ? spread_ties(d, p, at, changed) : rc;
 }
 
 /* ---- choice ---- */

@@ -235,14 +235,20 @@ ch_status ch__plan_in_replica(ch_core_division *d, const ch_forms *forms, const 
 
 /* ---- propagate.c ---- */
 
-/* The calls through which layouts spread: level by level, more calls take part. */
+/* The calls through which layouts spread: level by level, more calls take part. The last level
+ * is for the layouts of variables if the options split the inputs: then the layouts of the
+ * inputs decide first, and those of variables only for values that they leave undecided. */
 typedef enum ch_spread_level {
     CH_SPREAD_ELEMENTWISE,
     CH_SPREAD_ALL,
     CH_SPREAD_BROADCAST,
+    CH_SPREAD_VARIABLES,
     CH_SPREAD_LEVELS
 } ch_spread_level;
 
+/* Returns true if the layout of a value spreads. Where variables are on core 0 by default, the
+ * place of a variable says nothing of the values that are computed from it. */
+bool ch__spreads(const ch_core_division *d, const ch_node *n, ch_spread_level at);
 /* Spreads layouts through the calls of a graph, in their order or backwards. Sets *changed if a
  * layout has changed. */
 ch_status ch__spread(ch_core_division *d, ch_spread_level at, bool forward, bool *changed);

@@ -7,6 +7,10 @@
  * except broadcasts, then through broadcasts too. So layouts come from the neighbours whose
  * agreement costs no communication, if there are any.
  *
+ * If the options split the inputs, the layouts of variables spread in a fourth level only.
+ * Variables are split then to save memory, and the split of a bias must not turn the rows of
+ * all later values into columns.
+ *
  * Invariants:
  *   1. A layout only becomes finer, so the passes end.
  *   2. A factor that is summed over decides nothing: the inner axis of a product does not
@@ -44,7 +48,7 @@ static bool takes_part(const ch_call_plan *p, ch_spread_level at)
     const ch_op *op = p->call->op;
 
     if (op == &ch__op_broadcast_to)
-        return at == CH_SPREAD_BROADCAST;
+        return at >= CH_SPREAD_BROADCAST;
     return at > CH_SPREAD_ELEMENTWISE || p->bodies != NULL || op->block != NULL ||
            is_elementwise(p) || op == &ch__op_transpose || op == &ch__op_reshape;
 }
@@ -80,12 +84,12 @@ static const ch_core_layout *want_of(const ch_core_division *d, const ch_node *n
     return d->value[n->id].want;
 }
 
-/* Returns true if the layout of a value spreads. Where variables are on core 0 by default, the
- * place of a variable says nothing of the values that are computed from it. */
-static bool spreads(const ch_core_division *d, const ch_node *n)
+bool ch__spreads(const ch_core_division *d, const ch_node *n, ch_spread_level at)
 {
     const ch_value_plan *v = &d->value[n->id];
 
+    if (n->op == ch__roles.read && d->opt->input_axis > 0 && at < CH_SPREAD_VARIABLES)
+        return false;
     return v->want != NULL && !(d->opt->defaults_to_core_0 && v->source == CH_LAYOUT_VARIABLE &&
                                 ch__layout_is_on_one_core(v->want));
 }
@@ -93,8 +97,8 @@ static bool spreads(const ch_core_division *d, const ch_node *n)
 /* Merges the layouts of the n values `value`, with the axes `axis`, to ranges. They decide in
  * the order `order`; a layout that does not fit those before is left out. Sets *from to the
  * first value that splits a factor. Returns false if no value has a layout. */
-static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
-                        const ch_node *const *value, const int            *order,
+static bool merge_wants(const ch_core_division *d, const ch_factors *f, ch_spread_level at,
+                        int n, const ch_node *const *value, const int *order,
                         ch_axis_rule (*axis)[CH_MAX_RANK], ch_core_layout *out,
                         const ch_node **from)
 {
@@ -104,7 +108,7 @@ static bool merge_wants(const ch_core_division *d, const ch_factors *f, int n,
         ch_core_layout lifted;
         int            i = order[k];
 
-        if (!spreads(d, value[i]) ||
+        if (!ch__spreads(d, value[i], at) ||
             !ch__lift(f, axis[i], want_of(d, value[i]), CH_LIFT_RESULT, false, &lifted))
             continue;
         if (!any)
@@ -136,8 +140,8 @@ static ch_status spread(ch_core_division *d, const ch_call_plan *p,
 }
 
 /* Spreads layouts between the inputs and outputs of a pack. */
-static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, bool forward,
-                           bool *changed)
+static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
+                           bool forward, bool *changed)
 {
     ch_status rc = CH_OK;
 
@@ -145,7 +149,7 @@ static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, bool forw
         const ch_node *from = forward ? p->call->in[i] : &p->call[i];
         const ch_node *to = forward ? &p->call[i] : p->call->in[i];
 
-        if (spreads(d, from))
+        if (ch__spreads(d, from, at))
             rc = ch__improve(d, to, want_of(d, from), from, p->call, changed);
     }
     return rc;
@@ -164,17 +168,17 @@ static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, ch_spread
     if (p->bodies != NULL)
         return ch__bodies_spread(d, p, at, forward, changed);
     if (ch__is_pack(p->call))
-        return pass_pack(d, p, forward, changed);
+        return pass_pack(d, p, at, forward, changed);
     if (p->rule.n_set_out == 0)
         return CH_OK;
     for (int i = 0; i < n_out; i++)
         out[i] = &p->call[i];
     if (forward)
-        return merge_wants(d, &p->rule, p->call->n_in, in, p->in_order, p->rule.in, &ranges,
+        return merge_wants(d, &p->rule, at, p->call->n_in, in, p->in_order, p->rule.in, &ranges,
                            &from)
                    ? spread(d, p, &ranges, n_out, out, p->rule.out, from, changed)
                    : CH_OK;
-    return merge_wants(d, &p->rule, n_out, out, p->out_order, p->rule.out, &ranges, &from)
+    return merge_wants(d, &p->rule, at, n_out, out, p->out_order, p->rule.out, &ranges, &from)
                ? spread(d, p, &ranges, p->call->n_in, in, p->rule.in, from, changed)
                : CH_OK;
 }
@@ -331,8 +335,9 @@ static ch_status decide_rest(ch_core_division *d)
 ch_status ch__propagate(ch_core_division *d)
 {
     ch_status rc = fix_layouts(d);
+    int       n = d->opt->input_axis > 0 ? CH_SPREAD_LEVELS : CH_SPREAD_VARIABLES;
 
-    for (int i = 0; i < CH_SPREAD_LEVELS && rc == CH_OK; i++)
+    for (int i = 0; i < n && rc == CH_OK; i++)
         for (bool changed = true; changed && rc == CH_OK;) {
             changed = false;
             rc = ch__spread(d, (ch_spread_level)i, true, &changed);

@@ -260,6 +260,29 @@ static void layouts_spread_through_elementwise_ops_before_products(void **state)
     forget(&p);
 }
 
+static void record_split_inputs(plan *p)
+{
+    p->opt.input_axis = 1;
+    record_bias(p);
+    ch_step_out(p->s, "alone", ch_relu(read(p, ch_shape_of(16), 0)));
+}
+
+/* If the options split the inputs, rows stay rows although the bias is split. Values that no
+ * input reaches take the layouts of variables. */
+static void split_inputs_decide_before_variables(void **state)
+{
+    plan p;
+
+    (void)state;
+    make(&p, four, record_split_inputs);
+    is_from(&p, "bias", CH_LAYOUT_VARIABLE, NULL, NULL);
+    is_wanted(&p, "product", "{4, 1}");
+    is_from(&p, "sum", CH_LAYOUT_NEIGHBOUR, "product", "add");
+    is_wanted(&p, "sum", "{4, 1}");
+    is_wanted(&p, "alone", "{4}");
+    forget(&p);
+}
+
 static void record_inner(plan *p)
 {
     ch_node *a = by_columns(input(p, ch_shape_of(8, 16)));
@@ -595,6 +618,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_spread_forwards_and_backwards_with_their_origins),
         cmocka_unit_test(layouts_spread_through_elementwise_ops_before_products),
+        cmocka_unit_test(split_inputs_decide_before_variables),
         cmocka_unit_test(factor_that_is_summed_over_decides_nothing),
         cmocka_unit_test(larger_input_decides_a_conflict),
         cmocka_unit_test(every_input_may_decide),
