@@ -448,6 +448,77 @@ static ch_status add_body_outputs(ch_partition *p)
     return rc;
 }
 
+/* ---- the order of reductions ---- */
+
+/* Where the partial results of a value are computed, and how many actions use them. */
+typedef struct partial_value {
+    ch_action *computed;
+    int        uses;
+} partial_value;
+
+/* Lists the values of which the cores have partial results. at[i] is of value id i. */
+static void find_partial_values(const ch_partition *p, partial_value *at)
+{
+    for (ch_action *a = p->first; a != NULL; a = a->next) {
+        if (a->kind == CH_ACTION_RESHARD && a->source->layout->n_partial > 1)
+            at[a->value->id].uses++;
+        if (a->kind != CH_ACTION_CALL)
+            continue;
+        for (int i = 0; i < a->value->n_in; i++)
+            if (ch__stays_partial(a->call->stays_partial, i))
+                at[a->value->in[i]->id].uses++;
+        for (int i = 0; i < a->value->n_out; i++)
+            if (a->call->out[i]->layout->n_partial > 1)
+                at[a->value[i].id].computed = a;
+    }
+}
+
+/* Returns the number of elements that all cores have together. */
+static int64_t elements_of(const ch_core_regions *at, int rank)
+{
+    int64_t sum = 0;
+
+    for (uint64_t m = at->cores; m != 0; m &= m - 1)
+        sum += ch__region_count(&at->at[ch__first_core(m)], rank);
+    return sum;
+}
+
+/* Returns true if the memory of a value gets no larger by a reshard. */
+static bool saves_memory(ch_partition *p, const ch_action *a)
+{
+    const ch_core_regions *has = regions_of(p, a->source->layout, a->value);
+
+    return has != NULL &&
+           elements_of(a->want, a->value->dims.rank) <= elements_of(has, a->value->dims.rank);
+}
+
+/* Moves each reduction that is the only use of partial results to the call that computes them.
+ * Every core has partial results of a gradient as large as the variable; so they are freed
+ * before those of the next gradient are computed. */
+static ch_status reduce_early(ch_partition *p)
+{
+    partial_value *at = allocate(p, (size_t)p->g->n_values + 1, sizeof(*at));
+    ch_action    **link = &p->first;
+
+    if (at == NULL)
+        return no_memory();
+    find_partial_values(p, at);
+    while (*link != NULL) {
+        ch_action     *a = *link;
+        partial_value *v = &at[a->value->id];
+
+        if (a->kind != CH_ACTION_RESHARD || a->source->layout->n_partial == 1 || v->uses != 1 ||
+            v->computed == NULL || v->computed->next == a || !saves_memory(p, a)) {
+            link = &a->next;
+            continue;
+        }
+        *link = a->next;
+        a->next = v->computed->next;
+        v->computed->next = a;
+    }
+    return CH_OK;
+}
+
 ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
                            ch_step_report *report, ch_report_body *described)
 {
@@ -470,7 +541,8 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
     }
     if (rc != CH_OK)
         return rc;
-    return d->output != NULL ? add_body_outputs(p) : add_roots(p);
+    rc = d->output != NULL ? add_body_outputs(p) : add_roots(p);
+    return rc == CH_OK ? reduce_early(p) : rc;
 }
 
 /* ---- classes of cores ---- */

@@ -17,7 +17,11 @@
 
 #include "cores.h"
 
-enum { ROWS = 16, SHORT = 7, MOST_VARS = 36, STEPS = 50, MOST = 1024 };
+#ifndef DIVIDED_STEPS
+#define DIVIDED_STEPS 50 /* of each training */
+#endif
+
+enum { ROWS = 16, SHORT = 7, MOST_VARS = 36, STEPS = DIVIDED_STEPS, MOST = 1024 };
 
 /* How an example is trained: f64 with Adam or LAMB, f32 with SGD, f32 with Adam or LAMB. */
 typedef enum way { DOUBLES, FLOATS_SGD, FLOATS, WAYS } way;
