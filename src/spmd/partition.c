@@ -173,6 +173,9 @@ static ch_status write_call(ch_partition *p, const ch_action *a, int k, ch_step 
     in = ch__arena_alloc(&p->d->arena, ((size_t)n->n_in + 1) * sizeof(*in));
     for (int i = 0; in != NULL && i < n->n_in; i++) {
         in[i] = of->in[i]->node[k];
+        /* a core may have a form of which the call needs nothing there */
+        if (!ch__has_core(of->in_at[i]->cores, c) && n->in[i]->dims.rank > 0)
+            in[i] = NULL;
         if (in[i] == NULL &&
             (in[i] = write_empty(n->in[i], &of->in_at[i]->at[c], n, c, s)) == NULL)
             return ch_step_status(s);
