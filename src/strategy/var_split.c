@@ -252,7 +252,7 @@ static ch_status check_split(ch_var *v, const ch_core_layout *to)
 static bool same_tiles(const ch_core_layout *a, const ch_core_layout *b)
 {
     return a->cores == b->cores && memcmp(a->parts, b->parts, sizeof(a->parts)) == 0 &&
-           memcmp(a->part, b->part, sizeof(a->part)) == 0;
+           memcmp(a->part, b->part, (size_t)a->rank * sizeof(a->part[0])) == 0;
 }
 
 ch_status ch_var_split(ch_var *v, int n, const int *axis)
