@@ -7,9 +7,11 @@
 #include "must.h"
 
 typedef struct cores {
-    int        n;          /* of each replica */
-    int        n_replicas; /* 0: 1 */
-    ch_device *device[CH_LOGICAL_DEVICES_MAX];
+    int                  n;          /* of each replica */
+    int                  n_replicas; /* 0: 1 */
+    ch_device           *device[CH_LOGICAL_DEVICES_MAX];
+    int                  n_rules;
+    const ch_split_rule *rule; /* splits of variables by name */
 } cores;
 
 static inline ch_device *const *cores_devices(void *self)
@@ -33,9 +35,10 @@ static inline ch_status cores_place(void *self, const ch_var_spec *spec, ch_layo
 static inline ch_strategy *cores_strategy(const cores *of, int n_mesh, const int *mesh)
 {
     static const ch_strategy_ops ops = {"Cores", cores_devices, cores_place, free};
-    ch_strategy_parts            parts = {.n_cores = of->n, .n_mesh = n_mesh};
-    cores                       *c = malloc(sizeof(*c));
-    ch_strategy                 *st = NULL;
+    ch_strategy_parts            parts = {
+                   .n_cores = of->n, .n_mesh = n_mesh, .n_rules = of->n_rules, .rule = of->rule};
+    cores       *c = malloc(sizeof(*c));
+    ch_strategy *st = NULL;
 
     if (c == NULL)
         exit(1);

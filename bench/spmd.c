@@ -1,14 +1,14 @@
-/* bench/spmd.c -- training steps that two cores of one replica execute together, each with one
- * thread.
+/* bench/spmd.c -- training steps that the cores of one replica execute together, each with one
+ * thread: two cores, and in a row without limit eight.
  *
  * The limit is the same step on one device with two threads, so the ratio is the part of its
  * speed that the cores have. The peer is PyTorch in two processes with one thread each: the
  * same layers split by hand, and sums over gloo.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "language.h"
 #include "logical.h"
 #include "tensor/device.h"
-#include "training.h"
 
 #define TORCH_SPMD(what)                                                                       \
     {                                                                                          \
@@ -25,9 +25,11 @@ typedef struct split {
 typedef struct workload {
     const char *name;
     ch_layer *(*layer)(void);
+    language      *text;  /* in place of `layer`; its variables are split by rules */
     ch_tensor_spec input; /* with the rows of a batch */
     bool           is_image, is_block;
-    const split *splits; /* ends with a name of NULL; variables that are not named are whole */
+    const split *splits;  /* ends with a name of NULL; variables that are not named are whole */
+    int          n_cores; /* 0: CORES; other numbers have no limit */
     bench_side   peer;
 } workload;
 
@@ -49,6 +51,14 @@ static const split heads[] = {{"query/kernel", 2, {CH_OFF, 0}},
                               {"hidden/bias", 1, {0}},
                               {"block/output/kernel", 2, {0, CH_OFF}},
                               {NULL}};
+
+/* The splits of a language model. */
+static const ch_split_rule rules[] = {
+    {"*tokens/table", 2, {0, CH_OFF}}, {"*output/kernel", 2, {0, CH_OFF}},
+    {"*output/bias", 1, {CH_OFF}},     {"*attention/*/kernel", 2, {CH_OFF, 0}},
+    {"*attention/*/bias", 1, {0}},     {"*hidden/kernel", 2, {CH_OFF, 0}},
+    {"*hidden/bias", 1, {0}},
+};
 
 static ch_layer *block(void)
 {
@@ -105,20 +115,27 @@ static void split_variables(ch_model *m, const split *splits)
 
 static void begin(run *r, const workload *w, ch_strategy *st)
 {
-    ch_shape shape = w->input.shape, any = shape;
+    ch_shape   shape = w->input.shape, any = shape;
+    ch_tensor *x, *y;
 
     *r = (run){.t = {.strategy = st}, .w = w};
     any.dim[0] = -1;
-    must(ch_model_new(st, w->layer(),
-                      &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, any}}},
+    must(ch_model_new(st, w->text != NULL ? language_layer(w->text) : w->layer(),
+                      &(ch_model_options){.n_inputs = 1, .input = {{w->input.dtype, any}}},
                       &r->t.model));
     split_variables(r->t.model, w->splits);
     fill_model(r->t.model);
     must(ch_optimizer_sgd(0.01, NULL, NULL, &r->t.opt));
     must(ch_function_new(w->name, train, r, &r->t.step));
-    take_batch(&r->t, noise(BATCH_X, shape, 0, 1),
-               w->is_block ? noise(BATCH_Y, shape, 0, 1)
-                           : labels(BATCH_Y, ch_shape_of(shape.dim[0]), 10));
+    if (w->text != NULL) {
+        x = labels(BATCH_X, shape, w->text->vocabulary);
+        y = labels(BATCH_Y, shape, w->text->vocabulary);
+    } else {
+        x = noise(BATCH_X, shape, 0, 1);
+        y = w->is_block ? noise(BATCH_Y, shape, 0, 1)
+                        : labels(BATCH_Y, ch_shape_of(shape.dim[0]), 10);
+    }
+    take_batch(&r->t, x, y);
 }
 
 /* A strategy of its own, so that variables have the same names in every model. */
@@ -147,7 +164,7 @@ static bool learns_as_on_one_device(void *arg, char *why, size_t size)
 
 static void measure(bench *b, const workload *w)
 {
-    cores      c = {.n = CORES};
+    cores      c = {.n = w->n_cores > 0 ? w->n_cores : CORES};
     run        ours, one;
     bench_case x = {.name = w->name,
                     .unit = "ms/step",
@@ -158,12 +175,17 @@ static void measure(bench *b, const workload *w)
                     .result = fifth_loss,
                     .tolerance = 2e-5};
 
-    for (int i = 0; i < CORES; i++) /* devices with one thread each */
+    for (int i = 0; i < c.n; i++) /* devices with one thread each */
         must(ch__device_of_task("localhost", 1, i, &c.device[i]));
+    if (w->text != NULL) {
+        c.n_rules = sizeof(rules) / sizeof(rules[0]);
+        c.rule = rules;
+    }
     begin(&ours, w, cores_strategy(&c, 0, NULL));
     begin(&one, w, one_device());
     x.ours = (bench_side){.run = run_training, .arg = &ours};
-    x.limit = (bench_side){.run = run_training, .arg = &one};
+    if (c.n == CORES)
+        x.limit = (bench_side){.run = run_training, .arg = &one};
     bench_run(b, &x);
     drop_training(&ours.t);
     drop_training(&one.t);
@@ -172,7 +194,10 @@ static void measure(bench *b, const workload *w)
 int main(int argc, char **argv)
 {
     bench   *b = bench_open("spmd", argc, argv);
-    int      rows = bench_is_small(b) ? 8 : 128, length = bench_is_small(b) ? 8 : 128;
+    bool     small = bench_is_small(b);
+    int      rows = small ? 8 : 128, length = small ? 8 : 128;
+    language gpt = {"language",    small ? 100 : 1000, small ? 1 : 6, small ? 32 : 384,
+                    small ? 2 : 6, small ? 2 : 8,      length};
     workload w[] = {
         {.name = "mlp 784-512-512-10 by units, 128 rows",
          .layer = perceptron,
@@ -191,6 +216,15 @@ int main(int argc, char **argv)
          .is_block = true,
          .splits = heads,
          .peer = TORCH_SPMD("block")},
+        {.name = "transformer of 6 layers by rules, 8x128 tokens",
+         .text = &gpt,
+         .input = {NULL, CH_I32, ch_shape_of(gpt.rows, length)},
+         .splits = nothing},
+        {.name = "transformer on 8 virtual cores, 8x128 tokens",
+         .text = &gpt,
+         .input = {NULL, CH_I32, ch_shape_of(gpt.rows, length)},
+         .splits = nothing,
+         .n_cores = 8},
     };
 
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
