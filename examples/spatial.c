@@ -14,8 +14,8 @@
 
 enum { IMAGES = 16, SIDE = 64, BATCH = 4, MEMORY = 1 << 20 };
 
-/* Splits the rows of images (n, rows, columns, channels) over axis 0 of the mesh, and the columns
- * over axis 1. */
+/* Splits the rows of images (n, rows, columns, channels) over axis 0 of the mesh, and the
+ * columns over axis 1. */
 static ch_node *by_tiles(ch_step *s, int n, ch_node *const *in, bool training,
                          ch_layer *const *layer, void *arg)
 {

@@ -3,8 +3,8 @@
  *     ./tensor_parallel [short]
  *
  * Seven rules split the heads of attention, the hidden units and the characters over axis 1 of
- * a logical mesh. With 4 cores the mesh is 1x4. With 8 cores it is 2x4, and each row of the mesh
- * computes half of the batch. The losses are those of a single core.
+ * a logical mesh. With 4 cores the mesh is 1x4. With 8 cores it is 2x4, and each row of the
+ * mesh computes half of the batch. The losses are those of a single core.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -16,7 +16,7 @@ enum { ROW = 0, COLUMN = 1, MOST_STEPS = 200 }; /* axes of the mesh */
 
 /* The first rule that matches the name of a variable holds. */
 static const ch_split_rule rule[] = {
-    {"*output/kernel", 2, {COLUMN, CH_OFF}},    /* of attention, and of the hidden layer */
+    {"*output/kernel", 2, {COLUMN, CH_OFF}}, /* of attention, and of the hidden layer */
     {"*output/bias", 1, {CH_OFF}},
     {"*attention/*/kernel", 2, {CH_OFF, COLUMN}}, /* heads of queries, keys and values */
     {"*attention/*/bias", 1, {COLUMN}},
