@@ -66,6 +66,16 @@ typedef struct ch_strategy_parts {
     /* Frees the gathered values of variables after the forward pass, and gathers them again for
      * the backward pass. This moves more bytes and needs less memory. */
     bool reshard_after_forward;
+    /* Searches for layouts before the first run of each function: for its variables that have
+     * none by an annotation, a split, a rule, a scope of a logical device, or split_bytes, and
+     * for its inputs, unless split_rows is set. The plan with the least cost is chosen among
+     * those that fit the memory of the devices, by bytes that move, operations and barriers.
+     * Variables whose names differ only in numbers ("dense/kernel", "dense_1/kernel") and whose
+     * shapes are equal get the same layout; slots of optimizers follow their variable. The
+     * variables are moved with their values, and keep their layouts in later functions. Until
+     * then they are split along their longest axis. ch_function_print_layouts prints the plan.
+     * If no plan fits, the run is RESOURCE_EXHAUSTED. */
+    bool choose_layouts;
     /* Values and variables whose layout nothing else chooses are on logical device 0. False:
      * all logical devices have them. */
     bool defaults_to_device_0;

@@ -258,7 +258,10 @@ typedef struct ch_tpu_options {
     int64_t split_bytes;
     /* Frees gathered values of variables after the forward pass, and gathers them again for the
      * backward pass. */
-    bool                     reshard_after_forward;
+    bool reshard_after_forward;
+    /* Searches for layouts of the variables and inputs that have no annotation, split or rule
+     * (ch_strategy_parts.choose_layouts). */
+    bool                     choose_layouts;
     ch_communication_options communication;
 } ch_tpu_options;
 

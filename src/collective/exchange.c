@@ -49,6 +49,11 @@ bool ch__exchange_is_small(const ch_exchange *x, int n, const bool *has)
     return true;
 }
 
+int ch__exchange_barriers(int n_stages, int64_t bytes)
+{
+    return n_stages + (bytes > CH_SLOT_BYTES);
+}
+
 /* Sets the strides, in elements, of a contiguous array of this region. */
 static void strides_of(const ch_region *r, int rank, int64_t *stride)
 {

@@ -167,6 +167,9 @@ typedef struct ch_exchange {
 /* Returns true if the arrays of every member fit the slots of a group: then a stage needs one
  * barrier, otherwise two stages need three. has[m] is false for a member without an array. */
 bool ch__exchange_is_small(const ch_exchange *x, int n, const bool *has);
+/* Returns the number of barriers of an exchange with 1 or 2 stages whose largest array of a
+ * member has so many bytes. */
+int ch__exchange_barriers(int n_stages, int64_t bytes);
 
 /* Performs an exchange. `in` is this member's array of x->from, NULL if it has none; `out` is
  * its array of the region that it writes in the last stage, NULL if it writes none. `middle` is

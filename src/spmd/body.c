@@ -21,6 +21,8 @@
  *   2. A value of the call without a tie (a condition, a count) is on every core.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "spmd/divide.h"
 
 /* Returns the node of the call that a tie names. */
@@ -67,8 +69,8 @@ static ch_status new_layouts(ch_core_division *body)
 {
     size_t n_in = (size_t)body->g->n_inputs + 1, n_out = (size_t)body->g->n_outputs + 1;
 
-    body->input = ch__arena_alloc(&body->arena, n_in * sizeof(*body->input));
-    body->output = ch__arena_alloc(&body->arena, n_out * sizeof(*body->output));
+    body->input = ch__arena_alloc(&body->base, n_in * sizeof(*body->input));
+    body->output = ch__arena_alloc(&body->base, n_out * sizeof(*body->output));
     return body->input == NULL || body->output == NULL
                ? ch__fail_memory("the layouts of a body")
                : CH_OK;
@@ -81,23 +83,39 @@ ch_status ch__bodies_begin(ch_core_division *d, ch_call_plan *p)
     size_t        n_in = (size_t)p->call->n_in + 1, n_out = (size_t)p->call->n_out + 1;
     ch_status     rc;
 
-    b = ch__arena_alloc(&d->arena, sizeof(*b));
-    if (b == NULL || (b->in = ch__arena_alloc(&d->arena, n_in * sizeof(*b->in))) == NULL ||
-        (b->out = ch__arena_alloc(&d->arena, n_out * sizeof(*b->out))) == NULL)
+    b = ch__arena_alloc(&d->base, sizeof(*b));
+    if (b == NULL || (b->in = ch__arena_alloc(&d->base, n_in * sizeof(*b->in))) == NULL ||
+        (b->out = ch__arena_alloc(&d->base, n_out * sizeof(*b->out))) == NULL)
         return ch__fail_memory("the layouts of a body");
     p->bodies = b;
-    rc = ch__ties_of(p->call, &d->arena, &b->ties);
+    rc = ch__ties_of(p->call, &d->base, &b->ties);
     b->n = ch__call_bodies(p->call, body);
     for (int i = 0; i < b->n && rc == CH_OK; i++) {
         ch_core_division *of = &b->body[i];
 
         of->opt = d->opt;
         of->layouts = d->layouts;
+        of->cost = d->cost;
         rc = ch__division_begin(of, body[i]);
         if (rc == CH_OK)
             rc = new_layouts(of);
     }
     return rc;
+}
+
+void ch__bodies_reset(const ch_call_plan *p)
+{
+    ch_body_plan *b = p->bodies;
+
+    memset(b->in, 0, ((size_t)p->call->n_in + 1) * sizeof(*b->in));
+    memset(b->out, 0, ((size_t)p->call->n_out + 1) * sizeof(*b->out));
+    for (int i = 0; i < b->n; i++) {
+        ch_core_division *of = &b->body[i];
+
+        memset(of->input, 0, ((size_t)of->g->n_inputs + 1) * sizeof(*of->input));
+        memset(of->output, 0, ((size_t)of->g->n_outputs + 1) * sizeof(*of->output));
+        ch__division_reset(of);
+    }
 }
 
 /* ---- propagation ---- */
@@ -228,12 +246,17 @@ ch_status ch__bodies_choose(ch_core_division *d, ch_forms *forms, const ch_call_
 {
     ch_body_plan  *b = p->bodies;
     const ch_node *call = p->call;
+    double         before = d->cost != NULL ? d->cost->times : 1;
     ch_status      rc = settle(d, call, b);
 
     for (int i = 0; i < call->n_in && rc == CH_OK; i++)
         rc = ch__form_need(forms, call->in[i], b->in[i]);
+    if (d->cost != NULL && b->ties.iterations >= 0)
+        d->cost->times *= (double)b->ties.iterations;
     for (int i = 0; i < b->n && rc == CH_OK; i++)
         rc = ch__choose(&b->body[i]);
+    if (d->cost != NULL)
+        d->cost->times = before;
     for (int i = 0; i < call->n_out && rc == CH_OK; i++)
         if (ch__form_add(forms, &call[i], b->out[i], NULL) == NULL)
             rc = ch__fail_memory("the layouts of a body");

@@ -17,10 +17,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "collective/collective.h"
+#include "ops/ops.h"
 #include "spmd/annotate.h"
 #include "spmd/divide.h"
-
-static const double bytes_per_operation = 0.1; /* unless the options say otherwise */
 
 /* The state of choosing for a call. */
 typedef struct chooser {
@@ -145,29 +144,6 @@ static ch_status find_candidates(chooser *c)
 
 /* ---- cost ---- */
 
-/* Returns the number of operations of a call on all cores together. */
-static double operations(const ch_factors *f, const ch_core_layout *ranges)
-{
-    int64_t        from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
-    int            copies = ch__layout_n_copies(ranges);
-    ch_range_table t;
-    double         sum = 0;
-
-    if (copies > 0) { /* the parts of the cores are the whole call, so many times */
-        for (int k = 0; k < f->n; k++) {
-            from[k] = 0;
-            to[k] = f->factor[k].size.n;
-        }
-        return (double)copies * ranges->n_partial * ch__operations(f, from, to);
-    }
-    ch__range_table_set(f, ranges, &t);
-    for (uint64_t m = t.cores; m != 0; m &= m - 1) {
-        ch__range_table_core(&t, ch__first_core(m), from, to);
-        sum += ch__operations(f, from, to);
-    }
-    return sum;
-}
-
 /* Sets *stay to the inputs that stay partial, as bits: all inputs of a linear call, or a single
  * one of which the result is a multiple. Returns false if the call cannot keep the partial
  * results of the candidate. */
@@ -250,7 +226,7 @@ static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, dou
     at = ch__layout_regions(c->d->layouts, want, ch__shape(out));
     if (at == NULL)
         return false;
-    *cost += (double)ch__forms_cost(&c->forms, has, out, at) *
+    *cost += (double)ch__forms_cost(&c->forms, has, out, at).n_moved *
              (double)ch_dtype_bytes(out->dtype) *
              (has->n_partial > 1 && has->combiner == CH_PARTIAL_SUM && due < bytes ? due / bytes
                                                                                    : 1);
@@ -261,8 +237,6 @@ static bool add_output_cost(chooser *c, const ch_core_layout *ranges, int i, dou
  * false if the candidate is impossible. */
 static bool cost_of(chooser *c, const ch_core_layout *ranges, unsigned *stay, double *cost)
 {
-    double each = c->d->opt->bytes_per_operation;
-
     if (!inputs_stay_partial(c, ranges, stay))
         return false;
     *cost = 0; /* bytes are added up first: they are whole numbers, so rounding breaks no tie */
@@ -272,7 +246,7 @@ static bool cost_of(chooser *c, const ch_core_layout *ranges, unsigned *stay, do
     for (int i = 0; i < c->p->call->n_out; i++)
         if (!add_output_cost(c, ranges, i, cost))
             return false;
-    *cost += (each > 0 ? each : bytes_per_operation) * operations(&c->p->rule, ranges);
+    *cost += ch__bytes_per_operation(c->d->opt) * ch__all_operations(&c->p->rule, ranges);
     return true;
 }
 
@@ -325,27 +299,34 @@ ch_status ch__choose_again(ch_core_division *d, const ch_forms *forms, ch_call_p
 static ch_status add_forms(chooser *c)
 {
     const ch_node *call = c->p->call;
+    ch_form       *in = NULL;
 
     for (int i = 0; i < call->n_in; i++) {
-        const ch_core_layout  *l;
         const ch_core_regions *want;
-        int64_t                moved;
+        ch_status              rc;
 
-        if (ch__stays_partial(c->p->stays_partial, i))
+        if (ch__stays_partial(c->p->stays_partial, i)) {
+            in = c->forms.first[call->in[i]->id];
+            ch__cost_use(&c->forms, in);
             continue;
+        }
         want = ch__input_regions(c->d, call, &c->p->rule, c->p->ranges, i, c->room);
         if (want == NULL)
             return ch__fail(CH_INTERNAL, "%s: no regions of input %d", call->op->name, i);
-        (void)ch__form_for(&c->forms, call->in[i], want, &moved);
-        l = ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, want);
-        if (moved >= 0 && ch__form_add(&c->forms, call->in[i], l, want) == NULL)
-            return ch__fail_memory("the layouts of a step");
+        rc = ch__form_get(
+            &c->forms, call->in[i], want,
+            ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, want), &in);
+        if (rc != CH_OK)
+            return rc;
     }
     for (int i = 0; i < call->n_out; i++) {
         const ch_core_layout *l = output_layout(c, c->p->ranges, i);
+        ch_form *out = l != NULL ? ch__form_add(&c->forms, &call[i], l, NULL) : NULL;
 
-        if (l == NULL || ch__form_add(&c->forms, &call[i], l, NULL) == NULL)
+        if (out == NULL)
             return ch__fail_memory("the layouts of a step");
+        if (call->op == &ch__op_reshape)
+            out->view_of = in;
     }
     return CH_OK;
 }
@@ -413,6 +394,56 @@ static ch_status add_source(chooser *c)
     return CH_OK;
 }
 
+/* Chooses how a call is divided, and adds the forms of its values. */
+static ch_status choose_call(chooser *c)
+{
+    ch_status rc;
+
+    if (ch__is_source(c->p->call))
+        return add_source(c);
+    if (c->p->bodies != NULL)
+        return ch__bodies_choose(c->d, &c->forms, c->p);
+    if (ch__is_pack(c->p->call)) {
+        rc = choose_pack(c);
+    } else {
+        rc = find_candidates(c);
+        if (rc == CH_OK)
+            rc = choose_best(c);
+        if (rc == CH_OK)
+            rc = add_forms(c);
+    }
+    if (rc == CH_OK)
+        ch__cost_call(&c->forms, c->p);
+    return rc;
+}
+
+/* Brings new values of variables to the layouts of the variables, and results to theirs, as
+ * actions.c does. */
+static ch_status finish(chooser *c)
+{
+    ch_core_division *d = c->d;
+    ch_status         rc = CH_OK;
+
+    c->forms.now = d->n_calls;
+    for (int i = 0; i < d->g->n_resources && rc == CH_OK && d->output == NULL; i++) {
+        const ch_resource *r = &d->g->resource[i];
+
+        if (r->value != NULL && r->value != r->read)
+            rc = ch__form_need(&c->forms, r->value, d->tiles[i]);
+    }
+    for (int i = 0; i < d->g->n_outputs && rc == CH_OK; i++) {
+        const ch_node        *n = d->g->output[i].node;
+        const ch_core_layout *l = c->forms.first[n->id]->layout;
+
+        if (d->output != NULL)
+            l = d->output[i];
+        else if (l->n_partial > 1)
+            l = d->value[n->id].want;
+        rc = ch__form_need(&c->forms, n, l);
+    }
+    return rc == CH_OK ? ch__cost_peak(d, &c->forms) : rc;
+}
+
 ch_status ch__choose(ch_core_division *d)
 {
     chooser   c = {.d = d};
@@ -424,24 +455,9 @@ ch_status ch__choose(ch_core_division *d)
     ch__find_sums(d);
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
         c.p = &d->call[i];
+        c.forms.now = i;
         ch__forms_visit(&c.forms, c.p->call);
-        if (ch__is_source(c.p->call)) {
-            rc = add_source(&c);
-            continue;
-        }
-        if (ch__is_pack(c.p->call)) {
-            rc = choose_pack(&c);
-            continue;
-        }
-        if (c.p->bodies != NULL) {
-            rc = ch__bodies_choose(d, &c.forms, c.p);
-            continue;
-        }
-        rc = find_candidates(&c);
-        if (rc == CH_OK)
-            rc = choose_best(&c);
-        if (rc == CH_OK)
-            rc = add_forms(&c);
+        rc = choose_call(&c);
     }
-    return rc;
+    return rc == CH_OK && d->cost != NULL ? finish(&c) : rc;
 }

@@ -11,7 +11,8 @@
  * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
  * Passes 1 and 2 see the graph of one replica; replica.c fits its decisions to another.
  *
- * All of a division is in its arena, except the graph.
+ * All of a division is in its arenas, except the graph. search.c makes many divisions of a
+ * graph: ch__division_reset keeps its calls and rules, and forgets all decisions.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SPMD_DIVIDE_H
@@ -50,11 +51,24 @@ typedef struct ch_call_plan {
     ch_body_plan          *bodies; /* of a call with bodies, in place of `ranges`; else NULL */
 } ch_call_plan;
 
+/* What a division costs: added up by choose.c while it makes the division (cost.c). */
+typedef struct ch_division_cost {
+    /* Of a run: bytes that the cores of a replica get from each other and from other replicas,
+     * arithmetic operations of all cores, barriers of exchanges. */
+    double bytes, operations, barriers;
+    double times;      /* how often the graph that is visited runs */
+    int    n_replicas; /* that a collective between replicas connects */
+    bool   has_peaks;  /* `peak` of all divisions is wanted */
+} ch_division_cost;
+
 struct ch_core_division {
     const ch_spmd_options *opt;
     ch_layout_table       *layouts; /* owned by the division of the step */
-    ch_arena               arena;
-    ch_graph              *g; /* referenced */
+    ch_arena               base;    /* what depends on the graph only: calls and rules */
+    ch_arena               arena;   /* all else */
+    ch_graph              *g;       /* referenced */
+    ch_division_cost      *cost;    /* NULL: not wanted */
+    int64_t               *peak;    /* by core: bytes of values at the same time; NULL */
     int                    n_calls;
     ch_call_plan          *call;  /* in the order of the graph */
     ch_value_plan         *value; /* by id */
@@ -79,6 +93,8 @@ struct ch_body_plan {
  * layouts alone. */
 ch_status ch__division_begin(ch_core_division *d, ch_graph *g);
 void      ch__division_end(ch_core_division *d);
+/* Forgets all decisions, so that the passes can be made again. */
+void ch__division_reset(ch_core_division *d);
 
 /* Returns the unique layout of a value that is whole on every core. NULL: out of memory. */
 const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank);
@@ -132,6 +148,9 @@ void ch__range_table_core(const ch_range_table *t, int core, int64_t *from, int6
 /* Returns the number of arithmetic operations of a part of a call. */
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to);
 
+/* Returns the number of arithmetic operations of a call on all cores together. */
+double ch__all_operations(const ch_factors *f, const ch_core_layout *ranges);
+
 /* Returns true if no core of the ranges has an empty range of a divided factor. */
 bool ch__ranges_are_full(const ch_factors *f, const ch_core_layout *ranges);
 /* Returns the regions of input `i` of a call that the cores need: those of a layout, or `room`,
@@ -152,6 +171,11 @@ typedef struct ch_form {
     bool is_made, is_for_backward;
     /* The value is being reduced: only the end of the reduction may use it. */
     bool is_in_flight;
+    /* The calls that made it and that use it last, as indices of ch_core_division.call; the
+     * last call may overwrite it; it is a view of another form. For ch__division_cost. */
+    int             made, used;
+    bool            is_overwritten;
+    struct ch_form *view_of;
     /* by class of cores: the value in the graph of the class, or NULL (partition.c) */
     ch_node       **node;
     struct ch_form *next;
@@ -167,6 +191,8 @@ typedef struct ch_forms {
      * in the pass only for which they were made; NULL: forms are used everywhere */
     const bool *regathered;
     bool        in_backward; /* the call that is visited belongs to the backward pass */
+    const ch_core_division *d;
+    int                     now; /* index of the call that is visited */
 } ch_forms;
 
 /* Prepares the forms of the values of a graph. */
@@ -180,20 +206,36 @@ static inline void ch__forms_visit(ch_forms *forms, const ch_node *call)
 /* Returns the form from which a call gets the regions `want` of value n, and sets *moved to the
  * elements that cores must read from each other. *moved is -1 if the form has the regions
  * already. */
-const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
-                            const ch_core_regions *want, int64_t *moved);
-/* Returns the number of elements that cores must read from each other to get the regions `want`
- * of value n from layout `from`. */
-int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const ch_node *n,
-                       const ch_core_regions *want);
+ch_form *ch__form_for(const ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                      int64_t *moved);
+/* Returns what cores must read from each other to get the regions `want` of value n from layout
+ * `from`. */
+ch_reshard_cost ch__forms_cost(const ch_forms *forms, const ch_core_layout *from,
+                               const ch_node *n, const ch_core_regions *want);
 /* Returns the layout in which value n was computed; NULL: every core can take any part. */
 const ch_core_layout *ch__computed_layout(const ch_forms *forms, const ch_node *n);
 /* Adds a form with a layout or, if that is NULL, with regions. NULL: out of memory. */
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);
 
+/* Makes sure that value n has a form with the regions `want`; their layout is `l`, or NULL.
+ * `out` may be NULL. */
+ch_status ch__form_get(ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                       const ch_core_layout *l, ch_form **out);
 /* Makes sure that value n has a form of layout `l`. */
 ch_status ch__form_need(ch_forms *forms, const ch_node *n, const ch_core_layout *l);
+
+/* ---- cost.c: the cost of a division; nothing is counted if d->cost is NULL ---- */
+
+/* Counts a reshard of value n from a form, in which elements move, to the regions `want`. */
+void ch__cost_reshard(const ch_forms *forms, const ch_form *from, const ch_node *n,
+                      const ch_core_regions *want);
+/* Counts the operations of a call, and the bytes of a pack between replicas. */
+void ch__cost_call(const ch_forms *forms, const ch_call_plan *p);
+/* Notes that the call that is visited uses a form. */
+void ch__cost_use(const ch_forms *forms, ch_form *form);
+/* Sets d->peak, after all calls and results have their forms. */
+ch_status ch__cost_peak(ch_core_division *d, const ch_forms *forms);
 
 /* Returns the layout in which the cores get input i of a call, with the regions `at`
  * (ch__input_regions). A form with a layout can become the source of further reshards. NULL:
@@ -263,6 +305,8 @@ ch_status ch__improve(ch_core_division *d, const ch_node *n, const ch_core_layou
 const ch_core_layout *ch__body_input_layout(const ch_core_division *d, const ch_node *n);
 /* Begins the divisions of the bodies of a call. */
 ch_status ch__bodies_begin(ch_core_division *d, ch_call_plan *p);
+/* Forgets all decisions about the bodies of a call (ch__division_reset). */
+void ch__bodies_reset(const ch_call_plan *p);
 ch_status ch__bodies_spread(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
                             bool forward, bool *changed);
 /* Settles the layouts of the inputs and outputs, adds their forms, and divides the calls of the
@@ -275,6 +319,8 @@ ch_status ch__propagate(ch_core_division *d);
 /* Replaces the calls in the graphs of the replicas that must be expanded, and sets *any if
  * there are such calls: then the division must be made again. */
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any);
+/* Returns a hash of the calls that must be expanded, also in bodies; 0: none. */
+uint64_t ch__expanded_calls(const ch_core_division *d);
 ch_status ch__choose(ch_core_division *d);
 /* Chooses the ranges of a call with these forms of its inputs. If `keep` and the call can be
  * computed in p->ranges, they stay as they are. */

@@ -6,6 +6,7 @@
  * graphs of all replicas are changed alike.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/hash.h"
 #include "graph/step.h"
 #include "spmd/divide.h"
 
@@ -61,19 +62,24 @@ static ch_status expand_call(ch_step *s, const ch_node *n, ch_node **map, bool *
     return ch__graph_copy_call(s->graph, n, map) != NULL ? CH_OK : ch__fail_memory("a program");
 }
 
-/* Returns true if a call of the graph, or of a body in it, must be expanded. */
-static bool any_must_expand(const ch_core_division *d)
+uint64_t ch__expanded_calls(const ch_core_division *d)
 {
+    uint64_t h = 0;
+
     for (int i = 0; i < d->n_calls; i++) {
         const ch_body_plan *b = d->call[i].bodies;
 
         if (must_expand(d, &d->call[i]))
-            return true;
-        for (int k = 0; b != NULL && k < b->n; k++)
-            if (any_must_expand(&b->body[k]))
-                return true;
+            h = ch__hash(h != 0 ? h : CH_HASH_START, &i, sizeof(i));
+        for (int k = 0; b != NULL && k < b->n; k++) {
+            const uint64_t part[2] = {(uint64_t)i << 1 | (uint64_t)k,
+                                      ch__expanded_calls(&b->body[k])};
+
+            if (part[1] != 0)
+                h = ch__hash(h != 0 ? h : CH_HASH_START, part, sizeof(part));
+        }
     }
-    return false;
+    return h;
 }
 
 static ch_status copy_expanded(const ch_core_division *d, const ch_graph *g, ch_graph **out,
@@ -131,7 +137,7 @@ ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *a
     ch_status  rc = CH_OK;
 
     *any = false;
-    if (!any_must_expand(d))
+    if (ch__expanded_calls(d) == 0)
         return CH_OK;
     copy = ch__calloc((size_t)n, sizeof(ch_graph *));
     if (copy == NULL)

@@ -12,7 +12,8 @@ ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out)
 {
     bool *from_variables;
 
-    *out = (ch_forms){.arena = &d->arena, .layouts = d->layouts, .n_cores = d->opt->n_cores};
+    *out = (ch_forms){
+        .arena = &d->arena, .layouts = d->layouts, .n_cores = d->opt->n_cores, .d = d};
     out->first = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*out->first));
     if (out->first == NULL)
         return ch__fail_memory("the layouts of a step");
@@ -66,39 +67,41 @@ static bool fits(const ch_forms *forms, const ch_form *form, const ch_node *n,
     return true;
 }
 
-int64_t ch__forms_cost(const ch_forms *forms, const ch_core_layout *from, const ch_node *n,
-                       const ch_core_regions *want)
+ch_reshard_cost ch__forms_cost(const ch_forms *forms, const ch_core_layout *from,
+                               const ch_node *n, const ch_core_regions *want)
 {
-    int64_t *known = want->layout != NULL ? ch__layout_cost(forms->layouts, from, want) : NULL;
-    int64_t  cost = known != NULL ? *known : -1;
-    bool     wants[CH_MAX_CORES];
+    ch_reshard_cost *known =
+        want->layout != NULL ? ch__layout_cost(forms->layouts, from, want) : NULL;
+    ch_reshard_cost cost;
+    bool            wants[CH_MAX_CORES];
 
-    for (int c = 0; c < CH_MAX_CORES && cost < 0; c++)
+    if (known != NULL && known->n_moved >= 0)
+        return *known;
+    for (int c = 0; c < CH_MAX_CORES; c++)
         wants[c] = ch__has_core(want->cores, c);
-    if (cost < 0)
-        cost = ch__reshard_cost(from, ch__shape(n), want->at, wants);
+    ch__reshard_cost(from, ch__shape(n), want->at, wants, &cost);
     if (known != NULL)
         *known = cost;
     return cost;
 }
 
-const ch_form *ch__form_for(const ch_forms *forms, const ch_node *n,
-                            const ch_core_regions *want, int64_t *moved)
+ch_form *ch__form_for(const ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                      int64_t *moved)
 {
-    const ch_form *best = NULL;
+    ch_form *best = NULL;
 
     *moved = 0;
-    for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
+    for (ch_form *form = forms->first[n->id]; form != NULL; form = form->next)
         if (is_usable(forms, form, n) && fits(forms, form, n, want)) {
             *moved = -1;
             return form;
         }
-    for (const ch_form *form = forms->first[n->id]; form != NULL; form = form->next) {
+    for (ch_form *form = forms->first[n->id]; form != NULL; form = form->next) {
         int64_t cost;
 
         if ((form->layout == NULL && !form->is_host) || !is_usable(forms, form, n))
             continue; /* halos overlap, so they are no source of a reshard */
-        cost = form->is_host ? 0 : ch__forms_cost(forms, form->layout, n, want);
+        cost = form->is_host ? 0 : ch__forms_cost(forms, form->layout, n, want).n_moved;
         if (best == NULL || cost < *moved) {
             best = form;
             *moved = cost;
@@ -125,6 +128,7 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     form->layout = layout;
     form->is_made = *last != NULL;
     form->is_for_backward = forms->in_backward;
+    form->made = form->used = forms->now;
     if (layout == NULL) {
         form->regions = ch__regions_copy(forms->arena, regions, forms->n_cores);
         if (form->regions == NULL)
@@ -136,17 +140,32 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     return form;
 }
 
+ch_status ch__form_get(ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                       const ch_core_layout *l, ch_form **out)
+{
+    int64_t  moved;
+    ch_form *form = ch__form_for(forms, n, want, &moved);
+
+    if (moved >= 0) {
+        if (moved > 0)
+            ch__cost_reshard(forms, form, n, want);
+        ch__cost_use(forms, form);
+        form = ch__form_add(forms, n, l, want);
+        if (form == NULL)
+            return ch__fail_memory("the layouts of a step");
+    }
+    ch__cost_use(forms, form);
+    if (out != NULL)
+        *out = form;
+    return CH_OK;
+}
+
 ch_status ch__form_need(ch_forms *forms, const ch_node *n, const ch_core_layout *l)
 {
     const ch_core_regions *want = ch__layout_regions(forms->layouts, l, ch__shape(n));
-    int64_t                moved;
 
-    if (want == NULL)
-        return ch__fail_memory("the layouts of a step");
-    (void)ch__form_for(forms, n, want, &moved);
-    return moved < 0 || ch__form_add(forms, n, l, NULL) != NULL
-               ? CH_OK
-               : ch__fail_memory("the layouts of a step");
+    return want != NULL ? ch__form_get(forms, n, want, l, NULL)
+                        : ch__fail_memory("the layouts of a step");
 }
 
 /* Removes the cores that have no region from a layout of value n. A part without elements stays

@@ -91,7 +91,7 @@ typedef struct regions_entry {
 /* The cost of a reshard from a layout. */
 typedef struct cost_entry {
     const ch_core_layout *from;
-    int64_t               cost;
+    ch_reshard_cost       cost;
     struct cost_entry    *next;
 } cost_entry;
 
@@ -261,8 +261,8 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
     return &e->regions;
 }
 
-int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
-                         const ch_core_regions *to)
+ch_reshard_cost *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
+                                 const ch_core_regions *to)
 {
     regions_entry *of = entry_of(to, offsetof(regions_entry, regions));
     cost_entry    *e = of->costs;
@@ -274,7 +274,7 @@ int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
     e = ch__arena_alloc(&t->arena, sizeof(*e));
     if (e == NULL)
         return NULL;
-    *e = (cost_entry){.from = from, .cost = -1, .next = of->costs};
+    *e = (cost_entry){.from = from, .cost = {.n_moved = -1}, .next = of->costs};
     of->costs = e;
     return &e->cost;
 }
@@ -492,6 +492,17 @@ bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse
         if (!same_row(fine->part[k], coarse->part[k], fine->n_cores, fine->cores))
             return false;
     }
+    return true;
+}
+
+bool ch__layout_same_tiles(const ch_core_layout *a, const ch_core_layout *b)
+{
+    if (a->rank != b->rank || a->cores != b->cores)
+        return false;
+    for (int k = 0; k < a->rank; k++)
+        if (a->parts[k] != b->parts[k] ||
+            (a->parts[k] > 1 && !same_row(a->part[k], b->part[k], a->n_cores, a->cores)))
+            return false;
     return true;
 }
 

@@ -159,11 +159,16 @@ const ch_core_regions *ch__layout_regions(ch_layout_table *t, const ch_core_layo
 /* Returns the text of a unique layout (ch__core_layout_print). The table keeps it. NULL: out of
  * memory. */
 const char *ch__layout_text(ch_layout_table *t, const ch_core_layout *l);
-/* Returns a number that the table keeps for a unique layout and regions of
- * ch__layout_regions: the cost of a reshard from one to the other, -1 at first. NULL: out of
- * memory. */
-int64_t *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
-                         const ch_core_regions *to);
+/* The cost of a reshard. */
+typedef struct ch_reshard_cost {
+    int64_t n_moved;  /* elements that cores read from other cores; -1: not known */
+    int     n_stages; /* 1 or 2 */
+} ch_reshard_cost;
+
+/* Returns the cost that the table keeps for a reshard from a unique layout to regions of
+ * ch__layout_regions. It is not known at first. NULL: out of memory. */
+ch_reshard_cost *ch__layout_cost(ch_layout_table *t, const ch_core_layout *from,
+                                 const ch_core_regions *to);
 
 /* ---- common layouts, not interned ---- */
 
@@ -231,6 +236,8 @@ void ch__core_part(const ch_core_layout *l, int axis, int64_t size, int i, int64
 /* Returns true if every core's part in `fine` lies in its part in `coarse`, for values of every
  * size, and neither is partial: then `coarse` becomes `fine` without communication. */
 bool ch__layout_refines(const ch_core_layout *fine, const ch_core_layout *coarse);
+/* Returns true if both layouts give every core the same part. Neither is partial. */
+bool ch__layout_same_tiles(const ch_core_layout *a, const ch_core_layout *b);
 /* Sets *out to the layout whose parts are the intersections of the parts of a and b. Returns
  * false if there is none: both split an axis in different ways, both are partial, or some
  * combination of parts would be on no core. `out` may be a or b, and stays as it is then. */

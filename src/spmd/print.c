@@ -136,6 +136,9 @@ static void print_origin(printer *p, const ch_report_layout *l, const void *know
     case CH_LAYOUT_RULE:
         ch__text_add(p->o, ": rule \"%s\"", l->name);
         return;
+    case CH_LAYOUT_SEARCH:
+        ch__text_add(p->o, ": found by search");
+        return;
     case CH_LAYOUT_NEIGHBOUR:
         print_neighbour(p, l, known);
         return;
@@ -318,6 +321,39 @@ static void print_summary(ch_text *o, const char *step, const ch_layout_report *
     ch__text_add(o, "\n");
 }
 
+/* Prints the plan that a search has found, and the costs of its starting points. */
+static void print_search(ch_text *o, const ch_search_report *r)
+{
+    static const char *const inputs[] = {"whole", "split along axis 0", "split along axis 1"};
+    static const char *const variables[] = {"whole", "along axis 0", "along the last axis"};
+
+    ch__text_add(o, "layouts found by search: cost ");
+    print_number(o, (int64_t)r->cost);
+    ch__text_add(o, " (");
+    print_number(o, (int64_t)r->bytes);
+    ch__text_add(o, " B, ");
+    print_number(o, (int64_t)r->operations);
+    ch__text_add(o, " operations, %.0f barriers); %d plans\n", r->barriers, r->n_plans);
+    if (r->input_axis >= 0)
+        ch__text_add(o, "%*sinputs  %s\n", INDENT, "", inputs[r->input_axis]);
+    for (int i = 0; i < r->n_classes; i++) {
+        const ch_found_class *c = &r->class[i];
+
+        ch__text_add(o, "%*s%s  %s", INDENT, "", c->name, ch_dtype_name(c->dtype));
+        ch__text_shape(o, c->shape);
+        ch__text_add(o, "  %s", c->layout);
+        if (c->n_vars > 1)
+            ch__text_add(o, ", as %d more", c->n_vars - 1);
+        ch__text_add(o, "\n");
+    }
+    for (int i = 0; i < CH_SEARCH_STARTS; i++) {
+        ch__text_add(o, "%*sstart: variables %s, inputs %s: cost ", INDENT, "",
+                     variables[i / 2], inputs[i % 2]);
+        print_number(o, (int64_t)r->start_cost[i]);
+        ch__text_add(o, "%s\n", r->start_fits[i] ? "" : ", exceeds the memory");
+    }
+}
+
 int ch_function_print_layouts(ch_function *f, char *text, size_t size)
 {
     ch_text          o = ch__text(text, size);
@@ -331,6 +367,8 @@ int ch_function_print_layouts(ch_function *f, char *text, size_t size)
 
         ch__report_planned(last, &r);
         print_summary(&o, f->name, &r);
+        if (own != NULL && own->search != NULL)
+            print_search(&o, own->search);
         printer_begin(&p, &o);
         if (own != NULL)
             print_body(&p, &own->step, 0);

@@ -204,15 +204,14 @@ static ch_status fix_variables(ch_core_division *d)
 
     for (int i = 0; i < d->g->n_resources && rc == CH_OK; i++) {
         const ch_resource *r = &d->g->resource[i];
-        ch_value_plan      plan = {.is_fixed = true};
+        ch_value_plan      plan = {.is_fixed = true, .source = CH_LAYOUT_VARIABLE};
 
-        rc = d->opt->variable(d->opt->arg, r, &l, &plan.rule);
+        rc = d->opt->variable(d->opt->arg, r, &l, &plan.source, &plan.rule);
         if (rc == CH_OK)
             rc = ch__layout_intern(d->layouts, &l, &d->tiles[i]);
         if (rc != CH_OK)
             return rc;
         plan.want = d->tiles[i];
-        plan.source = plan.rule != NULL ? CH_LAYOUT_RULE : CH_LAYOUT_VARIABLE;
         if (r->read != NULL)
             d->value[r->read->id] = plan;
         if (r->value != NULL)
@@ -256,7 +255,8 @@ static ch_status fix_input(ch_core_division *d, const ch_node *n)
     int            axis = d->opt->input_axis - 1;
     ch_core_layout l;
 
-    if (n->op != ch__roles.input || d->input != NULL || axis < 0 || axis >= n->dims.rank)
+    if (n->op != ch__roles.input || d->input != NULL || axis < 0 || axis >= n->dims.rank ||
+        (axis > 0 && n->dims.rank != CH_IMAGE_RANK))
         return CH_OK;
     *v = (ch_value_plan){.is_fixed = true, .source = CH_LAYOUT_INPUT};
     ch__layout_over_cores(d->opt->n_cores, n->dims.rank, axis, &l);

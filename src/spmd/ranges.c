@@ -272,6 +272,28 @@ double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *t
     return product;
 }
 
+double ch__all_operations(const ch_factors *f, const ch_core_layout *ranges)
+{
+    int64_t        from[CH_MAX_FACTORS], to[CH_MAX_FACTORS];
+    int            copies = ch__layout_n_copies(ranges);
+    ch_range_table t;
+    double         sum = 0;
+
+    if (copies > 0) { /* the parts of the cores are the whole call, so many times */
+        for (int k = 0; k < f->n; k++) {
+            from[k] = 0;
+            to[k] = f->factor[k].size.n;
+        }
+        return (double)copies * ranges->n_partial * ch__operations(f, from, to);
+    }
+    ch__range_table_set(f, ranges, &t);
+    for (uint64_t m = t.cores; m != 0; m &= m - 1) {
+        ch__range_table_core(&t, ch__first_core(m), from, to);
+        sum += ch__operations(f, from, to);
+    }
+    return sum;
+}
+
 bool ch__ranges_are_full(const ch_factors *f, const ch_core_layout *ranges)
 {
     for (int k = 0; k < f->n; k++)

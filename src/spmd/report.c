@@ -20,12 +20,21 @@ ch_status ch__step_report_new(ch_step_report **out)
     return CH_OK;
 }
 
+void ch__search_report_free(ch_search_report *r)
+{
+    if (r == NULL)
+        return;
+    ch__arena_drop(&r->arena);
+    ch__free(r);
+}
+
 void ch__step_report_free(void *report)
 {
     ch_step_report *r = report;
 
     if (r == NULL)
         return;
+    ch__search_report_free(r->search);
     ch__arena_drop(&r->arena);
     ch__free(r);
 }

@@ -25,6 +25,7 @@ typedef enum ch_layout_source {
     CH_LAYOUT_INPUT,         /* the strategy splits all inputs (ch_strategy_parts.split_rows) */
     CH_LAYOUT_VARIABLE,
     CH_LAYOUT_RULE,      /* of a variable, by a split rule (ch_split_rule) */
+    CH_LAYOUT_SEARCH,    /* of a variable, by the search (search.c) */
     CH_LAYOUT_NEIGHBOUR, /* taken from another value through a call */
     CH_LAYOUT_CHEAPEST,  /* no neighbour has it, but it has the least cost (choose.c) */
     CH_LAYOUT_UNDIVIDED, /* the op has no partition rule */
@@ -96,8 +97,32 @@ typedef struct ch_report_body {
     struct ch_report_body *next; /* the next body of the call */
 } ch_report_body;
 
+/* A class of variables whose layout the search has found. */
+typedef struct ch_found_class {
+    const char *name, *layout; /* of the first variable */
+    ch_dtype    dtype;
+    ch_shape    shape;
+    int         n_vars; /* without slots */
+} ch_found_class;
+
+/* The result of a search (search.c). Its starting points: variables whole, along their first
+ * axis, along their last axis; each with inputs whole, and with inputs along axis 0. */
+enum { CH_SEARCH_STARTS = 6 };
+typedef struct ch_search_report {
+    ch_arena        arena;
+    int             n_plans; /* plans that were evaluated */
+    double          cost, bytes, operations, barriers; /* of the chosen plan */
+    int64_t         needs; /* its memory on the core with most, estimated; 0: no limit */
+    int             n_classes;
+    ch_found_class *class;
+    int             input_axis; /* 0: inputs are not split; 1 plus the axis; -1: not chosen */
+    double          start_cost[CH_SEARCH_STARTS];
+    bool            start_fits[CH_SEARCH_STARTS]; /* the memory of the devices */
+} ch_search_report;
+
 typedef struct ch_step_report {
-    ch_arena arena;
+    ch_arena          arena;
+    ch_search_report *search; /* owned; NULL: layouts were not searched */
     int      n_calls, n_replicated; /* as in ch_layout_report */
     /* arithmetic operations of each core, and of the step on a single device */
     double operations[CH_LOGICAL_DEVICES_MAX], all_operations;
@@ -109,6 +134,8 @@ typedef struct ch_step_report {
 ch_status ch__step_report_new(ch_step_report **out);
 /* Frees a ch_step_report; `report` may be NULL. */
 void ch__step_report_free(void *report);
+/* Frees the report of a search; NULL: does nothing. */
+void ch__search_report_free(ch_search_report *r);
 
 /* Returns the report of a prepared graph; NULL: the step was not divided. (report.c) */
 const ch_step_report *ch__step_report_of(const struct ch_prepared *p);

@@ -65,31 +65,33 @@ static bool cell_is_direct(const ch_cells *s, int n_partial)
     return ch__count_cores(s->need) == 1 || (n_partial == 2 && (s->need & ~s->have) == 0);
 }
 
-int64_t ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
-                         const bool *wants)
+void ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
+                      const bool *wants, ch_reshard_cost *out)
 {
     ch_reshard_problem p;
     ch_cells           s;
-    int64_t            n = 0;
 
     problem_set(&p, from, whole, want, wants);
+    *out = (ch_reshard_cost){.n_moved = 0, .n_stages = 1};
     if (from->n_partial == 1) {
         for (uint64_t m = p.wanting; m != 0; m &= m - 1) {
             int c = ch__first_core(m);
 
-            n += ch__region_count(&want[c], whole.rank);
+            out->n_moved += ch__region_count(&want[c], whole.rank);
             if (ch__layout_has(from, c))
-                n -= ch__region_shared(&want[c], &p.has[c], whole.rank);
+                out->n_moved -= ch__region_shared(&want[c], &p.has[c], whole.rank);
         }
-        return n;
+        return;
     }
     ch__cells_begin(&p, &s);
     while (ch__cells_next(&s)) {
         int combine = (s.need & s.have) != 0 ? from->n_partial - 1 : from->n_partial;
 
-        n += ch__region_count(&s.region, whole.rank) * (combine + ch__count_cores(s.need) - 1);
+        out->n_moved +=
+            ch__region_count(&s.region, whole.rank) * (combine + ch__count_cores(s.need) - 1);
+        if (!cell_is_direct(&s, from->n_partial))
+            out->n_stages = 2;
     }
-    return n;
 }
 
 /* ---- lists of copies ---- */

@@ -57,8 +57,8 @@ typedef struct ch_reshard {
 ch_status ch__reshard_plan(const ch_core_layout *from, ch_shape whole, const ch_region *want,
                            const bool *wants, ch_arena *arena, const ch_reshard **out);
 
-/* Returns the number of elements that the plan would move, without making it. */
-int64_t ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
-                         const bool *wants);
+/* Sets *out to what the plan would move, without making it. */
+void ch__reshard_cost(const ch_core_layout *from, ch_shape whole, const ch_region *want,
+                      const bool *wants, ch_reshard_cost *out);
 
 #endif

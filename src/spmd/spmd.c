@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "spmd/spmd.h"
 
+#include <string.h>
+
 #include "spmd/divide.h"
 
 const ch_core_layout *ch__division_replicated(ch_core_division *d, int rank)
@@ -30,8 +32,26 @@ void ch__division_end(ch_core_division *d)
     for (int i = 0; d->call != NULL && i < d->n_calls; i++)
         for (int k = 0; d->call[i].bodies != NULL && k < d->call[i].bodies->n; k++)
             ch__division_end(&d->call[i].bodies->body[k]);
+    ch__arena_drop(&d->base);
     ch__arena_drop(&d->arena);
-    *d = (ch_core_division){.opt = d->opt};
+    *d = (ch_core_division){.opt = d->opt, .cost = d->cost};
+}
+
+void ch__division_reset(ch_core_division *d)
+{
+    ch__arena_drop(&d->arena);
+    d->peak = NULL;
+    memset(d->value, 0, ((size_t)d->g->n_values + 1) * sizeof(*d->value));
+    memset(d->tiles, 0, ((size_t)d->g->n_resources + 1) * sizeof(*d->tiles));
+    for (int i = 0; i < d->n_calls; i++) {
+        ch_call_plan *p = &d->call[i];
+
+        p->ranges = NULL;
+        p->stays_partial = 0;
+        p->array = NULL;
+        if (p->bodies != NULL)
+            ch__bodies_reset(p);
+    }
 }
 
 static void end_division(ch_core_division *d)
@@ -47,8 +67,8 @@ static void end_division(ch_core_division *d)
 static const int *by_bytes(ch_core_division *d, int n, ch_node *const *value,
                            const ch_node *outputs)
 {
-    int     *order = ch__arena_alloc(&d->arena, ((size_t)n + 1) * sizeof(*order));
-    int64_t *bytes = ch__arena_alloc(&d->arena, ((size_t)n + 1) * sizeof(*bytes));
+    int     *order = ch__arena_alloc(&d->base, ((size_t)n + 1) * sizeof(*order));
+    int64_t *bytes = ch__arena_alloc(&d->base, ((size_t)n + 1) * sizeof(*bytes));
 
     if (order == NULL || bytes == NULL)
         return NULL;
@@ -70,9 +90,9 @@ ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
 
     d->g = g;
     d->n_calls = g->n_calls;
-    d->call = ch__arena_alloc(&d->arena, ((size_t)g->n_calls + 1) * sizeof(*d->call));
-    d->value = ch__arena_alloc(&d->arena, ((size_t)g->n_values + 1) * sizeof(*d->value));
-    d->tiles = ch__arena_alloc(&d->arena, ((size_t)g->n_resources + 1) * sizeof(*d->tiles));
+    d->call = ch__arena_alloc(&d->base, ((size_t)g->n_calls + 1) * sizeof(*d->call));
+    d->value = ch__arena_alloc(&d->base, ((size_t)g->n_values + 1) * sizeof(*d->value));
+    d->tiles = ch__arena_alloc(&d->base, ((size_t)g->n_resources + 1) * sizeof(*d->tiles));
     if (d->call == NULL || d->value == NULL || d->tiles == NULL)
         return ch__fail_memory("the layouts of a step");
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next, i++) {
@@ -81,7 +101,7 @@ ch_status ch__division_begin(ch_core_division *d, ch_graph *g)
         d->call[i].out_order = by_bytes(d, n->n_out, NULL, n);
         if (d->call[i].in_order == NULL || d->call[i].out_order == NULL)
             return ch__fail_memory("the layouts of a step");
-        rc = ch__factors_of(n, &d->arena, &d->call[i].rule);
+        rc = ch__factors_of(n, &d->base, &d->call[i].rule);
         if (rc == CH_OK && n->op->ties != NULL)
             rc = ch__bodies_begin(d, &d->call[i]);
     }
@@ -97,15 +117,22 @@ static int64_t input_elements(const ch_graph *g)
     return sum;
 }
 
-/* Makes the division of the replica with the largest inputs. Expands calls in the graphs of all
- * replicas until nothing must be expanded. */
-static ch_status divide(ch_core_division *d, int n, ch_graph **graph)
+int ch__largest_replica(int n, ch_graph *const *graph)
 {
     int largest = 0;
 
     for (int r = 1; r < n; r++)
         if (input_elements(graph[r]) > input_elements(graph[largest]))
             largest = r;
+    return largest;
+}
+
+/* Makes the division of the replica with the largest inputs. Expands calls in the graphs of all
+ * replicas until nothing must be expanded. */
+static ch_status divide(ch_core_division *d, int n, ch_graph **graph)
+{
+    int largest = ch__largest_replica(n, graph);
+
     for (;;) {
         bool      any = false;
         ch_status rc = ch__layout_table_new(d->opt->n_cores, &d->layouts);

@@ -188,6 +188,7 @@ static void free_parts(ch_strategy *st)
     ch__free(st->rule);
     ch__group_set_free(&st->groups);
     pthread_mutex_destroy(&st->lock);
+    pthread_mutex_destroy(&st->search_lock);
 }
 
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
@@ -211,6 +212,7 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
     st->traits = parts->traits != NULL ? *parts->traits : default_traits;
     st->parts.traits = &st->traits;
     pthread_mutex_init(&st->lock, NULL);
+    pthread_mutex_init(&st->search_lock, NULL);
     rc = ch__split_rules_copy(ops->name, parts->n_rules, parts->rule, &st->rule);
     st->parts.rule = st->rule;
     return rc == CH_OK ? make_groups(st) : rc;

@@ -54,6 +54,8 @@ struct ch_strategy {
     pthread_mutex_t lock;       /* protects vars and the fields of ch_var that name this lock */
     ch_map          vars;       /* all variables by name, not referenced */
     atomic_uint     generation; /* incremented when vars changes */
+    pthread_mutex_t search_lock; /* held while layouts are searched (found_layouts.c) */
+    uint64_t        n_kin;       /* numbers of ch_var.kin that are used; under `lock` */
     /* As ch_var.marks_owner, for the variables on servers. */
     const void *marks_owner;
 };

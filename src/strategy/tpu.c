@@ -187,6 +187,7 @@ ch_status ch_strategy_tpu(ch_resolver *r, ch_tpu_assignment *a, const ch_tpu_opt
         parts.split_bytes = opt->split_bytes;
         parts.split_rows = opt->split_rows;
         parts.reshard_after_forward = opt->reshard_after_forward;
+        parts.choose_layouts = opt->choose_layouts;
         parts.defaults_to_device_0 = !opt->spmd;
         parts.forbids_single_devices = opt->spmd;
         parts.communication = opt->communication;

@@ -99,6 +99,12 @@ struct ch_var {
     ch_core_layout *tiles;
     bool            is_split; /* the program chose `tiles` (ch_var_spec.split, ch_var_split) */
     const char     *rule;     /* name of the split rule of `tiles`, in parts.rule; NULL: none */
+    /* `tiles` are provisional: the first step that uses the variable chooses them; and `tiles`
+     * were found by a search (found_layouts.c). The strategy's lock protects both. */
+    bool is_open, is_found;
+    /* The same number for a variable and those that were created beside it, such as its slots;
+     * 0: the strategy does not choose layouts. */
+    uint64_t kin;
     /* If there are tiles: the first step that read or wrote the variable, owned; NULL: none.
      * The strategy's lock protects it. */
     char *used_by;
@@ -209,7 +215,7 @@ ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
  * `colocated` along axes of equal sizes, else whole on the chosen logical device, else that of
  * the first rule that matches its name, else that of the parts of the strategy (split_bytes,
  * defaults_to_device_0). */
-ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+ch_status ch__var_choose_tiles(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated);
 /* Copies the split rules of a strategy to memory that the caller must free with ch__free. *out
  * is NULL if there are none. INVALID_ARGUMENT: a rule is malformed. */

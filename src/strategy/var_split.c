@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cohort/logical.h"
+#include "spmd/search.h"
 #include "strategy/strategy.h"
 #include "tensor/device.h"
 #include "tensor/print.h"
@@ -33,13 +34,16 @@ static ch_status layout_of_split(const ch_strategy *st, const ch_var *v, const c
 
 /* Gives a slot or another colocated variable the tiles of `beside`, along the axes in which the
  * sizes are equal. */
-static void layout_beside(const ch_var *v, const ch_var *beside, ch_core_layout *out)
+static void layout_beside(ch_var *v, const ch_var *beside, ch_core_layout *out)
 {
-    int from[CH_MAX_RANK];
+    pthread_mutex_t *lock = &beside->strategy->lock;
 
-    for (int k = 0; k < v->shape.rank; k++)
-        from[k] = k < beside->shape.rank && v->shape.dim[k] == beside->shape.dim[k] ? k : -1;
-    ch__layout_project(beside->tiles, v->shape.rank, from, out);
+    pthread_mutex_lock(lock); /* a search may move `beside` */
+    ch__layout_beside(v->shape, beside->tiles, beside->shape, out);
+    v->kin = beside->kin;
+    v->is_open = beside->is_open;
+    v->is_found = beside->is_found;
+    pthread_mutex_unlock(lock);
 }
 
 /* ---- rules ---- */
@@ -167,23 +171,25 @@ void ch__split_rules_check(ch_strategy *st)
 }
 
 /* Sets *out to the layout of a variable for which the program has chosen none. */
-static void default_layout(const ch_strategy *st, const ch_var *v, ch_core_layout *out)
+static void default_layout(const ch_strategy *st, ch_var *v, ch_core_layout *out)
 {
     int64_t bytes = ch_shape_count(v->shape) * (int64_t)ch_dtype_bytes(v->dtype);
+    bool    is_large = st->parts.split_bytes > 0 && bytes >= st->parts.split_bytes;
     int     longest = 0;
 
     for (int k = 1; k < v->shape.rank; k++)
         if (v->shape.dim[k] > v->shape.dim[longest])
             longest = k;
-    if (st->parts.split_bytes > 0 && bytes >= st->parts.split_bytes && v->shape.rank > 0)
+    v->is_open = st->parts.choose_layouts && !is_large;
+    if ((is_large || v->is_open) && v->shape.rank > 0)
         ch__layout_over_cores(st->n_cores, v->shape.rank, longest, out);
-    else if (st->parts.defaults_to_device_0)
+    else if (st->parts.defaults_to_device_0 && !v->is_open)
         ch__layout_on_core(st->n_cores, v->shape.rank, 0, out);
     else
         ch__layout_replicated(st->n_cores, v->shape.rank, out);
 }
 
-ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+ch_status ch__var_choose_tiles(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                                const ch_var *colocated)
 {
     ch_core_layout      *l = ch__malloc(sizeof(*l));
@@ -192,6 +198,11 @@ ch_status ch__var_choose_tiles(const ch_strategy *st, ch_var *v, const ch_var_sp
 
     if (l == NULL)
         return ch__fail_memory("a variable");
+    if (st->parts.choose_layouts) {
+        pthread_mutex_lock(&st->lock);
+        v->kin = ++st->n_kin;
+        pthread_mutex_unlock(&st->lock);
+    }
     if (spec->split != NULL) {
         rc = layout_of_split(st, v, "ch_var_spec.split", spec->n_split, spec->split, l);
         v->is_split = rc == CH_OK;
@@ -248,13 +259,6 @@ static ch_status check_split(ch_var *v, const ch_core_layout *to)
     return rc;
 }
 
-/* Returns true if both layouts give every core the same part. */
-static bool same_tiles(const ch_core_layout *a, const ch_core_layout *b)
-{
-    return a->cores == b->cores && memcmp(a->parts, b->parts, sizeof(a->parts)) == 0 &&
-           memcmp(a->part, b->part, (size_t)a->rank * sizeof(a->part[0])) == 0;
-}
-
 ch_status ch_var_split(ch_var *v, int n, const int *axis)
 {
     ch_core_layout l;
@@ -266,13 +270,14 @@ ch_status ch_var_split(ch_var *v, int n, const int *axis)
     rc = layout_of_split(v->strategy, v, "ch_var_split", n, axis, &l);
     if (rc != CH_OK)
         return rc;
-    if (!same_tiles(&l, v->tiles)) {
+    if (!ch__layout_same_tiles(&l, v->tiles)) {
         rc = check_split(v, &l);
         if (rc == CH_OK)
             rc = ch__var_set_tiles(v, &l);
     }
     if (rc == CH_OK) {
         v->is_split = true;
+        v->is_open = false;
         v->rule = NULL;
     }
     return rc;

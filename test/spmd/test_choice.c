@@ -87,11 +87,12 @@ static ch_node *read(plan *p, ch_shape shape, int axis)
 }
 
 static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout *out,
-                                 const char **rule)
+                                 ch_layout_source *source, const char **rule)
 {
     const plan *p = arg;
     int         axis[CH_MAX_RANK];
 
+    *source = CH_LAYOUT_VARIABLE;
     *rule = NULL;
     for (int k = 0; k < v->shape.rank; k++)
         axis[k] = k == p->axis[v->name[0] - '0'] ? CH_MESH_ALL : CH_OFF;

@@ -60,11 +60,12 @@ static ch_node *var(recording *r, ch_shape shape, int axis)
 }
 
 static ch_status variable_layout(void *arg, const ch_resource *v, ch_core_layout *out,
-                                 const char **rule)
+                                 ch_layout_source *source, const char **rule)
 {
     const recording *r = arg;
     int              parts[CH_MAX_RANK] = {0}, i = 0;
 
+    *source = CH_LAYOUT_VARIABLE;
     *rule = NULL;
     while (strcmp(r->var[i].name, v->name) != 0)
         i++;

@@ -1,0 +1,212 @@
+/* strategy/found_layouts.c -- layouts of variables and inputs that are found by search
+ * (ch_strategy_parts.choose_layouts).
+ *
+ * A variable whose layout the program has not chosen is open (ch_var.is_open): it is stored in
+ * provisional tiles, split along its longest axis, so that a large model fits while it is
+ * created. Before the first run of a function, when its step is divided, spmd/search.c finds
+ * layouts for the open variables of the step. These are moved to the new tiles, with their
+ * values, and are not open any more: later steps use them as they are.
+ *
+ * Kin are a variable and those that were created beside it, such as the slots of optimizers. An
+ * open variable gets the layout of its kin, or of its class, if that has been found before.
+ *
+ * Invariants:
+ *   1. No prepared program uses an open variable. So the tiles of an open variable may be moved
+ *      although other functions are running.
+ *   2. Searches and moves of a strategy are made one after the other, under st->search_lock.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "strategy/cores.h"
+#include "strategy/strategy.h"
+#include "tensor/device.h"
+
+/* The variables of a step. */
+typedef struct step_vars {
+    ch_strategy   *st;
+    ch_graph      *g;
+    int            n;   /* number of resources */
+    ch_var       **var; /* by resource: referenced; NULL: borrowed */
+    ch_search_var *may;
+    int            n_all; /* variables of the strategy, referenced */
+    ch_var       **all;
+} step_vars;
+
+static void step_vars_drop(step_vars *s)
+{
+    for (int i = 0; s->var != NULL && i < s->n; i++)
+        ch_var_unref(s->var[i]);
+    for (int i = 0; s->all != NULL && i < s->n_all; i++)
+        ch_var_unref(s->all[i]);
+    ch__free(s->var);
+    ch__free(s->may);
+    ch__free(s->all);
+}
+
+static ch_status step_vars_find(step_vars *s)
+{
+    ch_status rc = CH_OK;
+
+    s->n = s->g->n_resources;
+    s->var = ch__calloc((size_t)s->n + 1, sizeof(ch_var *));
+    s->may = ch__calloc((size_t)s->n + 1, sizeof(*s->may));
+    if (s->var == NULL || s->may == NULL)
+        return ch__fail_memory("the search for layouts");
+    for (int i = 0; i < s->n && rc == CH_OK; i++)
+        if (!s->g->resource[i].is_borrowed)
+            rc = ch__var_of_resource(s->st, &s->g->resource[i], &s->var[i]);
+    return rc == CH_OK ? ch__strategy_vars(s->st, &s->n_all, &s->all) : rc;
+}
+
+/* Moves an open variable to the layout `l`, if it has another one. */
+static ch_status move(ch_var *v, const ch_core_layout *l)
+{
+    return ch__layout_same_tiles(v->tiles, l) ? CH_OK : ch__var_set_tiles(v, l);
+}
+
+/* Marks a variable whose layout was found. */
+static void close_var(ch_var *v)
+{
+    pthread_mutex_lock(&v->strategy->lock);
+    v->is_open = false;
+    v->is_found = true;
+    pthread_mutex_unlock(&v->strategy->lock);
+}
+
+/* Gives open variables the layouts of kin, or of variables of their class, that were found
+ * before. */
+static ch_status follow_earlier(const step_vars *s)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < s->n_all && s->var[i] != NULL && s->var[i]->is_open; k++) {
+            ch_var        *v = s->var[i];
+            const ch_var  *of = s->all[k];
+            ch_core_layout l;
+
+            if (!of->is_found ||
+                (of->kin != v->kin && !ch__same_class(v->name, v->shape, of->name, of->shape)))
+                continue;
+            ch__layout_beside(v->shape, of->tiles, of->shape, &l);
+            rc = move(v, &l);
+            if (rc != CH_OK)
+                return rc;
+            close_var(v);
+        }
+    return rc;
+}
+
+/* Sets what the search may do with each variable. Of kin, the largest leads. Returns the number
+ * of variables that are free. */
+static int find_leaders(const step_vars *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const ch_var *v = s->var[i];
+
+        s->may[i] = (ch_search_var){.is_free = v != NULL && v->is_open, .leader = i};
+        n += s->may[i].is_free;
+        for (int k = 0; k < s->n && s->may[i].is_free; k++) {
+            const ch_var *of = s->var[k], *now = s->var[s->may[i].leader];
+
+            if (of == NULL || of->kin != v->kin)
+                continue;
+            if (ch_shape_count(of->shape) > ch_shape_count(now->shape) ||
+                (ch_shape_count(of->shape) == ch_shape_count(now->shape) &&
+                 k < s->may[i].leader))
+                s->may[i].leader = k;
+        }
+    }
+    return n;
+}
+
+/* Returns the bytes of a device that are left for the variables of the step, which it holds in
+ * part, and for the values of a step. `m` is the number of the member. */
+static int64_t memory_of(const step_vars *s, const ch_device *d, int m)
+{
+    int64_t limit = (int64_t)ch__device_limit(d);
+    int64_t others =
+        (int64_t)ch__device_reserved(d) - (int64_t)ch__device_workspace_bytes(d);
+
+    if (limit == 0)
+        return INT64_MAX;
+    for (int i = 0; i < s->n; i++)
+        if (s->var[i] != NULL && s->var[i]->copy[m] != NULL)
+            others -= (int64_t)ch_tensor_bytes(s->var[i]->copy[m]);
+    return limit > others ? limit - others : 0;
+}
+
+/* Moves the open variables of the step to the layouts that were found, and their kin that the
+ * step does not use. */
+static ch_status move_all(const step_vars *s, const ch_search_result *found)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < s->n && rc == CH_OK; i++)
+        if (s->may[i].is_free)
+            rc = move(s->var[i], &found->tiles[i]);
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < s->n_all && s->may[i].is_free && rc == CH_OK; k++) {
+            ch_var        *v = s->all[k];
+            ch_core_layout l;
+
+            if (s->may[i].leader != i || !v->is_open || v->kin != s->var[i]->kin)
+                continue;
+            ch__layout_beside(v->shape, &found->tiles[i], s->var[i]->shape, &l);
+            rc = move(v, &l);
+            if (rc == CH_OK)
+                close_var(v);
+        }
+    return rc;
+}
+
+/* Searches layouts for the open variables of the step, and for its inputs. */
+static ch_status search(const step_vars *s, const ch_run *run, ch_spmd_options *opt,
+                        ch_search_report **report)
+{
+    ch_search_problem p = {.step = run->function->name,
+                           .opt = opt,
+                           .var = s->may,
+                           .splits_inputs = !s->st->parts.split_rows && s->g->n_inputs > 0,
+                           .n_replicas = run->n_replicas};
+    ch_search_result  found;
+    ch_status         rc = follow_earlier(s);
+
+    if (rc != CH_OK || (find_leaders(s) == 0 && !p.splits_inputs))
+        return rc;
+    for (int c = 0; c < opt->n_cores; c++)
+        p.memory[c] = INT64_MAX;
+    for (int m = 0; m < ch__run_members(run); m++)
+        p.memory[m % opt->n_cores] =
+            ch__min(p.memory[m % opt->n_cores], memory_of(s, run->device[m], m));
+    rc = ch__search(&p, s->g, &found);
+    if (rc == CH_OK)
+        rc = move_all(s, &found);
+    if (rc == CH_OK) {
+        opt->input_axis = found.input_axis;
+        *report = found.report;
+        found.report = NULL;
+    }
+    ch__search_drop(&found);
+    return rc;
+}
+
+ch_status ch__find_layouts(ch_strategy *st, const ch_run *run, ch_graph *g,
+                           ch_spmd_options *opt, ch_search_report **report)
+{
+    step_vars s = {.st = st, .g = g};
+    ch_status rc;
+
+    pthread_mutex_lock(&st->search_lock);
+    rc = step_vars_find(&s);
+    if (rc == CH_OK)
+        rc = search(&s, run, opt, report);
+    pthread_mutex_unlock(&st->search_lock);
+    step_vars_drop(&s);
+    return rc;
+}
