@@ -48,6 +48,10 @@ static const ch_core_regions *regions_of(ch_partition *p, const ch_core_layout *
     return ch__layout_regions(p->d->layouts, l, ch__shape(n));
 }
 
+/* Adds the action that repeats a call, and sets *out to the form of its result. */
+static ch_status repeat(ch_partition *p, const ch_node *call, const ch_repeat *r,
+                        const ch_form **out);
+
 /* Adds the action that gives the cores the regions `want` of value n, if they do not have them.
  * Sets *out to the form with these regions, which must live as long as the division. */
 static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *want,
@@ -55,10 +59,13 @@ static ch_status need(ch_partition *p, const ch_node *n, const ch_core_regions *
 {
     int64_t    moved;
     ch_action *a;
+    ch_repeat  r;
 
     *out = ch__form_for(&p->forms, n, want, &moved);
     if (moved < 0)
         return CH_OK;
+    if (ch__repeats(&p->forms, n, want, moved, &r))
+        return repeat(p, n->head, &r, out);
     a = add_action(p, (*out)->is_host ? CH_ACTION_TAKE : CH_ACTION_RESHARD, n);
     if (a == NULL)
         return no_memory();
@@ -330,22 +337,49 @@ static ch_core_call *new_call(ch_partition *p, const ch_node *call)
     return of;
 }
 
+/* Decides what the cores do in a call that they compute in these ranges. */
+static ch_status divide_by_ranges(ch_partition *p, const ch_node *call,
+                                  const ch_core_layout *ranges, ch_core_call *of)
+{
+    ch_status rc = add_inputs(p, call, ranges, of);
+
+    if (rc == CH_OK)
+        rc = add_outputs(p, call, ranges, of);
+    if (rc == CH_OK)
+        rc = add_parts(p, call, ranges, of);
+    return rc == CH_OK ? add_origins(p, call, of) : rc;
+}
+
+static ch_status repeat(ch_partition *p, const ch_node *call, const ch_repeat *r,
+                        const ch_form **out)
+{
+    ch_core_call *of = new_call(p, call);
+    ch_action    *a;
+    ch_status     rc;
+
+    if (of == NULL)
+        return no_memory();
+    of->rule = r->rule;
+    rc = divide_by_ranges(p, call, &r->ranges, of);
+    if (rc != CH_OK)
+        return rc;
+    a = add_action(p, CH_ACTION_CALL, call);
+    if (a == NULL)
+        return no_memory();
+    a->call = of;
+    *out = of->out[0];
+    return CH_OK;
+}
+
 /* Decides what the cores do in a call. Adds the reshards of its inputs, which precede it. */
 static ch_status divide_call(ch_partition *p, const ch_node *call, const ch_call_plan *plan,
                              ch_core_call *of)
 {
-    ch_status rc;
-
     if (plan->array != NULL)
         return add_arrays(p, call, plan->array, plan->array, of);
     if (plan->bodies != NULL)
         return add_bodies(p, call, plan->bodies, of);
-    rc = add_inputs(p, call, plan->ranges, of);
-    if (rc == CH_OK)
-        rc = add_outputs(p, call, plan->ranges, of);
-    if (rc == CH_OK)
-        rc = add_parts(p, call, plan->ranges, of);
-    return rc == CH_OK ? add_origins(p, call, of) : rc;
+    return divide_by_ranges(p, call, plan->ranges, of);
 }
 
 static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan plan)

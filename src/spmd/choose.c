@@ -193,7 +193,7 @@ static bool add_input_cost(chooser *c, const ch_core_layout *ranges, int i, doub
 
     if (want == NULL)
         return false;
-    (void)ch__form_for(&c->forms, in, want, &moved);
+    moved = ch__form_moved(&c->forms, in, want);
     if (moved > 0)
         *cost += (double)moved * (double)ch_dtype_bytes(in->dtype) * share_of_input(c, i);
     return true;

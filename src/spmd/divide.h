@@ -29,6 +29,7 @@ typedef struct ch_value_plan {
     ch_layout_source      source;         /* for reports */
     const ch_node        *from, *through; /* CH_LAYOUT_NEIGHBOUR: the value and the call */
     const char           *rule;           /* CH_LAYOUT_RULE: its name */
+    int changed; /* the number of its last change (ch_core_division.n_changes); 0: undecided */
     /* Set by sums.c: */
     bool   is_sum; /* a call probably computes a partial sum */
     double due;    /* bytes of the reductions that follow if the value stays a partial sum;
@@ -43,6 +44,8 @@ typedef struct ch_call_plan {
     ch_factors            rule;      /* n_set_out is 0 if the call must not be divided */
     const int            *in_order;  /* the numbers of the inputs, those of most bytes first */
     const int            *out_order; /* likewise */
+    /* Numbers of changes when layouts last spread to the inputs, and to the outputs. */
+    int                   n_seen[2];
     const ch_core_layout *ranges;    /* NULL before choose.c: the ranges of the factors */
     unsigned stays_partial; /* bit i: input i is used in the partial form that was computed */
     /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
@@ -72,6 +75,7 @@ struct ch_core_division {
     int                    n_calls;
     ch_call_plan          *call;  /* in the order of the graph */
     ch_value_plan         *value; /* by id */
+    int                    n_changes; /* of wanted layouts */
     const ch_core_layout **tiles; /* by resource: how the cores store the variable */
     /* Of a body: the layouts of its inputs and outputs. NULL for a step: the inputs of a step
      * are on the host, and so are its results. */
@@ -218,6 +222,23 @@ const ch_core_layout *ch__computed_layout(const ch_forms *forms, const ch_node *
 ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *layout,
                       const ch_core_regions *regions);
 
+/* A call that is repeated to make another form of its result: a reshape, which moves nothing
+ * and costs little. */
+typedef struct ch_repeat {
+    ch_factors             rule;
+    ch_core_layout         ranges;
+    const ch_core_regions *in;    /* regions of its input */
+    int64_t                moved; /* elements that move to get them; -1: a form has them */
+} ch_repeat;
+
+/* Returns true if the call that computes value n should be repeated to get the regions `want`
+ * of it: then fewer than `moved` elements move, because a form of its input is where they are
+ * needed. */
+bool ch__repeats(const ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                 int64_t moved, ch_repeat *out);
+/* Returns the elements that ch__form_get would move for the regions `want` of value n, or less
+ * than 0. */
+int64_t ch__form_moved(const ch_forms *forms, const ch_node *n, const ch_core_regions *want);
 /* Makes sure that value n has a form with the regions `want`; their layout is `l`, or NULL.
  * `out` may be NULL. */
 ch_status ch__form_get(ch_forms *forms, const ch_node *n, const ch_core_regions *want,

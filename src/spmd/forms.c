@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mutant.h"
 #include "collective/collective.h"
+#include "ops/ops.h"
 #include "spmd/divide.h"
 
 ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out)
@@ -140,20 +141,75 @@ ch_form *ch__form_add(ch_forms *forms, const ch_node *n, const ch_core_layout *l
     return form;
 }
 
+bool ch__repeats(const ch_forms *forms, const ch_node *n, const ch_core_regions *want,
+                 int64_t moved, ch_repeat *out)
+{
+    const ch_node        *call = n->head, *in;
+    const ch_core_layout *l = want->layout, *unique;
+    const ch_form        *first;
+    ch_factors           *f = &out->rule;
+    ch_core_layout        lowered;
+
+    if (moved <= 0 || call->op != &ch__op_reshape || l == NULL || l->n_partial > 1)
+        return false;
+    in = call->in[0];
+    first = forms->first[in->id];
+    if (first->next == NULL && !first->is_host)
+        return false; /* the result has the only form of the input */
+    if (ch__factors_of(call, forms->arena, f) != CH_OK || f->n_set_out == 0 ||
+        !ch__lift(f, f->out[0], l, CH_LIFT_ALL, false, &out->ranges) ||
+        !ch__ranges_are_full(f, &out->ranges) ||
+        !ch__lower(f, &out->ranges, f->out[0], &n->dims, false, &lowered) ||
+        ch__layout_intern(forms->layouts, &lowered, &unique) != CH_OK || unique != l ||
+        !ch__lower(f, &out->ranges, f->in[0], &in->dims, true, &lowered) ||
+        ch__layout_intern(forms->layouts, &lowered, &unique) != CH_OK)
+        return false;
+    out->in = ch__layout_regions(forms->layouts, unique, ch__shape(in));
+    if (out->in == NULL)
+        return false;
+    (void)ch__form_for(forms, in, out->in, &out->moved);
+    return out->moved < moved;
+}
+
+int64_t ch__form_moved(const ch_forms *forms, const ch_node *n, const ch_core_regions *want)
+{
+    int64_t   moved;
+    ch_repeat r;
+
+    (void)ch__form_for(forms, n, want, &moved);
+    return ch__repeats(forms, n, want, moved, &r) ? r.moved : moved;
+}
+
+/* Adds the form of value n that its repeated call makes. */
+static ch_form *add_repeated(ch_forms *forms, const ch_node *n, const ch_repeat *r,
+                             const ch_core_layout *l)
+{
+    ch_form *in = NULL, *form = NULL;
+
+    if (ch__form_get(forms, n->head->in[0], r->in, r->in->layout, &in) == CH_OK)
+        form = ch__form_add(forms, n, l, NULL);
+    if (form != NULL)
+        form->view_of = in;
+    return form;
+}
+
 ch_status ch__form_get(ch_forms *forms, const ch_node *n, const ch_core_regions *want,
                        const ch_core_layout *l, ch_form **out)
 {
-    int64_t  moved;
-    ch_form *form = ch__form_for(forms, n, want, &moved);
+    int64_t   moved;
+    ch_form  *form = ch__form_for(forms, n, want, &moved);
+    ch_repeat r;
 
-    if (moved >= 0) {
+    if (ch__repeats(forms, n, want, moved, &r)) {
+        form = add_repeated(forms, n, &r, want->layout);
+    } else if (moved >= 0) {
         if (moved > 0)
             ch__cost_reshard(forms, form, n, want);
         ch__cost_use(forms, form);
         form = ch__form_add(forms, n, l, want);
-        if (form == NULL)
-            return ch__fail_memory("the layouts of a step");
     }
+    if (form == NULL)
+        return ch__fail_memory("the layouts of a step");
     ch__cost_use(forms, form);
     if (out != NULL)
         *out = form;

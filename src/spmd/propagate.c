@@ -72,8 +72,11 @@ ch_status ch__improve(ch_core_division *d, const ch_node *n, const ch_core_layou
     if (rc != CH_OK || unique == v->want ||
         (v->want == NULL && ch__layout_is_replicated(unique)))
         return rc;
-    *v = (ch_value_plan){
-        .want = unique, .source = CH_LAYOUT_NEIGHBOUR, .from = from, .through = through};
+    *v = (ch_value_plan){.want = unique,
+                         .source = CH_LAYOUT_NEIGHBOUR,
+                         .from = from,
+                         .through = through,
+                         .changed = ++d->n_changes};
     *changed = true;
     return CH_OK;
 }
@@ -155,8 +158,23 @@ static ch_status pass_pack(ch_core_division *d, const ch_call_plan *p, ch_spread
     return rc;
 }
 
+/* Returns true if the layout of a value from which layouts spread through the call has changed
+ * since they last did. Otherwise they need not spread again. */
+static bool has_news(const ch_core_division *d, const ch_call_plan *p, bool forward)
+{
+    int n = forward ? p->call->n_in : p->call->n_out;
+
+    for (int i = 0; i < n; i++) {
+        const ch_node *value = forward ? p->call->in[i] : &p->call[i];
+
+        if (d->value[value->id].changed > p->n_seen[forward])
+            return true;
+    }
+    return false;
+}
+
 /* Spreads layouts through a call: from inputs to outputs, or back. */
-static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
+static ch_status pass_call(ch_core_division *d, ch_call_plan *p, ch_spread_level at,
                            bool forward, bool *changed)
 {
     const ch_node        *out[CH_MAX_OUT];
@@ -167,6 +185,9 @@ static ch_status pass_call(ch_core_division *d, const ch_call_plan *p, ch_spread
 
     if (p->bodies != NULL)
         return ch__bodies_spread(d, p, at, forward, changed);
+    if (!has_news(d, p, forward))
+        return CH_OK;
+    p->n_seen[forward] = d->n_changes;
     if (ch__is_pack(p->call))
         return pass_pack(d, p, at, forward, changed);
     if (p->rule.n_set_out == 0)
@@ -188,7 +209,7 @@ ch_status ch__spread(ch_core_division *d, ch_spread_level at, bool forward, bool
     ch_status rc = CH_OK;
 
     for (int i = 0; i < d->n_calls && rc == CH_OK; i++) {
-        const ch_call_plan *p = &d->call[forward ? i : d->n_calls - 1 - i];
+        ch_call_plan *p = &d->call[forward ? i : d->n_calls - 1 - i];
 
         if (takes_part(p, at))
             rc = pass_call(d, p, at, forward, changed);
@@ -288,6 +309,9 @@ static ch_status fix_layouts(ch_core_division *d)
         for (int k = 0; p->bodies != NULL && k < p->bodies->n && rc == CH_OK; k++)
             rc = fix_layouts(&p->bodies->body[k]);
     }
+    d->n_changes = 1;
+    for (int i = 0; i < d->g->n_values; i++)
+        d->value[i].changed = d->value[i].want != NULL;
     return rc;
 }
 

@@ -46,6 +46,7 @@ void ch__division_reset(ch_core_division *d)
     for (int i = 0; i < d->n_calls; i++) {
         ch_call_plan *p = &d->call[i];
 
+        p->n_seen[0] = p->n_seen[1] = 0;
         p->ranges = NULL;
         p->stays_partial = 0;
         p->array = NULL;
