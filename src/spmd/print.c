@@ -346,6 +346,9 @@ static void print_search(ch_text *o, const ch_search_report *r)
             ch__text_add(o, ", as %d more", c->n_vars - 1);
         ch__text_add(o, "\n");
     }
+    if (r->needs > 0)
+        ch__text_add(o, "%*smemory of a device: about %lld B\n", INDENT, "",
+                     (long long)r->needs);
     for (int i = 0; i < CH_SEARCH_STARTS; i++) {
         ch__text_add(o, "%*sstart: variables %s, inputs %s: cost ", INDENT, "",
                      variables[i / 2], inputs[i % 2]);
