@@ -164,24 +164,25 @@ static bool learns_as_on_one_device(void *arg, char *why, size_t size)
 
 static void measure(bench *b, const workload *w)
 {
-    cores      c = {.n = w->n_cores > 0 ? w->n_cores : CORES};
-    run        ours, one;
-    bench_case x = {.name = w->name,
-                    .unit = "ms/step",
-                    .scale = 1e3,
-                    .peer = {w->peer},
-                    .rest = true,
-                    .check = learns_as_on_one_device,
-                    .result = fifth_loss,
-                    .tolerance = 2e-5};
+    cores             c = {.n = w->n_cores > 0 ? w->n_cores : CORES};
+    ch_strategy_parts parts = {.n_rules = 0};
+    run               ours, one;
+    bench_case        x = {.name = w->name,
+                           .unit = "ms/step",
+                           .scale = 1e3,
+                           .peer = {w->peer},
+                           .rest = true,
+                           .check = learns_as_on_one_device,
+                           .result = fifth_loss,
+                           .tolerance = 2e-5};
 
     for (int i = 0; i < c.n; i++) /* devices with one thread each */
         must(ch__device_of_task("localhost", 1, i, &c.device[i]));
     if (w->text != NULL) {
-        c.n_rules = sizeof(rules) / sizeof(rules[0]);
-        c.rule = rules;
+        parts.n_rules = sizeof(rules) / sizeof(rules[0]);
+        parts.rule = rules;
     }
-    begin(&ours, w, cores_strategy(&c, 0, NULL));
+    begin(&ours, w, cores_strategy_of(&c, parts));
     begin(&one, w, one_device());
     x.ours = (bench_side){.run = run_training, .arg = &ours};
     if (c.n == CORES)

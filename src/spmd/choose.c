@@ -313,9 +313,9 @@ static ch_status add_forms(chooser *c)
         want = ch__input_regions(c->d, call, &c->p->rule, c->p->ranges, i, c->room);
         if (want == NULL)
             return ch__fail(CH_INTERNAL, "%s: no regions of input %d", call->op->name, i);
-        rc = ch__form_get(
-            &c->forms, call->in[i], want,
-            ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, want), &in);
+        rc =
+            ch__form_get(&c->forms, call->in[i], want,
+                         ch__input_layout(c->d, call, &c->p->rule, c->p->ranges, i, want), &in);
         if (rc != CH_OK)
             return rc;
     }

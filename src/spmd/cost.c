@@ -51,9 +51,8 @@ void ch__cost_reshard(const ch_forms *forms, const ch_form *from, const ch_node 
     cost = ch__forms_cost(forms, from->layout, n, want);
     to->bytes += to->times * each * (double)cost.n_moved;
     to->barriers +=
-        to->times *
-        ch__exchange_barriers(cost.n_stages, largest_part(forms, from->layout, n) *
-                                                 (int64_t)ch_dtype_bytes(n->dtype));
+        to->times * ch__exchange_barriers(cost.n_stages, largest_part(forms, from->layout, n) *
+                                                             (int64_t)ch_dtype_bytes(n->dtype));
 }
 
 /* Returns the elements of a value that all cores together have in its first form. */
@@ -150,10 +149,10 @@ static bool is_elsewhere(const lifetimes *l, const ch_node *n, const ch_form *fo
 static void add_lifetime(lifetimes *l, const ch_node *n, const ch_form *form)
 {
     int                    cores = l->d->opt->n_cores, end = form->used;
-    const ch_core_regions *at = form->regions != NULL
-                                    ? form->regions
-                                    : ch__layout_regions(l->forms->layouts, form->layout,
-                                                         ch__shape(n));
+    const ch_core_regions *at =
+        form->regions != NULL
+            ? form->regions
+            : ch__layout_regions(l->forms->layouts, form->layout, ch__shape(n));
 
     if (form->is_overwritten && end > form->made)
         end--;
@@ -162,8 +161,7 @@ static void add_lifetime(lifetimes *l, const ch_node *n, const ch_form *form)
 
         if (!ch__has_core(at->cores, c) || is_elsewhere(l, n, form, &at->at[c]))
             continue;
-        bytes =
-            ch__region_count(&at->at[c], n->dims.rank) * (int64_t)ch_dtype_bytes(n->dtype);
+        bytes = ch__region_count(&at->at[c], n->dims.rank) * (int64_t)ch_dtype_bytes(n->dtype);
         l->change[form->made * cores + c] += bytes;
         l->change[(end + 1) * cores + c] -= bytes;
     }

@@ -40,13 +40,13 @@ typedef struct ch_body_plan ch_body_plan;
 
 /* The decisions about a call. */
 typedef struct ch_call_plan {
-    const ch_node        *call;      /* in ch_core_division.g */
-    ch_factors            rule;      /* n_set_out is 0 if the call must not be divided */
-    const int            *in_order;  /* the numbers of the inputs, those of most bytes first */
-    const int            *out_order; /* likewise */
+    const ch_node *call;      /* in ch_core_division.g */
+    ch_factors     rule;      /* n_set_out is 0 if the call must not be divided */
+    const int     *in_order;  /* the numbers of the inputs, those of most bytes first */
+    const int     *out_order; /* likewise */
     /* Numbers of changes when layouts last spread to the inputs, and to the outputs. */
     int                   n_seen[2];
-    const ch_core_layout *ranges;    /* NULL before choose.c: the ranges of the factors */
+    const ch_core_layout *ranges; /* NULL before choose.c: the ranges of the factors */
     unsigned stays_partial; /* bit i: input i is used in the partial form that was computed */
     /* Of a pack (ch__is_pack), in place of `ranges`: by array, its layout. Every core has a
      * part of each array, and no array is partial. */
@@ -73,10 +73,10 @@ struct ch_core_division {
     ch_division_cost      *cost;    /* NULL: not wanted */
     int64_t               *peak;    /* by core: bytes of values at the same time; NULL */
     int                    n_calls;
-    ch_call_plan          *call;  /* in the order of the graph */
-    ch_value_plan         *value; /* by id */
+    ch_call_plan          *call;      /* in the order of the graph */
+    ch_value_plan         *value;     /* by id */
     int                    n_changes; /* of wanted layouts */
-    const ch_core_layout **tiles; /* by resource: how the cores store the variable */
+    const ch_core_layout **tiles;     /* by resource: how the cores store the variable */
     /* Of a body: the layouts of its inputs and outputs. NULL for a step: the inputs of a step
      * are on the host, and so are its results. */
     const ch_core_layout **input, **output;
@@ -327,7 +327,7 @@ const ch_core_layout *ch__body_input_layout(const ch_core_division *d, const ch_
 /* Begins the divisions of the bodies of a call. */
 ch_status ch__bodies_begin(ch_core_division *d, ch_call_plan *p);
 /* Forgets all decisions about the bodies of a call (ch__division_reset). */
-void ch__bodies_reset(const ch_call_plan *p);
+void      ch__bodies_reset(const ch_call_plan *p);
 ch_status ch__bodies_spread(ch_core_division *d, const ch_call_plan *p, ch_spread_level at,
                             bool forward, bool *changed);
 /* Settles the layouts of the inputs and outputs, adds their forms, and divides the calls of the
@@ -341,7 +341,7 @@ ch_status ch__propagate(ch_core_division *d);
  * there are such calls: then the division must be made again. */
 ch_status ch__expand(const ch_core_division *d, int n, ch_graph **graph, bool *any);
 /* Returns a hash of the calls that must be expanded, also in bodies; 0: none. */
-uint64_t ch__expanded_calls(const ch_core_division *d);
+uint64_t  ch__expanded_calls(const ch_core_division *d);
 ch_status ch__choose(ch_core_division *d);
 /* Chooses the ranges of a call with these forms of its inputs. If `keep` and the call can be
  * computed in p->ranges, they stay as they are. */

@@ -109,21 +109,21 @@ typedef struct ch_found_class {
  * axis, along their last axis; each with inputs whole, and with inputs along axis 0. */
 enum { CH_SEARCH_STARTS = 6 };
 typedef struct ch_search_report {
-    ch_arena        arena;
-    int             n_plans; /* plans that were evaluated */
-    double          cost, bytes, operations, barriers; /* of the chosen plan */
-    int64_t         needs; /* its memory on the core with most, estimated; 0: no limit */
-    int             n_classes;
+    ch_arena arena;
+    int      n_plans;                           /* plans that were evaluated */
+    double   cost, bytes, operations, barriers; /* of the chosen plan */
+    int64_t  needs; /* its memory on the core with most, estimated; 0: no limit */
+    int      n_classes;
     ch_found_class *class;
-    int             input_axis; /* 0: inputs are not split; 1 plus the axis; -1: not chosen */
-    double          start_cost[CH_SEARCH_STARTS];
-    bool            start_fits[CH_SEARCH_STARTS]; /* the memory of the devices */
+    int    input_axis; /* 0: inputs are not split; 1 plus the axis; -1: not chosen */
+    double start_cost[CH_SEARCH_STARTS];
+    bool   start_fits[CH_SEARCH_STARTS]; /* the memory of the devices */
 } ch_search_report;
 
 typedef struct ch_step_report {
     ch_arena          arena;
-    ch_search_report *search; /* owned; NULL: layouts were not searched */
-    int      n_calls, n_replicated; /* as in ch_layout_report */
+    ch_search_report *search;                /* owned; NULL: layouts were not searched */
+    int               n_calls, n_replicated; /* as in ch_layout_report */
     /* arithmetic operations of each core, and of the step on a single device */
     double operations[CH_LOGICAL_DEVICES_MAX], all_operations;
     /* how often the calls run that are being added: calls in bodies run several times */

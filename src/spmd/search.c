@@ -33,12 +33,12 @@ enum { STARTS = CH_SEARCH_STARTS, MAX_CHOICES = 255 };
 
 /* A class of variables that the search gives a layout. */
 typedef struct var_class {
-    int                    leader;    /* resource: the first of the class that follows no other */
-    int                    n_vars;    /* that follow no other */
-    int64_t                bytes;     /* of these variables */
+    int                    leader; /* resource: the first of the class that follows no other */
+    int                    n_vars; /* that follow no other */
+    int64_t                bytes;  /* of these variables */
     int                    n_choices;
-    const ch_core_layout **choice;    /* of the leader: unique layouts, all different */
-    int                    start[3];  /* numbers of the choices: replicated, first, last axis */
+    const ch_core_layout **choice;   /* of the leader: unique layouts, all different */
+    int                    start[3]; /* numbers of the choices: replicated, first, last axis */
 } var_class;
 
 /* A variable of the step. */
@@ -73,15 +73,15 @@ typedef struct searcher {
     ch_graph                *g;
     ch_arena                 arena;
     ch_layout_table         *layouts;
-    ch_map                   by_name; /* search_var */
-    search_var              *var;     /* by resource */
+    ch_map                   by_name;             /* search_var */
+    search_var              *var;                 /* by resource */
     int                      n_classes, n_places; /* n_places: with the inputs */
-    var_class               *class;
-    int                      n_inputs; /* choices for the inputs */
-    search_graph             root;
-    int                      n_plans;
-    plan                    *plans;
-    ch_division_cost         cost; /* of the division that is made */
+    var_class *class;
+    int              n_inputs; /* choices for the inputs */
+    search_graph     root;
+    int              n_plans;
+    plan            *plans;
+    ch_division_cost cost; /* of the division that is made */
 } searcher;
 
 static ch_status no_memory(void)
@@ -147,7 +147,8 @@ static int find_choice(const var_class *c, const ch_core_layout *unique)
 
 /* Adds the choice to split axis k over axis m of the mesh and, unless k2 is -1, axis k2 over
  * axis m2. Sets *number to the number of the choice; `number` may be NULL. */
-static ch_status add_choice(searcher *s, var_class *c, int k, int m, int k2, int m2, int *number)
+static ch_status add_choice(searcher *s, var_class *c, int k, int m, int k2, int m2,
+                            int *number)
 {
     ch_shape              shape = s->g->resource[c->leader].shape;
     int                   axis[CH_MAX_RANK];
@@ -156,9 +157,7 @@ static ch_status add_choice(searcher *s, var_class *c, int k, int m, int k2, int
     ch_status             rc;
 
     for (int i = 0; i < shape.rank; i++)
-        axis[i] = i == k && shape.dim[i] > 1    ? m
-                  : i == k2 && shape.dim[i] > 1 ? m2
-                                                : CH_OFF;
+        axis[i] = i == k && shape.dim[i] > 1 ? m : i == k2 && shape.dim[i] > 1 ? m2 : CH_OFF;
     rc = ch__layout_over_mesh(s->p->step, s->opt.n_mesh, s->opt.mesh, shape.rank, axis, &l);
     if (rc == CH_OK)
         rc = ch__layout_intern(s->layouts, &l, &unique);

@@ -18,9 +18,9 @@ typedef struct ch_search_var {
 } ch_search_var;
 
 typedef struct ch_search_problem {
-    const char            *step;     /* begins messages */
-    const ch_spmd_options *opt;      /* input_axis: ignored if the search chooses it */
-    const ch_search_var   *var;      /* by resource of the graph */
+    const char            *step;          /* begins messages */
+    const ch_spmd_options *opt;           /* input_axis: ignored if the search chooses it */
+    const ch_search_var   *var;           /* by resource of the graph */
     bool                   splits_inputs; /* the search chooses the layout of the inputs */
     int                    n_replicas;
     /* by core: the bytes of memory for the variables and values of the step; INT64_MAX: not

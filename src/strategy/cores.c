@@ -39,17 +39,17 @@ static ch_status variable_layout(void *arg, const ch_resource *r, ch_core_layout
 ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *variant,
                               ch_graph **core, void **report)
 {
-    ch_strategy    *st = owner;
-    ch_step_report *own = NULL;
-    ch_spmd_options opt = {.n_cores = st->n_cores,
-                           .n_mesh = st->parts.n_mesh,
-                           .mesh = st->parts.mesh,
-                           .variable = variable_layout,
-                           .arg = st,
-                           .input_axis = st->parts.split_rows ? 1 : 0,
-                           .defaults_to_core_0 = st->parts.defaults_to_device_0,
-                           .regathers = st->parts.reshard_after_forward,
-                           .bytes_per_operation = st->bytes_per_operation};
+    ch_strategy      *st = owner;
+    ch_step_report   *own = NULL;
+    ch_spmd_options   opt = {.n_cores = st->n_cores,
+                             .n_mesh = st->parts.n_mesh,
+                             .mesh = st->parts.mesh,
+                             .variable = variable_layout,
+                             .arg = st,
+                             .input_axis = st->parts.split_rows ? 1 : 0,
+                             .defaults_to_core_0 = st->parts.defaults_to_device_0,
+                             .regathers = st->parts.reshard_after_forward,
+                             .bytes_per_operation = st->bytes_per_operation};
     ch_search_report *search = NULL;
     ch_status         rc = CH_OK;
 

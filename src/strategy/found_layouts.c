@@ -130,8 +130,7 @@ static int find_leaders(const step_vars *s)
 static int64_t memory_of(const step_vars *s, const ch_device *d, int m)
 {
     int64_t limit = (int64_t)ch__device_limit(d);
-    int64_t others =
-        (int64_t)ch__device_reserved(d) - (int64_t)ch__device_workspace_bytes(d);
+    int64_t others = (int64_t)ch__device_reserved(d) - (int64_t)ch__device_workspace_bytes(d);
 
     if (limit == 0)
         return INT64_MAX;

@@ -49,13 +49,13 @@ struct ch_strategy {
      * fields. */
     ch_strategy_parts  parts;
     ch_strategy_traits traits;
-    ch_split_rule     *rule;           /* owned */
-    atomic_bool     has_checked_rules; /* the log has warned of rules that match no variable */
-    pthread_mutex_t lock;       /* protects vars and the fields of ch_var that name this lock */
-    ch_map          vars;       /* all variables by name, not referenced */
-    atomic_uint     generation; /* incremented when vars changes */
-    pthread_mutex_t search_lock; /* held while layouts are searched (found_layouts.c) */
-    uint64_t        n_kin;       /* numbers of ch_var.kin that are used; under `lock` */
+    ch_split_rule     *rule;              /* owned */
+    atomic_bool        has_checked_rules; /* the log has named the rules without a variable */
+    pthread_mutex_t    lock; /* protects vars and the fields of ch_var that name this lock */
+    ch_map             vars; /* all variables by name, not referenced */
+    atomic_uint        generation;  /* incremented when vars changes */
+    pthread_mutex_t    search_lock; /* held while layouts are searched (found_layouts.c) */
+    uint64_t           n_kin;       /* numbers of ch_var.kin that are used; under `lock` */
     /* As ch_var.marks_owner, for the variables on servers. */
     const void *marks_owner;
 };

@@ -33,7 +33,7 @@ typedef struct recording {
         int      leader;
         ch_node *read;
     } var[MOST_VARS];
-    void      (*record)(struct recording *r);
+    void (*record)(struct recording *r);
     ch_shape  x;        /* of the input */
     int64_t   sizes[4]; /* for `record` */
     unsigned  seed;
@@ -62,8 +62,7 @@ static ch_node *var(recording *r, const char *name, ch_shape shape, int axis)
     (void)snprintf(r->var[i].name, sizeof(r->var[i].name), "%s", name);
     r->var[i].axis = axis;
     r->var[i].leader = i;
-    return r->var[i].read =
-               ch__step_read(r->s, r->var[i].name, r->var[i].name, CH_F32, shape);
+    return r->var[i].read = ch__step_read(r->s, r->var[i].name, r->var[i].name, CH_F32, shape);
 }
 
 static ch_status by_hand(void *arg, const ch_resource *v, ch_core_layout *out,
@@ -120,19 +119,16 @@ typedef struct question {
 
 static ch_status search(recording *r, question q, ch_search_result *out)
 {
-    static const int one[] = {CORES};
-    ch_search_var    may[MOST_VARS];
-    ch_spmd_options  opt = {.n_cores = CORES,
-                            .n_mesh = q.mesh[0] > 0 ? 2 : 1,
-                            .mesh = q.mesh[0] > 0 ? q.mesh : one,
-                            .variable = by_hand,
-                            .arg = r,
-                            .input_axis = q.input_axis};
-    ch_search_problem p = {.step = "step",
-                           .opt = &opt,
-                           .var = may,
-                           .splits_inputs = !q.by_hand,
-                           .n_replicas = 1};
+    static const int  one[] = {CORES};
+    ch_search_var     may[MOST_VARS];
+    ch_spmd_options   opt = {.n_cores = CORES,
+                             .n_mesh = q.mesh[0] > 0 ? 2 : 1,
+                             .mesh = q.mesh[0] > 0 ? q.mesh : one,
+                             .variable = by_hand,
+                             .arg = r,
+                             .input_axis = q.input_axis};
+    ch_search_problem p = {
+        .step = "step", .opt = &opt, .var = may, .splits_inputs = !q.by_hand, .n_replicas = 1};
 
     for (int i = 0; i < r->g->n_resources; i++)
         may[i] = (ch_search_var){.is_free = !q.by_hand, .leader = r->var[i].leader};
@@ -179,7 +175,8 @@ static ch_node *norm(recording *r, const char *gamma, const char *beta, ch_node 
 static void record_block(recording *r)
 {
     int64_t  width = r->sizes[2];
-    ch_shape square = ch_shape_of(width, width), all = ch_shape_of(r->sizes[0], r->sizes[1], width);
+    ch_shape square = ch_shape_of(width, width),
+             all = ch_shape_of(r->sizes[0], r->sizes[1], width);
     ch_node *x = input(r, all), *dy = input(r, all), *h = norm(r, "gamma/in", "beta/in", x), *y;
 
     h = ch_attention(by_heads(r, ch_matmul(h, false, var(r, "query", square, 1), false)),
@@ -227,8 +224,8 @@ static void check_block(int64_t batch, int64_t time, int64_t width, int64_t head
         r.var[i].axis = 0;
     rows = plan_by_hand(&r, 1);
     ok(search(&r, (question){.by_hand = false}, &found));
-    better = units.report->bytes < rows.report->bytes ? units.report->bytes
-                                                      : rows.report->bytes;
+    better =
+        units.report->bytes < rows.report->bytes ? units.report->bytes : rows.report->bytes;
     if (found.report->bytes > most * better)
         fail_msg("the plan moves %.0f B; %.0f by heads and units, %.0f by rows",
                  found.report->bytes, units.report->bytes, rows.report->bytes);
@@ -257,11 +254,16 @@ static void variables_are_a_class_if_their_names_differ_only_in_numbers(void **s
         const char *a, *b;
         bool        same;
     } rows[] = {
-        {"layer1/kernel", "layer12/kernel", true}, {"dense/kernel", "dense_1/kernel", true},
-        {"dense_1/bias", "dense_20/bias", true},   {"a/kernel", "b/kernel", false},
-        {"dense/kernel", "dense/bias", false},     {"dense", "dense_", false},
-        {"w", "w1x", false},                       {"1", "22", true},
-        {"h0/q", "h1/q", true},                    {"", "3", true},
+        {"layer1/kernel", "layer12/kernel", true},
+        {"dense/kernel", "dense_1/kernel", true},
+        {"dense_1/bias", "dense_20/bias", true},
+        {"a/kernel", "b/kernel", false},
+        {"dense/kernel", "dense/bias", false},
+        {"dense", "dense_", false},
+        {"w", "w1x", false},
+        {"1", "22", true},
+        {"h0/q", "h1/q", true},
+        {"", "3", true},
     };
 
     (void)state;

@@ -78,10 +78,10 @@ static ch_layer *conv_net(void)
 {
     const ch_layer_conv_options same = {.padding = CH_PAD_SAME};
 
-    return ch_layer_sequential(
-        "net", 4,
-        (ch_layer *[]){ch_layer_conv2d(4, 3, 3, &same), ch_layer_activation(CH_TANH),
-                       ch_layer_flatten(), ch_layer_dense(3, NULL)});
+    return ch_layer_sequential("net", 4,
+                               (ch_layer *[]){ch_layer_conv2d(4, 3, 3, &same),
+                                              ch_layer_activation(CH_TANH), ch_layer_flatten(),
+                                              ch_layer_dense(3, NULL)});
 }
 
 static ch_node *mean_square(ch_node *x, ch_node *y, ch_node *const *w)
@@ -184,11 +184,11 @@ static void variables_move_with_their_values_and_keep_their_layouts(void **state
 {
     static char  text[1 << 16];
     ch_strategy *st = searching(1);
-    two          t = {.v = {kernel(st, "layer/a", WIDE, NULL), kernel(st, "layer/b", WIDE, NULL),
-                            kernel(st, "layer/c", WIDE, NULL), kernel(st, "layer/a_1", WIDE, NULL)}};
-    ch_tensor   *x = t_noise(ch_shape_of(1, WIDE), 3), *value[4];
-    ch_tuple    *in = t_tuple(1, &x);
-    int64_t      parts[2];
+    two        t = {.v = {kernel(st, "layer/a", WIDE, NULL), kernel(st, "layer/b", WIDE, NULL),
+                          kernel(st, "layer/c", WIDE, NULL), kernel(st, "layer/a_1", WIDE, NULL)}};
+    ch_tensor *x = t_noise(ch_shape_of(1, WIDE), 3), *value[4];
+    ch_tuple  *in = t_tuple(1, &x);
+    int64_t    parts[2];
 
     (void)state;
     for (int i = 0; i < 4; i++) { /* as by a checkpoint that is loaded before the first run */
@@ -228,8 +228,8 @@ static void layouts_that_the_program_chose_stay(void **state)
     static char         text[1 << 16];
     const ch_split_rule rule = {"by_rule", 2, {0, CH_OFF}};
     ch_strategy        *st = strategy(
-               1, &(ch_tpu_options){
-                      .spmd = true, .choose_layouts = true, .n_rules = 1, .rule = &rule});
+               1,
+               &(ch_tpu_options){.spmd = true, .choose_layouts = true, .n_rules = 1, .rule = &rule});
     const int  columns[] = {CH_OFF, 0}, rows[] = {0, CH_OFF};
     two        t = {.v = {kernel(st, "by_spec", WIDE, columns), kernel(st, "later", WIDE, NULL),
                           kernel(st, "by_rule", WIDE, NULL), kernel(st, "found", WIDE, NULL)}};
