@@ -356,17 +356,31 @@ static ch_status decide_rest(ch_core_division *d)
     return rc;
 }
 
+/* Lets layouts spread through all calls of a level, also where they have not changed. */
+static void forget_seen(ch_core_division *d)
+{
+    for (int i = 0; i < d->n_calls; i++) {
+        ch_call_plan *p = &d->call[i];
+
+        p->n_seen[0] = p->n_seen[1] = 0;
+        for (int k = 0; p->bodies != NULL && k < p->bodies->n; k++)
+            forget_seen(&p->bodies->body[k]);
+    }
+}
+
 ch_status ch__propagate(ch_core_division *d)
 {
     ch_status rc = fix_layouts(d);
     int       n = d->opt->input_axis > 0 ? CH_SPREAD_LEVELS : CH_SPREAD_VARIABLES;
 
-    for (int i = 0; i < n && rc == CH_OK; i++)
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        forget_seen(d);
         for (bool changed = true; changed && rc == CH_OK;) {
             changed = false;
             rc = ch__spread(d, (ch_spread_level)i, true, &changed);
             if (rc == CH_OK)
                 rc = ch__spread(d, (ch_spread_level)i, false, &changed);
         }
+    }
     return rc == CH_OK ? decide_rest(d) : rc;
 }

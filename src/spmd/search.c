@@ -4,8 +4,8 @@
  * class and have one layout. A plan has a choice for each class, and one for the inputs. Its
  * cost is that of the division of the step that these layouts give, which passes 1 and 2 of the
  * partitioner make (divide.h): bytes that move, 0.1 byte for each operation of all cores, and
- * 32 KiB for each barrier. Of two plans that exceed the memory of a core, the better one exceeds
- * it less.
+ * 32 KiB for each barrier. Of two plans that exceed the memory of a core, the better one
+ * exceeds it less.
  *
  * From each of six starting points the search changes the choice of one class at a time, to the
  * one that makes the best plan. It goes around the classes until no change helps, and takes the

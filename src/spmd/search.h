@@ -43,8 +43,8 @@ void      ch__search_drop(ch_search_result *r);
  * only in numbers, such as "dense/kernel" and "dense_1/kernel". */
 bool ch__same_class(const char *name, ch_shape shape, const char *other, ch_shape other_shape);
 
-/* Sets *out to the layout `l` of a variable of shape `of`, for one of shape `s` that follows it:
- * along the axes in which the sizes are equal. */
+/* Sets *out to the layout `l` of a variable of shape `of`, for one of shape `s` that follows
+ * it: along the axes in which the sizes are equal. */
 void ch__layout_beside(ch_shape s, const ch_core_layout *l, ch_shape of, ch_core_layout *out);
 
 #endif
