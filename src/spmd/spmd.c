@@ -1,7 +1,7 @@
 /* spmd/spmd.c -- divides the graphs of the replicas of a run: the passes in their order.
  *
- * strategy/cores.c calls ch__spmd_divide. The file makes one division (ch_core_division), on the
- * graph of the replica with the largest inputs, and repeats passes 1 and 2 while calls must be
+ * strategy/cores.c calls ch__spmd_divide. The file makes one division (ch_core_division), on
+ * the graph of the replica with the largest inputs, and repeats pass 1 while calls must be
  * expanded. Then it writes the graphs of the cores of each different replica. The functions for
  * divisions are also used by search.c, which resets a division and makes it again.
  *
