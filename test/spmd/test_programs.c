@@ -223,6 +223,12 @@ static void cores_share_one_program_if_sizes_divide(void **state)
     check("block", record_block, 1, 4);
 }
 
+/* The first core, the last core and those between differ in their halos. If the rows do not
+ * divide, the graphs differ in real sizes and attributes, never in offsets alone:
+ *   - the first cores have one more row, and the number of such cores is not the same for the
+ *     image and for the pooled image: up to 3 classes, or 5 with the first and the last core;
+ *   - the pads of max_pool2d_grad say whether a part begins inside a window, which depends on
+ *     the parity of its first row: up to 2 more classes with these numbers of rows. */
 static void cores_share_three_programs_if_images_are_split_by_rows(void **state)
 {
     (void)state;
