@@ -95,7 +95,7 @@ static ch_node *exchange(ch_step *s, const ch_core_layout *from, int64_t n, bool
     ch_node          *out = NULL;
 
     const ch_exchange_table *table = NULL;
-    ch_dims           dims = {.rank = 1};
+    ch_dims                  dims = {.rank = 1};
 
     for (int i = 0; i < CORES; i++)
         want[i] = all ? (ch_region){.size = {n}} : part_of(n, i);
