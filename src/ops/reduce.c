@@ -438,7 +438,8 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
             NULL                                                                               \
     }
 
-const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .grad = sum_grad};
+const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, CH_FOLD_SUM), .flags = CH_OP_LINEAR,
+                          .grad = sum_grad};
 const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, CH_FOLD_MEAN), .flags = CH_OP_ORIGIN,
                            .grad = mean_grad};
 const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, CH_FOLD_PROD), .grad = prod_grad};

@@ -16,6 +16,8 @@
  * (sums.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "collective/collective.h"
 #include "ops/ops.h"
 #include "spmd/annotate.h"
@@ -182,20 +184,35 @@ static double share_of_input(const chooser *c, int i)
     return share < due ? share / due : 1;
 }
 
-/* Adds the bytes that must be moved for input i. Returns false if the candidate is
+/* Returns the elements that bring partial value `in` to its wanted layout, in which other calls
+ * need it. */
+static int64_t moved_to_wanted(const chooser *c, const ch_node *in)
+{
+    const ch_core_layout  *want = c->d->value[in->id].want;
+    const ch_core_regions *at = ch__layout_regions(c->d->layouts, want, ch__shape(in));
+
+    return at != NULL ? ch__form_moved(&c->forms, in, at) : 0;
+}
+
+/* Adds the bytes that must be moved for input i. The call pays its share in a reduction to the
+ * wanted layout, and all of what moves beyond that. Returns false if the candidate is
  * impossible. */
 static bool add_input_cost(chooser *c, const ch_core_layout *ranges, int i, double *cost)
 {
     const ch_node         *in = c->p->call->in[i];
     const ch_core_regions *want =
         ch__input_regions(c->d, c->p->call, &c->p->rule, ranges, i, c->room);
+    double  share = share_of_input(c, i), beyond = 0;
     int64_t moved;
 
     if (want == NULL)
         return false;
     moved = ch__form_moved(&c->forms, in, want);
+    if (moved > 0 && share < 1)
+        beyond = fmax(0, (double)(moved - moved_to_wanted(c, in)));
     if (moved > 0)
-        *cost += (double)moved * (double)ch_dtype_bytes(in->dtype) * share_of_input(c, i);
+        *cost +=
+            (((double)moved - beyond) * share + beyond) * (double)ch_dtype_bytes(in->dtype);
     return true;
 }
 

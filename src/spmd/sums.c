@@ -1,9 +1,10 @@
 /* spmd/sums.c -- which partial sums wait for an addition, and what their reduction then costs.
  *
  * A partial sum may be reduced as soon as it is computed, or after the calls that keep it
- * partial: additions, products with a number, and moves. To wait is better if an addition adds
- * it to another partial sum, because then one reduction is enough for both. To reduce at once
- * is better if another call needs the complete value anyway.
+ * partial: additions, sums over axes, products with a number, and moves. To wait is better if
+ * an addition adds it to another partial sum, because then one reduction is enough for both, and
+ * if a sum over axes has fewer elements. To reduce at once is better if another call needs the
+ * complete value anyway.
  *
  * This pass estimates, before ranges are chosen, the bytes of the reductions that follow if a
  * value stays partial (ch_value_plan.due). It goes backwards from the results. Each input of an
@@ -66,8 +67,8 @@ static bool will_be_sum(const ch_core_division *d, const ch_call_plan *p)
         n += is_sum;
         n_stay += is_sum && ch__may_stay_partial(call, i);
     }
-    if ((call->op->flags & CH_OP_LINEAR) != 0)
-        return n > 0 && n_stay == call->n_in;
+    if ((call->op->flags & CH_OP_LINEAR) != 0 && n > 0)
+        return n_stay == call->n_in;
     return (n == 1 && n_stay == 1) || divides_a_sum(d, p);
 }
 

@@ -314,6 +314,31 @@ static void factor_that_is_summed_over_decides_nothing(void **state)
     forget(&p);
 }
 
+static void record_sum_of_partial(plan *p)
+{
+    ch_node *a = by_columns(input(p, ch_shape_of(8, 256))), *product;
+
+    product = ch_matmul(a, false, by_rows(input(p, ch_shape_of(256, 8))), false);
+    ch_step_out(p->s, "product", product);
+    ch_step_out(p->s, "sum", ch_sum_all(product));
+    ch_step_out(p->s, "rows", by_rows(product));
+}
+
+/* The product is scattered to the layout of the annotation: 192 numbers. The sum of the partial
+ * products takes 6 numbers then, that of a product on every core 192 more. */
+static void sum_of_a_partial_value_stays_partial(void **state)
+{
+    plan p;
+
+    (void)state;
+    make(&p, four, record_sum_of_partial);
+    is_wanted(&p, "product", "{4, 1}");
+    is_computed(&p, "product", "partial sum of 4");
+    is_computed(&p, "sum", "partial sum of 4");
+    is_computed(&p, "rows", "{4, 1}");
+    forget(&p);
+}
+
 static int64_t rows, columns; /* of record_conflict */
 
 static void record_conflict(plan *p)
@@ -621,6 +646,7 @@ int main(void)
         cmocka_unit_test(layouts_spread_through_elementwise_ops_before_products),
         cmocka_unit_test(split_inputs_decide_before_variables),
         cmocka_unit_test(factor_that_is_summed_over_decides_nothing),
+        cmocka_unit_test(sum_of_a_partial_value_stays_partial),
         cmocka_unit_test(larger_input_decides_a_conflict),
         cmocka_unit_test(every_input_may_decide),
         cmocka_unit_test(layouts_only_become_finer),

@@ -170,7 +170,7 @@ static const char origins_plan[] =
     "    host  32 B  for result 1\n";
 
 static const char bodies_plan[] =
-    "bodies: 17 calls on 4 logical devices, 1 program; devices exchange 3,120 B\n"
+    "bodies: 17 calls on 4 logical devices, 1 program; devices exchange 2,760 B\n"
     "%0 input  f32(6, 4, 8)  on the host\n"
     "    host  768 B  for scan %4 at train.h:92\n"
     "%1 read kernel  f32(8, 8)  {4, 1}, (2, 8) each: variable kernel\n"
@@ -199,9 +199,10 @@ static const char bodies_plan[] =
     "        %1 input  bool()  replicated: nothing splits it         at train.h:93\n"
     "        %2 input  f32(8, 8)  {4, 1}, (2, 8) each: from %1 outside the body\n"
     "        %3 matmul  f32(4, 8)  partial sum of 4, (4, 8) each     at train.h:70\n"
-    "            all-reduce  768 B  for sum %5 at train.h:61, which is replicated: nothing splits it\n"
+    "            reduce-scatter  384 B  for result 0, which is {1, 4}: from %11 outside the body\n"
     "        %4 constant  f64()  on the host                         at train.h:61\n"
-    "        %5 sum  f32()  replicated: nothing splits it            at train.h:61\n"
+    "        %5 sum  f32()  partial sum of 4, () each                at train.h:61\n"
+    "            all-reduce  24 B  for less %7 at train.h:61, which is replicated: nothing splits it\n"
     "        %6 cast  f32()  replicated: nothing splits it           at train.h:61\n"
     "        %7 less  bool()  replicated: nothing splits it          at train.h:61\n"
     "%12 scan  bool()  replicated: nothing splits it                 at train.h:93\n"
@@ -258,10 +259,10 @@ static void printed_plan_shows_the_bodies_of_loops_and_branches(void **state)
     run(&t);
     check_print(t.f, bodies_plan);
     t_ok(ch_function_report_layouts(t.f, &planned, &measured));
-    assert_int_equal(planned.reduce_scatter.bytes, 6 * 384);
-    assert_int_equal(measured.reduce_scatter.bytes, 6 * 384);
-    assert_int_equal(planned.all_reduce.bytes, 768 + 2 * 24);
-    assert_int_equal(measured.all_reduce.bytes, 5 * 768 + 2 * 24);
+    assert_int_equal(planned.reduce_scatter.bytes, (6 + 1) * 384);
+    assert_int_equal(measured.reduce_scatter.bytes, (6 + 5) * 384);
+    assert_int_equal(planned.all_reduce.bytes, (1 + 2) * 24);
+    assert_int_equal(measured.all_reduce.bytes, (5 + 2) * 24);
     end(&t);
 }
 
