@@ -442,12 +442,12 @@ static void host_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
         ch__step_record_error(
             s,
             ch__fail(CH_UNIMPLEMENTED,
-                     "gradient: host_call of %s: %s; use ch_stop_gradient if it is to be "
+                     "gradient: host_call %s has %s; use ch_stop_gradient if it is to be "
                      "treated as a constant",
                      host_name(a),
                      a->gradient == NULL
-                         ? "it has no gradient (ch_host_spec.gradient)"
-                         : "its gradient would have too many inputs or outputs"),
+                         ? "no gradient (ch_host_spec.gradient)"
+                         : "too many inputs or outputs for a call of its gradient"),
             s->caller);
         return;
     }

@@ -106,27 +106,32 @@ static ch_status add_pairs(chooser *c)
     return rc;
 }
 
+/* Sets *ranges to the whole of a call, on the cores that want its result; on core 0 if these are
+ * some of several. */
+static void whole_where_wanted(const chooser *c, ch_core_layout *ranges)
+{
+    const ch_node        *call = c->p->call;
+    const ch_core_layout *want = call->n_out > 0 ? c->d->value[call->id].want : NULL;
+
+    ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, ranges);
+    if (want != NULL && (ch__layout_is_replicated(want) || ch__layout_is_on_one_core(want)))
+        ranges->cores = want->cores;
+}
+
 /* Adds the ranges of a call that must not be divided: the whole call, on core 0 if the call has
- * an effect outside the graph, otherwise on the cores that want its result. If values are on
- * core 0 by default, that may be cheaper. */
+ * an effect outside the graph, otherwise on every core, or where its result is wanted if values
+ * are not on every core by default. */
 static ch_status add_whole(chooser *c)
 {
-    const ch_node *call = c->p->call;
-    bool           has_effect = (call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0;
     ch_core_layout ranges;
-    ch_status      rc = CH_OK;
 
-    if (!has_effect) {
-        ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
-        if (call->n_out > 0)
-            ranges.cores = c->d->value[call->id].want->cores;
-        rc = add_candidate(c, &ranges);
-    }
-    if (rc == CH_OK && (has_effect || c->d->opt->defaults_to_core_0)) {
+    if ((c->p->call->op->flags & (CH_OP_EFFECT | CH_OP_HOST)) != 0)
         ch__layout_on_core(c->d->opt->n_cores, c->p->rule.n, 0, &ranges);
-        rc = add_candidate(c, &ranges);
-    }
-    return rc;
+    else if (c->d->opt->defaults_to_core_0)
+        whole_where_wanted(c, &ranges);
+    else
+        ch__layout_replicated(c->d->opt->n_cores, c->p->rule.n, &ranges);
+    return add_candidate(c, &ranges);
 }
 
 static ch_status find_candidates(chooser *c)
