@@ -106,8 +106,8 @@ static ch_status add_pairs(chooser *c)
     return rc;
 }
 
-/* Sets *ranges to the whole of a call, on the cores that want its result; on core 0 if these are
- * some of several. */
+/* Sets *ranges to the whole of a call: on every core or on a single one, if the result is
+ * wanted there; otherwise on core 0. */
 static void whole_where_wanted(const chooser *c, ch_core_layout *ranges)
 {
     const ch_node        *call = c->p->call;

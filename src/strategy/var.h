@@ -290,14 +290,14 @@ ch_status ch__var_check_change(const ch_var *v, const char *name);
 ch_status ch__var_memory(void *owner, const ch_resource *r, int local, int core, void **out);
 /* Returns the marks of the rows of a variable; NULL: they are not marked. (var_find.c) */
 ch_row_marks *ch__var_marks(void *owner, const ch_resource *r);
-/* Implements ch_run_ops.borrow. If one of the two strategies is Default, the value for all replicas
- * is that of ch_var_get. Otherwise each replica gets the copy that is on its devices
- * (var_borrow.c). */
+/* Implements ch_run_ops.borrow. If one of the two strategies is Default, the value for all
+ * replicas is that of ch_var_get. Otherwise each replica gets the copy that is on its devices.
+ * (var_borrow.c) */
 ch_status ch__var_borrow(const ch_run *run, const ch_resource *r, ch_tensor **out);
 /* Finds the copies of v that are on the devices of n replicas of another strategy; core c of
  * replica r is device[r * n_cores + c]. A copy of v is on every device that stores it or a part
- * of it, and the lowest core decides. Stores the index of that tensor in v->copy in at[r]; `at` may
- * be NULL. INVALID_ARGUMENT: a replica has none. (var_borrow.c) */
+ * of it, and the lowest core decides. Stores the index of that tensor in v->copy in at[r]; `at`
+ * may be NULL. INVALID_ARGUMENT: a replica has none. (var_borrow.c) */
 ch_status ch__var_match_copies(const ch_var *v, int n, int n_cores, ch_device *const *device,
                                int *at);
 /* Called after a run. Returns INTERNAL if COHORT_CHECK_COPIES is set and the copies of a

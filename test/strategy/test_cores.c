@@ -476,7 +476,8 @@ static void strategy_rejects_inconsistent_cores(void **state)
         {{.n_replicas = 1, .n_cores = 65}, "65 logical devices"},
         {{.n_replicas = 1, .n_cores = 4, .n_mesh = 5}, "5 axes"},
         {{.n_replicas = 1, .n_cores = 4, .n_mesh = 2, .mesh = {2, 3}}, "product"},
-        {{.n_replicas = 1, .n_cores = 4, .n_mesh = 2, .mesh = {4, 0}}, "axis 1 of the logical mesh has 0"},
+        {{.n_replicas = 1, .n_cores = 4, .n_mesh = 2, .mesh = {4, 0}},
+         "axis 1 of the logical mesh has 0"},
         {{.n_replicas = 1, .n_cores = 2, .is_bare = true}, "is_bare"},
     };
     four f;

@@ -650,7 +650,7 @@ static void short_batch_has_the_means_and_sizes_of_its_own_rows(void **state)
 /* ---- any number of cores ---- */
 
 /* ANN-7, ANN-20: 3, 5, 6 and 7 cores, which divide neither rows nor columns. */
-static void any_number_of_cores_computes_the_same(void **state)
+static void cores_of_any_number_compute_the_same(void **state)
 {
     static const int at[] = {7, 2, 5, 0, 3, 6, 1};
     static bytes     want, got;
@@ -688,7 +688,7 @@ int main(void)
         cmocka_unit_test(host_call_and_its_gradient_run_once_for_each_replica),
         cmocka_unit_test(host_function_must_not_use_variables),
         cmocka_unit_test(short_batch_has_the_means_and_sizes_of_its_own_rows),
-        cmocka_unit_test(any_number_of_cores_computes_the_same),
+        cmocka_unit_test(cores_of_any_number_compute_the_same),
     };
 
     return cmocka_run_group_tests(tests, eight_tpus_that_compare, NULL);
