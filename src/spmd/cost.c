@@ -12,6 +12,7 @@
  *   - results that are contiguous in the whole result: they are computed there;
  *   - the result of an elementwise call that can overwrite an input, and a view of an input;
  *   - values that are computed where they are used, such as a broadcast bias.
+ * Partial results with a single use are reduced at once, as actions.c does.
  * It does not know the scratch memory of kernels, the gaps between buffers, and which values
  * fusion leaves out. test/strategy/test_choose_layouts.c compares it with the planner.
  *
@@ -104,6 +105,7 @@ void ch__cost_use(const ch_forms *forms, ch_form *form)
         return;
     for (; form != NULL; form = form->view_of) {
         form->used = forms->now;
+        form->n_uses++;
         form->is_overwritten = forms->now < d->n_calls && overwrites(d->call[forms->now].call);
     }
 }
@@ -145,24 +147,53 @@ static bool is_elsewhere(const lifetimes *l, const ch_node *n, const ch_form *fo
     return l->is_output[n->id] && is_contiguous(r, &n->dims);
 }
 
+static const ch_core_regions *regions_of(const lifetimes *l, const ch_node *n,
+                                         const ch_form *form)
+{
+    return form->regions != NULL
+               ? form->regions
+               : ch__layout_regions(l->forms->layouts, form->layout, ch__shape(n));
+}
+
+/* Returns the elements of value n that all cores together have in a form. */
+static int64_t elements_in(const lifetimes *l, const ch_node *n, const ch_form *form)
+{
+    const ch_core_regions *at = regions_of(l, n, form);
+    int64_t                sum = 0;
+
+    for (int c = 0; at != NULL && c < l->d->opt->n_cores; c++)
+        sum += ch__has_core(at->cores, c) ? ch__region_count(&at->at[c], n->dims.rank) : 0;
+    return sum;
+}
+
+/* Returns true if a form is made by the only use of partial results, and is not larger: then
+ * the reduction follows the call that computes them. */
+static bool is_reduced_early(const lifetimes *l, const ch_node *n, const ch_form *form)
+{
+    return form->reduces != NULL && form->reduces->n_uses == 1 &&
+           elements_in(l, n, form) <= elements_in(l, n, form->reduces);
+}
+
 /* Adds the lifetime of a form of value n. */
 static void add_lifetime(lifetimes *l, const ch_node *n, const ch_form *form)
 {
-    int                    cores = l->d->opt->n_cores, end = form->used;
-    const ch_core_regions *at =
-        form->regions != NULL
-            ? form->regions
-            : ch__layout_regions(l->forms->layouts, form->layout, ch__shape(n));
+    int                    cores = l->d->opt->n_cores, begin = form->made, end = form->used;
+    const ch_core_regions *at = regions_of(l, n, form);
 
-    if (form->is_overwritten && end > form->made)
+    if (form->is_overwritten && end > begin)
         end--;
+    if (is_reduced_early(l, n, form))
+        begin = form->reduces->made;
+    for (const ch_form *f = form->next; f != NULL; f = f->next)
+        if (f->reduces == form && is_reduced_early(l, n, f))
+            end = begin;
     for (int c = 0; at != NULL && c < cores; c++) {
         int64_t bytes;
 
         if (!ch__has_core(at->cores, c) || is_elsewhere(l, n, form, &at->at[c]))
             continue;
         bytes = ch__region_count(&at->at[c], n->dims.rank) * (int64_t)ch_dtype_bytes(n->dtype);
-        l->change[form->made * cores + c] += bytes;
+        l->change[begin * cores + c] += bytes;
         l->change[(end + 1) * cores + c] -= bytes;
     }
 }

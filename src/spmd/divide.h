@@ -178,7 +178,9 @@ typedef struct ch_form {
     /* The calls that made it and that use it last, as indices of ch_core_division.call; the
      * last call may overwrite it; it is a view of another form. For ch__division_cost. */
     int             made, used;
+    int             n_uses;
     bool            is_overwritten;
+    struct ch_form *reduces; /* the partial form that it was made from; NULL */
     struct ch_form *view_of;
     /* by class of cores: the value in the graph of the class, or NULL (partition.c) */
     ch_node       **node;

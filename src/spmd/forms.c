@@ -203,10 +203,14 @@ ch_status ch__form_get(ch_forms *forms, const ch_node *n, const ch_core_regions 
     if (ch__repeats(forms, n, want, moved, &r)) {
         form = add_repeated(forms, n, &r, want->layout);
     } else if (moved >= 0) {
+        ch_form *from = form;
+
         if (moved > 0)
-            ch__cost_reshard(forms, form, n, want);
-        ch__cost_use(forms, form);
+            ch__cost_reshard(forms, from, n, want);
+        ch__cost_use(forms, from);
         form = ch__form_add(forms, n, l, want);
+        if (form != NULL && from->layout->n_partial > 1)
+            form->reduces = from;
     }
     if (form == NULL)
         return ch__fail_memory("the layouts of a step");
