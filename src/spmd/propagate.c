@@ -356,7 +356,8 @@ static ch_status decide_rest(ch_core_division *d)
     return rc;
 }
 
-/* Lets layouts spread through all calls of a level, also where they have not changed. */
+/* Lets layouts spread through all calls again: at the next level more calls take part, and more
+ * layouts spread. */
 static void forget_seen(ch_core_division *d)
 {
     for (int i = 0; i < d->n_calls; i++) {
