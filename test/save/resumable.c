@@ -308,7 +308,9 @@ static int servers(job *j)
         if (ch_function_runs(j->step) % (2 * ROUND) == 0)
             must(ch_checkpoint_manager_save(m, false, NULL));
     }
+    /* The saves above may have been cut while steps were in the queue, so the last is made here. */
     must(ch_coordinator_join(coordinator));
+    must(ch_checkpoint_manager_save(m, true, NULL));
     write_result(j, NULL);
     ch_checkpoint_manager_unref(m);
     return 0;

@@ -109,8 +109,8 @@ def interrupted(a, mode, folder, sig, count, saves, duration, dice):
         code = finish(process, mode)
         done += code == RESTART  # a SIGTERM before the training begins ends the process, and does not count
         if code == 0:
-            break
-    while finish(run(a.program, mode, folder, a.short), mode) == RESTART:
+            return done, inside
+    while finish(run(a.program, mode, folder, a.short), mode) != 0:
         pass
     return done, inside
 
